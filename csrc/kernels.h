@@ -1,0 +1,58 @@
+// What each device implements. No torch header: kernels see plans and pointers only.
+//
+// Everything is written element by element with the arithmetic of math/, so the devices agree bit for bit;
+// only the norms may differ in their last bits. Pointers that a kernel reads its scalars from
+// (inv_scale, loss_scale, …) lie in the memory of the plan's device.
+#pragma once
+
+#include "math/update_scale.h"
+#include "plan.h"
+
+namespace torchamp {
+
+/// Which of axpby's inputs decide found_inf.
+enum class Checked : uint8 { kX = 1, kY = 2, kBoth = 3 };
+
+namespace cpu {
+
+/// lists: input, output
+void scale(const Plan& plan, float scale, Flags flags);
+/// lists: scaled_grads, master_grads
+void unscale(const Plan& plan, const float* inv_scale, bool accumulate, Flags flags);
+/// lists: x, y, out
+void axpby(const Plan& plan, float a, float b, Checked checked, Flags flags);
+/// lists: tensors
+void check(const Plan& plan, Flags flags);
+/// lists: tensors. Writes the norm of everything, and of each caller's position if per_tensor is not null
+/// (entries of positions that the plan leaves out are not touched). found_inf may be null.
+void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags);
+/// lists: source, destination
+void copy_cast(const Plan& plan);
+void update_scale(float* loss_scale, int32* growth_tracker, int32* hysteresis_tracker,
+                  const float* found_inf, const ScaleRule& rule);
+
+}  // namespace cpu
+
+namespace cuda {
+
+/// The device's index and its current stream (a CUstream).
+struct Queue {
+  int device;
+  void* stream;
+};
+
+void scale(Queue queue, const Plan& plan, float scale, Flags flags);
+void unscale(Queue queue, const Plan& plan, const float* inv_scale, bool accumulate, Flags flags);
+void axpby(Queue queue, const Plan& plan, float a, float b, Checked checked, Flags flags);
+void check(Queue queue, const Plan& plan, Flags flags);
+/// workspace: at least l2norm_workspace(plan) bytes on the device, 16-byte aligned.
+void l2norm(Queue queue, const Plan& plan, float* norm, float* per_tensor, Flags flags,
+            void* workspace);
+int64 l2norm_workspace(const Plan& plan);
+void copy_cast(Queue queue, const Plan& plan);
+void update_scale(Queue queue, float* loss_scale, int32* growth_tracker, int32* hysteresis_tracker,
+                  const float* found_inf, const ScaleRule& rule);
+
+}  // namespace cuda
+
+}  // namespace torchamp

@@ -1,0 +1,35 @@
+// A plan: which memory an op walks. Built from lists of tensors by a pure function, walked by both devices.
+#pragma once
+
+#include <vector>
+
+#include "math/macros.h"
+
+namespace torchamp {
+
+enum class DType : uint8 { kFloat32, kFloat16, kBFloat16 };
+
+/// The elements of all tensors, laid end to end. Tensor t takes the flat range offsets[t] .. offsets[t + 1],
+/// and for each of the op's lists holds its address and dtype at [t * lists + list]. Empty tensors are left out;
+/// positions[t] is where tensor t stood in the caller's lists.
+struct Plan {
+  int lists = 0;
+  std::vector<void*> data;
+  std::vector<DType> dtypes;
+  std::vector<int64> offsets = {0};
+  std::vector<int32> positions;
+
+  int64 tensors() const { return static_cast<int64>(positions.size()); }
+  int64 elements() const { return offsets.back(); }
+  void* address(int64 tensor, int list) const { return data[tensor * lists + list]; }
+  DType dtype(int64 tensor, int list) const { return dtypes[tensor * lists + list]; }
+};
+
+/// Where an op reports non-finite values: one float for the call, and optionally one byte per caller's position.
+/// Both are only ever set to 1; clearing them is the caller's part.
+struct Flags {
+  float* found_inf = nullptr;
+  uint8* per_tensor = nullptr;
+};
+
+}  // namespace torchamp
