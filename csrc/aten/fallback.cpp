@@ -1,0 +1,118 @@
+#include "aten/fallback.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/logical_or.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+
+namespace torchamp::aten {
+namespace {
+
+using at::Tensor;
+using at::TensorList;
+
+/// float64 stays; everything else is worked on in float32.
+Tensor widened(const Tensor& tensor) {
+  return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
+}
+
+bool is_low_precision(const Tensor& tensor) { return tensor.element_size() == 2; }
+
+void flag_nonfinite(const Tensor& tensor, int64_t position, const FlagTensors& flags) {
+  const Tensor bad = at::isfinite(tensor).all().logical_not();
+  if (flags.found_inf.defined()) {
+    flags.found_inf.copy_(flags.found_inf.logical_or(bad).reshape_as(flags.found_inf));
+  }
+  if (flags.per_tensor.has_value()) {
+    const Tensor flag = flags.per_tensor->view({-1}).select(0, position);
+    flag.copy_(flag.logical_or(bad));
+  }
+}
+
+void write(const Tensor& result, const Tensor& output, int64_t position, const FlagTensors& flags) {
+  output.copy_(result);
+  if (is_low_precision(output)) flag_nonfinite(output, position, flags);
+}
+
+bool covers(Checked checked, Checked list) {
+  return (static_cast<uint8>(checked) & static_cast<uint8>(list)) != 0;
+}
+
+}  // namespace
+
+Positions all_positions(const std::vector<TensorList>& lists) {
+  Positions positions;
+  for (size_t i = 0; i < lists.front().size(); ++i) {
+    bool present = true;
+    for (const auto& list : lists) present &= list[i].defined() && list[i].numel() > 0;
+    if (present) positions.push_back(static_cast<int64_t>(i));
+  }
+  return positions;
+}
+
+void scale(const Positions& positions, TensorList inputs, TensorList outputs, double scale,
+           const FlagTensors& flags) {
+  for (const int64_t i : positions) {
+    flag_nonfinite(inputs[i], i, flags);
+    write(widened(inputs[i]).mul(scale), outputs[i], i, flags);
+  }
+}
+
+void unscale(const Positions& positions, TensorList scaled_grads, TensorList master_grads,
+             const Tensor& inv_scale, bool accumulate, const FlagTensors& flags) {
+  for (const int64_t i : positions) {
+    flag_nonfinite(scaled_grads[i], i, flags);
+    Tensor result = widened(scaled_grads[i]).mul(inv_scale.squeeze());
+    if (accumulate) result = result.add(widened(master_grads[i]));
+    write(result, master_grads[i], i, flags);
+  }
+}
+
+void axpby(const Positions& positions, double a, TensorList x, double b, TensorList y,
+           TensorList outputs, Checked checked, const FlagTensors& flags) {
+  for (const int64_t i : positions) {
+    if (covers(checked, Checked::kX)) flag_nonfinite(x[i], i, flags);
+    if (covers(checked, Checked::kY)) flag_nonfinite(y[i], i, flags);
+    write(widened(x[i]).mul(a).add(widened(y[i]).mul(b)), outputs[i], i, flags);
+  }
+}
+
+void check(const Positions& positions, TensorList tensors, const FlagTensors& flags) {
+  for (const int64_t i : positions) flag_nonfinite(tensors[i], i, flags);
+}
+
+Tensor l2norms(const Positions& positions, TensorList tensors) {
+  std::vector<Tensor> norms;
+  for (const int64_t i : positions) {
+    norms.push_back(at::linalg_vector_norm(widened(tensors[i]), 2).to(at::kFloat));
+  }
+  return at::stack(norms);
+}
+
+void copy_cast(const Positions& positions, TensorList master_params, TensorList model_params) {
+  for (const int64_t i : positions) model_params[i].copy_(master_params[i]);
+}
+
+void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
+                  const Tensor& hysteresis_tracker, const Tensor& found_inf, const ScaleRule& rule) {
+  const Tensor overflow = found_inf.reshape_as(loss_scale).ne(0);
+  const Tensor budget = hysteresis_tracker.reshape_as(loss_scale).sub(1);
+  const Tensor clean = growth_tracker.reshape_as(loss_scale).add(1);
+  const Tensor grows = clean.eq(rule.growth_interval).logical_and(overflow.logical_not());
+  const Tensor backs_off = overflow.logical_and(budget.le(0));
+  const Tensor smaller = loss_scale.mul(rule.backoff_factor).clamp_min(rule.min_scale);
+  const Tensor larger = loss_scale.mul(rule.growth_factor).clamp_max(rule.max_scale);
+  const Tensor scale = at::where(backs_off, smaller, at::where(grows, larger, loss_scale));
+  const Tensor restart = overflow.logical_or(grows);
+  growth_tracker.copy_(clean.masked_fill(restart, 0).reshape_as(growth_tracker));
+  hysteresis_tracker.copy_(at::where(overflow, budget, budget.new_full({}, rule.hysteresis))
+                               .reshape_as(hysteresis_tracker));
+  loss_scale.copy_(scale);
+}
+
+}  // namespace torchamp::aten

@@ -1,0 +1,40 @@
+// The ops in plain ATen: the rung below the kernels, for devices, dtypes and layouts that they do not take.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "kernels.h"
+
+namespace torchamp::aten {
+
+/// Which positions of the lists to work on.
+using Positions = std::vector<int64_t>;
+
+/// found_inf and, if given, found_inf_per_tensor.
+struct FlagTensors {
+  at::Tensor found_inf;
+  std::optional<at::Tensor> per_tensor;
+};
+
+/// The positions where every list has a non-empty tensor.
+Positions all_positions(const std::vector<at::TensorList>& lists);
+
+void scale(const Positions& positions, at::TensorList inputs, at::TensorList outputs, double scale,
+           const FlagTensors& flags);
+void unscale(const Positions& positions, at::TensorList scaled_grads, at::TensorList master_grads,
+             const at::Tensor& inv_scale, bool accumulate, const FlagTensors& flags);
+void axpby(const Positions& positions, double a, at::TensorList x, double b, at::TensorList y,
+           at::TensorList outputs, Checked checked, const FlagTensors& flags);
+void check(const Positions& positions, at::TensorList tensors, const FlagTensors& flags);
+/// The norm of each of `positions`, stacked: float32 of their number.
+at::Tensor l2norms(const Positions& positions, at::TensorList tensors);
+void copy_cast(const Positions& positions, at::TensorList master_params, at::TensorList model_params);
+void update_scale(const at::Tensor& loss_scale, const at::Tensor& growth_tracker,
+                  const at::Tensor& hysteresis_tracker, const at::Tensor& found_inf,
+                  const ScaleRule& rule);
+
+}  // namespace torchamp::aten

@@ -1,0 +1,65 @@
+#include "math/l2norm.h"
+
+#include "cpu/isa.h"
+#include "cpu/walk.h"
+#include "kernels.h"
+
+namespace torchamp::cpu {
+namespace {
+
+constexpr int kLanes = 32;
+
+/// Squares go round a ring of float sums, which a block is too short to lose bits in.
+struct SumOfSquaresBlock {
+  TORCHAMP_MATH static double run(const float* values, int count) {
+    float sums[kLanes] = {};
+    int i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+      for (int lane = 0; lane < kLanes; ++lane) sums[lane] = add_square(sums[lane], values[i + lane]);
+    }
+    for (int lane = 0; i < count; ++i, ++lane) sums[lane] = add_square(sums[lane], values[i]);
+    double total = 0.0;
+    for (int lane = 0; lane < kLanes; ++lane) total += sums[lane];
+    return total;
+  }
+};
+
+double sum_of_squares(const Plan& plan, const Piece& piece) {
+  double total = 0.0;
+  float taken[kBlock];
+  for (int64 begin = piece.begin; begin < piece.end; begin += kBlock) {
+    const Span span{piece.tensor, begin, static_cast<int>(std::min<int64>(kBlock, piece.end - begin))};
+    total += run_block<SumOfSquaresBlock>(load(plan, span, 0, taken), span.count);
+  }
+  return total;
+}
+
+}  // namespace
+
+/// Each step from one piece to the next goes to the next unit, the next tensor or both, so unit + tensor numbers the
+/// pieces: every sum has its own slot, and the slots are added in the same order on any number of threads.
+void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags) {
+  std::vector<double> slots(units_of(plan) + plan.tensors(), 0.0);
+  for_each_piece_in_parallel(plan, [&](const Piece& piece) {
+    const double sum = sum_of_squares(plan, piece);
+    slots[piece.unit + piece.tensor] = sum;
+    const Span start{piece.tensor, piece.begin, 0};
+    const bool suspicious = !std::isfinite(sum);
+    if (suspicious && any_nonfinite(plan.dtype(piece.tensor, 0), address_of(plan, start, 0),
+                                    piece.end - piece.begin)) {
+      raise_flags(plan, piece.tensor, flags);
+    }
+  });
+  double total = 0.0;
+  for (int64 t = 0; t < plan.tensors(); ++t) {
+    double of_tensor = 0.0;
+    for (int64 u = plan.offsets[t] / kUnit; u <= (plan.offsets[t + 1] - 1) / kUnit; ++u) {
+      of_tensor += slots[u + t];
+    }
+    if (per_tensor != nullptr) per_tensor[plan.positions[t]] = static_cast<float>(std::sqrt(of_tensor));
+    total += of_tensor;
+  }
+  *norm = static_cast<float>(std::sqrt(total));
+}
+
+}  // namespace torchamp::cpu

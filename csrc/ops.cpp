@@ -1,0 +1,155 @@
+#include <torchamp/ops.h>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/library.h>
+
+#include <limits>
+
+#include "checks.h"
+
+namespace torchamp::ops {
+namespace {
+
+using at::Tensor;
+using at::TensorList;
+using OptionalTensor = std::optional<Tensor>;
+
+TORCH_LIBRARY(torchamp, m) {
+  m.def("_scale(Tensor[] inputs, Tensor(a!)[] outputs, float scale, Tensor(b!) found_inf, "
+        "Tensor(c!)? found_inf_per_tensor) -> ()");
+  m.def("_unscale(Tensor[] scaled_grads, Tensor(a!)[] master_grads, Tensor inv_scale, "
+        "Tensor(b!) found_inf, bool accumulate, Tensor(c!)? found_inf_per_tensor) -> ()");
+  m.def("_axpby(float a, Tensor[] x, float b, Tensor[] y, Tensor(a!)[] outputs, Tensor(b!) found_inf, "
+        "int checked, Tensor(c!)? found_inf_per_tensor) -> ()");
+  m.def("_check(Tensor[] tensors, Tensor(a!) found_inf, Tensor(b!)? found_inf_per_tensor) -> ()");
+  m.def("_l2norm(Tensor[] tensors, bool per_tensor, Tensor(a!)? found_inf, "
+        "Tensor(b!)? found_inf_per_tensor) -> (Tensor, Tensor)");
+  m.def("_copy_cast(Tensor[] master_params, Tensor(a!)[] model_params) -> ()");
+  m.def("_update_scale(Tensor(a!) loss_scale, Tensor(b!) growth_tracker, Tensor(c!) hysteresis_tracker, "
+        "Tensor found_inf, float growth_factor, float backoff_factor, int growth_interval, "
+        "float min_scale, float max_scale, int hysteresis) -> ()");
+}
+
+/// Calls the registered op below autograd: parameters are written as data.
+template <class Signature, class... Args>
+auto call(const char* name, Args&&... args) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return op.call(std::forward<Args>(args)...);
+}
+
+/// Kernels write through raw pointers, behind autograd's back; this tells it.
+void mark_written(const Tensor& tensor) {
+  if (tensor.defined() && !tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+void mark_written(TensorList tensors) {
+  for (const Tensor& tensor : tensors) mark_written(tensor);
+}
+
+void check_flags(const char* op, const Tensor& found_inf, const OptionalTensor& per_tensor,
+                 size_t length) {
+  check_scalar(op, "found_inf", found_inf, at::kFloat);
+  check_per_tensor(op, per_tensor, length, found_inf.device());
+}
+
+/// Where a list without a found_inf lives; CPU if it holds nothing.
+at::Device device_of_first(TensorList tensors) {
+  for (const Tensor& tensor : tensors) {
+    if (tensor.defined()) return tensor.device();
+  }
+  return at::kCPU;
+}
+
+std::tuple<Tensor, Tensor> call_l2norm(TensorList tensors, bool per_tensor,
+                                       const OptionalTensor& found_inf, const OptionalTensor& flags) {
+  using Signature = std::tuple<Tensor, Tensor>(TensorList, bool, const OptionalTensor&,
+                                               const OptionalTensor&);
+  return call<Signature>("torchamp::_l2norm", tensors, per_tensor, found_inf, flags);
+}
+
+}  // namespace
+
+void scale(TensorList inputs, TensorList outputs, double scale, const Tensor& found_inf,
+           const OptionalTensor& found_inf_per_tensor) {
+  check_flags("scale", found_inf, found_inf_per_tensor, inputs.size());
+  check_lists("scale", {{"inputs", inputs}, {"outputs", outputs}}, found_inf.device());
+  using Signature = void(TensorList, TensorList, double, const Tensor&, const OptionalTensor&);
+  call<Signature>("torchamp::_scale", inputs, outputs, scale, found_inf, found_inf_per_tensor);
+  mark_written(outputs);
+  mark_written(found_inf);
+}
+
+void unscale(TensorList scaled_grads, TensorList master_grads, const Tensor& inv_scale,
+             const Tensor& found_inf, bool accumulate, const OptionalTensor& found_inf_per_tensor) {
+  check_flags("unscale", found_inf, found_inf_per_tensor, scaled_grads.size());
+  check_scalar("unscale", "inv_scale", inv_scale, at::kFloat, found_inf.device());
+  check_lists("unscale", {{"scaled_grads", scaled_grads}, {"master_grads", master_grads}},
+              found_inf.device());
+  using Signature =
+      void(TensorList, TensorList, const Tensor&, const Tensor&, bool, const OptionalTensor&);
+  call<Signature>("torchamp::_unscale", scaled_grads, master_grads, inv_scale, found_inf, accumulate,
+                  found_inf_per_tensor);
+  mark_written(master_grads);
+  mark_written(found_inf);
+}
+
+void axpby(double a, TensorList x, double b, TensorList y, TensorList outputs,
+           const Tensor& found_inf, Check checked, const OptionalTensor& found_inf_per_tensor) {
+  check_flags("axpby", found_inf, found_inf_per_tensor, x.size());
+  check_lists("axpby", {{"x", x}, {"y", y}, {"outputs", outputs}}, found_inf.device());
+  using Signature = void(double, TensorList, double, TensorList, TensorList, const Tensor&, int64_t,
+                         const OptionalTensor&);
+  call<Signature>("torchamp::_axpby", a, x, b, y, outputs, found_inf, static_cast<int64_t>(checked),
+                  found_inf_per_tensor);
+  mark_written(outputs);
+  mark_written(found_inf);
+}
+
+void check(TensorList tensors, const Tensor& found_inf, const OptionalTensor& found_inf_per_tensor) {
+  check_flags("check", found_inf, found_inf_per_tensor, tensors.size());
+  check_lists("check", {{"tensors", tensors}}, found_inf.device());
+  using Signature = void(TensorList, const Tensor&, const OptionalTensor&);
+  call<Signature>("torchamp::_check", tensors, found_inf, found_inf_per_tensor);
+  mark_written(found_inf);
+}
+
+Tensor check_l2norm(TensorList tensors, const Tensor& found_inf,
+                    const OptionalTensor& found_inf_per_tensor) {
+  check_flags("check_l2norm", found_inf, found_inf_per_tensor, tensors.size());
+  check_lists("check_l2norm", {{"tensors", tensors}}, found_inf.device());
+  const Tensor norm = std::get<0>(call_l2norm(tensors, false, found_inf, found_inf_per_tensor));
+  mark_written(found_inf);
+  return norm;
+}
+
+std::tuple<Tensor, Tensor> l2norm(TensorList tensors, bool per_tensor) {
+  check_lists("l2norm", {{"tensors", tensors}}, device_of_first(tensors));
+  return call_l2norm(tensors, per_tensor, std::nullopt, std::nullopt);
+}
+
+void copy_cast(TensorList master_params, TensorList model_params) {
+  check_lists("copy_cast", {{"master_params", master_params}, {"model_params", model_params}},
+              device_of_first(master_params));
+  call<void(TensorList, TensorList)>("torchamp::_copy_cast", master_params, model_params);
+  mark_written(model_params);
+}
+
+void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
+                  const Tensor& hysteresis_tracker, const Tensor& found_inf,
+                  const ScaleUpdate& rule) {
+  check_scalar("update_scale", "loss_scale", loss_scale, at::kFloat);
+  check_scalar("update_scale", "growth_tracker", growth_tracker, at::kInt, loss_scale.device());
+  check_scalar("update_scale", "hysteresis_tracker", hysteresis_tracker, at::kInt,
+               loss_scale.device());
+  check_scalar("update_scale", "found_inf", found_inf, at::kFloat, loss_scale.device());
+  using Signature = void(const Tensor&, const Tensor&, const Tensor&, const Tensor&, double, double,
+                         int64_t, double, double, int64_t);
+  const double floor = std::max<double>(rule.min_scale, std::numeric_limits<float>::min());
+  call<Signature>("torchamp::_update_scale", loss_scale, growth_tracker, hysteresis_tracker,
+                  found_inf, rule.growth_factor, rule.backoff_factor, rule.growth_interval, floor,
+                  rule.max_scale, rule.hysteresis);
+  for (const Tensor& state : {loss_scale, growth_tracker, hysteresis_tracker}) mark_written(state);
+}
+
+}  // namespace torchamp::ops

@@ -1,0 +1,234 @@
+// Registers the ops with the dispatcher: kernels for CPU and CUDA, ATen for the rest, nothing to do for Meta.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "aten/fallback.h"
+#include "cuda/module.h"
+#include "cuda/stream.h"
+#include "kernels.h"
+#include "tensor_plan.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+using at::TensorList;
+using OptionalTensor = std::optional<Tensor>;
+
+/// One device's kernels. `usable` says whether this process may use them for tensors on `device`.
+struct Cpu {
+  explicit Cpu(at::Device) {}
+  static bool usable(at::Device) { return !cuda::forced_aten(); }
+
+  void scale(const Plan& plan, float factor, Flags flags) { cpu::scale(plan, factor, flags); }
+  void unscale(const Plan& plan, const float* inv_scale, bool accumulate, Flags flags) {
+    cpu::unscale(plan, inv_scale, accumulate, flags);
+  }
+  void axpby(const Plan& plan, float a, float b, Checked checked, Flags flags) {
+    cpu::axpby(plan, a, b, checked, flags);
+  }
+  void check(const Plan& plan, Flags flags) { cpu::check(plan, flags); }
+  void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags) {
+    cpu::l2norm(plan, norm, per_tensor, flags);
+  }
+  void copy_cast(const Plan& plan) { cpu::copy_cast(plan); }
+  void update_scale(float* loss_scale, int32* growth, int32* hysteresis, const float* found_inf,
+                    const ScaleRule& rule) {
+    cpu::update_scale(loss_scale, growth, hysteresis, found_inf, rule);
+  }
+};
+
+struct Cuda {
+  explicit Cuda(at::Device device) : guard(device), queue(cuda::current_queue(device.index())) {}
+  static bool usable(at::Device device) {
+    return cuda::rung(device.index()) != cuda::Rung::kAten;
+  }
+
+  void scale(const Plan& plan, float factor, Flags flags) {
+    cuda::scale(queue, plan, factor, flags);
+  }
+  void unscale(const Plan& plan, const float* inv_scale, bool accumulate, Flags flags) {
+    cuda::unscale(queue, plan, inv_scale, accumulate, flags);
+  }
+  void axpby(const Plan& plan, float a, float b, Checked checked, Flags flags) {
+    cuda::axpby(queue, plan, a, b, checked, flags);
+  }
+  void check(const Plan& plan, Flags flags) { cuda::check(queue, plan, flags); }
+  void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags) {
+    const auto options = at::TensorOptions().device(guard.current_device()).dtype(at::kByte);
+    const Tensor workspace = at::empty({cuda::l2norm_workspace(plan)}, options);
+    cuda::l2norm(queue, plan, norm, per_tensor, flags, workspace.data_ptr());
+  }
+  void copy_cast(const Plan& plan) { cuda::copy_cast(queue, plan); }
+  void update_scale(float* loss_scale, int32* growth, int32* hysteresis, const float* found_inf,
+                    const ScaleRule& rule) {
+    cuda::update_scale(queue, loss_scale, growth, hysteresis, found_inf, rule);
+  }
+
+  c10::DeviceGuard guard;
+  cuda::Queue queue;
+};
+
+/// What the kernels of `Device` take of the lists; everything is left to ATen where they cannot be used.
+template <class Device>
+Work work_for(at::Device device, const std::vector<TensorList>& lists) {
+  if (Device::usable(device)) return split_work(lists);
+  Work work;
+  work.rest = aten::all_positions(lists);
+  return work;
+}
+
+template <class Device>
+void scale(TensorList inputs, TensorList outputs, double factor, const Tensor& found_inf,
+           const OptionalTensor& per_tensor) {
+  const Work work = work_for<Device>(found_inf.device(), {inputs, outputs});
+  if (work.plan.tensors() > 0) {
+    const Flags flags = make_flags(found_inf, per_tensor);
+    Device(found_inf.device()).scale(work.plan, static_cast<float>(factor), flags);
+  }
+  aten::scale(work.rest, inputs, outputs, factor, {found_inf, per_tensor});
+}
+
+template <class Device>
+void unscale(TensorList scaled_grads, TensorList master_grads, const Tensor& inv_scale,
+             const Tensor& found_inf, bool accumulate, const OptionalTensor& per_tensor) {
+  const Work work = work_for<Device>(found_inf.device(), {scaled_grads, master_grads});
+  if (work.plan.tensors() > 0) {
+    const Flags flags = make_flags(found_inf, per_tensor);
+    const float* factor = inv_scale.const_data_ptr<float>();
+    Device(found_inf.device()).unscale(work.plan, factor, accumulate, flags);
+  }
+  aten::unscale(work.rest, scaled_grads, master_grads, inv_scale, accumulate,
+                {found_inf, per_tensor});
+}
+
+template <class Device>
+void axpby(double a, TensorList x, double b, TensorList y, TensorList outputs,
+           const Tensor& found_inf, int64_t which, const OptionalTensor& per_tensor) {
+  const auto checked = static_cast<Checked>(which);
+  const Work work = work_for<Device>(found_inf.device(), {x, y, outputs});
+  if (work.plan.tensors() > 0) {
+    const Flags flags = make_flags(found_inf, per_tensor);
+    Device(found_inf.device())
+        .axpby(work.plan, static_cast<float>(a), static_cast<float>(b), checked, flags);
+  }
+  aten::axpby(work.rest, a, x, b, y, outputs, checked, {found_inf, per_tensor});
+}
+
+template <class Device>
+void check(TensorList tensors, const Tensor& found_inf, const OptionalTensor& per_tensor) {
+  const Work work = work_for<Device>(found_inf.device(), {tensors});
+  if (work.plan.tensors() > 0) {
+    Device(found_inf.device()).check(work.plan, make_flags(found_inf, per_tensor));
+  }
+  aten::check(work.rest, tensors, {found_inf, per_tensor});
+}
+
+at::Device device_of_first(TensorList tensors) {
+  for (const Tensor& tensor : tensors) {
+    if (tensor.defined()) return tensor.device();
+  }
+  return at::kCPU;
+}
+
+/// Joins the norm of the kernels' part with those that ATen computed for the rest.
+Tensor joined_norm(const Tensor& of_plan, const Tensor& of_rest) {
+  const Tensor all = at::linalg_vector_norm(of_rest.to(at::kDouble), 2).square();
+  return of_plan.to(at::kDouble).square().add(all).sqrt().to(at::kFloat);
+}
+
+template <class Device>
+std::tuple<Tensor, Tensor> l2norm(TensorList tensors, bool per_tensor, const OptionalTensor& found_inf,
+                                  const OptionalTensor& found_inf_per_tensor) {
+  const at::Device device = device_of_first(tensors);
+  const auto options = at::TensorOptions().device(device).dtype(at::kFloat);
+  const Work work = work_for<Device>(device, {tensors});
+  Tensor norm = at::zeros({}, options);
+  Tensor norms = per_tensor ? at::zeros({static_cast<int64_t>(tensors.size())}, options) : Tensor();
+  if (work.plan.tensors() > 0) {
+    float* of_each = per_tensor ? norms.mutable_data_ptr<float>() : nullptr;
+    const Flags flags = make_flags(found_inf.value_or(Tensor()), found_inf_per_tensor);
+    Device(device).l2norm(work.plan, norm.mutable_data_ptr<float>(), of_each, flags);
+  }
+  if (work.rest.empty()) return {norm, norms};
+  const Tensor of_rest = aten::l2norms(work.rest, tensors);
+  for (size_t i = 0; per_tensor && i < work.rest.size(); ++i) {
+    norms.select(0, work.rest[i]).copy_(of_rest.select(0, static_cast<int64_t>(i)));
+  }
+  aten::check(work.rest, tensors, {found_inf.value_or(Tensor()), found_inf_per_tensor});
+  return {joined_norm(norm, of_rest), norms};
+}
+
+template <class Device>
+void copy_cast(TensorList master_params, TensorList model_params) {
+  const at::Device device = device_of_first(master_params);
+  const Work work = work_for<Device>(device, {master_params, model_params});
+  if (work.plan.tensors() > 0) Device(device).copy_cast(work.plan);
+  aten::copy_cast(work.rest, master_params, model_params);
+}
+
+template <class Device>
+void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
+                  const Tensor& hysteresis_tracker, const Tensor& found_inf, double growth_factor,
+                  double backoff_factor, int64_t growth_interval, double min_scale, double max_scale,
+                  int64_t hysteresis) {
+  const ScaleRule rule{static_cast<float>(growth_factor),   static_cast<float>(backoff_factor),
+                       static_cast<int32>(growth_interval), static_cast<float>(min_scale),
+                       static_cast<float>(max_scale),       static_cast<int32>(hysteresis)};
+  if (!Device::usable(loss_scale.device())) {
+    return aten::update_scale(loss_scale, growth_tracker, hysteresis_tracker, found_inf, rule);
+  }
+  Device(loss_scale.device())
+      .update_scale(loss_scale.mutable_data_ptr<float>(), growth_tracker.mutable_data_ptr<int32>(),
+                    hysteresis_tracker.mutable_data_ptr<int32>(),
+                    found_inf.const_data_ptr<float>(), rule);
+}
+
+/// Any other device: no kernels, so everything is ATen's.
+struct Other : Cpu {
+  using Cpu::Cpu;
+  static bool usable(at::Device) { return false; }
+};
+
+template <class Device>
+void register_ops(torch::Library& m) {
+  m.impl("_scale", scale<Device>);
+  m.impl("_unscale", unscale<Device>);
+  m.impl("_axpby", axpby<Device>);
+  m.impl("_check", check<Device>);
+  m.impl("_l2norm", l2norm<Device>);
+  m.impl("_copy_cast", copy_cast<Device>);
+  m.impl("_update_scale", update_scale<Device>);
+}
+
+std::tuple<Tensor, Tensor> l2norm_shapes(TensorList tensors, bool per_tensor, const OptionalTensor&,
+                                         const OptionalTensor&) {
+  const auto options = at::TensorOptions().device(at::kMeta).dtype(at::kFloat);
+  const auto length = static_cast<int64_t>(tensors.size());
+  return {at::empty({}, options), per_tensor ? at::empty({length}, options) : Tensor()};
+}
+
+TORCH_LIBRARY_IMPL(torchamp, CPU, m) { register_ops<Cpu>(m); }
+TORCH_LIBRARY_IMPL(torchamp, CUDA, m) { register_ops<Cuda>(m); }
+TORCH_LIBRARY_IMPL(torchamp, CompositeExplicitAutograd, m) { register_ops<Other>(m); }
+
+/// The ops write in place, which changes no shape.
+TORCH_LIBRARY_IMPL(torchamp, Meta, m) {
+  m.impl("_scale", [](TensorList, TensorList, double, const Tensor&, const OptionalTensor&) {});
+  m.impl("_unscale", [](TensorList, TensorList, const Tensor&, const Tensor&, bool,
+                        const OptionalTensor&) {});
+  m.impl("_axpby", [](double, TensorList, double, TensorList, TensorList, const Tensor&, int64_t,
+                      const OptionalTensor&) {});
+  m.impl("_check", [](TensorList, const Tensor&, const OptionalTensor&) {});
+  m.impl("_l2norm", l2norm_shapes);
+  m.impl("_copy_cast", [](TensorList, TensorList) {});
+  m.impl("_update_scale", [](const Tensor&, const Tensor&, const Tensor&, const Tensor&, double,
+                             double, int64_t, double, double, int64_t) {});
+}
+
+}  // namespace
+}  // namespace torchamp

@@ -1,0 +1,3 @@
+#pragma once
+
+#define TORCHAMP_API __attribute__((visibility("default")))
