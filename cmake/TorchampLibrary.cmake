@@ -1,0 +1,43 @@
+# libtorchamp.so. The objects are a target of their own: the C++ tests link them, so that they also
+# reach what the library hides.
+
+if(TORCHAMP_TORCH_MINOR VERSION_GREATER_EQUAL 2.14)
+  set(TORCHAMP_CXX_STANDARD 20)
+else()
+  set(TORCHAMP_CXX_STANDARD 17)
+endif()
+
+set(TORCHAMP_FATBIN_ARCHS_QUOTED "")
+foreach(arch IN LISTS TORCHAMP_FATBIN_ARCHS)
+  list(APPEND TORCHAMP_FATBIN_ARCHS_QUOTED "\"sm_${arch}\"")
+endforeach()
+list(JOIN TORCHAMP_FATBIN_ARCHS_QUOTED ", " TORCHAMP_FATBIN_ARCHS_QUOTED)
+configure_file(cmake/build_config.h.in "${PROJECT_BINARY_DIR}/generated/build_config.h" @ONLY)
+
+file(GLOB TORCHAMP_SOURCES CONFIGURE_DEPENDS
+  csrc/*.cpp csrc/cpu/*.cpp csrc/aten/*.cpp csrc/cuda/*.cpp)
+file(GLOB TORCHAMP_CPU_SOURCES CONFIGURE_DEPENDS csrc/cpu/*.cpp)
+set_source_files_properties(${TORCHAMP_CPU_SOURCES} PROPERTIES
+  COMPILE_OPTIONS "-O3;-fno-math-errno;-fno-trapping-math")
+
+# -fopenmp is for compiling only: ATen's parallel_for is inline and asks for it, and the symbols come
+# from the OpenMP library that torch has loaded. Linking one would start a second pool of threads.
+add_library(torchamp_objects OBJECT ${TORCHAMP_SOURCES} ${TORCHAMP_KERNEL_DATA})
+target_compile_options(torchamp_objects PRIVATE -Wall -Wextra -ffp-contract=off -fopenmp)
+target_compile_features(torchamp_objects PUBLIC cxx_std_${TORCHAMP_CXX_STANDARD})
+target_include_directories(torchamp_objects
+  PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>" "$<INSTALL_INTERFACE:include>"
+  PRIVATE csrc "${PROJECT_BINARY_DIR}/generated")
+target_link_libraries(torchamp_objects PUBLIC torchamp::torch ${CMAKE_DL_LIBS})
+set_target_properties(torchamp_objects PROPERTIES
+  POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF
+  CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+
+add_library(torchamp SHARED $<TARGET_OBJECTS:torchamp_objects>)
+add_library(torchamp::torchamp ALIAS torchamp)
+target_compile_features(torchamp PUBLIC cxx_std_${TORCHAMP_CXX_STANDARD})
+target_include_directories(torchamp PUBLIC
+  "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>" "$<INSTALL_INTERFACE:include>")
+target_link_libraries(torchamp PUBLIC torchamp::torch PRIVATE ${CMAKE_DL_LIBS})
+set_target_properties(torchamp PROPERTIES
+  LINKER_LANGUAGE CXX LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")

@@ -1,0 +1,9 @@
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+namespace torchamp::python {
+
+void bind_build_info(pybind11::module_& module);
+
+}  // namespace torchamp::python

@@ -1,0 +1,24 @@
+#include <torchamp/build_info.h>
+
+#include "python/bindings.h"
+
+namespace torchamp::python {
+namespace {
+
+pybind11::dict build_info_dict() {
+  const BuildInfo& info = build_info();
+  pybind11::dict result;
+  result["version"] = info.version;
+  result["torch_version"] = info.torch_version;
+  result["compiler"] = info.compiler;
+  result["cxx_standard"] = info.cxx_standard;
+  result["fatbin"] = info.fatbin;
+  result["nvcc"] = info.nvcc;
+  return result;
+}
+
+}  // namespace
+
+void bind_build_info(pybind11::module_& module) { module.def("build_info", &build_info_dict); }
+
+}  // namespace torchamp::python
