@@ -18,8 +18,8 @@ void check_tensor(const char* op, const NamedList& list, size_t i, at::Device de
   TORCH_CHECK_TYPE(at::isFloatingType(tensor.scalar_type()) && tensor.element_size() >= 2, op,
                    ": expected ", list.name, "[", i,
                    "] to be float16, bfloat16, float32 or float64, got ", tensor.scalar_type());
-  TORCH_CHECK(tensor.device() == device, op, ": expected ", list.name, "[", i, "] to be on ", device,
-              ", got ", tensor.device());
+  TORCH_CHECK(tensor.device() == device, op, ": expected ", list.name, "[", i, "] to be on ",
+              device, ", got ", tensor.device());
 }
 
 void check_sizes(const char* op, const NamedList& first, const NamedList& other, size_t i) {

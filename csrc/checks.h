@@ -13,8 +13,9 @@ struct NamedList {
   at::TensorList tensors;
 };
 
-/// Throws unless all lists have the length of the first, and every tensor is dense, of a floating dtype and on `device`, and
-/// sized like the tensor at its position in the first list. Undefined tensors in any list are let through.
+/// Throws unless all lists have the length of the first, and every tensor is dense, of a floating
+/// dtype and on `device`, and sized like the tensor at its position in the first list. Undefined
+/// tensors in any list are let through.
 void check_lists(const char* op, std::initializer_list<NamedList> lists, at::Device device);
 
 /// Throws unless `tensor` has one element of `dtype` (on `device`, if given).

@@ -1,8 +1,8 @@
 // What each device implements. No torch header: kernels see plans and pointers only.
 //
-// Everything is written element by element with the arithmetic of math/, so the devices agree bit for bit;
-// only the norms may differ in their last bits. Pointers that a kernel reads its scalars from
-// (inv_scale, loss_scale, …) lie in the memory of the plan's device.
+// Everything is written element by element with the arithmetic of math/, so the devices agree bit
+// for bit; only the norms may differ in their last bits. Pointers that a kernel reads its scalars
+// from (inv_scale, loss_scale, …) lie in the memory of the plan's device.
 #pragma once
 
 #include "math/update_scale.h"
@@ -23,8 +23,8 @@ void unscale(const Plan& plan, const float* inv_scale, bool accumulate, Flags fl
 void axpby(const Plan& plan, float a, float b, Checked checked, Flags flags);
 /// lists: tensors
 void check(const Plan& plan, Flags flags);
-/// lists: tensors. Writes the norm of everything, and of each caller's position if per_tensor is not null
-/// (entries of positions that the plan leaves out are not touched). found_inf may be null.
+/// lists: tensors. Writes the norm of everything, and of each caller's position if per_tensor is
+/// not null (entries of positions that the plan leaves out are not touched). found_inf may be null.
 void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags);
 /// lists: source, destination
 void copy_cast(const Plan& plan);

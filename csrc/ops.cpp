@@ -1,7 +1,6 @@
-#include <torchamp/ops.h>
-
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/library.h>
+#include <torchamp/ops.h>
 
 #include <limits>
 
@@ -15,19 +14,26 @@ using at::TensorList;
 using OptionalTensor = std::optional<Tensor>;
 
 TORCH_LIBRARY(torchamp, m) {
-  m.def("_scale(Tensor[] inputs, Tensor(a!)[] outputs, float scale, Tensor(b!) found_inf, "
-        "Tensor(c!)? found_inf_per_tensor) -> ()");
-  m.def("_unscale(Tensor[] scaled_grads, Tensor(a!)[] master_grads, Tensor inv_scale, "
-        "Tensor(b!) found_inf, bool accumulate, Tensor(c!)? found_inf_per_tensor) -> ()");
-  m.def("_axpby(float a, Tensor[] x, float b, Tensor[] y, Tensor(a!)[] outputs, Tensor(b!) found_inf, "
-        "int checked, Tensor(c!)? found_inf_per_tensor) -> ()");
+  m.def(
+      "_scale(Tensor[] inputs, Tensor(a!)[] outputs, float scale, Tensor(b!) found_inf, "
+      "Tensor(c!)? found_inf_per_tensor) -> ()");
+  m.def(
+      "_unscale(Tensor[] scaled_grads, Tensor(a!)[] master_grads, Tensor inv_scale, "
+      "Tensor(b!) found_inf, bool accumulate, Tensor(c!)? found_inf_per_tensor) -> ()");
+  m.def(
+      "_axpby(float a, Tensor[] x, float b, Tensor[] y, Tensor(a!)[] outputs, Tensor(b!) "
+      "found_inf, "
+      "int checked, Tensor(c!)? found_inf_per_tensor) -> ()");
   m.def("_check(Tensor[] tensors, Tensor(a!) found_inf, Tensor(b!)? found_inf_per_tensor) -> ()");
-  m.def("_l2norm(Tensor[] tensors, bool per_tensor, Tensor(a!)? found_inf, "
-        "Tensor(b!)? found_inf_per_tensor) -> (Tensor, Tensor)");
+  m.def(
+      "_l2norm(Tensor[] tensors, bool per_tensor, Tensor(a!)? found_inf, "
+      "Tensor(b!)? found_inf_per_tensor) -> (Tensor, Tensor)");
   m.def("_copy_cast(Tensor[] master_params, Tensor(a!)[] model_params) -> ()");
-  m.def("_update_scale(Tensor(a!) loss_scale, Tensor(b!) growth_tracker, Tensor(c!) hysteresis_tracker, "
-        "Tensor found_inf, float growth_factor, float backoff_factor, int growth_interval, "
-        "float min_scale, float max_scale, int hysteresis) -> ()");
+  m.def(
+      "_update_scale(Tensor(a!) loss_scale, Tensor(b!) growth_tracker, Tensor(c!) "
+      "hysteresis_tracker, "
+      "Tensor found_inf, float growth_factor, float backoff_factor, int growth_interval, "
+      "float min_scale, float max_scale, int hysteresis) -> ()");
 }
 
 /// Calls the registered op below autograd: parameters are written as data.
@@ -62,9 +68,10 @@ at::Device device_of_first(TensorList tensors) {
 }
 
 std::tuple<Tensor, Tensor> call_l2norm(TensorList tensors, bool per_tensor,
-                                       const OptionalTensor& found_inf, const OptionalTensor& flags) {
-  using Signature = std::tuple<Tensor, Tensor>(TensorList, bool, const OptionalTensor&,
-                                               const OptionalTensor&);
+                                       const OptionalTensor& found_inf,
+                                       const OptionalTensor& flags) {
+  using Signature =
+      std::tuple<Tensor, Tensor>(TensorList, bool, const OptionalTensor&, const OptionalTensor&);
   return call<Signature>("torchamp::_l2norm", tensors, per_tensor, found_inf, flags);
 }
 
@@ -88,8 +95,8 @@ void unscale(TensorList scaled_grads, TensorList master_grads, const Tensor& inv
               found_inf.device());
   using Signature =
       void(TensorList, TensorList, const Tensor&, const Tensor&, bool, const OptionalTensor&);
-  call<Signature>("torchamp::_unscale", scaled_grads, master_grads, inv_scale, found_inf, accumulate,
-                  found_inf_per_tensor);
+  call<Signature>("torchamp::_unscale", scaled_grads, master_grads, inv_scale, found_inf,
+                  accumulate, found_inf_per_tensor);
   mark_written(master_grads);
   mark_written(found_inf);
 }
@@ -106,7 +113,8 @@ void axpby(double a, TensorList x, double b, TensorList y, TensorList outputs,
   mark_written(found_inf);
 }
 
-void check(TensorList tensors, const Tensor& found_inf, const OptionalTensor& found_inf_per_tensor) {
+void check(TensorList tensors, const Tensor& found_inf,
+           const OptionalTensor& found_inf_per_tensor) {
   check_flags("check", found_inf, found_inf_per_tensor, tensors.size());
   check_lists("check", {{"tensors", tensors}}, found_inf.device());
   using Signature = void(TensorList, const Tensor&, const OptionalTensor&);

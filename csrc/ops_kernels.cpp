@@ -1,4 +1,5 @@
-// Registers the ops with the dispatcher: kernels for CPU and CUDA, ATen for the rest, nothing to do for Meta.
+// Registers the ops with the dispatcher: kernels for CPU and CUDA, ATen for the rest, nothing to do
+// for Meta.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
@@ -44,9 +45,7 @@ struct Cpu {
 
 struct Cuda {
   explicit Cuda(at::Device device) : guard(device), queue(cuda::current_queue(device.index())) {}
-  static bool usable(at::Device device) {
-    return cuda::rung(device.index()) != cuda::Rung::kAten;
-  }
+  static bool usable(at::Device device) { return cuda::rung(device.index()) != cuda::Rung::kAten; }
 
   void scale(const Plan& plan, float factor, Flags flags) {
     cuda::scale(queue, plan, factor, flags);
@@ -73,7 +72,8 @@ struct Cuda {
   cuda::Queue queue;
 };
 
-/// What the kernels of `Device` take of the lists; everything is left to ATen where they cannot be used.
+/// What the kernels of `Device` take of the lists; everything is left to ATen where they cannot be
+/// used.
 template <class Device>
 Work work_for(at::Device device, const std::vector<TensorList>& lists) {
   if (Device::usable(device)) return split_work(lists);
@@ -142,7 +142,8 @@ Tensor joined_norm(const Tensor& of_plan, const Tensor& of_rest) {
 }
 
 template <class Device>
-std::tuple<Tensor, Tensor> l2norm(TensorList tensors, bool per_tensor, const OptionalTensor& found_inf,
+std::tuple<Tensor, Tensor> l2norm(TensorList tensors, bool per_tensor,
+                                  const OptionalTensor& found_inf,
                                   const OptionalTensor& found_inf_per_tensor) {
   const at::Device device = device_of_first(tensors);
   const auto options = at::TensorOptions().device(device).dtype(at::kFloat);
@@ -174,8 +175,8 @@ void copy_cast(TensorList master_params, TensorList model_params) {
 template <class Device>
 void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
                   const Tensor& hysteresis_tracker, const Tensor& found_inf, double growth_factor,
-                  double backoff_factor, int64_t growth_interval, double min_scale, double max_scale,
-                  int64_t hysteresis) {
+                  double backoff_factor, int64_t growth_interval, double min_scale,
+                  double max_scale, int64_t hysteresis) {
   const ScaleRule rule{static_cast<float>(growth_factor),   static_cast<float>(backoff_factor),
                        static_cast<int32>(growth_interval), static_cast<float>(min_scale),
                        static_cast<float>(max_scale),       static_cast<int32>(hysteresis)};
@@ -184,8 +185,8 @@ void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
   }
   Device(loss_scale.device())
       .update_scale(loss_scale.mutable_data_ptr<float>(), growth_tracker.mutable_data_ptr<int32>(),
-                    hysteresis_tracker.mutable_data_ptr<int32>(),
-                    found_inf.const_data_ptr<float>(), rule);
+                    hysteresis_tracker.mutable_data_ptr<int32>(), found_inf.const_data_ptr<float>(),
+                    rule);
 }
 
 /// Any other device: no kernels, so everything is ATen's.
@@ -212,15 +213,21 @@ std::tuple<Tensor, Tensor> l2norm_shapes(TensorList tensors, bool per_tensor, co
   return {at::empty({}, options), per_tensor ? at::empty({length}, options) : Tensor()};
 }
 
-TORCH_LIBRARY_IMPL(torchamp, CPU, m) { register_ops<Cpu>(m); }
-TORCH_LIBRARY_IMPL(torchamp, CUDA, m) { register_ops<Cuda>(m); }
-TORCH_LIBRARY_IMPL(torchamp, CompositeExplicitAutograd, m) { register_ops<Other>(m); }
+TORCH_LIBRARY_IMPL(torchamp, CPU, m) {
+  register_ops<Cpu>(m);
+}
+TORCH_LIBRARY_IMPL(torchamp, CUDA, m) {
+  register_ops<Cuda>(m);
+}
+TORCH_LIBRARY_IMPL(torchamp, CompositeExplicitAutograd, m) {
+  register_ops<Other>(m);
+}
 
 /// The ops write in place, which changes no shape.
 TORCH_LIBRARY_IMPL(torchamp, Meta, m) {
   m.impl("_scale", [](TensorList, TensorList, double, const Tensor&, const OptionalTensor&) {});
-  m.impl("_unscale", [](TensorList, TensorList, const Tensor&, const Tensor&, bool,
-                        const OptionalTensor&) {});
+  m.impl("_unscale",
+         [](TensorList, TensorList, const Tensor&, const Tensor&, bool, const OptionalTensor&) {});
   m.impl("_axpby", [](double, TensorList, double, TensorList, TensorList, const Tensor&, int64_t,
                       const OptionalTensor&) {});
   m.impl("_check", [](TensorList, const Tensor&, const OptionalTensor&) {});

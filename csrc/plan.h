@@ -1,4 +1,5 @@
-// A plan: which memory an op walks. Built from lists of tensors by a pure function, walked by both devices.
+// A plan: which memory an op walks. Built from lists of tensors by a pure function, walked by both
+// devices.
 #pragma once
 
 #include <vector>
@@ -9,9 +10,9 @@ namespace torchamp {
 
 enum class DType : uint8 { kFloat32, kFloat16, kBFloat16 };
 
-/// The elements of all tensors, laid end to end. Tensor t takes the flat range offsets[t] .. offsets[t + 1],
-/// and for each of the op's lists holds its address and dtype at [t * lists + list]. Empty tensors are left out;
-/// positions[t] is where tensor t stood in the caller's lists.
+/// The elements of all tensors, laid end to end. Tensor t takes the flat range offsets[t] ..
+/// offsets[t + 1], and for each of the op's lists holds its address and dtype at [t * lists +
+/// list]. Empty tensors are left out; positions[t] is where tensor t stood in the caller's lists.
 struct Plan {
   int lists = 0;
   std::vector<void*> data;
@@ -25,8 +26,8 @@ struct Plan {
   DType dtype(int64 tensor, int list) const { return dtypes[tensor * lists + list]; }
 };
 
-/// Where an op reports non-finite values: one float for the call, and optionally one byte per caller's position.
-/// Both are only ever set to 1; clearing them is the caller's part.
+/// Where an op reports non-finite values: one float for the call, and optionally one byte per
+/// caller's position. Both are only ever set to 1; clearing them is the caller's part.
 struct Flags {
   float* found_inf = nullptr;
   uint8* per_tensor = nullptr;

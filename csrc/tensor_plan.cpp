@@ -28,8 +28,8 @@ bool is_flat(const std::vector<at::TensorList>& lists, size_t position) {
   const at::Tensor& first = lists.front()[position];
   for (const auto& list : lists) {
     const at::Tensor& tensor = list[position];
-    const bool same_order = tensor.strides() == first.strides() ||
-                            (tensor.is_contiguous() && first.is_contiguous());
+    const bool same_order =
+        tensor.strides() == first.strides() || (tensor.is_contiguous() && first.is_contiguous());
     if (!kernel_dtype(tensor) || !same_order) return false;
   }
   return first.is_non_overlapping_and_dense();

@@ -21,7 +21,9 @@ Tensor widened(const Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
 }
 
-bool is_low_precision(const Tensor& tensor) { return tensor.element_size() == 2; }
+bool is_low_precision(const Tensor& tensor) {
+  return tensor.element_size() == 2;
+}
 
 void flag_nonfinite(const Tensor& tensor, int64_t position, const FlagTensors& flags) {
   const Tensor bad = at::isfinite(tensor).all().logical_not();
@@ -99,7 +101,8 @@ void copy_cast(const Positions& positions, TensorList master_params, TensorList 
 }
 
 void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
-                  const Tensor& hysteresis_tracker, const Tensor& found_inf, const ScaleRule& rule) {
+                  const Tensor& hysteresis_tracker, const Tensor& found_inf,
+                  const ScaleRule& rule) {
   const Tensor overflow = found_inf.reshape_as(loss_scale).ne(0);
   const Tensor budget = hysteresis_tracker.reshape_as(loss_scale).sub(1);
   const Tensor clean = growth_tracker.reshape_as(loss_scale).add(1);

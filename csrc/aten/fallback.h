@@ -1,4 +1,5 @@
-// The ops in plain ATen: the rung below the kernels, for devices, dtypes and layouts that they do not take.
+// The ops in plain ATen: the rung below the kernels, for devices, dtypes and layouts that they do
+// not take.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,7 +33,8 @@ void axpby(const Positions& positions, double a, at::TensorList x, double b, at:
 void check(const Positions& positions, at::TensorList tensors, const FlagTensors& flags);
 /// The norm of each of `positions`, stacked: float32 of their number.
 at::Tensor l2norms(const Positions& positions, at::TensorList tensors);
-void copy_cast(const Positions& positions, at::TensorList master_params, at::TensorList model_params);
+void copy_cast(const Positions& positions, at::TensorList master_params,
+               at::TensorList model_params);
 void update_scale(const at::Tensor& loss_scale, const at::Tensor& growth_tracker,
                   const at::Tensor& hysteresis_tracker, const at::Tensor& found_inf,
                   const ScaleRule& rule);

@@ -1,8 +1,7 @@
-#include "math/axpby.h"
-
 #include "cpu/isa.h"
 #include "cpu/walk.h"
 #include "kernels.h"
+#include "math/axpby.h"
 
 namespace torchamp::cpu {
 namespace {
@@ -28,8 +27,8 @@ void axpby(const Plan& plan, float a, float b, Checked checked, Flags flags) {
   const bool check_x = covers(checked, Checked::kX), check_y = covers(checked, Checked::kY);
   transform(plan, 2, flags, [&](const Span& span, bool stream) {
     float x_taken[kBlock], y_taken[kBlock], given[kBlock];
-    const bool bad = (check_x && has_nonfinite(plan, span, 0)) ||
-                     (check_y && has_nonfinite(plan, span, 1));
+    const bool bad =
+        (check_x && has_nonfinite(plan, span, 0)) || (check_y && has_nonfinite(plan, span, 1));
     const float* x = load(plan, span, 0, x_taken);
     const float* y = load(plan, span, 1, y_taken);
     float* out = output(plan, span, 2, stream, given);

@@ -1,4 +1,5 @@
-// Blocks: at most 256 neighbouring elements of one tensor, taken in as float and put back in the tensor's dtype.
+// Blocks: at most 256 neighbouring elements of one tensor, taken in as float and put back in the
+// tensor's dtype.
 #pragma once
 
 #include "math/float16.h"
@@ -15,21 +16,26 @@ struct Span {
   int count;
 };
 
-inline int64 bytes_of(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
+inline int64 bytes_of(DType dtype) {
+  return dtype == DType::kFloat32 ? 4 : 2;
+}
 
 inline char* address_of(const Plan& plan, const Span& span, int list) {
   return static_cast<char*>(plan.address(span.tensor, list)) +
          span.begin * bytes_of(plan.dtype(span.tensor, list));
 }
 
-/// The span's values as floats: in place where they are floats already, else converted into `buffer`.
+/// The span's values as floats: in place where they are floats already, else converted into
+/// `buffer`.
 const float* load(const Plan& plan, const Span& span, int list, float* buffer);
 
-/// Where to write the span's results: in place for floats that need no streaming, else `buffer`, which store() takes from.
+/// Where to write the span's results: in place for floats that need no streaming, else `buffer`,
+/// which store() takes from.
 float* output(const Plan& plan, const Span& span, int list, bool stream, float* buffer);
 
-/// Rounds `values` into the span unless they were written in place; returns whether a low-precision result is not finite.
-/// `stream` bypasses the caches; the address must then be a multiple of 32 bytes.
+/// Rounds `values` into the span unless they were written in place; returns whether a low-precision
+/// result is not finite. `stream` bypasses the caches; the address must then be a multiple of 32
+/// bytes.
 bool store(const Plan& plan, const Span& span, int list, const float* values, bool stream);
 
 bool any_nonfinite(DType dtype, const void* data, int64 count);

@@ -1,6 +1,6 @@
-// One binary, two instruction sets: a block's loop is inlined into a copy compiled for AVX2, FMA and F16C and into a
-// portable one, and the processor at hand chooses. Only these functions carry machine flags, so that
-// nothing compiled for AVX2 can leak into code that other processors run.
+// One binary, two instruction sets: a block's loop is inlined into a copy compiled for AVX2, FMA
+// and F16C and into a portable one, and the processor at hand chooses. Only these functions carry
+// machine flags, so that nothing compiled for AVX2 can leak into code that other processors run.
 #pragma once
 
 #include "math/macros.h"

@@ -1,8 +1,7 @@
-#include "math/l2norm.h"
-
 #include "cpu/isa.h"
 #include "cpu/walk.h"
 #include "kernels.h"
+#include "math/l2norm.h"
 
 namespace torchamp::cpu {
 namespace {
@@ -15,7 +14,8 @@ struct SumOfSquaresBlock {
     float sums[kLanes] = {};
     int i = 0;
     for (; i + kLanes <= count; i += kLanes) {
-      for (int lane = 0; lane < kLanes; ++lane) sums[lane] = add_square(sums[lane], values[i + lane]);
+      for (int lane = 0; lane < kLanes; ++lane)
+        sums[lane] = add_square(sums[lane], values[i + lane]);
     }
     for (int lane = 0; i < count; ++i, ++lane) sums[lane] = add_square(sums[lane], values[i]);
     double total = 0.0;
@@ -28,7 +28,8 @@ double sum_of_squares(const Plan& plan, const Piece& piece) {
   double total = 0.0;
   float taken[kBlock];
   for (int64 begin = piece.begin; begin < piece.end; begin += kBlock) {
-    const Span span{piece.tensor, begin, static_cast<int>(std::min<int64>(kBlock, piece.end - begin))};
+    const Span span{piece.tensor, begin,
+                    static_cast<int>(std::min<int64>(kBlock, piece.end - begin))};
     total += run_block<SumOfSquaresBlock>(load(plan, span, 0, taken), span.count);
   }
   return total;
@@ -36,8 +37,9 @@ double sum_of_squares(const Plan& plan, const Piece& piece) {
 
 }  // namespace
 
-/// Each step from one piece to the next goes to the next unit, the next tensor or both, so unit + tensor numbers the
-/// pieces: every sum has its own slot, and the slots are added in the same order on any number of threads.
+/// Each step from one piece to the next goes to the next unit, the next tensor or both, so unit +
+/// tensor numbers the pieces: every sum has its own slot, and the slots are added in the same order
+/// on any number of threads.
 void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags) {
   std::vector<double> slots(units_of(plan) + plan.tensors(), 0.0);
   for_each_piece_in_parallel(plan, [&](const Piece& piece) {
@@ -56,7 +58,8 @@ void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags) {
     for (int64 u = plan.offsets[t] / kUnit; u <= (plan.offsets[t + 1] - 1) / kUnit; ++u) {
       of_tensor += slots[u + t];
     }
-    if (per_tensor != nullptr) per_tensor[plan.positions[t]] = static_cast<float>(std::sqrt(of_tensor));
+    if (per_tensor != nullptr)
+      per_tensor[plan.positions[t]] = static_cast<float>(std::sqrt(of_tensor));
     total += of_tensor;
   }
   *norm = static_cast<float>(std::sqrt(total));

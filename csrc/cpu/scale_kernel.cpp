@@ -16,7 +16,8 @@ struct ScaleBlock {
 void scale(const Plan& plan, float scale, Flags flags) {
   transform(plan, 1, flags, [&](const Span& span, bool stream) {
     float taken[kBlock], given[kBlock];
-    const bool bad = any_nonfinite(plan.dtype(span.tensor, 0), address_of(plan, span, 0), span.count);
+    const bool bad =
+        any_nonfinite(plan.dtype(span.tensor, 0), address_of(plan, span, 0), span.count);
     const float* in = load(plan, span, 0, taken);
     float* out = output(plan, span, 1, stream, given);
     run_block<ScaleBlock>(in, out, span.count, scale);

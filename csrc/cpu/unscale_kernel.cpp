@@ -24,7 +24,8 @@ struct AccumulateBlock {
 void unscale(const Plan& plan, const float* inv_scale, bool accumulate, Flags flags) {
   transform(plan, 1, flags, [&, factor = *inv_scale](const Span& span, bool stream) {
     float taken[kBlock], before[kBlock], given[kBlock];
-    const bool bad = any_nonfinite(plan.dtype(span.tensor, 0), address_of(plan, span, 0), span.count);
+    const bool bad =
+        any_nonfinite(plan.dtype(span.tensor, 0), address_of(plan, span, 0), span.count);
     const float* grad = load(plan, span, 0, taken);
     float* master = output(plan, span, 1, stream && !accumulate, given);
     if (accumulate) {

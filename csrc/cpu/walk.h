@@ -1,5 +1,6 @@
-// How an op visits the elements of a plan: units of 32,768 flat elements are shared out among the threads in one
-// parallel region, whatever the tensors' sizes; within a unit, pieces of single tensors; within a piece, blocks.
+// How an op visits the elements of a plan: units of 32,768 flat elements are shared out among the
+// threads in one parallel region, whatever the tensors' sizes; within a unit, pieces of single
+// tensors; within a piece, blocks.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,9 @@ constexpr int64 kUnit = 32768;
 /// Outputs larger than this do not fit beside their inputs in a typical last-level cache.
 constexpr int64 kStreamedBytes = int64{16} << 20;
 
-inline int64 units_of(const Plan& plan) { return (plan.elements() + kUnit - 1) / kUnit; }
+inline int64 units_of(const Plan& plan) {
+  return (plan.elements() + kUnit - 1) / kUnit;
+}
 
 /// The tensor that holds flat element `element`.
 inline int64 tensor_at(const Plan& plan, int64 element) {
@@ -60,7 +63,8 @@ inline int64 misaligned_head(const void* data, DType dtype) {
   return past == 0 ? 0 : static_cast<int64>(32 - past) / bytes_of(dtype);
 }
 
-/// Calls visit(Span) for each block of a piece. Blocks after the first start at 32-byte multiples of `aligned_list`.
+/// Calls visit(Span) for each block of a piece. Blocks after the first start at 32-byte multiples
+/// of `aligned_list`.
 template <class Visit>
 void for_each_block(const Plan& plan, const Piece& piece, int aligned_list, Visit visit) {
   const Span start{piece.tensor, piece.begin, 0};
@@ -103,8 +107,8 @@ inline void raise_flags(const Plan& plan, int64 tensor, const Flags& flags) {
   }
 }
 
-/// Calls visit(Span, bool stream) -> bool for every block of the plan, on all threads, and raises the flags of the
-/// tensors for which it returned true. `output` is the list that is written.
+/// Calls visit(Span, bool stream) -> bool for every block of the plan, on all threads, and raises
+/// the flags of the tensors for which it returned true. `output` is the list that is written.
 template <class Visit>
 void transform(const Plan& plan, int output, const Flags& flags, Visit visit) {
   const bool large = streams(plan, output);

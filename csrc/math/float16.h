@@ -1,5 +1,5 @@
-// float16 and bfloat16 as storage types, converted by integer arithmetic that rounds to nearest even
-// on every compiler and is blind to the flush-to-zero modes of the processor.
+// float16 and bfloat16 as storage types, converted by integer arithmetic that rounds to nearest
+// even on every compiler and is blind to the flush-to-zero modes of the processor.
 #pragma once
 
 #include "math/macros.h"
@@ -26,13 +26,16 @@ TORCHAMP_MATH float float_from_bits(uint32 bits) {
   return value;
 }
 
-TORCHAMP_MATH float to_float(float value) { return value; }
+TORCHAMP_MATH float to_float(float value) {
+  return value;
+}
 
 TORCHAMP_MATH float to_float(bfloat16 value) {
   return float_from_bits(static_cast<uint32>(value.bits) << 16);
 }
 
-/// Exact. A subnormal is its integer times 2^-24; elsewhere the exponent is rebiased, twice for inf and NaN.
+/// Exact. A subnormal is its integer times 2^-24; elsewhere the exponent is rebiased, twice for inf
+/// and NaN.
 TORCHAMP_MATH float to_float(float16 value) {
 #if defined(__CUDA_ARCH__)
   float result;
@@ -89,7 +92,11 @@ TORCHAMP_MATH float16 from_float<float16>(float value) {
 TORCHAMP_MATH bool is_nonfinite(float value) {
   return (float_to_bits(value) & 0x7f800000u) == 0x7f800000u;
 }
-TORCHAMP_MATH bool is_nonfinite(float16 value) { return (value.bits & 0x7c00u) == 0x7c00u; }
-TORCHAMP_MATH bool is_nonfinite(bfloat16 value) { return (value.bits & 0x7f80u) == 0x7f80u; }
+TORCHAMP_MATH bool is_nonfinite(float16 value) {
+  return (value.bits & 0x7c00u) == 0x7c00u;
+}
+TORCHAMP_MATH bool is_nonfinite(bfloat16 value) {
+  return (value.bits & 0x7f80u) == 0x7f80u;
+}
 
 }  // namespace torchamp

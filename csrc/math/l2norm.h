@@ -5,6 +5,8 @@
 
 namespace torchamp {
 
-TORCHAMP_MATH float add_square(float sum, float value) { return fmaf(value, value, sum); }
+TORCHAMP_MATH float add_square(float sum, float value) {
+  return fmaf(value, value, sum);
+}
 
 }  // namespace torchamp

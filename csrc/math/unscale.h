@@ -5,7 +5,9 @@
 
 namespace torchamp {
 
-TORCHAMP_MATH float unscaled(float scaled_grad, float inv_scale) { return scaled_grad * inv_scale; }
+TORCHAMP_MATH float unscaled(float scaled_grad, float inv_scale) {
+  return scaled_grad * inv_scale;
+}
 
 /// Adds to what earlier backwards left in the master grad, rounding once.
 TORCHAMP_MATH float unscaled_onto(float scaled_grad, float inv_scale, float master_grad) {

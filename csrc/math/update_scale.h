@@ -1,4 +1,5 @@
-// One step of dynamic loss scaling: grow after `growth_interval` clean backwards, back off on overflow.
+// One step of dynamic loss scaling: grow after `growth_interval` clean backwards, back off on
+// overflow.
 //
 // The rule is that of apex.amp with Megatron's hysteresis: up to `hysteresis` overflows in a row of
 // unlucky backwards are forgiven before the scale goes down; a clean backward refills the budget.

@@ -1,32 +1,39 @@
 // The ops: what mixed precision does to lists of tensors, fused over each list.
 //
 // Rules common to all of them:
-// - The tensors of one call are on one device. A list may mix float32, float16, bfloat16 and float64, and any sizes;
-//   tensors at the same position of different lists have the same sizes. Undefined tensors (None) and empty ones are
-//   passed over. An op may write over its own inputs.
-// - Arithmetic is in float32 (in float64 where an input is float64), rounded once to the output's dtype.
-// - Nothing waits for the device. What an op finds, it writes to `found_inf`, a float32 tensor of one element that is set
-//   to 1 and never cleared, and to `found_inf_per_tensor`, uint8 with one element per position of the lists.
-// - A wrong argument throws before anything is written, and the message names the op, the argument, what was expected
+// - The tensors of one call are on one device. A list may mix float32, float16, bfloat16 and
+// float64, and any sizes;
+//   tensors at the same position of different lists have the same sizes. Undefined tensors (None)
+//   and empty ones are passed over. An op may write over its own inputs.
+// - Arithmetic is in float32 (in float64 where an input is float64), rounded once to the output's
+// dtype.
+// - Nothing waits for the device. What an op finds, it writes to `found_inf`, a float32 tensor of
+// one element that is set
+//   to 1 and never cleared, and to `found_inf_per_tensor`, uint8 with one element per position of
+//   the lists.
+// - A wrong argument throws before anything is written, and the message names the op, the argument,
+// what was expected
 //   and what came.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <torchamp/export.h>
 
-#include <ATen/core/Tensor.h>
 #include <optional>
 #include <tuple>
 
 namespace torchamp::ops {
 
-/// outputs = inputs · scale. found_inf is set by a non-finite input, and by a 16-bit output that overflows.
+/// outputs = inputs · scale. found_inf is set by a non-finite input, and by a 16-bit output that
+/// overflows.
 TORCHAMP_API void scale(at::TensorList inputs, at::TensorList outputs, double scale,
                         const at::Tensor& found_inf,
                         const std::optional<at::Tensor>& found_inf_per_tensor = {});
 
-/// master_grads = scaled_grads · inv_scale, or master_grads += scaled_grads · inv_scale with `accumulate`.
-/// `inv_scale` is a float32 tensor of one element on the device. found_inf is set by a non-finite scaled grad, and by a
-/// 16-bit master grad that overflows; what is already in master_grads is not checked.
+/// master_grads = scaled_grads · inv_scale, or master_grads += scaled_grads · inv_scale with
+/// `accumulate`. `inv_scale` is a float32 tensor of one element on the device. found_inf is set by
+/// a non-finite scaled grad, and by a 16-bit master grad that overflows; what is already in
+/// master_grads is not checked.
 TORCHAMP_API void unscale(at::TensorList scaled_grads, at::TensorList master_grads,
                           const at::Tensor& inv_scale, const at::Tensor& found_inf,
                           bool accumulate = false,
@@ -49,9 +56,10 @@ TORCHAMP_API void check(at::TensorList tensors, const at::Tensor& found_inf,
 TORCHAMP_API at::Tensor check_l2norm(at::TensorList tensors, const at::Tensor& found_inf,
                                      const std::optional<at::Tensor>& found_inf_per_tensor = {});
 
-/// The Euclidean norm of all elements together, a float32 scalar; with `per_tensor` also that of each position, float32
-/// of the list's length (0 for undefined and empty tensors), else an undefined tensor. Squares are formed in float32.
-/// The result does not depend on the number of threads.
+/// The Euclidean norm of all elements together, a float32 scalar; with `per_tensor` also that of
+/// each position, float32 of the list's length (0 for undefined and empty tensors), else an
+/// undefined tensor. Squares are formed in float32. The result does not depend on the number of
+/// threads.
 TORCHAMP_API std::tuple<at::Tensor, at::Tensor> l2norm(at::TensorList tensors,
                                                        bool per_tensor = false);
 
@@ -65,11 +73,13 @@ struct ScaleUpdate {
   int64_t growth_interval = 2000;
   double min_scale = 0.0;  ///< the scale never goes below this, nor below the smallest normal float
   double max_scale = 16777216.0;
-  int64_t hysteresis = 1;  ///< the scale backs off from this many overflows on, counted since the last clean backward
+  int64_t hysteresis = 1;  ///< the scale backs off from this many overflows on, counted since the
+                           ///< last clean backward
 };
 
-/// After a backward: backs `loss_scale` off if found_inf is not 0, else counts a clean backward and grows the scale after
-/// growth_interval of them. loss_scale: float32, trackers: int32, found_inf: float32; one element each.
+/// After a backward: backs `loss_scale` off if found_inf is not 0, else counts a clean backward and
+/// grows the scale after growth_interval of them. loss_scale: float32, trackers: int32, found_inf:
+/// float32; one element each.
 TORCHAMP_API void update_scale(const at::Tensor& loss_scale, const at::Tensor& growth_tracker,
                                const at::Tensor& hysteresis_tracker, const at::Tensor& found_inf,
                                const ScaleUpdate& rule = {});

@@ -1,0 +1,150 @@
+#include <ATen/autocast_mode.h>
+#include <pthread.h>
+#include <torchamp/autocast.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+
+namespace torchamp {
+
+using at::autocast::get_autocast_dtype;
+using at::autocast::is_autocast_cache_enabled;
+using at::autocast::is_autocast_enabled;
+using at::autocast::set_autocast_cache_enabled;
+using at::autocast::set_autocast_dtype;
+using at::autocast::set_autocast_enabled;
+
+autocast::autocast(c10::DeviceType device_type, std::optional<c10::ScalarType> dtype, bool enabled,
+                   bool cache_enabled)
+    : device_type_(device_type),
+      enabled_before_(is_autocast_enabled(device_type)),
+      dtype_before_(get_autocast_dtype(device_type)),
+      cache_before_(is_autocast_cache_enabled()) {
+  set_autocast_enabled(device_type, enabled);
+  if (dtype) set_autocast_dtype(device_type, *dtype);
+  set_autocast_cache_enabled(cache_enabled);
+  at::autocast::increment_nesting();
+}
+
+autocast::~autocast() {
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  set_autocast_enabled(device_type_, enabled_before_);
+  set_autocast_dtype(device_type_, dtype_before_);
+  set_autocast_cache_enabled(cache_before_);
+}
+
+struct OpenAutocast::Entry {
+  std::vector<c10::DeviceType> device_types;
+  c10::ScalarType dtype;
+  std::atomic<bool> open{true};
+};
+
+namespace {
+
+/// A device type's state from before the first OpenAutocast of a thread touched it.
+struct Before {
+  bool enabled;
+  c10::ScalarType dtype;
+};
+
+/// What OpenAutocast has done to one thread.
+struct ThreadState {
+  std::vector<std::shared_ptr<OpenAutocast::Entry>> entries;
+  std::map<c10::DeviceType, Before> before;
+  bool cache_before = true;
+};
+
+thread_local ThreadState state;
+
+bool inside_user_context() {
+  const int depth = at::autocast::increment_nesting();
+  at::autocast::decrement_nesting();
+  return depth > 1;
+}
+
+void turn_on(c10::DeviceType device_type, c10::ScalarType dtype) {
+  if (state.before.empty()) state.cache_before = is_autocast_cache_enabled();
+  const Before before{is_autocast_enabled(device_type), get_autocast_dtype(device_type)};
+  state.before.emplace(device_type, before);
+  set_autocast_enabled(device_type, true);
+  set_autocast_dtype(device_type, dtype);
+  set_autocast_cache_enabled(false);
+}
+
+void turn_off(c10::DeviceType device_type) {
+  const Before before = state.before.at(device_type);
+  set_autocast_enabled(device_type, before.enabled);
+  set_autocast_dtype(device_type, before.dtype);
+  state.before.erase(device_type);
+  if (state.before.empty()) set_autocast_cache_enabled(state.cache_before);
+}
+
+/// A forked worker inherits the thread that forked, but not the wish to cast in it.
+void leave_in_child() {
+  state.entries.clear();
+  while (!state.before.empty()) turn_off(state.before.begin()->first);
+}
+
+void watch_for_forks() {
+  static const int registered = pthread_atfork(nullptr, nullptr, leave_in_child);
+  (void)registered;
+}
+
+}  // namespace
+
+OpenAutocast::OpenAutocast(std::vector<c10::DeviceType> device_types, c10::ScalarType dtype) {
+  watch_for_forks();
+  settle();
+  for (const auto& open : state.entries) {
+    TORCH_CHECK(open->dtype == dtype, "initialize: this thread already autocasts to ", open->dtype,
+                " for a model that is still open, and cannot also autocast to ", dtype,
+                "; close that one first, or use it in another thread");
+  }
+  entry_ = std::make_shared<Entry>();
+  entry_->device_types = std::move(device_types);
+  entry_->dtype = dtype;
+  state.entries.push_back(entry_);
+  for (const auto device_type : entry_->device_types) turn_on(device_type, dtype);
+}
+
+OpenAutocast::~OpenAutocast() {
+  close();
+}
+
+void OpenAutocast::close() {
+  entry_->open = false;
+  settle();
+}
+
+void OpenAutocast::settle() {
+  auto& entries = state.entries;
+  const auto is_closed = [](const auto& entry) { return !entry->open; };
+  entries.erase(std::remove_if(entries.begin(), entries.end(), is_closed), entries.end());
+  std::vector<c10::DeviceType> unwanted;
+  for (const auto& [device_type, before] : state.before) {
+    const auto wants = [type = device_type](const auto& entry) {
+      const auto& types = entry->device_types;
+      return std::find(types.begin(), types.end(), type) != types.end();
+    };
+    if (std::none_of(entries.begin(), entries.end(), wants)) unwanted.push_back(device_type);
+  }
+  for (const auto device_type : unwanted) turn_off(device_type);
+}
+
+ShieldFromAutocast::ShieldFromAutocast() {
+  OpenAutocast::settle();
+  if (inside_user_context()) return;
+  for (const auto& [device_type, before] : state.before) {
+    if (!is_autocast_enabled(device_type)) continue;
+    disabled_.push_back(device_type);
+    set_autocast_enabled(device_type, false);
+  }
+}
+
+ShieldFromAutocast::~ShieldFromAutocast() {
+  for (const auto device_type : disabled_) set_autocast_enabled(device_type, true);
+}
+
+}  // namespace torchamp

@@ -1,0 +1,75 @@
+// Stages 4 and 6: scale the loss, update the scale.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torchamp/export.h>
+#include <torchamp/ops.h>
+#include <torchamp/opt_level.h>
+
+namespace torchamp {
+
+/// How a LossScaler starts and moves. The defaults are apex.amp's.
+struct LossScalerOptions {
+  LossScale loss_scale = LossScale("dynamic");
+  double init_scale =
+      65536.0;  ///< where a dynamic scale starts, if that is not above rule.max_scale
+  ops::ScaleUpdate rule;
+};
+
+/// What a checkpoint keeps of a LossScaler.
+struct LossScalerState {
+  double loss_scale = 1.0;
+  int64_t growth_tracker = 0;
+  int64_t hysteresis_tracker = 1;
+};
+
+/// A loss scale, fixed or dynamic, whose state lives on the device: nothing here waits for it, but
+/// what says so.
+///
+///     auto scaled_loss = scaler.scale(loss);
+///     auto inv_scale = scaler.inv_scale();        // of this backward: update() may move the scale
+///     scaled_loss.backward();
+///     ops::unscale(grads, grads, inv_scale, scaler.found_inf());
+///     scaler.update();                            // grows or backs off
+///     // the step is the caller's: skip it if found_inf was set
+class TORCHAMP_API LossScaler {
+ public:
+  explicit LossScaler(LossScalerOptions options = {}, at::Device device = at::kCPU);
+
+  bool dynamic() const { return options_.loss_scale.dynamic(); }
+  /// Whether scaling changes nothing: fixed at 1.
+  bool is_identity() const { return options_.loss_scale.fixed == 1.0; }
+
+  /// loss · loss_scale in float32, of any shape, on the autograd graph.
+  at::Tensor scale(const at::Tensor& loss) const;
+  /// 1 / loss_scale as it is now: a new float32 scalar that later updates do not touch.
+  at::Tensor inv_scale() const;
+
+  /// float32 scalar that ops set when they meet a non-finite value. Call clear_found_inf() before a
+  /// new backward.
+  const at::Tensor& found_inf() const { return found_inf_; }
+  void clear_found_inf();
+  /// Takes found_inf into account. A fixed scale stays.
+  void update();
+
+  /// The scale as a float32 scalar on the device.
+  const at::Tensor& loss_scale_tensor() const { return loss_scale_; }
+  /// Reads the scale. Waits for the device.
+  double loss_scale() const;
+  void set_loss_scale(double value);
+
+  /// Waits for the device.
+  LossScalerState state() const;
+  void load_state(const LossScalerState& state);
+
+  at::Device device() const { return loss_scale_.device(); }
+
+ private:
+  LossScalerOptions options_;
+  at::Tensor loss_scale_;
+  at::Tensor growth_tracker_;
+  at::Tensor hysteresis_tracker_;
+  at::Tensor found_inf_;
+};
+
+}  // namespace torchamp

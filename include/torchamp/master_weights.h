@@ -1,0 +1,99 @@
+// Stages 3 and 5: float32 masters of low-precision parameters, and the gradients on their way to
+// them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torchamp/export.h>
+
+#include <unordered_map>
+#include <vector>
+
+namespace torchamp {
+
+/// The parameters of one optimizer, each with the tensor that the optimizer steps: a float32 master
+/// of its own, or the parameter itself where there are no masters (then "master" below means the
+/// parameter).
+///
+/// A backward goes: prepare_backward(), the backward, finish_backward(); cancel_backward() undoes
+/// the first.
+class TORCHAMP_API MasterWeights {
+ public:
+  /// Tracks `model_param` and returns its master: `master`, which must be float32 and of its sizes,
+  /// or if undefined the parameter itself. A parameter that is tracked already keeps the master it
+  /// has.
+  at::Tensor track(const at::Tensor& model_param, const at::Tensor& master = {});
+
+  /// Makes the float32 master of a parameter that is about to be cast: takes over its float32
+  /// memory, so nothing of its precision is lost. Call this, then give the parameter low-precision
+  /// data, then track() both.
+  static at::Tensor make_master(const at::Tensor& model_param);
+
+  const std::vector<at::Tensor>& model_params() const { return model_params_; }
+  const std::vector<at::Tensor>& master_params() const { return master_params_; }
+  /// The master of `model_param`, undefined if it is not tracked.
+  at::Tensor master_of(const at::Tensor& model_param) const;
+  /// Whether any parameter has a master other than itself.
+  bool has_masters() const { return !separate_.empty(); }
+
+  /// Sets the model's grads aside, so that the backward starts from none.
+  void prepare_backward();
+  /// Unscales the model's grads into the masters' grads, adding to what earlier backwards left
+  /// there, and sets `found_inf` if any is not finite. With no separate master, the parameter's own
+  /// grad is unscaled in place.
+  void finish_backward(const at::Tensor& inv_scale, const at::Tensor& found_inf);
+  /// Puts the grads back as prepare_backward() found them.
+  void cancel_backward();
+
+  /// The parameters whose grads were not finite in the last backward, as indices into
+  /// model_params(). Waits for the device.
+  std::vector<int64_t> nonfinite_params() const;
+
+  /// Brings the two sides together where one was written from outside: a model parameter that was
+  /// written (a broadcast, a load) becomes the master's new value, else a master that was stepped
+  /// becomes the model's. Writes that bypass version counters (`.data`, numpy) are not seen;
+  /// force_refresh() is for those. Throws if a model parameter changed its dtype or is gone, which
+  /// torch::load and model.half() do.
+  void refresh();
+  /// master = float(model), whatever the counters say.
+  void force_refresh();
+  /// model = master, rounded; after a step.
+  void copy_to_model();
+  /// Takes note that model and masters agree.
+  void mark_synced();
+  /// The same for one parameter, if it is tracked.
+  void mark_synced(const at::Tensor& model_param);
+  /// Whether the model's parameter is its master, rounded. Waits for the device.
+  bool is_rounded_master(const at::Tensor& model_param) const;
+
+  /// Drops the masters' and the model's grads.
+  void drop_grads();
+  /// As torch's zero_grad, for the model's grads (the optimizer sees to the masters').
+  void zero_model_grads(bool set_to_none);
+
+ private:
+  /// What was seen of a pair when the two sides last agreed.
+  struct Seen {
+    uint32_t model_version;
+    uint32_t master_version;
+    const void* model_data;
+  };
+
+  struct Delivery;
+
+  Seen look(size_t i) const;
+  bool is_separate(size_t i) const;
+  void check_unchanged(size_t i) const;
+  void route(size_t i, Delivery& delivery);
+
+  std::vector<at::Tensor> model_params_;
+  std::vector<at::Tensor> master_params_;
+  std::vector<at::ScalarType> model_dtypes_;
+  std::vector<Seen> seen_;
+  std::vector<size_t> separate_;  ///< indices of the parameters that have a master of their own
+  std::unordered_map<const c10::TensorImpl*, size_t> index_;
+  std::vector<at::Tensor>
+      set_aside_;         ///< the model's grads from before the backward; empty between backwards
+  at::Tensor nonfinite_;  ///< uint8, one element a parameter
+};
+
+}  // namespace torchamp

@@ -1,0 +1,96 @@
+// Stage 1: choose. An opt level is a row of property defaults; overrides change single properties.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+#include <torchamp/export.h>
+
+#include <optional>
+#include <string>
+
+namespace torchamp {
+
+/// O0: float32. O1: float32 model, autocast to float16. O2: float16 model, float32 batch norm and
+/// master weights. O3: float16 throughout. O4: O1 in bfloat16. O5: O2 in bfloat16.
+enum class OptLevel { O0, O1, O2, O3, O4, O5 };
+
+/// "O0" … "O5" and nothing else; a near miss ("01", "o2") is named in the error.
+TORCHAMP_API OptLevel parse_opt_level(const std::string& text);
+TORCHAMP_API const char* name(OptLevel opt_level);
+
+/// "dynamic", or a fixed factor.
+struct LossScale {
+  LossScale(double fixed) : fixed(fixed) {}
+  /// Throws unless `text` is "dynamic" or a positive number.
+  TORCHAMP_API LossScale(const std::string& text);
+  LossScale(const char* text) : LossScale(std::string(text)) {}
+
+  bool dynamic() const { return !fixed.has_value(); }
+
+  std::optional<double> fixed;  ///< empty: dynamic
+};
+
+/// What initialize does. Empty optionals are properties that the level leaves alone.
+struct Properties {
+  OptLevel opt_level = OptLevel::O1;
+  std::optional<c10::ScalarType>
+      cast_model_type;  ///< the model's parameters, buffers and inputs become this
+  std::optional<c10::ScalarType> autocast_type;  ///< ops run under autocast to this
+  std::optional<bool> keep_batchnorm_fp32;
+  std::optional<bool> master_weights;
+  LossScale loss_scale = 1.0;
+};
+
+TORCHAMP_API Properties default_properties(OptLevel opt_level);
+
+/// The arguments of initialize: a level, and what to change of it. Setters chain:
+/// `Options(OptLevel::O2).loss_scale(128.0).keep_batchnorm_fp32(false)`.
+class TORCHAMP_API Options {
+ public:
+  Options(OptLevel opt_level = OptLevel::O1) : opt_level_(opt_level) {}
+  Options(const std::string& opt_level) : opt_level_(parse_opt_level(opt_level)) {}
+  Options(const char* opt_level) : Options(std::string(opt_level)) {}
+
+  Options& enabled(bool value);
+  Options& cast_model_type(c10::ScalarType dtype);
+  /// Leaves the model's dtype alone, whatever the level says.
+  Options& dont_cast_model();
+  /// Turns O1's and O4's autocast on or off. apex calls this patch_torch_functions.
+  Options& autocast(bool value);
+  Options& keep_batchnorm_fp32(bool value);
+  Options& keep_batchnorm_fp32(const std::string& true_or_false);
+  Options& keep_batchnorm_fp32(const char* text) { return keep_batchnorm_fp32(std::string(text)); }
+  Options& master_weights(bool value);
+  Options& loss_scale(LossScale value);
+  Options& cast_model_outputs(c10::ScalarType dtype);
+  Options& num_losses(int64_t value);
+  Options& min_loss_scale(double value);
+  Options& max_loss_scale(double value);
+  Options& verbosity(int value);
+
+  bool enabled() const { return enabled_; }
+  std::optional<c10::ScalarType> cast_model_outputs() const { return cast_model_outputs_; }
+  int64_t num_losses() const { return num_losses_; }
+  std::optional<double> min_loss_scale() const { return min_loss_scale_; }
+  double max_loss_scale() const { return max_loss_scale_; }
+  int verbosity() const { return verbosity_; }
+
+  /// The level's defaults with the overrides applied. Throws where an override contradicts the
+  /// level.
+  Properties resolve() const;
+
+ private:
+  OptLevel opt_level_;
+  bool enabled_ = true;
+  std::optional<std::optional<c10::ScalarType>> cast_model_type_;
+  std::optional<bool> autocast_;
+  std::optional<bool> keep_batchnorm_fp32_;
+  std::optional<bool> master_weights_;
+  std::optional<LossScale> loss_scale_;
+  std::optional<c10::ScalarType> cast_model_outputs_;
+  int64_t num_losses_ = 1;
+  std::optional<double> min_loss_scale_;
+  double max_loss_scale_ = 16777216.0;
+  int verbosity_ = 1;
+};
+
+}  // namespace torchamp
