@@ -123,6 +123,7 @@ void MasterWeights::finish_backward(const Tensor& inv_scale, const Tensor& found
   Delivery delivery(count);
   for (size_t i = 0; i < count; ++i) route(i, delivery);
   set_aside_.clear();
+  grads_are_scaled_ = false;
   nonfinite_ = at::zeros({static_cast<int64_t>(count)}, found_inf.options().dtype(at::kByte));
   const auto scaled = values_of(delivery.scaled);
   ops::unscale(scaled, values_of(delivery.fresh), inv_scale, found_inf, false, nonfinite_);
@@ -160,7 +161,7 @@ void MasterWeights::check_unchanged(size_t i) const {
               "change the type before initialize, and load checkpoints with amp::load");
 }
 
-void MasterWeights::refresh() {
+bool MasterWeights::refresh() {
   at::NoGradGuard no_grad;
   std::vector<Tensor> stepped, behind;
   for (const size_t i : separate_) {
@@ -174,9 +175,10 @@ void MasterWeights::refresh() {
       behind.push_back(model_params_[i]);
     }
   }
-  if (stepped.empty()) return;
+  if (stepped.empty()) return false;
   ops::copy_cast(stepped, behind);
   mark_synced();
+  return true;
 }
 
 void MasterWeights::force_refresh() {
@@ -216,6 +218,10 @@ bool MasterWeights::is_rounded_master(const Tensor& model_param) const {
 void MasterWeights::drop_grads() {
   for (const Tensor& master : master_params_) master.mutable_grad().reset();
   for (const Tensor& model : model_params_) model.mutable_grad().reset();
+}
+
+void MasterWeights::drop_master_grads() {
+  for (const size_t i : separate_) master_params_[i].mutable_grad().reset();
 }
 
 void MasterWeights::zero_model_grads(bool set_to_none) {

@@ -65,8 +65,14 @@ class TORCHAMP_API MasterWeights {
   /// Whether the model's parameter is its master, rounded. Waits for the device.
   bool is_rounded_master(const at::Tensor& model_param) const;
 
+  /// Whether the model's grads are still scaled, because their unscaling was put off.
+  bool grads_are_scaled() const { return grads_are_scaled_; }
+  void set_grads_are_scaled(bool value) { grads_are_scaled_ = value; }
+
   /// Drops the masters' and the model's grads.
   void drop_grads();
+  /// Drops the grads of masters, and leaves alone those of parameters that are their own master.
+  void drop_master_grads();
   /// As torch's zero_grad, for the model's grads (the optimizer sees to the masters').
   void zero_model_grads(bool set_to_none);
 
@@ -93,6 +99,7 @@ class TORCHAMP_API MasterWeights {
   std::unordered_map<const c10::TensorImpl*, size_t> index_;
   std::vector<at::Tensor>
       set_aside_;         ///< the model's grads from before the backward; empty between backwards
+  bool grads_are_scaled_ = false;
   at::Tensor nonfinite_;  ///< uint8, one element a parameter
 };
 

@@ -1,0 +1,67 @@
+#include <torchamp/cast.h>
+
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/rnn.h>
+
+#include <unordered_set>
+
+namespace torchamp {
+namespace {
+
+template <class BatchNorm>
+bool is_affine(const torch::nn::Module& module) {
+  const auto* norm = dynamic_cast<const BatchNorm*>(&module);
+  return norm != nullptr && norm->options.affine();
+}
+
+bool is_kept(const torch::nn::Module& module, bool keep_batchnorm_fp32) {
+  return keep_batchnorm_fp32 && (is_affine<torch::nn::BatchNorm1dImpl>(module) ||
+                                 is_affine<torch::nn::BatchNorm2dImpl>(module) ||
+                                 is_affine<torch::nn::BatchNorm3dImpl>(module));
+}
+
+bool changes(const at::Tensor& tensor, at::ScalarType dtype) {
+  return tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != dtype;
+}
+
+void cast_tensor(at::Tensor tensor, at::ScalarType dtype) {
+  if (!changes(tensor, dtype)) return;
+  const at::Tensor grad = tensor.grad();
+  tensor.mutable_grad().reset();
+  tensor.set_data(tensor.variable_data().to(dtype));
+  if (grad.defined()) tensor.mutable_grad() = grad.to(dtype);
+}
+
+void flatten_if_recurrent(torch::nn::Module& module) {
+  if (auto* lstm = dynamic_cast<torch::nn::LSTMImpl*>(&module)) lstm->flatten_parameters();
+  if (auto* gru = dynamic_cast<torch::nn::GRUImpl*>(&module)) gru->flatten_parameters();
+  if (auto* rnn = dynamic_cast<torch::nn::RNNImpl*>(&module)) rnn->flatten_parameters();
+}
+
+}  // namespace
+
+std::vector<at::Tensor> params_to_cast(torch::nn::Module& module, at::ScalarType dtype,
+                                       bool keep_batchnorm_fp32) {
+  std::vector<at::Tensor> params;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const auto& child : module.modules()) {
+    if (is_kept(*child, keep_batchnorm_fp32)) continue;
+    for (const auto& param : child->parameters(/*recurse=*/false)) {
+      const bool is_new = seen.insert(param.unsafeGetTensorImpl()).second;
+      if (is_new && changes(param, dtype)) params.push_back(param);
+    }
+  }
+  return params;
+}
+
+void cast_module(torch::nn::Module& module, at::ScalarType dtype, bool keep_batchnorm_fp32) {
+  torch::NoGradGuard no_grad;
+  for (const auto& child : module.modules()) {
+    if (is_kept(*child, keep_batchnorm_fp32)) continue;
+    for (const auto& param : child->parameters(/*recurse=*/false)) cast_tensor(param, dtype);
+    for (const auto& buffer : child->buffers(/*recurse=*/false)) cast_tensor(buffer, dtype);
+    flatten_if_recurrent(*child);
+  }
+}
+
+}  // namespace torchamp

@@ -1,0 +1,77 @@
+#include <torchamp/amp_state.h>
+#include <torchamp/optimizer.h>
+
+#include <iostream>
+
+namespace torchamp {
+namespace {
+
+bool may_take_closure(Amp& amp, const MasterWeights& weights) {
+  if (!amp.enabled()) return true;
+  const auto& scalers = amp.loss_scalers();
+  const auto is_identity = [](const LossScaler& scaler) { return scaler.is_identity(); };
+  return !weights.has_masters() && std::all_of(scalers.begin(), scalers.end(), is_identity);
+}
+
+}  // namespace
+
+bool Optimizer::step() {
+  OptimizerState& state = amp_->optimizers()[index_];
+  ShieldFromAutocast shield;
+  if (!amp_->enabled()) {
+    state.wrapped->step();
+    return true;
+  }
+  state.weights.refresh();
+  const bool skipped = std::exchange(state.skip, false);
+  if (skipped) {
+    state.skipped_steps += 1;
+    state.weights.drop_grads();
+    return false;
+  }
+  state.wrapped->step();
+  state.weights.copy_to_model();
+  state.weights.drop_master_grads();
+  return true;
+}
+
+at::Tensor Optimizer::step(const torch::optim::Optimizer::LossClosure& closure) {
+  OptimizerState& state = amp_->optimizers()[index_];
+  TORCH_CHECK(may_take_closure(*amp_, state.weights), "Optimizer::step: expected no closure at opt_level ",
+              name(amp_->properties().opt_level),
+              ", where the loss is scaled or masters are stepped; run the backward in scale_loss, then call step()");
+  ShieldFromAutocast shield;
+  return state.wrapped->step(closure);
+}
+
+void Optimizer::zero_grad(bool set_to_none) {
+  OptimizerState& state = amp_->optimizers()[index_];
+  state.wrapped->zero_grad(set_to_none);
+  state.weights.zero_model_grads(set_to_none);
+  state.skip = false;
+}
+
+void Optimizer::add_param_group(torch::optim::OptimizerParamGroup group) {
+  OptimizerState& state = amp_->optimizers()[index_];
+  const size_t first_new = state.wrapped->param_groups().size();
+  state.wrapped->add_param_group(group);
+  if (amp_->enabled()) amp_->adopt_groups(state, first_new);
+}
+
+std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() {
+  return wrapped().param_groups();
+}
+
+torch::optim::Optimizer& Optimizer::wrapped() const { return *amp_->optimizers()[index_].wrapped; }
+
+MasterWeights& Optimizer::master_weights() const { return amp_->optimizers()[index_].weights; }
+
+std::vector<at::Tensor> Optimizer::master_params() const {
+  std::vector<at::Tensor> params;
+  for (const auto& group : wrapped().param_groups()) {
+    params.insert(params.end(), group.params().begin(), group.params().end());
+  }
+  return params;
+}
+
+}  // namespace torchamp

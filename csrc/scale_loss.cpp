@@ -1,0 +1,100 @@
+#include <torchamp/amp_state.h>
+#include <torchamp/scale_loss.h>
+
+#include <exception>
+#include <iostream>
+
+namespace torchamp {
+
+scale_loss::scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers,
+                       ScaleLossOptions options)
+    : optimizers_(std::move(optimizers)),
+      options_(options),
+      exceptions_(std::uncaught_exceptions()) {
+  check_optimizers();
+  amp_ = optimizers_.front().amp();
+  scaled_loss_ = loss;
+  if (!amp_->enabled()) return;
+  const LossScaler& scaler = amp_->loss_scaler(options.loss_id);
+  scaled_loss_ = scaler.scale(loss);
+  if (!tracks_grads()) return;
+  amp_->refresh();
+  inv_scale_ = scaler.inv_scale();
+  for (Optimizer& optimizer : optimizers_) {
+    MasterWeights& weights = optimizer.master_weights();
+    if (!options.delay_unscale && !weights.grads_are_scaled()) weights.prepare_backward();
+  }
+}
+
+scale_loss::~scale_loss() noexcept(false) {
+  if (done_) return;
+  if (std::uncaught_exceptions() > exceptions_) {
+    cancel();
+  } else {
+    finish();
+  }
+}
+
+void scale_loss::check_optimizers() const {
+  TORCH_CHECK_VALUE(!optimizers_.empty(), "scale_loss: expected at least one optimizer, got none");
+  for (size_t i = 0; i < optimizers_.size(); ++i) {
+    TORCH_CHECK_VALUE(optimizers_[i].amp() == optimizers_.front().amp(), "scale_loss: expected optimizers[", i,
+                      "] to come from the initialize of optimizers[0], got one of another");
+  }
+}
+
+/// Where nothing is scaled and nothing has masters, the grads are right as autograd leaves them.
+bool scale_loss::tracks_grads() const {
+  if (!amp_->enabled()) return false;
+  const auto has_masters = [](const Optimizer& o) { return o.master_weights().has_masters(); };
+  return !amp_->loss_scaler(options_.loss_id).is_identity() ||
+         std::any_of(optimizers_.begin(), optimizers_.end(), has_masters);
+}
+
+void scale_loss::backward(const at::Tensor& gradient, std::optional<bool> retain_graph,
+                          bool create_graph) {
+  ShieldFromAutocast shield;
+  scaled_loss_.backward(gradient, retain_graph, create_graph);
+}
+
+void scale_loss::cancel() {
+  done_ = true;
+  if (!tracks_grads()) return;
+  for (Optimizer& optimizer : optimizers_) optimizer.master_weights().cancel_backward();
+}
+
+void scale_loss::finish() {
+  if (std::exchange(done_, true) || !tracks_grads()) return;
+  if (options_.delay_unscale) {
+    for (Optimizer& optimizer : optimizers_) optimizer.master_weights().set_grads_are_scaled(true);
+    return;
+  }
+  unscale();
+  if (amp_->loss_scaler(options_.loss_id).dynamic()) drop_overflowed();
+}
+
+void scale_loss::unscale() {
+  LossScaler& scaler = amp_->loss_scaler(options_.loss_id);
+  scaler.clear_found_inf();
+  for (Optimizer& optimizer : optimizers_) {
+    optimizer.master_weights().finish_backward(inv_scale_, scaler.found_inf());
+  }
+  scaler.update();
+}
+
+/// LibTorch's optimizers pass over undefined grads, so an overflow is undone by taking the grads away. To know of one
+/// is the step's only wait for the device.
+void scale_loss::drop_overflowed() {
+  const LossScaler& scaler = amp_->loss_scaler(options_.loss_id);
+  if (scaler.found_inf().item<float>() == 0.0f) return;
+  for (Optimizer& optimizer : optimizers_) {
+    optimizer.master_weights().drop_grads();
+    amp_->optimizers()[optimizer.index()].skip = true;
+  }
+  if (amp_->options().verbosity() > 0) {
+    std::clog << "torchamp: gradient overflow in loss " << options_.loss_id
+              << "; the step is skipped, the loss scale is now " << scaler.loss_scale() << '\n';
+  }
+}
+
+}  // namespace torchamp

@@ -1,0 +1,74 @@
+// What one call of initialize makes, shared by the handles that it returns.
+#pragma once
+
+#include <torchamp/autocast.h>
+#include <torchamp/export.h>
+#include <torchamp/loss_scaler.h>
+#include <torchamp/master_weights.h>
+#include <torchamp/opt_level.h>
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace torchamp {
+
+/// One optimizer's side of an Amp.
+struct OptimizerState {
+  torch::optim::Optimizer* wrapped;
+  MasterWeights weights;
+  /// A backward since the last step overflowed. Gathers over losses and micro-batches; the step clears it.
+  bool skip = false;
+  int64_t skipped_steps = 0;
+};
+
+/// The scalers, masters and casts of the models and optimizers given to one initialize. Independent of any other.
+class TORCHAMP_API Amp {
+ public:
+  /// Checks everything first, then casts the models and gives the optimizers their masters.
+  Amp(std::vector<std::shared_ptr<torch::nn::Module>> models,
+      const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers,
+      const Options& options);
+
+  const Options& options() const { return options_; }
+  const Properties& properties() const { return properties_; }
+  bool enabled() const { return options_.enabled(); }
+
+  /// What forward casts its inputs and outputs to; nothing where the level leaves them alone.
+  std::optional<at::ScalarType> input_type() const;
+  std::optional<at::ScalarType> output_type() const;
+  bool uses_autocast() const { return open_autocast_.has_value(); }
+
+  std::vector<OptimizerState>& optimizers() { return optimizers_; }
+  LossScaler& loss_scaler(int64_t loss_id = 0);
+  std::vector<LossScaler>& loss_scalers() { return loss_scalers_; }
+  const std::vector<std::shared_ptr<torch::nn::Module>>& models() const { return models_; }
+
+  /// Brings model parameters and masters together where one was written from outside; before a forward or a backward.
+  void refresh();
+  /// Gives the parameters of `optimizer`'s groups from `first_group` on their masters.
+  void adopt_groups(OptimizerState& optimizer, size_t first_group);
+  /// The master of a model parameter, undefined if it has none of its own.
+  at::Tensor master_of(const at::Tensor& model_param) const;
+
+  /// Ends O1's autocast in the thread that called initialize. The rest needs no ending.
+  void close() { open_autocast_.reset(); }
+
+ private:
+  void make_masters();
+  void cast_models();
+
+  Options options_;
+  Properties properties_;
+  std::vector<std::shared_ptr<torch::nn::Module>> models_;
+  std::vector<OptimizerState> optimizers_;
+  std::vector<LossScaler> loss_scalers_;
+  std::optional<OpenAutocast> open_autocast_;
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> masters_;  ///< of the parameters that were cast
+};
+
+}  // namespace torchamp

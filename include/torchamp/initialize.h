@@ -1,0 +1,83 @@
+// Where it begins: initialize.
+#pragma once
+
+#include <torchamp/amp_state.h>
+#include <torchamp/model.h>
+#include <torchamp/optimizer.h>
+
+#include <functional>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+namespace torchamp {
+
+/// What initialize(model, optimizer) returns; `auto& [model, optimizer] = amped;` if you like.
+template <class M>
+struct Amped {
+  Model<M> model;
+  Optimizer optimizer;
+};
+
+/// What initialize returns for several models and optimizers.
+template <class... Ms>
+struct AmpedMany {
+  std::tuple<Model<Ms>...> models;
+  std::vector<Optimizer> optimizers;
+};
+
+using OptimizerRefs = std::vector<std::reference_wrapper<torch::optim::Optimizer>>;
+
+namespace detail {
+
+template <class M>
+std::shared_ptr<torch::nn::Module> module_of(const M& holder) {
+  return holder.ptr();
+}
+
+template <class T>
+std::shared_ptr<torch::nn::Module> module_of(const std::shared_ptr<T>& module) {
+  return module;
+}
+
+}  // namespace detail
+
+/// Readies models and optimizers for training at `options`' level. The models must be float32, on their device, and already
+/// given to the optimizers. They are cast in place; parameters keep their identity. The optimizers' groups get float32
+/// masters where the level keeps them.
+///
+/// Throws if an option contradicts the level or a model is not float32, before anything is changed.
+template <class... Ms>
+AmpedMany<Ms...> initialize(std::tuple<Ms...> models, const OptimizerRefs& optimizers,
+                            const Options& options = {}) {
+  const auto modules_of = [](const Ms&... each) {
+    return std::vector<std::shared_ptr<torch::nn::Module>>{detail::module_of(each)...};
+  };
+  const auto amp = std::make_shared<Amp>(std::apply(modules_of, models), optimizers, options);
+  const auto wrap = [&amp](const Ms&... each) {
+    return std::tuple<Model<Ms>...>(Model<Ms>(each, amp)...);
+  };
+  AmpedMany<Ms...> result{std::apply(wrap, models), {}};
+  for (size_t i = 0; i < optimizers.size(); ++i) result.optimizers.emplace_back(amp, i);
+  return result;
+}
+
+/// One model and one optimizer.
+template <class M>
+Amped<M> initialize(M model, torch::optim::Optimizer& optimizer, const Options& options = {}) {
+  auto many = initialize(std::make_tuple(std::move(model)), {optimizer}, options);
+  return {std::get<0>(many.models), many.optimizers.front()};
+}
+
+/// A model alone, for inference.
+template <class M>
+Model<M> initialize(M model, const Options& options = {}) {
+  return std::get<0>(initialize(std::make_tuple(std::move(model)), OptimizerRefs(), options).models);
+}
+
+/// The tensors that `optimizer` steps: clip the grads of these, after the backward.
+inline std::vector<at::Tensor> master_params(const Optimizer& optimizer) {
+  return optimizer.master_params();
+}
+
+}  // namespace torchamp

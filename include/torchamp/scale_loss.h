@@ -1,0 +1,86 @@
+// Stages 4 to 6 around a backward: scale the loss, unscale and check the grads, update the scale.
+#pragma once
+
+#include <torchamp/export.h>
+#include <torchamp/optimizer.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <type_traits>
+#include <vector>
+
+namespace torchamp {
+
+struct ScaleLossOptions {
+  int64_t loss_id = 0;         ///< which of initialize's num_losses scalers
+  bool delay_unscale = false;  ///< leave the grads scaled: a later scale_loss of the same loss_id will see to them
+};
+
+/// A guard around one backward.
+///
+///     {
+///       amp::scale_loss scaled_loss(loss, optimizer);
+///       scaled_loss.backward();
+///     }                                            // grads unscaled and checked, scale updated
+///
+/// The end of the scope does the work of finish(), unless an exception is leaving it: then the grads and the scaler
+/// are put back as they were. After an overflow the optimizers' grads are undefined and their next step() is skipped.
+class TORCHAMP_API scale_loss {
+ public:
+  [[nodiscard]] scale_loss(const at::Tensor& loss, Optimizer optimizer)
+      : scale_loss(loss, std::vector<Optimizer>{std::move(optimizer)}, ScaleLossOptions()) {}
+  /// `optimizers`: every one that steps a parameter which gets a grad in this backward; all of one initialize.
+  scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers,
+             ScaleLossOptions options = {});
+  scale_loss(const at::Tensor& loss, Optimizer optimizer, ScaleLossOptions options)
+      : scale_loss(loss, std::vector<Optimizer>{std::move(optimizer)}, options) {}
+
+  /// The whole as one call: `amp::scale_loss(loss, optimizer, [](const at::Tensor& scaled_loss) { scaled_loss.backward(); })`.
+  template <class Body, class = std::enable_if_t<std::is_invocable_v<Body, const at::Tensor&>>>
+  scale_loss(const at::Tensor& loss, Optimizer optimizer, Body&& body)
+      : scale_loss(loss, std::move(optimizer)) {
+    run(body);
+  }
+
+  ~scale_loss() noexcept(false);
+  scale_loss(const scale_loss&) = delete;
+  scale_loss& operator=(const scale_loss&) = delete;
+
+  /// The scaled loss's backward, outside O1's autocast.
+  void backward(const at::Tensor& gradient = {}, std::optional<bool> retain_graph = std::nullopt,
+                bool create_graph = false);
+  /// loss · loss_scale, float32.
+  const at::Tensor& tensor() const { return scaled_loss_; }
+  operator const at::Tensor&() const { return scaled_loss_; }
+
+  /// Unscales, checks and updates now; the end of the scope then does nothing.
+  void finish();
+
+ private:
+  template <class Body>
+  void run(Body& body) {
+    try {
+      body(scaled_loss_);
+    } catch (...) {
+      cancel();
+      throw;
+    }
+    finish();
+  }
+
+  void cancel();
+  bool tracks_grads() const;
+  void check_optimizers() const;
+  void unscale();
+  void drop_overflowed();
+
+  std::shared_ptr<Amp> amp_;
+  std::vector<Optimizer> optimizers_;
+  ScaleLossOptions options_;
+  at::Tensor scaled_loss_;
+  at::Tensor inv_scale_;
+  int exceptions_;
+  bool done_ = false;
+};
+
+}  // namespace torchamp

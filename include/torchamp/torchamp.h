@@ -1,0 +1,21 @@
+// Everything of torchamp, in the order of the flow. <torchamp/amp.h> adds the short namespace.
+#pragma once
+
+#include <torchamp/build_info.h>
+// 1 choose
+#include <torchamp/opt_level.h>
+// 2 cast
+#include <torchamp/autocast.h>
+#include <torchamp/cast.h>
+// 3 keep masters
+#include <torchamp/master_weights.h>
+// 4 scale, 5 unscale and check, 6 update
+#include <torchamp/loss_scaler.h>
+#include <torchamp/ops.h>
+#include <torchamp/scale_loss.h>
+// 7 step
+#include <torchamp/optimizer.h>
+// all of it
+#include <torchamp/initialize.h>
+#include <torchamp/model.h>
+#include <torchamp/serialize.h>
