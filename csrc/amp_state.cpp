@@ -6,12 +6,15 @@ namespace {
 
 using torch::nn::Module;
 
-bool is_low_precision(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
+bool is_low_precision(at::ScalarType dtype) {
+  return dtype == at::kHalf || dtype == at::kBFloat16;
+}
 
 void check_model(const Module& model) {
   for (const auto& param : model.named_parameters()) {
-    TORCH_CHECK(!is_low_precision(param->scalar_type()), "initialize: expected a float32 model, got parameter \"",
-                param.key(), "\" in ", param->scalar_type(),
+    TORCH_CHECK(!is_low_precision(param->scalar_type()),
+                "initialize: expected a float32 model, got parameter \"", param.key(), "\" in ",
+                param->scalar_type(),
                 ". initialize casts the model itself: remove the call of to(torch::kHalf)");
   }
 }
@@ -85,8 +88,8 @@ std::optional<at::ScalarType> Amp::output_type() const {
 
 LossScaler& Amp::loss_scaler(int64_t loss_id) {
   TORCH_CHECK_INDEX(loss_id >= 0 && loss_id < static_cast<int64_t>(loss_scalers_.size()),
-                    "scale_loss: expected loss_id to be below num_losses, ", loss_scalers_.size(), ", got ",
-                    loss_id);
+                    "scale_loss: expected loss_id to be below num_losses, ", loss_scalers_.size(),
+                    ", got ", loss_id);
   return loss_scalers_[loss_id];
 }
 

@@ -1,7 +1,6 @@
-#include <torchamp/cast.h>
-
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/rnn.h>
+#include <torchamp/cast.h>
 
 #include <unordered_set>
 

@@ -37,9 +37,11 @@ bool Optimizer::step() {
 
 at::Tensor Optimizer::step(const torch::optim::Optimizer::LossClosure& closure) {
   OptimizerState& state = amp_->optimizers()[index_];
-  TORCH_CHECK(may_take_closure(*amp_, state.weights), "Optimizer::step: expected no closure at opt_level ",
+  TORCH_CHECK(may_take_closure(*amp_, state.weights),
+              "Optimizer::step: expected no closure at opt_level ",
               name(amp_->properties().opt_level),
-              ", where the loss is scaled or masters are stepped; run the backward in scale_loss, then call step()");
+              ", where the loss is scaled or masters are stepped; run the backward in scale_loss, "
+              "then call step()");
   ShieldFromAutocast shield;
   return state.wrapped->step(closure);
 }
@@ -62,9 +64,13 @@ std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() {
   return wrapped().param_groups();
 }
 
-torch::optim::Optimizer& Optimizer::wrapped() const { return *amp_->optimizers()[index_].wrapped; }
+torch::optim::Optimizer& Optimizer::wrapped() const {
+  return *amp_->optimizers()[index_].wrapped;
+}
 
-MasterWeights& Optimizer::master_weights() const { return amp_->optimizers()[index_].weights; }
+MasterWeights& Optimizer::master_weights() const {
+  return amp_->optimizers()[index_].weights;
+}
 
 std::vector<at::Tensor> Optimizer::master_params() const {
   std::vector<at::Tensor> params;

@@ -38,7 +38,8 @@ scale_loss::~scale_loss() noexcept(false) {
 void scale_loss::check_optimizers() const {
   TORCH_CHECK_VALUE(!optimizers_.empty(), "scale_loss: expected at least one optimizer, got none");
   for (size_t i = 0; i < optimizers_.size(); ++i) {
-    TORCH_CHECK_VALUE(optimizers_[i].amp() == optimizers_.front().amp(), "scale_loss: expected optimizers[", i,
+    TORCH_CHECK_VALUE(optimizers_[i].amp() == optimizers_.front().amp(),
+                      "scale_loss: expected optimizers[", i,
                       "] to come from the initialize of optimizers[0], got one of another");
   }
 }
@@ -82,8 +83,8 @@ void scale_loss::unscale() {
   scaler.update();
 }
 
-/// LibTorch's optimizers pass over undefined grads, so an overflow is undone by taking the grads away. To know of one
-/// is the step's only wait for the device.
+/// LibTorch's optimizers pass over undefined grads, so an overflow is undone by taking the grads
+/// away. To know of one is the step's only wait for the device.
 void scale_loss::drop_overflowed() {
   const LossScaler& scaler = amp_->loss_scaler(options_.loss_id);
   if (scaler.found_inf().item<float>() == 0.0f) return;

@@ -1,8 +1,7 @@
-#include <torchamp/serialize.h>
-
 #include <ATen/ops/empty_like.h>
 #include <torch/optim/serialize.h>
 #include <torch/serialize.h>
+#include <torchamp/serialize.h>
 
 #include <sstream>
 
@@ -15,7 +14,9 @@ using torch::serialize::OutputArchive;
 
 constexpr int64_t kFormat = 1;
 
-std::string numbered(const char* stem, size_t i) { return stem + std::to_string(i); }
+std::string numbered(const char* stem, size_t i) {
+  return stem + std::to_string(i);
+}
 
 /// A parameter's or buffer's value as a checkpoint holds it.
 Tensor to_saved(const Amp& amp, const Tensor& tensor) {
@@ -58,15 +59,16 @@ T take(InputArchive& archive, const std::string& key) {
 }
 
 void check_equal(const char* what, int64_t expected, int64_t got) {
-  TORCH_CHECK(expected == got, "amp::load: expected a checkpoint of ", expected, " ", what, ", got one of ", got);
+  TORCH_CHECK(expected == got, "amp::load: expected a checkpoint of ", expected, " ", what,
+              ", got one of ", got);
 }
 
 void check_header(Amp& amp, InputArchive& archive) {
   check_equal("format version", kFormat, take<c10::IValue>(archive, "format").toInt());
   const std::string level = take<c10::IValue>(archive, "opt_level").toStringRef();
   const char* expected = name(amp.properties().opt_level);
-  TORCH_CHECK(level == expected, "amp::load: expected a checkpoint of opt_level ", expected, ", got one of ", level,
-              "; initialize at ", level, " to load it");
+  TORCH_CHECK(level == expected, "amp::load: expected a checkpoint of opt_level ", expected,
+              ", got one of ", level, "; initialize at ", level, " to load it");
   check_equal("losses", static_cast<int64_t>(amp.loss_scalers().size()),
               take<c10::IValue>(archive, "num_losses").toInt());
   check_equal("models", static_cast<int64_t>(amp.models().size()),
@@ -81,12 +83,13 @@ struct Loaded {
   Tensor value;
 };
 
-void read_model(const torch::nn::Module& model, InputArchive& archive, std::vector<Loaded>& loaded) {
+void read_model(const torch::nn::Module& model, InputArchive& archive,
+                std::vector<Loaded>& loaded) {
   for (const auto& tensor : tensors_of(model)) {
     if (!tensor->defined()) continue;
     const Tensor value = take<Tensor>(archive, tensor.key());
-    TORCH_CHECK(value.sizes() == tensor->sizes(), "amp::load: expected \"", tensor.key(), "\" to have sizes ",
-                tensor->sizes(), ", got ", value.sizes());
+    TORCH_CHECK(value.sizes() == tensor->sizes(), "amp::load: expected \"", tensor.key(),
+                "\" to have sizes ", tensor->sizes(), ", got ", value.sizes());
     loaded.push_back({tensor.value(), value});
   }
 }
@@ -162,7 +165,8 @@ void load(Amp& amp, const std::string& path) {
   try {
     archive.load_from(path);
   } catch (const c10::Error& error) {
-    TORCH_CHECK(false, "amp::load: expected \"", path, "\" to be a file that amp::save wrote, got one that cannot be read: ",
+    TORCH_CHECK(false, "amp::load: expected \"", path,
+                "\" to be a file that amp::save wrote, got one that cannot be read: ",
                 error.what_without_backtrace());
   }
   load(amp, archive);

@@ -1,14 +1,13 @@
 // What one call of initialize makes, shared by the handles that it returns.
 #pragma once
 
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
 #include <torchamp/autocast.h>
 #include <torchamp/export.h>
 #include <torchamp/loss_scaler.h>
 #include <torchamp/master_weights.h>
 #include <torchamp/opt_level.h>
-
-#include <torch/nn/module.h>
-#include <torch/optim/optimizer.h>
 
 #include <functional>
 #include <memory>
@@ -21,12 +20,14 @@ namespace torchamp {
 struct OptimizerState {
   torch::optim::Optimizer* wrapped;
   MasterWeights weights;
-  /// A backward since the last step overflowed. Gathers over losses and micro-batches; the step clears it.
+  /// A backward since the last step overflowed. Gathers over losses and micro-batches; the step
+  /// clears it.
   bool skip = false;
   int64_t skipped_steps = 0;
 };
 
-/// The scalers, masters and casts of the models and optimizers given to one initialize. Independent of any other.
+/// The scalers, masters and casts of the models and optimizers given to one initialize. Independent
+/// of any other.
 class TORCHAMP_API Amp {
  public:
   /// Checks everything first, then casts the models and gives the optimizers their masters.
@@ -48,7 +49,8 @@ class TORCHAMP_API Amp {
   std::vector<LossScaler>& loss_scalers() { return loss_scalers_; }
   const std::vector<std::shared_ptr<torch::nn::Module>>& models() const { return models_; }
 
-  /// Brings model parameters and masters together where one was written from outside; before a forward or a backward.
+  /// Brings model parameters and masters together where one was written from outside; before a
+  /// forward or a backward.
   void refresh();
   /// Gives the parameters of `optimizer`'s groups from `first_group` on their masters.
   void adopt_groups(OptimizerState& optimizer, size_t first_group);
@@ -68,7 +70,8 @@ class TORCHAMP_API Amp {
   std::vector<OptimizerState> optimizers_;
   std::vector<LossScaler> loss_scalers_;
   std::optional<OpenAutocast> open_autocast_;
-  std::unordered_map<const c10::TensorImpl*, at::Tensor> masters_;  ///< of the parameters that were cast
+  std::unordered_map<const c10::TensorImpl*, at::Tensor>
+      masters_;  ///< of the parameters that were cast
 };
 
 }  // namespace torchamp

@@ -1,9 +1,8 @@
 // Stage 2: cast. A model's parameters and buffers, and what goes into and comes out of its forward.
 #pragma once
 
-#include <torchamp/export.h>
-
 #include <torch/nn/module.h>
+#include <torchamp/export.h>
 
 #include <array>
 #include <map>
@@ -14,17 +13,19 @@
 
 namespace torchamp {
 
-/// The floating parameters that cast_module would give another dtype. Each once, however many modules share it.
+/// The floating parameters that cast_module would give another dtype. Each once, however many
+/// modules share it.
 TORCHAMP_API std::vector<at::Tensor> params_to_cast(torch::nn::Module& module, at::ScalarType dtype,
                                                     bool keep_batchnorm_fp32);
 
-/// Gives floating parameters (their identity stays), their grads and floating buffers `dtype`. `keep_batchnorm_fp32` leaves
-/// affine batch norms alone. Recurrent modules get their weights flattened again.
+/// Gives floating parameters (their identity stays), their grads and floating buffers `dtype`.
+/// `keep_batchnorm_fp32` leaves affine batch norms alone. Recurrent modules get their weights
+/// flattened again.
 TORCHAMP_API void cast_module(torch::nn::Module& module, at::ScalarType dtype,
                               bool keep_batchnorm_fp32);
 
-/// `value` with floating tensors in `dtype`: tensors, and pairs, tuples, vectors, arrays, optionals and maps of what can be
-/// cast. Anything else is returned as it is.
+/// `value` with floating tensors in `dtype`: tensors, and pairs, tuples, vectors, arrays, optionals
+/// and maps of what can be cast. Anything else is returned as it is.
 inline at::Tensor cast_floating(const at::Tensor& value, at::ScalarType dtype) {
   return value.defined() && value.is_floating_point() ? value.to(dtype) : value;
 }

@@ -42,9 +42,9 @@ std::shared_ptr<torch::nn::Module> module_of(const std::shared_ptr<T>& module) {
 
 }  // namespace detail
 
-/// Readies models and optimizers for training at `options`' level. The models must be float32, on their device, and already
-/// given to the optimizers. They are cast in place; parameters keep their identity. The optimizers' groups get float32
-/// masters where the level keeps them.
+/// Readies models and optimizers for training at `options`' level. The models must be float32, on
+/// their device, and already given to the optimizers. They are cast in place; parameters keep their
+/// identity. The optimizers' groups get float32 masters where the level keeps them.
 ///
 /// Throws if an option contradicts the level or a model is not float32, before anything is changed.
 template <class... Ms>
@@ -72,7 +72,8 @@ Amped<M> initialize(M model, torch::optim::Optimizer& optimizer, const Options& 
 /// A model alone, for inference.
 template <class M>
 Model<M> initialize(M model, const Options& options = {}) {
-  return std::get<0>(initialize(std::make_tuple(std::move(model)), OptimizerRefs(), options).models);
+  return std::get<0>(
+      initialize(std::make_tuple(std::move(model)), OptimizerRefs(), options).models);
 }
 
 /// The tensors that `optimizer` steps: clip the grads of these, after the backward.

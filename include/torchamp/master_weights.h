@@ -51,9 +51,9 @@ class TORCHAMP_API MasterWeights {
   /// Brings the two sides together where one was written from outside: a model parameter that was
   /// written (a broadcast, a load) becomes the master's new value, else a master that was stepped
   /// becomes the model's. Writes that bypass version counters (`.data`, numpy) are not seen;
-  /// force_refresh() is for those. Throws if a model parameter changed its dtype or is gone, which
-  /// torch::load and model.half() do.
-  void refresh();
+  /// force_refresh() is for those. Returns whether a master was stepped from outside.
+  /// Throws if a model parameter changed its dtype, which torch::load and model.half() do.
+  bool refresh();
   /// master = float(model), whatever the counters say.
   void force_refresh();
   /// model = master, rounded; after a step.
@@ -98,7 +98,7 @@ class TORCHAMP_API MasterWeights {
   std::vector<size_t> separate_;  ///< indices of the parameters that have a master of their own
   std::unordered_map<const c10::TensorImpl*, size_t> index_;
   std::vector<at::Tensor>
-      set_aside_;         ///< the model's grads from before the backward; empty between backwards
+      set_aside_;  ///< the model's grads from before the backward; empty between backwards
   bool grads_are_scaled_ = false;
   at::Tensor nonfinite_;  ///< uint8, one element a parameter
 };

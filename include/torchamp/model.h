@@ -11,8 +11,9 @@
 
 namespace torchamp {
 
-/// A module (a holder such as `torch::nn::Sequential`, or a `std::shared_ptr` to a module) whose call casts its inputs to
-/// the opt level's dtype and its outputs to float32. Everything else is the module's own, through ->.
+/// A module (a holder such as `torch::nn::Sequential`, or a `std::shared_ptr` to a module) whose
+/// call casts its inputs to the opt level's dtype and its outputs to float32. Everything else is
+/// the module's own, through ->.
 template <class M>
 class Model {
  public:

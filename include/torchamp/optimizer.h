@@ -1,10 +1,9 @@
 // Stage 7: step. The optimizer that initialize returns.
 #pragma once
 
+#include <torch/optim/optimizer.h>
 #include <torchamp/export.h>
 #include <torchamp/master_weights.h>
-
-#include <torch/optim/optimizer.h>
 
 #include <memory>
 
@@ -12,19 +11,22 @@ namespace torchamp {
 
 class Amp;
 
-/// A handle to a LibTorch optimizer that steps master weights and skips the step after an overflow. Cheap to copy. The
-/// wrapped optimizer stays the user's and must outlive it; LibTorch's schedulers take this as a `torch::optim::Optimizer&`.
+/// A handle to a LibTorch optimizer that steps master weights and skips the step after an overflow.
+/// Cheap to copy. The wrapped optimizer stays the user's and must outlive it; LibTorch's schedulers
+/// take this as a `torch::optim::Optimizer&`.
 ///
-/// Calling step() on the wrapped optimizer works too: after an overflow it finds no gradients, and its new master weights
-/// reach the model at the next forward. Only when gradients are accumulated over several backwards must it be this step().
+/// Calling step() on the wrapped optimizer works too: after an overflow it finds no gradients, and
+/// its new master weights reach the model at the next forward. Only when gradients are accumulated
+/// over several backwards must it be this step().
 class TORCHAMP_API Optimizer {
  public:
   Optimizer(std::shared_ptr<Amp> amp, size_t index) : amp_(std::move(amp)), index_(index) {}
 
-  /// Steps, unless a backward since the last step overflowed; then nothing changes but that the grads are dropped.
-  /// Returns whether it stepped.
+  /// Steps, unless a backward since the last step overflowed; then nothing changes but that the
+  /// grads are dropped. Returns whether it stepped.
   bool step();
-  /// Throws where the loss is scaled or masters are kept: a closure that runs its own backward would bypass both.
+  /// Throws where the loss is scaled or masters are kept: a closure that runs its own backward
+  /// would bypass both.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure);
   void zero_grad(bool set_to_none = true);
   /// Adds a group and gives its low-precision parameters masters.

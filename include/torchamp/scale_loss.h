@@ -1,10 +1,9 @@
 // Stages 4 to 6 around a backward: scale the loss, unscale and check the grads, update the scale.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <torchamp/export.h>
 #include <torchamp/optimizer.h>
-
-#include <ATen/core/Tensor.h>
 
 #include <type_traits>
 #include <vector>
@@ -12,8 +11,9 @@
 namespace torchamp {
 
 struct ScaleLossOptions {
-  int64_t loss_id = 0;         ///< which of initialize's num_losses scalers
-  bool delay_unscale = false;  ///< leave the grads scaled: a later scale_loss of the same loss_id will see to them
+  int64_t loss_id = 0;  ///< which of initialize's num_losses scalers
+  bool delay_unscale =
+      false;  ///< leave the grads scaled: a later scale_loss of the same loss_id will see to them
 };
 
 /// A guard around one backward.
@@ -23,19 +23,22 @@ struct ScaleLossOptions {
 ///       scaled_loss.backward();
 ///     }                                            // grads unscaled and checked, scale updated
 ///
-/// The end of the scope does the work of finish(), unless an exception is leaving it: then the grads and the scaler
-/// are put back as they were. After an overflow the optimizers' grads are undefined and their next step() is skipped.
+/// The end of the scope does the work of finish(), unless an exception is leaving it: then the
+/// grads and the scaler are put back as they were. After an overflow the optimizers' grads are
+/// undefined and their next step() is skipped.
 class TORCHAMP_API scale_loss {
  public:
   [[nodiscard]] scale_loss(const at::Tensor& loss, Optimizer optimizer)
       : scale_loss(loss, std::vector<Optimizer>{std::move(optimizer)}, ScaleLossOptions()) {}
-  /// `optimizers`: every one that steps a parameter which gets a grad in this backward; all of one initialize.
+  /// `optimizers`: every one that steps a parameter which gets a grad in this backward; all of one
+  /// initialize.
   scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers,
              ScaleLossOptions options = {});
   scale_loss(const at::Tensor& loss, Optimizer optimizer, ScaleLossOptions options)
       : scale_loss(loss, std::vector<Optimizer>{std::move(optimizer)}, options) {}
 
-  /// The whole as one call: `amp::scale_loss(loss, optimizer, [](const at::Tensor& scaled_loss) { scaled_loss.backward(); })`.
+  /// The whole as one call: `amp::scale_loss(loss, optimizer, [](const at::Tensor& scaled_loss) {
+  /// scaled_loss.backward(); })`.
   template <class Body, class = std::enable_if_t<std::is_invocable_v<Body, const at::Tensor&>>>
   scale_loss(const at::Tensor& loss, Optimizer optimizer, Body&& body)
       : scale_loss(loss, std::move(optimizer)) {

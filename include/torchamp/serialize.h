@@ -1,24 +1,24 @@
 // Checkpoints: models in float32, optimizers, scalers and level in one torch::serialize archive.
 #pragma once
 
+#include <torch/serialize/archive.h>
 #include <torchamp/amp_state.h>
 #include <torchamp/export.h>
 #include <torchamp/initialize.h>
-
-#include <torch/serialize/archive.h>
 
 #include <string>
 
 namespace torchamp {
 
-/// Writes everything that training goes on from. Model parameters are written in float32: the master's value where there is
-/// one, so that a run that saved and loaded is bit for bit the run that never stopped.
+/// Writes everything that training goes on from. Model parameters are written in float32: the
+/// master's value where there is one, so that a run that saved and loaded is bit for bit the run
+/// that never stopped.
 TORCHAMP_API void save(Amp& amp, torch::serialize::OutputArchive& archive);
 TORCHAMP_API void save(Amp& amp, const std::string& path);
 
 /// Reads what save() wrote into models and optimizers that came from the same initialize.
-/// Throws, and leaves everything as it was, if the file is damaged, or was written at another opt level, with another number
-/// of losses or optimizers, or for a model with other parameters.
+/// Throws, and leaves everything as it was, if the file is damaged, or was written at another opt
+/// level, with another number of losses or optimizers, or for a model with other parameters.
 TORCHAMP_API void load(Amp& amp, torch::serialize::InputArchive& archive);
 TORCHAMP_API void load(Amp& amp, const std::string& path);
 
