@@ -1,5 +1,17 @@
-# What a build of torchamp alone gets without asking: Release, ccache where it is installed, and
-# compile_commands.json. A project that adds torchamp as a subdirectory keeps its own choices.
+# The options, and what a build of torchamp alone gets without asking: Release, ccache where it is
+# installed, the tests, and the Python module where torch has Python's half (LibTorch has not). A
+# project that adds torchamp as a subdirectory gets the library only, and keeps its own choices.
+
+set(TORCHAMP_PYTHON_POSSIBLE OFF)
+if(TORCHAMP_TOP_LEVEL AND EXISTS "${TORCHAMP_TORCH_DIR}/lib/libtorch_python.so")
+  set(TORCHAMP_PYTHON_POSSIBLE ON)
+endif()
+
+option(TORCHAMP_BUILD_PYTHON "Build the Python module" ${TORCHAMP_PYTHON_POSSIBLE})
+option(TORCHAMP_BUILD_TESTS "Build the C++ tests" ${TORCHAMP_TOP_LEVEL})
+option(TORCHAMP_BUILD_EXAMPLES "Build the C++ examples" OFF)
+option(TORCHAMP_BUILD_BENCHMARKS "Build the C++ benchmarks" OFF)
+option(TORCHAMP_INSTALL "Make the install rules" ${TORCHAMP_TOP_LEVEL})
 
 if(TORCHAMP_TOP_LEVEL)
   if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

@@ -1,67 +1,62 @@
 # Finds torch by path, never by importing it, and without TorchConfig.cmake, which demands a CUDA
 # toolkit as soon as torch was built with CUDA. Used by the build and by the installed package.
 #
-# torchamp_find_torch() defines the imported target torchamp::torch and sets, in the caller's scope:
-#   TORCHAMP_TORCH_ROOT_FOUND   the folder that holds torch's include/ and lib/
+# torchamp_find_torch([<folder to look in>...]) sets in the caller's scope
+#   TORCHAMP_TORCH_ERROR        empty, or what to tell the user
+#   TORCHAMP_TORCH_DIR          the folder that holds torch's include/ and lib/
 #   TORCHAMP_TORCH_VERSION      "2.13.0+cpu"
 #   TORCHAMP_TORCH_MINOR        "2.13"
 #   TORCHAMP_TORCH_CXX11_ABI    0 or 1
-#   TORCHAMP_TORCH_HAS_CUDA     TRUE when torch was built with CUDA
 #   TORCHAMP_TORCH_OPENMP       torch's own OpenMP library, or empty
+# and torchamp_define_torch() makes the imported target torchamp::torch of them.
 #
-# Order: TORCHAMP_TORCH_ROOT (a LibTorch folder or a site-packages/torch), a Torch package that was
-# found already, CMAKE_PREFIX_PATH, the torch of Python3_EXECUTABLE or of python3.
+# Order: TORCHAMP_TORCH_ROOT, a Torch that the project found already, CMAKE_PREFIX_PATH, the folders
+# given, the torch of Python3_EXECUTABLE or of python3, and last find_package(Torch).
 
 set(_TORCHAMP_PROBE "${CMAKE_CURRENT_LIST_DIR}/probe_torch.py")
-set(TORCHAMP_TORCH_ROOT "" CACHE PATH "A LibTorch folder or a site-packages/torch to build against")
+set(TORCHAMP_TORCH_ROOT "" CACHE PATH "The LibTorch folder or site-packages/torch to build against")
 
-function(_torchamp_is_torch_root dir out)
-  if(EXISTS "${dir}/lib/libtorch_cpu.so" AND EXISTS "${dir}/include/ATen/core/Tensor.h")
-    set(${out} TRUE PARENT_SCOPE)
-  else()
-    set(${out} FALSE PARENT_SCOPE)
-  endif()
-endfunction()
-
-function(_torchamp_torch_from_prefixes out)
-  foreach(prefix IN LISTS CMAKE_PREFIX_PATH)
-    foreach(candidate "${prefix}" "${prefix}/../.." "${prefix}/torch")
-      _torchamp_is_torch_root("${candidate}" found)
-      if(found)
-        get_filename_component(root "${candidate}" ABSOLUTE)
-        set(${out} "${root}" PARENT_SCOPE)
-        return()
-      endif()
-    endforeach()
+function(_torchamp_first_torch_in out)
+  foreach(folder IN LISTS ARGN)
+    if(EXISTS "${folder}/lib/libtorch_cpu.so" AND EXISTS "${folder}/include/ATen/core/Tensor.h")
+      get_filename_component(root "${folder}" ABSOLUTE)
+      set(${out} "${root}" PARENT_SCOPE)
+      return()
+    endif()
   endforeach()
   set(${out} "" PARENT_SCOPE)
 endfunction()
 
-function(_torchamp_torch_from_python out)
-  set(${out} "" PARENT_SCOPE)
+function(_torchamp_torch_of_python out)
   set(python "${Python3_EXECUTABLE}")
   if(NOT python)
     find_program(TORCHAMP_PROBE_PYTHON NAMES python3 python)
     mark_as_advanced(TORCHAMP_PROBE_PYTHON)
     set(python "${TORCHAMP_PROBE_PYTHON}")
   endif()
+  set(folder "")
   if(python)
-    execute_process(COMMAND "${python}" "${_TORCHAMP_PROBE}" OUTPUT_VARIABLE root
+    execute_process(COMMAND "${python}" "${_TORCHAMP_PROBE}" OUTPUT_VARIABLE folder
                     OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-    set(${out} "${root}" PARENT_SCOPE)
   endif()
+  set(${out} "${folder}" PARENT_SCOPE)
 endfunction()
 
 function(_torchamp_locate_torch out)
-  if(TORCHAMP_TORCH_ROOT)
-    set(root "${TORCHAMP_TORCH_ROOT}")
-  elseif(TARGET torch AND TORCH_INSTALL_PREFIX)
-    set(root "${TORCH_INSTALL_PREFIX}")
-  else()
-    _torchamp_torch_from_prefixes(root)
-    if(NOT root)
-      _torchamp_torch_from_python(root)
-    endif()
+  set(folders "")
+  if(TARGET torch AND TORCH_INSTALL_PREFIX)
+    list(APPEND folders "${TORCH_INSTALL_PREFIX}")
+  endif()
+  if(Torch_DIR)
+    list(APPEND folders "${Torch_DIR}/../../..")
+  endif()
+  foreach(prefix IN LISTS CMAKE_PREFIX_PATH)
+    list(APPEND folders "${prefix}" "${prefix}/../.." "${prefix}/torch")
+  endforeach()
+  _torchamp_first_torch_in(root ${folders} ${ARGN})
+  if(NOT root)
+    _torchamp_torch_of_python(folder)
+    _torchamp_first_torch_in(root "${folder}")
   endif()
   set(${out} "${root}" PARENT_SCOPE)
 endfunction()
@@ -86,45 +81,75 @@ function(_torchamp_read_cxx11_abi root out)
   endif()
 endfunction()
 
-# libtorch.so names libtorch_cuda.so where torch has one, so it must stay NEEDED although nothing
-# refers to it: a program linked against a CPU build then finds CUDA in a CUDA build.
-function(_torchamp_define_torch_target root abi)
-  if(TARGET torchamp::torch)
-    return()
+# A torch whose files lie elsewhere than in LibTorch, as a distribution's: its own package knows where.
+macro(_torchamp_find_torch_package)
+  find_package(Torch QUIET)
+  if(Torch_FOUND)
+    set(TORCHAMP_TORCH_DIR "${TORCH_INSTALL_PREFIX}" PARENT_SCOPE)
+    set(TORCHAMP_TORCH_VERSION "${Torch_VERSION}" PARENT_SCOPE)
+    string(REGEX MATCH "^[0-9]+\\.[0-9]+" minor "${Torch_VERSION}")
+    set(TORCHAMP_TORCH_MINOR "${minor}" PARENT_SCOPE)
+    if(TORCH_CXX_FLAGS MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
+      set(TORCHAMP_TORCH_CXX11_ABI 0 PARENT_SCOPE)
+    else()
+      set(TORCHAMP_TORCH_CXX11_ABI 1 PARENT_SCOPE)
+    endif()
+    set(TORCHAMP_TORCH_OPENMP "" PARENT_SCOPE)
+    set(TORCH_INCLUDE_DIRS "${TORCH_INCLUDE_DIRS}" PARENT_SCOPE)
+    set(TORCH_LIBRARIES "${TORCH_LIBRARIES}" PARENT_SCOPE)
+  else()
+    set(TORCHAMP_TORCH_ERROR "no torch was found. Name one of
+  -DTORCHAMP_TORCH_ROOT=<LibTorch folder or site-packages/torch>
+  -DCMAKE_PREFIX_PATH=<LibTorch folder>
+  -DPython3_EXECUTABLE=<a Python that has torch>      (pip install torch)" PARENT_SCOPE)
   endif()
-  add_library(torchamp::torch INTERFACE IMPORTED GLOBAL)
-  target_include_directories(torchamp::torch SYSTEM INTERFACE
-    "${root}/include" "${root}/include/torch/csrc/api/include")
-  target_compile_definitions(torchamp::torch INTERFACE "_GLIBCXX_USE_CXX11_ABI=${abi}")
-  target_link_libraries(torchamp::torch INTERFACE
-    "-Wl,--push-state,--no-as-needed,${root}/lib/libtorch.so,--pop-state"
-    "${root}/lib/libtorch_cpu.so" "${root}/lib/libc10.so")
-endfunction()
+endmacro()
 
 function(torchamp_find_torch)
-  _torchamp_locate_torch(root)
-  _torchamp_is_torch_root("${root}" found)
-  if(NOT found)
-    message(FATAL_ERROR
-      "torchamp: no torch found (looked at: '${root}').\n"
-      "Name one of:\n"
-      "  -DTORCHAMP_TORCH_ROOT=<LibTorch folder or site-packages/torch>\n"
-      "  -DCMAKE_PREFIX_PATH=<LibTorch folder>\n"
-      "  -DPython3_EXECUTABLE=<a Python that has torch>   (pip install torch)")
+  set(TORCHAMP_TORCH_ERROR "" PARENT_SCOPE)
+  if(TORCHAMP_TORCH_ROOT)
+    _torchamp_first_torch_in(root "${TORCHAMP_TORCH_ROOT}")
+    if(NOT root)
+      set(TORCHAMP_TORCH_ERROR "expected TORCHAMP_TORCH_ROOT to hold lib/libtorch_cpu.so and \
+include/ATen, got ${TORCHAMP_TORCH_ROOT}" PARENT_SCOPE)
+      return()
+    endif()
+  else()
+    _torchamp_locate_torch(root ${ARGN})
+  endif()
+  if(NOT root)
+    _torchamp_find_torch_package()
+    return()
   endif()
   _torchamp_read_version("${root}" version)
   _torchamp_read_cxx11_abi("${root}" abi)
-  _torchamp_define_torch_target("${root}" ${abi})
   string(REGEX MATCH "^[0-9]+\\.[0-9]+" minor "${version}")
   file(GLOB openmp "${root}/lib/libgomp*.so*" "${root}/../torch.libs/libgomp*.so*")
-  set(has_cuda FALSE)
-  if(EXISTS "${root}/lib/libtorch_cuda.so")
-    set(has_cuda TRUE)
-  endif()
-  set(TORCHAMP_TORCH_ROOT_FOUND "${root}" PARENT_SCOPE)
+  set(TORCHAMP_TORCH_DIR "${root}" PARENT_SCOPE)
   set(TORCHAMP_TORCH_VERSION "${version}" PARENT_SCOPE)
   set(TORCHAMP_TORCH_MINOR "${minor}" PARENT_SCOPE)
   set(TORCHAMP_TORCH_CXX11_ABI ${abi} PARENT_SCOPE)
-  set(TORCHAMP_TORCH_HAS_CUDA ${has_cuda} PARENT_SCOPE)
   set(TORCHAMP_TORCH_OPENMP "${openmp}" PARENT_SCOPE)
+endfunction()
+
+# libtorch.so names libtorch_cuda.so where torch has one, so it must stay NEEDED although nothing
+# refers to it: a program linked against a CPU build then finds CUDA in a CUDA build.
+function(torchamp_define_torch)
+  if(TARGET torchamp::torch)
+    return()
+  endif()
+  set(root "${TORCHAMP_TORCH_DIR}")
+  add_library(torchamp::torch INTERFACE IMPORTED GLOBAL)
+  target_compile_definitions(torchamp::torch INTERFACE
+    "_GLIBCXX_USE_CXX11_ABI=${TORCHAMP_TORCH_CXX11_ABI}")
+  if(EXISTS "${root}/lib/libtorch_cpu.so")
+    target_include_directories(torchamp::torch SYSTEM INTERFACE
+      "${root}/include" "${root}/include/torch/csrc/api/include")
+    target_link_libraries(torchamp::torch INTERFACE
+      "-Wl,--push-state,--no-as-needed,${root}/lib/libtorch.so,--pop-state"
+      "${root}/lib/libtorch_cpu.so" "${root}/lib/libc10.so")
+  else()
+    target_include_directories(torchamp::torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+    target_link_libraries(torchamp::torch INTERFACE ${TORCH_LIBRARIES})
+  endif()
 endfunction()

@@ -20,24 +20,40 @@ file(GLOB TORCHAMP_CPU_SOURCES CONFIGURE_DEPENDS csrc/cpu/*.cpp)
 set_source_files_properties(${TORCHAMP_CPU_SOURCES} PROPERTIES
   COMPILE_OPTIONS "-O3;-fno-math-errno;-fno-trapping-math")
 
-# -fopenmp is for compiling only: ATen's parallel_for is inline and asks for it, and the symbols come
-# from the OpenMP library that torch has loaded. Linking one would start a second pool of threads.
+# g++ compiles with OpenMP, because ATen's parallel_for is inline and asks for it, but links none: the
+# symbols come from the copy that torch has loaded. A second copy would start a second pool of threads.
+# Other compilers' OpenMP calls are not in torch's copy, so they link their own.
+add_library(torchamp_openmp INTERFACE)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(torchamp_openmp INTERFACE -fopenmp)
+else()
+  find_package(OpenMP COMPONENTS CXX)
+  if(OpenMP_CXX_FOUND)
+    target_link_libraries(torchamp_openmp INTERFACE OpenMP::OpenMP_CXX)
+  else()
+    message(WARNING "torchamp: this compiler has no OpenMP (libomp-dev); the CPU ops use one thread")
+  endif()
+endif()
+
+function(torchamp_public_properties target)
+  target_compile_features(${target} PUBLIC cxx_std_${TORCHAMP_CXX_STANDARD})
+  target_include_directories(${target} PUBLIC
+    "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>" "$<INSTALL_INTERFACE:include>")
+  target_link_libraries(${target} PUBLIC torchamp::torch)
+endfunction()
+
 add_library(torchamp_objects OBJECT ${TORCHAMP_SOURCES} ${TORCHAMP_KERNEL_DATA})
-target_compile_options(torchamp_objects PRIVATE -Wall -Wextra -ffp-contract=off -fopenmp)
-target_compile_features(torchamp_objects PUBLIC cxx_std_${TORCHAMP_CXX_STANDARD})
-target_include_directories(torchamp_objects
-  PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>" "$<INSTALL_INTERFACE:include>"
-  PRIVATE csrc "${PROJECT_BINARY_DIR}/generated")
-target_link_libraries(torchamp_objects PUBLIC torchamp::torch ${CMAKE_DL_LIBS})
+torchamp_public_properties(torchamp_objects)
+target_compile_options(torchamp_objects PRIVATE -Wall -Wextra -ffp-contract=off)
+target_include_directories(torchamp_objects PRIVATE csrc "${PROJECT_BINARY_DIR}/generated")
+target_link_libraries(torchamp_objects PRIVATE torchamp_openmp ${CMAKE_DL_LIBS})
 set_target_properties(torchamp_objects PROPERTIES
   POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF
   CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 
 add_library(torchamp SHARED $<TARGET_OBJECTS:torchamp_objects>)
 add_library(torchamp::torchamp ALIAS torchamp)
-target_compile_features(torchamp PUBLIC cxx_std_${TORCHAMP_CXX_STANDARD})
-target_include_directories(torchamp PUBLIC
-  "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>" "$<INSTALL_INTERFACE:include>")
-target_link_libraries(torchamp PUBLIC torchamp::torch PRIVATE ${CMAKE_DL_LIBS})
+torchamp_public_properties(torchamp)
+target_link_libraries(torchamp PRIVATE $<BUILD_INTERFACE:torchamp_openmp> ${CMAKE_DL_LIBS})
 set_target_properties(torchamp PROPERTIES
   LINKER_LANGUAGE CXX LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")

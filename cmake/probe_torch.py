@@ -1,25 +1,48 @@
-"""Prints the folder of the torch that this Python would import, without importing it.
+"""Finds the torch that this Python would import, without importing it.
 
-Importing torch takes seconds, may print on stdout, and fails under pip's build isolation, where
-only `sysconfig` still knows the site-packages of the environment that is being installed into.
+Importing torch takes seconds, may print on stdout, and fails under pip's build isolation, where the
+environment that is being installed into is no longer on `sys.path`. Run as a script it prints
+torch's folder, or nothing.
 """
 
 import importlib.util
 import pathlib
-import sysconfig
+import site
+import sys
+from typing import List, Optional
 
 
-def find_torch() -> str:
-    """Returns torch's folder, or an empty string when this Python has no torch."""
+def site_folders() -> List[str]:
+    """Returns the site-packages of this environment, those hidden by build isolation included."""
+    prefixes = [sys.prefix]
+    config = pathlib.Path(sys.prefix, "pyvenv.cfg")
+    inherits = True
+    if config.is_file():
+        inherits = "include-system-site-packages = true" in config.read_text().lower()
+    if inherits:
+        prefixes.append(sys.base_prefix)
+    folders = site.getsitepackages(prefixes)
+    return folders + [site.getusersitepackages()] if inherits else folders
+
+
+def find_torch() -> Optional[pathlib.Path]:
+    """Returns torch's folder, or None when this Python has no torch."""
     spec = importlib.util.find_spec("torch")
     if spec is not None and spec.origin is not None:
-        return str(pathlib.Path(spec.origin).parent)
-    for scheme in ("purelib", "platlib"):
-        folder = pathlib.Path(sysconfig.get_paths()[scheme]) / "torch"
-        if (folder / "version.py").is_file():
-            return str(folder)
-    return ""
+        return pathlib.Path(spec.origin).parent
+    for folder in site_folders():
+        if pathlib.Path(folder, "torch", "version.py").is_file():
+            return pathlib.Path(folder, "torch")
+    return None
+
+
+def read_version(torch: pathlib.Path) -> str:
+    """Returns the version of the torch in a folder, as "2.13.0+cpu"."""
+    for line in (torch / "version.py").read_text().splitlines():
+        if line.startswith("__version__"):
+            return line.split("=", 1)[1].strip().strip("'\"")
+    raise ValueError(f"{torch / 'version.py'}: expected a line that sets __version__")
 
 
 if __name__ == "__main__":
-    print(find_torch())
+    print(find_torch() or "")

@@ -1,5 +1,5 @@
 """torchamp: mixed precision training at apex's opt levels, for today's PyTorch."""
 
-from torchamp._load import build_info
+from torchamp._load import __version__, build_info, cmake_prefix_path
 
-__all__ = ["build_info"]
+__all__ = ["__version__", "build_info", "cmake_prefix_path"]

@@ -1,0 +1,84 @@
+"""The build backend: setuptools, found where it already is.
+
+pip's build isolation hides the environment that torchamp is built for. torchamp needs that
+environment's torch anyway, so the backend looks there for setuptools and CMake too, and asks pip to
+download only what is nowhere: a build works offline, with and without isolation.
+"""
+
+import importlib.util
+import pathlib
+import shutil
+import sys
+from typing import Any, Dict, List, Optional
+
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(_ROOT / "cmake"))
+
+import probe_torch  # noqa: E402
+
+Settings = Optional[Dict[str, Any]]
+
+sys.path.extend(folder for folder in probe_torch.site_folders() if folder not in sys.path)
+
+
+def _missing_tools() -> List[str]:
+    missing = []
+    if importlib.util.find_spec("setuptools") is None:
+        missing.append("setuptools>=70.1")
+    elif not _can_write_wheels():
+        missing.append("wheel")
+    return missing
+
+
+def _can_write_wheels() -> bool:
+    """Whether setuptools has bdist_wheel of its own (from 70.1 on), or the wheel package is there."""
+    own = importlib.util.find_spec("setuptools.command.bdist_wheel")
+    return own is not None or importlib.util.find_spec("wheel") is not None
+
+
+def _missing_build_tools() -> List[str]:
+    cmake = shutil.which("cmake") or (pathlib.Path(sys.prefix, "bin", "cmake").is_file())
+    return _missing_tools() + ([] if cmake else ["cmake>=3.18"])
+
+
+def get_requires_for_build_wheel(config_settings: Settings = None) -> List[str]:
+    """Returns what pip must install first: nothing, in an environment that has torch and CMake."""
+    return _missing_build_tools()
+
+
+get_requires_for_build_editable = get_requires_for_build_wheel
+
+
+def get_requires_for_build_sdist(config_settings: Settings = None) -> List[str]:
+    """Returns what pip must install before a source distribution is made."""
+    return _missing_tools()
+
+
+def prepare_metadata_for_build_wheel(directory: str, config_settings: Settings = None) -> str:
+    """Writes the wheel's metadata without compiling anything."""
+    from setuptools import build_meta
+
+    return build_meta.prepare_metadata_for_build_wheel(directory, config_settings)
+
+
+def build_wheel(directory: str, config_settings: Settings = None,
+                metadata_directory: Optional[str] = None) -> str:
+    """Builds the wheel into a directory and returns its file name."""
+    from setuptools import build_meta
+
+    return build_meta.build_wheel(directory, config_settings, metadata_directory)
+
+
+def build_editable(directory: str, config_settings: Settings = None,
+                   metadata_directory: Optional[str] = None) -> str:
+    """Builds an editable wheel: what is compiled goes into python/torchamp."""
+    from setuptools import build_meta
+
+    return build_meta.build_editable(directory, config_settings, metadata_directory)
+
+
+def build_sdist(directory: str, config_settings: Settings = None) -> str:
+    """Packs the sources into a directory and returns the archive's file name."""
+    from setuptools import build_meta
+
+    return build_meta.build_sdist(directory, config_settings)

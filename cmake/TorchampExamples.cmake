@@ -1,0 +1,11 @@
+# Every examples/cpp/*/ is a project that a user can copy: it says find_package(torchamp). Here the
+# package is this very build, so the examples find the target and need no installed one.
+
+file(GLOB _TORCHAMP_EXAMPLES CONFIGURE_DEPENDS examples/cpp/*/CMakeLists.txt)
+set(torchamp_DIR "${PROJECT_BINARY_DIR}/this_build")
+file(WRITE "${torchamp_DIR}/torchampConfig.cmake" "# torchamp::torchamp is a target of this build.\n")
+foreach(project IN LISTS _TORCHAMP_EXAMPLES)
+  get_filename_component(folder "${project}" DIRECTORY)
+  file(RELATIVE_PATH name "${PROJECT_SOURCE_DIR}" "${folder}")
+  add_subdirectory("${folder}" "${PROJECT_BINARY_DIR}/${name}")
+endforeach()

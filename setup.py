@@ -1,0 +1,110 @@
+"""Drives CMake, which is the only build definition, and packs what `cmake --install` gives.
+
+Environment: CMAKE_ARGS is handed to CMake (`CMAKE_ARGS=-DTORCHAMP_USE_CUDA=OFF pip install .`),
+MAX_JOBS bounds the compilers that run at once, TORCHAMP_BUILD_DIR keeps CMake's build tree.
+"""
+
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from typing import List
+
+from setuptools import Extension, setup
+from setuptools.command.build import build
+from setuptools.command.build_ext import build_ext
+
+ROOT = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "cmake"))
+
+import probe_torch  # noqa: E402
+
+KIB_PER_COMPILER = 3 << 19  # 1.5 GiB: what torch's larger headers take
+
+
+def torch_minor() -> str:
+    """Returns "2.13" for the torch that this build will find, or "" without one."""
+    torch = probe_torch.find_torch()
+    return ".".join(probe_torch.read_version(torch).split(".")[:2]) if torch else ""
+
+
+def version() -> str:
+    """Returns CMake's version of the project, with the torch it is built for: 0.1.0+torch2.13."""
+    text = (ROOT / "CMakeLists.txt").read_text()
+    base = re.search(r"project\(torchamp VERSION ([0-9.]+)", text).group(1)
+    return f"{base}+torch{torch_minor()}" if torch_minor() else base
+
+
+def dependencies() -> List[str]:
+    """Returns the one torch minor version that the compiled code works with."""
+    minor = torch_minor()
+    return [f"torch=={minor}.*"] if minor else ["torch"]
+
+
+def jobs() -> int:
+    """Returns how many compilers may run at once: one a core, if the memory allows it."""
+    if "MAX_JOBS" in os.environ:
+        return int(os.environ["MAX_JOBS"])
+    available = re.search(r"MemAvailable: +(\d+)", pathlib.Path("/proc/meminfo").read_text())
+    affordable = int(available.group(1)) // KIB_PER_COMPILER
+    return max(1, min(len(os.sched_getaffinity(0)), affordable))
+
+
+def tool(name: str) -> str:
+    """Returns the path of a program on PATH or beside this Python, or ""."""
+    return shutil.which(name) or shutil.which(name, path=str(pathlib.Path(sys.prefix, "bin"))) or ""
+
+
+class CleanBuild(build):
+    """Starts from an empty tree, so that a deleted Python file is not packed again."""
+
+    def run(self) -> None:
+        shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
+
+
+class CMakeBuild(build_ext):
+    """Builds with CMake and installs the C++ package and the module into the Python package."""
+
+    def build_extension(self, ext: Extension) -> None:
+        cmake = tool("cmake")
+        if not cmake:
+            raise SystemExit("torchamp: cmake was not found: pip install cmake")
+        tree = os.environ.get("TORCHAMP_BUILD_DIR") or self._own_tree()
+        package = str(pathlib.Path(self.get_ext_fullpath(ext.name)).resolve().parent)
+        self._run(cmake, "-S", str(ROOT), "-B", tree, *self._options())
+        self._run(cmake, "--build", tree, "--parallel", str(jobs()))
+        self._run(cmake, "--install", tree, "--prefix", package)
+        self._run(cmake, "--install", tree, "--prefix", package, "--component", "python")
+
+    def _own_tree(self) -> str:
+        """Returns a build tree that keeps its objects, but none of the paths found last time: pip's
+        isolated environments, and the tools in them, are gone after each build."""
+        pathlib.Path(self.build_temp, "CMakeCache.txt").unlink(missing_ok=True)
+        return self.build_temp
+
+    def _options(self) -> List[str]:
+        options = [
+            f"-DPython3_EXECUTABLE={sys.executable}",
+            "-DTORCHAMP_BUILD_PYTHON=ON",
+            "-DTORCHAMP_BUILD_TESTS=OFF",
+            "-DTORCHAMP_PKGCONFIG_TORCH=${prefix}/../torch",
+        ]
+        if tool("ninja") and "CMAKE_GENERATOR" not in os.environ:
+            options += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"]
+        return options + shlex.split(os.environ.get("CMAKE_ARGS", ""))
+
+    def _run(self, *command: str) -> None:
+        subprocess.run(command, check=True)
+
+
+setup(
+    version=version(),
+    install_requires=dependencies(),
+    ext_modules=[Extension("torchamp._C", sources=[])],
+    cmdclass={"build": CleanBuild, "build_ext": CMakeBuild},
+    options={"build": {"build_base": "build/python-package"}},
+)
