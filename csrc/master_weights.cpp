@@ -33,6 +33,15 @@ std::vector<Tensor> values_of(const std::vector<Tensor>& grads) {
   return values;
 }
 
+/// Whether `tensor` looks at float32 memory as if it were 16 bits wide: torch::load swaps the
+/// memory of a parameter for that of the archive's tensor and leaves the dtype as it was.
+bool is_misread_float(const Tensor& tensor) {
+  if (tensor.element_size() != 2 || tensor.numel() == 0 || tensor.storage_offset() != 0)
+    return false;
+  const auto& storage = tensor.storage();
+  return storage.use_count() == 1 && storage.nbytes() == sizeof(float) * tensor.numel();
+}
+
 }  // namespace
 
 Tensor MasterWeights::make_master(const Tensor& model_param) {
@@ -153,12 +162,13 @@ MasterWeights::Seen MasterWeights::look(size_t i) const {
 
 void MasterWeights::check_unchanged(size_t i) const {
   const Tensor& model = model_params_[i];
-  TORCH_CHECK(model.scalar_type() == model_dtypes_[i], "MasterWeights: expected model_params[", i,
-              "] of sizes ", model.sizes(), " to be ", model_dtypes_[i],
-              " as initialize left it, got ", model.scalar_type(),
-              ". model.half(), model.float() and torch::load replace parameters behind the "
-              "optimizer's back: "
-              "change the type before initialize, and load checkpoints with amp::load");
+  const bool retyped = model.scalar_type() != model_dtypes_[i];
+  TORCH_CHECK(!retyped && !is_misread_float(model), "expected model parameter ", i,
+              " of the optimizer, of sizes ", model.sizes(), ", to hold ", model_dtypes_[i],
+              " as initialize left it, got ", retyped ? model.scalar_type() : at::kFloat,
+              ". torch::load, model.half() and model.float() replace parameters behind the "
+              "optimizer's back: change the type before initialize, and load checkpoints with "
+              "amp::load");
 }
 
 bool MasterWeights::refresh() {

@@ -65,7 +65,8 @@ AmpedMany<Ms...> initialize(std::tuple<Ms...> models, const OptimizerRefs& optim
 /// One model and one optimizer.
 template <class M>
 Amped<M> initialize(M model, torch::optim::Optimizer& optimizer, const Options& options = {}) {
-  auto many = initialize(std::make_tuple(std::move(model)), {optimizer}, options);
+  auto many =
+      initialize(std::make_tuple(std::move(model)), OptimizerRefs{std::ref(optimizer)}, options);
   return {std::get<0>(many.models), many.optimizers.front()};
 }
 
