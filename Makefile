@@ -1,0 +1,63 @@
+# `make demo` and `make test` do everything from a fresh clone. What each target needs is made first.
+#
+#   make setup      .venv with torch, torchamp and the tools    TORCH='torch==2.13.0' chooses the torch
+#   make demo       trains a small network at every opt level, from C++ and from Python
+#   make test       the C++ tests, then the Python tests
+#   make bench      times the ops against torch's
+#   make gpu-check  builds and tests on the machine's GPU, offline, with the torch of PYTHON
+#   make lint       formatting and static checks
+#   make doctor     what is here, what is missing, and what to do about it
+#   make clean      removes what was built; keeps .venv
+
+PYTHON ?= python3
+TORCH ?=
+MAX_JOBS ?= $(shell nproc)
+GTEST_SOURCE ?= $(wildcard $(CURDIR)/.gtest)
+
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+IN_VENV := PATH="$(BIN):$$PATH"
+SOURCES := CMakeLists.txt setup.py pyproject.toml \
+  $(shell find cmake csrc include python/torchamp -type f -not -name '*.pyc' -not -name '*.so')
+
+.PHONY: setup demo test bench gpu-check lint doctor clean FORCE
+
+setup: $(VENV)/.torchamp
+
+# The script rewrites the file only when something in the environment changed.
+$(VENV)/.environment: FORCE
+	@build_tools/make_venv.sh "$(PYTHON)" "$(TORCH)"
+
+# The wheel and the tests share build/, so that nothing is compiled twice.
+$(VENV)/.torchamp: $(VENV)/.environment $(SOURCES)
+	$(IN_VENV) TORCHAMP_BUILD_DIR=$(CURDIR)/build MAX_JOBS=$(MAX_JOBS) \
+	  $(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --force-reinstall .
+	@touch $@
+
+demo: setup
+	$(IN_VENV) $(BIN)/python examples/demo.py
+
+test: setup
+	$(IN_VENV) cmake -S . -B build -DTORCHAMP_BUILD_TESTS=ON \
+	  -DTORCHAMP_GTEST_SOURCE_DIR="$(GTEST_SOURCE)"
+	$(IN_VENV) cmake --build build --parallel $(MAX_JOBS)
+	cd build && $(IN_VENV) ctest --output-on-failure
+	$(IN_VENV) $(BIN)/python -m pytest
+
+bench: setup
+	$(IN_VENV) cmake -S . -B build -DTORCHAMP_BUILD_BENCHMARKS=ON
+	$(IN_VENV) cmake --build build --parallel $(MAX_JOBS)
+	$(IN_VENV) $(BIN)/python benchmarks/run.py
+
+gpu-check:
+	PYTHON="$(PYTHON)" GTEST_SOURCE="$(GTEST_SOURCE)" MAX_JOBS=$(MAX_JOBS) bash tests/gpu_check.sh
+
+lint: setup
+	@build_tools/lint.sh $(BIN)/python
+
+doctor:
+	@if [ -x $(BIN)/python ]; then $(IN_VENV) $(BIN)/python python/torchamp/doctor.py; \
+	  else $(PYTHON) python/torchamp/doctor.py; fi
+
+clean:
+	rm -rf build build-* dist out

@@ -1,0 +1,15 @@
+#!/bin/sh
+# Checks the formatting of C++, CUDA and CMake-free Python sources: lint.sh <python>
+set -eu
+
+python=$1
+clang_format=$(command -v clang-format || command -v clang-format-14 || true)
+
+if [ -z "$clang_format" ]; then
+  echo "torchamp: clang-format is missing: sudo apt-get install -y clang-format" >&2
+  exit 1
+fi
+git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs "$clang_format" --dry-run -Werror
+
+"$python" -m ruff --version >/dev/null 2>&1 || "$python" -m pip install --quiet ruff
+"$python" -m ruff check .

@@ -1,0 +1,97 @@
+#!/bin/sh
+# Makes .venv with torch and the tools that torchamp's build, tests and demo use.
+#
+#   make_venv.sh <python> [<torch requirement>]
+#
+# A torch that <python> can import already is used as it is; otherwise pip brings the newest, or the
+# one required. Touches .venv/.environment when, and only when, something changed. Works offline as
+# long as <python> has torch and the tools.
+set -eu
+
+python=$1
+requirement=$2
+venv=.venv
+stamp=$venv/.environment
+tools="setuptools pytest hypothesis numpy matplotlib tqdm"
+
+say() { echo "torchamp: $*"; }
+
+# "<version> <folder>" of the torch that a Python would import; nothing when it has none.
+torch_of() {
+  "$1" -c 'import sys; sys.path.insert(0, "cmake"); import probe_torch as p
+t = p.find_torch(); print(p.read_version(t), t) if t else None'
+}
+
+# Names what a bare Debian or Ubuntu lacks, and the line that installs it.
+require_system_packages() {
+  missing=""
+  command -v c++ >/dev/null || command -v g++ >/dev/null || missing="$missing g++"
+  if ! command -v "$python" >/dev/null; then
+    missing="$missing python3 python3-dev python3-venv"
+  else
+    "$python" -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
+    "$python" -c 'import os, sys, sysconfig
+sys.exit(not os.path.exists(sysconfig.get_paths()["include"] + "/Python.h"))' ||
+      missing="$missing python3-dev"
+  fi
+  [ -z "$missing" ] && return
+  say "this machine lacks:$missing. On Debian or Ubuntu:" >&2
+  echo "    sudo apt-get install -y$missing" >&2
+  exit 1
+}
+
+# The packages of <python> become visible through a .pth file, which works for a <python> that is
+# itself in a virtual environment, where --system-site-packages would not.
+inherit_packages() {
+  folder=$(dirname "${1#* }")
+  site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
+  echo "$folder" > "$site/inherited.pth"
+}
+
+create_venv() {
+  require_system_packages
+  say "making $venv with $("$python" --version)"
+  "$python" -m venv "$venv"
+  inherited=$(torch_of "$python")
+  if [ -n "$inherited" ] && [ -z "$requirement" ]; then
+    inherit_packages "$inherited"
+  fi
+}
+
+install_torch() {
+  if [ -n "$requirement" ]; then
+    # pip leaves a torch alone that satisfies the requirement.
+    "$venv/bin/python" -m pip install --quiet "$requirement"
+  elif [ -z "$(torch_of "$venv/bin/python")" ]; then
+    say "installing torch: the newest that pip finds; TORCH='torch==2.13.0' chooses another"
+    "$venv/bin/python" -m pip install --quiet torch
+  fi
+}
+
+install_tools() {
+  missing=$("$venv/bin/python" -c 'import importlib.util as u, sys
+print(*(n for n in sys.argv[1:] if u.find_spec(n) is None))' $tools)
+  command -v cmake >/dev/null || [ -x "$venv/bin/cmake" ] || missing="$missing cmake"
+  command -v ninja >/dev/null || [ -x "$venv/bin/ninja" ] || missing="$missing ninja"
+  [ -z "$missing" ] && return
+  say "installing $missing"
+  "$venv/bin/python" -m pip install --quiet $missing
+}
+
+installed() { [ -x "$venv/bin/python" ] && [ -f "$stamp" ]; }
+
+# A torch of another place or version makes everything that was built for the last one useless.
+record() {
+  now=$(torch_of "$venv/bin/python")
+  [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$now" ] && return
+  rm -rf build
+  echo "$now" > "$stamp"
+  say "$venv uses torch $now"
+}
+
+installed || { [ -x "$venv/bin/python" ] || create_venv; }
+if ! installed || [ -n "$requirement" ]; then
+  install_torch
+  install_tools
+fi
+record

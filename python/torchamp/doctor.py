@@ -1,0 +1,147 @@
+"""Says what torchamp finds on this machine, what is missing, and what to do about it.
+
+Runs as `python -m torchamp`, and as a plain script where torchamp itself cannot be imported. Ends
+with status 0 when all is well, 1 when something works less well than it could, 2 when broken.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from typing import Callable, List, NamedTuple
+
+KERNELS = "TORCHAMP_KERNELS"
+KERNELS_VALUES = ("auto", "aot", "nvrtc", "aten")
+CMAKE_MINIMUM = (3, 18)
+STATUS_WORDS = ("ok", "note", "BROKEN")
+
+
+class Finding(NamedTuple):
+    """One line of the report. `status` is 0 (fine), 1 (could be better) or 2 (broken)."""
+
+    subject: str
+    found: str
+    status: int = 0
+    remedy: str = ""
+
+
+def _first_line(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return (done.stdout.strip().splitlines() or ["does not run"])[0]
+
+
+def check_python() -> Finding:
+    """Python, and the headers that building a module takes."""
+    found = f"{sys.version.split()[0]} in {sys.prefix}"
+    if pathlib.Path(sysconfig.get_paths()["include"], "Python.h").is_file():
+        return Finding("Python", found)
+    return Finding("Python", f"{found}, without Python.h", 1, "apt-get install python3-dev")
+
+
+def check_compiler() -> Finding:
+    """The C++ compiler, which only building torchamp takes."""
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        return Finding("C++ compiler", "none", 1, "apt-get install g++")
+    return Finding("C++ compiler", _first_line(compiler, "--version"))
+
+
+def check_cmake() -> Finding:
+    """CMake, which only building torchamp takes."""
+    cmake = shutil.which("cmake") or shutil.which("cmake", path=str(pathlib.Path(sys.prefix, "bin")))
+    if cmake is None:
+        return Finding("CMake", "none", 1, "pip install cmake")
+    line = _first_line(cmake, "--version")
+    version = re.search(r"(\d+)\.(\d+)", line)
+    if version is None or (int(version[1]), int(version[2])) < CMAKE_MINIMUM:
+        return Finding("CMake", line, 1, "pip install cmake: torchamp needs 3.18 or newer")
+    return Finding("CMake", line)
+
+
+def check_nvcc() -> Finding:
+    """The CUDA compiler. Without it the kernels are compiled when they are first used."""
+    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if nvcc is None:
+        return Finding("nvcc", "none; NVRTC, which comes with torch, does its work")
+    return Finding("nvcc", f"{_first_line(nvcc, '--version')} in {nvcc}")
+
+
+def check_torch() -> Finding:
+    """The torch that this Python imports."""
+    try:
+        import torch
+    except Exception as error:
+        return Finding("torch", f"cannot be imported: {error}", 2, "pip install torch")
+    cuda = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
+    return Finding("torch", f"{torch.__version__} ({cuda}) in {pathlib.Path(torch.__file__).parent}")
+
+
+def check_torch_copies() -> Finding:
+    """Every torch on sys.path: the first one wins, and a second one is how versions get mixed up."""
+    folders = [pathlib.Path(entry or ".", "torch") for entry in sys.path]
+    copies = sorted({str(f.resolve()) for f in folders if (f / "version.py").is_file()})
+    if len(copies) <= 1:
+        return Finding("copies of torch", str(len(copies)))
+    return Finding("copies of torch", ", ".join(copies), 1, "keep one: the first on sys.path is used")
+
+
+def check_gpu() -> Finding:
+    """The cards that torch sees."""
+    try:
+        import torch
+    except Exception:
+        return Finding("GPU", "unknown without torch")
+    if not torch.cuda.is_available():
+        return Finding("GPU", "none that torch can use; torchamp works on the CPU")
+    cards = (torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count()))
+    return Finding("GPU", ", ".join(f"{card.name} (sm_{card.major}{card.minor})" for card in cards))
+
+
+def check_torchamp() -> Finding:
+    """torchamp itself: whether it loads, and what it was built with."""
+    try:
+        import torchamp
+    except Exception as error:
+        return Finding("torchamp", f"cannot be imported: {error}", 2, "make setup, or pip install .")
+    info = ", ".join(f"{key} {value}" for key, value in torchamp.build_info().items())
+    return Finding("torchamp", info)
+
+
+def check_kernels_variable() -> Finding:
+    """TORCHAMP_KERNELS, which forces one kind of kernels: auto (the best that works), aot (compiled
+    by nvcc when torchamp was built), nvrtc (compiled when first used) or aten (torch's own ops)."""
+    value = os.environ.get(KERNELS, "auto")
+    if value in KERNELS_VALUES:
+        return Finding(KERNELS, value)
+    return Finding(KERNELS, value, 2, f"expected one of {', '.join(KERNELS_VALUES)}")
+
+
+CHECKS: List[Callable[[], Finding]] = [
+    check_python, check_compiler, check_cmake, check_nvcc, check_torch, check_torch_copies, check_gpu,
+    check_torchamp, check_kernels_variable]
+
+
+def report(findings: List[Finding]) -> str:
+    """Returns one line per finding, and below it the remedy where there is one."""
+    lines = []
+    for finding in findings:
+        lines.append(f"{STATUS_WORDS[finding.status]:>6}  {finding.subject}: {finding.found}")
+        if finding.remedy:
+            lines.append(f"{'':>6}  -> {finding.remedy}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Prints the report and returns the worst status in it."""
+    findings = [check() for check in CHECKS]
+    print(report(findings))
+    return max(finding.status for finding in findings)
+
+
+if __name__ == "__main__":
+    # As a script, this file's folder would come first, and torchamp's modules would be top-level ones.
+    sys.path.pop(0)
+    sys.exit(main())
