@@ -4,11 +4,9 @@
 
 #include <vector>
 
-#include "math/macros.h"
+#include "math/types.h"
 
 namespace torchamp {
-
-enum class DType : uint8 { kFloat32, kFloat16, kBFloat16 };
 
 /// The elements of all tensors, laid end to end. Tensor t takes the flat range offsets[t] ..
 /// offsets[t + 1], and for each of the op's lists holds its address and dtype at [t * lists +
@@ -24,13 +22,6 @@ struct Plan {
   int64 elements() const { return offsets.back(); }
   void* address(int64 tensor, int list) const { return data[tensor * lists + list]; }
   DType dtype(int64 tensor, int list) const { return dtypes[tensor * lists + list]; }
-};
-
-/// Where an op reports non-finite values: one float for the call, and optionally one byte per
-/// caller's position. Both are only ever set to 1; clearing them is the caller's part.
-struct Flags {
-  float* found_inf = nullptr;
-  uint8* per_tensor = nullptr;
 };
 
 }  // namespace torchamp

@@ -4,7 +4,8 @@
 
 namespace torchamp::cuda {
 
-/// The device and torch's current stream on it.
+/// The device and torch's current stream on it. Throws std::runtime_error where torch has no CUDA
+/// or no such device.
 Queue current_queue(int device);
 
 }  // namespace torchamp::cuda

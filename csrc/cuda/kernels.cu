@@ -1,0 +1,30 @@
+// The kernel program: compiled by nvcc into a fatbin where nvcc is there, by NVRTC when it is used,
+// and as plain C++ by the tests. Nothing of torch, of CUDA's headers or of the standard library is
+// included.
+#include "cuda/axpby.cuh"
+#include "cuda/check.cuh"
+#include "cuda/copy_cast.cuh"
+#include "cuda/kernel_list.h"
+#include "cuda/l2norm.cuh"
+#include "cuda/scale.cuh"
+#include "cuda/unscale.cuh"
+#include "cuda/update_scale.cuh"
+
+namespace torchamp::cuda {
+
+#define TORCHAMP_DEFINE(name, Parameter)                             \
+  extern "C" __global__ void __launch_bounds__(kThreads)             \
+      torchamp_##name(const Parameter __grid_constant__ parameter) { \
+    name(parameter);                                                 \
+  }
+#define TORCHAMP_DEFINE_TABLE(Name, name, Arguments) TORCHAMP_DEFINE(name, Launch<Arguments>)
+#define TORCHAMP_DEFINE_PLAIN(Name, name, Arguments) TORCHAMP_DEFINE(name, Arguments)
+
+TORCHAMP_TABLE_KERNELS(TORCHAMP_DEFINE_TABLE)
+TORCHAMP_PLAIN_KERNELS(TORCHAMP_DEFINE_PLAIN)
+
+#undef TORCHAMP_DEFINE
+#undef TORCHAMP_DEFINE_TABLE
+#undef TORCHAMP_DEFINE_PLAIN
+
+}  // namespace torchamp::cuda

@@ -1,0 +1,25 @@
+#include "cuda/launch.h"
+
+#include <stdexcept>
+
+#include "cuda/registry.h"
+
+namespace torchamp::cuda {
+
+void launch(Queue queue, Kernel kernel, uint32 blocks, void* parameter) {
+  const Module& module = module_of(queue);
+  if (module.rung == Rung::kAten) {
+    throw std::runtime_error(std::string(name(kernel)) + ": CUDA device " +
+                             std::to_string(queue.device) + " has no kernels: " + module.reason);
+  }
+  const Driver& cuda = driver();
+  const ContextScope current(cuda, module.context);
+  void* parameters[] = {parameter};
+  void* function = module.functions[static_cast<int>(kernel)];
+  check(cuda,
+        cuda.launch_kernel(function, blocks, 1, 1, kThreads, 1, 1, 0, queue.stream, parameters,
+                           nullptr),
+        std::string("launching ") + name(kernel));
+}
+
+}  // namespace torchamp::cuda

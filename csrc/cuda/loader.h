@@ -1,0 +1,36 @@
+// One device's climb down the ladder: fatbin, NVRTC, ATen.
+#pragma once
+
+#include <string>
+
+#include "cuda/driver.h"
+#include "cuda/kernel.h"
+#include "cuda/module.h"
+
+namespace torchamp::cuda {
+
+/// What TORCHAMP_KERNELS asks for.
+enum class Choice { kAuto, kAot, kNvrtc, kAten };
+
+/// Null or empty means auto. Throws std::runtime_error that names the variable and its values for
+/// anything else.
+Choice parse_choice(const char* value);
+
+/// parse_choice of the environment at the first call.
+Choice choice();
+
+struct Module {
+  Rung rung = Rung::kAten;
+  std::string reason;
+  void* context = nullptr;
+  KernelFunctions functions{};
+};
+
+/// Never throws for Choice::kAuto and kAten; for the others, std::runtime_error where the rung
+/// cannot be had.
+Module load_module(const Driver& driver, int device, Choice choice);
+
+/// A module without kernels.
+Module aten_module(const std::string& reason);
+
+}  // namespace torchamp::cuda

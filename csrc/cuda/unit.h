@@ -1,0 +1,66 @@
+// From a unit's number to its elements in each list.
+#pragma once
+
+#include "cuda/device.h"
+#include "cuda/launch_table.h"
+#include "cuda/vector.h"
+
+namespace torchamp::cuda {
+
+/// `count` neighbouring elements of one tensor, in each list.
+template <int kLists>
+struct Slice {
+  char* address[kLists];
+  DType dtype[kLists];
+  int count;
+  int32 position;
+};
+
+/// The last entry whose first unit is not after `unit`.
+template <class Launch>
+TORCHAMP_DEVICE int entry_of(const Launch& launch, uint32 unit) {
+  int low = 0;
+  int high = launch.entries;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (launch.entry[middle].first_unit <= unit) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+/// The unit that follows the last one of `entry`.
+template <class Launch>
+TORCHAMP_DEVICE uint32 end_unit(const Launch& launch, int entry) {
+  return entry + 1 < launch.entries ? launch.entry[entry + 1].first_unit : launch.units;
+}
+
+template <class Launch>
+TORCHAMP_DEVICE auto slice_of(const Launch& launch, uint32 unit) {
+  constexpr int kLists = Launch::Arguments::kLists;
+  constexpr int kUnit = Launch::Arguments::kUnit;
+  const int index = entry_of(launch, unit);
+  const auto& entry = launch.entry[index];
+  const int64 begin = static_cast<int64>(unit - entry.first_unit) * kUnit;
+  const bool last = unit + 1 == end_unit(launch, index);
+  Slice<kLists> slice;
+  TORCHAMP_UNROLL
+  for (int list = 0; list < kLists; ++list) {
+    slice.dtype[list] = entry.dtype[list];
+    slice.address[list] =
+        static_cast<char*>(entry.address[list]) + begin * size_of(entry.dtype[list]);
+  }
+  slice.count = last ? entry.last_unit_elements : kUnit;
+  slice.position = entry.position;
+  return slice;
+}
+
+/// The unit of the calling warp; there may be none of that number.
+TORCHAMP_DEVICE uint32 warp_unit() {
+  return blockIdx.x * kWarpsPerBlock + threadIdx.x / kWarp;
+}
+
+}  // namespace torchamp::cuda
