@@ -1,4 +1,5 @@
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 #include <torchamp/ops.h>
 
@@ -36,12 +37,21 @@ TORCH_LIBRARY(torchamp, m) {
       "float min_scale, float max_scale, int hysteresis) -> ()");
 }
 
-/// Calls the registered op below autograd: parameters are written as data.
+template <class Signature>
+c10::TypedOperatorHandle<Signature> find(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+/// Calls `op` where `tensor` lives, below autograd and autocast: parameters are written as data.
+/// The dispatcher would look at every tensor of every list to learn the same.
 template <class Signature, class... Args>
-auto call(const char* name, Args&&... args) {
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+auto call(const c10::TypedOperatorHandle<Signature>& op, const Tensor& tensor, Args&&... args) {
+  static const auto kMask = c10::DispatchKeySet(c10::DispatchKeySet::FULL) -
+                            c10::autocast_dispatch_keyset -
+                            c10::DispatchKeySet(c10::DispatchKey::BackendSelect);
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return op.call(std::forward<Args>(args)...);
+  const auto keys = c10::impl::computeDispatchKeySet(tensor.key_set(), kMask);
+  return op.redispatch(keys, std::forward<Args>(args)...);
 }
 
 /// Kernels write through raw pointers, behind autograd's back; this tells it.
@@ -59,20 +69,20 @@ void check_flags(const char* op, const Tensor& found_inf, const OptionalTensor& 
   check_per_tensor(op, per_tensor, length, found_inf.device());
 }
 
-/// Where a list without a found_inf lives; CPU if it holds nothing.
-at::Device device_of_first(TensorList tensors) {
+const Tensor& first_defined(TensorList tensors) {
+  static const Tensor none = at::empty({0}, at::kFloat);
   for (const Tensor& tensor : tensors) {
-    if (tensor.defined()) return tensor.device();
+    if (tensor.defined()) return tensor;
   }
-  return at::kCPU;
+  return none;
 }
 
 std::tuple<Tensor, Tensor> call_l2norm(TensorList tensors, bool per_tensor,
                                        const OptionalTensor& found_inf,
                                        const OptionalTensor& flags) {
-  using Signature =
-      std::tuple<Tensor, Tensor>(TensorList, bool, const OptionalTensor&, const OptionalTensor&);
-  return call<Signature>("torchamp::_l2norm", tensors, per_tensor, found_inf, flags);
+  static const auto op = find<std::tuple<Tensor, Tensor>(
+      TensorList, bool, const OptionalTensor&, const OptionalTensor&)>("torchamp::_l2norm");
+  return call(op, first_defined(tensors), tensors, per_tensor, found_inf, flags);
 }
 
 }  // namespace
@@ -80,9 +90,10 @@ std::tuple<Tensor, Tensor> call_l2norm(TensorList tensors, bool per_tensor,
 void scale(TensorList inputs, TensorList outputs, double scale, const Tensor& found_inf,
            const OptionalTensor& found_inf_per_tensor) {
   check_flags("scale", found_inf, found_inf_per_tensor, inputs.size());
-  check_lists("scale", {{"inputs", inputs}, {"outputs", outputs}}, found_inf.device());
-  using Signature = void(TensorList, TensorList, double, const Tensor&, const OptionalTensor&);
-  call<Signature>("torchamp::_scale", inputs, outputs, scale, found_inf, found_inf_per_tensor);
+  static const auto op =
+      find<void(TensorList, TensorList, double, const Tensor&, const OptionalTensor&)>(
+          "torchamp::_scale");
+  call(op, found_inf, inputs, outputs, scale, found_inf, found_inf_per_tensor);
   mark_written(outputs);
   mark_written(found_inf);
 }
@@ -91,12 +102,11 @@ void unscale(TensorList scaled_grads, TensorList master_grads, const Tensor& inv
              const Tensor& found_inf, bool accumulate, const OptionalTensor& found_inf_per_tensor) {
   check_flags("unscale", found_inf, found_inf_per_tensor, scaled_grads.size());
   check_scalar("unscale", "inv_scale", inv_scale, at::kFloat, found_inf.device());
-  check_lists("unscale", {{"scaled_grads", scaled_grads}, {"master_grads", master_grads}},
-              found_inf.device());
-  using Signature =
-      void(TensorList, TensorList, const Tensor&, const Tensor&, bool, const OptionalTensor&);
-  call<Signature>("torchamp::_unscale", scaled_grads, master_grads, inv_scale, found_inf,
-                  accumulate, found_inf_per_tensor);
+  static const auto op =
+      find<void(TensorList, TensorList, const Tensor&, const Tensor&, bool, const OptionalTensor&)>(
+          "torchamp::_unscale");
+  call(op, found_inf, scaled_grads, master_grads, inv_scale, found_inf, accumulate,
+       found_inf_per_tensor);
   mark_written(master_grads);
   mark_written(found_inf);
 }
@@ -104,11 +114,11 @@ void unscale(TensorList scaled_grads, TensorList master_grads, const Tensor& inv
 void axpby(double a, TensorList x, double b, TensorList y, TensorList outputs,
            const Tensor& found_inf, Check checked, const OptionalTensor& found_inf_per_tensor) {
   check_flags("axpby", found_inf, found_inf_per_tensor, x.size());
-  check_lists("axpby", {{"x", x}, {"y", y}, {"outputs", outputs}}, found_inf.device());
-  using Signature = void(double, TensorList, double, TensorList, TensorList, const Tensor&, int64_t,
-                         const OptionalTensor&);
-  call<Signature>("torchamp::_axpby", a, x, b, y, outputs, found_inf, static_cast<int64_t>(checked),
-                  found_inf_per_tensor);
+  static const auto op =
+      find<void(double, TensorList, double, TensorList, TensorList, const Tensor&, int64_t,
+                const OptionalTensor&)>("torchamp::_axpby");
+  call(op, found_inf, a, x, b, y, outputs, found_inf, static_cast<int64_t>(checked),
+       found_inf_per_tensor);
   mark_written(outputs);
   mark_written(found_inf);
 }
@@ -116,30 +126,27 @@ void axpby(double a, TensorList x, double b, TensorList y, TensorList outputs,
 void check(TensorList tensors, const Tensor& found_inf,
            const OptionalTensor& found_inf_per_tensor) {
   check_flags("check", found_inf, found_inf_per_tensor, tensors.size());
-  check_lists("check", {{"tensors", tensors}}, found_inf.device());
-  using Signature = void(TensorList, const Tensor&, const OptionalTensor&);
-  call<Signature>("torchamp::_check", tensors, found_inf, found_inf_per_tensor);
+  static const auto op =
+      find<void(TensorList, const Tensor&, const OptionalTensor&)>("torchamp::_check");
+  call(op, found_inf, tensors, found_inf, found_inf_per_tensor);
   mark_written(found_inf);
 }
 
 Tensor check_l2norm(TensorList tensors, const Tensor& found_inf,
                     const OptionalTensor& found_inf_per_tensor) {
   check_flags("check_l2norm", found_inf, found_inf_per_tensor, tensors.size());
-  check_lists("check_l2norm", {{"tensors", tensors}}, found_inf.device());
   const Tensor norm = std::get<0>(call_l2norm(tensors, false, found_inf, found_inf_per_tensor));
   mark_written(found_inf);
   return norm;
 }
 
 std::tuple<Tensor, Tensor> l2norm(TensorList tensors, bool per_tensor) {
-  check_lists("l2norm", {{"tensors", tensors}}, device_of_first(tensors));
   return call_l2norm(tensors, per_tensor, std::nullopt, std::nullopt);
 }
 
 void copy_cast(TensorList master_params, TensorList model_params) {
-  check_lists("copy_cast", {{"master_params", master_params}, {"model_params", model_params}},
-              device_of_first(master_params));
-  call<void(TensorList, TensorList)>("torchamp::_copy_cast", master_params, model_params);
+  static const auto op = find<void(TensorList, TensorList)>("torchamp::_copy_cast");
+  call(op, first_defined(master_params), master_params, model_params);
   mark_written(model_params);
 }
 
@@ -151,12 +158,13 @@ void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
   check_scalar("update_scale", "hysteresis_tracker", hysteresis_tracker, at::kInt,
                loss_scale.device());
   check_scalar("update_scale", "found_inf", found_inf, at::kFloat, loss_scale.device());
-  using Signature = void(const Tensor&, const Tensor&, const Tensor&, const Tensor&, double, double,
-                         int64_t, double, double, int64_t);
+  static const auto op =
+      find<void(const Tensor&, const Tensor&, const Tensor&, const Tensor&, double, double, int64_t,
+                double, double, int64_t)>("torchamp::_update_scale");
   const double floor = std::max<double>(rule.min_scale, std::numeric_limits<float>::min());
-  call<Signature>("torchamp::_update_scale", loss_scale, growth_tracker, hysteresis_tracker,
-                  found_inf, rule.growth_factor, rule.backoff_factor, rule.growth_interval, floor,
-                  rule.max_scale, rule.hysteresis);
+  call(op, loss_scale, loss_scale, growth_tracker, hysteresis_tracker, found_inf,
+       rule.growth_factor, rule.backoff_factor, rule.growth_interval, floor, rule.max_scale,
+       rule.hysteresis);
   for (const Tensor& state : {loss_scale, growth_tracker, hysteresis_tracker}) mark_written(state);
 }
 

@@ -10,8 +10,8 @@
 #include "aten/fallback.h"
 #include "cuda/module.h"
 #include "cuda/stream.h"
+#include "gather.h"
 #include "kernels.h"
-#include "tensor_plan.h"
 
 namespace torchamp {
 namespace {
@@ -72,20 +72,16 @@ struct Cuda {
   cuda::Queue queue;
 };
 
-/// What the kernels of `Device` take of the lists; everything is left to ATen where they cannot be
-/// used.
 template <class Device>
-Work work_for(at::Device device, const std::vector<TensorList>& lists) {
-  if (Device::usable(device)) return split_work(lists);
-  Work work;
-  work.rest = aten::all_positions(lists);
-  return work;
+Work gather_for(const char* op, at::Device device, std::initializer_list<NamedList> lists) {
+  return gather(op, lists, device, Device::usable(device));
 }
 
 template <class Device>
 void scale(TensorList inputs, TensorList outputs, double factor, const Tensor& found_inf,
            const OptionalTensor& per_tensor) {
-  const Work work = work_for<Device>(found_inf.device(), {inputs, outputs});
+  const Work work =
+      gather_for<Device>("scale", found_inf.device(), {{"inputs", inputs}, {"outputs", outputs}});
   if (work.plan.tensors() > 0) {
     const Flags flags = make_flags(found_inf, per_tensor);
     Device(found_inf.device()).scale(work.plan, static_cast<float>(factor), flags);
@@ -96,7 +92,9 @@ void scale(TensorList inputs, TensorList outputs, double factor, const Tensor& f
 template <class Device>
 void unscale(TensorList scaled_grads, TensorList master_grads, const Tensor& inv_scale,
              const Tensor& found_inf, bool accumulate, const OptionalTensor& per_tensor) {
-  const Work work = work_for<Device>(found_inf.device(), {scaled_grads, master_grads});
+  const Work work =
+      gather_for<Device>("unscale", found_inf.device(),
+                         {{"scaled_grads", scaled_grads}, {"master_grads", master_grads}});
   if (work.plan.tensors() > 0) {
     const Flags flags = make_flags(found_inf, per_tensor);
     const float* factor = inv_scale.const_data_ptr<float>();
@@ -110,7 +108,8 @@ template <class Device>
 void axpby(double a, TensorList x, double b, TensorList y, TensorList outputs,
            const Tensor& found_inf, int64_t which, const OptionalTensor& per_tensor) {
   const auto checked = static_cast<Checked>(which);
-  const Work work = work_for<Device>(found_inf.device(), {x, y, outputs});
+  const Work work =
+      gather_for<Device>("axpby", found_inf.device(), {{"x", x}, {"y", y}, {"outputs", outputs}});
   if (work.plan.tensors() > 0) {
     const Flags flags = make_flags(found_inf, per_tensor);
     Device(found_inf.device())
@@ -121,7 +120,7 @@ void axpby(double a, TensorList x, double b, TensorList y, TensorList outputs,
 
 template <class Device>
 void check(TensorList tensors, const Tensor& found_inf, const OptionalTensor& per_tensor) {
-  const Work work = work_for<Device>(found_inf.device(), {tensors});
+  const Work work = gather_for<Device>("check", found_inf.device(), {{"tensors", tensors}});
   if (work.plan.tensors() > 0) {
     Device(found_inf.device()).check(work.plan, make_flags(found_inf, per_tensor));
   }
@@ -147,7 +146,7 @@ std::tuple<Tensor, Tensor> l2norm(TensorList tensors, bool per_tensor,
                                   const OptionalTensor& found_inf_per_tensor) {
   const at::Device device = device_of_first(tensors);
   const auto options = at::TensorOptions().device(device).dtype(at::kFloat);
-  const Work work = work_for<Device>(device, {tensors});
+  const Work work = gather_for<Device>("l2norm", device, {{"tensors", tensors}});
   Tensor norm = at::zeros({}, options);
   Tensor norms = per_tensor ? at::zeros({static_cast<int64_t>(tensors.size())}, options) : Tensor();
   if (work.plan.tensors() > 0) {
@@ -167,7 +166,8 @@ std::tuple<Tensor, Tensor> l2norm(TensorList tensors, bool per_tensor,
 template <class Device>
 void copy_cast(TensorList master_params, TensorList model_params) {
   const at::Device device = device_of_first(master_params);
-  const Work work = work_for<Device>(device, {master_params, model_params});
+  const Work work = gather_for<Device>(
+      "copy_cast", device, {{"master_params", master_params}, {"model_params", model_params}});
   if (work.plan.tensors() > 0) Device(device).copy_cast(work.plan);
   aten::copy_cast(work.rest, master_params, model_params);
 }

@@ -47,16 +47,6 @@ bool covers(Checked checked, Checked list) {
 
 }  // namespace
 
-Positions all_positions(const std::vector<TensorList>& lists) {
-  Positions positions;
-  for (size_t i = 0; i < lists.front().size(); ++i) {
-    bool present = true;
-    for (const auto& list : lists) present &= list[i].defined() && list[i].numel() > 0;
-    if (present) positions.push_back(static_cast<int64_t>(i));
-  }
-  return positions;
-}
-
 void scale(const Positions& positions, TensorList inputs, TensorList outputs, double scale,
            const FlagTensors& flags) {
   for (const int64_t i : positions) {

@@ -21,9 +21,6 @@ struct FlagTensors {
   std::optional<at::Tensor> per_tensor;
 };
 
-/// The positions where every list has a non-empty tensor.
-Positions all_positions(const std::vector<at::TensorList>& lists);
-
 void scale(const Positions& positions, at::TensorList inputs, at::TensorList outputs, double scale,
            const FlagTensors& flags);
 void unscale(const Positions& positions, at::TensorList scaled_grads, at::TensorList master_grads,

@@ -33,12 +33,24 @@ struct Piece {
   int64 end;
 };
 
+/// Asks for the beginnings of the tensors to come, which the processor cannot guess.
+inline void prefetch_ahead(const Plan& plan, int64 tensor) {
+  constexpr int64 kAhead = 4;
+  if (tensor + kAhead >= plan.tensors()) return;
+  for (int list = 0; list < plan.lists; ++list) {
+    const char* data = static_cast<const char*>(plan.address(tensor + kAhead, list));
+    for (int64 byte = 0; byte < 64 * bytes_of(plan.dtype(tensor + kAhead, list)); byte += 64)
+      __builtin_prefetch(data + byte);
+  }
+}
+
 /// Calls visit(Piece) for each piece of the units [first, last), in flat order.
 template <class Visit>
 void for_each_piece(const Plan& plan, int64 first, int64 last, Visit visit) {
   int64 flat = first * kUnit;
   const int64 stop = std::min(last * kUnit, plan.elements());
   for (int64 tensor = tensor_at(plan, flat); flat < stop; ++tensor) {
+    prefetch_ahead(plan, tensor);
     while (flat < std::min(plan.offsets[tensor + 1], stop)) {
       const int64 unit = flat / kUnit;
       const int64 end = std::min({plan.offsets[tensor + 1], (unit + 1) * kUnit, stop});
@@ -57,21 +69,18 @@ void for_each_piece_in_parallel(const Plan& plan, Visit visit) {
   });
 }
 
-/// Elements before the next multiple of 32 bytes.
-inline int64 misaligned_head(const void* data, DType dtype) {
+/// How many elements of `list` lie before the piece's first address that is a multiple of 32 bytes.
+inline int64 misaligned_head(const Plan& plan, const Piece& piece, int list) {
+  const char* data = address_of(plan, Span{piece.tensor, piece.begin, 0}, list);
   const auto past = reinterpret_cast<unsigned long long>(data) % 32;
-  return past == 0 ? 0 : static_cast<int64>(32 - past) / bytes_of(dtype);
+  return past == 0 ? 0 : static_cast<int64>(32 - past) / bytes_of(plan.dtype(piece.tensor, list));
 }
 
-/// Calls visit(Span) for each block of a piece. Blocks after the first start at 32-byte multiples
-/// of `aligned_list`.
+/// Calls visit(Span) for each block of a piece, the first of `head` elements (0: a whole block).
 template <class Visit>
-void for_each_block(const Plan& plan, const Piece& piece, int aligned_list, Visit visit) {
-  const Span start{piece.tensor, piece.begin, 0};
-  const DType dtype = plan.dtype(piece.tensor, aligned_list);
+void for_each_block(const Piece& piece, int64 head, Visit visit) {
   int64 begin = piece.begin;
-  int64 count = misaligned_head(address_of(plan, start, aligned_list), dtype);
-  if (count == 0) count = kBlock;
+  int64 count = head == 0 ? kBlock : head;
   while (begin < piece.end) {
     count = std::min(count, piece.end - begin);
     visit(Span{piece.tensor, begin, static_cast<int>(count)});
@@ -114,7 +123,8 @@ void transform(const Plan& plan, int output, const Flags& flags, Visit visit) {
   const bool large = streams(plan, output);
   for_each_piece_in_parallel(plan, [&](const Piece& piece) {
     bool found = false;
-    for_each_block(plan, piece, output, [&](const Span& span) {
+    const int64 head = large ? misaligned_head(plan, piece, output) : 0;
+    for_each_block(piece, head, [&](const Span& span) {
       found |= visit(span, large && is_aligned(plan, span, output));
     });
     if (found) raise_flags(plan, piece.tensor, flags);

@@ -1,0 +1,147 @@
+#include "gather.h"
+
+#include <c10/util/Exception.h>
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+using Lists = std::initializer_list<NamedList>;
+
+std::optional<DType> kernel_dtype(const Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return DType::kFloat32;
+    case at::kHalf:
+      return DType::kFloat16;
+    case at::kBFloat16:
+      return DType::kBFloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
+void check_length(const char* op, const NamedList& first, const NamedList& other) {
+  TORCH_CHECK(other.tensors.size() == first.tensors.size(), op, ": expected ", other.name,
+              " to have as many tensors as ", first.name, ", ", first.tensors.size(), ", got ",
+              other.tensors.size());
+}
+
+void check_tensor(const char* op, const NamedList& list, size_t i, at::Device device) {
+  const Tensor& tensor = list.tensors[i];
+  TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, op, ": expected ", list.name, "[", i,
+                   "] to be dense, got layout ", tensor.layout());
+  TORCH_CHECK_TYPE(kernel_dtype(tensor) || tensor.scalar_type() == at::kDouble, op, ": expected ",
+                   list.name, "[", i, "] to be float16, bfloat16, float32 or float64, got ",
+                   tensor.scalar_type());
+  TORCH_CHECK(tensor.device() == device, op, ": expected ", list.name, "[", i, "] to be on ",
+              device, ", got ", tensor.device());
+}
+
+void check_sizes(const char* op, const NamedList& first, const NamedList& other, size_t i) {
+  const Tensor& expected = first.tensors[i];
+  const Tensor& got = other.tensors[i];
+  TORCH_CHECK(got.sizes() == expected.sizes(), op, ": expected ", other.name, "[", i,
+              "] to have the sizes of ", first.name, "[", i, "], ", expected.sizes(), ", got ",
+              got.sizes());
+}
+
+/// Checks position i; returns whether every list has a tensor there that is not empty.
+bool check_position(const char* op, Lists lists, size_t i, at::Device device) {
+  bool present = true;
+  const NamedList& first = *lists.begin();
+  for (const NamedList& list : lists) {
+    const Tensor& tensor = list.tensors[i];
+    if (!tensor.defined()) {
+      present = false;
+      continue;
+    }
+    check_tensor(op, list, i, device);
+    if (first.tensors[i].defined()) check_sizes(op, first, list, i);
+    present &= tensor.numel() > 0;
+  }
+  return present;
+}
+
+/// Whether the tensors at position i are one stretch of memory each, in which the same element has
+/// the same place.
+bool is_flat(Lists lists, size_t i) {
+  const Tensor& first = lists.begin()->tensors[i];
+  for (const NamedList& list : lists) {
+    const Tensor& tensor = list.tensors[i];
+    const bool same_order =
+        (tensor.is_contiguous() && first.is_contiguous()) || tensor.strides() == first.strides();
+    if (!kernel_dtype(tensor) || !same_order) return false;
+  }
+  return first.is_non_overlapping_and_dense();
+}
+
+void append(Plan& plan, Lists lists, size_t i) {
+  for (const NamedList& list : lists) {
+    plan.data.push_back(list.tensors[i].data_ptr());
+    plan.dtypes.push_back(*kernel_dtype(list.tensors[i]));
+  }
+  plan.offsets.push_back(plan.offsets.back() + lists.begin()->tensors[i].numel());
+  plan.positions.push_back(static_cast<int32>(i));
+}
+
+Plan empty_plan(Lists lists) {
+  Plan plan;
+  const size_t length = lists.begin()->tensors.size();
+  plan.lists = static_cast<int>(lists.size());
+  plan.data.reserve(length * lists.size());
+  plan.dtypes.reserve(length * lists.size());
+  plan.offsets.reserve(length + 1);
+  plan.positions.reserve(length);
+  return plan;
+}
+
+constexpr uintptr_t kCacheLine = 64;
+
+void prefetch(const void* begin, size_t bytes) {
+  const auto first = reinterpret_cast<uintptr_t>(begin) & ~(kCacheLine - 1);
+  const auto end = reinterpret_cast<uintptr_t>(begin) + bytes;
+  for (uintptr_t line = first; line < end; line += kCacheLine) {
+    __builtin_prefetch(reinterpret_cast<const void*>(line));
+  }
+}
+
+/// Thousands of small tensors are as many cache misses: asks early for the tensors' headers, and
+/// then for their storages'.
+void prefetch_ahead(Lists lists, size_t i) {
+  constexpr size_t kHeaderAhead = 16, kStorageAhead = 8;
+  for (const NamedList& list : lists) {
+    if (i + kHeaderAhead >= list.tensors.size()) return;
+    prefetch(list.tensors[i + kHeaderAhead].unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
+    const Tensor& next = list.tensors[i + kStorageAhead];
+    if (next.defined())
+      prefetch(next.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(), kCacheLine);
+  }
+}
+
+}  // namespace
+
+Work gather(const char* op, Lists lists, at::Device device, bool use_kernels) {
+  for (const NamedList& list : lists) check_length(op, *lists.begin(), list);
+  Work work;
+  work.plan = empty_plan(lists);
+  for (size_t i = 0; i < lists.begin()->tensors.size(); ++i) {
+    prefetch_ahead(lists, i);
+    if (!check_position(op, lists, i, device)) continue;
+    if (use_kernels && is_flat(lists, i)) {
+      append(work.plan, lists, i);
+    } else {
+      work.rest.push_back(static_cast<int64_t>(i));
+    }
+  }
+  return work;
+}
+
+Flags make_flags(const Tensor& found_inf, const std::optional<Tensor>& per_tensor) {
+  Flags flags;
+  if (found_inf.defined()) flags.found_inf = found_inf.mutable_data_ptr<float>();
+  if (per_tensor.has_value()) flags.per_tensor = per_tensor->mutable_data_ptr<uint8_t>();
+  return flags;
+}
+
+}  // namespace torchamp
