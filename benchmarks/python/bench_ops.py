@@ -1,0 +1,137 @@
+"""Times torchamp's ops against torch's own ways to the same result, and against a bare copy.
+
+Every row comes from one process and one interleaved run; compare within a row only.
+
+    python benchmarks/python/bench_ops.py [--device cpu] [--repeats 15] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from dataclasses import asdict, dataclass
+
+import torch
+from timing import Variants, time_interleaved
+from workloads import WORKLOADS, count_elements, random_tensors
+
+import torchamp
+from torchamp import ops
+
+
+@dataclass
+class Row:
+    """One op on one workload. `bytes_per_element` are those it has to read and write."""
+
+    op: str
+    workload: str
+    bytes_per_element: int
+    torchamp_ms: float
+    torch_ms: float
+    copy_ms: float
+
+    @property
+    def times_torch(self) -> float:
+        return self.torch_ms / self.torchamp_ms
+
+    @property
+    def of_copy(self) -> float:
+        return self.copy_ms / self.torchamp_ms
+
+
+class Lists:
+    """What the ops of one workload work on."""
+
+    def __init__(self, workload: str, device: str) -> None:
+        shapes = WORKLOADS[workload]
+        self.half = random_tensors(shapes, torch.float16, device)
+        self.full = random_tensors(shapes, torch.float32, device)
+        self.inv_scale = torch.ones((), device=device)
+        self.found_inf = torch.zeros((), device=device)
+
+    def cases(self) -> dict[str, tuple[int, Variants]]:
+        """For each op its bytes an element, and the two ways to do it."""
+        half, full, inv_scale, found_inf = self.half, self.full, self.inv_scale, self.found_inf
+        unscale_ = torch._amp_foreach_non_finite_check_and_unscale_
+
+        def torch_unscale() -> None:
+            torch._foreach_copy_(full, half)
+            unscale_(full, found_inf, inv_scale)
+
+        return {
+            "unscale + check, float16 to float32": (6, {
+                "torchamp": lambda: ops.unscale(half, full, inv_scale, found_inf),
+                "torch": torch_unscale,
+            }),
+            "unscale + check, float32 in place": (8, {
+                "torchamp": lambda: ops.unscale(full, full, inv_scale, found_inf),
+                "torch": lambda: unscale_(full, found_inf, inv_scale),
+            }),
+            "check, float16": (2, {
+                "torchamp": lambda: ops.check(half, found_inf),
+                "torch": lambda: unscale_(half, found_inf, inv_scale),
+            }),
+            "l2norm, float32": (4, {
+                "torchamp": lambda: ops.l2norm(full),
+                "torch": lambda: torch.stack(torch._foreach_norm(full)).norm(),
+            }),
+            "copy_cast, float32 to float16": (6, {
+                "torchamp": lambda: ops.copy_cast(full, half),
+                "torch": lambda: torch._foreach_copy_(half, full),
+            }),
+        }  # fmt: skip
+
+
+def copy_of(num_bytes: int, device: str):
+    """Reads and writes `num_bytes` in all."""
+    source = torch.ones(num_bytes // 8, device=device)
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
+
+
+def measure(device: str, repeats: int) -> list[Row]:
+    rows = []
+    for workload in WORKLOADS:
+        lists = Lists(workload, device)
+        for op, (num_bytes, variants) in lists.cases().items():
+            copy = copy_of(count_elements(lists.full) * num_bytes, device)
+            times = time_interleaved({**variants, "copy": copy}, device, repeats)
+            rows.append(Row(op, workload, num_bytes, times["torchamp"], times["torch"], times["copy"]))
+    return rows
+
+
+def machine(device: str) -> dict[str, object]:
+    return {
+        "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "torchamp": torchamp.__version__,
+        "kernels": torchamp.build_info()["kernels"],
+    }
+
+
+def print_table(rows: list[Row]) -> None:
+    print(f"{'op':38} {'workload':14} {'torchamp':>10} {'torch':>10} {'copy':>9} "
+          f"{'x torch':>8} {'of copy':>8}")  # fmt: skip
+    for row in rows:
+        print(f"{row.op:38} {row.workload:14} {row.torchamp_ms:7.2f} ms {row.torch_ms:7.2f} ms "
+              f"{row.copy_ms:6.2f} ms {row.times_torch:7.1f}x {row.of_copy:8.0%}")  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--json", help="also write the rows to this file")
+    arguments = parser.parse_args()
+    rows = measure(arguments.device, arguments.repeats)
+    print_table(rows)
+    if arguments.json:
+        result = {"machine": machine(arguments.device), "rows": [asdict(row) for row in rows]}
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump(result, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
