@@ -12,7 +12,7 @@ python=$1
 requirement=$2
 venv=.venv
 stamp=$venv/.environment
-tools="setuptools pytest hypothesis numpy matplotlib tqdm"
+tools="pytest hypothesis numpy matplotlib tqdm"
 
 say() { echo "torchamp: $*"; }
 
@@ -52,6 +52,8 @@ create_venv() {
   require_system_packages
   say "making $venv with $("$python" --version)"
   "$python" -m venv "$venv"
+  # The setuptools that venv brings is too old to write wheels, and hides an inherited one.
+  "$venv/bin/python" -m pip uninstall --quiet --yes setuptools
   inherited=$(torch_of "$python")
   if [ -n "$inherited" ] && [ -z "$requirement" ]; then
     inherit_packages "$inherited"
@@ -70,8 +72,9 @@ install_torch() {
 
 install_tools() {
   missing=$("$venv/bin/python" -c 'import importlib.util as u, sys
-print(*(n for n in sys.argv[1:] if u.find_spec(n) is None))' $tools)
-  command -v cmake >/dev/null || [ -x "$venv/bin/cmake" ] || missing="$missing cmake"
+sys.path.insert(0, "build_tools"); import torchamp_build as b
+print(*b.get_requires_for_build_wheel(), *(n for n in sys.argv[1:] if u.find_spec(n) is None))
+' $tools)
   command -v ninja >/dev/null || [ -x "$venv/bin/ninja" ] || missing="$missing ninja"
   [ -z "$missing" ] && return
   say "installing $missing"

@@ -66,7 +66,9 @@ def check_nvcc() -> Finding:
     nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     if nvcc is None:
         return Finding("nvcc", "none; NVRTC, which comes with torch, does its work")
-    return Finding("nvcc", f"{_first_line(nvcc, '--version')} in {nvcc}")
+    version = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
+    release = re.search(r"release [\d.]+", version)
+    return Finding("nvcc", f"{release[0] if release else 'does not run'} in {nvcc}")
 
 
 def check_torch() -> Finding:
