@@ -30,7 +30,8 @@ $(VENV)/.environment: FORCE
 
 # The wheel and the tests share build/, so that nothing is compiled twice.
 $(VENV)/.torchamp: $(VENV)/.environment $(SOURCES)
-	$(IN_VENV) TORCHAMP_BUILD_DIR=$(CURDIR)/build MAX_JOBS=$(MAX_JOBS) \
+	@echo "torchamp: building and installing it into $(VENV)"
+	@$(IN_VENV) TORCHAMP_BUILD_DIR=$(CURDIR)/build MAX_JOBS=$(MAX_JOBS) \
 	  $(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --force-reinstall .
 	@touch $@
 
