@@ -1,0 +1,71 @@
+// What a run leaves behind: a line a step, a progress bar, and a summary.
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <sys/resource.h>
+#include <torch/types.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+struct Step {
+  int64_t index;
+  float loss;
+  double loss_scale;  ///< that this step's loss was multiplied by
+  bool skipped;
+};
+
+/// A CSV of steps; none if the path is empty.
+class StepLog {
+ public:
+  explicit StepLog(const std::string& path) : enabled_(!path.empty()) {
+    if (!enabled_) return;
+    file_.open(path);
+    TORCH_CHECK(file_, "digits: expected --out to name a writable file, got ", path);
+    file_.precision(9);
+    file_ << "step,loss,loss_scale,skipped\n";
+  }
+
+  void write(const Step& step) {
+    if (!enabled_) return;
+    file_ << step.index << ',' << step.loss << ',' << step.loss_scale << ',' << step.skipped << '\n';
+  }
+
+ private:
+  bool enabled_;
+  std::ofstream file_;
+};
+
+/// A bar on stderr, where that is a terminal.
+class ProgressBar {
+ public:
+  ProgressBar(std::string title, int64_t total) : title_(std::move(title)), total_(total) {}
+
+  void show(const Step& step) const {
+    if (!isatty(STDERR_FILENO)) return;
+    const int64_t done = step.index + 1;
+    const std::string bar(static_cast<size_t>(kWidth * done / total_), '#');
+    std::fprintf(stderr, "\r%s [%-*s] %ld/%ld  loss %.4f  loss scale %-9.0f", title_.c_str(), kWidth,
+                 bar.c_str(), static_cast<long>(done), static_cast<long>(total_), step.loss,
+                 step.loss_scale);
+    if (done == total_) std::fputc('\n', stderr);
+  }
+
+ private:
+  static constexpr int kWidth = 30;
+  std::string title_;
+  int64_t total_;
+};
+
+/// Most memory that was in use at once, in MiB: what torch allocated on a GPU, else the process's.
+inline double peak_memory_mib(torch::Device device) {
+  if (!device.is_cpu()) {
+    const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+    return static_cast<double>(stats.allocated_bytes[0].peak) / (1 << 20);
+  }
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
