@@ -5,5 +5,6 @@
 namespace torchamp::python {
 
 void bind_build_info(pybind11::module_& module);
+void bind_ops(pybind11::module_& module);
 
 }  // namespace torchamp::python

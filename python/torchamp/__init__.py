@@ -2,4 +2,6 @@
 
 from torchamp._load import __version__, build_info, cmake_prefix_path
 
-__all__ = ["__version__", "build_info", "cmake_prefix_path"]
+from torchamp import ops
+
+__all__ = ["__version__", "build_info", "cmake_prefix_path", "ops"]

@@ -1,0 +1,39 @@
+"""The ops: what mixed precision does to lists of tensors, fused over each list.
+
+Rules common to all of them:
+
+* The tensors of one call are on one device. A list may mix float32, float16, bfloat16 and float64,
+  and any sizes; tensors at the same position of different lists have the same sizes. None and empty
+  tensors are passed over. An op may write over its own inputs.
+* Arithmetic is in float32 (in float64 where an input is float64), rounded once to the output's
+  dtype.
+* Nothing waits for the device: what an op finds, it writes to `found_inf`.
+* A wrong argument raises before anything is written.
+"""
+
+from torchamp._load import _C
+
+Check = _C.ops.Check
+ScaleUpdate = _C.ops.ScaleUpdate
+
+axpby = _C.ops.axpby
+check = _C.ops.check
+check_l2norm = _C.ops.check_l2norm
+copy_cast = _C.ops.copy_cast
+l2norm = _C.ops.l2norm
+scale = _C.ops.scale
+unscale = _C.ops.unscale
+update_scale = _C.ops.update_scale
+
+__all__ = [
+    "Check",
+    "ScaleUpdate",
+    "axpby",
+    "check",
+    "check_l2norm",
+    "copy_cast",
+    "l2norm",
+    "scale",
+    "unscale",
+    "update_scale",
+]
