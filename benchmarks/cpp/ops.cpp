@@ -131,5 +131,3 @@ BENCHMARK(copy_cast)->Apply(workloads);
 BENCHMARK(torch_foreach_copy)->Apply(workloads);
 
 }  // namespace
-
-BENCHMARK_MAIN();
