@@ -133,10 +133,13 @@ void MasterWeights::finish_backward(const Tensor& inv_scale, const Tensor& found
   for (size_t i = 0; i < count; ++i) route(i, delivery);
   set_aside_.clear();
   grads_are_scaled_ = false;
-  nonfinite_ = at::zeros({static_cast<int64_t>(count)}, found_inf.options().dtype(at::kByte));
+  if (!found_inf_per_param_.defined() || found_inf_per_param_.size(0) != int64_t(count)) {
+    found_inf_per_param_ = at::zeros({int64_t(count)}, found_inf.options().dtype(at::kByte));
+  }
   const auto scaled = values_of(delivery.scaled);
-  ops::unscale(scaled, values_of(delivery.fresh), inv_scale, found_inf, false, nonfinite_);
-  ops::unscale(scaled, delivery.onto, inv_scale, found_inf, true, nonfinite_);
+  ops::unscale(scaled, values_of(delivery.fresh), inv_scale, found_inf, false,
+               found_inf_per_param_);
+  ops::unscale(scaled, delivery.onto, inv_scale, found_inf, true, found_inf_per_param_);
   for (const auto& [i, before] : delivery.sums) {
     Tensor& grad =
         is_separate(i) ? master_params_[i].mutable_grad() : model_params_[i].mutable_grad();
@@ -146,8 +149,8 @@ void MasterWeights::finish_backward(const Tensor& inv_scale, const Tensor& found
 
 std::vector<int64_t> MasterWeights::nonfinite_params() const {
   std::vector<int64_t> indices;
-  if (!nonfinite_.defined()) return indices;
-  const Tensor flags = nonfinite_.cpu();
+  if (!found_inf_per_param_.defined()) return indices;
+  const Tensor flags = found_inf_per_param_.cpu();
   for (int64_t i = 0; i < flags.numel(); ++i) {
     if (flags.const_data_ptr<uint8_t>()[i] != 0) indices.push_back(i);
   }
@@ -228,10 +231,12 @@ bool MasterWeights::is_rounded_master(const Tensor& model_param) const {
 void MasterWeights::drop_grads() {
   for (const Tensor& master : master_params_) master.mutable_grad().reset();
   for (const Tensor& model : model_params_) model.mutable_grad().reset();
+  found_inf_per_param_.reset();
 }
 
 void MasterWeights::drop_master_grads() {
   for (const size_t i : separate_) master_params_[i].mutable_grad().reset();
+  found_inf_per_param_.reset();
 }
 
 void MasterWeights::zero_model_grads(bool set_to_none) {

@@ -19,6 +19,8 @@ pybind11::dict build_info_dict() {
 
 }  // namespace
 
-void bind_build_info(pybind11::module_& module) { module.def("build_info", &build_info_dict); }
+void bind_build_info(pybind11::module_& module) {
+  module.def("build_info", &build_info_dict);
+}
 
 }  // namespace torchamp::python

@@ -28,6 +28,8 @@ void translate(std::exception_ptr pending) {
 
 }  // namespace
 
-void translate_errors() { pybind11::register_local_exception_translator(&translate); }
+void translate_errors() {
+  pybind11::register_local_exception_translator(&translate);
+}
 
 }  // namespace torchamp::python

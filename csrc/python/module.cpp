@@ -6,4 +6,8 @@ PYBIND11_MODULE(_C, module) {
   py::translate_errors();
   py::bind_build_info(module);
   py::bind_ops(module);
+  py::bind_opt_level(module);
+  py::bind_loss_scaler(module);
+  py::bind_master_weights(module);
+  py::bind_autocast(module);
 }

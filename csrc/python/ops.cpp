@@ -157,9 +157,8 @@ void bind_types(py::module_& ops_module) {
   py::class_<ops::ScaleUpdate>(ops_module, "ScaleUpdate", "How dynamic loss scaling moves.")
       .def(py::init(&make_rule), py::kw_only(), py::arg("growth_factor") = rule.growth_factor,
            py::arg("backoff_factor") = rule.backoff_factor,
-           py::arg("growth_interval") = rule.growth_interval,
-           py::arg("min_scale") = rule.min_scale, py::arg("max_scale") = rule.max_scale,
-           py::arg("hysteresis") = rule.hysteresis)
+           py::arg("growth_interval") = rule.growth_interval, py::arg("min_scale") = rule.min_scale,
+           py::arg("max_scale") = rule.max_scale, py::arg("hysteresis") = rule.hysteresis)
       .def_readwrite("growth_factor", &ops::ScaleUpdate::growth_factor)
       .def_readwrite("backoff_factor", &ops::ScaleUpdate::backoff_factor)
       .def_readwrite("growth_interval", &ops::ScaleUpdate::growth_interval)

@@ -6,7 +6,9 @@
 namespace torchamp::python {
 namespace {
 
-const char* type_name(PyObject* object) { return Py_TYPE(object)->tp_name; }
+const char* type_name(PyObject* object) {
+  return Py_TYPE(object)->tp_name;
+}
 
 }  // namespace
 

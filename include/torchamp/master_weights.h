@@ -41,11 +41,13 @@ class TORCHAMP_API MasterWeights {
   /// there, and sets `found_inf` if any is not finite. With no separate master, the parameter's own
   /// grad is unscaled in place.
   void finish_backward(const at::Tensor& inv_scale, const at::Tensor& found_inf);
-  /// Puts the grads back as prepare_backward() found them.
+  /// Puts the grads back as prepare_backward() found them; nothing if it was not called.
   void cancel_backward();
 
-  /// The parameters whose grads were not finite in the last backward, as indices into
-  /// model_params(). Waits for the device.
+  /// Which parameters' grads were not finite in any backward since grads were dropped last: uint8,
+  /// one element a parameter, on the device; undefined before the first backward.
+  const at::Tensor& found_inf_per_param() const { return found_inf_per_param_; }
+  /// The same as indices into model_params(). Waits for the device.
   std::vector<int64_t> nonfinite_params() const;
 
   /// Brings the two sides together where one was written from outside: a model parameter that was
@@ -100,7 +102,7 @@ class TORCHAMP_API MasterWeights {
   std::vector<at::Tensor>
       set_aside_;  ///< the model's grads from before the backward; empty between backwards
   bool grads_are_scaled_ = false;
-  at::Tensor nonfinite_;  ///< uint8, one element a parameter
+  at::Tensor found_inf_per_param_;
 };
 
 }  // namespace torchamp

@@ -1,0 +1,73 @@
+#include <torchamp/loss_scaler.h>
+
+#include "python/bindings.h"
+
+namespace torchamp::python {
+namespace {
+
+namespace py = pybind11;
+using Unlocked = py::call_guard<py::gil_scoped_release>;
+
+constexpr const char* kClass = R"(A loss scale, fixed or dynamic, whose state lives on the device.
+
+loss_scale: "dynamic" or a positive number. init_scale: where a dynamic scale starts, unless
+rule.max_scale is lower. rule: torchamp.ops.ScaleUpdate. device: torch.device.
+
+Raises ValueError for a scale that is not positive and finite.)";
+
+LossScaler make_scaler(const LossScale& loss_scale, double init_scale, const ops::ScaleUpdate& rule,
+                       at::Device device) {
+  return LossScaler({loss_scale, init_scale, rule}, device);
+}
+
+std::tuple<double, int64_t, int64_t> state_of(const LossScaler& scaler) {
+  const LossScalerState state = scaler.state();
+  return {state.loss_scale, state.growth_tracker, state.hysteresis_tracker};
+}
+
+void load_state(LossScaler& scaler, double loss_scale, int64_t growth, int64_t hysteresis) {
+  scaler.load_state({loss_scale, growth, hysteresis});
+}
+
+void bind_scaling(py::class_<LossScaler>& scaler) {
+  scaler.def_property_readonly("dynamic", &LossScaler::dynamic)
+      .def_property_readonly("is_identity", &LossScaler::is_identity,
+                             "Whether scaling changes nothing: fixed at 1.")
+      .def_property_readonly("device", &LossScaler::device)
+      .def("scale", &LossScaler::scale, Unlocked(), py::arg("loss"),
+           "loss * loss_scale in float32, of any shape, on the autograd graph.")
+      .def("inv_scale", &LossScaler::inv_scale, Unlocked(),
+           "1 / loss_scale as it is now: a new float32 scalar that later updates do not touch.")
+      .def("found_inf", &LossScaler::found_inf,
+           "The float32 scalar that ops set when they meet a non-finite value.")
+      .def("clear_found_inf", &LossScaler::clear_found_inf, Unlocked())
+      .def("update", &LossScaler::update, Unlocked(),
+           "Takes found_inf into account: grows or backs off. A fixed scale stays.");
+}
+
+void bind_state(py::class_<LossScaler>& scaler) {
+  scaler
+      .def("loss_scale_tensor", &LossScaler::loss_scale_tensor,
+           "The scale as a float32 scalar on the device.")
+      .def("loss_scale", &LossScaler::loss_scale, Unlocked(),
+           "The scale as a float. Waits for the device.")
+      .def("set_loss_scale", &LossScaler::set_loss_scale, Unlocked(), py::arg("value"))
+      .def("state", &state_of, Unlocked(),
+           "(loss_scale, growth_tracker, hysteresis_tracker). Waits for the device.")
+      .def("load_state", &load_state, Unlocked(), py::arg("loss_scale"), py::arg("growth_tracker"),
+           py::arg("hysteresis_tracker"));
+}
+
+}  // namespace
+
+void bind_loss_scaler(py::module_& module) {
+  const LossScalerOptions defaults;
+  py::class_<LossScaler> scaler(module, "LossScaler", kClass);
+  scaler.def(py::init(&make_scaler), py::arg("loss_scale") = "dynamic", py::kw_only(),
+             py::arg("init_scale") = defaults.init_scale, py::arg("rule") = defaults.rule,
+             py::arg("device") = at::Device(at::kCPU));
+  bind_scaling(scaler);
+  bind_state(scaler);
+}
+
+}  // namespace torchamp::python

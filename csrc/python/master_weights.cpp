@@ -1,0 +1,94 @@
+#include <torchamp/master_weights.h>
+
+#include "python/bindings.h"
+
+namespace torchamp::python {
+namespace {
+
+namespace py = pybind11;
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+using Unlocked = py::call_guard<py::gil_scoped_release>;
+
+constexpr const char* kClass =
+    R"(The parameters of one optimizer, each with the tensor that the optimizer steps.
+
+That is a float32 master of its own, or the parameter itself. A backward goes: prepare_backward(),
+the backward, finish_backward(); cancel_backward() undoes the first.)";
+
+OptionalTensor optional(const Tensor& tensor) {
+  return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
+}
+
+void mark_synced(MasterWeights& weights, const OptionalTensor& model_param) {
+  if (model_param) {
+    weights.mark_synced(*model_param);
+  } else {
+    weights.mark_synced();
+  }
+}
+
+void bind_tracking(py::class_<MasterWeights>& weights) {
+  weights
+      .def(
+          "track",
+          [](MasterWeights& self, const Tensor& param, const OptionalTensor& master) {
+            return self.track(param, master.value_or(Tensor()));
+          },
+          py::arg("model_param"), py::arg("master") = py::none(),
+          "Tracks a parameter and returns what the optimizer steps: master, or itself if None.")
+      .def_static("make_master", &MasterWeights::make_master, py::arg("model_param"),
+                  "The float32 master of a parameter that is about to be cast; takes over its "
+                  "float32 memory.")
+      .def("model_params", &MasterWeights::model_params)
+      .def("master_params", &MasterWeights::master_params)
+      .def(
+          "master_of",
+          [](const MasterWeights& self, const Tensor& param) {
+            return optional(self.master_of(param));
+          },
+          py::arg("model_param"), "What the optimizer steps; None for an unknown parameter.")
+      .def_property_readonly("has_masters", &MasterWeights::has_masters);
+}
+
+void bind_backward(py::class_<MasterWeights>& weights) {
+  weights.def("prepare_backward", &MasterWeights::prepare_backward, Unlocked())
+      .def("finish_backward", &MasterWeights::finish_backward, Unlocked(), py::arg("inv_scale"),
+           py::arg("found_inf"))
+      .def("cancel_backward", &MasterWeights::cancel_backward, Unlocked())
+      .def_property("grads_are_scaled", &MasterWeights::grads_are_scaled,
+                    &MasterWeights::set_grads_are_scaled,
+                    "Whether the model's grads are still scaled, because unscaling was put off.")
+      .def(
+          "found_inf_per_param",
+          [](const MasterWeights& self) { return optional(self.found_inf_per_param()); },
+          "uint8, one element a parameter: which had non-finite grads since grads were dropped "
+          "last; None before the first backward.")
+      .def("drop_master_grads", &MasterWeights::drop_master_grads)
+      .def("zero_model_grads", &MasterWeights::zero_model_grads, py::arg("set_to_none"));
+}
+
+void bind_syncing(py::class_<MasterWeights>& weights) {
+  weights
+      .def("refresh", &MasterWeights::refresh, Unlocked(),
+           "Brings the two sides together where one was written from outside; the model wins.")
+      .def("force_refresh", &MasterWeights::force_refresh, Unlocked(),
+           "master = float(model), whatever the version counters say.")
+      .def("copy_to_model", &MasterWeights::copy_to_model, Unlocked())
+      .def("mark_synced", &mark_synced, py::arg("model_param") = py::none())
+      .def("is_rounded_master", &MasterWeights::is_rounded_master, Unlocked(),
+           py::arg("model_param"),
+           "Whether the model's parameter is its master, rounded. Waits for the device.");
+}
+
+}  // namespace
+
+void bind_master_weights(py::module_& module) {
+  py::class_<MasterWeights> weights(module, "MasterWeights", kClass);
+  weights.def(py::init<>());
+  bind_tracking(weights);
+  bind_backward(weights);
+  bind_syncing(weights);
+}
+
+}  // namespace torchamp::python
