@@ -2,6 +2,10 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
+#include "cpu/parallel.h"
+
 namespace torchamp {
 namespace {
 
@@ -85,15 +89,11 @@ void append(Plan& plan, Lists lists, size_t i) {
   plan.positions.push_back(static_cast<int32>(i));
 }
 
-Plan empty_plan(Lists lists) {
-  Plan plan;
-  const size_t length = lists.begin()->tensors.size();
-  plan.lists = static_cast<int>(lists.size());
-  plan.data.reserve(length * lists.size());
-  plan.dtypes.reserve(length * lists.size());
-  plan.offsets.reserve(length + 1);
-  plan.positions.reserve(length);
-  return plan;
+void reserve(Plan& plan, size_t tensors) {
+  plan.data.reserve(tensors * plan.lists);
+  plan.dtypes.reserve(tensors * plan.lists);
+  plan.offsets.reserve(tensors + 1);
+  plan.positions.reserve(tensors);
 }
 
 constexpr uintptr_t kCacheLine = 64;
@@ -119,13 +119,16 @@ void prefetch_ahead(Lists lists, size_t i) {
   }
 }
 
-}  // namespace
+struct Range {
+  size_t begin;
+  size_t end;
+};
 
-Work gather(const char* op, Lists lists, at::Device device, bool use_kernels) {
-  for (const NamedList& list : lists) check_length(op, *lists.begin(), list);
+Work gather_range(const char* op, Lists lists, at::Device device, bool use_kernels, Range range) {
   Work work;
-  work.plan = empty_plan(lists);
-  for (size_t i = 0; i < lists.begin()->tensors.size(); ++i) {
+  work.plan.lists = static_cast<int>(lists.size());
+  reserve(work.plan, range.end - range.begin);
+  for (size_t i = range.begin; i < range.end; ++i) {
     prefetch_ahead(lists, i);
     if (!check_position(op, lists, i, device)) continue;
     if (use_kernels && is_flat(lists, i)) {
@@ -135,6 +138,47 @@ Work gather(const char* op, Lists lists, at::Device device, bool use_kernels) {
     }
   }
   return work;
+}
+
+template <class T>
+void append_all(std::vector<T>& to, const std::vector<T>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+/// Puts the work of neighbouring ranges together, in their order.
+Work joined(const std::vector<Work>& parts) {
+  Work work = parts.front();
+  for (size_t p = 1; p < parts.size(); ++p) {
+    const Plan& next = parts[p].plan;
+    const int64 before = work.plan.elements();
+    append_all(work.plan.data, next.data);
+    append_all(work.plan.dtypes, next.dtypes);
+    append_all(work.plan.positions, next.positions);
+    for (size_t t = 1; t < next.offsets.size(); ++t) {
+      work.plan.offsets.push_back(before + next.offsets[t]);
+    }
+    append_all(work.rest, parts[p].rest);
+  }
+  return work;
+}
+
+}  // namespace
+
+Work gather(const char* op, Lists lists, at::Device device, bool use_kernels) {
+  constexpr size_t kWorthAThread = 1024;
+  for (const NamedList& list : lists) check_length(op, *lists.begin(), list);
+  const size_t length = lists.begin()->tensors.size();
+  const auto gather_part = [&](size_t begin, size_t end) {
+    return gather_range(op, lists, device, use_kernels, {begin, end});
+  };
+  if (length < 2 * kWorthAThread) return gather_part(0, length);
+  std::vector<Work> parts((length + kWorthAThread - 1) / kWorthAThread);
+  cpu::parallel_for(static_cast<int64>(parts.size()), [&](int64 first, int64 last) {
+    for (int64 p = first; p < last; ++p) {
+      parts[p] = gather_part(p * kWorthAThread, std::min<size_t>(length, (p + 1) * kWorthAThread));
+    }
+  });
+  return joined(parts);
 }
 
 Flags make_flags(const Tensor& found_inf, const std::optional<Tensor>& per_tensor) {

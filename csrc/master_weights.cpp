@@ -166,7 +166,7 @@ MasterWeights::Seen MasterWeights::look(size_t i) const {
 void MasterWeights::check_unchanged(size_t i) const {
   const Tensor& model = model_params_[i];
   const bool retyped = model.scalar_type() != model_dtypes_[i];
-  TORCH_CHECK(!retyped && !is_misread_float(model), "expected model parameter ", i,
+  TORCH_CHECK(!retyped && !is_misread_float(model), "amp: expected model parameter ", i,
               " of the optimizer, of sizes ", model.sizes(), ", to hold ", model_dtypes_[i],
               " as initialize left it, got ", retyped ? model.scalar_type() : at::kFloat,
               ". torch::load, model.half() and model.float() replace parameters behind the "

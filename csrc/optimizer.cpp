@@ -55,6 +55,13 @@ void Optimizer::zero_grad(bool set_to_none) {
 
 void Optimizer::add_param_group(torch::optim::OptimizerParamGroup group) {
   OptimizerState& state = amp_->optimizers()[index_];
+  for (const at::Tensor& param : group.params()) {
+    TORCH_CHECK(
+        !state.weights.master_of(param).defined(),
+        "Optimizer::add_param_group: expected parameters that are in no group yet, got one of "
+        "sizes ",
+        param.sizes(), " that the optimizer steps already");
+  }
   const size_t first_new = state.wrapped->param_groups().size();
   state.wrapped->add_param_group(group);
   if (amp_->enabled()) amp_->adopt_groups(state, first_new);
