@@ -91,7 +91,6 @@ class CMakeBuild(build_ext):
             f"-DPython3_EXECUTABLE={sys.executable}",
             "-DTORCHAMP_BUILD_PYTHON=ON",
             "-DTORCHAMP_BUILD_TESTS=OFF",
-            "-DTORCHAMP_PKGCONFIG_TORCH=${prefix}/../torch",
         ]
         if tool("ninja") and "CMAKE_GENERATOR" not in os.environ:
             options += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"]

@@ -4,7 +4,6 @@
 
 include(CMakePackageConfigHelpers)
 
-set(TORCHAMP_PKGCONFIG_TORCH "${TORCHAMP_TORCH_DIR}" CACHE STRING "torch's folder in torchamp.pc")
 set(_TORCHAMP_CMAKE_DIR share/cmake/torchamp)
 set(_TORCHAMP_PACKAGE_FILES "${PROJECT_BINARY_DIR}/package")
 
