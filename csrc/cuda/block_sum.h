@@ -14,7 +14,7 @@ TORCHAMP_DEVICE T warp_sum(T value) {
   return value;
 }
 
-/// The block's sum, in its first thread. All threads of the block call it.
+/// The block's sum. All threads of the block call it, once in a kernel.
 template <class T>
 TORCHAMP_DEVICE T block_sum(T value) {
   TORCHAMP_SHARED(T, sums, kWarpsPerBlock);

@@ -21,7 +21,7 @@ constexpr uint32 kFullWarp = 0xffffffffu;
 /// Sets *flag to 1. Threads that race here all write the same.
 template <class T>
 TORCHAMP_DEVICE void raise(T* flag) {
-  const T one = 1;
+  T one = 1;
 #if defined(__CUDACC__)
   *flag = one;
 #else

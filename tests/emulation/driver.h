@@ -1,0 +1,15 @@
+// A CUDA driver that runs kernels on the emulation: what the launchers call, from plan to kernel,
+// is the code that runs on a card.
+#pragma once
+
+#include "cuda/driver.h"
+
+namespace emulation {
+
+/// One device of compute capability 9.0. A launch outside the device's context fails.
+const torchamp::cuda::Driver& driver();
+
+/// Launches since the start.
+int launches();
+
+}  // namespace emulation
