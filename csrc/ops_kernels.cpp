@@ -146,7 +146,8 @@ std::tuple<Tensor, Tensor> l2norm(TensorList tensors, bool per_tensor,
                                   const OptionalTensor& found_inf_per_tensor) {
   const at::Device device = device_of_first(tensors);
   const auto options = at::TensorOptions().device(device).dtype(at::kFloat);
-  const Work work = gather_for<Device>("l2norm", device, {{"tensors", tensors}});
+  const Work work =
+      gather_for<Device>(found_inf ? "check_l2norm" : "l2norm", device, {{"tensors", tensors}});
   Tensor norm = at::zeros({}, options);
   Tensor norms = per_tensor ? at::zeros({static_cast<int64_t>(tensors.size())}, options) : Tensor();
   if (work.plan.tensors() > 0) {

@@ -4,11 +4,12 @@
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/logical_or.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
+
+#include <algorithm>
 
 namespace torchamp::aten {
 namespace {
@@ -16,9 +17,14 @@ namespace {
 using at::Tensor;
 using at::TensorList;
 
-/// float64 stays; everything else is worked on in float32.
+/// What an op on `inputs` computes in: float64 if one of them is, else float32.
+at::ScalarType wide_type(std::initializer_list<Tensor> inputs) {
+  const auto is_double = [](const Tensor& input) { return input.scalar_type() == at::kDouble; };
+  return std::any_of(inputs.begin(), inputs.end(), is_double) ? at::kDouble : at::kFloat;
+}
+
 Tensor widened(const Tensor& tensor) {
-  return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
+  return tensor.to(wide_type({tensor}));
 }
 
 bool is_low_precision(const Tensor& tensor) {
@@ -59,9 +65,11 @@ void unscale(const Positions& positions, TensorList scaled_grads, TensorList mas
              const Tensor& inv_scale, bool accumulate, const FlagTensors& flags) {
   for (const int64_t i : positions) {
     flag_nonfinite(scaled_grads[i], i, flags);
-    Tensor result = widened(scaled_grads[i]).mul(inv_scale.squeeze());
-    if (accumulate) result = result.add(widened(master_grads[i]));
-    write(result, master_grads[i], i, flags);
+    const Tensor &scaled = scaled_grads[i], &before = master_grads[i];
+    const auto wide = accumulate ? wide_type({scaled, before}) : wide_type({scaled});
+    Tensor result = scaled.to(wide).mul(inv_scale.squeeze());
+    if (accumulate) result = result.add(before.to(wide));
+    write(result, before, i, flags);
   }
 }
 
@@ -70,7 +78,8 @@ void axpby(const Positions& positions, double a, TensorList x, double b, TensorL
   for (const int64_t i : positions) {
     if (covers(checked, Checked::kX)) flag_nonfinite(x[i], i, flags);
     if (covers(checked, Checked::kY)) flag_nonfinite(y[i], i, flags);
-    write(widened(x[i]).mul(a).add(widened(y[i]).mul(b)), outputs[i], i, flags);
+    const auto wide = wide_type({x[i], y[i]});
+    write(x[i].to(wide).mul(a).add(y[i].to(wide).mul(b)), outputs[i], i, flags);
   }
 }
 
@@ -78,10 +87,11 @@ void check(const Positions& positions, TensorList tensors, const FlagTensors& fl
   for (const int64_t i : positions) flag_nonfinite(tensors[i], i, flags);
 }
 
+/// ATen's own norms add floats one by one and lose digits; its sum adds them pairwise.
 Tensor l2norms(const Positions& positions, TensorList tensors) {
   std::vector<Tensor> norms;
   for (const int64_t i : positions) {
-    norms.push_back(at::linalg_vector_norm(widened(tensors[i]), 2).to(at::kFloat));
+    norms.push_back(widened(tensors[i]).square().sum().sqrt().to(at::kFloat));
   }
   return at::stack(norms);
 }
