@@ -1,0 +1,55 @@
+// Tensors to test with, and how to compare them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+namespace torchamp {
+
+inline const std::vector<at::ScalarType> kDtypes = {at::kFloat, at::kHalf, at::kBFloat16,
+                                                    at::kDouble};
+
+/// One-dimensional, of `values`.
+at::Tensor tensor_of(const std::vector<double>& values, at::ScalarType dtype = at::kFloat,
+                     at::Device device = at::kCPU);
+/// 0-dim.
+at::Tensor scalar_of(double value, at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU);
+/// The bytes of a found_inf_per_tensor that nothing has raised.
+at::Tensor clear_flags(int64_t length, at::Device device);
+
+/// Numbers that are the same in every run.
+class Random {
+ public:
+  explicit Random(unsigned seed) : engine_(seed) {}
+
+  /// Standard normal, in float32 rounded to `dtype`.
+  at::Tensor normal(at::IntArrayRef sizes, at::ScalarType dtype, at::Device device);
+  /// 0 … count - 1.
+  int64_t below(int64_t count);
+
+ private:
+  std::mt19937 engine_;
+};
+
+/// How a tensor's elements lie in memory.
+enum class Layout { kContiguous, kChannelsLast, kTransposed, kEveryOther, kMisaligned };
+inline constexpr int kLayouts = 5;
+const char* name(Layout layout);
+
+/// The values of `tensor`, at least two-dimensional, in other memory.
+at::Tensor laid_out(const at::Tensor& tensor, Layout layout);
+
+/// Same sizes, dtype and bits, wherever they lie; any NaN equals any other.
+::testing::AssertionResult same_bits(const at::Tensor& got, const at::Tensor& expected);
+
+/// Same sizes and dtype, and at most two of `precision`'s spacings apart: those at 1, or at the
+/// value where it is larger.
+::testing::AssertionResult close(const at::Tensor& got, const at::Tensor& expected,
+                                 at::ScalarType precision);
+
+std::vector<at::Tensor> clones(const std::vector<at::Tensor>& tensors);
+
+}  // namespace torchamp

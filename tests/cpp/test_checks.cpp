@@ -1,0 +1,169 @@
+// What the ops say to arguments that they do not take, and that they then leave everything alone.
+#include <ATen/ops/empty.h>
+#include <torchamp/ops.h>
+
+#include <functional>
+
+#include "device.h"
+#include "tensors.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+using List = std::vector<Tensor>;
+
+/// Two lists that every op takes; each test spoils something.
+class ChecksTest : public DeviceTest {
+ protected:
+  static Tensor make(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
+    return Random(13).normal(sizes, at::kFloat, device()).to(dtype);
+  }
+  static Tensor scalar(at::ScalarType dtype = at::kFloat) { return scalar_of(1, dtype, device()); }
+
+  List first_ = {make({2, 3}), make({4})};
+  List second_ = {make({2, 3}), make({4})};
+  List third_ = {make({2, 3}), make({4})};
+  Tensor found_inf_ = scalar_of(0, at::kFloat, device());
+  Tensor scale_ = scalar(), growth_ = scalar(at::kInt), hysteresis_ = scalar(at::kInt);
+};
+
+/// `call` throws `message`, and of `watched` not a bit or a version changes.
+void expect_refused(const std::string& message, const List& watched,
+                    const std::function<void()>& call) {
+  const List before = clones(watched);
+  std::vector<int64_t> versions;
+  for (const Tensor& tensor : watched) versions.push_back(tensor._version());
+  try {
+    call();
+    ADD_FAILURE() << "expected \"" << message << "\", got no error";
+  } catch (const c10::Error& error) {
+    EXPECT_EQ(error.what_without_backtrace(), message);
+  }
+  for (size_t i = 0; i < watched.size(); ++i) {
+    EXPECT_TRUE(same_bits(watched[i], before[i])) << message;
+    EXPECT_EQ(watched[i]._version(), versions[i]) << message;
+  }
+}
+
+TEST_P(ChecksTest, ListsOfDifferentLengths) {
+  const List shorter = {second_[0]};
+  expect_refused("scale: expected outputs to have as many tensors as inputs, 2, got 1", shorter,
+                 [&] { ops::scale(first_, shorter, 2, found_inf_); });
+  expect_refused("unscale: expected master_grads to have as many tensors as scaled_grads, 2, got 1",
+                 shorter, [&] { ops::unscale(first_, shorter, scalar(), found_inf_); });
+  expect_refused("axpby: expected y to have as many tensors as x, 2, got 1", third_,
+                 [&] { ops::axpby(1, first_, 1, shorter, third_, found_inf_); });
+  expect_refused("axpby: expected outputs to have as many tensors as x, 2, got 1", shorter,
+                 [&] { ops::axpby(1, first_, 1, second_, shorter, found_inf_); });
+  expect_refused(
+      "copy_cast: expected model_params to have as many tensors as master_params, 2, got 1",
+      shorter, [&] { ops::copy_cast(first_, shorter); });
+}
+
+TEST_P(ChecksTest, TensorsOfDifferentSizes) {
+  second_[1] = make({2, 2});
+  expect_refused("scale: expected outputs[1] to have the sizes of inputs[1], [4], got [2, 2]",
+                 second_, [&] { ops::scale(first_, second_, 2, found_inf_); });
+  expect_refused(
+      "unscale: expected master_grads[1] to have the sizes of scaled_grads[1], [4], got [2, 2]",
+      second_, [&] { ops::unscale(first_, second_, scalar(), found_inf_); });
+  expect_refused("axpby: expected y[1] to have the sizes of x[1], [4], got [2, 2]", third_,
+                 [&] { ops::axpby(1, first_, 1, second_, third_, found_inf_); });
+  expect_refused(
+      "copy_cast: expected model_params[1] to have the sizes of master_params[1], [4], got [2, 2]",
+      second_, [&] { ops::copy_cast(first_, second_); });
+}
+
+TEST_P(ChecksTest, TensorsThatAreNotFloating) {
+  second_[1] = scalar_of(0, at::kLong, device()).expand({4}).contiguous();
+  expect_refused("scale: expected outputs[1] to be float16, bfloat16, float32 or float64, got Long",
+                 second_, [&] { ops::scale(first_, second_, 2, found_inf_); });
+  expect_refused("check: expected tensors[1] to be float16, bfloat16, float32 or float64, got Long",
+                 {found_inf_}, [&] { ops::check(second_, found_inf_); });
+  expect_refused(
+      "l2norm: expected tensors[1] to be float16, bfloat16, float32 or float64, got Long", {},
+      [&] { ops::l2norm(second_); });
+}
+
+TEST_P(ChecksTest, SparseTensors) {
+  first_[0] = first_[0].to_sparse();
+  expect_refused("unscale: expected scaled_grads[0] to be dense, got layout Sparse", second_,
+                 [&] { ops::unscale(first_, second_, scalar(), found_inf_); });
+  expect_refused("check_l2norm: expected tensors[0] to be dense, got layout Sparse", {found_inf_},
+                 [&] { ops::check_l2norm(first_, found_inf_); });
+}
+
+TEST_P(ChecksTest, TensorsOnAnotherDevice) {
+  second_[1] = second_[1].to(at::kMeta);
+  const std::string here = found_inf_.device().str();
+  expect_refused("scale: expected outputs[1] to be on " + here + ", got meta", {second_[0]},
+                 [&] { ops::scale(first_, second_, 2, found_inf_); });
+  expect_refused("copy_cast: expected model_params[1] to be on " + here + ", got meta",
+                 {second_[0]}, [&] { ops::copy_cast(first_, second_); });
+  expect_refused("l2norm: expected tensors[1] to be on " + here + ", got meta", {},
+                 [&] { ops::l2norm(second_); });
+}
+
+TEST_P(ChecksTest, FoundInfThatIsNoFloatScalar) {
+  expect_refused("check: expected found_inf to be a tensor, got none", {},
+                 [&] { ops::check(first_, Tensor()); });
+  expect_refused("check: expected found_inf to be Float, got Double", {},
+                 [&] { ops::check(first_, scalar(at::kDouble)); });
+  expect_refused("check: expected found_inf to have one element, got sizes [2]", {}, [&] {
+    ops::check(first_, tensor_of({0, 0}, at::kFloat, device()));
+  });
+}
+
+TEST_P(ChecksTest, InvScaleThatIsNoFloatScalarHere) {
+  const auto unscale_by = [&](const Tensor& inv_scale) {
+    return [&, inv_scale] { ops::unscale(first_, second_, inv_scale, found_inf_); };
+  };
+  const std::string here = found_inf_.device().str();
+  expect_refused("unscale: expected inv_scale to be Float, got Half", second_,
+                 unscale_by(scalar(at::kHalf)));
+  expect_refused("unscale: expected inv_scale to be on " + here + ", got meta", second_,
+                 unscale_by(scalar().to(at::kMeta)));
+}
+
+TEST_P(ChecksTest, FoundInfPerTensorOfTheWrongKind) {
+  expect_refused("check: expected found_inf_per_tensor to be contiguous uint8, got Float",
+                 {found_inf_}, [&] {
+                   ops::check(first_, found_inf_, tensor_of({0, 0}));
+                 });
+  expect_refused("check: expected found_inf_per_tensor to have one element a tensor, 2, got 3",
+                 {found_inf_}, [&] { ops::check(first_, found_inf_, clear_flags(3, device())); });
+  expect_refused(
+      "check: expected found_inf_per_tensor to be on " + found_inf_.device().str() + ", got meta",
+      {found_inf_}, [&] { ops::check(first_, found_inf_, clear_flags(2, at::kMeta)); });
+}
+
+TEST_P(ChecksTest, StateOfAScaleThatIsOfTheWrongKind) {
+  expect_refused("update_scale: expected loss_scale to be Float, got Half", {},
+                 [&] { ops::update_scale(scalar(at::kHalf), growth_, hysteresis_, found_inf_); });
+  expect_refused("update_scale: expected growth_tracker to be Int, got Long", {scale_},
+                 [&] { ops::update_scale(scale_, scalar(at::kLong), hysteresis_, found_inf_); });
+  expect_refused("update_scale: expected hysteresis_tracker to be Int, got Float",
+                 {scale_, growth_},
+                 [&] { ops::update_scale(scale_, growth_, scalar(), found_inf_); });
+}
+
+TORCHAMP_ON_EACH_DEVICE(ChecksTest);
+
+/// Meta tensors have shapes and no values: ops pass them through.
+TEST(Meta, OpsPassShapesThrough) {
+  const List meta = {at::empty({2, 3}, at::TensorOptions().device(at::kMeta))};
+  const Tensor scalar = at::empty({}, at::TensorOptions().device(at::kMeta));
+  ops::scale(meta, meta, 2, scalar);
+  ops::unscale(meta, meta, scalar, scalar);
+  ops::axpby(1, meta, 1, meta, meta, scalar);
+  ops::copy_cast(meta, meta);
+  ops::check(meta, scalar);
+  const auto [norm, norms] = ops::l2norm(meta, true);
+  EXPECT_EQ(norm.sizes(), at::IntArrayRef{});
+  EXPECT_EQ(norms.sizes(), (at::IntArrayRef{1}));
+  EXPECT_TRUE(norm.is_meta());
+}
+
+}  // namespace
+}  // namespace torchamp
