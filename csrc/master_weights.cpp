@@ -165,6 +165,11 @@ MasterWeights::Seen MasterWeights::look(size_t i) const {
 
 void MasterWeights::check_unchanged(size_t i) const {
   const Tensor& model = model_params_[i];
+  const at::Device device = master_params_[i].device();
+  TORCH_CHECK(model.device() == device, "expected model parameter ", i,
+              " of the optimizer, of sizes ", model.sizes(), ", to stay on ", device,
+              " where initialize found it, got ", model.device(),
+              "; move the model before initialize");
   const bool retyped = model.scalar_type() != model_dtypes_[i];
   TORCH_CHECK(!retyped && !is_misread_float(model), "amp: expected model parameter ", i,
               " of the optimizer, of sizes ", model.sizes(), ", to hold ", model_dtypes_[i],
@@ -231,12 +236,12 @@ bool MasterWeights::is_rounded_master(const Tensor& model_param) const {
 void MasterWeights::drop_grads() {
   for (const Tensor& master : master_params_) master.mutable_grad().reset();
   for (const Tensor& model : model_params_) model.mutable_grad().reset();
-  found_inf_per_param_.reset();
+  clear_found_inf_per_param();
 }
 
 void MasterWeights::drop_master_grads() {
   for (const size_t i : separate_) master_params_[i].mutable_grad().reset();
-  found_inf_per_param_.reset();
+  clear_found_inf_per_param();
 }
 
 void MasterWeights::zero_model_grads(bool set_to_none) {

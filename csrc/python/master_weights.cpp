@@ -62,9 +62,9 @@ void bind_backward(py::class_<MasterWeights>& weights) {
       .def(
           "found_inf_per_param",
           [](const MasterWeights& self) { return optional(self.found_inf_per_param()); },
-          "uint8, one element a parameter: which had non-finite grads since grads were dropped "
-          "last; None before the first backward.")
-      .def("drop_master_grads", &MasterWeights::drop_master_grads)
+          "uint8, one element a parameter: which had non-finite grads since that was "
+          "cleared; None before the first backward.")
+      .def("clear_found_inf_per_param", &MasterWeights::clear_found_inf_per_param)
       .def("zero_model_grads", &MasterWeights::zero_model_grads, py::arg("set_to_none"));
 }
 

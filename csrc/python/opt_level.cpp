@@ -49,6 +49,7 @@ void bind_opt_level(py::module_& module) {
       .def(py::init<double>())
       .def(py::init<const std::string&>());
   py::implicitly_convertible<double, LossScale>();
+  py::implicitly_convertible<int64_t, LossScale>();
   py::implicitly_convertible<py::str, LossScale>();
   py::class_<Options> options(module, "Options", "A level, and what to change of it.");
   options.def(py::init<const std::string&>()).def("resolve", &Options::resolve);

@@ -44,9 +44,10 @@ class TORCHAMP_API MasterWeights {
   /// Puts the grads back as prepare_backward() found them; nothing if it was not called.
   void cancel_backward();
 
-  /// Which parameters' grads were not finite in any backward since grads were dropped last: uint8,
-  /// one element a parameter, on the device; undefined before the first backward.
+  /// Which parameters' grads were not finite in any backward since this was cleared or grads were
+  /// dropped: uint8, one element a parameter, on the device; undefined before the first backward.
   const at::Tensor& found_inf_per_param() const { return found_inf_per_param_; }
+  void clear_found_inf_per_param() { found_inf_per_param_.reset(); }
   /// The same as indices into model_params(). Waits for the device.
   std::vector<int64_t> nonfinite_params() const;
 

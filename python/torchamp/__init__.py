@@ -2,6 +2,7 @@
 
 from torchamp._load import __version__, build_info, cmake_prefix_path
 
-from torchamp import ops
+from torchamp import amp, ops
+from torchamp.amp._amp import Amp
 
-__all__ = ["__version__", "build_info", "cmake_prefix_path", "ops"]
+__all__ = ["Amp", "__version__", "amp", "build_info", "cmake_prefix_path", "ops"]

@@ -1,0 +1,27 @@
+"""Mixed precision at apex's opt levels: `from torchamp import amp` where `from apex import amp` was.
+
+    model, optimizer = amp.initialize(model, optimizer, opt_level="O2")
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+"""
+
+from torchamp.amp._apex_style import (
+    disable_casts,
+    initialize,
+    load_state_dict,
+    master_params,
+    refresh_masters,
+    scale_loss,
+    state_dict,
+)
+
+__all__ = [
+    "disable_casts",
+    "initialize",
+    "load_state_dict",
+    "master_params",
+    "refresh_masters",
+    "scale_loss",
+    "state_dict",
+]

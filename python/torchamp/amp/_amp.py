@@ -1,0 +1,178 @@
+"""One object that owns what initialize makes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from typing import Any
+
+import torch
+
+from torchamp._load import _C
+from torchamp.amp import _checkpoint
+from torchamp.amp._cast import cast_model
+from torchamp.amp._checks import as_list, check_models, check_optimizers
+from torchamp.amp._master_weights import make_masters, params_of, weights_for
+from torchamp.amp._model import adopt_model
+from torchamp.amp._optimizer import adopt_optimizer, state_of
+from torchamp.amp._report import announce
+from torchamp.amp._scale_loss import scale_loss
+from torchamp.amp._session import Session
+from torchamp.amp._settings import Settings, settings_for
+from torchamp.amp._state_dict_hooks import hook_state_dict
+
+Optimizers = torch.optim.Optimizer | Iterable[torch.optim.Optimizer]
+
+
+class Amp:
+    """Readies models and optimizers for training at an opt level, and owns the loss scalers.
+
+        amp = torchamp.Amp(model, optimizer, opt_level="O2")
+        for data, target in batches:
+            optimizer.zero_grad()
+            with amp.scale_loss(loss_fn(model(data), target)) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()  # skipped after an overflow
+
+    models: a float32 module on its device, or a list of them; changed in place.
+    optimizers: an optimizer of their parameters, a list of them, or None; changed in place.
+    opt_level: "O0" float32, "O1" autocast to float16, "O2" float16 with float32 master weights,
+        "O3" float16, "O4" and "O5" as O1 and O2 in bfloat16.
+    enabled: False leaves everything alone, and scale_loss gives the loss as it is.
+    overrides: what to change of the level: cast_model_type, patch_torch_functions,
+        keep_batchnorm_fp32, master_weights, loss_scale ("dynamic" or a number); further
+        cast_model_outputs, num_losses, min_loss_scale, max_loss_scale, verbosity (0 is silent).
+
+    Raises TypeError, ValueError or RuntimeError, and changes nothing, where an argument is wrong.
+    Objects of this class do not know each other, but for O1's autocast, which is the thread's: it
+    lasts until close(), or until the models and optimizers are gone.
+    """
+
+    def __init__(
+        self,
+        models: torch.nn.Module | list[torch.nn.Module],
+        optimizers: torch.optim.Optimizer | list[torch.optim.Optimizer] | None = None,
+        opt_level: str = "O1",
+        *,
+        enabled: bool = True,
+        **overrides: Any,
+    ) -> None:
+        self._session: Session | None = None
+        self.models = as_list("models", models, torch.nn.Module)
+        self.optimizers = (
+            [] if optimizers is None else as_list("optimizers", optimizers, torch.optim.Optimizer)
+        )
+        settings = settings_for(opt_level, **overrides)
+        if enabled:
+            check_models(self.models)
+            check_optimizers(self.optimizers)
+            self._session = _set_up(self.models, self.optimizers, settings)
+
+    @property
+    def loss_scalers(self) -> list[_C.LossScaler]:
+        """One a loss; empty when not enabled."""
+        return self._session.scalers if self._session else []
+
+    def scale_loss(
+        self,
+        loss: torch.Tensor,
+        optimizers: Optimizers | None = None,
+        loss_id: int = 0,
+        *,
+        delay_unscale: bool = False,
+        delay_overflow_check: bool = False,
+    ) -> contextlib.AbstractContextManager[torch.Tensor]:
+        """A context that gives the scaled loss, float32 and of the loss's sizes; call its backward
+        in it. At the end the grads of master_params() are true, and the loss scale has moved.
+
+        loss: floating tensor. optimizers: all that step a parameter which gets a grad in this
+        backward; None: all of this object. loss_id: below num_losses, chooses the scaler.
+        delay_unscale: leave grads scaled, for a later scale_loss to see to.
+        delay_overflow_check: leave it to a later scale_loss to move the scale.
+
+        Raises TypeError, IndexError, RuntimeError. After an exception in the context, grads and
+        scaler are as before.
+        """
+        if self._session is None:
+            return contextlib.nullcontext(loss)
+        chosen = self.optimizers if optimizers is None else optimizers
+        states = states_of(chosen, self._session)
+        return scale_loss(
+            self._session, states, loss, loss_id, delay_unscale, delay_overflow_check
+        )
+
+    def master_params(self) -> Iterator[torch.Tensor]:
+        """The tensors that the optimizers step: clip the grads of these, after the backward."""
+        return iter(params_of(self.optimizers))
+
+    def refresh_masters(self) -> None:
+        """Makes the masters what the model holds now. Needed only after writes that PyTorch does
+        not count: through `param.data` or numpy."""
+        for weights in self._session.weights if self._session else []:
+            weights.force_refresh()
+
+    def state_dict(self) -> MutableMapping[str, Any]:
+        """The loss scalers' state, as apex.amp lays it out. Empty when not enabled."""
+        return _checkpoint.state_dict(self._session) if self._session else OrderedDict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Takes over what state_dict() or apex.amp's gave; ignored when not enabled. Raises
+        RuntimeError, and changes nothing, where that does not fit."""
+        if self._session is not None:
+            _checkpoint.load_state_dict(self._session, state_dict)
+
+    def close(self) -> None:
+        """Ends O1's autocast. Models and optimizers stay as they are."""
+        if self._session is not None:
+            self._session.close()
+
+    def __enter__(self) -> Amp:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _set_up(
+    models: list[torch.nn.Module],
+    optimizers: list[torch.optim.Optimizer],
+    settings: Settings,
+) -> Session:
+    session = Session(models, optimizers, settings)
+    announce(settings)
+    masters = make_masters(models, optimizers, settings)
+    for model in models:
+        _cast(model, settings)
+        adopt_model(model, session)
+    session.weights = weights_for(optimizers)
+    for optimizer, weights in zip(optimizers, session.weights):
+        adopt_optimizer(optimizer, session, weights, masters)
+    return session
+
+
+def _cast(model: torch.nn.Module, settings: Settings) -> None:
+    properties = settings.properties
+    if properties.cast_model_type is None:
+        return
+    cast_model(model, properties.cast_model_type, bool(properties.keep_batchnorm_fp32))
+    if properties.cast_model_type != torch.float32:
+        hook_state_dict(model)
+
+
+def states_of(optimizers: Optimizers, session: Session | None = None) -> list:
+    """What torchamp knows of each of `optimizers`. Raises RuntimeError unless initialize returned
+    them all, in one call: the first one's, or `session`'s."""
+    if isinstance(optimizers, torch.optim.Optimizer):
+        optimizers = [optimizers]
+    states = [
+        state_of(optimizer, f"scale_loss: expected optimizers[{i}]")
+        for i, optimizer in enumerate(optimizers)
+    ]
+    for i, state in enumerate(states):
+        if state.session is not (session or states[0].session):
+            raise RuntimeError(
+                f"scale_loss: expected optimizers[{i}] to come from the same initialize as the "
+                "others, got one of another"
+            )
+    return states

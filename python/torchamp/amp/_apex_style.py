@@ -1,0 +1,152 @@
+"""apex.amp's functions, with its signatures. Each finds the Amp that it is about."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any
+
+import torch
+
+from torchamp._load import _C
+from torchamp.amp import _checkpoint
+from torchamp.amp._amp import Amp, Optimizers, states_of
+from torchamp.amp._scale_loss import scale_loss as scale_loss_of
+from torchamp.amp._session import Session
+
+
+class _Last:
+    """The last initialize: what functions without a model or an optimizer speak of."""
+
+    is_disabled = False
+    session: weakref.ref[Session] | None = None
+
+    #: Optimizers that initialize was given with enabled=False.
+    disabled_optimizers: weakref.WeakSet = weakref.WeakSet()
+
+
+def initialize(
+    models: torch.nn.Module | list[torch.nn.Module],
+    optimizers: torch.optim.Optimizer | list[torch.optim.Optimizer] | None = None,
+    enabled: bool = True,
+    opt_level: str = "O1",
+    cast_model_type: torch.dtype | bool | None = None,
+    patch_torch_functions: bool | None = None,
+    keep_batchnorm_fp32: bool | str | None = None,
+    master_weights: bool | None = None,
+    loss_scale: float | str | None = None,
+    cast_model_outputs: torch.dtype | None = None,
+    num_losses: int = 1,
+    verbosity: int = 1,
+    min_loss_scale: float | None = None,
+    max_loss_scale: float | None = 2.0**24,
+) -> Any:
+    """Readies models and optimizers for training at `opt_level`; torchamp.Amp says how.
+
+    Returns models and optimizers, the very objects, in the shape they were given: `model`, or
+    `(model, optimizer)`, each a list where a list was given.
+    """
+    returned = models if optimizers is None else (models, optimizers)
+    _Last.is_disabled = not enabled
+    if not enabled:
+        _Last.disabled_optimizers.update(_listed(optimizers))
+        return returned
+    amp = Amp(
+        models,
+        optimizers,
+        opt_level,
+        cast_model_type=cast_model_type,
+        patch_torch_functions=patch_torch_functions,
+        keep_batchnorm_fp32=keep_batchnorm_fp32,
+        master_weights=master_weights,
+        loss_scale=loss_scale,
+        cast_model_outputs=cast_model_outputs,
+        num_losses=num_losses,
+        verbosity=verbosity,
+        min_loss_scale=min_loss_scale,
+        max_loss_scale=float("inf") if max_loss_scale is None else max_loss_scale,
+    )
+    _Last.session = weakref.ref(amp._session)
+    return returned
+
+
+def scale_loss(
+    loss: torch.Tensor,
+    optimizers: Optimizers,
+    loss_id: int = 0,
+    model: torch.nn.Module | None = None,
+    delay_unscale: bool = False,
+    delay_overflow_check: bool = False,
+) -> contextlib.AbstractContextManager[torch.Tensor]:
+    """A context that gives the scaled loss; torchamp.Amp.scale_loss says more. `model` is accepted
+    as in apex, and not needed."""
+    chosen = _listed(optimizers)
+    if _is_disabled(chosen):
+        return contextlib.nullcontext(loss)
+    states = states_of(chosen)
+    session = states[0].session if states else _last_session("scale_loss")
+    return scale_loss_of(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
+
+
+def disable_casts() -> contextlib.AbstractContextManager[None]:
+    """A context in which O1 casts nothing."""
+    return _C.ShieldFromAutocast()
+
+
+def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    """The tensors that `optimizer` steps, group by group: clip the grads of these."""
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def refresh_masters(optimizers: Optimizers) -> None:
+    """Makes the optimizers' masters what the model holds now. Needed only after writes that PyTorch
+    does not count: through `param.data` or numpy."""
+    for state in states_of(optimizers):
+        state.weights.force_refresh()
+
+
+def state_dict(destination: MutableMapping | None = None) -> MutableMapping[str, Any]:
+    """The state of the last initialize's loss scalers, as apex lays it out, put into `destination`
+    if given. Empty after initialize(enabled=False)."""
+    if _Last.is_disabled:
+        return OrderedDict() if destination is None else destination
+    return _checkpoint.state_dict(_last_session("state_dict"), destination)
+
+
+def load_state_dict(state_dict: Mapping[str, Any]) -> None:
+    """Gives the last initialize's loss scalers the state that state_dict() or apex's gave. Raises
+    RuntimeError, and changes nothing, where that does not fit. Ignored after
+    initialize(enabled=False)."""
+    if not _Last.is_disabled:
+        _checkpoint.load_state_dict(_last_session("load_state_dict"), state_dict)
+
+
+def _listed(optimizers: Any) -> list:
+    if optimizers is None:
+        return []
+    if isinstance(optimizers, torch.optim.Optimizer):
+        return [optimizers]
+    return list(optimizers)
+
+
+def _is_disabled(optimizers: list[torch.optim.Optimizer]) -> bool:
+    if not optimizers:
+        return _Last.is_disabled
+    known = _Last.disabled_optimizers
+    return all(
+        optimizer in known or (_Last.is_disabled and not hasattr(optimizer, "_torchamp"))
+        for optimizer in optimizers
+    )
+
+
+def _last_session(function: str) -> Session:
+    session = _Last.session and _Last.session()
+    if session is None:
+        raise RuntimeError(
+            f"{function}: expected a call of initialize before, whose models and optimizers are "
+            "still there, found none"
+        )
+    return session

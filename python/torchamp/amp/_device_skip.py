@@ -1,0 +1,48 @@
+"""Skipping a step on the device: torch's fused optimizers leave everything as it is where they find
+their attribute `found_inf` set."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+_FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+
+
+def can_skip_on_device(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the next step can be skipped without the host knowing. Seeds momentum buffers, which
+    torch leaves uninitialised if the step that makes them is skipped."""
+    if not isinstance(optimizer, _FUSED):
+        return False
+    if not all(group.get("fused") for group in optimizer.param_groups):
+        return False
+    return not isinstance(optimizer, torch.optim.SGD) or _seed_momentum(optimizer)
+
+
+def _seed_momentum(optimizer: torch.optim.SGD) -> bool:
+    """Gives parameters about to take their first step zeros as momentum buffer, to which that step
+    adds the grad. With dampening the first step is another than the later ones, so there is
+    nothing to seed and the host must decide: returns False."""
+    for group in optimizer.param_groups:
+        if group["momentum"] == 0:
+            continue
+        for param in group["params"]:
+            state = optimizer.state[param] if param.grad is not None else {"momentum_buffer": 0}
+            if state.get("momentum_buffer") is not None:
+                continue
+            if group["dampening"] != 0:
+                return False
+            state["momentum_buffer"] = torch.zeros_like(param.grad)
+    return True
+
+
+@contextlib.contextmanager
+def skipping_if(optimizer: torch.optim.Optimizer, skip: torch.Tensor) -> Iterator[None]:
+    """While this is open, steps of `optimizer` do nothing if any element of `skip` is not 0."""
+    optimizer.found_inf, optimizer.grad_scale = skip.amax(), None
+    try:
+        yield
+    finally:
+        del optimizer.found_inf, optimizer.grad_scale

@@ -1,0 +1,148 @@
+"""Stage 7: step. The optimizer that initialize returns: the same object, stepping masters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchamp._load import _C
+from torchamp.amp._device_skip import can_skip_on_device, skipping_if
+from torchamp.amp._optimizer_state import OptimizerState
+from torchamp.amp._swap_class import Swapped, reduce_as_original, swap_class
+
+if TYPE_CHECKING:
+    from torchamp.amp._session import Session
+
+
+class AmpOptimizer(Swapped):
+    """An optimizer that initialize returned."""
+
+    def step(self, closure: Callable | None = None) -> Any:
+        """Steps, unless a backward since the last step overflowed; then nothing changes but that
+        the masters' grads are dropped, and None is returned.
+
+        Raises RuntimeError for a closure where the loss is scaled or masters are stepped, and
+        where grads are still scaled.
+        """
+        state: OptimizerState = self._torchamp
+        self._opt_called = True
+        inner = state.inner_step or super().step
+        if closure is not None:
+            _check_closure(state)
+            inner = _bind(inner, closure)
+        with _C.ShieldFromAutocast():
+            return _step(self, state, inner)
+
+    #: Tells torch's Optimizer that the original class's profiler hook is enough, and torch's
+    #: schedulers that this counts the call: step sets _opt_called.
+    step.hooked = True
+    step._wrapped_by_lr_sched = True
+
+    def zero_grad(self, *args, **kwargs) -> None:
+        """As the original, for the grads of the model's parameters and of the masters."""
+        super().zero_grad(*args, **kwargs)
+        state: OptimizerState = self._torchamp
+        state.weights.zero_model_grads(args[0] if args else kwargs.get("set_to_none", True))
+        state.weights.grads_are_scaled = False
+        state.clear_skip()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As the original; masters take the place of the group's low-precision parameters, in
+        `param_group` itself."""
+        before = dict(param_group) if isinstance(param_group, dict) else None
+        super().add_param_group(param_group)
+        state: OptimizerState = self._torchamp
+        try:
+            _check_new(state, param_group["params"])
+        except ValueError:
+            self.param_groups.pop()
+            param_group.clear()
+            param_group.update(before)
+            raise
+        state.adopt_group(self, param_group, {})
+
+    def __reduce_ex__(self, protocol: int) -> tuple:
+        return reduce_as_original(self, super().__reduce_ex__(protocol))
+
+
+def _bind(step: Callable, closure: Callable) -> Callable:
+    return lambda: step(closure)
+
+
+def _check_closure(state: OptimizerState) -> None:
+    if state.masters or not state.session.is_identity:
+        raise RuntimeError(
+            "step: expected no closure at opt_level "
+            f"{state.session.settings.properties.opt_level}, where the loss is scaled or masters "
+            "are stepped; run the backward in scale_loss, then call step()"
+        )
+
+
+def _check_new(state: OptimizerState, params: list[torch.Tensor]) -> None:
+    for i, param in enumerate(params):
+        if any(weights.master_of(param) is not None for weights in state.session.weights):
+            raise ValueError(
+                f"add_param_group: expected params[{i}], of sizes {list(param.shape)}, to be in no "
+                "other group, got one that an optimizer of this initialize steps already"
+            )
+
+
+def _step(optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callable) -> Any:
+    if state.weights.grads_are_scaled:
+        raise RuntimeError(
+            "step: expected unscaled grads, got those that scale_loss left scaled with "
+            "delay_unscale=True; end with a scale_loss without it before the step"
+        )
+    state.weights.refresh()
+    result = _step_unless_overflowed(optimizer, state, inner)
+    state.weights.copy_to_model()
+    state.drop_master_grads()
+    state.clear_skip()
+    return result
+
+
+def _step_unless_overflowed(
+    optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callable
+) -> Any:
+    if not state.may_skip:
+        return inner()
+    if can_skip_on_device(optimizer):
+        with skipping_if(optimizer, state.skip):
+            result = inner()
+        state.late_report.note()
+        return result
+    overflowed = state.overflowed(state.skip)
+    if not overflowed:
+        return inner()
+    state.session.reporter.report_skip(
+        overflowed, state.weights, state.weights.found_inf_per_param()
+    )
+    return None
+
+
+def adopt_optimizer(
+    optimizer: torch.optim.Optimizer,
+    session: Session,
+    weights: _C.MasterWeights,
+    masters: dict[torch.Tensor, torch.Tensor],
+) -> None:
+    """Makes `optimizer` an AmpOptimizer of `session` and puts masters in its groups: those of
+    `masters`, by parameter, and new ones for other parameters of low precision."""
+    state = OptimizerState(session, weights, optimizer.__dict__.pop("step", None))
+    for group in optimizer.param_groups:
+        state.adopt_group(optimizer, group, masters)
+    optimizer._torchamp = state
+    swap_class(optimizer, AmpOptimizer, lambda original: {})
+
+
+def state_of(optimizer: Any, where: str) -> OptimizerState:
+    """What torchamp knows of `optimizer`, called `where` in messages. Raises RuntimeError if
+    initialize did not return it."""
+    if not isinstance(optimizer, AmpOptimizer):
+        raise RuntimeError(
+            f"{where} to be an optimizer that initialize returned, got a "
+            f"{type(optimizer).__name__} that it did not; pass it to initialize with its model"
+        )
+    return optimizer._torchamp

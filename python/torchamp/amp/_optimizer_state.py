@@ -1,0 +1,83 @@
+"""What torchamp knows of one optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchamp._load import _C
+from torchamp.amp._late_report import LateReport
+from torchamp.amp._master_weights import track
+
+if TYPE_CHECKING:
+    from torchamp.amp._session import Session
+
+
+class OptimizerState:
+    """One optimizer's masters, and the overflows of its backwards since it stepped last.
+
+    `skip` is not a scaler's found_inf: that belongs to one backward and moves the scale, while
+    this gathers over losses and micro-batches and decides about the step.
+    """
+
+    def __init__(
+        self, session: Session, weights: _C.MasterWeights, inner_step: Callable | None
+    ) -> None:
+        self.session = session
+        self.weights = weights
+        #: A step that was bound to the object before initialize: a profiler's, a scheduler's.
+        self.inner_step = inner_step
+        #: The masters in the optimizer's groups.
+        self.masters: list[torch.Tensor] = []
+        #: Which loss's scale the model's grads bear while weights.grads_are_scaled.
+        self.scaled_by = 0
+        #: float32, one element a loss: not 0 where a backward overflowed.
+        self.skip = torch.zeros(len(session.scalers), device=session.device)
+        self._skip_of_loss = self.skip.unbind()
+        #: Whether skip may hold anything but zeros; known without asking the device.
+        self.may_skip = False
+        self.late_report = LateReport(self)
+
+    def __reduce__(self) -> tuple:
+        """Copies and pickles of the optimizer belong to no session: None takes this place."""
+        return type(None), ()
+
+    def adopt_group(
+        self,
+        optimizer: torch.optim.Optimizer,
+        group: dict[str, Any],
+        masters: dict[torch.Tensor, torch.Tensor],
+    ) -> None:
+        """Puts masters in the place of the group's parameters, in its own list, and hands their
+        state over."""
+        keeps_masters = self.session.settings.keeps_masters
+        params = group["params"]
+        for i, param in enumerate(params):
+            params[i] = stepped = track(self.weights, param, masters, keeps_masters)
+            if stepped is param:
+                continue
+            self.masters.append(stepped)
+            if param in optimizer.state:
+                optimizer.state[stepped] = optimizer.state.pop(param)
+
+    def gather(self, loss_id: int, found_inf: torch.Tensor) -> None:
+        """Takes note of a backward's overflow, if any."""
+        of_loss = self._skip_of_loss[loss_id]
+        torch.maximum(of_loss, found_inf, out=of_loss)
+        self.may_skip = True
+
+    def clear_skip(self) -> None:
+        if self.may_skip:
+            self.skip.zero_()
+        self.may_skip = False
+
+    def overflowed(self, skip: torch.Tensor) -> dict[int, _C.LossScaler]:
+        """The scalers, by loss, where `skip` is not 0. Waits for the device."""
+        return {i: self.session.scalers[i] for i, flag in enumerate(skip.tolist()) if flag}
+
+    def drop_master_grads(self) -> None:
+        for master in self.masters:
+            master.grad = None
+        self.weights.clear_found_inf_per_param()

@@ -1,0 +1,81 @@
+"""What is printed: the chosen settings, and skipped steps."""
+
+from __future__ import annotations
+
+import torch
+
+from torchamp._load import _C
+from torchamp.amp._settings import Settings
+
+_DESCRIPTIONS = {
+    "O0": "everything in float32",
+    "O1": "float32 weights, ops in float16 where that is safe",
+    "O2": "float16 model, float32 batch norm and master weights",
+    "O3": "everything in float16",
+    "O4": "float32 weights, ops in bfloat16 where that is safe",
+    "O5": "bfloat16 model, float32 batch norm and master weights",
+}
+_MOST_NAMES = 3
+
+
+def _is_rank_zero() -> bool:
+    distributed = torch.distributed
+    return not (distributed.is_available() and distributed.is_initialized()) or (
+        distributed.get_rank() == 0
+    )
+
+
+def say(text: str) -> None:
+    """Prints `text` in the first process of a group."""
+    if _is_rank_zero():
+        print(f"torchamp: {text}", flush=True)
+
+
+def announce(settings: Settings) -> None:
+    """Says what initialize is about to do, unless verbosity is 0."""
+    if settings.verbosity <= 0:
+        return
+    properties = settings.properties
+    lines = [f"opt_level {properties.opt_level}: {_DESCRIPTIONS[properties.opt_level]}"]
+    for name in ("cast_model_type", "keep_batchnorm_fp32", "master_weights", "loss_scale"):
+        lines.append(_line(name, getattr(properties, name), name in settings.overrides))
+    casts_ops = "patch_torch_functions" in settings.overrides
+    lines.append(_line("autocast_type", properties.autocast_type, casts_ops))
+    say("\n".join(lines))
+
+
+def _line(name: str, value: object, is_override: bool) -> str:
+    return f"  {name:<22} : {value}{'  (yours)' if is_override else ''}"
+
+
+class Reporter:
+    """Prints one line for each skipped step."""
+
+    def __init__(self, verbosity: int, names: dict[int, str]) -> None:
+        self.is_on = verbosity > 0
+        self._names = names
+
+    def report_skip(
+        self,
+        scalers: dict[int, _C.LossScaler],
+        weights: _C.MasterWeights,
+        found_inf_per_param: torch.Tensor | None,
+    ) -> None:
+        """`scalers`: those of the losses that overflowed, by loss_id. `found_inf_per_param`: uint8,
+        as MasterWeights gives it. Waits for the device."""
+        if not self.is_on:
+            return
+        for loss_id, scaler in scalers.items():
+            say(
+                f"gradient overflow in loss {loss_id}{self._where(weights, found_inf_per_param)}: "
+                f"step skipped, loss scale now {scaler.loss_scale():g}"
+            )
+
+    def _where(self, weights: _C.MasterWeights, found_inf_per_param: torch.Tensor | None) -> str:
+        if found_inf_per_param is None:
+            return ""
+        params = weights.model_params()
+        indices = found_inf_per_param.nonzero().flatten().tolist()
+        names = [self._names.get(id(params[i]), f"parameter {i}") for i in indices]
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        return f", at {', '.join(names[:_MOST_NAMES])}{more}" if names else ""

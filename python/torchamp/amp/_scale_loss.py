@@ -1,0 +1,124 @@
+"""Stages 4 to 6 around a backward: scale the loss, unscale and check the grads, update the scale."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from torchamp._load import _C
+from torchamp.amp._optimizer_state import OptimizerState
+from torchamp.amp._session import Session
+
+
+class Backward:
+    """One backward of one loss, for the optimizers whose parameters get grads in it."""
+
+    def __init__(
+        self,
+        session: Session,
+        states: Sequence[OptimizerState],
+        loss_id: int,
+        delay_unscale: bool,
+        delay_overflow_check: bool,
+    ) -> None:
+        self._session = session
+        self._scaler = session.scaler(loss_id)
+        self._states = states
+        self._weights = list(dict.fromkeys(state.weights for state in states))
+        self._loss_id = loss_id
+        self._delay_unscale = delay_unscale
+        self._delay_overflow_check = delay_overflow_check
+        #: Of this backward: the update of another may come before finish().
+        self._inv_scale = self._scaler.inv_scale()
+        self._prepared: list[_C.MasterWeights] = []
+
+    def prepare(self) -> None:
+        """Sets grads of earlier backwards aside. Raises RuntimeError if those are scaled by another
+        loss's scale, or if a model was cast behind the optimizer's back."""
+        for state in self._states:
+            self._check_scaled_by(state)
+            state.late_report.flush()
+        for weights in self._weights:
+            weights.refresh()
+        for weights in self._weights:
+            if not self._delay_unscale and not weights.grads_are_scaled:
+                weights.prepare_backward()
+                self._prepared.append(weights)
+
+    def _check_scaled_by(self, state: OptimizerState) -> None:
+        if state.weights.grads_are_scaled and state.scaled_by != self._loss_id:
+            raise RuntimeError(
+                f"scale_loss: expected loss_id {state.scaled_by}, by whose scale the grads are "
+                "scaled that an earlier scale_loss left so with delay_unscale=True, "
+                f"got {self._loss_id}"
+            )
+
+    def cancel(self) -> None:
+        """Puts the grads back as prepare() found them."""
+        for weights in self._prepared:
+            weights.cancel_backward()
+
+    def finish(self) -> None:
+        """Unscales, checks and updates, or puts that off."""
+        if self._delay_unscale:
+            for state in self._states:
+                state.weights.grads_are_scaled = True
+                state.scaled_by = self._loss_id
+            return
+        self._unscale()
+        if not self._scaler.dynamic:
+            return
+        for state in self._states:
+            state.gather(self._loss_id, self._scaler.found_inf())
+        if not self._delay_overflow_check:
+            self._scaler.update()
+        self._session.unchecked[self._loss_id] = self._delay_overflow_check
+
+    def _unscale(self) -> None:
+        found_before_counts = self._session.unchecked[self._loss_id]
+        if not found_before_counts:
+            self._scaler.clear_found_inf()
+        for weights in self._weights:
+            weights.finish_backward(self._inv_scale, self._scaler.found_inf())
+
+
+@contextlib.contextmanager
+def scale_loss(
+    session: Session,
+    states: Sequence[OptimizerState],
+    loss: torch.Tensor,
+    loss_id: int = 0,
+    delay_unscale: bool = False,
+    delay_overflow_check: bool = False,
+) -> Iterator[torch.Tensor]:
+    """Yields `loss` scaled, float32 and of the same sizes; unscales the grads afterwards. After an
+    exception grads and scaler are as before."""
+    scaled_loss = _with_shielded_backward(session.scaler(loss_id).scale(loss), loss)
+    has_masters = any(state.weights.has_masters for state in states)
+    if session.scaler(loss_id).is_identity and not has_masters:
+        yield scaled_loss
+        return
+    backward = Backward(session, states, loss_id, delay_unscale, delay_overflow_check)
+    backward.prepare()
+    try:
+        yield scaled_loss
+    except BaseException:
+        backward.cancel()
+        raise
+    backward.finish()
+
+
+def _with_shielded_backward(scaled_loss: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
+    """`scaled_loss` with a backward that runs outside O1's autocast; another object than `loss`."""
+    result = scaled_loss.view_as(scaled_loss) if scaled_loss is loss else scaled_loss
+    result.backward = functools.partial(_shielded_backward, weakref.ref(result))
+    return result
+
+
+def _shielded_backward(loss: weakref.ref[torch.Tensor], *args, **kwargs) -> None:
+    with _C.ShieldFromAutocast():
+        torch.Tensor.backward(loss(), *args, **kwargs)

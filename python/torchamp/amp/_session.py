@@ -1,0 +1,91 @@
+"""What one initialize made, shared by the models and optimizers that it returned."""
+
+from __future__ import annotations
+
+import torch
+
+from torchamp import ops
+from torchamp._load import _C
+from torchamp.amp._checks import check_devices
+from torchamp.amp._report import Reporter
+from torchamp.amp._settings import Settings
+
+
+class Session:
+    """Settings, loss scalers, masters and O1's autocast of one initialize.
+
+    Models and optimizers hold it; it holds neither, so that all are freed with the last of them.
+    """
+
+    def __init__(
+        self,
+        models: list[torch.nn.Module],
+        optimizers: list[torch.optim.Optimizer],
+        settings: Settings,
+    ) -> None:
+        self.settings = settings
+        self.device = check_devices(optimizers) or _device_of(models)
+        self.scalers = [_make_scaler(settings, self.device) for _ in range(settings.num_losses)]
+        #: By loss: whether its last backward put off the overflow check.
+        self.unchecked = [False] * settings.num_losses
+        #: Kept alive here, for as long as a model or an optimizer of the session lives.
+        self.weights: list[_C.MasterWeights] = []
+        self.reporter = Reporter(settings.verbosity, _names_of(models))
+        self._autocast = _open_autocast(models, settings)
+
+    @property
+    def is_dynamic(self) -> bool:
+        return any(scaler.dynamic for scaler in self.scalers)
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether no loss is scaled."""
+        return all(scaler.is_identity for scaler in self.scalers)
+
+    def scaler(self, loss_id: int) -> _C.LossScaler:
+        """Raises IndexError for a loss that initialize was not told of."""
+        if not 0 <= loss_id < len(self.scalers):
+            raise IndexError(
+                f"scale_loss: expected loss_id to be below num_losses, {len(self.scalers)}, "
+                f"got {loss_id}"
+            )
+        return self.scalers[loss_id]
+
+    def close(self) -> None:
+        """Ends O1's autocast."""
+        if self._autocast is not None:
+            self._autocast.close()
+
+
+def _device_of(models: list[torch.nn.Module]) -> torch.device:
+    for model in models:
+        for param in model.parameters():
+            return param.device
+    return torch.device("cpu")
+
+
+def _make_scaler(settings: Settings, device: torch.device) -> _C.LossScaler:
+    rule = ops.ScaleUpdate(
+        min_scale=settings.min_loss_scale or 0.0, max_scale=settings.max_loss_scale
+    )
+    return _C.LossScaler(settings.properties.loss_scale, rule=rule, device=device)
+
+
+def _names_of(models: list[torch.nn.Module]) -> dict[int, str]:
+    """The models' parameters' names by id; with the model's number if there are several."""
+    names = {}
+    for i, model in enumerate(models):
+        prefix = f"models[{i}]." if len(models) > 1 else ""
+        for name, param in model.named_parameters():
+            names.setdefault(id(param), prefix + name)
+    return names
+
+
+def _open_autocast(
+    models: list[torch.nn.Module], settings: Settings
+) -> _C.OpenAutocast | None:
+    dtype = settings.properties.autocast_type
+    if dtype is None:
+        return None
+    types = {param.device.type for model in models for param in model.parameters()}
+    return _C.OpenAutocast(sorted(types), dtype)

@@ -1,0 +1,137 @@
+"""Stage 1: choose. The arguments of initialize, checked, as one object."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from torchamp._load import _C
+
+_BOOLEANS = (True, False, "True", "False")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What one initialize was asked to do."""
+
+    properties: _C.Properties
+    overrides: tuple[str, ...]
+    cast_model_outputs: torch.dtype | None
+    num_losses: int
+    min_loss_scale: float | None
+    max_loss_scale: float
+    verbosity: int
+
+    @property
+    def input_type(self) -> torch.dtype | None:
+        """What forward casts floating inputs to; None where it leaves them alone."""
+        return self.properties.cast_model_type
+
+    @property
+    def output_type(self) -> torch.dtype | None:
+        """What forward casts floating outputs to; None where it leaves them alone."""
+        if self.cast_model_outputs is not None:
+            return self.cast_model_outputs
+        return None if self.properties.cast_model_type is None else torch.float32
+
+    @property
+    def keeps_masters(self) -> bool:
+        return bool(self.properties.master_weights)
+
+
+def settings_for(
+    opt_level: str = "O1",
+    *,
+    cast_model_type: torch.dtype | bool | None = None,
+    patch_torch_functions: bool | None = None,
+    keep_batchnorm_fp32: bool | str | None = None,
+    master_weights: bool | None = None,
+    loss_scale: float | str | None = None,
+    cast_model_outputs: torch.dtype | None = None,
+    num_losses: int = 1,
+    verbosity: int = 1,
+    min_loss_scale: float | None = None,
+    max_loss_scale: float = 2.0**24,
+) -> Settings:
+    """Settings of `opt_level` with what is not None changed.
+
+    Raises RuntimeError for an unknown level and for a property that contradicts it, TypeError,
+    ValueError and (keep_batchnorm_fp32, as apex) AssertionError for values that no level takes.
+    """
+    overrides = {
+        "cast_model_type": cast_model_type,
+        "patch_torch_functions": patch_torch_functions,
+        "keep_batchnorm_fp32": keep_batchnorm_fp32,
+        "master_weights": master_weights,
+        "loss_scale": loss_scale,
+    }
+    given = {name: value for name, value in overrides.items() if value is not None}
+    options = _C.Options(opt_level if isinstance(opt_level, str) else repr(opt_level))
+    for name, value in given.items():
+        _SETTERS[name](options, value)
+    options.num_losses(_integer("num_losses", num_losses))
+    return Settings(
+        properties=options.resolve(),
+        overrides=tuple(given),
+        cast_model_outputs=_dtype("cast_model_outputs", cast_model_outputs),
+        num_losses=num_losses,
+        min_loss_scale=min_loss_scale,
+        max_loss_scale=max_loss_scale,
+        verbosity=verbosity,
+    )
+
+
+def _integer(name: str, value: Any) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"initialize: expected {name} to be an integer, got {value!r}")
+    return value
+
+
+def _dtype(name: str, value: Any) -> torch.dtype | None:
+    if value is not None and not isinstance(value, torch.dtype):
+        raise TypeError(f"initialize: expected {name} to be a torch.dtype, got {value!r}")
+    return value
+
+
+def _set_cast_model_type(options: _C.Options, value: Any) -> None:
+    if value is False:
+        options.dont_cast_model()
+    else:
+        options.cast_model_type(_dtype("cast_model_type", value))
+
+
+def _set_autocast(options: _C.Options, value: Any) -> None:
+    options.autocast(bool(value))
+
+
+def _set_keep_batchnorm_fp32(options: _C.Options, value: Any) -> None:
+    if value not in _BOOLEANS:
+        raise AssertionError(
+            "initialize: expected keep_batchnorm_fp32 to be True, False, 'True' or 'False', "
+            f"got {value!r}"
+        )
+    options.keep_batchnorm_fp32(value in (True, "True"))
+
+
+def _set_master_weights(options: _C.Options, value: Any) -> None:
+    options.master_weights(bool(value))
+
+
+def _set_loss_scale(options: _C.Options, value: Any) -> None:
+    try:
+        options.loss_scale(value if isinstance(value, str) else float(value))
+    except TypeError:
+        raise TypeError(
+            f"initialize: expected loss_scale to be 'dynamic' or a number, got {value!r}"
+        ) from None
+
+
+_SETTERS = {
+    "cast_model_type": _set_cast_model_type,
+    "patch_torch_functions": _set_autocast,
+    "keep_batchnorm_fp32": _set_keep_batchnorm_fp32,
+    "master_weights": _set_master_weights,
+    "loss_scale": _set_loss_scale,
+}

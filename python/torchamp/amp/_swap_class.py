@@ -1,0 +1,51 @@
+"""Gives one object methods of ours, by a subclass of its class that bears the same name.
+
+A method bound to the object itself would make a reference cycle, would not pickle, and under
+DataParallel would run every replica on the original.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+
+class Swapped:
+    """What our subclasses have before the user's class in their method resolution order."""
+
+    #: The user's class.
+    _torchamp_original: type
+
+    def __init_subclass__(cls) -> None:
+        """Hides the subclass from the user's own __init_subclass__, which may keep a register."""
+
+
+_subclasses: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
+
+
+def swap_class(instance: Any, mixin: type[Swapped], methods: Callable[[type], dict]) -> None:
+    """Makes `instance` a `mixin`, with `methods(type(instance))` besides."""
+    original = type(instance)
+    known = _subclasses.get(original, lambda: None)()
+    subclass = known or _make_subclass(original, mixin, methods(original))
+    _subclasses[original] = weakref.ref(subclass)
+    instance.__class__ = subclass
+
+
+def _make_subclass(original: type, mixin: type[Swapped], methods: dict) -> type:
+    namespace = {
+        "__module__": original.__module__,
+        "__qualname__": original.__qualname__,
+        "__doc__": original.__doc__,
+        "_torchamp_original": original,
+        **methods,
+    }
+    return type(original)(original.__name__, (mixin, original), namespace)
+
+
+def reduce_as_original(instance: Swapped, reduced: tuple) -> tuple:
+    """What pickle and copy need to know, `reduced`, with the user's class instead of ours."""
+    function, args, *rest = reduced
+    original = instance._torchamp_original
+    return function, tuple(original if arg is type(instance) else arg for arg in args), *rest
