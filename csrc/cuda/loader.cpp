@@ -22,16 +22,20 @@ struct Device {
   int capability;  ///< 10 · major + minor
 };
 
-std::string dotted(int number, int scale) {
-  return std::to_string(number / scale) + "." + std::to_string(number % scale / (scale / 10));
+std::string dotted(int major, int minor) {
+  return std::to_string(major) + "." + std::to_string(minor);
+}
+
+std::string capability_of(const Device& device) {
+  return dotted(device.capability / 10, device.capability % 10);
 }
 
 void require_driver(const Driver& driver) {
   int version = 0;
   check(driver, driver.driver_version(&version), "reading the driver's version");
   if (version >= kOldestDriver) return;
-  throw std::runtime_error("the driver supports CUDA " + dotted(version, 1000).substr(0, 4) +
-                           ", the kernels need 12.1");
+  throw std::runtime_error("the driver supports CUDA " +
+                           dotted(version / 1000, version % 1000 / 10) + ", the kernels need 12.1");
 }
 
 Device open_device(const Driver& driver, int ordinal) {
@@ -42,7 +46,7 @@ Device open_device(const Driver& driver, int ordinal) {
   check(driver, driver.device_attribute(&minor, kCapabilityMinor, handle), "reading the device");
   Device device{nullptr, 10 * major + minor};
   if (device.capability < kOldestCapability) {
-    throw std::runtime_error("the device has compute capability " + dotted(device.capability, 10) +
+    throw std::runtime_error("the device has compute capability " + capability_of(device) +
                              ", the kernels need 7.0");
   }
   check(driver, driver.primary_context_retain(&device.context, handle), "retaining the context");
@@ -84,7 +88,7 @@ KernelFunctions load_nvrtc(const Driver& driver, const Device& device) {
   const std::string target = target_for(device.capability, nvrtc.architectures());
   if (target.empty()) {
     throw std::runtime_error("NVRTC " + nvrtc.version() + " does not know compute capability " +
-                             dotted(device.capability, 10));
+                             capability_of(device));
   }
   return load_image(driver, device, nvrtc.compile(embedded_sources(), target).data());
 }

@@ -1,6 +1,5 @@
 #include "kernel_program.h"
 
-#include "cuda.h"
 #include "cuda/kernels.cu"
 
 namespace emulation {

@@ -1,7 +1,6 @@
 // For programs with one bug each, which must be caught.
 #pragma once
 
-#include "cuda.h"
 #include "cuda/device.h"
 
 namespace emulation {

@@ -1,0 +1,81 @@
+// NVRTC compiles the embedded kernel program for every architecture that it knows. No card is
+// needed.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <stdexcept>
+
+#include "cuda/kernel.h"
+#include "cuda/nvrtc.h"
+
+namespace torchamp::cuda {
+namespace {
+
+TEST(TargetFor, IsTheCardsOwnArchitectureOrPtxOfAnOlderOne) {
+  const std::vector<int> known = {75, 80, 90, 100};
+  EXPECT_EQ(target_for(80, known), "sm_80");
+  EXPECT_EQ(target_for(89, known), "compute_80");
+  EXPECT_EQ(target_for(130, known), "compute_100");
+  EXPECT_EQ(target_for(70, known), "");
+}
+
+TEST(Candidates, AreTheVariableAloneIfItIsSet) {
+  const char* before = std::getenv("TORCHAMP_NVRTC");
+  const std::string kept = before == nullptr ? "" : before;
+  setenv("TORCHAMP_NVRTC", "/nowhere/libnvrtc.so", 1);
+  EXPECT_EQ(nvrtc_candidates(), std::vector<std::string>{"/nowhere/libnvrtc.so"});
+  if (before == nullptr) {
+    unsetenv("TORCHAMP_NVRTC");
+    EXPECT_GE(nvrtc_candidates().size(), 3u);
+  } else {
+    setenv("TORCHAMP_NVRTC", kept.c_str(), 1);
+  }
+}
+
+TEST(Library, MustBeNvrtc) {
+  EXPECT_THROW(Nvrtc("/nowhere/libnvrtc.so"), std::runtime_error);
+  EXPECT_THROW(Nvrtc("libm.so.6"), std::runtime_error);
+}
+
+class NvrtcTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      nvrtc_ = &Nvrtc::instance();
+    } catch (const std::runtime_error& error) {
+      GTEST_SKIP() << "the kernels are not compiled by NVRTC here: " << error.what();
+    }
+  }
+
+  const Nvrtc* nvrtc_ = nullptr;
+};
+
+TEST_F(NvrtcTest, CompilesEveryKernelForEveryArchitecture) {
+  ASSERT_FALSE(nvrtc_->architectures().empty());
+  for (const int architecture : nvrtc_->architectures()) {
+    const std::string target = "sm_" + std::to_string(architecture);
+    const std::string cubin = nvrtc_->compile(embedded_sources(), target);
+    EXPECT_EQ(cubin.substr(1, 3), "ELF") << target;
+    for (const char* name : kKernelNames) {
+      EXPECT_NE(cubin.find(name), std::string::npos) << target << " lacks " << name;
+    }
+  }
+}
+
+TEST_F(NvrtcTest, GivesPtxForCardsThatItDoesNotKnow) {
+  const std::string target = "compute_" + std::to_string(nvrtc_->architectures().back());
+  const std::string ptx = nvrtc_->compile(embedded_sources(), target);
+  EXPECT_NE(ptx.find(".entry torchamp_unscale"), std::string::npos);
+}
+
+TEST_F(NvrtcTest, ThrowsTheCompilersLog) {
+  try {
+    nvrtc_->compile({{"broken.cu", "int f() { return undeclared; }"}}, "sm_90");
+    FAIL() << "a program with an error was compiled";
+  } catch (const std::runtime_error& error) {
+    EXPECT_NE(std::string(error.what()).find("undeclared"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace torchamp::cuda
