@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import Any
+from typing import Any, Union
 
 import torch
 
@@ -22,7 +22,7 @@ from torchamp.amp._session import Session
 from torchamp.amp._settings import Settings, settings_for
 from torchamp.amp._state_dict_hooks import hook_state_dict
 
-Optimizers = torch.optim.Optimizer | Iterable[torch.optim.Optimizer]
+Optimizers = Union[torch.optim.Optimizer, Iterable[torch.optim.Optimizer]]
 
 
 class Amp:

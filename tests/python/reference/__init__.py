@@ -1,0 +1,1 @@
+"""Slow, plain PyTorch versions of what torchamp computes."""
