@@ -1,13 +1,32 @@
 #include <torchamp/build_info.h>
 
 #include "build_config.h"
+#include "cpu/isa.h"
+#include "cuda/module.h"
 
 namespace torchamp {
+namespace {
+
+const char* cpu_rung() {
+#if defined(TORCHAMP_AVX2)
+  if (cpu::kHasAvx2) return "avx2";
+#endif
+  return "portable";
+}
+
+}  // namespace
 
 const BuildInfo& build_info() {
   static const BuildInfo info{TORCHAMP_VERSION,      TORCHAMP_TORCH_VERSION, TORCHAMP_COMPILER,
                               TORCHAMP_CXX_STANDARD, TORCHAMP_FATBIN_ARCHS,  TORCHAMP_NVCC};
   return info;
+}
+
+Rung rung(c10::Device device) {
+  if (cuda::forced_aten()) return {"aten", "TORCHAMP_KERNELS is aten"};
+  if (device.is_cpu()) return {cpu_rung(), ""};
+  if (!device.is_cuda()) return {"aten", "torchamp has kernels for the CPU and for CUDA"};
+  return {cuda::name(cuda::rung(device.index())), cuda::rung_reason(device.index())};
 }
 
 }  // namespace torchamp

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <c10/core/Device.h>
 #include <torchamp/export.h>
 
 #include <string>
@@ -18,5 +19,15 @@ struct BuildInfo {
 };
 
 TORCHAMP_API const BuildInfo& build_info();
+
+/// Which kernels the ops run on one device.
+struct Rung {
+  std::string name;    ///< "avx2" or "portable" on the CPU, "fatbin" or "nvrtc" on CUDA, or "aten"
+  std::string reason;  ///< why not a better one: a line for each that was tried; may be empty
+};
+
+/// Loads a CUDA device's kernels if they are not loaded yet. Throws std::runtime_error where
+/// TORCHAMP_KERNELS demands kernels that cannot be had.
+TORCHAMP_API Rung rung(c10::Device device);
 
 }  // namespace torchamp

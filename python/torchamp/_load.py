@@ -1,6 +1,7 @@
 """Loads torchamp's compiled module, or says why it cannot be loaded."""
 
 import pathlib
+from typing import Dict, List, Tuple
 
 import torch
 
@@ -31,9 +32,27 @@ from torchamp import _C  # noqa: E402  only now: with another torch it would not
 cmake_prefix_path = str(pathlib.Path(__file__).parent / "share" / "cmake")
 
 
-def build_info() -> dict:
-    """Returns how torchamp was built: versions, compiler, C++ standard, CUDA architectures."""
-    return _C.build_info()
+def build_info() -> Dict[str, object]:
+    """Returns how torchamp was built and what it uses here.
+
+    The keys: `version` of torchamp; `torch_version` it was built for; `compiler`; `cxx_standard`, 17
+    or 20; `fatbin`, the CUDA architectures that nvcc compiled; `nvcc`, its version or why it was
+    absent; and `kernels`, for each device that torch sees the rung its ops stand on ("avx2",
+    "portable", "fatbin", "nvrtc" or "aten"), which loads the kernels of CUDA devices.
+    """
+    return {**_C.build_info(), "kernels": {name: rung(name)[0] for name in _devices()}}
 
 
-__version__: str = build_info()["version"]
+def rung(device: str) -> Tuple[str, str]:
+    """Returns which kernels a device's ops run, and why not better ones, which may be empty.
+
+    Raises RuntimeError where TORCHAMP_KERNELS demands kernels that cannot be had.
+    """
+    return _C.rung(device)
+
+
+def _devices() -> List[str]:
+    return ["cpu"] + [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+
+
+__version__: str = _C.build_info()["version"]

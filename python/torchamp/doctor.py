@@ -108,8 +108,30 @@ def check_torchamp() -> Finding:
         import torchamp
     except Exception as error:
         return Finding("torchamp", f"cannot be imported: {error}", 2, "make setup, or pip install .")
-    info = ", ".join(f"{key} {value}" for key, value in torchamp.build_info().items())
-    return Finding("torchamp", info)
+    return Finding("torchamp", f"{torchamp.__version__} in {pathlib.Path(torchamp.__file__).parent}")
+
+
+def check_build() -> Finding:
+    """What torchamp was built with."""
+    try:
+        from torchamp import _C
+
+        info = _C.build_info()
+    except Exception:
+        return Finding("build", "unknown without torchamp")
+    return Finding("build", ", ".join(f"{key}: {value}" for key, value in info.items()))
+
+
+def check_rungs() -> Finding:
+    """Which kernels each device uses, and why not better ones."""
+    try:
+        from torchamp._load import build_info, rung
+
+        rungs = {name: rung(name) for name in build_info()["kernels"]}
+    except Exception as error:
+        return Finding("kernels", f"cannot be had: {error}", 2)
+    lines = [f"{device}: {name}{reason and f' ({reason})'}" for device, (name, reason) in rungs.items()]
+    return Finding("kernels", "; ".join(lines), 1 if any(r for _, r in rungs.values()) else 0)
 
 
 def check_kernels_variable() -> Finding:
@@ -123,7 +145,7 @@ def check_kernels_variable() -> Finding:
 
 CHECKS: List[Callable[[], Finding]] = [
     check_python, check_compiler, check_cmake, check_nvcc, check_torch, check_torch_copies, check_gpu,
-    check_torchamp, check_kernels_variable]
+    check_kernels_variable, check_torchamp, check_build, check_rungs]
 
 
 def report(findings: List[Finding]) -> str:
