@@ -1,5 +1,7 @@
 """The ops, tensor by tensor, in the words of their contracts."""
 
+import math
+
 import torch
 
 LOW_PRECISION = (torch.float16, torch.bfloat16)
@@ -62,3 +64,7 @@ def axpby(a: float, x, b: float, y, outputs, check_x: bool, check_y: bool) -> li
 
 def norms(tensors) -> list[float]:
     return [0.0 if t is None else t.double().norm().item() for t in tensors]
+
+
+def norm(tensors) -> float:
+    return math.sqrt(sum(each * each for each in norms(tensors)))
