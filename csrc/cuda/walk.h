@@ -133,7 +133,7 @@ template <int n, int kLists>
 TORCHAMP_DEVICE Groups<n> aligned_vectors(const Slice<kLists>& slice) {
   int head = 0;
   while (head < n && !is_aligned_at(slice, head)) ++head;
-  if (head == n || head > slice.count) return {0, 0};
+  if (head == n) return {0, 0};
   return {head, (slice.count - head) / n};
 }
 

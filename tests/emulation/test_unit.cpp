@@ -1,0 +1,71 @@
+// From a unit's number to its elements, which needs no threads.
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "cuda/arguments.h"
+#include "cuda/tables.h"
+#include "cuda/unit.h"
+
+namespace torchamp::cuda {
+namespace {
+
+using Table = Launch<CopyCastArguments>;
+
+/// A float16 and a float32 list with tensors of these sizes, at addresses that nobody reads.
+std::unique_ptr<Table> table_of(const std::vector<int64>& sizes) {
+  Plan plan;
+  plan.lists = 2;
+  for (std::size_t t = 0; t < sizes.size(); ++t) {
+    plan.data.insert(plan.data.end(),
+                     {reinterpret_cast<void*>(64 * t), reinterpret_cast<void*>(64 * t)});
+    plan.dtypes.insert(plan.dtypes.end(), {DType::kFloat16, DType::kFloat32});
+    plan.offsets.push_back(plan.offsets.back() + sizes[t]);
+    plan.positions.push_back(static_cast<int32>(t));
+  }
+  auto table = std::make_unique<Table>();
+  fill(*table, plan, 0);
+  return table;
+}
+
+long long place(const void* address) {
+  return reinterpret_cast<long long>(address);
+}
+
+TEST(EntryOf, FindsEveryUnitsTensor) {
+  const auto table = table_of({1, 5000, 2048, 2049, 3, 3, 3, 100000});
+  int expected = 0;
+  for (uint32 unit = 0; unit < table->units; ++unit) {
+    if (unit == end_unit(*table, expected)) ++expected;
+    EXPECT_EQ(entry_of(*table, unit), expected) << "unit " << unit;
+  }
+  EXPECT_EQ(expected, 7);
+}
+
+TEST(SliceOf, IsFullButForTheLastOfATensor) {
+  const auto table = table_of({7, 2 * kWarpUnit + 5});
+  EXPECT_EQ(slice_of(*table, 0).count, 7);
+  EXPECT_EQ(slice_of(*table, 1).count, kWarpUnit);
+  EXPECT_EQ(slice_of(*table, 2).count, kWarpUnit);
+  EXPECT_EQ(slice_of(*table, 3).count, 5);
+  EXPECT_EQ(slice_of(*table, 3).position, 1);
+}
+
+TEST(SliceOf, CountsBytesByTheListsDtype) {
+  const auto table = table_of({7, 2 * kWarpUnit + 5});
+  const auto slice = slice_of(*table, 3);
+  EXPECT_EQ(place(slice.address[0]), 64 + 2 * kWarpUnit * 2);
+  EXPECT_EQ(place(slice.address[1]), 64 + 2 * kWarpUnit * 4);
+}
+
+TEST(SliceOf, ReachesElementsThat32BitsDoNotCount) {
+  const int64 many = int64{1} << 33;
+  const auto table = table_of({many + 8});
+  const auto slice = slice_of(*table, table->units - 1);
+  EXPECT_EQ(place(slice.address[0]), many * 2);
+  EXPECT_EQ(place(slice.address[1]), many * 4);
+  EXPECT_EQ(slice.count, 8);
+}
+
+}  // namespace
+}  // namespace torchamp::cuda
