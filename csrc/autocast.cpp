@@ -144,7 +144,10 @@ ShieldFromAutocast::ShieldFromAutocast() {
 }
 
 ShieldFromAutocast::~ShieldFromAutocast() {
-  for (const auto device_type : disabled_) set_autocast_enabled(device_type, true);
+  for (const auto device_type : disabled_) {
+    const bool still_open = state.before.count(device_type) != 0;
+    if (still_open) set_autocast_enabled(device_type, true);
+  }
 }
 
 }  // namespace torchamp

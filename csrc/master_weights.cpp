@@ -143,7 +143,7 @@ void MasterWeights::finish_backward(const Tensor& inv_scale, const Tensor& found
   for (const auto& [i, before] : delivery.sums) {
     Tensor& grad =
         is_separate(i) ? master_params_[i].mutable_grad() : model_params_[i].mutable_grad();
-    grad = before.add(grad);
+    grad = grad.is_sparse() ? before.add(grad) : grad.add(before);
   }
 }
 
