@@ -1,0 +1,201 @@
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/mm.h>
+#include <sys/wait.h>
+#include <torchamp/autocast.h>
+#include <unistd.h>
+
+#include <stdexcept>
+#include <thread>
+
+#include "device.h"
+#include "errors.h"
+#include "tensors.h"
+
+namespace torchamp {
+namespace {
+
+/// What autocast does to a device type in this thread.
+struct State {
+  bool enabled, cache_enabled;
+  at::ScalarType dtype;
+  int nesting;
+};
+
+State state_of(at::DeviceType type) {
+  const int nesting = at::autocast::increment_nesting() - 1;
+  at::autocast::decrement_nesting();
+  return {at::autocast::is_autocast_enabled(type), at::autocast::is_autocast_cache_enabled(),
+          at::autocast::get_autocast_dtype(type), nesting};
+}
+
+bool operator==(const State& a, const State& b) {
+  return a.enabled == b.enabled && a.cache_enabled == b.cache_enabled && a.dtype == b.dtype &&
+         a.nesting == b.nesting;
+}
+
+class AutocastTest : public DeviceTest {
+ protected:
+  static at::DeviceType type() { return device().type(); }
+  static OpenAutocast open(at::ScalarType dtype = at::kHalf) { return {{type()}, dtype}; }
+  /// What a matrix product of float32 matrices comes out as: what autocast is about.
+  static at::ScalarType mm_type() {
+    const at::Tensor matrix = Random(50).normal({2, 2}, at::kFloat, device());
+    return at::mm(matrix, matrix).scalar_type();
+  }
+
+  void TearDown() override { EXPECT_TRUE(state_of(type()) == before_) << "left behind"; }
+
+  const State before_ = state_of(type());
+};
+
+TEST_P(AutocastTest, CastsInItsScope) {
+  EXPECT_EQ(mm_type(), at::kFloat);
+  {
+    const autocast guard(type(), at::kHalf);
+    EXPECT_EQ(mm_type(), at::kHalf);
+    EXPECT_FALSE(state_of(type()).cache_enabled);
+  }
+  EXPECT_EQ(mm_type(), at::kFloat);
+}
+
+TEST_P(AutocastTest, ScopesNest) {
+  const autocast outer(type(), at::kHalf);
+  {
+    const autocast inner(type(), at::kBFloat16);
+    EXPECT_EQ(mm_type(), at::kBFloat16);
+    const autocast off(type(), {}, /*enabled=*/false);
+    EXPECT_EQ(mm_type(), at::kFloat);
+  }
+  EXPECT_EQ(mm_type(), at::kHalf);
+}
+
+TEST_P(AutocastTest, AnExceptionEndsTheScopeToo) {
+  EXPECT_THROW(
+      {
+        const autocast guard(type(), at::kBFloat16, true, true);
+        throw std::runtime_error("out of the scope");
+      },
+      std::runtime_error);
+  EXPECT_TRUE(state_of(type()) == before_);
+}
+
+TEST_P(AutocastTest, OtherThreadsAreNotConcerned) {
+  const autocast guard(type(), at::kHalf);
+  const OpenAutocast opened({type()}, at::kHalf);
+  at::ScalarType in_thread = at::kByte;
+  std::thread([&] { in_thread = mm_type(); }).join();
+  EXPECT_EQ(in_thread, at::kFloat);
+}
+
+TEST_P(AutocastTest, OpenCastsUntilClosed) {
+  OpenAutocast opened = open();
+  EXPECT_EQ(mm_type(), at::kHalf);
+  EXPECT_FALSE(state_of(type()).cache_enabled);
+  opened.close();
+  EXPECT_TRUE(state_of(type()) == before_);
+  opened.close();
+  EXPECT_TRUE(state_of(type()) == before_);
+}
+
+TEST_P(AutocastTest, OpenCastsUntilTheLastIsClosed) {
+  OpenAutocast first = open();
+  {
+    const OpenAutocast second = open();
+    first.close();
+    EXPECT_EQ(mm_type(), at::kHalf);
+  }
+  EXPECT_EQ(mm_type(), at::kFloat);
+}
+
+TEST_P(AutocastTest, TwoDtypesInOneThreadAreRefused) {
+  const OpenAutocast opened = open();
+  EXPECT_EQ(message_of([] { open(at::kBFloat16); }),
+            "initialize: this thread already autocasts to Half for a model that is still open, and "
+            "cannot also autocast to BFloat16; close that one first, or use it in another thread");
+  EXPECT_EQ(mm_type(), at::kHalf);
+}
+
+TEST_P(AutocastTest, TwoDtypesInTwoThreadsAreFine) {
+  const OpenAutocast opened = open();
+  at::ScalarType in_thread = at::kByte;
+  std::thread([&] {
+    const OpenAutocast other = open(at::kBFloat16);
+    in_thread = mm_type();
+  }).join();
+  EXPECT_EQ(in_thread, at::kBFloat16);
+  EXPECT_EQ(mm_type(), at::kHalf);
+}
+
+TEST_P(AutocastTest, ClosedInAnotherThreadItEndsAtTheNextSettle) {
+  OpenAutocast opened = open();
+  std::thread([&] { opened.close(); }).join();
+  EXPECT_EQ(mm_type(), at::kHalf);
+  OpenAutocast::settle();
+  EXPECT_EQ(mm_type(), at::kFloat);
+}
+
+TEST_P(AutocastTest, OpenGoesBackToTheScopeItWasOpenedIn) {
+  const autocast guard(type(), at::kBFloat16);
+  OpenAutocast opened = open();
+  EXPECT_EQ(mm_type(), at::kHalf);
+  opened.close();
+  EXPECT_EQ(mm_type(), at::kBFloat16);
+}
+
+TEST_P(AutocastTest, AScopeInsideOpenHasItsWay) {
+  const OpenAutocast opened = open();
+  {
+    const autocast guard(type(), at::kBFloat16);
+    EXPECT_EQ(mm_type(), at::kBFloat16);
+  }
+  EXPECT_EQ(mm_type(), at::kHalf);
+}
+
+TEST_P(AutocastTest, AShieldUndoesOpen) {
+  const OpenAutocast opened = open();
+  {
+    const ShieldFromAutocast shield;
+    EXPECT_EQ(mm_type(), at::kFloat);
+    const ShieldFromAutocast inner;
+    EXPECT_EQ(mm_type(), at::kFloat);
+  }
+  EXPECT_EQ(mm_type(), at::kHalf);
+}
+
+TEST_P(AutocastTest, AShieldLeavesTheUsersScopesAlone) {
+  const OpenAutocast opened = open();
+  const autocast guard(type(), at::kBFloat16);
+  const ShieldFromAutocast shield;
+  EXPECT_EQ(mm_type(), at::kBFloat16);
+}
+
+TEST_P(AutocastTest, AShieldNoticesWhatAnotherThreadClosed) {
+  OpenAutocast opened = open();
+  std::thread([&] { opened.close(); }).join();
+  { const ShieldFromAutocast shield; }
+  EXPECT_EQ(mm_type(), at::kFloat);
+}
+
+TEST_P(AutocastTest, WhatIsClosedUnderAShieldStaysClosed) {
+  OpenAutocast opened = open();
+  {
+    const ShieldFromAutocast shield;
+    opened.close();
+  }
+  EXPECT_EQ(mm_type(), at::kFloat);
+}
+
+TORCHAMP_ON_EACH_DEVICE(AutocastTest);
+
+TEST(AutocastFork, AWorkerForkedFromTheThreadDoesNotCast) {
+  const OpenAutocast opened({at::kCPU}, at::kHalf);
+  const pid_t worker = fork();
+  if (worker == 0) _exit(at::autocast::is_autocast_enabled(at::kCPU) ? 1 : 0);
+  int status = -1;
+  ASSERT_EQ(waitpid(worker, &status, 0), worker);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(at::autocast::is_autocast_enabled(at::kCPU));
+}
+
+}  // namespace
+}  // namespace torchamp

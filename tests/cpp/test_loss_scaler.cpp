@@ -1,0 +1,164 @@
+#include <torchamp/loss_scaler.h>
+
+#include "device.h"
+#include "errors.h"
+#include "oracle.h"
+#include "tensors.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+
+class LossScalerTest : public DeviceTest {
+ protected:
+  static LossScaler make(LossScalerOptions options = {}) { return LossScaler(options, device()); }
+  static LossScalerOptions fixed(double scale) { return {LossScale(scale), 65536.0, {}}; }
+
+  static void update(LossScaler& scaler, bool overflow) {
+    scaler.clear_found_inf();
+    if (overflow) scaler.found_inf().fill_(1);
+    scaler.update();
+  }
+};
+
+/// Ten thousand backwards, one in 300 of which overflows.
+TEST_P(LossScalerTest, FollowsApexsRule) {
+  LossScaler scaler = make();
+  oracle::LossScale reference{65536};
+  Random random(30);
+  for (int step = 0; step < 10000; ++step) {
+    const bool overflow = random.below(300) == 0;
+    update(scaler, overflow);
+    reference.update(overflow);
+    ASSERT_EQ(scaler.loss_scale(), reference.scale) << "step " << step;
+  }
+}
+
+TEST_P(LossScalerTest, GrowsAndBacksOffBetweenItsBounds) {
+  LossScalerOptions options;
+  options.rule.growth_interval = 1;
+  options.rule.min_scale = 1024;
+  options.rule.max_scale = 1 << 20;
+  LossScaler scaler = make(options);
+  for (int step = 0; step < 10; ++step) update(scaler, false);
+  EXPECT_EQ(scaler.loss_scale(), 1 << 20);
+  for (int step = 0; step < 20; ++step) update(scaler, true);
+  EXPECT_EQ(scaler.loss_scale(), 1024);
+}
+
+TEST_P(LossScalerTest, StartsAtItsCeilingIfThatIsLower) {
+  LossScalerOptions options;
+  options.rule.max_scale = 8;
+  EXPECT_EQ(make(options).loss_scale(), 8);
+}
+
+TEST_P(LossScalerTest, HysteresisForgivesTheFirstOverflows) {
+  LossScalerOptions options;
+  options.rule.hysteresis = 2;
+  LossScaler scaler = make(options);
+  update(scaler, true);
+  EXPECT_EQ(scaler.loss_scale(), 65536);
+  update(scaler, true);
+  EXPECT_EQ(scaler.loss_scale(), 32768);
+  update(scaler, false);
+  update(scaler, true);
+  EXPECT_EQ(scaler.loss_scale(), 32768) << "a clean backward refills its patience";
+}
+
+TEST_P(LossScalerTest, AFixedScaleStays) {
+  LossScaler scaler = make(fixed(128));
+  EXPECT_FALSE(scaler.dynamic());
+  for (int step = 0; step < 3000; ++step) update(scaler, step % 7 == 0);
+  EXPECT_EQ(scaler.loss_scale(), 128);
+}
+
+TEST_P(LossScalerTest, OnlyAFixedScaleOfOneChangesNothing) {
+  EXPECT_TRUE(make(fixed(1)).is_identity());
+  EXPECT_FALSE(make(fixed(2)).is_identity());
+  LossScalerOptions dynamic_at_one;
+  dynamic_at_one.init_scale = 1;
+  EXPECT_FALSE(make(dynamic_at_one).is_identity());
+}
+
+TEST_P(LossScalerTest, ScalesALossOfAnyShapeAndDtypeInFloat32) {
+  const LossScaler scaler = make(fixed(1024));
+  for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
+    const Tensor loss = tensor_of({100, 0.5}, dtype, device());
+    EXPECT_TRUE(same_bits(scaler.scale(loss), tensor_of({102400, 512}, at::kFloat, device())));
+    EXPECT_TRUE(same_bits(scaler.scale(loss[0]), scalar_of(102400, at::kFloat, device())));
+  }
+}
+
+TEST_P(LossScalerTest, TheScaledLossLeadsBackToTheLoss) {
+  const Tensor x = tensor_of({3}, at::kFloat, device()).set_requires_grad(true);
+  make(fixed(64)).scale(x.mul(2).sum()).backward();
+  EXPECT_TRUE(same_bits(x.grad(), tensor_of({128}, at::kFloat, device())));
+}
+
+TEST_P(LossScalerTest, InvScaleIsASnapshot) {
+  LossScaler scaler = make();
+  const Tensor inv_scale = scaler.inv_scale();
+  update(scaler, true);
+  EXPECT_EQ(inv_scale.item<float>(), 1.0f / 65536);
+  EXPECT_EQ(scaler.inv_scale().item<float>(), 1.0f / 32768);
+  EXPECT_EQ(inv_scale.device(), scaler.device());
+}
+
+/// Wherever a run is saved, the run that loads it goes on as if it had not been.
+TEST_P(LossScalerTest, ALoadedStateGoesOnAsTheOldOne) {
+  LossScalerOptions options;
+  options.rule.growth_interval = 5;
+  options.rule.hysteresis = 3;
+  LossScaler whole = make(options);
+  Random random(31);
+  for (int saved_at = 0; saved_at < 20; ++saved_at) {
+    update(whole, random.below(3) == 0);
+    LossScaler resumed = make(options);
+    resumed.load_state(whole.state());
+    LossScaler copy = make(options);
+    copy.load_state(whole.state());
+    for (int step = 0; step < 15; ++step) {
+      const bool overflow = random.below(3) == 0;
+      update(resumed, overflow);
+      update(copy, overflow);
+      ASSERT_EQ(resumed.state().loss_scale, copy.state().loss_scale);
+    }
+    const LossScalerState state = whole.state();
+    LossScaler again = make(options);
+    again.load_state(state);
+    EXPECT_EQ(again.state().loss_scale, state.loss_scale);
+    EXPECT_EQ(again.state().growth_tracker, state.growth_tracker);
+    EXPECT_EQ(again.state().hysteresis_tracker, state.hysteresis_tracker);
+  }
+}
+
+TEST_P(LossScalerTest, SettingAFixedScaleTellsWhetherItIsOne) {
+  LossScaler scaler = make(fixed(128));
+  scaler.set_loss_scale(1);
+  EXPECT_TRUE(scaler.is_identity());
+  LossScaler dynamic = make();
+  dynamic.set_loss_scale(1);
+  EXPECT_TRUE(dynamic.dynamic());
+  EXPECT_EQ(dynamic.loss_scale(), 1);
+}
+
+TEST_P(LossScalerTest, RefusesWhatCannotScale) {
+  EXPECT_EQ(message_of([] { make(fixed(0)); }),
+            "LossScaler: expected the initial scale to be positive and finite, got 0");
+  LossScaler scaler = make();
+  EXPECT_EQ(message_of([&] { scaler.set_loss_scale(-2); }),
+            "set_loss_scale: expected value to be positive and finite, got -2");
+  EXPECT_EQ(message_of([&] { scaler.set_loss_scale(INFINITY); }),
+            "set_loss_scale: expected value to be positive and finite, got inf");
+  EXPECT_EQ(scaler.loss_scale(), 65536);
+  EXPECT_EQ(message_of([&] { scaler.scale(Tensor()); }),
+            "scale_loss: expected loss to be a floating-point tensor, got none");
+  EXPECT_TRUE(contains(message_of([&] { scaler.scale(scalar_of(1, at::kLong, device())); }),
+                       "scale_loss: expected loss to be a floating-point tensor, got "));
+}
+
+TORCHAMP_ON_EACH_DEVICE(LossScalerTest);
+
+}  // namespace
+}  // namespace torchamp

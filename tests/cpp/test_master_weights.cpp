@@ -1,0 +1,281 @@
+#include <torchamp/master_weights.h>
+
+#include "device.h"
+#include "errors.h"
+#include "oracle.h"
+#include "tensors.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+
+constexpr float kInvScale = 1.0f / 1024;
+
+/// Three parameters: two float16 ones with masters, and between them a float32 one without.
+class MasterWeightsTest : public DeviceTest {
+ protected:
+  MasterWeightsTest() {
+    for (const bool is_half : {true, false, true}) {
+      const Tensor param = values(1.0 + 0x1p-20).set_requires_grad(true);
+      weights_.track(param, is_half ? make_half(param) : Tensor());
+    }
+  }
+
+  static Tensor values(double first, at::ScalarType dtype = at::kFloat) {
+    return tensor_of({first, 2, -3}, dtype, device());
+  }
+  /// Casts `param` as initialize does; returns its master.
+  static Tensor make_half(const Tensor& param) {
+    const Tensor master = MasterWeights::make_master(param);
+    Tensor(param).set_data(param.variable_data().to(at::kHalf));
+    return master;
+  }
+  /// As a backward leaves it: 1024 times the grad, in the parameter's dtype.
+  void give_grads(double first) {
+    for (const Tensor& param : weights_.model_params()) {
+      param.mutable_grad() = values(first).mul(1024).to(param.scalar_type());
+    }
+  }
+  void backward(double first) {
+    weights_.prepare_backward();
+    give_grads(first);
+    finish();
+  }
+  void finish() {
+    weights_.finish_backward(scalar_of(kInvScale, at::kFloat, device()), found_inf_);
+  }
+  bool found() const { return found_inf_.item<float>() != 0; }
+  const Tensor& model(size_t i) const { return weights_.model_params()[i]; }
+  const Tensor& master(size_t i) const { return weights_.master_params()[i]; }
+
+  MasterWeights weights_;
+  Tensor found_inf_ = scalar_of(0, at::kFloat, device());
+};
+
+TEST_P(MasterWeightsTest, MastersKeepTheBitsThatFloat16Loses) {
+  EXPECT_EQ(model(0).scalar_type(), at::kHalf);
+  EXPECT_TRUE(same_bits(model(0), values(1, at::kHalf)));
+  EXPECT_TRUE(same_bits(master(0), values(1.0 + 0x1p-20)));
+  EXPECT_TRUE(master(0).requires_grad());
+  EXPECT_TRUE(master(0).is_leaf());
+}
+
+TEST_P(MasterWeightsTest, AMasterTakesOverFloat32MemoryAndCopiesAnyOther) {
+  const Tensor param = values(1);
+  EXPECT_EQ(MasterWeights::make_master(param).data_ptr(), param.data_ptr());
+  const Tensor half = values(1, at::kHalf), strided = values(1).expand({2, 3});
+  EXPECT_TRUE(same_bits(MasterWeights::make_master(half), values(1)));
+  EXPECT_TRUE(same_bits(MasterWeights::make_master(strided), strided));
+  EXPECT_NE(MasterWeights::make_master(strided).data_ptr(), strided.data_ptr());
+}
+
+TEST_P(MasterWeightsTest, EachParameterIsTrackedOnce) {
+  const Tensor other = values(7);
+  EXPECT_TRUE(weights_.track(model(0), other).is_same(master(0)));
+  EXPECT_EQ(weights_.model_params().size(), 3U);
+  EXPECT_TRUE(weights_.master_of(model(2)).is_same(master(2)));
+  EXPECT_TRUE(weights_.master_of(model(1)).is_same(model(1)));
+  EXPECT_FALSE(weights_.master_of(other).defined());
+}
+
+TEST_P(MasterWeightsTest, HasMastersOnlyIfSomeAreSeparate) {
+  EXPECT_TRUE(weights_.has_masters());
+  MasterWeights none;
+  none.track(values(1));
+  EXPECT_FALSE(none.has_masters());
+}
+
+TEST_P(MasterWeightsTest, RefusesAMasterOfOtherSizes) {
+  EXPECT_EQ(message_of([&] { weights_.track(values(1), scalar_of(1)); }),
+            "MasterWeights::track: expected master to have sizes [3], got []");
+  EXPECT_EQ(weights_.model_params().size(), 3U);
+}
+
+TEST_P(MasterWeightsTest, ABackwardFillsTheMastersGrads) {
+  backward(5);
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(master(i).grad(), values(5))) << i;
+  EXPECT_FALSE(found());
+  EXPECT_TRUE(weights_.nonfinite_params().empty());
+}
+
+TEST_P(MasterWeightsTest, BackwardsAddUp) {
+  backward(5);
+  const Tensor grad = master(0).grad();
+  backward(0.25);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(same_bits(master(i).grad(), tensor_of({5.25, 4, -6}, at::kFloat, device()))) << i;
+  }
+  EXPECT_TRUE(master(0).grad().is_same(grad)) << "added in place";
+}
+
+TEST_P(MasterWeightsTest, ABackwardStartsFromNoGradsInTheModel) {
+  backward(5);
+  weights_.prepare_backward();
+  for (size_t i = 0; i < 3; ++i) EXPECT_FALSE(model(i).grad().defined()) << i;
+}
+
+TEST_P(MasterWeightsTest, AParameterThatGetsNoGradKeepsWhatItHad) {
+  backward(5);
+  weights_.prepare_backward();
+  model(0).mutable_grad() = values(1024, at::kHalf);
+  finish();
+  EXPECT_EQ(master(0).grad()[0].item<float>(), 6);
+  EXPECT_TRUE(same_bits(master(1).grad(), values(5)));
+  EXPECT_TRUE(same_bits(master(2).grad(), values(5)));
+}
+
+TEST_P(MasterWeightsTest, CancelPutsTheGradsBack) {
+  backward(5);
+  std::vector<Tensor> before;
+  for (size_t i = 0; i < 3; ++i) before.push_back(model(i).grad());
+  weights_.prepare_backward();
+  give_grads(7);
+  weights_.cancel_backward();
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(model(i).grad().is_same(before[i])) << i;
+    EXPECT_TRUE(same_bits(master(i).grad(), values(5))) << i;
+  }
+}
+
+TEST_P(MasterWeightsTest, CancelWithoutABackwardDoesNothing) {
+  give_grads(5);
+  weights_.cancel_backward();
+  EXPECT_TRUE(model(0).grad().defined());
+}
+
+TEST_P(MasterWeightsTest, AnOverflowNamesItsParameter) {
+  for (int64_t bad = 0; bad < 3; ++bad) {
+    found_inf_.zero_();
+    weights_.drop_grads();
+    weights_.prepare_backward();
+    give_grads(5);
+    model(bad).grad()[1].fill_(NAN);
+    finish();
+    EXPECT_TRUE(found());
+    EXPECT_EQ(weights_.nonfinite_params(), (std::vector<int64_t>{bad}));
+  }
+}
+
+TEST_P(MasterWeightsTest, NothingIsFoundWithoutABackward) {
+  EXPECT_TRUE(weights_.nonfinite_params().empty());
+}
+
+TEST_P(MasterWeightsTest, DropGradsDropsAll) {
+  backward(5);
+  weights_.drop_grads();
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_FALSE(model(i).grad().defined()) << i;
+    EXPECT_FALSE(master(i).grad().defined()) << i;
+  }
+}
+
+TEST_P(MasterWeightsTest, DropMasterGradsLeavesAParametersOwn) {
+  backward(5);
+  weights_.drop_master_grads();
+  EXPECT_FALSE(master(0).grad().defined());
+  EXPECT_TRUE(same_bits(master(1).grad(), values(5)));
+}
+
+TEST_P(MasterWeightsTest, ZeroModelGradsZeroesOrDrops) {
+  backward(5);
+  weights_.zero_model_grads(/*set_to_none=*/false);
+  EXPECT_TRUE(same_bits(model(0).grad(), values(0, at::kHalf).zero_()));
+  weights_.zero_model_grads(/*set_to_none=*/true);
+  EXPECT_FALSE(model(0).grad().defined());
+  EXPECT_TRUE(same_bits(master(0).grad(), values(5))) << "the optimizer sees to these";
+}
+
+TEST_P(MasterWeightsTest, NothingMovesWhileNobodyWrites) {
+  const auto version = master(0)._version();
+  EXPECT_FALSE(weights_.refresh());
+  EXPECT_EQ(master(0)._version(), version);
+  EXPECT_TRUE(same_bits(master(0), values(1.0 + 0x1p-20)));
+}
+
+TEST_P(MasterWeightsTest, AModelParameterThatWasWrittenBecomesItsMaster) {
+  model(0).variable_data();
+  Tensor(model(0)).detach().copy_(values(9));
+  EXPECT_FALSE(weights_.refresh());
+  EXPECT_TRUE(same_bits(master(0), values(9)));
+  EXPECT_TRUE(same_bits(master(2), values(1.0 + 0x1p-20)));
+}
+
+TEST_P(MasterWeightsTest, AModelParameterWithNewMemoryBecomesItsMaster) {
+  Tensor(model(0)).set_data(values(9, at::kHalf));
+  weights_.refresh();
+  EXPECT_TRUE(same_bits(master(0), values(9)));
+}
+
+TEST_P(MasterWeightsTest, AMasterThatWasSteppedReachesTheModel) {
+  master(0).detach().copy_(values(4.0001));
+  EXPECT_TRUE(weights_.refresh());
+  EXPECT_TRUE(same_bits(model(0), values(4.0001, at::kHalf)));
+  EXPECT_TRUE(same_bits(master(0), values(4.0001)));
+  EXPECT_FALSE(weights_.refresh());
+}
+
+TEST_P(MasterWeightsTest, WhereBothWereWrittenTheModelWins) {
+  master(0).detach().copy_(values(4));
+  model(0).detach().copy_(values(9));
+  weights_.refresh();
+  EXPECT_TRUE(same_bits(master(0), values(9)));
+  EXPECT_TRUE(same_bits(model(0), values(9, at::kHalf)));
+}
+
+TEST_P(MasterWeightsTest, CopyToModelRoundsAndIsNoWriteFromOutside) {
+  master(0).detach().copy_(values(4.0001));
+  weights_.copy_to_model();
+  EXPECT_TRUE(same_bits(model(0), values(4.0001, at::kHalf)));
+  EXPECT_TRUE(weights_.is_rounded_master(model(0)));
+  EXPECT_FALSE(weights_.refresh());
+  EXPECT_TRUE(same_bits(master(0), values(4.0001)));
+}
+
+TEST_P(MasterWeightsTest, OnlyForceRefreshSeesWritesBehindTheCounters) {
+  model(0).variable_data().copy_(values(9));
+  EXPECT_FALSE(weights_.is_rounded_master(model(0)));
+  weights_.refresh();
+  EXPECT_TRUE(same_bits(master(0), values(1.0 + 0x1p-20)));
+  weights_.force_refresh();
+  EXPECT_TRUE(same_bits(master(0), values(9)));
+}
+
+TEST_P(MasterWeightsTest, MarkSyncedAcceptsWhatWasWritten) {
+  model(0).detach().copy_(values(1));
+  model(2).detach().copy_(values(1));
+  weights_.mark_synced(model(0));
+  weights_.refresh();
+  EXPECT_TRUE(same_bits(master(0), values(1.0 + 0x1p-20)));
+  EXPECT_TRUE(same_bits(master(2), values(1)));
+}
+
+const char* const kRemedy =
+    ". torch::load, model.half() and model.float() replace parameters behind the optimizer's back: "
+    "change the type before initialize, and load checkpoints with amp::load";
+
+TEST_P(MasterWeightsTest, AParameterOfAnotherDtypeIsRefused) {
+  Tensor(model(2)).set_data(values(1));
+  const std::string message =
+      "amp: expected model parameter 2 of the optimizer, of sizes [3], to hold Half as initialize "
+      "left it, got Float";
+  EXPECT_EQ(message_of([&] { weights_.refresh(); }), message + kRemedy);
+  EXPECT_EQ(message_of([&] { weights_.force_refresh(); }), message + kRemedy);
+  EXPECT_TRUE(same_bits(master(2), values(1.0 + 0x1p-20)));
+}
+
+/// What torch::load does with a float32 archive: the memory is swapped, the dtype stays.
+TEST_P(MasterWeightsTest, Float32MemoryUnderAFloat16ParameterIsRefused) {
+  const Tensor& param = model(0);
+  param.unsafeGetTensorImpl()->set_storage_keep_dtype(values(9).storage());
+  EXPECT_EQ(message_of([&] { weights_.refresh(); }),
+            std::string("amp: expected model parameter 0 of the optimizer, of sizes [3], to hold "
+                        "Half as initialize left it, got Float") +
+                kRemedy);
+  EXPECT_TRUE(same_bits(master(0), values(1.0 + 0x1p-20)));
+}
+
+TORCHAMP_ON_EACH_DEVICE(MasterWeightsTest);
+
+}  // namespace
+}  // namespace torchamp
