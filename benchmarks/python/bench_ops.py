@@ -59,6 +59,14 @@ class Lists:
             torch._foreach_copy_(full, half)
             unscale_(full, found_inf, inv_scale)
 
+        def torch_scale() -> None:
+            torch._foreach_copy_(full, half)
+            torch._foreach_mul_(full, 0.5)
+
+        def torch_axpby() -> None:
+            torch._foreach_mul_(full, 0.5)
+            torch._foreach_add_(full, half, alpha=0.5)
+
         return {
             "unscale + check, float16 to float32": (6, {
                 "torchamp": lambda: ops.unscale(half, full, inv_scale, found_inf),
@@ -71,6 +79,14 @@ class Lists:
             "check, float16": (2, {
                 "torchamp": lambda: ops.check(half, found_inf),
                 "torch": lambda: unscale_(half, found_inf, inv_scale),
+            }),
+            "scale, float16 to float32": (6, {
+                "torchamp": lambda: ops.scale(half, full, 0.5, found_inf),
+                "torch": torch_scale,
+            }),
+            "axpby, float16 onto float32": (10, {
+                "torchamp": lambda: ops.axpby(0.5, half, 0.5, full, full, found_inf),
+                "torch": torch_axpby,
             }),
             "l2norm, float32": (4, {
                 "torchamp": lambda: ops.l2norm(full),
