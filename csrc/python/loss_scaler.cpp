@@ -1,6 +1,7 @@
 #include <torchamp/loss_scaler.h>
 
 #include "python/bindings.h"
+#include "python/loss_scale.h"
 
 namespace torchamp::python {
 namespace {
@@ -15,9 +16,9 @@ rule.max_scale is lower. rule: torchamp.ops.ScaleUpdate. device: torch.device.
 
 Raises ValueError for a scale that is not positive and finite.)";
 
-LossScaler make_scaler(const LossScale& loss_scale, double init_scale, const ops::ScaleUpdate& rule,
-                       at::Device device) {
-  return LossScaler({loss_scale, init_scale, rule}, device);
+LossScaler make_scaler(const LossScaleArgument& loss_scale, double init_scale,
+                       const ops::ScaleUpdate& rule, at::Device device) {
+  return LossScaler({to_loss_scale(loss_scale), init_scale, rule}, device);
 }
 
 std::tuple<double, int64_t, int64_t> state_of(const LossScaler& scaler) {

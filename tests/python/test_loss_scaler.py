@@ -1,0 +1,106 @@
+"""Stages 4 and 6: the scaler against apex's rule, its state, and what it refuses."""
+
+import math
+import random
+
+import pytest
+import torch
+from reference.loss_scaler import LossScaler as Reference
+from torchamp import LossScaler, ops
+
+
+def drive(scaler: LossScaler, overflow: bool) -> None:
+    scaler.clear_found_inf()
+    if overflow:
+        scaler.found_inf().fill_(1)
+    scaler.update()
+
+
+def scripts() -> dict[str, list[bool]]:
+    rng = random.Random(0)
+    return {
+        "clean": [False] * 10_000,
+        "always": [True] * 200,
+        "rare": [rng.random() < 1 / 1500 for _ in range(10_000)],
+        "often": [rng.random() < 0.3 for _ in range(10_000)],
+        "bursts": [(i // 2100) % 2 == 1 and i % 7 == 0 for i in range(10_000)],
+    }
+
+
+@pytest.mark.parametrize("script", scripts())
+@pytest.mark.parametrize("limits", [{}, {"min_loss_scale": 128.0, "max_loss_scale": 2.0**17}])
+def test_trajectory(device, script, limits):
+    rule = {name.replace("_loss", ""): value for name, value in limits.items()}
+    scaler = LossScaler("dynamic", rule=ops.ScaleUpdate(**rule), device=device)
+    reference = Reference(**limits)
+    smallest = torch.finfo(torch.float32).tiny
+    for overflow in scripts()[script]:
+        drive(scaler, overflow)
+        reference.update(overflow)
+        reference.loss_scale = max(reference.loss_scale, smallest)
+        assert scaler.state()[:2] == (reference.loss_scale, reference.unskipped)
+
+
+def test_the_scale_never_reaches_zero():
+    scaler = LossScaler()
+    for _ in range(300):
+        drive(scaler, overflow=True)
+    assert scaler.loss_scale() == torch.finfo(torch.float32).tiny
+    assert math.isfinite(scaler.inv_scale().item())
+
+
+def test_hysteresis_forgives_until_a_clean_backward():
+    scaler = LossScaler(rule=ops.ScaleUpdate(hysteresis=3))
+    scales = []
+    for overflow in (True, True, True, True, False, True, True, True):
+        drive(scaler, overflow)
+        scales.append(scaler.loss_scale() / 2**16)
+    assert scales == [1, 1, 0.5, 0.25, 0.25, 0.25, 0.25, 0.125]
+
+
+def test_a_fixed_scale_stays():
+    scaler = LossScaler(128)
+    drive(scaler, overflow=True)
+    assert scaler.loss_scale() == 128 and not scaler.dynamic and not scaler.is_identity
+    assert LossScaler("1.0").is_identity
+
+
+def test_scale_is_float32_of_any_shape(device):
+    scaler = LossScaler("4", device=device)
+    for loss in (torch.tensor(2.0), torch.ones(3, 2).half(), torch.ones(1).bfloat16()):
+        scaled = scaler.scale(loss.to(device))
+        assert scaled.dtype == torch.float32 and scaled.shape == loss.shape
+        assert torch.equal(scaled.cpu(), loss.float() * 4)
+
+
+def test_the_inverse_belongs_to_its_backward():
+    scaler = LossScaler()
+    inv_scale = scaler.inv_scale()
+    drive(scaler, overflow=True)
+    assert inv_scale.item() == 2.0**-16 and scaler.inv_scale().item() == 2.0**-15
+
+
+def test_state_round_trip():
+    scaler, other = LossScaler(rule=ops.ScaleUpdate(hysteresis=2)), LossScaler()
+    for overflow in (False, False, True, False):
+        drive(scaler, overflow)
+    other.load_state(*scaler.state())
+    assert other.state() == scaler.state() == (2.0**16, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: LossScaler(0), "the initial scale to be positive and finite, got 0"),
+        (lambda: LossScaler("nonsense"), 'to be "dynamic" or a number, got "nonsense"'),
+        (lambda: LossScaler().set_loss_scale(math.nan), "value to be positive and finite, got nan"),
+    ],
+)
+def test_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_loss_of_integers_is_refused():
+    with pytest.raises(TypeError, match="scale_loss: expected loss to be a floating-point tensor"):
+        LossScaler().scale(torch.ones((), dtype=torch.int64))
