@@ -1,0 +1,143 @@
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/rnn.h>
+#include <torchamp/cast.h>
+
+#include "device.h"
+#include "tensors.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+using torch::nn::BatchNorm1d;
+using torch::nn::BatchNorm2d;
+using torch::nn::BatchNorm3d;
+using torch::nn::BatchNormOptions;
+using torch::nn::Linear;
+using torch::nn::ModuleList;
+
+class CastTest : public DeviceTest {
+ protected:
+  template <class Holder>
+  static Holder here(Holder module) {
+    module->to(device());
+    return module;
+  }
+};
+
+TEST_P(CastTest, GivesParametersBuffersAndGradsTheDtype) {
+  auto norm = here(BatchNorm1d(3));
+  const Tensor weight = norm->weight;
+  weight.mutable_grad() = tensor_of({1, 2, 3}, at::kFloat, device());
+  cast_module(*norm, at::kHalf, /*keep_batchnorm_fp32=*/false);
+  EXPECT_TRUE(norm->weight.is_same(weight));
+  EXPECT_TRUE(weight.requires_grad());
+  EXPECT_TRUE(weight.is_leaf());
+  EXPECT_EQ(weight.scalar_type(), at::kHalf);
+  EXPECT_TRUE(same_bits(weight.grad(), tensor_of({1, 2, 3}, at::kHalf, device())));
+  EXPECT_EQ(norm->running_mean.scalar_type(), at::kHalf);
+  EXPECT_EQ(norm->num_batches_tracked.scalar_type(), at::kLong);
+}
+
+TEST_P(CastTest, RoundsToNearest) {
+  auto linear = here(Linear(2, 2));
+  const Tensor before = linear->weight.detach().clone();
+  cast_module(*linear, at::kBFloat16, false);
+  EXPECT_TRUE(same_bits(linear->weight, before.to(at::kBFloat16)));
+}
+
+TEST_P(CastTest, AffineBatchNormsAreKeptWhereverTheyAre) {
+  ModuleList inner(Linear(2, 2), BatchNorm2d(2));
+  ModuleList outer(inner, BatchNorm1d(2), BatchNorm3d(2), BatchNorm1d(BatchNormOptions(2)));
+  here(outer);
+  cast_module(*outer, at::kHalf, /*keep_batchnorm_fp32=*/true);
+  for (const auto& param : outer->named_parameters()) {
+    const bool is_linear = param.key().rfind("0.0.", 0) == 0;
+    EXPECT_EQ(param->scalar_type(), is_linear ? at::kHalf : at::kFloat) << param.key();
+  }
+  EXPECT_EQ(outer->named_buffers()["1.running_var"].scalar_type(), at::kFloat);
+}
+
+TEST_P(CastTest, ABatchNormWithoutWeightsIsNotKept) {
+  auto norm = here(BatchNorm1d(BatchNormOptions(2).affine(false)));
+  cast_module(*norm, at::kHalf, /*keep_batchnorm_fp32=*/true);
+  EXPECT_EQ(norm->running_mean.scalar_type(), at::kHalf);
+}
+
+struct SubclassedNormImpl : torch::nn::BatchNorm2dImpl {
+  using BatchNorm2dImpl::BatchNorm2dImpl;
+};
+
+TEST_P(CastTest, ASubclassOfABatchNormIsKept) {
+  auto norm = std::make_shared<SubclassedNormImpl>(BatchNormOptions(2));
+  norm->to(device());
+  cast_module(*norm, at::kHalf, /*keep_batchnorm_fp32=*/true);
+  EXPECT_EQ(norm->weight.scalar_type(), at::kFloat);
+}
+
+TEST_P(CastTest, AFrozenParameterStaysFrozen) {
+  auto linear = here(Linear(2, 2));
+  linear->weight.set_requires_grad(false);
+  cast_module(*linear, at::kHalf, false);
+  EXPECT_EQ(linear->weight.scalar_type(), at::kHalf);
+  EXPECT_FALSE(linear->weight.requires_grad());
+}
+
+TEST_P(CastTest, RecurrentModulesRunAfterwards) {
+  auto lstm = here(torch::nn::LSTM(3, 4));
+  auto gru = here(torch::nn::GRU(3, 4));
+  auto rnn = here(torch::nn::RNN(3, 4));
+  const Tensor input = Random(60).normal({5, 2, 3}, at::kHalf, device());
+  cast_module(*lstm, at::kHalf, false);
+  cast_module(*gru, at::kHalf, false);
+  cast_module(*rnn, at::kHalf, false);
+  EXPECT_EQ(std::get<0>(lstm->forward(input)).scalar_type(), at::kHalf);
+  EXPECT_EQ(std::get<0>(gru->forward(input)).scalar_type(), at::kHalf);
+  EXPECT_EQ(std::get<0>(rnn->forward(input)).scalar_type(), at::kHalf);
+}
+
+TEST_P(CastTest, ListsWhatItWouldCastOnce) {
+  Linear shared(2, 2);
+  ModuleList twice(shared, BatchNorm1d(2), shared);
+  here(twice);
+  const auto params = params_to_cast(*twice, at::kHalf, /*keep_batchnorm_fp32=*/true);
+  ASSERT_EQ(params.size(), 2U);
+  EXPECT_TRUE(params[0].is_same(shared->weight));
+  EXPECT_TRUE(params[1].is_same(shared->bias));
+  EXPECT_EQ(params_to_cast(*twice, at::kHalf, false).size(), 4U);
+  EXPECT_TRUE(params_to_cast(*twice, at::kFloat, false).empty());
+}
+
+TORCHAMP_ON_EACH_DEVICE(CastTest);
+
+TEST(CastFloating, CastsFloatingTensorsAndNothingElse) {
+  const Tensor floats = tensor_of({1.5}), longs = tensor_of({1}, at::kLong);
+  EXPECT_EQ(cast_floating(floats, at::kHalf).scalar_type(), at::kHalf);
+  EXPECT_TRUE(cast_floating(floats, at::kFloat).is_same(floats));
+  EXPECT_TRUE(cast_floating(longs, at::kHalf).is_same(longs));
+  EXPECT_FALSE(cast_floating(Tensor(), at::kHalf).defined());
+  EXPECT_EQ(cast_floating(std::string("text"), at::kHalf), "text");
+  EXPECT_EQ(cast_floating(7, at::kHalf), 7);
+}
+
+TEST(CastFloating, LooksIntoContainersOfContainers) {
+  const Tensor floats = tensor_of({1.5}), longs = tensor_of({1}, at::kLong);
+  using Inner = std::pair<std::optional<Tensor>, std::array<Tensor, 2>>;
+  using Nested = std::map<std::string, std::vector<std::tuple<Inner, int, Tensor>>>;
+  const Nested nested = {{"key", {{{floats, {floats, longs}}, 7, floats}}},
+                         {"empty", {{{std::nullopt, {}}, 8, {}}}}};
+  const Nested cast = cast_floating(nested, at::kBFloat16);
+  const auto& [inner, number, last] = cast.at("key").at(0);
+  EXPECT_EQ(inner.first->scalar_type(), at::kBFloat16);
+  EXPECT_EQ(inner.second[0].scalar_type(), at::kBFloat16);
+  EXPECT_TRUE(inner.second[1].is_same(longs));
+  EXPECT_EQ(number, 7);
+  EXPECT_EQ(last.scalar_type(), at::kBFloat16);
+  EXPECT_FALSE(std::get<0>(cast.at("empty").at(0)).first.has_value());
+  EXPECT_EQ(std::get<2>(nested.at("key").at(0)).scalar_type(), at::kFloat);
+}
+
+}  // namespace
+}  // namespace torchamp

@@ -1,0 +1,233 @@
+#include <ATen/ops/mm.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include "errors.h"
+#include "net.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+
+struct Expected {
+  const char* model_dtypes;  ///< first.weight, .bias, last.weight, .bias, norm.weight, .bias
+  const char* stepped_dtypes;
+  bool scales;
+};
+
+const Expected kExpected[] = {
+    {"Float Float Float Float Float Float", "Float Float Float Float Float Float", false},
+    {"Float Float Float Float Float Float", "Float Float Float Float Float Float", true},
+    {"Half Half Half Half Float Float", "Float Float Float Float Float Float", true},
+    {"Half Half Half Half Half Half", "Half Half Half Half Half Half", false},
+    {"Float Float Float Float Float Float", "Float Float Float Float Float Float", false},
+    {"BFloat16 BFloat16 BFloat16 BFloat16 Float Float", "Float Float Float Float Float Float",
+     false},
+};
+
+class InitializeTest : public LevelTest {
+ protected:
+  static const Expected& expected() { return kExpected[static_cast<int>(level())]; }
+
+  Net net_ = make_net(device());
+  torch::optim::SGD sgd_{net_->parameters(), torch::optim::SGDOptions(0.5).momentum(0.9)};
+  Batch batch_ = make_batch(device());
+};
+
+TEST_P(InitializeTest, Learns) {
+  auto amped = initialize(net_, sgd_, quiet(level()));
+  auto& [model, optimizer] = amped;
+  for (int step = 0; step < 60; ++step) {
+    optimizer.zero_grad();
+    const Tensor loss = loss_of(model(batch_.data), batch_.target);
+    {
+      scale_loss scaled_loss(loss, optimizer);
+      scaled_loss.backward();
+    }
+    optimizer.step();
+  }
+  EXPECT_LT(loss_of(model(batch_.data), batch_.target).item<float>(), 0.15f);
+}
+
+TEST_P(InitializeTest, GivesTheModelAndTheOptimizerTheirDtypes) {
+  const auto before = net_->parameters();
+  auto amped = initialize(net_, sgd_, quiet(level()));
+  EXPECT_EQ(dtypes_of(net_->parameters()), expected().model_dtypes);
+  EXPECT_EQ(dtypes_of(amped.optimizer.master_params()), expected().stepped_dtypes);
+  EXPECT_EQ(amped.model.amp()->loss_scaler().is_identity(), !expected().scales);
+  const auto after = net_->parameters();
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(before[i].is_same(after[i])) << i;
+}
+
+TEST_P(InitializeTest, OutputsAreFloat32UnlessAskedFor) {
+  const bool casts_model = default_properties(level()).cast_model_type.has_value();
+  auto model = initialize(net_, quiet(level()));
+  EXPECT_EQ(model(batch_.data).scalar_type() == at::kFloat, casts_model);
+  auto other = initialize(make_net(device()), quiet(level()).cast_model_outputs(at::kBFloat16));
+  EXPECT_EQ(other(batch_.data).scalar_type(), at::kBFloat16);
+}
+
+TEST_P(InitializeTest, MovesTheMomentumThatIsThereAlready) {
+  loss_of(net_->forward(batch_.data), batch_.target).backward();
+  sgd_.step();
+  const Tensor weight = net_->first->weight;
+  auto& state =
+      static_cast<torch::optim::SGDParamState&>(*sgd_.state().at(weight.unsafeGetTensorImpl()));
+  const Tensor momentum = state.momentum_buffer();
+  auto amped = initialize(net_, sgd_, quiet(level()));
+  const Tensor stepped = amped.optimizer.master_params()[0];
+  const auto found = sgd_.state().find(stepped.unsafeGetTensorImpl());
+  ASSERT_NE(found, sgd_.state().end());
+  EXPECT_TRUE(static_cast<torch::optim::SGDParamState&>(*found->second)
+                  .momentum_buffer()
+                  .is_same(momentum));
+  EXPECT_EQ(sgd_.state().size(), 6U);
+}
+
+TEST_P(InitializeTest, DisabledChangesNothing) {
+  const auto before = clones(net_->parameters());
+  auto amped = initialize(net_, sgd_, quiet(level()).enabled(false));
+  EXPECT_TRUE(same_bits(net_->parameters(), before));
+  const Tensor loss = loss_of(amped.model(batch_.data), batch_.target);
+  {
+    scale_loss scaled_loss(loss, amped.optimizer);
+    EXPECT_TRUE(scaled_loss.tensor().is_same(loss));
+    scaled_loss.backward();
+  }
+  EXPECT_TRUE(amped.optimizer.step());
+  EXPECT_FALSE(same_bits(net_->parameters(), before));
+}
+
+TEST_P(InitializeTest, RefusesAModelThatIsNotFloat32BeforeItTouchesAny) {
+  Net half = make_net(device());
+  half->last->weight.set_data(half->last->weight.to(at::kHalf));
+  const auto call = [&] {
+    initialize(std::make_tuple(net_, half), OptimizerRefs{sgd_}, quiet(level()));
+  };
+  EXPECT_EQ(message_of(call),
+            "initialize: expected a float32 model, got parameter \"last.weight\" in Half. "
+            "initialize casts the model itself: remove the call of to(torch::kHalf)");
+  EXPECT_EQ(dtypes_of(net_->parameters()), kExpected[0].model_dtypes);
+  EXPECT_TRUE(sgd_.param_groups()[0].params()[0].is_same(net_->first->weight));
+}
+
+/// What O1 opens ends with what initialize returned.
+TEST_P(InitializeTest, LeavesNoAutocastBehind) {
+  const auto mm_type = [&] { return at::mm(batch_.data, batch_.data.t()).scalar_type(); };
+  {
+    auto amped = initialize(net_, sgd_, quiet(level()));
+    const auto autocast_type = default_properties(level()).autocast_type;
+    EXPECT_EQ(mm_type(), autocast_type.value_or(at::kFloat));
+  }
+  EXPECT_EQ(mm_type(), at::kFloat);
+}
+
+TORCHAMP_AT_LEVELS(InitializeTest, OptLevel::O0, OptLevel::O1, OptLevel::O2, OptLevel::O3,
+                   OptLevel::O4, OptLevel::O5);
+
+class InitializeManyTest : public DeviceTest {};
+
+TEST_P(InitializeManyTest, MastersKeepTheBitsThatFloat16Loses) {
+  Net net = make_net(device());
+  const auto before = clones(net->parameters());
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto amped = initialize(net, sgd, quiet(OptLevel::O2));
+  EXPECT_TRUE(same_bits(master_params(amped.optimizer), before));
+  EXPECT_FALSE(same_bits(net->first->weight.to(at::kFloat), before[0]));
+}
+
+TEST_P(InitializeManyTest, TwoModelsTwoOptimizersTwoLosses) {
+  Net left = make_net(device(), 1), right = make_net(device(), 2);
+  torch::optim::SGD of_left(left->parameters(), 0.1);
+  torch::optim::Adam of_right(right->parameters(), 1e-2);
+  auto many = initialize(std::make_tuple(left, right), OptimizerRefs{of_left, of_right},
+                         quiet(OptLevel::O2).num_losses(2));
+  auto& [model_left, model_right] = many.models;
+  const Batch batch = make_batch(device());
+  float first_loss = 0, last_loss = 0;
+  for (int step = 0; step < 60; ++step) {
+    for (auto& optimizer : many.optimizers) optimizer.zero_grad();
+    const Tensor joint = loss_of(model_left(batch.data) + model_right(batch.data), batch.target);
+    const Tensor alone = loss_of(model_right(batch.data), batch.target);
+    { scale_loss(joint, many.optimizers, {0, false}).backward(); }
+    { scale_loss(alone, many.optimizers[1], {1, false}).backward(); }
+    for (auto& optimizer : many.optimizers) EXPECT_TRUE(optimizer.step());
+    (step == 0 ? first_loss : last_loss) = joint.item<float>() + alone.item<float>();
+  }
+  EXPECT_LT(last_loss, first_loss / 2);
+}
+
+TEST_P(InitializeManyTest, AParameterOfTwoOptimizersHasOneMaster) {
+  Net net = make_net(device());
+  torch::optim::SGD one(net->parameters(), 0.1), other(net->parameters(), 0.1);
+  auto many = initialize(std::make_tuple(net), OptimizerRefs{one, other}, quiet(OptLevel::O2));
+  EXPECT_TRUE(many.optimizers[0].master_params()[0].is_same(many.optimizers[1].master_params()[0]));
+}
+
+TEST_P(InitializeManyTest, AModelThatNobodyStepsGetsNoMasters) {
+  Net teacher = make_net(device(), 1), student = make_net(device(), 2);
+  torch::optim::SGD sgd(student->parameters(), 0.1);
+  auto many =
+      initialize(std::make_tuple(teacher, student), OptimizerRefs{sgd}, quiet(OptLevel::O2));
+  const auto& amp = std::get<0>(many.models).amp();
+  EXPECT_EQ(teacher->first->weight.scalar_type(), at::kHalf);
+  EXPECT_FALSE(amp->master_of(teacher->first->weight).defined());
+  EXPECT_TRUE(amp->master_of(student->first->weight).defined());
+}
+
+TEST_P(InitializeManyTest, TwoCallsDoNotKnowEachOther) {
+  Net a = make_net(device(), 1), b = make_net(device(), 1);
+  torch::optim::SGD of_a(a->parameters(), 0.1), of_b(b->parameters(), 0.1);
+  auto amped_a = initialize(a, of_a, quiet(OptLevel::O2));
+  auto amped_b = initialize(b, of_b, quiet(OptLevel::O5));
+  amped_a.model.amp()->loss_scaler().set_loss_scale(8);
+  EXPECT_TRUE(amped_b.model.amp()->loss_scaler().is_identity());
+  EXPECT_EQ(a->first->weight.scalar_type(), at::kHalf);
+  EXPECT_EQ(b->first->weight.scalar_type(), at::kBFloat16);
+}
+
+/// A model of O2 beside one of O1 runs in its own dtype, not in O1's.
+TEST_P(InitializeManyTest, OtherLevelsForwardsAreShieldedFromO1) {
+  Net net = make_net(device(), 1);
+  auto o1 = initialize(make_net(device(), 2), quiet(OptLevel::O1));
+  auto o0 = initialize(net, quiet(OptLevel::O0));
+  const Batch batch = make_batch(device());
+  net->eval();
+  const Tensor in_float32 = o0(batch.data);
+  o1.amp()->close();
+  EXPECT_TRUE(same_bits(in_float32, net->forward(batch.data)));
+}
+
+/// Two inputs, one by default, and a structure out.
+struct PairImpl : torch::nn::Module {
+  std::tuple<Tensor, std::vector<Tensor>> forward(const Tensor& x, Tensor index = {}) {
+    return {weight * x, {weight, index}};
+  }
+  Tensor weight = register_parameter("weight", scalar_of(2));
+};
+
+TEST_P(InitializeManyTest, ForwardsOfAnyShape) {
+  const auto pair = std::make_shared<PairImpl>();
+  pair->to(device());
+  auto model = initialize(pair, quiet(OptLevel::O2));
+  const Tensor index = scalar_of(3, at::kLong, device());
+  const auto [scaled, rest] = model(scalar_of(1.5, at::kFloat, device()), index);
+  EXPECT_TRUE(same_bits(scaled, scalar_of(3, at::kFloat, device())));
+  EXPECT_EQ(rest[0].scalar_type(), at::kFloat);
+  EXPECT_TRUE(rest[1].is_same(index));
+  EXPECT_EQ(model->weight.scalar_type(), at::kHalf);
+}
+
+TEST_P(InitializeManyTest, SequentialsAndSharedPointersAreModels) {
+  torch::nn::Sequential stack(torch::nn::Linear(4, 4), torch::nn::Linear(4, 2));
+  stack->to(device());
+  auto model = initialize(stack, quiet(OptLevel::O3));
+  EXPECT_EQ(model.forward(make_batch(device()).data).scalar_type(), at::kFloat);
+  auto pointed = initialize(make_net(device()).ptr(), quiet(OptLevel::O3));
+  EXPECT_EQ(pointed(make_batch(device()).data).scalar_type(), at::kFloat);
+}
+
+TORCHAMP_ON_EACH_DEVICE(InitializeManyTest);
+
+}  // namespace
+}  // namespace torchamp

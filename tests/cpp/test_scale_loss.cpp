@@ -1,0 +1,323 @@
+#include <ATen/ops/mm.h>
+
+#include <iostream>
+#include <sstream>
+#include <stdexcept>
+
+#include "errors.h"
+#include "net.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+
+/// A network, its optimizer at some level, and one batch.
+struct Training {
+  Training(at::Device device, const Options& options)
+      : net(make_net(device)),
+        batch(make_batch(device)),
+        sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
+        amped(initialize(net, sgd, options)) {}
+
+  Tensor loss() { return loss_of(amped.model(batch.data), batch.target); }
+  LossScaler& scaler() { return amped.model.amp()->loss_scaler(); }
+  Optimizer& optimizer() { return amped.optimizer; }
+  void step() {
+    optimizer().zero_grad();
+    { scale_loss(loss(), optimizer()).backward(); }
+    EXPECT_TRUE(optimizer().step());
+  }
+  std::vector<Tensor> grads() const {
+    std::vector<Tensor> found;
+    for (const Tensor& param : amped.optimizer.master_params()) found.push_back(param.grad());
+    return clones(found);
+  }
+  std::vector<Tensor> momenta() {
+    std::vector<Tensor> found;
+    for (const Tensor& param : optimizer().master_params()) {
+      auto& state = *sgd.state().at(param.unsafeGetTensorImpl());
+      found.push_back(static_cast<torch::optim::SGDParamState&>(state).momentum_buffer());
+    }
+    return clones(found);
+  }
+
+  Net net;
+  Batch batch;
+  torch::optim::SGD sgd;
+  Amped<Net> amped;
+};
+
+void expect_undefined(const std::vector<Tensor>& tensors) {
+  for (const Tensor& tensor : tensors) EXPECT_FALSE(tensor.defined());
+}
+
+/// The levels whose scale is dynamic, by default or by asking.
+class DynamicTest : public LevelTest {
+ protected:
+  static Options options() { return quiet(level()).loss_scale("dynamic"); }
+  /// What a grad is computed in.
+  static at::ScalarType grad_type() {
+    const Properties row = default_properties(level());
+    return row.autocast_type.value_or(row.cast_model_type.value_or(at::kFloat));
+  }
+};
+
+TEST_P(DynamicTest, AnOverflowAnywhereSkipsTheStepAndLeavesNoTrace) {
+  Training training(device(), options());
+  training.step();
+  const auto amp = training.amped.model.amp();
+  for (size_t bad = 0; bad < training.net->parameters().size(); ++bad) {
+    const auto masters = clones(training.optimizer().master_params());
+    const auto params = clones(training.net->parameters());
+    const auto momenta = training.momenta();
+    const double scale = training.scaler().loss_scale();
+    training.optimizer().zero_grad();
+    {
+      scale_loss scaled_loss(training.loss(), training.optimizer());
+      scaled_loss.backward();
+      training.net->parameters()[bad].grad().view({-1})[0].fill_(bad % 2 ? NAN : INFINITY);
+    }
+    EXPECT_EQ(training.scaler().loss_scale(), scale / 2) << bad;
+    EXPECT_EQ(training.scaler().state().growth_tracker, 0) << bad;
+    expect_undefined(training.grads());
+    EXPECT_FALSE(training.optimizer().step()) << bad;
+    EXPECT_EQ(amp->optimizers()[0].skipped_steps, static_cast<int64_t>(bad) + 1);
+    EXPECT_TRUE(same_bits(training.optimizer().master_params(), masters)) << bad;
+    EXPECT_TRUE(same_bits(training.net->parameters(), params)) << bad;
+    EXPECT_TRUE(same_bits(training.momenta(), momenta)) << bad;
+  }
+  const auto params = clones(training.net->parameters());
+  training.step();
+  EXPECT_FALSE(same_bits(training.net->parameters(), params));
+}
+
+TEST_P(DynamicTest, StageByStage) {
+  Training training(device(), options());
+  const double scale = training.scaler().loss_scale();
+  const Tensor loss = training.loss();
+  scale_loss scaled_loss(loss, training.optimizer());
+  EXPECT_TRUE(same_bits(scaled_loss.tensor(), loss.to(at::kFloat).mul(scale)));
+  scaled_loss.backward();
+  std::vector<Tensor> expected;
+  const auto masters = training.optimizer().master_params();
+  for (size_t i = 0; i < masters.size(); ++i) {
+    const Tensor param = training.net->parameters()[i];
+    expected.push_back(param.grad().to(masters[i].scalar_type()).div(scale));
+    const bool separate = !param.is_same(masters[i]);
+    EXPECT_FALSE(separate && masters[i].grad().defined()) << "unscaled before its time";
+  }
+  scaled_loss.finish();
+  EXPECT_TRUE(same_bits(training.grads(), expected));
+  EXPECT_EQ(training.scaler().loss_scale(), scale);
+  EXPECT_EQ(training.scaler().state().growth_tracker, 1);
+}
+
+TEST_P(DynamicTest, GradsAreDividedByTheScaleTheyWereMultipliedWith) {
+  Training fresh(device(), options()), before_growth(device(), options());
+  before_growth.scaler().load_state({65536, 1999, 1});
+  { scale_loss(fresh.loss(), fresh.optimizer()).backward(); }
+  { scale_loss(before_growth.loss(), before_growth.optimizer()).backward(); }
+  EXPECT_EQ(before_growth.scaler().loss_scale(), 131072);
+  EXPECT_TRUE(same_bits(before_growth.grads(), fresh.grads()));
+}
+
+TEST_P(DynamicTest, OneOverflowAmongMicroBatchesSkipsTheirStep) {
+  for (const int bad : {0, 1, 2}) {
+    Training training(device(), options());
+    const auto params = clones(training.net->parameters());
+    for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
+      scale_loss scaled_loss(training.loss(), training.optimizer());
+      scaled_loss.backward();
+      if (micro_batch == bad) training.net->first->weight.grad().fill_(INFINITY);
+    }
+    EXPECT_FALSE(training.optimizer().step()) << bad;
+    EXPECT_TRUE(same_bits(training.net->parameters(), params)) << bad;
+    EXPECT_EQ(training.scaler().loss_scale(), 32768) << bad;
+    training.step();
+  }
+}
+
+TEST_P(DynamicTest, MicroBatchesAddUp) {
+  Training once(device(), options()), twice(device(), options());
+  { scale_loss(once.loss(), once.optimizer()).backward(); }
+  for (int i = 0; i < 2; ++i) scale_loss(twice.loss(), twice.optimizer()).backward();
+  auto doubled = once.grads();
+  for (Tensor& grad : doubled) grad = grad * 2;
+  EXPECT_TRUE(same_bits(twice.grads(), doubled));
+}
+
+TEST_P(DynamicTest, DelayedUnscalingAddsUpInTheModel) {
+  Training plain(device(), options()), delayed(device(), options());
+  for (int i = 0; i < 2; ++i) scale_loss(plain.loss(), plain.optimizer()).backward();
+  { scale_loss(delayed.loss(), delayed.optimizer(), {0, /*delay_unscale=*/true}).backward(); }
+  { scale_loss(delayed.loss(), delayed.optimizer()).backward(); }
+  const auto got = delayed.grads(), expected = plain.grads();
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_TRUE(close(got[i], expected[i], grad_type())) << i;
+  }
+}
+
+TEST_P(DynamicTest, AnExceptionPutsEverythingBack) {
+  Training training(device(), options());
+  { scale_loss(training.loss(), training.optimizer()).backward(); }
+  const auto grads = training.grads();
+  std::vector<Tensor> model_grads;
+  for (const Tensor& param : training.net->parameters()) model_grads.push_back(param.grad());
+  const LossScalerState state = training.scaler().state();
+  const auto backward_and_throw = [&] {
+    scale_loss scaled_loss(training.loss(), training.optimizer());
+    scaled_loss.backward();
+    throw std::runtime_error("mine");
+  };
+  EXPECT_EQ(message_of(backward_and_throw), "mine");
+  const auto throw_in_function = [&] {
+    scale_loss(training.loss(), training.optimizer(), [](const Tensor& scaled_loss) {
+      scaled_loss.backward();
+      throw std::runtime_error("mine");
+    });
+  };
+  EXPECT_EQ(message_of(throw_in_function), "mine");
+  EXPECT_TRUE(same_bits(training.grads(), grads));
+  for (size_t i = 0; i < model_grads.size(); ++i) {
+    EXPECT_TRUE(training.net->parameters()[i].grad().is_same(model_grads[i])) << i;
+  }
+  EXPECT_EQ(training.scaler().state().loss_scale, state.loss_scale);
+  EXPECT_EQ(training.scaler().state().growth_tracker, state.growth_tracker);
+  EXPECT_TRUE(training.optimizer().step());
+}
+
+TEST_P(DynamicTest, TheFunctionIsTheGuard) {
+  Training guard(device(), options()), function(device(), options());
+  { scale_loss(guard.loss(), guard.optimizer()).backward(); }
+  scale_loss(function.loss(), function.optimizer(),
+             [](const Tensor& scaled_loss) { scaled_loss.backward(); });
+  EXPECT_TRUE(same_bits(function.grads(), guard.grads()));
+  EXPECT_EQ(function.scaler().state().growth_tracker, 1);
+}
+
+TEST_P(DynamicTest, FinishedEarlyItIsFinishedOnce) {
+  Training training(device(), options());
+  const auto finish_and_throw = [&] {
+    scale_loss scaled_loss(training.loss(), training.optimizer());
+    scaled_loss.backward();
+    scaled_loss.finish();
+    scaled_loss.finish();
+    throw std::runtime_error("after it");
+  };
+  EXPECT_EQ(message_of(finish_and_throw), "after it");
+  EXPECT_EQ(training.scaler().state().growth_tracker, 1);
+  for (const Tensor& grad : training.grads()) EXPECT_TRUE(grad.defined());
+}
+
+/// Runs a whole backward while an exception is on its way.
+struct StepsWhenDestroyed {
+  ~StepsWhenDestroyed() { scale_loss(training.loss(), training.optimizer()).backward(); }
+  Training& training;
+};
+
+TEST_P(DynamicTest, AGuardInADestructorMindsOnlyItsOwnExceptions) {
+  Training training(device(), options());
+  const auto unwind = [&] {
+    const StepsWhenDestroyed steps{training};
+    throw std::runtime_error("older");
+  };
+  EXPECT_EQ(message_of(unwind), "older");
+  EXPECT_EQ(training.scaler().state().growth_tracker, 1);
+}
+
+TEST_P(DynamicTest, AFixedScaleSkipsNothing) {
+  Training training(device(), quiet(level()).loss_scale(128.0));
+  {
+    scale_loss scaled_loss(training.loss(), training.optimizer());
+    scaled_loss.backward();
+    training.net->last->bias.grad().fill_(INFINITY);
+  }
+  EXPECT_TRUE(training.optimizer().step());
+  EXPECT_EQ(training.scaler().loss_scale(), 128);
+}
+
+TEST_P(DynamicTest, AnOverflowIsReportedUnlessQuiet) {
+  std::ostringstream heard;
+  auto* const before = std::clog.rdbuf(heard.rdbuf());
+  for (const int verbosity : {0, 1}) {
+    Training training(device(), options().verbosity(verbosity));
+    scale_loss scaled_loss(training.loss(), training.optimizer());
+    scaled_loss.backward();
+    training.net->last->bias.grad().fill_(INFINITY);
+    scaled_loss.finish();
+    EXPECT_EQ(heard.str().empty(), verbosity == 0);
+  }
+  std::clog.rdbuf(before);
+  EXPECT_TRUE(contains(heard.str(), "overflow in loss 0")) << heard.str();
+  EXPECT_TRUE(contains(heard.str(), "32768")) << heard.str();
+}
+
+TEST_P(DynamicTest, EachLossHasItsScaler) {
+  Training training(device(), options().num_losses(2));
+  auto& scalers = training.amped.model.amp()->loss_scalers();
+  {
+    scale_loss scaled_loss(training.loss(), training.optimizer(), {1, false});
+    scaled_loss.backward();
+    training.net->last->bias.grad().fill_(INFINITY);
+  }
+  { scale_loss(training.loss(), training.optimizer(), {0, false}).backward(); }
+  EXPECT_EQ(scalers[0].loss_scale(), 65536);
+  EXPECT_EQ(scalers[1].loss_scale(), 32768);
+  EXPECT_FALSE(training.optimizer().step())
+      << "the second loss's backward was clean, the first not";
+}
+
+TEST_P(DynamicTest, BackwardRunsOutsideOfAutocast) {
+  Training training(device(), options());
+  at::ScalarType mm_type = at::kHalf;
+  training.net->last->weight.register_hook([&](const Tensor&) {
+    mm_type = at::mm(training.batch.data, training.batch.data.t()).scalar_type();
+  });
+  { scale_loss(training.loss(), training.optimizer()).backward(); }
+  EXPECT_EQ(mm_type, at::kFloat);
+}
+
+TORCHAMP_AT_LEVELS(DynamicTest, OptLevel::O0, OptLevel::O1, OptLevel::O2, OptLevel::O3,
+                   OptLevel::O4, OptLevel::O5);
+
+class ScaleLossTest : public DeviceTest {};
+
+TEST_P(ScaleLossTest, WithoutAScaleOrMastersGradsAreAutograds) {
+  Training training(device(), quiet(OptLevel::O0));
+  const Tensor loss = training.loss();
+  scale_loss scaled_loss(loss, training.optimizer());
+  EXPECT_TRUE(same_bits(scaled_loss.tensor(), loss));
+  scaled_loss.backward();
+  const auto grads = training.grads();
+  scaled_loss.finish();
+  EXPECT_TRUE(same_bits(training.grads(), grads));
+}
+
+TEST_P(ScaleLossTest, OptimizersOfOneInitializeOnly) {
+  Training one(device(), quiet(OptLevel::O2)), other(device(), quiet(OptLevel::O2));
+  EXPECT_EQ(message_of([&] {
+              const std::vector<Optimizer> mixed = {one.optimizer(), other.optimizer()};
+              scale_loss(one.loss(), mixed).backward();
+            }),
+            "scale_loss: expected optimizers[1] to come from the initialize of optimizers[0], got "
+            "one of another");
+  EXPECT_EQ(message_of([&] { scale_loss(one.loss(), std::vector<Optimizer>()).backward(); }),
+            "scale_loss: expected at least one optimizer, got none");
+}
+
+TEST_P(ScaleLossTest, LossesThatThereAre) {
+  Training training(device(), quiet(OptLevel::O2).num_losses(2));
+  for (const int64_t loss_id : {-1, 2}) {
+    const auto scale = [&] {
+      scale_loss(training.loss(), training.optimizer(), {loss_id, false}).backward();
+    };
+    EXPECT_EQ(message_of(scale), "scale_loss: expected loss_id to be below num_losses, 2, got " +
+                                     std::to_string(loss_id));
+  }
+}
+
+TORCHAMP_ON_EACH_DEVICE(ScaleLossTest);
+
+}  // namespace
+}  // namespace torchamp
