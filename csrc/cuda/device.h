@@ -9,9 +9,11 @@
 
 #if defined(__CUDACC__)
 #define TORCHAMP_UNROLL _Pragma("unroll")
+#define TORCHAMP_ROLLED _Pragma("unroll 1")
 #define TORCHAMP_SHARED(type, name, count) __shared__ type name[count]
 #else
 #define TORCHAMP_UNROLL
+#define TORCHAMP_ROLLED
 #endif
 
 namespace torchamp::cuda {

@@ -112,6 +112,7 @@ TORCHAMP_DEVICE void take_turn(const Slice<kLists>& slice, Element& element,
 template <int n, class Element, int kLists>
 TORCHAMP_DEVICE void walk_groups(const Slice<kLists>& slice, Element& element,
                                  const Groups<n>& groups, Team team) {
+  TORCHAMP_ROLLED
   for (int first = team.rank; first < groups.count; first += kBatch<Element> * team.size) {
     take_turn(slice, element, groups, {first, team.size});
   }
@@ -132,6 +133,7 @@ TORCHAMP_DEVICE bool is_aligned_at(const Slice<kLists>& slice, int i) {
 template <int n, int kLists>
 TORCHAMP_DEVICE Groups<n> aligned_vectors(const Slice<kLists>& slice) {
   int head = 0;
+  TORCHAMP_ROLLED
   while (head < n && !is_aligned_at(slice, head)) ++head;
   if (head == n) return {0, 0};
   return {head, (slice.count - head) / n};
