@@ -11,6 +11,7 @@ option(TORCHAMP_BUILD_PYTHON "Build the Python module" ${TORCHAMP_PYTHON_POSSIBL
 option(TORCHAMP_BUILD_TESTS "Build the C++ tests" ${TORCHAMP_TOP_LEVEL})
 option(TORCHAMP_BUILD_EXAMPLES "Build the C++ examples" OFF)
 option(TORCHAMP_BUILD_BENCHMARKS "Build the C++ benchmarks" OFF)
+option(TORCHAMP_UNITY_BUILD "Compile the files that include torch's large headers together" ON)
 option(TORCHAMP_INSTALL "Make the install rules" ${TORCHAMP_TOP_LEVEL})
 
 if(TORCHAMP_TOP_LEVEL)

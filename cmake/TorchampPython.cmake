@@ -24,5 +24,6 @@ target_link_libraries(torchamp_python PRIVATE torchamp::torchamp Python3::Module
   "${TORCHAMP_TORCH_DIR}/lib/libtorch_python.so")
 set_target_properties(torchamp_python PROPERTIES
   OUTPUT_NAME _C PREFIX "" SUFFIX ".${Python3_SOABI}.so" CXX_EXTENSIONS OFF
+  UNITY_BUILD ${TORCHAMP_UNITY_BUILD} UNITY_BUILD_BATCH_SIZE 0
   CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
   LIBRARY_OUTPUT_DIRECTORY "${TORCHAMP_PYTHON_PACKAGE}")

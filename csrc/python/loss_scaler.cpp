@@ -9,7 +9,8 @@ namespace {
 namespace py = pybind11;
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 
-constexpr const char* kClass = R"(A loss scale, fixed or dynamic, whose state lives on the device.
+constexpr const char* kLossScaler =
+    R"(A loss scale, fixed or dynamic, whose state lives on the device.
 
 loss_scale: "dynamic" or a positive number. init_scale: where a dynamic scale starts, unless
 rule.max_scale is lower. rule: torchamp.ops.ScaleUpdate. device: torch.device.
@@ -63,7 +64,7 @@ void bind_state(py::class_<LossScaler>& scaler) {
 
 void bind_loss_scaler(py::module_& module) {
   const LossScalerOptions defaults;
-  py::class_<LossScaler> scaler(module, "LossScaler", kClass);
+  py::class_<LossScaler> scaler(module, "LossScaler", kLossScaler);
   scaler.def(py::init(&make_scaler), py::arg("loss_scale") = "dynamic", py::kw_only(),
              py::arg("init_scale") = defaults.init_scale, py::arg("rule") = defaults.rule,
              py::arg("device") = at::Device(at::kCPU));

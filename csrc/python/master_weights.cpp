@@ -10,7 +10,7 @@ using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 
-constexpr const char* kClass =
+constexpr const char* kMasterWeights =
     R"(The parameters of one optimizer, each with the tensor that the optimizer steps.
 
 That is a float32 master of its own, or the parameter itself. A backward goes: prepare_backward(),
@@ -84,7 +84,7 @@ void bind_syncing(py::class_<MasterWeights>& weights) {
 }  // namespace
 
 void bind_master_weights(py::module_& module) {
-  py::class_<MasterWeights> weights(module, "MasterWeights", kClass);
+  py::class_<MasterWeights> weights(module, "MasterWeights", kMasterWeights);
   weights.def(py::init<>());
   bind_tracking(weights);
   bind_backward(weights);

@@ -9,7 +9,7 @@ namespace {
 namespace py = pybind11;
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
-using Unlocked = py::gil_scoped_release;
+using GilReleased = py::gil_scoped_release;
 
 constexpr const char* kScale = R"(outputs = inputs * scale.
 
@@ -87,7 +87,7 @@ void scale(const py::object& inputs, const py::object& outputs, double factor,
            const Tensor& found_inf, const OptionalTensor& per_tensor) {
   const auto in = tensor_list("scale", "inputs", inputs);
   const auto out = tensor_list("scale", "outputs", outputs);
-  const Unlocked unlocked;
+  const GilReleased unlocked;
   ops::scale(in, out, factor, found_inf, per_tensor);
 }
 
@@ -96,7 +96,7 @@ void unscale(const py::object& scaled_grads, const py::object& master_grads,
              const OptionalTensor& per_tensor) {
   const auto scaled = tensor_list("unscale", "scaled_grads", scaled_grads);
   const auto master = tensor_list("unscale", "master_grads", master_grads);
-  const Unlocked unlocked;
+  const GilReleased unlocked;
   ops::unscale(scaled, master, inv_scale, found_inf, accumulate, per_tensor);
 }
 
@@ -105,26 +105,26 @@ void axpby(double a, const py::object& x, double b, const py::object& y, const p
   const auto xs = tensor_list("axpby", "x", x);
   const auto ys = tensor_list("axpby", "y", y);
   const auto out = tensor_list("axpby", "outputs", outputs);
-  const Unlocked unlocked;
+  const GilReleased unlocked;
   ops::axpby(a, xs, b, ys, out, found_inf, checked, per_tensor);
 }
 
 void check(const py::object& tensors, const Tensor& found_inf, const OptionalTensor& per_tensor) {
   const auto list = tensor_list("check", "tensors", tensors);
-  const Unlocked unlocked;
+  const GilReleased unlocked;
   ops::check(list, found_inf, per_tensor);
 }
 
 Tensor check_l2norm(const py::object& tensors, const Tensor& found_inf,
                     const OptionalTensor& per_tensor) {
   const auto list = tensor_list("check_l2norm", "tensors", tensors);
-  const Unlocked unlocked;
+  const GilReleased unlocked;
   return ops::check_l2norm(list, found_inf, per_tensor);
 }
 
 std::tuple<Tensor, OptionalTensor> l2norm(const py::object& tensors, bool per_tensor) {
   const auto list = tensor_list("l2norm", "tensors", tensors);
-  const Unlocked unlocked;
+  const GilReleased unlocked;
   auto [norm, norms] = ops::l2norm(list, per_tensor);
   return {norm, norms.defined() ? OptionalTensor(norms) : std::nullopt};
 }
@@ -132,14 +132,14 @@ std::tuple<Tensor, OptionalTensor> l2norm(const py::object& tensors, bool per_te
 void copy_cast(const py::object& master_params, const py::object& model_params) {
   const auto masters = tensor_list("copy_cast", "master_params", master_params);
   const auto models = tensor_list("copy_cast", "model_params", model_params);
-  const Unlocked unlocked;
+  const GilReleased unlocked;
   ops::copy_cast(masters, models);
 }
 
 void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
                   const Tensor& hysteresis_tracker, const Tensor& found_inf,
                   const ops::ScaleUpdate& rule) {
-  const Unlocked unlocked;
+  const GilReleased unlocked;
   ops::update_scale(loss_scale, growth_tracker, hysteresis_tracker, found_inf, rule);
 }
 
