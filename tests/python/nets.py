@@ -97,5 +97,9 @@ def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> 
     """The names whose bytes differ, or that only one of the two has."""
     common = before.keys() & after.keys()
     return (before.keys() ^ after.keys()) | {
-        name for name in common if not torch.equal(before[name], after[name])
+        name for name in common if not torch.equal(_bytes(before[name]), _bytes(after[name]))
     }
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(-1).view(torch.uint8)

@@ -11,7 +11,7 @@ import torch
 
 from torchamp._load import _C
 from torchamp.amp._convert import convert
-from torchamp.amp._swap_class import Swapped, reduce_as_original, swap_class
+from torchamp.amp._swap_class import Swapped, swap_class
 
 if TYPE_CHECKING:
     from torchamp.amp._session import Session
@@ -55,7 +55,7 @@ class AmpModel(Swapped):
     """A model that initialize returned."""
 
     def __reduce_ex__(self, protocol: int) -> tuple:
-        function, args, *rest = reduce_as_original(self, super().__reduce_ex__(protocol))
+        function, args, *rest = super().__reduce_ex__(protocol)
         if self._torchamp.changes_forward:
             return _rebuild, (function, args), *rest
         return function, args, *_without_state(rest)

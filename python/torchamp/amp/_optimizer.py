@@ -10,7 +10,7 @@ import torch
 from torchamp._load import _C
 from torchamp.amp._device_skip import can_skip_on_device, skipping_if
 from torchamp.amp._optimizer_state import OptimizerState
-from torchamp.amp._swap_class import Swapped, reduce_as_original, swap_class
+from torchamp.amp._swap_class import Swapped, swap_class
 
 if TYPE_CHECKING:
     from torchamp.amp._session import Session
@@ -62,9 +62,6 @@ class AmpOptimizer(Swapped):
             param_group.update(before)
             raise
         state.adopt_group(self, param_group, {})
-
-    def __reduce_ex__(self, protocol: int) -> tuple:
-        return reduce_as_original(self, super().__reduce_ex__(protocol))
 
 
 def _bind(step: Callable, closure: Callable) -> Callable:

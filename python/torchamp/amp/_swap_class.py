@@ -17,6 +17,13 @@ class Swapped:
     #: The user's class.
     _torchamp_original: type
 
+    def __reduce_ex__(self, protocol: int) -> tuple:
+        """What pickle and copy make of this: an object of the user's class."""
+        # Of protocol 2 on, pickle insists on the object's own class; protocol 1 takes any.
+        function, args, *rest = super().__reduce_ex__(1)
+        original = self._torchamp_original
+        return function, tuple(original if arg is type(self) else arg for arg in args), *rest
+
     def __init_subclass__(cls) -> None:
         """Hides the subclass from the user's own __init_subclass__, which may keep a register."""
 
@@ -42,10 +49,3 @@ def _make_subclass(original: type, mixin: type[Swapped], methods: dict) -> type:
         **methods,
     }
     return type(original)(original.__name__, (mixin, original), namespace)
-
-
-def reduce_as_original(instance: Swapped, reduced: tuple) -> tuple:
-    """What pickle and copy need to know, `reduced`, with the user's class instead of ours."""
-    function, args, *rest = reduced
-    original = instance._torchamp_original
-    return function, tuple(original if arg is type(instance) else arg for arg in args), *rest

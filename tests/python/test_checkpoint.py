@@ -1,0 +1,186 @@
+"""Saving and resuming: exact at every level and in every order; dicts that do not fit."""
+
+import io
+import itertools
+import re
+
+import pytest
+import torch
+from nets import Net, adam, initialized, overflow_at, sgd, train_step
+from torchamp import Amp, amp
+
+LEVELS = ["O0", "O1", "O2", "O3", "O5"]
+PARTS = ["initialize", "model", "optimizer"]
+ORDERS = [order for order in itertools.permutations([*PARTS, "amp"]) if
+          order.index("amp") > order.index("initialize")]
+
+
+def step_with_overflows(model, optimizer, i: int) -> None:
+    with overflow_at(next(model.parameters()), float("inf") if i % 5 == 3 else 0.0):
+        train_step(model, optimizer, seed=i)
+
+
+def saved_and_loaded(state: dict) -> dict:
+    """Through a file, as torch.load accepts it by default."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+def checkpoint_of(model, optimizer) -> dict:
+    return saved_and_loaded(
+        {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "amp": amp.state_dict(),
+        }
+    )
+
+
+def resumed(order: tuple, level: str, make_optimizer, checkpoint: dict):
+    model = Net()
+    optimizer = make_optimizer(model)
+    actions = {
+        "initialize": lambda: amp.initialize(model, optimizer, opt_level=level, verbosity=0),
+        "model": lambda: model.load_state_dict(checkpoint["model"]),
+        "optimizer": lambda: optimizer.load_state_dict(checkpoint["optimizer"]),
+        "amp": lambda: amp.load_state_dict(checkpoint["amp"]),
+    }
+    for part in order:
+        actions[part]()
+    return model, optimizer
+
+
+def run(level: str, make_optimizer, steps: int, resume_at: int | None = None, order=None):
+    torch.manual_seed(7)
+    model, optimizer = initialized(level, Net(), make_optimizer)
+    for i in range(steps):
+        if i == resume_at:
+            checkpoint = checkpoint_of(model, optimizer)
+            model, optimizer = resumed(order, level, make_optimizer, checkpoint)
+        step_with_overflows(model, optimizer, i)
+    scales = [(e["loss_scale"], e["unskipped"]) for e in amp.state_dict().values()]
+    return model.state_dict(), optimizer.state_dict()["state"], scales
+
+
+def assert_equal(one, other) -> None:
+    torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: "-".join(order))
+@pytest.mark.parametrize("level", LEVELS)
+def test_resuming_is_exact(level, order):
+    if level == "O3" and order.index("optimizer") < order.index("initialize"):
+        pytest.skip("without masters the moments are of the model's type: they cannot come first")
+    make = sgd if level == "O3" else adam
+    assert_equal(run(level, make, 8, resume_at=5, order=order), run(level, make, 8))
+
+
+@pytest.mark.parametrize("resume_at", [0, 1, 4])
+def test_resuming_at_any_step(resume_at):
+    order = (*PARTS, "amp")
+    assert_equal(run("O2", adam, 6, resume_at, order), run("O2", adam, 6))
+
+
+@pytest.mark.parametrize("there, here", [("O0", "O2"), ("O2", "O5"), ("O2", "O0"), ("O1", "O2")])
+def test_models_and_optimizers_load_across_levels(there, here):
+    model, optimizer = initialized(there, optimizer=adam)
+    train_step(model, optimizer)
+    checkpoint = checkpoint_of(model, optimizer)
+    del model, optimizer
+    model, optimizer = resumed(("initialize", "model", "optimizer"), here, adam, checkpoint)
+    assert_equal(dict(model.state_dict()), dict(checkpoint["model"]))
+    train_step(model, optimizer)
+
+
+def test_the_layout_is_apex_s():
+    initialized_pair = initialized("O2", num_losses=2)
+    state = amp.state_dict()
+    assert list(state) == ["loss_scaler0", "loss_scaler1"]
+    assert state["loss_scaler0"]["loss_scale"] == 65536.0 and isinstance(
+        state["loss_scaler0"]["unskipped"], int
+    )
+    destination = {"mine": 1}
+    assert amp.state_dict(destination) is destination and list(destination)[0] == "mine"
+    del initialized_pair
+
+
+def test_apex_s_own_dicts_load_by_position():
+    model, optimizer = initialized("O2", num_losses=2)
+    amp.load_state_dict(
+        {
+            "loss_scaler7": {"loss_scale": 512.0, "unskipped": 3},
+            "loss_scaler1": {"loss_scale": 1024.0, "unskipped": 4},
+        }
+    )
+    entries = amp.state_dict().values()
+    assert [(e["loss_scale"], e["unskipped"]) for e in entries] == [(512.0, 3), (1024.0, 4)]
+
+
+def test_apex_finds_what_it_looks_for_in_ours():
+    """Its loader goes through the keys, takes two entries of each and refuses unknown keys."""
+    pair = initialized("O2")
+    for key, entry in amp.state_dict().items():
+        assert "loss_scaler" in key and {"loss_scale", "unskipped"} <= entry.keys()
+    del pair
+
+
+def two_losses() -> dict:
+    pair = initialized("O2", num_losses=2)
+    state = amp.state_dict()
+    del pair
+    return dict(state)
+
+
+def without(state: dict, *path: str) -> dict:
+    *outer, last = path
+    inner = state
+    for key in outer:
+        inner = inner[key]
+    del inner[last]
+    return state
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: {"loss_scaler0": {"loss_scale": 2.0, "unskipped": 0}}, "2 losses, .* got one of 1"),
+        (lambda: without(two_losses(), "loss_scaler1"), "2 entries .* got 1: it is truncated"),
+        (
+            lambda: without(two_losses(), "loss_scaler1", "unskipped"),
+            "in loss_scaler1, found no 'unskipped': it is truncated",
+        ),
+        (lambda: {**two_losses(), "epoch": 3}, "keys loss_scaler0, .* got 'epoch'"),
+        (lambda: {}, "2 losses, .* got one of 0"),
+        (
+            lambda: {f"loss_scaler{i}": {"loss_scale": 0.0, "unskipped": 0} for i in range(2)},
+            "positive and finite, got 0",
+        ),
+    ],
+)
+def test_dicts_that_do_not_fit(make, message):
+    state = make()
+    pair = initialized("O2", num_losses=2)
+    before = amp.state_dict()
+    with pytest.raises(RuntimeError, match="^load_state_dict: expected .*" + message):
+        amp.load_state_dict(state)
+    assert amp.state_dict() == before
+    del pair
+
+
+def test_a_dict_of_another_level():
+    state = two_losses()
+    pair = initialized("O5", num_losses=2)
+    with pytest.raises(RuntimeError, match="a checkpoint of opt_level O5, got one of O2"):
+        amp.load_state_dict(state)
+    del pair
+
+
+def test_hysteresis_and_objects_of_their_own():
+    one = Amp(Net(), opt_level="O2", verbosity=0)
+    other = Amp(Net(), opt_level="O2", verbosity=0)
+    one.loss_scalers[0].load_state(256.0, 7, -2)
+    other.load_state_dict(one.state_dict())
+    assert other.loss_scalers[0].state() == (256.0, 7, -2)
+    assert re.match(r"\d+\.\d+", one.state_dict()["loss_scaler0"]["torchamp"]["version"])

@@ -1,0 +1,193 @@
+"""The model that initialize returns is the same object; its copies work by themselves."""
+
+import copy
+import inspect
+import io
+import pickle
+import re
+import types
+
+import pytest
+import torch
+from nets import Net, backward, batch, initialized, linear_net, loss_of, sgd, train_step
+from torch import nn
+from torchamp import amp
+
+LEVELS = ["O0", "O1", "O2", "O3", "O5"]
+CAST_LEVELS = [level for level in LEVELS if level != "O1"]
+
+
+def through_pickle(model: nn.Module) -> nn.Module:
+    return pickle.loads(pickle.dumps(model))
+
+
+def through_torch_save(model: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+COPIES = {"deepcopy": copy.deepcopy, "pickle": through_pickle, "torch.save": through_torch_save}
+
+
+def test_it_is_the_same_object_of_the_same_class():
+    model = Net()
+    kind = type(model)
+    assert amp.initialize(model, opt_level="O2", verbosity=0) is model
+    assert isinstance(model, Net) and type(model).__name__ == "Net"
+    assert (type(model).__module__, type(model).__qualname__) == (kind.__module__, "Net")
+    assert inspect.signature(model.forward) == inspect.signature(Net().forward)
+    assert repr(model) == repr(Net())
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize("level", CAST_LEVELS)
+def test_a_copy_runs_its_own_weights_and_casts(level, how):
+    model, optimizer = initialized(level)
+    model.eval()
+    x, _ = batch()
+    before = model(x)
+    other = COPIES[how](model)
+    assert torch.equal(other(x), before) and other(x).dtype == torch.float32
+    model.train()
+    train_step(model, optimizer)
+    assert torch.equal(other(x), before), "it follows the original"
+    with torch.no_grad():
+        other.last.bias.add_(1)
+    assert not torch.equal(other(x), before), "it runs the original's weights"
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_a_copy_of_an_o1_model_is_a_plain_model(how):
+    model, _ = initialized("O1")
+    other = COPIES[how](model)
+    assert type(other) is Net and "_torchamp" not in other.__dict__
+    assert other(batch()[0]).shape == (16, 3)
+
+
+def test_a_copy_is_not_new_to_initialize_either():
+    model, _ = initialized("O0")
+    other = copy.deepcopy(model)
+    with pytest.raises(RuntimeError, match="to be new to initialize"):
+        initialized("O0", other)
+
+
+def test_a_model_that_knows_its_parent():
+    model = Net()
+    model.last.__dict__["parent"] = model
+    amp.initialize(model, opt_level="O2", verbosity=0)
+    other = copy.deepcopy(model)
+    assert other.last.parent is other
+
+
+def test_replicas_run_their_own_forward():
+    model, _ = initialized("O2", linear_net())
+    replica = model._replicate_for_data_parallel()
+    first, relu, last = (module._replicate_for_data_parallel() for module in model)
+    first.weight, first.bias = torch.zeros_like(model[0].weight), torch.zeros_like(model[0].bias)
+    last.weight, last.bias = model[2].weight, model[2].bias
+    replica._modules = {"0": first, "1": relu, "2": last}
+    x, _ = batch()
+    bias_only = model[2](torch.zeros(16, 8).half()).float()
+    assert torch.equal(replica(x), bias_only) and not torch.equal(model(x), bias_only)
+
+
+def test_a_forward_bound_to_the_object_is_called():
+    model, calls = linear_net(), []
+    inner = model.forward
+
+    def forward(self, x):
+        calls.append(x.dtype)
+        return inner(x)
+
+    model.forward = types.MethodType(forward, model)
+    amp.initialize(model, opt_level="O2", verbosity=0)
+    assert model(batch()[0]).dtype == torch.float32 and calls == [torch.float16]
+
+
+def test_hooks_and_keywords():
+    class Named(nn.Linear):
+        def forward(self, *, x, mask=None):
+            return {"y": super().forward(x), "mask": mask}
+
+    seen = []
+    model = amp.initialize(Named(4, 2), opt_level="O2", verbosity=0)
+    model.register_forward_hook(lambda module, args, outputs: seen.append(outputs["y"].dtype))
+    outputs = model(x=torch.ones(1, 4), mask=torch.ones(1, dtype=torch.bool))
+    assert outputs["mask"].dtype == torch.bool and outputs["y"].dtype == torch.float32
+    assert seen == [torch.float32]
+
+
+def test_subclasses_keep_no_register_and_super_works():
+    registered = []
+
+    class Base(nn.Module):
+        def __init_subclass__(cls, *, needed, **kwargs):
+            registered.append(needed)
+
+    class Registered(Base, needed="name"):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.layer(x)
+
+    model, optimizer = initialized("O2", Registered())
+    train_step(model, optimizer)
+    assert registered == ["name"]
+
+
+def test_compiled():
+    model, optimizer = initialized("O2", linear_net())
+    x, _ = batch()
+    expected = model(x)
+    compiled = torch.compile(model, backend="eager")
+    assert torch.equal(compiled(x), expected)
+    backward(compiled, optimizer)
+    optimizer.step()
+    torch._dynamo.reset()
+
+
+def test_traced_after_initialize():
+    model, _ = initialized("O2", linear_net())
+    x, _ = batch()
+    traced = torch.jit.trace(model, x)
+    assert torch.equal(traced(x), model(x))
+
+
+@pytest.mark.parametrize(
+    "make, error, message",
+    [
+        (lambda: None, TypeError, "models to be a torch.nn.Module or a list of them, got NoneType"),
+        (lambda: (Net(), Net()), TypeError, "got tuple; a list is asked for"),
+        (lambda: [Net(), "net"], TypeError, "models[1] to be a torch.nn.Module, got str"),
+        (lambda: {"net": Net()}, TypeError, "got dict"),
+        (lambda: nn.DataParallel(Net()), RuntimeError, "wrapped in DataParallel; initialize first"),
+        (lambda: Net().half(), RuntimeError, "got parameter 'first.weight' in float16"),
+        (
+            lambda: nn.Sequential(nn.BatchNorm1d(2, affine=False).half()),
+            RuntimeError,
+            "got buffer '0.running_mean' in float16",
+        ),
+        (lambda: nn.LazyLinear(3), RuntimeError, "got a lazy one; run a forward first"),
+        (lambda: torch.jit.script(linear_net()), TypeError, "initialize first, then trace"),
+        (lambda: nn.Sequential(initialized("O0")[0]), RuntimeError, "models[0].0 (Net) to be new"),
+    ],
+)
+def test_refused(make, error, message):
+    models = make()
+    with pytest.raises(error, match="^initialize: expected .*" + re.escape(message)):
+        amp.initialize(models, opt_level="O2", verbosity=0)
+
+
+def test_nothing_is_changed_when_one_of_several_is_refused():
+    good, bad = Net(), Net().half()
+    optimizer = sgd(good)
+    with pytest.raises(RuntimeError, match=re.escape("models[1]")):
+        amp.initialize([good, bad], optimizer, opt_level="O2", verbosity=0)
+    assert type(good) is Net and good.first.weight.dtype == torch.float32
+    assert type(optimizer) is torch.optim.SGD
+    loss_of(good).backward()
+    optimizer.step()
