@@ -97,7 +97,8 @@ class CMakeBuild(build_ext):
         return options + shlex.split(os.environ.get("CMAKE_ARGS", ""))
 
     def _run(self, *command: str) -> None:
-        subprocess.run(command, check=True)
+        if subprocess.run(command).returncode != 0:
+            raise SystemExit(f"torchamp: failed, for the reason above: {shlex.join(command)}")
 
 
 setup(

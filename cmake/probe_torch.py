@@ -22,7 +22,18 @@ def site_folders() -> List[str]:
     if inherits:
         prefixes.append(sys.base_prefix)
     folders = site.getsitepackages(prefixes)
-    return folders + [site.getusersitepackages()] if inherits else folders
+    if inherits:
+        folders.append(site.getusersitepackages())
+    return [entry for folder in folders for entry in [folder, *_pth_folders(folder)]]
+
+
+def _pth_folders(folder: str) -> List[str]:
+    """Returns the folders that a site-packages' .pth files add to sys.path."""
+    lines = [line for file in sorted(pathlib.Path(folder).glob("*.pth"))
+             for line in file.read_text(errors="replace").splitlines()]
+    paths = [pathlib.Path(folder, line.strip()) for line in lines
+             if line.strip() and not line.startswith(("#", "import"))]
+    return [str(path) for path in paths if path.is_dir()]
 
 
 def find_torch() -> Optional[pathlib.Path]:
