@@ -1,6 +1,6 @@
-# `make demo` and `make test` do everything from a fresh clone. What each target needs is made first.
+# `make demo` and `make test` do everything from a fresh clone: what a target needs is made first.
 #
-#   make setup      .venv with torch, torchamp and the tools    TORCH='torch==2.13.0' chooses the torch
+#   make setup      .venv with torch, torchamp and the tools; TORCH='torch==2.13.0' chooses torch
 #   make demo       trains a small network at every opt level, from C++ and from Python
 #   make test       the C++ tests, then the Python tests
 #   make bench      times the ops against torch's

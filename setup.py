@@ -11,7 +11,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from typing import List
 
 from setuptools import Extension, setup
 from setuptools.command.build import build
@@ -38,7 +37,7 @@ def version() -> str:
     return f"{base}+torch{torch_minor()}" if torch_minor() else base
 
 
-def dependencies() -> List[str]:
+def dependencies() -> list[str]:
     """Returns the one torch minor version that the compiled code works with."""
     minor = torch_minor()
     return [f"torch=={minor}.*"] if minor else ["torch"]
@@ -86,7 +85,7 @@ class CMakeBuild(build_ext):
         pathlib.Path(self.build_temp, "CMakeCache.txt").unlink(missing_ok=True)
         return self.build_temp
 
-    def _options(self) -> List[str]:
+    def _options(self) -> list[str]:
         options = [
             f"-DPython3_EXECUTABLE={sys.executable}",
             "-DTORCHAMP_BUILD_PYTHON=ON",

@@ -9,19 +9,19 @@ import importlib.util
 import pathlib
 import shutil
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(_ROOT / "cmake"))
 
 import probe_torch  # noqa: E402
 
-Settings = Optional[Dict[str, Any]]
+Settings = Optional[dict[str, Any]]
 
 sys.path.extend(folder for folder in probe_torch.site_folders() if folder not in sys.path)
 
 
-def _missing_tools() -> List[str]:
+def _missing_tools() -> list[str]:
     missing = []
     if importlib.util.find_spec("setuptools") is None:
         missing.append("setuptools>=70.1")
@@ -31,17 +31,17 @@ def _missing_tools() -> List[str]:
 
 
 def _can_write_wheels() -> bool:
-    """Whether setuptools has bdist_wheel of its own (from 70.1 on), or the wheel package is there."""
+    """Whether setuptools has its own bdist_wheel (70.1 and newer), or the wheel package is there."""
     own = importlib.util.find_spec("setuptools.command.bdist_wheel")
     return own is not None or importlib.util.find_spec("wheel") is not None
 
 
-def _missing_build_tools() -> List[str]:
-    cmake = shutil.which("cmake") or (pathlib.Path(sys.prefix, "bin", "cmake").is_file())
+def _missing_build_tools() -> list[str]:
+    cmake = shutil.which("cmake") or pathlib.Path(sys.prefix, "bin", "cmake").is_file()
     return _missing_tools() + ([] if cmake else ["cmake>=3.18"])
 
 
-def get_requires_for_build_wheel(config_settings: Settings = None) -> List[str]:
+def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
     """Returns what pip must install first: nothing, in an environment that has torch and CMake."""
     return _missing_build_tools()
 
@@ -49,7 +49,7 @@ def get_requires_for_build_wheel(config_settings: Settings = None) -> List[str]:
 get_requires_for_build_editable = get_requires_for_build_wheel
 
 
-def get_requires_for_build_sdist(config_settings: Settings = None) -> List[str]:
+def get_requires_for_build_sdist(config_settings: Settings = None) -> list[str]:
     """Returns what pip must install before a source distribution is made."""
     return _missing_tools()
 
@@ -61,16 +61,18 @@ def prepare_metadata_for_build_wheel(directory: str, config_settings: Settings =
     return build_meta.prepare_metadata_for_build_wheel(directory, config_settings)
 
 
-def build_wheel(directory: str, config_settings: Settings = None,
-                metadata_directory: Optional[str] = None) -> str:
+def build_wheel(
+    directory: str, config_settings: Settings = None, metadata_directory: Optional[str] = None
+) -> str:
     """Builds the wheel into a directory and returns its file name."""
     from setuptools import build_meta
 
     return build_meta.build_wheel(directory, config_settings, metadata_directory)
 
 
-def build_editable(directory: str, config_settings: Settings = None,
-                   metadata_directory: Optional[str] = None) -> str:
+def build_editable(
+    directory: str, config_settings: Settings = None, metadata_directory: Optional[str] = None
+) -> str:
     """Builds an editable wheel: what is compiled goes into python/torchamp."""
     from setuptools import build_meta
 

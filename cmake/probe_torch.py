@@ -9,10 +9,10 @@ import importlib.util
 import pathlib
 import site
 import sys
-from typing import List, Optional
+from typing import Optional
 
 
-def site_folders() -> List[str]:
+def site_folders() -> list[str]:
     """Returns the site-packages of this environment, those hidden by build isolation included."""
     prefixes = [sys.prefix]
     config = pathlib.Path(sys.prefix, "pyvenv.cfg")
@@ -27,12 +27,18 @@ def site_folders() -> List[str]:
     return [entry for folder in folders for entry in [folder, *_pth_folders(folder)]]
 
 
-def _pth_folders(folder: str) -> List[str]:
+def _pth_folders(folder: str) -> list[str]:
     """Returns the folders that a site-packages' .pth files add to sys.path."""
-    lines = [line for file in sorted(pathlib.Path(folder).glob("*.pth"))
-             for line in file.read_text(errors="replace").splitlines()]
-    paths = [pathlib.Path(folder, line.strip()) for line in lines
-             if line.strip() and not line.startswith(("#", "import"))]
+    lines = [
+        line
+        for file in sorted(pathlib.Path(folder).glob("*.pth"))
+        for line in file.read_text(errors="replace").splitlines()
+    ]
+    paths = [
+        pathlib.Path(folder, line.strip())
+        for line in lines
+        if line.strip() and not line.startswith(("#", "import"))
+    ]
     return [str(path) for path in paths if path.is_dir()]
 
 

@@ -1,7 +1,6 @@
 """Loads torchamp's compiled module, or says why it cannot be loaded."""
 
 import pathlib
-from typing import Dict, List, Tuple
 
 import torch
 
@@ -32,18 +31,18 @@ from torchamp import _C  # noqa: E402  only now: with another torch it would not
 cmake_prefix_path = str(pathlib.Path(__file__).parent / "share" / "cmake")
 
 
-def build_info() -> Dict[str, object]:
+def build_info() -> dict[str, object]:
     """Returns how torchamp was built and what it uses here.
 
-    The keys: `version` of torchamp; `torch_version` it was built for; `compiler`; `cxx_standard`, 17
-    or 20; `fatbin`, the CUDA architectures that nvcc compiled; `nvcc`, its version or why it was
-    absent; and `kernels`, for each device that torch sees the rung its ops stand on ("avx2",
+    The keys: `version` of torchamp; `torch_version` it was built for; `compiler`; `cxx_standard`,
+    17 or 20; `fatbin`, the CUDA architectures that nvcc compiled; `nvcc`, its version or why it
+    was absent; and `kernels`, for each device that torch sees the rung its ops stand on ("avx2",
     "portable", "fatbin", "nvrtc" or "aten"), which loads the kernels of CUDA devices.
     """
     return {**_C.build_info(), "kernels": {name: rung(name)[0] for name in _devices()}}
 
 
-def rung(device: str) -> Tuple[str, str]:
+def rung(device: str) -> tuple[str, str]:
     """Returns which kernels a device's ops run, and why not better ones, which may be empty.
 
     Raises RuntimeError where TORCHAMP_KERNELS demands kernels that cannot be had.
@@ -51,7 +50,7 @@ def rung(device: str) -> Tuple[str, str]:
     return _C.rung(device)
 
 
-def _devices() -> List[str]:
+def _devices() -> list[str]:
     return ["cpu"] + [f"cuda:{index}" for index in range(torch.cuda.device_count())]
 
 

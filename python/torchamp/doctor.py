@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from typing import Callable, List, NamedTuple
+from typing import Callable, NamedTuple
 
 KERNELS = "TORCHAMP_KERNELS"
 KERNELS_VALUES = ("auto", "aot", "nvrtc", "aten")
@@ -51,7 +51,9 @@ def check_compiler() -> Finding:
 
 def check_cmake() -> Finding:
     """CMake, which only building torchamp takes."""
-    cmake = shutil.which("cmake") or shutil.which("cmake", path=str(pathlib.Path(sys.prefix, "bin")))
+    cmake = shutil.which("cmake") or shutil.which(
+        "cmake", path=str(pathlib.Path(sys.prefix, "bin"))
+    )
     if cmake is None:
         return Finding("CMake", "none", 1, "pip install cmake")
     line = _first_line(cmake, "--version")
@@ -66,7 +68,9 @@ def check_nvcc() -> Finding:
     nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     if nvcc is None:
         return Finding("nvcc", "none; NVRTC, which comes with torch, does its work")
-    version = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
+    version = subprocess.run(
+        [nvcc, "--version"], capture_output=True, text=True, check=False
+    ).stdout
     release = re.search(r"release [\d.]+", version)
     return Finding("nvcc", f"{release[0] if release else 'does not run'} in {nvcc}")
 
@@ -78,16 +82,20 @@ def check_torch() -> Finding:
     except Exception as error:
         return Finding("torch", f"cannot be imported: {error}", 2, "pip install torch")
     cuda = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
-    return Finding("torch", f"{torch.__version__} ({cuda}) in {pathlib.Path(torch.__file__).parent}")
+    return Finding(
+        "torch", f"{torch.__version__} ({cuda}) in {pathlib.Path(torch.__file__).parent}"
+    )
 
 
 def check_torch_copies() -> Finding:
-    """Every torch on sys.path: the first one wins, and a second one is how versions get mixed up."""
+    """Every torch on sys.path: the first wins, and a second is how versions get mixed up."""
     folders = [pathlib.Path(entry or ".", "torch") for entry in sys.path]
     copies = sorted({str(f.resolve()) for f in folders if (f / "version.py").is_file()})
     if len(copies) <= 1:
         return Finding("copies of torch", str(len(copies)))
-    return Finding("copies of torch", ", ".join(copies), 1, "keep one: the first on sys.path is used")
+    return Finding(
+        "copies of torch", ", ".join(copies), 1, "keep one: the first on sys.path is used"
+    )
 
 
 def check_gpu() -> Finding:
@@ -107,8 +115,12 @@ def check_torchamp() -> Finding:
     try:
         import torchamp
     except Exception as error:
-        return Finding("torchamp", f"cannot be imported: {error}", 2, "make setup, or pip install .")
-    return Finding("torchamp", f"{torchamp.__version__} in {pathlib.Path(torchamp.__file__).parent}")
+        return Finding(
+            "torchamp", f"cannot be imported: {error}", 2, "make setup, or pip install ."
+        )
+    return Finding(
+        "torchamp", f"{torchamp.__version__} in {pathlib.Path(torchamp.__file__).parent}"
+    )
 
 
 def check_build() -> Finding:
@@ -130,7 +142,9 @@ def check_rungs() -> Finding:
         rungs = {name: rung(name) for name in build_info()["kernels"]}
     except Exception as error:
         return Finding("kernels", f"cannot be had: {error}", 2)
-    lines = [f"{device}: {name}{reason and f' ({reason})'}" for device, (name, reason) in rungs.items()]
+    lines = [
+        f"{device}: {name}{reason and f' ({reason})'}" for device, (name, reason) in rungs.items()
+    ]
     return Finding("kernels", "; ".join(lines), 1 if any(r for _, r in rungs.values()) else 0)
 
 
@@ -143,12 +157,22 @@ def check_kernels_variable() -> Finding:
     return Finding(KERNELS, value, 2, f"expected one of {', '.join(KERNELS_VALUES)}")
 
 
-CHECKS: List[Callable[[], Finding]] = [
-    check_python, check_compiler, check_cmake, check_nvcc, check_torch, check_torch_copies, check_gpu,
-    check_kernels_variable, check_torchamp, check_build, check_rungs]
+CHECKS: list[Callable[[], Finding]] = [
+    check_python,
+    check_compiler,
+    check_cmake,
+    check_nvcc,
+    check_torch,
+    check_torch_copies,
+    check_gpu,
+    check_kernels_variable,
+    check_torchamp,
+    check_build,
+    check_rungs,
+]
 
 
-def report(findings: List[Finding]) -> str:
+def report(findings: list[Finding]) -> str:
     """Returns one line per finding, and below it the remedy where there is one."""
     lines = []
     for finding in findings:
@@ -166,6 +190,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # As a script, this file's folder would come first, and torchamp's modules would be top-level ones.
+    # A script's folder comes first on sys.path, where torchamp's modules would be top-level ones.
     sys.path.pop(0)
     sys.exit(main())

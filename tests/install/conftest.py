@@ -5,7 +5,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
-from typing import Callable, List
+from typing import Callable
 
 import pytest
 
@@ -16,8 +16,12 @@ CONSUMER = pathlib.Path(__file__).parent / "consumer"
 
 def run(*command: object, **environment: object) -> str:
     """Runs a program to its end and returns its output; a failure shows all that it printed."""
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True,
-                          env={**os.environ, **{k: str(v) for k, v in environment.items()}})
+    done = subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **{k: str(v) for k, v in environment.items()}},
+    )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -41,13 +45,20 @@ def prefix(built_tree: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="session")
-def wheel_site(built_tree: pathlib.Path,
-               tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A site-packages folder with nothing but torchamp's wheel, which pip built from this checkout."""
+def wheel_site(built_tree: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A site-packages folder that holds torchamp's wheel alone, built from this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--quiet"]
-    run(*pip, "wheel", ROOT, "--no-deps", "--no-build-isolation", "--wheel-dir", folder,
-        TORCHAMP_BUILD_DIR=built_tree)
+    run(
+        *pip,
+        "wheel",
+        ROOT,
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        folder,
+        TORCHAMP_BUILD_DIR=built_tree,
+    )
     site = folder / "site"
     run(*pip, "install", "--no-deps", "--target", site, *folder.glob("*.whl"))
     return site
@@ -68,11 +79,19 @@ def build_consumer(tmp_path: pathlib.Path) -> Callable[..., str]:
 
 def configure_consumer(tree: pathlib.Path, *options: object) -> str:
     """Configures the consumer in a build tree and returns what CMake printed."""
-    return run("cmake", "-S", CONSUMER, "-B", tree, *launcher(),
-               f"-DPython3_EXECUTABLE={sys.executable}", *options)
+    return run(
+        "cmake",
+        "-S",
+        CONSUMER,
+        "-B",
+        tree,
+        *launcher(),
+        f"-DPython3_EXECUTABLE={sys.executable}",
+        *options,
+    )
 
 
-def launcher() -> List[str]:
+def launcher() -> list[str]:
     """CMake's option for ccache where it is installed."""
     ccache = shutil.which("ccache")
     return [f"-DCMAKE_CXX_COMPILER_LAUNCHER={ccache}"] if ccache else []

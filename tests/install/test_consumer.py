@@ -4,7 +4,6 @@ import pathlib
 import shlex
 import shutil
 import subprocess
-import sys
 from typing import Callable
 
 import pytest
@@ -30,9 +29,18 @@ def test_add_subdirectory(build_consumer: Callable) -> None:
 def test_find_package_refuses_another_torch(prefix: pathlib.Path, tmp_path: pathlib.Path) -> None:
     other = fake_torch(tmp_path / "other_torch", version="2.1.0")
     done = subprocess.run(
-        ["cmake", "-S", str(CONSUMER), "-B", str(tmp_path / "build"),
-         f"-DCMAKE_PREFIX_PATH={prefix}", f"-DTORCHAMP_TORCH_ROOT={other}"],
-        capture_output=True, text=True)
+        [
+            "cmake",
+            "-S",
+            str(CONSUMER),
+            "-B",
+            str(tmp_path / "build"),
+            f"-DCMAKE_PREFIX_PATH={prefix}",
+            f"-DTORCHAMP_TORCH_ROOT={other}",
+        ],
+        capture_output=True,
+        text=True,
+    )
     message = " ".join(done.stderr.split())
     minor = ".".join(torch.__version__.split(".")[:2])
     assert done.returncode != 0

@@ -10,15 +10,25 @@ import pytest
 import torch
 from conftest import ROOT, run
 
-OWN_LIBRARIES = {"libtorchamp.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so",
-                 "libc10.so"}
+OWN_LIBRARIES = {
+    "libtorchamp.so",
+    "libtorch.so",
+    "libtorch_cpu.so",
+    "libtorch_python.so",
+    "libc10.so",
+}
 SYSTEM_LIBRARY = re.compile(r"(libc|libm|libdl|libpthread|libgcc_s|libstdc\+\+|ld-linux-.*)\.so.*")
 TORCH_VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
 def run_with_wheel(site: pathlib.Path, code: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/",
-                          env={**os.environ, "PYTHONPATH": str(site)})
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": str(site)},
+    )
 
 
 def needed_libraries(library: pathlib.Path) -> set:
@@ -28,13 +38,17 @@ def needed_libraries(library: pathlib.Path) -> set:
 @pytest.mark.parametrize("pattern", ["lib/libtorchamp.so", "_C.*.so"])
 def test_nothing_of_cuda_or_openmp_is_linked(wheel_site: pathlib.Path, pattern: str) -> None:
     (library,) = (wheel_site / "torchamp").glob(pattern)
-    others = {name for name in needed_libraries(library) - OWN_LIBRARIES
-              if not SYSTEM_LIBRARY.fullmatch(name)}
+    others = {
+        name
+        for name in needed_libraries(library) - OWN_LIBRARIES
+        if not SYSTEM_LIBRARY.fullmatch(name)
+    }
     assert others == set()
 
 
 def test_prefix_and_wheel_hold_the_same_cpp_package(
-        prefix: pathlib.Path, wheel_site: pathlib.Path) -> None:
+    prefix: pathlib.Path, wheel_site: pathlib.Path
+) -> None:
     root = wheel_site / "torchamp"
     in_prefix = {path.relative_to(prefix) for path in prefix.rglob("*") if path.is_file()}
     assert in_prefix
@@ -64,20 +78,42 @@ def test_import_with_another_torch_names_both_versions(wheel_site: pathlib.Path)
     major, minor = TORCH_VERSION
     last_line = done.stderr.strip().splitlines()[-1]
     assert last_line.startswith(
-        f"ImportError: torchamp was built for torch {major}.{minor}, but torch 2.1.0 is installed.")
+        f"ImportError: torchamp was built for torch {major}.{minor}, but torch 2.1.0 is installed."
+    )
     assert "pip install --force-reinstall" in last_line
 
 
-@pytest.mark.parametrize("standard", [
-    pytest.param(17, marks=pytest.mark.skipif(
-        TORCH_VERSION >= (2, 14), reason="torch's own headers ask for C++20")),
-    20])
-def test_public_headers_compile(prefix: pathlib.Path, tmp_path: pathlib.Path,
-                                standard: int) -> None:
+@pytest.mark.parametrize(
+    "standard",
+    [
+        pytest.param(
+            17,
+            marks=pytest.mark.skipif(
+                TORCH_VERSION >= (2, 14), reason="torch's own headers ask for C++20"
+            ),
+        ),
+        20,
+    ],
+)
+def test_public_headers_compile(
+    prefix: pathlib.Path, tmp_path: pathlib.Path, standard: int
+) -> None:
     headers = sorted((prefix / "include" / "torchamp").glob("*.h"))
     source = tmp_path / "headers.cpp"
     source.write_text("".join(f"#include <torchamp/{path.name}>\n" for path in headers))
     includes = pathlib.Path(torch.__file__).parent / "include"
-    run("c++", "-fsyntax-only", f"-std=c++{standard}", "-Wall", "-Wextra", "-Werror",
-        "-I", prefix / "include", "-isystem", includes,
-        "-isystem", includes / "torch" / "csrc" / "api" / "include", source)
+    run(
+        "c++",
+        "-fsyntax-only",
+        f"-std=c++{standard}",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-I",
+        prefix / "include",
+        "-isystem",
+        includes,
+        "-isystem",
+        includes / "torch" / "csrc" / "api" / "include",
+        source,
+    )

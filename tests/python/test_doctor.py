@@ -1,4 +1,4 @@
-"""The doctor's report: one line per finding, the remedy under it, the worst status as the result."""
+"""The doctor's report: a line per finding, the remedy under it, the worst status as the result."""
 
 import os
 import pathlib
@@ -14,13 +14,17 @@ from torchamp.doctor import Finding
 def test_report_puts_the_remedy_under_the_finding() -> None:
     findings = [Finding("CMake", "4.0"), Finding("torch", "none", 2, "pip install torch")]
     assert doctor.report(findings).splitlines() == [
-        "    ok  CMake: 4.0", "BROKEN  torch: none", "        -> pip install torch"]
+        "    ok  CMake: 4.0",
+        "BROKEN  torch: none",
+        "        -> pip install torch",
+    ]
 
 
 def test_an_unknown_rung_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHAMP_KERNELS", "cutlass")
     assert doctor.check_kernels_variable() == Finding(
-        "TORCHAMP_KERNELS", "cutlass", 2, "expected one of auto, aot, nvrtc, aten")
+        "TORCHAMP_KERNELS", "cutlass", 2, "expected one of auto, aot, nvrtc, aten"
+    )
 
 
 def test_a_missing_compiler_and_cmake_have_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,8 +34,9 @@ def test_a_missing_compiler_and_cmake_have_a_remedy(monkeypatch: pytest.MonkeyPa
     assert doctor.check_cmake().remedy == "pip install cmake"
 
 
-def test_two_copies_of_torch_are_noticed(monkeypatch: pytest.MonkeyPatch,
-                                         tmp_path: pathlib.Path) -> None:
+def test_two_copies_of_torch_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
     for name in ("first", "second"):
         (tmp_path / name / "torch").mkdir(parents=True)
         (tmp_path / name / "torch" / "version.py").touch()
@@ -41,8 +46,9 @@ def test_two_copies_of_torch_are_noticed(monkeypatch: pytest.MonkeyPatch,
     assert "second" in finding.found
 
 
-def test_main_returns_the_worst_status(monkeypatch: pytest.MonkeyPatch,
-                                       capsys: pytest.CaptureFixture) -> None:
+def test_main_returns_the_worst_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     findings = [Finding("a", "fine"), Finding("b", "bad", 2), Finding("c", "meh", 1)]
     monkeypatch.setattr(doctor, "CHECKS", [lambda f=f: f for f in findings])
     assert doctor.main() == 2
@@ -57,8 +63,12 @@ def test_it_runs_as_a_script_where_torchamp_is_missing(tmp_path: pathlib.Path) -
 
 
 def test_the_command_reports_what_torchamp_refuses() -> None:
-    done = subprocess.run([sys.executable, "-m", "torchamp"], capture_output=True, text=True,
-                          env={**os.environ, "TORCHAMP_KERNELS": "cutlass"})
+    done = subprocess.run(
+        [sys.executable, "-m", "torchamp"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TORCHAMP_KERNELS": "cutlass"},
+    )
     assert done.returncode == 2, done.stderr
     assert "BROKEN  kernels: cannot be had: TORCHAMP_KERNELS: expected" in done.stdout
 

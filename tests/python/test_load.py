@@ -22,7 +22,8 @@ def test_another_minor_version_is_refused_with_the_remedy(found: str) -> None:
         check_torch("2.13.0+cpu", found)
     message = str(raised.value)
     assert message.startswith(
-        f"torchamp was built for torch 2.13, but torch {found} is installed. ")
+        f"torchamp was built for torch 2.13, but torch {found} is installed. "
+    )
     assert "pip install --force-reinstall --no-deps ." in message
     assert "pip install 'torch==2.13.*'" in message
 
@@ -46,8 +47,12 @@ def test_build_info_names_the_kernels_of_every_device() -> None:
 def rung_of_the_cpu(kernels: str) -> subprocess.CompletedProcess:
     """Asks another process, because each reads TORCHAMP_KERNELS once."""
     code = "from torchamp._load import rung; print(*rung('cpu'), sep=': ')"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          env={**os.environ, "TORCHAMP_KERNELS": kernels})
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TORCHAMP_KERNELS": kernels},
+    )
 
 
 def test_the_variable_takes_the_kernels_away() -> None:
