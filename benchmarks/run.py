@@ -1,4 +1,4 @@
-"""`make bench`: both benchmarks of the ops, in Python and in C++, each writing JSON to out/bench/."""
+"""`make bench`: the ops' benchmarks in Python and in C++, each writing JSON to out/bench/."""
 
 from __future__ import annotations
 

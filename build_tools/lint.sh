@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks the formatting of C++, CUDA and CMake-free Python sources: lint.sh <python>
+# Checks the formatting of the C++, CUDA and Python sources, and Python's for mistakes: lint.sh <python>
 set -eu
 
 python=$1
@@ -11,5 +11,6 @@ if [ -z "$clang_format" ]; then
 fi
 git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs "$clang_format" --dry-run -Werror
 
-"$python" -m ruff --version >/dev/null 2>&1 || "$python" -m pip install --quiet ruff
+"$python" -m pip install --quiet 'ruff==0.17.*'
+"$python" -m ruff format --check .
 "$python" -m ruff check .

@@ -31,7 +31,7 @@ def _missing_tools() -> list[str]:
 
 
 def _can_write_wheels() -> bool:
-    """Whether setuptools has its own bdist_wheel (70.1 and newer), or the wheel package is there."""
+    """Whether setuptools has its own bdist_wheel (70.1 and newer) or the wheel package is there."""
     own = importlib.util.find_spec("setuptools.command.bdist_wheel")
     return own is not None or importlib.util.find_spec("wheel") is not None
 

@@ -1,6 +1,10 @@
 #include <torchamp/amp_state.h>
 #include <torchamp/cast.h>
 
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
 namespace torchamp {
 namespace {
 
@@ -143,6 +147,7 @@ at::Tensor Amp::master_of(const at::Tensor& model_param) const {
 void Amp::refresh() {
   for (auto& optimizer : optimizers_) {
     if (optimizer.weights.refresh()) optimizer.skip = false;
+    if (std::exchange(optimizer.may_have_stepped, false)) optimizer.weights.recopy_to_model();
   }
 }
 

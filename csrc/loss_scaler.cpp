@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cuda/module.h"
+
 namespace torchamp {
 namespace {
 
@@ -28,6 +30,7 @@ LossScaler::LossScaler(LossScalerOptions options, at::Device device) : options_(
   growth_tracker_ = at::zeros({}, ints);
   hysteresis_tracker_ = at::full({}, options.rule.hysteresis, ints);
   found_inf_ = at::zeros({}, floats);
+  if (loss_scale_.is_cuda()) cuda::load(loss_scale_.get_device());
 }
 
 at::Tensor LossScaler::scale(const at::Tensor& loss) const {

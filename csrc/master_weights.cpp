@@ -219,6 +219,15 @@ void MasterWeights::copy_to_model() {
   mark_synced();
 }
 
+void MasterWeights::recopy_to_model() {
+  std::vector<Tensor> masters, aliases;
+  for (const size_t i : separate_) {
+    masters.push_back(master_params_[i]);
+    aliases.push_back(model_params_[i].variable_data());
+  }
+  ops::copy_cast(masters, aliases);
+}
+
 void MasterWeights::mark_synced() {
   for (const size_t i : separate_) seen_[i] = look(i);
 }
@@ -246,6 +255,7 @@ void MasterWeights::drop_master_grads() {
 
 void MasterWeights::zero_model_grads(bool set_to_none) {
   at::NoGradGuard no_grad;
+  for (Tensor& grad : set_aside_) grad.reset();
   for (const size_t i : separate_) {
     Tensor& grad = model_params_[i].mutable_grad();
     if (!grad.defined()) continue;

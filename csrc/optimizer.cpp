@@ -1,7 +1,9 @@
 #include <torchamp/amp_state.h>
 #include <torchamp/optimizer.h>
 
-#include <iostream>
+#include <algorithm>
+#include <optional>
+#include <utility>
 
 namespace torchamp {
 namespace {
@@ -24,6 +26,7 @@ bool Optimizer::step() {
   }
   state.weights.refresh();
   const bool skipped = std::exchange(state.skip, false);
+  state.may_have_stepped = false;
   if (skipped) {
     state.skipped_steps += 1;
     state.weights.drop_grads();
@@ -42,8 +45,13 @@ at::Tensor Optimizer::step(const torch::optim::Optimizer::LossClosure& closure) 
               name(amp_->properties().opt_level),
               ", where the loss is scaled or masters are stepped; run the backward in scale_loss, "
               "then call step()");
-  ShieldFromAutocast shield;
-  return state.wrapped->step(closure);
+  std::optional<ShieldFromAutocast> shield(std::in_place);
+  return state.wrapped->step([&] {
+    shield.reset();
+    at::Tensor loss = closure();
+    shield.emplace();
+    return loss;
+  });
 }
 
 void Optimizer::zero_grad(bool set_to_none) {

@@ -18,11 +18,13 @@ scale_loss::scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers
   const LossScaler& scaler = amp_->loss_scaler(options.loss_id);
   scaled_loss_ = scaler.scale(loss);
   if (!tracks_grads()) return;
+  check_backwards();
   amp_->refresh();
   inv_scale_ = scaler.inv_scale();
   for (Optimizer& optimizer : optimizers_) {
     MasterWeights& weights = optimizer.master_weights();
     if (!options.delay_unscale && !weights.grads_are_scaled()) weights.prepare_backward();
+    state_of(optimizer).in_backward = true;
   }
 }
 
@@ -41,7 +43,29 @@ void scale_loss::check_optimizers() const {
     TORCH_CHECK_VALUE(optimizers_[i].amp() == optimizers_.front().amp(),
                       "scale_loss: expected optimizers[", i,
                       "] to come from the initialize of optimizers[0], got one of another");
+    for (size_t j = 0; j < i; ++j) {
+      TORCH_CHECK_VALUE(optimizers_[i].index() != optimizers_[j].index(),
+                        "scale_loss: expected each optimizer once, got optimizers[", j,
+                        "] again as optimizers[", i, "]");
+    }
   }
+}
+
+void scale_loss::check_backwards() const {
+  for (const Optimizer& optimizer : optimizers_) {
+    const OptimizerState& state = state_of(optimizer);
+    TORCH_CHECK(!state.in_backward,
+                "scale_loss: expected the optimizer to be in no other scale_loss that is still "
+                "open, got one that is; close that one first, or scale the sum of the losses");
+    TORCH_CHECK(!state.weights.grads_are_scaled() || state.scaled_by == options_.loss_id,
+                "scale_loss: expected the loss_id of the backward whose grads still wait for "
+                "unscaling (delay_unscale), ",
+                state.scaled_by, ", got ", options_.loss_id);
+  }
+}
+
+OptimizerState& scale_loss::state_of(const Optimizer& optimizer) const {
+  return amp_->optimizers()[optimizer.index()];
 }
 
 /// Where nothing is scaled and nothing has masters, the grads are right as autograd leaves them.
@@ -61,13 +85,22 @@ void scale_loss::backward(const at::Tensor& gradient, std::optional<bool> retain
 void scale_loss::cancel() {
   done_ = true;
   if (!tracks_grads()) return;
+  close();
   for (Optimizer& optimizer : optimizers_) optimizer.master_weights().cancel_backward();
+}
+
+void scale_loss::close() {
+  for (const Optimizer& optimizer : optimizers_) state_of(optimizer).in_backward = false;
 }
 
 void scale_loss::finish() {
   if (std::exchange(done_, true) || !tracks_grads()) return;
+  close();
   if (options_.delay_unscale) {
-    for (Optimizer& optimizer : optimizers_) optimizer.master_weights().set_grads_are_scaled(true);
+    for (const Optimizer& optimizer : optimizers_) {
+      state_of(optimizer).weights.set_grads_are_scaled(true);
+      state_of(optimizer).scaled_by = options_.loss_id;
+    }
     return;
   }
   unscale();
@@ -79,6 +112,7 @@ void scale_loss::unscale() {
   scaler.clear_found_inf();
   for (Optimizer& optimizer : optimizers_) {
     optimizer.master_weights().finish_backward(inv_scale_, scaler.found_inf());
+    state_of(optimizer).may_have_stepped = true;
   }
   scaler.update();
 }
@@ -90,7 +124,7 @@ void scale_loss::drop_overflowed() {
   if (scaler.found_inf().item<float>() == 0.0f) return;
   for (Optimizer& optimizer : optimizers_) {
     optimizer.master_weights().drop_grads();
-    amp_->optimizers()[optimizer.index()].skip = true;
+    state_of(optimizer).skip = true;
   }
   if (amp_->options().verbosity() > 0) {
     std::clog << "torchamp: gradient overflow in loss " << options_.loss_id

@@ -1,9 +1,9 @@
-#include <ATen/ops/empty_like.h>
 #include <torch/optim/serialize.h>
 #include <torch/serialize.h>
 #include <torchamp/serialize.h>
 
-#include <sstream>
+#include <memory>
+#include <type_traits>
 
 namespace torchamp {
 namespace {
@@ -100,6 +100,42 @@ LossScalerState read_scaler(InputArchive& archive) {
           take<c10::IValue>(archive, "hysteresis_tracker").toInt()};
 }
 
+/// What load() changes of a LibTorch optimizer, to be put back if a later part of the file is
+/// wrong.
+class OptimizerBackup {
+ public:
+  explicit OptimizerBackup(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) {
+    state_.swap(optimizer.state());
+    for (auto& group : optimizer.param_groups()) options_.push_back(group.options().clone());
+  }
+
+  void restore() {
+    state_.swap(optimizer_.state());
+    auto& groups = optimizer_.param_groups();
+    for (size_t g = 0; g < groups.size(); ++g) groups[g].set_options(std::move(options_[g]));
+  }
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+  std::remove_reference_t<decltype(optimizer_.state())> state_;
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options_;
+};
+
+void load_optimizers(Amp& amp, std::vector<InputArchive>& archives) {
+  std::vector<OptimizerBackup> backups;
+  try {
+    for (size_t i = 0; i < archives.size(); ++i) {
+      backups.emplace_back(*amp.optimizers()[i].wrapped);
+      amp.optimizers()[i].wrapped->load(archives[i]);
+    }
+  } catch (const c10::Error& error) {
+    for (auto& backup : backups) backup.restore();
+    TORCH_CHECK(false, "amp::load: expected optimizer ", backups.size() - 1,
+                " of the checkpoint to have the kind and the groups of the one here, got: ",
+                error.what_without_backtrace());
+  }
+}
+
 void store(const Amp& amp, const Loaded& loaded) {
   const Tensor master = amp.master_of(loaded.target);
   if (master.defined()) master.copy_(loaded.value);
@@ -148,7 +184,7 @@ void load(Amp& amp, InputArchive& archive) {
   for (size_t i = 0; i < amp.optimizers().size(); ++i) {
     optimizers.push_back(take<InputArchive>(archive, numbered("optimizer", i)));
   }
-  for (size_t i = 0; i < optimizers.size(); ++i) amp.optimizers()[i].wrapped->load(optimizers[i]);
+  load_optimizers(amp, optimizers);
   for (const Loaded& each : loaded) store(amp, each);
   for (size_t i = 0; i < scalers.size(); ++i) amp.loss_scalers()[i].load_state(scalers[i]);
   for (auto& optimizer : amp.optimizers()) optimizer.weights.mark_synced();

@@ -1,4 +1,5 @@
-// The ops on the CPU against torch's own and against a bare copy of the same bytes. Compare within one run only.
+// The ops on the CPU against torch's own and against a bare copy of the same bytes. Compare within
+// one run only.
 #include <ATen/Parallel.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/_foreach_copy.h>

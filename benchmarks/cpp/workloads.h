@@ -16,9 +16,9 @@ inline Shapes gpt2_124m() {
   constexpr int64_t kWidth = 768;
   Shapes shapes = {{50257, kWidth}, {1024, kWidth}};
   for (int layer = 0; layer < 12; ++layer) {
-    const Shapes block = {{kWidth},             {kWidth},     {kWidth, 3 * kWidth}, {3 * kWidth},
-                          {kWidth, kWidth},     {kWidth},     {kWidth},             {kWidth},
-                          {kWidth, 4 * kWidth}, {4 * kWidth}, {4 * kWidth, kWidth}, {kWidth}};
+    const Shapes block = {
+        {kWidth}, {kWidth}, {kWidth, 3 * kWidth}, {3 * kWidth}, {kWidth, kWidth},     {kWidth},
+        {kWidth}, {kWidth}, {kWidth, 4 * kWidth}, {4 * kWidth}, {4 * kWidth, kWidth}, {kWidth}};
     shapes.insert(shapes.end(), block.begin(), block.end());
   }
   shapes.push_back({kWidth});
@@ -26,7 +26,9 @@ inline Shapes gpt2_124m() {
   return shapes;
 }
 
-inline Shapes equal(int64_t tensors, int64_t elements) { return Shapes(tensors, {elements}); }
+inline Shapes equal(int64_t tensors, int64_t elements) {
+  return Shapes(tensors, {elements});
+}
 
 /// Random tensors of one dtype; never zeros, whose arithmetic can be cheaper.
 inline std::vector<at::Tensor> random(const Shapes& shapes, at::ScalarType dtype) {

@@ -113,7 +113,9 @@ def measure(device: str, repeats: int) -> list[Row]:
         for op, (num_bytes, variants) in lists.cases().items():
             copy = copy_of(count_elements(lists.full) * num_bytes, device)
             times = time_interleaved({**variants, "copy": copy}, device, repeats)
-            rows.append(Row(op, workload, num_bytes, times["torchamp"], times["torch"], times["copy"]))
+            rows.append(
+                Row(op, workload, num_bytes, times["torchamp"], times["torch"], times["copy"])
+            )
     return rows
 
 

@@ -26,7 +26,7 @@ def time_once(run: Callable[[], object], device: str) -> float:
 
 
 def time_interleaved(variants: Variants, device: str, repeats: int) -> dict[str, float]:
-    """The median milliseconds of each variant over `repeats` rounds, after two that do not count."""
+    """The median milliseconds of each variant over `repeats` rounds, after two uncounted ones."""
     samples: dict[str, list[float]] = {name: [] for name in variants}
     for round_number in range(repeats + 2):
         for name, run in variants.items():

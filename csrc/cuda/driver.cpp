@@ -27,7 +27,7 @@ Driver open_driver() {
   cuda.find("cuStreamIsCapturing", driver.stream_is_capturing);
   cuda.find("cuThreadExchangeStreamCaptureMode", driver.exchange_capture_mode);
   cuda.find("cuGetErrorName", driver.error_name);
-  check(driver, driver.init(0), "initialising the CUDA driver");
+  require(driver, driver.init(0), "initialising the CUDA driver");
   return driver;
 }
 
@@ -43,7 +43,7 @@ void use_driver(const Driver& fake) {
   fake_driver = &fake;
 }
 
-void check(const Driver& driver, int code, const std::string& action) {
+void require(const Driver& driver, int code, const std::string& action) {
   if (code == 0) return;
   const char* name = nullptr;
   if (driver.error_name(code, &name) != 0 || name == nullptr) name = "unknown error";
@@ -51,7 +51,7 @@ void check(const Driver& driver, int code, const std::string& action) {
 }
 
 ContextScope::ContextScope(const Driver& driver, void* context) : driver_(driver) {
-  check(driver, driver.context_push(context), "making the device's context current");
+  require(driver, driver.context_push(context), "making the device's context current");
 }
 
 ContextScope::~ContextScope() {
@@ -60,7 +60,7 @@ ContextScope::~ContextScope() {
 }
 
 RelaxedCaptureScope::RelaxedCaptureScope(const Driver& driver) : driver_(driver), mode_(kRelaxed) {
-  check(driver, driver.exchange_capture_mode(&mode_), "relaxing the thread's capture mode");
+  require(driver, driver.exchange_capture_mode(&mode_), "relaxing the thread's capture mode");
 }
 
 RelaxedCaptureScope::~RelaxedCaptureScope() {

@@ -36,7 +36,7 @@ const Driver& driver();
 void use_driver(const Driver& fake);
 
 /// Throws std::runtime_error that names `action` and the error, unless `code` is 0.
-void check(const Driver& driver, int code, const std::string& action);
+void require(const Driver& driver, int code, const std::string& action);
 
 /// Makes a context current for the calling thread, and restores what was current before.
 class ContextScope {

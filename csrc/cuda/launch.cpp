@@ -16,10 +16,10 @@ void launch(Queue queue, Kernel kernel, uint32 blocks, void* parameter) {
   const ContextScope current(cuda, module.context);
   void* parameters[] = {parameter};
   void* function = module.functions[static_cast<int>(kernel)];
-  check(cuda,
-        cuda.launch_kernel(function, blocks, 1, 1, kThreads, 1, 1, 0, queue.stream, parameters,
-                           nullptr),
-        std::string("launching ") + name(kernel));
+  require(cuda,
+          cuda.launch_kernel(function, blocks, 1, 1, kThreads, 1, 1, 0, queue.stream, parameters,
+                             nullptr),
+          std::string("launching ") + name(kernel));
 }
 
 }  // namespace torchamp::cuda

@@ -24,9 +24,9 @@ struct Entry {
 /// CUDA's limit on a parameter (sm_70 and CUDA 12.1 on), less four bytes that alignment costs.
 constexpr int kParameterBytes = 32760;
 
-template <class Arguments_>
+template <class OpArguments>
 struct Launch {
-  using Arguments = Arguments_;
+  using Arguments = OpArguments;
   using EntryOf = Entry<Arguments::kLists>;
   static constexpr int kCapacity = (kParameterBytes - sizeof(Arguments) - 16) / sizeof(EntryOf);
 

@@ -32,7 +32,7 @@ std::string capability_of(const Device& device) {
 
 void require_driver(const Driver& driver) {
   int version = 0;
-  check(driver, driver.driver_version(&version), "reading the driver's version");
+  require(driver, driver.driver_version(&version), "reading the driver's version");
   if (version >= kOldestDriver) return;
   throw std::runtime_error("the driver supports CUDA " +
                            dotted(version / 1000, version % 1000 / 10) + ", the kernels need 12.1");
@@ -41,25 +41,25 @@ void require_driver(const Driver& driver) {
 Device open_device(const Driver& driver, int ordinal) {
   require_driver(driver);
   int handle = 0, major = 0, minor = 0;
-  check(driver, driver.device_get(&handle, ordinal), "opening the device");
-  check(driver, driver.device_attribute(&major, kCapabilityMajor, handle), "reading the device");
-  check(driver, driver.device_attribute(&minor, kCapabilityMinor, handle), "reading the device");
+  require(driver, driver.device_get(&handle, ordinal), "opening the device");
+  require(driver, driver.device_attribute(&major, kCapabilityMajor, handle), "reading the device");
+  require(driver, driver.device_attribute(&minor, kCapabilityMinor, handle), "reading the device");
   Device device{nullptr, 10 * major + minor};
   if (device.capability < kOldestCapability) {
     throw std::runtime_error("the device has compute capability " + capability_of(device) +
                              ", the kernels need 7.0");
   }
-  check(driver, driver.primary_context_retain(&device.context, handle), "retaining the context");
+  require(driver, driver.primary_context_retain(&device.context, handle), "retaining the context");
   return device;
 }
 
 KernelFunctions functions_of(const Driver& driver, void* module) {
   KernelFunctions functions{};
   for (int i = 0; i < kKernels; ++i) {
-    check(driver, driver.module_function(&functions[i], module, kKernelNames[i]),
-          std::string("finding ") + kKernelNames[i]);
+    require(driver, driver.module_function(&functions[i], module, kKernelNames[i]),
+            std::string("finding ") + kKernelNames[i]);
     if (driver.function_load == nullptr) continue;
-    check(driver, driver.function_load(functions[i]), std::string("loading ") + kKernelNames[i]);
+    require(driver, driver.function_load(functions[i]), std::string("loading ") + kKernelNames[i]);
   }
   return functions;
 }
@@ -68,7 +68,7 @@ KernelFunctions load_image(const Driver& driver, const Device& device, const voi
   const ContextScope current(driver, device.context);
   const RelaxedCaptureScope relaxed(driver);
   void* module = nullptr;
-  check(driver, driver.module_load(&module, image), "loading the kernels");
+  require(driver, driver.module_load(&module, image), "loading the kernels");
   try {
     return functions_of(driver, module);
   } catch (...) {

@@ -36,14 +36,13 @@ void require_usable(int device) {
   if (forked) {
     throw std::runtime_error(
         "torchamp's CUDA kernels were loaded before this process was forked and cannot be used in "
-        "it: start "
-        "processes by the 'spawn' method");
+        "it: start processes by the 'spawn' method");
   }
 }
 
 void require_no_capture(const Driver& driver, Queue queue) {
   int status = 0;
-  check(driver, driver.stream_is_capturing(queue.stream, &status), "asking for graph capture");
+  require(driver, driver.stream_is_capturing(queue.stream, &status), "asking for graph capture");
   if (status == 0) return;
   throw std::runtime_error(
       "the kernels of " + device_name(queue.device) +

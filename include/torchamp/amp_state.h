@@ -23,6 +23,13 @@ struct OptimizerState {
   /// A backward since the last step overflowed. Gathers over losses and micro-batches; the step
   /// clears it.
   bool skip = false;
+  /// Grads reached the masters since step() was called. The wrapped optimizer may have been
+  /// stepped, and LibTorch's SGD steps behind the version counters.
+  bool may_have_stepped = false;
+  /// A scale_loss that was given the optimizer is still open.
+  bool in_backward = false;
+  /// The loss whose scale the grads still carry, where an unscaling was put off.
+  int64_t scaled_by = 0;
   int64_t skipped_steps = 0;
 };
 

@@ -61,6 +61,9 @@ class TORCHAMP_API MasterWeights {
   void force_refresh();
   /// model = master, rounded; after a step.
   void copy_to_model();
+  /// The same without telling autograd, for when masters may or may not have been stepped: if they
+  /// were not, nothing changes for a backward that is still to come.
+  void recopy_to_model();
   /// Takes note that model and masters agree.
   void mark_synced();
   /// The same for one parameter, if it is tracked.
@@ -76,7 +79,8 @@ class TORCHAMP_API MasterWeights {
   void drop_grads();
   /// Drops the grads of masters, and leaves alone those of parameters that are their own master.
   void drop_master_grads();
-  /// As torch's zero_grad, for the model's grads (the optimizer sees to the masters').
+  /// As torch's zero_grad, for the model's grads (the optimizer sees to the masters'). Those that
+  /// prepare_backward() set aside are dropped.
   void zero_model_grads(bool set_to_none);
 
  private:

@@ -10,6 +10,8 @@
 
 namespace torchamp {
 
+struct OptimizerState;
+
 struct ScaleLossOptions {
   int64_t loss_id = 0;  ///< which of initialize's num_losses scalers
   bool delay_unscale =
@@ -32,9 +34,9 @@ class TORCHAMP_API scale_loss {
       : scale_loss(loss, std::vector<Optimizer>{std::move(optimizer)}, ScaleLossOptions()) {}
   /// `optimizers`: every one that steps a parameter which gets a grad in this backward; all of one
   /// initialize.
-  scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers,
-             ScaleLossOptions options = {});
-  scale_loss(const at::Tensor& loss, Optimizer optimizer, ScaleLossOptions options)
+  [[nodiscard]] scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers,
+                           ScaleLossOptions options = {});
+  [[nodiscard]] scale_loss(const at::Tensor& loss, Optimizer optimizer, ScaleLossOptions options)
       : scale_loss(loss, std::vector<Optimizer>{std::move(optimizer)}, options) {}
 
   /// The whole as one call: `amp::scale_loss(loss, optimizer, [](const at::Tensor& scaled_loss) {
@@ -74,6 +76,9 @@ class TORCHAMP_API scale_loss {
   void cancel();
   bool tracks_grads() const;
   void check_optimizers() const;
+  void check_backwards() const;
+  OptimizerState& state_of(const Optimizer& optimizer) const;
+  void close();
   void unscale();
   void drop_overflowed();
 

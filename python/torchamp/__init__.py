@@ -1,8 +1,7 @@
 """torchamp: mixed precision training at apex's opt levels, for today's PyTorch."""
 
-from torchamp._load import _C, __version__, build_info, cmake_prefix_path
-
 from torchamp import amp, ops
+from torchamp._load import _C, __version__, build_info, cmake_prefix_path
 from torchamp.amp._amp import Amp
 
 LossScaler = _C.LossScaler

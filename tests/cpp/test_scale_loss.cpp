@@ -5,48 +5,12 @@
 #include <stdexcept>
 
 #include "errors.h"
-#include "net.h"
+#include "training.h"
 
 namespace torchamp {
 namespace {
 
 using at::Tensor;
-
-/// A network, its optimizer at some level, and one batch.
-struct Training {
-  Training(at::Device device, const Options& options)
-      : net(make_net(device)),
-        batch(make_batch(device)),
-        sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
-        amped(initialize(net, sgd, options)) {}
-
-  Tensor loss() { return loss_of(amped.model(batch.data), batch.target); }
-  LossScaler& scaler() { return amped.model.amp()->loss_scaler(); }
-  Optimizer& optimizer() { return amped.optimizer; }
-  void step() {
-    optimizer().zero_grad();
-    { scale_loss(loss(), optimizer()).backward(); }
-    EXPECT_TRUE(optimizer().step());
-  }
-  std::vector<Tensor> grads() const {
-    std::vector<Tensor> found;
-    for (const Tensor& param : amped.optimizer.master_params()) found.push_back(param.grad());
-    return clones(found);
-  }
-  std::vector<Tensor> momenta() {
-    std::vector<Tensor> found;
-    for (const Tensor& param : optimizer().master_params()) {
-      auto& state = *sgd.state().at(param.unsafeGetTensorImpl());
-      found.push_back(static_cast<torch::optim::SGDParamState&>(state).momentum_buffer());
-    }
-    return clones(found);
-  }
-
-  Net net;
-  Batch batch;
-  torch::optim::SGD sgd;
-  Amped<Net> amped;
-};
 
 void expect_undefined(const std::vector<Tensor>& tensors) {
   for (const Tensor& tensor : tensors) EXPECT_FALSE(tensor.defined());
@@ -147,6 +111,18 @@ TEST_P(DynamicTest, MicroBatchesAddUp) {
   EXPECT_TRUE(same_bits(twice.grads(), doubled));
 }
 
+/// What a backward still needs is not written by the one before it.
+TEST_P(DynamicTest, ForwardsMayComeBeforeTheOtherLossesBackwards) {
+  Training training(device(), options()), in_turn(device(), options());
+  const Tensor first = training.loss(), second = training.loss();
+  { scale_loss(first, training.optimizer()).backward(); }
+  const Tensor third = training.loss();
+  { scale_loss(second, training.optimizer()).backward(); }
+  { scale_loss(third, training.optimizer()).backward(); }
+  for (int i = 0; i < 3; ++i) scale_loss(in_turn.loss(), in_turn.optimizer()).backward();
+  EXPECT_TRUE(same_bits(training.grads(), in_turn.grads()));
+}
+
 TEST_P(DynamicTest, DelayedUnscalingAddsUpInTheModel) {
   Training plain(device(), options()), delayed(device(), options());
   for (int i = 0; i < 2; ++i) scale_loss(plain.loss(), plain.optimizer()).backward();
@@ -226,6 +202,43 @@ TEST_P(DynamicTest, AGuardInADestructorMindsOnlyItsOwnExceptions) {
   EXPECT_EQ(training.scaler().state().growth_tracker, 1);
 }
 
+TEST_P(DynamicTest, OneWithinAnotherIsRefused) {
+  Training training(device(), options().num_losses(2));
+  {
+    scale_loss scaled_loss(training.loss(), training.optimizer());
+    const auto nest = [&] {
+      scale_loss(training.loss(), training.optimizer(), {1, false}).backward();
+    };
+    EXPECT_TRUE(contains(message_of(nest), "in no other scale_loss that is still open"));
+    scaled_loss.backward();
+  }
+  { scale_loss(training.loss(), training.optimizer(), {1, false}).backward(); }
+  EXPECT_TRUE(training.optimizer().step());
+}
+
+TEST_P(DynamicTest, ADelayedUnscalingIsOfOneLoss) {
+  Training training(device(), options().num_losses(2));
+  { scale_loss(training.loss(), training.optimizer(), {1, /*delay_unscale=*/true}).backward(); }
+  const auto other = [&] {
+    scale_loss(training.loss(), training.optimizer(), {0, false}).backward();
+  };
+  EXPECT_TRUE(contains(message_of(other), "(delay_unscale), 1, got 0"));
+  { scale_loss(training.loss(), training.optimizer(), {1, false}).backward(); }
+  EXPECT_TRUE(training.optimizer().step());
+}
+
+TEST_P(DynamicTest, ZeroGradInsideDropsWhatWasSetAside) {
+  Training once(device(), options()), dropped(device(), options());
+  { scale_loss(once.loss(), once.optimizer()).backward(); }
+  { scale_loss(dropped.loss(), dropped.optimizer()).backward(); }
+  {
+    scale_loss scaled_loss(dropped.loss(), dropped.optimizer());
+    dropped.optimizer().zero_grad();
+    scaled_loss.backward();
+  }
+  EXPECT_TRUE(same_bits(dropped.grads(), once.grads()));
+}
+
 TEST_P(DynamicTest, AFixedScaleSkipsNothing) {
   Training training(device(), quiet(level()).loss_scale(128.0));
   {
@@ -302,6 +315,11 @@ TEST_P(ScaleLossTest, OptimizersOfOneInitializeOnly) {
             }),
             "scale_loss: expected optimizers[1] to come from the initialize of optimizers[0], got "
             "one of another");
+  EXPECT_EQ(message_of([&] {
+              const std::vector<Optimizer> twice = {one.optimizer(), one.optimizer()};
+              scale_loss(one.loss(), twice).backward();
+            }),
+            "scale_loss: expected each optimizer once, got optimizers[0] again as optimizers[1]");
   EXPECT_EQ(message_of([&] { scale_loss(one.loss(), std::vector<Optimizer>()).backward(); }),
             "scale_loss: expected at least one optimizer, got none");
 }

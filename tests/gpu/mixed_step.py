@@ -1,5 +1,5 @@
-"""One step of mixed-precision training made of the ops alone: no wait for the device anywhere, so that
-it can be captured into a CUDA graph."""
+"""One step of mixed-precision training made of the ops alone: no wait for the device anywhere, so
+that it can be captured into a CUDA graph."""
 
 import torch
 

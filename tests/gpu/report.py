@@ -1,6 +1,6 @@
-"""Turns what benchmarks/python/bench_ops.py wrote into benchmarks/results/gpu-<card>-<date>.{json,md}.
+"""Makes benchmarks/results/gpu-<card>-<date>.{json,md} of what bench_ops.py wrote.
 
-    python tests/gpu/report.py out/gpu/bench.json [RESULTS_FOLDER]
+python tests/gpu/report.py out/gpu/bench.json [RESULTS_FOLDER]
 """
 
 import datetime

@@ -5,6 +5,7 @@ import math
 
 import torch
 from torch import nn
+
 from torchamp import amp
 
 LEVELS = ["O0", "O1", "O2", "O3", "O4", "O5"]

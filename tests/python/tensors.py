@@ -71,5 +71,3 @@ def plant(tensor: torch.Tensor, value: float) -> None:
     """Writes `value` to the middle of `tensor`."""
     index = [size // 2 for size in tensor.shape]
     tensor[tuple(index)] = value
-
-

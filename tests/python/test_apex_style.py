@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from nets import LEVELS, Net, backward, initialized, linear_net, loss_of, overflow_at, sgd
+
 from torchamp import Amp, amp
 
 SIGNATURES = {

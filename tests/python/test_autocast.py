@@ -7,6 +7,7 @@ import pytest
 import torch
 from nets import LEVELS, Net, batch, initialized, linear_net, loss_of, train_step
 from torch import nn
+
 from torchamp import Amp, amp
 
 DTYPES = {"O1": torch.float16, "O4": torch.bfloat16}

@@ -4,6 +4,7 @@ import pytest
 import torch
 from nets import LEVELS, Net, batch, initialized
 from torch import nn
+
 from torchamp import amp
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32

@@ -7,12 +7,16 @@ import re
 import pytest
 import torch
 from nets import Net, adam, initialized, overflow_at, sgd, train_step
+
 from torchamp import Amp, amp
 
 LEVELS = ["O0", "O1", "O2", "O3", "O5"]
 PARTS = ["initialize", "model", "optimizer"]
-ORDERS = [order for order in itertools.permutations([*PARTS, "amp"]) if
-          order.index("amp") > order.index("initialize")]
+ORDERS = [
+    order
+    for order in itertools.permutations([*PARTS, "amp"])
+    if order.index("amp") > order.index("initialize")
+]
 
 
 def step_with_overflows(model, optimizer, i: int) -> None:
@@ -145,7 +149,10 @@ def without(state: dict, *path: str) -> dict:
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: {"loss_scaler0": {"loss_scale": 2.0, "unskipped": 0}}, "2 losses, .* got one of 1"),
+        (
+            lambda: {"loss_scaler0": {"loss_scale": 2.0, "unskipped": 0}},
+            "2 losses, .* got one of 1",
+        ),
         (lambda: without(two_losses(), "loss_scaler1"), "2 entries .* got 1: it is truncated"),
         (
             lambda: without(two_losses(), "loss_scaler1", "unskipped"),

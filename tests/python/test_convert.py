@@ -8,6 +8,7 @@ import typing
 import numpy
 import pytest
 import torch
+
 from torchamp.amp._convert import convert
 
 F16 = torch.float16

@@ -9,6 +9,7 @@ import torch.multiprocessing as mp
 from nets import Net, batch, overflow_at, sgd
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
+
 from torchamp import amp
 
 LEVELS = ["O0", "O1", "O2", "O5"]
@@ -54,9 +55,7 @@ def _outputs(model: torch.nn.Module, seed: int) -> tuple[torch.Tensor, torch.Ten
 def _worker(rank: int, file: str) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{file}", rank=rank, world_size=2
-    )
+    distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
     try:
         for level in LEVELS:
             _train(rank, level)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from nets import Net, adam, changed, everything, initialized, loss_of, overflow_at, train_step
+
 from torchamp import amp
 
 NAMES = [name for name, _ in Net().named_parameters()]
@@ -25,7 +26,9 @@ class Watch:
             ("scaled_grads", self.model.parameters()),
             ("master_grads", amp.master_params(self.optimizer)),
         ):
-            grads = {f"{kind}.{i}": p.grad.clone() for i, p in enumerate(params) if p.grad is not None}
+            grads = {
+                f"{kind}.{i}": p.grad.clone() for i, p in enumerate(params) if p.grad is not None
+            }
             tensors.update(grads)
         tensors["scale"] = torch.tensor(self.scaler.state(), dtype=torch.float64)
         tensors["skip"] = self.optimizer._torchamp.skip.clone()

@@ -6,6 +6,7 @@ import weakref
 import pytest
 import torch
 from nets import LEVELS, Net, adam, backward, initialized, loss_of, train_step
+
 from torchamp import Amp, amp
 
 

@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 from reference.loss_scaler import LossScaler as Reference
+
 from torchamp import LossScaler, ops
 
 

@@ -17,6 +17,7 @@ from nets import (
     train_step,
 )
 from torch import nn
+
 from torchamp import amp
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32

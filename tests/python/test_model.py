@@ -11,6 +11,7 @@ import pytest
 import torch
 from nets import Net, backward, batch, initialized, linear_net, loss_of, sgd, train_step
 from torch import nn
+
 from torchamp import amp
 
 LEVELS = ["O0", "O1", "O2", "O3", "O5"]

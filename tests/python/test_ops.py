@@ -19,6 +19,7 @@ from tensors import (
     make_list,
     plant,
 )
+
 from torchamp import ops
 
 ANY_DTYPES = [(a, b) for a in DTYPES for b in DTYPES]

@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+
 from torchamp import ops
 
 ONE = torch.ones(())
@@ -62,7 +63,12 @@ CASES = [
         RuntimeError,
         "master_grads[0] to be on cpu, got meta",
     ),
-    ("axpby", {"second": [torch.zeros(3), None]}, RuntimeError, "y to have as many tensors as x, 1, got 2"),
+    (
+        "axpby",
+        {"second": [torch.zeros(3), None]},
+        RuntimeError,
+        "y to have as many tensors as x, 1, got 2",
+    ),
     (
         "check",
         {"first": [torch.ones(3), torch.ones(2, dtype=torch.int64)]},

@@ -18,6 +18,7 @@ from tensors import (
     make,
     plant,
 )
+
 from torchamp import ops
 
 positions = st.tuples(

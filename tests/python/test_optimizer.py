@@ -21,6 +21,7 @@ from nets import (
     train_step,
 )
 from torch import nn
+
 from torchamp import amp
 
 LEVELS = ["O0", "O1", "O2"]
@@ -229,7 +230,9 @@ class ZeroRedundancyOptimizer(torch.optim.SGD):
         (lambda m: [sgd(m), None], TypeError, "optimizers[1] to be a torch.optim.Optimizer"),
         (lambda m: ZeroRedundancyOptimizer(m.parameters(), lr=1), TypeError, "got a ZeroRedund"),
         (
-            lambda m: torch.optim.SGD([*m.parameters(), nn.Parameter(torch.ones(1, device="meta"))]),
+            lambda m: torch.optim.SGD(
+                [*m.parameters(), nn.Parameter(torch.ones(1, device="meta"))]
+            ),
             RuntimeError,
             "on one device, cpu, got one on meta in optimizers[0]",
         ),

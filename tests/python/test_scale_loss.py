@@ -15,6 +15,7 @@ from nets import (
     overflow_at,
     sgd,
 )
+
 from torchamp import amp
 
 NEVER_SCALED = ["O0", "O3", "O4"]
@@ -191,6 +192,51 @@ def test_an_exception_leaves_grads_and_scaler_as_before(level):
     assert scaler_of(optimizer).state() == state
     optimizer.step()
     assert not torch.is_autocast_enabled("cpu") or level == "O1"
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_one_within_another_is_refused(level):
+    model, optimizer = initialized(level, linear_net(), num_losses=2)
+    with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
+        with pytest.raises(RuntimeError, match="in no other scale_loss that is still open"):
+            backward(model, optimizer, loss_id=1)
+        scaled_loss.backward()
+    optimizer.step()
+    backward(model, optimizer, loss_id=1)
+
+
+def test_one_within_another_of_another_optimizer():
+    models = [linear_net(), linear_net()]
+    optimizers = [sgd(model) for model in models]
+    amp.initialize(models, optimizers, opt_level="O2", loss_scale=32.0, verbosity=0)
+    with amp.scale_loss(loss_of(models[0]), optimizers[0]) as scaled_loss:
+        backward(models[1], optimizers[1])
+        scaled_loss.backward()
+    for model, optimizer in zip(models, optimizers):
+        assert torch.equal(grads(optimizer)[0], model[0].weight.grad.float() / 32)
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2"])
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_zero_grad_inside(level, set_to_none):
+    model, optimizer = initialized(level, Net(), loss_scale=64.0)
+    backward(model, optimizer)
+    expected = grads(optimizer)
+    with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
+        optimizer.zero_grad(set_to_none=set_to_none)
+        scaled_loss.backward()
+    for got, once in zip(grads(optimizer), expected):
+        torch.testing.assert_close(got, once, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O5"])
+def test_parameters_that_take_no_part_have_no_grads(level):
+    model, optimizer = initialized(level, Net(), loss_scale="dynamic")
+    loss = model.first(torch.ones(2, 4, dtype=model.first.weight.dtype)).float().sum() / 64
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+    assert [p.grad is None for p in amp.master_params(optimizer)] == [False] * 2 + [True] * 4
+    optimizer.step()
 
 
 def test_losses_have_their_own_scales():

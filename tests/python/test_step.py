@@ -17,6 +17,7 @@ from nets import (
     sgd,
     train_step,
 )
+
 from torchamp import amp
 
 DYNAMIC = {"O0": {"loss_scale": "dynamic"}, "O1": {}, "O2": {}, "O5": {"loss_scale": "dynamic"}}
@@ -149,7 +150,9 @@ def test_steps_run_outside_autocast():
     assert seen == [False] and torch.is_autocast_enabled("cpu")
 
 
-@pytest.mark.parametrize("level, options", [("O1", {}), ("O2", {}), ("O5", {}), ("O3", {"loss_scale": 8})])
+@pytest.mark.parametrize(
+    "level, options", [("O1", {}), ("O2", {}), ("O5", {}), ("O3", {"loss_scale": 8})]
+)
 def test_a_closure_is_refused_where_it_would_bypass_scale_or_masters(level, options):
     _, optimizer = initialized(level, **options)
     with pytest.raises(RuntimeError, match=f"step: expected no closure at opt_level {level}"):

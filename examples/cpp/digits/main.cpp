@@ -43,18 +43,21 @@ Totals train_with_report(AmpedNet& amped, const Digits& digits, const CommandLin
 void run(const CommandLine& arguments) {
   const Split digits = load_digits(arguments.data, arguments.device);
   torch::manual_seed(arguments.seed);
+  at::globalContext().setDeterministicCuDNN(true);
   Net net;
   net->to(arguments.device);
-  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  torch::optim::SGD sgd(net->parameters(),
+                        torch::optim::SGDOptions(kLearningRate).momentum(kMomentum));
   AmpedNet amped = initialize(net, sgd, arguments.level);
 
   const Totals totals = train_with_report(amped, digits.train, arguments);
   std::cout << "level " << arguments.level << "\nlanguage C++\ndevice " << arguments.device
+            << "\nrung " << amp::rung(arguments.device).name       //
             << "\ntest_accuracy " << accuracy(amped, digits.test)  //
             << "\nms_per_step " << 1e3 * median(totals.seconds)    //
-            << "\npeak_memory_mib " << peak_memory_mib(arguments.device)
-            << "\nloss_scale " << amped.model.amp()->loss_scaler().loss_scale()
-            << "\nskipped_steps " << totals.skipped_steps << '\n';
+            << "\npeak_memory_mib " << peak_memory_mib(arguments.device) << "\nloss_scale "
+            << amped.model.amp()->loss_scaler().loss_scale() << "\nskipped_steps "
+            << totals.skipped_steps << '\n';
 }
 
 int main(int argc, char** argv) try {

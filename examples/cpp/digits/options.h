@@ -16,14 +16,15 @@ struct CommandLine {
   torch::Device device;
 };
 
-inline torch::Device parse_device(const std::string& name) {
-  if (name != "auto") return torch::Device(name);
-  return torch::cuda::is_available() ? torch::kCUDA : torch::kCPU;
+/// The device of that name, with its index; of "auto" the GPU that is there, else the CPU.
+inline torch::Device choose_device(const std::string& name) {
+  const std::string automatic = torch::cuda::is_available() ? "cuda" : "cpu";
+  return torch::empty({0}, torch::Device(name == "auto" ? automatic : name)).device();
 }
 
 inline CommandLine parse_command_line(int argc, char** argv) {
-  std::map<std::string, std::string> values = {{"--level", "O2"},       {"--epochs", "10"},
-                                               {"--seed", "1"},         {"--out", ""},
+  std::map<std::string, std::string> values = {{"--level", "O2"},      {"--epochs", "10"},
+                                               {"--seed", "1"},        {"--out", ""},
                                                {"--data", DIGITS_CSV}, {"--device", "auto"}};
   for (int i = 1; i < argc; i += 2) {
     const auto option = values.find(argv[i]);
@@ -33,6 +34,10 @@ inline CommandLine parse_command_line(int argc, char** argv) {
                 argv[i]);
     option->second = argv[i + 1];
   }
-  return {values["--level"], std::stoll(values["--epochs"]), std::stoull(values["--seed"]),
-          values["--data"],  values["--out"],                parse_device(values["--device"])};
+  return {values["--level"],
+          std::stoll(values["--epochs"]),
+          std::stoull(values["--seed"]),
+          values["--data"],
+          values["--out"],
+          choose_device(values["--device"])};
 }

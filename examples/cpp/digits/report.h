@@ -30,7 +30,8 @@ class StepLog {
 
   void write(const Step& step) {
     if (!enabled_) return;
-    file_ << step.index << ',' << step.loss << ',' << step.loss_scale << ',' << step.skipped << '\n';
+    file_ << step.index << ',' << step.loss << ',' << step.loss_scale << ',' << step.skipped
+          << '\n';
   }
 
  private:
@@ -38,7 +39,7 @@ class StepLog {
   std::ofstream file_;
 };
 
-/// A bar on stderr, where that is a terminal.
+/// A bar on stderr, where that is a terminal; gone when all is done.
 class ProgressBar {
  public:
   ProgressBar(std::string title, int64_t total) : title_(std::move(title)), total_(total) {}
@@ -47,10 +48,10 @@ class ProgressBar {
     if (!isatty(STDERR_FILENO)) return;
     const int64_t done = step.index + 1;
     const std::string bar(static_cast<size_t>(kWidth * done / total_), '#');
-    std::fprintf(stderr, "\r%s [%-*s] %ld/%ld  loss %.4f  loss scale %-9.0f", title_.c_str(), kWidth,
-                 bar.c_str(), static_cast<long>(done), static_cast<long>(total_), step.loss,
+    std::fprintf(stderr, "\r%s [%-*s] %ld/%ld  loss %.4f  loss scale %-9.0f", title_.c_str(),
+                 kWidth, bar.c_str(), static_cast<long>(done), static_cast<long>(total_), step.loss,
                  step.loss_scale);
-    if (done == total_) std::fputc('\n', stderr);
+    if (done == total_) std::fputs("\r\033[K", stderr);
   }
 
  private:

@@ -13,6 +13,8 @@
 #include "report.h"
 
 constexpr int64_t kBatchSize = 64;
+constexpr double kLearningRate = 0.05;
+constexpr double kMomentum = 0.875;  // exact in float16, to which LibTorch's SGD rounds it at O3
 constexpr double kFirstLossScale = 1 << 24;  // too high for float16: the first steps overflow
 
 using AmpedNet = amp::Amped<Net>;
@@ -22,7 +24,8 @@ inline Step train_step(AmpedNet& amped, const Digits& batch) {
   auto& [model, optimizer] = amped;
   const double loss_scale = model.amp()->loss_scaler().loss_scale();
   optimizer.zero_grad();
-  const torch::Tensor loss = torch::nn::functional::cross_entropy(model(batch.images), batch.labels);
+  const torch::Tensor loss =
+      torch::nn::functional::cross_entropy(model(batch.images), batch.labels);
   {
     amp::scale_loss scaled_loss(loss, optimizer);
     scaled_loss.backward();

@@ -1,9 +1,9 @@
-"""Mixed precision at apex's opt levels: `from torchamp import amp` where `from apex import amp` was.
+"""Mixed precision at apex's opt levels: `from torchamp import amp` for `from apex import amp`.
 
-    model, optimizer = amp.initialize(model, optimizer, opt_level="O2")
-    with amp.scale_loss(loss, optimizer) as scaled_loss:
-        scaled_loss.backward()
-    optimizer.step()
+model, optimizer = amp.initialize(model, optimizer, opt_level="O2")
+with amp.scale_loss(loss, optimizer) as scaled_loss:
+    scaled_loss.backward()
+optimizer.step()
 """
 
 from torchamp.amp._apex_style import (

@@ -98,9 +98,7 @@ class Amp:
             return contextlib.nullcontext(loss)
         chosen = self.optimizers if optimizers is None else optimizers
         states = states_of(chosen, self._session)
-        return scale_loss(
-            self._session, states, loss, loss_id, delay_unscale, delay_overflow_check
-        )
+        return scale_loss(self._session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
     def master_params(self) -> Iterator[torch.Tensor]:
         """The tensors that the optimizers step: clip the grads of these, after the backward."""

@@ -1,4 +1,4 @@
-"""Stages 4 to 6 around a backward: scale the loss, unscale and check the grads, update the scale."""
+"""Stages 4 to 6, around a backward: scale the loss, unscale and check grads, update the scale."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ class Backward:
 
     def prepare(self) -> None:
         """Sets grads of earlier backwards aside. Raises RuntimeError if those are scaled by another
-        loss's scale, or if a model was cast behind the optimizer's back."""
+        loss's scale, if another scale_loss has done so, or if a model was cast behind the
+        optimizer's back."""
         for state in self._states:
             self._check_scaled_by(state)
+            self._check_not_nested(state)
             state.late_report.flush()
         for weights in self._weights:
             weights.refresh()
@@ -48,6 +50,7 @@ class Backward:
             if not self._delay_unscale and not weights.grads_are_scaled:
                 weights.prepare_backward()
                 self._prepared.append(weights)
+        self._session.in_backward.extend(self._weights)
 
     def _check_scaled_by(self, state: OptimizerState) -> None:
         if state.weights.grads_are_scaled and state.scaled_by != self._loss_id:
@@ -57,13 +60,26 @@ class Backward:
                 f"got {self._loss_id}"
             )
 
+    def _check_not_nested(self, state: OptimizerState) -> None:
+        if state.weights in self._session.in_backward:
+            raise RuntimeError(
+                "scale_loss: expected the optimizer to be in no other scale_loss that is still "
+                "open, got one that is; close that one first, or scale the sum of the losses"
+            )
+
     def cancel(self) -> None:
         """Puts the grads back as prepare() found them."""
+        self._close()
         for weights in self._prepared:
             weights.cancel_backward()
 
+    def _close(self) -> None:
+        for weights in self._weights:
+            self._session.in_backward.remove(weights)
+
     def finish(self) -> None:
         """Unscales, checks and updates, or puts that off."""
+        self._close()
         if self._delay_unscale:
             for state in self._states:
                 state.weights.grads_are_scaled = True

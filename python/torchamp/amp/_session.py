@@ -30,6 +30,8 @@ class Session:
         self.unchecked = [False] * settings.num_losses
         #: Kept alive here, for as long as a model or an optimizer of the session lives.
         self.weights: list[_C.MasterWeights] = []
+        #: Those of optimizers that an open scale_loss was given.
+        self.in_backward: list[_C.MasterWeights] = []
         self.reporter = Reporter(settings.verbosity, _names_of(models))
         self._autocast = _open_autocast(models, settings)
 
@@ -81,9 +83,7 @@ def _names_of(models: list[torch.nn.Module]) -> dict[int, str]:
     return names
 
 
-def _open_autocast(
-    models: list[torch.nn.Module], settings: Settings
-) -> _C.OpenAutocast | None:
+def _open_autocast(models: list[torch.nn.Module], settings: Settings) -> _C.OpenAutocast | None:
     dtype = settings.properties.autocast_type
     if dtype is None:
         return None

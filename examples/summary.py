@@ -1,0 +1,79 @@
+"""What the runs say together: a table, and whether they are as they must be."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from runs import Run
+
+MIN_ACCURACY = 0.97
+
+# How far C++ and Python may be apart in the loss of any step. The same seed gives both the same
+# weights and batches, and both run the same kernels; what can differ is the order of a sum over
+# threads, which the low-precision levels magnify.
+LOSS_TOLERANCE = {"O0": 1e-5, "O1": 1e-2, "O2": 1e-2, "O3": 1e-2, "O4": 1e-2, "O5": 1e-2}
+
+COLUMNS = {
+    "level": "{}",
+    "language": "{}",
+    "device": "{}",
+    "rung": "{}",
+    "test_accuracy": "{:.4f}",
+    "ms_per_step": "{:.2f}",
+    "peak_memory_mib": "{:.0f}",
+    "loss_scale": "{:.0f}",
+    "skipped_steps": "{}",
+}
+
+
+def cells(run: Run) -> list[str]:
+    return [form.format(getattr(run, name)) for name, form in COLUMNS.items()]
+
+
+def table(runs: list[Run]) -> str:
+    """One line a run, columns aligned."""
+    rows = [[name.replace("_", " ") for name in COLUMNS], *map(cells, runs)]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows
+    )
+
+
+def write_summary(runs: list[Run], path: Path) -> None:
+    """The table as a CSV."""
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([list(COLUMNS), *map(cells, runs)])
+
+
+def largest_difference(first: Run, second: Run) -> float:
+    """Of the losses of the same step in two runs of equal length."""
+    return max(abs(a.loss - b.loss) for a, b in zip(first.steps, second.steps))
+
+
+def inaccuracies(runs: list[Run]) -> list[str]:
+    """A sentence for each run that did not learn enough."""
+    return [
+        f"{run.level} {run.language}: expected a test accuracy of at least {MIN_ACCURACY}, "
+        f"got {run.test_accuracy:.4f}"
+        for run in runs
+        if not run.test_accuracy >= MIN_ACCURACY
+    ]
+
+
+def disagreement(first: Run, second: Run) -> str | None:
+    """A sentence, if two languages' runs at one level are not the same run."""
+    pair = f"{first.level} {first.language} and {second.language}"
+    if len(first.steps) != len(second.steps):
+        return f"{pair}: expected as many steps, got {len(first.steps)} and {len(second.steps)}"
+    for a, b in zip(first.steps, second.steps):
+        if (a.loss_scale, a.skipped) != (b.loss_scale, b.skipped):
+            return (
+                f"{pair}: expected the same loss scale and skips, got at step {a.step} {a} and {b}"
+            )
+        if not abs(a.loss - b.loss) <= LOSS_TOLERANCE[first.level]:
+            return (
+                f"{pair}: expected losses within {LOSS_TOLERANCE[first.level]}, "
+                f"got {a.loss} and {b.loss} at step {a.step}"
+            )
+    return None

@@ -1,0 +1,212 @@
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/schedulers/step_lr.h>
+
+#include "errors.h"
+#include "training.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+
+double lr_of(torch::optim::Optimizer& optimizer) {
+  return optimizer.param_groups()[0].options().get_lr();
+}
+
+class OptimizerTest : public DeviceTest {
+ protected:
+  static Training train_at(OptLevel level) { return {device(), quiet(level)}; }
+};
+
+/// float32 masters, a float16 model, a scale: by hand, with LibTorch alone.
+TEST_P(OptimizerTest, AStepAtO2IsWhatOneWouldWriteByHand) {
+  Training training(device(), quiet(OptLevel::O2).loss_scale(1024.0));
+  Net net = make_net(device());
+  std::vector<Tensor> masters;
+  for (const auto& param : net->named_parameters()) {
+    masters.push_back(param->detach().clone().set_requires_grad(true));
+    if (contains(param.key(), "norm")) continue;
+    Tensor(param.value()).set_data(param->detach().to(at::kHalf));
+  }
+  torch::optim::SGD sgd(masters, torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < 5; ++step) {
+    training.step();
+    net->zero_grad();
+    const Tensor output = net->forward(training.batch.data.to(at::kHalf)).to(at::kFloat);
+    loss_of(output, training.batch.target).mul(1024).backward();
+    const auto params = net->parameters();
+    for (size_t i = 0; i < params.size(); ++i) {
+      masters[i].mutable_grad() = params[i].grad().to(at::kFloat).div(1024);
+    }
+    sgd.step();
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < params.size(); ++i) Tensor(params[i]).copy_(masters[i]);
+    ASSERT_TRUE(same_bits(training.optimizer().master_params(), masters)) << step;
+    ASSERT_TRUE(same_bits(training.net->parameters(), net->parameters())) << step;
+  }
+}
+
+TEST_P(OptimizerTest, SteppingTheWrappedOptimizerReachesTheModel) {
+  for (const OptLevel level : {OptLevel::O1, OptLevel::O2, OptLevel::O5}) {
+    Training ours = train_at(level), by_habit = train_at(level);
+    for (int step = 0; step < 3; ++step) {
+      ours.step();
+      by_habit.optimizer().zero_grad();
+      { scale_loss(by_habit.loss(), by_habit.optimizer()).backward(); }
+      by_habit.sgd.step();
+    }
+    by_habit.loss();
+    EXPECT_TRUE(same_bits(by_habit.net->parameters(), ours.net->parameters())) << level;
+  }
+}
+
+TEST_P(OptimizerTest, SteppingTheWrappedOptimizerAfterAnOverflowDoesNothing) {
+  for (const OptLevel level : {OptLevel::O1, OptLevel::O2}) {
+    Training training = train_at(level);
+    training.step();
+    const auto masters = clones(training.optimizer().master_params());
+    const auto momenta = training.momenta();
+    training.overflow();
+    training.sgd.step();
+    EXPECT_TRUE(same_bits(training.optimizer().master_params(), masters)) << level;
+    EXPECT_TRUE(same_bits(training.momenta(), momenta)) << level;
+  }
+}
+
+TEST_P(OptimizerTest, SchedulersTakeIt) {
+  Training training = train_at(OptLevel::O2);
+  torch::optim::StepLR scheduler(training.optimizer(), /*step_size=*/1, /*gamma=*/0.5);
+  scheduler.step();
+  training.step();
+  scheduler.step();
+  EXPECT_DOUBLE_EQ(lr_of(training.sgd), 0.05);
+  Training same = train_at(OptLevel::O2);
+  same.step();
+  same.sgd.param_groups()[0].options().set_lr(0.05);
+  training.step();
+  same.step();
+  EXPECT_TRUE(same_bits(training.net->parameters(), same.net->parameters()));
+}
+
+TEST_P(OptimizerTest, TakesNoClosureWhereItWouldGoWrong) {
+  for (const OptLevel level : {OptLevel::O1, OptLevel::O2, OptLevel::O5}) {
+    Training training = train_at(level);
+    const auto params = clones(training.net->parameters());
+    EXPECT_EQ(message_of([&] { training.optimizer().step([&] { return training.loss(); }); }),
+              std::string("Optimizer::step: expected no closure at opt_level ") + name(level) +
+                  ", where the loss is scaled or masters are stepped; run the backward in "
+                  "scale_loss, then call step()");
+    EXPECT_TRUE(same_bits(training.net->parameters(), params));
+  }
+}
+
+TEST_P(OptimizerTest, TakesAClosureWhereNothingIsScaled) {
+  for (const OptLevel level : {OptLevel::O0, OptLevel::O3, OptLevel::O4}) {
+    Training closure = train_at(level), plain = train_at(level);
+    plain.step();
+    closure.optimizer().step([&] {
+      closure.optimizer().zero_grad();
+      const Tensor loss = closure.loss();
+      loss.backward();
+      return loss;
+    });
+    EXPECT_TRUE(same_bits(closure.net->parameters(), plain.net->parameters())) << level;
+  }
+}
+
+TEST_P(OptimizerTest, AddsAGroupInTheMiddleOfTraining) {
+  Net net = make_net(device());
+  torch::optim::SGD sgd(net->first->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  auto [model, optimizer] = initialize(net, sgd, quiet(OptLevel::O2));
+  const Batch batch = make_batch(device());
+  const auto step = [&, &model = model, &optimizer = optimizer] {
+    optimizer.zero_grad();
+    { scale_loss(loss_of(model(batch.data), batch.target), optimizer).backward(); }
+    EXPECT_TRUE(optimizer.step());
+  };
+  const auto last = clones(net->last->parameters());
+  step();
+  EXPECT_TRUE(same_bits(net->last->parameters(), last)) << "not stepped yet";
+  optimizer.add_param_group(torch::optim::OptimizerParamGroup(
+      net->last->parameters(), std::make_unique<torch::optim::SGDOptions>(0.2)));
+  EXPECT_EQ(dtypes_of(optimizer.master_params()), "Float Float Float Float");
+  step();
+  EXPECT_FALSE(same_bits(net->last->parameters(), last));
+}
+
+TEST_P(OptimizerTest, RefusesAGroupOfParametersThatItSteps) {
+  Training training = train_at(OptLevel::O2);
+  EXPECT_EQ(message_of([&] {
+              training.optimizer().add_param_group(
+                  torch::optim::OptimizerParamGroup({training.net->first->weight}));
+            }),
+            "Optimizer::add_param_group: expected parameters that are in no group yet, got one of "
+            "sizes [16, 4] that the optimizer steps already");
+  EXPECT_EQ(training.sgd.param_groups().size(), 1U);
+}
+
+TEST_P(OptimizerTest, ZeroGradReachesModelAndMasters) {
+  for (const bool set_to_none : {true, false}) {
+    Training training = train_at(OptLevel::O2);
+    { scale_loss(training.loss(), training.optimizer()).backward(); }
+    training.optimizer().zero_grad(set_to_none);
+    auto params = training.optimizer().master_params();
+    const auto of_model = training.net->parameters();
+    params.insert(params.end(), of_model.begin(), of_model.end());
+    for (const Tensor& param : params) {
+      EXPECT_EQ(param.grad().defined(), !set_to_none);
+      EXPECT_TRUE(set_to_none || param.grad().eq(0).all().item<bool>());
+    }
+  }
+}
+
+TEST_P(OptimizerTest, ZeroGradTakesAnOverflowBack) {
+  Training training = train_at(OptLevel::O2);
+  training.overflow();
+  training.step();
+}
+
+TEST_P(OptimizerTest, GradsOfMasterParamsCanBeClipped) {
+  Training training = train_at(OptLevel::O2);
+  { scale_loss(training.loss(), training.optimizer()).backward(); }
+  torch::nn::utils::clip_grad_norm_(master_params(training.optimizer()), 1e-3);
+  const auto before = clones(training.optimizer().master_params());
+  training.optimizer().step();
+  double moved = 0;
+  const auto after = training.optimizer().master_params();
+  for (size_t i = 0; i < after.size(); ++i) {
+    moved += (after[i] - before[i]).square().sum().item<double>();
+  }
+  EXPECT_NEAR(std::sqrt(moved), 0.1 * 1e-3, 1e-6);
+}
+
+/// As a broadcast from another rank after initialize does.
+TEST_P(OptimizerTest, MastersFollowAModelThatIsWritten) {
+  Training training = train_at(OptLevel::O2);
+  Training other(device(), quiet(OptLevel::O2));
+  other.step();
+  {
+    const torch::NoGradGuard no_grad;
+    const auto from = other.net->parameters(), to = training.net->parameters();
+    for (size_t i = 0; i < to.size(); ++i) Tensor(to[i]).copy_(from[i]);
+  }
+  { scale_loss(training.loss(), training.optimizer()).backward(); }
+  const auto masters = training.optimizer().master_params();
+  const auto model = training.net->parameters();
+  for (size_t i = 0; i < masters.size(); ++i) {
+    EXPECT_TRUE(same_bits(masters[i], model[i].to(at::kFloat))) << i;
+  }
+}
+
+TEST_P(OptimizerTest, IsAHandle) {
+  Training training = train_at(OptLevel::O2);
+  const Optimizer copy = training.optimizer();
+  torch::optim::Optimizer& wrapped = copy;
+  EXPECT_EQ(&wrapped, &training.sgd);
+  EXPECT_EQ(&training.optimizer().param_groups(), &training.sgd.param_groups());
+}
+
+TORCHAMP_ON_EACH_DEVICE(OptimizerTest);
+
+}  // namespace
+}  // namespace torchamp
