@@ -58,7 +58,7 @@ rung() {
 
 bandwidth() {
   "$PYTHON" benchmarks/python/bench_ops.py --device cuda --json "$OUT/bench.json" &&
-    "$PYTHON" tests/gpu/report.py "$OUT/bench.json"
+    "$PYTHON" benchmarks/python/report.py "$OUT/bench.json"
 }
 
 export -f cpp_tests python_tests rung bandwidth configure require_card

@@ -11,6 +11,7 @@ import argparse
 import json
 import platform
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from timing import Variants, time_interleaved
@@ -119,9 +120,17 @@ def measure(device: str, repeats: int) -> list[Row]:
     return rows
 
 
+def processor() -> str:
+    """The processor's name where Linux tells it, else its architecture."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
 def machine(device: str) -> dict[str, object]:
     return {
-        "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor(),
+        "device": torch.cuda.get_device_name() if device == "cuda" else processor(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "torchamp": torchamp.__version__,

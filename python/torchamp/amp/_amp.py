@@ -12,7 +12,7 @@ import torch
 from torchamp._load import _C
 from torchamp.amp import _checkpoint
 from torchamp.amp._cast import cast_model
-from torchamp.amp._checks import as_list, check_models, check_optimizers
+from torchamp.amp._checks import as_list, check_models, check_optimizers, one_device
 from torchamp.amp._master_weights import make_masters, params_of, weights_for
 from torchamp.amp._model import adopt_model
 from torchamp.amp._optimizer import adopt_optimizer, state_of
@@ -137,7 +137,7 @@ def _set_up(
     optimizers: list[torch.optim.Optimizer],
     settings: Settings,
 ) -> Session:
-    session = Session(models, optimizers, settings)
+    session = Session(models, one_device(models, optimizers), settings)
     announce(settings)
     masters = make_masters(models, optimizers, settings)
     for model in models:

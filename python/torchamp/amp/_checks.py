@@ -97,9 +97,11 @@ def check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
             )
 
 
-def check_devices(optimizers: list[torch.optim.Optimizer]) -> torch.device | None:
-    """The device of the optimizers' parameters, None if there are none. Raises RuntimeError if
-    there are several."""
+def one_device(
+    models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]
+) -> torch.device:
+    """The device of the optimizers' parameters; without any, of the first model parameter, else
+    the CPU. Raises RuntimeError if the optimizers have several."""
     found = None
     for i, optimizer in enumerate(optimizers):
         for group in optimizer.param_groups:
@@ -110,4 +112,5 @@ def check_devices(optimizers: list[torch.optim.Optimizer]) -> torch.device | Non
                         f"device, {found}, got one on {param.device} in optimizers[{i}]"
                     )
                 found = param.device
-    return found
+    params = (param for model in models for param in model.parameters())
+    return found or next((param.device for param in params), torch.device("cpu"))

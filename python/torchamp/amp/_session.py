@@ -6,7 +6,6 @@ import torch
 
 from torchamp import ops
 from torchamp._load import _C
-from torchamp.amp._checks import check_devices
 from torchamp.amp._report import Reporter
 from torchamp.amp._settings import Settings
 
@@ -20,11 +19,11 @@ class Session:
     def __init__(
         self,
         models: list[torch.nn.Module],
-        optimizers: list[torch.optim.Optimizer],
+        device: torch.device,
         settings: Settings,
     ) -> None:
         self.settings = settings
-        self.device = check_devices(optimizers) or _device_of(models)
+        self.device = device
         self.scalers = [_make_scaler(settings, self.device) for _ in range(settings.num_losses)]
         #: By loss: whether its last backward put off the overflow check.
         self.unchecked = [False] * settings.num_losses
@@ -57,13 +56,6 @@ class Session:
         """Ends O1's autocast."""
         if self._autocast is not None:
             self._autocast.close()
-
-
-def _device_of(models: list[torch.nn.Module]) -> torch.device:
-    for model in models:
-        for param in model.parameters():
-            return param.device
-    return torch.device("cpu")
 
 
 def _make_scaler(settings: Settings, device: torch.device) -> _C.LossScaler:

@@ -1,6 +1,6 @@
-"""Makes benchmarks/results/gpu-<card>-<date>.{json,md} of what bench_ops.py wrote.
+"""Makes benchmarks/results/ops-<device>-<date>.{json,md} of what bench_ops.py wrote.
 
-python tests/gpu/report.py out/gpu/bench.json [RESULTS_FOLDER]
+python benchmarks/python/report.py out/bench/ops_python.json [RESULTS_FOLDER]
 """
 
 import datetime
@@ -8,9 +8,11 @@ import json
 import pathlib
 import re
 import sys
+from math import prod
+
+from workloads import WORKLOADS
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks" / "python"))
 
 
 def gigabytes_per_second(row: dict, elements: int) -> float:
@@ -18,10 +20,6 @@ def gigabytes_per_second(row: dict, elements: int) -> float:
 
 
 def elements_of(workload: str) -> int:
-    from math import prod
-
-    from workloads import WORKLOADS
-
     return sum(prod(shape) for shape in WORKLOADS[workload])
 
 
@@ -44,9 +42,9 @@ def table(rows: list) -> str:
 def write(result: dict, folder: pathlib.Path) -> pathlib.Path:
     """Writes both files and returns the path of the Markdown one."""
     machine = result["machine"]
-    card = re.sub(r"[^a-z0-9]+", "-", str(machine["device"]).lower()).strip("-")
+    device = re.sub(r"[^a-z0-9]+", "-", str(machine["device"]).lower()).strip("-")
     folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / f"gpu-{card}-{datetime.date.today()}"
+    stem = folder / f"ops-{device}-{datetime.date.today()}"
     stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
     facts = "\n".join(f"- {key}: {value}" for key, value in machine.items())
     text = f"# The ops on {machine['device']}\n\n{facts}\n\n{table(result['rows'])}\n"

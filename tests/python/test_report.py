@@ -1,6 +1,10 @@
 import json
+import sys
+from pathlib import Path
 
-import report
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "python"))
+
+import report  # noqa: E402
 
 RESULT = {
     "machine": {"device": "NVIDIA H200", "torch": "2.11.0"},
@@ -19,7 +23,7 @@ RESULT = {
 
 def test_report_gives_bandwidth_and_ratios(tmp_path):
     path = report.write(RESULT, tmp_path)
-    assert path.name.startswith("gpu-nvidia-h200-20") and path.suffix == ".md"
+    assert path.name.startswith("ops-nvidia-h200-20") and path.suffix == ".md"
     text = path.read_text()
     assert "# The ops on NVIDIA H200" in text and "- torch: 2.11.0" in text
     assert "| check, float16 | tiny_10000x64 | 0.020 | 64 | 50% | 20.0 |" in text
