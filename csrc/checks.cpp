@@ -14,6 +14,15 @@ void check_scalar(const char* op, const char* name, const at::Tensor& tensor, at
               device.value_or(tensor.device()), ", got ", tensor.device());
 }
 
+void check_array(const char* op, const char* name, const at::Tensor& tensor, at::ScalarType dtype,
+                 at::Device device) {
+  TORCH_CHECK_TYPE(tensor.defined(), op, ": expected ", name, " to be a tensor, got none");
+  TORCH_CHECK_TYPE(tensor.scalar_type() == dtype && tensor.is_contiguous(), op, ": expected ", name,
+                   " to be contiguous ", dtype, ", got ", tensor.scalar_type());
+  TORCH_CHECK(tensor.device() == device, op, ": expected ", name, " to be on ", device, ", got ",
+              tensor.device());
+}
+
 void check_per_tensor(const char* op, const std::optional<at::Tensor>& flags, size_t length,
                       at::Device device) {
   if (!flags.has_value()) return;

@@ -25,7 +25,14 @@ std::optional<DType> kernel_dtype(const Tensor& tensor) {
   }
 }
 
+const Tensor none;
+
+const Tensor& tensor_at(const NamedList& list, size_t i) {
+  return list.tensors.empty() ? none : list.tensors[i];
+}
+
 void check_length(const char* op, const NamedList& first, const NamedList& other) {
+  if (other.optional && other.tensors.empty()) return;
   TORCH_CHECK(other.tensors.size() == first.tensors.size(), op, ": expected ", other.name,
               " to have as many tensors as ", first.name, ", ", first.tensors.size(), ", got ",
               other.tensors.size());
@@ -55,9 +62,9 @@ bool check_position(const char* op, Lists lists, size_t i, at::Device device) {
   bool present = true;
   const NamedList& first = *lists.begin();
   for (const NamedList& list : lists) {
-    const Tensor& tensor = list.tensors[i];
+    const Tensor& tensor = tensor_at(list, i);
     if (!tensor.defined()) {
-      present = false;
+      present &= list.optional;
       continue;
     }
     check_tensor(op, list, i, device);
@@ -72,7 +79,8 @@ bool check_position(const char* op, Lists lists, size_t i, at::Device device) {
 bool is_flat(Lists lists, size_t i) {
   const Tensor& first = lists.begin()->tensors[i];
   for (const NamedList& list : lists) {
-    const Tensor& tensor = list.tensors[i];
+    const Tensor& tensor = tensor_at(list, i);
+    if (!tensor.defined()) continue;
     const bool same_order =
         (tensor.is_contiguous() && first.is_contiguous()) || tensor.strides() == first.strides();
     if (!kernel_dtype(tensor) || !same_order) return false;
@@ -82,8 +90,9 @@ bool is_flat(Lists lists, size_t i) {
 
 void append(Plan& plan, Lists lists, size_t i) {
   for (const NamedList& list : lists) {
-    plan.data.push_back(list.tensors[i].data_ptr());
-    plan.dtypes.push_back(*kernel_dtype(list.tensors[i]));
+    const Tensor& tensor = tensor_at(list, i);
+    plan.data.push_back(tensor.defined() ? tensor.data_ptr() : nullptr);
+    plan.dtypes.push_back(tensor.defined() ? *kernel_dtype(tensor) : DType::kFloat32);
   }
   plan.offsets.push_back(plan.offsets.back() + lists.begin()->tensors[i].numel());
   plan.positions.push_back(static_cast<int32>(i));
@@ -111,7 +120,7 @@ void prefetch(const void* begin, size_t bytes) {
 void prefetch_ahead(Lists lists, size_t i) {
   constexpr size_t kHeaderAhead = 16, kStorageAhead = 8;
   for (const NamedList& list : lists) {
-    if (i + kHeaderAhead >= list.tensors.size()) return;
+    if (i + kHeaderAhead >= list.tensors.size()) continue;
     prefetch(list.tensors[i + kHeaderAhead].unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
     const Tensor& next = list.tensors[i + kStorageAhead];
     if (next.defined())

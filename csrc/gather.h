@@ -11,10 +11,12 @@
 
 namespace torchamp {
 
-/// A list argument and what messages call it.
+/// A list argument and what messages call it. Of an optional one any tensors may be missing, or
+/// all.
 struct NamedList {
   const char* name;
   at::TensorList tensors;
+  bool optional = false;
 };
 
 /// What of a call's lists the flat kernels take, and what is left to ATen.
@@ -26,7 +28,8 @@ struct Work {
 /// Throws unless all lists have the length of the first, and every tensor is dense, of a floating
 /// dtype, on `device` and sized like the tensor at its position in the first list.
 ///
-/// Positions where a list has an undefined or empty tensor are left out. The kernels get float32,
+/// Positions where a list that is not optional has an undefined or empty tensor are left out. The
+/// plan's address of a missing optional tensor is null. The kernels get float32,
 /// float16 and bfloat16 tensors that are dense and of the same strides; float64, other layouts, and
 /// everything if not `use_kernels`, is the rest.
 Work gather(const char* op, std::initializer_list<NamedList> lists, at::Device device,

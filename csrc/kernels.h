@@ -5,6 +5,7 @@
 // from (inv_scale, loss_scale, …) lie in the memory of the plan's device.
 #pragma once
 
+#include "math/optim/step.h"
 #include "math/update_scale.h"
 #include "plan.h"
 
@@ -28,6 +29,8 @@ void check(const Plan& plan, Flags flags);
 void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags);
 /// lists: source, destination
 void copy_cast(const Plan& plan);
+/// lists: grads, params, states …, model_params
+void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs);
 void update_scale(float* loss_scale, int32* growth_tracker, int32* hysteresis_tracker,
                   const float* found_inf, const ScaleRule& rule);
 
@@ -50,6 +53,7 @@ void l2norm(Queue queue, const Plan& plan, float* norm, float* per_tensor, Flags
             void* workspace);
 int64 l2norm_workspace(const Plan& plan);
 void copy_cast(Queue queue, const Plan& plan);
+void step(Queue queue, Algorithm algorithm, const Plan& plan, const StepInputs& inputs);
 void update_scale(Queue queue, float* loss_scale, int32* growth_tracker, int32* hysteresis_tracker,
                   const float* found_inf, const ScaleRule& rule);
 

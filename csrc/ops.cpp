@@ -1,4 +1,3 @@
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 #include <torchamp/ops.h>
@@ -6,6 +5,7 @@
 #include <limits>
 
 #include "checks.h"
+#include "dispatch.h"
 
 namespace torchamp::ops {
 namespace {
@@ -35,32 +35,6 @@ TORCH_LIBRARY(torchamp, m) {
       "hysteresis_tracker, "
       "Tensor found_inf, float growth_factor, float backoff_factor, int growth_interval, "
       "float min_scale, float max_scale, int hysteresis) -> ()");
-}
-
-template <class Signature>
-c10::TypedOperatorHandle<Signature> find(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
-/// Calls `op` where `tensor` lives, below autograd and autocast: parameters are written as data.
-/// The dispatcher would look at every tensor of every list to learn the same.
-template <class Signature, class... Args>
-auto call(const c10::TypedOperatorHandle<Signature>& op, const Tensor& tensor, Args&&... args) {
-  static const auto kMask = c10::DispatchKeySet(c10::DispatchKeySet::FULL) -
-                            c10::autocast_dispatch_keyset -
-                            c10::DispatchKeySet(c10::DispatchKey::BackendSelect);
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const auto keys = c10::impl::computeDispatchKeySet(tensor.key_set(), kMask);
-  return op.redispatch(keys, std::forward<Args>(args)...);
-}
-
-/// Kernels write through raw pointers, behind autograd's back; this tells it.
-void mark_written(const Tensor& tensor) {
-  if (tensor.defined() && !tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
-}
-
-void mark_written(TensorList tensors) {
-  for (const Tensor& tensor : tensors) mark_written(tensor);
 }
 
 void check_flags(const char* op, const Tensor& found_inf, const OptionalTensor& per_tensor,

@@ -4,14 +4,10 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 #include "aten/fallback.h"
-#include "cuda/module.h"
-#include "cuda/stream.h"
-#include "gather.h"
-#include "kernels.h"
+#include "devices.h"
 
 namespace torchamp {
 namespace {
@@ -19,63 +15,6 @@ namespace {
 using at::Tensor;
 using at::TensorList;
 using OptionalTensor = std::optional<Tensor>;
-
-/// One device's kernels. `usable` says whether this process may use them for tensors on `device`.
-struct Cpu {
-  explicit Cpu(at::Device) {}
-  static bool usable(at::Device) { return !cuda::forced_aten(); }
-
-  void scale(const Plan& plan, float factor, Flags flags) { cpu::scale(plan, factor, flags); }
-  void unscale(const Plan& plan, const float* inv_scale, bool accumulate, Flags flags) {
-    cpu::unscale(plan, inv_scale, accumulate, flags);
-  }
-  void axpby(const Plan& plan, float a, float b, Checked checked, Flags flags) {
-    cpu::axpby(plan, a, b, checked, flags);
-  }
-  void check(const Plan& plan, Flags flags) { cpu::check(plan, flags); }
-  void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags) {
-    cpu::l2norm(plan, norm, per_tensor, flags);
-  }
-  void copy_cast(const Plan& plan) { cpu::copy_cast(plan); }
-  void update_scale(float* loss_scale, int32* growth, int32* hysteresis, const float* found_inf,
-                    const ScaleRule& rule) {
-    cpu::update_scale(loss_scale, growth, hysteresis, found_inf, rule);
-  }
-};
-
-struct Cuda {
-  explicit Cuda(at::Device device) : guard(device), queue(cuda::current_queue(device.index())) {}
-  static bool usable(at::Device device) { return cuda::rung(device.index()) != cuda::Rung::kAten; }
-
-  void scale(const Plan& plan, float factor, Flags flags) {
-    cuda::scale(queue, plan, factor, flags);
-  }
-  void unscale(const Plan& plan, const float* inv_scale, bool accumulate, Flags flags) {
-    cuda::unscale(queue, plan, inv_scale, accumulate, flags);
-  }
-  void axpby(const Plan& plan, float a, float b, Checked checked, Flags flags) {
-    cuda::axpby(queue, plan, a, b, checked, flags);
-  }
-  void check(const Plan& plan, Flags flags) { cuda::check(queue, plan, flags); }
-  void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags) {
-    const auto options = at::TensorOptions().device(guard.current_device()).dtype(at::kByte);
-    const Tensor workspace = at::empty({cuda::l2norm_workspace(plan)}, options);
-    cuda::l2norm(queue, plan, norm, per_tensor, flags, workspace.data_ptr());
-  }
-  void copy_cast(const Plan& plan) { cuda::copy_cast(queue, plan); }
-  void update_scale(float* loss_scale, int32* growth, int32* hysteresis, const float* found_inf,
-                    const ScaleRule& rule) {
-    cuda::update_scale(queue, loss_scale, growth, hysteresis, found_inf, rule);
-  }
-
-  c10::DeviceGuard guard;
-  cuda::Queue queue;
-};
-
-template <class Device>
-Work gather_for(const char* op, at::Device device, std::initializer_list<NamedList> lists) {
-  return gather(op, lists, device, Device::usable(device));
-}
 
 template <class Device>
 void scale(TensorList inputs, TensorList outputs, double factor, const Tensor& found_inf,
@@ -189,12 +128,6 @@ void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
                     hysteresis_tracker.mutable_data_ptr<int32>(), found_inf.const_data_ptr<float>(),
                     rule);
 }
-
-/// Any other device: no kernels, so everything is ATen's.
-struct Other : Cpu {
-  using Cpu::Cpu;
-  static bool usable(at::Device) { return false; }
-};
 
 template <class Device>
 void register_ops(torch::Library& m) {

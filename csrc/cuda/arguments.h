@@ -2,6 +2,7 @@
 // `kUnit` elements.
 #pragma once
 
+#include "math/optim/step.h"
 #include "math/types.h"
 #include "math/update_scale.h"
 
@@ -62,6 +63,22 @@ struct L2normTotalArguments {
   const float* partials;
   int64 count;
   float* norm;
+};
+
+/// lists: grads, params, states …, model_params, whose addresses may be null
+template <class Rule>
+struct StepArguments {
+  static constexpr int kLists = 3 + Rule::kStates;
+  static constexpr int kUnit = kWarpUnit;
+  StepInputs inputs;
+};
+
+/// Steps and coefficients of `count` tensors, given by caller's position.
+struct PrepareStepArguments {
+  static constexpr int kCapacity = 8000;
+  StepInputs inputs;
+  int32 count;
+  int32 positions[kCapacity];
 };
 
 struct UpdateScaleArguments {

@@ -7,10 +7,24 @@
 #include "cuda/kernel_list.h"
 #include "cuda/l2norm.cuh"
 #include "cuda/scale.cuh"
+#include "cuda/step.cuh"
 #include "cuda/unscale.cuh"
 #include "cuda/update_scale.cuh"
 
 namespace torchamp::cuda {
+
+#define TORCHAMP_DEFINE_STEP(Name, name)                                       \
+  template <class Launch>                                                      \
+  TORCHAMP_DEVICE void step_##name(const Launch& launch) {                     \
+    step<Name>(launch);                                                        \
+  }                                                                            \
+  TORCHAMP_DEVICE void prepare_##name(const PrepareStepArguments& arguments) { \
+    prepare_step<Name>(arguments);                                             \
+  }
+
+TORCHAMP_ALGORITHMS(TORCHAMP_DEFINE_STEP)
+
+#undef TORCHAMP_DEFINE_STEP
 
 #define TORCHAMP_DEFINE(name, Parameter)                             \
   extern "C" __global__ void __launch_bounds__(kThreads)             \

@@ -7,7 +7,7 @@
 
 namespace torchamp::cuda {
 
-/// `count` neighbouring elements of one tensor, in each list.
+/// `count` neighbouring elements of one tensor, in each list; null in lists that lack it.
 template <int kLists>
 struct Slice {
   char* address[kLists];
@@ -50,8 +50,9 @@ TORCHAMP_DEVICE auto slice_of(const Launch& launch, uint32 unit) {
   TORCHAMP_UNROLL
   for (int list = 0; list < kLists; ++list) {
     slice.dtype[list] = entry.dtype[list];
+    char* address = static_cast<char*>(entry.address[list]);
     slice.address[list] =
-        static_cast<char*>(entry.address[list]) + begin * size_of(entry.dtype[list]);
+        address == nullptr ? nullptr : address + begin * size_of(entry.dtype[list]);
   }
   slice.count = last ? entry.last_unit_elements : kUnit;
   slice.position = entry.position;

@@ -123,6 +123,7 @@ TORCHAMP_DEVICE bool is_aligned_at(const Slice<kLists>& slice, int i) {
   unsigned long long bits = 0;
   TORCHAMP_UNROLL
   for (int list = 0; list < kLists; ++list) {
+    if (slice.address[list] == nullptr) continue;
     const char* address = slice.address[list] + i * size_of(slice.dtype[list]);
     bits |= reinterpret_cast<unsigned long long>(address);
   }

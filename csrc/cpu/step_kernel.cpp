@@ -1,0 +1,90 @@
+#include "cpu/isa.h"
+#include "cpu/walk.h"
+#include "kernels.h"
+
+namespace torchamp::cpu {
+namespace {
+
+template <class Rule>
+struct StepBlock {
+  using Coefficients = typename Rule::Coefficients;
+
+  TORCHAMP_MATH static void run(const float* __restrict grad, float* __restrict param,
+                                float* __restrict first, float* __restrict second,
+                                float* __restrict third, int count, const Coefficients* c) {
+    const Coefficients coefficients = *c;
+    for (int i = 0; i < count; ++i) {
+      float states[3] = {};
+      if (Rule::kStates > 0) states[0] = first[i];
+      if (Rule::kStates > 1) states[1] = second[i];
+      if (Rule::kStates > 2) states[2] = third[i];
+      param[i] = Rule::step(coefficients, grad[i], param[i], states);
+      if (Rule::kStates > 0) first[i] = states[0];
+      if (Rule::kStates > 1) second[i] = states[1];
+      if (Rule::kStates > 2) third[i] = states[2];
+    }
+  }
+};
+
+/// A list that is read and written: its floats in place, other types in a buffer of their own.
+class InOut {
+ public:
+  void take(const Plan& plan, const Span& span, int list) {
+    list_ = list;
+    values_ = const_cast<float*>(load(plan, span, list, buffer_));
+  }
+  void put(const Plan& plan, const Span& span) const { store(plan, span, list_, values_, false); }
+  float* values() { return values_; }
+
+ private:
+  int list_ = 0;
+  float* values_ = nullptr;
+  float buffer_[kBlock];
+};
+
+template <class Rule>
+void step_block(const Plan& plan, const Span& span, const StepInputs& inputs, bool stream) {
+  constexpr int kModel = 2 + Rule::kStates;
+  float buffer[kBlock];
+  InOut param, states[3];
+  const float* grad = load(plan, span, 0, buffer);
+  param.take(plan, span, 1);
+  for (int s = 0; s < Rule::kStates; ++s) states[s].take(plan, span, 2 + s);
+  run_block<StepBlock<Rule>>(grad, param.values(), states[0].values(), states[1].values(),
+                             states[2].values(), span.count,
+                             static_cast<const typename Rule::Coefficients*>(
+                                 coefficients_at<Rule>(inputs, plan.positions[span.tensor])));
+  param.put(plan, span);
+  for (int s = 0; s < Rule::kStates; ++s) states[s].put(plan, span);
+  if (plan.address(span.tensor, kModel) != nullptr) {
+    store(plan, span, kModel, param.values(), stream);
+  }
+}
+
+template <class Rule>
+void step(const Plan& plan, const StepInputs& inputs) {
+  constexpr int kModel = 2 + Rule::kStates;
+  for (const int32 position : plan.positions) prepare<Rule>(inputs, position);
+  const bool large = streams(plan, kModel);
+  for_each_piece_in_parallel(plan, [&](const Piece& piece) {
+    const int64 head = large ? misaligned_head(plan, piece, kModel) : 0;
+    for_each_block(piece, head, [&](const Span& span) {
+      step_block<Rule>(plan, span, inputs, large && is_aligned(plan, span, kModel));
+    });
+  });
+}
+
+}  // namespace
+
+void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs) {
+  if (skips(inputs)) return;
+  switch (algorithm) {
+#define TORCHAMP_CASE(Name, name) \
+  case Algorithm::k##Name:        \
+    return step<Name>(plan, inputs);
+    TORCHAMP_ALGORITHMS(TORCHAMP_CASE)
+#undef TORCHAMP_CASE
+  }
+}
+
+}  // namespace torchamp::cpu

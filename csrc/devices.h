@@ -1,0 +1,83 @@
+// What each device has of kernels, under one face: registrations are templates over these.
+#pragma once
+
+#include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
+
+#include "cuda/module.h"
+#include "cuda/stream.h"
+#include "gather.h"
+#include "kernels.h"
+
+namespace torchamp {
+
+/// One device's kernels. `usable` says whether this process may use them for tensors on `device`.
+struct Cpu {
+  explicit Cpu(at::Device) {}
+  static bool usable(at::Device) { return !cuda::forced_aten(); }
+
+  void scale(const Plan& plan, float factor, Flags flags) { cpu::scale(plan, factor, flags); }
+  void unscale(const Plan& plan, const float* inv_scale, bool accumulate, Flags flags) {
+    cpu::unscale(plan, inv_scale, accumulate, flags);
+  }
+  void axpby(const Plan& plan, float a, float b, Checked checked, Flags flags) {
+    cpu::axpby(plan, a, b, checked, flags);
+  }
+  void check(const Plan& plan, Flags flags) { cpu::check(plan, flags); }
+  void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags) {
+    cpu::l2norm(plan, norm, per_tensor, flags);
+  }
+  void copy_cast(const Plan& plan) { cpu::copy_cast(plan); }
+  void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs) {
+    cpu::step(algorithm, plan, inputs);
+  }
+  void update_scale(float* loss_scale, int32* growth, int32* hysteresis, const float* found_inf,
+                    const ScaleRule& rule) {
+    cpu::update_scale(loss_scale, growth, hysteresis, found_inf, rule);
+  }
+};
+
+struct Cuda {
+  explicit Cuda(at::Device device) : guard(device), queue(cuda::current_queue(device.index())) {}
+  static bool usable(at::Device device) { return cuda::rung(device.index()) != cuda::Rung::kAten; }
+
+  void scale(const Plan& plan, float factor, Flags flags) {
+    cuda::scale(queue, plan, factor, flags);
+  }
+  void unscale(const Plan& plan, const float* inv_scale, bool accumulate, Flags flags) {
+    cuda::unscale(queue, plan, inv_scale, accumulate, flags);
+  }
+  void axpby(const Plan& plan, float a, float b, Checked checked, Flags flags) {
+    cuda::axpby(queue, plan, a, b, checked, flags);
+  }
+  void check(const Plan& plan, Flags flags) { cuda::check(queue, plan, flags); }
+  void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags) {
+    const auto options = at::TensorOptions().device(guard.current_device()).dtype(at::kByte);
+    const at::Tensor workspace = at::empty({cuda::l2norm_workspace(plan)}, options);
+    cuda::l2norm(queue, plan, norm, per_tensor, flags, workspace.data_ptr());
+  }
+  void copy_cast(const Plan& plan) { cuda::copy_cast(queue, plan); }
+  void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs) {
+    cuda::step(queue, algorithm, plan, inputs);
+  }
+  void update_scale(float* loss_scale, int32* growth, int32* hysteresis, const float* found_inf,
+                    const ScaleRule& rule) {
+    cuda::update_scale(queue, loss_scale, growth, hysteresis, found_inf, rule);
+  }
+
+  c10::DeviceGuard guard;
+  cuda::Queue queue;
+};
+
+/// Any other device: no kernels, so everything is ATen's.
+struct Other : Cpu {
+  using Cpu::Cpu;
+  static bool usable(at::Device) { return false; }
+};
+
+template <class Device>
+Work gather_for(const char* op, at::Device device, std::initializer_list<NamedList> lists) {
+  return gather(op, lists, device, Device::usable(device));
+}
+
+}  // namespace torchamp

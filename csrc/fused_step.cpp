@@ -1,0 +1,96 @@
+#include <torch/library.h>
+#include <torchamp/fused_step.h>
+
+#include "checks.h"
+#include "dispatch.h"
+#include "math/optim/step.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+using at::TensorList;
+using OptionalTensor = std::optional<Tensor>;
+
+constexpr const char* kOp = "fused_step";
+
+TORCH_LIBRARY_FRAGMENT(torchamp, m) {
+  m.def(
+      "_fused_step(int algorithm, Tensor[] grads, Tensor(a!)[] params, Tensor(b!)[] states, "
+      "Tensor(c!)[] model_params, Tensor(d!) steps, Tensor hyper, Tensor groups, "
+      "Tensor? grad_factor, Tensor? skip, Tensor? param_norms, Tensor? update_norms, "
+      "Tensor(e!)? norm_averages) -> ()");
+}
+
+void check_row(const char* name, const Tensor& tensor, at::ScalarType dtype, int64_t length,
+               at::Device device) {
+  check_array(kOp, name, tensor, dtype, device);
+  TORCH_CHECK(tensor.numel() == length, kOp, ": expected ", name,
+              " to have one element a position, ", length, ", got ", tensor.numel());
+}
+
+void check_optional_scalar(const char* name, const OptionalTensor& tensor, at::Device device) {
+  if (tensor) check_scalar(kOp, name, *tensor, at::kFloat, device);
+}
+
+void check_optional_row(const char* name, const OptionalTensor& tensor, bool needed, int64_t length,
+                        at::Device device) {
+  TORCH_CHECK_TYPE(tensor || !needed, kOp, ": expected ", name,
+                   " to be a tensor for this algorithm, got none");
+  if (tensor) check_row(name, *tensor, at::kFloat, length, device);
+}
+
+void check_scalars(StepAlgorithm algorithm, const StepScalars& scalars, int64_t length) {
+  TORCH_CHECK_TYPE(scalars.steps.defined(), kOp, ": expected steps to be a tensor, got none");
+  const at::Device device = scalars.steps.device();
+  const bool adapts = algorithm == StepAlgorithm::kLambApply;
+  const bool averages = algorithm == StepAlgorithm::kNovoGrad;
+  check_row("steps", scalars.steps, at::kFloat, length, device);
+  check_row("groups", scalars.groups, at::kInt, length, device);
+  check_array(kOp, "hyper", scalars.hyper, at::kDouble, device);
+  TORCH_CHECK(scalars.hyper.dim() == 2 && scalars.hyper.size(1) == kHyperparameters, kOp,
+              ": expected hyper to have sizes [groups, ", kHyperparameters, "], got ",
+              scalars.hyper.sizes());
+  check_optional_scalar("grad_factor", scalars.grad_factor, device);
+  check_optional_scalar("skip", scalars.skip, device);
+  check_optional_row("param_norms", scalars.param_norms, adapts, length, device);
+  check_optional_row("update_norms", scalars.update_norms, adapts || averages, length, device);
+  check_optional_row("norm_averages", scalars.norm_averages, averages, length, device);
+}
+
+using Signature = void(int64_t, TensorList, TensorList, TensorList, TensorList, const Tensor&,
+                       const Tensor&, const Tensor&, const OptionalTensor&, const OptionalTensor&,
+                       const OptionalTensor&, const OptionalTensor&, const OptionalTensor&);
+
+}  // namespace
+
+int64_t states_of(StepAlgorithm algorithm) {
+  switch (static_cast<Algorithm>(algorithm)) {
+#define TORCHAMP_CASE(Name, name) \
+  case Algorithm::k##Name:        \
+    return Name::kStates;
+    TORCHAMP_ALGORITHMS(TORCHAMP_CASE)
+#undef TORCHAMP_CASE
+  }
+  return 0;
+}
+
+void fused_step(StepAlgorithm algorithm, const StepLists& lists, const StepScalars& scalars) {
+  static_assert(kHyperparameters == kHyperSize, "rows are of one length");
+  const auto length = static_cast<int64_t>(lists.grads.size());
+  check_scalars(algorithm, scalars, length);
+  const int64_t states = states_of(algorithm) * length;
+  TORCH_CHECK(static_cast<int64_t>(lists.states.size()) == states, kOp,
+              ": expected states to have ", states_of(algorithm), " tensors a position, ", states,
+              ", got ", lists.states.size());
+  static const auto op = find<Signature>("torchamp::_fused_step");
+  call(op, scalars.steps, static_cast<int64_t>(algorithm), lists.grads, lists.params, lists.states,
+       lists.model_params, scalars.steps, scalars.hyper, scalars.groups, scalars.grad_factor,
+       scalars.skip, scalars.param_norms, scalars.update_norms, scalars.norm_averages);
+  if (algorithm != StepAlgorithm::kLambUpdate) mark_written(lists.params);
+  mark_written(lists.states);
+  mark_written(lists.model_params);
+  mark_written(scalars.steps);
+}
+
+}  // namespace torchamp

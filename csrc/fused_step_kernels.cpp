@@ -1,0 +1,87 @@
+// Registers fused_step with the dispatcher.
+#include <torch/library.h>
+#include <torchamp/fused_step.h>
+
+#include "aten/fused_step.h"
+#include "devices.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+using at::TensorList;
+using OptionalTensor = std::optional<Tensor>;
+
+template <class T>
+T* pointer(const OptionalTensor& tensor) {
+  return tensor ? tensor->mutable_data_ptr<T>() : nullptr;
+}
+
+StepInputs inputs_of(const StepScalars& scalars, const Tensor& coefficients) {
+  return {scalars.steps.mutable_data_ptr<float>(), scalars.hyper.const_data_ptr<double>(),
+          scalars.groups.const_data_ptr<int32>(),  coefficients.mutable_data_ptr<float>(),
+          pointer<float>(scalars.grad_factor),     pointer<float>(scalars.skip),
+          pointer<float>(scalars.param_norms),     pointer<float>(scalars.update_norms),
+          pointer<float>(scalars.norm_averages)};
+}
+
+template <class Device>
+Work gather_step(int64_t states, const StepLists& lists, at::Device device) {
+  const size_t length = lists.grads.size();
+  const NamedList grads{"grads", lists.grads}, params{"params", lists.params};
+  const NamedList models{"model_params", lists.model_params, /*optional=*/true};
+  const auto state = [&](size_t s) {
+    return NamedList{"states", lists.states.slice(s * length, length)};
+  };
+  constexpr const char* kOp = "fused_step";
+  switch (states) {
+    case 0:
+      return gather_for<Device>(kOp, device, {grads, params, models});
+    case 1:
+      return gather_for<Device>(kOp, device, {grads, params, state(0), models});
+    case 2:
+      return gather_for<Device>(kOp, device, {grads, params, state(0), state(1), models});
+    default:
+      return gather_for<Device>(kOp, device, {grads, params, state(0), state(1), state(2), models});
+  }
+}
+
+template <class Device>
+void fused_step(int64_t which, TensorList grads, TensorList params, TensorList states,
+                TensorList model_params, const Tensor& steps, const Tensor& hyper,
+                const Tensor& groups, const OptionalTensor& grad_factor, const OptionalTensor& skip,
+                const OptionalTensor& param_norms, const OptionalTensor& update_norms,
+                const OptionalTensor& norm_averages) {
+  const auto algorithm = static_cast<StepAlgorithm>(which);
+  const StepLists lists{grads, params, states, model_params};
+  const StepScalars scalars{steps, hyper,       groups,       grad_factor,
+                            skip,  param_norms, update_norms, norm_averages};
+  const at::Device device = steps.device();
+  const Work work = gather_step<Device>(states_of(algorithm), lists, device);
+  if (work.plan.tensors() > 0) {
+    const auto positions = static_cast<int64_t>(grads.size());
+    const Tensor coefficients = at::empty({positions, kCoefficientsSize}, steps.options());
+    Device(device).step(static_cast<Algorithm>(which), work.plan, inputs_of(scalars, coefficients));
+  }
+  aten::fused_step(work.rest, algorithm, lists, scalars);
+}
+
+TORCH_LIBRARY_IMPL(torchamp, CPU, m) {
+  m.impl("_fused_step", fused_step<Cpu>);
+}
+TORCH_LIBRARY_IMPL(torchamp, CUDA, m) {
+  m.impl("_fused_step", fused_step<Cuda>);
+}
+TORCH_LIBRARY_IMPL(torchamp, CompositeExplicitAutograd, m) {
+  m.impl("_fused_step", fused_step<Other>);
+}
+/// The op writes in place, which changes no shape.
+TORCH_LIBRARY_IMPL(torchamp, Meta, m) {
+  m.impl("_fused_step",
+         [](int64_t, TensorList, TensorList, TensorList, TensorList, const Tensor&, const Tensor&,
+            const Tensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+            const OptionalTensor&, const OptionalTensor&) {});
+}
+
+}  // namespace
+}  // namespace torchamp

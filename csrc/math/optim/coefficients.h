@@ -1,0 +1,56 @@
+// What the optimizers' steps have in common: from a group's hyperparameters and a tensor's step
+// count to the few floats that its elements need.
+//
+// An algorithm is a struct with
+//   kStates                 how many tensors of state a parameter has
+//   kCounts                 whether this pass counts the steps
+//   Hyper                   a group's hyperparameters: doubles, true and false as 1 and 0
+//   Coefficients            floats
+//   coefficients(hyper, tensor)
+//   step(coefficients, grad, param, states)   one element: returns the new param, updates states
+#pragma once
+
+#include "math/float16.h"
+
+namespace torchamp {
+
+/// What an algorithm has unless it says otherwise.
+struct OneStep {
+  static constexpr bool kCounts = true;
+};
+
+/// What a step knows of one tensor.
+struct StepTensor {
+  double step;          ///< which step this is, from 1
+  double grad_factor;   ///< what grads are multiplied by: 1 / loss_scale, clipping
+  double param_norm;    ///< of the parameter, where the algorithm wants it
+  double update_norm;   ///< of the grad, already multiplied, or of what else the algorithm says
+  float* norm_average;  ///< the tensor's running norm, where the algorithm keeps one
+};
+
+/// base to the power of a non-negative integer, by squaring: every compiler agrees on the result.
+TORCHAMP_MATH double power(double base, double exponent) {
+  double result = 1.0;
+  for (auto n = static_cast<int64>(exponent); n > 0; n /= 2) {
+    if (n % 2 == 1) result *= base;
+    base *= base;
+  }
+  return result;
+}
+
+/// 1 - beta^step, by which an average that began at zero is too small.
+TORCHAMP_MATH double bias_correction(double beta, const StepTensor& tensor, bool wanted) {
+  return wanted ? 1.0 - power(beta, tensor.step) : 1.0;
+}
+
+TORCHAMP_MATH double signed_factor(const StepTensor& tensor, bool maximize) {
+  return maximize ? -tensor.grad_factor : tensor.grad_factor;
+}
+
+/// Zero in the place of a subnormal, on which processors spend a hundred cycles: the averages of
+/// rows without grads decay to them and would stay there.
+TORCHAMP_MATH float flushed(float average) {
+  return fabsf(average) < 1.17549435e-38f ? 0.0f : average;
+}
+
+}  // namespace torchamp

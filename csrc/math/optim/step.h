@@ -1,0 +1,82 @@
+// A step's scalars, on their way from a group's hyperparameters to a tensor's coefficients.
+#pragma once
+
+#include "math/optim/adagrad.h"
+#include "math/optim/adam.h"
+#include "math/optim/lamb.h"
+#include "math/optim/novograd.h"
+#include "math/optim/sgd.h"
+
+/// Every algorithm, once: DO(Name, name).
+#define TORCHAMP_ALGORITHMS(DO) \
+  DO(Adam, adam)                \
+  DO(AmsGrad, ams_grad)         \
+  DO(Sgd, sgd)                  \
+  DO(Momentum, momentum)        \
+  DO(Adagrad, adagrad)          \
+  DO(NovoGrad, novo_grad)       \
+  DO(LambUpdate, lamb_update)   \
+  DO(LambApply, lamb_apply)
+
+namespace torchamp {
+
+enum class Algorithm : uint8 {
+#define TORCHAMP_NAME(Name, name) k##Name,
+  TORCHAMP_ALGORITHMS(TORCHAMP_NAME)
+#undef TORCHAMP_NAME
+};
+
+/// Doubles in a group's row of hyperparameters; each Hyper takes the first of them.
+constexpr int kHyperSize = 12;
+/// Floats in a tensor's row of coefficients.
+constexpr int kCoefficientsSize = 12;
+
+/// What a step reads besides its tensors, in the memory of their device. Arrays are by caller's
+/// position. May be null: grad_factor (1), skip (0), and the norms.
+struct StepInputs {
+  float* steps;         ///< counted up
+  const double* hyper;  ///< rows of kHyperSize
+  const int32* groups;  ///< a row of hyper for each position
+  float* coefficients;  ///< rows of kCoefficientsSize, for the kernels' own use
+  const float* grad_factor;
+  const float* skip;  ///< nothing is written unless 0
+  const float* param_norms;
+  const float* update_norms;
+  float* norm_averages;
+};
+
+TORCHAMP_MATH bool skips(const StepInputs& inputs) {
+  return inputs.skip != nullptr && *inputs.skip != 0.0f;
+}
+
+template <class Rule>
+TORCHAMP_MATH typename Rule::Coefficients* coefficients_at(const StepInputs& inputs,
+                                                           int32 position) {
+  using Coefficients = typename Rule::Coefficients;
+  static_assert(sizeof(Coefficients) <= kCoefficientsSize * sizeof(float), "rows are too short");
+  return reinterpret_cast<Coefficients*>(inputs.coefficients + int64{position} * kCoefficientsSize);
+}
+
+template <class Rule>
+TORCHAMP_MATH const typename Rule::Hyper& hyper_at(const StepInputs& inputs, int32 position) {
+  using Hyper = typename Rule::Hyper;
+  static_assert(sizeof(Hyper) <= kHyperSize * sizeof(double), "rows are too short");
+  return *reinterpret_cast<const Hyper*>(inputs.hyper +
+                                         int64{inputs.groups[position]} * kHyperSize);
+}
+
+/// Counts a tensor's steps and works out its coefficients.
+template <class Rule>
+TORCHAMP_MATH void prepare(const StepInputs& inputs, int32 position) {
+  if (Rule::kCounts) inputs.steps[position] += 1.0f;
+  StepTensor tensor;
+  tensor.step = inputs.steps[position];
+  tensor.grad_factor = inputs.grad_factor == nullptr ? 1.0 : *inputs.grad_factor;
+  tensor.param_norm = inputs.param_norms == nullptr ? 0.0 : inputs.param_norms[position];
+  tensor.update_norm = inputs.update_norms == nullptr ? 0.0 : inputs.update_norms[position];
+  tensor.norm_average = inputs.norm_averages == nullptr ? nullptr : inputs.norm_averages + position;
+  *coefficients_at<Rule>(inputs, position) =
+      Rule::coefficients(hyper_at<Rule>(inputs, position), tensor);
+}
+
+}  // namespace torchamp

@@ -1,0 +1,68 @@
+// Stage 7: an optimizer's step on lists of tensors, in one pass.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torchamp/export.h>
+
+#include <optional>
+
+namespace torchamp {
+
+/// What a step does to each element. kLambUpdate and kLambApply are the two passes of LAMB.
+enum class StepAlgorithm {
+  kAdam,      ///< states exp_avg, exp_avg_sq
+  kAmsGrad,   ///< states exp_avg, exp_avg_sq, max_exp_avg_sq; hyperparameters of kAdam
+  kSgd,       ///< no states
+  kMomentum,  ///< state momentum_buffer; hyperparameters of kSgd
+  kAdagrad,   ///< state sum
+  kNovoGrad,  ///< state exp_avg; norm_averages and update_norms (of the unscaled grads) are needed
+  kLambUpdate,  ///< states exp_avg, exp_avg_sq, update, which is left for the second pass
+  kLambApply    ///< grads are the updates; param_norms and update_norms are needed
+};
+
+/// The number of states that the algorithm keeps for a parameter.
+TORCHAMP_API int64_t states_of(StepAlgorithm algorithm);
+
+/// Doubles in a group's row of hyperparameters.
+constexpr int64_t kHyperparameters = 12;
+
+/// The tensors of a step. Positions whose grad is undefined are passed over.
+struct StepLists {
+  at::TensorList grads;   ///< scaled or not, any floating dtype
+  at::TensorList params;  ///< read and written; float32 masters or the model's own
+  at::TensorList states;  ///< the first state of each position, then the second of each, …
+  at::TensorList
+      model_params;  ///< written: params, rounded. Undefined, or empty, where there is none
+};
+
+/// The scalars of a step. Per position of the lists, on their device, where not said otherwise.
+struct StepScalars {
+  at::Tensor steps;   ///< float32 [positions]: steps done so far, counted up
+  at::Tensor hyper;   ///< float64 [groups, kHyperparameters]
+  at::Tensor groups;  ///< int32 [positions]: which row of hyper
+  std::optional<at::Tensor> grad_factor = {};    ///< float32 scalar that grads are multiplied with
+  std::optional<at::Tensor> skip = {};           ///< float32 scalar: unless 0, nothing is written
+  std::optional<at::Tensor> param_norms = {};    ///< float32 [positions]
+  std::optional<at::Tensor> update_norms = {};   ///< float32 [positions]
+  std::optional<at::Tensor> norm_averages = {};  ///< float32 [positions], updated
+};
+
+/// Steps every parameter that has a grad. Nothing waits for the device.
+///
+/// The columns of hyper are
+/// - kAdam: lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction
+/// - kSgd: lr, momentum, dampening, weight_decay, nesterov, maximize, decay_after_momentum,
+///   trust_coefficient, trust_eps, trust_clip
+/// - kAdagrad: lr, lr_decay, eps, weight_decay, decoupled, maximize
+/// - kNovoGrad: lr, beta1, beta2, eps, weight_decay, maximize, bias_correction, decay_in_moment,
+///   averages_grads, starts_at_zero
+/// - kLamb…: lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction,
+///   averages_grads, always_adapts
+/// with true and false as 1 and 0.
+///
+/// Throws, before anything is written: TypeError for a dtype or layout, RuntimeError for lengths,
+/// sizes and devices.
+TORCHAMP_API void fused_step(StepAlgorithm algorithm, const StepLists& lists,
+                             const StepScalars& scalars);
+
+}  // namespace torchamp
