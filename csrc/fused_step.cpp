@@ -91,6 +91,7 @@ void fused_step(StepAlgorithm algorithm, const StepLists& lists, const StepScala
   mark_written(lists.states);
   mark_written(lists.model_params);
   mark_written(scalars.steps);
+  if (scalars.norm_averages) mark_written(*scalars.norm_averages);
 }
 
 }  // namespace torchamp

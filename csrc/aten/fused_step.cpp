@@ -206,12 +206,14 @@ class Step {
     e.param = e.param.to(wide);
     e.hyper = rows_.select(0, i).unbind();
     e.grad = lists_.grads[i].to(wide);
-    if (scalars_.grad_factor) e.grad = e.grad.mul(scalars_.grad_factor->reshape({}));
+    const bool has_updates = algorithm_ == StepAlgorithm::kLambApply;
+    if (scalars_.grad_factor && !has_updates) {
+      e.grad = e.grad.mul(scalars_.grad_factor->reshape({}));
+    }
     const int64_t maximize = maximize_column(algorithm_);
     if (maximize >= 0) e.grad = at::where(e.hyper[maximize].ne(0), e.grad.neg(), e.grad);
     for (int64_t s = 0; s < states_of(algorithm_); ++s) e.states.push_back(state(i, s).to(wide));
-    const bool counts = algorithm_ != StepAlgorithm::kLambApply;
-    e.step = scalars_.steps.select(0, i).to(at::kDouble).add(counts ? 1 : 0);
+    e.step = scalars_.steps.select(0, i).to(at::kDouble).add(has_updates ? 0 : 1);
     e.param_norm = number_at(scalars_.param_norms, i, e.step);
     e.update_norm = number_at(scalars_.update_norms, i, e.step);
     e.norm_average = number_at(scalars_.norm_averages, i, e.step);

@@ -17,7 +17,7 @@ enum class StepAlgorithm {
   kAdagrad,   ///< state sum
   kNovoGrad,  ///< state exp_avg; norm_averages and update_norms (of the unscaled grads) are needed
   kLambUpdate,  ///< states exp_avg, exp_avg_sq, update, which is left for the second pass
-  kLambApply    ///< grads are the updates; param_norms and update_norms are needed
+  kLambApply    ///< grads are the updates, taken as they are; both norms are needed
 };
 
 /// The number of states that the algorithm keeps for a parameter.

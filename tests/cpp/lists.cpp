@@ -103,6 +103,19 @@ Lists every_dtype(int count, at::Device device) {
   return all;
 }
 
+Lists mixed(int count, int64_t positions, at::Device device) {
+  Lists all;
+  all.lists.resize(count);
+  Random random(60 + count);
+  for (int64_t i = 0; i < positions; ++i) {
+    std::vector<at::ScalarType> dtypes;
+    for (int list = 0; list < count; ++list) dtypes.push_back(kDtypes[random.below(3 + i % 2)]);
+    append(all, {random_sizes(random), dtypes, random_layouts(count, random)}, random, device);
+    if (i % 20 == 0) append_hole(all, count, static_cast<int>(i / 20 % count), random, device);
+  }
+  return all;
+}
+
 at::ScalarType precision_of(std::initializer_list<Tensor> inputs, const Tensor& output) {
   if (output.scalar_type() != at::kDouble) return output.scalar_type();
   for (const Tensor& input : inputs) {

@@ -22,6 +22,9 @@ struct Lists {
 /// `count` lists that agree in sizes position by position.
 Lists every_dtype(int count, at::Device device);
 
+/// `count` lists as above, of `positions` combinations by chance, half of them without float64.
+Lists mixed(int count, int64_t positions, at::Device device);
+
 /// The narrower of `output`'s dtype and of what an op on `inputs` computes in.
 at::ScalarType precision_of(std::initializer_list<at::Tensor> inputs, const at::Tensor& output);
 

@@ -14,19 +14,6 @@ using ::testing::AssertionFailure;
 using ::testing::AssertionResult;
 using ::testing::AssertionSuccess;
 
-double spacing_at_one(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kHalf:
-      return 0x1p-10;
-    case at::kBFloat16:
-      return 0x1p-7;
-    case at::kFloat:
-      return 0x1p-23;
-    default:
-      return 0x1p-52;
-  }
-}
-
 bool is_same_bits(double a, double b) {
   return (std::isnan(a) && std::isnan(b)) || (a == b && std::signbit(a) == std::signbit(b));
 }
@@ -55,6 +42,19 @@ Tensor copied_into(Tensor memory, const Tensor& values) {
 }
 
 }  // namespace
+
+double spacing_at_one(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kHalf:
+      return 0x1p-10;
+    case at::kBFloat16:
+      return 0x1p-7;
+    case at::kFloat:
+      return 0x1p-23;
+    default:
+      return 0x1p-52;
+  }
+}
 
 Tensor tensor_of(const std::vector<double>& values, at::ScalarType dtype, at::Device device) {
   Tensor wide = at::empty({static_cast<int64_t>(values.size())}, at::kDouble);

@@ -42,6 +42,9 @@ const char* name(Layout layout);
 /// The values of `tensor`, at least two-dimensional, in other memory.
 at::Tensor laid_out(const at::Tensor& tensor, Layout layout);
 
+/// How far apart the numbers just above 1 are.
+double spacing_at_one(at::ScalarType dtype);
+
 /// Same sizes, dtype and bits, wherever they lie; any NaN equals any other.
 ::testing::AssertionResult same_bits(const at::Tensor& got, const at::Tensor& expected);
 
