@@ -108,11 +108,19 @@ void novo_grad(Element& e) {
   e.param = e.param.sub(at::where(early.ne(0), corrected, late).mul(lr));
 }
 
+/// update_norm is that of all grads together.
+Tensor lamb_clipping(const Element& e) {
+  const Tensor& limit = e.hyper[10];
+  const Tensor clips = limit.gt(0).logical_and(e.update_norm.gt(limit));
+  return at::where(clips, limit.div(e.update_norm), at::ones_like(limit));
+}
+
 void lamb_update(Element& e) {
   const Tensor &beta1 = e.hyper[1], &beta2 = e.hyper[2], &eps = e.hyper[3];
   const Tensor &decay = e.hyper[4], &decoupled = e.hyper[5], &corrects = e.hyper[7];
   const Tensor share = at::where(e.hyper[8].ne(0), complement(beta1), at::ones_like(beta1));
-  const Tensor grad = e.grad.add(e.param.mul(only_if(decoupled.eq(0), decay)));
+  const Tensor clipped = e.grad.mul(lamb_clipping(e));
+  const Tensor grad = clipped.add(e.param.mul(only_if(decoupled.eq(0), decay)));
   e.states[0] = e.states[0].mul(beta1).add(grad.mul(share));
   e.states[1] = e.states[1].mul(beta2).add(grad.square().mul(complement(beta2)));
   const Tensor root = e.states[1].div(e.correction(beta2, corrects)).sqrt().add(eps);

@@ -10,4 +10,5 @@ PYBIND11_MODULE(_C, module) {
   py::bind_loss_scaler(module);
   py::bind_master_weights(module);
   py::bind_autocast(module);
+  py::bind_fused_stepper(module);
 }

@@ -16,8 +16,10 @@ enum class StepAlgorithm {
   kMomentum,  ///< state momentum_buffer; hyperparameters of kSgd
   kAdagrad,   ///< state sum
   kNovoGrad,  ///< state exp_avg; norm_averages and update_norms (of the unscaled grads) are needed
-  kLambUpdate,  ///< states exp_avg, exp_avg_sq, update, which is left for the second pass
-  kLambApply    ///< grads are the updates, taken as they are; both norms are needed
+  /// States exp_avg, exp_avg_sq, update, which is left for the second pass. For max_grad_norm,
+  /// update_norms holds the norm of all grads together, at every position.
+  kLambUpdate,
+  kLambApply  ///< grads are the updates, taken as they are; both norms are needed
 };
 
 /// The number of states that the algorithm keeps for a parameter.
@@ -57,7 +59,7 @@ struct StepScalars {
 /// - kNovoGrad: lr, beta1, beta2, eps, weight_decay, maximize, bias_correction, decay_in_moment,
 ///   averages_grads, starts_at_zero
 /// - kLamb…: lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction,
-///   averages_grads, always_adapts
+///   averages_grads, always_adapts, max_grad_norm (0: none)
 /// with true and false as 1 and 0.
 ///
 /// Throws, before anything is written: TypeError for a dtype or layout, RuntimeError for lengths,

@@ -8,7 +8,7 @@ namespace torchamp {
 
 struct LambHyper {
   double lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction;
-  double averages_grads, always_adapts;
+  double averages_grads, always_adapts, max_grad_norm;
 };
 
 /// First pass. Leaves the parameter alone.
@@ -25,8 +25,9 @@ struct LambUpdate : OneStep {
   TORCHAMP_MATH static Coefficients coefficients(const Hyper& hyper, const StepTensor& tensor) {
     const bool corrects = hyper.bias_correction != 0.0;
     const bool decoupled = hyper.decoupled != 0.0;
+    const double factor = clipping(hyper, tensor) * signed_factor(tensor, hyper.maximize != 0.0);
     Coefficients c;
-    c.grad_factor = static_cast<float>(signed_factor(tensor, hyper.maximize != 0.0));
+    c.grad_factor = static_cast<float>(factor);
     c.l2 = static_cast<float>(decoupled ? 0.0 : hyper.weight_decay);
     c.late_decay = static_cast<float>(decoupled ? hyper.weight_decay : 0.0);
     c.beta1 = static_cast<float>(hyper.beta1);
@@ -37,6 +38,12 @@ struct LambUpdate : OneStep {
     c.root_factor = static_cast<float>(1.0 / sqrt(bias_correction(hyper.beta2, tensor, corrects)));
     c.eps = static_cast<float>(hyper.eps);
     return c;
+  }
+
+  /// update_norm is that of all grads together.
+  TORCHAMP_MATH static double clipping(const LambHyper& hyper, const StepTensor& tensor) {
+    const bool clips = hyper.max_grad_norm > 0.0 && tensor.update_norm > hyper.max_grad_norm;
+    return clips ? hyper.max_grad_norm / tensor.update_norm : 1.0;
   }
 
   TORCHAMP_MATH static float step(const Coefficients& c, float grad, float param, float* states) {

@@ -1,5 +1,5 @@
-"""Skipping a step on the device: torch's fused optimizers leave everything as it is where they find
-their attribute `found_inf` set."""
+"""Skipping a step on the device: fused optimizers, torch's and ours, leave everything as it is
+where they find their attribute `found_inf` set."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from collections.abc import Iterator
 
 import torch
 
+from torchamp.optimizers import FusedOptimizer
+
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 
 
 def can_skip_on_device(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the next step can be skipped without the host knowing. Seeds momentum buffers, which
     torch leaves uninitialised if the step that makes them is skipped."""
+    if isinstance(optimizer, FusedOptimizer):
+        return True
     if not isinstance(optimizer, _FUSED):
         return False
     if not all(group.get("fused") for group in optimizer.param_groups):

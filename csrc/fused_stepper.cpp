@@ -1,0 +1,178 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <torchamp/fused_stepper.h>
+#include <torchamp/ops.h>
+
+#include <algorithm>
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+
+/// Columns of hyperparameters that ask for norms.
+constexpr size_t kTrustCoefficient = 7;  // of kSgd and kMomentum
+constexpr size_t kMaxGradNorm = 10;      // of kLambUpdate
+
+bool is_sgd(StepAlgorithm algorithm) {
+  return algorithm == StepAlgorithm::kSgd || algorithm == StepAlgorithm::kMomentum;
+}
+
+/// Averages of low-precision values are kept in float32.
+at::ScalarType state_type(const Tensor& param) {
+  return param.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+Tensor multiplied(const Tensor& norms, const std::optional<Tensor>& grad_factor) {
+  return grad_factor ? norms.mul(grad_factor->reshape({})) : norms;
+}
+
+}  // namespace
+
+FusedStepper::FusedStepper(StepAlgorithm algorithm, std::vector<Tensor> params,
+                           std::vector<int64_t> groups)
+    : algorithm_(algorithm),
+      kept_states_(algorithm == StepAlgorithm::kLambUpdate ? 2 : states_of(algorithm)),
+      params_(std::move(params)),
+      states_(kept_states_ * params_.size()) {
+  TORCH_CHECK_VALUE(groups.size() == params_.size(),
+                    "FusedStepper: expected groups to have an element a parameter, ",
+                    params_.size(), ", got ", groups.size());
+  const auto length = static_cast<int64_t>(params_.size());
+  steps_ = at::zeros({length}, options(at::kFloat));
+  groups_ = at::tensor(groups, at::TensorOptions(at::kInt)).to(steps_.device());
+  if (algorithm == StepAlgorithm::kNovoGrad) norm_averages_ = at::zeros_like(steps_);
+}
+
+at::TensorOptions FusedStepper::options(at::ScalarType dtype) const {
+  return at::TensorOptions(dtype).device(params_.empty() ? at::kCPU : params_.front().device());
+}
+
+std::vector<Tensor> FusedStepper::states(size_t i) const {
+  std::vector<Tensor> found;
+  for (int64_t s = 0; s < kept_states_; ++s) found.push_back(states_[s * params_.size() + i]);
+  if (!found.empty() && !found.front().defined()) found.clear();
+  return found;
+}
+
+Tensor FusedStepper::step_count(size_t i) const {
+  return steps_.select(0, static_cast<int64_t>(i));
+}
+
+Tensor FusedStepper::norm_average(size_t i) const {
+  return norm_averages_.defined() ? norm_averages_.select(0, static_cast<int64_t>(i)) : Tensor();
+}
+
+void FusedStepper::set_state(size_t i, const std::vector<Tensor>& states, const Tensor& step_count,
+                             const Tensor& norm_average) {
+  TORCH_CHECK_VALUE(static_cast<int64_t>(states.size()) == kept_states_,
+                    "FusedStepper::set_state: expected ", kept_states_, " states, got ",
+                    states.size());
+  at::NoGradGuard no_grad;
+  for (size_t s = 0; s < states.size(); ++s) states_[s * params_.size() + i] = states[s];
+  this->step_count(i).copy_(step_count);
+  if (norm_averages_.defined() && norm_average.defined()) {
+    this->norm_average(i).copy_(norm_average);
+  }
+}
+
+void FusedStepper::set_hyper(const std::vector<Row>& rows) {
+  if (rows == rows_) return;
+  rows_ = rows;
+  const auto any_has = [&](size_t column) {
+    return std::any_of(rows.begin(), rows.end(),
+                       [=](const Row& row) { return row[column] != 0.0; });
+  };
+  adapts_ = is_sgd(algorithm_) && any_has(kTrustCoefficient);
+  clips_ = algorithm_ == StepAlgorithm::kLambUpdate && any_has(kMaxGradNorm);
+  const auto groups = static_cast<int64_t>(rows.size());
+  const auto device = options(at::kDouble);
+  const bool pinned = device.device().is_cuda();
+  const Tensor host =
+      at::empty({groups, kHyperparameters}, at::TensorOptions(at::kDouble).pinned_memory(pinned));
+  std::copy_n(rows.front().data(), groups * kHyperparameters, host.mutable_data_ptr<double>());
+  if (!hyper_.defined() || hyper_.size(0) != groups) hyper_ = at::empty(host.sizes(), device);
+  hyper_.copy_(host, /*non_blocking=*/true);
+}
+
+void FusedStepper::set_lr(int64_t group, const Tensor& lr) {
+  hyper_.select(0, group).select(0, 0).copy_(lr.detach().reshape({}), /*non_blocking=*/true);
+}
+
+void FusedStepper::make_state(size_t i) {
+  const auto dtype = state_type(params_[i]);
+  for (int64_t s = 0; s < kept_states_; ++s) {
+    states_[s * params_.size() + i] = at::zeros_like(params_[i], dtype);
+  }
+}
+
+std::vector<int64_t> FusedStepper::make_states() {
+  at::NoGradGuard no_grad;
+  std::vector<int64_t> made;
+  for (size_t i = 0; kept_states_ > 0 && i < params_.size(); ++i) {
+    if (states_[i].defined() || !params_[i].grad().defined()) continue;
+    make_state(i);
+    made.push_back(static_cast<int64_t>(i));
+  }
+  return made;
+}
+
+StepScalars FusedStepper::scalars(const Step& step) const {
+  StepScalars scalars{steps_, hyper_, groups_, step.grad_factor, step.skip};
+  if (norm_averages_.defined()) scalars.norm_averages = norm_averages_;
+  return scalars;
+}
+
+void FusedStepper::step(const Step& step) {
+  std::vector<Tensor> grads;
+  grads.reserve(params_.size());
+  for (const Tensor& param : params_) grads.push_back(param.grad());
+  this->step(grads, {}, step);
+}
+
+void FusedStepper::step(const std::vector<Tensor>& grads, const std::vector<Tensor>& model_params,
+                        const Step& step) {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; kept_states_ > 0 && i < params_.size(); ++i) {
+    if (grads[i].defined() && !states_[i].defined()) make_state(i);
+  }
+  if (algorithm_ == StepAlgorithm::kLambUpdate) return step_lamb(grads, model_params, step);
+  if (algorithm_ == StepAlgorithm::kNovoGrad || adapts_) {
+    return step_by_norms(grads, model_params, step);
+  }
+  fused_step(algorithm_, {grads, params_, states_, model_params}, scalars(step));
+}
+
+void FusedStepper::step_by_norms(const std::vector<Tensor>& grads,
+                                 const std::vector<Tensor>& model_params, const Step& step) {
+  StepScalars scalars = this->scalars(step);
+  scalars.update_norms = multiplied(std::get<1>(ops::l2norm(grads, true)), step.grad_factor).abs();
+  if (adapts_) scalars.param_norms = std::get<1>(ops::l2norm(params_, true));
+  fused_step(algorithm_, {grads, params_, states_, model_params}, scalars);
+}
+
+void FusedStepper::step_lamb(const std::vector<Tensor>& grads,
+                             const std::vector<Tensor>& model_params, const Step& step) {
+  StepScalars scalars = this->scalars(step);
+  if (clips_) {
+    const Tensor norm = multiplied(std::get<0>(ops::l2norm(grads)), step.grad_factor).abs();
+    scalars.update_norms = norm.expand_as(steps_).contiguous();
+  }
+  std::vector<Tensor> updates(params_.size());
+  for (size_t i = 0; i < params_.size(); ++i) {
+    if (grads[i].defined()) updates[i] = at::empty_like(params_[i], state_type(params_[i]));
+  }
+  std::vector<Tensor> states = states_;
+  states.insert(states.end(), updates.begin(), updates.end());
+  fused_step(algorithm_, {grads, params_, states, {}}, scalars);
+  scalars.grad_factor.reset();
+  scalars.param_norms = std::get<1>(ops::l2norm(params_, true));
+  scalars.update_norms = std::get<1>(ops::l2norm(updates, true));
+  fused_step(StepAlgorithm::kLambApply, {updates, params_, {}, model_params}, scalars);
+}
+
+}  // namespace torchamp

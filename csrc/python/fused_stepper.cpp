@@ -1,0 +1,90 @@
+#include <torchamp/fused_stepper.h>
+
+#include "python/bindings.h"
+#include "python/tensor_list.h"
+
+namespace torchamp::python {
+namespace {
+
+namespace py = pybind11;
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+using Unlocked = py::call_guard<py::gil_scoped_release>;
+
+constexpr const char* kFusedStepper =
+    R"(Parameters on one device that are stepped by one algorithm, with their states.
+
+params: list of tensors. groups: for each, the row of hyperparameters that it belongs to. States are
+made, zeros in float32, when a parameter first has a grad.)";
+
+FusedStepper make_stepper(StepAlgorithm algorithm, const py::object& params,
+                          std::vector<int64_t> groups) {
+  return FusedStepper(algorithm, tensor_list("FusedStepper", "params", params), std::move(groups));
+}
+
+FusedStepper::Row to_row(const std::vector<double>& values) {
+  TORCH_CHECK_VALUE(values.size() <= kHyperparameters, "FusedStepper.set_hyper: expected at most ",
+                    kHyperparameters, " hyperparameters, got ", values.size());
+  FusedStepper::Row row{};
+  std::copy(values.begin(), values.end(), row.begin());
+  return row;
+}
+
+void set_hyper(FusedStepper& stepper, const std::vector<std::vector<double>>& values) {
+  std::vector<FusedStepper::Row> rows;
+  for (const auto& row : values) rows.push_back(to_row(row));
+  stepper.set_hyper(rows);
+}
+
+void set_state(FusedStepper& stepper, size_t i, const py::object& states, const Tensor& step_count,
+               const OptionalTensor& norm_average) {
+  stepper.set_state(i, tensor_list("FusedStepper.set_state", "states", states), step_count,
+                    norm_average.value_or(Tensor()));
+}
+
+void step(FusedStepper& stepper, const OptionalTensor& grad_factor, const OptionalTensor& skip) {
+  stepper.step({grad_factor, skip});
+}
+
+OptionalTensor norm_average(const FusedStepper& stepper, size_t i) {
+  const Tensor average = stepper.norm_average(i);
+  return average.defined() ? OptionalTensor(average) : std::nullopt;
+}
+
+void bind_algorithm(py::module_& module) {
+  py::enum_<StepAlgorithm>(module, "StepAlgorithm", "What a fused step does to each element.")
+      .value("ADAM", StepAlgorithm::kAdam)
+      .value("AMSGRAD", StepAlgorithm::kAmsGrad)
+      .value("SGD", StepAlgorithm::kSgd)
+      .value("MOMENTUM", StepAlgorithm::kMomentum)
+      .value("ADAGRAD", StepAlgorithm::kAdagrad)
+      .value("NOVOGRAD", StepAlgorithm::kNovoGrad)
+      .value("LAMB", StepAlgorithm::kLambUpdate);
+}
+
+}  // namespace
+
+void bind_fused_stepper(py::module_& module) {
+  bind_algorithm(module);
+  py::class_<FusedStepper>(module, "FusedStepper", kFusedStepper)
+      .def(py::init(&make_stepper), py::arg("algorithm"), py::arg("params"), py::arg("groups"))
+      .def("states", &FusedStepper::states, py::arg("i"),
+           "The states of params[i]; empty before its first step.")
+      .def("step_count", &FusedStepper::step_count, py::arg("i"),
+           "float32 scalar on the device, counted up by steps.")
+      .def("norm_average", &norm_average, py::arg("i"),
+           "float32 scalar on the device; None but for NovoGrad.")
+      .def("set_state", &set_state, py::arg("i"), py::arg("states"), py::arg("step_count"),
+           py::arg("norm_average") = py::none(), "Takes states over, copies the others.")
+      .def("set_hyper", &set_hyper, py::arg("rows"),
+           "A row a group; goes to the device only if something changed.")
+      .def("set_lr", &FusedStepper::set_lr, Unlocked(), py::arg("group"), py::arg("lr"),
+           "Puts a scalar tensor in the place of a group's learning rate, without reading it.")
+      .def("make_states", &FusedStepper::make_states, Unlocked(),
+           "Makes missing states of parameters that have a grad; returns which those are.")
+      .def("step", &step, Unlocked(), py::arg("grad_factor") = py::none(),
+           py::arg("skip") = py::none(),
+           "Steps the parameters by their grads; nothing changes if skip is not 0.");
+}
+
+}  // namespace torchamp::python

@@ -1,0 +1,79 @@
+// Stage 7: what the fused optimizers of both languages stand on.
+#pragma once
+
+#include <torchamp/fused_step.h>
+
+#include <array>
+#include <optional>
+#include <vector>
+
+namespace torchamp {
+
+/// Parameters on one device that are stepped by one algorithm, with their states: those of all
+/// groups in one pass. States are made when a parameter first has a grad.
+class TORCHAMP_API FusedStepper {
+ public:
+  /// A group's hyperparameters: the columns of fused_step, the rest zeros.
+  using Row = std::array<double, kHyperparameters>;
+
+  /// What one step is told.
+  struct Step {
+    std::optional<at::Tensor> grad_factor = {};  ///< float32 scalar; grads are multiplied with it
+    std::optional<at::Tensor> skip = {};         ///< float32 scalar; unless 0 nothing changes
+  };
+
+  /// `groups[i]`: to which row of hyperparameters params[i] belongs. `algorithm`: kLambUpdate for
+  /// LAMB, whose second pass follows by itself.
+  FusedStepper(StepAlgorithm algorithm, std::vector<at::Tensor> params,
+               std::vector<int64_t> groups);
+
+  const std::vector<at::Tensor>& params() const { return params_; }
+  /// How many tensors of state a caller sees for a parameter.
+  int64_t states_per_param() const { return kept_states_; }
+  /// The states of params()[i], in the order of StepAlgorithm; empty before its first step.
+  std::vector<at::Tensor> states(size_t i) const;
+  /// params()[i]'s count of steps: a float32 scalar on the device that steps count up.
+  at::Tensor step_count(size_t i) const;
+  /// params()[i]'s running norm, which NovoGrad keeps: a float32 scalar on the device.
+  at::Tensor norm_average(size_t i) const;
+  /// Takes `states` over; copies the others.
+  void set_state(size_t i, const std::vector<at::Tensor>& states, const at::Tensor& step_count,
+                 const at::Tensor& norm_average = {});
+
+  /// One row a group. Goes to the device only if something changed.
+  void set_hyper(const std::vector<Row>& rows);
+  /// Puts a scalar tensor in the place of a group's learning rate, without reading it.
+  void set_lr(int64_t group, const at::Tensor& lr);
+
+  /// Makes the states of parameters that have a grad and none yet, and returns which those are.
+  std::vector<int64_t> make_states();
+  /// Steps the parameters by their own grads.
+  void step(const Step& step);
+  /// Steps the parameters by `grads`, and writes them, rounded, to `model_params`. Both are as long
+  /// as params(); tensors in them may be undefined, or all of model_params.
+  void step(const std::vector<at::Tensor>& grads, const std::vector<at::Tensor>& model_params,
+            const Step& step);
+
+ private:
+  at::TensorOptions options(at::ScalarType dtype) const;
+  void make_state(size_t i);
+  StepScalars scalars(const Step& step) const;
+  void step_by_norms(const std::vector<at::Tensor>& grads,
+                     const std::vector<at::Tensor>& model_params, const Step& step);
+  void step_lamb(const std::vector<at::Tensor>& grads, const std::vector<at::Tensor>& model_params,
+                 const Step& step);
+
+  StepAlgorithm algorithm_;
+  int64_t kept_states_;
+  bool adapts_ = false;  ///< some group has a trust coefficient: LARS
+  bool clips_ = false;   ///< some group of LAMB has a largest norm of all grads
+  std::vector<at::Tensor> params_;
+  std::vector<at::Tensor> states_;  ///< flat, as StepLists wants them
+  std::vector<Row> rows_;
+  at::Tensor steps_;
+  at::Tensor groups_;
+  at::Tensor hyper_;
+  at::Tensor norm_averages_;
+};
+
+}  // namespace torchamp

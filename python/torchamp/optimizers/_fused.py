@@ -1,0 +1,194 @@
+"""What the fused optimizers share: steppers made of the groups, states, skipping on the device."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchamp._load import _C
+
+
+class FusedOptimizer(torch.optim.Optimizer):
+    """A torch optimizer whose step is one pass over all parameters of a device.
+
+    Parameters and grads may be float16, bfloat16, float32 and float64, mixed; averages are kept in
+    float32 (float64 for float64 parameters). Nothing waits for the device: learning rates may be
+    tensors, and with the attributes `found_inf` and `grad_scale` of torch.amp's contract, or under
+    torchamp.amp, an overflowed step leaves every byte as it was without the host knowing.
+    """
+
+    #: What torch.amp.GradScaler looks for.
+    _step_supports_amp_scaling = True
+
+    #: The names of a parameter's states, in the algorithm's order.
+    state_names: tuple[str, ...] = ()
+
+    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        super().__init__(params, defaults)
+        self._forget_steppers()
+
+    def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
+        """What the group's parameters are stepped by."""
+        raise NotImplementedError
+
+    def hyper_of(self, group: dict[str, Any]) -> list[float]:
+        """The columns of fused_step for the group; 0 for a learning rate that is a tensor."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Steps every parameter that has a grad; returns what the closure returned.
+
+        Raises TypeError for sparse grads, before anything is written.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._update_steppers()
+        grad_scale = getattr(self, "grad_scale", None)
+        grad_factor = None if grad_scale is None else grad_scale.float().reciprocal()
+        for stepper in self._steppers:
+            stepper.step(grad_factor, getattr(self, "found_inf", None))
+        return loss
+
+    def _update_steppers(self) -> None:
+        if not self._layout_is_current():
+            self._make_steppers()
+        rows = [self.hyper_of(group) for group in self.param_groups]
+        for stepper in self._steppers:
+            stepper.update(rows, self.param_groups)
+            stepper.publish_new_states(self.state)
+
+    def _layout_is_current(self) -> bool:
+        if self._steppers is None or len(self._layout) != len(self.param_groups):
+            return False
+        return all(
+            algorithm == self.algorithm_of(group)
+            and len(params) == len(group["params"])
+            and all(map(operator.is_, params, group["params"]))
+            for (algorithm, params), group in zip(self._layout, self.param_groups)
+        )
+
+    def _make_steppers(self) -> None:
+        self._layout = [
+            (self.algorithm_of(group), list(group["params"])) for group in self.param_groups
+        ]
+        members: dict[tuple, list[tuple[torch.Tensor, int]]] = {}
+        for index, (algorithm, params) in enumerate(self._layout):
+            for param in params:
+                members.setdefault((algorithm, param.device), []).append((param, index))
+        self._steppers = [
+            Stepper(algorithm, placed, self.state_names, self.state)
+            for (algorithm, _), placed in members.items()
+        ]
+
+    def _forget_steppers(self) -> None:
+        self._steppers: list[Stepper] | None = None
+        self._layout: list[tuple[_C.StepAlgorithm, list[torch.Tensor]]] = []
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._forget_steppers()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch's, from this optimizer or from torch's own of the same algorithm; averages keep
+        their precision, whatever the parameters' dtype."""
+        super().load_state_dict(state_dict)
+        saved_ids = [i for group in state_dict["param_groups"] for i in group["params"]]
+        params = [param for group in self.param_groups for param in group["params"]]
+        for saved_id, param in zip(saved_ids, params):
+            saved = state_dict["state"].get(saved_id)
+            if saved is not None:
+                self.state[param] = self._loaded_state(saved, param)
+        self._forget_steppers()
+
+    def _loaded_state(self, saved: dict[str, Any], param: torch.Tensor) -> dict[str, Any]:
+        state = dict(saved)
+        dtype = torch.float64 if param.dtype == torch.float64 else torch.float32
+        for name in self.state_names:
+            if isinstance(saved.get(name), torch.Tensor):
+                state[name] = saved[name].to(param.device, dtype, copy=True)
+        return state
+
+
+class Stepper:
+    """A FusedStepper, and the optimizer's `state` of its parameters."""
+
+    def __init__(
+        self,
+        algorithm: _C.StepAlgorithm,
+        placed: list[tuple[torch.Tensor, int]],
+        state_names: tuple[str, ...],
+        state: dict[torch.Tensor, dict[str, Any]],
+    ) -> None:
+        self._params = [param for param, _ in placed]
+        self._stepper = _C.FusedStepper(algorithm, self._params, [index for _, index in placed])
+        self._keeps_norms = algorithm == _C.StepAlgorithm.NOVOGRAD
+        self._names = state_names[: len(state_names) - (algorithm in _LACKS_LAST_STATE)]
+        for i, param in enumerate(self._params):
+            if param in state:
+                self._adopt(i, state[param])
+
+    def _adopt(self, i: int, state: dict[str, Any]) -> None:
+        states = [state.get(name) for name in self._names]
+        if any(value is None for value in states):
+            return
+        done = torch.as_tensor(float(state.get("step", 1.0)))
+        norm = state.get("norm_average")
+        self._stepper.set_state(i, states, done, norm)
+        state.update(self._scalars(i))
+
+    def _scalars(self, i: int) -> dict[str, torch.Tensor]:
+        scalars = {"step": self._stepper.step_count(i)}
+        if self._keeps_norms:
+            scalars["norm_average"] = self._stepper.norm_average(i)
+        return scalars
+
+    def update(self, rows: list[list[float]], groups: list[dict[str, Any]]) -> None:
+        """Takes the groups' hyperparameters over."""
+        self._stepper.set_hyper(rows)
+        for index, group in enumerate(groups):
+            if isinstance(group["lr"], torch.Tensor):
+                self._stepper.set_lr(index, group["lr"])
+
+    def publish_new_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
+        """Makes the states of parameters that have their first grad, and puts them in `state`."""
+        for i in self._stepper.make_states():
+            values = dict(zip(self._names, self._stepper.states(i)))
+            state[self._params[i]] = {**self._scalars(i), **values}
+
+    def step(self, grad_factor: torch.Tensor | None, skip: torch.Tensor | None) -> None:
+        """Steps the parameters that have a grad, multiplied with `grad_factor`."""
+        device = self._params[0].device
+        self._stepper.step(_on(device, grad_factor), _on(device, skip))
+
+
+#: Algorithms that keep all states of their optimizer's but the last.
+_LACKS_LAST_STATE = frozenset({_C.StepAlgorithm.ADAM, _C.StepAlgorithm.SGD})
+
+
+def _on(device: torch.device, scalar: torch.Tensor | None) -> torch.Tensor | None:
+    return None if scalar is None else scalar.to(device, torch.float32, non_blocking=True)
+
+
+def lr_of(group: dict[str, Any]) -> float:
+    """The group's learning rate; 0 for a tensor, which is read on the device."""
+    return 0.0 if isinstance(group["lr"], torch.Tensor) else float(group["lr"])
+
+
+def check_at_least(where: str, minimum: float, **values: float) -> None:
+    """Raises ValueError for a value that is below `minimum` or NaN."""
+    for name, value in values.items():
+        if not isinstance(value, torch.Tensor) and not value >= minimum:
+            raise ValueError(f"{where}: expected {name} to be at least {minimum}, got {value}")
+
+
+def check_betas(where: str, betas: tuple[float, float]) -> None:
+    """Raises ValueError for a beta outside of [0, 1)."""
+    for i, beta in enumerate(betas):
+        if not 0.0 <= beta < 1.0:
+            raise ValueError(f"{where}: expected betas[{i}] to be in [0, 1), got {beta}")

@@ -1,0 +1,61 @@
+"""Adagrad."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchamp._load import _C
+from torchamp.optimizers._fused import FusedOptimizer, check_at_least, lr_of
+
+
+class FusedAdagrad(FusedOptimizer):
+    """torch.optim.Adagrad in one pass.
+
+    Args:
+        params: parameters or groups.
+        lr: float or scalar tensor.
+        lr_decay, weight_decay, eps, maximize: as torch.optim.Adagrad.
+        decoupled_weight_decay: weight decay shrinks the parameters; apex's adagrad_w_mode.
+
+    Raises ValueError for values outside of their range. State dicts go to and from
+    torch.optim.Adagrad's.
+    """
+
+    state_names = ("sum",)
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1e-2,
+        lr_decay: float = 0.0,
+        weight_decay: float = 0.0,
+        eps: float = 1e-10,
+        *,
+        maximize: bool = False,
+        decoupled_weight_decay: bool = False,
+    ) -> None:
+        check_at_least(
+            type(self).__name__, 0.0, lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps
+        )
+        defaults = dict(
+            lr=lr,
+            lr_decay=lr_decay,
+            weight_decay=weight_decay,
+            eps=eps,
+            maximize=maximize,
+            decoupled_weight_decay=decoupled_weight_decay,
+        )
+        super().__init__(params, defaults)
+
+    def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
+        return _C.StepAlgorithm.ADAGRAD
+
+    def hyper_of(self, group: dict[str, Any]) -> list[float]:
+        return [
+            lr_of(group),
+            group["lr_decay"],
+            group["eps"],
+            group["weight_decay"],
+            group.get("decoupled_weight_decay", False),
+            group["maximize"],
+        ]

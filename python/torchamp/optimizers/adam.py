@@ -1,0 +1,84 @@
+"""Adam and AdamW."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchamp._load import _C
+from torchamp.optimizers._fused import FusedOptimizer, check_at_least, check_betas, lr_of
+
+
+class FusedAdam(FusedOptimizer):
+    """torch.optim.Adam in one pass: weight decay is added to the grads.
+
+    Args:
+        params: parameters or groups.
+        lr: float or scalar tensor.
+        betas, eps, weight_decay, amsgrad, maximize: as torch.optim.Adam.
+        decoupled_weight_decay: weight decay as in AdamW.
+        bias_correction: False leaves the averages as small as they begin, which apex allows.
+
+    Raises ValueError for values outside of their range. State dicts go to and from
+    torch.optim.Adam's and AdamW's.
+    """
+
+    state_names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+    _decoupled = False
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        decoupled_weight_decay: bool | None = None,
+        bias_correction: bool = True,
+    ) -> None:
+        name = type(self).__name__
+        check_at_least(name, 0.0, lr=lr, eps=eps, weight_decay=weight_decay)
+        check_betas(name, betas)
+        decoupled = self._decoupled if decoupled_weight_decay is None else decoupled_weight_decay
+        defaults = dict(
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            amsgrad=amsgrad,
+            maximize=maximize,
+            decoupled_weight_decay=decoupled,
+            bias_correction=bias_correction,
+        )
+        super().__init__(params, defaults)
+
+    def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
+        return _C.StepAlgorithm.AMSGRAD if group["amsgrad"] else _C.StepAlgorithm.ADAM
+
+    def hyper_of(self, group: dict[str, Any]) -> list[float]:
+        return [
+            lr_of(group),
+            group["betas"][0],
+            group["betas"][1],
+            group["eps"],
+            group["weight_decay"],
+            group.get("decoupled_weight_decay", self._decoupled),
+            group["maximize"],
+            group.get("bias_correction", True),
+        ]
+
+
+class FusedAdamW(FusedAdam):
+    """torch.optim.AdamW in one pass: weight decay shrinks the parameters themselves.
+
+    Arguments as FusedAdam's; weight_decay is 0.01 unless told otherwise, as in torch.
+    """
+
+    _decoupled = True
+
+    def __init__(self, params: Any, lr: Any = 1e-3, *args: Any, **kwargs: Any) -> None:
+        if len(args) < 3:
+            kwargs.setdefault("weight_decay", 1e-2)
+        super().__init__(params, lr, *args, **kwargs)

@@ -1,0 +1,76 @@
+"""LAMB."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchamp._load import _C
+from torchamp.optimizers._fused import FusedOptimizer, check_at_least, check_betas, lr_of
+
+
+class FusedLAMB(FusedOptimizer):
+    """LAMB (You et al., arXiv:1904.00962): Adam's update, scaled to each tensor's own length.
+
+    Args:
+        params: parameters or groups.
+        lr: float or scalar tensor.
+        betas, eps, weight_decay, bias_correction, maximize: as FusedAdam's.
+        decoupled_weight_decay: weight decay belongs to the update rather than to the grads.
+        averages_grads: the share of a new grad is 1 - beta1 rather than 1; apex's grad_averaging.
+        always_adapts: also groups without weight decay are scaled; apex's use_nvlamb.
+        max_grad_norm: the norm to which the grads of all groups together are clipped; None: not.
+
+    Raises ValueError for values outside of their range. Grads are left as they are.
+    """
+
+    state_names = ("exp_avg", "exp_avg_sq")
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        *,
+        maximize: bool = False,
+        bias_correction: bool = True,
+        decoupled_weight_decay: bool = True,
+        averages_grads: bool = True,
+        always_adapts: bool = False,
+        max_grad_norm: float | None = 1.0,
+    ) -> None:
+        name = type(self).__name__
+        check_at_least(name, 0.0, lr=lr, eps=eps, weight_decay=weight_decay)
+        check_betas(name, betas)
+        defaults = dict(
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            maximize=maximize,
+            bias_correction=bias_correction,
+            decoupled_weight_decay=decoupled_weight_decay,
+            averages_grads=averages_grads,
+            always_adapts=always_adapts,
+            max_grad_norm=max_grad_norm,
+        )
+        super().__init__(params, defaults)
+
+    def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
+        return _C.StepAlgorithm.LAMB
+
+    def hyper_of(self, group: dict[str, Any]) -> list[float]:
+        return [
+            lr_of(group),
+            group["betas"][0],
+            group["betas"][1],
+            group["eps"],
+            group["weight_decay"],
+            group["decoupled_weight_decay"],
+            group["maximize"],
+            group["bias_correction"],
+            group["averages_grads"],
+            group["always_adapts"],
+            group["max_grad_norm"] or 0.0,
+        ]

@@ -1,0 +1,74 @@
+"""NovoGrad."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchamp._load import _C
+from torchamp.optimizers._fused import FusedOptimizer, check_at_least, check_betas, lr_of
+
+
+class FusedNovoGrad(FusedOptimizer):
+    """NovoGrad (Ginsburg et al., arXiv:1905.11286): the second moment is one number a tensor, the
+    running norm of its grads.
+
+    Args:
+        params: parameters or groups.
+        lr: float or scalar tensor.
+        betas, eps, weight_decay, bias_correction, maximize: as FusedAdam's.
+        decay_in_moment: weight decay is averaged with the grads; apex's reg_inside_moment.
+        averages_grads: the share of a new grad is 1 - beta1 rather than 1; apex's grad_averaging.
+        starts_at_zero: the running norm starts at zero rather than at the first norm; apex's
+            init_zero.
+
+    Raises ValueError for values outside of their range.
+    """
+
+    state_names = ("exp_avg",)
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+        bias_correction: bool = True,
+        decay_in_moment: bool = False,
+        averages_grads: bool = True,
+        starts_at_zero: bool = False,
+    ) -> None:
+        name = type(self).__name__
+        check_at_least(name, 0.0, lr=lr, eps=eps, weight_decay=weight_decay)
+        check_betas(name, betas)
+        defaults = dict(
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            maximize=maximize,
+            bias_correction=bias_correction,
+            decay_in_moment=decay_in_moment,
+            averages_grads=averages_grads,
+            starts_at_zero=starts_at_zero,
+        )
+        super().__init__(params, defaults)
+
+    def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
+        return _C.StepAlgorithm.NOVOGRAD
+
+    def hyper_of(self, group: dict[str, Any]) -> list[float]:
+        return [
+            lr_of(group),
+            group["betas"][0],
+            group["betas"][1],
+            group["eps"],
+            group["weight_decay"],
+            group["maximize"],
+            group["bias_correction"],
+            group["decay_in_moment"],
+            group["averages_grads"],
+            group["starts_at_zero"],
+        ]
