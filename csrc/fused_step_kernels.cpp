@@ -31,7 +31,8 @@ Work gather_step(int64_t states, const StepLists& lists, at::Device device) {
   const NamedList grads{"grads", lists.grads}, params{"params", lists.params};
   const NamedList models{"model_params", lists.model_params, /*optional=*/true};
   const auto state = [&](size_t s) {
-    return NamedList{"states", lists.states.slice(s * length, length)};
+    const size_t first = s * length;
+    return NamedList{"states", lists.states.slice(first, length), /*optional=*/false, first};
   };
   constexpr const char* kOp = "fused_step";
   switch (states) {

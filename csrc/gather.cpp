@@ -40,19 +40,19 @@ void check_length(const char* op, const NamedList& first, const NamedList& other
 
 void check_tensor(const char* op, const NamedList& list, size_t i, at::Device device) {
   const Tensor& tensor = list.tensors[i];
-  TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, op, ": expected ", list.name, "[", i,
-                   "] to be dense, got layout ", tensor.layout());
+  TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, op, ": expected ", list.name, "[",
+                   list.first + i, "] to be dense, got layout ", tensor.layout());
   TORCH_CHECK_TYPE(kernel_dtype(tensor) || tensor.scalar_type() == at::kDouble, op, ": expected ",
-                   list.name, "[", i, "] to be float16, bfloat16, float32 or float64, got ",
-                   tensor.scalar_type());
-  TORCH_CHECK(tensor.device() == device, op, ": expected ", list.name, "[", i, "] to be on ",
-              device, ", got ", tensor.device());
+                   list.name, "[", list.first + i,
+                   "] to be float16, bfloat16, float32 or float64, got ", tensor.scalar_type());
+  TORCH_CHECK(tensor.device() == device, op, ": expected ", list.name, "[", list.first + i,
+              "] to be on ", device, ", got ", tensor.device());
 }
 
 void check_sizes(const char* op, const NamedList& first, const NamedList& other, size_t i) {
   const Tensor& expected = first.tensors[i];
   const Tensor& got = other.tensors[i];
-  TORCH_CHECK(got.sizes() == expected.sizes(), op, ": expected ", other.name, "[", i,
+  TORCH_CHECK(got.sizes() == expected.sizes(), op, ": expected ", other.name, "[", other.first + i,
               "] to have the sizes of ", first.name, "[", i, "], ", expected.sizes(), ", got ",
               got.sizes());
 }

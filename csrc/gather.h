@@ -11,12 +11,13 @@
 
 namespace torchamp {
 
-/// A list argument and what messages call it. Of an optional one any tensors may be missing, or
-/// all.
+/// A list argument, or the part of one from number `first` on, and what messages call it. Of an
+/// optional one any tensors may be missing, or all.
 struct NamedList {
   const char* name;
   at::TensorList tensors;
   bool optional = false;
+  size_t first = 0;
 };
 
 /// What of a call's lists the flat kernels take, and what is left to ATen.

@@ -106,7 +106,7 @@ class FusedStepTest : public ::testing::TestWithParam<std::tuple<at::Device, Ste
   static at::Device device() { return std::get<0>(GetParam()); }
   static StepAlgorithm algorithm() { return std::get<1>(GetParam()); }
   static StepCase make() {
-    return make_case(algorithm(), groups_of(algorithm()), step_lists(algorithm(), 600, device()),
+    return make_case(algorithm(), groups_of(algorithm()), step_lists(algorithm(), 400, device()),
                      device());
   }
 };

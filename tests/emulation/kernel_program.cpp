@@ -5,6 +5,7 @@
 namespace emulation {
 namespace {
 
+using namespace torchamp;
 using namespace torchamp::cuda;
 
 #define TORCHAMP_TABLE_ENTRY(Name, name, Arguments) \

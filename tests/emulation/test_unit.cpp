@@ -17,8 +17,8 @@ std::unique_ptr<Table> table_of(const std::vector<int64>& sizes) {
   Plan plan;
   plan.lists = 2;
   for (std::size_t t = 0; t < sizes.size(); ++t) {
-    plan.data.insert(plan.data.end(),
-                     {reinterpret_cast<void*>(64 * t), reinterpret_cast<void*>(64 * t)});
+    void* const address = reinterpret_cast<void*>(64 * (t + 1));
+    plan.data.insert(plan.data.end(), {address, address});
     plan.dtypes.insert(plan.dtypes.end(), {DType::kFloat16, DType::kFloat32});
     plan.offsets.push_back(plan.offsets.back() + sizes[t]);
     plan.positions.push_back(static_cast<int32>(t));
@@ -54,16 +54,23 @@ TEST(SliceOf, IsFullButForTheLastOfATensor) {
 TEST(SliceOf, CountsBytesByTheListsDtype) {
   const auto table = table_of({7, 2 * kWarpUnit + 5});
   const auto slice = slice_of(*table, 3);
-  EXPECT_EQ(place(slice.address[0]), 64 + 2 * kWarpUnit * 2);
-  EXPECT_EQ(place(slice.address[1]), 64 + 2 * kWarpUnit * 4);
+  EXPECT_EQ(place(slice.address[0]), 128 + 2 * kWarpUnit * 2);
+  EXPECT_EQ(place(slice.address[1]), 128 + 2 * kWarpUnit * 4);
+}
+
+TEST(SliceOf, IsNullWhereAListLacksTheTensor) {
+  const auto table = table_of({2 * kWarpUnit});
+  table->entry[0].address[1] = nullptr;
+  EXPECT_EQ(place(slice_of(*table, 1).address[0]), 64 + kWarpUnit * 2);
+  EXPECT_EQ(slice_of(*table, 1).address[1], nullptr);
 }
 
 TEST(SliceOf, ReachesElementsThat32BitsDoNotCount) {
   const int64 many = int64{1} << 33;
   const auto table = table_of({many + 8});
   const auto slice = slice_of(*table, table->units - 1);
-  EXPECT_EQ(place(slice.address[0]), many * 2);
-  EXPECT_EQ(place(slice.address[1]), many * 4);
+  EXPECT_EQ(place(slice.address[0]), 64 + many * 2);
+  EXPECT_EQ(place(slice.address[1]), 64 + many * 4);
   EXPECT_EQ(slice.count, 8);
 }
 

@@ -1,0 +1,214 @@
+// The optimizers' step, from plan to kernel, against plain loops over the rules of math/optim.
+#include "cases.h"
+#include "checks.h"
+#include "cuda/arguments.h"
+#include "driver.h"
+#include "kernels.h"
+
+namespace emulation {
+namespace {
+
+using torchamp::Algorithm;
+using torchamp::StepInputs;
+namespace cuda = torchamp::cuda;
+
+const cuda::Queue kQueue{0, nullptr};
+
+/// Two groups' hyperparameters, of which every algorithm makes something: fractions first, then
+/// switches.
+const std::vector<double> kHyper = {0.1,  0.9, 0.99, 0.01, 0.3, 0, 0, 1, 1, 0, 0, 0,
+                                    0.05, 0.8, 0.9,  0.1,  0.2, 1, 1, 0, 0, 1, 0, 0};
+
+/// A step's scalars, with room for the positions that plan_of() gives.
+struct Scalars {
+  explicit Scalars(std::size_t tensors)
+      : steps(2 * tensors),
+        coefficients(2 * tensors * torchamp::kCoefficientsSize),
+        param_norms(2 * tensors),
+        update_norms(2 * tensors),
+        norm_averages(2 * tensors),
+        groups(2 * tensors) {
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      steps[i] = static_cast<float>(i / 2 % 3);
+      param_norms[i] = static_cast<float>(i / 2 % 5);
+      update_norms[i] = 0.7f * static_cast<float>(i / 2 % 7);
+      norm_averages[i] = 1.0f + static_cast<float>(i % 11);
+      groups[i] = static_cast<int32>(i / 4 % 2);
+    }
+  }
+
+  StepInputs inputs() {
+    return {steps.data(),
+            kHyper.data(),
+            groups.data(),
+            coefficients.data(),
+            has_factor ? &grad_factor : nullptr,
+            has_factor ? &skip : nullptr,
+            param_norms.data(),
+            update_norms.data(),
+            norm_averages.data()};
+  }
+
+  std::vector<float> steps, coefficients, param_norms, update_norms, norm_averages;
+  std::vector<int32> groups;
+  float grad_factor = 1.0f / 3.0f;
+  float skip = 0.0f;
+  bool has_factor = true;
+};
+
+#if defined(TORCHAMP_SLOW_EMULATION)
+const int kMixes = 1;
+#else
+const int kMixes = 4;
+#endif
+
+/// Mixes of dtypes, in turn with every size, half of the tensors aligned in all lists.
+std::vector<TensorList> step_cases(int lists) {
+  std::vector<TensorList> cases(lists);
+  std::mt19937 random(7);
+  for (const int64 size : kSizes) {
+    for (int mix = 0; mix < 4 * kMixes; ++mix) {
+      const int64 all = mix % 4 == 0 ? 0 : 1 + mix % 2 * 4;
+      for (TensorList& list : cases) {
+        list.emplace_back(kDTypes[random() % 3], size, mix % 4 == 3 ? random() % 8 : all);
+      }
+    }
+  }
+  for (int list = 0; list < lists; ++list) randomise(cases[list], 21 + list);
+  return cases;
+}
+
+template <class Rule>
+constexpr Algorithm kAlgorithm{};
+#define TORCHAMP_ALGORITHM(Name, name) \
+  template <>                          \
+  constexpr Algorithm kAlgorithm<torchamp::Name> = Algorithm::k##Name;
+TORCHAMP_ALGORITHMS(TORCHAMP_ALGORITHM)
+#undef TORCHAMP_ALGORITHM
+
+template <class Rule>
+class Step : public testing::Test {
+ protected:
+  static constexpr int kModel = 2 + Rule::kStates;
+
+  void SetUp() override { cuda::use_driver(driver()); }
+
+  static std::vector<TensorList> make(bool tiny) {
+    auto lists = tiny ? tiny_cases(kModel + 1) : step_cases(kModel + 1);
+    for (int list = 2; list < kModel; ++list) {
+      for (Tensor& tensor : lists[list]) {
+        for (int64 i = 0; i < tensor.count(); ++i) tensor.set(i, std::fabs(tensor[i]));
+      }
+    }
+    return lists;
+  }
+
+  /// Every third tensor has no model parameter.
+  static bool has_model(std::size_t t) { return t % 3 != 0; }
+
+  static Plan plan_for(const std::vector<TensorList>& lists, bool models) {
+    std::vector<const TensorList*> all;
+    for (const TensorList& list : lists) all.push_back(&list);
+    Plan plan = plan_of(all);
+    for (std::size_t t = 0; t < lists[0].size(); ++t) {
+      if (models && has_model(t)) continue;
+      plan.data[t * lists.size() + kModel] = nullptr;
+      plan.dtypes[t * lists.size() + kModel] = DType::kFloat32;
+    }
+    return plan;
+  }
+
+  static std::vector<TensorList> copies(const std::vector<TensorList>& lists) {
+    std::vector<TensorList> copies;
+    for (const TensorList& list : lists) copies.push_back(copy_of(list));
+    return copies;
+  }
+
+  static void step_tensor(std::vector<TensorList>& lists, std::size_t t, bool model,
+                          const typename Rule::Coefficients& coefficients) {
+    for (int64 i = 0; i < lists[0][t].count(); ++i) {
+      float states[Rule::kStates + 1];
+      for (int s = 0; s < Rule::kStates; ++s) states[s] = lists[2 + s][t][i];
+      const float param = Rule::step(coefficients, lists[0][t][i], lists[1][t][i], states);
+      lists[1][t].set(i, param);
+      for (int s = 0; s < Rule::kStates; ++s) lists[2 + s][t].set(i, states[s]);
+      if (model) lists[kModel][t].set(i, param);
+    }
+  }
+
+  static void expect_step(std::vector<TensorList>& lists, bool models, Scalars& scalars) {
+    auto expected = copies(lists);
+    Scalars expected_scalars = scalars;
+    const StepInputs inputs = expected_scalars.inputs();
+    for (std::size_t t = 0; t < lists[0].size(); ++t) {
+      const auto position = static_cast<int32>(2 * t);
+      torchamp::prepare<Rule>(inputs, position);
+      step_tensor(expected, t, models && has_model(t),
+                  *torchamp::coefficients_at<Rule>(inputs, position));
+    }
+    cuda::step(kQueue, kAlgorithm<Rule>, plan_for(lists, models), scalars.inputs());
+    for (std::size_t list = 0; list < lists.size(); ++list) {
+      expect_same(lists[list], expected[list]);
+    }
+    EXPECT_EQ(scalars.steps, expected_scalars.steps);
+    EXPECT_EQ(scalars.norm_averages, expected_scalars.norm_averages);
+  }
+};
+
+using Rules = testing::Types<torchamp::Adam, torchamp::AmsGrad, torchamp::Sgd, torchamp::Momentum,
+                             torchamp::Adagrad, torchamp::NovoGrad, torchamp::LambUpdate,
+                             torchamp::LambApply>;
+
+struct RuleNames {
+  template <class Rule>
+  static std::string GetName(int) {
+#define TORCHAMP_STRING(Name, name) #Name,
+    const char* const names[] = {TORCHAMP_ALGORITHMS(TORCHAMP_STRING)};
+#undef TORCHAMP_STRING
+    return names[static_cast<int>(kAlgorithm<Rule>)];
+  }
+};
+
+TYPED_TEST_SUITE(Step, Rules, RuleNames);
+
+TYPED_TEST(Step, FollowsTheRuleBitForBit) {
+  for (const bool tiny : {false, true}) {
+    auto lists = this->make(tiny);
+    Scalars scalars(lists[0].size());
+    this->expect_step(lists, /*models=*/true, scalars);
+  }
+}
+
+TYPED_TEST(Step, NeedsNeitherModelParamsNorFactors) {
+  auto lists = this->make(/*tiny=*/false);
+  Scalars scalars(lists[0].size());
+  scalars.has_factor = false;
+  this->expect_step(lists, /*models=*/false, scalars);
+}
+
+TYPED_TEST(Step, SkipsWithoutATrace) {
+  auto lists = this->make(/*tiny=*/false);
+  const auto before = this->copies(lists);
+  Scalars scalars(lists[0].size());
+  scalars.skip = 1.0f;
+  const Scalars scalars_before = scalars;
+  cuda::step(kQueue, kAlgorithm<TypeParam>, this->plan_for(lists, true), scalars.inputs());
+  for (std::size_t list = 0; list < lists.size(); ++list) expect_same(lists[list], before[list]);
+  EXPECT_EQ(scalars.steps, scalars_before.steps);
+  EXPECT_EQ(scalars.norm_averages, scalars_before.norm_averages);
+}
+
+using SgdStep = Step<torchamp::Sgd>;
+
+TEST_F(SgdStep, PreparesMoreTensorsThanALaunchTakes) {
+  std::vector<TensorList> lists(3);
+  for (int t = 0; t < cuda::PrepareStepArguments::kCapacity + 129; ++t) {
+    for (TensorList& list : lists) list.emplace_back(DType::kFloat32, 1);
+  }
+  for (TensorList& list : lists) randomise(list, 31);
+  Scalars scalars(lists[0].size());
+  expect_step(lists, /*models=*/true, scalars);
+}
+
+}  // namespace
+}  // namespace emulation
