@@ -8,6 +8,7 @@
 #include <torchamp/ops.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace torchamp {
 namespace {
@@ -108,17 +109,11 @@ void FusedStepper::make_state(size_t i) {
   for (int64_t s = 0; s < kept_states_; ++s) {
     states_[s * params_.size() + i] = at::zeros_like(params_[i], dtype);
   }
+  new_states_.push_back(static_cast<int64_t>(i));
 }
 
-std::vector<int64_t> FusedStepper::make_states() {
-  at::NoGradGuard no_grad;
-  std::vector<int64_t> made;
-  for (size_t i = 0; kept_states_ > 0 && i < params_.size(); ++i) {
-    if (states_[i].defined() || !params_[i].grad().defined()) continue;
-    make_state(i);
-    made.push_back(static_cast<int64_t>(i));
-  }
-  return made;
+std::vector<int64_t> FusedStepper::take_new_states() {
+  return std::exchange(new_states_, {});
 }
 
 StepScalars FusedStepper::scalars(const Step& step) const {

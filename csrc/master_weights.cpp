@@ -61,6 +61,7 @@ Tensor MasterWeights::track(const Tensor& model_param, const Tensor& master) {
               stepped.sizes());
   const size_t i = model_params_.size();
   index_.emplace(model_param.unsafeGetTensorImpl(), i);
+  master_index_.emplace(stepped.unsafeGetTensorImpl(), i);
   model_params_.push_back(model_param);
   master_params_.push_back(stepped);
   model_dtypes_.push_back(model_param.scalar_type());
@@ -80,6 +81,7 @@ bool MasterWeights::is_separate(size_t i) const {
 }
 
 void MasterWeights::prepare_backward() {
+  materialize();
   set_aside_.assign(model_params_.size(), Tensor());
   for (size_t i = 0; i < model_params_.size(); ++i) {
     std::swap(set_aside_[i], model_params_[i].mutable_grad());
@@ -128,14 +130,18 @@ void MasterWeights::route(size_t i, Delivery& delivery) {
 void MasterWeights::finish_backward(const Tensor& inv_scale, const Tensor& found_inf) {
   at::NoGradGuard no_grad;
   const size_t count = model_params_.size();
-  set_aside_.resize(count);
-  Delivery delivery(count);
-  for (size_t i = 0; i < count; ++i) route(i, delivery);
-  set_aside_.clear();
-  grads_are_scaled_ = false;
   if (!found_inf_per_param_.defined() || found_inf_per_param_.size(0) != int64_t(count)) {
     found_inf_per_param_ = at::zeros({int64_t(count)}, found_inf.options().dtype(at::kByte));
   }
+  const bool leaves_pending = can_leave_pending();
+  set_aside_.resize(count);
+  Delivery delivery(count);
+  for (size_t i = 0; i < count; ++i) {
+    if (!leaves_pending || !is_separate(i)) route(i, delivery);
+  }
+  set_aside_.clear();
+  grads_are_scaled_ = false;
+  if (leaves_pending) leave_pending(inv_scale, found_inf);
   const auto scaled = values_of(delivery.scaled);
   ops::unscale(scaled, values_of(delivery.fresh), inv_scale, found_inf, false,
                found_inf_per_param_);
@@ -243,18 +249,21 @@ bool MasterWeights::is_rounded_master(const Tensor& model_param) const {
 }
 
 void MasterWeights::drop_grads() {
+  clear_pending();
   for (const Tensor& master : master_params_) master.mutable_grad().reset();
   for (const Tensor& model : model_params_) model.mutable_grad().reset();
   clear_found_inf_per_param();
 }
 
 void MasterWeights::drop_master_grads() {
+  clear_pending();
   for (const size_t i : separate_) master_params_[i].mutable_grad().reset();
   clear_found_inf_per_param();
 }
 
 void MasterWeights::zero_model_grads(bool set_to_none) {
   at::NoGradGuard no_grad;
+  clear_pending();
   for (Tensor& grad : set_aside_) grad.reset();
   for (const size_t i : separate_) {
     Tensor& grad = model_params_[i].mutable_grad();

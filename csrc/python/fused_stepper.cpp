@@ -80,8 +80,8 @@ void bind_fused_stepper(py::module_& module) {
            "A row a group; goes to the device only if something changed.")
       .def("set_lr", &FusedStepper::set_lr, Unlocked(), py::arg("group"), py::arg("lr"),
            "Puts a scalar tensor in the place of a group's learning rate, without reading it.")
-      .def("make_states", &FusedStepper::make_states, Unlocked(),
-           "Makes missing states of parameters that have a grad; returns which those are.")
+      .def("take_new_states", &FusedStepper::take_new_states,
+           "The parameters whose states steps have made since this was called last.")
       .def("step", &step, Unlocked(), py::arg("grad_factor") = py::none(),
            py::arg("skip") = py::none(),
            "Steps the parameters by their grads; nothing changes if skip is not 0.");

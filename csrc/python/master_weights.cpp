@@ -28,6 +28,10 @@ void mark_synced(MasterWeights& weights, const OptionalTensor& model_param) {
   }
 }
 
+void step_masters(MasterWeights& weights, FusedStepper& stepper, const OptionalTensor& skip) {
+  weights.step(stepper, skip.value_or(Tensor()));
+}
+
 void bind_tracking(py::class_<MasterWeights>& weights) {
   weights
       .def(
@@ -65,6 +69,17 @@ void bind_backward(py::class_<MasterWeights>& weights) {
           "uint8, one element a parameter: which had non-finite grads since that was "
           "cleared; None before the first backward.")
       .def("clear_found_inf_per_param", &MasterWeights::clear_found_inf_per_param)
+      .def_property("lazy", &MasterWeights::lazy, &MasterWeights::set_lazy,
+                    "Whether master grads may be left unmade where a fused step can do without.")
+      .def_property_readonly("is_pending", &MasterWeights::is_pending,
+                             "Whether the last backward's master grads are still to be made.")
+      .def("materialize", &MasterWeights::materialize, Unlocked(), "Makes them.")
+      .def("grad_norm", &MasterWeights::grad_norm, Unlocked(),
+           "The norm of all unscaled grads together, a float32 scalar on the device.")
+      .def("multiply_grads", &MasterWeights::multiply_grads, Unlocked(), py::arg("factor"),
+           "factor: float32 scalar on the device.")
+      .def("step", &step_masters, Unlocked(), py::arg("stepper"), py::arg("skip") = py::none(),
+           "Steps masters and model in one pass; nothing changes if skip is not 0.")
       .def("zero_model_grads", &MasterWeights::zero_model_grads, py::arg("set_to_none"));
 }
 

@@ -45,8 +45,10 @@ class TORCHAMP_API FusedStepper {
   /// Puts a scalar tensor in the place of a group's learning rate, without reading it.
   void set_lr(int64_t group, const at::Tensor& lr);
 
-  /// Makes the states of parameters that have a grad and none yet, and returns which those are.
-  std::vector<int64_t> make_states();
+  /// The parameters whose states steps have made since this was called last.
+  std::vector<int64_t> take_new_states();
+  /// Whether a parameter's step depends on the norm of all grads together.
+  bool joins_norms() const { return clips_; }
   /// Steps the parameters by their own grads.
   void step(const Step& step);
   /// Steps the parameters by `grads`, and writes them, rounded, to `model_params`. Both are as long
@@ -69,6 +71,7 @@ class TORCHAMP_API FusedStepper {
   bool clips_ = false;   ///< some group of LAMB has a largest norm of all grads
   std::vector<at::Tensor> params_;
   std::vector<at::Tensor> states_;  ///< flat, as StepLists wants them
+  std::vector<int64_t> new_states_;
   std::vector<Row> rows_;
   at::Tensor steps_;
   at::Tensor groups_;

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <torchamp/export.h>
+#include <torchamp/fused_stepper.h>
 
 #include <unordered_map>
 #include <vector>
@@ -43,6 +44,23 @@ class TORCHAMP_API MasterWeights {
   void finish_backward(const at::Tensor& inv_scale, const at::Tensor& found_inf);
   /// Puts the grads back as prepare_backward() found them; nothing if it was not called.
   void cancel_backward();
+
+  /// Whether finish_backward() may leave master grads unmade, where a fused step can do without: it
+  /// then only checks the model's grads, and step() unscales them on the way. Off to begin with.
+  void set_lazy(bool lazy);
+  bool lazy() const { return lazy_; }
+  /// Whether the last backward's master grads are still to be made.
+  bool is_pending() const { return pending_.inv_scale.defined(); }
+  /// Makes them. Nothing if there are none to make.
+  void materialize();
+  /// The norm of all unscaled grads together, a float32 scalar on the device. From the first call
+  /// on, the checks of lazy backwards find it on their way.
+  at::Tensor grad_norm();
+  /// Multiplies the grads by a float32 scalar on the device; those still to be made, when they are.
+  void multiply_grads(const at::Tensor& factor);
+  /// Steps by `stepper`, whose parameters are among master_params(), and writes the model's, in one
+  /// pass. `skip`: float32 scalar on the device, unless 0 nothing changes; undefined: 0.
+  void step(FusedStepper& stepper, const at::Tensor& skip);
 
   /// Which parameters' grads were not finite in any backward since this was cleared or grads were
   /// dropped: uint8, one element a parameter, on the device; undefined before the first backward.
@@ -93,6 +111,16 @@ class TORCHAMP_API MasterWeights {
 
   struct Delivery;
 
+  bool can_leave_pending() const;
+  void leave_pending(const at::Tensor& inv_scale, const at::Tensor& found_inf);
+  void clear_pending();
+  void check_pending_unchanged() const;
+  at::Tensor pending_factor() const;
+  std::vector<at::Tensor> made_grads() const;
+  void step_made(FusedStepper& stepper, const std::vector<size_t>& indices,
+                 const FusedStepper::Step& step);
+  void step_pending(FusedStepper& stepper, const std::vector<size_t>& indices,
+                    FusedStepper::Step step);
   Seen look(size_t i) const;
   bool is_separate(size_t i) const;
   void check_unchanged(size_t i) const;
@@ -103,11 +131,25 @@ class TORCHAMP_API MasterWeights {
   std::vector<at::ScalarType> model_dtypes_;
   std::vector<Seen> seen_;
   std::vector<size_t> separate_;  ///< indices of the parameters that have a master of their own
-  std::unordered_map<const c10::TensorImpl*, size_t> index_;
+  std::unordered_map<const c10::TensorImpl*, size_t> index_;  ///< by model parameter
+  std::unordered_map<const c10::TensorImpl*, size_t> master_index_;
   std::vector<at::Tensor>
       set_aside_;  ///< the model's grads from before the backward; empty between backwards
   bool grads_are_scaled_ = false;
   at::Tensor found_inf_per_param_;
+
+  /// Of the model's grads whose master grads are still to be made.
+  struct Pending {
+    at::Tensor inv_scale;  ///< undefined where there are none
+    at::Tensor norm;       ///< of the scaled grads, if it was asked for in time
+    at::Tensor clipping;   ///< what they are multiplied with besides
+    std::vector<at::Tensor> grads;
+    std::vector<uint32_t> versions;
+  };
+
+  bool lazy_ = false;
+  bool wants_norm_ = false;
+  Pending pending_;
 };
 
 }  // namespace torchamp

@@ -7,6 +7,8 @@ optimizer.step()
 """
 
 from torchamp.amp._apex_style import (
+    clip_grad_norm_,
+    clip_grad_value_,
     disable_casts,
     initialize,
     load_state_dict,
@@ -17,6 +19,8 @@ from torchamp.amp._apex_style import (
 )
 
 __all__ = [
+    "clip_grad_norm_",
+    "clip_grad_value_",
     "disable_casts",
     "initialize",
     "load_state_dict",

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 
 from torchamp._load import _C
-from torchamp.amp import _checkpoint
+from torchamp.amp import _checkpoint, _clip
 from torchamp.amp._amp import Amp, Optimizers, states_of
+from torchamp.amp._master_weights import params_of
+from torchamp.amp._optimizer_state import look_away
 from torchamp.amp._scale_loss import scale_loss as scale_loss_of
 from torchamp.amp._session import Session
 
@@ -99,6 +101,34 @@ def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     """The tensors that `optimizer` steps, group by group: clip the grads of these."""
     for group in optimizer.param_groups:
         yield from group["params"]
+
+
+def clip_grad_norm_(
+    optimizers: Optimizers, max_norm: float, norm_type: float = 2.0
+) -> torch.Tensor:
+    """Scales the grads that `optimizers` step by so that their norm together is at most `max_norm`,
+    and returns what it was: a scalar on the device, for which nothing waits. Called between the
+    last scale_loss and the step. With a fused optimizer the clipping costs no pass.
+
+    Raises RuntimeError where grads are still scaled.
+    """
+    chosen = _listed(optimizers)
+    if _is_disabled(chosen):
+        return torch.nn.utils.clip_grad_norm_(params_of(chosen), max_norm, norm_type)
+    states = states_of(chosen)
+    with look_away(states):
+        return _clip.clip_grad_norm(states, params_of(chosen), max_norm, norm_type)
+
+
+def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
+    """Clamps every element of the grads that `optimizers` step by to [-clip_value, clip_value].
+    Raises RuntimeError where grads are still scaled."""
+    chosen = _listed(optimizers)
+    if _is_disabled(chosen):
+        return torch.nn.utils.clip_grad_value_(params_of(chosen), clip_value)
+    states = states_of(chosen)
+    with look_away(states):
+        return _clip.clip_grad_value(states, params_of(chosen), clip_value)
 
 
 def refresh_masters(optimizers: Optimizers) -> None:

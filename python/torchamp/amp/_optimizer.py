@@ -11,6 +11,7 @@ from torchamp._load import _C
 from torchamp.amp._device_skip import can_skip_on_device, skipping_if
 from torchamp.amp._optimizer_state import OptimizerState
 from torchamp.amp._swap_class import Swapped, swap_class
+from torchamp.optimizers import FusedOptimizer
 
 if TYPE_CHECKING:
     from torchamp.amp._session import Session
@@ -32,7 +33,7 @@ class AmpOptimizer(Swapped):
         if closure is not None:
             _check_closure(state)
             inner = _bind(inner, closure)
-        with _C.ShieldFromAutocast():
+        with _C.ShieldFromAutocast(), state.watch.look_away():
             return _step(self, state, inner)
 
     #: Tells torch's Optimizer that the original class's profiler hook is enough, and torch's
@@ -42,8 +43,9 @@ class AmpOptimizer(Swapped):
 
     def zero_grad(self, *args, **kwargs) -> None:
         """As the original, for the grads of the model's parameters and of the masters."""
-        super().zero_grad(*args, **kwargs)
         state: OptimizerState = self._torchamp
+        with state.watch.look_away():
+            super().zero_grad(*args, **kwargs)
         state.weights.zero_model_grads(args[0] if args else kwargs.get("set_to_none", True))
         state.weights.grads_are_scaled = False
         state.clear_skip()
@@ -52,8 +54,9 @@ class AmpOptimizer(Swapped):
         """As the original; masters take the place of the group's low-precision parameters, in
         `param_group` itself."""
         before = dict(param_group) if isinstance(param_group, dict) else None
-        super().add_param_group(param_group)
         state: OptimizerState = self._torchamp
+        with state.watch.look_away():
+            super().add_param_group(param_group)
         try:
             _check_new(state, param_group["params"])
         except ValueError:
@@ -62,6 +65,16 @@ class AmpOptimizer(Swapped):
             param_group.update(before)
             raise
         state.adopt_group(self, param_group, {})
+
+    def state_dict(self) -> dict[str, Any]:
+        """As the original's."""
+        with self._torchamp.watch.look_away():
+            return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As the original's."""
+        with self._torchamp.watch.look_away():
+            super().load_state_dict(state_dict)
 
 
 def _bind(step: Callable, closure: Callable) -> Callable:
@@ -94,7 +107,8 @@ def _step(optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callab
         )
     state.weights.refresh()
     result = _step_unless_overflowed(optimizer, state, inner)
-    state.weights.copy_to_model()
+    if not isinstance(optimizer, FusedOptimizer):
+        state.weights.copy_to_model()
     state.drop_master_grads()
     state.clear_skip()
     return result
@@ -128,6 +142,9 @@ def adopt_optimizer(
     """Makes `optimizer` an AmpOptimizer of `session` and puts masters in its groups: those of
     `masters`, by parameter, and new ones for other parameters of low precision."""
     state = OptimizerState(session, weights, optimizer.__dict__.pop("step", None))
+    if isinstance(optimizer, FusedOptimizer):
+        optimizer.masters = weights
+        weights.lazy = session.settings.keeps_masters and session.weights.count(weights) == 1
     for group in optimizer.param_groups:
         state.adopt_group(optimizer, group, masters)
     optimizer._torchamp = state

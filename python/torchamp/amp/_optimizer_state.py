@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from torchamp._load import _C
 from torchamp.amp._late_report import LateReport
+from torchamp.amp._master_list import MasterList, Watch
 from torchamp.amp._master_weights import track
 
 if TYPE_CHECKING:
     from torchamp.amp._session import Session
+
+
+@contextlib.contextmanager
+def look_away(states: Sequence[OptimizerState]) -> Iterator[None]:
+    """A context in which looking at the optimizers' masters does not count."""
+    with contextlib.ExitStack() as stack:
+        for state in states:
+            stack.enter_context(state.watch.look_away())
+        yield
 
 
 class OptimizerState:
@@ -29,6 +40,8 @@ class OptimizerState:
         self.weights = weights
         #: A step that was bound to the object before initialize: a profiler's, a scheduler's.
         self.inner_step = inner_step
+        #: Who looks at the masters, while their grads need not be made.
+        self.watch = Watch(weights)
         #: The masters in the optimizer's groups.
         self.masters: list[torch.Tensor] = []
         #: Which loss's scale the model's grads bear while weights.grads_are_scaled.
@@ -61,6 +74,8 @@ class OptimizerState:
             self.masters.append(stepped)
             if param in optimizer.state:
                 optimizer.state[stepped] = optimizer.state.pop(param)
+        if self.weights.lazy:
+            group["params"] = MasterList(params, self.watch)
 
     def gather(self, loss_id: int, found_inf: torch.Tensor) -> None:
         """Takes note of a backward's overflow, if any."""

@@ -26,6 +26,9 @@ class FusedOptimizer(torch.optim.Optimizer):
     #: The names of a parameter's states, in the algorithm's order.
     state_names: tuple[str, ...] = ()
 
+    #: The masters among the parameters, and the model's parameters that they write: torchamp.amp's.
+    masters: _C.MasterWeights | None = None
+
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         super().__init__(params, defaults)
         self._forget_steppers()
@@ -52,7 +55,8 @@ class FusedOptimizer(torch.optim.Optimizer):
         grad_scale = getattr(self, "grad_scale", None)
         grad_factor = None if grad_scale is None else grad_scale.float().reciprocal()
         for stepper in self._steppers:
-            stepper.step(grad_factor, getattr(self, "found_inf", None))
+            stepper.step(grad_factor, getattr(self, "found_inf", None), self.masters)
+            stepper.publish_new_states(self.state)
         return loss
 
     def _update_steppers(self) -> None:
@@ -61,7 +65,6 @@ class FusedOptimizer(torch.optim.Optimizer):
         rows = [self.hyper_of(group) for group in self.param_groups]
         for stepper in self._steppers:
             stepper.update(rows, self.param_groups)
-            stepper.publish_new_states(self.state)
 
     def _layout_is_current(self) -> bool:
         if self._steppers is None or len(self._layout) != len(self.param_groups):
@@ -156,15 +159,24 @@ class Stepper:
                 self._stepper.set_lr(index, group["lr"])
 
     def publish_new_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
-        """Makes the states of parameters that have their first grad, and puts them in `state`."""
-        for i in self._stepper.make_states():
+        """Puts the states that steps have made in `state`."""
+        for i in self._stepper.take_new_states():
             values = dict(zip(self._names, self._stepper.states(i)))
             state[self._params[i]] = {**self._scalars(i), **values}
 
-    def step(self, grad_factor: torch.Tensor | None, skip: torch.Tensor | None) -> None:
-        """Steps the parameters that have a grad, multiplied with `grad_factor`."""
+    def step(
+        self,
+        grad_factor: torch.Tensor | None,
+        skip: torch.Tensor | None,
+        masters: _C.MasterWeights | None,
+    ) -> None:
+        """Steps the parameters that have a grad, multiplied with `grad_factor`; or masters, by the
+        model's grads if need be."""
         device = self._params[0].device
-        self._stepper.step(_on(device, grad_factor), _on(device, skip))
+        if masters is None:
+            self._stepper.step(_on(device, grad_factor), _on(device, skip))
+        else:
+            masters.step(self._stepper, _on(device, skip))
 
 
 #: Algorithms that keep all states of their optimizer's but the last.

@@ -1,0 +1,150 @@
+// The part of MasterWeights that leaves master grads unmade and steps without them.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/hypot.h>
+#include <ATen/ops/zeros_like.h>
+#include <torchamp/master_weights.h>
+#include <torchamp/ops.h>
+
+#include <algorithm>
+
+namespace torchamp {
+
+using at::Tensor;
+
+void MasterWeights::set_lazy(bool lazy) {
+  if (!lazy) materialize();
+  lazy_ = lazy;
+}
+
+/// Not while grads add up over several backwards: each may have a scale of its own.
+bool MasterWeights::can_leave_pending() const {
+  const auto must_be_made = [&](size_t i) {
+    const Tensor& grad = model_params_[i].grad();
+    return master_params_[i].grad().defined() || (grad.defined() && grad.is_sparse());
+  };
+  return lazy_ && !separate_.empty() &&
+         std::none_of(separate_.begin(), separate_.end(), must_be_made);
+}
+
+void MasterWeights::leave_pending(const Tensor& inv_scale, const Tensor& found_inf) {
+  pending_ = {inv_scale, {}, {}, std::vector<Tensor>(model_params_.size()), {}};
+  for (const size_t i : separate_) pending_.grads[i] = model_params_[i].grad();
+  for (const Tensor& grad : pending_.grads) {
+    pending_.versions.push_back(grad.defined() ? static_cast<uint32_t>(grad._version()) : 0);
+  }
+  if (wants_norm_) {
+    pending_.norm = ops::check_l2norm(pending_.grads, found_inf, found_inf_per_param_);
+  } else {
+    ops::check(pending_.grads, found_inf, found_inf_per_param_);
+  }
+}
+
+void MasterWeights::clear_pending() {
+  pending_ = {};
+}
+
+/// Before the master grads are made, the model's are all that there is of them.
+void MasterWeights::check_pending_unchanged() const {
+  for (const size_t i : separate_) {
+    const Tensor& grad = pending_.grads[i];
+    TORCH_CHECK(!grad.defined() || static_cast<uint32_t>(grad._version()) == pending_.versions[i],
+                "expected the grad of model parameter ", i, " of the optimizer, of sizes ",
+                grad.sizes(),
+                ", to stay as scale_loss left it, got one that was written since; "
+                "clip with amp.clip_grad_norm_, or write the grads of amp.master_params");
+  }
+}
+
+Tensor MasterWeights::pending_factor() const {
+  return pending_.clipping.defined() ? pending_.inv_scale.mul(pending_.clipping)
+                                     : pending_.inv_scale;
+}
+
+void MasterWeights::materialize() {
+  if (!is_pending()) return;
+  at::NoGradGuard no_grad;
+  check_pending_unchanged();
+  std::vector<Tensor> made(model_params_.size());
+  for (const size_t i : separate_) {
+    if (!pending_.grads[i].defined()) continue;
+    const auto dtype = master_params_[i].scalar_type();
+    made[i] = at::empty_like(pending_.grads[i], pending_.grads[i].options().dtype(dtype));
+  }
+  const Tensor checked_before = at::zeros_like(pending_.inv_scale);
+  ops::unscale(pending_.grads, made, pending_factor(), checked_before);
+  for (const size_t i : separate_) master_params_[i].mutable_grad() = made[i];
+  clear_pending();
+}
+
+/// The grads that are as the optimizer wants them.
+std::vector<Tensor> MasterWeights::made_grads() const {
+  std::vector<Tensor> grads;
+  for (const Tensor& master : master_params_) {
+    const Tensor& grad = master.grad();
+    if (grad.defined()) grads.push_back(grad.is_sparse() ? grad._values() : grad);
+  }
+  return grads;
+}
+
+Tensor MasterWeights::grad_norm() {
+  at::NoGradGuard no_grad;
+  wants_norm_ = true;
+  const Tensor made = std::get<0>(ops::l2norm(made_grads()));
+  if (!is_pending()) return made;
+  check_pending_unchanged();
+  const Tensor scaled =
+      pending_.norm.defined() ? pending_.norm : std::get<0>(ops::l2norm(pending_.grads));
+  return at::hypot(scaled.mul(pending_factor()), made.to(scaled.device()));
+}
+
+void MasterWeights::multiply_grads(const Tensor& factor) {
+  at::NoGradGuard no_grad;
+  const std::vector<Tensor> grads = made_grads();
+  if (!grads.empty()) at::_foreach_mul_(grads, factor);
+  if (!is_pending()) return;
+  pending_.clipping = pending_.clipping.defined() ? pending_.clipping.mul(factor) : factor;
+}
+
+void MasterWeights::step(FusedStepper& stepper, const Tensor& skip) {
+  at::NoGradGuard no_grad;
+  std::vector<size_t> indices;
+  for (const Tensor& param : stepper.params()) {
+    indices.push_back(master_index_.at(param.unsafeGetTensorImpl()));
+  }
+  if (stepper.joins_norms()) materialize();
+  FusedStepper::Step step;
+  if (skip.defined()) step.skip = skip;
+  step_pending(stepper, indices, step);
+  step_made(stepper, indices, step);
+  mark_synced();
+}
+
+void MasterWeights::step_pending(FusedStepper& stepper, const std::vector<size_t>& indices,
+                                 FusedStepper::Step step) {
+  if (!is_pending()) return;
+  check_pending_unchanged();
+  std::vector<Tensor> grads, models;
+  for (const size_t i : indices) {
+    grads.push_back(pending_.grads[i]);
+    models.push_back(grads.back().defined() ? model_params_[i] : Tensor());
+  }
+  step.grad_factor = pending_factor();
+  stepper.step(grads, models, step);
+}
+
+void MasterWeights::step_made(FusedStepper& stepper, const std::vector<size_t>& indices,
+                              const FusedStepper::Step& step) {
+  std::vector<Tensor> grads, models;
+  bool any = false;
+  for (const size_t i : indices) {
+    grads.push_back(master_params_[i].grad());
+    const bool has_grad = grads.back().defined();
+    models.push_back(has_grad && is_separate(i) ? model_params_[i] : Tensor());
+    any |= has_grad;
+  }
+  if (any) stepper.step(grads, models, step);
+}
+
+}  // namespace torchamp
