@@ -37,11 +37,10 @@ std::vector<StepOptions> sgd_groups() {
   groups[4].maximize = true;
   groups[5].decay_after_momentum = true;
   groups[6].trust_coefficient = 0.02;
-  groups[7].trust_coefficient = 0.02;
+  groups[7].trust_coefficient = 0.1;
   groups[7].trust_clip = true;
-  groups[8].trust_coefficient = 2;
+  groups[8].trust_coefficient = 0.02;
   groups[8].trust_eps = 0.5;
-  groups[8].trust_clip = true;
   groups[9].trust_coefficient = 0.02;
   groups[9].nesterov = true;
   groups[9].maximize = true;
