@@ -74,7 +74,12 @@ void FusedStepper::set_state(size_t i, const std::vector<Tensor>& states, const 
                     "FusedStepper::set_state: expected ", kept_states_, " states, got ",
                     states.size());
   at::NoGradGuard no_grad;
-  for (size_t s = 0; s < states.size(); ++s) states_[s * params_.size() + i] = states[s];
+  const Tensor& param = params_[i];
+  const auto dtype = state_type(param);
+  for (size_t s = 0; s < states.size(); ++s) {
+    states_[s * params_.size() + i] =
+        states[s].defined() ? states[s].to(param.device(), dtype) : at::zeros_like(param, dtype);
+  }
   this->step_count(i).copy_(step_count);
   if (norm_averages_.defined() && norm_average.defined()) {
     this->norm_average(i).copy_(norm_average);

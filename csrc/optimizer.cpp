@@ -1,4 +1,5 @@
 #include <torchamp/amp_state.h>
+#include <torchamp/optim/fused_optimizer.h>
 #include <torchamp/optimizer.h>
 
 #include <algorithm>
@@ -13,6 +14,12 @@ bool may_take_closure(Amp& amp, const MasterWeights& weights) {
   const auto& scalers = amp.loss_scalers();
   const auto is_identity = [](const LossScaler& scaler) { return scaler.is_identity(); };
   return !weights.has_masters() && std::all_of(scalers.begin(), scalers.end(), is_identity);
+}
+
+/// LibTorch's own is not virtual, and drops options that it does not know.
+void add_group(torch::optim::Optimizer& optimizer, const torch::optim::OptimizerParamGroup& group) {
+  auto* fused = dynamic_cast<optim::FusedOptimizer*>(&optimizer);
+  fused != nullptr ? fused->add_param_group(group) : optimizer.add_param_group(group);
 }
 
 }  // namespace
@@ -71,7 +78,7 @@ void Optimizer::add_param_group(torch::optim::OptimizerParamGroup group) {
         param.sizes(), " that the optimizer steps already");
   }
   const size_t first_new = state.wrapped->param_groups().size();
-  state.wrapped->add_param_group(group);
+  add_group(*state.wrapped, group);
   if (amp_->enabled()) amp_->adopt_groups(state, first_new);
 }
 

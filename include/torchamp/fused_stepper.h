@@ -36,7 +36,8 @@ class TORCHAMP_API FusedStepper {
   at::Tensor step_count(size_t i) const;
   /// params()[i]'s running norm, which NovoGrad keeps: a float32 scalar on the device.
   at::Tensor norm_average(size_t i) const;
-  /// Takes `states` over; copies the others.
+  /// Takes `states` over, or a copy where device or dtype are not those of params()[i]'s states;
+  /// zeros where undefined. Copies the others.
   void set_state(size_t i, const std::vector<at::Tensor>& states, const at::Tensor& step_count,
                  const at::Tensor& norm_average = {});
 

@@ -14,6 +14,11 @@
 #include <torchamp/ops.h>
 #include <torchamp/scale_loss.h>
 // 7 step
+#include <torchamp/optim/adagrad.h>
+#include <torchamp/optim/adam.h>
+#include <torchamp/optim/lamb.h>
+#include <torchamp/optim/novograd.h>
+#include <torchamp/optim/sgd.h>
 #include <torchamp/optimizer.h>
 // all of it
 #include <torchamp/initialize.h>

@@ -1,0 +1,45 @@
+// Adagrad.
+#pragma once
+
+#include <torchamp/optim/fused_optimizer.h>
+
+namespace torchamp::optim {
+
+/// Options as torch::optim::AdagradOptions but for initial_accumulator_value, which is 0.
+class TORCHAMP_API FusedAdagradOptions : public FusedOptionsOf<FusedAdagradOptions> {
+  TORCHAMP_OPTION(double, lr, 1e-2);
+  TORCHAMP_OPTION(double, lr_decay, 0.0);
+  TORCHAMP_OPTION(double, weight_decay, 0.0);
+  TORCHAMP_OPTION(double, eps, 1e-10);
+  TORCHAMP_OPTION(bool, maximize, false);
+  /// Weight decay shrinks the parameters; apex's adagrad_w_mode.
+  TORCHAMP_OPTION(bool, decoupled_weight_decay, false);
+
+ public:
+  FusedAdagradOptions() = default;
+  FusedAdagradOptions(double lr) { this->lr(lr); }
+  const char* optimizer_name() const override { return "FusedAdagrad"; }
+  StepAlgorithm algorithm() const override { return StepAlgorithm::kAdagrad; }
+
+  using FusedOptions::serialize;
+  /// Writes the initial_accumulator_value that torch::optim::Adagrad reads, too.
+  void serialize(torch::serialize::OutputArchive& archive) const override;
+
+ protected:
+  std::vector<OptionField> fields() override {
+    return {{"lr", &lr_},
+            {"lr_decay", &lr_decay_},
+            {"eps", &eps_},
+            {"weight_decay", &weight_decay_},
+            {"decoupled_weight_decay", &decoupled_weight_decay_, true},
+            {"maximize", &maximize_, true}};
+  }
+};
+
+/// torch::optim::Adagrad in one pass.
+class TORCHAMP_API FusedAdagrad : public FusedOptimizerOf<FusedAdagradOptions> {
+ public:
+  using FusedOptimizerOf<FusedAdagradOptions>::FusedOptimizerOf;
+};
+
+}  // namespace torchamp::optim

@@ -1,0 +1,89 @@
+// Stage 7: step. What the fused optimizers share.
+#pragma once
+
+#include <torchamp/optim/fused_options.h>
+#include <torchamp/optim/fused_param_state.h>
+
+#include <memory>
+#include <vector>
+
+namespace torchamp::optim {
+
+/// A LibTorch optimizer whose step is one pass over all parameters of a device.
+///
+/// Parameters and grads may be float16, bfloat16, float32 and float64, mixed; averages are kept in
+/// float32 (float64 for float64 parameters). Nothing waits for the device. LibTorch's schedulers
+/// take it, and files go to and from LibTorch's optimizer of the same algorithm.
+class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
+ public:
+  using Group = torch::optim::OptimizerParamGroup;
+
+  /// Throws ValueError for options out of their range.
+  FusedOptimizer(const std::vector<Group>& groups, std::unique_ptr<FusedOptions> defaults);
+
+  /// Adds a group. What its options leave unset is the optimizer's. Call it on this class:
+  /// torch::optim::Optimizer's own drops the options of optimizers that are not LibTorch's.
+  /// Throws ValueError for another optimizer's options, for values out of their range and for
+  /// parameters that are in a group already.
+  void add_param_group(const Group& group);
+
+  /// Steps every parameter that has a grad; returns what the closure returned.
+  /// Throws TypeError for sparse grads, before anything is written.
+  at::Tensor step(LossClosure closure = nullptr) override;
+  /// The same without a closure: grads are multiplied with step.grad_factor, and unless step.skip
+  /// is 0 nothing changes, which only the device knows.
+  void step_with(const FusedStepper::Step& step);
+
+  void save(torch::serialize::OutputArchive& archive) const override;
+  /// Takes over the options and states of a file that this class, or LibTorch's of the same
+  /// algorithm, has saved. Throws ValueError, and leaves everything as it was, if the file's groups
+  /// or its kind of optimizer are others.
+  void load(torch::serialize::InputArchive& archive) override;
+
+ private:
+  /// A parameter's place. What is compared to see whether the groups have changed.
+  struct Place {
+    at::Tensor param;
+    at::Device device;
+    at::ScalarType dtype;
+    StepAlgorithm algorithm;
+    int64_t group;
+
+    bool operator==(const Place& other) const;
+  };
+  struct Stepper {
+    StepAlgorithm algorithm;
+    FusedStepper core;
+  };
+
+  const char* name() const;
+  FusedOptions& checked_kind(torch::optim::OptimizerOptions& options) const;
+  void check_new_params(const std::vector<at::Tensor>& params) const;
+  void check_grads() const;
+  /// The options of a new group.
+  std::unique_ptr<torch::optim::OptimizerOptions> complete(const Group& group) const;
+
+  std::vector<Place> places();
+  void make_steppers(const std::vector<Place>& places);
+  void update_steppers();
+  void forget_steppers();
+  /// Gives a stepper what `state()` holds for its parameter i.
+  void adopt(Stepper& stepper, size_t i);
+  /// Shows its states in `state()`.
+  void publish(const Stepper& stepper, size_t i);
+
+  std::vector<Place> places_;
+  std::vector<Stepper> steppers_;
+};
+
+/// The constructors, which are LibTorch's.
+template <class Options>
+class FusedOptimizerOf : public FusedOptimizer {
+ public:
+  explicit FusedOptimizerOf(const std::vector<Group>& groups, Options defaults = Options())
+      : FusedOptimizer(groups, std::make_unique<Options>(std::move(defaults))) {}
+  explicit FusedOptimizerOf(std::vector<at::Tensor> params, Options defaults = Options())
+      : FusedOptimizerOf(std::vector<Group>{Group(std::move(params))}, std::move(defaults)) {}
+};
+
+}  // namespace torchamp::optim

@@ -1,0 +1,94 @@
+// Hyperparameters of a fused optimizer's group, with setters that chain as LibTorch's do.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+#include <torchamp/fused_stepper.h>
+
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace torchamp::optim {
+
+using Betas = std::tuple<double, double>;
+
+/// A value that knows whether somebody chose it.
+template <class T>
+struct Option {
+  T value;
+  bool given;
+};
+
+/// An option as files, checks and steps see it.
+struct OptionField {
+  const char* name;
+  std::variant<Option<double>*, Option<bool>*, Option<Betas>*, Option<std::optional<double>>*>
+      option;
+  /// LibTorch's optimizer of the same algorithm lacks it, and so do its files.
+  bool ours_alone = false;
+  /// Smallest value allowed. Betas are in [0, 1) besides.
+  double minimum = 0.0;
+};
+
+/// What a group of a fused optimizer is stepped by.
+class TORCHAMP_API FusedOptions : public torch::optim::OptimizerOptions {
+ public:
+  /// What messages call the optimizer.
+  virtual const char* optimizer_name() const = 0;
+  virtual StepAlgorithm algorithm() const = 0;
+  /// The group's row for fused_step.
+  FusedStepper::Row hyper() const;
+  /// Throws ValueError for values out of their range.
+  virtual void check() const;
+  /// Takes what nobody has set here from `defaults`, which is of the same class.
+  void inherit(const FusedOptions& defaults);
+
+  double get_lr() const override;
+  void set_lr(const double lr) override;
+  /// Reads LibTorch's files too. Throws ValueError where the file's optimizer has other options.
+  void serialize(torch::serialize::InputArchive& archive) override;
+  void serialize(torch::serialize::OutputArchive& archive) const override;
+
+  friend TORCHAMP_API bool operator==(const FusedOptions& left, const FusedOptions& right);
+
+ protected:
+  /// In the order of fused_step's columns, of which the learning rate is the first.
+  virtual std::vector<OptionField> fields() = 0;
+
+ private:
+  /// The same, to be read only.
+  std::vector<OptionField> fields() const { return const_cast<FusedOptions*>(this)->fields(); }
+};
+
+/// What the options of one class add.
+template <class Options>
+class FusedOptionsOf : public FusedOptions {
+ public:
+  std::unique_ptr<torch::optim::OptimizerOptions> clone() const override {
+    return std::make_unique<Options>(static_cast<const Options&>(*this));
+  }
+
+ protected:
+  using Derived = Options;
+};
+
+}  // namespace torchamp::optim
+
+/// An option with its default: a setter that returns the options, and a getter.
+#define TORCHAMP_OPTION(T, name, default_value) \
+ public:                                        \
+  Derived& name(T new_##name) {                 \
+    name##_ = {std::move(new_##name), true};    \
+    return static_cast<Derived&>(*this);        \
+  }                                             \
+  const T& name() const {                       \
+    return this->name##_.value;                 \
+  }                                             \
+                                                \
+ protected:                                     \
+  ::torchamp::optim::Option<T> name##_ {        \
+    default_value, false                        \
+  }

@@ -1,0 +1,91 @@
+// Stochastic gradient descent, and LARS, which gives each tensor a learning rate of its own.
+#pragma once
+
+#include <torchamp/optim/fused_optimizer.h>
+
+#include <limits>
+
+namespace torchamp::optim {
+
+template <class Derived>
+class SgdOptionsOf : public FusedOptionsOf<Derived> {
+  TORCHAMP_OPTION(double, lr, 1e-3);
+  TORCHAMP_OPTION(double, momentum, 0.0);
+  TORCHAMP_OPTION(double, dampening, 0.0);
+  TORCHAMP_OPTION(double, weight_decay, 0.0);
+  TORCHAMP_OPTION(bool, nesterov, false);
+  TORCHAMP_OPTION(bool, maximize, false);
+  /// Weight decay is added to the step instead of the grads; apex's wd_after_momentum.
+  TORCHAMP_OPTION(bool, decay_after_momentum, false);
+
+ public:
+  StepAlgorithm algorithm() const override {
+    return momentum() != 0.0 ? StepAlgorithm::kMomentum : StepAlgorithm::kSgd;
+  }
+  void check() const override {
+    FusedOptions::check();
+    TORCH_CHECK_VALUE(
+        !nesterov() || (momentum() > 0.0 && dampening() == 0.0), this->optimizer_name(),
+        ": expected a positive momentum and no dampening with nesterov, got momentum ", momentum(),
+        " and dampening ", dampening());
+  }
+
+ protected:
+  std::vector<OptionField> fields() override {
+    return {{"lr", &lr_},
+            {"momentum", &momentum_},
+            {"dampening", &dampening_, false, -std::numeric_limits<double>::infinity()},
+            {"weight_decay", &weight_decay_},
+            {"nesterov", &nesterov_},
+            {"maximize", &maximize_, true},
+            {"decay_after_momentum", &decay_after_momentum_, true}};
+  }
+};
+
+/// Options as torch::optim::SGDOptions, and more.
+class TORCHAMP_API FusedSGDOptions : public SgdOptionsOf<FusedSGDOptions> {
+ public:
+  FusedSGDOptions() = default;
+  FusedSGDOptions(double lr) { this->lr(lr); }
+  const char* optimizer_name() const override { return "FusedSGD"; }
+};
+
+/// FusedSGDOptions with momentum 0.9, and those that set a tensor's learning rate.
+class TORCHAMP_API FusedLARSOptions : public SgdOptionsOf<FusedLARSOptions> {
+  TORCHAMP_OPTION(double, trust_coefficient, 0.001);  ///< how much of its own length it may move
+  TORCHAMP_OPTION(double, eps, 1e-8);                 ///< for the division
+  TORCHAMP_OPTION(bool, clip, false);                 ///< LARC instead of LARS
+
+ public:
+  FusedLARSOptions(double lr) {
+    this->lr(lr);
+    momentum_.value = 0.9;
+  }
+  const char* optimizer_name() const override { return "FusedLARS"; }
+
+ protected:
+  std::vector<OptionField> fields() override {
+    auto all = SgdOptionsOf::fields();
+    all.insert(all.end(),
+               {{"trust_coefficient", &trust_coefficient_}, {"eps", &eps_}, {"clip", &clip_}});
+    return all;
+  }
+};
+
+/// torch::optim::SGD in one pass.
+class TORCHAMP_API FusedSGD : public FusedOptimizerOf<FusedSGDOptions> {
+ public:
+  using FusedOptimizerOf<FusedSGDOptions>::FusedOptimizerOf;
+};
+
+/// Layer-wise adaptive rate scaling (You et al., arXiv:1708.03888) on SGD.
+///
+/// A tensor's learning rate is trust_coefficient · ‖param‖ / (‖grad‖ + weight_decay · ‖param‖ +
+/// eps), times the group's; with `clip` (LARC) it is at most the group's. Tensors of norm zero take
+/// the group's.
+class TORCHAMP_API FusedLARS : public FusedOptimizerOf<FusedLARSOptions> {
+ public:
+  using FusedOptimizerOf<FusedLARSOptions>::FusedOptimizerOf;
+};
+
+}  // namespace torchamp::optim
