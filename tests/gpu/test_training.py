@@ -1,0 +1,91 @@
+"""Whole iterations on a card: none waits for it, and a captured one is the eager one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from torchamp import amp, optimizers
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+MAKERS = {
+    "FusedAdamW": lambda params: optimizers.FusedAdamW(params, 0.01, eps=1e-4),
+    "FusedSGD": lambda params: optimizers.FusedSGD(params, 0.1, 0.9),
+    "FusedLAMB": lambda params: optimizers.FusedLAMB(params, 0.01),
+    "FusedNovoGrad": lambda params: optimizers.FusedNovoGrad(params, 0.01),
+    "Adam(fused)": lambda params: torch.optim.Adam(params, fused=True),
+    "SGD(fused)": lambda params: torch.optim.SGD(params, 0.1, momentum=0.9, fused=True),
+}
+
+
+class Iteration:
+    """A model in training on one batch, from a loss scale that overflows at first."""
+
+    def __init__(self, make, lr: torch.Tensor | None = None) -> None:
+        torch.manual_seed(7)
+        model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).cuda()
+        self.x, self.target = torch.randn(32, 16).cuda(), torch.randn(32, 4).cuda()
+        optimizer = make(model.parameters())
+        if lr is not None:
+            optimizer.param_groups[0]["lr"] = lr
+        self.model, self.optimizer = amp.initialize(
+            model, optimizer, opt_level="O2", verbosity=0, max_loss_scale=2.0**24
+        )
+        state = amp.state_dict()
+        state["loss_scaler0"]["loss_scale"] = 2.0**24
+        amp.load_state_dict(state)
+
+    def __call__(self) -> None:
+        self.optimizer.zero_grad()
+        loss = nn.functional.mse_loss(self.model(self.x).float(), self.target)
+        with amp.scale_loss(loss, self.optimizer) as scaled_loss:
+            scaled_loss.backward()
+        amp.clip_grad_norm_(self.optimizer, 1.0)
+        self.optimizer.step()
+
+    def weights(self) -> torch.Tensor:
+        return torch.cat([p.detach().float().flatten() for p in self.model.parameters()]).cpu()
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_hundred_steps_without_waiting(name):
+    run = Iteration(MAKERS[name])
+    before = run.weights()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(100):
+            run()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert not torch.equal(run.weights(), before)
+    assert amp.state_dict()["loss_scaler0"]["loss_scale"] < 2.0**24, "no step overflowed"
+
+
+def captured(run: Iteration) -> torch.cuda.CUDAGraph:
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph
+
+
+@pytest.mark.parametrize("name", ["FusedAdamW", "FusedSGD", "FusedLAMB", "FusedNovoGrad"])
+def test_a_captured_iteration_is_the_eager_one(name):
+    lr, eager_lr = (torch.tensor(0.01, device="cuda") for _ in range(2))
+    eager, run = Iteration(MAKERS[name], eager_lr), Iteration(MAKERS[name], lr)
+    graph = captured(run)
+    for _ in range(3):
+        eager()
+    for step in range(40):
+        for each in (lr, eager_lr):
+            each.fill_(0.01 / (1 + step % 5))
+        graph.replay()
+        eager()
+        assert torch.equal(run.weights(), eager.weights()), f"step {step}"
