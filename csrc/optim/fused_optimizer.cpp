@@ -112,6 +112,16 @@ void FusedOptimizer::step_with(const FusedStepper::Step& step) {
   for (Stepper& stepper : steppers_) {
     const at::Device device = stepper.core.params().front().device();
     stepper.core.step({on(device, step.grad_factor), on(device, step.skip)});
+    publish_new(stepper);
+  }
+}
+
+void FusedOptimizer::step_masters(MasterWeights& weights, const Tensor& skip) {
+  check_grads();
+  update_steppers();
+  for (Stepper& stepper : steppers_) {
+    weights.step(stepper.core, skip);
+    publish_new(stepper);
   }
 }
 
@@ -202,10 +212,11 @@ void FusedOptimizer::update_steppers() {
   for (const Group& group : param_groups_) {
     rows.push_back(static_cast<const FusedOptions&>(group.options()).hyper());
   }
-  for (Stepper& stepper : steppers_) {
-    stepper.core.set_hyper(rows);
-    for (const int64_t i : stepper.core.make_states()) publish(stepper, static_cast<size_t>(i));
-  }
+  for (Stepper& stepper : steppers_) stepper.core.set_hyper(rows);
+}
+
+void FusedOptimizer::publish_new(Stepper& stepper) {
+  for (const int64_t i : stepper.core.take_new_states()) publish(stepper, static_cast<size_t>(i));
 }
 
 }  // namespace torchamp::optim

@@ -1,6 +1,7 @@
 // Stage 7: step. What the fused optimizers share.
 #pragma once
 
+#include <torchamp/master_weights.h>
 #include <torchamp/optim/fused_options.h>
 #include <torchamp/optim/fused_param_state.h>
 
@@ -33,6 +34,9 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   /// The same without a closure: grads are multiplied with step.grad_factor, and unless step.skip
   /// is 0 nothing changes, which only the device knows.
   void step_with(const FusedStepper::Step& step);
+  /// Steps the masters of `weights`, which must be all parameters of the groups, and writes the
+  /// model's parameters in the same pass. `skip`: float32 scalar on the device; undefined: 0.
+  void step_masters(MasterWeights& weights, const at::Tensor& skip = {});
 
   void save(torch::serialize::OutputArchive& archive) const override;
   /// Takes over the options and states of a file that this class, or LibTorch's of the same
@@ -71,6 +75,7 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   void adopt(Stepper& stepper, size_t i);
   /// Shows its states in `state()`.
   void publish(const Stepper& stepper, size_t i);
+  void publish_new(Stepper& stepper);
 
   std::vector<Place> places_;
   std::vector<Stepper> steppers_;
