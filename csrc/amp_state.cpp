@@ -66,7 +66,7 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
          const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers,
          const Options& options)
     : options_(options), properties_(options.resolve()), models_(std::move(models)) {
-  for (torch::optim::Optimizer& optimizer : optimizers) optimizers_.push_back({&optimizer, {}});
+  for (torch::optim::Optimizer& optimizer : optimizers) optimizers_.emplace_back(optimizer);
   if (!enabled()) return;
   for (const auto& model : models_) check_model(*model);
   if (properties_.autocast_type) {
@@ -77,7 +77,10 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
   }
   make_masters();
   cast_models();
-  for (auto& optimizer : optimizers_) adopt_groups(optimizer, 0);
+  for (auto& optimizer : optimizers_) {
+    adopt_groups(optimizer, 0);
+    optimizer.weights.set_lazy(optimizer.fused != nullptr && !options.materialize_master_grads());
+  }
 }
 
 std::optional<at::ScalarType> Amp::input_type() const {

@@ -155,6 +155,11 @@ Options& Options::max_loss_scale(double value) {
   return *this;
 }
 
+Options& Options::materialize_master_grads(bool value) {
+  materialize_master_grads_ = value;
+  return *this;
+}
+
 Options& Options::verbosity(int value) {
   verbosity_ = value;
   return *this;

@@ -24,6 +24,16 @@ void add_group(torch::optim::Optimizer& optimizer, const torch::optim::Optimizer
 
 }  // namespace
 
+bool Optimizer::step_fused() {
+  OptimizerState& state = amp_->optimizers()[index_];
+  const at::Tensor skip = state.fused->take_skip();
+  state.fused->step_masters(state.weights, skip);
+  state.weights.drop_master_grads();
+  const bool skipped = skip.defined() && skip.is_cpu() && skip.item<float>() != 0.0f;
+  state.skipped_steps += skipped;
+  return !skipped;
+}
+
 bool Optimizer::step() {
   OptimizerState& state = amp_->optimizers()[index_];
   ShieldFromAutocast shield;
@@ -34,6 +44,7 @@ bool Optimizer::step() {
   state.weights.refresh();
   const bool skipped = std::exchange(state.skip, false);
   state.may_have_stepped = false;
+  if (state.fused != nullptr) return step_fused();
   if (skipped) {
     state.skipped_steps += 1;
     state.weights.drop_grads();
@@ -66,6 +77,7 @@ void Optimizer::zero_grad(bool set_to_none) {
   state.wrapped->zero_grad(set_to_none);
   state.weights.zero_model_grads(set_to_none);
   state.skip = false;
+  if (state.fused != nullptr) state.fused->take_skip();
 }
 
 void Optimizer::add_param_group(torch::optim::OptimizerParamGroup group) {
@@ -83,6 +95,7 @@ void Optimizer::add_param_group(torch::optim::OptimizerParamGroup group) {
 }
 
 std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() {
+  master_weights().set_lazy(false);
   return wrapped().param_groups();
 }
 
@@ -95,6 +108,7 @@ MasterWeights& Optimizer::master_weights() const {
 }
 
 std::vector<at::Tensor> Optimizer::master_params() const {
+  master_weights().set_lazy(false);
   std::vector<at::Tensor> params;
   for (const auto& group : wrapped().param_groups()) {
     params.insert(params.end(), group.params().begin(), group.params().end());

@@ -104,7 +104,7 @@ void scale_loss::finish() {
     return;
   }
   unscale();
-  if (amp_->loss_scaler(options_.loss_id).dynamic()) drop_overflowed();
+  if (amp_->loss_scaler(options_.loss_id).dynamic()) mark_overflowed();
 }
 
 void scale_loss::unscale() {
@@ -117,13 +117,21 @@ void scale_loss::unscale() {
   scaler.update();
 }
 
-/// LibTorch's optimizers pass over undefined grads, so an overflow is undone by taking the grads
-/// away. To know of one is the step's only wait for the device.
-void scale_loss::drop_overflowed() {
+/// Our own optimizers skip on the device. LibTorch's pass over undefined grads, so for them an
+/// overflow is undone by taking the grads away; to know of one is the step's only wait for the
+/// device.
+void scale_loss::mark_overflowed() {
   const LossScaler& scaler = amp_->loss_scaler(options_.loss_id);
-  if (scaler.found_inf().item<float>() == 0.0f) return;
-  for (Optimizer& optimizer : optimizers_) {
-    optimizer.master_weights().drop_grads();
+  bool must_know = scaler.device().is_cpu();
+  for (const Optimizer& optimizer : optimizers_) {
+    optim::FusedOptimizer* const fused = state_of(optimizer).fused;
+    if (fused != nullptr) fused->skip_if(scaler.found_inf());
+    must_know |= fused == nullptr;
+  }
+  if (!must_know || scaler.found_inf().item<float>() == 0.0f) return;
+  for (const Optimizer& optimizer : optimizers_) {
+    if (state_of(optimizer).fused != nullptr) continue;
+    state_of(optimizer).weights.drop_grads();
     state_of(optimizer).skip = true;
   }
   if (amp_->options().verbosity() > 0) {

@@ -1,4 +1,5 @@
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/maximum.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <torchamp/optim/fused_optimizer.h>
 
@@ -101,8 +102,14 @@ Tensor FusedOptimizer::step(LossClosure closure) {
     at::AutoGradMode with_grads(true);
     loss = closure();
   }
-  step_with({});
+  FusedStepper::Step step;
+  if (const Tensor skip = take_skip(); skip.defined()) step.skip = skip;
+  step_with(step);
   return loss;
+}
+
+void FusedOptimizer::skip_if(const Tensor& found_inf) {
+  skip_ = skip_.defined() ? at::maximum(skip_, found_inf) : found_inf.clone();
 }
 
 void FusedOptimizer::step_with(const FusedStepper::Step& step) {

@@ -8,6 +8,7 @@
 #include <torchamp/loss_scaler.h>
 #include <torchamp/master_weights.h>
 #include <torchamp/opt_level.h>
+#include <torchamp/optim/fused_optimizer.h>
 
 #include <functional>
 #include <memory>
@@ -18,7 +19,12 @@ namespace torchamp {
 
 /// One optimizer's side of an Amp.
 struct OptimizerState {
+  explicit OptimizerState(torch::optim::Optimizer& optimizer)
+      : wrapped(&optimizer), fused(dynamic_cast<optim::FusedOptimizer*>(&optimizer)) {}
+
   torch::optim::Optimizer* wrapped;
+  /// The same, if it is torchamp's own: it skips on the device.
+  optim::FusedOptimizer* fused;
   MasterWeights weights;
   /// A backward since the last step overflowed. Gathers over losses and micro-batches; the step
   /// clears it.

@@ -66,6 +66,10 @@ class TORCHAMP_API Options {
   Options& min_loss_scale(double value);
   Options& max_loss_scale(double value);
   Options& verbosity(int value);
+  /// false: with torchamp's fused optimizers, steps take the model's grads and masters have none,
+  /// but for who asks the handle for master_params() or param_groups(). The step must then be the
+  /// handle's; the wrapped optimizer's own finds no grads.
+  Options& materialize_master_grads(bool value);
 
   bool enabled() const { return enabled_; }
   std::optional<c10::ScalarType> cast_model_outputs() const { return cast_model_outputs_; }
@@ -73,6 +77,7 @@ class TORCHAMP_API Options {
   std::optional<double> min_loss_scale() const { return min_loss_scale_; }
   double max_loss_scale() const { return max_loss_scale_; }
   int verbosity() const { return verbosity_; }
+  bool materialize_master_grads() const { return materialize_master_grads_; }
 
   /// The level's defaults with the overrides applied. Throws where an override contradicts the
   /// level.
@@ -91,6 +96,7 @@ class TORCHAMP_API Options {
   std::optional<double> min_loss_scale_;
   double max_loss_scale_ = 16777216.0;
   int verbosity_ = 1;
+  bool materialize_master_grads_ = true;
 };
 
 }  // namespace torchamp

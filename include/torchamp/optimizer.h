@@ -23,7 +23,8 @@ class TORCHAMP_API Optimizer {
   Optimizer(std::shared_ptr<Amp> amp, size_t index) : amp_(std::move(amp)), index_(index) {}
 
   /// Steps, unless a backward since the last step overflowed; then nothing changes but that the
-  /// grads are dropped. Returns whether it stepped.
+  /// grads are dropped. Returns whether it stepped; true where only a GPU knows, because torchamp's
+  /// own optimizers skip there.
   bool step();
   /// Throws where the loss is scaled or masters are kept: a closure that runs its own backward
   /// would bypass both.
@@ -45,6 +46,8 @@ class TORCHAMP_API Optimizer {
   size_t index() const { return index_; }
 
  private:
+  bool step_fused();
+
   std::shared_ptr<Amp> amp_;
   size_t index_;
 };

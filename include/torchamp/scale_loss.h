@@ -80,7 +80,7 @@ class TORCHAMP_API scale_loss {
   OptimizerState& state_of(const Optimizer& optimizer) const;
   void close();
   void unscale();
-  void drop_overflowed();
+  void mark_overflowed();
 
   std::shared_ptr<Amp> amp_;
   std::vector<Optimizer> optimizers_;

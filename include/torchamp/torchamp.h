@@ -14,6 +14,7 @@
 #include <torchamp/ops.h>
 #include <torchamp/scale_loss.h>
 // 7 step
+#include <torchamp/clip.h>
 #include <torchamp/optim/adagrad.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/optim/lamb.h>

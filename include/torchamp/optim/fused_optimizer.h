@@ -6,6 +6,7 @@
 #include <torchamp/optim/fused_param_state.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace torchamp::optim {
@@ -37,6 +38,12 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   /// Steps the masters of `weights`, which must be all parameters of the groups, and writes the
   /// model's parameters in the same pass. `skip`: float32 scalar on the device; undefined: 0.
   void step_masters(MasterWeights& weights, const at::Tensor& skip = {});
+
+  /// Skips the next step if `found_inf`, a float32 scalar on the device, is not 0, or that of an
+  /// earlier call since the last step.
+  void skip_if(const at::Tensor& found_inf);
+  /// What skip_if() gathered, which is forgotten; undefined if there is nothing.
+  at::Tensor take_skip() { return std::exchange(skip_, at::Tensor()); }
 
   void save(torch::serialize::OutputArchive& archive) const override;
   /// Takes over the options and states of a file that this class, or LibTorch's of the same
@@ -79,6 +86,7 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
 
   std::vector<Place> places_;
   std::vector<Stepper> steppers_;
+  at::Tensor skip_;
 };
 
 /// The constructors, which are LibTorch's.

@@ -1,0 +1,83 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
+#include <torchamp/amp_state.h>
+#include <torchamp/clip.h>
+
+#include <deque>
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+
+void check_unscaled(const char* function, const std::vector<Optimizer>& optimizers) {
+  TORCH_CHECK_VALUE(!optimizers.empty(), function, ": expected at least one optimizer, got none");
+  for (const Optimizer& optimizer : optimizers) {
+    const OptimizerState& state = optimizer.amp()->optimizers()[optimizer.index()];
+    TORCH_CHECK(!state.in_backward && !state.weights.grads_are_scaled(), function,
+                ": expected unscaled grads, got those of a scale_loss that is still open or was "
+                "given delay_unscale; clip after the last scale_loss of the step");
+  }
+}
+
+/// The weights of each optimizer; what a disabled one steps is tracked for the occasion.
+class Clipped {
+ public:
+  explicit Clipped(const std::vector<Optimizer>& optimizers) {
+    for (const Optimizer& optimizer : optimizers) {
+      const bool tracked = optimizer.amp()->enabled();
+      weights_.push_back(tracked ? &optimizer.master_weights() : &track(optimizer));
+    }
+  }
+
+  const std::vector<MasterWeights*>& weights() const { return weights_; }
+
+ private:
+  MasterWeights& track(const Optimizer& optimizer) {
+    MasterWeights& own = own_.emplace_back();
+    for (const Tensor& param : optimizer.master_params()) own.track(param);
+    return own;
+  }
+
+  std::deque<MasterWeights> own_;
+  std::vector<MasterWeights*> weights_;
+};
+
+}  // namespace
+
+Tensor clip_grad_norm_(const std::vector<Optimizer>& optimizers, double max_norm) {
+  at::NoGradGuard no_grad;
+  check_unscaled("clip_grad_norm_", optimizers);
+  const Clipped clipped(optimizers);
+  std::vector<Tensor> norms;
+  for (MasterWeights* weights : clipped.weights()) norms.push_back(weights->grad_norm());
+  const Tensor norm = at::linalg_vector_norm(at::stack(norms), 2);
+  const Tensor factor = norm.add(1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
+  for (MasterWeights* weights : clipped.weights()) weights->multiply_grads(factor);
+  return norm;
+}
+
+Tensor clip_grad_norm_(const Optimizer& optimizer, double max_norm) {
+  return clip_grad_norm_(std::vector<Optimizer>{optimizer}, max_norm);
+}
+
+void clip_grad_value_(const std::vector<Optimizer>& optimizers, double clip_value) {
+  at::NoGradGuard no_grad;
+  check_unscaled("clip_grad_value_", optimizers);
+  const Clipped clipped(optimizers);
+  for (MasterWeights* weights : clipped.weights()) {
+    weights->materialize();
+    for (const Tensor& master : weights->master_params()) {
+      const Tensor& grad = master.grad();
+      if (grad.defined())
+        (grad.is_sparse() ? grad._values() : grad).clamp_(-clip_value, clip_value);
+    }
+  }
+}
+
+void clip_grad_value_(const Optimizer& optimizer, double clip_value) {
+  clip_grad_value_(std::vector<Optimizer>{optimizer}, clip_value);
+}
+
+}  // namespace torchamp

@@ -1,0 +1,179 @@
+// Fused optimizers under initialize: skipping on the device, steps without master grads, clipping.
+#include <torchamp/clip.h>
+#include <torchamp/optim/adam.h>
+
+#include <cmath>
+
+#include "errors.h"
+#include "net.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+
+/// A network in training by FusedAdamW.
+struct FusedTraining {
+  FusedTraining(at::Device device, const Options& options)
+      : net(make_net(device, 1)),
+        batch(make_batch(device)),
+        adamw(net->parameters(), optim::FusedAdamWOptions(0.01).eps(1e-4)),
+        amped(initialize(net, adamw, options)) {}
+
+  Tensor loss() { return loss_of(amped.model(batch.data), batch.target); }
+  MasterWeights& weights() { return amped.optimizer.master_weights(); }
+  void backward() { scale_loss(loss(), amped.optimizer).backward(); }
+  void overflow() {
+    scale_loss scaled_loss(loss(), amped.optimizer);
+    scaled_loss.backward();
+    net->last->bias.grad().fill_(INFINITY);
+  }
+  /// The model, the masters and their averages.
+  std::vector<Tensor> everything() {
+    std::vector<Tensor> found = net->parameters();
+    for (const Tensor& master : weights().master_params()) {
+      found.push_back(master);
+      const auto state = adamw.state().find(master.unsafeGetTensorImpl());
+      if (state == adamw.state().end()) continue;
+      const auto& kept = static_cast<const optim::FusedParamState&>(*state->second);
+      for (const char* name : {"exp_avg", "exp_avg_sq", "step"}) found.push_back(kept.get(name));
+    }
+    return clones(found);
+  }
+
+  Net net;
+  Batch batch;
+  optim::FusedAdamW adamw;
+  Amped<Net> amped;
+};
+
+class OnePassTest : public LevelTest {
+ protected:
+  static Options options() { return quiet(level()).loss_scale("dynamic"); }
+  static Options lazy() { return options().materialize_master_grads(false); }
+};
+
+TEST_P(OnePassTest, WithoutMasterGradsTheNumbersAreTheSame) {
+  FusedTraining eager(device(), options()), training(device(), lazy());
+  for (int step = 0; step < 5; ++step) {
+    for (FusedTraining* each : {&eager, &training}) {
+      each->amped.optimizer.zero_grad();
+      each->backward();
+      EXPECT_EQ(each->weights().is_pending(), each == &training);
+      EXPECT_TRUE(each->amped.optimizer.step());
+    }
+    EXPECT_TRUE(same_bits(training.everything(), eager.everything())) << step;
+  }
+}
+
+TEST_P(OnePassTest, MicroBatchesAddUp) {
+  FusedTraining eager(device(), options()), training(device(), lazy());
+  for (FusedTraining* each : {&eager, &training}) {
+    for (int i = 0; i < 3; ++i) each->backward();
+    each->amped.optimizer.step();
+  }
+  EXPECT_TRUE(same_bits(training.everything(), eager.everything()));
+}
+
+TEST_P(OnePassTest, AnOverflowSkips) {
+  for (const Options& options : {options(), lazy()}) {
+    FusedTraining training(device(), options);
+    training.backward();
+    training.amped.optimizer.step();
+    const auto before = training.everything();
+    training.amped.optimizer.zero_grad();
+    training.overflow();
+    EXPECT_EQ(training.amped.optimizer.step(), !device().is_cpu());
+    EXPECT_TRUE(same_bits(training.everything(), before));
+    EXPECT_EQ(training.amped.model.amp()->loss_scaler().loss_scale(), 32768);
+    training.amped.optimizer.zero_grad();
+    training.backward();
+    training.amped.optimizer.step();
+    EXPECT_FALSE(same_bits(training.everything(), before));
+  }
+}
+
+TEST_P(OnePassTest, TheFirstOfSeveralBackwardsSkipsToo) {
+  FusedTraining training(device(), options());
+  const auto before = clones(training.net->parameters());
+  training.overflow();
+  training.backward();
+  training.amped.optimizer.step();
+  EXPECT_TRUE(same_bits(clones(training.net->parameters()), before));
+}
+
+TEST_P(OnePassTest, TheWrappedOptimizersOwnStepSkips) {
+  FusedTraining training(device(), options());
+  training.backward();
+  training.adamw.step();
+  training.amped.optimizer.zero_grad();
+  training.loss();
+  const auto before = training.everything();
+  training.overflow();
+  training.adamw.step();
+  EXPECT_TRUE(same_bits(training.everything(), before));
+}
+
+TEST_P(OnePassTest, WhoeverLooksFindsGrads) {
+  FusedTraining training(device(), lazy());
+  training.backward();
+  for (const Tensor& master : training.amped.optimizer.master_params()) {
+    EXPECT_TRUE(master.grad().defined());
+  }
+  EXPECT_FALSE(training.weights().lazy());
+}
+
+TEST_P(OnePassTest, ClippingByNorm) {
+  FusedTraining eager(device(), options()), training(device(), lazy());
+  for (int step = 0; step < 3; ++step) {
+    std::vector<Tensor> norms;
+    for (FusedTraining* each : {&eager, &training}) {
+      each->amped.optimizer.zero_grad();
+      each->backward();
+      norms.push_back(clip_grad_norm_(each->amped.optimizer, 0.01));
+      each->amped.optimizer.step();
+    }
+    EXPECT_TRUE(at::allclose(norms[0], norms[1], 1e-4));
+    const auto got = training.everything(), expected = eager.everything();
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_TRUE(at::allclose(got[i], expected[i], 1e-3, 1e-5));
+  }
+}
+
+TEST_P(OnePassTest, ClippingByValue) {
+  FusedTraining training(device(), lazy());
+  training.backward();
+  clip_grad_value_(training.amped.optimizer, 1e-3);
+  EXPECT_TRUE(training.weights().lazy());
+  for (const Tensor& master : training.weights().master_params()) {
+    EXPECT_LE(master.grad().abs().max().item<float>(), 1e-3f);
+  }
+}
+
+TEST_P(OnePassTest, ScaledGradsAreNotClipped) {
+  FusedTraining training(device(), options());
+  scale_loss scaled_loss(training.loss(), training.amped.optimizer);
+  const auto clip = [&] { clip_grad_norm_(training.amped.optimizer, 1.0); };
+  EXPECT_TRUE(contains(message_of(clip), "expected unscaled grads"));
+  scaled_loss.backward();
+}
+
+TORCHAMP_AT_LEVELS(OnePassTest, OptLevel::O2, OptLevel::O5);
+
+class DisabledTest : public DeviceTest {};
+
+TEST_P(DisabledTest, GradsAreClippedAllTheSame) {
+  FusedTraining training(device(), quiet(OptLevel::O2).enabled(false));
+  training.backward();
+  clip_grad_norm_(training.amped.optimizer, 0.01);
+  double squares = 0;
+  for (const Tensor& param : training.net->parameters()) {
+    squares += param.grad().square().sum().item<double>();
+  }
+  EXPECT_NEAR(std::sqrt(squares), 0.01, 1e-5);
+}
+
+TORCHAMP_ON_EACH_DEVICE(DisabledTest);
+
+}  // namespace
+}  // namespace torchamp
