@@ -1,4 +1,4 @@
-"""`make bench`: the ops' benchmarks in Python and in C++, each writing JSON to out/bench/."""
+"""`make bench`: the ops and whole steps, each writing JSON to out/bench/."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ def run(title: str, *command: str | Path) -> None:
 
 def main() -> None:
     OUT.mkdir(parents=True, exist_ok=True)
-    script = ROOT / "benchmarks" / "python" / "bench_ops.py"
-    run("ops, from Python", sys.executable, script, "--json", OUT / "ops_python.json")
+    scripts = ROOT / "benchmarks" / "python"
+    for title, name in {"ops, from Python": "ops", "whole steps": "step"}.items():
+        script, result = scripts / f"bench_{name}.py", OUT / f"{name}_python.json"
+        run(title, sys.executable, script, "--json", result)
     binary = ROOT / "build" / "benchmarks" / "bench_ops"
     if not binary.exists():
         print("\n== ops, from C++: not built (Google Benchmark is missing: libbenchmark-dev)")

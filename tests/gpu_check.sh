@@ -56,12 +56,16 @@ rung() {
     python_tests tests/gpu tests/python/test_ops.py tests/python/test_ops_random.py
 }
 
+steps() {
+  "$PYTHON" benchmarks/python/bench_step.py --device cuda --json "$OUT/steps.json"
+}
+
 bandwidth() {
   "$PYTHON" benchmarks/python/bench_ops.py --device cuda --json "$OUT/bench.json" &&
     "$PYTHON" benchmarks/python/report.py "$OUT/bench.json"
 }
 
-export -f cpp_tests python_tests rung bandwidth configure require_card
+export -f cpp_tests python_tests rung bandwidth steps configure require_card
 export PYTHON GTEST_SOURCE JOBS OUT BUILD
 
 step "card" 60 bash -c require_card || exit 1
@@ -72,6 +76,7 @@ step "Python tests" 180 bash -c 'python_tests tests/python tests/gpu'
 for kernels in aot nvrtc aten; do
   step "rung $kernels" 90 bash -c "rung $kernels"
 done
+step "whole steps" 100 bash -c steps
 step "bandwidth" 90 bash -c bandwidth
 
 printf '\n== gpu-check took %d s\n' "$SECONDS"

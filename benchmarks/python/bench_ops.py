@@ -7,17 +7,13 @@ Every row comes from one process and one interleaved run; compare within a row o
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
+import command_line
 import torch
 from timing import Variants, time_interleaved
-from workloads import WORKLOADS, count_elements, random_tensors
+from workloads import WORKLOADS, copy_of, count_elements, random_tensors
 
-import torchamp
 from torchamp import ops
 
 
@@ -100,13 +96,6 @@ class Lists:
         }  # fmt: skip
 
 
-def copy_of(num_bytes: int, device: str):
-    """Reads and writes `num_bytes` in all."""
-    source = torch.ones(num_bytes // 8, device=device)
-    target = torch.empty_like(source)
-    return lambda: target.copy_(source)
-
-
 def measure(device: str, repeats: int) -> list[Row]:
     rows = []
     for workload in WORKLOADS:
@@ -120,24 +109,6 @@ def measure(device: str, repeats: int) -> list[Row]:
     return rows
 
 
-def processor() -> str:
-    """The processor's name where Linux tells it, else its architecture."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def machine(device: str) -> dict[str, object]:
-    return {
-        "device": torch.cuda.get_device_name() if device == "cuda" else processor(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "torchamp": torchamp.__version__,
-        "kernels": torchamp.build_info()["kernels"],
-    }
-
-
 def print_table(rows: list[Row]) -> None:
     print(f"{'op':38} {'workload':14} {'torchamp':>10} {'torch':>10} {'copy':>9} "
           f"{'x torch':>8} {'of copy':>8}")  # fmt: skip
@@ -146,19 +117,5 @@ def print_table(rows: list[Row]) -> None:
               f"{row.copy_ms:6.2f} ms {row.times_torch:7.1f}x {row.of_copy:8.0%}")  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--json", help="also write the rows to this file")
-    arguments = parser.parse_args()
-    rows = measure(arguments.device, arguments.repeats)
-    print_table(rows)
-    if arguments.json:
-        result = {"machine": machine(arguments.device), "rows": [asdict(row) for row in rows]}
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=1)
-
-
 if __name__ == "__main__":
-    main()
+    command_line.run(__doc__, measure, print_table)

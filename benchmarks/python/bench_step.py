@@ -2,22 +2,21 @@
 
 Every row comes from one process and one interleaved run; compare within a row only. Grads stand in
 for a backward's, and are handed over anew each time, as zero_grad(set_to_none=True) has it.
+The largest workload takes 14 GiB.
 
-    python benchmarks/python/bench_step.py [--device cpu] [--repeats 9] [--json FILE]
+    python benchmarks/python/bench_step.py [--device cpu] [--repeats 15] [--json FILE]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
+import command_line
 import torch
-from bench_ops import copy_of, machine
 from timing import Variants, time_interleaved
 from torch import nn
-from workloads import WORKLOADS, count_elements, random_tensors
+from workloads import WORKLOADS, copy_of, count_elements, random_tensors
 
 from torchamp import amp, optimizers
 
@@ -122,19 +121,5 @@ def print_table(rows: list[Row]) -> None:
             print(f"  {name:26} {milliseconds:9.2f} ms  {milliseconds / fastest:6.2f}x")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--json", help="also write the rows to this file")
-    arguments = parser.parse_args()
-    rows = measure(arguments.device, arguments.repeats)
-    print_table(rows)
-    if arguments.json:
-        result = {"machine": machine(arguments.device), "rows": [asdict(row) for row in rows]}
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=1)
-
-
 if __name__ == "__main__":
-    main()
+    command_line.run(__doc__, measure, print_table)

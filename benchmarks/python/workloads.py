@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 Shapes = list[tuple[int, ...]]
@@ -30,3 +32,10 @@ def random_tensors(shapes: Shapes, dtype: torch.dtype, device: str) -> list[torc
 
 def count_elements(tensors: list[torch.Tensor]) -> int:
     return sum(tensor.numel() for tensor in tensors)
+
+
+def copy_of(num_bytes: int, device: str) -> Callable[[], torch.Tensor]:
+    """Reads and writes `num_bytes` in all."""
+    source = torch.ones(num_bytes // 8, device=device)
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
