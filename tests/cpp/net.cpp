@@ -43,17 +43,4 @@ std::string dtypes_of(const std::vector<at::Tensor>& tensors) {
   return text;
 }
 
-::testing::AssertionResult same_bits(const std::vector<at::Tensor>& got,
-                                     const std::vector<at::Tensor>& expected) {
-  if (got.size() != expected.size()) {
-    return ::testing::AssertionFailure()
-           << got.size() << " tensors where " << expected.size() << " were expected";
-  }
-  for (size_t i = 0; i < got.size(); ++i) {
-    auto result = same_bits(got[i], expected[i]);
-    if (!result) return result << ", in tensor " << i;
-  }
-  return ::testing::AssertionSuccess();
-}
-
 }  // namespace torchamp

@@ -50,8 +50,6 @@ inline Options quiet(OptLevel level) {
 std::vector<at::Tensor> params_of(const torch::nn::Module& module);
 /// The dtypes of `tensors`, "Half Float …".
 std::string dtypes_of(const std::vector<at::Tensor>& tensors);
-::testing::AssertionResult same_bits(const std::vector<at::Tensor>& got,
-                                     const std::vector<at::Tensor>& expected);
 
 class LevelTest : public ::testing::TestWithParam<std::tuple<at::Device, OptLevel>> {
  protected:

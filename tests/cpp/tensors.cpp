@@ -121,6 +121,19 @@ AssertionResult close(const Tensor& got, const Tensor& expected, at::ScalarType 
   });
 }
 
+::testing::AssertionResult same_bits(const std::vector<Tensor>& got,
+                                     const std::vector<Tensor>& expected) {
+  if (got.size() != expected.size()) {
+    return ::testing::AssertionFailure()
+           << got.size() << " tensors where " << expected.size() << " were expected";
+  }
+  for (size_t i = 0; i < got.size(); ++i) {
+    auto result = same_bits(got[i], expected[i]);
+    if (!result) return result << ", in tensor " << i;
+  }
+  return ::testing::AssertionSuccess();
+}
+
 std::vector<Tensor> clones(const std::vector<Tensor>& tensors) {
   std::vector<Tensor> copies;
   for (const Tensor& tensor : tensors) copies.push_back(tensor.defined() ? tensor.clone() : tensor);

@@ -47,6 +47,9 @@ double spacing_at_one(at::ScalarType dtype);
 
 /// Same sizes, dtype and bits, wherever they lie; any NaN equals any other.
 ::testing::AssertionResult same_bits(const at::Tensor& got, const at::Tensor& expected);
+/// The same of each pair.
+::testing::AssertionResult same_bits(const std::vector<at::Tensor>& got,
+                                     const std::vector<at::Tensor>& expected);
 
 /// Same sizes and dtype, and at most two of `precision`'s spacings apart: those at 1, or at the
 /// value where it is larger.

@@ -5,13 +5,11 @@
 
 #include "errors.h"
 #include "fused_cases.h"
-#include "net.h"
 
 namespace torchamp {
 namespace {
 
 using at::Tensor;
-using torch::optim::OptimizerParamGroup;
 
 class PairedTest : public FusedCaseTest {};
 
