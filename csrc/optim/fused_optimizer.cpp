@@ -62,7 +62,8 @@ const char* FusedOptimizer::name() const {
 }
 
 FusedOptions& FusedOptimizer::checked_kind(OptimizerOptions& options) const {
-  TORCH_CHECK_VALUE(typeid(options) == typeid(*defaults_), name(),
+  const OptimizerOptions& defaults = this->defaults();
+  TORCH_CHECK_VALUE(typeid(options) == typeid(defaults), name(),
                     ": expected the options of its groups to be ", name(),
                     "Options, got another optimizer's");
   return static_cast<FusedOptions&>(options);

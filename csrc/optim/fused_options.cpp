@@ -2,6 +2,8 @@
 #include <torchamp/optim/adagrad.h>
 #include <torchamp/optim/fused_options.h>
 
+#include <typeinfo>
+
 namespace torchamp::optim {
 namespace {
 
@@ -115,7 +117,7 @@ void FusedAdagradOptions::serialize(OutputArchive& archive) const {
 }
 
 bool operator==(const FusedOptions& left, const FusedOptions& right) {
-  return left.algorithm() == right.algorithm() && left.hyper() == right.hyper();
+  return typeid(left) == typeid(right) && left.hyper() == right.hyper();
 }
 
 }  // namespace torchamp::optim

@@ -216,6 +216,31 @@ TEST_P(FusedAdamTest, AmsGradMayBeTurnedOnInTheMiddle) {
   EXPECT_TRUE(same_bits(state->get("max_exp_avg_sq"), state->get("exp_avg_sq")));
 }
 
+TEST_P(FusedAdamTest, GroupsMayDifferInTheirAlgorithm) {
+  const auto params = make_params(device()), others = copies_of(params);
+  const auto options = std::make_unique<optim::FusedAdamOptions>();
+  const auto add = [&](optim::FusedAdam& adam, const Tensor& param, bool amsgrad) {
+    options->amsgrad(amsgrad);
+    adam.add_param_group({{param}, options->clone()});
+  };
+  optim::FusedAdam mixed(Groups{}), plain(Groups{}), ams(Groups{});
+  for (const size_t i : {0, 1, 2, 3}) {
+    const bool amsgrad = i % 2 == 1;
+    add(mixed, params[i], amsgrad);
+    add(amsgrad ? ams : plain, others[i], amsgrad);
+  }
+  for (int step = 0; step < 3; ++step) {
+    train(mixed, params, 1, step);
+    train(plain, others, 1, step);
+    ams.step();
+  }
+  for (const size_t i : {0, 1, 2, 3}) {
+    EXPECT_TRUE(same_bits(everything(mixed, {params[i]}),
+                          everything(i % 2 == 1 ? ams : plain, {others[i]})))
+        << i;
+  }
+}
+
 TORCHAMP_ON_EACH_DEVICE(FusedAdamTest);
 
 }  // namespace

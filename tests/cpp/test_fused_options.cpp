@@ -94,6 +94,13 @@ TEST(FusedOptionsTest, TheAlgorithmFollowsFromTheOptions) {
   EXPECT_EQ(FusedSGDOptions(0.1).momentum(0.1).algorithm(), StepAlgorithm::kMomentum);
 }
 
+TEST(FusedOptionsTest, AreEqualWhereEveryOptionIs) {
+  EXPECT_TRUE(FusedAdamOptions(0.1).eps(0.2) == FusedAdamOptions(0.1).eps(0.2));
+  EXPECT_FALSE(FusedAdamOptions(0.1).eps(0.2) == FusedAdamOptions(0.1).eps(0.3));
+  EXPECT_FALSE(FusedAdamOptions().amsgrad(true) == FusedAdamOptions());
+  EXPECT_FALSE(FusedSGDOptions(0.1) == FusedAdamOptions(0.1));
+}
+
 struct OutOfRange {
   std::function<void()> make;
   std::string message;
