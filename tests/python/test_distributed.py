@@ -1,5 +1,6 @@
 """Two gloo ranks: DistributedDataParallel after initialize."""
 
+import gc
 import os
 import tempfile
 
@@ -60,6 +61,7 @@ def _worker(rank: int, file: str) -> None:
         for level in LEVELS:
             _train(rank, level)
     finally:
+        gc.collect()  # DDP's cycles hold the group, whose threads must end before the interpreter
         distributed.destroy_process_group()
 
 
