@@ -6,6 +6,15 @@ from torchamp.amp._amp import Amp
 
 LossScaler = _C.LossScaler
 
+
+def install_as_apex() -> None:
+    """Makes `import apex` give torchamp in this process, for programs written for apex. An apex
+    that is installed keeps its own names; what it lacks is added."""
+    from torchamp.compat.alias import install
+
+    install()
+
+
 __all__ = [
     "Amp",
     "LossScaler",
@@ -13,6 +22,7 @@ __all__ = [
     "amp",
     "build_info",
     "cmake_prefix_path",
+    "install_as_apex",
     "ops",
     "optimizers",
 ]

@@ -1,0 +1,73 @@
+"""One fused step of torchamp's on lists of tensors, for amp_C's functions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+
+from torchamp._load import _C
+
+#: Columns of a row of hyperparameters.
+_COLUMNS = 12
+
+#: The second pass of LAMB, which only lists of tensors have.
+LAMB_APPLY = int(_C.StepAlgorithm.LAMB) + 1
+
+Number = float  # or a tensor of one element
+
+
+def fused_step(
+    algorithm: int,
+    grads: list[torch.Tensor],
+    params: list[torch.Tensor],
+    states: Sequence[list[torch.Tensor]],
+    hyper: Sequence[Number],
+    step: Number = 1,
+    *,
+    model_params: Sequence[torch.Tensor] = (),
+    grad_factor: Number | None = None,
+    skip: torch.Tensor | None = None,
+    **norms: torch.Tensor,
+) -> None:
+    """Steps `params` by `grads` for the `step`-th time.
+
+    states: the lists of the algorithm's states. hyper: its hyperparameters; a tensor may have
+    one element a parameter. model_params:
+    written as params, rounded. skip: a tensor of one element; unless 0, nothing is written. norms:
+    param_norms, update_norms, norm_averages, float32 of the lists' length.
+    """
+    device = params[0].device
+    table = _table(hyper, device)
+    rows = torch.arange(len(params), dtype=torch.int32, device=device)
+    flat_states = list(itertools.chain.from_iterable(states))
+    torch.ops.torchamp._fused_step(
+        int(algorithm),
+        [grad.detach() for grad in grads],
+        [param.detach() for param in params],
+        flat_states,
+        [param.detach() for param in model_params],
+        _scalar(step, device).sub(1).expand(len(params)).contiguous(),
+        table,
+        rows.clamp(max=len(table) - 1),
+        None if grad_factor is None else _scalar(grad_factor, device),
+        None if skip is None else (skip != 0).to(device, torch.float32).reshape(()),
+        norms.get("param_norms"),
+        norms.get("update_norms"),
+        norms.get("norm_averages"),
+    )
+    for tensor in itertools.chain(params, flat_states, model_params):
+        torch.autograd.graph.increment_version(tensor)
+
+
+def _scalar(value: Number, device: torch.device) -> torch.Tensor:
+    return torch.as_tensor(value, dtype=torch.float32, device=device).reshape(())
+
+
+def _table(hyper: Sequence[Number], device: torch.device) -> torch.Tensor:
+    """One row, or one a tensor if a column has as many elements."""
+    columns = [torch.as_tensor(value, dtype=torch.float64, device=device) for value in hyper]
+    columns += [columns[0].new_zeros(())] * (_COLUMNS - len(columns))
+    columns = [column.reshape(-1) for column in columns]
+    return torch.stack(torch.broadcast_tensors(*columns), 1)

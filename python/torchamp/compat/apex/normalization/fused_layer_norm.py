@@ -1,0 +1,203 @@
+"""apex's norms as modules: not torch.nn.LayerNorm's kind, so that code which looks for that, to
+initialise it say, treats them as under apex."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from torchamp.compat.apex.normalization._functions import (
+    fused_layer_norm,
+    fused_layer_norm_affine,
+    fused_rms_norm,
+    fused_rms_norm_affine,
+    manual_rms_norm,
+    mixed_dtype_fused_layer_norm_affine,
+    mixed_dtype_fused_rms_norm_affine,
+)
+
+__all__ = [
+    "FusedLayerNorm",
+    "FusedLayerNormAffineFunction",
+    "FusedLayerNormAffineMixedDtypesFunction",
+    "FusedLayerNormFunction",
+    "FusedRMSNorm",
+    "FusedRMSNormAffineFunction",
+    "FusedRMSNormAffineMixedDtypesFunction",
+    "FusedRMSNormFunction",
+    "MixedFusedLayerNorm",
+    "MixedFusedRMSNorm",
+    "fused_layer_norm",
+    "fused_layer_norm_affine",
+    "fused_rms_norm",
+    "fused_rms_norm_affine",
+    "manual_rms_norm",
+    "mixed_dtype_fused_layer_norm_affine",
+    "mixed_dtype_fused_rms_norm_affine",
+]
+
+
+class FusedLayerNormFunction:
+    """fused_layer_norm, called by `apply`."""
+
+    apply = staticmethod(fused_layer_norm)
+
+
+class FusedLayerNormAffineFunction:
+    """fused_layer_norm_affine, called by `apply`."""
+
+    apply = staticmethod(fused_layer_norm_affine)
+
+
+class FusedLayerNormAffineMixedDtypesFunction:
+    """mixed_dtype_fused_layer_norm_affine, called by `apply`."""
+
+    apply = staticmethod(mixed_dtype_fused_layer_norm_affine)
+
+
+class FusedRMSNormFunction:
+    """fused_rms_norm, called by `apply`."""
+
+    apply = staticmethod(fused_rms_norm)
+
+
+class FusedRMSNormAffineFunction:
+    """fused_rms_norm_affine, called by `apply`."""
+
+    apply = staticmethod(fused_rms_norm_affine)
+
+
+class FusedRMSNormAffineMixedDtypesFunction:
+    """mixed_dtype_fused_rms_norm_affine, called by `apply`."""
+
+    apply = staticmethod(mixed_dtype_fused_rms_norm_affine)
+
+
+class _Norm(nn.Module):
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        memory_efficient: bool = False,
+    ) -> None:
+        super().__init__()
+        is_one = isinstance(normalized_shape, numbers.Integral)
+        self.normalized_shape = torch.Size([normalized_shape] if is_one else normalized_shape)
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        self.memory_efficient = memory_efficient
+        self._add("weight")
+
+    def _add(self, name: str) -> None:
+        affine = self.elementwise_affine
+        self.register_parameter(name, nn.Parameter(self._identity(name)) if affine else None)
+
+    def _identity(self, name: str) -> torch.Tensor:
+        return torch.full(self.normalized_shape, 1.0 if name == "weight" else 0.0)
+
+    def reset_parameters(self) -> None:
+        """Back to the identity."""
+        with torch.no_grad():
+            for name, param in self.named_parameters():
+                param.copy_(self._identity(name))
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        )
+
+
+class FusedRMSNorm(_Norm):
+    """RMS norm over the last dimensions, of sizes `normalized_shape` (an int for one), times
+    `weight` if elementwise_affine.
+
+    input, output: [*, *normalized_shape], any floating dtype. memory_efficient: accepted, changes
+    nothing.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not self.elementwise_affine:
+            return fused_rms_norm(input, self.normalized_shape, self.eps)
+        return fused_rms_norm_affine(input, self.weight, self.normalized_shape, self.eps)
+
+
+class FusedLayerNorm(_Norm):
+    """Layer norm over the last dimensions, of sizes `normalized_shape` (an int for one), times
+    `weight` plus `bias` if elementwise_affine.
+
+    Arguments, input and output as FusedRMSNorm's.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        memory_efficient: bool = False,
+    ) -> None:
+        super().__init__(normalized_shape, eps, elementwise_affine, memory_efficient)
+        self._add("bias")
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        shape, eps = self.normalized_shape, self.eps
+        if not self.elementwise_affine:
+            return fused_layer_norm(input, shape, eps)
+        return fused_layer_norm_affine(input, self.weight, self.bias, shape, eps)
+
+
+class MixedFusedLayerNorm(FusedLayerNorm):
+    """FusedLayerNorm, always with weight and bias, whose output has their dtype.
+
+    Raises RuntimeError for elementwise_affine=False.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        *,
+        memory_efficient: bool = False,
+        elementwise_affine: bool = True,
+    ) -> None:
+        _demand_affine(self, elementwise_affine)
+        super().__init__(normalized_shape, eps, True, memory_efficient)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return mixed_dtype_fused_layer_norm_affine(
+            input, self.weight, self.bias, self.normalized_shape, self.eps
+        )
+
+
+class MixedFusedRMSNorm(FusedRMSNorm):
+    """FusedRMSNorm, always with a weight, whose output has its dtype.
+
+    Raises RuntimeError for elementwise_affine=False.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        *,
+        memory_efficient: bool = False,
+        elementwise_affine: bool = True,
+    ) -> None:
+        _demand_affine(self, elementwise_affine)
+        super().__init__(normalized_shape, eps, True, memory_efficient)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return mixed_dtype_fused_rms_norm_affine(
+            input, self.weight, self.normalized_shape, self.eps
+        )
+
+
+def _demand_affine(module: nn.Module, elementwise_affine: bool) -> None:
+    if not elementwise_affine:
+        raise RuntimeError(
+            f"{type(module).__name__}: expected elementwise_affine to be True, got False; "
+            f"{type(module).__name__.replace('Mixed', '')} takes it"
+        )

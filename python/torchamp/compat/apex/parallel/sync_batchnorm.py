@@ -1,0 +1,110 @@
+"""apex's batch norm over all ranks, on torch's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import distributed, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from torchamp.compat.apex.parallel._sync_statistics import normalize_over_ranks
+
+__all__ = ["SyncBatchNorm", "convert_syncbn_model", "create_syncbn_process_group"]
+
+
+class SyncBatchNorm(nn.SyncBatchNorm):
+    """Batch norm whose statistics are those of all ranks together.
+
+    num_features, eps, momentum, affine, track_running_stats, process_group: as
+    torch.nn.SyncBatchNorm's. channel_last: the input's last dimension has the channels, instead of
+    its second. fuse_relu: ReLU at the end.
+
+    input: [batch, channels, *], z: None, or what to add before the ReLU, of the input's sizes;
+    output: of the input's sizes and dtype. Runs on the CPU too, where torch's does not.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Any = None,
+        channel_last: bool = False,
+        fuse_relu: bool = False,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, process_group)
+        self.channel_last = channel_last
+        self.fuse_relu = fuse_relu
+
+    def forward(self, input: torch.Tensor, z: torch.Tensor | None = None) -> torch.Tensor:
+        moves = self.channel_last and input.dim() > 2
+        result = self._normalized(input.movedim(-1, 1) if moves else input)
+        result = result.movedim(1, -1) if moves else result
+        result = result if z is None else result + z
+        return F.relu(result) if self.fuse_relu else result
+
+    def _normalized(self, input: torch.Tensor) -> torch.Tensor:
+        if input.device.type == "cpu" and self._uses_ranks():
+            self._check_input_dim(input)
+            return normalize_over_ranks(self, input)
+        return super().forward(input)
+
+    def _uses_ranks(self) -> bool:
+        by_batch = self.training or self.running_mean is None
+        ranked = distributed.is_available() and distributed.is_initialized()
+        return by_batch and ranked and distributed.get_world_size(self.process_group) > 1
+
+
+def convert_syncbn_model(
+    module: nn.Module, process_group: Any = None, channel_last: bool = False
+) -> nn.Module:
+    """Puts a SyncBatchNorm in the place of every batch norm in `module`; returns it, or what takes
+    its own place. Parameters, buffers and modes are taken over as they are; instance norms and
+    norms over ranks are left alone."""
+    if isinstance(module, (_InstanceNorm, nn.SyncBatchNorm)):
+        return module
+    if isinstance(module, _BatchNorm):
+        return _converted(module, process_group, channel_last)
+    for name, child in module.named_children():
+        setattr(module, name, convert_syncbn_model(child, process_group, channel_last))
+    return module
+
+
+def _converted(module: _BatchNorm, process_group: Any, channel_last: bool) -> SyncBatchNorm:
+    result = SyncBatchNorm(
+        module.num_features,
+        module.eps,
+        module.momentum,
+        module.affine,
+        module.track_running_stats,
+        process_group,
+        channel_last,
+    )
+    result._parameters.update(module._parameters)
+    result._buffers.update(module._buffers)
+    return result.train(module.training)
+
+
+def create_syncbn_process_group(group_size: int) -> Any:
+    """The group of this rank when all ranks are divided into groups of `group_size` neighbours;
+    None for 0. To be called on every rank. Raises AssertionError if that does not divide the
+    number of ranks."""
+    if group_size == 0:
+        return None
+    world_size = distributed.get_world_size()
+    if world_size < group_size or world_size % group_size:
+        raise AssertionError(
+            f"create_syncbn_process_group: expected group_size to divide the number of ranks, "
+            f"{world_size}, got {group_size}"
+        )
+    own = None
+    for first in range(0, world_size, group_size):
+        ranks = range(first, first + group_size)
+        group = distributed.new_group(list(ranks))
+        own = group if distributed.get_rank() in ranks else own
+    return own

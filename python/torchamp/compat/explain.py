@@ -1,0 +1,51 @@
+"""Says what each name of apex stands for here."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from torchamp.compat import alias
+
+
+def explain() -> str:
+    """One line a module of apex's and one a name in it, with what stands for it. Installs the
+    alias."""
+    alias.install()
+    return "\n".join(line for name in module_names() for line in _lines_of(name))
+
+
+def module_names() -> Iterator[str]:
+    """apex's modules that torchamp has, parents first."""
+    for root, target in alias.ROOTS.items():
+        yield root
+        spec = importlib.util.find_spec(target)
+        found = pkgutil.walk_packages(spec.submodule_search_locations or [], f"{target}.")
+        yield from (root + module.name[len(target) :] for module in found)
+
+
+def _lines_of(name: str) -> Iterator[str]:
+    names = getattr(importlib.import_module(alias.target_of(name)), "__all__", None)
+    if names is None:  # a module of ours beside apex's
+        return
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        yield f"{name:<48} cannot be imported: {error}"
+        return
+    yield f"{name:<48} {_where(module)}"
+    for attribute in names:
+        value = getattr(module, attribute)
+        if not isinstance(value, ModuleType):  # has lines of its own
+            yield f"{name + '.' + attribute:<48} {_where(value)}"
+
+
+def _where(value: Any) -> str:
+    if isinstance(value, ModuleType):
+        return value.__name__ if alias.is_ours(value) else f"{value.__name__} ({value.__file__})"
+    name = getattr(value, "__qualname__", f"{type(value).__qualname__} object")
+    return f"{value.__module__}.{name}"
