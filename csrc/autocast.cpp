@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <list>
 #include <map>
 #include <mutex>
+
+#include "autocast_ops.h"
 
 namespace torchamp {
 
@@ -38,6 +41,7 @@ autocast::~autocast() {
 struct OpenAutocast::Entry {
   std::vector<c10::DeviceType> device_types;
   c10::ScalarType dtype;
+  std::list<AutocastOps> ops;
   std::atomic<bool> open{true};
 };
 
@@ -105,6 +109,7 @@ OpenAutocast::OpenAutocast(std::vector<c10::DeviceType> device_types, c10::Scala
   entry_ = std::make_shared<Entry>();
   entry_->device_types = std::move(device_types);
   entry_->dtype = dtype;
+  for (const auto device_type : entry_->device_types) entry_->ops.emplace_back(device_type);
   state.entries.push_back(entry_);
   for (const auto device_type : entry_->device_types) turn_on(device_type, dtype);
 }
@@ -114,7 +119,7 @@ OpenAutocast::~OpenAutocast() {
 }
 
 void OpenAutocast::close() {
-  entry_->open = false;
+  if (entry_->open.exchange(false)) entry_->ops.clear();
   settle();
 }
 
@@ -131,6 +136,11 @@ void OpenAutocast::settle() {
     if (std::none_of(entries.begin(), entries.end(), wants)) unwanted.push_back(device_type);
   }
   for (const auto device_type : unwanted) turn_off(device_type);
+}
+
+std::optional<c10::ScalarType> casting_to(c10::DeviceType device_type) {
+  if (state.before.count(device_type) == 0 || !is_autocast_enabled(device_type)) return {};
+  return get_autocast_dtype(device_type);
 }
 
 ShieldFromAutocast::ShieldFromAutocast() {

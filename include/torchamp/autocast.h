@@ -30,7 +30,8 @@ class TORCHAMP_API autocast {
 };
 
 /// Autocast from now until closed, in the thread that opened it: what O1 is. Several can be open,
-/// for the same dtype. Losses, criteria and methods other than forward are covered, as in apex.
+/// for the same dtype. Losses, criteria and methods other than forward are covered, as in apex, and
+/// on CPU and CUDA all ops of apex's lists, where torch's are shorter.
 class TORCHAMP_API OpenAutocast {
  public:
   /// Throws if this thread has one open with another dtype.
@@ -51,6 +52,10 @@ class TORCHAMP_API OpenAutocast {
  private:
   std::shared_ptr<Entry> entry_;
 };
+
+/// What OpenAutocast casts tensors of `device_type` to in this thread at this moment; nothing where
+/// none is open, or where it is switched off.
+TORCHAMP_API std::optional<c10::ScalarType> casting_to(c10::DeviceType device_type);
 
 /// For the time of a scope, undoes what OpenAutocast does to this thread: backwards, optimizer
 /// steps and models of other levels run in it. A torch.autocast context that the user entered keeps

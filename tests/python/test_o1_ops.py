@@ -1,0 +1,82 @@
+"""O1's and O4's casts function by function, as apex listed them."""
+
+import contextlib
+import itertools
+
+import pytest
+import torch
+from nets import linear_net
+from o1_table import COMPARISONS, FLOAT32, LOW_PRECISION, WIDEST
+
+from torchamp import Amp, amp
+
+LEVELS = {"O1": torch.float16, "O4": torch.bfloat16}
+
+
+@contextlib.contextmanager
+def casts_of(level: str, device: torch.device):
+    """O1 or O4 in this thread."""
+    with Amp(linear_net().to(device), opt_level=level, verbosity=0):
+        yield LEVELS[level]
+
+
+def arguments(sizes, dtypes, device) -> list[torch.Tensor]:
+    """Numbers in (0.1, 0.9), of types that take turns."""
+    return [
+        (0.1 + 0.8 * torch.rand(size, device=device)).to(dtype)
+        for size, dtype in zip(sizes, itertools.cycle(dtypes))
+    ]
+
+
+def mixtures(low: torch.dtype, count: int) -> list[list[torch.dtype]]:
+    """Types to give `count` arguments, the mixed ones in both orders."""
+    both = [[torch.float32], [low]]
+    return both if count == 1 else [*both, [torch.float32, low], [low, torch.float32]]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", LOW_PRECISION)
+def test_low_precision_list(name, level, device):
+    function, *sizes = LOW_PRECISION[name]
+    with casts_of(level, device) as low:
+        for dtypes in mixtures(low, len(sizes)):
+            assert function(*arguments(sizes, dtypes, device)).dtype == low, dtypes
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", FLOAT32)
+def test_float32_list(name, level, device):
+    function, *sizes = FLOAT32[name]
+    with casts_of(level, device) as low:
+        for dtypes in mixtures(low, len(sizes)):
+            given = arguments(sizes, dtypes, device)
+            result = function(*given)
+            assert result.dtype == torch.float32, dtypes
+            with amp.disable_casts():
+                expected = function(*[argument.float() for argument in given])
+            torch.testing.assert_close(result, expected)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", WIDEST)
+def test_widest_list(name, level, device):
+    function, *sizes = WIDEST[name]
+    with casts_of(level, device) as low:
+        for dtypes in mixtures(low, len(sizes)):
+            expected = torch.float32 if torch.float32 in dtypes else low
+            assert function(*arguments(sizes, dtypes, device)).dtype == expected, dtypes
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_comparisons_compare_in_the_widest_type(name, level, device):
+    function, *sizes = COMPARISONS[name]
+    with casts_of(level, device) as low:
+        third = torch.full(sizes[0], 1 / 3, device=device)
+        for a, b in [(third, third.to(low)), (third.to(low), third)]:
+            assert_equal(function(a, b), function(a.float(), b.float()))
+
+
+def assert_equal(actual, expected) -> None:
+    """Of tensors of bool, or of bools."""
+    assert torch.equal(torch.as_tensor(actual), torch.as_tensor(expected))
