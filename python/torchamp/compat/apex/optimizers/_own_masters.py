@@ -23,7 +23,22 @@ class OwnMasters(Translated):
     #: The parameters of these dtypes have masters.
     mastered_dtypes: tuple[torch.dtype, ...] = ()
 
+    kept_attributes = (*Translated.kept_attributes, "mastered_dtypes")
+
     _weights: _C.MasterWeights | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        weights = self._weights or _C.MasterWeights()
+        pairs = list(zip(weights.model_params(), weights.master_params()))
+        return {**super().__getstate__(), "pairs": pairs}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        pairs = state.pop("pairs", None)
+        super().__setstate__(state)
+        if pairs is not None:
+            self._weights = _C.MasterWeights()
+            for param, stepped in pairs:
+                self._weights.track(param, None if stepped is param else stepped)
 
     def _step_params(self) -> None:
         if not self.mastered_dtypes:

@@ -23,6 +23,13 @@ class Translated(FusedOptimizer):
     #: What zero_grad() does without an argument.
     set_grad_none = True
 
+    #: Attributes that copies and pickles keep, besides torch's.
+    kept_attributes: tuple[str, ...] = ("set_grad_none",)
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {name: getattr(self, name) for name in self.kept_attributes}
+        return {**super().__getstate__(), **kept}
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps every parameter that has a grad; returns what the closure returned."""
         loss = None if closure is None else closure()

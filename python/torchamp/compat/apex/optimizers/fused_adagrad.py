@@ -32,5 +32,4 @@ class FusedAdagrad(Translated, optimizers.FusedAdagrad):
             weight_decay=weight_decay,
             decoupled_weight_decay=bool(adagrad_w_mode),
         )
-        self.adagrad_w_mode = 1 if adagrad_w_mode else 0
         self.set_grad_none = set_grad_none

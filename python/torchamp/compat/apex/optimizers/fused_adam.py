@@ -52,9 +52,7 @@ class FusedAdam(OwnMasters, optimizers.FusedAdam):
             decoupled_weight_decay=bool(adam_w_mode),
             bias_correction=bool(bias_correction),
         )
-        self.adam_w_mode = 1 if adam_w_mode else 0
         self.set_grad_none = set_grad_none
-        self.capturable = capturable
         if master_weights:
             self.mastered_dtypes = (torch.float16, torch.bfloat16)
 

@@ -50,6 +50,4 @@ class FusedLAMB(Translated, optimizers.FusedLAMB):
             always_adapts=bool(use_nvlamb),
             max_grad_norm=max_grad_norm,
         )
-        self.adam_w_mode = 1 if adam_w_mode else 0
-        self.use_nvlamb = use_nvlamb
         self.set_grad_none = set_grad_none

@@ -23,6 +23,7 @@ class FusedMixedPrecisionLamb(OwnMasters, optimizers.FusedLAMB):
     """
 
     group_names = {"grad_averaging": "averages_grads"}
+    kept_attributes = (*OwnMasters.kept_attributes, "_steps_done")
 
     def __init__(
         self,
@@ -53,7 +54,6 @@ class FusedMixedPrecisionLamb(OwnMasters, optimizers.FusedLAMB):
             always_adapts=bool(use_nvlamb),
             max_grad_norm=max_grad_norm,
         )
-        self.reduced_precision_dtype = reduced_precision_dtype
         if reduced_precision_dtype is not None:
             self.mastered_dtypes = (reduced_precision_dtype,)
         self._steps_done = step

@@ -55,7 +55,6 @@ class FusedNovoGrad(Translated, optimizers.FusedNovoGrad):
             averages_grads=bool(grad_averaging),
             starts_at_zero=bool(init_zero),
         )
-        self.moment_mode = 0 if reg_inside_moment else 1
         self.set_grad_none = set_grad_none
 
     def _translate_state(

@@ -48,8 +48,6 @@ class FusedSGD(Translated, optimizers.FusedSGD):
             decay_after_momentum=wd_after_momentum,
         )
         self.defaults["lr"] = lr
-        self.wd_after_momentum = wd_after_momentum
-        self.materialize_master_grads = materialize_master_grads
         self.set_grad_none = set_grad_none
 
 

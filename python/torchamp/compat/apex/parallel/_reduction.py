@@ -1,6 +1,7 @@
-"""How DistributedDataParallel reduces a bucket of grads where that is not torch's own way."""
+"""How DistributedDataParallel reduces a bucket of grads where that is not torch's own way.
 
-from __future__ import annotations
+Annotations are not put off here: torch looks at a hook's.
+"""
 
 import dataclasses
 from typing import Any

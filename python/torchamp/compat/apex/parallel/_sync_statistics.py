@@ -1,10 +1,27 @@
-"""Batch norm over all ranks by torch's differentiable collectives, for devices without a kernel."""
+"""Batch norm over all ranks in plain ops, for devices without a kernel of torch's."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch.distributed.nn.functional import all_reduce
+from torch import distributed
 from torch.nn.modules.batchnorm import _BatchNorm
+
+
+class _Sum(torch.autograd.Function):
+    """The sum of the ranks' tensors, on every rank."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        total = values.clone()
+        distributed.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _Sum.apply(grad, ctx.group), None
 
 
 def normalize_over_ranks(norm: _BatchNorm, input: torch.Tensor) -> torch.Tensor:
@@ -14,13 +31,13 @@ def normalize_over_ranks(norm: _BatchNorm, input: torch.Tensor) -> torch.Tensor:
     dims = [d for d in range(x.dim()) if d != 1]
     local = x.numel() // x.shape[1]
     sums = torch.cat([x.sum(dims), x.new_tensor([local])])
-    sums = all_reduce(sums, group=norm.process_group)
+    sums = _Sum.apply(sums, norm.process_group)
     count = sums[-1].item()
     if count <= 1:
         raise ValueError("SyncBatchNorm: expected more than one value per channel, got one")
     mean = sums[:-1] / count
     centred = x - _as_channels(mean, x)
-    var = all_reduce(centred.square().sum(dims), group=norm.process_group) / count
+    var = _Sum.apply(centred.square().sum(dims), norm.process_group) / count
     _update_running(norm, mean.detach(), var.detach(), count)
     result = centred * _as_channels((var + norm.eps).rsqrt(), x)
     if norm.affine:

@@ -144,12 +144,11 @@ class DistributedDataParallel(nn.parallel.DistributedDataParallel):
         group = _group_of(allreduce_communicators, num_allreduce_streams)
         super().__init__(
             module,
-            broadcast_buffers=False,
             find_unused_parameters=True,
             process_group=group,
             bucket_cap_mb=_bucket_mib(module, None if delay_allreduce else message_size),
         )
-        _broadcast_buffers(module, self.process_group)
+        self.broadcast_buffers = False  # from here on
         reduction = Reduction(
             self.process_group, allreduce_always_fp32, gradient_average, gradient_predivide_factor
         )
@@ -188,9 +187,3 @@ def _bucket_mib(module: nn.Module, elements: int | None) -> float:
     width = max((param.element_size() for param in params), default=4)
     total = sum(param.numel() for param in params)
     return max(1, total if elements is None else elements) * width / _MIB
-
-
-def _broadcast_buffers(module: nn.Module, group: Any) -> None:
-    buffers = [buffer.detach() for buffer in module.buffers()]
-    source = 0 if group is None else distributed.get_global_rank(group, 0)
-    flat_dist_call(buffers, distributed.broadcast, (source, group))

@@ -15,7 +15,7 @@ from torchamp.compat.apex.parallel._sync_statistics import normalize_over_ranks
 __all__ = ["SyncBatchNorm", "convert_syncbn_model", "create_syncbn_process_group"]
 
 
-class SyncBatchNorm(nn.SyncBatchNorm):
+class SyncBatchNorm(_BatchNorm):
     """Batch norm whose statistics are those of all ranks together.
 
     num_features, eps, momentum, affine, track_running_stats, process_group: as
@@ -23,8 +23,12 @@ class SyncBatchNorm(nn.SyncBatchNorm):
     its second. fuse_relu: ReLU at the end.
 
     input: [batch, channels, *], z: None, or what to add before the ReLU, of the input's sizes;
-    output: of the input's sizes and dtype. Runs on the CPU too, where torch's does not.
+    output: of the input's sizes and dtype. Runs on the CPU too, where torch's does not, and is
+    therefore no subclass of it.
     """
+
+    _check_input_dim = nn.SyncBatchNorm._check_input_dim
+    _check_non_zero_input_channels = nn.SyncBatchNorm._check_non_zero_input_channels
 
     def __init__(
         self,
@@ -37,7 +41,8 @@ class SyncBatchNorm(nn.SyncBatchNorm):
         channel_last: bool = False,
         fuse_relu: bool = False,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, process_group)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+        self.process_group = process_group
         self.channel_last = channel_last
         self.fuse_relu = fuse_relu
 
@@ -52,7 +57,7 @@ class SyncBatchNorm(nn.SyncBatchNorm):
         if input.device.type == "cpu" and self._uses_ranks():
             self._check_input_dim(input)
             return normalize_over_ranks(self, input)
-        return super().forward(input)
+        return nn.SyncBatchNorm.forward(self, input)
 
     def _uses_ranks(self) -> bool:
         by_batch = self.training or self.running_mean is None
@@ -66,7 +71,7 @@ def convert_syncbn_model(
     """Puts a SyncBatchNorm in the place of every batch norm in `module`; returns it, or what takes
     its own place. Parameters, buffers and modes are taken over as they are; instance norms and
     norms over ranks are left alone."""
-    if isinstance(module, (_InstanceNorm, nn.SyncBatchNorm)):
+    if isinstance(module, (_InstanceNorm, nn.SyncBatchNorm, SyncBatchNorm)):
         return module
     if isinstance(module, _BatchNorm):
         return _converted(module, process_group, channel_last)

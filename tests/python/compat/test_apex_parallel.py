@@ -1,0 +1,214 @@
+"""apex.parallel over two gloo ranks, and its arguments."""
+
+import pytest
+import torch
+from ranks import assert_same_on_both, gathered, run_on_two_ranks
+from torch import distributed, nn
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="torch has no distributed")
+
+
+class Net(nn.Module):
+    """`extra` is used by some forwards only."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.extra = nn.Linear(4, 4)
+
+    def forward(self, x, uses_extra=True):
+        x = self.norm(self.first(x))
+        return self.extra(x) if uses_extra else x
+
+
+OPTIONS = {
+    "plain": ({}, 1.0),
+    "delayed": ({"delay_allreduce": True}, 1.0),
+    "small_messages": ({"message_size": 1}, 1.0),
+    "float32": ({"allreduce_always_fp32": True}, 1.0),
+    "sum": ({"gradient_average": False}, 2.0),
+    "predivided": ({"gradient_predivide_factor": 4.0}, 1.0),
+    "predivided_sum": ({"gradient_predivide_factor": 4.0, "gradient_average": False}, 0.5),
+}
+
+
+def _data_parallel(rank):
+    from apex.parallel import DistributedDataParallel
+
+    for name, (options, factor) in OPTIONS.items():
+        torch.manual_seed(rank)
+        net = Net()
+        net.norm.running_mean.fill_(float(rank))
+        parallel = DistributedDataParallel(net, **options)
+        assert isinstance(parallel, nn.parallel.DistributedDataParallel)
+        assert list(parallel.state_dict())[0] == "module.first.weight"
+        assert_same_on_both(*net.parameters(), net.norm.running_mean)
+        x = torch.randn(6, 3, generator=torch.Generator().manual_seed(10 + rank))
+        for uses_extra in (True, False, True):
+            net.zero_grad()
+            _own_backward(net, x, uses_extra)
+            own = [None if p.grad is None else p.grad.clone() for p in net.parameters()]
+            net.zero_grad()
+            parallel(x, uses_extra).square().sum().backward()
+            for param, grad in zip(net.parameters(), own):
+                if grad is None:
+                    assert param.grad is None or not param.grad.any()
+                    continue
+                wanted = sum(gathered(grad)) / 2 * factor
+                torch.testing.assert_close(param.grad, wanted, msg=name)
+
+
+def _own_backward(net, x, uses_extra):
+    mean, var = net.norm.running_mean.clone(), net.norm.running_var.clone()
+    net(x, uses_extra).square().sum().backward()
+    net.norm.running_mean.copy_(mean)
+    net.norm.running_var.copy_(var)
+
+
+def _two_forwards_before_the_backwards(rank):
+    """As a discriminator's: torch's broadcast of buffers would break the first graph."""
+    from apex.parallel import DistributedDataParallel
+
+    net = Net()
+    parallel = DistributedDataParallel(net)
+    real, fake = parallel(torch.randn(6, 3)), parallel(torch.randn(6, 3))
+    (real.sum() - fake.sum()).backward()
+    assert_same_on_both(*(param.grad for param in net.parameters()))
+    a, b = gathered(net.norm.running_mean)
+    assert not torch.equal(a, b), "statistics are each rank's own"
+
+
+def _switched_off(rank):
+    from apex.parallel import DistributedDataParallel
+
+    net = nn.Linear(3, 2)
+    parallel = DistributedDataParallel(net)
+    x = torch.full((4, 3), float(rank + 1))
+    parallel.disable_allreduce()
+    parallel(x).sum().backward()
+    assert net.weight.grad[0, 0] == 4.0 * (rank + 1)
+    net.zero_grad()
+    parallel.enable_allreduce()
+    parallel(x).sum().backward()
+    assert net.weight.grad[0, 0] == 6.0
+
+
+def _low_precision_sums_in_float32(rank):
+    from apex.parallel import DistributedDataParallel
+
+    net = nn.Linear(1, 1, bias=False).half()
+    parallel = DistributedDataParallel(net, allreduce_always_fp32=True)
+    parallel(torch.full((1, 1), 4e4, dtype=torch.half)).float().sum().backward()
+    assert net.weight.grad.dtype == torch.float16
+    assert net.weight.grad.item() == pytest.approx(4e4, rel=1e-3)
+
+
+def _amp_levels(rank):
+    from apex import amp
+    from apex.optimizers import FusedAdam
+    from apex.parallel import DistributedDataParallel, convert_syncbn_model
+
+    for level in ("O0", "O1", "O2", "O3"):
+        torch.manual_seed(rank)
+        net = convert_syncbn_model(Net())
+        optimizer = FusedAdam(net.parameters(), 1e-3)
+        net, optimizer = amp.initialize(net, optimizer, opt_level=level, verbosity=0)
+        parallel = DistributedDataParallel(net, delay_allreduce=True)
+        for step in range(3):
+            optimizer.zero_grad()
+            loss = parallel(torch.randn(6, 3)).float().square().mean()
+            loss = loss * float("inf") if (step, rank) == (1, 1) else loss
+            with amp.scale_loss(loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+            if level in ("O1", "O2"):
+                assert_same_on_both(*amp.master_params(optimizer))
+                assert all(param.isfinite().all() for param in net.parameters())
+
+
+def _reducer(rank):
+    from apex.parallel import Reducer
+
+    torch.manual_seed(rank)
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
+    reducer = Reducer(net)
+    assert_same_on_both(*net.parameters())
+    net[0].weight.grad = torch.full((2, 2), float(rank))
+    net[1].weight.grad = torch.full((2, 2), float(rank), dtype=torch.float64)
+    reducer.reduce()
+    assert net[0].weight.grad[0, 0] == 0.5 and net[1].weight.grad[0, 0] == 0.5
+    tensors = [torch.ones(2) * rank, torch.ones(3) * rank]
+    Reducer(tensors).reduce()
+    assert tensors[1].tolist() == [0.5] * 3
+
+
+def _flat_calls(rank):
+    from apex.parallel.distributed import flat_dist_call, split_by_type, split_half_float_double
+
+    tensors = [torch.ones(2) * rank, torch.ones(2).half() * rank, torch.ones(1) * rank]
+    assert [len(group) for group in split_half_float_double(tensors)] == [2, 1]
+    assert set(split_by_type(tensors)) == {"torch.FloatTensor", "torch.HalfTensor"}
+    flat_dist_call(tensors, distributed.broadcast, (1,))
+    assert all(bool((tensor == 1).all()) for tensor in tensors)
+
+
+def _groups(rank):
+    from apex.parallel import create_syncbn_process_group
+
+    assert create_syncbn_process_group(0) is None
+    assert distributed.get_world_size(create_syncbn_process_group(1)) == 1
+    assert distributed.get_world_size(create_syncbn_process_group(2)) == 2
+    with pytest.raises(AssertionError, match="expected group_size to divide"):
+        create_syncbn_process_group(3)
+
+
+def test_two_ranks(tmp_path):
+    run_on_two_ranks(
+        tmp_path,
+        _data_parallel,
+        _two_forwards_before_the_backwards,
+        _switched_off,
+        _low_precision_sums_in_float32,
+        _reducer,
+        _flat_calls,
+        _groups,
+    )
+
+
+def test_two_ranks_of_amp(tmp_path):
+    run_on_two_ranks(tmp_path, _amp_levels)
+
+
+@pytest.fixture
+def one_rank(tmp_path):
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"shared_param": True}, ValueError, "expected shared_param to be None"),
+        ({"retain_allreduce_buffers": True}, ValueError, "retain_allreduce_buffers to be False"),
+        (
+            {"delay_allreduce": True, "num_allreduce_streams": 2},
+            ValueError,
+            "expected num_allreduce_streams to be 1 with delay_allreduce, got 2",
+        ),
+        (
+            {"delay_allreduce": True, "allreduce_trigger_params": [1]},
+            ValueError,
+            "expected no allreduce_trigger_params with delay_allreduce",
+        ),
+        ({"allreduce_communicators": ([], [])}, AssertionError, "1, groups and streams, got 0"),
+    ],
+)
+def test_arguments_that_exclude_each_other(options, error, message, one_rank):
+    from apex.parallel import DistributedDataParallel
+
+    with pytest.raises(error, match=message):
+        DistributedDataParallel(nn.Linear(2, 2), **options)
