@@ -74,37 +74,6 @@ bool check_position(const char* op, Lists lists, size_t i, at::Device device) {
   return present;
 }
 
-/// Whether the tensors at position i are one stretch of memory each, in which the same element has
-/// the same place.
-bool is_flat(Lists lists, size_t i) {
-  const Tensor& first = lists.begin()->tensors[i];
-  for (const NamedList& list : lists) {
-    const Tensor& tensor = tensor_at(list, i);
-    if (!tensor.defined()) continue;
-    const bool same_order =
-        (tensor.is_contiguous() && first.is_contiguous()) || tensor.strides() == first.strides();
-    if (!kernel_dtype(tensor) || !same_order) return false;
-  }
-  return first.is_non_overlapping_and_dense();
-}
-
-void append(Plan& plan, Lists lists, size_t i) {
-  for (const NamedList& list : lists) {
-    const Tensor& tensor = tensor_at(list, i);
-    plan.data.push_back(tensor.defined() ? tensor.data_ptr() : nullptr);
-    plan.dtypes.push_back(tensor.defined() ? *kernel_dtype(tensor) : DType::kFloat32);
-  }
-  plan.offsets.push_back(plan.offsets.back() + lists.begin()->tensors[i].numel());
-  plan.positions.push_back(static_cast<int32>(i));
-}
-
-void reserve(Plan& plan, size_t tensors) {
-  plan.data.reserve(tensors * plan.lists);
-  plan.dtypes.reserve(tensors * plan.lists);
-  plan.offsets.reserve(tensors + 1);
-  plan.positions.reserve(tensors);
-}
-
 constexpr uintptr_t kCacheLine = 64;
 
 void prefetch(const void* begin, size_t bytes) {
@@ -128,66 +97,109 @@ void prefetch_ahead(Lists lists, size_t i) {
   }
 }
 
-struct Range {
-  size_t begin;
-  size_t end;
+/// What becomes of a position, where it is not planned.
+constexpr int32 kLeftOut = -1, kRest = -2;
+
+bool is_plannable(const Tensor& tensor, const Tensor& first, at::Device device) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const bool same_order =
+      (impl.is_contiguous() && first.is_contiguous()) || impl.strides() == first.strides();
+  return impl.has_storage() && impl.layout() == at::kStrided && kernel_dtype(tensor) &&
+         impl.device() == device && impl.sizes() == first.sizes() && same_order;
+}
+
+/// The flat plan of all positions, before those that are not planned are taken out: offsets[i + 1]
+/// holds the elements of position i, positions[i] itself or why it is not planned.
+class Table {
+ public:
+  Table(const char* op, Lists lists, at::Device device, bool use_kernels)
+      : op_(op), lists_(lists), device_(device), use_kernels_(use_kernels) {
+    const size_t length = lists.begin()->tensors.size();
+    plan_.lists = static_cast<int>(lists.size());
+    plan_.data.resize(length * lists.size());
+    plan_.dtypes.resize(length * lists.size());
+    plan_.offsets.resize(length + 1);
+    plan_.positions.resize(length);
+  }
+
+  void fill(size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      prefetch_ahead(lists_, i);
+      plan_.positions[i] = planned(i) ? static_cast<int32>(i) : checked(i);
+    }
+  }
+
+  Work take() {
+    Work work;
+    size_t kept = 0;
+    int64 elements = 0;
+    for (size_t i = 0; i < plan_.positions.size(); ++i) {
+      if (plan_.positions[i] == kRest) work.rest.push_back(static_cast<int64_t>(i));
+      if (plan_.positions[i] < 0) continue;
+      elements += plan_.offsets[i + 1];
+      move(i, kept);
+      plan_.offsets[++kept] = elements;
+    }
+    truncate(kept);
+    work.plan = std::move(plan_);
+    return work;
+  }
+
+ private:
+  /// Enters position i if the kernels can take it as it is; does not say why not.
+  bool planned(size_t i) {
+    const Tensor& first = lists_.begin()->tensors[i];
+    if (!use_kernels_ || !first.defined() || first.numel() == 0) return false;
+    if (!first.is_non_overlapping_and_dense()) return false;
+    size_t at = i * lists_.size();
+    for (const NamedList& list : lists_) {
+      const Tensor& tensor = tensor_at(list, i);
+      if (tensor.defined() ? !is_plannable(tensor, first, device_) : !list.optional) return false;
+      plan_.data[at] = tensor.defined() ? tensor.data_ptr() : nullptr;
+      plan_.dtypes[at++] = tensor.defined() ? *kernel_dtype(tensor) : DType::kFloat32;
+    }
+    plan_.offsets[i + 1] = first.numel();
+    return true;
+  }
+
+  int32 checked(size_t i) const {
+    return check_position(op_, lists_, i, device_) ? kRest : kLeftOut;
+  }
+
+  void move(size_t from, size_t to) {
+    if (from == to) return;
+    const auto lists = static_cast<size_t>(plan_.lists);
+    std::copy_n(&plan_.data[from * lists], lists, &plan_.data[to * lists]);
+    std::copy_n(&plan_.dtypes[from * lists], lists, &plan_.dtypes[to * lists]);
+    plan_.positions[to] = plan_.positions[from];
+  }
+
+  void truncate(size_t tensors) {
+    plan_.data.resize(tensors * plan_.lists);
+    plan_.dtypes.resize(tensors * plan_.lists);
+    plan_.offsets.resize(tensors + 1);
+    plan_.positions.resize(tensors);
+  }
+
+  const char* op_;
+  Lists lists_;
+  at::Device device_;
+  bool use_kernels_;
+  Plan plan_;
 };
-
-Work gather_range(const char* op, Lists lists, at::Device device, bool use_kernels, Range range) {
-  Work work;
-  work.plan.lists = static_cast<int>(lists.size());
-  reserve(work.plan, range.end - range.begin);
-  for (size_t i = range.begin; i < range.end; ++i) {
-    prefetch_ahead(lists, i);
-    if (!check_position(op, lists, i, device)) continue;
-    if (use_kernels && is_flat(lists, i)) {
-      append(work.plan, lists, i);
-    } else {
-      work.rest.push_back(static_cast<int64_t>(i));
-    }
-  }
-  return work;
-}
-
-template <class T>
-void append_all(std::vector<T>& to, const std::vector<T>& from) {
-  to.insert(to.end(), from.begin(), from.end());
-}
-
-/// Puts the work of neighbouring ranges together, in their order.
-Work joined(const std::vector<Work>& parts) {
-  Work work = parts.front();
-  for (size_t p = 1; p < parts.size(); ++p) {
-    const Plan& next = parts[p].plan;
-    const int64 before = work.plan.elements();
-    append_all(work.plan.data, next.data);
-    append_all(work.plan.dtypes, next.dtypes);
-    append_all(work.plan.positions, next.positions);
-    for (size_t t = 1; t < next.offsets.size(); ++t) {
-      work.plan.offsets.push_back(before + next.offsets[t]);
-    }
-    append_all(work.rest, parts[p].rest);
-  }
-  return work;
-}
 
 }  // namespace
 
 Work gather(const char* op, Lists lists, at::Device device, bool use_kernels) {
-  constexpr size_t kWorthAThread = 1024;
+  constexpr int64 kWorthAThread = 1024;
   for (const NamedList& list : lists) check_length(op, *lists.begin(), list);
-  const size_t length = lists.begin()->tensors.size();
-  const auto gather_part = [&](size_t begin, size_t end) {
-    return gather_range(op, lists, device, use_kernels, {begin, end});
-  };
-  if (length < 2 * kWorthAThread) return gather_part(0, length);
-  std::vector<Work> parts((length + kWorthAThread - 1) / kWorthAThread);
-  cpu::parallel_for(static_cast<int64>(parts.size()), [&](int64 first, int64 last) {
-    for (int64 p = first; p < last; ++p) {
-      parts[p] = gather_part(p * kWorthAThread, std::min<size_t>(length, (p + 1) * kWorthAThread));
-    }
+  Table table(op, lists, device, use_kernels);
+  const auto length = static_cast<int64>(lists.begin()->tensors.size());
+  const int64 parts = std::max<int64>(1, length / kWorthAThread);
+  cpu::parallel_for(parts, [&](int64 first, int64 last) {
+    table.fill(first * length / parts, last * length / parts);
   });
-  return joined(parts);
+  return table.take();
 }
 
 Flags make_flags(const Tensor& found_inf, const std::optional<Tensor>& per_tensor) {
