@@ -4,6 +4,10 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <algorithm>
+
+#include "cpu/parallel.h"
+
 namespace torchamp {
 
 /// A registered op, by its qualified name.
@@ -30,7 +34,12 @@ inline void mark_written(const at::Tensor& tensor) {
 }
 
 inline void mark_written(at::TensorList tensors) {
-  for (const at::Tensor& tensor : tensors) mark_written(tensor);
+  constexpr int64 kWorthAThread = 1024;
+  const auto count = static_cast<int64>(tensors.size());
+  const int64 parts = std::max<int64>(1, count / kWorthAThread);
+  cpu::parallel_for(parts, [&](int64 first, int64 last) {
+    for (int64 i = first * count / parts; i < last * count / parts; ++i) mark_written(tensors[i]);
+  });
 }
 
 }  // namespace torchamp

@@ -136,15 +136,14 @@ void MasterWeights::step_pending(FusedStepper& stepper, const std::vector<size_t
 
 void MasterWeights::step_made(FusedStepper& stepper, const std::vector<size_t>& indices,
                               const FusedStepper::Step& step) {
+  const auto has_grad = [&](size_t i) { return master_params_[i].grad().defined(); };
+  if (std::none_of(indices.begin(), indices.end(), has_grad)) return;
   std::vector<Tensor> grads, models;
-  bool any = false;
   for (const size_t i : indices) {
     grads.push_back(master_params_[i].grad());
-    const bool has_grad = grads.back().defined();
-    models.push_back(has_grad && is_separate(i) ? model_params_[i] : Tensor());
-    any |= has_grad;
+    models.push_back(has_grad(i) && is_separate(i) ? model_params_[i] : Tensor());
   }
-  if (any) stepper.step(grads, models, step);
+  stepper.step(grads, models, step);
 }
 
 }  // namespace torchamp

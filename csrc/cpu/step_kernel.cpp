@@ -62,9 +62,23 @@ void step_block(const Plan& plan, const Span& span, const StepInputs& inputs, bo
 }
 
 template <class Rule>
+void prepare_all(const Plan& plan, const StepInputs& inputs) {
+  int32 previous = plan.positions.front();
+  for (const int32 position : plan.positions) {
+    count_step<Rule>(inputs, position);
+    if (position != previous && share_coefficients(inputs, position, previous)) {
+      *coefficients_at<Rule>(inputs, position) = *coefficients_at<Rule>(inputs, previous);
+    } else {
+      prepare<Rule>(inputs, position);
+    }
+    previous = position;
+  }
+}
+
+template <class Rule>
 void step(const Plan& plan, const StepInputs& inputs) {
   constexpr int kModel = 2 + Rule::kStates;
-  for (const int32 position : plan.positions) prepare<Rule>(inputs, position);
+  prepare_all<Rule>(plan, inputs);
   const bool large = streams(plan, kModel);
   for_each_piece_in_parallel(plan, [&](const Piece& piece) {
     const int64 head = large ? misaligned_head(plan, piece, kModel) : 0;

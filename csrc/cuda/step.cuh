@@ -12,6 +12,7 @@ template <class Rule>
 TORCHAMP_DEVICE void prepare_step(const PrepareStepArguments& arguments) {
   const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (i >= arguments.count || skips(arguments.inputs)) return;
+  count_step<Rule>(arguments.inputs, arguments.positions[i]);
   prepare<Rule>(arguments.inputs, arguments.positions[i]);
 }
 

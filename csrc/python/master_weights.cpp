@@ -80,6 +80,8 @@ void bind_backward(py::class_<MasterWeights>& weights) {
            "factor: float32 scalar on the device.")
       .def("step", &step_masters, Unlocked(), py::arg("stepper"), py::arg("skip") = py::none(),
            "Steps masters and model in one pass; nothing changes if skip is not 0.")
+      .def("drop_master_grads", &MasterWeights::drop_master_grads, Unlocked(),
+           "Ends a step: grads of masters, made or still to be made, are used up.")
       .def("zero_model_grads", &MasterWeights::zero_model_grads, py::arg("set_to_none"));
 }
 

@@ -60,6 +60,7 @@ class TORCHAMP_API MasterWeights {
   void multiply_grads(const at::Tensor& factor);
   /// Steps by `stepper`, whose parameters are among master_params(), and writes the model's, in one
   /// pass. `skip`: float32 scalar on the device, unless 0 nothing changes; undefined: 0.
+  /// Grads stay, for other steppers of the same optimizer; drop_master_grads() ends the step.
   void step(FusedStepper& stepper, const at::Tensor& skip);
 
   /// Which parameters' grads were not finite in any backward since this was cleared or grads were

@@ -65,6 +65,7 @@ void expect_rule(const StepCase& before, const StepCase& after) {
   for (size_t i = 0; i < before.all.length(); ++i) {
     if (!before.all.flat[i] || !has_work(before.all, i)) continue;
     const auto position = static_cast<int32>(i);
+    count_step<Rule>(inputs, position);
     prepare<Rule>(inputs, position);
     expect_rows(after, stepped_rows<Rule>(before, *coefficients_at<Rule>(inputs, position), i), i);
     ++stepped;

@@ -142,6 +142,7 @@ class Step : public testing::Test {
     const StepInputs inputs = expected_scalars.inputs();
     for (std::size_t t = 0; t < lists[0].size(); ++t) {
       const auto position = static_cast<int32>(2 * t);
+      torchamp::count_step<Rule>(inputs, position);
       torchamp::prepare<Rule>(inputs, position);
       step_tensor(expected, t, models && has_model(t),
                   *torchamp::coefficients_at<Rule>(inputs, position));

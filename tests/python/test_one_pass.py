@@ -106,6 +106,17 @@ def test_micro_batches_add_up(level):
 
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_a_step_uses_grads_up(level):
+    lazy, eager = pair(level)
+    for step in range(3):
+        for model, optimizer in (lazy, eager):
+            backward(model, optimizer, step)  # without zero_grad
+            optimizer.step()
+        assert not has_master_grads(lazy[1])
+        assert_same(lazy, eager)
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
 def test_delayed_unscaling(level):
     lazy, eager = pair(level)
     for model, optimizer in (lazy, eager):

@@ -65,10 +65,14 @@ TORCHAMP_MATH const typename Rule::Hyper& hyper_at(const StepInputs& inputs, int
                                          int64{inputs.groups[position]} * kHyperSize);
 }
 
-/// Counts a tensor's steps and works out its coefficients.
+template <class Rule>
+TORCHAMP_MATH void count_step(const StepInputs& inputs, int32 position) {
+  if (Rule::kCounts) inputs.steps[position] += 1.0f;
+}
+
+/// Works out a tensor's coefficients.
 template <class Rule>
 TORCHAMP_MATH void prepare(const StepInputs& inputs, int32 position) {
-  if (Rule::kCounts) inputs.steps[position] += 1.0f;
   StepTensor tensor;
   tensor.step = inputs.steps[position];
   tensor.grad_factor = inputs.grad_factor == nullptr ? 1.0 : *inputs.grad_factor;
@@ -77,6 +81,14 @@ TORCHAMP_MATH void prepare(const StepInputs& inputs, int32 position) {
   tensor.norm_average = inputs.norm_averages == nullptr ? nullptr : inputs.norm_averages + position;
   *coefficients_at<Rule>(inputs, position) =
       Rule::coefficients(hyper_at<Rule>(inputs, position), tensor);
+}
+
+/// Whether two tensors have the same coefficients: they are of one group, have taken as many steps,
+/// and no norm of their own plays a part.
+TORCHAMP_MATH bool share_coefficients(const StepInputs& inputs, int32 position, int32 other) {
+  return inputs.param_norms == nullptr && inputs.update_norms == nullptr &&
+         inputs.groups[position] == inputs.groups[other] &&
+         inputs.steps[position] == inputs.steps[other];
 }
 
 }  // namespace torchamp

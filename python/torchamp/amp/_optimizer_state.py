@@ -93,6 +93,10 @@ class OptimizerState:
         return {i: self.session.scalers[i] for i, flag in enumerate(skip.tolist()) if flag}
 
     def drop_master_grads(self) -> None:
+        """Ends a step: the grads of the masters, made or still to be made, are used up."""
+        if self.session.weights.count(self.weights) == 1:
+            self.weights.drop_master_grads()
+            return
         for master in self.masters:
             master.grad = None
         self.weights.clear_found_inf_per_param()
