@@ -31,15 +31,15 @@ def target_of(name: str) -> str:
 
 def install() -> None:
     """Makes apex's names importable in this process, if they are not yet."""
-    if any(type(finder).__name__ == AliasFinder.__name__ for finder in sys.meta_path):
+    if any(type(finder).__name__ == ApexFinder.__name__ for finder in sys.meta_path):
         return
-    sys.meta_path.insert(0, AliasFinder())
+    sys.meta_path.insert(0, ApexFinder())
     for name, module in list(sys.modules.items()):
         if _find_target(name) is not None and not is_ours(module):
             complete(module, _import_target(name))
 
 
-class AliasFinder(importlib.abc.MetaPathFinder):
+class ApexFinder(importlib.abc.MetaPathFinder):
     """Finds the real module where there is one, and completes it; else the module that stands for
     it."""
 

@@ -150,3 +150,11 @@ def test_hysteresis(device):
         assert same is scale
         trajectory.append(scale.item())
     assert trajectory == [1024, 512, 256, 256, 512, 512, 512]
+
+
+def test_hysteresis_takes_nan_for_an_overflow(device):
+    scale = torch.tensor([8.0], device=device)
+    trackers = [torch.ones(1, dtype=torch.int32, device=device) for _ in range(2)]
+    found_inf = torch.tensor([math.nan], device=device)
+    amp_C.update_scale_hysteresis(scale, *trackers, found_inf, 2.0, 0.5, 2, 1)
+    assert scale.item() == 4.0 and trackers[0].item() == 0

@@ -212,3 +212,12 @@ def test_arguments_that_exclude_each_other(options, error, message, one_rank):
 
     with pytest.raises(error, match=message):
         DistributedDataParallel(nn.Linear(2, 2), **options)
+
+
+def test_amp_refuses_a_wrapped_model(one_rank):
+    """apex looked for its own wrapper and never found it."""
+    from apex import amp
+    from apex.parallel import DistributedDataParallel
+
+    with pytest.raises(RuntimeError, match="initialize first, then wrap"):
+        amp.initialize(DistributedDataParallel(nn.Linear(2, 2)), opt_level="O2", verbosity=0)

@@ -1,7 +1,7 @@
 """apex's functions for layer norm and RMS norm, on torch's ops.
 
 Statistics are float32 (float64 for float64) whatever the input's dtype. Results have the input's
-dtype, under autocast the autocast's, and in the mixed forms the weight's. Each function takes
+dtype, under O1 and other autocasts too, and in the mixed forms the weight's. Each function takes
 `memory_efficient`, which changes nothing: torch keeps the same tensors for the backward either way.
 """
 
@@ -19,7 +19,7 @@ def fused_layer_norm(
     input: torch.Tensor, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
 ) -> torch.Tensor:
     """Layer norm over the last dimensions, of sizes `normalized_shape`."""
-    return _layer_norm(input, None, None, normalized_shape, eps, _result_dtype(input))
+    return _layer_norm(input, None, None, normalized_shape, eps, input.dtype)
 
 
 def fused_layer_norm_affine(
@@ -31,7 +31,7 @@ def fused_layer_norm_affine(
     memory_efficient: bool = False,
 ) -> torch.Tensor:
     """Layer norm, times `weight` plus `bias`, both of sizes `normalized_shape`."""
-    return _layer_norm(input, weight, bias, normalized_shape, eps, _result_dtype(input))
+    return _layer_norm(input, weight, bias, normalized_shape, eps, input.dtype)
 
 
 def mixed_dtype_fused_layer_norm_affine(
@@ -50,7 +50,7 @@ def fused_rms_norm(
     input: torch.Tensor, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
 ) -> torch.Tensor:
     """RMS norm over the last dimensions, of sizes `normalized_shape`."""
-    return _rms_norm(input, None, normalized_shape, eps, _result_dtype(input))
+    return _rms_norm(input, None, normalized_shape, eps, input.dtype)
 
 
 def fused_rms_norm_affine(
@@ -61,7 +61,7 @@ def fused_rms_norm_affine(
     memory_efficient: bool = False,
 ) -> torch.Tensor:
     """RMS norm, times `weight`, of sizes `normalized_shape`."""
-    return _rms_norm(input, weight, normalized_shape, eps, _result_dtype(input))
+    return _rms_norm(input, weight, normalized_shape, eps, input.dtype)
 
 
 def mixed_dtype_fused_rms_norm_affine(
@@ -79,13 +79,7 @@ def manual_rms_norm(
     input: torch.Tensor, normalized_shape: Shape, weight: torch.Tensor | None, eps: float
 ) -> torch.Tensor:
     """fused_rms_norm_affine, or fused_rms_norm without a weight."""
-    return _rms_norm(input, weight, normalized_shape, eps, _result_dtype(input))
-
-
-def _result_dtype(input: torch.Tensor) -> torch.dtype:
-    device_type = input.device.type
-    on = torch.is_autocast_enabled(device_type) and input.dtype != torch.float64
-    return torch.get_autocast_dtype(device_type) if on else input.dtype
+    return _rms_norm(input, weight, normalized_shape, eps, input.dtype)
 
 
 def _layer_norm(
