@@ -6,7 +6,8 @@
 #include <atomic>
 #include <list>
 #include <map>
-#include <mutex>
+#include <string_view>
+#include <type_traits>
 
 #include "autocast_ops.h"
 
@@ -58,6 +59,7 @@ struct ThreadState {
   std::vector<std::shared_ptr<OpenAutocast::Entry>> entries;
   std::map<c10::DeviceType, Before> before;
   bool cache_before = true;
+  int shields = 0;
 };
 
 thread_local ThreadState state;
@@ -138,13 +140,65 @@ void OpenAutocast::settle() {
   for (const auto device_type : unwanted) turn_off(device_type);
 }
 
+JoinAutocast::JoinAutocast(const OpenAutocast& opened) {
+  OpenAutocast::settle();
+  if (!opened.entry_->open || !state.entries.empty() || state.shields > 0) return;
+  joined_ = opened.entry_;
+  state.entries.push_back(joined_);
+  for (const auto device_type : joined_->device_types) {
+    const bool is_refused = inside_user_context() && !is_autocast_enabled(device_type);
+    if (!is_refused) turn_on(device_type, joined_->dtype);
+  }
+}
+
+JoinAutocast::~JoinAutocast() {
+  if (!joined_) return;
+  state.entries.erase(std::find(state.entries.begin(), state.entries.end(), joined_));
+  OpenAutocast::settle();
+}
+
+namespace {
+
+/// What threads that work for a shielded backward know of it.
+struct BackwardInfo : c10::DebugInfoBase {
+  std::vector<c10::DeviceType> disabled;
+  c10::ScalarType dtype;
+};
+
+/// BackwardInfo's slot: a number up to torch 2.11, the address of a name since.
+template <class Kind>
+Kind backward_info_kind() {
+  static constexpr std::string_view kName = "torchamp backward";
+  if constexpr (std::is_enum_v<Kind>) {
+    return static_cast<Kind>(0xA0);
+  } else {
+    return Kind(&kName);
+  }
+}
+
+const BackwardInfo* backward_info() {
+  const auto kind = backward_info_kind<c10::DebugInfoKind>();
+  return static_cast<const BackwardInfo*>(c10::ThreadLocalDebugInfo::get(kind));
+}
+
+bool works_for_backward(c10::DeviceType device_type) {
+  const BackwardInfo* info = backward_info();
+  if (info == nullptr) return false;
+  const auto& types = info->disabled;
+  return std::find(types.begin(), types.end(), device_type) != types.end();
+}
+
+}  // namespace
+
 std::optional<c10::ScalarType> casting_to(c10::DeviceType device_type) {
-  if (state.before.count(device_type) == 0 || !is_autocast_enabled(device_type)) return {};
+  if (!is_autocast_enabled(device_type)) return {};
+  if (state.before.count(device_type) == 0 && !works_for_backward(device_type)) return {};
   return get_autocast_dtype(device_type);
 }
 
 ShieldFromAutocast::ShieldFromAutocast() {
   OpenAutocast::settle();
+  ++state.shields;
   if (inside_user_context()) return;
   for (const auto& [device_type, before] : state.before) {
     if (!is_autocast_enabled(device_type)) continue;
@@ -154,10 +208,38 @@ ShieldFromAutocast::ShieldFromAutocast() {
 }
 
 ShieldFromAutocast::~ShieldFromAutocast() {
+  --state.shields;
   for (const auto device_type : disabled_) {
     const bool still_open = state.before.count(device_type) != 0;
     if (still_open) set_autocast_enabled(device_type, true);
   }
+}
+
+ShieldBackward::ShieldBackward(bool was_cast) {
+  if (!was_cast || shield_.disabled().empty()) return;
+  auto info = std::make_shared<BackwardInfo>();
+  info->disabled = shield_.disabled();
+  info->dtype = state.entries.front()->dtype;
+  info_.emplace(backward_info_kind<c10::DebugInfoKind>(), std::move(info));
+}
+
+CastInBackward::CastInBackward() : cache_before_(is_autocast_cache_enabled()) {
+  const BackwardInfo* info = backward_info();
+  if (info == nullptr) return;
+  for (const auto type : info->disabled) {
+    before_.push_back({type, is_autocast_enabled(type), get_autocast_dtype(type)});
+    set_autocast_enabled(type, true);
+    set_autocast_dtype(type, info->dtype);
+  }
+  set_autocast_cache_enabled(false);
+}
+
+CastInBackward::~CastInBackward() {
+  for (const Before& before : before_) {
+    set_autocast_enabled(before.device_type, before.enabled);
+    set_autocast_dtype(before.device_type, before.dtype);
+  }
+  set_autocast_cache_enabled(cache_before_);
 }
 
 }  // namespace torchamp

@@ -78,7 +78,7 @@ bool scale_loss::tracks_grads() const {
 
 void scale_loss::backward(const at::Tensor& gradient, std::optional<bool> retain_graph,
                           bool create_graph) {
-  ShieldFromAutocast shield;
+  const ShieldBackward shield(amp_->uses_autocast());
   scaled_loss_.backward(gradient, retain_graph, create_graph);
 }
 

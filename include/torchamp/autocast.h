@@ -3,6 +3,7 @@
 
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <torchamp/export.h>
 
 #include <memory>
@@ -50,7 +51,23 @@ class TORCHAMP_API OpenAutocast {
   struct Entry;
 
  private:
+  friend class JoinAutocast;
   std::shared_ptr<Entry> entry_;
+};
+
+/// For the time of a scope, casts in this thread as in the thread that opened `opened`: forwards of
+/// its models in threads of DataParallel, or of the program's own, run in it. Does nothing once
+/// `opened` is closed, in a thread that has opened one itself, under a shield, and for device types
+/// that an autocast scope of the thread has switched off.
+class TORCHAMP_API JoinAutocast {
+ public:
+  explicit JoinAutocast(const OpenAutocast& opened);
+  ~JoinAutocast();
+  JoinAutocast(const JoinAutocast&) = delete;
+  JoinAutocast& operator=(const JoinAutocast&) = delete;
+
+ private:
+  std::shared_ptr<OpenAutocast::Entry> joined_;
 };
 
 /// What OpenAutocast casts tensors of `device_type` to in this thread at this moment; nothing where
@@ -67,8 +84,40 @@ class TORCHAMP_API ShieldFromAutocast {
   ShieldFromAutocast(const ShieldFromAutocast&) = delete;
   ShieldFromAutocast& operator=(const ShieldFromAutocast&) = delete;
 
+  const std::vector<c10::DeviceType>& disabled() const { return disabled_; }
+
  private:
   std::vector<c10::DeviceType> disabled_;
+};
+
+/// A ShieldFromAutocast around a backward, which its threads can lift by CastInBackward if
+/// `was_cast` says that the forward was cast.
+class TORCHAMP_API ShieldBackward {
+ public:
+  explicit ShieldBackward(bool was_cast);
+
+ private:
+  ShieldFromAutocast shield_;
+  std::optional<c10::DebugInfoGuard> info_;
+};
+
+/// Lifts the ShieldBackward of the backward that this thread works for: what a program wrote itself
+/// runs in it, as Python's autograd functions, and is cast as in the forward.
+class TORCHAMP_API CastInBackward {
+ public:
+  CastInBackward();
+  ~CastInBackward();
+  CastInBackward(const CastInBackward&) = delete;
+  CastInBackward& operator=(const CastInBackward&) = delete;
+
+ private:
+  struct Before {
+    c10::DeviceType device_type;
+    bool enabled;
+    c10::ScalarType dtype;
+  };
+  std::vector<Before> before_;
+  bool cache_before_;
 };
 
 }  // namespace torchamp

@@ -69,20 +69,11 @@ def test_o1_then_o0_in_one_process():
 @pytest.mark.parametrize("level", LEVELS)
 def test_backward_runs_without_it(level):
     seen = []
-
-    class Watch(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, grad):
-            seen.append(is_on())
-            return grad
-
     model, optimizer = initialized(level)
     keeper = initialized("O1") if level != "O4" else None
-    with amp.scale_loss(Watch.apply(loss_of(model)), optimizer) as scaled_loss:
+    loss = loss_of(model)
+    loss.register_hook(lambda grad: seen.append(is_on()))
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
         scaled_loss.backward()
     assert seen == [False] and is_on()
     del keeper

@@ -17,15 +17,35 @@ from torchamp.amp._apex_style import (
     scale_loss,
     state_dict,
 )
+from torchamp.amp._functions import (
+    bfloat16_function,
+    float_function,
+    half_function,
+    promote_function,
+)
+from torchamp.amp._patches import (
+    register_bfloat16_function,
+    register_float_function,
+    register_half_function,
+    register_promote_function,
+)
 
 __all__ = [
+    "bfloat16_function",
     "clip_grad_norm_",
     "clip_grad_value_",
     "disable_casts",
+    "float_function",
+    "half_function",
     "initialize",
     "load_state_dict",
     "master_params",
+    "promote_function",
     "refresh_masters",
+    "register_bfloat16_function",
+    "register_float_function",
+    "register_half_function",
+    "register_promote_function",
     "scale_loss",
     "state_dict",
 ]

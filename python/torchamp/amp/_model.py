@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -41,14 +42,20 @@ class ModelState:
         if self.input_type is not None:
             args = tuple(convert(arg, self.input_type) for arg in args)
             kwargs = {name: convert(arg, self.input_type) for name, arg in kwargs.items()}
-        outputs = self._shielded(forward, args, kwargs)
+        outputs = self._run(forward, args, kwargs)
         return outputs if self.output_type is None else convert(outputs, self.output_type)
 
-    def _shielded(self, forward: Callable, args: tuple, kwargs: dict) -> Any:
-        if not self.shielded:
+    def _run(self, forward: Callable, args: tuple, kwargs: dict) -> Any:
+        with self._context():
             return forward(*args, **kwargs)
-        with _C.ShieldFromAutocast():
-            return forward(*args, **kwargs)
+
+    def _context(self) -> contextlib.AbstractContextManager[None]:
+        """What forward runs in: at O1 the casts of the thread that called initialize."""
+        if self.shielded:
+            return _C.ShieldFromAutocast()
+        if self.session is None or torch.compiler.is_compiling():
+            return contextlib.nullcontext()
+        return self.session.casts.join()
 
 
 class AmpModel(Swapped):

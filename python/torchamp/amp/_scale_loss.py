@@ -113,7 +113,8 @@ def scale_loss(
 ) -> Iterator[torch.Tensor]:
     """Yields `loss` scaled, float32 and of the same sizes; unscales the grads afterwards. After an
     exception grads and scaler are as before."""
-    scaled_loss = _with_shielded_backward(session.scaler(loss_id).scale(loss), loss)
+    scaled_loss = session.scaler(loss_id).scale(loss)
+    scaled_loss = _with_shielded_backward(scaled_loss, loss, session.casts is not None)
     has_masters = any(state.weights.has_masters for state in states)
     if session.scaler(loss_id).is_identity and not has_masters:
         yield scaled_loss
@@ -128,13 +129,16 @@ def scale_loss(
     backward.finish()
 
 
-def _with_shielded_backward(scaled_loss: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
-    """`scaled_loss` with a backward that runs outside O1's autocast; another object than `loss`."""
+def _with_shielded_backward(
+    scaled_loss: torch.Tensor, loss: torch.Tensor, was_cast: bool
+) -> torch.Tensor:
+    """`scaled_loss` with a backward that runs outside O1's autocast; another object than `loss`.
+    Python functions in the backward are cast still, if the model `was_cast`."""
     result = scaled_loss.view_as(scaled_loss) if scaled_loss is loss else scaled_loss
-    result.backward = functools.partial(_shielded_backward, weakref.ref(result))
+    result.backward = functools.partial(_shielded_backward, weakref.ref(result), was_cast)
     return result
 
 
-def _shielded_backward(loss: weakref.ref[torch.Tensor], *args, **kwargs) -> None:
-    with _C.ShieldFromAutocast():
+def _shielded_backward(loss: weakref.ref[torch.Tensor], was_cast: bool, *args, **kwargs) -> None:
+    with _C.ShieldBackward(was_cast):
         torch.Tensor.backward(loss(), *args, **kwargs)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 
 from torchamp import ops
 from torchamp._load import _C
+from torchamp.amp import _patches
 from torchamp.amp._report import Reporter
 from torchamp.amp._settings import Settings
 
@@ -32,7 +35,7 @@ class Session:
         #: Those of optimizers that an open scale_loss was given.
         self.in_backward: list[_C.MasterWeights] = []
         self.reporter = Reporter(settings.verbosity, _names_of(models))
-        self._autocast = _open_autocast(models, settings)
+        self.casts = _open_casts(models, settings)
 
     @property
     def is_dynamic(self) -> bool:
@@ -54,8 +57,8 @@ class Session:
 
     def close(self) -> None:
         """Ends O1's autocast."""
-        if self._autocast is not None:
-            self._autocast.close()
+        if self.casts is not None:
+            self.casts.close()
 
 
 def _make_scaler(settings: Settings, device: torch.device) -> _C.LossScaler:
@@ -75,9 +78,31 @@ def _names_of(models: list[torch.nn.Module]) -> dict[int, str]:
     return names
 
 
-def _open_autocast(models: list[torch.nn.Module], settings: Settings) -> _C.OpenAutocast | None:
+class OpenCasts:
+    """O1's casts in the thread that made this, until closed or dropped."""
+
+    def __init__(self, device_types: list[str], dtype: torch.dtype) -> None:
+        self._is_open = False
+        self._autocast = _C.OpenAutocast(device_types, dtype)
+        self._is_open = True
+        _patches.OPEN.hold()
+
+    def join(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which any thread casts as the one that made this."""
+        return _C.JoinAutocast(self._autocast)
+
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._autocast.close()
+            _patches.OPEN.release()
+
+    __del__ = close
+
+
+def _open_casts(models: list[torch.nn.Module], settings: Settings) -> OpenCasts | None:
     dtype = settings.properties.autocast_type
     if dtype is None:
         return None
     types = {param.device.type for model in models for param in model.parameters()}
-    return _C.OpenAutocast(sorted(types), dtype)
+    return OpenCasts(sorted(types), dtype)
