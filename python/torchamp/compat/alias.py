@@ -6,6 +6,7 @@ nothing.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -130,7 +131,8 @@ def complete(real: ModuleType, ours: ModuleType) -> None:
             continue
         value = getattr(ours, name)
         if isinstance(value, ModuleType):
-            importlib.import_module(f"{real.__name__}.{name}")
+            with contextlib.suppress(ImportError):  # a real one that lacks its extension
+                importlib.import_module(f"{real.__name__}.{name}")
         else:
             setattr(real, name, value)
 

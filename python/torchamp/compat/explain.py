@@ -29,8 +29,8 @@ def module_names() -> Iterator[str]:
 
 
 def _lines_of(name: str) -> Iterator[str]:
-    names = getattr(importlib.import_module(alias.target_of(name)), "__all__", None)
-    if names is None:  # a module of ours beside apex's
+    ours = importlib.import_module(alias.target_of(name))
+    if not hasattr(ours, "__all__"):  # beside apex's modules
         return
     try:
         module = importlib.import_module(name)
@@ -38,10 +38,9 @@ def _lines_of(name: str) -> Iterator[str]:
         yield f"{name:<48} cannot be imported: {error}"
         return
     yield f"{name:<48} {_where(module)}"
-    for attribute in names:
-        value = getattr(module, attribute)
-        if not isinstance(value, ModuleType):  # has lines of its own
-            yield f"{name + '.' + attribute:<48} {_where(value)}"
+    for attribute in ours.__all__:
+        if not isinstance(getattr(ours, attribute), ModuleType):  # which has lines of its own
+            yield f"{name + '.' + attribute:<48} {_where(getattr(module, attribute))}"
 
 
 def _where(value: Any) -> str:

@@ -168,7 +168,7 @@ def test_nothing_but_the_entries_imports_compat():
 REAL = {
     "apex/__init__.py": "from apex import optimizers\n__version__ = 'real'\nwho = 'real'\n",
     "apex/optimizers/__init__.py": "class FusedAdam: who = 'real'\n",
-    "apex/broken.py": "raise ImportError('no extension')\n",
+    "apex/fp16_utils/__init__.py": "raise ImportError('no extension')\n",
     "apex/mlp/__init__.py": "raise ImportError('no extension')\n",
     "apex/transformer/__init__.py": "who = 'real'\n",
     "apex_C.py": "def flatten(tensors): return 'real'\n",
@@ -201,12 +201,13 @@ CHECKS = """
     import importlib.metadata
     assert importlib.metadata.version("apex") == "9.9"
     assert apex.__spec__.loader.__class__.__name__ == "SourceFileLoader"
-    try:
-        import apex.mlp
-    except ImportError as error:
-        assert str(error) == "no extension"
-    else:
-        raise AssertionError("the real module's error is hidden")
+    for broken in ("apex.mlp", "apex.fp16_utils"):
+        try:
+            importlib.import_module(broken)
+        except ImportError as error:
+            assert str(error) == "no extension"
+        else:
+            raise AssertionError("the real module's error is hidden")
 """
 
 

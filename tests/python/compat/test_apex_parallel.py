@@ -1,5 +1,10 @@
 """apex.parallel over two gloo ranks, and its arguments."""
 
+import copy
+import gc
+import pickle
+import weakref
+
 import pytest
 import torch
 from ranks import assert_same_on_both, gathered, run_on_two_ranks
@@ -47,7 +52,8 @@ def _data_parallel(rank):
         x = torch.randn(6, 3, generator=torch.Generator().manual_seed(10 + rank))
         for uses_extra in (True, False, True):
             net.zero_grad()
-            _own_backward(net, x, uses_extra)
+            with parallel.no_sync():
+                _own_backward(net, x, uses_extra)
             own = [None if p.grad is None else p.grad.clone() for p in net.parameters()]
             net.zero_grad()
             parallel(x, uses_extra).square().sum().backward()
@@ -79,6 +85,59 @@ def _two_forwards_before_the_backwards(rank):
     assert not torch.equal(a, b), "statistics are each rank's own"
 
 
+def _every_backward_is_reduced(rank):
+    """torch's own reduces the first backward after a forward, and no other, without a word."""
+    from apex.parallel import DistributedDataParallel
+
+    net = nn.Linear(3, 2, bias=False)
+    parallel = DistributedDataParallel(net)
+    x = torch.full((1, 3), float(rank + 1))
+    out = parallel(x)
+    for backwards in (1, 2, 3):
+        out.sum().backward(retain_graph=True)
+        assert net.weight.grad[0, 0] == 1.5 * backwards
+    net.zero_grad()
+    first, second = parallel(x), parallel(x)
+    first.sum().backward()
+    second.sum().backward()
+    assert net.weight.grad[0, 0] == 3.0
+    net.zero_grad()
+    with parallel.no_sync():
+        parallel(x).sum().backward()
+    assert net.weight.grad[0, 0] == rank + 1
+    parallel(x).sum().backward()
+    assert net.weight.grad[0, 0] == 3.0
+
+
+def _the_wrapper_goes_with_its_last_reference(rank):
+    from apex.parallel import DistributedDataParallel
+
+    net = nn.Linear(3, 2)
+    parallel = DistributedDataParallel(net)
+    parallel(torch.ones(1, 3)).sum().backward()
+    gone = weakref.ref(parallel._late_backwards)
+    del parallel
+    gc.collect()
+    assert gone() is None
+    net.zero_grad()
+    net(torch.full((1, 3), float(rank))).sum().backward()
+    assert net.weight.grad[0, 0] == rank
+
+
+def _copies_reduce_too(rank):
+    """apex's wrapper could not be copied."""
+    from apex.parallel import DistributedDataParallel
+
+    parallel = DistributedDataParallel(nn.Linear(3, 2), gradient_average=False)
+    x = torch.full((1, 3), float(rank + 1))
+    parallel(x).sum().backward()
+    for twin in (copy.deepcopy(parallel), pickle.loads(pickle.dumps(parallel))):
+        twin.zero_grad()
+        twin(x).sum().backward()
+        assert twin.module.weight.grad[0, 0] == 3.0
+        assert twin.module.weight is not parallel.module.weight
+
+
 def _switched_off(rank):
     from apex.parallel import DistributedDataParallel
 
@@ -89,7 +148,11 @@ def _switched_off(rank):
     parallel(x).sum().backward()
     assert net.weight.grad[0, 0] == 4.0 * (rank + 1)
     net.zero_grad()
+    out = parallel(x).sum()
     parallel.enable_allreduce()
+    out.backward()
+    assert net.weight.grad[0, 0] == 6.0
+    net.zero_grad()
     parallel(x).sum().backward()
     assert net.weight.grad[0, 0] == 6.0
 
@@ -168,6 +231,9 @@ def test_two_ranks(tmp_path):
         tmp_path,
         _data_parallel,
         _two_forwards_before_the_backwards,
+        _every_backward_is_reduced,
+        _the_wrapper_goes_with_its_last_reference,
+        _copies_reduce_too,
         _switched_off,
         _low_precision_sums_in_float32,
         _reducer,

@@ -1,4 +1,4 @@
-"""How DistributedDataParallel reduces a bucket of grads where that is not torch's own way.
+"""How DistributedDataParallel reduces grads.
 
 Annotations are not put off here: torch looks at a hook's.
 """
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import distributed
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 
 @dataclasses.dataclass
@@ -24,21 +25,28 @@ class Reduction:
         """Whether torch does the same without being told."""
         return self.averages and not self.in_float32 and self.predivide_factor == 1.0
 
+    def start(self, grads: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """Reduces `grads` in place."""
+        wide = grads.float() if self.in_float32 else grads
+        wide.div_(self.predivide_factor)
+        work = distributed.all_reduce(wide, group=self.process_group, async_op=True)
+        size = distributed.get_world_size(self.process_group)
+        factor = self.predivide_factor / size if self.averages else 1.0
+        return work.get_future().then(lambda future: grads.copy_(future.value()[0].mul_(factor)))
+
+    @torch.no_grad()
+    def reduce(self, grads: list[torch.Tensor]) -> None:
+        """Reduces the grads, of any dtypes, the same on every rank, and waits."""
+        for dtype in dict.fromkeys(grad.dtype for grad in grads):
+            members = [grad for grad in grads if grad.dtype == dtype]
+            flat = _flatten_dense_tensors(members)
+            self.start(flat).wait()
+            for grad, reduced in zip(members, _unflatten_dense_tensors(flat, members)):
+                grad.copy_(reduced)
+
 
 def reduce_bucket(
     reduction: Reduction, bucket: distributed.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """Reduces a bucket; a communication hook of torch's DistributedDataParallel."""
-    grads = bucket.buffer()
-    wide = grads.float() if reduction.in_float32 else grads
-    wide.div_(reduction.predivide_factor)
-    group = reduction.process_group
-    work = distributed.all_reduce(wide, group=group, async_op=True)
-    # apex: a sum of predivided grads stays one
-    rest = reduction.predivide_factor / distributed.get_world_size(group)
-    factor = rest if reduction.averages else 1.0
-
-    def finish(future: torch.futures.Future) -> torch.Tensor:
-        return grads.copy_(future.value()[0].mul_(factor))
-
-    return work.get_future().then(finish)
+    """A communication hook of torch's DistributedDataParallel."""
+    return reduction.start(bucket.buffer())

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import distributed, nn
 
+from torchamp.compat.apex.parallel._late_backwards import LateBackwards
 from torchamp.compat.apex.parallel._reduction import Reduction, reduce_bucket
 from torchamp.compat.apex_C import flatten, unflatten
 
@@ -104,7 +105,8 @@ class Reducer:
 class DistributedDataParallel(nn.parallel.DistributedDataParallel):
     """torch's DistributedDataParallel with apex's arguments.
 
-    Parameters may go without a grad. Buffers are the first rank's at the start and then each rank's
+    Parameters may go without a grad, and a forward may have several backwards, the same on every
+    rank. Buffers are the first rank's at the start and then each rank's
     own, so that several forwards may come before a backward.
 
     message_size: elements that are reduced together; delay_allreduce: all at once, at the end.
@@ -149,18 +151,43 @@ class DistributedDataParallel(nn.parallel.DistributedDataParallel):
             bucket_cap_mb=_bucket_mib(module, None if delay_allreduce else message_size),
         )
         self.broadcast_buffers = False  # from here on
-        reduction = Reduction(
-            self.process_group, allreduce_always_fp32, gradient_average, gradient_predivide_factor
+        self._options = (
+            allreduce_always_fp32,
+            gradient_average,
+            gradient_predivide_factor,
         )
-        if not reduction.is_torchs_own:
-            self.register_comm_hook(reduction, reduce_bucket)
+        self._connect()
+
+    def _connect(self) -> None:
+        self.reduction = Reduction(self.process_group, *self._options)
+        if not self.reduction.is_torchs_own:
+            self.register_comm_hook(self.reduction, reduce_bucket)
+        self._late_backwards = LateBackwards(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """As torch's: copies and pickles reduce over the default group."""
+        state = super().__getstate__()
+        for name in ("reduction", "_late_backwards", "_comm_hooks"):
+            state.pop(name)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "_comm_hooks": []})
+        self._connect()
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """The module's."""
+        outputs = super().forward(*inputs, **kwargs)
+        if torch.is_grad_enabled():
+            self._late_backwards.torch_waits = self.require_backward_grad_sync
+        return outputs
 
     def disable_allreduce(self) -> None:
         """From the next forward on, grads stay each rank's own."""
         self.require_backward_grad_sync = False
 
     def enable_allreduce(self) -> None:
-        """From the next forward on, grads are reduced again."""
+        """From the next backward on, grads are reduced again."""
         self.require_backward_grad_sync = True
 
 
