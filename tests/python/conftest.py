@@ -1,8 +1,20 @@
 """Fixtures for all Python tests: every device that is present, one seed, no autocast left on."""
 
+import os
+import pathlib
+import subprocess
+import sys
+
 import pytest
 import torch
 from tensors import DEVICES
+
+import torchamp
+
+torchamp.install_as_apex()  # the tests in compat/ import apex as programs do
+
+#: For PYTHONPATH.
+PACKAGE = str(pathlib.Path(torchamp.__file__).parents[1])
 
 
 @pytest.fixture(params=DEVICES)
@@ -17,6 +29,25 @@ def _same_start():
     was_on = torch.is_autocast_enabled("cpu")
     yield
     assert was_on or not torch.is_autocast_enabled("cpu"), "the test left O1's autocast on"
+
+
+@pytest.fixture
+def python(tmp_path):
+    """Runs a fresh Python in a folder of its own and returns what it printed. Asserts its exit
+    status."""
+
+    def run(*arguments: str, expect: int = 0, **environment: str) -> str:
+        result = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": PACKAGE, **environment},
+            capture_output=True,
+            text=True,
+        )
+        assert result.returncode == expect, result.stderr
+        return result.stdout + result.stderr
+
+    return run
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
