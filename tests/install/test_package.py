@@ -73,6 +73,17 @@ def test_the_wheel_pins_the_torch_minor_version(wheel_site: pathlib.Path) -> Non
     assert f"Requires-Dist: torch=={major}.{minor}.*\n" in metadata.read_text()
 
 
+def test_the_wheel_runs_programs_of_apexs(wheel_site: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "train.py"
+    child = "import apex.parallel.LARC, amp_C; print(apex.__file__)"
+    script.write_text(
+        "import apex.amp, subprocess, sys\n"
+        f"subprocess.run([sys.executable, '-c', {child!r}], check=True)\n"
+    )
+    said = run(sys.executable, "-m", "torchamp.apex", script, PYTHONPATH=wheel_site)
+    assert pathlib.Path(said.strip()).is_relative_to(wheel_site)
+
+
 def test_import_with_another_torch_names_both_versions(wheel_site: pathlib.Path) -> None:
     done = run_with_wheel(wheel_site, "import torch; torch.__version__ = '2.1.0'; import torchamp")
     major, minor = TORCH_VERSION
