@@ -7,10 +7,11 @@ import weakref
 
 import pytest
 import torch
+from apex import amp
+from apex.optimizers import FusedAdam
+from apex.parallel import DistributedDataParallel, convert_syncbn_model
 from ranks import assert_same_on_both, gathered, run_on_two_ranks
 from torch import distributed, nn
-
-pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="torch has no distributed")
 
 
 class Net(nn.Module):
@@ -39,8 +40,6 @@ OPTIONS = {
 
 
 def _data_parallel(rank):
-    from apex.parallel import DistributedDataParallel
-
     for name, (options, factor) in OPTIONS.items():
         torch.manual_seed(rank)
         net = Net()
@@ -74,8 +73,6 @@ def _own_backward(net, x, uses_extra):
 
 def _two_forwards_before_the_backwards(rank):
     """As a discriminator's: torch's broadcast of buffers would break the first graph."""
-    from apex.parallel import DistributedDataParallel
-
     net = Net()
     parallel = DistributedDataParallel(net)
     real, fake = parallel(torch.randn(6, 3)), parallel(torch.randn(6, 3))
@@ -87,8 +84,6 @@ def _two_forwards_before_the_backwards(rank):
 
 def _every_backward_is_reduced(rank):
     """torch's own reduces the first backward after a forward, and no other, without a word."""
-    from apex.parallel import DistributedDataParallel
-
     net = nn.Linear(3, 2, bias=False)
     parallel = DistributedDataParallel(net)
     x = torch.full((1, 3), float(rank + 1))
@@ -110,8 +105,6 @@ def _every_backward_is_reduced(rank):
 
 
 def _the_wrapper_goes_with_its_last_reference(rank):
-    from apex.parallel import DistributedDataParallel
-
     net = nn.Linear(3, 2)
     parallel = DistributedDataParallel(net)
     parallel(torch.ones(1, 3)).sum().backward()
@@ -126,8 +119,6 @@ def _the_wrapper_goes_with_its_last_reference(rank):
 
 def _copies_reduce_too(rank):
     """apex's wrapper could not be copied."""
-    from apex.parallel import DistributedDataParallel
-
     parallel = DistributedDataParallel(nn.Linear(3, 2), gradient_average=False)
     x = torch.full((1, 3), float(rank + 1))
     parallel(x).sum().backward()
@@ -139,8 +130,6 @@ def _copies_reduce_too(rank):
 
 
 def _switched_off(rank):
-    from apex.parallel import DistributedDataParallel
-
     net = nn.Linear(3, 2)
     parallel = DistributedDataParallel(net)
     x = torch.full((4, 3), float(rank + 1))
@@ -158,8 +147,6 @@ def _switched_off(rank):
 
 
 def _low_precision_sums_in_float32(rank):
-    from apex.parallel import DistributedDataParallel
-
     net = nn.Linear(1, 1, bias=False).half()
     parallel = DistributedDataParallel(net, allreduce_always_fp32=True)
     parallel(torch.full((1, 1), 4e4, dtype=torch.half)).float().sum().backward()
@@ -168,10 +155,6 @@ def _low_precision_sums_in_float32(rank):
 
 
 def _amp_levels(rank):
-    from apex import amp
-    from apex.optimizers import FusedAdam
-    from apex.parallel import DistributedDataParallel, convert_syncbn_model
-
     for level in ("O0", "O1", "O2", "O3"):
         torch.manual_seed(rank)
         net = convert_syncbn_model(Net())
@@ -190,42 +173,6 @@ def _amp_levels(rank):
                 assert all(param.isfinite().all() for param in net.parameters())
 
 
-def _reducer(rank):
-    from apex.parallel import Reducer
-
-    torch.manual_seed(rank)
-    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
-    reducer = Reducer(net)
-    assert_same_on_both(*net.parameters())
-    net[0].weight.grad = torch.full((2, 2), float(rank))
-    net[1].weight.grad = torch.full((2, 2), float(rank), dtype=torch.float64)
-    reducer.reduce()
-    assert net[0].weight.grad[0, 0] == 0.5 and net[1].weight.grad[0, 0] == 0.5
-    tensors = [torch.ones(2) * rank, torch.ones(3) * rank]
-    Reducer(tensors).reduce()
-    assert tensors[1].tolist() == [0.5] * 3
-
-
-def _flat_calls(rank):
-    from apex.parallel.distributed import flat_dist_call, split_by_type, split_half_float_double
-
-    tensors = [torch.ones(2) * rank, torch.ones(2).half() * rank, torch.ones(1) * rank]
-    assert [len(group) for group in split_half_float_double(tensors)] == [2, 1]
-    assert set(split_by_type(tensors)) == {"torch.FloatTensor", "torch.HalfTensor"}
-    flat_dist_call(tensors, distributed.broadcast, (1,))
-    assert all(bool((tensor == 1).all()) for tensor in tensors)
-
-
-def _groups(rank):
-    from apex.parallel import create_syncbn_process_group
-
-    assert create_syncbn_process_group(0) is None
-    assert distributed.get_world_size(create_syncbn_process_group(1)) == 1
-    assert distributed.get_world_size(create_syncbn_process_group(2)) == 2
-    with pytest.raises(AssertionError, match="expected group_size to divide"):
-        create_syncbn_process_group(3)
-
-
 def test_two_ranks(tmp_path):
     run_on_two_ranks(
         tmp_path,
@@ -236,9 +183,6 @@ def test_two_ranks(tmp_path):
         _copies_reduce_too,
         _switched_off,
         _low_precision_sums_in_float32,
-        _reducer,
-        _flat_calls,
-        _groups,
     )
 
 
@@ -274,16 +218,11 @@ def one_rank(tmp_path):
     ],
 )
 def test_arguments_that_exclude_each_other(options, error, message, one_rank):
-    from apex.parallel import DistributedDataParallel
-
     with pytest.raises(error, match=message):
         DistributedDataParallel(nn.Linear(2, 2), **options)
 
 
 def test_amp_refuses_a_wrapped_model(one_rank):
     """apex looked for its own wrapper and never found it."""
-    from apex import amp
-    from apex.parallel import DistributedDataParallel
-
     with pytest.raises(RuntimeError, match="initialize first, then wrap"):
         amp.initialize(DistributedDataParallel(nn.Linear(2, 2)), opt_level="O2", verbosity=0)

@@ -4,9 +4,8 @@ import pytest
 import torch
 from apex.parallel import SyncBatchNorm, convert_syncbn_model
 from ranks import gathered, run_on_two_ranks
-from torch import distributed, nn
+from torch import nn
 
-pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="torch has no distributed")
 SIZES = [(5, 3), (5, 3, 4), (5, 3, 4, 2), (5, 3, 2, 2, 2)]
 
 

@@ -1,8 +1,8 @@
 """amp_C: apex's functions on lists of tensors, over torchamp's ops.
 
 All take `chunk_size` (not used), `noop_flag` (int32 of one element) and `tensor_lists`, then their
-own arguments. Lists may mix dtypes and devices' sizes as torchamp.ops allows; nothing waits for the
-device. `noop_flag` is set to 1 by what was not finite, and by a 16-bit output that overflowed.
+own arguments. Lists may mix dtypes, layouts and sizes; nothing waits for the device. `noop_flag` is
+set to 1 by what was not finite, and by a 16-bit output that overflowed.
 """
 
 from torchamp.compat.amp_C._adaptive import (
