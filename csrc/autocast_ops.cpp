@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/library.h>
 #include <torchamp/autocast.h>
 
@@ -119,9 +120,11 @@ void to_type_of_self(const Call& call) {
   if (is_castable(call, self)) cast_all_but_self(call, self.scalar_type());
 }
 
+/// Derivatives that torch wrote itself may write their own tensors.
 void refuse_16_bit_self(const Call& call) {
   const at::Tensor& self = call.first->toTensor();
-  if (!is_castable(call, self)) return;
+  const bool is_of_a_backward(torch::autograd::get_current_node());
+  if (!is_castable(call, self) || is_of_a_backward) return;
   const auto name = call.op.operator_name().name;
   const std::string in_place = name.substr(name.find("::") + 2);
   TORCH_CHECK_NOT_IMPLEMENTED(!is_16_bit(self.scalar_type()), in_place,

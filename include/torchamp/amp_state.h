@@ -56,6 +56,8 @@ class TORCHAMP_API Amp {
   std::optional<at::ScalarType> input_type() const;
   std::optional<at::ScalarType> output_type() const;
   bool uses_autocast() const { return open_autocast_.has_value(); }
+  /// O1's, open in the thread that called initialize. Not for other levels.
+  const OpenAutocast& open_autocast() const { return *open_autocast_; }
 
   std::vector<OptimizerState>& optimizers() { return optimizers_; }
   LossScaler& loss_scaler(int64_t loss_id = 0);

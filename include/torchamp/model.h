@@ -24,7 +24,12 @@ class Model {
     if (!amp_->enabled()) return module_->forward(std::forward<Args>(args)...);
     amp_->refresh();
     std::optional<ShieldFromAutocast> shield;
-    if (!amp_->uses_autocast()) shield.emplace();
+    std::optional<JoinAutocast> joined;
+    if (amp_->uses_autocast()) {
+      joined.emplace(amp_->open_autocast());
+    } else {
+      shield.emplace();
+    }
     return output(module_->forward(input(std::forward<Args>(args))...));
   }
 

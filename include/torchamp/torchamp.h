@@ -7,6 +7,7 @@
 // 2 cast
 #include <torchamp/autocast.h>
 #include <torchamp/cast.h>
+#include <torchamp/functions.h>
 // 3 keep masters
 #include <torchamp/master_weights.h>
 // 4 scale, 5 unscale and check, 6 update

@@ -1,52 +1,14 @@
-#include <ATen/autocast_mode.h>
-#include <ATen/ops/mm.h>
 #include <sys/wait.h>
-#include <torchamp/autocast.h>
 #include <unistd.h>
 
 #include <stdexcept>
 #include <thread>
 
-#include "device.h"
+#include "autocast_test.h"
 #include "errors.h"
-#include "tensors.h"
 
 namespace torchamp {
 namespace {
-
-/// What autocast does to a device type in this thread.
-struct State {
-  bool enabled, cache_enabled;
-  at::ScalarType dtype;
-  int nesting;
-};
-
-State state_of(at::DeviceType type) {
-  const int nesting = at::autocast::increment_nesting() - 1;
-  at::autocast::decrement_nesting();
-  return {at::autocast::is_autocast_enabled(type), at::autocast::is_autocast_cache_enabled(),
-          at::autocast::get_autocast_dtype(type), nesting};
-}
-
-bool operator==(const State& a, const State& b) {
-  return a.enabled == b.enabled && a.cache_enabled == b.cache_enabled && a.dtype == b.dtype &&
-         a.nesting == b.nesting;
-}
-
-class AutocastTest : public DeviceTest {
- protected:
-  static at::DeviceType type() { return device().type(); }
-  static OpenAutocast open(at::ScalarType dtype = at::kHalf) { return {{type()}, dtype}; }
-  /// What a matrix product of float32 matrices comes out as: what autocast is about.
-  static at::ScalarType mm_type() {
-    const at::Tensor matrix = Random(50).normal({2, 2}, at::kFloat, device());
-    return at::mm(matrix, matrix).scalar_type();
-  }
-
-  void TearDown() override { EXPECT_TRUE(state_of(type()) == before_) << "left behind"; }
-
-  const State before_ = state_of(type());
-};
 
 TEST_P(AutocastTest, CastsInItsScope) {
   EXPECT_EQ(mm_type(), at::kFloat);

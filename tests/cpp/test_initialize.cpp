@@ -1,8 +1,11 @@
 #include <ATen/ops/mm.h>
 #include <torch/nn/modules/container/sequential.h>
 
+#include <thread>
+
 #include "errors.h"
 #include "net.h"
+#include "tensors.h"
 
 namespace torchamp {
 namespace {
@@ -120,6 +123,15 @@ TEST_P(InitializeTest, LeavesNoAutocastBehind) {
     EXPECT_EQ(mm_type(), autocast_type.value_or(at::kFloat));
   }
   EXPECT_EQ(mm_type(), at::kFloat);
+}
+
+/// Forwards in other threads than initialize's do what they do in its own.
+TEST_P(InitializeTest, ForwardsInOtherThreadsCastAlike) {
+  auto amped = initialize(net_, sgd_, quiet(level()));
+  const at::Tensor expected = amped.model(batch_.data);
+  at::Tensor in_thread;
+  std::thread([&] { in_thread = amped.model(batch_.data); }).join();
+  EXPECT_TRUE(same_bits(in_thread, expected));
 }
 
 TORCHAMP_AT_LEVELS(InitializeTest, OptLevel::O0, OptLevel::O1, OptLevel::O2, OptLevel::O3,

@@ -74,6 +74,13 @@ def test_float32_functions_refuse_to_write_16_bit_tensors(name, o1, device):
         getattr(x, f"{name}_")()
 
 
+def test_derivatives_of_torchs_own_may_write_them(o1, device):
+    x = half(2, 4, 3, device=device).requires_grad_()
+    out, _, _ = torch.native_group_norm(x, None, None, 2, 4, 3, 2, 1e-5)
+    out.float().pow(2).sum().backward()
+    assert x.grad.dtype == torch.float16
+
+
 def test_operators_in_place_keep_tensor_and_type(o1, device):
     x = view = half(3, device=device)
     other = torch.rand(3, device=device)

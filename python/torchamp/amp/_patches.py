@@ -33,9 +33,10 @@ class Patch:
             return
         self._is_own = self.name in vars(self.owner)
         self._before = inspect.getattr_static(self.owner, self.name)
-        is_bound_by_class = isinstance(self._before, (staticmethod, classmethod))
-        value = self._before if is_bound_by_class else getattr(self.owner, self.name)
-        self._after = self.wrap(value)
+        is_unbound = isinstance(self.owner, type) and isinstance(
+            self._before, (staticmethod, classmethod)
+        )
+        self._after = self.wrap(self._before if is_unbound else getattr(self.owner, self.name))
         setattr(self.owner, self.name, self._after)
 
     def undo(self) -> None:

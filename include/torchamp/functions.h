@@ -1,0 +1,121 @@
+// Functions whose tensors O1 and O4 cast.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torchamp/autocast.h>
+#include <torchamp/export.h>
+
+#include <functional>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace torchamp {
+namespace detail {
+
+enum class FunctionCast { kLowPrecision, kBFloat16, kFloat32, kWidest };
+
+/// What one call of a function casts its tensors to.
+class TORCHAMP_API ArgumentCast {
+ public:
+  explicit ArgumentCast(FunctionCast kind) : kind_(kind) {}
+
+  /// To be called with every tensor before the first is cast.
+  void look_at(const at::Tensor& tensor);
+  /// `tensor` itself unless it is float32 or 16 bit, on a device type of which O1 or O4 is on.
+  at::Tensor cast(const at::Tensor& tensor) const;
+
+ private:
+  FunctionCast kind_;
+  bool has_float32_ = false;
+};
+
+template <class T>
+constexpr bool is_tensor = std::is_base_of_v<at::Tensor, std::decay_t<T>>;
+template <class T>
+constexpr bool is_optional_tensor = std::is_same_v<std::decay_t<T>, std::optional<at::Tensor>>;
+template <class T>
+constexpr bool is_list_of_tensors = std::is_same_v<std::decay_t<T>, std::vector<at::Tensor>>;
+
+template <class T>
+void look_at(ArgumentCast& cast, const T& argument) {
+  if constexpr (is_tensor<T>) {
+    cast.look_at(argument);
+  } else if constexpr (is_optional_tensor<T>) {
+    if (argument) cast.look_at(*argument);
+  } else if constexpr (is_list_of_tensors<T>) {
+    for (const at::Tensor& tensor : argument) cast.look_at(tensor);
+  }
+}
+
+/// `argument` with its tensors cast; the very argument where it cannot hold any.
+template <class T>
+decltype(auto) cast_argument(const ArgumentCast& cast, T&& argument) {
+  if constexpr (is_tensor<T>) {
+    return cast.cast(argument);
+  } else if constexpr (is_optional_tensor<T>) {
+    return argument ? std::make_optional(cast.cast(*argument)) : std::nullopt;
+  } else if constexpr (is_list_of_tensors<T>) {
+    std::vector<at::Tensor> tensors;
+    for (const at::Tensor& tensor : argument) tensors.push_back(cast.cast(tensor));
+    return tensors;
+  } else {
+    return std::forward<T>(argument);
+  }
+}
+
+template <class F, class... Args>
+decltype(auto) call_uncast(F& function, Args&&... args) {
+  const ShieldFromAutocast shield;
+  return std::invoke(function, std::forward<Args>(args)...);
+}
+
+/// `F` behind a cast of its arguments.
+template <class F>
+class CastFunction {
+ public:
+  CastFunction(F function, FunctionCast kind) : function_(std::move(function)), kind_(kind) {}
+
+  template <class... Args>
+  decltype(auto) operator()(Args&&... args) {
+    ArgumentCast cast(kind_);
+    (look_at(cast, args), ...);
+    return call_uncast(function_, cast_argument(cast, std::forward<Args>(args))...);
+  }
+
+ private:
+  F function_;
+  FunctionCast kind_;
+};
+
+}  // namespace detail
+
+/// `function` (a function, a lambda, a member function, an object with an operator()) behind a cast
+/// of its floating tensors to the level's 16-bit type, wherever O1 or O4 is on when it is called.
+/// Arguments that are tensors, optional tensors and vectors of tensors are looked at; float64 is
+/// left alone. What `function` itself calls is not cast: weights that it holds must fit.
+template <class F>
+auto half_function(F function) {
+  return detail::CastFunction<F>(std::move(function), detail::FunctionCast::kLowPrecision);
+}
+
+/// As half_function, to bfloat16 at every level.
+template <class F>
+auto bfloat16_function(F function) {
+  return detail::CastFunction<F>(std::move(function), detail::FunctionCast::kBFloat16);
+}
+
+/// As half_function, to float32: a part of a program that O1 leaves in full precision.
+template <class F>
+auto float_function(F function) {
+  return detail::CastFunction<F>(std::move(function), detail::FunctionCast::kFloat32);
+}
+
+/// As half_function, to float32 where one of the tensors is.
+template <class F>
+auto promote_function(F function) {
+  return detail::CastFunction<F>(std::move(function), detail::FunctionCast::kWidest);
+}
+
+}  // namespace torchamp
