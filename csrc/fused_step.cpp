@@ -19,7 +19,7 @@ TORCH_LIBRARY_FRAGMENT(torchamp, m) {
       "_fused_step(int algorithm, Tensor[] grads, Tensor(a!)[] params, Tensor(b!)[] states, "
       "Tensor(c!)[] model_params, Tensor(d!) steps, Tensor hyper, Tensor groups, "
       "Tensor? grad_factor, Tensor? skip, Tensor? param_norms, Tensor? update_norms, "
-      "Tensor(e!)? norm_averages) -> ()");
+      "Tensor(e!)? norm_averages, bool params_by_chance) -> ()");
 }
 
 void check_row(const char* name, const Tensor& tensor, at::ScalarType dtype, int64_t length,
@@ -60,7 +60,7 @@ void check_scalars(StepAlgorithm algorithm, const StepScalars& scalars, int64_t 
 
 using Signature = void(int64_t, TensorList, TensorList, TensorList, TensorList, const Tensor&,
                        const Tensor&, const Tensor&, const OptionalTensor&, const OptionalTensor&,
-                       const OptionalTensor&, const OptionalTensor&, const OptionalTensor&);
+                       const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool);
 
 }  // namespace
 
@@ -86,7 +86,8 @@ void fused_step(StepAlgorithm algorithm, const StepLists& lists, const StepScala
   static const auto op = find<Signature>("torchamp::_fused_step");
   call(op, scalars.steps, static_cast<int64_t>(algorithm), lists.grads, lists.params, lists.states,
        lists.model_params, scalars.steps, scalars.hyper, scalars.groups, scalars.grad_factor,
-       scalars.skip, scalars.param_norms, scalars.update_norms, scalars.norm_averages);
+       scalars.skip, scalars.param_norms, scalars.update_norms, scalars.norm_averages,
+       scalars.params_by_chance);
   if (algorithm != StepAlgorithm::kLambUpdate) mark_written(lists.params);
   mark_written(lists.states);
   mark_written(lists.model_params);

@@ -22,13 +22,14 @@ StepInputs inputs_of(const StepScalars& scalars, const Tensor& coefficients) {
           scalars.groups.const_data_ptr<int32>(),  coefficients.mutable_data_ptr<float>(),
           pointer<float>(scalars.grad_factor),     pointer<float>(scalars.skip),
           pointer<float>(scalars.param_norms),     pointer<float>(scalars.update_norms),
-          pointer<float>(scalars.norm_averages)};
+          pointer<float>(scalars.norm_averages),   scalars.params_by_chance};
 }
 
 template <class Device>
 Work gather_step(int64_t states, const StepLists& lists, at::Device device) {
   const size_t length = lists.grads.size();
-  const NamedList grads{"grads", lists.grads}, params{"params", lists.params};
+  const NamedList grads{"grads", lists.grads};
+  const NamedList params{"params", lists.params, /*optional=*/false, 0, /*remainders=*/true};
   const NamedList models{"model_params", lists.model_params, /*optional=*/true};
   const auto state = [&](size_t s) {
     const size_t first = s * length;
@@ -47,18 +48,38 @@ Work gather_step(int64_t states, const StepLists& lists, at::Device device) {
   }
 }
 
+/// A remainder means nothing without the parameter that it belongs to.
+void check_remainder(const StepLists& lists, int64_t i) {
+  const bool listed = !lists.model_params.empty() && lists.model_params[i].defined();
+  const auto dtype = listed ? lists.model_params[i].scalar_type() : at::ScalarType::Undefined;
+  TORCH_CHECK_TYPE(dtype == at::kHalf || dtype == at::kBFloat16,
+                   "fused_step: expected model_params[", i,
+                   "] to be float16 or bfloat16, because params[", i, "] holds remainders, got ",
+                   listed ? c10::toString(dtype) : "none");
+}
+
+void check_remainders(const Work& work, const StepLists& lists) {
+  for (int64_t t = 0; t < work.plan.tensors(); ++t) {
+    if (work.plan.dtype(t, 1) == DType::kRemainder) check_remainder(lists, work.plan.positions[t]);
+  }
+  for (const int64_t i : work.rest) {
+    if (lists.params[i].scalar_type() == at::kShort) check_remainder(lists, i);
+  }
+}
+
 template <class Device>
 void fused_step(int64_t which, TensorList grads, TensorList params, TensorList states,
                 TensorList model_params, const Tensor& steps, const Tensor& hyper,
                 const Tensor& groups, const OptionalTensor& grad_factor, const OptionalTensor& skip,
                 const OptionalTensor& param_norms, const OptionalTensor& update_norms,
-                const OptionalTensor& norm_averages) {
+                const OptionalTensor& norm_averages, bool params_by_chance) {
   const auto algorithm = static_cast<StepAlgorithm>(which);
   const StepLists lists{grads, params, states, model_params};
-  const StepScalars scalars{steps, hyper,       groups,       grad_factor,
-                            skip,  param_norms, update_norms, norm_averages};
+  const StepScalars scalars{steps,       hyper,        groups,        grad_factor,     skip,
+                            param_norms, update_norms, norm_averages, params_by_chance};
   const at::Device device = steps.device();
   const Work work = gather_step<Device>(states_of(algorithm), lists, device);
+  check_remainders(work, lists);
   if (work.plan.tensors() > 0) {
     const auto positions = static_cast<int64_t>(grads.size());
     const Tensor coefficients = at::empty({positions, kCoefficientsSize}, steps.options());
@@ -81,7 +102,7 @@ TORCH_LIBRARY_IMPL(torchamp, Meta, m) {
   m.impl("_fused_step",
          [](int64_t, TensorList, TensorList, TensorList, TensorList, const Tensor&, const Tensor&,
             const Tensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
-            const OptionalTensor&, const OptionalTensor&) {});
+            const OptionalTensor&, const OptionalTensor&, bool) {});
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 using at::Tensor;
 using Lists = std::initializer_list<NamedList>;
 
-std::optional<DType> kernel_dtype(const Tensor& tensor) {
+std::optional<DType> kernel_dtype(const NamedList& list, const Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case at::kFloat:
       return DType::kFloat32;
@@ -20,6 +20,8 @@ std::optional<DType> kernel_dtype(const Tensor& tensor) {
       return DType::kFloat16;
     case at::kBFloat16:
       return DType::kBFloat16;
+    case at::kShort:
+      return list.remainders ? std::optional(DType::kRemainder) : std::nullopt;
     default:
       return std::nullopt;
   }
@@ -42,8 +44,8 @@ void check_tensor(const char* op, const NamedList& list, size_t i, at::Device de
   const Tensor& tensor = list.tensors[i];
   TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, op, ": expected ", list.name, "[",
                    list.first + i, "] to be dense, got layout ", tensor.layout());
-  TORCH_CHECK_TYPE(kernel_dtype(tensor) || tensor.scalar_type() == at::kDouble, op, ": expected ",
-                   list.name, "[", list.first + i,
+  TORCH_CHECK_TYPE(kernel_dtype(list, tensor) || tensor.scalar_type() == at::kDouble, op,
+                   ": expected ", list.name, "[", list.first + i,
                    "] to be float16, bfloat16, float32 or float64, got ", tensor.scalar_type());
   TORCH_CHECK(tensor.device() == device, op, ": expected ", list.name, "[", list.first + i,
               "] to be on ", device, ", got ", tensor.device());
@@ -100,11 +102,12 @@ void prefetch_ahead(Lists lists, size_t i) {
 /// What becomes of a position, where it is not planned.
 constexpr int32 kLeftOut = -1, kRest = -2;
 
-bool is_plannable(const Tensor& tensor, const Tensor& first, at::Device device) {
+bool is_plannable(const NamedList& list, const Tensor& tensor, const Tensor& first,
+                  at::Device device) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   const bool same_order =
       (impl.is_contiguous() && first.is_contiguous()) || impl.strides() == first.strides();
-  return impl.has_storage() && impl.layout() == at::kStrided && kernel_dtype(tensor) &&
+  return impl.has_storage() && impl.layout() == at::kStrided && kernel_dtype(list, tensor) &&
          impl.device() == device && impl.sizes() == first.sizes() && same_order;
 }
 
@@ -154,9 +157,11 @@ class Table {
     size_t at = i * lists_.size();
     for (const NamedList& list : lists_) {
       const Tensor& tensor = tensor_at(list, i);
-      if (tensor.defined() ? !is_plannable(tensor, first, device_) : !list.optional) return false;
+      if (tensor.defined() ? !is_plannable(list, tensor, first, device_) : !list.optional) {
+        return false;
+      }
       plan_.data[at] = tensor.defined() ? tensor.data_ptr() : nullptr;
-      plan_.dtypes[at++] = tensor.defined() ? *kernel_dtype(tensor) : DType::kFloat32;
+      plan_.dtypes[at++] = tensor.defined() ? *kernel_dtype(list, tensor) : DType::kFloat32;
     }
     plan_.offsets[i + 1] = first.numel();
     return true;

@@ -18,6 +18,7 @@ struct NamedList {
   at::TensorList tensors;
   bool optional = false;
   size_t first = 0;
+  bool remainders = false;  ///< whether its tensors may be int16, for DType::kRemainder
 };
 
 /// What of a call's lists the flat kernels take, and what is left to ATen.

@@ -9,6 +9,8 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
+#include "aten/rounding.h"
+
 namespace torchamp::aten {
 namespace {
 
@@ -192,8 +194,8 @@ class Step {
     step(algorithm_, e);
     if (algorithm_ != StepAlgorithm::kLambApply) write(e.step, scalars_.steps.select(0, i));
     if (scalars_.norm_averages) write(e.norm_average, scalars_.norm_averages->select(0, i));
-    for (size_t s = 0; s < e.states.size(); ++s) write(e.states[s], state(i, s));
-    write(e.param, lists_.params[i]);
+    for (size_t s = 0; s < e.states.size(); ++s) write_by_chance(e.states[s], state(i, s));
+    write_param(e.param, i);
     if (lists_.model_params.empty() || !lists_.model_params[i].defined()) return;
     write(e.param, lists_.model_params[i]);
   }
@@ -203,15 +205,36 @@ class Step {
     target.copy_(at::where(runs_, result.to(target.scalar_type()), target));
   }
 
+  void write_by_chance(const Tensor& result, const Tensor& target) const {
+    const bool by_chance = target.scalar_type() == at::kBFloat16;
+    write(by_chance ? round_by_chance(result.to(at::kFloat)) : result, target);
+  }
+
+  void write_param(const Tensor& result, int64_t i) const {
+    const Tensor& param = lists_.params[i];
+    if (param.scalar_type() == at::kShort) {
+      write(remainders_of(result, result.to(lists_.model_params[i].scalar_type())), param);
+    } else if (scalars_.params_by_chance) {
+      write_by_chance(result, param);
+    } else {
+      write(result, param);
+    }
+  }
+
+  Tensor wide_param(int64_t i) const {
+    const Tensor& param = lists_.params[i];
+    if (param.scalar_type() == at::kShort) return joined(lists_.model_params[i], param);
+    return param.to(param.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  }
+
   const Tensor& state(int64_t i, size_t s) const {
     return lists_.states[s * lists_.grads.size() + static_cast<size_t>(i)];
   }
 
   Element element(int64_t i) const {
     Element e;
-    e.param = lists_.params[i];
-    const auto wide = e.param.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    e.param = e.param.to(wide);
+    e.param = wide_param(i);
+    const auto wide = e.param.scalar_type();
     e.hyper = rows_.select(0, i).unbind();
     e.grad = lists_.grads[i].to(wide);
     const bool has_updates = algorithm_ == StepAlgorithm::kLambApply;

@@ -1,4 +1,5 @@
 #include "cpu/isa.h"
+#include "cpu/rounding.h"
 #include "cpu/walk.h"
 #include "kernels.h"
 
@@ -26,6 +27,12 @@ struct StepBlock {
   }
 };
 
+/// How a block's lists are rounded.
+struct Rounding {
+  uint32 key;
+  bool params_by_chance;
+};
+
 /// A list that is read and written: its floats in place, other types in a buffer of their own.
 class InOut {
  public:
@@ -34,31 +41,57 @@ class InOut {
     values_ = const_cast<float*>(load(plan, span, list, buffer_));
   }
   void put(const Plan& plan, const Span& span) const { store(plan, span, list_, values_, false); }
+  void put_by_chance(const Plan& plan, const Span& span, uint32 key) const {
+    store_by_chance(plan, span, list_, values_, key);
+  }
   float* values() { return values_; }
 
- private:
+ protected:
   int list_ = 0;
   float* values_ = nullptr;
   float buffer_[kBlock];
 };
 
+/// The parameter, which may lie in the model's and a remainder.
+class Param : public InOut {
+ public:
+  void take(const Plan& plan, const Span& span, int model) {
+    model_ = model;
+    is_split_ = plan.dtype(span.tensor, kParam) == DType::kRemainder;
+    if (!is_split_) return InOut::take(plan, span, kParam);
+    values_ = buffer_;
+    load_joined(plan, span, model, kParam, values_);
+  }
+
+  void put(const Plan& plan, const Span& span, const Rounding& rounding, bool stream) const {
+    if (is_split_) return store_split(plan, span, model_, kParam, values_);
+    rounding.params_by_chance ? put_by_chance(plan, span, rounding.key) : InOut::put(plan, span);
+    if (plan.address(span.tensor, model_) != nullptr) store(plan, span, model_, values_, stream);
+  }
+
+ private:
+  static constexpr int kParam = 1;
+
+  int model_ = 0;
+  bool is_split_ = false;
+};
+
 template <class Rule>
 void step_block(const Plan& plan, const Span& span, const StepInputs& inputs, bool stream) {
   constexpr int kModel = 2 + Rule::kStates;
+  const int32 position = plan.positions[span.tensor];
+  const Rounding rounding{noise_key(inputs, position), inputs.params_by_chance};
   float buffer[kBlock];
-  InOut param, states[3];
+  Param param;
+  InOut states[3];
   const float* grad = load(plan, span, 0, buffer);
-  param.take(plan, span, 1);
+  param.take(plan, span, kModel);
   for (int s = 0; s < Rule::kStates; ++s) states[s].take(plan, span, 2 + s);
-  run_block<StepBlock<Rule>>(grad, param.values(), states[0].values(), states[1].values(),
-                             states[2].values(), span.count,
-                             static_cast<const typename Rule::Coefficients*>(
-                                 coefficients_at<Rule>(inputs, plan.positions[span.tensor])));
-  param.put(plan, span);
-  for (int s = 0; s < Rule::kStates; ++s) states[s].put(plan, span);
-  if (plan.address(span.tensor, kModel) != nullptr) {
-    store(plan, span, kModel, param.values(), stream);
-  }
+  run_block<StepBlock<Rule>>(
+      grad, param.values(), states[0].values(), states[1].values(), states[2].values(), span.count,
+      static_cast<const typename Rule::Coefficients*>(coefficients_at<Rule>(inputs, position)));
+  param.put(plan, span, rounding, stream);
+  for (int s = 0; s < Rule::kStates; ++s) states[s].put_by_chance(plan, span, rounding.key);
 }
 
 template <class Rule>

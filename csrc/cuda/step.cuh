@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/arguments.h"
+#include "cuda/rounding.h"
 #include "cuda/walk.h"
 
 namespace torchamp::cuda {
@@ -16,27 +17,55 @@ TORCHAMP_DEVICE void prepare_step(const PrepareStepArguments& arguments) {
   prepare<Rule>(arguments.inputs, arguments.positions[i]);
 }
 
+/// How a slice's lists are rounded.
+struct Rounding {
+  uint32 key;
+  bool params_by_chance;
+};
+
+template <int n>
+TORCHAMP_DEVICE void load_bits(DType dtype, const char* from, Bits<n>& bits) {
+  if (dtype == DType::kFloat32) {
+    load_bytes<4 * n>(from, bits.words);
+  } else {
+    load_bytes<2 * n>(from, bits.words);
+  }
+}
+
 /// A group of n neighbouring elements: every list's bits are on their way before any is used.
 template <class Rule, int n, int kLists>
 struct StepGroup {
+  static constexpr int kParam = 1;
   static constexpr int kReads = 2 + Rule::kStates;
   static constexpr int kModel = kReads;
 
-  Bits<n> bits[kReads];
+  const Slice<kLists>& slice;
+  int first;  ///< number of the group's first element in the slice
+  Bits<n> bits[kLists];
   float values[kReads][n];
 
-  TORCHAMP_DEVICE void load(const Slice<kLists>& slice, int i) {
+  TORCHAMP_DEVICE StepGroup(const Slice<kLists>& slice, int first) : slice(slice), first(first) {}
+
+  TORCHAMP_DEVICE bool is_split() const { return slice.dtype[kParam] == DType::kRemainder; }
+
+  TORCHAMP_DEVICE char* address(int list) const {
+    return slice.address[list] + first * size_of(slice.dtype[list]);
+  }
+
+  TORCHAMP_DEVICE void load() {
+    TORCHAMP_UNROLL
+    for (int list = 0; list < kReads; ++list)
+      load_bits(slice.dtype[list], address(list), bits[list]);
+    if (is_split()) load_bits(slice.dtype[kModel], address(kModel), bits[kModel]);
     TORCHAMP_UNROLL
     for (int list = 0; list < kReads; ++list) {
-      const char* from = slice.address[list] + i * size_of(slice.dtype[list]);
-      if (slice.dtype[list] == DType::kFloat32) {
-        load_bytes<4 * n>(from, bits[list].words);
-      } else {
-        load_bytes<2 * n>(from, bits[list].words);
-      }
+      if (list != kParam) widen<n>(slice.dtype[list], bits[list], values[list]);
     }
-    TORCHAMP_UNROLL
-    for (int list = 0; list < kReads; ++list) widen<n>(slice.dtype[list], bits[list], values[list]);
+    if (is_split()) {
+      join<n>(slice.dtype[kModel], bits[kModel], bits[kParam], values[kParam]);
+    } else {
+      widen<n>(slice.dtype[kParam], bits[kParam], values[kParam]);
+    }
   }
 
   TORCHAMP_DEVICE void step(const typename Rule::Coefficients& coefficients) {
@@ -51,42 +80,56 @@ struct StepGroup {
     }
   }
 
-  TORCHAMP_DEVICE void store(const Slice<kLists>& slice, int i) const {
+  TORCHAMP_DEVICE void store(const Rounding& rounding) const {
     TORCHAMP_UNROLL
-    for (int list = 1; list < kReads; ++list) store_list(slice, i, list, values[list]);
-    if (slice.address[kModel] != nullptr) store_list(slice, i, kModel, values[1]);
+    for (int list = 2; list < kReads; ++list) store_by_chance(list, rounding.key);
+    if (is_split()) {
+      store_split<n>(slice.dtype[kModel], address(kModel), address(kParam), values[kParam]);
+      return;
+    }
+    if (rounding.params_by_chance) {
+      store_by_chance(kParam, rounding.key);
+    } else {
+      store_values<n>(slice.dtype[kParam], address(kParam), values[kParam]);
+    }
+    if (slice.address[kModel] == nullptr) return;
+    store_values<n>(slice.dtype[kModel], address(kModel), values[kParam]);
   }
 
-  TORCHAMP_DEVICE static void store_list(const Slice<kLists>& slice, int i, int list,
-                                         const float* values) {
-    const DType dtype = slice.dtype[list];
-    store_values<n>(dtype, slice.address[list] + i * size_of(dtype), values);
+  TORCHAMP_DEVICE void store_by_chance(int list, uint32 key) const {
+    if (slice.dtype[list] == DType::kBFloat16) {
+      store_noisy<n>(address(list), values[list], key, slice.begin + first, list);
+    } else {
+      store_values<n>(slice.dtype[list], address(list), values[list]);
+    }
   }
 };
 
 template <class Rule, int n, int kLists>
 TORCHAMP_DEVICE void step_groups(const Slice<kLists>& slice, const Groups<n>& groups,
-                                 const typename Rule::Coefficients& coefficients) {
+                                 const typename Rule::Coefficients& coefficients,
+                                 const Rounding& rounding) {
   const Team team = warp_team();
   TORCHAMP_ROLLED
   for (int g = team.rank; g < groups.count; g += team.size) {
-    StepGroup<Rule, n, kLists> group;
-    group.load(slice, groups[g]);
+    StepGroup<Rule, n, kLists> group(slice, groups[g]);
+    group.load();
     group.step(coefficients);
-    group.store(slice, groups[g]);
+    group.store(rounding);
   }
 }
 
 template <class Rule, class Launch>
 TORCHAMP_DEVICE void step(const Launch& launch) {
   const uint32 unit = warp_unit();
-  if (unit >= launch.units || skips(launch.arguments.inputs)) return;
+  const StepInputs& inputs = launch.arguments.inputs;
+  if (unit >= launch.units || skips(inputs)) return;
   const auto slice = slice_of(launch, unit);
-  const typename Rule::Coefficients coefficients =
-      *coefficients_at<Rule>(launch.arguments.inputs, slice.position);
+  const typename Rule::Coefficients coefficients = *coefficients_at<Rule>(inputs, slice.position);
+  const Rounding rounding{noise_key(inputs, slice.position), inputs.params_by_chance};
   const Groups<8> vectors = aligned_vectors<8>(slice);
-  step_groups<Rule>(slice, vectors, coefficients);
-  step_groups<Rule>(slice, rest_of(slice.count, vectors), coefficients);
+  step_groups<Rule>(slice, vectors, coefficients, rounding);
+  step_groups<Rule>(slice, rest_of(slice.count, vectors), coefficients, rounding);
 }
 
 }  // namespace torchamp::cuda

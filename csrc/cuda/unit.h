@@ -14,6 +14,7 @@ struct Slice {
   DType dtype[kLists];
   int count;
   int32 position;
+  int64 begin;  ///< number of the first element in its tensor
 };
 
 /// The last entry whose first unit is not after `unit`.
@@ -44,15 +45,15 @@ TORCHAMP_DEVICE auto slice_of(const Launch& launch, uint32 unit) {
   constexpr int kUnit = Launch::Arguments::kUnit;
   const int index = entry_of(launch, unit);
   const auto& entry = launch.entry[index];
-  const int64 begin = static_cast<int64>(unit - entry.first_unit) * kUnit;
   const bool last = unit + 1 == end_unit(launch, index);
   Slice<kLists> slice;
+  slice.begin = static_cast<int64>(unit - entry.first_unit) * kUnit;
   TORCHAMP_UNROLL
   for (int list = 0; list < kLists; ++list) {
     slice.dtype[list] = entry.dtype[list];
     char* address = static_cast<char*>(entry.address[list]);
     slice.address[list] =
-        address == nullptr ? nullptr : address + begin * size_of(entry.dtype[list]);
+        address == nullptr ? nullptr : address + slice.begin * size_of(entry.dtype[list]);
   }
   slice.count = last ? entry.last_unit_elements : kUnit;
   slice.position = entry.position;

@@ -5,7 +5,13 @@
 
 namespace torchamp {
 
-enum class DType : uint8 { kFloat32, kFloat16, kBFloat16 };
+enum class DType : uint8 {
+  kFloat32,
+  kFloat16,
+  kBFloat16,
+  kRemainder  ///< remainder16: what a master is beyond its model parameter. Only fused_step takes
+              ///< it
+};
 
 /// Where an op reports non-finite values: one float for the call, and optionally one byte per
 /// caller's position. Both are only ever set to 1; clearing them is the caller's part.

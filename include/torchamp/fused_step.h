@@ -31,10 +31,15 @@ constexpr int64_t kHyperparameters = 12;
 /// The tensors of a step. Positions whose grad is undefined are passed over.
 struct StepLists {
   at::TensorList grads;   ///< scaled or not, any floating dtype
-  at::TensorList params;  ///< read and written; float32 masters or the model's own
-  at::TensorList states;  ///< the first state of each position, then the second of each, …
-  at::TensorList
-      model_params;  ///< written: params, rounded. Undefined, or empty, where there is none
+  /// Read and written: float32 masters, the model's own, or the int16 remainders of masters that
+  /// round to model_params (torchamp::remainders).
+  at::TensorList params;
+  /// The first state of each position, then the second of each, …; bfloat16 ones are rounded by
+  /// chance.
+  at::TensorList states;
+  /// Written: params, rounded. Undefined, or empty, where there is none. Beside remainders they
+  /// must be there in float16 or bfloat16, and are read too.
+  at::TensorList model_params;
 };
 
 /// The scalars of a step. Per position of the lists, on their device, where not said otherwise.
@@ -47,6 +52,9 @@ struct StepScalars {
   std::optional<at::Tensor> param_norms = {};    ///< float32 [positions]
   std::optional<at::Tensor> update_norms = {};   ///< float32 [positions]
   std::optional<at::Tensor> norm_averages = {};  ///< float32 [positions], updated
+  /// Rounds bfloat16 params up or down by chance, so that small updates are not lost for want of a
+  /// master. The chance depends on position, step and element alone, so that runs repeat.
+  bool params_by_chance = false;
 };
 
 /// Steps every parameter that has a grad. Nothing waits for the device.

@@ -27,14 +27,32 @@ StepInputs inputs_of(const StepScalars& s, const Tensor& coefficients) {
           pointer(s.skip),
           pointer(s.param_norms),
           pointer(s.update_norms),
-          pointer(s.norm_averages)};
+          pointer(s.norm_averages),
+          s.params_by_chance};
+}
+
+/// A dense tensor's elements as they lie in memory.
+Tensor flat(const Tensor& tensor) {
+  return tensor.as_strided({tensor.numel()}, {1});
+}
+
+/// `values` as a step stores them in a list of `dtype`.
+Tensor stored(const std::vector<float>& values, at::ScalarType dtype, bool by_chance, uint32 key,
+              int list) {
+  std::vector<double> stored(values.begin(), values.end());
+  if (by_chance && dtype == at::kBFloat16) {
+    for (size_t k = 0; k < values.size(); ++k) {
+      stored[k] = to_float(round_by_chance(values[k], noise(key, static_cast<int64>(k), list)));
+    }
+  }
+  return tensor_of(stored, dtype);
 }
 
 template <class Rule>
 Rows stepped_rows(const StepCase& call, const typename Rule::Coefficients& coefficients, size_t i) {
   Rows rows;
   for (size_t list = 0; list < 2 + Rule::kStates; ++list) {
-    rows.push_back(oracle::values<float>(call.all.lists[list][i]));
+    rows.push_back(oracle::values<float>(flat(call.all.lists[list][i])));
   }
   for (size_t k = 0; k < rows[0].size(); ++k) {
     float states[Rule::kStates + 1];
@@ -46,13 +64,15 @@ Rows stepped_rows(const StepCase& call, const typename Rule::Coefficients& coeff
   return rows;
 }
 
-void expect_rows(const StepCase& got, const Rows& rows, size_t i) {
+void expect_rows(const StepCase& got, const Rows& rows, size_t i, uint32 key) {
   for (size_t list = 1; list < rows.size(); ++list) {
     const Tensor& tensor = got.all.lists[list][i];
     if (!tensor.defined()) continue;
-    const std::vector<double> values(rows[list].begin(), rows[list].end());
-    const Tensor expected = tensor_of(values, tensor.scalar_type()).view(tensor.sizes());
-    EXPECT_TRUE(same_bits(tensor, expected)) << got.all.names[i] << ", list " << list;
+    const bool is_state = list > 1 && list + 1 < rows.size();
+    const bool by_chance = is_state || (list == 1 && got.scalars.params_by_chance);
+    const Tensor expected =
+        stored(rows[list], tensor.scalar_type(), by_chance, key, static_cast<int>(list));
+    EXPECT_TRUE(same_bits(flat(tensor), expected)) << got.all.names[i] << ", list " << list;
   }
 }
 
@@ -67,7 +87,8 @@ void expect_rule(const StepCase& before, const StepCase& after) {
     const auto position = static_cast<int32>(i);
     count_step<Rule>(inputs, position);
     prepare<Rule>(inputs, position);
-    expect_rows(after, stepped_rows<Rule>(before, *coefficients_at<Rule>(inputs, position), i), i);
+    expect_rows(after, stepped_rows<Rule>(before, *coefficients_at<Rule>(inputs, position), i), i,
+                noise_key(inputs, position));
     ++stepped;
   }
   EXPECT_GT(stepped, 50);
@@ -115,6 +136,7 @@ TEST_P(FusedStepRulesTest, AreWhatTheKernelsCompute) {
     StepCase call =
         make_case(algorithm, two_groups(), step_lists(algorithm, 800, device()), device());
     call.scalars.grad_factor = scalar_of(0.3f, at::kFloat, device());
+    call.scalars.params_by_chance = which % 2 == 0;
     const StepCase before = on_cpu(copy_of(call));
     run(call);
     SCOPED_TRACE(which);

@@ -10,6 +10,7 @@ namespace {
 
 using torchamp::Algorithm;
 using torchamp::StepInputs;
+using torchamp::uint32;
 namespace cuda = torchamp::cuda;
 
 const cuda::Queue kQueue{0, nullptr};
@@ -46,7 +47,8 @@ struct Scalars {
             has_factor ? &skip : nullptr,
             param_norms.data(),
             update_norms.data(),
-            norm_averages.data()};
+            norm_averages.data(),
+            params_by_chance};
   }
 
   std::vector<float> steps, coefficients, param_norms, update_norms, norm_averages;
@@ -54,6 +56,7 @@ struct Scalars {
   float grad_factor = 1.0f / 3.0f;
   float skip = 0.0f;
   bool has_factor = true;
+  bool params_by_chance = false;
 };
 
 #if defined(TORCHAMP_SLOW_EMULATION)
@@ -106,11 +109,18 @@ class Step : public testing::Test {
   /// Every third tensor has no model parameter.
   static bool has_model(std::size_t t) { return t % 3 != 0; }
 
+  /// Some parameters of 16 bits are taken for the remainders of masters.
+  static bool is_split(const std::vector<TensorList>& lists, std::size_t t, bool models) {
+    return models && has_model(t) && lists[1][t].dtype() == DType::kFloat16 &&
+           lists[kModel][t].dtype() != DType::kFloat32;
+  }
+
   static Plan plan_for(const std::vector<TensorList>& lists, bool models) {
     std::vector<const TensorList*> all;
     for (const TensorList& list : lists) all.push_back(&list);
     Plan plan = plan_of(all);
     for (std::size_t t = 0; t < lists[0].size(); ++t) {
+      if (is_split(lists, t, models)) plan.dtypes[t * lists.size() + 1] = DType::kRemainder;
       if (models && has_model(t)) continue;
       plan.data[t * lists.size() + kModel] = nullptr;
       plan.dtypes[t * lists.size() + kModel] = DType::kFloat32;
@@ -124,15 +134,62 @@ class Step : public testing::Test {
     return copies;
   }
 
-  static void step_tensor(std::vector<TensorList>& lists, std::size_t t, bool model,
-                          const typename Rule::Coefficients& coefficients) {
+  /// How tensor t is stepped.
+  struct Way {
+    typename Rule::Coefficients coefficients;
+    uint32 key;
+    bool has_model;
+    bool is_split;
+    bool params_by_chance;
+  };
+
+  static void set_by_chance(Tensor& tensor, int64 i, float value, const Way& way, int list) {
+    const bool by_chance = tensor.dtype() == DType::kBFloat16;
+    const uint32 noise = torchamp::noise(way.key, i, list);
+    tensor.set(i, by_chance ? torchamp::to_float(torchamp::round_by_chance(value, noise)) : value);
+  }
+
+  template <class T>
+  static float joined_at(const Tensor& high, const Tensor& remainders, int64 i) {
+    return torchamp::joined(static_cast<const T*>(high.data())[i],
+                            static_cast<const torchamp::remainder16*>(remainders.data())[i]);
+  }
+
+  template <class T>
+  static void split_at(Tensor& high, Tensor& remainders, int64 i, float value) {
+    high.set(i, value);
+    static_cast<torchamp::remainder16*>(remainders.data())[i] =
+        torchamp::remainder_of(value, static_cast<const T*>(high.data())[i]);
+  }
+
+  static float param_at(const std::vector<TensorList>& lists, std::size_t t, int64 i, bool split) {
+    const Tensor &param = lists[1][t], &model = lists[kModel][t];
+    if (!split) return param[i];
+    return model.dtype() == DType::kFloat16 ? joined_at<float16>(model, param, i)
+                                            : joined_at<bfloat16>(model, param, i);
+  }
+
+  static void set_param(std::vector<TensorList>& lists, std::size_t t, int64 i, float value,
+                        const Way& way) {
+    Tensor &param = lists[1][t], &model = lists[kModel][t];
+    if (way.is_split) {
+      const bool is_half = model.dtype() == DType::kFloat16;
+      return is_half ? split_at<float16>(model, param, i, value)
+                     : split_at<bfloat16>(model, param, i, value);
+    }
+    way.params_by_chance ? set_by_chance(param, i, value, way, 1) : param.set(i, value);
+    if (way.has_model) model.set(i, value);
+  }
+
+  static void step_tensor(std::vector<TensorList>& lists, std::size_t t, const Way& way) {
     for (int64 i = 0; i < lists[0][t].count(); ++i) {
       float states[Rule::kStates + 1];
       for (int s = 0; s < Rule::kStates; ++s) states[s] = lists[2 + s][t][i];
-      const float param = Rule::step(coefficients, lists[0][t][i], lists[1][t][i], states);
-      lists[1][t].set(i, param);
-      for (int s = 0; s < Rule::kStates; ++s) lists[2 + s][t].set(i, states[s]);
-      if (model) lists[kModel][t].set(i, param);
+      const float param = param_at(lists, t, i, way.is_split);
+      set_param(lists, t, i, Rule::step(way.coefficients, lists[0][t][i], param, states), way);
+      for (int s = 0; s < Rule::kStates; ++s) {
+        set_by_chance(lists[2 + s][t], i, states[s], way, 2 + s);
+      }
     }
   }
 
@@ -144,8 +201,10 @@ class Step : public testing::Test {
       const auto position = static_cast<int32>(2 * t);
       torchamp::count_step<Rule>(inputs, position);
       torchamp::prepare<Rule>(inputs, position);
-      step_tensor(expected, t, models && has_model(t),
-                  *torchamp::coefficients_at<Rule>(inputs, position));
+      step_tensor(expected, t,
+                  {*torchamp::coefficients_at<Rule>(inputs, position),
+                   torchamp::noise_key(inputs, position), models && has_model(t),
+                   is_split(lists, t, models), scalars.params_by_chance});
     }
     cuda::step(kQueue, kAlgorithm<Rule>, plan_for(lists, models), scalars.inputs());
     for (std::size_t list = 0; list < lists.size(); ++list) {
@@ -184,6 +243,7 @@ TYPED_TEST(Step, NeedsNeitherModelParamsNorFactors) {
   auto lists = this->make(/*tiny=*/false);
   Scalars scalars(lists[0].size());
   scalars.has_factor = false;
+  scalars.params_by_chance = true;
   this->expect_step(lists, /*models=*/false, scalars);
 }
 

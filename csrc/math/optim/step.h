@@ -6,6 +6,7 @@
 #include "math/optim/lamb.h"
 #include "math/optim/novograd.h"
 #include "math/optim/sgd.h"
+#include "math/rounding.h"
 
 /// Every algorithm, once: DO(Name, name).
 #define TORCHAMP_ALGORITHMS(DO) \
@@ -43,6 +44,7 @@ struct StepInputs {
   const float* param_norms;
   const float* update_norms;
   float* norm_averages;
+  bool params_by_chance;  ///< how bfloat16 parameters are rounded; states always are by chance
 };
 
 TORCHAMP_MATH bool skips(const StepInputs& inputs) {
@@ -81,6 +83,11 @@ TORCHAMP_MATH void prepare(const StepInputs& inputs, int32 position) {
   tensor.norm_average = inputs.norm_averages == nullptr ? nullptr : inputs.norm_averages + position;
   *coefficients_at<Rule>(inputs, position) =
       Rule::coefficients(hyper_at<Rule>(inputs, position), tensor);
+}
+
+/// After the step was counted.
+TORCHAMP_MATH uint32 noise_key(const StepInputs& inputs, int32 position) {
+  return noise_key(position, inputs.steps[position]);
 }
 
 /// Whether two tensors have the same coefficients: they are of one group, have taken as many steps,

@@ -1,0 +1,17 @@
+// math/rounding.h in plain ATen.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace torchamp::aten {
+
+/// float32 `values` in bfloat16, rounded up or down by torch's generator.
+at::Tensor round_by_chance(const at::Tensor& values);
+
+/// int16, what float32 `values` are beyond `high`, their roundings to float16 or bfloat16.
+at::Tensor remainders_of(const at::Tensor& values, const at::Tensor& high);
+
+/// The float32 values of which `high` and `remainders` are the halves.
+at::Tensor joined(const at::Tensor& high, const at::Tensor& remainders);
+
+}  // namespace torchamp::aten

@@ -1,0 +1,61 @@
+// Neighbouring elements of lists that keep more than rounding to nearest would: see
+// math/rounding.h.
+#pragma once
+
+#include "cuda/vector.h"
+#include "math/rounding.h"
+
+namespace torchamp::cuda {
+
+/// Stores 16-bit numbers, n of them, that `bits_of` gives for each lane.
+template <int n, class BitsOf>
+TORCHAMP_DEVICE void store_shorts(char* to, BitsOf bits_of) {
+  uint32 words[(n + 1) / 2] = {};
+  TORCHAMP_UNROLL
+  for (int i = 0; i < n; ++i) words[i / 2] |= static_cast<uint32>(bits_of(i)) << (i % 2 * 16);
+  store_bytes<n * sizeof(uint16)>(to, words);
+}
+
+/// Rounds n values by chance; `index` is the first one's number in its tensor.
+template <int n>
+TORCHAMP_DEVICE void store_noisy(char* to, const float* values, uint32 key, int64 index, int list) {
+  store_shorts<n>(
+      to, [&](int i) { return round_by_chance(values[i], noise(key, index + i, list)).bits; });
+}
+
+template <class T, int n>
+TORCHAMP_DEVICE void join_as(const Bits<n>& high, const Bits<n>& remainders, float* values) {
+  TORCHAMP_UNROLL
+  for (int i = 0; i < n; ++i) {
+    values[i] = joined(T{half_of(high.words, i)}, remainder16{half_of(remainders.words, i)});
+  }
+}
+
+/// The values of which `high` holds the one half, as `dtype`, and `remainders` the other.
+template <int n>
+TORCHAMP_DEVICE void join(DType dtype, const Bits<n>& high, const Bits<n>& remainders,
+                          float* values) {
+  if (dtype == DType::kFloat16) {
+    join_as<float16>(high, remainders, values);
+  } else {
+    join_as<bfloat16>(high, remainders, values);
+  }
+}
+
+template <class T, int n>
+TORCHAMP_DEVICE void split_as(char* high, char* remainders, const float* values) {
+  store_shorts<n>(high, [&](int i) { return from_float<T>(values[i]).bits; });
+  store_shorts<n>(remainders,
+                  [&](int i) { return remainder_of(values[i], from_float<T>(values[i])).bits; });
+}
+
+template <int n>
+TORCHAMP_DEVICE void store_split(DType dtype, char* high, char* remainders, const float* values) {
+  if (dtype == DType::kFloat16) {
+    split_as<float16, n>(high, remainders, values);
+  } else {
+    split_as<bfloat16, n>(high, remainders, values);
+  }
+}
+
+}  // namespace torchamp::cuda

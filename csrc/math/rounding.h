@@ -1,0 +1,89 @@
+// Keeping more of a float than the 16 bits that are stored: by chance, or in 16 bits more.
+#pragma once
+
+#include "math/float16.h"
+
+namespace torchamp {
+
+/// The finaliser of MurmurHash3 (Appleby): every bit of the result depends on every bit of `x`.
+TORCHAMP_MATH uint32 mixed(uint32 x) {
+  x = (x ^ (x >> 16)) * 0x85ebca6bu;
+  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
+  return x ^ (x >> 16);
+}
+
+/// Of a tensor's noise in one step, which so is the same in every run and on every device.
+TORCHAMP_MATH uint32 noise_key(int32 position, float step) {
+  return mixed(mixed(static_cast<uint32>(position)) ^ float_to_bits(step));
+}
+
+/// 16 random bits for one element of one of a step's lists.
+TORCHAMP_MATH uint32 noise(uint32 key, int64 index, int list) {
+  const auto high = static_cast<uint32>(index >> 29);
+  return mixed(key ^ mixed(high) ^ (static_cast<uint32>(index) * 8u + static_cast<uint32>(list))) >>
+         16;
+}
+
+/// One of the two neighbours of `value`, each with the probability that makes the mean `value`:
+/// small updates are not lost, as they are to rounding to nearest, but land every so often.
+TORCHAMP_MATH bfloat16 round_by_chance(float value, uint32 noise) {
+  if (is_nonfinite(value)) return from_float<bfloat16>(value);
+  return {static_cast<uint16>((float_to_bits(value) + noise) >> 16)};
+}
+
+/// A float of which `high` holds the 16 bits that it rounds to, and this the rest: a signed number
+/// of units in the last place of the float; beside float16, of 2^-25 of its power of two.
+struct remainder16 {
+  uint16 bits;
+};
+
+TORCHAMP_MATH int32 count_of(remainder16 remainder) {
+  return remainder.bits < 0x8000u ? remainder.bits : static_cast<int32>(remainder.bits) - 0x10000;
+}
+
+/// What `value` is beyond from_float<bfloat16>(value). Exact but for ties, of which one of two has
+/// no count in 16 bits: they move by one unit, and still round as before.
+TORCHAMP_MATH remainder16 remainder_of(float value, bfloat16 high) {
+  if (value != value) return {0};
+  const uint32 magnitude = float_to_bits(value) & 0x7fffffffu;
+  const int32 count =
+      static_cast<int32>(magnitude) - static_cast<int32>((high.bits & 0x7fffu) << 16);
+  return {static_cast<uint16>(count == 0x8000 ? 0x7fff : count)};
+}
+
+/// The value of which `high` and `remainder` are the halves. Where `high` was written by somebody
+/// else, the nearest that makes sense.
+TORCHAMP_MATH float joined(bfloat16 high, remainder16 remainder) {
+  const uint32 sign = static_cast<uint32>(high.bits & 0x8000u) << 16;
+  const auto rounded = static_cast<int32>((high.bits & 0x7fffu) << 16);
+  int32 magnitude = rounded + count_of(remainder);
+  if (magnitude < 0) magnitude = 0;
+  if (rounded > 0x7f800000 || magnitude > 0x7f800000) magnitude = rounded;
+  return float_from_bits(sign | static_cast<uint32>(magnitude));
+}
+
+/// The exponent's bits of a float16 as those of a float, and 2^-14's for subnormals.
+TORCHAMP_MATH uint32 exponent_of(float rounded) {
+  const uint32 exponent = (float_to_bits(rounded) >> 23) & 0xffu;
+  return exponent < 113u ? 113u : exponent;
+}
+
+/// What `value` is beyond from_float<float16>(value). Exact from 2^-16 to float16's largest; below,
+/// within 2^-40; 0 for values that float16 cannot hold.
+TORCHAMP_MATH remainder16 remainder_of(float value, float16 high) {
+  if (is_nonfinite(high)) return {0};
+  const float rounded = to_float(high);
+  const float counts = (value - rounded) * float_from_bits((279u - exponent_of(rounded)) << 23);
+  const float to_integer = 12582912.0f;  // 1.5 · 2^23
+  return {static_cast<uint16>(static_cast<int32>(counts + to_integer - to_integer))};
+}
+
+TORCHAMP_MATH float joined(float16 high, remainder16 remainder) {
+  const float rounded = to_float(high);
+  const int32 count = count_of(remainder);
+  if (is_nonfinite(high) || count == 0) return rounded;
+  const float unit = float_from_bits((exponent_of(rounded) - 25u) << 23);
+  return fmaf(static_cast<float>(count), unit, rounded);
+}
+
+}  // namespace torchamp
