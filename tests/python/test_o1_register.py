@@ -93,12 +93,19 @@ def test_registered_apply_of_an_autograd_function(registered):
         def backward(ctx, grad):
             return grad * 2
 
+    class Triple(Double):
+        @staticmethod
+        def forward(ctx, x):
+            return (x @ x) * 3
+
     amp.register_float_function(Double, "apply")
     x = ones(HALF).requires_grad_()
     with opened():
         out = Double.apply(x)
         out.sum().backward()
-    assert out.dtype == FLOAT32 and x.grad.dtype == HALF
+        tripled = Triple.apply(ones(FLOAT32))
+    assert torch.equal(tripled, 3 * ones(HALF) @ ones(HALF)), "another's forward, or not cast"
+    assert tripled.dtype == HALF and out.dtype == FLOAT32 and x.grad.dtype == HALF
     assert Double.apply(ones(HALF)).dtype == HALF and "apply" not in vars(Double)
 
 

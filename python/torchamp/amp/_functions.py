@@ -14,6 +14,8 @@ from torchamp._load import _C
 
 _SIXTEEN_BIT = (torch.float16, torch.bfloat16)
 _CASTABLE = (torch.float32, *_SIXTEEN_BIT)
+#: torch's, that runs the forward a program wrote; since torch 2.15 it has no Python function.
+_APPLY = getattr(torch.autograd.Function.apply, "__func__", None)
 #: Of a tensor: the dtype to cast it to.
 Choice = Callable[[torch.Tensor], torch.dtype]
 
@@ -67,7 +69,8 @@ def _wrapped(fn: Callable, choose: Callable[[list[torch.Tensor]], Choice]) -> Ca
 def calls_no_python(fn: Callable) -> bool:
     """Whether `fn` is torch's or written in C++: what it calls is not cast once more. In functions
     of the program's own, O1 casts as everywhere."""
-    if getattr(fn, "__func__", fn) is torch.autograd.Function.apply.__func__:
+    owner = getattr(fn, "__self__", None)
+    if fn is _APPLY or (isinstance(owner, type) and issubclass(owner, torch.autograd.Function)):
         return False
     if inspect.isbuiltin(fn) or inspect.ismethoddescriptor(fn):
         return True

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -33,11 +34,18 @@ class Patch:
             return
         self._is_own = self.name in vars(self.owner)
         self._before = inspect.getattr_static(self.owner, self.name)
-        is_unbound = isinstance(self.owner, type) and isinstance(
-            self._before, (staticmethod, classmethod)
-        )
-        self._after = self.wrap(self._before if is_unbound else getattr(self.owner, self.name))
+        self._after = self.wrap(self._value())
         setattr(self.owner, self.name, self._after)
+
+    def _value(self) -> Any:
+        """What stands there, of a class with the class still to be bound."""
+        is_class = isinstance(self.owner, type)
+        if is_class and isinstance(self._before, (staticmethod, classmethod)):
+            return self._before
+        if is_class and isinstance(self._before, types.ClassMethodDescriptorType):
+            before = self._before
+            return classmethod(lambda cls, *args, **kw: before.__get__(None, cls)(*args, **kw))
+        return getattr(self.owner, self.name)
 
     def undo(self) -> None:
         """Leaves alone what somebody else has put in its place."""
