@@ -56,6 +56,7 @@ def fused_step(
         norms.get("param_norms"),
         norms.get("update_norms"),
         norms.get("norm_averages"),
+        False,  # no rounding by chance
     )
     for tensor in itertools.chain(params, flat_states, model_params):
         torch.autograd.graph.increment_version(tensor)
