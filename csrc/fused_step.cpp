@@ -19,7 +19,7 @@ TORCH_LIBRARY_FRAGMENT(torchamp, m) {
       "_fused_step(int algorithm, Tensor[] grads, Tensor(a!)[] params, Tensor(b!)[] states, "
       "Tensor(c!)[] model_params, Tensor(d!) steps, Tensor hyper, Tensor groups, "
       "Tensor? grad_factor, Tensor? skip, Tensor? param_norms, Tensor? update_norms, "
-      "Tensor(e!)? norm_averages, bool params_by_chance) -> ()");
+      "Tensor(e!)? norm_averages, bool params_by_chance=False) -> ()");
 }
 
 void check_row(const char* name, const Tensor& tensor, at::ScalarType dtype, int64_t length,

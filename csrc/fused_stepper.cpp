@@ -23,9 +23,14 @@ bool is_sgd(StepAlgorithm algorithm) {
   return algorithm == StepAlgorithm::kSgd || algorithm == StepAlgorithm::kMomentum;
 }
 
-/// Averages of low-precision values are kept in float32.
-at::ScalarType state_type(const Tensor& param) {
-  return param.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+void check_storage(const FusedStepper::Storage& storage, const std::vector<Tensor>& params) {
+  const auto dtype = storage.state_dtype;
+  TORCH_CHECK_VALUE(dtype == at::kFloat || dtype == at::kBFloat16,
+                    "FusedStepper: expected state_dtype to be float32 or bfloat16, got ", dtype);
+  for (size_t i = 0; storage.params_by_chance && i < params.size(); ++i) {
+    TORCH_CHECK_VALUE(params[i].scalar_type() != at::kHalf, "FusedStepper: expected params[", i,
+                      "] to be bfloat16 or wider, to be rounded by chance, got Half");
+  }
 }
 
 Tensor multiplied(const Tensor& norms, const std::optional<Tensor>& grad_factor) {
@@ -35,14 +40,16 @@ Tensor multiplied(const Tensor& norms, const std::optional<Tensor>& grad_factor)
 }  // namespace
 
 FusedStepper::FusedStepper(StepAlgorithm algorithm, std::vector<Tensor> params,
-                           std::vector<int64_t> groups)
+                           std::vector<int64_t> groups, Storage storage)
     : algorithm_(algorithm),
+      storage_(storage),
       kept_states_(algorithm == StepAlgorithm::kLambUpdate ? 2 : states_of(algorithm)),
       params_(std::move(params)),
       states_(kept_states_ * params_.size()) {
   TORCH_CHECK_VALUE(groups.size() == params_.size(),
                     "FusedStepper: expected groups to have an element a parameter, ",
                     params_.size(), ", got ", groups.size());
+  check_storage(storage_, params_);
   const auto length = static_cast<int64_t>(params_.size());
   steps_ = at::zeros({length}, options(at::kFloat));
   groups_ = at::tensor(groups, at::TensorOptions(at::kInt)).to(steps_.device());
@@ -51,6 +58,10 @@ FusedStepper::FusedStepper(StepAlgorithm algorithm, std::vector<Tensor> params,
 
 at::TensorOptions FusedStepper::options(at::ScalarType dtype) const {
   return at::TensorOptions(dtype).device(params_.empty() ? at::kCPU : params_.front().device());
+}
+
+at::ScalarType FusedStepper::state_type(const Tensor& param) const {
+  return param.scalar_type() == at::kDouble ? at::kDouble : storage_.state_dtype;
 }
 
 std::vector<Tensor> FusedStepper::states(size_t i) const {
@@ -109,10 +120,10 @@ void FusedStepper::set_lr(int64_t group, const Tensor& lr) {
   hyper_.select(0, group).select(0, 0).copy_(lr.detach().reshape({}), /*non_blocking=*/true);
 }
 
-void FusedStepper::make_state(size_t i) {
+void FusedStepper::make_state(size_t i, const Tensor& stepped) {
   const auto dtype = state_type(params_[i]);
   for (int64_t s = 0; s < kept_states_; ++s) {
-    states_[s * params_.size() + i] = at::zeros_like(params_[i], dtype);
+    states_[s * params_.size() + i] = at::zeros_like(stepped, dtype);
   }
   new_states_.push_back(static_cast<int64_t>(i));
 }
@@ -124,55 +135,61 @@ std::vector<int64_t> FusedStepper::take_new_states() {
 StepScalars FusedStepper::scalars(const Step& step) const {
   StepScalars scalars{steps_, hyper_, groups_, step.grad_factor, step.skip};
   if (norm_averages_.defined()) scalars.norm_averages = norm_averages_;
+  scalars.params_by_chance = storage_.params_by_chance;
   return scalars;
 }
 
+StepLists FusedStepper::step_lists(const Lists& lists) const {
+  const auto& params = lists.remainders.empty() ? params_ : lists.remainders;
+  return {lists.grads, params, states_, lists.model_params};
+}
+
 void FusedStepper::step(const Step& step) {
-  std::vector<Tensor> grads;
-  grads.reserve(params_.size());
-  for (const Tensor& param : params_) grads.push_back(param.grad());
-  this->step(grads, {}, step);
+  Lists lists;
+  lists.grads.reserve(params_.size());
+  for (const Tensor& param : params_) lists.grads.push_back(param.grad());
+  this->step(lists, step);
 }
 
-void FusedStepper::step(const std::vector<Tensor>& grads, const std::vector<Tensor>& model_params,
-                        const Step& step) {
+void FusedStepper::step(const Lists& lists, const Step& step) {
   at::NoGradGuard no_grad;
+  const auto& stepped = lists.remainders.empty() ? params_ : lists.remainders;
   for (size_t i = 0; kept_states_ > 0 && i < params_.size(); ++i) {
-    if (grads[i].defined() && !states_[i].defined()) make_state(i);
+    if (lists.grads[i].defined() && !states_[i].defined()) make_state(i, stepped[i]);
   }
-  if (algorithm_ == StepAlgorithm::kLambUpdate) return step_lamb(grads, model_params, step);
-  if (algorithm_ == StepAlgorithm::kNovoGrad || adapts_) {
-    return step_by_norms(grads, model_params, step);
-  }
-  fused_step(algorithm_, {grads, params_, states_, model_params}, scalars(step));
+  if (algorithm_ == StepAlgorithm::kLambUpdate) return step_lamb(lists, step);
+  if (algorithm_ == StepAlgorithm::kNovoGrad || adapts_) return step_by_norms(lists, step);
+  fused_step(algorithm_, step_lists(lists), scalars(step));
 }
 
-void FusedStepper::step_by_norms(const std::vector<Tensor>& grads,
-                                 const std::vector<Tensor>& model_params, const Step& step) {
+void FusedStepper::step_by_norms(const Lists& lists, const Step& step) {
   StepScalars scalars = this->scalars(step);
-  scalars.update_norms = multiplied(std::get<1>(ops::l2norm(grads, true)), step.grad_factor).abs();
+  const Tensor norms = std::get<1>(ops::l2norm(lists.grads, true));
+  scalars.update_norms = multiplied(norms, step.grad_factor).abs();
   if (adapts_) scalars.param_norms = std::get<1>(ops::l2norm(params_, true));
-  fused_step(algorithm_, {grads, params_, states_, model_params}, scalars);
+  fused_step(algorithm_, step_lists(lists), scalars);
 }
 
-void FusedStepper::step_lamb(const std::vector<Tensor>& grads,
-                             const std::vector<Tensor>& model_params, const Step& step) {
+void FusedStepper::step_lamb(const Lists& lists, const Step& step) {
   StepScalars scalars = this->scalars(step);
   if (clips_) {
-    const Tensor norm = multiplied(std::get<0>(ops::l2norm(grads)), step.grad_factor).abs();
+    const Tensor norm = multiplied(std::get<0>(ops::l2norm(lists.grads)), step.grad_factor).abs();
     scalars.update_norms = norm.expand_as(steps_).contiguous();
   }
   std::vector<Tensor> updates(params_.size());
   for (size_t i = 0; i < params_.size(); ++i) {
-    if (grads[i].defined()) updates[i] = at::empty_like(params_[i], state_type(params_[i]));
+    const bool wide = params_[i].scalar_type() == at::kDouble;
+    if (lists.grads[i].defined()) {
+      updates[i] = at::empty_like(params_[i], wide ? at::kDouble : at::kFloat);
+    }
   }
   std::vector<Tensor> states = states_;
   states.insert(states.end(), updates.begin(), updates.end());
-  fused_step(algorithm_, {grads, params_, states, {}}, scalars);
+  fused_step(algorithm_, {lists.grads, params_, states, {}}, scalars);
   scalars.grad_factor.reset();
   scalars.param_norms = std::get<1>(ops::l2norm(params_, true));
   scalars.update_norms = std::get<1>(ops::l2norm(updates, true));
-  fused_step(StepAlgorithm::kLambApply, {updates, params_, {}, model_params}, scalars);
+  fused_step(StepAlgorithm::kLambApply, {updates, params_, {}, lists.model_params}, scalars);
 }
 
 }  // namespace torchamp

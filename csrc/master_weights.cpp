@@ -192,7 +192,7 @@ bool MasterWeights::refresh() {
     check_unchanged(i);
     const Seen now = look(i);
     if (now.model_version != seen_[i].model_version || now.model_data != seen_[i].model_data) {
-      master_params_[i].copy_(model_params_[i]);
+      adopt_model(i);
       seen_[i] = look(i);
     } else if (now.master_version != seen_[i].master_version) {
       stepped.push_back(master_params_[i]);
@@ -209,13 +209,14 @@ void MasterWeights::force_refresh() {
   at::NoGradGuard no_grad;
   for (const size_t i : separate_) {
     check_unchanged(i);
-    master_params_[i].copy_(model_params_[i]);
+    adopt_model(i);
   }
   mark_synced();
 }
 
 void MasterWeights::copy_to_model() {
   if (separate_.empty()) return;
+  join();
   std::vector<Tensor> masters, models;
   for (const size_t i : separate_) {
     masters.push_back(master_params_[i]);
@@ -226,6 +227,7 @@ void MasterWeights::copy_to_model() {
 }
 
 void MasterWeights::recopy_to_model() {
+  join();
   std::vector<Tensor> masters, aliases;
   for (const size_t i : separate_) {
     masters.push_back(master_params_[i]);
@@ -244,7 +246,7 @@ void MasterWeights::mark_synced(const Tensor& model_param) {
 }
 
 bool MasterWeights::is_rounded_master(const Tensor& model_param) const {
-  const Tensor master = master_of(model_param);
+  const Tensor master = master_value(model_param);
   return master.defined() && at::equal(master.to(model_param.scalar_type()), model_param);
 }
 

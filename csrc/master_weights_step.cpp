@@ -14,7 +14,10 @@ namespace torchamp {
 using at::Tensor;
 
 void MasterWeights::set_lazy(bool lazy) {
-  if (!lazy) materialize();
+  if (!lazy) {
+    materialize();
+    join();
+  }
   lazy_ = lazy;
 }
 
@@ -114,6 +117,7 @@ void MasterWeights::step(FusedStepper& stepper, const Tensor& skip) {
     indices.push_back(master_index_.at(param.unsafeGetTensorImpl()));
   }
   if (stepper.joins_norms()) materialize();
+  if (stepper.reads_norms_of_params()) join();
   FusedStepper::Step step;
   if (skip.defined()) step.skip = skip;
   step_pending(stepper, indices, step);
@@ -125,25 +129,37 @@ void MasterWeights::step_pending(FusedStepper& stepper, const std::vector<size_t
                                  FusedStepper::Step step) {
   if (!is_pending()) return;
   check_pending_unchanged();
-  std::vector<Tensor> grads, models;
+  FusedStepper::Lists lists;
   for (const size_t i : indices) {
-    grads.push_back(pending_.grads[i]);
-    models.push_back(grads.back().defined() ? model_params_[i] : Tensor());
+    lists.grads.push_back(pending_.grads[i]);
+    lists.model_params.push_back(lists.grads.back().defined() ? model_params_[i] : Tensor());
   }
+  lists.remainders = stepped_params(indices);
   step.grad_factor = pending_factor();
-  stepper.step(grads, models, step);
+  stepper.step(lists, step);
 }
 
 void MasterWeights::step_made(FusedStepper& stepper, const std::vector<size_t>& indices,
                               const FusedStepper::Step& step) {
   const auto has_grad = [&](size_t i) { return master_params_[i].grad().defined(); };
   if (std::none_of(indices.begin(), indices.end(), has_grad)) return;
-  std::vector<Tensor> grads, models;
+  FusedStepper::Lists lists;
   for (const size_t i : indices) {
-    grads.push_back(master_params_[i].grad());
-    models.push_back(has_grad(i) && is_separate(i) ? model_params_[i] : Tensor());
+    lists.grads.push_back(master_params_[i].grad());
+    lists.model_params.push_back(has_grad(i) && is_separate(i) ? model_params_[i] : Tensor());
   }
-  stepper.step(grads, models, step);
+  lists.remainders = stepped_params(indices);
+  stepper.step(lists, step);
+}
+
+/// What a stepper is to take for its parameters; empty where that is themselves.
+std::vector<Tensor> MasterWeights::stepped_params(const std::vector<size_t>& indices) const {
+  std::vector<Tensor> params;
+  for (size_t k = 0; is_split() && k < indices.size(); ++k) {
+    const size_t i = indices[k];
+    params.push_back(is_split(i) ? remainders_[i] : master_params_[i]);
+  }
+  return params;
 }
 
 }  // namespace torchamp

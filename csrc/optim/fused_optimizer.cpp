@@ -172,7 +172,7 @@ void FusedOptimizer::make_steppers(const std::vector<Place>& places) {
       groups.push_back(place->group);
     }
     rest.erase(end, rest.end());
-    steppers_.push_back({first.algorithm, {first.algorithm, std::move(params), groups}});
+    steppers_.push_back({first.algorithm, {first.algorithm, std::move(params), groups, storage_}});
   }
 }
 
@@ -200,6 +200,11 @@ void FusedOptimizer::publish(const Stepper& stepper, size_t i) {
   const auto states = stepper.core.states(i);
   for (size_t s = 0; s < names.size(); ++s) state->set(names[s], states[s]);
   state_[stepper.core.params()[i].unsafeGetTensorImpl()] = std::move(state);
+}
+
+void FusedOptimizer::set_storage(FusedStepper::Storage storage) {
+  storage_ = storage;
+  forget_steppers();
 }
 
 void FusedOptimizer::forget_steppers() {

@@ -15,11 +15,14 @@ constexpr const char* kFusedStepper =
     R"(Parameters on one device that are stepped by one algorithm, with their states.
 
 params: list of tensors. groups: for each, the row of hyperparameters that it belongs to. States are
-made, zeros in float32, when a parameter first has a grad.)";
+made, zeros in state_dtype, when a parameter first has a grad. bfloat16 states are rounded by
+chance, and with params_by_chance bfloat16 parameters are, too.)";
 
 FusedStepper make_stepper(StepAlgorithm algorithm, const py::object& params,
-                          std::vector<int64_t> groups) {
-  return FusedStepper(algorithm, tensor_list("FusedStepper", "params", params), std::move(groups));
+                          std::vector<int64_t> groups, at::ScalarType state_dtype,
+                          bool params_by_chance) {
+  return FusedStepper(algorithm, tensor_list("FusedStepper", "params", params), std::move(groups),
+                      {state_dtype, params_by_chance});
 }
 
 FusedStepper::Row to_row(const std::vector<double>& values) {
@@ -67,7 +70,8 @@ void bind_algorithm(py::module_& module) {
 void bind_fused_stepper(py::module_& module) {
   bind_algorithm(module);
   py::class_<FusedStepper>(module, "FusedStepper", kFusedStepper)
-      .def(py::init(&make_stepper), py::arg("algorithm"), py::arg("params"), py::arg("groups"))
+      .def(py::init(&make_stepper), py::arg("algorithm"), py::arg("params"), py::arg("groups"),
+           py::arg("state_dtype") = at::kFloat, py::arg("params_by_chance") = false)
       .def("states", &FusedStepper::states, py::arg("i"),
            "The states of params[i]; empty before its first step.")
       .def("step_count", &FusedStepper::step_count, py::arg("i"),

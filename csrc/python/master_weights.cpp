@@ -52,6 +52,17 @@ void bind_tracking(py::class_<MasterWeights>& weights) {
             return optional(self.master_of(param));
           },
           py::arg("model_param"), "What the optimizer steps; None for an unknown parameter.")
+      .def(
+          "master_value",
+          [](const MasterWeights& self, const Tensor& param) {
+            return optional(self.master_value(param));
+          },
+          py::arg("model_param"), "A float32 copy of the master; None for an unknown parameter.")
+      .def("set_master_value", &MasterWeights::set_master_value, py::arg("model_param"),
+           py::arg("value"), "Makes value, of any floating dtype, the master's.")
+      .def("split", &MasterWeights::split,
+           "Keeps masters as 16 bits beside the model's 16, until they are made eager.")
+      .def_property_readonly("is_split", [](const MasterWeights& self) { return self.is_split(); })
       .def_property_readonly("has_masters", &MasterWeights::has_masters);
 }
 

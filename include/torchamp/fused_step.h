@@ -30,7 +30,7 @@ constexpr int64_t kHyperparameters = 12;
 
 /// The tensors of a step. Positions whose grad is undefined are passed over.
 struct StepLists {
-  at::TensorList grads;   ///< scaled or not, any floating dtype
+  at::TensorList grads;  ///< scaled or not, any floating dtype
   /// Read and written: float32 masters, the model's own, or the int16 remainders of masters that
   /// round to model_params (torchamp::remainders).
   at::TensorList params;

@@ -22,10 +22,24 @@ class TORCHAMP_API FusedStepper {
     std::optional<at::Tensor> skip = {};         ///< float32 scalar; unless 0 nothing changes
   };
 
+  /// What one step reads and writes besides params(). As long as them; tensors may be undefined.
+  struct Lists {
+    std::vector<at::Tensor> grads;
+    std::vector<at::Tensor> model_params = {};  ///< get params, rounded; or empty
+    std::vector<at::Tensor> remainders = {};    ///< int16, in the place of params; or empty
+  };
+
+  /// How values are kept.
+  struct Storage {
+    at::ScalarType state_dtype = at::kFloat;  ///< bfloat16 is rounded by chance
+    bool params_by_chance = false;            ///< rounds bfloat16 params by chance
+  };
+
   /// `groups[i]`: to which row of hyperparameters params[i] belongs. `algorithm`: kLambUpdate for
-  /// LAMB, whose second pass follows by itself.
-  FusedStepper(StepAlgorithm algorithm, std::vector<at::Tensor> params,
-               std::vector<int64_t> groups);
+  /// LAMB, whose second pass follows by itself. Throws ValueError for a state_dtype other than
+  /// float32 and bfloat16, and for params_by_chance with float16 params.
+  FusedStepper(StepAlgorithm algorithm, std::vector<at::Tensor> params, std::vector<int64_t> groups,
+               Storage storage = {at::kFloat, false});
 
   const std::vector<at::Tensor>& params() const { return params_; }
   /// How many tensors of state a caller sees for a parameter.
@@ -52,21 +66,22 @@ class TORCHAMP_API FusedStepper {
   bool joins_norms() const { return clips_; }
   /// Steps the parameters by their own grads.
   void step(const Step& step);
-  /// Steps the parameters by `grads`, and writes them, rounded, to `model_params`. Both are as long
-  /// as params(); tensors in them may be undefined, or all of model_params.
-  void step(const std::vector<at::Tensor>& grads, const std::vector<at::Tensor>& model_params,
-            const Step& step);
+  /// Whether a step needs norms of the parameters, and so cannot do with remainders.
+  bool reads_norms_of_params() const { return adapts_ || algorithm_ == StepAlgorithm::kLambUpdate; }
+  /// Steps the parameters by the grads of `lists`.
+  void step(const Lists& lists, const Step& step);
 
  private:
   at::TensorOptions options(at::ScalarType dtype) const;
-  void make_state(size_t i);
+  void make_state(size_t i, const at::Tensor& stepped);
   StepScalars scalars(const Step& step) const;
-  void step_by_norms(const std::vector<at::Tensor>& grads,
-                     const std::vector<at::Tensor>& model_params, const Step& step);
-  void step_lamb(const std::vector<at::Tensor>& grads, const std::vector<at::Tensor>& model_params,
-                 const Step& step);
+  at::ScalarType state_type(const at::Tensor& param) const;
+  StepLists step_lists(const Lists& lists) const;
+  void step_by_norms(const Lists& lists, const Step& step);
+  void step_lamb(const Lists& lists, const Step& step);
 
   StepAlgorithm algorithm_;
+  Storage storage_;
   int64_t kept_states_;
   bool adapts_ = false;  ///< some group has a trust coefficient: LARS
   bool clips_ = false;   ///< some group of LAMB has a largest norm of all grads

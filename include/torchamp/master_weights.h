@@ -49,6 +49,16 @@ class TORCHAMP_API MasterWeights {
   /// then only checks the model's grads, and step() unscales them on the way. Off to begin with.
   void set_lazy(bool lazy);
   bool lazy() const { return lazy_; }
+  /// Whether masters are kept as int16 remainders beside the model's 16 bits, as long as they are
+  /// lazy: 2 bytes a parameter instead of 4, and the same numbers (math/rounding.h has the
+  /// exceptions). Until somebody makes them eager, master_params() hold NaN.
+  /// Throws RuntimeError unless lazy().
+  void split();
+  bool is_split() const { return !remainders_.empty(); }
+  /// The master's value: a copy in float32. Undefined for a parameter that is not tracked.
+  at::Tensor master_value(const at::Tensor& model_param) const;
+  /// Makes `value`, of any floating dtype, the master's value.
+  void set_master_value(const at::Tensor& model_param, const at::Tensor& value);
   /// Whether the last backward's master grads are still to be made.
   bool is_pending() const { return pending_.inv_scale.defined(); }
   /// Makes them. Nothing if there are none to make.
@@ -122,6 +132,10 @@ class TORCHAMP_API MasterWeights {
                  const FusedStepper::Step& step);
   void step_pending(FusedStepper& stepper, const std::vector<size_t>& indices,
                     FusedStepper::Step step);
+  std::vector<at::Tensor> stepped_params(const std::vector<size_t>& indices) const;
+  bool is_split(size_t i) const { return i < remainders_.size() && remainders_[i].defined(); }
+  void join();
+  void adopt_model(size_t i);
   Seen look(size_t i) const;
   bool is_separate(size_t i) const;
   void check_unchanged(size_t i) const;
@@ -151,6 +165,7 @@ class TORCHAMP_API MasterWeights {
   bool lazy_ = false;
   bool wants_norm_ = false;
   Pending pending_;
+  std::vector<at::Tensor> remainders_;  ///< of split masters; undefined for others
 };
 
 }  // namespace torchamp

@@ -40,6 +40,29 @@ class FusedOptimizersTest : public FusedCaseTest {
   }
 };
 
+TEST_P(FusedOptimizersTest, AveragesChangeTheirDtype) {
+  const auto params = make_params(device()), wide = copies_of(params);
+  const auto small = ours(params), large = ours(wide);
+  for (const auto dtype : {at::kBFloat16, at::kFloat}) {
+    small->set_storage({dtype, false});
+    train(*small, params, 3);
+    train(*large, wide, 3);
+    const auto* state = state_of(*small, params[0]);
+    if (state == nullptr || !state->get("exp_avg").defined()) continue;
+    EXPECT_EQ(state->get("exp_avg").scalar_type(), dtype);
+  }
+  EXPECT_LE(distance(params, wide), 0.1);
+}
+
+TEST_P(FusedOptimizersTest, HalfIsNotRoundedByChance) {
+  const auto params = make_params(device(), at::kHalf);
+  const auto optimizer = ours(params);
+  optimizer->set_storage({at::kFloat, true});
+  set_grads(params, 0);
+  EXPECT_TRUE(contains(message_of([&] { optimizer->step(); }),
+                       "expected params[0] to be bfloat16 or wider, to be rounded by chance"));
+}
+
 TEST_P(FusedOptimizersTest, LowPrecisionParamsAreRoundedOnce) {
   for (const auto dtype : {at::kHalf, at::kBFloat16}) {
     const auto params = make_params(device(), dtype);

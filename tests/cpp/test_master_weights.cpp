@@ -241,6 +241,34 @@ TEST_P(MasterWeightsTest, OnlyForceRefreshSeesWritesBehindTheCounters) {
   EXPECT_TRUE(same_bits(master(0), values(9)));
 }
 
+TEST_P(MasterWeightsTest, SplitMastersKeepTheirValues) {
+  weights_.set_lazy(true);
+  weights_.split();
+  EXPECT_TRUE(weights_.is_split());
+  EXPECT_TRUE(master(0).isnan().all().item<bool>());
+  EXPECT_EQ(master(0).storage().nbytes(), sizeof(float));
+  EXPECT_TRUE(same_bits(weights_.master_value(model(0)), values(1.0 + 0x1p-20)));
+  weights_.set_lazy(false);
+  EXPECT_FALSE(weights_.is_split());
+  EXPECT_TRUE(same_bits(master(0), values(1.0 + 0x1p-20)));
+}
+
+TEST_P(MasterWeightsTest, SplitMastersTakeValues) {
+  weights_.set_lazy(true);
+  weights_.split();
+  weights_.set_master_value(model(0), values(4.0001));
+  EXPECT_TRUE(same_bits(model(0), values(4.0001, at::kHalf)));
+  EXPECT_TRUE(same_bits(weights_.master_value(model(0)), values(4.0001)));
+  model(0).detach().copy_(values(9));
+  weights_.refresh();
+  EXPECT_TRUE(same_bits(weights_.master_value(model(0)), values(9)));
+}
+
+TEST_P(MasterWeightsTest, OnlyLazyMastersCanBeSplit) {
+  EXPECT_EQ(message_of([&] { weights_.split(); }),
+            "MasterWeights::split: expected masters that nobody has looked at, got eager ones");
+}
+
 TEST_P(MasterWeightsTest, MarkSyncedAcceptsWhatWasWritten) {
   model(0).detach().copy_(values(1));
   model(2).detach().copy_(values(1));

@@ -45,6 +45,11 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   /// What skip_if() gathered, which is forgotten; undefined if there is nothing.
   at::Tensor take_skip() { return std::exchange(skip_, at::Tensor()); }
 
+  /// How averages, and parameters without a master, are kept from the next step on; the averages
+  /// that there are already are converted. Throws ValueError, at that step, where FusedStepper
+  /// does.
+  void set_storage(FusedStepper::Storage storage);
+
   void save(torch::serialize::OutputArchive& archive) const override;
   /// Takes over the options and states of a file that this class, or LibTorch's of the same
   /// algorithm, has saved. Throws ValueError, and leaves everything as it was, if the file's groups
@@ -86,6 +91,7 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
 
   std::vector<Place> places_;
   std::vector<Stepper> steppers_;
+  FusedStepper::Storage storage_;
   at::Tensor skip_;
 };
 

@@ -10,6 +10,7 @@ import torch
 from torchamp._load import _C
 from torchamp.amp._device_skip import can_skip_on_device, skipping_if
 from torchamp.amp._optimizer_state import OptimizerState
+from torchamp.amp._report import announce_savings
 from torchamp.amp._swap_class import Swapped, swap_class
 from torchamp.optimizers import FusedOptimizer
 
@@ -147,8 +148,18 @@ def adopt_optimizer(
         weights.lazy = session.settings.keeps_masters and session.weights.count(weights) == 1
     for group in optimizer.param_groups:
         state.adopt_group(optimizer, group, masters)
+    if isinstance(optimizer, FusedOptimizer):
+        _save_memory(optimizer, state)
     optimizer._torchamp = state
     swap_class(optimizer, AmpOptimizer, lambda original: {})
+
+
+def _save_memory(optimizer: FusedOptimizer, state: OptimizerState) -> None:
+    if optimizer.split_masters and state.weights.lazy:
+        state.weights.split()
+    if state.session.settings.verbosity > 0:
+        with state.watch.look_away():
+            announce_savings(optimizer, state.weights)
 
 
 def state_of(optimizer: Any, where: str) -> OptimizerState:

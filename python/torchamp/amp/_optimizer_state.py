@@ -76,6 +76,8 @@ class OptimizerState:
                 optimizer.state[stepped] = optimizer.state.pop(param)
         if self.weights.lazy:
             group["params"] = MasterList(params, self.watch)
+        if self.weights.is_split:
+            self.weights.split()
 
     def gather(self, loss_id: int, found_inf: torch.Tensor) -> None:
         """Takes note of a backward's overflow, if any."""

@@ -6,6 +6,7 @@ import torch
 
 from torchamp._load import _C
 from torchamp.amp._settings import Settings
+from torchamp.optimizers import FusedOptimizer
 
 _DESCRIPTIONS = {
     "O0": "everything in float32",
@@ -15,6 +16,7 @@ _DESCRIPTIONS = {
     "O4": "float32 weights, ops in bfloat16 where that is safe",
     "O5": "bfloat16 model, float32 batch norm and master weights",
 }
+_LOW_PRECISION = (torch.float16, torch.bfloat16)
 _MOST_NAMES = 3
 
 
@@ -46,6 +48,32 @@ def announce(settings: Settings) -> None:
 
 def _line(name: str, value: object, is_override: bool) -> str:
     return f"  {name:<22} : {value}{'  (yours)' if is_override else ''}"
+
+
+def announce_savings(optimizer: FusedOptimizer, weights: _C.MasterWeights) -> None:
+    """Says how many bytes the optimizer's choices save."""
+    pairs = list(zip(weights.model_params(), weights.master_params()))
+    low = [(param, master) for param, master in pairs if param.dtype in _LOW_PRECISION]
+    separate = sum(param.numel() for param, master in low if master is not param)
+    if weights.is_split:
+        _say_saved("masters split", 2 * separate)
+    if optimizer.state_dtype is torch.bfloat16:
+        _say_saved("averages in bfloat16", 2 * _count_states(optimizer))
+    if optimizer.stochastic_rounding:
+        alone = sum(param.numel() for param, master in low if master is param)
+        _say_saved("stochastic rounding in place of masters", 4 * alone)
+
+
+def _count_states(optimizer: FusedOptimizer) -> int:
+    return sum(
+        len(optimizer.state_names_of(optimizer.algorithm_of(group))) * param.numel()
+        for group in optimizer.param_groups
+        for param in group["params"]
+    )
+
+
+def _say_saved(how: str, saved: int) -> None:
+    say(f"{how}: {saved / 2**20:.1f} MiB saved")
 
 
 class Reporter:

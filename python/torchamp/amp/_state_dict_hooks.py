@@ -48,7 +48,7 @@ def _float32_of(tensor: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
     past the version counter, by code that averages weights."""
     weights = weights_of(tensor)
     if weights is not None and weights.is_rounded_master(tensor):
-        return weights.master_of(tensor).detach().clone()
+        return weights.master_value(tensor)
     return given.float()
 
 
@@ -72,8 +72,7 @@ def _load_masters(
         weights, loaded = weights_of(param), state_dict.get(prefix + name)
         if weights is None or not isinstance(loaded, torch.Tensor) or loaded.shape != param.shape:
             continue
-        with torch.no_grad():
-            weights.master_of(param).copy_(loaded)
+        weights.set_master_value(param, loaded)
 
 
 def _mark_synced(module: torch.nn.Module, incompatible_keys: Any) -> None:

@@ -18,6 +18,20 @@ class FusedOptimizer(torch.optim.Optimizer):
     float32 (float64 for float64 parameters). Nothing waits for the device: learning rates may be
     tensors, and with the attributes `found_inf` and `grad_scale` of torch.amp's contract, or under
     torchamp.amp, an overflowed step leaves every byte as it was without the host knowing.
+
+    Every fused optimizer also takes, by name, what saves memory:
+        state_dtype: torch.bfloat16 keeps averages in 16 bits, rounded by chance (up or down with
+            the probability that makes the mean right), since to nearest most small changes would
+            be lost.
+        stochastic_rounding: True rounds bfloat16 parameters by chance: small updates add up
+            without a float32 master, as at opt_level O5 with master_weights=False.
+        split_masters: True lets torchamp.amp keep a master as the 16 bits that the model's
+            parameter lacks. The numbers are those of float32 masters: exactly in float16 from
+            2^-16 to its largest, in bfloat16 but for ties, which move by one float32 unit. It ends
+            when the program looks at the masters.
+    Chance depends on the parameter's place, step and element alone, so runs repeat. State dicts
+    load into optimizers with other such choices. Raises ValueError for other dtypes, for
+    stochastic_rounding of float16, and for split_masters where steps need the masters' norms.
     """
 
     #: What torch.amp.GradScaler looks for.
@@ -29,7 +43,32 @@ class FusedOptimizer(torch.optim.Optimizer):
     #: The masters among the parameters, and the model's parameters that they write: torchamp.amp's.
     masters: _C.MasterWeights | None = None
 
-    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+    #: Whether a step can do with split masters.
+    _takes_split_masters = True
+
+    def __init__(
+        self,
+        params: Any,
+        defaults: dict[str, Any],
+        *,
+        state_dtype: torch.dtype = torch.float32,
+        stochastic_rounding: bool = False,
+        split_masters: bool = False,
+    ) -> None:
+        name = type(self).__name__
+        if state_dtype not in (torch.float32, torch.bfloat16):
+            raise ValueError(
+                f"{name}: expected state_dtype to be torch.float32 or torch.bfloat16, "
+                f"got {state_dtype}"
+            )
+        if split_masters and not self._takes_split_masters:
+            raise ValueError(
+                f"{name}: expected split_masters=False, because its steps need the masters' "
+                "norms, got True"
+            )
+        self.state_dtype = state_dtype
+        self.stochastic_rounding = stochastic_rounding
+        self.split_masters = split_masters
         super().__init__(params, defaults)
         self._forget_steppers()
 
@@ -40,6 +79,10 @@ class FusedOptimizer(torch.optim.Optimizer):
     def hyper_of(self, group: dict[str, Any]) -> list[float]:
         """The columns of fused_step for the group; 0 for a learning rate that is a tensor."""
         raise NotImplementedError
+
+    def state_names_of(self, algorithm: _C.StepAlgorithm) -> tuple[str, ...]:
+        """The names of the states that the algorithm keeps."""
+        return self.state_names[: len(self.state_names) - (algorithm in _LACKS_LAST_STATE)]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -85,13 +128,16 @@ class FusedOptimizer(torch.optim.Optimizer):
             for param in params:
                 members.setdefault((algorithm, param.device), []).append((param, index))
         self._steppers = [
-            Stepper(algorithm, placed, self.state_names, self.state)
-            for (algorithm, _), placed in members.items()
+            Stepper(algorithm, placed, self) for (algorithm, _), placed in members.items()
         ]
 
     def _forget_steppers(self) -> None:
         self._steppers: list[Stepper] | None = None
         self._layout: list[tuple[_C.StepAlgorithm, list[torch.Tensor]]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("state_dtype", "stochastic_rounding", "split_masters")
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in kept}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -111,7 +157,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _loaded_state(self, saved: dict[str, Any], param: torch.Tensor) -> dict[str, Any]:
         state = dict(saved)
-        dtype = torch.float64 if param.dtype == torch.float64 else torch.float32
+        dtype = torch.float64 if param.dtype == torch.float64 else self.state_dtype
         for name in self.state_names:
             if isinstance(saved.get(name), torch.Tensor):
                 state[name] = saved[name].to(param.device, dtype, copy=True)
@@ -125,16 +171,21 @@ class Stepper:
         self,
         algorithm: _C.StepAlgorithm,
         placed: list[tuple[torch.Tensor, int]],
-        state_names: tuple[str, ...],
-        state: dict[torch.Tensor, dict[str, Any]],
+        optimizer: FusedOptimizer,
     ) -> None:
         self._params = [param for param, _ in placed]
-        self._stepper = _C.FusedStepper(algorithm, self._params, [index for _, index in placed])
+        self._stepper = _C.FusedStepper(
+            algorithm,
+            self._params,
+            [index for _, index in placed],
+            optimizer.state_dtype,
+            optimizer.stochastic_rounding,
+        )
         self._keeps_norms = algorithm == _C.StepAlgorithm.NOVOGRAD
-        self._names = state_names[: len(state_names) - (algorithm in _LACKS_LAST_STATE)]
+        self._names = optimizer.state_names_of(algorithm)
         for i, param in enumerate(self._params):
-            if param in state:
-                self._adopt(i, state[param])
+            if param in optimizer.state:
+                self._adopt(i, optimizer.state[param])
 
     def _adopt(self, i: int, state: dict[str, Any]) -> None:
         states = [state.get(name) for name in self._names]

@@ -33,6 +33,7 @@ class FusedAdagrad(FusedOptimizer):
         *,
         maximize: bool = False,
         decoupled_weight_decay: bool = False,
+        **storage: Any,
     ) -> None:
         check_at_least(
             type(self).__name__, 0.0, lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps
@@ -45,7 +46,7 @@ class FusedAdagrad(FusedOptimizer):
             maximize=maximize,
             decoupled_weight_decay=decoupled_weight_decay,
         )
-        super().__init__(params, defaults)
+        super().__init__(params, defaults, **storage)
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
         return _C.StepAlgorithm.ADAGRAD

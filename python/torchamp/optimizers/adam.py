@@ -37,6 +37,7 @@ class FusedAdam(FusedOptimizer):
         maximize: bool = False,
         decoupled_weight_decay: bool | None = None,
         bias_correction: bool = True,
+        **storage: Any,
     ) -> None:
         name = type(self).__name__
         check_at_least(name, 0.0, lr=lr, eps=eps, weight_decay=weight_decay)
@@ -52,7 +53,7 @@ class FusedAdam(FusedOptimizer):
             decoupled_weight_decay=decoupled,
             bias_correction=bias_correction,
         )
-        super().__init__(params, defaults)
+        super().__init__(params, defaults, **storage)
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
         return _C.StepAlgorithm.AMSGRAD if group["amsgrad"] else _C.StepAlgorithm.ADAM

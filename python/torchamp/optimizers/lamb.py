@@ -24,6 +24,7 @@ class FusedLAMB(FusedOptimizer):
     """
 
     state_names = ("exp_avg", "exp_avg_sq")
+    _takes_split_masters = False
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class FusedLAMB(FusedOptimizer):
         averages_grads: bool = True,
         always_adapts: bool = False,
         max_grad_norm: float | None = 1.0,
+        **storage: Any,
     ) -> None:
         name = type(self).__name__
         check_at_least(name, 0.0, lr=lr, eps=eps, weight_decay=weight_decay)
@@ -55,7 +57,7 @@ class FusedLAMB(FusedOptimizer):
             always_adapts=always_adapts,
             max_grad_norm=max_grad_norm,
         )
-        super().__init__(params, defaults)
+        super().__init__(params, defaults, **storage)
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
         return _C.StepAlgorithm.LAMB

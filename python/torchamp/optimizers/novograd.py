@@ -39,6 +39,7 @@ class FusedNovoGrad(FusedOptimizer):
         decay_in_moment: bool = False,
         averages_grads: bool = True,
         starts_at_zero: bool = False,
+        **storage: Any,
     ) -> None:
         name = type(self).__name__
         check_at_least(name, 0.0, lr=lr, eps=eps, weight_decay=weight_decay)
@@ -54,7 +55,7 @@ class FusedNovoGrad(FusedOptimizer):
             averages_grads=averages_grads,
             starts_at_zero=starts_at_zero,
         )
-        super().__init__(params, defaults)
+        super().__init__(params, defaults, **storage)
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
         return _C.StepAlgorithm.NOVOGRAD

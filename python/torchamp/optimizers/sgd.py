@@ -35,7 +35,8 @@ class FusedSGD(FusedOptimizer):
         *,
         maximize: bool = False,
         decay_after_momentum: bool = False,
-        **more: Any,
+        _trust: dict[str, Any] | None = None,
+        **storage: Any,
     ) -> None:
         name = type(self).__name__
         check_at_least(name, 0.0, lr=lr, momentum=momentum, weight_decay=weight_decay)
@@ -52,9 +53,9 @@ class FusedSGD(FusedOptimizer):
             nesterov=nesterov,
             maximize=maximize,
             decay_after_momentum=decay_after_momentum,
-            **more,
+            **(_trust or {}),
         )
-        super().__init__(params, defaults)
+        super().__init__(params, defaults, **storage)
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
         return _C.StepAlgorithm.MOMENTUM if group["momentum"] != 0 else _C.StepAlgorithm.SGD
@@ -85,6 +86,8 @@ class FusedLARS(FusedSGD):
         clip: LARC instead of LARS.
     """
 
+    _takes_split_masters = False
+
     def __init__(
         self,
         params: Any,
@@ -98,6 +101,7 @@ class FusedLARS(FusedSGD):
         eps: float = 1e-8,
         clip: bool = False,
         maximize: bool = False,
+        **storage: Any,
     ) -> None:
         check_at_least(type(self).__name__, 0.0, trust_coefficient=trust_coefficient, eps=eps)
         super().__init__(
@@ -108,9 +112,8 @@ class FusedLARS(FusedSGD):
             weight_decay,
             nesterov,
             maximize=maximize,
-            trust_coefficient=trust_coefficient,
-            eps=eps,
-            clip=clip,
+            _trust=dict(trust_coefficient=trust_coefficient, eps=eps, clip=clip),
+            **storage,
         )
 
     def hyper_of(self, group: dict[str, Any]) -> list[float]:
