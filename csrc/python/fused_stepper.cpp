@@ -54,21 +54,9 @@ OptionalTensor norm_average(const FusedStepper& stepper, size_t i) {
   return average.defined() ? OptionalTensor(average) : std::nullopt;
 }
 
-void bind_algorithm(py::module_& module) {
-  py::enum_<StepAlgorithm>(module, "StepAlgorithm", "What a fused step does to each element.")
-      .value("ADAM", StepAlgorithm::kAdam)
-      .value("AMSGRAD", StepAlgorithm::kAmsGrad)
-      .value("SGD", StepAlgorithm::kSgd)
-      .value("MOMENTUM", StepAlgorithm::kMomentum)
-      .value("ADAGRAD", StepAlgorithm::kAdagrad)
-      .value("NOVOGRAD", StepAlgorithm::kNovoGrad)
-      .value("LAMB", StepAlgorithm::kLambUpdate);
-}
-
 }  // namespace
 
 void bind_fused_stepper(py::module_& module) {
-  bind_algorithm(module);
   py::class_<FusedStepper>(module, "FusedStepper", kFusedStepper)
       .def(py::init(&make_stepper), py::arg("algorithm"), py::arg("params"), py::arg("groups"),
            py::arg("state_dtype") = at::kFloat, py::arg("params_by_chance") = false)

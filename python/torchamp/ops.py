@@ -15,11 +15,13 @@ from torchamp._load import _C
 
 Check = _C.ops.Check
 ScaleUpdate = _C.ops.ScaleUpdate
+StepAlgorithm = _C.StepAlgorithm
 
 axpby = _C.ops.axpby
 check = _C.ops.check
 check_l2norm = _C.ops.check_l2norm
 copy_cast = _C.ops.copy_cast
+fused_step = _C.fused_step
 l2norm = _C.ops.l2norm
 scale = _C.ops.scale
 unscale = _C.ops.unscale
@@ -28,10 +30,12 @@ update_scale = _C.ops.update_scale
 __all__ = [
     "Check",
     "ScaleUpdate",
+    "StepAlgorithm",
     "axpby",
     "check",
     "check_l2norm",
     "copy_cast",
+    "fused_step",
     "l2norm",
     "scale",
     "unscale",

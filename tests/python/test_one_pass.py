@@ -126,6 +126,28 @@ def test_delayed_unscaling(level):
     assert_same(lazy, eager)
 
 
+@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="torch has no grad_dtype")
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_grads_that_add_up_in_float32(level):
+    """The grads of one scale: in 16 bits a sum loses what float32 keeps."""
+
+    def gradient_of(dtype):
+        weight = torch.nn.Parameter(torch.ones(1))
+        model = torch.nn.Module()
+        model.weight = weight
+        made = lambda model: optimizers.FusedSGD(model.parameters(), 1.0)  # noqa: E731
+        model, optimizer = initialized(level, model, made, loss_scale=1.0)
+        weight.grad_dtype = dtype
+        for micro_batch in range(3):
+            loss = (model.weight.float() * (2.0**12 if micro_batch == 0 else 0.75)).sum()
+            with amp.scale_loss(loss, optimizer, delay_unscale=micro_batch < 2) as scaled_loss:
+                scaled_loss.backward()
+        return next(amp.master_params(optimizer)).grad.item()
+
+    assert gradient_of(torch.float32) == 2.0**12 + 1.5
+    assert gradient_of(None) != 2.0**12 + 1.5
+
+
 WAYS_TO_MASTERS = {
     "master_params": lambda optimizer: list(amp.master_params(optimizer)),
     "groups": lambda optimizer: [p for g in optimizer.param_groups for p in g["params"]],

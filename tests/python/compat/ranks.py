@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pathlib
 from collections.abc import Callable
@@ -25,6 +26,7 @@ def _worker(rank: int, file: str, scenarios: list[Callable[[int], None]]) -> Non
             scenario(rank)
             distributed.barrier()
     finally:
+        gc.collect()  # DDP's cycles hold the group, whose threads must end before the interpreter
         distributed.destroy_process_group()
 
 
