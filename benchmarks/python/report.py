@@ -1,6 +1,7 @@
-"""Makes benchmarks/results/ops-<device>-<date>.{json,md} of what bench_ops.py wrote.
+"""Makes benchmarks/results/<ops or step>-<device>-<date>.{json,md} of what a benchmark wrote, and of
+whole steps a picture too.
 
-python benchmarks/python/report.py out/bench/ops_python.json [RESULTS_FOLDER]
+python benchmarks/python/report.py out/bench/step_python.json [RESULTS_FOLDER]
 """
 
 import datetime
@@ -13,6 +14,12 @@ from math import prod
 from workloads import WORKLOADS
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+TITLES = {"ops": "The ops", "step": "Whole steps"}
+
+
+def kind_of(result: dict) -> str:
+    """Which benchmark wrote it."""
+    return "ops" if "op" in result["rows"][0] else "step"
 
 
 def gigabytes_per_second(row: dict, elements: int) -> float:
@@ -23,7 +30,7 @@ def elements_of(workload: str) -> int:
     return sum(prod(shape) for shape in WORKLOADS[workload])
 
 
-def table(rows: list) -> str:
+def ops_table(rows: list[dict]) -> str:
     """The rows in Markdown, with the bandwidth that each op reaches."""
     lines = [
         "| op | workload | torchamp, ms | GB/s | of a copy | times torch |",
@@ -39,16 +46,55 @@ def table(rows: list) -> str:
     return "\n".join(lines)
 
 
+def step_table(rows: list[dict]) -> str:
+    """A table in Markdown for each workload."""
+    return "\n\n".join(map(workload_table, rows))
+
+
+def workload_table(row: dict) -> str:
+    lines = [
+        f"## {row['workload']}, {row['parameters']:,} parameters",
+        "",
+        "| step | ms | of one pass | bytes a parameter |",
+        "|---|--:|--:|--:|",
+    ]
+    fastest = row["milliseconds"]["one pass"]
+    for name, milliseconds in row["milliseconds"].items():
+        size = row["bytes_per_parameter"].get(name)
+        kept = "–" if size is None else f"{size:.0f}"
+        lines.append(f"| {name} | {milliseconds:.2f} | {milliseconds / fastest:.2f} | {kept} |")
+    return "\n".join(lines)
+
+
+def draw(rows: list[dict], title: str, path: pathlib.Path) -> None:
+    """A panel of bars for each workload."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 2.6 * len(rows)), layout="constrained")
+    figure.suptitle(title)
+    for row, axes in zip(rows, figure.subplots(len(rows), squeeze=False)[:, 0]):
+        names = list(row["milliseconds"])[::-1]
+        bars = axes.barh(names, [row["milliseconds"][name] for name in names])
+        axes.bar_label(bars, fmt="%.1f", padding=3)
+        axes.margins(x=0.12)
+        axes.set(title=f"{row['workload']}: a step's milliseconds, less is better")
+    figure.savefig(path, dpi=120)
+
+
 def write(result: dict, folder: pathlib.Path) -> pathlib.Path:
-    """Writes both files and returns the path of the Markdown one."""
-    machine = result["machine"]
+    """Writes the files and returns the path of the Markdown one."""
+    machine, kind = result["machine"], kind_of(result)
     device = re.sub(r"[^a-z0-9]+", "-", str(machine["device"]).lower()).strip("-")
     folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / f"ops-{device}-{datetime.date.today()}"
+    stem = folder / f"{kind}-{device}-{datetime.date.today()}"
     stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    title = f"{TITLES[kind]} on {machine['device']}"
     facts = "\n".join(f"- {key}: {value}" for key, value in machine.items())
-    text = f"# The ops on {machine['device']}\n\n{facts}\n\n{table(result['rows'])}\n"
-    stem.with_suffix(".md").write_text(text)
+    body = ops_table(result["rows"]) if kind == "ops" else step_table(result["rows"])
+    if kind == "step":
+        draw(result["rows"], title, stem.with_suffix(".png"))
+        body = f"![the same as bars]({stem.name}.png)\n\n{body}"
+    stem.with_suffix(".md").write_text(f"# {title}\n\n{facts}\n\n{body}\n")
     return stem.with_suffix(".md")
 
 

@@ -21,6 +21,7 @@ def gpt2_124m() -> Shapes:
 
 WORKLOADS: dict[str, Shapes] = {
     "gpt2_124m": gpt2_124m(),
+    "small_5000x1024": [(1024,)] * 5_000,
     "tiny_10000x64": [(64,)] * 10_000,
 }
 

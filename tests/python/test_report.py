@@ -2,6 +2,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "python"))
 
 import report  # noqa: E402
@@ -28,3 +30,28 @@ def test_report_gives_bandwidth_and_ratios(tmp_path):
     assert "# The ops on NVIDIA H200" in text and "- torch: 2.11.0" in text
     assert "| check, float16 | tiny_10000x64 | 0.020 | 64 | 50% | 20.0 |" in text
     assert json.loads(path.with_suffix(".json").read_text()) == RESULT
+
+
+STEPS = {
+    "machine": {"device": "AMD EPYC", "torch": "2.13.0"},
+    "rows": [
+        {
+            "workload": "gpt2_124m",
+            "parameters": 124_439_808,
+            "milliseconds": {"one pass": 100.0, "bare copy": 95.0},
+            "bytes_per_parameter": {"one pass": 16.0},
+        }
+    ],
+}
+
+
+def test_report_of_steps_has_a_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = report.write(STEPS, tmp_path)
+    assert path.name.startswith("step-amd-epyc-20")
+    text = path.read_text()
+    assert "# Whole steps on AMD EPYC" in text
+    assert "| one pass | 100.00 | 1.00 | 16 |" in text
+    assert "| bare copy | 95.00 | 0.95 | – |" in text
+    assert path.with_suffix(".png").name in text
+    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
