@@ -147,19 +147,20 @@ def variants_of(workload: str, device: str) -> dict[str, Variant]:
     }
 
 
+def measure_workload(workload: str, device: str, repeats: int) -> Row:
+    elements = count_elements(random_tensors(WORKLOADS[workload], torch.float16, "meta"))
+    variants = variants_of(workload, device)
+    runs = {name: variant.run for name, variant in variants.items()}
+    half = copy_of(elements * FLOOR_BYTES // 2, device)  # twice, which saves memory
+    runs["bare copy"] = lambda: (half(), half())
+    row = Row(workload, elements, milliseconds=time_interleaved(runs, device, repeats))
+    for name, variant in variants.items():
+        row.bytes_per_parameter[name] = variant.bytes() / elements
+    return row
+
+
 def measure(device: str, repeats: int) -> list[Row]:
-    rows = []
-    for workload, shapes in WORKLOADS.items():
-        elements = count_elements(random_tensors(shapes, torch.float16, "meta"))
-        variants = variants_of(workload, device)
-        runs = {name: variant.run for name, variant in variants.items()}
-        half = copy_of(elements * FLOOR_BYTES // 2, device)  # which saves memory
-        runs["bare copy"] = lambda: (half(), half())
-        row = Row(workload, elements, milliseconds=time_interleaved(runs, device, repeats))
-        for name, variant in variants.items():
-            row.bytes_per_parameter[name] = variant.bytes() / elements
-        rows.append(row)
-    return rows
+    return [measure_workload(workload, device, repeats) for workload in WORKLOADS]
 
 
 def print_table(rows: list[Row]) -> None:

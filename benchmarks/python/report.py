@@ -1,4 +1,4 @@
-"""Makes benchmarks/results/<ops or step>-<device>-<date>.{json,md} of what a benchmark wrote, and of
+"""Makes benchmarks/results/<ops or step>-<device>-<date>.{json,md} of what a benchmark wrote; of
 whole steps a picture too.
 
 python benchmarks/python/report.py out/bench/step_python.json [RESULTS_FOLDER]
