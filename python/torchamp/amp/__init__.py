@@ -16,6 +16,7 @@ from torchamp.amp._apex_style import (
     refresh_masters,
     scale_loss,
     state_dict,
+    telemetry,
 )
 from torchamp.amp._functions import (
     bfloat16_function,
@@ -48,4 +49,5 @@ __all__ = [
     "register_promote_function",
     "scale_loss",
     "state_dict",
+    "telemetry",
 ]

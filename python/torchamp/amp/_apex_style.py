@@ -13,7 +13,9 @@ import torch
 from torchamp._load import _C
 from torchamp.amp import _checkpoint, _clip
 from torchamp.amp._amp import Amp, Optimizers, states_of
+from torchamp.amp._late_report import Telemetry
 from torchamp.amp._master_weights import params_of
+from torchamp.amp._optimizer import state_of
 from torchamp.amp._optimizer_state import look_away
 from torchamp.amp._scale_loss import scale_loss as scale_loss_of
 from torchamp.amp._session import Session
@@ -129,6 +131,16 @@ def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
     states = states_of(chosen)
     with look_away(states):
         return _clip.clip_grad_value(states, params_of(chosen), clip_value)
+
+
+def telemetry(optimizer: torch.optim.Optimizer) -> Telemetry:
+    """How many steps were taken and skipped since the first call of this, whether the last was, and
+    the loss scales: what the host knows without waiting for the device.
+
+    On CUDA the last steps may be missing. Raises RuntimeError for an optimizer that initialize did
+    not return.
+    """
+    return state_of(optimizer, "telemetry: expected optimizer").late_report.telemetry()
 
 
 def refresh_masters(optimizers: Optimizers) -> None:

@@ -1,9 +1,11 @@
-"""Overflow messages of steps that were skipped on the device, without waiting for it."""
+"""What became of steps that the device decided about, without waiting for it."""
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -11,45 +13,86 @@ if TYPE_CHECKING:
     from torchamp.amp._optimizer_state import OptimizerState
 
 
+@dataclasses.dataclass(frozen=True)
+class Telemetry:
+    """What the host knows of an optimizer's steps. On CUDA the last ones may be missing."""
+
+    steps: int = 0  #: since the first call of telemetry, with those that were skipped
+    skipped_steps: int = 0
+    stepped: bool | None = None  #: whether the last one known was a step, and not skipped
+    loss_scales: tuple[float, ...] = ()  #: one a loss, as they were at that step
+
+
+class _Arriving(NamedTuple):
+    skip: torch.Tensor
+    loss_scales: torch.Tensor
+    found_inf_per_param: torch.Tensor | None
+    event: torch.Event | None
+
+
 class LateReport:
     """Copies flags to the host while the device works, and reports them once they have arrived."""
 
     def __init__(self, state: OptimizerState) -> None:
         self._state = weakref.ref(state)
-        self._arriving: tuple | None = None
+        self._arriving: deque[_Arriving] = deque()
+        self._telemetry: Telemetry | None = None
 
-    def note(self) -> None:
-        """Takes what the state's flags are now. On the CPU they are reported at once."""
+    def telemetry(self) -> Telemetry:
+        """What has arrived since the first call."""
+        self.flush()
+        if self._telemetry is None:
+            self._telemetry = Telemetry()
+        return self._telemetry
+
+    def note(self, wait: bool = False) -> None:
+        """Takes what the state's flags are now, after a step. They are reported at once on the CPU,
+        and if the host may `wait` for them."""
         state = self._state()
         device = state.skip.device
-        if not state.session.reporter.is_on or _is_capturing(device):
+        is_wanted = state.session.reporter.is_on or self._telemetry is not None
+        if not is_wanted or _is_capturing(device):
             return
-        copies = [
-            None if flags is None else flags.to("cpu", non_blocking=True, copy=True)
-            for flags in (state.skip, state.weights.found_inf_per_param())
-        ]
-        self._arriving = (*copies, _recorded_event(device))
+        scales = torch.cat([s.loss_scale_tensor().reshape(1) for s in state.session.scalers])
+        flags = (state.skip, scales, state.weights.found_inf_per_param())
+        arriving = _Arriving(*map(_on_the_way, flags), _recorded_event(device))
+        self._arriving.append(arriving)
+        if wait and arriving.event is not None:
+            arriving.event.synchronize()
         self.flush()
 
     def flush(self) -> None:
         """Reports what has arrived."""
-        if self._arriving is None:
-            return
-        skip, found_inf_per_param, event = self._arriving
-        if event is not None and not event.query():
-            return
-        self._arriving = None
+        while self._arriving and _is_there(self._arriving[0].event):
+            self._take(self._arriving.popleft())
+
+    def _take(self, arrived: _Arriving) -> None:
         state = self._state()
-        state.session.reporter.report_skip(
-            state.overflowed(skip), state.weights, found_inf_per_param
-        )
+        scales = arrived.loss_scales.tolist()
+        overflowed = {i: scales[i] for i, flag in enumerate(arrived.skip.tolist()) if flag}
+        if self._telemetry is not None:
+            self._telemetry = Telemetry(
+                self._telemetry.steps + 1,
+                self._telemetry.skipped_steps + bool(overflowed),
+                not overflowed,
+                tuple(scales),
+            )
+        state.session.reporter.report_skip(overflowed, state.weights, arrived.found_inf_per_param)
+
+
+def _on_the_way(flags: torch.Tensor | None) -> torch.Tensor | None:
+    return None if flags is None else flags.to("cpu", non_blocking=True, copy=True)
+
+
+def _is_there(event: torch.Event | None) -> bool:
+    return event is None or event.query()
 
 
 def _is_capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-def _recorded_event(device: torch.device) -> torch.cuda.Event | None:
+def _recorded_event(device: torch.device) -> torch.Event | None:
     if device.type == "cpu":
         return None
     event = torch.Event(device)

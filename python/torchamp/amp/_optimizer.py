@@ -118,20 +118,15 @@ def _step(optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callab
 def _step_unless_overflowed(
     optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callable
 ) -> Any:
-    if not state.may_skip:
-        return inner()
-    if can_skip_on_device(optimizer):
+    skips_on_host = False
+    if state.may_skip and can_skip_on_device(optimizer):
         with skipping_if(optimizer, state.skip):
             result = inner()
-        state.late_report.note()
-        return result
-    overflowed = state.overflowed(state.skip)
-    if not overflowed:
-        return inner()
-    state.session.reporter.report_skip(
-        overflowed, state.weights, state.weights.found_inf_per_param()
-    )
-    return None
+    else:
+        skips_on_host = state.may_skip and state.has_overflowed()
+        result = None if skips_on_host else inner()
+    state.late_report.note(wait=skips_on_host)
+    return result
 
 
 def adopt_optimizer(

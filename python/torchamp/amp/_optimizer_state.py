@@ -90,9 +90,9 @@ class OptimizerState:
             self.skip.zero_()
         self.may_skip = False
 
-    def overflowed(self, skip: torch.Tensor) -> dict[int, _C.LossScaler]:
-        """The scalers, by loss, where `skip` is not 0. Waits for the device."""
-        return {i: self.session.scalers[i] for i, flag in enumerate(skip.tolist()) if flag}
+    def has_overflowed(self) -> bool:
+        """Whether the next step is to be skipped. Waits for the device."""
+        return bool(self.skip.any())
 
     def drop_master_grads(self) -> None:
         """Ends a step: the grads of the masters, made or still to be made, are used up."""

@@ -85,18 +85,18 @@ class Reporter:
 
     def report_skip(
         self,
-        scalers: dict[int, _C.LossScaler],
+        overflowed: dict[int, float],
         weights: _C.MasterWeights,
         found_inf_per_param: torch.Tensor | None,
     ) -> None:
-        """`scalers`: those of the losses that overflowed, by loss_id. `found_inf_per_param`: uint8,
-        as MasterWeights gives it. Waits for the device."""
+        """`overflowed`: the scales now of the losses that overflowed, by loss_id.
+        `found_inf_per_param`: uint8, as MasterWeights gives it, on the CPU."""
         if not self.is_on:
             return
-        for loss_id, scaler in scalers.items():
+        for loss_id, scale in overflowed.items():
             say(
                 f"gradient overflow in loss {loss_id}{self._where(weights, found_inf_per_param)}: "
-                f"step skipped, loss scale now {scaler.loss_scale():g}"
+                f"step skipped, loss scale now {scale:g}"
             )
 
     def _where(self, weights: _C.MasterWeights, found_inf_per_param: torch.Tensor | None) -> str:
