@@ -1,8 +1,11 @@
 """torchamp: mixed precision training at apex's opt levels, for today's PyTorch."""
 
+from torch import autocast
+
 from torchamp import amp, ops, optimizers
 from torchamp._load import _C, __version__, build_info, cmake_prefix_path
 from torchamp.amp._amp import Amp
+from torchamp.amp._grad_scaler import GradScaler
 
 LossScaler = _C.LossScaler
 
@@ -17,9 +20,11 @@ def install_as_apex() -> None:
 
 __all__ = [
     "Amp",
+    "GradScaler",
     "LossScaler",
     "__version__",
     "amp",
+    "autocast",
     "build_info",
     "cmake_prefix_path",
     "install_as_apex",

@@ -325,3 +325,12 @@ def test_torch_grad_scaler_takes_them():
             plain.step()
     assert scaler.get_scale() == 128.0
     assert_same_bytes(everything(plain, others), everything(optimizer, params))
+
+
+def test_torch_grad_scaler_takes_them_without_grads():
+    params = make_params("cpu")
+    before = [param.detach().clone() for param in params]
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    scaler.step(optimizers.FusedAdam(params))
+    assert all(torch.equal(*pair) for pair in zip(params, before))

@@ -6,6 +6,8 @@ with amp.scale_loss(loss, optimizer) as scaled_loss:
 optimizer.step()
 """
 
+from torch import autocast  # noqa: F401  as in torch.amp; not in __all__, which is apex.amp's
+
 from torchamp.amp._apex_style import (
     clip_grad_norm_,
     clip_grad_value_,
@@ -24,6 +26,7 @@ from torchamp.amp._functions import (
     half_function,
     promote_function,
 )
+from torchamp.amp._grad_scaler import GradScaler  # noqa: F401
 from torchamp.amp._patches import (
     register_bfloat16_function,
     register_float_function,

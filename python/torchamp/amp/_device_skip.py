@@ -10,7 +10,8 @@ import torch
 
 from torchamp.optimizers import FusedOptimizer
 
-_FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+#: torch's optimizers that have a fused step.
+FUSED_IN_TORCH = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 
 
 def can_skip_on_device(optimizer: torch.optim.Optimizer) -> bool:
@@ -18,7 +19,7 @@ def can_skip_on_device(optimizer: torch.optim.Optimizer) -> bool:
     torch leaves uninitialised if the step that makes them is skipped."""
     if isinstance(optimizer, FusedOptimizer):
         return True
-    if not isinstance(optimizer, _FUSED):
+    if not isinstance(optimizer, FUSED_IN_TORCH):
         return False
     if not all(group.get("fused") for group in optimizer.param_groups):
         return False

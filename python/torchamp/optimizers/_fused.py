@@ -234,8 +234,11 @@ class Stepper:
 _LACKS_LAST_STATE = frozenset({_C.StepAlgorithm.ADAM, _C.StepAlgorithm.SGD})
 
 
-def _on(device: torch.device, scalar: torch.Tensor | None) -> torch.Tensor | None:
-    return None if scalar is None else scalar.to(device, torch.float32, non_blocking=True)
+def _on(device: torch.device, scalar: torch.Tensor | float | None) -> torch.Tensor | None:
+    """`scalar` on `device`. torch's GradScaler leaves a number where no parameter has a grad."""
+    if scalar is None:
+        return None
+    return torch.as_tensor(scalar).to(device, torch.float32, non_blocking=True)
 
 
 def lr_of(group: dict[str, Any]) -> float:

@@ -1,0 +1,228 @@
+"""torch.amp's GradScaler over torchamp's ops: for programs that scale by themselves."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from torchamp import ops
+from torchamp.amp._device_skip import FUSED_IN_TORCH, can_skip_on_device
+
+_LOW_PRECISION = (torch.float16, torch.bfloat16)
+#: Where growth ends: the largest power of two in float32.
+_MAX_SCALE = 2.0**127
+
+
+class GradScaler(torch.amp.GradScaler):
+    """A torch.amp.GradScaler: its arguments, methods, errors and state dicts. What differs:
+
+    * Grads may be float16, and of mixed dtypes. unscale_ rounds a float16 grad to float16 again, so
+      that small ones may be lost; fused optimizers unscale in their step, in float32.
+    * scale goes into mappings and named tuples too, and scales 16-bit outputs in float32.
+    * Fused optimizers skip on the device from the first step on: momentum buffers that torch's SGD
+      would leave uninitialised are zeros.
+    * The scale never falls below the smallest normal float32.
+    * overflowed_params tells where the overflow was.
+
+    unscale_ and step raise RuntimeError for optimizers of amp.initialize, whose losses amp scales.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        #: By id of optimizer, what its checks before the last update found.
+        self._last_checks: dict[int, dict[torch.device, torch.Tensor]] = {}
+
+    def scale(self, outputs: Any) -> Any:
+        """Returns `outputs`, a floating tensor or a nest of them, times the scale. Lists, tuples
+        and named tuples keep their type, mappings become dicts, other iterables map objects.
+
+        Raises ValueError for anything else.
+        """
+        if not self._enabled:
+            return outputs
+        if isinstance(outputs, torch.Tensor):
+            is_low = outputs.dtype in _LOW_PRECISION
+            return super().scale(outputs.float() if is_low else outputs)
+        if isinstance(outputs, Mapping):
+            return {key: self.scale(output) for key, output in outputs.items()}
+        if isinstance(outputs, Iterable) and not isinstance(outputs, (str, bytes)):
+            return _like(outputs, map(self.scale, outputs))
+        raise ValueError(
+            "scale: expected outputs to be a tensor or a nest of tensors, got "
+            f"{type(outputs).__name__}"
+        )
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divides the grads of the optimizer's parameters by the scale, in place, and checks them.
+
+        Raises RuntimeError if they are unscaled or stepped since the last update already.
+        """
+        if self._enabled:
+            _check_is_plain("unscale_", optimizer)
+        super().unscale_(optimizer)
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Unscales if unscale_ did not, and steps unless a grad is not finite. Fused optimizers
+        skip on the device; others cost one wait for it. Returns what optimizer.step returns, None
+        if the host skipped it.
+
+        Raises RuntimeError for a closure, and for a second step since the last update.
+        """
+        if not self._enabled:
+            return optimizer.step(*args, **kwargs)
+        _check_is_plain("step", optimizer)
+        if args and callable(args[0]):
+            raise RuntimeError(
+                "step: expected no closure, whose backward would not be scaled, got one; scale the "
+                "loss and run its backward, then call step(optimizer)"
+            )
+        with _skipping_where_possible(optimizer):
+            return super().step(optimizer, *args, **kwargs)
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """Ends an iteration: backs off if a check since the last update found a grad that is not
+        finite, else counts towards growth; or takes `new_scale`. Waits for nothing.
+
+        Raises AssertionError if nothing was checked.
+        """
+        if not self._enabled:
+            return
+        checked = self._per_optimizer_states
+        self._last_checks = {key: state.get("found", {}) for key, state in checked.items()}
+        if new_scale is None:
+            self._apply_checks()
+        else:
+            super().update(float(new_scale) if isinstance(new_scale, int) else new_scale)
+
+    def _apply_checks(self) -> None:
+        scale, growth_tracker = self._check_scale_growth_tracker("update")
+        found_infs = [
+            found_inf.to(scale.device, non_blocking=True)
+            for state in self._per_optimizer_states.values()
+            for found_inf in state["found_inf_per_device"].values()
+        ]
+        if not found_infs:
+            raise AssertionError(
+                "update: expected checked grads, got none; call step or unscale_ for an optimizer "
+                "whose parameters have grads, or pass new_scale"
+            )
+        rule = ops.ScaleUpdate(
+            growth_factor=self._growth_factor,
+            backoff_factor=self._backoff_factor,
+            growth_interval=self._growth_interval,
+            max_scale=_MAX_SCALE,
+        )
+        patience = torch.ones_like(growth_tracker)
+        ops.update_scale(scale, growth_tracker, patience, sum(found_infs), rule)
+        self._per_optimizer_states.clear()
+
+    def overflowed_params(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        """The optimizer's parameters in whose grads its last check, in this iteration or the one
+        before, found a value that is not finite. Waits for the device."""
+        if not self._enabled:
+            return []
+        key = id(optimizer)
+        last = self._last_checks.get(key, {})
+        found = self._per_optimizer_states.get(key, {}).get("found", last)
+        params = _params_of(optimizer)
+        indices = {i for flags in found.values() for i in flags.nonzero().flatten().tolist()}
+        return [params[i] for i in sorted(indices)]
+
+    def _unscale_grads_(
+        self,
+        optimizer: torch.optim.Optimizer,
+        inv_scale: torch.Tensor,
+        found_inf: torch.Tensor,
+        allow_fp16: bool,
+    ) -> dict[torch.device, torch.Tensor]:
+        """torch's hook for unscale_. Returns the flags by device."""
+
+        def unscale(grads: list, device: torch.device, *flags: torch.Tensor) -> None:
+            ops.unscale(grads, grads, inv_scale.to(device), flags[0], found_inf_per_tensor=flags[1])
+
+        return self._check(optimizer, unscale)
+
+    def _check_inf_per_device(
+        self, optimizer: torch.optim.Optimizer
+    ) -> dict[torch.device, torch.Tensor]:
+        """torch's hook for optimizers that unscale in their step. Returns the flags by device."""
+
+        def check(grads: list, device: torch.device, *flags: torch.Tensor) -> None:
+            ops.check(grads, *flags)
+
+        found_infs = self._check(optimizer, check)
+        self._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = found_infs
+        return found_infs
+
+    def _check(
+        self, optimizer: torch.optim.Optimizer, op: Callable[..., None]
+    ) -> dict[torch.device, torch.Tensor]:
+        """Calls op(grads, device, found_inf, found_inf_per_tensor) for each device."""
+        found_infs, found = {}, {}
+        for device, grads in _grads_by_device(_params_of(optimizer)).items():
+            found_infs[device] = torch.zeros((), device=device)
+            found[device] = torch.zeros(len(grads), dtype=torch.uint8, device=device)
+            with torch.no_grad():
+                op(grads, device, found_infs[device], found[device])
+        self._per_optimizer_states[id(optimizer)]["found"] = found
+        return found_infs
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_last_checks": {}}
+
+
+def _like(outputs: Iterable, scaled: Iterator) -> Iterable:
+    if hasattr(outputs, "_fields"):
+        return type(outputs)(*scaled)
+    return type(outputs)(scaled) if isinstance(outputs, (list, tuple)) else scaled
+
+
+def _check_is_plain(method: str, optimizer: torch.optim.Optimizer) -> None:
+    if getattr(optimizer, "_torchamp", None) is not None:
+        raise RuntimeError(
+            f"{method}: expected an optimizer that is not amp.initialize's, which scales losses by "
+            "amp.scale_loss, got one that is; use scale_loss, or leave initialize out"
+        )
+
+
+@contextlib.contextmanager
+def _skipping_where_possible(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """While this is open, torch lets fused optimizers skip on the device only where they can: all
+    groups must be fused, and SGD's momentum buffers there."""
+    claims = getattr(optimizer, "_step_supports_amp_scaling", False)
+    if not (claims and isinstance(optimizer, FUSED_IN_TORCH)) or can_skip_on_device(optimizer):
+        yield
+        return
+    optimizer._step_supports_amp_scaling = False
+    try:
+        yield
+    finally:
+        optimizer._step_supports_amp_scaling = True
+
+
+def _params_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [param for group in optimizer.param_groups for param in group["params"]]
+
+
+def _grads_by_device(params: list[torch.Tensor]) -> dict[torch.device, list[torch.Tensor | None]]:
+    """For each device a list as long as `params`: its grads, None elsewhere; of sparse grads the
+    values."""
+    grads: dict[torch.device, list[torch.Tensor | None]] = {}
+    for i, param in enumerate(params):
+        if param.grad is not None:
+            of_device = grads.setdefault(param.grad.device, [None] * len(params))
+            of_device[i] = _dense_grad(param)
+    return grads
+
+
+def _dense_grad(param: torch.Tensor) -> torch.Tensor:
+    """The grad, or a sparse grad's values. Adds up what 16-bit grads hold several times, first:
+    sums may overflow."""
+    if not param.grad.is_sparse:
+        return param.grad
+    if param.grad.dtype in _LOW_PRECISION:
+        param.grad = param.grad.coalesce()
+    return param.grad._values()
