@@ -80,6 +80,7 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
   for (auto& optimizer : optimizers_) {
     adopt_groups(optimizer, 0);
     optimizer.weights.set_lazy(optimizer.fused != nullptr && !options.materialize_master_grads());
+    if (options.split_masters() && optimizer.weights.lazy()) optimizer.weights.split();
   }
 }
 
@@ -140,11 +141,31 @@ void Amp::adopt_groups(OptimizerState& optimizer, size_t first_group) {
       param = master;
     }
   }
+  if (optimizer.weights.is_split()) optimizer.weights.split();
 }
 
 at::Tensor Amp::master_of(const at::Tensor& model_param) const {
   const auto found = masters_.find(model_param.unsafeGetTensorImpl());
   return found == masters_.end() ? at::Tensor() : found->second;
+}
+
+/// Who keeps the master of a parameter; null if it has none of its own.
+MasterWeights* Amp::weights_of(const at::Tensor& model_param) {
+  for (auto& optimizer : optimizers_) {
+    const at::Tensor master = optimizer.weights.master_of(model_param);
+    if (master.defined() && !master.is_same(model_param)) return &optimizer.weights;
+  }
+  return nullptr;
+}
+
+at::Tensor Amp::master_value(const at::Tensor& model_param) {
+  const MasterWeights* weights = weights_of(model_param);
+  return weights == nullptr ? at::Tensor() : weights->master_value(model_param);
+}
+
+void Amp::set_master_value(const at::Tensor& model_param, const at::Tensor& value) {
+  MasterWeights* weights = weights_of(model_param);
+  if (weights != nullptr) weights->set_master_value(model_param, value);
 }
 
 void Amp::refresh() {

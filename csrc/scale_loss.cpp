@@ -112,7 +112,7 @@ void scale_loss::unscale() {
   scaler.clear_found_inf();
   for (Optimizer& optimizer : optimizers_) {
     optimizer.master_weights().finish_backward(inv_scale_, scaler.found_inf());
-    state_of(optimizer).may_have_stepped = true;
+    state_of(optimizer).may_have_stepped = !optimizer.master_weights().lazy();
   }
   scaler.update();
 }

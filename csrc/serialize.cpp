@@ -19,8 +19,8 @@ std::string numbered(const char* stem, size_t i) {
 }
 
 /// A parameter's or buffer's value as a checkpoint holds it.
-Tensor to_saved(const Amp& amp, const Tensor& tensor) {
-  const Tensor master = amp.master_of(tensor);
+Tensor to_saved(Amp& amp, const Tensor& tensor) {
+  const Tensor master = amp.master_value(tensor);
   const Tensor source = master.defined() ? master : tensor;
   return source.is_floating_point() ? source.detach().to(at::kFloat) : source.detach();
 }
@@ -32,7 +32,7 @@ torch::OrderedDict<std::string, Tensor> tensors_of(const torch::nn::Module& mode
   return tensors;
 }
 
-OutputArchive saved_model(const Amp& amp, const torch::nn::Module& model) {
+OutputArchive saved_model(Amp& amp, const torch::nn::Module& model) {
   OutputArchive archive;
   for (const auto& tensor : tensors_of(model)) {
     if (tensor->defined()) archive.write(tensor.key(), to_saved(amp, tensor.value()));
@@ -136,9 +136,8 @@ void load_optimizers(Amp& amp, std::vector<InputArchive>& archives) {
   }
 }
 
-void store(const Amp& amp, const Loaded& loaded) {
-  const Tensor master = amp.master_of(loaded.target);
-  if (master.defined()) master.copy_(loaded.value);
+void store(Amp& amp, const Loaded& loaded) {
+  amp.set_master_value(loaded.target, loaded.value);
   loaded.target.copy_(loaded.value);
 }
 

@@ -29,7 +29,7 @@ struct OptimizerState {
   /// A backward since the last step overflowed. Gathers over losses and micro-batches; the step
   /// clears it.
   bool skip = false;
-  /// Grads reached the masters since step() was called. The wrapped optimizer may have been
+  /// Grads reached eager masters since step() was called. The wrapped optimizer may have been
   /// stepped, and LibTorch's SGD steps behind the version counters.
   bool may_have_stepped = false;
   /// A scale_loss that was given the optimizer is still open.
@@ -69,8 +69,10 @@ class TORCHAMP_API Amp {
   void refresh();
   /// Gives the parameters of `optimizer`'s groups from `first_group` on their masters.
   void adopt_groups(OptimizerState& optimizer, size_t first_group);
-  /// The master of a model parameter, undefined if it has none of its own.
-  at::Tensor master_of(const at::Tensor& model_param) const;
+  /// The value of a model parameter's master, a float32 copy; undefined if it has none of its own.
+  at::Tensor master_value(const at::Tensor& model_param);
+  /// Makes `value` that of a model parameter's master, if it has one.
+  void set_master_value(const at::Tensor& model_param, const at::Tensor& value);
 
   /// Ends O1's autocast in the thread that called initialize. The rest needs no ending.
   void close() { open_autocast_.reset(); }
@@ -78,6 +80,8 @@ class TORCHAMP_API Amp {
  private:
   void make_masters();
   void cast_models();
+  at::Tensor master_of(const at::Tensor& model_param) const;
+  MasterWeights* weights_of(const at::Tensor& model_param);
 
   Options options_;
   Properties properties_;

@@ -70,6 +70,9 @@ class TORCHAMP_API Options {
   /// but for who asks the handle for master_params() or param_groups(). The step must then be the
   /// handle's; the wrapped optimizer's own finds no grads.
   Options& materialize_master_grads(bool value);
+  /// true: such masters are kept as 16 bits beside the model's 16 (MasterWeights::split), until
+  /// somebody asks for them. Needs materialize_master_grads(false).
+  Options& split_masters(bool value);
 
   bool enabled() const { return enabled_; }
   std::optional<c10::ScalarType> cast_model_outputs() const { return cast_model_outputs_; }
@@ -78,6 +81,7 @@ class TORCHAMP_API Options {
   double max_loss_scale() const { return max_loss_scale_; }
   int verbosity() const { return verbosity_; }
   bool materialize_master_grads() const { return materialize_master_grads_; }
+  bool split_masters() const { return split_masters_; }
 
   /// The level's defaults with the overrides applied. Throws where an override contradicts the
   /// level.
@@ -97,6 +101,7 @@ class TORCHAMP_API Options {
   double max_loss_scale_ = 16777216.0;
   int verbosity_ = 1;
   bool materialize_master_grads_ = true;
+  bool split_masters_ = false;
 };
 
 }  // namespace torchamp
