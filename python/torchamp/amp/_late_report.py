@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from torchamp._load import _C
+
 if TYPE_CHECKING:
-    from torchamp.amp._optimizer_state import OptimizerState
+    from torchamp.amp._session import Session
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +34,9 @@ class _Arriving(NamedTuple):
 class LateReport:
     """Copies flags to the host while the device works, and reports them once they have arrived."""
 
-    def __init__(self, state: OptimizerState) -> None:
-        self._state = weakref.ref(state)
+    def __init__(self, session: Session, weights: _C.MasterWeights) -> None:
+        self._session = session
+        self._weights = weights
         self._arriving: deque[_Arriving] = deque()
         self._telemetry: Telemetry | None = None
 
@@ -45,17 +47,15 @@ class LateReport:
             self._telemetry = Telemetry()
         return self._telemetry
 
-    def note(self, wait: bool = False) -> None:
-        """Takes what the state's flags are now, after a step. They are reported at once on the CPU,
-        and if the host may `wait` for them."""
-        state = self._state()
-        device = state.skip.device
-        is_wanted = state.session.reporter.is_on or self._telemetry is not None
-        if not is_wanted or _is_capturing(device):
+    def note(self, skip: torch.Tensor, wait: bool = False) -> None:
+        """Takes what the flags are now, after a step; `skip` as OptimizerState has it. They are
+        reported at once on the CPU, and if the host may `wait` for them."""
+        is_wanted = self._session.reporter.is_on or self._telemetry is not None
+        if not is_wanted or _is_capturing(skip.device):
             return
-        scales = torch.cat([s.loss_scale_tensor().reshape(1) for s in state.session.scalers])
-        flags = (state.skip, scales, state.weights.found_inf_per_param())
-        arriving = _Arriving(*map(_on_the_way, flags), _recorded_event(device))
+        scales = torch.cat([s.loss_scale_tensor().reshape(1) for s in self._session.scalers])
+        flags = (skip, scales, self._weights.found_inf_per_param())
+        arriving = _Arriving(*map(_on_the_way, flags), _recorded_event(skip.device))
         self._arriving.append(arriving)
         if wait and arriving.event is not None:
             arriving.event.synchronize()
@@ -67,7 +67,6 @@ class LateReport:
             self._take(self._arriving.popleft())
 
     def _take(self, arrived: _Arriving) -> None:
-        state = self._state()
         scales = arrived.loss_scales.tolist()
         overflowed = {i: scales[i] for i, flag in enumerate(arrived.skip.tolist()) if flag}
         if self._telemetry is not None:
@@ -77,7 +76,8 @@ class LateReport:
                 not overflowed,
                 tuple(scales),
             )
-        state.session.reporter.report_skip(overflowed, state.weights, arrived.found_inf_per_param)
+        report_skip = self._session.reporter.report_skip
+        report_skip(overflowed, self._weights, arrived.found_inf_per_param)
 
 
 def _on_the_way(flags: torch.Tensor | None) -> torch.Tensor | None:

@@ -51,7 +51,7 @@ class OptimizerState:
         self._skip_of_loss = self.skip.unbind()
         #: Whether skip may hold anything but zeros; known without asking the device.
         self.may_skip = False
-        self.late_report = LateReport(self)
+        self.late_report = LateReport(session, weights)
 
     def __reduce__(self) -> tuple:
         """Copies and pickles of the optimizer belong to no session: None takes this place."""
