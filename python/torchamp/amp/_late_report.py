@@ -25,8 +25,7 @@ class Telemetry:
 
 
 class _Arriving(NamedTuple):
-    skip: torch.Tensor
-    loss_scales: torch.Tensor
+    flags_and_scales: torch.Tensor
     found_inf_per_param: torch.Tensor | None
     event: torch.Event | None
 
@@ -47,15 +46,18 @@ class LateReport:
             self._telemetry = Telemetry()
         return self._telemetry
 
-    def note(self, skip: torch.Tensor, wait: bool = False) -> None:
-        """Takes what the flags are now, after a step; `skip` as OptimizerState has it. They are
-        reported at once on the CPU, and if the host may `wait` for them."""
-        is_wanted = self._session.reporter.is_on or self._telemetry is not None
+    def note(self, skip: torch.Tensor, may_skip: bool, wait: bool = False) -> None:
+        """Takes what the flags are now, after a step; `skip` and `may_skip` as OptimizerState has
+        them. They are reported at once on the CPU, and if the host may `wait` for them."""
+        is_wanted = self._telemetry is not None or (may_skip and self._session.reporter.is_on)
         if not is_wanted or _is_capturing(skip.device):
             return
-        scales = torch.cat([s.loss_scale_tensor().reshape(1) for s in self._session.scalers])
-        flags = (skip, scales, self._weights.found_inf_per_param())
-        arriving = _Arriving(*map(_on_the_way, flags), _recorded_event(skip.device))
+        scales = [scaler.loss_scale_tensor().reshape(1) for scaler in self._session.scalers]
+        arriving = _Arriving(
+            _on_the_way(torch.cat([skip, *scales])),
+            _on_the_way(self._weights.found_inf_per_param()),
+            _recorded_event(skip.device),
+        )
         self._arriving.append(arriving)
         if wait and arriving.event is not None:
             arriving.event.synchronize()
@@ -67,8 +69,9 @@ class LateReport:
             self._take(self._arriving.popleft())
 
     def _take(self, arrived: _Arriving) -> None:
-        scales = arrived.loss_scales.tolist()
-        overflowed = {i: scales[i] for i, flag in enumerate(arrived.skip.tolist()) if flag}
+        numbers = arrived.flags_and_scales.tolist()
+        flags, scales = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
+        overflowed = {i: scales[i] for i, flag in enumerate(flags) if flag}
         if self._telemetry is not None:
             self._telemetry = Telemetry(
                 self._telemetry.steps + 1,

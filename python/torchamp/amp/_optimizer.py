@@ -125,7 +125,7 @@ def _step_unless_overflowed(
     else:
         skips_on_host = state.may_skip and state.has_overflowed()
         result = None if skips_on_host else inner()
-    state.late_report.note(state.skip, wait=skips_on_host)
+    state.late_report.note(state.skip, state.may_skip, wait=skips_on_host)
     return result
 
 
