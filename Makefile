@@ -39,7 +39,7 @@ demo: setup
 	$(IN_VENV) $(BIN)/python examples/demo.py
 
 test: setup
-	$(IN_VENV) cmake -S . -B build -DTORCHAMP_BUILD_TESTS=ON \
+	$(IN_VENV) cmake -S . -B build -DTORCHAMP_BUILD_TESTS=ON -DTORCHAMP_BUILD_EXAMPLES=ON \
 	  -DTORCHAMP_GTEST_SOURCE_DIR="$(GTEST_SOURCE)"
 	$(IN_VENV) cmake --build build --parallel $(MAX_JOBS)
 	cd build && $(IN_VENV) ctest --output-on-failure

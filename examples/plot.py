@@ -1,16 +1,23 @@
-"""The runs' curves: a column a level, the loss above, the loss scale below."""
+"""The runs' curves: a column a run, the loss above, the loss scale below.
+
+    python plot.py real.csv fake.csv generator.csv --out curves.png
+
+draws the steps that the examples write with ``--out``, a column a file. The demo draws its own.
+"""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from runs import Run
+from runs import Run, Step, read_steps
 
 NUMBERS = {
     "O0": "float32",
@@ -40,7 +47,12 @@ def draw_loss_scale(axes: Axes, pair: list[Run]) -> None:
     for run, style in zip(pair, STYLES):
         steps = [step.step for step in run.steps]
         axes.step(steps, [step.loss_scale for step in run.steps], where="post", **style)
-    skipped = [step for step in pair[0].steps if step.skipped]
+    mark_skipped(axes, pair[0].steps)
+
+
+def mark_skipped(axes: Axes, steps: list[Step]) -> None:
+    """Marks the steps that were skipped at their loss scale, and finishes the lower axes."""
+    skipped = [step for step in steps if step.skipped]
     axes.plot(
         [step.step for step in skipped],
         [step.loss_scale for step in skipped],
@@ -63,27 +75,58 @@ def add_legend(figure: Figure, loss_axes: Axes, scale_axes: Axes) -> None:
     figure.legend(handles, labels, loc="outside upper right", ncols=3, frameon=False)
 
 
-def draw(pairs: list[list[Run]], path: Path) -> None:
-    """``pairs``: for each level the runs in C++ and in Python. Writes a PNG."""
+def make_axes(columns: int, width: float) -> tuple[Figure, np.ndarray]:
+    """A figure and its axes, [2, columns]."""
     figure, axes = pyplot.subplots(
         2,
-        len(pairs),
-        figsize=(15, 5.5),
+        columns,
+        figsize=(width, 5.5),
         sharex=True,
         sharey="row",
         squeeze=False,
         height_ratios=[3, 2],
         layout="constrained",
     )
-    for (loss_axes, scale_axes), pair in zip(axes.T, pairs):
-        draw_loss(loss_axes, pair)
-        draw_loss_scale(scale_axes, pair)
     for each in axes.flat:
         each.grid(color="#e6e6e6", linewidth=0.6)
         each.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set_ylabel("training loss")
     axes[1, 0].set_ylabel("loss scale")
+    return figure, axes
+
+
+def draw(pairs: list[list[Run]], path: Path) -> None:
+    """``pairs``: for each level the runs in C++ and in Python. Writes a PNG."""
+    figure, axes = make_axes(len(pairs), width=15)
+    for (loss_axes, scale_axes), pair in zip(axes.T, pairs):
+        draw_loss(loss_axes, pair)
+        draw_loss_scale(scale_axes, pair)
     add_legend(figure, axes[0, 0], axes[1, 0])
     figure.suptitle("Handwritten digits at every opt level", x=0.01, ha="left")
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
+
+
+def draw_files(files: list[Path]) -> Figure:
+    """A column for each CSV of steps, named as the file is."""
+    figure, axes = make_axes(len(files), width=2 + 4 * len(files))
+    for (loss_axes, scale_axes), file in zip(axes.T, files):
+        steps = read_steps(file)
+        indices = [step.step for step in steps]
+        loss_axes.plot(indices, [step.loss for step in steps], **STYLES[1])
+        loss_axes.set_title(file.stem, fontsize=10)
+        scale_axes.step(indices, [step.loss_scale for step in steps], where="post", **STYLES[1])
+        mark_skipped(scale_axes, steps)
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", type=Path, nargs="+", metavar="steps.csv")
+    parser.add_argument("--out", type=Path, default=Path("curves.png"))
+    arguments = parser.parse_args()
+    draw_files(arguments.files).savefig(arguments.out, dpi=120)
+
+
+if __name__ == "__main__":
+    main()

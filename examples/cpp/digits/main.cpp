@@ -6,13 +6,9 @@
 #include <algorithm>
 #include <iostream>
 
-#include "options.h"
+#include "arguments.h"
+#include "memory.h"
 #include "train.h"
-
-struct Totals {
-  std::vector<double> seconds;
-  int64_t skipped_steps = 0;
-};
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -27,45 +23,42 @@ AmpedNet initialize(Net net, torch::optim::SGD& sgd, const std::string& level) {
   return amped;
 }
 
-Totals train_with_report(AmpedNet& amped, const Digits& digits, const CommandLine& arguments) {
-  StepLog log(arguments.out);
-  const ProgressBar bar(arguments.level + " C++   ", arguments.epochs * steps_per_epoch(digits));
-  Totals totals;
-  train(amped, digits, arguments.epochs, [&](const Step& step, double seconds) {
-    log.write(step);
-    bar.show(step);
-    totals.seconds.push_back(seconds);
-    totals.skipped_steps += step.skipped;
-  });
-  return totals;
-}
-
-void run(const CommandLine& arguments) {
-  const Split digits = load_digits(arguments.data, arguments.device);
-  torch::manual_seed(arguments.seed);
+void run(const Arguments& arguments) {
+  const torch::Device device = arguments.device();
+  const int64_t epochs = arguments.integer("--epochs");
+  const std::string& level = arguments.text("--level");
+  const Split digits = load_digits(arguments.text("--data"), device);
+  torch::manual_seed(arguments.integer("--seed"));
   at::globalContext().setDeterministicCuDNN(true);
   Net net;
-  net->to(arguments.device);
+  net->to(device);
   torch::optim::SGD sgd(net->parameters(),
                         torch::optim::SGDOptions(kLearningRate).momentum(kMomentum));
-  AmpedNet amped = initialize(net, sgd, arguments.level);
+  AmpedNet amped = initialize(net, sgd, level);
 
-  const Totals totals = train_with_report(amped, digits.train, arguments);
-  std::cout << "level " << arguments.level << "\nlanguage C++\ndevice " << arguments.device
-            << "\nrung " << amp::rung(arguments.device).name       //
-            << "\ntest_accuracy " << accuracy(amped, digits.test)  //
-            << "\nms_per_step " << 1e3 * median(totals.seconds)    //
-            << "\npeak_memory_mib " << peak_memory_mib(arguments.device) << "\nloss_scale "
-            << amped.model.amp()->loss_scaler().loss_scale() << "\nskipped_steps "
-            << totals.skipped_steps << '\n';
+  Report report(level + " C++   ", epochs * steps_per_epoch(digits.train), arguments.text("--out"));
+  std::vector<double> seconds;
+  train(amped, digits.train, epochs, [&](const Step& step, double taken) {
+    report.add(step);
+    seconds.push_back(taken);
+  });
+  std::cout << "level " << level << "\nlanguage C++\ndevice " << device  //
+            << "\nrung " << amp::rung(device).name                       //
+            << "\ntest_accuracy " << accuracy(amped, digits.test)        //
+            << "\nms_per_step " << 1e3 * median(seconds)                 //
+            << "\npeak_memory_mib " << peak_memory_mib(device)           //
+            << "\nloss_scale " << amped.model.amp()->loss_scaler().loss_scale()
+            << "\nskipped_steps " << report.skipped_steps() << '\n';
 }
 
-int main(int argc, char** argv) try {
-  run(parse_command_line(argc, argv));
-} catch (const c10::Error& error) {
-  std::cerr << error.what_without_backtrace() << '\n';
-  return 1;
-} catch (const std::exception& error) {
-  std::cerr << error.what() << '\n';
-  return 1;
+int main(int argc, char** argv) {
+  return run_example([&] {
+    run(Arguments(argc, argv,
+                  {{"--level", "O2"},
+                   {"--epochs", "10"},
+                   {"--seed", "1"},
+                   {"--data", EXAMPLES_DATA "/digits.csv"},
+                   {"--device", "auto"},
+                   {"--out", ""}}));
+  });
 }

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <vector>
 
-#include "data.h"
+#include "digits.h"
 #include "net.h"
 #include "report.h"
 

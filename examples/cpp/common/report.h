@@ -1,14 +1,13 @@
-// What a run leaves behind: a line a step, a progress bar, and a summary.
+// What a run leaves behind: a line a step, and a progress bar while it lasts.
 #pragma once
 
-#include <c10/core/CachingDeviceAllocator.h>
-#include <sys/resource.h>
 #include <torch/types.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <utility>
 
 struct Step {
   int64_t index;
@@ -23,7 +22,7 @@ class StepLog {
   explicit StepLog(const std::string& path) : enabled_(!path.empty()) {
     if (!enabled_) return;
     file_.open(path);
-    TORCH_CHECK(file_, "digits: expected --out to name a writable file, got ", path);
+    TORCH_CHECK(file_, "expected --out to name a writable file, got ", path);
     file_.precision(9);
     file_ << "step,loss,loss_scale,skipped\n";
   }
@@ -60,13 +59,22 @@ class ProgressBar {
   int64_t total_;
 };
 
-/// Most memory that was in use at once, in MiB: what torch allocated on a GPU, else the process's.
-inline double peak_memory_mib(torch::Device device) {
-  if (!device.is_cpu()) {
-    const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
-    return static_cast<double>(stats.allocated_bytes[0].peak) / (1 << 20);
+/// Logs, shows and counts the steps of a run.
+class Report {
+ public:
+  Report(std::string title, int64_t steps, const std::string& csv)
+      : log_(csv), bar_(std::move(title), steps) {}
+
+  void add(const Step& step) {
+    log_.write(step);
+    bar_.show(step);
+    skipped_steps_ += step.skipped;
   }
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) / 1024;
-}
+
+  int64_t skipped_steps() const { return skipped_steps_; }
+
+ private:
+  StepLog log_;
+  ProgressBar bar_;
+  int64_t skipped_steps_ = 0;
+};

@@ -24,7 +24,7 @@ constexpr int64_t kTestEvery = 5;
 
 inline std::vector<int64_t> read_integers(const std::string& path) {
   std::ifstream file(path);
-  TORCH_CHECK(file, "digits: expected --data to name a readable file, got ", path);
+  TORCH_CHECK(file, "expected --data to name a readable file, got ", path);
   std::vector<int64_t> values;
   for (int64_t value; file >> value; file.ignore(1)) values.push_back(value);
   return values;

@@ -1,0 +1,59 @@
+// The command line of an example.
+#pragma once
+
+#include <torch/cuda.h>
+#include <torch/types.h>
+
+#include <iostream>
+#include <map>
+#include <string>
+#include <utility>
+
+/// The device of that name, with its index; of "auto" the GPU that is there, else the CPU.
+inline torch::Device choose_device(const std::string& name) {
+  const std::string automatic = torch::cuda::is_available() ? "cuda" : "cpu";
+  return torch::empty({0}, torch::Device(name == "auto" ? automatic : name)).device();
+}
+
+/// Options `--name value`, of which each has a default.
+class Arguments {
+ public:
+  using Values = std::map<std::string, std::string>;
+
+  /// Throws for an option that is not among the defaults, and for one without a value.
+  Arguments(int argc, char** argv, Values defaults) : values_(std::move(defaults)) {
+    for (int i = 1; i < argc; i += 2) {
+      const auto option = values_.find(argv[i]);
+      TORCH_CHECK(option != values_.end() && i + 1 < argc, argv[0], ": expected one of", names(),
+                  " and a value, got ", argv[i]);
+      option->second = argv[i + 1];
+    }
+  }
+
+  const std::string& text(const std::string& name) const { return values_.at(name); }
+  int64_t integer(const std::string& name) const { return std::stoll(text(name)); }
+  double number(const std::string& name) const { return std::stod(text(name)); }
+  torch::Device device() const { return choose_device(text("--device")); }
+
+ private:
+  std::string names() const {
+    std::string list;
+    for (const auto& [name, value] : values_) list += " " + name;
+    return list;
+  }
+
+  Values values_;
+};
+
+/// What main does around an example: an exception becomes a line on stderr and status 1.
+template <class Body>
+int run_example(Body&& body) try {
+  body();
+  return 0;
+} catch (const c10::Error& error) {
+  std::cerr << error.what_without_backtrace() << '\n';
+  return 1;
+} catch (const std::exception& error) {
+  std::cerr << error.what() << '\n';
+  return 1;
+}

@@ -1,0 +1,17 @@
+// How much memory a run took.
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <sys/resource.h>
+#include <torch/types.h>
+
+/// Most memory that was in use at once, in MiB: what torch allocated on a GPU, else the process's.
+inline double peak_memory_mib(torch::Device device) {
+  if (!device.is_cpu()) {
+    const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+    return static_cast<double>(stats.allocated_bytes[0].peak) / (1 << 20);
+  }
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
