@@ -37,8 +37,7 @@ def run_cpp() -> Callable[..., Finished]:
         done = subprocess.run(
             [str(program), "--device", "cpu", *map(str, arguments)],
             check=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
         )
         pairs = (line.split(maxsplit=1) for line in done.stdout.splitlines())
