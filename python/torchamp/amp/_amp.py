@@ -42,7 +42,9 @@ class Amp:
     enabled: False leaves everything alone, and scale_loss gives the loss as it is.
     overrides: what to change of the level: cast_model_type, patch_torch_functions,
         keep_batchnorm_fp32, master_weights, loss_scale ("dynamic" or a number); further
-        cast_model_outputs, num_losses, min_loss_scale, max_loss_scale, verbosity (0 is silent).
+        cast_model_outputs, num_losses, min_loss_scale, max_loss_scale, verbosity (0 is silent),
+        adopt_data_writes (True: every step looks for elements of the model that were written past
+        PyTorch's version counters, through `param.data` say, and makes them the masters').
 
     Raises TypeError, ValueError or RuntimeError, and changes nothing, where an argument is wrong.
     Objects of this class do not know each other, but for O1's autocast, which is the thread's: it
@@ -106,7 +108,7 @@ class Amp:
 
     def refresh_masters(self) -> None:
         """Makes the masters what the model holds now. Needed only after writes that PyTorch does
-        not count: through `param.data` or numpy."""
+        not count, through `param.data` or numpy, and without adopt_data_writes."""
         for weights in self._session.weights if self._session else []:
             weights.force_refresh()
 

@@ -21,7 +21,7 @@ from torchamp.amp._scale_loss import scale_loss as scale_loss_of
 from torchamp.amp._session import Session
 
 
-class _Last:
+class Last:
     """The last initialize: what functions without a model or an optimizer speak of."""
 
     is_disabled = False
@@ -46,6 +46,8 @@ def initialize(
     verbosity: int = 1,
     min_loss_scale: float | None = None,
     max_loss_scale: float | None = 2.0**24,
+    *,
+    adopt_data_writes: bool = False,
 ) -> Any:
     """Readies models and optimizers for training at `opt_level`; torchamp.Amp says how.
 
@@ -53,9 +55,9 @@ def initialize(
     `(model, optimizer)`, each a list where a list was given.
     """
     returned = models if optimizers is None else (models, optimizers)
-    _Last.is_disabled = not enabled
+    Last.is_disabled = not enabled
     if not enabled:
-        _Last.disabled_optimizers.update(_listed(optimizers))
+        Last.disabled_optimizers.update(_listed(optimizers))
         return returned
     amp = Amp(
         models,
@@ -71,8 +73,9 @@ def initialize(
         verbosity=verbosity,
         min_loss_scale=min_loss_scale,
         max_loss_scale=float("inf") if max_loss_scale is None else max_loss_scale,
+        adopt_data_writes=adopt_data_writes,
     )
-    _Last.session = weakref.ref(amp._session)
+    Last.session = weakref.ref(amp._session)
     return returned
 
 
@@ -153,7 +156,7 @@ def refresh_masters(optimizers: Optimizers) -> None:
 def state_dict(destination: MutableMapping | None = None) -> MutableMapping[str, Any]:
     """The state of the last initialize's loss scalers, as apex lays it out, put into `destination`
     if given. Empty after initialize(enabled=False)."""
-    if _Last.is_disabled:
+    if Last.is_disabled:
         return OrderedDict() if destination is None else destination
     return _checkpoint.state_dict(_last_session("state_dict"), destination)
 
@@ -162,7 +165,7 @@ def load_state_dict(state_dict: Mapping[str, Any]) -> None:
     """Gives the last initialize's loss scalers the state that state_dict() or apex's gave. Raises
     RuntimeError, and changes nothing, where that does not fit. Ignored after
     initialize(enabled=False)."""
-    if not _Last.is_disabled:
+    if not Last.is_disabled:
         _checkpoint.load_state_dict(_last_session("load_state_dict"), state_dict)
 
 
@@ -176,16 +179,16 @@ def _listed(optimizers: Any) -> list:
 
 def _is_disabled(optimizers: list[torch.optim.Optimizer]) -> bool:
     if not optimizers:
-        return _Last.is_disabled
-    known = _Last.disabled_optimizers
+        return Last.is_disabled
+    known = Last.disabled_optimizers
     return all(
-        optimizer in known or (_Last.is_disabled and not hasattr(optimizer, "_torchamp"))
+        optimizer in known or (Last.is_disabled and not hasattr(optimizer, "_torchamp"))
         for optimizer in optimizers
     )
 
 
 def _last_session(function: str) -> Session:
-    session = _Last.session and _Last.session()
+    session = Last.session and Last.session()
     if session is None:
         raise RuntimeError(
             f"{function}: expected a call of initialize before, whose models and optimizers are "

@@ -21,6 +21,24 @@ def weights_of(model_param: torch.Tensor | None) -> _C.MasterWeights | None:
     return None if found is None else found()
 
 
+def value_of(weights: _C.MasterWeights, model_param: torch.Tensor) -> torch.Tensor:
+    """In float32, the master's elements where the model still holds them, rounded; elsewhere the
+    model's, which were written past the version counter, through `.data` say."""
+    master, held = weights.master_value(model_param), model_param.detach()
+    return torch.where(master.to(held.dtype) == held, master, held.float())
+
+
+def adopt_data_writes(weights: _C.MasterWeights) -> None:
+    """Gives masters the elements that were written past the model's version counters. Waits for
+    no device, but reads masters and model."""
+    for param, master in zip(weights.model_params(), weights.master_params()):
+        on_host = param.device.type == "cpu"
+        if master is param or (on_host and weights.is_rounded_master(param)):
+            continue
+        weights.set_master_value(param, value_of(weights, param))
+        weights.mark_synced(param)
+
+
 def make_masters(
     models: list[torch.nn.Module],
     optimizers: list[torch.optim.Optimizer],

@@ -9,6 +9,7 @@ import torch
 
 from torchamp._load import _C
 from torchamp.amp._device_skip import can_skip_on_device, skipping_if
+from torchamp.amp._master_weights import adopt_data_writes
 from torchamp.amp._optimizer_state import OptimizerState
 from torchamp.amp._report import announce_savings
 from torchamp.amp._swap_class import Swapped, swap_class
@@ -107,6 +108,8 @@ def _step(optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callab
             "delay_unscale=True; end with a scale_loss without it before the step"
         )
     state.weights.refresh()
+    if state.session.settings.adopt_data_writes:
+        adopt_data_writes(state.weights)
     result = _step_unless_overflowed(optimizer, state, inner)
     if not isinstance(optimizer, FusedOptimizer):
         state.weights.copy_to_model()

@@ -52,6 +52,7 @@ class OptimizerState:
         #: Whether skip may hold anything but zeros; known without asking the device.
         self.may_skip = False
         self.late_report = LateReport(session, weights)
+        session.optimizer_states.add(self)
 
     def __reduce__(self) -> tuple:
         """Copies and pickles of the optimizer belong to no session: None takes this place."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,6 +13,9 @@ from torchamp._load import _C
 from torchamp.amp import _patches
 from torchamp.amp._report import Reporter
 from torchamp.amp._settings import Settings
+
+if TYPE_CHECKING:
+    from torchamp.amp._optimizer_state import OptimizerState
 
 
 class Session:
@@ -34,6 +39,8 @@ class Session:
         self.weights: list[_C.MasterWeights] = []
         #: Those of optimizers that an open scale_loss was given.
         self.in_backward: list[_C.MasterWeights] = []
+        #: Of the optimizers that are still there.
+        self.optimizer_states: weakref.WeakSet[OptimizerState] = weakref.WeakSet()
         self.reporter = Reporter(settings.verbosity, _names_of(models))
         self.casts = _open_casts(models, settings)
 
@@ -54,6 +61,13 @@ class Session:
                 f"got {loss_id}"
             )
         return self.scalers[loss_id]
+
+    def leave_step_to_the_program(self, loss_id: int) -> None:
+        """Forgets overflows of a loss whose scale the program has updated itself: whether to step
+        is its decision."""
+        self.unchecked[loss_id] = False
+        for state in self.optimizer_states:
+            state.clear_skip()
 
     def close(self) -> None:
         """Ends O1's autocast."""
@@ -86,6 +100,10 @@ class OpenCasts:
         self._autocast = _C.OpenAutocast(device_types, dtype)
         self._is_open = True
         _patches.OPEN.hold()
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
 
     def join(self) -> contextlib.AbstractContextManager[None]:
         """A context in which any thread casts as the one that made this."""

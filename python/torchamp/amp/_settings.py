@@ -23,6 +23,8 @@ class Settings:
     min_loss_scale: float | None
     max_loss_scale: float
     verbosity: int
+    #: Whether steps look for writes to the model past its version counters.
+    adopt_data_writes: bool
 
     @property
     def input_type(self) -> torch.dtype | None:
@@ -54,6 +56,7 @@ def settings_for(
     verbosity: int = 1,
     min_loss_scale: float | None = None,
     max_loss_scale: float = 2.0**24,
+    adopt_data_writes: bool = False,
 ) -> Settings:
     """Settings of `opt_level` with what is not None changed.
 
@@ -80,6 +83,7 @@ def settings_for(
         min_loss_scale=min_loss_scale,
         max_loss_scale=max_loss_scale,
         verbosity=verbosity,
+        adopt_data_writes=adopt_data_writes,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchamp.amp._master_weights import weights_of
+from torchamp.amp._master_weights import value_of, weights_of
 
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 
@@ -45,11 +45,9 @@ def _give_float32(
 
 def _float32_of(tensor: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
     """The master where the model still holds it, rounded. Something else may have been swapped in,
-    past the version counter, by code that averages weights."""
+    past the version counter, by code that averages or clamps weights."""
     weights = weights_of(tensor)
-    if weights is not None and weights.is_rounded_master(tensor):
-        return weights.master_value(tensor)
-    return given.float()
+    return given.float() if weights is None else value_of(weights, tensor)
 
 
 def _load_masters(

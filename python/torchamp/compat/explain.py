@@ -47,4 +47,4 @@ def _where(value: Any) -> str:
     if isinstance(value, ModuleType):
         return value.__name__ if alias.is_ours(value) else f"{value.__name__} ({value.__file__})"
     name = getattr(value, "__qualname__", f"{type(value).__qualname__} object")
-    return f"{value.__module__}.{name}"
+    return f"{getattr(value, '__module__', type(value).__module__)}.{name}"

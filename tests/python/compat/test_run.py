@@ -101,7 +101,7 @@ SPAWNS = """
     import multiprocessing
     from apex import amp
     def work(queue):
-        queue.put(amp.initialize.__module__)
+        queue.put(amp.scale_loss.__module__)
     if __name__ == "__main__":
         context = multiprocessing.get_context({method!r})
         queue = context.Queue()

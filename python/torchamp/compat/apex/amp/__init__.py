@@ -1,4 +1,29 @@
-"""apex.amp: torchamp.amp's functions, which have apex's names and signatures."""
+"""apex.amp: torchamp.amp's functions, which have apex's names and signatures, and the private names
+of apex's that programs reach for."""
 
 from torchamp.amp import *  # noqa: F403
-from torchamp.amp import __all__  # noqa: F401
+from torchamp.amp import __all__ as _public
+from torchamp.compat.apex.amp import (
+    _amp_state,
+    amp,
+    frontend,
+    handle,
+    opt,
+    rnn_compat,
+    scaler,
+)
+from torchamp.compat.apex.amp.amp import init
+from torchamp.compat.apex.amp.frontend import initialize
+
+__all__ = [
+    *_public,
+    "_amp_state",
+    "amp",
+    "frontend",
+    "handle",
+    "init",
+    "initialize",
+    "opt",
+    "rnn_compat",
+    "scaler",
+]

@@ -1,0 +1,105 @@
+"""apex.amp._amp_state: what the last initialize made. Programs know it as a module and as an object
+in it of the same name, so the module is the object."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from torchamp.amp import master_params
+from torchamp.amp._apex_style import Last
+from torchamp.amp._report import say
+from torchamp.amp._session import Session
+
+if TYPE_CHECKING:
+    from torchamp.compat.apex.amp.frontend import Properties
+    from torchamp.compat.apex.amp.handle import AmpHandle
+    from torchamp.compat.apex.amp.scaler import LossScaler
+
+__all__ = ["AmpState", "master_params", "maybe_print"]
+
+#: By session: apex's view of its loss scalers, and of its casts.
+_scalers: weakref.WeakKeyDictionary[Session, list[LossScaler]] = weakref.WeakKeyDictionary()
+_handles: weakref.WeakKeyDictionary[Session, AmpHandle] = weakref.WeakKeyDictionary()
+
+
+class AmpState(ModuleType):
+    """The state. What initialize sets raises AttributeError before the first call, and once the
+    models and optimizers of the last one are gone."""
+
+    #: Accepted, and without effect: contradicting properties are always errors.
+    hard_override = False
+
+    #: Whether initialize takes models that are of low precision already.
+    allow_incoming_model_not_fp32 = False
+
+    verbosity = 1
+
+    #: amp.init's handle.
+    legacy_handle: AmpHandle | None = None
+
+    @property
+    def opt_properties(self) -> Properties:
+        from torchamp.compat.apex.amp.frontend import Properties
+
+        return Properties() if Last.is_disabled else Properties(_last_session().settings)
+
+    @property
+    def min_loss_scale(self) -> float | None:
+        return _last_session().settings.min_loss_scale
+
+    @property
+    def max_loss_scale(self) -> float:
+        return _last_session().settings.max_loss_scale
+
+    @property
+    def loss_scalers(self) -> list[LossScaler]:
+        from torchamp.compat.apex.amp.scaler import scalers_of
+
+        session = _last_session()
+        if session not in _scalers:
+            _scalers[session] = scalers_of(session)
+        return _scalers[session]
+
+    @property
+    def handle(self) -> AmpHandle:
+        from torchamp.compat.apex.amp.handle import AmpHandle
+
+        if self.legacy_handle is not None:
+            return self.legacy_handle
+        session = _last_session()
+        if session.casts is None:
+            raise AttributeError
+        if session not in _handles:
+            _handles[session] = AmpHandle(casts=session.casts)
+        return _handles[session]
+
+    def __getattr__(self, name: str) -> None:
+        raise AttributeError(
+            f"_amp_state: expected {name!r} to be something that the last initialize made, whose "
+            "models and optimizers are still there, found none"
+        )
+
+    def forget_legacy_handle(self) -> None:
+        """Lets the casts of the last initialize, if it has any, take the place of amp.init's."""
+        session = Last.session and Last.session()
+        if session is not None and session.casts is not None:
+            self.legacy_handle = None
+
+
+def _last_session() -> Session:
+    session = None if Last.is_disabled else Last.session and Last.session()
+    if session is None:
+        raise AttributeError
+    return session
+
+
+def maybe_print(msg: str, rank0: bool = False) -> None:
+    """Prints on the first rank."""
+    say(msg)
+
+
+_amp_state = sys.modules[__name__]
+_amp_state.__class__ = AmpState

@@ -1,0 +1,103 @@
+"""apex.amp.handle: what amp.init returns, from before amp.initialize."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchamp._load import _C
+from torchamp.amp._session import OpenCasts
+
+if TYPE_CHECKING:
+    from torchamp.compat.apex.amp.opt import OptimWrapper
+
+__all__ = ["AmpHandle", "NoOpHandle"]
+
+
+class AmpHandle:
+    """Casts of O1 in this thread, until _deactivate(), and scaled losses.
+
+    loss_scale: "dynamic" or a number. enable_caching: accepted; weights are cast at each use.
+    """
+
+    has_cache = False
+
+    def __init__(
+        self,
+        loss_scale: float | str = "dynamic",
+        enable_caching: bool = True,
+        verbose: bool = False,
+        *,
+        casts: OpenCasts | None = None,
+    ) -> None:
+        self.loss_scale, self.verbose = loss_scale, verbose
+        self.cache: dict[torch.Tensor, torch.Tensor] = {}
+        self._casts = OpenCasts(_device_types(), torch.float16) if casts is None else casts
+        self._shield: Any = None
+        self._wrappers: dict[torch.optim.Optimizer, OptimWrapper] = {}
+
+    def is_active(self) -> bool:
+        return self._is_active
+
+    @property
+    def _is_active(self) -> bool:
+        return self._casts.is_open and self._shield is None
+
+    @_is_active.setter
+    def _is_active(self, value: bool) -> None:
+        """False casts nothing in this thread until it is set again."""
+        if self._shield is not None:
+            self._shield.__exit__(None, None, None)
+        self._shield = None if value else _C.ShieldFromAutocast()
+        if self._shield is not None:
+            self._shield.__enter__()
+
+    def _deactivate(self) -> None:
+        """Ends the casts."""
+        self._is_active = True
+        self._casts.close()
+
+    def _clear_cache(self) -> None:
+        """Does nothing: no casts are kept."""
+
+    def remove_cache(self, param: torch.Tensor) -> None:
+        """Does nothing: no casts are kept."""
+
+    def wrap_optimizer(self, optimizer: torch.optim.Optimizer, num_loss: int = 1) -> OptimWrapper:
+        """The optimizer with a scale_loss of its own, for `num_loss` losses a step."""
+        from torchamp.compat.apex.amp.opt import OptimWrapper
+
+        return OptimWrapper(optimizer, self, num_loss)
+
+    def scale_loss(
+        self, loss: torch.Tensor, optimizer: torch.optim.Optimizer
+    ) -> contextlib.AbstractContextManager[torch.Tensor]:
+        """A context that gives the scaled loss; afterwards the optimizer's grads are true, and its
+        next step is skipped if they are not finite."""
+        if optimizer not in self._wrappers:
+            self._wrappers[optimizer] = self.wrap_optimizer(optimizer)
+        return self._wrappers[optimizer].scale_loss(loss, loss_id=0)
+
+
+class NoOpHandle(AmpHandle):
+    """What amp.init(enabled=False) returns: casts and scales nothing."""
+
+    def __init__(self) -> None:
+        self.loss_scale, self.verbose, self.cache = 1.0, False, {}
+
+    _is_active = False
+
+    def _deactivate(self) -> None:
+        """Does nothing."""
+
+    def scale_loss(
+        self, loss: torch.Tensor, optimizer: torch.optim.Optimizer
+    ) -> contextlib.AbstractContextManager[torch.Tensor]:
+        """A context that gives the loss as it is."""
+        return contextlib.nullcontext(loss)
+
+
+def _device_types() -> list[str]:
+    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]

@@ -1,0 +1,237 @@
+"""apex.amp's private names that programs touch: the state, its scalers, the stash, the handle."""
+
+import importlib
+
+import pytest
+import torch
+from apex import amp
+from apex.amp._amp_state import _amp_state, master_params
+from apex.amp.scaler import LossScaler
+from apex.fp16_utils import FP16_Optimizer
+from nets import adam, batch, linear_net, loss_of, overflow_at, sgd
+
+
+def initialized(level="O2", make=sgd, **options):
+    model = linear_net()
+    return amp.initialize(model, make(model), opt_level=level, verbosity=0, **options)
+
+
+def backward(model, optimizer, **options):
+    with amp.scale_loss(loss_of(model), optimizer, **options) as scaled_loss:
+        scaled_loss.backward()
+
+
+# The state.
+
+
+def test_every_spelling_of_the_state_is_one_object(python):
+    python(
+        "-c",
+        "import torchamp; torchamp.install_as_apex()\n"
+        "import apex.amp._amp_state\n"
+        "from apex.amp._amp_state import _amp_state as one\n"
+        "from apex.amp import _amp_state as other\n"
+        "from apex import amp\n"
+        "assert one is other is amp._amp_state is apex.amp._amp_state\n"
+        "assert one.verbosity == 1 and not one.hard_override\n"
+        "assert not hasattr(one, 'loss_scalers')",
+    )
+
+
+def test_master_params_is_there_too():
+    assert master_params is amp.master_params
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3", "O5"])
+def test_the_chosen_properties(level):
+    model, optimizer = initialized(level)
+    properties = _amp_state.opt_properties
+    assert properties.enabled and properties.opt_level == level
+    assert properties.master_weights is properties.options["master_weights"]
+    assert bool(properties.master_weights) == (level in ("O2", "O5"))
+    assert properties.patch_torch_functions == (level == "O1")
+    with pytest.raises(AttributeError, match="master_weight'"):
+        properties.master_weight  # noqa: B018
+    del model, optimizer
+
+
+def test_disabled():
+    model = linear_net()
+    amp.initialize(model, sgd(model), enabled=False)
+    assert not _amp_state.opt_properties.enabled
+    assert not hasattr(_amp_state, "loss_scalers")
+
+
+def test_the_last_initialize_s_scalers():
+    one, other = initialized(loss_scale=2.0), initialized(num_losses=2, min_loss_scale=4.0)
+    assert len(_amp_state.loss_scalers) == 2 and _amp_state.min_loss_scale == 4.0
+    assert _amp_state.loss_scalers[0] is _amp_state.loss_scalers[0]
+    del one, other
+    with pytest.raises(AttributeError, match="expected 'loss_scalers' to be something that"):
+        _amp_state.loss_scalers  # noqa: B018
+
+
+def test_low_precision_models_where_the_program_allows_them(monkeypatch):
+    monkeypatch.setattr(_amp_state, "allow_incoming_model_not_fp32", True)
+    model = linear_net().half()
+    model, optimizer = amp.initialize(model, sgd(model), opt_level="O2", verbosity=0)
+    backward(model, optimizer)
+    optimizer.step()
+    assert {p.dtype for p in amp.master_params(optimizer)} == {torch.float32}
+
+
+# The scalers.
+
+
+def test_writing_the_scale():
+    model, optimizer = initialized()
+    _amp_state.loss_scalers[0]._loss_scale = 2**20
+    assert _amp_state.loss_scalers[0].loss_scale() == 2.0**20
+    with amp.scale_loss(torch.ones(()), optimizer) as scaled_loss:
+        assert scaled_loss == 2**20
+    del model
+
+
+def test_reading_the_overflow_after_the_step():
+    model, optimizer = initialized(num_losses=2)
+    with overflow_at(model[0].weight):
+        backward(model, optimizer, loss_id=1)
+    assert optimizer._amp_stash.already_patched
+    optimizer.step()
+    clean, overflowed = amp._amp_state.loss_scalers
+    assert overflowed._has_overflow and not clean._has_overflow
+    assert overflowed._loss_scale == 2**15 and overflowed._unskipped == 0
+    assert not optimizer._amp_stash.already_patched
+    backward(model, optimizer, loss_id=1)
+    assert not overflowed._has_overflow and overflowed._unskipped == 1
+
+
+@pytest.mark.parametrize("make", [sgd, adam])
+def test_a_program_that_updates_the_scale_and_steps_by_itself(make):
+    model, optimizer = initialized(make=make)
+    scaler = _amp_state.loss_scalers[0]
+    buffer = torch.zeros(1, dtype=torch.int32)
+    stepped = []
+    for i in range(6):
+        with overflow_at(model[0].weight, float("inf") if i in (1, 2) else 0.0):
+            backward(model, optimizer, delay_overflow_check=True)
+        grads = [p.grad for p in amp.master_params(optimizer)]
+        buffer.fill_(not all(grad.isfinite().all() for grad in grads))
+        scaler._overflow_buf = buffer
+        before = [p.detach().clone() for p in model.parameters()]
+        if scaler.update_scale():
+            for param in optimizer._amp_stash.all_fp32_from_fp16_params:
+                param.grad = None
+        else:
+            optimizer.step()
+        for param in model.parameters():
+            param.grad = None
+        stepped.append(not all(map(torch.equal, model.parameters(), before)))
+    assert stepped == [True, False, False, True, True, True]
+    assert scaler.loss_scale() == 2.0**14 and scaler._unskipped == 3
+
+
+def test_a_scaler_of_the_program_s_own():
+    scaler = LossScaler("dynamic", init_scale=8.0, scale_window=2, max_loss_scale=16.0)
+    assert scaler.dynamic and scaler._scale_seq_len == 2 and scaler._max_loss_scale == 16.0
+    master = torch.ones(3)
+    scaler.unscale([torch.full((3,), 4.0, dtype=torch.half)], [master])
+    assert master.tolist() == [0.5] * 3
+    scaler.unscale_with_stashed([torch.full((3,), 4.0)], [torch.full((3,), 2.0)], [master])
+    assert master.tolist() == [2.5] * 3
+    assert [scaler.update_scale() for _ in range(2)] == [False, False]
+    assert scaler.loss_scale() == 16.0
+    scaler.unscale([torch.tensor([float("nan")])], [torch.zeros(1)])
+    assert scaler._overflow_buf.tolist() == [1] and scaler.update_scale()
+    assert scaler._has_overflow and scaler.loss_scale() == 8.0
+    scaler.clear_overflow_state()
+    assert not scaler._has_overflow and scaler._overflow_buf.dtype == torch.int32
+
+
+def test_a_fixed_scaler_never_skips():
+    scaler = LossScaler(4)
+    scaler.unscale([torch.tensor([float("inf")])], [torch.zeros(1)], scale_override=2.0)
+    assert not scaler.update_scale() and scaler.loss_scale() == 4.0 and not scaler.dynamic
+
+
+# The stash.
+
+
+@pytest.mark.parametrize("level", ["O0", "O2", "O3"])
+def test_the_stash_pairs_masters_with_parameters(level):
+    model, optimizer = initialized(level)
+    stash = optimizer._amp_stash
+    assert stash.lazy_init_called and not stash.params_have_scaled_gradients
+    if level != "O2":
+        assert stash.all_fp16_params == [] and stash.fp32_from_fp16_groups == [[]]
+        assert all(map(torch.equal, stash.all_fp32_from_fp32_params, model.parameters()))
+        return
+    assert [p.dtype for p in stash.all_fp16_params] == [torch.float16] * 4
+    masters = stash.all_fp32_from_fp16_params
+    assert all(a is b for a, b in zip(masters, amp.master_params(optimizer)))
+    assert all(map(torch.equal, stash.fp16_groups[0], [m.half() for m in masters]))
+    assert stash.fp32_from_fp32_groups == [[]]
+
+
+def test_masters_are_restored_as_programs_do_it():
+    (model, optimizer), (twin, twin_optimizer) = initialized(make=adam), initialized(make=adam)
+    for _ in range(3):
+        optimizer.zero_grad()
+        backward(model, optimizer)
+        optimizer.step()
+    twin_optimizer._lazy_init_maybe_master_weights()
+    twin_optimizer._amp_lazy_init()
+    twin_optimizer._amp_stash.lazy_init_called = True
+    twin_optimizer.load_state_dict(optimizer.state_dict())
+    for param, saved in zip(amp.master_params(twin_optimizer), amp.master_params(optimizer)):
+        param.data.copy_(saved.data)
+    twin_optimizer._master_params_to_model_params()
+    x, _ = batch()
+    assert torch.equal(twin(x), model(x))
+
+
+# What initialize refuses.
+
+
+@pytest.mark.parametrize("wrap", [lambda o: o, lambda o: [o]], ids=["one", "list"])
+def test_an_fp16_optimizer_is_apex_s_error(wrap):
+    model = linear_net()
+    with pytest.raises(RuntimeError, match="got an FP16_Optimizer, which keeps masters"):
+        amp.initialize(model, wrap(FP16_Optimizer(sgd(model))), opt_level="O2")
+    assert model[0].weight.dtype == torch.float32
+
+
+# Submodules.
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("frontend", ["initialize", "Properties", "opt_levels", "state_dict", "load_state_dict"]),
+        ("amp", ["init", "half_function", "register_float_function"]),
+        ("handle", ["AmpHandle", "NoOpHandle"]),
+        ("opt", ["OptimWrapper"]),
+        ("scaler", ["LossScaler"]),
+        ("_initialize", ["applier", "to_type"]),
+    ],
+)
+def test_names_of_submodules(module, names):
+    assert set(names) <= set(vars(importlib.import_module(f"apex.amp.{module}")))
+
+
+def test_small_submodules():
+    from apex.amp.__version__ import VERSION
+    from apex.amp.frontend import opt_levels
+    from apex.amp.rnn_compat import has_old_rnns
+
+    assert VERSION == (0, 1, 0) and not has_old_rnns()
+    assert opt_levels["O2"]().options["cast_model_type"] == torch.float16
+
+
+def test_applier_goes_into_what_forward_takes():
+    from apex.amp._initialize import applier, to_type
+
+    one, count = torch.ones(1), torch.ones(1, dtype=torch.int64)
+    half = applier({"a": [one, "s", None], "b": (count,)}, lambda t: to_type(torch.half, t))
+    assert half["a"][0].dtype == torch.half and half["a"][1:] == ["s", None]
+    assert half["b"][0] is count and type(half["b"]) is tuple

@@ -1,0 +1,128 @@
+"""adopt_data_writes: what programs write to the model past PyTorch's version counters, by `.data`,
+reaches the masters element by element."""
+
+import pytest
+import torch
+from nets import MASTER_LEVELS, adam, initialized, linear_net, overflow_at, sgd, train_step
+
+from torchamp import Amp, amp
+from torchamp.optimizers import FusedAdam, FusedSGD
+
+
+def fused(model):
+    return FusedSGD(model.parameters(), lr=0.125, momentum=0.5)
+
+
+def split(model):
+    return FusedAdam(model.parameters(), lr=0.01, split_masters=True)
+
+
+MAKERS = [sgd, adam, fused, split]
+
+
+def clamped_run(make, level="O2", steps=6, clamp=0.0625, resume_at=None):
+    torch.manual_seed(3)
+    model, optimizer = initialized(level, linear_net(), make, adopt_data_writes=True)
+    for i in range(steps):
+        if i == resume_at:
+            saved = model.state_dict(), optimizer.state_dict(), amp.state_dict()
+            model, optimizer = initialized(level, linear_net(), make, adopt_data_writes=True)
+            for load, state in zip(
+                (model.load_state_dict, optimizer.load_state_dict, amp.load_state_dict), saved
+            ):
+                load(state)
+        train_step(model, optimizer, seed=i)
+        for param in model.parameters():
+            param.data.clamp_(-clamp, clamp)
+    return model, optimizer
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+@pytest.mark.parametrize("make", MAKERS)
+def test_clamped_weights_stay_clamped(make, level):
+    """Masters that had run away would show up in the next step, which a rate of 0 lays bare."""
+    model, optimizer = clamped_run(make, level)
+    before = [p.detach().clone() for p in model.parameters()]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    train_step(model, optimizer)
+    assert all(map(torch.equal, model.parameters(), before))
+    masters = [p.to(model[0].weight.dtype) for p in amp.master_params(optimizer)]
+    assert max(p.abs().max().item() for p in masters) <= 0.0625
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_elements_that_nobody_wrote_keep_their_precision(make):
+    model, optimizer = initialized("O2", linear_net(), make, adopt_data_writes=True)
+    train_step(model, optimizer)
+    weights = optimizer._torchamp.weights
+    weight = model[0].weight
+    before = weights.master_value(weight)
+    weight.data[0, 0] = 0.25
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    train_step(model, optimizer)
+    after = weights.master_value(weight)
+    assert after[0, 0] == 0.25
+    assert torch.equal(after.flatten()[1:], before.flatten()[1:])
+    assert not torch.equal(before, before.half().float()), "nothing to lose"
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("resume_at", [1, 4])
+def test_resuming_a_clamped_run_is_exact(make, resume_at):
+    resumed, _ = clamped_run(make, resume_at=resume_at)
+    whole, _ = clamped_run(make)
+    for name, value in whole.state_dict().items():
+        assert torch.equal(resumed.state_dict()[name], value)
+
+
+def test_without_writes_nothing_changes():
+    def run(**options):
+        torch.manual_seed(3)
+        model, optimizer = initialized("O2", optimizer=adam, **options)
+        for i in range(6):
+            with overflow_at(model.first.weight, float("inf") if i == 2 else 0.0):
+                train_step(model, optimizer, seed=i)
+        return model.state_dict()
+
+    assert all(map(torch.equal, run().values(), run(adopt_data_writes=True).values()))
+
+
+def test_a_write_before_a_skipped_step_is_not_lost():
+    model, optimizer = initialized("O2", linear_net(), adopt_data_writes=True)
+    model[0].weight.data.fill_(0.5)
+    with overflow_at(model[0].weight):
+        train_step(model, optimizer)
+    assert (model[0].weight == 0.5).all()
+    assert (next(amp.master_params(optimizer)) == 0.5).all()
+
+
+def test_averages_swapped_in_and_out_leave_no_trace():
+    def run(swaps: bool):
+        torch.manual_seed(3)
+        model, optimizer = initialized("O2", optimizer=adam, adopt_data_writes=True)
+        for i in range(4):
+            train_step(model, optimizer, seed=i)
+            if swaps:
+                kept = [param.data for param in model.parameters()]
+                for param in model.parameters():
+                    param.data = param.data * 0.5
+                saved = model.state_dict()
+                assert torch.equal(saved["first.weight"], model.first.weight.float())
+                for param, data in zip(model.parameters(), kept):
+                    param.data = data
+        return model.state_dict()
+
+    assert all(map(torch.equal, run(True).values(), run(False).values()))
+
+
+def test_unless_asked_for_masters_win():
+    model = linear_net()
+    optimizer = sgd(model, lr=0.0)
+    Amp(model, optimizer, "O2", verbosity=0)
+    train_step(model, optimizer)
+    before = model[0].weight.detach().clone()
+    model[0].weight.data.fill_(0.5)
+    train_step(model, optimizer)
+    assert torch.equal(model[0].weight, before)
