@@ -26,8 +26,11 @@ SIGNATURES = {
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_signatures(name):
     parameters = inspect.signature(getattr(amp, name)).parameters.values()
-    plain = [p.replace(annotation=inspect.Parameter.empty) for p in parameters]
+    apex_s = [p for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+    plain = [p.replace(annotation=inspect.Parameter.empty) for p in apex_s]
     assert ", ".join(str(p) for p in plain) == SIGNATURES[name]
+    added = [p.name for p in parameters if p not in apex_s]
+    assert added == (["adopt_data_writes"] if name == "initialize" else [])
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -81,6 +81,56 @@ def test_resuming_is_exact(level, order):
     assert_equal(run(level, make, 8, resume_at=5, order=order), run(level, make, 8))
 
 
+def load_by_submodule(model, state: dict) -> None:
+    for name, module in model.named_children():
+        prefix = f"{name}."
+        own = {k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)}
+        module.load_state_dict(own)
+
+
+def resumed_after_steps(level: str, load, steps_before: int, total: int):
+    """A run of `total` steps, from the fifth on by objects that have made other steps before."""
+    torch.manual_seed(7)
+    model, optimizer = initialized(level, Net(), sgd)
+    for i in range(5):
+        step_with_overflows(model, optimizer, i)
+    checkpoint = checkpoint_of(model, optimizer)
+    model, optimizer = initialized(level, Net(), sgd)
+    for i in range(steps_before):
+        train_step(model, optimizer, seed=100 + i)
+    load(model, checkpoint["model"])
+    optimizer.load_state_dict(checkpoint["optimizer"])
+    amp.load_state_dict(checkpoint["amp"])
+    for i in range(5, total):
+        step_with_overflows(model, optimizer, i)
+    return dict(model.state_dict())
+
+
+@pytest.mark.parametrize("steps_before", [0, 1, 3])
+@pytest.mark.parametrize(
+    "load", [torch.nn.Module.load_state_dict, load_by_submodule], ids=["whole", "by_submodule"]
+)
+@pytest.mark.parametrize("level", LEVELS)
+def test_loading_after_steps_of_another_run(level, load, steps_before):
+    resumed_state = resumed_after_steps(level, load, steps_before, 8)
+    assert_equal(resumed_state, dict(run(level, sgd, 8)[0]))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_loading_submodules_before_initialize(level):
+    torch.manual_seed(7)
+    model, optimizer = initialized(level, Net(), sgd)
+    step_with_overflows(model, optimizer, 0)
+    checkpoint = checkpoint_of(model, optimizer)
+    other = Net()
+    load_by_submodule(other, checkpoint["model"])
+    other, other_optimizer = initialized(level, other, sgd)
+    other_optimizer.load_state_dict(checkpoint["optimizer"])
+    for pair in ((model, optimizer), (other, other_optimizer)):
+        train_step(*pair, seed=1)
+    assert_equal(dict(other.state_dict()), dict(model.state_dict()))
+
+
 @pytest.mark.parametrize("resume_at", [0, 1, 4])
 def test_resuming_at_any_step(resume_at):
     order = (*PARTS, "amp")

@@ -6,6 +6,7 @@ import io
 import pickle
 import re
 import types
+import weakref
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from nets import Net, backward, batch, initialized, linear_net, loss_of, sgd, tr
 from torch import nn
 
 from torchamp import amp
+from torchamp.amp._model import AmpModel
 
 LEVELS = ["O0", "O1", "O2", "O3", "O5"]
 CAST_LEVELS = [level for level in LEVELS if level != "O1"]
@@ -68,10 +70,40 @@ def test_a_copy_of_an_o1_model_is_a_plain_model(how):
 
 
 def test_a_copy_is_not_new_to_initialize_either():
-    model, _ = initialized("O0")
+    model, _ = initialized("O2")
     other = copy.deepcopy(model)
     with pytest.raises(RuntimeError, match="to be new to initialize"):
-        initialized("O0", other)
+        initialized("O2", other)
+
+
+@pytest.mark.parametrize("then", ["O0", "O1", "O2", "O3", "O5"])
+@pytest.mark.parametrize("first", ["O0", "O1"])
+def test_a_float32_model_may_be_initialized_again(first, then):
+    """As programs do that call initialize for every fit, with another optimizer."""
+    model = linear_net()
+    itself = weakref.ref(model)
+    model.forward = lambda x: 2 * nn.Sequential.forward(itself(), x)
+    model, earlier = initialized(first, model)
+    train_step(model, earlier)
+    model, optimizer = initialized(then, model)
+    losses = []
+    for _ in range(8):
+        train_step(model, optimizer)
+        losses.append(loss_of(model).item())
+    assert losses[-1] < losses[0] and type(model).__mro__.count(AmpModel) == 1
+    low = {"O2": torch.float16, "O3": torch.float16, "O5": torch.bfloat16}
+    assert model[0].weight.dtype == low.get(then, torch.float32)
+    plain = nn.Sequential.forward(model, batch()[0].to(model[0].weight.dtype))
+    torch.testing.assert_close(model(batch()[0]).float(), 2 * plain.float(), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_model_around_one_of_o1(level):
+    inner, earlier = initialized("O1", linear_net())
+    outer, optimizer = initialized(level, nn.Sequential(inner, nn.Softplus()))
+    train_step(outer, optimizer)
+    assert inner[0].weight.dtype == (torch.float32 if level == "O1" else torch.float16)
+    del earlier
 
 
 def test_a_model_that_knows_its_parent():

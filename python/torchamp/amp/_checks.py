@@ -54,13 +54,20 @@ def check_models(models: list[torch.nn.Module]) -> None:
 
 def _check_is_new(where: str, model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
-        if isinstance(module, AmpModel):
+        if isinstance(module, AmpModel) and not _may_start_again(module, module is model):
             part = f"{where}.{name}" if name else where
             raise RuntimeError(
                 f"initialize: expected {part} ({type(module).__name__}) to be new to initialize, "
                 "got one that it returned before; pass all models and optimizers that belong "
                 "together to one call"
             )
+
+
+def _may_start_again(module: AmpModel, is_whole: bool) -> bool:
+    """Whether what an earlier initialize did to the model does not stand in the way of another:
+    its parameters are float32 still, and, of a part of a model, its forward is as it was."""
+    state = module._torchamp
+    return state.input_type in (None, torch.float32) if is_whole else not state.changes_forward
 
 
 def _check_tensors(where: str, model: torch.nn.Module) -> None:

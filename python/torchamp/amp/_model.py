@@ -92,13 +92,16 @@ def _methods(original: type) -> dict:
 
 
 def adopt_model(model: torch.nn.Module, session: Session) -> None:
-    """Makes `model` an AmpModel that casts as the session's settings say."""
+    """Makes `model` an AmpModel that casts as the session's settings say, whatever an earlier
+    session did."""
     settings = session.settings
+    earlier = model.__dict__.get("_torchamp")
     model.__dict__["_torchamp"] = ModelState(
         input_type=settings.input_type,
         output_type=settings.output_type,
         shielded=settings.properties.autocast_type is None,
-        inner_forward=model.__dict__.pop("forward", None),
+        inner_forward=model.__dict__.pop("forward", earlier and earlier.inner_forward),
         session=session,
     )
-    swap_class(model, AmpModel, _methods)
+    if not isinstance(model, AmpModel):
+        swap_class(model, AmpModel, _methods)
