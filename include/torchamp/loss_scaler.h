@@ -58,6 +58,10 @@ class TORCHAMP_API LossScaler {
   double loss_scale() const;
   void set_loss_scale(double value);
 
+  /// How a dynamic scale moves, from the next update() on.
+  const ops::ScaleUpdate& rule() const { return options_.rule; }
+  void set_rule(const ops::ScaleUpdate& rule) { options_.rule = rule; }
+
   /// Waits for the device.
   LossScalerState state() const;
   void load_state(const LossScalerState& state);

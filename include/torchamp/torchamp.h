@@ -11,6 +11,7 @@
 // 3 keep masters
 #include <torchamp/master_weights.h>
 // 4 scale, 5 unscale and check, 6 update
+#include <torchamp/grad_scaler.h>
 #include <torchamp/loss_scaler.h>
 #include <torchamp/ops.h>
 #include <torchamp/scale_loss.h>

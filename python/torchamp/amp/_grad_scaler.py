@@ -190,17 +190,17 @@ def _check_is_plain(method: str, optimizer: torch.optim.Optimizer) -> None:
 
 @contextlib.contextmanager
 def _skipping_where_possible(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """While this is open, torch lets fused optimizers skip on the device only where they can: all
+    """While this is open, torch lets optimizers of its own skip on the device where they can: all
     groups must be fused, and SGD's momentum buffers there."""
-    claims = getattr(optimizer, "_step_supports_amp_scaling", False)
-    if not (claims and isinstance(optimizer, FUSED_IN_TORCH)) or can_skip_on_device(optimizer):
+    if not isinstance(optimizer, FUSED_IN_TORCH):
         yield
         return
-    optimizer._step_supports_amp_scaling = False
+    claims = getattr(optimizer, "_step_supports_amp_scaling", False)
+    optimizer._step_supports_amp_scaling = can_skip_on_device(optimizer)
     try:
         yield
     finally:
-        optimizer._step_supports_amp_scaling = True
+        optimizer._step_supports_amp_scaling = claims
 
 
 def _params_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

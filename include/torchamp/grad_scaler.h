@@ -1,0 +1,126 @@
+// The GradScaler of torch.amp, for programs that scale by themselves instead of calling initialize.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+#include <torchamp/export.h>
+#include <torchamp/loss_scaler.h>
+
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+namespace torchamp {
+
+class Optimizer;
+namespace optim {
+class FusedOptimizer;
+}
+
+/// A dynamic loss scale for any LibTorch optimizers, with torch.amp.GradScaler's methods.
+///
+///     scaler.scale(loss).backward();
+///     scaler.unscale_(optimizer);                      // only to look at the grads, or to clip
+///     torch::nn::utils::clip_grad_norm_(net->parameters(), 1.0);
+///     scaler.step(optimizer);                          // skips if a grad is not finite
+///     scaler.update();
+///
+/// Grads may be of mixed dtypes, float16 among them, sparse, undefined, and on several devices.
+/// Fused optimizers skip on the device; for others the host waits once, in step().
+class TORCHAMP_API GradScaler {
+ public:
+  /// The scale lives on the device of the first output that is scaled. Throws ValueError unless
+  /// growth_factor > 1 and 0 < backoff_factor < 1.
+  explicit GradScaler(double init_scale = 65536.0, double growth_factor = 2.0,
+                      double backoff_factor = 0.5, int64_t growth_interval = 2000,
+                      bool enabled = true);
+  /// The scale lives on `device`.
+  explicit GradScaler(at::Device device, double init_scale = 65536.0, double growth_factor = 2.0,
+                      double backoff_factor = 0.5, int64_t growth_interval = 2000,
+                      bool enabled = true);
+  GradScaler(GradScaler&&) = default;
+  GradScaler& operator=(GradScaler&&) = default;
+
+  /// outputs · scale, on the autograd graph; of 16-bit outputs in float32.
+  at::Tensor scale(const at::Tensor& outputs);
+  std::vector<at::Tensor> scale(const std::vector<at::Tensor>& outputs);
+
+  /// Divides the grads of the optimizer's parameters by the scale, in place, and checks them.
+  /// Throws if they are unscaled or stepped since the last update() already.
+  void unscale_(torch::optim::Optimizer& optimizer);
+
+  /// Unscales if unscale_() did not, and steps unless a grad is not finite. Fused optimizers
+  /// unscale as they step and leave the grads as they are. Returns whether it stepped; true where
+  /// only a GPU knows. Throws for a second step since the last update().
+  bool step(torch::optim::Optimizer& optimizer);
+
+  /// Ends an iteration: backs off if a check since the last update() found a grad that is not
+  /// finite, else counts towards growth. Waits for nothing. Throws if nothing was checked.
+  void update();
+  /// Ends an iteration with a scale of the program's own.
+  void update(double new_scale);
+  void update(const at::Tensor& new_scale);
+
+  /// initialize's optimizers have a scaler: theirs is scale_loss.
+  void unscale_(const Optimizer& optimizer) = delete;
+  bool step(const Optimizer& optimizer) = delete;
+
+  /// The optimizer's parameters in whose grads its last check, in this iteration or the one before,
+  /// found a value that is not finite. Waits for the device.
+  std::vector<at::Tensor> overflowed_params(torch::optim::Optimizer& optimizer) const;
+
+  /// Reads the scale, 1 if not enabled. Waits for the device.
+  double get_scale() const { return enabled_ ? scaler_.loss_scale() : 1.0; }
+  double get_growth_factor() const { return scaler_.rule().growth_factor; }
+  double get_backoff_factor() const { return scaler_.rule().backoff_factor; }
+  int64_t get_growth_interval() const { return scaler_.rule().growth_interval; }
+  void set_growth_factor(double growth_factor);
+  void set_backoff_factor(double backoff_factor);
+  void set_growth_interval(int64_t growth_interval);
+  bool is_enabled() const { return enabled_; }
+
+  /// Writes scale, factors, interval and growth tracker; nothing if not enabled. Waits for the
+  /// device. torch::save(scaler, path) and torch::load(scaler, path) work too.
+  void save(torch::serialize::OutputArchive& archive) const;
+  /// Does nothing if not enabled. Throws, and leaves everything as it was, if something is missing.
+  void load(torch::serialize::InputArchive& archive);
+
+ private:
+  enum class Stage { kReady, kUnscaled, kStepped };
+
+  /// What is known of an optimizer's grads since the last update().
+  struct Checks {
+    Stage stage = Stage::kReady;
+    at::Tensor found_inf;                         ///< undefined where nothing was checked
+    std::vector<at::Tensor> found_inf_per_param;  ///< uint8 of the parameters' number; by device
+  };
+  using ChecksOf = std::unordered_map<const torch::optim::Optimizer*, Checks>;
+
+  void place_on(at::Device device);
+  void check_scaled(const char* method) const;
+  /// Unscales if given `inv_scale`, and checks.
+  void look_at_grads(torch::optim::Optimizer& optimizer, Checks& checks,
+                     const std::optional<at::Tensor>& inv_scale) const;
+  bool step_or_skip(torch::optim::Optimizer& optimizer, Checks& checks);
+  bool step_fused(optim::FusedOptimizer& optimizer, Checks& checks);
+  void end_iteration();
+
+  LossScaler scaler_;
+  bool enabled_;
+  bool is_placed_ = false;
+  ChecksOf checks_;
+  ChecksOf last_checks_;  ///< of the iteration that the last update() ended
+};
+
+inline torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
+                                                   const GradScaler& scaler) {
+  scaler.save(archive);
+  return archive;
+}
+
+inline torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
+                                                  GradScaler& scaler) {
+  scaler.load(archive);
+  return archive;
+}
+
+}  // namespace torchamp
