@@ -20,16 +20,18 @@ MAKERS = {
 }
 
 
-def training(level, name="adamw", model=None, options=None, **how):
-    net = model or Net()
+def training(device, level, name="adamw", model=None, options=None, **how):
+    net = copy.deepcopy(model or Net())
     make = lambda model: MAKERS[name](model, **how)  # noqa: E731
-    return initialized(level, copy.deepcopy(net), make, loss_scale="dynamic", **(options or {}))
+    return initialized(level, net, make, device, loss_scale="dynamic", **(options or {}))
 
 
-def split_and_whole(level, name="adamw"):
+def split_and_whole(device, level, name="adamw"):
     """The same training twice: with split masters, and with float32 ones that nobody looks at."""
     net = Net()
-    return training(level, name, net, split_masters=True), training(level, name, net)
+    return training(device, level, name, net, split_masters=True), training(
+        device, level, name, net
+    )
 
 
 def weights_of(optimizer):
@@ -61,8 +63,8 @@ def assert_same(split, whole, at_most=3e-7):
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)
 @pytest.mark.parametrize("name", MAKERS)
-def test_split_masters_are_worth_whole_ones(level, name):
-    split, whole = split_and_whole(level, name)
+def test_split_masters_are_worth_whole_ones(device, level, name):
+    split, whole = split_and_whole(device, level, name)
     for step in range(8):
         for model, optimizer in (split, whole):
             train_step(model, optimizer, step)
@@ -71,8 +73,8 @@ def test_split_masters_are_worth_whole_ones(level, name):
 
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)
-def test_split_masters_take_two_bytes(level):
-    model, optimizer = training(level, split_masters=True)
+def test_split_masters_take_two_bytes(device, level):
+    model, optimizer = training(device, level, split_masters=True)
     train_step(model, optimizer)
     with optimizer._torchamp.watch.look_away():
         masters = optimizer._torchamp.masters
@@ -81,8 +83,8 @@ def test_split_masters_take_two_bytes(level):
 
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)
-def test_an_overflow_skips_with_split_masters(level):
-    model, optimizer = training(level, split_masters=True)
+def test_an_overflow_skips_with_split_masters(device, level):
+    model, optimizer = training(device, level, split_masters=True)
     train_step(model, optimizer)
     before = numbers(model, optimizer)
     with overflow_at(model.first.weight):
@@ -92,8 +94,8 @@ def test_an_overflow_skips_with_split_masters(level):
 
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)
-def test_micro_batches_with_split_masters(level):
-    split, whole = split_and_whole(level)
+def test_micro_batches_with_split_masters(device, level):
+    split, whole = split_and_whole(device, level)
     for step in range(3):
         for model, optimizer in (split, whole):
             optimizer.zero_grad()
@@ -106,8 +108,8 @@ def test_micro_batches_with_split_masters(level):
 
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)
-def test_who_looks_finds_whole_masters(level):
-    split, whole = split_and_whole(level)
+def test_who_looks_finds_whole_masters(device, level):
+    split, whole = split_and_whole(device, level)
     for model, optimizer in (split, whole):
         train_step(model, optimizer)
     found, expected = (list(amp.master_params(optimizer)) for _, optimizer in (split, whole))
@@ -121,9 +123,9 @@ def test_who_looks_finds_whole_masters(level):
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)
 @pytest.mark.parametrize("saved_split", [True, False])
-def test_checkpoints_convert(level, saved_split):
-    first = training(level, split_masters=saved_split)
-    second = training(level, split_masters=not saved_split)
+def test_checkpoints_convert(device, level, saved_split):
+    first = training(device, level, split_masters=saved_split)
+    second = training(device, level, split_masters=not saved_split)
     for step in range(3):
         train_step(*first, step)
     with first[1]._torchamp.watch.look_away():
@@ -138,8 +140,8 @@ def test_checkpoints_convert(level, saved_split):
 
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)
-def test_the_model_is_adopted_when_written(level):
-    model, optimizer = training(level, split_masters=True)
+def test_the_model_is_adopted_when_written(device, level):
+    model, optimizer = training(device, level, split_masters=True)
     train_step(model, optimizer)
     with torch.no_grad():
         model.first.weight.fill_(0.75)
@@ -148,9 +150,9 @@ def test_the_model_is_adopted_when_written(level):
 
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)
-def test_a_group_added_later_is_split_too(level):
-    model, optimizer = training(level, split_masters=True)
-    extra = torch.nn.Parameter(torch.randn(5).to(model.first.weight.dtype))
+def test_a_group_added_later_is_split_too(device, level):
+    model, optimizer = training(device, level, split_masters=True)
+    extra = torch.nn.Parameter(torch.randn(5).to(model.first.weight))
     optimizer.add_param_group({"params": [extra]})
     with amp.scale_loss(extra.float().square().sum() * 1e-3, optimizer) as scaled_loss:
         scaled_loss.backward()
@@ -162,10 +164,10 @@ def test_a_group_added_later_is_split_too(level):
 
 @pytest.mark.parametrize("level", [*MASTER_LEVELS, "O0", "O1"])
 @pytest.mark.parametrize("name", ["adamw", "sgd", "adagrad", "novograd"])
-def test_averages_in_bfloat16(level, name):
+def test_averages_in_bfloat16(device, level, name):
     net = Net()
-    small = training(level, name, net, state_dtype=torch.bfloat16)
-    large = training(level, name, net)
+    small = training(device, level, name, net, state_dtype=torch.bfloat16)
+    large = training(device, level, name, net)
     for step in range(6):
         for model, optimizer in (small, large):
             train_step(model, optimizer, step)
@@ -177,9 +179,9 @@ def test_averages_in_bfloat16(level, name):
 
 
 @pytest.mark.parametrize("wide_first", [True, False])
-def test_averages_change_their_dtype_at_a_load(wide_first):
+def test_averages_change_their_dtype_at_a_load(device, wide_first):
     dtypes = (torch.float32, torch.bfloat16) if wide_first else (torch.bfloat16, torch.float32)
-    first, second = (training("O2", state_dtype=dtype) for dtype in dtypes)
+    first, second = (training(device, "O2", state_dtype=dtype) for dtype in dtypes)
     train_step(*first)
     with first[1]._torchamp.watch.look_away():
         second[1].load_state_dict(first[1].state_dict())
@@ -191,11 +193,11 @@ def test_averages_change_their_dtype_at_a_load(wide_first):
     train_step(*second, 1)
 
 
-def test_runs_repeat():
+def test_runs_repeat(device):
     def trained():
         torch.manual_seed(0)
         how = dict(state_dtype=torch.bfloat16, stochastic_rounding=True)
-        model, optimizer = training("O5", options={"master_weights": False}, **how)
+        model, optimizer = training(device, "O5", options={"master_weights": False}, **how)
         for step in range(4):
             train_step(model, optimizer, step)
         return {name: param.detach().clone() for name, param in model.named_parameters()}
@@ -204,8 +206,8 @@ def test_runs_repeat():
 
 
 @pytest.mark.parametrize("by_chance", [True, False])
-def test_small_updates_land_by_chance(by_chance):
-    weight = torch.nn.Parameter(torch.ones(1 << 14, dtype=torch.bfloat16))
+def test_small_updates_land_by_chance(device, by_chance):
+    weight = torch.nn.Parameter(torch.ones(1 << 14, dtype=torch.bfloat16, device=device))
     optimizer = optimizers.FusedSGD([weight], 1e-3, stochastic_rounding=by_chance)
     for _ in range(200):
         weight.grad = torch.full_like(weight, 0.5)
