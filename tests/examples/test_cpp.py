@@ -60,3 +60,43 @@ def test_lstm(run_cpp, tmp_path: Path, level: str) -> None:
     done = run_cpp("lstm", "--level", level, "--steps", 80, "--out", tmp_path / "steps.csv")
     assert float(done.summary["accuracy"]) > 0.9
     assert len(read_steps(tmp_path / "steps.csv")) == 80
+
+
+@pytest.mark.parametrize("level", ["O0", "O2"])
+def test_ddpm(run_cpp, tmp_path: Path, level: str) -> None:
+    """The averaged weights draw near a ring of radius 2; points of mere noise are 0.8 away."""
+    steps_csv = tmp_path / "steps.csv"
+    done = run_cpp("ddpm", "--level", level, "--steps", 400, "--out", steps_csv)
+    assert float(done.summary["distance_after"]) < 0.3
+    assert last_loss(read_steps(steps_csv)) < 0.5
+
+
+def test_hand_written_loop(run_cpp, tmp_path: Path) -> None:
+    """It skips the first steps, whose scale is too high, and learns the digits."""
+    steps_csv = tmp_path / "steps.csv"
+    done = run_cpp("hand_written_loop", "--out", steps_csv)
+    steps = read_steps(steps_csv)
+    assert float(done.summary["test_accuracy"]) > 0.85
+    assert steps[0].skipped and steps[0].loss_scale == 2.0**24
+    assert steps[1].loss == pytest.approx(steps[0].loss, rel=0.1)
+    assert int(done.summary["skipped_steps"]) == sum(step.skipped for step in steps)
+    assert not all(step.skipped for step in steps[-10:])
+
+
+def test_migrate_scaler(run_cpp, tmp_path: Path) -> None:
+    """Before: NaN from the first overflow on. After: those steps are skipped."""
+    done = run_cpp("migrate_scaler", "--out", tmp_path / "steps.csv")
+    steps = read_steps(tmp_path / "steps.csv")
+    assert math.isnan(float(done.summary["before_loss"]))
+    assert float(done.summary["after_loss"]) < 0.02
+    assert [step.skipped for step in steps] == sorted(
+        (step.skipped for step in steps), reverse=True
+    )
+    assert steps[0].skipped
+
+
+def test_cuda_graph_without_a_card(run_cpp) -> None:
+    """It says what it lacks, and that nothing was run."""
+    done = run_cpp("cuda_graph")
+    assert "NOTHING WAS RUN" in done.stdout
+    assert "a CUDA device" in done.stdout

@@ -46,3 +46,9 @@ inline Split load_digits(const std::string& path, torch::Device device) {
   return {select(table, rows_where(tests.logical_not()), device),
           select(table, rows_where(tests), device)};
 }
+
+/// The digits of these rows, int64 [m].
+inline Digits take(const Digits& digits, const torch::Tensor& rows) {
+  const torch::Tensor index = rows.to(digits.labels.device());
+  return {digits.images.index_select(0, index), digits.labels.index_select(0, index)};
+}

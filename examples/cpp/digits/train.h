@@ -34,11 +34,6 @@ inline Step train_step(AmpedNet& amped, const Digits& batch) {
   return {0, loss.item<float>(), loss_scale, !stepped};
 }
 
-inline Digits take(const Digits& digits, const torch::Tensor& rows) {
-  const torch::Tensor index = rows.to(digits.labels.device());
-  return {digits.images.index_select(0, index), digits.labels.index_select(0, index)};
-}
-
 inline int64_t steps_per_epoch(const Digits& train) {
   return (train.labels.size(0) + kBatchSize - 1) / kBatchSize;
 }
