@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from cpp_programs import run_cpp
 from runs import EXAMPLES, Step, read_steps
 
 
@@ -21,7 +22,7 @@ def last_loss(steps: list[Step]) -> float:
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
-def test_dcgan(run_cpp, tmp_path: Path, level: str) -> None:
+def test_dcgan(tmp_path: Path, level: str) -> None:
     """Three losses with a scale each; generated images come closer to real ones."""
     done = run_cpp("dcgan", "--level", level, "--steps", 40, "--out", tmp_path)
     before, after = (float(done.summary[f"distance_{when}"]) for when in ("before", "after"))
@@ -34,7 +35,7 @@ def test_dcgan(run_cpp, tmp_path: Path, level: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["O0", "O2"])
-def test_char_transformer(run_cpp, tmp_path: Path, level: str) -> None:
+def test_char_transformer(tmp_path: Path, level: str) -> None:
     """It begins by guessing evenly, and comes to know more than how frequent each letter is."""
     steps_csv = tmp_path / "steps.csv"
     done = run_cpp("char_transformer", "--level", level, "--steps", 40, "--out", steps_csv)
@@ -55,7 +56,7 @@ def letter_entropy() -> float:
 
 
 @pytest.mark.parametrize("level", ["O1", "O4"])
-def test_lstm(run_cpp, tmp_path: Path, level: str) -> None:
+def test_lstm(tmp_path: Path, level: str) -> None:
     """It recalls the first of up to eight symbols, whatever the padding holds."""
     done = run_cpp("lstm", "--level", level, "--steps", 80, "--out", tmp_path / "steps.csv")
     assert float(done.summary["accuracy"]) > 0.9
@@ -63,7 +64,7 @@ def test_lstm(run_cpp, tmp_path: Path, level: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["O0", "O2"])
-def test_ddpm(run_cpp, tmp_path: Path, level: str) -> None:
+def test_ddpm(tmp_path: Path, level: str) -> None:
     """The averaged weights draw near a ring of radius 2; points of mere noise are 0.8 away."""
     steps_csv = tmp_path / "steps.csv"
     done = run_cpp("ddpm", "--level", level, "--steps", 400, "--out", steps_csv)
@@ -71,7 +72,7 @@ def test_ddpm(run_cpp, tmp_path: Path, level: str) -> None:
     assert last_loss(read_steps(steps_csv)) < 0.5
 
 
-def test_hand_written_loop(run_cpp, tmp_path: Path) -> None:
+def test_hand_written_loop(tmp_path: Path) -> None:
     """It skips the first steps, whose scale is too high, and learns the digits."""
     steps_csv = tmp_path / "steps.csv"
     done = run_cpp("hand_written_loop", "--out", steps_csv)
@@ -83,7 +84,7 @@ def test_hand_written_loop(run_cpp, tmp_path: Path) -> None:
     assert not all(step.skipped for step in steps[-10:])
 
 
-def test_migrate_scaler(run_cpp, tmp_path: Path) -> None:
+def test_migrate_scaler(tmp_path: Path) -> None:
     """Before: NaN from the first overflow on. After: those steps are skipped."""
     done = run_cpp("migrate_scaler", "--out", tmp_path / "steps.csv")
     steps = read_steps(tmp_path / "steps.csv")
@@ -95,7 +96,7 @@ def test_migrate_scaler(run_cpp, tmp_path: Path) -> None:
     assert steps[0].skipped
 
 
-def test_cuda_graph_without_a_card(run_cpp) -> None:
+def test_cuda_graph_without_a_card() -> None:
     """It says what it lacks, and that nothing was run."""
     done = run_cpp("cuda_graph")
     assert "NOTHING WAS RUN" in done.stdout
