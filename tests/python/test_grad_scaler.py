@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import inspect
 import math
 import pickle
 import random
@@ -59,6 +60,7 @@ class CountReads(TorchDispatchMode):
 
 def test_it_is_one_of_torchs():
     assert issubclass(GradScaler, torch.amp.GradScaler)
+    assert inspect.signature(GradScaler) == inspect.signature(torch.amp.GradScaler)
     assert torchamp.amp.GradScaler is GradScaler
     assert torchamp.autocast is torchamp.amp.autocast is torch.autocast
 
@@ -264,6 +266,8 @@ def test_copies_go_on(copied):
     assert other.state_dict() == scaler.state_dict()
     iterate(other, optimizer)
     assert (other.get_scale(), scaler.get_scale()) == (8.0, 4.0)
+    iterate(scaler, optimizer, overflow=True)
+    assert scaler.overflowed_params(optimizer) and not copied(scaler).overflowed_params(optimizer)
     backward(scaler, make_param())
     scaler.unscale_(optimizer)
     with pytest.raises(AssertionError):

@@ -84,12 +84,14 @@ def test_sums_of_sparse_float16_grads_that_overflow():
     assert param.tolist() == [1.0, 2.0]
 
 
-def test_grads_of_a_graph_can_be_unscaled():
-    scaler, param = make_scaler(), make_param()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_unscaling_is_no_part_of_a_graph(dtype):
+    scaler, param = make_scaler(), make_param(dtype=dtype)
     optimizer = sgd(param)
     (param.grad,) = torch.autograd.grad(scaler.scale((param**2).sum()), param, create_graph=True)
+    made_by = param.grad.grad_fn
     scaler.unscale_(optimizer)
-    assert param.grad.requires_grad and param.grad.tolist() == [2.0, 4.0]
+    assert param.grad.grad_fn is made_by and param.grad.tolist() == [2.0, 4.0]
 
 
 def test_grads_may_vanish_between_unscale_and_step():

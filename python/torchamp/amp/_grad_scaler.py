@@ -30,10 +30,8 @@ class GradScaler(torch.amp.GradScaler):
     unscale_ and step raise RuntimeError for optimizers of amp.initialize, whose losses amp scales.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        #: By id of optimizer, what its checks before the last update found.
-        self._last_checks: dict[int, dict[torch.device, torch.Tensor]] = {}
+    #: By id of optimizer, what its checks before the last update found.
+    _last_checks: dict[int, dict[torch.device, torch.Tensor]] = {}
 
     def scale(self, outputs: Any) -> Any:
         """Returns `outputs`, a floating tensor or a nest of them, times the scale. Lists, tuples
