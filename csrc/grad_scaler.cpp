@@ -1,4 +1,3 @@
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros.h>
 #include <torch/serialize/archive.h>
@@ -98,7 +97,6 @@ void GradScaler::check_scaled(const char* method) const {
 
 void GradScaler::look_at_grads(torch::optim::Optimizer& optimizer, Checks& checks,
                                const std::optional<Tensor>& inv_scale) const {
-  at::NoGradGuard no_grad;
   checks.found_inf = Tensor();
   checks.found_inf_per_param.clear();
   for (const auto& [device, grads] : grads_by_device(params_of(optimizer))) {

@@ -1,6 +1,6 @@
 // GradScaler call by call: its scale, stages and state, and grads of every kind.
 
-#include <torch/optim/adam.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 #include <torch/serialize.h>
@@ -92,6 +92,20 @@ TEST_P(GradScalerTest, UnscalesForThoseWhoLook) {
   weight.grad().clamp_(-1, 1);
   EXPECT_TRUE(scaler.step(sgd));
   EXPECT_TRUE(holds(weight, {0, 1}));
+}
+
+TEST_P(GradScalerTest, IsNoPartOfAGraph) {
+  for (const auto dtype : {at::kFloat, at::kDouble}) {
+    GradScaler scaler(4);
+    const Tensor weight = param({1, 2}, dtype);
+    SGD sgd({weight}, 1.0);
+    const Tensor loss = scaler.scale(weight.square().sum());
+    weight.mutable_grad() = torch::autograd::grad({loss}, {weight}, {}, true, true)[0];
+    const auto made_by = weight.grad().grad_fn();
+    scaler.unscale_(sgd);
+    EXPECT_EQ(weight.grad().grad_fn(), made_by);
+    EXPECT_TRUE(holds(weight.grad(), {2, 4}));
+  }
 }
 
 TEST_P(GradScalerTest, AccumulatesOverBackwards) {

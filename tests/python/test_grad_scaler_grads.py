@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -92,6 +93,9 @@ def test_unscaling_is_no_part_of_a_graph(dtype):
     made_by = param.grad.grad_fn
     scaler.unscale_(optimizer)
     assert param.grad.grad_fn is made_by and param.grad.tolist() == [2.0, 4.0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.autograd.grad(param.grad.sum(), param)
 
 
 def test_grads_may_vanish_between_unscale_and_step():

@@ -163,8 +163,7 @@ class GradScaler(torch.amp.GradScaler):
         for device, grads in _grads_by_device(_params_of(optimizer)).items():
             found_infs[device] = torch.zeros((), device=device)
             found[device] = torch.zeros(len(grads), dtype=torch.uint8, device=device)
-            with torch.no_grad():
-                op(grads, device, found_infs[device], found[device])
+            op(grads, device, found_infs[device], found[device])
         self._per_optimizer_states[id(optimizer)]["found"] = found
         return found_infs
 
