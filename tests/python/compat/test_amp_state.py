@@ -134,14 +134,15 @@ def test_a_program_that_updates_the_scale_and_steps_by_itself(make):
 def test_a_scaler_of_the_program_s_own():
     scaler = LossScaler("dynamic", init_scale=8.0, scale_window=2, max_loss_scale=16.0)
     assert scaler.dynamic and scaler._scale_seq_len == 2 and scaler._max_loss_scale == 16.0
-    master = torch.ones(3)
-    scaler.unscale([torch.full((3,), 4.0, dtype=torch.half)], [master])
+    where = scaler._overflow_buf.device
+    master = torch.ones(3, device=where)
+    scaler.unscale([torch.full((3,), 4.0, dtype=torch.half, device=where)], [master])
     assert master.tolist() == [0.5] * 3
-    scaler.unscale_with_stashed([torch.full((3,), 4.0)], [torch.full((3,), 2.0)], [master])
+    scaler.unscale_with_stashed([4 * torch.ones_like(master)], [master.fill_(2)], [master])
     assert master.tolist() == [2.5] * 3
     assert [scaler.update_scale() for _ in range(2)] == [False, False]
     assert scaler.loss_scale() == 16.0
-    scaler.unscale([torch.tensor([float("nan")])], [torch.zeros(1)])
+    scaler.unscale([torch.tensor([float("nan")], device=where)], [torch.zeros(1, device=where)])
     assert scaler._overflow_buf.tolist() == [1] and scaler.update_scale()
     assert scaler._has_overflow and scaler.loss_scale() == 8.0
     scaler.clear_overflow_state()
@@ -150,7 +151,8 @@ def test_a_scaler_of_the_program_s_own():
 
 def test_a_fixed_scaler_never_skips():
     scaler = LossScaler(4)
-    scaler.unscale([torch.tensor([float("inf")])], [torch.zeros(1)], scale_override=2.0)
+    grad = torch.tensor([float("inf")], device=scaler._overflow_buf.device)
+    scaler.unscale([grad], [torch.zeros_like(grad)], scale_override=2.0)
     assert not scaler.update_scale() and scaler.loss_scale() == 4.0 and not scaler.dynamic
 
 
