@@ -1,6 +1,6 @@
 """apex.amp's private names that programs touch: the state, its scalers, the stash, the handle."""
 
-import importlib
+import inspect
 
 import pytest
 import torch
@@ -9,6 +9,8 @@ from apex.amp._amp_state import _amp_state, master_params
 from apex.amp.scaler import LossScaler
 from apex.fp16_utils import FP16_Optimizer
 from nets import adam, batch, linear_net, loss_of, overflow_at, sgd
+
+import torchamp
 
 
 def initialized(level="O2", make=sgd, **options):
@@ -192,7 +194,22 @@ def test_masters_are_restored_as_programs_do_it():
     assert torch.equal(twin(x), model(x))
 
 
-# What initialize refuses.
+# initialize.
+
+
+@pytest.mark.parametrize(
+    ("options", "adopted"), [({}, True), ({"adopt_data_writes": False}, False)]
+)
+def test_writes_through_data_are_adopted_unless_refused(options, adopted):
+    model, optimizer = initialized(**options)
+    model[0].weight.data.fill_(0.5)
+    optimizer.step()
+    assert bool((model[0].weight == 0.5).all()) == adopted
+
+
+def test_initialize_has_torchamp_s_signature_and_its_own_place():
+    assert inspect.signature(amp.initialize) == inspect.signature(torchamp.amp.initialize)
+    assert amp.initialize.__module__ == "torchamp.compat.apex.amp.frontend"
 
 
 @pytest.mark.parametrize("wrap", [lambda o: o, lambda o: [o]], ids=["one", "list"])
@@ -201,39 +218,3 @@ def test_an_fp16_optimizer_is_apex_s_error(wrap):
     with pytest.raises(RuntimeError, match="got an FP16_Optimizer, which keeps masters"):
         amp.initialize(model, wrap(FP16_Optimizer(sgd(model))), opt_level="O2")
     assert model[0].weight.dtype == torch.float32
-
-
-# Submodules.
-
-
-@pytest.mark.parametrize(
-    ("module", "names"),
-    [
-        ("frontend", ["initialize", "Properties", "opt_levels", "state_dict", "load_state_dict"]),
-        ("amp", ["init", "half_function", "register_float_function"]),
-        ("handle", ["AmpHandle", "NoOpHandle"]),
-        ("opt", ["OptimWrapper"]),
-        ("scaler", ["LossScaler"]),
-        ("_initialize", ["applier", "to_type"]),
-    ],
-)
-def test_names_of_submodules(module, names):
-    assert set(names) <= set(vars(importlib.import_module(f"apex.amp.{module}")))
-
-
-def test_small_submodules():
-    from apex.amp.__version__ import VERSION
-    from apex.amp.frontend import opt_levels
-    from apex.amp.rnn_compat import has_old_rnns
-
-    assert VERSION == (0, 1, 0) and not has_old_rnns()
-    assert opt_levels["O2"]().options["cast_model_type"] == torch.float16
-
-
-def test_applier_goes_into_what_forward_takes():
-    from apex.amp._initialize import applier, to_type
-
-    one, count = torch.ones(1), torch.ones(1, dtype=torch.int64)
-    half = applier({"a": [one, "s", None], "b": (count,)}, lambda t: to_type(torch.half, t))
-    assert half["a"][0].dtype == torch.half and half["a"][1:] == ["s", None]
-    assert half["b"][0] is count and type(half["b"]) is tuple

@@ -13,7 +13,7 @@ from torchamp.compat.apex.amp import (
     scaler,
 )
 from torchamp.compat.apex.amp.amp import init
-from torchamp.compat.apex.amp.frontend import initialize
+from torchamp.compat.apex.amp.frontend import initialize  # noqa: F401  in _public
 
 __all__ = [
     *_public,
@@ -22,7 +22,6 @@ __all__ = [
     "frontend",
     "handle",
     "init",
-    "initialize",
     "opt",
     "rnn_compat",
     "scaler",
