@@ -56,6 +56,13 @@ rung() {
     python_tests tests/gpu tests/python/test_ops.py tests/python/test_ops_random.py
 }
 
+captured_example() {
+  local folder=$BUILD/examples/cpp/cuda_graph
+  cmake -S . -B "$BUILD" -DTORCHAMP_BUILD_EXAMPLES=ON &&
+    cmake --build "$BUILD" --target cuda_graph --parallel "$JOBS" &&
+    "$folder/cuda_graph" --device cuda --out "$OUT/cuda_graph.csv"
+}
+
 steps() {
   "$PYTHON" benchmarks/python/bench_step.py --device cuda --json "$OUT/steps.json"
 }
@@ -65,7 +72,7 @@ bandwidth() {
     "$PYTHON" benchmarks/python/report.py "$OUT/bench.json"
 }
 
-export -f cpp_tests python_tests rung bandwidth steps configure require_card
+export -f cpp_tests python_tests rung bandwidth steps captured_example configure require_card
 export PYTHON GTEST_SOURCE JOBS OUT BUILD
 
 step "card" 60 bash -c require_card || exit 1
@@ -76,6 +83,7 @@ step "Python tests" 180 bash -c 'python_tests tests/python tests/gpu'
 for kernels in aot nvrtc aten; do
   step "rung $kernels" 90 bash -c "rung $kernels"
 done
+step "captured example" 100 bash -c captured_example
 step "whole steps" 100 bash -c steps
 step "bandwidth" 90 bash -c bandwidth
 
