@@ -183,8 +183,8 @@ TEST_P(InitializeManyTest, AModelThatNobodyStepsGetsNoMasters) {
       initialize(std::make_tuple(teacher, student), OptimizerRefs{sgd}, quiet(OptLevel::O2));
   const auto& amp = std::get<0>(many.models).amp();
   EXPECT_EQ(teacher->first->weight.scalar_type(), at::kHalf);
-  EXPECT_FALSE(amp->master_of(teacher->first->weight).defined());
-  EXPECT_TRUE(amp->master_of(student->first->weight).defined());
+  EXPECT_FALSE(amp->master_value(teacher->first->weight).defined());
+  EXPECT_TRUE(amp->master_value(student->first->weight).defined());
 }
 
 TEST_P(InitializeManyTest, TwoCallsDoNotKnowEachOther) {
