@@ -16,11 +16,12 @@ TORCHAMP_DEVICE void store_shorts(char* to, BitsOf bits_of) {
   store_bytes<n * sizeof(uint16)>(to, words);
 }
 
-/// Rounds n values by chance; `index` is the first one's number in its tensor.
+/// Rounds n values by chance; `first` is the first one's number in the stream.
 template <int n>
-TORCHAMP_DEVICE void store_noisy(char* to, const float* values, uint32 key, int64 index, int list) {
+TORCHAMP_DEVICE void store_noisy(char* to, const float* values, const NoiseStream& stream,
+                                 int first, int list) {
   store_shorts<n>(
-      to, [&](int i) { return round_by_chance(values[i], noise(key, index + i, list)).bits; });
+      to, [&](int i) { return round_by_chance(values[i], noise(stream, first + i, list)).bits; });
 }
 
 template <class T, int n>

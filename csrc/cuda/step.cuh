@@ -19,7 +19,7 @@ TORCHAMP_DEVICE void prepare_step(const PrepareStepArguments& arguments) {
 
 /// How a slice's lists are rounded.
 struct Rounding {
-  uint32 key;
+  NoiseStream stream;
   bool params_by_chance;
 };
 
@@ -57,14 +57,14 @@ struct StepGroup {
     for (int list = 0; list < kReads; ++list)
       load_bits(slice.dtype[list], address(list), bits[list]);
     if (is_split()) load_bits(slice.dtype[kModel], address(kModel), bits[kModel]);
-    TORCHAMP_UNROLL
-    for (int list = 0; list < kReads; ++list) {
-      if (list != kParam) widen<n>(slice.dtype[list], bits[list], values[list]);
-    }
     if (is_split()) {
       join<n>(slice.dtype[kModel], bits[kModel], bits[kParam], values[kParam]);
     } else {
       widen<n>(slice.dtype[kParam], bits[kParam], values[kParam]);
+    }
+    TORCHAMP_UNROLL
+    for (int list = 0; list < kReads; ++list) {
+      if (list != kParam) widen<n>(slice.dtype[list], bits[list], values[list]);
     }
   }
 
@@ -82,13 +82,13 @@ struct StepGroup {
 
   TORCHAMP_DEVICE void store(const Rounding& rounding) const {
     TORCHAMP_UNROLL
-    for (int list = 2; list < kReads; ++list) store_by_chance(list, rounding.key);
+    for (int list = 2; list < kReads; ++list) store_by_chance(list, rounding.stream);
     if (is_split()) {
       store_split<n>(slice.dtype[kModel], address(kModel), address(kParam), values[kParam]);
       return;
     }
     if (rounding.params_by_chance) {
-      store_by_chance(kParam, rounding.key);
+      store_by_chance(kParam, rounding.stream);
     } else {
       store_values<n>(slice.dtype[kParam], address(kParam), values[kParam]);
     }
@@ -96,9 +96,9 @@ struct StepGroup {
     store_values<n>(slice.dtype[kModel], address(kModel), values[kParam]);
   }
 
-  TORCHAMP_DEVICE void store_by_chance(int list, uint32 key) const {
+  TORCHAMP_DEVICE void store_by_chance(int list, const NoiseStream& stream) const {
     if (slice.dtype[list] == DType::kBFloat16) {
-      store_noisy<n>(address(list), values[list], key, slice.begin + first, list);
+      store_noisy<n>(address(list), values[list], stream, first, list);
     } else {
       store_values<n>(slice.dtype[list], address(list), values[list]);
     }
@@ -119,6 +119,10 @@ TORCHAMP_DEVICE void step_groups(const Slice<kLists>& slice, const Groups<n>& gr
   }
 }
 
+/// Elements that a thread steps together: as many as fit its registers.
+template <class Rule>
+constexpr int kVector = Rule::kStates > 2 ? 4 : 8;
+
 template <class Rule, class Launch>
 TORCHAMP_DEVICE void step(const Launch& launch) {
   const uint32 unit = warp_unit();
@@ -126,8 +130,9 @@ TORCHAMP_DEVICE void step(const Launch& launch) {
   if (unit >= launch.units || skips(inputs)) return;
   const auto slice = slice_of(launch, unit);
   const typename Rule::Coefficients coefficients = *coefficients_at<Rule>(inputs, slice.position);
-  const Rounding rounding{noise_key(inputs, slice.position), inputs.params_by_chance};
-  const Groups<8> vectors = aligned_vectors<8>(slice);
+  const Rounding rounding{noise_from(noise_key(inputs, slice.position), slice.begin),
+                          inputs.params_by_chance};
+  const auto vectors = aligned_vectors<kVector<Rule>>(slice);
   step_groups<Rule>(slice, vectors, coefficients, rounding);
   step_groups<Rule>(slice, rest_of(slice.count, vectors), coefficients, rounding);
 }

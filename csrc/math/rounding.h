@@ -17,11 +17,24 @@ TORCHAMP_MATH uint32 noise_key(int32 position, float step) {
   return mixed(mixed(static_cast<uint32>(position)) ^ float_to_bits(step));
 }
 
-/// 16 random bits for one element of one of a step's lists.
+/// The noise of a tensor's elements from one of them on, as far as the next multiple of 2^29.
+struct NoiseStream {
+  uint32 key;
+  uint32 begin;
+};
+
+TORCHAMP_MATH NoiseStream noise_from(uint32 key, int64 begin) {
+  return {key ^ mixed(static_cast<uint32>(begin >> 29)), static_cast<uint32>(begin) * 8u};
+}
+
+/// 16 random bits for element number `i` of the stream, in one of a step's lists.
+TORCHAMP_MATH uint32 noise(const NoiseStream& stream, int i, int list) {
+  const uint32 place = stream.begin + static_cast<uint32>(i) * 8u + static_cast<uint32>(list);
+  return mixed(stream.key ^ place) >> 16;
+}
+
 TORCHAMP_MATH uint32 noise(uint32 key, int64 index, int list) {
-  const auto high = static_cast<uint32>(index >> 29);
-  return mixed(key ^ mixed(high) ^ (static_cast<uint32>(index) * 8u + static_cast<uint32>(list))) >>
-         16;
+  return noise(noise_from(key, index), 0, list);
 }
 
 /// One of the two neighbours of `value`, each with the probability that makes the mean `value`:
