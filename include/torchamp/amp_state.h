@@ -16,16 +16,19 @@
 #include <vector>
 
 namespace torchamp {
+/// @addtogroup choose
+/// @{
 
 /// One optimizer's side of an Amp.
 struct OptimizerState {
+  /// `optimizer` must outlive it.
   explicit OptimizerState(torch::optim::Optimizer& optimizer)
       : wrapped(&optimizer), fused(dynamic_cast<optim::FusedOptimizer*>(&optimizer)) {}
 
-  torch::optim::Optimizer* wrapped;
+  torch::optim::Optimizer* wrapped;  ///< as the user made it
   /// The same, if it is torchamp's own: it skips on the device.
   optim::FusedOptimizer* fused;
-  MasterWeights weights;
+  MasterWeights weights;  ///< of the parameters of all its groups
   /// A backward since the last step overflowed. Gathers over losses and micro-batches; the step
   /// clears it.
   bool skip = false;
@@ -36,7 +39,7 @@ struct OptimizerState {
   bool in_backward = false;
   /// The loss whose scale the grads still carry, where an unscaling was put off.
   int64_t scaled_by = 0;
-  int64_t skipped_steps = 0;
+  int64_t skipped_steps = 0;  ///< that the host knows of; a GPU counts its own
 };
 
 /// The scalers, masters and casts of the models and optimizers given to one initialize. Independent
@@ -48,20 +51,29 @@ class TORCHAMP_API Amp {
       const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers,
       const Options& options);
 
+  /// What initialize was given.
   const Options& options() const { return options_; }
+  /// What the level and the options come to.
   const Properties& properties() const { return properties_; }
+  /// False: models and optimizers are as they were, and everything here lets them through.
   bool enabled() const { return options_.enabled(); }
 
-  /// What forward casts its inputs and outputs to; nothing where the level leaves them alone.
+  /// What forward casts its inputs to; nothing where the level leaves them alone.
   std::optional<at::ScalarType> input_type() const;
+  /// The same of its outputs.
   std::optional<at::ScalarType> output_type() const;
+  /// Whether ops are cast, as at O1 and O4, until close().
   bool uses_autocast() const { return open_autocast_.has_value(); }
   /// O1's, open in the thread that called initialize. Not for other levels.
   const OpenAutocast& open_autocast() const { return *open_autocast_; }
 
+  /// In the order in which initialize was given them.
   std::vector<OptimizerState>& optimizers() { return optimizers_; }
+  /// The scaler of one of num_losses losses. Throws IndexError for another id.
   LossScaler& loss_scaler(int64_t loss_id = 0);
+  /// One a loss; none where not enabled.
   std::vector<LossScaler>& loss_scalers() { return loss_scalers_; }
+  /// In the order in which initialize was given them.
   const std::vector<std::shared_ptr<torch::nn::Module>>& models() const { return models_; }
 
   /// Brings model parameters and masters together where one was written from outside; before a
@@ -92,5 +104,7 @@ class TORCHAMP_API Amp {
   std::unordered_map<const c10::TensorImpl*, at::Tensor>
       masters_;  ///< of the parameters that were cast
 };
+
+/// @}
 
 }  // namespace torchamp

@@ -11,12 +11,16 @@
 #include <vector>
 
 namespace torchamp {
+/// @addtogroup autocast_ops
+/// @{
 
 /// Scoped autocast for one device type in this thread, as torch.autocast: everything is restored at
 /// the end, exceptions included. The weight-cast cache is off by default: it goes stale when
 /// weights are edited.
 class TORCHAMP_API autocast {
  public:
+  /// `dtype`: what ops of the lower-precision lists run in; by default torch's for the device type.
+  /// `enabled` false switches autocast off for the scope.
   explicit autocast(c10::DeviceType device_type, std::optional<c10::ScalarType> dtype = {},
                     bool enabled = true, bool cache_enabled = false);
   ~autocast();
@@ -61,6 +65,7 @@ class TORCHAMP_API OpenAutocast {
 /// that an autocast scope of the thread has switched off.
 class TORCHAMP_API JoinAutocast {
  public:
+  /// Remembers this thread's state until the end of the scope.
   explicit JoinAutocast(const OpenAutocast& opened);
   ~JoinAutocast();
   JoinAutocast(const JoinAutocast&) = delete;
@@ -84,6 +89,7 @@ class TORCHAMP_API ShieldFromAutocast {
   ShieldFromAutocast(const ShieldFromAutocast&) = delete;
   ShieldFromAutocast& operator=(const ShieldFromAutocast&) = delete;
 
+  /// The device types whose autocast it switched off.
   const std::vector<c10::DeviceType>& disabled() const { return disabled_; }
 
  private:
@@ -94,6 +100,7 @@ class TORCHAMP_API ShieldFromAutocast {
 /// `was_cast` says that the forward was cast.
 class TORCHAMP_API ShieldBackward {
  public:
+  /// `was_cast`: whether the forward ran under O1 or O4.
   explicit ShieldBackward(bool was_cast);
 
  private:
@@ -119,5 +126,7 @@ class TORCHAMP_API CastInBackward {
   std::vector<Before> before_;
   bool cache_before_;
 };
+
+/// @}
 
 }  // namespace torchamp

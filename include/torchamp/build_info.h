@@ -7,6 +7,8 @@
 #include <vector>
 
 namespace torchamp {
+/// @addtogroup build
+/// @{
 
 /// How this libtorchamp.so was built.
 struct BuildInfo {
@@ -18,6 +20,7 @@ struct BuildInfo {
   std::string nvcc;                 ///< nvcc's version, or "absent: " and the reason
 };
 
+/// Of the library that this program runs with.
 TORCHAMP_API const BuildInfo& build_info();
 
 /// Which kernels the ops run on one device.
@@ -29,5 +32,7 @@ struct Rung {
 /// Loads a CUDA device's kernels if they are not loaded yet. Throws std::runtime_error where
 /// TORCHAMP_KERNELS demands kernels that cannot be had.
 TORCHAMP_API Rung rung(c10::Device device);
+
+/// @}
 
 }  // namespace torchamp

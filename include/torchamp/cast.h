@@ -12,6 +12,8 @@
 #include <vector>
 
 namespace torchamp {
+/// @addtogroup cast
+/// @{
 
 /// The floating parameters that cast_module would give another dtype. Each once, however many
 /// modules share it.
@@ -24,6 +26,7 @@ TORCHAMP_API std::vector<at::Tensor> params_to_cast(torch::nn::Module& module, a
 TORCHAMP_API void cast_module(torch::nn::Module& module, at::ScalarType dtype,
                               bool keep_batchnorm_fp32);
 
+/// @{
 /// `value` with floating tensors in `dtype`: tensors, and pairs, tuples, vectors, arrays, optionals
 /// and maps of what can be cast. Anything else is returned as it is.
 inline at::Tensor cast_floating(const at::Tensor& value, at::ScalarType dtype) {
@@ -86,5 +89,8 @@ std::map<K, V> cast_floating(const std::map<K, V>& value, at::ScalarType dtype) 
   for (auto& [key, element] : result) element = cast_floating(element, dtype);
   return result;
 }
+/// @}
+
+/// @}
 
 }  // namespace torchamp

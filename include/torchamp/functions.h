@@ -91,6 +91,9 @@ class CastFunction {
 
 }  // namespace detail
 
+/// @addtogroup autocast_ops
+/// @{
+
 /// `function` (a function, a lambda, a member function, an object with an operator()) behind a cast
 /// of its floating tensors to the level's 16-bit type, wherever O1 or O4 is on when it is called.
 /// Arguments that are tensors, optional tensors and vectors of tensors are looked at; float64 is
@@ -117,5 +120,7 @@ template <class F>
 auto promote_function(F function) {
   return detail::CastFunction<F>(std::move(function), detail::FunctionCast::kWidest);
 }
+
+/// @}
 
 }  // namespace torchamp

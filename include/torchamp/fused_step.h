@@ -7,6 +7,8 @@
 #include <optional>
 
 namespace torchamp {
+/// @addtogroup fused
+/// @{
 
 /// What a step does to each element. kLambUpdate and kLambApply are the two passes of LAMB.
 enum class StepAlgorithm {
@@ -74,5 +76,7 @@ struct StepScalars {
 /// sizes and devices.
 TORCHAMP_API void fused_step(StepAlgorithm algorithm, const StepLists& lists,
                              const StepScalars& scalars);
+
+/// @}
 
 }  // namespace torchamp

@@ -8,6 +8,8 @@
 #include <vector>
 
 namespace torchamp {
+/// @addtogroup fused
+/// @{
 
 /// Parameters on one device that are stepped by one algorithm, with their states: those of all
 /// groups in one pass. States are made when a parameter first has a grad.
@@ -24,7 +26,7 @@ class TORCHAMP_API FusedStepper {
 
   /// What one step reads and writes besides params(). As long as them; tensors may be undefined.
   struct Lists {
-    std::vector<at::Tensor> grads;
+    std::vector<at::Tensor> grads;              ///< scaled or not; undefined: not stepped
     std::vector<at::Tensor> model_params = {};  ///< get params, rounded; or empty
     std::vector<at::Tensor> remainders = {};    ///< int16, in the place of params; or empty
   };
@@ -41,6 +43,7 @@ class TORCHAMP_API FusedStepper {
   FusedStepper(StepAlgorithm algorithm, std::vector<at::Tensor> params, std::vector<int64_t> groups,
                Storage storage = {at::kFloat, false});
 
+  /// The parameters that it was made with, in that order.
   const std::vector<at::Tensor>& params() const { return params_; }
   /// How many tensors of state a caller sees for a parameter.
   int64_t states_per_param() const { return kept_states_; }
@@ -94,5 +97,7 @@ class TORCHAMP_API FusedStepper {
   at::Tensor hyper_;
   at::Tensor norm_averages_;
 };
+
+/// @}
 
 }  // namespace torchamp

@@ -10,6 +10,8 @@
 #include <vector>
 
 namespace torchamp {
+/// @addtogroup grad_scaler
+/// @{
 
 class Optimizer;
 namespace optim {
@@ -37,11 +39,15 @@ class TORCHAMP_API GradScaler {
   explicit GradScaler(at::Device device, double init_scale = 65536.0, double growth_factor = 2.0,
                       double backoff_factor = 0.5, int64_t growth_interval = 2000,
                       bool enabled = true);
+  /// Moves scale and checks; there is one scale, so no copies.
   GradScaler(GradScaler&&) = default;
+  /// As the constructor.
   GradScaler& operator=(GradScaler&&) = default;
 
-  /// outputs · scale, on the autograd graph; of 16-bit outputs in float32.
+  /// outputs · scale, on the autograd graph; of 16-bit outputs in float32. Throws TypeError unless
+  /// `outputs` is a floating-point tensor.
   at::Tensor scale(const at::Tensor& outputs);
+  /// Each of them scaled.
   std::vector<at::Tensor> scale(const std::vector<at::Tensor>& outputs);
 
   /// Divides the grads of the optimizer's parameters by the scale, in place, and checks them.
@@ -58,6 +64,7 @@ class TORCHAMP_API GradScaler {
   void update();
   /// Ends an iteration with a scale of the program's own.
   void update(double new_scale);
+  /// The same with a tensor of one element, which is not read. Throws ValueError for more or none.
   void update(const at::Tensor& new_scale);
 
   /// initialize's optimizers have a scaler: theirs is scale_loss.
@@ -70,12 +77,19 @@ class TORCHAMP_API GradScaler {
 
   /// Reads the scale, 1 if not enabled. Waits for the device.
   double get_scale() const { return enabled_ ? scaler_.loss_scale() : 1.0; }
+  /// What update() multiplies the scale with after growth_interval clean iterations.
   double get_growth_factor() const { return scaler_.rule().growth_factor; }
+  /// What update() multiplies the scale with after an overflow.
   double get_backoff_factor() const { return scaler_.rule().backoff_factor; }
+  /// How many iterations without an overflow let the scale grow.
   int64_t get_growth_interval() const { return scaler_.rule().growth_interval; }
+  /// From the next update() on. Throws ValueError unless above 1.
   void set_growth_factor(double growth_factor);
+  /// From the next update() on. Throws ValueError unless between 0 and 1.
   void set_backoff_factor(double backoff_factor);
+  /// From the next update() on.
   void set_growth_interval(int64_t growth_interval);
+  /// False: scale() returns what it is given, step() steps, and the rest does nothing.
   bool is_enabled() const { return enabled_; }
 
   /// Writes scale, factors, interval and growth tracker; nothing if not enabled. Waits for the
@@ -111,16 +125,20 @@ class TORCHAMP_API GradScaler {
   ChecksOf last_checks_;  ///< of the iteration that the last update() ended
 };
 
+/// For torch::save.
 inline torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
                                                    const GradScaler& scaler) {
   scaler.save(archive);
   return archive;
 }
 
+/// For torch::load.
 inline torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
                                                   GradScaler& scaler) {
   scaler.load(archive);
   return archive;
 }
+
+/// @}
 
 }  // namespace torchamp

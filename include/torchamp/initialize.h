@@ -11,21 +11,24 @@
 #include <vector>
 
 namespace torchamp {
+/// @addtogroup choose
+/// @{
 
 /// What initialize(model, optimizer) returns; `auto& [model, optimizer] = amped;` if you like.
 template <class M>
 struct Amped {
-  Model<M> model;
-  Optimizer optimizer;
+  Model<M> model;       ///< call this instead of the module
+  Optimizer optimizer;  ///< step this instead of the one that was given
 };
 
 /// What initialize returns for several models and optimizers.
 template <class... Ms>
 struct AmpedMany {
-  std::tuple<Model<Ms>...> models;
-  std::vector<Optimizer> optimizers;
+  std::tuple<Model<Ms>...> models;    ///< in the order in which they were given
+  std::vector<Optimizer> optimizers;  ///< in the order in which they were given
 };
 
+/// `{adam, sgd}`: optimizers that stay the program's.
 using OptimizerRefs = std::vector<std::reference_wrapper<torch::optim::Optimizer>>;
 
 namespace detail {
@@ -81,5 +84,7 @@ Model<M> initialize(M model, const Options& options = {}) {
 inline std::vector<at::Tensor> master_params(const Optimizer& optimizer) {
   return optimizer.master_params();
 }
+
+/// @}
 
 }  // namespace torchamp

@@ -7,20 +7,22 @@
 #include <torchamp/opt_level.h>
 
 namespace torchamp {
+/// @addtogroup scale
+/// @{
 
 /// How a LossScaler starts and moves. The defaults are apex.amp's.
 struct LossScalerOptions {
-  LossScale loss_scale = LossScale("dynamic");
+  LossScale loss_scale = LossScale("dynamic");  ///< dynamic, or a fixed factor
   double init_scale =
-      65536.0;  ///< where a dynamic scale starts, if that is not above rule.max_scale
-  ops::ScaleUpdate rule;
+      65536.0;            ///< where a dynamic scale starts, if that is not above rule.max_scale
+  ops::ScaleUpdate rule;  ///< how a dynamic scale moves
 };
 
 /// What a checkpoint keeps of a LossScaler.
 struct LossScalerState {
-  double loss_scale = 1.0;
-  int64_t growth_tracker = 0;
-  int64_t hysteresis_tracker = 1;
+  double loss_scale = 1.0;         ///< fixed or dynamic
+  int64_t growth_tracker = 0;      ///< clean backwards since the scale last moved
+  int64_t hysteresis_tracker = 1;  ///< overflows until it backs off
 };
 
 /// A loss scale, fixed or dynamic, whose state lives on the device: nothing here waits for it, but
@@ -34,13 +36,16 @@ struct LossScalerState {
 ///     // the step is the caller's: skip it if found_inf was set
 class TORCHAMP_API LossScaler {
  public:
+  /// The scale lives on `device`. Throws ValueError unless it starts positive and finite.
   explicit LossScaler(LossScalerOptions options = {}, at::Device device = at::kCPU);
 
+  /// Whether update() moves the scale.
   bool dynamic() const { return options_.loss_scale.dynamic(); }
   /// Whether scaling changes nothing: fixed at 1.
   bool is_identity() const { return options_.loss_scale.fixed == 1.0; }
 
-  /// loss · loss_scale in float32, of any shape, on the autograd graph.
+  /// loss · loss_scale in float32, of any shape, on the autograd graph. Throws TypeError unless
+  /// `loss` is a floating-point tensor.
   at::Tensor scale(const at::Tensor& loss) const;
   /// 1 / loss_scale as it is now: a new float32 scalar that later updates do not touch.
   at::Tensor inv_scale() const;
@@ -48,6 +53,7 @@ class TORCHAMP_API LossScaler {
   /// float32 scalar that ops set when they meet a non-finite value. Call clear_found_inf() before a
   /// new backward.
   const at::Tensor& found_inf() const { return found_inf_; }
+  /// Sets it to 0.
   void clear_found_inf();
   /// Takes found_inf into account. A fixed scale stays.
   void update();
@@ -56,16 +62,20 @@ class TORCHAMP_API LossScaler {
   const at::Tensor& loss_scale_tensor() const { return loss_scale_; }
   /// Reads the scale. Waits for the device.
   double loss_scale() const;
+  /// Throws ValueError unless `value` is positive and finite.
   void set_loss_scale(double value);
 
   /// How a dynamic scale moves, from the next update() on.
   const ops::ScaleUpdate& rule() const { return options_.rule; }
+  /// From the next update() on.
   void set_rule(const ops::ScaleUpdate& rule) { options_.rule = rule; }
 
-  /// Waits for the device.
+  /// What a checkpoint keeps. Waits for the device.
   LossScalerState state() const;
+  /// Goes on from what state() gave. Throws ValueError unless its scale is positive and finite.
   void load_state(const LossScalerState& state);
 
+  /// Where scale and trackers live.
   at::Device device() const { return loss_scale_.device(); }
 
  private:
@@ -75,5 +85,7 @@ class TORCHAMP_API LossScaler {
   at::Tensor hysteresis_tracker_;
   at::Tensor found_inf_;
 };
+
+/// @}
 
 }  // namespace torchamp

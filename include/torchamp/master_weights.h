@@ -10,6 +10,8 @@
 #include <vector>
 
 namespace torchamp {
+/// @addtogroup masters
+/// @{
 
 /// The parameters of one optimizer, each with the tensor that the optimizer steps: a float32 master
 /// of its own, or the parameter itself where there are no masters (then "master" below means the
@@ -29,7 +31,9 @@ class TORCHAMP_API MasterWeights {
   /// data, then track() both.
   static at::Tensor make_master(const at::Tensor& model_param);
 
+  /// What is tracked, in the order of track().
   const std::vector<at::Tensor>& model_params() const { return model_params_; }
+  /// The masters of model_params(), in their order.
   const std::vector<at::Tensor>& master_params() const { return master_params_; }
   /// The master of `model_param`, undefined if it is not tracked.
   at::Tensor master_of(const at::Tensor& model_param) const;
@@ -48,12 +52,14 @@ class TORCHAMP_API MasterWeights {
   /// Whether finish_backward() may leave master grads unmade, where a fused step can do without: it
   /// then only checks the model's grads, and step() unscales them on the way. Off to begin with.
   void set_lazy(bool lazy);
+  /// What set_lazy() said last.
   bool lazy() const { return lazy_; }
   /// Whether masters are kept as int16 remainders beside the model's 16 bits, as long as they are
   /// lazy: 2 bytes a parameter instead of 4, and the same numbers (math/rounding.h has the
   /// exceptions). Until somebody makes them eager, master_params() hold NaN.
   /// Throws RuntimeError unless lazy().
   void split();
+  /// Whether some masters are remainders at this moment.
   bool is_split() const { return !remainders_.empty(); }
   /// The master's value: a copy in float32. Undefined for a parameter that is not tracked.
   at::Tensor master_value(const at::Tensor& model_param) const;
@@ -76,6 +82,7 @@ class TORCHAMP_API MasterWeights {
   /// Which parameters' grads were not finite in any backward since this was cleared or grads were
   /// dropped: uint8, one element a parameter, on the device; undefined before the first backward.
   const at::Tensor& found_inf_per_param() const { return found_inf_per_param_; }
+  /// Forgets which were not finite.
   void clear_found_inf_per_param() { found_inf_per_param_.reset(); }
   /// The same as indices into model_params(). Waits for the device.
   std::vector<int64_t> nonfinite_params() const;
@@ -102,6 +109,7 @@ class TORCHAMP_API MasterWeights {
 
   /// Whether the model's grads are still scaled, because their unscaling was put off.
   bool grads_are_scaled() const { return grads_are_scaled_; }
+  /// Says so, or that they were unscaled since.
   void set_grads_are_scaled(bool value) { grads_are_scaled_ = value; }
 
   /// Drops the masters' and the model's grads.
@@ -167,5 +175,7 @@ class TORCHAMP_API MasterWeights {
   Pending pending_;
   std::vector<at::Tensor> remainders_;  ///< of split masters; undefined for others
 };
+
+/// @}
 
 }  // namespace torchamp

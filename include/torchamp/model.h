@@ -10,6 +10,8 @@
 #include <utility>
 
 namespace torchamp {
+/// @addtogroup cast
+/// @{
 
 /// A module (a holder such as `torch::nn::Sequential`, or a `std::shared_ptr` to a module) whose
 /// call casts its inputs to the opt level's dtype and its outputs to float32. Everything else is
@@ -17,8 +19,11 @@ namespace torchamp {
 template <class M>
 class Model {
  public:
+  /// What initialize does; programs need not.
   Model(M module, std::shared_ptr<Amp> amp) : module_(std::move(module)), amp_(std::move(amp)) {}
 
+  /// The module's forward on cast inputs, and its outputs cast. Throws RuntimeError if a parameter
+  /// changed its dtype since initialize, as torch::load and `to(kHalf)` do.
   template <class... Args>
   auto operator()(Args&&... args) {
     if (!amp_->enabled()) return module_->forward(std::forward<Args>(args)...);
@@ -33,16 +38,22 @@ class Model {
     return output(module_->forward(input(std::forward<Args>(args))...));
   }
 
+  /// The same.
   template <class... Args>
   auto forward(Args&&... args) {
     return (*this)(std::forward<Args>(args)...);
   }
 
+  /// The module itself, for everything but its forward.
   auto* operator->() { return &*module_; }
+  /// The same.
   const auto* operator->() const { return &*module_; }
+  /// The same.
   auto& operator*() { return *module_; }
 
+  /// The holder or pointer that initialize was given.
   M& module() { return module_; }
+  /// The scalers, masters and casts behind it.
   const std::shared_ptr<Amp>& amp() const { return amp_; }
 
  private:
@@ -61,5 +72,7 @@ class Model {
   M module_;
   std::shared_ptr<Amp> amp_;
 };
+
+/// @}
 
 }  // namespace torchamp

@@ -23,6 +23,8 @@
 #include <tuple>
 
 namespace torchamp::ops {
+/// @addtogroup ops
+/// @{
 
 /// outputs = inputs · scale. found_inf is set by a non-finite input, and by a 16-bit output that
 /// overflows.
@@ -68,11 +70,11 @@ TORCHAMP_API void copy_cast(at::TensorList master_params, at::TensorList model_p
 
 /// How dynamic loss scaling moves. apex.amp's rule is {2, 0.5, 2000, min, max, 1}.
 struct ScaleUpdate {
-  double growth_factor = 2.0;
-  double backoff_factor = 0.5;
-  int64_t growth_interval = 2000;
+  double growth_factor = 2.0;      ///< what the scale is multiplied with when it grows
+  double backoff_factor = 0.5;     ///< and when it backs off
+  int64_t growth_interval = 2000;  ///< clean backwards in a row until it grows
   double min_scale = 0.0;  ///< the scale never goes below this, nor below the smallest normal float
-  double max_scale = 16777216.0;
+  double max_scale = 16777216.0;  ///< the scale never goes above this
   int64_t hysteresis = 1;  ///< the scale backs off from this many overflows on, counted since the
                            ///< last clean backward
 };
@@ -83,5 +85,7 @@ struct ScaleUpdate {
 TORCHAMP_API void update_scale(const at::Tensor& loss_scale, const at::Tensor& growth_tracker,
                                const at::Tensor& hysteresis_tracker, const at::Tensor& found_inf,
                                const ScaleUpdate& rule = {});
+
+/// @}
 
 }  // namespace torchamp::ops

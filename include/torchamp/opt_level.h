@@ -8,6 +8,8 @@
 #include <string>
 
 namespace torchamp {
+/// @addtogroup choose
+/// @{
 
 /// O0: float32. O1: float32 model, autocast to float16. O2: float16 model, float32 batch norm and
 /// master weights. O3: float16 throughout. O4: O1 in bfloat16. O5: O2 in bfloat16.
@@ -15,15 +17,19 @@ enum class OptLevel { O0, O1, O2, O3, O4, O5 };
 
 /// "O0" … "O5" and nothing else; a near miss ("01", "o2") is named in the error.
 TORCHAMP_API OptLevel parse_opt_level(const std::string& text);
+/// "O0" … "O5".
 TORCHAMP_API const char* name(OptLevel opt_level);
 
 /// "dynamic", or a fixed factor.
 struct LossScale {
+  /// A fixed factor; initialize wants it positive and finite.
   LossScale(double fixed) : fixed(fixed) {}
   /// Throws unless `text` is "dynamic" or a positive number.
   TORCHAMP_API LossScale(const std::string& text);
+  /// The same.
   LossScale(const char* text) : LossScale(std::string(text)) {}
 
+  /// Whether it moves.
   bool dynamic() const { return !fixed.has_value(); }
 
   std::optional<double> fixed;  ///< empty: dynamic
@@ -31,40 +37,58 @@ struct LossScale {
 
 /// What initialize does. Empty optionals are properties that the level leaves alone.
 struct Properties {
-  OptLevel opt_level = OptLevel::O1;
+  OptLevel opt_level = OptLevel::O1;  ///< the row
   std::optional<c10::ScalarType>
       cast_model_type;  ///< the model's parameters, buffers and inputs become this
   std::optional<c10::ScalarType> autocast_type;  ///< ops run under autocast to this
-  std::optional<bool> keep_batchnorm_fp32;
-  std::optional<bool> master_weights;
-  LossScale loss_scale = 1.0;
+  std::optional<bool> keep_batchnorm_fp32;       ///< affine batch norms stay in float32
+  std::optional<bool> master_weights;            ///< optimizers step float32 copies
+  LossScale loss_scale = 1.0;                    ///< of every loss
 };
 
+/// The row of a level.
 TORCHAMP_API Properties default_properties(OptLevel opt_level);
 
 /// The arguments of initialize: a level, and what to change of it. Setters chain:
 /// `Options(OptLevel::O2).loss_scale(128.0).keep_batchnorm_fp32(false)`.
 class TORCHAMP_API Options {
  public:
+  /// A level with its defaults.
   Options(OptLevel opt_level = OptLevel::O1) : opt_level_(opt_level) {}
+  /// The same by name. Throws ValueError for what parse_opt_level() does not know.
   Options(const std::string& opt_level) : opt_level_(parse_opt_level(opt_level)) {}
+  /// The same.
   Options(const char* opt_level) : Options(std::string(opt_level)) {}
 
+  /// false: initialize changes nothing, so that one program trains with and without.
   Options& enabled(bool value);
+  /// What parameters, buffers and inputs become. Throws TypeError for a dtype that is not floating;
+  /// resolve() refuses it at O1 and O4.
   Options& cast_model_type(c10::ScalarType dtype);
   /// Leaves the model's dtype alone, whatever the level says.
   Options& dont_cast_model();
   /// Turns O1's and O4's autocast on or off. apex calls this patch_torch_functions.
   Options& autocast(bool value);
+  /// Whether affine batch norms stay in float32. Not for O1 and O4, where they do.
   Options& keep_batchnorm_fp32(bool value);
+  /// As command lines have it. Throws ValueError for other than "True" and "False".
   Options& keep_batchnorm_fp32(const std::string& true_or_false);
+  /// The same.
   Options& keep_batchnorm_fp32(const char* text) { return keep_batchnorm_fp32(std::string(text)); }
+  /// Whether optimizers step float32 masters of 16-bit parameters. Not for O1 and O4.
   Options& master_weights(bool value);
+  /// "dynamic", or a number that stays. Throws ValueError unless it is positive and finite.
   Options& loss_scale(LossScale value);
+  /// What forward's outputs become, at every level; by default float32 where inputs are cast.
   Options& cast_model_outputs(c10::ScalarType dtype);
+  /// How many losses have a scale of their own, by `ScaleLossOptions::loss_id`. Throws ValueError
+  /// below 1.
   Options& num_losses(int64_t value);
+  /// A dynamic scale never goes below this.
   Options& min_loss_scale(double value);
+  /// A dynamic scale never goes above this.
   Options& max_loss_scale(double value);
+  /// 0: overflows are not told of on std::clog.
   Options& verbosity(int value);
   /// false: with torchamp's fused optimizers, steps take the model's grads and masters have none,
   /// but for who asks the handle for master_params() or param_groups(). The step must then be the
@@ -74,6 +98,8 @@ class TORCHAMP_API Options {
   /// somebody asks for them. Needs materialize_master_grads(false).
   Options& split_masters(bool value);
 
+  /// @{
+  /// What the setter of this name was given last, or its default.
   bool enabled() const { return enabled_; }
   std::optional<c10::ScalarType> cast_model_outputs() const { return cast_model_outputs_; }
   int64_t num_losses() const { return num_losses_; }
@@ -82,6 +108,7 @@ class TORCHAMP_API Options {
   int verbosity() const { return verbosity_; }
   bool materialize_master_grads() const { return materialize_master_grads_; }
   bool split_masters() const { return split_masters_; }
+  /// @}
 
   /// The level's defaults with the overrides applied. Throws where an override contradicts the
   /// level.
@@ -103,5 +130,7 @@ class TORCHAMP_API Options {
   bool materialize_master_grads_ = true;
   bool split_masters_ = false;
 };
+
+/// @}
 
 }  // namespace torchamp

@@ -8,6 +8,8 @@
 #include <memory>
 
 namespace torchamp {
+/// @addtogroup step
+/// @{
 
 class Amp;
 
@@ -20,6 +22,7 @@ class Amp;
 /// over several backwards must it be this step().
 class TORCHAMP_API Optimizer {
  public:
+  /// What initialize does; programs need not.
   Optimizer(std::shared_ptr<Amp> amp, size_t index) : amp_(std::move(amp)), index_(index) {}
 
   /// Steps, unless a backward since the last step overflowed; then nothing changes but that the
@@ -29,20 +32,28 @@ class TORCHAMP_API Optimizer {
   /// Throws where the loss is scaled or masters are kept: a closure that runs its own backward
   /// would bypass both.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure);
+  /// Zeroes the grads of model and masters, or makes them undefined; an overflow is forgotten with
+  /// them.
   void zero_grad(bool set_to_none = true);
-  /// Adds a group and gives its low-precision parameters masters.
+  /// Adds a group and gives its low-precision parameters masters. Throws RuntimeError if one of
+  /// them is in a group already.
   void add_param_group(torch::optim::OptimizerParamGroup group);
   /// The wrapped optimizer's groups, which hold the masters.
   std::vector<torch::optim::OptimizerParamGroup>& param_groups();
 
+  /// The optimizer that initialize was given.
   torch::optim::Optimizer& wrapped() const;
+  /// The same, for LibTorch's schedulers.
   operator torch::optim::Optimizer&() const { return wrapped(); }
 
   /// What the optimizer steps: masters, and parameters that have none. Clip the grads of these.
   std::vector<at::Tensor> master_params() const;
+  /// Masters, and what is known of the grads.
   MasterWeights& master_weights() const;
 
+  /// The scalers, masters and casts behind it.
   const std::shared_ptr<Amp>& amp() const { return amp_; }
+  /// Its place among the optimizers that initialize was given.
   size_t index() const { return index_; }
 
  private:
@@ -51,5 +62,7 @@ class TORCHAMP_API Optimizer {
   std::shared_ptr<Amp> amp_;
   size_t index_;
 };
+
+/// @}
 
 }  // namespace torchamp

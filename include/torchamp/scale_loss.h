@@ -9,9 +9,12 @@
 #include <vector>
 
 namespace torchamp {
+/// @addtogroup scale
+/// @{
 
 struct OptimizerState;
 
+/// Which loss a backward is of, and whether it is the last before the step.
 struct ScaleLossOptions {
   int64_t loss_id = 0;  ///< which of initialize's num_losses scalers
   bool delay_unscale =
@@ -30,12 +33,15 @@ struct ScaleLossOptions {
 /// undefined and their next step() is skipped.
 class TORCHAMP_API scale_loss {
  public:
+  /// `loss`: a floating-point tensor that requires grad. Throws TypeError, IndexError for a loss_id
+  /// beyond num_losses, and RuntimeError where an optimizer is in a scale_loss that is still open.
   [[nodiscard]] scale_loss(const at::Tensor& loss, Optimizer optimizer)
       : scale_loss(loss, std::vector<Optimizer>{std::move(optimizer)}, ScaleLossOptions()) {}
   /// `optimizers`: every one that steps a parameter which gets a grad in this backward; all of one
   /// initialize.
   [[nodiscard]] scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers,
                            ScaleLossOptions options = {});
+  /// The same for one optimizer.
   [[nodiscard]] scale_loss(const at::Tensor& loss, Optimizer optimizer, ScaleLossOptions options)
       : scale_loss(loss, std::vector<Optimizer>{std::move(optimizer)}, options) {}
 
@@ -56,6 +62,7 @@ class TORCHAMP_API scale_loss {
                 bool create_graph = false);
   /// loss · loss_scale, float32.
   const at::Tensor& tensor() const { return scaled_loss_; }
+  /// The same, for functions that take a tensor.
   operator const at::Tensor&() const { return scaled_loss_; }
 
   /// Unscales, checks and updates now; the end of the scope then does nothing.
@@ -90,5 +97,7 @@ class TORCHAMP_API scale_loss {
   int exceptions_;
   bool done_ = false;
 };
+
+/// @}
 
 }  // namespace torchamp

@@ -21,6 +21,7 @@ using torchamp::GradScaler;
 /// For CUDA, with the arguments of Python's torch.cuda.amp.autocast. The weight-cast cache is off.
 class autocast : public torchamp::autocast {
  public:
+  /// On the current CUDA device, in this thread.
   explicit autocast(bool enabled = true, c10::ScalarType dtype = c10::ScalarType::Half,
                     bool cache_enabled = false)
       : torchamp::autocast(c10::DeviceType::CUDA, dtype, enabled, cache_enabled) {}

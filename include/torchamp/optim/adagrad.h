@@ -4,19 +4,23 @@
 #include <torchamp/optim/fused_optimizer.h>
 
 namespace torchamp::optim {
+/// @addtogroup fused
+/// @{
 
 /// Options as torch::optim::AdagradOptions but for initial_accumulator_value, which is 0.
 class TORCHAMP_API FusedAdagradOptions : public FusedOptionsOf<FusedAdagradOptions> {
-  TORCHAMP_OPTION(double, lr, 1e-2);
-  TORCHAMP_OPTION(double, lr_decay, 0.0);
-  TORCHAMP_OPTION(double, weight_decay, 0.0);
-  TORCHAMP_OPTION(double, eps, 1e-10);
-  TORCHAMP_OPTION(bool, maximize, false);
+  TORCHAMP_OPTION(double, lr, 1e-2);           ///< learning rate
+  TORCHAMP_OPTION(double, lr_decay, 0.0);      ///< step t moves by lr / (1 + (t - 1) · lr_decay)
+  TORCHAMP_OPTION(double, weight_decay, 0.0);  ///< added to the grads, times the parameter
+  TORCHAMP_OPTION(double, eps, 1e-10);         ///< added to the divisor
+  TORCHAMP_OPTION(bool, maximize, false);      ///< steps along the grads instead of against them
   /// Weight decay shrinks the parameters; apex's adagrad_w_mode.
   TORCHAMP_OPTION(bool, decoupled_weight_decay, false);
 
  public:
+  /// The defaults.
   FusedAdagradOptions() = default;
+  /// The defaults but for the learning rate.
   FusedAdagradOptions(double lr) { this->lr(lr); }
   const char* optimizer_name() const override { return "FusedAdagrad"; }
   StepAlgorithm algorithm() const override { return StepAlgorithm::kAdagrad; }
@@ -41,5 +45,7 @@ class TORCHAMP_API FusedAdagrad : public FusedOptimizerOf<FusedAdagradOptions> {
  public:
   using FusedOptimizerOf<FusedAdagradOptions>::FusedOptimizerOf;
 };
+
+/// @}
 
 }  // namespace torchamp::optim

@@ -4,25 +4,30 @@
 #include <torchamp/optim/fused_optimizer.h>
 
 namespace torchamp::optim {
+/// @addtogroup fused
+/// @{
 
+/// What FusedAdam and FusedAdamW are told.
 template <class Derived>
 class AdamOptionsOf : public FusedOptionsOf<Derived> {
-  TORCHAMP_OPTION(double, lr, 1e-3);
-  TORCHAMP_OPTION(Betas, betas, Betas(0.9, 0.999));
-  TORCHAMP_OPTION(double, eps, 1e-8);
-  TORCHAMP_OPTION(double, weight_decay, 0.0);
-  TORCHAMP_OPTION(bool, amsgrad, false);
-  TORCHAMP_OPTION(bool, maximize, false);
+  TORCHAMP_OPTION(double, lr, 1e-3);                     ///< learning rate
+  TORCHAMP_OPTION(Betas, betas, Betas(0.9, 0.999));      ///< decay of the two averages
+  TORCHAMP_OPTION(double, eps, 1e-8);                    ///< added to the divisor
+  TORCHAMP_OPTION(double, weight_decay, 0.0);            ///< 0.01 for AdamW
+  TORCHAMP_OPTION(bool, amsgrad, false);                 ///< divides by the largest average so far
+  TORCHAMP_OPTION(bool, maximize, false);                ///< steps along the grads
   TORCHAMP_OPTION(bool, decoupled_weight_decay, false);  ///< as AdamW has it
   /// False leaves the averages as small as they begin, which apex allows.
   TORCHAMP_OPTION(bool, bias_correction, true);
 
  public:
+  /// kAmsGrad if amsgrad, else kAdam.
   StepAlgorithm algorithm() const override {
     return amsgrad() ? StepAlgorithm::kAmsGrad : StepAlgorithm::kAdam;
   }
 
  protected:
+  /// As FusedOptions says.
   std::vector<OptionField> fields() override {
     return {{"lr", &lr_},
             {"betas", &betas_},
@@ -38,7 +43,9 @@ class AdamOptionsOf : public FusedOptionsOf<Derived> {
 /// Options as torch::optim::AdamOptions, and more.
 class TORCHAMP_API FusedAdamOptions : public AdamOptionsOf<FusedAdamOptions> {
  public:
+  /// The defaults.
   FusedAdamOptions() = default;
+  /// The defaults but for the learning rate.
   FusedAdamOptions(double lr) { this->lr(lr); }
   const char* optimizer_name() const override { return "FusedAdam"; }
 };
@@ -46,10 +53,12 @@ class TORCHAMP_API FusedAdamOptions : public AdamOptionsOf<FusedAdamOptions> {
 /// Options as torch::optim::AdamWOptions, and more.
 class TORCHAMP_API FusedAdamWOptions : public AdamOptionsOf<FusedAdamWOptions> {
  public:
+  /// The defaults: weight decay of 0.01, decoupled.
   FusedAdamWOptions() {
     weight_decay_.value = 1e-2;
     decoupled_weight_decay_.value = true;
   }
+  /// The defaults but for the learning rate.
   FusedAdamWOptions(double lr) : FusedAdamWOptions() { this->lr(lr); }
   const char* optimizer_name() const override { return "FusedAdamW"; }
 };
@@ -65,5 +74,7 @@ class TORCHAMP_API FusedAdamW : public FusedOptimizerOf<FusedAdamWOptions> {
  public:
   using FusedOptimizerOf<FusedAdamWOptions>::FusedOptimizerOf;
 };
+
+/// @}
 
 }  // namespace torchamp::optim

@@ -10,6 +10,8 @@
 #include <vector>
 
 namespace torchamp::optim {
+/// @addtogroup fused
+/// @{
 
 /// A LibTorch optimizer whose step is one pass over all parameters of a device.
 ///
@@ -18,6 +20,7 @@ namespace torchamp::optim {
 /// take it, and files go to and from LibTorch's optimizer of the same algorithm.
 class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
  public:
+  /// Parameters, and options that differ from the optimizer's.
   using Group = torch::optim::OptimizerParamGroup;
 
   /// Throws ValueError for options out of their range.
@@ -50,6 +53,7 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   /// does.
   void set_storage(FusedStepper::Storage storage);
 
+  /// Writes groups, options and states. Waits for the device.
   void save(torch::serialize::OutputArchive& archive) const override;
   /// Takes over the options and states of a file that this class, or LibTorch's of the same
   /// algorithm, has saved. Throws ValueError, and leaves everything as it was, if the file's groups
@@ -99,10 +103,14 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
 template <class Options>
 class FusedOptimizerOf : public FusedOptimizer {
  public:
+  /// `defaults`: what groups leave open.
   explicit FusedOptimizerOf(const std::vector<Group>& groups, Options defaults = Options())
       : FusedOptimizer(groups, std::make_unique<Options>(std::move(defaults))) {}
+  /// One group.
   explicit FusedOptimizerOf(std::vector<at::Tensor> params, Options defaults = Options())
       : FusedOptimizerOf(std::vector<Group>{Group(std::move(params))}, std::move(defaults)) {}
 };
+
+/// @}
 
 }  // namespace torchamp::optim

@@ -12,21 +12,24 @@
 #include <vector>
 
 namespace torchamp::optim {
+/// @addtogroup fused
+/// @{
 
+/// How fast two averages forget: their share of what they were, each in [0, 1).
 using Betas = std::tuple<double, double>;
 
 /// A value that knows whether somebody chose it.
 template <class T>
 struct Option {
-  T value;
-  bool given;
+  T value;     ///< chosen, or the default
+  bool given;  ///< whether it was chosen
 };
 
 /// An option as files, checks and steps see it.
 struct OptionField {
-  const char* name;
+  const char* name;  ///< as in files
   std::variant<Option<double>*, Option<bool>*, Option<Betas>*, Option<std::optional<double>>*>
-      option;
+      option;  ///< where it is kept
   /// LibTorch's optimizer of the same algorithm lacks it, and so do its files.
   bool ours_alone = false;
   /// Smallest value allowed. Betas are in [0, 1) besides.
@@ -34,10 +37,14 @@ struct OptionField {
 };
 
 /// What a group of a fused optimizer is stepped by.
+///
+/// Every option is a setter that chains, `options.lr(1e-3)`, and a getter, `options.lr()`. The
+/// classes list them with their defaults.
 class TORCHAMP_API FusedOptions : public torch::optim::OptimizerOptions {
  public:
   /// What messages call the optimizer.
   virtual const char* optimizer_name() const = 0;
+  /// What the options choose: some are another algorithm, as amsgrad.
   virtual StepAlgorithm algorithm() const = 0;
   /// The group's row for fused_step.
   FusedStepper::Row hyper() const;
@@ -46,12 +53,16 @@ class TORCHAMP_API FusedOptions : public torch::optim::OptimizerOptions {
   /// Takes what nobody has set here from `defaults`, which is of the same class.
   void inherit(const FusedOptions& defaults);
 
+  /// The learning rate, for LibTorch's schedulers.
   double get_lr() const override;
+  /// As lr(), for LibTorch's schedulers.
   void set_lr(const double lr) override;
   /// Reads LibTorch's files too. Throws ValueError where the file's optimizer has other options.
   void serialize(torch::serialize::InputArchive& archive) override;
+  /// Writes what LibTorch's optimizer of the same algorithm reads, and more.
   void serialize(torch::serialize::OutputArchive& archive) const override;
 
+  /// Whether all values are equal, and of one class.
   friend TORCHAMP_API bool operator==(const FusedOptions& left, const FusedOptions& right);
 
  protected:
@@ -67,13 +78,16 @@ class TORCHAMP_API FusedOptions : public torch::optim::OptimizerOptions {
 template <class Options>
 class FusedOptionsOf : public FusedOptions {
  public:
+  /// A copy.
   std::unique_ptr<torch::optim::OptimizerOptions> clone() const override {
     return std::make_unique<Options>(static_cast<const Options&>(*this));
   }
 
  protected:
-  using Derived = Options;
+  using Derived = Options;  ///< what setters return
 };
+
+/// @}
 
 }  // namespace torchamp::optim
 

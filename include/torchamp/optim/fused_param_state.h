@@ -9,6 +9,8 @@
 #include <utility>
 
 namespace torchamp::optim {
+/// @addtogroup fused
+/// @{
 
 /// A parameter's entry in `optimizer.state()`, from its first grad on.
 ///
@@ -22,17 +24,22 @@ class TORCHAMP_API FusedParamState
   /// Whether what has that name is one number rather than a tensor of the parameter's sizes.
   static bool is_scalar(const std::string& name);
 
+  /// By their names.
   const std::map<std::string, at::Tensor>& tensors() const { return tensors_; }
   /// Undefined where there is none of that name.
   at::Tensor get(const std::string& name) const;
+  /// Puts `tensor` in the place of what has that name.
   void set(const std::string& name, at::Tensor tensor) { tensors_[name] = std::move(tensor); }
 
+  /// Takes over what a file holds under the names above.
   void serialize(torch::serialize::InputArchive& archive) override;
-  /// Waits for the device.
+  /// Writes what LibTorch's optimizer of the same algorithm reads. Waits for the device.
   void serialize(torch::serialize::OutputArchive& archive) const override;
 
  private:
   std::map<std::string, at::Tensor> tensors_;
 };
+
+/// @}
 
 }  // namespace torchamp::optim

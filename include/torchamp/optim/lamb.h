@@ -4,15 +4,18 @@
 #include <torchamp/optim/fused_optimizer.h>
 
 namespace torchamp::optim {
+/// @addtogroup fused
+/// @{
 
+/// What FusedLAMB is told.
 class TORCHAMP_API FusedLAMBOptions : public FusedOptionsOf<FusedLAMBOptions> {
   using Limit = std::optional<double>;
-  TORCHAMP_OPTION(double, lr, 1e-3);
-  TORCHAMP_OPTION(Betas, betas, Betas(0.9, 0.999));
-  TORCHAMP_OPTION(double, eps, 1e-6);
-  TORCHAMP_OPTION(double, weight_decay, 0.01);
-  TORCHAMP_OPTION(bool, maximize, false);
-  TORCHAMP_OPTION(bool, bias_correction, true);
+  TORCHAMP_OPTION(double, lr, 1e-3);                 ///< learning rate
+  TORCHAMP_OPTION(Betas, betas, Betas(0.9, 0.999));  ///< decay of the two averages
+  TORCHAMP_OPTION(double, eps, 1e-6);                ///< added to the divisor
+  TORCHAMP_OPTION(double, weight_decay, 0.01);       ///< share of the parameter in the update
+  TORCHAMP_OPTION(bool, maximize, false);            ///< steps along the grads
+  TORCHAMP_OPTION(bool, bias_correction, true);      ///< averages are scaled up at the start
   /// Weight decay belongs to the update rather than to the grads.
   TORCHAMP_OPTION(bool, decoupled_weight_decay, true);
   /// The share of a new grad is 1 - beta1 rather than 1; apex's grad_averaging.
@@ -23,7 +26,9 @@ class TORCHAMP_API FusedLAMBOptions : public FusedOptionsOf<FusedLAMBOptions> {
   TORCHAMP_OPTION(Limit, max_grad_norm, 1.0);
 
  public:
+  /// The defaults.
   FusedLAMBOptions() = default;
+  /// The defaults but for the learning rate.
   FusedLAMBOptions(double lr) { this->lr(lr); }
   const char* optimizer_name() const override { return "FusedLAMB"; }
   StepAlgorithm algorithm() const override { return StepAlgorithm::kLambUpdate; }
@@ -49,5 +54,7 @@ class TORCHAMP_API FusedLAMB : public FusedOptimizerOf<FusedLAMBOptions> {
  public:
   using FusedOptimizerOf<FusedLAMBOptions>::FusedOptimizerOf;
 };
+
+/// @}
 
 }  // namespace torchamp::optim

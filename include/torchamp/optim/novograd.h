@@ -4,14 +4,17 @@
 #include <torchamp/optim/fused_optimizer.h>
 
 namespace torchamp::optim {
+/// @addtogroup fused
+/// @{
 
+/// What FusedNovoGrad is told.
 class TORCHAMP_API FusedNovoGradOptions : public FusedOptionsOf<FusedNovoGradOptions> {
-  TORCHAMP_OPTION(double, lr, 1e-3);
-  TORCHAMP_OPTION(Betas, betas, Betas(0.9, 0.999));
-  TORCHAMP_OPTION(double, eps, 1e-8);
-  TORCHAMP_OPTION(double, weight_decay, 0.0);
-  TORCHAMP_OPTION(bool, maximize, false);
-  TORCHAMP_OPTION(bool, bias_correction, true);
+  TORCHAMP_OPTION(double, lr, 1e-3);                 ///< learning rate
+  TORCHAMP_OPTION(Betas, betas, Betas(0.9, 0.999));  ///< decay of the two averages
+  TORCHAMP_OPTION(double, eps, 1e-8);                ///< added to the divisor
+  TORCHAMP_OPTION(double, weight_decay, 0.0);        ///< share of the parameter in the update
+  TORCHAMP_OPTION(bool, maximize, false);            ///< steps along the grads
+  TORCHAMP_OPTION(bool, bias_correction, true);      ///< averages are scaled up at the start
   /// Weight decay is averaged with the grads; apex's reg_inside_moment.
   TORCHAMP_OPTION(bool, decay_in_moment, false);
   /// The share of a new grad is 1 - beta1 rather than 1; apex's grad_averaging.
@@ -20,7 +23,9 @@ class TORCHAMP_API FusedNovoGradOptions : public FusedOptionsOf<FusedNovoGradOpt
   TORCHAMP_OPTION(bool, starts_at_zero, false);
 
  public:
+  /// The defaults.
   FusedNovoGradOptions() = default;
+  /// The defaults but for the learning rate.
   FusedNovoGradOptions(double lr) { this->lr(lr); }
   const char* optimizer_name() const override { return "FusedNovoGrad"; }
   StepAlgorithm algorithm() const override { return StepAlgorithm::kNovoGrad; }
@@ -45,5 +50,7 @@ class TORCHAMP_API FusedNovoGrad : public FusedOptimizerOf<FusedNovoGradOptions>
  public:
   using FusedOptimizerOf<FusedNovoGradOptions>::FusedOptimizerOf;
 };
+
+/// @}
 
 }  // namespace torchamp::optim

@@ -6,22 +6,27 @@
 #include <limits>
 
 namespace torchamp::optim {
+/// @addtogroup fused
+/// @{
 
+/// What FusedSGD and FusedLARS are told.
 template <class Derived>
 class SgdOptionsOf : public FusedOptionsOf<Derived> {
-  TORCHAMP_OPTION(double, lr, 1e-3);
-  TORCHAMP_OPTION(double, momentum, 0.0);
-  TORCHAMP_OPTION(double, dampening, 0.0);
-  TORCHAMP_OPTION(double, weight_decay, 0.0);
-  TORCHAMP_OPTION(bool, nesterov, false);
-  TORCHAMP_OPTION(bool, maximize, false);
+  TORCHAMP_OPTION(double, lr, 1e-3);           ///< learning rate
+  TORCHAMP_OPTION(double, momentum, 0.0);      ///< decay of momentum_buffer; 0: none is kept
+  TORCHAMP_OPTION(double, dampening, 0.0);     ///< what share of a new grad the momentum leaves out
+  TORCHAMP_OPTION(double, weight_decay, 0.0);  ///< added to the grads, times the parameter
+  TORCHAMP_OPTION(bool, nesterov, false);      ///< Nesterov's momentum
+  TORCHAMP_OPTION(bool, maximize, false);      ///< steps along the grads
   /// Weight decay is added to the step instead of the grads; apex's wd_after_momentum.
   TORCHAMP_OPTION(bool, decay_after_momentum, false);
 
  public:
+  /// kMomentum if there is a momentum, else kSgd.
   StepAlgorithm algorithm() const override {
     return momentum() != 0.0 ? StepAlgorithm::kMomentum : StepAlgorithm::kSgd;
   }
+  /// Throws ValueError for nesterov without a momentum or with dampening, too.
   void check() const override {
     FusedOptions::check();
     TORCH_CHECK_VALUE(
@@ -31,6 +36,7 @@ class SgdOptionsOf : public FusedOptionsOf<Derived> {
   }
 
  protected:
+  /// As FusedOptions says.
   std::vector<OptionField> fields() override {
     return {{"lr", &lr_},
             {"momentum", &momentum_},
@@ -45,7 +51,9 @@ class SgdOptionsOf : public FusedOptionsOf<Derived> {
 /// Options as torch::optim::SGDOptions, and more.
 class TORCHAMP_API FusedSGDOptions : public SgdOptionsOf<FusedSGDOptions> {
  public:
+  /// The defaults.
   FusedSGDOptions() = default;
+  /// The defaults but for the learning rate.
   FusedSGDOptions(double lr) { this->lr(lr); }
   const char* optimizer_name() const override { return "FusedSGD"; }
 };
@@ -57,6 +65,7 @@ class TORCHAMP_API FusedLARSOptions : public SgdOptionsOf<FusedLARSOptions> {
   TORCHAMP_OPTION(bool, clip, false);                 ///< LARC instead of LARS
 
  public:
+  /// The defaults but for the learning rate.
   FusedLARSOptions(double lr) {
     this->lr(lr);
     momentum_.value = 0.9;
@@ -87,5 +96,7 @@ class TORCHAMP_API FusedLARS : public FusedOptimizerOf<FusedLARSOptions> {
  public:
   using FusedOptimizerOf<FusedLARSOptions>::FusedOptimizerOf;
 };
+
+/// @}
 
 }  // namespace torchamp::optim
