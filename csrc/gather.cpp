@@ -102,13 +102,23 @@ void prefetch_ahead(Lists lists, size_t i) {
 /// What becomes of a position, where it is not planned.
 constexpr int32 kLeftOut = -1, kRest = -2;
 
-bool is_plannable(const NamedList& list, const Tensor& tensor, const Tensor& first,
-                  at::Device device) {
+bool is_dense(const Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  const bool same_order =
-      (impl.is_contiguous() && first.is_contiguous()) || impl.strides() == first.strides();
-  return impl.has_storage() && impl.layout() == at::kStrided && kernel_dtype(list, tensor) &&
-         impl.device() == device && impl.sizes() == first.sizes() && same_order;
+  return impl.has_storage() && impl.layout() == at::kStrided;
+}
+
+bool has_strides_of(const c10::TensorImpl& first, const c10::TensorImpl& other) {
+  return (first.is_contiguous() && other.is_contiguous()) || first.strides() == other.strides();
+}
+
+/// How the kernels are to read `tensor`, unless they cannot walk it along with `first`.
+std::optional<DType> plannable(const NamedList& list, const Tensor& tensor, const Tensor& first,
+                               at::Device device) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const bool walks_along = is_dense(tensor) && impl.device() == device &&
+                           impl.sizes() == first.sizes() &&
+                           has_strides_of(*first.unsafeGetTensorImpl(), impl);
+  return walks_along ? kernel_dtype(list, tensor) : std::nullopt;
 }
 
 /// The flat plan of all positions, before those that are not planned are taken out: offsets[i + 1]
@@ -153,17 +163,25 @@ class Table {
   bool planned(size_t i) {
     const Tensor& first = lists_.begin()->tensors[i];
     if (!use_kernels_ || !first.defined() || first.numel() == 0) return false;
-    if (!first.is_non_overlapping_and_dense()) return false;
+    if (!is_dense(first) || !first.is_non_overlapping_and_dense()) return false;
     size_t at = i * lists_.size();
     for (const NamedList& list : lists_) {
-      const Tensor& tensor = tensor_at(list, i);
-      if (tensor.defined() ? !is_plannable(list, tensor, first, device_) : !list.optional) {
-        return false;
-      }
-      plan_.data[at] = tensor.defined() ? tensor.data_ptr() : nullptr;
-      plan_.dtypes[at++] = tensor.defined() ? *kernel_dtype(list, tensor) : DType::kFloat32;
+      if (!enter(list, tensor_at(list, i), first, at++)) return false;
     }
     plan_.offsets[i + 1] = first.numel();
+    return true;
+  }
+
+  bool enter(const NamedList& list, const Tensor& tensor, const Tensor& first, size_t at) {
+    if (!tensor.defined()) {
+      plan_.data[at] = nullptr;
+      plan_.dtypes[at] = DType::kFloat32;
+      return list.optional;
+    }
+    const std::optional<DType> dtype = plannable(list, tensor, first, device_);
+    if (!dtype) return false;
+    plan_.data[at] = tensor.data_ptr();
+    plan_.dtypes[at] = *dtype;
     return true;
   }
 

@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "device_grads.h"
+
 namespace torchamp {
 namespace {
 
@@ -109,11 +111,7 @@ MasterWeights& Optimizer::master_weights() const {
 
 std::vector<at::Tensor> Optimizer::master_params() const {
   master_weights().set_lazy(false);
-  std::vector<at::Tensor> params;
-  for (const auto& group : wrapped().param_groups()) {
-    params.insert(params.end(), group.params().begin(), group.params().end());
-  }
-  return params;
+  return params_of(wrapped());
 }
 
 }  // namespace torchamp

@@ -45,8 +45,6 @@ class TORCHAMP_API FusedStepper {
 
   /// The parameters that it was made with, in that order.
   const std::vector<at::Tensor>& params() const { return params_; }
-  /// How many tensors of state a caller sees for a parameter.
-  int64_t states_per_param() const { return kept_states_; }
   /// The states of params()[i], in the order of StepAlgorithm; empty before its first step.
   std::vector<at::Tensor> states(size_t i) const;
   /// params()[i]'s count of steps: a float32 scalar on the device that steps count up.

@@ -123,6 +123,19 @@ TEST(RoundByChanceTest, NoiseDiffersBetweenElementsListsStepsAndTensors) {
   EXPECT_EQ(std::unique(all.begin(), all.end()), all.end());
 }
 
+TEST(RoundByChanceTest, ABlocksStreamIsTheNoiseOfEachElement) {
+  constexpr int kBlock = 2048;
+  for (const int64 boundary : {int64{0}, int64{1} << 29, int64{1} << 31, int64{1} << 33}) {
+    for (const int64 begin : {boundary - kBlock, boundary}) {
+      if (begin < 0) continue;
+      const NoiseStream stream = noise_from(17, begin);
+      for (const int i : {0, 1, 255, kBlock - 1}) {
+        ASSERT_EQ(noise(stream, i, 3), noise(17, begin + i, 3)) << begin << " + " << i;
+      }
+    }
+  }
+}
+
 Tensor as_tensor(const std::vector<float>& values) {
   return at::tensor(at::ArrayRef<float>(values));
 }

@@ -101,6 +101,13 @@ def test_message_and_nothing_written(op, arguments, error, message):
     assert untouched.tolist() == [0, 0, 0]
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_layouts_without_strides_are_refused_in_every_list():
+    compressed = torch.ones(2, 2).to_sparse_csr()
+    with pytest.raises(TypeError, match=r"^unscale: expected master_grads\[0\] to be dense, got"):
+        ops.unscale([torch.ones(2, 2)], [compressed], ONE, torch.zeros(()))
+
+
 @pytest.mark.parametrize(
     "argument, value, error, message",
     [

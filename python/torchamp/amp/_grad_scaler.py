@@ -10,6 +10,7 @@ import torch
 
 from torchamp import ops
 from torchamp.amp._device_skip import FUSED_IN_TORCH, can_skip_on_device
+from torchamp.amp._master_weights import params_of
 
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 #: Where growth ends: the largest power of two in float32.
@@ -125,7 +126,7 @@ class GradScaler(torch.amp.GradScaler):
         key = id(optimizer)
         last = self._last_checks.get(key, {})
         found = self._per_optimizer_states.get(key, {}).get("found", last)
-        params = _params_of(optimizer)
+        params = params_of([optimizer])
         indices = {i for flags in found.values() for i in flags.nonzero().flatten().tolist()}
         return [params[i] for i in sorted(indices)]
 
@@ -160,7 +161,7 @@ class GradScaler(torch.amp.GradScaler):
     ) -> dict[torch.device, torch.Tensor]:
         """Calls op(grads, device, found_inf, found_inf_per_tensor) for each device."""
         found_infs, found = {}, {}
-        for device, grads in _grads_by_device(_params_of(optimizer)).items():
+        for device, grads in _grads_by_device(params_of([optimizer])).items():
             found_infs[device] = torch.zeros((), device=device)
             found[device] = torch.zeros(len(grads), dtype=torch.uint8, device=device)
             op(grads, device, found_infs[device], found[device])
@@ -198,10 +199,6 @@ def _skipping_where_possible(optimizer: torch.optim.Optimizer) -> Iterator[None]
         yield
     finally:
         optimizer._step_supports_amp_scaling = claims
-
-
-def _params_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [param for group in optimizer.param_groups for param in group["params"]]
 
 
 def _grads_by_device(params: list[torch.Tensor]) -> dict[torch.device, list[torch.Tensor | None]]:

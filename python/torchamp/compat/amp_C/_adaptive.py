@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch
 
 from torchamp import ops
-from torchamp._load import _C
-from torchamp.compat.amp_C._fused_step import LAMB_APPLY, Number, fused_step
+from torchamp.compat.amp_C._fused_step import Number, fused_step
 from torchamp.compat.amp_C._lists import Lists, check_lists
-
-_ALGORITHM = _C.StepAlgorithm
+from torchamp.ops import StepAlgorithm
 
 
 def multi_tensor_novograd(
@@ -41,7 +39,7 @@ def multi_tensor_novograd(
     hyper += [mode == 0, grad_averaging, 1.0]
     norms = ops.l2norm(grads, True)[1]
     fused_step(
-        _ALGORITHM.NOVOGRAD,
+        StepAlgorithm.NOVOGRAD,
         grads,
         params,
         [averages],
@@ -135,7 +133,7 @@ def _updates(
     updates = [torch.zeros_like(state) for state in states[0]]
     norm = torch.as_tensor(global_grad_norm, dtype=torch.float32, device=params[0].device)
     fused_step(
-        _ALGORITHM.LAMB,
+        StepAlgorithm.LAMB,
         grads,
         params,
         [*states, updates],
@@ -155,7 +153,7 @@ def _apply(
     skip: torch.Tensor | None = None,
 ) -> None:
     fused_step(
-        LAMB_APPLY,
+        StepAlgorithm.LAMB_APPLY,
         updates,
         params,
         [],
@@ -204,7 +202,7 @@ def multi_tensor_lamb_stage2_cuda(
     params, updates = tensor_lists
     hyper = [lr, 0.0, 0.0, 0.0, weight_decay, 1.0, 0.0, 0.0, 0.0, bool(use_nvlamb)]
     fused_step(
-        LAMB_APPLY,
+        StepAlgorithm.LAMB_APPLY,
         updates,
         params,
         [],

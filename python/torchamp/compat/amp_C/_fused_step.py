@@ -7,19 +7,16 @@ from collections.abc import Sequence
 
 import torch
 
-from torchamp._load import _C
+from torchamp import ops
 
 #: Columns of a row of hyperparameters.
 _COLUMNS = 12
-
-#: The second pass of LAMB, which only lists of tensors have.
-LAMB_APPLY = int(_C.StepAlgorithm.LAMB) + 1
 
 Number = float  # or a tensor of one element
 
 
 def fused_step(
-    algorithm: int,
+    algorithm: ops.StepAlgorithm,
     grads: list[torch.Tensor],
     params: list[torch.Tensor],
     states: Sequence[list[torch.Tensor]],
@@ -41,25 +38,19 @@ def fused_step(
     device = params[0].device
     table = _table(hyper, device)
     rows = torch.arange(len(params), dtype=torch.int32, device=device)
-    flat_states = list(itertools.chain.from_iterable(states))
-    torch.ops.torchamp._fused_step(
-        int(algorithm),
-        [grad.detach() for grad in grads],
-        [param.detach() for param in params],
-        flat_states,
-        [param.detach() for param in model_params],
+    ops.fused_step(
+        algorithm,
+        grads,
+        params,
+        list(itertools.chain.from_iterable(states)),
         _scalar(step, device).sub(1).expand(len(params)).contiguous(),
         table,
         rows.clamp(max=len(table) - 1),
-        None if grad_factor is None else _scalar(grad_factor, device),
-        None if skip is None else (skip != 0).to(device, torch.float32).reshape(()),
-        norms.get("param_norms"),
-        norms.get("update_norms"),
-        norms.get("norm_averages"),
-        False,  # no rounding by chance
+        model_params=model_params,
+        grad_factor=None if grad_factor is None else _scalar(grad_factor, device),
+        skip=None if skip is None else (skip != 0).to(device, torch.float32).reshape(()),
+        **norms,
     )
-    for tensor in itertools.chain(params, flat_states, model_params):
-        torch.autograd.graph.increment_version(tensor)
 
 
 def _scalar(value: Number, device: torch.device) -> torch.Tensor:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch
 
 from torchamp import ops
-from torchamp._load import _C
 from torchamp.compat.amp_C._fused_step import Number, fused_step
 from torchamp.compat.amp_C._lists import Lists, check_lists, found_inf_of
-
-_ALGORITHM = _C.StepAlgorithm
+from torchamp.ops import StepAlgorithm
 
 
 def multi_tensor_sgd(
@@ -30,7 +28,7 @@ def multi_tensor_sgd(
     check_lists("multi_tensor_sgd", tensor_lists, 3, 4)
     grads, params, buffers, *copies = tensor_lists
     fused_step(
-        _ALGORITHM.MOMENTUM if momentum else _ALGORITHM.SGD,
+        StepAlgorithm.MOMENTUM if momentum else StepAlgorithm.SGD,
         grads,
         params,
         [buffers] if momentum else [],
@@ -60,7 +58,7 @@ def multi_tensor_adam(
     check_lists("multi_tensor_adam", tensor_lists, 4)
     grads, params, *states = tensor_lists
     hyper = [lr, beta1, beta2, epsilon, weight_decay, mode, 0.0, bias_correction]
-    fused_step(_ALGORITHM.ADAM, grads, params, states, hyper, step)
+    fused_step(StepAlgorithm.ADAM, grads, params, states, hyper, step)
 
 
 def multi_tensor_adam_capturable(
@@ -83,7 +81,7 @@ def multi_tensor_adam_capturable(
     grads, params, *states = tensor_lists
     hyper = [lr, beta1, beta2, epsilon, weight_decay, mode, 0.0, bias_correction]
     _unscale(noop_flag, grads, inv_scale)
-    fused_step(_ALGORITHM.ADAM, grads, params, states, hyper, step, skip=noop_flag)
+    fused_step(StepAlgorithm.ADAM, grads, params, states, hyper, step, skip=noop_flag)
 
 
 def multi_tensor_adam_capturable_master(
@@ -107,7 +105,7 @@ def multi_tensor_adam_capturable_master(
     hyper = [lr, beta1, beta2, epsilon, weight_decay, mode, 0.0, bias_correction]
     _unscale(noop_flag, grads, inv_scale)
     fused_step(
-        _ALGORITHM.ADAM, grads, masters, states, hyper, step, model_params=params, skip=noop_flag
+        StepAlgorithm.ADAM, grads, masters, states, hyper, step, model_params=params, skip=noop_flag
     )
 
 
@@ -125,7 +123,7 @@ def multi_tensor_adagrad(
     check_lists("multi_tensor_adagrad", tensor_lists, 3)
     grads, params, sums = tensor_lists
     hyper = [lr, 0.0, epsilon, weight_decay, mode, 0.0]
-    fused_step(_ALGORITHM.ADAGRAD, grads, params, [sums], hyper)
+    fused_step(StepAlgorithm.ADAGRAD, grads, params, [sums], hyper)
 
 
 def _unscale(noop_flag: torch.Tensor, grads: list[torch.Tensor], inv_scale: torch.Tensor) -> None:

@@ -77,6 +77,8 @@ class FusedRMSNormAffineMixedDtypesFunction:
 
 
 class _Norm(nn.Module):
+    param_names: tuple[str, ...] = ("weight",)
+
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
@@ -90,11 +92,9 @@ class _Norm(nn.Module):
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         self.memory_efficient = memory_efficient
-        self._add("weight")
-
-    def _add(self, name: str) -> None:
-        affine = self.elementwise_affine
-        self.register_parameter(name, nn.Parameter(self._identity(name)) if affine else None)
+        for name in self.param_names:
+            param = nn.Parameter(self._identity(name)) if elementwise_affine else None
+            self.register_parameter(name, param)
 
     def _identity(self, name: str) -> torch.Tensor:
         return torch.full(self.normalized_shape, 1.0 if name == "weight" else 0.0)
@@ -132,15 +132,7 @@ class FusedLayerNorm(_Norm):
     Arguments, input and output as FusedRMSNorm's.
     """
 
-    def __init__(
-        self,
-        normalized_shape: int | Sequence[int],
-        eps: float = 1e-5,
-        elementwise_affine: bool = True,
-        memory_efficient: bool = False,
-    ) -> None:
-        super().__init__(normalized_shape, eps, elementwise_affine, memory_efficient)
-        self._add("bias")
+    param_names = ("weight", "bias")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         shape, eps = self.normalized_shape, self.eps
@@ -149,12 +141,7 @@ class FusedLayerNorm(_Norm):
         return fused_layer_norm_affine(input, self.weight, self.bias, shape, eps)
 
 
-class MixedFusedLayerNorm(FusedLayerNorm):
-    """FusedLayerNorm, always with weight and bias, whose output has their dtype.
-
-    Raises RuntimeError for elementwise_affine=False.
-    """
-
+class _AlwaysAffine(_Norm):
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
@@ -163,8 +150,20 @@ class MixedFusedLayerNorm(FusedLayerNorm):
         memory_efficient: bool = False,
         elementwise_affine: bool = True,
     ) -> None:
-        _demand_affine(self, elementwise_affine)
+        name = type(self).__name__
+        if not elementwise_affine:
+            raise RuntimeError(
+                f"{name}: expected elementwise_affine to be True, got False; "
+                f"{name.replace('Mixed', '')} takes it"
+            )
         super().__init__(normalized_shape, eps, True, memory_efficient)
+
+
+class MixedFusedLayerNorm(_AlwaysAffine, FusedLayerNorm):
+    """FusedLayerNorm, always with weight and bias, whose output has their dtype.
+
+    Raises RuntimeError for elementwise_affine=False.
+    """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return mixed_dtype_fused_layer_norm_affine(
@@ -172,32 +171,13 @@ class MixedFusedLayerNorm(FusedLayerNorm):
         )
 
 
-class MixedFusedRMSNorm(FusedRMSNorm):
+class MixedFusedRMSNorm(_AlwaysAffine, FusedRMSNorm):
     """FusedRMSNorm, always with a weight, whose output has its dtype.
 
     Raises RuntimeError for elementwise_affine=False.
     """
 
-    def __init__(
-        self,
-        normalized_shape: int | Sequence[int],
-        eps: float = 1e-5,
-        *,
-        memory_efficient: bool = False,
-        elementwise_affine: bool = True,
-    ) -> None:
-        _demand_affine(self, elementwise_affine)
-        super().__init__(normalized_shape, eps, True, memory_efficient)
-
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return mixed_dtype_fused_rms_norm_affine(
             input, self.weight, self.normalized_shape, self.eps
-        )
-
-
-def _demand_affine(module: nn.Module, elementwise_affine: bool) -> None:
-    if not elementwise_affine:
-        raise RuntimeError(
-            f"{type(module).__name__}: expected elementwise_affine to be True, got False; "
-            f"{type(module).__name__.replace('Mixed', '')} takes it"
         )
