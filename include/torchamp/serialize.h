@@ -1,4 +1,4 @@
-// Checkpoints: models in float32, optimizers, scalers and level in one torch::serialize archive.
+// Checkpoints: models in float32, optimizers, scalers and level, in one file for both languages.
 #pragma once
 
 #include <torch/serialize/archive.h>
@@ -7,21 +7,28 @@
 #include <torchamp/initialize.h>
 
 #include <string>
+#include <tuple>
 
 namespace torchamp {
 /// @addtogroup checkpoints
 /// @{
 
-/// Writes everything that training goes on from. Model parameters are written in float32: the
-/// master's value where there is one, so that a run that saved and loaded is bit for bit the run
-/// that never stopped.
+/// Writes everything that training goes on from: models in float32 (the master's value where there
+/// is one), the optimizers' options and states, the loss scalers and the level. A run that saved
+/// and loaded is bit for bit the run that never stopped.
+///
+/// The file is data alone: Python reads it by `amp.load` or `torch.load`, and C++ reads what
+/// Python's `amp.save` wrote. In an archive it is one entry, "torchamp".
+/// Throws for optimizers that Python has no counterpart of: LBFGS, and classes of your own.
 TORCHAMP_API void save(Amp& amp, torch::serialize::OutputArchive& archive);
 /// The same into a file.
 TORCHAMP_API void save(Amp& amp, const std::string& path);
 
-/// Reads what save() wrote into models and optimizers that came from the same initialize.
-/// Throws, and leaves everything as it was, if the file is damaged, or was written at another opt
-/// level, with another number of losses or optimizers, or for a model with other parameters.
+/// Reads what save(), here or in Python, wrote into models and optimizers that came from the same
+/// initialize. Nothing that stands in a file is run.
+/// Throws, and leaves everything as it was, if the file is damaged or holds anything but data, or
+/// was written at another opt level, with another number of losses or optimizers, for a model with
+/// other names or sizes, or for another kind of optimizer.
 TORCHAMP_API void load(Amp& amp, torch::serialize::InputArchive& archive);
 /// The same from a file.
 TORCHAMP_API void load(Amp& amp, const std::string& path);
@@ -37,6 +44,18 @@ void save(const Amped<M>& amped, File&& file) {
 template <class M, class File>
 void load(const Amped<M>& amped, File&& file) {
   load(*amped.model.amp(), file);
+}
+
+/// The same of what initialize returned for several.
+template <class... Ms, class File>
+void save(const AmpedMany<Ms...>& amped, File&& file) {
+  save(*std::get<0>(amped.models).amp(), file);
+}
+
+/// The same into what initialize returned for several.
+template <class... Ms, class File>
+void load(const AmpedMany<Ms...>& amped, File&& file) {
+  load(*std::get<0>(amped.models).amp(), file);
 }
 
 /// @}

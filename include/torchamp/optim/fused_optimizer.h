@@ -52,6 +52,8 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   /// that there are already are converted. Throws ValueError, at that step, where FusedStepper
   /// does.
   void set_storage(FusedStepper::Storage storage);
+  /// Makes the next step begin with what `state()` holds then, which somebody has changed.
+  void forget_steppers();
 
   /// Writes groups, options and states. Waits for the device.
   void save(torch::serialize::OutputArchive& archive) const override;
@@ -86,7 +88,6 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   std::vector<Place> places();
   void make_steppers(const std::vector<Place>& places);
   void update_steppers();
-  void forget_steppers();
   /// Gives a stepper what `state()` holds for its parameter i.
   void adopt(Stepper& stepper, size_t i);
   /// Shows its states in `state()`.

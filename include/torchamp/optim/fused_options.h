@@ -65,7 +65,6 @@ class TORCHAMP_API FusedOptions : public torch::optim::OptimizerOptions {
   /// Whether all values are equal, and of one class.
   friend TORCHAMP_API bool operator==(const FusedOptions& left, const FusedOptions& right);
 
- protected:
   /// In the order of fused_step's columns, of which the learning rate is the first.
   virtual std::vector<OptionField> fields() = 0;
 

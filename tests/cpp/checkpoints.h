@@ -1,0 +1,68 @@
+// What the tests of checkpoints share.
+#pragma once
+
+#include <torch/serialize.h>
+#include <torchamp/serialize.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "serialize_file.h"
+#include "training.h"
+
+namespace torchamp {
+
+using at::Tensor;
+
+/// A file that is gone at the end.
+class File {
+ public:
+  File() : path_(::testing::TempDir() + "torchamp_checkpoint_" + std::to_string(next_++)) {}
+  ~File() { std::filesystem::remove(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  static inline int next_ = 0;
+  std::string path_;
+};
+
+/// Everything that training goes on from, to see that nothing changed.
+struct Snapshot {
+  explicit Snapshot(Training& training)
+      : tensors(clones(training.net->parameters())), scale(training.scaler().state()) {
+    for (const Tensor& master : training.optimizer().master_params()) add(master);
+    for (const Tensor& buffer : training.net->buffers()) add(buffer);
+    if (!training.sgd.state().empty()) {
+      for (const Tensor& momentum : training.momenta()) add(momentum);
+    }
+  }
+  void add(const Tensor& tensor) { tensors.push_back(tensor.detach().clone()); }
+
+  std::vector<Tensor> tensors;
+  LossScalerState scale;
+};
+
+inline void expect_same(Training& training, const Snapshot& snapshot) {
+  const Snapshot now(training);
+  EXPECT_TRUE(same_bits(now.tensors, snapshot.tensors));
+  EXPECT_EQ(now.scale.loss_scale, snapshot.scale.loss_scale);
+  EXPECT_EQ(now.scale.growth_tracker, snapshot.scale.growth_tracker);
+  EXPECT_EQ(now.scale.hysteresis_tracker, snapshot.scale.hysteresis_tracker);
+}
+
+/// What a file holds, read as anybody may read it.
+inline checkpoint::Tree entries_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
+  return torch::pickle_load(bytes).toGenericDict();
+}
+
+/// The only tree in a list of the file.
+inline checkpoint::Tree only(const checkpoint::Tree& tree, const char* list) {
+  return tree.at(list).toList().get(0).toGenericDict();
+}
+
+}  // namespace torchamp

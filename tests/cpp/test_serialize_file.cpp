@@ -1,0 +1,229 @@
+#include <torch/optim/lbfgs.h>
+
+#include <functional>
+
+#include "checkpoints.h"
+#include "errors.h"
+
+namespace torchamp {
+namespace {
+
+class CheckpointFileTest : public DeviceTest {
+ protected:
+  static Training train_at(OptLevel level, int64_t num_losses = 1) {
+    return {device(), quiet(level).num_losses(num_losses)};
+  }
+  /// Loading `file` into a run of O2 fails with a message that has `message` in it, and changes
+  /// nothing.
+  static void expect_refused(const std::string& path, const std::string& message) {
+    Training training = train_at(OptLevel::O2);
+    training.step();
+    const Snapshot before(training);
+    const std::string got = message_of([&] { load(training.amped, path); });
+    EXPECT_TRUE(contains(got, message)) << got;
+    expect_same(training, before);
+    training.step();
+  }
+
+  File file_;
+};
+
+TEST_P(CheckpointFileTest, AnotherLevelIsRefused) {
+  Training training = train_at(OptLevel::O5);
+  save(training.amped, file_.path());
+  expect_refused(file_.path(),
+                 "amp::load: expected a checkpoint of opt_level O2, got one of O5; initialize at "
+                 "O5 to load it");
+}
+
+TEST_P(CheckpointFileTest, AnotherNumberOfLossesIsRefused) {
+  Training training = train_at(OptLevel::O2, 3);
+  save(training.amped, file_.path());
+  expect_refused(file_.path(), "amp::load: expected a checkpoint of 1 losses, got one of 3");
+}
+
+TEST_P(CheckpointFileTest, AnotherNumberOfOptimizersIsRefused) {
+  Net net = make_net(device());
+  torch::optim::SGD one(net->first->parameters(), 0.1), other(net->last->parameters(), 0.1);
+  auto many = initialize(std::make_tuple(net), OptimizerRefs{one, other}, quiet(OptLevel::O2));
+  save(*std::get<0>(many.models).amp(), file_.path());
+  expect_refused(file_.path(), "amp::load: expected a checkpoint of 1 optimizers, got one of 2");
+}
+
+TEST_P(CheckpointFileTest, AnOptimizerOfAnotherKindIsRefused) {
+  Net net = make_net(device());
+  torch::optim::Adam adam(net->parameters(), 0.1);
+  auto amped = initialize(net, adam, quiet(OptLevel::O2));
+  save(amped, file_.path());
+  expect_refused(file_.path(),
+                 "amp::load: expected optimizers[0] of the checkpoint to be of kind SGD, got Adam");
+}
+
+TEST_P(CheckpointFileTest, OtherGroupsAreRefused) {
+  Net net = make_net(device());
+  torch::optim::SGD sgd(net->first->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  auto amped = initialize(net, sgd, quiet(OptLevel::O2));
+  save(amped, file_.path());
+  expect_refused(file_.path(),
+                 "amp::load: expected optimizers[0].param_groups[0] of the checkpoint to have 6 "
+                 "params, got 2");
+}
+
+struct WiderImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return first(x); }
+  torch::nn::Linear first{register_module("first", torch::nn::Linear(4, 17))};
+};
+
+TEST_P(CheckpointFileTest, AModelOfOtherSizesIsRefused) {
+  const auto wider = std::make_shared<WiderImpl>();
+  wider->to(device());
+  torch::optim::SGD sgd(wider->parameters(), 0.1);
+  auto amped = initialize(wider, sgd, quiet(OptLevel::O2));
+  save(amped, file_.path());
+  expect_refused(file_.path(),
+                 "amp::load: expected models[0] of the checkpoint to have the names and sizes of "
+                 "the model here, got \"first.weight\" of sizes [17, 4] for [16, 4], "
+                 "\"first.bias\" of sizes [17] for [16], no \"last.weight\"");
+}
+
+TEST_P(CheckpointFileTest, AModelWithOtherNamesIsRefused) {
+  torch::nn::Linear linear(4, 2);
+  linear->to(device());
+  torch::optim::SGD sgd(linear->parameters(), 0.1);
+  auto amped = initialize(linear, sgd, quiet(OptLevel::O2));
+  save(amped, file_.path());
+  expect_refused(file_.path(),
+                 "no \"norm.num_batches_tracked\", a further \"weight\", a further \"bias\"");
+}
+
+TEST_P(CheckpointFileTest, AFileThatIsCutOffAnywhereIsRefused) {
+  Training training = train_at(OptLevel::O2);
+  save(training.amped, file_.path());
+  const auto size = std::filesystem::file_size(file_.path());
+  for (const double part : {0.999, 0.9, 0.5, 0.1, 0.0}) {
+    std::filesystem::resize_file(file_.path(), static_cast<uintmax_t>(part * size));
+    expect_refused(file_.path(), "amp::load: expected \"" + file_.path() +
+                                     "\" to be a file that amp::save wrote, got one that cannot be "
+                                     "read: ");
+  }
+}
+
+TEST_P(CheckpointFileTest, AFileThatIsNotThereIsRefused) {
+  expect_refused("/nowhere/at/all",
+                 "amp::load: expected \"/nowhere/at/all\" to be a file that "
+                 "amp::save wrote, got one that cannot be opened");
+}
+
+TEST_P(CheckpointFileTest, ATorchCheckpointIsRefused) {
+  Net net = make_net(device());
+  torch::save(net, file_.path());
+  expect_refused(file_.path(), "got one that cannot be read: Unpickler found unknown type");
+}
+
+TEST_P(CheckpointFileTest, AnArchiveOfSomethingElseIsRefused) {
+  Training training = train_at(OptLevel::O2);
+  torch::serialize::InputArchive archive;
+  torch::save(make_net(device()), file_.path());
+  archive.load_from(file_.path());
+  EXPECT_EQ(message_of([&] { load(training.amped, archive); }),
+            "amp::load: expected the archive to hold \"torchamp\", got none: it is damaged or was "
+            "not written by amp::save");
+}
+
+/// Writes a checkpoint of O2 in which something was changed.
+void write_changed(const std::string& path, at::Device device,
+                   const std::function<void(checkpoint::Tree&)>& change) {
+  Training training(device, quiet(OptLevel::O2));
+  training.step();
+  save(training.amped, path);
+  checkpoint::Tree tree = entries_of(path);
+  change(tree);
+  std::ofstream file(path, std::ios::binary);
+  checkpoint::write_file(tree, file);
+}
+
+TEST_P(CheckpointFileTest, AFormatToComeIsRefused) {
+  write_changed(file_.path(), device(), [](auto& tree) { tree.insert_or_assign("torchamp", 2); });
+  expect_refused(file_.path(),
+                 "amp::load: expected a checkpoint of format 1, got 2, which another version of "
+                 "torchamp wrote");
+}
+
+TEST_P(CheckpointFileTest, AMissingEntryIsRefused) {
+  write_changed(file_.path(), device(), [](auto& tree) {
+    EXPECT_EQ(only(tree, "loss_scalers").erase("growth_tracker"), 1u);
+  });
+  expect_refused(
+      file_.path(),
+      "amp::load: expected the checkpoint to hold \"growth_tracker\", got none: the file "
+      "is damaged or was not written by amp::save");
+}
+
+TEST_P(CheckpointFileTest, AnEntryOfAnotherTypeIsRefused) {
+  write_changed(file_.path(), device(), [](auto& tree) {
+    only(only(tree, "optimizers"), "param_groups").insert_or_assign("lr", "fast");
+  });
+  expect_refused(
+      file_.path(),
+      "amp::load: expected \"optimizers[0].param_groups[0].lr\" of the checkpoint to be a "
+      "number, got String");
+}
+
+TEST_P(CheckpointFileTest, AStateOfOtherSizesIsRefused) {
+  write_changed(file_.path(), device(), [](auto& tree) {
+    const auto states = only(tree, "optimizers").at("state").toGenericDict();
+    states.at(1).toGenericDict().insert_or_assign("momentum_buffer", at::ones({3}));
+  });
+  expect_refused(
+      file_.path(),
+      "amp::load: expected \"optimizers[0].param_groups[0].params[1].momentum_buffer\" of "
+      "the checkpoint to have its parameter's sizes, [16], got [3]");
+}
+
+TEST_P(CheckpointFileTest, AnOptionThatLibTorchLacksIsRefused) {
+  write_changed(file_.path(), device(), [](auto& tree) {
+    only(only(tree, "optimizers"), "param_groups").insert_or_assign("maximize", true);
+  });
+  expect_refused(file_.path(),
+                 "amp::load: expected maximize of optimizers[0].param_groups[0] in the checkpoint "
+                 "to be false, because LibTorch's optimizer does not have it; torchamp's has");
+}
+
+/// As a file that was made to read what lies behind a record: it claims 127 elements in 64.
+TEST_P(CheckpointFileTest, ATensorThatIsLongerThanItsRecordIsRefused) {
+  Training training = train_at(OptLevel::O2);
+  save(training.amped, file_.path());
+  std::ifstream in(file_.path(), std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  const auto replace = [&](const std::string& from, const std::string& to) {
+    const auto found = bytes.find(from);
+    ASSERT_NE(found, std::string::npos);
+    bytes.replace(found, from.size(), to);
+  };
+  const std::string numel = {'K', 64}, strides = {'K', 4, 'K', 1};  // of first.weight
+  replace(numel, {'K', 127});
+  replace(strides, {'K', 5, 'K', 1});
+  std::ofstream(file_.path(), std::ios::binary) << bytes;
+  expect_refused(file_.path(), "a tensor of sizes [16, 4] is longer than its record");
+}
+
+TEST_P(CheckpointFileTest, AnOptimizerThatPythonDoesNotKnowIsNotSaved) {
+  Net net = make_net(device());
+  torch::optim::LBFGS lbfgs(net->parameters());
+  auto amped = initialize(net, lbfgs, quiet(OptLevel::O0));
+  const std::string message = message_of([&] { save(amped, file_.path()); });
+  EXPECT_TRUE(contains(message, "amp::save: expected optimizers[0] to be LibTorch's SGD, Adam"))
+      << message;
+  EXPECT_FALSE(std::filesystem::exists(file_.path()));
+}
+
+TEST_P(CheckpointFileTest, APathThatCannotBeWrittenIsRefused) {
+  Training training = train_at(OptLevel::O2);
+  EXPECT_EQ(message_of([&] { save(training.amped, "/nowhere/at/all"); }),
+            "amp::save: expected \"/nowhere/at/all\" to be a path that can be written");
+}
+
+TORCHAMP_ON_EACH_DEVICE(CheckpointFileTest);
+
+}  // namespace
+}  // namespace torchamp
