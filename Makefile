@@ -5,6 +5,7 @@
 #   make test       the C++ tests, then the Python tests
 #   make bench      times the ops against torch's
 #   make gpu-check  builds and tests on the machine's GPU, offline, with the torch of PYTHON
+#   make docs       the reference of C++ and Python, in out/docs
 #   make lint       formatting and static checks
 #   make doctor     what is here, what is missing, and what to do about it
 #   make clean      removes what was built; keeps .venv
@@ -20,7 +21,7 @@ IN_VENV := PATH="$(BIN):$$PATH"
 SOURCES := CMakeLists.txt setup.py pyproject.toml \
   $(shell find cmake csrc include python/torchamp -type f -not -name '*.pyc' -not -name '*.so')
 
-.PHONY: setup demo test bench gpu-check lint doctor clean FORCE
+.PHONY: setup demo test bench gpu-check docs lint doctor clean FORCE
 
 setup: $(VENV)/.torchamp
 
@@ -52,6 +53,9 @@ bench: setup
 
 gpu-check:
 	PYTHON="$(PYTHON)" GTEST_SOURCE="$(GTEST_SOURCE)" MAX_JOBS=$(MAX_JOBS) bash tests/gpu_check.sh
+
+docs: setup
+	@build_tools/make_docs.sh $(BIN)/python
 
 lint: setup
 	@build_tools/lint.sh $(BIN)/python

@@ -32,17 +32,17 @@ void load_state(LossScaler& scaler, double loss_scale, int64_t growth, int64_t h
 }
 
 void bind_scaling(py::class_<LossScaler>& scaler) {
-  scaler.def_property_readonly("dynamic", &LossScaler::dynamic)
+  scaler.def_property_readonly("dynamic", &LossScaler::dynamic, "Whether update() moves the scale.")
       .def_property_readonly("is_identity", &LossScaler::is_identity,
                              "Whether scaling changes nothing: fixed at 1.")
-      .def_property_readonly("device", &LossScaler::device)
+      .def_property_readonly("device", &LossScaler::device, "Where scale and trackers live.")
       .def("scale", &LossScaler::scale, Unlocked(), py::arg("loss"),
            "loss * loss_scale in float32, of any shape, on the autograd graph.")
       .def("inv_scale", &LossScaler::inv_scale, Unlocked(),
            "1 / loss_scale as it is now: a new float32 scalar that later updates do not touch.")
       .def("found_inf", &LossScaler::found_inf,
            "The float32 scalar that ops set when they meet a non-finite value.")
-      .def("clear_found_inf", &LossScaler::clear_found_inf, Unlocked())
+      .def("clear_found_inf", &LossScaler::clear_found_inf, Unlocked(), "Sets found_inf to 0.")
       .def("update", &LossScaler::update, Unlocked(),
            "Takes found_inf into account: grows or backs off. A fixed scale stays.");
 }
@@ -53,11 +53,14 @@ void bind_state(py::class_<LossScaler>& scaler) {
            "The scale as a float32 scalar on the device.")
       .def("loss_scale", &LossScaler::loss_scale, Unlocked(),
            "The scale as a float. Waits for the device.")
-      .def("set_loss_scale", &LossScaler::set_loss_scale, Unlocked(), py::arg("value"))
+      .def("set_loss_scale", &LossScaler::set_loss_scale, Unlocked(), py::arg("value"),
+           "Raises ValueError unless value is positive and finite.")
       .def("state", &state_of, Unlocked(),
            "(loss_scale, growth_tracker, hysteresis_tracker). Waits for the device.")
       .def("load_state", &load_state, Unlocked(), py::arg("loss_scale"), py::arg("growth_tracker"),
-           py::arg("hysteresis_tracker"));
+           py::arg("hysteresis_tracker"),
+           "Goes on from what state() gave. Raises ValueError unless loss_scale is positive and "
+           "finite.");
 }
 
 }  // namespace

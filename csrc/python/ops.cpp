@@ -159,12 +159,18 @@ void bind_types(py::module_& ops_module) {
            py::arg("backoff_factor") = rule.backoff_factor,
            py::arg("growth_interval") = rule.growth_interval, py::arg("min_scale") = rule.min_scale,
            py::arg("max_scale") = rule.max_scale, py::arg("hysteresis") = rule.hysteresis)
-      .def_readwrite("growth_factor", &ops::ScaleUpdate::growth_factor)
-      .def_readwrite("backoff_factor", &ops::ScaleUpdate::backoff_factor)
-      .def_readwrite("growth_interval", &ops::ScaleUpdate::growth_interval)
-      .def_readwrite("min_scale", &ops::ScaleUpdate::min_scale)
-      .def_readwrite("max_scale", &ops::ScaleUpdate::max_scale)
-      .def_readwrite("hysteresis", &ops::ScaleUpdate::hysteresis);
+      .def_readwrite("growth_factor", &ops::ScaleUpdate::growth_factor,
+                     "What the scale is multiplied with when it grows.")
+      .def_readwrite("backoff_factor", &ops::ScaleUpdate::backoff_factor,
+                     "What the scale is multiplied with when it backs off.")
+      .def_readwrite("growth_interval", &ops::ScaleUpdate::growth_interval,
+                     "Clean backwards in a row until the scale grows.")
+      .def_readwrite("min_scale", &ops::ScaleUpdate::min_scale,
+                     "The scale never goes below this, nor below the smallest normal float32.")
+      .def_readwrite("max_scale", &ops::ScaleUpdate::max_scale, "The scale never goes above this.")
+      .def_readwrite("hysteresis", &ops::ScaleUpdate::hysteresis,
+                     "The scale backs off from this many overflows on, counted since the last "
+                     "clean backward.");
 }
 
 void bind_functions(py::module_& m) {

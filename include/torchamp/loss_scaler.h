@@ -21,7 +21,7 @@ struct LossScalerOptions {
 /// What a checkpoint keeps of a LossScaler.
 struct LossScalerState {
   double loss_scale = 1.0;         ///< fixed or dynamic
-  int64_t growth_tracker = 0;      ///< clean backwards since the scale last moved
+  int64_t growth_tracker = 0;      ///< clean backwards since it grew or overflowed
   int64_t hysteresis_tracker = 1;  ///< overflows until it backs off
 };
 

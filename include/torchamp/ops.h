@@ -1,19 +1,4 @@
 // The ops: what mixed precision does to lists of tensors, fused over each list.
-//
-// Rules common to all of them:
-// - The tensors of one call are on one device. A list may mix float32, float16, bfloat16 and
-// float64, and any sizes;
-//   tensors at the same position of different lists have the same sizes. Undefined tensors (None)
-//   and empty ones are passed over. An op may write over its own inputs.
-// - Arithmetic is in float32 (in float64 where an input is float64), rounded once to the output's
-// dtype.
-// - Nothing waits for the device. What an op finds, it writes to `found_inf`, a float32 tensor of
-// one element that is set
-//   to 1 and never cleared, and to `found_inf_per_tensor`, uint8 with one element per position of
-//   the lists.
-// - A wrong argument throws before anything is written, and the message names the op, the argument,
-// what was expected
-//   and what came.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,6 +9,20 @@
 
 namespace torchamp::ops {
 /// @addtogroup ops
+///
+/// Rules common to all of them:
+/// - The tensors of one call are on one device. A list may mix float32, float16, bfloat16 and
+///   float64, and any sizes; tensors at the same position of different lists have the same sizes.
+///   Undefined tensors (None) and empty ones are passed over. An op may write over its own inputs.
+/// - Arithmetic is in float32 (in float64 where an input is float64), rounded once to the output's
+///   dtype.
+/// - Nothing waits for the device. What an op finds, it writes to `found_inf`, a float32 tensor of
+///   one element that is set to 1 and never cleared, and to `found_inf_per_tensor`, uint8 with one
+///   element per position of the lists.
+/// - A wrong argument throws before anything is written, and the message names the op, the
+/// argument,
+///   what was expected and what came.
+///
 /// @{
 
 /// outputs = inputs · scale. found_inf is set by a non-finite input, and by a 16-bit output that

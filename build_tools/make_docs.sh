@@ -1,0 +1,20 @@
+#!/bin/sh
+# Writes the reference of C++ and Python into out/docs: make_docs.sh <a python with torchamp>
+#
+# A public item of the headers without a comment, and a reference that leads nowhere, are errors.
+set -eu
+
+python=$1
+out=out/docs
+
+if ! command -v doxygen >/dev/null; then
+  echo "torchamp: doxygen is missing: sudo apt-get install -y doxygen" >&2
+  exit 1
+fi
+rm -rf "$out"
+mkdir -p "$out"
+TORCHAMP_VERSION=$("$python" -c 'import torchamp; print(torchamp.__version__)') doxygen docs/Doxyfile
+
+"$python" -m pip install --quiet 'pdoc==15.*'
+"$python" -m pdoc torchamp --output-directory "$out/python"
+echo "torchamp: the reference is in $out/index.html"
