@@ -10,7 +10,7 @@ from typing import Any, Union
 import torch
 
 from torchamp._load import _C
-from torchamp.amp import _checkpoint
+from torchamp.amp import _checkpoint, _serialize
 from torchamp.amp._cast import cast_model
 from torchamp.amp._checks import as_list, check_models, check_optimizers, one_device
 from torchamp.amp._master_weights import make_masters, params_of, weights_for
@@ -121,6 +121,20 @@ class Amp:
         RuntimeError, and changes nothing, where that does not fit."""
         if self._session is not None:
             _checkpoint.load_state_dict(self._session, state_dict)
+
+    def save(self, file: _serialize.File) -> None:
+        """Writes all that training goes on from to a path or a file, which C++ reads too: models
+        in float32, optimizers, loss scalers, level. Waits for the device. Raises TypeError for
+        state that is no tensor, number or text."""
+        _serialize.save(self._run(), file)
+
+    def load(self, file: _serialize.File) -> None:
+        """Takes over what save, here or in C++, wrote of a run of the same level; nothing in the
+        file is run. Raises RuntimeError, and changes nothing, where the file does not fit."""
+        _serialize.load(self._run(), file)
+
+    def _run(self) -> _serialize.Run:
+        return _serialize.run_of(self.models, self.optimizers, self._session)
 
     def close(self) -> None:
         """Ends O1's autocast. Models and optimizers stay as they are."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
 
 from torchamp._load import _C
-from torchamp.amp import _checkpoint, _clip
+from torchamp.amp import _checkpoint, _clip, _serialize
 from torchamp.amp._amp import Amp, Optimizers, states_of
 from torchamp.amp._late_report import Telemetry
 from torchamp.amp._master_weights import params_of
@@ -167,6 +167,45 @@ def load_state_dict(state_dict: Mapping[str, Any]) -> None:
     initialize(enabled=False)."""
     if not Last.is_disabled:
         _checkpoint.load_state_dict(_last_session("load_state_dict"), state_dict)
+
+
+def save(
+    models: torch.nn.Module | Iterable[torch.nn.Module],
+    optimizers: Optimizers | None,
+    file: _serialize.File,
+) -> None:
+    """Writes all that training goes on from to a path or a file, which C++ reads too: models in
+    float32, optimizers, loss scalers, level. Takes what initialize returned. Waits for the device.
+
+    Raises TypeError for state that is no tensor, number or text.
+    """
+    _serialize.save(_run("save", models, optimizers), file)
+
+
+def load(
+    models: torch.nn.Module | Iterable[torch.nn.Module],
+    optimizers: Optimizers | None,
+    file: _serialize.File,
+) -> None:
+    """Gives models and optimizers that initialize returned what save, here or in C++, wrote of
+    others of the same level. Nothing in the file is run.
+
+    Raises RuntimeError, and changes nothing, where the file is damaged or does not fit.
+    """
+    _serialize.load(_run("load", models, optimizers), file)
+
+
+def _run(function: str, models: Any, optimizers: Any) -> _serialize.Run:
+    models = [models] if isinstance(models, torch.nn.Module) else list(models)
+    optimizers = _listed(optimizers)
+    if _is_disabled(optimizers):
+        return _serialize.run_of(models, optimizers, None)
+    states = [
+        state_of(optimizer, f"{function}: expected optimizers[{i}]")
+        for i, optimizer in enumerate(optimizers)
+    ]
+    session = states[0].session if states else _last_session(function)
+    return _serialize.run_of(models, optimizers, session)
 
 
 def _listed(optimizers: Any) -> list:

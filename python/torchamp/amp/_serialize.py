@@ -8,39 +8,53 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterable, Mapping
-from typing import IO, Any, Union
+from collections.abc import Mapping
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Union
 
 import torch
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchamp._load import _C
-from torchamp.optimizers import FusedOptimizer
+from torchamp.amp._serialize_checks import (
+    FORMAT,
+    MARK,
+    SCALER_KEYS,
+    check_header,
+    check_model,
+    check_optimizer,
+    entries,
+    kind_of,
+    scaler_state,
+)
+
+if TYPE_CHECKING:
+    from torchamp.amp._session import Session
 
 File = Union[str, "os.PathLike[str]", IO[bytes]]
 
-#: The entry that tells a checkpoint, and its format's version.
-_MARK = "torchamp"
-_FORMAT = 1
 
-#: A run that initialize was told to leave alone.
-DISABLED = "disabled"
+class Run(NamedTuple):
+    """What a checkpoint is of. There are no scalers where initialize was told to leave everything
+    alone."""
+
+    models: list[torch.nn.Module]
+    optimizers: list[torch.optim.Optimizer]
+    opt_level: str
+    scalers: list[_C.LossScaler]
 
 
-class Run:
-    """What a checkpoint is of. `opt_level` is DISABLED, and there are no scalers, where initialize
-    was told to leave everything alone."""
-
-    def __init__(
-        self,
-        models: list[torch.nn.Module],
-        optimizers: list[torch.optim.Optimizer],
-        opt_level: str,
-        scalers: list[_C.LossScaler],
-    ) -> None:
-        self.models = models
-        self.optimizers = optimizers
-        self.opt_level = opt_level
-        self.scalers = scalers
+def run_of(
+    models: list[torch.nn.Module],
+    optimizers: list[torch.optim.Optimizer],
+    session: Session | None,
+) -> Run:
+    """`session`: None where initialize was told to leave everything alone."""
+    bare = [
+        m.module if isinstance(m, (DataParallel, DistributedDataParallel)) else m for m in models
+    ]
+    if session is None:
+        return Run(bare, optimizers, "disabled", [])
+    return Run(bare, optimizers, session.settings.properties.opt_level, session.scalers)
 
 
 def save(run: Run, file: File) -> None:
@@ -50,11 +64,11 @@ def save(run: Run, file: File) -> None:
     or None, or a container of these.
     """
     checkpoint = {
-        _MARK: _FORMAT,
+        MARK: FORMAT,
         "opt_level": run.opt_level,
         "models": [_plain(m.state_dict(), f"models[{i}]") for i, m in enumerate(run.models)],
         "optimizers": [_saved_optimizer(o, i) for i, o in enumerate(run.optimizers)],
-        "loss_scalers": [dict(zip(_SCALER_KEYS, scaler.state())) for scaler in run.scalers],
+        "loss_scalers": [dict(zip(SCALER_KEYS, scaler.state())) for scaler in run.scalers],
     }
     torch.save(checkpoint, file)
 
@@ -66,17 +80,17 @@ def load(run: Run, file: File) -> None:
     or is of another level, other models or other optimizers.
     """
     checkpoint = _read(file)
-    _check_header(run, checkpoint)
-    models = _entries(checkpoint, "models", "models", run.models)
-    optimizers = _entries(checkpoint, "optimizers", "optimizers", run.optimizers)
+    check_header(run.opt_level, checkpoint)
+    models = entries(checkpoint, "models", "models", run.models)
+    optimizers = entries(checkpoint, "optimizers", "optimizers", run.optimizers)
     scalers = [
-        _scaler_state(saved, i)
-        for i, saved in enumerate(_entries(checkpoint, "loss_scalers", "losses", run.scalers))
+        scaler_state(saved, i)
+        for i, saved in enumerate(entries(checkpoint, "loss_scalers", "losses", run.scalers))
     ]
     for i, (model, saved) in enumerate(zip(run.models, models)):
-        _check_model(model, saved, f"models[{i}]")
+        check_model(model, saved, f"models[{i}]")
     for i, (optimizer, saved) in enumerate(zip(run.optimizers, optimizers)):
-        _check_optimizer(optimizer, saved, f"optimizers[{i}]")
+        check_optimizer(optimizer, saved, f"optimizers[{i}]")
     for model, saved in zip(run.models, models):
         model.load_state_dict(saved)
     for optimizer, saved in zip(run.optimizers, optimizers):
@@ -85,7 +99,6 @@ def load(run: Run, file: File) -> None:
         scaler.load_state(*state)
 
 
-_SCALER_KEYS = ("loss_scale", "growth_tracker", "hysteresis_tracker")
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -107,13 +120,6 @@ def _plain(value: Any, where: str) -> Any:
     )
 
 
-def kind_of(optimizer: torch.optim.Optimizer) -> str:
-    """The name of torch's optimizer of the same algorithm: "Adam" for FusedAdam."""
-    original = getattr(type(optimizer), "_torchamp_original", type(optimizer))
-    name = original.__name__
-    return name.removeprefix("Fused") if issubclass(original, FusedOptimizer) else name
-
-
 def _saved_optimizer(optimizer: torch.optim.Optimizer, index: int) -> dict[str, Any]:
     name = f"optimizers[{index}]"
     return {"kind": kind_of(optimizer), **_plain(optimizer.state_dict(), name)}
@@ -122,103 +128,20 @@ def _saved_optimizer(optimizer: torch.optim.Optimizer, index: int) -> dict[str, 
 def _read(file: File) -> Any:
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
-        raise RuntimeError(
-            f"amp.load: expected {str(file)!r} to be a file that amp.save wrote, got one that "
-            f"cannot be read: {error}"
-        ) from error
+    except OSError:
+        raise
+    except pickle.UnpicklingError as error:
+        # torch's own message advises to load it with everything that stands in it.
+        raise _unreadable(file, "it is damaged, or holds more than data") from error
+    except Exception as error:  # of which kind depends on where the damage is
+        raise _unreadable(file, str(error)) from error
 
 
-def _take(tree: Any, key: str) -> Any:
-    if not isinstance(tree, dict) or key not in tree:
-        raise RuntimeError(
-            f"amp.load: expected the checkpoint to hold {key!r}, got none: the file is damaged or "
-            "was not written by amp.save"
-        )
-    return tree[key]
-
-
-def _check(fits: bool, expected: str, got: Any) -> None:
-    if not fits:
-        raise RuntimeError(f"amp.load: expected {expected}, got {got}")
-
-
-def _check_header(run: Run, checkpoint: Any) -> None:
-    found = _take(checkpoint, _MARK)
-    _check(
-        found == _FORMAT,
-        f"a checkpoint of format {_FORMAT}",
-        f"{found}, which another version of torchamp wrote",
+def _unreadable(file: File, reason: str) -> RuntimeError:
+    return RuntimeError(
+        f"amp.load: expected {str(file)!r} to be a file that amp.save wrote, got one that cannot "
+        f"be read: {reason}"
     )
-    level = _take(checkpoint, "opt_level")
-    _check(
-        level == run.opt_level,
-        f"a checkpoint of opt_level {run.opt_level}",
-        f"one of {level}; initialize at {level} to load it, or load its state dicts by torch.load",
-    )
-
-
-def _entries(checkpoint: dict[str, Any], key: str, what: str, here: list) -> list[Any]:
-    saved = _take(checkpoint, key)
-    _check(len(saved) == len(here), f"a checkpoint of {len(here)} {what}", f"one of {len(saved)}")
-    return list(saved)
-
-
-def _scaler_state(saved: dict[str, Any], index: int) -> tuple[float, int, int]:
-    scale, growth, hysteresis = (_take(saved, key) for key in _SCALER_KEYS)
-    _check(
-        0 < scale < float("inf"), f"loss_scalers[{index}].loss_scale to be positive, finite", scale
-    )
-    return scale, growth, hysteresis
-
-
-def _check_model(model: torch.nn.Module, saved: dict[str, Any], name: str) -> None:
-    here = model.state_dict()
-    problems = [f'no "{key}"' for key in here if key not in saved]
-    problems += [f'a further "{key}"' for key in saved if key not in here]
-    problems += [
-        f'"{key}" of sizes {_sizes(saved[key])} for {_sizes(here[key])}'
-        for key in here.keys() & saved.keys()
-        if _sizes(saved[key]) != _sizes(here[key])
-    ]
-    _check(
-        not problems,
-        f"{name} of the checkpoint to have the names and sizes of the model here",
-        ", ".join(problems),
-    )
-
-
-def _sizes(value: Any) -> list[int] | None:
-    return list(value.shape) if isinstance(value, torch.Tensor) else None
-
-
-def _check_optimizer(optimizer: torch.optim.Optimizer, saved: Any, name: str) -> None:
-    expected, kind = kind_of(optimizer), _take(saved, "kind")
-    _check(kind == expected, f"{name} of the checkpoint to be of kind {expected}", kind)
-    here = optimizer.state_dict()["param_groups"]
-    there, states = _take(saved, "param_groups"), _take(saved, "state")
-    _check_count(f"{name}", "param_groups", here, there)
-    params = [param for group in optimizer.param_groups for param in group["params"]]
-    for i, (group, saved_group) in enumerate(zip(here, there)):
-        where = f"{name}.param_groups[{i}]"
-        _check_count(where, "params", group["params"], _take(saved_group, "params"))
-        for own, saved_id in zip(group["params"], saved_group["params"]):
-            _check_state(states.get(saved_id, {}), params[own], f"{where}.params[{own}]")
-
-
-def _check_count(name: str, what: str, here: list, there: list) -> None:
-    _check(len(here) == len(there), f"{name} of the checkpoint to have {len(here)} {what}", len(there))
-
-
-def _check_state(state: dict[str, Any], param: torch.Tensor, name: str) -> None:
-    for key, value in state.items():
-        if isinstance(value, torch.Tensor) and value.dim() > 0:
-            _check(
-                value.shape == param.shape,
-                f'"{name}.{key}" of the checkpoint to have its parameter\'s sizes, '
-                f"{list(param.shape)}",
-                list(value.shape),
-            )
 
 
 def _completed(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
@@ -226,10 +149,3 @@ def _completed(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[
     here = optimizer.state_dict()["param_groups"]
     groups = [{**own, **group} for own, group in zip(here, saved["param_groups"])]
     return {"state": saved["state"], "param_groups": groups}
-
-
-def listed(values: Any, kind: type) -> list:
-    """One value or an iterable of them as a list; None as an empty one."""
-    if values is None:
-        return []
-    return [values] if isinstance(values, kind) else list(values)
