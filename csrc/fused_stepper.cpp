@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "borrowed.h"
+
 namespace torchamp {
 namespace {
 
@@ -140,20 +142,19 @@ StepScalars FusedStepper::scalars(const Step& step) const {
 }
 
 StepLists FusedStepper::step_lists(const Lists& lists) const {
-  const auto& params = lists.remainders.empty() ? params_ : lists.remainders;
+  const at::TensorList params = lists.remainders.empty() ? params_ : lists.remainders;
   return {lists.grads, params, states_, lists.model_params};
 }
 
 void FusedStepper::step(const Step& step) {
-  Lists lists;
-  lists.grads.reserve(params_.size());
-  for (const Tensor& param : params_) lists.grads.push_back(param.grad());
-  this->step(lists, step);
+  Borrowed grads(params_.size());
+  for (size_t i = 0; i < params_.size(); ++i) grads.set(i, params_[i].grad());
+  this->step({grads}, step);
 }
 
 void FusedStepper::step(const Lists& lists, const Step& step) {
   at::NoGradGuard no_grad;
-  const auto& stepped = lists.remainders.empty() ? params_ : lists.remainders;
+  const at::TensorList stepped = lists.remainders.empty() ? params_ : lists.remainders;
   for (size_t i = 0; kept_states_ > 0 && i < params_.size(); ++i) {
     if (lists.grads[i].defined() && !states_[i].defined()) make_state(i, stepped[i]);
   }

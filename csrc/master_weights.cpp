@@ -6,6 +6,10 @@
 #include <torchamp/master_weights.h>
 #include <torchamp/ops.h>
 
+#include <algorithm>
+
+#include "versions.h"
+
 namespace torchamp {
 namespace {
 
@@ -105,6 +109,11 @@ struct MasterWeights::Delivery {
   std::vector<Tensor> fresh;
   std::vector<Tensor> onto;
   std::vector<std::pair<size_t, Tensor>> sums;  ///< add this grad to the fresh one at the index
+
+  bool is_empty() const {
+    const auto is_defined = [](const Tensor& grad) { return grad.defined(); };
+    return std::none_of(scaled.begin(), scaled.end(), is_defined);
+  }
 };
 
 void MasterWeights::route(size_t i, Delivery& delivery) {
@@ -142,6 +151,7 @@ void MasterWeights::finish_backward(const Tensor& inv_scale, const Tensor& found
   set_aside_.clear();
   grads_are_scaled_ = false;
   if (leaves_pending) leave_pending(inv_scale, found_inf);
+  if (delivery.is_empty()) return;
   const auto scaled = values_of(delivery.scaled);
   ops::unscale(scaled, values_of(delivery.fresh), inv_scale, found_inf, false,
                found_inf_per_param_);
@@ -165,8 +175,7 @@ std::vector<int64_t> MasterWeights::nonfinite_params() const {
 
 MasterWeights::Seen MasterWeights::look(size_t i) const {
   const Tensor& model = model_params_[i];
-  return {static_cast<uint32_t>(model._version()),
-          static_cast<uint32_t>(master_params_[i]._version()), model.const_data_ptr()};
+  return {version_of(model), version_of(master_params_[i]), model.const_data_ptr()};
 }
 
 void MasterWeights::check_unchanged(size_t i) const {
@@ -189,9 +198,9 @@ bool MasterWeights::refresh() {
   at::NoGradGuard no_grad;
   std::vector<Tensor> stepped, behind;
   for (const size_t i : separate_) {
-    check_unchanged(i);
     const Seen now = look(i);
     if (now.model_version != seen_[i].model_version || now.model_data != seen_[i].model_data) {
+      check_unchanged(i);
       adopt_model(i);
       seen_[i] = look(i);
     } else if (now.master_version != seen_[i].master_version) {

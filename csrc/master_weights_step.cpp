@@ -9,6 +9,9 @@
 
 #include <algorithm>
 
+#include "borrowed.h"
+#include "versions.h"
+
 namespace torchamp {
 
 using at::Tensor;
@@ -35,7 +38,7 @@ void MasterWeights::leave_pending(const Tensor& inv_scale, const Tensor& found_i
   pending_ = {inv_scale, {}, {}, std::vector<Tensor>(model_params_.size()), {}};
   for (const size_t i : separate_) pending_.grads[i] = model_params_[i].grad();
   for (const Tensor& grad : pending_.grads) {
-    pending_.versions.push_back(grad.defined() ? static_cast<uint32_t>(grad._version()) : 0);
+    pending_.versions.push_back(grad.defined() ? version_of(grad) : 0);
   }
   if (wants_norm_) {
     pending_.norm = ops::check_l2norm(pending_.grads, found_inf, found_inf_per_param_);
@@ -52,7 +55,7 @@ void MasterWeights::clear_pending() {
 void MasterWeights::check_pending_unchanged() const {
   for (const size_t i : separate_) {
     const Tensor& grad = pending_.grads[i];
-    TORCH_CHECK(!grad.defined() || static_cast<uint32_t>(grad._version()) == pending_.versions[i],
+    TORCH_CHECK(!grad.defined() || version_of(grad) == pending_.versions[i],
                 "expected the grad of model parameter ", i, " of the optimizer, of sizes ",
                 grad.sizes(),
                 ", to stay as scale_loss left it, got one that was written since; "
@@ -110,12 +113,22 @@ void MasterWeights::multiply_grads(const Tensor& factor) {
   pending_.clipping = pending_.clipping.defined() ? pending_.clipping.mul(factor) : factor;
 }
 
+/// Where each is in master_params(), found at once as far as they are in that order.
+std::vector<size_t> MasterWeights::indices_of(const std::vector<Tensor>& master_params) const {
+  std::vector<size_t> indices;
+  indices.reserve(master_params.size());
+  size_t next = 0;
+  for (const Tensor& master : master_params) {
+    const bool is_next = next < master_params_.size() && master_params_[next].is_same(master);
+    if (!is_next) next = master_index_.at(master.unsafeGetTensorImpl());
+    indices.push_back(next++);
+  }
+  return indices;
+}
+
 void MasterWeights::step(FusedStepper& stepper, const Tensor& skip) {
   at::NoGradGuard no_grad;
-  std::vector<size_t> indices;
-  for (const Tensor& param : stepper.params()) {
-    indices.push_back(master_index_.at(param.unsafeGetTensorImpl()));
-  }
+  const std::vector<size_t> indices = indices_of(stepper.params());
   if (stepper.joins_norms()) materialize();
   if (stepper.reads_norms_of_params()) join();
   FusedStepper::Step step;
@@ -129,27 +142,28 @@ void MasterWeights::step_pending(FusedStepper& stepper, const std::vector<size_t
                                  FusedStepper::Step step) {
   if (!is_pending()) return;
   check_pending_unchanged();
-  FusedStepper::Lists lists;
-  for (const size_t i : indices) {
-    lists.grads.push_back(pending_.grads[i]);
-    lists.model_params.push_back(lists.grads.back().defined() ? model_params_[i] : Tensor());
+  Borrowed grads(indices.size()), models(indices.size());
+  for (size_t k = 0; k < indices.size(); ++k) {
+    const Tensor& grad = pending_.grads[indices[k]];
+    if (!grad.defined()) continue;
+    grads.set(k, grad);
+    models.set(k, model_params_[indices[k]]);
   }
-  lists.remainders = stepped_params(indices);
   step.grad_factor = pending_factor();
-  stepper.step(lists, step);
+  stepper.step({grads, models, stepped_params(indices)}, step);
 }
 
 void MasterWeights::step_made(FusedStepper& stepper, const std::vector<size_t>& indices,
                               const FusedStepper::Step& step) {
   const auto has_grad = [&](size_t i) { return master_params_[i].grad().defined(); };
   if (std::none_of(indices.begin(), indices.end(), has_grad)) return;
-  FusedStepper::Lists lists;
-  for (const size_t i : indices) {
-    lists.grads.push_back(master_params_[i].grad());
-    lists.model_params.push_back(has_grad(i) && is_separate(i) ? model_params_[i] : Tensor());
+  Borrowed grads(indices.size()), models(indices.size());
+  for (size_t k = 0; k < indices.size(); ++k) {
+    const size_t i = indices[k];
+    grads.set(k, master_params_[i].grad());
+    if (has_grad(i) && is_separate(i)) models.set(k, model_params_[i]);
   }
-  lists.remainders = stepped_params(indices);
-  stepper.step(lists, step);
+  stepper.step({grads, models, stepped_params(indices)}, step);
 }
 
 /// What a stepper is to take for its parameters; empty where that is themselves.

@@ -26,9 +26,9 @@ class TORCHAMP_API FusedStepper {
 
   /// What one step reads and writes besides params(). As long as them; tensors may be undefined.
   struct Lists {
-    std::vector<at::Tensor> grads;              ///< scaled or not; undefined: not stepped
-    std::vector<at::Tensor> model_params = {};  ///< get params, rounded; or empty
-    std::vector<at::Tensor> remainders = {};    ///< int16, in the place of params; or empty
+    at::TensorList grads;              ///< scaled or not; undefined: not stepped
+    at::TensorList model_params = {};  ///< get params, rounded; or empty
+    at::TensorList remainders = {};    ///< int16, in the place of params; or empty
   };
 
   /// How values are kept.

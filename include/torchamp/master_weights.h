@@ -136,6 +136,7 @@ class TORCHAMP_API MasterWeights {
   void check_pending_unchanged() const;
   at::Tensor pending_factor() const;
   std::vector<at::Tensor> made_grads() const;
+  std::vector<size_t> indices_of(const std::vector<at::Tensor>& master_params) const;
   void step_made(FusedStepper& stepper, const std::vector<size_t>& indices,
                  const FusedStepper::Step& step);
   void step_pending(FusedStepper& stepper, const std::vector<size_t>& indices,

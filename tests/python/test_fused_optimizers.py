@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torchamp import optimizers
 
@@ -282,6 +283,45 @@ def test_a_closure_is_called_once_with_grads(device):
         return loss
 
     assert optimizer.step(closure) is calls[0] and len(calls) == 1
+
+
+def test_hooks_hear_of_steps():
+    params = make_params("cpu")
+    optimizer = optimizers.FusedAdamW(params)
+    set_grads(params, 0)
+    heard = []
+    handles = [
+        optimizer.register_step_pre_hook(lambda *args: heard.append("before")),
+        optimizer.register_step_post_hook(lambda *args: heard.append("after")),
+        register_optimizer_step_post_hook(lambda *args: heard.append("any")),
+    ]
+    optimizer.step()
+    for handle in handles:
+        handle.remove()
+    optimizer.step()
+    assert heard == ["before", "after", "any"]
+
+
+def test_profilers_see_steps():
+    params = make_params("cpu")
+    optimizer = optimizers.FusedAdamW(params)
+    set_grads(params, 0)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        optimizer.step()
+        optimizer.zero_grad()
+    seen = [event.name for event in profile.events()]
+    assert "Optimizer.step#FusedAdamW.step" in seen
+    assert "Optimizer.zero_grad#FusedAdamW.zero_grad" in seen
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_zero_grad_is_torchs(set_to_none):
+    params = make_params("cpu")
+    optimizer = optimizers.FusedAdamW(params)
+    set_grads(params, 0)
+    optimizer.zero_grad(set_to_none)
+    for param in params:
+        assert param.grad is None if set_to_none else not param.grad.any()
 
 
 def test_sparse_grads_are_refused(device):

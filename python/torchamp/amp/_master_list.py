@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,14 +21,15 @@ class Watch:
         if not self._looking_away and self._weights.lazy:
             self._weights.lazy = False
 
-    @contextlib.contextmanager
-    def look_away(self) -> Iterator[None]:
+    def look_away(self) -> Watch:
         """A context for torchamp's own looks, which do not count."""
+        return self
+
+    def __enter__(self) -> None:
         self._looking_away += 1
-        try:
-            yield
-        finally:
-            self._looking_away -= 1
+
+    def __exit__(self, *exception: Any) -> None:
+        self._looking_away -= 1
 
 
 class MasterList(list):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from torchamp._load import _C
 
@@ -84,12 +85,38 @@ class FusedOptimizer(torch.optim.Optimizer):
         """The names of the states that the algorithm keeps."""
         return self.state_names[: len(self.state_names) - (algorithm in _LACKS_LAST_STATE)]
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps every parameter that has a grad; returns what the closure returned.
 
         Raises TypeError for sparse grads, before anything is written.
         """
+        return self._watched_step(closure) if self._is_watched() else self._step(closure)
+
+    #: Tells torch's Optimizer that step sees to its hooks, which cost as much as the host's part
+    #: of the step itself.
+    step.hooked = True
+
+    def _is_watched(self) -> bool:
+        """Whether a profiler or a hook is to hear of steps."""
+        return bool(
+            torch.autograd._profiler_enabled()
+            or self._optimizer_step_pre_hooks
+            or self._optimizer_step_post_hooks
+            or _global_optimizer_pre_hooks
+            or _global_optimizer_post_hooks
+        )
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's."""
+        if not set_to_none or torch.autograd._profiler_enabled():
+            super().zero_grad(set_to_none)
+            return
+        for group in self.param_groups:
+            for param in group["params"]:
+                param.grad = None
+
+    @torch.no_grad()
+    def _step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -101,6 +128,8 @@ class FusedOptimizer(torch.optim.Optimizer):
             stepper.step(grad_factor, getattr(self, "found_inf", None), self.masters)
             stepper.publish_new_states(self.state)
         return loss
+
+    _watched_step = torch.optim.Optimizer.profile_hook_step(_step)
 
     def _update_steppers(self) -> None:
         if not self._layout_is_current():

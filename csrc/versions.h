@@ -1,0 +1,13 @@
+// Version counters, which autograd and in-place ops count up.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace torchamp {
+
+/// `tensor._version()`, without its detour by way of autograd's library.
+inline uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
+}  // namespace torchamp
