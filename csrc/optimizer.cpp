@@ -1,3 +1,4 @@
+#include <ATen/ops/ones_like.h>
 #include <torchamp/amp_state.h>
 #include <torchamp/optim/fused_optimizer.h>
 #include <torchamp/optimizer.h>
@@ -7,6 +8,7 @@
 #include <utility>
 
 #include "device_grads.h"
+#include "late_report.h"
 
 namespace torchamp {
 namespace {
@@ -24,6 +26,10 @@ void add_group(torch::optim::Optimizer& optimizer, const torch::optim::Optimizer
   fused != nullptr ? fused->add_param_group(group) : optimizer.add_param_group(group);
 }
 
+void note(Amp& amp, OptimizerState& state, const at::Tensor& skip) {
+  if (state.late_report != nullptr) state.late_report->note(skip, amp.loss_scalers());
+}
+
 }  // namespace
 
 bool Optimizer::step_fused() {
@@ -32,7 +38,7 @@ bool Optimizer::step_fused() {
   state.fused->step_masters(state.weights, skip);
   state.weights.drop_master_grads();
   const bool skipped = skip.defined() && skip.is_cpu() && skip.item<float>() != 0.0f;
-  state.skipped_steps += skipped;
+  note(*amp_, state, skip);
   return !skipped;
 }
 
@@ -48,13 +54,14 @@ bool Optimizer::step() {
   state.may_have_stepped = false;
   if (state.fused != nullptr) return step_fused();
   if (skipped) {
-    state.skipped_steps += 1;
     state.weights.drop_grads();
+    note(*amp_, state, at::ones_like(amp_->loss_scaler().loss_scale_tensor()));
     return false;
   }
   state.wrapped->step();
   state.weights.copy_to_model();
   state.weights.drop_master_grads();
+  note(*amp_, state, {});
   return true;
 }
 

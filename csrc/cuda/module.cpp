@@ -40,10 +40,8 @@ void require_usable(int device) {
   }
 }
 
-void require_no_capture(const Driver& driver, Queue queue) {
-  int status = 0;
-  require(driver, driver.stream_is_capturing(queue.stream, &status), "asking for graph capture");
-  if (status == 0) return;
+void require_no_capture(Queue queue) {
+  if (!is_capturing(queue)) return;
   throw std::runtime_error(
       "the kernels of " + device_name(queue.device) +
       " cannot be loaded while a CUDA graph is captured: run the op once before");
@@ -58,7 +56,7 @@ void announce(int device, const Module& module) {
 Module load_on(Queue queue) {
   if (forced_aten()) return load_module(Driver{}, queue.device, Choice::kAten);
   const Driver& cuda = driver();
-  require_no_capture(cuda, queue);
+  require_no_capture(queue);
   return load_module(cuda, queue.device, choice());
 }
 

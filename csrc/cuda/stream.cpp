@@ -1,5 +1,6 @@
 #include "cuda/stream.h"
 
+#include "cuda/driver.h"
 #include "cuda/library.h"
 
 namespace torchamp::cuda {
@@ -28,6 +29,13 @@ Queue current_queue(int device) {
                              std::to_string(device));
   }
   return {device, stream};
+}
+
+bool is_capturing(Queue queue) {
+  const Driver& cuda = driver();
+  int status = 0;
+  require(cuda, cuda.stream_is_capturing(queue.stream, &status), "asking for graph capture");
+  return status != 0;
 }
 
 }  // namespace torchamp::cuda

@@ -8,4 +8,8 @@ namespace torchamp::cuda {
 /// or no such device.
 Queue current_queue(int device);
 
+/// Whether what is queued now goes into a graph. Throws std::runtime_error where the driver does
+/// not tell.
+bool is_capturing(Queue queue);
+
 }  // namespace torchamp::cuda

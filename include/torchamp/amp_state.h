@@ -19,6 +19,8 @@ namespace torchamp {
 /// @addtogroup choose
 /// @{
 
+class LateReport;
+
 /// One optimizer's side of an Amp.
 struct OptimizerState {
   /// `optimizer` must outlive it.
@@ -39,7 +41,8 @@ struct OptimizerState {
   bool in_backward = false;
   /// The loss whose scale the grads still carry, where an unscaling was put off.
   int64_t scaled_by = 0;
-  int64_t skipped_steps = 0;  ///< that the host knows of; a GPU counts its own
+  /// For telemetry(); null until it is asked for.
+  std::shared_ptr<LateReport> late_report;
 };
 
 /// The scalers, masters and casts of the models and optimizers given to one initialize. Independent

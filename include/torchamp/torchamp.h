@@ -23,6 +23,7 @@
 #include <torchamp/optim/novograd.h>
 #include <torchamp/optim/sgd.h>
 #include <torchamp/optimizer.h>
+#include <torchamp/telemetry.h>
 // all of it
 #include <torchamp/initialize.h>
 #include <torchamp/model.h>
