@@ -81,7 +81,7 @@ def make_axes(columns: int, width: float) -> tuple[Figure, np.ndarray]:
         2,
         columns,
         figsize=(width, 5.5),
-        sharex=True,
+        sharex="col",
         sharey="row",
         squeeze=False,
         height_ratios=[3, 2],
@@ -117,6 +117,7 @@ def draw_files(files: list[Path]) -> Figure:
         loss_axes.set_title(file.stem, fontsize=10)
         scale_axes.step(indices, [step.loss_scale for step in steps], where="post", **STYLES[1])
         mark_skipped(scale_axes, steps)
+    add_legend(figure, axes[0, 0], axes[1, 0])
     return figure
 
 

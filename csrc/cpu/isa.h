@@ -6,6 +6,7 @@
 #include "math/macros.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #define TORCHAMP_AVX2 __attribute__((target("avx2,fma,f16c")))
 #endif
 
@@ -13,8 +14,14 @@ namespace torchamp::cpu {
 
 #if defined(TORCHAMP_AVX2)
 
-inline const bool kHasAvx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                             __builtin_cpu_supports("f16c");
+/// Asks the processor: not every compiler's __builtin_cpu_supports knows the name.
+inline bool has_f16c() {
+  unsigned eax, ebx, ecx, edx;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
+inline const bool kHasAvx2 =
+    __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 
 template <class Block, class... Args>
 TORCHAMP_AVX2 auto run_avx2(Args... args) {

@@ -108,7 +108,7 @@ inline bool is_aligned(const Plan& plan, const Span& span, int list) {
 /// Reports a non-finite value in `tensor`. Threads that race here all write the same.
 inline void raise_flags(const Plan& plan, int64 tensor, const Flags& flags) {
   if (flags.found_inf != nullptr) {
-    const float yes = 1.0f;
+    float yes = 1.0f;  // clang takes no pointer to a constant
     __atomic_store(flags.found_inf, &yes, __ATOMIC_RELAXED);
   }
   if (flags.per_tensor != nullptr) {

@@ -159,7 +159,7 @@ def parse_command_line() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data", type=Path, default=DIGITS_CSV)
     parser.add_argument("--out", type=Path, help="per-step CSV")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     return parser.parse_args()
 
 

@@ -6,13 +6,18 @@
 
 #include <iostream>
 #include <map>
+#include <sstream>
 #include <string>
 #include <utility>
 
 /// The device of that name, with its index; of "auto" the GPU that is there, else the CPU.
 inline torch::Device choose_device(const std::string& name) {
-  const std::string automatic = torch::cuda::is_available() ? "cuda" : "cpu";
-  return torch::empty({0}, torch::Device(name == "auto" ? automatic : name)).device();
+  const bool has_gpu = torch::cuda::is_available();
+  TORCH_CHECK(name == "auto" || name == "cpu" || (name == "cuda" && has_gpu),
+              "expected --device to be ", has_gpu ? "auto, cpu or cuda" : "auto or cpu", ", got ",
+              name);
+  const bool on_gpu = name == "auto" ? has_gpu : name == "cuda";
+  return torch::empty({0}, on_gpu ? torch::kCUDA : torch::kCPU).device();
 }
 
 /// Options `--name value`, of which each has a default.
@@ -31,11 +36,20 @@ class Arguments {
   }
 
   const std::string& text(const std::string& name) const { return values_.at(name); }
-  int64_t integer(const std::string& name) const { return std::stoll(text(name)); }
-  double number(const std::string& name) const { return std::stod(text(name)); }
+  int64_t integer(const std::string& name) const { return parse<int64_t>(name, "an integer"); }
+  double number(const std::string& name) const { return parse<double>(name, "a number"); }
   torch::Device device() const { return choose_device(text("--device")); }
 
  private:
+  template <class T>
+  T parse(const std::string& name, const char* kind) const {
+    std::istringstream stream(text(name));
+    T value{};
+    stream >> value;
+    TORCH_CHECK(stream && stream.eof(), "expected ", name, " to be ", kind, ", got ", text(name));
+    return value;
+  }
+
   std::string names() const {
     std::string list;
     for (const auto& [name, value] : values_) list += " " + name;
