@@ -16,7 +16,7 @@ from torchamp import amp, optimizers
 
 ROOT = Path(__file__).parents[2]
 BUILD = Path(os.environ.get("TORCHAMP_BUILD_DIR", ROOT / "build"))
-PROGRAM = BUILD / "tests" / "languages" / "train_in_cpp"
+PROGRAM = BUILD / "tests" / "languages" / "languages"
 
 STEPS = 20
 MICRO_BATCHES = 3

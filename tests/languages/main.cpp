@@ -1,5 +1,5 @@
 // Trains a small network at every level by several optimizers, with accumulated gradients, clipping
-// and overflows, and prints what happened. test_both_languages.py does the same in Python.
+// and overflows, and prints what happened. tests/python/test_languages.py does the same in Python.
 #include <ATen/Parallel.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
