@@ -15,8 +15,8 @@ class Optimizer;
 
 /// What the host knows of an optimizer's steps. On CUDA the last ones may be missing.
 struct Telemetry {
-  int64_t steps = 0;  ///< since the first call of telemetry(), with those that were skipped
-  int64_t skipped_steps = 0;
+  int64_t steps = 0;          ///< since the first call of telemetry(), with those that were skipped
+  int64_t skipped_steps = 0;  ///< of those
   std::optional<bool> stepped;      ///< whether the last one known was a step, and not skipped
   std::vector<double> loss_scales;  ///< one a loss, as they were after that step
 };
