@@ -3,12 +3,8 @@
 
 #include <torch/nn/module.h>
 #include <torchamp/export.h>
+#include <torchamp/parts.h>
 
-#include <array>
-#include <map>
-#include <optional>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 namespace torchamp {
@@ -26,70 +22,15 @@ TORCHAMP_API std::vector<at::Tensor> params_to_cast(torch::nn::Module& module, a
 TORCHAMP_API void cast_module(torch::nn::Module& module, at::ScalarType dtype,
                               bool keep_batchnorm_fp32);
 
-/// @{
-/// `value` with floating tensors in `dtype`: tensors, and pairs, tuples, vectors, arrays, optionals
-/// and maps of what can be cast. Anything else is returned as it is.
-inline at::Tensor cast_floating(const at::Tensor& value, at::ScalarType dtype) {
-  return value.defined() && value.is_floating_point() ? value.to(dtype) : value;
-}
-
+/// `value` with its floating tensors in `dtype`: tensors, and those among the Parts of `value`,
+/// however deep. All else is as it was.
 template <class T>
-T cast_floating(const T& value, at::ScalarType) {
+T cast_floating(T value, at::ScalarType dtype) {
+  for_each_tensor(value, [dtype](at::Tensor& tensor) {
+    if (tensor.defined() && tensor.is_floating_point()) tensor = tensor.to(dtype);
+  });
   return value;
 }
-
-template <class T>
-std::optional<T> cast_floating(const std::optional<T>& value, at::ScalarType dtype);
-template <class A, class B>
-std::pair<A, B> cast_floating(const std::pair<A, B>& value, at::ScalarType dtype);
-template <class... Ts>
-std::tuple<Ts...> cast_floating(const std::tuple<Ts...>& value, at::ScalarType dtype);
-template <class T>
-std::vector<T> cast_floating(const std::vector<T>& value, at::ScalarType dtype);
-template <class T, size_t N>
-std::array<T, N> cast_floating(const std::array<T, N>& value, at::ScalarType dtype);
-template <class K, class V>
-std::map<K, V> cast_floating(const std::map<K, V>& value, at::ScalarType dtype);
-
-template <class T>
-std::optional<T> cast_floating(const std::optional<T>& value, at::ScalarType dtype) {
-  return value ? std::optional<T>(cast_floating(*value, dtype)) : value;
-}
-
-template <class A, class B>
-std::pair<A, B> cast_floating(const std::pair<A, B>& value, at::ScalarType dtype) {
-  return {cast_floating(value.first, dtype), cast_floating(value.second, dtype)};
-}
-
-template <class... Ts>
-std::tuple<Ts...> cast_floating(const std::tuple<Ts...>& value, at::ScalarType dtype) {
-  const auto cast_each = [dtype](const Ts&... elements) {
-    return std::tuple<Ts...>(cast_floating(elements, dtype)...);
-  };
-  return std::apply(cast_each, value);
-}
-
-template <class T>
-std::vector<T> cast_floating(const std::vector<T>& value, at::ScalarType dtype) {
-  std::vector<T> result = value;
-  for (T& element : result) element = cast_floating(element, dtype);
-  return result;
-}
-
-template <class T, size_t N>
-std::array<T, N> cast_floating(const std::array<T, N>& value, at::ScalarType dtype) {
-  std::array<T, N> result = value;
-  for (T& element : result) element = cast_floating(element, dtype);
-  return result;
-}
-
-template <class K, class V>
-std::map<K, V> cast_floating(const std::map<K, V>& value, at::ScalarType dtype) {
-  std::map<K, V> result = value;
-  for (auto& [key, element] : result) element = cast_floating(element, dtype);
-  return result;
-}
-/// @}
 
 /// @}
 

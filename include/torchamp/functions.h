@@ -4,12 +4,11 @@
 #include <ATen/core/Tensor.h>
 #include <torchamp/autocast.h>
 #include <torchamp/export.h>
+#include <torchamp/parts.h>
 
 #include <functional>
-#include <optional>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 namespace torchamp {
 namespace detail {
@@ -32,34 +31,20 @@ class TORCHAMP_API ArgumentCast {
 };
 
 template <class T>
-constexpr bool is_tensor = std::is_base_of_v<at::Tensor, std::decay_t<T>>;
-template <class T>
-constexpr bool is_optional_tensor = std::is_same_v<std::decay_t<T>, std::optional<at::Tensor>>;
-template <class T>
-constexpr bool is_list_of_tensors = std::is_same_v<std::decay_t<T>, std::vector<at::Tensor>>;
-
-template <class T>
 void look_at(ArgumentCast& cast, const T& argument) {
-  if constexpr (is_tensor<T>) {
-    cast.look_at(argument);
-  } else if constexpr (is_optional_tensor<T>) {
-    if (argument) cast.look_at(*argument);
-  } else if constexpr (is_list_of_tensors<T>) {
-    for (const at::Tensor& tensor : argument) cast.look_at(tensor);
+  if constexpr (holds_tensors<T>) {
+    T looked_at = argument;
+    for_each_tensor(looked_at, [&cast](const at::Tensor& tensor) { cast.look_at(tensor); });
   }
 }
 
 /// `argument` with its tensors cast; the very argument where it cannot hold any.
 template <class T>
 decltype(auto) cast_argument(const ArgumentCast& cast, T&& argument) {
-  if constexpr (is_tensor<T>) {
-    return cast.cast(argument);
-  } else if constexpr (is_optional_tensor<T>) {
-    return argument ? std::make_optional(cast.cast(*argument)) : std::nullopt;
-  } else if constexpr (is_list_of_tensors<T>) {
-    std::vector<at::Tensor> tensors;
-    for (const at::Tensor& tensor : argument) tensors.push_back(cast.cast(tensor));
-    return tensors;
+  if constexpr (holds_tensors<std::decay_t<T>>) {
+    std::decay_t<T> result = std::forward<T>(argument);
+    for_each_tensor(result, [&cast](at::Tensor& tensor) { tensor = cast.cast(tensor); });
+    return result;
   } else {
     return std::forward<T>(argument);
   }
@@ -96,8 +81,8 @@ class CastFunction {
 
 /// `function` (a function, a lambda, a member function, an object with an operator()) behind a cast
 /// of its floating tensors to the level's 16-bit type, wherever O1 or O4 is on when it is called.
-/// Arguments that are tensors, optional tensors and vectors of tensors are looked at; float64 is
-/// left alone. What `function` itself calls is not cast: weights that it holds must fit.
+/// Arguments that are tensors, and the Parts of others, are looked at; float64 is left alone. What
+/// `function` itself calls is not cast: weights that it holds must fit.
 template <class F>
 auto half_function(F function) {
   return detail::CastFunction<F>(std::move(function), detail::FunctionCast::kLowPrecision);

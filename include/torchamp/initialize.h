@@ -8,6 +8,8 @@
 #include <functional>
 #include <memory>
 #include <tuple>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace torchamp {
@@ -33,13 +35,26 @@ using OptimizerRefs = std::vector<std::reference_wrapper<torch::optim::Optimizer
 
 namespace detail {
 
+template <class M, class = void>
+constexpr bool has_module = false;
+template <class T>
+constexpr bool has_module<std::shared_ptr<T>> = std::is_base_of_v<torch::nn::Module, T>;
 template <class M>
-std::shared_ptr<torch::nn::Module> module_of(const M& holder) {
-  return holder.ptr();
+constexpr bool has_module<M, std::void_t<decltype(std::declval<const M&>().ptr())>> =
+    !std::is_base_of_v<torch::nn::Module, M>;
+
+template <class M>
+std::shared_ptr<torch::nn::Module> module_of(const M& model) {
+  static_assert(has_module<M>,
+                "a model must be a holder (of TORCH_MODULE, torch::nn::Sequential, "
+                "torch::nn::AnyModule) or a std::shared_ptr to a torch::nn::Module; a module by "
+                "value would be a copy: make it with std::make_shared");
+  return model.ptr();
 }
 
 template <class T>
 std::shared_ptr<torch::nn::Module> module_of(const std::shared_ptr<T>& module) {
+  static_assert(has_module<std::shared_ptr<T>>, "a model must be a torch::nn::Module");
   return module;
 }
 
@@ -73,7 +88,12 @@ Amped<M> initialize(M model, torch::optim::Optimizer& optimizer, const Options& 
   return {std::get<0>(many.models), many.optimizers.front()};
 }
 
-/// A model alone, for inference.
+/// An optimizer that initialize returned is taken: give the new call the one that it wraps, or a
+/// new one.
+template <class M>
+Amped<M> initialize(M model, const Optimizer& optimizer, const Options& options = {}) = delete;
+
+/// A model alone.
 template <class M>
 Model<M> initialize(M model, const Options& options = {}) {
   return std::get<0>(
@@ -83,6 +103,12 @@ Model<M> initialize(M model, const Options& options = {}) {
 /// The tensors that `optimizer` steps: clip the grads of these, after the backward.
 inline std::vector<at::Tensor> master_params(const Optimizer& optimizer) {
   return optimizer.master_params();
+}
+
+/// Makes the optimizer's masters what the model holds now. Needed only after writes that PyTorch
+/// does not count, through data pointers say.
+inline void refresh_masters(const Optimizer& optimizer) {
+  optimizer.master_weights().force_refresh();
 }
 
 /// @}

@@ -1,4 +1,4 @@
-// The model that initialize returns.
+// The model that initialize and cast_for_inference return.
 #pragma once
 
 #include <torchamp/amp_state.h>
@@ -10,12 +10,23 @@
 #include <utility>
 
 namespace torchamp {
+namespace detail {
+
+template <class M, class = void>
+constexpr bool is_holder = false;  // of a module that `*` gives
+template <class M>
+constexpr bool is_holder<M, std::void_t<decltype(*std::declval<M&>())>> = true;
+
+}  // namespace detail
+
 /// @addtogroup cast
 /// @{
 
-/// A module (a holder such as `torch::nn::Sequential`, or a `std::shared_ptr` to a module) whose
-/// call casts its inputs to the opt level's dtype and its outputs to float32. Everything else is
-/// the module's own, through ->.
+/// A module (a holder such as `torch::nn::Sequential`, a `torch::nn::AnyModule`, or a
+/// `std::shared_ptr` to a module) whose call casts its inputs to the opt level's dtype and its
+/// outputs to float32: tensors, and the Parts of what holds tensors. Other inputs reach the
+/// module's forward as they were passed, references included. Everything else is the module's own,
+/// through ->.
 template <class M>
 class Model {
  public:
@@ -26,7 +37,14 @@ class Model {
   /// changed its dtype since initialize, as torch::load and `to(kHalf)` do.
   template <class... Args>
   auto operator()(Args&&... args) {
-    if (!amp_->enabled()) return module_->forward(std::forward<Args>(args)...);
+    return forward(std::forward<Args>(args)...);
+  }
+
+  /// The same. `Return` is to be given where the module's own forward asks for it: Sequential's and
+  /// AnyModule's, whose result is a tensor otherwise.
+  template <class Return = void, class... Args>
+  auto forward(Args&&... args) {
+    if (!amp_->enabled()) return call<Return>(std::forward<Args>(args)...);
     amp_->refresh();
     std::optional<ShieldFromAutocast> shield;
     std::optional<JoinAutocast> joined;
@@ -35,21 +53,17 @@ class Model {
     } else {
       shield.emplace();
     }
-    return output(module_->forward(input(std::forward<Args>(args))...));
-  }
-
-  /// The same.
-  template <class... Args>
-  auto forward(Args&&... args) {
-    return (*this)(std::forward<Args>(args)...);
+    return output(call<Return>(input(std::forward<Args>(args))...));
   }
 
   /// The module itself, for everything but its forward.
-  auto* operator->() { return &*module_; }
+  auto* operator->() { return &**this; }
   /// The same.
-  const auto* operator->() const { return &*module_; }
+  const auto* operator->() const { return &**this; }
   /// The same.
-  auto& operator*() { return *module_; }
+  auto& operator*() { return target(module_); }
+  /// The same.
+  const auto& operator*() const { return target(module_); }
 
   /// The holder or pointer that initialize was given.
   M& module() { return module_; }
@@ -57,16 +71,46 @@ class Model {
   const std::shared_ptr<Amp>& amp() const { return amp_; }
 
  private:
+  /// What has the forward.
+  template <class Holder>
+  static auto& target(Holder& holder) {
+    if constexpr (detail::is_holder<M>) {
+      return *holder;
+    } else {
+      return holder;
+    }
+  }
+
+  template <class Return, class... Args>
+  auto call(Args&&... args) {
+    if constexpr (std::is_void_v<Return>) {
+      return (**this).forward(std::forward<Args>(args)...);
+    } else {
+      return (**this).template forward<Return>(std::forward<Args>(args)...);
+    }
+  }
+
   template <class T>
-  std::decay_t<T> input(T&& value) const {
-    const auto dtype = amp_->input_type();
-    return dtype ? cast_floating(value, *dtype) : std::forward<T>(value);
+  decltype(auto) input(T&& value) const {
+    if constexpr (holds_tensors<std::decay_t<T>>) {
+      std::decay_t<T> given(std::forward<T>(value));
+      const auto dtype = amp_->input_type();
+      if (dtype) given = cast_floating(std::move(given), *dtype);
+      return given;
+    } else {
+      return std::forward<T>(value);
+    }
   }
 
   template <class T>
   T output(T value) const {
+    static_assert(is_understood<T>,
+                  "forward returns a type whose tensors, if it holds any, torchamp cannot find to "
+                  "cast them: declare `inline auto amp_members(Output& output) { return "
+                  "std::tie(output.a, output.b); }` beside the type, with its members that hold "
+                  "tensors (see <torchamp/parts.h>)");
     const auto dtype = amp_->output_type();
-    return dtype ? cast_floating(value, *dtype) : std::move(value);
+    return dtype ? cast_floating(std::move(value), *dtype) : std::move(value);
   }
 
   M module_;

@@ -122,22 +122,5 @@ TEST(CastFloating, CastsFloatingTensorsAndNothingElse) {
   EXPECT_EQ(cast_floating(7, at::kHalf), 7);
 }
 
-TEST(CastFloating, LooksIntoContainersOfContainers) {
-  const Tensor floats = tensor_of({1.5}), longs = tensor_of({1}, at::kLong);
-  using Inner = std::pair<std::optional<Tensor>, std::array<Tensor, 2>>;
-  using Nested = std::map<std::string, std::vector<std::tuple<Inner, int, Tensor>>>;
-  const Nested nested = {{"key", {{{floats, {floats, longs}}, 7, floats}}},
-                         {"empty", {{{std::nullopt, {}}, 8, {}}}}};
-  const Nested cast = cast_floating(nested, at::kBFloat16);
-  const auto& [inner, number, last] = cast.at("key").at(0);
-  EXPECT_EQ(inner.first->scalar_type(), at::kBFloat16);
-  EXPECT_EQ(inner.second[0].scalar_type(), at::kBFloat16);
-  EXPECT_TRUE(inner.second[1].is_same(longs));
-  EXPECT_EQ(number, 7);
-  EXPECT_EQ(last.scalar_type(), at::kBFloat16);
-  EXPECT_FALSE(std::get<0>(cast.at("empty").at(0)).first.has_value());
-  EXPECT_EQ(std::get<2>(nested.at("key").at(0)).scalar_type(), at::kFloat);
-}
-
 }  // namespace
 }  // namespace torchamp
