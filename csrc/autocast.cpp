@@ -1,245 +1,90 @@
 #include <ATen/autocast_mode.h>
-#include <pthread.h>
 #include <torchamp/autocast.h>
 
-#include <algorithm>
-#include <atomic>
-#include <list>
-#include <map>
-#include <string_view>
-#include <type_traits>
-
-#include "autocast_ops.h"
-
 namespace torchamp {
+namespace {
 
-using at::autocast::get_autocast_dtype;
-using at::autocast::is_autocast_cache_enabled;
-using at::autocast::is_autocast_enabled;
-using at::autocast::set_autocast_cache_enabled;
-using at::autocast::set_autocast_dtype;
-using at::autocast::set_autocast_enabled;
+using at::autocast::clear_cache;
+using detail::DeviceAutocast;
+
+bool is_inside_scope() {
+  at::autocast::increment_nesting();
+  return at::autocast::decrement_nesting() > 0;
+}
+
+DeviceAutocast get(c10::DeviceType type) {
+  return {type, at::autocast::is_autocast_enabled(type), at::autocast::get_autocast_dtype(type)};
+}
+
+/// Cached weights are of the dtype that was: they go with it.
+void set(const DeviceAutocast& device) {
+  if (device.dtype != at::autocast::get_autocast_dtype(device.type)) clear_cache();
+  at::autocast::set_autocast_enabled(device.type, device.enabled);
+  at::autocast::set_autocast_dtype(device.type, device.dtype);
+}
+
+void leave_scope() {
+  if (at::autocast::decrement_nesting() == 0) clear_cache();
+}
+
+void check_device_type(c10::DeviceType type) {
+  TORCH_CHECK_VALUE(at::autocast::is_autocast_available(type),
+                    "autocast: expected device_type to be one that has autocast, got ", type);
+}
+
+void check_dtype(c10::ScalarType dtype) {
+  TORCH_CHECK_VALUE(dtype == c10::kHalf || dtype == c10::kBFloat16,
+                    "autocast: expected dtype to be Half or BFloat16, got ", dtype);
+}
+
+}  // namespace
 
 autocast::autocast(c10::DeviceType device_type, std::optional<c10::ScalarType> dtype, bool enabled,
                    bool cache_enabled)
-    : device_type_(device_type),
-      enabled_before_(is_autocast_enabled(device_type)),
-      dtype_before_(get_autocast_dtype(device_type)),
-      cache_before_(is_autocast_cache_enabled()) {
-  set_autocast_enabled(device_type, enabled);
-  if (dtype) set_autocast_dtype(device_type, *dtype);
-  set_autocast_cache_enabled(cache_enabled);
+    : cache_before_(at::autocast::is_autocast_cache_enabled()) {
+  check_device_type(device_type);
+  if (enabled && dtype) check_dtype(*dtype);
+  before_ = get(device_type);
+  set({device_type, enabled, dtype.value_or(before_.dtype)});
+  at::autocast::set_autocast_cache_enabled(cache_enabled);
   at::autocast::increment_nesting();
 }
 
 autocast::~autocast() {
-  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-  set_autocast_enabled(device_type_, enabled_before_);
-  set_autocast_dtype(device_type_, dtype_before_);
-  set_autocast_cache_enabled(cache_before_);
+  leave_scope();
+  set(before_);
+  at::autocast::set_autocast_cache_enabled(cache_before_);
 }
 
-struct OpenAutocast::Entry {
-  std::vector<c10::DeviceType> device_types;
-  c10::ScalarType dtype;
-  std::list<AutocastOps> ops;
-  std::atomic<bool> open{true};
-};
-
-namespace {
-
-/// A device type's state from before the first OpenAutocast of a thread touched it.
-struct Before {
-  bool enabled;
-  c10::ScalarType dtype;
-};
-
-/// What OpenAutocast has done to one thread.
-struct ThreadState {
-  std::vector<std::shared_ptr<OpenAutocast::Entry>> entries;
-  std::map<c10::DeviceType, Before> before;
-  bool cache_before = true;
-  int shields = 0;
-};
-
-thread_local ThreadState state;
-
-bool inside_user_context() {
-  const int depth = at::autocast::increment_nesting();
-  at::autocast::decrement_nesting();
-  return depth > 1;
+AutocastState autocast::capture_state() {
+  return AutocastState();
 }
 
-void turn_on(c10::DeviceType device_type, c10::ScalarType dtype) {
-  if (state.before.empty()) state.cache_before = is_autocast_cache_enabled();
-  const Before before{is_autocast_enabled(device_type), get_autocast_dtype(device_type)};
-  state.before.emplace(device_type, before);
-  set_autocast_enabled(device_type, true);
-  set_autocast_dtype(device_type, dtype);
-  set_autocast_cache_enabled(false);
+AutocastState::AutocastState()
+    : open_(OpenAutocast::open_in_this_thread()),
+      cache_enabled_(at::autocast::is_autocast_cache_enabled()),
+      inside_scope_(is_inside_scope()) {
+  for (const auto type : at::autocast::_AUTOCAST_SUPPORTED_DEVICES) devices_.push_back(get(type));
 }
 
-void turn_off(c10::DeviceType device_type) {
-  const Before before = state.before.at(device_type);
-  set_autocast_enabled(device_type, before.enabled);
-  set_autocast_dtype(device_type, before.dtype);
-  state.before.erase(device_type);
-  if (state.before.empty()) set_autocast_cache_enabled(state.cache_before);
+void AutocastState::restore() const {
+  for (const DeviceAutocast& device : devices_) set(device);
+  at::autocast::set_autocast_cache_enabled(cache_enabled_);
 }
 
-/// A forked worker inherits the thread that forked, but not the wish to cast in it.
-void leave_in_child() {
-  state.entries.clear();
-  while (!state.before.empty()) turn_off(state.before.begin()->first);
+AppliedAutocast AutocastState::apply() const {
+  return AppliedAutocast(*this);
 }
 
-void watch_for_forks() {
-  static const int registered = pthread_atfork(nullptr, nullptr, leave_in_child);
-  (void)registered;
+AppliedAutocast::AppliedAutocast(const AutocastState& state)
+    : joined_(state.open_), inside_scope_(state.inside_scope_) {
+  state.restore();
+  if (inside_scope_) at::autocast::increment_nesting();
 }
 
-}  // namespace
-
-OpenAutocast::OpenAutocast(std::vector<c10::DeviceType> device_types, c10::ScalarType dtype) {
-  watch_for_forks();
-  settle();
-  for (const auto& open : state.entries) {
-    TORCH_CHECK(open->dtype == dtype, "initialize: this thread already autocasts to ", open->dtype,
-                " for a model that is still open, and cannot also autocast to ", dtype,
-                "; close that one first, or use it in another thread");
-  }
-  entry_ = std::make_shared<Entry>();
-  entry_->device_types = std::move(device_types);
-  entry_->dtype = dtype;
-  for (const auto device_type : entry_->device_types) entry_->ops.emplace_back(device_type);
-  state.entries.push_back(entry_);
-  for (const auto device_type : entry_->device_types) turn_on(device_type, dtype);
-}
-
-OpenAutocast::~OpenAutocast() {
-  close();
-}
-
-void OpenAutocast::close() {
-  if (entry_->open.exchange(false)) entry_->ops.clear();
-  settle();
-}
-
-void OpenAutocast::settle() {
-  auto& entries = state.entries;
-  const auto is_closed = [](const auto& entry) { return !entry->open; };
-  entries.erase(std::remove_if(entries.begin(), entries.end(), is_closed), entries.end());
-  std::vector<c10::DeviceType> unwanted;
-  for (const auto& [device_type, before] : state.before) {
-    const auto wants = [type = device_type](const auto& entry) {
-      const auto& types = entry->device_types;
-      return std::find(types.begin(), types.end(), type) != types.end();
-    };
-    if (std::none_of(entries.begin(), entries.end(), wants)) unwanted.push_back(device_type);
-  }
-  for (const auto device_type : unwanted) turn_off(device_type);
-}
-
-JoinAutocast::JoinAutocast(const OpenAutocast& opened) {
-  OpenAutocast::settle();
-  if (!opened.entry_->open || !state.entries.empty() || state.shields > 0) return;
-  joined_ = opened.entry_;
-  state.entries.push_back(joined_);
-  for (const auto device_type : joined_->device_types) {
-    const bool is_refused = inside_user_context() && !is_autocast_enabled(device_type);
-    if (!is_refused) turn_on(device_type, joined_->dtype);
-  }
-}
-
-JoinAutocast::~JoinAutocast() {
-  if (!joined_) return;
-  state.entries.erase(std::find(state.entries.begin(), state.entries.end(), joined_));
-  OpenAutocast::settle();
-}
-
-namespace {
-
-/// What threads that work for a shielded backward know of it.
-struct BackwardInfo : c10::DebugInfoBase {
-  std::vector<c10::DeviceType> disabled;
-  c10::ScalarType dtype;
-};
-
-/// BackwardInfo's slot: a number up to torch 2.11, the address of a name since.
-template <class Kind>
-Kind backward_info_kind() {
-  static constexpr std::string_view kName = "torchamp backward";
-  if constexpr (std::is_enum_v<Kind>) {
-    return static_cast<Kind>(0xA0);
-  } else {
-    return Kind(&kName);
-  }
-}
-
-const BackwardInfo* backward_info() {
-  const auto kind = backward_info_kind<c10::DebugInfoKind>();
-  return static_cast<const BackwardInfo*>(c10::ThreadLocalDebugInfo::get(kind));
-}
-
-bool works_for_backward(c10::DeviceType device_type) {
-  const BackwardInfo* info = backward_info();
-  if (info == nullptr) return false;
-  const auto& types = info->disabled;
-  return std::find(types.begin(), types.end(), device_type) != types.end();
-}
-
-}  // namespace
-
-std::optional<c10::ScalarType> casting_to(c10::DeviceType device_type) {
-  if (!is_autocast_enabled(device_type)) return {};
-  if (state.before.count(device_type) == 0 && !works_for_backward(device_type)) return {};
-  return get_autocast_dtype(device_type);
-}
-
-ShieldFromAutocast::ShieldFromAutocast() {
-  OpenAutocast::settle();
-  ++state.shields;
-  if (inside_user_context()) return;
-  for (const auto& [device_type, before] : state.before) {
-    if (!is_autocast_enabled(device_type)) continue;
-    disabled_.push_back(device_type);
-    set_autocast_enabled(device_type, false);
-  }
-}
-
-ShieldFromAutocast::~ShieldFromAutocast() {
-  --state.shields;
-  for (const auto device_type : disabled_) {
-    const bool still_open = state.before.count(device_type) != 0;
-    if (still_open) set_autocast_enabled(device_type, true);
-  }
-}
-
-ShieldBackward::ShieldBackward(bool was_cast) {
-  if (!was_cast || shield_.disabled().empty()) return;
-  auto info = std::make_shared<BackwardInfo>();
-  info->disabled = shield_.disabled();
-  info->dtype = state.entries.front()->dtype;
-  info_.emplace(backward_info_kind<c10::DebugInfoKind>(), std::move(info));
-}
-
-CastInBackward::CastInBackward() : cache_before_(is_autocast_cache_enabled()) {
-  const BackwardInfo* info = backward_info();
-  if (info == nullptr) return;
-  for (const auto type : info->disabled) {
-    before_.push_back({type, is_autocast_enabled(type), get_autocast_dtype(type)});
-    set_autocast_enabled(type, true);
-    set_autocast_dtype(type, info->dtype);
-  }
-  set_autocast_cache_enabled(false);
-}
-
-CastInBackward::~CastInBackward() {
-  for (const Before& before : before_) {
-    set_autocast_enabled(before.device_type, before.enabled);
-    set_autocast_dtype(before.device_type, before.dtype);
-  }
-  set_autocast_cache_enabled(cache_before_);
+AppliedAutocast::~AppliedAutocast() {
+  if (inside_scope_) leave_scope();
+  before_.restore();
 }
 
 }  // namespace torchamp

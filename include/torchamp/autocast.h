@@ -1,131 +1,95 @@
-// O1 and O4: ops cast their inputs by the dispatcher's autocast.
+// Scoped autocast, and its way into other threads.
 #pragma once
 
-#include <c10/core/DeviceType.h>
-#include <c10/core/ScalarType.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <torchamp/export.h>
+#include <torchamp/open_autocast.h>
 
-#include <memory>
 #include <optional>
 #include <vector>
 
 namespace torchamp {
+namespace detail {
+
+/// What autocast does to one device type in a thread.
+struct DeviceAutocast {
+  c10::DeviceType type;
+  bool enabled;
+  c10::ScalarType dtype;
+};
+
+}  // namespace detail
+
 /// @addtogroup autocast_ops
 /// @{
 
+class AppliedAutocast;
+
+/// What autocast does in a thread, for all device types: in the scopes that the thread is in, and
+/// by O1 or O4 if they are open in it.
+class TORCHAMP_API AutocastState {
+ public:
+  /// Casts in the calling thread, for the time of a scope, as the thread did in which this was
+  /// captured: `const auto casts = state.apply();`. What was there before comes back at its end.
+  [[nodiscard]] AppliedAutocast apply() const;
+
+ private:
+  friend class autocast;
+  friend class AppliedAutocast;
+
+  AutocastState();
+  void restore() const;
+
+  OpenAutocast::Entries open_;
+  std::vector<detail::DeviceAutocast> devices_;
+  bool cache_enabled_;
+  bool inside_scope_;
+};
+
 /// Scoped autocast for one device type in this thread, as torch.autocast: everything is restored at
-/// the end, exceptions included. The weight-cast cache is off by default: it goes stale when
-/// weights are edited.
+/// the end, exceptions included. Threads that the program starts have their own state: see
+/// capture_state().
 class TORCHAMP_API autocast {
  public:
-  /// `dtype`: what ops of the lower-precision lists run in; by default torch's for the device type.
-  /// `enabled` false switches autocast off for the scope.
+  /// dtype: float16 or bfloat16; the device type's own if not given. The weight-cast cache is off
+  /// by default: it goes stale when weights are edited. Where on, it is cleared when the outermost
+  /// scope ends. `enabled` false switches autocast off for the scope. Throws ValueError for another dtype, and for device types without autocast.
   explicit autocast(c10::DeviceType device_type, std::optional<c10::ScalarType> dtype = {},
                     bool enabled = true, bool cache_enabled = false);
   ~autocast();
   autocast(const autocast&) = delete;
   autocast& operator=(const autocast&) = delete;
 
+  /// This thread's state as it is now, for worker threads:
+  ///
+  ///     const auto casts = amp::autocast::capture_state();
+  ///     std::thread worker([&] {
+  ///       const auto scope = casts.apply();
+  ///       …
+  ///     });
+  static AutocastState capture_state();
+
  private:
-  c10::DeviceType device_type_;
-  bool enabled_before_;
-  c10::ScalarType dtype_before_;
+  detail::DeviceAutocast before_;
   bool cache_before_;
 };
 
-/// Autocast from now until closed, in the thread that opened it: what O1 is. Several can be open,
-/// for the same dtype. Losses, criteria and methods other than forward are covered, as in apex, and
-/// on CPU and CUDA all ops of apex's lists, where torch's are shorter.
-class TORCHAMP_API OpenAutocast {
+/// The scope that AutocastState::apply() begins.
+class TORCHAMP_API AppliedAutocast {
  public:
-  /// Throws if this thread has one open with another dtype.
-  OpenAutocast(std::vector<c10::DeviceType> device_types, c10::ScalarType dtype);
-  ~OpenAutocast();
-  OpenAutocast(const OpenAutocast&) = delete;
-  OpenAutocast& operator=(const OpenAutocast&) = delete;
-
-  /// May be called from any thread, and more than once. In another thread than the opening one it
-  /// takes effect there at the next call of settle().
-  void close();
-
-  /// Makes this thread's autocast state agree with what is still open.
-  static void settle();
-
-  struct Entry;
+  /// What `state.apply()` does.
+  explicit AppliedAutocast(const AutocastState& state);
+  ~AppliedAutocast();
+  AppliedAutocast(const AppliedAutocast&) = delete;
+  AppliedAutocast& operator=(const AppliedAutocast&) = delete;
 
  private:
-  friend class JoinAutocast;
-  std::shared_ptr<Entry> entry_;
+  AutocastState before_;
+  JoinAutocast joined_;
+  bool inside_scope_;
 };
 
-/// For the time of a scope, casts in this thread as in the thread that opened `opened`: forwards of
-/// its models in threads of DataParallel, or of the program's own, run in it. Does nothing once
-/// `opened` is closed, in a thread that has opened one itself, under a shield, and for device types
-/// that an autocast scope of the thread has switched off.
-class TORCHAMP_API JoinAutocast {
- public:
-  /// Remembers this thread's state until the end of the scope.
-  explicit JoinAutocast(const OpenAutocast& opened);
-  ~JoinAutocast();
-  JoinAutocast(const JoinAutocast&) = delete;
-  JoinAutocast& operator=(const JoinAutocast&) = delete;
-
- private:
-  std::shared_ptr<OpenAutocast::Entry> joined_;
-};
-
-/// What OpenAutocast casts tensors of `device_type` to in this thread at this moment; nothing where
-/// none is open, or where it is switched off.
-TORCHAMP_API std::optional<c10::ScalarType> casting_to(c10::DeviceType device_type);
-
-/// For the time of a scope, undoes what OpenAutocast does to this thread: backwards, optimizer
-/// steps and models of other levels run in it. A torch.autocast context that the user entered keeps
-/// its effect.
-class TORCHAMP_API ShieldFromAutocast {
- public:
-  ShieldFromAutocast();
-  ~ShieldFromAutocast();
-  ShieldFromAutocast(const ShieldFromAutocast&) = delete;
-  ShieldFromAutocast& operator=(const ShieldFromAutocast&) = delete;
-
-  /// The device types whose autocast it switched off.
-  const std::vector<c10::DeviceType>& disabled() const { return disabled_; }
-
- private:
-  std::vector<c10::DeviceType> disabled_;
-};
-
-/// A ShieldFromAutocast around a backward, which its threads can lift by CastInBackward if
-/// `was_cast` says that the forward was cast.
-class TORCHAMP_API ShieldBackward {
- public:
-  /// `was_cast`: whether the forward ran under O1 or O4.
-  explicit ShieldBackward(bool was_cast);
-
- private:
-  ShieldFromAutocast shield_;
-  std::optional<c10::DebugInfoGuard> info_;
-};
-
-/// Lifts the ShieldBackward of the backward that this thread works for: what a program wrote itself
-/// runs in it, as Python's autograd functions, and is cast as in the forward.
-class TORCHAMP_API CastInBackward {
- public:
-  CastInBackward();
-  ~CastInBackward();
-  CastInBackward(const CastInBackward&) = delete;
-  CastInBackward& operator=(const CastInBackward&) = delete;
-
- private:
-  struct Before {
-    c10::DeviceType device_type;
-    bool enabled;
-    c10::ScalarType dtype;
-  };
-  std::vector<Before> before_;
-  bool cache_before_;
-};
+/// A scope in which O1 and O4 cast nothing in this thread: Python's amp.disable_casts().
+using disable_casts = ShieldFromAutocast;
 
 /// @}
 

@@ -41,6 +41,50 @@ TEST_P(AutocastTest, AnExceptionEndsTheScopeToo) {
   EXPECT_TRUE(state_of(type()) == before_);
 }
 
+TEST_P(AutocastTest, DisabledItTakesAnyDtypeAndCastsNothing) {
+  const autocast guard(type(), at::kFloat, /*enabled=*/false);
+  EXPECT_EQ(mm_type(), at::kFloat);
+}
+
+TEST_P(AutocastTest, RefusesWhatCannotBeCastTo) {
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kInt}) {
+    EXPECT_EQ(
+        message_of([&] { autocast(type(), dtype); }),
+        std::string("autocast: expected dtype to be Half or BFloat16, got ") + toString(dtype));
+  }
+  for (const bool enabled : {true, false}) {
+    EXPECT_EQ(message_of([&] { autocast(at::kVulkan, at::kHalf, enabled); }),
+              "autocast: expected device_type to be one that has autocast, got vulkan");
+  }
+}
+
+/// The weight's cast lives in the cache as long as any scope does, and no longer.
+TEST_P(AutocastTest, TheOutermostScopeClearsTheCache) {
+  const at::Tensor weight = Random(51).normal({2, 2}, at::kFloat, device()).requires_grad_();
+  const auto product = [&] { return at::mm(weight, weight).detach(); };
+  {
+    const autocast outer(type(), at::kHalf, true, /*cache_enabled=*/true);
+    const at::Tensor before = product();
+    { const autocast inner(type(), at::kHalf, true, true); }
+    weight.variable_data().zero_();
+    EXPECT_TRUE(same_bits(product(), before)) << "not from the cache";
+  }
+  const autocast again(type(), at::kHalf, true, true);
+  EXPECT_EQ(product().abs().sum().item<float>(), 0.0f);
+}
+
+TEST_P(AutocastTest, AScopeOfAnotherDtypeFindsNoCastsOfTheOuter) {
+  const at::Tensor weight = Random(51).normal({2, 2}, at::kFloat, device()).requires_grad_();
+  const auto product_type = [&] { return at::mm(weight, weight).scalar_type(); };
+  const autocast outer(type(), at::kHalf, true, /*cache_enabled=*/true);
+  EXPECT_EQ(product_type(), at::kHalf);
+  {
+    const autocast inner(type(), at::kBFloat16, true, true);
+    EXPECT_EQ(product_type(), at::kBFloat16);
+  }
+  EXPECT_EQ(product_type(), at::kHalf);
+}
+
 TEST_P(AutocastTest, OtherThreadsAreNotConcerned) {
   const autocast guard(type(), at::kHalf);
   const OpenAutocast opened({type()}, at::kHalf);
