@@ -86,6 +86,11 @@ Properties default_properties(OptLevel opt_level) {
   return row;
 }
 
+Options& Options::opt_level(OptLevel value) {
+  opt_level_ = value;
+  return *this;
+}
+
 Options& Options::enabled(bool value) {
   enabled_ = value;
   return *this;
@@ -152,6 +157,11 @@ Options& Options::min_loss_scale(double value) {
 
 Options& Options::max_loss_scale(double value) {
   max_loss_scale_ = value;
+  return *this;
+}
+
+Options& Options::adopt_data_writes(bool value) {
+  adopt_data_writes_ = value;
   return *this;
 }
 

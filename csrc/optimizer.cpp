@@ -36,7 +36,7 @@ bool Optimizer::step_fused() {
   OptimizerState& state = amp_->optimizers()[index_];
   const at::Tensor skip = state.fused->take_skip();
   state.fused->step_masters(state.weights, skip);
-  state.weights.drop_master_grads();
+  amp_->drop_master_grads(state);
   const bool skipped = skip.defined() && skip.is_cpu() && skip.item<float>() != 0.0f;
   note(*amp_, state, skip);
   return !skipped;
@@ -49,18 +49,23 @@ bool Optimizer::step() {
     state.wrapped->step();
     return true;
   }
+  TORCH_CHECK(
+      !state.weights.grads_are_scaled(),
+      "Optimizer::step: expected unscaled grads, got those that scale_loss left scaled with "
+      "delay_unscale; end with a scale_loss without it before the step");
   state.weights.refresh();
+  if (amp_->options().adopt_data_writes()) amp_->adopt_data_writes(state);
   const bool skipped = std::exchange(state.skip, false);
   state.may_have_stepped = false;
   if (state.fused != nullptr) return step_fused();
   if (skipped) {
-    state.weights.drop_grads();
+    amp_->drop_grads(state);
     note(*amp_, state, at::ones_like(amp_->loss_scaler().loss_scale_tensor()));
     return false;
   }
   state.wrapped->step();
   state.weights.copy_to_model();
-  state.weights.drop_master_grads();
+  amp_->drop_master_grads(state);
   note(*amp_, state, {});
   return true;
 }
@@ -71,7 +76,7 @@ at::Tensor Optimizer::step(const torch::optim::Optimizer::LossClosure& closure) 
               "Optimizer::step: expected no closure at opt_level ",
               name(amp_->properties().opt_level),
               ", where the loss is scaled or masters are stepped; run the backward in scale_loss, "
-              "then call step()");
+              "then call step(). Optimizers that cannot do without one, as LBFGS, train at O0");
   std::optional<ShieldFromAutocast> shield(std::in_place);
   return state.wrapped->step([&] {
     shield.reset();
@@ -85,6 +90,7 @@ void Optimizer::zero_grad(bool set_to_none) {
   OptimizerState& state = amp_->optimizers()[index_];
   state.wrapped->zero_grad(set_to_none);
   state.weights.zero_model_grads(set_to_none);
+  state.weights.set_grads_are_scaled(false);
   state.skip = false;
   if (state.fused != nullptr) state.fused->take_skip();
 }
@@ -92,11 +98,10 @@ void Optimizer::zero_grad(bool set_to_none) {
 void Optimizer::add_param_group(torch::optim::OptimizerParamGroup group) {
   OptimizerState& state = amp_->optimizers()[index_];
   for (const at::Tensor& param : group.params()) {
-    TORCH_CHECK(
-        !state.weights.master_of(param).defined(),
-        "Optimizer::add_param_group: expected parameters that are in no group yet, got one of "
-        "sizes ",
-        param.sizes(), " that the optimizer steps already");
+    TORCH_CHECK(!amp_->is_stepped(param),
+                "Optimizer::add_param_group: expected parameters that are in no group yet, got one "
+                "of sizes ",
+                param.sizes(), " that an optimizer of this initialize steps already");
   }
   const size_t first_new = state.wrapped->param_groups().size();
   add_group(*state.wrapped, group);

@@ -1,6 +1,7 @@
 #include <torchamp/amp_state.h>
 #include <torchamp/scale_loss.h>
 
+#include <algorithm>
 #include <exception>
 #include <iostream>
 
@@ -21,11 +22,10 @@ scale_loss::scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers
   check_backwards();
   amp_->refresh();
   inv_scale_ = scaler.inv_scale();
-  for (Optimizer& optimizer : optimizers_) {
-    MasterWeights& weights = optimizer.master_weights();
-    if (!options.delay_unscale && !weights.grads_are_scaled()) weights.prepare_backward();
-    state_of(optimizer).in_backward = true;
+  for (MasterWeights* weights : distinct_weights()) {
+    if (!options.delay_unscale && !weights->grads_are_scaled()) weights->prepare_backward();
   }
+  for (const Optimizer& optimizer : optimizers_) state_of(optimizer).in_backward = true;
 }
 
 scale_loss::~scale_loss() noexcept(false) {
@@ -68,6 +68,16 @@ OptimizerState& scale_loss::state_of(const Optimizer& optimizer) const {
   return amp_->optimizers()[optimizer.index()];
 }
 
+std::vector<MasterWeights*> scale_loss::distinct_weights() const {
+  std::vector<MasterWeights*> distinct;
+  for (const Optimizer& optimizer : optimizers_) {
+    MasterWeights* const weights = &optimizer.master_weights();
+    const bool is_new = std::find(distinct.begin(), distinct.end(), weights) == distinct.end();
+    if (is_new) distinct.push_back(weights);
+  }
+  return distinct;
+}
+
 /// Where nothing is scaled and nothing has masters, the grads are right as autograd leaves them.
 bool scale_loss::tracks_grads() const {
   if (!amp_->enabled()) return false;
@@ -86,7 +96,7 @@ void scale_loss::cancel() {
   done_ = true;
   if (!tracks_grads()) return;
   close();
-  for (Optimizer& optimizer : optimizers_) optimizer.master_weights().cancel_backward();
+  for (MasterWeights* weights : distinct_weights()) weights->cancel_backward();
 }
 
 void scale_loss::close() {
@@ -109,12 +119,19 @@ void scale_loss::finish() {
 
 void scale_loss::unscale() {
   LossScaler& scaler = amp_->loss_scaler(options_.loss_id);
-  scaler.clear_found_inf();
-  for (Optimizer& optimizer : optimizers_) {
-    optimizer.master_weights().finish_backward(inv_scale_, scaler.found_inf());
+  const bool found_before_counts = amp_->unchecked().erase(options_.loss_id) > 0;
+  if (!found_before_counts) scaler.clear_found_inf();
+  for (MasterWeights* weights : distinct_weights()) {
+    weights->finish_backward(inv_scale_, scaler.found_inf());
+  }
+  for (const Optimizer& optimizer : optimizers_) {
     state_of(optimizer).may_have_stepped = !optimizer.master_weights().lazy();
   }
-  scaler.update();
+  if (options_.delay_overflow_check) {
+    amp_->unchecked().insert(options_.loss_id);
+  } else {
+    scaler.update();
+  }
 }
 
 /// Our own optimizers skip on the device. LibTorch's pass over undefined grads, so for them an
@@ -131,7 +148,7 @@ void scale_loss::mark_overflowed() {
   if (!must_know || scaler.found_inf().item<float>() == 0.0f) return;
   for (const Optimizer& optimizer : optimizers_) {
     if (state_of(optimizer).fused != nullptr) continue;
-    state_of(optimizer).weights.drop_grads();
+    amp_->drop_grads(state_of(optimizer));
     state_of(optimizer).skip = true;
   }
   if (amp_->options().verbosity() > 0) {

@@ -10,9 +10,12 @@
 #include <torchamp/opt_level.h>
 #include <torchamp/optim/fused_optimizer.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace torchamp {
@@ -23,14 +26,17 @@ class LateReport;
 
 /// One optimizer's side of an Amp.
 struct OptimizerState {
-  /// `optimizer` must outlive it.
-  explicit OptimizerState(torch::optim::Optimizer& optimizer)
-      : wrapped(&optimizer), fused(dynamic_cast<optim::FusedOptimizer*>(&optimizer)) {}
+  /// Both must outlive it.
+  OptimizerState(torch::optim::Optimizer& optimizer, MasterWeights& weights)
+      : wrapped(&optimizer),
+        fused(dynamic_cast<optim::FusedOptimizer*>(&optimizer)),
+        weights(weights) {}
 
   torch::optim::Optimizer* wrapped;  ///< as the user made it
   /// The same, if it is torchamp's own: it skips on the device.
   optim::FusedOptimizer* fused;
-  MasterWeights weights;  ///< of the parameters of all its groups
+  /// All optimizers' if two of them step one parameter, which is then unscaled once.
+  MasterWeights& weights;
   /// A backward since the last step overflowed. Gathers over losses and micro-batches; the step
   /// clears it.
   bool skip = false;
@@ -78,10 +84,20 @@ class TORCHAMP_API Amp {
   std::vector<LossScaler>& loss_scalers() { return loss_scalers_; }
   /// In the order in which initialize was given them.
   const std::vector<std::shared_ptr<torch::nn::Module>>& models() const { return models_; }
+  /// Losses whose last backward left it to a later one to move the scale.
+  std::unordered_set<int64_t>& unchecked() { return unchecked_; }
 
   /// Brings model parameters and masters together where one was written from outside; before a
   /// forward or a backward.
   void refresh();
+  /// Gives masters the elements of the model that were written past its version counters.
+  void adopt_data_writes(OptimizerState& optimizer);
+  /// Drops the grads of an optimizer's masters after its step, but for those that others step too.
+  void drop_master_grads(OptimizerState& optimizer);
+  /// Drops an optimizer's grads, masters' and model's, after an overflow.
+  void drop_grads(OptimizerState& optimizer);
+  /// Whether one of the optimizers steps `param`, or its master.
+  bool is_stepped(const at::Tensor& param) const;
   /// Gives the parameters of `optimizer`'s groups from `first_group` on their masters.
   void adopt_groups(OptimizerState& optimizer, size_t first_group);
   /// The value of a model parameter's master, a float32 copy; undefined if it has none of its own.
@@ -93,6 +109,9 @@ class TORCHAMP_API Amp {
   void close() { open_autocast_.reset(); }
 
  private:
+  /// Whether each optimizer has a MasterWeights of its own.
+  bool keeps_weights_apart() const { return weights_.size() == optimizers_.size(); }
+  void keep_weights(const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers);
   void make_masters();
   void cast_models();
   at::Tensor master_of(const at::Tensor& model_param) const;
@@ -101,11 +120,14 @@ class TORCHAMP_API Amp {
   Options options_;
   Properties properties_;
   std::vector<std::shared_ptr<torch::nn::Module>> models_;
+  std::vector<std::unique_ptr<MasterWeights>> weights_;  ///< one an optimizer, or one for all
   std::vector<OptimizerState> optimizers_;
   std::vector<LossScaler> loss_scalers_;
+  std::unordered_set<int64_t> unchecked_;
   std::optional<OpenAutocast> open_autocast_;
   std::unordered_map<const c10::TensorImpl*, at::Tensor>
-      masters_;  ///< of the parameters that were cast
+      masters_;                                               ///< of the parameters that were cast
+  std::unordered_map<const c10::TensorImpl*, int> steppers_;  ///< how many step a master
 };
 
 /// @}

@@ -60,6 +60,12 @@ class TORCHAMP_API Options {
   /// The same.
   Options(const char* opt_level) : Options(std::string(opt_level)) {}
 
+  /// Another level, and what was set stays.
+  Options& opt_level(OptLevel value);
+  /// The same by name.
+  Options& opt_level(const std::string& value) { return opt_level(parse_opt_level(value)); }
+  /// The same.
+  Options& opt_level(const char* value) { return opt_level(std::string(value)); }
   /// false: initialize changes nothing, so that one program trains with and without.
   Options& enabled(bool value);
   /// What parameters, buffers and inputs become. Throws TypeError for a dtype that is not floating;
@@ -67,8 +73,10 @@ class TORCHAMP_API Options {
   Options& cast_model_type(c10::ScalarType dtype);
   /// Leaves the model's dtype alone, whatever the level says.
   Options& dont_cast_model();
-  /// Turns O1's and O4's autocast on or off. apex calls this patch_torch_functions.
+  /// Turns O1's and O4's autocast on or off.
   Options& autocast(bool value);
+  /// autocast(), by the name that Python has from apex.
+  Options& patch_torch_functions(bool value) { return autocast(value); }
   /// Whether affine batch norms stay in float32. Not for O1 and O4, where they do.
   Options& keep_batchnorm_fp32(bool value);
   /// As command lines have it. Throws ValueError for other than "True" and "False".
@@ -90,6 +98,9 @@ class TORCHAMP_API Options {
   Options& max_loss_scale(double value);
   /// 0: overflows are not told of on std::clog.
   Options& verbosity(int value);
+  /// true: every step looks for elements of the model that were written past PyTorch's version
+  /// counters, through `.data()` pointers say, and makes them the masters'.
+  Options& adopt_data_writes(bool value);
   /// false: with torchamp's fused optimizers, steps take the model's grads and masters have none,
   /// but for who asks the handle for master_params() or param_groups(). The step must then be the
   /// handle's; the wrapped optimizer's own finds no grads.
@@ -106,6 +117,7 @@ class TORCHAMP_API Options {
   std::optional<double> min_loss_scale() const { return min_loss_scale_; }
   double max_loss_scale() const { return max_loss_scale_; }
   int verbosity() const { return verbosity_; }
+  bool adopt_data_writes() const { return adopt_data_writes_; }
   bool materialize_master_grads() const { return materialize_master_grads_; }
   bool split_masters() const { return split_masters_; }
   /// @}
@@ -127,6 +139,7 @@ class TORCHAMP_API Options {
   std::optional<double> min_loss_scale_;
   double max_loss_scale_ = 16777216.0;
   int verbosity_ = 1;
+  bool adopt_data_writes_ = false;
   bool materialize_master_grads_ = true;
   bool split_masters_ = false;
 };

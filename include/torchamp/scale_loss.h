@@ -19,6 +19,8 @@ struct ScaleLossOptions {
   int64_t loss_id = 0;  ///< which of initialize's num_losses scalers
   bool delay_unscale =
       false;  ///< leave the grads scaled: a later scale_loss of the same loss_id will see to them
+  bool delay_overflow_check =
+      false;  ///< leave it to a later scale_loss of the same loss_id to move the scale
 };
 
 /// A guard around one backward.
@@ -85,6 +87,7 @@ class TORCHAMP_API scale_loss {
   void check_optimizers() const;
   void check_backwards() const;
   OptimizerState& state_of(const Optimizer& optimizer) const;
+  std::vector<MasterWeights*> distinct_weights() const;
   void close();
   void unscale();
   void mark_overflowed();

@@ -1,5 +1,4 @@
 #include <torch/nn/utils/clip_grad.h>
-#include <torch/optim/schedulers/step_lr.h>
 
 #include "errors.h"
 #include "training.h"
@@ -8,10 +7,6 @@ namespace torchamp {
 namespace {
 
 using at::Tensor;
-
-double lr_of(torch::optim::Optimizer& optimizer) {
-  return optimizer.param_groups()[0].options().get_lr();
-}
 
 class OptimizerTest : public DeviceTest {
  protected:
@@ -73,47 +68,6 @@ TEST_P(OptimizerTest, SteppingTheWrappedOptimizerAfterAnOverflowDoesNothing) {
   }
 }
 
-TEST_P(OptimizerTest, SchedulersTakeIt) {
-  Training training = train_at(OptLevel::O2);
-  torch::optim::StepLR scheduler(training.optimizer(), /*step_size=*/1, /*gamma=*/0.5);
-  scheduler.step();
-  training.step();
-  scheduler.step();
-  EXPECT_DOUBLE_EQ(lr_of(training.sgd), 0.05);
-  Training same = train_at(OptLevel::O2);
-  same.step();
-  same.sgd.param_groups()[0].options().set_lr(0.05);
-  training.step();
-  same.step();
-  EXPECT_TRUE(same_bits(training.net->parameters(), same.net->parameters()));
-}
-
-TEST_P(OptimizerTest, TakesNoClosureWhereItWouldGoWrong) {
-  for (const OptLevel level : {OptLevel::O1, OptLevel::O2, OptLevel::O5}) {
-    Training training = train_at(level);
-    const auto params = clones(training.net->parameters());
-    EXPECT_EQ(message_of([&] { training.optimizer().step([&] { return training.loss(); }); }),
-              std::string("Optimizer::step: expected no closure at opt_level ") + name(level) +
-                  ", where the loss is scaled or masters are stepped; run the backward in "
-                  "scale_loss, then call step()");
-    EXPECT_TRUE(same_bits(training.net->parameters(), params));
-  }
-}
-
-TEST_P(OptimizerTest, TakesAClosureWhereNothingIsScaled) {
-  for (const OptLevel level : {OptLevel::O0, OptLevel::O3, OptLevel::O4}) {
-    Training closure = train_at(level), plain = train_at(level);
-    plain.step();
-    closure.optimizer().step([&] {
-      closure.optimizer().zero_grad();
-      const Tensor loss = closure.loss();
-      loss.backward();
-      return loss;
-    });
-    EXPECT_TRUE(same_bits(closure.net->parameters(), plain.net->parameters())) << level;
-  }
-}
-
 TEST_P(OptimizerTest, AddsAGroupInTheMiddleOfTraining) {
   Net net = make_net(device());
   torch::optim::SGD sgd(net->first->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
@@ -141,7 +95,7 @@ TEST_P(OptimizerTest, RefusesAGroupOfParametersThatItSteps) {
                   torch::optim::OptimizerParamGroup({training.net->first->weight}));
             }),
             "Optimizer::add_param_group: expected parameters that are in no group yet, got one of "
-            "sizes [16, 4] that the optimizer steps already");
+            "sizes [16, 4] that an optimizer of this initialize steps already");
   EXPECT_EQ(training.sgd.param_groups().size(), 1U);
 }
 
@@ -157,6 +111,21 @@ TEST_P(OptimizerTest, ZeroGradReachesModelAndMasters) {
       EXPECT_EQ(param.grad().defined(), !set_to_none);
       EXPECT_TRUE(set_to_none || param.grad().eq(0).all().item<bool>());
     }
+  }
+}
+
+TEST_P(OptimizerTest, RefusesToStepByScaledGrads) {
+  for (const OptLevel level : {OptLevel::O1, OptLevel::O2}) {
+    Training training = train_at(level);
+    { scale_loss(training.loss(), training.optimizer(), {0, /*delay_unscale=*/true}).backward(); }
+    const auto before = clones(training.optimizer().master_params());
+    EXPECT_EQ(
+        message_of([&] { training.optimizer().step(); }),
+        "Optimizer::step: expected unscaled grads, got those that scale_loss left scaled with "
+        "delay_unscale; end with a scale_loss without it before the step");
+    EXPECT_TRUE(same_bits(training.optimizer().master_params(), before));
+    training.step();
+    EXPECT_FALSE(same_bits(training.optimizer().master_params(), before)) << "after zero_grad";
   }
 }
 

@@ -1,0 +1,155 @@
+// The part of Amp that gives optimizers their masters and keeps both sides together.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/where.h>
+#include <torchamp/amp_state.h>
+#include <torchamp/cast.h>
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "device_grads.h"
+
+namespace torchamp {
+namespace {
+
+/// An optimizer's state is found by its parameter, so it moves when the parameter is replaced.
+void move_state(torch::optim::Optimizer& optimizer, const at::Tensor& from, const at::Tensor& to) {
+  auto& state = optimizer.state();
+  const auto found = state.find(from.unsafeGetTensorImpl());
+  if (found == state.end()) return;
+  auto moved = std::move(found->second);
+  state.erase(found);
+  state[to.unsafeGetTensorImpl()] = std::move(moved);
+}
+
+/// The master where the model still holds it, rounded; elsewhere the model's elements.
+at::Tensor merged(const at::Tensor& master, const at::Tensor& held) {
+  return at::where(master.to(held.scalar_type()).eq(held), master, held.to(at::kFloat));
+}
+
+bool have_a_common_param(
+    const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers) {
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (torch::optim::Optimizer& optimizer : optimizers) {
+    std::unordered_set<const c10::TensorImpl*> own;
+    for (const auto& param : params_of(optimizer)) own.insert(param.unsafeGetTensorImpl());
+    const size_t expected = seen.size() + own.size();
+    seen.merge(own);
+    if (seen.size() < expected) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void Amp::keep_weights(
+    const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers) {
+  const bool apart = !have_a_common_param(optimizers);
+  for (torch::optim::Optimizer& optimizer : optimizers) {
+    if (apart || weights_.empty()) weights_.push_back(std::make_unique<MasterWeights>());
+    optimizers_.emplace_back(optimizer, *weights_.back());
+  }
+}
+
+void Amp::make_masters() {
+  if (!properties_.master_weights.value_or(false) || !properties_.cast_model_type) return;
+  std::unordered_set<const c10::TensorImpl*> stepped;
+  for (const auto& optimizer : optimizers_) {
+    for (const auto& param : params_of(*optimizer.wrapped)) {
+      stepped.insert(param.unsafeGetTensorImpl());
+    }
+  }
+  for (const auto& model : models_) {
+    for (const auto& param : params_to_cast(*model, *properties_.cast_model_type,
+                                            properties_.keep_batchnorm_fp32.value_or(false))) {
+      if (stepped.count(param.unsafeGetTensorImpl()) == 0) continue;
+      masters_.emplace(param.unsafeGetTensorImpl(), MasterWeights::make_master(param));
+    }
+  }
+}
+
+void Amp::adopt_groups(OptimizerState& optimizer, size_t first_group) {
+  const bool keeps_masters = properties_.master_weights.value_or(false);
+  auto& groups = optimizer.wrapped->param_groups();
+  for (size_t g = first_group; g < groups.size(); ++g) {
+    for (at::Tensor& param : groups[g].params()) {
+      at::Tensor master = master_of(param);
+      if (!master.defined() && keeps_masters && c10::isReducedFloatingType(param.scalar_type())) {
+        master = masters_[param.unsafeGetTensorImpl()] = MasterWeights::make_master(param);
+      }
+      optimizer.weights.track(param, master);
+      ++steppers_[(master.defined() ? master : param).unsafeGetTensorImpl()];
+      if (!master.defined()) continue;
+      move_state(*optimizer.wrapped, param, master);
+      param = master;
+    }
+  }
+  if (optimizer.weights.is_split()) optimizer.weights.split();
+}
+
+at::Tensor Amp::master_of(const at::Tensor& model_param) const {
+  const auto found = masters_.find(model_param.unsafeGetTensorImpl());
+  return found == masters_.end() ? at::Tensor() : found->second;
+}
+
+/// Who keeps the master of a parameter; null if it has none of its own.
+MasterWeights* Amp::weights_of(const at::Tensor& model_param) {
+  for (auto& optimizer : optimizers_) {
+    const at::Tensor master = optimizer.weights.master_of(model_param);
+    if (master.defined() && !master.is_same(model_param)) return &optimizer.weights;
+  }
+  return nullptr;
+}
+
+at::Tensor Amp::master_value(const at::Tensor& model_param) {
+  const MasterWeights* weights = weights_of(model_param);
+  return weights == nullptr ? at::Tensor() : weights->master_value(model_param);
+}
+
+void Amp::set_master_value(const at::Tensor& model_param, const at::Tensor& value) {
+  MasterWeights* weights = weights_of(model_param);
+  if (weights != nullptr) weights->set_master_value(model_param, value);
+}
+
+void Amp::refresh() {
+  for (auto& optimizer : optimizers_) {
+    if (optimizer.weights.refresh()) optimizer.skip = false;
+    if (std::exchange(optimizer.may_have_stepped, false)) optimizer.weights.recopy_to_model();
+  }
+}
+
+bool Amp::is_stepped(const at::Tensor& param) const {
+  const auto tracks = [&](const auto& weights) { return weights->master_of(param).defined(); };
+  return steppers_.count(param.unsafeGetTensorImpl()) > 0 ||
+         std::any_of(weights_.begin(), weights_.end(), tracks);
+}
+
+void Amp::adopt_data_writes(OptimizerState& optimizer) {
+  const at::NoGradGuard no_grad;
+  MasterWeights& weights = optimizer.weights;
+  for (const at::Tensor& param : weights.model_params()) {
+    if (weights.master_of(param).is_same(param)) continue;
+    if (param.is_cpu() && weights.is_rounded_master(param)) continue;
+    weights.set_master_value(param, merged(weights.master_value(param), param));
+    weights.mark_synced(param);
+  }
+}
+
+void Amp::drop_master_grads(OptimizerState& optimizer) {
+  if (keeps_weights_apart()) return optimizer.weights.drop_master_grads();
+  optimizer.weights.clear_found_inf_per_param();
+  for (const at::Tensor& param : params_of(*optimizer.wrapped)) {
+    const bool is_own_master = optimizer.weights.master_of(param).defined();
+    const bool is_shared = steppers_.at(param.unsafeGetTensorImpl()) > 1;
+    if (!is_own_master && !is_shared) param.mutable_grad().reset();
+  }
+}
+
+void Amp::drop_grads(OptimizerState& optimizer) {
+  if (keeps_weights_apart()) return optimizer.weights.drop_grads();
+  optimizer.weights.clear_found_inf_per_param();
+  for (const at::Tensor& param : params_of(*optimizer.wrapped)) param.mutable_grad().reset();
+}
+
+}  // namespace torchamp

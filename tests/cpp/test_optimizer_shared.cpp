@@ -1,0 +1,89 @@
+// Optimizers that step the same parameter.
+#include "errors.h"
+#include "net.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+
+class SharedTest : public LevelTest {
+ protected:
+  static std::vector<Tensor> params_from(const Net& net, bool first) {
+    return first ? std::vector{net->first->weight, net->last->weight}
+                 : std::vector{net->last->weight, net->norm->weight};
+  }
+
+  /// As if each were alone: grads by hand, unscaled, in float32.
+  static void expect_grads(const Tensor& master, const Tensor& expected) {
+    EXPECT_TRUE(at::allclose(master.grad().to(at::kFloat), expected, 1e-2, 1e-4));
+  }
+
+  Net net_ = make_net(device());
+  torch::optim::SGD one_{params_from(net_, true), 0.5};
+  torch::optim::SGD other_{params_from(net_, false), 0.5};
+  Batch batch_ = make_batch(device());
+};
+
+TEST_P(SharedTest, UnscaleItOnce) {
+  Net alone = make_net(device());
+  loss_of(alone->forward(batch_.data), batch_.target).backward();
+  auto many = initialize(std::make_tuple(net_), OptimizerRefs{one_, other_},
+                         quiet(level()).loss_scale(256.0));
+  auto& model = std::get<0>(many.models);
+  { scale_loss(loss_of(model(batch_.data), batch_.target), many.optimizers).backward(); }
+  expect_grads(many.optimizers[0].master_params()[0], alone->first->weight.grad());
+  expect_grads(many.optimizers[0].master_params()[1], alone->last->weight.grad());
+  expect_grads(many.optimizers[1].master_params()[1], alone->norm->weight.grad());
+}
+
+TEST_P(SharedTest, EachStepsIt) {
+  auto many = initialize(std::make_tuple(net_), OptimizerRefs{one_, other_},
+                         quiet(level()).loss_scale(256.0));
+  auto& model = std::get<0>(many.models);
+  const Tensor shared = many.optimizers[0].master_params()[1];
+  ASSERT_TRUE(shared.is_same(many.optimizers[1].master_params()[0]));
+  const Tensor before = shared.detach().clone();
+  { scale_loss(loss_of(model(batch_.data), batch_.target), many.optimizers).backward(); }
+  const Tensor grad = shared.grad().clone();
+  for (auto& optimizer : many.optimizers) EXPECT_TRUE(optimizer.step());
+  EXPECT_TRUE(same_bits(shared.detach(), before.sub(grad, 0.5).sub(grad, 0.5)));
+  EXPECT_TRUE(
+      same_bits(net_->last->weight.detach(), shared.detach().to(net_->last->weight.scalar_type())));
+}
+
+TEST_P(SharedTest, AnOverflowSkipsBoth) {
+  auto many = initialize(std::make_tuple(net_), OptimizerRefs{one_, other_},
+                         quiet(level()).loss_scale("dynamic"));
+  auto& model = std::get<0>(many.models);
+  const auto before = clones(net_->parameters());
+  {
+    scale_loss scaled_loss(loss_of(model(batch_.data), batch_.target), many.optimizers);
+    scaled_loss.backward();
+    net_->last->weight.grad().fill_(INFINITY);
+  }
+  for (auto& optimizer : many.optimizers) EXPECT_FALSE(optimizer.step());
+  EXPECT_TRUE(same_bits(net_->parameters(), before));
+}
+
+TEST_P(SharedTest, MayNotBeTakenByAGroupThatIsAdded) {
+  torch::optim::SGD third(net_->norm->parameters(), 0.5);
+  Net other = make_net(device(), 2);
+  torch::optim::SGD of_other(other->parameters(), 0.5);
+  auto many =
+      initialize(std::make_tuple(net_, other), OptimizerRefs{third, of_other}, quiet(level()));
+  const auto add = [&](const Tensor& param) {
+    many.optimizers[0].add_param_group(torch::optim::OptimizerParamGroup({param}));
+  };
+  const std::string expected =
+      "Optimizer::add_param_group: expected parameters that are in no group yet, got one of sizes "
+      "[2, 16] that an optimizer of this initialize steps already";
+  EXPECT_EQ(message_of([&] { add(other->last->weight); }), expected);
+  EXPECT_EQ(message_of([&] { add(many.optimizers[1].master_params()[2]); }), expected);
+  EXPECT_EQ(message_of([&] { add(net_->last->weight); }), "no error");
+}
+
+TORCHAMP_AT_LEVELS(SharedTest, OptLevel::O1, OptLevel::O2);
+
+}  // namespace
+}  // namespace torchamp
