@@ -54,7 +54,8 @@ std::vector<at::Tensor> params_to_cast(torch::nn::Module& module, at::ScalarType
 }
 
 void cast_module(torch::nn::Module& module, at::ScalarType dtype, bool keep_batchnorm_fp32) {
-  torch::NoGradGuard no_grad;
+  const torch::NoGradGuard no_grad;
+  const c10::InferenceMode off(false);  // whose tensors could never be trained, nor hashed
   for (const auto& child : module.modules()) {
     if (is_kept(*child, keep_batchnorm_fp32)) continue;
     for (const auto& param : child->parameters(/*recurse=*/false)) cast_tensor(param, dtype);

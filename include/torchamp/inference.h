@@ -1,0 +1,33 @@
+// Models that are not trained any more: cast_for_inference.
+#pragma once
+
+#include <torchamp/initialize.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace torchamp {
+
+/// Casts a model once, in place, instead of at every call as autocast does: floating parameters and
+/// buffers to `dtype`, affine batch norms only with keep_batchnorm_fp32 false. Calls of what it
+/// returns cast floating inputs to `dtype` and outputs to cast_model_outputs; nullopt leaves
+/// them in `dtype`. The model may have any floating dtype, be on any device, and be one that was
+/// trained at O0, O1 or O4. Load its weights first; call eval() as for any inference.
+///
+/// Throws TypeError, and changes nothing, if `dtype` is not floating.
+template <class M>
+Model<M> cast_for_inference(M model, c10::ScalarType dtype, bool keep_batchnorm_fp32 = true,
+                            std::optional<c10::ScalarType> cast_model_outputs = c10::kFloat) {
+  TORCH_CHECK_TYPE(c10::isFloatingType(dtype),
+                   "cast_for_inference: expected dtype to be floating, got ", dtype);
+  Options options = Options(OptLevel::O3).cast_model_type(dtype);
+  options.cast_model_outputs(cast_model_outputs.value_or(dtype));
+  const auto module = detail::module_of(model);
+  cast_module(*module, dtype, keep_batchnorm_fp32);
+  auto amp = std::make_shared<Amp>(std::vector<std::shared_ptr<torch::nn::Module>>{},
+                                   OptimizerRefs(), options);
+  return {std::move(model), std::move(amp)};
+}
+
+}  // namespace torchamp
