@@ -8,6 +8,8 @@
 #include <utility>
 
 namespace torchamp {
+/// @addtogroup cast
+/// @{
 
 /// Casts a model once, in place, instead of at every call as autocast does: floating parameters and
 /// buffers to `dtype`, affine batch norms only with keep_batchnorm_fp32 false. Calls of what it
@@ -29,5 +31,7 @@ Model<M> cast_for_inference(M model, c10::ScalarType dtype, bool keep_batchnorm_
                                    OptimizerRefs(), options);
   return {std::move(model), std::move(amp)};
 }
+
+/// @}
 
 }  // namespace torchamp
