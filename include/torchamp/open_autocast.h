@@ -72,7 +72,7 @@ TORCHAMP_API std::optional<c10::ScalarType> casting_to(c10::DeviceType device_ty
 /// its effect.
 class TORCHAMP_API ShieldFromAutocast {
  public:
-  ShieldFromAutocast();
+  [[nodiscard]] ShieldFromAutocast();
   ~ShieldFromAutocast();
   ShieldFromAutocast(const ShieldFromAutocast&) = delete;
   ShieldFromAutocast& operator=(const ShieldFromAutocast&) = delete;

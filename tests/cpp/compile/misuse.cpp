@@ -1,0 +1,55 @@
+// Must not compile with -Werror: each mistake, and what the compiler is to say of it.
+#include <torchamp/autocast.h>
+#include <torchamp/grad_scaler.h>
+#include <torchamp/initialize.h>
+#include <torchamp/scale_loss.h>
+
+struct NetImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return x; }
+};
+TORCH_MODULE(Net);
+
+// The copy would be cast and stepped, not the net.
+void initialize_a_module_by_value(NetImpl& net, torch::optim::Optimizer& optimizer) {
+  torchamp::initialize(net, optimizer, "O2");  // error: a model must be a holder
+}
+
+void initialize_what_is_no_module(const std::shared_ptr<torch::optim::Optimizer>& optimizer) {
+  torchamp::initialize(optimizer, "O2");  // error: a model must be a torch::nn::Module
+}
+
+// Its groups hold masters already.
+void initialize_an_optimizer_again(const Net& net, torchamp::Optimizer& optimizer) {
+  torchamp::initialize(net, optimizer, "O2");  // error: deleted
+}
+
+struct Output {
+  at::Tensor logits;
+};
+struct OpaqueImpl : torch::nn::Module {
+  Output forward(const at::Tensor& x) { return {x}; }
+};
+TORCH_MODULE(Opaque);
+
+// The logits would stay in float16.
+void return_what_nobody_can_look_into(torchamp::Model<Opaque>& model, const at::Tensor& x) {
+  model(x);  // says: forward returns a type whose tensors, if it holds any, torchamp cannot find
+}
+
+// Its grads were unscaled by scale_loss.
+void step_by_two_scalers(torchamp::GradScaler& scaler, torchamp::Optimizer& optimizer) {
+  scaler.step(optimizer);  // error: deleted
+}
+
+// Guards that are gone before anything is backpropagated, or runs in them.
+void scale_for_nothing(const at::Tensor& loss, const std::vector<torchamp::Optimizer>& optimizers) {
+  torchamp::scale_loss(loss, optimizers.front());                                // error: nodiscard
+  torchamp::scale_loss(loss, optimizers);                                        // error: nodiscard
+  torchamp::scale_loss(loss, optimizers.front(), torchamp::ScaleLossOptions());  // error: nodiscard
+}
+
+void guard_nothing(const torchamp::AutocastState& casts) {
+  torchamp::autocast(c10::kCUDA, c10::kHalf);  // error: nodiscard
+  torchamp::disable_casts();                   // error: nodiscard
+  casts.apply();                               // error: nodiscard
+}
