@@ -29,6 +29,7 @@ from torchamp.amp._functions import (
     promote_function,
 )
 from torchamp.amp._grad_scaler import GradScaler  # noqa: F401
+from torchamp.amp._inference import cast_for_inference
 from torchamp.amp._patches import (
     register_bfloat16_function,
     register_float_function,
@@ -38,6 +39,7 @@ from torchamp.amp._patches import (
 
 __all__ = [
     "bfloat16_function",
+    "cast_for_inference",
     "clip_grad_norm_",
     "clip_grad_value_",
     "disable_casts",

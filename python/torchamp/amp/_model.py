@@ -95,13 +95,25 @@ def adopt_model(model: torch.nn.Module, session: Session) -> None:
     """Makes `model` an AmpModel that casts as the session's settings say, whatever an earlier
     session did."""
     settings = session.settings
+    shielded = settings.properties.autocast_type is None
+    _set_state(model, settings.input_type, settings.output_type, shielded, session)
+
+
+def cast_calls(model: torch.nn.Module, input_type: torch.dtype, output_type: torch.dtype) -> None:
+    """Makes `model` an AmpModel of no session whose forward casts."""
+    _set_state(model, input_type, output_type, shielded=True, session=None)
+
+
+def _set_state(
+    model: torch.nn.Module,
+    input_type: torch.dtype | None,
+    output_type: torch.dtype | None,
+    shielded: bool,
+    session: Session | None,
+) -> None:
     earlier = model.__dict__.get("_torchamp")
-    model.__dict__["_torchamp"] = ModelState(
-        input_type=settings.input_type,
-        output_type=settings.output_type,
-        shielded=settings.properties.autocast_type is None,
-        inner_forward=model.__dict__.pop("forward", earlier and earlier.inner_forward),
-        session=session,
-    )
+    inner_forward = model.__dict__.pop("forward", earlier and earlier.inner_forward)
+    state = ModelState(input_type, output_type, shielded, inner_forward, session)
+    model.__dict__["_torchamp"] = state
     if not isinstance(model, AmpModel):
         swap_class(model, AmpModel, _methods)

@@ -1,0 +1,62 @@
+"""Models that are not trained any more: cast_for_inference."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+
+from torchamp.amp._cast import cast_model
+from torchamp.amp._model import AmpModel, cast_calls
+
+Model = TypeVar("Model", bound=torch.nn.Module)
+
+
+def cast_for_inference(
+    model: Model,
+    dtype: torch.dtype,
+    keep_batchnorm_fp32: bool = True,
+    cast_model_outputs: torch.dtype | None = torch.float32,
+) -> Model:
+    """Casts `model` once, in place, instead of at every call as autocast does, and returns it:
+    floating parameters and buffers become `dtype`, affine batch norms only with
+    keep_batchnorm_fp32=False. Its calls then cast floating inputs to `dtype` and outputs to
+    `cast_model_outputs`; None leaves them in `dtype`.
+
+    The model may have any floating dtype, be on any device, and be one that was trained at O0, O1
+    or O4; of one that is trained at O2, O3 or O5 take a copy.deepcopy. Load its weights first; call
+    eval() as for any inference.
+
+    Raises TypeError for what is no model or no floating dtype, RuntimeError for a model in training
+    at O2, O3 or O5, and changes nothing then.
+    """
+    _check(model, dtype)
+    with torch.inference_mode(False), torch.no_grad():
+        cast_model(model, dtype, keep_batchnorm_fp32)
+    cast_calls(model, dtype, dtype if cast_model_outputs is None else cast_model_outputs)
+    return model
+
+
+def _check(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            "cast_for_inference: expected model to be a torch.nn.Module, got a "
+            f"{type(model).__name__}"
+        )
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise TypeError(f"cast_for_inference: expected dtype to be floating, got {dtype!r}")
+    for name, module in model.named_modules():
+        if isinstance(module, AmpModel) and _is_cast(module, module is model):
+            part = f"model.{name}" if name else "model"
+            raise RuntimeError(
+                f"cast_for_inference: expected {part} ({type(module).__name__}) to be in float32, "
+                "got one that initialize has cast for training; cast a copy.deepcopy of it"
+            )
+
+
+def _is_cast(module: AmpModel, is_whole: bool) -> bool:
+    """Whether the module is in training in low precision, or is a part whose own forward casts."""
+    state = module._torchamp
+    if is_whole:
+        return state.session is not None and state.input_type not in (None, torch.float32)
+    return state.changes_forward
