@@ -1,11 +1,8 @@
 #include "autocast_ops.h"
 
-#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/core/InferenceMode.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/library.h>
-#include <torchamp/autocast.h>
+#include <torchamp/open_autocast.h>
 
 #include <map>
 #include <memory>
@@ -13,148 +10,12 @@
 #include <string>
 
 #include "autocast_lists.h"
+#include "autocast_rules.h"
 
 namespace torchamp {
 namespace {
 
-using c10::DispatchKey;
-using c10::DispatchKeySet;
-using c10::OperatorHandle;
-using torch::jit::Stack;
-
-DispatchKey key_of(c10::DeviceType device_type) {
-  return device_type == c10::kCUDA ? DispatchKey::AutocastCUDA : DispatchKey::AutocastCPU;
-}
-
-c10::DeviceType device_type_of(DispatchKey key) {
-  return key == DispatchKey::AutocastCUDA ? c10::kCUDA : c10::kCPU;
-}
-
-/// One call of an op: its arguments on the stack, and what autocast is about there.
-struct Call {
-  const OperatorHandle& op;
-  c10::IValue* first;
-  c10::IValue* end;
-  c10::DeviceType device_type;
-  c10::ScalarType low_precision;
-};
-
-bool is_16_bit(c10::ScalarType dtype) {
-  return dtype == c10::kHalf || dtype == c10::kBFloat16;
-}
-
-/// Autocast leaves float64 alone, and the numbers that Python wrote.
-bool is_castable(const Call& call, const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.device().type() != call.device_type) return false;
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return false;
-  return tensor.scalar_type() == c10::kFloat || is_16_bit(tensor.scalar_type());
-}
-
-/// Calls `visit` with every tensor among the arguments, those in lists included.
-template <typename Visit>
-void for_each_tensor(const Call& call, Visit visit) {
-  for (const c10::IValue* argument = call.first; argument != call.end; ++argument) {
-    if (argument->isTensor()) {
-      visit(argument->toTensor());
-    } else if (argument->isTensorList()) {
-      for (const at::Tensor& tensor : argument->toTensorVector()) visit(tensor);
-    }
-  }
-}
-
-at::Tensor cast(const Call& call, const at::Tensor& tensor, c10::ScalarType dtype) {
-  return is_castable(call, tensor) ? tensor.to(dtype) : tensor;
-}
-
-void cast_argument(const Call& call, c10::IValue& argument, c10::ScalarType dtype) {
-  if (argument.isTensor()) {
-    argument = cast(call, argument.toTensor(), dtype);
-  } else if (argument.isTensorList()) {
-    auto tensors = argument.toTensorVector();
-    for (at::Tensor& tensor : tensors) tensor = cast(call, tensor, dtype);
-    argument = std::move(tensors);
-  }
-}
-
-void cast_all(const Call& call, c10::ScalarType dtype) {
-  for (auto* argument = call.first; argument != call.end; ++argument) {
-    cast_argument(call, *argument, dtype);
-  }
-}
-
-void cast_all_but_self(const Call& call, c10::ScalarType dtype) {
-  for (auto* argument = call.first + 1; argument != call.end; ++argument) {
-    cast_argument(call, *argument, dtype);
-  }
-}
-
-// The rules.
-
-void to_low_precision(const Call& call) {
-  cast_all(call, call.low_precision);
-}
-
-/// Whether the program said which type the result shall have.
-bool has_chosen_dtype(const Call& call) {
-  const auto index = call.op.schema().argumentIndexWithName("dtype");
-  return index && !call.first[*index].isNone();
-}
-
-void to_float32(const Call& call) {
-  if (!has_chosen_dtype(call)) cast_all(call, c10::kFloat);
-}
-
-void to_widest(const Call& call) {
-  bool has_float = false;
-  bool has_16_bit = false;
-  for_each_tensor(call, [&](const at::Tensor& tensor) {
-    if (!is_castable(call, tensor)) return;
-    has_float |= tensor.scalar_type() == c10::kFloat;
-    has_16_bit |= is_16_bit(tensor.scalar_type());
-  });
-  if (has_float && has_16_bit) cast_all(call, c10::kFloat);
-}
-
-void to_type_of_self(const Call& call) {
-  const at::Tensor& self = call.first->toTensor();
-  if (is_castable(call, self)) cast_all_but_self(call, self.scalar_type());
-}
-
-/// Derivatives that torch wrote itself may write their own tensors.
-void refuse_16_bit_self(const Call& call) {
-  const at::Tensor& self = call.first->toTensor();
-  const bool is_of_a_backward(torch::autograd::get_current_node());
-  if (!is_castable(call, self) || is_of_a_backward) return;
-  const auto name = call.op.operator_name().name;
-  const std::string in_place = name.substr(name.find("::") + 2);
-  TORCH_CHECK_NOT_IMPLEMENTED(!is_16_bit(self.scalar_type()), in_place,
-                              ": expected a float32 tensor, got ", self.scalar_type(),
-                              "; under O1 and O4 the result is float32, which cannot be written in "
-                              "place: call ",
-                              in_place.substr(0, in_place.size() - 1),
-                              ", or use amp.disable_casts()");
-  cast_all_but_self(call, c10::kFloat);
-}
-
-/// Whether this is a call inside another op's kernel, below what a program called.
-bool is_inside_of_an_op() {
-  const auto excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
-  return excluded.has(DispatchKey::AutogradFunctionality) && !c10::InferenceMode::is_enabled();
-}
-
-template <void (*rule)(const Call&)>
-void kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-  const DispatchKey key = keys.highestPriorityTypeId();
-  const auto dtype = casting_to(device_type_of(key));
-  if (!dtype || is_inside_of_an_op()) {
-    op.redispatchBoxed(keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, key), stack);
-    return;
-  }
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
-  c10::IValue* const end = stack->data() + stack->size();
-  rule({op, end - op.schema().arguments().size(), end, device_type_of(key), *dtype});
-  op.callBoxed(stack);
-}
+namespace rules = autocast_rules;
 
 c10::OperatorName operator_name(const std::string& name) {
   const auto dot = name.find('.');
@@ -165,28 +26,29 @@ c10::OperatorName operator_name(const std::string& name) {
 class Registration {
  public:
   explicit Registration(c10::DeviceType device_type)
-      : key_(key_of(device_type)),
+      : key_(rules::key_of(device_type)),
         library_(torch::Library::IMPL, "aten", key_, __FILE__, __LINE__) {
     namespace lists = autocast_lists;
-    add<to_low_precision>(lists::kLowPrecision);
-    if (device_type == c10::kCPU) add<to_low_precision>(lists::kLowPrecisionOnCpu);
-    add<to_float32>(lists::kFloat32);
-    add<to_widest>(lists::kWidest);
-    add<to_type_of_self>(lists::kTypeOfSelf);
-    add<refuse_16_bit_self>(lists::kFloat32InPlace);
+    add<rules::to_low_precision>(lists::kLowPrecision);
+    if (device_type == c10::kCPU) add<rules::to_low_precision>(lists::kLowPrecisionOnCpu);
+    add<rules::to_float32>(lists::kFloat32);
+    add<rules::to_widest>(lists::kWidest);
+    add<rules::to_type_of_self>(lists::kTypeOfSelf);
+    add<rules::refuse_16_bit_self>(lists::kFloat32InPlace);
   }
 
  private:
-  template <void (*rule)(const Call&), typename Names>
+  template <rules::Rule rule, typename Names>
   void add(const Names& names) {
     for (const char* name : names) {
       const auto op = c10::Dispatcher::singleton().findSchema(operator_name(name));
       if (!op || op->hasKernelForDispatchKey(key_)) continue;
-      library_.impl(name, torch::CppFunction::makeFromBoxedFunction<&kernel<rule>>());
+      library_.impl(name,
+                    torch::CppFunction::makeFromBoxedFunction<&rules::kernel<rule, &casting_to>>());
     }
   }
 
-  DispatchKey key_;
+  c10::DispatchKey key_;
   torch::Library library_;
 };
 

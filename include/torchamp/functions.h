@@ -7,6 +7,7 @@
 #include <torchamp/parts.h>
 
 #include <functional>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -105,6 +106,20 @@ template <class F>
 auto promote_function(F function) {
   return detail::CastFunction<F>(std::move(function), detail::FunctionCast::kWidest);
 }
+
+/// half_function for an op by its name, "space::op" or "space::op.overload": its tensors and lists
+/// of tensors are cast wherever O1, O4 or an autocast scope is on, however it is called, for the
+/// rest of the process. Acts on CPU and CUDA.
+///
+/// Throws ValueError for what is no op, and for one that autocast has a rule for: torch's own, and
+/// those registered before.
+TORCHAMP_API void register_half_op(const std::string& name);
+/// As register_half_op, to bfloat16 at every level.
+TORCHAMP_API void register_bfloat16_op(const std::string& name);
+/// As register_half_op, to float32, but for calls that give the op a dtype.
+TORCHAMP_API void register_float_op(const std::string& name);
+/// As register_half_op, to float32 where one of the tensors is.
+TORCHAMP_API void register_promote_op(const std::string& name);
 
 /// @}
 

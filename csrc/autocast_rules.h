@@ -1,0 +1,45 @@
+// How autocast kernels cast the arguments of an op: the rules, and the kernel around them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/DeviceType.h>
+
+#include <optional>
+
+namespace torchamp::autocast_rules {
+
+/// The dispatch key of autocast on CPU or CUDA, and back.
+c10::DispatchKey key_of(c10::DeviceType device_type);
+c10::DeviceType device_type_of(c10::DispatchKey key);
+
+/// One call of an op: its arguments on the stack, and what autocast is about there.
+struct Call {
+  const c10::OperatorHandle& op;
+  c10::IValue* first;
+  c10::IValue* end;
+  c10::DeviceType device_type;
+  c10::ScalarType low_precision;
+};
+
+using Rule = void (*)(const Call&);
+/// What to cast to, on a device type at this moment; nothing where there is nothing to cast.
+using LowPrecision = std::optional<c10::ScalarType> (*)(c10::DeviceType);
+
+void to_low_precision(const Call& call);
+void to_bfloat16(const Call& call);
+void to_float32(const Call& call);
+void to_widest(const Call& call);
+void to_type_of_self(const Call& call);
+void refuse_16_bit_self(const Call& call);
+
+/// Calls `op` on arguments that were cast by `rule`.
+void call_cast(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
+               Rule rule, LowPrecision low_precision);
+
+template <Rule rule, LowPrecision low_precision>
+void kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  call_cast(op, keys, stack, rule, low_precision);
+}
+
+}  // namespace torchamp::autocast_rules
