@@ -25,6 +25,7 @@
 #include <torchamp/optimizer.h>
 #include <torchamp/telemetry.h>
 // all of it
+#include <torchamp/data_parallel.h>
 #include <torchamp/inference.h>
 #include <torchamp/initialize.h>
 #include <torchamp/model.h>
