@@ -2,6 +2,8 @@
 #include <torch/library.h>
 #include <torchamp/ops.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "checks.h"
@@ -136,8 +138,9 @@ void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
       find<void(const Tensor&, const Tensor&, const Tensor&, const Tensor&, double, double, int64_t,
                 double, double, int64_t)>("torchamp::_update_scale");
   const double floor = std::max<double>(rule.min_scale, std::numeric_limits<float>::min());
+  const double ceiling = std::min(rule.max_scale, std::ldexp(1.0, 127));
   call(op, loss_scale, loss_scale, growth_tracker, hysteresis_tracker, found_inf,
-       rule.growth_factor, rule.backoff_factor, rule.growth_interval, floor, rule.max_scale,
+       rule.growth_factor, rule.backoff_factor, rule.growth_interval, floor, ceiling,
        rule.hysteresis);
   for (const Tensor& state : {loss_scale, growth_tracker, hysteresis_tracker}) mark_written(state);
 }

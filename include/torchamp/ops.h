@@ -73,7 +73,7 @@ struct ScaleUpdate {
   double backoff_factor = 0.5;     ///< and when it backs off
   int64_t growth_interval = 2000;  ///< clean backwards in a row until it grows
   double min_scale = 0.0;  ///< the scale never goes below this, nor below the smallest normal float
-  double max_scale = 16777216.0;  ///< the scale never goes above this
+  double max_scale = 16777216.0;  ///< nor above this, nor above 2¹²⁷
   int64_t hysteresis = 1;  ///< the scale backs off from this many overflows on, counted since the
                            ///< last clean backward
 };
