@@ -83,6 +83,17 @@ TEST(Options, OverridesChangeTheirPropertyOnly) {
   expect_row(Options(OptLevel::O1).autocast(false).resolve(), row);
 }
 
+TEST(Options, HaveEveryNameOfPythons) {
+  expect_row(Options().opt_level("O2").resolve(), kRows[2]);
+  expect_row(Options("O1").opt_level(OptLevel::O5).resolve(), kRows[5]);
+  Row row = kRows[1];
+  row.autocast_type.reset();
+  expect_row(Options("O1").patch_torch_functions(false).resolve(), row);
+  EXPECT_EQ(message_of([] { Options().opt_level("02"); }),
+            "initialize: expected opt_level to be one of \"O0\", \"O1\", \"O2\", \"O3\", \"O4\", "
+            "\"O5\", got \"02\"; did you mean \"O2\" (letter O, digit)?");
+}
+
 TEST(Options, SpeedOfLightKeepsBatchNorm) {
   Row row = kRows[3];
   row.keep_batchnorm_fp32 = true;
@@ -144,6 +155,7 @@ TEST(Options, KeepsWhatIsNoPropertyOfALevel) {
                               .num_losses(3)
                               .min_loss_scale(2)
                               .max_loss_scale(1024)
+                              .adopt_data_writes(true)
                               .verbosity(0);
   EXPECT_FALSE(options.enabled());
   EXPECT_EQ(options.cast_model_outputs(), c10::kHalf);
@@ -151,6 +163,7 @@ TEST(Options, KeepsWhatIsNoPropertyOfALevel) {
   EXPECT_EQ(options.min_loss_scale(), 2);
   EXPECT_EQ(options.max_loss_scale(), 1024);
   EXPECT_EQ(options.verbosity(), 0);
+  EXPECT_TRUE(options.adopt_data_writes());
 }
 
 }  // namespace
