@@ -54,8 +54,9 @@ class TORCHAMP_API autocast {
   /// by default: it goes stale when weights are edited. Where on, it is cleared when the outermost
   /// scope ends. `enabled` false switches autocast off for the scope. Throws ValueError for another
   /// dtype, and for device types without autocast.
-  [[nodiscard]] explicit autocast(c10::DeviceType device_type, std::optional<c10::ScalarType> dtype = {},
-                    bool enabled = true, bool cache_enabled = false);
+  [[nodiscard]] explicit autocast(c10::DeviceType device_type,
+                                  std::optional<c10::ScalarType> dtype = {}, bool enabled = true,
+                                  bool cache_enabled = false);
   ~autocast();
   autocast(const autocast&) = delete;
   autocast& operator=(const autocast&) = delete;
