@@ -132,8 +132,10 @@ include/ATen, got ${TORCHAMP_TORCH_ROOT}" PARENT_SCOPE)
   set(TORCHAMP_TORCH_OPENMP "${openmp}" PARENT_SCOPE)
 endfunction()
 
-# libtorch.so names libtorch_cuda.so where torch has one, so it must stay NEEDED although nothing
-# refers to it: a program linked against a CPU build then finds CUDA in a CUDA build.
+# All three stay NEEDED although a program may not refer to them. libtorch.so names libtorch_cuda.so
+# where torch has one: a program linked against a CPU build then finds CUDA in a CUDA build. The other
+# two are what libtorchamp.so needs, and only the program knows where they are. One item, which CMake
+# cannot take apart; the last one makes it set the program's run path.
 function(torchamp_define_torch)
   if(TARGET torchamp::torch)
     return()
@@ -143,11 +145,11 @@ function(torchamp_define_torch)
   target_compile_definitions(torchamp::torch INTERFACE
     "_GLIBCXX_USE_CXX11_ABI=${TORCHAMP_TORCH_CXX11_ABI}")
   if(EXISTS "${root}/lib/libtorch_cpu.so")
+    set(libraries "${root}/lib/libtorch.so,${root}/lib/libtorch_cpu.so,${root}/lib/libc10.so")
     target_include_directories(torchamp::torch SYSTEM INTERFACE
       "${root}/include" "${root}/include/torch/csrc/api/include")
     target_link_libraries(torchamp::torch INTERFACE
-      "-Wl,--push-state,--no-as-needed,${root}/lib/libtorch.so,--pop-state"
-      "${root}/lib/libtorch_cpu.so" "${root}/lib/libc10.so")
+      "-Wl,--push-state,--no-as-needed,${libraries},--pop-state" "${root}/lib/libtorch_cpu.so")
   else()
     target_include_directories(torchamp::torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
     target_link_libraries(torchamp::torch INTERFACE ${TORCH_LIBRARIES})

@@ -1,5 +1,5 @@
 # One tree for `cmake --install` and for the wheel, where its root is site-packages/torchamp:
-#   include/torchamp/  lib/libtorchamp.so  lib/pkgconfig/  share/cmake/torchamp/
+#   bin/torchamp-doctor  include/torchamp/  lib/libtorchamp.so  lib/pkgconfig/  share/cmake/torchamp/
 # and, as a component that only the wheel asks for, the compiled Python module.
 
 include(CMakePackageConfigHelpers)
@@ -17,6 +17,7 @@ write_basic_package_version_file("${_TORCHAMP_PACKAGE_FILES}/torchampConfigVersi
 configure_file(cmake/torchamp.pc.in "${_TORCHAMP_PACKAGE_FILES}/torchamp.pc" @ONLY)
 
 install(TARGETS torchamp EXPORT torchampTargets LIBRARY DESTINATION lib)
+install(TARGETS torchamp_doctor RUNTIME DESTINATION bin)
 install(DIRECTORY include/torchamp DESTINATION include)
 install(EXPORT torchampTargets NAMESPACE torchamp:: DESTINATION ${_TORCHAMP_CMAKE_DIR})
 install(FILES

@@ -60,5 +60,6 @@ add_library(torchamp SHARED $<TARGET_OBJECTS:torchamp_objects>)
 add_library(torchamp::torchamp ALIAS torchamp)
 torchamp_public_properties(torchamp)
 target_link_libraries(torchamp PRIVATE $<BUILD_INTERFACE:torchamp_openmp> ${CMAKE_DL_LIBS})
+target_link_options(torchamp PRIVATE "-Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/torchamp.map")
 set_target_properties(torchamp PROPERTIES
-  LINKER_LANGUAGE CXX LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
+  LINK_DEPENDS "${PROJECT_SOURCE_DIR}/cmake/torchamp.map" LINKER_LANGUAGE CXX LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")

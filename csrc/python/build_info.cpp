@@ -1,4 +1,5 @@
 #include <torchamp/build_info.h>
+#include <torchamp/doctor.h>
 
 #include "python/bindings.h"
 
@@ -22,11 +23,20 @@ pybind11::tuple rung_tuple(const std::string& device) {
   return pybind11::make_tuple(found.name, found.reason);
 }
 
+pybind11::list findings() {
+  pybind11::list result;
+  for (const Finding& each : examine()) {
+    result.append(pybind11::make_tuple(each.subject, each.found, each.status, each.remedy));
+  }
+  return result;
+}
+
 }  // namespace
 
 void bind_build_info(pybind11::module_& module) {
   module.def("build_info", &build_info_dict);
   module.def("rung", &rung_tuple, pybind11::arg("device"));
+  module.def("examine", &findings);
 }
 
 }  // namespace torchamp::python

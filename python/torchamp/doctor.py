@@ -148,6 +148,20 @@ def check_rungs() -> Finding:
     return Finding("kernels", "; ".join(lines), 1 if any(r for _, r in rungs.values()) else 0)
 
 
+#: What the library itself finds, and nothing above tells.
+LIBRARY_SUBJECTS = ("C++ ABI", "processor", "CUDA driver", "NVRTC")
+
+
+def library_findings() -> list[Finding]:
+    """What the program torchamp-doctor reports too; nothing where torchamp does not load."""
+    try:
+        from torchamp import _C
+    except Exception:
+        return []
+    findings = [Finding(*fields) for fields in _C.examine()]
+    return [finding for finding in findings if finding.subject in LIBRARY_SUBJECTS]
+
+
 def check_kernels_variable() -> Finding:
     """TORCHAMP_KERNELS, which forces one kind of kernels: auto (the best that works), aot (compiled
     by nvcc when torchamp was built), nvrtc (compiled when first used) or aten (torch's own ops)."""
@@ -184,7 +198,7 @@ def report(findings: list[Finding]) -> str:
 
 def main() -> int:
     """Prints the report and returns the worst status in it."""
-    findings = [check() for check in CHECKS]
+    findings = [check() for check in CHECKS] + library_findings()
     print(report(findings))
     return max(finding.status for finding in findings)
 

@@ -5,7 +5,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
-from typing import Callable
+from typing import Callable, Optional
 
 import pytest
 
@@ -35,11 +35,12 @@ def built_tree() -> pathlib.Path:
 
 
 @pytest.fixture(scope="session")
-def prefix(built_tree: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A prefix that `cmake --install` filled, and that was moved afterwards."""
-    before = tmp_path_factory.mktemp("install") / "before"
+def prefix(built_tree: pathlib.Path) -> pathlib.Path:
+    """A prefix that `cmake --install` filled, and that was moved afterwards. It always lies in the
+    same place, for ccache."""
+    before, after = (built_tree / "install_tests" / name for name in ("before", "after"))
+    shutil.rmtree(before.parent, ignore_errors=True)
     run("cmake", "--install", built_tree, "--prefix", before)
-    after = before.with_name("after")
     before.rename(after)
     return after
 
@@ -68,9 +69,10 @@ def wheel_site(built_tree: pathlib.Path, tmp_path_factory: pytest.TempPathFactor
 def build_consumer(tmp_path: pathlib.Path) -> Callable[..., str]:
     """Returns a function that configures, builds and runs the consumer, and returns its output."""
 
-    def build(*options: object) -> str:
+    def build(*options: object, python: Optional[str] = sys.executable) -> str:
         tree = tmp_path / "build"
-        configure_consumer(tree, *options)
+        chosen = [] if python is None else [f"-DPython3_EXECUTABLE={python}"]
+        configure_consumer(tree, *chosen, *options)
         run("cmake", "--build", tree, "--parallel", "2")
         return run(tree / "consumer")
 
@@ -86,7 +88,6 @@ def configure_consumer(tree: pathlib.Path, *options: object) -> str:
         "-B",
         tree,
         *launcher(),
-        f"-DPython3_EXECUTABLE={sys.executable}",
         *options,
     )
 

@@ -1,5 +1,6 @@
 """A user's C++ project gets torchamp by find_package, by add_subdirectory and from the wheel."""
 
+import os
 import pathlib
 import shlex
 import shutil
@@ -46,6 +47,51 @@ def test_find_package_refuses_another_torch(prefix: pathlib.Path, tmp_path: path
     assert done.returncode != 0
     assert f"was built for torch {minor}, but this project uses torch 2.1" in message
     assert "Build torchamp again for this torch" in message
+
+
+def test_libtorch_and_cmake_without_python(
+    prefix: pathlib.Path, tmp_path: pathlib.Path, build_consumer: Callable, no_python: pathlib.Path
+) -> None:
+    libtorch = libtorch_archive(tmp_path / "libtorch")
+    assert build_consumer(f"-DCMAKE_PREFIX_PATH={prefix};{libtorch}", python=None) == EXPECTED
+    assert not no_python.exists()
+
+
+def test_torchamp_itself_configures_without_python(
+    tmp_path: pathlib.Path, no_python: pathlib.Path
+) -> None:
+    libtorch = libtorch_archive(tmp_path / "libtorch")
+    options = (f"-DCMAKE_PREFIX_PATH={libtorch}", "-DTORCHAMP_BUILD_TESTS=OFF")
+    said = run("cmake", "-S", ROOT, "-B", tmp_path / "build", *options)
+    assert f"torch {torch.__version__} in {libtorch}" in said
+    assert "torchamp_python" not in run("cmake", "--build", tmp_path / "build", "--target", "help")
+    assert not no_python.exists()
+
+
+@pytest.fixture
+def no_python(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """Hides every Python behind programs that fail; gives the file that tells they were called."""
+    folder, called = tmp_path / "no_python", tmp_path / "python_was_called"
+    folder.mkdir()
+    for name in ("python", "python3"):
+        (folder / name).write_text(f"#!/bin/sh\necho $0 $* >> {called}\nexit 1\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return called
+
+
+def libtorch_archive(folder: pathlib.Path) -> pathlib.Path:
+    """Makes a folder as a LibTorch archive unpacks to, of this torch's files: Python's half is not
+    in it."""
+    real = pathlib.Path(torch.__file__).parent
+    (folder / "lib").mkdir(parents=True)
+    for file in (real / "lib").iterdir():
+        if "python" not in file.name:
+            (folder / "lib" / file.name).symlink_to(file)
+    for name in ("include", "share"):
+        (folder / name).symlink_to(real / name)
+    (folder / "build-version").write_text(torch.__version__ + "\n")
+    return folder
 
 
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="pkg-config is not installed")

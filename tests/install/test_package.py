@@ -46,6 +46,14 @@ def test_nothing_of_cuda_or_openmp_is_linked(wheel_site: pathlib.Path, pattern: 
     assert others == set()
 
 
+def test_only_torchamps_names_are_shown(prefix: pathlib.Path) -> None:
+    listed = run("nm", "-D", "-C", "--defined-only", prefix / "lib" / "libtorchamp.so")
+    shown = [line.split(maxsplit=2)[2] for line in listed.splitlines()]
+    own = re.compile(r"((typeinfo|typeinfo name|vtable) for )?torchamp::")
+    assert any(name.startswith("torchamp::initialize") or "torchamp::Amp" in name for name in shown)
+    assert [name for name in shown if not own.match(name)] == []
+
+
 def test_prefix_and_wheel_hold_the_same_cpp_package(
     prefix: pathlib.Path, wheel_site: pathlib.Path
 ) -> None:

@@ -51,6 +51,7 @@ def test_main_returns_the_worst_status(
 ) -> None:
     findings = [Finding("a", "fine"), Finding("b", "bad", 2), Finding("c", "meh", 1)]
     monkeypatch.setattr(doctor, "CHECKS", [lambda f=f: f for f in findings])
+    monkeypatch.setattr(doctor, "library_findings", list)
     assert doctor.main() == 2
     assert len(capsys.readouterr().out.splitlines()) == 3
 
@@ -78,3 +79,9 @@ def test_cmakedir_prints_one_folder() -> None:
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert printed.strip().endswith("share/cmake")
     assert len(printed.splitlines()) == 1
+
+
+def test_the_library_adds_what_python_cannot_see() -> None:
+    findings = doctor.library_findings()
+    assert [finding.subject for finding in findings] == list(doctor.LIBRARY_SUBJECTS)
+    assert findings[0].found.startswith("_GLIBCXX_USE_CXX11_ABI=")

@@ -1,0 +1,9 @@
+# torchamp-doctor, which tells what libtorchamp.so finds on a machine. Installed, it looks for torch
+# beside the wheel first, then where torch was when this was built.
+
+add_executable(torchamp_doctor csrc/doctor/main.cpp)
+target_link_libraries(torchamp_doctor PRIVATE torchamp::torchamp)
+set_target_properties(torchamp_doctor PROPERTIES
+  OUTPUT_NAME torchamp-doctor CXX_EXTENSIONS OFF
+  RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin"
+  INSTALL_RPATH "$ORIGIN/../lib;$ORIGIN/../../torch/lib;${TORCHAMP_TORCH_DIR}/lib")

@@ -1,0 +1,71 @@
+"""torchamp-doctor: a program of the installed package that tells what it finds, and what to do."""
+
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+import torch
+from test_consumer import fake_torch
+
+VERSION = re.escape(torch.__version__)
+
+
+def doctor(root: pathlib.Path, expect: int = 0, **environment: object) -> str:
+    """Runs the program without anything of Python's on PATH and returns what it printed."""
+    program = root / "bin" / "torchamp-doctor"
+    settings = {name: str(value) for name, value in environment.items()}
+    done = subprocess.run([program], capture_output=True, text=True, env=settings)
+    assert done.returncode == expect, done.stdout + done.stderr
+    return done.stdout
+
+
+def status_of(report: str, subject: str) -> str:
+    (line,) = re.findall(rf"^ *(\w+)  {re.escape(subject)}: ", report, re.MULTILINE)
+    return line
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tells more where there is a card")
+def test_a_healthy_installation(prefix: pathlib.Path) -> None:
+    report = doctor(prefix)
+    assert re.search(rf"ok  torchamp: \d.* in {prefix}/.*built for torch {VERSION} by ", report)
+    assert re.search(rf"ok  torch: {VERSION} \(with.* CUDA\) in ", report)
+    assert re.search(r"ok  C\+\+ ABI: _GLIBCXX_USE_CXX11_ABI=[01]", report)
+    assert re.search(r"ok  kernels on cpu: (avx2|portable)\n", report)
+    for subject in ("processor", "CUDA driver", "NVRTC", "TORCHAMP_KERNELS"):
+        assert status_of(report, subject) == "ok"
+
+
+def test_the_wheel_has_it_and_it_finds_torch_beside(
+    wheel_site: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    site = tmp_path / "site"
+    shutil.copytree(wheel_site, site, symlinks=True)
+    (site / "torch").symlink_to(pathlib.Path(torch.__file__).parent)
+    assert f"in {site}/torchamp/" in doctor(site / "torchamp")
+
+
+def test_a_torch_of_another_version_is_broken(prefix: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    other = fake_torch(tmp_path / "other_torch", version="2.1.0")
+    report = doctor(prefix, expect=2, LD_LIBRARY_PATH=other / "lib")
+    assert "BROKEN  torch: 2.1.0 (with" in report
+    assert (
+        f"but torchamp was built for {torch.__version__}\n        -> build torchamp again" in report
+    )
+
+
+def test_kernels_that_cannot_be_had_are_broken(prefix: pathlib.Path) -> None:
+    report = doctor(prefix, expect=2, TORCHAMP_KERNELS="cutlass")
+    assert "BROKEN  kernels on cpu: cannot be had: TORCHAMP_KERNELS: expected auto, aot" in report
+    assert "        -> TORCHAMP_KERNELS=auto takes the best that there are" in report
+
+
+def test_why_nvrtc_is_not_there(prefix: pathlib.Path) -> None:
+    report = doctor(prefix, TORCHAMP_NVRTC="/nowhere/libnvrtc.so")
+    assert re.search(r"NVRTC: none: .*/nowhere/libnvrtc.so: cannot open", report)
+
+
+def test_forced_aten_is_told(prefix: pathlib.Path) -> None:
+    report = doctor(prefix, expect=1, TORCHAMP_KERNELS="aten")
+    assert "note  kernels on cpu: aten (TORCHAMP_KERNELS is aten)" in report
