@@ -3,6 +3,7 @@
 
 #include <torch/serialize.h>
 #include <torchamp/serialize.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -20,7 +21,9 @@ using at::Tensor;
 /// A file that is gone at the end.
 class File {
  public:
-  File() : path_(::testing::TempDir() + "torchamp_checkpoint_" + std::to_string(next_++)) {}
+  File()
+      : path_(::testing::TempDir() + "torchamp_checkpoint_" + std::to_string(getpid()) + "_" +
+              std::to_string(next_++)) {}
   ~File() { std::filesystem::remove(path_); }
   const std::string& path() const { return path_; }
 
