@@ -5,6 +5,7 @@
 #   make test       the C++ tests, then the Python tests
 #   make bench      times the ops against torch's
 #   make gpu-check  builds and tests on the machine's GPU, offline, with the torch of PYTHON
+#   make sanitize   the C++ tests under sanitizers, some under valgrind; takes long
 #   make docs       the reference of C++ and Python, in out/docs
 #   make lint       formatting and static checks
 #   make doctor     what is here, what is missing, and what to do about it
@@ -21,7 +22,7 @@ IN_VENV := PATH="$(BIN):$$PATH"
 SOURCES := CMakeLists.txt setup.py pyproject.toml \
   $(shell find cmake csrc include python/torchamp -type f -not -name '*.pyc' -not -name '*.so')
 
-.PHONY: setup demo test bench gpu-check docs lint doctor clean FORCE
+.PHONY: setup demo test bench gpu-check sanitize docs lint doctor clean FORCE
 
 setup: $(VENV)/.torchamp
 
@@ -53,6 +54,9 @@ bench: setup
 
 gpu-check:
 	PYTHON="$(PYTHON)" GTEST_SOURCE="$(GTEST_SOURCE)" MAX_JOBS=$(MAX_JOBS) bash tests/gpu_check.sh
+
+sanitize: setup
+	$(IN_VENV) sh tests/sanitize.sh $(MAX_JOBS)
 
 docs: setup
 	@build_tools/make_docs.sh $(BIN)/python
