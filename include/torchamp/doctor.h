@@ -13,9 +13,9 @@ namespace torchamp {
 
 /// One line of a report.
 struct Finding {
-  std::string subject;
-  std::string found;
-  int status = 0;      ///< 0: fine, 1: works less well than it could, 2: broken
+  std::string subject;      ///< what was looked at
+  std::string found;        ///< what is there
+  int status = 0;           ///< 0: fine, 1: works less well than it could, 2: broken
   std::string remedy = {};  ///< what to do about it; may be empty
 };
 
