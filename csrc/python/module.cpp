@@ -7,6 +7,7 @@ PYBIND11_MODULE(_C, module) {
   py::bind_build_info(module);
   py::bind_ops(module);
   py::bind_opt_level(module);
+  py::bind_linear(module);
   py::bind_loss_scaler(module);
   py::bind_master_weights(module);
   py::bind_autocast(module);

@@ -12,6 +12,7 @@
 #include <torchamp/master_weights.h>
 // 4 scale, 5 unscale and check, 6 update
 #include <torchamp/grad_scaler.h>
+#include <torchamp/linear.h>
 #include <torchamp/loss_scaler.h>
 #include <torchamp/ops.h>
 #include <torchamp/scale_loss.h>

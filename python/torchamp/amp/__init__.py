@@ -36,8 +36,10 @@ from torchamp.amp._patches import (
     register_half_function,
     register_promote_function,
 )
+from torchamp.amp._weight_grads import accumulate_weight_grads
 
 __all__ = [
+    "accumulate_weight_grads",
     "bfloat16_function",
     "cast_for_inference",
     "clip_grad_norm_",
