@@ -19,7 +19,7 @@ TORCH_LIBRARY_FRAGMENT(torchamp, m) {
       "_fused_step(int algorithm, Tensor[] grads, Tensor(a!)[] params, Tensor(b!)[] states, "
       "Tensor(c!)[] model_params, Tensor(d!) steps, Tensor hyper, Tensor groups, "
       "Tensor? grad_factor, Tensor? skip, Tensor? param_norms, Tensor? update_norms, "
-      "Tensor(e!)? norm_averages, bool params_by_chance=False) -> ()");
+      "Tensor(e!)? norm_averages, bool params_by_chance=False, int known_states=0) -> ()");
 }
 
 void check_row(const char* name, const Tensor& tensor, at::ScalarType dtype, int64_t length,
@@ -60,7 +60,8 @@ void check_scalars(StepAlgorithm algorithm, const StepScalars& scalars, int64_t 
 
 using Signature = void(int64_t, TensorList, TensorList, TensorList, TensorList, const Tensor&,
                        const Tensor&, const Tensor&, const OptionalTensor&, const OptionalTensor&,
-                       const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool);
+                       const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool,
+                       int64_t);
 
 }  // namespace
 
@@ -87,9 +88,9 @@ void fused_step(StepAlgorithm algorithm, const StepLists& lists, const StepScala
   call(op, scalars.steps, static_cast<int64_t>(algorithm), lists.grads, lists.params, lists.states,
        lists.model_params, scalars.steps, scalars.hyper, scalars.groups, scalars.grad_factor,
        scalars.skip, scalars.param_norms, scalars.update_norms, scalars.norm_averages,
-       scalars.params_by_chance);
+       scalars.params_by_chance, reinterpret_cast<int64_t>(lists.known_states));
   if (algorithm != StepAlgorithm::kLambUpdate) mark_written(lists.params);
-  mark_written(lists.states);
+  if (lists.known_states == nullptr) mark_written(lists.states);
   mark_written(lists.model_params);
   mark_written(scalars.steps);
   if (scalars.norm_averages) mark_written(*scalars.norm_averages);

@@ -33,7 +33,9 @@ Work gather_step(int64_t states, const StepLists& lists, at::Device device) {
   const NamedList models{"model_params", lists.model_params, /*optional=*/true};
   const auto state = [&](size_t s) {
     const size_t first = s * length;
-    return NamedList{"states", lists.states.slice(first, length), /*optional=*/false, first};
+    NamedList list{"states", lists.states.slice(first, length), /*optional=*/false, first};
+    list.known = lists.known_states;
+    return list;
   };
   constexpr const char* kOp = "fused_step";
   switch (states) {
@@ -72,9 +74,10 @@ void fused_step(int64_t which, TensorList grads, TensorList params, TensorList s
                 TensorList model_params, const Tensor& steps, const Tensor& hyper,
                 const Tensor& groups, const OptionalTensor& grad_factor, const OptionalTensor& skip,
                 const OptionalTensor& param_norms, const OptionalTensor& update_norms,
-                const OptionalTensor& norm_averages, bool params_by_chance) {
+                const OptionalTensor& norm_averages, bool params_by_chance, int64_t known_states) {
   const auto algorithm = static_cast<StepAlgorithm>(which);
-  const StepLists lists{grads, params, states, model_params};
+  auto* const known = reinterpret_cast<KnownTensors*>(known_states);
+  const StepLists lists{grads, params, states, model_params, known};
   const StepScalars scalars{steps,       hyper,        groups,        grad_factor,     skip,
                             param_norms, update_norms, norm_averages, params_by_chance};
   const at::Device device = steps.device();
@@ -102,7 +105,7 @@ TORCH_LIBRARY_IMPL(torchamp, Meta, m) {
   m.impl("_fused_step",
          [](int64_t, TensorList, TensorList, TensorList, TensorList, const Tensor&, const Tensor&,
             const Tensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
-            const OptionalTensor&, const OptionalTensor&, bool) {});
+            const OptionalTensor&, const OptionalTensor&, bool, int64_t) {});
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "borrowed.h"
+#include "gather.h"
 
 namespace torchamp {
 namespace {
@@ -47,7 +48,9 @@ FusedStepper::FusedStepper(StepAlgorithm algorithm, std::vector<Tensor> params,
       storage_(storage),
       kept_states_(algorithm == StepAlgorithm::kLambUpdate ? 2 : states_of(algorithm)),
       params_(std::move(params)),
-      states_(kept_states_ * params_.size()) {
+      states_(kept_states_ * params_.size()),
+      known_states_(std::make_shared<KnownTensors>()) {
+  known_states_->resize(states_.size());
   TORCH_CHECK_VALUE(groups.size() == params_.size(),
                     "FusedStepper: expected groups to have an element a parameter, ",
                     params_.size(), ", got ", groups.size());
@@ -143,7 +146,7 @@ StepScalars FusedStepper::scalars(const Step& step) const {
 
 StepLists FusedStepper::step_lists(const Lists& lists) const {
   const at::TensorList params = lists.remainders.empty() ? params_ : lists.remainders;
-  return {lists.grads, params, states_, lists.model_params};
+  return {lists.grads, params, states_, lists.model_params, known_states_.get()};
 }
 
 void FusedStepper::step(const Step& step) {

@@ -92,7 +92,9 @@ void prefetch_ahead(Lists lists, size_t i) {
   constexpr size_t kHeaderAhead = 16, kStorageAhead = 8;
   for (const NamedList& list : lists) {
     if (i + kHeaderAhead >= list.tensors.size()) continue;
-    prefetch(list.tensors[i + kHeaderAhead].unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
+    const void* header = list.tensors[i + kHeaderAhead].unsafeGetTensorImpl();
+    prefetch(header, list.known != nullptr ? kCacheLine : sizeof(c10::TensorImpl));
+    if (list.known != nullptr) continue;
     const Tensor& next = list.tensors[i + kStorageAhead];
     if (next.defined())
       prefetch(next.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(), kCacheLine);
@@ -120,6 +122,26 @@ std::optional<DType> plannable(const NamedList& list, const Tensor& tensor, cons
                            has_strides_of(*first.unsafeGetTensorImpl(), impl);
   return walks_along ? kernel_dtype(list, tensor) : std::nullopt;
 }
+
+}  // namespace
+
+/// In-place ops may give a tensor other memory, and `.data` another tensor's; both show in the
+/// pointer to its storage, which stands beside the counts that were read anyway.
+void* KnownTensors::find(size_t i, const Tensor& tensor, const Tensor& first, DType& dtype) const {
+  const Entry& entry = entries_[i];
+  const bool stayed = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() ==
+                      entry.storage.unsafeGetStorageImpl();
+  if (!stayed || entry.elements != first.numel() || !first.is_contiguous()) return nullptr;
+  dtype = entry.dtype;
+  return entry.data;
+}
+
+void KnownTensors::learn(size_t i, const Tensor& tensor, DType dtype) {
+  if (!tensor.is_contiguous()) return;
+  entries_[i] = {tensor.storage(), tensor.data_ptr(), tensor.numel(), dtype};
+}
+
+namespace {
 
 /// The flat plan of all positions, before those that are not planned are taken out: offsets[i + 1]
 /// holds the elements of position i, positions[i] itself or why it is not planned.
@@ -166,22 +188,28 @@ class Table {
     if (!is_dense(first) || !first.is_non_overlapping_and_dense()) return false;
     size_t at = i * lists_.size();
     for (const NamedList& list : lists_) {
-      if (!enter(list, tensor_at(list, i), first, at++)) return false;
+      if (!enter(list, i, first, at++)) return false;
     }
     plan_.offsets[i + 1] = first.numel();
     return true;
   }
 
-  bool enter(const NamedList& list, const Tensor& tensor, const Tensor& first, size_t at) {
+  bool enter(const NamedList& list, size_t i, const Tensor& first, size_t at) {
+    const Tensor& tensor = tensor_at(list, i);
     if (!tensor.defined()) {
       plan_.data[at] = nullptr;
       plan_.dtypes[at] = DType::kFloat32;
       return list.optional;
     }
+    if (list.known != nullptr) {
+      plan_.data[at] = list.known->find(list.first + i, tensor, first, plan_.dtypes[at]);
+      if (plan_.data[at] != nullptr) return true;
+    }
     const std::optional<DType> dtype = plannable(list, tensor, first, device_);
     if (!dtype) return false;
     plan_.data[at] = tensor.data_ptr();
     plan_.dtypes[at] = *dtype;
+    if (list.known != nullptr) list.known->learn(list.first + i, tensor, *dtype);
     return true;
   }
 

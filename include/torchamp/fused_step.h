@@ -30,6 +30,8 @@ TORCHAMP_API int64_t states_of(StepAlgorithm algorithm);
 /// Doubles in a group's row of hyperparameters.
 constexpr int64_t kHyperparameters = 12;
 
+class KnownTensors;
+
 /// The tensors of a step. Positions whose grad is undefined are passed over.
 struct StepLists {
   at::TensorList grads;  ///< scaled or not, any floating dtype
@@ -42,6 +44,9 @@ struct StepLists {
   /// Written: params, rounded. Undefined, or empty, where there is none. Beside remainders they
   /// must be there in float16 or bfloat16, and are read too.
   at::TensorList model_params;
+  /// What earlier steps learnt of `states`, for a caller that keeps them to itself (their version
+  /// counters then stay as they are); or null.
+  KnownTensors* known_states = nullptr;
 };
 
 /// The scalars of a step. Per position of the lists, on their device, where not said otherwise.

@@ -4,6 +4,7 @@
 #include <torchamp/fused_step.h>
 
 #include <array>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -88,6 +89,7 @@ class TORCHAMP_API FusedStepper {
   bool clips_ = false;   ///< some group of LAMB has a largest norm of all grads
   std::vector<at::Tensor> params_;
   std::vector<at::Tensor> states_;  ///< flat, as StepLists wants them
+  std::shared_ptr<KnownTensors> known_states_;
   std::vector<int64_t> new_states_;
   std::vector<Row> rows_;
   at::Tensor steps_;

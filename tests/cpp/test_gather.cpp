@@ -45,6 +45,35 @@ TEST_P(GatherTest, PassesOverHoles) {
   EXPECT_TRUE(work.rest.empty());
 }
 
+TEST_P(GatherTest, KnownTensorsAreFoundWhereTheyWereMovedTo) {
+  const std::vector<Tensor> first = {make({3}), make({2, 2})}, second = {make({3}), make({2, 2})};
+  KnownTensors known;
+  known.resize(2);
+  NamedList list{"second", second};
+  list.known = &known;
+  const auto expect_addresses = [&] {
+    const Plan plan = gather("op", {{"first", first}, list}, device(), true).plan;
+    for (size_t i = 0; i < 2; ++i) EXPECT_EQ(plan.address(i, 1), second[i].data_ptr()) << i;
+  };
+  expect_addresses();
+  second[0].set_data(make({3}));
+  expect_addresses();
+  second[1].set_data(make({2, 2}, at::kHalf));
+  expect_addresses();
+  EXPECT_EQ(gather("op", {{"first", first}, list}, device(), true).plan.dtype(1, 1),
+            DType::kFloat16);
+}
+
+TEST_P(GatherTest, KnownTensorsOfOtherSizesAreRefused) {
+  const std::vector<Tensor> first = {make({3})}, wider = {make({4})}, second = {make({3})};
+  KnownTensors known;
+  known.resize(1);
+  NamedList list{"second", second};
+  list.known = &known;
+  gather("op", {{"first", first}, list}, device(), true);
+  EXPECT_THROW(gather("op", {{"first", wider}, list}, device(), true), c10::Error);
+}
+
 TEST_P(GatherTest, OfNothingIsEmpty) {
   const Work work = gathered({}, {});
   EXPECT_EQ(work.plan.tensors(), 0);

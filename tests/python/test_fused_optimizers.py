@@ -285,9 +285,34 @@ def test_a_closure_is_called_once_with_grads(device):
     assert optimizer.step(closure) is calls[0] and len(calls) == 1
 
 
-def test_hooks_hear_of_steps():
+@pytest.mark.parametrize("name", ["adam", "momentum", "novograd"])
+def test_states_that_programs_move_are_stepped_where_they_are(name, device):
+    params = make_params(device)
+    expected_params = [nn.Parameter(param.detach().clone()) for param in params]
+    moved, expected = OURS[name](params), OURS[name](expected_params)
+    for step in range(4):
+        for optimizer, its in ((moved, params), (expected, expected_params)):
+            set_grads(its, step)
+            optimizer.step()
+        for state in moved.state.values():
+            for value in state.values():
+                value.data = value.data.clone()
+    for param, other in zip(params, expected_params):
+        assert torch.equal(param, other)
+    for i, state in expected.state_dict()["state"].items():
+        for key, value in state.items():
+            assert torch.equal(moved.state_dict()["state"][i][key], value), key
+
+
+class OwnStep(optimizers.FusedAdamW):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("kind", [optimizers.FusedAdamW, OwnStep])
+def test_hooks_hear_of_steps_once(kind):
     params = make_params("cpu")
-    optimizer = optimizers.FusedAdamW(params)
+    optimizer = kind(params)
     set_grads(params, 0)
     heard = []
     handles = [

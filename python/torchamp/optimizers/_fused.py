@@ -47,6 +47,13 @@ class FusedOptimizer(torch.optim.Optimizer):
     #: Whether a step can do with split masters.
     _takes_split_masters = True
 
+    #: Whether a subclass has a step of its own, which torch hooks.
+    _has_outer_step = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._has_outer_step = cls.step is not FusedOptimizer.step
+
     def __init__(
         self,
         params: Any,
@@ -97,8 +104,8 @@ class FusedOptimizer(torch.optim.Optimizer):
     step.hooked = True
 
     def _is_watched(self) -> bool:
-        """Whether a profiler or a hook is to hear of steps."""
-        return bool(
+        """Whether a profiler or a hook is to hear of steps, and has not yet."""
+        return not self._has_outer_step and bool(
             torch.autograd._profiler_enabled()
             or self._optimizer_step_pre_hooks
             or self._optimizer_step_post_hooks
@@ -172,6 +179,12 @@ class FusedOptimizer(torch.optim.Optimizer):
         super().__setstate__(state)
         self._forget_steppers()
 
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's."""
+        for stepper in self._steppers or ():
+            stepper.republish_scalars(self.state)
+        return super().state_dict()
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, from this optimizer or from torch's own of the same algorithm; averages keep
         their precision, whatever the parameters' dtype."""
@@ -243,6 +256,12 @@ class Stepper:
         for i in self._stepper.take_new_states():
             values = dict(zip(self._names, self._stepper.states(i)))
             state[self._params[i]] = {**self._scalars(i), **values}
+
+    def republish_scalars(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
+        """Puts the counts in `state` again, where a program may have moved them by `.data`."""
+        for i, param in enumerate(self._params):
+            if param in state:
+                state[param].update(self._scalars(i))
 
     def step(
         self,
