@@ -105,6 +105,7 @@ TEST_P(GradScalerTest, IsNoPartOfAGraph) {
     scaler.unscale_(sgd);
     EXPECT_EQ(weight.grad().grad_fn(), made_by);
     EXPECT_TRUE(holds(weight.grad(), {2, 4}));
+    weight.mutable_grad().reset();  // or weight, grad and graph would keep each other
   }
 }
 
