@@ -101,7 +101,7 @@ def measure(device: str, repeats: int) -> list[Row]:
     for workload in WORKLOADS:
         lists = Lists(workload, device)
         for op, (num_bytes, variants) in lists.cases().items():
-            copy = copy_of(count_elements(lists.full) * num_bytes, device)
+            copy = copy_of(count_elements(WORKLOADS[workload]) * num_bytes, device)
             times = time_interleaved({**variants, "copy": copy}, device, repeats)
             rows.append(
                 Row(op, workload, num_bytes, times["torchamp"], times["torch"], times["copy"])

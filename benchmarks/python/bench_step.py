@@ -1,176 +1,98 @@
 """Times what mixed precision adds to a backward: unscaling, checking, the optimizer's step.
 
-Every row comes from one process and one interleaved run; compare within a row only. Grads stand in
-for a backward's, and are handed over anew each time, as zero_grad(set_to_none=True) has it.
-The largest workload takes 17 GiB.
+Variants are timed in turn, in one process. Where memory does not hold all of a workload's at once
+they go in batches, each beside "one pass", with which times are compared.
 
     python benchmarks/python/bench_step.py [--device cpu] [--repeats 15] [--json FILE]
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator
+import gc
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import command_line
 import torch
+from step_variants import VARIANTS, Grads
 from timing import time_interleaved
-from torch import nn
-from workloads import WORKLOADS, copy_of, count_elements, random_tensors
-
-from torchamp import amp, optimizers
+from workloads import STEP_WORKLOADS, copy_of, count_elements
 
 #: What the leanest step with float32 masters has to read and write for a float16 parameter: the
 #: grad twice (check, step), master and two averages in and out, the parameter out.
 FLOOR_BYTES = 30
-
-MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+#: What a variant holds for a parameter, and its temporaries, at the most.
+VARIANT_BYTES = 24
+#: What the variants of a workload share.
+SHARED_BYTES = 6 + FLOOR_BYTES // 2
+BASE = "one pass"
+COPY = "bare copy"
 
 
 @dataclass
 class Row:
-    """A workload's steps, by variant: milliseconds, and bytes a parameter of weights, grads,
-    masters and averages. A copy that moves as many bytes as the floor stands beside them."""
+    """A workload's steps, by variant: milliseconds, how many times those of one pass they are, and
+    bytes a parameter of weights, grads, masters and averages. A copy that moves as many bytes as
+    the floor stands beside them."""
 
     workload: str
     parameters: int
     floor_bytes: int = FLOOR_BYTES
     milliseconds: dict[str, float] = field(default_factory=dict)
+    times_one_pass: dict[str, float] = field(default_factory=dict)
     bytes_per_parameter: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass
-class Variant:
-    """A step to time, and what stays in memory for it between steps."""
-
-    run: Callable[[], object]
-    tensors: Callable[[], Iterable[torch.Tensor | None]]
-
-    def bytes(self) -> int:
-        storages = {
-            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
-            for tensor in self.tensors()
-            if tensor is not None
-        }
-        return sum(storages.values())
+def free_bytes(device: str) -> int:
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[0]
+    with open("/proc/meminfo", encoding="ascii") as file:
+        fields = dict(line.split(":") for line in file)
+    return 1024 * int(fields["MemAvailable"].split()[0])
 
 
-class Weights(nn.Module):
-    """A model that is nothing but its parameters."""
-
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
-        super().__init__()
-        self.weights = nn.ParameterList(tensors)
-
-
-def states_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    states = [value for state in optimizer.state.values() for value in state.values()]
-    return [value for value in states if isinstance(value, torch.Tensor)]
+def batches(elements: int, device: str) -> Iterator[list[str]]:
+    """The variants' names, as many at once as memory holds; none if it does not hold two."""
+    fit = (int(free_bytes(device) * 0.9) // elements - SHARED_BYTES) // VARIANT_BYTES
+    others = [name for name in VARIANTS if name != BASE]
+    for first in range(0, len(others) if fit >= 2 else 0, max(1, fit - 1)):
+        yield [BASE, *others[first : first + fit - 1]]
 
 
-def amp_step(
-    workload: str, grads: list[torch.Tensor], make: MakeOptimizer, looks: bool = False
-) -> Variant:
-    """A step at O2. `looks`: at the masters, so that their grads are made."""
-    device = grads[0].device
-    model = Weights(random_tensors(WORKLOADS[workload], torch.float32, device))
-    optimizer = make(list(model.parameters()))
-    model, optimizer = amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
-    if looks:
-        list(amp.master_params(optimizer))
-    params = list(model.parameters())
-    loss = torch.zeros((), device=device)
-
-    def backward() -> None:
-        with amp.scale_loss(loss, optimizer):
-            for param, grad in zip(params, grads):
-                param.grad = grad
-
-    def step() -> None:
-        optimizer.zero_grad()
-        backward()
-        optimizer.step()
-
-    def tensors() -> Iterator[torch.Tensor | None]:
-        masters = optimizer._torchamp.masters
-        backward()
-        yield from (*params, *grads, *masters, *(master.grad for master in masters))
-        yield from states_of(optimizer)
-        if optimizer._torchamp.weights.is_split:
-            yield from (param.to(torch.int16) for param in params)  # as large as the remainders
-
-    return Variant(step, tensors)
-
-
-def torch_amp_step(workload: str, device: str, **options: bool) -> Variant:
-    """A step of torch.amp: float32 parameters and grads, GradScaler, AdamW."""
-    params = [
-        nn.Parameter(tensor)
-        for tensor in random_tensors(WORKLOADS[workload], torch.float32, device)
-    ]
-    grads = random_tensors(WORKLOADS[workload], torch.float32, device)
-    optimizer = torch.optim.AdamW(params, **options)
-    scaler = torch.amp.GradScaler(device)
-    loss = torch.zeros((), device=device)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        scaler.scale(loss)
-        for param, grad in zip(params, grads):
-            param.grad = grad
-        scaler.step(optimizer)
-        scaler.update()
-
-    return Variant(step, lambda: (*params, *grads, *states_of(optimizer)))
-
-
-def variants_of(workload: str, device: str) -> dict[str, Variant]:
-    grads = random_tensors(WORKLOADS[workload], torch.float16, device)
-
-    def ours(looks: bool = False, **options: Any) -> Variant:
-        make = functools.partial(optimizers.FusedAdamW, **options)
-        return amp_step(workload, grads, make, looks)
-
-    def torchs(**options: bool) -> Variant:
-        return amp_step(workload, grads, functools.partial(torch.optim.AdamW, **options))
-
-    return {
-        "one pass": ours(),
-        "one pass, split masters": ours(split_masters=True),
-        "one pass, bfloat16 averages": ours(state_dtype=torch.bfloat16),
-        "master grads made": ours(looks=True),
-        "O2, torch AdamW(fused)": torchs(fused=True),
-        "O2, torch AdamW(foreach)": torchs(foreach=True),
-        "torch.amp, AdamW(fused)": torch_amp_step(workload, device, fused=True),
-    }
-
-
-def measure_workload(workload: str, device: str, repeats: int) -> Row:
-    elements = count_elements(random_tensors(WORKLOADS[workload], torch.float16, "meta"))
-    variants = variants_of(workload, device)
+def measure_batch(row: Row, names: list[str], device: str, repeats: int) -> None:
+    shared = Grads(STEP_WORKLOADS[row.workload], device)
+    variants = {name: VARIANTS[name](shared) for name in names}
     runs = {name: variant.run for name, variant in variants.items()}
-    half = copy_of(elements * FLOOR_BYTES // 2, device)  # twice, which saves memory
-    runs["bare copy"] = lambda: (half(), half())
-    row = Row(workload, elements, milliseconds=time_interleaved(runs, device, repeats))
+    half = copy_of(row.parameters * FLOOR_BYTES // 2, device)  # twice, which saves memory
+    runs[COPY] = lambda: (half(), half())
+    times = time_interleaved(runs, device, repeats)
+    for name, milliseconds in times.items():
+        if name not in row.milliseconds:
+            row.milliseconds[name] = milliseconds
+            row.times_one_pass[name] = milliseconds / times[BASE]
     for name, variant in variants.items():
-        row.bytes_per_parameter[name] = variant.bytes() / elements
-    return row
+        row.bytes_per_parameter[name] = variant.bytes() / row.parameters
 
 
 def measure(device: str, repeats: int) -> list[Row]:
-    return [measure_workload(workload, device, repeats) for workload in WORKLOADS]
+    rows = []
+    for workload, shapes in STEP_WORKLOADS.items():
+        row = Row(workload, count_elements(shapes))
+        for names in batches(row.parameters, device):
+            measure_batch(row, names, device, repeats)
+            gc.collect()
+        if row.milliseconds:
+            rows.append(row)
+    return rows
 
 
 def print_table(rows: list[Row]) -> None:
     for row in rows:
         print(f"{row.workload}, {row.parameters:,} parameters")
-        fastest = row.milliseconds["one pass"]
         for name, milliseconds in row.milliseconds.items():
             size = row.bytes_per_parameter.get(name)
             kept = "" if size is None else f"{size:7.1f} bytes a parameter"
-            print(f"  {name:28} {milliseconds:9.2f} ms  {milliseconds / fastest:6.2f}x {kept}")
+            print(f"  {name:34} {milliseconds:9.2f} ms  {row.times_one_pass[name]:6.2f}x {kept}")
 
 
 if __name__ == "__main__":
