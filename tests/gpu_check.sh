@@ -64,7 +64,8 @@ captured_example() {
 }
 
 steps() {
-  "$PYTHON" benchmarks/python/bench_step.py --device cuda --json "$OUT/steps.json"
+  "$PYTHON" benchmarks/python/bench_step.py --device cuda --json "$OUT/steps.json" &&
+    "$PYTHON" benchmarks/python/report.py "$OUT/steps.json"
 }
 
 bandwidth() {

@@ -1,10 +1,11 @@
 """Makes benchmarks/results/<ops or step>-<device>-<date>.{json,md} of what a benchmark wrote; of
-whole steps a picture too.
+whole steps a picture too, where matplotlib is.
 
 python benchmarks/python/report.py out/bench/step_python.json [RESULTS_FOLDER]
 """
 
 import datetime
+import importlib.util
 import json
 import pathlib
 import re
@@ -86,7 +87,7 @@ def write(result: dict, folder: pathlib.Path) -> pathlib.Path:
     title = f"{TITLES[kind]} on {machine['device']}"
     facts = "\n".join(f"- {key}: {value}" for key, value in machine.items())
     body = ops_table(result["rows"]) if kind == "ops" else step_table(result["rows"])
-    if kind == "step":
+    if kind == "step" and importlib.util.find_spec("matplotlib"):
         draw(result["rows"], title, stem.with_suffix(".png"))
         body = f"![the same as bars]({stem.name}.png)\n\n{body}"
     stem.with_suffix(".md").write_text(f"# {title}\n\n{facts}\n\n{body}\n")

@@ -164,6 +164,19 @@ def float32_step(shared: Grads, make: MakeOptimizer) -> Variant:
     return Variant(step, lambda: (*params, *shared.single, *states_of(optimizer)))
 
 
+def hand_over(shared: Grads) -> Variant:
+    """What is in every variant and none of their doing."""
+    params = [nn.Parameter(tensor) for tensor in shared.single]
+
+    def step() -> None:
+        for param in params:
+            param.grad = None
+        for param, grad in zip(params, shared.single):
+            param.grad = grad
+
+    return Variant(step, lambda: (*params, *shared.single))
+
+
 def _ours(**options: Any) -> MakeOptimizer:
     return functools.partial(optimizers.FusedAdamW, **options)
 
@@ -191,4 +204,5 @@ VARIANTS: dict[str, Callable[[Grads], Variant]] = {
     "float32, FusedAdamW": lambda shared: float32_step(shared, _ours()),
     "float32, torch AdamW": lambda shared: float32_step(shared, _torchs()),
     "float32, torch AdamW(fused)": lambda shared: float32_step(shared, _torchs(fused=True)),
+    "grads handed over, no step": hand_over,
 }

@@ -30,7 +30,7 @@ def test_sizes(name, tensors, parameters):
     assert count_elements(STEP_WORKLOADS[name]) == parameters
 
 
-@pytest.mark.parametrize("gigabytes, at_once", [(1000, 14), (30, 8), (10, 2), (1, 0)])
+@pytest.mark.parametrize("gigabytes, at_once", [(1000, 15), (30, 8), (10, 2), (1, 0)])
 def test_batches_fit_and_cover_all_variants(gigabytes, at_once, monkeypatch):
     monkeypatch.setattr(bench_step, "free_bytes", lambda device: gigabytes * 10**9)
     batches = list(bench_step.batches(124_439_808, "cpu"))
