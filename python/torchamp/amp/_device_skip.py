@@ -46,7 +46,8 @@ def _seed_momentum(optimizer: torch.optim.SGD) -> bool:
 @contextlib.contextmanager
 def skipping_if(optimizer: torch.optim.Optimizer, skip: torch.Tensor) -> Iterator[None]:
     """While this is open, steps of `optimizer` do nothing if any element of `skip` is not 0."""
-    optimizer.found_inf, optimizer.grad_scale = skip.amax(), None
+    optimizer.found_inf = skip.amax() if len(skip) > 1 else skip[0]
+    optimizer.grad_scale = None
     try:
         yield
     finally:

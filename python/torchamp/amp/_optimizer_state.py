@@ -44,6 +44,8 @@ class OptimizerState:
         self.watch = Watch(weights)
         #: The masters in the optimizer's groups.
         self.masters: list[torch.Tensor] = []
+        #: Whether it has stepped since the last backward.
+        self.has_stepped = False
         #: Which loss's scale the model's grads bear while weights.grads_are_scaled.
         self.scaled_by = 0
         #: float32, one element a loss: not 0 where a backward overflowed.
@@ -96,10 +98,20 @@ class OptimizerState:
         return bool(self.skip.any())
 
     def drop_master_grads(self) -> None:
-        """Ends a step: the grads of the masters, made or still to be made, are used up."""
+        """Ends a step: the grads of the masters, made or still to be made, are used up, but for
+        those of parameters that another optimizer is still to step too."""
         if self.session.weights.count(self.weights) == 1:
             self.weights.drop_master_grads()
             return
+        self.has_stepped = True
+        needed = self._masters_of_others_to_step()
         for master in self.masters:
-            master.grad = None
+            if master not in needed:
+                master.grad = None
         self.weights.clear_found_inf_per_param()
+
+    def _masters_of_others_to_step(self) -> set[torch.Tensor]:
+        states = [state for state in self.session.optimizer_states if not state.has_stepped]
+        return {
+            master for state in states if state.weights is self.weights for master in state.masters
+        }

@@ -80,6 +80,8 @@ class Backward:
     def finish(self) -> None:
         """Unscales, checks and updates, or puts that off."""
         self._close()
+        for state in self._states:
+            state.has_stepped = False
         if self._delay_unscale:
             for state in self._states:
                 state.weights.grads_are_scaled = True
