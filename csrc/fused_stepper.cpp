@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "borrowed.h"
-#include "gather.h"
+#include "known_tensors.h"
 
 namespace torchamp {
 namespace {

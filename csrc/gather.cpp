@@ -94,7 +94,6 @@ void prefetch_ahead(Lists lists, size_t i) {
     if (i + kHeaderAhead >= list.tensors.size()) continue;
     const void* header = list.tensors[i + kHeaderAhead].unsafeGetTensorImpl();
     prefetch(header, list.known != nullptr ? kCacheLine : sizeof(c10::TensorImpl));
-    if (list.known != nullptr) continue;
     const Tensor& next = list.tensors[i + kStorageAhead];
     if (next.defined())
       prefetch(next.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(), kCacheLine);
@@ -122,26 +121,6 @@ std::optional<DType> plannable(const NamedList& list, const Tensor& tensor, cons
                            has_strides_of(*first.unsafeGetTensorImpl(), impl);
   return walks_along ? kernel_dtype(list, tensor) : std::nullopt;
 }
-
-}  // namespace
-
-/// In-place ops may give a tensor other memory, and `.data` another tensor's; both show in the
-/// pointer to its storage, which stands beside the counts that were read anyway.
-void* KnownTensors::find(size_t i, const Tensor& tensor, const Tensor& first, DType& dtype) const {
-  const Entry& entry = entries_[i];
-  const bool stayed = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() ==
-                      entry.storage.unsafeGetStorageImpl();
-  if (!stayed || entry.elements != first.numel() || !first.is_contiguous()) return nullptr;
-  dtype = entry.dtype;
-  return entry.data;
-}
-
-void KnownTensors::learn(size_t i, const Tensor& tensor, DType dtype) {
-  if (!tensor.is_contiguous()) return;
-  entries_[i] = {tensor.storage(), tensor.data_ptr(), tensor.numel(), dtype};
-}
-
-namespace {
 
 /// The flat plan of all positions, before those that are not planned are taken out: offsets[i + 1]
 /// holds the elements of position i, positions[i] itself or why it is not planned.

@@ -7,31 +7,10 @@
 #include <optional>
 #include <vector>
 
+#include "known_tensors.h"
 #include "plan.h"
 
 namespace torchamp {
-
-/// What gather learnt of tensors that stay from call to call, so as not to read their headers
-/// again: of thousands, each header is some cache misses. Holds on to the tensors' memory.
-class KnownTensors {
- public:
-  /// Where number `i` is, and how to read it, if `tensor` is still what was learnt and can be
-  /// walked along with `first`; else null.
-  void* find(size_t i, const at::Tensor& tensor, const at::Tensor& first, DType& dtype) const;
-  /// Several threads may learn different numbers.
-  void learn(size_t i, const at::Tensor& tensor, DType dtype);
-  void resize(size_t size) { entries_.resize(size); }
-
- private:
-  struct Entry {
-    c10::Storage storage;
-    void* data = nullptr;
-    int64 elements = -1;
-    DType dtype = DType::kFloat32;
-  };
-
-  std::vector<Entry> entries_;
-};
 
 /// A list argument, or the part of one from number `first` on, and what messages call it. Of an
 /// optional one any tensors may be missing, or all.

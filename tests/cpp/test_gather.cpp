@@ -60,6 +60,8 @@ TEST_P(GatherTest, KnownTensorsAreFoundWhereTheyWereMovedTo) {
   expect_addresses();
   second[1].set_data(make({2, 2}, at::kHalf));
   expect_addresses();
+  second[0].resize_({1000}).resize_({3});
+  expect_addresses();
   EXPECT_EQ(gather("op", {{"first", first}, list}, device(), true).plan.dtype(1, 1),
             DType::kFloat16);
 }

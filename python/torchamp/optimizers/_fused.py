@@ -10,6 +10,7 @@ import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from torchamp._load import _C
+from torchamp.optimizers._stepper import Stepper
 
 
 class FusedOptimizer(torch.optim.Optimizer):
@@ -164,8 +165,16 @@ class FusedOptimizer(torch.optim.Optimizer):
             for param in params:
                 members.setdefault((algorithm, param.device), []).append((param, index))
         self._steppers = [
-            Stepper(algorithm, placed, self) for (algorithm, _), placed in members.items()
+            self._make_stepper(algorithm, placed) for (algorithm, _), placed in members.items()
         ]
+
+    def _make_stepper(
+        self, algorithm: _C.StepAlgorithm, placed: list[tuple[torch.Tensor, int]]
+    ) -> Stepper:
+        names = self.state_names_of(algorithm)
+        stepper = Stepper(algorithm, placed, names, self.state_dtype, self.stochastic_rounding)
+        stepper.adopt_states(self.state)
+        return stepper
 
     def _forget_steppers(self) -> None:
         self._steppers: list[Stepper] | None = None
@@ -206,87 +215,8 @@ class FusedOptimizer(torch.optim.Optimizer):
         return state
 
 
-class Stepper:
-    """A FusedStepper, and the optimizer's `state` of its parameters."""
-
-    def __init__(
-        self,
-        algorithm: _C.StepAlgorithm,
-        placed: list[tuple[torch.Tensor, int]],
-        optimizer: FusedOptimizer,
-    ) -> None:
-        self._params = [param for param, _ in placed]
-        self._stepper = _C.FusedStepper(
-            algorithm,
-            self._params,
-            [index for _, index in placed],
-            optimizer.state_dtype,
-            optimizer.stochastic_rounding,
-        )
-        self._keeps_norms = algorithm == _C.StepAlgorithm.NOVOGRAD
-        self._names = optimizer.state_names_of(algorithm)
-        for i, param in enumerate(self._params):
-            if param in optimizer.state:
-                self._adopt(i, optimizer.state[param])
-
-    def _adopt(self, i: int, state: dict[str, Any]) -> None:
-        states = [state.get(name) for name in self._names]
-        if any(value is None for value in states):
-            return
-        done = torch.as_tensor(float(state.get("step", 1.0)))
-        norm = state.get("norm_average")
-        self._stepper.set_state(i, states, done, norm)
-        state.update(self._scalars(i))
-
-    def _scalars(self, i: int) -> dict[str, torch.Tensor]:
-        scalars = {"step": self._stepper.step_count(i)}
-        if self._keeps_norms:
-            scalars["norm_average"] = self._stepper.norm_average(i)
-        return scalars
-
-    def update(self, rows: list[list[float]], groups: list[dict[str, Any]]) -> None:
-        """Takes the groups' hyperparameters over."""
-        self._stepper.set_hyper(rows)
-        for index, group in enumerate(groups):
-            if isinstance(group["lr"], torch.Tensor):
-                self._stepper.set_lr(index, group["lr"])
-
-    def publish_new_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
-        """Puts the states that steps have made in `state`."""
-        for i in self._stepper.take_new_states():
-            values = dict(zip(self._names, self._stepper.states(i)))
-            state[self._params[i]] = {**self._scalars(i), **values}
-
-    def republish_scalars(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
-        """Puts the counts in `state` again, where a program may have moved them by `.data`."""
-        for i, param in enumerate(self._params):
-            if param in state:
-                state[param].update(self._scalars(i))
-
-    def step(
-        self,
-        grad_factor: torch.Tensor | None,
-        skip: torch.Tensor | None,
-        masters: _C.MasterWeights | None,
-    ) -> None:
-        """Steps the parameters that have a grad, multiplied with `grad_factor`; or masters, by the
-        model's grads if need be."""
-        device = self._params[0].device
-        if masters is None:
-            self._stepper.step(_on(device, grad_factor), _on(device, skip))
-        else:
-            masters.step(self._stepper, _on(device, skip))
-
-
 #: Algorithms that keep all states of their optimizer's but the last.
 _LACKS_LAST_STATE = frozenset({_C.StepAlgorithm.ADAM, _C.StepAlgorithm.SGD})
-
-
-def _on(device: torch.device, scalar: torch.Tensor | float | None) -> torch.Tensor | None:
-    """`scalar` on `device`. torch's GradScaler leaves a number where no parameter has a grad."""
-    if scalar is None:
-        return None
-    return torch.as_tensor(scalar).to(device, torch.float32, non_blocking=True)
 
 
 def lr_of(group: dict[str, Any]) -> float:

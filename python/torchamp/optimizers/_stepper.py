@@ -1,0 +1,91 @@
+"""What a fused optimizer has for each device and algorithm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchamp._load import _C
+
+
+class Stepper:
+    """A FusedStepper, and the optimizer's `state` of its parameters."""
+
+    def __init__(
+        self,
+        algorithm: _C.StepAlgorithm,
+        placed: list[tuple[torch.Tensor, int]],
+        state_names: tuple[str, ...],
+        state_dtype: torch.dtype,
+        stochastic_rounding: bool,
+    ) -> None:
+        """placed: parameters of one device, each with the number of its group."""
+        self._params = [param for param, _ in placed]
+        groups = [group for _, group in placed]
+        self._stepper = _C.FusedStepper(
+            algorithm, self._params, groups, state_dtype, stochastic_rounding
+        )
+        self._keeps_norms = algorithm == _C.StepAlgorithm.NOVOGRAD
+        self._names = state_names
+
+    def adopt_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
+        """Goes on from what `state` has of the parameters."""
+        for i, param in enumerate(self._params):
+            if param in state:
+                self._adopt(i, state[param])
+
+    def _adopt(self, i: int, state: dict[str, Any]) -> None:
+        states = [state.get(name) for name in self._names]
+        if any(value is None for value in states):
+            return
+        done = torch.as_tensor(float(state.get("step", 1.0)))
+        norm = state.get("norm_average")
+        self._stepper.set_state(i, states, done, norm)
+        state.update(self._scalars(i))
+
+    def _scalars(self, i: int) -> dict[str, torch.Tensor]:
+        scalars = {"step": self._stepper.step_count(i)}
+        if self._keeps_norms:
+            scalars["norm_average"] = self._stepper.norm_average(i)
+        return scalars
+
+    def update(self, rows: list[list[float]], groups: list[dict[str, Any]]) -> None:
+        """Takes the groups' hyperparameters over."""
+        self._stepper.set_hyper(rows)
+        for index, group in enumerate(groups):
+            if isinstance(group["lr"], torch.Tensor):
+                self._stepper.set_lr(index, group["lr"])
+
+    def publish_new_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
+        """Puts the states that steps have made in `state`."""
+        for i in self._stepper.take_new_states():
+            values = dict(zip(self._names, self._stepper.states(i)))
+            state[self._params[i]] = {**self._scalars(i), **values}
+
+    def republish_scalars(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
+        """Puts the counts in `state` again, where a program may have moved them by `.data`."""
+        for i, param in enumerate(self._params):
+            if param in state:
+                state[param].update(self._scalars(i))
+
+    def step(
+        self,
+        grad_factor: torch.Tensor | None,
+        skip: torch.Tensor | None,
+        masters: _C.MasterWeights | None,
+    ) -> None:
+        """Steps the parameters that have a grad, multiplied with `grad_factor`; or masters, by the
+        model's grads if need be."""
+        device = self._params[0].device
+        if masters is None:
+            self._stepper.step(_on(device, grad_factor), _on(device, skip))
+        else:
+            masters.step(self._stepper, _on(device, skip))
+
+
+def _on(device: torch.device, scalar: torch.Tensor | float | None) -> torch.Tensor | None:
+    """`scalar` on `device`. torch's GradScaler leaves a number where no parameter has a grad."""
+    if scalar is None:
+        return None
+    return torch.as_tensor(scalar).to(device, torch.float32, non_blocking=True)
