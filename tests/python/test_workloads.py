@@ -40,6 +40,23 @@ def test_batches_fit_and_cover_all_variants(gigabytes, at_once, monkeypatch):
     assert named == (set(bench_step.VARIANTS) if at_once else set())
 
 
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("one pass", 16),
+        ("one pass, split masters", 14),
+        ("one pass, split, bfloat16 averages", 10),
+        ("master grads made", 20),
+        ("torch.amp, AdamW(fused)", 16),
+    ],
+)
+def test_bytes_are_counted(name, expected, monkeypatch):
+    monkeypatch.setitem(bench_step.STEP_WORKLOADS, "square", [(256, 256)] * 4)
+    row = bench_step.Row("square", 4 * 256 * 256)
+    bench_step.measure_batch(row, [bench_step.BASE, name], "cpu", 1)
+    assert row.bytes_per_parameter[name] == pytest.approx(expected, abs=0.01)
+
+
 def test_every_variant_steps(monkeypatch):
     monkeypatch.setitem(bench_step.STEP_WORKLOADS, "tiny", [(3,), (2, 2)])
     row = bench_step.Row("tiny", 7)
