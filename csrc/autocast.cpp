@@ -64,7 +64,10 @@ AutocastState::AutocastState()
     : open_(OpenAutocast::open_in_this_thread()),
       cache_enabled_(at::autocast::is_autocast_cache_enabled()),
       inside_scope_(is_inside_scope()) {
-  for (const auto type : at::autocast::_AUTOCAST_SUPPORTED_DEVICES) devices_.push_back(get(type));
+  for (int number = 0; number < at::COMPILE_TIME_MAX_DEVICE_TYPES; ++number) {
+    const auto type = static_cast<c10::DeviceType>(number);
+    if (at::autocast::is_autocast_available(type)) devices_.push_back(get(type));
+  }
 }
 
 void AutocastState::restore() const {
