@@ -1,9 +1,12 @@
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 #include <torchamp/amp_state.h>
 #include <torchamp/clip.h>
 
+#include <algorithm>
+#include <cmath>
 #include <deque>
 
 namespace torchamp {
@@ -19,6 +22,13 @@ void check_unscaled(const char* function, const std::vector<Optimizer>& optimize
                 ": expected unscaled grads, got those of a scale_loss that is still open or was "
                 "given delay_unscale; clip after the last scale_loss of the step");
   }
+}
+
+/// Whether an overflow has taken the grads of LibTorch's optimizers away.
+bool skips_step(const std::vector<Optimizer>& optimizers) {
+  return std::any_of(optimizers.begin(), optimizers.end(), [](const Optimizer& optimizer) {
+    return optimizer.amp()->optimizers()[optimizer.index()].skip;
+  });
 }
 
 /// The weights of each optimizer; what a disabled one steps is tracked for the occasion.
@@ -55,7 +65,7 @@ Tensor clip_grad_norm_(const std::vector<Optimizer>& optimizers, double max_norm
   const Tensor norm = at::linalg_vector_norm(at::stack(norms), 2);
   const Tensor factor = norm.add(1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
   for (MasterWeights* weights : clipped.weights()) weights->multiply_grads(factor);
-  return norm;
+  return skips_step(optimizers) ? at::full_like(norm, INFINITY) : norm;
 }
 
 Tensor clip_grad_norm_(const Optimizer& optimizer, double max_norm) {

@@ -11,8 +11,8 @@ namespace torchamp {
 
 /// Scales the grads that `optimizers` step by so that their norm together is at most `max_norm`,
 /// and returns what it was: a float32 scalar on the device, for which nothing waits. Call it
-/// between the last scale_loss and the step; of a step that an overflow skips the norm means
-/// nothing. Where master grads are not materialized the clipping costs no pass.
+/// between the last scale_loss and the step; before a step that an overflow skips the norm is not
+/// finite. Where master grads are not materialized the clipping costs no pass.
 ///
 /// Throws ValueError without optimizers, RuntimeError where grads are still scaled.
 TORCHAMP_API at::Tensor clip_grad_norm_(const std::vector<Optimizer>& optimizers, double max_norm);

@@ -1,4 +1,5 @@
 #include <ATen/ops/mm.h>
+#include <torchamp/clip.h>
 #include <torchamp/telemetry.h>
 
 #include <iostream>
@@ -96,6 +97,7 @@ TEST_P(DynamicTest, OneOverflowAmongMicroBatchesSkipsTheirStep) {
       scaled_loss.backward();
       if (micro_batch == bad) training.net->first->weight.grad().fill_(INFINITY);
     }
+    EXPECT_FALSE(std::isfinite(clip_grad_norm_(training.optimizer(), 1.0).item<float>())) << bad;
     EXPECT_FALSE(training.optimizer().step()) << bad;
     EXPECT_TRUE(same_bits(training.net->parameters(), params)) << bad;
     EXPECT_EQ(training.scaler().loss_scale(), 32768) << bad;

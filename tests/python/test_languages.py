@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -43,12 +44,11 @@ class Trained(NamedTuple):
     masters: list[float]
 
 
-def comparable(steps: list[list[float]]) -> list[list[float]]:
-    """The steps, but no norms of those that an overflow skipped: C++ drops the grads of LibTorch's
-    optimizers with the backward, Python those of torch's with the step."""
-    scales = [FIRST_LOSS_SCALE, *(step[2] for step in steps)]
-    fell = [after < before and after > 1.0 for before, after in zip(scales, scales[1:])]
-    return [[step[0], step[2]] if skipped else step for skipped, step in zip(fell, steps)]
+def comparable(steps: list[list[float]]) -> list[list[float | str]]:
+    """The steps, with one name for all norms of overflowed grads: inf or NaN."""
+    return [
+        [loss, norm if math.isfinite(norm) else "not finite", scale] for loss, norm, scale in steps
+    ]
 
 
 @pytest.fixture(scope="module")
