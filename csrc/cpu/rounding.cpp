@@ -1,5 +1,7 @@
 #include "cpu/rounding.h"
 
+#include <algorithm>
+
 #include "cpu/isa.h"
 #include "math/rounding.h"
 
@@ -7,45 +9,31 @@ namespace torchamp::cpu {
 namespace {
 
 struct ByChance {
-  TORCHAMP_MATH static void run(const float* from, bfloat16* to, int count, int64 begin, int list,
-                                uint32 key) {
-    for (int i = 0; i < count; ++i) {
-      to[i] = round_by_chance(from[i], noise(key, begin + i, list));
-    }
+  TORCHAMP_MATH static void run(const float* from, bfloat16* to, int count, NoiseStream stream,
+                                int list) {
+    for (int i = 0; i < count; ++i) to[i] = round_by_chance(from[i], noise(stream, i, list));
   }
 };
 
 template <class T>
 struct Join {
-  TORCHAMP_MATH static void run(const T* high, const remainder16* remainders, float* to,
-                                int count) {
-    for (int i = 0; i < count; ++i) to[i] = joined(high[i], remainders[i]);
+  /// `values`: rounded ones, that become whole.
+  TORCHAMP_MATH static void run(float* values, const remainder16* remainders, int count) {
+    for (int i = 0; i < count; ++i) values[i] = Halves<T>::join(values[i], remainders[i]);
   }
 };
 
 template <class T>
 struct Remain {
-  TORCHAMP_MATH static void run(const float* from, const T* high, remainder16* to, int count) {
-    for (int i = 0; i < count; ++i) to[i] = remainder_of(from[i], high[i]);
+  TORCHAMP_MATH static void run(const float* values, const float* rounded, remainder16* to,
+                                int count) {
+    for (int i = 0; i < count; ++i) to[i] = Halves<T>::remainder(values[i], rounded[i]);
   }
 };
 
 template <class T>
 T* data_of(const Plan& plan, const Span& span, int list) {
   return reinterpret_cast<T*>(address_of(plan, span, list));
-}
-
-template <class T>
-void join(const Plan& plan, const Span& span, int high, int remainders, float* values) {
-  run_block<Join<T>>(static_cast<const T*>(data_of<T>(plan, span, high)),
-                     static_cast<const remainder16*>(data_of<remainder16>(plan, span, remainders)),
-                     values, span.count);
-}
-
-template <class T>
-void remain(const Plan& plan, const Span& span, int high, int remainders, const float* values) {
-  run_block<Remain<T>>(values, static_cast<const T*>(data_of<T>(plan, span, high)),
-                       data_of<remainder16>(plan, span, remainders), span.count);
 }
 
 }  // namespace
@@ -56,22 +44,33 @@ void store_by_chance(const Plan& plan, const Span& span, int list, const float* 
     store(plan, span, list, values, false);
     return;
   }
-  run_block<ByChance>(values, data_of<bfloat16>(plan, span, list), span.count, span.begin, list,
-                      key);
+  bfloat16* const to = data_of<bfloat16>(plan, span, list);
+  for (int first = 0; first < span.count;) {
+    const int64 begin = span.begin + first;
+    const int count =
+        static_cast<int>(std::min<int64>(span.count - first, noise_end(begin) - begin));
+    run_block<ByChance>(values + first, to + first, count, noise_from(key, begin), list);
+    first += count;
+  }
 }
 
 void load_joined(const Plan& plan, const Span& span, int high, int remainders, float* values) {
+  load(plan, span, high, values);
   const bool is_half = plan.dtype(span.tensor, high) == DType::kFloat16;
-  const auto join_as = is_half ? join<float16> : join<bfloat16>;
-  join_as(plan, span, high, remainders, values);
+  const auto* counts = data_of<const remainder16>(plan, span, remainders);
+  is_half ? run_block<Join<float16>>(values, counts, span.count)
+          : run_block<Join<bfloat16>>(values, counts, span.count);
 }
 
 void store_split(const Plan& plan, const Span& span, int high, int remainders,
                  const float* values) {
   store(plan, span, high, values, false);
+  float buffer[kBlock];
+  const float* rounded = load(plan, span, high, buffer);
   const bool is_half = plan.dtype(span.tensor, high) == DType::kFloat16;
-  const auto remain_as = is_half ? remain<float16> : remain<bfloat16>;
-  remain_as(plan, span, high, remainders, values);
+  auto* counts = data_of<remainder16>(plan, span, remainders);
+  is_half ? run_block<Remain<float16>>(values, rounded, counts, span.count)
+          : run_block<Remain<bfloat16>>(values, rounded, counts, span.count);
 }
 
 }  // namespace torchamp::cpu

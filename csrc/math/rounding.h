@@ -27,6 +27,11 @@ TORCHAMP_MATH NoiseStream noise_from(uint32 key, int64 begin) {
   return {key ^ mixed(static_cast<uint32>(begin >> 29)), static_cast<uint32>(begin) * 8u};
 }
 
+/// The element after the last for which the stream from `begin` on holds.
+TORCHAMP_MATH int64 noise_end(int64 begin) {
+  return ((begin >> 29) + 1) << 29;
+}
+
 /// 16 random bits for element number `i` of the stream, in one of a step's lists.
 TORCHAMP_MATH uint32 noise(const NoiseStream& stream, int i, int list) {
   const uint32 place = stream.begin + static_cast<uint32>(i) * 8u + static_cast<uint32>(list);
@@ -54,49 +59,69 @@ TORCHAMP_MATH int32 count_of(remainder16 remainder) {
   return remainder.bits < 0x8000u ? remainder.bits : static_cast<int32>(remainder.bits) - 0x10000;
 }
 
-/// What `value` is beyond from_float<bfloat16>(value). Exact but for ties, of which one of two has
-/// no count in 16 bits: they move by one unit, and still round as before.
-TORCHAMP_MATH remainder16 remainder_of(float value, bfloat16 high) {
-  if (value != value) return {0};
-  const uint32 magnitude = float_to_bits(value) & 0x7fffffffu;
-  const int32 count =
-      static_cast<int32>(magnitude) - static_cast<int32>((high.bits & 0x7fffu) << 16);
-  return {static_cast<uint16>(count == 0x8000 ? 0x7fff : count)};
+/// The halves of a value, in the dtype T that its first half is kept in. `rounded` is that half as
+/// a float.
+template <class T>
+struct Halves;
+
+template <>
+struct Halves<bfloat16> {
+  /// What `value` is beyond its first half. Exact but for ties, of which one of two has no count in
+  /// 16 bits: they move by one unit, and still round as before.
+  TORCHAMP_MATH static remainder16 remainder(float value, float rounded) {
+    const uint32 magnitude = float_to_bits(value) & 0x7fffffffu;
+    const int32 count =
+        static_cast<int32>(magnitude) - static_cast<int32>(float_to_bits(rounded) & 0x7fffffffu);
+    const int32 kept = count == 0x8000 ? 0x7fff : count;
+    return {static_cast<uint16>(value != value ? 0 : kept)};
+  }
+
+  /// The value. Where the first half was written by somebody else, the nearest that makes sense.
+  TORCHAMP_MATH static float join(float rounded, remainder16 remainder) {
+    const uint32 sign = float_to_bits(rounded) & 0x80000000u;
+    const auto high = static_cast<int32>(float_to_bits(rounded) & 0x7fffffffu);
+    int32 magnitude = high + count_of(remainder);
+    magnitude = magnitude < 0 ? 0 : magnitude;
+    const bool too_large = high > 0x7f800000 || magnitude > 0x7f800000;
+    return float_from_bits(sign | static_cast<uint32>(too_large ? high : magnitude));
+  }
+};
+
+template <>
+struct Halves<float16> {
+  /// What `value` is beyond its first half. Exact from 2^-16 to float16's largest; below, within
+  /// 2^-40; 0 for values that float16 cannot hold.
+  TORCHAMP_MATH static remainder16 remainder(float value, float rounded) {
+    const float counts = (value - rounded) * float_from_bits((279u - exponent_of(rounded)) << 23);
+    const float to_integer = 12582912.0f;  // 1.5 · 2^23
+    const float whole = is_nonfinite(rounded) ? 0.0f : counts + to_integer - to_integer;
+    return {static_cast<uint16>(static_cast<int32>(whole))};
+  }
+
+  TORCHAMP_MATH static float join(float rounded, remainder16 remainder) {
+    const int32 count = count_of(remainder);
+    const float unit = float_from_bits((exponent_of(rounded) - 25u) << 23);
+    const float sum = fmaf(static_cast<float>(count), unit, rounded);
+    const float joined = count == 0 ? rounded : sum;
+    return is_nonfinite(rounded) ? rounded : joined;
+  }
+
+ private:
+  /// The exponent's bits of a float16 as those of a float, and 2^-14's for subnormals.
+  TORCHAMP_MATH static uint32 exponent_of(float rounded) {
+    const uint32 exponent = (float_to_bits(rounded) >> 23) & 0xffu;
+    return exponent < 113u ? 113u : exponent;
+  }
+};
+
+template <class T>
+TORCHAMP_MATH remainder16 remainder_of(float value, T high) {
+  return Halves<T>::remainder(value, to_float(high));
 }
 
-/// The value of which `high` and `remainder` are the halves. Where `high` was written by somebody
-/// else, the nearest that makes sense.
-TORCHAMP_MATH float joined(bfloat16 high, remainder16 remainder) {
-  const uint32 sign = static_cast<uint32>(high.bits & 0x8000u) << 16;
-  const auto rounded = static_cast<int32>((high.bits & 0x7fffu) << 16);
-  int32 magnitude = rounded + count_of(remainder);
-  if (magnitude < 0) magnitude = 0;
-  if (rounded > 0x7f800000 || magnitude > 0x7f800000) magnitude = rounded;
-  return float_from_bits(sign | static_cast<uint32>(magnitude));
-}
-
-/// The exponent's bits of a float16 as those of a float, and 2^-14's for subnormals.
-TORCHAMP_MATH uint32 exponent_of(float rounded) {
-  const uint32 exponent = (float_to_bits(rounded) >> 23) & 0xffu;
-  return exponent < 113u ? 113u : exponent;
-}
-
-/// What `value` is beyond from_float<float16>(value). Exact from 2^-16 to float16's largest; below,
-/// within 2^-40; 0 for values that float16 cannot hold.
-TORCHAMP_MATH remainder16 remainder_of(float value, float16 high) {
-  if (is_nonfinite(high)) return {0};
-  const float rounded = to_float(high);
-  const float counts = (value - rounded) * float_from_bits((279u - exponent_of(rounded)) << 23);
-  const float to_integer = 12582912.0f;  // 1.5 · 2^23
-  return {static_cast<uint16>(static_cast<int32>(counts + to_integer - to_integer))};
-}
-
-TORCHAMP_MATH float joined(float16 high, remainder16 remainder) {
-  const float rounded = to_float(high);
-  const int32 count = count_of(remainder);
-  if (is_nonfinite(high) || count == 0) return rounded;
-  const float unit = float_from_bits((exponent_of(rounded) - 25u) << 23);
-  return fmaf(static_cast<float>(count), unit, rounded);
+template <class T>
+TORCHAMP_MATH float joined(T high, remainder16 remainder) {
+  return Halves<T>::join(to_float(high), remainder);
 }
 
 }  // namespace torchamp
