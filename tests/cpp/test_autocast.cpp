@@ -49,11 +49,11 @@ TEST_P(AutocastTest, DisabledItTakesAnyDtypeAndCastsNothing) {
 TEST_P(AutocastTest, RefusesWhatCannotBeCastTo) {
   for (const auto dtype : {at::kFloat, at::kDouble, at::kInt}) {
     EXPECT_EQ(
-        message_of([&] { autocast(type(), dtype); }),
+        message_of([&] { const autocast casts(type(), dtype); }),
         std::string("autocast: expected dtype to be Half or BFloat16, got ") + toString(dtype));
   }
   for (const bool enabled : {true, false}) {
-    EXPECT_EQ(message_of([&] { autocast(at::kVulkan, at::kHalf, enabled); }),
+    EXPECT_EQ(message_of([&] { const autocast casts(at::kVulkan, at::kHalf, enabled); }),
               "autocast: expected device_type to be one that has autocast, got vulkan");
   }
 }
