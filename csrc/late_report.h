@@ -13,7 +13,8 @@ namespace torchamp {
 /// Copies what the device decided behind each step, and counts it once it has arrived.
 class LateReport {
  public:
-  /// Takes what `skip` (undefined: 0) and the scales are now, after a step.
+  /// Takes what `skip` (undefined: 0) and the scales are now, after a step, and counts what has
+  /// arrived, so that it does not pile up where nobody asks.
   void note(const at::Tensor& skip, const std::vector<LossScaler>& scalers);
   const Telemetry& known();
 

@@ -36,6 +36,7 @@ void LateReport::note(const Tensor& skip, const std::vector<LossScaler>& scalers
   numbers.front() = numbers.front().to(device);
   arriving_.push_back({at::cat(numbers).to(at::kCPU, /*non_blocking=*/true), {}});
   arriving_.back().event = recorded_event(device);
+  known();
 }
 
 const Telemetry& LateReport::known() {
