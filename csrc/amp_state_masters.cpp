@@ -1,6 +1,4 @@
 // The part of Amp that gives optimizers their masters and keeps both sides together.
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/where.h>
 #include <torchamp/amp_state.h>
 #include <torchamp/cast.h>
 
@@ -21,11 +19,6 @@ void move_state(torch::optim::Optimizer& optimizer, const at::Tensor& from, cons
   auto moved = std::move(found->second);
   state.erase(found);
   state[to.unsafeGetTensorImpl()] = std::move(moved);
-}
-
-/// The master where the model still holds it, rounded; elsewhere the model's elements.
-at::Tensor merged(const at::Tensor& master, const at::Tensor& held) {
-  return at::where(master.to(held.scalar_type()).eq(held), master, held.to(at::kFloat));
 }
 
 bool have_a_common_param(
@@ -123,17 +116,6 @@ bool Amp::is_stepped(const at::Tensor& param) const {
   const auto tracks = [&](const auto& weights) { return weights->master_of(param).defined(); };
   return steppers_.count(param.unsafeGetTensorImpl()) > 0 ||
          std::any_of(weights_.begin(), weights_.end(), tracks);
-}
-
-void Amp::adopt_data_writes(OptimizerState& optimizer) {
-  const at::NoGradGuard no_grad;
-  MasterWeights& weights = optimizer.weights;
-  for (const at::Tensor& param : weights.model_params()) {
-    if (weights.master_of(param).is_same(param)) continue;
-    if (param.is_cpu() && weights.is_rounded_master(param)) continue;
-    weights.set_master_value(param, merged(weights.master_value(param), param));
-    weights.mark_synced(param);
-  }
 }
 
 void Amp::drop_master_grads(OptimizerState& optimizer) {

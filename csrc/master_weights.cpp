@@ -1,5 +1,4 @@
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/equal.h>
 #include <torchamp/master_weights.h>
 #include <torchamp/ops.h>
 
@@ -136,11 +135,6 @@ void MasterWeights::mark_synced() {
 void MasterWeights::mark_synced(const Tensor& model_param) {
   const auto known = index_.find(model_param.unsafeGetTensorImpl());
   if (known != index_.end()) seen_[known->second] = look(known->second);
-}
-
-bool MasterWeights::is_rounded_master(const Tensor& model_param) const {
-  const Tensor master = master_value(model_param);
-  return master.defined() && at::equal(master.to(model_param.scalar_type()), model_param);
 }
 
 }  // namespace torchamp

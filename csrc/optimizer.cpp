@@ -54,7 +54,7 @@ bool Optimizer::step() {
       "Optimizer::step: expected unscaled grads, got those that scale_loss left scaled with "
       "delay_unscale; end with a scale_loss without it before the step");
   state.weights.refresh();
-  if (amp_->options().adopt_data_writes()) amp_->adopt_data_writes(state);
+  if (amp_->options().adopt_data_writes()) state.weights.adopt_data_writes();
   const bool skipped = std::exchange(state.skip, false);
   state.may_have_stepped = false;
   if (state.fused != nullptr) return step_fused();

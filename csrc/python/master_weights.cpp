@@ -106,7 +106,12 @@ void bind_syncing(py::class_<MasterWeights>& weights) {
       .def("mark_synced", &mark_synced, py::arg("model_param") = py::none())
       .def("is_rounded_master", &MasterWeights::is_rounded_master, Unlocked(),
            py::arg("model_param"),
-           "Whether the model's parameter is its master, rounded. Waits for the device.");
+           "Whether the model's parameter is its master, rounded. Waits for the device.")
+      .def("held_value", &MasterWeights::held_value, Unlocked(), py::arg("model_param"),
+           "In float32, the master's elements where the model still holds them, rounded; elsewhere "
+           "the model's.")
+      .def("adopt_data_writes", &MasterWeights::adopt_data_writes, Unlocked(),
+           "Makes held_value the masters'. Waits for no device.");
 }
 
 }  // namespace

@@ -90,8 +90,6 @@ class TORCHAMP_API Amp {
   /// Brings model parameters and masters together where one was written from outside; before a
   /// forward or a backward.
   void refresh();
-  /// Gives masters the elements of the model that were written past its version counters.
-  void adopt_data_writes(OptimizerState& optimizer);
   /// Drops the grads of an optimizer's masters after its step, but for those that others step too.
   void drop_master_grads(OptimizerState& optimizer);
   /// Drops an optimizer's grads, masters' and model's, after an overflow.

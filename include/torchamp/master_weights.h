@@ -106,6 +106,12 @@ class TORCHAMP_API MasterWeights {
   void mark_synced(const at::Tensor& model_param);
   /// Whether the model's parameter is its master, rounded. Waits for the device.
   bool is_rounded_master(const at::Tensor& model_param) const;
+  /// In float32, the master's elements where the model still holds them, rounded; elsewhere the
+  /// model's, which were written past its version counter, through `.data` say. Undefined for a
+  /// parameter that is not tracked.
+  at::Tensor held_value(const at::Tensor& model_param) const;
+  /// Makes held_value() the master's, for every parameter. Waits for no device.
+  void adopt_data_writes();
 
   /// Whether the model's grads are still scaled, because their unscaling was put off.
   bool grads_are_scaled() const { return grads_are_scaled_; }
@@ -145,6 +151,7 @@ class TORCHAMP_API MasterWeights {
   bool is_split(size_t i) const { return i < remainders_.size() && remainders_[i].defined(); }
   void join();
   void adopt_model(size_t i);
+  bool holds_master(size_t i) const;
   Seen look(size_t i) const;
   bool is_separate(size_t i) const;
   void check_unchanged(size_t i) const;

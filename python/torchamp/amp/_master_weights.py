@@ -21,38 +21,6 @@ def weights_of(model_param: torch.Tensor | None) -> _C.MasterWeights | None:
     return None if found is None else found()
 
 
-def value_of(weights: _C.MasterWeights, model_param: torch.Tensor) -> torch.Tensor:
-    """In float32, the master's elements where the model still holds them, rounded; elsewhere the
-    model's, which were written past the version counter, through `.data` say."""
-    master, held = weights.master_value(model_param), model_param.detach()
-    return torch.where(master.to(held.dtype) == held, master, held.float())
-
-
-def adopt_data_writes(weights: _C.MasterWeights) -> None:
-    """Gives masters the elements that were written past the model's version counters. Waits for
-    no device, but reads masters and model."""
-    for param, master in zip(weights.model_params(), weights.master_params()):
-        if master is param or (param.is_cpu and _is_rounded(weights, param, master)):
-            continue
-        weights.set_master_value(param, value_of(weights, param))
-        weights.mark_synced(param)
-
-
-def _is_rounded(weights: _C.MasterWeights, param: torch.Tensor, master: torch.Tensor) -> bool:
-    if weights.is_split:
-        return weights.is_rounded_master(param)
-    return _equal(master.detach().to(param.dtype), param.detach())
-
-
-def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether 16-bit tensors of equal sizes hold the same; four elements at a time, where torch
-    would take them one by one."""
-    tensors = (one, other)
-    if all(t.is_contiguous() and not t.storage_offset() % 4 and not t.numel() % 4 for t in tensors):
-        one, other = (t.view(-1).view(torch.int64) for t in tensors)
-    return torch.equal(one, other)
-
-
 def make_masters(
     models: list[torch.nn.Module],
     optimizers: list[torch.optim.Optimizer],

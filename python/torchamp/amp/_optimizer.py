@@ -9,7 +9,6 @@ import torch
 
 from torchamp._load import _C
 from torchamp.amp._device_skip import can_skip_on_device, skipping_if
-from torchamp.amp._master_weights import adopt_data_writes
 from torchamp.amp._optimizer_state import OptimizerState
 from torchamp.amp._report import announce_savings
 from torchamp.amp._swap_class import Swapped, swap_class
@@ -109,7 +108,7 @@ def _step(optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callab
         )
     state.weights.refresh()
     if state.session.settings.adopt_data_writes:
-        adopt_data_writes(state.weights)
+        state.weights.adopt_data_writes()
     result = _step_unless_overflowed(optimizer, state, inner)
     if not isinstance(optimizer, FusedOptimizer):
         state.weights.copy_to_model()

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchamp.amp._master_weights import value_of, weights_of
+from torchamp.amp._master_weights import weights_of
 
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 
@@ -47,7 +47,7 @@ def _float32_of(tensor: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
     """The master where the model still holds it, rounded. Something else may have been swapped in,
     past the version counter, by code that averages or clamps weights."""
     weights = weights_of(tensor)
-    return given.float() if weights is None else value_of(weights, tensor)
+    return given.float() if weights is None else weights.held_value(tensor)
 
 
 def _load_masters(
