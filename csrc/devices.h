@@ -28,7 +28,7 @@ struct Cpu {
     cpu::l2norm(plan, norm, per_tensor, flags);
   }
   void copy_cast(const Plan& plan) { cpu::copy_cast(plan); }
-  void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs) {
+  void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs, uint32*) {
     cpu::step(algorithm, plan, inputs);
   }
   void update_scale(float* loss_scale, int32* growth, int32* hysteresis, const float* found_inf,
@@ -57,8 +57,8 @@ struct Cuda {
     cuda::l2norm(queue, plan, norm, per_tensor, flags, workspace.data_ptr());
   }
   void copy_cast(const Plan& plan) { cuda::copy_cast(queue, plan); }
-  void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs) {
-    cuda::step(queue, algorithm, plan, inputs);
+  void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs, uint32* ticket) {
+    cuda::step(queue, algorithm, plan, inputs, ticket);
   }
   void update_scale(float* loss_scale, int32* growth, int32* hysteresis, const float* found_inf,
                     const ScaleRule& rule) {

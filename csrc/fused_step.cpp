@@ -19,7 +19,8 @@ TORCH_LIBRARY_FRAGMENT(torchamp, m) {
       "_fused_step(int algorithm, Tensor[] grads, Tensor(a!)[] params, Tensor(b!)[] states, "
       "Tensor(c!)[] model_params, Tensor(d!) steps, Tensor hyper, Tensor groups, "
       "Tensor? grad_factor, Tensor? skip, Tensor? param_norms, Tensor? update_norms, "
-      "Tensor(e!)? norm_averages, bool params_by_chance=False, int known_states=0) -> ()");
+      "Tensor(e!)? norm_averages, bool params_by_chance=False, Tensor(f!)? ticket=None, "
+      "int[] unscaled=[], int known_states=0) -> ()");
 }
 
 void check_row(const char* name, const Tensor& tensor, at::ScalarType dtype, int64_t length,
@@ -56,12 +57,20 @@ void check_scalars(StepAlgorithm algorithm, const StepScalars& scalars, int64_t 
   check_optional_row("param_norms", scalars.param_norms, adapts, length, device);
   check_optional_row("update_norms", scalars.update_norms, adapts || averages, length, device);
   check_optional_row("norm_averages", scalars.norm_averages, averages, length, device);
+  if (scalars.ticket) check_scalar(kOp, "ticket", *scalars.ticket, at::kInt, device);
+}
+
+void check_unscaled(at::IntArrayRef unscaled, int64_t length) {
+  for (size_t k = 0; k < unscaled.size(); ++k) {
+    TORCH_CHECK(0 <= unscaled[k] && unscaled[k] < length, kOp, ": expected unscaled[", k,
+                "] to be a position of the lists, below ", length, ", got ", unscaled[k]);
+  }
 }
 
 using Signature = void(int64_t, TensorList, TensorList, TensorList, TensorList, const Tensor&,
                        const Tensor&, const Tensor&, const OptionalTensor&, const OptionalTensor&,
                        const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool,
-                       int64_t);
+                       const OptionalTensor&, at::IntArrayRef, int64_t);
 
 }  // namespace
 
@@ -84,11 +93,13 @@ void fused_step(StepAlgorithm algorithm, const StepLists& lists, const StepScala
   TORCH_CHECK(static_cast<int64_t>(lists.states.size()) == states, kOp,
               ": expected states to have ", states_of(algorithm), " tensors a position, ", states,
               ", got ", lists.states.size());
+  check_unscaled(lists.unscaled, length);
   static const auto op = find<Signature>("torchamp::_fused_step");
   call(op, scalars.steps, static_cast<int64_t>(algorithm), lists.grads, lists.params, lists.states,
        lists.model_params, scalars.steps, scalars.hyper, scalars.groups, scalars.grad_factor,
        scalars.skip, scalars.param_norms, scalars.update_norms, scalars.norm_averages,
-       scalars.params_by_chance, reinterpret_cast<int64_t>(lists.known_states));
+       scalars.params_by_chance, scalars.ticket, lists.unscaled,
+       reinterpret_cast<int64_t>(lists.known_states));
   if (algorithm != StepAlgorithm::kLambUpdate) mark_written(lists.params);
   if (lists.known_states == nullptr) mark_written(lists.states);
   mark_written(lists.model_params);

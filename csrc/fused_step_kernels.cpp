@@ -1,6 +1,9 @@
 // Registers fused_step with the dispatcher.
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 #include <torchamp/fused_step.h>
+
+#include <unordered_set>
 
 #include "aten/fused_step.h"
 #include "devices.h"
@@ -17,12 +20,24 @@ T* pointer(const OptionalTensor& tensor) {
   return tensor ? tensor->mutable_data_ptr<T>() : nullptr;
 }
 
-StepInputs inputs_of(const StepScalars& scalars, const Tensor& coefficients) {
-  return {scalars.steps.mutable_data_ptr<float>(), scalars.hyper.const_data_ptr<double>(),
-          scalars.groups.const_data_ptr<int32>(),  coefficients.mutable_data_ptr<float>(),
-          pointer<float>(scalars.grad_factor),     pointer<float>(scalars.skip),
-          pointer<float>(scalars.param_norms),     pointer<float>(scalars.update_norms),
-          pointer<float>(scalars.norm_averages),   scalars.params_by_chance};
+StepInputs inputs_of(const StepScalars& scalars) {
+  return {scalars.steps.mutable_data_ptr<float>(),
+          scalars.hyper.const_data_ptr<double>(),
+          scalars.groups.const_data_ptr<int32>(),
+          pointer<float>(scalars.grad_factor),
+          pointer<float>(scalars.skip),
+          pointer<float>(scalars.param_norms),
+          pointer<float>(scalars.update_norms),
+          pointer<float>(scalars.norm_averages),
+          scalars.params_by_chance};
+}
+
+std::vector<uint8> tags_of(const Plan& plan, at::IntArrayRef unscaled) {
+  if (unscaled.empty()) return {};
+  const std::unordered_set<int64_t> taken_as_they_are(unscaled.begin(), unscaled.end());
+  std::vector<uint8> tags;
+  for (const int32 position : plan.positions) tags.push_back(taken_as_they_are.count(position));
+  return tags;
 }
 
 template <class Device>
@@ -74,19 +89,21 @@ void fused_step(int64_t which, TensorList grads, TensorList params, TensorList s
                 TensorList model_params, const Tensor& steps, const Tensor& hyper,
                 const Tensor& groups, const OptionalTensor& grad_factor, const OptionalTensor& skip,
                 const OptionalTensor& param_norms, const OptionalTensor& update_norms,
-                const OptionalTensor& norm_averages, bool params_by_chance, int64_t known_states) {
+                const OptionalTensor& norm_averages, bool params_by_chance,
+                const OptionalTensor& ticket, at::IntArrayRef unscaled, int64_t known_states) {
   const auto algorithm = static_cast<StepAlgorithm>(which);
   auto* const known = reinterpret_cast<KnownTensors*>(known_states);
-  const StepLists lists{grads, params, states, model_params, known};
+  const StepLists lists{grads, params, states, model_params, known, unscaled};
   const StepScalars scalars{steps,       hyper,        groups,        grad_factor,     skip,
                             param_norms, update_norms, norm_averages, params_by_chance};
   const at::Device device = steps.device();
-  const Work work = gather_step<Device>(states_of(algorithm), lists, device);
+  Work work = gather_step<Device>(states_of(algorithm), lists, device);
   check_remainders(work, lists);
   if (work.plan.tensors() > 0) {
-    const auto positions = static_cast<int64_t>(grads.size());
-    const Tensor coefficients = at::empty({positions, kCoefficientsSize}, steps.options());
-    Device(device).step(static_cast<Algorithm>(which), work.plan, inputs_of(scalars, coefficients));
+    work.plan.tags = tags_of(work.plan, unscaled);
+    const Tensor own = ticket ? *ticket : at::zeros({}, groups.options());
+    Device(device).step(static_cast<Algorithm>(which), work.plan, inputs_of(scalars),
+                        reinterpret_cast<uint32*>(own.mutable_data_ptr<int32>()));
   }
   aten::fused_step(work.rest, algorithm, lists, scalars);
 }
@@ -105,7 +122,8 @@ TORCH_LIBRARY_IMPL(torchamp, Meta, m) {
   m.impl("_fused_step",
          [](int64_t, TensorList, TensorList, TensorList, TensorList, const Tensor&, const Tensor&,
             const Tensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
-            const OptionalTensor&, const OptionalTensor&, bool, int64_t) {});
+            const OptionalTensor&, const OptionalTensor&, bool, const OptionalTensor&,
+            at::IntArrayRef, int64_t) {});
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ void check_storage(const FusedStepper::Storage& storage, const std::vector<Tenso
 }
 
 Tensor multiplied(const Tensor& norms, const std::optional<Tensor>& grad_factor) {
-  return grad_factor ? norms.mul(grad_factor->reshape({})) : norms;
+  return grad_factor ? norms.mul(grad_factor->reshape({})).abs() : norms;
 }
 
 }  // namespace
@@ -58,6 +58,7 @@ FusedStepper::FusedStepper(StepAlgorithm algorithm, std::vector<Tensor> params,
   const auto length = static_cast<int64_t>(params_.size());
   steps_ = at::zeros({length}, options(at::kFloat));
   groups_ = at::tensor(groups, at::TensorOptions(at::kInt)).to(steps_.device());
+  ticket_ = at::zeros({}, options(at::kInt));
   if (algorithm == StepAlgorithm::kNovoGrad) norm_averages_ = at::zeros_like(steps_);
 }
 
@@ -141,12 +142,13 @@ StepScalars FusedStepper::scalars(const Step& step) const {
   StepScalars scalars{steps_, hyper_, groups_, step.grad_factor, step.skip};
   if (norm_averages_.defined()) scalars.norm_averages = norm_averages_;
   scalars.params_by_chance = storage_.params_by_chance;
+  scalars.ticket = ticket_;
   return scalars;
 }
 
 StepLists FusedStepper::step_lists(const Lists& lists) const {
   const at::TensorList params = lists.remainders.empty() ? params_ : lists.remainders;
-  return {lists.grads, params, states_, lists.model_params, known_states_.get()};
+  return {lists.grads, params, states_, lists.model_params, known_states_.get(), lists.unscaled};
 }
 
 void FusedStepper::step(const Step& step) {
@@ -166,10 +168,17 @@ void FusedStepper::step(const Lists& lists, const Step& step) {
   fused_step(algorithm_, step_lists(lists), scalars(step));
 }
 
+/// Each one's, unscaled.
+Tensor FusedStepper::norms_of_grads(const Lists& lists, const Step& step) const {
+  std::vector<Tensor> scaled = lists.grads.vec(), unscaled(scaled.size());
+  for (const int64_t i : lists.unscaled) std::swap(scaled[i], unscaled[i]);
+  const Tensor norms = multiplied(std::get<1>(ops::l2norm(scaled, true)), step.grad_factor);
+  return lists.unscaled.empty() ? norms : norms.add(std::get<1>(ops::l2norm(unscaled, true)));
+}
+
 void FusedStepper::step_by_norms(const Lists& lists, const Step& step) {
   StepScalars scalars = this->scalars(step);
-  const Tensor norms = std::get<1>(ops::l2norm(lists.grads, true));
-  scalars.update_norms = multiplied(norms, step.grad_factor).abs();
+  scalars.update_norms = norms_of_grads(lists, step);
   if (adapts_) scalars.param_norms = std::get<1>(ops::l2norm(params_, true));
   fused_step(algorithm_, step_lists(lists), scalars);
 }
@@ -177,7 +186,7 @@ void FusedStepper::step_by_norms(const Lists& lists, const Step& step) {
 void FusedStepper::step_lamb(const Lists& lists, const Step& step) {
   StepScalars scalars = this->scalars(step);
   if (clips_) {
-    const Tensor norm = multiplied(std::get<0>(ops::l2norm(lists.grads)), step.grad_factor).abs();
+    const Tensor norm = multiplied(std::get<0>(ops::l2norm(lists.grads)), step.grad_factor);
     scalars.update_norms = norm.expand_as(steps_).contiguous();
   }
   std::vector<Tensor> updates(params_.size());
@@ -189,7 +198,7 @@ void FusedStepper::step_lamb(const Lists& lists, const Step& step) {
   }
   std::vector<Tensor> states = states_;
   states.insert(states.end(), updates.begin(), updates.end());
-  fused_step(algorithm_, {lists.grads, params_, states, {}}, scalars);
+  fused_step(algorithm_, {lists.grads, params_, states, {}, nullptr, lists.unscaled}, scalars);
   scalars.grad_factor.reset();
   scalars.param_norms = std::get<1>(ops::l2norm(params_, true));
   scalars.update_norms = std::get<1>(ops::l2norm(updates, true));

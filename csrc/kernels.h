@@ -29,7 +29,7 @@ void check(const Plan& plan, Flags flags);
 void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags);
 /// lists: source, destination
 void copy_cast(const Plan& plan);
-/// lists: grads, params, states …, model_params
+/// lists: grads, params, states …, model_params. Tag 1: grad_factor is not for this grad.
 void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs);
 void update_scale(float* loss_scale, int32* growth_tracker, int32* hysteresis_tracker,
                   const float* found_inf, const ScaleRule& rule);
@@ -53,7 +53,9 @@ void l2norm(Queue queue, const Plan& plan, float* norm, float* per_tensor, Flags
             void* workspace);
 int64 l2norm_workspace(const Plan& plan);
 void copy_cast(Queue queue, const Plan& plan);
-void step(Queue queue, Algorithm algorithm, const Plan& plan, const StepInputs& inputs);
+/// ticket: a 0 on the device, and again one afterwards; nobody else's meanwhile.
+void step(Queue queue, Algorithm algorithm, const Plan& plan, const StepInputs& inputs,
+          uint32* ticket);
 void update_scale(Queue queue, float* loss_scale, int32* growth_tracker, int32* hysteresis_tracker,
                   const float* found_inf, const ScaleRule& rule);
 

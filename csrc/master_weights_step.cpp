@@ -128,42 +128,28 @@ std::vector<size_t> MasterWeights::indices_of(const std::vector<Tensor>& master_
 
 void MasterWeights::step(FusedStepper& stepper, const Tensor& skip) {
   at::NoGradGuard no_grad;
-  const std::vector<size_t> indices = indices_of(stepper.params());
   if (stepper.joins_norms()) materialize();
   if (stepper.reads_norms_of_params()) join();
-  FusedStepper::Step step;
-  if (skip.defined()) step.skip = skip;
-  step_pending(stepper, indices, step);
-  step_made(stepper, indices, step);
-  mark_synced();
-}
-
-void MasterWeights::step_pending(FusedStepper& stepper, const std::vector<size_t>& indices,
-                                 FusedStepper::Step step) {
-  if (!is_pending()) return;
-  check_pending_unchanged();
+  if (is_pending()) check_pending_unchanged();
+  const std::vector<size_t> indices = indices_of(stepper.params());
   Borrowed grads(indices.size()), models(indices.size());
-  for (size_t k = 0; k < indices.size(); ++k) {
-    const Tensor& grad = pending_.grads[indices[k]];
-    if (!grad.defined()) continue;
-    grads.set(k, grad);
-    models.set(k, model_params_[indices[k]]);
-  }
-  step.grad_factor = pending_factor();
-  stepper.step({grads, models, stepped_params(indices)}, step);
-}
-
-void MasterWeights::step_made(FusedStepper& stepper, const std::vector<size_t>& indices,
-                              const FusedStepper::Step& step) {
-  const auto has_grad = [&](size_t i) { return master_params_[i].grad().defined(); };
-  if (std::none_of(indices.begin(), indices.end(), has_grad)) return;
-  Borrowed grads(indices.size()), models(indices.size());
+  std::vector<int64_t> made, waiting;
   for (size_t k = 0; k < indices.size(); ++k) {
     const size_t i = indices[k];
-    grads.set(k, master_params_[i].grad());
-    if (has_grad(i) && is_separate(i)) models.set(k, model_params_[i]);
+    const bool waits = is_pending() && pending_.grads[i].defined();
+    const Tensor& grad = waits ? pending_.grads[i] : master_params_[i].grad();
+    if (!grad.defined()) continue;
+    grads.set(k, grad);
+    if (is_separate(i)) models.set(k, model_params_[i]);
+    (waits ? waiting : made).push_back(static_cast<int64_t>(k));
   }
-  stepper.step({grads, models, stepped_params(indices)}, step);
+  if (made.empty() && waiting.empty()) return;
+  FusedStepper::Step step;
+  if (skip.defined()) step.skip = skip;
+  if (waiting.empty()) made.clear();
+  if (!waiting.empty()) step.grad_factor = pending_factor();
+  stepper.step({grads, models, stepped_params(indices), made}, step);
+  mark_synced();
 }
 
 /// What a stepper is to take for its parameters; empty where that is themselves.

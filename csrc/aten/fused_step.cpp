@@ -9,6 +9,8 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
 #include "aten/rounding.h"
 
 namespace torchamp::aten {
@@ -231,6 +233,10 @@ class Step {
     return lists_.states[s * lists_.grads.size() + static_cast<size_t>(i)];
   }
 
+  bool is_unscaled(int64_t i) const {
+    return std::find(lists_.unscaled.begin(), lists_.unscaled.end(), i) != lists_.unscaled.end();
+  }
+
   Element element(int64_t i) const {
     Element e;
     e.param = wide_param(i);
@@ -238,7 +244,7 @@ class Step {
     e.hyper = rows_.select(0, i).unbind();
     e.grad = lists_.grads[i].to(wide);
     const bool has_updates = algorithm_ == StepAlgorithm::kLambApply;
-    if (scalars_.grad_factor && !has_updates) {
+    if (scalars_.grad_factor && !has_updates && !is_unscaled(i)) {
       e.grad = e.grad.mul(scalars_.grad_factor->reshape({}));
     }
     const int64_t maximize = maximize_column(algorithm_);

@@ -77,48 +77,53 @@ class Param : public InOut {
 };
 
 template <class Rule>
-void step_block(const Plan& plan, const Span& span, const StepInputs& inputs, bool stream) {
+void step_block(const Plan& plan, const Span& span, const StepInputs& inputs,
+                const typename Rule::Coefficients& coefficients, bool stream) {
   constexpr int kModel = 2 + Rule::kStates;
-  const int32 position = plan.positions[span.tensor];
-  const Rounding rounding{noise_key(inputs, position), inputs.params_by_chance};
+  const Rounding rounding{noise_key<Rule>(inputs, plan.positions[span.tensor]),
+                          inputs.params_by_chance};
   float buffer[kBlock];
   Param param;
   InOut states[3];
   const float* grad = load(plan, span, 0, buffer);
   param.take(plan, span, kModel);
   for (int s = 0; s < Rule::kStates; ++s) states[s].take(plan, span, 2 + s);
-  run_block<StepBlock<Rule>>(
-      grad, param.values(), states[0].values(), states[1].values(), states[2].values(), span.count,
-      static_cast<const typename Rule::Coefficients*>(coefficients_at<Rule>(inputs, position)));
+  run_block<StepBlock<Rule>>(grad, param.values(), states[0].values(), states[1].values(),
+                             states[2].values(), span.count, &coefficients);
   param.put(plan, span, rounding, stream);
   for (int s = 0; s < Rule::kStates; ++s) states[s].put_by_chance(plan, span, rounding.key);
 }
 
+Stepped stepped_at(const Plan& plan, int64 tensor) {
+  return {plan.positions[tensor], plan.tag(tensor) != 0};
+}
+
+/// Of each tensor of the plan.
 template <class Rule>
-void prepare_all(const Plan& plan, const StepInputs& inputs) {
-  int32 previous = plan.positions.front();
-  for (const int32 position : plan.positions) {
-    count_step<Rule>(inputs, position);
-    if (position != previous && share_coefficients(inputs, position, previous)) {
-      *coefficients_at<Rule>(inputs, position) = *coefficients_at<Rule>(inputs, previous);
-    } else {
-      prepare<Rule>(inputs, position);
-    }
-    previous = position;
+std::vector<typename Rule::Coefficients> all_coefficients(const Plan& plan,
+                                                          const StepInputs& inputs) {
+  std::vector<typename Rule::Coefficients> all(plan.tensors());
+  for (int64 t = 0; t < plan.tensors(); ++t) {
+    const Stepped stepped = stepped_at(plan, t);
+    const bool shares = t > 0 && share_coefficients(inputs, stepped, stepped_at(plan, t - 1));
+    all[t] = shares ? all[t - 1] : coefficients<Rule>(inputs, stepped);
   }
+  return all;
 }
 
 template <class Rule>
 void step(const Plan& plan, const StepInputs& inputs) {
   constexpr int kModel = 2 + Rule::kStates;
-  prepare_all<Rule>(plan, inputs);
+  const auto coefficients = all_coefficients<Rule>(plan, inputs);
   const bool large = streams(plan, kModel);
   for_each_piece_in_parallel(plan, [&](const Piece& piece) {
     const int64 head = large ? misaligned_head(plan, piece, kModel) : 0;
     for_each_block(piece, head, [&](const Span& span) {
-      step_block<Rule>(plan, span, inputs, large && is_aligned(plan, span, kModel));
+      step_block<Rule>(plan, span, inputs, coefficients[span.tensor],
+                       large && is_aligned(plan, span, kModel));
     });
   });
+  for (int64 t = 0; t < plan.tensors(); ++t) finish_step<Rule>(inputs, stepped_at(plan, t));
 }
 
 }  // namespace

@@ -71,14 +71,7 @@ struct StepArguments {
   static constexpr int kLists = 3 + Rule::kStates;
   static constexpr int kUnit = kWarpUnit;
   StepInputs inputs;
-};
-
-/// Steps and coefficients of `count` tensors, given by caller's position.
-struct PrepareStepArguments {
-  static constexpr int kCapacity = 8000;
-  StepInputs inputs;
-  int32 count;
-  int32 positions[kCapacity];
+  uint32* ticket;
 };
 
 struct UpdateScaleArguments {

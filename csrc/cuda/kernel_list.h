@@ -21,14 +21,6 @@
   DO(StepLambApply, step_lamb_apply, StepArguments<LambApply>)
 
 /// Kernels whose parameter is Arguments itself: DO(Name, name, Arguments).
-#define TORCHAMP_PLAIN_KERNELS(DO)                                 \
-  DO(L2normTotal, l2norm_total, L2normTotalArguments)              \
-  DO(UpdateScale, update_scale, UpdateScaleArguments)              \
-  DO(PrepareAdam, prepare_adam, PrepareStepArguments)              \
-  DO(PrepareAmsGrad, prepare_ams_grad, PrepareStepArguments)       \
-  DO(PrepareSgd, prepare_sgd, PrepareStepArguments)                \
-  DO(PrepareMomentum, prepare_momentum, PrepareStepArguments)      \
-  DO(PrepareAdagrad, prepare_adagrad, PrepareStepArguments)        \
-  DO(PrepareNovoGrad, prepare_novo_grad, PrepareStepArguments)     \
-  DO(PrepareLambUpdate, prepare_lamb_update, PrepareStepArguments) \
-  DO(PrepareLambApply, prepare_lamb_apply, PrepareStepArguments)
+#define TORCHAMP_PLAIN_KERNELS(DO)                    \
+  DO(L2normTotal, l2norm_total, L2normTotalArguments) \
+  DO(UpdateScale, update_scale, UpdateScaleArguments)

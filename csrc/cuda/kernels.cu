@@ -13,13 +13,10 @@
 
 namespace torchamp::cuda {
 
-#define TORCHAMP_DEFINE_STEP(Name, name)                                       \
-  template <class Launch>                                                      \
-  TORCHAMP_DEVICE void step_##name(const Launch& launch) {                     \
-    step<Name>(launch);                                                        \
-  }                                                                            \
-  TORCHAMP_DEVICE void prepare_##name(const PrepareStepArguments& arguments) { \
-    prepare_step<Name>(arguments);                                             \
+#define TORCHAMP_DEFINE_STEP(Name, name)                   \
+  template <class Launch>                                  \
+  TORCHAMP_DEVICE void step_##name(const Launch& launch) { \
+    step<Name>(launch);                                    \
   }
 
 TORCHAMP_ALGORITHMS(TORCHAMP_DEFINE_STEP)

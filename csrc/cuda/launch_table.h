@@ -18,6 +18,7 @@ struct Entry {
   uint32 first_unit;
   int32 position;
   uint16 last_unit_elements;
+  uint8 tag;
   DType dtype[kLists];
 };
 

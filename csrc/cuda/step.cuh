@@ -1,21 +1,14 @@
 // step: an optimizer's whole step in one pass: grad, param and states in; param, states and the
-// model's low-precision copy out. A kernel of one thread a tensor works out the coefficients
-// before.
+// model's low-precision copy out. Each warp works out the coefficients of its tensor; the last
+// block counts the steps.
 #pragma once
 
 #include "cuda/arguments.h"
+#include "cuda/last_block.h"
 #include "cuda/rounding.h"
 #include "cuda/walk.h"
 
 namespace torchamp::cuda {
-
-template <class Rule>
-TORCHAMP_DEVICE void prepare_step(const PrepareStepArguments& arguments) {
-  const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-  if (i >= arguments.count || skips(arguments.inputs)) return;
-  count_step<Rule>(arguments.inputs, arguments.positions[i]);
-  prepare<Rule>(arguments.inputs, arguments.positions[i]);
-}
 
 /// How a slice's lists are rounded.
 struct Rounding {
@@ -124,17 +117,31 @@ template <class Rule>
 constexpr int kVector = Rule::kStates > 2 ? 4 : 8;
 
 template <class Rule, class Launch>
-TORCHAMP_DEVICE void step(const Launch& launch) {
-  const uint32 unit = warp_unit();
+TORCHAMP_DEVICE void step_unit(const Launch& launch, uint32 unit) {
   const StepInputs& inputs = launch.arguments.inputs;
-  if (unit >= launch.units || skips(inputs)) return;
   const auto slice = slice_of(launch, unit);
-  const typename Rule::Coefficients coefficients = *coefficients_at<Rule>(inputs, slice.position);
-  const Rounding rounding{noise_from(noise_key(inputs, slice.position), slice.begin),
+  const auto c = coefficients<Rule>(inputs, {slice.position, slice.tag != 0});
+  const Rounding rounding{noise_from(noise_key<Rule>(inputs, slice.position), slice.begin),
                           inputs.params_by_chance};
   const auto vectors = aligned_vectors<kVector<Rule>>(slice);
-  step_groups<Rule>(slice, vectors, coefficients, rounding);
-  step_groups<Rule>(slice, rest_of(slice.count, vectors), coefficients, rounding);
+  step_groups<Rule>(slice, vectors, c, rounding);
+  step_groups<Rule>(slice, rest_of(slice.count, vectors), c, rounding);
+}
+
+template <class Rule, class Launch>
+TORCHAMP_DEVICE void finish_steps(const Launch& launch) {
+  for (int i = static_cast<int>(threadIdx.x); i < launch.entries; i += kThreads) {
+    finish_step<Rule>(launch.arguments.inputs,
+                      {launch.entry[i].position, launch.entry[i].tag != 0});
+  }
+}
+
+template <class Rule, class Launch>
+TORCHAMP_DEVICE void step(const Launch& launch) {
+  if (skips(launch.arguments.inputs)) return;
+  const uint32 unit = warp_unit();
+  if (unit < launch.units) step_unit<Rule>(launch, unit);
+  if (Rule::kCounts && is_last_block(launch.arguments.ticket)) finish_steps<Rule>(launch);
 }
 
 }  // namespace torchamp::cuda

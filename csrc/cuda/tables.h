@@ -16,6 +16,7 @@ Entry<Arguments::kLists> entry_for(const Plan& plan, int64 tensor, uint32 first_
   const int64 elements = plan.offsets[tensor + 1] - plan.offsets[tensor];
   entry.first_unit = first_unit;
   entry.position = plan.positions[tensor];
+  entry.tag = plan.tag(tensor);
   entry.last_unit_elements = static_cast<uint16>((elements - 1) % Arguments::kUnit + 1);
   return entry;
 }

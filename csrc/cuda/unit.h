@@ -14,6 +14,7 @@ struct Slice {
   DType dtype[kLists];
   int count;
   int32 position;
+  uint8 tag;
   int64 begin;  ///< number of the first element in its tensor
 };
 
@@ -57,6 +58,7 @@ TORCHAMP_DEVICE auto slice_of(const Launch& launch, uint32 unit) {
   }
   slice.count = last ? entry.last_unit_elements : kUnit;
   slice.position = entry.position;
+  slice.tag = entry.tag;
   return slice;
 }
 

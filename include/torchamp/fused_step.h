@@ -47,6 +47,8 @@ struct StepLists {
   /// What earlier steps learnt of `states`, for a caller that keeps them to itself (their version
   /// counters then stay as they are); or null.
   KnownTensors* known_states = nullptr;
+  /// Positions whose grads are taken as they are: grad_factor is for the others.
+  at::IntArrayRef unscaled = {};
 };
 
 /// The scalars of a step. Per position of the lists, on their device, where not said otherwise.
@@ -62,6 +64,9 @@ struct StepScalars {
   /// Rounds bfloat16 params up or down by chance, so that small updates are not lost for want of a
   /// master. The chance depends on position, step and element alone, so that runs repeat.
   bool params_by_chance = false;
+  /// int32 scalar, 0 before and after, for the kernels' own use: a caller that keeps one to itself
+  /// spares each step the making of one.
+  std::optional<at::Tensor> ticket = {};
 };
 
 /// Steps every parameter that has a grad. Nothing waits for the device.

@@ -30,6 +30,7 @@ class TORCHAMP_API FusedStepper {
     at::TensorList grads;              ///< scaled or not; undefined: not stepped
     at::TensorList model_params = {};  ///< get params, rounded; or empty
     at::TensorList remainders = {};    ///< int16, in the place of params; or empty
+    at::IntArrayRef unscaled = {};     ///< where grad_factor is not for the grad
   };
 
   /// How values are kept.
@@ -79,6 +80,7 @@ class TORCHAMP_API FusedStepper {
   StepScalars scalars(const Step& step) const;
   at::ScalarType state_type(const at::Tensor& param) const;
   StepLists step_lists(const Lists& lists) const;
+  at::Tensor norms_of_grads(const Lists& lists, const Step& step) const;
   void step_by_norms(const Lists& lists, const Step& step);
   void step_lamb(const Lists& lists, const Step& step);
 
@@ -96,6 +98,7 @@ class TORCHAMP_API FusedStepper {
   at::Tensor groups_;
   at::Tensor hyper_;
   at::Tensor norm_averages_;
+  at::Tensor ticket_;
 };
 
 /// @}

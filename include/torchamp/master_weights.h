@@ -143,10 +143,6 @@ class TORCHAMP_API MasterWeights {
   at::Tensor pending_factor() const;
   std::vector<at::Tensor> made_grads() const;
   std::vector<size_t> indices_of(const std::vector<at::Tensor>& master_params) const;
-  void step_made(FusedStepper& stepper, const std::vector<size_t>& indices,
-                 const FusedStepper::Step& step);
-  void step_pending(FusedStepper& stepper, const std::vector<size_t>& indices,
-                    FusedStepper::Step step);
   std::vector<at::Tensor> stepped_params(const std::vector<size_t>& indices) const;
   bool is_split(size_t i) const { return i < remainders_.size() && remainders_[i].defined(); }
   void join();

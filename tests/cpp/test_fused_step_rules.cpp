@@ -1,6 +1,4 @@
 // The kernels of fused_step against the rules of math/optim, bit for bit.
-#include <ATen/ops/empty.h>
-
 #include "device.h"
 #include "math/optim/step.h"
 #include "oracle.h"
@@ -17,12 +15,11 @@ float* pointer(const std::optional<Tensor>& row) {
   return row ? row->mutable_data_ptr<float>() : nullptr;
 }
 
-/// Every row of `call`, with room for coefficients, on the CPU.
-StepInputs inputs_of(const StepScalars& s, const Tensor& coefficients) {
+/// Every row of `call`, on the CPU.
+StepInputs inputs_of(const StepScalars& s) {
   return {s.steps.mutable_data_ptr<float>(),
           s.hyper.const_data_ptr<double>(),
           s.groups.const_data_ptr<int32>(),
-          coefficients.mutable_data_ptr<float>(),
           pointer(s.grad_factor),
           pointer(s.skip),
           pointer(s.param_norms),
@@ -79,16 +76,13 @@ void expect_rows(const StepCase& got, const Rows& rows, size_t i, uint32 key) {
 /// `after` is what the rule makes of `before` wherever a kernel has stepped it.
 template <class Rule>
 void expect_rule(const StepCase& before, const StepCase& after) {
-  const Tensor coefficients = at::empty({before.scalars.steps.numel(), kCoefficientsSize});
-  const StepInputs inputs = inputs_of(before.scalars, coefficients);
+  const StepInputs inputs = inputs_of(before.scalars);
   int stepped = 0;
   for (size_t i = 0; i < before.all.length(); ++i) {
     if (!before.all.flat[i] || !has_work(before.all, i)) continue;
     const auto position = static_cast<int32>(i);
-    count_step<Rule>(inputs, position);
-    prepare<Rule>(inputs, position);
-    expect_rows(after, stepped_rows<Rule>(before, *coefficients_at<Rule>(inputs, position), i), i,
-                noise_key(inputs, position));
+    const auto c = coefficients<Rule>(inputs, {position, /*unscaled=*/false});
+    expect_rows(after, stepped_rows<Rule>(before, c, i), i, noise_key<Rule>(inputs, position));
     ++stepped;
   }
   EXPECT_GT(stepped, 50);

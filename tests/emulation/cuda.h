@@ -14,6 +14,7 @@
 
 #define threadIdx (::emulation::thread_index())
 #define blockIdx (::emulation::block_index())
+#define gridDim (::emulation::grid_size())
 
 #define TORCHAMP_SHARED(type, name, count)           \
   static char name##_declaration;                    \
@@ -22,6 +23,13 @@
 
 inline void __syncthreads() {
   emulation::sync_threads();
+}
+
+/// The sanitizers do not know fences: here, the atomics order what is around them.
+inline void __threadfence() {}
+
+inline unsigned atomicAdd(unsigned* to, unsigned value) {
+  return __atomic_fetch_add(to, value, __ATOMIC_ACQ_REL);
 }
 
 inline bool __any_sync(unsigned mask, bool predicate) {

@@ -121,6 +121,7 @@ class Stacks {
 
 /// The launch that is under way.
 struct Launch {
+  unsigned blocks = 0;
   void (*body)(void*) = nullptr;
   void* argument = nullptr;
   Context scheduler;
@@ -265,6 +266,7 @@ void run_block(unsigned number, unsigned threads) {
 void run_grid(unsigned blocks, unsigned threads, void (*body)(void*), void* argument) {
   Stacks stacks(threads);
   Launch current;
+  current.blocks = blocks;
   current.body = body;
   current.argument = argument;
   current.scheduler_tsan = tsan_current();
@@ -280,6 +282,9 @@ Index thread_index() {
 }
 Index block_index() {
   return {launch->block.number};
+}
+Index grid_size() {
+  return {launch->blocks};
 }
 
 void sync_threads() {

@@ -2,6 +2,7 @@
 #include "cases.h"
 #include "checks.h"
 #include "cuda/arguments.h"
+#include "cuda/launch_table.h"
 #include "driver.h"
 #include "kernels.h"
 
@@ -24,7 +25,6 @@ const std::vector<double> kHyper = {0.1,  0.9, 0.99, 0.01, 0.3, 0, 0, 1, 1, 0, 0
 struct Scalars {
   explicit Scalars(std::size_t tensors)
       : steps(2 * tensors),
-        coefficients(2 * tensors * torchamp::kCoefficientsSize),
         param_norms(2 * tensors),
         update_norms(2 * tensors),
         norm_averages(2 * tensors),
@@ -42,7 +42,6 @@ struct Scalars {
     return {steps.data(),
             kHyper.data(),
             groups.data(),
-            coefficients.data(),
             has_factor ? &grad_factor : nullptr,
             has_factor ? &skip : nullptr,
             param_norms.data(),
@@ -51,7 +50,7 @@ struct Scalars {
             params_by_chance};
   }
 
-  std::vector<float> steps, coefficients, param_norms, update_norms, norm_averages;
+  std::vector<float> steps, param_norms, update_norms, norm_averages;
   std::vector<int32> groups;
   float grad_factor = 1.0f / 3.0f;
   float skip = 0.0f;
@@ -109,6 +108,8 @@ class Step : public testing::Test {
   /// Every third tensor has no model parameter.
   static bool has_model(std::size_t t) { return t % 3 != 0; }
 
+  static bool is_unscaled(std::size_t t) { return t % 4 == 1; }
+
   /// Some parameters of 16 bits are taken for the remainders of masters.
   static bool is_split(const std::vector<TensorList>& lists, std::size_t t, bool models) {
     return models && has_model(t) && lists[1][t].dtype() == DType::kFloat16 &&
@@ -120,6 +121,7 @@ class Step : public testing::Test {
     for (const TensorList& list : lists) all.push_back(&list);
     Plan plan = plan_of(all);
     for (std::size_t t = 0; t < lists[0].size(); ++t) {
+      plan.tags.push_back(is_unscaled(t));
       if (is_split(lists, t, models)) plan.dtypes[t * lists.size() + 1] = DType::kRemainder;
       if (models && has_model(t)) continue;
       plan.data[t * lists.size() + kModel] = nullptr;
@@ -198,15 +200,16 @@ class Step : public testing::Test {
     Scalars expected_scalars = scalars;
     const StepInputs inputs = expected_scalars.inputs();
     for (std::size_t t = 0; t < lists[0].size(); ++t) {
-      const auto position = static_cast<int32>(2 * t);
-      torchamp::count_step<Rule>(inputs, position);
-      torchamp::prepare<Rule>(inputs, position);
+      const torchamp::Stepped stepped{static_cast<int32>(2 * t), is_unscaled(t)};
       step_tensor(expected, t,
-                  {*torchamp::coefficients_at<Rule>(inputs, position),
-                   torchamp::noise_key(inputs, position), models && has_model(t),
+                  {torchamp::coefficients<Rule>(inputs, stepped),
+                   torchamp::noise_key<Rule>(inputs, stepped.position), models && has_model(t),
                    is_split(lists, t, models), scalars.params_by_chance});
+      torchamp::finish_step<Rule>(inputs, stepped);
     }
-    cuda::step(kQueue, kAlgorithm<Rule>, plan_for(lists, models), scalars.inputs());
+    uint32 ticket = 0;
+    cuda::step(kQueue, kAlgorithm<Rule>, plan_for(lists, models), scalars.inputs(), &ticket);
+    EXPECT_EQ(ticket, 0u);
     for (std::size_t list = 0; list < lists.size(); ++list) {
       expect_same(lists[list], expected[list]);
     }
@@ -253,7 +256,9 @@ TYPED_TEST(Step, SkipsWithoutATrace) {
   Scalars scalars(lists[0].size());
   scalars.skip = 1.0f;
   const Scalars scalars_before = scalars;
-  cuda::step(kQueue, kAlgorithm<TypeParam>, this->plan_for(lists, true), scalars.inputs());
+  uint32 ticket = 0;
+  cuda::step(kQueue, kAlgorithm<TypeParam>, this->plan_for(lists, true), scalars.inputs(), &ticket);
+  EXPECT_EQ(ticket, 0u);
   for (std::size_t list = 0; list < lists.size(); ++list) expect_same(lists[list], before[list]);
   EXPECT_EQ(scalars.steps, scalars_before.steps);
   EXPECT_EQ(scalars.norm_averages, scalars_before.norm_averages);
@@ -261,14 +266,19 @@ TYPED_TEST(Step, SkipsWithoutATrace) {
 
 using SgdStep = Step<torchamp::Sgd>;
 
-TEST_F(SgdStep, PreparesMoreTensorsThanALaunchTakes) {
-  std::vector<TensorList> lists(3);
-  for (int t = 0; t < cuda::PrepareStepArguments::kCapacity + 129; ++t) {
-    for (TensorList& list : lists) list.emplace_back(DType::kFloat32, 1);
+TEST_F(SgdStep, TakesALaunchForAsManyTensorsAsFitATable) {
+  constexpr int kFit = cuda::Launch<cuda::StepArguments<torchamp::Sgd>>::kCapacity;
+  for (const int tensors : {kFit, kFit + 129}) {
+    std::vector<TensorList> lists(3);
+    for (int t = 0; t < tensors; ++t) {
+      for (TensorList& list : lists) list.emplace_back(DType::kFloat32, 1);
+    }
+    for (TensorList& list : lists) randomise(list, 31);
+    Scalars scalars(lists[0].size());
+    const int before = launches();
+    expect_step(lists, /*models=*/true, scalars);
+    EXPECT_EQ(launches() - before, tensors == kFit ? 1 : 2);
   }
-  for (TensorList& list : lists) randomise(list, 31);
-  Scalars scalars(lists[0].size());
-  expect_step(lists, /*models=*/true, scalars);
 }
 
 }  // namespace

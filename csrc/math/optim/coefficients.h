@@ -4,9 +4,11 @@
 // An algorithm is a struct with
 //   kStates                 how many tensors of state a parameter has
 //   kCounts                 whether this pass counts the steps
+//   kAverages               whether it keeps a running norm of each tensor's grads
 //   Hyper                   a group's hyperparameters: doubles, true and false as 1 and 0
 //   Coefficients            floats
 //   coefficients(hyper, tensor)
+//   average_norm(hyper, tensor)               the running norm after this step, if it kAverages
 //   step(coefficients, grad, param, states)   one element: returns the new param, updates states
 #pragma once
 
@@ -17,6 +19,7 @@ namespace torchamp {
 /// What an algorithm has unless it says otherwise.
 struct OneStep {
   static constexpr bool kCounts = true;
+  static constexpr bool kAverages = false;
 };
 
 /// What a step knows of one tensor.
@@ -25,7 +28,7 @@ struct StepTensor {
   double grad_factor;   ///< what grads are multiplied by: 1 / loss_scale, clipping
   double param_norm;    ///< of the parameter, where the algorithm wants it
   double update_norm;   ///< of the grad, already multiplied, or of what else the algorithm says
-  float* norm_average;  ///< the tensor's running norm, where the algorithm keeps one
+  double norm_average;  ///< the tensor's running norm before this step, where there is one
 };
 
 /// base to the power of a non-negative integer, by squaring: every compiler agrees on the result.

@@ -60,6 +60,7 @@ struct LambUpdate : OneStep {
 struct LambApply {
   static constexpr int kStates = 0;
   static constexpr bool kCounts = false;
+  static constexpr bool kAverages = false;
 
   using Hyper = LambHyper;
 

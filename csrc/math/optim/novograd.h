@@ -8,6 +8,7 @@ namespace torchamp {
 
 struct NovoGrad : OneStep {
   static constexpr int kStates = 1;  ///< exp_avg
+  static constexpr bool kAverages = true;
 
   struct Hyper {
     double lr, beta1, beta2, eps, weight_decay, maximize, bias_correction;
@@ -18,7 +19,7 @@ struct NovoGrad : OneStep {
     float grad_factor, l2, decay, beta1, share, step_size;
   };
 
-  /// Updates the tensor's norm average with update_norm, that of its grad.
+  /// update_norm is that of the tensor's grad.
   TORCHAMP_MATH static Coefficients coefficients(const Hyper& hyper, const StepTensor& tensor) {
     const bool corrects = hyper.bias_correction != 0.0;
     const bool early = hyper.decay_in_moment != 0.0;
@@ -37,12 +38,10 @@ struct NovoGrad : OneStep {
   }
 
   TORCHAMP_MATH static double average_norm(const Hyper& hyper, const StepTensor& tensor) {
-    const double now = tensor.update_norm, before = *tensor.norm_average;
+    const double now = tensor.update_norm, before = tensor.norm_average;
     const bool starts = tensor.step <= 1.0 && hyper.starts_at_zero == 0.0;
     const double square = hyper.beta2 * before * before + (1.0 - hyper.beta2) * now * now;
-    const double average = starts ? now : sqrt(square);
-    *tensor.norm_average = static_cast<float>(average);
-    return average;
+    return starts ? now : sqrt(square);
   }
 
   TORCHAMP_MATH static float step(const Coefficients& c, float grad, float param, float* states) {

@@ -29,16 +29,12 @@ enum class Algorithm : uint8 {
 
 /// Doubles in a group's row of hyperparameters; each Hyper takes the first of them.
 constexpr int kHyperSize = 12;
-/// Floats in a tensor's row of coefficients.
-constexpr int kCoefficientsSize = 12;
-
 /// What a step reads besides its tensors, in the memory of their device. Arrays are by caller's
 /// position. May be null: grad_factor (1), skip (0), and the norms.
 struct StepInputs {
   float* steps;         ///< counted up
   const double* hyper;  ///< rows of kHyperSize
   const int32* groups;  ///< a row of hyper for each position
-  float* coefficients;  ///< rows of kCoefficientsSize, for the kernels' own use
   const float* grad_factor;
   const float* skip;  ///< nothing is written unless 0
   const float* param_norms;
@@ -51,13 +47,12 @@ TORCHAMP_MATH bool skips(const StepInputs& inputs) {
   return inputs.skip != nullptr && *inputs.skip != 0.0f;
 }
 
-template <class Rule>
-TORCHAMP_MATH typename Rule::Coefficients* coefficients_at(const StepInputs& inputs,
-                                                           int32 position) {
-  using Coefficients = typename Rule::Coefficients;
-  static_assert(sizeof(Coefficients) <= kCoefficientsSize * sizeof(float), "rows are too short");
-  return reinterpret_cast<Coefficients*>(inputs.coefficients + int64{position} * kCoefficientsSize);
-}
+/// A tensor that is stepped: where it stands in the caller's arrays, and whether its grad is to be
+/// taken as it is, though others' are multiplied.
+struct Stepped {
+  int32 position;
+  bool unscaled;
+};
 
 template <class Rule>
 TORCHAMP_MATH const typename Rule::Hyper& hyper_at(const StepInputs& inputs, int32 position) {
@@ -67,35 +62,57 @@ TORCHAMP_MATH const typename Rule::Hyper& hyper_at(const StepInputs& inputs, int
                                          int64{inputs.groups[position]} * kHyperSize);
 }
 
+/// Which step is under way. Steps are counted when it is over.
 template <class Rule>
-TORCHAMP_MATH void count_step(const StepInputs& inputs, int32 position) {
-  if (Rule::kCounts) inputs.steps[position] += 1.0f;
+TORCHAMP_MATH float step_number(const StepInputs& inputs, int32 position) {
+  return inputs.steps[position] + (Rule::kCounts ? 1.0f : 0.0f);
 }
 
-/// Works out a tensor's coefficients.
+TORCHAMP_MATH double number_at(const float* row, int32 position) {
+  return row == nullptr ? 0.0 : row[position];
+}
+
 template <class Rule>
-TORCHAMP_MATH void prepare(const StepInputs& inputs, int32 position) {
+TORCHAMP_MATH StepTensor step_tensor(const StepInputs& inputs, Stepped stepped) {
   StepTensor tensor;
-  tensor.step = inputs.steps[position];
-  tensor.grad_factor = inputs.grad_factor == nullptr ? 1.0 : *inputs.grad_factor;
-  tensor.param_norm = inputs.param_norms == nullptr ? 0.0 : inputs.param_norms[position];
-  tensor.update_norm = inputs.update_norms == nullptr ? 0.0 : inputs.update_norms[position];
-  tensor.norm_average = inputs.norm_averages == nullptr ? nullptr : inputs.norm_averages + position;
-  *coefficients_at<Rule>(inputs, position) =
-      Rule::coefficients(hyper_at<Rule>(inputs, position), tensor);
+  tensor.step = step_number<Rule>(inputs, stepped.position);
+  tensor.grad_factor =
+      inputs.grad_factor == nullptr || stepped.unscaled ? 1.0 : *inputs.grad_factor;
+  tensor.param_norm = number_at(inputs.param_norms, stepped.position);
+  tensor.update_norm = number_at(inputs.update_norms, stepped.position);
+  tensor.norm_average = number_at(inputs.norm_averages, stepped.position);
+  return tensor;
 }
 
-/// After the step was counted.
+template <class Rule>
+TORCHAMP_MATH typename Rule::Coefficients coefficients(const StepInputs& inputs, Stepped stepped) {
+  return Rule::coefficients(hyper_at<Rule>(inputs, stepped.position),
+                            step_tensor<Rule>(inputs, stepped));
+}
+
+template <class Rule>
 TORCHAMP_MATH uint32 noise_key(const StepInputs& inputs, int32 position) {
-  return noise_key(position, inputs.steps[position]);
+  return noise_key(position, step_number<Rule>(inputs, position));
+}
+
+/// Ends a tensor's step, after its last element: counts it, and moves its running norm.
+template <class Rule>
+TORCHAMP_MATH void finish_step(const StepInputs& inputs, Stepped stepped) {
+  if constexpr (Rule::kAverages) {
+    const double average = Rule::average_norm(hyper_at<Rule>(inputs, stepped.position),
+                                              step_tensor<Rule>(inputs, stepped));
+    inputs.norm_averages[stepped.position] = static_cast<float>(average);
+  }
+  inputs.steps[stepped.position] = step_number<Rule>(inputs, stepped.position);
 }
 
 /// Whether two tensors have the same coefficients: they are of one group, have taken as many steps,
-/// and no norm of their own plays a part.
-TORCHAMP_MATH bool share_coefficients(const StepInputs& inputs, int32 position, int32 other) {
+/// and neither a norm of their own nor a factor plays a part.
+TORCHAMP_MATH bool share_coefficients(const StepInputs& inputs, Stepped one, Stepped other) {
   return inputs.param_norms == nullptr && inputs.update_norms == nullptr &&
-         inputs.groups[position] == inputs.groups[other] &&
-         inputs.steps[position] == inputs.steps[other];
+         one.unscaled == other.unscaled &&
+         inputs.groups[one.position] == inputs.groups[other.position] &&
+         inputs.steps[one.position] == inputs.steps[other.position];
 }
 
 }  // namespace torchamp
