@@ -17,9 +17,14 @@ struct Cpu {
   static bool usable(at::Device) { return !cuda::forced_aten(); }
 
   void scale(const Plan& plan, float factor, Flags flags) { cpu::scale(plan, factor, flags); }
-  void unscale(const Plan& plan, const float* inv_scale, bool accumulate, Flags flags) {
+  void unscale(const Plan& plan, InvScale inv_scale, bool accumulate, Flags flags) {
     cpu::unscale(plan, inv_scale, accumulate, flags);
   }
+  void finish_backward(const Plan& plan, InvScale inv_scale, bool accumulate, Flags flags,
+                       const Ending& ending) {
+    cpu::finish_backward(plan, inv_scale, accumulate, flags, ending);
+  }
+  void conclude(const Verdict& verdict) { cpu::conclude(verdict); }
   void axpby(const Plan& plan, float a, float b, Checked checked, Flags flags) {
     cpu::axpby(plan, a, b, checked, flags);
   }
@@ -31,9 +36,8 @@ struct Cpu {
   void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs, uint32*) {
     cpu::step(algorithm, plan, inputs);
   }
-  void update_scale(float* loss_scale, int32* growth, int32* hysteresis, const float* found_inf,
-                    const ScaleRule& rule) {
-    cpu::update_scale(loss_scale, growth, hysteresis, found_inf, rule);
+  void update_scale(const MovingScale& scale, const float* found_inf) {
+    cpu::update_scale(scale, found_inf);
   }
 };
 
@@ -44,25 +48,33 @@ struct Cuda {
   void scale(const Plan& plan, float factor, Flags flags) {
     cuda::scale(queue, plan, factor, flags);
   }
-  void unscale(const Plan& plan, const float* inv_scale, bool accumulate, Flags flags) {
+  void unscale(const Plan& plan, InvScale inv_scale, bool accumulate, Flags flags) {
     cuda::unscale(queue, plan, inv_scale, accumulate, flags);
   }
+  void finish_backward(const Plan& plan, InvScale inv_scale, bool accumulate, Flags flags,
+                       const Ending& ending) {
+    const at::Tensor partials = bytes(ending.norm == nullptr ? 0 : cuda::ending_workspace(plan));
+    cuda::unscale(queue, plan, inv_scale, accumulate, flags, ending,
+                  static_cast<float*>(partials.data_ptr()));
+  }
+  void conclude(const Verdict& verdict) { cuda::conclude(queue, verdict); }
   void axpby(const Plan& plan, float a, float b, Checked checked, Flags flags) {
     cuda::axpby(queue, plan, a, b, checked, flags);
   }
   void check(const Plan& plan, Flags flags) { cuda::check(queue, plan, flags); }
   void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags) {
-    const auto options = at::TensorOptions().device(guard.current_device()).dtype(at::kByte);
-    const at::Tensor workspace = at::empty({cuda::l2norm_workspace(plan)}, options);
+    const at::Tensor workspace = bytes(cuda::l2norm_workspace(plan));
     cuda::l2norm(queue, plan, norm, per_tensor, flags, workspace.data_ptr());
   }
   void copy_cast(const Plan& plan) { cuda::copy_cast(queue, plan); }
   void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs, uint32* ticket) {
     cuda::step(queue, algorithm, plan, inputs, ticket);
   }
-  void update_scale(float* loss_scale, int32* growth, int32* hysteresis, const float* found_inf,
-                    const ScaleRule& rule) {
-    cuda::update_scale(queue, loss_scale, growth, hysteresis, found_inf, rule);
+  void update_scale(const MovingScale& scale, const float* found_inf) {
+    cuda::update_scale(queue, scale, found_inf);
+  }
+  at::Tensor bytes(int64 count) const {
+    return at::empty({count}, at::TensorOptions().device(guard.current_device()).dtype(at::kByte));
   }
 
   c10::DeviceGuard guard;

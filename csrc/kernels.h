@@ -6,7 +6,8 @@
 #pragma once
 
 #include "math/optim/step.h"
-#include "math/update_scale.h"
+#include "math/unscale.h"
+#include "math/verdict.h"
 #include "plan.h"
 
 namespace torchamp {
@@ -19,7 +20,7 @@ namespace cpu {
 /// lists: input, output
 void scale(const Plan& plan, float scale, Flags flags);
 /// lists: scaled_grads, master_grads
-void unscale(const Plan& plan, const float* inv_scale, bool accumulate, Flags flags);
+void unscale(const Plan& plan, InvScale inv_scale, bool accumulate, Flags flags);
 /// lists: x, y, out
 void axpby(const Plan& plan, float a, float b, Checked checked, Flags flags);
 /// lists: tensors
@@ -31,8 +32,12 @@ void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags);
 void copy_cast(const Plan& plan);
 /// lists: grads, params, states …, model_params. Tag 1: grad_factor is not for this grad.
 void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs);
-void update_scale(float* loss_scale, int32* growth_tracker, int32* hysteresis_tracker,
-                  const float* found_inf, const ScaleRule& rule);
+void update_scale(const MovingScale& scale, const float* found_inf);
+void conclude(const Verdict& verdict);
+/// The last of a backward's passes. lists: scaled_grads, master_grads, whose addresses may be null:
+/// then the grad is only checked.
+void finish_backward(const Plan& plan, InvScale inv_scale, bool accumulate, Flags flags,
+                     const Ending& ending);
 
 }  // namespace cpu
 
@@ -45,7 +50,12 @@ struct Queue {
 };
 
 void scale(Queue queue, const Plan& plan, float scale, Flags flags);
-void unscale(Queue queue, const Plan& plan, const float* inv_scale, bool accumulate, Flags flags);
+/// lists: scaled_grads, master_grads, whose addresses may be null: then the grad is only checked.
+/// The last block does what `ending` says, if that has a ticket. partials: at least
+/// ending_workspace(plan) bytes on the device, where the norm is wanted.
+void unscale(Queue queue, const Plan& plan, InvScale inv_scale, bool accumulate, Flags flags,
+             const Ending& ending = {}, float* partials = nullptr);
+int64 ending_workspace(const Plan& plan);
 void axpby(Queue queue, const Plan& plan, float a, float b, Checked checked, Flags flags);
 void check(Queue queue, const Plan& plan, Flags flags);
 /// workspace: at least l2norm_workspace(plan) bytes on the device, 16-byte aligned.
@@ -56,8 +66,8 @@ void copy_cast(Queue queue, const Plan& plan);
 /// ticket: a 0 on the device, and again one afterwards; nobody else's meanwhile.
 void step(Queue queue, Algorithm algorithm, const Plan& plan, const StepInputs& inputs,
           uint32* ticket);
-void update_scale(Queue queue, float* loss_scale, int32* growth_tracker, int32* hysteresis_tracker,
-                  const float* found_inf, const ScaleRule& rule);
+void update_scale(Queue queue, const MovingScale& scale, const float* found_inf);
+void conclude(Queue queue, const Verdict& verdict);
 
 }  // namespace cuda
 

@@ -1,10 +1,12 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/reciprocal.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <torchamp/loss_scaler.h>
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "cuda/module.h"
 
@@ -22,15 +24,14 @@ void check_positive(double value, const char* function, const char* argument) {
 
 }  // namespace
 
-LossScaler::LossScaler(LossScalerOptions options, at::Device device) : options_(options) {
+LossScaler::LossScaler(LossScalerOptions options, at::Device device) : kind_(options.loss_scale) {
   check_positive(initial_scale(options), "LossScaler", "the initial scale");
   const auto floats = at::TensorOptions().device(device).dtype(at::kFloat);
   const auto ints = floats.dtype(at::kInt);
-  loss_scale_ = at::full({}, initial_scale(options), floats);
-  growth_tracker_ = at::zeros({}, ints);
-  hysteresis_tracker_ = at::full({}, options.rule.hysteresis, ints);
+  scale_ = {at::full({}, initial_scale(options), floats), at::zeros({}, ints),
+            at::full({}, options.rule.hysteresis, ints), options.rule};
   found_inf_ = at::zeros({}, floats);
-  if (loss_scale_.is_cuda()) cuda::load(loss_scale_.get_device());
+  if (device.is_cuda()) cuda::load(scale_.loss_scale.get_device());
 }
 
 at::Tensor LossScaler::scale(const at::Tensor& loss) const {
@@ -38,40 +39,64 @@ at::Tensor LossScaler::scale(const at::Tensor& loss) const {
                    "scale_loss: expected loss to be a floating-point tensor, got ",
                    loss.defined() ? loss.toString() : "none");
   const at::Tensor wide = loss.to(at::kFloat);
-  return is_identity() ? wide : wide.mul(loss_scale_.to(wide.device(), /*non_blocking=*/true));
+  return is_identity() ? wide
+                       : wide.mul(scale_.loss_scale.to(wide.device(), /*non_blocking=*/true));
 }
 
 at::Tensor LossScaler::inv_scale() const {
-  return loss_scale_.reciprocal();
+  return scale_.loss_scale.reciprocal();
+}
+
+std::shared_ptr<const LentScale> LossScaler::lend() {
+  const auto is_back = [](const std::weak_ptr<LentScale>& lent) { return lent.expired(); };
+  lent_.erase(std::remove_if(lent_.begin(), lent_.end(), is_back), lent_.end());
+  auto lent = std::make_shared<LentScale>(LentScale{scale_.loss_scale});
+  lent_.push_back(lent);
+  return lent;
+}
+
+const DynamicScale& LossScaler::about_to_move(const LentScale* but) {
+  at::Tensor copy;
+  for (const auto& each : std::exchange(lent_, {})) {
+    const auto lent = each.lock();
+    if (lent == nullptr || lent.get() == but) continue;
+    if (!copy.defined()) copy = scale_.loss_scale.clone();
+    lent->loss_scale = copy;
+  }
+  return scale_;
 }
 
 void LossScaler::clear_found_inf() {
-  found_inf_.zero_();
+  found_inf_ = at::zeros_like(found_inf_);
 }
 
 void LossScaler::update() {
   if (!dynamic()) return;
-  ops::update_scale(loss_scale_, growth_tracker_, hysteresis_tracker_, found_inf_, options_.rule);
+  about_to_move();
+  ops::update_scale(scale_.loss_scale, scale_.growth_tracker, scale_.hysteresis_tracker, found_inf_,
+                    scale_.rule);
 }
 
 double LossScaler::loss_scale() const {
-  return loss_scale_.item<float>();
+  return scale_.loss_scale.item<float>();
 }
 
 void LossScaler::set_loss_scale(double value) {
   check_positive(value, "set_loss_scale", "value");
-  loss_scale_.fill_(value);
-  if (!dynamic()) options_.loss_scale = LossScale(value);
+  about_to_move();
+  scale_.loss_scale.fill_(value);
+  if (!dynamic()) kind_ = LossScale(value);
 }
 
 LossScalerState LossScaler::state() const {
-  return {loss_scale(), growth_tracker_.item<int32_t>(), hysteresis_tracker_.item<int32_t>()};
+  return {loss_scale(), scale_.growth_tracker.item<int32_t>(),
+          scale_.hysteresis_tracker.item<int32_t>()};
 }
 
 void LossScaler::load_state(const LossScalerState& state) {
   set_loss_scale(state.loss_scale);
-  growth_tracker_.fill_(state.growth_tracker);
-  hysteresis_tracker_.fill_(state.hysteresis_tracker);
+  scale_.growth_tracker.fill_(state.growth_tracker);
+  scale_.hysteresis_tracker.fill_(state.hysteresis_tracker);
 }
 
 }  // namespace torchamp

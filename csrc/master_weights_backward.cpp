@@ -1,12 +1,15 @@
 // The part of MasterWeights that grads pass through.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros.h>
 #include <torchamp/master_weights.h>
-#include <torchamp/ops.h>
 
-#include <algorithm>
+#include <utility>
+
+#include "borrowed.h"
+#include "finish_backward.h"
+#include "versions.h"
 
 namespace torchamp {
 namespace {
@@ -28,13 +31,6 @@ Tensor empty_master_grad(const Tensor& scaled_grad, const Tensor& master) {
       ._coalesced_(true);
 }
 
-std::vector<Tensor> values_of(const std::vector<Tensor>& grads) {
-  std::vector<Tensor> values;
-  values.reserve(grads.size());
-  for (const Tensor& grad : grads) values.push_back(grad.defined() ? values_of(grad) : Tensor());
-  return values;
-}
-
 }  // namespace
 
 void MasterWeights::prepare_backward() {
@@ -52,23 +48,39 @@ void MasterWeights::cancel_backward() {
   set_aside_.clear();
 }
 
-/// Where each grad of a backward goes: written fresh, added in place to a dense grad, or, where one
-/// of the two is sparse, written fresh and then added out of place. Lists are as long as the
-/// parameters', with holes.
+/// Where each grad of a backward goes. Lists are as long as the parameters', with holes.
 struct MasterWeights::Delivery {
-  explicit Delivery(size_t count) : scaled(count), fresh(count), onto(count) {}
+  explicit Delivery(size_t count) : fresh(count), onto(count) {}
 
-  std::vector<Tensor> scaled;
-  std::vector<Tensor> fresh;
-  std::vector<Tensor> onto;
-  std::vector<std::pair<size_t, Tensor>> sums;  ///< add this grad to the fresh one at the index
+  struct Pass {
+    explicit Pass(size_t count) : scaled(count), results(count) {}
 
-  bool is_empty() const {
-    const auto is_defined = [](const Tensor& grad) { return grad.defined(); };
-    return std::none_of(scaled.begin(), scaled.end(), is_defined);
+    Borrowed scaled;
+    Borrowed results;
+    bool is_empty = true;
+  };
+
+  /// `scaled` is only looked at. It stays alive elsewhere.
+  void check(size_t i, const Tensor& scaled) {
+    fresh.scaled.set(i, scaled);
+    fresh.is_empty = false;
   }
+  void write(Pass& pass, size_t i, const Tensor& scaled, const Tensor& result) {
+    kept.push_back(values_of(scaled));
+    pass.scaled.set(i, kept.back());
+    kept.push_back(values_of(result));
+    pass.results.set(i, kept.back());
+    pass.is_empty = false;
+  }
+
+  Pass fresh;                                   ///< results are written anew
+  Pass onto;                                    ///< results are added to, in place
+  std::vector<std::pair<size_t, Tensor>> sums;  ///< add this grad to the fresh one at the index
+  std::vector<Tensor> kept;                     ///< what the lists borrow
 };
 
+/// To a grad written fresh, or added to in place, or, where one of the two is sparse, written fresh
+/// and then added out of place.
 void MasterWeights::route(size_t i, Delivery& delivery) {
   const bool separate = is_separate(i);
   Tensor scaled = model_params_[i].grad();
@@ -79,41 +91,87 @@ void MasterWeights::route(size_t i, Delivery& delivery) {
     return;
   }
   if (scaled.is_sparse()) scaled = scaled.coalesce();
-  delivery.scaled[i] = scaled;
   if (before.defined() && !before.is_sparse() && !scaled.is_sparse()) {
-    result = delivery.onto[i] = before;
+    result = before;
+    delivery.write(delivery.onto, i, scaled, result);
     return;
   }
   const bool in_place = !separate && !before.defined();
-  result = delivery.fresh[i] = in_place ? scaled : empty_master_grad(scaled, master_params_[i]);
+  result = in_place ? scaled : empty_master_grad(scaled, master_params_[i]);
+  delivery.write(delivery.fresh, i, scaled, result);
   if (before.defined()) delivery.sums.emplace_back(i, before);
 }
 
-void MasterWeights::finish_backward(const Tensor& inv_scale, const Tensor& found_inf) {
+/// What is there of it until the step; the step unscales it on its way.
+void MasterWeights::leave_pending(size_t i, Delivery& delivery) {
+  const Tensor& grad = pending_.grads[i] = model_params_[i].grad();
+  if (!grad.defined()) return;
+  pending_.versions[i] = version_of(grad);
+  delivery.check(i, grad);
+}
+
+Tensor MasterWeights::finish_backward(const BackwardEnd& end) {
   at::NoGradGuard no_grad;
   const size_t count = model_params_.size();
-  if (!found_inf_per_param_.defined() || found_inf_per_param_.size(0) != int64_t(count)) {
-    found_inf_per_param_ = at::zeros({int64_t(count)}, found_inf.options().dtype(at::kByte));
-  }
   const bool leaves_pending = can_leave_pending();
+  if (leaves_pending) pending_ = Pending(count);
   set_aside_.resize(count);
   Delivery delivery(count);
   for (size_t i = 0; i < count; ++i) {
-    if (!leaves_pending || !is_separate(i)) route(i, delivery);
+    leaves_pending&& is_separate(i) ? leave_pending(i, delivery) : route(i, delivery);
   }
   set_aside_.clear();
   grads_are_scaled_ = false;
-  if (leaves_pending) leave_pending(inv_scale, found_inf);
-  if (delivery.is_empty()) return;
-  const auto scaled = values_of(delivery.scaled);
-  ops::unscale(scaled, values_of(delivery.fresh), inv_scale, found_inf, false,
-               found_inf_per_param_);
-  ops::unscale(scaled, delivery.onto, inv_scale, found_inf, true, found_inf_per_param_);
+  const Tensor found_inf = deliver(delivery, end, leaves_pending);
   for (const auto& [i, before] : delivery.sums) {
     Tensor& grad =
         is_separate(i) ? master_params_[i].mutable_grad() : model_params_[i].mutable_grad();
     grad = grad.is_sparse() ? before.add(grad) : grad.add(before);
   }
+  return found_inf;
+}
+
+/// The passes over the grads: one, but where some are fresh and others add up.
+Tensor MasterWeights::deliver(const Delivery& delivery, const BackwardEnd& end,
+                              bool leaves_pending) {
+  const auto count = static_cast<int64_t>(model_params_.size());
+  const auto floats = end.loss_scale.options();
+  const bool adds = found_inf_per_param_.defined() && found_inf_per_param_.size(0) == count;
+  if (!adds) found_inf_per_param_ = at::empty({count}, floats.dtype(at::kByte));
+  BackwardEnding ending;
+  ending.found_inf = at::empty({}, floats);
+  ending.inv_scale = at::empty({}, floats);
+  ending.per_tensor = found_inf_per_param_;
+  ending.adds_per_tensor = adds;
+  ending.found_before = end.found_before;
+  ending.moved = end.moved;
+  if (leaves_pending && wants_norm_) ending.norm = at::empty({}, floats);
+  Tensor raised = std::exchange(raised_, {});
+  if (!raised.defined() || raised.size(0) != kRaisedHeader + count) {
+    raised = make_raised(count, floats.device());
+  }
+  const auto pass = [&](const Delivery::Pass& pass, const BackwardEnding* last) {
+    const bool accumulate = &pass == &delivery.onto;
+    pass_over_grads(pass.scaled, pass.results, end.loss_scale, accumulate, raised, last);
+  };
+  if (!delivery.fresh.is_empty && !delivery.onto.is_empty) pass(delivery.fresh, nullptr);
+  pass(delivery.onto.is_empty ? delivery.fresh : delivery.onto, &ending);
+  raised_ = raised;
+  if (leaves_pending) pending_.inv_scale = ending.inv_scale;
+  if (leaves_pending) pending_.norm = ending.norm;
+  return ending.found_inf;
+}
+
+void finish_backward(const std::vector<MasterWeights*>& weights, LossScaler& scaler,
+                     const LentScale& scaled_by, bool adds_to_found_inf, bool moves_scale) {
+  const Tensor loss_scale = scaled_by.loss_scale;
+  Tensor found_inf = adds_to_found_inf ? scaler.found_inf() : Tensor();
+  for (MasterWeights* each : weights) {
+    const bool moves = moves_scale && scaler.dynamic() && each == weights.back();
+    const DynamicScale* moved = moves ? &scaler.about_to_move(&scaled_by) : nullptr;
+    found_inf = each->finish_backward({loss_scale, found_inf, moved});
+  }
+  scaler.set_found_inf(found_inf);
 }
 
 std::vector<int64_t> MasterWeights::nonfinite_params() const {

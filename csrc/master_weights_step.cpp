@@ -34,21 +34,8 @@ bool MasterWeights::can_leave_pending() const {
          std::none_of(separate_.begin(), separate_.end(), must_be_made);
 }
 
-void MasterWeights::leave_pending(const Tensor& inv_scale, const Tensor& found_inf) {
-  pending_ = {inv_scale, {}, {}, std::vector<Tensor>(model_params_.size()), {}};
-  for (const size_t i : separate_) pending_.grads[i] = model_params_[i].grad();
-  for (const Tensor& grad : pending_.grads) {
-    pending_.versions.push_back(grad.defined() ? version_of(grad) : 0);
-  }
-  if (wants_norm_) {
-    pending_.norm = ops::check_l2norm(pending_.grads, found_inf, found_inf_per_param_);
-  } else {
-    ops::check(pending_.grads, found_inf, found_inf_per_param_);
-  }
-}
-
 void MasterWeights::clear_pending() {
-  pending_ = {};
+  pending_ = Pending();
 }
 
 /// Before the master grads are made, the model's are all that there is of them.

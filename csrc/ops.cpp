@@ -2,12 +2,9 @@
 #include <torch/library.h>
 #include <torchamp/ops.h>
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-
 #include "checks.h"
 #include "dispatch.h"
+#include "scale_rule.h"
 
 namespace torchamp::ops {
 namespace {
@@ -34,9 +31,7 @@ TORCH_LIBRARY(torchamp, m) {
   m.def("_copy_cast(Tensor[] master_params, Tensor(a!)[] model_params) -> ()");
   m.def(
       "_update_scale(Tensor(a!) loss_scale, Tensor(b!) growth_tracker, Tensor(c!) "
-      "hysteresis_tracker, "
-      "Tensor found_inf, float growth_factor, float backoff_factor, int growth_interval, "
-      "float min_scale, float max_scale, int hysteresis) -> ()");
+      "hysteresis_tracker, Tensor found_inf, float[] rule) -> ()");
 }
 
 void check_flags(const char* op, const Tensor& found_inf, const OptionalTensor& per_tensor,
@@ -135,13 +130,9 @@ void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
                loss_scale.device());
   check_scalar("update_scale", "found_inf", found_inf, at::kFloat, loss_scale.device());
   static const auto op =
-      find<void(const Tensor&, const Tensor&, const Tensor&, const Tensor&, double, double, int64_t,
-                double, double, int64_t)>("torchamp::_update_scale");
-  const double floor = std::max<double>(rule.min_scale, std::numeric_limits<float>::min());
-  const double ceiling = std::min(rule.max_scale, std::ldexp(1.0, 127));
-  call(op, loss_scale, loss_scale, growth_tracker, hysteresis_tracker, found_inf,
-       rule.growth_factor, rule.backoff_factor, rule.growth_interval, floor, ceiling,
-       rule.hysteresis);
+      find<void(const Tensor&, const Tensor&, const Tensor&, const Tensor&, at::ArrayRef<double>)>(
+          "torchamp::_update_scale");
+  call(op, loss_scale, loss_scale, growth_tracker, hysteresis_tracker, found_inf, values_of(rule));
   for (const Tensor& state : {loss_scale, growth_tracker, hysteresis_tracker}) mark_written(state);
 }
 

@@ -8,6 +8,7 @@
 
 #include "aten/fallback.h"
 #include "devices.h"
+#include "scale_rule.h"
 
 namespace torchamp {
 namespace {
@@ -36,7 +37,7 @@ void unscale(TensorList scaled_grads, TensorList master_grads, const Tensor& inv
                          {{"scaled_grads", scaled_grads}, {"master_grads", master_grads}});
   if (work.plan.tensors() > 0) {
     const Flags flags = make_flags(found_inf, per_tensor);
-    const float* factor = inv_scale.const_data_ptr<float>();
+    const InvScale factor{inv_scale.const_data_ptr<float>(), /*is_loss_scale=*/false};
     Device(found_inf.device()).unscale(work.plan, factor, accumulate, flags);
   }
   aten::unscale(work.rest, scaled_grads, master_grads, inv_scale, accumulate,
@@ -114,19 +115,16 @@ void copy_cast(TensorList master_params, TensorList model_params) {
 
 template <class Device>
 void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
-                  const Tensor& hysteresis_tracker, const Tensor& found_inf, double growth_factor,
-                  double backoff_factor, int64_t growth_interval, double min_scale,
-                  double max_scale, int64_t hysteresis) {
-  const ScaleRule rule{static_cast<float>(growth_factor),   static_cast<float>(backoff_factor),
-                       static_cast<int32>(growth_interval), static_cast<float>(min_scale),
-                       static_cast<float>(max_scale),       static_cast<int32>(hysteresis)};
+                  const Tensor& hysteresis_tracker, const Tensor& found_inf,
+                  at::ArrayRef<double> values) {
+  const ScaleRule rule = to_rule(values);
   if (!Device::usable(loss_scale.device())) {
     return aten::update_scale(loss_scale, growth_tracker, hysteresis_tracker, found_inf, rule);
   }
-  Device(loss_scale.device())
-      .update_scale(loss_scale.mutable_data_ptr<float>(), growth_tracker.mutable_data_ptr<int32>(),
-                    hysteresis_tracker.mutable_data_ptr<int32>(), found_inf.const_data_ptr<float>(),
-                    rule);
+  const MovingScale scale{loss_scale.mutable_data_ptr<float>(),
+                          growth_tracker.mutable_data_ptr<int32>(),
+                          hysteresis_tracker.mutable_data_ptr<int32>(), rule};
+  Device(loss_scale.device()).update_scale(scale, found_inf.const_data_ptr<float>());
 }
 
 template <class Device>
@@ -167,8 +165,8 @@ TORCH_LIBRARY_IMPL(torchamp, Meta, m) {
   m.impl("_check", [](TensorList, const Tensor&, const OptionalTensor&) {});
   m.impl("_l2norm", l2norm_shapes);
   m.impl("_copy_cast", [](TensorList, TensorList) {});
-  m.impl("_update_scale", [](const Tensor&, const Tensor&, const Tensor&, const Tensor&, double,
-                             double, int64_t, double, double, int64_t) {});
+  m.impl("_update_scale",
+         [](const Tensor&, const Tensor&, const Tensor&, const Tensor&, at::ArrayRef<double>) {});
 }
 
 }  // namespace

@@ -16,12 +16,12 @@ scale_loss::scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers
   amp_ = optimizers_.front().amp();
   scaled_loss_ = loss;
   if (!amp_->enabled()) return;
-  const LossScaler& scaler = amp_->loss_scaler(options.loss_id);
+  LossScaler& scaler = amp_->loss_scaler(options.loss_id);
   scaled_loss_ = scaler.scale(loss);
   if (!tracks_grads()) return;
   check_backwards();
   amp_->refresh();
-  inv_scale_ = scaler.inv_scale();
+  scaled_by_ = scaler.lend();
   for (MasterWeights* weights : distinct_weights()) {
     if (!options.delay_unscale && !weights->grads_are_scaled()) weights->prepare_backward();
   }
@@ -118,20 +118,13 @@ void scale_loss::finish() {
 }
 
 void scale_loss::unscale() {
-  LossScaler& scaler = amp_->loss_scaler(options_.loss_id);
   const bool found_before_counts = amp_->unchecked().erase(options_.loss_id) > 0;
-  if (!found_before_counts) scaler.clear_found_inf();
-  for (MasterWeights* weights : distinct_weights()) {
-    weights->finish_backward(inv_scale_, scaler.found_inf());
-  }
+  finish_backward(distinct_weights(), amp_->loss_scaler(options_.loss_id), *scaled_by_,
+                  found_before_counts, /*moves_scale=*/!options_.delay_overflow_check);
   for (const Optimizer& optimizer : optimizers_) {
     state_of(optimizer).may_have_stepped = !optimizer.master_weights().lazy();
   }
-  if (options_.delay_overflow_check) {
-    amp_->unchecked().insert(options_.loss_id);
-  } else {
-    scaler.update();
-  }
+  if (options_.delay_overflow_check) amp_->unchecked().insert(options_.loss_id);
 }
 
 /// Our own optimizers skip on the device. LibTorch's pass over undefined grads, so for them an

@@ -118,4 +118,21 @@ void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
   loss_scale.copy_(scale);
 }
 
+void conclude(const FlagTensors& raised, TensorList ending, const Tensor& loss_scale,
+              bool adds_per_tensor, const ScaleRule& rule) {
+  const Tensor &found_inf = ending[kFoundInf], &before = ending[kFoundBefore];
+  const Tensor now = raised.found_inf.ne(0).reshape({});
+  found_inf.copy_(before.defined() ? now.logical_or(before.reshape({}).ne(0)) : now);
+  const Tensor& per_tensor = ending[kPerTensor];
+  per_tensor.copy_(adds_per_tensor ? per_tensor.logical_or(*raised.per_tensor)
+                                   : *raised.per_tensor);
+  ending[kInvScale].copy_(loss_scale.reciprocal().reshape({}));
+  if (ending[kMovedScale].defined()) {
+    update_scale(ending[kMovedScale], ending[kGrowthTracker], ending[kHysteresisTracker], found_inf,
+                 rule);
+  }
+  raised.found_inf.zero_();
+  raised.per_tensor->zero_();
+}
+
 }  // namespace torchamp::aten

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "ending_list.h"
 #include "kernels.h"
 
 namespace torchamp::aten {
@@ -35,5 +36,9 @@ void copy_cast(const Positions& positions, at::TensorList master_params,
 void update_scale(const at::Tensor& loss_scale, const at::Tensor& growth_tracker,
                   const at::Tensor& hysteresis_tracker, const at::Tensor& found_inf,
                   const ScaleRule& rule);
+
+/// Ends a backward: an EndingList of what is written, and `raised` cleared.
+void conclude(const FlagTensors& raised, at::TensorList ending, const at::Tensor& loss_scale,
+              bool adds_per_tensor, const ScaleRule& rule);
 
 }  // namespace torchamp::aten

@@ -21,8 +21,8 @@ struct AccumulateBlock {
 
 }  // namespace
 
-void unscale(const Plan& plan, const float* inv_scale, bool accumulate, Flags flags) {
-  transform(plan, 1, flags, [&, factor = *inv_scale](const Span& span, bool stream) {
+void unscale(const Plan& plan, InvScale inv_scale, bool accumulate, Flags flags) {
+  transform(plan, 1, flags, [&, factor = factor(inv_scale)](const Span& span, bool stream) {
     float taken[kBlock], before[kBlock], given[kBlock];
     const bool bad =
         any_nonfinite(plan.dtype(span.tensor, 0), address_of(plan, span, 0), span.count);

@@ -4,7 +4,9 @@
 
 #include "math/optim/step.h"
 #include "math/types.h"
+#include "math/unscale.h"
 #include "math/update_scale.h"
+#include "math/verdict.h"
 
 namespace torchamp::cuda {
 
@@ -22,11 +24,14 @@ struct ScaleArguments {
 };
 
 struct UnscaleArguments {
-  static constexpr int kLists = 2;  ///< scaled_grads, master_grads
+  static constexpr int kLists = 2;  ///< scaled_grads, master_grads, whose addresses may be null
   static constexpr int kUnit = kWarpUnit;
-  const float* inv_scale;
+  InvScale inv_scale;
   bool accumulate;
   Flags flags;
+  Ending ending;              ///< ticket: null but in the last launch
+  float* partials = nullptr;  ///< a sum of squares each block, where ending.norm is wanted
+  uint32 first_block = 0;     ///< blocks of the launches before
 };
 
 struct AxpbyArguments {
@@ -75,11 +80,8 @@ struct StepArguments {
 };
 
 struct UpdateScaleArguments {
-  float* loss_scale;
-  int32* growth_tracker;
-  int32* hysteresis_tracker;
+  MovingScale scale;
   const float* found_inf;
-  ScaleRule rule;
 };
 
 }  // namespace torchamp::cuda

@@ -22,5 +22,6 @@
 
 /// Kernels whose parameter is Arguments itself: DO(Name, name, Arguments).
 #define TORCHAMP_PLAIN_KERNELS(DO)                    \
+  DO(Conclude, conclude, Verdict)                     \
   DO(L2normTotal, l2norm_total, L2normTotalArguments) \
   DO(UpdateScale, update_scale, UpdateScaleArguments)

@@ -7,13 +7,7 @@
 namespace torchamp::cuda {
 
 TORCHAMP_DEVICE void update_scale(const UpdateScaleArguments& arguments) {
-  if (threadIdx.x != 0) return;
-  const ScaleState before{*arguments.loss_scale, *arguments.growth_tracker,
-                          *arguments.hysteresis_tracker};
-  const ScaleState after = updated(before, *arguments.found_inf != 0.0f, arguments.rule);
-  *arguments.loss_scale = after.loss_scale;
-  *arguments.growth_tracker = after.growth_tracker;
-  *arguments.hysteresis_tracker = after.hysteresis_tracker;
+  if (threadIdx.x == 0) move_scale(arguments.scale, *arguments.found_inf != 0.0f);
 }
 
 }  // namespace torchamp::cuda

@@ -3,9 +3,8 @@
 
 namespace torchamp::cuda {
 
-void update_scale(Queue queue, float* loss_scale, int32* growth_tracker, int32* hysteresis_tracker,
-                  const float* found_inf, const ScaleRule& rule) {
-  UpdateScaleArguments arguments{loss_scale, growth_tracker, hysteresis_tracker, found_inf, rule};
+void update_scale(Queue queue, const MovingScale& scale, const float* found_inf) {
+  UpdateScaleArguments arguments{scale, found_inf};
   launch(queue, Kernel::kUpdateScale, 1, &arguments);
 }
 

@@ -5,6 +5,16 @@
 
 namespace torchamp {
 
+/// What grads are multiplied by to unscale them, or the loss scale that they bear; on the device.
+struct InvScale {
+  const float* scalar;
+  bool is_loss_scale;
+};
+
+TORCHAMP_MATH float factor(const InvScale& inv_scale) {
+  return inv_scale.is_loss_scale ? 1.0f / *inv_scale.scalar : *inv_scale.scalar;
+}
+
 TORCHAMP_MATH float unscaled(float scaled_grad, float inv_scale) {
   return scaled_grad * inv_scale;
 }

@@ -110,7 +110,7 @@ Tensor FusedOptimizer::step(LossClosure closure) {
 }
 
 void FusedOptimizer::skip_if(const Tensor& found_inf) {
-  skip_ = skip_.defined() ? at::maximum(skip_, found_inf) : found_inf.clone();
+  skip_ = skip_.defined() ? at::maximum(skip_, found_inf) : found_inf;
 }
 
 void FusedOptimizer::step_with(const FusedStepper::Step& step) {

@@ -31,6 +31,10 @@ void load_state(LossScaler& scaler, double loss_scale, int64_t growth, int64_t h
   scaler.load_state({loss_scale, growth, hysteresis});
 }
 
+std::shared_ptr<LentScale> lend(LossScaler& scaler) {
+  return std::const_pointer_cast<LentScale>(scaler.lend());
+}
+
 void bind_scaling(py::class_<LossScaler>& scaler) {
   scaler.def_property_readonly("dynamic", &LossScaler::dynamic, "Whether update() moves the scale.")
       .def_property_readonly("is_identity", &LossScaler::is_identity,
@@ -40,9 +44,14 @@ void bind_scaling(py::class_<LossScaler>& scaler) {
            "loss * loss_scale in float32, of any shape, on the autograd graph.")
       .def("inv_scale", &LossScaler::inv_scale, Unlocked(),
            "1 / loss_scale as it is now: a new float32 scalar that later updates do not touch.")
-      .def("found_inf", &LossScaler::found_inf,
-           "The float32 scalar that ops set when they meet a non-finite value.")
-      .def("clear_found_inf", &LossScaler::clear_found_inf, Unlocked(), "Sets found_inf to 0.")
+      .def("lend", &lend,
+           "The scale as it is now, for finish_backward: copied only if it moves meanwhile.")
+      .def(
+          "found_inf", &LossScaler::found_inf,
+          "The float32 scalar that ops set when they meet a non-finite value: of the last backward "
+          "that was finished, or since clear_found_inf().")
+      .def("clear_found_inf", &LossScaler::clear_found_inf, Unlocked(),
+           "Puts a new 0 in found_inf's place.")
       .def("update", &LossScaler::update, Unlocked(),
            "Takes found_inf into account: grows or backs off. A fixed scale stays.");
 }
@@ -67,6 +76,8 @@ void bind_state(py::class_<LossScaler>& scaler) {
 
 void bind_loss_scaler(py::module_& module) {
   const LossScalerOptions defaults;
+  py::class_<LentScale, std::shared_ptr<LentScale>>(
+      module, "LentScale", "The loss scale that the grads of one backward bear.");
   py::class_<LossScaler> scaler(module, "LossScaler", kLossScaler);
   scaler.def(py::init(&make_scaler), py::arg("loss_scale") = "dynamic", py::kw_only(),
              py::arg("init_scale") = defaults.init_scale, py::arg("rule") = defaults.rule,

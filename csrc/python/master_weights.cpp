@@ -16,6 +16,13 @@ constexpr const char* kMasterWeights =
 That is a float32 master of its own, or the parameter itself. A backward goes: prepare_backward(),
 the backward, finish_backward(); cancel_backward() undoes the first.)";
 
+constexpr const char* kFinishBackward = R"(Ends a backward of a list of MasterWeights.
+
+scaler: the LossScaler that scaled the loss; scaled_by: what its lend() gave before. Grads are
+unscaled, masters' or parameters', or are left to the step where that can do without.
+adds_to_found_inf: whether the scaler's found_inf counts, too, which is then replaced. moves_scale:
+whether a dynamic scale grows or backs off.)";
+
 OptionalTensor optional(const Tensor& tensor) {
   return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
 }
@@ -68,8 +75,6 @@ void bind_tracking(py::class_<MasterWeights>& weights) {
 
 void bind_backward(py::class_<MasterWeights>& weights) {
   weights.def("prepare_backward", &MasterWeights::prepare_backward, Unlocked())
-      .def("finish_backward", &MasterWeights::finish_backward, Unlocked(), py::arg("inv_scale"),
-           py::arg("found_inf"))
       .def("cancel_backward", &MasterWeights::cancel_backward, Unlocked())
       .def_property("grads_are_scaled", &MasterWeights::grads_are_scaled,
                     &MasterWeights::set_grads_are_scaled,
@@ -122,6 +127,9 @@ void bind_master_weights(py::module_& module) {
   bind_tracking(weights);
   bind_backward(weights);
   bind_syncing(weights);
+  module.def("finish_backward", &finish_backward, kFinishBackward, Unlocked(), py::arg("weights"),
+             py::arg("scaler"), py::arg("scaled_by"), py::kw_only(),
+             py::arg("adds_to_found_inf") = false, py::arg("moves_scale") = true);
 }
 
 }  // namespace torchamp::python

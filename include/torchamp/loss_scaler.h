@@ -6,6 +6,9 @@
 #include <torchamp/ops.h>
 #include <torchamp/opt_level.h>
 
+#include <memory>
+#include <vector>
+
 namespace torchamp {
 /// @addtogroup scale
 /// @{
@@ -25,6 +28,20 @@ struct LossScalerState {
   int64_t hysteresis_tracker = 1;  ///< overflows until it backs off
 };
 
+/// A loss scale in the memory of its device, one element each, and how it moves.
+struct DynamicScale {
+  at::Tensor loss_scale;          ///< float32
+  at::Tensor growth_tracker;      ///< int32: clean backwards since it grew or overflowed
+  at::Tensor hysteresis_tracker;  ///< int32: overflows until it backs off
+  ops::ScaleUpdate rule;
+};
+
+/// The loss scale that one backward's grads bear, float32 of one element: the scaler's own, and a
+/// copy once that moves on.
+struct LentScale {
+  at::Tensor loss_scale;
+};
+
 /// A loss scale, fixed or dynamic, whose state lives on the device: nothing here waits for it, but
 /// what says so.
 ///
@@ -40,35 +57,41 @@ class TORCHAMP_API LossScaler {
   explicit LossScaler(LossScalerOptions options = {}, at::Device device = at::kCPU);
 
   /// Whether update() moves the scale.
-  bool dynamic() const { return options_.loss_scale.dynamic(); }
+  bool dynamic() const { return kind_.dynamic(); }
   /// Whether scaling changes nothing: fixed at 1.
-  bool is_identity() const { return options_.loss_scale.fixed == 1.0; }
+  bool is_identity() const { return kind_.fixed == 1.0; }
 
   /// loss · loss_scale in float32, of any shape, on the autograd graph. Throws TypeError unless
   /// `loss` is a floating-point tensor.
   at::Tensor scale(const at::Tensor& loss) const;
   /// 1 / loss_scale as it is now: a new float32 scalar that later updates do not touch.
   at::Tensor inv_scale() const;
+  /// The scale as it is now, for a backward to end with: copied only if it moves meanwhile.
+  std::shared_ptr<const LentScale> lend();
 
-  /// float32 scalar that ops set when they meet a non-finite value. Call clear_found_inf() before a
-  /// new backward.
+  /// float32 scalar that ops set when they meet a non-finite value: of the last backward that was
+  /// ended, or since clear_found_inf(), which is to be called before ops look for one.
   const at::Tensor& found_inf() const { return found_inf_; }
-  /// Sets it to 0.
+  /// Puts a new 0 in its place.
   void clear_found_inf();
+  /// Puts `found_inf` in its place, a float32 scalar on the device.
+  void set_found_inf(const at::Tensor& found_inf) { found_inf_ = found_inf; }
   /// Takes found_inf into account. A fixed scale stays.
   void update();
+  /// The scale for an op to move: gives copies to all that it was lent to but `but`.
+  const DynamicScale& about_to_move(const LentScale* but = nullptr);
 
   /// The scale as a float32 scalar on the device.
-  const at::Tensor& loss_scale_tensor() const { return loss_scale_; }
+  const at::Tensor& loss_scale_tensor() const { return scale_.loss_scale; }
   /// Reads the scale. Waits for the device.
   double loss_scale() const;
   /// Throws ValueError unless `value` is positive and finite.
   void set_loss_scale(double value);
 
   /// How a dynamic scale moves, from the next update() on.
-  const ops::ScaleUpdate& rule() const { return options_.rule; }
+  const ops::ScaleUpdate& rule() const { return scale_.rule; }
   /// From the next update() on.
-  void set_rule(const ops::ScaleUpdate& rule) { options_.rule = rule; }
+  void set_rule(const ops::ScaleUpdate& rule) { scale_.rule = rule; }
 
   /// What a checkpoint keeps. Waits for the device.
   LossScalerState state() const;
@@ -76,14 +99,13 @@ class TORCHAMP_API LossScaler {
   void load_state(const LossScalerState& state);
 
   /// Where scale and trackers live.
-  at::Device device() const { return loss_scale_.device(); }
+  at::Device device() const { return scale_.loss_scale.device(); }
 
  private:
-  LossScalerOptions options_;
-  at::Tensor loss_scale_;
-  at::Tensor growth_tracker_;
-  at::Tensor hysteresis_tracker_;
+  LossScale kind_;  ///< dynamic, or the fixed factor
+  DynamicScale scale_;
   at::Tensor found_inf_;
+  std::vector<std::weak_ptr<LentScale>> lent_;
 };
 
 /// @}

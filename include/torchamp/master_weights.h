@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <torchamp/export.h>
 #include <torchamp/fused_stepper.h>
+#include <torchamp/loss_scaler.h>
 
 #include <unordered_map>
 #include <vector>
@@ -12,6 +13,13 @@
 namespace torchamp {
 /// @addtogroup masters
 /// @{
+
+/// How MasterWeights::finish_backward() ends. Tensors are float32 scalars on the device.
+struct BackwardEnd {
+  at::Tensor loss_scale;                ///< that the grads bear
+  at::Tensor found_before = {};         ///< counts as found, too, unless 0 or undefined
+  const DynamicScale* moved = nullptr;  ///< moves by what is found; may hold the loss_scale itself
+};
 
 /// The parameters of one optimizer, each with the tensor that the optimizer steps: a float32 master
 /// of its own, or the parameter itself where there are no masters (then "master" below means the
@@ -43,9 +51,9 @@ class TORCHAMP_API MasterWeights {
   /// Sets the model's grads aside, so that the backward starts from none.
   void prepare_backward();
   /// Unscales the model's grads into the masters' grads, adding to what earlier backwards left
-  /// there, and sets `found_inf` if any is not finite. With no separate master, the parameter's own
-  /// grad is unscaled in place.
-  void finish_backward(const at::Tensor& inv_scale, const at::Tensor& found_inf);
+  /// there. With no separate master, the parameter's own grad is unscaled in place. Returns a new
+  /// float32 scalar on the device: 1 if any is not finite or end.found_before is not 0, else 0.
+  at::Tensor finish_backward(const BackwardEnd& end);
   /// Puts the grads back as prepare_backward() found them; nothing if it was not called.
   void cancel_backward();
 
@@ -137,7 +145,8 @@ class TORCHAMP_API MasterWeights {
   struct Delivery;
 
   bool can_leave_pending() const;
-  void leave_pending(const at::Tensor& inv_scale, const at::Tensor& found_inf);
+  void leave_pending(size_t i, Delivery& delivery);
+  at::Tensor deliver(const Delivery& delivery, const BackwardEnd& end, bool leaves_pending);
   void clear_pending();
   void check_pending_unchanged() const;
   at::Tensor pending_factor() const;
@@ -164,9 +173,12 @@ class TORCHAMP_API MasterWeights {
       set_aside_;  ///< the model's grads from before the backward; empty between backwards
   bool grads_are_scaled_ = false;
   at::Tensor found_inf_per_param_;
+  at::Tensor raised_;  ///< for the passes over grads; undefined where one has failed
 
   /// Of the model's grads whose master grads are still to be made.
   struct Pending {
+    explicit Pending(size_t count = 0) : grads(count), versions(count) {}
+
     at::Tensor inv_scale;  ///< undefined where there are none
     at::Tensor norm;       ///< of the scaled grads, if it was asked for in time
     at::Tensor clipping;   ///< what they are multiplied with besides
@@ -179,6 +191,14 @@ class TORCHAMP_API MasterWeights {
   Pending pending_;
   std::vector<at::Tensor> remainders_;  ///< of split masters; undefined for others
 };
+
+/// Ends a backward of `weights`, whose loss `scaler` has scaled by `scaled_by`: as
+/// MasterWeights::finish_backward() of each, with one found_inf for all, which becomes the
+/// scaler's. adds_to_found_inf: the one that is there counts, too. moves_scale: a dynamic scale
+/// grows or backs off. In all one pass over the grads, and nothing waits for the device.
+TORCHAMP_API void finish_backward(const std::vector<MasterWeights*>& weights, LossScaler& scaler,
+                                  const LentScale& scaled_by, bool adds_to_found_inf = false,
+                                  bool moves_scale = true);
 
 /// @}
 

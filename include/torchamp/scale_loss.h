@@ -96,7 +96,7 @@ class TORCHAMP_API scale_loss {
   std::vector<Optimizer> optimizers_;
   ScaleLossOptions options_;
   at::Tensor scaled_loss_;
-  at::Tensor inv_scale_;
+  std::shared_ptr<const LentScale> scaled_by_;
   int exceptions_;
   bool done_ = false;
 };

@@ -10,7 +10,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr float kInvScale = 1.0f / 1024;
+constexpr float kScale = 1024;
 
 /// Three parameters: two float16 ones with masters, and between them a float32 one without.
 class MasterWeightsTest : public DeviceTest {
@@ -43,7 +43,7 @@ class MasterWeightsTest : public DeviceTest {
     finish();
   }
   void finish() {
-    weights_.finish_backward(scalar_of(kInvScale, at::kFloat, device()), found_inf_);
+    found_inf_ = weights_.finish_backward({scalar_of(kScale, at::kFloat, device()), found_inf_});
   }
   bool found() const { return found_inf_.item<float>() != 0; }
   const Tensor& model(size_t i) const { return weights_.model_params()[i]; }

@@ -24,7 +24,7 @@ struct Tracked {
   void backward(const Tensor& grad) {
     weights.prepare_backward();
     param.mutable_grad() = grad;
-    weights.finish_backward(scalar_of(1 / kScale, at::kFloat, device), found_inf);
+    found_inf = weights.finish_backward({scalar_of(kScale, at::kFloat, device), found_inf});
   }
   Tensor master_grad() const { return weights.master_params()[0].grad(); }
 

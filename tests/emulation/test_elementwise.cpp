@@ -82,7 +82,7 @@ TEST_P(Elementwise, Unscale) {
     const Report expected_report = expected_unscale(lists[0], expected, inv_scale, accumulate);
     Report report(lists[0].size());
     const Plan plan = plan_of({&lists[0], &lists[1]});
-    cuda::unscale(kQueue, plan, &inv_scale, accumulate, report.flags());
+    cuda::unscale(kQueue, plan, {&inv_scale, /*is_loss_scale=*/false}, accumulate, report.flags());
     expect_same(lists[1], expected);
     expect_same(report, expected_report);
   }

@@ -103,8 +103,9 @@ TEST(UpdateScale, FollowsTheRule) {
   const float found_infs[] = {0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
   for (const float found_inf : found_infs) {
     expected = torchamp::updated(expected, found_inf != 0.0f, rule);
-    cuda::update_scale(kQueue, &state.loss_scale, &state.growth_tracker, &state.hysteresis_tracker,
-                       &found_inf, rule);
+    cuda::update_scale(kQueue,
+                       {&state.loss_scale, &state.growth_tracker, &state.hysteresis_tracker, rule},
+                       &found_inf);
     EXPECT_EQ(state.loss_scale, expected.loss_scale);
     EXPECT_EQ(state.growth_tracker, expected.growth_tracker);
     EXPECT_EQ(state.hysteresis_tracker, expected.hysteresis_tracker);

@@ -42,8 +42,8 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   /// model's parameters in the same pass. `skip`: float32 scalar on the device; undefined: 0.
   void step_masters(MasterWeights& weights, const at::Tensor& skip = {});
 
-  /// Skips the next step if `found_inf`, a float32 scalar on the device, is not 0, or that of an
-  /// earlier call since the last step.
+  /// Skips the next step if `found_inf`, a float32 scalar on the device, is not 0 then, or that of
+  /// an earlier call since the last step.
   void skip_if(const at::Tensor& found_inf);
   /// What skip_if() gathered, which is forgotten; undefined if there is nothing.
   at::Tensor take_skip() { return std::exchange(skip_, at::Tensor()); }

@@ -4,7 +4,8 @@ where they find their attribute `found_inf` set."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Collection, Iterator
 
 import torch
 
@@ -44,9 +45,11 @@ def _seed_momentum(optimizer: torch.optim.SGD) -> bool:
 
 
 @contextlib.contextmanager
-def skipping_if(optimizer: torch.optim.Optimizer, skip: torch.Tensor) -> Iterator[None]:
-    """While this is open, steps of `optimizer` do nothing if any element of `skip` is not 0."""
-    optimizer.found_inf = skip.amax() if len(skip) > 1 else skip[0]
+def skipping_if(
+    optimizer: torch.optim.Optimizer, found_infs: Collection[torch.Tensor]
+) -> Iterator[None]:
+    """While this is open, steps of `optimizer` do nothing if any of `found_infs` is not 0."""
+    optimizer.found_inf = functools.reduce(torch.maximum, found_infs)
     optimizer.grad_scale = None
     try:
         yield

@@ -46,17 +46,19 @@ class LateReport:
             self._telemetry = Telemetry()
         return self._telemetry
 
-    def note(self, skip: torch.Tensor, may_skip: bool, wait: bool = False) -> None:
-        """Takes what the flags are now, after a step; `skip` and `may_skip` as OptimizerState has
-        them. They are reported at once on the CPU, and if the host may `wait` for them."""
-        is_wanted = self._telemetry is not None or (may_skip and self._session.reporter.is_on)
-        if not is_wanted or _is_capturing(skip.device):
+    def note(self, skip: dict[int, torch.Tensor], wait: bool = False) -> None:
+        """Takes what the flags are now, after a step; `skip` as OptimizerState has it. They are
+        reported at once on the CPU, and if the host may `wait` for them."""
+        device = self._session.device
+        is_wanted = self._telemetry is not None or (bool(skip) and self._session.reporter.is_on)
+        if not is_wanted or _is_capturing(device):
             return
-        scales = [scaler.loss_scale_tensor().reshape(1) for scaler in self._session.scalers]
+        scales = [scaler.loss_scale_tensor() for scaler in self._session.scalers]
+        flags = [skip.get(i, torch.zeros_like(scale)) for i, scale in enumerate(scales)]
         arriving = _Arriving(
-            _on_the_way(torch.cat([skip, *scales])),
+            _on_the_way(torch.stack([*flags, *scales])),
             _on_the_way(self._weights.found_inf_per_param()),
-            _recorded_event(skip.device),
+            _recorded_event(device),
         )
         self._arriving.append(arriving)
         if wait and arriving.event is not None:

@@ -121,13 +121,13 @@ def _step_unless_overflowed(
     optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callable
 ) -> Any:
     skips_on_host = False
-    if state.may_skip and can_skip_on_device(optimizer):
-        with skipping_if(optimizer, state.skip):
+    if state.skip and can_skip_on_device(optimizer):
+        with skipping_if(optimizer, state.skip.values()):
             result = inner()
     else:
-        skips_on_host = state.may_skip and state.has_overflowed()
+        skips_on_host = state.has_overflowed()
         result = None if skips_on_host else inner()
-    state.late_report.note(state.skip, state.may_skip, wait=skips_on_host)
+    state.late_report.note(state.skip, wait=skips_on_host)
     return result
 
 

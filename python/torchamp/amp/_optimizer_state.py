@@ -48,11 +48,8 @@ class OptimizerState:
         self.has_stepped = False
         #: Which loss's scale the model's grads bear while weights.grads_are_scaled.
         self.scaled_by = 0
-        #: float32, one element a loss: not 0 where a backward overflowed.
-        self.skip = torch.zeros(len(session.scalers), device=session.device)
-        self._skip_of_loss = self.skip.unbind()
-        #: Whether skip may hold anything but zeros; known without asking the device.
-        self.may_skip = False
+        #: By loss, float32 scalars: not 0 where a backward overflowed.
+        self.skip: dict[int, torch.Tensor] = {}
         self.late_report = LateReport(session, weights)
         session.optimizer_states.add(self)
 
@@ -84,18 +81,15 @@ class OptimizerState:
 
     def gather(self, loss_id: int, found_inf: torch.Tensor) -> None:
         """Takes note of a backward's overflow, if any."""
-        of_loss = self._skip_of_loss[loss_id]
-        torch.maximum(of_loss, found_inf, out=of_loss)
-        self.may_skip = True
+        before = self.skip.get(loss_id)
+        self.skip[loss_id] = found_inf if before is None else torch.maximum(before, found_inf)
 
     def clear_skip(self) -> None:
-        if self.may_skip:
-            self.skip.zero_()
-        self.may_skip = False
+        self.skip.clear()
 
     def has_overflowed(self) -> bool:
         """Whether the next step is to be skipped. Waits for the device."""
-        return bool(self.skip.any())
+        return any(bool(found_inf) for found_inf in self.skip.values())
 
     def drop_master_grads(self) -> None:
         """Ends a step: the grads of the masters, made or still to be made, are used up, but for

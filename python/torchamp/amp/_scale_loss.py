@@ -33,7 +33,7 @@ class Backward:
         self._delay_unscale = delay_unscale
         self._delay_overflow_check = delay_overflow_check
         #: Of this backward: the update of another may come before finish().
-        self._inv_scale = self._scaler.inv_scale()
+        self._scaled_by = self._scaler.lend()
         self._prepared: list[_C.MasterWeights] = []
 
     def prepare(self) -> None:
@@ -87,21 +87,18 @@ class Backward:
                 state.weights.grads_are_scaled = True
                 state.scaled_by = self._loss_id
             return
-        self._unscale()
+        _C.finish_backward(
+            self._weights,
+            self._scaler,
+            self._scaled_by,
+            adds_to_found_inf=self._session.unchecked[self._loss_id],
+            moves_scale=not self._delay_overflow_check,
+        )
         if not self._scaler.dynamic:
             return
         for state in self._states:
             state.gather(self._loss_id, self._scaler.found_inf())
-        if not self._delay_overflow_check:
-            self._scaler.update()
         self._session.unchecked[self._loss_id] = self._delay_overflow_check
-
-    def _unscale(self) -> None:
-        found_before_counts = self._session.unchecked[self._loss_id]
-        if not found_before_counts:
-            self._scaler.clear_found_inf()
-        for weights in self._weights:
-            weights.finish_backward(self._inv_scale, self._scaler.found_inf())
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ class Stash:
     @property
     def already_patched(self) -> bool:
         """Whether the next step will be skipped. Waits for the device."""
-        return bool(self._state.skip.any())
+        return self._state.has_overflowed()
 
     @property
     def params_have_scaled_gradients(self) -> bool:

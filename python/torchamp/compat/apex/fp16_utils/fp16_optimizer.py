@@ -112,12 +112,10 @@ class FP16_Optimizer:  # noqa: N801  apex's name
     def update_master_grads(self) -> None:
         """Unscales the model's grads into the masters', checks them and moves the loss scale."""
         scaler = self.loss_scaler
-        scaler.clear_found_inf()
-        self._weights.finish_backward(scaler.inv_scale(), scaler.found_inf())
+        _C.finish_backward([self._weights], scaler, scaler.lend())
         self._weights.grads_are_scaled = False
         if self.dynamic_loss_scale:
             self.overflow |= bool(scaler.found_inf())
-            scaler.update()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps, unless a backward overflowed; returns what the optimizer's step returned. A

@@ -1,0 +1,48 @@
+#include "kernels.h"
+
+namespace torchamp::cpu {
+namespace {
+
+void append(Plan& plan, const Plan& from, int64 tensor) {
+  for (int list = 0; list < plan.lists; ++list) {
+    plan.data.push_back(from.address(tensor, list));
+    plan.dtypes.push_back(from.dtype(tensor, list));
+  }
+  plan.offsets.push_back(plan.elements() + from.offsets[tensor + 1] - from.offsets[tensor]);
+  plan.positions.push_back(from.positions[tensor]);
+}
+
+/// The grads that get a master grad, and those that are only checked.
+struct Parts {
+  explicit Parts(const Plan& plan) {
+    written.lists = 2;
+    checked.lists = 1;
+    for (int64 t = 0; t < plan.tensors(); ++t) {
+      append(plan.address(t, 1) == nullptr ? checked : written, plan, t);
+    }
+  }
+
+  Plan written;
+  Plan checked;
+};
+
+}  // namespace
+
+void conclude(const Verdict& verdict) {
+  for (int32 i = 0; i < verdict.positions; ++i) conclude_position(verdict, i);
+  conclude_scalars(verdict);
+}
+
+void finish_backward(const Plan& plan, InvScale inv_scale, bool accumulate, Flags flags,
+                     const Ending& ending) {
+  const Parts parts(plan);
+  if (parts.written.tensors() > 0) unscale(parts.written, inv_scale, accumulate, flags);
+  if (ending.norm != nullptr) {
+    l2norm(parts.checked, ending.norm, nullptr, flags);
+  } else if (parts.checked.tensors() > 0) {
+    check(parts.checked, flags);
+  }
+  if (ending.ticket != nullptr) conclude(ending.verdict);
+}
+
+}  // namespace torchamp::cpu

@@ -1,0 +1,34 @@
+// How a loss scale moves, on its way to the kernels.
+#pragma once
+
+#include <torchamp/ops.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "math/update_scale.h"
+
+namespace torchamp {
+
+using RuleValues = std::array<double, 6>;
+
+/// The fields of `rule` in their order; scales stay where they and their inverses are normal
+/// floats.
+inline RuleValues values_of(const ops::ScaleUpdate& rule) {
+  return {rule.growth_factor,
+          rule.backoff_factor,
+          static_cast<double>(rule.growth_interval),
+          std::max<double>(rule.min_scale, std::numeric_limits<float>::min()),
+          std::min(rule.max_scale, std::ldexp(1.0, 127)),
+          static_cast<double>(rule.hysteresis)};
+}
+
+inline ScaleRule to_rule(at::ArrayRef<double> values) {
+  return {static_cast<float>(values[0]), static_cast<float>(values[1]),
+          static_cast<int32>(values[2]), static_cast<float>(values[3]),
+          static_cast<float>(values[4]), static_cast<int32>(values[5])};
+}
+
+}  // namespace torchamp

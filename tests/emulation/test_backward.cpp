@@ -1,0 +1,165 @@
+// The last pass over a backward's grads, which ends it, from plan to kernel.
+#include "cases.h"
+#include "checks.h"
+#include "cuda/arguments.h"
+#include "cuda/launch_table.h"
+#include "driver.h"
+#include "kernels.h"
+
+namespace emulation {
+namespace {
+
+using torchamp::InvScale;
+using torchamp::ScaleState;
+using torchamp::uint32;
+using torchamp::Verdict;
+namespace cuda = torchamp::cuda;
+
+const cuda::Queue kQueue{0, nullptr};
+const torchamp::ScaleRule kRule{2.0f, 0.5f, 3, 1.0f, 64.0f, 1};
+constexpr float kLossScale = 8.0f;
+
+/// Every other grad has a master grad.
+bool is_checked(std::size_t t) {
+  return t % 2 == 0;
+}
+
+/// A backward's grads, and what it leaves.
+class Backward {
+ public:
+  explicit Backward(std::vector<TensorList> lists)
+      : lists_(std::move(lists)),
+        raised_(lists_[0].size()),
+        per_tensor_(2 * lists_[0].size(), 7),
+        plan_(plan_of({&lists_[0], &lists_[1]})) {
+    for (std::size_t t = 0; t < lists_[0].size(); ++t) {
+      if (is_checked(t)) plan_.data[2 * t + 1] = nullptr;
+    }
+  }
+
+  torchamp::Ending ending() {
+    torchamp::Ending ending;
+    ending.verdict = {
+        raised_.flags(),
+        static_cast<int32>(per_tensor_.size()),
+        &scale_.loss_scale,
+        has_found_before_ ? &found_before_ : nullptr,
+        &found_inf_,
+        &inv_scale_,
+        per_tensor_.data(),
+        adds_,
+        {&scale_.loss_scale, &scale_.growth_tracker, &scale_.hysteresis_tracker, kRule}};
+    ending.norm = wants_norm_ ? &norm_ : nullptr;
+    ending.ticket = &ticket_;
+    return ending;
+  }
+
+  void run() {
+    std::vector<char> workspace(cuda::ending_workspace(plan_));
+    cuda::unscale(kQueue, plan_, {&scale_.loss_scale, /*is_loss_scale=*/true}, false,
+                  raised_.flags(), ending(), reinterpret_cast<float*>(workspace.data()));
+  }
+
+  void expect(bool found) const {
+    const ScaleState moved = torchamp::updated({kLossScale, 1, 1}, found, kRule);
+    EXPECT_EQ(found_inf_, found ? 1.0f : 0.0f);
+    EXPECT_EQ(inv_scale_, 1.0f / kLossScale) << "of the scale before it moved";
+    EXPECT_EQ(scale_.loss_scale, moved.loss_scale);
+    EXPECT_EQ(scale_.growth_tracker, moved.growth_tracker);
+    EXPECT_EQ(ticket_, 0u);
+    EXPECT_EQ(raised_.found_inf, 0.0f);
+    EXPECT_EQ(raised_.per_tensor, std::vector<uint8>(raised_.per_tensor.size(), 0));
+  }
+
+  double norm_of_checked() const {
+    double sum = 0.0;
+    for (std::size_t t = 0; t < lists_[0].size(); t += 2) {
+      for (int64 i = 0; i < lists_[0][t].count(); ++i) sum += std::pow(lists_[0][t][i], 2.0);
+    }
+    return std::sqrt(sum);
+  }
+
+  std::vector<TensorList> lists_;
+  Report raised_;
+  std::vector<uint8> per_tensor_;
+  Plan plan_;
+  ScaleState scale_{kLossScale, 1, 1};
+  float found_before_ = 0.0f, found_inf_ = 5.0f, inv_scale_ = 5.0f, norm_ = 5.0f;
+  bool has_found_before_ = false, adds_ = false, wants_norm_ = false;
+  uint32 ticket_ = 0;
+};
+
+class EndOfBackward : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override { cuda::use_driver(driver()); }
+  static std::vector<TensorList> make() { return GetParam() ? tiny_cases(2) : all_cases(2); }
+};
+
+TEST_P(EndOfBackward, UnscalesWhatHasAMasterGradAndChecksTheRest) {
+  Backward backward(make());
+  for (Tensor& master : backward.lists_[1]) master.set(0, -7.0f);
+  auto expected = copy_of(backward.lists_[1]);
+  for (std::size_t t = 1; t < expected.size(); t += 2) {
+    for (int64 i = 0; i < expected[t].count(); ++i) {
+      expected[t].set(i, torchamp::unscaled(backward.lists_[0][t][i], 1.0f / kLossScale));
+    }
+  }
+  backward.wants_norm_ = true;
+  backward.run();
+  backward.expect(false);
+  expect_same(backward.lists_[1], expected);
+  const double norm = backward.norm_of_checked();
+  EXPECT_NEAR(backward.norm_, norm, 1e-5 * norm);
+  EXPECT_EQ(backward.per_tensor_, std::vector<uint8>(backward.per_tensor_.size(), 0));
+}
+
+TEST_P(EndOfBackward, BacksOffWhereOneIsNotFinite) {
+  for (const bool wants_norm : {false, true}) {
+    Backward backward(make());
+    spoil(backward.lists_[0]);
+    backward.wants_norm_ = wants_norm;
+    backward.run();
+    backward.expect(true);
+    for (std::size_t t = 0; t < backward.lists_[0].size(); ++t) {
+      EXPECT_EQ(backward.per_tensor_[2 * t], t % 5 == 0 ? 1 : 0) << "tensor " << t;
+    }
+  }
+}
+
+TEST_P(EndOfBackward, AddsToWhatWasFoundBefore) {
+  Backward backward(make());
+  backward.has_found_before_ = backward.adds_ = true;
+  backward.found_before_ = 1.0f;
+  std::fill(backward.per_tensor_.begin(), backward.per_tensor_.end(), 0);
+  backward.per_tensor_[2] = 1;
+  backward.run();
+  backward.expect(true);
+  EXPECT_EQ(backward.per_tensor_[2], 1);
+  EXPECT_EQ(backward.per_tensor_[4], 0);
+}
+
+TEST_P(EndOfBackward, TakesALaunchForAsManyTensorsAsFitATable) {
+  Backward backward(make());
+  constexpr int kFit = cuda::Launch<cuda::UnscaleArguments>::kCapacity;
+  const int tensors = static_cast<int>(backward.lists_[0].size());
+  const int before = launches();
+  backward.run();
+  EXPECT_EQ(launches() - before, (tensors + kFit - 1) / kFit);
+}
+
+INSTANTIATE_TEST_SUITE_P(Lists, EndOfBackward, testing::Bool(), [](const auto& info) {
+  return std::string(info.param ? "Tiny" : "Mixed");
+});
+
+TEST(EndOfBackwardByItself, IsTheSame) {
+  cuda::use_driver(driver());
+  Backward backward(all_cases(2));
+  raise(backward.raised_, 3);
+  cuda::conclude(kQueue, backward.ending().verdict);
+  backward.expect(true);
+  EXPECT_EQ(backward.per_tensor_[6], 1);
+  EXPECT_EQ(backward.per_tensor_[8], 0);
+}
+
+}  // namespace
+}  // namespace emulation
