@@ -1,7 +1,5 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full_like.h>
-#include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/stack.h>
 #include <torchamp/amp_state.h>
 #include <torchamp/clip.h>
 
@@ -37,7 +35,10 @@ class Clipped {
   explicit Clipped(const std::vector<Optimizer>& optimizers) {
     for (const Optimizer& optimizer : optimizers) {
       const bool tracked = optimizer.amp()->enabled();
-      weights_.push_back(tracked ? &optimizer.master_weights() : &track(optimizer));
+      MasterWeights* const weights = tracked ? &optimizer.master_weights() : &track(optimizer);
+      if (std::find(weights_.begin(), weights_.end(), weights) == weights_.end()) {
+        weights_.push_back(weights);
+      }
     }
   }
 
@@ -60,11 +61,7 @@ Tensor clip_grad_norm_(const std::vector<Optimizer>& optimizers, double max_norm
   at::NoGradGuard no_grad;
   check_unscaled("clip_grad_norm_", optimizers);
   const Clipped clipped(optimizers);
-  std::vector<Tensor> norms;
-  for (MasterWeights* weights : clipped.weights()) norms.push_back(weights->grad_norm());
-  const Tensor norm = at::linalg_vector_norm(at::stack(norms), 2);
-  const Tensor factor = norm.add(1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
-  for (MasterWeights* weights : clipped.weights()) weights->multiply_grads(factor);
+  const Tensor norm = clip_grad_norm(clipped.weights(), max_norm);
   return skips_step(optimizers) ? at::full_like(norm, INFINITY) : norm;
 }
 

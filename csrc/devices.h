@@ -25,6 +25,7 @@ struct Cpu {
     cpu::finish_backward(plan, inv_scale, accumulate, flags, ending);
   }
   void conclude(const Verdict& verdict) { cpu::conclude(verdict); }
+  void clip(const Clipping& clipping) { cpu::clip(clipping); }
   void axpby(const Plan& plan, float a, float b, Checked checked, Flags flags) {
     cpu::axpby(plan, a, b, checked, flags);
   }
@@ -58,6 +59,7 @@ struct Cuda {
                   static_cast<float*>(partials.data_ptr()));
   }
   void conclude(const Verdict& verdict) { cuda::conclude(queue, verdict); }
+  void clip(const Clipping& clipping) { cuda::clip(queue, clipping); }
   void axpby(const Plan& plan, float a, float b, Checked checked, Flags flags) {
     cuda::axpby(queue, plan, a, b, checked, flags);
   }

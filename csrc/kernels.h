@@ -5,6 +5,7 @@
 // from (inv_scale, loss_scale, …) lie in the memory of the plan's device.
 #pragma once
 
+#include "math/clip.h"
 #include "math/optim/step.h"
 #include "math/unscale.h"
 #include "math/verdict.h"
@@ -33,6 +34,7 @@ void copy_cast(const Plan& plan);
 /// lists: grads, params, states …, model_params. Tag 1: grad_factor is not for this grad.
 void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs);
 void update_scale(const MovingScale& scale, const float* found_inf);
+void clip(const Clipping& clipping);
 void conclude(const Verdict& verdict);
 /// The last of a backward's passes. lists: scaled_grads, master_grads, whose addresses may be null:
 /// then the grad is only checked.
@@ -67,6 +69,7 @@ void copy_cast(Queue queue, const Plan& plan);
 void step(Queue queue, Algorithm algorithm, const Plan& plan, const StepInputs& inputs,
           uint32* ticket);
 void update_scale(Queue queue, const MovingScale& scale, const float* found_inf);
+void clip(Queue queue, const Clipping& clipping);
 void conclude(Queue queue, const Verdict& verdict);
 
 }  // namespace cuda

@@ -157,7 +157,7 @@ Tensor MasterWeights::deliver(const Delivery& delivery, const BackwardEnd& end,
   if (!delivery.fresh.is_empty && !delivery.onto.is_empty) pass(delivery.fresh, nullptr);
   pass(delivery.onto.is_empty ? delivery.fresh : delivery.onto, &ending);
   raised_ = raised;
-  if (leaves_pending) pending_.inv_scale = ending.inv_scale;
+  if (leaves_pending) pending_.factor = ending.inv_scale;
   if (leaves_pending) pending_.norm = ending.norm;
   return ending.found_inf;
 }

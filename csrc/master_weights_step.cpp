@@ -1,8 +1,6 @@
 // The part of MasterWeights that leaves master grads unmade and steps without them.
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/hypot.h>
 #include <ATen/ops/zeros_like.h>
 #include <torchamp/master_weights.h>
 #include <torchamp/ops.h>
@@ -50,11 +48,6 @@ void MasterWeights::check_pending_unchanged() const {
   }
 }
 
-Tensor MasterWeights::pending_factor() const {
-  return pending_.clipping.defined() ? pending_.inv_scale.mul(pending_.clipping)
-                                     : pending_.inv_scale;
-}
-
 void MasterWeights::materialize() {
   if (!is_pending()) return;
   at::NoGradGuard no_grad;
@@ -65,39 +58,10 @@ void MasterWeights::materialize() {
     const auto dtype = master_params_[i].scalar_type();
     made[i] = at::empty_like(pending_.grads[i], pending_.grads[i].options().dtype(dtype));
   }
-  const Tensor checked_before = at::zeros_like(pending_.inv_scale);
-  ops::unscale(pending_.grads, made, pending_factor(), checked_before);
+  const Tensor checked_before = at::zeros_like(pending_.factor);
+  ops::unscale(pending_.grads, made, pending_.factor, checked_before);
   for (const size_t i : separate_) master_params_[i].mutable_grad() = made[i];
   clear_pending();
-}
-
-/// The grads that are as the optimizer wants them.
-std::vector<Tensor> MasterWeights::made_grads() const {
-  std::vector<Tensor> grads;
-  for (const Tensor& master : master_params_) {
-    const Tensor& grad = master.grad();
-    if (grad.defined()) grads.push_back(grad.is_sparse() ? grad._values() : grad);
-  }
-  return grads;
-}
-
-Tensor MasterWeights::grad_norm() {
-  at::NoGradGuard no_grad;
-  wants_norm_ = true;
-  const Tensor made = std::get<0>(ops::l2norm(made_grads()));
-  if (!is_pending()) return made;
-  check_pending_unchanged();
-  const Tensor scaled =
-      pending_.norm.defined() ? pending_.norm : std::get<0>(ops::l2norm(pending_.grads));
-  return at::hypot(scaled.mul(pending_factor()), made.to(scaled.device()));
-}
-
-void MasterWeights::multiply_grads(const Tensor& factor) {
-  at::NoGradGuard no_grad;
-  const std::vector<Tensor> grads = made_grads();
-  if (!grads.empty()) at::_foreach_mul_(grads, factor);
-  if (!is_pending()) return;
-  pending_.clipping = pending_.clipping.defined() ? pending_.clipping.mul(factor) : factor;
 }
 
 /// Where each is in master_params(), found at once as far as they are in that order.
@@ -134,7 +98,7 @@ void MasterWeights::step(FusedStepper& stepper, const Tensor& skip) {
   FusedStepper::Step step;
   if (skip.defined()) step.skip = skip;
   if (waiting.empty()) made.clear();
-  if (!waiting.empty()) step.grad_factor = pending_factor();
+  if (!waiting.empty()) step.grad_factor = pending_.factor;
   stepper.step({grads, models, stepped_params(indices), made}, step);
   mark_synced();
 }

@@ -6,6 +6,7 @@
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/logical_or.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 
@@ -116,6 +117,18 @@ void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
   hysteresis_tracker.copy_(at::where(overflow, budget, budget.new_full({}, rule.hysteresis))
                                .reshape_as(hysteresis_tracker));
   loss_scale.copy_(scale);
+}
+
+void clip_factors(TensorList norms, TensorList factors, double max_norm, const Tensor& norm,
+                  const Tensor& coefficient, TensorList clipped) {
+  const auto factor = [&](size_t i) {
+    return factors[i].defined() ? factors[i].reshape({}) : at::ones_like(norm);
+  };
+  std::vector<Tensor> counted;
+  for (size_t i = 0; i < norms.size(); ++i) counted.push_back(norms[i].mul(factor(i)));
+  norm.copy_(at::stack(counted).to(at::kDouble).square().sum().sqrt());
+  coefficient.fill_(max_norm).div_(norm.add(1e-6)).clamp_max_(1.0);
+  for (size_t i = 0; i < norms.size(); ++i) clipped[i].copy_(factor(i).mul(coefficient));
 }
 
 void conclude(const FlagTensors& raised, TensorList ending, const Tensor& loss_scale,

@@ -37,6 +37,9 @@ void update_scale(const at::Tensor& loss_scale, const at::Tensor& growth_tracker
                   const at::Tensor& hysteresis_tracker, const at::Tensor& found_inf,
                   const ScaleRule& rule);
 
+/// Of a ClipFactors, all but `norms` and `factors` are written.
+void clip_factors(at::TensorList norms, at::TensorList factors, double max_norm,
+                  const at::Tensor& norm, const at::Tensor& coefficient, at::TensorList clipped);
 /// Ends a backward: an EndingList of what is written, and `raised` cleared.
 void conclude(const FlagTensors& raised, at::TensorList ending, const at::Tensor& loss_scale,
               bool adds_per_tensor, const ScaleRule& rule);

@@ -22,6 +22,7 @@
 
 /// Kernels whose parameter is Arguments itself: DO(Name, name, Arguments).
 #define TORCHAMP_PLAIN_KERNELS(DO)                    \
+  DO(Clip, clip, Clipping)                            \
   DO(Conclude, conclude, Verdict)                     \
   DO(L2normTotal, l2norm_total, L2normTotalArguments) \
   DO(UpdateScale, update_scale, UpdateScaleArguments)

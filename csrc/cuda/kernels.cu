@@ -3,6 +3,7 @@
 // included.
 #include "cuda/axpby.cuh"
 #include "cuda/check.cuh"
+#include "cuda/clip.cuh"
 #include "cuda/conclude.cuh"
 #include "cuda/copy_cast.cuh"
 #include "cuda/kernel_list.h"

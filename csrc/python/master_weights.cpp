@@ -90,10 +90,6 @@ void bind_backward(py::class_<MasterWeights>& weights) {
       .def_property_readonly("is_pending", &MasterWeights::is_pending,
                              "Whether the last backward's master grads are still to be made.")
       .def("materialize", &MasterWeights::materialize, Unlocked(), "Makes them.")
-      .def("grad_norm", &MasterWeights::grad_norm, Unlocked(),
-           "The norm of all unscaled grads together, a float32 scalar on the device.")
-      .def("multiply_grads", &MasterWeights::multiply_grads, Unlocked(), py::arg("factor"),
-           "factor: float32 scalar on the device.")
       .def("step", &step_masters, Unlocked(), py::arg("stepper"), py::arg("skip") = py::none(),
            "Steps masters and model in one pass; nothing changes if skip is not 0.")
       .def("drop_master_grads", &MasterWeights::drop_master_grads, Unlocked(),
@@ -127,6 +123,9 @@ void bind_master_weights(py::module_& module) {
   bind_tracking(weights);
   bind_backward(weights);
   bind_syncing(weights);
+  module.def("clip_grad_norm", &clip_grad_norm, Unlocked(), py::arg("weights"), py::arg("max_norm"),
+             "Scales the grads of a list of MasterWeights so that their norm together is at most "
+             "max_norm; returns what it was, a float32 scalar on the device.");
   module.def("finish_backward", &finish_backward, kFinishBackward, Unlocked(), py::arg("weights"),
              py::arg("scaler"), py::arg("scaled_by"), py::kw_only(),
              py::arg("adds_to_found_inf") = false, py::arg("moves_scale") = true);

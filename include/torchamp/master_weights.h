@@ -74,14 +74,15 @@ class TORCHAMP_API MasterWeights {
   /// Makes `value`, of any floating dtype, the master's value.
   void set_master_value(const at::Tensor& model_param, const at::Tensor& value);
   /// Whether the last backward's master grads are still to be made.
-  bool is_pending() const { return pending_.inv_scale.defined(); }
+  bool is_pending() const { return pending_.factor.defined(); }
   /// Makes them. Nothing if there are none to make.
   void materialize();
-  /// The norm of all unscaled grads together, a float32 scalar on the device. From the first call
-  /// on, the checks of lazy backwards find it on their way.
-  at::Tensor grad_norm();
-  /// Multiplies the grads by a float32 scalar on the device; those still to be made, when they are.
-  void multiply_grads(const at::Tensor& factor);
+  /// Scales the grads of all `weights`, which are unscaled or still to be made, so that their norm
+  /// together is at most `max_norm`; returns what it was, a float32 scalar on the device, which
+  /// nothing waits for. From the first call on, the checks of lazy backwards find the norm on their
+  /// way.
+  TORCHAMP_API friend at::Tensor clip_grad_norm(const std::vector<MasterWeights*>& weights,
+                                                double max_norm);
   /// Steps by `stepper`, whose parameters are among master_params(), and writes the model's, in one
   /// pass. `skip`: float32 scalar on the device, unless 0 nothing changes; undefined: 0.
   /// Grads stay, for other steppers of the same optimizer; drop_master_grads() ends the step.
@@ -149,7 +150,7 @@ class TORCHAMP_API MasterWeights {
   at::Tensor deliver(const Delivery& delivery, const BackwardEnd& end, bool leaves_pending);
   void clear_pending();
   void check_pending_unchanged() const;
-  at::Tensor pending_factor() const;
+  at::Tensor norm_of_pending();
   std::vector<at::Tensor> made_grads() const;
   std::vector<size_t> indices_of(const std::vector<at::Tensor>& master_params) const;
   std::vector<at::Tensor> stepped_params(const std::vector<size_t>& indices) const;
@@ -179,9 +180,8 @@ class TORCHAMP_API MasterWeights {
   struct Pending {
     explicit Pending(size_t count = 0) : grads(count), versions(count) {}
 
-    at::Tensor inv_scale;  ///< undefined where there are none
-    at::Tensor norm;       ///< of the scaled grads, if it was asked for in time
-    at::Tensor clipping;   ///< what they are multiplied with besides
+    at::Tensor factor;  ///< that unscales and clips them; undefined where there are none
+    at::Tensor norm;    ///< of the scaled grads, if it was asked for in time
     std::vector<at::Tensor> grads;
     std::vector<uint32_t> versions;
   };
@@ -191,6 +191,8 @@ class TORCHAMP_API MasterWeights {
   Pending pending_;
   std::vector<at::Tensor> remainders_;  ///< of split masters; undefined for others
 };
+
+TORCHAMP_API at::Tensor clip_grad_norm(const std::vector<MasterWeights*>& weights, double max_norm);
 
 /// Ends a backward of `weights`, whose loss `scaler` has scaled by `scaled_by`: as
 /// MasterWeights::finish_backward() of each, with one found_inf for all, which becomes the

@@ -1,4 +1,8 @@
 // Optimizers that step the same parameter.
+#include <torchamp/clip.h>
+
+#include <cmath>
+
 #include "errors.h"
 #include "net.h"
 
@@ -50,6 +54,20 @@ TEST_P(SharedTest, EachStepsIt) {
   EXPECT_TRUE(same_bits(shared.detach(), before.sub(grad, 0.5).sub(grad, 0.5)));
   EXPECT_TRUE(
       same_bits(net_->last->weight.detach(), shared.detach().to(net_->last->weight.scalar_type())));
+}
+
+TEST_P(SharedTest, ClippingCountsItOnce) {
+  auto many = initialize(std::make_tuple(net_), OptimizerRefs{one_, other_},
+                         quiet(level()).loss_scale(256.0));
+  auto& model = std::get<0>(many.models);
+  { scale_loss(loss_of(model(batch_.data), batch_.target), many.optimizers).backward(); }
+  double squares = 0;
+  for (const Tensor& param : net_->parameters()) {
+    const Tensor& master = many.optimizers[0].master_weights().master_of(param);
+    if (master.grad().defined()) squares += std::pow(master.grad().norm().item<double>(), 2);
+  }
+  const Tensor norm = clip_grad_norm_(many.optimizers, 1e-3);
+  EXPECT_NEAR(norm.item<double>(), std::sqrt(squares), 1e-5 * std::sqrt(squares));
 }
 
 TEST_P(SharedTest, AnOverflowSkipsBoth) {

@@ -95,6 +95,32 @@ TEST(L2normPerTensor, MayBeLeftOut) {
   EXPECT_EQ(norm, 3.0f);
 }
 
+TEST(Clip, ShrinksFactorsByTheNormOfAllParts) {
+  cuda::use_driver(driver());
+  const float norms[] = {24.0f, 4.0f}, factor = 0.125f;
+  for (const float max_norm : {1.0f, 100.0f}) {
+    float norm = -1, coefficient = -1, clipped[] = {-1, -1};
+    torchamp::Clipping clipping{max_norm, &norm, &coefficient, 2, {}};
+    clipping.parts[0] = {&norms[0], &factor, &clipped[0]};
+    clipping.parts[1] = {&norms[1], nullptr, &clipped[1]};
+    cuda::clip(kQueue, clipping);
+    EXPECT_EQ(norm, 5.0f);
+    EXPECT_EQ(coefficient, max_norm > 5 ? 1.0f : 1.0f / (5.0f + 1e-6f));
+    EXPECT_EQ(clipped[0], factor * coefficient);
+    EXPECT_EQ(clipped[1], coefficient);
+  }
+}
+
+TEST(Clip, LeavesNothingOfInfiniteNorms) {
+  cuda::use_driver(driver());
+  float norm = -1, coefficient = -1;
+  torchamp::Clipping clipping{1.0f, &norm, &coefficient, 1, {}};
+  clipping.parts[0] = {&kInfinity, nullptr, nullptr};
+  cuda::clip(kQueue, clipping);
+  EXPECT_EQ(norm, kInfinity);
+  EXPECT_EQ(coefficient, 0.0f);
+}
+
 TEST(UpdateScale, FollowsTheRule) {
   cuda::use_driver(driver());
   const torchamp::ScaleRule rule{2.0f, 0.5f, 3, 1.0f, 64.0f, 2};

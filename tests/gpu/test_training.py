@@ -23,9 +23,10 @@ MAKERS = {
 class Iteration:
     """A model in training on one batch, from a loss scale that overflows at first."""
 
-    def __init__(self, make, lr: torch.Tensor | None = None) -> None:
+    def __init__(self, make, lr: torch.Tensor | None = None, has_norms: bool = False) -> None:
         torch.manual_seed(7)
-        model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).cuda()
+        norm = nn.BatchNorm1d(64) if has_norms else nn.Identity()
+        model = nn.Sequential(nn.Linear(16, 64), norm, nn.ReLU(), nn.Linear(64, 4)).cuda()
         self.x, self.target = torch.randn(32, 16).cuda(), torch.randn(32, 4).cuda()
         optimizer = make(model.parameters())
         if lr is not None:
@@ -89,3 +90,27 @@ def test_a_captured_iteration_is_the_eager_one(name):
         graph.replay()
         eager()
         assert torch.equal(run.weights(), eager.weights()), f"step {step}"
+
+
+def launches_after_backward(run: Iteration) -> list[str]:
+    """What runs on the card from the end of a backward to the end of the step."""
+    profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+    loss = nn.functional.mse_loss(run.model(run.x).float(), run.target)
+    with amp.scale_loss(loss, run.optimizer) as scaled_loss:
+        scaled_loss.backward()
+        torch.cuda.synchronize()
+        profile.start()
+    run.optimizer.step()
+    torch.cuda.synchronize()
+    profile.stop()
+    on_card = [e.name for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    return [name for name in on_card if "Sync" not in name]
+
+
+@pytest.mark.parametrize("has_norms", [False, True])
+def test_two_launches_follow_a_backward(has_norms):
+    run = Iteration(MAKERS["FusedAdamW"], has_norms=has_norms)
+    for _ in range(3):
+        run()
+    run.optimizer.zero_grad()
+    assert launches_after_backward(run) == ["torchamp_unscale", "torchamp_step_adam"]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from torchamp._load import _C
 from torchamp.amp._optimizer_state import OptimizerState
 
 
@@ -24,12 +25,7 @@ def clip_grad_norm(
         for each in weights:
             each.materialize()
         return torch.nn.utils.clip_grad_norm_(params, max_norm, norm_type)
-    norms = torch.stack([each.grad_norm() for each in weights])
-    norm = torch.linalg.vector_norm(norms)
-    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-    for each in weights:
-        each.multiply_grads(factor)
-    return norm
+    return _C.clip_grad_norm(weights, max_norm)
 
 
 def clip_grad_value(

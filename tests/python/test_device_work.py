@@ -1,0 +1,62 @@
+"""What an iteration asks of the device after its backward: the fused pass over the grads, the fused
+step, and nothing of torch's, which would be a launch each."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from nets import MASTER_LEVELS, Net, initialized, linear_net, loss_of, sgd, train_step
+
+from torchamp import amp, optimizers
+
+#: torch's ops that run no kernel; a `to` that does calls others.
+WITHOUT_KERNELS = {"aten::empty", "aten::to"}
+
+MAKERS = {
+    "adamw": lambda model: optimizers.FusedAdamW(model.parameters(), 0.01),
+    "sgd": lambda model: optimizers.FusedSGD(model.parameters(), 0.1, 0.5),
+    "plain_sgd": lambda model: optimizers.FusedSGD(model.parameters(), 0.1),
+    "adagrad": lambda model: optimizers.FusedAdagrad(model.parameters()),
+}
+
+
+def kernels_of_torch(model, optimizer, max_norm: float | None = None) -> list[str]:
+    """Torch's ops from the end of the backward to the end of an iteration."""
+    loss = loss_of(model)
+    with torch.autograd.profiler.profile() as profile:
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            with torch.autograd.profiler.record_function("backward"):
+                scaled_loss.backward()
+        if max_norm is not None:
+            amp.clip_grad_norm_(optimizer, max_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+    events = profile.function_events
+    end = next(event.time_range.end for event in events if event.name == "backward")
+    names = [event.name for event in events if event.time_range.start >= end]
+    return [name for name in names if name.startswith("aten::") and name not in WITHOUT_KERNELS]
+
+
+@pytest.mark.parametrize("net", [Net, linear_net], ids=["with_norms", "linear"])
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_torch_runs_no_kernel_after_the_backward(level, name, net):
+    model, optimizer = initialized(level, net(), MAKERS[name], loss_scale="dynamic")
+    for _ in range(2):
+        train_step(model, optimizer)
+    assert kernels_of_torch(model, optimizer) == []
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_clipping_adds_none(level):
+    model, optimizer = initialized(level, linear_net(), MAKERS["adamw"], loss_scale="dynamic")
+    for _ in range(2):
+        train_step(model, optimizer)
+        kernels_of_torch(model, optimizer, max_norm=0.1)
+    assert kernels_of_torch(model, optimizer, max_norm=0.1) == []
+
+
+def test_a_foreign_step_is_seen():
+    model, optimizer = initialized("O2", linear_net(), sgd)
+    train_step(model, optimizer)
+    assert kernels_of_torch(model, optimizer)
