@@ -25,8 +25,10 @@ TORCHAMP_ALGORITHMS(TORCHAMP_DEFINE_STEP)
 
 #undef TORCHAMP_DEFINE_STEP
 
+/// Two blocks a multiprocessor are as many as the steps' registers allow; without being told,
+/// ptxas spills some for a third that does not fit.
 #define TORCHAMP_DEFINE(name, Parameter)                             \
-  extern "C" __global__ void __launch_bounds__(kThreads)             \
+  extern "C" __global__ void __launch_bounds__(kThreads, 2)          \
       torchamp_##name(const Parameter __grid_constant__ parameter) { \
     name(parameter);                                                 \
   }

@@ -116,12 +116,19 @@ TORCHAMP_DEVICE void step_groups(const Slice<kLists>& slice, const Groups<n>& gr
 template <class Rule>
 constexpr int kVector = Rule::kStates > 2 ? 4 : 8;
 
+template <class Launch>
+TORCHAMP_DEVICE Stepped stepped_at(const Launch& launch, int entry) {
+  return {launch.entry[entry].position, launch.entry[entry].tag != 0};
+}
+
 template <class Rule, class Launch>
 TORCHAMP_DEVICE void step_unit(const Launch& launch, uint32 unit) {
   const StepInputs& inputs = launch.arguments.inputs;
-  const auto slice = slice_of(launch, unit);
-  const auto c = coefficients<Rule>(inputs, {slice.position, slice.tag != 0});
-  const Rounding rounding{noise_from(noise_key<Rule>(inputs, slice.position), slice.begin),
+  const int entry = entry_of(launch, unit);
+  const Stepped stepped = stepped_at(launch, entry);
+  const auto c = coefficients<Rule>(inputs, stepped);
+  const auto slice = slice_of(launch, unit, entry);
+  const Rounding rounding{noise_from(noise_key<Rule>(inputs, stepped.position), slice.begin),
                           inputs.params_by_chance};
   const auto vectors = aligned_vectors<kVector<Rule>>(slice);
   step_groups<Rule>(slice, vectors, c, rounding);
@@ -131,8 +138,7 @@ TORCHAMP_DEVICE void step_unit(const Launch& launch, uint32 unit) {
 template <class Rule, class Launch>
 TORCHAMP_DEVICE void finish_steps(const Launch& launch) {
   for (int i = static_cast<int>(threadIdx.x); i < launch.entries; i += kThreads) {
-    finish_step<Rule>(launch.arguments.inputs,
-                      {launch.entry[i].position, launch.entry[i].tag != 0});
+    finish_step<Rule>(launch.arguments.inputs, stepped_at(launch, i));
   }
 }
 
@@ -141,7 +147,8 @@ TORCHAMP_DEVICE void step(const Launch& launch) {
   if (skips(launch.arguments.inputs)) return;
   const uint32 unit = warp_unit();
   if (unit < launch.units) step_unit<Rule>(launch, unit);
-  if (Rule::kCounts && is_last_block(launch.arguments.ticket)) finish_steps<Rule>(launch);
+  if (!Rule::kCounts || !is_last_block</*sees_writes=*/false>(launch.arguments.ticket)) return;
+  finish_steps<Rule>(launch);
 }
 
 }  // namespace torchamp::cuda

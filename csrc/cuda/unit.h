@@ -14,7 +14,6 @@ struct Slice {
   DType dtype[kLists];
   int count;
   int32 position;
-  uint8 tag;
   int64 begin;  ///< number of the first element in its tensor
 };
 
@@ -40,11 +39,11 @@ TORCHAMP_DEVICE uint32 end_unit(const Launch& launch, int entry) {
   return entry + 1 < launch.entries ? launch.entry[entry + 1].first_unit : launch.units;
 }
 
+/// The elements of `unit`, which is one of the entry's.
 template <class Launch>
-TORCHAMP_DEVICE auto slice_of(const Launch& launch, uint32 unit) {
+TORCHAMP_DEVICE auto slice_of(const Launch& launch, uint32 unit, int index) {
   constexpr int kLists = Launch::Arguments::kLists;
   constexpr int kUnit = Launch::Arguments::kUnit;
-  const int index = entry_of(launch, unit);
   const auto& entry = launch.entry[index];
   const bool last = unit + 1 == end_unit(launch, index);
   Slice<kLists> slice;
@@ -58,8 +57,12 @@ TORCHAMP_DEVICE auto slice_of(const Launch& launch, uint32 unit) {
   }
   slice.count = last ? entry.last_unit_elements : kUnit;
   slice.position = entry.position;
-  slice.tag = entry.tag;
   return slice;
+}
+
+template <class Launch>
+TORCHAMP_DEVICE auto slice_of(const Launch& launch, uint32 unit) {
+  return slice_of(launch, unit, entry_of(launch, unit));
 }
 
 /// The unit of the calling warp; there may be none of that number.

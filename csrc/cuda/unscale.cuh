@@ -73,7 +73,7 @@ TORCHAMP_DEVICE void unscale(const Launch& launch) {
     const float sum = block_sum(squares);
     if (threadIdx.x == 0) arguments.partials[arguments.first_block + blockIdx.x] = sum;
   }
-  if (ending.ticket == nullptr || !is_last_block(ending.ticket)) return;
+  if (ending.ticket == nullptr || !is_last_block</*sees_writes=*/true>(ending.ticket)) return;
   conclude(ending.verdict);
   if (ending.norm == nullptr) return;
   const float norm = norm_of(arguments.partials, 0, int64{arguments.first_block} + gridDim.x);

@@ -14,9 +14,10 @@
 
 namespace torchamp::cuda {
 
-/// Groups of each list that a thread has on their way at once, to hide the latency of memory.
+/// Groups of each list that a thread has on their way at once, to hide the latency of memory: more
+/// where nothing is written.
 template <class Element>
-constexpr int kBatch = 2 / Element::kReads;
+constexpr int kBatch = Element::kWrites < 0 ? 4 : 2 / Element::kReads;
 
 /// The threads that walk one unit together.
 struct Team {

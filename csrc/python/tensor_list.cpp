@@ -3,6 +3,10 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
+
+#include "python/bindings.h"
+
 namespace torchamp::python {
 namespace {
 
@@ -10,12 +14,15 @@ const char* type_name(PyObject* object) {
   return Py_TYPE(object)->tp_name;
 }
 
+bool is_listed(const pybind11::handle& sequence) {
+  return PyList_Check(sequence.ptr()) || PyTuple_Check(sequence.ptr());
+}
+
 }  // namespace
 
 std::vector<at::Tensor> tensor_list(const char* function, const char* argument,
                                     const pybind11::handle& sequence) {
-  const bool listed = PyList_Check(sequence.ptr()) || PyTuple_Check(sequence.ptr());
-  TORCH_CHECK_TYPE(listed, function, ": expected ", argument,
+  TORCH_CHECK_TYPE(is_listed(sequence), function, ": expected ", argument,
                    " to be a list or a tuple of tensors, got ", type_name(sequence.ptr()));
   const Py_ssize_t length = PySequence_Fast_GET_SIZE(sequence.ptr());
   PyObject** items = PySequence_Fast_ITEMS(sequence.ptr());
@@ -27,6 +34,30 @@ std::vector<at::Tensor> tensor_list(const char* function, const char* argument,
     tensors[i] = THPVariable_Unpack(items[i]);
   }
   return tensors;
+}
+
+namespace {
+
+bool same_objects(const pybind11::handle& one, const pybind11::handle& other) {
+  if (!is_listed(one) || !is_listed(other)) return false;
+  const Py_ssize_t length = PySequence_Fast_GET_SIZE(one.ptr());
+  PyObject** const items = PySequence_Fast_ITEMS(one.ptr());
+  return length == PySequence_Fast_GET_SIZE(other.ptr()) &&
+         std::equal(items, items + length, PySequence_Fast_ITEMS(other.ptr()));
+}
+
+void drop_grads(const pybind11::handle& params) {
+  for (const at::Tensor& param : tensor_list("drop_grads", "params", params)) {
+    if (param.defined()) param.mutable_grad().reset();
+  }
+}
+
+}  // namespace
+
+void bind_lists(pybind11::module_& module) {
+  module.def("same_objects", &same_objects, pybind11::arg("one"), pybind11::arg("other"),
+             "Whether two lists hold the same objects, in one order; reads them past __iter__.");
+  module.def("drop_grads", &drop_grads, pybind11::arg("params"), "Each one's grad becomes None.");
 }
 
 }  // namespace torchamp::python

@@ -17,7 +17,7 @@ from torchamp.amp._master_weights import make_masters, params_of, weights_for
 from torchamp.amp._model import adopt_model
 from torchamp.amp._optimizer import adopt_optimizer, state_of
 from torchamp.amp._report import announce
-from torchamp.amp._scale_loss import scale_loss
+from torchamp.amp._scale_loss import ScaledLoss
 from torchamp.amp._session import Session
 from torchamp.amp._settings import Settings, settings_for
 from torchamp.amp._state_dict_hooks import hook_state_dict
@@ -100,7 +100,7 @@ class Amp:
             return contextlib.nullcontext(loss)
         chosen = self.optimizers if optimizers is None else optimizers
         states = states_of(chosen, self._session)
-        return scale_loss(self._session, states, loss, loss_id, delay_unscale, delay_overflow_check)
+        return ScaledLoss(self._session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
     def master_params(self) -> Iterator[torch.Tensor]:
         """The tensors that the optimizers step: clip the grads of these, after the backward."""

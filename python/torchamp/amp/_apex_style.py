@@ -17,7 +17,7 @@ from torchamp.amp._late_report import Telemetry
 from torchamp.amp._master_weights import params_of
 from torchamp.amp._optimizer import state_of
 from torchamp.amp._optimizer_state import look_away
-from torchamp.amp._scale_loss import scale_loss as scale_loss_of
+from torchamp.amp._scale_loss import ScaledLoss
 from torchamp.amp._session import Session
 
 
@@ -94,7 +94,7 @@ def scale_loss(
         return contextlib.nullcontext(loss)
     states = states_of(chosen)
     session = states[0].session if states else _last_session("scale_loss")
-    return scale_loss_of(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
+    return ScaledLoss(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
 
 def disable_casts() -> contextlib.AbstractContextManager[None]:

@@ -3,9 +3,8 @@ where they find their attribute `found_inf` set."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -44,14 +43,12 @@ def _seed_momentum(optimizer: torch.optim.SGD) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def skipping_if(
-    optimizer: torch.optim.Optimizer, found_infs: Collection[torch.Tensor]
-) -> Iterator[None]:
-    """While this is open, steps of `optimizer` do nothing if any of `found_infs` is not 0."""
-    optimizer.found_inf = functools.reduce(torch.maximum, found_infs)
-    optimizer.grad_scale = None
+def step_unless(
+    found_inf: torch.Tensor, optimizer: torch.optim.Optimizer, step: Callable[[], Any]
+) -> Any:
+    """What `step`, that of `optimizer`, returns; it does nothing if `found_inf` is not 0."""
+    optimizer.found_inf, optimizer.grad_scale = found_inf, None
     try:
-        yield
+        return step()
     finally:
         del optimizer.found_inf, optimizer.grad_scale

@@ -54,7 +54,8 @@ class LateReport:
         if not is_wanted or _is_capturing(device):
             return
         scales = [scaler.loss_scale_tensor() for scaler in self._session.scalers]
-        flags = [skip.get(i, torch.zeros_like(scale)) for i, scale in enumerate(scales)]
+        no = torch.zeros_like(scales[0])
+        flags = [skip.get(loss_id, no) for loss_id in range(len(scales))]
         arriving = _Arriving(
             _on_the_way(torch.stack([*flags, *scales])),
             _on_the_way(self._weights.found_inf_per_param()),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchamp._load import _C
-from torchamp.amp._device_skip import can_skip_on_device, skipping_if
+from torchamp.amp._device_skip import can_skip_on_device, step_unless
 from torchamp.amp._optimizer_state import OptimizerState
 from torchamp.amp._report import announce_savings
 from torchamp.amp._swap_class import Swapped, swap_class
@@ -122,8 +122,7 @@ def _step_unless_overflowed(
 ) -> Any:
     skips_on_host = False
     if state.skip and can_skip_on_device(optimizer):
-        with skipping_if(optimizer, state.skip.values()):
-            result = inner()
+        result = step_unless(state.found_inf(), optimizer, inner)
     else:
         skips_on_host = state.has_overflowed()
         result = None if skips_on_host else inner()

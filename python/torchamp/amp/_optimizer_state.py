@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -87,9 +88,14 @@ class OptimizerState:
     def clear_skip(self) -> None:
         self.skip.clear()
 
+    def found_inf(self) -> torch.Tensor | None:
+        """float32 scalar on the device: not 0 if the next step is to be skipped. None: it is not,
+        which is known without asking the device."""
+        return functools.reduce(torch.maximum, self.skip.values()) if self.skip else None
+
     def has_overflowed(self) -> bool:
-        """Whether the next step is to be skipped. Waits for the device."""
-        return any(bool(found_inf) for found_inf in self.skip.values())
+        """Whether the next step is to be skipped. Waits for the device, once."""
+        return bool(self.skip) and bool(self.found_inf())
 
     def drop_master_grads(self) -> None:
         """Ends a step: the grads of the masters, made or still to be made, are used up, but for

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -32,14 +32,14 @@ class Backward:
         self._loss_id = loss_id
         self._delay_unscale = delay_unscale
         self._delay_overflow_check = delay_overflow_check
-        #: Of this backward: the update of another may come before finish().
-        self._scaled_by = self._scaler.lend()
-        self._prepared: list[_C.MasterWeights] = []
 
     def prepare(self) -> None:
         """Sets grads of earlier backwards aside. Raises RuntimeError if those are scaled by another
         loss's scale, if another scale_loss has done so, or if a model was cast behind the
         optimizer's back."""
+        #: Of this backward: the update of another may come before finish().
+        self._scaled_by = self._scaler.lend()
+        self._prepared: list[_C.MasterWeights] = []
         for state in self._states:
             self._check_scaled_by(state)
             self._check_not_nested(state)
@@ -101,31 +101,40 @@ class Backward:
         self._session.unchecked[self._loss_id] = self._delay_overflow_check
 
 
-@contextlib.contextmanager
-def scale_loss(
-    session: Session,
-    states: Sequence[OptimizerState],
-    loss: torch.Tensor,
-    loss_id: int = 0,
-    delay_unscale: bool = False,
-    delay_overflow_check: bool = False,
-) -> Iterator[torch.Tensor]:
-    """Yields `loss` scaled, float32 and of the same sizes; unscales the grads afterwards. After an
-    exception grads and scaler are as before."""
-    scaled_loss = session.scaler(loss_id).scale(loss)
-    scaled_loss = _with_shielded_backward(scaled_loss, loss, session.casts is not None)
-    has_masters = any(state.weights.has_masters for state in states)
-    if session.scaler(loss_id).is_identity and not has_masters:
-        yield scaled_loss
-        return
-    backward = Backward(session, states, loss_id, delay_unscale, delay_overflow_check)
-    backward.prepare()
-    try:
-        yield scaled_loss
-    except BaseException:
-        backward.cancel()
-        raise
-    backward.finish()
+class ScaledLoss(contextlib.AbstractContextManager):
+    """The context that scale_loss gives: yields `loss` scaled, float32 and of the same sizes, and
+    unscales the grads afterwards. After an exception grads and scaler are as before."""
+
+    def __init__(
+        self,
+        session: Session,
+        states: Sequence[OptimizerState],
+        loss: torch.Tensor,
+        loss_id: int = 0,
+        delay_unscale: bool = False,
+        delay_overflow_check: bool = False,
+    ) -> None:
+        self._scaler = session.scaler(loss_id)
+        self._loss = loss
+        self._was_cast = session.casts is not None
+        self._backward: Backward | None = None
+        if not self._scaler.is_identity or any(state.weights.has_masters for state in states):
+            self._backward = Backward(session, states, loss_id, delay_unscale, delay_overflow_check)
+
+    def __enter__(self) -> torch.Tensor:
+        scaled_loss = self._scaler.scale(self._loss)
+        scaled_loss = _with_shielded_backward(scaled_loss, self._loss, self._was_cast)
+        if self._backward is not None:
+            self._backward.prepare()
+        return scaled_loss
+
+    def __exit__(self, exception_type: type[BaseException] | None, *exception: object) -> None:
+        if self._backward is None:
+            return
+        if exception_type is None:
+            self._backward.finish()
+        else:
+            self._backward.cancel()
 
 
 def _with_shielded_backward(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -120,10 +119,8 @@ class FusedOptimizer(torch.optim.Optimizer):
             super().zero_grad(set_to_none)
             return
         for group in self.param_groups:
-            for param in group["params"]:
-                param.grad = None
+            _C.drop_grads(group["params"])
 
-    @torch.no_grad()
     def _step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:
@@ -150,9 +147,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         if self._steppers is None or len(self._layout) != len(self.param_groups):
             return False
         return all(
-            algorithm == self.algorithm_of(group)
-            and len(params) == len(group["params"])
-            and all(map(operator.is_, params, group["params"]))
+            algorithm is self.algorithm_of(group) and _C.same_objects(params, group["params"])
             for (algorithm, params), group in zip(self._layout, self.param_groups)
         )
 
