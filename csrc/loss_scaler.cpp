@@ -24,6 +24,16 @@ void check_positive(double value, const char* function, const char* argument) {
 
 }  // namespace
 
+LentScale::LentScale(const at::Tensor& loss_scale) : loss_scale_(loss_scale.variable_data()) {}
+
+LentScale::~LentScale() {
+  if (is_in_graph()) keep();
+}
+
+void LentScale::keep() {
+  loss_scale_.set_data(loss_scale_.clone());
+}
+
 LossScaler::LossScaler(LossScalerOptions options, at::Device device) : kind_(options.loss_scale) {
   check_positive(initial_scale(options), "LossScaler", "the initial scale");
   const auto floats = at::TensorOptions().device(device).dtype(at::kFloat);
@@ -34,13 +44,14 @@ LossScaler::LossScaler(LossScalerOptions options, at::Device device) : kind_(opt
   if (device.is_cuda()) cuda::load(scale_.loss_scale.get_device());
 }
 
-at::Tensor LossScaler::scale(const at::Tensor& loss) const {
+at::Tensor LossScaler::scale(const at::Tensor& loss, const LentScale* by) const {
   TORCH_CHECK_TYPE(loss.defined() && loss.is_floating_point(),
                    "scale_loss: expected loss to be a floating-point tensor, got ",
                    loss.defined() ? loss.toString() : "none");
   const at::Tensor wide = loss.to(at::kFloat);
-  return is_identity() ? wide
-                       : wide.mul(scale_.loss_scale.to(wide.device(), /*non_blocking=*/true));
+  if (is_identity()) return wide;
+  const at::Tensor& factor = by != nullptr ? by->loss_scale() : scale_.loss_scale;
+  return wide.mul(factor.to(wide.device(), /*non_blocking=*/true));
 }
 
 at::Tensor LossScaler::inv_scale() const {
@@ -50,18 +61,16 @@ at::Tensor LossScaler::inv_scale() const {
 std::shared_ptr<const LentScale> LossScaler::lend() {
   const auto is_back = [](const std::weak_ptr<LentScale>& lent) { return lent.expired(); };
   lent_.erase(std::remove_if(lent_.begin(), lent_.end(), is_back), lent_.end());
-  auto lent = std::make_shared<LentScale>(LentScale{scale_.loss_scale});
+  auto lent = std::make_shared<LentScale>(scale_.loss_scale);
   lent_.push_back(lent);
   return lent;
 }
 
 const DynamicScale& LossScaler::about_to_move(const LentScale* but) {
-  at::Tensor copy;
   for (const auto& each : std::exchange(lent_, {})) {
     const auto lent = each.lock();
-    if (lent == nullptr || lent.get() == but) continue;
-    if (!copy.defined()) copy = scale_.loss_scale.clone();
-    lent->loss_scale = copy;
+    if (lent == nullptr || (lent.get() == but && !lent->is_in_graph())) continue;
+    lent->keep();
   }
   return scale_;
 }

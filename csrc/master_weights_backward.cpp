@@ -164,12 +164,11 @@ Tensor MasterWeights::deliver(const Delivery& delivery, const BackwardEnd& end,
 
 void finish_backward(const std::vector<MasterWeights*>& weights, LossScaler& scaler,
                      const LentScale& scaled_by, bool adds_to_found_inf, bool moves_scale) {
-  const Tensor loss_scale = scaled_by.loss_scale;
   Tensor found_inf = adds_to_found_inf ? scaler.found_inf() : Tensor();
   for (MasterWeights* each : weights) {
     const bool moves = moves_scale && scaler.dynamic() && each == weights.back();
     const DynamicScale* moved = moves ? &scaler.about_to_move(&scaled_by) : nullptr;
-    found_inf = each->finish_backward({loss_scale, found_inf, moved});
+    found_inf = each->finish_backward({scaled_by.loss_scale(), found_inf, moved});
   }
   scaler.set_found_inf(found_inf);
 }

@@ -17,11 +17,11 @@ scale_loss::scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers
   scaled_loss_ = loss;
   if (!amp_->enabled()) return;
   LossScaler& scaler = amp_->loss_scaler(options.loss_id);
-  scaled_loss_ = scaler.scale(loss);
+  if (tracks_grads()) scaled_by_ = scaler.lend();
+  scaled_loss_ = scaler.scale(loss, scaled_by_.get());
   if (!tracks_grads()) return;
   check_backwards();
   amp_->refresh();
-  scaled_by_ = scaler.lend();
   for (MasterWeights* weights : distinct_weights()) {
     if (!options.delay_unscale && !weights->grads_are_scaled()) weights->prepare_backward();
   }

@@ -40,8 +40,9 @@ void bind_scaling(py::class_<LossScaler>& scaler) {
       .def_property_readonly("is_identity", &LossScaler::is_identity,
                              "Whether scaling changes nothing: fixed at 1.")
       .def_property_readonly("device", &LossScaler::device, "Where scale and trackers live.")
-      .def("scale", &LossScaler::scale, Unlocked(), py::arg("loss"),
-           "loss * loss_scale in float32, of any shape, on the autograd graph.")
+      .def("scale", &LossScaler::scale, Unlocked(), py::arg("loss"), py::arg("by") = py::none(),
+           "loss * loss_scale in float32, of any shape, on the autograd graph. With what lend() "
+           "gave, the scale may move before the backward.")
       .def("inv_scale", &LossScaler::inv_scale, Unlocked(),
            "1 / loss_scale as it is now: a new float32 scalar that later updates do not touch.")
       .def("lend", &lend,

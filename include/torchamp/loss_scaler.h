@@ -36,10 +36,24 @@ struct DynamicScale {
   ops::ScaleUpdate rule;
 };
 
-/// The loss scale that one backward's grads bear, float32 of one element: the scaler's own, and a
-/// copy once that moves on.
-struct LentScale {
-  at::Tensor loss_scale;
+/// The loss scale that one backward's loss and grads bear: in the scaler's memory, and in its own
+/// once the scaler's scale moves on, or when this ends before the graph that was scaled by it.
+class TORCHAMP_API LentScale {
+ public:
+  explicit LentScale(const at::Tensor& loss_scale);
+  ~LentScale();
+  LentScale(const LentScale&) = delete;
+  LentScale& operator=(const LentScale&) = delete;
+
+  /// float32 of one element. Autograd's count of writes to it is not the scaler's.
+  const at::Tensor& loss_scale() const { return loss_scale_; }
+  /// Gives it memory of its own, for the graphs that hold it, too.
+  void keep();
+  /// Whether a graph holds it.
+  bool is_in_graph() const { return loss_scale_.use_count() > 1; }
+
+ private:
+  at::Tensor loss_scale_;
 };
 
 /// A loss scale, fixed or dynamic, whose state lives on the device: nothing here waits for it, but
@@ -61,9 +75,10 @@ class TORCHAMP_API LossScaler {
   /// Whether scaling changes nothing: fixed at 1.
   bool is_identity() const { return kind_.fixed == 1.0; }
 
-  /// loss · loss_scale in float32, of any shape, on the autograd graph. Throws TypeError unless
-  /// `loss` is a floating-point tensor.
-  at::Tensor scale(const at::Tensor& loss) const;
+  /// loss · loss_scale in float32, of any shape, on the autograd graph. With `by`, what lend() gave,
+  /// the scale may move before the backward; without, autograd then refuses that. Throws TypeError
+  /// unless `loss` is a floating-point tensor.
+  at::Tensor scale(const at::Tensor& loss, const LentScale* by = nullptr) const;
   /// 1 / loss_scale as it is now: a new float32 scalar that later updates do not touch.
   at::Tensor inv_scale() const;
   /// The scale as it is now, for a backward to end with: copied only if it moves meanwhile.
@@ -78,7 +93,8 @@ class TORCHAMP_API LossScaler {
   void set_found_inf(const at::Tensor& found_inf) { found_inf_ = found_inf; }
   /// Takes found_inf into account. A fixed scale stays.
   void update();
-  /// The scale for an op to move: gives copies to all that it was lent to but `but`.
+  /// The scale for an op to move: those that it was lent to keep it, but `but`, whose backward ends
+  /// with the move, if no graph holds that any more.
   const DynamicScale& about_to_move(const LentScale* but = nullptr);
 
   /// The scale as a float32 scalar on the device.

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "oracle.h"
@@ -55,8 +56,10 @@ bool counts(StepAlgorithm algorithm) {
 }
 
 /// The second pass of LAMB has updates in the place of grads.
-double grad_factor(const StepCase& call) {
+double grad_factor(const StepCase& call, size_t i) {
   if (!call.scalars.grad_factor || call.algorithm == StepAlgorithm::kLambApply) return 1.0;
+  const auto& unscaled = call.unscaled;
+  if (std::find(unscaled.begin(), unscaled.end(), i) != unscaled.end()) return 1.0;
   return call.scalars.grad_factor->item<double>();
 }
 
@@ -73,7 +76,7 @@ oracle::StepTensor tensor_at(const StepCase& call, size_t i) {
 /// What the oracle leaves in each list at position i, not rounded.
 std::vector<Values> expected_at(const StepCase& call, const oracle::StepTensor& tensor, size_t i) {
   const size_t states = call.all.lists.size() - 3;
-  const double factor = grad_factor(call);
+  const double factor = grad_factor(call, i);
   std::vector<Values> rows;
   for (size_t list = 0; list < 2 + states; ++list) {
     rows.push_back(oracle::values<double>(call.all.lists[list][i]));
@@ -194,7 +197,9 @@ void renew_grads(const StepCase& call, unsigned seed) {
 
 void run(const StepCase& call) {
   const std::vector<Tensor> states = call.states();
-  fused_step(call.algorithm, {call.grads(), call.params(), states, call.models()}, call.scalars);
+  fused_step(call.algorithm,
+             {call.grads(), call.params(), states, call.models(), nullptr, call.unscaled},
+             call.scalars);
 }
 
 StepCase copy_of(const StepCase& call) {

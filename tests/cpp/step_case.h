@@ -12,6 +12,7 @@ struct StepCase {
   std::vector<oracle::StepOptions> groups;
   Lists all;  ///< grads, params, the states, model_params
   StepScalars scalars;
+  std::vector<int64_t> unscaled = {};
 
   const std::vector<at::Tensor>& grads() const { return all.lists[0]; }
   const std::vector<at::Tensor>& params() const { return all.lists[1]; }

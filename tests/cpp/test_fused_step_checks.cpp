@@ -105,6 +105,12 @@ TEST_P(FusedStepChecksTest, ScalarsOfTheWrongKind) {
                  [](StepCase& call) { call.scalars.skip = floats(2); });
   expect_refused(adam, "skip to be on " + here() + ", got meta",
                  [](StepCase& call) { call.scalars.skip = floats(1).to(at::kMeta); });
+  expect_refused(adam, "ticket to be Int, got Float",
+                 [](StepCase& call) { call.scalars.ticket = floats(1); });
+  expect_refused(adam, "unscaled[1] to be a position of the lists, below 2, got 2",
+                 [](StepCase& call) {
+                   call.unscaled = {0, 2};
+                 });
 }
 
 TEST_P(FusedStepChecksTest, NormsThatAnAlgorithmNeeds) {

@@ -52,6 +52,19 @@ TEST_P(FusedStepListsTest, PassesOverParamsWithoutAGrad) {
   EXPECT_EQ(call.scalars.steps[1].item<float>(), before.scalars.steps[1].item<float>());
 }
 
+TEST_P(FusedStepListsTest, TakesUnscaledGradsAsTheyAre) {
+  const List grads = {normal({300}, at::kHalf), normal({40}), normal({7}, at::kDouble),
+                      normal({7}, at::kDouble)};
+  const List params = {normal({300}), normal({40}), normal({7}, at::kDouble),
+                       normal({7}, at::kDouble)};
+  StepCase call = adam(grads, params, {Tensor(), Tensor(), Tensor(), Tensor()});
+  call.scalars.grad_factor = scalar_of(1.0 / 3, at::kFloat, device());
+  call.unscaled = {1, 2};
+  const StepCase before = copy_of(call);
+  run(call);
+  expect_stepped(before, call);
+}
+
 TEST_P(FusedStepListsTest, WritesModelParamsWhereThereAreAny) {
   const List grads = {normal({3000}, at::kHalf), normal({300})};
   const List params = {normal({3000}), normal({300})};

@@ -105,6 +105,45 @@ TEST_P(LossScalerTest, InvScaleIsASnapshot) {
   EXPECT_EQ(inv_scale.device(), scaler.device());
 }
 
+TEST_P(LossScalerTest, ALentScaleIsCopiedOnceTheScaleMoves) {
+  LossScaler scaler = make();
+  const auto lent = scaler.lend(), mine = scaler.lend();
+  const auto is_copy = [&](const LentScale& scale) {
+    return !scale.loss_scale().is_alias_of(scaler.loss_scale_tensor());
+  };
+  EXPECT_FALSE(is_copy(*lent));
+  scaler.about_to_move(mine.get());
+  EXPECT_TRUE(is_copy(*lent));
+  EXPECT_FALSE(is_copy(*mine)) << "its backward ends with the move";
+  update(scaler, true);
+  EXPECT_EQ(lent->loss_scale().item<float>(), 65536);
+  EXPECT_EQ(scaler.lend()->loss_scale().item<float>(), 32768);
+}
+
+TEST_P(LossScalerTest, AGraphKeepsTheScaleThatItWasScaledBy) {
+  LossScaler scaler = make();
+  const Tensor x = tensor_of({2}, at::kFloat, device()).set_requires_grad(true);
+  const auto lent = scaler.lend();
+  const Tensor before = scaler.scale(x.sum(), lent.get());
+  const Tensor ended = scaler.scale(x.sum(), scaler.lend().get());
+  scaler.about_to_move(lent.get());
+  update(scaler, true);
+  for (const Tensor& scaled : {before, ended}) {
+    x.mutable_grad().reset();
+    scaled.backward();
+    EXPECT_EQ(x.grad().item<float>(), 65536);
+  }
+}
+
+TEST_P(LossScalerTest, FoundInfIsANewOneForEachBackward) {
+  LossScaler scaler = make();
+  scaler.found_inf().fill_(1);
+  const Tensor before = scaler.found_inf();
+  scaler.clear_found_inf();
+  EXPECT_EQ(before.item<float>(), 1) << "who kept the last one's sees it";
+  EXPECT_EQ(scaler.found_inf().item<float>(), 0);
+}
+
 /// Wherever a run is saved, the run that loads it goes on as if it had not been.
 TEST_P(LossScalerTest, ALoadedStateGoesOnAsTheOldOne) {
   LossScalerOptions options;

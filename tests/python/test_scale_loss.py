@@ -216,6 +216,19 @@ def test_one_within_another_of_another_optimizer():
         assert torch.equal(grads(optimizer)[0], model[0].weight.grad.float() / 32)
 
 
+def test_grads_bear_the_scale_of_before_another_moved_it():
+    models = [linear_net(), linear_net()]
+    optimizers = [sgd(model) for model in models]
+    amp.initialize(models, optimizers, opt_level="O2", verbosity=0)
+    with amp.scale_loss(loss_of(models[0]), optimizers[0]) as scaled_loss:
+        with overflow_at(models[1][0].weight):
+            backward(models[1], optimizers[1])
+        assert amp.state_dict()["loss_scaler0"]["loss_scale"] == 2.0**15
+        scaled_loss.backward()
+    expected = models[0][0].weight.grad.float() / 2.0**16
+    assert torch.equal(grads(optimizers[0])[0], expected)
+
+
 @pytest.mark.parametrize("level", ["O0", "O1", "O2"])
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_zero_grad_inside(level, set_to_none):

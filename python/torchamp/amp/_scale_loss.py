@@ -32,14 +32,19 @@ class Backward:
         self._loss_id = loss_id
         self._delay_unscale = delay_unscale
         self._delay_overflow_check = delay_overflow_check
+        #: Of this backward: that of another may move the scale before finish().
+        self._scaled_by: _C.LentScale | None = None
+        self._prepared: list[_C.MasterWeights] = []
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """`loss` by the scale as it is now."""
+        self._scaled_by = self._scaler.lend()
+        return self._scaler.scale(loss, self._scaled_by)
 
     def prepare(self) -> None:
         """Sets grads of earlier backwards aside. Raises RuntimeError if those are scaled by another
         loss's scale, if another scale_loss has done so, or if a model was cast behind the
         optimizer's back."""
-        #: Of this backward: the update of another may come before finish().
-        self._scaled_by = self._scaler.lend()
-        self._prepared: list[_C.MasterWeights] = []
         for state in self._states:
             self._check_scaled_by(state)
             self._check_not_nested(state)
@@ -122,8 +127,8 @@ class ScaledLoss(contextlib.AbstractContextManager):
             self._backward = Backward(session, states, loss_id, delay_unscale, delay_overflow_check)
 
     def __enter__(self) -> torch.Tensor:
-        scaled_loss = self._scaler.scale(self._loss)
-        scaled_loss = _with_shielded_backward(scaled_loss, self._loss, self._was_cast)
+        scale = self._scaler.scale if self._backward is None else self._backward.scale
+        scaled_loss = _with_shielded_backward(scale(self._loss), self._loss, self._was_cast)
         if self._backward is not None:
             self._backward.prepare()
         return scaled_loss
