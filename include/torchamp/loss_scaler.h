@@ -75,9 +75,9 @@ class TORCHAMP_API LossScaler {
   /// Whether scaling changes nothing: fixed at 1.
   bool is_identity() const { return kind_.fixed == 1.0; }
 
-  /// loss · loss_scale in float32, of any shape, on the autograd graph. With `by`, what lend() gave,
-  /// the scale may move before the backward; without, autograd then refuses that. Throws TypeError
-  /// unless `loss` is a floating-point tensor.
+  /// loss · loss_scale in float32, of any shape, on the autograd graph. With `by`, what lend()
+  /// gave, the scale may move before the backward; without, autograd then refuses that. Throws
+  /// TypeError unless `loss` is a floating-point tensor.
   at::Tensor scale(const at::Tensor& loss, const LentScale* by = nullptr) const;
   /// 1 / loss_scale as it is now: a new float32 scalar that later updates do not touch.
   at::Tensor inv_scale() const;
