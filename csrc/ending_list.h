@@ -12,11 +12,11 @@ enum EndingPlace {
   kFoundInf,
   kInvScale,
   kPerTensor,
-  kFoundBefore,
   kNorm,
   kMovedScale,
   kGrowthTracker,
   kHysteresisTracker,
+  kFoundBefore,  ///< the only one that is read
   kEndingPlaces
 };
 

@@ -54,7 +54,7 @@ void pass_over_grads(TensorList scaled_grads, TensorList master_grads, const Ten
        ending != nullptr ? TensorList(ends) : TensorList(),
        ending != nullptr && ending->adds_per_tensor, rule);
   mark_written(master_grads);
-  mark_written(ends);
+  mark_written(TensorList(ends).slice(0, kFoundBefore));
 }
 
 }  // namespace torchamp

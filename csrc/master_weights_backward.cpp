@@ -118,7 +118,11 @@ Tensor MasterWeights::finish_backward(const BackwardEnd& end) {
   set_aside_.resize(count);
   Delivery delivery(count);
   for (size_t i = 0; i < count; ++i) {
-    leaves_pending&& is_separate(i) ? leave_pending(i, delivery) : route(i, delivery);
+    if (leaves_pending && is_separate(i)) {
+      leave_pending(i, delivery);
+    } else {
+      route(i, delivery);
+    }
   }
   set_aside_.clear();
   grads_are_scaled_ = false;
@@ -131,39 +135,51 @@ Tensor MasterWeights::finish_backward(const BackwardEnd& end) {
   return found_inf;
 }
 
-/// The passes over the grads: one, but where some are fresh and others add up.
 Tensor MasterWeights::deliver(const Delivery& delivery, const BackwardEnd& end,
                               bool leaves_pending) {
   const auto count = static_cast<int64_t>(model_params_.size());
   const auto floats = end.loss_scale.options();
-  const bool adds = found_inf_per_param_.defined() && found_inf_per_param_.size(0) == count;
-  if (!adds) found_inf_per_param_ = at::empty({count}, floats.dtype(at::kByte));
   BackwardEnding ending;
   ending.found_inf = at::empty({}, floats);
   ending.inv_scale = at::empty({}, floats);
-  ending.per_tensor = found_inf_per_param_;
-  ending.adds_per_tensor = adds;
   ending.found_before = end.found_before;
   ending.moved = end.moved;
-  if (leaves_pending && wants_norm_) ending.norm = at::empty({}, floats);
-  Tensor raised = std::exchange(raised_, {});
-  if (!raised.defined() || raised.size(0) != kRaisedHeader + count) {
-    raised = make_raised(count, floats.device());
-  }
-  const auto pass = [&](const Delivery::Pass& pass, const BackwardEnding* last) {
-    const bool accumulate = &pass == &delivery.onto;
-    pass_over_grads(pass.scaled, pass.results, end.loss_scale, accumulate, raised, last);
-  };
-  if (!delivery.fresh.is_empty && !delivery.onto.is_empty) pass(delivery.fresh, nullptr);
-  pass(delivery.onto.is_empty ? delivery.fresh : delivery.onto, &ending);
-  raised_ = raised;
+  ending.adds_per_tensor = found_inf_per_param_.defined() && found_inf_per_param_.size(0) == count;
+  ending.per_tensor =
+      ending.adds_per_tensor ? found_inf_per_param_ : at::empty({count}, floats.dtype(at::kByte));
+  const bool checks_last = delivery.onto.is_empty;
+  if (leaves_pending && wants_norm_ && checks_last) ending.norm = at::empty({}, floats);
+  pass_over(delivery, end.loss_scale, ending);
+  found_inf_per_param_ = ending.per_tensor;
   if (leaves_pending) pending_.factor = ending.inv_scale;
   if (leaves_pending) pending_.norm = ending.norm;
   return ending.found_inf;
 }
 
+/// In one pass, but where some grads are fresh and others add up.
+void MasterWeights::pass_over(const Delivery& delivery, const Tensor& loss_scale,
+                              const BackwardEnding& ending) {
+  const auto count = static_cast<int64_t>(model_params_.size());
+  Tensor raised = std::exchange(raised_, {});
+  if (!raised.defined() || raised.size(0) != kRaisedHeader + count) {
+    raised = make_raised(count, loss_scale.device());
+  }
+  const auto pass = [&](const Delivery::Pass& pass, const BackwardEnding* last) {
+    const bool accumulate = &pass == &delivery.onto;
+    pass_over_grads(pass.scaled, pass.results, loss_scale, accumulate, raised, last);
+  };
+  if (!delivery.fresh.is_empty && !delivery.onto.is_empty) pass(delivery.fresh, nullptr);
+  pass(delivery.onto.is_empty ? delivery.fresh : delivery.onto, &ending);
+  raised_ = raised;
+}
+
 void finish_backward(const std::vector<MasterWeights*>& weights, LossScaler& scaler,
                      const LentScale& scaled_by, bool adds_to_found_inf, bool moves_scale) {
+  if (weights.empty()) {
+    if (!adds_to_found_inf) scaler.clear_found_inf();
+    if (moves_scale) scaler.update();
+    return;
+  }
   Tensor found_inf = adds_to_found_inf ? scaler.found_inf() : Tensor();
   for (MasterWeights* each : weights) {
     const bool moves = moves_scale && scaler.dynamic() && each == weights.back();

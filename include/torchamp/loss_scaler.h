@@ -33,13 +33,14 @@ struct DynamicScale {
   at::Tensor loss_scale;          ///< float32
   at::Tensor growth_tracker;      ///< int32: clean backwards since it grew or overflowed
   at::Tensor hysteresis_tracker;  ///< int32: overflows until it backs off
-  ops::ScaleUpdate rule;
+  ops::ScaleUpdate rule;          ///< how it moves
 };
 
 /// The loss scale that one backward's loss and grads bear: in the scaler's memory, and in its own
 /// once the scaler's scale moves on, or when this ends before the graph that was scaled by it.
 class TORCHAMP_API LentScale {
  public:
+  /// For LossScaler::lend().
   explicit LentScale(const at::Tensor& loss_scale);
   ~LentScale();
   LentScale(const LentScale&) = delete;

@@ -11,6 +11,9 @@
 #include <vector>
 
 namespace torchamp {
+
+struct BackwardEnding;
+
 /// @addtogroup masters
 /// @{
 
@@ -148,6 +151,8 @@ class TORCHAMP_API MasterWeights {
   bool can_leave_pending() const;
   void leave_pending(size_t i, Delivery& delivery);
   at::Tensor deliver(const Delivery& delivery, const BackwardEnd& end, bool leaves_pending);
+  void pass_over(const Delivery& delivery, const at::Tensor& loss_scale,
+                 const BackwardEnding& ending);
   void clear_pending();
   void check_pending_unchanged() const;
   at::Tensor norm_of_pending();

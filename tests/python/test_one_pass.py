@@ -273,6 +273,17 @@ def test_clipping_over_accumulated_grads():
     assert_close(lazy, eager)
 
 
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_clipping_where_only_batch_norm_s_grads_add_up(level):
+    norms = []
+    for model, optimizer in pair(level):
+        for seed in range(3):
+            backward(model, optimizer, seed)
+            norms.append(amp.clip_grad_norm_(optimizer, 0.05))
+            optimizer.step()
+    torch.testing.assert_close(norms[:3], norms[3:], rtol=1e-3, atol=0)
+
+
 def test_clipping_several_optimizers_together():
     models = [linear_net(), linear_net()]
     made = [MAKERS["adamw"](models[0]), torch.optim.SGD(models[1].parameters(), 0.1)]

@@ -216,6 +216,13 @@ def test_one_within_another_of_another_optimizer():
         assert torch.equal(grads(optimizer)[0], model[0].weight.grad.float() / 32)
 
 
+def test_no_optimizer_counts_as_a_clean_backward():
+    model, _ = initialized("O1", linear_net())
+    with amp.scale_loss(loss_of(model), []) as scaled_loss:
+        scaled_loss.backward()
+    assert amp.state_dict()["loss_scaler0"]["unskipped"] == 1
+
+
 def test_grads_bear_the_scale_of_before_another_moved_it():
     models = [linear_net(), linear_net()]
     optimizers = [sgd(model) for model in models]
