@@ -3,6 +3,16 @@
 namespace torchamp::cpu {
 namespace {
 
+Plan make_plan(int lists, int64 tensors) {
+  Plan plan;
+  plan.lists = lists;
+  plan.data.reserve(lists * tensors);
+  plan.dtypes.reserve(lists * tensors);
+  plan.offsets.reserve(tensors + 1);
+  plan.positions.reserve(tensors);
+  return plan;
+}
+
 void append(Plan& plan, const Plan& from, int64 tensor) {
   for (int list = 0; list < plan.lists; ++list) {
     plan.data.push_back(from.address(tensor, list));
@@ -14,9 +24,8 @@ void append(Plan& plan, const Plan& from, int64 tensor) {
 
 /// The grads that get a master grad, and those that are only checked.
 struct Parts {
-  explicit Parts(const Plan& plan) {
-    written.lists = 2;
-    checked.lists = 1;
+  explicit Parts(const Plan& plan)
+      : written(make_plan(2, plan.tensors())), checked(make_plan(1, plan.tensors())) {
     for (int64 t = 0; t < plan.tensors(); ++t) {
       append(plan.address(t, 1) == nullptr ? checked : written, plan, t);
     }
