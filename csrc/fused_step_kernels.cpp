@@ -3,8 +3,6 @@
 #include <torch/library.h>
 #include <torchamp/fused_step.h>
 
-#include <unordered_set>
-
 #include "aten/fused_step.h"
 #include "devices.h"
 
@@ -32,11 +30,12 @@ StepInputs inputs_of(const StepScalars& scalars) {
           scalars.params_by_chance};
 }
 
-std::vector<uint8> tags_of(const Plan& plan, at::IntArrayRef unscaled) {
+std::vector<uint8> tags_of(const Plan& plan, at::IntArrayRef unscaled, size_t length) {
   if (unscaled.empty()) return {};
-  const std::unordered_set<int64_t> taken_as_they_are(unscaled.begin(), unscaled.end());
-  std::vector<uint8> tags;
-  for (const int32 position : plan.positions) tags.push_back(taken_as_they_are.count(position));
+  std::vector<uint8> by_position(length), tags;
+  for (const int64_t i : unscaled) by_position[i] = 1;
+  tags.reserve(plan.positions.size());
+  for (const int32 position : plan.positions) tags.push_back(by_position[position]);
   return tags;
 }
 
@@ -100,7 +99,7 @@ void fused_step(int64_t which, TensorList grads, TensorList params, TensorList s
   Work work = gather_step<Device>(states_of(algorithm), lists, device);
   check_remainders(work, lists);
   if (work.plan.tensors() > 0) {
-    work.plan.tags = tags_of(work.plan, unscaled);
+    work.plan.tags = tags_of(work.plan, unscaled, grads.size());
     const Tensor own = ticket ? *ticket : at::zeros({}, groups.options());
     Device(device).step(static_cast<Algorithm>(which), work.plan, inputs_of(scalars),
                         reinterpret_cast<uint32*>(own.mutable_data_ptr<int32>()));

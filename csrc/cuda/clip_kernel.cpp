@@ -3,8 +3,7 @@
 namespace torchamp::cuda {
 
 void clip(Queue queue, const Clipping& clipping) {
-  Clipping argument = clipping;
-  launch(queue, Kernel::kClip, 1, &argument);
+  launch(queue, Kernel::kClip, 1, &clipping);
 }
 
 }  // namespace torchamp::cuda

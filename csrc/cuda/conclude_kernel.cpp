@@ -3,8 +3,7 @@
 namespace torchamp::cuda {
 
 void conclude(Queue queue, const Verdict& verdict) {
-  Verdict argument = verdict;
-  launch(queue, Kernel::kConclude, 1, &argument);
+  launch(queue, Kernel::kConclude, 1, &verdict);
 }
 
 }  // namespace torchamp::cuda

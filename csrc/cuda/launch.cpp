@@ -6,7 +6,7 @@
 
 namespace torchamp::cuda {
 
-void launch(Queue queue, Kernel kernel, uint32 blocks, void* parameter) {
+void launch(Queue queue, Kernel kernel, uint32 blocks, const void* parameter) {
   const Module& module = module_of(queue);
   if (module.rung == Rung::kAten) {
     throw std::runtime_error(std::string(name(kernel)) + ": CUDA device " +
@@ -14,7 +14,7 @@ void launch(Queue queue, Kernel kernel, uint32 blocks, void* parameter) {
   }
   const Driver& cuda = driver();
   const ContextScope current(cuda, module.context);
-  void* parameters[] = {parameter};
+  void* parameters[] = {const_cast<void*>(parameter)};  // which the driver only reads
   void* function = module.functions[static_cast<int>(kernel)];
   require(cuda,
           cuda.launch_kernel(function, blocks, 1, 1, kThreads, 1, 1, 0, queue.stream, parameters,

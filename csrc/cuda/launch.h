@@ -10,7 +10,7 @@ namespace torchamp::cuda {
 
 /// Starts blocks of kThreads threads on the queue. `parameter` is the kernel's only one, and is
 /// copied. Throws std::runtime_error where the device has no kernels or the driver refuses.
-void launch(Queue queue, Kernel kernel, uint32 blocks, void* parameter);
+void launch(Queue queue, Kernel kernel, uint32 blocks, const void* parameter);
 
 /// Starts a kernel that walks the plan a unit a warp.
 template <class Arguments>
