@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "device_grads.h"
+#include "late_report.h"
 
 namespace torchamp {
 namespace {
@@ -42,6 +43,7 @@ void Amp::keep_weights(
   for (torch::optim::Optimizer& optimizer : optimizers) {
     if (apart || weights_.empty()) weights_.push_back(std::make_unique<MasterWeights>());
     optimizers_.emplace_back(optimizer, *weights_.back());
+    optimizers_.back().late_report = std::make_shared<LateReport>();
   }
 }
 

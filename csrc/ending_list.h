@@ -17,6 +17,7 @@ enum EndingPlace {
   kGrowthTracker,
   kHysteresisTracker,
   kFoundBefore,  ///< the only one that is read
+  kReport,       ///< the bytes of a Report, in memory of the host
   kEndingPlaces
 };
 

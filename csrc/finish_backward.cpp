@@ -28,6 +28,7 @@ EndingList list_of(const BackwardEnding& ending) {
   list[kPerTensor] = ending.per_tensor;
   list[kFoundBefore] = ending.found_before;
   list[kNorm] = ending.norm;
+  list[kReport] = ending.report;
   if (ending.moved == nullptr) return list;
   list[kMovedScale] = ending.moved->loss_scale;
   list[kGrowthTracker] = ending.moved->growth_tracker;

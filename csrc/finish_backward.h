@@ -16,6 +16,7 @@ struct BackwardEnding {
   at::Tensor norm;          ///< written: of the grads that are only checked; undefined: not wanted
   bool adds_per_tensor = false;         ///< to what is in per_tensor
   const DynamicScale* moved = nullptr;  ///< moves by found_inf; may hold the loss_scale itself
+  at::Tensor report;  ///< written: a Report, in memory that host and device see; undefined: none
 };
 
 /// Bytes of what passes report before those of the tensors: a ticket, and found_inf.

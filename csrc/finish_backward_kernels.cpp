@@ -45,7 +45,8 @@ Ending ending_of(TensorList tensors, const Tensor& loss_scale, const Tensor& rai
                     pointer<float>(tensors[kInvScale]),
                     pointer<uint8>(tensors[kPerTensor]),
                     adds_per_tensor,
-                    moving_scale(tensors, rule)};
+                    moving_scale(tensors, rule),
+                    pointer<Report>(tensors[kReport])};
   ending.norm = pointer<float>(tensors[kNorm]);
   ending.ticket = reinterpret_cast<uint32*>(raised.mutable_data_ptr<uint8>());
   return ending;

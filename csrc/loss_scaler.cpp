@@ -41,6 +41,7 @@ LossScaler::LossScaler(LossScalerOptions options, at::Device device) : kind_(opt
   scale_ = {at::full({}, initial_scale(options), floats), at::zeros({}, ints),
             at::full({}, options.rule.hysteresis, ints), options.rule};
   found_inf_ = at::zeros({}, floats);
+  reported_scale_.value = static_cast<float>(initial_scale(options));
   if (device.is_cuda()) cuda::load(scale_.loss_scale.get_device());
 }
 
@@ -79,8 +80,16 @@ void LossScaler::clear_found_inf() {
   found_inf_ = at::zeros_like(found_inf_);
 }
 
+void LossScaler::end_backward(const at::Tensor& found_inf, bool moved,
+                              std::shared_ptr<const BackwardReport> report) {
+  found_inf_ = found_inf;
+  last_report_ = std::move(report);
+  if (moved) reported_scale_ = {std::nullopt, last_report_};
+}
+
 void LossScaler::update() {
   if (!dynamic()) return;
+  reported_scale_ = {};
   about_to_move();
   ops::update_scale(scale_.loss_scale, scale_.growth_tracker, scale_.hysteresis_tracker, found_inf_,
                     scale_.rule);
@@ -94,6 +103,7 @@ void LossScaler::set_loss_scale(double value) {
   check_positive(value, "set_loss_scale", "value");
   about_to_move();
   scale_.loss_scale.fill_(value);
+  reported_scale_ = {static_cast<float>(value), nullptr};
   if (!dynamic()) kind_ = LossScale(value);
 }
 

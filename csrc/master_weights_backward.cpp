@@ -7,6 +7,7 @@
 
 #include <utility>
 
+#include "backward_report.h"
 #include "borrowed.h"
 #include "finish_backward.h"
 #include "versions.h"
@@ -149,7 +150,10 @@ Tensor MasterWeights::deliver(const Delivery& delivery, const BackwardEnd& end,
       ending.adds_per_tensor ? found_inf_per_param_ : at::empty({count}, floats.dtype(at::kByte));
   const bool checks_last = delivery.onto.is_empty;
   if (leaves_pending && wants_norm_ && checks_last) ending.norm = at::empty({}, floats);
+  const auto report = take_report(end.loss_scale.device());
+  if (report != nullptr) ending.report = report->bytes();
   pass_over(delivery, end.loss_scale, ending);
+  last_report_ = report;
   found_inf_per_param_ = ending.per_tensor;
   if (leaves_pending) pending_.factor = ending.inv_scale;
   if (leaves_pending) pending_.norm = ending.norm;
@@ -180,13 +184,14 @@ void finish_backward(const std::vector<MasterWeights*>& weights, LossScaler& sca
     if (moves_scale) scaler.update();
     return;
   }
+  const bool moves = moves_scale && scaler.dynamic();
   Tensor found_inf = adds_to_found_inf ? scaler.found_inf() : Tensor();
   for (MasterWeights* each : weights) {
-    const bool moves = moves_scale && scaler.dynamic() && each == weights.back();
-    const DynamicScale* moved = moves ? &scaler.about_to_move(&scaled_by) : nullptr;
+    const bool is_last = each == weights.back();
+    const DynamicScale* moved = moves && is_last ? &scaler.about_to_move(&scaled_by) : nullptr;
     found_inf = each->finish_backward({scaled_by.loss_scale(), found_inf, moved});
   }
-  scaler.set_found_inf(found_inf);
+  scaler.end_backward(found_inf, moves, weights.back()->last_report());
 }
 
 std::vector<int64_t> MasterWeights::nonfinite_params() const {

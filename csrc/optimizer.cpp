@@ -1,4 +1,3 @@
-#include <ATen/ops/ones_like.h>
 #include <torchamp/amp_state.h>
 #include <torchamp/optim/fused_optimizer.h>
 #include <torchamp/optimizer.h>
@@ -26,8 +25,11 @@ void add_group(torch::optim::Optimizer& optimizer, const torch::optim::Optimizer
   fused != nullptr ? fused->add_param_group(group) : optimizer.add_param_group(group);
 }
 
-void note(Amp& amp, OptimizerState& state, const at::Tensor& skip) {
-  if (state.late_report != nullptr) state.late_report->note(skip, amp.loss_scalers());
+void note_step(Amp& amp, const OptimizerState& state) {
+  std::vector<LossScaler*> scalers;
+  for (LossScaler& scaler : amp.loss_scalers()) scalers.push_back(&scaler);
+  state.late_report->note(scalers);
+  tell_skipped_steps(amp, state);
 }
 
 }  // namespace
@@ -38,7 +40,7 @@ bool Optimizer::step_fused() {
   state.fused->step_masters(state.weights, skip);
   amp_->drop_master_grads(state);
   const bool skipped = skip.defined() && skip.is_cpu() && skip.item<float>() != 0.0f;
-  note(*amp_, state, skip);
+  note_step(*amp_, state);
   return !skipped;
 }
 
@@ -60,13 +62,13 @@ bool Optimizer::step() {
   if (state.fused != nullptr) return step_fused();
   if (skipped) {
     amp_->drop_grads(state);
-    note(*amp_, state, at::ones_like(amp_->loss_scaler().loss_scale_tensor()));
+    note_step(*amp_, state);
     return false;
   }
   state.wrapped->step();
   state.weights.copy_to_model();
   amp_->drop_master_grads(state);
-  note(*amp_, state, {});
+  note_step(*amp_, state);
   return true;
 }
 
@@ -92,6 +94,7 @@ void Optimizer::zero_grad(bool set_to_none) {
   state.weights.zero_model_grads(set_to_none);
   state.weights.set_grads_are_scaled(false);
   state.skip = false;
+  state.late_report->clear();
   if (state.fused != nullptr) state.fused->take_skip();
 }
 

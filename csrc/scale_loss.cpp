@@ -3,7 +3,8 @@
 
 #include <algorithm>
 #include <exception>
-#include <iostream>
+
+#include "late_report.h"
 
 namespace torchamp {
 
@@ -21,6 +22,7 @@ scale_loss::scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers
   scaled_loss_ = scaler.scale(loss, scaled_by_.get());
   if (!tracks_grads()) return;
   check_backwards();
+  for (const Optimizer& optimizer : optimizers_) tell_skipped_steps(*amp_, state_of(optimizer));
   amp_->refresh();
   for (MasterWeights* weights : distinct_weights()) {
     if (!options.delay_unscale && !weights->grads_are_scaled()) weights->prepare_backward();
@@ -138,16 +140,18 @@ void scale_loss::mark_overflowed() {
     if (fused != nullptr) fused->skip_if(scaler.found_inf());
     must_know |= fused == nullptr;
   }
+  for (const Optimizer& optimizer : optimizers_) {
+    const OptimizerState& state = state_of(optimizer);
+    state.late_report->gather(
+        {options_.loss_id, scaler.last_report(), state.weights.last_report(), must_know});
+  }
   if (!must_know || scaler.found_inf().item<float>() == 0.0f) return;
   for (const Optimizer& optimizer : optimizers_) {
     if (state_of(optimizer).fused != nullptr) continue;
     amp_->drop_grads(state_of(optimizer));
     state_of(optimizer).skip = true;
   }
-  if (amp_->options().verbosity() > 0) {
-    std::clog << "torchamp: gradient overflow in loss " << options_.loss_id
-              << "; the step is skipped, the loss scale is now " << scaler.loss_scale() << '\n';
-  }
+  if (amp_->options().verbosity() > 0) tell({options_.loss_id, scaler.loss_scale()});
 }
 
 }  // namespace torchamp

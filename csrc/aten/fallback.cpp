@@ -1,6 +1,8 @@
 #include "aten/fallback.h"
 
 #include <ATen/ops/add.h>
+#include <ATen/ops/argsort.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
@@ -50,6 +52,18 @@ void write(const Tensor& result, const Tensor& output, int64_t position, const F
 
 bool covers(Checked checked, Checked list) {
   return (static_cast<uint8>(checked) & static_cast<uint8>(list)) != 0;
+}
+
+/// In two copies, one behind the other.
+void report(const Tensor& report, const Tensor& found_inf, const Tensor& loss_scale,
+            const Tensor& per_tensor) {
+  const Tensor flags = per_tensor.to(at::kInt);
+  const Tensor first = flags.argsort(/*stable=*/true, 0, /*descending=*/true);
+  const Tensor named = first.slice(0, 0, kNamedPositions);
+  const Tensor names = at::cat({flags.sum().reshape({1}), named}).to(at::kInt);
+  const int64_t begin = sizeof(uint64), end = begin + names.numel() * int64_t{sizeof(int32)};
+  report.slice(0, begin, end).view(at::kInt).copy_(names, /*non_blocking=*/true);
+  report_outcome(report, found_inf.add(kClean), loss_scale);
 }
 
 }  // namespace
@@ -131,6 +145,11 @@ void clip_factors(TensorList norms, TensorList factors, double max_norm, const T
   for (size_t i = 0; i < norms.size(); ++i) clipped[i].copy_(factor(i).mul(coefficient));
 }
 
+void report_outcome(const Tensor& report, const Tensor& state, const Tensor& loss_scale) {
+  const Tensor outcome = at::stack({state.reshape({}), loss_scale.reshape({})});
+  report.slice(0, 0, sizeof(uint64)).view(at::kFloat).copy_(outcome, /*non_blocking=*/true);
+}
+
 void conclude(const FlagTensors& raised, TensorList ending, const Tensor& loss_scale,
               bool adds_per_tensor, const ScaleRule& rule) {
   const Tensor &found_inf = ending[kFoundInf], &before = ending[kFoundBefore];
@@ -143,6 +162,10 @@ void conclude(const FlagTensors& raised, TensorList ending, const Tensor& loss_s
   if (ending[kMovedScale].defined()) {
     update_scale(ending[kMovedScale], ending[kGrowthTracker], ending[kHysteresisTracker], found_inf,
                  rule);
+  }
+  if (ending[kReport].defined()) {
+    const Tensor& scale = ending[kMovedScale].defined() ? ending[kMovedScale] : loss_scale;
+    report(ending[kReport], found_inf, scale, per_tensor);
   }
   raised.found_inf.zero_();
   raised.per_tensor->zero_();

@@ -40,6 +40,9 @@ void update_scale(const at::Tensor& loss_scale, const at::Tensor& growth_tracker
 /// Of a ClipFactors, all but `norms` and `factors` are written.
 void clip_factors(at::TensorList norms, at::TensorList factors, double max_norm,
                   const at::Tensor& norm, const at::Tensor& coefficient, at::TensorList clipped);
+/// Writes the outcome of a Report: `state` (kClean or kOverflowed) and the scale, float32 scalars.
+void report_outcome(const at::Tensor& report, const at::Tensor& state,
+                    const at::Tensor& loss_scale);
 /// Ends a backward: an EndingList of what is written, and `raised` cleared.
 void conclude(const FlagTensors& raised, at::TensorList ending, const at::Tensor& loss_scale,
               bool adds_per_tensor, const ScaleRule& rule);

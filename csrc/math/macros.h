@@ -19,5 +19,6 @@ using uint16 = unsigned short;
 using uint32 = unsigned int;
 using int32 = int;
 using int64 = long long;
+using uint64 = unsigned long long;
 
 }  // namespace torchamp

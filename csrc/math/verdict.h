@@ -2,6 +2,7 @@
 // scale moves by it.
 #pragma once
 
+#include "math/report.h"
 #include "math/types.h"
 #include "math/update_scale.h"
 
@@ -26,6 +27,7 @@ struct Verdict {
   uint8* per_tensor = nullptr;
   bool adds_per_tensor = false;  ///< to what is in per_tensor
   MovingScale moved;             ///< or nulls
+  Report* report = nullptr;      ///< gets all of this; in memory that the host sees; may be null
 };
 
 /// What the last of a backward's passes over the grads does besides.
@@ -35,12 +37,14 @@ struct Ending {
   uint32* ticket = nullptr;  ///< 0 before and after; nobody else's meanwhile
 };
 
-TORCHAMP_MATH void move_scale(const MovingScale& scale, bool found_inf) {
+/// Returns the loss scale afterwards.
+TORCHAMP_MATH float move_scale(const MovingScale& scale, bool found_inf) {
   const ScaleState before{*scale.loss_scale, *scale.growth_tracker, *scale.hysteresis_tracker};
   const ScaleState after = updated(before, found_inf, scale.rule);
   *scale.loss_scale = after.loss_scale;
   *scale.growth_tracker = after.growth_tracker;
   *scale.hysteresis_tracker = after.hysteresis_tracker;
+  return after.loss_scale;
 }
 
 TORCHAMP_MATH void conclude_position(const Verdict& verdict, int32 i) {
@@ -49,14 +53,25 @@ TORCHAMP_MATH void conclude_position(const Verdict& verdict, int32 i) {
   verdict.raised.per_tensor[i] = 0;
 }
 
-/// Everything but the positions. scaled_by may be the scale that moves.
+TORCHAMP_MATH void tell_host(const Verdict& verdict, bool found, float loss_scale) {
+  if (found) {
+    name_positions(*verdict.report, verdict.per_tensor, verdict.positions);
+    fence_report();
+  }
+  publish(*verdict.report, to_outcome(found, loss_scale));
+}
+
+/// Everything but the positions, after those. scaled_by may be the scale that moves.
 TORCHAMP_MATH void conclude_scalars(const Verdict& verdict) {
   const bool found = *verdict.raised.found_inf != 0.0f ||
                      (verdict.found_before != nullptr && *verdict.found_before != 0.0f);
   *verdict.raised.found_inf = 0.0f;
   *verdict.found_inf = found ? 1.0f : 0.0f;
-  *verdict.inv_scale = 1.0f / *verdict.scaled_by;
-  if (verdict.moved.loss_scale != nullptr) move_scale(verdict.moved, found);
+  const float scaled_by = *verdict.scaled_by;
+  *verdict.inv_scale = 1.0f / scaled_by;
+  const bool moves = verdict.moved.loss_scale != nullptr;
+  const float loss_scale = moves ? move_scale(verdict.moved, found) : scaled_by;
+  if (verdict.report != nullptr) tell_host(verdict, found, loss_scale);
 }
 
 }  // namespace torchamp

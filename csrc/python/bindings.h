@@ -8,6 +8,7 @@ void bind_autocast(pybind11::module_& module);
 void bind_build_info(pybind11::module_& module);
 void bind_fused_step(pybind11::module_& module);
 void bind_fused_stepper(pybind11::module_& module);
+void bind_late_report(pybind11::module_& module);
 void bind_lists(pybind11::module_& module);
 void bind_linear(pybind11::module_& module);
 void bind_loss_scaler(pybind11::module_& module);

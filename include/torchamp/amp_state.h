@@ -47,7 +47,7 @@ struct OptimizerState {
   bool in_backward = false;
   /// The loss whose scale the grads still carry, where an unscaling was put off.
   int64_t scaled_by = 0;
-  /// For telemetry(); null until it is asked for.
+  /// What the host learns of its steps.
   std::shared_ptr<LateReport> late_report;
 };
 

@@ -7,9 +7,13 @@
 #include <torchamp/opt_level.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace torchamp {
+
+class BackwardReport;
+
 /// @addtogroup scale
 /// @{
 
@@ -57,6 +61,12 @@ class TORCHAMP_API LentScale {
   at::Tensor loss_scale_;
 };
 
+/// A loss scale as the host knows it.
+struct ReportedScale {
+  std::optional<double> value;                   ///< where the host has set it
+  std::shared_ptr<const BackwardReport> report;  ///< of the backward that moved it; or null
+};
+
 /// A loss scale, fixed or dynamic, whose state lives on the device: nothing here waits for it, but
 /// what says so.
 ///
@@ -90,8 +100,14 @@ class TORCHAMP_API LossScaler {
   const at::Tensor& found_inf() const { return found_inf_; }
   /// Puts a new 0 in its place.
   void clear_found_inf();
-  /// Puts `found_inf` in its place, a float32 scalar on the device.
-  void set_found_inf(const at::Tensor& found_inf) { found_inf_ = found_inf; }
+  /// Puts `found_inf` in its place, a float32 scalar on the device, after a backward that may have
+  /// moved the scale and is reported by `report`, unless that is null.
+  void end_backward(const at::Tensor& found_inf, bool moved,
+                    std::shared_ptr<const BackwardReport> report);
+  /// Of the last backward that was ended; null if that went into a graph.
+  const std::shared_ptr<const BackwardReport>& last_report() const { return last_report_; }
+  /// The scale as the host knows it, or will; neither where it was moved by update() or in a graph.
+  const ReportedScale& reported_scale() const { return reported_scale_; }
   /// Takes found_inf into account. A fixed scale stays.
   void update();
   /// The scale for an op to move: those that it was lent to keep it, but `but`, whose backward ends
@@ -122,6 +138,8 @@ class TORCHAMP_API LossScaler {
   LossScale kind_;  ///< dynamic, or the fixed factor
   DynamicScale scale_;
   at::Tensor found_inf_;
+  std::shared_ptr<const BackwardReport> last_report_;
+  ReportedScale reported_scale_;
   std::vector<std::weak_ptr<LentScale>> lent_;
 };
 

@@ -7,6 +7,7 @@
 #include <torchamp/fused_stepper.h>
 #include <torchamp/loss_scaler.h>
 
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -57,6 +58,8 @@ class TORCHAMP_API MasterWeights {
   /// there. With no separate master, the parameter's own grad is unscaled in place. Returns a new
   /// float32 scalar on the device: 1 if any is not finite or end.found_before is not 0, else 0.
   at::Tensor finish_backward(const BackwardEnd& end);
+  /// What the host will learn of the last backward; null if that went into a graph.
+  const std::shared_ptr<const BackwardReport>& last_report() const { return last_report_; }
   /// Puts the grads back as prepare_backward() found them; nothing if it was not called.
   void cancel_backward();
 
@@ -179,6 +182,7 @@ class TORCHAMP_API MasterWeights {
       set_aside_;  ///< the model's grads from before the backward; empty between backwards
   bool grads_are_scaled_ = false;
   at::Tensor found_inf_per_param_;
+  std::shared_ptr<const BackwardReport> last_report_;
   at::Tensor raised_;  ///< for the passes over grads; undefined where one has failed
 
   /// Of the model's grads whose master grads are still to be made.

@@ -22,7 +22,7 @@ struct Telemetry {
 };
 
 /// What has arrived on the host since the first call, which begins the counting. Waits for nothing:
-/// flags and scales are copied to pinned memory behind each step. Steps that are captured into a
+/// a backward's last pass writes flag and scale to pinned memory. Steps that are captured into a
 /// graph are not seen.
 TORCHAMP_API Telemetry telemetry(const Optimizer& optimizer);
 

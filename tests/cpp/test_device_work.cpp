@@ -2,6 +2,7 @@
 // LibTorch's, which would be a launch each.
 #include <ATen/record_function.h>
 #include <torchamp/optim/adam.h>
+#include <torchamp/telemetry.h>
 
 #include <functional>
 #include <set>
@@ -25,7 +26,9 @@ class DeviceWorkTest : public LevelTest {
       : net_(make_net(device())),
         adamw_(net_->parameters(), optim::FusedAdamWOptions(0.01)),
         amped_(initialize(net_, adamw_,
-                          quiet(level()).loss_scale("dynamic").materialize_master_grads(false))) {}
+                          Options(level()).loss_scale("dynamic").materialize_master_grads(false))) {
+    telemetry(amped_.optimizer);
+  }
 
   /// LibTorch's ops in `run`, but for those that run no kernel, or, as item() on the CPU, only
   /// look.
@@ -63,7 +66,10 @@ class DeviceWorkTest : public LevelTest {
 
 TEST_P(DeviceWorkTest, NothingOfLibTorchsFollowsTheBackward) {
   for (int i = 0; i < 3; ++i) {
-    iterate([&] { amped_.optimizer.step(); });
+    iterate([&] {
+      amped_.optimizer.step();
+      telemetry(amped_.optimizer);
+    });
   }
   EXPECT_EQ(last_ops_, std::set<std::string>());
 }

@@ -2,7 +2,6 @@
 #include <torchamp/telemetry.h>
 
 #include "device.h"
-#include "late_report.h"
 #include "training.h"
 
 namespace torchamp {
@@ -57,16 +56,6 @@ TEST_P(TelemetryTest, CountsFromTheFirstCallOn) {
   EXPECT_EQ(arrived(training.optimizer()).steps, 0);
   training.step();
   EXPECT_EQ(arrived(training.optimizer()).steps, 1);
-}
-
-TEST_P(TelemetryTest, DoesNotPileUpWhereNobodyAsks) {
-  LateReport report;
-  const Telemetry& seen = report.known();
-  const std::vector<LossScaler> scalers(1, LossScaler({}, device()));
-  report.note({}, scalers);
-  scalers.front().loss_scale();  // waits
-  report.note({}, scalers);
-  EXPECT_GE(seen.steps, 1);
 }
 
 TORCHAMP_ON_EACH_DEVICE(TelemetryTest);

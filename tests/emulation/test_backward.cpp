@@ -1,4 +1,6 @@
 // The last pass over a backward's grads, which ends it, from plan to kernel.
+#include <thread>
+
 #include "cases.h"
 #include "checks.h"
 #include "cuda/arguments.h"
@@ -48,7 +50,8 @@ class Backward {
         &inv_scale_,
         per_tensor_.data(),
         adds_,
-        {&scale_.loss_scale, &scale_.growth_tracker, &scale_.hysteresis_tracker, kRule}};
+        {&scale_.loss_scale, &scale_.growth_tracker, &scale_.hysteresis_tracker, kRule},
+        is_heard_ ? &report_ : nullptr};
     ending.norm = wants_norm_ ? &norm_ : nullptr;
     ending.ticket = &ticket_;
     return ending;
@@ -67,6 +70,7 @@ class Backward {
     EXPECT_EQ(scale_.loss_scale, moved.loss_scale);
     EXPECT_EQ(scale_.growth_tracker, moved.growth_tracker);
     EXPECT_EQ(ticket_, 0u);
+    EXPECT_EQ(report_.outcome, torchamp::to_outcome(found, moved.loss_scale));
     EXPECT_EQ(raised_.found_inf, 0.0f);
     EXPECT_EQ(raised_.per_tensor, std::vector<uint8>(raised_.per_tensor.size(), 0));
   }
@@ -85,8 +89,9 @@ class Backward {
   Plan plan_;
   ScaleState scale_{kLossScale, 1, 1};
   float found_before_ = 0.0f, found_inf_ = 5.0f, inv_scale_ = 5.0f, norm_ = 5.0f;
-  bool has_found_before_ = false, adds_ = false, wants_norm_ = false;
+  bool has_found_before_ = false, adds_ = false, wants_norm_ = false, is_heard_ = true;
   uint32 ticket_ = 0;
+  torchamp::Report report_{0, -1, {-1, -1, -1}};
 };
 
 class EndOfBackward : public testing::TestWithParam<bool> {
@@ -123,6 +128,11 @@ TEST_P(EndOfBackward, BacksOffWhereOneIsNotFinite) {
     for (std::size_t t = 0; t < backward.lists_[0].size(); ++t) {
       EXPECT_EQ(backward.per_tensor_[2 * t], t % 5 == 0 ? 1 : 0) << "tensor " << t;
     }
+    const int tensors = static_cast<int>(backward.lists_[0].size());
+    EXPECT_EQ(backward.report_.nonfinite, (tensors + 4) / 5);
+    for (int i = 0; i < torchamp::kNamedPositions; ++i) {
+      EXPECT_EQ(backward.report_.first[i], 10 * i);
+    }
   }
 }
 
@@ -136,6 +146,25 @@ TEST_P(EndOfBackward, AddsToWhatWasFoundBefore) {
   backward.expect(true);
   EXPECT_EQ(backward.per_tensor_[2], 1);
   EXPECT_EQ(backward.per_tensor_[4], 0);
+}
+
+TEST_P(EndOfBackward, TheHostSeesNamesOnceItSeesAnOverflow) {
+  Backward backward(make());
+  spoil(backward.lists_[0]);
+  std::thread device([&] { backward.run(); });
+  while (__atomic_load_n(&backward.report_.outcome, __ATOMIC_ACQUIRE) == 0) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(backward.report_.first[1], 10);
+  device.join();
+}
+
+TEST_P(EndOfBackward, ReportsToNobodyWhereNobodyListens) {
+  Backward backward(make());
+  backward.is_heard_ = false;
+  backward.run();
+  EXPECT_EQ(backward.report_.outcome, 0u);
+  EXPECT_EQ(backward.found_inf_, 0.0f);
 }
 
 TEST_P(EndOfBackward, TakesALaunchForAsManyTensorsAsFitATable) {

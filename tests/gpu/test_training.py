@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -32,7 +34,7 @@ class Iteration:
         if lr is not None:
             optimizer.param_groups[0]["lr"] = lr
         self.model, self.optimizer = amp.initialize(
-            model, optimizer, opt_level="O2", verbosity=0, max_loss_scale=2.0**24
+            model, optimizer, opt_level="O2", max_loss_scale=2.0**24
         )
         state = amp.state_dict()
         state["loss_scaler0"]["loss_scale"] = 2.0**24
@@ -51,9 +53,10 @@ class Iteration:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_hundred_steps_without_waiting(name):
+def test_a_hundred_steps_without_waiting(name, capsys):
     run = Iteration(MAKERS[name])
     before = run.weights()
+    amp.telemetry(run.optimizer)
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(100):
@@ -61,7 +64,41 @@ def test_a_hundred_steps_without_waiting(name):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert not torch.equal(run.weights(), before)
-    assert amp.state_dict()["loss_scaler0"]["loss_scale"] < 2.0**24, "no step overflowed"
+    loss_scale = amp.state_dict()["loss_scaler0"]["loss_scale"]
+    assert loss_scale < 2.0**24, "no step overflowed"
+    known = amp.telemetry(run.optimizer)
+    skipped = round(math.log2(2.0**24 / loss_scale))
+    assert known == type(known)(100, skipped, True, (loss_scale,))
+    assert capsys.readouterr().out.count("gradient overflow in loss 0, at") == skipped
+
+
+def test_no_report_is_lost_where_the_host_runs_ahead(capsys):
+    run = Iteration(MAKERS["FusedSGD"])
+    run()
+    before = amp.state_dict()["loss_scaler0"]["loss_scale"]
+    amp.telemetry(run.optimizer)
+    capsys.readouterr()
+    torch.cuda._sleep(2_000_000_000)
+    for _ in range(300):
+        run()
+    torch.cuda.synchronize()
+    known = amp.telemetry(run.optimizer)
+    assert known.steps == 300
+    assert known.skipped_steps == round(math.log2(before / known.loss_scales[0]))
+    assert capsys.readouterr().out.count("gradient overflow") >= known.skipped_steps
+
+
+def test_a_captured_iteration_is_not_reported(capsys):
+    run = Iteration(MAKERS["FusedAdamW"])
+    graph = captured(run)
+    torch.cuda.synchronize()
+    amp.telemetry(run.optimizer)
+    capsys.readouterr()
+    for _ in range(5):
+        graph.replay()
+    run()
+    torch.cuda.synchronize()
+    assert amp.telemetry(run.optimizer).steps == 1
 
 
 def captured(run: Iteration) -> torch.cuda.CUDAGraph:
@@ -113,4 +150,5 @@ def test_two_launches_follow_a_backward(has_norms):
     for _ in range(3):
         run()
     run.optimizer.zero_grad()
+    amp.telemetry(run.optimizer)
     assert launches_after_backward(run) == ["torchamp_unscale", "torchamp_step_adam"]

@@ -5,7 +5,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from nets import MASTER_LEVELS, Net, initialized, linear_net, loss_of, sgd, train_step
+from nets import (
+    MASTER_LEVELS,
+    Net,
+    initialized,
+    linear_net,
+    loss_of,
+    overflow_at,
+    sgd,
+    train_step,
+)
 
 from torchamp import amp, optimizers
 
@@ -40,11 +49,24 @@ def kernels_of_torch(model, optimizer, max_norm: float | None = None) -> list[st
 @pytest.mark.parametrize("net", [Net, linear_net], ids=["with_norms", "linear"])
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("level", MASTER_LEVELS)
-def test_torch_runs_no_kernel_after_the_backward(level, name, net):
-    model, optimizer = initialized(level, net(), MAKERS[name], loss_scale="dynamic")
+@pytest.mark.parametrize("verbosity", [0, 1, 2])
+def test_torch_runs_no_kernel_after_the_backward(level, name, net, verbosity):
+    options = {"loss_scale": "dynamic", "verbosity": verbosity}
+    model, optimizer = initialized(level, net(), MAKERS[name], **options)
     for _ in range(2):
         train_step(model, optimizer)
     assert kernels_of_torch(model, optimizer) == []
+
+
+def test_telemetry_and_overflows_add_none(capsys):
+    model, optimizer = initialized("O2", Net(), MAKERS["adamw"], verbosity=1)
+    amp.telemetry(optimizer)
+    train_step(model, optimizer)
+    with overflow_at(model.first.weight):
+        assert kernels_of_torch(model, optimizer) == []
+    assert kernels_of_torch(model, optimizer) == []
+    assert amp.telemetry(optimizer).skipped_steps == 1
+    assert "gradient overflow in loss 0, at first.weight" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)

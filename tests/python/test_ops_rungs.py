@@ -5,11 +5,14 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 HERE = pathlib.Path(__file__).parent
 
 
-def test_ops_without_kernels():
-    files = [str(HERE / name) for name in ("test_ops.py", "test_ops_random.py")]
+@pytest.mark.parametrize("names", [("test_ops.py", "test_ops_random.py"), ("test_telemetry.py",)])
+def test_without_kernels(names):
+    files = [str(HERE / name) for name in names]
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
         env={**os.environ, "TORCHAMP_KERNELS": "aten"},

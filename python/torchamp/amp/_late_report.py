@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
-
-import torch
+from typing import TYPE_CHECKING
 
 from torchamp._load import _C
 
@@ -24,83 +21,33 @@ class Telemetry:
     loss_scales: tuple[float, ...] = ()  #: one a loss, as they were at that step
 
 
-class _Arriving(NamedTuple):
-    flags_and_scales: torch.Tensor
-    found_inf_per_param: torch.Tensor | None
-    event: torch.Event | None
-
-
 class LateReport:
-    """Copies flags to the host while the device works, and reports them once they have arrived."""
+    """Counts an optimizer's steps, and reports those that were skipped, once that is known."""
 
     def __init__(self, session: Session, weights: _C.MasterWeights) -> None:
         self._session = session
         self._weights = weights
-        self._arriving: deque[_Arriving] = deque()
-        self._telemetry: Telemetry | None = None
+        self._core = _C.LateReport()
 
-    def telemetry(self) -> Telemetry:
-        """What has arrived since the first call."""
-        self.flush()
-        if self._telemetry is None:
-            self._telemetry = Telemetry()
-        return self._telemetry
+    def gather(self, loss_id: int) -> None:
+        """Takes note of the backward that has just ended."""
+        self._core.gather(loss_id, self._session.scalers[loss_id], self._weights)
 
-    def note(self, skip: dict[int, torch.Tensor], wait: bool = False) -> None:
-        """Takes what the flags are now, after a step; `skip` as OptimizerState has it. They are
-        reported at once on the CPU, and if the host may `wait` for them."""
-        device = self._session.device
-        is_wanted = self._telemetry is not None or (bool(skip) and self._session.reporter.is_on)
-        if not is_wanted or _is_capturing(device):
-            return
-        scales = [scaler.loss_scale_tensor() for scaler in self._session.scalers]
-        no = torch.zeros_like(scales[0])
-        flags = [skip.get(loss_id, no) for loss_id in range(len(scales))]
-        arriving = _Arriving(
-            _on_the_way(torch.stack([*flags, *scales])),
-            _on_the_way(self._weights.found_inf_per_param()),
-            _recorded_event(device),
-        )
-        self._arriving.append(arriving)
-        if wait and arriving.event is not None:
-            arriving.event.synchronize()
+    def clear(self) -> None:
+        """Forgets the backwards since the last step."""
+        self._core.clear()
+
+    def note(self) -> None:
+        """Ends a step of those backwards."""
+        self._core.note(self._session.scalers)
         self.flush()
 
     def flush(self) -> None:
-        """Reports what has arrived."""
-        while self._arriving and _is_there(self._arriving[0].event):
-            self._take(self._arriving.popleft())
+        """Reports what is known by now."""
+        for skipped in self._core.flush():
+            self._session.reporter.report_skip(skipped, self._weights)
 
-    def _take(self, arrived: _Arriving) -> None:
-        numbers = arrived.flags_and_scales.tolist()
-        flags, scales = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
-        overflowed = {i: scales[i] for i, flag in enumerate(flags) if flag}
-        if self._telemetry is not None:
-            self._telemetry = Telemetry(
-                self._telemetry.steps + 1,
-                self._telemetry.skipped_steps + bool(overflowed),
-                not overflowed,
-                tuple(scales),
-            )
-        report_skip = self._session.reporter.report_skip
-        report_skip(overflowed, self._weights, arrived.found_inf_per_param)
-
-
-def _on_the_way(flags: torch.Tensor | None) -> torch.Tensor | None:
-    return None if flags is None else flags.to("cpu", non_blocking=True, copy=True)
-
-
-def _is_there(event: torch.Event | None) -> bool:
-    return event is None or event.query()
-
-
-def _is_capturing(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
-def _recorded_event(device: torch.device) -> torch.Event | None:
-    if device.type == "cpu":
-        return None
-    event = torch.Event(device)
-    event.record()
-    return event
+    def telemetry(self) -> Telemetry:
+        """What is known of the steps since the first call."""
+        self.flush()
+        return Telemetry(*self._core.telemetry())

@@ -120,13 +120,11 @@ def _step(optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callab
 def _step_unless_overflowed(
     optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callable
 ) -> Any:
-    skips_on_host = False
     if state.skip and can_skip_on_device(optimizer):
         result = step_unless(state.found_inf(), optimizer, inner)
     else:
-        skips_on_host = state.has_overflowed()
-        result = None if skips_on_host else inner()
-    state.late_report.note(state.skip, wait=skips_on_host)
+        result = None if state.has_overflowed() else inner()
+    state.late_report.note()
     return result
 
 

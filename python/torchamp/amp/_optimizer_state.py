@@ -84,9 +84,11 @@ class OptimizerState:
         """Takes note of a backward's overflow, if any."""
         before = self.skip.get(loss_id)
         self.skip[loss_id] = found_inf if before is None else torch.maximum(before, found_inf)
+        self.late_report.gather(loss_id)
 
     def clear_skip(self) -> None:
         self.skip.clear()
+        self.late_report.clear()
 
     def found_inf(self) -> torch.Tensor | None:
         """float32 scalar on the device: not 0 if the next step is to be skipped. None: it is not,

@@ -17,7 +17,6 @@ _DESCRIPTIONS = {
     "O5": "bfloat16 model, float32 batch norm and master weights",
 }
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
-_MOST_NAMES = 3
 
 
 def _is_rank_zero() -> bool:
@@ -80,30 +79,22 @@ class Reporter:
     """Prints one line for each skipped step."""
 
     def __init__(self, verbosity: int, names: dict[int, str]) -> None:
-        self.is_on = verbosity > 0
+        self._is_on = verbosity > 0
         self._names = names
 
-    def report_skip(
-        self,
-        overflowed: dict[int, float],
-        weights: _C.MasterWeights,
-        found_inf_per_param: torch.Tensor | None,
-    ) -> None:
-        """`overflowed`: the scales now of the losses that overflowed, by loss_id.
-        `found_inf_per_param`: uint8, as MasterWeights gives it, on the CPU."""
-        if not self.is_on:
+    def report_skip(self, skipped: _C.SkippedStep, weights: _C.MasterWeights) -> None:
+        """`weights`: those that the step would have written."""
+        if not self._is_on:
             return
-        for loss_id, scale in overflowed.items():
+        where = self._where(skipped, weights)
+        for loss_id, scale in skipped.overflows:
             say(
-                f"gradient overflow in loss {loss_id}{self._where(weights, found_inf_per_param)}: "
-                f"step skipped, loss scale now {scale:g}"
+                f"gradient overflow in loss {loss_id}{where}: step skipped, "
+                f"loss scale now {scale:g}"
             )
 
-    def _where(self, weights: _C.MasterWeights, found_inf_per_param: torch.Tensor | None) -> str:
-        if found_inf_per_param is None:
-            return ""
+    def _where(self, skipped: _C.SkippedStep, weights: _C.MasterWeights) -> str:
         params = weights.model_params()
-        indices = found_inf_per_param.nonzero().flatten().tolist()
-        names = [self._names.get(id(params[i]), f"parameter {i}") for i in indices]
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        return f", at {', '.join(names[:_MOST_NAMES])}{more}" if names else ""
+        names = [self._names.get(id(params[i]), f"parameter {i}") for i in skipped.first]
+        more = skipped.nonfinite - len(names)
+        return f", at {', '.join(names)}{f' and {more} more' if more else ''}" if names else ""

@@ -1,0 +1,114 @@
+#include "late_report.h"
+
+#include <algorithm>
+#include <iostream>
+#include <set>
+
+#include "backward_report.h"
+
+namespace torchamp {
+namespace {
+
+bool is_known(const ReportedScale& scale) {
+  return scale.value || scale.report != nullptr;
+}
+
+/// As the host will know it.
+ReportedScale scale_of(const LossScaler& scaler) {
+  const ReportedScale& known = scaler.reported_scale();
+  if (is_known(known)) return known;
+  return {std::nullopt, report_scale(scaler.loss_scale_tensor())};
+}
+
+double value_of(const ReportedScale& scale) {
+  return scale.value ? *scale.value : scale.report->loss_scale();
+}
+
+}  // namespace
+
+bool LateReport::Step::has_arrived() const {
+  return std::all_of(backwards.begin(), backwards.end(),
+                     [](const Backward& each) {
+                       return each.end->has_arrived() && each.weights->has_arrived();
+                     }) &&
+         std::all_of(scales.begin(), scales.end(), [](const ReportedScale& scale) {
+           return scale.value || scale.report->has_arrived();
+         });
+}
+
+bool LateReport::Step::was_skipped() const {
+  return std::any_of(backwards.begin(), backwards.end(),
+                     [](const Backward& each) { return each.end->found_inf(); });
+}
+
+SkippedStep LateReport::Step::skip() const {
+  SkippedStep skipped;
+  std::set<int64_t> losses;
+  for (const Backward& each : backwards) {
+    if (each.end->found_inf() && !each.is_told) losses.insert(each.loss_id);
+    if (each.weights->nonfinite() == 0) continue;
+    skipped.nonfinite = each.weights->nonfinite();
+    skipped.first = each.weights->first_nonfinite();
+  }
+  for (const int64_t loss : losses) skipped.overflows.push_back({loss, value_of(scales.at(loss))});
+  return skipped;
+}
+
+/// What has arrived and was clean says nothing about the step.
+void LateReport::gather(Backward backward) {
+  const auto is_settled = [](const Backward& each) {
+    return each.end && each.weights && each.end->has_arrived() && each.weights->has_arrived() &&
+           !each.end->found_inf();
+  };
+  backwards_.erase(std::remove_if(backwards_.begin(), backwards_.end(), is_settled),
+                   backwards_.end());
+  backwards_.push_back(std::move(backward));
+}
+
+void LateReport::note(const std::vector<LossScaler*>& scalers) {
+  Step step{std::exchange(backwards_, {}), {}, known_.has_value()};
+  const auto in_graph = [](const Backward& each) { return !each.end || !each.weights; };
+  if (std::any_of(step.backwards.begin(), step.backwards.end(), in_graph)) return;
+  if (may_be_captured(scalers.front()->device())) return;
+  for (const LossScaler* scaler : scalers) step.scales.push_back(scale_of(*scaler));
+  if (!std::all_of(step.scales.begin(), step.scales.end(), is_known)) return;
+  arriving_.push_back(std::move(step));
+}
+
+std::vector<SkippedStep> LateReport::flush() {
+  std::vector<SkippedStep> skipped;
+  for (; !arriving_.empty() && arriving_.front().has_arrived(); arriving_.pop_front()) {
+    const Step& step = arriving_.front();
+    if (step.counts) count(step);
+    if (step.was_skipped()) skipped.push_back(step.skip());
+  }
+  return skipped;
+}
+
+void LateReport::count(const Step& step) {
+  known_->steps += 1;
+  known_->stepped = !step.was_skipped();
+  known_->skipped_steps += step.was_skipped();
+  known_->loss_scales.clear();
+  for (const ReportedScale& scale : step.scales) known_->loss_scales.push_back(value_of(scale));
+}
+
+const Telemetry& LateReport::known() {
+  if (!known_) known_.emplace();
+  return *known_;
+}
+
+void tell(const Overflow& overflow) {
+  std::clog << "torchamp: gradient overflow in loss " << overflow.loss_id
+            << "; the step is skipped, the loss scale is now " << overflow.loss_scale << '\n';
+}
+
+void tell_skipped_steps(const Amp& amp, const OptimizerState& optimizer) {
+  const std::vector<SkippedStep> skipped = optimizer.late_report->flush();
+  if (amp.options().verbosity() <= 0) return;
+  for (const SkippedStep& step : skipped) {
+    for (const Overflow& overflow : step.overflows) tell(overflow);
+  }
+}
+
+}  // namespace torchamp

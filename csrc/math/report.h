@@ -1,0 +1,52 @@
+// What the host learns of a backward without asking: the device writes it where both can see it.
+#pragma once
+
+#include "math/float16.h"
+
+namespace torchamp {
+
+/// What became of a backward, as a float, so that ATen can write it, too.
+constexpr float kPending = 0.0f;
+constexpr float kClean = 1.0f;
+constexpr float kOverflowed = 2.0f;
+
+/// How many of the positions that were not finite a report names.
+constexpr int kNamedPositions = 3;
+
+struct Report {
+  uint64 outcome;   ///< one of the above in the low half, the loss scale afterwards in the high
+  int32 nonfinite;  ///< after an overflow: how many positions; there before the outcome is
+  int32 first[kNamedPositions];
+};
+
+TORCHAMP_MATH uint64 to_outcome(bool found, float loss_scale) {
+  return uint64{float_to_bits(loss_scale)} << 32 | float_to_bits(found ? kOverflowed : kClean);
+}
+
+TORCHAMP_MATH void name_positions(Report& report, const uint8* per_tensor, int32 positions) {
+  int32 found = 0;
+  for (int32 i = 0; i < positions; ++i) {
+    if (per_tensor[i] == 0) continue;
+    if (found < kNamedPositions) report.first[found] = i;
+    ++found;
+  }
+  report.nonfinite = found;
+}
+
+/// All eight bytes at once, so a report without names needs no fence.
+TORCHAMP_MATH void publish(Report& report, uint64 outcome) {
+#if defined(__CUDA_ARCH__)
+  *static_cast<volatile uint64*>(&report.outcome) = outcome;
+#else
+  __atomic_store_n(&report.outcome, outcome, __ATOMIC_RELEASE);
+#endif
+}
+
+/// What was written to the report is there before what follows.
+TORCHAMP_MATH void fence_report() {
+#if defined(__CUDA_ARCH__)
+  __threadfence_system();
+#endif
+}
+
+}  // namespace torchamp

@@ -1,0 +1,226 @@
+// Reports that arrive late, in the place of a device that is behind the host.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <thread>
+
+#include "backward_report.h"
+#include "late_report.h"
+#include "math/report.h"
+
+namespace torchamp {
+namespace {
+
+using Backward = LateReport::Backward;
+using Taken = std::shared_ptr<BackwardReport>;
+
+Taken take() {
+  return take_report(at::kCPU);
+}
+
+/// What a last pass does.
+void arrive(const BackwardReport& report, bool found, float loss_scale = 1.0f,
+            std::vector<uint8> per_tensor = {}) {
+  Report& memory = *static_cast<Report*>(report.bytes().mutable_data_ptr());
+  name_positions(memory, per_tensor.data(), static_cast<int32>(per_tensor.size()));
+  publish(memory, to_outcome(found, loss_scale));
+}
+
+/// One optimizer's steps under a dynamic scale for each loss.
+class Steps {
+ public:
+  explicit Steps(int64_t losses = 1) {
+    for (int64_t i = 0; i < losses; ++i) scalers_.push_back(&owned_.emplace_back());
+    report_.known();
+  }
+
+  /// A backward that the device is still to decide about.
+  Taken backward(int64_t loss_id = 0, bool is_told = false) {
+    const Taken taken = take();
+    LossScaler& scaler = *scalers_[loss_id];
+    scaler.end_backward(scaler.found_inf(), /*moved=*/true, taken);
+    report_.gather({loss_id, taken, taken, is_told});
+    return taken;
+  }
+  void step() { report_.note(scalers_); }
+  const Telemetry& known() { return report_.known(); }
+
+  std::deque<LossScaler> owned_;
+  std::vector<LossScaler*> scalers_;
+  LateReport report_;
+};
+
+TEST(BackwardReportTest, SaysWhatWasWritten) {
+  const Taken report = take();
+  EXPECT_FALSE(report->has_arrived());
+  arrive(*report, true, 512.0f, {0, 1, 0, 1, 1, 1});
+  EXPECT_TRUE(report->has_arrived() && report->found_inf());
+  EXPECT_EQ(report->loss_scale(), 512.0f);
+  EXPECT_EQ(report->nonfinite(), 4);
+  EXPECT_EQ(report->first_nonfinite(), (std::vector<int64_t>{1, 3, 4}));
+}
+
+TEST(BackwardReportTest, NamesAreThoseOfAnOverflow) {
+  const Taken report = take();
+  arrive(*report, false, 2.0f, {1});
+  EXPECT_TRUE(report->has_arrived());
+  EXPECT_FALSE(report->found_inf());
+  EXPECT_TRUE(report->first_nonfinite().empty());
+}
+
+TEST(BackwardReportTest, IsUsedAgainOnceItHasArrivedAndNobodyHoldsIt) {
+  const Taken held = take();
+  arrive(*held, false);
+  Taken pending = take();
+  const BackwardReport *held_still = held.get(), *to_be_written = pending.get();
+  pending.reset();
+  std::set<const BackwardReport*> seen;
+  for (int i = 0; i < 100000; ++i) {
+    const Taken report = take();
+    EXPECT_FALSE(report->has_arrived());
+    seen.insert(report.get());
+    arrive(*report, true);
+  }
+  EXPECT_EQ(seen.count(held_still) + seen.count(to_be_written), 0u);
+  EXPECT_LT(seen.size(), 100000u);
+  EXPECT_TRUE(held->has_arrived());
+}
+
+TEST(BackwardReportTest, ThreadsShareNone) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([t] {
+      for (int i = 0; i < 2000; ++i) {
+        const Taken mine = take();
+        arrive(*mine, false, static_cast<float>(2000 * t + i));
+        EXPECT_EQ(mine->loss_scale(), 2000 * t + i);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(BackwardReportTest, NamesAreThereBeforeTheOutcome) {
+  for (int i = 1; i < 2000; ++i) {
+    const Taken report = take();
+    std::thread device([&] { arrive(*report, true, 1.0f, std::vector<uint8>(i % 3 + 1, 1)); });
+    while (!report->has_arrived()) std::this_thread::yield();
+    EXPECT_EQ(report->nonfinite(), i % 3 + 1);
+    EXPECT_EQ(report->first_nonfinite().back(), i % 3);
+    device.join();
+  }
+}
+
+TEST(LateReportTest, NothingIsKnownBeforeItHasArrived) {
+  Steps steps;
+  const Taken backward = steps.backward();
+  steps.step();
+  EXPECT_TRUE(steps.report_.flush().empty());
+  EXPECT_EQ(steps.known().steps, 0);
+  arrive(*backward, true, 128.0f, {0, 1});
+  const auto skipped = steps.report_.flush();
+  ASSERT_EQ(skipped.size(), 1u);
+  EXPECT_EQ(skipped[0].overflows.at(0).loss_id, 0);
+  EXPECT_EQ(skipped[0].overflows.at(0).loss_scale, 128.0);
+  EXPECT_EQ(skipped[0].first, std::vector<int64_t>{1});
+  EXPECT_EQ(steps.known().skipped_steps, 1);
+  EXPECT_EQ(steps.known().loss_scales, std::vector<double>{128.0});
+}
+
+TEST(LateReportTest, TheHostMayBeAnyNumberOfStepsAhead) {
+  constexpr int kAhead = 5000;
+  const auto overflows = [](int step) { return step % 7 == 3; };
+  Steps steps;
+  std::vector<Taken> device;
+  for (int i = 0; i < kAhead; ++i) {
+    device.push_back(steps.backward());
+    steps.step();
+  }
+  size_t told = 0;
+  int64_t skipped = 0;
+  for (int i = 0; i < kAhead; ++i) {
+    arrive(*device[i], overflows(i), static_cast<float>(i + 1));
+    told += steps.report_.flush().size();
+    skipped += overflows(i);
+    ASSERT_EQ(steps.known().steps, i + 1);
+    ASSERT_EQ(steps.known().skipped_steps, skipped);
+    ASSERT_EQ(steps.known().stepped, !overflows(i));
+    ASSERT_EQ(steps.known().loss_scales, std::vector<double>{i + 1.0});
+  }
+  EXPECT_EQ(told, static_cast<size_t>(skipped));
+}
+
+TEST(LateReportTest, AStepWaitsForAllItsMicroBatches) {
+  Steps steps;
+  const Taken first = steps.backward(), second = steps.backward();
+  steps.step();
+  arrive(*second, false, 8.0f);
+  EXPECT_TRUE(steps.report_.flush().empty());
+  arrive(*first, true, 4.0f, {1});
+  const auto skipped = steps.report_.flush();
+  ASSERT_EQ(skipped.size(), 1u) << "the clean one hides nothing";
+  EXPECT_EQ(skipped[0].nonfinite, 1);
+  EXPECT_EQ(skipped[0].overflows.at(0).loss_scale, 8.0) << "the scale as it was at the step";
+}
+
+TEST(LateReportTest, EachLossHasItsOverflowAndScale) {
+  Steps steps(/*losses=*/3);
+  arrive(*steps.backward(2), true, 2.0f);
+  arrive(*steps.backward(1), false, 3.0f);
+  arrive(*steps.backward(2), true, 1.0f);
+  steps.step();
+  const auto skipped = steps.report_.flush();
+  ASSERT_EQ(skipped.size(), 1u);
+  ASSERT_EQ(skipped[0].overflows.size(), 1u);
+  EXPECT_EQ(skipped[0].overflows[0].loss_id, 2);
+  EXPECT_EQ(steps.known().loss_scales, (std::vector<double>{65536.0, 3.0, 1.0}));
+}
+
+TEST(LateReportTest, WhatWasToldIsCountedAlone) {
+  Steps steps;
+  arrive(*steps.backward(0, /*is_told=*/true), true);
+  steps.step();
+  EXPECT_TRUE(steps.report_.flush().at(0).overflows.empty());
+  EXPECT_EQ(steps.known().skipped_steps, 1);
+}
+
+TEST(LateReportTest, AClearedBackwardIsForgotten) {
+  Steps steps;
+  arrive(*steps.backward(), true);
+  steps.report_.clear();
+  steps.step();
+  EXPECT_TRUE(steps.report_.flush().empty());
+  EXPECT_EQ(steps.known().stepped, true);
+}
+
+TEST(LateReportTest, AStepInAGraphIsNotSeen) {
+  Steps steps;
+  steps.report_.gather({0, nullptr, nullptr});
+  steps.step();
+  steps.report_.flush();
+  EXPECT_EQ(steps.known().steps, 0);
+}
+
+TEST(LateReportTest, ScalesThatTheHostSetsOrNobodyReportsAreRight) {
+  Steps steps(/*losses=*/2);
+  steps.scalers_[0]->set_loss_scale(32.0);
+  steps.scalers_[1]->found_inf().fill_(1.0f);
+  steps.scalers_[1]->update();
+  steps.step();
+  steps.report_.flush();
+  EXPECT_EQ(steps.known().loss_scales, (std::vector<double>{32.0, 32768.0}));
+}
+
+TEST(LateReportTest, BackwardsWithoutAStepDoNotPileUp) {
+  Steps steps;
+  std::set<const BackwardReport*> seen;
+  for (int i = 0; i < 100000; ++i) {
+    const Taken backward = steps.backward();
+    seen.insert(backward.get());
+    arrive(*backward, false);
+  }
+  EXPECT_LT(seen.size(), 100000u);
+}
+
+}  // namespace
+}  // namespace torchamp
