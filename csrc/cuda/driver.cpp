@@ -17,6 +17,7 @@ Driver open_driver() {
   cuda.find("cuDeviceGet", driver.device_get);
   cuda.find("cuDeviceGetAttribute", driver.device_attribute);
   cuda.find("cuDevicePrimaryCtxRetain", driver.primary_context_retain);
+  cuda.find("cuDevicePrimaryCtxRelease_v2", driver.primary_context_release);
   cuda.find("cuCtxPushCurrent_v2", driver.context_push);
   cuda.find("cuCtxPopCurrent_v2", driver.context_pop);
   cuda.find("cuModuleLoadData", driver.module_load);
@@ -48,6 +49,15 @@ void require(const Driver& driver, int code, const std::string& action) {
   const char* name = nullptr;
   if (driver.error_name(code, &name) != 0 || name == nullptr) name = "unknown error";
   throw std::runtime_error(action + " failed: " + name + " (" + std::to_string(code) + ")");
+}
+
+PrimaryContext::PrimaryContext(const Driver& driver, int ordinal) : driver_(driver) {
+  require(driver, driver.device_get(&device_, ordinal), "opening the device");
+  require(driver, driver.primary_context_retain(&context_, device_), "retaining the context");
+}
+
+PrimaryContext::~PrimaryContext() {
+  driver_.primary_context_release(device_);
 }
 
 ContextScope::ContextScope(const Driver& driver, void* context) : driver_(driver) {

@@ -14,6 +14,7 @@ struct Driver {
   int (*device_get)(int* device, int ordinal);
   int (*device_attribute)(int* value, int attribute, int device);
   int (*primary_context_retain)(void** context, int device);
+  int (*primary_context_release)(int device);
   int (*context_push)(void* context);
   int (*context_pop)(void** context);
   int (*module_load)(void** module, const void* image);
@@ -37,6 +38,22 @@ void use_driver(const Driver& fake);
 
 /// Throws std::runtime_error that names `action` and the error, unless `code` is 0.
 void require(const Driver& driver, int code, const std::string& action);
+
+/// A device's primary context, which torch's streams belong to, kept from being destroyed.
+class PrimaryContext {
+ public:
+  PrimaryContext(const Driver& driver, int ordinal);
+  ~PrimaryContext();
+  PrimaryContext(const PrimaryContext&) = delete;
+  PrimaryContext& operator=(const PrimaryContext&) = delete;
+
+  void* handle() const { return context_; }
+
+ private:
+  const Driver& driver_;
+  int device_ = 0;
+  void* context_ = nullptr;
+};
 
 /// Makes a context current for the calling thread, and restores what was current before.
 class ContextScope {

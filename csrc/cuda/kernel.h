@@ -1,8 +1,6 @@
 // The host's list of the kernels.
 #pragma once
 
-#include <array>
-
 #include "cuda/kernel_list.h"
 
 namespace torchamp::cuda {
@@ -19,13 +17,26 @@ constexpr const char* kKernelNames[] = {
 #undef TORCHAMP_LIST
 };
 
-constexpr int kKernels = sizeof(kKernelNames) / sizeof(kKernelNames[0]);
+/// What kernels.cu is told to define.
+constexpr const char* kKernelDefinitions[] = {
+#define TORCHAMP_LIST(Name, name, Arguments) \
+  "TORCHAMP_DEFINE_TABLE(" #Name ", " #name ", " #Arguments ")",
+    TORCHAMP_TABLE_KERNELS(TORCHAMP_LIST)
+#undef TORCHAMP_LIST
+#define TORCHAMP_LIST(Name, name, Arguments) \
+  "TORCHAMP_DEFINE_PLAIN(" #Name ", " #name ", " #Arguments ")",
+        TORCHAMP_PLAIN_KERNELS(TORCHAMP_LIST)
+#undef TORCHAMP_LIST
+};
 
-/// A device's functions, one a kernel.
-using KernelFunctions = std::array<void*, kKernels>;
+constexpr int kKernels = sizeof(kKernelNames) / sizeof(kKernelNames[0]);
 
 constexpr const char* name(Kernel kernel) {
   return kKernelNames[static_cast<int>(kernel)];
+}
+
+constexpr const char* definition(Kernel kernel) {
+  return kKernelDefinitions[static_cast<int>(kernel)];
 }
 
 }  // namespace torchamp::cuda

@@ -1,6 +1,7 @@
 // The kernel program: compiled by nvcc into a fatbin where nvcc is there, by NVRTC when it is used,
 // and as plain C++ by the tests. Nothing of torch, of CUDA's headers or of the standard library is
-// included.
+// included. TORCHAMP_ONLY is the definition of the kernels that are wanted, where not all are: NVRTC
+// takes seconds for all.
 #include "cuda/axpby.cuh"
 #include "cuda/check.cuh"
 #include "cuda/clip.cuh"
@@ -25,8 +26,6 @@ TORCHAMP_ALGORITHMS(TORCHAMP_DEFINE_STEP)
 
 #undef TORCHAMP_DEFINE_STEP
 
-/// Two blocks a multiprocessor are as many as the steps' registers allow; without being told,
-/// ptxas spills some for a third that does not fit.
 #define TORCHAMP_DEFINE(name, Parameter)                             \
   extern "C" __global__ void __launch_bounds__(kThreads, 2)          \
       torchamp_##name(const Parameter __grid_constant__ parameter) { \
@@ -35,8 +34,12 @@ TORCHAMP_ALGORITHMS(TORCHAMP_DEFINE_STEP)
 #define TORCHAMP_DEFINE_TABLE(Name, name, Arguments) TORCHAMP_DEFINE(name, Launch<Arguments>)
 #define TORCHAMP_DEFINE_PLAIN(Name, name, Arguments) TORCHAMP_DEFINE(name, Arguments)
 
+#if defined(TORCHAMP_ONLY)
+TORCHAMP_ONLY
+#else
 TORCHAMP_TABLE_KERNELS(TORCHAMP_DEFINE_TABLE)
 TORCHAMP_PLAIN_KERNELS(TORCHAMP_DEFINE_PLAIN)
+#endif
 
 #undef TORCHAMP_DEFINE
 #undef TORCHAMP_DEFINE_TABLE

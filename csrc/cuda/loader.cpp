@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "cuda/embedded.h"
-#include "cuda/nvrtc.h"
+#include "cuda/images.h"
 
 namespace torchamp::cuda {
 namespace {
@@ -17,17 +17,8 @@ constexpr int kCapabilityMinor = 76;
 constexpr int kOldestDriver = 12010;
 constexpr int kOldestCapability = 70;
 
-struct Device {
-  void* context;
-  int capability;  ///< 10 · major + minor
-};
-
 std::string dotted(int major, int minor) {
   return std::to_string(major) + "." + std::to_string(minor);
-}
-
-std::string capability_of(const Device& device) {
-  return dotted(device.capability / 10, device.capability % 10);
 }
 
 void require_driver(const Driver& driver) {
@@ -38,63 +29,63 @@ void require_driver(const Driver& driver) {
                            dotted(version / 1000, version % 1000 / 10) + ", the kernels need 12.1");
 }
 
-Device open_device(const Driver& driver, int ordinal) {
-  require_driver(driver);
-  int handle = 0, major = 0, minor = 0;
-  require(driver, driver.device_get(&handle, ordinal), "opening the device");
+int capability_of(const Driver& driver, int handle) {
+  int major = 0, minor = 0;
   require(driver, driver.device_attribute(&major, kCapabilityMajor, handle), "reading the device");
   require(driver, driver.device_attribute(&minor, kCapabilityMinor, handle), "reading the device");
-  Device device{nullptr, 10 * major + minor};
-  if (device.capability < kOldestCapability) {
-    throw std::runtime_error("the device has compute capability " + capability_of(device) +
-                             ", the kernels need 7.0");
-  }
-  require(driver, driver.primary_context_retain(&device.context, handle), "retaining the context");
-  return device;
+  const int capability = 10 * major + minor;
+  if (capability >= kOldestCapability) return capability;
+  throw std::runtime_error("the device has compute capability " + dotted(major, minor) +
+                           ", the kernels need 7.0");
 }
 
-KernelFunctions functions_of(const Driver& driver, void* module) {
-  KernelFunctions functions{};
-  for (int i = 0; i < kKernels; ++i) {
-    require(driver, driver.module_function(&functions[i], module, kKernelNames[i]),
-            std::string("finding ") + kKernelNames[i]);
-    if (driver.function_load == nullptr) continue;
-    require(driver, driver.function_load(functions[i]), std::string("loading ") + kKernelNames[i]);
-  }
-  return functions;
+void open_device(const Driver& driver, int ordinal, Module& module) {
+  require_driver(driver);
+  int handle = 0;
+  require(driver, driver.device_get(&handle, ordinal), "opening the device");
+  module.capability = capability_of(driver, handle);
+  require(driver, driver.primary_context_retain(&module.context, handle), "retaining the context");
 }
 
-KernelFunctions load_image(const Driver& driver, const Device& device, const void* image) {
-  const ContextScope current(driver, device.context);
-  const RelaxedCaptureScope relaxed(driver);
-  void* module = nullptr;
-  require(driver, driver.module_load(&module, image), "loading the kernels");
-  try {
-    return functions_of(driver, module);
-  } catch (...) {
-    driver.module_unload(module);
-    throw;
-  }
+/// What the calling thread needs to load something, whatever it was doing.
+struct LoadingScope {
+  LoadingScope(const Driver& driver, const Module& module)
+      : current(driver, module.context), relaxed(driver) {}
+  const ContextScope current;
+  const RelaxedCaptureScope relaxed;
+};
+
+void* load_image(const Driver& driver, const void* image) {
+  void* loaded = nullptr;
+  require(driver, driver.module_load(&loaded, image), "loading the kernels");
+  return loaded;
 }
 
-KernelFunctions load_fatbin(const Driver& driver, const Device& device) {
+void* find_function(const Driver& driver, void* image, const char* name) {
+  void* function = nullptr;
+  require(driver, driver.module_function(&function, image, name), std::string("finding ") + name);
+  if (driver.function_load != nullptr) {
+    require(driver, driver.function_load(function), std::string("loading ") + name);
+  }
+  return function;
+}
+
+void load_fatbin(const Driver& driver, Module& module) {
   const EmbeddedImage image = embedded_fatbin();
   if (image.size == 0) throw std::runtime_error("torchamp was built without nvcc");
-  return load_image(driver, device, image.data);
+  const LoadingScope scope(driver, module);
+  module.fatbin = load_image(driver, image.data);
 }
 
-KernelFunctions load_nvrtc(const Driver& driver, const Device& device) {
-  const Nvrtc& nvrtc = Nvrtc::instance();
-  const std::string target = target_for(device.capability, nvrtc.architectures());
-  if (target.empty()) {
-    throw std::runtime_error("NVRTC " + nvrtc.version() + " does not know compute capability " +
-                             capability_of(device));
-  }
-  return load_image(driver, device, nvrtc.compile(embedded_sources(), target).data());
+void try_nvrtc(const Driver& driver, const Module& module) {
+  const std::string& image = trial_image(module.capability);
+  const LoadingScope scope(driver, module);
+  driver.module_unload(load_image(driver, image.data()));
 }
 
-KernelFunctions load_rung(const Driver& driver, const Device& device, Rung rung) {
-  return rung == Rung::kFatbin ? load_fatbin(driver, device) : load_nvrtc(driver, device);
+void load_rung(const Driver& driver, Module& module, Rung rung) {
+  rung == Rung::kFatbin ? load_fatbin(driver, module) : try_nvrtc(driver, module);
+  module.rung = rung;
 }
 
 bool allows(Choice choice, Rung rung) {
@@ -110,13 +101,11 @@ void append_reason(Module& module, const std::string& subject, const std::except
 Module climb_down(const Driver& driver, int ordinal, Choice choice) {
   Module module;
   try {
-    const Device device = open_device(driver, ordinal);
-    module.context = device.context;
+    open_device(driver, ordinal, module);
     for (const Rung rung : {Rung::kFatbin, Rung::kNvrtc}) {
       if (!allows(choice, rung)) continue;
       try {
-        module.functions = load_rung(driver, device, rung);
-        module.rung = rung;
+        load_rung(driver, module, rung);
         return module;
       } catch (const std::runtime_error& error) {
         append_reason(module, name(rung), error);
@@ -159,6 +148,22 @@ Module load_module(const Driver& driver, int device, Choice choice) {
         std::to_string(device) + ": " + module.reason);
   }
   return module;
+}
+
+void* load_kernel(const Driver& driver, const Module& module, Kernel kernel) {
+  if (module.rung == Rung::kFatbin) {
+    const LoadingScope scope(driver, module);
+    return find_function(driver, module.fatbin, name(kernel));
+  }
+  const std::string& image = image_of(kernel, module.capability);
+  const LoadingScope scope(driver, module);
+  void* const loaded = load_image(driver, image.data());
+  try {
+    return find_function(driver, loaded, name(kernel));
+  } catch (...) {
+    driver.module_unload(loaded);
+    throw;
+  }
 }
 
 }  // namespace torchamp::cuda

@@ -19,16 +19,22 @@ Choice parse_choice(const char* value);
 /// parse_choice of the environment at the first call.
 Choice choice();
 
+/// One device's kernels, none of which is loaded yet.
 struct Module {
   Rung rung = Rung::kAten;
   std::string reason;
   void* context = nullptr;
-  KernelFunctions functions{};
+  int capability = 0;      ///< 10 · major + minor
+  void* fatbin = nullptr;  ///< all kernels, on that rung
 };
 
-/// Never throws for Choice::kAuto and kAten; for the others, std::runtime_error where the rung
-/// cannot be had.
+/// Chooses the device's rung. Never throws for Choice::kAuto and kAten; for the others,
+/// std::runtime_error where the rung cannot be had.
 Module load_module(const Driver& driver, int device, Choice choice);
+
+/// The function of one of the module's kernels, which on the rung NVRTC is compiled for it. Throws
+/// std::runtime_error where it cannot be had. Not to be called by two threads at once.
+void* load_kernel(const Driver& driver, const Module& module, Kernel kernel);
 
 /// A module without kernels.
 Module aten_module(const std::string& reason);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kMaxDevices = 64;
 
-std::array<std::atomic<const Module*>, kMaxDevices> modules{};
+std::array<std::atomic<Device*>, kMaxDevices> devices{};
 std::mutex loading;
 std::atomic<bool> forked{false};
 
@@ -40,58 +40,56 @@ void require_usable(int device) {
   }
 }
 
-void require_no_capture(Queue queue) {
-  if (!is_capturing(queue)) return;
-  throw std::runtime_error(
-      "the kernels of " + device_name(queue.device) +
-      " cannot be loaded while a CUDA graph is captured: run the op once before");
-}
-
 void announce(int device, const Module& module) {
   if (module.rung != Rung::kAten || module.context == nullptr) return;
   std::fprintf(stderr, "torchamp: no kernels for %s, ATen's are used instead (%s)\n",
                device_name(device).c_str(), module.reason.c_str());
 }
 
-Module load_on(Queue queue) {
-  if (forced_aten()) return load_module(Driver{}, queue.device, Choice::kAten);
-  const Driver& cuda = driver();
-  require_no_capture(queue);
-  return load_module(cuda, queue.device, choice());
+Module load_on(int device) {
+  if (forced_aten()) return load_module(Driver{}, device, Choice::kAten);
+  return load_module(driver(), device, choice());
 }
 
-Module load_on_current_stream(int device) {
-  Queue queue{device, nullptr};
+Module load_if_torch_has(int device) {
   try {
-    if (!forced_aten()) queue = current_queue(device);
+    if (!forced_aten()) current_queue(device);
   } catch (const std::runtime_error& error) {
     if (choice() != Choice::kAuto) throw;
     return aten_module(error.what());
   }
-  return load_on(queue);
+  return load_on(device);
 }
 
 template <class Load>
-const Module& find_or_load(int device, Load load) {
+Device& find_or_load(int device, Load load) {
   require_usable(device);
-  if (const Module* known = modules[device]) return *known;
+  if (Device* known = devices[device]) return *known;
   const std::lock_guard<std::mutex> lock(loading);
-  if (const Module* known = modules[device]) return *known;
+  if (Device* known = devices[device]) return *known;
   watch_forks();
-  const auto* loaded = new Module(load());  // for the life of the process
-  announce(device, *loaded);
-  modules[device] = loaded;
+  auto* loaded = new Device(load(device));  // for the life of the process
+  announce(device, loaded->module);
+  devices[device] = loaded;
   return *loaded;
 }
 
 const Module& module_of(int device) {
-  return find_or_load(device, [=] { return load_on_current_stream(device); });
+  return find_or_load(device, load_if_torch_has).module;
 }
 
 }  // namespace
 
-const Module& module_of(Queue queue) {
-  return find_or_load(queue.device, [=] { return load_on(queue); });
+Device& device_of(Queue queue) {
+  return find_or_load(queue.device, load_on);
+}
+
+void* function_of(Device& device, Kernel kernel) {
+  std::atomic<void*>& function = device.functions[static_cast<int>(kernel)];
+  if (void* known = function) return known;
+  const std::lock_guard<std::mutex> lock(loading);
+  if (function == nullptr) function = load_kernel(driver(), device.module, kernel);
+  return function;
 }
 
 const char* name(Rung rung) {

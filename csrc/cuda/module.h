@@ -15,13 +15,14 @@ const char* name(Rung rung);
 /// the variable has a value that it cannot have.
 bool forced_aten();
 
-/// Loads all kernels of a device now rather than at their first use, which must not fall into a
-/// graph's capture. Throws std::runtime_error during capture, in a process forked after the first
-/// load, and when the rung that TORCHAMP_KERNELS demands cannot be had; without such a demand the
-/// device is left to ATen.
+/// Chooses the rung of a device now rather than at its first launch. Kernels are loaded one by one,
+/// and on the rung NVRTC compiled, when each is first launched: from any thread, and into a graph's
+/// capture, too. Throws std::runtime_error in a process forked after the first load, and when the
+/// rung that TORCHAMP_KERNELS demands cannot be had; without such a demand the device is left to
+/// ATen.
 void load(int device);
 
-/// The rung that the device's kernels stand on; loads them if need be, as load() does.
+/// The rung that the device's kernels stand on; chosen if need be, as load() does.
 Rung rung(int device);
 
 /// Why the device does not stand on a higher rung: a line for each that was tried. Empty for the

@@ -37,10 +37,10 @@ std::string output_of(void* program, GetSize* get_size, GetBytes* get_bytes) {
   return get_bytes(program, &bytes[0]) == 0 ? bytes : "";
 }
 
-/// A program that is destroyed with this.
-class Program {
+/// A program in NVRTC's hands, which is destroyed with this.
+class Compilation {
  public:
-  Program(const NvrtcFunctions& functions, const std::vector<EmbeddedFile>& sources)
+  Compilation(const NvrtcFunctions& functions, const std::vector<EmbeddedFile>& sources)
       : functions_(functions) {
     std::vector<const char*> texts, names;
     for (std::size_t i = 1; i < sources.size(); ++i) {
@@ -51,14 +51,15 @@ class Program {
                                       static_cast<int>(names.size()), texts.data(), names.data());
     if (code != 0) throw std::runtime_error("nvrtcCreateProgram failed: " + std::to_string(code));
   }
-  ~Program() { functions_.destroy(&program_); }
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
+  ~Compilation() { functions_.destroy(&program_); }
+  Compilation(const Compilation&) = delete;
+  Compilation& operator=(const Compilation&) = delete;
 
-  void compile(const std::string& target) {
+  void compile(const std::string& target, const std::vector<std::string>& options) {
     const std::string arch = "-arch=" + target;
-    const char* options[] = {arch.c_str(), "-std=c++17", "--fmad=false"};
-    if (functions_.compile(program_, 3, options) == 0) return;
+    std::vector<const char*> given{arch.c_str()};
+    for (const std::string& option : options) given.push_back(option.c_str());
+    if (functions_.compile(program_, static_cast<int>(given.size()), given.data()) == 0) return;
     throw std::runtime_error(output_of(program_, functions_.log_size, functions_.log));
   }
 
@@ -83,6 +84,8 @@ std::unique_ptr<const Nvrtc> find_nvrtc() {
 }
 
 }  // namespace
+
+const std::vector<std::string> kNvrtcOptions = {"-std=c++17", "--fmad=false"};
 
 const Nvrtc& Nvrtc::instance() {
   static const std::unique_ptr<const Nvrtc> nvrtc = find_nvrtc();
@@ -114,11 +117,10 @@ std::vector<int> Nvrtc::architectures() const {
   return architectures;
 }
 
-std::string Nvrtc::compile(const std::vector<EmbeddedFile>& sources,
-                           const std::string& target) const {
-  Program program(functions_, sources);
-  program.compile(target);
-  return target.rfind("sm_", 0) == 0 ? program.cubin() : program.ptx();
+std::string Nvrtc::compile(const Program& program, const std::string& target) const {
+  Compilation compilation(functions_, program.sources);
+  compilation.compile(target, program.options);
+  return target.rfind("sm_", 0) == 0 ? compilation.cubin() : compilation.ptx();
 }
 
 std::string target_for(int capability, const std::vector<int>& architectures) {

@@ -27,6 +27,15 @@ struct NvrtcFunctions {
   int (*ptx)(void* program, char* image);
 };
 
+/// What NVRTC compiles, whatever the target: sources.front(), with the rest as its headers.
+struct Program {
+  std::vector<EmbeddedFile> sources;
+  std::vector<std::string> options;
+};
+
+/// The options of every program.
+extern const std::vector<std::string> kNvrtcOptions;
+
 class Nvrtc {
  public:
   /// The first library that nvrtc_candidates() names and that can be used. Throws
@@ -41,9 +50,9 @@ class Nvrtc {
   /// Compute capabilities as 10 · major + minor, ascending.
   std::vector<int> architectures() const;
 
-  /// Compiles sources.front(), with the rest as its headers, for a `target` like sm_90 (to a cubin)
-  /// or compute_90 (to PTX). Throws std::runtime_error with the compiler's log.
-  std::string compile(const std::vector<EmbeddedFile>& sources, const std::string& target) const;
+  /// Compiles for a `target` like sm_90 (to a cubin) or compute_90 (to PTX). Throws
+  /// std::runtime_error with the compiler's log.
+  std::string compile(const Program& program, const std::string& target) const;
 
  private:
   void load_builtins(int major, int minor) const;
@@ -60,5 +69,10 @@ std::string target_for(int capability, const std::vector<int>& architectures);
 /// Where NVRTC may be, most trusted first: TORCHAMP_NVRTC alone if it is set; a copy that is loaded
 /// already; the one beside torch; the linker's; the toolkit's.
 std::vector<std::string> nvrtc_candidates();
+
+/// Tells one NVRTC from another, as far as possible without opening it: by the file that
+/// nvrtc_candidates() names first. The same for the life of the process. Throws std::runtime_error
+/// where there is none.
+const std::string& nvrtc_identity();
 
 }  // namespace torchamp::cuda

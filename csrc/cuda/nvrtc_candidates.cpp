@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include <cstdlib>
 #include <filesystem>
 
@@ -51,6 +53,23 @@ void append_toolkits(Paths& paths) {
   append_nvrtc_in("/usr/local/cuda/lib64", paths);
 }
 
+/// Empty where there is no such file. Only the linker knows what a bare name is.
+std::string identity_of(const std::string& path) {
+  struct stat file {};
+  if (path.find('/') == std::string::npos || stat(path.c_str(), &file) != 0) return "";
+  return fs::canonical(path).string() + ' ' + std::to_string(file.st_size) + ' ' +
+         std::to_string(file.st_mtime);
+}
+
+std::string find_identity() {
+  for (const std::string& path : nvrtc_candidates()) {
+    const std::string identity = identity_of(path);
+    if (!identity.empty()) return identity;
+    if (path.find('/') == std::string::npos) break;
+  }
+  return Nvrtc::instance().path() + ' ' + Nvrtc::instance().version();
+}
+
 }  // namespace
 
 Paths nvrtc_candidates() {
@@ -62,6 +81,11 @@ Paths nvrtc_candidates() {
     paths.push_back(name);
   append_toolkits(paths);
   return paths;
+}
+
+const std::string& nvrtc_identity() {
+  static const std::string identity = find_identity();
+  return identity;
 }
 
 }  // namespace torchamp::cuda

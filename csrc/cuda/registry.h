@@ -1,12 +1,27 @@
-// The modules that this process has loaded, one a device.
+// The kernels that this process has loaded, device by device.
 #pragma once
+
+#include <array>
+#include <atomic>
 
 #include "cuda/loader.h"
 #include "kernels.h"
 
 namespace torchamp::cuda {
 
-/// The module of the queue's device, loaded if need be. Throws std::runtime_error as load() does.
-const Module& module_of(Queue queue);
+struct Device {
+  const Module module;
+  /// Null until the kernel is first asked for.
+  std::array<std::atomic<void*>, kKernels> functions{};
+
+  explicit Device(Module module) : module(std::move(module)) {}
+};
+
+/// The queue's device, its rung chosen if need be. Throws std::runtime_error as load() does.
+Device& device_of(Queue queue);
+
+/// The kernel's function on a device that does not stand on ATen's rung, loaded if need be. Waits
+/// for no other kernel once it is.
+void* function_of(Device& device, Kernel kernel);
 
 }  // namespace torchamp::cuda

@@ -33,6 +33,8 @@ Queue current_queue(int device) {
 
 bool is_capturing(Queue queue) {
   const Driver& cuda = driver();
+  const PrimaryContext context(cuda, queue.device);
+  const ContextScope current(cuda, context.handle());
   int status = 0;
   require(cuda, cuda.stream_is_capturing(queue.stream, &status), "asking for graph capture");
   return status != 0;

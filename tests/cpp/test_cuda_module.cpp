@@ -1,11 +1,14 @@
-// The process's table of modules. The driver is a fake one: a device whose stream may be in
-// capture.
+// The process's table of devices and their kernels. The driver is a fake one.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
+#include <future>
+#include <thread>
 
+#include "cuda/embedded.h"
 #include "cuda/launch.h"
 #include "cuda/module.h"
 #include "cuda/registry.h"
@@ -13,16 +16,73 @@
 namespace torchamp::cuda {
 namespace {
 
-bool capturing = false;
+constexpr int kInvalidContext = 201;
+constexpr int kUnsupportedInCapture = 900;
+
+int driver_version = 13000;
+thread_local int capture_mode = 0;
+thread_local void* current_context = nullptr;
+int context = 0;
+int functions_found = 0;
+std::promise<void>* slow_kernel = nullptr;
+
+int in_context(int code) {
+  return current_context == &context ? code : kInvalidContext;
+}
+
+int in_relaxed_mode() {
+  return in_context(capture_mode == 2 ? 0 : kUnsupportedInCapture);
+}
+
+/// Waits in the middle of loading conclude until the test lets it go on.
+int module_function(void** function, void*, const char* name) {
+  if (slow_kernel != nullptr && std::strcmp(name, "torchamp_conclude") == 0) {
+    slow_kernel->get_future().wait();
+  }
+  ++functions_found;
+  return *function = const_cast<char*>(name), in_relaxed_mode();
+}
 
 Driver make_driver() {
   Driver driver{};
-  driver.driver_version = [](int* version) { return *version = 11080, 0; };
-  driver.stream_is_capturing = [](void*, int* status) { return *status = capturing ? 1 : 0, 0; };
+  driver.driver_version = [](int* version) { return *version = driver_version, 0; };
+  driver.device_get = [](int* device, int ordinal) { return *device = ordinal, 0; };
+  driver.device_attribute = [](int* value, int, int) { return *value = 9, 0; };
+  driver.primary_context_retain = [](void** found, int) { return *found = &context, 0; };
+  driver.context_push = [](void* pushed) { return current_context = pushed, 0; };
+  driver.context_pop = [](void**) { return current_context = nullptr, 0; };
+  driver.exchange_capture_mode = [](int* mode) { return std::swap(*mode, capture_mode), 0; };
+  driver.module_load = [](void** module, const void*) {
+    return *module = &context, in_relaxed_mode();
+  };
+  driver.module_unload = [](void*) { return in_relaxed_mode(); };
+  driver.module_function = module_function;
+  driver.launch_kernel = [](void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                            unsigned, void*, void**, void**) { return in_context(0); };
+  driver.error_name = [](int, const char**) { return 1; };
   return driver;
 }
 
 const Driver fake_driver = make_driver();
+
+/// Each test uses a device of its own: what is loaded stays loaded.
+class ModuleTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { setenv("TORCHAMP_CACHE", "off", 1); }
+  void SetUp() override {
+    use_driver(fake_driver);
+    driver_version = 13000;
+    functions_found = 0;
+  }
+};
+
+class KernelsTest : public ModuleTest {
+ protected:
+  void SetUp() override {
+    ModuleTest::SetUp();
+    if (embedded_fatbin().size == 0) GTEST_SKIP() << "built without nvcc";
+  }
+};
 
 template <class Action>
 std::string message_of(Action action) {
@@ -34,38 +94,53 @@ std::string message_of(Action action) {
   return "nothing was thrown";
 }
 
-/// Each test uses a device of its own: what is loaded stays loaded.
-TEST(ModuleOf, RefusesToLoadWhileAGraphIsCaptured) {
-  use_driver(fake_driver);
-  capturing = true;
-  EXPECT_EQ(
-      message_of([] {
-        module_of(Queue{1, nullptr});
-      }),
-      "the kernels of CUDA device 1 cannot be loaded while a CUDA graph is captured: run the op "
-      "once before");
-  capturing = false;
-  EXPECT_EQ(module_of(Queue{1, nullptr}).rung, Rung::kAten);
+TEST_F(ModuleTest, ADeviceIsLoadedOnce) {
+  Device& first = device_of(Queue{2, nullptr});
+  EXPECT_EQ(&device_of(Queue{2, nullptr}), &first);
 }
 
-TEST(ModuleOf, LoadsADeviceOnce) {
-  use_driver(fake_driver);
-  const Module& first = module_of(Queue{2, nullptr});
-  capturing = true;
-  EXPECT_EQ(&module_of(Queue{2, nullptr}), &first);
-  capturing = false;
+TEST_F(KernelsTest, AKernelIsLoadedAtItsFirstLaunch) {
+  Device& device = device_of(Queue{6, nullptr});
+  EXPECT_EQ(functions_found, 0);
+  for (int i = 0; i < 2; ++i) launch(Queue{6, nullptr}, Kernel::kUnscale, 1, nullptr);
+  EXPECT_EQ(functions_found, 1);
+  EXPECT_STREQ(static_cast<char*>(function_of(device, Kernel::kUnscale)), "torchamp_unscale");
 }
 
-TEST(ModuleOf, RefusesDevicesThatCannotBe) {
+TEST_F(KernelsTest, TheFirstLaunchMayComeFromAnyThreadAndGoIntoACapture) {
+  std::thread([] {
+    launch(Queue{7, nullptr}, Kernel::kUnscale, 1, nullptr);
+    EXPECT_EQ(current_context, nullptr);
+    EXPECT_EQ(capture_mode, 0);
+  }).join();
+}
+
+TEST_F(KernelsTest, LoadedOnesDoNotWaitForOneThatIsBeingLoaded) {
+  Device& device = device_of(Queue{8, nullptr});
+  function_of(device, Kernel::kScale);
+  std::promise<void> go_on;
+  slow_kernel = &go_on;
+  std::thread slow([&] { function_of(device, Kernel::kConclude); });
+  const auto quick = std::async(std::launch::async, [&] {
+    launch(Queue{8, nullptr}, Kernel::kScale, 1, nullptr);
+    return 0;
+  });
+  EXPECT_EQ(quick.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  go_on.set_value();
+  slow.join();
+  slow_kernel = nullptr;
+}
+
+TEST_F(ModuleTest, RefusesDevicesThatCannotBe) {
   EXPECT_EQ(message_of([] {
-              module_of(Queue{-1, nullptr});
+              device_of(Queue{-1, nullptr});
             }),
             "expected a CUDA device from 0 to 63, got -1");
   EXPECT_EQ(message_of([] { rung(64); }), "expected a CUDA device from 0 to 63, got 64");
 }
 
-TEST(Launch, NamesTheKernelAndTheReasonWhereThereAreNone) {
-  use_driver(fake_driver);
+TEST_F(ModuleTest, ALaunchNamesTheKernelAndTheReasonWhereThereAreNone) {
+  driver_version = 11080;
   EXPECT_EQ(
       message_of([] {
         launch(Queue{3, nullptr}, Kernel::kUnscale, 1, nullptr);
@@ -85,12 +160,11 @@ TEST(Rung, HasAName) {
   EXPECT_STREQ(name(Rung::kAten), "aten");
 }
 
-TEST(Fork, LeavesTheChildWithAClearError) {
-  use_driver(fake_driver);
-  module_of(Queue{5, nullptr});
+TEST_F(ModuleTest, AForkedChildGetsAClearError) {
+  device_of(Queue{5, nullptr});
   const pid_t child = fork();
   if (child == 0) {
-    const std::string message = message_of([] { module_of(Queue{5, nullptr}); });
+    const std::string message = message_of([] { device_of(Queue{5, nullptr}); });
     _exit(message.find("forked") != std::string::npos ? 0 : 1);
   }
   int status = -1;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "cuda/images.h"
 #include "cuda/kernel.h"
 #include "cuda/nvrtc.h"
 
@@ -50,27 +51,50 @@ class NvrtcTest : public testing::Test {
   const Nvrtc* nvrtc_ = nullptr;
 };
 
-TEST_F(NvrtcTest, CompilesEveryKernelForEveryArchitecture) {
+Program only(const char* definition) {
+  Program program{embedded_sources(), kNvrtcOptions};
+  program.options.push_back(std::string("-DTORCHAMP_ONLY=") + definition);
+  return program;
+}
+
+TEST_F(NvrtcTest, CompilesEveryKernelByItselfForEveryArchitecture) {
   ASSERT_FALSE(nvrtc_->architectures().empty());
   for (const int architecture : nvrtc_->architectures()) {
     const std::string target = "sm_" + std::to_string(architecture);
-    const std::string cubin = nvrtc_->compile(embedded_sources(), target);
-    EXPECT_EQ(cubin.substr(1, 3), "ELF") << target;
-    for (const char* name : kKernelNames) {
-      EXPECT_NE(cubin.find(name), std::string::npos) << target << " lacks " << name;
+    for (int i = 0; i < kKernels; ++i) {
+      const std::string cubin = nvrtc_->compile(only(kKernelDefinitions[i]), target);
+      EXPECT_EQ(cubin.substr(1, 3), "ELF") << target;
+      for (int other = 0; other < kKernels; ++other) {
+        const std::string section = std::string(".text.") + kKernelNames[other] + '\0';
+        EXPECT_EQ(cubin.find(section) != std::string::npos, i == other)
+            << target << ", " << kKernelNames[i] << ": " << kKernelNames[other];
+      }
     }
   }
 }
 
 TEST_F(NvrtcTest, GivesPtxForCardsThatItDoesNotKnow) {
   const std::string target = "compute_" + std::to_string(nvrtc_->architectures().back());
-  const std::string ptx = nvrtc_->compile(embedded_sources(), target);
-  EXPECT_NE(ptx.find(".entry torchamp_unscale"), std::string::npos);
+  const std::string ptx = nvrtc_->compile(only(definition(Kernel::kUnscale)), target);
+  EXPECT_NE(ptx.find(".entry torchamp_unscale("), std::string::npos);
+}
+
+TEST_F(NvrtcTest, ImagesAreCompiledOnceForCardsOfOneCapability) {
+  setenv("TORCHAMP_CACHE", "off", 1);
+  const std::string& image = image_of(Kernel::kUpdateScale, 90);
+  EXPECT_EQ(&image_of(Kernel::kUpdateScale, 90), &image);
+  EXPECT_NE(image_of(Kernel::kUpdateScale, 80), image);
+  EXPECT_NE(image_of(Kernel::kClip, 90), image);
+}
+
+TEST_F(NvrtcTest, TheTrialAsksForWhatTheKernelsAskFor) {
+  setenv("TORCHAMP_CACHE", "off", 1);
+  EXPECT_NE(trial_image(90).find("torchamp_trial"), std::string::npos);
 }
 
 TEST_F(NvrtcTest, ThrowsTheCompilersLog) {
   try {
-    nvrtc_->compile({{"broken.cu", "int f() { return undeclared; }"}}, "sm_90");
+    nvrtc_->compile({{{"broken.cu", "int f() { return undeclared; }"}}, {}}, "sm_90");
     FAIL() << "a program with an error was compiled";
   } catch (const std::runtime_error& error) {
     EXPECT_NE(std::string(error.what()).find("undeclared"), std::string::npos) << error.what();
