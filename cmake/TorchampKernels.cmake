@@ -2,12 +2,17 @@
 # fatbin. Nothing of CUDA is linked, so nvcc and torch need not agree on a CUDA version.
 
 set(TORCHAMP_USE_CUDA AUTO CACHE STRING "AUTO, ON or OFF: compile the CUDA kernels with nvcc")
-set(TORCHAMP_CUDA_ARCHS "" CACHE STRING "Architectures of the fatbin, as 80;90; empty: all of nvcc's")
+set(TORCHAMP_CUDA_ARCHS "" CACHE STRING "Architectures of the fatbin, as 80;90; empty: the oldest of each generation that nvcc knows")
 set_property(CACHE TORCHAMP_USE_CUDA PROPERTY STRINGS AUTO ON OFF)
 
-set(_TORCHAMP_CSRC "${PROJECT_SOURCE_DIR}/csrc")
+get_filename_component(_TORCHAMP_ROOT "${CMAKE_CURRENT_LIST_DIR}" DIRECTORY)
+set(_TORCHAMP_CSRC "${_TORCHAMP_ROOT}/csrc")
 set(_TORCHAMP_KERNEL_PROGRAM "${_TORCHAMP_CSRC}/cuda/kernels.cu")
 set(_TORCHAMP_GENERATED "${PROJECT_BINARY_DIR}/generated")
+
+# What parameters of 32 KB ask for, and __grid_constant__.
+set(_TORCHAMP_OLDEST_NVCC 12.1)
+set(_TORCHAMP_OLDEST_ARCH 70)
 
 # The names that a file includes in quotes.
 function(_torchamp_includes_of file out)
@@ -65,47 +70,83 @@ function(_torchamp_write_sources names files)
     file(READ "${file}" text)
     string(APPEND ENTRIES "      {\"${name}\", R\"torchamp_(${text})torchamp_\"},\n")
   endforeach()
-  configure_file("${PROJECT_SOURCE_DIR}/cmake/embedded_sources.cpp.in"
+  configure_file("${_TORCHAMP_ROOT}/cmake/embedded_sources.cpp.in"
                  "${_TORCHAMP_GENERATED}/embedded_sources.cpp" @ONLY)
 endfunction()
 
-# Sets the version of a working nvcc, or the reason for having none.
+# Sets the version of the nvcc that is called, or why it cannot be used.
+function(_torchamp_ask_nvcc out_version out_reason)
+  execute_process(COMMAND "${TORCHAMP_NVCC}" --version OUTPUT_VARIABLE printed ERROR_QUIET)
+  set(reason "")
+  if(NOT printed MATCHES "V([0-9][0-9.]*)")
+    set(reason "${TORCHAMP_NVCC} does not run")
+  elseif(CMAKE_MATCH_1 VERSION_LESS _TORCHAMP_OLDEST_NVCC)
+    set(reason "${TORCHAMP_NVCC} is ${CMAKE_MATCH_1}, the kernels need ${_TORCHAMP_OLDEST_NVCC}")
+  endif()
+  set(${out_version} "${CMAKE_MATCH_1}" PARENT_SCOPE)
+  set(${out_reason} "${reason}" PARENT_SCOPE)
+endfunction()
+
+# Sets the version of an nvcc that can be used, or the reason for having none.
 function(_torchamp_find_nvcc out_version out_reason)
-  set(${out_version} "" PARENT_SCOPE)
+  set(version "")
+  set(reason "nvcc was not found")
   if(NOT TORCHAMP_USE_CUDA)
     set(${out_reason} "TORCHAMP_USE_CUDA is OFF" PARENT_SCOPE)
     return()
   endif()
   find_program(TORCHAMP_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
                PATH_SUFFIXES bin DOC "The CUDA compiler; optional")
-  set(reason "nvcc was not found")
   if(TORCHAMP_NVCC)
-    set(reason "${TORCHAMP_NVCC} does not run")
-    execute_process(COMMAND "${TORCHAMP_NVCC}" --version OUTPUT_VARIABLE printed ERROR_QUIET)
-    if(printed MATCHES "V([0-9][0-9.]*)")
-      set(${out_version} "${CMAKE_MATCH_1}" PARENT_SCOPE)
-      set(reason "")
-    endif()
+    _torchamp_ask_nvcc(version reason)
   endif()
   if(reason AND NOT TORCHAMP_USE_CUDA STREQUAL "AUTO")
     message(FATAL_ERROR "torchamp: TORCHAMP_USE_CUDA is ${TORCHAMP_USE_CUDA}, but ${reason}: put nvcc "
                         "on PATH, set CUDA_HOME, or pass -DTORCHAMP_NVCC=<path>")
   endif()
+  set(${out_version} "${version}" PARENT_SCOPE)
   set(${out_reason} "${reason}" PARENT_SCOPE)
+endfunction()
+
+function(_torchamp_check_archs archs)
+  foreach(arch IN LISTS archs)
+    if(NOT arch MATCHES "^[0-9]+[a-z]?$" OR arch VERSION_LESS _TORCHAMP_OLDEST_ARCH)
+      message(FATAL_ERROR "torchamp: TORCHAMP_CUDA_ARCHS: expected architectures from "
+                          "${_TORCHAMP_OLDEST_ARCH} on, as 80;90, got ${arch}")
+    endif()
+  endforeach()
+endfunction()
+
+# The oldest architecture of each generation: its code runs on the later ones, 80's on 86 and 89.
+function(_torchamp_oldest_of_each_generation archs out)
+  set(chosen "")
+  set(last "")
+  foreach(arch IN LISTS archs)
+    string(REGEX REPLACE ".$" "" generation "${arch}")
+    if(arch GREATER_EQUAL _TORCHAMP_OLDEST_ARCH AND NOT generation STREQUAL last)
+      list(APPEND chosen "${arch}")
+      set(last "${generation}")
+    endif()
+  endforeach()
+  set(${out} "${chosen}" PARENT_SCOPE)
 endfunction()
 
 function(_torchamp_nvcc_archs out)
   set(archs "${TORCHAMP_CUDA_ARCHS}")
-  if(NOT archs)
+  if(archs)
+    _torchamp_check_archs("${archs}")
+    list(SORT archs COMPARE NATURAL)
+  else()
     execute_process(COMMAND "${TORCHAMP_NVCC}" --list-gpu-arch OUTPUT_VARIABLE listed)
     string(REGEX MATCHALL "[0-9]+" archs "${listed}")
+    list(SORT archs COMPARE NATURAL)
+    _torchamp_oldest_of_each_generation("${archs}" archs)
   endif()
-  list(SORT archs COMPARE NATURAL)
   set(${out} "${archs}" PARENT_SCOPE)
 endfunction()
 
 function(_torchamp_nvcc_flags archs out)
-  set(flags -std=c++17 -O3 -fmad=false "-I${_TORCHAMP_CSRC}")
+  set(flags -std=c++17 -O3 -fmad=false --threads 0 "-I${_TORCHAMP_CSRC}")
   foreach(arch IN LISTS archs)
     list(APPEND flags "-gencode=arch=compute_${arch},code=sm_${arch}")
   endforeach()
@@ -125,7 +166,7 @@ function(_torchamp_add_fatbin files archs)
     COMMAND "${TORCHAMP_NVCC}" ${flags} -fatbin "${_TORCHAMP_KERNEL_PROGRAM}" -o "${fatbin}"
     DEPENDS ${files} COMMENT "Compiling the CUDA kernels for ${archs}" VERBATIM)
   set(FATBIN "${fatbin}")
-  configure_file("${PROJECT_SOURCE_DIR}/cmake/embedded_fatbin.cpp.in"
+  configure_file("${_TORCHAMP_ROOT}/cmake/embedded_fatbin.cpp.in"
                  "${_TORCHAMP_GENERATED}/embedded_fatbin.cpp" @ONLY)
   set_source_files_properties("${_TORCHAMP_GENERATED}/embedded_fatbin.cpp" PROPERTIES
                               OBJECT_DEPENDS "${fatbin}")
@@ -143,7 +184,7 @@ function(torchamp_embed_kernels)
   if(reason)
     message(STATUS "torchamp: no fatbin (${reason}); the CUDA kernels are compiled by NVRTC when used")
     set(status "absent: ${reason}")
-    configure_file("${PROJECT_SOURCE_DIR}/cmake/embedded_no_fatbin.cpp.in"
+    configure_file("${_TORCHAMP_ROOT}/cmake/embedded_no_fatbin.cpp.in"
                    "${_TORCHAMP_GENERATED}/embedded_fatbin.cpp" COPYONLY)
   else()
     _torchamp_nvcc_archs(archs)

@@ -46,7 +46,16 @@ function(torchamp_public_properties target)
   target_link_libraries(${target} PUBLIC torchamp::torch)
 endfunction()
 
-add_library(torchamp_objects OBJECT ${TORCHAMP_SOURCES} ${TORCHAMP_KERNEL_DATA})
+# A target of its own, because all objects of a target wait for the files that one of them is made of:
+# the library's would wait for nvcc. Whoever links the library's objects gets this one too.
+add_library(torchamp_kernel_data OBJECT ${TORCHAMP_KERNEL_DATA})
+target_include_directories(torchamp_kernel_data PRIVATE csrc)
+set_target_properties(torchamp_kernel_data PROPERTIES
+  POSITION_INDEPENDENT_CODE ON CXX_STANDARD 17 CXX_EXTENSIONS OFF
+  CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+
+add_library(torchamp_objects OBJECT ${TORCHAMP_SOURCES})
+target_sources(torchamp_objects INTERFACE $<TARGET_OBJECTS:torchamp_kernel_data>)
 torchamp_public_properties(torchamp_objects)
 target_compile_options(torchamp_objects PRIVATE -Wall -Wextra -ffp-contract=off)
 target_include_directories(torchamp_objects PRIVATE csrc "${PROJECT_BINARY_DIR}/generated")
@@ -56,7 +65,8 @@ set_target_properties(torchamp_objects PROPERTIES
   UNITY_BUILD ${TORCHAMP_UNITY_BUILD} UNITY_BUILD_MODE GROUP
   CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 
-add_library(torchamp SHARED $<TARGET_OBJECTS:torchamp_objects>)
+add_library(torchamp SHARED
+  $<TARGET_OBJECTS:torchamp_objects> $<TARGET_OBJECTS:torchamp_kernel_data>)
 add_library(torchamp::torchamp ALIAS torchamp)
 torchamp_public_properties(torchamp)
 target_link_libraries(torchamp PRIVATE $<BUILD_INTERFACE:torchamp_openmp> ${CMAKE_DL_LIBS})
