@@ -2,6 +2,7 @@
 
 #include "build_config.h"
 #include "cpu/isa.h"
+#include "cuda/image_store.h"
 #include "cuda/module.h"
 
 namespace torchamp {
@@ -27,6 +28,10 @@ Rung rung(c10::Device device) {
   if (device.is_cpu()) return {cpu_rung(), ""};
   if (!device.is_cuda()) return {"aten", "torchamp has kernels for the CPU and for CUDA"};
   return {cuda::name(cuda::rung(device.index())), cuda::rung_reason(device.index())};
+}
+
+std::string kernel_cache() {
+  return cuda::image_store().folder();
 }
 
 }  // namespace torchamp

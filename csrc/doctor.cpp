@@ -12,6 +12,7 @@
 #include "cuda/driver.h"
 #include "cuda/library.h"
 #include "cuda/nvrtc.h"
+#include "findings.h"
 
 namespace torchamp {
 namespace {
@@ -93,12 +94,16 @@ int device_count() {
   return has_guard ? c10::impl::getDeviceGuardImpl(at::kCUDA)->deviceCount() : 0;
 }
 
+bool needs_nvrtc() {
+  return device_count() > 0 && build_info().fatbin.empty();
+}
+
 Finding find_nvrtc() {
   try {
     const cuda::Nvrtc& nvrtc = cuda::Nvrtc::instance();
     return {"NVRTC", nvrtc.version() + " in " + nvrtc.path()};
   } catch (const std::exception& error) {
-    const bool is_missed = device_count() > 0 && build_info().fatbin.empty();
+    const bool is_missed = needs_nvrtc();
     return {"NVRTC", std::string("none: ") + error.what(), is_missed ? 1 : 0,
             is_missed ? "point TORCHAMP_NVRTC to a libnvrtc.so.13 or .12, or build torchamp where "
                         "nvcc is"
@@ -107,13 +112,10 @@ Finding find_nvrtc() {
 }
 
 Finding find_kernels(c10::Device device) {
-  const std::string subject = "kernels on " + device.str();
   try {
-    const Rung found = rung(device);
-    if (found.reason.empty()) return {subject, found.name};
-    return {subject, found.name + " (" + found.reason + ")", 1};
+    return kernels_finding(device.str(), rung(device));
   } catch (const std::exception& error) {
-    return {subject, std::string("cannot be had: ") + error.what(), 2,
+    return {"kernels on " + device.str(), std::string("cannot be had: ") + error.what(), 2,
             "TORCHAMP_KERNELS=auto takes the best that there are"};
   }
 }
@@ -125,9 +127,28 @@ Finding find_variable() {
 
 }  // namespace
 
+Finding kernels_finding(const std::string& device, const Rung& rung) {
+  const std::string note = rung.reason.empty() ? "" : " (" + rung.reason + ")";
+  return {"kernels on " + device, rung.name + note, rung.name == "aten" ? 1 : 0};
+}
+
+Finding store_finding(const cuda::ImageStore& store, bool is_missed) {
+  const std::string refusal = store.refusal();
+  if (refusal.empty()) return {"kernel cache", store.folder()};
+  if (store.folder().empty()) return {"kernel cache", "none"};
+  return {"kernel cache", "none: " + store.folder() + " is " + refusal, is_missed ? 1 : 0,
+          "chmod 700 a folder of your own and point TORCHAMP_CACHE to it"};
+}
+
 std::vector<Finding> examine() {
-  std::vector<Finding> findings{find_build(),  find_torch(), find_abi(),     find_processor(),
-                                find_driver(), find_nvrtc(), find_variable()};
+  std::vector<Finding> findings{find_build(),
+                                find_torch(),
+                                find_abi(),
+                                find_processor(),
+                                find_driver(),
+                                find_nvrtc(),
+                                store_finding(cuda::image_store(), needs_nvrtc()),
+                                find_variable()};
   findings.push_back(find_kernels(at::kCPU));
   for (int i = 0; i < device_count(); ++i) {
     findings.push_back(find_kernels({at::kCUDA, static_cast<c10::DeviceIndex>(i)}));

@@ -19,9 +19,9 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// The rows of a batch, whatever its dimensions.
+/// The rows of a batch, whatever its dimensions, even if they are empty.
 Tensor rows_of(const Tensor& batch) {
-  return batch.reshape({-1, batch.size(-1)}).contiguous();
+  return (batch.dim() == 1 ? batch.unsqueeze(0) : batch.flatten(0, -2)).contiguous();
 }
 
 at::ScalarType sum_type(const Tensor& tensor) {
@@ -29,7 +29,7 @@ at::ScalarType sum_type(const Tensor& tensor) {
 }
 
 bool cublas_takes(const Tensor& sum, const Tensor& grads, const Tensor& inputs) {
-  return sum.is_cuda() && sum.scalar_type() == at::kFloat && grads.numel() > 0 &&
+  return sum.is_cuda() && sum.scalar_type() == at::kFloat &&
          grads.scalar_type() == inputs.scalar_type() &&
          at::isReducedFloatingType(grads.scalar_type()) &&
          cuda::cublas_takes(grads.size(0), grads.size(1), inputs.size(1));

@@ -25,6 +25,10 @@ std::optional<Cublas> open_cublas() {
   library.find("cublasCreate_v2", cublas.create);
   library.find("cublasSetStream_v2", cublas.set_stream);
   library.find("cublasGemmEx", cublas.gemm);
+  const std::string torch = loaded_library("libtorch_cuda.so");
+  if (!torch.empty()) {
+    Library(torch).find_optional("torch_get_current_cuda_blas_handle", cublas.torchs_handle);
+  }
   return cublas;
 }
 
@@ -41,18 +45,31 @@ void require(int code, const char* action) {
 
 /// This thread's on the device: handles are not to be shared. They live as long as the process, as
 /// torch's own do, because the driver may be gone before thread-local objects are.
-void* handle_on(int device) {
+void* own_handle(Queue queue) {
   thread_local std::unordered_map<int, void*> handles;
-  void*& handle = handles[device];
+  void*& handle = handles[queue.device];
   if (handle == nullptr) require(cublas()->create(&handle), "making a handle");
+  require(cublas()->set_stream(handle, queue.stream), "choosing the stream");
   return handle;
+}
+
+/// torch's comes with torch's workspace, which setting the stream once more would take from it.
+void* handle_on(Queue queue) {
+  if (cublas()->torchs_handle == nullptr) return own_handle(queue);
+  void* handle = nullptr;
+  if (cublas()->torchs_handle(&handle) == 0) return handle;
+  throw std::runtime_error("torch has no cuBLAS handle for CUDA device " +
+                           std::to_string(queue.device));
+}
+
+bool is_extent(int64 size) {
+  return size > 0 && size <= std::numeric_limits<int>::max();
 }
 
 }  // namespace
 
 bool cublas_takes(int64 rows, int64 outputs, int64 columns) {
-  constexpr int64 kMost = std::numeric_limits<int>::max();
-  return rows <= kMost && outputs <= kMost && columns <= kMost && cublas() != nullptr;
+  return is_extent(rows) && is_extent(outputs) && is_extent(columns) && cublas() != nullptr;
 }
 
 /// cuBLAS reads matrices column by column, that is, ours as their transposes: sumᵀ = inputsᵀ ·
@@ -62,10 +79,8 @@ void add_product(Queue queue, const Gemm& gemm) {
   const auto k = static_cast<int>(gemm.rows);
   const int type = gemm.dtype == DType::kFloat16 ? kReal16F : kReal16BF;
   const float one = 1.0f, beta = gemm.onto ? 1.0f : 0.0f;
-  void* const handle = handle_on(queue.device);
-  require(cublas()->set_stream(handle, queue.stream), "choosing the stream");
-  require(cublas()->gemm(handle, kNoTranspose, kTranspose, m, n, k, &one, gemm.inputs, type, m,
-                         gemm.grads, type, n, &beta, gemm.sum, kReal32F, m, kCompute32F,
+  require(cublas()->gemm(handle_on(queue), kNoTranspose, kTranspose, m, n, k, &one, gemm.inputs,
+                         type, m, gemm.grads, type, n, &beta, gemm.sum, kReal32F, m, kCompute32F,
                          kDefaultAlgorithm),
           "multiplying");
 }

@@ -9,6 +9,9 @@ namespace torchamp::cuda {
 /// cuBLAS's functions under shortened names, with its handle as void*. Each returns 0 or an error
 /// code.
 struct Cublas {
+  /// torch's own handle for the current device, on its current stream. Not in every torch; else
+  /// null.
+  int (*torchs_handle)(void** handle);
   int (*create)(void** handle);
   int (*set_stream)(void* handle, void* stream);
   int (*gemm)(void* handle, int op_a, int op_b, int m, int n, int k, const void* alpha,
@@ -29,10 +32,11 @@ struct Gemm {
   bool onto;  ///< whether sum is added to, or only written
 };
 
-/// Whether torch has loaded cuBLAS, and sizes are such as it takes.
+/// Whether torch has loaded cuBLAS, and sizes are such as it takes: none of them 0.
 bool cublas_takes(int64 rows, int64 outputs, int64 columns);
 
-/// Throws std::runtime_error where cuBLAS fails. The queue's device must be the current one.
+/// Throws std::runtime_error where cuBLAS fails. The queue's device must be the current one, and
+/// its stream torch's current one.
 void add_product(Queue queue, const Gemm& gemm);
 
 /// Makes `fake`, which must outlive its use, stand in for cuBLAS. For tests.

@@ -28,16 +28,10 @@ struct File {
   File& operator=(const File&) = delete;
 };
 
-/// Why the folder cannot be used; empty if it can.
-std::string refusal_of(const std::string& folder) {
+void make_folder(const std::string& folder) {
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(folder).parent_path(), ignored);
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return std::strerror(errno);
-  struct stat found {};
-  if (lstat(folder.c_str(), &found) != 0) return std::strerror(errno);
-  if (!S_ISDIR(found.st_mode)) return "not a folder";
-  if (found.st_uid != geteuid()) return "somebody else's folder";
-  return (found.st_mode & 077) == 0 ? "" : "open to others: chmod 700";
+  mkdir(folder.c_str(), 0700);
 }
 
 bool is_own_file(int file) {
@@ -73,21 +67,17 @@ std::string from_environment(const char* variable) {
 
 }  // namespace
 
-ImageStore::ImageStore(const std::string& folder) {
-  reason_ = folder.empty() ? "none is chosen" : refusal_of(folder);
-  if (reason_.empty()) {
-    folder_ = folder;
-  } else if (!folder.empty()) {
-    reason_ = folder + ": " + reason_;
-  }
-}
-
-std::string ImageStore::path_of(const std::string& key) const {
-  return folder_ + "/" + key;
+std::string ImageStore::refusal() const {
+  if (folder_.empty()) return "none is chosen";
+  struct stat found {};
+  if (lstat(folder_.c_str(), &found) != 0) return errno == ENOENT ? "" : std::strerror(errno);
+  if (!S_ISDIR(found.st_mode)) return "not a folder";
+  if (found.st_uid != geteuid()) return "somebody else's";
+  return (found.st_mode & 077) == 0 ? "" : "open to others";
 }
 
 std::string ImageStore::find(const std::string& key) const {
-  if (folder_.empty()) return "";
+  if (!refusal().empty()) return "";
   const File file(open(path_of(key).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (file.number < 0 || !is_own_file(file.number)) return "";
   const std::string bytes = read_all(file.number);
@@ -98,7 +88,8 @@ std::string ImageStore::find(const std::string& key) const {
 
 /// Other processes see the whole file or none.
 void ImageStore::keep(const std::string& key, const std::string& image) const {
-  if (folder_.empty()) return;
+  if (!folder_.empty()) make_folder(folder_);
+  if (!refusal().empty()) return;
   std::string written = path_of(key) + ".XXXXXX";
   const File file(mkostemp(&written[0], O_CLOEXEC));
   if (file.number < 0) return;

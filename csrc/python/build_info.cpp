@@ -15,6 +15,7 @@ pybind11::dict build_info_dict() {
   result["cxx_standard"] = info.cxx_standard;
   result["fatbin"] = info.fatbin;
   result["nvcc"] = info.nvcc;
+  result["kernel_cache"] = kernel_cache();
   return result;
 }
 

@@ -29,9 +29,14 @@ struct Rung {
   std::string reason;  ///< why not a better one: a line for each that was tried; may be empty
 };
 
-/// Loads a CUDA device's kernels if they are not loaded yet. Throws std::runtime_error where
+/// Chooses a CUDA device's rung if it is not chosen yet; kernels are loaded when they are first
+/// launched. Throws std::runtime_error where
 /// TORCHAMP_KERNELS demands kernels that cannot be had.
 TORCHAMP_API Rung rung(c10::Device device);
+
+/// The folder in which kernels compiled by NVRTC are kept for other processes: TORCHAMP_CACHE, or
+/// torchamp in XDG_CACHE_HOME or ~/.cache. Empty where there is none, or TORCHAMP_CACHE is "off".
+TORCHAMP_API std::string kernel_cache();
 
 /// @}
 

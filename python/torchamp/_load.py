@@ -36,8 +36,9 @@ def build_info() -> dict[str, object]:
 
     The keys: `version` of torchamp; `torch_version` it was built for; `compiler`; `cxx_standard`,
     17 or 20; `fatbin`, the CUDA architectures that nvcc compiled; `nvcc`, its version or why it
-    was absent; and `kernels`, for each device that torch sees the rung its ops stand on ("avx2",
-    "portable", "fatbin", "nvrtc" or "aten"), which loads the kernels of CUDA devices.
+    was absent; `kernel_cache`, the folder in which kernels compiled at run time are kept, empty
+    where there is none; and `kernels`, for each device that torch sees the rung its ops stand on
+    ("avx2", "portable", "fatbin", "nvrtc" or "aten"), which is chosen if need be.
     """
     return {**_C.build_info(), "kernels": {name: rung(name)[0] for name in _devices()}}
 

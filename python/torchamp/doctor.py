@@ -145,11 +145,11 @@ def check_rungs() -> Finding:
     lines = [
         f"{device}: {name}{reason and f' ({reason})'}" for device, (name, reason) in rungs.items()
     ]
-    return Finding("kernels", "; ".join(lines), 1 if any(r for _, r in rungs.values()) else 0)
+    return Finding("kernels", "; ".join(lines), int(any(n == "aten" for n, _ in rungs.values())))
 
 
 #: What the library itself finds, and nothing above tells.
-LIBRARY_SUBJECTS = ("C++ ABI", "processor", "CUDA driver", "NVRTC")
+LIBRARY_SUBJECTS = ("C++ ABI", "processor", "CUDA driver", "NVRTC", "kernel cache")
 
 
 def library_findings() -> list[Finding]:

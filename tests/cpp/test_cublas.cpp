@@ -11,6 +11,9 @@ namespace torchamp::cuda {
 namespace {
 
 int handles = 0;
+int torchs_handle = 0;
+int torch_fails_with = 0;
+const void* last_handle = nullptr;
 void* last_stream = nullptr;
 int failing_with = 0;
 
@@ -20,9 +23,10 @@ float element(const void* matrix, int type, int64 i) {
 }
 
 /// cublasGemmEx as its manual defines it, column by column, for op_a = N and op_b = T.
-int multiply(void*, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a,
-             int type_a, int lda, const void* b, int type_b, int ldb, const void* beta, void* c,
-             int type_c, int ldc, int compute_type, int algorithm) {
+int multiply(void* handle, int op_a, int op_b, int m, int n, int k, const void* alpha,
+             const void* a, int type_a, int lda, const void* b, int type_b, int ldb,
+             const void* beta, void* c, int type_c, int ldc, int compute_type, int algorithm) {
+  last_handle = handle;
   EXPECT_EQ(op_a, 0);
   EXPECT_EQ(op_b, 1);
   EXPECT_EQ(type_c, 0);
@@ -45,14 +49,23 @@ int multiply(void*, int op_a, int op_b, int m, int n, int k, const void* alpha, 
 
 class CublasTest : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    static Cublas fake{};
-    fake.create = [](void** handle) { return *handle = &handles, ++handles, 0; };
-    fake.set_stream = [](void*, void* stream) { return last_stream = stream, 0; };
-    fake.gemm = multiply;
-    use_cublas(fake);
+  void SetUp() override {
+    last_handle = last_stream = nullptr;
+    fake_.create = [](void** handle) { return *handle = &handles, ++handles, 0; };
+    fake_.set_stream = [](void*, void* stream) { return last_stream = stream, 0; };
+    fake_.gemm = multiply;
+    fake_.torchs_handle = nullptr;
+    use_cublas(fake_);
   }
+
+  static void lend_torchs_handle() {
+    fake_.torchs_handle = [](void** handle) { return *handle = &torchs_handle, torch_fails_with; };
+  }
+
+  static Cublas fake_;
 };
+
+Cublas CublasTest::fake_{};
 
 template <class T>
 std::vector<T> counted(int64 count) {
@@ -94,22 +107,45 @@ TEST_F(CublasTest, EachThreadHasOneHandleADevice) {
   EXPECT_EQ(handles, before);
 }
 
+TEST_F(CublasTest, TorchsHandleIsTakenAsItIsWhereThereIsOne) {
+  lend_torchs_handle();
+  const int before = handles;
+  expect_sums<float16>(false);
+  EXPECT_EQ(last_handle, &torchs_handle);
+  EXPECT_EQ(last_stream, nullptr) << "setting the stream takes torch's workspace from its handle";
+  EXPECT_EQ(handles, before);
+}
+
+TEST_F(CublasTest, EmptySizesAreLeftToOthers) {
+  EXPECT_FALSE(cublas_takes(0, 2, 3));
+  EXPECT_FALSE(cublas_takes(1, 0, 3));
+  EXPECT_FALSE(cublas_takes(1, 2, 0));
+}
+
 TEST_F(CublasTest, SizesBeyondIntsAreLeftToOthers) {
   EXPECT_TRUE(cublas_takes(1, 2, 3));
   EXPECT_FALSE(cublas_takes(int64{1} << 31, 2, 3));
 }
 
-TEST_F(CublasTest, FailuresAreNamed) {
-  failing_with = 13;
+std::string message_of_a_product() {
   const std::vector<float16> one = counted<float16>(1);
   float sum = 0;
   try {
     add_product({0, nullptr}, {one.data(), one.data(), &sum, DType::kFloat16, 1, 1, 1, false});
-    ADD_FAILURE() << "expected an error";
   } catch (const std::runtime_error& error) {
-    EXPECT_STREQ(error.what(), "multiplying failed: cuBLAS status 13");
+    return error.what();
   }
+  return "nothing was thrown";
+}
+
+TEST_F(CublasTest, FailuresAreNamed) {
+  failing_with = 13;
+  EXPECT_EQ(message_of_a_product(), "multiplying failed: cuBLAS status 13");
   failing_with = 0;
+  lend_torchs_handle();
+  torch_fails_with = 1;
+  EXPECT_EQ(message_of_a_product(), "torch has no cuBLAS handle for CUDA device 0");
+  torch_fails_with = 0;
 }
 
 }  // namespace

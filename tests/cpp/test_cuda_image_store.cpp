@@ -52,7 +52,7 @@ std::string bytes_of(const fs::path& file) {
 TEST_F(ImageStoreTest, FindsWhatAnotherProcessKept) {
   ImageStore(folder_.string()).keep("key", kImage);
   const ImageStore store(folder_.string());
-  EXPECT_EQ(store.folder(), folder_.string());
+  EXPECT_EQ(store.refusal(), "");
   EXPECT_EQ(store.find("key"), kImage);
   EXPECT_EQ(store.find("another key"), "");
 }
@@ -103,8 +103,7 @@ TEST_F(ImageStoreTest, TakesNoFolderThatOthersMayEnter) {
   for (const mode_t mode : {0755, 0770, 0701}) {
     make_folder(mode);
     const ImageStore store(folder_.string());
-    EXPECT_EQ(store.folder(), "");
-    EXPECT_EQ(store.reason(), folder_.string() + ": open to others: chmod 700");
+    EXPECT_EQ(store.refusal(), "open to others");
     store.keep("key", kImage);
     EXPECT_TRUE(fs::is_empty(folder_));
   }
@@ -114,35 +113,47 @@ TEST_F(ImageStoreTest, TakesNoFolderOfSomebodyElse) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
   make_folder(0700);
   ASSERT_EQ(chown(folder_.c_str(), 12345, 12345), 0);
-  EXPECT_EQ(ImageStore(folder_.string()).reason(), folder_.string() + ": somebody else's folder");
+  EXPECT_EQ(ImageStore(folder_.string()).refusal(), "somebody else's");
 }
 
 TEST_F(ImageStoreTest, TakesNoLinkToAFolderAndNoFile) {
   fs::create_directories(root_ / "some");
   fs::create_directory_symlink(root_, folder_);
-  EXPECT_EQ(ImageStore(folder_.string()).reason(), folder_.string() + ": not a folder");
+  EXPECT_EQ(ImageStore(folder_.string()).refusal(), "not a folder");
   std::ofstream(root_ / "file") << "text";
-  EXPECT_EQ(ImageStore((root_ / "file").string()).folder(), "");
+  EXPECT_EQ(ImageStore((root_ / "file").string()).refusal(), "not a folder");
 }
 
 TEST_F(ImageStoreTest, KeepsNothingWhereNoFolderCanBe) {
   std::ofstream(root_ / "file") << "text";
   const ImageStore store((root_ / "file" / "images").string());
-  EXPECT_EQ(store.folder(), "");
   store.keep("key", kImage);
   EXPECT_EQ(store.find("key"), "");
 }
 
 TEST_F(ImageStoreTest, KeepsNothingWhereNothingCanBeWritten) {
-  const ImageStore store(folder_.string());
-  fs::remove_all(folder_);
+  const ImageStore store("/proc/torchamp");
   store.keep("key", kImage);
   EXPECT_EQ(store.find("key"), "");
 }
 
+TEST_F(ImageStoreTest, DoesNotFindInAFolderThatWasOpenedToOthers) {
+  const ImageStore store(folder_.string());
+  store.keep("key", kImage);
+  chmod(folder_.c_str(), 0777);
+  EXPECT_EQ(store.find("key"), "");
+}
+
+TEST_F(ImageStoreTest, MakesNoFolderBeforeThereIsAnImage) {
+  const ImageStore store(folder_.string());
+  EXPECT_EQ(store.refusal(), "");
+  EXPECT_EQ(store.find("key"), "");
+  EXPECT_FALSE(fs::exists(root_ / "some"));
+}
+
 TEST_F(ImageStoreTest, WithoutAFolderKeepsNothing) {
   const ImageStore store("");
-  EXPECT_EQ(store.reason(), "none is chosen");
+  EXPECT_EQ(store.refusal(), "none is chosen");
   store.keep("key", kImage);
   EXPECT_EQ(store.find("key"), "");
 }

@@ -1,6 +1,8 @@
 #include <ATen/ops/linear.h>
 #include <torchamp/linear.h>
 
+#include <array>
+
 #include "device.h"
 #include "net.h"
 
@@ -47,6 +49,18 @@ TEST_P(LinearTest, MicroBatchesAddUpInFloat32) {
           .backward();
     }
     EXPECT_EQ(weight.grad().item<float>(), 2049.5f);
+  }
+}
+
+TEST_P(LinearTest, EmptySizesWorkAsInTorch) {
+  for (const auto& [rows, columns, outputs] : {std::array{0, 3, 5}, {2, 0, 5}, {2, 3, 0}}) {
+    const Tensor input = random({rows, columns}, at::kHalf);
+    const Tensor weight = random({outputs, columns}, at::kHalf);
+    torchamp::linear(input, weight).sum().backward();
+    const Tensor expected = at::linear(input.detach(), weight.detach());
+    EXPECT_TRUE(torch::equal(torchamp::linear(input, weight), expected));
+    EXPECT_TRUE(torch::equal(weight.grad(), torch::zeros_like(weight.grad())));
+    EXPECT_EQ(input.grad().sizes(), input.sizes());
   }
 }
 

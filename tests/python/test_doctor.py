@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from torchamp import doctor
+from torchamp import _load, doctor
 from torchamp.doctor import Finding
 
 
@@ -25,6 +25,24 @@ def test_an_unknown_rung_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.check_kernels_variable() == Finding(
         "TORCHAMP_KERNELS", "cutlass", 2, "expected one of auto, aot, nvrtc, aten"
     )
+
+
+@pytest.mark.parametrize(
+    ("rung", "reason", "status"),
+    [
+        ("fatbin", "", 0),
+        ("nvrtc", "fatbin: torchamp was built without nvcc", 0),
+        ("aten", "nvrtc: libnvrtc was not found", 1),
+    ],
+)
+def test_only_atens_kernels_are_less_than_could_be(
+    monkeypatch: pytest.MonkeyPatch, rung: str, reason: str, status: int
+) -> None:
+    monkeypatch.setattr(_load, "_devices", lambda: ["cuda:0"])
+    monkeypatch.setattr(_load, "rung", lambda device: (rung, reason))
+    finding = doctor.check_rungs()
+    assert finding.status == status
+    assert finding.found == f"cuda:0: {rung} ({reason})" if reason else f"cuda:0: {rung}"
 
 
 def test_a_missing_compiler_and_cmake_have_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

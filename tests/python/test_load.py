@@ -36,6 +36,15 @@ def test_build_info_has_what_bug_reports_need() -> None:
     assert bool(info["fatbin"]) != info["nvcc"].startswith("absent: ")
 
 
+def test_build_info_tells_where_compiled_kernels_are_kept() -> None:
+    code = "import torchamp; print(torchamp.build_info()['kernel_cache'])"
+    for variable, folder in (("/somewhere/else", "/somewhere/else"), ("off", "")):
+        environment = {**os.environ, "TORCHAMP_CACHE": variable}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert done.stdout == f"{folder}\n", done.stderr
+
+
 def test_build_info_names_the_kernels_of_every_device() -> None:
     kernels = torchamp.build_info()["kernels"]
     cards = [f"cuda:{index}" for index in range(torch.cuda.device_count())]

@@ -1,0 +1,17 @@
+// What a report says of kernels, apart from where it finds them.
+#pragma once
+
+#include <torchamp/build_info.h>
+#include <torchamp/doctor.h>
+
+#include "cuda/image_store.h"
+
+namespace torchamp {
+
+/// ATen's rung works less well than could be; all others are as good as the device allows.
+Finding kernels_finding(const std::string& device, const Rung& rung);
+
+/// `is_missed`: NVRTC compiles this machine's kernels.
+Finding store_finding(const cuda::ImageStore& store, bool is_missed);
+
+}  // namespace torchamp
