@@ -14,6 +14,9 @@ set(_TORCHAMP_GENERATED "${PROJECT_BINARY_DIR}/generated")
 set(_TORCHAMP_OLDEST_NVCC 12.1)
 set(_TORCHAMP_OLDEST_ARCH 70)
 
+# Nothing is compiled for the host, so any host compiler will do.
+set(_TORCHAMP_NVCC_OPTIONS -std=c++17 -allow-unsupported-compiler)
+
 # The names that a file includes in quotes.
 function(_torchamp_includes_of file out)
   file(STRINGS "${file}" lines REGEX "^[ \t]*#[ \t]*include[ \t]*\"")
@@ -74,16 +77,33 @@ function(_torchamp_write_sources names files)
                  "${_TORCHAMP_GENERATED}/embedded_sources.cpp" @ONLY)
 endfunction()
 
+# Sets why nvcc compiles nothing: its parts or its host compiler may be missing, or not be what it takes.
+function(_torchamp_try_nvcc out_reason)
+  set(trial "${_TORCHAMP_GENERATED}/trial")
+  file(WRITE "${trial}.cu" "extern \"C\" __global__ void trial() {}\n")
+  execute_process(COMMAND "${TORCHAMP_NVCC}" ${_TORCHAMP_NVCC_OPTIONS} -cubin "${trial}.cu"
+                          -o "${trial}.cubin"
+                  RESULT_VARIABLE status OUTPUT_VARIABLE printed ERROR_VARIABLE printed)
+  set(reason "")
+  if(NOT status EQUAL 0)
+    string(REGEX MATCH "[^\n]+" line "${printed}")
+    string(REGEX REPLACE "[\\\";]" "'" line "${line}")  # it becomes a string of C++
+    set(reason "${TORCHAMP_NVCC} fails: ${line}")
+  endif()
+  set(${out_reason} "${reason}" PARENT_SCOPE)
+endfunction()
+
 # Sets the version of the nvcc that is called, or why it cannot be used.
 function(_torchamp_ask_nvcc out_version out_reason)
   execute_process(COMMAND "${TORCHAMP_NVCC}" --version OUTPUT_VARIABLE printed ERROR_QUIET)
-  set(reason "")
   if(NOT printed MATCHES "V([0-9][0-9.]*)")
     set(reason "${TORCHAMP_NVCC} does not run")
   elseif(CMAKE_MATCH_1 VERSION_LESS _TORCHAMP_OLDEST_NVCC)
     set(reason "${TORCHAMP_NVCC} is ${CMAKE_MATCH_1}, the kernels need ${_TORCHAMP_OLDEST_NVCC}")
+  else()
+    set(${out_version} "${CMAKE_MATCH_1}" PARENT_SCOPE)
+    _torchamp_try_nvcc(reason)
   endif()
-  set(${out_version} "${CMAKE_MATCH_1}" PARENT_SCOPE)
   set(${out_reason} "${reason}" PARENT_SCOPE)
 endfunction()
 
@@ -146,7 +166,7 @@ function(_torchamp_nvcc_archs out)
 endfunction()
 
 function(_torchamp_nvcc_flags archs out)
-  set(flags -std=c++17 -O3 -fmad=false --threads 0 "-I${_TORCHAMP_CSRC}")
+  set(flags ${_TORCHAMP_NVCC_OPTIONS} -O3 -fmad=false --threads 0 "-I${_TORCHAMP_CSRC}")
   foreach(arch IN LISTS archs)
     list(APPEND flags "-gencode=arch=compute_${arch},code=sm_${arch}")
   endforeach()

@@ -89,6 +89,14 @@ def test_an_older_nvcc_is_left_alone(tmp_path: pathlib.Path) -> None:
     assert not (tmp_path / "called_with").exists()
 
 
+def test_an_nvcc_that_compiles_nothing_is_left_alone(tmp_path: pathlib.Path) -> None:
+    nvcc = make_nvcc(tmp_path, "12.4.131", ARCHS_12)
+    text = nvcc.read_text().replace("  *)", "  *) echo 'fatal: no \"g++\";' >&2; exit 1")
+    nvcc.write_text(text)
+    printed = configure(tmp_path / "build", f"-DTORCHAMP_NVCC={nvcc}")
+    assert f"torchamp: no fatbin ({nvcc} fails: fatal: no 'g++''); the CUDA kernels" in printed
+
+
 def test_an_older_nvcc_is_refused_where_one_is_demanded(tmp_path: pathlib.Path) -> None:
     nvcc = make_nvcc(tmp_path, "11.8.89", ARCHS_12)
     options = [f"-DTORCHAMP_NVCC={nvcc}", "-DTORCHAMP_USE_CUDA=ON"]
