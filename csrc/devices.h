@@ -8,6 +8,7 @@
 #include "cuda/stream.h"
 #include "gather.h"
 #include "kernels.h"
+#include "resident_tables.h"
 
 namespace torchamp {
 
@@ -34,8 +35,9 @@ struct Cpu {
     cpu::l2norm(plan, norm, per_tensor, flags);
   }
   void copy_cast(const Plan& plan) { cpu::copy_cast(plan); }
-  void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs, uint32*) {
-    cpu::step(algorithm, plan, inputs);
+  void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs,
+            const std::vector<HyperRow>& rows, uint32*) {
+    cpu::step(algorithm, plan, inputs, rows);
   }
   void update_scale(const MovingScale& scale, const float* found_inf) {
     cpu::update_scale(scale, found_inf);
@@ -43,7 +45,9 @@ struct Cpu {
 };
 
 struct Cuda {
-  explicit Cuda(at::Device device) : guard(device), queue(cuda::current_queue(device.index())) {}
+  explicit Cuda(at::Device device) : guard(device), queue(cuda::current_queue(device.index())) {
+    queue.tables = &tables;
+  }
   static bool usable(at::Device device) { return cuda::rung(device.index()) != cuda::Rung::kAten; }
 
   void scale(const Plan& plan, float factor, Flags flags) {
@@ -69,8 +73,9 @@ struct Cuda {
     cuda::l2norm(queue, plan, norm, per_tensor, flags, workspace.data_ptr());
   }
   void copy_cast(const Plan& plan) { cuda::copy_cast(queue, plan); }
-  void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs, uint32* ticket) {
-    cuda::step(queue, algorithm, plan, inputs, ticket);
+  void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs,
+            const std::vector<HyperRow>& rows, uint32* ticket) {
+    cuda::step(queue, algorithm, plan, inputs, rows, ticket);
   }
   void update_scale(const MovingScale& scale, const float* found_inf) {
     cuda::update_scale(queue, scale, found_inf);
@@ -81,6 +86,7 @@ struct Cuda {
 
   c10::DeviceGuard guard;
   cuda::Queue queue;
+  ResidentTables tables{queue};
 };
 
 /// Any other device: no kernels, so everything is ATen's.

@@ -19,8 +19,9 @@ struct BackwardEnding {
   at::Tensor report;  ///< written: a Report, in memory that host and device see; undefined: none
 };
 
-/// Bytes of what passes report before those of the tensors: a ticket, and found_inf.
-constexpr int64_t kRaisedHeader = 8;
+/// Bytes of what passes report before those of the tensors, which are aligned to as many: a ticket,
+/// and found_inf.
+constexpr int64_t kRaisedHeader = 16;
 
 /// What passes report to the ending, of lists of this length: uint8, zeros before the first pass
 /// and after the ending.

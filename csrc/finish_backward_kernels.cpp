@@ -25,7 +25,7 @@ Flags flags_of(const Tensor& raised) {
 }
 
 aten::FlagTensors flag_tensors(const Tensor& raised) {
-  return {raised.slice(0, sizeof(uint32), kRaisedHeader).view(at::kFloat),
+  return {raised.slice(0, sizeof(uint32), 2 * sizeof(uint32)).view(at::kFloat),
           raised.slice(0, kRaisedHeader)};
 }
 

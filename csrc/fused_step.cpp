@@ -19,8 +19,8 @@ TORCH_LIBRARY_FRAGMENT(torchamp, m) {
       "_fused_step(int algorithm, Tensor[] grads, Tensor(a!)[] params, Tensor(b!)[] states, "
       "Tensor(c!)[] model_params, Tensor(d!) steps, Tensor hyper, Tensor groups, "
       "Tensor? grad_factor, Tensor? skip, Tensor? param_norms, Tensor? update_norms, "
-      "Tensor(e!)? norm_averages, bool params_by_chance=False, Tensor(f!)? ticket=None, "
-      "int[] unscaled=[], int known_states=0) -> ()");
+      "Tensor(e!)? norm_averages, bool params_by_chance, Tensor(f!)? ticket, Tensor[] lrs, "
+      "int[] unscaled, int known_states) -> ()");
 }
 
 void check_row(const char* name, const Tensor& tensor, at::ScalarType dtype, int64_t length,
@@ -41,17 +41,43 @@ void check_optional_row(const char* name, const OptionalTensor& tensor, bool nee
   if (tensor) check_row(name, *tensor, at::kFloat, length, device);
 }
 
+void check_groups(const Tensor& groups, int64_t length, int64_t rows) {
+  check_row("groups", groups, at::kInt, length, at::kCPU);
+  const int32_t* const row_of = groups.const_data_ptr<int32_t>();
+  for (int64_t i = 0; i < length; ++i) {
+    TORCH_CHECK(0 <= row_of[i] && row_of[i] < rows, kOp, ": expected groups[", i,
+                "] to be a row of hyper, below ", rows, ", got ", row_of[i]);
+  }
+}
+
+void check_lrs(TensorList lrs, int64_t groups, at::Device device) {
+  if (lrs.empty()) return;
+  TORCH_CHECK(static_cast<int64_t>(lrs.size()) == groups, kOp,
+              ": expected lrs to have a tensor a group, ", groups, ", got ", lrs.size());
+  for (const Tensor& lr : lrs) {
+    if (!lr.defined()) continue;
+    const bool wide = lr.scalar_type() == at::kDouble;
+    check_scalar(kOp, "lrs", lr, wide ? at::kDouble : at::kFloat, device);
+  }
+}
+
+void check_hyper(const StepScalars& scalars, int64_t length, at::Device device) {
+  const bool by_value = scalars.hyper.defined() && scalars.hyper.is_cpu();
+  check_array(kOp, "hyper", scalars.hyper, at::kDouble, by_value ? at::kCPU : device);
+  TORCH_CHECK(scalars.hyper.dim() == 2 && scalars.hyper.size(1) == kHyperparameters, kOp,
+              ": expected hyper to have sizes [groups, ", kHyperparameters, "], got ",
+              scalars.hyper.sizes());
+  check_groups(scalars.groups, length, scalars.hyper.size(0));
+  check_lrs(scalars.lrs, scalars.hyper.size(0), device);
+}
+
 void check_scalars(StepAlgorithm algorithm, const StepScalars& scalars, int64_t length) {
   TORCH_CHECK_TYPE(scalars.steps.defined(), kOp, ": expected steps to be a tensor, got none");
   const at::Device device = scalars.steps.device();
   const bool adapts = algorithm == StepAlgorithm::kLambApply;
   const bool averages = algorithm == StepAlgorithm::kNovoGrad;
   check_row("steps", scalars.steps, at::kFloat, length, device);
-  check_row("groups", scalars.groups, at::kInt, length, device);
-  check_array(kOp, "hyper", scalars.hyper, at::kDouble, device);
-  TORCH_CHECK(scalars.hyper.dim() == 2 && scalars.hyper.size(1) == kHyperparameters, kOp,
-              ": expected hyper to have sizes [groups, ", kHyperparameters, "], got ",
-              scalars.hyper.sizes());
+  check_hyper(scalars, length, device);
   check_optional_scalar("grad_factor", scalars.grad_factor, device);
   check_optional_scalar("skip", scalars.skip, device);
   check_optional_row("param_norms", scalars.param_norms, adapts, length, device);
@@ -70,7 +96,7 @@ void check_unscaled(at::IntArrayRef unscaled, int64_t length) {
 using Signature = void(int64_t, TensorList, TensorList, TensorList, TensorList, const Tensor&,
                        const Tensor&, const Tensor&, const OptionalTensor&, const OptionalTensor&,
                        const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool,
-                       const OptionalTensor&, at::IntArrayRef, int64_t);
+                       const OptionalTensor&, TensorList, at::IntArrayRef, int64_t);
 
 }  // namespace
 
@@ -98,7 +124,7 @@ void fused_step(StepAlgorithm algorithm, const StepLists& lists, const StepScala
   call(op, scalars.steps, static_cast<int64_t>(algorithm), lists.grads, lists.params, lists.states,
        lists.model_params, scalars.steps, scalars.hyper, scalars.groups, scalars.grad_factor,
        scalars.skip, scalars.param_norms, scalars.update_norms, scalars.norm_averages,
-       scalars.params_by_chance, scalars.ticket, lists.unscaled,
+       scalars.params_by_chance, scalars.ticket, scalars.lrs, lists.unscaled,
        reinterpret_cast<int64_t>(lists.known_states));
   if (algorithm != StepAlgorithm::kLambUpdate) mark_written(lists.params);
   if (lists.known_states == nullptr) mark_written(lists.states);

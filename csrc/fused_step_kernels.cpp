@@ -3,6 +3,8 @@
 #include <torch/library.h>
 #include <torchamp/fused_step.h>
 
+#include <algorithm>
+
 #include "aten/fused_step.h"
 #include "devices.h"
 
@@ -20,14 +22,36 @@ T* pointer(const OptionalTensor& tensor) {
 
 StepInputs inputs_of(const StepScalars& scalars) {
   return {scalars.steps.mutable_data_ptr<float>(),
-          scalars.hyper.const_data_ptr<double>(),
-          scalars.groups.const_data_ptr<int32>(),
           pointer<float>(scalars.grad_factor),
           pointer<float>(scalars.skip),
           pointer<float>(scalars.param_norms),
           pointer<float>(scalars.update_norms),
           pointer<float>(scalars.norm_averages),
           scalars.params_by_chance};
+}
+
+std::vector<HyperRow> rows_of(const StepScalars& scalars) {
+  const bool by_value = scalars.hyper.is_cpu();
+  const double* const values = scalars.hyper.const_data_ptr<double>();
+  std::vector<HyperRow> rows(scalars.hyper.size(0));
+  for (size_t g = 0; g < rows.size(); ++g) {
+    const double* const row = values + g * kHyperparameters;
+    if (by_value) std::copy_n(row, kHyperparameters, rows[g].values);
+    if (!by_value) rows[g].on_device = row;
+    if (scalars.lrs.empty() || !scalars.lrs[g].defined()) continue;
+    rows[g].lr = scalars.lrs[g].const_data_ptr();
+    rows[g].lr_is_double = scalars.lrs[g].scalar_type() == at::kDouble;
+  }
+  return rows;
+}
+
+/// Each planned tensor's row.
+std::vector<int32> row_numbers(const Plan& plan, const Tensor& groups) {
+  const int32* const row_of = groups.const_data_ptr<int32>();
+  std::vector<int32> numbers;
+  numbers.reserve(plan.positions.size());
+  for (const int32 position : plan.positions) numbers.push_back(row_of[position]);
+  return numbers;
 }
 
 std::vector<uint8> tags_of(const Plan& plan, at::IntArrayRef unscaled, size_t length) {
@@ -89,20 +113,23 @@ void fused_step(int64_t which, TensorList grads, TensorList params, TensorList s
                 const Tensor& groups, const OptionalTensor& grad_factor, const OptionalTensor& skip,
                 const OptionalTensor& param_norms, const OptionalTensor& update_norms,
                 const OptionalTensor& norm_averages, bool params_by_chance,
-                const OptionalTensor& ticket, at::IntArrayRef unscaled, int64_t known_states) {
+                const OptionalTensor& ticket, TensorList lrs, at::IntArrayRef unscaled,
+                int64_t known_states) {
   const auto algorithm = static_cast<StepAlgorithm>(which);
   auto* const known = reinterpret_cast<KnownTensors*>(known_states);
   const StepLists lists{grads, params, states, model_params, known, unscaled};
-  const StepScalars scalars{steps,       hyper,        groups,        grad_factor,     skip,
-                            param_norms, update_norms, norm_averages, params_by_chance};
+  const StepScalars scalars{steps,       hyper,        groups,        grad_factor,      skip,
+                            param_norms, update_norms, norm_averages, params_by_chance, ticket,
+                            lrs};
   const at::Device device = steps.device();
   Work work = gather_step<Device>(states_of(algorithm), lists, device);
   check_remainders(work, lists);
   if (work.plan.tensors() > 0) {
     work.plan.tags = tags_of(work.plan, unscaled, grads.size());
-    const Tensor own = ticket ? *ticket : at::zeros({}, groups.options());
+    work.plan.rows = row_numbers(work.plan, groups);
+    const Tensor own = ticket ? *ticket : at::zeros({}, steps.options().dtype(at::kInt));
     Device(device).step(static_cast<Algorithm>(which), work.plan, inputs_of(scalars),
-                        reinterpret_cast<uint32*>(own.mutable_data_ptr<int32>()));
+                        rows_of(scalars), reinterpret_cast<uint32*>(own.mutable_data_ptr<int32>()));
   }
   aten::fused_step(work.rest, algorithm, lists, scalars);
 }
@@ -121,7 +148,7 @@ TORCH_LIBRARY_IMPL(torchamp, Meta, m) {
   m.impl("_fused_step",
          [](int64_t, TensorList, TensorList, TensorList, TensorList, const Tensor&, const Tensor&,
             const Tensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
-            const OptionalTensor&, const OptionalTensor&, bool, const OptionalTensor&,
+            const OptionalTensor&, const OptionalTensor&, bool, const OptionalTensor&, TensorList,
             at::IntArrayRef, int64_t) {});
 }
 

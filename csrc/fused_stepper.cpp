@@ -12,6 +12,7 @@
 
 #include "borrowed.h"
 #include "known_tensors.h"
+#include "outside_capture.h"
 
 namespace torchamp {
 namespace {
@@ -56,8 +57,9 @@ FusedStepper::FusedStepper(StepAlgorithm algorithm, std::vector<Tensor> params,
                     params_.size(), ", got ", groups.size());
   check_storage(storage_, params_);
   const auto length = static_cast<int64_t>(params_.size());
+  const OutsideCapture outside(options(at::kFloat).device());
   steps_ = at::zeros({length}, options(at::kFloat));
-  groups_ = at::tensor(groups, at::TensorOptions(at::kInt)).to(steps_.device());
+  groups_ = at::tensor(groups, at::TensorOptions(at::kInt));
   ticket_ = at::zeros({}, options(at::kInt));
   if (algorithm == StepAlgorithm::kNovoGrad) norm_averages_ = at::zeros_like(steps_);
 }
@@ -104,6 +106,7 @@ void FusedStepper::set_state(size_t i, const std::vector<Tensor>& states, const 
 }
 
 void FusedStepper::set_hyper(const std::vector<Row>& rows) {
+  lrs_.assign(rows.size(), Tensor());
   if (rows == rows_) return;
   rows_ = rows;
   const auto any_has = [&](size_t column) {
@@ -112,18 +115,25 @@ void FusedStepper::set_hyper(const std::vector<Row>& rows) {
   };
   adapts_ = is_sgd(algorithm_) && any_has(kTrustCoefficient);
   clips_ = algorithm_ == StepAlgorithm::kLambUpdate && any_has(kMaxGradNorm);
-  const auto groups = static_cast<int64_t>(rows.size());
-  const auto device = options(at::kDouble);
-  const bool pinned = device.device().is_cuda();
-  const Tensor host =
-      at::empty({groups, kHyperparameters}, at::TensorOptions(at::kDouble).pinned_memory(pinned));
-  std::copy_n(rows.front().data(), groups * kHyperparameters, host.mutable_data_ptr<double>());
-  if (!hyper_.defined() || hyper_.size(0) != groups) hyper_ = at::empty(host.sizes(), device);
-  hyper_.copy_(host, /*non_blocking=*/true);
+  hyper_ = at::empty({static_cast<int64_t>(rows.size()), kHyperparameters}, at::kDouble);
+  std::copy_n(rows.front().data(), hyper_.numel(), hyper_.mutable_data_ptr<double>());
 }
 
 void FusedStepper::set_lr(int64_t group, const Tensor& lr) {
-  hyper_.select(0, group).select(0, 0).copy_(lr.detach().reshape({}), /*non_blocking=*/true);
+  const bool is_float = lr.scalar_type() == at::kFloat || lr.scalar_type() == at::kDouble;
+  lrs_[group] = lr.to(steps_.device(), is_float ? lr.scalar_type() : at::kDouble,
+                      /*non_blocking=*/true);
+}
+
+/// Those of parameters that have a grad for the first time.
+void FusedStepper::make_states(const Lists& lists) {
+  const at::TensorList stepped = lists.remainders.empty() ? params_ : lists.remainders;
+  std::optional<OutsideCapture> outside;
+  for (size_t i = 0; kept_states_ > 0 && i < params_.size(); ++i) {
+    if (!lists.grads[i].defined() || states_[i].defined()) continue;
+    if (!outside) outside.emplace(steps_.device());
+    make_state(i, stepped[i]);
+  }
 }
 
 void FusedStepper::make_state(size_t i, const Tensor& stepped) {
@@ -143,6 +153,7 @@ StepScalars FusedStepper::scalars(const Step& step) const {
   if (norm_averages_.defined()) scalars.norm_averages = norm_averages_;
   scalars.params_by_chance = storage_.params_by_chance;
   scalars.ticket = ticket_;
+  scalars.lrs = lrs_;
   return scalars;
 }
 
@@ -159,10 +170,7 @@ void FusedStepper::step(const Step& step) {
 
 void FusedStepper::step(const Lists& lists, const Step& step) {
   at::NoGradGuard no_grad;
-  const at::TensorList stepped = lists.remainders.empty() ? params_ : lists.remainders;
-  for (size_t i = 0; kept_states_ > 0 && i < params_.size(); ++i) {
-    if (lists.grads[i].defined() && !states_[i].defined()) make_state(i, stepped[i]);
-  }
+  make_states(lists);
   if (algorithm_ == StepAlgorithm::kLambUpdate) return step_lamb(lists, step);
   if (algorithm_ == StepAlgorithm::kNovoGrad || adapts_) return step_by_norms(lists, step);
   fused_step(algorithm_, step_lists(lists), scalars(step));

@@ -31,8 +31,10 @@ void check(const Plan& plan, Flags flags);
 void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags);
 /// lists: source, destination
 void copy_cast(const Plan& plan);
-/// lists: grads, params, states …, model_params. Tag 1: grad_factor is not for this grad.
-void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs);
+/// lists: grads, params, states …, model_params. Tag 1: grad_factor is not for this grad. Rows are
+/// the groups'.
+void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs,
+          const std::vector<HyperRow>& rows);
 void update_scale(const MovingScale& scale, const float* found_inf);
 void clip(const Clipping& clipping);
 void conclude(const Verdict& verdict);
@@ -45,10 +47,14 @@ void finish_backward(const Plan& plan, InvScale inv_scale, bool accumulate, Flag
 
 namespace cuda {
 
-/// The device's index and its current stream (a CUstream).
+class TableStore;
+
+/// The device's index, its current stream (a CUstream), and where long tables are kept; null: they
+/// travel in several parameters.
 struct Queue {
   int device;
   void* stream;
+  TableStore* tables = nullptr;
 };
 
 void scale(Queue queue, const Plan& plan, float scale, Flags flags);
@@ -67,7 +73,7 @@ int64 l2norm_workspace(const Plan& plan);
 void copy_cast(Queue queue, const Plan& plan);
 /// ticket: a 0 on the device, and again one afterwards; nobody else's meanwhile.
 void step(Queue queue, Algorithm algorithm, const Plan& plan, const StepInputs& inputs,
-          uint32* ticket);
+          const std::vector<HyperRow>& rows, uint32* ticket);
 void update_scale(Queue queue, const MovingScale& scale, const float* found_inf);
 void clip(Queue queue, const Clipping& clipping);
 void conclude(Queue queue, const Verdict& verdict);

@@ -1,6 +1,7 @@
 #include "aten/fused_step.h"
 
 #include <ATen/ops/addcdiv.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/ones.h>
@@ -180,13 +181,20 @@ Tensor number_at(const std::optional<Tensor>& row, int64_t i, const Tensor& like
   return row ? row->select(0, i).to(at::kDouble) : at::zeros({}, like.options());
 }
 
+/// The rows where the step runs. To fill them in can be captured into a graph, to copy them cannot.
+Tensor on_device(const StepScalars& scalars) {
+  const at::Device device = scalars.steps.device();
+  if (scalars.hyper.device() == device) return scalars.hyper;
+  const Tensor rows = at::empty(scalars.hyper.sizes(), scalars.hyper.options().device(device));
+  const double* const values = scalars.hyper.const_data_ptr<double>();
+  for (int64_t k = 0; k < rows.numel(); ++k) rows.view(-1).select(0, k).fill_(values[k]);
+  return rows;
+}
+
 class Step {
  public:
   Step(StepAlgorithm algorithm, const StepLists& lists, const StepScalars& scalars)
-      : algorithm_(algorithm),
-        lists_(lists),
-        scalars_(scalars),
-        rows_(scalars.hyper.index_select(0, scalars.groups)) {
+      : algorithm_(algorithm), lists_(lists), scalars_(scalars), rows_(on_device(scalars)) {
     const auto bools = scalars.steps.options().dtype(at::kBool);
     runs_ = scalars.skip ? scalars.skip->reshape({}).eq(0) : at::ones({}, bools);
   }
@@ -241,7 +249,11 @@ class Step {
     Element e;
     e.param = wide_param(i);
     const auto wide = e.param.scalar_type();
-    e.hyper = rows_.select(0, i).unbind();
+    const int64_t group = scalars_.groups.const_data_ptr<int32_t>()[i];
+    e.hyper = rows_.select(0, group).unbind();
+    if (!scalars_.lrs.empty() && scalars_.lrs[group].defined()) {
+      e.hyper[0] = scalars_.lrs[group].to(at::kDouble).reshape({});
+    }
     e.grad = lists_.grads[i].to(wide);
     const bool has_updates = algorithm_ == StepAlgorithm::kLambApply;
     if (scalars_.grad_factor && !has_updates && !is_unscaled(i)) {

@@ -94,27 +94,28 @@ void step_block(const Plan& plan, const Span& span, const StepInputs& inputs,
   for (int s = 0; s < Rule::kStates; ++s) states[s].put_by_chance(plan, span, rounding.key);
 }
 
-Stepped stepped_at(const Plan& plan, int64 tensor) {
-  return {plan.positions[tensor], plan.tag(tensor) != 0};
+Stepped stepped_at(const Plan& plan, const std::vector<HyperRow>& rows, int64 tensor) {
+  return {plan.positions[tensor], &rows[plan.row(tensor)], plan.tag(tensor) != 0};
 }
 
 /// Of each tensor of the plan.
 template <class Rule>
 std::vector<typename Rule::Coefficients> all_coefficients(const Plan& plan,
-                                                          const StepInputs& inputs) {
+                                                          const StepInputs& inputs,
+                                                          const std::vector<HyperRow>& rows) {
   std::vector<typename Rule::Coefficients> all(plan.tensors());
   for (int64 t = 0; t < plan.tensors(); ++t) {
-    const Stepped stepped = stepped_at(plan, t);
-    const bool shares = t > 0 && share_coefficients(inputs, stepped, stepped_at(plan, t - 1));
+    const Stepped stepped = stepped_at(plan, rows, t);
+    const bool shares = t > 0 && share_coefficients(inputs, stepped, stepped_at(plan, rows, t - 1));
     all[t] = shares ? all[t - 1] : coefficients<Rule>(inputs, stepped);
   }
   return all;
 }
 
 template <class Rule>
-void step(const Plan& plan, const StepInputs& inputs) {
+void step(const Plan& plan, const StepInputs& inputs, const std::vector<HyperRow>& rows) {
   constexpr int kModel = 2 + Rule::kStates;
-  const auto coefficients = all_coefficients<Rule>(plan, inputs);
+  const auto coefficients = all_coefficients<Rule>(plan, inputs, rows);
   const bool large = streams(plan, kModel);
   for_each_piece_in_parallel(plan, [&](const Piece& piece) {
     const int64 head = large ? misaligned_head(plan, piece, kModel) : 0;
@@ -123,17 +124,18 @@ void step(const Plan& plan, const StepInputs& inputs) {
                        large && is_aligned(plan, span, kModel));
     });
   });
-  for (int64 t = 0; t < plan.tensors(); ++t) finish_step<Rule>(inputs, stepped_at(plan, t));
+  for (int64 t = 0; t < plan.tensors(); ++t) finish_step<Rule>(inputs, stepped_at(plan, rows, t));
 }
 
 }  // namespace
 
-void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs) {
+void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs,
+          const std::vector<HyperRow>& rows) {
   if (skips(inputs)) return;
   switch (algorithm) {
 #define TORCHAMP_CASE(Name, name) \
   case Algorithm::k##Name:        \
-    return step<Name>(plan, inputs);
+    return step<Name>(plan, inputs, rows);
     TORCHAMP_ALGORITHMS(TORCHAMP_CASE)
 #undef TORCHAMP_CASE
   }

@@ -1,5 +1,4 @@
-// The arguments of each op's kernel, besides its tensors: `kLists` lists of them, cut into units of
-// `kUnit` elements.
+// The arguments of each op's kernel, beside its tensors, of which there are `kLists` lists.
 #pragma once
 
 #include "math/optim/step.h"
@@ -10,22 +9,20 @@
 
 namespace torchamp::cuda {
 
-/// A warp's work: long enough to hide the search for its tensor, short enough that small models
-/// fill the card.
-constexpr int kWarpUnit = 2048;
-/// A block's work where each unit leaves a partial sum to be added up afterwards.
+/// Elements of a warp's unit. Small ones let small models fill the card; large ones spread a unit's
+/// fixed costs, the search for its tensor and the report at its end, over more elements.
+constexpr int kWarpUnit = 2048, kLargeWarpUnit = 8192;
+/// Elements of a block's unit, where each unit leaves a partial sum to be added up afterwards.
 constexpr int kBlockUnit = 32768;
 
 struct ScaleArguments {
   static constexpr int kLists = 2;  ///< input, output
-  static constexpr int kUnit = kWarpUnit;
   float scale;
   Flags flags;
 };
 
 struct UnscaleArguments {
   static constexpr int kLists = 2;  ///< scaled_grads, master_grads, whose addresses may be null
-  static constexpr int kUnit = kWarpUnit;
   InvScale inv_scale;
   bool accumulate;
   Flags flags;
@@ -36,7 +33,6 @@ struct UnscaleArguments {
 
 struct AxpbyArguments {
   static constexpr int kLists = 3;  ///< x, y, out
-  static constexpr int kUnit = kWarpUnit;
   float a;
   float b;
   bool check_x;
@@ -46,19 +42,16 @@ struct AxpbyArguments {
 
 struct CheckArguments {
   static constexpr int kLists = 1;
-  static constexpr int kUnit = kWarpUnit;
   Flags flags;
 };
 
 struct CopyCastArguments {
   static constexpr int kLists = 2;  ///< source, destination
-  static constexpr int kUnit = kWarpUnit;
 };
 
 /// Unit u leaves its sum of squares in partials[u].
 struct L2normArguments {
   static constexpr int kLists = 1;
-  static constexpr int kUnit = kBlockUnit;
   float* partials;
   float* per_tensor;
   Flags flags;
@@ -70,11 +63,12 @@ struct L2normTotalArguments {
   float* norm;
 };
 
-/// lists: grads, params, states …, model_params, whose addresses may be null
+/// lists: grads, params, states …, model_params, whose addresses may be null. Rows are the groups'
+/// hyperparameters.
 template <class Rule>
 struct StepArguments {
+  using Row = HyperRow;
   static constexpr int kLists = 3 + Rule::kStates;
-  static constexpr int kUnit = kWarpUnit;
   StepInputs inputs;
   uint32* ticket;
 };

@@ -10,8 +10,11 @@ namespace torchamp::cuda {
 struct AxpbyElement {
   static constexpr int kReads = 2;
   static constexpr int kWrites = 2;
+  static constexpr int kBatch = 1;
   const AxpbyArguments& arguments;
   bool found = false;
+
+  TORCHAMP_DEVICE bool reads(int) const { return true; }
 
   TORCHAMP_DEVICE float operator()(float x, float y) {
     found |= (arguments.check_x && is_nonfinite(x)) || (arguments.check_y && is_nonfinite(y));
@@ -21,7 +24,7 @@ struct AxpbyElement {
 
 template <class Launch>
 TORCHAMP_DEVICE void axpby(const Launch& launch) {
-  const uint32 unit = warp_unit();
+  const uint32 unit = warp_unit(launch);
   if (unit >= launch.units) return;
   walk_and_report(slice_of(launch, unit), AxpbyElement{launch.arguments}, launch.arguments.flags);
 }

@@ -17,12 +17,13 @@ TORCHAMP_DEVICE T warp_sum(T value) {
 /// The block's sum. All threads of the block call it, once in a kernel.
 template <class T>
 TORCHAMP_DEVICE T block_sum(T value) {
-  TORCHAMP_SHARED(T, sums, kWarpsPerBlock);
+  TORCHAMP_SHARED(T, sums, kMaxWarps);
   const T of_warp = warp_sum(value);
   if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = of_warp;
   __syncthreads();
   T total = 0;
-  for (int warp = 0; warp < kWarpsPerBlock; ++warp) total += sums[warp];
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+  for (int warp = 0; warp < warps; ++warp) total += sums[warp];
   return total;
 }
 

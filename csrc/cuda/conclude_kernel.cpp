@@ -3,7 +3,7 @@
 namespace torchamp::cuda {
 
 void conclude(Queue queue, const Verdict& verdict) {
-  launch(queue, Kernel::kConclude, 1, &verdict);
+  launch(queue, Kernel::kConclude, 1, kThreads, &verdict);
 }
 
 }  // namespace torchamp::cuda

@@ -20,6 +20,15 @@ namespace torchamp::cuda {
 
 constexpr uint32 kFullWarp = 0xffffffffu;
 
+/// Where the host has asked for it, a kernel is set up while the one before it on the stream still
+/// runs: what that one writes is there from here on, and the next may be set up.
+TORCHAMP_DEVICE void wait_for_previous_kernel() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /// Sets *flag to 1. Threads that race here all write the same.
 template <class T>
 TORCHAMP_DEVICE void raise(T* flag) {

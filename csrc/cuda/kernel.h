@@ -6,26 +6,22 @@
 namespace torchamp::cuda {
 
 enum class Kernel {
-#define TORCHAMP_LIST(Name, name, Arguments) k##Name,
-  TORCHAMP_TABLE_KERNELS(TORCHAMP_LIST) TORCHAMP_PLAIN_KERNELS(TORCHAMP_LIST)
+#define TORCHAMP_LIST(Name, name, function, Parameter) k##Name,
+  TORCHAMP_KERNELS(TORCHAMP_LIST)
 #undef TORCHAMP_LIST
 };
 
 constexpr const char* kKernelNames[] = {
-#define TORCHAMP_LIST(Name, name, Arguments) "torchamp_" #name,
-    TORCHAMP_TABLE_KERNELS(TORCHAMP_LIST) TORCHAMP_PLAIN_KERNELS(TORCHAMP_LIST)
+#define TORCHAMP_LIST(Name, name, function, Parameter) "torchamp_" #name,
+    TORCHAMP_KERNELS(TORCHAMP_LIST)
 #undef TORCHAMP_LIST
 };
 
 /// What kernels.cu is told to define.
 constexpr const char* kKernelDefinitions[] = {
-#define TORCHAMP_LIST(Name, name, Arguments) \
-  "TORCHAMP_DEFINE_TABLE(" #Name ", " #name ", " #Arguments ")",
-    TORCHAMP_TABLE_KERNELS(TORCHAMP_LIST)
-#undef TORCHAMP_LIST
-#define TORCHAMP_LIST(Name, name, Arguments) \
-  "TORCHAMP_DEFINE_PLAIN(" #Name ", " #name ", " #Arguments ")",
-        TORCHAMP_PLAIN_KERNELS(TORCHAMP_LIST)
+#define TORCHAMP_LIST(Name, name, function, Parameter) \
+  "TORCHAMP_DEFINE(" #Name ", " #name ", " #function ", " #Parameter ")",
+    TORCHAMP_KERNELS(TORCHAMP_LIST)
 #undef TORCHAMP_LIST
 };
 
@@ -37,6 +33,14 @@ constexpr const char* name(Kernel kernel) {
 
 constexpr const char* definition(Kernel kernel) {
   return kKernelDefinitions[static_cast<int>(kernel)];
+}
+
+/// The kernel that does the same as one of every iteration, with a table of another place.
+constexpr Kernel small(Kernel kernel) {
+  return static_cast<Kernel>(static_cast<int>(kernel) + 1);
+}
+constexpr Kernel resident(Kernel kernel) {
+  return static_cast<Kernel>(static_cast<int>(kernel) + 2);
 }
 
 }  // namespace torchamp::cuda

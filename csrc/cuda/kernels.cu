@@ -26,23 +26,19 @@ TORCHAMP_ALGORITHMS(TORCHAMP_DEFINE_STEP)
 
 #undef TORCHAMP_DEFINE_STEP
 
-#define TORCHAMP_DEFINE(name, Parameter)                             \
-  extern "C" __global__ void __launch_bounds__(kThreads, 2)          \
+#define TORCHAMP_DEFINE(Name, name, function, Parameter)             \
+  extern "C" __global__ void __launch_bounds__(kMaxThreads)          \
       torchamp_##name(const Parameter __grid_constant__ parameter) { \
-    name(parameter);                                                 \
+    wait_for_previous_kernel();                                      \
+    function(parameter);                                             \
   }
-#define TORCHAMP_DEFINE_TABLE(Name, name, Arguments) TORCHAMP_DEFINE(name, Launch<Arguments>)
-#define TORCHAMP_DEFINE_PLAIN(Name, name, Arguments) TORCHAMP_DEFINE(name, Arguments)
 
 #if defined(TORCHAMP_ONLY)
 TORCHAMP_ONLY
 #else
-TORCHAMP_TABLE_KERNELS(TORCHAMP_DEFINE_TABLE)
-TORCHAMP_PLAIN_KERNELS(TORCHAMP_DEFINE_PLAIN)
+TORCHAMP_KERNELS(TORCHAMP_DEFINE)
 #endif
 
 #undef TORCHAMP_DEFINE
-#undef TORCHAMP_DEFINE_TABLE
-#undef TORCHAMP_DEFINE_PLAIN
 
 }  // namespace torchamp::cuda

@@ -12,8 +12,11 @@ namespace torchamp::cuda {
 struct L2normElement {
   static constexpr int kReads = 1;
   static constexpr int kWrites = -1;
+  static constexpr int kBatch = 4;
   float sum = 0.0f;
   bool found = false;
+
+  TORCHAMP_DEVICE bool reads(int) const { return true; }
 
   TORCHAMP_DEVICE float operator()(float value) {
     found |= is_nonfinite(value);
@@ -36,14 +39,14 @@ TORCHAMP_DEVICE void l2norm(const Launch& launch) {
 /// The square root of the sum of partials[begin … end), in the block's first thread.
 TORCHAMP_DEVICE float norm_of(const float* partials, int64 begin, int64 end) {
   double sum = 0.0;
-  for (int64 i = begin + threadIdx.x; i < end; i += kThreads) sum += partials[i];
+  for (int64 i = begin + threadIdx.x; i < end; i += blockDim.x) sum += partials[i];
   return static_cast<float>(sqrt(block_sum(sum)));
 }
 
 /// One block a tensor.
 template <class Launch>
 TORCHAMP_DEVICE void l2norm_per_tensor(const Launch& launch) {
-  const auto& entry = launch.entry[blockIdx.x];
+  const auto& entry = launch.entry(static_cast<int>(blockIdx.x));
   const float norm = norm_of(launch.arguments.partials, entry.first_unit,
                              end_unit(launch, static_cast<int>(blockIdx.x)));
   if (threadIdx.x == 0) launch.arguments.per_tensor[entry.position] = norm;

@@ -3,21 +3,94 @@
 
 #include "cuda/block.h"
 #include "cuda/kernel.h"
+#include "cuda/table_store.h"
 #include "cuda/tables.h"
 #include "kernels.h"
 
 namespace torchamp::cuda {
 
-/// Starts blocks of kThreads threads on the queue. `parameter` is the kernel's only one, and is
+/// Starts blocks of `threads` threads on the queue. `parameter` is the kernel's only one, and is
 /// copied. Throws std::runtime_error where the device has no kernels or the driver refuses.
-void launch(Queue queue, Kernel kernel, uint32 blocks, const void* parameter);
+void launch(Queue queue, Kernel kernel, uint32 blocks, int threads, const void* parameter);
+
+/// Blocks that walk a table a unit a warp.
+inline uint32 blocks_for(uint32 units, int threads) {
+  const auto warps = static_cast<uint32>(threads / kWarp);
+  return (units + warps - 1) / warps;
+}
+
+/// Elements of a warp's unit.
+inline int64 warp_unit_for(const Plan& plan) {
+  constexpr int64 kLarge = int64{1} << 26;  // elements that fill any card with large units
+  if (tuning().unit != 0) return tuning().unit;
+  return plan.elements() < kLarge ? kWarpUnit : kLargeWarpUnit;
+}
 
 /// Starts a kernel that walks the plan a unit a warp.
 template <class Arguments>
 void launch_warps(Queue queue, Kernel kernel, const Plan& plan, const Arguments& arguments) {
-  for_each_launch(plan, arguments, [&](Launch<Arguments>& table) {
-    launch(queue, kernel, (table.units + kWarpsPerBlock - 1) / kWarpsPerBlock, &table);
+  using Parameter = Launch<Arguments>;
+  for_each_table<Parameter>(
+      plan, arguments, warp_unit_for(plan), {}, [&](const Parameter& launched) {
+        launch(queue, kernel, blocks_for(launched.units, kThreads), kThreads, &launched);
+      });
+}
+
+/// How a kernel of every iteration is started: `prepare(header, blocks)` is called before each
+/// launch, of which there may be several.
+struct Iteration {
+  Kernel kernel;
+  int threads;
+  bool backwards;
+};
+
+template <class Parameter, class Arguments, class Prepare>
+void launch_parameters(Queue queue, Kernel kernel, const Iteration& iteration, const Plan& plan,
+                       const Arguments& arguments, const Rows& rows, Prepare prepare) {
+  for_each_table<Parameter>(plan, arguments, warp_unit_for(plan), rows, [&](Parameter& launched) {
+    const uint32 blocks = blocks_for(launched.units, iteration.threads);
+    launched.backwards = iteration.backwards;
+    prepare(launched, blocks);
+    launch(queue, kernel, blocks, iteration.threads, &launched);
   });
+}
+
+/// Returns false where the device cannot keep the table now.
+template <class Arguments, class Prepare>
+bool launch_resident(Queue queue, const Iteration& iteration, const Plan& plan,
+                     const Arguments& arguments, const Rows& rows, Prepare prepare) {
+  ResidentLaunch<Arguments> launched;
+  torchamp::cuda::prepare(launched, arguments, warp_unit_for(plan));
+  std::vector<unsigned char> table(table_bytes<Arguments>(plan, rows));
+  TableWriter<Arguments> writer(launched, table.data(), table.data() + table.size(), rows);
+  for (int64 tensor = 0; tensor < plan.tensors(); ++tensor) writer.add(plan, tensor);
+  const Kernel kernel = resident(iteration.kernel);
+  const unsigned char* const placed = queue.tables->put(static_cast<int>(kernel), table);
+  if (placed == nullptr) return false;
+  launched.begin = placed;
+  launched.end = placed + table.size();
+  const uint32 blocks = blocks_for(launched.units, iteration.threads);
+  launched.backwards = iteration.backwards;
+  prepare(launched, blocks);
+  launch(queue, kernel, blocks, iteration.threads, &launched);
+  return true;
+}
+
+/// The same for a kernel of every iteration, by the cheapest way for a table of this length: in a
+/// small parameter, in a large one, on the device, or in several parameters.
+template <class Arguments, class Prepare>
+void launch_iteration(Queue queue, const Iteration& iteration, const Plan& plan,
+                      const Arguments& arguments, const Rows& rows, Prepare prepare) {
+  const int64 bytes = table_bytes<Arguments>(plan, rows);
+  if (tuning().small_parameters != 0 && bytes <= SmallLaunch<Arguments>::kTableBytes) {
+    return launch_parameters<SmallLaunch<Arguments>>(queue, small(iteration.kernel), iteration,
+                                                     plan, arguments, rows, prepare);
+  }
+  const bool fits = bytes <= Launch<Arguments>::kTableBytes;
+  const bool may_reside = !fits && queue.tables != nullptr && tuning().resident_tables != 0;
+  if (may_reside && launch_resident(queue, iteration, plan, arguments, rows, prepare)) return;
+  launch_parameters<Launch<Arguments>>(queue, iteration.kernel, iteration, plan, arguments, rows,
+                                       prepare);
 }
 
 }  // namespace torchamp::cuda

@@ -26,6 +26,7 @@ TORCHAMP_DEVICE void load_bits(DType dtype, const char* from, Bits<n>& bits) {
 }
 
 /// A group of n neighbouring elements: every list's bits are on their way before any is used.
+/// `mixed`: the grads are misaligned to the rest.
 template <class Rule, int n, int kLists>
 struct StepGroup {
   static constexpr int kParam = 1;
@@ -45,9 +46,14 @@ struct StepGroup {
     return slice.address[list] + first * size_of(slice.dtype[list]);
   }
 
-  TORCHAMP_DEVICE void load() {
+  TORCHAMP_DEVICE void load(bool mixed) {
+    if (mixed) {
+      load_shorts<n>(address(0), bits[0].words);
+    } else {
+      load_bits(slice.dtype[0], address(0), bits[0]);
+    }
     TORCHAMP_UNROLL
-    for (int list = 0; list < kReads; ++list)
+    for (int list = 1; list < kReads; ++list)
       load_bits(slice.dtype[list], address(list), bits[list]);
     if (is_split()) load_bits(slice.dtype[kModel], address(kModel), bits[kModel]);
     if (is_split()) {
@@ -106,7 +112,7 @@ TORCHAMP_DEVICE void step_groups(const Slice<kLists>& slice, const Groups<n>& gr
   TORCHAMP_ROLLED
   for (int g = team.rank; g < groups.count; g += team.size) {
     StepGroup<Rule, n, kLists> group(slice, groups[g]);
-    group.load();
+    group.load(groups.mixed);
     group.step(coefficients);
     group.store(rounding);
   }
@@ -114,11 +120,12 @@ TORCHAMP_DEVICE void step_groups(const Slice<kLists>& slice, const Groups<n>& gr
 
 /// Elements that a thread steps together: as many as fit its registers.
 template <class Rule>
-constexpr int kVector = Rule::kStates > 2 ? 4 : 8;
+constexpr int kStepVector = Rule::kStates > 2 ? 4 : 8;
 
 template <class Launch>
-TORCHAMP_DEVICE Stepped stepped_at(const Launch& launch, int entry) {
-  return {launch.entry[entry].position, launch.entry[entry].tag != 0};
+TORCHAMP_DEVICE Stepped stepped_at(const Launch& launch, int index) {
+  const auto& entry = launch.entry(index);
+  return {entry.position, &launch.row(entry.row), entry.tag != 0};
 }
 
 template <class Rule, class Launch>
@@ -130,25 +137,60 @@ TORCHAMP_DEVICE void step_unit(const Launch& launch, uint32 unit) {
   const auto slice = slice_of(launch, unit, entry);
   const Rounding rounding{noise_from(noise_key<Rule>(inputs, stepped.position), slice.begin),
                           inputs.params_by_chance};
-  const auto vectors = aligned_vectors<kVector<Rule>>(slice);
+  const auto vectors = aligned_vectors<kStepVector<Rule>>(slice);
   step_groups<Rule>(slice, vectors, c, rounding);
   step_groups<Rule>(slice, rest_of(slice.count, vectors), c, rounding);
 }
 
-template <class Rule, class Launch>
-TORCHAMP_DEVICE void finish_steps(const Launch& launch) {
-  for (int i = static_cast<int>(threadIdx.x); i < launch.entries; i += kThreads) {
-    finish_step<Rule>(launch.arguments.inputs, stepped_at(launch, i));
+/// Positions of neighbouring entries mostly follow one another; to look each up costs more.
+template <class Launch>
+TORCHAMP_DEVICE int32 position_of(const Launch& launch, int entry) {
+  return launch.consecutive ? launch.first_position + entry : launch.entry(entry).position;
+}
+
+/// Several counts are on their way at once.
+template <class Launch>
+TORCHAMP_DEVICE void count_steps(const Launch& launch) {
+  constexpr int kBatch = 4;
+  float* const steps = launch.arguments.inputs.steps;
+  const int stride = static_cast<int>(blockDim.x);
+  TORCHAMP_ROLLED
+  for (int first = static_cast<int>(threadIdx.x); first < launch.entries;
+       first += kBatch * stride) {
+    float counts[kBatch];
+    TORCHAMP_UNROLL
+    for (int k = 0; k < kBatch; ++k) {
+      const int entry = first + k * stride;
+      if (entry < launch.entries) counts[k] = steps[position_of(launch, entry)] + 1.0f;
+    }
+    TORCHAMP_UNROLL
+    for (int k = 0; k < kBatch; ++k) {
+      const int entry = first + k * stride;
+      if (entry < launch.entries) steps[position_of(launch, entry)] = counts[k];
+    }
   }
 }
 
 template <class Rule, class Launch>
+TORCHAMP_DEVICE void finish_steps(const Launch& launch) {
+  if constexpr (Rule::kAverages) {
+    for (int i = static_cast<int>(threadIdx.x); i < launch.entries; i += blockDim.x) {
+      finish_step<Rule>(launch.arguments.inputs, stepped_at(launch, i));
+    }
+  } else {
+    count_steps(launch);
+  }
+}
+
+/// Every block draws a ticket, whether it steps or not: should somebody else write `skip`
+/// meanwhile, the ticket is 0 in the end all the same.
+template <class Rule, class Launch>
 TORCHAMP_DEVICE void step(const Launch& launch) {
-  if (skips(launch.arguments.inputs)) return;
-  const uint32 unit = warp_unit();
-  if (unit < launch.units) step_unit<Rule>(launch, unit);
+  const bool runs = !skips(launch.arguments.inputs);
+  const uint32 unit = warp_unit(launch);
+  if (runs && unit < launch.units) step_unit<Rule>(launch, unit);
   if (!Rule::kCounts || !is_last_block</*sees_writes=*/false>(launch.arguments.ticket)) return;
-  finish_steps<Rule>(launch);
+  if (runs) finish_steps<Rule>(launch);
 }
 
 }  // namespace torchamp::cuda

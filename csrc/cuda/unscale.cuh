@@ -4,7 +4,6 @@
 #pragma once
 
 #include "cuda/arguments.h"
-#include "cuda/check.cuh"
 #include "cuda/conclude.cuh"
 #include "cuda/l2norm.cuh"
 #include "cuda/last_block.h"
@@ -13,53 +12,40 @@
 
 namespace torchamp::cuda {
 
+/// One for fresh master grads and for those that are added to, which alone are read.
 struct UnscaleElement {
-  static constexpr int kReads = 1;
-  static constexpr int kWrites = 1;
-  float inv_scale;
-  bool found = false;
-
-  TORCHAMP_DEVICE float operator()(float scaled_grad) {
-    found |= is_nonfinite(scaled_grad);
-    return unscaled(scaled_grad, inv_scale);
-  }
-};
-
-struct AccumulateElement {
   static constexpr int kReads = 2;
   static constexpr int kWrites = 1;
+  static constexpr int kBatch = 2;
   float inv_scale;
+  bool accumulate;
   bool found = false;
+
+  TORCHAMP_DEVICE bool reads(int list) const { return list == 0 || accumulate; }
 
   TORCHAMP_DEVICE float operator()(float scaled_grad, float master_grad) {
     found |= is_nonfinite(scaled_grad);
-    return unscaled_onto(scaled_grad, inv_scale, master_grad);
+    return accumulate ? unscaled_onto(scaled_grad, inv_scale, master_grad)
+                      : unscaled(scaled_grad, inv_scale);
   }
 };
 
+/// Checks a grad without a master grad; returns the thread's share of its sum of squares.
 template <int kLists>
-TORCHAMP_DEVICE float sum_of_squares(const Slice<kLists>& slice, Flags flags) {
+TORCHAMP_DEVICE float check_unit(const Slice<kLists>& slice, Flags flags) {
   L2normElement element;
   walk(slice, element, warp_team());
   report(element.found, flags, slice.position);
   return element.sum;
 }
 
-/// Returns the thread's share of the sum of squares that is wanted of the unit.
 template <class Launch>
 TORCHAMP_DEVICE float unscale_unit(const Launch& launch, uint32 unit) {
   const UnscaleArguments& arguments = launch.arguments;
-  const Flags flags = arguments.flags;
   const auto slice = slice_of(launch, unit);
-  const float inv_scale = factor(arguments.inv_scale);
-  if (slice.address[1] == nullptr) {
-    if (arguments.ending.norm != nullptr) return sum_of_squares(slice, flags);
-    walk_and_report(slice, CheckElement{}, flags);
-  } else if (arguments.accumulate) {
-    walk_and_report(slice, AccumulateElement{inv_scale}, flags);
-  } else {
-    walk_and_report(slice, UnscaleElement{inv_scale}, flags);
-  }
+  if (slice.address[1] == nullptr) return check_unit(slice, arguments.flags);
+  const UnscaleElement element{factor(arguments.inv_scale), arguments.accumulate};
+  walk_and_report(slice, element, arguments.flags);
   return 0.0f;
 }
 
@@ -67,7 +53,7 @@ template <class Launch>
 TORCHAMP_DEVICE void unscale(const Launch& launch) {
   const UnscaleArguments& arguments = launch.arguments;
   const Ending& ending = arguments.ending;
-  const uint32 unit = warp_unit();
+  const uint32 unit = warp_unit(launch);
   const float squares = unit < launch.units ? unscale_unit(launch, unit) : 0.0f;
   if (ending.norm != nullptr) {
     const float sum = block_sum(squares);

@@ -39,6 +39,16 @@ TORCHAMP_DEVICE void load_bytes(const char* from, uint32* words) {
   }
 }
 
+/// Loads n 16-bit elements from an address that need not be aligned to more.
+template <int n>
+TORCHAMP_DEVICE void load_shorts(const char* from, uint32* words) {
+  const auto* shorts = reinterpret_cast<const uint16*>(from);
+  TORCHAMP_UNROLL
+  for (int i = 0; i < (n + 1) / 2; ++i) {
+    words[i] = shorts[2 * i] | (2 * i + 1 < n ? static_cast<uint32>(shorts[2 * i + 1]) << 16 : 0u);
+  }
+}
+
 template <int kBytes>
 TORCHAMP_DEVICE void store_bytes(char* to, const uint32* words) {
   if constexpr (kBytes == sizeof(uint16)) {

@@ -15,5 +15,6 @@ void bind_loss_scaler(pybind11::module_& module);
 void bind_master_weights(pybind11::module_& module);
 void bind_ops(pybind11::module_& module);
 void bind_opt_level(pybind11::module_& module);
+void bind_tuning(pybind11::module_& module);
 
 }  // namespace torchamp::python

@@ -17,7 +17,8 @@ grads: list of floating tensors, scaled or not; positions of None are passed ove
 params: list; float32 masters, the model's own, or the int16 remainders of split masters.
 states: list: the first state of each position, then the second of each, ...
 steps: float32 [positions], the steps done so far; counted up.
-hyper: float64 [groups, 12], the columns of the algorithm's hyperparameters, the rest ignored:
+hyper: float64 [groups, 12], on the CPU or on the device of steps, where it is read when the step
+    runs: the columns of the algorithm's hyperparameters, the rest ignored:
     ADAM, AMSGRAD: lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction
     SGD, MOMENTUM: lr, momentum, dampening, weight_decay, nesterov, maximize, decay_after_momentum,
         trust_coefficient, trust_eps, trust_clip
@@ -26,14 +27,14 @@ hyper: float64 [groups, 12], the columns of the algorithm's hyperparameters, the
         averages_grads, starts_at_zero
     LAMB, LAMB_APPLY: lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction,
         averages_grads, always_adapts, max_grad_norm
-groups: int32 [positions], each one's row of hyper.
+groups: int32 [positions], on the CPU: each one's row of hyper.
 model_params: list, written: params, rounded; None, or empty, where there is none.
 grad_factor: float32 of one element that grads are multiplied with, or None.
 skip: float32 of one element, or None; unless 0 nothing is written.
 param_norms, update_norms, norm_averages: float32 [positions], where the algorithm reads them.
 params_by_chance: whether bfloat16 params are rounded by chance, as bfloat16 states are.
 
-All tensors are on one device, which nothing waits for. Raises, before anything is written,
+All other tensors are on one device, which nothing waits for. Raises, before anything is written,
 TypeError (dtype, layout, no tensor), RuntimeError (lengths, sizes, devices).)";
 
 void step_lists(StepAlgorithm algorithm, const py::object& grads, const py::object& params,

@@ -69,7 +69,7 @@ void bind_fused_stepper(py::module_& module) {
       .def("set_state", &set_state, py::arg("i"), py::arg("states"), py::arg("step_count"),
            py::arg("norm_average") = py::none(), "Takes states over, copies the others.")
       .def("set_hyper", &set_hyper, py::arg("rows"),
-           "A row a group; goes to the device only if something changed.")
+           "A row a group; learning rates that set_lr() put in their place are forgotten.")
       .def("set_lr", &FusedStepper::set_lr, Unlocked(), py::arg("group"), py::arg("lr"),
            "Puts a scalar tensor in the place of a group's learning rate, without reading it.")
       .def("take_new_states", &FusedStepper::take_new_states,

@@ -15,4 +15,5 @@ PYBIND11_MODULE(_C, module) {
   py::bind_autocast(module);
   py::bind_fused_step(module);
   py::bind_fused_stepper(module);
+  py::bind_tuning(module);
 }

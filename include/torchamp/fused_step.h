@@ -53,9 +53,11 @@ struct StepLists {
 
 /// The scalars of a step. Per position of the lists, on their device, where not said otherwise.
 struct StepScalars {
-  at::Tensor steps;   ///< float32 [positions]: steps done so far, counted up
-  at::Tensor hyper;   ///< float64 [groups, kHyperparameters]
-  at::Tensor groups;  ///< int32 [positions]: which row of hyper
+  at::Tensor steps;  ///< float32 [positions]: steps done so far, counted up
+  /// Float64 [groups, kHyperparameters], on the CPU, from where it is taken by value, or on the
+  /// device of steps, where it is read when the step runs.
+  at::Tensor hyper;
+  at::Tensor groups;  ///< int32 [positions], on the CPU: which row of hyper
   std::optional<at::Tensor> grad_factor = {};    ///< float32 scalar that grads are multiplied with
   std::optional<at::Tensor> skip = {};           ///< float32 scalar: unless 0, nothing is written
   std::optional<at::Tensor> param_norms = {};    ///< float32 [positions]
@@ -67,6 +69,9 @@ struct StepScalars {
   /// int32 scalar, 0 before and after, for the kernels' own use: a caller that keeps one to itself
   /// spares each step the making of one.
   std::optional<at::Tensor> ticket = {};
+  /// A group's learning rate in the place of hyper's: a float32 or float64 scalar that is read when
+  /// the step runs. Undefined, or empty, where there is none.
+  at::TensorList lrs = {};
 };
 
 /// Steps every parameter that has a grad. Nothing waits for the device.

@@ -58,9 +58,10 @@ class TORCHAMP_API FusedStepper {
   void set_state(size_t i, const std::vector<at::Tensor>& states, const at::Tensor& step_count,
                  const at::Tensor& norm_average = {});
 
-  /// One row a group. Goes to the device only if something changed.
+  /// One row a group; learning rates that set_lr() put in their place are forgotten.
   void set_hyper(const std::vector<Row>& rows);
-  /// Puts a scalar tensor in the place of a group's learning rate, without reading it.
+  /// Puts a scalar tensor in the place of a group's learning rate. A float32 or float64 one on the
+  /// parameters' device is read when a step runs, also where that was captured into a graph.
   void set_lr(int64_t group, const at::Tensor& lr);
 
   /// The parameters whose states steps have made since this was called last.
@@ -76,6 +77,7 @@ class TORCHAMP_API FusedStepper {
 
  private:
   at::TensorOptions options(at::ScalarType dtype) const;
+  void make_states(const Lists& lists);
   void make_state(size_t i, const at::Tensor& stepped);
   StepScalars scalars(const Step& step) const;
   at::ScalarType state_type(const at::Tensor& param) const;
@@ -96,7 +98,8 @@ class TORCHAMP_API FusedStepper {
   std::vector<Row> rows_;
   at::Tensor steps_;
   at::Tensor groups_;
-  at::Tensor hyper_;
+  at::Tensor hyper_;             ///< rows_, on the CPU
+  std::vector<at::Tensor> lrs_;  ///< as StepScalars wants them
   at::Tensor norm_averages_;
   at::Tensor ticket_;
 };

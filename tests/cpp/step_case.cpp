@@ -170,8 +170,8 @@ StepCase make_case(StepAlgorithm algorithm, std::vector<oracle::StepOptions> gro
     steps.push_back(std::vector<double>{0, 1, 999}[i % 3]);
   }
   call.scalars.steps = as_tensor(steps, device);
-  call.scalars.hyper = tensor_of(hyper, at::kDouble, device).view({-1, kHyperparameters});
-  call.scalars.groups = tensor_of(group_of, at::kInt, device);
+  call.scalars.hyper = tensor_of(hyper, at::kDouble).view({-1, kHyperparameters});
+  call.scalars.groups = tensor_of(group_of, at::kInt);
   add_norms(call.scalars, algorithm, length, device);
   return call;
 }

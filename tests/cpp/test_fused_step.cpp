@@ -140,6 +140,29 @@ TEST_P(FusedStepTest, SkipsAsIfItHadNotBeenCalled) {
   expect_untouched(before, call);
 }
 
+TEST_P(FusedStepTest, ReadsHyperparametersOnTheDevice) {
+  StepCase call = make();
+  call.scalars.hyper = call.scalars.hyper.to(device());
+  const StepCase before = copy_of(call);
+  run(call);
+  expect_stepped(before, call);
+}
+
+TEST_P(FusedStepTest, TakesLearningRatesThatAreTensors) {
+  StepCase call = make();
+  std::vector<at::Tensor> lrs(call.groups.size());
+  for (size_t g = 1; g < lrs.size(); ++g) {
+    call.groups[g].lr = 0.25 / static_cast<double>(g);
+    const auto dtype = g % 2 == 0 ? at::kDouble : at::kFloat;
+    lrs[g] = scalar_of(call.groups[g].lr, dtype, device());
+    call.groups[g].lr = lrs[g].item<double>();
+  }
+  call.scalars.lrs = lrs;
+  const StepCase before = copy_of(call);
+  run(call);
+  expect_stepped(before, call);
+}
+
 std::string name_of(const ::testing::TestParamInfo<std::tuple<at::Device, StepAlgorithm>>& info) {
   constexpr const char* kNames[] = {"adam",    "ams_grad",  "sgd",         "momentum",
                                     "adagrad", "novo_grad", "lamb_update", "lamb_apply"};

@@ -87,13 +87,27 @@ TEST_P(FusedStepChecksTest, RowsOfTheWrongKind) {
                  [](StepCase& call) { call.scalars.steps = floats(3); });
   expect_refused(adam, "groups to be contiguous Int, got Long",
                  [](StepCase& call) { call.scalars.groups = floats(2).to(at::kLong); });
-  expect_refused(adam, "groups to be on " + here() + ", got meta",
+  expect_refused(adam, "groups to be on cpu, got meta",
                  [](StepCase& call) { call.scalars.groups = call.scalars.groups.to(at::kMeta); });
+  expect_refused(adam, "groups[1] to be a row of hyper, below 1, got 1",
+                 [](StepCase& call) { call.scalars.groups.select(0, 1).fill_(1); });
   expect_refused(adam, "hyper to be contiguous Double, got Float",
                  [](StepCase& call) { call.scalars.hyper = call.scalars.hyper.to(at::kFloat); });
   expect_refused(adam, "hyper to have sizes [groups, 12], got [1, 8]", [](StepCase& call) {
     call.scalars.hyper = call.scalars.hyper.slice(1, 0, 8).contiguous();
   });
+  expect_refused(adam, "hyper to be on " + here() + ", got meta",
+                 [](StepCase& call) { call.scalars.hyper = call.scalars.hyper.to(at::kMeta); });
+}
+
+TEST_P(FusedStepChecksTest, LearningRatesOfTheWrongKind) {
+  const StepCase adam = make(Algorithm::kAdam);
+  const std::vector<at::Tensor> half = {scalar_of(1, at::kHalf, device())};
+  expect_refused(adam, "lrs to be Float, got Half",
+                 [&](StepCase& call) { call.scalars.lrs = half; });
+  const std::vector<at::Tensor> two(2);
+  expect_refused(adam, "lrs to have a tensor a group, 1, got 2",
+                 [&](StepCase& call) { call.scalars.lrs = two; });
 }
 
 TEST_P(FusedStepChecksTest, ScalarsOfTheWrongKind) {

@@ -18,14 +18,20 @@ float* pointer(const std::optional<Tensor>& row) {
 /// Every row of `call`, on the CPU.
 StepInputs inputs_of(const StepScalars& s) {
   return {s.steps.mutable_data_ptr<float>(),
-          s.hyper.const_data_ptr<double>(),
-          s.groups.const_data_ptr<int32>(),
           pointer(s.grad_factor),
           pointer(s.skip),
           pointer(s.param_norms),
           pointer(s.update_norms),
           pointer(s.norm_averages),
           s.params_by_chance};
+}
+
+std::vector<HyperRow> rows_of(const StepScalars& s) {
+  std::vector<HyperRow> rows(s.hyper.size(0));
+  for (size_t g = 0; g < rows.size(); ++g) {
+    std::copy_n(s.hyper.const_data_ptr<double>() + g * kHyperSize, kHyperSize, rows[g].values);
+  }
+  return rows;
 }
 
 /// A dense tensor's elements as they lie in memory.
@@ -77,11 +83,13 @@ void expect_rows(const StepCase& got, const Rows& rows, size_t i, uint32 key) {
 template <class Rule>
 void expect_rule(const StepCase& before, const StepCase& after) {
   const StepInputs inputs = inputs_of(before.scalars);
+  const std::vector<HyperRow> rows = rows_of(before.scalars);
   int stepped = 0;
   for (size_t i = 0; i < before.all.length(); ++i) {
     if (!before.all.flat[i] || !has_work(before.all, i)) continue;
     const auto position = static_cast<int32>(i);
-    const auto c = coefficients<Rule>(inputs, {position, /*unscaled=*/false});
+    const HyperRow& row = rows[i % rows.size()];
+    const auto c = coefficients<Rule>(inputs, {position, &row, /*unscaled=*/false});
     expect_rows(after, stepped_rows<Rule>(before, c, i), i, noise_key<Rule>(inputs, position));
     ++stepped;
   }
@@ -102,8 +110,6 @@ void expect_rule(const StepCase& before, const StepCase& after) {
 StepCase on_cpu(StepCase call) {
   const auto move = [](auto& row) { row = row->cpu(); };
   call.scalars.steps = call.scalars.steps.cpu();
-  call.scalars.hyper = call.scalars.hyper.cpu();
-  call.scalars.groups = call.scalars.groups.cpu();
   for (auto* row : {&call.scalars.grad_factor, &call.scalars.skip, &call.scalars.param_norms,
                     &call.scalars.update_norms, &call.scalars.norm_averages}) {
     if (*row) move(*row);

@@ -9,11 +9,12 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
-#define __launch_bounds__(threads, blocks)
+#define __launch_bounds__(threads)
 #define __grid_constant__ &
 
 #define threadIdx (::emulation::thread_index())
 #define blockIdx (::emulation::block_index())
+#define blockDim (::emulation::block_size())
 #define gridDim (::emulation::grid_size())
 
 #define TORCHAMP_SHARED(type, name, count)           \

@@ -1,6 +1,7 @@
 #include "driver.h"
 
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "cuda/embedded.h"
@@ -32,6 +33,7 @@ constexpr int kCapabilityMajor = 75;
 int token = 0;  // stands for the context and the module
 std::vector<void*> contexts;
 int launch_count = 0;
+std::string last_kernel;
 
 int succeed() {
   return 0;
@@ -52,6 +54,7 @@ int launch_kernel(void* function, unsigned grid_x, unsigned, unsigned, unsigned 
                   unsigned, unsigned, void*, void** parameters, void**) {
   if (contexts.empty() || contexts.back() != &token) return kInvalidContext;
   ++launch_count;
+  last_kernel = static_cast<Kernel*>(function)->name;
   run_grid(grid_x, block_x, static_cast<Kernel*>(function)->body, parameters[0]);
   return 0;
 }
@@ -92,6 +95,10 @@ const torchamp::cuda::Driver& driver() {
 
 int launches() {
   return launch_count;
+}
+
+std::string last_launched() {
+  return last_kernel;
 }
 
 }  // namespace emulation

@@ -2,6 +2,8 @@
 // is the code that runs on a card.
 #pragma once
 
+#include <string>
+
 #include "cuda/driver.h"
 
 namespace emulation {
@@ -11,5 +13,8 @@ const torchamp::cuda::Driver& driver();
 
 /// Launches since the start.
 int launches();
+
+/// The last one's kernel.
+std::string last_launched();
 
 }  // namespace emulation

@@ -8,15 +8,11 @@ namespace {
 using namespace torchamp;
 using namespace torchamp::cuda;
 
-#define TORCHAMP_TABLE_ENTRY(Name, name, Arguments) \
-  {"torchamp_" #name,                               \
-   [](void* parameter) { torchamp_##name(*static_cast<Launch<Arguments>*>(parameter)); }},
-#define TORCHAMP_PLAIN_ENTRY(Name, name, Arguments) \
-  {"torchamp_" #name,                               \
-   [](void* parameter) { torchamp_##name(*static_cast<Arguments*>(parameter)); }},
+#define TORCHAMP_ENTRY(Name, name, function, Parameter) \
+  {"torchamp_" #name,                                   \
+   [](void* parameter) { torchamp_##name(*static_cast<Parameter*>(parameter)); }},
 
-const Kernel kKernels[] = {TORCHAMP_TABLE_KERNELS(TORCHAMP_TABLE_ENTRY)
-                               TORCHAMP_PLAIN_KERNELS(TORCHAMP_PLAIN_ENTRY)};
+const Kernel kKernels[] = {TORCHAMP_KERNELS(TORCHAMP_ENTRY)};
 
 }  // namespace
 

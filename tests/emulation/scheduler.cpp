@@ -283,6 +283,9 @@ Index thread_index() {
 Index block_index() {
   return {launch->block.number};
 }
+Index block_size() {
+  return {static_cast<unsigned>(launch->block.threads.size())};
+}
 Index grid_size() {
   return {launch->blocks};
 }

@@ -24,6 +24,7 @@ void run_grid(unsigned blocks, unsigned threads, void (*body)(void* argument), v
 
 Index thread_index();
 Index block_index();
+Index block_size();
 Index grid_size();
 
 void sync_threads();

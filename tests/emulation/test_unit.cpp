@@ -6,6 +6,7 @@
 #include "cuda/arguments.h"
 #include "cuda/tables.h"
 #include "cuda/unit.h"
+#include "cuda/walk.h"
 
 namespace torchamp::cuda {
 namespace {
@@ -13,17 +14,18 @@ namespace {
 using Table = Launch<CopyCastArguments>;
 
 /// A float16 and a float32 list with tensors of these sizes, at addresses that nobody reads.
-std::unique_ptr<Table> table_of(const std::vector<int64>& sizes) {
+std::unique_ptr<Table> table_of(const std::vector<int64>& sizes, bool lacks_second = false) {
   Plan plan;
   plan.lists = 2;
   for (std::size_t t = 0; t < sizes.size(); ++t) {
     void* const address = reinterpret_cast<void*>(64 * (t + 1));
-    plan.data.insert(plan.data.end(), {address, address});
+    plan.data.insert(plan.data.end(), {address, lacks_second ? nullptr : address});
     plan.dtypes.insert(plan.dtypes.end(), {DType::kFloat16, DType::kFloat32});
     plan.offsets.push_back(plan.offsets.back() + sizes[t]);
     plan.positions.push_back(static_cast<int32>(t));
   }
   auto table = std::make_unique<Table>();
+  prepare(*table, CopyCastArguments{}, kWarpUnit);
   fill(*table, plan, 0);
   return table;
 }
@@ -59,8 +61,7 @@ TEST(SliceOf, CountsBytesByTheListsDtype) {
 }
 
 TEST(SliceOf, IsNullWhereAListLacksTheTensor) {
-  const auto table = table_of({2 * kWarpUnit});
-  table->entry[0].address[1] = nullptr;
+  const auto table = table_of({2 * kWarpUnit}, /*lacks_second=*/true);
   EXPECT_EQ(place(slice_of(*table, 1).address[0]), 64 + kWarpUnit * 2);
   EXPECT_EQ(slice_of(*table, 1).address[1], nullptr);
 }
@@ -72,6 +73,45 @@ TEST(SliceOf, ReachesElementsThat32BitsDoNotCount) {
   EXPECT_EQ(place(slice.address[0]), 64 + many * 2);
   EXPECT_EQ(place(slice.address[1]), 64 + many * 4);
   EXPECT_EQ(slice.count, 8);
+}
+
+TEST(EntryOf, NeedsNoSearchWhereEveryTensorIsAUnit) {
+  const auto table = table_of({1, 2, kWarpUnit, 3});
+  for (uint32 unit = 0; unit < table->units; ++unit) {
+    EXPECT_EQ(entry_of(*table, unit), static_cast<int>(unit));
+  }
+}
+
+/// 100 elements of a 16-bit and a float32 list, so many bytes past a multiple of 16.
+Slice<2> slice_at(int first_bytes, int second_bytes) {
+  Slice<2> slice{};
+  slice.address[0] = reinterpret_cast<char*>(1024 + first_bytes);
+  slice.address[1] = reinterpret_cast<char*>(4096 + second_bytes);
+  slice.dtype[0] = DType::kFloat16;
+  slice.dtype[1] = DType::kFloat32;
+  slice.count = 100;
+  slice.mixed_vectors = true;
+  return slice;
+}
+
+TEST(AlignedVectors, BeginWhereAllListsAreAligned) {
+  const auto vectors = aligned_vectors<8>(slice_at(6, 12));
+  EXPECT_EQ(vectors.begin, 5);
+  EXPECT_EQ(vectors.count, 11);
+  EXPECT_FALSE(vectors.mixed);
+}
+
+TEST(AlignedVectors, LeaveOutAFirstListOf16Bits) {
+  for (const int bytes : {2, 4, 6, 10, 12, 14}) {
+    const auto vectors = aligned_vectors<8>(slice_at(bytes, 0));
+    EXPECT_EQ(vectors.begin, 0);
+    EXPECT_EQ(vectors.count, 12);
+    EXPECT_TRUE(vectors.mixed);
+  }
+}
+
+TEST(AlignedVectors, AreNoneWhereTheRestIsMisaligned) {
+  EXPECT_EQ(aligned_vectors<8>(slice_at(2, 2)).count, 0);
 }
 
 }  // namespace

@@ -78,6 +78,16 @@ def test_clipping_adds_none(level):
     assert kernels_of_torch(model, optimizer, max_norm=0.1) == []
 
 
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_learning_rates_that_change_add_none(as_tensor):
+    model, optimizer = initialized("O2", linear_net(), MAKERS["adamw"], loss_scale="dynamic")
+    for step in range(4):
+        lr = 0.01 / (1 + step)
+        optimizer.param_groups[0]["lr"] = torch.tensor(lr) if as_tensor else lr
+        work = kernels_of_torch(model, optimizer)
+    assert work == []
+
+
 def test_a_foreign_step_is_seen():
     model, optimizer = initialized("O2", linear_net(), sgd)
     train_step(model, optimizer)

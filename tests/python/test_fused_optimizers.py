@@ -249,6 +249,18 @@ def test_learning_rates_may_be_tensors(name, device):
     assert_same_bytes(everything(plain, others), everything(optimizer, params))
 
 
+@pytest.mark.parametrize("after", [0.0, 0.1])
+def test_a_number_takes_the_place_of_a_tensor(after, device):
+    params = make_params(device)
+    optimizer = optimizers.FusedSGD(params, 0.1)
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.3, device=device)
+    train(optimizer, params, 1)
+    optimizer.param_groups[0]["lr"] = after
+    before = params[0].detach().clone()
+    train(optimizer, params, 1)
+    torch.testing.assert_close(before - params[0], after * params[0].grad)
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_groups_may_be_added(name, device):
     params, others = make_params(device), make_params(device)

@@ -22,8 +22,8 @@ def arguments(device, count=3):
         "params": params,
         "states": [torch.zeros_like(param) for param in params * 2],
         "steps": torch.zeros(count, device=device),
-        "hyper": hyper.to(device),
-        "groups": torch.zeros(count, dtype=torch.int32, device=device),
+        "hyper": hyper,
+        "groups": torch.zeros(count, dtype=torch.int32),
     }
 
 

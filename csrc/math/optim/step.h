@@ -29,12 +29,20 @@ enum class Algorithm : uint8 {
 
 /// Doubles in a group's row of hyperparameters; each Hyper takes the first of them.
 constexpr int kHyperSize = 12;
-/// What a step reads besides its tensors, in the memory of their device. Arrays are by caller's
-/// position. May be null: grad_factor (1), skip (0), and the norms.
+
+/// A group's hyperparameters. They travel by value, so that a launch that is captured into a graph
+/// keeps them; what a caller has on the device is read there when the step runs.
+struct HyperRow {
+  double values[kHyperSize];
+  const double* on_device = nullptr;  ///< takes the place of values
+  const void* lr = nullptr;           ///< takes the place of the first
+  bool lr_is_double = false;          ///< else float
+};
+
+/// What a step reads besides its tensors and hyperparameters, in the memory of their device. Arrays
+/// are by caller's position. May be null: grad_factor (1), skip (0), and the norms.
 struct StepInputs {
-  float* steps;         ///< counted up
-  const double* hyper;  ///< rows of kHyperSize
-  const int32* groups;  ///< a row of hyper for each position
+  float* steps;  ///< counted up
   const float* grad_factor;
   const float* skip;  ///< nothing is written unless 0
   const float* param_norms;
@@ -47,19 +55,28 @@ TORCHAMP_MATH bool skips(const StepInputs& inputs) {
   return inputs.skip != nullptr && *inputs.skip != 0.0f;
 }
 
-/// A tensor that is stepped: where it stands in the caller's arrays, and whether its grad is to be
-/// taken as it is, though others' are multiplied.
+/// A tensor that is stepped: where it stands in the caller's arrays, its group's hyperparameters,
+/// and whether its grad is to be taken as it is, though others' are multiplied.
 struct Stepped {
   int32 position;
+  const HyperRow* row;
   bool unscaled;
 };
 
+TORCHAMP_MATH double lr_of(const HyperRow& row) {
+  return row.lr_is_double ? *static_cast<const double*>(row.lr)
+                          : static_cast<double>(*static_cast<const float*>(row.lr));
+}
+
+/// Every Hyper begins with the learning rate.
 template <class Rule>
-TORCHAMP_MATH const typename Rule::Hyper& hyper_at(const StepInputs& inputs, int32 position) {
+TORCHAMP_MATH typename Rule::Hyper hyper_of(const HyperRow& row) {
   using Hyper = typename Rule::Hyper;
-  static_assert(sizeof(Hyper) <= kHyperSize * sizeof(double), "rows are too short");
-  return *reinterpret_cast<const Hyper*>(inputs.hyper +
-                                         int64{inputs.groups[position]} * kHyperSize);
+  static_assert(sizeof(Hyper) <= sizeof(row.values), "rows are too short");
+  const double* const values = row.on_device != nullptr ? row.on_device : row.values;
+  Hyper hyper = *reinterpret_cast<const Hyper*>(values);
+  if (row.lr != nullptr) hyper.lr = lr_of(row);
+  return hyper;
 }
 
 /// Which step is under way. Steps are counted when it is over.
@@ -86,8 +103,7 @@ TORCHAMP_MATH StepTensor step_tensor(const StepInputs& inputs, Stepped stepped) 
 
 template <class Rule>
 TORCHAMP_MATH typename Rule::Coefficients coefficients(const StepInputs& inputs, Stepped stepped) {
-  return Rule::coefficients(hyper_at<Rule>(inputs, stepped.position),
-                            step_tensor<Rule>(inputs, stepped));
+  return Rule::coefficients(hyper_of<Rule>(*stepped.row), step_tensor<Rule>(inputs, stepped));
 }
 
 template <class Rule>
@@ -99,7 +115,7 @@ TORCHAMP_MATH uint32 noise_key(const StepInputs& inputs, int32 position) {
 template <class Rule>
 TORCHAMP_MATH void finish_step(const StepInputs& inputs, Stepped stepped) {
   if constexpr (Rule::kAverages) {
-    const double average = Rule::average_norm(hyper_at<Rule>(inputs, stepped.position),
+    const double average = Rule::average_norm(hyper_of<Rule>(*stepped.row),
                                               step_tensor<Rule>(inputs, stepped));
     inputs.norm_averages[stepped.position] = static_cast<float>(average);
   }
@@ -110,8 +126,7 @@ TORCHAMP_MATH void finish_step(const StepInputs& inputs, Stepped stepped) {
 /// and neither a norm of their own nor a factor plays a part.
 TORCHAMP_MATH bool share_coefficients(const StepInputs& inputs, Stepped one, Stepped other) {
   return inputs.param_norms == nullptr && inputs.update_norms == nullptr &&
-         one.unscaled == other.unscaled &&
-         inputs.groups[one.position] == inputs.groups[other.position] &&
+         one.unscaled == other.unscaled && one.row == other.row &&
          inputs.steps[one.position] == inputs.steps[other.position];
 }
 

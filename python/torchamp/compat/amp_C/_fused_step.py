@@ -37,7 +37,7 @@ def fused_step(
     """
     device = params[0].device
     table = _table(hyper, device)
-    rows = torch.arange(len(params), dtype=torch.int32, device=device)
+    rows = torch.arange(len(params), dtype=torch.int32)
     ops.fused_step(
         algorithm,
         grads,
@@ -58,7 +58,9 @@ def _scalar(value: Number, device: torch.device) -> torch.Tensor:
 
 
 def _table(hyper: Sequence[Number], device: torch.device) -> torch.Tensor:
-    """One row, or one a tensor if a column has as many elements."""
+    """One row, or one a tensor if a column has as many elements; on the CPU if all are numbers."""
+    if not any(isinstance(value, torch.Tensor) for value in hyper):
+        device = torch.device("cpu")
     columns = [torch.as_tensor(value, dtype=torch.float64, device=device) for value in hyper]
     columns += [columns[0].new_zeros(())] * (_COLUMNS - len(columns))
     columns = [column.reshape(-1) for column in columns]
