@@ -21,14 +21,24 @@ struct ScaleArguments {
   Flags flags;
 };
 
-struct UnscaleArguments {
-  static constexpr int kLists = 2;  ///< scaled_grads, master_grads, whose addresses may be null
-  InvScale inv_scale;
-  bool accumulate;
+/// What passes over a backward's grads do beside their work, the last launch of which may end it.
+struct Pass {
   Flags flags;
   Ending ending;              ///< ticket: null but in the last launch
   float* partials = nullptr;  ///< a sum of squares each block, where ending.norm is wanted
   uint32 first_block = 0;     ///< blocks of the launches before
+};
+
+struct CheckArguments {
+  static constexpr int kLists = 1;
+  Pass pass;
+};
+
+struct UnscaleArguments {
+  static constexpr int kLists = 2;  ///< scaled_grads, master_grads, whose addresses may be null
+  Pass pass;
+  InvScale inv_scale;
+  bool accumulate;
 };
 
 struct AxpbyArguments {
@@ -37,11 +47,6 @@ struct AxpbyArguments {
   float b;
   bool check_x;
   bool check_y;
-  Flags flags;
-};
-
-struct CheckArguments {
-  static constexpr int kLists = 1;
   Flags flags;
 };
 

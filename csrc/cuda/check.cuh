@@ -1,30 +1,45 @@
-// check: reads, and reports non-finite values.
+// check: reads, and reports non-finite values. The last block may end a backward.
 #pragma once
 
 #include "cuda/arguments.h"
+#include "cuda/conclude.cuh"
+#include "cuda/l2norm.cuh"
+#include "cuda/last_block.h"
 #include "cuda/walk.h"
 
 namespace torchamp::cuda {
 
-struct CheckElement {
-  static constexpr int kReads = 1;
-  static constexpr int kWrites = -1;
-  static constexpr int kBatch = 4;
-  bool found = false;
+/// Returns the thread's share of the sum of squares, which costs nothing beside the reading.
+template <int kLists>
+TORCHAMP_DEVICE float check_slice(const Slice<kLists>& slice, Flags flags) {
+  L2normElement element;
+  walk(slice, element, warp_team());
+  report(element.found, flags, slice.position);
+  return element.sum;
+}
 
-  TORCHAMP_DEVICE bool reads(int) const { return true; }
-
-  TORCHAMP_DEVICE float operator()(float value) {
-    found |= is_nonfinite(value);
-    return value;
+/// Called by all threads: leaves the block's sum of squares, and does in the last block what is to
+/// be done when all have.
+TORCHAMP_DEVICE void end_pass(const Pass& pass, float squares) {
+  const Ending& ending = pass.ending;
+  if (ending.norm != nullptr) {
+    const float sum = block_sum(squares);
+    if (threadIdx.x == 0) pass.partials[pass.first_block + blockIdx.x] = sum;
   }
-};
+  if (ending.ticket == nullptr || !is_last_block</*sees_writes=*/true>(ending.ticket)) return;
+  conclude(ending.verdict);
+  if (ending.norm == nullptr) return;
+  const float norm = norm_of(pass.partials, 0, int64{pass.first_block} + gridDim.x);
+  if (threadIdx.x == 0) *ending.norm = norm;
+}
 
 template <class Launch>
 TORCHAMP_DEVICE void check(const Launch& launch) {
+  const Pass& pass = launch.arguments.pass;
   const uint32 unit = warp_unit(launch);
-  if (unit >= launch.units) return;
-  walk_and_report(slice_of(launch, unit), CheckElement{}, launch.arguments.flags);
+  float squares = 0.0f;
+  if (unit < launch.units) squares = check_slice(slice_of(launch, unit), pass.flags);
+  end_pass(pass, squares);
 }
 
 }  // namespace torchamp::cuda

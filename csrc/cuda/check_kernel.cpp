@@ -1,10 +1,11 @@
-#include "cuda/arguments.h"
 #include "cuda/launch.h"
 
 namespace torchamp::cuda {
 
 void check(Queue queue, const Plan& plan, Flags flags) {
-  launch_warps(queue, Kernel::kCheck, plan, CheckArguments{flags});
+  const Iteration iteration{Kernel::kCheck, tuning().pass_threads, /*backwards=*/false};
+  const Pass pass{flags, /*ending=*/{}};
+  launch_iteration(queue, iteration, plan, CheckArguments{pass}, {}, [](auto&, uint32) {});
 }
 
 }  // namespace torchamp::cuda

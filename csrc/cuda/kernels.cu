@@ -16,10 +16,14 @@
 
 namespace torchamp::cuda {
 
-#define TORCHAMP_DEFINE_STEP(Name, name)                   \
-  template <class Launch>                                  \
-  TORCHAMP_DEVICE void step_##name(const Launch& launch) { \
-    step<Name>(launch);                                    \
+#define TORCHAMP_DEFINE_STEP(Name, name)                             \
+  template <class Launch>                                            \
+  TORCHAMP_DEVICE void step_##name(const Launch& launch) {           \
+    step<Name, /*kCompact=*/false>(launch);                          \
+  }                                                                  \
+  template <class Launch>                                            \
+  TORCHAMP_DEVICE void step_##name##_compact(const Launch& launch) { \
+    step<Name, /*kCompact=*/true>(launch);                           \
   }
 
 TORCHAMP_ALGORITHMS(TORCHAMP_DEFINE_STEP)

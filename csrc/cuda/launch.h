@@ -36,61 +36,64 @@ void launch_warps(Queue queue, Kernel kernel, const Plan& plan, const Arguments&
       });
 }
 
-/// How a kernel of every iteration is started: `prepare(header, blocks)` is called before each
-/// launch, of which there may be several.
+/// How a kernel of every iteration is started.
 struct Iteration {
   Kernel kernel;
   int threads;
   bool backwards;
 };
 
+/// Starts the kernel for each table in turn, after prepare(parameter, blocks).
 template <class Parameter, class Arguments, class Prepare>
-void launch_parameters(Queue queue, Kernel kernel, const Iteration& iteration, const Plan& plan,
+void launch_parameters(Queue queue, const Iteration& iteration, const Plan& plan,
                        const Arguments& arguments, const Rows& rows, Prepare prepare) {
   for_each_table<Parameter>(plan, arguments, warp_unit_for(plan), rows, [&](Parameter& launched) {
     const uint32 blocks = blocks_for(launched.units, iteration.threads);
     launched.backwards = iteration.backwards;
     prepare(launched, blocks);
-    launch(queue, kernel, blocks, iteration.threads, &launched);
+    launch(queue, iteration.kernel, blocks, iteration.threads, &launched);
   });
 }
 
-/// Returns false where the device cannot keep the table now.
+/// The same with one table on the device. Returns false where it cannot be put there now.
 template <class Arguments, class Prepare>
 bool launch_resident(Queue queue, const Iteration& iteration, const Plan& plan,
                      const Arguments& arguments, const Rows& rows, Prepare prepare) {
   ResidentLaunch<Arguments> launched;
-  torchamp::cuda::prepare(launched, arguments, warp_unit_for(plan));
+  begin(launched, arguments, warp_unit_for(plan));
   std::vector<unsigned char> table(table_bytes<Arguments>(plan, rows));
   TableWriter<Arguments> writer(launched, table.data(), table.data() + table.size(), rows);
   for (int64 tensor = 0; tensor < plan.tensors(); ++tensor) writer.add(plan, tensor);
-  const Kernel kernel = resident(iteration.kernel);
-  const unsigned char* const placed = queue.tables->put(static_cast<int>(kernel), table);
+  const unsigned char* const placed = queue.tables->put(static_cast<int>(iteration.kernel), table);
   if (placed == nullptr) return false;
   launched.begin = placed;
   launched.end = placed + table.size();
   const uint32 blocks = blocks_for(launched.units, iteration.threads);
   launched.backwards = iteration.backwards;
   prepare(launched, blocks);
-  launch(queue, kernel, blocks, iteration.threads, &launched);
+  launch(queue, iteration.kernel, blocks, iteration.threads, &launched);
   return true;
 }
 
-/// The same for a kernel of every iteration, by the cheapest way for a table of this length: in a
-/// small parameter, in a large one, on the device, or in several parameters.
+/// Starts a kernel of every iteration by the cheapest way for a table of this length: in a small
+/// parameter, in a large one, on the device, or in several parameters.
 template <class Arguments, class Prepare>
-void launch_iteration(Queue queue, const Iteration& iteration, const Plan& plan,
+void launch_iteration(Queue queue, Iteration iteration, const Plan& plan,
                       const Arguments& arguments, const Rows& rows, Prepare prepare) {
   const int64 bytes = table_bytes<Arguments>(plan, rows);
+  const Kernel kernel = iteration.kernel;
   if (tuning().small_parameters != 0 && bytes <= SmallLaunch<Arguments>::kTableBytes) {
-    return launch_parameters<SmallLaunch<Arguments>>(queue, small(iteration.kernel), iteration,
-                                                     plan, arguments, rows, prepare);
+    iteration.kernel = small(kernel);
+    return launch_parameters<SmallLaunch<Arguments>>(queue, iteration, plan, arguments, rows,
+                                                     prepare);
   }
   const bool fits = bytes <= Launch<Arguments>::kTableBytes;
-  const bool may_reside = !fits && queue.tables != nullptr && tuning().resident_tables != 0;
-  if (may_reside && launch_resident(queue, iteration, plan, arguments, rows, prepare)) return;
-  launch_parameters<Launch<Arguments>>(queue, iteration.kernel, iteration, plan, arguments, rows,
-                                       prepare);
+  if (!fits && queue.tables != nullptr && tuning().resident_tables != 0) {
+    iteration.kernel = resident(kernel);
+    if (launch_resident(queue, iteration, plan, arguments, rows, prepare)) return;
+  }
+  iteration.kernel = kernel;
+  launch_parameters<Launch<Arguments>>(queue, iteration, plan, arguments, rows, prepare);
 }
 
 }  // namespace torchamp::cuda

@@ -27,7 +27,8 @@ TORCHAMP_DEVICE void load_bits(DType dtype, const char* from, Bits<n>& bits) {
 
 /// A group of n neighbouring elements: every list's bits are on their way before any is used.
 /// `mixed`: the grads are misaligned to the rest.
-template <class Rule, int n, int kLists>
+/// kCompact: lists may be kept in fewer bits than they are stepped in.
+template <class Rule, int n, int kLists, bool kCompact>
 struct StepGroup {
   static constexpr int kParam = 1;
   static constexpr int kReads = 2 + Rule::kStates;
@@ -40,7 +41,9 @@ struct StepGroup {
 
   TORCHAMP_DEVICE StepGroup(const Slice<kLists>& slice, int first) : slice(slice), first(first) {}
 
-  TORCHAMP_DEVICE bool is_split() const { return slice.dtype[kParam] == DType::kRemainder; }
+  TORCHAMP_DEVICE bool is_split() const {
+    return kCompact && slice.dtype[kParam] == DType::kRemainder;
+  }
 
   TORCHAMP_DEVICE char* address(int list) const {
     return slice.address[list] + first * size_of(slice.dtype[list]);
@@ -86,7 +89,7 @@ struct StepGroup {
       store_split<n>(slice.dtype[kModel], address(kModel), address(kParam), values[kParam]);
       return;
     }
-    if (rounding.params_by_chance) {
+    if (kCompact && rounding.params_by_chance) {
       store_by_chance(kParam, rounding.stream);
     } else {
       store_values<n>(slice.dtype[kParam], address(kParam), values[kParam]);
@@ -96,7 +99,7 @@ struct StepGroup {
   }
 
   TORCHAMP_DEVICE void store_by_chance(int list, const NoiseStream& stream) const {
-    if (slice.dtype[list] == DType::kBFloat16) {
+    if (kCompact && slice.dtype[list] == DType::kBFloat16) {
       store_noisy<n>(address(list), values[list], stream, first, list);
     } else {
       store_values<n>(slice.dtype[list], address(list), values[list]);
@@ -104,14 +107,14 @@ struct StepGroup {
   }
 };
 
-template <class Rule, int n, int kLists>
+template <class Rule, bool kCompact, int n, int kLists>
 TORCHAMP_DEVICE void step_groups(const Slice<kLists>& slice, const Groups<n>& groups,
                                  const typename Rule::Coefficients& coefficients,
                                  const Rounding& rounding) {
   const Team team = warp_team();
   TORCHAMP_ROLLED
   for (int g = team.rank; g < groups.count; g += team.size) {
-    StepGroup<Rule, n, kLists> group(slice, groups[g]);
+    StepGroup<Rule, n, kLists, kCompact> group(slice, groups[g]);
     group.load(groups.mixed);
     group.step(coefficients);
     group.store(rounding);
@@ -128,7 +131,7 @@ TORCHAMP_DEVICE Stepped stepped_at(const Launch& launch, int index) {
   return {entry.position, &launch.row(entry.row), entry.tag != 0};
 }
 
-template <class Rule, class Launch>
+template <class Rule, bool kCompact, class Launch>
 TORCHAMP_DEVICE void step_unit(const Launch& launch, uint32 unit) {
   const StepInputs& inputs = launch.arguments.inputs;
   const int entry = entry_of(launch, unit);
@@ -138,8 +141,8 @@ TORCHAMP_DEVICE void step_unit(const Launch& launch, uint32 unit) {
   const Rounding rounding{noise_from(noise_key<Rule>(inputs, stepped.position), slice.begin),
                           inputs.params_by_chance};
   const auto vectors = aligned_vectors<kStepVector<Rule>>(slice);
-  step_groups<Rule>(slice, vectors, c, rounding);
-  step_groups<Rule>(slice, rest_of(slice.count, vectors), c, rounding);
+  step_groups<Rule, kCompact>(slice, vectors, c, rounding);
+  step_groups<Rule, kCompact>(slice, rest_of(slice.count, vectors), c, rounding);
 }
 
 /// Positions of neighbouring entries mostly follow one another; to look each up costs more.
@@ -184,11 +187,11 @@ TORCHAMP_DEVICE void finish_steps(const Launch& launch) {
 
 /// Every block draws a ticket, whether it steps or not: should somebody else write `skip`
 /// meanwhile, the ticket is 0 in the end all the same.
-template <class Rule, class Launch>
+template <class Rule, bool kCompact, class Launch>
 TORCHAMP_DEVICE void step(const Launch& launch) {
   const bool runs = !skips(launch.arguments.inputs);
   const uint32 unit = warp_unit(launch);
-  if (runs && unit < launch.units) step_unit<Rule>(launch, unit);
+  if (runs && unit < launch.units) step_unit<Rule, kCompact>(launch, unit);
   if (!Rule::kCounts || !is_last_block</*sees_writes=*/false>(launch.arguments.ticket)) return;
   if (runs) finish_steps<Rule>(launch);
 }

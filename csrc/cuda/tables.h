@@ -116,7 +116,7 @@ int64 table_bytes(const Plan& plan, const Rows& rows = {}) {
 }
 
 template <class Launch, class Arguments>
-void prepare(Launch& launch, const Arguments& arguments, int64 unit) {
+void begin(Launch& launch, const Arguments& arguments, int64 unit) {
   launch.arguments = arguments;
   launch.unit = static_cast<uint32>(unit);
   launch.backwards = false;
@@ -129,7 +129,7 @@ template <class Launch, class Arguments, class Visit>
 void for_each_table(const Plan& plan, const Arguments& arguments, int64 unit, const Rows& rows,
                     Visit visit) {
   Launch launch;
-  prepare(launch, arguments, unit);
+  begin(launch, arguments, unit);
   for (int64 tensor = 0; tensor < plan.tensors();) {
     tensor = fill(launch, plan, tensor, rows);
     visit(launch);

@@ -3,32 +3,56 @@
 namespace torchamp::cuda {
 namespace {
 
-Iteration iteration() {
-  return {Kernel::kUnscale, tuning().pass_threads, /*backwards=*/false};
+/// Starts launches that leave their blocks' sums one behind the other; the last one ends the pass.
+class Passes {
+ public:
+  Passes(const Plan& plan, const Ending& ending) : left_(plan.tensors()), ending_(ending) {}
+
+  template <class Launched>
+  void operator()(Launched& launched, uint32 blocks) {
+    Pass& pass = launched.arguments.pass;
+    left_ -= launched.entries;
+    pass.ending.ticket = left_ == 0 ? ending_.ticket : nullptr;
+    pass.first_block = blocks_;
+    blocks_ += blocks;
+  }
+
+ private:
+  int64 left_;
+  const Ending& ending_;
+  uint32 blocks_ = 0;
+};
+
+bool has_master_grads(const Plan& plan) {
+  for (int64 tensor = 0; tensor < plan.tensors(); ++tensor) {
+    if (plan.address(tensor, 1) != nullptr) return true;
+  }
+  return false;
+}
+
+Iteration iteration(Kernel kernel) {
+  return {kernel, tuning().pass_threads, /*backwards=*/false};
 }
 
 }  // namespace
 
 int64 ending_workspace(const Plan& plan) {
-  const Iteration passes = iteration();
   const int64 units = units_of(plan, warp_unit_for(plan));
-  const int64 warps = passes.threads / kWarp;
+  const int64 warps = tuning().pass_threads / kWarp;
   const int64 launches = plan.tensors() / Launch<UnscaleArguments>::kCapacity + 1;  // at most
   return (units / warps + launches) * static_cast<int64>(sizeof(float));
 }
 
 void unscale(Queue queue, const Plan& plan, InvScale inv_scale, bool accumulate, Flags flags,
              const Ending& ending, float* partials) {
-  const UnscaleArguments arguments{inv_scale, accumulate, flags, ending, partials};
-  int64 tensors = 0;
-  uint32 blocks = 0;
-  const auto prepare = [&](auto& launched, uint32 its_blocks) {
-    tensors += launched.entries;
-    launched.arguments.ending.ticket = tensors == plan.tensors() ? ending.ticket : nullptr;
-    launched.arguments.first_block = blocks;
-    blocks += its_blocks;
-  };
-  launch_iteration(queue, iteration(), plan, arguments, {}, prepare);
+  const Pass pass{flags, ending, partials};
+  if (!has_master_grads(plan)) {
+    return launch_iteration(queue, iteration(Kernel::kCheck), plan, CheckArguments{pass}, {},
+                            Passes(plan, ending));
+  }
+  launch_parameters<Launch<UnscaleArguments>>(queue, iteration(Kernel::kUnscale), plan,
+                                              UnscaleArguments{pass, inv_scale, accumulate}, {},
+                                              Passes(plan, ending));
 }
 
 }  // namespace torchamp::cuda

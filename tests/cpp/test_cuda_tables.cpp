@@ -19,7 +19,7 @@ static_assert(sizeof(Launch<AxpbyArguments>) % 8 == 0, "nothing may stand after 
 template <class Arguments>
 Launch<Arguments> empty_launch() {
   Launch<Arguments> launch;
-  prepare(launch, Arguments{}, kWarpUnit);
+  begin(launch, Arguments{}, kWarpUnit);
   return launch;
 }
 

@@ -93,14 +93,27 @@ class Step : public testing::Test {
 
   void SetUp() override { cuda::use_driver(driver()); }
 
-  static std::vector<TensorList> make(bool tiny) {
+  /// compact: with lists that are kept in fewer bits than they are stepped in.
+  static std::vector<TensorList> make(bool tiny, bool compact = true) {
     auto lists = tiny ? tiny_cases(kModel + 1) : step_cases(kModel + 1);
+    if (!compact) make_plain(lists);
     for (int list = 2; list < kModel; ++list) {
       for (Tensor& tensor : lists[list]) {
         for (int64 i = 0; i < tensor.count(); ++i) tensor.set(i, std::fabs(tensor[i]));
       }
     }
     return lists;
+  }
+
+  static void make_plain(std::vector<TensorList>& lists) {
+    for (int list = 1; list < kModel; ++list) {
+      const DType instead = list == 1 ? DType::kBFloat16 : DType::kFloat32;
+      const DType compact = list == 1 ? DType::kFloat16 : DType::kBFloat16;
+      for (Tensor& tensor : lists[list]) {
+        if (tensor.dtype() == compact) tensor = retyped(tensor, instead);
+      }
+      randomise(lists[list], 41 + list);
+    }
   }
 
   /// Every third tensor has no model parameter.

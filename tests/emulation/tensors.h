@@ -2,6 +2,7 @@
 // sanitizer sees what is read or written past it.
 #pragma once
 
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <random>
@@ -78,6 +79,12 @@ class Tensor {
 };
 
 using TensorList = std::vector<Tensor>;
+
+/// A tensor of another dtype, as misaligned, with as many zeros.
+inline Tensor retyped(const Tensor& tensor, DType dtype) {
+  const auto past = reinterpret_cast<std::uintptr_t>(tensor.data()) % 16;
+  return Tensor(dtype, tensor.count(), static_cast<int64>(past) / bytes_of(tensor.dtype()));
+}
 
 inline Tensor copy_of(const Tensor& tensor) {
   Tensor copy(tensor.dtype(), tensor.count());

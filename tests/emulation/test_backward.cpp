@@ -21,21 +21,19 @@ const cuda::Queue kQueue{0, nullptr};
 const torchamp::ScaleRule kRule{2.0f, 0.5f, 3, 1.0f, 64.0f, 1};
 constexpr float kLossScale = 8.0f;
 
-/// Every other grad has a master grad.
-bool is_checked(std::size_t t) {
-  return t % 2 == 0;
-}
-
 /// A backward's grads, and what it leaves.
 class Backward {
  public:
-  explicit Backward(std::vector<TensorList> lists)
+  /// Every other grad has a master grad, or none has.
+  explicit Backward(std::vector<TensorList> lists, bool has_masters = true)
       : lists_(std::move(lists)),
         raised_(lists_[0].size()),
         per_tensor_(2 * lists_[0].size(), 7),
         plan_(plan_of({&lists_[0], &lists_[1]})) {
     for (std::size_t t = 0; t < lists_[0].size(); ++t) {
-      if (is_checked(t)) plan_.data[2 * t + 1] = nullptr;
+      if (!has_masters || t % 2 == 0) plan_.data[2 * t + 1] = nullptr;
+      if (has_masters && t % 2 != 0) continue;
+      checked_.push_back(t);
     }
   }
 
@@ -77,13 +75,14 @@ class Backward {
 
   double norm_of_checked() const {
     double sum = 0.0;
-    for (std::size_t t = 0; t < lists_[0].size(); t += 2) {
+    for (const std::size_t t : checked_) {
       for (int64 i = 0; i < lists_[0][t].count(); ++i) sum += std::pow(lists_[0][t][i], 2.0);
     }
     return std::sqrt(sum);
   }
 
   std::vector<TensorList> lists_;
+  std::vector<std::size_t> checked_;
   Report raised_;
   std::vector<uint8> per_tensor_;
   Plan plan_;
@@ -133,6 +132,21 @@ TEST_P(EndOfBackward, BacksOffWhereOneIsNotFinite) {
     for (int i = 0; i < torchamp::kNamedPositions; ++i) {
       EXPECT_EQ(backward.report_.first[i], 10 * i);
     }
+  }
+}
+
+TEST_P(EndOfBackward, IsThatOfACheckWhereNoneHasAMasterGrad) {
+  for (const bool is_spoilt : {false, true}) {
+    Backward backward(make(), /*has_masters=*/false);
+    const auto untouched = copy_of(backward.lists_[1]);
+    if (is_spoilt) spoil(backward.lists_[0]);
+    backward.wants_norm_ = !is_spoilt;
+    const double norm = is_spoilt ? 5.0 : backward.norm_of_checked();
+    backward.run();
+    backward.expect(is_spoilt);
+    EXPECT_EQ(last_launched().rfind("torchamp_check", 0), 0u) << last_launched();
+    EXPECT_NEAR(backward.norm_, norm, 1e-5 * norm);
+    expect_same(backward.lists_[1], untouched);
   }
 }
 

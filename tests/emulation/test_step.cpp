@@ -22,9 +22,14 @@ TYPED_TEST_SUITE(Step, Rules, RuleNames);
 
 TYPED_TEST(Step, FollowsTheRuleBitForBit) {
   for (const bool tiny : {false, true}) {
-    auto lists = this->make(tiny);
-    Scalars scalars(lists[0].size());
-    this->expect_step(lists, /*models=*/true, scalars);
+    for (const bool compact : {false, true}) {
+      auto lists = this->make(tiny, compact);
+      Scalars scalars(lists[0].size());
+      this->expect_step(lists, /*models=*/true, scalars);
+      const bool is_compact = compact && (TypeParam::kStates > 0 || !tiny);
+      const bool took_compact = last_launched().find("_compact") != std::string::npos;
+      EXPECT_EQ(took_compact, is_compact) << last_launched();
+    }
   }
 }
 

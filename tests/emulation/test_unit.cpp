@@ -25,7 +25,7 @@ std::unique_ptr<Table> table_of(const std::vector<int64>& sizes, bool lacks_seco
     plan.positions.push_back(static_cast<int32>(t));
   }
   auto table = std::make_unique<Table>();
-  prepare(*table, CopyCastArguments{}, kWarpUnit);
+  begin(*table, CopyCastArguments{}, kWarpUnit);
   fill(*table, plan, 0);
   return table;
 }

@@ -53,7 +53,7 @@ TEST_F(Variants, AreTheSameForAnyUnitAndBlock) {
     for (const int threads : {32, 128, 512}) {
       cuda::tuning().unit = unit;
       cuda::tuning().step_threads = threads;
-      auto lists = make(/*tiny=*/false);
+      auto lists = make(/*tiny=*/false, /*compact=*/false);
       expect_launches(lists);
     }
   }
@@ -62,19 +62,19 @@ TEST_F(Variants, AreTheSameForAnyUnitAndBlock) {
 TEST_F(Variants, AreTheSameForwardsAndBackwards) {
   for (const int backwards : {0, 1}) {
     cuda::tuning().walks_backwards = backwards;
-    auto lists = make(/*tiny=*/false);
+    auto lists = make(/*tiny=*/false, /*compact=*/false);
     expect_launches(lists);
   }
 }
 
 TEST_F(Variants, AreTheSameWithoutVectorsForMisalignedGrads) {
   cuda::tuning().mixed_vectors = 0;
-  auto lists = make(/*tiny=*/false);
+  auto lists = make(/*tiny=*/false, /*compact=*/false);
   expect_launches(lists);
 }
 
 TEST_F(Variants, SendAShortTableInASmallParameter) {
-  auto few = first(make(/*tiny=*/false), 12);
+  auto few = first(make(/*tiny=*/false, /*compact=*/false), 12);
   EXPECT_EQ(expect_launches(few), 1);
   EXPECT_EQ(last_launched(), "torchamp_step_adam_small");
   cuda::tuning().small_parameters = 0;
@@ -84,7 +84,7 @@ TEST_F(Variants, SendAShortTableInASmallParameter) {
 }
 
 TEST_F(Variants, KeepALongTableOnTheDevice) {
-  auto many = make(/*tiny=*/true);
+  auto many = make(/*tiny=*/true, /*compact=*/false);
   EXPECT_EQ(expect_launches(many), 1);
   EXPECT_EQ(last_launched(), "torchamp_step_adam_resident");
   EXPECT_EQ(tables_.puts, 1);
@@ -92,7 +92,7 @@ TEST_F(Variants, KeepALongTableOnTheDevice) {
 
 TEST_F(Variants, SendALongTableInSeveralParametersIntoACapture) {
   tables_.is_capturing = true;
-  auto many = make(/*tiny=*/true);
+  auto many = make(/*tiny=*/true, /*compact=*/false);
   EXPECT_GT(expect_launches(many), 2);
   EXPECT_EQ(last_launched(), "torchamp_step_adam");
 }
