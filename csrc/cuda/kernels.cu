@@ -31,7 +31,7 @@ TORCHAMP_ALGORITHMS(TORCHAMP_DEFINE_STEP)
 #undef TORCHAMP_DEFINE_STEP
 
 #define TORCHAMP_DEFINE(Name, name, function, Parameter)             \
-  extern "C" __global__ void __launch_bounds__(kMaxThreads)          \
+  extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)       \
       torchamp_##name(const Parameter __grid_constant__ parameter) { \
     wait_for_previous_kernel();                                      \
     function(parameter);                                             \

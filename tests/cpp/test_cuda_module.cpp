@@ -102,14 +102,14 @@ TEST_F(ModuleTest, ADeviceIsLoadedOnce) {
 TEST_F(KernelsTest, AKernelIsLoadedAtItsFirstLaunch) {
   Device& device = device_of(Queue{6, nullptr});
   EXPECT_EQ(functions_found, 0);
-  for (int i = 0; i < 2; ++i) launch(Queue{6, nullptr}, Kernel::kUnscale, 1, nullptr);
+  for (int i = 0; i < 2; ++i) launch(Queue{6, nullptr}, Kernel::kUnscale, 1, kThreads, nullptr);
   EXPECT_EQ(functions_found, 1);
   EXPECT_STREQ(static_cast<char*>(function_of(device, Kernel::kUnscale)), "torchamp_unscale");
 }
 
 TEST_F(KernelsTest, TheFirstLaunchMayComeFromAnyThreadAndGoIntoACapture) {
   std::thread([] {
-    launch(Queue{7, nullptr}, Kernel::kUnscale, 1, nullptr);
+    launch(Queue{7, nullptr}, Kernel::kUnscale, 1, kThreads, nullptr);
     EXPECT_EQ(current_context, nullptr);
     EXPECT_EQ(capture_mode, 0);
   }).join();
@@ -122,7 +122,7 @@ TEST_F(KernelsTest, LoadedOnesDoNotWaitForOneThatIsBeingLoaded) {
   slow_kernel = &go_on;
   std::thread slow([&] { function_of(device, Kernel::kConclude); });
   const auto quick = std::async(std::launch::async, [&] {
-    launch(Queue{8, nullptr}, Kernel::kScale, 1, nullptr);
+    launch(Queue{8, nullptr}, Kernel::kScale, 1, kThreads, nullptr);
     return 0;
   });
   EXPECT_EQ(quick.wait_for(std::chrono::seconds(60)), std::future_status::ready);
@@ -143,7 +143,7 @@ TEST_F(ModuleTest, ALaunchNamesTheKernelAndTheReasonWhereThereAreNone) {
   driver_version = 11080;
   EXPECT_EQ(
       message_of([] {
-        launch(Queue{3, nullptr}, Kernel::kUnscale, 1, nullptr);
+        launch(Queue{3, nullptr}, Kernel::kUnscale, 1, kThreads, nullptr);
       }),
       "torchamp_unscale: CUDA device 3 has no kernels: device 3: the driver supports CUDA 11.8, "
       "the kernels need 12.1");

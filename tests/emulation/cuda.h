@@ -9,7 +9,7 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
-#define __launch_bounds__(threads)
+#define __launch_bounds__(threads, blocks)
 #define __grid_constant__ &
 
 #define threadIdx (::emulation::thread_index())
