@@ -28,7 +28,7 @@ struct SkippedStep {
 };
 
 /// Counts one optimizer's steps once their backwards' reports have arrived. Waits for nothing.
-class LateReport {
+class TORCHAMP_API LateReport {
  public:
   using Report = std::shared_ptr<const BackwardReport>;
 
