@@ -59,17 +59,30 @@ def test_each_generation_is_compiled_once(
     tmp_path: pathlib.Path, version: str, archs: str, expected: list
 ) -> None:
     nvcc = make_nvcc(tmp_path, version, archs)
-    printed = configure(tmp_path / "build", f"-DTORCHAMP_NVCC={nvcc}")
+    options = [f"-DTORCHAMP_NVCC={nvcc}", "-DTORCHAMP_CUDA_ARCHS=generations"]
+    printed = configure(tmp_path / "build", *options)
     assert f"architectures: {';'.join(expected)}; nvcc: {version}" in printed
     subprocess.run(["cmake", "--build", tmp_path / "build"], check=True, capture_output=True)
     called_with = (tmp_path / "called_with").read_text().split()
     wanted = [option for option in called_with if option.startswith("-gencode=")]
-    assert wanted == [
-        *(f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in expected),
-        f"-gencode=arch=compute_{expected[-1]},code=compute_{expected[-1]}",
-    ]
+    assert wanted == [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in expected]
     assert {"-fatbin", "-fmad=false", "-std=c++17"} <= set(called_with)
     assert "--compress-mode=size" not in called_with
+
+
+@pytest.mark.parametrize(
+    ("cards", "expected"),
+    [(["9.0", "9.0"], "90"), (["8.9", "7.5"], "75;89"), (["6.1"], "80;90"), ([], "80;90")],
+)
+def test_this_machines_cards_are_compiled_for(
+    tmp_path: pathlib.Path, cards: list, expected: str
+) -> None:
+    nvcc = make_nvcc(tmp_path, "13.0.88")
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\n" + "".join(f"echo {card}\n" for card in cards))
+    smi.chmod(0o755)
+    options = [f"-DTORCHAMP_NVCC={nvcc}", f"-DTORCHAMP_NVIDIA_SMI={smi}"]
+    assert f"architectures: {expected}; nvcc" in configure(tmp_path / "build", *options)
 
 
 def test_what_is_new_is_used_where_it_is_there(tmp_path: pathlib.Path) -> None:
@@ -116,5 +129,6 @@ def test_architectures_that_cannot_be_are_named(tmp_path: pathlib.Path, arch: st
     options = [f"-DTORCHAMP_NVCC={nvcc}", f"-DTORCHAMP_CUDA_ARCHS={arch}"]
     printed = configure(tmp_path / "build", *options, ok=False)
     assert (
-        f"TORCHAMP_CUDA_ARCHS: expected architectures from 70 on, as 80;90, got {arch}" in printed
+        "TORCHAMP_CUDA_ARCHS: expected architectures from 70 on, as 80;90, or generations, "
+        f"got {arch}" in printed
     )
