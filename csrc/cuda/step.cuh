@@ -50,7 +50,9 @@ struct StepGroup {
   }
 
   TORCHAMP_DEVICE void load(bool mixed) {
-    if (mixed) {
+    if (mixed && slice.dtype[0] == DType::kFloat32) {
+      load_words<n>(address(0), bits[0].words);
+    } else if (mixed) {
       load_shorts<n>(address(0), bits[0].words);
     } else {
       load_bits(slice.dtype[0], address(0), bits[0]);

@@ -13,7 +13,7 @@ struct Tuning {
   int32 small_parameters = 1;  ///< small tables travel in small parameters
   int32 resident_tables = 1;   ///< long tables are kept on the device
   int32 walks_backwards = 1;   ///< a step begins with what the pass before read last
-  int32 mixed_vectors = 1;     ///< vectors where 16-bit grads are misaligned to the rest
+  int32 mixed_vectors = 1;     ///< vectors where grads are misaligned to the rest
   int32 dependent_launch = 0;  ///< kernels are set up while the one before ends (sm_90 on)
 };
 

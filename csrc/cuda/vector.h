@@ -49,6 +49,13 @@ TORCHAMP_DEVICE void load_shorts(const char* from, uint32* words) {
   }
 }
 
+/// The same of 32 bits.
+template <int n>
+TORCHAMP_DEVICE void load_words(const char* from, uint32* words) {
+  TORCHAMP_UNROLL
+  for (int i = 0; i < n; ++i) words[i] = reinterpret_cast<const uint32*>(from)[i];
+}
+
 template <int kBytes>
 TORCHAMP_DEVICE void store_bytes(char* to, const uint32* words) {
   if constexpr (kBytes == sizeof(uint16)) {

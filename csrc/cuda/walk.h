@@ -1,7 +1,7 @@
 // How threads share the elements of a unit: in vectors of eight from the first element at which
 // the lists are aligned to 16 bytes; one by one before and after, and throughout where the lists
-// are never aligned together. Only a first list of 16 bits may be misaligned to the rest: grads
-// that are views of a bucket are.
+// are never aligned together. Only the first list may be misaligned to the rest: grads that are
+// views of a bucket are.
 //
 // An op gives the arithmetic of one element, a struct with
 //   kReads                 how many of the first lists are read
@@ -71,7 +71,10 @@ TORCHAMP_DEVICE void load_batch(const char* list, int size, const Groups<n>& gro
 template <int n, int count>
 TORCHAMP_DEVICE void load_batch(DType dtype, const char* list, bool is_misaligned,
                                 const Groups<n>& groups, Turn turn, Batch<n, count>& batch) {
-  if (dtype == DType::kFloat32) {
+  const bool is_wide = dtype == DType::kFloat32;
+  if (is_wide && is_misaligned) {
+    load_batch(list, 4, groups, turn, batch, load_words<n>);
+  } else if (is_wide) {
     load_batch(list, 4, groups, turn, batch, load_bytes<4 * n>);
   } else if (is_misaligned) {
     load_batch(list, 2, groups, turn, batch, load_shorts<n>);
@@ -154,7 +157,7 @@ template <int n, int kLists>
 TORCHAMP_DEVICE Groups<n> aligned_vectors(const Slice<kLists>& slice) {
   const int head = aligned_head<n>(slice, 0);
   if (head < n) return {head, (slice.count - head) / n};
-  if (!slice.mixed_vectors || slice.dtype[0] == DType::kFloat32) return {0, 0};
+  if (!slice.mixed_vectors) return {0, 0};
   const int mixed_head = aligned_head<n>(slice, 1);
   if (mixed_head == n) return {0, 0};
   return {mixed_head, (slice.count - mixed_head) / n, 0, 0, /*mixed=*/true};

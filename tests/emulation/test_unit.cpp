@@ -101,12 +101,17 @@ TEST(AlignedVectors, BeginWhereAllListsAreAligned) {
   EXPECT_FALSE(vectors.mixed);
 }
 
-TEST(AlignedVectors, LeaveOutAFirstListOf16Bits) {
-  for (const int bytes : {2, 4, 6, 10, 12, 14}) {
-    const auto vectors = aligned_vectors<8>(slice_at(bytes, 0));
-    EXPECT_EQ(vectors.begin, 0);
-    EXPECT_EQ(vectors.count, 12);
+TEST(AlignedVectors, LeaveOutTheFirstList) {
+  for (const DType dtype : {DType::kFloat16, DType::kFloat32}) {
+    auto slice = slice_at(dtype == DType::kFloat16 ? 2 : 0, dtype == DType::kFloat16 ? 0 : 4);
+    slice.dtype[0] = dtype;
+    slice.dtype[1] = DType::kFloat16;
+    const auto vectors = aligned_vectors<8>(slice);
+    EXPECT_EQ(vectors.begin, dtype == DType::kFloat16 ? 0 : 6);
     EXPECT_TRUE(vectors.mixed);
+    EXPECT_GT(vectors.count, 10);
+    slice.mixed_vectors = false;
+    EXPECT_EQ(aligned_vectors<8>(slice).count, 0);
   }
 }
 
