@@ -7,11 +7,12 @@ Every row comes from one process and one interleaved run; compare within a row o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import command_line
 import torch
-from timing import Variants, time_interleaved
+from timing import Timing, Variants, time_interleaved
 from workloads import WORKLOADS, copy_of, count_elements, random_tensors
 
 from torchamp import ops
@@ -19,7 +20,9 @@ from torchamp import ops
 
 @dataclass
 class Row:
-    """One op on one workload. `bytes_per_element` are those it has to read and write."""
+    """One op on one workload. bytes_per_element: those that it has to read and write. Quartiles and
+    the host's milliseconds (CUDA) are by way of doing it, and not_queued_ahead names those whose
+    times have the host's in them."""
 
     op: str
     workload: str
@@ -27,14 +30,28 @@ class Row:
     torchamp_ms: float
     torch_ms: float
     copy_ms: float
+    times_torch: float
+    of_copy: float
+    quartiles: dict[str, tuple[float, float]]
+    host_ms: dict[str, float | None]
+    not_queued_ahead: list[str]
 
-    @property
-    def times_torch(self) -> float:
-        return self.torch_ms / self.torchamp_ms
 
-    @property
-    def of_copy(self) -> float:
-        return self.copy_ms / self.torchamp_ms
+def row_of(op: str, workload: str, num_bytes: int, timings: dict[str, Timing]) -> Row:
+    own, torchs, copy = (timings[name] for name in ("torchamp", "torch", "copy"))
+    return Row(
+        op,
+        workload,
+        num_bytes,
+        own.milliseconds,
+        torchs.milliseconds,
+        copy.milliseconds,
+        times_torch=torchs.times(own),
+        of_copy=copy.times(own),
+        quartiles={name: timing.quartiles for name, timing in timings.items()},
+        host_ms={name: timing.host_ms for name, timing in timings.items()},
+        not_queued_ahead=[name for name, timing in timings.items() if not timing.queued_ahead],
+    )
 
 
 class Lists:
@@ -96,25 +113,27 @@ class Lists:
         }  # fmt: skip
 
 
-def measure(device: str, repeats: int) -> list[Row]:
-    rows = []
+def measure(device: str, repeats: int) -> Iterator[Row]:
     for workload in WORKLOADS:
         lists = Lists(workload, device)
         for op, (num_bytes, variants) in lists.cases().items():
             copy = copy_of(count_elements(WORKLOADS[workload]) * num_bytes, device)
-            times = time_interleaved({**variants, "copy": copy}, device, repeats)
-            rows.append(
-                Row(op, workload, num_bytes, times["torchamp"], times["torch"], times["copy"])
-            )
-    return rows
+            timings = time_interleaved({**variants, "copy": copy}, device, repeats)
+            yield row_of(op, workload, num_bytes, timings)
 
 
 def print_table(rows: list[Row]) -> None:
-    print(f"{'op':38} {'workload':14} {'torchamp':>10} {'torch':>10} {'copy':>9} "
-          f"{'x torch':>8} {'of copy':>8}")  # fmt: skip
+    print(f"{'op':38} {'workload':14} {'torchamp':>12} {'torch':>12} {'copy':>11} "
+          f"{'x torch':>8} {'of copy':>8} {'host':>9}")  # fmt: skip
     for row in rows:
-        print(f"{row.op:38} {row.workload:14} {row.torchamp_ms:7.2f} ms {row.torch_ms:7.2f} ms "
-              f"{row.copy_ms:6.2f} ms {row.times_torch:7.1f}x {row.of_copy:8.0%}")  # fmt: skip
+        host = row.host_ms["torchamp"]
+        mark = {name: "*" if name in row.not_queued_ahead else " " for name in row.host_ms}
+        print(f"{row.op:38} {row.workload:14} {row.torchamp_ms:8.3f} ms{mark['torchamp']} "
+              f"{row.torch_ms:8.3f} ms{mark['torch']} {row.copy_ms:7.3f} ms "
+              f"{row.times_torch:7.1f}x {row.of_copy:8.0%} "
+              f"{'–' if host is None else f'{host:.3f} ms':>9}")  # fmt: skip
+    if any(row.not_queued_ahead for row in rows):
+        print(command_line.NOT_QUEUED_AHEAD)
 
 
 if __name__ == "__main__":

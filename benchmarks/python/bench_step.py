@@ -8,14 +8,13 @@ they go in batches, each beside "one pass", with which times are compared.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import command_line
-import torch
+from memory import free_bytes, release
 from step_variants import VARIANTS, Grads
-from timing import time_interleaved
+from timing import Timing, time_interleaved
 from workloads import STEP_WORKLOADS, copy_of, count_elements
 
 #: What the leanest step with float32 masters has to read and write for a float16 parameter: the
@@ -24,36 +23,47 @@ FLOOR_BYTES = 30
 #: What a variant holds for a parameter, and its temporaries, at the most.
 VARIANT_BYTES = 24
 #: What the variants of a workload share.
-SHARED_BYTES = 6 + FLOOR_BYTES // 2
+SHARED_BYTES = 6
+#: As much of memory as is planned for; the copy's buffers are in the rest.
+USABLE = 0.9
 BASE = "one pass"
 COPY = "bare copy"
 
 
 @dataclass
 class Row:
-    """A workload's steps, by variant: milliseconds, how many times those of one pass they are, and
-    bytes a parameter of weights, grads, masters and averages. A copy that moves as many bytes as
-    the floor stands beside them."""
+    """A workload's steps, by variant: milliseconds, their quartiles, those of the host (CUDA), how
+    many times one pass's they are, and bytes a parameter of weights, grads, masters and averages. A
+    copy that moves as many bytes as the floor stands beside them. not_queued_ahead: whose times
+    have the host's in them. not_run: why there are no times."""
 
     workload: str
     parameters: int
     floor_bytes: int = FLOOR_BYTES
     milliseconds: dict[str, float] = field(default_factory=dict)
+    quartiles: dict[str, tuple[float, float]] = field(default_factory=dict)
+    host_ms: dict[str, float | None] = field(default_factory=dict)
     times_one_pass: dict[str, float] = field(default_factory=dict)
     bytes_per_parameter: dict[str, float] = field(default_factory=dict)
+    not_queued_ahead: list[str] = field(default_factory=list)
+    not_run: str = ""
+
+    def add(self, name: str, timing: Timing, base: Timing) -> None:
+        self.milliseconds[name] = timing.milliseconds
+        self.quartiles[name] = timing.quartiles
+        self.host_ms[name] = timing.host_ms
+        self.times_one_pass[name] = timing.times(base)
+        if not timing.queued_ahead:
+            self.not_queued_ahead.append(name)
 
 
-def free_bytes(device: str) -> int:
-    if device == "cuda":
-        return torch.cuda.mem_get_info()[0]
-    with open("/proc/meminfo", encoding="ascii") as file:
-        fields = dict(line.split(":") for line in file)
-    return 1024 * int(fields["MemAvailable"].split()[0])
+def needed_bytes(elements: int, variants: int) -> int:
+    return int((SHARED_BYTES + variants * VARIANT_BYTES) * elements / USABLE)
 
 
-def batches(elements: int, device: str) -> Iterator[list[str]]:
-    """The variants' names, as many at once as memory holds; none if it does not hold two."""
-    fit = (int(free_bytes(device) * 0.9) // elements - SHARED_BYTES) // VARIANT_BYTES
+def batches(elements: int, free: int) -> Iterator[list[str]]:
+    """The variants' names, as many at once as `free` bytes hold; none if they do not hold two."""
+    fit = (int(free * USABLE) // elements - SHARED_BYTES) // VARIANT_BYTES
     others = [name for name in VARIANTS if name != BASE]
     for first in range(0, len(others) if fit >= 2 else 0, max(1, fit - 1)):
         yield [BASE, *others[first : first + fit - 1]]
@@ -63,36 +73,47 @@ def measure_batch(row: Row, names: list[str], device: str, repeats: int) -> None
     shared = Grads(STEP_WORKLOADS[row.workload], device)
     variants = {name: VARIANTS[name](shared) for name in names}
     runs = {name: variant.run for name, variant in variants.items()}
-    half = copy_of(row.parameters * FLOOR_BYTES // 2, device)  # twice, which saves memory
-    runs[COPY] = lambda: (half(), half())
-    times = time_interleaved(runs, device, repeats)
-    for name, milliseconds in times.items():
+    runs[COPY] = copy_of(row.parameters * FLOOR_BYTES, device)
+    timings = time_interleaved(runs, device, repeats)
+    for name, timing in timings.items():
         if name not in row.milliseconds:
-            row.milliseconds[name] = milliseconds
-            row.times_one_pass[name] = milliseconds / times[BASE]
+            row.add(name, timing, timings[BASE])
     for name, variant in variants.items():
         row.bytes_per_parameter[name] = variant.bytes() / row.parameters
 
 
-def measure(device: str, repeats: int) -> list[Row]:
-    rows = []
-    for workload, shapes in STEP_WORKLOADS.items():
-        row = Row(workload, count_elements(shapes))
-        for names in batches(row.parameters, device):
-            measure_batch(row, names, device, repeats)
-            gc.collect()
-        if row.milliseconds:
-            rows.append(row)
-    return rows
+def measure_workload(name: str, device: str, repeats: int) -> Row:
+    row = Row(name, count_elements(STEP_WORKLOADS[name]))
+    release(device)
+    free = free_bytes(device)
+    for names in batches(row.parameters, free):
+        measure_batch(row, names, device, repeats)
+        release(device)
+    if not row.milliseconds:
+        needed = needed_bytes(row.parameters, 2)
+        row.not_run = f"two variants need {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
+    return row
+
+
+def measure(device: str, repeats: int) -> Iterator[Row]:
+    for name in STEP_WORKLOADS:
+        yield measure_workload(name, device, repeats)
 
 
 def print_table(rows: list[Row]) -> None:
     for row in rows:
         print(f"{row.workload}, {row.parameters:,} parameters")
+        if row.not_run:
+            print(f"  not run: {row.not_run}")
         for name, milliseconds in row.milliseconds.items():
             size = row.bytes_per_parameter.get(name)
             kept = "" if size is None else f"{size:7.1f} bytes a parameter"
-            print(f"  {name:34} {milliseconds:9.2f} ms  {row.times_one_pass[name]:6.2f}x {kept}")
+            host = "" if row.host_ms[name] is None else f"{row.host_ms[name]:7.2f} ms on the host"
+            mark = "*" if name in row.not_queued_ahead else " "
+            print(f"  {name:34} {milliseconds:9.3f} ms{mark} {row.times_one_pass[name]:6.2f}x "
+                  f"{kept} {host}")  # fmt: skip
+    if any(row.not_queued_ahead for row in rows):
+        print(command_line.NOT_QUEUED_AHEAD)
 
 
 if __name__ == "__main__":

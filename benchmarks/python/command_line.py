@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,11 @@ from typing import Any
 import torch
 
 import torchamp
+
+NOT_QUEUED_AHEAD = (
+    "* timed without holding the device until the work was queued, because it waits for the device "
+    "or launches more than the driver queues: the host's time is in it"
+)
 
 
 def processor() -> str:
@@ -23,30 +29,56 @@ def processor() -> str:
     return names[0] if names else platform.machine()
 
 
+#: What arithmetic in 16 bits is fast with.
+INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
+
+
+def instructions() -> str:
+    """Those of INSTRUCTIONS that the processor has, where Linux tells them."""
+    cpuinfo = Path("/proc/cpuinfo")
+    words = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
+    return " ".join(name for name in INSTRUCTIONS if name in words)
+
+
 def machine(device: str) -> dict[str, object]:
+    on_card = device == "cuda"
     return {
-        "device": torch.cuda.get_device_name() if device == "cuda" else processor(),
+        "device": torch.cuda.get_device_name() if on_card else processor(),
+        **({} if on_card else {"instructions": instructions()}),
         "threads": torch.get_num_threads(),
+        "load": f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores at the start",
         "torch": torch.__version__,
         "torchamp": torchamp.__version__,
         "kernels": torchamp.build_info()["kernels"],
     }
 
 
+def write(path: str, facts: dict[str, object], rows: list[Any]) -> None:
+    result = {"machine": facts, "rows": [asdict(row) for row in rows]}
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(result, file, indent=1)
+
+
 def run(
     description: str,
-    measure: Callable[[str, int], list[Any]],
+    measure: Callable[..., Iterable[Any]],
     print_table: Callable[[list[Any]], None],
+    **options: dict[str, Any],
 ) -> None:
-    """Calls measure(device, repeats) for dataclasses, one a row."""
+    """Calls measure(device, repeats, **options) for dataclasses, one a row; what is measured is
+    written at once. options: argparse's words for further arguments."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--json", help="also write the rows to this file")
-    arguments = parser.parse_args()
-    rows = measure(arguments.device, arguments.repeats)
+    for name, words in options.items():
+        parser.add_argument(f"--{name}", **words)
+    arguments = vars(parser.parse_args())
+    path = arguments.pop("json")
+    facts = machine(arguments["device"])
+    rows: list[Any] = []
+    for row in measure(**arguments):
+        rows.append(row)
+        if path:
+            write(path, facts, rows)
     print_table(rows)
-    if arguments.json:
-        result = {"machine": machine(arguments.device), "rows": [asdict(row) for row in rows]}
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=1)

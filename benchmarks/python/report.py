@@ -1,8 +1,10 @@
-"""Makes benchmarks/results/<ops or step>-<device>-<date>.{json,md} of what a benchmark wrote; of
-whole steps a picture too, where matplotlib is.
+"""Makes benchmarks/results/<benchmark>-<device>-<date>.{json,md} of what a benchmark wrote; of
+steps and trainings a picture too, where matplotlib is.
 
 python benchmarks/python/report.py out/bench/step_python.json [RESULTS_FOLDER]
 """
+
+from __future__ import annotations
 
 import datetime
 import importlib.util
@@ -10,71 +12,47 @@ import json
 import pathlib
 import re
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from workloads import WORKLOADS, count_elements
+from report_figures import draw, step_panels, training_panels
+from report_tables import ops_table, step_tables, training_tables, variants_table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-TITLES = {"ops": "The ops", "step": "Whole steps"}
 
 
-def kind_of(result: dict) -> str:
+@dataclass(frozen=True)
+class Kind:
+    """A benchmark. key: what only its rows have."""
+
+    name: str
+    key: str
+    title: str
+    tables: Callable[[list[dict]], str]
+    panels: Callable[[list[dict]], dict[str, dict[str, float]]] | None = None
+
+
+KINDS = (
+    Kind("ops", "torchamp_ms", "The ops", ops_table),
+    Kind("step", "times_one_pass", "Whole steps", step_tables, step_panels),
+    Kind("training", "network", "Whole iterations", training_tables, training_panels),
+    Kind("variants", "setting", "Choices of the CUDA kernels", variants_table),
+)
+
+
+def kind_of(result: dict) -> Kind:
     """Which benchmark wrote it."""
-    return "ops" if "op" in result["rows"][0] else "step"
+    return next(kind for kind in KINDS if kind.key in result["rows"][0])
 
 
-def gigabytes_per_second(row: dict, elements: int) -> float:
-    return row["bytes_per_element"] * elements / row["torchamp_ms"] / 1e6
-
-
-def ops_table(rows: list[dict]) -> str:
-    """The rows in Markdown, with the bandwidth that each op reaches."""
-    lines = [
-        "| op | workload | torchamp, ms | GB/s | of a copy | times torch |",
-        "|---|---|--:|--:|--:|--:|",
-    ]
-    for row in rows:
-        bandwidth = gigabytes_per_second(row, count_elements(WORKLOADS[row["workload"]]))
-        lines.append(
-            f"| {row['op']} | {row['workload']} | {row['torchamp_ms']:.3f} | {bandwidth:.0f} "
-            f"| {row['copy_ms'] / row['torchamp_ms']:.0%} "
-            f"| {row['torch_ms'] / row['torchamp_ms']:.1f} |"
-        )
-    return "\n".join(lines)
-
-
-def step_table(rows: list[dict]) -> str:
-    """A table in Markdown for each workload."""
-    return "\n\n".join(map(workload_table, rows))
-
-
-def workload_table(row: dict) -> str:
-    lines = [
-        f"## {row['workload']}, {row['parameters']:,} parameters",
-        "",
-        "| step | ms | of one pass | bytes a parameter |",
-        "|---|--:|--:|--:|",
-    ]
-    for name, milliseconds in row["milliseconds"].items():
-        size = row["bytes_per_parameter"].get(name)
-        kept = "–" if size is None else f"{size:.0f}"
-        times = row["times_one_pass"][name]
-        lines.append(f"| {name} | {milliseconds:.2f} | {times:.2f} | {kept} |")
-    return "\n".join(lines)
-
-
-def draw(rows: list[dict], title: str, path: pathlib.Path) -> None:
-    """A panel of bars for each workload."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.8 * len(rows)), layout="constrained")
-    figure.suptitle(title)
-    for row, axes in zip(rows, figure.subplots(len(rows), squeeze=False)[:, 0]):
-        names = list(row["milliseconds"])[::-1]
-        bars = axes.barh(names, [row["milliseconds"][name] for name in names])
-        axes.bar_label(bars, fmt="%.1f", padding=3)
-        axes.margins(x=0.12)
-        axes.set(title=f"{row['workload']}: a step's milliseconds, less is better")
-    figure.savefig(path, dpi=120)
+def body_of(result: dict, kind: Kind, title: str, picture: pathlib.Path) -> str:
+    """The tables, below the picture, which is drawn."""
+    rows = result["rows"]
+    panels = kind.panels(rows) if kind.panels else {}
+    if not panels or not importlib.util.find_spec("matplotlib"):
+        return kind.tables(rows)
+    draw(panels, title, picture)
+    return f"![the same as bars]({picture.name})\n\n{kind.tables(rows)}"
 
 
 def write(result: dict, folder: pathlib.Path) -> pathlib.Path:
@@ -82,14 +60,11 @@ def write(result: dict, folder: pathlib.Path) -> pathlib.Path:
     machine, kind = result["machine"], kind_of(result)
     device = re.sub(r"[^a-z0-9]+", "-", str(machine["device"]).lower()).strip("-")
     folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / f"{kind}-{device}-{datetime.date.today()}"
+    stem = folder / f"{kind.name}-{device}-{datetime.date.today()}"
     stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
-    title = f"{TITLES[kind]} on {machine['device']}"
+    title = f"{kind.title} on {machine['device']}"
     facts = "\n".join(f"- {key}: {value}" for key, value in machine.items())
-    body = ops_table(result["rows"]) if kind == "ops" else step_table(result["rows"])
-    if kind == "step" and importlib.util.find_spec("matplotlib"):
-        draw(result["rows"], title, stem.with_suffix(".png"))
-        body = f"![the same as bars]({stem.name}.png)\n\n{body}"
+    body = body_of(result, kind, title, stem.with_suffix(".png"))
     stem.with_suffix(".md").write_text(f"# {title}\n\n{facts}\n\n{body}\n")
     return stem.with_suffix(".md")
 

@@ -1,47 +1,159 @@
-"""Timing of several variants in one process, in turn, so that a drifting machine is fair to all."""
+"""Timing of several variants in one process, in turn, so that a drifting machine is fair to all.
+
+On CUDA the device is kept busy until a call has queued its work: the device's time has nothing of
+the host's in it, which stands beside it.
+"""
 
 from __future__ import annotations
 
+import functools
 import gc
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 
 Variants = dict[str, Callable[[], object]]
 
+#: How long the device is kept busy at first, and at the most. What still has not queued its work
+#: waits for the device, or launches more than the driver's queue holds.
+FIRST_HOLD_MS = 1.0
+LONGEST_HOLD_MS = 64.0
 
-def time_once(run: Callable[[], object], device: str) -> float:
-    """Milliseconds of one call; on CUDA those of the device, by events."""
-    if device != "cuda":
-        start = time.perf_counter()
-        run()
-        return (time.perf_counter() - start) * 1e3
-    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    before.record()
+
+@dataclass
+class Sample:
+    """One call. host_ms: until it returned, None where that is the time itself. queued_ahead: all
+    its work was queued before the device began with it."""
+
+    milliseconds: float
+    host_ms: float | None = None
+    queued_ahead: bool = True
+
+
+Sampler = Callable[[], Sample]
+
+
+@dataclass
+class Timing:
+    """A variant's samples, one a round."""
+
+    samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def milliseconds(self) -> float:
+        return statistics.median(sample.milliseconds for sample in self.samples)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        times = [sample.milliseconds for sample in self.samples]
+        if len(times) == 1:
+            return times[0], times[0]
+        first, _, third = statistics.quantiles(times, n=4, method="inclusive")
+        return first, third
+
+    @property
+    def host_ms(self) -> float | None:
+        times = [sample.host_ms for sample in self.samples if sample.host_ms is not None]
+        return statistics.median(times) if times else None
+
+    @property
+    def queued_ahead(self) -> bool:
+        return all(sample.queued_ahead for sample in self.samples)
+
+    def times(self, base: Timing) -> float:
+        """How many times as long as `base` it takes: the median of the rounds' ratios, from which
+        what slows a whole round drops out."""
+        pairs = zip(self.samples, base.samples)
+        return statistics.median(own.milliseconds / other.milliseconds for own, other in pairs)
+
+
+def sample_cpu(run: Callable[[], object]) -> Sample:
+    start = time.perf_counter()
     run()
+    return Sample((time.perf_counter() - start) * 1e3)
+
+
+@functools.cache
+def cycles_per_ms() -> float:
+    """Of the clock that torch.cuda._sleep counts."""
+    cycles = 20_000_000
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(cycles)
+    before.record()
+    torch.cuda._sleep(cycles)
     after.record()
     after.synchronize()
-    return before.elapsed_time(after)
+    return cycles / before.elapsed_time(after)
 
 
-def time_interleaved(variants: Variants, device: str, repeats: int) -> dict[str, float]:
-    """The median milliseconds of each variant over `repeats` rounds, after two uncounted ones. As
-    timeit's, without the garbage collector."""
+class CudaClock:
+    """Times a variant by events, behind a hold that is as long as its queueing needs. What no hold
+    is long enough for is timed without: its time has the host's in it, and its samples say so."""
+
+    def __init__(self) -> None:
+        self.hold_ms = FIRST_HOLD_MS
+
+    def sample(self, run: Callable[[], object]) -> Sample:
+        sample = self._once(run)
+        while not sample.queued_ahead and self.hold_ms > 0:
+            self.hold_ms = 4 * self.hold_ms if self.hold_ms < LONGEST_HOLD_MS else 0.0
+            sample = self._once(run)
+        return sample
+
+    def _once(self, run: Callable[[], object]) -> Sample:
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        if self.hold_ms > 0:
+            torch.cuda._sleep(int(self.hold_ms * cycles_per_ms()))
+        before.record()
+        start = time.perf_counter()
+        run()
+        host_ms = (time.perf_counter() - start) * 1e3
+        after.record()
+        queued_ahead = self.hold_ms > 0 and not before.query()
+        after.synchronize()
+        return Sample(before.elapsed_time(after), host_ms, queued_ahead)
+
+
+def sampler(run: Callable[[], object], device: str) -> Sampler:
+    return functools.partial(CudaClock().sample if device == "cuda" else sample_cpu, run)
+
+
+def sample_in_turn(
+    samplers: dict[str, Sampler],
+    rounds: int,
+    prepare: Callable[[str], object] = lambda name: None,
+    until: float = float("inf"),
+) -> dict[str, Timing]:
+    """Each one's sample in each round, the names in turn, after two uncounted rounds and without
+    the garbage collector, as timeit does. prepare: called with the name before each sample.
+    until: a time of time.monotonic(), after which no further round begins, though three are had."""
+    timings = {name: Timing() for name in samplers}
     gc.collect()
     gc.disable()
     try:
-        return _time_rounds(variants, device, repeats)
+        for number in range(-2, rounds):
+            if number >= 3 and time.monotonic() > until:
+                break
+            for name, take in samplers.items():
+                prepare(name)
+                sample = take()
+                if number >= 0:
+                    timings[name].samples.append(sample)
     finally:
         gc.enable()
+    return timings
 
 
-def _time_rounds(variants: Variants, device: str, repeats: int) -> dict[str, float]:
-    samples: dict[str, list[float]] = {name: [] for name in variants}
-    for round_number in range(repeats + 2):
-        for name, run in variants.items():
-            elapsed = time_once(run, device)
-            if round_number >= 2:
-                samples[name].append(elapsed)
-    return {name: statistics.median(times) for name, times in samples.items()}
+def time_interleaved(
+    variants: Variants,
+    device: str,
+    repeats: int,
+    prepare: Callable[[str], object] = lambda name: None,
+) -> dict[str, Timing]:
+    """sample_in_turn of the variants' times on the device."""
+    return sample_in_turn(
+        {name: sampler(run, device) for name, run in variants.items()}, repeats, prepare
+    )

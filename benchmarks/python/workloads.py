@@ -92,12 +92,21 @@ def random_tensors(shapes: Shapes, dtype: torch.dtype, device: str) -> list[torc
     return [torch.randn(shape, device=device).to(dtype) for shape in shapes]
 
 
+def element_counts(shapes: Shapes) -> list[int]:
+    return [prod(shape) for shape in shapes]
+
+
 def count_elements(shapes: Shapes) -> int:
-    return sum(prod(shape) for shape in shapes)
+    return sum(element_counts(shapes))
 
 
-def copy_of(num_bytes: int, device: str) -> Callable[[], torch.Tensor]:
-    """Reads and writes `num_bytes` in all."""
-    source = torch.ones(num_bytes // 8, device=device)
+#: A copy's two buffers are no larger: enough to be out of every cache, little beside a model.
+COPY_BUFFER_BYTES = 1 << 28
+
+
+def copy_of(num_bytes: int, device: str) -> Callable[[], object]:
+    """Reads and writes `num_bytes` in all, in equal pieces where they are many."""
+    pieces = max(1, -(-num_bytes // (2 * COPY_BUFFER_BYTES)))
+    source = torch.ones(num_bytes // (8 * pieces), device=device)
     target = torch.empty_like(source)
-    return lambda: target.copy_(source)
+    return lambda: [target.copy_(source) for _ in range(pieces)]

@@ -4,11 +4,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "python"))
 
 import bench_step  # noqa: E402
-from workloads import STEP_WORKLOADS, count_elements  # noqa: E402
+import memory  # noqa: E402
+import workloads  # noqa: E402
+from step_variants import odd_views  # noqa: E402
+from workloads import STEP_WORKLOADS, copy_of, count_elements, random_tensors  # noqa: E402
+
+COPY_BUFFER_BYTES = 1 << 16
 
 
 @pytest.mark.parametrize(
@@ -30,14 +36,61 @@ def test_sizes(name, tensors, parameters):
     assert count_elements(STEP_WORKLOADS[name]) == parameters
 
 
-@pytest.mark.parametrize("gigabytes, at_once", [(1000, 15), (30, 8), (10, 2), (1, 0)])
-def test_batches_fit_and_cover_all_variants(gigabytes, at_once, monkeypatch):
-    monkeypatch.setattr(bench_step, "free_bytes", lambda device: gigabytes * 10**9)
-    batches = list(bench_step.batches(124_439_808, "cpu"))
+@pytest.mark.parametrize("gigabytes, at_once", [(1000, 15), (30, 8), (10, 2), (7, 0)])
+def test_batches_fit_and_cover_all_variants(gigabytes, at_once):
+    batches = list(bench_step.batches(124_439_808, gigabytes * 10**9))
     assert max(map(len, batches), default=0) == at_once
     assert all(batch[0] == bench_step.BASE for batch in batches)
     named = {name for batch in batches for name in batch}
     assert named == (set(bench_step.VARIANTS) if at_once else set())
+
+
+def test_needed_bytes_are_those_that_fit():
+    needed = bench_step.needed_bytes(10**9, 2)
+    assert list(bench_step.batches(10**9, needed + 1))
+    assert not list(bench_step.batches(10**9, needed - 10**8))
+
+
+def test_what_does_not_fit_is_a_row_that_says_so(monkeypatch):
+    monkeypatch.setattr(bench_step, "free_bytes", lambda device: 2 * 10**9)
+    row = bench_step.measure_workload("gpt2_124m", "cpu", 1)
+    assert row.not_run == "two variants need 7.5 GB, 2.0 GB are free"
+    assert row.milliseconds == {}
+
+
+def test_memory_is_asked_for_after_each_workload_has_gone(monkeypatch):
+    """A cache that still holds the last workload would make the next one smaller."""
+    calls = []
+    monkeypatch.setitem(bench_step.STEP_WORKLOADS, "tiny", [(3,)])
+    monkeypatch.setattr(bench_step, "release", lambda device: calls.append("release"))
+    monkeypatch.setattr(bench_step, "free_bytes", lambda device: calls.append("ask") or 10**9)
+    monkeypatch.setattr(bench_step, "measure_batch", lambda *_: calls.append("measure"))
+    bench_step.measure_workload("tiny", "cpu", 1)
+    assert calls == ["release", "ask", "measure", "release"]
+
+
+def test_a_cards_cache_counts_as_free(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (3, 100))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 50)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 20)
+    assert memory.free_bytes("cuda") == 3 + 30
+
+
+@pytest.mark.parametrize("num_bytes", [1000, COPY_BUFFER_BYTES, 7 * COPY_BUFFER_BYTES])
+def test_a_copy_moves_its_bytes_between_small_buffers(num_bytes, monkeypatch):
+    monkeypatch.setattr(workloads, "COPY_BUFFER_BYTES", COPY_BUFFER_BYTES)
+    copied = copy_of(num_bytes, "cpu")()
+    moved = sum(2 * target.nbytes for target in copied)
+    assert moved == pytest.approx(num_bytes, rel=0.01)
+    assert all(target.nbytes <= COPY_BUFFER_BYTES for target in copied)
+
+
+def test_odd_views_keep_values_and_begin_at_odd_elements():
+    tensors = random_tensors([(3,), (4, 5), (1,), (8,)], torch.float16, "cpu")
+    views = odd_views(tensors)
+    assert all(torch.equal(view, tensor) for view, tensor in zip(views, tensors))
+    assert all(view.storage_offset() % 2 == 1 for view in views)
+    assert len({view.untyped_storage().data_ptr() for view in views}) == 1
 
 
 @pytest.mark.parametrize(
@@ -64,3 +117,4 @@ def test_every_variant_steps(monkeypatch):
     assert row.times_one_pass[bench_step.BASE] == 1.0
     assert set(row.bytes_per_parameter) == set(bench_step.VARIANTS)
     assert all(milliseconds > 0 for milliseconds in row.milliseconds.values())
+    assert set(row.quartiles) == set(row.host_ms) == {*bench_step.VARIANTS, bench_step.COPY}

@@ -1,0 +1,140 @@
+"""What each kernel moves and waits for, as csrc/cuda has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Union
+
+from cards import Card
+from workloads import Shapes, count_elements, element_counts
+
+WARP = 32
+BLOCK = 128
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel over a table of tensors.
+
+    bytes_per_element: read and written. tensors: that a launch's table holds. vector: elements of
+    a thread that are on their way at once. loads_before: dependent reads before the first element.
+    team: threads that share a unit. warps: resident on a multiprocessor, by registers. counts:
+    whether the last block goes through the tensors, a block's width at a time, each turn a read
+    that a write waits for.
+    """
+
+    bytes_per_element: int
+    tensors: int
+    vector: int
+    loads_before: int = 0
+    unit: int = 2048
+    team: int = WARP
+    warps: int = 32
+    counts: bool = False
+
+    def launches(self, shapes: Shapes, card: Card) -> int:
+        return ceil(len(shapes) / self.tensors) if card.multiprocessors else 1
+
+    def bytes(self, shapes: Shapes) -> int:
+        return self.bytes_per_element * count_elements(shapes)
+
+    def units(self, shapes: Shapes) -> int:
+        return sum(ceil(elements / self.unit) for elements in element_counts(shapes))
+
+    def unit_round_trips(self, shapes: Shapes) -> int:
+        """Of the longest unit: what is read before, each turn, and the last write."""
+        longest = min(self.unit, max(element_counts(shapes)))
+        return self.loads_before + ceil(longest / (self.team * self.vector)) + 1
+
+    def ending_round_trips(self, shapes: Shapes) -> int:
+        return 2 * ceil(len(shapes) / BLOCK) if self.counts else 0
+
+    def milliseconds(self, shapes: Shapes, card: Card) -> float:
+        """The larger of what bandwidth and what waiting allows; and for each launch its start and
+        the filling and draining of the device, as long as a unit takes."""
+        unit_us = self.unit_round_trips(shapes) * card.round_trip_us
+        teams = card.multiprocessors * self.warps * WARP // self.team
+        waiting_us = self.units(shapes) * unit_us / teams if teams else 0.0
+        moving_us = self.bytes(shapes) / card.copy_gbps / 1e3
+        launching_us = self.launches(shapes, card) * (card.launch_us + unit_us)
+        ending_us = self.ending_round_trips(shapes) * card.round_trip_us
+        return (max(moving_us, waiting_us) + launching_us + ending_us) / 1e3
+
+
+@dataclass(frozen=True)
+class OneBlock:
+    """A kernel of one block that reads, works out and writes a few scalars."""
+
+    def launches(self, shapes: Shapes, card: Card) -> int:
+        return 1
+
+    def bytes(self, shapes: Shapes) -> int:
+        return 0
+
+    def milliseconds(self, shapes: Shapes, card: Card) -> float:
+        return (card.launch_us + 3 * card.round_trip_us) / 1e3
+
+
+Kernels = tuple[Union[Kernel, OneBlock], ...]
+
+
+def _step(bytes_per_element: int, tensors: int, vector: int = 8) -> Kernel:
+    """Group, hyperparameters and step count are read before; sixteen warps are what its registers
+    leave room for."""
+    return Kernel(bytes_per_element, tensors, vector, loads_before=2, warps=16, counts=True)
+
+
+_UNSCALED = Kernel(6, 1017, 16, loads_before=1, counts=True)
+_CHECKED = Kernel(2, 1017, 32, loads_before=1, counts=True)
+_ADAM = _step(28, 583)
+_CLIP = OneBlock()
+_L2NORM = (Kernel(4, 1363, 16, unit=32768, team=BLOCK), OneBlock())
+
+#: By bench_ops.py's names; grads and models are float16.
+OPS: dict[str, Kernels] = {
+    "unscale + check, float16 to float32": (Kernel(6, 1017, 16, loads_before=1),),
+    "unscale + check, float32 in place": (Kernel(8, 1017, 8, loads_before=1),),
+    "check, float16": (Kernel(2, 1363, 32),),
+    "scale, float16 to float32": (Kernel(6, 1022, 16),),
+    "axpby, float16 onto float32": (Kernel(10, 817, 8),),
+    "l2norm, float32": _L2NORM,
+    "copy_cast, float32 to float16": (Kernel(6, 1023, 16),),
+}
+
+#: The step kernel of each algorithm: grad, master and model 2 + 8 + 2 bytes, 8 for each state. A
+#: master's update under LAMB is a state that the second pass reads as its grad.
+STEPS: dict[str, Kernels] = {
+    "step, Adam": (_ADAM,),
+    "step, AMSGrad": (_step(36, 453, vector=4),),
+    "step, SGD": (_step(12, 816),),
+    "step, momentum": (_step(20, 680),),
+    "step, Adagrad": (_step(20, 680),),
+    "step, NovoGrad": (_step(20, 680),),
+    "step, LAMB's update": (_step(34, 453, vector=4),),
+    "step, LAMB's application": (_step(14, 816),),
+    "clip": (_CLIP,),
+}
+
+#: What an iteration does after its backward, by bench_step.py's names.
+ITERATIONS: dict[str, Kernels] = {
+    "one pass": (_CHECKED, _ADAM),
+    "one pass, clipped": (_CHECKED, _CLIP, _ADAM),
+    "one pass, split masters": (_CHECKED, _step(26, 583)),
+    "one pass, split, bfloat16 averages": (_CHECKED, _step(18, 583)),
+    "master grads made": (_UNSCALED, _step(30, 583)),
+    "three passes, as apex": (_UNSCALED, _ADAM, *OPS["copy_cast, float32 to float16"]),
+    "float32, FusedAdamW": (_step(28, 583),),
+}
+
+
+def total_ms(kernels: Kernels, shapes: Shapes, card: Card) -> float:
+    return sum(kernel.milliseconds(shapes, card) for kernel in kernels)
+
+
+def total_bytes(kernels: Kernels, shapes: Shapes) -> int:
+    return sum(kernel.bytes(shapes) for kernel in kernels)
+
+
+def total_launches(kernels: Kernels, shapes: Shapes, card: Card) -> int:
+    return sum(kernel.launches(shapes, card) for kernel in kernels)

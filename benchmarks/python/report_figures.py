@@ -1,0 +1,42 @@
+"""Panels of bars for what a benchmark wrote. Needs matplotlib."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def draw(panels: dict[str, dict[str, float]], title: str, path: Path) -> None:
+    """A panel of bars for each title and its numbers by name."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 0.8 + sum(map(_height, panels.values()))), layout="constrained")
+    figure.suptitle(title)
+    heights = [_height(bars) for bars in panels.values()]
+    grid = figure.subplots(len(panels), squeeze=False, height_ratios=heights)
+    for (panel, numbers), axes in zip(panels.items(), grid[:, 0]):
+        names = list(numbers)[::-1]
+        bars = axes.barh(names, [numbers[name] for name in names])
+        axes.bar_label(bars, fmt="%.4g", padding=3)
+        axes.margins(x=0.12)
+        axes.set(title=panel)
+    figure.savefig(path, dpi=120)
+
+
+def _height(bars: dict[str, float]) -> float:
+    return 0.9 + 0.22 * len(bars)
+
+
+def step_panels(rows: list[dict]) -> dict[str, dict[str, float]]:
+    return {
+        f"{row['workload']}: a step's milliseconds, less is better": row["milliseconds"]
+        for row in rows
+        if row["milliseconds"]
+    }
+
+
+def training_panels(rows: list[dict]) -> dict[str, dict[str, float]]:
+    return {
+        f"{row['network']}: {row['unit']} a second, more is better": row["items_per_second"]
+        for row in rows
+        if row["items_per_second"]
+    }
