@@ -3,7 +3,7 @@
 #   make setup      .venv with torch, torchamp and the tools; TORCH='torch==2.13.0' chooses torch
 #   make demo       trains a small network at every opt level, from C++ and from Python
 #   make test       the C++ tests, then the Python tests
-#   make bench      times the ops against torch's
+#   make bench      times ops, steps and whole iterations against torch's, and predicts them
 #   make gpu-check  builds and tests on the machine's GPU, offline, with the torch of PYTHON
 #   make sanitize   the C++ tests under sanitizers, some under valgrind; takes long
 #   make docs       the reference of C++ and Python, in out/docs

@@ -1,4 +1,5 @@
-"""`make bench`: the ops and whole steps, each writing JSON to out/bench/."""
+"""`make bench`: ops, whole steps, whole iterations and, on CUDA, the choices of the kernels, each
+writing JSON to out/bench/; then what was predicted of them."""
 
 from __future__ import annotations
 
@@ -9,6 +10,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "out" / "bench"
 
+#: In this order, by the names of their scripts.
+BENCHMARKS = {
+    "ops": "ops, from Python",
+    "step": "whole steps",
+    "training": "whole iterations",
+    "variants": "choices of the CUDA kernels",
+}
+
 
 def run(title: str, *command: str | Path) -> None:
     print(f"\n== {title}", flush=True)
@@ -18,9 +27,11 @@ def run(title: str, *command: str | Path) -> None:
 def main() -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     scripts = ROOT / "benchmarks" / "python"
-    for title, name in {"ops, from Python": "ops", "whole steps": "step"}.items():
+    for name, title in BENCHMARKS.items():
         script, result = scripts / f"bench_{name}.py", OUT / f"{name}_python.json"
         run(title, sys.executable, script, "--json", result)
+    predicted = [OUT / f"{name}_python.json" for name in ("ops", "step")]
+    run("predicted and measured", sys.executable, scripts / "roofline.py", *predicted)
     binary = ROOT / "build" / "benchmarks" / "bench_ops"
     if not binary.exists():
         print("\n== ops, from C++: not built (Google Benchmark is missing: libbenchmark-dev)")

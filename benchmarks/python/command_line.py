@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -77,8 +79,9 @@ def run(
     path = arguments.pop("json")
     facts = machine(arguments["device"])
     rows: list[Any] = []
-    for row in measure(**arguments):
-        rows.append(row)
-        if path:
-            write(path, facts, rows)
+    with contextlib.redirect_stdout(sys.stderr):  # what initialize announces
+        for row in measure(**arguments):
+            rows.append(row)
+            if path:
+                write(path, facts, rows)
     print_table(rows)

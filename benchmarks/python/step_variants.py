@@ -82,7 +82,7 @@ def amp_step(
     """A step at O2. looks: at the masters, so that their grads are made. clips: their norm."""
     model = Weights(random_tensors(shared.shapes, torch.float32, shared.device))
     optimizer = make(list(model.parameters()))
-    model, optimizer = amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+    model, optimizer = amp.initialize(model, optimizer, opt_level="O2")
     if looks:
         list(amp.master_params(optimizer))
     params = list(model.parameters())

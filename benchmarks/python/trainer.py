@@ -1,0 +1,116 @@
+"""A variant of a training, ready to be timed."""
+
+from __future__ import annotations
+
+import math
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import torch
+from networks import Batch, Task
+from timing import Sample
+from training_variants import VARIANTS, Training, set_precision
+
+#: Iterations before those that count, in which the loss has to fall.
+WARM_UP = 10
+#: Iterations of a sample take so long on a GPU, that the wait at their end is nothing beside them.
+SAMPLE_MS = 30.0
+
+
+class DoesNotTrain(RuntimeError):
+    """The loss is not finite, or does not fall."""
+
+
+class TooSlow(RuntimeError):
+    """There is no time for as many iterations as a median takes."""
+
+
+@dataclass
+class Trainer:
+    """Trains a network of its own, in a thread of its own, because O1's and O4's autocast is the
+    thread's that opened it."""
+
+    name: str
+    device: str
+    losses: list[float] = field(default_factory=list)
+    peak_bytes: int | None = None
+    iterations: int = 1
+
+    def __post_init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._training: Training | None = None
+        #: The first iteration on a GPU also loads kernels.
+        self._first_to_judge = 1 if self.device == "cuda" else 0
+
+    def set_up(self, task: Task, batch: Batch, slowest_ms: float) -> None:
+        """Makes the network and trains it for a while. Raises DoesNotTrain, TooSlow where an
+        iteration takes more than slowest_ms, and what torch raises for what it cannot do."""
+        set_precision(self.name)
+        before = _allocated_bytes(self.device)
+        self._thread.submit(self._make, task, batch).result()
+        milliseconds = self._warm_up(slowest_ms)
+        self._check_losses()
+        if self.device == "cuda":
+            self.iterations = max(1, round(SAMPLE_MS / milliseconds))
+            torch.cuda.reset_peak_memory_stats()
+            self.sample()
+            self.peak_bytes = torch.cuda.max_memory_allocated() - before
+
+    def _make(self, task: Task, batch: Batch) -> None:
+        torch.manual_seed(0)
+        with torch.device(self.device):
+            network = task.make()
+        self._training = VARIANTS[self.name](network, batch)
+
+    def _warm_up(self, slowest_ms: float) -> float:
+        """Returns the milliseconds of the last iteration."""
+        milliseconds = 0.0
+        for number in range(WARM_UP):
+            start = time.perf_counter()
+            self.losses.append(self._thread.submit(self._training.step).result().item())
+            milliseconds = (time.perf_counter() - start) * 1e3
+            if number == self._first_to_judge and milliseconds > slowest_ms:
+                raise TooSlow(f"an iteration takes {milliseconds:.0f} ms")
+        return milliseconds
+
+    def _check_losses(self) -> None:
+        if not all(map(math.isfinite, self.losses)) or not self.losses[-1] < self.losses[0]:
+            raise DoesNotTrain(f"its loss goes from {self.losses[0]:.3f} to {self.losses[-1]:.3f}")
+
+    def sample(self) -> Sample:
+        """An iteration's time by the clock on the wall, the device's work awaited."""
+        loss, milliseconds, host_ms = self._thread.submit(self._run).result()
+        self.losses.append(float(loss))
+        return Sample(milliseconds, host_ms if self.device == "cuda" else None)
+
+    def _run(self) -> tuple[torch.Tensor, float, float]:
+        _wait(self.device)
+        start = time.perf_counter()
+        for _ in range(self.iterations):
+            loss = self._training.step()
+        queued = time.perf_counter()
+        _wait(self.device)
+        done = time.perf_counter()
+        return loss.detach(), *(1e3 * (t - start) / self.iterations for t in (done, queued))
+
+    def finish(self) -> int:
+        """Returns how many steps were skipped. Raises DoesNotTrain where timing has shown so."""
+        self._check_losses()
+        return self._thread.submit(self._training.skipped_steps).result()
+
+    def close(self) -> None:
+        """Gives back what it holds."""
+        if self._training is not None:
+            self._thread.submit(self._training.close).result()
+            self._training = None
+        self._thread.shutdown()
+
+
+def _allocated_bytes(device: str) -> int:
+    return torch.cuda.memory_allocated() if device == "cuda" else 0
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
