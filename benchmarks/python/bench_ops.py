@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import command_line
 import torch
+from algorithms import ALGORITHMS, step_of
 from timing import Timing, Variants, time_interleaved
 from workloads import WORKLOADS, copy_of, count_elements, random_tensors
 
@@ -20,17 +21,17 @@ from torchamp import ops
 
 @dataclass
 class Row:
-    """One op on one workload. bytes_per_element: those that it has to read and write. Quartiles and
-    the host's milliseconds (CUDA) are by way of doing it, and not_queued_ahead names those whose
-    times have the host's in them."""
+    """One op on one workload. bytes_per_element: those that it has to read and write. torch's part
+    is None where torch has no such op. Quartiles and the host's milliseconds (CUDA) are by way of
+    doing it, and not_queued_ahead names those whose times have the host's in them."""
 
     op: str
     workload: str
     bytes_per_element: int
     torchamp_ms: float
-    torch_ms: float
+    torch_ms: float | None
     copy_ms: float
-    times_torch: float
+    times_torch: float | None
     of_copy: float
     quartiles: dict[str, tuple[float, float]]
     host_ms: dict[str, float | None]
@@ -38,15 +39,15 @@ class Row:
 
 
 def row_of(op: str, workload: str, num_bytes: int, timings: dict[str, Timing]) -> Row:
-    own, torchs, copy = (timings[name] for name in ("torchamp", "torch", "copy"))
+    own, torchs, copy = (timings.get(name) for name in ("torchamp", "torch", "copy"))
     return Row(
         op,
         workload,
         num_bytes,
         own.milliseconds,
-        torchs.milliseconds,
+        torchs and torchs.milliseconds,
         copy.milliseconds,
-        times_torch=torchs.times(own),
+        times_torch=torchs and torchs.times(own),
         of_copy=copy.times(own),
         quartiles={name: timing.quartiles for name, timing in timings.items()},
         host_ms={name: timing.host_ms for name, timing in timings.items()},
@@ -113,25 +114,35 @@ class Lists:
         }  # fmt: skip
 
 
+def cases_of(workload: str, device: str) -> Iterator[tuple[str, int, Variants]]:
+    """Each op, its bytes an element, and the ways to do it; one goes before the next is made."""
+    for op, (num_bytes, variants) in Lists(workload, device).cases().items():
+        yield op, num_bytes, variants
+    for name, algorithm in ALGORITHMS.items():
+        step = step_of(algorithm, WORKLOADS[workload], device)
+        yield name, algorithm.bytes_per_element, {"torchamp": step}
+
+
 def measure(device: str, repeats: int) -> Iterator[Row]:
-    for workload in WORKLOADS:
-        lists = Lists(workload, device)
-        for op, (num_bytes, variants) in lists.cases().items():
-            copy = copy_of(count_elements(WORKLOADS[workload]) * num_bytes, device)
+    for workload, shapes in WORKLOADS.items():
+        for op, num_bytes, variants in cases_of(workload, device):
+            copy = copy_of(count_elements(shapes) * num_bytes, device)
             timings = time_interleaved({**variants, "copy": copy}, device, repeats)
             yield row_of(op, workload, num_bytes, timings)
 
 
 def print_table(rows: list[Row]) -> None:
-    print(f"{'op':38} {'workload':14} {'torchamp':>12} {'torch':>12} {'copy':>11} "
-          f"{'x torch':>8} {'of copy':>8} {'host':>9}")  # fmt: skip
     for row in rows:
+        mark = {name: "*" if name in row.not_queued_ahead else "" for name in row.host_ms}
         host = row.host_ms["torchamp"]
-        mark = {name: "*" if name in row.not_queued_ahead else " " for name in row.host_ms}
-        print(f"{row.op:38} {row.workload:14} {row.torchamp_ms:8.3f} ms{mark['torchamp']} "
-              f"{row.torch_ms:8.3f} ms{mark['torch']} {row.copy_ms:7.3f} ms "
-              f"{row.times_torch:7.1f}x {row.of_copy:8.0%} "
-              f"{'–' if host is None else f'{host:.3f} ms':>9}")  # fmt: skip
+        parts = [
+            f"{row.op:36} {row.workload:16}{row.torchamp_ms:9.3f} ms{mark['torchamp']}",
+            f"{row.of_copy:.0%} of a copy",
+            "" if host is None else f"{host:.3f} ms on the host",
+            "" if row.torch_ms is None else
+            f"torch {row.torch_ms:.3f} ms{mark['torch']}, {row.times_torch:.1f} times as long",
+        ]  # fmt: skip
+        print(", ".join(filter(None, parts)))
     if any(row.not_queued_ahead for row in rows):
         print(command_line.NOT_QUEUED_AHEAD)
 

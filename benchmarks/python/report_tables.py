@@ -34,7 +34,7 @@ def ops_table(rows: list[dict]) -> str:
             row["op"], row["workload"], f"{row['torchamp_ms']:.3f}{mark(row, 'torchamp')}",
             spread(row["quartiles"]["torchamp"], ".3f"), number(row["host_ms"]["torchamp"], ".3f"),
             f"{bandwidth:.0f}", f"{row['of_copy']:.0%}",
-            f"{row['times_torch']:.1f}{mark(row, 'torch')}",
+            f"{number(row['times_torch'], '.1f')}{mark(row, 'torch')}",
         ])  # fmt: skip
     head = ["op", "workload", "torchamp, ms", "quartiles", "host, ms", "GB/s", "of a copy",
             "times torch"]  # fmt: skip

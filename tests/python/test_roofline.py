@@ -7,8 +7,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "python"))
 
+import bench_ops  # noqa: E402
 import roofline  # noqa: E402
-from bench_ops import Lists  # noqa: E402
+from bench_ops import cases_of  # noqa: E402
 from cards import CARDS, Card, processor_card  # noqa: E402
 from kernel_costs import (  # noqa: E402
     ITERATIONS,
@@ -46,12 +47,20 @@ def test_a_step_reads_and_writes_master_and_states(name, states):
     assert total_bytes(STEPS[f"step, {name}"], [(1,)]) == 2 + 8 * (1 + states) + 2
 
 
-def test_bytes_are_those_that_the_benchmark_of_the_ops_counts(monkeypatch):
-    monkeypatch.setitem(roofline.WORKLOADS, "one", [(4,)])
-    cases = Lists("one", "cpu").cases()
-    assert set(cases) == set(OPS)
-    for op, (num_bytes, _) in cases.items():
-        assert total_bytes(OPS[op], [(1,)]) == num_bytes
+def test_ops_and_bytes_are_those_of_the_benchmark_of_the_ops(monkeypatch):
+    monkeypatch.setitem(roofline.WORKLOADS, "small", [(4,), (3, 2)])
+    counted = {op: num_bytes for op, num_bytes, _ in cases_of("small", "cpu")}
+    kernels = {**OPS, **STEPS}
+    del kernels["clip"]
+    assert counted == {op: total_bytes(kernels[op], [(1,)]) for op in kernels}
+
+
+def test_the_benchmark_of_the_ops_steps_by_every_algorithm(monkeypatch):
+    monkeypatch.setattr(bench_ops, "WORKLOADS", {"small": [(4,), (3, 2)]})
+    rows = list(bench_ops.measure("cpu", 1))
+    assert set(STEPS) - {"clip"} <= {row.op for row in rows}
+    assert all((row.torch_ms is None) == (row.op in STEPS) for row in rows)
+    bench_ops.print_table(rows)
 
 
 def test_iterations_are_the_variants_of_the_benchmark_of_steps():
