@@ -176,3 +176,10 @@ def test_every_prediction_is_printed(capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert "not measured" in printed
     assert all(name in printed for name in (*roofline.KERNELS, *STEP_WORKLOADS))
+
+
+def test_the_documentation_has_these_predictions():
+    text = (Path(__file__).parents[2] / "docs" / "performance.md").read_text()
+    assert roofline.predictions_of_workloads("one pass") in text
+    assert roofline.predictions_of_kernels("gpt2_124m") in text
+    assert "Not run on a GPU" in text
