@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import command_line
+import torch
 from memory import free_bytes, release
 from step_variants import VARIANTS, Grads
 from timing import Timing, time_interleaved
@@ -35,7 +36,7 @@ class Row:
     """A workload's steps, by variant: milliseconds, their quartiles, those of the host (CUDA), how
     many times one pass's they are, and bytes a parameter of weights, grads, masters and averages. A
     copy that moves as many bytes as the floor stands beside them. not_queued_ahead: whose times
-    have the host's in them. not_run: why there are no times."""
+    have the host's in them. not_run: why times are missing."""
 
     workload: str
     parameters: int
@@ -87,12 +88,19 @@ def measure_workload(name: str, device: str, repeats: int) -> Row:
     release(device)
     free = free_bytes(device)
     for names in batches(row.parameters, free):
-        measure_batch(row, names, device, repeats)
+        try_batch(row, names, device, repeats)
         release(device)
-    if not row.milliseconds:
+    if not row.milliseconds and not row.not_run:
         needed = needed_bytes(row.parameters, 2)
         row.not_run = f"two variants need {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
     return row
+
+
+def try_batch(row: Row, names: list[str], device: str, repeats: int) -> None:
+    try:
+        measure_batch(row, names, device, repeats)
+    except torch.OutOfMemoryError:
+        row.not_run = f"out of memory at {', '.join(names[1:])}"
 
 
 def measure(device: str, repeats: int) -> Iterator[Row]:

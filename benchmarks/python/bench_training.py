@@ -23,7 +23,7 @@ from training_variants import base_for, names_for, set_precision
 
 FLOAT32 = "float32"
 #: A variant whose iteration takes so many times float32's, and so many milliseconds, is not timed.
-TOO_SLOW = 10
+TOO_SLOW = 5
 TOO_SLOW_MS = 500.0
 #: Of the time limit; with less than that left no further network is begun.
 LEAST_SHARE = 0.08

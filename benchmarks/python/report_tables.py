@@ -46,9 +46,15 @@ def step_tables(rows: list[dict]) -> str:
 
 
 def step_table(row: dict) -> str:
-    title = f"## {row['workload']}, {row['parameters']:,} parameters"
+    parts = [f"## {row['workload']}, {row['parameters']:,} parameters"]
     if row["not_run"]:
-        return f"{title}\n\nNot run: {row['not_run']}."
+        parts.append(f"Not run: {row['not_run']}.")
+    if row["milliseconds"]:
+        parts.append(step_numbers(row))
+    return "\n\n".join(parts)
+
+
+def step_numbers(row: dict) -> str:
     cells = []
     for name, milliseconds in row["milliseconds"].items():
         cells.append([
@@ -57,7 +63,7 @@ def step_table(row: dict) -> str:
             number(row["bytes_per_parameter"].get(name), ".0f"),
         ])  # fmt: skip
     head = ["step", "ms", "quartiles", "of one pass", "host, ms", "bytes a parameter"]
-    return f"{title}\n\n{table(head, cells)}"
+    return table(head, cells)
 
 
 def training_tables(rows: list[dict]) -> str:

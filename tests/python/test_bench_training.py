@@ -147,7 +147,7 @@ def test_what_torch_cannot_do_is_said_and_the_others_go_on(monkeypatch):
     assert row.times_as_fast_as_float32["O5"] > 0
 
 
-def test_a_variant_that_takes_ten_times_float32s_time_is_not_repeated(monkeypatch):
+def test_a_variant_that_takes_many_times_float32s_time_is_not_timed(monkeypatch):
     calls = []
 
     def train(network, batch):
@@ -160,7 +160,7 @@ def test_a_variant_that_takes_ten_times_float32s_time_is_not_repeated(monkeypatc
     monkeypatch.setitem(VARIANTS, "O2", train)
     monkeypatch.setattr(bench_training, "TOO_SLOW", 0)
     row = bench_training.measure_network("tiny", tiny_task(), "cpu", 3, NEVER)
-    assert row.left_out["O2"].startswith("an iteration takes ") and len(calls) == 1
+    assert row.left_out["O2"].startswith("an iteration takes ") and len(calls) == 2
 
 
 def test_what_the_time_does_not_allow_is_a_row_that_says_so(monkeypatch):

@@ -38,7 +38,7 @@ STEPS = {
             "times_one_pass": {"one pass": 1.0, "bare copy": 0.95},
             "bytes_per_parameter": {"one pass": 16.0},
             "not_queued_ahead": [],
-            "not_run": "",
+            "not_run": "out of memory at master grads made",
         },
         {
             "workload": "llama_7b",
@@ -122,6 +122,7 @@ def test_steps_have_quartiles_and_what_was_not_run(tmp_path):
     assert "# Whole steps on AMD EPYC" in path.read_text()
     assert ["one pass", "100.00", "99.00–101.00", "1.00", "–", "16"] in lines(path)
     assert ["bare copy", "95.00", "94.00–96.00", "0.95", "–", "–"] in lines(path)
+    assert ["Not run: out of memory at master grads made."] in lines(path)
     assert ["Not run: two variants need 404.3 GB, 79.1 GB are free."] in lines(path)
     assert "the host's time is in it" not in path.read_text()
 

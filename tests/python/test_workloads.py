@@ -58,6 +58,20 @@ def test_what_does_not_fit_is_a_row_that_says_so(monkeypatch):
     assert row.milliseconds == {}
 
 
+def test_a_batch_that_runs_out_of_memory_is_said_and_the_others_go_on(monkeypatch):
+    def measure_batch(row, names, device, repeats):
+        if names[1] == "one pass, clipped":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        row.milliseconds[names[1]] = 1.0
+
+    monkeypatch.setitem(bench_step.STEP_WORKLOADS, "tiny", [(10**6,)])
+    monkeypatch.setattr(bench_step, "free_bytes", lambda device: 61 * 10**6)
+    monkeypatch.setattr(bench_step, "measure_batch", measure_batch)
+    row = bench_step.measure_workload("tiny", "cpu", 1)
+    assert row.not_run == "out of memory at one pass, clipped"
+    assert len(row.milliseconds) == len(bench_step.VARIANTS) - 2
+
+
 def test_memory_is_asked_for_after_each_workload_has_gone(monkeypatch):
     """A cache that still holds the last workload would make the next one smaller."""
     calls = []
