@@ -13,42 +13,54 @@ WARP = 32
 BLOCK = 128
 
 
+#: Elements of a warp's unit, and those of all tensors from which on it is the large one.
+UNIT, LARGE_UNIT, LARGE_PLAN = 2048, 8192, 1 << 26
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A kernel over a table of tensors.
 
-    bytes_per_element: read and written. tensors: that a launch's table holds. vector: elements of
-    a thread that are on their way at once. loads_before: dependent reads before the first element.
-    team: threads that share a unit. warps: resident on a multiprocessor, by registers. counts:
-    whether the last block goes through the tensors, a block's width at a time, each turn a read
-    that a write waits for.
+    bytes_per_element: read and written. tensors: that a launch's parameter holds. stays: a longer
+    table is kept on the device instead, where its entries are one read more. vector: elements of a
+    thread that are on their way at once. loads_before: dependent reads before the first element.
+    unit: elements that a team of threads walks, by the size of all if 0. warps: resident on a
+    multiprocessor, by registers. counted: tensors that the last block goes through at a time, with
+    a read that a write waits for; 0 if it does not.
     """
 
     bytes_per_element: int
     tensors: int
     vector: int
+    stays: bool = False
     loads_before: int = 0
-    unit: int = 2048
+    unit: int = 0
     team: int = WARP
     warps: int = 32
-    counts: bool = False
+    counted: int = 0
 
     def launches(self, shapes: Shapes, card: Card) -> int:
-        return ceil(len(shapes) / self.tensors) if card.multiprocessors else 1
+        once = card.multiprocessors == 0 or self.stays
+        return 1 if once else ceil(len(shapes) / self.tensors)
 
     def bytes(self, shapes: Shapes) -> int:
         return self.bytes_per_element * count_elements(shapes)
 
+    def unit_of(self, shapes: Shapes) -> int:
+        return self.unit or (UNIT if count_elements(shapes) < LARGE_PLAN else LARGE_UNIT)
+
     def units(self, shapes: Shapes) -> int:
-        return sum(ceil(elements / self.unit) for elements in element_counts(shapes))
+        unit = self.unit_of(shapes)
+        return sum(ceil(elements / unit) for elements in element_counts(shapes))
 
     def unit_round_trips(self, shapes: Shapes) -> int:
         """Of the longest unit: what is read before, each turn, and the last write."""
-        longest = min(self.unit, max(element_counts(shapes)))
-        return self.loads_before + ceil(longest / (self.team * self.vector)) + 1
+        longest = min(self.unit_of(shapes), max(element_counts(shapes)))
+        entry = 1 if self.stays and len(shapes) > self.tensors else 0
+        return entry + self.loads_before + ceil(longest / (self.team * self.vector)) + 1
 
     def ending_round_trips(self, shapes: Shapes) -> int:
-        return 2 * ceil(len(shapes) / BLOCK) if self.counts else 0
+        return 2 * ceil(len(shapes) / self.counted) if self.counted else 0
 
     def milliseconds(self, shapes: Shapes, card: Card) -> float:
         """The larger of what bandwidth and what waiting allows; and for each launch its start and
@@ -79,23 +91,28 @@ class OneBlock:
 Kernels = tuple[Union[Kernel, OneBlock], ...]
 
 
-def _step(bytes_per_element: int, tensors: int, vector: int = 8) -> Kernel:
-    """Group, hyperparameters and step count are read before; sixteen warps are what its registers
-    leave room for."""
-    return Kernel(bytes_per_element, tensors, vector, loads_before=2, warps=16, counts=True)
+def _step(bytes_per_element: int, tensors: int, vector: int = 8, counted: int = 512) -> Kernel:
+    """Whether it is skipped, and how many steps there were, are read before; sixteen warps are what
+    its registers leave room for."""
+    return Kernel(bytes_per_element, tensors, vector, True, 2, warps=16, counted=counted)
 
 
-_UNSCALED = Kernel(6, 1017, 16, loads_before=1, counts=True)
-_CHECKED = Kernel(2, 1017, 32, loads_before=1, counts=True)
+def _compact_step(bytes_per_element: int) -> Kernel:
+    """Adam's with split masters or 16-bit averages."""
+    return Kernel(bytes_per_element, 581, 8, False, 2, warps=16, counted=512)
+
+
+_UNSCALED = Kernel(6, 1016, 16, loads_before=1, counted=16384)
+_CHECKED = Kernel(2, 1356, 32, stays=True, counted=16384)
 _ADAM = _step(28, 583)
 _CLIP = OneBlock()
-_L2NORM = (Kernel(4, 1363, 16, unit=32768, team=BLOCK), OneBlock())
+_L2NORM = (Kernel(4, 1362, 16, unit=32768, team=BLOCK), OneBlock())
 
 #: By bench_ops.py's names; grads and models are float16.
 OPS: dict[str, Kernels] = {
-    "unscale + check, float16 to float32": (Kernel(6, 1017, 16, loads_before=1),),
-    "unscale + check, float32 in place": (Kernel(8, 1017, 8, loads_before=1),),
-    "check, float16": (Kernel(2, 1363, 32),),
+    "unscale + check, float16 to float32": (Kernel(6, 1016, 16, loads_before=1),),
+    "unscale + check, float32 in place": (Kernel(8, 1016, 8, loads_before=1),),
+    "check, float16": (Kernel(2, 1356, 32, stays=True),),
     "scale, float16 to float32": (Kernel(6, 1022, 16),),
     "axpby, float16 onto float32": (Kernel(10, 817, 8),),
     "l2norm, float32": _L2NORM,
@@ -106,12 +123,12 @@ OPS: dict[str, Kernels] = {
 #: master's update under LAMB is a state that the second pass reads as its grad.
 STEPS: dict[str, Kernels] = {
     "step, Adam": (_ADAM,),
-    "step, AMSGrad": (_step(36, 453, vector=4),),
+    "step, AMSGrad": (_step(36, 510, vector=4),),
     "step, SGD": (_step(12, 816),),
     "step, momentum": (_step(20, 680),),
     "step, Adagrad": (_step(20, 680),),
-    "step, NovoGrad": (_step(20, 680),),
-    "step, LAMB's update": (_step(34, 453, vector=4),),
+    "step, NovoGrad": (_step(20, 680, counted=128),),
+    "step, LAMB's update": (_step(34, 510, vector=4),),
     "step, LAMB's application": (_step(14, 816),),
     "clip": (_CLIP,),
 }
@@ -120,8 +137,8 @@ STEPS: dict[str, Kernels] = {
 ITERATIONS: dict[str, Kernels] = {
     "one pass": (_CHECKED, _ADAM),
     "one pass, clipped": (_CHECKED, _CLIP, _ADAM),
-    "one pass, split masters": (_CHECKED, _step(26, 583)),
-    "one pass, split, bfloat16 averages": (_CHECKED, _step(18, 583)),
+    "one pass, split masters": (_CHECKED, _compact_step(26)),
+    "one pass, split, bfloat16 averages": (_CHECKED, _compact_step(18)),
     "master grads made": (_UNSCALED, _step(30, 583)),
     "three passes, as apex": (_UNSCALED, _ADAM, *OPS["copy_cast, float32 to float16"]),
     "float32, FusedAdamW": (_step(28, 583),),

@@ -78,8 +78,8 @@ def training_table(row: dict) -> str:
     parts = [title, f"{row['parameters']:,} parameters, {row['rounds']} rounds."]
     if row["milliseconds"]:
         parts.append(training_numbers(row))
-    parts += [f"- {name}, left out: {reason}" for name, reason in row["left_out"].items()]
-    return "\n\n".join(parts)
+    left_out = [f"- {name}, left out: {reason}" for name, reason in row["left_out"].items()]
+    return "\n\n".join([*parts, *filter(None, ["\n".join(left_out)])])
 
 
 def training_numbers(row: dict) -> str:
