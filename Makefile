@@ -2,7 +2,7 @@
 #
 #   make setup      .venv with torch, torchamp and the tools; TORCH='torch==2.13.0' chooses torch
 #   make demo       trains a small network at every opt level, from C++ and from Python
-#   make test       the C++ tests, then the Python tests
+#   make test       the C++ tests, then the Python tests, MAX_JOBS at a time
 #   make bench      times ops, steps and whole iterations against torch's, and predicts them
 #   make gpu-check  builds and tests on the machine's GPU, offline, with the torch of PYTHON
 #   make sanitize   the C++ tests under sanitizers, some under valgrind; takes long
@@ -41,11 +41,7 @@ demo: setup
 	$(IN_VENV) $(BIN)/python examples/demo.py
 
 test: setup
-	$(IN_VENV) cmake -S . -B build -DTORCHAMP_BUILD_TESTS=ON -DTORCHAMP_BUILD_EXAMPLES=ON \
-	  -DTORCHAMP_GTEST_SOURCE_DIR="$(GTEST_SOURCE)"
-	$(IN_VENV) cmake --build build --parallel $(MAX_JOBS)
-	cd build && $(IN_VENV) ctest --output-on-failure
-	$(IN_VENV) $(BIN)/python -m pytest
+	@$(IN_VENV) MAX_JOBS=$(MAX_JOBS) GTEST_SOURCE="$(GTEST_SOURCE)" build_tools/run_tests.sh
 
 bench: setup
 	$(IN_VENV) cmake -S . -B build -DTORCHAMP_BUILD_BENCHMARKS=ON

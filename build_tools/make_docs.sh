@@ -3,14 +3,12 @@
 #
 # A public item of the headers without a comment, and a reference that leads nowhere, are errors.
 set -eu
+. build_tools/packages.sh
 
 python=$1
 out=out/docs
 
-if ! command -v doxygen >/dev/null; then
-  echo "torchamp: doxygen is missing: sudo apt-get install -y doxygen" >&2
-  exit 1
-fi
+command -v doxygen >/dev/null || require_packages doxygen
 rm -rf "$out"
 mkdir -p "$out"
 TORCHAMP_VERSION=$("$python" -c 'import torchamp; print(torchamp.__version__)') doxygen docs/Doxyfile

@@ -7,6 +7,7 @@
 # one required. Touches .venv/.environment when, and only when, something changed. Works offline as
 # long as <python> has torch and the tools.
 set -eu
+. build_tools/packages.sh
 
 python=$1
 requirement=$2
@@ -14,30 +15,30 @@ venv=.venv
 stamp=$venv/.environment
 tools="pytest hypothesis numpy matplotlib tqdm"
 
-say() { echo "torchamp: $*"; }
-
 # "<version> <folder>" of the torch that a Python would import; nothing when it has none.
 torch_of() {
   "$1" -c 'import sys; sys.path.insert(0, "cmake"); import probe_torch as p
 t = p.find_torch(); print(p.read_version(t), t) if t else None'
 }
 
-# Names what a bare Debian or Ubuntu lacks, and the line that installs it.
+has_venv() { "$python" -c 'import ensurepip, venv' 2>/dev/null; }
+
+has_headers() {
+  "$python" -c 'import os, sys, sysconfig
+sys.exit(not os.path.exists(sysconfig.get_paths()["include"] + "/Python.h"))'
+}
+
+# Gets what a bare Debian or Ubuntu lacks, or names the line that does.
 require_system_packages() {
   missing=""
   command -v c++ >/dev/null || command -v g++ >/dev/null || missing="$missing g++"
   if ! command -v "$python" >/dev/null; then
     missing="$missing python3 python3-dev python3-venv"
   else
-    "$python" -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
-    "$python" -c 'import os, sys, sysconfig
-sys.exit(not os.path.exists(sysconfig.get_paths()["include"] + "/Python.h"))' ||
-      missing="$missing python3-dev"
+    has_venv || missing="$missing python3-venv"
+    has_headers || missing="$missing python3-dev"
   fi
-  [ -z "$missing" ] && return
-  say "this machine lacks:$missing. On Debian or Ubuntu:" >&2
-  echo "    sudo apt-get install -y$missing" >&2
-  exit 1
+  require_packages $missing
 }
 
 # The packages of <python> become visible through a .pth file, which works for a <python> that is
@@ -81,6 +82,13 @@ print(*b.get_requires_for_build_wheel(), *(n for n in sys.argv[1:] if u.find_spe
   "$venv/bin/python" -m pip install --quiet $missing
 }
 
+# Only makes the tests faster.
+install_xdist() {
+  "$venv/bin/python" -c 'import xdist' 2>/dev/null ||
+    "$venv/bin/python" -m pip install --quiet pytest-xdist ||
+    say "no pytest-xdist: the Python tests will run one after another"
+}
+
 installed() { [ -x "$venv/bin/python" ] && [ -f "$stamp" ]; }
 
 # A torch of another place or version makes everything that was built for the last one useless.
@@ -96,5 +104,6 @@ installed || { [ -x "$venv/bin/python" ] || create_venv; }
 if ! installed || [ -n "$requirement" ]; then
   install_torch
   install_tools
+  install_xdist
 fi
 record

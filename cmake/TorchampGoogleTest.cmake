@@ -1,18 +1,45 @@
-# GTest::gtest_main, from (in this order) TORCHAMP_GTEST_SOURCE_DIR, an installed package, Debian's
-# /usr/src/googletest, and, only with TORCHAMP_ALLOW_DOWNLOAD, the network. An installed GoogleTest has
-# the compiler's usual ABI, so it cannot serve a torch with the old one.
+# GTest::gtest and gtest_main, from (in this order) TORCHAMP_GTEST_SOURCE_DIR, an installed package,
+# Debian's sources, and, only with TORCHAMP_ALLOW_DOWNLOAD, a release from the network. An installed
+# GoogleTest has the compiler's usual ABI, so it cannot serve a torch with the old one.
 
 set(TORCHAMP_GTEST_SOURCE_DIR "" CACHE PATH "GoogleTest's source folder")
-option(TORCHAMP_ALLOW_DOWNLOAD "Fetch GoogleTest when it is not installed" OFF)
+set(TORCHAMP_GTEST_DEBIAN_DIR /usr/src/googletest CACHE PATH "Where Debian's package has the sources")
+set(TORCHAMP_GTEST_URL "https://github.com/google/googletest/archive/refs/tags/v1.14.0.tar.gz"
+    CACHE STRING "Where GoogleTest 1.14.0 is downloaded from")
+set(TORCHAMP_GTEST_SHA256 8ad598c73ad796e0d8280b082cebd82a630d73e73cd3c70057938a6501bba5d7
+    CACHE STRING "What is downloaded from there")
+set(TORCHAMP_GTEST_REMEDY "the C++ tests need GoogleTest: sudo apt-get install -y googletest, or \
+make test GTEST_SOURCE=<the folder of its sources>, or configure with -DTORCHAMP_BUILD_TESTS=OFF")
+option(TORCHAMP_ALLOW_DOWNLOAD "Download GoogleTest when it is not installed" OFF)
 
 function(_torchamp_gtest_from_source folder)
   set(INSTALL_GTEST OFF)
   set(BUILD_GMOCK OFF)
   add_subdirectory("${folder}" "${PROJECT_BINARY_DIR}/googletest" EXCLUDE_FROM_ALL)
   target_compile_definitions(gtest PUBLIC _GLIBCXX_USE_CXX11_ABI=${TORCHAMP_TORCH_CXX11_ABI})
-  if(NOT TARGET GTest::gtest_main)
-    add_library(GTest::gtest_main ALIAS gtest_main)
+  foreach(target gtest gtest_main)
+    if(NOT TARGET GTest::${target})
+      add_library(GTest::${target} ALIAS ${target})
+    endif()
+  endforeach()
+endfunction()
+
+# Puts the release's sources into `folder`.
+function(_torchamp_download_gtest folder)
+  set(archive "${folder}.tar.gz")
+  message(STATUS "torchamp: downloading GoogleTest 1.14.0 from ${TORCHAMP_GTEST_URL}")
+  file(DOWNLOAD "${TORCHAMP_GTEST_URL}" "${archive}" STATUS status TIMEOUT 120)
+  list(GET status 0 failed)
+  if(failed)
+    list(GET status 1 reason)
+    message(FATAL_ERROR "torchamp: ${TORCHAMP_GTEST_URL}: ${reason}. ${TORCHAMP_GTEST_REMEDY}")
   endif()
+  file(SHA256 "${archive}" sha256)
+  if(NOT sha256 STREQUAL TORCHAMP_GTEST_SHA256)
+    message(FATAL_ERROR "torchamp: ${TORCHAMP_GTEST_URL}: expected a file with the SHA-256 "
+      "${TORCHAMP_GTEST_SHA256}, got one with ${sha256}. ${TORCHAMP_GTEST_REMEDY}")
+  endif()
+  file(ARCHIVE_EXTRACT INPUT "${archive}" DESTINATION "${folder}")
 endfunction()
 
 if(TORCHAMP_GTEST_SOURCE_DIR)
@@ -20,20 +47,19 @@ if(TORCHAMP_GTEST_SOURCE_DIR)
 elseif(TORCHAMP_TORCH_CXX11_ABI)
   find_package(GTest QUIET)
 endif()
-if(NOT TARGET GTest::gtest_main AND EXISTS /usr/src/googletest/CMakeLists.txt)
-  _torchamp_gtest_from_source(/usr/src/googletest)
+if(NOT TARGET GTest::gtest_main AND EXISTS "${TORCHAMP_GTEST_DEBIAN_DIR}/CMakeLists.txt")
+  _torchamp_gtest_from_source("${TORCHAMP_GTEST_DEBIAN_DIR}")
 endif()
 if(NOT TARGET GTest::gtest_main AND TORCHAMP_ALLOW_DOWNLOAD)
-  include(FetchContent)
-  FetchContent_Declare(googletest URL https://github.com/google/googletest/archive/v1.14.0.tar.gz)
-  FetchContent_Populate(googletest)
-  _torchamp_gtest_from_source("${googletest_SOURCE_DIR}")
+  set(folder "${PROJECT_BINARY_DIR}/googletest-release")
+  if(NOT EXISTS "${folder}/googletest-1.14.0")
+    _torchamp_download_gtest("${folder}")
+  endif()
+  _torchamp_gtest_from_source("${folder}/googletest-1.14.0")
 endif()
 if(NOT TARGET GTest::gtest_main)
-  message(FATAL_ERROR
-    "torchamp: the C++ tests need GoogleTest: apt-get install googletest, or pass "
-    "-DTORCHAMP_GTEST_SOURCE_DIR=<folder>, or -DTORCHAMP_ALLOW_DOWNLOAD=ON, or leave the tests out "
-    "with -DTORCHAMP_BUILD_TESTS=OFF")
+  message(FATAL_ERROR "torchamp: ${TORCHAMP_GTEST_REMEDY}, or allow a download with "
+    "-DTORCHAMP_ALLOW_DOWNLOAD=ON")
 endif()
 
 # The test programs hold torchamp's objects, whose OpenMP symbols a program must resolve itself: with

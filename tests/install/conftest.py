@@ -1,29 +1,12 @@
 """Installs torchamp in each way that its users can, for the projects that then use it."""
 
-import os
 import pathlib
-import shutil
-import subprocess
 import sys
 from typing import Callable, Optional
 
+import installed
 import pytest
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("TORCHAMP_BUILD_DIR", ROOT / "build"))
-CONSUMER = pathlib.Path(__file__).parent / "consumer"
-
-
-def run(*command: object, **environment: object) -> str:
-    """Runs a program to its end and returns its output; a failure shows all that it printed."""
-    done = subprocess.run(
-        [str(part) for part in command],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **{k: str(v) for k, v in environment.items()}},
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+from installed import BUILD, CONSUMER, launcher, run
 
 
 @pytest.fixture(scope="session")
@@ -36,33 +19,14 @@ def built_tree() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def prefix(built_tree: pathlib.Path) -> pathlib.Path:
-    """A prefix that `cmake --install` filled, and that was moved afterwards. It always lies in the
-    same place, for ccache."""
-    before, after = (built_tree / "install_tests" / name for name in ("before", "after"))
-    shutil.rmtree(before.parent, ignore_errors=True)
-    run("cmake", "--install", built_tree, "--prefix", before)
-    before.rename(after)
-    return after
+    """A prefix with torchamp in it, which is not where `cmake --install` put it."""
+    return installed.prefix()
 
 
 @pytest.fixture(scope="session")
-def wheel_site(built_tree: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A site-packages folder that holds torchamp's wheel alone, built from this checkout."""
-    folder = tmp_path_factory.mktemp("wheel")
-    pip = [sys.executable, "-m", "pip", "--quiet"]
-    run(
-        *pip,
-        "wheel",
-        ROOT,
-        "--no-deps",
-        "--no-build-isolation",
-        "--wheel-dir",
-        folder,
-        TORCHAMP_BUILD_DIR=built_tree,
-    )
-    site = folder / "site"
-    run(*pip, "install", "--no-deps", "--target", site, *folder.glob("*.whl"))
-    return site
+def wheel_site(built_tree: pathlib.Path) -> pathlib.Path:
+    """A site-packages folder that holds torchamp's wheel alone."""
+    return installed.wheel_site()
 
 
 @pytest.fixture
@@ -72,27 +36,8 @@ def build_consumer(tmp_path: pathlib.Path) -> Callable[..., str]:
     def build(*options: object, python: Optional[str] = sys.executable) -> str:
         tree = tmp_path / "build"
         chosen = [] if python is None else [f"-DPython3_EXECUTABLE={python}"]
-        configure_consumer(tree, *chosen, *options)
+        run("cmake", "-S", CONSUMER, "-B", tree, *launcher(), *chosen, *options)
         run("cmake", "--build", tree, "--parallel", "2")
         return run(tree / "consumer")
 
     return build
-
-
-def configure_consumer(tree: pathlib.Path, *options: object) -> str:
-    """Configures the consumer in a build tree and returns what CMake printed."""
-    return run(
-        "cmake",
-        "-S",
-        CONSUMER,
-        "-B",
-        tree,
-        *launcher(),
-        *options,
-    )
-
-
-def launcher() -> list[str]:
-    """CMake's option for ccache where it is installed."""
-    ccache = shutil.which("ccache")
-    return [f"-DCMAKE_CXX_COMPILER_LAUNCHER={ccache}"] if ccache else []

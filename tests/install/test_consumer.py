@@ -9,7 +9,7 @@ from typing import Callable
 
 import pytest
 import torch
-from conftest import CONSUMER, ROOT, run
+from installed import CONSUMER, ROOT, run
 
 EXPECTED = f"torch {torch.__version__}\nmaster_grad 2\nfound_inf 0\n"
 
@@ -24,7 +24,8 @@ def test_find_package_in_the_wheel(wheel_site: pathlib.Path, build_consumer: Cal
 
 
 def test_add_subdirectory(build_consumer: Callable) -> None:
-    assert build_consumer(f"-DTORCHAMP_SOURCE={ROOT}") == EXPECTED
+    options = (f"-DTORCHAMP_SOURCE={ROOT}", "-DTORCHAMP_CUDA_ARCHS=90")
+    assert build_consumer(*options) == EXPECTED
 
 
 def test_find_package_refuses_another_torch(prefix: pathlib.Path, tmp_path: pathlib.Path) -> None:

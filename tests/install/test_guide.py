@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 import torch
-from conftest import ROOT, run
+from installed import ROOT, run
 
 PROJECT = ROOT / "examples" / "cpp" / "ten_minutes"
 GUIDE = (ROOT / "docs" / "libtorch.md").read_text()

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from conftest import ROOT, run
+from installed import ROOT, run
 
 OWN_LIBRARIES = {
     "libtorchamp.so",

@@ -1,0 +1,47 @@
+#!/bin/sh
+# Builds the C++ tests and runs them, then the Python tests, with the python on PATH. C++ tests that fail
+# do not keep the Python tests from being run. Ends with a line that tells how long each part took.
+#
+#   MAX_JOBS=2 GTEST_SOURCE=<folder> run_tests.sh
+set -eu
+. build_tools/packages.sh
+
+jobs=${MAX_JOBS:-$(nproc)}
+times=
+failed=
+
+build() {
+  googletest=$(build_tools/find_googletest.sh "${GTEST_SOURCE:-}")
+  cmake -S . -B build -DTORCHAMP_BUILD_TESTS=ON -DTORCHAMP_BUILD_EXAMPLES=OFF \
+    -DTORCHAMP_ALLOW_DOWNLOAD=ON -DTORCHAMP_GTEST_SOURCE_DIR="$googletest" &&
+    cmake --build build --parallel "$jobs"
+}
+
+cpp_tests() { (cd build && ctest --output-on-failure --parallel "$jobs"); }
+
+# The workers share the cores, so each has one thread.
+python_tests() {
+  if [ "$jobs" -gt 1 ] && python -c 'import xdist' 2>/dev/null; then
+    OMP_NUM_THREADS=1 python -m pytest -rs --numprocesses "$jobs" --dist worksteal
+  else
+    python -m pytest -rs
+  fi
+}
+
+# part <name> <command>: runs it, and notes its time and whether it failed.
+part() {
+  begin=$(date +%s)
+  "$2" || failed="$failed $2"
+  times="$times${times:+, }$1 $(($(date +%s) - begin)) s"
+}
+
+part "build" build
+if [ -z "$failed" ]; then
+  part "C++ tests" cpp_tests
+  part "Python tests" python_tests
+fi
+if [ -n "$failed" ]; then
+  say "$times: FAILED:$failed"
+  exit 1
+fi
+say "$times: all passed"

@@ -1,0 +1,51 @@
+// The main function of all test programs. One that is called by a test file's name, as test_cast, runs
+// that file's tests, of which --gtest_filter may choose some; by any other name it runs all.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+
+namespace {
+
+using TestVisitor = std::function<void(const testing::TestSuite&, const testing::TestInfo&)>;
+
+void for_each_test(const TestVisitor& visit) {
+  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
+  for (int i = 0; i < all.total_test_suite_count(); ++i) {
+    const testing::TestSuite& suite = *all.GetTestSuite(i);
+    for (int j = 0; j < suite.total_test_count(); ++j) visit(suite, *suite.GetTestInfo(j));
+  }
+}
+
+std::string stem_of(const char* path) { return std::filesystem::path(path).stem().string(); }
+
+/// The names of the tests in other files than `stem`.cpp, as a filter lists them; nothing if there is
+/// no test in that file.
+std::string tests_elsewhere(const std::string& stem) {
+  std::string elsewhere;
+  bool found = false;
+  for_each_test([&](const testing::TestSuite& suite, const testing::TestInfo& test) {
+    if (stem_of(test.file()) == stem) {
+      found = true;
+    } else {
+      elsewhere += std::string(":") + suite.name() + "." + test.name();
+    }
+  });
+  return found ? elsewhere : "";
+}
+
+/// Takes the tests of other files out of what --gtest_filter names.
+void keep_tests_of(const std::string& stem) {
+  std::string& filter = testing::GTEST_FLAG(filter);
+  const bool has_exclusions = filter.find('-') != std::string::npos;
+  const std::string elsewhere = tests_elsewhere(stem);
+  if (!elsewhere.empty()) filter += has_exclusions ? elsewhere : "-" + elsewhere.substr(1);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  keep_tests_of(stem_of(argv[0]));
+  return RUN_ALL_TESTS();
+}
