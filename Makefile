@@ -1,4 +1,7 @@
-# `make demo` and `make test` do everything from a fresh clone: what a target needs is made first.
+# `make demo` and `make test` do everything from a fresh clone: what a target needs is made first. A
+# compiler, Python's headers and GoogleTest are installed where this user may, and apt-get is there;
+# otherwise the line that installs them is told. Tests that need an optional tool (clang, nvcc,
+# pkg-config) are skipped where it is missing; ccache and pytest-xdist only make them faster.
 #
 #   make setup      .venv with torch, torchamp and the tools; TORCH='torch==2.13.0' chooses torch
 #   make demo       trains a small network at every opt level, from C++ and from Python

@@ -1,5 +1,5 @@
-// The main function of all test programs. One that is called by a test file's name, as test_cast, runs
-// that file's tests, of which --gtest_filter may choose some; by any other name it runs all.
+// The main function of all test programs. One that is called by a test file's name, as test_cast,
+// runs that file's tests, of which --gtest_filter may choose some; by any other name it runs all.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -17,10 +17,12 @@ void for_each_test(const TestVisitor& visit) {
   }
 }
 
-std::string stem_of(const char* path) { return std::filesystem::path(path).stem().string(); }
+std::string stem_of(const char* path) {
+  return std::filesystem::path(path).stem().string();
+}
 
-/// The names of the tests in other files than `stem`.cpp, as a filter lists them; nothing if there is
-/// no test in that file.
+/// The names of the tests in other files than `stem`.cpp, as a filter lists them; nothing if there
+/// is no test in that file.
 std::string tests_elsewhere(const std::string& stem) {
   std::string elsewhere;
   bool found = false;

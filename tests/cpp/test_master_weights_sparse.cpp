@@ -10,7 +10,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr double kScale = 1024;
+constexpr double kLossScale = 1024;
 
 /// One parameter of four rows, with a float32 master (float16 model) or as its own master.
 struct Tracked {
@@ -24,7 +24,7 @@ struct Tracked {
   void backward(const Tensor& grad) {
     weights.prepare_backward();
     param.mutable_grad() = grad;
-    found_inf = weights.finish_backward({scalar_of(kScale, at::kFloat, device), found_inf});
+    found_inf = weights.finish_backward({scalar_of(kLossScale, at::kFloat, device), found_inf});
   }
   Tensor master_grad() const { return weights.master_params()[0].grad(); }
 
@@ -40,10 +40,12 @@ class SparseGradsTest : public ::testing::TestWithParam<std::tuple<at::Device, b
   Tensor sparse(double value) const {
     const Tensor rows = tensor_of({3, 1, 3}, at::kLong, device()).view({1, 3});
     const Tensor values = tensor_of({value, 0, 1, 1, value, 0}, at::kFloat, device()).view({3, 2});
-    return at::sparse_coo_tensor(rows, values.mul(kScale).to(tracked_.param.scalar_type()), {4, 2});
+    return at::sparse_coo_tensor(rows, values.mul(kLossScale).to(tracked_.param.scalar_type()),
+                                 {4, 2});
   }
   Tensor dense(double value) const {
-    return tensor_of(std::vector<double>(8, value * kScale), tracked_.param.scalar_type(), device())
+    return tensor_of(std::vector<double>(8, value * kLossScale), tracked_.param.scalar_type(),
+                     device())
         .view({4, 2});
   }
   /// Rows 1 and 3 of the unscaled sum of sparse(value), on top of `base` everywhere.
