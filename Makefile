@@ -7,7 +7,7 @@
 #   make demo       trains a small network at every opt level, from C++ and from Python
 #   make test       the C++ tests, then the Python tests, MAX_JOBS at a time
 #   make bench      times ops, steps and whole iterations against torch's, and predicts them
-#   make gpu-check  builds and tests on the machine's GPU, offline, with the torch of PYTHON
+#   make gpu-check  builds, measures and tests on the machine's GPU, offline, with the torch of PYTHON
 #   make sanitize   the C++ tests under sanitizers, some under valgrind; takes long
 #   make docs       the reference of C++ and Python, in out/docs
 #   make lint       formatting and static checks
@@ -18,6 +18,7 @@ PYTHON ?= python3
 TORCH ?=
 MAX_JOBS ?= $(shell nproc)
 GTEST_SOURCE ?= $(wildcard $(CURDIR)/.gtest)
+GPU_CHECK ?=
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -52,7 +53,7 @@ bench: setup
 	$(IN_VENV) $(BIN)/python benchmarks/run.py
 
 gpu-check:
-	PYTHON="$(PYTHON)" GTEST_SOURCE="$(GTEST_SOURCE)" MAX_JOBS=$(MAX_JOBS) bash tests/gpu_check.sh
+	GTEST_SOURCE="$(GTEST_SOURCE)" MAX_JOBS=$(MAX_JOBS) $(PYTHON) tests/gpu_check/run.py $(GPU_CHECK)
 
 sanitize: setup
 	$(IN_VENV) sh tests/sanitize.sh $(MAX_JOBS)

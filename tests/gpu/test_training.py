@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from own_kernels import needs_own_kernels
 from torch import nn
 
 from torchamp import amp, optimizers
@@ -144,6 +145,7 @@ def launches_after_backward(run: Iteration) -> list[str]:
     return [name for name in on_card if "Sync" not in name]
 
 
+@needs_own_kernels
 @pytest.mark.parametrize("has_norms", [False, True])
 def test_two_launches_follow_a_backward(has_norms):
     run = Iteration(MAKERS["FusedAdamW"], has_norms=has_norms)

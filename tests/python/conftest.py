@@ -17,7 +17,11 @@ torchamp.install_as_apex()  # the tests in compat/ import apex as programs do
 PACKAGE = str(pathlib.Path(torchamp.__file__).parents[1])
 
 
-@pytest.fixture(params=DEVICES)
+def _marked(device: torch.device):
+    return pytest.param(device, marks=[pytest.mark.card] * (device.type == "cuda"), id=str(device))
+
+
+@pytest.fixture(params=map(_marked, DEVICES))
 def device(request) -> torch.device:
     """Each device that is present, in turn."""
     return request.param

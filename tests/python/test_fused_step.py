@@ -82,6 +82,7 @@ def test_ten_thousand_steps_end_no_further_off_than_torchs():
     assert (ours - exact).norm() <= 1.5 * (theirs - exact).norm() + 1e-6
 
 
+@pytest.mark.card
 @pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.mem_get_info()[0] < 20 * 2**30,
     reason="takes a card with 20 GiB free",

@@ -240,6 +240,7 @@ def test_fused_steps_without_grads_do_nothing():
     assert param.tolist() == [1.0, 2.0]
 
 
+@pytest.mark.card
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs two kinds of devices")
 def test_params_on_several_devices():
     params = [make_param(), make_param(device="cuda")]

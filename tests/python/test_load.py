@@ -45,6 +45,7 @@ def test_build_info_tells_where_compiled_kernels_are_kept() -> None:
         assert done.stdout == f"{folder}\n", done.stderr
 
 
+@pytest.mark.card
 def test_build_info_names_the_kernels_of_every_device() -> None:
     kernels = torchamp.build_info()["kernels"]
     cards = [f"cuda:{index}" for index in range(torch.cuda.device_count())]

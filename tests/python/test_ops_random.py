@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,8 @@ from tensors import (
 )
 
 from torchamp import ops
+
+pytestmark = pytest.mark.card
 
 positions = st.tuples(
     st.sampled_from([name for name in LAYOUTS if name != "large"]),
