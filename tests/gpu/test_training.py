@@ -154,3 +154,17 @@ def test_two_launches_follow_a_backward(has_norms):
     run.optimizer.zero_grad()
     amp.telemetry(run.optimizer)
     assert launches_after_backward(run) == ["torchamp_check_small", "torchamp_step_adam_small"]
+
+
+@pytest.mark.parametrize("name", ["FusedAdamW", "FusedSGD", "FusedLAMB", "FusedNovoGrad"])
+def test_a_first_iteration_can_be_captured(name):
+    """And neither the graph nor what is done outside of it waits for the other to come first."""
+    Iteration(MAKERS[name])()  # torch's own start
+    eager, run = Iteration(MAKERS[name]), Iteration(MAKERS[name])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    for step in range(20):
+        graph.replay() if step % 3 else run()
+        eager()
+        assert torch.equal(run.weights(), eager.weights()), f"step {step}"

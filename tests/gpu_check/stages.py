@@ -15,9 +15,9 @@ from runner import Stage
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 
-#: With their limits. That of whole iterations keeps to its own, a little before.
+#: With their limits. Whole iterations keep to their own, a little before.
 BENCHMARKS = {"bench_step": 110, "bench_training": 120, "bench_ops": 60, "bench_variants": 60}
-OPTIONS = {"bench_training": ["--limit", "105"]}
+OPTIONS = {"bench_step": ["--repeats", "5"], "bench_training": ["--limit", "105"]}
 OPS_TESTS = ("tests/python/test_ops.py", "tests/python/test_ops_random.py")
 #: For each of the tests that run at once.
 FEW_THREADS = {"OMP_NUM_THREADS": "2"}
