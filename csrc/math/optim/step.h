@@ -115,8 +115,8 @@ TORCHAMP_MATH uint32 noise_key(const StepInputs& inputs, int32 position) {
 template <class Rule>
 TORCHAMP_MATH void finish_step(const StepInputs& inputs, Stepped stepped) {
   if constexpr (Rule::kAverages) {
-    const double average = Rule::average_norm(hyper_of<Rule>(*stepped.row),
-                                              step_tensor<Rule>(inputs, stepped));
+    const double average =
+        Rule::average_norm(hyper_of<Rule>(*stepped.row), step_tensor<Rule>(inputs, stepped));
     inputs.norm_averages[stepped.position] = static_cast<float>(average);
   }
   inputs.steps[stepped.position] = step_number<Rule>(inputs, stepped.position);
