@@ -1,4 +1,4 @@
-"""Weight grads that cuBLAS adds up in float32, beside float64: on streams, in graphs, in threads."""
+"""Weight grads that cuBLAS adds up: beside float64, on streams, in graphs, in threads."""
 
 from __future__ import annotations
 
