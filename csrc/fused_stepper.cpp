@@ -120,6 +120,11 @@ void FusedStepper::set_hyper(const std::vector<Row>& rows) {
 }
 
 void FusedStepper::set_lr(int64_t group, const Tensor& lr) {
+  if (lr.is_cpu() && !steps_.is_cpu()) {
+    rows_[group][0] = lr.item<double>();
+    hyper_.mutable_data_ptr<double>()[group * kHyperparameters] = rows_[group][0];
+    return;
+  }
   const bool is_float = lr.scalar_type() == at::kFloat || lr.scalar_type() == at::kDouble;
   lrs_[group] = lr.to(steps_.device(), is_float ? lr.scalar_type() : at::kDouble,
                       /*non_blocking=*/true);

@@ -61,7 +61,8 @@ class TORCHAMP_API FusedStepper {
   /// One row a group; learning rates that set_lr() put in their place are forgotten.
   void set_hyper(const std::vector<Row>& rows);
   /// Puts a scalar tensor in the place of a group's learning rate. A float32 or float64 one on the
-  /// parameters' device is read when a step runs, also where that was captured into a graph.
+  /// parameters' device is read when a step runs, also where that was captured into a graph; one on
+  /// the CPU is read now.
   void set_lr(int64_t group, const at::Tensor& lr);
 
   /// The parameters whose states steps have made since this was called last.

@@ -99,6 +99,21 @@ def test_a_tensor_is_read_by_each_replay(count, dtype):
     assert_same_bits(run.written(), expected_of(count, [*rates, 0.375, 0.75, 0.375]))
 
 
+def test_a_tensor_on_the_cpu_is_taken_as_a_float_is():
+    run = OptimizerRun(CARD, count=40)
+    run.renew_grads(0)
+    lr = torch.tensor(0.25)
+    set_lr(run, lr)
+    graph = captured(run.optimizer.step)
+    graph.replay()
+    lr.fill_(0.5)
+    graph.replay()
+    run.optimizer.step()
+    set_lr(run, 0.0)
+    run.optimizer.step()
+    assert_same_bits(run.written(), expected_of(40, [0.25, 0.25, 0.5, 0.0]))
+
+
 def test_hundreds_of_groups_each_with_its_own():
     def of_groups(params):
         groups = [{"params": [param], "lr": 0.01 / (1 + i)} for i, param in enumerate(params)]
