@@ -13,8 +13,8 @@ namespace torchamp {
 
 /// One choice: results do not depend on it, but for the last bits of norms.
 struct TuningField {
-  std::string name;
-  int64_t value;
+  std::string name;              ///< as set_tuning() takes it
+  int64_t value;                 ///< that the process uses
   std::vector<int64_t> choices;  ///< values that are worth comparing
 };
 

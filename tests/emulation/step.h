@@ -82,7 +82,7 @@ template <class Rule>
 constexpr Algorithm kAlgorithm{};
 #define TORCHAMP_ALGORITHM(Name, name) \
   template <>                          \
-  constexpr Algorithm kAlgorithm<torchamp::Name> = Algorithm::k##Name;
+  inline constexpr Algorithm kAlgorithm<torchamp::Name> = Algorithm::k##Name;
 TORCHAMP_ALGORITHMS(TORCHAMP_ALGORITHM)
 #undef TORCHAMP_ALGORITHM
 
