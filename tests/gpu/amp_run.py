@@ -37,7 +37,9 @@ class AmpRun:
         opt_level: str = "O2",
     ) -> None:
         model = Weights(sizes).to(device)
-        self.model, self.optimizer = amp.initialize(model, make(model.parameters()), opt_level)
+        self.model, self.optimizer = amp.initialize(
+            model, make(model.parameters()), opt_level=opt_level
+        )
 
     def backward(self, grads: Sequence[torch.Tensor]) -> None:
         """A backward that leaves such grads, scaled."""

@@ -76,7 +76,8 @@ OPS = {
 
 
 @mixed_vectors
-@pytest.mark.parametrize("source, target", itertools.product(DTYPES, DTYPES))
+@pytest.mark.parametrize("target", DTYPES)
+@pytest.mark.parametrize("source", DTYPES)
 @pytest.mark.parametrize("name", OPS)
 def test_ops(name, source, target, mixed_vectors):
     where = places(3)
