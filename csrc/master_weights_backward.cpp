@@ -10,6 +10,7 @@
 #include "backward_report.h"
 #include "borrowed.h"
 #include "finish_backward.h"
+#include "outside_capture.h"
 #include "versions.h"
 
 namespace torchamp {
@@ -166,6 +167,7 @@ void MasterWeights::pass_over(const Delivery& delivery, const Tensor& loss_scale
   const auto count = static_cast<int64_t>(model_params_.size());
   Tensor raised = std::exchange(raised_, {});
   if (!raised.defined() || raised.size(0) != kRaisedHeader + count) {
+    const OutsideCapture outside(loss_scale.device());
     raised = make_raised(count, loss_scale.device());
   }
   const auto pass = [&](const Delivery::Pass& pass, const BackwardEnding* last) {
