@@ -167,6 +167,7 @@ TEST_F(PlainSgd, ReadsHyperparametersThatAreOnTheDevice) {
   for (int t = 0; t < 4; ++t) EXPECT_EQ(params_[t][0], -1.0f - t);
 }
 
+#if !defined(TORCHAMP_SLOW_EMULATION)  // the thread sanitizer would rightly call it a race
 /// As if another stream wrote it: the first block's step makes the rest skip.
 TEST_F(PlainSgd, LeavesTheTicketAtZeroWhereSkipChangesMeanwhile) {
   cuda::tuning().walks_backwards = 0;
@@ -175,6 +176,7 @@ TEST_F(PlainSgd, LeavesTheTicketAtZeroWhereSkipChangesMeanwhile) {
   EXPECT_EQ(params_[0][0], -1.0f);
   EXPECT_EQ(params_[99][0], 0.0f);
 }
+#endif
 
 }  // namespace
 }  // namespace emulation
