@@ -6,9 +6,10 @@ import subprocess
 import sys
 
 import pytest
-import torch
+from on_card import needs_card
+from own_kernels import chooses_its_kernels
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [needs_card, chooses_its_kernels]
 
 IN_A_THREAD = """
 inputs, outputs = torch.full((1000,), 3.0, device="cuda"), torch.zeros(1000, device="cuda")

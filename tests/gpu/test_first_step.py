@@ -8,9 +8,9 @@ import pathlib
 import fresh_process
 import pytest
 from on_card import needs_card, needs_two_cards
-from own_kernels import needs_own_kernels
+from own_kernels import chooses_its_kernels
 
-pytestmark = [needs_card, needs_own_kernels]
+pytestmark = [needs_card, chooses_its_kernels]
 
 PROGRAM = """
 import threading
@@ -71,7 +71,7 @@ def test_it_is_right(first_step, kernels, tmp_path):
 
 
 @needs_two_cards
-@pytest.mark.parametrize("first_step", FIRST_STEPS)
+@pytest.mark.parametrize("first_step", ["thread", "without waiting"])
 def test_on_another_device_than_the_current_one(first_step):
     fresh_process.run(PROGRAM.format(device="cuda:1", first_step=FIRST_STEPS[first_step]))
 

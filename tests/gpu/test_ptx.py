@@ -11,11 +11,13 @@ import fresh_process
 import pytest
 import torch
 from on_card import needs_card
+from own_kernels import chooses_its_kernels
 
 from torchamp._load import _C
 
 pytestmark = [
     needs_card,
+    chooses_its_kernels,
     pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
     pytest.mark.skipif(
         torch.cuda.is_available() and torch.cuda.get_device_capability() <= (7, 5),

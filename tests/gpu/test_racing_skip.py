@@ -14,7 +14,7 @@ from torchamp import optimizers
 pytestmark = [needs_card, needs_own_kernels]
 
 #: Enough that a step lasts many times as long as a flag's change.
-COUNT, ELEMENTS = 32, 1 << 20
+COUNT, ELEMENTS = 32, 1 << 19
 
 
 def run_beside(step, flag: torch.Tensor) -> None:

@@ -17,7 +17,7 @@ pytestmark = [needs_card, needs_own_kernels]
 
 STEPS = 20
 #: Keeps the card busy while the host queues many steps.
-LONG = 200_000_000
+LONG = 500_000_000
 
 
 def expected_of(seed: int, steps: int = STEPS) -> list[torch.Tensor]:
@@ -136,13 +136,13 @@ def test_each_optimizer_in_its_own_thread():
 
     def stepped(seed):
         run = OptimizerRun(CARD, seed=seed)
+        torch.cuda.synchronize()
         begin.wait(60)
         with torch.cuda.stream(torch.cuda.Stream()):
             run.steps(STEPS)
             torch.cuda.current_stream().synchronize()
         return run.written()
 
-    torch.cuda.synchronize()
     with ThreadPoolExecutor(4) as threads:
         for seed, written in enumerate(threads.map(stepped, range(4))):
             assert_same_bits(written, expected_of(seed))
