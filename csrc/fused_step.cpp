@@ -20,7 +20,7 @@ TORCH_LIBRARY_FRAGMENT(torchamp, m) {
       "Tensor(c!)[] model_params, Tensor(d!) steps, Tensor hyper, Tensor groups, "
       "Tensor? grad_factor, Tensor? skip, Tensor? param_norms, Tensor? update_norms, "
       "Tensor(e!)? norm_averages, bool params_by_chance, Tensor(f!)? ticket, Tensor[] lrs, "
-      "int[] unscaled, int known_states) -> ()");
+      "int[] lr_groups, int[] unscaled, int known_states) -> ()");
 }
 
 void check_row(const char* name, const Tensor& tensor, at::ScalarType dtype, int64_t length,
@@ -96,7 +96,22 @@ void check_unscaled(at::IntArrayRef unscaled, int64_t length) {
 using Signature = void(int64_t, TensorList, TensorList, TensorList, TensorList, const Tensor&,
                        const Tensor&, const Tensor&, const OptionalTensor&, const OptionalTensor&,
                        const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool,
-                       const OptionalTensor&, TensorList, at::IntArrayRef, int64_t);
+                       const OptionalTensor&, TensorList, at::IntArrayRef, at::IntArrayRef,
+                       int64_t);
+
+/// A list without gaps, at which dispatch modes stop, and whose learning rates stand in it.
+struct LearningRates {
+  explicit LearningRates(TensorList by_group) {
+    for (size_t g = 0; g < by_group.size(); ++g) {
+      if (!by_group[g].defined()) continue;
+      lrs.push_back(by_group[g]);
+      groups.push_back(static_cast<int64_t>(g));
+    }
+  }
+
+  std::vector<Tensor> lrs;
+  std::vector<int64_t> groups;
+};
 
 }  // namespace
 
@@ -120,11 +135,12 @@ void fused_step(StepAlgorithm algorithm, const StepLists& lists, const StepScala
               ": expected states to have ", states_of(algorithm), " tensors a position, ", states,
               ", got ", lists.states.size());
   check_unscaled(lists.unscaled, length);
+  const LearningRates rates(scalars.lrs);
   static const auto op = find<Signature>("torchamp::_fused_step");
   call(op, scalars.steps, static_cast<int64_t>(algorithm), lists.grads, lists.params, lists.states,
        lists.model_params, scalars.steps, scalars.hyper, scalars.groups, scalars.grad_factor,
        scalars.skip, scalars.param_norms, scalars.update_norms, scalars.norm_averages,
-       scalars.params_by_chance, scalars.ticket, scalars.lrs, lists.unscaled,
+       scalars.params_by_chance, scalars.ticket, rates.lrs, rates.groups, lists.unscaled,
        reinterpret_cast<int64_t>(lists.known_states));
   if (algorithm != StepAlgorithm::kLambUpdate) mark_written(lists.params);
   if (lists.known_states == nullptr) mark_written(lists.states);

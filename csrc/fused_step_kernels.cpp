@@ -45,6 +45,13 @@ std::vector<HyperRow> rows_of(const StepScalars& scalars) {
   return rows;
 }
 
+/// An element a group, undefined where a group has none; empty where none has one.
+std::vector<Tensor> by_group(TensorList lrs, at::IntArrayRef lr_groups, int64_t groups) {
+  std::vector<Tensor> all(lrs.empty() ? 0 : groups);
+  for (size_t k = 0; k < lrs.size(); ++k) all[lr_groups[k]] = lrs[k];
+  return all;
+}
+
 /// Each planned tensor's row.
 std::vector<int32> row_numbers(const Plan& plan, const Tensor& groups) {
   const int32* const row_of = groups.const_data_ptr<int32>();
@@ -113,14 +120,15 @@ void fused_step(int64_t which, TensorList grads, TensorList params, TensorList s
                 const Tensor& groups, const OptionalTensor& grad_factor, const OptionalTensor& skip,
                 const OptionalTensor& param_norms, const OptionalTensor& update_norms,
                 const OptionalTensor& norm_averages, bool params_by_chance,
-                const OptionalTensor& ticket, TensorList lrs, at::IntArrayRef unscaled,
-                int64_t known_states) {
+                const OptionalTensor& ticket, TensorList lrs, at::IntArrayRef lr_groups,
+                at::IntArrayRef unscaled, int64_t known_states) {
+  const std::vector<Tensor> lr_of_group = by_group(lrs, lr_groups, hyper.size(0));
   const auto algorithm = static_cast<StepAlgorithm>(which);
   auto* const known = reinterpret_cast<KnownTensors*>(known_states);
   const StepLists lists{grads, params, states, model_params, known, unscaled};
   const StepScalars scalars{steps,       hyper,        groups,        grad_factor,      skip,
                             param_norms, update_norms, norm_averages, params_by_chance, ticket,
-                            lrs};
+                            lr_of_group};
   const at::Device device = steps.device();
   Work work = gather_step<Device>(states_of(algorithm), lists, device);
   check_remainders(work, lists);
@@ -149,7 +157,7 @@ TORCH_LIBRARY_IMPL(torchamp, Meta, m) {
          [](int64_t, TensorList, TensorList, TensorList, TensorList, const Tensor&, const Tensor&,
             const Tensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
             const OptionalTensor&, const OptionalTensor&, bool, const OptionalTensor&, TensorList,
-            at::IntArrayRef, int64_t) {});
+            at::IntArrayRef, at::IntArrayRef, int64_t) {});
 }
 
 }  // namespace

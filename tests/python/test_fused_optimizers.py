@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchamp import optimizers
 
@@ -259,6 +260,25 @@ def test_a_number_takes_the_place_of_a_tensor(after, device):
     before = params[0].detach().clone()
     train(optimizer, params, 1)
     torch.testing.assert_close(before - params[0], after * params[0].grad)
+
+
+def test_dispatch_modes_see_steps_of_mixed_learning_rates(device):
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            names.append(func.name())
+            return func(*args, **(kwargs or {}))
+
+    names = []
+    params = make_params(device)
+    rates = [{"params": params[:2]}, {"params": params[2:], "lr": torch.tensor(0.3, device=device)}]
+    optimizer = optimizers.FusedSGD(rates, 0.1)
+    train(optimizer, params, 1)
+    before = [param.detach().clone() for param in params]
+    with Names():
+        optimizer.step()
+    assert names == ["torchamp::_fused_step"]
+    for i, param in enumerate(params):
+        torch.testing.assert_close(before[i] - param, (0.1 if i < 2 else 0.3) * param.grad)
 
 
 @pytest.mark.parametrize("name", OURS)

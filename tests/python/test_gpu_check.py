@@ -351,6 +351,8 @@ def test_without_a_card_it_says_so_and_writes_nothing(tmp_path):
 @pytest.mark.skipif(not shutil.which("make"), reason="needs make")
 def test_make_passes_on_what_it_is_told():
     given = ["PYTHON=python-of-mine", "MAX_JOBS=3", "GTEST_SOURCE=gtest", "GPU_CHECK=--budget 9"]
-    done = subprocess.run(["make", "-n", "gpu-check", *given], cwd=ROOT, capture_output=True)
+    done = subprocess.run(
+        ["make", "-n", "--no-print-directory", "gpu-check", *given], cwd=ROOT, capture_output=True
+    )
     wanted = 'GTEST_SOURCE="gtest" MAX_JOBS=3 python-of-mine tests/gpu_check/run.py --budget 9'
     assert done.stdout.decode().splitlines()[-1] == wanted
