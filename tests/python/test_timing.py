@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "python"))
 
 import timing  # noqa: E402
 
-#: The played device's clock, cycles a millisecond.
-CLOCK = 1000.0
+#: The played device's clock, cycles a millisecond, as a card's.
+CLOCK = 2e6
 
 
 class Device:
