@@ -6,6 +6,7 @@
 #   make setup      .venv with torch, torchamp and the tools; TORCH='torch==2.13.0' chooses torch
 #   make demo       trains a small network at every opt level, from C++ and from Python
 #   make test       the C++ tests, then the Python tests, MAX_JOBS at a time
+#   make soak       the tests that take longer: more compilers, sanitizers, architectures, projects
 #   make bench      times ops, steps and whole iterations against torch's, and predicts them
 #   make gpu-check  builds, measures and tests on the machine's GPU, offline, with the torch of PYTHON
 #   make sanitize   the C++ tests under sanitizers, some under valgrind; takes long
@@ -26,7 +27,7 @@ IN_VENV := PATH="$(BIN):$$PATH"
 SOURCES := CMakeLists.txt setup.py pyproject.toml \
   $(shell find cmake csrc include python/torchamp -type f -not -name '*.pyc' -not -name '*.so')
 
-.PHONY: setup demo test bench gpu-check sanitize docs lint doctor clean FORCE
+.PHONY: setup demo test soak bench gpu-check sanitize docs lint doctor clean FORCE
 
 setup: $(VENV)/.torchamp
 
@@ -44,8 +45,13 @@ $(VENV)/.torchamp: $(VENV)/.environment $(SOURCES)
 demo: setup
 	$(IN_VENV) $(BIN)/python examples/demo.py
 
+RUN_TESTS = $(IN_VENV) MAX_JOBS=$(MAX_JOBS) GTEST_SOURCE="$(GTEST_SOURCE)" build_tools/run_tests.sh
+
 test: setup
-	@$(IN_VENV) MAX_JOBS=$(MAX_JOBS) GTEST_SOURCE="$(GTEST_SOURCE)" build_tools/run_tests.sh
+	@$(RUN_TESTS)
+
+soak: setup
+	@$(RUN_TESTS) soak
 
 bench: setup
 	$(IN_VENV) cmake -S . -B build -DTORCHAMP_BUILD_BENCHMARKS=ON

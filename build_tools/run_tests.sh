@@ -2,30 +2,37 @@
 # Builds the C++ tests and runs them, then the Python tests, with the python on PATH. C++ tests that fail
 # do not keep the Python tests from being run. Ends with a line that tells how long each part took.
 #
-#   MAX_JOBS=2 GTEST_SOURCE=<folder> run_tests.sh
+#   MAX_JOBS=2 GTEST_SOURCE=<folder> run_tests.sh         all but those marked as soak tests
+#   MAX_JOBS=2 GTEST_SOURCE=<folder> run_tests.sh soak    the soak tests
 set -eu
 . build_tools/packages.sh
 
 jobs=${MAX_JOBS:-$(nproc)}
+if [ "${1:-}" = soak ]; then
+  soak=ON label='-L soak' mark=soak
+else
+  soak=OFF label='-LE soak' mark='not soak'
+fi
 times=
 failed=
 
 build() {
   googletest=$(build_tools/find_googletest.sh "${GTEST_SOURCE:-}")
-  cmake -S . -B build -DTORCHAMP_BUILD_TESTS=ON -DTORCHAMP_BUILD_EXAMPLES=OFF \
+  cmake -S . -B build -DTORCHAMP_BUILD_TESTS=ON -DTORCHAMP_SOAK_TESTS=$soak \
+    -DTORCHAMP_BUILD_EXAMPLES=OFF \
     -DTORCHAMP_ALLOW_DOWNLOAD=ON -DTORCHAMP_GTEST_SOURCE_DIR="$googletest" &&
     cmake --build build --parallel "$jobs"
 }
 
 # Threads that wait must not keep other tests from the cores.
-cpp_tests() { (cd build && OMP_WAIT_POLICY=passive ctest --output-on-failure --parallel "$jobs"); }
+cpp_tests() { (cd build && OMP_WAIT_POLICY=passive ctest $label --output-on-failure --parallel "$jobs"); }
 
 # The workers share the cores, so each has one thread.
 python_tests() {
   if [ "$jobs" -gt 1 ] && python -c 'import xdist' 2>/dev/null; then
-    OMP_NUM_THREADS=1 python -m pytest -rs --numprocesses "$jobs" --dist worksteal
+    OMP_NUM_THREADS=1 python -m pytest -rs -m "$mark" --numprocesses "$jobs" --dist worksteal
   else
-    python -m pytest -rs
+    python -m pytest -rs -m "$mark"
   fi
 }
 

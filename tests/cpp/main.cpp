@@ -1,5 +1,6 @@
 // The main function of all test programs. One that is called by a test file's name, as test_cast,
 // runs that file's tests, of which --gtest_filter may choose some; by any other name it runs all.
+#include <ATen/Context.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -44,10 +45,16 @@ void keep_tests_of(const std::string& stem) {
   if (!elsewhere.empty()) filter += has_exclusions ? elsewhere : "-" + elsewhere.substr(1);
 }
 
+/// LibTorch's generators start from a seed that differs from process to process.
+class SameNumbersInEveryRun : public testing::EmptyTestEventListener {
+  void OnTestStart(const testing::TestInfo&) override { at::manual_seed(0); }
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
+  testing::UnitTest::GetInstance()->listeners().Append(new SameNumbersInEveryRun);
   keep_tests_of(stem_of(argv[0]));
   return RUN_ALL_TESTS();
 }

@@ -38,7 +38,7 @@ struct MixerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Mixer);
 
-/// Modules in a list, stepped through.
+/// Modules in a list, stepped through. Without an activation, so that every weight gets a grad.
 struct TowerImpl : torch::nn::Cloneable<TowerImpl> {
   TowerImpl() { reset(); }
   void reset() override {
@@ -46,7 +46,7 @@ struct TowerImpl : torch::nn::Cloneable<TowerImpl> {
         "layers", torch::nn::ModuleList(torch::nn::Linear(4, 4), torch::nn::Linear(4, 2)));
   }
   at::Tensor forward(at::Tensor x) {
-    for (const auto& layer : *layers) x = layer->as<torch::nn::Linear>()->forward(x).relu();
+    for (const auto& layer : *layers) x = layer->as<torch::nn::Linear>()->forward(x);
     return x;
   }
 

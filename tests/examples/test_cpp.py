@@ -21,6 +21,7 @@ def last_loss(steps: list[Step]) -> float:
     return statistics.mean(losses(steps[-10:]))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_dcgan(tmp_path: Path, level: str) -> None:
     """Three losses with a scale each; generated images come closer to real ones."""
@@ -34,6 +35,7 @@ def test_dcgan(tmp_path: Path, level: str) -> None:
         assert steps[0].loss_scale == 2.0**16
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("level", ["O0", "O2"])
 def test_char_transformer(tmp_path: Path, level: str) -> None:
     """It begins by guessing evenly, and comes to know more than how frequent each letter is."""
@@ -55,6 +57,7 @@ def letter_entropy() -> float:
     return -sum(share * math.log(share) for share in shares)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("level", ["O1", "O4"])
 def test_lstm(tmp_path: Path, level: str) -> None:
     """It recalls the first of up to eight symbols, whatever the padding holds."""
@@ -63,6 +66,7 @@ def test_lstm(tmp_path: Path, level: str) -> None:
     assert len(read_steps(tmp_path / "steps.csv")) == 80
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("level", ["O0", "O2"])
 def test_ddpm(tmp_path: Path, level: str) -> None:
     """The averaged weights draw near a ring of radius 2; points of mere noise are 0.8 away."""
@@ -84,6 +88,7 @@ def test_hand_written_loop(tmp_path: Path) -> None:
     assert not all(step.skipped for step in steps[-10:])
 
 
+@pytest.mark.soak
 def test_migrate_scaler(tmp_path: Path) -> None:
     """Before: NaN from the first overflow on. After: those steps are skipped."""
     done = run_cpp("migrate_scaler", "--out", tmp_path / "steps.csv")
@@ -96,6 +101,7 @@ def test_migrate_scaler(tmp_path: Path) -> None:
     assert steps[0].skipped
 
 
+@pytest.mark.soak
 def test_cuda_graph_without_a_card() -> None:
     """It says what it lacks, and that nothing was run."""
     done = run_cpp("cuda_graph")

@@ -157,6 +157,7 @@ def test_without_optional_tools_their_tests_are_skipped(tmp_path: pathlib.Path) 
     machine.add_real("cmake")
     done = machine.run(
         *("cmake", "-S", ROOT, "-B", tmp_path / "build", "-DTORCHAMP_BUILD_TESTS=ON"),
+        "-DTORCHAMP_SOAK_TESTS=ON",
         "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF",
         "-DTORCHAMP_USE_CUDA=OFF",
         f"-DPython3_EXECUTABLE={sys.executable}",
@@ -187,3 +188,17 @@ def test_the_last_line_tells_of_every_part(tmp_path: pathlib.Path, broken: str) 
     verdict = f"FAILED: {PARTS[broken]}" if broken else "all passed"
     assert re.fullmatch(f"torchamp: {times}: {verdict}", done.stdout.splitlines()[-1]), done.stdout
     assert (done.returncode != 0) == bool(broken)
+
+
+def test_every_test_is_run_by_make_test_or_by_make_soak(tmp_path: pathlib.Path) -> None:
+    machine = BareMachine(tmp_path)
+    for program in PARTS:
+        machine.add(program, '#!/bin/sh\necho "$(basename "$0") $*"\n')
+    (machine.checkout() / "build").mkdir()
+    test, soak = (
+        machine.run("build_tools/run_tests.sh", *what, GTEST_SOURCE="/given", MAX_JOBS=1).stdout
+        for what in ([], ["soak"])
+    )
+    assert "-DTORCHAMP_SOAK_TESTS=OFF" in test and "-DTORCHAMP_SOAK_TESTS=ON" in soak
+    assert "ctest -LE soak " in test and "ctest -L soak " in soak
+    assert "pytest -rs -m not soak\n" in test and "pytest -rs -m soak\n" in soak

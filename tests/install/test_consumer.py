@@ -23,6 +23,7 @@ def test_find_package_in_the_wheel(wheel_site: pathlib.Path, build_consumer: Cal
     assert build_consumer(f"-DCMAKE_PREFIX_PATH={found}") == EXPECTED
 
 
+@pytest.mark.soak
 def test_add_subdirectory(build_consumer: Callable) -> None:
     options = (f"-DTORCHAMP_SOURCE={ROOT}", "-DTORCHAMP_CUDA_ARCHS=90")
     assert build_consumer(*options) == EXPECTED

@@ -4,11 +4,13 @@ import pytest
 from installed import EXAMPLES, ROOT, example, run
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_builds(name: str) -> None:
     assert example(name).is_file()
 
 
+@pytest.mark.soak
 def test_runs() -> None:
     assert "after_loss" in run(example("migrate_scaler"), "--device", "cpu")
 

@@ -107,9 +107,12 @@ def test_import_with_another_torch_names_both_versions(wheel_site: pathlib.Path)
     [
         pytest.param(
             17,
-            marks=pytest.mark.skipif(
-                TORCH_VERSION >= (2, 14), reason="torch's own headers ask for C++20"
-            ),
+            marks=[
+                pytest.mark.soak,
+                pytest.mark.skipif(
+                    TORCH_VERSION >= (2, 14), reason="torch's own headers ask for C++20"
+                ),
+            ],
         ),
         20,
     ],
