@@ -26,16 +26,6 @@ inline int64 warp_unit_for(const Plan& plan) {
   return plan.elements() < kLarge ? kWarpUnit : kLargeWarpUnit;
 }
 
-/// Starts a kernel that walks the plan a unit a warp.
-template <class Arguments>
-void launch_warps(Queue queue, Kernel kernel, const Plan& plan, const Arguments& arguments) {
-  using Parameter = Launch<Arguments>;
-  for_each_table<Parameter>(
-      plan, arguments, warp_unit_for(plan), {}, [&](const Parameter& launched) {
-        launch(queue, kernel, blocks_for(launched.units, kThreads), kThreads, &launched);
-      });
-}
-
 /// How a kernel of every iteration is started.
 struct Iteration {
   Kernel kernel;
@@ -43,16 +33,29 @@ struct Iteration {
   bool backwards;
 };
 
-/// Starts the kernel for each table in turn, after prepare(parameter, blocks).
+/// Starts the kernel for one table, after prepare(parameter, blocks), which may count the tables.
+template <class Parameter, class Prepare>
+void launch_table(Queue queue, const Iteration& iteration, Parameter& launched, Prepare& prepare) {
+  const uint32 blocks = blocks_for(launched.units, iteration.threads);
+  launched.backwards = iteration.backwards;
+  prepare(launched, blocks);
+  launch(queue, iteration.kernel, blocks, iteration.threads, &launched);
+}
+
+/// The same for each table in turn.
 template <class Parameter, class Arguments, class Prepare>
 void launch_parameters(Queue queue, const Iteration& iteration, const Plan& plan,
                        const Arguments& arguments, const Rows& rows, Prepare prepare) {
   for_each_table<Parameter>(plan, arguments, warp_unit_for(plan), rows, [&](Parameter& launched) {
-    const uint32 blocks = blocks_for(launched.units, iteration.threads);
-    launched.backwards = iteration.backwards;
-    prepare(launched, blocks);
-    launch(queue, iteration.kernel, blocks, iteration.threads, &launched);
+    launch_table(queue, iteration, launched, prepare);
   });
+}
+
+/// Starts a kernel that walks the plan a unit a warp.
+template <class Arguments>
+void launch_warps(Queue queue, Kernel kernel, const Plan& plan, const Arguments& arguments) {
+  launch_parameters<Launch<Arguments>>(queue, {kernel, kThreads, false}, plan, arguments, {},
+                                       [](auto&, uint32) {});
 }
 
 /// The same with one table on the device. Returns false where it cannot be put there now.
@@ -68,10 +71,7 @@ bool launch_resident(Queue queue, const Iteration& iteration, const Plan& plan,
   if (placed == nullptr) return false;
   launched.begin = placed;
   launched.end = placed + table.size();
-  const uint32 blocks = blocks_for(launched.units, iteration.threads);
-  launched.backwards = iteration.backwards;
-  prepare(launched, blocks);
-  launch(queue, iteration.kernel, blocks, iteration.threads, &launched);
+  launch_table(queue, iteration, launched, prepare);
   return true;
 }
 
@@ -88,7 +88,8 @@ void launch_iteration(Queue queue, Iteration iteration, const Plan& plan,
                                                      prepare);
   }
   const bool fits = bytes <= Launch<Arguments>::kTableBytes;
-  if (!fits && queue.tables != nullptr && tuning().resident_tables != 0) {
+  const bool rows_have_numbers = rows.size() <= kMostRows;
+  if (!fits && rows_have_numbers && queue.tables != nullptr && tuning().resident_tables != 0) {
     iteration.kernel = resident(kernel);
     if (launch_resident(queue, iteration, plan, arguments, rows, prepare)) return;
   }

@@ -27,6 +27,9 @@ struct Entry {
   }
 };
 
+/// Rows that an entry can tell apart. Tables in parameters are too small for as many.
+constexpr int kMostRows = 1 << 16;
+
 /// What a launch has beside its table.
 template <class OpArguments>
 struct LaunchHeader {

@@ -117,10 +117,11 @@ class PlainSgd : public testing::Test {
     steps_.assign(tensors, 0.0f);
   }
 
-  int step(const std::vector<HyperRow>& rows, const float* skip = nullptr) {
+  int step(const std::vector<HyperRow>& rows, const float* skip = nullptr,
+           cuda::Queue queue = kQueue) {
     const int before = launches();
     const StepInputs inputs{steps_.data(), nullptr, skip, nullptr, nullptr, nullptr, false};
-    cuda::step(kQueue, Algorithm::kSgd, plan_, inputs, rows, &ticket_);
+    cuda::step(queue, Algorithm::kSgd, plan_, inputs, rows, &ticket_);
     EXPECT_EQ(ticket_, 0u);
     return launches() - before;
   }
@@ -167,7 +168,26 @@ TEST_F(PlainSgd, ReadsHyperparametersThatAreOnTheDevice) {
   for (int t = 0; t < 4; ++t) EXPECT_EQ(params_[t][0], -1.0f - t);
 }
 
-#if !defined(TORCHAMP_SLOW_EMULATION)  // the thread sanitizer would rightly call it a race
+TEST_F(PlainSgd, KeepsOnTheDeviceNoMoreGroupsThanAnEntryCanTellApart) {
+  constexpr int kTensors = 700;
+  make(kTensors);
+  for (const int groups : {cuda::kMostRows, cuda::kMostRows + 1}) {
+    std::vector<HyperRow> rows(groups);
+    plan_.rows.clear();
+    for (int t = 0; t < kTensors; ++t) {
+      plan_.rows.push_back(groups - 1 - t);
+      rows[groups - 1 - t] = row(t + 1);
+      params_[t].set(0, 0.0f);
+    }
+    Tables tables;
+    step(rows, nullptr, {0, nullptr, &tables});
+    EXPECT_EQ(tables.puts, groups == cuda::kMostRows ? 1 : 0);
+    for (int t = 0; t < kTensors; ++t) ASSERT_EQ(params_[t][0], -(t + 1)) << "tensor " << t;
+  }
+}
+
+#if !defined(TORCHAMP_SLOW_EMULATION)
+// The thread sanitizer would rightly call it a race.
 /// As if another stream wrote it: the first block's step makes the rest skip.
 TEST_F(PlainSgd, LeavesTheTicketAtZeroWhereSkipChangesMeanwhile) {
   cuda::tuning().walks_backwards = 0;
