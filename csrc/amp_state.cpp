@@ -84,9 +84,10 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
   cast_models();
   for (auto& optimizer : optimizers_) {
     adopt_groups(optimizer, 0);
-    optimizer.weights.set_lazy(keeps_weights_apart() && optimizer.fused != nullptr &&
-                               !options.materialize_master_grads());
-    if (options.split_masters() && optimizer.weights.lazy()) optimizer.weights.split();
+    MasterWeights& weights = optimizer.weights();
+    weights.set_lazy(keeps_weights_apart() && optimizer.fused != nullptr &&
+                     !options.materialize_master_grads());
+    if (options.split_masters() && weights.lazy()) weights.split();
   }
 }
 
@@ -105,6 +106,12 @@ LossScaler& Amp::loss_scaler(int64_t loss_id) {
                     "scale_loss: expected loss_id to be below num_losses, ", loss_scalers_.size(),
                     ", got ", loss_id);
   return loss_scalers_[loss_id];
+}
+
+std::vector<LossScaler*> Amp::scalers() {
+  std::vector<LossScaler*> scalers;
+  for (LossScaler& scaler : loss_scalers_) scalers.push_back(&scaler);
+  return scalers;
 }
 
 void Amp::cast_models() {

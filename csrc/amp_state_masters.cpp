@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "device_grads.h"
-#include "late_report.h"
 
 namespace torchamp {
 namespace {
@@ -37,13 +36,16 @@ bool have_a_common_param(
 
 }  // namespace
 
+void WrappedOptimizer::drop_grads() const {
+  weights().drop_grads(params_of(*wrapped));
+}
+
 void Amp::keep_weights(
     const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers) {
   const bool apart = !have_a_common_param(optimizers);
   for (torch::optim::Optimizer& optimizer : optimizers) {
-    if (apart || weights_.empty()) weights_.push_back(std::make_unique<MasterWeights>());
-    optimizers_.emplace_back(optimizer, *weights_.back());
-    optimizers_.back().late_report = std::make_shared<LateReport>();
+    if (apart || weights_.empty()) weights_.push_back(std::make_shared<MasterWeights>());
+    optimizers_.emplace_back(optimizer, weights_.back());
   }
 }
 
@@ -64,7 +66,7 @@ void Amp::make_masters() {
   }
 }
 
-void Amp::adopt_groups(OptimizerState& optimizer, size_t first_group) {
+void Amp::adopt_groups(WrappedOptimizer& optimizer, size_t first_group) {
   const bool keeps_masters = properties_.master_weights.value_or(false);
   auto& groups = optimizer.wrapped->param_groups();
   for (size_t g = first_group; g < groups.size(); ++g) {
@@ -73,14 +75,15 @@ void Amp::adopt_groups(OptimizerState& optimizer, size_t first_group) {
       if (!master.defined() && keeps_masters && c10::isReducedFloatingType(param.scalar_type())) {
         master = masters_[param.unsafeGetTensorImpl()] = MasterWeights::make_master(param);
       }
-      optimizer.weights.track(param, master);
-      ++steppers_[(master.defined() ? master : param).unsafeGetTensorImpl()];
+      optimizer.weights().track(param, master);
+      stepped_.insert((master.defined() ? master : param).unsafeGetTensorImpl());
       if (!master.defined()) continue;
+      optimizer.state->add_master(master);
       move_state(*optimizer.wrapped, param, master);
       param = master;
     }
   }
-  if (optimizer.weights.is_split()) optimizer.weights.split();
+  if (optimizer.weights().is_split()) optimizer.weights().split();
 }
 
 at::Tensor Amp::master_of(const at::Tensor& model_param) const {
@@ -91,8 +94,8 @@ at::Tensor Amp::master_of(const at::Tensor& model_param) const {
 /// Who keeps the master of a parameter; null if it has none of its own.
 MasterWeights* Amp::weights_of(const at::Tensor& model_param) {
   for (auto& optimizer : optimizers_) {
-    const at::Tensor master = optimizer.weights.master_of(model_param);
-    if (master.defined() && !master.is_same(model_param)) return &optimizer.weights;
+    const at::Tensor master = optimizer.weights().master_of(model_param);
+    if (master.defined() && !master.is_same(model_param)) return &optimizer.weights();
   }
   return nullptr;
 }
@@ -109,31 +112,14 @@ void Amp::set_master_value(const at::Tensor& model_param, const at::Tensor& valu
 
 void Amp::refresh() {
   for (auto& optimizer : optimizers_) {
-    if (optimizer.weights.refresh()) optimizer.skip = false;
-    if (std::exchange(optimizer.may_have_stepped, false)) optimizer.weights.recopy_to_model();
+    if (optimizer.state->refresh()) optimizer.skip = false;
   }
 }
 
 bool Amp::is_stepped(const at::Tensor& param) const {
   const auto tracks = [&](const auto& weights) { return weights->master_of(param).defined(); };
-  return steppers_.count(param.unsafeGetTensorImpl()) > 0 ||
+  return stepped_.count(param.unsafeGetTensorImpl()) > 0 ||
          std::any_of(weights_.begin(), weights_.end(), tracks);
-}
-
-void Amp::drop_master_grads(OptimizerState& optimizer) {
-  if (keeps_weights_apart()) return optimizer.weights.drop_master_grads();
-  optimizer.weights.clear_found_inf_per_param();
-  for (const at::Tensor& param : params_of(*optimizer.wrapped)) {
-    const bool is_own_master = optimizer.weights.master_of(param).defined();
-    const bool is_shared = steppers_.at(param.unsafeGetTensorImpl()) > 1;
-    if (!is_own_master && !is_shared) param.mutable_grad().reset();
-  }
-}
-
-void Amp::drop_grads(OptimizerState& optimizer) {
-  if (keeps_weights_apart()) return optimizer.weights.drop_grads();
-  optimizer.weights.clear_found_inf_per_param();
-  for (const at::Tensor& param : params_of(*optimizer.wrapped)) param.mutable_grad().reset();
 }
 
 }  // namespace torchamp

@@ -15,8 +15,8 @@ using at::Tensor;
 void check_unscaled(const char* function, const std::vector<Optimizer>& optimizers) {
   TORCH_CHECK_VALUE(!optimizers.empty(), function, ": expected at least one optimizer, got none");
   for (const Optimizer& optimizer : optimizers) {
-    const OptimizerState& state = optimizer.amp()->optimizers()[optimizer.index()];
-    TORCH_CHECK(!state.in_backward && !state.weights.grads_are_scaled(), function,
+    const WrappedOptimizer& wrapped = optimizer.amp()->optimizers()[optimizer.index()];
+    TORCH_CHECK(!wrapped.state->grads_are_scaled(), function,
                 ": expected unscaled grads, got those of a scale_loss that is still open or was "
                 "given delay_unscale; clip after the last scale_loss of the step");
   }

@@ -26,6 +26,8 @@ class KnownTensors {
     const void* memory = nullptr;  ///< the storage's
     void* data = nullptr;
     int64 elements = -1;
+    caffe2::TypeMeta type;
+    int64 offset = 0;  ///< in the storage
     DType dtype = DType::kFloat32;
   };
 

@@ -1,4 +1,5 @@
 #include <ATen/ops/full.h>
+#include <ATen/ops/maximum.h>
 #include <ATen/ops/reciprocal.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -18,7 +19,8 @@ double initial_scale(const LossScalerOptions& options) {
 }
 
 void check_positive(double value, const char* function, const char* argument) {
-  TORCH_CHECK_VALUE(std::isfinite(value) && value > 0, function, ": expected ", argument,
+  const auto rounded = static_cast<float>(value);
+  TORCH_CHECK_VALUE(std::isfinite(rounded) && rounded > 0, function, ": expected ", argument,
                     " to be positive and finite, got ", value);
 }
 
@@ -78,6 +80,10 @@ const DynamicScale& LossScaler::about_to_move(const LentScale* but) {
 
 void LossScaler::clear_found_inf() {
   found_inf_ = at::zeros_like(found_inf_);
+}
+
+void DeferredOverflow::add(const at::Tensor& found_inf) {
+  found_inf_ = found_inf_.defined() ? at::maximum(found_inf_, found_inf) : found_inf;
 }
 
 void LossScaler::end_backward(const at::Tensor& found_inf, bool moved,

@@ -42,6 +42,7 @@ Tensor MasterWeights::track(const Tensor& model_param, const Tensor& master) {
   master_params_.push_back(stepped);
   model_dtypes_.push_back(model_param.scalar_type());
   seen_.push_back({});
+  make_room();
   if (is_separate(i)) separate_.push_back(i);
   seen_[i] = look(i);
   return stepped;

@@ -3,6 +3,7 @@
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
 #include <torchamp/master_weights.h>
 
 #include <utility>
@@ -35,19 +36,110 @@ Tensor empty_master_grad(const Tensor& scaled_grad, const Tensor& master) {
 
 }  // namespace
 
+/// For a parameter that is new.
+void MasterWeights::make_room() {
+  const size_t count = model_params_.size();
+  has_contributed_.resize(count);
+  if (open_) open_->resize(count);
+  if (delayed_) {
+    delayed_->bears.resize(count);
+    delayed_->before.resize(count);
+  }
+  if (is_pending()) {
+    pending_.grads.resize(count);
+    pending_.versions.resize(count);
+  }
+}
+
 void MasterWeights::prepare_backward() {
+  drop_zeroed();
   materialize();
-  set_aside_.assign(model_params_.size(), Tensor());
+  open_.emplace(model_params_.size());
   for (size_t i = 0; i < model_params_.size(); ++i) {
-    std::swap(set_aside_[i], model_params_[i].mutable_grad());
+    std::swap((*open_)[i], model_params_[i].mutable_grad());
   }
 }
 
 void MasterWeights::cancel_backward() {
-  for (size_t i = 0; i < set_aside_.size(); ++i) {
-    model_params_[i].mutable_grad() = set_aside_[i];
+  if (!open_) return;
+  const std::vector<Tensor> found = *std::exchange(open_, std::nullopt);
+  for (size_t i = 0; i < found.size(); ++i) model_params_[i].mutable_grad() = found[i];
+}
+
+void MasterWeights::delay_backward(Scaled scaled) {
+  at::NoGradGuard no_grad;
+  const std::vector<Tensor> before = collect();
+  Delayed delayed{std::move(scaled), std::vector<bool>(before.size()), before};
+  for (size_t i = 0; i < before.size(); ++i) {
+    delayed.bears[i] = has_grad(i);
+    if (!delayed.bears[i] || is_separate(i)) delayed.before[i].reset();
   }
-  set_aside_.clear();
+  note_contributions(before);
+  delayed_ = std::move(delayed);
+}
+
+/// A grad that stays in the model, though nothing was added to it, tells whether it was zeroed.
+void MasterWeights::note_contributions(const std::vector<Tensor>& before) {
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (has_grad(i)) {
+      has_contributed_[i] = true;
+    } else {
+      model_params_[i].mutable_grad() = before[i];
+    }
+  }
+}
+
+bool MasterWeights::drop_zeroed() {
+  bool any = false, all = true;
+  for (size_t i = 0; i < model_params_.size(); ++i) {
+    if (!has_contributed_[i]) continue;
+    all &= was_zeroed(i);
+    if (!was_zeroed(i)) continue;
+    any = true;
+    has_contributed_[i] = false;
+    master_params_[i].mutable_grad().reset();
+    if (is_pending()) pending_.grads[i].reset();
+    if (delayed_) delayed_->before[i].reset();
+  }
+  if (!any || !all) return false;
+  clear_pending();
+  delayed_.reset();
+  clear_found_inf_per_param();
+  return true;
+}
+
+/// Leaves in the model's grads all that bears the scale, and returns what else was there before:
+/// what was made, of parameters that are their own masters. Ends the open backward, and the delay.
+std::vector<Tensor> MasterWeights::collect() {
+  const bool was_open = open_.has_value();
+  std::vector<Tensor> before(model_params_.size());
+  if (was_open) before = *std::exchange(open_, std::nullopt);
+  const auto delayed = std::exchange(delayed_, std::nullopt);
+  for (size_t i = 0; delayed && i < before.size(); ++i) {
+    Tensor& grad = model_params_[i].mutable_grad();
+    if (delayed->bears[i]) {
+      const Tensor earlier = std::exchange(before[i], delayed->before[i]);
+      if (earlier.defined()) grad = grad.defined() ? earlier.add(grad) : earlier;
+    } else if (!was_open) {
+      std::swap(before[i], grad);
+    }
+  }
+  return before;
+}
+
+void MasterWeights::drop_refused(const Tensor& found_inf) {
+  const bool on_host = found_inf.is_cpu();
+  if (on_host && found_inf.item<float>() == 0.0f) return;
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < model_params_.size(); ++i) {
+    Tensor& grad = model_params_[i].mutable_grad();
+    if (is_separate(i) || !grad.defined()) continue;
+    if (on_host) {
+      grad.reset();
+    } else {
+      values_of(grad).masked_fill_(found_inf.to(at::kBool), 0);
+    }
+  }
 }
 
 /// Where each grad of a backward goes. Lists are as long as the parameters', with holes.
@@ -83,11 +175,11 @@ struct MasterWeights::Delivery {
 
 /// To a grad written fresh, or added to in place, or, where one of the two is sparse, written fresh
 /// and then added out of place.
-void MasterWeights::route(size_t i, Delivery& delivery) {
+void MasterWeights::route(size_t i, const Tensor& made, Delivery& delivery) {
   const bool separate = is_separate(i);
   Tensor scaled = model_params_[i].grad();
   Tensor& result = separate ? master_params_[i].mutable_grad() : model_params_[i].mutable_grad();
-  const Tensor before = separate ? result : set_aside_[i];
+  const Tensor before = separate ? result : made;
   if (!scaled.defined()) {
     result = before;
     return;
@@ -115,19 +207,18 @@ void MasterWeights::leave_pending(size_t i, Delivery& delivery) {
 Tensor MasterWeights::finish_backward(const BackwardEnd& end) {
   at::NoGradGuard no_grad;
   const size_t count = model_params_.size();
+  const std::vector<Tensor> before = collect();
   const bool leaves_pending = can_leave_pending();
   if (leaves_pending) pending_ = Pending(count);
-  set_aside_.resize(count);
   Delivery delivery(count);
   for (size_t i = 0; i < count; ++i) {
     if (leaves_pending && is_separate(i)) {
       leave_pending(i, delivery);
     } else {
-      route(i, delivery);
+      route(i, before[i], delivery);
     }
   }
-  set_aside_.clear();
-  grads_are_scaled_ = false;
+  note_contributions(before);
   const Tensor found_inf = deliver(delivery, end, leaves_pending);
   for (const auto& [i, before] : delivery.sums) {
     Tensor& grad =
@@ -180,20 +271,23 @@ void MasterWeights::pass_over(const Delivery& delivery, const Tensor& loss_scale
 }
 
 void finish_backward(const std::vector<MasterWeights*>& weights, LossScaler& scaler,
-                     const LentScale& scaled_by, bool adds_to_found_inf, bool moves_scale) {
-  if (weights.empty()) {
-    if (!adds_to_found_inf) scaler.clear_found_inf();
-    if (moves_scale) scaler.update();
+                     const LentScale& scaled_by, bool moves_scale) {
+  const bool moves = moves_scale && scaler.dynamic();
+  Tensor found_inf = scaler.deferred()->take();
+  if (weights.empty() && moves) {
+    if (!found_inf.defined()) found_inf = at::zeros_like(scaler.found_inf());
+    scaler.end_backward(found_inf, /*moved=*/true, nullptr);
+    scaler.update();
     return;
   }
-  const bool moves = moves_scale && scaler.dynamic();
-  Tensor found_inf = adds_to_found_inf ? scaler.found_inf() : Tensor();
   for (MasterWeights* each : weights) {
     const bool is_last = each == weights.back();
     const DynamicScale* moved = moves && is_last ? &scaler.about_to_move(&scaled_by) : nullptr;
     found_inf = each->finish_backward({scaled_by.loss_scale(), found_inf, moved});
   }
+  if (weights.empty()) return scaler.clear_found_inf();
   scaler.end_backward(found_inf, moves, weights.back()->last_report());
+  if (!moves_scale) scaler.deferred()->add(found_inf);
 }
 
 std::vector<int64_t> MasterWeights::nonfinite_params() const {
@@ -207,22 +301,36 @@ std::vector<int64_t> MasterWeights::nonfinite_params() const {
 }
 
 void MasterWeights::drop_grads() {
+  drop_grads(master_params_);
+}
+
+void MasterWeights::drop_grads(const std::vector<Tensor>& master_params) {
   clear_pending();
-  for (const Tensor& master : master_params_) master.mutable_grad().reset();
-  for (const Tensor& model : model_params_) model.mutable_grad().reset();
+  delayed_.reset();
   clear_found_inf_per_param();
+  for (const size_t i : indices_of(master_params)) {
+    master_params_[i].mutable_grad().reset();
+    model_params_[i].mutable_grad().reset();
+    has_contributed_[i] = false;
+  }
 }
 
 void MasterWeights::drop_master_grads() {
   clear_pending();
-  for (const size_t i : separate_) master_params_[i].mutable_grad().reset();
+  delayed_.reset();
+  for (const size_t i : separate_) {
+    master_params_[i].mutable_grad().reset();
+    has_contributed_[i] = false;
+  }
   clear_found_inf_per_param();
 }
 
 void MasterWeights::zero_model_grads(bool set_to_none) {
   at::NoGradGuard no_grad;
   clear_pending();
-  for (Tensor& grad : set_aside_) grad.reset();
+  delayed_.reset();
+  has_contributed_.assign(model_params_.size(), false);
+  if (open_) open_->assign(model_params_.size(), Tensor());
   for (const size_t i : separate_) {
     Tensor& grad = model_params_[i].mutable_grad();
     if (!grad.defined()) continue;

@@ -1,4 +1,3 @@
-#include <torchamp/amp_state.h>
 #include <torchamp/optim/fused_optimizer.h>
 #include <torchamp/optimizer.h>
 
@@ -7,7 +6,7 @@
 #include <utility>
 
 #include "device_grads.h"
-#include "late_report.h"
+#include "skip_messages.h"
 
 namespace torchamp {
 namespace {
@@ -25,62 +24,52 @@ void add_group(torch::optim::Optimizer& optimizer, const torch::optim::Optimizer
   fused != nullptr ? fused->add_param_group(group) : optimizer.add_param_group(group);
 }
 
-void note_step(Amp& amp, const OptimizerState& state) {
-  std::vector<LossScaler*> scalers;
-  for (LossScaler& scaler : amp.loss_scalers()) scalers.push_back(&scaler);
-  state.late_report->note(scalers);
-  tell_skipped_steps(amp, state);
-}
-
 }  // namespace
 
 bool Optimizer::step_fused() {
-  OptimizerState& state = amp_->optimizers()[index_];
-  const at::Tensor skip = state.fused->take_skip();
-  state.fused->step_masters(state.weights, skip);
-  amp_->drop_master_grads(state);
-  const bool skipped = skip.defined() && skip.is_cpu() && skip.item<float>() != 0.0f;
-  note_step(*amp_, state);
-  return !skipped;
+  WrappedOptimizer& optimizer = amp_->optimizers()[index_];
+  optimizer.fused->take_skip();
+  const at::Tensor skip = optimizer.state->found_inf();
+  optimizer.fused->step_masters(optimizer.weights(), skip);
+  return !(skip.defined() && skip.is_cpu() && skip.item<float>() != 0.0f);
 }
 
-bool Optimizer::step() {
-  OptimizerState& state = amp_->optimizers()[index_];
-  ShieldFromAutocast shield;
-  if (!amp_->enabled()) {
-    state.wrapped->step();
-    return true;
-  }
-  TORCH_CHECK(
-      !state.weights.grads_are_scaled(),
-      "Optimizer::step: expected unscaled grads, got those that scale_loss left scaled with "
-      "delay_unscale; end with a scale_loss without it before the step");
-  state.weights.refresh();
-  if (amp_->options().adopt_data_writes()) state.weights.adopt_data_writes();
-  const bool skipped = std::exchange(state.skip, false);
-  state.may_have_stepped = false;
-  if (state.fused != nullptr) return step_fused();
-  if (skipped) {
-    amp_->drop_grads(state);
-    note_step(*amp_, state);
+bool Optimizer::step_or_skip() {
+  WrappedOptimizer& optimizer = amp_->optimizers()[index_];
+  const auto& state = *optimizer.state;
+  const bool is_told = std::exchange(optimizer.skip, false) && state.found_inf().defined();
+  if (is_told || (state.may_have_untold_overflow() && state.has_overflowed())) {
+    optimizer.drop_grads();
     return false;
   }
-  state.wrapped->step();
-  state.weights.copy_to_model();
-  amp_->drop_master_grads(state);
-  note_step(*amp_, state);
+  optimizer.wrapped->step();
+  optimizer.weights().copy_to_model();
   return true;
 }
 
+bool Optimizer::step() {
+  WrappedOptimizer& optimizer = amp_->optimizers()[index_];
+  ShieldFromAutocast shield;
+  if (!amp_->enabled()) {
+    optimizer.wrapped->step();
+    return true;
+  }
+  optimizer.state->begin_step("Optimizer::step", amp_->options().adopt_data_writes());
+  const bool stepped = optimizer.fused != nullptr ? step_fused() : step_or_skip();
+  optimizer.state->end_step(amp_->scalers());
+  tell_skipped_steps(*amp_, optimizer);
+  return stepped;
+}
+
 at::Tensor Optimizer::step(const torch::optim::Optimizer::LossClosure& closure) {
-  OptimizerState& state = amp_->optimizers()[index_];
-  TORCH_CHECK(may_take_closure(*amp_, state.weights),
+  const WrappedOptimizer& optimizer = amp_->optimizers()[index_];
+  TORCH_CHECK(may_take_closure(*amp_, optimizer.weights()),
               "Optimizer::step: expected no closure at opt_level ",
               name(amp_->properties().opt_level),
               ", where the loss is scaled or masters are stepped; run the backward in scale_loss, "
               "then call step(). Optimizers that cannot do without one, as LBFGS, train at O0");
   std::optional<ShieldFromAutocast> shield(std::in_place);
-  return state.wrapped->step([&] {
+  return optimizer.wrapped->step([&] {
     shield.reset();
     at::Tensor loss = closure();
     shield.emplace();
@@ -89,26 +78,24 @@ at::Tensor Optimizer::step(const torch::optim::Optimizer::LossClosure& closure) 
 }
 
 void Optimizer::zero_grad(bool set_to_none) {
-  OptimizerState& state = amp_->optimizers()[index_];
-  state.wrapped->zero_grad(set_to_none);
-  state.weights.zero_model_grads(set_to_none);
-  state.weights.set_grads_are_scaled(false);
-  state.skip = false;
-  state.late_report->clear();
-  if (state.fused != nullptr) state.fused->take_skip();
+  WrappedOptimizer& optimizer = amp_->optimizers()[index_];
+  optimizer.wrapped->zero_grad(set_to_none);
+  optimizer.state->zero_grad(set_to_none);
+  optimizer.skip = false;
+  if (optimizer.fused != nullptr) optimizer.fused->take_skip();
 }
 
 void Optimizer::add_param_group(torch::optim::OptimizerParamGroup group) {
-  OptimizerState& state = amp_->optimizers()[index_];
+  WrappedOptimizer& optimizer = amp_->optimizers()[index_];
   for (const at::Tensor& param : group.params()) {
     TORCH_CHECK(!amp_->is_stepped(param),
                 "Optimizer::add_param_group: expected parameters that are in no group yet, got one "
                 "of sizes ",
                 param.sizes(), " that an optimizer of this initialize steps already");
   }
-  const size_t first_new = state.wrapped->param_groups().size();
-  add_group(*state.wrapped, group);
-  if (amp_->enabled()) amp_->adopt_groups(state, first_new);
+  const size_t first_new = optimizer.wrapped->param_groups().size();
+  add_group(*optimizer.wrapped, group);
+  if (amp_->enabled()) amp_->adopt_groups(optimizer, first_new);
 }
 
 std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() {
@@ -121,7 +108,7 @@ torch::optim::Optimizer& Optimizer::wrapped() const {
 }
 
 MasterWeights& Optimizer::master_weights() const {
-  return amp_->optimizers()[index_].weights;
+  return amp_->optimizers()[index_].weights();
 }
 
 std::vector<at::Tensor> Optimizer::master_params() const {

@@ -26,9 +26,11 @@ inline RuleValues values_of(const ops::ScaleUpdate& rule) {
 }
 
 inline ScaleRule to_rule(at::ArrayRef<double> values) {
-  return {static_cast<float>(values[0]), static_cast<float>(values[1]),
-          static_cast<int32>(values[2]), static_cast<float>(values[3]),
-          static_cast<float>(values[4]), static_cast<int32>(values[5])};
+  const auto count = [](double value) {
+    return static_cast<int32>(std::min<double>(value, std::numeric_limits<int32>::max()));
+  };
+  return {static_cast<float>(values[0]), static_cast<float>(values[1]), count(values[2]),
+          static_cast<float>(values[3]), static_cast<float>(values[4]), count(values[5])};
 }
 
 }  // namespace torchamp

@@ -183,7 +183,7 @@ void load(Amp& amp, const Tree& tree) {
   for (const Loaded& each : loaded) store(amp, each);
   for (auto& optimizer : optimizers) optimizer.apply();
   for (size_t i = 0; i < scalers.size(); ++i) amp.loss_scalers()[i].load_state(scalers[i]);
-  for (auto& optimizer : amp.optimizers()) optimizer.weights.mark_synced();
+  for (auto& optimizer : amp.optimizers()) optimizer.weights().mark_synced();
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ def amp_step(
         optimizer.step()
 
     def tensors() -> Iterator[torch.Tensor | None]:
-        masters = optimizer._torchamp.masters
+        masters = optimizer._torchamp.weights.master_params()  # none is its own here
         backward()
         yield from (*params, *shared.half, *masters, *(master.grad for master in masters))
         yield from states_of(optimizer)

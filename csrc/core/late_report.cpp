@@ -1,7 +1,6 @@
-#include "late_report.h"
+#include "core/late_report.h"
 
 #include <algorithm>
-#include <iostream>
 #include <set>
 
 #include "backward_report.h"
@@ -96,19 +95,6 @@ void LateReport::count(const Step& step) {
 const Telemetry& LateReport::known() {
   if (!known_) known_.emplace();
   return *known_;
-}
-
-void tell(const Overflow& overflow) {
-  std::clog << "torchamp: gradient overflow in loss " << overflow.loss_id
-            << "; the step is skipped, the loss scale is now " << overflow.loss_scale << '\n';
-}
-
-void tell_skipped_steps(const Amp& amp, const OptimizerState& optimizer) {
-  const std::vector<SkippedStep> skipped = optimizer.late_report->flush();
-  if (amp.options().verbosity() <= 0) return;
-  for (const SkippedStep& step : skipped) {
-    for (const Overflow& overflow : step.overflows) tell(overflow);
-  }
 }
 
 }  // namespace torchamp

@@ -1,7 +1,7 @@
 // What became of steps that the device decides about, from its backwards' reports.
 #pragma once
 
-#include <torchamp/amp_state.h>
+#include <torchamp/export.h>
 #include <torchamp/loss_scaler.h>
 #include <torchamp/telemetry.h>
 
@@ -68,10 +68,5 @@ class TORCHAMP_API LateReport {
   std::deque<Step> arriving_;
   std::optional<Telemetry> known_;
 };
-
-/// Says on std::clog that a step is skipped.
-void tell(const Overflow& overflow);
-/// The same, unless quiet, of an optimizer's steps that are known by now to have been skipped.
-void tell_skipped_steps(const Amp& amp, const OptimizerState& optimizer);
 
 }  // namespace torchamp

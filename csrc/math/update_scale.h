@@ -36,7 +36,7 @@ TORCHAMP_MATH ScaleState backed_off(ScaleState state, const ScaleRule& rule) {
 TORCHAMP_MATH ScaleState grown(ScaleState state, const ScaleRule& rule) {
   state.hysteresis_tracker = rule.hysteresis;
   state.growth_tracker += 1;
-  if (state.growth_tracker != rule.growth_interval) return state;
+  if (state.growth_tracker < rule.growth_interval) return state;
   state.growth_tracker = 0;
   const float larger = state.loss_scale * rule.growth_factor;
   state.loss_scale = larger > rule.max_scale ? rule.max_scale : larger;

@@ -51,6 +51,9 @@ void bind_scaling(py::class_<LossScaler>& scaler) {
           "found_inf", &LossScaler::found_inf,
           "The float32 scalar that ops set when they meet a non-finite value: of the last backward "
           "that was finished, or since clear_found_inf().")
+      .def(
+          "forget_deferred", [](const LossScaler& self) { self.deferred()->take(); },
+          "Forgets overflows that a later backward was to take into account.")
       .def("clear_found_inf", &LossScaler::clear_found_inf, Unlocked(),
            "Puts a new 0 in found_inf's place.")
       .def("update", &LossScaler::update, Unlocked(),

@@ -10,18 +10,12 @@ using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 
+using MasterWeightsClass = py::class_<MasterWeights, std::shared_ptr<MasterWeights>>;
+
 constexpr const char* kMasterWeights =
     R"(The parameters of one optimizer, each with the tensor that the optimizer steps.
 
-That is a float32 master of its own, or the parameter itself. A backward goes: prepare_backward(),
-the backward, finish_backward(); cancel_backward() undoes the first.)";
-
-constexpr const char* kFinishBackward = R"(Ends a backward of a list of MasterWeights.
-
-scaler: the LossScaler that scaled the loss; scaled_by: what its lend() gave before. Grads are
-unscaled, masters' or parameters', or are left to the step where that can do without.
-adds_to_found_inf: whether the scaler's found_inf counts, too, which is then replaced. moves_scale:
-whether a dynamic scale grows or backs off.)";
+That is a float32 master of its own, or the parameter itself.)";
 
 OptionalTensor optional(const Tensor& tensor) {
   return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
@@ -39,7 +33,7 @@ void step_masters(MasterWeights& weights, FusedStepper& stepper, const OptionalT
   weights.step(stepper, skip.value_or(Tensor()));
 }
 
-void bind_tracking(py::class_<MasterWeights>& weights) {
+void bind_tracking(MasterWeightsClass& weights) {
   weights
       .def(
           "track",
@@ -73,12 +67,8 @@ void bind_tracking(py::class_<MasterWeights>& weights) {
       .def_property_readonly("has_masters", &MasterWeights::has_masters);
 }
 
-void bind_backward(py::class_<MasterWeights>& weights) {
-  weights.def("prepare_backward", &MasterWeights::prepare_backward, Unlocked())
-      .def("cancel_backward", &MasterWeights::cancel_backward, Unlocked())
-      .def_property("grads_are_scaled", &MasterWeights::grads_are_scaled,
-                    &MasterWeights::set_grads_are_scaled,
-                    "Whether the model's grads are still scaled, because unscaling was put off.")
+void bind_backward(MasterWeightsClass& weights) {
+  weights
       .def(
           "found_inf_per_param",
           [](const MasterWeights& self) { return optional(self.found_inf_per_param()); },
@@ -93,11 +83,10 @@ void bind_backward(py::class_<MasterWeights>& weights) {
       .def("step", &step_masters, Unlocked(), py::arg("stepper"), py::arg("skip") = py::none(),
            "Steps masters and model in one pass; nothing changes if skip is not 0.")
       .def("drop_master_grads", &MasterWeights::drop_master_grads, Unlocked(),
-           "Ends a step: grads of masters, made or still to be made, are used up.")
-      .def("zero_model_grads", &MasterWeights::zero_model_grads, py::arg("set_to_none"));
+           "Drops the grads of masters, made or still to be made.");
 }
 
-void bind_syncing(py::class_<MasterWeights>& weights) {
+void bind_syncing(MasterWeightsClass& weights) {
   weights
       .def("refresh", &MasterWeights::refresh, Unlocked(),
            "Brings the two sides together where one was written from outside; the model wins.")
@@ -118,7 +107,7 @@ void bind_syncing(py::class_<MasterWeights>& weights) {
 }  // namespace
 
 void bind_master_weights(py::module_& module) {
-  py::class_<MasterWeights> weights(module, "MasterWeights", kMasterWeights);
+  MasterWeightsClass weights(module, "MasterWeights", kMasterWeights);
   weights.def(py::init<>());
   bind_tracking(weights);
   bind_backward(weights);
@@ -126,9 +115,6 @@ void bind_master_weights(py::module_& module) {
   module.def("clip_grad_norm", &clip_grad_norm, Unlocked(), py::arg("weights"), py::arg("max_norm"),
              "Scales the grads of a list of MasterWeights so that their norm together is at most "
              "max_norm; returns what it was, a float32 scalar on the device.");
-  module.def("finish_backward", &finish_backward, kFinishBackward, Unlocked(), py::arg("weights"),
-             py::arg("scaler"), py::arg("scaled_by"), py::kw_only(),
-             py::arg("adds_to_found_inf") = false, py::arg("moves_scale") = true);
 }
 
 }  // namespace torchamp::python

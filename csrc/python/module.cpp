@@ -11,7 +11,8 @@ PYBIND11_MODULE(_C, module) {
   py::bind_linear(module);
   py::bind_loss_scaler(module);
   py::bind_master_weights(module);
-  py::bind_late_report(module);
+  py::bind_skipped_step(module);
+  py::bind_core(module);
   py::bind_autocast(module);
   py::bind_fused_step(module);
   py::bind_fused_stepper(module);

@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 #include <torchamp/autocast.h>
+#include <torchamp/detail/optimizer_state.h>
 #include <torchamp/export.h>
 #include <torchamp/loss_scaler.h>
 #include <torchamp/master_weights.h>
@@ -22,33 +23,26 @@ namespace torchamp {
 /// @addtogroup choose
 /// @{
 
-class LateReport;
-
-/// One optimizer's side of an Amp.
-struct OptimizerState {
-  /// Both must outlive it.
-  OptimizerState(torch::optim::Optimizer& optimizer, MasterWeights& weights)
+/// One optimizer of an Amp.
+struct WrappedOptimizer {
+  /// The optimizer must outlive it.
+  WrappedOptimizer(torch::optim::Optimizer& optimizer, std::shared_ptr<MasterWeights> weights)
       : wrapped(&optimizer),
         fused(dynamic_cast<optim::FusedOptimizer*>(&optimizer)),
-        weights(weights) {}
+        state(std::make_shared<core::OptimizerState>(std::move(weights),
+                                                     /*steps_unseen=*/fused == nullptr)) {}
+
+  /// All optimizers' if two of them step one parameter.
+  MasterWeights& weights() const { return state->weights(); }
+  /// Drops the grads that it steps by, masters' and model's, after an overflow.
+  void drop_grads() const;
 
   torch::optim::Optimizer* wrapped;  ///< as the user made it
   /// The same, if it is torchamp's own: it skips on the device.
   optim::FusedOptimizer* fused;
-  /// All optimizers' if two of them step one parameter, which is then unscaled once.
-  MasterWeights& weights;
-  /// A backward since the last step overflowed. Gathers over losses and micro-batches; the step
-  /// clears it.
+  std::shared_ptr<core::OptimizerState> state;
+  /// The host has taken the grads of an overflow away.
   bool skip = false;
-  /// Grads reached eager masters since step() was called. The wrapped optimizer may have been
-  /// stepped, and LibTorch's SGD steps behind the version counters.
-  bool may_have_stepped = false;
-  /// A scale_loss that was given the optimizer is still open.
-  bool in_backward = false;
-  /// The loss whose scale the grads still carry, where an unscaling was put off.
-  int64_t scaled_by = 0;
-  /// What the host learns of its steps.
-  std::shared_ptr<LateReport> late_report;
 };
 
 /// The scalers, masters and casts of the models and optimizers given to one initialize. Independent
@@ -77,27 +71,23 @@ class TORCHAMP_API Amp {
   const OpenAutocast& open_autocast() const { return *open_autocast_; }
 
   /// In the order in which initialize was given them.
-  std::vector<OptimizerState>& optimizers() { return optimizers_; }
+  std::vector<WrappedOptimizer>& optimizers() { return optimizers_; }
   /// The scaler of one of num_losses losses. Throws IndexError for another id.
   LossScaler& loss_scaler(int64_t loss_id = 0);
   /// One a loss; none where not enabled.
   std::vector<LossScaler>& loss_scalers() { return loss_scalers_; }
   /// In the order in which initialize was given them.
   const std::vector<std::shared_ptr<torch::nn::Module>>& models() const { return models_; }
-  /// Losses whose last backward left it to a later one to move the scale.
-  std::unordered_set<int64_t>& unchecked() { return unchecked_; }
+  /// The same, by address.
+  std::vector<LossScaler*> scalers();
 
   /// Brings model parameters and masters together where one was written from outside; before a
   /// forward or a backward.
   void refresh();
-  /// Drops the grads of an optimizer's masters after its step, but for those that others step too.
-  void drop_master_grads(OptimizerState& optimizer);
-  /// Drops an optimizer's grads, masters' and model's, after an overflow.
-  void drop_grads(OptimizerState& optimizer);
   /// Whether one of the optimizers steps `param`, or its master.
   bool is_stepped(const at::Tensor& param) const;
   /// Gives the parameters of `optimizer`'s groups from `first_group` on their masters.
-  void adopt_groups(OptimizerState& optimizer, size_t first_group);
+  void adopt_groups(WrappedOptimizer& optimizer, size_t first_group);
   /// The value of a model parameter's master, a float32 copy; undefined if it has none of its own.
   at::Tensor master_value(const at::Tensor& model_param);
   /// Makes `value` that of a model parameter's master, if it has one.
@@ -118,14 +108,13 @@ class TORCHAMP_API Amp {
   Options options_;
   Properties properties_;
   std::vector<std::shared_ptr<torch::nn::Module>> models_;
-  std::vector<std::unique_ptr<MasterWeights>> weights_;  ///< one an optimizer, or one for all
-  std::vector<OptimizerState> optimizers_;
+  std::vector<std::shared_ptr<MasterWeights>> weights_;  ///< one an optimizer, or one for all
+  std::vector<WrappedOptimizer> optimizers_;
   std::vector<LossScaler> loss_scalers_;
-  std::unordered_set<int64_t> unchecked_;
   std::optional<OpenAutocast> open_autocast_;
   std::unordered_map<const c10::TensorImpl*, at::Tensor>
-      masters_;                                               ///< of the parameters that were cast
-  std::unordered_map<const c10::TensorImpl*, int> steppers_;  ///< how many step a master
+      masters_;                                         ///< of the parameters that were cast
+  std::unordered_set<const c10::TensorImpl*> stepped_;  ///< masters, and parameters without one
 };
 
 /// @}

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace torchamp {
@@ -54,11 +55,27 @@ class TORCHAMP_API LentScale {
   const at::Tensor& loss_scale() const { return loss_scale_; }
   /// Gives it memory of its own, for the graphs that hold it, too.
   void keep();
+  /// Whether it is what `scale` is now, without a write in between.
+  bool is_still(const at::Tensor& scale) const {
+    return loss_scale_.const_data_ptr() == scale.const_data_ptr();
+  }
   /// Whether a graph holds it.
   bool is_in_graph() const { return loss_scale_.use_count() > 1; }
 
  private:
   at::Tensor loss_scale_;
+};
+
+/// Overflows of a loss's backwards that have not moved its scale yet.
+class TORCHAMP_API DeferredOverflow {
+ public:
+  /// `found_inf`: float32 scalar on the device.
+  void add(const at::Tensor& found_inf);
+  /// The maximum of what was added, which is forgotten; undefined if there is nothing.
+  at::Tensor take() { return std::exchange(found_inf_, at::Tensor()); }
+
+ private:
+  at::Tensor found_inf_;
 };
 
 /// A loss scale as the host knows it.
@@ -104,6 +121,8 @@ class TORCHAMP_API LossScaler {
   /// moved the scale and is reported by `report`, unless that is null.
   void end_backward(const at::Tensor& found_inf, bool moved,
                     std::shared_ptr<const BackwardReport> report);
+  /// What the next backward that moves the scale is to take into account.
+  const std::shared_ptr<DeferredOverflow>& deferred() const { return deferred_; }
   /// Of the last backward that was ended; null if that went into a graph.
   const std::shared_ptr<const BackwardReport>& last_report() const { return last_report_; }
   /// The scale as the host knows it, or will; neither where it was moved by update() or in a graph.
@@ -138,6 +157,7 @@ class TORCHAMP_API LossScaler {
   LossScale kind_;  ///< dynamic, or the fixed factor
   DynamicScale scale_;
   at::Tensor found_inf_;
+  std::shared_ptr<DeferredOverflow> deferred_ = std::make_shared<DeferredOverflow>();
   std::shared_ptr<const BackwardReport> last_report_;
   ReportedScale reported_scale_;
   std::vector<std::weak_ptr<LentScale>> lent_;

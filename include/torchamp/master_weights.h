@@ -8,12 +8,17 @@
 #include <torchamp/loss_scaler.h>
 
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 namespace torchamp {
 
 struct BackwardEnding;
+namespace core {
+class Backward;
+class OptimizerState;
+}  // namespace core
 
 /// @addtogroup masters
 /// @{
@@ -29,8 +34,17 @@ struct BackwardEnd {
 /// of its own, or the parameter itself where there are no masters (then "master" below means the
 /// parameter).
 ///
-/// A backward goes: prepare_backward(), the backward, finish_backward(); cancel_backward() undoes
-/// the first.
+/// A backward goes: prepare_backward(), the backward, then finish_backward(), or delay_backward(),
+/// or cancel_backward(), which undoes the first.
+///
+/// A step uses the sum of what the backwards since the last zeroing or step contributed, each
+/// divided by the scale that it bears. Between backwards a parameter's contributions are
+///
+/// - made: unscaled, in the master's grad, or the parameter's own where it is its own master;
+/// - delayed: in the parameter's grad, scaled by one snapshot of one loss's scale;
+/// - pending: in the parameter's grad, checked, for a fused step to unscale;
+///
+/// and none of it is left once the program drops the parameter's grad.
 class TORCHAMP_API MasterWeights {
  public:
   /// Tracks `model_param` and returns its master: `master`, which must be float32 and of its sizes,
@@ -52,8 +66,19 @@ class TORCHAMP_API MasterWeights {
   /// Whether any parameter has a master other than itself.
   bool has_masters() const { return !separate_.empty(); }
 
-  /// Sets the model's grads aside, so that the backward starts from none.
+  /// A scale that grads bear.
+  struct Scaled {
+    std::shared_ptr<const LentScale> by;
+    std::shared_ptr<DeferredOverflow> overflow;  ///< takes note of theirs; null for a fixed scale
+  };
+
+  /// Opens a backward: sets the model's grads aside, so that it starts from none.
   void prepare_backward();
+  /// Ends a backward whose grads stay scaled: they add to those that are delayed already, which
+  /// must bear the same scale. finish_backward() sees to all of them.
+  void delay_backward(Scaled scaled);
+  /// Whose scale delayed grads bear; null where none are delayed.
+  const Scaled* delayed() const { return delayed_ ? &delayed_->scaled : nullptr; }
   /// Unscales the model's grads into the masters' grads, adding to what earlier backwards left
   /// there. With no separate master, the parameter's own grad is unscaled in place. Returns a new
   /// float32 scalar on the device: 1 if any is not finite or end.found_before is not 0, else 0.
@@ -62,6 +87,12 @@ class TORCHAMP_API MasterWeights {
   const std::shared_ptr<const BackwardReport>& last_report() const { return last_report_; }
   /// Puts the grads back as prepare_backward() found them; nothing if it was not called.
   void cancel_backward();
+  /// Forgets contributions whose grads the program has dropped from the model. Returns whether
+  /// there were some, and none are left.
+  bool drop_zeroed();
+  /// Gives up the grads that a step has refused, of parameters that are their own masters, and that
+  /// nobody has zeroed since. `found_inf`: float32 scalar on the device, not 0 if it was refused.
+  void drop_refused(const at::Tensor& found_inf);
 
   /// Whether finish_backward() may leave master grads unmade, where a fused step can do without: it
   /// then only checks the model's grads, and step() unscales them on the way. Off to begin with.
@@ -128,17 +159,14 @@ class TORCHAMP_API MasterWeights {
   /// Makes held_value() the master's, for every parameter. Waits for no device.
   void adopt_data_writes();
 
-  /// Whether the model's grads are still scaled, because their unscaling was put off.
-  bool grads_are_scaled() const { return grads_are_scaled_; }
-  /// Says so, or that they were unscaled since.
-  void set_grads_are_scaled(bool value) { grads_are_scaled_ = value; }
-
   /// Drops the masters' and the model's grads.
   void drop_grads();
+  /// The same of some masters.
+  void drop_grads(const std::vector<at::Tensor>& master_params);
   /// Drops the grads of masters, and leaves alone those of parameters that are their own master.
   void drop_master_grads();
-  /// As torch's zero_grad, for the model's grads (the optimizer sees to the masters'). Those that
-  /// prepare_backward() set aside are dropped.
+  /// As torch's zero_grad, for the model's grads (the optimizer sees to the masters'). What is set
+  /// aside of them is dropped.
   void zero_model_grads(bool set_to_none);
 
  private:
@@ -150,7 +178,14 @@ class TORCHAMP_API MasterWeights {
   };
 
   struct Delivery;
+  friend class core::Backward;
+  friend class core::OptimizerState;
 
+  void make_room();
+  std::vector<at::Tensor> collect();
+  void note_contributions(const std::vector<at::Tensor>& before);
+  bool was_zeroed(size_t i) const { return has_contributed_[i] && !has_grad(i); }
+  bool has_grad(size_t i) const { return model_params_[i].grad().defined(); }
   bool can_leave_pending() const;
   void leave_pending(size_t i, Delivery& delivery);
   at::Tensor deliver(const Delivery& delivery, const BackwardEnd& end, bool leaves_pending);
@@ -169,7 +204,7 @@ class TORCHAMP_API MasterWeights {
   Seen look(size_t i) const;
   bool is_separate(size_t i) const;
   void check_unchanged(size_t i) const;
-  void route(size_t i, Delivery& delivery);
+  void route(size_t i, const at::Tensor& before, Delivery& delivery);
 
   std::vector<at::Tensor> model_params_;
   std::vector<at::Tensor> master_params_;
@@ -178,9 +213,17 @@ class TORCHAMP_API MasterWeights {
   std::vector<size_t> separate_;  ///< indices of the parameters that have a master of their own
   std::unordered_map<const c10::TensorImpl*, size_t> index_;  ///< by model parameter
   std::unordered_map<const c10::TensorImpl*, size_t> master_index_;
-  std::vector<at::Tensor>
-      set_aside_;  ///< the model's grads from before the backward; empty between backwards
-  bool grads_are_scaled_ = false;
+  std::vector<core::OptimizerState*> users_;  ///< the optimizers that step these
+
+  std::optional<std::vector<at::Tensor>>
+      open_;  ///< the model's grads as the open backward found them
+  struct Delayed {
+    Scaled scaled;
+    std::vector<bool> bears;         ///< whether the parameter's grad bears the scale
+    std::vector<at::Tensor> before;  ///< where it does, and is its own master: what was made
+  };
+  std::optional<Delayed> delayed_;
+  std::vector<bool> has_contributed_;  ///< a backward has left the parameter a grad
   at::Tensor found_inf_per_param_;
   std::shared_ptr<const BackwardReport> last_report_;
   at::Tensor raised_;  ///< for the passes over grads; undefined where one has failed
@@ -205,11 +248,11 @@ TORCHAMP_API at::Tensor clip_grad_norm(const std::vector<MasterWeights*>& weight
 
 /// Ends a backward of `weights`, whose loss `scaler` has scaled by `scaled_by`: as
 /// MasterWeights::finish_backward() of each, with one found_inf for all, which becomes the
-/// scaler's. adds_to_found_inf: the one that is there counts, too. moves_scale: a dynamic scale
-/// grows or backs off. In all one pass over the grads, and nothing waits for the device.
+/// scaler's; what the scaler has deferred counts, too. moves_scale: a dynamic scale grows or backs
+/// off; else found_inf is deferred. In all one pass over the grads, and nothing waits for the
+/// device.
 TORCHAMP_API void finish_backward(const std::vector<MasterWeights*>& weights, LossScaler& scaler,
-                                  const LentScale& scaled_by, bool adds_to_found_inf = false,
-                                  bool moves_scale = true);
+                                  const LentScale& scaled_by, bool moves_scale = true);
 
 /// @}
 

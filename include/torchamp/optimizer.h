@@ -58,6 +58,7 @@ class TORCHAMP_API Optimizer {
 
  private:
   bool step_fused();
+  bool step_or_skip();
 
   std::shared_ptr<Amp> amp_;
   size_t index_;

@@ -5,6 +5,7 @@
 #include <torchamp/export.h>
 #include <torchamp/optimizer.h>
 
+#include <memory>
 #include <type_traits>
 #include <vector>
 
@@ -12,13 +13,15 @@ namespace torchamp {
 /// @addtogroup scale
 /// @{
 
-struct OptimizerState;
+namespace core {
+class Backward;
+}
 
 /// Which loss a backward is of, and whether it is the last before the step.
 struct ScaleLossOptions {
-  int64_t loss_id = 0;  ///< which of initialize's num_losses scalers
-  bool delay_unscale =
-      false;  ///< leave the grads scaled: a later scale_loss of the same loss_id will see to them
+  int64_t loss_id = 0;         ///< which of initialize's num_losses scalers
+  bool delay_unscale = false;  ///< leave the grads scaled: a later scale_loss, or none before
+                               ///< zero_grad(), will see to them
   bool delay_overflow_check =
       false;  ///< leave it to a later scale_loss of the same loss_id to move the scale
 };
@@ -83,22 +86,15 @@ class TORCHAMP_API scale_loss {
   }
 
   void cancel();
-  bool tracks_grads() const;
   void check_optimizers() const;
-  void check_backwards() const;
-  OptimizerState& state_of(const Optimizer& optimizer) const;
-  std::vector<MasterWeights*> distinct_weights() const;
-  void close();
-  void unscale();
-  void mark_overflowed();
+  void take_overflow_in();
 
   std::shared_ptr<Amp> amp_;
   std::vector<Optimizer> optimizers_;
   ScaleLossOptions options_;
   at::Tensor scaled_loss_;
-  std::shared_ptr<const LentScale> scaled_by_;
+  std::unique_ptr<core::Backward> backward_;  ///< null where there is nothing to do, or it is done
   int exceptions_;
-  bool done_ = false;
 };
 
 /// @}

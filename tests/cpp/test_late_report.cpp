@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "backward_report.h"
-#include "late_report.h"
+#include "core/late_report.h"
 #include "math/report.h"
 
 namespace torchamp {

@@ -102,6 +102,31 @@ TEST_P(SharedTest, MayNotBeTakenByAGroupThatIsAdded) {
   EXPECT_EQ(message_of([&] { add(net_->last->weight); }), "no error");
 }
 
+/// Steps by ones, which the first of two optimizers takes alone; returns how far the master went.
+double moved_by_one_of_two(const OptLevel level, bool other_is_given) {
+  torch::nn::Linear net(torch::nn::LinearOptions(2, 2).bias(false));
+  const Tensor before = net->weight.detach().clone();
+  torch::optim::SGD one(net->parameters(), 0.25), other(net->parameters(), 0.25);
+  auto many =
+      initialize(std::make_tuple(net), OptimizerRefs{one, other}, quiet(level).loss_scale(1.0));
+  std::vector<Optimizer> given = {many.optimizers[0]};
+  if (other_is_given) given.push_back(many.optimizers[1]);
+  for (int step = 0; step < 2; ++step) {
+    { scale_loss(net->weight.to(at::kFloat).sum(), given).backward(); }
+    EXPECT_TRUE(many.optimizers[0].step());
+    net->zero_grad();
+  }
+  return before.sub(many.optimizers[0].master_params()[0]).max().item<double>();
+}
+
+TEST_P(SharedTest, IsZeroedByTheModelThoughTheOtherNeverSteps) {
+  EXPECT_NEAR(moved_by_one_of_two(level(), /*other_is_given=*/true), 0.5, 1e-6);
+}
+
+TEST_P(SharedTest, KeepsNoGradsForAnOptimizerThatIsNotUsed) {
+  EXPECT_NEAR(moved_by_one_of_two(level(), /*other_is_given=*/false), 0.5, 1e-6);
+}
+
 TORCHAMP_AT_LEVELS(SharedTest, OptLevel::O1, OptLevel::O2);
 
 }  // namespace

@@ -219,15 +219,29 @@ TEST_P(DynamicTest, OneWithinAnotherIsRefused) {
   EXPECT_TRUE(training.optimizer().step());
 }
 
-TEST_P(DynamicTest, ADelayedUnscalingIsOfOneLoss) {
-  Training training(device(), options().num_losses(2));
-  { scale_loss(training.loss(), training.optimizer(), {1, /*delay_unscale=*/true}).backward(); }
-  const auto other = [&] {
-    scale_loss(training.loss(), training.optimizer(), {0, false}).backward();
-  };
-  EXPECT_TRUE(contains(message_of(other), "(delay_unscale), 1, got 0"));
-  { scale_loss(training.loss(), training.optimizer(), {1, false}).backward(); }
+TEST_P(DynamicTest, AStepInsideIsRefusedAndChangesNothing) {
+  Training training(device(), options());
+  const auto before = clones(training.net->parameters());
+  {
+    scale_loss scaled_loss(training.loss(), training.optimizer());
+    scaled_loss.backward();
+    EXPECT_TRUE(contains(message_of([&] { training.optimizer().step(); }),
+                         "Optimizer::step: expected the optimizer to be in no scale_loss"));
+  }
+  EXPECT_TRUE(same_bits(training.net->parameters(), before));
   EXPECT_TRUE(training.optimizer().step());
+}
+
+TEST_P(DynamicTest, DelayedGradsOfAnotherLossAreUnscaledByItsScale) {
+  const auto grads_of_two = [&](bool delay_unscale) {
+    Training training(device(), options().num_losses(2));
+    training.amped.model.amp()->loss_scaler(1).set_loss_scale(32.0);
+    { scale_loss(training.loss(), training.optimizer(), {1, delay_unscale}).backward(); }
+    { scale_loss(training.loss(), training.optimizer(), {0}).backward(); }
+    return training.grads();
+  };
+  const auto delayed = grads_of_two(true), at_once = grads_of_two(false);
+  for (size_t i = 0; i < delayed.size(); ++i) EXPECT_TRUE(same_bits(delayed[i], at_once[i])) << i;
 }
 
 TEST_P(DynamicTest, ZeroGradInsideDropsWhatWasSetAside) {

@@ -104,3 +104,11 @@ def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def own_masters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The masters of an optimizer, without those parameters that are their own, and without being
+    noticed."""
+    weights = optimizer._torchamp.weights
+    pairs = zip(weights.model_params(), weights.master_params())
+    return [master for param, master in pairs if master is not param]

@@ -31,7 +31,7 @@ class Watch:
             }
             tensors.update(grads)
         tensors["scale"] = torch.tensor(self.scaler.state(), dtype=torch.float64)
-        tensors["skip"] = torch.tensor(self.optimizer._torchamp.has_overflowed())
+        tensors["skip"] = torch.tensor(self.optimizer._torchamp.core.has_overflowed())
         return tensors
 
     def written(self) -> set[str]:
@@ -48,7 +48,7 @@ def test_an_iteration(level, position, value):
     train_step(model, optimizer)
     overflows = position is not None
     watch = Watch(model, optimizer)
-    has_masters = bool(optimizer._torchamp.masters)
+    has_masters = optimizer._torchamp.weights.has_masters
     grads = {"scaled_grads", "master_grads"}
 
     optimizer.zero_grad()

@@ -431,3 +431,39 @@ def test_torch_grad_scaler_takes_them_without_grads():
     scaler.scale(torch.ones(()))
     scaler.step(optimizers.FusedAdam(params))
     assert all(torch.equal(*pair) for pair in zip(params, before))
+
+
+def step_with_ones(optimizer, param) -> None:
+    param.grad = torch.ones_like(param)
+    optimizer.step()
+
+
+def test_amsgrad_may_be_switched_on_later():
+    ours, torchs = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3))
+    optimizer, expected = optimizers.FusedAdam([ours]), torch.optim.Adam([torchs])
+    for _ in range(3):
+        step_with_ones(optimizer, ours)
+        step_with_ones(expected, torchs)
+    optimizer.param_groups[0]["amsgrad"] = expected.param_groups[0]["amsgrad"] = True
+    expected.state[torchs]["max_exp_avg_sq"] = torch.zeros(3)
+    for _ in range(3):
+        step_with_ones(optimizer, ours)
+        step_with_ones(expected, torchs)
+    torch.testing.assert_close(ours, torchs)
+    state = optimizer.state[ours]
+    assert state["step"] == 6
+    torch.testing.assert_close(
+        state["max_exp_avg_sq"], expected.state[torchs]["max_exp_avg_sq"], rtol=1e-6, atol=0
+    )
+
+
+def test_a_state_may_move_within_its_memory():
+    param = nn.Parameter(torch.zeros(4))
+    optimizer = optimizers.FusedSGD([param], lr=1.0, momentum=0.5)
+    step_with_ones(optimizer, param)
+    buffer, memory = optimizer.state[param]["momentum_buffer"], torch.zeros(8)
+    buffer.data = memory[:4]
+    step_with_ones(optimizer, param)
+    buffer.data = memory[4:]
+    step_with_ones(optimizer, param)
+    assert memory.tolist() == [1.0] * 8

@@ -93,6 +93,8 @@ def test_state_round_trip():
     "make, message",
     [
         (lambda: LossScaler(0), "the initial scale to be positive and finite, got 0"),
+        (lambda: LossScaler(1e39), "the initial scale to be positive and finite, got 1e"),
+        (lambda: LossScaler(1e-46), "the initial scale to be positive and finite, got 1e"),
         (lambda: LossScaler("nonsense"), 'to be "dynamic" or a number, got "nonsense"'),
         (lambda: LossScaler().set_loss_scale(math.nan), "value to be positive and finite, got nan"),
     ],

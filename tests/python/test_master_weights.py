@@ -121,6 +121,36 @@ def test_optimizers_that_share_a_parameter_drop_grads_that_none_still_needs():
     assert masters(two)[0].grad is None
 
 
+def backward_of_ones(model, optimizers) -> None:
+    with amp.scale_loss(model(torch.ones(1, 2)).sum(), optimizers) as scaled_loss:
+        scaled_loss.backward()
+
+
+@pytest.mark.parametrize("zero", [lambda m: m.zero_grad(), lambda m: None], ids=["zeroed", "not"])
+def test_an_optimizer_that_is_not_used_keeps_no_grads_of_a_shared_parameter(zero):
+    model = nn.Linear(2, 2, bias=False)
+    before = model.weight.detach().clone()
+    one, unused = (torch.optim.SGD(model.parameters(), 0.25) for _ in range(2))
+    model, _ = amp.initialize(model, [one, unused], opt_level="O2", verbosity=0, loss_scale=1.0)
+    for _ in range(2):
+        backward_of_ones(model, one)
+        one.step()
+        zero(model)
+    torch.testing.assert_close(before - masters(one)[0], torch.full((2, 2), 0.5))
+
+
+def test_a_shared_parameter_is_zeroed_by_its_model():
+    model = nn.Linear(2, 2, bias=False)
+    before = model.weight.detach().clone()
+    pair = [torch.optim.SGD(model.parameters(), 0.25) for _ in range(2)]
+    model, pair = amp.initialize(model, pair, opt_level="O2", verbosity=0, loss_scale=1.0)
+    for _ in range(2):
+        backward_of_ones(model, pair)
+        pair[0].step()  # the other never does
+        model.zero_grad()
+    torch.testing.assert_close(before - masters(pair[0])[0], torch.full((2, 2), 0.5))
+
+
 @pytest.mark.parametrize("level", MASTER_LEVELS)
 def test_frozen_parameters_can_be_thawed(level):
     model = linear_net()

@@ -19,6 +19,7 @@ from nets import (
     linear_net,
     loss_of,
     overflow_at,
+    own_masters,
     train_step,
 )
 
@@ -60,7 +61,7 @@ def assert_close(lazy, eager):
 
 def has_master_grads(optimizer) -> bool:
     """Without being noticed."""
-    return any(master.grad is not None for master in optimizer._torchamp.masters)
+    return any(master.grad is not None for master in own_masters(optimizer))
 
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)

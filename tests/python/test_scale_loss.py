@@ -16,7 +16,9 @@ from nets import (
     sgd,
 )
 
-from torchamp import amp
+from torch import nn
+
+from torchamp import amp, optimizers
 
 NEVER_SCALED = ["O0", "O3", "O4"]
 
@@ -159,11 +161,35 @@ def test_delayed_unscaling_leaves_scaler_and_masters_alone():
     assert scaler_of(optimizer).loss_scale() == 2.0**15
 
 
-def test_delayed_unscaling_by_another_losses_scale_is_refused():
-    model, optimizer = initialized("O2", linear_net(), num_losses=2)
-    backward(model, optimizer, loss_id=1, delay_unscale=True)
-    with pytest.raises(RuntimeError, match="scale_loss: expected loss_id 1, .* got 0"):
-        backward(model, optimizer, loss_id=0)
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_step_inside_is_refused_and_changes_nothing(level):
+    model, optimizer = initialized(level, linear_net())
+    before = [param.detach().clone() for param in model.parameters()]
+    with pytest.raises(RuntimeError, match="step: expected the optimizer to be in no scale_loss"):
+        with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
+            scaled_loss.backward()
+            optimizer.step()
+    assert all(map(torch.equal, model.parameters(), before))
+    backward(model, optimizer)
+    optimizer.step()
+    assert not any(map(torch.equal, model.parameters(), before))
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, optimizers.FusedSGD])
+def test_a_group_may_be_added_between_backward_and_step(make):
+    model, added = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+    optimizer = make(model.parameters(), lr=1.0)
+    models = nn.ModuleList([model, added])
+    amp.initialize(models, optimizer, opt_level="O2", verbosity=0, loss_scale=128.0)
+    before = [param.detach().float() for param in (model.weight, added.weight)]
+    with amp.scale_loss(model.weight.float().sum(), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.add_param_group({"params": [added.weight]})
+    amp.clip_grad_norm_(optimizer, 100.0)
+    optimizer.step()
+    one, other = amp.master_params(optimizer)
+    torch.testing.assert_close(before[0] - one, torch.ones(2, 2), rtol=0, atol=1e-3)
+    assert torch.equal(other, before[1])
 
 
 def test_a_delayed_overflow_check_is_made_up_for():

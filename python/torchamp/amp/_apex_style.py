@@ -13,10 +13,9 @@ import torch
 from torchamp._load import _C
 from torchamp.amp import _checkpoint, _clip, _serialize
 from torchamp.amp._amp import Amp, Optimizers, states_of
-from torchamp.amp._late_report import Telemetry
 from torchamp.amp._master_weights import params_of
 from torchamp.amp._optimizer import state_of
-from torchamp.amp._optimizer_state import look_away
+from torchamp.amp._optimizer_state import Telemetry, look_away
 from torchamp.amp._scale_loss import ScaledLoss
 from torchamp.amp._session import Session
 
@@ -143,7 +142,7 @@ def telemetry(optimizer: torch.optim.Optimizer) -> Telemetry:
     On CUDA the last steps may be missing. Raises RuntimeError for an optimizer that initialize did
     not return.
     """
-    return state_of(optimizer, "telemetry: expected optimizer").late_report.telemetry()
+    return state_of(optimizer, "telemetry: expected optimizer").telemetry()
 
 
 def refresh_masters(optimizers: Optimizers) -> None:

@@ -40,7 +40,7 @@ def clip_grad_value(
 
 def _check_unscaled(function: str, states: Sequence[OptimizerState]) -> None:
     for state in states:
-        if state.weights.grads_are_scaled or state.weights in state.session.in_backward:
+        if state.core.grads_are_scaled:
             raise RuntimeError(
                 f"{function}: expected unscaled grads, got those of a scale_loss that is still "
                 "open or was given delay_unscale=True; clip after the last scale_loss of the step"

@@ -47,9 +47,7 @@ class AmpOptimizer(Swapped):
         state: OptimizerState = self._torchamp
         with state.watch.look_away():
             super().zero_grad(*args, **kwargs)
-        state.weights.zero_model_grads(args[0] if args else kwargs.get("set_to_none", True))
-        state.weights.grads_are_scaled = False
-        state.clear_skip()
+        state.core.zero_grad(args[0] if args else kwargs.get("set_to_none", True))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the original; masters take the place of the group's low-precision parameters, in
@@ -83,7 +81,7 @@ def _bind(step: Callable, closure: Callable) -> Callable:
 
 
 def _check_closure(state: OptimizerState) -> None:
-    if state.masters or not state.session.is_identity:
+    if state.weights.has_masters or not state.session.is_identity:
         raise RuntimeError(
             "step: expected no closure at opt_level "
             f"{state.session.settings.properties.opt_level}, where the loss is scaled or masters "
@@ -101,31 +99,24 @@ def _check_new(state: OptimizerState, params: list[torch.Tensor]) -> None:
 
 
 def _step(optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callable) -> Any:
-    if state.weights.grads_are_scaled:
-        raise RuntimeError(
-            "step: expected unscaled grads, got those that scale_loss left scaled with "
-            "delay_unscale=True; end with a scale_loss without it before the step"
-        )
-    state.weights.refresh()
-    if state.session.settings.adopt_data_writes:
-        state.weights.adopt_data_writes()
+    state.core.begin_step("step", state.session.settings.adopt_data_writes)
     result = _step_unless_overflowed(optimizer, state, inner)
     if not isinstance(optimizer, FusedOptimizer):
         state.weights.copy_to_model()
-    state.drop_master_grads()
-    state.clear_skip()
+    state.core.end_step(state.session.scalers)
+    state.report_skips()
     return result
 
 
 def _step_unless_overflowed(
     optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callable
 ) -> Any:
-    if state.skip and can_skip_on_device(optimizer):
-        result = step_unless(state.found_inf(), optimizer, inner)
-    else:
-        result = None if state.has_overflowed() else inner()
-    state.late_report.note()
-    return result
+    found_inf = state.core.found_inf()
+    if found_inf is None:
+        return inner()
+    if can_skip_on_device(optimizer):
+        return step_unless(found_inf, optimizer, inner)
+    return None if found_inf.item() else inner()
 
 
 def adopt_optimizer(

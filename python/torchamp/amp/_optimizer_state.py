@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from torchamp._load import _C
-from torchamp.amp._late_report import LateReport
 from torchamp.amp._master_list import MasterList, Watch
 from torchamp.amp._master_weights import track
 
@@ -28,30 +27,18 @@ def look_away(states: Sequence[OptimizerState]) -> Iterator[None]:
 
 
 class OptimizerState:
-    """One optimizer's masters, and the overflows of its backwards since it stepped last.
-
-    `skip` is not a scaler's found_inf: that belongs to one backward and moves the scale, while
-    this gathers over losses and micro-batches and decides about the step.
-    """
+    """One optimizer's masters, who looks at them, and what is reported of its steps."""
 
     def __init__(
         self, session: Session, weights: _C.MasterWeights, inner_step: Callable | None
     ) -> None:
         self.session = session
         self.weights = weights
+        self.core = _C.OptimizerState(weights)
         #: A step that was bound to the object before initialize: a profiler's, a scheduler's.
         self.inner_step = inner_step
         #: Who looks at the masters, while their grads need not be made.
         self.watch = Watch(weights)
-        #: The masters in the optimizer's groups.
-        self.masters: list[torch.Tensor] = []
-        #: Whether it has stepped since the last backward.
-        self.has_stepped = False
-        #: Which loss's scale the model's grads bear while weights.grads_are_scaled.
-        self.scaled_by = 0
-        #: By loss, float32 scalars: not 0 where a backward overflowed.
-        self.skip: dict[int, torch.Tensor] = {}
-        self.late_report = LateReport(session, weights)
         session.optimizer_states.add(self)
 
     def __reduce__(self) -> tuple:
@@ -72,7 +59,7 @@ class OptimizerState:
             params[i] = stepped = track(self.weights, param, masters, keeps_masters)
             if stepped is param:
                 continue
-            self.masters.append(stepped)
+            self.core.add_master(stepped)
             if param in optimizer.state:
                 optimizer.state[stepped] = optimizer.state.pop(param)
         if self.weights.lazy:
@@ -80,40 +67,22 @@ class OptimizerState:
         if self.weights.is_split:
             self.weights.split()
 
-    def gather(self, loss_id: int, found_inf: torch.Tensor) -> None:
-        """Takes note of a backward's overflow, if any."""
-        before = self.skip.get(loss_id)
-        self.skip[loss_id] = found_inf if before is None else torch.maximum(before, found_inf)
-        self.late_report.gather(loss_id)
+    def report_skips(self) -> None:
+        """Reports the skipped steps that are known by now."""
+        for skipped in self.core.flush_report():
+            self.session.reporter.report_skip(skipped, self.weights)
 
-    def clear_skip(self) -> None:
-        self.skip.clear()
-        self.late_report.clear()
+    def telemetry(self) -> Telemetry:
+        """What is known of the steps since the first call."""
+        self.report_skips()
+        return Telemetry(*self.core.telemetry())
 
-    def found_inf(self) -> torch.Tensor | None:
-        """float32 scalar on the device: not 0 if the next step is to be skipped. None: it is not,
-        which is known without asking the device."""
-        return functools.reduce(torch.maximum, self.skip.values()) if self.skip else None
 
-    def has_overflowed(self) -> bool:
-        """Whether the next step is to be skipped. Waits for the device, once."""
-        return bool(self.skip) and bool(self.found_inf())
+@dataclasses.dataclass(frozen=True)
+class Telemetry:
+    """What the host knows of an optimizer's steps. On CUDA the last ones may be missing."""
 
-    def drop_master_grads(self) -> None:
-        """Ends a step: the grads of the masters, made or still to be made, are used up, but for
-        those of parameters that another optimizer is still to step too."""
-        if self.session.weights.count(self.weights) == 1:
-            self.weights.drop_master_grads()
-            return
-        self.has_stepped = True
-        needed = self._masters_of_others_to_step()
-        for master in self.masters:
-            if master not in needed:
-                master.grad = None
-        self.weights.clear_found_inf_per_param()
-
-    def _masters_of_others_to_step(self) -> set[torch.Tensor]:
-        states = [state for state in self.session.optimizer_states if not state.has_stepped]
-        return {
-            master for state in states if state.weights is self.weights for master in state.masters
-        }
+    steps: int = 0  #: since the first call of telemetry, with those that were skipped
+    skipped_steps: int = 0
+    stepped: bool | None = None  #: whether the last one known was a step, and not skipped
+    loss_scales: tuple[float, ...] = ()  #: one a loss, as they were at that step

@@ -33,12 +33,8 @@ class Session:
         self.settings = settings
         self.device = device
         self.scalers = [_make_scaler(settings, self.device) for _ in range(settings.num_losses)]
-        #: By loss: whether its last backward put off the overflow check.
-        self.unchecked = [False] * settings.num_losses
         #: Kept alive here, for as long as a model or an optimizer of the session lives.
         self.weights: list[_C.MasterWeights] = []
-        #: Those of optimizers that an open scale_loss was given.
-        self.in_backward: list[_C.MasterWeights] = []
         #: Of the optimizers that are still there.
         self.optimizer_states: weakref.WeakSet[OptimizerState] = weakref.WeakSet()
         self.reporter = Reporter(settings.verbosity, _names_of(models))
@@ -65,9 +61,9 @@ class Session:
     def leave_step_to_the_program(self, loss_id: int) -> None:
         """Forgets overflows of a loss whose scale the program has updated itself: whether to step
         is its decision."""
-        self.unchecked[loss_id] = False
+        self.scalers[loss_id].forget_deferred()
         for state in self.optimizer_states:
-            state.clear_skip()
+            state.core.clear_overflows()
 
     def close(self) -> None:
         """Ends O1's autocast."""

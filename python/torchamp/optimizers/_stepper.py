@@ -36,13 +36,15 @@ class Stepper:
                 self._adopt(i, state[param])
 
     def _adopt(self, i: int, state: dict[str, Any]) -> None:
+        """What is missing begins with zeros: the maxima of amsgrad that was switched on later."""
         states = [state.get(name) for name in self._names]
-        if any(value is None for value in states):
+        if self._names and all(value is None for value in states):
             return
         done = torch.as_tensor(float(state.get("step", 1.0)))
         norm = state.get("norm_average")
         self._stepper.set_state(i, states, done, norm)
         state.update(self._scalars(i))
+        state.update(zip(self._names, self._stepper.states(i)))
 
     def _scalars(self, i: int) -> dict[str, torch.Tensor]:
         scalars = {"step": self._stepper.step_count(i)}

@@ -24,12 +24,12 @@ class Stash:
     @property
     def already_patched(self) -> bool:
         """Whether the next step will be skipped. Waits for the device."""
-        return self._state.has_overflowed()
+        return self._state.core.has_overflowed()
 
     @property
     def params_have_scaled_gradients(self) -> bool:
         """Whether a scale_loss left its grads scaled."""
-        return self._state.weights.grads_are_scaled
+        return self._state.core.grads_are_scaled
 
     @property
     def fp16_groups(self) -> list[list[torch.Tensor]]:

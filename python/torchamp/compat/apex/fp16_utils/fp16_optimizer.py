@@ -40,6 +40,7 @@ class FP16_Optimizer:  # noqa: N801  apex's name
         self.overflow = False
         self.first_closure_call_this_step = True
         self._weights = _C.MasterWeights()
+        self._state = _C.OptimizerState(self._weights)
         self._adopt_groups()
         device = self.all_params[0].device if self.all_params else torch.device("cpu")
         if dynamic_loss_scale:
@@ -67,6 +68,7 @@ class FP16_Optimizer:  # noqa: N801  apex's name
             group["params"][i] = master
             if param in self.optimizer.state:
                 self.optimizer.state[master] = self.optimizer.state.pop(param)
+            self._state.add_master(master)
             low.append(param)
             masters.append(master)
         self.fp16_groups.append(low)
@@ -81,14 +83,11 @@ class FP16_Optimizer:  # noqa: N801  apex's name
     def zero_grad(self, set_grads_to_None: bool = False) -> None:  # noqa: N803  apex's name
         """Fills the model's grads with zeros, or drops them; drops the masters'."""
         self.optimizer.zero_grad(set_to_none=set_grads_to_None)
-        self._weights.zero_model_grads(set_grads_to_None)
+        self._state.zero_grad(set_grads_to_None)
         self._forget_backwards()
 
     def _forget_backwards(self) -> None:
-        for masters in self.fp32_from_fp16_groups:
-            for master in masters:
-                master.grad = None
-        self._weights.grads_are_scaled = False
+        self._weights.drop_master_grads()
         self.overflow = False
 
     def backward(
@@ -96,24 +95,25 @@ class FP16_Optimizer:  # noqa: N801  apex's name
     ) -> None:
         """The backward of the scaled loss. update_master_grads: whether to unscale the grads at
         once; else update_master_grads() is called after further backwards."""
-        begins = not self._weights.grads_are_scaled
-        if begins:
-            self._weights.prepare_backward()
+        backward = self._begin_backward(delay_unscale=True)
         try:
-            self.loss_scaler.scale(loss).backward(retain_graph=retain_graph)
+            backward.scale(loss).backward(retain_graph=retain_graph)
         except BaseException:
-            if begins:
-                self._weights.cancel_backward()
+            backward.cancel()
             raise
-        self._weights.grads_are_scaled = True
+        backward.finish()
         if update_master_grads:
             self.update_master_grads()
 
+    def _begin_backward(self, delay_unscale: bool) -> _C.Backward:
+        backward = _C.Backward([self._state], self.loss_scaler, delay_unscale=delay_unscale)
+        backward.prepare()
+        return backward
+
     def update_master_grads(self) -> None:
         """Unscales the model's grads into the masters', checks them and moves the loss scale."""
+        self._begin_backward(delay_unscale=False).finish()
         scaler = self.loss_scaler
-        _C.finish_backward([self._weights], scaler, scaler.lend())
-        self._weights.grads_are_scaled = False
         if self.dynamic_loss_scale:
             self.overflow |= bool(scaler.found_inf())
 

@@ -1,0 +1,112 @@
+#include <ATen/ops/maximum.h>
+#include <torchamp/detail/optimizer_state.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/late_report.h"
+
+namespace torchamp::core {
+
+using at::Tensor;
+
+OptimizerState::OptimizerState(std::shared_ptr<MasterWeights> weights, bool steps_unseen)
+    : weights_(std::move(weights)),
+      steps_unseen_(steps_unseen),
+      late_report_(std::make_unique<LateReport>()) {
+  weights_->users_.push_back(this);
+}
+
+OptimizerState::~OptimizerState() {
+  auto& users = weights_->users_;
+  users.erase(std::find(users.begin(), users.end(), this));
+}
+
+/// A graph that is replayed writes the memory of its backward's.
+void OptimizerState::gather(int64_t loss_id, const Tensor& found_inf) {
+  Tensor& gathered = found_inf_[loss_id];
+  gathered = gathered.defined() ? at::maximum(gathered, found_inf) : found_inf;
+}
+
+void OptimizerState::gather_delayed(int64_t loss_id, const Tensor& found_inf) {
+  gather(loss_id, found_inf);
+  late_report_->gather({loss_id, weights_->last_report(), weights_->last_report()});
+  may_have_untold_overflow_ = true;
+}
+
+Tensor OptimizerState::found_inf() const {
+  Tensor any;
+  for (const auto& [loss_id, found_inf] : found_inf_) {
+    any = any.defined() ? at::maximum(any, found_inf) : found_inf;
+  }
+  return any;
+}
+
+bool OptimizerState::has_overflowed() const {
+  const Tensor found = found_inf();
+  return found.defined() && found.item<float>() != 0.0f;
+}
+
+void OptimizerState::clear_overflows() {
+  found_inf_.clear();
+  may_have_untold_overflow_ = false;
+  late_report_->clear();
+}
+
+bool OptimizerState::refresh() {
+  const bool was_stepped = weights_->refresh();
+  if (std::exchange(may_have_stepped_, false)) weights_->recopy_to_model();
+  return was_stepped;
+}
+
+void OptimizerState::begin_step(const char* function, bool adopts_data_writes) {
+  TORCH_CHECK(
+      !is_in_backward(), function,
+      ": expected the optimizer to be in no scale_loss that is still open, got one that is; "
+      "step after it, where the grads are unscaled");
+  give_up_refused();
+  if (weights_->drop_zeroed()) clear_overflows();
+  TORCH_CHECK(weights_->delayed() == nullptr, function,
+              ": expected unscaled grads, got those that scale_loss left scaled with "
+              "delay_unscale; end with a scale_loss without it before the step");
+  weights_->refresh();
+  if (adopts_data_writes) weights_->adopt_data_writes();
+  may_have_stepped_ = false;
+}
+
+void OptimizerState::end_step(const std::vector<LossScaler*>& scalers) {
+  late_report_->note(scalers);
+  is_to_step_ = false;
+  refused_ = found_inf();
+  drop_master_grads();
+  clear_overflows();
+}
+
+void OptimizerState::give_up_refused() {
+  const Tensor refused = std::exchange(refused_, {});
+  if (refused.defined()) weights_->drop_refused(refused);
+}
+
+void OptimizerState::drop_master_grads() {
+  if (weights_->users_.size() == 1) return weights_->drop_master_grads();
+  for (const Tensor& master : weights_->master_params()) {
+    const auto* const impl = master.unsafeGetTensorImpl();
+    if (masters_.count(impl) > 0 && !is_needed(impl)) master.mutable_grad().reset();
+  }
+  weights_->clear_found_inf_per_param();
+}
+
+bool OptimizerState::is_needed(const c10::TensorImpl* master) const {
+  const auto& users = weights_->users_;
+  return std::any_of(users.begin(), users.end(), [&](const OptimizerState* user) {
+    return user->is_to_step_ && user->masters_.count(master) > 0;
+  });
+}
+
+void OptimizerState::zero_grad(bool set_to_none) {
+  weights_->zero_model_grads(set_to_none);
+  refused_.reset();
+  clear_overflows();
+}
+
+}  // namespace torchamp::core

@@ -1,0 +1,61 @@
+// Stages 4 to 6, around one backward: both languages' scale_loss holds one.
+#pragma once
+
+#include <torchamp/detail/optimizer_state.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace torchamp::core {
+
+/// One backward of one loss, for the optimizers whose parameters get grads in it: scale() and
+/// prepare(), the backward, finish(). Without a backward, it sees to delayed grads. From prepare()
+/// to finish() it is open; the end of its life cancels it.
+class TORCHAMP_API Backward {
+ public:
+  /// Which loss it is of, and what is left to a later one.
+  struct Options {
+    int64_t loss_id = 0;
+    bool delay_unscale = false;
+    bool delay_overflow_check = false;
+    bool overflow_is_told = false;  ///< the host tells of an overflow itself, at once
+  };
+
+  /// `scaler` must outlive it.
+  Backward(std::vector<std::shared_ptr<OptimizerState>> states, LossScaler& scaler,
+           Options options);
+  ~Backward();
+  Backward(const Backward&) = delete;
+  Backward& operator=(const Backward&) = delete;
+
+  /// Whether there is anything to do: else the grads are right as autograd leaves them.
+  static bool is_needed(const std::vector<std::shared_ptr<OptimizerState>>& states,
+                        const LossScaler& scaler);
+
+  /// `loss` by the scale as it is now.
+  at::Tensor scale(const at::Tensor& loss);
+  /// Sets the grads of earlier backwards aside. Delayed ones that bear another scale than this
+  /// backward's are unscaled by their own first. Throws RuntimeError, and leaves grads as they
+  /// were, if another Backward of an optimizer is open, or a model was cast behind the optimizer's
+  /// back.
+  void prepare();
+  /// Puts the grads back as prepare() found them.
+  void cancel();
+  /// Unscales, checks and updates, or puts that off.
+  void finish();
+
+ private:
+  std::vector<MasterWeights*> distinct_weights() const;
+  void settle(MasterWeights& weights);
+  void close();
+
+  std::vector<std::shared_ptr<OptimizerState>> states_;
+  LossScaler& scaler_;
+  Options options_;
+  /// Of this backward: that of another may move the scale before finish().
+  std::shared_ptr<const LentScale> scaled_by_;
+  bool is_open_ = false;
+};
+
+}  // namespace torchamp::core

@@ -1,0 +1,90 @@
+// One optimizer's masters, and what its next step must know: both languages' optimizers keep one.
+#pragma once
+
+#include <torchamp/master_weights.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <unordered_set>
+#include <vector>
+
+namespace torchamp {
+
+class LateReport;
+
+namespace core {
+
+class Backward;
+
+/// One optimizer's masters, and the overflows of its backwards since it stepped last. Those are not
+/// a scaler's found_inf, which belongs to one backward and moves the scale: they gather over losses
+/// and micro-batches, and decide about the step.
+class TORCHAMP_API OptimizerState {
+ public:
+  /// `weights` are several optimizers' if those share a parameter, which is then unscaled once.
+  /// steps_unseen: the optimizer may step behind the masters' version counters, and behind ours.
+  explicit OptimizerState(std::shared_ptr<MasterWeights> weights, bool steps_unseen = false);
+  ~OptimizerState();
+  OptimizerState(const OptimizerState&) = delete;
+  OptimizerState& operator=(const OptimizerState&) = delete;
+
+  /// What it steps, and what others step, too.
+  MasterWeights& weights() const { return *weights_; }
+  /// Takes note that it steps a master.
+  void add_master(const at::Tensor& master) { masters_.insert(master.unsafeGetTensorImpl()); }
+
+  /// Whether a Backward that was given it is open.
+  bool is_in_backward() const { return backward_ != nullptr; }
+  /// Whether its grads are no use yet: in an open backward, or delayed.
+  bool grads_are_scaled() const { return is_in_backward() || weights_->delayed() != nullptr; }
+
+  /// float32 scalar on the device, not 0 if the next step is to be skipped; undefined: it is not.
+  at::Tensor found_inf() const;
+  /// The same for the host, which waits for the device.
+  bool has_overflowed() const;
+  /// Whether there may be an overflow that no end of a backward has told: of grads that were
+  /// delayed.
+  bool may_have_untold_overflow() const { return may_have_untold_overflow_; }
+  /// Forgets overflows.
+  void clear_overflows();
+
+  /// MasterWeights::refresh(), and the model after steps that nobody saw.
+  bool refresh();
+  /// Brings masters and model together. Throws RuntimeError, which names `function`, while grads
+  /// are scaled. adopts_data_writes: also elements of the model that were written past its
+  /// counters.
+  void begin_step(const char* function, bool adopts_data_writes);
+  /// Ends a step, taken or skipped, whose losses are scaled by `scalers`: the masters' grads are
+  /// used up, but for those that another optimizer has been given in a backward and is still to
+  /// step.
+  void end_step(const std::vector<LossScaler*>& scalers);
+  /// As torch's zero_grad, for what the optimizer's own does not reach.
+  void zero_grad(bool set_to_none);
+
+  /// What the host learns of its steps.
+  LateReport& late_report() const { return *late_report_; }
+
+ private:
+  friend class Backward;
+
+  void gather(int64_t loss_id, const at::Tensor& found_inf);
+  void gather_delayed(int64_t loss_id, const at::Tensor& found_inf);
+  void give_up_refused();
+  void drop_master_grads();
+  bool is_needed(const c10::TensorImpl* master) const;
+
+  std::shared_ptr<MasterWeights> weights_;
+  bool steps_unseen_;
+  bool may_have_stepped_ = false;  ///< since grads have reached eager masters
+  bool is_to_step_ = false;        ///< a backward was given it since it stepped
+  const Backward* backward_ = nullptr;
+  std::map<int64_t, at::Tensor> found_inf_;  ///< by loss
+  bool may_have_untold_overflow_ = false;
+  at::Tensor refused_;  ///< found_inf() at the last step, unless grads were zeroed since
+  std::unordered_set<const c10::TensorImpl*> masters_;
+  std::unique_ptr<LateReport> late_report_;
+};
+
+}  // namespace core
+}  // namespace torchamp
