@@ -15,7 +15,6 @@ from nets import (
     overflow_at,
     sgd,
 )
-
 from torch import nn
 
 from torchamp import amp, optimizers
