@@ -1,6 +1,6 @@
 """Every short sequence of backwards, zeroings and steps, against the rule of docs/grads.md: a step
-uses the sum of what the backwards since the last zeroing or step contributed, each by its own scale;
-what is not finite is never stepped on, and a skipped step gives up what it refused."""
+uses the sum of what the backwards since the last zeroing or step contributed, each by its own
+scale; what is not finite is never stepped on, and a skipped step gives up what it refused."""
 
 from __future__ import annotations
 
