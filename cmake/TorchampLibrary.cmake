@@ -15,13 +15,16 @@ list(JOIN TORCHAMP_FATBIN_ARCHS_QUOTED ", " TORCHAMP_FATBIN_ARCHS_QUOTED)
 configure_file(cmake/build_config.h.in "${PROJECT_BINARY_DIR}/generated/build_config.h" @ONLY)
 
 file(GLOB TORCHAMP_SOURCES CONFIGURE_DEPENDS
-  csrc/*.cpp csrc/core/*.cpp csrc/optim/*.cpp csrc/cpu/*.cpp csrc/aten/*.cpp csrc/cuda/*.cpp)
+  csrc/autocast/*.cpp csrc/checkpoint/*.cpp csrc/core/*.cpp csrc/doctor/*.cpp csrc/frontend/*.cpp
+  csrc/frontend/optim/*.cpp csrc/ops/*.cpp csrc/cpu/*.cpp csrc/aten/*.cpp csrc/cuda/*.cpp)
+list(FILTER TORCHAMP_SOURCES EXCLUDE REGEX "csrc/doctor/main.cpp$")
 file(GLOB TORCHAMP_CPU_SOURCES CONFIGURE_DEPENDS csrc/cpu/*.cpp)
 set_source_files_properties(${TORCHAMP_CPU_SOURCES} PROPERTIES
   COMPILE_OPTIONS "-O3;-fno-math-errno;-fno-trapping-math")
 
 # Reading torch's headers takes ten times as long as compiling what stands in one of these files.
-file(GLOB TORCHAMP_CORE_SOURCES CONFIGURE_DEPENDS csrc/*.cpp csrc/core/*.cpp csrc/optim/*.cpp)
+set(TORCHAMP_CORE_SOURCES ${TORCHAMP_SOURCES})
+list(FILTER TORCHAMP_CORE_SOURCES EXCLUDE REGEX "csrc/(cpu|aten|cuda)/")
 set_source_files_properties(${TORCHAMP_CORE_SOURCES} PROPERTIES UNITY_GROUP core)
 
 # g++ compiles with OpenMP, because ATen's parallel_for is inline and asks for it, but links none: the

@@ -8,8 +8,8 @@
 #include <tuple>
 #include <vector>
 
-#include "ending_list.h"
-#include "kernels.h"
+#include "core/ending_list.h"
+#include "ops/kernels.h"
 
 namespace torchamp::aten {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "backward_report.h"
+#include "core/backward_report.h"
 
 namespace torchamp {
 namespace {

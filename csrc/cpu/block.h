@@ -3,7 +3,7 @@
 #pragma once
 
 #include "math/float16.h"
-#include "plan.h"
+#include "ops/plan.h"
 
 namespace torchamp::cpu {
 

@@ -1,5 +1,5 @@
 #include "cpu/walk.h"
-#include "kernels.h"
+#include "ops/kernels.h"
 
 namespace torchamp::cpu {
 

@@ -1,6 +1,6 @@
 #include "cpu/isa.h"
 #include "cpu/walk.h"
-#include "kernels.h"
+#include "ops/kernels.h"
 
 namespace torchamp::cpu {
 namespace {

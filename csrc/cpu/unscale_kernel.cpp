@@ -1,7 +1,7 @@
 #include "cpu/isa.h"
 #include "cpu/walk.h"
-#include "kernels.h"
 #include "math/unscale.h"
+#include "ops/kernels.h"
 
 namespace torchamp::cpu {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels.h"
+#include "ops/kernels.h"
 
 namespace torchamp::cpu {
 

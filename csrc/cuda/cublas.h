@@ -2,7 +2,7 @@
 // version: 16-bit factors, a float32 sum.
 #pragma once
 
-#include "kernels.h"
+#include "ops/kernels.h"
 
 namespace torchamp::cuda {
 

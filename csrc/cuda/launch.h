@@ -5,7 +5,7 @@
 #include "cuda/kernel.h"
 #include "cuda/table_store.h"
 #include "cuda/tables.h"
-#include "kernels.h"
+#include "ops/kernels.h"
 
 namespace torchamp::cuda {
 

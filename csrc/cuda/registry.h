@@ -5,7 +5,7 @@
 #include <atomic>
 
 #include "cuda/loader.h"
-#include "kernels.h"
+#include "ops/kernels.h"
 
 namespace torchamp::cuda {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels.h"
+#include "ops/kernels.h"
 
 namespace torchamp::cuda {
 

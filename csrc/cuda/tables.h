@@ -6,7 +6,7 @@
 #include "cuda/arguments.h"
 #include "cuda/launch_table.h"
 #include "cuda/tuning.h"
-#include "plan.h"
+#include "ops/plan.h"
 
 namespace torchamp::cuda {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "serialize_file.h"
+#include "checkpoint/file.h"
 #include "training.h"
 
 namespace torchamp {

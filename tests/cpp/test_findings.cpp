@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "findings.h"
+#include "core/findings.h"
 
 namespace torchamp {
 namespace {

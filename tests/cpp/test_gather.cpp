@@ -1,7 +1,7 @@
 #include <ATen/ops/empty.h>
 
 #include "device.h"
-#include "gather.h"
+#include "ops/plan_builder.h"
 #include "tensors.h"
 
 namespace torchamp {

@@ -4,7 +4,7 @@
 #include <set>
 #include <thread>
 
-#include "backward_report.h"
+#include "core/backward_report.h"
 #include "core/late_report.h"
 #include "math/report.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "math/float16.h"
-#include "plan.h"
+#include "ops/plan.h"
 
 namespace emulation {
 

@@ -6,7 +6,7 @@
 #include "cuda/arguments.h"
 #include "cuda/launch_table.h"
 #include "driver.h"
-#include "kernels.h"
+#include "ops/kernels.h"
 
 namespace emulation {
 namespace {

@@ -3,9 +3,9 @@
 #include "cases.h"
 #include "checks.h"
 #include "driver.h"
-#include "kernels.h"
 #include "math/axpby.h"
 #include "math/unscale.h"
+#include "ops/kernels.h"
 
 namespace emulation {
 namespace {

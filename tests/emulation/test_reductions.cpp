@@ -2,7 +2,7 @@
 #include "cases.h"
 #include "checks.h"
 #include "driver.h"
-#include "kernels.h"
+#include "ops/kernels.h"
 
 namespace emulation {
 namespace {

@@ -1,0 +1,44 @@
+// The optimizers that both languages have, each with what a checkpoint keeps of it under Python's
+// names.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/field.h"
+
+namespace torchamp::checkpoint {
+
+/// An option that Python's optimizer has and LibTorch's has not, at the value with which both do
+/// the same.
+struct FixedOption {
+  const char* name;
+  bool value;
+};
+
+class Kind {
+ public:
+  virtual ~Kind() = default;
+
+  /// That of torch's optimizer of the algorithm: FusedAdam's is "Adam".
+  virtual std::string name(const torch::optim::Optimizer& optimizer) const = 0;
+  virtual std::vector<Field> fields(torch::optim::OptimizerOptions& options) const = 0;
+  virtual std::vector<FixedOption> fixed_options() const { return {}; }
+  /// Throws for options out of their range.
+  virtual void check(const torch::optim::OptimizerOptions&) const {}
+
+  virtual Tree saved(const torch::optim::OptimizerParamState& state) const = 0;
+  /// The state of `param` that `saved` holds; `what` is its name. Throws where it does not fit.
+  virtual std::unique_ptr<torch::optim::OptimizerParamState> read_state(
+      const Tree& saved, const at::Tensor& param, const std::string& what) const = 0;
+  /// Makes the next step take what was put into `optimizer.state()`.
+  virtual void states_were_set(torch::optim::Optimizer&) const {}
+};
+
+/// Null for an optimizer of no kind.
+const Kind* kind_of(const torch::optim::Optimizer& optimizer);
+
+}  // namespace torchamp::checkpoint

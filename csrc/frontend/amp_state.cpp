@@ -1,0 +1,125 @@
+#include <torchamp/amp_state.h>
+#include <torchamp/cast.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "frontend/device_grads.h"
+
+namespace torchamp {
+namespace {
+
+using torch::nn::Module;
+
+template <class Tensors>
+void check_float32(const char* kind, const Tensors& named) {
+  for (const auto& tensor : named) {
+    TORCH_CHECK(!c10::isReducedFloatingType(tensor->scalar_type()),
+                "initialize: expected a float32 model, got ", kind, " \"", tensor.key(), "\" in ",
+                tensor->scalar_type(),
+                ". initialize casts the model itself: remove the call of to(torch::kHalf); a clone "
+                "of a model that was initialized becomes float32 by to(torch::kFloat)");
+  }
+}
+
+void check_model(const Module& model) {
+  check_float32("parameter", model.named_parameters());
+  check_float32("buffer", model.named_buffers());
+}
+
+/// The device of the optimizers' parameters; without any, of the first model parameter.
+at::Device device_of(const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers,
+                     const std::vector<std::shared_ptr<Module>>& models) {
+  std::optional<at::Device> found;
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    for (const auto& param : params_of(optimizers[i])) {
+      TORCH_CHECK(!found || param.device() == *found,
+                  "initialize: expected the parameters of all optimizers to be on one device, ",
+                  *found, ", got one on ", param.device(), " in optimizers[", i, "]");
+      found = param.device();
+    }
+  }
+  for (const auto& model : models) {
+    if (!found && !model->parameters().empty()) found = model->parameters().front().device();
+  }
+  return found.value_or(at::kCPU);
+}
+
+std::vector<at::DeviceType> device_types_of(const std::vector<std::shared_ptr<Module>>& models) {
+  std::vector<at::DeviceType> types;
+  for (const auto& model : models) {
+    for (const auto& param : model->parameters()) {
+      const auto type = param.device().type();
+      if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
+    }
+  }
+  return types;
+}
+
+LossScalerOptions scaler_options(const Options& options, const Properties& properties) {
+  LossScalerOptions scaler;
+  scaler.loss_scale = properties.loss_scale;
+  scaler.rule.min_scale = options.min_loss_scale().value_or(0.0);
+  scaler.rule.max_scale = options.max_loss_scale();
+  return scaler;
+}
+
+}  // namespace
+
+Amp::Amp(std::vector<std::shared_ptr<Module>> models,
+         const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers,
+         const Options& options)
+    : options_(options), properties_(options.resolve()), models_(std::move(models)) {
+  keep_weights(optimizers);
+  if (!enabled()) return;
+  for (const auto& model : models_) check_model(*model);
+  const at::Device device = device_of(optimizers, models_);
+  if (properties_.autocast_type) {
+    open_autocast_.emplace(device_types_of(models_), *properties_.autocast_type);
+  }
+  for (int64_t i = 0; i < options.num_losses(); ++i) {
+    loss_scalers_.emplace_back(scaler_options(options_, properties_), device);
+  }
+  make_masters();
+  cast_models();
+  for (auto& optimizer : optimizers_) {
+    adopt_groups(optimizer, 0);
+    MasterWeights& weights = optimizer.weights();
+    weights.set_lazy(keeps_weights_apart() && optimizer.fused != nullptr &&
+                     !options.materialize_master_grads());
+    if (options.split_masters() && weights.lazy()) weights.split();
+  }
+}
+
+std::optional<at::ScalarType> Amp::input_type() const {
+  return enabled() ? properties_.cast_model_type : std::nullopt;
+}
+
+std::optional<at::ScalarType> Amp::output_type() const {
+  if (!enabled()) return std::nullopt;
+  if (options_.cast_model_outputs()) return options_.cast_model_outputs();
+  return properties_.cast_model_type ? std::optional(at::kFloat) : std::nullopt;
+}
+
+LossScaler& Amp::loss_scaler(int64_t loss_id) {
+  TORCH_CHECK_INDEX(loss_id >= 0 && loss_id < static_cast<int64_t>(loss_scalers_.size()),
+                    "scale_loss: expected loss_id to be below num_losses, ", loss_scalers_.size(),
+                    ", got ", loss_id);
+  return loss_scalers_[loss_id];
+}
+
+std::vector<LossScaler*> Amp::scalers() {
+  std::vector<LossScaler*> scalers;
+  for (LossScaler& scaler : loss_scalers_) scalers.push_back(&scaler);
+  return scalers;
+}
+
+void Amp::cast_models() {
+  if (!properties_.cast_model_type) return;
+  for (const auto& model : models_) {
+    cast_module(*model, *properties_.cast_model_type,
+                properties_.keep_batchnorm_fp32.value_or(false));
+  }
+}
+
+}  // namespace torchamp

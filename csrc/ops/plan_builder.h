@@ -1,0 +1,45 @@
+// From an op's lists of tensors to what the kernels walk, checking them on the way.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <initializer_list>
+#include <optional>
+#include <vector>
+
+#include "core/known_tensors.h"
+#include "ops/plan.h"
+
+namespace torchamp {
+
+/// A list argument, or the part of one from number `first` on, and what messages call it. Of an
+/// optional one any tensors may be missing, or all.
+struct NamedList {
+  const char* name;
+  at::TensorList tensors;
+  bool optional = false;
+  size_t first = 0;
+  bool remainders = false;        ///< whether its tensors may be int16, for DType::kRemainder
+  KnownTensors* known = nullptr;  ///< of its tensors, by number from `first` on
+};
+
+/// What of a call's lists the flat kernels take, and what is left to ATen.
+struct Work {
+  Plan plan;
+  std::vector<int64_t> rest;  ///< positions whose tensors no kernel takes
+};
+
+/// Throws unless all lists have the length of the first, and every tensor is dense, of a floating
+/// dtype, on `device` and sized like the tensor at its position in the first list.
+///
+/// Positions where a list that is not optional has an undefined or empty tensor are left out. The
+/// plan's address of a missing optional tensor is null. The kernels get float32,
+/// float16 and bfloat16 tensors that are dense and of the same strides; float64, other layouts, and
+/// everything if not `use_kernels`, is the rest.
+Work gather(const char* op, std::initializer_list<NamedList> lists, at::Device device,
+            bool use_kernels);
+
+/// Pointers into `found_inf`, if defined, and `found_inf_per_tensor`, if given.
+Flags make_flags(const at::Tensor& found_inf, const std::optional<at::Tensor>& per_tensor);
+
+}  // namespace torchamp
