@@ -35,7 +35,7 @@ class Run:
     level: str
     language: str
     device: str
-    rung: str
+    backend: str
     test_accuracy: float
     ms_per_step: float
     peak_memory_mib: float

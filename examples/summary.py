@@ -18,7 +18,7 @@ COLUMNS = {
     "level": "{}",
     "language": "{}",
     "device": "{}",
-    "rung": "{}",
+    "backend": "{}",
     "test_accuracy": "{:.4f}",
     "ms_per_step": "{:.2f}",
     "peak_memory_mib": "{:.0f}",

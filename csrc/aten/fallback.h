@@ -1,5 +1,5 @@
-// The ops in plain ATen: the rung below the kernels, for devices, dtypes and layouts that they do
-// not take.
+// The ops in plain ATen: the backend below the kernels, for devices, dtypes and layouts that they
+// do not take.
 #pragma once
 
 #include <ATen/core/Tensor.h>

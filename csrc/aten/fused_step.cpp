@@ -204,7 +204,7 @@ class Step {
     step(algorithm_, e);
     if (algorithm_ != StepAlgorithm::kLambApply) write(e.step, scalars_.steps.select(0, i));
     if (scalars_.norm_averages) write(e.norm_average, scalars_.norm_averages->select(0, i));
-    for (size_t s = 0; s < e.states.size(); ++s) write_by_chance(e.states[s], state(i, s));
+    for (size_t s = 0; s < e.states.size(); ++s) write_stochastically(e.states[s], state(i, s));
     write_param(e.param, i);
     if (lists_.model_params.empty() || !lists_.model_params[i].defined()) return;
     write(e.param, lists_.model_params[i]);
@@ -215,17 +215,17 @@ class Step {
     target.copy_(at::where(runs_, result.to(target.scalar_type()), target));
   }
 
-  void write_by_chance(const Tensor& result, const Tensor& target) const {
-    const bool by_chance = target.scalar_type() == at::kBFloat16;
-    write(by_chance ? round_by_chance(result.to(at::kFloat)) : result, target);
+  void write_stochastically(const Tensor& result, const Tensor& target) const {
+    const bool stochastic = target.scalar_type() == at::kBFloat16;
+    write(stochastic ? round_stochastically(result.to(at::kFloat)) : result, target);
   }
 
   void write_param(const Tensor& result, int64_t i) const {
     const Tensor& param = lists_.params[i];
     if (param.scalar_type() == at::kShort) {
       write(remainders_of(result, result.to(lists_.model_params[i].scalar_type())), param);
-    } else if (scalars_.params_by_chance) {
-      write_by_chance(result, param);
+    } else if (scalars_.stochastic_rounding) {
+      write_stochastically(result, param);
     } else {
       write(result, param);
     }

@@ -58,7 +58,7 @@ Tensor joined_float16(const Tensor& rounded, const Tensor& counts) {
 
 }  // namespace
 
-Tensor round_by_chance(const Tensor& values) {
+Tensor round_stochastically(const Tensor& values) {
   const Tensor bits = bits_of(values);
   const Tensor up = bits.add(at::randint_like(bits, 0x10000)).bitwise_and(-0x10000);
   return at::where(at::isfinite(values), from_bits(up), values).to(at::kBFloat16);

@@ -6,7 +6,7 @@
 namespace torchamp::aten {
 
 /// float32 `values` in bfloat16, rounded up or down by torch's generator.
-at::Tensor round_by_chance(const at::Tensor& values);
+at::Tensor round_stochastically(const at::Tensor& values);
 
 /// int16, what float32 `values` are beyond `high`, their roundings to float16 or bfloat16.
 at::Tensor remainders_of(const at::Tensor& values, const at::Tensor& high);

@@ -34,7 +34,7 @@ std::vector<MasterWeights*> Backward::distinct_weights() const {
 }
 
 Tensor Backward::scale(const Tensor& loss) {
-  if (scaled_by_ == nullptr) scaled_by_ = scaler_.lend();
+  if (scaled_by_ == nullptr) scaled_by_ = scaler_.snapshot();
   return scaler_.scale(loss, scaled_by_.get());
 }
 
@@ -45,7 +45,7 @@ void Backward::prepare() {
                 "open, got one that is; close that one first, or scale the sum of the losses");
   }
   for (const auto& state : states_) state->refresh();
-  if (scaled_by_ == nullptr) scaled_by_ = scaler_.lend();
+  if (scaled_by_ == nullptr) scaled_by_ = scaler_.snapshot();
   for (const auto& state : states_) state->backward_ = this;
   is_open_ = true;
   try {

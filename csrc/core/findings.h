@@ -8,8 +8,8 @@
 
 namespace torchamp {
 
-/// ATen's rung works less well than could be; all others are as good as the device allows.
-Finding kernels_finding(const std::string& device, const Rung& rung);
+/// ATen works less well than could be; all others are as good as the device allows.
+Finding kernels_finding(const std::string& device, const Backend& backend);
 
 /// `is_missed`: NVRTC compiles this machine's kernels.
 Finding store_finding(const cuda::ImageStore& store, bool is_missed);

@@ -31,9 +31,9 @@ void check_storage(const FusedStepper::Storage& storage, const std::vector<Tenso
   const auto dtype = storage.state_dtype;
   TORCH_CHECK_VALUE(dtype == at::kFloat || dtype == at::kBFloat16,
                     "FusedStepper: expected state_dtype to be float32 or bfloat16, got ", dtype);
-  for (size_t i = 0; storage.params_by_chance && i < params.size(); ++i) {
+  for (size_t i = 0; storage.stochastic_rounding && i < params.size(); ++i) {
     TORCH_CHECK_VALUE(params[i].scalar_type() != at::kHalf, "FusedStepper: expected params[", i,
-                      "] to be bfloat16 or wider, to be rounded by chance, got Half");
+                      "] to be bfloat16 or wider, to be rounded stochastically, got Half");
   }
 }
 
@@ -156,7 +156,7 @@ std::vector<int64_t> FusedStepper::take_new_states() {
 StepScalars FusedStepper::scalars(const Step& step) const {
   StepScalars scalars{steps_, hyper_, groups_, step.grad_factor, step.skip};
   if (norm_averages_.defined()) scalars.norm_averages = norm_averages_;
-  scalars.params_by_chance = storage_.params_by_chance;
+  scalars.stochastic_rounding = storage_.stochastic_rounding;
   scalars.ticket = ticket_;
   scalars.lrs = lrs_;
   return scalars;

@@ -26,13 +26,14 @@ void check_positive(double value, const char* function, const char* argument) {
 
 }  // namespace
 
-LentScale::LentScale(const at::Tensor& loss_scale) : loss_scale_(loss_scale.variable_data()) {}
+ScaleSnapshot::ScaleSnapshot(const at::Tensor& loss_scale)
+    : loss_scale_(loss_scale.variable_data()) {}
 
-LentScale::~LentScale() {
+ScaleSnapshot::~ScaleSnapshot() {
   if (is_in_graph()) keep();
 }
 
-void LentScale::keep() {
+void ScaleSnapshot::keep() {
   loss_scale_.set_data(loss_scale_.clone());
 }
 
@@ -47,7 +48,7 @@ LossScaler::LossScaler(LossScalerOptions options, at::Device device) : kind_(opt
   if (device.is_cuda()) cuda::load(scale_.loss_scale.get_device());
 }
 
-at::Tensor LossScaler::scale(const at::Tensor& loss, const LentScale* by) const {
+at::Tensor LossScaler::scale(const at::Tensor& loss, const ScaleSnapshot* by) const {
   TORCH_CHECK_TYPE(loss.defined() && loss.is_floating_point(),
                    "scale_loss: expected loss to be a floating-point tensor, got ",
                    loss.defined() ? loss.toString() : "none");
@@ -61,19 +62,21 @@ at::Tensor LossScaler::inv_scale() const {
   return scale_.loss_scale.reciprocal();
 }
 
-std::shared_ptr<const LentScale> LossScaler::lend() {
-  const auto is_back = [](const std::weak_ptr<LentScale>& lent) { return lent.expired(); };
-  lent_.erase(std::remove_if(lent_.begin(), lent_.end(), is_back), lent_.end());
-  auto lent = std::make_shared<LentScale>(scale_.loss_scale);
-  lent_.push_back(lent);
-  return lent;
+std::shared_ptr<const ScaleSnapshot> LossScaler::snapshot() {
+  const auto is_gone = [](const std::weak_ptr<ScaleSnapshot>& snapshot) {
+    return snapshot.expired();
+  };
+  snapshots_.erase(std::remove_if(snapshots_.begin(), snapshots_.end(), is_gone), snapshots_.end());
+  auto snapshot = std::make_shared<ScaleSnapshot>(scale_.loss_scale);
+  snapshots_.push_back(snapshot);
+  return snapshot;
 }
 
-const DynamicScale& LossScaler::about_to_move(const LentScale* but) {
-  for (const auto& each : std::exchange(lent_, {})) {
-    const auto lent = each.lock();
-    if (lent == nullptr || (lent.get() == but && !lent->is_in_graph())) continue;
-    lent->keep();
+const DynamicScale& LossScaler::about_to_move(const ScaleSnapshot* but) {
+  for (const auto& each : std::exchange(snapshots_, {})) {
+    const auto snapshot = each.lock();
+    if (snapshot == nullptr || (snapshot.get() == but && !snapshot->is_in_graph())) continue;
+    snapshot->keep();
   }
   return scale_;
 }

@@ -271,7 +271,7 @@ void MasterWeights::pass_over(const Delivery& delivery, const Tensor& loss_scale
 }
 
 void finish_backward(const std::vector<MasterWeights*>& weights, LossScaler& scaler,
-                     const LentScale& scaled_by, bool moves_scale) {
+                     const ScaleSnapshot& scaled_by, bool moves_scale) {
   const bool moves = moves_scale && scaler.dynamic();
   Tensor found_inf = scaler.deferred()->take();
   if (weights.empty() && moves) {

@@ -8,10 +8,10 @@
 namespace torchamp::cpu {
 namespace {
 
-struct ByChance {
+struct Stochastically {
   TORCHAMP_MATH static void run(const float* from, bfloat16* to, int count, NoiseStream stream,
                                 int list) {
-    for (int i = 0; i < count; ++i) to[i] = round_by_chance(from[i], noise(stream, i, list));
+    for (int i = 0; i < count; ++i) to[i] = round_stochastically(from[i], noise(stream, i, list));
   }
 };
 
@@ -38,8 +38,8 @@ T* data_of(const Plan& plan, const Span& span, int list) {
 
 }  // namespace
 
-void store_by_chance(const Plan& plan, const Span& span, int list, const float* values,
-                     uint32 key) {
+void store_stochastically(const Plan& plan, const Span& span, int list, const float* values,
+                          uint32 key) {
   if (plan.dtype(span.tensor, list) != DType::kBFloat16) {
     store(plan, span, list, values, false);
     return;
@@ -49,7 +49,7 @@ void store_by_chance(const Plan& plan, const Span& span, int list, const float* 
     const int64 begin = span.begin + first;
     const int count =
         static_cast<int>(std::min<int64>(span.count - first, noise_end(begin) - begin));
-    run_block<ByChance>(values + first, to + first, count, noise_from(key, begin), list);
+    run_block<Stochastically>(values + first, to + first, count, noise_from(key, begin), list);
     first += count;
   }
 }

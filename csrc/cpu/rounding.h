@@ -5,8 +5,9 @@
 
 namespace torchamp::cpu {
 
-/// Rounds `values` into the span, a bfloat16 list's by chance.
-void store_by_chance(const Plan& plan, const Span& span, int list, const float* values, uint32 key);
+/// Rounds `values` into the span, a bfloat16 list's stochastically.
+void store_stochastically(const Plan& plan, const Span& span, int list, const float* values,
+                          uint32 key);
 
 /// The values of which `high` holds the one half and `remainders` the other.
 void load_joined(const Plan& plan, const Span& span, int high, int remainders, float* values);

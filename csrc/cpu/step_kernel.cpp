@@ -30,7 +30,7 @@ struct StepBlock {
 /// How a block's lists are rounded.
 struct Rounding {
   uint32 key;
-  bool params_by_chance;
+  bool stochastic_rounding;
 };
 
 /// A list that is read and written: its floats in place, other types in a buffer of their own.
@@ -41,8 +41,8 @@ class InOut {
     values_ = const_cast<float*>(load(plan, span, list, buffer_));
   }
   void put(const Plan& plan, const Span& span) const { store(plan, span, list_, values_, false); }
-  void put_by_chance(const Plan& plan, const Span& span, uint32 key) const {
-    store_by_chance(plan, span, list_, values_, key);
+  void put_stochastically(const Plan& plan, const Span& span, uint32 key) const {
+    store_stochastically(plan, span, list_, values_, key);
   }
   float* values() { return values_; }
 
@@ -65,7 +65,8 @@ class Param : public InOut {
 
   void put(const Plan& plan, const Span& span, const Rounding& rounding, bool stream) const {
     if (is_split_) return store_split(plan, span, model_, kParam, values_);
-    rounding.params_by_chance ? put_by_chance(plan, span, rounding.key) : InOut::put(plan, span);
+    rounding.stochastic_rounding ? put_stochastically(plan, span, rounding.key)
+                                 : InOut::put(plan, span);
     if (plan.address(span.tensor, model_) != nullptr) store(plan, span, model_, values_, stream);
   }
 
@@ -81,7 +82,7 @@ void step_block(const Plan& plan, const Span& span, const StepInputs& inputs,
                 const typename Rule::Coefficients& coefficients, bool stream) {
   constexpr int kModel = 2 + Rule::kStates;
   const Rounding rounding{noise_key<Rule>(inputs, plan.positions[span.tensor]),
-                          inputs.params_by_chance};
+                          inputs.stochastic_rounding};
   float buffer[kBlock];
   Param param;
   InOut states[3];
@@ -91,7 +92,7 @@ void step_block(const Plan& plan, const Span& span, const StepInputs& inputs,
   run_block<StepBlock<Rule>>(grad, param.values(), states[0].values(), states[1].values(),
                              states[2].values(), span.count, &coefficients);
   param.put(plan, span, rounding, stream);
-  for (int s = 0; s < Rule::kStates; ++s) states[s].put_by_chance(plan, span, rounding.key);
+  for (int s = 0; s < Rule::kStates; ++s) states[s].put_stochastically(plan, span, rounding.key);
 }
 
 Stepped stepped_at(const Plan& plan, const std::vector<HyperRow>& rows, int64 tensor) {

@@ -34,7 +34,7 @@ int start(const Driver& cuda, const Module& module, const Start& start, void** p
 void launch(Queue queue, Kernel kernel, uint32 blocks, int threads, const void* parameter) {
   Device& device = device_of(queue);
   const Module& module = device.module;
-  if (module.rung == Rung::kAten) {
+  if (module.backend == Backend::kAten) {
     throw std::runtime_error(std::string(name(kernel)) + ": CUDA device " +
                              std::to_string(queue.device) + " has no kernels: " + module.reason);
   }

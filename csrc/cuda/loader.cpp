@@ -83,14 +83,14 @@ void try_nvrtc(const Driver& driver, const Module& module) {
   driver.module_unload(load_image(driver, image.data()));
 }
 
-void load_rung(const Driver& driver, Module& module, Rung rung) {
-  rung == Rung::kFatbin ? load_fatbin(driver, module) : try_nvrtc(driver, module);
-  module.rung = rung;
+void load_backend(const Driver& driver, Module& module, Backend backend) {
+  backend == Backend::kFatbin ? load_fatbin(driver, module) : try_nvrtc(driver, module);
+  module.backend = backend;
 }
 
-bool allows(Choice choice, Rung rung) {
-  return choice == Choice::kAuto || (choice == Choice::kAot && rung == Rung::kFatbin) ||
-         (choice == Choice::kNvrtc && rung == Rung::kNvrtc);
+bool allows(Choice choice, Backend backend) {
+  return choice == Choice::kAuto || (choice == Choice::kAot && backend == Backend::kFatbin) ||
+         (choice == Choice::kNvrtc && backend == Backend::kNvrtc);
 }
 
 void append_reason(Module& module, const std::string& subject, const std::exception& error) {
@@ -98,17 +98,17 @@ void append_reason(Module& module, const std::string& subject, const std::except
   module.reason += subject + ": " + error.what();
 }
 
-Module climb_down(const Driver& driver, int ordinal, Choice choice) {
+Module choose_backend(const Driver& driver, int ordinal, Choice choice) {
   Module module;
   try {
     open_device(driver, ordinal, module);
-    for (const Rung rung : {Rung::kFatbin, Rung::kNvrtc}) {
-      if (!allows(choice, rung)) continue;
+    for (const Backend backend : {Backend::kFatbin, Backend::kNvrtc}) {
+      if (!allows(choice, backend)) continue;
       try {
-        load_rung(driver, module, rung);
+        load_backend(driver, module, backend);
         return module;
       } catch (const std::runtime_error& error) {
-        append_reason(module, name(rung), error);
+        append_reason(module, name(backend), error);
       }
     }
   } catch (const std::runtime_error& error) {
@@ -141,8 +141,8 @@ Module aten_module(const std::string& reason) {
 
 Module load_module(const Driver& driver, int device, Choice choice) {
   if (choice == Choice::kAten) return aten_module("TORCHAMP_KERNELS=aten");
-  Module module = climb_down(driver, device, choice);
-  if (module.rung == Rung::kAten && choice != Choice::kAuto) {
+  Module module = choose_backend(driver, device, choice);
+  if (module.backend == Backend::kAten && choice != Choice::kAuto) {
     throw std::runtime_error(
         "TORCHAMP_KERNELS asks for kernels that cannot be had on CUDA device " +
         std::to_string(device) + ": " + module.reason);
@@ -151,7 +151,7 @@ Module load_module(const Driver& driver, int device, Choice choice) {
 }
 
 void* load_kernel(const Driver& driver, const Module& module, Kernel kernel) {
-  if (module.rung == Rung::kFatbin) {
+  if (module.backend == Backend::kFatbin) {
     const LoadingScope scope(driver, module);
     return find_function(driver, module.fatbin, name(kernel));
   }

@@ -1,4 +1,4 @@
-// One device's climb down the ladder: fatbin, NVRTC, ATen.
+// Chooses one device's backend: fatbin, else NVRTC, else ATen.
 #pragma once
 
 #include <string>
@@ -21,18 +21,18 @@ Choice choice();
 
 /// One device's kernels, none of which is loaded yet.
 struct Module {
-  Rung rung = Rung::kAten;
+  Backend backend = Backend::kAten;
   std::string reason;
   void* context = nullptr;
   int capability = 0;      ///< 10 · major + minor
-  void* fatbin = nullptr;  ///< all kernels, on that rung
+  void* fatbin = nullptr;  ///< all kernels, with that backend
 };
 
-/// Chooses the device's rung. Never throws for Choice::kAuto and kAten; for the others,
-/// std::runtime_error where the rung cannot be had.
+/// Chooses the device's backend. Never throws for Choice::kAuto and kAten; for the others,
+/// std::runtime_error where the backend cannot be had.
 Module load_module(const Driver& driver, int device, Choice choice);
 
-/// The function of one of the module's kernels, which on the rung NVRTC is compiled for it. Throws
+/// The function of one of the module's kernels, which with NVRTC is compiled for it. Throws
 /// std::runtime_error where it cannot be had. Not to be called by two threads at once.
 void* load_kernel(const Driver& driver, const Module& module, Kernel kernel);
 

@@ -41,7 +41,7 @@ void require_usable(int device) {
 }
 
 void announce(int device, const Module& module) {
-  if (module.rung != Rung::kAten || module.context == nullptr) return;
+  if (module.backend != Backend::kAten || module.context == nullptr) return;
   std::fprintf(stderr, "torchamp: no kernels for %s, ATen's are used instead (%s)\n",
                device_name(device).c_str(), module.reason.c_str());
 }
@@ -92,9 +92,9 @@ void* function_of(Device& device, Kernel kernel) {
   return function;
 }
 
-const char* name(Rung rung) {
-  if (rung == Rung::kFatbin) return "fatbin";
-  return rung == Rung::kNvrtc ? "nvrtc" : "aten";
+const char* name(Backend backend) {
+  if (backend == Backend::kFatbin) return "fatbin";
+  return backend == Backend::kNvrtc ? "nvrtc" : "aten";
 }
 
 bool forced_aten() {
@@ -105,11 +105,11 @@ void load(int device) {
   module_of(device);
 }
 
-Rung rung(int device) {
-  return module_of(device).rung;
+Backend backend(int device) {
+  return module_of(device).backend;
 }
 
-std::string rung_reason(int device) {
+std::string backend_reason(int device) {
   return module_of(device).reason;
 }
 

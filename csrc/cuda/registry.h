@@ -17,10 +17,10 @@ struct Device {
   explicit Device(Module module) : module(std::move(module)) {}
 };
 
-/// The queue's device, its rung chosen if need be. Throws std::runtime_error as load() does.
+/// The queue's device, its backend chosen if need be. Throws std::runtime_error as load() does.
 Device& device_of(Queue queue);
 
-/// The kernel's function on a device that does not stand on ATen's rung, loaded if need be. Waits
+/// The kernel's function on a device that does not use ATen, loaded if need be. Waits
 /// for no other kernel once it is.
 void* function_of(Device& device, Kernel kernel);
 

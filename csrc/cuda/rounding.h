@@ -16,12 +16,13 @@ TORCHAMP_DEVICE void store_shorts(char* to, BitsOf bits_of) {
   store_bytes<n * sizeof(uint16)>(to, words);
 }
 
-/// Rounds n values by chance; `first` is the first one's number in the stream.
+/// Rounds n values stochastically; `first` is the first one's number in the stream.
 template <int n>
 TORCHAMP_DEVICE void store_noisy(char* to, const float* values, const NoiseStream& stream,
                                  int first, int list) {
-  store_shorts<n>(
-      to, [&](int i) { return round_by_chance(values[i], noise(stream, first + i, list)).bits; });
+  store_shorts<n>(to, [&](int i) {
+    return round_stochastically(values[i], noise(stream, first + i, list)).bits;
+  });
 }
 
 template <class T, int n>

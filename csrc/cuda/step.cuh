@@ -13,7 +13,7 @@ namespace torchamp::cuda {
 /// How a slice's lists are rounded.
 struct Rounding {
   NoiseStream stream;
-  bool params_by_chance;
+  bool stochastic_rounding;
 };
 
 template <int n>
@@ -86,13 +86,13 @@ struct StepGroup {
 
   TORCHAMP_DEVICE void store(const Rounding& rounding) const {
     TORCHAMP_UNROLL
-    for (int list = 2; list < kReads; ++list) store_by_chance(list, rounding.stream);
+    for (int list = 2; list < kReads; ++list) store_stochastically(list, rounding.stream);
     if (is_split()) {
       store_split<n>(slice.dtype[kModel], address(kModel), address(kParam), values[kParam]);
       return;
     }
-    if (kCompact && rounding.params_by_chance) {
-      store_by_chance(kParam, rounding.stream);
+    if (kCompact && rounding.stochastic_rounding) {
+      store_stochastically(kParam, rounding.stream);
     } else {
       store_values<n>(slice.dtype[kParam], address(kParam), values[kParam]);
     }
@@ -100,7 +100,7 @@ struct StepGroup {
     store_values<n>(slice.dtype[kModel], address(kModel), values[kParam]);
   }
 
-  TORCHAMP_DEVICE void store_by_chance(int list, const NoiseStream& stream) const {
+  TORCHAMP_DEVICE void store_stochastically(int list, const NoiseStream& stream) const {
     if (kCompact && slice.dtype[list] == DType::kBFloat16) {
       store_noisy<n>(address(list), values[list], stream, first, list);
     } else {
@@ -141,7 +141,7 @@ TORCHAMP_DEVICE void step_unit(const Launch& launch, uint32 unit) {
   const auto c = coefficients<Rule>(inputs, stepped);
   const auto slice = slice_of(launch, unit, entry);
   const Rounding rounding{noise_from(noise_key<Rule>(inputs, stepped.position), slice.begin),
-                          inputs.params_by_chance};
+                          inputs.stochastic_rounding};
   const auto vectors = aligned_vectors<kStepVector<Rule>>(slice);
   step_groups<Rule, kCompact>(slice, vectors, c, rounding);
   step_groups<Rule, kCompact>(slice, rest_of(slice.count, vectors), c, rounding);

@@ -7,7 +7,7 @@ namespace {
 /// rounded stochastically.
 template <class Rule>
 bool is_compact(const Plan& plan, const StepInputs& inputs) {
-  if (inputs.params_by_chance) return true;
+  if (inputs.stochastic_rounding) return true;
   for (int64 tensor = 0; tensor < plan.tensors(); ++tensor) {
     if (plan.dtype(tensor, 1) == DType::kRemainder) return true;
     for (int state = 0; state < Rule::kStates; ++state) {

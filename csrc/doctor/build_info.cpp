@@ -8,7 +8,7 @@
 namespace torchamp {
 namespace {
 
-const char* cpu_rung() {
+const char* cpu_backend() {
 #if defined(TORCHAMP_AVX2)
   if (cpu::kHasAvx2) return "avx2";
 #endif
@@ -23,11 +23,11 @@ const BuildInfo& build_info() {
   return info;
 }
 
-Rung rung(c10::Device device) {
+Backend backend(c10::Device device) {
   if (cuda::forced_aten()) return {"aten", "TORCHAMP_KERNELS is aten"};
-  if (device.is_cpu()) return {cpu_rung(), ""};
+  if (device.is_cpu()) return {cpu_backend(), ""};
   if (!device.is_cuda()) return {"aten", "torchamp has kernels for the CPU and for CUDA"};
-  return {cuda::name(cuda::rung(device.index())), cuda::rung_reason(device.index())};
+  return {cuda::name(cuda::backend(device.index())), cuda::backend_reason(device.index())};
 }
 
 std::string kernel_cache() {

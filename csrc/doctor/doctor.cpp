@@ -113,7 +113,7 @@ Finding find_nvrtc() {
 
 Finding find_kernels(c10::Device device) {
   try {
-    return kernels_finding(device.str(), rung(device));
+    return kernels_finding(device.str(), backend(device));
   } catch (const std::exception& error) {
     return {"kernels on " + device.str(), std::string("cannot be had: ") + error.what(), 2,
             "TORCHAMP_KERNELS=auto takes the best that there are"};
@@ -127,9 +127,9 @@ Finding find_variable() {
 
 }  // namespace
 
-Finding kernels_finding(const std::string& device, const Rung& rung) {
-  const std::string note = rung.reason.empty() ? "" : " (" + rung.reason + ")";
-  return {"kernels on " + device, rung.name + note, rung.name == "aten" ? 1 : 0};
+Finding kernels_finding(const std::string& device, const Backend& backend) {
+  const std::string note = backend.reason.empty() ? "" : " (" + backend.reason + ")";
+  return {"kernels on " + device, backend.name + note, backend.name == "aten" ? 1 : 0};
 }
 
 Finding store_finding(const cuda::ImageStore& store, bool is_missed) {

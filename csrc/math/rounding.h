@@ -1,4 +1,5 @@
-// Keeping more of a float than the 16 bits that are stored: by chance, or in 16 bits more.
+// Keeping more of a float than the 16 bits that are stored: by stochastic rounding, or in 16 bits
+// more.
 #pragma once
 
 #include "math/float16.h"
@@ -44,7 +45,7 @@ TORCHAMP_MATH uint32 noise(uint32 key, int64 index, int list) {
 
 /// One of the two neighbours of `value`, each with the probability that makes the mean `value`:
 /// small updates are not lost, as they are to rounding to nearest, but land every so often.
-TORCHAMP_MATH bfloat16 round_by_chance(float value, uint32 noise) {
+TORCHAMP_MATH bfloat16 round_stochastically(float value, uint32 noise) {
   if (is_nonfinite(value)) return from_float<bfloat16>(value);
   return {static_cast<uint16>((float_to_bits(value) + noise) >> 16)};
 }

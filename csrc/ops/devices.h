@@ -48,7 +48,9 @@ struct Cuda {
   explicit Cuda(at::Device device) : guard(device), queue(cuda::current_queue(device.index())) {
     queue.tables = &tables;
   }
-  static bool usable(at::Device device) { return cuda::rung(device.index()) != cuda::Rung::kAten; }
+  static bool usable(at::Device device) {
+    return cuda::backend(device.index()) != cuda::Backend::kAten;
+  }
 
   void scale(const Plan& plan, float factor, Flags flags) {
     cuda::scale(queue, plan, factor, flags);

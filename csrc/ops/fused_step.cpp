@@ -19,7 +19,7 @@ TORCH_LIBRARY_FRAGMENT(torchamp, m) {
       "_fused_step(int algorithm, Tensor[] grads, Tensor(a!)[] params, Tensor(b!)[] states, "
       "Tensor(c!)[] model_params, Tensor(d!) steps, Tensor hyper, Tensor groups, "
       "Tensor? grad_factor, Tensor? skip, Tensor? param_norms, Tensor? update_norms, "
-      "Tensor(e!)? norm_averages, bool params_by_chance, Tensor(f!)? ticket, Tensor[] lrs, "
+      "Tensor(e!)? norm_averages, bool stochastic_rounding, Tensor(f!)? ticket, Tensor[] lrs, "
       "int[] lr_groups, int[] unscaled, int known_states) -> ()");
 }
 
@@ -140,7 +140,7 @@ void fused_step(StepAlgorithm algorithm, const StepLists& lists, const StepScala
   call(op, scalars.steps, static_cast<int64_t>(algorithm), lists.grads, lists.params, lists.states,
        lists.model_params, scalars.steps, scalars.hyper, scalars.groups, scalars.grad_factor,
        scalars.skip, scalars.param_norms, scalars.update_norms, scalars.norm_averages,
-       scalars.params_by_chance, scalars.ticket, rates.lrs, rates.groups, lists.unscaled,
+       scalars.stochastic_rounding, scalars.ticket, rates.lrs, rates.groups, lists.unscaled,
        reinterpret_cast<int64_t>(lists.known_states));
   if (algorithm != StepAlgorithm::kLambUpdate) mark_written(lists.params);
   if (lists.known_states == nullptr) mark_written(lists.states);

@@ -27,7 +27,7 @@ StepInputs inputs_of(const StepScalars& scalars) {
           pointer<float>(scalars.param_norms),
           pointer<float>(scalars.update_norms),
           pointer<float>(scalars.norm_averages),
-          scalars.params_by_chance};
+          scalars.stochastic_rounding};
 }
 
 std::vector<HyperRow> rows_of(const StepScalars& scalars) {
@@ -119,15 +119,15 @@ void fused_step(int64_t which, TensorList grads, TensorList params, TensorList s
                 TensorList model_params, const Tensor& steps, const Tensor& hyper,
                 const Tensor& groups, const OptionalTensor& grad_factor, const OptionalTensor& skip,
                 const OptionalTensor& param_norms, const OptionalTensor& update_norms,
-                const OptionalTensor& norm_averages, bool params_by_chance,
+                const OptionalTensor& norm_averages, bool stochastic_rounding,
                 const OptionalTensor& ticket, TensorList lrs, at::IntArrayRef lr_groups,
                 at::IntArrayRef unscaled, int64_t known_states) {
   const std::vector<Tensor> lr_of_group = by_group(lrs, lr_groups, hyper.size(0));
   const auto algorithm = static_cast<StepAlgorithm>(which);
   auto* const known = reinterpret_cast<KnownTensors*>(known_states);
   const StepLists lists{grads, params, states, model_params, known, unscaled};
-  const StepScalars scalars{steps,       hyper,        groups,        grad_factor,      skip,
-                            param_norms, update_norms, norm_averages, params_by_chance, ticket,
+  const StepScalars scalars{steps,       hyper,        groups,        grad_factor,         skip,
+                            param_norms, update_norms, norm_averages, stochastic_rounding, ticket,
                             lr_of_group};
   const at::Device device = steps.device();
   Work work = gather_step<Device>(states_of(algorithm), lists, device);

@@ -19,8 +19,8 @@ pybind11::dict build_info_dict() {
   return result;
 }
 
-pybind11::tuple rung_tuple(const std::string& device) {
-  const Rung found = rung(c10::Device(device));
+pybind11::tuple backend_tuple(const std::string& device) {
+  const Backend found = backend(c10::Device(device));
   return pybind11::make_tuple(found.name, found.reason);
 }
 
@@ -36,7 +36,7 @@ pybind11::list findings() {
 
 void bind_build_info(pybind11::module_& module) {
   module.def("build_info", &build_info_dict);
-  module.def("rung", &rung_tuple, pybind11::arg("device"));
+  module.def("backend", &backend_tuple, pybind11::arg("device"));
   module.def("examine", &findings);
 }
 

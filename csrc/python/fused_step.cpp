@@ -32,7 +32,7 @@ model_params: list, written: params, rounded; None, or empty, where there is non
 grad_factor: float32 of one element that grads are multiplied with, or None.
 skip: float32 of one element, or None; unless 0 nothing is written.
 param_norms, update_norms, norm_averages: float32 [positions], where the algorithm reads them.
-params_by_chance: whether bfloat16 params are rounded by chance, as bfloat16 states are.
+stochastic_rounding: whether bfloat16 params are rounded stochastically, as bfloat16 states are.
 
 All other tensors are on one device, which nothing waits for. Raises, before anything is written,
 TypeError (dtype, layout, no tensor), RuntimeError (lengths, sizes, devices).)";
@@ -42,7 +42,7 @@ void step_lists(StepAlgorithm algorithm, const py::object& grads, const py::obje
                 const Tensor& groups, const py::object& model_params,
                 const OptionalTensor& grad_factor, const OptionalTensor& skip,
                 const OptionalTensor& param_norms, const OptionalTensor& update_norms,
-                const OptionalTensor& norm_averages, bool params_by_chance) {
+                const OptionalTensor& norm_averages, bool stochastic_rounding) {
   const auto list = [](const char* name, const py::object& tensors) {
     return tensor_list("fused_step", name, tensors);
   };
@@ -51,7 +51,7 @@ void step_lists(StepAlgorithm algorithm, const py::object& grads, const py::obje
   const py::gil_scoped_release unlocked;
   fused_step(algorithm, {all_grads, all_params, all_states, models},
              {steps, hyper, groups, grad_factor, skip, param_norms, update_norms, norm_averages,
-              params_by_chance});
+              stochastic_rounding});
 }
 
 void bind_algorithm(py::module_& module) {
@@ -75,7 +75,7 @@ void bind_fused_step(py::module_& module) {
              py::arg("groups"), py::kw_only(), py::arg("model_params") = py::tuple(),
              py::arg("grad_factor") = py::none(), py::arg("skip") = py::none(),
              py::arg("param_norms") = py::none(), py::arg("update_norms") = py::none(),
-             py::arg("norm_averages") = py::none(), py::arg("params_by_chance") = false);
+             py::arg("norm_averages") = py::none(), py::arg("stochastic_rounding") = false);
 }
 
 }  // namespace torchamp::python

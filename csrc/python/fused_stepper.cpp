@@ -16,13 +16,13 @@ constexpr const char* kFusedStepper =
 
 params: list of tensors. groups: for each, the row of hyperparameters that it belongs to. States are
 made, zeros in state_dtype, when a parameter first has a grad. bfloat16 states are rounded by
-chance, and with params_by_chance bfloat16 parameters are, too.)";
+chance, and with stochastic_rounding bfloat16 parameters are, too.)";
 
 FusedStepper make_stepper(StepAlgorithm algorithm, const py::object& params,
                           std::vector<int64_t> groups, at::ScalarType state_dtype,
-                          bool params_by_chance) {
+                          bool stochastic_rounding) {
   return FusedStepper(algorithm, tensor_list("FusedStepper", "params", params), std::move(groups),
-                      {state_dtype, params_by_chance});
+                      {state_dtype, stochastic_rounding});
 }
 
 FusedStepper::Row to_row(const std::vector<double>& values) {
@@ -59,7 +59,7 @@ OptionalTensor norm_average(const FusedStepper& stepper, size_t i) {
 void bind_fused_stepper(py::module_& module) {
   py::class_<FusedStepper>(module, "FusedStepper", kFusedStepper)
       .def(py::init(&make_stepper), py::arg("algorithm"), py::arg("params"), py::arg("groups"),
-           py::arg("state_dtype") = at::kFloat, py::arg("params_by_chance") = false)
+           py::arg("state_dtype") = at::kFloat, py::arg("stochastic_rounding") = false)
       .def("states", &FusedStepper::states, py::arg("i"),
            "The states of params[i]; empty before its first step.")
       .def("step_count", &FusedStepper::step_count, py::arg("i"),

@@ -31,8 +31,8 @@ void load_state(LossScaler& scaler, double loss_scale, int64_t growth, int64_t h
   scaler.load_state({loss_scale, growth, hysteresis});
 }
 
-std::shared_ptr<LentScale> lend(LossScaler& scaler) {
-  return std::const_pointer_cast<LentScale>(scaler.lend());
+std::shared_ptr<ScaleSnapshot> take_snapshot(LossScaler& scaler) {
+  return std::const_pointer_cast<ScaleSnapshot>(scaler.snapshot());
 }
 
 void bind_scaling(py::class_<LossScaler>& scaler) {
@@ -40,12 +40,13 @@ void bind_scaling(py::class_<LossScaler>& scaler) {
       .def_property_readonly("is_identity", &LossScaler::is_identity,
                              "Whether scaling changes nothing: fixed at 1.")
       .def_property_readonly("device", &LossScaler::device, "Where scale and trackers live.")
-      .def("scale", &LossScaler::scale, Unlocked(), py::arg("loss"), py::arg("by") = py::none(),
-           "loss * loss_scale in float32, of any shape, on the autograd graph. With what lend() "
-           "gave, the scale may move before the backward.")
+      .def(
+          "scale", &LossScaler::scale, Unlocked(), py::arg("loss"), py::arg("by") = py::none(),
+          "loss * loss_scale in float32, of any shape, on the autograd graph. With what snapshot() "
+          "gave, the scale may move before the backward.")
       .def("inv_scale", &LossScaler::inv_scale, Unlocked(),
            "1 / loss_scale as it is now: a new float32 scalar that later updates do not touch.")
-      .def("lend", &lend,
+      .def("snapshot", &take_snapshot,
            "The scale as it is now, for finish_backward: copied only if it moves meanwhile.")
       .def(
           "found_inf", &LossScaler::found_inf,
@@ -80,8 +81,8 @@ void bind_state(py::class_<LossScaler>& scaler) {
 
 void bind_loss_scaler(py::module_& module) {
   const LossScalerOptions defaults;
-  py::class_<LentScale, std::shared_ptr<LentScale>>(
-      module, "LentScale", "The loss scale that the grads of one backward bear.");
+  py::class_<ScaleSnapshot, std::shared_ptr<ScaleSnapshot>>(
+      module, "ScaleSnapshot", "The loss scale that the grads of one backward bear.");
   py::class_<LossScaler> scaler(module, "LossScaler", kLossScaler);
   scaler.def(py::init(&make_scaler), py::arg("loss_scale") = "dynamic", py::kw_only(),
              py::arg("init_scale") = defaults.init_scale, py::arg("rule") = defaults.rule,

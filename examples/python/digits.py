@@ -189,7 +189,7 @@ def main() -> None:
         "level": arguments.level,
         "language": "Python",
         "device": device,
-        "rung": torchamp.build_info()["kernels"][str(device)],
+        "backend": torchamp.build_info()["kernels"][str(device)],
         "test_accuracy": accuracy(model, test_digits),
         "ms_per_step": 1e3 * statistics.median(seconds),
         "peak_memory_mib": peak_memory_mib(device),

@@ -24,15 +24,15 @@ struct BuildInfo {
 TORCHAMP_API const BuildInfo& build_info();
 
 /// Which kernels the ops run on one device.
-struct Rung {
+struct Backend {
   std::string name;    ///< "avx2" or "portable" on the CPU, "fatbin" or "nvrtc" on CUDA, or "aten"
   std::string reason;  ///< why not a better one: a line for each that was tried; may be empty
 };
 
-/// Chooses a CUDA device's rung if it is not chosen yet; kernels are loaded when they are first
+/// Chooses a CUDA device's backend if it is not chosen yet; kernels are loaded when they are first
 /// launched. Throws std::runtime_error where
 /// TORCHAMP_KERNELS demands kernels that cannot be had.
-TORCHAMP_API Rung rung(c10::Device device);
+TORCHAMP_API Backend backend(c10::Device device);
 
 /// The folder in which kernels compiled by NVRTC are kept for other processes: TORCHAMP_CACHE, or
 /// torchamp in XDG_CACHE_HOME or ~/.cache. Empty where there is none, or TORCHAMP_CACHE is "off".

@@ -63,9 +63,9 @@ struct StepScalars {
   std::optional<at::Tensor> param_norms = {};    ///< float32 [positions]
   std::optional<at::Tensor> update_norms = {};   ///< float32 [positions]
   std::optional<at::Tensor> norm_averages = {};  ///< float32 [positions], updated
-  /// Rounds bfloat16 params up or down by chance, so that small updates are not lost for want of a
+  /// Rounds bfloat16 params up or down at random, so that small updates are not lost for want of a
   /// master. The chance depends on position, step and element alone, so that runs repeat.
-  bool params_by_chance = false;
+  bool stochastic_rounding = false;
   /// int32 scalar, 0 before and after, for the kernels' own use: a caller that keeps one to itself
   /// spares each step the making of one.
   std::optional<at::Tensor> ticket = {};

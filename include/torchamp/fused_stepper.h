@@ -35,13 +35,13 @@ class TORCHAMP_API FusedStepper {
 
   /// How values are kept.
   struct Storage {
-    at::ScalarType state_dtype = at::kFloat;  ///< bfloat16 is rounded by chance
-    bool params_by_chance = false;            ///< rounds bfloat16 params by chance
+    at::ScalarType state_dtype = at::kFloat;  ///< bfloat16 is rounded stochastically
+    bool stochastic_rounding = false;         ///< rounds bfloat16 params stochastically
   };
 
   /// `groups[i]`: to which row of hyperparameters params[i] belongs. `algorithm`: kLambUpdate for
   /// LAMB, whose second pass follows by itself. Throws ValueError for a state_dtype other than
-  /// float32 and bfloat16, and for params_by_chance with float16 params.
+  /// float32 and bfloat16, and for stochastic_rounding with float16 params.
   FusedStepper(StepAlgorithm algorithm, std::vector<at::Tensor> params, std::vector<int64_t> groups,
                Storage storage = {at::kFloat, false});
 

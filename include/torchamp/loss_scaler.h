@@ -43,13 +43,13 @@ struct DynamicScale {
 
 /// The loss scale that one backward's loss and grads bear: in the scaler's memory, and in its own
 /// once the scaler's scale moves on, or when this ends before the graph that was scaled by it.
-class TORCHAMP_API LentScale {
+class TORCHAMP_API ScaleSnapshot {
  public:
-  /// For LossScaler::lend().
-  explicit LentScale(const at::Tensor& loss_scale);
-  ~LentScale();
-  LentScale(const LentScale&) = delete;
-  LentScale& operator=(const LentScale&) = delete;
+  /// For LossScaler::snapshot().
+  explicit ScaleSnapshot(const at::Tensor& loss_scale);
+  ~ScaleSnapshot();
+  ScaleSnapshot(const ScaleSnapshot&) = delete;
+  ScaleSnapshot& operator=(const ScaleSnapshot&) = delete;
 
   /// float32 of one element. Autograd's count of writes to it is not the scaler's.
   const at::Tensor& loss_scale() const { return loss_scale_; }
@@ -103,14 +103,14 @@ class TORCHAMP_API LossScaler {
   /// Whether scaling changes nothing: fixed at 1.
   bool is_identity() const { return kind_.fixed == 1.0; }
 
-  /// loss · loss_scale in float32, of any shape, on the autograd graph. With `by`, what lend()
+  /// loss · loss_scale in float32, of any shape, on the autograd graph. With `by`, what snapshot()
   /// gave, the scale may move before the backward; without, autograd then refuses that. Throws
   /// TypeError unless `loss` is a floating-point tensor.
-  at::Tensor scale(const at::Tensor& loss, const LentScale* by = nullptr) const;
+  at::Tensor scale(const at::Tensor& loss, const ScaleSnapshot* by = nullptr) const;
   /// 1 / loss_scale as it is now: a new float32 scalar that later updates do not touch.
   at::Tensor inv_scale() const;
   /// The scale as it is now, for a backward to end with: copied only if it moves meanwhile.
-  std::shared_ptr<const LentScale> lend();
+  std::shared_ptr<const ScaleSnapshot> snapshot();
 
   /// float32 scalar that ops set when they meet a non-finite value: of the last backward that was
   /// ended, or since clear_found_inf(), which is to be called before ops look for one.
@@ -129,9 +129,9 @@ class TORCHAMP_API LossScaler {
   const ReportedScale& reported_scale() const { return reported_scale_; }
   /// Takes found_inf into account. A fixed scale stays.
   void update();
-  /// The scale for an op to move: those that it was lent to keep it, but `but`, whose backward ends
+  /// The scale for an op to move: its snapshots keep theirs, but `but`, whose backward ends
   /// with the move, if no graph holds that any more.
-  const DynamicScale& about_to_move(const LentScale* but = nullptr);
+  const DynamicScale& about_to_move(const ScaleSnapshot* but = nullptr);
 
   /// The scale as a float32 scalar on the device.
   const at::Tensor& loss_scale_tensor() const { return scale_.loss_scale; }
@@ -160,7 +160,7 @@ class TORCHAMP_API LossScaler {
   std::shared_ptr<DeferredOverflow> deferred_ = std::make_shared<DeferredOverflow>();
   std::shared_ptr<const BackwardReport> last_report_;
   ReportedScale reported_scale_;
-  std::vector<std::weak_ptr<LentScale>> lent_;
+  std::vector<std::weak_ptr<ScaleSnapshot>> snapshots_;
 };
 
 /// @}

@@ -68,7 +68,7 @@ class TORCHAMP_API MasterWeights {
 
   /// A scale that grads bear.
   struct Scaled {
-    std::shared_ptr<const LentScale> by;
+    std::shared_ptr<const ScaleSnapshot> by;
     std::shared_ptr<DeferredOverflow> overflow;  ///< takes note of theirs; null for a fixed scale
   };
 
@@ -252,7 +252,7 @@ TORCHAMP_API at::Tensor clip_grad_norm(const std::vector<MasterWeights*>& weight
 /// off; else found_inf is deferred. In all one pass over the grads, and nothing waits for the
 /// device.
 TORCHAMP_API void finish_backward(const std::vector<MasterWeights*>& weights, LossScaler& scaler,
-                                  const LentScale& scaled_by, bool moves_scale = true);
+                                  const ScaleSnapshot& scaled_by, bool moves_scale = true);
 
 /// @}
 

@@ -37,18 +37,18 @@ def build_info() -> dict[str, object]:
     The keys: `version` of torchamp; `torch_version` it was built for; `compiler`; `cxx_standard`,
     17 or 20; `fatbin`, the CUDA architectures that nvcc compiled; `nvcc`, its version or why it
     was absent; `kernel_cache`, the folder in which kernels compiled at run time are kept, empty
-    where there is none; and `kernels`, for each device that torch sees the rung its ops stand on
+    where there is none; and `kernels`, for each device that torch sees the backend of its ops
     ("avx2", "portable", "fatbin", "nvrtc" or "aten"), which is chosen if need be.
     """
-    return {**_C.build_info(), "kernels": {name: rung(name)[0] for name in _devices()}}
+    return {**_C.build_info(), "kernels": {name: backend(name)[0] for name in _devices()}}
 
 
-def rung(device: str) -> tuple[str, str]:
+def backend(device: str) -> tuple[str, str]:
     """Returns which kernels a device's ops run, and why not better ones, which may be empty.
 
     Raises RuntimeError where TORCHAMP_KERNELS demands kernels that cannot be had.
     """
-    return _C.rung(device)
+    return _C.backend(device)
 
 
 def _devices() -> list[str]:

@@ -134,18 +134,19 @@ def check_build() -> Finding:
     return Finding("build", ", ".join(f"{key}: {value}" for key, value in info.items()))
 
 
-def check_rungs() -> Finding:
+def check_backends() -> Finding:
     """Which kernels each device uses, and why not better ones."""
     try:
-        from torchamp._load import build_info, rung
+        from torchamp._load import backend, build_info
 
-        rungs = {name: rung(name) for name in build_info()["kernels"]}
+        backends = {name: backend(name) for name in build_info()["kernels"]}
     except Exception as error:
         return Finding("kernels", f"cannot be had: {error}", 2)
     lines = [
-        f"{device}: {name}{reason and f' ({reason})'}" for device, (name, reason) in rungs.items()
+        f"{device}: {name}{reason and f' ({reason})'}"
+        for device, (name, reason) in backends.items()
     ]
-    return Finding("kernels", "; ".join(lines), int(any(n == "aten" for n, _ in rungs.values())))
+    return Finding("kernels", "; ".join(lines), int(any(n == "aten" for n, _ in backends.values())))
 
 
 #: What the library itself finds, and nothing above tells.
@@ -182,7 +183,7 @@ CHECKS: list[Callable[[], Finding]] = [
     check_kernels_variable,
     check_torchamp,
     check_build,
-    check_rungs,
+    check_backends,
 ]
 
 

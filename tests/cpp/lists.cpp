@@ -125,8 +125,8 @@ at::ScalarType precision_of(std::initializer_list<Tensor> inputs, const Tensor& 
 }
 
 bool kernels_are_off() {
-  const char* rung = std::getenv("TORCHAMP_KERNELS");
-  return rung != nullptr && std::strcmp(rung, "aten") == 0;
+  const char* backend = std::getenv("TORCHAMP_KERNELS");
+  return backend != nullptr && std::strcmp(backend, "aten") == 0;
 }
 
 }  // namespace torchamp

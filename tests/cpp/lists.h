@@ -22,7 +22,7 @@ struct Lists {
 /// `count` lists that agree in sizes position by position.
 Lists every_dtype(int count, at::Device device);
 
-/// `count` lists as above, of `positions` combinations by chance, half of them without float64.
+/// `count` lists as above, of `positions` combinations at random, half of them without float64.
 Lists mixed(int count, int64_t positions, at::Device device);
 
 /// The narrower of `output`'s dtype and of what an op on `inputs` computes in.

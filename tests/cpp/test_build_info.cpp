@@ -18,14 +18,14 @@ TEST(BuildInfo, NamesArchitecturesOrTheReasonForNone) {
   EXPECT_EQ(build_info().fatbin.empty(), nvcc_absent) << build_info().nvcc;
 }
 
-TEST(Rung, OfTheCpuNeedsNoReason) {
-  const Rung found = rung(c10::Device(c10::kCPU));
+TEST(Backend, OfTheCpuNeedsNoReason) {
+  const Backend found = backend(c10::Device(c10::kCPU));
   EXPECT_TRUE(found.name == "avx2" || found.name == "portable") << found.name;
   EXPECT_EQ(found.reason, "");
 }
 
-TEST(Rung, OfADeviceWithoutKernelsIsAtenAndSaysWhy) {
-  const Rung found = rung(c10::Device(c10::kXPU, 0));
+TEST(Backend, OfADeviceWithoutKernelsIsAtenAndSaysWhy) {
+  const Backend found = backend(c10::Device(c10::kXPU, 0));
   EXPECT_EQ(found.name, "aten");
   EXPECT_EQ(found.reason, "torchamp has kernels for the CPU and for CUDA");
 }

@@ -1,4 +1,4 @@
-// The ladder, climbed with a driver that fails where a test wants it to.
+// The choice of a backend, with a driver that fails where a test wants it to.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -106,7 +106,7 @@ std::string message_of(const std::function<void()>& action) {
 TEST_F(Loader, TakesTheFatbinFirst) {
   if (!has_fatbin()) GTEST_SKIP() << "built without nvcc";
   const Module module = load_module(driver_, 0, Choice::kAuto);
-  EXPECT_EQ(module.rung, Rung::kFatbin);
+  EXPECT_EQ(module.backend, Backend::kFatbin);
   EXPECT_EQ(module.reason, "");
   EXPECT_EQ(module.context, &machine);
   EXPECT_EQ(machine.images_tried, 1);
@@ -122,7 +122,7 @@ TEST_F(Loader, TakesTheFatbinFirst) {
 TEST_F(Loader, LeavesTheDeviceToAtenWhenNoImageLoads) {
   machine.load_error = 209;
   const Module module = load_module(driver_, 0, Choice::kAuto);
-  EXPECT_EQ(module.rung, Rung::kAten);
+  EXPECT_EQ(module.backend, Backend::kAten);
   EXPECT_TRUE(contains(module.reason, "fatbin: "));
   EXPECT_TRUE(contains(module.reason, "nvrtc: "));
   if (has_fatbin()) {
@@ -139,7 +139,7 @@ TEST_F(Loader, NamesAKernelThatTheImageLacks) {
   load_kernel(driver_, module, Kernel::kScale);
 }
 
-TEST_F(Loader, ThrowsWhenTheDemandedRungCannotBeHad) {
+TEST_F(Loader, ThrowsWhenTheDemandedBackendCannotBeHad) {
   machine.load_error = 209;
   for (const Choice choice : {Choice::kAot, Choice::kNvrtc}) {
     const std::string message = message_of([&] { load_module(driver_, 3, choice); });
@@ -152,14 +152,14 @@ TEST_F(Loader, ThrowsWhenTheDemandedRungCannotBeHad) {
 
 TEST_F(Loader, DoesNotTouchTheDriverWhenAtenIsDemanded) {
   const Module module = load_module(Driver{}, 0, Choice::kAten);
-  EXPECT_EQ(module.rung, Rung::kAten);
+  EXPECT_EQ(module.backend, Backend::kAten);
   EXPECT_EQ(module.reason, "TORCHAMP_KERNELS=aten");
 }
 
 TEST_F(Loader, NamesADriverThatIsTooOld) {
   machine.driver_version = 12000;
   const Module module = load_module(driver_, 1, Choice::kAuto);
-  EXPECT_EQ(module.rung, Rung::kAten);
+  EXPECT_EQ(module.backend, Backend::kAten);
   EXPECT_EQ(module.reason, "device 1: the driver supports CUDA 12.0, the kernels need 12.1");
 }
 

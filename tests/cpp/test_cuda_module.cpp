@@ -136,7 +136,7 @@ TEST_F(ModuleTest, RefusesDevicesThatCannotBe) {
               device_of(Queue{-1, nullptr});
             }),
             "expected a CUDA device from 0 to 63, got -1");
-  EXPECT_EQ(message_of([] { rung(64); }), "expected a CUDA device from 0 to 63, got 64");
+  EXPECT_EQ(message_of([] { backend(64); }), "expected a CUDA device from 0 to 63, got 64");
 }
 
 TEST_F(ModuleTest, ALaunchNamesTheKernelAndTheReasonWhereThereAreNone) {
@@ -149,15 +149,15 @@ TEST_F(ModuleTest, ALaunchNamesTheKernelAndTheReasonWhereThereAreNone) {
       "the kernels need 12.1");
 }
 
-TEST(Rung, IsAtenWithAReasonWhereTorchHasNoCuda) {
-  EXPECT_EQ(rung(4), Rung::kAten);
-  EXPECT_NE(rung_reason(4), "");
+TEST(Backend, IsAtenWithAReasonWhereTorchHasNoCuda) {
+  EXPECT_EQ(backend(4), Backend::kAten);
+  EXPECT_NE(backend_reason(4), "");
 }
 
-TEST(Rung, HasAName) {
-  EXPECT_STREQ(name(Rung::kFatbin), "fatbin");
-  EXPECT_STREQ(name(Rung::kNvrtc), "nvrtc");
-  EXPECT_STREQ(name(Rung::kAten), "aten");
+TEST(Backend, HasAName) {
+  EXPECT_STREQ(name(Backend::kFatbin), "fatbin");
+  EXPECT_STREQ(name(Backend::kNvrtc), "nvrtc");
+  EXPECT_STREQ(name(Backend::kAten), "aten");
 }
 
 TEST_F(ModuleTest, AForkedChildGetsAClearError) {

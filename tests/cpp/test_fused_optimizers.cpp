@@ -54,13 +54,13 @@ TEST_P(FusedOptimizersTest, AveragesChangeTheirDtype) {
   EXPECT_LE(distance(params, wide), 0.1);
 }
 
-TEST_P(FusedOptimizersTest, HalfIsNotRoundedByChance) {
+TEST_P(FusedOptimizersTest, HalfIsNotRoundedStochastically) {
   const auto params = make_params(device(), at::kHalf);
   const auto optimizer = ours(params);
   optimizer->set_storage({at::kFloat, true});
   set_grads(params, 0);
   EXPECT_TRUE(contains(message_of([&] { optimizer->step(); }),
-                       "expected params[0] to be bfloat16 or wider, to be rounded by chance"));
+                       "expected params[0] to be bfloat16 or wider, to be rounded stochastically"));
 }
 
 TEST_P(FusedOptimizersTest, LowPrecisionParamsAreRoundedOnce) {

@@ -84,21 +84,21 @@ TEST_P(FusedStepRoundingTest, RemaindersNeedTheirModelParams) {
   }
 }
 
-TEST_P(FusedStepRoundingTest, SmallUpdatesLandByChance) {
+TEST_P(FusedStepRoundingTest, SmallUpdatesLandStochastically) {
   const Tensor weight = at::full({1 << 16}, 1.0, at::device(device()).dtype(at::kBFloat16));
   const Tensor grad = at::full({1 << 16}, 0.005, at::device(device()));  // lr 0.1: 0.0005 a step
   StepCase nearest = case_of(StepAlgorithm::kSgd, {grad}, {weight.clone()}, {});
-  StepCase by_chance = case_of(StepAlgorithm::kSgd, {grad}, {weight.clone()}, {});
-  by_chance.scalars.params_by_chance = true;
+  StepCase stochastic = case_of(StepAlgorithm::kSgd, {grad}, {weight.clone()}, {});
+  stochastic.scalars.stochastic_rounding = true;
   for (int step = 0; step < 100; ++step) {
     run(nearest);
-    run(by_chance);
+    run(stochastic);
   }
   const auto mean = [](const StepCase& call) {
     return call.params()[0].to(at::kDouble).mean().item<double>();
   };
   EXPECT_EQ(mean(nearest), 1.0) << "0.0005 is less than half of what bfloat16 tells from 1";
-  EXPECT_NEAR(mean(by_chance), 0.95, 1e-3);
+  EXPECT_NEAR(mean(stochastic), 0.95, 1e-3);
 }
 
 TEST_P(FusedStepRoundingTest, BFloat16AveragesDoNotStall) {
@@ -118,7 +118,7 @@ TEST_P(FusedStepRoundingTest, TheSameChanceEveryTime) {
   const List params = {normal(2, {100000}, at::kBFloat16), normal(2, {33}, at::kBFloat16)};
   const auto stepped = [&] {
     StepCase call = case_of(StepAlgorithm::kMomentum, grads, clones(params), {}, at::kBFloat16);
-    call.scalars.params_by_chance = true;
+    call.scalars.stochastic_rounding = true;
     for (int step = 0; step < 3; ++step) run(call);
     return call.written();
   };

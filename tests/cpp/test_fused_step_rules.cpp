@@ -23,7 +23,7 @@ StepInputs inputs_of(const StepScalars& s) {
           pointer(s.param_norms),
           pointer(s.update_norms),
           pointer(s.norm_averages),
-          s.params_by_chance};
+          s.stochastic_rounding};
 }
 
 std::vector<HyperRow> rows_of(const StepScalars& s) {
@@ -40,12 +40,13 @@ Tensor flat(const Tensor& tensor) {
 }
 
 /// `values` as a step stores them in a list of `dtype`.
-Tensor stored(const std::vector<float>& values, at::ScalarType dtype, bool by_chance, uint32 key,
+Tensor stored(const std::vector<float>& values, at::ScalarType dtype, bool stochastic, uint32 key,
               int list) {
   std::vector<double> stored(values.begin(), values.end());
-  if (by_chance && dtype == at::kBFloat16) {
+  if (stochastic && dtype == at::kBFloat16) {
     for (size_t k = 0; k < values.size(); ++k) {
-      stored[k] = to_float(round_by_chance(values[k], noise(key, static_cast<int64>(k), list)));
+      stored[k] =
+          to_float(round_stochastically(values[k], noise(key, static_cast<int64>(k), list)));
     }
   }
   return tensor_of(stored, dtype);
@@ -72,9 +73,9 @@ void expect_rows(const StepCase& got, const Rows& rows, size_t i, uint32 key) {
     const Tensor& tensor = got.all.lists[list][i];
     if (!tensor.defined()) continue;
     const bool is_state = list > 1 && list + 1 < rows.size();
-    const bool by_chance = is_state || (list == 1 && got.scalars.params_by_chance);
+    const bool stochastic = is_state || (list == 1 && got.scalars.stochastic_rounding);
     const Tensor expected =
-        stored(rows[list], tensor.scalar_type(), by_chance, key, static_cast<int>(list));
+        stored(rows[list], tensor.scalar_type(), stochastic, key, static_cast<int>(list));
     EXPECT_TRUE(same_bits(flat(tensor), expected)) << got.all.names[i] << ", list " << list;
   }
 }
@@ -136,7 +137,7 @@ TEST_P(FusedStepRulesTest, AreWhatTheKernelsCompute) {
     StepCase call =
         make_case(algorithm, two_groups(), step_lists(algorithm, 800, device()), device());
     call.scalars.grad_factor = scalar_of(0.3f, at::kFloat, device());
-    call.scalars.params_by_chance = which % 2 == 0;
+    call.scalars.stochastic_rounding = which % 2 == 0;
     const StepCase before = on_cpu(copy_of(call));
     run(call);
     SCOPED_TRACE(which);

@@ -105,28 +105,28 @@ TEST_P(LossScalerTest, InvScaleIsASnapshot) {
   EXPECT_EQ(inv_scale.device(), scaler.device());
 }
 
-TEST_P(LossScalerTest, ALentScaleIsCopiedOnceTheScaleMoves) {
+TEST_P(LossScalerTest, AScaleSnapshotIsCopiedOnceTheScaleMoves) {
   LossScaler scaler = make();
-  const auto lent = scaler.lend(), mine = scaler.lend();
-  const auto is_copy = [&](const LentScale& scale) {
+  const auto snapshot = scaler.snapshot(), mine = scaler.snapshot();
+  const auto is_copy = [&](const ScaleSnapshot& scale) {
     return !scale.loss_scale().is_alias_of(scaler.loss_scale_tensor());
   };
-  EXPECT_FALSE(is_copy(*lent));
+  EXPECT_FALSE(is_copy(*snapshot));
   scaler.about_to_move(mine.get());
-  EXPECT_TRUE(is_copy(*lent));
+  EXPECT_TRUE(is_copy(*snapshot));
   EXPECT_FALSE(is_copy(*mine)) << "its backward ends with the move";
   update(scaler, true);
-  EXPECT_EQ(lent->loss_scale().item<float>(), 65536);
-  EXPECT_EQ(scaler.lend()->loss_scale().item<float>(), 32768);
+  EXPECT_EQ(snapshot->loss_scale().item<float>(), 65536);
+  EXPECT_EQ(scaler.snapshot()->loss_scale().item<float>(), 32768);
 }
 
 TEST_P(LossScalerTest, AGraphKeepsTheScaleThatItWasScaledBy) {
   LossScaler scaler = make();
   const Tensor x = tensor_of({2}, at::kFloat, device()).set_requires_grad(true);
-  const auto lent = scaler.lend();
-  const Tensor before = scaler.scale(x.sum(), lent.get());
-  const Tensor ended = scaler.scale(x.sum(), scaler.lend().get());
-  scaler.about_to_move(lent.get());
+  const auto snapshot = scaler.snapshot();
+  const Tensor before = scaler.scale(x.sum(), snapshot.get());
+  const Tensor ended = scaler.scale(x.sum(), scaler.snapshot().get());
+  scaler.about_to_move(snapshot.get());
   update(scaler, true);
   for (const Tensor& scaled : {before, ended}) {
     x.mutable_grad().reset();

@@ -90,26 +90,26 @@ TEST(RemainderTest, StaleOnesDoNoHarm) {
   expect_nearby_whatever_the_remainder<bfloat16>();
 }
 
-TEST(RoundByChanceTest, TheMeanIsTheValue) {
+TEST(RoundStochasticallyTest, TheMeanIsTheValue) {
   const float value = 1.0f + 0.3f / 128;
   double sum = 0;
   constexpr int kCount = 1 << 16;
   for (int i = 0; i < kCount; ++i) {
-    const float rounded = to_float(round_by_chance(value, noise(noise_key(5, 7.0f), i, 2)));
+    const float rounded = to_float(round_stochastically(value, noise(noise_key(5, 7.0f), i, 2)));
     ASSERT_TRUE(rounded == 1.0f || rounded == 1.0078125f);
     sum += rounded;
   }
   EXPECT_NEAR(sum / kCount, value, 1e-4);
 }
 
-TEST(RoundByChanceTest, WhatFitsStays) {
+TEST(RoundStochasticallyTest, WhatFitsStays) {
   for (const float value : {0.0f, -1.5f, 3.3895314e38f, INFINITY, -INFINITY}) {
-    EXPECT_EQ(to_float(round_by_chance(value, 0xffff)), value);
+    EXPECT_EQ(to_float(round_stochastically(value, 0xffff)), value);
   }
-  EXPECT_TRUE(std::isnan(to_float(round_by_chance(NAN, 0xffff))));
+  EXPECT_TRUE(std::isnan(to_float(round_stochastically(NAN, 0xffff))));
 }
 
-TEST(RoundByChanceTest, NoiseDiffersBetweenElementsListsStepsAndTensors) {
+TEST(RoundStochasticallyTest, NoiseDiffersBetweenElementsListsStepsAndTensors) {
   std::vector<uint32> all;
   for (const int32 position : {0, 1}) {
     for (const float step : {1.0f, 2.0f}) {
@@ -123,7 +123,7 @@ TEST(RoundByChanceTest, NoiseDiffersBetweenElementsListsStepsAndTensors) {
   EXPECT_EQ(std::unique(all.begin(), all.end()), all.end());
 }
 
-TEST(RoundByChanceTest, ABlocksStreamIsTheNoiseOfEachElement) {
+TEST(RoundStochasticallyTest, ABlocksStreamIsTheNoiseOfEachElement) {
   constexpr int kBlock = 2048;
   for (const int64 boundary : {int64{0}, int64{1} << 29, int64{1} << 31, int64{1} << 33}) {
     for (const int64 begin : {boundary - kBlock, boundary}) {
@@ -156,8 +156,8 @@ TEST(RoundingTest, AtenAgrees) {
   expect_aten_agrees<bfloat16>(values, at::kBFloat16);
 }
 
-TEST(RoundingTest, AtenRoundsByChanceWithoutBias) {
-  const Tensor rounded = aten::round_by_chance(at::full({1 << 16}, 1.0f + 0.3f / 128));
+TEST(RoundingTest, AtenRoundsStochasticallyWithoutBias) {
+  const Tensor rounded = aten::round_stochastically(at::full({1 << 16}, 1.0f + 0.3f / 128));
   EXPECT_NEAR(rounded.to(at::kDouble).mean().item<double>(), 1.0 + 0.3 / 128, 1e-4);
 }
 

@@ -44,14 +44,14 @@ struct Scalars {
             param_norms.data(),
             update_norms.data(),
             norm_averages.data(),
-            params_by_chance};
+            stochastic_rounding};
   }
 
   std::vector<float> steps, param_norms, update_norms, norm_averages;
   float grad_factor = 1.0f / 3.0f;
   float skip = 0.0f;
   bool has_factor = true;
-  bool params_by_chance = false;
+  bool stochastic_rounding = false;
 };
 
 #if defined(TORCHAMP_SLOW_EMULATION)
@@ -156,13 +156,14 @@ class Step : public testing::Test {
     uint32 key;
     bool has_model;
     bool is_split;
-    bool params_by_chance;
+    bool stochastic_rounding;
   };
 
-  static void set_by_chance(Tensor& tensor, int64 i, float value, const Way& way, int list) {
-    const bool by_chance = tensor.dtype() == DType::kBFloat16;
+  static void set_stochastically(Tensor& tensor, int64 i, float value, const Way& way, int list) {
+    const bool stochastic = tensor.dtype() == DType::kBFloat16;
     const uint32 noise = torchamp::noise(way.key, i, list);
-    tensor.set(i, by_chance ? torchamp::to_float(torchamp::round_by_chance(value, noise)) : value);
+    tensor.set(
+        i, stochastic ? torchamp::to_float(torchamp::round_stochastically(value, noise)) : value);
   }
 
   template <class T>
@@ -193,7 +194,7 @@ class Step : public testing::Test {
       return is_half ? split_at<float16>(model, param, i, value)
                      : split_at<bfloat16>(model, param, i, value);
     }
-    way.params_by_chance ? set_by_chance(param, i, value, way, 1) : param.set(i, value);
+    way.stochastic_rounding ? set_stochastically(param, i, value, way, 1) : param.set(i, value);
     if (way.has_model) model.set(i, value);
   }
 
@@ -204,7 +205,7 @@ class Step : public testing::Test {
       const float param = param_at(lists, t, i, way.is_split);
       set_param(lists, t, i, Rule::step(way.coefficients, lists[0][t][i], param, states), way);
       for (int s = 0; s < Rule::kStates; ++s) {
-        set_by_chance(lists[2 + s][t], i, states[s], way, 2 + s);
+        set_stochastically(lists[2 + s][t], i, states[s], way, 2 + s);
       }
     }
   }
@@ -220,7 +221,7 @@ class Step : public testing::Test {
       step_tensor(expected, t,
                   {torchamp::coefficients<Rule>(inputs, stepped),
                    torchamp::noise_key<Rule>(inputs, stepped.position), models && has_model(t),
-                   is_split(lists, t, models), scalars.params_by_chance});
+                   is_split(lists, t, models), scalars.stochastic_rounding});
       torchamp::finish_step<Rule>(inputs, stepped);
     }
     uint32 ticket = 0;

@@ -37,7 +37,7 @@ TYPED_TEST(Step, NeedsNeitherModelParamsNorFactors) {
   auto lists = this->make(/*tiny=*/false);
   Scalars scalars(lists[0].size());
   scalars.has_factor = false;
-  scalars.params_by_chance = true;
+  scalars.stochastic_rounding = true;
   this->expect_step(lists, /*models=*/false, scalars);
 }
 

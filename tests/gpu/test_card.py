@@ -115,11 +115,11 @@ def test_the_tensors_device_counts_not_the_current_one():
     assert tensor.eq(3).all()
 
 
-def _rung_in_child(results) -> None:
+def _backend_in_child(results) -> None:
     from torchamp import _load
 
     try:
-        results.put(_load.rung("cuda:0")[0])
+        results.put(_load.backend("cuda:0")[0])
     except RuntimeError as error:
         results.put(str(error))
 
@@ -128,7 +128,7 @@ def test_a_forked_child_is_told_why_it_cannot():
     ops.check([torch.ones(1, device="cuda")], flag())
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()
-    child = context.Process(target=_rung_in_child, args=(results,))
+    child = context.Process(target=_backend_in_child, args=(results,))
     child.start()
     child.join(60)
     answer = results.get()

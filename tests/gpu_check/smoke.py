@@ -2,7 +2,7 @@
 
     TORCHAMP_KERNELS=nvrtc python tests/gpu_check/smoke.py cuda
 
-Prints one line of JSON: the rung, the seconds that the first step took (with the loading of the
+Prints one line of JSON: the backend, the seconds that the first step took (with the loading of the
 kernels, without torch's own start) and those of a later one.
 """
 
@@ -19,7 +19,7 @@ from torch import nn
 import torchamp
 from torchamp import amp, optimizers
 
-RUNGS = {"aot": "fatbin", "nvrtc": "nvrtc", "aten": "aten"}
+BACKENDS = {"aot": "fatbin", "nvrtc": "nvrtc", "aten": "aten"}
 
 
 class Training:
@@ -52,10 +52,12 @@ def main(device: str) -> None:
     training = Training(device)
     losses, seconds = zip(*(training.step() for _ in range(5)))
     assert losses[-1] < losses[0], f"expected the loss to fall, got {losses}"
-    rung = torchamp.build_info()["kernels"]["cuda:0" if device == "cuda" else device]
-    demanded = RUNGS[os.environ["TORCHAMP_KERNELS"]]
-    assert device == "cpu" or rung == demanded, f"expected {demanded}, got {rung}"
-    print(json.dumps({"rung": rung, "first_step_s": seconds[0], "later_step_s": min(seconds)}))
+    backend = torchamp.build_info()["kernels"]["cuda:0" if device == "cuda" else device]
+    demanded = BACKENDS[os.environ["TORCHAMP_KERNELS"]]
+    assert device == "cpu" or backend == demanded, f"expected {demanded}, got {backend}"
+    print(
+        json.dumps({"backend": backend, "first_step_s": seconds[0], "later_step_s": min(seconds)})
+    )
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def build(setting: Setting) -> list[Stage]:
 
 
 def smoke(setting: Setting) -> list[Stage]:
-    """A step on each rung. NVRTC's second start finds what the first one compiled."""
+    """A step on each backend. NVRTC's second start finds what the first one compiled."""
     command = [sys.executable, HERE / "smoke.py", setting.device]
     names = {"aot": "aot", "nvrtc": "nvrtc", "nvrtc again": "nvrtc", "aten": "aten"}
     return [
@@ -106,9 +106,9 @@ def smoke(setting: Setting) -> list[Stage]:
             60,
             needs=("build",),
             absent="torchamp was built without nvcc",
-            environment={"TORCHAMP_KERNELS": rung},
+            environment={"TORCHAMP_KERNELS": backend},
         )
-        for name, rung in names.items()
+        for name, backend in names.items()
     ]
 
 
@@ -143,17 +143,17 @@ def pytest(setting: Setting, *tests: str) -> list[object]:
 def python_tests(setting: Setting) -> list[Stage]:
     every = pytest(setting, "tests/gpu", "tests/python")
     some = pytest(setting, "tests/gpu", *OPS_TESTS)
-    on_rungs = [
+    on_backends = [
         Stage(
-            f"GPU tests on {rung}",
+            f"GPU tests on {backend}",
             some,
             60,
-            needs=(f"smoke {rung}",),
-            environment={"TORCHAMP_KERNELS": rung, **FEW_THREADS},
+            needs=(f"smoke {backend}",),
+            environment={"TORCHAMP_KERNELS": backend, **FEW_THREADS},
         )
-        for rung in ("nvrtc", "aten")
+        for backend in ("nvrtc", "aten")
     ]
-    return [Stage("GPU tests", every, 150, needs=("build",), environment=FEW_THREADS), *on_rungs]
+    return [Stage("GPU tests", every, 150, needs=("build",), environment=FEW_THREADS), *on_backends]
 
 
 def captured_example(setting: Setting) -> list[Stage]:

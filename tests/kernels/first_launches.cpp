@@ -1,5 +1,5 @@
 // Times what a process loads until it has launched its first step of Adam at O2, with no card under
-// it: NVRTC's rung is chosen and two kernels are loaded. TORCHAMP_KERNELS=nvrtc first_launches
+// it: NVRTC's backend is chosen and two kernels are loaded. TORCHAMP_KERNELS=nvrtc first_launches
 // [capability]
 #include <chrono>
 #include <cstdio>

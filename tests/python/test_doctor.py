@@ -20,7 +20,7 @@ def test_report_puts_the_remedy_under_the_finding() -> None:
     ]
 
 
-def test_an_unknown_rung_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_backend_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHAMP_KERNELS", "cutlass")
     assert doctor.check_kernels_variable() == Finding(
         "TORCHAMP_KERNELS", "cutlass", 2, "expected one of auto, aot, nvrtc, aten"
@@ -28,7 +28,7 @@ def test_an_unknown_rung_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rung", "reason", "status"),
+    ("backend", "reason", "status"),
     [
         ("fatbin", "", 0),
         ("nvrtc", "fatbin: torchamp was built without nvcc", 0),
@@ -36,13 +36,13 @@ def test_an_unknown_rung_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_only_atens_kernels_are_less_than_could_be(
-    monkeypatch: pytest.MonkeyPatch, rung: str, reason: str, status: int
+    monkeypatch: pytest.MonkeyPatch, backend: str, reason: str, status: int
 ) -> None:
     monkeypatch.setattr(_load, "_devices", lambda: ["cuda:0"])
-    monkeypatch.setattr(_load, "rung", lambda device: (rung, reason))
-    finding = doctor.check_rungs()
+    monkeypatch.setattr(_load, "backend", lambda device: (backend, reason))
+    finding = doctor.check_backends()
     assert finding.status == status
-    assert finding.found == f"cuda:0: {rung} ({reason})" if reason else f"cuda:0: {rung}"
+    assert finding.found == f"cuda:0: {backend} ({reason})" if reason else f"cuda:0: {backend}"
 
 
 def test_a_missing_compiler_and_cmake_have_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

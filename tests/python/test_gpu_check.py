@@ -93,13 +93,13 @@ def test_all_stages_can_pass(setting, capsys):
 
 def test_a_record_that_can_be_kept(setting):
     record, known = run(
-        [Stage("smoke", ["echo", '{"rung": "fatbin"}'], 9), Stage("{", ["echo", "{"], 9)],
+        [Stage("smoke", ["echo", '{"backend": "fatbin"}'], 9), Stage("{", ["echo", "{"], 9)],
         setting.out,
     )
     assert re.fullmatch(r"gpu-check-nvidia-fake-80gb-\d{4}-\d\d-\d\d.json", record.path.name)
     facts = json.loads(record.path.read_text())
     assert facts["machine"] == MACHINE and facts["date"] in record.path.name
-    assert known["smoke"]["result"] == {"rung": "fatbin"} and known["{"]["result"] is None
+    assert known["smoke"]["result"] == {"backend": "fatbin"} and known["{"]["result"] is None
 
 
 def test_a_stage_that_hangs_is_stopped_with_its_children(tmp_path):
@@ -152,7 +152,7 @@ def test_without_googletest_only_the_cpp_tests_are_left_out(setting):
     assert not record.failed()
 
 
-def test_without_nvcc_only_its_rung_is_left_out(setting):
+def test_without_nvcc_only_its_backend_is_left_out(setting):
     source = (ROOT / "csrc" / "cuda" / "loader.cpp").read_text()
     (message,) = re.findall(r"torchamp was built without nvcc", source)
     commands = {"smoke aot": ["sh", "-c", f"echo 'RuntimeError: fatbin: {message}'; exit 1"]}

@@ -54,9 +54,9 @@ def test_build_info_names_the_kernels_of_every_device() -> None:
     assert {kernels[card] for card in cards} <= {"fatbin", "nvrtc", "aten"}
 
 
-def rung_of_the_cpu(kernels: str) -> subprocess.CompletedProcess:
+def backend_of_the_cpu(kernels: str) -> subprocess.CompletedProcess:
     """Asks another process, because each reads TORCHAMP_KERNELS once."""
-    code = "from torchamp._load import rung; print(*rung('cpu'), sep=': ')"
+    code = "from torchamp._load import backend; print(*backend('cpu'), sep=': ')"
     return subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -66,10 +66,10 @@ def rung_of_the_cpu(kernels: str) -> subprocess.CompletedProcess:
 
 
 def test_the_variable_takes_the_kernels_away() -> None:
-    assert rung_of_the_cpu("aten").stdout == "aten: TORCHAMP_KERNELS is aten\n"
+    assert backend_of_the_cpu("aten").stdout == "aten: TORCHAMP_KERNELS is aten\n"
 
 
 def test_an_unknown_value_of_the_variable_is_refused() -> None:
-    done = rung_of_the_cpu("cutlass")
+    done = backend_of_the_cpu("cutlass")
     assert done.stdout == ""
     assert "TORCHAMP_KERNELS: expected auto, aot, nvrtc or aten, got cutlass" in done.stderr

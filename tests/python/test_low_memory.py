@@ -214,15 +214,15 @@ def test_runs_repeat(device):
     assert not changed(trained(), trained())
 
 
-@pytest.mark.parametrize("by_chance", [True, False])
-def test_small_updates_land_by_chance(device, by_chance):
+@pytest.mark.parametrize("stochastic", [True, False])
+def test_small_updates_land_stochastically(device, stochastic):
     weight = torch.nn.Parameter(torch.ones(1 << 14, dtype=torch.bfloat16, device=device))
-    optimizer = optimizers.FusedSGD([weight], 1e-3, stochastic_rounding=by_chance)
+    optimizer = optimizers.FusedSGD([weight], 1e-3, stochastic_rounding=stochastic)
     for _ in range(200):
         weight.grad = torch.full_like(weight, 0.5)
         optimizer.step()
     mean = weight.detach().double().mean().item()
-    assert mean == pytest.approx(0.9, abs=2e-3) if by_chance else mean == 1.0
+    assert mean == pytest.approx(0.9, abs=2e-3) if stochastic else mean == 1.0
 
 
 def test_copies_keep_the_choices():

@@ -48,7 +48,8 @@ struct StepInputs {
   const float* param_norms;
   const float* update_norms;
   float* norm_averages;
-  bool params_by_chance;  ///< how bfloat16 parameters are rounded; states always are by chance
+  bool stochastic_rounding;  ///< how bfloat16 parameters are rounded; states always are
+                             ///< stochastically
 };
 
 TORCHAMP_MATH bool skips(const StepInputs& inputs) {

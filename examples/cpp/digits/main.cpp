@@ -43,7 +43,7 @@ void run(const Arguments& arguments) {
     seconds.push_back(taken);
   });
   std::cout << "level " << level << "\nlanguage C++\ndevice " << device  //
-            << "\nrung " << amp::rung(device).name                       //
+            << "\nbackend " << amp::backend(device).name                 //
             << "\ntest_accuracy " << accuracy(amped, digits.test)        //
             << "\nms_per_step " << 1e3 * median(seconds)                 //
             << "\npeak_memory_mib " << peak_memory_mib(device)           //

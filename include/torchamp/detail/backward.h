@@ -54,7 +54,7 @@ class TORCHAMP_API Backward {
   LossScaler& scaler_;
   Options options_;
   /// Of this backward: that of another may move the scale before finish().
-  std::shared_ptr<const LentScale> scaled_by_;
+  std::shared_ptr<const ScaleSnapshot> scaled_by_;
   bool is_open_ = false;
 };
 

@@ -21,10 +21,10 @@ class FusedOptimizer(torch.optim.Optimizer):
     torchamp.amp, an overflowed step leaves every byte as it was without the host knowing.
 
     Every fused optimizer also takes, by name, what saves memory:
-        state_dtype: torch.bfloat16 keeps averages in 16 bits, rounded by chance (up or down with
-            the probability that makes the mean right), since to nearest most small changes would
-            be lost.
-        stochastic_rounding: True rounds bfloat16 parameters by chance: small updates add up
+        state_dtype: torch.bfloat16 keeps averages in 16 bits, rounded stochastically (up or down
+            with the probability that makes the mean right), since to nearest most small changes
+            would be lost.
+        stochastic_rounding: True rounds bfloat16 parameters stochastically: small updates add up
             without a float32 master, as at opt_level O5 with master_weights=False.
         split_masters: True lets torchamp.amp keep a master as the 16 bits that the model's
             parameter lacks. The numbers are those of float32 masters: exactly in float16 from
