@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "core/ending_list.h"
+#include "ops/ending_list.h"
 #include "ops/kernels.h"
 
 namespace torchamp::aten {

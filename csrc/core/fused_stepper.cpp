@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/known_tensors.h"
 #include "core/outside_capture.h"
 #include "ops/borrowed.h"
+#include "ops/known_tensors.h"
 
 namespace torchamp {
 namespace {

@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "core/backward_report.h"
-#include "core/finish_backward.h"
 #include "core/outside_capture.h"
 #include "core/versions.h"
 #include "ops/borrowed.h"
+#include "ops/finish_backward.h"
 
 namespace torchamp {
 namespace {
@@ -137,7 +137,7 @@ void MasterWeights::drop_refused(const Tensor& found_inf) {
     if (on_host) {
       grad.reset();
     } else {
-      values_of(grad).masked_fill_(found_inf.to(at::kBool), 0);
+      values_of(grad).masked_fill_(found_inf.to(grad.device(), at::kBool), 0);
     }
   }
 }

@@ -4,7 +4,7 @@
 #include <torchamp/master_weights.h>
 #include <torchamp/ops.h>
 
-#include "core/clip_factors.h"
+#include "ops/clip_factors.h"
 
 namespace torchamp {
 

@@ -9,10 +9,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/findings.h"
 #include "cuda/driver.h"
 #include "cuda/library.h"
 #include "cuda/nvrtc.h"
+#include "doctor/findings.h"
 
 namespace torchamp {
 namespace {

@@ -2,9 +2,9 @@
 #include <torch/library.h>
 #include <torchamp/ops.h>
 
-#include "core/scale_rule.h"
 #include "ops/checks.h"
 #include "ops/dispatch.h"
+#include "ops/scale_rule.h"
 
 namespace torchamp::ops {
 namespace {

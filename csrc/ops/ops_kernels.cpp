@@ -7,8 +7,8 @@
 #include <torch/library.h>
 
 #include "aten/fallback.h"
-#include "core/scale_rule.h"
 #include "ops/devices.h"
+#include "ops/scale_rule.h"
 
 namespace torchamp {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/known_tensors.h"
+#include "ops/known_tensors.h"
 #include "ops/plan.h"
 
 namespace torchamp {

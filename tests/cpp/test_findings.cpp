@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "core/findings.h"
+#include "doctor/findings.h"
 
 namespace torchamp {
 namespace {

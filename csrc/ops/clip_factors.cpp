@@ -1,4 +1,4 @@
-#include "core/clip_factors.h"
+#include "ops/clip_factors.h"
 
 #include <ATen/ops/empty.h>
 #include <torch/library.h>

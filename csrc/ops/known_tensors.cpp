@@ -1,4 +1,4 @@
-#include "core/known_tensors.h"
+#include "ops/known_tensors.h"
 
 namespace torchamp {
 

@@ -1,12 +1,12 @@
-#include "core/finish_backward.h"
+#include "ops/finish_backward.h"
 
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
-#include "core/ending_list.h"
-#include "core/scale_rule.h"
 #include "ops/checks.h"
 #include "ops/dispatch.h"
+#include "ops/ending_list.h"
+#include "ops/scale_rule.h"
 
 namespace torchamp {
 namespace {

@@ -3,10 +3,10 @@
 #include <torchamp/ops.h>
 
 #include "aten/fallback.h"
-#include "core/ending_list.h"
-#include "core/finish_backward.h"
-#include "core/scale_rule.h"
 #include "ops/devices.h"
+#include "ops/ending_list.h"
+#include "ops/finish_backward.h"
+#include "ops/scale_rule.h"
 
 namespace torchamp {
 namespace {
