@@ -19,9 +19,9 @@ class Backward;
 
 /// Which loss a backward is of, and whether it is the last before the step.
 struct ScaleLossOptions {
-  int64_t loss_id = 0;         ///< which of initialize's num_losses scalers
-  bool delay_unscale = false;  ///< leave the grads scaled: a later scale_loss, or none before
-                               ///< zero_grad(), will see to them
+  int64_t loss_id = 0;  ///< which of initialize's num_losses scalers
+  /// Leave the grads scaled: the next scale_loss without it unscales them, too.
+  bool delay_unscale = false;
   bool delay_overflow_check =
       false;  ///< leave it to a later scale_loss of the same loss_id to move the scale
 };
