@@ -40,6 +40,7 @@ struct WrappedOptimizer {
   torch::optim::Optimizer* wrapped;  ///< as the user made it
   /// The same, if it is torchamp's own: it skips on the device.
   optim::FusedOptimizer* fused;
+  /// Its masters, and what its next step must know.
   std::shared_ptr<core::OptimizerState> state;
   /// The host has taken the grads of an overflow away.
   bool skip = false;

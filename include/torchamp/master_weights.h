@@ -68,7 +68,7 @@ class TORCHAMP_API MasterWeights {
 
   /// A scale that grads bear.
   struct Scaled {
-    std::shared_ptr<const ScaleSnapshot> by;
+    std::shared_ptr<const ScaleSnapshot> by;     ///< as it was when the loss was multiplied
     std::shared_ptr<DeferredOverflow> overflow;  ///< takes note of theirs; null for a fixed scale
   };
 
