@@ -18,7 +18,7 @@ TORCHAMP_API std::vector<std::shared_ptr<torch::nn::Module>> replicate(
 /// What data_parallel does with one chunk: `forward(i, chunk)` of replica i.
 using ForwardOfReplica = std::function<at::Tensor(size_t, const at::Tensor&)>;
 
-/// `forward` of all `inputs`, each in a thread of its own.
+/// `forward` of all `inputs`, side by side as far as at::parallel_for has threads.
 TORCHAMP_API std::vector<at::Tensor> apply_in_parallel(const std::vector<at::Tensor>& inputs,
                                                        const ForwardOfReplica& forward);
 

@@ -19,7 +19,8 @@ namespace torchamp {
 ///
 /// The file is data alone: Python reads it by `amp.load` or `torch.load`, and C++ reads what
 /// Python's `amp.save` wrote. In an archive it is one entry, "torchamp".
-/// Throws for optimizers that Python has no counterpart of: LBFGS, and classes of your own.
+/// Throws for optimizers that Python has no counterpart of: LBFGS, and classes of your
+/// own that derive from none that it has.
 TORCHAMP_API void save(Amp& amp, torch::serialize::OutputArchive& archive);
 /// The same into a file.
 TORCHAMP_API void save(Amp& amp, const std::string& path);

@@ -78,6 +78,16 @@ def test_banned_functions_may_be_allowed():
     assert allowed.dtype == torch.float32
 
 
+def test_what_was_allowed_ends_with_the_handle():
+    amp.init(allow_banned=True)._deactivate()
+    _amp_state.legacy_handle = None
+    model, optimizer = initialized("O1")
+    p = torch.tensor([0.5]).half()
+    with pytest.raises(NotImplementedError, match="binary_cross_entropy"):
+        torch.nn.functional.binary_cross_entropy(p, p)
+    del model, optimizer
+
+
 @pytest.mark.parametrize("style", ["wrapped", "handle"])
 def test_a_loop_of_2018_trains_and_skips(handle, style):
     model = linear_net()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchamp._load import _C
+from torchamp.amp._patches import Ban
 from torchamp.amp._session import OpenCasts
 
 if TYPE_CHECKING:
@@ -55,9 +56,10 @@ class AmpHandle:
             self._shield.__enter__()
 
     def _deactivate(self) -> None:
-        """Ends the casts."""
+        """Ends the casts, and what amp.init has allowed."""
         self._is_active = True
         self._casts.close()
+        Ban.is_lifted = False
 
     def _clear_cache(self) -> None:
         """Does nothing: no casts are kept."""
