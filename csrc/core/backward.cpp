@@ -96,11 +96,12 @@ void Backward::finish() {
     for (MasterWeights* each : weights) each->delay_backward({scaled_by_, overflow});
     return;
   }
-  finish_backward(weights, scaler_, *scaled_by_, !options_.delay_overflow_check);
+  const Tensor found_inf =
+      finish_backward(weights, scaler_, *scaled_by_, !options_.delay_overflow_check);
   for (const auto& state : states_) {
     state->may_have_stepped_ = state->steps_unseen_ && !state->weights().lazy();
     if (!scaler_.dynamic()) continue;
-    state->gather(options_.loss_id, scaler_.found_inf());
+    state->gather(options_.loss_id, found_inf);
     state->late_report().gather({options_.loss_id, scaler_.last_report(),
                                  state->weights().last_report(), options_.overflow_is_told});
   }

@@ -3,6 +3,7 @@
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros_like.h>
 #include <torchamp/master_weights.h>
 
@@ -270,24 +271,27 @@ void MasterWeights::pass_over(const Delivery& delivery, const Tensor& loss_scale
   raised_ = raised;
 }
 
-void finish_backward(const std::vector<MasterWeights*>& weights, LossScaler& scaler,
-                     const ScaleSnapshot& scaled_by, bool moves_scale) {
+/// What was deferred may be of grads that were zeroed since: it moves the scale, in a launch of its
+/// own, and skips no step.
+Tensor finish_backward(const std::vector<MasterWeights*>& weights, LossScaler& scaler,
+                       const ScaleSnapshot& scaled_by, bool moves_scale) {
+  const Tensor deferred = scaler.deferred()->take();
   const bool moves = moves_scale && scaler.dynamic();
-  Tensor found_inf = scaler.deferred()->take();
-  if (weights.empty() && moves) {
-    if (!found_inf.defined()) found_inf = at::zeros_like(scaler.found_inf());
-    scaler.end_backward(found_inf, /*moved=*/true, nullptr);
-    scaler.update();
-    return;
-  }
+  const bool moves_in_pass = moves && !deferred.defined() && !weights.empty();
+  Tensor found_inf;
   for (MasterWeights* each : weights) {
     const bool is_last = each == weights.back();
-    const DynamicScale* moved = moves && is_last ? &scaler.about_to_move(&scaled_by) : nullptr;
+    const DynamicScale* moved =
+        moves_in_pass && is_last ? &scaler.about_to_move(&scaled_by) : nullptr;
     found_inf = each->finish_backward({scaled_by.loss_scale(), found_inf, moved});
   }
-  if (weights.empty()) return scaler.clear_found_inf();
-  scaler.end_backward(found_inf, moves, weights.back()->last_report());
-  if (!moves_scale) scaler.deferred()->add(found_inf);
+  if (!found_inf.defined()) found_inf = at::zeros_like(scaler.found_inf());
+  const Tensor any = deferred.defined() ? at::maximum(found_inf, deferred) : found_inf;
+  const auto report = weights.empty() ? nullptr : weights.back()->last_report();
+  scaler.end_backward(any, moves_in_pass, report);
+  if (!moves_scale) scaler.deferred()->add(any);
+  if (moves && !moves_in_pass) scaler.update();
+  return found_inf;
 }
 
 std::vector<int64_t> MasterWeights::nonfinite_params() const {

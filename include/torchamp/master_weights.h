@@ -247,12 +247,13 @@ class TORCHAMP_API MasterWeights {
 TORCHAMP_API at::Tensor clip_grad_norm(const std::vector<MasterWeights*>& weights, double max_norm);
 
 /// Ends a backward of `weights`, whose loss `scaler` has scaled by `scaled_by`: as
-/// MasterWeights::finish_backward() of each, with one found_inf for all, which becomes the
-/// scaler's; what the scaler has deferred counts, too. moves_scale: a dynamic scale grows or backs
-/// off; else found_inf is deferred. In all one pass over the grads, and nothing waits for the
+/// MasterWeights::finish_backward() of each, with one found_inf for all, which is returned, and
+/// becomes the scaler's together with what that has deferred. moves_scale: a dynamic scale grows or
+/// backs off; else found_inf is deferred. In all one pass over the grads, and nothing waits for the
 /// device.
-TORCHAMP_API void finish_backward(const std::vector<MasterWeights*>& weights, LossScaler& scaler,
-                                  const ScaleSnapshot& scaled_by, bool moves_scale = true);
+TORCHAMP_API at::Tensor finish_backward(const std::vector<MasterWeights*>& weights,
+                                        LossScaler& scaler, const ScaleSnapshot& scaled_by,
+                                        bool moves_scale = true);
 
 /// @}
 
