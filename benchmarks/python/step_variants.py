@@ -106,7 +106,7 @@ def amp_step(
         yield from (*params, *shared.half, *masters, *(master.grad for master in masters))
         yield from states_of(optimizer)
         if optimizer._torchamp.weights.is_split:
-            yield from [param.to(torch.int16) for param in params]  # as large as the remainders
+            yield from [param.to(torch.int16) for param in params]  # as large as the low bits
 
     return Variant(step, tensors)
 

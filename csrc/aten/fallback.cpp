@@ -14,6 +14,8 @@
 
 #include <algorithm>
 
+#include "ops/scale_rule.h"
+
 namespace torchamp::aten {
 namespace {
 
@@ -150,25 +152,23 @@ void report_outcome(const Tensor& report, const Tensor& state, const Tensor& los
   report.slice(0, 0, sizeof(uint64)).view(at::kFloat).copy_(outcome, /*non_blocking=*/true);
 }
 
-void conclude(const FlagTensors& raised, TensorList ending, const Tensor& loss_scale,
-              bool adds_per_tensor, const ScaleRule& rule) {
-  const Tensor &found_inf = ending[kFoundInf], &before = ending[kFoundBefore];
-  const Tensor now = raised.found_inf.ne(0).reshape({});
-  found_inf.copy_(before.defined() ? now.logical_or(before.reshape({}).ne(0)) : now);
-  const Tensor& per_tensor = ending[kPerTensor];
-  per_tensor.copy_(adds_per_tensor ? per_tensor.logical_or(*raised.per_tensor)
-                                   : *raised.per_tensor);
-  ending[kInvScale].copy_(loss_scale.reciprocal().reshape({}));
-  if (ending[kMovedScale].defined()) {
-    update_scale(ending[kMovedScale], ending[kGrowthTracker], ending[kHysteresisTracker], found_inf,
-                 rule);
+void finalize(const FlagTensors& flags, const BackwardEnd& end, const Tensor& loss_scale) {
+  const Tensor found = flags.found_inf.ne(0).reshape({});
+  const Tensor& before = end.found_before;
+  end.found_inf.copy_(before.defined() ? found.logical_or(before.reshape({}).ne(0)) : found);
+  end.per_tensor.copy_(end.adds_per_tensor ? end.per_tensor.logical_or(*flags.per_tensor)
+                                           : *flags.per_tensor);
+  end.inv_scale.copy_(loss_scale.reciprocal().reshape({}));
+  if (end.moved != nullptr) {
+    update_scale(end.moved->loss_scale, end.moved->growth_tracker, end.moved->hysteresis_tracker,
+                 end.found_inf, to_rule(end.moved->rule));
   }
-  if (ending[kReport].defined()) {
-    const Tensor& scale = ending[kMovedScale].defined() ? ending[kMovedScale] : loss_scale;
-    report(ending[kReport], found_inf, scale, per_tensor);
+  if (end.report.defined()) {
+    report(end.report, end.found_inf, end.moved != nullptr ? end.moved->loss_scale : loss_scale,
+           end.per_tensor);
   }
-  raised.found_inf.zero_();
-  raised.per_tensor->zero_();
+  flags.found_inf.zero_();
+  flags.per_tensor->zero_();
 }
 
 }  // namespace torchamp::aten

@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "ops/ending_list.h"
+#include "ops/finish_backward.h"
 #include "ops/kernels.h"
 
 namespace torchamp::aten {
@@ -43,8 +43,7 @@ void clip_factors(at::TensorList norms, at::TensorList factors, double max_norm,
 /// Writes the outcome of a Report: `state` (kClean or kOverflowed) and the scale, float32 scalars.
 void report_outcome(const at::Tensor& report, const at::Tensor& state,
                     const at::Tensor& loss_scale);
-/// Ends a backward: an EndingList of what is written, and `raised` cleared.
-void conclude(const FlagTensors& raised, at::TensorList ending, const at::Tensor& loss_scale,
-              bool adds_per_tensor, const ScaleRule& rule);
+/// Ends a backward, and clears `flags`.
+void finalize(const FlagTensors& flags, const BackwardEnd& end, const at::Tensor& loss_scale);
 
 }  // namespace torchamp::aten

@@ -30,13 +30,13 @@ Tensor power_of_two(const Tensor& exponents) {
   return from_bits(exponents.bitwise_left_shift(23));
 }
 
-Tensor remainders_of_bfloat16(const Tensor& values, const Tensor& rounded) {
+Tensor low_bits_of_bfloat16(const Tensor& values, const Tensor& rounded) {
   const Tensor magnitude = bits_of(values).bitwise_and(kMagnitude);
   const Tensor counts = magnitude.sub(bits_of(rounded).bitwise_and(kMagnitude));
   return at::where(values.isnan(), at::zeros_like(counts), counts.clamp_max(0x7fff));
 }
 
-Tensor joined_bfloat16(const Tensor& rounded, const Tensor& counts) {
+Tensor reconstructed_bfloat16(const Tensor& rounded, const Tensor& counts) {
   const Tensor bits = bits_of(rounded), magnitude = bits.bitwise_and(kMagnitude);
   const Tensor sum = magnitude.add(counts).clamp_min(0);
   const Tensor is_special = magnitude.gt(kInfinity).logical_or(sum.gt(kInfinity));
@@ -44,13 +44,13 @@ Tensor joined_bfloat16(const Tensor& rounded, const Tensor& counts) {
   return from_bits(sign.add(at::where(is_special, magnitude, sum)));
 }
 
-Tensor remainders_of_float16(const Tensor& values, const Tensor& rounded) {
+Tensor low_bits_of_float16(const Tensor& values, const Tensor& rounded) {
   const Tensor per_unit = power_of_two(exponents_of(rounded).neg().add(279));
   const Tensor counts = values.sub(rounded).mul(per_unit).round();
   return at::where(at::isfinite(rounded), counts, at::zeros_like(counts));
 }
 
-Tensor joined_float16(const Tensor& rounded, const Tensor& counts) {
+Tensor reconstructed_float16(const Tensor& rounded, const Tensor& counts) {
   const Tensor unit = power_of_two(exponents_of(rounded).sub(25));
   const Tensor adds = at::isfinite(rounded).logical_and(counts.ne(0));
   return at::where(adds, rounded.add(counts.to(at::kFloat).mul(unit)), rounded);
@@ -64,16 +64,16 @@ Tensor round_stochastically(const Tensor& values) {
   return at::where(at::isfinite(values), from_bits(up), values).to(at::kBFloat16);
 }
 
-Tensor remainders_of(const Tensor& values, const Tensor& high) {
+Tensor low_bits_of(const Tensor& values, const Tensor& high) {
   const bool is_half = high.scalar_type() == at::kHalf;
-  const auto remainders = is_half ? remainders_of_float16 : remainders_of_bfloat16;
-  return remainders(values, high.to(at::kFloat)).to(at::kShort);
+  const auto low_bits = is_half ? low_bits_of_float16 : low_bits_of_bfloat16;
+  return low_bits(values, high.to(at::kFloat)).to(at::kShort);
 }
 
-Tensor joined(const Tensor& high, const Tensor& remainders) {
+Tensor reconstructed(const Tensor& high, const Tensor& low_bits) {
   const bool is_half = high.scalar_type() == at::kHalf;
-  const auto join = is_half ? joined_float16 : joined_bfloat16;
-  return join(high.to(at::kFloat), remainders.to(at::kInt));
+  const auto reconstruct = is_half ? reconstructed_float16 : reconstructed_bfloat16;
+  return reconstruct(high.to(at::kFloat), low_bits.to(at::kInt));
 }
 
 }  // namespace torchamp::aten

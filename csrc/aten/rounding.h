@@ -9,9 +9,9 @@ namespace torchamp::aten {
 at::Tensor round_stochastically(const at::Tensor& values);
 
 /// int16, what float32 `values` are beyond `high`, their roundings to float16 or bfloat16.
-at::Tensor remainders_of(const at::Tensor& values, const at::Tensor& high);
+at::Tensor low_bits_of(const at::Tensor& values, const at::Tensor& high);
 
-/// The float32 values of which `high` and `remainders` are the halves.
-at::Tensor joined(const at::Tensor& high, const at::Tensor& remainders);
+/// The float32 values of which `high` and `low_bits` are the halves.
+at::Tensor reconstructed(const at::Tensor& high, const at::Tensor& low_bits);
 
 }  // namespace torchamp::aten

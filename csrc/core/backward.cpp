@@ -1,9 +1,40 @@
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/zeros_like.h>
 #include <torchamp/detail/backward.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "core/late_report.h"
+
+namespace torchamp {
+
+using at::Tensor;
+
+/// What was deferred may be of grads that were zeroed since: it moves the scale, in a launch of its
+/// own, and skips no step.
+Tensor finish_backward(const std::vector<MasterGrads*>& all, LossScaler& scaler,
+                       const ScaleSnapshot& scaled_by, bool moves_scale) {
+  const Tensor deferred = scaler.deferred()->take();
+  const bool moves = moves_scale && scaler.dynamic();
+  const bool moves_in_pass = moves && !deferred.defined() && !all.empty();
+  Tensor found_inf;
+  for (MasterGrads* each : all) {
+    const bool is_last = each == all.back();
+    const DynamicScale* moved =
+        moves_in_pass && is_last ? &scaler.about_to_move(&scaled_by) : nullptr;
+    found_inf = each->finish_backward(scaled_by.loss_scale(), found_inf, moved);
+  }
+  if (!found_inf.defined()) found_inf = at::zeros_like(scaler.found_inf());
+  const Tensor any = deferred.defined() ? at::maximum(found_inf, deferred) : found_inf;
+  const auto report = all.empty() ? nullptr : all.back()->last_report();
+  scaler.end_backward(any, moves_in_pass, report);
+  if (!moves_scale) scaler.deferred()->add(any);
+  if (moves && !moves_in_pass) scaler.update();
+  return found_inf;
+}
+
+}  // namespace torchamp
 
 namespace torchamp::core {
 
@@ -23,14 +54,20 @@ bool Backward::is_needed(const States& states, const LossScaler& scaler) {
   });
 }
 
-std::vector<MasterWeights*> Backward::distinct_weights() const {
-  std::vector<MasterWeights*> distinct;
+std::vector<Masters*> Backward::distinct_masters() const {
+  std::vector<Masters*> distinct;
   for (const auto& state : states_) {
-    MasterWeights* const weights = &state->weights();
-    const bool is_new = std::find(distinct.begin(), distinct.end(), weights) == distinct.end();
-    if (is_new) distinct.push_back(weights);
+    Masters* const masters = &state->masters();
+    const bool is_new = std::find(distinct.begin(), distinct.end(), masters) == distinct.end();
+    if (is_new) distinct.push_back(masters);
   }
   return distinct;
+}
+
+std::vector<MasterGrads*> Backward::distinct_grads() const {
+  std::vector<MasterGrads*> grads;
+  for (Masters* masters : distinct_masters()) grads.push_back(&masters->grads);
+  return grads;
 }
 
 Tensor Backward::scale(const Tensor& loss) {
@@ -49,9 +86,9 @@ void Backward::prepare() {
   for (const auto& state : states_) state->backward_ = this;
   is_open_ = true;
   try {
-    for (MasterWeights* weights : distinct_weights()) {
-      settle(*weights);
-      weights->prepare_backward();
+    for (Masters* masters : distinct_masters()) {
+      settle(*masters);
+      masters->grads.prepare_backward();
     }
   } catch (...) {
     cancel();
@@ -59,17 +96,19 @@ void Backward::prepare() {
   }
 }
 
-/// Forgets what was zeroed or refused, and unscales what bears another scale than this backward's.
-void Backward::settle(MasterWeights& weights) {
-  const auto& users = weights.users_;
+/// Forgets what was zeroed or refused, and unscales delayed grads of another scale than this
+/// backward's.
+void Backward::settle(Masters& masters) {
+  const auto& users = masters.users;
+  MasterGrads& grads = masters.grads;
   for (OptimizerState* user : users) user->give_up_refused();
-  if (weights.drop_zeroed()) {
+  if (grads.drop_zeroed()) {
     for (OptimizerState* user : users) user->clear_overflows();
   }
-  if (weights.delayed() == nullptr) return;
-  const MasterWeights::Scaled scaled = *weights.delayed();
+  if (grads.delayed() == nullptr) return;
+  const MasterGrads::Scaled scaled = *grads.delayed();
   if (scaled.by->is_still(scaler_.loss_scale_tensor())) return;
-  const Tensor found_inf = weights.finish_backward({scaled.by->loss_scale()});
+  const Tensor found_inf = grads.finish_backward(scaled.by->loss_scale());
   if (scaled.overflow == nullptr) return;
   scaled.overflow->add(found_inf);
   for (OptimizerState* user : users) user->gather_delayed(options_.loss_id, found_inf);
@@ -83,27 +122,27 @@ void Backward::close() {
 void Backward::cancel() {
   if (!is_open_) return;
   close();
-  for (MasterWeights* weights : distinct_weights()) weights->cancel_backward();
+  for (MasterGrads* grads : distinct_grads()) grads->cancel_backward();
 }
 
 void Backward::finish() {
   if (!is_open_) return;
   close();
   for (const auto& state : states_) state->is_to_step_ = true;
-  const auto weights = distinct_weights();
+  const auto grads = distinct_grads();
   if (options_.delay_unscale) {
     const auto overflow = scaler_.dynamic() ? scaler_.deferred() : nullptr;
-    for (MasterWeights* each : weights) each->delay_backward({scaled_by_, overflow});
+    for (MasterGrads* each : grads) each->delay_backward({scaled_by_, overflow});
     return;
   }
   const Tensor found_inf =
-      finish_backward(weights, scaler_, *scaled_by_, !options_.delay_overflow_check);
+      finish_backward(grads, scaler_, *scaled_by_, !options_.delay_overflow_check);
   for (const auto& state : states_) {
-    state->may_have_stepped_ = state->steps_unseen_ && !state->weights().lazy();
+    state->may_have_stepped_ = state->steps_unseen_ && !state->grads().lazy();
     if (!scaler_.dynamic()) continue;
     state->gather(options_.loss_id, found_inf);
     state->late_report().gather({options_.loss_id, scaler_.last_report(),
-                                 state->weights().last_report(), options_.overflow_is_told});
+                                 state->grads().last_report(), options_.is_reported});
   }
 }
 

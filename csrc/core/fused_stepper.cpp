@@ -132,7 +132,7 @@ void FusedStepper::set_lr(int64_t group, const Tensor& lr) {
 
 /// Those of parameters that have a grad for the first time.
 void FusedStepper::make_states(const Lists& lists) {
-  const at::TensorList stepped = lists.remainders.empty() ? params_ : lists.remainders;
+  const at::TensorList stepped = lists.low_bits.empty() ? params_ : lists.low_bits;
   std::optional<OutsideCapture> outside;
   for (size_t i = 0; kept_states_ > 0 && i < params_.size(); ++i) {
     if (!lists.grads[i].defined() || states_[i].defined()) continue;
@@ -163,7 +163,7 @@ StepScalars FusedStepper::scalars(const Step& step) const {
 }
 
 StepLists FusedStepper::step_lists(const Lists& lists) const {
-  const at::TensorList params = lists.remainders.empty() ? params_ : lists.remainders;
+  const at::TensorList params = lists.low_bits.empty() ? params_ : lists.low_bits;
   return {lists.grads, params, states_, lists.model_params, known_states_.get(), lists.unscaled};
 }
 

@@ -1,7 +1,14 @@
 #include <ATen/core/grad_mode.h>
-#include <torchamp/master_weights.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+#include <torchamp/detail/master_weights.h>
 #include <torchamp/ops.h>
 
+#include <limits>
+
+#include "aten/rounding.h"
 #include "core/versions.h"
 
 namespace torchamp {
@@ -16,6 +23,27 @@ bool is_misread_float(const Tensor& tensor) {
     return false;
   const auto& storage = tensor.storage();
   return storage.use_count() == 1 && storage.nbytes() == sizeof(float) * tensor.numel();
+}
+
+/// Whether 16-bit tensors of equal sizes hold the same; four elements at a time, where torch would
+/// take them one by one.
+bool equal_halves(const Tensor& one, const Tensor& other) {
+  const auto is_aligned = [](const Tensor& t) {
+    return t.is_contiguous() && t.storage_offset() % 4 == 0 && t.numel() % 4 == 0;
+  };
+  if (one.itemsize() != 2 || !is_aligned(one) || !is_aligned(other)) return at::equal(one, other);
+  return at::equal(one.view(-1).view(at::kLong), other.view(-1).view(at::kLong));
+}
+
+/// Shaped like `master` and in four bytes, which say so to whoever reads them.
+Tensor place_of(const Tensor& master) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  return at::full({}, nan, master.options().requires_grad(false)).expand(master.sizes());
+}
+
+bool can_split(const Tensor& model, const Tensor& master) {
+  const auto dtype = model.scalar_type();
+  return (dtype == at::kHalf || dtype == at::kBFloat16) && master.scalar_type() == at::kFloat;
 }
 
 }  // namespace
@@ -42,7 +70,6 @@ Tensor MasterWeights::track(const Tensor& model_param, const Tensor& master) {
   master_params_.push_back(stepped);
   model_dtypes_.push_back(model_param.scalar_type());
   seen_.push_back({});
-  make_room();
   if (is_separate(i)) separate_.push_back(i);
   seen_[i] = look(i);
   return stepped;
@@ -53,8 +80,79 @@ Tensor MasterWeights::master_of(const Tensor& model_param) const {
   return known == index_.end() ? Tensor() : master_params_[known->second];
 }
 
-bool MasterWeights::is_separate(size_t i) const {
-  return !model_params_[i].is_same(master_params_[i]);
+/// Found at once as far as they are in the order of master_params().
+std::vector<size_t> MasterWeights::indices_of(const std::vector<Tensor>& master_params) const {
+  std::vector<size_t> indices;
+  indices.reserve(master_params.size());
+  size_t next = 0;
+  for (const Tensor& master : master_params) {
+    const bool is_next = next < master_params_.size() && master_params_[next].is_same(master);
+    if (!is_next) next = master_index_.at(master.unsafeGetTensorImpl());
+    indices.push_back(next++);
+  }
+  return indices;
+}
+
+void MasterWeights::split() {
+  at::NoGradGuard no_grad;
+  low_bits_.resize(model_params_.size());
+  for (const size_t i : separate_) {
+    const Tensor &model = model_params_[i], &master = master_params_[i];
+    if (low_bits_[i].defined() || !can_split(model, master)) continue;
+    low_bits_[i] = at::zeros_like(model, at::kShort);
+    low_bits_[i].copy_(aten::low_bits_of(master.detach(), model.detach()));
+    master.set_data(place_of(master));
+  }
+}
+
+void MasterWeights::reconstruct() {
+  if (!is_split()) return;
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < low_bits_.size(); ++i) {
+    if (!low_bits_[i].defined()) continue;
+    master_params_[i].set_data(aten::reconstructed(model_params_[i].detach(), low_bits_[i]));
+  }
+  low_bits_.clear();
+  mark_synced();
+}
+
+Tensor MasterWeights::master_value(const Tensor& model_param) const {
+  at::NoGradGuard no_grad;
+  const auto known = index_.find(model_param.unsafeGetTensorImpl());
+  if (known == index_.end()) return {};
+  const size_t i = known->second;
+  if (is_split(i)) return aten::reconstructed(model_params_[i].detach(), low_bits_[i]);
+  return master_params_[i].detach().clone();
+}
+
+void MasterWeights::set_master_value(const Tensor& model_param, const Tensor& value) {
+  at::NoGradGuard no_grad;
+  const size_t i = index_.at(model_param.unsafeGetTensorImpl());
+  if (!is_split(i)) {
+    master_params_[i].copy_(value);
+    return;
+  }
+  const Tensor wide = value.to(model_param.device(), at::kFloat);
+  model_params_[i].copy_(wide);
+  low_bits_[i].copy_(aten::low_bits_of(wide, model_params_[i].detach()));
+}
+
+std::vector<Tensor> MasterWeights::stepped_params(const std::vector<size_t>& indices) const {
+  std::vector<Tensor> params;
+  for (size_t k = 0; is_split() && k < indices.size(); ++k) {
+    const size_t i = indices[k];
+    params.push_back(is_split(i) ? low_bits_[i] : master_params_[i]);
+  }
+  return params;
+}
+
+/// Makes the model's value the master's.
+void MasterWeights::adopt_model(size_t i) {
+  if (is_split(i)) {
+    low_bits_[i] = at::zeros_like(model_params_[i], at::kShort);
+  } else {
+    master_params_[i].copy_(model_params_[i]);
+  }
 }
 
 MasterWeights::Seen MasterWeights::look(size_t i) const {
@@ -109,7 +207,7 @@ void MasterWeights::force_refresh() {
 
 void MasterWeights::copy_to_model() {
   if (separate_.empty()) return;
-  join();
+  reconstruct();
   std::vector<Tensor> masters, models;
   for (const size_t i : separate_) {
     masters.push_back(master_params_[i]);
@@ -120,7 +218,7 @@ void MasterWeights::copy_to_model() {
 }
 
 void MasterWeights::recopy_to_model() {
-  join();
+  reconstruct();
   std::vector<Tensor> masters, aliases;
   for (const size_t i : separate_) {
     masters.push_back(master_params_[i]);
@@ -136,6 +234,34 @@ void MasterWeights::mark_synced() {
 void MasterWeights::mark_synced(const Tensor& model_param) {
   const auto known = index_.find(model_param.unsafeGetTensorImpl());
   if (known != index_.end()) seen_[known->second] = look(known->second);
+}
+
+bool MasterWeights::is_rounded_master(const Tensor& model_param) const {
+  const Tensor master = master_value(model_param);
+  return master.defined() && at::equal(master.to(model_param.scalar_type()), model_param);
+}
+
+Tensor MasterWeights::held_value(const Tensor& model_param) const {
+  at::NoGradGuard no_grad;
+  const Tensor master = master_value(model_param), held = model_param.detach();
+  if (!master.defined()) return {};
+  return at::where(master.to(held.scalar_type()).eq(held), master, held.to(at::kFloat));
+}
+
+bool MasterWeights::holds_master(size_t i) const {
+  const Tensor& model = model_params_[i];
+  if (is_split(i)) return is_rounded_master(model);
+  return equal_halves(master_params_[i].detach().to(model.scalar_type()), model.detach());
+}
+
+void MasterWeights::adopt_data_writes() {
+  at::NoGradGuard no_grad;
+  for (const size_t i : separate_) {
+    const Tensor& model = model_params_[i];
+    if (model.is_cpu() && holds_master(i)) continue;
+    set_master_value(model, held_value(model));
+    mark_synced(model);
+  }
 }
 
 }  // namespace torchamp

@@ -10,15 +10,15 @@ namespace torchamp::core {
 
 using at::Tensor;
 
-OptimizerState::OptimizerState(std::shared_ptr<MasterWeights> weights, bool steps_unseen)
-    : weights_(std::move(weights)),
+OptimizerState::OptimizerState(std::shared_ptr<Masters> masters, bool steps_unseen)
+    : masters_(std::move(masters)),
       steps_unseen_(steps_unseen),
       late_report_(std::make_unique<LateReport>()) {
-  weights_->users_.push_back(this);
+  masters_->users.push_back(this);
 }
 
 OptimizerState::~OptimizerState() {
-  auto& users = weights_->users_;
+  auto& users = masters_->users;
   users.erase(std::find(users.begin(), users.end(), this));
 }
 
@@ -30,8 +30,8 @@ void OptimizerState::gather(int64_t loss_id, const Tensor& found_inf) {
 
 void OptimizerState::gather_delayed(int64_t loss_id, const Tensor& found_inf) {
   gather(loss_id, found_inf);
-  late_report_->gather({loss_id, weights_->last_report(), weights_->last_report()});
-  may_have_untold_overflow_ = true;
+  late_report_->gather({loss_id, grads().last_report(), grads().last_report()});
+  has_unreported_ = true;
 }
 
 Tensor OptimizerState::found_inf() const {
@@ -49,14 +49,22 @@ bool OptimizerState::has_overflowed() const {
 
 void OptimizerState::clear_overflows() {
   found_inf_.clear();
-  may_have_untold_overflow_ = false;
+  has_refused_ = has_unreported_ = false;
   late_report_->clear();
 }
 
-bool OptimizerState::refresh() {
-  const bool was_stepped = weights_->refresh();
-  if (std::exchange(may_have_stepped_, false)) weights_->recopy_to_model();
-  return was_stepped;
+void OptimizerState::refuse(const std::vector<Tensor>& stepped) {
+  grads().refuse(stepped);
+  has_refused_ = true;
+}
+
+bool OptimizerState::is_refused() const {
+  return has_refused_ || (has_unreported_ && has_overflowed());
+}
+
+void OptimizerState::refresh() {
+  if (weights().refresh()) has_refused_ = false;
+  if (std::exchange(may_have_stepped_, false)) weights().recopy_to_model();
 }
 
 void OptimizerState::begin_step(const char* function, bool adopts_data_writes) {
@@ -65,12 +73,12 @@ void OptimizerState::begin_step(const char* function, bool adopts_data_writes) {
       ": expected the optimizer to be in no scale_loss that is still open, got one that is; "
       "step after it, where the grads are unscaled");
   give_up_refused();
-  if (weights_->drop_zeroed()) clear_overflows();
-  TORCH_CHECK(weights_->delayed() == nullptr, function,
+  if (grads().drop_zeroed()) clear_overflows();
+  TORCH_CHECK(grads().delayed() == nullptr, function,
               ": expected unscaled grads, got those that scale_loss left scaled with "
               "delay_unscale; end with a scale_loss without it before the step");
-  weights_->refresh();
-  if (adopts_data_writes) weights_->adopt_data_writes();
+  weights().refresh();
+  if (adopts_data_writes) weights().adopt_data_writes();
   may_have_stepped_ = false;
 }
 
@@ -84,27 +92,27 @@ void OptimizerState::end_step(const std::vector<LossScaler*>& scalers) {
 
 void OptimizerState::give_up_refused() {
   const Tensor refused = std::exchange(refused_, {});
-  if (refused.defined()) weights_->drop_refused(refused);
+  if (refused.defined()) grads().drop_refused(refused);
 }
 
 void OptimizerState::drop_master_grads() {
-  if (weights_->users_.size() == 1) return weights_->drop_master_grads();
-  for (const Tensor& master : weights_->master_params()) {
+  if (masters_->users.size() == 1) return grads().drop_master_grads();
+  for (const Tensor& master : weights().master_params()) {
     const auto* const impl = master.unsafeGetTensorImpl();
-    if (masters_.count(impl) > 0 && !is_needed(impl)) master.mutable_grad().reset();
+    if (stepped_.count(impl) > 0 && !is_needed(impl)) master.mutable_grad().reset();
   }
-  weights_->clear_found_inf_per_param();
+  grads().clear_found_inf_per_param();
 }
 
 bool OptimizerState::is_needed(const c10::TensorImpl* master) const {
-  const auto& users = weights_->users_;
+  const auto& users = masters_->users;
   return std::any_of(users.begin(), users.end(), [&](const OptimizerState* user) {
-    return user->is_to_step_ && user->masters_.count(master) > 0;
+    return user->is_to_step_ && user->stepped_.count(master) > 0;
   });
 }
 
 void OptimizerState::zero_grad(bool set_to_none) {
-  weights_->zero_model_grads(set_to_none);
+  grads().zero_model_grads(set_to_none);
   refused_.reset();
   clear_overflows();
 }

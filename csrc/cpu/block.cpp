@@ -124,7 +124,7 @@ const float* load(const Plan& plan, const Span& span, int list, float* buffer) {
     case DType::kBFloat16:
       widen(reinterpret_cast<const bfloat16*>(from), buffer, span.count);
       return buffer;
-    case DType::kRemainder:
+    case DType::kLowBits:
       break;  // means nothing alone
   }
   return nullptr;
@@ -147,7 +147,7 @@ bool store(const Plan& plan, const Span& span, int list, const float* values, bo
       return store_narrow<float16>(values, to, span.count, stream);
     case DType::kBFloat16:
       return store_narrow<bfloat16>(values, to, span.count, stream);
-    case DType::kRemainder:
+    case DType::kLowBits:
       break;
   }
   return false;
@@ -161,7 +161,7 @@ bool any_nonfinite(DType dtype, const void* data, int64 count) {
       return run_block<AnyNonfiniteHalf>(static_cast<const float16*>(data), count);
     case DType::kBFloat16:
       return run_block<AnyNonfiniteBFloat>(static_cast<const bfloat16*>(data), count);
-    case DType::kRemainder:
+    case DType::kLowBits:
       break;
   }
   return false;

@@ -37,21 +37,21 @@ struct Parts {
 
 }  // namespace
 
-void conclude(const Verdict& verdict) {
-  for (int32 i = 0; i < verdict.positions; ++i) conclude_position(verdict, i);
-  conclude_scalars(verdict);
+void finalize(const Finalization& end) {
+  for (int32 i = 0; i < end.positions; ++i) finalize_position(end, i);
+  finalize_scalars(end);
 }
 
 void finish_backward(const Plan& plan, InvScale inv_scale, bool accumulate, Flags flags,
-                     const Ending& ending) {
+                     const Finalization& end) {
   const Parts parts(plan);
   if (parts.written.tensors() > 0) unscale(parts.written, inv_scale, accumulate, flags);
-  if (ending.norm != nullptr) {
-    l2norm(parts.checked, ending.norm, nullptr, flags);
+  if (end.norm != nullptr) {
+    l2norm(parts.checked, end.norm, nullptr, flags);
   } else if (parts.checked.tensors() > 0) {
     check(parts.checked, flags);
   }
-  if (ending.ticket != nullptr) conclude(ending.verdict);
+  if (end.ticket != nullptr) finalize(end);
 }
 
 }  // namespace torchamp::cpu

@@ -16,18 +16,18 @@ struct Stochastically {
 };
 
 template <class T>
-struct Join {
+struct Reconstruct {
   /// `values`: rounded ones, that become whole.
-  TORCHAMP_MATH static void run(float* values, const remainder16* remainders, int count) {
-    for (int i = 0; i < count; ++i) values[i] = Halves<T>::join(values[i], remainders[i]);
+  TORCHAMP_MATH static void run(float* values, const low_bits16* low_bits, int count) {
+    for (int i = 0; i < count; ++i) values[i] = Halves<T>::reconstruct(values[i], low_bits[i]);
   }
 };
 
 template <class T>
 struct Remain {
-  TORCHAMP_MATH static void run(const float* values, const float* rounded, remainder16* to,
+  TORCHAMP_MATH static void run(const float* values, const float* rounded, low_bits16* to,
                                 int count) {
-    for (int i = 0; i < count; ++i) to[i] = Halves<T>::remainder(values[i], rounded[i]);
+    for (int i = 0; i < count; ++i) to[i] = Halves<T>::low_bits(values[i], rounded[i]);
   }
 };
 
@@ -54,21 +54,20 @@ void store_stochastically(const Plan& plan, const Span& span, int list, const fl
   }
 }
 
-void load_joined(const Plan& plan, const Span& span, int high, int remainders, float* values) {
+void load_reconstructed(const Plan& plan, const Span& span, int high, int low_bits, float* values) {
   load(plan, span, high, values);
   const bool is_half = plan.dtype(span.tensor, high) == DType::kFloat16;
-  const auto* counts = data_of<const remainder16>(plan, span, remainders);
-  is_half ? run_block<Join<float16>>(values, counts, span.count)
-          : run_block<Join<bfloat16>>(values, counts, span.count);
+  const auto* counts = data_of<const low_bits16>(plan, span, low_bits);
+  is_half ? run_block<Reconstruct<float16>>(values, counts, span.count)
+          : run_block<Reconstruct<bfloat16>>(values, counts, span.count);
 }
 
-void store_split(const Plan& plan, const Span& span, int high, int remainders,
-                 const float* values) {
+void store_split(const Plan& plan, const Span& span, int high, int low_bits, const float* values) {
   store(plan, span, high, values, false);
   float buffer[kBlock];
   const float* rounded = load(plan, span, high, buffer);
   const bool is_half = plan.dtype(span.tensor, high) == DType::kFloat16;
-  auto* counts = data_of<remainder16>(plan, span, remainders);
+  auto* counts = data_of<low_bits16>(plan, span, low_bits);
   is_half ? run_block<Remain<float16>>(values, rounded, counts, span.count)
           : run_block<Remain<bfloat16>>(values, rounded, counts, span.count);
 }

@@ -9,9 +9,9 @@ namespace torchamp::cpu {
 void store_stochastically(const Plan& plan, const Span& span, int list, const float* values,
                           uint32 key);
 
-/// The values of which `high` holds the one half and `remainders` the other.
-void load_joined(const Plan& plan, const Span& span, int high, int remainders, float* values);
+/// The values of which `high` holds the one half and `low_bits` the other.
+void load_reconstructed(const Plan& plan, const Span& span, int high, int low_bits, float* values);
 
-void store_split(const Plan& plan, const Span& span, int high, int remainders, const float* values);
+void store_split(const Plan& plan, const Span& span, int high, int low_bits, const float* values);
 
 }  // namespace torchamp::cpu

@@ -52,15 +52,15 @@ class InOut {
   float buffer_[kBlock];
 };
 
-/// The parameter, which may lie in the model's and a remainder.
+/// The parameter, which may lie in the model's 16 bits and its low bits.
 class Param : public InOut {
  public:
   void take(const Plan& plan, const Span& span, int model) {
     model_ = model;
-    is_split_ = plan.dtype(span.tensor, kParam) == DType::kRemainder;
+    is_split_ = plan.dtype(span.tensor, kParam) == DType::kLowBits;
     if (!is_split_) return InOut::take(plan, span, kParam);
     values_ = buffer_;
-    load_joined(plan, span, model, kParam, values_);
+    load_reconstructed(plan, span, model, kParam, values_);
   }
 
   void put(const Plan& plan, const Span& span, const Rounding& rounding, bool stream) const {
@@ -131,7 +131,7 @@ void step(const Plan& plan, const StepInputs& inputs, const std::vector<HyperRow
 }  // namespace
 
 void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs,
-          const std::vector<HyperRow>& rows) {
+          const std::vector<HyperRow>& rows, uint32*) {
   if (skips(inputs)) return;
   switch (algorithm) {
 #define TORCHAMP_CASE(Name, name) \

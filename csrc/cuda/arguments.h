@@ -1,11 +1,11 @@
 // The arguments of each op's kernel, beside its tensors, of which there are `kLists` lists.
 #pragma once
 
+#include "math/finalize.h"
 #include "math/optim/step.h"
 #include "math/types.h"
 #include "math/unscale.h"
 #include "math/update_scale.h"
-#include "math/verdict.h"
 
 namespace torchamp::cuda {
 
@@ -24,8 +24,8 @@ struct ScaleArguments {
 /// What passes over a backward's grads do beside their work, the last launch of which may end it.
 struct Pass {
   Flags flags;
-  Ending ending;              ///< ticket: null but in the last launch
-  float* partials = nullptr;  ///< a sum of squares each block, where ending.norm is wanted
+  Finalization end;           ///< ticket: null but in the last launch
+  float* partials = nullptr;  ///< a sum of squares each block, where end.norm is wanted
   uint32 first_block = 0;     ///< blocks of the launches before
 };
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/arguments.h"
-#include "cuda/conclude.cuh"
+#include "cuda/finalize.cuh"
 #include "cuda/l2norm.cuh"
 #include "cuda/last_block.h"
 #include "cuda/walk.h"
@@ -21,16 +21,16 @@ TORCHAMP_DEVICE float check_slice(const Slice<kLists>& slice, Flags flags) {
 /// Called by all threads: leaves the block's sum of squares, and does in the last block what is to
 /// be done when all have.
 TORCHAMP_DEVICE void end_pass(const Pass& pass, float squares) {
-  const Ending& ending = pass.ending;
-  if (ending.norm != nullptr) {
+  const Finalization& end = pass.end;
+  if (end.norm != nullptr) {
     const float sum = block_sum(squares);
     if (threadIdx.x == 0) pass.partials[pass.first_block + blockIdx.x] = sum;
   }
-  if (ending.ticket == nullptr || !is_last_block</*sees_writes=*/true>(ending.ticket)) return;
-  conclude(ending.verdict);
-  if (ending.norm == nullptr) return;
+  if (end.ticket == nullptr || !is_last_block</*sees_writes=*/true>(end.ticket)) return;
+  finalize(end);
+  if (end.norm == nullptr) return;
   const float norm = norm_of(pass.partials, 0, int64{pass.first_block} + gridDim.x);
-  if (threadIdx.x == 0) *ending.norm = norm;
+  if (threadIdx.x == 0) *end.norm = norm;
 }
 
 template <class Launch>

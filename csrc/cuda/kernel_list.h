@@ -32,5 +32,5 @@
   DO(L2normPerTensor, l2norm_per_tensor, l2norm_per_tensor, Launch<L2normArguments>) \
   DO(L2normTotal, l2norm_total, l2norm_total, L2normTotalArguments)                  \
   DO(Clip, clip, clip, Clipping)                                                     \
-  DO(Conclude, conclude, conclude, Verdict)                                          \
+  DO(Finalize, finalize, finalize, Finalization)                                     \
   DO(UpdateScale, update_scale, update_scale, UpdateScaleArguments)

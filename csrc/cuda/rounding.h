@@ -26,37 +26,37 @@ TORCHAMP_DEVICE void store_noisy(char* to, const float* values, const NoiseStrea
 }
 
 template <class T, int n>
-TORCHAMP_DEVICE void join_as(const Bits<n>& high, const Bits<n>& remainders, float* values) {
+TORCHAMP_DEVICE void reconstruct_as(const Bits<n>& high, const Bits<n>& low_bits, float* values) {
   TORCHAMP_UNROLL
   for (int i = 0; i < n; ++i) {
-    values[i] = joined(T{half_of(high.words, i)}, remainder16{half_of(remainders.words, i)});
+    values[i] = reconstructed(T{half_of(high.words, i)}, low_bits16{half_of(low_bits.words, i)});
   }
 }
 
-/// The values of which `high` holds the one half, as `dtype`, and `remainders` the other.
+/// The values of which `high` holds the one half, as `dtype`, and `low_bits` the other.
 template <int n>
-TORCHAMP_DEVICE void join(DType dtype, const Bits<n>& high, const Bits<n>& remainders,
-                          float* values) {
+TORCHAMP_DEVICE void reconstruct(DType dtype, const Bits<n>& high, const Bits<n>& low_bits,
+                                 float* values) {
   if (dtype == DType::kFloat16) {
-    join_as<float16>(high, remainders, values);
+    reconstruct_as<float16>(high, low_bits, values);
   } else {
-    join_as<bfloat16>(high, remainders, values);
+    reconstruct_as<bfloat16>(high, low_bits, values);
   }
 }
 
 template <class T, int n>
-TORCHAMP_DEVICE void split_as(char* high, char* remainders, const float* values) {
+TORCHAMP_DEVICE void split_as(char* high, char* low_bits, const float* values) {
   store_shorts<n>(high, [&](int i) { return from_float<T>(values[i]).bits; });
-  store_shorts<n>(remainders,
-                  [&](int i) { return remainder_of(values[i], from_float<T>(values[i])).bits; });
+  store_shorts<n>(low_bits,
+                  [&](int i) { return low_bits_of(values[i], from_float<T>(values[i])).bits; });
 }
 
 template <int n>
-TORCHAMP_DEVICE void store_split(DType dtype, char* high, char* remainders, const float* values) {
+TORCHAMP_DEVICE void store_split(DType dtype, char* high, char* low_bits, const float* values) {
   if (dtype == DType::kFloat16) {
-    split_as<float16, n>(high, remainders, values);
+    split_as<float16, n>(high, low_bits, values);
   } else {
-    split_as<bfloat16, n>(high, remainders, values);
+    split_as<bfloat16, n>(high, low_bits, values);
   }
 }
 

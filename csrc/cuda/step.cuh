@@ -42,7 +42,7 @@ struct StepGroup {
   TORCHAMP_DEVICE StepGroup(const Slice<kLists>& slice, int first) : slice(slice), first(first) {}
 
   TORCHAMP_DEVICE bool is_split() const {
-    return kCompact && slice.dtype[kParam] == DType::kRemainder;
+    return kCompact && slice.dtype[kParam] == DType::kLowBits;
   }
 
   TORCHAMP_DEVICE char* address(int list) const {
@@ -62,7 +62,7 @@ struct StepGroup {
       load_bits(slice.dtype[list], address(list), bits[list]);
     if (is_split()) load_bits(slice.dtype[kModel], address(kModel), bits[kModel]);
     if (is_split()) {
-      join<n>(slice.dtype[kModel], bits[kModel], bits[kParam], values[kParam]);
+      reconstruct<n>(slice.dtype[kModel], bits[kModel], bits[kParam], values[kParam]);
     } else {
       widen<n>(slice.dtype[kParam], bits[kParam], values[kParam]);
     }

@@ -9,7 +9,7 @@ template <class Rule>
 bool is_compact(const Plan& plan, const StepInputs& inputs) {
   if (inputs.stochastic_rounding) return true;
   for (int64 tensor = 0; tensor < plan.tensors(); ++tensor) {
-    if (plan.dtype(tensor, 1) == DType::kRemainder) return true;
+    if (plan.dtype(tensor, 1) == DType::kLowBits) return true;
     for (int state = 0; state < Rule::kStates; ++state) {
       if (plan.dtype(tensor, 2 + state) == DType::kBFloat16) return true;
     }

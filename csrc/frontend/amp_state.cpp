@@ -70,7 +70,7 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
          const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers,
          const Options& options)
     : options_(options), properties_(options.resolve()), models_(std::move(models)) {
-  keep_weights(optimizers);
+  wrap(optimizers);
   if (!enabled()) return;
   for (const auto& model : models_) check_model(*model);
   const at::Device device = device_of(optimizers, models_);
@@ -84,10 +84,10 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
   cast_models();
   for (auto& optimizer : optimizers_) {
     adopt_groups(optimizer, 0);
-    MasterWeights& weights = optimizer.weights();
-    weights.set_lazy(keeps_weights_apart() && optimizer.fused != nullptr &&
-                     !options.materialize_master_grads());
-    if (options.split_masters() && weights.lazy()) weights.split();
+    MasterGrads& grads = optimizer.state->grads();
+    grads.set_lazy(keeps_masters_apart() && optimizer.fused != nullptr &&
+                   !options.materialize_master_grads());
+    if (options.split_masters() && grads.lazy()) optimizer.masters().split();
   }
 }
 

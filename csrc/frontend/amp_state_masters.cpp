@@ -36,16 +36,15 @@ bool have_a_common_param(
 
 }  // namespace
 
-void WrappedOptimizer::drop_grads() const {
-  weights().drop_grads(params_of(*wrapped));
+void WrappedOptimizer::refuse() const {
+  state->refuse(params_of(*wrapped));
 }
 
-void Amp::keep_weights(
-    const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers) {
+void Amp::wrap(const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers) {
   const bool apart = !have_a_common_param(optimizers);
   for (torch::optim::Optimizer& optimizer : optimizers) {
-    if (apart || weights_.empty()) weights_.push_back(std::make_shared<MasterWeights>());
-    optimizers_.emplace_back(optimizer, weights_.back());
+    if (apart || masters_.empty()) masters_.push_back(std::make_shared<core::Masters>());
+    optimizers_.emplace_back(optimizer, masters_.back());
   }
 }
 
@@ -61,7 +60,7 @@ void Amp::make_masters() {
     for (const auto& param : params_to_cast(*model, *properties_.cast_model_type,
                                             properties_.keep_batchnorm_fp32.value_or(false))) {
       if (stepped.count(param.unsafeGetTensorImpl()) == 0) continue;
-      masters_.emplace(param.unsafeGetTensorImpl(), MasterWeights::make_master(param));
+      master_of_.emplace(param.unsafeGetTensorImpl(), MasterWeights::make_master(param));
     }
   }
 }
@@ -73,9 +72,9 @@ void Amp::adopt_groups(WrappedOptimizer& optimizer, size_t first_group) {
     for (at::Tensor& param : groups[g].params()) {
       at::Tensor master = master_of(param);
       if (!master.defined() && keeps_masters && c10::isReducedFloatingType(param.scalar_type())) {
-        master = masters_[param.unsafeGetTensorImpl()] = MasterWeights::make_master(param);
+        master = master_of_[param.unsafeGetTensorImpl()] = MasterWeights::make_master(param);
       }
-      optimizer.weights().track(param, master);
+      optimizer.masters().track(param, master);
       stepped_.insert((master.defined() ? master : param).unsafeGetTensorImpl());
       if (!master.defined()) continue;
       optimizer.state->add_master(master);
@@ -83,12 +82,12 @@ void Amp::adopt_groups(WrappedOptimizer& optimizer, size_t first_group) {
       param = master;
     }
   }
-  if (optimizer.weights().is_split()) optimizer.weights().split();
+  if (optimizer.weights().is_split()) optimizer.masters().split();
 }
 
 at::Tensor Amp::master_of(const at::Tensor& model_param) const {
-  const auto found = masters_.find(model_param.unsafeGetTensorImpl());
-  return found == masters_.end() ? at::Tensor() : found->second;
+  const auto found = master_of_.find(model_param.unsafeGetTensorImpl());
+  return found == master_of_.end() ? at::Tensor() : found->second;
 }
 
 /// Who keeps the master of a parameter; null if it has none of its own.
@@ -112,14 +111,16 @@ void Amp::set_master_value(const at::Tensor& model_param, const at::Tensor& valu
 
 void Amp::refresh() {
   for (auto& optimizer : optimizers_) {
-    if (optimizer.state->refresh()) optimizer.skip = false;
+    optimizer.state->refresh();
   }
 }
 
 bool Amp::is_stepped(const at::Tensor& param) const {
-  const auto tracks = [&](const auto& weights) { return weights->master_of(param).defined(); };
+  const auto tracks = [&](const auto& masters) {
+    return masters->weights.master_of(param).defined();
+  };
   return stepped_.count(param.unsafeGetTensorImpl()) > 0 ||
-         std::any_of(weights_.begin(), weights_.end(), tracks);
+         std::any_of(masters_.begin(), masters_.end(), tracks);
 }
 
 }  // namespace torchamp

@@ -1,11 +1,11 @@
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/full_like.h>
-#include <torchamp/amp_state.h>
 #include <torchamp/clip.h>
 
 #include <algorithm>
 #include <cmath>
 #include <deque>
+
+#include "frontend/wrapped.h"
 
 namespace torchamp {
 namespace {
@@ -15,8 +15,7 @@ using at::Tensor;
 void check_unscaled(const char* function, const std::vector<Optimizer>& optimizers) {
   TORCH_CHECK_VALUE(!optimizers.empty(), function, ": expected at least one optimizer, got none");
   for (const Optimizer& optimizer : optimizers) {
-    const WrappedOptimizer& wrapped = optimizer.amp()->optimizers()[optimizer.index()];
-    TORCH_CHECK(!wrapped.state->grads_are_scaled(), function,
+    TORCH_CHECK(!wrapped_of(optimizer).state->grads_are_scaled(), function,
                 ": expected unscaled grads, got those of a scale_loss that is still open or was "
                 "given delay_unscale; clip after the last scale_loss of the step");
   }
@@ -25,43 +24,40 @@ void check_unscaled(const char* function, const std::vector<Optimizer>& optimize
 /// Whether an overflow has taken the grads of LibTorch's optimizers away.
 bool skips_step(const std::vector<Optimizer>& optimizers) {
   return std::any_of(optimizers.begin(), optimizers.end(), [](const Optimizer& optimizer) {
-    return optimizer.amp()->optimizers()[optimizer.index()].skip;
+    return wrapped_of(optimizer).state->has_refused();
   });
 }
 
-/// The weights of each optimizer; what a disabled one steps is tracked for the occasion.
+/// The grads of each optimizer; what a disabled one steps is tracked for the occasion.
 class Clipped {
  public:
   explicit Clipped(const std::vector<Optimizer>& optimizers) {
     for (const Optimizer& optimizer : optimizers) {
-      const bool tracked = optimizer.amp()->enabled();
-      MasterWeights* const weights = tracked ? &optimizer.master_weights() : &track(optimizer);
-      if (std::find(weights_.begin(), weights_.end(), weights) == weights_.end()) {
-        weights_.push_back(weights);
-      }
+      MasterGrads& grads =
+          (optimizer.amp()->enabled() ? wrapped_of(optimizer).masters() : track(optimizer)).grads;
+      if (std::find(grads_.begin(), grads_.end(), &grads) == grads_.end()) grads_.push_back(&grads);
     }
   }
 
-  const std::vector<MasterWeights*>& weights() const { return weights_; }
+  const std::vector<MasterGrads*>& grads() const { return grads_; }
 
  private:
-  MasterWeights& track(const Optimizer& optimizer) {
-    MasterWeights& own = own_.emplace_back();
+  core::Masters& track(const Optimizer& optimizer) {
+    core::Masters& own = own_.emplace_back();
     for (const Tensor& param : optimizer.master_params()) own.track(param);
     return own;
   }
 
-  std::deque<MasterWeights> own_;
-  std::vector<MasterWeights*> weights_;
+  std::deque<core::Masters> own_;
+  std::vector<MasterGrads*> grads_;
 };
 
 }  // namespace
 
 Tensor clip_grad_norm_(const std::vector<Optimizer>& optimizers, double max_norm) {
-  at::NoGradGuard no_grad;
   check_unscaled("clip_grad_norm_", optimizers);
   const Clipped clipped(optimizers);
-  const Tensor norm = clip_grad_norm(clipped.weights(), max_norm);
+  const Tensor norm = clip_grad_norm(clipped.grads(), max_norm);
   return skips_step(optimizers) ? at::full_like(norm, INFINITY) : norm;
 }
 
@@ -70,17 +66,8 @@ Tensor clip_grad_norm_(const Optimizer& optimizer, double max_norm) {
 }
 
 void clip_grad_value_(const std::vector<Optimizer>& optimizers, double clip_value) {
-  at::NoGradGuard no_grad;
   check_unscaled("clip_grad_value_", optimizers);
-  const Clipped clipped(optimizers);
-  for (MasterWeights* weights : clipped.weights()) {
-    weights->materialize();
-    for (const Tensor& master : weights->master_params()) {
-      const Tensor& grad = master.grad();
-      if (grad.defined())
-        (grad.is_sparse() ? grad._values() : grad).clamp_(-clip_value, clip_value);
-    }
-  }
+  clip_grad_value(Clipped(optimizers).grads(), clip_value);
 }
 
 void clip_grad_value_(const Optimizer& optimizer, double clip_value) {

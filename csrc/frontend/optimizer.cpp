@@ -30,16 +30,14 @@ bool Optimizer::step_fused() {
   WrappedOptimizer& optimizer = amp_->optimizers()[index_];
   optimizer.fused->take_skip();
   const at::Tensor skip = optimizer.state->found_inf();
-  optimizer.fused->step_masters(optimizer.weights(), skip);
+  optimizer.fused->step_masters(optimizer.state->grads(), skip);
   return !(skip.defined() && skip.is_cpu() && skip.item<float>() != 0.0f);
 }
 
 bool Optimizer::step_or_skip() {
   WrappedOptimizer& optimizer = amp_->optimizers()[index_];
-  const auto& state = *optimizer.state;
-  const bool is_told = std::exchange(optimizer.skip, false) && state.found_inf().defined();
-  if (is_told || (state.may_have_untold_overflow() && state.has_overflowed())) {
-    optimizer.drop_grads();
+  if (optimizer.state->is_refused()) {
+    optimizer.refuse();
     return false;
   }
   optimizer.wrapped->step();
@@ -81,7 +79,6 @@ void Optimizer::zero_grad(bool set_to_none) {
   WrappedOptimizer& optimizer = amp_->optimizers()[index_];
   optimizer.wrapped->zero_grad(set_to_none);
   optimizer.state->zero_grad(set_to_none);
-  optimizer.skip = false;
   if (optimizer.fused != nullptr) optimizer.fused->take_skip();
 }
 
@@ -99,7 +96,7 @@ void Optimizer::add_param_group(torch::optim::OptimizerParamGroup group) {
 }
 
 std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() {
-  master_weights().set_lazy(false);
+  amp_->optimizers()[index_].state->grads().set_lazy(false);
   return wrapped().param_groups();
 }
 
@@ -112,7 +109,7 @@ MasterWeights& Optimizer::master_weights() const {
 }
 
 std::vector<at::Tensor> Optimizer::master_params() const {
-  master_weights().set_lazy(false);
+  amp_->optimizers()[index_].state->grads().set_lazy(false);
   return params_of(wrapped());
 }
 

@@ -6,19 +6,16 @@
 #include <utility>
 
 #include "frontend/skip_messages.h"
+#include "frontend/wrapped.h"
 
 namespace torchamp {
 namespace {
-
-const WrappedOptimizer& wrapped(const Optimizer& optimizer) {
-  return optimizer.amp()->optimizers()[optimizer.index()];
-}
 
 /// Whether the host asks for an overflow at once: LibTorch's optimizers do not skip on the device.
 bool must_know(const LossScaler& scaler, const std::vector<Optimizer>& optimizers) {
   return scaler.device().is_cpu() ||
          std::any_of(optimizers.begin(), optimizers.end(),
-                     [](const Optimizer& o) { return wrapped(o).fused == nullptr; });
+                     [](const Optimizer& o) { return wrapped_of(o).fused == nullptr; });
 }
 
 }  // namespace
@@ -34,7 +31,7 @@ scale_loss::scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers
   if (!amp_->enabled()) return;
   LossScaler& scaler = amp_->loss_scaler(options.loss_id);
   std::vector<std::shared_ptr<core::OptimizerState>> states;
-  for (const Optimizer& optimizer : optimizers_) states.push_back(wrapped(optimizer).state);
+  for (const Optimizer& optimizer : optimizers_) states.push_back(wrapped_of(optimizer).state);
   if (!core::Backward::is_needed(states, scaler)) {
     scaled_loss_ = scaler.scale(loss);
     return;
@@ -44,8 +41,7 @@ scale_loss::scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers
       core::Backward::Options{options.loss_id, options.delay_unscale, options.delay_overflow_check,
                               must_know(scaler, optimizers_)});
   scaled_loss_ = backward->scale(loss);
-  for (const Optimizer& optimizer : optimizers_) tell_skipped_steps(*amp_, wrapped(optimizer));
-  amp_->refresh();
+  for (const Optimizer& optimizer : optimizers_) tell_skipped_steps(*amp_, wrapped_of(optimizer));
   backward->prepare();
   backward_ = std::move(backward);
 }
@@ -98,13 +94,12 @@ void scale_loss::take_overflow_in() {
   const at::Tensor& found_inf = scaler.found_inf();
   const bool overflowed = must_know(scaler, optimizers_) && found_inf.item<float>() != 0.0f;
   for (const Optimizer& optimizer : optimizers_) {
-    WrappedOptimizer& each = amp_->optimizers()[optimizer.index()];
+    const WrappedOptimizer& each = wrapped_of(optimizer);
     const at::Tensor gathered = each.state->found_inf();
     if (each.fused != nullptr) {
       each.fused->skip_if(gathered);
     } else if (gathered.is_same(found_inf) ? overflowed : each.state->has_overflowed()) {
-      each.drop_grads();
-      each.skip = true;
+      each.refuse();
     }
   }
   if (overflowed && amp_->options().verbosity() > 0) tell({options_.loss_id, scaler.loss_scale()});

@@ -1,11 +1,10 @@
-#include <torchamp/optimizer.h>
-
 #include "frontend/skip_messages.h"
+#include "frontend/wrapped.h"
 
 namespace torchamp {
 
 Telemetry telemetry(const Optimizer& optimizer) {
-  const WrappedOptimizer& wrapped = optimizer.amp()->optimizers()[optimizer.index()];
+  const WrappedOptimizer& wrapped = wrapped_of(optimizer);
   tell_skipped_steps(*optimizer.amp(), wrapped);
   return wrapped.state->late_report().known();
 }

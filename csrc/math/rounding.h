@@ -52,12 +52,12 @@ TORCHAMP_MATH bfloat16 round_stochastically(float value, uint32 noise) {
 
 /// A float of which `high` holds the 16 bits that it rounds to, and this the rest: a signed number
 /// of units in the last place of the float; beside float16, of 2^-25 of its power of two.
-struct remainder16 {
+struct low_bits16 {
   uint16 bits;
 };
 
-TORCHAMP_MATH int32 count_of(remainder16 remainder) {
-  return remainder.bits < 0x8000u ? remainder.bits : static_cast<int32>(remainder.bits) - 0x10000;
+TORCHAMP_MATH int32 count_of(low_bits16 low_bits) {
+  return low_bits.bits < 0x8000u ? low_bits.bits : static_cast<int32>(low_bits.bits) - 0x10000;
 }
 
 /// The halves of a value, in the dtype T that its first half is kept in. `rounded` is that half as
@@ -69,7 +69,7 @@ template <>
 struct Halves<bfloat16> {
   /// What `value` is beyond its first half. Exact but for ties, of which one of two has no count in
   /// 16 bits: they move by one unit, and still round as before.
-  TORCHAMP_MATH static remainder16 remainder(float value, float rounded) {
+  TORCHAMP_MATH static low_bits16 low_bits(float value, float rounded) {
     const uint32 magnitude = float_to_bits(value) & 0x7fffffffu;
     const int32 count =
         static_cast<int32>(magnitude) - static_cast<int32>(float_to_bits(rounded) & 0x7fffffffu);
@@ -78,10 +78,10 @@ struct Halves<bfloat16> {
   }
 
   /// The value. Where the first half was written by somebody else, the nearest that makes sense.
-  TORCHAMP_MATH static float join(float rounded, remainder16 remainder) {
+  TORCHAMP_MATH static float reconstruct(float rounded, low_bits16 low_bits) {
     const uint32 sign = float_to_bits(rounded) & 0x80000000u;
     const auto high = static_cast<int32>(float_to_bits(rounded) & 0x7fffffffu);
-    int32 magnitude = high + count_of(remainder);
+    int32 magnitude = high + count_of(low_bits);
     magnitude = magnitude < 0 ? 0 : magnitude;
     const bool too_large = high > 0x7f800000 || magnitude > 0x7f800000;
     return float_from_bits(sign | static_cast<uint32>(too_large ? high : magnitude));
@@ -92,19 +92,19 @@ template <>
 struct Halves<float16> {
   /// What `value` is beyond its first half. Exact from 2^-16 to float16's largest; below, within
   /// 2^-40; 0 for values that float16 cannot hold.
-  TORCHAMP_MATH static remainder16 remainder(float value, float rounded) {
+  TORCHAMP_MATH static low_bits16 low_bits(float value, float rounded) {
     const float counts = (value - rounded) * float_from_bits((279u - exponent_of(rounded)) << 23);
     const float to_integer = 12582912.0f;  // 1.5 · 2^23
     const float whole = is_nonfinite(rounded) ? 0.0f : counts + to_integer - to_integer;
     return {static_cast<uint16>(static_cast<int32>(whole))};
   }
 
-  TORCHAMP_MATH static float join(float rounded, remainder16 remainder) {
-    const int32 count = count_of(remainder);
+  TORCHAMP_MATH static float reconstruct(float rounded, low_bits16 low_bits) {
+    const int32 count = count_of(low_bits);
     const float unit = float_from_bits((exponent_of(rounded) - 25u) << 23);
     const float sum = fmaf(static_cast<float>(count), unit, rounded);
-    const float joined = count == 0 ? rounded : sum;
-    return is_nonfinite(rounded) ? rounded : joined;
+    const float reconstructed = count == 0 ? rounded : sum;
+    return is_nonfinite(rounded) ? rounded : reconstructed;
   }
 
  private:
@@ -116,13 +116,13 @@ struct Halves<float16> {
 };
 
 template <class T>
-TORCHAMP_MATH remainder16 remainder_of(float value, T high) {
-  return Halves<T>::remainder(value, to_float(high));
+TORCHAMP_MATH low_bits16 low_bits_of(float value, T high) {
+  return Halves<T>::low_bits(value, to_float(high));
 }
 
 template <class T>
-TORCHAMP_MATH float joined(T high, remainder16 remainder) {
-  return Halves<T>::join(to_float(high), remainder);
+TORCHAMP_MATH float reconstructed(T high, low_bits16 low_bits) {
+  return Halves<T>::reconstruct(to_float(high), low_bits);
 }
 
 }  // namespace torchamp

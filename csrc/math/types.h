@@ -9,8 +9,8 @@ enum class DType : uint8 {
   kFloat32,
   kFloat16,
   kBFloat16,
-  kRemainder  ///< remainder16: what a master is beyond its model parameter. Only fused_step takes
-              ///< it
+  kLowBits  ///< low_bits16: what a master is beyond its model parameter. Only fused_step takes
+            ///< it
 };
 
 /// Where an op reports non-finite values: one float for the call, and optionally one byte per

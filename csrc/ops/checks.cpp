@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 namespace torchamp {
+
 void check_scalar(const char* op, const char* name, const at::Tensor& tensor, at::ScalarType dtype,
                   std::optional<at::Device> device) {
   TORCH_CHECK_TYPE(tensor.defined(), op, ": expected ", name, " to be a tensor, got none");
@@ -23,17 +24,14 @@ void check_array(const char* op, const char* name, const at::Tensor& tensor, at:
               tensor.device());
 }
 
-void check_per_tensor(const char* op, const std::optional<at::Tensor>& flags, size_t length,
-                      at::Device device) {
-  if (!flags.has_value()) return;
-  TORCH_CHECK_TYPE(flags->scalar_type() == at::kByte && flags->is_contiguous(), op,
-                   ": expected found_inf_per_tensor to be contiguous uint8, got ",
-                   flags->scalar_type());
-  TORCH_CHECK(static_cast<size_t>(flags->numel()) == length, op,
-              ": expected found_inf_per_tensor to have one element a tensor, ", length, ", got ",
-              flags->numel());
-  TORCH_CHECK(flags->device() == device, op, ": expected found_inf_per_tensor to be on ", device,
-              ", got ", flags->device());
+void check_flags(const char* op, const at::Tensor& found_inf,
+                 const std::optional<at::Tensor>& per_tensor, size_t length) {
+  check_scalar(op, "found_inf", found_inf, at::kFloat);
+  if (!per_tensor.has_value()) return;
+  constexpr const char* kName = "found_inf_per_tensor";
+  check_array(op, kName, *per_tensor, at::kByte, found_inf.device());
+  TORCH_CHECK(static_cast<size_t>(per_tensor->numel()) == length, op, ": expected ", kName,
+              " to have one element a tensor, ", length, ", got ", per_tensor->numel());
 }
 
 }  // namespace torchamp

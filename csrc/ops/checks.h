@@ -15,8 +15,9 @@ void check_scalar(const char* op, const char* name, const at::Tensor& tensor, at
 void check_array(const char* op, const char* name, const at::Tensor& tensor, at::ScalarType dtype,
                  at::Device device);
 
-/// Throws unless `flags`, if given, is contiguous uint8 with `length` elements on `device`.
-void check_per_tensor(const char* op, const std::optional<at::Tensor>& flags, size_t length,
-                      at::Device device);
+/// Throws unless `found_inf` is a float32 scalar and `per_tensor`, if given, is contiguous uint8
+/// with `length` elements on its device.
+void check_flags(const char* op, const at::Tensor& found_inf,
+                 const std::optional<at::Tensor>& per_tensor, size_t length);
 
 }  // namespace torchamp

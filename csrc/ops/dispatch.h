@@ -1,25 +1,49 @@
-// How C++ entries reach the ops' registrations.
+// How ops are registered with PyTorch's dispatcher and called through it, so that dispatch modes,
+// fake tensors and profilers see them.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
 
 #include <algorithm>
+#include <string>
+#include <type_traits>
 
 #include "cpu/parallel.h"
 
 namespace torchamp {
 
-/// A registered op, by its qualified name.
-template <class Signature>
-c10::TypedOperatorHandle<Signature> find(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+/// Of a schema, "name(arguments) -> (results)".
+inline std::string op_name(const std::string& schema) {
+  return schema.substr(0, schema.find('('));
 }
 
-/// Calls `op` where `tensor` lives, below autograd and autocast: parameters are written as data.
-/// The dispatcher would look at every tensor of every list to learn the same.
-template <class Signature, class... Args>
-auto call(const c10::TypedOperatorHandle<Signature>& op, const at::Tensor& tensor, Args&&... args) {
+template <class Result, class... Args>
+Result do_nothing(Args...) {
+  return Result();
+}
+
+/// Registers `kernel` for every device. Of meta tensors `on_meta` takes care: an op that writes in
+/// place changes no shape.
+template <class Result, class... Args>
+void define(torch::Library& library, const char* schema, Result (*kernel)(Args...),
+            Result (*on_meta)(Args...) = do_nothing<Result, Args...>) {
+  const std::string name = op_name(schema);
+  library.def(schema);
+  library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, kernel));
+  library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::Meta, on_meta));
+}
+
+/// Calls the op that define() registered `kKernel` for, where `tensor` lives, below autograd and
+/// autocast: parameters are written as data. The dispatcher would look at every tensor of every
+/// list to learn the same.
+template <auto kKernel, class... Args>
+auto dispatch(const char* schema, const at::Tensor& tensor, Args&&... args) {
+  using Signature = std::remove_pointer_t<decltype(kKernel)>;
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow(("torchamp::" + op_name(schema)).c_str(), "")
+                             .template typed<Signature>();
   static const auto kMask = c10::DispatchKeySet(c10::DispatchKeySet::FULL) -
                             c10::autocast_dispatch_keyset -
                             c10::DispatchKeySet(c10::DispatchKey::BackendSelect);

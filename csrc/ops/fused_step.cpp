@@ -1,9 +1,13 @@
-#include <torch/library.h>
+#include "aten/fused_step.h"
+
+#include <ATen/ops/zeros.h>
 #include <torchamp/fused_step.h>
 
-#include "math/optim/step.h"
-#include "ops/checks.h"
+#include <algorithm>
+
+#include "ops/device_kernels.h"
 #include "ops/dispatch.h"
+#include "ops/fused_step_checks.h"
 
 namespace torchamp {
 namespace {
@@ -12,92 +16,84 @@ using at::Tensor;
 using at::TensorList;
 using OptionalTensor = std::optional<Tensor>;
 
-constexpr const char* kOp = "fused_step";
+constexpr const char* kFusedStepSchema =
+    "_fused_step(int algorithm, Tensor[] grads, Tensor(a!)[] params, Tensor(b!)[] states, "
+    "Tensor(c!)[] model_params, Tensor(d!) steps, Tensor hyper, Tensor groups, "
+    "Tensor? grad_factor, Tensor? skip, Tensor? param_norms, Tensor? update_norms, "
+    "Tensor(e!)? norm_averages, bool stochastic_rounding, Tensor(f!)? ticket, Tensor[] lrs, "
+    "int[] lr_groups, int[] unscaled) -> ()";
 
-TORCH_LIBRARY_FRAGMENT(torchamp, m) {
-  m.def(
-      "_fused_step(int algorithm, Tensor[] grads, Tensor(a!)[] params, Tensor(b!)[] states, "
-      "Tensor(c!)[] model_params, Tensor(d!) steps, Tensor hyper, Tensor groups, "
-      "Tensor? grad_factor, Tensor? skip, Tensor? param_norms, Tensor? update_norms, "
-      "Tensor(e!)? norm_averages, bool stochastic_rounding, Tensor(f!)? ticket, Tensor[] lrs, "
-      "int[] lr_groups, int[] unscaled, int known_states) -> ()");
+#define TORCHAMP_ASSERT(Name, name) \
+  static_assert(static_cast<int>(StepAlgorithm::k##Name) == static_cast<int>(Algorithm::k##Name));
+TORCHAMP_ALGORITHMS(TORCHAMP_ASSERT)
+#undef TORCHAMP_ASSERT
+static_assert(kHyperparameters == kHyperSize, "rows are of one length");
+
+/// Of the step that this thread is calling: no schema has a type for them.
+thread_local KnownTensors* known_states = nullptr;
+
+/// Passes a caller's to the op.
+struct KnownStatesGuard {
+  explicit KnownStatesGuard(KnownTensors* of_caller) { known_states = of_caller; }
+  ~KnownStatesGuard() { known_states = nullptr; }
+  KnownStatesGuard(const KnownStatesGuard&) = delete;
+  KnownStatesGuard& operator=(const KnownStatesGuard&) = delete;
+};
+
+template <class T>
+T* pointer(const OptionalTensor& tensor) {
+  return tensor ? tensor->mutable_data_ptr<T>() : nullptr;
 }
 
-void check_row(const char* name, const Tensor& tensor, at::ScalarType dtype, int64_t length,
-               at::Device device) {
-  check_array(kOp, name, tensor, dtype, device);
-  TORCH_CHECK(tensor.numel() == length, kOp, ": expected ", name,
-              " to have one element a position, ", length, ", got ", tensor.numel());
+StepInputs inputs_of(const StepScalars& scalars) {
+  return {scalars.steps.mutable_data_ptr<float>(),
+          pointer<float>(scalars.grad_factor),
+          pointer<float>(scalars.skip),
+          pointer<float>(scalars.param_norms),
+          pointer<float>(scalars.update_norms),
+          pointer<float>(scalars.norm_averages),
+          scalars.stochastic_rounding};
 }
 
-void check_optional_scalar(const char* name, const OptionalTensor& tensor, at::Device device) {
-  if (tensor) check_scalar(kOp, name, *tensor, at::kFloat, device);
-}
-
-void check_optional_row(const char* name, const OptionalTensor& tensor, bool needed, int64_t length,
-                        at::Device device) {
-  TORCH_CHECK_TYPE(tensor || !needed, kOp, ": expected ", name,
-                   " to be a tensor for this algorithm, got none");
-  if (tensor) check_row(name, *tensor, at::kFloat, length, device);
-}
-
-void check_groups(const Tensor& groups, int64_t length, int64_t rows) {
-  check_row("groups", groups, at::kInt, length, at::kCPU);
-  const int32_t* const row_of = groups.const_data_ptr<int32_t>();
-  for (int64_t i = 0; i < length; ++i) {
-    TORCH_CHECK(0 <= row_of[i] && row_of[i] < rows, kOp, ": expected groups[", i,
-                "] to be a row of hyper, below ", rows, ", got ", row_of[i]);
+std::vector<HyperRow> rows_of(const StepScalars& scalars) {
+  const bool by_value = scalars.hyper.is_cpu();
+  const double* const values = scalars.hyper.const_data_ptr<double>();
+  std::vector<HyperRow> rows(scalars.hyper.size(0));
+  for (size_t g = 0; g < rows.size(); ++g) {
+    const double* const row = values + g * kHyperparameters;
+    if (by_value) std::copy_n(row, kHyperparameters, rows[g].values);
+    if (!by_value) rows[g].on_device = row;
+    if (scalars.lrs.empty() || !scalars.lrs[g].defined()) continue;
+    rows[g].lr = scalars.lrs[g].const_data_ptr();
+    rows[g].lr_is_double = scalars.lrs[g].scalar_type() == at::kDouble;
   }
+  return rows;
 }
 
-void check_lrs(TensorList lrs, int64_t groups, at::Device device) {
-  if (lrs.empty()) return;
-  TORCH_CHECK(static_cast<int64_t>(lrs.size()) == groups, kOp,
-              ": expected lrs to have a tensor a group, ", groups, ", got ", lrs.size());
-  for (const Tensor& lr : lrs) {
-    if (!lr.defined()) continue;
-    const bool wide = lr.scalar_type() == at::kDouble;
-    check_scalar(kOp, "lrs", lr, wide ? at::kDouble : at::kFloat, device);
-  }
+/// An element a group, undefined where a group has none; empty where none has one.
+std::vector<Tensor> by_group(TensorList lrs, at::IntArrayRef lr_groups, int64_t groups) {
+  std::vector<Tensor> all(lrs.empty() ? 0 : groups);
+  for (size_t k = 0; k < lrs.size(); ++k) all[lr_groups[k]] = lrs[k];
+  return all;
 }
 
-void check_hyper(const StepScalars& scalars, int64_t length, at::Device device) {
-  const bool by_value = scalars.hyper.defined() && scalars.hyper.is_cpu();
-  check_array(kOp, "hyper", scalars.hyper, at::kDouble, by_value ? at::kCPU : device);
-  TORCH_CHECK(scalars.hyper.dim() == 2 && scalars.hyper.size(1) == kHyperparameters, kOp,
-              ": expected hyper to have sizes [groups, ", kHyperparameters, "], got ",
-              scalars.hyper.sizes());
-  check_groups(scalars.groups, length, scalars.hyper.size(0));
-  check_lrs(scalars.lrs, scalars.hyper.size(0), device);
+/// Each planned tensor's row.
+std::vector<int32> row_numbers(const Plan& plan, const Tensor& groups) {
+  const int32* const row_of = groups.const_data_ptr<int32>();
+  std::vector<int32> numbers;
+  numbers.reserve(plan.positions.size());
+  for (const int32 position : plan.positions) numbers.push_back(row_of[position]);
+  return numbers;
 }
 
-void check_scalars(StepAlgorithm algorithm, const StepScalars& scalars, int64_t length) {
-  TORCH_CHECK_TYPE(scalars.steps.defined(), kOp, ": expected steps to be a tensor, got none");
-  const at::Device device = scalars.steps.device();
-  const bool adapts = algorithm == StepAlgorithm::kLambApply;
-  const bool averages = algorithm == StepAlgorithm::kNovoGrad;
-  check_row("steps", scalars.steps, at::kFloat, length, device);
-  check_hyper(scalars, length, device);
-  check_optional_scalar("grad_factor", scalars.grad_factor, device);
-  check_optional_scalar("skip", scalars.skip, device);
-  check_optional_row("param_norms", scalars.param_norms, adapts, length, device);
-  check_optional_row("update_norms", scalars.update_norms, adapts || averages, length, device);
-  check_optional_row("norm_averages", scalars.norm_averages, averages, length, device);
-  if (scalars.ticket) check_scalar(kOp, "ticket", *scalars.ticket, at::kInt, device);
+std::vector<uint8> tags_of(const Plan& plan, at::IntArrayRef unscaled, size_t length) {
+  if (unscaled.empty()) return {};
+  std::vector<uint8> by_position(length), tags;
+  for (const int64_t i : unscaled) by_position[i] = 1;
+  tags.reserve(plan.positions.size());
+  for (const int32 position : plan.positions) tags.push_back(by_position[position]);
+  return tags;
 }
-
-void check_unscaled(at::IntArrayRef unscaled, int64_t length) {
-  for (size_t k = 0; k < unscaled.size(); ++k) {
-    TORCH_CHECK(0 <= unscaled[k] && unscaled[k] < length, kOp, ": expected unscaled[", k,
-                "] to be a position of the lists, below ", length, ", got ", unscaled[k]);
-  }
-}
-
-using Signature = void(int64_t, TensorList, TensorList, TensorList, TensorList, const Tensor&,
-                       const Tensor&, const Tensor&, const OptionalTensor&, const OptionalTensor&,
-                       const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool,
-                       const OptionalTensor&, TensorList, at::IntArrayRef, at::IntArrayRef,
-                       int64_t);
 
 /// A list without gaps, at which dispatch modes stop, and whose learning rates stand in it.
 struct LearningRates {
@@ -113,6 +109,60 @@ struct LearningRates {
   std::vector<int64_t> groups;
 };
 
+Work plan_step(int64_t states, const StepLists& lists, const DeviceKernels& kernels) {
+  const size_t length = lists.grads.size();
+  const NamedList grads{"grads", lists.grads};
+  const NamedList params{"params", lists.params, /*optional=*/false, 0, /*low_bits=*/true};
+  const NamedList models{"model_params", lists.model_params, /*optional=*/true};
+  const auto state = [&](size_t s) {
+    const size_t first = s * length;
+    NamedList list{"states", lists.states.slice(first, length), /*optional=*/false, first};
+    list.known = lists.known_states;
+    return list;
+  };
+  switch (states) {
+    case 0:
+      return build_plan("fused_step", {grads, params, models}, kernels);
+    case 1:
+      return build_plan("fused_step", {grads, params, state(0), models}, kernels);
+    case 2:
+      return build_plan("fused_step", {grads, params, state(0), state(1), models}, kernels);
+    default:
+      return build_plan("fused_step", {grads, params, state(0), state(1), state(2), models},
+                        kernels);
+  }
+}
+
+void run_fused_step(int64_t which, TensorList grads, TensorList params, TensorList states,
+                    TensorList model_params, const Tensor& steps, const Tensor& hyper,
+                    const Tensor& groups, const OptionalTensor& grad_factor,
+                    const OptionalTensor& skip, const OptionalTensor& param_norms,
+                    const OptionalTensor& update_norms, const OptionalTensor& norm_averages,
+                    bool stochastic_rounding, const OptionalTensor& ticket, TensorList lrs,
+                    at::IntArrayRef lr_groups, at::IntArrayRef unscaled) {
+  const std::vector<Tensor> lr_of_group = by_group(lrs, lr_groups, hyper.size(0));
+  const auto algorithm = static_cast<StepAlgorithm>(which);
+  const StepLists lists{grads, params, states, model_params, known_states, unscaled};
+  const StepScalars scalars{steps,       hyper,        groups,        grad_factor,         skip,
+                            param_norms, update_norms, norm_averages, stochastic_rounding, ticket,
+                            lr_of_group};
+  const DeviceKernels kernels(steps.device());
+  Work work = plan_step(states_of(algorithm), lists, kernels);
+  check_all_low_bits(work, lists);
+  if (work.plan.tensors() > 0) {
+    work.plan.tags = tags_of(work.plan, unscaled, grads.size());
+    work.plan.rows = row_numbers(work.plan, groups);
+    const Tensor own = ticket ? *ticket : at::zeros({}, steps.options().dtype(at::kInt));
+    kernels.run(cpu::step, cuda::step, static_cast<Algorithm>(which), work.plan, inputs_of(scalars),
+                rows_of(scalars), reinterpret_cast<uint32*>(own.mutable_data_ptr<int32>()));
+  }
+  aten::fused_step(work.rest, algorithm, lists, scalars);
+}
+
+TORCH_LIBRARY_FRAGMENT(torchamp, m) {
+  define(m, kFusedStepSchema, run_fused_step);
+}
+
 }  // namespace
 
 int64_t states_of(StepAlgorithm algorithm) {
@@ -127,21 +177,15 @@ int64_t states_of(StepAlgorithm algorithm) {
 }
 
 void fused_step(StepAlgorithm algorithm, const StepLists& lists, const StepScalars& scalars) {
-  static_assert(kHyperparameters == kHyperSize, "rows are of one length");
-  const auto length = static_cast<int64_t>(lists.grads.size());
-  check_scalars(algorithm, scalars, length);
-  const int64_t states = states_of(algorithm) * length;
-  TORCH_CHECK(static_cast<int64_t>(lists.states.size()) == states, kOp,
-              ": expected states to have ", states_of(algorithm), " tensors a position, ", states,
-              ", got ", lists.states.size());
-  check_unscaled(lists.unscaled, length);
+  check_arguments(algorithm, lists, scalars);
   const LearningRates rates(scalars.lrs);
-  static const auto op = find<Signature>("torchamp::_fused_step");
-  call(op, scalars.steps, static_cast<int64_t>(algorithm), lists.grads, lists.params, lists.states,
-       lists.model_params, scalars.steps, scalars.hyper, scalars.groups, scalars.grad_factor,
-       scalars.skip, scalars.param_norms, scalars.update_norms, scalars.norm_averages,
-       scalars.stochastic_rounding, scalars.ticket, rates.lrs, rates.groups, lists.unscaled,
-       reinterpret_cast<int64_t>(lists.known_states));
+  const KnownStatesGuard known(lists.known_states);
+  dispatch<run_fused_step>(kFusedStepSchema, scalars.steps, static_cast<int64_t>(algorithm),
+                           lists.grads, lists.params, lists.states, lists.model_params,
+                           scalars.steps, scalars.hyper, scalars.groups, scalars.grad_factor,
+                           scalars.skip, scalars.param_norms, scalars.update_norms,
+                           scalars.norm_averages, scalars.stochastic_rounding, scalars.ticket,
+                           rates.lrs, rates.groups, lists.unscaled);
   if (algorithm != StepAlgorithm::kLambUpdate) mark_written(lists.params);
   if (lists.known_states == nullptr) mark_written(lists.states);
   mark_written(lists.model_params);

@@ -6,9 +6,9 @@
 #pragma once
 
 #include "math/clip.h"
+#include "math/finalize.h"
 #include "math/optim/step.h"
 #include "math/unscale.h"
-#include "math/verdict.h"
 #include "ops/plan.h"
 
 namespace torchamp {
@@ -32,16 +32,16 @@ void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags);
 /// lists: source, destination
 void copy_cast(const Plan& plan);
 /// lists: grads, params, states …, model_params. Tag 1: grad_factor is not for this grad. Rows are
-/// the groups'.
+/// the groups'. ticket: not used.
 void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs,
-          const std::vector<HyperRow>& rows);
+          const std::vector<HyperRow>& rows, uint32* ticket);
 void update_scale(const MovingScale& scale, const float* found_inf);
 void clip(const Clipping& clipping);
-void conclude(const Verdict& verdict);
+void finalize(const Finalization& end);
 /// The last of a backward's passes. lists: scaled_grads, master_grads, whose addresses may be null:
 /// then the grad is only checked.
 void finish_backward(const Plan& plan, InvScale inv_scale, bool accumulate, Flags flags,
-                     const Ending& ending);
+                     const Finalization& end);
 
 }  // namespace cpu
 
@@ -58,12 +58,12 @@ struct Queue {
 };
 
 void scale(Queue queue, const Plan& plan, float scale, Flags flags);
-/// lists: scaled_grads, master_grads, whose addresses may be null: then the grad is only checked.
-/// The last block does what `ending` says, if that has a ticket. partials: at least
-/// ending_workspace(plan) bytes on the device, where the norm is wanted.
-void unscale(Queue queue, const Plan& plan, InvScale inv_scale, bool accumulate, Flags flags,
-             const Ending& ending = {}, float* partials = nullptr);
-int64 ending_workspace(const Plan& plan);
+void unscale(Queue queue, const Plan& plan, InvScale inv_scale, bool accumulate, Flags flags);
+/// As cpu::finish_backward; the last block ends the backward, if `end` has a ticket. partials: at
+/// least finish_backward_workspace(plan) bytes on the device, where the norm is wanted.
+void finish_backward(Queue queue, const Plan& plan, InvScale inv_scale, bool accumulate,
+                     Flags flags, const Finalization& end, float* partials);
+int64 finish_backward_workspace(const Plan& plan);
 void axpby(Queue queue, const Plan& plan, float a, float b, Checked checked, Flags flags);
 void check(Queue queue, const Plan& plan, Flags flags);
 /// workspace: at least l2norm_workspace(plan) bytes on the device, 16-byte aligned.
@@ -76,7 +76,7 @@ void step(Queue queue, Algorithm algorithm, const Plan& plan, const StepInputs& 
           const std::vector<HyperRow>& rows, uint32* ticket);
 void update_scale(Queue queue, const MovingScale& scale, const float* found_inf);
 void clip(Queue queue, const Clipping& clipping);
-void conclude(Queue queue, const Verdict& verdict);
+void finalize(Queue queue, const Finalization& end);
 
 }  // namespace cuda
 

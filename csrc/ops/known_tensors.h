@@ -9,8 +9,8 @@
 
 namespace torchamp {
 
-/// What gather learnt of tensors that stay from call to call, so as not to read their whole headers
-/// again: of thousands, each is some cache misses. Holds on to the tensors' storages.
+/// What build_plan learnt of tensors that stay from call to call, so as not to read their whole
+/// headers again: of thousands, each is some cache misses. Holds on to the tensors' storages.
 class KnownTensors {
  public:
   /// Where number `i` is, and how to read it, if `tensor` is still what was learnt and can be

@@ -1,5 +1,6 @@
 #include "ops/plan_builder.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@ namespace torchamp {
 namespace {
 
 using at::Tensor;
+using at::TensorList;
 using Lists = std::initializer_list<NamedList>;
 
 std::optional<DType> kernel_dtype(const NamedList& list, const Tensor& tensor) {
@@ -21,7 +23,7 @@ std::optional<DType> kernel_dtype(const NamedList& list, const Tensor& tensor) {
     case at::kBFloat16:
       return DType::kBFloat16;
     case at::kShort:
-      return list.remainders ? std::optional(DType::kRemainder) : std::nullopt;
+      return list.low_bits ? std::optional(DType::kLowBits) : std::nullopt;
     default:
       return std::nullopt;
   }
@@ -220,16 +222,24 @@ class Table {
 
 }  // namespace
 
-Work gather(const char* op, Lists lists, at::Device device, bool use_kernels) {
+Work build_plan(const char* op, Lists lists, const DeviceKernels& kernels) {
   constexpr int64 kWorthAThread = 1024;
   for (const NamedList& list : lists) check_length(op, *lists.begin(), list);
-  Table table(op, lists, device, use_kernels);
+  Table table(op, lists, kernels.device(), kernels.usable());
   const auto length = static_cast<int64>(lists.begin()->tensors.size());
   const int64 parts = std::max<int64>(1, length / kWorthAThread);
   cpu::parallel_for(parts, [&](int64 first, int64 last) {
     table.fill(first * length / parts, last * length / parts);
   });
   return table.take();
+}
+
+const Tensor& first_defined(TensorList tensors) {
+  static const Tensor none = at::empty({0}, at::kFloat);
+  for (const Tensor& tensor : tensors) {
+    if (tensor.defined()) return tensor;
+  }
+  return none;
 }
 
 Flags make_flags(const Tensor& found_inf, const std::optional<Tensor>& per_tensor) {

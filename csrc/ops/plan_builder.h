@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "ops/device_kernels.h"
 #include "ops/known_tensors.h"
 #include "ops/plan.h"
 
@@ -19,7 +20,7 @@ struct NamedList {
   at::TensorList tensors;
   bool optional = false;
   size_t first = 0;
-  bool remainders = false;        ///< whether its tensors may be int16, for DType::kRemainder
+  bool low_bits = false;          ///< whether its tensors may be int16, for DType::kLowBits
   KnownTensors* known = nullptr;  ///< of its tensors, by number from `first` on
 };
 
@@ -30,14 +31,17 @@ struct Work {
 };
 
 /// Throws unless all lists have the length of the first, and every tensor is dense, of a floating
-/// dtype, on `device` and sized like the tensor at its position in the first list.
+/// dtype, on the kernels' device and sized like the tensor at its position in the first list.
 ///
 /// Positions where a list that is not optional has an undefined or empty tensor are left out. The
 /// plan's address of a missing optional tensor is null. The kernels get float32,
 /// float16 and bfloat16 tensors that are dense and of the same strides; float64, other layouts, and
-/// everything if not `use_kernels`, is the rest.
-Work gather(const char* op, std::initializer_list<NamedList> lists, at::Device device,
-            bool use_kernels);
+/// everything where the kernels are not usable, is the rest.
+Work build_plan(const char* op, std::initializer_list<NamedList> lists,
+                const DeviceKernels& kernels);
+
+/// The first tensor that is defined; where none is, one of no elements on the CPU.
+const at::Tensor& first_defined(at::TensorList tensors);
 
 /// Pointers into `found_inf`, if defined, and `found_inf_per_tensor`, if given.
 Flags make_flags(const at::Tensor& found_inf, const std::optional<at::Tensor>& per_tensor);

@@ -1,4 +1,4 @@
-// How a loss scale moves, on its way to the kernels.
+// How a loss scale moves, as it passes the dispatcher and reaches the kernels.
 #pragma once
 
 #include <torchamp/ops.h>
@@ -12,25 +12,30 @@
 
 namespace torchamp {
 
-using RuleValues = std::array<double, 6>;
+using PackedRule = std::array<double, 6>;
 
-/// The fields of `rule` in their order; scales stay where they and their inverses are normal
-/// floats.
-inline RuleValues values_of(const ops::ScaleUpdate& rule) {
-  return {rule.growth_factor,
-          rule.backoff_factor,
-          static_cast<double>(rule.growth_interval),
-          std::max<double>(rule.min_scale, std::numeric_limits<float>::min()),
-          std::min(rule.max_scale, std::ldexp(1.0, 127)),
-          static_cast<double>(rule.hysteresis)};
+inline PackedRule packed(const ops::ScaleUpdate& rule) {
+  return {rule.growth_factor, rule.backoff_factor, static_cast<double>(rule.growth_interval),
+          rule.min_scale,     rule.max_scale,      static_cast<double>(rule.hysteresis)};
 }
 
-inline ScaleRule to_rule(at::ArrayRef<double> values) {
-  const auto count = [](double value) {
-    return static_cast<int32>(std::min<double>(value, std::numeric_limits<int32>::max()));
+inline ops::ScaleUpdate unpacked(at::ArrayRef<double> rule) {
+  return {rule[0], rule[1], static_cast<int64_t>(rule[2]),
+          rule[3], rule[4], static_cast<int64_t>(rule[5])};
+}
+
+/// For the kernels: scales stay where they and their inverses are normal floats.
+inline ScaleRule to_rule(const ops::ScaleUpdate& rule) {
+  const auto count = [](int64_t value) {
+    return static_cast<int32>(std::min<int64_t>(value, std::numeric_limits<int32>::max()));
   };
-  return {static_cast<float>(values[0]), static_cast<float>(values[1]), count(values[2]),
-          static_cast<float>(values[3]), static_cast<float>(values[4]), count(values[5])};
+  const double smallest = std::numeric_limits<float>::min(), largest = std::ldexp(1.0, 127);
+  return {static_cast<float>(rule.growth_factor),
+          static_cast<float>(rule.backoff_factor),
+          count(rule.growth_interval),
+          static_cast<float>(std::max(rule.min_scale, smallest)),
+          static_cast<float>(std::min(rule.max_scale, largest)),
+          count(rule.hysteresis)};
 }
 
 }  // namespace torchamp

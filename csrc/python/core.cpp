@@ -8,6 +8,7 @@ namespace {
 
 namespace py = pybind11;
 using core::Backward;
+using core::Masters;
 using core::OptimizerState;
 using OptionalTensor = std::optional<at::Tensor>;
 using Unlocked = py::call_guard<py::gil_scoped_release>;
@@ -38,7 +39,7 @@ std::unique_ptr<Backward> make_backward(std::vector<std::shared_ptr<OptimizerSta
 void bind_optimizer_state(py::module_& module) {
   py::class_<OptimizerState, std::shared_ptr<OptimizerState>>(
       module, "OptimizerState", "One optimizer's masters, and what its next step must know.")
-      .def(py::init<std::shared_ptr<MasterWeights>>(), py::arg("weights"))
+      .def(py::init<std::shared_ptr<Masters>>(), py::arg("masters"))
       .def("add_master", &OptimizerState::add_master, py::arg("master"),
            "Takes note that the optimizer steps a master.")
       .def_property_readonly("grads_are_scaled", &OptimizerState::grads_are_scaled,

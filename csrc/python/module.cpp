@@ -10,11 +10,12 @@ PYBIND11_MODULE(_C, module) {
   py::bind_opt_level(module);
   py::bind_linear(module);
   py::bind_loss_scaler(module);
-  py::bind_master_weights(module);
+  py::bind_masters(module);
   py::bind_skipped_step(module);
   py::bind_core(module);
   py::bind_autocast(module);
   py::bind_fused_step(module);
   py::bind_fused_stepper(module);
+  py::bind_option_table(module);
   py::bind_tuning(module);
 }

@@ -7,7 +7,6 @@
 #include <torchamp/detail/optimizer_state.h>
 #include <torchamp/export.h>
 #include <torchamp/loss_scaler.h>
-#include <torchamp/master_weights.h>
 #include <torchamp/opt_level.h>
 #include <torchamp/optim/fused_optimizer.h>
 
@@ -26,24 +25,24 @@ namespace torchamp {
 /// One optimizer of an Amp.
 struct WrappedOptimizer {
   /// The optimizer must outlive it.
-  WrappedOptimizer(torch::optim::Optimizer& optimizer, std::shared_ptr<MasterWeights> weights)
+  WrappedOptimizer(torch::optim::Optimizer& optimizer, std::shared_ptr<core::Masters> masters)
       : wrapped(&optimizer),
         fused(dynamic_cast<optim::FusedOptimizer*>(&optimizer)),
-        state(std::make_shared<core::OptimizerState>(std::move(weights),
+        state(std::make_shared<core::OptimizerState>(std::move(masters),
                                                      /*steps_unseen=*/fused == nullptr)) {}
 
   /// All optimizers' if two of them step one parameter.
+  core::Masters& masters() const { return state->masters(); }
+  /// The same masters' values.
   MasterWeights& weights() const { return state->weights(); }
-  /// Drops the grads that it steps by, masters' and model's, after an overflow.
-  void drop_grads() const;
+  /// Takes the grads that it steps by away, after an overflow.
+  void refuse() const;
 
   torch::optim::Optimizer* wrapped;  ///< as the user made it
   /// The same, if it is torchamp's own: it skips on the device.
   optim::FusedOptimizer* fused;
   /// Its masters, and what its next step must know.
   std::shared_ptr<core::OptimizerState> state;
-  /// The host has taken the grads of an overflow away.
-  bool skip = false;
 };
 
 /// The scalers, masters and casts of the models and optimizers given to one initialize. Independent
@@ -98,9 +97,9 @@ class TORCHAMP_API Amp {
   void close() { open_autocast_.reset(); }
 
  private:
-  /// Whether each optimizer has a MasterWeights of its own.
-  bool keeps_weights_apart() const { return weights_.size() == optimizers_.size(); }
-  void keep_weights(const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers);
+  /// Whether each optimizer has masters of its own.
+  bool keeps_masters_apart() const { return masters_.size() == optimizers_.size(); }
+  void wrap(const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers);
   void make_masters();
   void cast_models();
   at::Tensor master_of(const at::Tensor& model_param) const;
@@ -109,12 +108,12 @@ class TORCHAMP_API Amp {
   Options options_;
   Properties properties_;
   std::vector<std::shared_ptr<torch::nn::Module>> models_;
-  std::vector<std::shared_ptr<MasterWeights>> weights_;  ///< one an optimizer, or one for all
+  std::vector<std::shared_ptr<core::Masters>> masters_;  ///< one an optimizer, or one for all
   std::vector<WrappedOptimizer> optimizers_;
   std::vector<LossScaler> loss_scalers_;
   std::optional<OpenAutocast> open_autocast_;
   std::unordered_map<const c10::TensorImpl*, at::Tensor>
-      masters_;                                         ///< of the parameters that were cast
+      master_of_;                                       ///< of the parameters that were cast
   std::unordered_set<const c10::TensorImpl*> stepped_;  ///< masters, and parameters without one
 };
 

@@ -35,13 +35,13 @@ class KnownTensors;
 /// The tensors of a step. Positions whose grad is undefined are passed over.
 struct StepLists {
   at::TensorList grads;  ///< scaled or not, any floating dtype
-  /// Read and written: float32 masters, the model's own, or the int16 remainders of masters that
-  /// round to model_params (torchamp::remainders).
+  /// Read and written: float32 masters, the model's own, or the int16 low bits of masters that
+  /// round to model_params.
   at::TensorList params;
   /// The first state of each position, then the second of each, …; bfloat16 ones are rounded by
   /// chance.
   at::TensorList states;
-  /// Written: params, rounded. Undefined, or empty, where there is none. Beside remainders they
+  /// Written: params, rounded. Undefined, or empty, where there is none. Beside low bits they
   /// must be there in float16 or bfloat16, and are read too.
   at::TensorList model_params;
   /// What earlier steps learnt of `states`, for a caller that keeps them to itself (their version

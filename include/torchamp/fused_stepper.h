@@ -29,7 +29,7 @@ class TORCHAMP_API FusedStepper {
   struct Lists {
     at::TensorList grads;              ///< scaled or not; undefined: not stepped
     at::TensorList model_params = {};  ///< get params, rounded; or empty
-    at::TensorList remainders = {};    ///< int16, in the place of params; or empty
+    at::TensorList low_bits = {};      ///< int16, in the place of params; or empty
     at::IntArrayRef unscaled = {};     ///< where grad_factor is not for the grad
   };
 
@@ -71,7 +71,7 @@ class TORCHAMP_API FusedStepper {
   bool joins_norms() const { return clips_; }
   /// Steps the parameters by their own grads.
   void step(const Step& step);
-  /// Whether a step needs norms of the parameters, and so cannot do with remainders.
+  /// Whether a step needs norms of the parameters, and so cannot do with low bits.
   bool reads_norms_of_params() const { return adapts_ || algorithm_ == StepAlgorithm::kLambUpdate; }
   /// Steps the parameters by the grads of `lists`.
   void step(const Lists& lists, const Step& step);

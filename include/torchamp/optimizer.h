@@ -3,7 +3,6 @@
 
 #include <torch/optim/optimizer.h>
 #include <torchamp/export.h>
-#include <torchamp/master_weights.h>
 
 #include <memory>
 
@@ -48,7 +47,7 @@ class TORCHAMP_API Optimizer {
 
   /// What the optimizer steps: masters, and parameters that have none. Clip the grads of these.
   std::vector<at::Tensor> master_params() const;
-  /// Masters, and what is known of the grads.
+  /// The masters' values, and how they follow the model.
   MasterWeights& master_weights() const;
 
   /// The scalers, masters and casts behind it.

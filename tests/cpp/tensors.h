@@ -17,7 +17,7 @@ at::Tensor tensor_of(const std::vector<double>& values, at::ScalarType dtype = a
                      at::Device device = at::kCPU);
 /// 0-dim.
 at::Tensor scalar_of(double value, at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU);
-/// The bytes of a found_inf_per_tensor that nothing has raised.
+/// The bytes of a found_inf_per_tensor that nothing has set.
 at::Tensor clear_flags(int64_t length, at::Device device);
 
 /// Numbers that are the same in every run.

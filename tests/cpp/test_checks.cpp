@@ -123,7 +123,7 @@ TEST_P(ChecksTest, InvScaleThatIsNoFloatScalarHere) {
 }
 
 TEST_P(ChecksTest, FoundInfPerTensorOfTheWrongKind) {
-  expect_refused("check: expected found_inf_per_tensor to be contiguous uint8, got Float",
+  expect_refused("check: expected found_inf_per_tensor to be contiguous Byte, got Float",
                  {found_inf_}, [&] {
                    ops::check(first_, found_inf_, tensor_of({0, 0}));
                  });

@@ -34,9 +34,9 @@ int in_relaxed_mode() {
   return in_context(capture_mode == 2 ? 0 : kUnsupportedInCapture);
 }
 
-/// Waits in the middle of loading conclude until the test lets it go on.
+/// Waits in the middle of loading finalize until the test lets it go on.
 int module_function(void** function, void*, const char* name) {
-  if (slow_kernel != nullptr && std::strcmp(name, "torchamp_conclude") == 0) {
+  if (slow_kernel != nullptr && std::strcmp(name, "torchamp_finalize") == 0) {
     slow_kernel->get_future().wait();
   }
   ++functions_found;
@@ -120,7 +120,7 @@ TEST_F(KernelsTest, LoadedOnesDoNotWaitForOneThatIsBeingLoaded) {
   function_of(device, Kernel::kScale);
   std::promise<void> go_on;
   slow_kernel = &go_on;
-  std::thread slow([&] { function_of(device, Kernel::kConclude); });
+  std::thread slow([&] { function_of(device, Kernel::kFinalize); });
   const auto quick = std::async(std::launch::async, [&] {
     launch(Queue{8, nullptr}, Kernel::kScale, 1, kThreads, nullptr);
     return 0;

@@ -44,20 +44,20 @@ class FusedStepRoundingTest : public DeviceTest {
   }
 };
 
-TEST_P(FusedStepRoundingTest, RemaindersAreWorthMasters) {
+TEST_P(FusedStepRoundingTest, LowBitsAreWorthMasters) {
   for (const auto algorithm : {StepAlgorithm::kAdam, StepAlgorithm::kAmsGrad, StepAlgorithm::kSgd,
                                StepAlgorithm::kMomentum, StepAlgorithm::kAdagrad}) {
-    List grads, masters, models, remainders;
+    List grads, masters, models, low_bits;
     for (const auto dtype : {at::kHalf, at::kBFloat16}) {
       for (const int64_t size : {1, 7, 300, 70000}) {
         grads.push_back(normal(1, {size}, dtype));
         models.push_back(normal(2, {size}).to(dtype));
         masters.push_back(normal(2, {size}));
-        remainders.push_back(aten::remainders_of(masters.back(), models.back()));
-        masters.back() = aten::joined(models.back(), remainders.back());
+        low_bits.push_back(aten::low_bits_of(masters.back(), models.back()));
+        masters.back() = aten::reconstructed(models.back(), low_bits.back());
       }
     }
-    const StepCase split = case_of(algorithm, grads, remainders, clones(models));
+    const StepCase split = case_of(algorithm, grads, low_bits, clones(models));
     const StepCase whole = case_of(algorithm, grads, masters, clones(models));
     for (int step = 0; step < 3; ++step) {
       run(split);
@@ -65,21 +65,21 @@ TEST_P(FusedStepRoundingTest, RemaindersAreWorthMasters) {
     }
     EXPECT_TRUE(same_bits(split.models(), whole.models()));
     for (size_t i = 0; i < grads.size(); ++i) {
-      const Tensor joined = aten::joined(split.models()[i], split.params()[i]);
-      EXPECT_LE(joined.sub(whole.params()[i]).abs().max().item<float>(), 1e-6);
+      const Tensor reconstructed = aten::reconstructed(split.models()[i], split.params()[i]);
+      EXPECT_LE(reconstructed.sub(whole.params()[i]).abs().max().item<float>(), 1e-6);
     }
   }
 }
 
-TEST_P(FusedStepRoundingTest, RemaindersNeedTheirModelParams) {
+TEST_P(FusedStepRoundingTest, LowBitsNeedTheirModelParams) {
   const List grads = {normal(1, {4}, at::kHalf)};
-  const List remainders = {at::zeros({4}, at::device(device()).dtype(at::kShort))};
+  const List low_bits = {at::zeros({4}, at::device(device()).dtype(at::kShort))};
   for (const List& models : {List{}, List{Tensor()}, List{normal(2, {4})}}) {
-    const StepCase call = case_of(StepAlgorithm::kSgd, grads, remainders, models);
+    const StepCase call = case_of(StepAlgorithm::kSgd, grads, low_bits, models);
     const StepCase before = copy_of(call);
     EXPECT_TRUE(contains(message_of([&] { run(call); }),
                          "fused_step: expected model_params[0] to be float16 or bfloat16, because "
-                         "params[0] holds remainders, got "));
+                         "params[0] holds low bits, got "));
     EXPECT_TRUE(same_bits(call.written(), before.written()));
   }
 }

@@ -101,14 +101,16 @@ class Run {
 class Rule {
  public:
   explicit Rule(const Way& way)
-      : keeps_grads_{way.level != OptLevel::O2, true}, takes_grads_away_(!way.is_fused) {}
+      : keeps_grads_{way.level != OptLevel::O2, true},
+        takes_grads_away_(!way.is_fused && way.level != OptLevel::O2) {}
 
   void forget() {
     sums_ = {};
     is_bad_ = false;
     delayed_.reset();
   }
-  /// An overflow takes the grads of LibTorch's optimizers away, so that nothing is left to zero.
+  /// An overflow takes the grads that LibTorch's optimizers step by away: the model's own, where
+  /// there are no masters, so that nothing is left to zero.
   void zero_model() {
     const bool is_seen = !(is_bad_ && takes_grads_away_ && !delayed_);
     if (is_seen) forget();

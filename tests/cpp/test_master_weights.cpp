@@ -1,4 +1,4 @@
-#include <torchamp/master_weights.h>
+#include <torchamp/detail/masters.h>
 
 #include "device.h"
 #include "errors.h"
@@ -18,7 +18,7 @@ class MasterWeightsTest : public DeviceTest {
   MasterWeightsTest() {
     for (const bool is_half : {true, false, true}) {
       const Tensor param = values(1.0 + 0x1p-20).set_requires_grad(true);
-      weights_.track(param, is_half ? make_half(param) : Tensor());
+      masters_.track(param, is_half ? make_half(param) : Tensor());
     }
   }
 
@@ -38,18 +38,20 @@ class MasterWeightsTest : public DeviceTest {
     }
   }
   void backward(double first) {
-    weights_.prepare_backward();
+    grads_.prepare_backward();
     give_grads(first);
     finish();
   }
   void finish() {
-    found_inf_ = weights_.finish_backward({scalar_of(kScale, at::kFloat, device()), found_inf_});
+    found_inf_ = grads_.finish_backward(scalar_of(kScale, at::kFloat, device()), found_inf_);
   }
   bool found() const { return found_inf_.item<float>() != 0; }
   const Tensor& model(size_t i) const { return weights_.model_params()[i]; }
   const Tensor& master(size_t i) const { return weights_.master_params()[i]; }
 
-  MasterWeights weights_;
+  core::Masters masters_;
+  MasterWeights& weights_ = masters_.weights;
+  MasterGrads& grads_ = masters_.grads;
   Tensor found_inf_ = scalar_of(0, at::kFloat, device());
 };
 
@@ -72,7 +74,7 @@ TEST_P(MasterWeightsTest, AMasterTakesOverFloat32MemoryAndCopiesAnyOther) {
 
 TEST_P(MasterWeightsTest, EachParameterIsTrackedOnce) {
   const Tensor other = values(7);
-  EXPECT_TRUE(weights_.track(model(0), other).is_same(master(0)));
+  EXPECT_TRUE(masters_.track(model(0), other).is_same(master(0)));
   EXPECT_EQ(weights_.model_params().size(), 3U);
   EXPECT_TRUE(weights_.master_of(model(2)).is_same(master(2)));
   EXPECT_TRUE(weights_.master_of(model(1)).is_same(model(1)));
@@ -87,7 +89,7 @@ TEST_P(MasterWeightsTest, HasMastersOnlyIfSomeAreSeparate) {
 }
 
 TEST_P(MasterWeightsTest, RefusesAMasterOfOtherSizes) {
-  EXPECT_EQ(message_of([&] { weights_.track(values(1), scalar_of(1)); }),
+  EXPECT_EQ(message_of([&] { masters_.track(values(1), scalar_of(1)); }),
             "MasterWeights::track: expected master to have sizes [3], got []");
   EXPECT_EQ(weights_.model_params().size(), 3U);
 }
@@ -96,7 +98,7 @@ TEST_P(MasterWeightsTest, ABackwardFillsTheMastersGrads) {
   backward(5);
   for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(master(i).grad(), values(5))) << i;
   EXPECT_FALSE(found());
-  EXPECT_TRUE(weights_.nonfinite_params().empty());
+  EXPECT_TRUE(grads_.nonfinite_params().empty());
 }
 
 TEST_P(MasterWeightsTest, BackwardsAddUp) {
@@ -111,13 +113,13 @@ TEST_P(MasterWeightsTest, BackwardsAddUp) {
 
 TEST_P(MasterWeightsTest, ABackwardStartsFromNoGradsInTheModel) {
   backward(5);
-  weights_.prepare_backward();
+  grads_.prepare_backward();
   for (size_t i = 0; i < 3; ++i) EXPECT_FALSE(model(i).grad().defined()) << i;
 }
 
 TEST_P(MasterWeightsTest, AParameterThatGetsNoGradKeepsWhatItHad) {
   backward(5);
-  weights_.prepare_backward();
+  grads_.prepare_backward();
   model(0).mutable_grad() = values(1024, at::kHalf);
   finish();
   EXPECT_EQ(master(0).grad()[0].item<float>(), 6);
@@ -129,9 +131,9 @@ TEST_P(MasterWeightsTest, CancelPutsTheGradsBack) {
   backward(5);
   std::vector<Tensor> before;
   for (size_t i = 0; i < 3; ++i) before.push_back(model(i).grad());
-  weights_.prepare_backward();
+  grads_.prepare_backward();
   give_grads(7);
-  weights_.cancel_backward();
+  grads_.cancel_backward();
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_TRUE(model(i).grad().is_same(before[i])) << i;
     EXPECT_TRUE(same_bits(master(i).grad(), values(5))) << i;
@@ -140,7 +142,7 @@ TEST_P(MasterWeightsTest, CancelPutsTheGradsBack) {
 
 TEST_P(MasterWeightsTest, CancelWithoutABackwardDoesNothing) {
   give_grads(5);
-  weights_.cancel_backward();
+  grads_.cancel_backward();
   EXPECT_TRUE(model(0).grad().defined());
 }
 
@@ -148,40 +150,40 @@ TEST_P(MasterWeightsTest, AnOverflowNamesItsParameter) {
   for (int64_t bad = 0; bad < 3; ++bad) {
     found_inf_.zero_();
     weights_.drop_grads();
-    weights_.prepare_backward();
+    grads_.prepare_backward();
     give_grads(5);
     model(bad).grad()[1].fill_(NAN);
     finish();
     EXPECT_TRUE(found());
-    EXPECT_EQ(weights_.nonfinite_params(), (std::vector<int64_t>{bad}));
+    EXPECT_EQ(grads_.nonfinite_params(), (std::vector<int64_t>{bad}));
   }
 }
 
 TEST_P(MasterWeightsTest, NothingIsFoundWithoutABackward) {
-  EXPECT_TRUE(weights_.nonfinite_params().empty());
+  EXPECT_TRUE(grads_.nonfinite_params().empty());
 }
 
-TEST_P(MasterWeightsTest, DropGradsDropsAll) {
+TEST_P(MasterWeightsTest, RefuseLeavesWhatShowsAZeroing) {
   backward(5);
-  weights_.drop_grads();
-  for (size_t i = 0; i < 3; ++i) {
-    EXPECT_FALSE(model(i).grad().defined()) << i;
-    EXPECT_FALSE(master(i).grad().defined()) << i;
-  }
+  grads_.refuse(weights_.master_params());
+  for (size_t i = 0; i < 3; ++i) EXPECT_FALSE(master(i).grad().defined()) << i;
+  EXPECT_FALSE(grads_.drop_zeroed());
+  for (const size_t i : {0, 2}) model(i).mutable_grad().reset();
+  EXPECT_TRUE(grads_.drop_zeroed());
 }
 
 TEST_P(MasterWeightsTest, DropMasterGradsLeavesAParametersOwn) {
   backward(5);
-  weights_.drop_master_grads();
+  grads_.drop_master_grads();
   EXPECT_FALSE(master(0).grad().defined());
   EXPECT_TRUE(same_bits(master(1).grad(), values(5)));
 }
 
 TEST_P(MasterWeightsTest, ZeroModelGradsZeroesOrDrops) {
   backward(5);
-  weights_.zero_model_grads(/*set_to_none=*/false);
+  grads_.zero_model_grads(/*set_to_none=*/false);
   EXPECT_TRUE(same_bits(model(0).grad(), values(0, at::kHalf).zero_()));
-  weights_.zero_model_grads(/*set_to_none=*/true);
+  grads_.zero_model_grads(/*set_to_none=*/true);
   EXPECT_FALSE(model(0).grad().defined());
   EXPECT_TRUE(same_bits(master(0).grad(), values(5))) << "the optimizer sees to these";
 }
@@ -242,20 +244,20 @@ TEST_P(MasterWeightsTest, OnlyForceRefreshSeesWritesBehindTheCounters) {
 }
 
 TEST_P(MasterWeightsTest, SplitMastersKeepTheirValues) {
-  weights_.set_lazy(true);
-  weights_.split();
+  grads_.set_lazy(true);
+  masters_.split();
   EXPECT_TRUE(weights_.is_split());
   EXPECT_TRUE(master(0).isnan().all().item<bool>());
   EXPECT_EQ(master(0).storage().nbytes(), sizeof(float));
   EXPECT_TRUE(same_bits(weights_.master_value(model(0)), values(1.0 + 0x1p-20)));
-  weights_.set_lazy(false);
+  grads_.set_lazy(false);
   EXPECT_FALSE(weights_.is_split());
   EXPECT_TRUE(same_bits(master(0), values(1.0 + 0x1p-20)));
 }
 
 TEST_P(MasterWeightsTest, SplitMastersTakeValues) {
-  weights_.set_lazy(true);
-  weights_.split();
+  grads_.set_lazy(true);
+  masters_.split();
   weights_.set_master_value(model(0), values(4.0001));
   EXPECT_TRUE(same_bits(model(0), values(4.0001, at::kHalf)));
   EXPECT_TRUE(same_bits(weights_.master_value(model(0)), values(4.0001)));
@@ -265,7 +267,7 @@ TEST_P(MasterWeightsTest, SplitMastersTakeValues) {
 }
 
 TEST_P(MasterWeightsTest, OnlyLazyMastersCanBeSplit) {
-  EXPECT_EQ(message_of([&] { weights_.split(); }),
+  EXPECT_EQ(message_of([&] { masters_.split(); }),
             "MasterWeights::split: expected masters that nobody has looked at, got eager ones");
 }
 

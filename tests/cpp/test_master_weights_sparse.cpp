@@ -1,6 +1,6 @@
 // Sparse grads, as an embedding with sparse=true has them, on their way to the masters.
 #include <ATen/ops/sparse_coo_tensor.h>
-#include <torchamp/master_weights.h>
+#include <torchamp/detail/masters.h>
 
 #include "device.h"
 #include "tensors.h"
@@ -18,17 +18,17 @@ struct Tracked {
       : found_inf(scalar_of(0, at::kFloat, device)), device(device) {
     const Tensor values = Random(40).normal({4, 2}, at::kFloat, device);
     param = has_master ? values.to(at::kHalf) : values;
-    weights.track(param, has_master ? values : Tensor());
+    masters.track(param, has_master ? values : Tensor());
   }
 
   void backward(const Tensor& grad) {
-    weights.prepare_backward();
+    masters.grads.prepare_backward();
     param.mutable_grad() = grad;
-    found_inf = weights.finish_backward({scalar_of(kLossScale, at::kFloat, device), found_inf});
+    found_inf = masters.grads.finish_backward(scalar_of(kLossScale, at::kFloat, device), found_inf);
   }
-  Tensor master_grad() const { return weights.master_params()[0].grad(); }
+  Tensor master_grad() const { return masters.weights.master_params()[0].grad(); }
 
-  MasterWeights weights;
+  core::Masters masters;
   Tensor param, found_inf;
   at::Device device;
 };
@@ -87,7 +87,7 @@ TEST_P(SparseGradsTest, TakeDenseOnesOnTop) {
 TEST_P(SparseGradsTest, AreChecked) {
   tracked_.backward(sparse(INFINITY));
   EXPECT_EQ(tracked_.found_inf.item<float>(), 1);
-  EXPECT_EQ(tracked_.weights.nonfinite_params(), (std::vector<int64_t>{0}));
+  EXPECT_EQ(tracked_.masters.grads.nonfinite_params(), (std::vector<int64_t>{0}));
 }
 
 std::string case_name(const ::testing::TestParamInfo<std::tuple<at::Device, bool>>& info) {

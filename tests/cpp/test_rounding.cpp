@@ -32,22 +32,22 @@ std::vector<float> floats_between(float from, float to) {
 template <class T>
 float round_trip(float value) {
   const T high = from_float<T>(value);
-  return joined(high, remainder_of(value, high));
+  return reconstructed(high, low_bits_of(value, high));
 }
 
-TEST(RemainderTest, Float16IsExactFromTwoToTheMinusSixteen) {
+TEST(LowBitsTest, Float16IsExactFromTwoToTheMinusSixteen) {
   for (const float value : floats_between(1.52587890625e-5f, 65000.0f)) {
     ASSERT_EQ(round_trip<float16>(value), value) << value;
   }
 }
 
-TEST(RemainderTest, Float16IsCloseBelow) {
+TEST(LowBitsTest, Float16IsCloseBelow) {
   for (const float value : floats_between(0.0f, 1.52587890625e-5f)) {
     ASSERT_LE(std::fabs(round_trip<float16>(value) - value), std::ldexp(1.001f, -40)) << value;
   }
 }
 
-TEST(RemainderTest, BFloat16IsExactButForTies) {
+TEST(LowBitsTest, BFloat16IsExactButForTies) {
   for (const float value : floats_between(0.0f, 3.4e38f)) {
     const bool is_tie = (float_to_bits(value) & 0xffffu) == 0x8000u;
     const float back = round_trip<bfloat16>(value);
@@ -60,7 +60,7 @@ TEST(RemainderTest, BFloat16IsExactButForTies) {
   }
 }
 
-TEST(RemainderTest, SpecialValuesStayThemselves) {
+TEST(LowBitsTest, SpecialValuesStayThemselves) {
   for (const float value : {INFINITY, -INFINITY, 0.0f, -0.0f}) {
     EXPECT_EQ(float_to_bits(round_trip<float16>(value)), float_to_bits(value));
     EXPECT_EQ(float_to_bits(round_trip<bfloat16>(value)), float_to_bits(value));
@@ -71,23 +71,23 @@ TEST(RemainderTest, SpecialValuesStayThemselves) {
   EXPECT_EQ(round_trip<bfloat16>(3.4e38f), 3.4e38f);
 }
 
-/// Somebody clamped the model's parameter, say, and knew nothing of the remainder.
+/// Somebody clamped the model's parameter, say, and knew nothing of the low bits.
 template <class T>
-void expect_nearby_whatever_the_remainder() {
+void expect_nearby_whatever_the_low_bits() {
   for (const uint32 high : {0x0000u, 0x8000u, 0x0001u, 0x7bffu, 0x7c00u, 0x7f7fu, 0x7f80u}) {
     const float other = to_float(T{static_cast<uint16>(high)});
     if (std::isnan(other)) continue;
-    for (const uint16 remainder : {0x0000, 0x4000, 0x7fff, 0x8000, 0xc000, 0xffff}) {
-      const float value = joined(T{static_cast<uint16>(high)}, remainder16{remainder});
+    for (const uint16 low_bits : {0x0000, 0x4000, 0x7fff, 0x8000, 0xc000, 0xffff}) {
+      const float value = reconstructed(T{static_cast<uint16>(high)}, low_bits16{low_bits});
       if (value == other) continue;
-      ASSERT_LE(std::fabs(value), std::fabs(other) * 1.01f + 1e-7f) << high << ' ' << remainder;
+      ASSERT_LE(std::fabs(value), std::fabs(other) * 1.01f + 1e-7f) << high << ' ' << low_bits;
     }
   }
 }
 
-TEST(RemainderTest, StaleOnesDoNoHarm) {
-  expect_nearby_whatever_the_remainder<float16>();
-  expect_nearby_whatever_the_remainder<bfloat16>();
+TEST(LowBitsTest, StaleOnesDoNoHarm) {
+  expect_nearby_whatever_the_low_bits<float16>();
+  expect_nearby_whatever_the_low_bits<bfloat16>();
 }
 
 TEST(RoundStochasticallyTest, TheMeanIsTheValue) {
@@ -143,10 +143,10 @@ Tensor as_tensor(const std::vector<float>& values) {
 template <class T>
 void expect_aten_agrees(const std::vector<float>& values, at::ScalarType dtype) {
   const Tensor floats = as_tensor(values), high = floats.to(dtype);
-  const Tensor remainders = aten::remainders_of(floats, high);
+  const Tensor low_bits = aten::low_bits_of(floats, high);
   std::vector<float> expected;
   for (const float value : values) expected.push_back(round_trip<T>(value));
-  EXPECT_TRUE(same_bits(aten::joined(high, remainders), as_tensor(expected)));
+  EXPECT_TRUE(same_bits(aten::reconstructed(high, low_bits), as_tensor(expected)));
 }
 
 TEST(RoundingTest, AtenAgrees) {

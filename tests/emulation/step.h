@@ -123,7 +123,7 @@ class Step : public testing::Test {
 
   static int32 group_of(std::size_t t) { return static_cast<int32>(t / 2 % 2); }
 
-  /// Some parameters of 16 bits are taken for the remainders of masters.
+  /// Some parameters of 16 bits are taken for the low bits of masters.
   static bool is_split(const std::vector<TensorList>& lists, std::size_t t, bool models) {
     return models && has_model(t) && lists[1][t].dtype() == DType::kFloat16 &&
            lists[kModel][t].dtype() != DType::kFloat32;
@@ -136,7 +136,7 @@ class Step : public testing::Test {
     for (std::size_t t = 0; t < lists[0].size(); ++t) {
       plan.tags.push_back(is_unscaled(t));
       plan.rows.push_back(group_of(t));
-      if (is_split(lists, t, models)) plan.dtypes[t * lists.size() + 1] = DType::kRemainder;
+      if (is_split(lists, t, models)) plan.dtypes[t * lists.size() + 1] = DType::kLowBits;
       if (models && has_model(t)) continue;
       plan.data[t * lists.size() + kModel] = nullptr;
       plan.dtypes[t * lists.size() + kModel] = DType::kFloat32;
@@ -167,23 +167,23 @@ class Step : public testing::Test {
   }
 
   template <class T>
-  static float joined_at(const Tensor& high, const Tensor& remainders, int64 i) {
-    return torchamp::joined(static_cast<const T*>(high.data())[i],
-                            static_cast<const torchamp::remainder16*>(remainders.data())[i]);
+  static float reconstructed_at(const Tensor& high, const Tensor& low_bits, int64 i) {
+    return torchamp::reconstructed(static_cast<const T*>(high.data())[i],
+                            static_cast<const torchamp::low_bits16*>(low_bits.data())[i]);
   }
 
   template <class T>
-  static void split_at(Tensor& high, Tensor& remainders, int64 i, float value) {
+  static void split_at(Tensor& high, Tensor& low_bits, int64 i, float value) {
     high.set(i, value);
-    static_cast<torchamp::remainder16*>(remainders.data())[i] =
-        torchamp::remainder_of(value, static_cast<const T*>(high.data())[i]);
+    static_cast<torchamp::low_bits16*>(low_bits.data())[i] =
+        torchamp::low_bits_of(value, static_cast<const T*>(high.data())[i]);
   }
 
   static float param_at(const std::vector<TensorList>& lists, std::size_t t, int64 i, bool split) {
     const Tensor &param = lists[1][t], &model = lists[kModel][t];
     if (!split) return param[i];
-    return model.dtype() == DType::kFloat16 ? joined_at<float16>(model, param, i)
-                                            : joined_at<bfloat16>(model, param, i);
+    return model.dtype() == DType::kFloat16 ? reconstructed_at<float16>(model, param, i)
+                                            : reconstructed_at<bfloat16>(model, param, i);
   }
 
   static void set_param(std::vector<TensorList>& lists, std::size_t t, int64 i, float value,

@@ -14,7 +14,6 @@ namespace {
 using torchamp::InvScale;
 using torchamp::ScaleState;
 using torchamp::uint32;
-using torchamp::Verdict;
 namespace cuda = torchamp::cuda;
 
 const cuda::Queue kQueue{0, nullptr};
@@ -27,7 +26,7 @@ class Backward {
   /// Every other grad has a master grad, or none has.
   explicit Backward(std::vector<TensorList> lists, bool has_masters = true)
       : lists_(std::move(lists)),
-        raised_(lists_[0].size()),
+        flags_(lists_[0].size()),
         per_tensor_(2 * lists_[0].size(), 7),
         plan_(plan_of({&lists_[0], &lists_[1]})) {
     for (std::size_t t = 0; t < lists_[0].size(); ++t) {
@@ -37,28 +36,25 @@ class Backward {
     }
   }
 
-  torchamp::Ending ending() {
-    torchamp::Ending ending;
-    ending.verdict = {
-        raised_.flags(),
-        static_cast<int32>(per_tensor_.size()),
-        &scale_.loss_scale,
-        has_found_before_ ? &found_before_ : nullptr,
-        &found_inf_,
-        &inv_scale_,
-        per_tensor_.data(),
-        adds_,
-        {&scale_.loss_scale, &scale_.growth_tracker, &scale_.hysteresis_tracker, kRule},
-        is_heard_ ? &report_ : nullptr};
-    ending.norm = wants_norm_ ? &norm_ : nullptr;
-    ending.ticket = &ticket_;
-    return ending;
+  torchamp::Finalization end() {
+    return {flags_.flags(),
+            static_cast<int32>(per_tensor_.size()),
+            &scale_.loss_scale,
+            has_found_before_ ? &found_before_ : nullptr,
+            &found_inf_,
+            &inv_scale_,
+            per_tensor_.data(),
+            adds_,
+            {&scale_.loss_scale, &scale_.growth_tracker, &scale_.hysteresis_tracker, kRule},
+            is_heard_ ? &report_ : nullptr,
+            wants_norm_ ? &norm_ : nullptr,
+            &ticket_};
   }
 
   void run() {
-    std::vector<char> workspace(cuda::ending_workspace(plan_));
-    cuda::unscale(kQueue, plan_, {&scale_.loss_scale, /*is_loss_scale=*/true}, false,
-                  raised_.flags(), ending(), reinterpret_cast<float*>(workspace.data()));
+    std::vector<char> workspace(cuda::finish_backward_workspace(plan_));
+    cuda::finish_backward(kQueue, plan_, {&scale_.loss_scale, /*is_loss_scale=*/true}, false,
+                          flags_.flags(), end(), reinterpret_cast<float*>(workspace.data()));
   }
 
   void expect(bool found) const {
@@ -69,8 +65,8 @@ class Backward {
     EXPECT_EQ(scale_.growth_tracker, moved.growth_tracker);
     EXPECT_EQ(ticket_, 0u);
     EXPECT_EQ(report_.outcome, torchamp::to_outcome(found, moved.loss_scale));
-    EXPECT_EQ(raised_.found_inf, 0.0f);
-    EXPECT_EQ(raised_.per_tensor, std::vector<uint8>(raised_.per_tensor.size(), 0));
+    EXPECT_EQ(flags_.found_inf, 0.0f);
+    EXPECT_EQ(flags_.per_tensor, std::vector<uint8>(flags_.per_tensor.size(), 0));
   }
 
   double norm_of_checked() const {
@@ -83,7 +79,7 @@ class Backward {
 
   std::vector<TensorList> lists_;
   std::vector<std::size_t> checked_;
-  Report raised_;
+  Report flags_;
   std::vector<uint8> per_tensor_;
   Plan plan_;
   ScaleState scale_{kLossScale, 1, 1};
@@ -197,8 +193,8 @@ INSTANTIATE_TEST_SUITE_P(Lists, EndOfBackward, testing::Bool(), [](const auto& i
 TEST(EndOfBackwardByItself, IsTheSame) {
   cuda::use_driver(driver());
   Backward backward(all_cases(2));
-  raise(backward.raised_, 3);
-  cuda::conclude(kQueue, backward.ending().verdict);
+  raise(backward.flags_, 3);
+  cuda::finalize(kQueue, backward.end());
   backward.expect(true);
   EXPECT_EQ(backward.per_tensor_[6], 1);
   EXPECT_EQ(backward.per_tensor_[8], 0);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 
 import pytest
@@ -52,6 +53,18 @@ OURS = {
     "lamb": lambda params: optimizers.FusedLAMB(params),
 }
 SIZES = [(3,), (17, 33), (0,), (2048,), (4, 3, 2, 2), ()]
+
+
+@pytest.mark.parametrize("name", sorted({*optimizers.__all__} - {"FusedOptimizer"}))
+def test_defaults_are_those_of_cpp(name):
+    kind = getattr(optimizers, name)
+    needs_lr = inspect.signature(kind).parameters["lr"].default is inspect.Parameter.empty
+    params = [nn.Parameter(torch.zeros(1))]
+    defaults = (kind(params, lr=0.0) if needs_lr else kind(params)).defaults
+    for option in kind.options.specs:
+        value = defaults.pop(option.name)
+        assert (list(value) if option.is_betas else [float(value or 0)]) == option.defaults
+    assert not defaults
 
 
 def make_params(device, dtype=torch.float32):

@@ -19,6 +19,7 @@ from nets import (
 )
 
 from torchamp import amp, optimizers
+from torchamp._load import _C
 
 MAKERS = {
     "adamw": lambda model, **how: optimizers.FusedAdamW(model.parameters(), 0.01, eps=1e-4, **how),
@@ -181,7 +182,7 @@ def test_averages_in_bfloat16(device, level, name):
         for model, optimizer in (small, large):
             train_step(model, optimizer, step)
     for state in states_of(small[1]).values():
-        for state_name in small[1].state_names_of(small[1].algorithm_of(small[1].param_groups[0])):
+        for state_name in _C.state_names(small[1].algorithm_of(small[1].param_groups[0])):
             assert state[state_name].dtype is torch.bfloat16
     for left, right in zip(small[0].parameters(), large[0].parameters()):
         torch.testing.assert_close(left.float(), right.float(), rtol=0.05, atol=0.02)

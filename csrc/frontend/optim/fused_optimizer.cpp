@@ -1,6 +1,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <torchamp/detail/option_specs.h>
 #include <torchamp/optim/fused_optimizer.h>
 
 #include <algorithm>
@@ -12,27 +13,6 @@ namespace {
 
 using at::Tensor;
 using torch::optim::OptimizerOptions;
-
-/// The names of a parameter's averages, in the algorithm's order.
-std::vector<const char*> state_names(StepAlgorithm algorithm) {
-  switch (algorithm) {
-    case StepAlgorithm::kAdam:
-    case StepAlgorithm::kLambUpdate:
-      return {"exp_avg", "exp_avg_sq"};
-    case StepAlgorithm::kAmsGrad:
-      return {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
-    case StepAlgorithm::kMomentum:
-      return {"momentum_buffer"};
-    case StepAlgorithm::kAdagrad:
-      return {"sum"};
-    case StepAlgorithm::kNovoGrad:
-      return {"exp_avg"};
-    case StepAlgorithm::kSgd:
-    case StepAlgorithm::kLambApply:
-      return {};
-  }
-  return {};
-}
 
 std::unique_ptr<FusedOptions> checked(std::unique_ptr<FusedOptions> options) {
   options->check();
@@ -124,11 +104,11 @@ void FusedOptimizer::step_with(const FusedStepper::Step& step) {
   }
 }
 
-void FusedOptimizer::step_masters(MasterWeights& weights, const Tensor& skip) {
+void FusedOptimizer::step_masters(MasterGrads& grads, const Tensor& skip) {
   check_grads();
   update_steppers();
   for (Stepper& stepper : steppers_) {
-    weights.step(stepper.core, skip);
+    grads.step(stepper.core, skip);
     publish_new(stepper);
   }
 }
@@ -181,7 +161,7 @@ void FusedOptimizer::adopt(Stepper& stepper, size_t i) {
   if (found == state_.end()) return;
   const auto& kept = static_cast<const FusedParamState&>(*found->second);
   std::vector<Tensor> states;
-  for (const char* name : state_names(stepper.algorithm)) states.push_back(kept.get(name));
+  for (const std::string& name : state_names(stepper.algorithm)) states.push_back(kept.get(name));
   const auto is_defined = [](const Tensor& state) { return state.defined(); };
   if (std::none_of(states.begin(), states.end(), is_defined)) return;
   const Tensor step = kept.get("step");

@@ -4,27 +4,14 @@
 
 #include <typeinfo>
 
+#include "frontend/optim/columns.h"
+
 namespace torchamp::optim {
 namespace {
 
 using c10::IValue;
-using Limit = std::optional<double>;
 using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
-
-/// Writes an option's columns from `column` on; returns where the next ones begin.
-double* put(double value, double* column) {
-  *column = value;
-  return column + 1;
-}
-
-double* put(const Betas& betas, double* column) {
-  return put(std::get<1>(betas), put(std::get<0>(betas), column));
-}
-
-double* put(const Limit& limit, double* column) {
-  return put(limit.value_or(0.0), column);
-}
 
 /// Where a value is checked: what messages say.
 struct Where {

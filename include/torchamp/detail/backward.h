@@ -10,7 +10,7 @@
 namespace torchamp::core {
 
 /// One backward of one loss, for the optimizers whose parameters get grads in it: scale() and
-/// prepare(), the backward, finish(). Without a backward, it sees to delayed grads. From prepare()
+/// prepare(), the backward, finish(). Without a backward, it unscales delayed grads. From prepare()
 /// to finish() it is open; the end of its life cancels it.
 class TORCHAMP_API Backward {
  public:
@@ -19,7 +19,7 @@ class TORCHAMP_API Backward {
     int64_t loss_id = 0;
     bool delay_unscale = false;
     bool delay_overflow_check = false;
-    bool overflow_is_told = false;  ///< the host tells of an overflow itself, at once
+    bool is_reported = false;  ///< the host reports an overflow itself, at once
   };
 
   /// `scaler` must outlive it.
@@ -46,8 +46,9 @@ class TORCHAMP_API Backward {
   void finish();
 
  private:
-  std::vector<MasterWeights*> distinct_weights() const;
-  void settle(MasterWeights& weights);
+  std::vector<Masters*> distinct_masters() const;
+  std::vector<MasterGrads*> distinct_grads() const;
+  void settle(Masters& masters);
   void close();
 
   std::vector<std::shared_ptr<OptimizerState>> states_;

@@ -1,7 +1,7 @@
 // One optimizer's masters, and what its next step must know: both languages' optimizers keep one.
 #pragma once
 
-#include <torchamp/master_weights.h>
+#include <torchamp/detail/masters.h>
 
 #include <cstdint>
 #include <map>
@@ -22,35 +22,44 @@ class Backward;
 /// and micro-batches, and decide about the step.
 class TORCHAMP_API OptimizerState {
  public:
-  /// `weights` are several optimizers' if those share a parameter, which is then unscaled once.
-  /// steps_unseen: the optimizer may step behind the masters' version counters, and behind ours.
-  explicit OptimizerState(std::shared_ptr<MasterWeights> weights, bool steps_unseen = false);
+  /// `masters` are several optimizers' if those share a parameter, which is then unscaled once.
+  /// steps_unseen: the optimizer may step without the masters' version counters showing it.
+  explicit OptimizerState(std::shared_ptr<Masters> masters, bool steps_unseen = false);
   ~OptimizerState();
   OptimizerState(const OptimizerState&) = delete;
   OptimizerState& operator=(const OptimizerState&) = delete;
 
   /// What it steps, and what others step, too.
-  MasterWeights& weights() const { return *weights_; }
+  Masters& masters() const { return *masters_; }
+  /// Their weights.
+  MasterWeights& weights() const { return masters_->weights; }
+  /// Their grads.
+  MasterGrads& grads() const { return masters_->grads; }
   /// Takes note that it steps a master.
-  void add_master(const at::Tensor& master) { masters_.insert(master.unsafeGetTensorImpl()); }
+  void add_master(const at::Tensor& master) { stepped_.insert(master.unsafeGetTensorImpl()); }
 
   /// Whether a Backward that was given it is open.
   bool is_in_backward() const { return backward_ != nullptr; }
   /// Whether its grads are no use yet: in an open backward, or delayed.
-  bool grads_are_scaled() const { return is_in_backward() || weights_->delayed() != nullptr; }
+  bool grads_are_scaled() const { return is_in_backward() || grads().delayed() != nullptr; }
 
   /// float32 scalar on the device, not 0 if the next step is to be skipped; undefined: it is not.
   at::Tensor found_inf() const;
   /// The same for the host, which waits for the device.
   bool has_overflowed() const;
-  /// Whether there may be an overflow that no end of a backward has told: of grads that were
-  /// delayed.
-  bool may_have_untold_overflow() const { return may_have_untold_overflow_; }
+  /// For an optimizer that cannot skip on the device, but takes no step without grads: takes the
+  /// grads of its parameters, `stepped`, away after an overflow.
+  void refuse(const std::vector<at::Tensor>& stepped);
+  /// Whether it was, since grads were zeroed or a step ended.
+  bool has_refused() const { return has_refused_; }
+  /// Whether the host knows that the next step is to be skipped. Waits for the device where grads
+  /// were delayed, whose overflow nobody has reported.
+  bool is_refused() const;
   /// Forgets overflows.
   void clear_overflows();
 
-  /// MasterWeights::refresh(), and the model after steps that nobody saw.
-  bool refresh();
+  /// As MasterWeights::refresh(), also after steps that no version counter shows.
+  void refresh();
   /// Brings masters and model together. Throws RuntimeError, which names `function`, while grads
   /// are scaled. adopts_data_writes: also elements of the model that were written past its
   /// counters.
@@ -74,15 +83,16 @@ class TORCHAMP_API OptimizerState {
   void drop_master_grads();
   bool is_needed(const c10::TensorImpl* master) const;
 
-  std::shared_ptr<MasterWeights> weights_;
+  std::shared_ptr<Masters> masters_;
   bool steps_unseen_;
   bool may_have_stepped_ = false;  ///< since grads have reached eager masters
   bool is_to_step_ = false;        ///< a backward was given it since it stepped
   const Backward* backward_ = nullptr;
   std::map<int64_t, at::Tensor> found_inf_;  ///< by loss
-  bool may_have_untold_overflow_ = false;
+  bool has_refused_ = false;                 ///< by refuse()
+  bool has_unreported_ = false;              ///< an overflow may be one of delayed grads
   at::Tensor refused_;  ///< found_inf() at the last step, unless grads were zeroed since
-  std::unordered_set<const c10::TensorImpl*> masters_;
+  std::unordered_set<const c10::TensorImpl*> stepped_;  ///< masters
   std::unique_ptr<LateReport> late_report_;
 };
 

@@ -1,7 +1,7 @@
 // Stage 7: step. What the fused optimizers share.
 #pragma once
 
-#include <torchamp/master_weights.h>
+#include <torchamp/detail/master_grads.h>
 #include <torchamp/optim/fused_options.h>
 #include <torchamp/optim/fused_param_state.h>
 
@@ -38,9 +38,9 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   /// The same without a closure: grads are multiplied with step.grad_factor, and unless step.skip
   /// is 0 nothing changes, which only the device knows.
   void step_with(const FusedStepper::Step& step);
-  /// Steps the masters of `weights`, which must be all parameters of the groups, and writes the
+  /// Steps the masters of `grads`, which must be all parameters of the groups, and writes the
   /// model's parameters in the same pass. `skip`: float32 scalar on the device; undefined: 0.
-  void step_masters(MasterWeights& weights, const at::Tensor& skip = {});
+  void step_masters(MasterGrads& grads, const at::Tensor& skip = {});
 
   /// Skips the next step if `found_inf`, a float32 scalar on the device, is not 0 then, or that of
   /// an earlier call since the last step.

@@ -15,7 +15,7 @@ from torchamp.amp._settings import Settings
 _weights_of: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
-def weights_of(model_param: torch.Tensor | None) -> _C.MasterWeights | None:
+def weights_of(model_param: torch.Tensor | None) -> _C.Masters | None:
     """The MasterWeights that keep the master of `model_param`; None if it has none of its own."""
     found = None if model_param is None else _weights_of.get(model_param)
     return None if found is None else found()
@@ -37,7 +37,7 @@ def make_masters(
         kept = bool(properties.keep_batchnorm_fp32)
         for param in params_to_cast(model, properties.cast_model_type, kept):
             if param in stepped and param not in masters:
-                masters[param] = _C.MasterWeights.make_master(param)
+                masters[param] = _C.Masters.make_master(param)
     return masters
 
 
@@ -51,17 +51,17 @@ def params_of(optimizers: list[torch.optim.Optimizer]) -> list[torch.Tensor]:
     ]
 
 
-def weights_for(optimizers: list[torch.optim.Optimizer]) -> list[_C.MasterWeights]:
+def weights_for(optimizers: list[torch.optim.Optimizer]) -> list[_C.Masters]:
     """A MasterWeights for each optimizer; one for all of them if they share a parameter, which is
     then unscaled once."""
     distinct = [set(params_of([optimizer])) for optimizer in optimizers]
     if len(set().union(*distinct)) < sum(map(len, distinct)):
-        return [_C.MasterWeights()] * len(optimizers)
-    return [_C.MasterWeights() for _ in optimizers]
+        return [_C.Masters()] * len(optimizers)
+    return [_C.Masters() for _ in optimizers]
 
 
 def track(
-    weights: _C.MasterWeights,
+    weights: _C.Masters,
     param: torch.Tensor,
     masters: dict[torch.Tensor, torch.Tensor],
     keeps_masters: bool,
@@ -70,7 +70,7 @@ def track(
     in `masters`, a new one if it is of low precision and masters are kept, or itself."""
     master = masters.get(param)
     if master is None and keeps_masters and param.dtype in (torch.float16, torch.bfloat16):
-        master = _C.MasterWeights.make_master(param)
+        master = _C.Masters.make_master(param)
     stepped = weights.track(param, master)
     if stepped is not param:
         _weights_of[param] = weakref.ref(weights)

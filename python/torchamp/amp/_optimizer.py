@@ -122,7 +122,7 @@ def _step_unless_overflowed(
 def adopt_optimizer(
     optimizer: torch.optim.Optimizer,
     session: Session,
-    weights: _C.MasterWeights,
+    weights: _C.Masters,
     masters: dict[torch.Tensor, torch.Tensor],
 ) -> None:
     """Makes `optimizer` an AmpOptimizer of `session` and puts masters in its groups: those of

@@ -30,7 +30,7 @@ class OptimizerState:
     """One optimizer's masters, who looks at them, and what is reported of its steps."""
 
     def __init__(
-        self, session: Session, weights: _C.MasterWeights, inner_step: Callable | None
+        self, session: Session, weights: _C.Masters, inner_step: Callable | None
     ) -> None:
         self.session = session
         self.weights = weights

@@ -49,7 +49,7 @@ def _line(name: str, value: object, is_override: bool) -> str:
     return f"  {name:<22} : {value}{'  (yours)' if is_override else ''}"
 
 
-def announce_savings(optimizer: FusedOptimizer, weights: _C.MasterWeights) -> None:
+def announce_savings(optimizer: FusedOptimizer, weights: _C.Masters) -> None:
     """Says how many bytes the optimizer's choices save."""
     pairs = list(zip(weights.model_params(), weights.master_params()))
     low = [(param, master) for param, master in pairs if param.dtype in _LOW_PRECISION]
@@ -65,7 +65,7 @@ def announce_savings(optimizer: FusedOptimizer, weights: _C.MasterWeights) -> No
 
 def _count_states(optimizer: FusedOptimizer) -> int:
     return sum(
-        len(optimizer.state_names_of(optimizer.algorithm_of(group))) * param.numel()
+        len(_C.state_names(optimizer.algorithm_of(group))) * param.numel()
         for group in optimizer.param_groups
         for param in group["params"]
     )
@@ -82,7 +82,7 @@ class Reporter:
         self._is_on = verbosity > 0
         self._names = names
 
-    def report_skip(self, skipped: _C.SkippedStep, weights: _C.MasterWeights) -> None:
+    def report_skip(self, skipped: _C.SkippedStep, weights: _C.Masters) -> None:
         """`weights`: those that the step would have written."""
         if not self._is_on:
             return
@@ -93,7 +93,7 @@ class Reporter:
                 f"loss scale now {scale:g}"
             )
 
-    def _where(self, skipped: _C.SkippedStep, weights: _C.MasterWeights) -> str:
+    def _where(self, skipped: _C.SkippedStep, weights: _C.Masters) -> str:
         params = weights.model_params()
         names = [self._names.get(id(params[i]), f"parameter {i}") for i in skipped.first]
         more = skipped.nonfinite - len(names)

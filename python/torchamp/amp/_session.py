@@ -34,7 +34,7 @@ class Session:
         self.device = device
         self.scalers = [_make_scaler(settings, self.device) for _ in range(settings.num_losses)]
         #: Kept alive here, for as long as a model or an optimizer of the session lives.
-        self.weights: list[_C.MasterWeights] = []
+        self.weights: list[_C.Masters] = []
         #: Of the optimizers that are still there.
         self.optimizer_states: weakref.WeakSet[OptimizerState] = weakref.WeakSet()
         self.reporter = Reporter(settings.verbosity, _names_of(models))

@@ -38,11 +38,14 @@ class FusedOptimizer(torch.optim.Optimizer):
     #: What torch.amp.GradScaler looks for.
     _step_supports_amp_scaling = True
 
-    #: The names of a parameter's states, in the algorithm's order.
-    state_names: tuple[str, ...] = ()
+    #: A group's options: their ranges, and their columns in fused_step.
+    options: _C.OptionTable
+
+    #: The algorithm that keeps the most states.
+    _largest_algorithm: _C.StepAlgorithm
 
     #: The masters among the parameters, and the model's parameters that they write: torchamp.amp's.
-    masters: _C.MasterWeights | None = None
+    masters: _C.Masters | None = None
 
     #: Whether a step can do with split masters.
     _takes_split_masters = True
@@ -84,13 +87,20 @@ class FusedOptimizer(torch.optim.Optimizer):
         """What the group's parameters are stepped by."""
         raise NotImplementedError
 
-    def hyper_of(self, group: dict[str, Any]) -> list[float]:
-        """The columns of fused_step for the group; 0 for a learning rate that is a tensor."""
-        raise NotImplementedError
+    @property
+    def state_names(self) -> list[str]:
+        """The names of the states that a parameter may have."""
+        return _C.state_names(self._largest_algorithm)
 
-    def state_names_of(self, algorithm: _C.StepAlgorithm) -> tuple[str, ...]:
-        """The names of the states that the algorithm keeps."""
-        return self.state_names[: len(self.state_names) - (algorithm in _LACKS_LAST_STATE)]
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's. Raises ValueError for values outside of their range."""
+        if isinstance(param_group, dict):
+            self._check_options({**self.defaults, **param_group})
+        super().add_param_group(param_group)
+
+    def _check_options(self, values: dict[str, Any]) -> None:
+        for option in self.options.specs:
+            _check_option(type(self).__name__, option, values.get(option.name))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps every parameter that has a grad; returns what the closure returned.
@@ -139,7 +149,7 @@ class FusedOptimizer(torch.optim.Optimizer):
     def _update_steppers(self) -> None:
         if not self._layout_is_current():
             self._make_steppers()
-        rows = [self.hyper_of(group) for group in self.param_groups]
+        rows = [self.options.row(group) for group in self.param_groups]
         for stepper in self._steppers:
             stepper.update(rows, self.param_groups)
 
@@ -166,8 +176,7 @@ class FusedOptimizer(torch.optim.Optimizer):
     def _make_stepper(
         self, algorithm: _C.StepAlgorithm, placed: list[tuple[torch.Tensor, int]]
     ) -> Stepper:
-        names = self.state_names_of(algorithm)
-        stepper = Stepper(algorithm, placed, names, self.state_dtype, self.stochastic_rounding)
+        stepper = Stepper(algorithm, placed, self.state_dtype, self.stochastic_rounding)
         stepper.adopt_states(self.state)
         return stepper
 
@@ -210,24 +219,16 @@ class FusedOptimizer(torch.optim.Optimizer):
         return state
 
 
-#: Algorithms that keep all states of their optimizer's but the last.
-_LACKS_LAST_STATE = frozenset({_C.StepAlgorithm.ADAM, _C.StepAlgorithm.SGD})
+def _check_option(where: str, option: _C.OptionSpec, value: Any) -> None:
+    if option.is_betas:
+        _check_betas(where, option.name, value)
+    elif isinstance(value, (int, float)) and not value >= option.minimum:
+        raise ValueError(
+            f"{where}: expected {option.name} to be at least {option.minimum}, got {value}"
+        )
 
 
-def lr_of(group: dict[str, Any]) -> float:
-    """The group's learning rate; 0 for a tensor, which is read on the device."""
-    return 0.0 if isinstance(group["lr"], torch.Tensor) else float(group["lr"])
-
-
-def check_at_least(where: str, minimum: float, **values: float) -> None:
-    """Raises ValueError for a value that is below `minimum` or NaN."""
-    for name, value in values.items():
-        if not isinstance(value, torch.Tensor) and not value >= minimum:
-            raise ValueError(f"{where}: expected {name} to be at least {minimum}, got {value}")
-
-
-def check_betas(where: str, betas: tuple[float, float]) -> None:
-    """Raises ValueError for a beta outside of [0, 1)."""
+def _check_betas(where: str, name: str, betas: tuple[float, float]) -> None:
     for i, beta in enumerate(betas):
         if not 0.0 <= beta < 1.0:
-            raise ValueError(f"{where}: expected betas[{i}] to be in [0, 1), got {beta}")
+            raise ValueError(f"{where}: expected {name}[{i}] to be in [0, 1), got {beta}")

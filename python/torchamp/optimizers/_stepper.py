@@ -16,7 +16,6 @@ class Stepper:
         self,
         algorithm: _C.StepAlgorithm,
         placed: list[tuple[torch.Tensor, int]],
-        state_names: tuple[str, ...],
         state_dtype: torch.dtype,
         stochastic_rounding: bool,
     ) -> None:
@@ -27,7 +26,7 @@ class Stepper:
             algorithm, self._params, groups, state_dtype, stochastic_rounding
         )
         self._keeps_norms = algorithm == _C.StepAlgorithm.NOVOGRAD
-        self._names = state_names
+        self._names = _C.state_names(algorithm)
 
     def adopt_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
         """Goes on from what `state` has of the parameters."""
@@ -75,7 +74,7 @@ class Stepper:
         self,
         grad_factor: torch.Tensor | None,
         skip: torch.Tensor | None,
-        masters: _C.MasterWeights | None,
+        masters: _C.Masters | None,
     ) -> None:
         """Steps the parameters that have a grad, multiplied with `grad_factor`; or masters, by the
         model's grads if need be."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchamp._load import _C
-from torchamp.optimizers._fused import FusedOptimizer, check_at_least, lr_of
+from torchamp.optimizers._fused import FusedOptimizer
 
 
 class FusedAdagrad(FusedOptimizer):
@@ -21,7 +21,8 @@ class FusedAdagrad(FusedOptimizer):
     torch.optim.Adagrad's.
     """
 
-    state_names = ("sum",)
+    options = _C.OptionTable("FusedAdagrad")
+    _largest_algorithm = _C.StepAlgorithm.ADAGRAD
 
     def __init__(
         self,
@@ -35,9 +36,6 @@ class FusedAdagrad(FusedOptimizer):
         decoupled_weight_decay: bool = False,
         **storage: Any,
     ) -> None:
-        check_at_least(
-            type(self).__name__, 0.0, lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps
-        )
         defaults = dict(
             lr=lr,
             lr_decay=lr_decay,
@@ -50,13 +48,3 @@ class FusedAdagrad(FusedOptimizer):
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
         return _C.StepAlgorithm.ADAGRAD
-
-    def hyper_of(self, group: dict[str, Any]) -> list[float]:
-        return [
-            lr_of(group),
-            group["lr_decay"],
-            group["eps"],
-            group["weight_decay"],
-            group.get("decoupled_weight_decay", False),
-            group["maximize"],
-        ]

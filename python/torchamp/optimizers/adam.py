@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchamp._load import _C
-from torchamp.optimizers._fused import FusedOptimizer, check_at_least, check_betas, lr_of
+from torchamp.optimizers._fused import FusedOptimizer
 
 
 class FusedAdam(FusedOptimizer):
@@ -22,7 +22,8 @@ class FusedAdam(FusedOptimizer):
     torch.optim.Adam's and AdamW's.
     """
 
-    state_names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+    options = _C.OptionTable("FusedAdam")
+    _largest_algorithm = _C.StepAlgorithm.AMSGRAD
     _decoupled = False
 
     def __init__(
@@ -39,9 +40,6 @@ class FusedAdam(FusedOptimizer):
         bias_correction: bool = True,
         **storage: Any,
     ) -> None:
-        name = type(self).__name__
-        check_at_least(name, 0.0, lr=lr, eps=eps, weight_decay=weight_decay)
-        check_betas(name, betas)
         decoupled = self._decoupled if decoupled_weight_decay is None else decoupled_weight_decay
         defaults = dict(
             lr=lr,
@@ -58,18 +56,6 @@ class FusedAdam(FusedOptimizer):
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
         return _C.StepAlgorithm.AMSGRAD if group["amsgrad"] else _C.StepAlgorithm.ADAM
 
-    def hyper_of(self, group: dict[str, Any]) -> list[float]:
-        return [
-            lr_of(group),
-            group["betas"][0],
-            group["betas"][1],
-            group["eps"],
-            group["weight_decay"],
-            group.get("decoupled_weight_decay", self._decoupled),
-            group["maximize"],
-            group.get("bias_correction", True),
-        ]
-
 
 class FusedAdamW(FusedAdam):
     """torch.optim.AdamW in one pass: weight decay shrinks the parameters themselves.
@@ -77,6 +63,7 @@ class FusedAdamW(FusedAdam):
     Arguments as FusedAdam's; weight_decay is 0.01 unless told otherwise, as in torch.
     """
 
+    options = _C.OptionTable("FusedAdamW")
     _decoupled = True
 
     def __init__(self, params: Any, lr: Any = 1e-3, *args: Any, **kwargs: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchamp._load import _C
-from torchamp.optimizers._fused import FusedOptimizer, check_at_least, check_betas, lr_of
+from torchamp.optimizers._fused import FusedOptimizer
 
 
 class FusedLAMB(FusedOptimizer):
@@ -23,7 +23,8 @@ class FusedLAMB(FusedOptimizer):
     Raises ValueError for values outside of their range. Grads are left as they are.
     """
 
-    state_names = ("exp_avg", "exp_avg_sq")
+    options = _C.OptionTable("FusedLAMB")
+    _largest_algorithm = _C.StepAlgorithm.LAMB
     _takes_split_masters = False
 
     def __init__(
@@ -42,9 +43,6 @@ class FusedLAMB(FusedOptimizer):
         max_grad_norm: float | None = 1.0,
         **storage: Any,
     ) -> None:
-        name = type(self).__name__
-        check_at_least(name, 0.0, lr=lr, eps=eps, weight_decay=weight_decay)
-        check_betas(name, betas)
         defaults = dict(
             lr=lr,
             betas=betas,
@@ -61,18 +59,3 @@ class FusedLAMB(FusedOptimizer):
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
         return _C.StepAlgorithm.LAMB
-
-    def hyper_of(self, group: dict[str, Any]) -> list[float]:
-        return [
-            lr_of(group),
-            group["betas"][0],
-            group["betas"][1],
-            group["eps"],
-            group["weight_decay"],
-            group["decoupled_weight_decay"],
-            group["maximize"],
-            group["bias_correction"],
-            group["averages_grads"],
-            group["always_adapts"],
-            group["max_grad_norm"] or 0.0,
-        ]

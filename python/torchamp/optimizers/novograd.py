@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchamp._load import _C
-from torchamp.optimizers._fused import FusedOptimizer, check_at_least, check_betas, lr_of
+from torchamp.optimizers._fused import FusedOptimizer
 
 
 class FusedNovoGrad(FusedOptimizer):
@@ -24,7 +24,8 @@ class FusedNovoGrad(FusedOptimizer):
     Raises ValueError for values outside of their range.
     """
 
-    state_names = ("exp_avg",)
+    options = _C.OptionTable("FusedNovoGrad")
+    _largest_algorithm = _C.StepAlgorithm.NOVOGRAD
 
     def __init__(
         self,
@@ -41,9 +42,6 @@ class FusedNovoGrad(FusedOptimizer):
         starts_at_zero: bool = False,
         **storage: Any,
     ) -> None:
-        name = type(self).__name__
-        check_at_least(name, 0.0, lr=lr, eps=eps, weight_decay=weight_decay)
-        check_betas(name, betas)
         defaults = dict(
             lr=lr,
             betas=betas,
@@ -59,17 +57,3 @@ class FusedNovoGrad(FusedOptimizer):
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
         return _C.StepAlgorithm.NOVOGRAD
-
-    def hyper_of(self, group: dict[str, Any]) -> list[float]:
-        return [
-            lr_of(group),
-            group["betas"][0],
-            group["betas"][1],
-            group["eps"],
-            group["weight_decay"],
-            group["maximize"],
-            group["bias_correction"],
-            group["decay_in_moment"],
-            group["averages_grads"],
-            group["starts_at_zero"],
-        ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchamp._load import _C
-from torchamp.optimizers._fused import FusedOptimizer, check_at_least, lr_of
+from torchamp.optimizers._fused import FusedOptimizer
 
 
 class FusedSGD(FusedOptimizer):
@@ -22,7 +22,8 @@ class FusedSGD(FusedOptimizer):
     torch.optim.SGD's.
     """
 
-    state_names = ("momentum_buffer",)
+    options = _C.OptionTable("FusedSGD")
+    _largest_algorithm = _C.StepAlgorithm.MOMENTUM
 
     def __init__(
         self,
@@ -38,13 +39,6 @@ class FusedSGD(FusedOptimizer):
         _trust: dict[str, Any] | None = None,
         **storage: Any,
     ) -> None:
-        name = type(self).__name__
-        check_at_least(name, 0.0, lr=lr, momentum=momentum, weight_decay=weight_decay)
-        if nesterov and (momentum <= 0.0 or dampening != 0.0):
-            raise ValueError(
-                f"{name}: expected a positive momentum and no dampening with nesterov, "
-                f"got momentum {momentum} and dampening {dampening}"
-            )
         defaults = dict(
             lr=lr,
             momentum=momentum,
@@ -57,19 +51,17 @@ class FusedSGD(FusedOptimizer):
         )
         super().__init__(params, defaults, **storage)
 
+    def _check_options(self, values: dict[str, Any]) -> None:
+        super()._check_options(values)
+        momentum, dampening = values["momentum"], values["dampening"]
+        if values["nesterov"] and (momentum <= 0.0 or dampening != 0.0):
+            raise ValueError(
+                f"{type(self).__name__}: expected a positive momentum and no dampening with "
+                f"nesterov, got momentum {momentum} and dampening {dampening}"
+            )
+
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
         return _C.StepAlgorithm.MOMENTUM if group["momentum"] != 0 else _C.StepAlgorithm.SGD
-
-    def hyper_of(self, group: dict[str, Any]) -> list[float]:
-        return [
-            lr_of(group),
-            group["momentum"],
-            group["dampening"],
-            group["weight_decay"],
-            group["nesterov"],
-            group["maximize"],
-            group.get("decay_after_momentum", False),
-        ]
 
 
 class FusedLARS(FusedSGD):
@@ -86,6 +78,7 @@ class FusedLARS(FusedSGD):
         clip: LARC instead of LARS.
     """
 
+    options = _C.OptionTable("FusedLARS")
     _takes_split_masters = False
 
     def __init__(
@@ -103,7 +96,6 @@ class FusedLARS(FusedSGD):
         maximize: bool = False,
         **storage: Any,
     ) -> None:
-        check_at_least(type(self).__name__, 0.0, trust_coefficient=trust_coefficient, eps=eps)
         super().__init__(
             params,
             lr,
@@ -115,6 +107,3 @@ class FusedLARS(FusedSGD):
             _trust=dict(trust_coefficient=trust_coefficient, eps=eps, clip=clip),
             **storage,
         )
-
-    def hyper_of(self, group: dict[str, Any]) -> list[float]:
-        return [*super().hyper_of(group), group["trust_coefficient"], group["eps"], group["clip"]]

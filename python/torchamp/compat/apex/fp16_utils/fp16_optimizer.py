@@ -39,7 +39,7 @@ class FP16_Optimizer:  # noqa: N801  apex's name
         self.dynamic_loss_scale = dynamic_loss_scale
         self.overflow = False
         self.first_closure_call_this_step = True
-        self._weights = _C.MasterWeights()
+        self._weights = _C.Masters()
         self._state = _C.OptimizerState(self._weights)
         self._adopt_groups()
         device = self.all_params[0].device if self.all_params else torch.device("cpu")
@@ -64,7 +64,7 @@ class FP16_Optimizer:  # noqa: N801  apex's name
             if param.dtype == torch.float32 or not param.requires_grad:
                 wide.append(self._weights.track(param, None))
                 continue
-            master = self._weights.track(param, _C.MasterWeights.make_master(param))
+            master = self._weights.track(param, _C.Masters.make_master(param))
             group["params"][i] = master
             if param in self.optimizer.state:
                 self.optimizer.state[master] = self.optimizer.state.pop(param)

@@ -25,10 +25,10 @@ class OwnMasters(Translated):
 
     kept_attributes = (*Translated.kept_attributes, "mastered_dtypes")
 
-    _weights: _C.MasterWeights | None = None
+    _weights: _C.Masters | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        weights = self._weights or _C.MasterWeights()
+        weights = self._weights or _C.Masters()
         pairs = list(zip(weights.model_params(), weights.master_params()))
         return {**super().__getstate__(), "pairs": pairs}
 
@@ -36,7 +36,7 @@ class OwnMasters(Translated):
         pairs = state.pop("pairs", None)
         super().__setstate__(state)
         if pairs is not None:
-            self._weights = _C.MasterWeights()
+            self._weights = _C.Masters()
             for param, stepped in pairs:
                 self._weights.track(param, None if stepped is param else stepped)
 
@@ -77,8 +77,8 @@ class OwnMasters(Translated):
         return [param for group in self.param_groups for param in group["params"]]
 
     @contextlib.contextmanager
-    def _masters_in_groups(self) -> Iterator[_C.MasterWeights]:
-        self._weights = self._weights or _C.MasterWeights()
+    def _masters_in_groups(self) -> Iterator[_C.Masters]:
+        self._weights = self._weights or _C.Masters()
         shown = [group["params"] for group in self.param_groups]
         try:
             for group in self.param_groups:
@@ -94,12 +94,12 @@ class OwnMasters(Translated):
             return known
         has_master = param.dtype in self.mastered_dtypes
         return self._weights.track(
-            param, _C.MasterWeights.make_master(param) if has_master else None
+            param, _C.Masters.make_master(param) if has_master else None
         )
 
 
 @contextlib.contextmanager
-def _master_grads(weights: _C.MasterWeights) -> Iterator[None]:
+def _master_grads(weights: _C.Masters) -> Iterator[None]:
     """While this is open, masters have their parameters' grads in float32."""
     pairs = zip(weights.model_params(), weights.master_params())
     separate = [(param, master) for param, master in pairs if param is not master]

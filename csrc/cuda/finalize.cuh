@@ -1,4 +1,4 @@
-// conclude: a backward's verdict, by one block.
+// finalize: the end of a backward, by one block.
 #pragma once
 
 #include "cuda/arguments.h"
@@ -16,12 +16,12 @@ TORCHAMP_DEVICE bool takes_words(const void* flags) {
   return reinterpret_cast<unsigned long long>(flags) % sizeof(PositionFlags) == 0;
 }
 
-/// As conclude_position, for sixteen at a time: several loads are on their way before the first
+/// As finalize_position, for sixteen at a time: several loads are on their way before the first
 /// store, which might be to their address for all that the compiler knows.
-TORCHAMP_DEVICE void conclude_words(const Verdict& verdict, int count) {
+TORCHAMP_DEVICE void finalize_words(const Finalization& end, int count) {
   constexpr int kBatch = 4;
-  auto* const raised = reinterpret_cast<PositionFlags*>(verdict.raised.per_tensor);
-  auto* const kept = reinterpret_cast<PositionFlags*>(verdict.per_tensor);
+  auto* const flags = reinterpret_cast<PositionFlags*>(end.flags.per_tensor);
+  auto* const kept = reinterpret_cast<PositionFlags*>(end.per_tensor);
   const int stride = static_cast<int>(blockDim.x);
   TORCHAMP_ROLLED
   for (int first = static_cast<int>(threadIdx.x); first < count; first += kBatch * stride) {
@@ -29,8 +29,8 @@ TORCHAMP_DEVICE void conclude_words(const Verdict& verdict, int count) {
     TORCHAMP_UNROLL
     for (int k = 0; k < kBatch; ++k) {
       const int i = first + k * stride;
-      if (i < count) found[k] = raised[i];
-      if (i < count && verdict.adds_per_tensor) before[k] = kept[i];
+      if (i < count) found[k] = flags[i];
+      if (i < count && end.adds_per_tensor) before[k] = kept[i];
     }
     TORCHAMP_UNROLL
     for (int k = 0; k < kBatch; ++k) {
@@ -39,19 +39,19 @@ TORCHAMP_DEVICE void conclude_words(const Verdict& verdict, int count) {
       TORCHAMP_UNROLL
       for (int w = 0; w < 4; ++w) found[k].words[w] |= before[k].words[w];
       kept[i] = found[k];
-      raised[i] = {};
+      flags[i] = {};
     }
   }
 }
 
-TORCHAMP_DEVICE void conclude(const Verdict& verdict) {
-  const bool by_words = takes_words(verdict.raised.per_tensor) && takes_words(verdict.per_tensor);
-  const int words = by_words ? verdict.positions / PositionFlags::kPositions : 0;
-  conclude_words(verdict, words);
+TORCHAMP_DEVICE void finalize(const Finalization& end) {
+  const bool by_words = takes_words(end.flags.per_tensor) && takes_words(end.per_tensor);
+  const int words = by_words ? end.positions / PositionFlags::kPositions : 0;
+  finalize_words(end, words);
   const int first = words * PositionFlags::kPositions + static_cast<int>(threadIdx.x);
-  for (int i = first; i < verdict.positions; i += blockDim.x) conclude_position(verdict, i);
+  for (int i = first; i < end.positions; i += blockDim.x) finalize_position(end, i);
   __syncthreads();  // a report names positions of all threads
-  if (threadIdx.x == 0) conclude_scalars(verdict);
+  if (threadIdx.x == 0) finalize_scalars(end);
 }
 
 }  // namespace torchamp::cuda

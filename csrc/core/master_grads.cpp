@@ -1,0 +1,365 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
+#include <torchamp/detail/master_grads.h>
+#include <torchamp/ops.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/backward_report.h"
+#include "core/outside_capture.h"
+#include "core/unscale_pass.h"
+#include "core/versions.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+
+/// A float32 grad shaped (and if sparse, indexed) like `scaled_grad`.
+Tensor empty_master_grad(const Tensor& scaled_grad, const Tensor& master) {
+  const auto options = scaled_grad.options().dtype(master.scalar_type());
+  if (!scaled_grad.is_sparse()) return at::empty_like(scaled_grad, options.layout(at::kStrided));
+  const Tensor values = at::empty_like(scaled_grad._values(), options.layout(at::kStrided));
+  return at::_sparse_coo_tensor_unsafe(scaled_grad._indices(), values, scaled_grad.sizes(),
+                                       options.layout(at::kSparse))
+      ._coalesced_(true);
+}
+
+}  // namespace
+
+void MasterGrads::resize() {
+  const size_t count = weights_.size();
+  has_contributed_.resize(count);
+  if (open_) open_->resize(count);
+  if (delayed_) {
+    delayed_->is_scaled.resize(count);
+    delayed_->before.resize(count);
+  }
+  if (is_deferred()) {
+    deferred_.grads.resize(count);
+    deferred_.versions.resize(count);
+  }
+}
+
+void MasterGrads::prepare_backward() {
+  materialize();
+  open_.emplace(weights_.size());
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    std::swap((*open_)[i], weights_.model_params()[i].mutable_grad());
+  }
+}
+
+void MasterGrads::cancel_backward() {
+  if (!open_) return;
+  const std::vector<Tensor> found = *std::exchange(open_, std::nullopt);
+  for (size_t i = 0; i < found.size(); ++i) weights_.model_params()[i].mutable_grad() = found[i];
+}
+
+void MasterGrads::delay_backward(Scaled scaled) {
+  at::NoGradGuard no_grad;
+  const std::vector<Tensor> before = collect();
+  Delayed delayed{std::move(scaled), std::vector<bool>(before.size()), before};
+  for (size_t i = 0; i < before.size(); ++i) {
+    delayed.is_scaled[i] = has_grad(i);
+    if (!delayed.is_scaled[i] || weights_.is_separate(i)) delayed.before[i].reset();
+  }
+  note_contributions(before);
+  delayed_ = std::move(delayed);
+}
+
+/// A grad that stays in the model, though nothing was added to it, tells whether it was zeroed.
+void MasterGrads::note_contributions(const std::vector<Tensor>& before) {
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (has_grad(i)) {
+      has_contributed_[i] = true;
+    } else {
+      weights_.model_params()[i].mutable_grad() = before[i];
+    }
+  }
+}
+
+bool MasterGrads::drop_zeroed() {
+  bool any = false, all = true;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    if (!has_contributed_[i]) continue;
+    all &= was_zeroed(i);
+    if (!was_zeroed(i)) continue;
+    any = true;
+    has_contributed_[i] = false;
+    weights_.master_params()[i].mutable_grad().reset();
+    if (is_deferred()) deferred_.grads[i].reset();
+    if (delayed_) delayed_->before[i].reset();
+  }
+  if (!any || !all) return false;
+  forget_scaled();
+  clear_found_inf_per_param();
+  return true;
+}
+
+/// Leaves in the model's grads all that is scaled, and returns what else was there before: what was
+/// materialized, of parameters that are their own masters. Ends the open backward, and the delay.
+std::vector<Tensor> MasterGrads::collect() {
+  const bool was_open = open_.has_value();
+  auto before =
+      was_open ? *std::exchange(open_, std::nullopt) : std::vector<Tensor>(weights_.size());
+  const auto delayed = std::exchange(delayed_, std::nullopt);
+  for (size_t i = 0; delayed && i < before.size(); ++i) {
+    Tensor& grad = weights_.model_params()[i].mutable_grad();
+    if (delayed->is_scaled[i]) {
+      const Tensor earlier = std::exchange(before[i], delayed->before[i]);
+      if (earlier.defined()) grad = grad.defined() ? earlier.add(grad) : earlier;
+    } else if (!was_open) {
+      std::swap(before[i], grad);
+    }
+  }
+  return before;
+}
+
+void MasterGrads::drop_refused(const Tensor& found_inf) {
+  const bool on_host = found_inf.is_cpu();
+  if (on_host && found_inf.item<float>() == 0.0f) return;
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    Tensor& grad = weights_.model_params()[i].mutable_grad();
+    if (weights_.is_separate(i) || !grad.defined()) continue;
+    if (on_host) {
+      grad.reset();
+    } else {
+      values_of(grad).masked_fill_(found_inf.to(grad.device(), at::kBool), 0);
+    }
+  }
+}
+
+/// To a grad written fresh, or added to in place. Where one of the two is sparse, the sum of both
+/// is left to ATen: returns what is to be added to the fresh grad afterwards; else undefined.
+Tensor MasterGrads::route(size_t i, const Tensor& materialized, UnscalePass& pass) {
+  const bool separate = weights_.is_separate(i);
+  const Tensor& master = weights_.master_params()[i];
+  Tensor scaled = weights_.model_params()[i].grad();
+  Tensor& result = master.mutable_grad();
+  const Tensor before = separate ? result : materialized;
+  if (!scaled.defined()) {
+    result = before;
+    return {};
+  }
+  if (scaled.is_sparse()) scaled = scaled.coalesce();
+  if (before.defined() && !before.is_sparse() && !scaled.is_sparse()) {
+    result = before;
+    pass.accumulate(i, scaled, result);
+    return {};
+  }
+  const bool in_place = !separate && !before.defined();
+  result = in_place ? scaled : empty_master_grad(scaled, master);
+  pass.write(i, scaled, result);
+  return before;
+}
+
+/// Not while grads add up over several backwards: each may have a scale of its own.
+bool MasterGrads::can_defer() const {
+  const auto must_be_made = [&](size_t i) {
+    const Tensor& grad = weights_.model_params()[i].grad();
+    return weights_.master_params()[i].grad().defined() || (grad.defined() && grad.is_sparse());
+  };
+  const auto& separate = weights_.separate();
+  return lazy_ && !separate.empty() && std::none_of(separate.begin(), separate.end(), must_be_made);
+}
+
+void MasterGrads::defer(size_t i, UnscalePass& pass) {
+  const Tensor& grad = deferred_.grads[i] = weights_.model_params()[i].grad();
+  if (!grad.defined()) return;
+  deferred_.versions[i] = version_of(grad);
+  pass.check(i, grad);
+}
+
+Tensor MasterGrads::finish_backward(const Tensor& loss_scale, const Tensor& found_before,
+                                    const DynamicScale* moved) {
+  at::NoGradGuard no_grad;
+  const size_t count = weights_.size();
+  const std::vector<Tensor> before = collect();
+  const bool defers = can_defer();
+  if (defers) deferred_ = Deferred(count);
+  UnscalePass pass(count);
+  std::vector<Tensor> addends(count);
+  for (size_t i = 0; i < count; ++i) {
+    if (defers && weights_.is_separate(i)) {
+      defer(i, pass);
+    } else {
+      addends[i] = route(i, before[i], pass);
+    }
+  }
+  note_contributions(before);
+  const Tensor found_inf = run(pass, loss_scale, found_before, moved, defers);
+  for (size_t i = 0; i < count; ++i) {
+    if (!addends[i].defined()) continue;
+    Tensor& grad = weights_.master_params()[i].mutable_grad();
+    grad = grad.is_sparse() ? addends[i].add(grad) : grad.add(addends[i]);
+  }
+  return found_inf;
+}
+
+Tensor MasterGrads::run(const UnscalePass& pass, const Tensor& loss_scale,
+                        const Tensor& found_before, const DynamicScale* moved, bool defers) {
+  const auto count = static_cast<int64_t>(weights_.size());
+  const auto floats = loss_scale.options();
+  BackwardEnd end;
+  end.found_inf = at::empty({}, floats);
+  end.inv_scale = at::empty({}, floats);
+  end.found_before = found_before;
+  end.moved = moved;
+  end.adds_per_tensor = found_inf_per_param_.defined() && found_inf_per_param_.size(0) == count;
+  end.per_tensor =
+      end.adds_per_tensor ? found_inf_per_param_ : at::empty({count}, floats.dtype(at::kByte));
+  if (defers && wants_norm_ && pass.checks_last()) end.norm = at::empty({}, floats);
+  const auto report = take_report(loss_scale.device());
+  if (report != nullptr) end.report = report->bytes();
+  const Tensor overflow_flags = take_overflow_flags(loss_scale.device());
+  pass.run(loss_scale, overflow_flags, end);
+  overflow_flags_ = overflow_flags;
+  last_report_ = report;
+  found_inf_per_param_ = end.per_tensor;
+  if (defers) deferred_.factor = end.inv_scale;
+  if (defers) deferred_.norm = end.norm;
+  return end.found_inf;
+}
+
+Tensor MasterGrads::take_overflow_flags(at::Device device) {
+  const auto count = static_cast<int64_t>(weights_.size());
+  const Tensor kept = std::exchange(overflow_flags_, {});
+  if (kept.defined() && kept.size(0) == kFlagsHeader + count) return kept;
+  const OutsideCapture outside(device);
+  return make_overflow_flags(count, device);
+}
+
+void MasterGrads::set_lazy(bool lazy) {
+  if (!lazy) {
+    materialize();
+    weights_.reconstruct();
+  }
+  lazy_ = lazy;
+}
+
+/// Before the master grads are made, the model's are all that there is of them.
+void MasterGrads::check_deferred_unchanged() const {
+  for (const size_t i : weights_.separate()) {
+    const Tensor& grad = deferred_.grads[i];
+    TORCH_CHECK(!grad.defined() || version_of(grad) == deferred_.versions[i],
+                "expected the grad of model parameter ", i, " of the optimizer, of sizes ",
+                grad.sizes(),
+                ", to stay as scale_loss left it, got one that was written since; "
+                "clip with amp.clip_grad_norm_, or write the grads of amp.master_params");
+  }
+}
+
+void MasterGrads::materialize() {
+  if (!is_deferred()) return;
+  at::NoGradGuard no_grad;
+  check_deferred_unchanged();
+  std::vector<Tensor> made(weights_.size());
+  for (const size_t i : weights_.separate()) {
+    if (!deferred_.grads[i].defined()) continue;
+    const auto dtype = weights_.master_params()[i].scalar_type();
+    made[i] = at::empty_like(deferred_.grads[i], deferred_.grads[i].options().dtype(dtype));
+  }
+  const Tensor checked_before = at::zeros_like(deferred_.factor);
+  ops::unscale(deferred_.grads, made, deferred_.factor, checked_before);
+  for (const size_t i : weights_.separate()) {
+    weights_.master_params()[i].mutable_grad() = made[i];
+  }
+  deferred_ = Deferred();
+}
+
+std::vector<Tensor> MasterGrads::materialized() const {
+  std::vector<Tensor> grads;
+  for (const Tensor& master : weights_.master_params()) {
+    if (master.grad().defined()) grads.push_back(values_of(master.grad()));
+  }
+  return grads;
+}
+
+Tensor MasterGrads::norm_of_deferred() {
+  wants_norm_ = true;
+  if (!is_deferred()) return {};
+  check_deferred_unchanged();
+  return deferred_.norm.defined() ? deferred_.norm : std::get<0>(ops::l2norm(deferred_.grads));
+}
+
+void MasterGrads::step(FusedStepper& stepper, const Tensor& skip) {
+  at::NoGradGuard no_grad;
+  if (stepper.joins_norms()) materialize();
+  if (stepper.reads_norms_of_params()) weights_.reconstruct();
+  if (is_deferred()) check_deferred_unchanged();
+  const std::vector<size_t> indices = weights_.indices_of(stepper.params());
+  Borrowed grads(indices.size()), models(indices.size());
+  std::vector<int64_t> unscaled, scaled;
+  for (size_t k = 0; k < indices.size(); ++k) {
+    const size_t i = indices[k];
+    const bool is_scaled = is_deferred() && deferred_.grads[i].defined();
+    const Tensor& grad = is_scaled ? deferred_.grads[i] : weights_.master_params()[i].grad();
+    if (!grad.defined()) continue;
+    grads.set(k, grad);
+    if (weights_.is_separate(i)) models.set(k, weights_.model_params()[i]);
+    (is_scaled ? scaled : unscaled).push_back(static_cast<int64_t>(k));
+  }
+  if (unscaled.empty() && scaled.empty()) return;
+  FusedStepper::Step step;
+  if (skip.defined()) step.skip = skip;
+  if (scaled.empty()) unscaled.clear();
+  if (!scaled.empty()) step.grad_factor = deferred_.factor;
+  stepper.step({grads, models, weights_.stepped_params(indices), unscaled}, step);
+  weights_.mark_synced();
+}
+
+std::vector<int64_t> MasterGrads::nonfinite_params() const {
+  std::vector<int64_t> indices;
+  if (!found_inf_per_param_.defined()) return indices;
+  const Tensor flags = found_inf_per_param_.cpu();
+  for (int64_t i = 0; i < flags.numel(); ++i) {
+    if (flags.const_data_ptr<uint8_t>()[i] != 0) indices.push_back(i);
+  }
+  return indices;
+}
+
+void MasterGrads::forget_scaled() {
+  deferred_ = Deferred();
+  delayed_.reset();
+}
+
+void MasterGrads::refuse(const std::vector<Tensor>& master_params) {
+  forget_scaled();
+  clear_found_inf_per_param();
+  for (const size_t i : weights_.indices_of(master_params)) {
+    weights_.master_params()[i].mutable_grad().reset();
+    if (!weights_.is_separate(i)) has_contributed_[i] = false;
+  }
+}
+
+void MasterGrads::drop_master_grads() {
+  forget_scaled();
+  clear_found_inf_per_param();
+  for (const size_t i : weights_.separate()) {
+    weights_.master_params()[i].mutable_grad().reset();
+    has_contributed_[i] = false;
+  }
+}
+
+void MasterGrads::zero_model_grads(bool set_to_none) {
+  at::NoGradGuard no_grad;
+  forget_scaled();
+  has_contributed_.assign(weights_.size(), false);
+  if (open_) open_->assign(weights_.size(), Tensor());
+  for (const size_t i : weights_.separate()) {
+    Tensor& grad = weights_.model_params()[i].mutable_grad();
+    if (!grad.defined()) continue;
+    if (set_to_none) {
+      grad.reset();
+    } else {
+      grad = grad.detach().zero_();
+    }
+  }
+}
+
+}  // namespace torchamp

@@ -1,0 +1,53 @@
+// Where each grad of a backward goes, and the pass that takes all of them there.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "ops/borrowed.h"
+#include "ops/finish_backward.h"
+
+namespace torchamp {
+
+/// The dense values of a sparse grad, so that ops can take it; a dense grad is its own.
+at::Tensor values_of(const at::Tensor& grad);
+
+/// Grads by the number of their parameter: checked, unscaled afresh, or unscaled onto others.
+class UnscalePass {
+ public:
+  explicit UnscalePass(size_t count) : fresh_(count), onto_(count) {}
+
+  /// Checks `scaled`, which others keep alive.
+  void check(size_t i, const at::Tensor& scaled);
+  /// result = scaled / loss_scale.
+  void write(size_t i, const at::Tensor& scaled, const at::Tensor& result);
+  /// result += scaled / loss_scale.
+  void accumulate(size_t i, const at::Tensor& scaled, const at::Tensor& result);
+
+  /// Whether the last pass is the one that checks, and so can compute the norm.
+  bool checks_last() const { return onto_.is_empty; }
+  /// In one pass over the grads, but where some are fresh and others add up.
+  void run(const at::Tensor& loss_scale, const at::Tensor& overflow_flags,
+           const BackwardEnd& end) const;
+
+ private:
+  /// Lists as long as the parameters', with holes.
+  struct Lists {
+    explicit Lists(size_t count) : scaled(count), results(count) {}
+
+    Borrowed scaled;
+    Borrowed results;
+    bool is_empty = true;
+  };
+
+  void add(Lists& lists, size_t i, const at::Tensor& scaled, const at::Tensor& result);
+
+  Lists fresh_;                   ///< results are written anew
+  Lists onto_;                    ///< results are added to, in place
+  std::vector<at::Tensor> kept_;  ///< what the lists borrow
+};
+
+}  // namespace torchamp

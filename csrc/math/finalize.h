@@ -1,0 +1,72 @@
+// The end of a backward: what the passes over its grads flagged becomes its found_inf, and the loss
+// scale moves by it.
+#pragma once
+
+#include "math/report.h"
+#include "math/types.h"
+#include "math/update_scale.h"
+
+namespace torchamp {
+
+/// A dynamic loss scale on the device, and how it moves.
+struct MovingScale {
+  float* loss_scale = nullptr;
+  int32* growth_tracker = nullptr;
+  int32* hysteresis_tracker = nullptr;
+  ScaleRule rule = {};
+};
+
+/// What the end of a backward reads and writes, on the device.
+struct Finalization {
+  Flags flags;                          ///< set by the passes; cleared
+  int32 positions = 0;                  ///< of flags.per_tensor
+  const float* loss_scale = nullptr;    ///< the one under which the grads were made
+  const float* found_before = nullptr;  ///< counts as found, too; may be null
+  float* found_inf = nullptr;
+  float* inv_scale = nullptr;  ///< gets 1 / loss_scale
+  uint8* per_tensor = nullptr;
+  bool adds_per_tensor = false;  ///< to what is in per_tensor
+  MovingScale moved;             ///< or nulls
+  Report* report = nullptr;      ///< gets all of this; in memory that the host sees; may be null
+  float* norm = nullptr;         ///< gets that of the grads that are only checked; may be null
+  uint32* ticket = nullptr;      ///< 0 before and after; nobody else's meanwhile; null: no end
+};
+
+/// Returns the loss scale afterwards.
+TORCHAMP_MATH float move_scale(const MovingScale& scale, bool found_inf) {
+  const ScaleState before{*scale.loss_scale, *scale.growth_tracker, *scale.hysteresis_tracker};
+  const ScaleState after = updated(before, found_inf, scale.rule);
+  *scale.loss_scale = after.loss_scale;
+  *scale.growth_tracker = after.growth_tracker;
+  *scale.hysteresis_tracker = after.hysteresis_tracker;
+  return after.loss_scale;
+}
+
+TORCHAMP_MATH void finalize_position(const Finalization& end, int32 i) {
+  const uint8 before = end.adds_per_tensor ? end.per_tensor[i] : uint8{0};
+  end.per_tensor[i] = before | end.flags.per_tensor[i];
+  end.flags.per_tensor[i] = 0;
+}
+
+TORCHAMP_MATH void report_to_host(const Finalization& end, bool found, float loss_scale) {
+  if (found) {
+    name_positions(*end.report, end.per_tensor, end.positions);
+    fence_report();
+  }
+  publish(*end.report, to_outcome(found, loss_scale));
+}
+
+/// Everything but the positions, after those. loss_scale may be the scale that moves.
+TORCHAMP_MATH void finalize_scalars(const Finalization& end) {
+  const bool found =
+      *end.flags.found_inf != 0.0f || (end.found_before != nullptr && *end.found_before != 0.0f);
+  *end.flags.found_inf = 0.0f;
+  *end.found_inf = found ? 1.0f : 0.0f;
+  const float scaled_by = *end.loss_scale;
+  *end.inv_scale = 1.0f / scaled_by;
+  const bool moves = end.moved.loss_scale != nullptr;
+  const float loss_scale = moves ? move_scale(end.moved, found) : scaled_by;
+  if (end.report != nullptr) report_to_host(end, found, loss_scale);
+}
+
+}  // namespace torchamp

@@ -1,0 +1,16 @@
+// Checks of fused_step's arguments, but those that building a plan makes: plan_builder.h.
+#pragma once
+
+#include <torchamp/fused_step.h>
+
+#include "ops/plan_builder.h"
+
+namespace torchamp {
+
+/// Throws unless lengths, dtypes and devices fit each other and the algorithm.
+void check_arguments(StepAlgorithm algorithm, const StepLists& lists, const StepScalars& scalars);
+
+/// Throws unless every position whose params are low bits has a 16-bit model param.
+void check_all_low_bits(const Work& work, const StepLists& lists);
+
+}  // namespace torchamp

@@ -1,0 +1,31 @@
+// The masters of one optimizer, or of several that share a parameter, with their grads.
+#pragma once
+
+#include <torchamp/detail/master_grads.h>
+#include <torchamp/detail/master_weights.h>
+
+#include <vector>
+
+namespace torchamp::core {
+
+class OptimizerState;
+
+/// What the optimizers that step one set of parameters share.
+class TORCHAMP_API Masters {
+ public:
+  Masters() : grads(weights) {}
+  Masters(const Masters&) = delete;
+  Masters& operator=(const Masters&) = delete;
+
+  /// As MasterWeights::track().
+  at::Tensor track(const at::Tensor& model_param, const at::Tensor& master = {});
+  /// As MasterWeights::split(). Throws RuntimeError unless grads are lazy: whoever has looked at
+  /// masters may read them again.
+  void split();
+
+  MasterWeights weights;               ///< the parameters with what is stepped
+  MasterGrads grads;                   ///< their grads
+  std::vector<OptimizerState*> users;  ///< the optimizers that step them
+};
+
+}  // namespace torchamp::core
