@@ -1,6 +1,6 @@
 #include <ATen/autocast_mode.h>
 #include <pthread.h>
-#include <torchamp/open_autocast.h>
+#include <torchamp/detail/open_autocast.h>
 
 #include <algorithm>
 #include <atomic>

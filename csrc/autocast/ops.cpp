@@ -2,7 +2,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
-#include <torchamp/open_autocast.h>
+#include <torchamp/detail/open_autocast.h>
 
 #include <map>
 #include <memory>

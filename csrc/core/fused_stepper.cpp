@@ -4,7 +4,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-#include <torchamp/fused_stepper.h>
+#include <torchamp/detail/fused_stepper.h>
 #include <torchamp/ops.h>
 
 #include <algorithm>

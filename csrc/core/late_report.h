@@ -1,7 +1,7 @@
 // What became of steps that the device decides about, from its backwards' reports.
 #pragma once
 
-#include <torchamp/export.h>
+#include <torchamp/detail/export.h>
 #include <torchamp/loss_scaler.h>
 #include <torchamp/telemetry.h>
 

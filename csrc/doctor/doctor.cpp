@@ -3,7 +3,7 @@
 #include <ATen/Version.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torchamp/build_info.h>
-#include <torchamp/doctor.h>
+#include <torchamp/detail/doctor.h>
 
 #include <cstdlib>
 #include <filesystem>

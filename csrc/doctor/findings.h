@@ -2,7 +2,7 @@
 #pragma once
 
 #include <torchamp/build_info.h>
-#include <torchamp/doctor.h>
+#include <torchamp/detail/doctor.h>
 
 #include "cuda/image_store.h"
 

@@ -1,7 +1,7 @@
 // torchamp-doctor: prints what torchamp finds on this machine, what is missing, and what to do
 // about it. Ends with status 0 when all is well, 1 when something works less well than it could, 2
 // when broken.
-#include <torchamp/doctor.h>
+#include <torchamp/detail/doctor.h>
 
 #include <algorithm>
 #include <iostream>

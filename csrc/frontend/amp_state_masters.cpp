@@ -40,6 +40,10 @@ void WrappedOptimizer::refuse() const {
   state->refuse(params_of(*wrapped));
 }
 
+void WrappedOptimizer::end_own_step(const std::vector<LossScaler*>& scalers) const {
+  if (fused != nullptr && fused->take_stepped()) state->end_step(scalers);
+}
+
 void Amp::wrap(const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers) {
   const bool apart = !have_a_common_param(optimizers);
   for (torch::optim::Optimizer& optimizer : optimizers) {

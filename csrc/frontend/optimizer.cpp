@@ -52,6 +52,7 @@ bool Optimizer::step() {
     optimizer.wrapped->step();
     return true;
   }
+  optimizer.end_own_step(amp_->scalers());
   optimizer.state->begin_step("Optimizer::step", amp_->options().adopt_data_writes());
   const bool stepped = optimizer.fused != nullptr ? step_fused() : step_or_skip();
   optimizer.state->end_step(amp_->scalers());

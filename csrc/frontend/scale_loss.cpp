@@ -41,7 +41,10 @@ scale_loss::scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers
       core::Backward::Options{options.loss_id, options.delay_unscale, options.delay_overflow_check,
                               must_know(scaler, optimizers_)});
   scaled_loss_ = backward->scale(loss);
-  for (const Optimizer& optimizer : optimizers_) tell_skipped_steps(*amp_, wrapped_of(optimizer));
+  for (const Optimizer& optimizer : optimizers_) {
+    wrapped_of(optimizer).end_own_step(amp_->scalers());
+    tell_skipped_steps(*amp_, wrapped_of(optimizer));
+  }
   backward->prepare();
   backward_ = std::move(backward);
 }

@@ -1,7 +1,7 @@
 #include "cuda/tuning.h"
 
 #include <c10/util/Exception.h>
-#include <torchamp/tuning.h>
+#include <torchamp/detail/tuning.h>
 
 #include <algorithm>
 

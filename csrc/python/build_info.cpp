@@ -1,5 +1,5 @@
 #include <torchamp/build_info.h>
-#include <torchamp/doctor.h>
+#include <torchamp/detail/doctor.h>
 
 #include "python/bindings.h"
 

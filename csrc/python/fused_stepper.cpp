@@ -1,4 +1,4 @@
-#include <torchamp/fused_stepper.h>
+#include <torchamp/detail/fused_stepper.h>
 
 #include "python/bindings.h"
 #include "python/tensor_list.h"

@@ -1,4 +1,4 @@
-#include <torchamp/tuning.h>
+#include <torchamp/detail/tuning.h>
 
 #include "python/bindings.h"
 

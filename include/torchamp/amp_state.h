@@ -4,8 +4,8 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 #include <torchamp/autocast.h>
+#include <torchamp/detail/export.h>
 #include <torchamp/detail/optimizer_state.h>
-#include <torchamp/export.h>
 #include <torchamp/loss_scaler.h>
 #include <torchamp/opt_level.h>
 #include <torchamp/optim/fused_optimizer.h>
@@ -37,6 +37,8 @@ struct WrappedOptimizer {
   MasterWeights& weights() const { return state->weights(); }
   /// Takes the grads that it steps by away, after an overflow.
   void refuse() const;
+  /// Ends a step that the program took by `wrapped` itself, where that shows. scalers: one a loss.
+  void end_own_step(const std::vector<LossScaler*>& scalers) const;
 
   torch::optim::Optimizer* wrapped;  ///< as the user made it
   /// The same, if it is torchamp's own: it skips on the device.

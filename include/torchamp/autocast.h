@@ -1,8 +1,8 @@
 // Scoped autocast, and its way into other threads.
 #pragma once
 
-#include <torchamp/export.h>
-#include <torchamp/open_autocast.h>
+#include <torchamp/detail/export.h>
+#include <torchamp/detail/open_autocast.h>
 
 #include <optional>
 #include <vector>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
-#include <torchamp/export.h>
+#include <torchamp/detail/export.h>
 
 #include <string>
 #include <vector>

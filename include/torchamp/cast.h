@@ -2,7 +2,7 @@
 #pragma once
 
 #include <torch/nn/module.h>
-#include <torchamp/export.h>
+#include <torchamp/detail/export.h>
 #include <torchamp/parts.h>
 
 #include <vector>

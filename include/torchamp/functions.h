@@ -3,7 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <torchamp/autocast.h>
-#include <torchamp/export.h>
+#include <torchamp/detail/export.h>
 #include <torchamp/parts.h>
 
 #include <functional>

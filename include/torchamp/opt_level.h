@@ -2,7 +2,7 @@
 #pragma once
 
 #include <c10/core/ScalarType.h>
-#include <torchamp/export.h>
+#include <torchamp/detail/export.h>
 
 #include <optional>
 #include <string>

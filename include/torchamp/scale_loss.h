@@ -2,7 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torchamp/export.h>
+#include <torchamp/detail/export.h>
 #include <torchamp/optimizer.h>
 
 #include <memory>

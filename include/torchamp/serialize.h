@@ -3,7 +3,7 @@
 
 #include <torch/serialize/archive.h>
 #include <torchamp/amp_state.h>
-#include <torchamp/export.h>
+#include <torchamp/detail/export.h>
 #include <torchamp/initialize.h>
 
 #include <string>

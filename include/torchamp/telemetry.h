@@ -1,7 +1,7 @@
 // After stage 7: what became of the steps that the device decides about.
 #pragma once
 
-#include <torchamp/export.h>
+#include <torchamp/detail/export.h>
 
 #include <cstdint>
 #include <optional>

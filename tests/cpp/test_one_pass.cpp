@@ -76,6 +76,18 @@ class OnePassTest : public LevelTest {
   }
 };
 
+TEST_P(OnePassTest, AnOverflowIsOverOnceTheWrappedOptimizerHasStepped) {
+  FusedTraining training(device(), options());
+  training.overflow();
+  training.adamw.step();
+  training.net->zero_grad();
+  const auto before = clones(training.amped.optimizer.master_params());
+  training.backward();
+  EXPECT_TRUE(std::isfinite(clip_grad_norm_(training.amped.optimizer, 1.0).item<float>()));
+  training.adamw.step();
+  EXPECT_FALSE(same_bits(training.amped.optimizer.master_params(), before));
+}
+
 TEST_P(OnePassTest, WithoutMasterGradsTheNumbersAreTheSame) {
   FusedTraining eager(device(), options()), training(device(), lazy());
   for (int step = 0; step < 5; ++step) {

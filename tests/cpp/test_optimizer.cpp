@@ -1,4 +1,7 @@
 #include <torch/nn/utils/clip_grad.h>
+#include <torchamp/clip.h>
+
+#include <cmath>
 
 #include "errors.h"
 #include "training.h"
@@ -66,6 +69,16 @@ TEST_P(OptimizerTest, SteppingTheWrappedOptimizerAfterAnOverflowDoesNothing) {
     EXPECT_TRUE(same_bits(training.optimizer().master_params(), masters)) << level;
     EXPECT_TRUE(same_bits(training.momenta(), momenta)) << level;
   }
+}
+
+TEST_P(OptimizerTest, AnOverflowIsOverOnceTheModelIsZeroed) {
+  Training training = train_at(OptLevel::O2);
+  training.overflow();
+  training.sgd.step();
+  training.net->zero_grad();
+  { scale_loss(training.loss(), training.optimizer()).backward(); }
+  EXPECT_TRUE(std::isfinite(clip_grad_norm_(training.optimizer(), 1.0).item<float>()));
+  EXPECT_TRUE(training.optimizer().step());
 }
 
 TEST_P(OptimizerTest, AddsAGroupInTheMiddleOfTraining) {

@@ -86,6 +86,7 @@ Tensor FusedOptimizer::step(LossClosure closure) {
   FusedStepper::Step step;
   if (const Tensor skip = take_skip(); skip.defined()) step.skip = skip;
   step_with(step);
+  has_stepped_ = true;
   return loss;
 }
 

@@ -1,8 +1,8 @@
 // Stage 5: what the grads of one optimizer's parameters are, from a backward to the step.
 #pragma once
 
+#include <torchamp/detail/fused_stepper.h>
 #include <torchamp/detail/master_weights.h>
-#include <torchamp/fused_stepper.h>
 #include <torchamp/loss_scaler.h>
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // What both languages' fused optimizers know of their options and states.
 #pragma once
 
-#include <torchamp/export.h>
+#include <torchamp/detail/export.h>
 #include <torchamp/fused_step.h>
 
 #include <string>

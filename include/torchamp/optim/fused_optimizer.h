@@ -47,6 +47,8 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   void skip_if(const at::Tensor& found_inf);
   /// What skip_if() gathered, which is forgotten; undefined if there is nothing.
   at::Tensor take_skip() { return std::exchange(skip_, at::Tensor()); }
+  /// Whether step() was called since this was called last.
+  bool take_stepped() { return std::exchange(has_stepped_, false); }
 
   /// How averages, and parameters without a master, are kept from the next step on; the averages
   /// that there are already are converted. Throws ValueError, at that step, where FusedStepper
@@ -98,6 +100,7 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   std::vector<Stepper> steppers_;
   FusedStepper::Storage storage_;
   at::Tensor skip_;
+  bool has_stepped_ = false;
 };
 
 /// The constructors, which are LibTorch's.

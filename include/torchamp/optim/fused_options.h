@@ -2,7 +2,7 @@
 #pragma once
 
 #include <torch/optim/optimizer.h>
-#include <torchamp/fused_stepper.h>
+#include <torchamp/detail/fused_stepper.h>
 
 #include <memory>
 #include <optional>

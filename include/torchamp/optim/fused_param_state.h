@@ -2,7 +2,7 @@
 #pragma once
 
 #include <torch/optim/optimizer.h>
-#include <torchamp/export.h>
+#include <torchamp/detail/export.h>
 
 #include <map>
 #include <string>

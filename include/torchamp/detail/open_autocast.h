@@ -5,7 +5,7 @@
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
-#include <torchamp/export.h>
+#include <torchamp/detail/export.h>
 
 #include <memory>
 #include <optional>

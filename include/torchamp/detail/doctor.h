@@ -2,7 +2,7 @@
 // does with Python's part besides.
 #pragma once
 
-#include <torchamp/export.h>
+#include <torchamp/detail/export.h>
 
 #include <string>
 #include <vector>

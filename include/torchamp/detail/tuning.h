@@ -1,7 +1,7 @@
 // How the CUDA kernels are launched, for benchmarks that compare the ways.
 #pragma once
 
-#include <torchamp/export.h>
+#include <torchamp/detail/export.h>
 
 #include <cstdint>
 #include <string>
