@@ -149,7 +149,8 @@ TEST_P(MasterWeightsTest, CancelWithoutABackwardDoesNothing) {
 TEST_P(MasterWeightsTest, AnOverflowNamesItsParameter) {
   for (int64_t bad = 0; bad < 3; ++bad) {
     found_inf_.zero_();
-    weights_.drop_grads();
+    grads_.drop_master_grads();
+    model(1).mutable_grad().reset();
     grads_.prepare_backward();
     give_grads(5);
     model(bad).grad()[1].fill_(NAN);
