@@ -72,7 +72,7 @@ TEST_P(AutocastThreadsTest, ABackwardOfAnUncastForwardIsNotLifted) {
   EXPECT_EQ(mm_type(), at::kFloat);
 }
 
-/// Autograd hands this state to its threads for CUDA devices.
+/// Autograd passes this state to its threads for CUDA devices.
 TEST_P(AutocastThreadsTest, ABackwardIsLiftedInTheThreadsThatWorkForIt) {
   const OpenAutocast opened = open(at::kBFloat16);
   const ShieldBackward shield(/*was_cast=*/true);

@@ -1,4 +1,4 @@
-// Which of its tensors fused_step touches.
+// Which of its tensors fused_step writes.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -80,7 +80,7 @@ TEST_P(FusedStepListsTest, WritesModelParamsWhereThereAreAny) {
   EXPECT_TRUE(same_bits(halves[0], beside.params()[0].to(at::kHalf)));
 }
 
-/// Large enough that the CPU's kernels write model_params past the caches, from any address on.
+/// Large enough that the CPU kernels use non-temporal stores for model_params at any alignment.
 TEST_P(FusedStepListsTest, StreamsLargeModelParams) {
   constexpr int64_t kCount = 9 << 20;
   for (const int64_t misaligned : {0, 3}) {

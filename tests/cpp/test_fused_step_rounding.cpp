@@ -1,4 +1,4 @@
-// Steps that keep more of their parameters than 16 bits, without float32 masters.
+// Steps that keep more than 16 bits of their parameters without float32 masters.
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>

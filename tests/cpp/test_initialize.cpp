@@ -114,7 +114,7 @@ TEST_P(InitializeTest, RefusesAModelThatIsNotFloat32BeforeItTouchesAny) {
   EXPECT_TRUE(sgd_.param_groups()[0].params()[0].is_same(net_->first->weight));
 }
 
-/// What O1 opens ends with what initialize returned.
+/// O1's autocast ends when the result of initialize is destroyed.
 TEST_P(InitializeTest, LeavesNoAutocastBehind) {
   const auto mm_type = [&] { return at::mm(batch_.data, batch_.data.t()).scalar_type(); };
   {
@@ -125,7 +125,7 @@ TEST_P(InitializeTest, LeavesNoAutocastBehind) {
   EXPECT_EQ(mm_type(), at::kFloat);
 }
 
-/// Forwards in other threads than initialize's do what they do in its own.
+/// Forwards in other threads behave as in the thread of initialize.
 TEST_P(InitializeTest, ForwardsInOtherThreadsCastAlike) {
   auto amped = initialize(net_, sgd_, quiet(level()));
   const at::Tensor expected = amped.model(batch_.data);

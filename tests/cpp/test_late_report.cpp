@@ -1,4 +1,4 @@
-// Reports that arrive late, in the place of a device that is behind the host.
+// Late reports, which simulate a device that is behind the host.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -18,7 +18,7 @@ Taken take() {
   return take_report(at::kCPU);
 }
 
-/// What a last pass does.
+/// Writes a report, as the last pass of a backward does.
 void arrive(const BackwardReport& report, bool found, float loss_scale = 1.0f,
             std::vector<uint8> per_tensor = {}) {
   Report& memory = *static_cast<Report*>(report.bytes().mutable_data_ptr());
@@ -34,7 +34,7 @@ class Steps {
     report_.known();
   }
 
-  /// A backward that the device is still to decide about.
+  /// A backward that the device has not finished.
   Taken backward(int64_t loss_id = 0, bool is_told = false) {
     const Taken taken = take();
     LossScaler& scaler = *scalers_[loss_id];

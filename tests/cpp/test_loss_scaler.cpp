@@ -22,7 +22,7 @@ class LossScalerTest : public DeviceTest {
   }
 };
 
-/// Ten thousand backwards, one in 300 of which overflows.
+/// Ten thousand backwards, of which one in 300 overflows.
 TEST_P(LossScalerTest, FollowsApexsRule) {
   LossScaler scaler = make();
   oracle::LossScale reference{65536};
@@ -144,7 +144,7 @@ TEST_P(LossScalerTest, FoundInfIsANewOneForEachBackward) {
   EXPECT_EQ(scaler.found_inf().item<float>(), 0);
 }
 
-/// Wherever a run is saved, the run that loads it goes on as if it had not been.
+/// A run saved at any point resumes as if it had not been interrupted.
 TEST_P(LossScalerTest, ALoadedStateGoesOnAsTheOldOne) {
   LossScalerOptions options;
   options.rule.growth_interval = 5;

@@ -14,7 +14,7 @@ namespace {
 
 using at::Tensor;
 
-/// A network in training by FusedAdamW.
+/// A network trained with FusedAdamW.
 struct FusedTraining {
   FusedTraining(at::Device device, const Options& options)
       : net(make_net(device, 1)),
@@ -30,7 +30,7 @@ struct FusedTraining {
     scaled_loss.backward();
     net->last->bias.grad().fill_(INFINITY);
   }
-  /// The model, the masters and their averages.
+  /// The model, the masters and the optimizer state.
   std::vector<Tensor> everything() {
     std::vector<Tensor> found = net->parameters();
     for (const Tensor& master : weights().master_params()) {
@@ -55,7 +55,7 @@ class OnePassTest : public LevelTest {
   static Options lazy() { return options().materialize_master_grads(false); }
   static Options split() { return lazy().split_masters(true); }
 
-  /// What the masters are worth.
+  /// The values of the masters.
   static std::vector<Tensor> masters_of(FusedTraining& training) {
     std::vector<Tensor> values;
     for (const Tensor& param : training.net->parameters()) {

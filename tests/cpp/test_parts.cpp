@@ -59,7 +59,7 @@ std::string dtype_of(const Tensor& tensor) {
   return tensor.defined() ? toString(tensor.scalar_type()) : "undefined";
 }
 
-/// The dtypes of the tensors in `value` once it was cast.
+/// The dtypes of the tensors in `value` after casting.
 template <class T>
 std::string cast(T value) {
   std::string dtypes;

@@ -1,4 +1,4 @@
-// Backwards that leave it to a later one to move the scale.
+// Backwards that leave the update of the scale to a later one.
 #include "training.h"
 
 namespace torchamp {
