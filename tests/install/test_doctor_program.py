@@ -1,4 +1,4 @@
-"""torchamp-doctor: a program of the installed package that tells what it finds, and what to do."""
+"""torchamp-doctor: a program of the installed package that reports problems and remedies."""
 
 import pathlib
 import re
@@ -13,7 +13,7 @@ VERSION = re.escape(torch.__version__)
 
 
 def doctor(root: pathlib.Path, expect: int = 0, **environment: object) -> str:
-    """Runs the program without anything of Python's on PATH and returns what it printed."""
+    """Runs the program without Python on PATH and returns its output."""
     program = root / "bin" / "torchamp-doctor"
     settings = {name: str(value) for name, value in environment.items()}
     done = subprocess.run([program], capture_output=True, text=True, env=settings)
