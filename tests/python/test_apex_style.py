@@ -1,4 +1,4 @@
-"""apex.amp's functions: signatures, shapes of what is returned, and whom they speak of."""
+"""apex.amp's functions: signatures, return values, and which initialize they refer to."""
 
 import inspect
 import warnings

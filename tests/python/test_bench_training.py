@@ -1,4 +1,4 @@
-"""The benchmark of whole iterations: what it trains, what it times, what it leaves out."""
+"""The benchmark of training iterations: what it trains, times and leaves out."""
 
 import sys
 import time
@@ -116,7 +116,7 @@ def test_float32_is_not_cast_while_o1_and_o4_are_open(monkeypatch):
 
 
 def failing(losses):
-    """A training whose losses are given; the last stays."""
+    """A training with the given losses; repeats the last."""
 
     def train(network, batch):
         left = list(losses)

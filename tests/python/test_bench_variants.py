@@ -1,4 +1,4 @@
-"""The benchmark of the kernels' choices, with choices that are played."""
+"""The benchmark of the kernels' tuning parameters, with a fake module."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ import step_variants  # noqa: E402
 
 
 class Module:
-    """Plays torchamp._C: units of 8,192 take longer, dependent launches nothing less."""
+    """A fake torchamp._C: units of 8,192 are slower, dependent launches make no difference."""
 
     def __init__(self) -> None:
         self.now = {"unit": 2048, "dependent_launch": False}

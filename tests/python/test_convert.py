@@ -1,4 +1,4 @@
-"""What goes into forward and comes out: which values are cast, and what they become."""
+"""Inputs and outputs of forward: which values are cast, and to what."""
 
 import collections
 import dataclasses
@@ -28,7 +28,7 @@ class Listing(list):
 
 
 class Batch:
-    """A user's class that knows how to be cast."""
+    """A user's class with a `to` method."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor

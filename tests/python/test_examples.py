@@ -1,4 +1,4 @@
-"""The demo: what it reads off its runs, and a short run of each language."""
+"""The demo: its checks of the runs, and a short run in each language."""
 
 from __future__ import annotations
 

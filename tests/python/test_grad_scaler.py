@@ -1,4 +1,4 @@
-"""torchamp.GradScaler call by call: torch.amp's surface, stages and errors, and what is ours."""
+"""torchamp.GradScaler call by call: torch.amp's API, stages and errors, and our additions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sgd(*params: torch.Tensor, **options) -> torch.optim.Optimizer:
 
 
 def backward(scaler: GradScaler, *params: torch.Tensor, factor: float = 1.0) -> None:
-    """Gives every element of `params` the scaled grad of `factor`."""
+    """Sets the grad of every element of `params` to `factor`, scaled."""
     scaler.scale(sum((param.float() * factor).sum() for param in params)).backward()
 
 

@@ -1,4 +1,4 @@
-"""What `import torchamp` checks, and what it tells about itself."""
+"""What `import torchamp` checks, and build_info."""
 
 import os
 import subprocess
@@ -55,7 +55,7 @@ def test_build_info_names_the_kernels_of_every_device() -> None:
 
 
 def backend_of_the_cpu(kernels: str) -> subprocess.CompletedProcess:
-    """Asks another process, because each reads TORCHAMP_KERNELS once."""
+    """Uses a new process, because each reads TORCHAMP_KERNELS once."""
     code = "from torchamp._load import backend; print(*backend('cpu'), sep=': ')"
     return subprocess.run(
         [sys.executable, "-c", code],

@@ -1,4 +1,4 @@
-"""Fused optimizers that keep masters and averages in fewer bytes."""
+"""Fused optimizers that keep masters and moments in fewer bytes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def training(device, level, name="adamw", model=None, options=None, **how):
 
 
 def split_and_whole(device, level, name="adamw"):
-    """The same training twice: with split masters, and with float32 ones that nobody looks at."""
+    """The same training twice: with split masters, and with float32 masters without accesses."""
     net = Net()
     return training(device, level, name, net, split_masters=True), training(
         device, level, name, net
@@ -58,7 +58,7 @@ def numbers(model, optimizer):
 
 
 def states_of(optimizer):
-    """Without being noticed."""
+    """Does not count as an access."""
     with optimizer._torchamp.watch.look_away():
         return copy.deepcopy(optimizer.state_dict()["state"])
 

@@ -1,4 +1,4 @@
-"""The ops against the slow reference, over dtypes × layouts × devices, aliased and not."""
+"""The ops against the reference, over dtypes × layouts × devices, aliased and not."""
 
 import math
 import os

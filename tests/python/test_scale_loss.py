@@ -1,4 +1,4 @@
-"""Stages 4 to 6 around a backward: what is yielded, what grads become, in what order."""
+"""Stages 4 to 6 around a backward: the scaled loss, the grads, and the order."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Stage 7: the step, and the step that is skipped."""
+"""Stage 7: steps and skipped steps."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The alias: which probes of apex's presence answer, and what is the same object."""
+"""The alias: checks for apex that succeed, and identities of modules and objects."""
 
 import copy
 import importlib

@@ -1,4 +1,4 @@
-"""apex.optimizers among schedulers, scalers, hooks and wrong arguments."""
+"""apex.optimizers with schedulers, scalers, hooks and wrong arguments."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ def test_a_scheduler_takes_them(kind, device):
 
 @every
 def test_a_group_added_later_is_stepped(kind, device):
-    """apex's FusedAdam forgot such groups."""
+    """apex's FusedAdam ignored such groups."""
     first, second = make_params(device)[:1], make_params(device)[1:]
     optimizer = kind(first, **ALL[kind])
     train(optimizer, first, 1)

@@ -1,4 +1,4 @@
-"""apex's FP16_Optimizer against float32 masters by hand."""
+"""apex's FP16_Optimizer against hand-written float32 masters."""
 
 import copy
 import math
