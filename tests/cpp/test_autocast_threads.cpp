@@ -43,7 +43,7 @@ TEST_P(AutocastThreadsTest, JoinRespectsWhatTheThreadSwitchedOff) {
   EXPECT_EQ(in_thread, std::vector({at::kFloat, at::kFloat}));
 }
 
-TEST_P(AutocastThreadsTest, NobodyJoinsWhatIsClosed) {
+TEST_P(AutocastThreadsTest, AClosedAutocastCannotBeJoined) {
   OpenAutocast opened = open();
   opened.close();
   std::thread([&] {

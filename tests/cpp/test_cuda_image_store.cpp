@@ -109,7 +109,7 @@ TEST_F(ImageStoreTest, TakesNoFolderThatOthersMayEnter) {
   }
 }
 
-TEST_F(ImageStoreTest, TakesNoFolderOfSomebodyElse) {
+TEST_F(ImageStoreTest, RejectsFoldersOfOtherUsers) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
   make_folder(0700);
   ASSERT_EQ(chown(folder_.c_str(), 12345, 12345), 0);

@@ -82,7 +82,7 @@ TEST_P(GradScalerTest, Scales16BitOutputsInFloat32) {
   EXPECT_TRUE(holds(both[0], {65536}) && holds(both[1], {131072}));
 }
 
-TEST_P(GradScalerTest, UnscalesForThoseWhoLook) {
+TEST_P(GradScalerTest, UnscalesForTheProgramToRead) {
   GradScaler scaler(device(), 4);
   const Tensor weight = param();
   SGD sgd({weight}, 1.0);
@@ -168,7 +168,7 @@ TEST_P(GradScalerTest, OneOptimizersOverflowDoesNotKeepAnotherBack) {
   }
 }
 
-TEST_P(GradScalerTest, TellsWhereTheOverflowWas) {
+TEST_P(GradScalerTest, ReportsWhereTheOverflowWas) {
   const std::vector<Tensor> params{param(), param(), param(), param()};
   SGD sgd(params, 1.0);
   GradScaler scaler(4);
@@ -230,7 +230,7 @@ struct CanStep<Optimizer,
     : std::true_type {};
 static_assert(CanStep<SGD>::value && !CanStep<Optimizer>::value);
 
-TEST_P(GradScalerTest, TakesAScaleOfOnesOwn) {
+TEST_P(GradScalerTest, TakesAUsersScale) {
   GradScaler scaler(4);
   const Tensor weight = param({0});
   SGD sgd({weight}, 1.0);
@@ -259,7 +259,7 @@ TEST_P(GradScalerTest, DisabledItDoesNothing) {
 }
 
 /// A run saved at any point resumes as if it had not been interrupted.
-TEST_P(GradScalerTest, ALoadedScalerGoesOnAsTheOldOne) {
+TEST_P(GradScalerTest, ALoadedScalerContinuesLikeTheOldOne) {
   for (const bool is_placed : {false, true}) {
     GradScaler whole(8, 4, 0.25, 3), resumed;
     SGD sgd({param()}, 1.0);

@@ -169,7 +169,7 @@ TEST_P(InitializeManyTest, TwoModelsTwoOptimizersTwoLosses) {
   EXPECT_LT(last_loss, first_loss / 2);
 }
 
-TEST_P(InitializeManyTest, AModelThatNobodyStepsGetsNoMasters) {
+TEST_P(InitializeManyTest, AModelWithoutAnOptimizerGetsNoMasters) {
   Net teacher = make_net(device(), 1), student = make_net(device(), 2);
   torch::optim::SGD sgd(student->parameters(), 0.1);
   auto many =

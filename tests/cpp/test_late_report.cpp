@@ -68,7 +68,7 @@ TEST(BackwardReportTest, NamesAreThoseOfAnOverflow) {
   EXPECT_TRUE(report->first_nonfinite().empty());
 }
 
-TEST(BackwardReportTest, IsUsedAgainOnceItHasArrivedAndNobodyHoldsIt) {
+TEST(BackwardReportTest, IsReusedOnceItHasArrivedAndIsReleased) {
   const Taken held = take();
   arrive(*held, false);
   Taken pending = take();
@@ -176,7 +176,7 @@ TEST(LateReportTest, EachLossHasItsOverflowAndScale) {
   EXPECT_EQ(steps.known().loss_scales, (std::vector<double>{65536.0, 3.0, 1.0}));
 }
 
-TEST(LateReportTest, WhatWasToldIsCountedAlone) {
+TEST(LateReportTest, ReportedOverflowsAreOnlyCounted) {
   Steps steps;
   arrive(*steps.backward(0, /*is_told=*/true), true);
   steps.step();
@@ -201,7 +201,7 @@ TEST(LateReportTest, AStepInAGraphIsNotSeen) {
   EXPECT_EQ(steps.known().steps, 0);
 }
 
-TEST(LateReportTest, ScalesThatTheHostSetsOrNobodyReportsAreRight) {
+TEST(LateReportTest, ScalesSetByTheHostOrWithoutReportsAreCorrect) {
   Steps steps(/*losses=*/2);
   steps.scalers_[0]->set_loss_scale(32.0);
   steps.scalers_[1]->found_inf().fill_(1.0f);

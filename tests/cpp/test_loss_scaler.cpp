@@ -145,7 +145,7 @@ TEST_P(LossScalerTest, FoundInfIsANewOneForEachBackward) {
 }
 
 /// A run saved at any point resumes as if it had not been interrupted.
-TEST_P(LossScalerTest, ALoadedStateGoesOnAsTheOldOne) {
+TEST_P(LossScalerTest, ALoadedStateContinuesLikeTheOldOne) {
   LossScalerOptions options;
   options.rule.growth_interval = 5;
   options.rule.hysteresis = 3;
@@ -172,7 +172,7 @@ TEST_P(LossScalerTest, ALoadedStateGoesOnAsTheOldOne) {
   }
 }
 
-TEST_P(LossScalerTest, SettingAFixedScaleTellsWhetherItIsOne) {
+TEST_P(LossScalerTest, SettingAFixedScaleUpdatesIsIdentity) {
   LossScaler scaler = make(fixed(128));
   scaler.set_loss_scale(1);
   EXPECT_TRUE(scaler.is_identity());

@@ -186,7 +186,7 @@ TEST_P(MasterWeightsTest, ZeroModelGradsZeroesOrDrops) {
   EXPECT_TRUE(same_bits(master(0).grad(), values(5))) << "the optimizer sees to these";
 }
 
-TEST_P(MasterWeightsTest, NothingMovesWhileNobodyWrites) {
+TEST_P(MasterWeightsTest, NothingChangesWithoutWrites) {
   const auto version = master(0)._version();
   EXPECT_FALSE(weights_.refresh());
   EXPECT_EQ(master(0)._version(), version);

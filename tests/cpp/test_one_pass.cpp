@@ -88,7 +88,7 @@ TEST_P(OnePassTest, WithoutMasterGradsTheNumbersAreTheSame) {
   }
 }
 
-TEST_P(OnePassTest, SplitMastersAreWorthWholeOnes) {
+TEST_P(OnePassTest, SplitMastersEqualWholeMasters) {
   FusedTraining whole(device(), lazy()), divided(device(), split());
   for (int i = 0; i < 5; ++i) {
     step(whole);
@@ -181,7 +181,7 @@ TEST_P(OnePassTest, TheWrappedOptimizersOwnStepSkips) {
   EXPECT_TRUE(same_bits(training.everything(), before));
 }
 
-TEST_P(OnePassTest, WhoeverLooksFindsGrads) {
+TEST_P(OnePassTest, EveryAccessFindsGrads) {
   FusedTraining training(device(), lazy());
   training.backward();
   for (const Tensor& master : training.amped.optimizer.master_params()) {

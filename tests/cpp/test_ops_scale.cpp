@@ -74,7 +74,7 @@ TEST_P(ScaleTest, NeverClearsFoundInf) {
   EXPECT_TRUE(found());
 }
 
-TEST_P(ScaleTest, TellsAutogradWhatItWrote) {
+TEST_P(ScaleTest, BumpsTheVersionsOfItsOutputs) {
   const std::vector<Tensor> inputs = {tensor_of({1}, at::kFloat, device())};
   const auto outputs = clones(inputs);
   const auto input_version = inputs[0]._version(), output_version = outputs[0]._version();

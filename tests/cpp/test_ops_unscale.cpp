@@ -90,7 +90,7 @@ TEST_P(UnscaleTest, FindsANonfiniteGradAtAnyPlace) {
   }
 }
 
-TEST_P(UnscaleTest, DoesNotLookAtWhatMastersHold) {
+TEST_P(UnscaleTest, IgnoresTheValuesOfMasters) {
   const std::vector<Tensor> masters = {floats({INFINITY, NAN})};
   ops::unscale(std::vector<Tensor>{floats({1, 1})}, masters, scalar(1), found_inf_, true);
   EXPECT_FALSE(found());

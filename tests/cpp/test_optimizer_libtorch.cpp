@@ -36,7 +36,7 @@ TEST_P(LibTorchTest, StepLRSetsTheRateOfTheNextStep) {
   }
 }
 
-TEST_P(LibTorchTest, ASchedulerMadeBeforeInitializeActsToo) {
+TEST_P(LibTorchTest, ASchedulerCreatedBeforeInitializeWorks) {
   Net net = make_net(device());
   torch::optim::SGD sgd(net->parameters(), 0.1);
   torch::optim::StepLR scheduler(sgd, /*step_size=*/1, /*gamma=*/0.0);

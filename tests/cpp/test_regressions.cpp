@@ -103,7 +103,7 @@ struct OwnNormImpl : torch::nn::Module {
   torch::nn::Linear linear = register_module("linear", torch::nn::Linear(4, 2));
 };
 
-TEST_P(RegressionTest, ANormOfOnesOwnTrains) {
+TEST_P(RegressionTest, ACustomNormTrains) {
   const auto net = std::make_shared<OwnNormImpl>();
   net->to(device());
   torch::optim::SGD sgd(net->parameters(), 0.5);

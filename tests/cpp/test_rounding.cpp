@@ -35,19 +35,19 @@ float round_trip(float value) {
   return joined(high, remainder_of(value, high));
 }
 
-TEST(RemainderTest, Float16IsExactFromTwoToTheMinusSixteen) {
+TEST(LowBitsTest, Float16IsExactFromTwoToTheMinusSixteen) {
   for (const float value : floats_between(1.52587890625e-5f, 65000.0f)) {
     ASSERT_EQ(round_trip<float16>(value), value) << value;
   }
 }
 
-TEST(RemainderTest, Float16IsCloseBelow) {
+TEST(LowBitsTest, Float16IsCloseBelow) {
   for (const float value : floats_between(0.0f, 1.52587890625e-5f)) {
     ASSERT_LE(std::fabs(round_trip<float16>(value) - value), std::ldexp(1.001f, -40)) << value;
   }
 }
 
-TEST(RemainderTest, BFloat16IsExactButForTies) {
+TEST(LowBitsTest, BFloat16IsExactButForTies) {
   for (const float value : floats_between(0.0f, 3.4e38f)) {
     const bool is_tie = (float_to_bits(value) & 0xffffu) == 0x8000u;
     const float back = round_trip<bfloat16>(value);
@@ -60,7 +60,7 @@ TEST(RemainderTest, BFloat16IsExactButForTies) {
   }
 }
 
-TEST(RemainderTest, SpecialValuesStayThemselves) {
+TEST(LowBitsTest, SpecialValuesStayThemselves) {
   for (const float value : {INFINITY, -INFINITY, 0.0f, -0.0f}) {
     EXPECT_EQ(float_to_bits(round_trip<float16>(value)), float_to_bits(value));
     EXPECT_EQ(float_to_bits(round_trip<bfloat16>(value)), float_to_bits(value));
@@ -85,7 +85,7 @@ void expect_nearby_whatever_the_remainder() {
   }
 }
 
-TEST(RemainderTest, StaleOnesDoNoHarm) {
+TEST(LowBitsTest, StaleLowBitsAreHarmless) {
   expect_nearby_whatever_the_remainder<float16>();
   expect_nearby_whatever_the_remainder<bfloat16>();
 }

@@ -173,7 +173,7 @@ TEST_P(EndOfBackward, TheHostSeesNamesOnceItSeesAnOverflow) {
   device.join();
 }
 
-TEST_P(EndOfBackward, ReportsToNobodyWhereNobodyListens) {
+TEST_P(EndOfBackward, WritesNoReportWithoutMemoryForIt) {
   Backward backward(make());
   backward.is_heard_ = false;
   backward.run();

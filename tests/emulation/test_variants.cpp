@@ -168,7 +168,7 @@ TEST_F(PlainSgd, ReadsHyperparametersThatAreOnTheDevice) {
   for (int t = 0; t < 4; ++t) EXPECT_EQ(params_[t][0], -1.0f - t);
 }
 
-TEST_F(PlainSgd, KeepsOnTheDeviceNoMoreGroupsThanAnEntryCanTellApart) {
+TEST_F(PlainSgd, KeepsOnTheDeviceNoMoreGroupsThanAnEntryCanIndex) {
   constexpr int kTensors = 700;
   make(kTensors);
   for (const int groups : {cuda::kMostRows, cuda::kMostRows + 1}) {

@@ -124,7 +124,7 @@ def _backend_in_child(results) -> None:
         results.put(str(error))
 
 
-def test_a_forked_child_is_told_why_it_cannot():
+def test_a_forked_child_gets_a_clear_error():
     ops.check([torch.ones(1, device="cuda")], flag())
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()

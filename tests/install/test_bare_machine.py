@@ -144,7 +144,9 @@ def test_another_download_is_refused(tmp_path: pathlib.Path) -> None:
         ),
     ],
 )
-def test_no_googletest_is_told(tmp_path: pathlib.Path, options: tuple, reason: str) -> None:
+def test_missing_googletest_is_reported(
+    tmp_path: pathlib.Path, options: tuple, reason: str
+) -> None:
     done = configure_without_googletest(tmp_path, *options)
     assert done.returncode != 0
     message = " ".join(done.stderr.split())
@@ -177,7 +179,7 @@ PARTS = {"cmake": "build", "ctest": "cpp_tests", "python": "python_tests"}
 
 
 @pytest.mark.parametrize("broken", [None, *PARTS])
-def test_the_last_line_tells_of_every_part(tmp_path: pathlib.Path, broken: str) -> None:
+def test_the_last_line_reports_every_part(tmp_path: pathlib.Path, broken: str) -> None:
     machine = BareMachine(tmp_path)
     for program in PARTS:
         machine.add(program, f"#!/bin/sh\nexit {int(program == broken)}\n")

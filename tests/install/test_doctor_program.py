@@ -66,6 +66,6 @@ def test_why_nvrtc_is_not_there(prefix: pathlib.Path) -> None:
     assert re.search(r"NVRTC: none: .*/nowhere/libnvrtc.so: cannot open", report)
 
 
-def test_forced_aten_is_told(prefix: pathlib.Path) -> None:
+def test_forced_aten_is_reported(prefix: pathlib.Path) -> None:
     report = doctor(prefix, expect=1, TORCHAMP_KERNELS="aten")
     assert "note  kernels on cpu: aten (TORCHAMP_KERNELS is aten)" in report

@@ -136,7 +136,7 @@ def test_a_variant_that_does_not_train_is_not_timed(monkeypatch):
     assert set(row.milliseconds) == set(ON_CPU) - {"O4", "O5", "O2"}
 
 
-def test_what_torch_cannot_do_is_said_and_the_others_go_on(monkeypatch):
+def test_unsupported_variants_are_reported_and_the_others_continue(monkeypatch):
     def train(network, batch):
         raise RuntimeError("could not create a primitive\nand more")
 

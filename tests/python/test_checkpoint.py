@@ -172,7 +172,7 @@ def test_apex_s_own_dicts_load_by_position():
     assert [(e["loss_scale"], e["unskipped"]) for e in entries] == [(512.0, 3), (1024.0, 4)]
 
 
-def test_apex_finds_what_it_looks_for_in_ours():
+def test_apex_can_load_our_state_dict():
     """apex's loader iterates over the keys, reads two entries of each and rejects unknown keys."""
     pair = initialized("O2")
     for key, entry in amp.state_dict().items():

@@ -52,7 +52,7 @@ def test_clamped_weights_stay_clamped(make, level):
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_elements_that_nobody_wrote_keep_their_precision(device, make):
+def test_unwritten_elements_keep_their_precision(device, make):
     model, optimizer = initialized("O2", linear_net(), make, device=device, adopt_data_writes=True)
     train_step(model, optimizer)
     weights = optimizer._torchamp.weights

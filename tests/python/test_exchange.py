@@ -133,12 +133,12 @@ def whole_and_interrupted(tmp_path, level, name, one, other) -> tuple[pathlib.Pa
     "level, name",
     [("O2", "SGD"), ("O2", "FusedAdamW"), ("O5", "FusedAdamW"), ("O1", "SGD"), ("O2", "FusedLAMB")],
 )
-def test_a_run_goes_on_in_the_other_language(tmp_path, level, name, one, other):
+def test_a_run_continues_in_the_other_language(tmp_path, level, name, one, other):
     assert differences(*whole_and_interrupted(tmp_path, level, name, one, other)) == {}
 
 
 @ORDERS
-def test_torch_s_own_adamw_goes_on(tmp_path, one, other):
+def test_torchs_adamw_continues(tmp_path, one, other):
     """torch rounds its step differently in the two languages, so the runs are only close."""
     whole, interrupted = map(contents, whole_and_interrupted(tmp_path, "O2", "AdamW", one, other))
     for place in places(whole, interrupted):
@@ -146,7 +146,7 @@ def test_torch_s_own_adamw_goes_on(tmp_path, one, other):
             torch.testing.assert_close(interrupted[place], whole[place], rtol=1e-4, atol=1e-6)
 
 
-def test_python_with_split_masters_and_narrow_averages(tmp_path):
+def test_python_with_split_masters_and_narrow_moments(tmp_path):
     """Files do not depend on Python's memory-saving options."""
     narrow = {"split_masters": True, "state_dtype": torch.bfloat16}
     run_python("O2", "FusedAdamW", "-", 0, 3, tmp_path / "once", **narrow)

@@ -184,7 +184,7 @@ def test_grad_scale_divides_the_grads(name, device):
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_params_without_grads_are_passed_over(name, device):
+def test_params_without_grads_are_skipped(name, device):
     params = make_params(device)
     optimizer = OURS[name](params)
     set_grads(params, 0)

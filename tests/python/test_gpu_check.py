@@ -73,7 +73,7 @@ def names_of(stages):
     return [stage.name for stage in stages]
 
 
-def test_what_is_short_and_tells_most_comes_first(setting):
+def test_short_informative_stages_come_first(setting):
     names = names_of(gpu_check.stages(setting))
     kinds = ["configure", "build", "smoke", "bench_step", "GPU tests", "C++ kernel", "memcheck"]
     first = [next(i for i, name in enumerate(names) if name.startswith(kind)) for kind in kinds]
@@ -349,7 +349,7 @@ def test_without_a_card_it_says_so_and_writes_nothing(tmp_path):
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="needs make")
-def test_make_passes_on_what_it_is_told():
+def test_make_passes_its_options_on():
     given = ["PYTHON=python-of-mine", "MAX_JOBS=3", "GTEST_SOURCE=gtest", "GPU_CHECK=--budget 9"]
     done = subprocess.run(
         ["make", "-n", "--no-print-directory", "gpu-check", *given], cwd=ROOT, capture_output=True

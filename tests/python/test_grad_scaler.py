@@ -258,7 +258,7 @@ def test_state_goes_to_and_from_torchs(used):
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
-def test_copies_go_on(copied):
+def test_copies_continue(copied):
     scaler, optimizer = make_scaler(growth_interval=3), sgd(make_param())
     for _ in range(2):
         iterate(scaler, optimizer)

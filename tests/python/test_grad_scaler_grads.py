@@ -109,7 +109,7 @@ def test_grads_may_vanish_between_unscale_and_step():
     assert param.tolist() == [1.0, 2.0]
 
 
-def test_it_tells_where_the_overflow_was():
+def test_it_reports_where_the_overflow_was():
     scaler = make_scaler()
     params = [make_param() for _ in range(4)]
     optimizer = torch.optim.SGD([{"params": params[:2]}, {"params": params[2:]}], lr=1.0)

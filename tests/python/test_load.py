@@ -36,7 +36,7 @@ def test_build_info_has_what_bug_reports_need() -> None:
     assert bool(info["fatbin"]) != info["nvcc"].startswith("absent: ")
 
 
-def test_build_info_tells_where_compiled_kernels_are_kept() -> None:
+def test_build_info_names_the_kernel_cache() -> None:
     code = "import torchamp; print(torchamp.build_info()['kernel_cache'])"
     for variable, folder in (("/somewhere/else", "/somewhere/else"), ("off", "")):
         environment = {**os.environ, "TORCHAMP_CACHE": variable}

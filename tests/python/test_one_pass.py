@@ -168,7 +168,7 @@ WAYS_TO_MASTERS = {
 
 
 @pytest.mark.parametrize("way", WAYS_TO_MASTERS)
-def test_whoever_looks_finds_unscaled_grads(way):
+def test_every_access_finds_unscaled_grads(way):
     model, optimizer = initialized("O2", Net(), MAKERS["adamw"], loss_scale=64.0)
     backward(model, optimizer)
     expected = [
@@ -190,7 +190,7 @@ def test_references_that_were_kept_stay_right(way):
         optimizer.step()
 
 
-def test_what_torchamp_does_itself_is_no_look():
+def test_torchamps_own_accesses_do_not_count():
     model, optimizer = initialized("O2", Net(), MAKERS["adamw"])
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     for step in range(2):

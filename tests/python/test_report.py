@@ -137,7 +137,7 @@ def test_trainings_have_both_ratios_and_what_was_left_out(tmp_path):
     assert ["Not run: the time limit of 100 s was reached."] in lines(path)
 
 
-def test_choices_have_a_verdict(tmp_path):
+def test_settings_have_a_verdict(tmp_path):
     path = report.write(VARIANTS, tmp_path)
     assert path.name.startswith("variants-nvidia-h100-20")
     assert ["check", "resnet50", "unit=8192", "faster", "0.910", "0.0182", "0.0181–0.0183",

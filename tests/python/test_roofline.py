@@ -174,7 +174,7 @@ def test_prediction_and_measurement_stand_side_by_side():
     assert "| check, float16 |" in roofline.comparison(OPS_RESULT)
 
 
-def test_what_was_not_run_is_passed_over():
+def test_rows_that_were_not_run_are_skipped():
     not_run = {"workload": "llama_7b", "floor_bytes": 30, "milliseconds": {}, "not_run": "why"}
     result = {**STEPS_RESULT, "rows": [*STEPS_RESULT["rows"], not_run]}
     assert roofline.comparison(result) == roofline.comparison(STEPS_RESULT)

@@ -80,7 +80,7 @@ def test_the_hold_grows_until_the_work_is_queued_and_stays(device):
     assert clock.hold_ms == hold_ms
 
 
-def test_what_waits_for_the_device_is_timed_without_a_hold_and_said_to_be(device):
+def test_work_that_waits_for_the_device_is_timed_without_a_hold_and_marked(device):
     def run() -> None:
         device.queue(1.0)
         device.wait()
@@ -120,7 +120,7 @@ def test_variants_take_turns_and_the_first_rounds_do_not_count():
     assert timings["a"].host_ms is None
 
 
-def test_no_round_begins_after_the_time_is_up_but_three_are_had():
+def test_no_round_starts_after_the_deadline_except_the_first_three():
     run = timing.sampler(lambda: None, "cpu")
     timings = timing.sample_in_turn({"a": run}, 100, until=time.monotonic())
     assert len(timings["a"].samples) == 3

@@ -52,7 +52,7 @@ def test_sums_are_those_of_float32(dtype):
     torch.testing.assert_close(layer.weight.grad.double(), exact, rtol=1e-5, atol=1e-5)
 
 
-def test_grads_made_before_are_added_to():
+def test_earlier_grads_are_accumulated():
     plain, other = nets(torch.float16)
     before = torch.full_like(plain[0].weight, 3.0)
     for net in (plain, other):
@@ -134,7 +134,7 @@ def test_micro_batches_of_one_scale(level, make):
     optimizer.step()
 
 
-def test_training_goes_on_as_ever():
+def test_training_is_unchanged():
     losses = []
     for accumulates in (False, True):
         torch.manual_seed(5)

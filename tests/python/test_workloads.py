@@ -58,7 +58,7 @@ def test_what_does_not_fit_is_a_row_that_says_so(monkeypatch):
     assert row.milliseconds == {}
 
 
-def test_a_batch_that_runs_out_of_memory_is_said_and_the_others_go_on(monkeypatch):
+def test_a_batch_out_of_memory_is_reported_and_the_others_continue(monkeypatch):
     def measure_batch(row, names, device, repeats):
         if names[1] == "one pass, clipped":
             raise torch.OutOfMemoryError("CUDA out of memory")

@@ -52,7 +52,7 @@ def test_a_group_added_later_is_stepped(kind, device):
 
 
 @every
-def test_zero_grad_does_as_told(kind, device):
+def test_zero_grad_follows_its_arguments(kind, device):
     params = make_params(device)
     optimizer = kind(params, **ALL[kind])
     for arguments, is_none in [((), kind is not FusedSGD), ((True,), True), ((False,), False)]:

@@ -184,7 +184,7 @@ def test_weight_decay_after_momentum(device):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.float16])
 @every
-def test_no_dtype_is_passed_over(kind, dtype, device):
+def test_no_dtype_is_skipped(kind, dtype, device):
     """apex's FusedSGD silently ignored bfloat16 and float64."""
     params = make_params(device, dtype)
     before = [param.detach().clone() for param in params]

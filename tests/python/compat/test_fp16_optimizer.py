@@ -128,7 +128,7 @@ def test_an_overflow_before_a_clean_backward_still_skips(device):
     assert not optimizer.overflow
 
 
-def test_clipping_and_looking(device, capsys):
+def test_clipping_and_inspecting(device, capsys):
     model, optimizer = make(device, dynamic_loss_scale=True)
     optimizer.backward(loss_of(model))
     seen = optimizer.inspect_master_grad_data()
