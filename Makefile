@@ -1,19 +1,19 @@
-# `make demo` and `make test` do everything from a fresh clone: what a target needs is made first. A
-# compiler, Python's headers and GoogleTest are installed where this user may, and apt-get is there;
-# otherwise the line that installs them is told. Tests that need an optional tool (clang, nvcc,
-# pkg-config) are skipped where it is missing; ccache and pytest-xdist only make them faster.
+# `make demo` and `make test` work in a fresh clone: each target first builds what it needs. A compiler,
+# Python's headers and GoogleTest are installed with apt-get if this user is root; otherwise the
+# apt command to run is printed. Tests that need an optional tool (clang, nvcc, pkg-config) are skipped
+# if it is missing; ccache and pytest-xdist only make them faster.
 #
-#   make setup      .venv with torch, torchamp and the tools; TORCH='torch==2.13.0' chooses torch
+#   make setup      creates .venv with torch, torchamp and tools; TORCH='torch==2.13.0' selects torch
 #   make demo       trains a small network at every opt level, from C++ and from Python
-#   make test       the C++ tests, then the Python tests, MAX_JOBS at a time
-#   make soak       the tests that take longer: more compilers, sanitizers, architectures, projects
-#   make bench      times ops, steps and whole iterations against torch's, and predicts them
+#   make test       runs the C++ tests, then the Python tests, MAX_JOBS at a time
+#   make soak       runs the long tests: more compilers, sanitizers, architectures, projects
+#   make bench      measures and predicts ops, steps and full iterations, and compares with torch
 #   make gpu-check  builds, measures and tests on the machine's GPU, offline, with the torch of PYTHON
-#   make sanitize   the C++ tests under sanitizers, some under valgrind; takes long
-#   make docs       the reference of C++ and Python, in out/docs
-#   make lint       formatting and static checks
-#   make doctor     what is here, what is missing, and what to do about it
-#   make clean      removes what was built; keeps .venv
+#   make sanitize   runs the C++ tests under sanitizers, some under valgrind; slow
+#   make docs       writes the reference of C++ and Python to out/docs
+#   make lint       checks formatting and runs static checks
+#   make doctor     reports what is installed, what is missing, and what to do about it
+#   make clean      removes build products; keeps .venv
 
 PYTHON ?= python3
 TORCH ?=

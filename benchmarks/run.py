@@ -1,5 +1,6 @@
-"""`make bench`: ops, whole steps, whole iterations and, on CUDA, the choices of the kernels, each
-writing JSON to out/bench/; then what was predicted of them."""
+"""`make bench`: runs the benchmarks of ops, optimizer steps, training iterations and, on CUDA, the
+kernels' tuning parameters. Each writes JSON to out/bench/. Then prints predictions beside
+results."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "out" / "bench"
 
-#: In this order, by the names of their scripts.
+#: In run order, by script name.
 BENCHMARKS = {
     "ops": "ops, from Python",
-    "step": "whole steps",
-    "training": "whole iterations",
-    "variants": "choices of the CUDA kernels",
+    "step": "optimizer steps",
+    "training": "training iterations",
+    "variants": "tuning parameters of the CUDA kernels",
 }
 
 

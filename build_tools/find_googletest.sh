@@ -1,8 +1,8 @@
 #!/bin/sh
-# Prints the folder of GoogleTest's sources, of Debian's package if need be: find_googletest.sh [<folder>]
+# Prints the folder of GoogleTest's sources: find_googletest.sh [<folder>]
 #
-# Prints nothing where neither is to be had: CMake then looks for an installed GoogleTest, and for a
-# release to download.
+# Without <folder>, that of Debian's package, installed if necessary and allowed. Prints nothing if there
+# is none: CMake then looks for an installed GoogleTest, or downloads a release.
 set -eu
 . build_tools/packages.sh
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks the formatting of the C++, CUDA and Python sources, and Python's for mistakes: lint.sh <python>
+# Checks the formatting of the C++, CUDA and Python sources, and lints Python: lint.sh <python>
 set -eu
 
 python=$1

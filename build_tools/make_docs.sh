@@ -1,7 +1,7 @@
 #!/bin/sh
-# Writes the reference of C++ and Python into out/docs: make_docs.sh <a python with torchamp>
+# Writes the reference of C++ and Python to out/docs: make_docs.sh <a python with torchamp>
 #
-# A public item of the headers without a comment, and a reference that leads nowhere, are errors.
+# Undocumented public items of the headers and broken references are errors.
 set -eu
 . build_tools/packages.sh
 

@@ -1,11 +1,10 @@
 #!/bin/sh
-# Makes .venv with torch and the tools that torchamp's build, tests and demo use.
+# Creates .venv with torch and the tools for torchamp's build, tests and demo.
 #
 #   make_venv.sh <python> [<torch requirement>]
 #
-# A torch that <python> can import already is used as it is; otherwise pip brings the newest, or the
-# one required. Touches .venv/.environment when, and only when, something changed. Works offline as
-# long as <python> has torch and the tools.
+# Uses the torch that <python> imports; otherwise pip installs the newest, or the one required. Touches
+# .venv/.environment only if something changed. Works offline if <python> has torch and the tools.
 set -eu
 . build_tools/packages.sh
 
@@ -15,7 +14,7 @@ venv=.venv
 stamp=$venv/.environment
 tools="pytest hypothesis numpy matplotlib tqdm"
 
-# "<version> <folder>" of the torch that a Python would import; nothing when it has none.
+# "<version> <folder>" of the torch that a Python would import; empty if it has none.
 torch_of() {
   "$1" -c 'import sys; sys.path.insert(0, "cmake"); import probe_torch as p
 t = p.find_torch(); print(p.read_version(t), t) if t else None'
@@ -28,7 +27,7 @@ has_headers() {
 sys.exit(not os.path.exists(sysconfig.get_paths()["include"] + "/Python.h"))'
 }
 
-# Gets what a bare Debian or Ubuntu lacks, or names the line that does.
+# Installs what a bare Debian or Ubuntu lacks, or prints the command that does.
 require_system_packages() {
   missing=""
   command -v c++ >/dev/null || command -v g++ >/dev/null || missing="$missing g++"
@@ -41,8 +40,8 @@ require_system_packages() {
   require_packages $missing
 }
 
-# The packages of <python> become visible through a .pth file, which works for a <python> that is
-# itself in a virtual environment, where --system-site-packages would not.
+# Makes the packages of <python> visible through a .pth file. Unlike --system-site-packages, this works
+# if <python> itself is in a virtual environment.
 inherit_packages() {
   folder=$(dirname "${1#* }")
   site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
@@ -53,7 +52,7 @@ create_venv() {
   require_system_packages
   say "making $venv with $("$python" --version)"
   "$python" -m venv "$venv"
-  # The setuptools that venv brings is too old to write wheels, and hides an inherited one.
+  # venv's setuptools is too old to build wheels, and hides an inherited one.
   "$venv/bin/python" -m pip uninstall --quiet --yes setuptools
   inherited=$(torch_of "$python")
   if [ -n "$inherited" ] && [ -z "$requirement" ]; then
@@ -63,10 +62,10 @@ create_venv() {
 
 install_torch() {
   if [ -n "$requirement" ]; then
-    # pip leaves a torch alone that satisfies the requirement.
+    # pip keeps a torch that satisfies the requirement.
     "$venv/bin/python" -m pip install --quiet "$requirement"
   elif [ -z "$(torch_of "$venv/bin/python")" ]; then
-    say "installing torch: the newest that pip finds; TORCH='torch==2.13.0' chooses another"
+    say "installing the newest torch; TORCH='torch==2.13.0' selects another"
     "$venv/bin/python" -m pip install --quiet torch
   fi
 }
@@ -82,16 +81,16 @@ print(*b.get_requires_for_build_wheel(), *(n for n in sys.argv[1:] if u.find_spe
   "$venv/bin/python" -m pip install --quiet $missing
 }
 
-# Only makes the tests faster.
+# Optional: makes the tests faster.
 install_xdist() {
   "$venv/bin/python" -c 'import xdist' 2>/dev/null ||
     "$venv/bin/python" -m pip install --quiet pytest-xdist ||
-    say "no pytest-xdist: the Python tests will run one after another"
+    say "no pytest-xdist: the Python tests will run sequentially"
 }
 
 installed() { [ -x "$venv/bin/python" ] && [ -f "$stamp" ]; }
 
-# A torch of another place or version makes everything that was built for the last one useless.
+# Another torch invalidates everything that was built for the last one.
 record() {
   now=$(torch_of "$venv/bin/python")
   [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$now" ] && return

@@ -1,10 +1,10 @@
-# For the other scripts to read: says what happens, and gets Debian's packages where this user may.
+# For the other scripts to source: prints messages, and installs Debian packages if this user may.
 
 say() { echo "torchamp: $*"; }
 
 may_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 
-# install_packages <package>...: its status tells whether they are here now.
+# install_packages <package>...: succeeds if they are installed now.
 install_packages() {
   may_install || return 1
   say "installing Debian's $*" >&2
@@ -12,7 +12,7 @@ install_packages() {
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"; } >/dev/null
 }
 
-# require_packages <package>...: the same, for what nothing else can stand in for.
+# require_packages <package>...: installs them, or prints the command and exits.
 require_packages() {
   [ $# -eq 0 ] && return
   install_packages "$@" && return

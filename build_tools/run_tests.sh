@@ -1,8 +1,8 @@
 #!/bin/sh
-# Builds the C++ tests and runs them, then the Python tests, with the python on PATH. C++ tests that fail
-# do not keep the Python tests from being run. Ends with a line that tells how long each part took.
+# Builds and runs the C++ tests, then the Python tests, with the python on PATH. The Python tests run
+# even if C++ tests fail. The last line gives the time of each part.
 #
-#   MAX_JOBS=2 GTEST_SOURCE=<folder> run_tests.sh         all but those marked as soak tests
+#   MAX_JOBS=2 GTEST_SOURCE=<folder> run_tests.sh         all but the soak tests
 #   MAX_JOBS=2 GTEST_SOURCE=<folder> run_tests.sh soak    the soak tests
 set -eu
 . build_tools/packages.sh
@@ -24,10 +24,10 @@ build() {
     cmake --build build --parallel "$jobs"
 }
 
-# Threads that wait must not keep other tests from the cores.
+# Waiting threads must not spin: other tests need the cores.
 cpp_tests() { (cd build && OMP_WAIT_POLICY=passive ctest $label --output-on-failure --parallel "$jobs"); }
 
-# The workers share the cores, so each has one thread.
+# The workers share the cores, so each uses one thread.
 python_tests() {
   if [ "$jobs" -gt 1 ] && python -c 'import xdist' 2>/dev/null; then
     OMP_NUM_THREADS=1 python -m pytest -rs -m "$mark" --numprocesses "$jobs" --dist worksteal
@@ -36,7 +36,7 @@ python_tests() {
   fi
 }
 
-# part <name> <command>: runs it, and notes its time and whether it failed.
+# part <name> <command>: runs it, and records its time and whether it failed.
 part() {
   begin=$(date +%s)
   "$2" || failed="$failed $2"

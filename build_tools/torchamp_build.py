@@ -1,8 +1,8 @@
-"""The build backend: setuptools, found where it already is.
+"""The build backend: setuptools, from the target environment if it is there.
 
 pip's build isolation hides the environment that torchamp is built for. torchamp needs that
-environment's torch anyway, so the backend looks there for setuptools and CMake too, and asks pip to
-download only what is nowhere: a build works offline, with and without isolation.
+environment's torch anyway, so the backend also looks there for setuptools and CMake, and lets pip
+download only what is missing. So builds work offline, with and without isolation.
 """
 
 import importlib.util
@@ -31,7 +31,7 @@ def _missing_tools() -> list[str]:
 
 
 def _can_write_wheels() -> bool:
-    """Whether setuptools has its own bdist_wheel (70.1 and newer) or the wheel package is there."""
+    """Whether setuptools has its own bdist_wheel (70.1 and newer) or wheel is installed."""
     own = importlib.util.find_spec("setuptools.command.bdist_wheel")
     return own is not None or importlib.util.find_spec("wheel") is not None
 
@@ -42,7 +42,7 @@ def _missing_build_tools() -> list[str]:
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
-    """Returns what pip must install first: nothing, in an environment that has torch and CMake."""
+    """Returns what pip must install first: nothing if setuptools and CMake are installed."""
     return _missing_build_tools()
 
 
@@ -50,7 +50,7 @@ get_requires_for_build_editable = get_requires_for_build_wheel
 
 
 def get_requires_for_build_sdist(config_settings: Settings = None) -> list[str]:
-    """Returns what pip must install before a source distribution is made."""
+    """Returns what pip must install to build a source distribution."""
     return _missing_tools()
 
 
@@ -73,7 +73,7 @@ def build_wheel(
 def build_editable(
     directory: str, config_settings: Settings = None, metadata_directory: Optional[str] = None
 ) -> str:
-    """Builds an editable wheel: what is compiled goes into python/torchamp."""
+    """Builds an editable wheel: the compiled files go to python/torchamp."""
     from setuptools import build_meta
 
     return build_meta.build_editable(directory, config_settings, metadata_directory)

@@ -1,4 +1,4 @@
-# Every benchmarks/cpp/*.cpp is one program over Google Benchmark.
+# Each benchmarks/cpp/*.cpp is a Google Benchmark program.
 
 find_package(benchmark QUIET)
 if(NOT benchmark_FOUND)

@@ -1,6 +1,6 @@
-# The options, and what a build of torchamp alone gets without asking: Release, ccache where it is
-# installed, the tests, and the Python module where torch has Python's half (LibTorch has not). A
-# project that adds torchamp as a subdirectory gets the library only, and keeps its own choices.
+# The options, and the defaults of a top-level build: Release, ccache if installed, the tests, and the
+# Python module if torch has its Python part (LibTorch has not). A project that adds torchamp as a
+# subdirectory gets only the library, and keeps its own settings.
 
 set(TORCHAMP_PYTHON_POSSIBLE OFF)
 if(TORCHAMP_TOP_LEVEL AND EXISTS "${TORCHAMP_TORCH_DIR}/lib/libtorch_python.so")
@@ -12,7 +12,7 @@ option(TORCHAMP_BUILD_TESTS "Build the C++ tests" ${TORCHAMP_TOP_LEVEL})
 option(TORCHAMP_BUILD_EXAMPLES "Build the C++ examples" OFF)
 option(TORCHAMP_BUILD_BENCHMARKS "Build the C++ benchmarks" OFF)
 option(TORCHAMP_UNITY_BUILD "Compile the files that include torch's large headers together" ON)
-option(TORCHAMP_INSTALL "Make the install rules" ${TORCHAMP_TOP_LEVEL})
+option(TORCHAMP_INSTALL "Generate the install rules" ${TORCHAMP_TOP_LEVEL})
 
 if(TORCHAMP_TOP_LEVEL)
   if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

@@ -1,5 +1,5 @@
-# torchamp-doctor, which tells what libtorchamp.so finds on a machine. Installed, it looks for torch
-# beside the wheel first, then where torch was when this was built.
+# torchamp-doctor, which reports what libtorchamp.so finds on a machine. Once installed, it looks for
+# torch first beside the wheel, then in torch's folder at build time.
 
 add_executable(torchamp_doctor csrc/doctor/main.cpp)
 target_link_libraries(torchamp_doctor PRIVATE torchamp::torchamp)

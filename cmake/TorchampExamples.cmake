@@ -1,5 +1,5 @@
-# Every examples/cpp/*/ is a project that a user can copy: it says find_package(torchamp). Here the
-# package is this very build, so the examples find the target and need no installed one.
+# Each examples/cpp/*/ is a stand-alone project that calls find_package(torchamp). Here the package is
+# this build, so the examples use its target and need no installed package.
 
 file(GLOB _TORCHAMP_EXAMPLES CONFIGURE_DEPENDS examples/cpp/*/CMakeLists.txt)
 set(torchamp_DIR "${PROJECT_BINARY_DIR}/this_build")

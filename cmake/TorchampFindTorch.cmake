@@ -1,17 +1,17 @@
-# Finds torch by path, never by importing it, and without TorchConfig.cmake, which demands a CUDA
-# toolkit as soon as torch was built with CUDA. Used by the build and by the installed package.
+# Finds torch by path, without importing it and without TorchConfig.cmake, which requires a CUDA
+# toolkit if torch was built with CUDA. Used by the build and by the installed package.
 #
 # torchamp_find_torch([<folder to look in>...]) sets in the caller's scope
-#   TORCHAMP_TORCH_ERROR        empty, or what to tell the user
-#   TORCHAMP_TORCH_DIR          the folder that holds torch's include/ and lib/
+#   TORCHAMP_TORCH_ERROR        empty, or an error message for the user
+#   TORCHAMP_TORCH_DIR          the folder with torch's include/ and lib/
 #   TORCHAMP_TORCH_VERSION      "2.13.0+cpu"
 #   TORCHAMP_TORCH_MINOR        "2.13"
 #   TORCHAMP_TORCH_CXX11_ABI    0 or 1
 #   TORCHAMP_TORCH_OPENMP       torch's own OpenMP library, or empty
-# and torchamp_define_torch() makes the imported target torchamp::torch of them.
+# and torchamp_define_torch() creates the imported target torchamp::torch from them.
 #
-# Order: TORCHAMP_TORCH_ROOT, a Torch that the project found already, CMAKE_PREFIX_PATH, the folders
-# given, the torch of Python3_EXECUTABLE or of python3, and last find_package(Torch).
+# Search order: TORCHAMP_TORCH_ROOT, a Torch that the project has already found, CMAKE_PREFIX_PATH, the
+# given folders, the torch of Python3_EXECUTABLE or of python3, and finally find_package(Torch).
 
 set(_TORCHAMP_PROBE "${CMAKE_CURRENT_LIST_DIR}/probe_torch.py")
 set(TORCHAMP_TORCH_ROOT "" CACHE PATH "The LibTorch folder or site-packages/torch to build against")
@@ -81,7 +81,7 @@ function(_torchamp_read_cxx11_abi root out)
   endif()
 endfunction()
 
-# A torch whose files lie elsewhere than in LibTorch, as a distribution's: its own package knows where.
+# A torch with another layout than LibTorch's, such as a distribution's: found by its own package.
 macro(_torchamp_find_torch_package)
   find_package(Torch QUIET)
   if(Torch_FOUND)
@@ -98,7 +98,7 @@ macro(_torchamp_find_torch_package)
     set(TORCH_INCLUDE_DIRS "${TORCH_INCLUDE_DIRS}" PARENT_SCOPE)
     set(TORCH_LIBRARIES "${TORCH_LIBRARIES}" PARENT_SCOPE)
   else()
-    set(TORCHAMP_TORCH_ERROR "no torch was found. Name one of
+    set(TORCHAMP_TORCH_ERROR "no torch was found. Pass one of
   -DTORCHAMP_TORCH_ROOT=<LibTorch folder or site-packages/torch>
   -DCMAKE_PREFIX_PATH=<LibTorch folder>
   -DPython3_EXECUTABLE=<a Python that has torch>      (pip install torch)" PARENT_SCOPE)
@@ -110,7 +110,7 @@ function(torchamp_find_torch)
   if(TORCHAMP_TORCH_ROOT)
     _torchamp_first_torch_in(root "${TORCHAMP_TORCH_ROOT}")
     if(NOT root)
-      set(TORCHAMP_TORCH_ERROR "expected TORCHAMP_TORCH_ROOT to hold lib/libtorch_cpu.so and \
+      set(TORCHAMP_TORCH_ERROR "expected TORCHAMP_TORCH_ROOT to contain lib/libtorch_cpu.so and \
 include/ATen, got ${TORCHAMP_TORCH_ROOT}" PARENT_SCOPE)
       return()
     endif()
@@ -132,10 +132,10 @@ include/ATen, got ${TORCHAMP_TORCH_ROOT}" PARENT_SCOPE)
   set(TORCHAMP_TORCH_OPENMP "${openmp}" PARENT_SCOPE)
 endfunction()
 
-# All three stay NEEDED although a program may not refer to them. libtorch.so names libtorch_cuda.so
-# where torch has one: a program linked against a CPU build then finds CUDA in a CUDA build. The other
-# two are what libtorchamp.so needs, and only the program knows where they are. One item, which CMake
-# cannot take apart; the last one makes it set the program's run path.
+# All three libraries stay NEEDED even if a program does not refer to them. libtorch.so depends on
+# libtorch_cuda.so in a CUDA build, so a program linked against a CPU build finds CUDA there.
+# libtorchamp.so needs the other two, and only the program knows their folder. The flags are one item, so
+# that CMake does not split them; the item after it makes CMake set the program's run path.
 function(torchamp_define_torch)
   if(TARGET torchamp::torch)
     return()

@@ -1,13 +1,13 @@
-# GTest::gtest and gtest_main, from (in this order) TORCHAMP_GTEST_SOURCE_DIR, an installed package,
-# Debian's sources, and, only with TORCHAMP_ALLOW_DOWNLOAD, a release from the network. An installed
-# GoogleTest has the compiler's usual ABI, so it cannot serve a torch with the old one.
+# Provides GTest::gtest and gtest_main from, in this order, TORCHAMP_GTEST_SOURCE_DIR, an installed
+# package, Debian's sources, and, only with TORCHAMP_ALLOW_DOWNLOAD, a downloaded release. An installed
+# GoogleTest has the compiler's default ABI, so it does not work with a torch that has the old ABI.
 
 set(TORCHAMP_GTEST_SOURCE_DIR "" CACHE PATH "GoogleTest's source folder")
-set(TORCHAMP_GTEST_DEBIAN_DIR /usr/src/googletest CACHE PATH "Where Debian's package has the sources")
+set(TORCHAMP_GTEST_DEBIAN_DIR /usr/src/googletest CACHE PATH "The folder of the sources in Debian's package")
 set(TORCHAMP_GTEST_URL "https://github.com/google/googletest/archive/refs/tags/v1.14.0.tar.gz"
-    CACHE STRING "Where GoogleTest 1.14.0 is downloaded from")
+    CACHE STRING "The URL of GoogleTest 1.14.0")
 set(TORCHAMP_GTEST_SHA256 8ad598c73ad796e0d8280b082cebd82a630d73e73cd3c70057938a6501bba5d7
-    CACHE STRING "What is downloaded from there")
+    CACHE STRING "The SHA-256 of that download")
 set(TORCHAMP_GTEST_REMEDY "the C++ tests need GoogleTest: sudo apt-get install -y googletest, or \
 make test GTEST_SOURCE=<the folder of its sources>, or configure with -DTORCHAMP_BUILD_TESTS=OFF")
 option(TORCHAMP_ALLOW_DOWNLOAD "Download GoogleTest when it is not installed" OFF)
@@ -24,7 +24,7 @@ function(_torchamp_gtest_from_source folder)
   endforeach()
 endfunction()
 
-# Puts the release's sources into `folder`.
+# Downloads and unpacks the release's sources to `folder`.
 function(_torchamp_download_gtest folder)
   set(archive "${folder}.tar.gz")
   message(STATUS "torchamp: downloading GoogleTest 1.14.0 from ${TORCHAMP_GTEST_URL}")
@@ -62,8 +62,8 @@ if(NOT TARGET GTest::gtest_main)
     "-DTORCHAMP_ALLOW_DOWNLOAD=ON")
 endif()
 
-# The test programs hold torchamp's objects, whose OpenMP symbols a program must resolve itself: with
-# torch's copy, so that there is one pool of threads.
+# The test programs contain torchamp's objects, so they must resolve the objects' OpenMP symbols. They
+# use torch's copy of OpenMP, so that there is only one thread pool.
 add_library(torchamp_test_openmp INTERFACE)
 if(TORCHAMP_TORCH_OPENMP)
   target_link_libraries(torchamp_test_openmp INTERFACE "${TORCHAMP_TORCH_OPENMP}")

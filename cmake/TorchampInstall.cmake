@@ -1,13 +1,13 @@
-# One tree for `cmake --install` and for the wheel, where its root is site-packages/torchamp:
+# The layout for `cmake --install` and for the wheel, where its root is site-packages/torchamp:
 #   bin/torchamp-doctor  include/torchamp/  lib/libtorchamp.so  lib/pkgconfig/  share/cmake/torchamp/
-# and, as a component that only the wheel asks for, the compiled Python module.
+# and, as a component that only the wheel installs, the compiled Python module.
 
 include(CMakePackageConfigHelpers)
 
 set(_TORCHAMP_CMAKE_DIR share/cmake/torchamp)
 set(_TORCHAMP_PACKAGE_FILES "${PROJECT_BINARY_DIR}/package")
 
-# The second entry is torch's place beside the wheel: site-packages/torch/lib.
+# The second entry is torch's folder beside the wheel: site-packages/torch/lib.
 set_target_properties(torchamp PROPERTIES INSTALL_RPATH "$ORIGIN;$ORIGIN/../../torch/lib")
 
 configure_package_config_file(cmake/torchampConfig.cmake.in

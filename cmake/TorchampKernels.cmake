@@ -1,8 +1,8 @@
-# Turns the CUDA kernel program into data: its text, always, for NVRTC; and, where nvcc is found, a
-# fatbin. Nothing of CUDA is linked, so nvcc and torch need not agree on a CUDA version.
+# Embeds the CUDA kernels in the library: always as source, for NVRTC, and as a fatbin if nvcc is
+# found. No CUDA library is linked, so nvcc's and torch's CUDA versions may differ.
 
 set(TORCHAMP_USE_CUDA AUTO CACHE STRING "AUTO, ON or OFF: compile the CUDA kernels with nvcc")
-set(TORCHAMP_CUDA_ARCHS "" CACHE STRING "Architectures of the fatbin, as 80;90; generations: the oldest of each that nvcc knows; empty: this machine's cards', or 80;90 where it has none")
+set(TORCHAMP_CUDA_ARCHS "" CACHE STRING "Architectures of the fatbin, as 80;90; generations: the oldest of each that nvcc knows; empty: this machine's cards', or 80;90 if it has none")
 set_property(CACHE TORCHAMP_USE_CUDA PROPERTY STRINGS AUTO ON OFF)
 
 get_filename_component(_TORCHAMP_ROOT "${CMAKE_CURRENT_LIST_DIR}" DIRECTORY)
@@ -10,14 +10,14 @@ set(_TORCHAMP_CSRC "${_TORCHAMP_ROOT}/csrc")
 set(_TORCHAMP_KERNEL_PROGRAM "${_TORCHAMP_CSRC}/cuda/kernels.cu")
 set(_TORCHAMP_GENERATED "${PROJECT_BINARY_DIR}/generated")
 
-# What parameters of 32 KB ask for, and __grid_constant__.
+# Required for kernel parameters of 32 KB and __grid_constant__.
 set(_TORCHAMP_OLDEST_NVCC 12.1)
 set(_TORCHAMP_OLDEST_ARCH 70)
 
-# Nothing is compiled for the host, so any host compiler will do.
+# Nothing is compiled for the host, so any host compiler works.
 set(_TORCHAMP_NVCC_OPTIONS -std=c++17 -allow-unsupported-compiler)
 
-# The names that a file includes in quotes.
+# The names of a file's quoted includes.
 function(_torchamp_includes_of file out)
   file(STRINGS "${file}" lines REGEX "^[ \t]*#[ \t]*include[ \t]*\"")
   set(names "")
@@ -40,7 +40,7 @@ function(_torchamp_resolve_include name including_file out)
   message(FATAL_ERROR "torchamp: \"${name}\", included by ${including_file}, is not in csrc/")
 endfunction()
 
-# Everything the kernel program includes: two lists, the text of each #include and the file it names.
+# Everything that the kernel program includes, as two lists: the text of each #include, and its file.
 function(_torchamp_collect_sources out_names out_files)
   set(names "kernels.cu")
   set(files "${_TORCHAMP_KERNEL_PROGRAM}")
@@ -77,7 +77,8 @@ function(_torchamp_write_sources names files)
                  "${_TORCHAMP_GENERATED}/embedded_sources.cpp" @ONLY)
 endfunction()
 
-# Sets why nvcc compiles nothing: its parts or its host compiler may be missing, or not be what it takes.
+# Compiles a trial file and sets the reason if nvcc fails: its components or a suitable host compiler
+# may be missing.
 function(_torchamp_try_nvcc out_reason)
   set(trial "${_TORCHAMP_GENERATED}/trial")
   file(WRITE "${trial}.cu" "extern \"C\" __global__ void trial() {}\n")
@@ -87,13 +88,13 @@ function(_torchamp_try_nvcc out_reason)
   set(reason "")
   if(NOT status EQUAL 0)
     string(REGEX MATCH "[^\n]+" line "${printed}")
-    string(REGEX REPLACE "[\\\";]" "'" line "${line}")  # it becomes a string of C++
+    string(REGEX REPLACE "[\\\";]" "'" line "${line}")  # it becomes a C++ string
     set(reason "${TORCHAMP_NVCC} fails: ${line}")
   endif()
   set(${out_reason} "${reason}" PARENT_SCOPE)
 endfunction()
 
-# Sets the version of the nvcc that is called, or why it cannot be used.
+# Sets the version of TORCHAMP_NVCC, or the reason why it cannot be used.
 function(_torchamp_ask_nvcc out_version out_reason)
   execute_process(COMMAND "${TORCHAMP_NVCC}" --version OUTPUT_VARIABLE printed ERROR_QUIET)
   if(NOT printed MATCHES "V([0-9][0-9.]*)")
@@ -107,7 +108,7 @@ function(_torchamp_ask_nvcc out_version out_reason)
   set(${out_reason} "${reason}" PARENT_SCOPE)
 endfunction()
 
-# Sets the version of an nvcc that can be used, or the reason for having none.
+# Finds a usable nvcc and sets its version, or sets the reason why there is none.
 function(_torchamp_find_nvcc out_version out_reason)
   set(version "")
   set(reason "nvcc was not found")
@@ -137,7 +138,7 @@ function(_torchamp_check_archs archs)
   endforeach()
 endfunction()
 
-# The oldest architecture of each generation: its code runs on the later ones, 80's on 86 and 89.
+# The oldest architecture of each generation; its code also runs on the later ones, 80's on 86 and 89.
 function(_torchamp_oldest_of_each_generation archs out)
   set(chosen "")
   set(last "")
@@ -158,11 +159,11 @@ function(_torchamp_known_archs out)
   set(${out} "${archs}" PARENT_SCOPE)
 endfunction()
 
-# The architectures of this machine's cards; of those that most train on, where it has none. Every
-# architecture takes as long as a third of the library, and NVRTC compiles for the others.
+# The architectures of this machine's cards, or the most common ones for training if it has none. Each
+# architecture adds a third of the library's build time; NVRTC compiles for the others.
 function(_torchamp_archs_of_cards known out)
   set(found "")
-  find_program(TORCHAMP_NVIDIA_SMI nvidia-smi DOC "Tells which cards are here; optional")
+  find_program(TORCHAMP_NVIDIA_SMI nvidia-smi DOC "Lists this machine's cards; optional")
   if(TORCHAMP_NVIDIA_SMI)
     execute_process(COMMAND "${TORCHAMP_NVIDIA_SMI}" --query-gpu=compute_cap --format=csv,noheader
                     OUTPUT_VARIABLE printed ERROR_QUIET)

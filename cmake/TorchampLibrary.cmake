@@ -1,5 +1,5 @@
-# libtorchamp.so. The objects are a target of their own: the C++ tests link them, so that they also
-# reach what the library hides.
+# libtorchamp.so. The objects are a separate target, which the C++ tests link to reach symbols that the
+# library does not export.
 
 if(TORCHAMP_TORCH_MINOR VERSION_GREATER_EQUAL 2.14)
   set(TORCHAMP_CXX_STANDARD 20)
@@ -22,14 +22,14 @@ file(GLOB TORCHAMP_CPU_SOURCES CONFIGURE_DEPENDS csrc/cpu/*.cpp)
 set_source_files_properties(${TORCHAMP_CPU_SOURCES} PROPERTIES
   COMPILE_OPTIONS "-O3;-fno-math-errno;-fno-trapping-math")
 
-# Reading torch's headers takes ten times as long as compiling what stands in one of these files.
+# Parsing torch's headers takes ten times as long as compiling the rest of one of these files.
 set(TORCHAMP_CORE_SOURCES ${TORCHAMP_SOURCES})
 list(FILTER TORCHAMP_CORE_SOURCES EXCLUDE REGEX "csrc/(cpu|aten|cuda)/")
 set_source_files_properties(${TORCHAMP_CORE_SOURCES} PROPERTIES UNITY_GROUP core)
 
-# g++ compiles with OpenMP, because ATen's parallel_for is inline and asks for it, but links none: the
-# symbols come from the copy that torch has loaded. A second copy would start a second pool of threads.
-# Other compilers' OpenMP calls are not in torch's copy, so they link their own.
+# With g++, compile with OpenMP, because ATen's parallel_for is inline and needs it, but do not link it:
+# the symbols come from the copy that torch loads. A second copy would create a second thread pool.
+# torch's copy lacks the symbols of other compilers' OpenMP, so those link their own.
 add_library(torchamp_openmp INTERFACE)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(torchamp_openmp INTERFACE -fopenmp)
@@ -49,8 +49,8 @@ function(torchamp_public_properties target)
   target_link_libraries(${target} PUBLIC torchamp::torch)
 endfunction()
 
-# A target of its own, because all objects of a target wait for the files that one of them is made of:
-# the library's would wait for nvcc. Whoever links the library's objects gets this one too.
+# A separate target, because all objects of a target wait for the generated sources of any of them: the
+# library's objects would wait for nvcc. Targets that link the library's objects also get this one.
 add_library(torchamp_kernel_data OBJECT ${TORCHAMP_KERNEL_DATA})
 target_include_directories(torchamp_kernel_data PRIVATE csrc)
 set_target_properties(torchamp_kernel_data PROPERTIES

@@ -1,5 +1,5 @@
 # The Python package in the build tree: `PYTHONPATH=<build>/python python -c "import torchamp"`. The
-# compiled module stands beside links to the sources, so that edited Python files take effect at once.
+# compiled module is beside symlinks to the sources, so edited Python files take effect immediately.
 
 find_package(Python3 COMPONENTS Interpreter Development.Module REQUIRED)
 
@@ -15,7 +15,7 @@ foreach(file IN LISTS _TORCHAMP_PYTHON_FILES)
        "${TORCHAMP_PYTHON_PACKAGE}/${file}" SYMBOLIC)
 endforeach()
 
-# torch/include stands before Python's include folders, where another pybind11 may be.
+# torch/include comes before Python's include folders, which may contain another pybind11.
 file(GLOB _TORCHAMP_PYTHON_SOURCES CONFIGURE_DEPENDS csrc/python/*.cpp)
 add_library(torchamp_python MODULE ${_TORCHAMP_PYTHON_SOURCES})
 target_compile_options(torchamp_python PRIVATE -Wall -Wextra -ffp-contract=off)

@@ -1,8 +1,7 @@
 """Finds the torch that this Python would import, without importing it.
 
-Importing torch takes seconds, may print on stdout, and fails under pip's build isolation, where the
-environment that is being installed into is no longer on `sys.path`. Run as a script it prints
-torch's folder, or nothing.
+Importing torch takes seconds, may print to stdout, and fails under pip's build isolation, where the
+target environment is not on `sys.path`. As a script, prints torch's folder, or an empty line.
 """
 
 import importlib.util
@@ -13,7 +12,8 @@ from typing import Optional
 
 
 def site_folders() -> list[str]:
-    """Returns the site-packages of this environment, those hidden by build isolation included."""
+    """Returns this environment's site-packages folders, including those hidden by build
+    isolation."""
     prefixes = [sys.prefix]
     config = pathlib.Path(sys.prefix, "pyvenv.cfg")
     inherits = True
@@ -43,7 +43,7 @@ def _pth_folders(folder: str) -> list[str]:
 
 
 def find_torch() -> Optional[pathlib.Path]:
-    """Returns torch's folder, or None when this Python has no torch."""
+    """Returns torch's folder, or None if this Python has no torch."""
     spec = importlib.util.find_spec("torch")
     if spec is not None and spec.origin is not None:
         return pathlib.Path(spec.origin).parent

@@ -1,7 +1,7 @@
 """Trains the digits at every opt level, from C++ and from Python, and compares the two.
 
-Writes out/demo/summary.csv, out/demo/curves.png and a CSV of steps for each run. Ends with status 1
-if a level learns too little or the languages disagree.
+Writes out/demo/summary.csv, out/demo/curves.png and a CSV of steps for each run. Exits with status
+1 if a level does not learn enough or the languages disagree.
 """
 
 from __future__ import annotations

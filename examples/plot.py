@@ -1,8 +1,9 @@
-"""The runs' curves: a column a run, the loss above, the loss scale below.
+"""Plots runs: one column per run, with the loss above and the loss scale below.
 
     python plot.py real.csv fake.csv generator.csv --out curves.png
 
-draws the steps that the examples write with ``--out``, a column a file. The demo draws its own.
+plots the steps that the examples write with ``--out``, one column per file. The demo has its own
+plot.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def draw_loss_scale(axes: Axes, pair: list[Run]) -> None:
 
 
 def mark_skipped(axes: Axes, steps: list[Step]) -> None:
-    """Marks the steps that were skipped at their loss scale, and finishes the lower axes."""
+    """Marks skipped steps at their loss scale, and completes the lower axes."""
     skipped = [step for step in steps if step.skipped]
     axes.plot(
         [step.step for step in skipped],
@@ -96,7 +97,7 @@ def make_axes(columns: int, width: float) -> tuple[Figure, np.ndarray]:
 
 
 def draw(pairs: list[list[Run]], path: Path) -> None:
-    """``pairs``: for each level the runs in C++ and in Python. Writes a PNG."""
+    """Writes a PNG. ``pairs``: for each level the runs in C++ and in Python."""
     figure, axes = make_axes(len(pairs), width=15)
     for (loss_axes, scale_axes), pair in zip(axes.T, pairs):
         draw_loss(loss_axes, pair)
@@ -108,7 +109,7 @@ def draw(pairs: list[list[Run]], path: Path) -> None:
 
 
 def draw_files(files: list[Path]) -> Figure:
-    """A column for each CSV of steps, named as the file is."""
+    """One column for each CSV of steps, titled with the file name."""
     figure, axes = make_axes(len(files), width=2 + 4 * len(files))
     for (loss_axes, scale_axes), file in zip(axes.T, files):
         steps = read_steps(file)

@@ -1,4 +1,4 @@
-"""One run of the digits in one language: how it is started, and what it leaves."""
+"""Runs the digits example in one language and reads its results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CPP_COMMAND = [str(BUILD / "examples" / "cpp" / "digits" / "digits")]
 
 @dataclass(frozen=True)
 class Step:
-    """A row of a run's CSV. ``loss_scale`` is that this step's loss was multiplied by."""
+    """A row of a run's CSV. ``loss_scale`` is the scale of this step's loss."""
 
     step: int
     loss: float
@@ -30,7 +30,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Run:
-    """What one run printed, and its steps."""
+    """The printed summary of one run, and its steps."""
 
     level: str
     language: str
@@ -45,9 +45,9 @@ class Run:
 
 
 def build_cpp_example() -> None:
-    """Builds examples/cpp/digits in the repository's build folder; next to nothing if it is there.
+    """Builds examples/cpp/digits in the repository's build folder; fast if it is up to date.
 
-    Raises RuntimeError with the compiler's words if it does not build.
+    Raises RuntimeError with the build output if it does not build.
     """
     configure = ["cmake", "-S", str(REPOSITORY), "-B", str(BUILD), "-DTORCHAMP_BUILD_EXAMPLES=ON"]
     build = ["cmake", "--build", str(BUILD), "--target", "digits", "--parallel"]
@@ -73,7 +73,7 @@ def read_steps(path: Path) -> list[Step]:
 
 
 def parse_run(summary: str, steps: list[Step]) -> Run:
-    """The ``key value`` lines that a run prints, as a Run."""
+    """Parses the ``key value`` lines that a run prints."""
     text = dict(line.split(maxsplit=1) for line in summary.splitlines())
     types = get_type_hints(Run)
     return Run(**{name: types[name](value) for name, value in text.items()}, steps=steps)

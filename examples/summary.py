@@ -1,4 +1,4 @@
-"""What the runs say together: a table, and whether they are as they must be."""
+"""A table of the runs, and checks of their results."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from runs import Run
 
 MIN_ACCURACY = 0.97
 
-# How far C++ and Python may be apart in the loss of any step. The same seed gives both the same
-# weights and batches, and both run the same kernels; what can differ is the order of a sum over
-# threads, which the low-precision levels magnify.
+# Largest difference between the losses of C++ and Python at any step. The same seed gives both the
+# same weights and batches, and both run the same kernels. The order of sums over threads can
+# differ, and low-precision levels amplify that.
 LOSS_TOLERANCE = {"O0": 1e-5, "O1": 1e-2, "O2": 1e-2, "O3": 1e-2, "O4": 1e-2, "O5": 1e-2}
 
 COLUMNS = {
@@ -32,7 +32,7 @@ def cells(run: Run) -> list[str]:
 
 
 def table(runs: list[Run]) -> str:
-    """One line a run, columns aligned."""
+    """One line per run, columns aligned."""
     rows = [[name.replace("_", " ") for name in COLUMNS], *map(cells, runs)]
     widths = [max(map(len, column)) for column in zip(*rows)]
     return "\n".join(
@@ -47,7 +47,7 @@ def write_summary(runs: list[Run], path: Path) -> None:
 
 
 def largest_difference(first: Run, second: Run) -> float:
-    """Of the losses of the same step in two runs of equal length."""
+    """Largest difference of the losses at the same step, for two runs of equal length."""
     return max(abs(a.loss - b.loss) for a, b in zip(first.steps, second.steps))
 
 
@@ -62,10 +62,11 @@ def inaccuracies(runs: list[Run]) -> list[str]:
 
 
 def disagreement(first: Run, second: Run) -> str | None:
-    """A sentence, if two languages' runs at one level are not the same run."""
+    """A sentence if the two languages' runs at one level differ, else None."""
     pair = f"{first.level} {first.language} and {second.language}"
     if len(first.steps) != len(second.steps):
-        return f"{pair}: expected as many steps, got {len(first.steps)} and {len(second.steps)}"
+        counts = f"{len(first.steps)} and {len(second.steps)}"
+        return f"{pair}: expected the same number of steps, got {counts}"
     for a, b in zip(first.steps, second.steps):
         if (a.loss_scale, a.skipped) != (b.loss_scale, b.skipped):
             return (

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Builds the C++ tests with the address and undefined-behaviour sanitizers and runs them, then runs some
-# of the ordinary build's under valgrind: sanitize.sh [<jobs> [<test>...]]
+# Builds and runs the C++ tests with the address and undefined-behaviour sanitizers, then runs some tests
+# of the normal build under valgrind: sanitize.sh [<jobs> [<test>...]]
 #
-# Without names: every test under the sanitizers, and a few that are short under valgrind.
+# Without names: every test under the sanitizers, and a few short ones under valgrind.
 set -eu
 
 jobs=${1:-2}

@@ -1,5 +1,5 @@
-// The ops on the CPU against torch's own and against a bare copy of the same bytes. Compare within
-// one run only.
+// The ops on the CPU, compared with torch's ops and with a plain copy of the same size. Compare
+// only within one run.
 #include <ATen/Parallel.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/_foreach_copy.h>
@@ -22,7 +22,7 @@ bench::Shapes shapes_of(int64_t workload) {
   return workload == 0 ? bench::gpt2_124m() : bench::equal(10000, 64);
 }
 
-/// Grads in float16, masters in float32, and the scalars of a scaler.
+/// Float16 grads, float32 masters, and the scalars of a loss scaler.
 struct Lists {
   explicit Lists(int64_t workload)
       : half(bench::random(shapes_of(workload), at::kHalf)),
@@ -39,7 +39,7 @@ void report(benchmark::State& state, const Lists& lists, int64_t bytes_per_eleme
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) * bytes);
 }
 
-/// Reads and writes as many bytes as an op that moves `bytes_per_element`, half of them each way.
+/// Copies as many bytes as an op that moves `bytes_per_element`: half are reads, half writes.
 void bare_copy(benchmark::State& state) {
   const Lists lists(state.range(0));
   const int64_t bytes = bench::elements(lists.full) * state.range(1) / 2;
@@ -72,7 +72,7 @@ void torch_unscale_in_place(benchmark::State& state) {
   report(state, lists, 8);
 }
 
-/// What torch needs for unscale: a cast, then the check in place.
+/// unscale with torch's ops: a cast, then the check in place.
 void torch_cast_and_unscale(benchmark::State& state) {
   Lists lists(state.range(0));
   for (auto _ : state) {

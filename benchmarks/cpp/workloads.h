@@ -30,7 +30,7 @@ inline Shapes equal(int64_t tensors, int64_t elements) {
   return Shapes(tensors, {elements});
 }
 
-/// Random tensors of one dtype; never zeros, whose arithmetic can be cheaper.
+/// Random tensors of one dtype; not zeros, because arithmetic on zeros can be cheaper.
 inline std::vector<at::Tensor> random(const Shapes& shapes, at::ScalarType dtype) {
   std::vector<at::Tensor> tensors;
   for (const auto& shape : shapes) tensors.push_back(at::randn(shape, at::kFloat).to(dtype));

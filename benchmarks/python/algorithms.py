@@ -16,8 +16,9 @@ COLUMNS = 12
 
 @dataclass(frozen=True)
 class Algorithm:
-    """states: tensors that it keeps a parameter. hyper: its columns of ops.fused_step.
-    reads_grads: the model's, else float32 ones. writes_model: the master, rounded."""
+    """states: number of state tensors per parameter. hyper: its columns of ops.fused_step.
+    reads_grads: reads the model's float16 grads, else float32 grads. writes_model: writes the
+    rounded master to the model."""
 
     which: Which
     states: int
@@ -27,7 +28,7 @@ class Algorithm:
 
     @property
     def bytes_per_element(self) -> int:
-        """Grad, master and states, of which all but the grad are written, too; and the model."""
+        """Reads grad, master and states; writes master, states and model."""
         grad = 2 if self.reads_grads else 4
         return grad + 8 * (1 + self.states) + (2 if self.writes_model else 0)
 
@@ -38,7 +39,7 @@ _MOMENTUM = (1e-3, 0.9, *_SGD[2:])
 _NOVOGRAD = (1e-3, 0.95, 0.98, 1e-8, 0, 0, 0, 0, 0, 0)
 _LAMB = (1e-3, 0.9, 0.999, 1e-6, 0.01, 1, 0, 1, 1, 0, 0)
 
-#: By the names that kernel_costs.py has for them.
+#: By the names in kernel_costs.py.
 ALGORITHMS = {
     "step, Adam": Algorithm(Which.ADAM, 2, _ADAM),
     "step, AMSGrad": Algorithm(Which.AMSGRAD, 3, _ADAM),
@@ -52,7 +53,7 @@ ALGORITHMS = {
 
 
 def step_of(algorithm: Algorithm, shapes: Shapes, device: str) -> Callable[[], None]:
-    """A step, on tensors of its own."""
+    """A step on newly allocated tensors."""
     count = len(shapes)
     grad_dtype = torch.float16 if algorithm.reads_grads else torch.float32
     grads = random_tensors(shapes, grad_dtype, device)

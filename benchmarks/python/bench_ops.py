@@ -1,6 +1,6 @@
-"""Times torchamp's ops against torch's own ways to the same result, and against a bare copy.
+"""Times torchamp's ops against equivalent torch ops, and against a plain copy.
 
-Every row comes from one process and one interleaved run; compare within a row only.
+Each row comes from one interleaved run in one process; compare only within a row.
 
     python benchmarks/python/bench_ops.py [--device cpu] [--repeats 15] [--json FILE]
 """
@@ -21,9 +21,9 @@ from torchamp import ops
 
 @dataclass
 class Row:
-    """One op on one workload. bytes_per_element: those that it has to read and write. torch's part
-    is None where torch has no such op. Quartiles and the host's milliseconds (CUDA) are by way of
-    doing it, and not_queued_ahead names those whose times have the host's in them."""
+    """One op on one workload. bytes_per_element: the minimum that it must read and write. torch_ms
+    and times_torch are None if torch has no such op. quartiles and host_ms (milliseconds, CUDA) are
+    by implementation. not_queued_ahead: the implementations whose times include host time."""
 
     op: str
     workload: str
@@ -56,7 +56,7 @@ def row_of(op: str, workload: str, num_bytes: int, timings: dict[str, Timing]) -
 
 
 class Lists:
-    """What the ops of one workload work on."""
+    """The tensors of one workload."""
 
     def __init__(self, workload: str, device: str) -> None:
         shapes = WORKLOADS[workload]
@@ -66,7 +66,7 @@ class Lists:
         self.found_inf = torch.zeros((), device=device)
 
     def cases(self) -> dict[str, tuple[int, Variants]]:
-        """For each op its bytes an element, and the two ways to do it."""
+        """For each op, its bytes per element and its implementations by name."""
         half, full, inv_scale, found_inf = self.half, self.full, self.inv_scale, self.found_inf
         unscale_ = torch._amp_foreach_non_finite_check_and_unscale_
 
@@ -115,7 +115,7 @@ class Lists:
 
 
 def cases_of(workload: str, device: str) -> Iterator[tuple[str, int, Variants]]:
-    """Each op, its bytes an element, and the ways to do it; one goes before the next is made."""
+    """Each op, its bytes per element and its implementations. Frees each before the next."""
     for op, (num_bytes, variants) in Lists(workload, device).cases().items():
         yield op, num_bytes, variants
     for name, algorithm in ALGORITHMS.items():

@@ -1,7 +1,7 @@
-"""Times what mixed precision adds to a backward: unscaling, checking, the optimizer's step.
+"""Times the work after a backward: unscaling, checking and the optimizer's step.
 
-Variants are timed in turn, in one process. Where memory does not hold all of a workload's at once
-they go in batches, each beside "one pass", with which times are compared.
+Variants are timed round-robin in one process. If memory does not hold all variants of a workload at
+once, they run in batches; each batch includes "one pass", the baseline of the comparison.
 
     python benchmarks/python/bench_step.py [--device cpu] [--repeats 15] [--json FILE]
 """
@@ -18,14 +18,14 @@ from step_variants import VARIANTS, Grads
 from timing import Timing, time_interleaved
 from workloads import STEP_WORKLOADS, copy_of, count_elements
 
-#: What the leanest step with float32 masters has to read and write for a float16 parameter: the
-#: grad twice (check, step), master and two averages in and out, the parameter out.
+#: Minimum traffic of a step with float32 masters for a float16 parameter: read the grad twice
+#: (check, step), read and write master and two moments, write the parameter.
 FLOOR_BYTES = 30
-#: What a variant holds for a parameter, and its temporaries, at the most.
+#: Upper bound of a variant's memory per parameter, including temporaries.
 VARIANT_BYTES = 24
-#: What the variants of a workload share.
+#: Memory per parameter that the variants of a workload share.
 SHARED_BYTES = 6
-#: As much of memory as is planned for; the copy's buffers are in the rest.
+#: Fraction of free memory to use; the copy's buffers are in the rest.
 USABLE = 0.9
 BASE = "one pass"
 COPY = "bare copy"
@@ -33,10 +33,10 @@ COPY = "bare copy"
 
 @dataclass
 class Row:
-    """A workload's steps, by variant: milliseconds, their quartiles, those of the host (CUDA), how
-    many times one pass's they are, and bytes a parameter of weights, grads, masters and averages. A
-    copy that moves as many bytes as the floor stands beside them. not_queued_ahead: whose times
-    have the host's in them. not_run: why times are missing."""
+    """The steps of a workload, by variant: milliseconds, their quartiles, host milliseconds (CUDA),
+    time relative to one pass, and bytes per parameter of weights, grads, masters and moments.
+    Includes a copy of floor_bytes per parameter. not_queued_ahead: variants whose times include
+    host time. not_run: why times are missing."""
 
     workload: str
     parameters: int
@@ -63,7 +63,7 @@ def needed_bytes(elements: int, variants: int) -> int:
 
 
 def batches(elements: int, free: int) -> Iterator[list[str]]:
-    """The variants' names, as many at once as `free` bytes hold; none if they do not hold two."""
+    """Batches of variant names that fit into `free` bytes; none if two do not fit."""
     fit = (int(free * USABLE) // elements - SHARED_BYTES) // VARIANT_BYTES
     others = [name for name in VARIANTS if name != BASE]
     for first in range(0, len(others) if fit >= 2 else 0, max(1, fit - 1)):
@@ -115,7 +115,7 @@ def print_table(rows: list[Row]) -> None:
             print(f"  not run: {row.not_run}")
         for name, milliseconds in row.milliseconds.items():
             size = row.bytes_per_parameter.get(name)
-            kept = "" if size is None else f"{size:7.1f} bytes a parameter"
+            kept = "" if size is None else f"{size:7.1f} bytes/parameter"
             host = "" if row.host_ms[name] is None else f"{row.host_ms[name]:7.2f} ms on the host"
             mark = "*" if name in row.not_queued_ahead else " "
             print(f"  {name:34} {milliseconds:9.3f} ms{mark} {row.times_one_pass[name]:6.2f}x "

@@ -1,8 +1,8 @@
-"""Times whole iterations, forward, backward and step, of networks at float32, torch.amp and the opt
-levels with fused optimizers, by the clock on the wall.
+"""Measures the wall-clock time of training iterations (forward, backward, step) of networks in
+float32, with torch.amp and at the opt levels with fused optimizers.
 
-The variants of a network are timed in turn, in one process. One whose loss is not finite or does
-not fall is left out, with what it did in place of its times.
+The variants of a network are timed round-robin in one process. A variant whose loss is not finite
+or does not fall is left out, with the reason.
 
     python benchmarks/python/bench_training.py [--preset full] [--limit 100] [--json FILE]
 """
@@ -22,20 +22,20 @@ from trainer import DoesNotTrain, Trainer
 from training_variants import base_for, names_for, set_precision
 
 FLOAT32 = "float32"
-#: A variant whose iteration takes so many times float32's, and so many milliseconds, is not timed.
+#: A variant is not timed if an iteration takes this many times float32's, and this many ms.
 TOO_SLOW = 5
 TOO_SLOW_MS = 500.0
-#: Of the time limit; with less than that left no further network is begun.
+#: Fraction of the time limit; with less left no further network is started.
 LEAST_SHARE = 0.08
 
 
 @dataclass
 class Row:
-    """A network's iterations, by variant: milliseconds and their quartiles, those until the host
-    had queued all (CUDA), how many times as fast as torch.amp (of the dtype that `base` tells) and
-    as float32 it is, `unit`s a second, bytes at the peak of an iteration without what the other
-    variants hold (CUDA), skipped steps. left_out: why variants have no times. not_run: why the
-    network has none."""
+    """The iterations of a network, by variant: milliseconds, their quartiles, host milliseconds
+    until all work was queued (CUDA), speed relative to torch.amp (`base` names its dtype) and to
+    float32, `unit`s per second, peak bytes of an iteration without the other variants' memory
+    (CUDA), and skipped steps. left_out: why variants have no times. not_run: why the network has
+    none."""
 
     network: str
     items: int
@@ -84,7 +84,7 @@ class Bench:
         slowest_ms = float("inf")
         for name in names_for(self.device):
             if time.monotonic() > until:
-                self.row.left_out[name] = "the time was up"
+                self.row.left_out[name] = "the time limit was reached"
             elif self._try_to_add(name, slowest_ms) and name == FLOAT32:
                 slowest_ms = max(TOO_SLOW_MS, TOO_SLOW * self.trainers[name].sample().milliseconds)
 
@@ -92,7 +92,7 @@ class Bench:
         trainer = Trainer(name, self.device)
         try:
             trainer.set_up(self.task, self.batch, slowest_ms)
-        except RuntimeError as error:  # torch's own among them: out of memory, no such kernel
+        except RuntimeError as error:  # including torch's: out of memory, no such kernel
             self._leave_out(trainer, error)
             return False
         self.trainers[name] = trainer
@@ -136,14 +136,14 @@ def measure_network(name: str, task: Task, device: str, repeats: int, until: flo
 
 
 def measure(device: str, repeats: int, preset: str, limit: float) -> Iterator[Row]:
-    """Each network has twice as much of the time that is left as those after it on the average."""
+    """Each network gets twice the average share of remaining time that later ones get."""
     preset = preset or ("full" if device == "cuda" else "small")
     tasks = PRESETS[preset]
     end = time.monotonic() + limit
     for number, (name, task) in enumerate(tasks.items()):
         left = end - time.monotonic()
         if left < LEAST_SHARE * limit:
-            reason = f"the {limit:.0f} s were used up"
+            reason = f"the time limit of {limit:.0f} s was reached"
             yield Row(name, task.items, task.unit, base_for(device), not_run=reason)
             continue
         share = 2 * left / (len(tasks) - number + 1)
@@ -171,6 +171,6 @@ if __name__ == "__main__":
         __doc__,
         measure,
         print_table,
-        preset=dict(choices=list(PRESETS), help="full on CUDA and small elsewhere unless told"),
-        limit=dict(type=float, default=420.0, help="seconds for all networks"),
+        preset=dict(choices=list(PRESETS), help="default: full on CUDA, small elsewhere"),
+        limit=dict(type=float, default=420.0, help="time limit for all networks, in seconds"),
     )

@@ -1,8 +1,8 @@
-"""Times every choice of torchamp's CUDA kernels that can be made at run time against the default,
-and tells which wins.
+"""Times every run-time tuning parameter of torchamp's CUDA kernels against the default, and reports
+which settings are faster.
 
-The names and values are those of torchamp._C.tuning_choices(); one is changed at a time. All of
-an op and a workload are timed in turn, each behind a call of its own that is not counted.
+The names and values are those of torchamp._C.tuning_choices(); one is changed at a time. All
+settings of an op and a workload are timed round-robin, each after an uncounted call.
 
     python benchmarks/python/bench_variants.py [--repeats 15] [--json FILE]
 """
@@ -32,8 +32,8 @@ DEFAULT = "default"
 
 @dataclass(frozen=True)
 class Workload:
-    """odd_offsets: each grad begins an odd number of elements into one flat buffer, as the bucket
-    views of DistributedDataParallel may, while masters and averages are aligned."""
+    """odd_offsets: each grad starts at an odd element of one flat buffer, as bucket views of
+    DistributedDataParallel may, while masters and moments are aligned."""
 
     shapes: Shapes
     odd_offsets: bool = False
@@ -50,7 +50,7 @@ WORKLOADS = {
 
 @dataclass(frozen=True)
 class Choice:
-    """A value other than the default's."""
+    """A setting other than the default."""
 
     name: str
     value: Any
@@ -61,10 +61,9 @@ class Choice:
 
 @dataclass
 class Row:
-    """One op on one workload under one choice: its own milliseconds and the default's, with their
-    quartiles. times_default: how many times as long it takes. verdict: "faster" where three in four
-    of its samples are below three in four of the default's, "slower" the other way round, else "no
-    difference"."""
+    """One op on one workload with one setting: its milliseconds and the default's, with quartiles.
+    times_default: time relative to the default. verdict: "faster" if its third quartile is below
+    the default's first quartile, "slower" in the opposite case, else "no difference"."""
 
     op: str
     workload: str
@@ -86,7 +85,7 @@ def verdict(own: Timing, default: Timing) -> str:
 
 
 class Tuning:
-    """What can be chosen, and the choosing of it."""
+    """The tuning parameters and a way to set them."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
@@ -99,22 +98,22 @@ class Tuning:
         ]
 
     def choose(self, choice: Choice | None) -> None:
-        """None: the default."""
+        """Applies a setting. None: the default."""
         chosen = {} if choice is None else {choice.name: choice.value}
         self._module.set_tuning(**{**self.default, **chosen})
 
 
 def why_not(module: ModuleType) -> str:
-    """Why nothing can be timed here; empty where it can."""
+    """The reason why nothing can be timed here; empty if it can."""
     if not torch.cuda.is_available():
-        return "there is no CUDA device here, and the choices are those of the CUDA kernels"
+        return "there is no CUDA device here, and only the CUDA kernels have tuning parameters"
     if not hasattr(module, "tuning_choices"):
-        return f"torchamp {torchamp.__version__} has nothing to choose"
+        return f"torchamp {torchamp.__version__} has no tuning parameters"
     return ""
 
 
 def ops_of(workload: Workload, device: str) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Each op and a call of it; what one works on goes before the next is made."""
+    """Each op and a call of it. Frees each op's tensors before the next."""
     grads = Grads(workload.shapes, device, workload.odd_offsets)
     found_inf, inv_scale = torch.zeros((), device=device), torch.ones((), device=device)
     yield "check", lambda: ops.check(grads.half, found_inf)
@@ -129,7 +128,8 @@ def measure_op(
     settings.update({str(choice): choice for choice in tuning.choices})
 
     def prepare(name: str) -> None:
-        """A call besides, so that no plan of another choice is in the way."""
+        """Sets the tuning and makes one uncounted call, so that no plan of another setting is
+        reused."""
         tuning.choose(settings[name])
         run()
 
@@ -164,7 +164,8 @@ def measure(module: ModuleType, device: str, repeats: int) -> Iterator[Row]:
 
 
 def summary(rows: list[Row]) -> str:
-    """For each choice how often it won and lost, and its time on the average; the fastest first."""
+    """For each setting its mean relative time, and in how many cases it was faster and slower; the
+    fastest setting first."""
     by_setting: dict[str, list[Row]] = {}
     for row in rows:
         by_setting.setdefault(row.setting, []).append(row)
@@ -172,7 +173,7 @@ def summary(rows: list[Row]) -> str:
     for setting, own in by_setting.items():
         mean = geometric_mean(row.times_default for row in own)
         faster, slower = (sum(row.verdict == word for row in own) for word in ("faster", "slower"))
-        lines.append((mean, f"{setting}: {mean:.3f} of the default's time, faster in {faster} and "
+        lines.append((mean, f"{setting}: {mean:.3f} x the default's time, faster in {faster} and "
                             f"slower in {slower} of {len(own)}"))  # fmt: skip
     return "\n".join(line for _, line in sorted(lines))
 

@@ -1,4 +1,4 @@
-"""What a benchmark's command line does: measure, print, and write JSON."""
+"""The command line of a benchmark: measures, prints, and writes JSON."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ import torch
 import torchamp
 
 NOT_QUEUED_AHEAD = (
-    "* timed without holding the device until the work was queued, because it waits for the device "
-    "or launches more than the driver queues: the host's time is in it"
+    "* includes host time: the work could not be queued ahead, because it waits for the device or "
+    "launches more than the driver queues"
 )
 
 
 def processor() -> str:
-    """The processor's name where Linux tells it, else its architecture."""
+    """The processor's name if Linux reports it, else its architecture."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
 
 
-#: What arithmetic in 16 bits is fast with.
+#: Instruction sets that make 16-bit arithmetic fast.
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
 
 
 def instructions() -> str:
-    """Those of INSTRUCTIONS that the processor has, where Linux tells them."""
+    """The INSTRUCTIONS that the processor has, as reported by Linux."""
     cpuinfo = Path("/proc/cpuinfo")
     words = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
     return " ".join(name for name in INSTRUCTIONS if name in words)
@@ -67,8 +67,8 @@ def run(
     print_table: Callable[[list[Any]], None],
     **options: dict[str, Any],
 ) -> None:
-    """Calls measure(device, repeats, **options) for dataclasses, one a row; what is measured is
-    written at once. options: argparse's words for further arguments."""
+    """Calls measure(device, repeats, **options), which yields a dataclass per row, and writes each
+    row immediately. options: argparse keywords of additional arguments."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--repeats", type=int, default=15)
@@ -79,7 +79,7 @@ def run(
     path = arguments.pop("json")
     facts = machine(arguments["device"])
     rows: list[Any] = []
-    with contextlib.redirect_stdout(sys.stderr):  # what initialize announces
+    with contextlib.redirect_stdout(sys.stderr):  # initialize's messages
         for row in measure(**arguments):
             rows.append(row)
             if path:

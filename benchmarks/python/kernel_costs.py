@@ -1,4 +1,4 @@
-"""What each kernel moves and waits for, as csrc/cuda has it."""
+"""Memory traffic and latency of each kernel in csrc/cuda."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WARP = 32
 BLOCK = 128
 
 
-#: Elements of a warp's unit, and those of all tensors from which on it is the large one.
+#: Elements of a warp's unit, and the total number of elements from which on units are large.
 UNIT, LARGE_UNIT, LARGE_PLAN = 2048, 8192, 1 << 26
 
 
@@ -21,12 +21,12 @@ UNIT, LARGE_UNIT, LARGE_PLAN = 2048, 8192, 1 << 26
 class Kernel:
     """A kernel over a table of tensors.
 
-    bytes_per_element: read and written. tensors: that a launch's parameter holds. stays: a longer
-    table is kept on the device instead, where its entries are one read more. vector: elements of a
-    thread that are on their way at once. loads_before: dependent reads before the first element.
-    unit: elements that a team of threads walks, by the size of all if 0. warps: resident on a
-    multiprocessor, by registers. counted: tensors that the last block goes through at a time, with
-    a read that a write waits for; 0 if it does not.
+    bytes_per_element: read and written. tensors: how many fit in a launch's parameter. stays: a
+    longer table is kept on the device, at the cost of one more dependent read per entry. vector:
+    elements that a thread has in flight. loads_before: dependent reads before the first element.
+    unit: elements per team of threads; 0: by the total size. warps: resident per multiprocessor,
+    limited by registers. counted: tensors that the last block processes per iteration, each with a
+    read and a dependent write; 0 if it processes none.
     """
 
     bytes_per_element: int
@@ -54,7 +54,7 @@ class Kernel:
         return sum(ceil(elements / unit) for elements in element_counts(shapes))
 
     def unit_round_trips(self, shapes: Shapes) -> int:
-        """Of the longest unit: what is read before, each turn, and the last write."""
+        """Round trips of the longest unit: initial reads, one per iteration, and the last write."""
         longest = min(self.unit_of(shapes), max(element_counts(shapes)))
         entry = 1 if self.stays and len(shapes) > self.tensors else 0
         return entry + self.loads_before + ceil(longest / (self.team * self.vector)) + 1
@@ -63,8 +63,8 @@ class Kernel:
         return 2 * ceil(len(shapes) / self.counted) if self.counted else 0
 
     def milliseconds(self, shapes: Shapes, card: Card) -> float:
-        """The larger of what bandwidth and what waiting allows; and for each launch its start and
-        the filling and draining of the device, as long as a unit takes."""
+        """The larger of the bandwidth and latency bounds, plus the launch overhead and the time of
+        one unit per launch to fill and drain the device."""
         unit_us = self.unit_round_trips(shapes) * card.round_trip_us
         teams = card.multiprocessors * self.warps * WARP // self.team
         waiting_us = self.units(shapes) * unit_us / teams if teams else 0.0
@@ -76,7 +76,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class OneBlock:
-    """A kernel of one block that reads, works out and writes a few scalars."""
+    """A kernel of one block that computes a few scalars."""
 
     def launches(self, shapes: Shapes, card: Card) -> int:
         return 1
@@ -92,13 +92,12 @@ Kernels = tuple[Union[Kernel, OneBlock], ...]
 
 
 def _step(bytes_per_element: int, tensors: int, vector: int = 8, counted: int = 512) -> Kernel:
-    """Whether it is skipped, and how many steps there were, are read before; sixteen warps are what
-    its registers leave room for."""
+    """First reads the skip flag and the step count. Its registers allow sixteen resident warps."""
     return Kernel(bytes_per_element, tensors, vector, True, 2, warps=16, counted=counted)
 
 
 def _compact_step(bytes_per_element: int) -> Kernel:
-    """Adam's with split masters or 16-bit averages."""
+    """Adam's step with split masters or 16-bit moments."""
     return Kernel(bytes_per_element, 581, 8, False, 2, warps=16, counted=512)
 
 
@@ -119,8 +118,8 @@ OPS: dict[str, Kernels] = {
     "copy_cast, float32 to float16": (Kernel(6, 1023, 16),),
 }
 
-#: The step kernel of each algorithm: grad, master and model 2 + 8 + 2 bytes, 8 for each state. A
-#: master's update under LAMB is a state that the second pass reads as its grad.
+#: The step kernel of each algorithm: 2 + 8 + 2 bytes for grad, master and model, 8 for each state.
+#: LAMB's first pass writes the update as a state, which the second pass reads as its grad.
 STEPS: dict[str, Kernels] = {
     "step, Adam": (_ADAM,),
     "step, AMSGrad": (_step(36, 510, vector=4),),
@@ -133,7 +132,7 @@ STEPS: dict[str, Kernels] = {
     "clip": (_CLIP,),
 }
 
-#: What an iteration does after its backward, by bench_step.py's names.
+#: The kernels after a backward, by bench_step.py's names.
 ITERATIONS: dict[str, Kernels] = {
     "one pass": (_CHECKED, _ADAM),
     "one pass, clipped": (_CHECKED, _CLIP, _ADAM),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 def table(head: list[str], rows: list[list[str]], text_columns: int = 1) -> str:
-    """The first columns to the left, the others, numbers, to the right; widths filled up, so that
-    it can be read as it is."""
+    """A padded table, readable as plain text. The first text_columns are left-aligned, the others
+    right-aligned."""
     widths = [max(map(len, column)) for column in zip(head, *rows)]
     rules = ["-" * width for width in widths[:text_columns]]
     rules += ["-" * (width - 1) + ":" for width in widths[text_columns:]]

@@ -1,4 +1,4 @@
-"""How much memory there is to work with."""
+"""Free memory of a device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def release(device: str) -> None:
-    """Gives back what only caches and cycles hold."""
+    """Frees memory that only caches and reference cycles hold."""
     gc.collect()
     if device == "cuda":
         torch.cuda.synchronize()
@@ -16,7 +16,7 @@ def release(device: str) -> None:
 
 
 def free_bytes(device: str) -> int:
-    """What could be had; call release first."""
+    """Bytes that can be allocated; call release() first."""
     if device == "cuda":
         unused_cache = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
         return torch.cuda.mem_get_info()[0] + unused_cache

@@ -1,5 +1,5 @@
-"""Makes benchmarks/results/<benchmark>-<device>-<date>.{json,md} of what a benchmark wrote; of
-steps and trainings a picture too, where matplotlib is.
+"""Writes benchmarks/results/<benchmark>-<device>-<date>.{json,md} from a benchmark's JSON. For
+steps and training iterations also draws a plot, if matplotlib is installed.
 
 python benchmarks/python/report.py out/bench/step_python.json [RESULTS_FOLDER]
 """
@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 @dataclass(frozen=True)
 class Kind:
-    """A benchmark. key: what only its rows have."""
+    """A benchmark. key: a field that only its rows have."""
 
     name: str
     key: str
@@ -34,29 +34,29 @@ class Kind:
 
 KINDS = (
     Kind("ops", "torchamp_ms", "The ops", ops_table),
-    Kind("step", "times_one_pass", "Whole steps", step_tables, step_panels),
-    Kind("training", "network", "Whole iterations", training_tables, training_panels),
-    Kind("variants", "setting", "Choices of the CUDA kernels", variants_table),
+    Kind("step", "times_one_pass", "Optimizer steps", step_tables, step_panels),
+    Kind("training", "network", "Training iterations", training_tables, training_panels),
+    Kind("variants", "setting", "Tuning parameters of the CUDA kernels", variants_table),
 )
 
 
 def kind_of(result: dict) -> Kind:
-    """Which benchmark wrote it."""
+    """The benchmark that wrote the result."""
     return next(kind for kind in KINDS if kind.key in result["rows"][0])
 
 
 def body_of(result: dict, kind: Kind, title: str, picture: pathlib.Path) -> str:
-    """The tables, below the picture, which is drawn."""
+    """Draws the plot and returns it with the tables as Markdown."""
     rows = result["rows"]
     panels = kind.panels(rows) if kind.panels else {}
     if not panels or not importlib.util.find_spec("matplotlib"):
         return kind.tables(rows)
     draw(panels, title, picture)
-    return f"![the same as bars]({picture.name})\n\n{kind.tables(rows)}"
+    return f"![bar chart]({picture.name})\n\n{kind.tables(rows)}"
 
 
 def write(result: dict, folder: pathlib.Path) -> pathlib.Path:
-    """Writes the files and returns the path of the Markdown one."""
+    """Writes the files and returns the path of the Markdown file."""
     machine, kind = result["machine"], kind_of(result)
     device = re.sub(r"[^a-z0-9]+", "-", str(machine["device"]).lower()).strip("-")
     folder.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def main() -> None:
     folder = sys.argv[2] if len(sys.argv) > 2 else ROOT / "benchmarks" / "results"
     path = write(json.loads(pathlib.Path(sys.argv[1]).read_text()), pathlib.Path(folder))
     print(path.read_text())
-    print(f"written to {path} and beside it")
+    print(f"written to {path} and the files of the same name")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Panels of bars for what a benchmark wrote. Needs matplotlib."""
+"""Bar charts of benchmark results. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def draw(panels: dict[str, dict[str, float]], title: str, path: Path) -> None:
-    """A panel of bars for each title and its numbers by name."""
+    """Draws one bar chart per title, with its values by name."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 0.8 + sum(map(_height, panels.values()))), layout="constrained")
@@ -28,7 +28,7 @@ def _height(bars: dict[str, float]) -> float:
 
 def step_panels(rows: list[dict]) -> dict[str, dict[str, float]]:
     return {
-        f"{row['workload']}: a step's milliseconds, less is better": row["milliseconds"]
+        f"{row['workload']}: milliseconds per step, lower is better": row["milliseconds"]
         for row in rows
         if row["milliseconds"]
     }
@@ -36,7 +36,7 @@ def step_panels(rows: list[dict]) -> dict[str, dict[str, float]]:
 
 def training_panels(rows: list[dict]) -> dict[str, dict[str, float]]:
     return {
-        f"{row['network']}: {row['unit']} a second, more is better": row["items_per_second"]
+        f"{row['network']}: {row['unit']}/s, higher is better": row["items_per_second"]
         for row in rows
         if row["items_per_second"]
     }

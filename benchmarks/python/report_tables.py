@@ -1,11 +1,11 @@
-"""What each benchmark wrote, as tables in Markdown."""
+"""Formats the results of each benchmark as Markdown tables."""
 
 from __future__ import annotations
 
 from markdown import table
 from workloads import STEP_WORKLOADS, WORKLOADS, count_elements
 
-NOT_QUEUED_AHEAD = "\\*: the host's time is in it, because the work could not all be queued ahead."
+NOT_QUEUED_AHEAD = "\\*: includes host time, because the work could not all be queued ahead."
 
 
 def number(value: float | None, form: str) -> str:
@@ -25,7 +25,7 @@ def spread(quartiles: list[float], form: str) -> str:
 
 
 def ops_table(rows: list[dict]) -> str:
-    """With the bandwidth that each op reaches."""
+    """A table of ops that includes the bandwidth of each."""
     cells = []
     for row in rows:
         elements = count_elements({**STEP_WORKLOADS, **WORKLOADS}[row["workload"]])
@@ -62,7 +62,7 @@ def step_numbers(row: dict) -> str:
             f"{row['times_one_pass'][name]:.2f}", number(row["host_ms"][name], ".3f"),
             number(row["bytes_per_parameter"].get(name), ".0f"),
         ])  # fmt: skip
-    head = ["step", "ms", "quartiles", "of one pass", "host, ms", "bytes a parameter"]
+    head = ["step", "ms", "quartiles", "× one pass", "host, ms", "bytes/parameter"]
     return table(head, cells)
 
 
@@ -71,8 +71,8 @@ def training_tables(rows: list[dict]) -> str:
 
 
 def training_table(row: dict) -> str:
-    """Factors above 1 are faster than what they are relative to."""
-    title = f"## {row['network']}, {row['items']:,} {row['unit']} an iteration"
+    """Factors above 1 are faster than the baseline."""
+    title = f"## {row['network']}, {row['items']:,} {row['unit']} per iteration"
     if row["not_run"]:
         return f"{title}\n\nNot run: {row['not_run']}."
     parts = [title, f"{row['parameters']:,} parameters, {row['rounds']} rounds."]
@@ -108,6 +108,6 @@ def variants_table(rows: list[dict]) -> str:
             spread(row["quartiles"], ".4f"), f"{row['default_ms']:.4f}",
             spread(row["default_quartiles"], ".4f"),
         ])  # fmt: skip
-    head = ["op", "workload", "choice", "verdict", "× the default's time", "ms", "quartiles",
+    head = ["op", "workload", "setting", "verdict", "× default", "ms", "quartiles",
             "default, ms", "quartiles"]  # fmt: skip
     return table(head, cells, text_columns=4)

@@ -1,10 +1,10 @@
-"""Predicts what torchamp's kernels take from the bytes that they move, their launches and memory's
-latency; beside what was measured, where files of bench_ops.py or bench_step.py are given.
+"""Predicts the time of torchamp's kernels from memory traffic, launches and memory latency, and
+compares it with measurements in files of bench_ops.py or bench_step.py.
 
     python benchmarks/python/roofline.py                    # predictions for four GPUs
-    python benchmarks/python/roofline.py out/bench/*.json   # and what was measured, on any device
+    python benchmarks/python/roofline.py out/bench/*.json   # predicted and measured, on any device
 
-A device of which a file has a bare copy is taken to move as many bytes a second as that did.
+A device's bandwidth is that of the largest plain copy in the file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KERNELS: dict[str, Kernels] = {**OPS, **STEPS, **ITERATIONS}
 
 @dataclass(frozen=True)
 class Copy:
-    """A bare copy: bytes read and written, and milliseconds."""
+    """A plain copy: bytes read and written, and milliseconds."""
 
     bytes: int
     milliseconds: float
@@ -38,7 +38,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Measured:
-    """A kernel, or an iteration's part, on a workload."""
+    """The measured time of a kernel, or of part of an iteration, on a workload."""
 
     name: str
     workload: str
@@ -46,7 +46,7 @@ class Measured:
 
 
 def measured_in(rows: list[dict]) -> Iterator[Measured]:
-    """What there is a prediction of."""
+    """The measurements that have a prediction."""
     for row in rows:
         times = {row["op"]: row["torchamp_ms"]} if "op" in row else row.get("milliseconds", {})
         for name, milliseconds in times.items():
@@ -64,7 +64,7 @@ def copies_in(rows: list[dict]) -> Iterator[Copy]:
 
 
 def card_of(result: dict) -> Card:
-    """The device of a benchmark's file, by its largest copy."""
+    """The device of a benchmark's file, with the bandwidth of its largest copy."""
     name = str(result["machine"]["device"])
     copy = max(copies_in(result["rows"]), key=lambda copy: copy.bytes)
     known = [card for key, card in CARDS.items() if key in name.lower()]
@@ -72,7 +72,7 @@ def card_of(result: dict) -> Card:
 
 
 def comparison(result: dict) -> str:
-    """A table of what a benchmark's file has, predicted and measured."""
+    """A table of predicted and measured times for a benchmark's file."""
     card = card_of(result)
     rows = []
     for measured in measured_in(result["rows"]):
@@ -85,14 +85,14 @@ def comparison(result: dict) -> str:
             f"{measured.milliseconds:.3f}", f"{moved / measured.milliseconds / 1e6:.0f}",
             f"{measured.milliseconds / predicted:.2f}",
         ])  # fmt: skip
-    head = ["what", "workload", "launches", "MB", "predicted, ms", "GB/s", "measured, ms", "GB/s",
+    head = ["kernel", "workload", "launches", "MB", "predicted, ms", "GB/s", "measured, ms", "GB/s",
             "measured / predicted"]  # fmt: skip
     title = f"{result['machine']['device']}, a copy moves {card.copy_gbps:.0f} GB/s"
     return f"{title}\n\n{table(head, rows, text_columns=2)}"
 
 
 def launches_of(kernels: Kernels, shapes: Shapes) -> str:
-    """On any GPU."""
+    """The number of launches, equal on all GPUs."""
     return str(total_launches(kernels, shapes, CARDS["h100"]))
 
 
@@ -109,7 +109,7 @@ def predictions_of_kernels(workload: str) -> str:
 
 
 def predictions_of_workloads(name: str) -> str:
-    """A table of one kernel, or iteration's part, on every workload."""
+    """A table of one kernel, or part of an iteration, on every workload."""
     rows = []
     for workload, shapes in ALL_WORKLOADS.items():
         times = [f"{total_ms(KERNELS[name], shapes, card):.3f}" for card in CARDS.values()]
@@ -121,7 +121,7 @@ def predictions_of_workloads(name: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("results", nargs="*", type=Path, help="files that the benchmarks wrote")
+    parser.add_argument("results", nargs="*", type=Path, help="JSON files of benchmarks")
     arguments = parser.parse_args()
     if not arguments.results:
         print("Predicted, not measured.\n")

@@ -1,5 +1,5 @@
-"""The steps that bench_step.py compares, all of AdamW. Grads stand in for a backward's, and are
-handed over anew each time, as zero_grad(set_to_none=True) has it."""
+"""The AdamW steps that bench_step.py compares. Precomputed grads replace a backward: each step
+assigns them again, as after zero_grad(set_to_none=True)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 @dataclass
 class Variant:
-    """A step to time, and what stays in memory for it between steps."""
+    """A step to time, and the tensors that it keeps between steps."""
 
     run: Callable[[], object]
     tensors: Callable[[], Iterable[torch.Tensor | None]]
@@ -34,7 +34,7 @@ class Variant:
 
 
 class Weights(nn.Module):
-    """A model that is nothing but its parameters."""
+    """A module with only parameters."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__()
@@ -43,8 +43,8 @@ class Weights(nn.Module):
 
 @dataclass
 class Grads:
-    """What the variants of a workload share. odd_offsets: the float16 grads are views of one buffer
-    that each begin at an odd element."""
+    """The grads that the variants of a workload share. odd_offsets: the float16 grads are views of
+    one buffer, each starting at an odd element."""
 
     shapes: Shapes
     device: str
@@ -61,7 +61,7 @@ class Grads:
 
 
 def odd_views(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors' values as views of one buffer, each at the next odd element."""
+    """Copies of the tensors as views of one buffer, each starting at the next odd element."""
     buffer = tensors[0].new_empty(sum(tensor.numel() + 2 for tensor in tensors))
     views, end = [], 0
     for tensor in tensors:
@@ -79,7 +79,8 @@ def states_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 def amp_step(
     shared: Grads, make: MakeOptimizer, looks: bool = False, clips: bool = False
 ) -> Variant:
-    """A step at O2. looks: at the masters, so that their grads are made. clips: their norm."""
+    """A step at O2. looks: accesses the masters, so that their grads are materialized. clips: clips
+    by norm."""
     model = Weights(random_tensors(shared.shapes, torch.float32, shared.device))
     optimizer = make(list(model.parameters()))
     model, optimizer = amp.initialize(model, optimizer, opt_level="O2")
@@ -101,18 +102,19 @@ def amp_step(
         optimizer.step()
 
     def tensors() -> Iterator[torch.Tensor | None]:
-        masters = optimizer._torchamp.weights.master_params()  # none is its own here
+        masters = optimizer._torchamp.weights.master_params()  # distinct from the parameters
         backward()
         yield from (*params, *shared.half, *masters, *(master.grad for master in masters))
         yield from states_of(optimizer)
         if optimizer._torchamp.weights.is_split:
-            yield from [param.to(torch.int16) for param in params]  # as large as the low bits
+            yield from [param.to(torch.int16) for param in params]  # the size of the low bits
 
     return Variant(step, tensors)
 
 
 def three_passes(shared: Grads) -> Variant:
-    """apex's way with our kernels: unscale into master grads, ask the device, step, round."""
+    """apex's passes with our kernels: unscale into master grads, wait for the overflow flag, step,
+    round."""
     params = random_tensors(shared.shapes, torch.float16, shared.device)
     masters = [nn.Parameter(param.float()) for param in params]
     optimizer = optimizers.FusedAdamW(masters)
@@ -136,8 +138,8 @@ def three_passes(shared: Grads) -> Variant:
 
 
 def torch_amp_step(shared: Grads, clips: bool = False, **options: bool) -> Variant:
-    """A step of torch.amp: float32 parameters and grads, GradScaler, torch's AdamW. Casting weights
-    and grads in forward and backward, 12 bytes a parameter more, is not in it."""
+    """A step of torch.amp: float32 parameters and grads, GradScaler, torch's AdamW. It excludes the
+    casts of weights and grads in forward and backward, another 12 bytes per parameter."""
     params = [
         nn.Parameter(tensor)
         for tensor in random_tensors(shared.shapes, torch.float32, shared.device)
@@ -162,7 +164,7 @@ def torch_amp_step(shared: Grads, clips: bool = False, **options: bool) -> Varia
 
 
 def float32_step(shared: Grads, make: MakeOptimizer) -> Variant:
-    """No mixed precision at all."""
+    """A step without mixed precision."""
     params = [
         nn.Parameter(tensor)
         for tensor in random_tensors(shared.shapes, torch.float32, shared.device)
@@ -179,7 +181,7 @@ def float32_step(shared: Grads, make: MakeOptimizer) -> Variant:
 
 
 def hand_over(shared: Grads) -> Variant:
-    """What is in every variant and none of their doing."""
+    """The overhead that all variants share: assigning the grads."""
     params = [nn.Parameter(tensor) for tensor in shared.single]
 
     def step() -> None:
@@ -199,8 +201,7 @@ def _torchs(**options: bool) -> MakeOptimizer:
     return functools.partial(torch.optim.AdamW, **options)
 
 
-#: By name: what makes a variant of what its workload shares. The first is what others are
-#: compared with.
+#: Factories by name, which take the shared grads of a workload. The first is the baseline.
 VARIANTS: dict[str, Callable[[Grads], Variant]] = {
     "one pass": lambda shared: amp_step(shared, _ours()),
     "one pass, clipped": lambda shared: amp_step(shared, _ours(), clips=True),

@@ -1,7 +1,7 @@
-"""Timing of several variants in one process, in turn, so that a drifting machine is fair to all.
+"""Times several variants round-robin in one process, so that drift affects all of them equally.
 
-On CUDA the device is kept busy until a call has queued its work: the device's time has nothing of
-the host's in it, which stands beside it.
+On CUDA the device is kept busy until a call has queued its work, so that device time excludes host
+time. Host time is reported separately.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 Variants = dict[str, Callable[[], object]]
 
-#: How long the device is kept busy at first, and at the most. What still has not queued its work
+#: How long the device is kept busy, first and at most. A call that needs longer to queue its work
 #: waits for the device, or launches more than the driver's queue holds.
 FIRST_HOLD_MS = 1.0
 LONGEST_HOLD_MS = 64.0
@@ -25,8 +25,8 @@ LONGEST_HOLD_MS = 64.0
 
 @dataclass
 class Sample:
-    """One call. host_ms: until it returned, None where that is the time itself. queued_ahead: all
-    its work was queued before the device began with it."""
+    """One call. host_ms: time until it returned, None on the CPU, where milliseconds is that time.
+    queued_ahead: all its work was queued before the device started it."""
 
     milliseconds: float
     host_ms: float | None = None
@@ -38,7 +38,7 @@ Sampler = Callable[[], Sample]
 
 @dataclass
 class Timing:
-    """A variant's samples, one a round."""
+    """A variant's samples, one per round."""
 
     samples: list[Sample] = field(default_factory=list)
 
@@ -64,8 +64,8 @@ class Timing:
         return all(sample.queued_ahead for sample in self.samples)
 
     def times(self, base: Timing) -> float:
-        """How many times as long as `base` it takes: the median of the rounds' ratios, from which
-        what slows a whole round drops out."""
+        """Time relative to `base`: the median of per-round ratios, which cancels slowdowns of whole
+        rounds."""
         pairs = zip(self.samples, base.samples)
         return statistics.median(own.milliseconds / other.milliseconds for own, other in pairs)
 
@@ -78,7 +78,7 @@ def sample_cpu(run: Callable[[], object]) -> Sample:
 
 @functools.cache
 def cycles_per_ms() -> float:
-    """Of the clock that torch.cuda._sleep counts."""
+    """Frequency of the clock that torch.cuda._sleep counts."""
     cycles = 20_000_000
     before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(cycles)
@@ -90,8 +90,8 @@ def cycles_per_ms() -> float:
 
 
 class CudaClock:
-    """Times a variant by events, behind a hold that is as long as its queueing needs. What no hold
-    is long enough for is timed without: its time has the host's in it, and its samples say so."""
+    """Times a variant with events, while the device is held busy until its work is queued. If no
+    hold is long enough, times it without one; its samples then have queued_ahead=False."""
 
     def __init__(self) -> None:
         self.hold_ms = FIRST_HOLD_MS
@@ -127,9 +127,9 @@ def sample_in_turn(
     prepare: Callable[[str], object] = lambda name: None,
     until: float = float("inf"),
 ) -> dict[str, Timing]:
-    """Each one's sample in each round, the names in turn, after two uncounted rounds and without
-    the garbage collector, as timeit does. prepare: called with the name before each sample.
-    until: a time of time.monotonic(), after which no further round begins, though three are had."""
+    """Takes one sample of each per round, after two warm-up rounds, with the garbage collector off
+    as in timeit. prepare: called with the name before each sample. until: a time of
+    time.monotonic() after which no round starts, except the first three."""
     timings = {name: Timing() for name in samplers}
     gc.collect()
     gc.disable()
@@ -153,7 +153,7 @@ def time_interleaved(
     repeats: int,
     prepare: Callable[[str], object] = lambda name: None,
 ) -> dict[str, Timing]:
-    """sample_in_turn of the variants' times on the device."""
+    """sample_in_turn() of the variants' times on the device."""
     return sample_in_turn(
         {name: sampler(run, device) for name, run in variants.items()}, repeats, prepare
     )

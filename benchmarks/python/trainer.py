@@ -1,4 +1,4 @@
-"""A variant of a training, ready to be timed."""
+"""Sets up and times one training variant."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from networks import Batch, Task
 from timing import Sample
 from training_variants import VARIANTS, Training, set_precision
 
-#: Iterations before those that count, in which the loss has to fall.
+#: Warm-up iterations, during which the loss must fall.
 WARM_UP = 10
-#: Iterations of a sample take so long on a GPU, that the wait at their end is nothing beside them.
+#: Target duration of a sample on a GPU, long enough to hide the wait at its end.
 SAMPLE_MS = 30.0
 
 
@@ -23,13 +23,13 @@ class DoesNotTrain(RuntimeError):
 
 
 class TooSlow(RuntimeError):
-    """There is no time for as many iterations as a median takes."""
+    """An iteration takes too long to measure a median."""
 
 
 @dataclass
 class Trainer:
-    """Trains a network of its own, in a thread of its own, because O1's and O4's autocast is the
-    thread's that opened it."""
+    """Trains its own network in its own thread, because O1's and O4's autocast applies to the
+    thread that opened it."""
 
     name: str
     device: str
@@ -42,8 +42,8 @@ class Trainer:
         self._training: Training | None = None
 
     def set_up(self, task: Task, batch: Batch, slowest_ms: float) -> None:
-        """Makes the network and trains it for a while. Raises DoesNotTrain, TooSlow where an
-        iteration takes more than slowest_ms, and what torch raises for what it cannot do."""
+        """Creates the network and trains the warm-up iterations. Raises DoesNotTrain, TooSlow if an
+        iteration takes more than slowest_ms, and torch's errors for what it does not support."""
         set_precision(self.name)
         before = _allocated_bytes(self.device)
         self._thread.submit(self._make, task, batch).result()
@@ -74,10 +74,10 @@ class Trainer:
 
     def _check_losses(self) -> None:
         if not all(map(math.isfinite, self.losses)) or not self.losses[-1] < self.losses[0]:
-            raise DoesNotTrain(f"its loss goes from {self.losses[0]:.3f} to {self.losses[-1]:.3f}")
+            raise DoesNotTrain(f"its loss went from {self.losses[0]:.3f} to {self.losses[-1]:.3f}")
 
     def sample(self) -> Sample:
-        """An iteration's time by the clock on the wall, the device's work awaited."""
+        """The wall-clock time of an iteration, including the device's work."""
         loss, milliseconds, host_ms = self._thread.submit(self._run).result()
         self.losses.append(float(loss))
         return Sample(milliseconds, host_ms if self.device == "cuda" else None)
@@ -93,12 +93,12 @@ class Trainer:
         return loss.detach(), *(1e3 * (t - start) / self.iterations for t in (done, queued))
 
     def finish(self) -> int:
-        """Returns how many steps were skipped. Raises DoesNotTrain where timing has shown so."""
+        """Returns how many steps were skipped. Raises DoesNotTrain if the loss did not fall."""
         self._check_losses()
         return self._thread.submit(self._training.skipped_steps).result()
 
     def close(self) -> None:
-        """Gives back what it holds."""
+        """Frees the training's memory and ends the thread."""
         if self._training is not None:
             self._thread.submit(self._training.close).result()
             self._training = None

@@ -1,4 +1,4 @@
-"""The ways to train that bench_training.py compares, all with AdamW."""
+"""The training variants that bench_training.py compares, all with AdamW."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 @dataclass
 class Training:
-    """step: trains for an iteration and returns its loss. skipped_steps: up to now; waits for the
-    device. close: ends what would outlive it."""
+    """step: runs one iteration and returns its loss. skipped_steps: the number so far; waits for
+    the device. close: ends autocast."""
 
     step: Callable[[], Tensor]
     skipped_steps: Callable[[], int] = lambda: 0
@@ -29,7 +29,8 @@ class Training:
 
 
 def halvings(first_scale: float, last_scale: float) -> int:
-    """Each skipped step halves the loss scale, which does not grow in the first 2,000."""
+    """The number of skipped steps: each halves the loss scale, which does not grow in 2,000
+    steps."""
     return round(math.log2(first_scale / last_scale))
 
 
@@ -47,7 +48,7 @@ def float32(network: nn.Module, batch: Batch) -> Training:
 
 
 def torch_amp(network: nn.Module, batch: Batch, dtype: torch.dtype) -> Training:
-    """With a GradScaler for float16."""
+    """torch.amp, with a GradScaler for float16."""
     device = batch.inputs[0].device.type
     optimizer = torch.optim.AdamW(network.parameters(), LEARNING_RATE, fused=True)
     scaler = torch.amp.GradScaler(device, enabled=dtype == torch.float16)
@@ -82,7 +83,7 @@ def opt_level(network: nn.Module, batch: Batch, level: str) -> Training:
     return Training(step, lambda: halvings(first_scale, scaler.loss_scale()), handle.close)
 
 
-#: By name: what makes a training of a network on its device and a batch.
+#: Factories by name, which take a network on its device and a batch.
 VARIANTS: dict[str, Callable[[nn.Module, Batch], Training]] = {
     "float32": float32,
     "TF32": float32,
@@ -95,8 +96,8 @@ VARIANTS: dict[str, Callable[[nn.Module, Batch], Training]] = {
 }
 
 
-#: In the order of their importance: on CPUs, where float16 may be slow beyond use, it comes last,
-#: and there is no TF32.
+#: In order of importance. On CPUs float16 comes last, because it may be unusably slow, and there is
+#: no TF32.
 ON_CUDA = list(VARIANTS)
 ON_CPU = ["float32", "torch.amp, bfloat16", "O4", "O5", "torch.amp, float16", "O1", "O2"]
 
@@ -106,11 +107,11 @@ def names_for(device: str) -> list[str]:
 
 
 def base_for(device: str) -> str:
-    """The torch.amp that others are compared with."""
+    """The torch.amp variant that serves as the baseline."""
     return "torch.amp, float16" if device == "cuda" else "torch.amp, bfloat16"
 
 
 def set_precision(name: str) -> None:
-    """Whether float32 products are TF32: never, always, or as PyTorch has it unless told."""
+    """Sets whether float32 products use TF32: never, always, or PyTorch's default."""
     torch.set_float32_matmul_precision("high" if name == "TF32" else "highest")
     torch.backends.cudnn.allow_tf32 = name != "float32"

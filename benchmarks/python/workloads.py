@@ -1,4 +1,4 @@
-"""The lists of tensors that the benchmarks run on: those of real models, and many small ones."""
+"""The lists of tensors for the benchmarks: real models, and many small tensors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def vgg16() -> Shapes:
 
 
 def bert_large() -> Shapes:
-    """With both heads of its pretraining: 398 tensors, 336,226,108 parameters."""
+    """With both pretraining heads: 398 tensors, 336,226,108 parameters."""
     width, words = 1024, 30522
     norm: Shapes = [(width,), (width,)]
     square: Shapes = [(width, width), (width,)]
@@ -51,7 +51,7 @@ def bert_large() -> Shapes:
 
 
 def gpt2(layers: int, width: int) -> Shapes:
-    """GPT-2, its head tied to its embeddings."""
+    """GPT-2 with its head tied to the embeddings."""
     block: Shapes = [
         (width,), (width,), (3 * width, width), (3 * width,), (width, width), (width,),
         (width,), (width,), (4 * width, width), (4 * width,), (width, 4 * width), (width,),
@@ -66,14 +66,14 @@ def llama_7b() -> Shapes:
     return [(32000, width), *(layer + [(width,), (width,)]) * 32, (width,), (32000, width)]
 
 
-#: What single ops are timed on.
+#: For timing single ops.
 WORKLOADS: dict[str, Shapes] = {
     "gpt2_124m": gpt2(12, 768),
     "small_5000x1024": [(1024,)] * 5_000,
     "tiny_10000x64": [(64,)] * 10_000,
 }
 
-#: What whole steps are timed on, as far as they fit into memory.
+#: For timing optimizer steps, as far as they fit into memory.
 STEP_WORKLOADS: dict[str, Shapes] = {
     "resnet50": resnet50(),
     "vgg16": vgg16(),
@@ -88,7 +88,7 @@ STEP_WORKLOADS: dict[str, Shapes] = {
 
 
 def random_tensors(shapes: Shapes, dtype: torch.dtype, device: str) -> list[torch.Tensor]:
-    """Random normal tensors, never zeros: arithmetic on zeros can be cheaper."""
+    """Random normal tensors, not zeros, because arithmetic on zeros can be cheaper."""
     return [torch.randn(shape, device=device).to(dtype) for shape in shapes]
 
 
@@ -100,12 +100,13 @@ def count_elements(shapes: Shapes) -> int:
     return sum(element_counts(shapes))
 
 
-#: A copy's two buffers are no larger: enough to be out of every cache, little beside a model.
+#: Maximum size of a copy's two buffers: larger than any cache, small compared with a model.
 COPY_BUFFER_BYTES = 1 << 28
 
 
 def copy_of(num_bytes: int, device: str) -> Callable[[], object]:
-    """Reads and writes `num_bytes` in all, in equal pieces where they are many."""
+    """A copy that reads and writes `num_bytes` in total, in equal pieces if that exceeds the
+    buffers."""
     pieces = max(1, -(-num_bytes // (2 * COPY_BUFFER_BYTES)))
     source = torch.ones(num_bytes // (8 * pieces), device=device)
     target = torch.empty_like(source)

@@ -46,7 +46,7 @@ class Digits(NamedTuple):
 
 
 class Step(NamedTuple):
-    """loss_scale: that this step's loss was multiplied by."""
+    """loss_scale: the scale of this step's loss."""
 
     loss: float
     loss_scale: float
@@ -74,7 +74,7 @@ class Net(nn.Module):
 
 
 def load_digits(path: Path, device: torch.device) -> tuple[Digits, Digits]:
-    """(train, test): every fifth row tests, the others train."""
+    """Returns (train, test). Every fifth row is for testing, the others for training."""
     table = torch.from_numpy(np.loadtxt(path, delimiter=",", dtype=np.int64))
     images = table[:, :-1].reshape(-1, 1, 8, 8).float().div(MAX_PIXEL).to(device)
     digits = Digits(images, table[:, -1].to(device))
@@ -83,12 +83,12 @@ def load_digits(path: Path, device: torch.device) -> tuple[Digits, Digits]:
 
 
 def loss_scale() -> float:
-    """The scale that the next loss will be multiplied by."""
+    """The loss scale of the next step."""
     return amp.state_dict()["loss_scaler0"]["loss_scale"]
 
 
 def start_high() -> None:
-    """Lets a dynamic scale start where float16 overflows; leaves a fixed one alone."""
+    """Starts a dynamic scale where float16 overflows; does not change a fixed scale."""
     if loss_scale() == 1.0:
         return
     state = amp.state_dict()
@@ -108,7 +108,7 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Digits
 
 
 def batches(digits: Digits, epochs: int) -> Iterator[Digits]:
-    """The digits in another order each epoch."""
+    """Batches of the digits, in a new random order each epoch."""
     for _ in range(epochs):
         for rows in torch.randperm(len(digits.labels)).split(BATCH_SIZE):
             yield digits.take(rows)
@@ -117,7 +117,7 @@ def batches(digits: Digits, epochs: int) -> Iterator[Digits]:
 def train(
     model: nn.Module, optimizer: torch.optim.Optimizer, digits: Digits, epochs: int, title: str
 ) -> tuple[list[Step], list[float]]:
-    """The steps, and the seconds that each took."""
+    """Returns the steps, and the seconds that each took."""
     steps, seconds = [], []
     total = epochs * -(-len(digits.labels) // BATCH_SIZE)
     with tqdm(batches(digits, epochs), title, total, leave=False, disable=None) as bar:
@@ -131,13 +131,13 @@ def train(
 
 @torch.no_grad()
 def accuracy(model: nn.Module, digits: Digits) -> float:
-    """The share of ``digits`` that the model tells right."""
+    """The fraction of ``digits`` that the model classifies correctly."""
     model.eval()
     return (model(digits.images).argmax(1) == digits.labels).double().mean().item()
 
 
 def write_csv(steps: list[Step], path: Path) -> None:
-    """A line a step, numbered from 0."""
+    """Writes one line per step, numbered from 0."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["step", *Step._fields])
@@ -146,7 +146,7 @@ def write_csv(steps: list[Step], path: Path) -> None:
 
 
 def peak_memory_mib(device: torch.device) -> float:
-    """Most memory in use at once: what torch allocated on a GPU, else the process's."""
+    """Peak memory: torch's allocations on a GPU, otherwise the process's resident memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -164,7 +164,8 @@ def parse_command_line() -> argparse.Namespace:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of that name, with its index; of "auto" the GPU that is there, else the CPU."""
+    """The device of that name, with its index. "auto" selects the GPU if there is one, else the
+    CPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.empty(0, device=name).device

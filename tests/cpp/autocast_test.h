@@ -1,4 +1,4 @@
-// Tests that look at a thread's autocast state.
+// A fixture for tests that read a thread's autocast state.
 #pragma once
 
 #include <ATen/autocast_mode.h>
@@ -10,7 +10,7 @@
 
 namespace torchamp {
 
-/// What autocast does to a device type in this thread.
+/// The autocast state of a device type in this thread.
 struct State {
   bool enabled, cache_enabled;
   at::ScalarType dtype;
@@ -33,7 +33,7 @@ class AutocastTest : public DeviceTest {
  protected:
   static at::DeviceType type() { return device().type(); }
   static OpenAutocast open(at::ScalarType dtype = at::kHalf) { return {{type()}, dtype}; }
-  /// What a matrix product of float32 matrices comes out as: what autocast is about.
+  /// The dtype of a matrix product of float32 matrices, which shows whether autocast is active.
   static at::ScalarType mm_type() {
     const at::Tensor matrix = Random(50).normal({2, 2}, at::kFloat, device());
     return at::mm(matrix, matrix).scalar_type();

@@ -1,4 +1,4 @@
-// What the tests of checkpoints share.
+// Helpers for tests of checkpoints.
 #pragma once
 
 #include <torch/serialize.h>
@@ -18,7 +18,7 @@ namespace torchamp {
 
 using at::Tensor;
 
-/// A file that is gone at the end.
+/// A temporary file, removed by the destructor.
 class File {
  public:
   File()
@@ -32,7 +32,7 @@ class File {
   std::string path_;
 };
 
-/// Everything that training goes on from, to see that nothing changed.
+/// Copies of all training state, to check that nothing changed.
 struct Snapshot {
   explicit Snapshot(Training& training)
       : tensors(clones(training.net->parameters())), scale(training.scaler().state()) {
@@ -56,14 +56,14 @@ inline void expect_same(Training& training, const Snapshot& snapshot) {
   EXPECT_EQ(now.scale.hysteresis_tracker, snapshot.scale.hysteresis_tracker);
 }
 
-/// What a file holds, read as anybody may read it.
+/// The contents of a file, read with LibTorch alone.
 inline checkpoint::Tree entries_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
   return torch::pickle_load(bytes).toGenericDict();
 }
 
-/// The only tree in a list of the file.
+/// The only element of a list in the file.
 inline checkpoint::Tree only(const checkpoint::Tree& tree, const char* list) {
   return tree.at(list).toList().get(0).toGenericDict();
 }

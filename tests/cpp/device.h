@@ -1,4 +1,4 @@
-// One test body for every device: CPU always, CUDA where a card is there.
+// Runs a test on every device: always on the CPU, and on CUDA if there is a card.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,7 +8,7 @@
 
 namespace torchamp {
 
-/// The devices that this process can test on.
+/// The devices available to this process.
 std::vector<at::Device> devices();
 
 class DeviceTest : public ::testing::TestWithParam<at::Device> {

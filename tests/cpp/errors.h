@@ -1,4 +1,4 @@
-// What an error says.
+// Error messages in tests.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -20,7 +20,7 @@ std::string message_of(Call call) {
   return "no error";
 }
 
-/// Whether `text` has `part` in it.
+/// Whether `text` contains `part`.
 inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }

@@ -1,4 +1,4 @@
-// The fused optimizers as a table, with LibTorch's own beside those that it has.
+// A table of the fused optimizers and LibTorch's equivalents.
 #pragma once
 
 #include <torchamp/optim/fused_optimizer.h>
@@ -19,37 +19,37 @@ using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 struct FusedCase {
   std::string name;
   std::function<std::unique_ptr<optim::FusedOptimizer>(const Groups&)> ours;
-  /// Options of a group that say nothing but the learning rate.
+  /// Options of a group with only the learning rate set.
   std::function<std::unique_ptr<torch::optim::OptimizerOptions>(double lr)> our_lr;
-  /// LibTorch's with the same options; empty where LibTorch has none.
+  /// LibTorch's optimizer with the same options; empty if there is none.
   std::function<std::unique_ptr<torch::optim::Optimizer>(const Groups&)> theirs = {};
   std::function<std::unique_ptr<torch::optim::OptimizerOptions>(double lr)> their_lr = {};
 };
 
-/// Every algorithm once or more.
+/// At least one case for every algorithm.
 const std::vector<FusedCase>& fused_cases();
-/// Those that LibTorch has.
+/// The cases with an equivalent in LibTorch.
 std::vector<FusedCase> paired_cases();
 inline std::ostream& operator<<(std::ostream& out, const FusedCase& each) {
   return out << each.name;
 }
 
-/// Leaves of every kind of size: one empty, one 0-dim, one channels-last.
+/// Leaves of various sizes: one empty, one 0-dim, one channels-last.
 std::vector<at::Tensor> make_params(at::Device device, at::ScalarType dtype = at::kFloat);
-/// Others with the same values.
+/// Copies with the same values.
 std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& params);
 /// The grads of step `step`, the same in every run.
 void set_grads(const std::vector<at::Tensor>& params, int step);
-/// Steps from `first` on.
+/// Runs steps, starting with number `first`.
 void train(torch::optim::Optimizer& optimizer, const std::vector<at::Tensor>& params, int steps,
            int first = 0);
 
-/// The first two params by the defaults, the others at a learning rate of 0.03.
+/// The first two params with the defaults, the others with a learning rate of 0.03.
 Groups our_groups(const FusedCase& each, const std::vector<at::Tensor>& params);
 Groups their_groups(const FusedCase& each, const std::vector<at::Tensor>& params);
 
 const optim::FusedParamState* state_of(torch::optim::Optimizer& optimizer, const at::Tensor& param);
-/// Copies of all that a step may write.
+/// Copies of everything that a step may write.
 std::vector<at::Tensor> everything(torch::optim::Optimizer& optimizer,
                                    const std::vector<at::Tensor>& params);
 
@@ -60,7 +60,7 @@ class FusedCaseTest : public ::testing::TestWithParam<std::tuple<at::Device, Fus
  protected:
   static at::Device device() { return std::get<0>(GetParam()); }
   static const FusedCase& each() { return std::get<1>(GetParam()); }
-  /// One group, all defaults.
+  /// One group with all defaults.
   static std::unique_ptr<optim::FusedOptimizer> ours(const std::vector<at::Tensor>& params) {
     return each().ours(Groups{torch::optim::OptimizerParamGroup(params)});
   }

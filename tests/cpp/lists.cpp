@@ -12,10 +12,10 @@ using at::Tensor;
 using Sizes = std::vector<int64_t>;
 const std::vector<Sizes> kSizes = {{},    {1}, {3}, {31},  {255},        {256},
                                    {257}, {0}, {7}, {512}, {2, 3, 5, 7}, {4, 3, 9, 5}};
-/// Those that reach the end of a unit, on their own or together, take their time.
+/// Sizes that reach the end of a unit, alone or together, are slow.
 const std::vector<Sizes> kLargeSizes = {{32767}, {32768}, {32769}, {20, 50, 33}};
 
-/// One position's recipe: the sizes, and for each list a dtype and a layout.
+/// The specification of a position: sizes, and a dtype and layout for each list.
 struct Position {
   Sizes sizes;
   std::vector<at::ScalarType> dtypes;
@@ -36,7 +36,7 @@ Sizes random_sizes(Random& random) {
   return sizes[random.below(static_cast<int64_t>(sizes.size()))];
 }
 
-/// Every other position has one layout in all lists, as the tensors of a model have.
+/// Every second position has the same layout in all lists, like the tensors of a model.
 std::vector<Layout> random_layouts(int count, Random& random) {
   std::vector<Layout> layouts(count, static_cast<Layout>(random.below(kLayouts)));
   if (random.below(2) == 0) return layouts;
@@ -78,7 +78,7 @@ void append(Lists& all, const Position& position, Random& random, at::Device dev
   for (size_t list = 0; list < row.size(); ++list) all.lists[list].push_back(row[list]);
 }
 
-/// A hole in one list is a hole at that position.
+/// An undefined tensor in one list excludes that position.
 void append_hole(Lists& all, int count, int hole, Random& random, at::Device device) {
   all.names.push_back("position " + std::to_string(all.names.size()) + ", undefined in list " +
                       std::to_string(hole));

@@ -1,5 +1,6 @@
-// The main function of all test programs. One that is called by a test file's name, as test_cast,
-// runs that file's tests, of which --gtest_filter may choose some; by any other name it runs all.
+// The main function of all test programs. A program invoked by a test file's name, such as
+// test_cast, runs only that file's tests, filtered by --gtest_filter; under any other name it runs
+// all tests.
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 
@@ -22,8 +23,7 @@ std::string stem_of(const char* path) {
   return std::filesystem::path(path).stem().string();
 }
 
-/// The names of the tests in other files than `stem`.cpp, as a filter lists them; nothing if there
-/// is no test in that file.
+/// A filter of the tests in files other than `stem`.cpp; empty if that file has no test.
 std::string tests_elsewhere(const std::string& stem) {
   std::string elsewhere;
   bool found = false;
@@ -37,7 +37,7 @@ std::string tests_elsewhere(const std::string& stem) {
   return found ? elsewhere : "";
 }
 
-/// Takes the tests of other files out of what --gtest_filter names.
+/// Excludes the tests of other files from --gtest_filter.
 void keep_tests_of(const std::string& stem) {
   std::string& filter = testing::GTEST_FLAG(filter);
   const bool has_exclusions = filter.find('-') != std::string::npos;
@@ -45,7 +45,7 @@ void keep_tests_of(const std::string& stem) {
   if (!elsewhere.empty()) filter += has_exclusions ? elsewhere : "-" + elsewhere.substr(1);
 }
 
-/// LibTorch's generators start from a seed that differs from process to process.
+/// LibTorch's generators start with a different seed in each process.
 class SameNumbersInEveryRun : public testing::EmptyTestEventListener {
   void OnTestStart(const testing::TestInfo&) override { at::manual_seed(0); }
 };

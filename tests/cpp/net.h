@@ -1,4 +1,4 @@
-// A small network that learns in a few steps, for the tests of what initialize returns.
+// A small network that learns in a few steps, for tests of initialize.
 #pragma once
 
 #include <torch/nn/modules/batchnorm.h>
@@ -18,7 +18,7 @@
 
 namespace torchamp {
 
-/// Linear, batch norm, ReLU, linear: floating [n, 4] to [n, 2].
+/// Linear, batch norm, ReLU, linear: floating-point [n, 4] to [n, 2].
 struct NetImpl : torch::nn::Module {
   NetImpl();
   at::Tensor forward(const at::Tensor& data);
@@ -36,8 +36,7 @@ struct Batch {
   at::Tensor target;
 };
 
-/// Points labelled by whether they lie outside a ball: a network without a hidden layer cannot
-/// tell.
+/// Points labelled by whether they are outside a ball, which takes a hidden layer to learn.
 Batch make_batch(at::Device device, unsigned seed = 1);
 
 at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target);

@@ -1,5 +1,5 @@
-// The ops, slow and plain: one loop over one tensor at a time. The last rounding to 16 bits is
-// ATen's, so that nothing here rests on torchamp's own conversions.
+// Reference implementations of the ops: one loop over one tensor at a time. ATen does the final
+// rounding to 16 bits, so that they do not depend on torchamp's conversions.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,8 @@ std::vector<T> values(const at::Tensor& tensor) {
   return {plain.const_data_ptr<T>(), plain.const_data_ptr<T>() + plain.numel()};
 }
 
-/// f of each element, in float64 if an argument is, else in float32; rounded to `like`'s dtype.
+/// f of each element, in float64 if an argument is float64, else in float32; rounded to `like`'s
+/// dtype.
 template <class F, class... Tensors>
 at::Tensor map(const at::Tensor& like, F f, const Tensors&... inputs) {
   const auto in = [&](auto zero) {
@@ -75,7 +76,7 @@ inline double sum_of_squares(const at::Tensor& tensor) {
   return sum;
 }
 
-/// apex.amp's rule with Megatron's hysteresis, in the words of their documentation.
+/// apex.amp's rule with Megatron's hysteresis, as documented there.
 struct LossScale {
   double scale;
   double factor = 2;

@@ -17,7 +17,7 @@ Tensor as_tensor(const Values& values, at::Device device) {
   return tensor_of(values, at::kFloat, device);
 }
 
-/// Numbers from 1 on, but 0 at each `every`th position.
+/// 1, 2, 3, …, with 0 at each `every`th position.
 Tensor norms(int64_t length, int64_t every, unsigned seed, at::Device device) {
   const Tensor row = Random(seed).normal({length}, at::kFloat, at::kCPU).abs_().add_(1);
   for (int64_t i = 0; i < length; i += every) row[i] = 0;
@@ -33,7 +33,7 @@ void add_norms(StepScalars& scalars, StepAlgorithm algorithm, int64_t length, at
   if (averages) scalars.norm_averages = norms(length, 11, 33, device);
 }
 
-/// Which states are averages of squares, never negative.
+/// Whether a state is a second moment, which is never negative.
 bool is_of_squares(StepAlgorithm algorithm, int64_t state) {
   switch (algorithm) {
     case StepAlgorithm::kAdagrad:
@@ -55,7 +55,7 @@ bool counts(StepAlgorithm algorithm) {
   return algorithm != StepAlgorithm::kLambApply;
 }
 
-/// The second pass of LAMB has updates in the place of grads.
+/// LAMB's second pass takes updates instead of grads.
 double grad_factor(const StepCase& call, size_t i) {
   if (!call.scalars.grad_factor || call.algorithm == StepAlgorithm::kLambApply) return 1.0;
   const auto& unscaled = call.unscaled;
@@ -73,7 +73,7 @@ oracle::StepTensor tensor_at(const StepCase& call, size_t i) {
   return tensor;
 }
 
-/// What the oracle leaves in each list at position i, not rounded.
+/// The oracle's unrounded result in each list at position i.
 std::vector<Values> expected_at(const StepCase& call, const oracle::StepTensor& tensor, size_t i) {
   const size_t states = call.all.lists.size() - 3;
   const double factor = grad_factor(call, i);
@@ -92,7 +92,7 @@ std::vector<Values> expected_at(const StepCase& call, const oracle::StepTensor& 
   return rows;
 }
 
-/// A rounding to `got`'s dtype and a few in what the step is computed in away from `expected`.
+/// Within one rounding to `got`'s dtype and a few in the compute dtype of `expected`.
 ::testing::AssertionResult agrees(const Tensor& got, const Values& expected,
                                   at::ScalarType computed_in) {
   const double noise = 8 * spacing_at_one(computed_in);

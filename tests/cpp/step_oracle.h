@@ -1,5 +1,5 @@
-// fused_step, slow and plain: one element at a time in float64, from the formulas of torch.optim,
-// of apex and of the papers.
+// A reference implementation of fused_step: one element at a time in float64, from the formulas of
+// torch.optim, apex and the papers.
 #pragma once
 
 #include <torchamp/fused_step.h>
@@ -8,7 +8,7 @@
 
 namespace torchamp::oracle {
 
-/// A group's options; each algorithm reads those that it has.
+/// A group's options; each algorithm reads its own.
 struct StepOptions {
   double lr = 0.1;
   double beta1 = 0.9;
@@ -32,24 +32,24 @@ struct StepOptions {
   bool always_adapts = false;
 };
 
-/// The options as a row of StepScalars::hyper; columns that the algorithm has not are NaN.
+/// The options as a row of StepScalars::hyper; columns that the algorithm lacks are NaN.
 std::vector<double> hyper_row(StepAlgorithm algorithm, const StepOptions& options);
 
-/// What a step knows of one tensor.
+/// The per-tensor inputs of a step.
 struct StepTensor {
   double step = 1;  ///< from 1
   double param_norm = 0;
   double update_norm = 0;
-  double norm_average = 0;  ///< as it is after this step
+  double norm_average = 0;  ///< after this step
 };
 
 struct StepElement {
-  double grad;  ///< already multiplied with grad_factor
+  double grad;  ///< already multiplied by grad_factor
   double param;
   double states[3];
 };
 
-/// NovoGrad's running norm after a step that it was `before`.
+/// NovoGrad's running norm after a step, given its value `before`.
 double norm_average(const StepOptions& options, const StepTensor& tensor, double before);
 
 void step(StepAlgorithm algorithm, const StepOptions& options, const StepTensor& tensor,

@@ -17,10 +17,10 @@ at::Tensor tensor_of(const std::vector<double>& values, at::ScalarType dtype = a
                      at::Device device = at::kCPU);
 /// 0-dim.
 at::Tensor scalar_of(double value, at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU);
-/// The bytes of a found_inf_per_tensor that nothing has set.
+/// A found_inf_per_tensor with no flag set.
 at::Tensor clear_flags(int64_t length, at::Device device);
 
-/// Numbers that are the same in every run.
+/// Reproducible random numbers.
 class Random {
  public:
   explicit Random(unsigned seed) : engine_(seed) {}
@@ -34,18 +34,18 @@ class Random {
   std::mt19937 engine_;
 };
 
-/// How a tensor's elements lie in memory.
+/// The memory layout of a tensor.
 enum class Layout { kContiguous, kChannelsLast, kTransposed, kEveryOther, kMisaligned };
 inline constexpr int kLayouts = 5;
 const char* name(Layout layout);
 
-/// The values of `tensor`, at least two-dimensional, in other memory.
+/// A copy of `tensor`, at least two-dimensional, with another memory layout.
 at::Tensor laid_out(const at::Tensor& tensor, Layout layout);
 
-/// How far apart the numbers just above 1 are.
+/// The spacing of numbers just above 1.
 double spacing_at_one(at::ScalarType dtype);
 
-/// Same sizes, dtype and bits, wherever they lie; any NaN equals any other.
+/// Same sizes, dtype and bits, in any layout; all NaNs are equal.
 ::testing::AssertionResult same_bits(const at::Tensor& got, const at::Tensor& expected);
 /// The same of each pair.
 ::testing::AssertionResult same_bits(const std::vector<at::Tensor>& got,

@@ -148,7 +148,7 @@ TEST_P(AutocastTest, OpenGoesBackToTheScopeItWasOpenedIn) {
   EXPECT_EQ(mm_type(), at::kBFloat16);
 }
 
-TEST_P(AutocastTest, AScopeInsideOpenHasItsWay) {
+TEST_P(AutocastTest, AnInnerScopeOverridesOpen) {
   const OpenAutocast opened = open();
   {
     const autocast guard(type(), at::kBFloat16);
@@ -175,7 +175,7 @@ TEST_P(AutocastTest, AShieldLeavesTheUsersScopesAlone) {
   EXPECT_EQ(mm_type(), at::kBFloat16);
 }
 
-TEST_P(AutocastTest, AShieldNoticesWhatAnotherThreadClosed) {
+TEST_P(AutocastTest, AShieldDetectsAnAutocastClosedByAnotherThread) {
   OpenAutocast opened = open();
   std::thread([&] { opened.close(); }).join();
   { const ShieldFromAutocast shield; }

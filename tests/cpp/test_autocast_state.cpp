@@ -10,7 +10,7 @@ namespace {
 
 class AutocastStateTest : public AutocastTest {
  protected:
-  /// The state of a new thread, as `body` sees it and leaves it.
+  /// The state of a new thread inside `body` and after it.
   template <class Body>
   static State after_in_thread(Body body) {
     State after{};
@@ -23,7 +23,7 @@ class AutocastStateTest : public AutocastTest {
   static State fresh() {
     return after_in_thread([] {});
   }
-  /// What sums of matrix products come out as: apex's lists say float32, torch's for CPUs nothing.
+  /// The dtype of a sum of matrix products: float32 by apex's lists; torch's CPU list has no rule.
   static at::ScalarType sum_type() {
     const at::Tensor matrix = Random(50).normal({2, 2}, at::kFloat, device());
     return at::mm(matrix, matrix).sum().scalar_type();

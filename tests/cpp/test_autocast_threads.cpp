@@ -43,7 +43,7 @@ TEST_P(AutocastThreadsTest, JoinRespectsWhatTheThreadSwitchedOff) {
   EXPECT_EQ(in_thread, std::vector({at::kFloat, at::kFloat}));
 }
 
-TEST_P(AutocastThreadsTest, NobodyJoinsWhatIsClosed) {
+TEST_P(AutocastThreadsTest, AClosedAutocastCannotBeJoined) {
   OpenAutocast opened = open();
   opened.close();
   std::thread([&] {
@@ -72,7 +72,7 @@ TEST_P(AutocastThreadsTest, ABackwardOfAnUncastForwardIsNotLifted) {
   EXPECT_EQ(mm_type(), at::kFloat);
 }
 
-/// Autograd hands this state to its threads for CUDA devices.
+/// Autograd passes this state to its threads for CUDA devices.
 TEST_P(AutocastThreadsTest, ABackwardIsLiftedInTheThreadsThatWorkForIt) {
   const OpenAutocast opened = open(at::kBFloat16);
   const ShieldBackward shield(/*was_cast=*/true);

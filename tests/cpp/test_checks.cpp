@@ -1,4 +1,4 @@
-// What the ops say to arguments that they do not take, and that they then leave everything alone.
+// Error messages of the ops for invalid arguments, after which nothing has changed.
 #include <ATen/ops/empty.h>
 #include <torchamp/ops.h>
 
@@ -14,7 +14,7 @@ namespace {
 using at::Tensor;
 using List = std::vector<Tensor>;
 
-/// Two lists that every op takes; each test spoils something.
+/// Two lists that every op accepts; each test makes something invalid.
 class ChecksTest : public DeviceTest {
  protected:
   static Tensor make(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
@@ -29,7 +29,7 @@ class ChecksTest : public DeviceTest {
   Tensor scale_ = scalar(), growth_ = scalar(at::kInt), hysteresis_ = scalar(at::kInt);
 };
 
-/// `call` throws `message`, and of `watched` not a bit or a version changes.
+/// `call` throws `message` and changes no bit and no version of `watched`.
 void expect_refused(const std::string& message, const List& watched,
                     const std::function<void()>& call) {
   const List before = clones(watched);

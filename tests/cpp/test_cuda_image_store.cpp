@@ -1,5 +1,5 @@
-// The folder in which compiled kernels are kept: what is found there is what was put there, and
-// nothing that goes wrong with it is an error.
+// The cache folder for compiled kernels: it returns exactly what was stored, and no problem with it
+// is an error.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -34,7 +34,7 @@ class ImageStoreTest : public testing::Test {
     chmod(folder_.c_str(), mode);
   }
 
-  /// Its one file, after an image was kept.
+  /// Its only file, after an image was stored.
   fs::path file() const { return folder_ / "key"; }
 
   void rewrite(const std::string& bytes) const {
@@ -109,7 +109,7 @@ TEST_F(ImageStoreTest, TakesNoFolderThatOthersMayEnter) {
   }
 }
 
-TEST_F(ImageStoreTest, TakesNoFolderOfSomebodyElse) {
+TEST_F(ImageStoreTest, RejectsFoldersOfOtherUsers) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
   make_folder(0700);
   ASSERT_EQ(chown(folder_.c_str(), 12345, 12345), 0);
@@ -158,7 +158,7 @@ TEST_F(ImageStoreTest, WithoutAFolderKeepsNothing) {
   EXPECT_EQ(store.find("key"), "");
 }
 
-/// Sets the three variables that choose the folder; null unsets one.
+/// Sets the three variables that determine the folder; null unsets a variable.
 std::string folder_for(const char* chosen, const char* cache, const char* home) {
   const auto set = [](const char* name, const char* value) {
     value == nullptr ? unsetenv(name) : setenv(name, value, 1);

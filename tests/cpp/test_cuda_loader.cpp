@@ -1,4 +1,4 @@
-// The choice of a backend, with a driver that fails where a test wants it to.
+// The choice of a backend, with a fake driver that fails on request.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -11,7 +11,7 @@
 namespace torchamp::cuda {
 namespace {
 
-/// What the fake driver pretends, and what was done to it.
+/// The fake driver's behaviour, and a record of its calls.
 struct Machine {
   int driver_version = 13000;
   int capability = 90;

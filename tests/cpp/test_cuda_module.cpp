@@ -34,7 +34,7 @@ int in_relaxed_mode() {
   return in_context(capture_mode == 2 ? 0 : kUnsupportedInCapture);
 }
 
-/// Waits in the middle of loading finalize until the test lets it go on.
+/// Blocks while loading the kernel `finalize` until the test releases it.
 int module_function(void** function, void*, const char* name) {
   if (slow_kernel != nullptr && std::strcmp(name, "torchamp_finalize") == 0) {
     slow_kernel->get_future().wait();
@@ -65,7 +65,7 @@ Driver make_driver() {
 
 const Driver fake_driver = make_driver();
 
-/// Each test uses a device of its own: what is loaded stays loaded.
+/// Each test uses another device, because kernels stay loaded.
 class ModuleTest : public testing::Test {
  protected:
   static void SetUpTestSuite() { setenv("TORCHAMP_CACHE", "off", 1); }
@@ -172,7 +172,7 @@ TEST_F(ModuleTest, AForkedChildGetsAClearError) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/// The variable is read once a process, so each value needs its own.
+/// The variable is read once per process, so each value needs its own process.
 void exit_with_forced_aten(const char* value) {
   setenv("TORCHAMP_KERNELS", value, 1);
   const std::string message = message_of([] { std::exit(forced_aten() ? 10 : 11); });

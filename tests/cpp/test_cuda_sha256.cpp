@@ -1,4 +1,4 @@
-// The examples of FIPS 180-2's appendix B, and what lies around a block's end.
+// The examples of FIPS 180-2, appendix B, and lengths around the end of a block.
 #include <gtest/gtest.h>
 
 #include "cuda/sha256.h"

@@ -1,4 +1,4 @@
-// What is asked of a device's stream is asked in the device's context.
+// Queries of a device's stream are made in the device's context.
 #include <gtest/gtest.h>
 
 #include <stdexcept>

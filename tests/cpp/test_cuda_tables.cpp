@@ -23,7 +23,7 @@ Launch<Arguments> empty_launch() {
   return launch;
 }
 
-/// Addresses that nobody reads: tensor t of list l lies at 1000 · t + l.
+/// Addresses that are never read: tensor t of list l is at 1000 · t + l.
 Plan plan_of(int lists, const std::vector<int64>& sizes) {
   Plan plan;
   plan.lists = lists;

@@ -11,7 +11,7 @@ namespace {
 
 using at::Tensor;
 
-/// A layer that notes what its forwards run in.
+/// A layer that records the state of its forwards.
 struct LayerImpl : torch::nn::Cloneable<LayerImpl> {
   LayerImpl() { reset(); }
   void reset() override { linear = register_module("linear", torch::nn::Linear(4, 2)); }

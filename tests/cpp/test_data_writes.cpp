@@ -1,4 +1,4 @@
-// Writes to the model that PyTorch does not count.
+// Writes to the model that bypass PyTorch's version counters.
 #include "training.h"
 
 namespace torchamp {
@@ -11,14 +11,14 @@ class DataWritesTest : public DeviceTest {
   static Training train(bool adopts) {
     return {device(), quiet(OptLevel::O2).adopt_data_writes(adopts)};
   }
-  /// One element of the model's, past its version counter.
+  /// Writes one element of the model, bypassing its version counter.
   static void write(Training& training, float value) {
     training.net->last->weight.variable_data()[0][0].fill_(value);
   }
   static Tensor master_of(Training& training) {
     return training.amped.model.amp()->master_value(training.net->last->weight);
   }
-  /// A step that moves nothing by itself.
+  /// A step that changes no parameter by itself.
   static void step_by_nothing(Training& training) {
     training.sgd.param_groups()[0].options().set_lr(0.0);
     training.step();

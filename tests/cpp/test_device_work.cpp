@@ -1,5 +1,5 @@
-// What an iteration asks of the device after its backward: torchamp's two passes, and nothing of
-// LibTorch's, which would be a launch each.
+// The device work of an iteration after its backward: torchamp's two passes and none of LibTorch's
+// ops, each of which would be a launch.
 #include <ATen/record_function.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/telemetry.h>
@@ -30,8 +30,8 @@ class DeviceWorkTest : public LevelTest {
     telemetry(amped_.optimizer);
   }
 
-  /// LibTorch's ops in `run`, but for those that run no kernel, or, as item() on the CPU, only
-  /// look.
+  /// LibTorch's ops in `run`, except those that run no kernel or, like item() on the CPU, only
+  /// read.
   static std::set<std::string> ops_of(const std::function<void()>& run) {
     called.clear();
     const auto ops_alone = at::RecordFunctionCallback(note).scopes({at::RecordScope::FUNCTION});

@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32 kHalves = 65536;
 
-/// What the bits of a format with `fraction` fraction bits and `bias` mean, by its definition.
+/// The value of the bits in a format with `fraction` fraction bits and `bias`, by definition.
 double decoded(uint32 bits, int fraction, int exponent_mask, int bias) {
   const double sign = bits & 0x8000u ? -1.0 : 1.0;
   const int exponent = static_cast<int>(bits >> fraction) & exponent_mask;
@@ -77,8 +77,8 @@ TEST(Float16, EveryNanStaysNan) {
   }
 }
 
-/// `lower` and `lower + 1` are neighbours of one sign: checks the floats beside the middle between
-/// them, which go to the nearer one, and the middle itself, which goes to the even one.
+/// `lower` and `lower + 1` are adjacent values of one sign. Checks that floats next to their
+/// midpoint round to the nearer value, and the midpoint itself to the even one.
 template <class T>
 void expect_nearest_even(uint32 lower, double middle) {
   const auto exact = static_cast<float>(middle);

@@ -16,7 +16,7 @@ class FunctionsTest : public DeviceTest {
     return Random(70).normal({3, 3}, dtype, device());
   }
   static OpenAutocast open(at::ScalarType dtype = at::kHalf) { return {{device().type()}, dtype}; }
-  /// What three matrices, float16, float32 and float64, reach `types_of` as.
+  /// The dtypes with which float16, float32 and float64 matrices reach `types_of`.
   template <class Wrapped>
   static Types through(Wrapped wrapped) {
     return wrapped(matrix(at::kHalf), matrix(at::kFloat), matrix(at::kDouble));

@@ -10,7 +10,7 @@ namespace {
 
 using at::Tensor;
 
-/// What the last call of an op below was given: the dtypes of its tensors.
+/// The dtypes of the tensors in the last call of an op below.
 std::vector<at::ScalarType> given;
 
 Tensor note(const Tensor& x, at::TensorList xs, const std::optional<Tensor>& y) {
@@ -46,7 +46,7 @@ class FunctionsOpsTest : public AutocastTest {
   FunctionsOpsTest() { register_all(); }
 
   static Tensor matrix(at::ScalarType dtype) { return Random(71).normal({2, 2}, dtype, device()); }
-  /// What the op is given for float32, [float16, float64] and float32.
+  /// The dtypes that the op receives for float32, [float16, float64] and float32.
   static Types through(const char* name, const char* overload = "") {
     const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
         (std::string("torchamp_functions::") + name).c_str(), overload);

@@ -40,7 +40,7 @@ class FusedOptimizersTest : public FusedCaseTest {
   }
 };
 
-TEST_P(FusedOptimizersTest, AveragesChangeTheirDtype) {
+TEST_P(FusedOptimizersTest, MomentsChangeTheirDtype) {
   const auto params = make_params(device()), wide = copies_of(params);
   const auto small = ours(params), large = ours(wide);
   for (const auto dtype : {at::kBFloat16, at::kFloat}) {
@@ -124,7 +124,7 @@ TEST_P(FusedOptimizersTest, GradsAreMultipliedWithTheFactor) {
   EXPECT_TRUE(same_bits(everything(*optimizer, params), everything(*plain, others)));
 }
 
-TEST_P(FusedOptimizersTest, ParamsWithoutGradsArePassedOver) {
+TEST_P(FusedOptimizersTest, ParamsWithoutGradsAreSkipped) {
   const auto params = make_params(device());
   const auto optimizer = ours(params);
   set_grads(params, 0);

@@ -21,7 +21,7 @@ const Tensor& param() {
   return tensor;
 }
 
-/// Every option differs from its default, so that none is lost or takes another's column.
+/// Every option differs from its default, to detect a lost option or a wrong column.
 TEST(FusedOptionsTest, RowsHoldEveryOptionInItsColumn) {
   EXPECT_EQ(FusedAdamOptions(0.1)
                 .betas({0.2, 0.3})

@@ -74,8 +74,8 @@ TORCHAMP_ON_FUSED_CASES(FusedSerializeTest, fused_cases());
 
 class LibTorchFilesTest : public FusedCaseTest {
  protected:
-  /// A run of `first` that goes on as `second` stays as close to one that `first` does alone as two
-  /// optimizers of one algorithm are.
+  /// A run of `first` that continues as `second` stays as close to a run of `first` alone as two
+  /// implementations of one algorithm do.
   static void expect_continued(torch::optim::Optimizer& first, torch::optim::Optimizer& second,
                                const std::vector<Tensor>& params,
                                const std::vector<Tensor>& others) {
@@ -101,7 +101,7 @@ TEST_P(LibTorchFilesTest, AreWritten) {
   expect_continued(*ours, *each().theirs(their_groups(each(), others)), params, others);
 }
 
-/// LibTorch's averages have the parameters' dtype.
+/// LibTorch's moments have the parameters' dtype.
 TEST_P(LibTorchFilesTest, StatesOfLowPrecisionAreWidened) {
   const auto params = make_params(device(), at::kBFloat16), others = copies_of(params);
   const auto theirs = each().theirs(their_groups(each(), params));

@@ -12,7 +12,7 @@ const StepAlgorithm kAlgorithms[] = {StepAlgorithm::kAdam,       StepAlgorithm::
                                      StepAlgorithm::kAdagrad,    StepAlgorithm::kNovoGrad,
                                      StepAlgorithm::kLambUpdate, StepAlgorithm::kLambApply};
 
-/// Groups that take each option of an algorithm alone or with weight decay.
+/// Groups that use each option of an algorithm alone or with weight decay.
 std::vector<StepOptions> adam_groups() {
   std::vector<StepOptions> groups(6);
   groups[1].weight_decay = 0.3;

@@ -1,5 +1,4 @@
-// What fused_step says to arguments that it does not take, and that it then leaves everything
-// alone.
+// Error messages of fused_step for invalid arguments, after which nothing has changed.
 #include <ATen/ops/zeros.h>
 
 #include <functional>
@@ -32,7 +31,7 @@ class FusedStepChecksTest : public DeviceTest {
   static std::string here() { return floats(1).device().str(); }
 };
 
-/// A call with `spoil` done to it throws `message`, and steps nothing.
+/// A call changed by `spoil` throws `message` and steps nothing.
 void expect_refused(StepCase call, const std::string& message,
                     const std::function<void(StepCase&)>& spoil) {
   const StepCase whole = call;

@@ -1,4 +1,4 @@
-// Which of its tensors fused_step touches.
+// Which of its tensors fused_step writes.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -42,7 +42,7 @@ std::vector<int64_t> versions_of(const List& tensors) {
   return versions;
 }
 
-TEST_P(FusedStepListsTest, PassesOverParamsWithoutAGrad) {
+TEST_P(FusedStepListsTest, SkipsParamsWithoutAGrad) {
   const List grads = {normal({40}), Tensor(), normal({7})};
   const List params = {normal({40}), normal({5}), normal({7})};
   const StepCase call = adam(grads, params, clones(params));
@@ -80,7 +80,7 @@ TEST_P(FusedStepListsTest, WritesModelParamsWhereThereAreAny) {
   EXPECT_TRUE(same_bits(halves[0], beside.params()[0].to(at::kHalf)));
 }
 
-/// Large enough that the CPU's kernels write model_params past the caches, from any address on.
+/// Large enough that the CPU kernels use non-temporal stores for model_params at any alignment.
 TEST_P(FusedStepListsTest, StreamsLargeModelParams) {
   constexpr int64_t kCount = 9 << 20;
   for (const int64_t misaligned : {0, 3}) {
@@ -119,7 +119,7 @@ TEST_P(FusedStepListsTest, OfNothingDoesNothing) {
   expect_untouched(before, call);
 }
 
-TEST_P(FusedStepListsTest, TellsAutogradWhatItWrote) {
+TEST_P(FusedStepListsTest, BumpsTheVersionsOfItsOutputs) {
   for (const auto algorithm : {StepAlgorithm::kAdam, StepAlgorithm::kNovoGrad}) {
     const StepCase call = make_case(algorithm, {{}}, step_lists(algorithm, 30, device()), device());
     const auto before = versions_of(call.written());
@@ -138,7 +138,7 @@ TEST_P(FusedStepListsTest, WritesLeavesThatRequireGrad) {
   EXPECT_TRUE(params[0].is_leaf());
 }
 
-TEST_P(FusedStepListsTest, FlushesAveragesThatHaveDecayedToSubnormals) {
+TEST_P(FusedStepListsTest, FlushesSubnormalMoments) {
   if (kernels_are_off()) GTEST_SKIP() << "ATen keeps them";
   const List zero = {tensor_of({0, 0}, at::kFloat, device())};
   const StepCase call = adam(zero, clones(zero), {});

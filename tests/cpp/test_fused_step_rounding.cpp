@@ -1,4 +1,4 @@
-// Steps that keep more of their parameters than 16 bits, without float32 masters.
+// Steps that keep more than 16 bits of their parameters without float32 masters.
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -44,7 +44,7 @@ class FusedStepRoundingTest : public DeviceTest {
   }
 };
 
-TEST_P(FusedStepRoundingTest, LowBitsAreWorthMasters) {
+TEST_P(FusedStepRoundingTest, SplitMastersEqualFloat32Masters) {
   for (const auto algorithm : {StepAlgorithm::kAdam, StepAlgorithm::kAmsGrad, StepAlgorithm::kSgd,
                                StepAlgorithm::kMomentum, StepAlgorithm::kAdagrad}) {
     List grads, masters, models, low_bits;
@@ -71,7 +71,7 @@ TEST_P(FusedStepRoundingTest, LowBitsAreWorthMasters) {
   }
 }
 
-TEST_P(FusedStepRoundingTest, LowBitsNeedTheirModelParams) {
+TEST_P(FusedStepRoundingTest, SplitMastersNeedTheirModelParams) {
   const List grads = {normal(1, {4}, at::kHalf)};
   const List low_bits = {at::zeros({4}, at::device(device()).dtype(at::kShort))};
   for (const List& models : {List{}, List{Tensor()}, List{normal(2, {4})}}) {
@@ -101,7 +101,7 @@ TEST_P(FusedStepRoundingTest, SmallUpdatesLandStochastically) {
   EXPECT_NEAR(mean(stochastic), 0.95, 1e-3);
 }
 
-TEST_P(FusedStepRoundingTest, BFloat16AveragesDoNotStall) {
+TEST_P(FusedStepRoundingTest, BFloat16MomentsDoNotStall) {
   const Tensor grad = at::full({1 << 14}, 1.0, at::device(device()));
   StepCase call = case_of(StepAlgorithm::kAdam, {grad}, {normal(3, {1 << 14})}, {}, at::kBFloat16);
   call.groups[0].beta2 = 0.999;
@@ -112,7 +112,7 @@ TEST_P(FusedStepRoundingTest, BFloat16AveragesDoNotStall) {
   EXPECT_NEAR(averages.mean().item<double>(), expected, 0.01 * expected);
 }
 
-TEST_P(FusedStepRoundingTest, TheSameChanceEveryTime) {
+TEST_P(FusedStepRoundingTest, RoundingIsReproducible) {
   if (kernels_are_off()) GTEST_SKIP() << "ATen draws from torch's generator";
   const List grads = {normal(1, {100000}), normal(1, {33})};
   const List params = {normal(2, {100000}, at::kBFloat16), normal(2, {33}, at::kBFloat16)};

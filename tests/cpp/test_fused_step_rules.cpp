@@ -34,7 +34,7 @@ std::vector<HyperRow> rows_of(const StepScalars& s) {
   return rows;
 }
 
-/// A dense tensor's elements as they lie in memory.
+/// A dense tensor's elements in memory order.
 Tensor flat(const Tensor& tensor) {
   return tensor.as_strided({tensor.numel()}, {1});
 }
@@ -80,7 +80,7 @@ void expect_rows(const StepCase& got, const Rows& rows, size_t i, uint32 key) {
   }
 }
 
-/// `after` is what the rule makes of `before` wherever a kernel has stepped it.
+/// `after` is the rule's result for `before` wherever a kernel has stepped it.
 template <class Rule>
 void expect_rule(const StepCase& before, const StepCase& after) {
   const StepInputs inputs = inputs_of(before.scalars);

@@ -1,4 +1,4 @@
-// fused_step over many steps against LibTorch's own optimizers in float64.
+// fused_step over many steps against LibTorch's optimizers in float64.
 #include <ATen/ops/zeros_like.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -42,7 +42,7 @@ class FusedStepTorchTest : public DeviceTest {
     return call;
   }
 
-  /// Both take the same 20 steps from the same parameters, and arrive at the same.
+  /// Both take the same 20 steps from the same parameters, with equal results.
   void expect_same(StepAlgorithm algorithm, const StepOptions& options,
                    torch::optim::Optimizer& theirs) {
     const StepCase call = make(algorithm, options);

@@ -27,7 +27,7 @@ class GradScalerTest : public DeviceTest {
   static Tensor param(std::vector<double> values = {1, 2}, at::ScalarType dtype = at::kFloat) {
     return tensor_of(values, dtype, device()).set_requires_grad(true);
   }
-  /// Gives every element the scaled grad of `factor`.
+  /// Sets every element's grad to `factor`, scaled.
   static void backward(GradScaler& scaler, const std::vector<Tensor>& params, double factor = 1) {
     for (const Tensor& each : params) {
       scaler.scale(each.to(at::kFloat).mul(factor).sum()).backward();
@@ -82,7 +82,7 @@ TEST_P(GradScalerTest, Scales16BitOutputsInFloat32) {
   EXPECT_TRUE(holds(both[0], {65536}) && holds(both[1], {131072}));
 }
 
-TEST_P(GradScalerTest, UnscalesForThoseWhoLook) {
+TEST_P(GradScalerTest, UnscalesForTheProgramToRead) {
   GradScaler scaler(device(), 4);
   const Tensor weight = param();
   SGD sgd({weight}, 1.0);
@@ -105,7 +105,7 @@ TEST_P(GradScalerTest, IsNoPartOfAGraph) {
     scaler.unscale_(sgd);
     EXPECT_EQ(weight.grad().grad_fn(), made_by);
     EXPECT_TRUE(holds(weight.grad(), {2, 4}));
-    weight.mutable_grad().reset();  // or weight, grad and graph would keep each other
+    weight.mutable_grad().reset();  // breaks the cycle of weight, grad and graph
   }
 }
 
@@ -168,7 +168,7 @@ TEST_P(GradScalerTest, OneOptimizersOverflowDoesNotKeepAnotherBack) {
   }
 }
 
-TEST_P(GradScalerTest, TellsWhereTheOverflowWas) {
+TEST_P(GradScalerTest, ReportsWhereTheOverflowWas) {
   const std::vector<Tensor> params{param(), param(), param(), param()};
   SGD sgd(params, 1.0);
   GradScaler scaler(4);
@@ -221,7 +221,7 @@ TEST_P(GradScalerTest, RefusesWhatCannotScale) {
   EXPECT_EQ(scaler.get_scale(), 4);
 }
 
-/// initialize's optimizers convert to LibTorch's, but have a scaler of their own.
+/// initialize's optimizers convert to LibTorch's, but have their own scaler.
 template <class Optimizer, class = void>
 struct CanStep : std::false_type {};
 template <class Optimizer>
@@ -230,7 +230,7 @@ struct CanStep<Optimizer,
     : std::true_type {};
 static_assert(CanStep<SGD>::value && !CanStep<Optimizer>::value);
 
-TEST_P(GradScalerTest, TakesAScaleOfOnesOwn) {
+TEST_P(GradScalerTest, TakesAUsersScale) {
   GradScaler scaler(4);
   const Tensor weight = param({0});
   SGD sgd({weight}, 1.0);
@@ -258,8 +258,8 @@ TEST_P(GradScalerTest, DisabledItDoesNothing) {
   EXPECT_FALSE(scaler.is_enabled());
 }
 
-/// Wherever a run is saved, the run that loads it goes on as if it had not been.
-TEST_P(GradScalerTest, ALoadedScalerGoesOnAsTheOldOne) {
+/// A run saved at any point resumes as if it had not been interrupted.
+TEST_P(GradScalerTest, ALoadedScalerContinuesLikeTheOldOne) {
   for (const bool is_placed : {false, true}) {
     GradScaler whole(8, 4, 0.25, 3), resumed;
     SGD sgd({param()}, 1.0);

@@ -1,5 +1,5 @@
-// Whole loops under GradScaler, against the same loops without a scale that leave the overflowed
-// steps out; and the names of <torchamp/torch_amp.h>.
+// Training loops with GradScaler, against the same loops without a scale that omit the overflowed
+// steps; and the names of <torchamp/torch_amp.h>.
 
 #include <ATen/autocast_mode.h>
 #include <torch/nn/utils/clip_grad.h>
@@ -74,7 +74,7 @@ TEST_P(GradScalerTrainingTest, LibTorchsTrainAsWithoutAScale) {
   }
 }
 
-/// Not even in the first step, in which states are made.
+/// Also in the first step, which creates states.
 TEST_P(GradScalerTrainingTest, AnOverflowLeavesEveryByte) {
   GradScaler scaler(1024);
   Run run(each().ours);

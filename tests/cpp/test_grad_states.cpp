@@ -1,7 +1,6 @@
-// Every short sequence of backwards, zeroings and steps, as tests/python/test_grad_states.py has
-// them: a step uses the sum of what the backwards since the last zeroing or step contributed, each
-// by its own scale; what is not finite is never stepped on, and a skipped step gives up what it
-// refused.
+// Every short sequence of backwards, zeroings and steps, as in tests/python/test_grad_states.py: a
+// step uses the sum of the grads of all backwards since the last zeroing or step, each unscaled by
+// its own scale. Non-finite grads are never applied, and a skipped step discards its grads.
 #include <torchamp/optim/sgd.h>
 
 #include <array>
@@ -18,7 +17,7 @@ namespace elsewhere {
 
 constexpr double kStart = 8.0;
 
-/// One parameter that O2 casts, and one that it keeps.
+/// One parameter that O2 casts, and one that it keeps in float32.
 struct PairImpl : torch::nn::Module {
   PairImpl() { torch::nn::init::constant_(kept->weight, kStart); }
   /// The sum of both parameters' elements times `grad`.
@@ -53,7 +52,7 @@ std::unique_ptr<torch::optim::Optimizer> sgd_of(const Way& way, const elsewhere:
   return std::make_unique<torch::optim::SGD>(params, torch::optim::SGDOptions(1.0));
 }
 
-/// Does to a model and its optimizer what an event says.
+/// Applies events to a model and its optimizer.
 class Run {
  public:
   explicit Run(const Way& way)
@@ -109,8 +108,8 @@ class Rule {
     is_bad_ = false;
     delayed_.reset();
   }
-  /// An overflow takes the grads that LibTorch's optimizers step by away: the model's own, where
-  /// there are no masters, so that nothing is left to zero.
+  /// An overflow removes the grads that LibTorch's optimizers step by: the model's own where there
+  /// are no masters, so nothing is left to zero.
   void zero_model() {
     const bool is_seen = !(is_bad_ && takes_grads_away_ && !delayed_);
     if (is_seen) forget();
@@ -147,7 +146,7 @@ class Rule {
   bool takes_grads_away_;
   std::array<std::optional<double>, 2> sums_;
   bool is_bad_ = false;
-  std::optional<Scale> delayed_;  ///< which scale delayed grads bear
+  std::optional<Scale> delayed_;  ///< the scale of delayed grads
   int times_moved_ = 0;
 };
 
@@ -183,13 +182,13 @@ const std::vector<Event>& events() {
   return all;
 }
 
-/// A step ends the sequence; while grads are delayed, it is refused and changes nothing.
+/// A step ends the sequence; while grads are delayed, it throws and changes nothing.
 void check(const Way& way, std::vector<const Event*> sequence) {
   Run run(way);
   Rule rule(way);
   sequence.push_back(&events().back());
   std::string so_far;
-  double grad = 1.0 / 64;  // powers of two, so that their sums tell which of them counted
+  double grad = 1.0 / 64;  // powers of two, so that sums identify their terms
   for (const Event* event : sequence) {
     so_far += " / " + event->name;
     if (event->name == "step" && rule.is_delayed()) {

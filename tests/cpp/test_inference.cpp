@@ -62,7 +62,7 @@ TEST_P(InferenceTest, RunsWithoutGradsAndInInferenceMode) {
   EXPECT_TRUE(model(data_).is_inference());
 }
 
-/// The model can still be trained, or copied, by code outside of the mode.
+/// Code outside of the mode can still train or copy the model.
 TEST_P(InferenceTest, CastInInferenceModeItIsAModelLikeAnyOther) {
   {
     const c10::InferenceMode inference;

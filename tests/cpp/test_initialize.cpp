@@ -114,7 +114,7 @@ TEST_P(InitializeTest, RefusesAModelThatIsNotFloat32BeforeItTouchesAny) {
   EXPECT_TRUE(sgd_.param_groups()[0].params()[0].is_same(net_->first->weight));
 }
 
-/// What O1 opens ends with what initialize returned.
+/// O1's autocast ends when the result of initialize is destroyed.
 TEST_P(InitializeTest, LeavesNoAutocastBehind) {
   const auto mm_type = [&] { return at::mm(batch_.data, batch_.data.t()).scalar_type(); };
   {
@@ -125,7 +125,7 @@ TEST_P(InitializeTest, LeavesNoAutocastBehind) {
   EXPECT_EQ(mm_type(), at::kFloat);
 }
 
-/// Forwards in other threads than initialize's do what they do in its own.
+/// Forwards in other threads behave as in the thread of initialize.
 TEST_P(InitializeTest, ForwardsInOtherThreadsCastAlike) {
   auto amped = initialize(net_, sgd_, quiet(level()));
   const at::Tensor expected = amped.model(batch_.data);
@@ -169,7 +169,7 @@ TEST_P(InitializeManyTest, TwoModelsTwoOptimizersTwoLosses) {
   EXPECT_LT(last_loss, first_loss / 2);
 }
 
-TEST_P(InitializeManyTest, AModelThatNobodyStepsGetsNoMasters) {
+TEST_P(InitializeManyTest, AModelWithoutAnOptimizerGetsNoMasters) {
   Net teacher = make_net(device(), 1), student = make_net(device(), 2);
   torch::optim::SGD sgd(student->parameters(), 0.1);
   auto many =

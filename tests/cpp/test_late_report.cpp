@@ -1,4 +1,4 @@
-// Reports that arrive late, in the place of a device that is behind the host.
+// Late reports, which simulate a device that is behind the host.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -18,7 +18,7 @@ Taken take() {
   return take_report(at::kCPU);
 }
 
-/// What a last pass does.
+/// Writes a report, as the last pass of a backward does.
 void arrive(const BackwardReport& report, bool found, float loss_scale = 1.0f,
             std::vector<uint8> per_tensor = {}) {
   Report& memory = *static_cast<Report*>(report.bytes().mutable_data_ptr());
@@ -34,7 +34,7 @@ class Steps {
     report_.known();
   }
 
-  /// A backward that the device is still to decide about.
+  /// A backward that the device has not finished.
   Taken backward(int64_t loss_id = 0, bool is_told = false) {
     const Taken taken = take();
     LossScaler& scaler = *scalers_[loss_id];
@@ -68,7 +68,7 @@ TEST(BackwardReportTest, NamesAreThoseOfAnOverflow) {
   EXPECT_TRUE(report->first_nonfinite().empty());
 }
 
-TEST(BackwardReportTest, IsUsedAgainOnceItHasArrivedAndNobodyHoldsIt) {
+TEST(BackwardReportTest, IsReusedOnceItHasArrivedAndIsReleased) {
   const Taken held = take();
   arrive(*held, false);
   Taken pending = take();
@@ -176,7 +176,7 @@ TEST(LateReportTest, EachLossHasItsOverflowAndScale) {
   EXPECT_EQ(steps.known().loss_scales, (std::vector<double>{65536.0, 3.0, 1.0}));
 }
 
-TEST(LateReportTest, WhatWasToldIsCountedAlone) {
+TEST(LateReportTest, ReportedOverflowsAreOnlyCounted) {
   Steps steps;
   arrive(*steps.backward(0, /*is_told=*/true), true);
   steps.step();
@@ -201,7 +201,7 @@ TEST(LateReportTest, AStepInAGraphIsNotSeen) {
   EXPECT_EQ(steps.known().steps, 0);
 }
 
-TEST(LateReportTest, ScalesThatTheHostSetsOrNobodyReportsAreRight) {
+TEST(LateReportTest, ScalesSetByTheHostOrWithoutReportsAreCorrect) {
   Steps steps(/*losses=*/2);
   steps.scalers_[0]->set_loss_scale(32.0);
   steps.scalers_[1]->found_inf().fill_(1.0f);

@@ -22,7 +22,7 @@ class LossScalerTest : public DeviceTest {
   }
 };
 
-/// Ten thousand backwards, one in 300 of which overflows.
+/// Ten thousand backwards, of which one in 300 overflows.
 TEST_P(LossScalerTest, FollowsApexsRule) {
   LossScaler scaler = make();
   oracle::LossScale reference{65536};
@@ -144,8 +144,8 @@ TEST_P(LossScalerTest, FoundInfIsANewOneForEachBackward) {
   EXPECT_EQ(scaler.found_inf().item<float>(), 0);
 }
 
-/// Wherever a run is saved, the run that loads it goes on as if it had not been.
-TEST_P(LossScalerTest, ALoadedStateGoesOnAsTheOldOne) {
+/// A run saved at any point resumes as if it had not been interrupted.
+TEST_P(LossScalerTest, ALoadedStateContinuesLikeTheOldOne) {
   LossScalerOptions options;
   options.rule.growth_interval = 5;
   options.rule.hysteresis = 3;
@@ -172,7 +172,7 @@ TEST_P(LossScalerTest, ALoadedStateGoesOnAsTheOldOne) {
   }
 }
 
-TEST_P(LossScalerTest, SettingAFixedScaleTellsWhetherItIsOne) {
+TEST_P(LossScalerTest, SettingAFixedScaleUpdatesIsIdentity) {
   LossScaler scaler = make(fixed(128));
   scaler.set_loss_scale(1);
   EXPECT_TRUE(scaler.is_identity());

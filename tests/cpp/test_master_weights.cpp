@@ -12,7 +12,7 @@ using at::Tensor;
 
 constexpr float kScale = 1024;
 
-/// Three parameters: two float16 ones with masters, and between them a float32 one without.
+/// Two float16 parameters with masters, and between them a float32 parameter without.
 class MasterWeightsTest : public DeviceTest {
  protected:
   MasterWeightsTest() {
@@ -31,7 +31,7 @@ class MasterWeightsTest : public DeviceTest {
     Tensor(param).set_data(param.variable_data().to(at::kHalf));
     return master;
   }
-  /// As a backward leaves it: 1024 times the grad, in the parameter's dtype.
+  /// A grad as after a backward: 1024 times the grad, in the parameter's dtype.
   void give_grads(double first) {
     for (const Tensor& param : weights_.model_params()) {
       param.mutable_grad() = values(first).mul(1024).to(param.scalar_type());
@@ -189,7 +189,7 @@ TEST_P(MasterWeightsTest, ZeroModelGradsZeroesOrDrops) {
   EXPECT_TRUE(same_bits(master(0).grad(), values(5))) << "the optimizer sees to these";
 }
 
-TEST_P(MasterWeightsTest, NothingMovesWhileNobodyWrites) {
+TEST_P(MasterWeightsTest, NothingChangesWithoutWrites) {
   const auto version = master(0)._version();
   EXPECT_FALSE(weights_.refresh());
   EXPECT_EQ(master(0)._version(), version);
@@ -295,7 +295,7 @@ TEST_P(MasterWeightsTest, AParameterOfAnotherDtypeIsRefused) {
   EXPECT_TRUE(same_bits(master(2), values(1.0 + 0x1p-20)));
 }
 
-/// What torch::load does with a float32 archive: the memory is swapped, the dtype stays.
+/// torch::load of a float32 archive replaces the memory but not the dtype.
 TEST_P(MasterWeightsTest, Float32MemoryUnderAFloat16ParameterIsRefused) {
   const Tensor& param = model(0);
   param.unsafeGetTensorImpl()->set_storage_keep_dtype(values(9).storage());

@@ -1,4 +1,4 @@
-// Sparse grads, as an embedding with sparse=true has them, on their way to the masters.
+// Unscaling of sparse grads, as of an embedding with sparse=true, into master grads.
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <torchamp/detail/masters.h>
 
@@ -36,7 +36,7 @@ struct Tracked {
 class SparseGradsTest : public ::testing::TestWithParam<std::tuple<at::Device, bool>> {
  protected:
   at::Device device() const { return std::get<0>(GetParam()); }
-  /// A scaled grad of rows 3, 1 and 3 again: its sum is 1, 0, and 2·value.
+  /// A scaled grad with rows 3, 1 and 3 again: coalesced, it is 1, 0, and 2·value.
   Tensor sparse(double value) const {
     const Tensor rows = tensor_of({3, 1, 3}, at::kLong, device()).view({1, 3});
     const Tensor values = tensor_of({value, 0, 1, 1, value, 0}, at::kFloat, device()).view({3, 2});
@@ -48,7 +48,7 @@ class SparseGradsTest : public ::testing::TestWithParam<std::tuple<at::Device, b
                      device())
         .view({4, 2});
   }
-  /// Rows 1 and 3 of the unscaled sum of sparse(value), on top of `base` everywhere.
+  /// `base` everywhere, plus the unscaled sparse(value) in rows 1 and 3.
   Tensor expected(double value, double base = 0) const {
     const double b = base;
     return tensor_of({b, b, 1 + b, 1 + b, b, b, 2 * value + b, b}, at::kFloat, device())

@@ -19,14 +19,14 @@ inline auto amp_members(Output& output) {
   return std::tie(output.logits, output.more);
 }
 
-/// What a program keeps between calls; it cannot be copied.
+/// State that a program keeps between calls; not copyable.
 struct Journal {
   Journal() = default;
   Journal(const Journal&) = delete;
   int64_t calls = 0;
 };
 
-/// Several inputs, one of them written, one by default, one optional.
+/// Several inputs: one is written, one has a default, one is optional.
 struct MixerImpl : torch::nn::Module {
   Output forward(const at::Tensor& x, Journal& journal,
                  const std::optional<at::Tensor>& mask = std::nullopt, double factor = 2.0) {
@@ -131,7 +131,7 @@ TEST_P(ModelTest, RecurrentModulesTakeAndGiveTheirState) {
   EXPECT_EQ(std::get<1>(gru(input({5, 2, 4}))).scalar_type(), at::kFloat);
 }
 
-/// An LSTM whose forward takes and gives packed sequences.
+/// An LSTM whose forward takes and returns packed sequences.
 struct PackedImpl : torch::nn::Module {
   torch::nn::utils::rnn::PackedSequence forward(
       const torch::nn::utils::rnn::PackedSequence& sequence) {

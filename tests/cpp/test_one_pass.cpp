@@ -14,7 +14,7 @@ namespace {
 
 using at::Tensor;
 
-/// A network in training by FusedAdamW.
+/// A network trained with FusedAdamW.
 struct FusedTraining {
   FusedTraining(at::Device device, const Options& options)
       : net(make_net(device, 1)),
@@ -31,7 +31,7 @@ struct FusedTraining {
     scaled_loss.backward();
     net->last->bias.grad().fill_(INFINITY);
   }
-  /// The model, the masters and their averages.
+  /// The model, the masters and the optimizer state.
   std::vector<Tensor> everything() {
     std::vector<Tensor> found = net->parameters();
     for (const Tensor& master : weights().master_params()) {
@@ -56,7 +56,7 @@ class OnePassTest : public LevelTest {
   static Options lazy() { return options().materialize_master_grads(false); }
   static Options split() { return lazy().split_masters(true); }
 
-  /// What the masters are worth.
+  /// The values of the masters.
   static std::vector<Tensor> masters_of(FusedTraining& training) {
     std::vector<Tensor> values;
     for (const Tensor& param : training.net->parameters()) {
@@ -101,7 +101,7 @@ TEST_P(OnePassTest, WithoutMasterGradsTheNumbersAreTheSame) {
   }
 }
 
-TEST_P(OnePassTest, SplitMastersAreWorthWholeOnes) {
+TEST_P(OnePassTest, SplitMastersEqualWholeMasters) {
   FusedTraining whole(device(), lazy()), divided(device(), split());
   for (int i = 0; i < 5; ++i) {
     step(whole);
@@ -194,7 +194,7 @@ TEST_P(OnePassTest, TheWrappedOptimizersOwnStepSkips) {
   EXPECT_TRUE(same_bits(training.everything(), before));
 }
 
-TEST_P(OnePassTest, WhoeverLooksFindsGrads) {
+TEST_P(OnePassTest, EveryAccessFindsGrads) {
   FusedTraining training(device(), lazy());
   training.backward();
   for (const Tensor& master : training.amped.optimizer.master_params()) {

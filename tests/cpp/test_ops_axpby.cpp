@@ -52,7 +52,7 @@ TEST_P(AxpbyTest, WritesOverEitherInput) {
   }
 }
 
-TEST_P(AxpbyTest, LooksOnlyAtTheInputsItIsToldTo) {
+TEST_P(AxpbyTest, ChecksOnlyTheChosenInputs) {
   const std::vector<Tensor> clean = {floats({1, 2})}, bad = {floats({1, NAN})};
   const auto finds = [&](const std::vector<Tensor>& x, const std::vector<Tensor>& y,
                          Check checked) {

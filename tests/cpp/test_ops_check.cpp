@@ -32,7 +32,7 @@ TEST_P(CheckTest, ALargestFiniteValueIsFinite) {
   EXPECT_FALSE(found());
 }
 
-/// One bad value in each tensor in turn, at a random place.
+/// One non-finite value in each tensor in turn, at a random index.
 TEST_P(CheckTest, NamesEachTensorWithABadValue) {
   const Lists all = every_dtype(1, device());
   Random random(8);

@@ -74,7 +74,7 @@ TEST_P(ScaleTest, NeverClearsFoundInf) {
   EXPECT_TRUE(found());
 }
 
-TEST_P(ScaleTest, TellsAutogradWhatItWrote) {
+TEST_P(ScaleTest, BumpsTheVersionsOfItsOutputs) {
   const std::vector<Tensor> inputs = {tensor_of({1}, at::kFloat, device())};
   const auto outputs = clones(inputs);
   const auto input_version = inputs[0]._version(), output_version = outputs[0]._version();
@@ -83,7 +83,7 @@ TEST_P(ScaleTest, TellsAutogradWhatItWrote) {
   EXPECT_GT(outputs[0]._version(), output_version);
 }
 
-/// 5 M floats are written past the caches; the first is at an odd place.
+/// 5 M floats are written with non-temporal stores; the first is misaligned.
 TEST_P(ScaleTest, LargeMisalignedTensorsAreWhole) {
   const Tensor memory = Random(2).normal({5000003}, at::kFloat, device());
   const std::vector<Tensor> inputs = {memory.narrow(0, 1, 5000001)};

@@ -69,7 +69,7 @@ TEST_P(UnscaleTest, UnscalesInPlace) {
   }
 }
 
-/// A non-finite value at every place of one tensor, which has heads, blocks and tails.
+/// A non-finite value at every index of one tensor, which has a head, blocks and a tail.
 TEST_P(UnscaleTest, FindsANonfiniteGradAtAnyPlace) {
   for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
     const std::vector<Tensor> scaled = {floats({1, 2}), Random(5).normal({531}, dtype, device()),
@@ -90,7 +90,7 @@ TEST_P(UnscaleTest, FindsANonfiniteGradAtAnyPlace) {
   }
 }
 
-TEST_P(UnscaleTest, DoesNotLookAtWhatMastersHold) {
+TEST_P(UnscaleTest, IgnoresTheValuesOfMasters) {
   const std::vector<Tensor> masters = {floats({INFINITY, NAN})};
   ops::unscale(std::vector<Tensor>{floats({1, 1})}, masters, scalar(1), found_inf_, true);
   EXPECT_FALSE(found());

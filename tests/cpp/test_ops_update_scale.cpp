@@ -32,7 +32,7 @@ struct Script {
   int one_overflow_in;
 };
 
-/// Random overflows, step by step against apex's rule.
+/// Random overflows, compared with apex's rule after each step.
 TEST_P(UpdateScaleTest, FollowsTheReferenceForThousandsOfSteps) {
   const Script scripts[] = {
       {"defaults, rare overflows", {65536}, 5000},

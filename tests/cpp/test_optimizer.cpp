@@ -16,7 +16,7 @@ class OptimizerTest : public DeviceTest {
   static Training train_at(OptLevel level) { return {device(), quiet(level)}; }
 };
 
-/// float32 masters, a float16 model, a scale: by hand, with LibTorch alone.
+/// The reference is float32 masters, a float16 model and a scale, written by hand with LibTorch.
 TEST_P(OptimizerTest, AStepAtO2IsWhatOneWouldWriteByHand) {
   Training training(device(), quiet(OptLevel::O2).loss_scale(1024.0));
   Net net = make_net(device());

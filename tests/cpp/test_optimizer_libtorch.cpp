@@ -1,4 +1,4 @@
-// What LibTorch's own code does with the optimizer that initialize returns.
+// LibTorch's own code with the optimizer that initialize returns.
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 #include <torch/optim/schedulers/step_lr.h>
@@ -36,7 +36,7 @@ TEST_P(LibTorchTest, StepLRSetsTheRateOfTheNextStep) {
   }
 }
 
-TEST_P(LibTorchTest, ASchedulerMadeBeforeInitializeActsToo) {
+TEST_P(LibTorchTest, ASchedulerCreatedBeforeInitializeWorks) {
   Net net = make_net(device());
   torch::optim::SGD sgd(net->parameters(), 0.1);
   torch::optim::StepLR scheduler(sgd, /*step_size=*/1, /*gamma=*/0.0);
@@ -93,7 +93,7 @@ TEST_P(LibTorchTest, AClosureIsTakenWhereNothingIsScaled) {
 struct Fit {
   explicit Fit(at::Device device) : net(make_net(device)), batch(make_batch(device)) {}
 
-  /// The loss after a few steps, each of which runs `closure` several times.
+  /// The loss after a few steps, each of which calls `closure` several times.
   template <class Step, class Forward>
   float run(const Step& step, const Forward& forward) {
     const auto closure = [&] {

@@ -1,4 +1,4 @@
-// Optimizers that step the same parameter.
+// Optimizers that share a parameter.
 #include <torchamp/clip.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ class SharedTest : public LevelTest {
                  : std::vector{net->last->weight, net->norm->weight};
   }
 
-  /// As if each were alone: grads by hand, unscaled, in float32.
+  /// The reference: each optimizer alone, with unscaled float32 grads.
   static void expect_grads(const Tensor& master, const Tensor& expected) {
     EXPECT_TRUE(at::allclose(master.grad().to(at::kFloat), expected, 1e-2, 1e-4));
   }
@@ -102,7 +102,7 @@ TEST_P(SharedTest, MayNotBeTakenByAGroupThatIsAdded) {
   EXPECT_EQ(message_of([&] { add(net_->last->weight); }), "no error");
 }
 
-/// Steps by ones, which the first of two optimizers takes alone; returns how far the master went.
+/// Steps of size one by the first of two optimizers alone; returns how far the master moved.
 double moved_by_one_of_two(const OptLevel level, bool other_is_given) {
   torch::nn::Linear net(torch::nn::LinearOptions(2, 2).bias(false));
   const Tensor before = net->weight.detach().clone();

@@ -59,7 +59,7 @@ std::string dtype_of(const Tensor& tensor) {
   return tensor.defined() ? toString(tensor.scalar_type()) : "undefined";
 }
 
-/// The dtypes of the tensors in `value` once it was cast.
+/// The dtypes of the tensors in `value` after casting.
 template <class T>
 std::string cast(T value) {
   std::string dtypes;
@@ -142,7 +142,7 @@ TEST(Parts, WhatMoves) {
   EXPECT_EQ(dtype_of(result.second), "Half");
 }
 
-TEST(Parts, TellWhetherTensorsCanBeThere) {
+TEST(Parts, KnowWhetherTensorsArePossible) {
   EXPECT_TRUE((holds_tensors<std::map<int, std::vector<Tensor>>>));
   EXPECT_TRUE(holds_tensors<elsewhere::Output>);
   EXPECT_FALSE((holds_tensors<std::pair<int, std::vector<bool>>>));
@@ -150,7 +150,7 @@ TEST(Parts, TellWhetherTensorsCanBeThere) {
   EXPECT_FALSE(holds_tensors<elsewhere::Opaque>);
 }
 
-TEST(Parts, TellWhatCouldHideTensors) {
+TEST(Parts, KnowWhichTypesCouldHideTensors) {
   EXPECT_TRUE((is_understood<std::tuple<Tensor, int, std::string, elsewhere::Counts>>));
   EXPECT_TRUE((is_understood<std::vector<elsewhere::Output>>));
   EXPECT_TRUE(is_understood<elsewhere::Callback>);

@@ -37,7 +37,7 @@ TEST_P(PlanBuilderTest, LaysTensorsEndToEnd) {
   EXPECT_EQ(plan.dtype(2, 0), DType::kFloat32);
 }
 
-TEST_P(PlanBuilderTest, PassesOverHoles) {
+TEST_P(PlanBuilderTest, SkipsUndefinedTensors) {
   const std::vector<Tensor> in = {Tensor(), make({2}), make({0, 3}), make({4})};
   const std::vector<Tensor> out = {make({1}), Tensor(), make({0, 3}), make({4})};
   const Work work = built(in, out);

@@ -1,4 +1,4 @@
-// What users of other implementations of mixed precision ran into, as tests.
+// Tests of bugs that users of other mixed-precision implementations reported.
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/cloneable.h>
 #include <torchamp/serialize.h>
@@ -69,7 +69,7 @@ TEST_P(RegressionTest, AForwardWithoutGradsBeforeOneWithTakesNoGradsAway) {
   for (const Tensor& grad : training.grads()) EXPECT_TRUE(grad.defined());
 }
 
-/// y = x², whose backward multiplies by hand.
+/// y = x² with a custom backward.
 struct Square : torch::autograd::Function<Square> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x) {
     context->save_for_backward({x});
@@ -90,7 +90,7 @@ TEST_P(RegressionTest, AnAutogradFunctionGetsGradsOfItsInputsType) {
   EXPECT_TRUE(training.optimizer().step());
 }
 
-/// A norm of the program's own, with weights and statistics of its own.
+/// A custom norm with its own weights and statistics.
 struct OwnNormImpl : torch::nn::Module {
   Tensor forward(const Tensor& x) {
     const Tensor normed = (x - x.mean(0)) / (x.var(0, /*unbiased=*/false) + 1e-3).sqrt();
@@ -103,7 +103,7 @@ struct OwnNormImpl : torch::nn::Module {
   torch::nn::Linear linear = register_module("linear", torch::nn::Linear(4, 2));
 };
 
-TEST_P(RegressionTest, ANormOfOnesOwnTrains) {
+TEST_P(RegressionTest, ACustomNormTrains) {
   const auto net = std::make_shared<OwnNormImpl>();
   net->to(device());
   torch::optim::SGD sgd(net->parameters(), 0.5);
@@ -123,7 +123,7 @@ TORCHAMP_AT_LEVELS(RegressionTest, OptLevel::O0, OptLevel::O1, OptLevel::O2, Opt
 
 class UpdateTest : public DeviceTest {};
 
-/// Steps smaller than the model's type can tell apart still add up.
+/// Updates too small for the model's dtype still accumulate.
 TEST_P(UpdateTest, UpdatesBelowTheModelsPrecisionAddUpInTheMasters) {
   for (const OptLevel level : {OptLevel::O2, OptLevel::O5}) {
     Training training(device(), quiet(level));

@@ -1,4 +1,4 @@
-// Keeping more of a float than the 16 bits that are stored: math/rounding.h and its twin in ATen.
+// Low bits and stochastic rounding: math/rounding.h and its ATen counterpart.
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 using at::Tensor;
 
-/// Floats of every exponent that `from` … `to` covers, ties and neighbours of ties among them.
+/// Floats of every exponent in `from` … `to`, including ties and values next to ties.
 std::vector<float> floats_between(float from, float to) {
   std::mt19937 engine(3);
   std::vector<float> values;
@@ -71,7 +71,7 @@ TEST(LowBitsTest, SpecialValuesStayThemselves) {
   EXPECT_EQ(round_trip<bfloat16>(3.4e38f), 3.4e38f);
 }
 
-/// Somebody clamped the model's parameter, say, and knew nothing of the low bits.
+/// For example, a program clamped the model's parameter without updating the low bits.
 template <class T>
 void expect_nearby_whatever_the_low_bits() {
   for (const uint32 high : {0x0000u, 0x8000u, 0x0001u, 0x7bffu, 0x7c00u, 0x7f7fu, 0x7f80u}) {
@@ -85,7 +85,7 @@ void expect_nearby_whatever_the_low_bits() {
   }
 }
 
-TEST(LowBitsTest, StaleOnesDoNoHarm) {
+TEST(LowBitsTest, StaleLowBitsAreHarmless) {
   expect_nearby_whatever_the_low_bits<float16>();
   expect_nearby_whatever_the_low_bits<bfloat16>();
 }

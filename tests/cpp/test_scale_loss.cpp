@@ -18,11 +18,11 @@ void expect_undefined(const std::vector<Tensor>& tensors) {
   for (const Tensor& tensor : tensors) EXPECT_FALSE(tensor.defined());
 }
 
-/// The levels whose scale is dynamic, by default or by asking.
+/// The levels with a dynamic scale, by default or by option.
 class DynamicTest : public LevelTest {
  protected:
   static Options options() { return quiet(level()).loss_scale("dynamic"); }
-  /// What a grad is computed in.
+  /// The dtype in which grads are computed.
   static at::ScalarType grad_type() {
     const Properties row = default_properties(level());
     return row.autocast_type.value_or(row.cast_model_type.value_or(at::kFloat));
@@ -114,7 +114,7 @@ TEST_P(DynamicTest, MicroBatchesAddUp) {
   EXPECT_TRUE(same_bits(twice.grads(), doubled));
 }
 
-/// What a backward still needs is not written by the one before it.
+/// A backward does not overwrite what a later one still needs.
 TEST_P(DynamicTest, ForwardsMayComeBeforeTheOtherLossesBackwards) {
   Training training(device(), options()), in_turn(device(), options());
   const Tensor first = training.loss(), second = training.loss();
@@ -189,7 +189,7 @@ TEST_P(DynamicTest, FinishedEarlyItIsFinishedOnce) {
   for (const Tensor& grad : training.grads()) EXPECT_TRUE(grad.defined());
 }
 
-/// Runs a whole backward while an exception is on its way.
+/// Runs a whole backward during stack unwinding.
 struct StepsWhenDestroyed {
   ~StepsWhenDestroyed() { scale_loss(training.loss(), training.optimizer()).backward(); }
   Training& training;

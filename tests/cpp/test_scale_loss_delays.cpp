@@ -1,4 +1,4 @@
-// Backwards that leave it to a later one to move the scale.
+// Backwards that leave the update of the scale to a later one.
 #include "training.h"
 
 namespace torchamp {
@@ -28,7 +28,7 @@ TEST_P(DelaysTest, SeveralBackwardsCountAsOne) {
   EXPECT_TRUE(training_.optimizer().step());
 }
 
-TEST_P(DelaysTest, AnOverflowIsToldByTheLastAndOnce) {
+TEST_P(DelaysTest, AnOverflowIsReportedOnceByTheLast) {
   backward(delayed(), /*overflows=*/true);
   EXPECT_EQ(scale(), 65536);
   backward();
@@ -40,7 +40,7 @@ TEST_P(DelaysTest, AnOverflowIsToldByTheLastAndOnce) {
   EXPECT_TRUE(training_.optimizer().step());
 }
 
-TEST_P(DelaysTest, TheStepIsSkippedEvenIfNobodyTells) {
+TEST_P(DelaysTest, TheStepIsSkippedEvenWithoutAReport) {
   const auto before = clones(training_.net->parameters());
   backward(delayed(), /*overflows=*/true);
   EXPECT_FALSE(training_.optimizer().step());

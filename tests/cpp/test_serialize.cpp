@@ -136,7 +136,7 @@ TEST_P(SerializeTest, WhereTheSecondOptimizerIsRefusedTheFirstIsPutBack) {
   EXPECT_TRUE(same_bits(pair.right->parameters(), same.right->parameters()));
 }
 
-/// LibTorch swaps the memory under the float16 parameters for the archive's float32 memory.
+/// LibTorch replaces the memory of the float16 parameters by the archive's float32 memory.
 TEST_P(SerializeTest, TorchLoadIntoAnInitializedNetIsRefused) {
   Net trained = make_net(device(), 3);
   torch::save(trained, file_.path());

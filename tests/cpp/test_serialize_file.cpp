@@ -13,7 +13,7 @@ class CheckpointFileTest : public DeviceTest {
   static Training train_at(OptLevel level, int64_t num_losses = 1) {
     return {device(), quiet(level).num_losses(num_losses)};
   }
-  /// Loading `file` into a run of O2 fails with a message that has `message` in it, and changes
+  /// Loading `file` into a run at O2 fails with an error that contains `message`, and changes
   /// nothing.
   static void expect_refused(const std::string& path, const std::string& message) {
     Training training = train_at(OptLevel::O2);
@@ -130,7 +130,7 @@ TEST_P(CheckpointFileTest, AnArchiveOfSomethingElseIsRefused) {
             "not written by amp::save");
 }
 
-/// Writes a checkpoint of O2 in which something was changed.
+/// Writes a modified checkpoint of O2.
 void write_changed(const std::string& path, at::Device device,
                    const std::function<void(checkpoint::Tree&)>& change) {
   Training training(device, quiet(OptLevel::O2));
@@ -189,7 +189,7 @@ TEST_P(CheckpointFileTest, AnOptionThatLibTorchLacksIsRefused) {
                  "to be false, because LibTorch's optimizer does not have it; torchamp's has");
 }
 
-/// As a file that was made to read what lies behind a record: it claims 127 elements in 64.
+/// A malicious file that would read beyond a record: it claims 127 elements in 64.
 TEST_P(CheckpointFileTest, ATensorThatIsLongerThanItsRecordIsRefused) {
   Training training = train_at(OptLevel::O2);
   save(training.amped, file_.path());

@@ -9,7 +9,7 @@ namespace {
 
 class TelemetryTest : public DeviceTest {};
 
-/// Reading the scale waits for all that was queued.
+/// Reading the scale waits for all queued work.
 Telemetry arrived(const Optimizer& optimizer) {
   optimizer.amp()->loss_scaler().loss_scale();
   return telemetry(optimizer);

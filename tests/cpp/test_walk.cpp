@@ -32,7 +32,7 @@ std::vector<Piece> pieces_of(const Plan& plan) {
   return pieces_of(plan, 0, units_of(plan));
 }
 
-/// Every element of every tensor once, in order, in pieces of one unit and one tensor.
+/// Pieces cover every element of every tensor once, in order, each within one unit and one tensor.
 void expect_covered(const Plan& plan, const std::vector<Piece>& pieces) {
   int64 flat = 0;
   for (const Piece& piece : pieces) {

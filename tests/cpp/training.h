@@ -1,4 +1,4 @@
-// A network in training with momentum, and what there is to see of it.
+// A network trained with momentum, with accessors to its state.
 #pragma once
 
 #include <cmath>

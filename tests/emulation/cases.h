@@ -1,5 +1,5 @@
-// The tensors that every op is tried on: all dtypes side by side, sizes around each boundary of the
-// walk, and addresses that can, and that cannot, be aligned together.
+// The tensors for testing every op: all dtypes in one list, sizes around each boundary of the walk,
+// and addresses that can and cannot be aligned together.
 #pragma once
 
 #include "tensors.h"
@@ -18,8 +18,8 @@ inline const int kTinyTensors = 2500;
 inline const std::vector<std::vector<int64>> kMisalignments = {
     {0, 0, 0}, {1, 1, 1}, {5, 1, 5}, {1, 0, 0}, {0, 3, 1}};
 
-/// `lists` lists of the same sizes: every combination of dtypes and misalignments, in turn with
-/// every size.
+/// `lists` lists of the same sizes, which cycle through all combinations of dtypes and
+/// misalignments, and through all sizes.
 inline std::vector<TensorList> all_cases(int lists) {
   std::vector<TensorList> cases(lists);
   int combinations = 1;
@@ -51,7 +51,7 @@ inline std::vector<TensorList> tiny_cases(int lists) {
 
 inline const float kInfinity = INFINITY;
 
-/// Puts non-finite values first, last and in the middle of some tensors.
+/// Puts non-finite values at the start, the end and the middle of some tensors.
 inline void spoil(TensorList& list) {
   const float values[] = {kInfinity, -kInfinity, NAN};
   for (std::size_t t = 0; t < list.size(); t += 5) {

@@ -1,4 +1,4 @@
-// What the ops' tests compare.
+// Comparisons for the tests of the ops.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 namespace emulation {
 
-/// Where an op reports, with room for the positions that plan_of() gives.
+/// The overflow flags of an op, with room for the positions of plan_of().
 struct Report {
   explicit Report(std::size_t tensors) : per_tensor(2 * tensors, 0) {}
 
@@ -24,13 +24,13 @@ inline void expect_same(const Report& got, const Report& expected) {
   EXPECT_EQ(got.per_tensor, expected.per_tensor);
 }
 
-/// Raises the flags of tensor number `tensor`.
+/// Sets the flags of tensor number `tensor`.
 inline void raise(Report& report, std::size_t tensor) {
   report.found_inf = 1.0f;
   report.per_tensor[2 * tensor] = 1;
 }
 
-/// Bit for bit, but any NaN equals any other.
+/// Equal bit for bit, except that all NaNs are equal.
 inline void expect_same(const TensorList& got, const TensorList& expected) {
   for (std::size_t t = 0; t < got.size(); ++t) {
     for (int64 i = 0; i < got[t].count(); ++i) {
@@ -47,7 +47,7 @@ inline bool is_low(DType dtype) {
   return dtype != DType::kFloat32;
 }
 
-/// Stores an oracle's result; returns whether it counts as overflow.
+/// Stores an oracle's result; returns whether it is an overflow.
 inline bool store(Tensor& tensor, int64 i, float value) {
   tensor.set(i, value);
   return is_low(tensor.dtype()) && torchamp::is_nonfinite(tensor[i]);

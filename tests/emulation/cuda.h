@@ -1,4 +1,4 @@
-// CUDA's words in plain C++, for compiling the kernel program into a test. Included before it.
+// CUDA's built-ins in plain C++, to compile the kernel program into a test. Included before it.
 #pragma once
 
 #include <cmath>
@@ -26,7 +26,7 @@ inline void __syncthreads() {
   emulation::sync_threads();
 }
 
-/// The sanitizers do not know fences: here, the atomics order what is around them.
+/// The sanitizers do not support fences: here, the atomics order the accesses around them.
 inline void __threadfence() {}
 
 inline unsigned atomicAdd(unsigned* to, unsigned value) {

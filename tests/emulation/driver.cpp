@@ -10,7 +10,7 @@
 
 namespace torchamp::cuda {
 
-// In place of the generated ones: something to hand to module_load.
+// Replaces the generated sources: something to pass to module_load.
 EmbeddedImage embedded_fatbin() {
   static const unsigned char image[] = {0};
   return {image, sizeof(image)};
@@ -30,7 +30,7 @@ constexpr int kInvalidContext = 201;
 constexpr int kNotFound = 500;
 constexpr int kCapabilityMajor = 75;
 
-int token = 0;  // stands for the context and the module
+int token = 0;  // represents the context and the module
 std::vector<void*> contexts;
 int launch_count = 0;
 std::string last_kernel;

@@ -1,5 +1,5 @@
-// A CUDA driver that runs kernels on the emulation: what the launchers call, from plan to kernel,
-// is the code that runs on a card.
+// A CUDA driver that runs kernels in the emulation. From plan to kernel, the launchers run the same
+// code as on a card.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@ namespace emulation {
 /// One device of compute capability 9.0. A launch outside the device's context fails.
 const torchamp::cuda::Driver& driver();
 
-/// Launches since the start.
+/// The number of launches since the start.
 int launches();
 
-/// The last one's kernel.
+/// The kernel of the last launch.
 std::string last_launched();
 
 }  // namespace emulation

@@ -4,8 +4,7 @@
 
 #if !defined(TORCHAMP_UCONTEXT)
 
-// Keeps the registers that a function must preserve on the old stack, and takes up those of the new
-// one.
+// Saves the callee-saved registers on the old stack, and restores those of the new stack.
 asm(R"(
   .text
   .type torchamp_switch_stack, @function
@@ -37,7 +36,7 @@ constexpr int kSavedRegisters = 6;
 void Context::prepare(char* stack, std::size_t bytes, void (*entry)()) {
   auto top = reinterpret_cast<std::uintptr_t>(stack + bytes) & ~std::uintptr_t{15};
   auto* slot = reinterpret_cast<void**>(top);
-  *--slot = nullptr;  // where a caller's return address would stand
+  *--slot = nullptr;  // the place of a caller's return address
   *--slot = reinterpret_cast<void*>(entry);
   for (int i = 0; i < kSavedRegisters; ++i) *--slot = nullptr;
   stack_pointer_ = slot;

@@ -1,12 +1,13 @@
-// Stacks that take turns in one thread.
+// Fibers: stacks that run in turn in one thread.
 //
-// Together with the scheduler this is compiled without sanitizers and tells them of every switch
-// itself: instrumented, it would report races of its own.
+// Like the scheduler, this is compiled without sanitizers and reports every switch to them itself:
+// instrumented, it would cause false reports.
 #pragma once
 
 #include <cstddef>
 
-// Elsewhere than on x86-64, and where TORCHAMP_UCONTEXT asks for it, by the slower means of POSIX.
+// On other processors than x86-64, and with TORCHAMP_UCONTEXT, uses POSIX ucontext, which is
+// slower.
 #if !defined(__x86_64__) && !defined(TORCHAMP_UCONTEXT)
 #define TORCHAMP_UCONTEXT
 #endif
@@ -16,13 +17,13 @@
 
 namespace emulation {
 
-/// Where a stack that is not running stands.
+/// The saved state of a stack that is not running.
 class Context {
  public:
   /// Makes this context call `entry`, which must not return, when it is first switched to.
   void prepare(char* stack, std::size_t bytes, void (*entry)());
 
-  /// Goes on where `to` stands, until something switches back here.
+  /// Continues at `to`, until something switches back here.
   void switch_to(Context& to);
 
  private:

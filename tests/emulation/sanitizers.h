@@ -1,5 +1,4 @@
-// What the sanitizers must be told of fibers. Weak: without a sanitizer the functions are not
-// there.
+// The sanitizers' fiber interface. Weak, because the functions do not exist without a sanitizer.
 #pragma once
 
 #include <cstddef>

@@ -22,21 +22,21 @@ enum class State { kReady, kAtBarrier, kInWarpOperation, kDone };
 struct Thread {
   Context context;
   State state = State::kReady;
-  std::uint32_t mask = 0;        ///< of the warp operation it waits in
-  unsigned warp_operations = 0;  ///< that it has begun
-  unsigned barriers = 0;         ///< that it has reached
+  std::uint32_t mask = 0;        ///< of the warp operation that it waits in
+  unsigned warp_operations = 0;  ///< started so far
+  unsigned barriers = 0;         ///< reached so far
   void* tsan = nullptr;
   void* fake_stack = nullptr;
 };
 
-/// What the lanes of a warp give each other. A lane can be one operation ahead of another, so there
-/// are two sets.
+/// The values that the lanes of a warp exchange. A lane can be one operation ahead of another, so
+/// there are two sets.
 struct Warp {
   std::uint64_t given[2][kWarp] = {};
 };
 
-/// What the threads of a block share. The sanitizers know it by its addresses, so it is made before
-/// the threads are, and kept until the launch ends: reused, it would order blocks.
+/// The state that the threads of a block share. The sanitizers identify it by its addresses, so it
+/// is created before the threads and kept until the launch ends: reuse would order blocks.
 class Shared {
  public:
   Shared() {
@@ -47,11 +47,10 @@ class Shared {
   Shared(const Shared&) = delete;
   Shared& operator=(const Shared&) = delete;
 
-  /// A name for each barrier; two, because a thread can be one barrier ahead.
+  /// Identifies each barrier; two, because a thread can be one barrier ahead.
   char* barrier(unsigned number) { return &barriers_[number % 2]; }
 
-  /// The memory of one declaration, between gaps that may not be touched. Null when there is no
-  /// room.
+  /// The memory of one declaration, between poisoned gaps. Null if there is no room.
   char* memory(const void* declaration, std::size_t bytes) {
     for (std::size_t i = 0; i < declared_; ++i) {
       if (declarations_[i].of == declaration) return declarations_[i].memory;
@@ -87,7 +86,7 @@ struct Block {
   std::unique_ptr<Shared> shared;
 };
 
-/// The stacks of a block's threads, side by side.
+/// The stacks of a block's threads, contiguous in memory.
 class Stacks {
  public:
   explicit Stacks(unsigned threads) : bytes_(threads * kStackBytes), memory_(map()) {}
@@ -97,7 +96,7 @@ class Stacks {
 
   char* of(unsigned thread) const { return memory_ + thread * kStackBytes; }
 
-  /// Makes the sanitizers forget the threads that used the stacks before.
+  /// Removes the sanitizers' state of the previous threads on these stacks.
   void renew() {
     asan_unpoison(memory_, bytes_);
     if (!has_tsan()) return;
@@ -119,7 +118,7 @@ class Stacks {
   char* memory_;
 };
 
-/// The launch that is under way.
+/// The launch in progress.
 struct Launch {
   unsigned blocks = 0;
   void (*body)(void*) = nullptr;
@@ -131,7 +130,7 @@ struct Launch {
   Stacks* stacks = nullptr;
   Block block;
   unsigned running = 0;
-  char end = 0;  ///< by whose address the sanitizer knows the end of the launch
+  char end = 0;  ///< its address identifies the end of the launch to the sanitizer
   std::vector<std::unique_ptr<Shared>> old_shared;
 };
 
@@ -146,7 +145,7 @@ Thread& running_thread() {
   std::_Exit(1);
 }
 
-/// Back to the scheduler, until it resumes this thread.
+/// Returns to the scheduler, until it resumes this thread.
 void pause() {
   Thread& thread = running_thread();
   const bool last = thread.state == State::kDone;
@@ -194,7 +193,7 @@ void end_block() {
   launch->old_shared.push_back(std::move(block.shared));
 }
 
-/// Resumes every thread that can go on; returns whether there was one.
+/// Resumes every thread that can continue; returns whether there was one.
 bool run_ready_threads() {
   bool any_ready = false;
   auto& threads = launch->block.threads;
@@ -213,7 +212,7 @@ bool all_done() {
   return true;
 }
 
-/// Whether all lanes that thread `number`'s warp operation names have come to it.
+/// Whether all lanes in the mask of thread `number`'s warp operation have reached it.
 bool warp_is_complete(unsigned number) {
   const auto& threads = launch->block.threads;
   const unsigned first = number / kWarp * kWarp;
@@ -301,7 +300,7 @@ void sync_threads() {
 
 namespace {
 
-/// Gives `value` to the warp, waits for the lanes of the mask, and returns what all gave.
+/// Passes `value` to the warp, waits for the lanes of the mask, and returns the values of all.
 const std::uint64_t* meet(std::uint32_t mask, std::uint64_t value) {
   Thread& thread = running_thread();
   const unsigned lane = launch->running % kWarp;

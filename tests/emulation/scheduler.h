@@ -1,8 +1,8 @@
 // Runs a grid on the CPU: a fiber for each thread of a block, one block after the other.
 //
-// A thread runs until it waits for others. What the threads of a block write is ordered by
-// __syncthreads alone, and blocks are not ordered at all: so it is told to the thread sanitizer,
-// which then finds the races that a card would have.
+// A thread runs until it waits for others. For the thread sanitizer, only __syncthreads orders the
+// writes of a block's threads, and nothing orders blocks, so it finds the races that a card would
+// have.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,10 @@ struct Index {
 };
 
 /// Runs body(argument) once for each thread of `blocks` blocks of `threads`. Ends the process with
-/// a message when threads wait for one that never comes.
+/// a message if threads wait for one that never arrives.
 void run_grid(unsigned blocks, unsigned threads, void (*body)(void* argument), void* argument);
 
-// For the thread that is running:
+// For the running thread:
 
 Index thread_index();
 Index block_index();
@@ -29,15 +29,15 @@ Index grid_size();
 
 void sync_threads();
 
-/// Gives `value` to the warp and takes that of `source`, a lane's number; lanes above 31 give back
-/// the caller's.
+/// Passes `value` to the warp and returns that of lane `source`; lanes above 31 return the
+/// caller's.
 std::uint64_t exchange(std::uint32_t mask, std::uint64_t value, unsigned source);
 
-/// Whether any lane of the mask gives true.
+/// Whether any lane of the mask passes true.
 bool any(std::uint32_t mask, bool predicate);
 
-/// The block's memory for one declaration, which is known by its address. New memory is filled with
-/// NaNs.
+/// The block's shared memory for one declaration, identified by its address. New memory is filled
+/// with NaNs.
 void* shared_memory(const void* declaration, std::size_t bytes);
 
 }  // namespace emulation

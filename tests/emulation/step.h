@@ -1,4 +1,4 @@
-// The optimizers' step against plain loops over the rules of math/optim.
+// The optimizers' step, compared with plain loops over the rules of math/optim.
 #pragma once
 
 #include "cases.h"
@@ -17,12 +17,12 @@ namespace cuda = torchamp::cuda;
 
 inline const cuda::Queue kQueue{0, nullptr};
 
-/// Two groups' hyperparameters, of which every algorithm makes something: fractions first, then
+/// Hyperparameters of two groups that are valid for every algorithm: fractions first, then
 /// switches.
 inline const std::vector<torchamp::HyperRow> kHyper = {{{0.1, 0.9, 0.99, 0.01, 0.3, 0, 0, 1, 1}},
                                                        {{0.05, 0.8, 0.9, 0.1, 0.2, 1, 1, 0, 0, 1}}};
 
-/// A step's scalars, with room for the positions that plan_of() gives.
+/// A step's scalars, with room for the positions of plan_of().
 struct Scalars {
   explicit Scalars(std::size_t tensors)
       : steps(2 * tensors),
@@ -60,8 +60,8 @@ inline const int kMixes = 1;
 inline const int kMixes = 4;
 #endif
 
-/// Mixes of dtypes, in turn with every size: tensors that are aligned in all lists, that can be
-/// aligned together, whose grad alone is misaligned, and all at random.
+/// Mixes of dtypes, cycling through all sizes: tensors that are aligned in all lists, that can be
+/// aligned together, with only a misaligned grad, and with random alignment.
 inline std::vector<TensorList> step_cases(int lists) {
   std::vector<TensorList> cases(lists);
   std::mt19937 random(7);
@@ -93,7 +93,7 @@ class Step : public testing::Test {
 
   void SetUp() override { cuda::use_driver(driver()); }
 
-  /// compact: with lists that are kept in fewer bits than they are stepped in.
+  /// compact: with lists stored in fewer bits than the compute dtype.
   static std::vector<TensorList> make(bool tiny, bool compact = true) {
     auto lists = tiny ? tiny_cases(kModel + 1) : step_cases(kModel + 1);
     if (!compact) make_plain(lists);
@@ -123,7 +123,7 @@ class Step : public testing::Test {
 
   static int32 group_of(std::size_t t) { return static_cast<int32>(t / 2 % 2); }
 
-  /// Some parameters of 16 bits are taken for the low bits of masters.
+  /// Some 16-bit parameters are treated as the low bits of masters.
   static bool is_split(const std::vector<TensorList>& lists, std::size_t t, bool models) {
     return models && has_model(t) && lists[1][t].dtype() == DType::kFloat16 &&
            lists[kModel][t].dtype() != DType::kFloat32;
@@ -150,7 +150,7 @@ class Step : public testing::Test {
     return copies;
   }
 
-  /// How tensor t is stepped.
+  /// The inputs of tensor t's step.
   struct Way {
     typename Rule::Coefficients coefficients;
     uint32 key;

@@ -1,5 +1,5 @@
-// Lists of tensors for the tests. Each tensor's memory ends where the tensor does, so that a
-// sanitizer sees what is read or written past it.
+// Lists of tensors for the tests. Each tensor's memory ends with the tensor, so that a sanitizer
+// detects accesses past its end.
 #pragma once
 
 #include <cstdint>
@@ -80,7 +80,7 @@ class Tensor {
 
 using TensorList = std::vector<Tensor>;
 
-/// A tensor of another dtype, as misaligned, with as many zeros.
+/// A tensor of zeros in another dtype, with the same size and misalignment.
 inline Tensor retyped(const Tensor& tensor, DType dtype) {
   const auto past = reinterpret_cast<std::uintptr_t>(tensor.data()) % 16;
   return Tensor(dtype, tensor.count(), static_cast<int64>(past) / bytes_of(tensor.dtype()));
@@ -98,8 +98,8 @@ inline TensorList copy_of(const TensorList& list) {
   return copies;
 }
 
-/// The plan that a call with these lists would get; tensor t stands at position 2 · t, as if every
-/// other was missing.
+/// The plan of a call with these lists. Tensor t is at position 2 · t, as if every second tensor
+/// were missing.
 inline Plan plan_of(const std::vector<const TensorList*>& lists) {
   Plan plan;
   plan.lists = static_cast<int>(lists.size());
@@ -114,7 +114,7 @@ inline Plan plan_of(const std::vector<const TensorList*>& lists) {
   return plan;
 }
 
-/// Values over the whole range of float16 and somewhat beyond, with zeros and subnormals.
+/// Values over the range of float16 and slightly beyond, with zeros and subnormals.
 inline void randomise(TensorList& list, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> mantissa;

@@ -1,4 +1,4 @@
-// The last pass over a backward's grads, which ends it, from plan to kernel.
+// The last pass over a backward's grads, which finalizes it, from plan to kernel.
 #include <thread>
 
 #include "cases.h"
@@ -20,10 +20,10 @@ const cuda::Queue kQueue{0, nullptr};
 const torchamp::ScaleRule kRule{2.0f, 0.5f, 3, 1.0f, 64.0f, 1};
 constexpr float kLossScale = 8.0f;
 
-/// A backward's grads, and what it leaves.
+/// A backward's grads and results.
 class Backward {
  public:
-  /// Every other grad has a master grad, or none has.
+  /// Every second grad has a master grad, or none has.
   explicit Backward(std::vector<TensorList> lists, bool has_masters = true)
       : lists_(std::move(lists)),
         flags_(lists_[0].size()),
@@ -169,7 +169,7 @@ TEST_P(EndOfBackward, TheHostSeesNamesOnceItSeesAnOverflow) {
   device.join();
 }
 
-TEST_P(EndOfBackward, ReportsToNobodyWhereNobodyListens) {
+TEST_P(EndOfBackward, WritesNoReportWithoutMemoryForIt) {
   Backward backward(make());
   backward.is_heard_ = false;
   backward.run();

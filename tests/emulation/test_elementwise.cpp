@@ -1,5 +1,4 @@
-// The ops that work element by element, from plan to kernel, against plain loops over the same
-// arithmetic.
+// The elementwise ops, from plan to kernel, compared with plain loops over the same arithmetic.
 #include "cases.h"
 #include "checks.h"
 #include "driver.h"
@@ -15,7 +14,8 @@ namespace cuda = torchamp::cuda;
 
 const cuda::Queue kQueue{0, nullptr};
 
-/// Runs with every op as lists, in four forms: all cases, tiny ones, each clean and spoiled.
+/// Lists for every op in four forms: all cases and tiny ones, each clean and with non-finite
+/// values.
 class Elementwise : public testing::TestWithParam<std::tuple<bool, bool>> {
  protected:
   void SetUp() override { cuda::use_driver(driver()); }

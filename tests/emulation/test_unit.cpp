@@ -1,4 +1,4 @@
-// From a unit's number to its elements, which needs no threads.
+// The mapping of a unit's number to its elements.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace {
 
 using Table = Launch<CopyCastArguments>;
 
-/// A float16 and a float32 list with tensors of these sizes, at addresses that nobody reads.
+/// A float16 and a float32 list with tensors of these sizes, at addresses that are never read.
 std::unique_ptr<Table> table_of(const std::vector<int64>& sizes, bool lacks_second = false) {
   Plan plan;
   plan.lists = 2;
@@ -82,7 +82,7 @@ TEST(EntryOf, NeedsNoSearchWhereEveryTensorIsAUnit) {
   }
 }
 
-/// 100 elements of a 16-bit and a float32 list, so many bytes past a multiple of 16.
+/// 100 elements of a 16-bit and a float32 list, at these byte offsets from a multiple of 16.
 Slice<2> slice_at(int first_bytes, int second_bytes) {
   Slice<2> slice{};
   slice.address[0] = reinterpret_cast<char*>(1024 + first_bytes);

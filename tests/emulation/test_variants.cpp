@@ -1,4 +1,4 @@
-// However the work is cut, wherever its table lies, a step is the same, bit for bit.
+// A step is bit for bit the same for every partition of the work and location of its table.
 #include <map>
 
 #include "cuda/table_store.h"
@@ -11,7 +11,7 @@ namespace {
 using cuda::Tuning;
 using torchamp::HyperRow;
 
-/// Keeps tables as a device would, unless a capture is under way.
+/// Keeps tables as on a device, except during a capture.
 class Tables : public cuda::TableStore {
  public:
   const unsigned char* put(int kernel, const std::vector<unsigned char>& table) override {
@@ -31,7 +31,7 @@ class Variants : public Step<torchamp::Adam> {
  protected:
   void TearDown() override { cuda::tuning() = Tuning(); }
 
-  /// Launches of a step by which `lists` follow the rule.
+  /// The number of launches of a step, which must follow the rule.
   int expect_launches(std::vector<TensorList>& lists) {
     Scalars scalars(lists[0].size());
     const int before = launches();
@@ -97,7 +97,7 @@ TEST_F(Variants, SendALongTableInSeveralParametersIntoACapture) {
   EXPECT_EQ(last_launched(), "torchamp_step_adam");
 }
 
-/// Parameters of one element and value 0, whose grads are 1: a step of SGD leaves -lr.
+/// One-element parameters of value 0 with grads of 1: a step of SGD gives -lr.
 class PlainSgd : public testing::Test {
  protected:
   void SetUp() override { cuda::use_driver(driver()); }
@@ -168,7 +168,7 @@ TEST_F(PlainSgd, ReadsHyperparametersThatAreOnTheDevice) {
   for (int t = 0; t < 4; ++t) EXPECT_EQ(params_[t][0], -1.0f - t);
 }
 
-TEST_F(PlainSgd, KeepsOnTheDeviceNoMoreGroupsThanAnEntryCanTellApart) {
+TEST_F(PlainSgd, KeepsOnTheDeviceNoMoreGroupsThanAnEntryCanIndex) {
   constexpr int kTensors = 700;
   make(kTensors);
   for (const int groups : {cuda::kMostRows, cuda::kMostRows + 1}) {
@@ -187,8 +187,8 @@ TEST_F(PlainSgd, KeepsOnTheDeviceNoMoreGroupsThanAnEntryCanTellApart) {
 }
 
 #if !defined(TORCHAMP_SLOW_EMULATION)
-// The thread sanitizer would rightly call it a race.
-/// As if another stream wrote it: the first block's step makes the rest skip.
+// The thread sanitizer would correctly report a race.
+/// Simulates a write by another stream: the first block's step makes the other blocks skip.
 TEST_F(PlainSgd, LeavesTheTicketAtZeroWhereSkipChangesMeanwhile) {
   cuda::tuning().walks_backwards = 0;
   make(100);

@@ -9,16 +9,16 @@ from installed import example
 
 
 class Finished(NamedTuple):
-    """``summary``: the lines ``key value`` of what an example printed."""
+    """``summary``: the printed lines ``key value`` of an example."""
 
     summary: dict[str, str]
     stdout: str
 
 
 def run_cpp(name: str, *arguments: object) -> Finished:
-    """Runs an example of C++ by its name, on the CPU.
+    """Runs a C++ example by name, on the CPU.
 
-    Raises CalledProcessError if it ends with another status than 0.
+    Raises CalledProcessError if its exit status is not 0.
     """
     command = [str(example(name)), "--device", "cpu", *map(str, arguments)]
     stdout = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout

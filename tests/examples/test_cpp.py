@@ -1,4 +1,4 @@
-"""Every C++ example learns what it is to learn in a short run, and leaves what plot.py draws."""
+"""Every C++ example learns its task in a short run, and writes a CSV for plot.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def last_loss(steps: list[Step]) -> float:
 @pytest.mark.soak
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_dcgan(tmp_path: Path, level: str) -> None:
-    """Three losses with a scale each; generated images come closer to real ones."""
+    """Three losses with separate scales; generated images become more similar to real ones."""
     done = run_cpp("dcgan", "--level", level, "--steps", 40, "--out", tmp_path)
     before, after = (float(done.summary[f"distance_{when}"]) for when in ("before", "after"))
     assert after < 0.5 * before
@@ -38,7 +38,7 @@ def test_dcgan(tmp_path: Path, level: str) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("level", ["O0", "O2"])
 def test_char_transformer(tmp_path: Path, level: str) -> None:
-    """It begins by guessing evenly, and comes to know more than how frequent each letter is."""
+    """It starts with uniform predictions, and learns more than the letter frequencies."""
     steps_csv = tmp_path / "steps.csv"
     done = run_cpp("char_transformer", "--level", level, "--steps", 40, "--out", steps_csv)
     steps = read_steps(steps_csv)
@@ -51,7 +51,7 @@ def test_char_transformer(tmp_path: Path, level: str) -> None:
 
 
 def letter_entropy() -> float:
-    """The loss of who knows only how frequent each letter of the tale is."""
+    """The loss of predicting only the letter frequencies of the tale."""
     text = (EXAMPLES / "data" / "tale.txt").read_text()
     shares = [count / len(text) for count in Counter(text).values()]
     return -sum(share * math.log(share) for share in shares)
@@ -60,7 +60,7 @@ def letter_entropy() -> float:
 @pytest.mark.soak
 @pytest.mark.parametrize("level", ["O1", "O4"])
 def test_lstm(tmp_path: Path, level: str) -> None:
-    """It recalls the first of up to eight symbols, whatever the padding holds."""
+    """It recalls the first of up to eight symbols, independent of the padding."""
     done = run_cpp("lstm", "--level", level, "--steps", 80, "--out", tmp_path / "steps.csv")
     assert float(done.summary["accuracy"]) > 0.9
     assert len(read_steps(tmp_path / "steps.csv")) == 80
@@ -69,7 +69,7 @@ def test_lstm(tmp_path: Path, level: str) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("level", ["O0", "O2"])
 def test_ddpm(tmp_path: Path, level: str) -> None:
-    """The averaged weights draw near a ring of radius 2; points of mere noise are 0.8 away."""
+    """The averaged weights draw points near a ring of radius 2; noise is 0.8 away from it."""
     steps_csv = tmp_path / "steps.csv"
     done = run_cpp("ddpm", "--level", level, "--steps", 400, "--out", steps_csv)
     assert float(done.summary["distance_after"]) < 0.3
@@ -103,7 +103,7 @@ def test_migrate_scaler(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_cuda_graph_without_a_card() -> None:
-    """It says what it lacks, and that nothing was run."""
+    """It reports what is missing, and that nothing was run."""
     done = run_cpp("cuda_graph")
     assert "NOTHING WAS RUN" in done.stdout
     assert "a CUDA device" in done.stdout

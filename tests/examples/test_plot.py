@@ -1,4 +1,4 @@
-"""plot.py draws the CSVs that the examples leave."""
+"""plot.py draws the CSVs that the examples write."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 // exchange <level> <optimizer> <from> <first step> <end step> <to>
 //
-// Takes a checkpoint over, trains from one step to before another, and writes a checkpoint; begins
-// with weights of its own if <from> is "-". Network, batches and options are those of Python's
+// Loads a checkpoint, trains from the first step up to before the end step, and writes a
+// checkpoint. Starts with new weights if <from> is "-". Network, batches and options match Python's
 // tests.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cross_entropy_loss.h>

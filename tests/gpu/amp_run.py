@@ -1,4 +1,4 @@
-"""Iterations at O2 whose grads are given: the same numbers on every device."""
+"""Iterations at O2 with given grads: the same numbers on every device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchamp import amp, optimizers
 
 
 class Weights(nn.Module):
-    """Nothing but parameters."""
+    """A module with only parameters."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ def adamw(params: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 class AmpRun:
-    """A model of such sizes in training."""
+    """A model with the given parameter sizes in training."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class AmpRun:
         )
 
     def backward(self, grads: Sequence[torch.Tensor]) -> None:
-        """A backward that leaves such grads, scaled."""
+        """A backward that produces the given grads, scaled."""
         with amp.scale_loss(self.model(), self.optimizer) as scaled_loss:
             scaled_loss.backward()
             for param, grad in zip(self.model.parameters(), grads):
@@ -55,5 +55,5 @@ class AmpRun:
         self.optimizer.step()
 
     def written(self) -> list[torch.Tensor]:
-        """What steps write. It looks at the masters, which ends what is left out until then."""
+        """What steps write. Accesses the masters, which ends the deferral of their grads."""
         return [*self.model.parameters(), *amp.master_params(self.optimizer)]

@@ -1,4 +1,4 @@
-"""Everything in this folder touches the card."""
+"""All tests in this folder use the card."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""Programs in processes that have done nothing yet."""
+"""Programs in new processes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 
 
 def run(program: str, **environment: str) -> str:
-    """What a Python program, which may import this folder's modules, printed. Asserts that it
-    ends well."""
+    """Returns the output of a Python program, which may import this folder's modules. Asserts that
+    it succeeds."""
     paths = [str(pathlib.Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment}
     command = [sys.executable, "-c", program]

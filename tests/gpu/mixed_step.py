@@ -1,5 +1,5 @@
-"""One step of mixed-precision training made of the ops alone: no wait for the device anywhere, so
-that it can be captured into a CUDA graph."""
+"""One step of mixed-precision training with only the ops. It never waits for the device, so it can
+be captured into a CUDA graph."""
 
 import torch
 
@@ -11,7 +11,7 @@ RULE = ops.ScaleUpdate(growth_interval=5)
 class MixedStep:
     """A small float16 model with float32 masters, trained on one fixed batch.
 
-    The scale starts so high that the first steps overflow and are skipped. Call it for a step.
+    The scale starts so high that the first steps overflow and are skipped. Call the object to step.
     """
 
     def __init__(self, device: torch.device, init_scale: float = 2.0**24) -> None:
@@ -50,6 +50,6 @@ class MixedStep:
         ops.copy_cast(self.masters, [param.detach() for param in params])
 
     def state(self) -> torch.Tensor:
-        """What a step changes that is worth comparing, in one float32 vector."""
+        """The values that a step changes, as one float32 vector for comparison."""
         scalars = torch.stack([self.loss_scale, self.found_inf, self.loss])
         return torch.cat([*(master.flatten() for master in self.masters), scalars]).clone()

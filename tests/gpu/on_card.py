@@ -1,4 +1,4 @@
-"""The card, and how to see what is done there."""
+"""The card, and the record of its work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ needs_two_cards = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="need
 
 
 def captured(body: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """A graph of what body() starts, which does not run yet."""
+    """Captures the work of body() as a graph, without running it."""
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -27,7 +27,7 @@ def captured(body: Callable[[], object]) -> torch.cuda.CUDAGraph:
 
 
 class Recording:
-    """Of what the card is given from here to stop()."""
+    """Records the card's work from now until stop()."""
 
     def __init__(self) -> None:
         self._profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
@@ -35,7 +35,7 @@ class Recording:
         self._profile.start()
 
     def stop(self) -> list[str]:
-        """The names of the kernels and copies, in their order."""
+        """The names of the kernels and copies, in order."""
         torch.cuda.synchronize()
         self._profile.stop()
         on_card = torch.autograd.DeviceType.CUDA
@@ -46,7 +46,7 @@ class Recording:
 
 @contextlib.contextmanager
 def tuned(**values: int) -> Iterator[None]:
-    """How kernels are launched until the context ends."""
+    """Sets the tuning of kernel launches until the context ends."""
     before = _C.tuning()
     _C.set_tuning(**values)
     try:
@@ -56,7 +56,7 @@ def tuned(**values: int) -> Iterator[None]:
 
 
 def assert_same_bits(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
-    """Whatever their devices."""
+    """Compares tensors on any devices."""
     assert len(got) == len(expected)
     if torch.equal(_bytes_of(got), _bytes_of(expected)):
         return

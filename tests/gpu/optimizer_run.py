@@ -10,7 +10,7 @@ from torch import nn
 
 from torchamp import optimizers
 
-#: More than a launch's parameter holds the table of.
+#: More tensors than a launch's parameter has room for.
 MANY = 1300
 
 
@@ -40,26 +40,26 @@ class OptimizerRun:
         return values.to(self._device).split(self._sizes)
 
     def renew_grads(self, step: int) -> None:
-        """Grads in memory of their own."""
+        """Assigns grads in new memory."""
         for param, grad in zip(self.params, self._normal(step)):
             param.grad = grad
 
     def refill_grads(self, step: int) -> None:
-        """Grads in the memory of those before."""
+        """Writes grads to the memory of the previous grads."""
         torch._foreach_copy_([param.grad for param in self.params], self._normal(step))
 
     def step(self, step: int) -> None:
-        """Its grads are new."""
+        """A step with new grads."""
         self.renew_grads(step)
         self.optimizer.step()
 
     def steps(self, count: int) -> OptimizerRun:
-        """Runs so many, and returns itself."""
+        """Runs this many steps, and returns itself."""
         for step in range(count):
             self.step(step)
         return self
 
     def written(self) -> list[torch.Tensor]:
-        """All that steps write."""
+        """Everything that steps write."""
         states = [value for param in self.params for value in self.optimizer.state[param].values()]
         return [*self.params, *states]

@@ -1,4 +1,4 @@
-"""Which tests TORCHAMP_KERNELS leaves out."""
+"""Skips tests that TORCHAMP_KERNELS excludes."""
 
 import os
 

@@ -16,7 +16,7 @@ GRAD_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
-    """What fused_step needs to know; norms: the rows of them that it reads."""
+    """The arguments of fused_step; norms: the rows of norms that it reads."""
 
     which: StepAlgorithm
     states: int
@@ -25,7 +25,7 @@ class Algorithm:
 
     @property
     def lists(self) -> int:
-        """Of the tensors at one position: the grad, the parameter, its states, the model's."""
+        """Dtypes at one position: the grad, the parameter, its states, the model's parameter."""
         return 3 + self.states
 
 
@@ -49,15 +49,15 @@ ALGORITHMS = {
     "lamb_apply": Algorithm(StepAlgorithm.LAMB_APPLY, 0, _LAMB, _BOTH_NORMS),
 }
 
-#: (number of the list, position, tensor) -> the tensor in other memory.
+#: (number of the list, position, tensor) -> a copy of the tensor in other memory.
 Arrange = Callable[[int, int, torch.Tensor], torch.Tensor]
 
 
 class StepCase:
-    """A call that can be repeated: it goes on from where it left the tensors.
+    """A repeatable call: each continues from the result of the last.
 
-    Two groups of hyperparameters take turns, and so do the dtypes of grads and of the model's
-    parameters. What the algorithm wants of norms is given, since those are the device's own.
+    Two groups of hyperparameters alternate, and so do the dtypes of grads and of the model's
+    parameters. The norms are given, because computed norms differ between devices.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class StepCase:
         ops.fused_step(self._algorithm.which, **{**self._given, **more})
 
     def written(self) -> list[torch.Tensor]:
-        """All that a step writes."""
+        """Everything that a step writes."""
         names = ("params", "states", "model_params")
         averages = self._given.get("norm_averages")
         return [

@@ -1,4 +1,4 @@
-"""The backend that TORCHAMP_KERNELS demands is the one that is used."""
+"""TORCHAMP_KERNELS selects the backend."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What only a card can show: streams, threads, devices, sizes, and the same bits as the CPU's."""
+"""Tests that need a card: streams, threads, devices, sizes, and bit equality with the CPU."""
 
 import multiprocessing
 import threading
@@ -19,14 +19,14 @@ def flag(device: str = "cuda") -> torch.Tensor:
 
 
 def all_bits(dtype: torch.dtype) -> torch.Tensor:
-    """Every value of a 16-bit type; for float32 as many spread over its range."""
+    """Every value of a 16-bit dtype; for float32 as many values, spread over its range."""
     if dtype == torch.float32:
         return torch.arange(-(2**31), 2**31, 65521, dtype=torch.int32).view(dtype)
     return torch.arange(-(2**15), 2**15, dtype=torch.int16).view(dtype)
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Bit for bit, but any NaN equals any other."""
+    """Equal bit for bit, except that all NaNs are equal."""
     nan = a.isnan() & b.isnan()
     bits = torch.int32 if a.dtype == torch.float32 else torch.int16
     return bool((nan | (a.view(bits) == b.view(bits))).all())
@@ -124,7 +124,7 @@ def _backend_in_child(results) -> None:
         results.put(str(error))
 
 
-def test_a_forked_child_is_told_why_it_cannot():
+def test_a_forked_child_gets_a_clear_error():
     ops.check([torch.ones(1, device="cuda")], flag())
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()

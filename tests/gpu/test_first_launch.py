@@ -1,4 +1,4 @@
-"""A process's first launch: by a thread that never touched the card, and into a graph."""
+"""A process's first launch: in a thread that has not used the card, and into a graph."""
 
 import os
 import pathlib

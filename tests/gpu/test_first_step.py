@@ -1,5 +1,5 @@
-"""A process's first step: by a thread that never touched the card, into a graph, without waiting,
-on another device than the current one; and how long it takes where kernels are compiled for it."""
+"""A process's first step: in a thread that has not used the card, into a graph, without waiting, on
+a device that is not current; and its duration if kernels must be compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weight grads that cuBLAS adds up: beside float64, on streams, in graphs, in threads."""
+"""Weight grads accumulated by cuBLAS: compared with float64, on streams, in graphs, in threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DTYPES = [torch.float16, torch.bfloat16]
 
 
 class WeightGrads:
-    """A layer, micro-batches for it, and what its weight's grad ought to be."""
+    """A layer, micro-batches for it, and the expected grad of its weight."""
 
     def __init__(
         self, sizes: tuple[int, int, int] = SIZES[2], dtype=torch.float16, seed=0, batches=3
@@ -35,7 +35,7 @@ class WeightGrads:
         pairs = [(batch(columns), batch(outputs)) for _ in range(batches)]
         self._exact = sum(grad.double().T @ x.double() for x, grad in pairs)
         magnitude = sum(grad.double().abs().T @ x.double().abs() for x, grad in pairs)
-        # Four times what float32 sums of so many terms may be off by.
+        # Four times the error bound of float32 sums of this many terms.
         self._bound = magnitude * (rows * batches * 2.0**-22)
         self._pairs = [(x.to(CARD), grad.to(CARD)) for x, grad in pairs]
         layer = nn.Linear(columns, outputs, bias=False, device=CARD, dtype=dtype)

@@ -1,4 +1,4 @@
-"""A captured graph of scale, backward, unscale and step does what the same steps do one by one."""
+"""A captured graph of scale, backward, unscale and step matches the same steps run eagerly."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What a step costs the card: two launches by default, few for ten thousand tensors."""
+"""The number of launches per step: two by default, few for ten thousand tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def grads_of(sizes: list[int]) -> list[torch.Tensor]:
 
 
 def launches_of_a_step(run: AmpRun, grads: list[torch.Tensor]) -> list[str]:
-    """Those from the end of the backward to the end of the iteration."""
+    """The launches from the end of the backward to the end of the iteration."""
     run.optimizer.zero_grad()
     with amp.scale_loss(run.model(), run.optimizer) as scaled_loss:
         scaled_loss.backward()
@@ -74,7 +74,7 @@ def test_learning_rates_of_few_tensors_cost_no_copy():
 
 
 def test_a_norm_is_taken_on_the_way():
-    """The clipping coefficient is a launch of its own."""
+    """The clipping coefficient takes a separate launch."""
     sizes = [64] * 4
     run, grads = AmpRun(CARD, sizes), grads_of(sizes)
     for _ in range(3):

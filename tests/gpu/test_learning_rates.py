@@ -1,5 +1,5 @@
-"""Learning rates that change around a capture: floats stay as they were captured, tensors are read
-by each replay, and steps outside of the graph go by what holds then."""
+"""Learning rates that change around a capture: floats are captured as constants, each replay reads
+tensors, and steps outside of the graph use the current value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def set_lr(run: OptimizerRun, lr: float) -> None:
 
 
 def expected_of(count: int, lrs: list[float]) -> list[torch.Tensor]:
-    """Steps of the same grads at such rates."""
+    """Steps with the same grads at the given rates."""
     run = OptimizerRun(CPU, count=count)
     run.renew_grads(0)
     for lr in lrs:
@@ -66,7 +66,7 @@ def test_a_float_that_changes_within_a_capture(count):
 
 
 def test_captured_floats_survive_what_comes_after():
-    """Their memory is the graph's: a thousand steps at other rates do not write it."""
+    """The graph owns their memory: a thousand steps at other rates do not overwrite it."""
     run, other = OptimizerRun(CARD, count=40), OptimizerRun(CARD, count=40, seed=1)
     run.renew_grads(0)
     set_lr(run, 0.02)

@@ -1,4 +1,4 @@
-"""More tensors than one launch's parameter holds: every one is reached, every time."""
+"""More tensors than one launch's parameter has room for: all are processed, every time."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from torchamp import ops
 
 pytestmark = [needs_card, needs_own_kernels]
 
-#: Several launches of every kernel where tables travel in parameters.
+#: Several launches of every kernel, if tables are passed in parameters.
 COUNT = 1600
-#: The same of steps, which have longer tables: of up to 818 tensors.
+#: The same for steps, whose tables have up to 818 tensors.
 STEPPED = 850
-#: Around the ends of launches over one list, which hold up to 1,365 tensors, and over two, which
-#: hold up to 1,023.
+#: Around the ends of launches over one list, which take up to 1,365 tensors, and over two, which
+#: take up to 1,023.
 PLACES = [0, 1, 680, 681, *range(1000, 1026), 1280, *range(1340, 1368), COUNT - 1]
 
 resident = pytest.mark.parametrize("resident", [True, False], ids=["on the card", "in parameters"])
 
-#: Each finds what is not finite in the first list.
+#: Ops that find non-finite values in the first list.
 OPS = {
     "check": lambda lists, *flags: ops.check(lists[0], *flags),
     "check_l2norm": lambda lists, *flags: ops.check_l2norm(lists[0], *flags),

@@ -1,4 +1,4 @@
-"""Tensors that begin at any element of an allocation, alone or together, as views of buckets do."""
+"""Tensors that start at any element of an allocation, alone or together, like bucket views."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ mixed_vectors = pytest.mark.parametrize("mixed_vectors", [True, False])
 
 
 def shifted(tensor: torch.Tensor, offset: int) -> torch.Tensor:
-    """The same from an element of an allocation on that is not the first."""
+    """A copy that does not start at the first element of its allocation."""
     memory = torch.empty(tensor.numel() + offset, dtype=tensor.dtype, device=tensor.device)
     return memory[offset:].copy_(tensor)
 
 
 def which_are_shifted(lists: int) -> list[tuple[int, ...]]:
-    """The numbers of lists: each alone, all, and all but the first."""
+    """Subsets of lists: each alone, all, and all but the first."""
     return [*((number,) for number in range(lists)), tuple(range(lists)), tuple(range(1, lists))]
 
 
 def places(lists: int) -> list[tuple[tuple[int, ...], int, int]]:
-    """(numbers of the lists that are shifted, by how much, size), one a position."""
+    """(numbers of the shifted lists, shift, size) for each position."""
     return list(itertools.product(which_are_shifted(lists), OFFSETS, SIZES))
 
 
@@ -117,8 +117,8 @@ def test_checks_see_the_first_and_the_last_element(dtype):
 
 
 def bucket_views(sizes: list[int], seed: int, device: torch.device) -> list[torch.Tensor]:
-    """Grads as DistributedDataParallel has them with gradient_as_bucket_view=True: neighbours in
-    one buffer, the last parameter's first."""
+    """Grads as in DistributedDataParallel with gradient_as_bucket_view=True: adjacent in one
+    buffer, in reverse order of the parameters."""
     values = torch.randn(sum(sizes), generator=torch.Generator().manual_seed(seed))
     bucket = values.half().to(device)
     return list(reversed(bucket.split(list(reversed(sizes)))))

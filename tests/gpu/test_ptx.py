@@ -1,4 +1,4 @@
-"""A card that is newer than NVRTC: the driver compiles the kernels further, from PTX."""
+"""A card that is newer than NVRTC: the driver compiles the kernels from PTX."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
     ),
 ]
 
-#: NVRTC, but that it knows no architecture after Turing's.
+#: NVRTC that supports no architecture after Turing.
 OLD_NVRTC = """
 int nvrtcGetNumSupportedArchs(int* count) { *count = 1; return 0; }
 int nvrtcGetSupportedArchs(int* architectures) { *architectures = 75; return 0; }
@@ -54,7 +54,7 @@ assert found_inf == 1
 
 
 def path_of_nvrtc() -> pathlib.Path:
-    """Of the one that torchamp takes, which it opens to report about it."""
+    """The path of the NVRTC that torchamp uses and reports."""
     _C.examine()
     (path,) = set(re.findall(r"/\S+/libnvrtc\.so\S*", pathlib.Path("/proc/self/maps").read_text()))
     return pathlib.Path(path)

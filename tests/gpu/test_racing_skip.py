@@ -1,5 +1,5 @@
-"""A skip flag that another stream writes while steps run: what those do is undefined, but the card
-counts on afterwards."""
+"""A skip flag that another stream writes while steps run: the result of those steps is undefined,
+but later steps are counted correctly."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torchamp import optimizers
 
 pytestmark = [needs_card, needs_own_kernels]
 
-#: Enough that a step lasts many times as long as a flag's change.
+#: Large enough that a step takes much longer than a change of the flag.
 COUNT, ELEMENTS = 32, 1 << 19
 
 
 def run_beside(step, flag: torch.Tensor) -> None:
-    """Steps on one stream, while another raises and clears the flag."""
+    """Steps on one stream, while another sets and clears the flag."""
     streams = [torch.cuda.Stream() for _ in range(2)]
     torch.cuda.synchronize()
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""Tables that are kept on the card from step to step: what moves is noticed, what waits is safe."""
+"""Tables kept on the card between steps: moved tensors are detected, pending work is safe."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ MAKERS = [
 
 
 def test_optimizers_of_every_kind_take_turns_on_several_streams():
-    """More tables than are kept."""
+    """More tables than the cache keeps."""
 
     def turns(device, streams):
         runs = [OptimizerRun(device, make, seed=seed) for seed, make in enumerate(MAKERS)]
@@ -149,7 +149,7 @@ def test_each_optimizer_in_its_own_thread():
 
 
 def test_graphs_stay_right_beside_other_steps():
-    """Those of the same optimizer and of another, with grads that have moved since the capture."""
+    """Other steps of the same optimizer and of another, with grads moved since the capture."""
     run, other = OptimizerRun(CARD, seed=1), OptimizerRun(CARD, seed=2)
     run.step(0)
     captured_grads = [param.grad for param in run.params]

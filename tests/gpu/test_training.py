@@ -1,4 +1,4 @@
-"""Whole iterations on a card: none waits for it, and a captured one is the eager one."""
+"""Training iterations on a card: none waits for it, and captured ones match eager ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAKERS = {
 
 
 class Iteration:
-    """A model in training on one batch, from a loss scale that overflows at first."""
+    """A model trained on one batch, with an initial loss scale that overflows."""
 
     def __init__(self, make, lr: torch.Tensor | None = None, has_norms: bool = False) -> None:
         torch.manual_seed(7)
@@ -131,7 +131,7 @@ def test_a_captured_iteration_is_the_eager_one(name):
 
 
 def launches_after_backward(run: Iteration) -> list[str]:
-    """What runs on the card from the end of a backward to the end of the step."""
+    """The card's work from the end of a backward to the end of the step."""
     profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
     loss = nn.functional.mse_loss(run.model(run.x).float(), run.target)
     with amp.scale_loss(loss, run.optimizer) as scaled_loss:
@@ -158,8 +158,8 @@ def test_two_launches_follow_a_backward(has_norms):
 
 @pytest.mark.parametrize("name", ["FusedAdamW", "FusedSGD", "FusedLAMB", "FusedNovoGrad"])
 def test_a_first_iteration_can_be_captured(name):
-    """And neither the graph nor what is done outside of it waits for the other to come first."""
-    Iteration(MAKERS[name])()  # torch's own start
+    """The graph and eager steps work in either order."""
+    Iteration(MAKERS[name])()  # torch's initialization
     eager, run = Iteration(MAKERS[name]), Iteration(MAKERS[name])
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -167,5 +167,5 @@ def test_a_first_iteration_can_be_captured(name):
     for step in range(10):
         graph.replay() if step % 3 else run()
         eager()
-        # A first iteration takes the norm in a pass of its own, which may add up otherwise.
+        # A first iteration computes the norm in a separate pass, which may sum in another order.
         assert torch.allclose(run.weights(), eager.weights(), 1e-2, 1e-3), f"step {step}"

@@ -1,4 +1,4 @@
-"""However kernels are launched, what they compute is the same."""
+"""The tuning of launches does not change results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHOICES = [(name, value) for name, values in _C.tuning_choices().items() for val
 
 tunings = pytest.mark.parametrize("name, value", CHOICES, ids=lambda choice: str(choice))
 
-#: Tables for each way by which they travel, tensors of several units, and misaligned ones.
+#: Tables for each way of passing them, tensors of several units, and misaligned tensors.
 PLANS = {
     "few": [1, 7, 2048, 2049, 8192, 20_001],
     "some": small_sizes(200),
@@ -36,7 +36,7 @@ def steps_on(device: torch.device, algorithm: str, plan: str) -> list[torch.Tens
 
 def steps_anew(device: torch.device, algorithm: str, plan: str) -> list[torch.Tensor]:
     def arranged(number, i, tensor):
-        """Every third position's grad begins at an odd address."""
+        """The grad of every third position starts at an odd address."""
         return torch.cat([tensor[:1], tensor])[1:] if number == 0 and i % 3 == 1 else tensor
 
     case = StepCase(ALGORITHMS[algorithm], PLANS[plan], device, arranged)
@@ -55,7 +55,7 @@ def test_steps(name, value, plan):
 
 
 def iterations_on(device: torch.device, plan: str) -> list[torch.Tensor]:
-    """Checks and steps that follow one another closely, one of which is skipped."""
+    """Back-to-back checks and steps, one of which is skipped."""
     sizes = PLANS[plan]
     run = AmpRun(device, sizes)
     generator = torch.Generator().manual_seed(5)

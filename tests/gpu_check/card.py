@@ -17,7 +17,7 @@ from typing import Any
 
 
 def find_card() -> None:
-    """Ends the program with a line that says why, where the driver sees no card."""
+    """Exits with a message if the driver sees no card."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -48,14 +48,14 @@ def card() -> dict[str, Any]:
 
 
 def no_card() -> dict[str, Any]:
-    """What is built for where none is."""
+    """The default architecture without a card."""
     import torch
 
     return {"device": platform.machine(), "arch": "90", "torch": torch.__version__}
 
 
 def printed(program: str, *arguments: str) -> str | None:
-    """What a program prints; None where it is not on PATH or fails."""
+    """A program's output; None if it is not on PATH or fails."""
     if not shutil.which(program):
         return None
     done = subprocess.run([program, *arguments], capture_output=True, text=True)
@@ -63,7 +63,7 @@ def printed(program: str, *arguments: str) -> str | None:
 
 
 def version_of(program: str) -> str | None:
-    """The most detailed number that it prints."""
+    """The longest version number in the output."""
     numbers = re.findall(r"\d+(?:\.\d+)+", printed(program, "--version") or "")
     return max(numbers, key=len, default=None)
 

@@ -1,4 +1,4 @@
-"""What became of each stage, on the disk the moment it is known."""
+"""The outcome of each stage, written to disk immediately."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ INTERRUPTED = "interrupted"
 NOT_RUN = "not run"
 RUNNING = "running"
 
-#: How many lines of a stage's output are shown.
+#: The number of lines of a stage's output to show.
 SHOWN_LINES = {PASSED: 12, NOT_RUN: 3}
 SHOWN_LINES_OF_FAILURES = 40
 
 
 @dataclass
 class Outcome:
-    """How a stage ended. `result` is the JSON object that its last line held, if any."""
+    """The outcome of a stage. `result` is the JSON object in its last line, if any."""
 
     name: str
     status: str
@@ -38,8 +38,8 @@ class Outcome:
 
 
 class Record:
-    """Two files in `folder`: gpu-check-<device>-<date>.json, written anew at every change, and
-    gpu-check.log, all that the stages print."""
+    """Two files in `folder`: gpu-check-<device>-<date>.json, rewritten at every change, and
+    gpu-check.log, the output of all stages."""
 
     def __init__(self, folder: Path, machine: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ class Record:
         self._outcomes: dict[str, Outcome] = {}
 
     def expect(self, names: list[str]) -> None:
-        """Names the stages, in order. Until one is begun, it is not run."""
+        """Records the stages, in order, as not run."""
         self._outcomes = {name: Outcome(name, NOT_RUN, "not reached") for name in names}
         self._write()
 
@@ -69,7 +69,7 @@ class Record:
         self._say(f"== {outcome.name}: {outcome.verdict()} after {outcome.seconds:.0f} s")
 
     def interrupt(self) -> None:
-        """The running stage was stopped, and those after it will not be run."""
+        """Records that the running stage was interrupted and later stages are not run."""
         for outcome in self._outcomes.values():
             if outcome.status == RUNNING:
                 outcome.status = INTERRUPTED
@@ -79,11 +79,11 @@ class Record:
         return self._outcomes[name].status
 
     def failed(self) -> bool:
-        """Whether a stage that was begun did not pass."""
+        """Whether a started stage did not pass."""
         return any(each.status not in (PASSED, NOT_RUN) for each in self._outcomes.values())
 
     def summary(self) -> str:
-        """One line: how many stages passed, and by name those that did not, failures first."""
+        """One line: the number of passed stages, and the names of the others, failures first."""
         others = [each for each in self._outcomes.values() if each.status != PASSED]
         names: dict[str, list[str]] = {}
         for outcome in sorted(others, key=lambda each: each.status == NOT_RUN):
@@ -109,7 +109,7 @@ class Record:
             log.write(f"{line}\n".encode())
 
     def _write(self) -> None:
-        """Whoever is killed while writing leaves the former file."""
+        """Replaces the file atomically, so that an interrupted write keeps the previous file."""
         stages = [asdict(outcome) for outcome in self._outcomes.values()]
         new = self.path.with_suffix(".new")
         new.write_text(json.dumps({**self._facts, "stages": stages}, indent=1) + "\n")

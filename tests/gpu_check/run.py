@@ -2,11 +2,11 @@
 
     python3 tests/gpu_check/run.py [--budget SECONDS] [--patience FACTOR] [--without-card]
 
-torch is that of the Python that runs this. Stages run one after the other, the build first, then
-what is short and tells most; one that fails or takes too long stops none but those that need it.
-Results go to $OUT (out/gpu) as they come: gpu-check.log, gpu-check-<device>-<date>.json with what
-became of each stage, to be kept in benchmarks/results, and a file for each benchmark, of which
-benchmarks/python/report.py makes tables. The build goes to build-gpu.
+Uses the torch of the Python that runs this. Stages run in order: first the build, then the shortest
+and most informative. A stage that fails or times out skips only the stages that need it. Results go
+to $OUT (out/gpu) immediately: gpu-check.log, gpu-check-<device>-<date>.json with the outcome of
+each stage, to be kept in benchmarks/results, and a file for each benchmark, which
+benchmarks/python/report.py turns into tables. The build goes to build-gpu.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from stages import BENCHMARKS, HERE, ROOT, Setting, stages
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--budget", type=float, default=580, help="seconds for all (580)")
+    parser.add_argument("--budget", type=float, default=580, help="seconds for all stages (580)")
     parser.add_argument("--patience", type=float, default=1, help="multiplies each stage's limit")
     parser.add_argument(
-        "--without-card", action="store_true", help="on the CPU, to try the stages themselves"
+        "--without-card", action="store_true", help="run on the CPU, to test the stages themselves"
     )
     return parser.parse_args()
 
 
 def describe(device: str) -> dict:
-    """The machine; ends the program where it has no card."""
+    """Describes the machine; exits if it has no card."""
     done = subprocess.run([sys.executable, HERE / "card.py", device], stdout=subprocess.PIPE)
     if done.returncode:
         sys.exit("gpu-check: NOTHING WAS RUN: it needs a card; --without-card tries it without one")
@@ -56,7 +56,8 @@ def setting_of(machine: dict, device: str) -> Setting:
 
 
 def forget_earlier_runs(setting: Setting) -> None:
-    """So that NVRTC starts cold, and nothing measured before is taken for new."""
+    """Clears the kernel cache and old results, so that NVRTC starts cold and all results are
+    new."""
     shutil.rmtree(setting.cache, ignore_errors=True)
     for name in BENCHMARKS:
         setting.rows_of(name).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Runs stages one after the other within a budget of seconds, whatever becomes of each."""
+"""Runs stages in order within a time budget, even if some fail."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from typing import Any
 
 from record import FAILED, NOT_RUN, PASSED, TIMED_OUT, Outcome, Record
 
-#: With fewer seconds left no stage is begun.
+#: With fewer seconds left no stage is started.
 LEAST_SECONDS = 3
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A command and the seconds it may take.
+    """A command and its time limit in seconds.
 
-    `needs` names earlier stages that must have passed, and `program` must be on PATH. Output that
-    matches `absent` says that a part of the machine is missing: then the stage was not run.
+    `needs` names earlier stages that must have passed, and `program` must be on PATH. If the output
+    matches `absent`, the machine lacks something, and the stage counts as not run.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Runner:
         self._folder = folder
 
     def run_all(self, stages: Iterable[Stage]) -> None:
-        """Runs each that can be run. Ctrl-C and SIGTERM end the running one and the rest."""
+        """Runs each stage that can run. Ctrl-C and SIGTERM stop the running stage and the rest."""
         stages = list(stages)
         self._record.expect([stage.name for stage in stages])
         handlers = {number: signal.signal(number, _interrupt) for number in _SIGNALS}
@@ -98,7 +98,7 @@ class Runner:
         return (PASSED, "") if code == 0 else (FAILED, f"exit status {code}")
 
     def _wait(self, stage: Stage, limit: float) -> int:
-        """The command's exit status. Nothing of its process group is left running afterwards."""
+        """Returns the command's exit status. Leaves no process of its group running."""
         with self._record.open_log() as log:
             process = subprocess.Popen(
                 [str(part) for part in stage.command],
@@ -131,7 +131,7 @@ def _kill_group(process: subprocess.Popen) -> None:
 
 
 def _read_output(stage: Stage, outcome: Outcome, output: str) -> Outcome:
-    """The outcome with what the output tells: the result, or that something is absent."""
+    """The outcome, with the result or the absence that the output reports."""
     outcome.tail = output.splitlines()[-50:]
     outcome.result = _result_in(outcome.tail)
     absence = stage.absent and re.search(f".*(?:{stage.absent}).*", output)
@@ -141,7 +141,7 @@ def _read_output(stage: Stage, outcome: Outcome, output: str) -> Outcome:
 
 
 def _result_in(lines: list[str]) -> Any:
-    """What the last line says, where it is a JSON object."""
+    """The last line, if it is a JSON object."""
     if not lines or not lines[-1].startswith("{"):
         return None
     try:

@@ -29,7 +29,7 @@ OPTIMIZERS = (
 
 
 def tensors(dtype: torch.dtype, device: str) -> list[torch.Tensor]:
-    """Each size in an allocation of its own, from its first element on and from its second."""
+    """Each size in its own allocation, starting at the first element and at the second."""
     whole = [torch.randn(size + 1).to(device, dtype) for size in SIZES]
     return [t[:-1] for t in whole] + [t[1:].clone() for t in whole] + [t[1:] for t in whole]
 

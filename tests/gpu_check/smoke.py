@@ -1,9 +1,9 @@
-"""Loads the kernels and trains a small network at O2 for five steps, in a process of its own.
+"""Loads the kernels and trains a small network at O2 for five steps, in a new process.
 
     TORCHAMP_KERNELS=nvrtc python tests/gpu_check/smoke.py cuda
 
-Prints one line of JSON: the backend, the seconds that the first step took (with the loading of the
-kernels, without torch's own start) and those of a later one.
+Prints one line of JSON: the backend, the seconds of the first step (including loading the kernels,
+excluding torch's initialization) and those of a later step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Training:
         self._x, self._target = torch.randn(64, 32).to(device), torch.randn(64, 8).to(device)
         optimizer = optimizers.FusedAdam(net.parameters(), 0.01)
         self._model, self._optimizer = amp.initialize(net, optimizer, opt_level="O2", verbosity=0)
-        self.loss().backward()  # torch's own start
+        self.loss().backward()  # torch's initialization
         optimizer.zero_grad()
 
     def loss(self) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What `make gpu-check` runs: the stages in their order, with limits for 16 cores."""
+"""The stages of `make gpu-check`, in order, with time limits for 16 cores."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from runner import Stage
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 
-#: With their limits. Whole iterations keep to their own, a little before.
+#: With their time limits. Training iterations have their own limit, slightly lower.
 BENCHMARKS = {"bench_step": 110, "bench_training": 120, "bench_ops": 60, "bench_variants": 60}
 OPTIONS = {"bench_step": ["--repeats", "5"], "bench_training": ["--limit", "105"]}
 OPS_TESTS = ("tests/python/test_ops.py", "tests/python/test_ops_random.py")
-#: For each of the tests that run at once.
+#: For each of the parallel tests.
 FEW_THREADS = {"OMP_NUM_THREADS": "2"}
 CPP_ON_CARD = {"GTEST_FILTER": "*cuda*:*Cuda*", **FEW_THREADS}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where things are: `build`, the build tree; `out`, where results go; `device`, cuda or cpu;
-    `arch`, the card's architecture as in sm_90; `gtest`, GoogleTest's sources, or None for what
-    CMake finds."""
+    """Settings. `build`: the build tree. `out`: the folder for results. `device`: cuda or cpu.
+    `arch`: the card's architecture, as in sm_90. `gtest`: GoogleTest's sources, or None to let
+    CMake find them."""
 
     build: Path
     out: Path
@@ -39,15 +39,15 @@ class Setting:
 
     @property
     def cache(self) -> Path:
-        """Where kernels compiled by NVRTC are kept."""
+        """The cache folder for kernels compiled by NVRTC."""
         return self.build / "kernel_cache"
 
     def rows_of(self, benchmark: str) -> Path:
-        """The file that a benchmark writes."""
+        """The result file of a benchmark."""
         return self.out / f"{benchmark}.json"
 
     def environment(self) -> dict[str, str]:
-        """What every stage finds in its environment."""
+        """The environment of every stage."""
         paths = [str(self.build / "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {
             "PYTHONPATH": os.pathsep.join(paths),
@@ -71,8 +71,8 @@ def stages(setting: Setting) -> list[Stage]:
 
 
 def configure(setting: Setting, *options: str) -> list[object]:
-    """CMake's command. Many cores are sooner done with the files one by one, and with Ninja, which
-    does not wait for the library before it begins with the module."""
+    """CMake's command. With many cores, compiling files separately is faster, and so is Ninja,
+    which compiles the module without waiting for the library."""
     ninja = ["-G", "Ninja"] if shutil.which("ninja") else []
     unity = "ON" if setting.jobs < 8 else "OFF"
     return [
@@ -87,7 +87,7 @@ def make(setting: Setting, *targets: str) -> list[object]:
 
 
 def build(setting: Setting) -> list[Stage]:
-    """The library and the Python module; the C++ tests, which may be impossible, come later."""
+    """The library and the Python module. The C++ tests, which may not build, come later."""
     without = configure(setting, "-DTORCHAMP_BUILD_TESTS=OFF", "-DTORCHAMP_BUILD_EXAMPLES=OFF")
     return [
         Stage("configure", without, 60),
@@ -96,7 +96,7 @@ def build(setting: Setting) -> list[Stage]:
 
 
 def smoke(setting: Setting) -> list[Stage]:
-    """A step on each backend. NVRTC's second start finds what the first one compiled."""
+    """A step on each backend. NVRTC's second start uses the kernels cached by the first."""
     command = [sys.executable, HERE / "smoke.py", setting.device]
     names = {"aot": "aot", "nvrtc": "nvrtc", "nvrtc again": "nvrtc", "aten": "aten"}
     return [
@@ -113,7 +113,7 @@ def smoke(setting: Setting) -> list[Stage]:
 
 
 def benchmarks(setting: Setting) -> list[Stage]:
-    """What the card is for. The model of the cost then stands beside what was measured."""
+    """The measurements, and then a comparison with the cost model."""
     folder = ROOT / "benchmarks" / "python"
     measured = [
         Stage(
@@ -157,7 +157,7 @@ def python_tests(setting: Setting) -> list[Stage]:
 
 
 def captured_example(setting: Setting) -> list[Stage]:
-    """A whole iteration of a C++ program as a graph."""
+    """A training iteration of a C++ program as a graph."""
     options = ["-DTORCHAMP_BUILD_TESTS=OFF", "-DTORCHAMP_BUILD_EXAMPLES=ON"]
     example = setting.build / "examples" / "cpp" / "cuda_graph" / "cuda_graph"
     names = ["example: configure", "example: build", "example"]
@@ -169,7 +169,7 @@ def captured_example(setting: Setting) -> list[Stage]:
 
 
 def cpp_names(of_kernels: bool) -> list[str]:
-    """The C++ tests of the kernels, or the others: CMake's targets, and ctest's tests."""
+    """The C++ tests of the kernels, or the others: CMake targets and CTest tests."""
     stems = sorted(path.stem for path in (ROOT / "tests" / "cpp").glob("test_*.cpp"))
     return [stem for stem in stems if of_kernels == bool(re.match("test_(ops|fused)", stem))]
 
@@ -180,7 +180,7 @@ def ctest(setting: Setting, names: list[str]) -> list[object]:
 
 
 def kernel_tests(setting: Setting) -> list[Stage]:
-    """The C++ tests of what the kernels compute."""
+    """The C++ tests of the kernels' results."""
     options = ["-DTORCHAMP_BUILD_TESTS=ON", "-DTORCHAMP_BUILD_EXAMPLES=OFF"]
     options += [f"-DTORCHAMP_GTEST_SOURCE_DIR={setting.gtest}"] * bool(setting.gtest)
     setup = configure(setting, *options)
@@ -197,7 +197,7 @@ def kernel_tests(setting: Setting) -> list[Stage]:
 
 
 def other_cpp_tests(setting: Setting) -> list[Stage]:
-    """They take long to build, and most of what they would find the Python tests find."""
+    """The other C++ tests. They build slowly, and the Python tests cover most of them."""
     built, names = "other C++ tests: build", cpp_names(of_kernels=False)
     run = ctest(setting, names)
     return [
@@ -207,7 +207,7 @@ def other_cpp_tests(setting: Setting) -> list[Stage]:
 
 
 def sanitizers(setting: Setting) -> list[Stage]:
-    """initcheck has to see torch's kernels too: they write what ours read."""
+    """initcheck must also track torch's kernels, which write what ours read."""
     program = "compute-sanitizer"
     ours = ["--kernel-name", "kernel_substring=torchamp_"]
     only = {"memcheck": ours, "initcheck": [], "racecheck": ours}

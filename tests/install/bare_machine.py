@@ -1,4 +1,4 @@
-"""A machine with a compiler and make: what else this one has is not on its PATH."""
+"""A simulated machine with only a compiler and make on its PATH."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ from installed import ROOT
 
 TOOLS = "as ar c++ cat date dirname find g++ grep ld make mkdir nproc ranlib rm sed sh touch uname"
 
-#: Stands for apt-get. It makes the compiler appear when that is installed.
+#: A fake apt-get, which creates the compiler when it is installed.
 APT_GET = """#!/bin/sh
 echo "$*" >> {folder}/apt-get.calls
 case "$*" in *g++*) ln -sf {compiler} {folder}/bin/c++;; esac
@@ -31,13 +31,13 @@ class BareMachine:
         self.add("apt-get", APT_GET.format(folder=folder, compiler=compiler, status=apt_status))
 
     def add(self, name: str, script: str) -> None:
-        """Puts a program on its PATH."""
+        """Adds a program to its PATH."""
         program = self.folder / "bin" / name
         program.write_text(script)
         program.chmod(0o755)
 
     def add_real(self, name: str) -> None:
-        """Puts a program of the real machine on its PATH."""
+        """Adds a program of the real machine to its PATH."""
         (self.folder / "bin" / name).symlink_to(shutil.which(name))
 
     def remove(self, *names: str) -> None:
@@ -45,7 +45,7 @@ class BareMachine:
             (self.folder / "bin" / name).unlink()
 
     def run(self, *command: object, **environment: object) -> subprocess.CompletedProcess:
-        """Runs a command in a checkout's folder on the bare machine."""
+        """Runs a command in a checkout on the bare machine."""
         return subprocess.run(
             [str(part) for part in command],
             cwd=self.checkout(),
@@ -60,7 +60,7 @@ class BareMachine:
         )
 
     def checkout(self) -> pathlib.Path:
-        """A copy of what sets up a checkout."""
+        """A copy of the files that set up a checkout."""
         copy = self.folder / "checkout"
         if not copy.is_dir():
             for name in ("build_tools", "cmake"):
@@ -73,13 +73,13 @@ class BareMachine:
 
     @property
     def apt_calls(self) -> list[str]:
-        """What apt-get was called with."""
+        """The arguments of apt-get's calls."""
         calls = self.folder / "apt-get.calls"
         return calls.read_text().splitlines() if calls.is_file() else []
 
 
 def write_wheel(folder: pathlib.Path, name: str) -> None:
-    """Writes an empty package that pip takes for the newest of this name."""
+    """Writes an empty package that pip treats as the newest of this name."""
     folder.mkdir(exist_ok=True)
     info = f"{name}-999.dist-info"
     with zipfile.ZipFile(folder / f"{name}-999-py3-none-any.whl", "w") as wheel:

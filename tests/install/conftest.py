@@ -1,4 +1,4 @@
-"""Installs torchamp in each way that its users can, for the projects that then use it."""
+"""Installs torchamp in each supported way, for the projects that use it."""
 
 import pathlib
 import sys
@@ -11,7 +11,7 @@ from installed import BUILD, CONSUMER, launcher, run
 
 @pytest.fixture(scope="session")
 def built_tree() -> pathlib.Path:
-    """The CMake build tree of this checkout, as `make setup` leaves it."""
+    """The CMake build tree of this checkout, from `make setup`."""
     if not (BUILD / "lib" / "libtorchamp.so").is_file():
         pytest.fail(f"expected {BUILD} to hold a built torchamp: run `make setup`")
     return BUILD
@@ -19,13 +19,13 @@ def built_tree() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def prefix(built_tree: pathlib.Path) -> pathlib.Path:
-    """A prefix with torchamp in it, which is not where `cmake --install` put it."""
+    """A prefix with torchamp, moved after `cmake --install`."""
     return installed.prefix()
 
 
 @pytest.fixture(scope="session")
 def wheel_site(built_tree: pathlib.Path) -> pathlib.Path:
-    """A site-packages folder that holds torchamp's wheel alone."""
+    """A site-packages folder with only torchamp's wheel."""
     return installed.wheel_site()
 
 

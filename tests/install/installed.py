@@ -1,5 +1,5 @@
-"""torchamp installed from its build tree, and the C++ examples built as a user's projects: once a
-test run, by whichever of its processes asks first."""
+"""Installs torchamp from its build tree and builds the C++ examples as user projects, once per test
+run, in the first process that asks."""
 
 import fcntl
 import os
@@ -15,12 +15,12 @@ FOLDER = BUILD / "install_tests"
 CONSUMER = ROOT / "tests" / "install" / "consumer"
 EXAMPLES = {path.parent.name: path.parent for path in ROOT.glob("examples/cpp/*/CMakeLists.txt")}
 
-#: What the processes of one test run have in common.
+#: Identifies the processes of one test run.
 TEST_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
 
 
 def run(*command: object, **environment: object) -> str:
-    """Runs a program to its end and returns its output; a failure shows all that it printed."""
+    """Runs a program and returns its output; a failure shows all of it."""
     done = subprocess.run(
         [str(part) for part in command],
         capture_output=True,
@@ -32,13 +32,13 @@ def run(*command: object, **environment: object) -> str:
 
 
 def launcher() -> list[str]:
-    """CMake's option for ccache where it is installed."""
+    """CMake's option for ccache, if installed."""
     ccache = shutil.which("ccache")
     return [f"-DCMAKE_CXX_COMPILER_LAUNCHER={ccache}"] if ccache else []
 
 
 def once(name: str, make: Callable[[], None]) -> None:
-    """Calls `make` in the first process of this test run that comes here; others wait for it."""
+    """Calls `make` in the first process of this test run that gets here; others wait for it."""
     FOLDER.mkdir(exist_ok=True)
     with open(FOLDER / f"{name}.made_in", "a+") as made_in:
         fcntl.flock(made_in, fcntl.LOCK_EX)
@@ -50,8 +50,8 @@ def once(name: str, make: Callable[[], None]) -> None:
 
 
 def prefix() -> pathlib.Path:
-    """A prefix that `cmake --install` filled, and that was moved afterwards. It always lies in the
-    same place, for the examples that were built with it in an earlier run, and for ccache."""
+    """A prefix filled by `cmake --install` and moved afterwards. Its path is always the same, for
+    examples built in an earlier run, and for ccache."""
     before, after = FOLDER / "before", FOLDER / "after"
 
     def install() -> None:
@@ -65,7 +65,7 @@ def prefix() -> pathlib.Path:
 
 
 def wheel_site() -> pathlib.Path:
-    """A site-packages folder that holds torchamp's wheel alone, built from this checkout."""
+    """A site-packages folder with only torchamp's wheel, built from this checkout."""
     folder = FOLDER / "wheel"
     pip = [sys.executable, "-m", "pip", "--quiet"]
 
@@ -81,8 +81,7 @@ def wheel_site() -> pathlib.Path:
 
 
 def example(name: str) -> pathlib.Path:
-    """The program of an example, built as a user does who has copied it. Unoptimised, which is fast
-    to compile."""
+    """The program of an example, built like a user's copy. Unoptimised, which compiles fast."""
     tree = FOLDER / "examples" / name
 
     def build() -> None:

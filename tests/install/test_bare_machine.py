@@ -1,4 +1,4 @@
-"""README's two commands set themselves up on a machine that has next to nothing."""
+"""The README's two commands set themselves up on a bare machine."""
 
 import hashlib
 import pathlib
@@ -18,8 +18,8 @@ MODULE = ROOT / "cmake" / "TorchampGoogleTest.cmake"
 
 
 def set_up(machine: BareMachine) -> subprocess.CompletedProcess:
-    """Makes .venv, as `make demo` and `make test` do before they build, with this Python's torch
-    and a pip that knows a few empty packages."""
+    """Creates .venv, as `make demo` and `make test` do first, with this Python's torch and a pip
+    that knows a few empty packages."""
     wheels = machine.folder / "wheels"
     for name in PIP_INSTALLS:
         write_wheel(wheels, name)
@@ -65,7 +65,7 @@ def test_both_commands_set_up_first(tmp_path: pathlib.Path, command: str) -> Non
 def test_googletest_is_debians(
     tmp_path: pathlib.Path, user: int, apt_status: int, found: bool
 ) -> None:
-    """Where it cannot be had, CMake goes on looking."""
+    """If it is unavailable, CMake continues to search."""
     machine = BareMachine(tmp_path, user, apt_status)
     folder = tmp_path / "googletest"
     done = machine.run("build_tools/find_googletest.sh", TORCHAMP_GTEST_DEBIAN_DIR=folder)
@@ -84,7 +84,7 @@ def test_googletest_that_is_here_is_taken(tmp_path: pathlib.Path) -> None:
 
 
 def fake_googletest(folder: pathlib.Path) -> pathlib.Path:
-    """Makes a folder with the targets of GoogleTest's sources, and nothing in them."""
+    """Creates a folder with empty versions of GoogleTest's targets."""
     folder.mkdir(parents=True)
     (folder / "empty.cpp").touch()
     (folder / "CMakeLists.txt").write_text(
@@ -96,7 +96,7 @@ def fake_googletest(folder: pathlib.Path) -> pathlib.Path:
 def configure_without_googletest(
     folder: pathlib.Path, *options: object
 ) -> subprocess.CompletedProcess:
-    """Includes the module that finds GoogleTest in an empty project, where there is none."""
+    """Configures an empty project that includes the module, without an installed GoogleTest."""
     folder.joinpath("CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.18...4.0)\nproject(empty LANGUAGES CXX)\n"
         f"include({MODULE})\nget_target_property(sources GTest::gtest SOURCE_DIR)\n"
@@ -108,7 +108,7 @@ def configure_without_googletest(
 
 
 def archive_of(folder: pathlib.Path) -> tuple[pathlib.Path, str]:
-    """Packs a folder; its SHA-256 besides."""
+    """Packs a folder; returns the archive and its SHA-256."""
     archive = folder.with_suffix(".tar.gz")
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(folder, folder.name)
@@ -144,7 +144,9 @@ def test_another_download_is_refused(tmp_path: pathlib.Path) -> None:
         ),
     ],
 )
-def test_no_googletest_is_told(tmp_path: pathlib.Path, options: tuple, reason: str) -> None:
+def test_missing_googletest_is_reported(
+    tmp_path: pathlib.Path, options: tuple, reason: str
+) -> None:
     done = configure_without_googletest(tmp_path, *options)
     assert done.returncode != 0
     message = " ".join(done.stderr.split())
@@ -177,7 +179,7 @@ PARTS = {"cmake": "build", "ctest": "cpp_tests", "python": "python_tests"}
 
 
 @pytest.mark.parametrize("broken", [None, *PARTS])
-def test_the_last_line_tells_of_every_part(tmp_path: pathlib.Path, broken: str) -> None:
+def test_the_last_line_reports_every_part(tmp_path: pathlib.Path, broken: str) -> None:
     machine = BareMachine(tmp_path)
     for program in PARTS:
         machine.add(program, f"#!/bin/sh\nexit {int(program == broken)}\n")

@@ -1,4 +1,4 @@
-"""A user's C++ project gets torchamp by find_package, by add_subdirectory and from the wheel."""
+"""A user's C++ project uses torchamp by find_package, by add_subdirectory and from the wheel."""
 
 import os
 import pathlib
@@ -72,7 +72,7 @@ def test_torchamp_itself_configures_without_python(
 
 @pytest.fixture
 def no_python(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """Hides every Python behind programs that fail; gives the file that tells they were called."""
+    """Replaces every Python by programs that fail; returns the file that records their calls."""
     folder, called = tmp_path / "no_python", tmp_path / "python_was_called"
     folder.mkdir()
     for name in ("python", "python3"):
@@ -83,8 +83,8 @@ def no_python(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathli
 
 
 def libtorch_archive(folder: pathlib.Path) -> pathlib.Path:
-    """Makes a folder as a LibTorch archive unpacks to, of this torch's files: Python's half is not
-    in it."""
+    """Creates a folder like an unpacked LibTorch archive from this torch's files, without Python's
+    part."""
     real = pathlib.Path(torch.__file__).parent
     (folder / "lib").mkdir(parents=True)
     for file in (real / "lib").iterdir():
@@ -105,7 +105,7 @@ def test_pkg_config(prefix: pathlib.Path, tmp_path: pathlib.Path) -> None:
 
 
 def fake_torch(folder: pathlib.Path, version: str) -> pathlib.Path:
-    """Makes a folder that looks like LibTorch of a version, with this torch's files in it."""
+    """Creates a folder that looks like LibTorch of a given version, with this torch's files."""
     real = pathlib.Path(torch.__file__).parent
     folder.mkdir()
     for name in ("include", "lib"):

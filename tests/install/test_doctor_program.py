@@ -1,4 +1,4 @@
-"""torchamp-doctor: a program of the installed package that tells what it finds, and what to do."""
+"""torchamp-doctor: a program of the installed package that reports problems and remedies."""
 
 import pathlib
 import re
@@ -13,7 +13,7 @@ VERSION = re.escape(torch.__version__)
 
 
 def doctor(root: pathlib.Path, expect: int = 0, **environment: object) -> str:
-    """Runs the program without anything of Python's on PATH and returns what it printed."""
+    """Runs the program without Python on PATH and returns its output."""
     program = root / "bin" / "torchamp-doctor"
     settings = {name: str(value) for name, value in environment.items()}
     done = subprocess.run([program], capture_output=True, text=True, env=settings)
@@ -66,6 +66,6 @@ def test_why_nvrtc_is_not_there(prefix: pathlib.Path) -> None:
     assert re.search(r"NVRTC: none: .*/nowhere/libnvrtc.so: cannot open", report)
 
 
-def test_forced_aten_is_told(prefix: pathlib.Path) -> None:
+def test_forced_aten_is_reported(prefix: pathlib.Path) -> None:
     report = doctor(prefix, expect=1, TORCHAMP_KERNELS="aten")
     assert "note  kernels on cpu: aten (TORCHAMP_KERNELS is aten)" in report

@@ -1,4 +1,4 @@
-"""Each C++ example is a project of its own: it finds an installed torchamp."""
+"""Each C++ example is a stand-alone project that finds an installed torchamp."""
 
 import pytest
 from installed import EXAMPLES, ROOT, example, run

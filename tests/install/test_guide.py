@@ -1,4 +1,4 @@
-"""docs/libtorch.md shows parts of examples/cpp/ten_minutes, and commands that build and run it."""
+"""docs/libtorch.md shows parts of examples/cpp/ten_minutes and the commands to build and run it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ GUIDE = (ROOT / "docs" / "libtorch.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
-    """The guide's blocks of code in a language."""
+    """The guide's code blocks in a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
 
 
 def marked_parts() -> list[str]:
-    """What stands between two marks `// [name]` in the program."""
+    """The program's code between pairs of markers `// [name]`."""
     source = (PROJECT / "main.cpp").read_text()
     marked = re.findall(r"^ *// \[(\w+)\]\n(.*?)^ *// \[\1\]\n", source, re.DOTALL | re.MULTILINE)
     return [textwrap.dedent(part) for _, part in marked]
@@ -35,7 +35,7 @@ def test_shows_the_program() -> None:
 
 @pytest.fixture
 def printed(prefix: pathlib.Path, tmp_path: pathlib.Path) -> dict[str, float]:
-    """What the program prints after the guide's commands, out of torchamp's tree."""
+    """The program's output, built with the guide's commands outside of torchamp's tree."""
     project = shutil.copytree(PROJECT, tmp_path / "project")
     torch_folder = str(pathlib.Path(torch.__file__).parent)
     (commands,) = blocks("sh")
@@ -48,7 +48,7 @@ def printed(prefix: pathlib.Path, tmp_path: pathlib.Path) -> dict[str, float]:
 
 
 def test_builds_and_trains(printed: dict[str, float]) -> None:
-    """Every way of training learns the ring, and the resumed run is that which never stopped."""
+    """Every way of training learns the ring; the resumed run equals the uninterrupted one."""
     assert list(printed) == ["plain", "O2", "fused", "resumed", "GradScaler"]
     assert min(printed.values()) > 0.9
     assert printed["resumed"] == printed["fused"]

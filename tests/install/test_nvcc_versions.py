@@ -1,5 +1,5 @@
-"""Every nvcc from 12.1 on compiles the kernels, for what it knows; without one there is NVRTC. The
-compilers are scripts that answer as nvcc does and record how they are called."""
+"""Every nvcc from 12.1 on compiles the kernels for the architectures that it knows; without nvcc
+there is NVRTC. The compilers are scripts that answer like nvcc and record their calls."""
 
 import pathlib
 import re
@@ -39,7 +39,7 @@ def make_nvcc(
 
 
 def configure(build: pathlib.Path, *options: str, ok: bool = True) -> str:
-    """Configures the project and returns what CMake printed, on lines that are not wrapped."""
+    """Configures the project and returns CMake's output, with unwrapped lines."""
     command = ["cmake", "-S", SOURCE, "-B", build, *options]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode == 0) == ok, done.stdout + done.stderr

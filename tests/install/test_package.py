@@ -1,4 +1,4 @@
-"""What is in the installed package: its files, what it links, and the torch it insists on."""
+"""The installed package: its files, its dependencies, and the torch that it requires."""
 
 import os
 import pathlib

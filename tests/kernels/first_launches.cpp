@@ -1,6 +1,7 @@
-// Times what a process loads until it has launched its first step of Adam at O2, with no card under
-// it: NVRTC's backend is chosen and two kernels are loaded. TORCHAMP_KERNELS=nvrtc first_launches
-// [capability]
+// Measures the startup time of a process until its first step of Adam at O2, without a card:
+// selecting the NVRTC backend and loading two kernels.
+//
+//     TORCHAMP_KERNELS=nvrtc first_launches [capability]
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// NVRTC compiles the embedded kernel program for every architecture that it knows. No card is
-// needed.
+// NVRTC compiles the embedded kernel program for every architecture that it supports. Needs no
+// card.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -57,7 +57,7 @@ Program only(const char* definition) {
   return program;
 }
 
-/// Compiles a kernel by itself.
+/// Compiles a single kernel.
 void expect_compiled(const Nvrtc& nvrtc, int architecture, int kernel) {
   const std::string target = "sm_" + std::to_string(architecture);
   const std::string cubin = nvrtc.compile(only(kKernelDefinitions[kernel]), target);
@@ -73,7 +73,7 @@ TEST_F(NvrtcTest, CompilesEveryKernelByItself) {
   for (int kernel = 0; kernel < kKernels; ++kernel) expect_compiled(*nvrtc_, 90, kernel);
 }
 
-/// By kernels that between them include every file of the program.
+/// Uses kernels that together include every file of the program.
 TEST_F(NvrtcTest, CompilesForEveryArchitecture) {
   ASSERT_FALSE(nvrtc_->architectures().empty());
   for (const int architecture : nvrtc_->architectures()) {

@@ -1,4 +1,4 @@
-"""Fixtures for all Python tests: every device that is present, one seed, no autocast left on."""
+"""Fixtures for all Python tests: every available device, one seed, no autocast left on."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ from tensors import DEVICES
 
 import torchamp
 
-torchamp.install_as_apex()  # the tests in compat/ import apex as programs do
+torchamp.install_as_apex()  # the tests in compat/ import apex like programs
 
 #: For PYTHONPATH.
 PACKAGE = str(pathlib.Path(torchamp.__file__).parents[1])
@@ -23,7 +23,7 @@ def _marked(device: torch.device):
 
 @pytest.fixture(params=map(_marked, DEVICES))
 def device(request) -> torch.device:
-    """Each device that is present, in turn."""
+    """Each available device in turn."""
     return request.param
 
 
@@ -37,7 +37,7 @@ def _same_start():
 
 @pytest.fixture
 def python(tmp_path):
-    """Runs a fresh Python in a folder of its own and returns what it printed. Asserts its exit
+    """Runs a new Python process in its own folder and returns its output. Asserts its exit
     status."""
 
     def run(*arguments: str, expect: int = 0, **environment: str) -> str:

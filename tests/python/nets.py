@@ -1,4 +1,4 @@
-"""Small models, their data, and steps of training for the tests of the front end."""
+"""Small models, data and training steps for the tests of the front end."""
 
 import contextlib
 import math
@@ -69,7 +69,7 @@ def train_step(model, optimizer, seed: int = 0) -> None:
 
 @contextlib.contextmanager
 def overflow_at(param: torch.Tensor, value: float = math.inf):
-    """While this is open, the first element of the parameter's gradient is not finite."""
+    """A context in which the first element of the parameter's gradient is not finite."""
 
     def plant(grad: torch.Tensor) -> torch.Tensor:
         grad = grad.clone()
@@ -95,7 +95,7 @@ def everything(model, optimizer) -> dict[str, torch.Tensor]:
 
 
 def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
-    """The names whose bytes differ, or that only one of the two has."""
+    """The names whose bytes differ, or that only one side has."""
     common = before.keys() & after.keys()
     return (before.keys() ^ after.keys()) | {
         name for name in common if not torch.equal(_bytes(before[name]), _bytes(after[name]))
@@ -107,8 +107,8 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def own_masters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The masters of an optimizer, without those parameters that are their own, and without being
-    noticed."""
+    """The masters of an optimizer, except parameters that are their own masters. Does not count as
+    an access."""
     weights = optimizer._torchamp.weights
     pairs = zip(weights.model_params(), weights.master_params())
     return [master for param, master in pairs if master is not param]

@@ -1,4 +1,4 @@
-"""apex's lists of functions that O1 casts, with the sizes of floating arguments to call them with.
+"""apex's lists of functions that O1 casts, with sizes of floating-point arguments for calls.
 
 A table is {name: (function, size, ...)}.
 """
@@ -19,7 +19,7 @@ def _named(module, prefix: str, **sizes: tuple) -> dict[str, tuple]:
 
 
 def _also_methods(table: dict[str, tuple]) -> dict[str, tuple]:
-    """The functions of torch, and the methods of the same names."""
+    """torch's functions, and the methods of the same names."""
     methods = {}
     for name, (_, *sizes) in table.items():
         method = getattr(torch.Tensor, name.split(".")[-1], None)

@@ -1,5 +1,5 @@
-"""Runs a program as `python -m torchamp.apex` does, in a process of its own that need not import
-torch: a server that has done so forks it."""
+"""Runs a program like `python -m torchamp.apex`, in a process forked by a server that has already
+imported torch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SECONDS = 120
 
 
 def run_program(arguments: list[str], log: pathlib.Path) -> str:
-    """What the program printed, also into the new file `log`. Asserts that it succeeded."""
+    """Returns the program's output and writes it to the new file `log`. Asserts success."""
     return run_ranks([arguments], [log])[0]
 
 
 def run_ranks(programs: list[list[str]], logs: list[pathlib.Path]) -> list[str]:
-    """The same for programs that run at the same time."""
+    """The same for several programs in parallel."""
     processes = [_SERVER.Process(target=_run, args=pair) for pair in zip(programs, logs)]
     for process in processes:
         process.start()

@@ -1,11 +1,11 @@
-"""Tensors of every kind that the ops take."""
+"""Tensors of every kind that the ops accept."""
 
 import torch
 
 DEVICES = [torch.device("cpu")] + [torch.device("cuda", 0)] * torch.cuda.is_available()
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 
-#: name: (sizes, what makes a tensor of that layout from a contiguous one)
+#: name: (sizes, a function that converts a contiguous tensor to that layout)
 LAYOUTS = {
     "contiguous": ((3, 5), lambda t: t),
     "large": ((20_001,), lambda t: t),
@@ -21,7 +21,7 @@ EXPANDED = {"expanded": ((4, 6), lambda t: t[:1].expand(4, 6))}
 
 
 def make(layout: str, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A tensor of random numbers in `layout`."""
+    """A random tensor in `layout`."""
     sizes, arrange = {**LAYOUTS, **EXPANDED}[layout]
     return arrange(torch.randn(sizes, device=device, dtype=torch.float64).to(dtype))
 
@@ -52,14 +52,14 @@ def flags(tensors: list, device: torch.device) -> torch.Tensor:
 
 
 def assert_same(actual: list, expected: list) -> None:
-    """Bit for bit, but that all NaNs are one."""
+    """Equal bit for bit, except that all NaNs are equal."""
     for got, wanted in zip(actual, expected):
         if wanted is not None:
             torch.testing.assert_close(got, wanted, rtol=0, atol=0, equal_nan=True)
 
 
 def assert_near(actual: list, expected: list, magnitude: float) -> None:
-    """Up to two roundings of sums of numbers below `magnitude`."""
+    """Equal up to two roundings of sums of numbers below `magnitude`."""
     for got, wanted in zip(actual, expected):
         if wanted is not None:
             eps = torch.finfo(got.dtype).eps

@@ -1,4 +1,4 @@
-"""apex.amp's functions: signatures, shapes of what is returned, and whom they speak of."""
+"""apex.amp's functions: signatures, return values, and which initialize they refer to."""
 
 import inspect
 import warnings
@@ -126,7 +126,7 @@ def test_no_optimizers_means_the_last_initialize():
 
 
 @pytest.mark.parametrize("loss_id", [1, -1, 7])
-def test_a_loss_that_initialize_was_not_told_of(loss_id):
+def test_a_loss_id_beyond_num_losses(loss_id):
     model, optimizer = initialized("O2")
     with pytest.raises(IndexError, match="loss_id to be below num_losses, 1, got"):
         backward(model, optimizer, loss_id=loss_id)

@@ -1,4 +1,4 @@
-"""What the levels leave alone: torch's own switches, and wrappers around the model."""
+"""What the levels do not change: torch's global settings, and wrappers around the model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchamp import amp
 
 @pytest.fixture
 def precision():
-    """Puts torch's switches back."""
+    """Restores torch's global settings."""
     before = torch.get_float32_matmul_precision()
     allowed = torch.backends.cudnn.allow_tf32
     yield

@@ -1,4 +1,4 @@
-"""The benchmark of whole iterations: what it trains, what it times, what it leaves out."""
+"""The benchmark of training iterations: what it trains, times and leaves out."""
 
 import sys
 import time
@@ -116,7 +116,7 @@ def test_float32_is_not_cast_while_o1_and_o4_are_open(monkeypatch):
 
 
 def failing(losses):
-    """A training whose losses are given; the last stays."""
+    """A training with the given losses; repeats the last."""
 
     def train(network, batch):
         left = list(losses)
@@ -130,13 +130,13 @@ def test_a_variant_that_does_not_train_is_not_timed(monkeypatch):
     monkeypatch.setitem(VARIANTS, "O5", failing([2.0]))
     monkeypatch.setitem(VARIANTS, "O2", failing([2.0, *[1.0] * 13, 3.0]))
     row = bench_training.measure_network("tiny", tiny_task(), "cpu", 8, NEVER)
-    assert row.left_out["O5"] == "its loss goes from 2.000 to 2.000"
-    assert row.left_out["O2"] == "its loss goes from 2.000 to 3.000"
+    assert row.left_out["O5"] == "its loss went from 2.000 to 2.000"
+    assert row.left_out["O2"] == "its loss went from 2.000 to 3.000"
     assert set(row.left_out) == {"O4", "O5", "O2"}
     assert set(row.milliseconds) == set(ON_CPU) - {"O4", "O5", "O2"}
 
 
-def test_what_torch_cannot_do_is_said_and_the_others_go_on(monkeypatch):
+def test_unsupported_variants_are_reported_and_the_others_continue(monkeypatch):
     def train(network, batch):
         raise RuntimeError("could not create a primitive\nand more")
 
@@ -170,10 +170,10 @@ def test_what_the_time_does_not_allow_is_a_row_that_says_so(monkeypatch):
     assert [row.network for row in rows] == ["first", "second"]
     monkeypatch.setattr(bench_training, "measure_network", lambda *_: time.sleep(0.2))
     rows = list(bench_training.measure("cpu", 3, None, 0.2))
-    assert rows[0] is None and rows[1].not_run == "the 0 s were used up"
+    assert rows[0] is None and rows[1].not_run == "the time limit of 0 s was reached"
 
 
 def test_a_network_whose_time_is_up_leaves_variants_out():
     row = bench_training.measure_network("tiny", tiny_task(), "cpu", 3, time.monotonic() - 1)
-    assert row.left_out == dict.fromkeys(ON_CPU, "the time was up")
+    assert row.left_out == dict.fromkeys(ON_CPU, "the time limit was reached")
     assert row.milliseconds == {}

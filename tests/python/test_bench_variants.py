@@ -1,4 +1,4 @@
-"""The benchmark of the kernels' choices, with choices that are played."""
+"""The benchmark of the kernels' tuning parameters, with a fake module."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ import step_variants  # noqa: E402
 
 
 class Module:
-    """Plays torchamp._C: units of 8,192 take longer, dependent launches nothing less."""
+    """A fake torchamp._C: units of 8,192 are slower, dependent launches make no difference."""
 
     def __init__(self) -> None:
         self.now = {"unit": 2048, "dependent_launch": False}
@@ -99,8 +99,8 @@ def test_the_summary_has_the_fastest_choice_first():
         row("dependent_launch=True", 0.98, "no difference"),
     ]
     assert bench_variants.summary(rows).splitlines() == [
-        "dependent_launch=True: 0.700 of the default's time, faster in 1 and slower in 0 of 2",
-        "unit=8192: 1.200 of the default's time, faster in 0 and slower in 1 of 2",
+        "dependent_launch=True: 0.700 x the default's time, faster in 1 and slower in 0 of 2",
+        "unit=8192: 1.200 x the default's time, faster in 0 and slower in 1 of 2",
     ]
 
 
@@ -144,5 +144,5 @@ def test_without_cuda_it_says_so_and_that_is_no_failure():
 
 def test_without_choices_it_says_so(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert "has nothing to choose" in bench_variants.why_not(SimpleNamespace())
+    assert "has no tuning parameters" in bench_variants.why_not(SimpleNamespace())
     assert bench_variants.why_not(Module()) == ""

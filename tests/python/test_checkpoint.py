@@ -25,7 +25,7 @@ def step_with_overflows(model, optimizer, i: int) -> None:
 
 
 def saved_and_loaded(state: dict) -> dict:
-    """Through a file, as torch.load accepts it by default."""
+    """Saves and loads through a file, with torch.load's defaults."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
@@ -89,7 +89,7 @@ def load_by_submodule(model, state: dict) -> None:
 
 
 def resumed_after_steps(level: str, load, steps_before: int, total: int):
-    """A run of `total` steps, from the fifth on by objects that have made other steps before."""
+    """A run of `total` steps; from the fifth on by objects that have taken other steps."""
     torch.manual_seed(7)
     model, optimizer = initialized(level, Net(), sgd)
     for i in range(5):
@@ -172,8 +172,8 @@ def test_apex_s_own_dicts_load_by_position():
     assert [(e["loss_scale"], e["unskipped"]) for e in entries] == [(512.0, 3), (1024.0, 4)]
 
 
-def test_apex_finds_what_it_looks_for_in_ours():
-    """Its loader goes through the keys, takes two entries of each and refuses unknown keys."""
+def test_apex_can_load_our_state_dict():
+    """apex's loader iterates over the keys, reads two entries of each and rejects unknown keys."""
     pair = initialized("O2")
     for key, entry in amp.state_dict().items():
         assert "loss_scaler" in key and {"loss_scale", "unskipped"} <= entry.keys()

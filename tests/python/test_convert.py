@@ -1,4 +1,4 @@
-"""What goes into forward and comes out: which values are cast, and what they become."""
+"""Inputs and outputs of forward: which values are cast, and to what."""
 
 import collections
 import dataclasses
@@ -28,7 +28,7 @@ class Listing(list):
 
 
 class Batch:
-    """A user's class that knows how to be cast."""
+    """A user's class with a `to` method."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
@@ -113,7 +113,7 @@ def test_mapping_keys_are_not_cast():
     assert next(iter(convert({X: X}, F16))) is X
 
 
-def test_a_mapping_that_cannot_be_written_becomes_one_that_was_made_anew():
+def test_an_immutable_mapping_is_replaced_by_a_new_one():
     result = convert(types.MappingProxyType({"x": X}), F16)
     assert isinstance(result, types.MappingProxyType) and result["x"].dtype == F16
 

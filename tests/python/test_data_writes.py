@@ -1,5 +1,5 @@
-"""adopt_data_writes: what programs write to the model past PyTorch's version counters, by `.data`,
-reaches the masters element by element."""
+"""adopt_data_writes: writes to the model that bypass PyTorch's version counters, through `.data`,
+reach the masters element by element."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def clamped_run(make, level="O2", steps=6, clamp=0.0625, resume_at=None):
 @pytest.mark.parametrize("level", MASTER_LEVELS)
 @pytest.mark.parametrize("make", MAKERS)
 def test_clamped_weights_stay_clamped(make, level):
-    """Masters that had run away would show up in the next step, which a rate of 0 lays bare."""
+    """Masters that differ from the model would show in the next step with a learning rate of 0."""
     model, optimizer = clamped_run(make, level)
     before = [p.detach().clone() for p in model.parameters()]
     for group in optimizer.param_groups:
@@ -52,7 +52,7 @@ def test_clamped_weights_stay_clamped(make, level):
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_elements_that_nobody_wrote_keep_their_precision(device, make):
+def test_unwritten_elements_keep_their_precision(device, make):
     model, optimizer = initialized("O2", linear_net(), make, device=device, adopt_data_writes=True)
     train_step(model, optimizer)
     weights = optimizer._torchamp.weights

@@ -1,5 +1,5 @@
-"""What an iteration asks of the device after its backward: the fused pass over the grads, the fused
-step, and nothing of torch's, which would be a launch each."""
+"""The device work of an iteration after its backward: the fused pass over the grads, the fused
+step, and none of torch's ops, each of which would be a launch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nets import (
 
 from torchamp import amp, optimizers
 
-#: torch's ops that run no kernel; a `to` that does calls others.
+#: torch's ops that run no kernel; a `to` that copies calls other ops.
 WITHOUT_KERNELS = {"aten::empty", "aten::to"}
 
 MAKERS = {

@@ -61,7 +61,7 @@ def _worker(rank: int, file: str) -> None:
         for level in LEVELS:
             _train(rank, level)
     finally:
-        gc.collect()  # DDP's cycles hold the group, whose threads must end before the interpreter
+        gc.collect()  # reference cycles of DDP keep the group, whose threads must end before exit
         distributed.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""Every public name of the Python packages says what it does."""
+"""Every public name of the Python packages has a docstring."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def can_have_one(item: object) -> bool:
 
 
 def public_names() -> Iterator[tuple[str, object]]:
-    """The functions and classes of each module, and what our classes define."""
+    """The functions and classes of each module, and the members of our classes."""
     for module in MODULES:
         for name in module.__all__:
             item = getattr(module, name)

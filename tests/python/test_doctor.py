@@ -52,7 +52,7 @@ def test_a_missing_compiler_and_cmake_have_a_remedy(monkeypatch: pytest.MonkeyPa
     assert doctor.check_cmake().remedy == "pip install cmake"
 
 
-def test_two_copies_of_torch_are_noticed(
+def test_two_copies_of_torch_are_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     for name in ("first", "second"):

@@ -1,4 +1,4 @@
-"""One iteration looked at stage by stage, with an overflow forced at each parameter in turn."""
+"""One iteration, checked stage by stage, with an overflow at each parameter in turn."""
 
 import math
 
@@ -13,7 +13,7 @@ LEVELS = {"O0": "dynamic", "O1": None, "O2": None, "O3": "dynamic", "O5": "dynam
 
 
 class Watch:
-    """Everything that an iteration may read or write, and which stage wrote what."""
+    """The state that an iteration may write, and which stage wrote what."""
 
     def __init__(self, model, optimizer) -> None:
         self.model, self.optimizer = model, optimizer
@@ -35,7 +35,7 @@ class Watch:
         return tensors
 
     def written(self) -> set[str]:
-        """The kinds of tensors that were written since the last call."""
+        """The kinds of tensors written since the last call."""
         before, self.seen = self.seen, self.look()
         return {name.split(".")[0] for name in changed(before, self.seen)}
 

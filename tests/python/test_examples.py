@@ -1,4 +1,4 @@
-"""The demo: what it reads off its runs, and a short run of each language."""
+"""The demo: its checks of the runs, and a short run in each language."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_runs_that_differ(change, complaint):
 def test_runs_of_different_lengths():
     cpp, python = made_up_run("C++"), made_up_run("Python")
     del python.steps[1]
-    assert "expected as many steps, got 2 and 1" in summary.disagreement(cpp, python)
+    assert "expected the same number of steps, got 2 and 1" in summary.disagreement(cpp, python)
 
 
 @pytest.mark.parametrize("accuracy", [0.9699, float("nan")])

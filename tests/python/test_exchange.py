@@ -1,4 +1,4 @@
-"""A checkpoint goes from one language to the other, and the run goes on bit for bit.
+"""A checkpoint passes from one language to the other, and the run continues bit for bit.
 
 The C++ side is the program of tests/exchange: the same network, batches and options.
 """
@@ -19,7 +19,7 @@ BUILD = pathlib.Path(
 )
 PROGRAM = BUILD / "tests" / "exchange" / "exchange"
 
-#: What tests/exchange/main.cpp makes under these names.
+#: The optimizers of tests/exchange/main.cpp, by name.
 OPTIONS = {
     "SGD": {"lr": 0.125, "momentum": 0.5},
     "Adam": {"lr": 0.01, "amsgrad": True},
@@ -38,7 +38,7 @@ FUSED = [name for name in OPTIONS if name.startswith("Fused")]
 
 
 def run_cpp(*arguments: object, expect: int = 0) -> str:
-    """Runs the program and returns what it complained of."""
+    """Runs the program and returns its error output."""
     if not PROGRAM.is_file():
         pytest.fail(f"expected {PROGRAM} to be there: run `make test`")
     done = subprocess.run([str(PROGRAM), *map(str, arguments)], stderr=subprocess.PIPE, text=True)
@@ -59,8 +59,8 @@ def run_python(level, name, source, first, end, target, **options) -> None:
     amp.save(model, optimizer, target)
 
 
-#: What one language's optimizers have and the other's, or torchamp's, have not. The first say how
-#: Python computes; the others are at the value that makes both compute the same.
+#: Options that only one language's optimizers have. The first select Python's implementation; the
+#: others have the value that makes both compute the same.
 MAY_BE_MISSING = {
     *("foreach", "capturable", "differentiable", "fused"),
     *("bias_correction", "decay_after_momentum", "decoupled_weight_decay"),
@@ -69,7 +69,7 @@ MAY_BE_MISSING = {
 
 
 def contents(path: pathlib.Path) -> dict[str, object]:
-    """What a file holds, by its place: "models.0.first.weight"."""
+    """The contents of a file by path, such as "models.0.first.weight"."""
     return dict(leaves(torch.load(path, weights_only=True), ""))
 
 
@@ -90,7 +90,7 @@ def places(one: dict[str, object], other: dict[str, object]) -> set[str]:
 
 
 def differences(one: pathlib.Path, other: pathlib.Path) -> dict[str, tuple]:
-    """Where two files differ, and what stands there."""
+    """The paths and values at which two files differ."""
     left, right = contents(one), contents(other)
     return {
         place: (left.get(place), right.get(place))
@@ -120,7 +120,7 @@ def test_what_one_saved_the_other_saves_again(tmp_path, name, one, other):
 
 
 def whole_and_interrupted(tmp_path, level, name, one, other) -> tuple[pathlib.Path, pathlib.Path]:
-    """A run of six steps, and one whose last three the other language did."""
+    """A run of six steps, and one whose last three steps ran in the other language."""
     one(level, name, "-", 0, 0, tmp_path / "start")
     one(level, name, tmp_path / "start", 0, 6, tmp_path / "whole")
     one(level, name, tmp_path / "start", 0, 3, tmp_path / "half")
@@ -133,21 +133,21 @@ def whole_and_interrupted(tmp_path, level, name, one, other) -> tuple[pathlib.Pa
     "level, name",
     [("O2", "SGD"), ("O2", "FusedAdamW"), ("O5", "FusedAdamW"), ("O1", "SGD"), ("O2", "FusedLAMB")],
 )
-def test_a_run_goes_on_in_the_other_language(tmp_path, level, name, one, other):
+def test_a_run_continues_in_the_other_language(tmp_path, level, name, one, other):
     assert differences(*whole_and_interrupted(tmp_path, level, name, one, other)) == {}
 
 
 @ORDERS
-def test_torch_s_own_adamw_goes_on(tmp_path, one, other):
-    """The two torches round its step differently, so the runs are close, and no closer."""
+def test_torchs_adamw_continues(tmp_path, one, other):
+    """torch rounds its step differently in the two languages, so the runs are only close."""
     whole, interrupted = map(contents, whole_and_interrupted(tmp_path, "O2", "AdamW", one, other))
     for place in places(whole, interrupted):
         if isinstance(whole[place], torch.Tensor):
             torch.testing.assert_close(interrupted[place], whole[place], rtol=1e-4, atol=1e-6)
 
 
-def test_python_with_split_masters_and_narrow_averages(tmp_path):
-    """What saves memory in Python is written as everything else is."""
+def test_python_with_split_masters_and_narrow_moments(tmp_path):
+    """Files do not depend on Python's memory-saving options."""
     narrow = {"split_masters": True, "state_dtype": torch.bfloat16}
     run_python("O2", "FusedAdamW", "-", 0, 3, tmp_path / "once", **narrow)
     run_cpp("O2", "FusedAdamW", tmp_path / "once", 3, 3, tmp_path / "twice")
@@ -174,7 +174,7 @@ def test_cpp_refuses_options_of_python_alone(tmp_path):
 
 
 def test_cpp_reads_what_follows_a_scheduler_and_python_s_own_wrappers(tmp_path):
-    """Groups hold initial_lr then, learning rates may be tensors, and replicas have prefixes."""
+    """Groups then contain initial_lr, learning rates may be tensors, and replicas have prefixes."""
     model = Net()
     optimizer = optimizers.FusedAdamW(model.parameters(), lr=torch.tensor(0.01))
     model, optimizer = amp.initialize(model, optimizer, opt_level="O2", verbosity=0)

@@ -1,4 +1,4 @@
-"""The fused optimizers against torch's own, and the contracts that they add."""
+"""The fused optimizers against torch's, and the guarantees that they add."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchamp import optimizers
 
-#: ours, torch's, arguments of both
+#: our optimizer, torch's, arguments of both
 PAIRS = {
     "adam": (optimizers.FusedAdam, torch.optim.Adam, {"lr": 1e-2}),
     "adam_l2": (optimizers.FusedAdam, torch.optim.Adam, {"lr": 1e-2, "weight_decay": 0.1}),
@@ -93,7 +93,7 @@ def two_groups(params):
 
 
 def everything(optimizer, params):
-    """Copies of all that a step may write."""
+    """Copies of everything that a step may write."""
     states = [
         value.clone()
         for param in params
@@ -197,7 +197,7 @@ def test_grad_scale_divides_the_grads(name, device):
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_params_without_grads_are_passed_over(name, device):
+def test_params_without_grads_are_skipped(name, device):
     params = make_params(device)
     optimizer = OURS[name](params)
     set_grads(params, 0)

@@ -11,7 +11,7 @@ ADAMW = [1e-3, 0.9, 0.999, 1e-8, 1e-2, 1, 0, 1]
 
 
 def arguments(device, count=3):
-    """Those of a first step of AdamW at torch's defaults."""
+    """Arguments of a first step of AdamW with torch's defaults."""
     torch.manual_seed(0)
     tensors = lambda: [torch.randn(size, device=device) for size in SIZES[:count]]  # noqa: E731
     params = tensors()

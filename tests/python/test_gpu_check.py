@@ -1,4 +1,4 @@
-"""`make gpu-check` where there is no card: its own stages, with other commands in them."""
+"""`make gpu-check` without a card: its own stages, with other commands."""
 
 import dataclasses
 import json
@@ -45,7 +45,7 @@ def setting(tmp_path):
 
 
 def faked(setting, commands=None, **changes):
-    """The stages of gpu-check, each only printing its name but for those with other commands."""
+    """The stages of gpu-check; each prints its name, except those with other commands."""
     commands = commands or {}
     fakes = []
     for stage in gpu_check.stages(setting):
@@ -55,7 +55,7 @@ def faked(setting, commands=None, **changes):
 
 
 def run(stages, folder, budget=60.0):
-    """The record of running them, and by name what it says of each."""
+    """Runs them; returns the record and its entries by name."""
     record = Record(folder, MACHINE)
     Runner(record, time.monotonic() + budget, ROOT).run_all(stages)
     return record, outcomes(record.path)
@@ -73,7 +73,7 @@ def names_of(stages):
     return [stage.name for stage in stages]
 
 
-def test_what_is_short_and_tells_most_comes_first(setting):
+def test_short_informative_stages_come_first(setting):
     names = names_of(gpu_check.stages(setting))
     kinds = ["configure", "build", "smoke", "bench_step", "GPU tests", "C++ kernel", "memcheck"]
     first = [next(i for i, name in enumerate(names) if name.startswith(kind)) for kind in kinds]
@@ -176,7 +176,7 @@ def test_without_compute_sanitizer_its_tools_are_left_out(setting, monkeypatch):
 
 
 def program(stages, folder):
-    """Starts a Python that runs stages, given as code."""
+    """Starts a Python process that runs stages, given as code."""
     code = f"""
 import sys, time
 sys.path.insert(0, {str(FOLDER)!r})
@@ -193,7 +193,7 @@ sys.exit(record.failed())
 
 
 def wait_for_group(folder):
-    """The process group that the stage running there says it is."""
+    """The process group that the running stage reports."""
     log = folder / "gpu-check.log"
     for _ in range(200):
         found = re.search(r"^group (\d+)$", log.read_text(), re.M) if log.exists() else None
@@ -239,7 +239,7 @@ def test_what_lies_in_out_stays(setting):
 
 
 def test_few_files_and_small_ones_go_to_out(setting):
-    """The builds go elsewhere, and benchmarks leave a file each."""
+    """Redirects the builds; each benchmark writes a file."""
     parts = [str(part) for stage in gpu_check.stages(setting) for part in stage.command]
     written = {part for part in parts if part.startswith(str(setting.out))}
     benchmarks = ["bench_step", "bench_training", "bench_ops", "bench_variants"]
@@ -289,7 +289,7 @@ cuda = SimpleNamespace(is_available=lambda: {sees}, get_device_properties=lambda
 
 
 def describe_card(folder, devices=1, sees=True):
-    """Runs card.py where the driver has so many devices and torch sees one or not."""
+    """Runs card.py with this many devices in the driver, and torch seeing one or none."""
     (folder / "driver.c").write_text(FAKE_DRIVER)
     library = folder / "libcuda.so.1"
     options = ["-shared", "-fPIC", f"-DDEVICES={devices}", "-o", library]
@@ -349,7 +349,7 @@ def test_without_a_card_it_says_so_and_writes_nothing(tmp_path):
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="needs make")
-def test_make_passes_on_what_it_is_told():
+def test_make_passes_its_options_on():
     given = ["PYTHON=python-of-mine", "MAX_JOBS=3", "GTEST_SOURCE=gtest", "GPU_CHECK=--budget 9"]
     done = subprocess.run(
         ["make", "-n", "--no-print-directory", "gpu-check", *given], cwd=ROOT, capture_output=True

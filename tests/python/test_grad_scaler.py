@@ -1,4 +1,4 @@
-"""torchamp.GradScaler call by call: torch.amp's surface, stages and errors, and what is ours."""
+"""torchamp.GradScaler call by call: torch.amp's API, stages and errors, and our additions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sgd(*params: torch.Tensor, **options) -> torch.optim.Optimizer:
 
 
 def backward(scaler: GradScaler, *params: torch.Tensor, factor: float = 1.0) -> None:
-    """Gives every element of `params` the scaled grad of `factor`."""
+    """Sets the grad of every element of `params` to `factor`, scaled."""
     scaler.scale(sum((param.float() * factor).sum() for param in params)).backward()
 
 
@@ -258,7 +258,7 @@ def test_state_goes_to_and_from_torchs(used):
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
-def test_copies_go_on(copied):
+def test_copies_continue(copied):
     scaler, optimizer = make_scaler(growth_interval=3), sgd(make_param())
     for _ in range(2):
         iterate(scaler, optimizer)

@@ -1,4 +1,4 @@
-"""torchamp.GradScaler and grads of every kind: dtypes, sparse ones, several devices' and none."""
+"""torchamp.GradScaler and grads of every kind: dtypes, sparse, on several devices, none."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_grads_of_mixed_dtypes(device):
 
 @pytest.mark.parametrize("dtype", LOW)
 def test_fused_steps_unscale_16_bit_grads_in_float32(dtype):
-    """A grad that unscaled is below float16's smallest."""
+    """An unscaled grad below float16's smallest number."""
     scaler = make_scaler(init_scale=2.0**16)
     param = make_param([0.0], dtype)
     optimizer = optimizers.FusedSGD([param], lr=2.0**20)
@@ -109,7 +109,7 @@ def test_grads_may_vanish_between_unscale_and_step():
     assert param.tolist() == [1.0, 2.0]
 
 
-def test_it_tells_where_the_overflow_was():
+def test_it_reports_where_the_overflow_was():
     scaler = make_scaler()
     params = [make_param() for _ in range(4)]
     optimizer = torch.optim.SGD([{"params": params[:2]}, {"params": params[2:]}], lr=1.0)
@@ -151,7 +151,7 @@ def values_of(optimizer: torch.optim.Optimizer) -> list:
 @pytest.mark.parametrize("name", [*FUSED, *FOREIGN])
 @pytest.mark.parametrize("unscales", [False, True])
 def test_an_overflow_leaves_nothing_behind(name, unscales, device):
-    """Not even in the first step, in which states are made."""
+    """Also in the first step, which creates states."""
     make = {**FUSED, **FOREIGN}[name]
     scaler, control = make_scaler(device), make([make_param(device=device)])
     optimizer = make([make_param(device=device)])
@@ -192,7 +192,7 @@ def test_how_often_the_host_waits(name, unscales):
 
 
 class Custom(torch.optim.Optimizer):
-    """An optimizer that says that it handles scales itself."""
+    """An optimizer that declares that it handles scales itself."""
 
     _step_supports_amp_scaling = True
 
@@ -205,7 +205,7 @@ class Custom(torch.optim.Optimizer):
 
 
 class CustomOfOld(Custom):
-    """The same by torch's older contract."""
+    """The same with torch's older protocol."""
 
     def step(self, closure=None, *, grad_scaler=None):
         assert isinstance(grad_scaler, torch.amp.GradScaler) and not hasattr(self, "found_inf")

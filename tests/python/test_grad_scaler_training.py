@@ -1,5 +1,5 @@
-"""Whole loops under torchamp.GradScaler, against the same loops in float32 that know nothing of a
-scale and leave the overflowed steps out."""
+"""Training loops with torchamp.GradScaler, against the same loops in float32 without a scale that
+omit the overflowed steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STEPS, OVERFLOWED = 5, 2
 
 
 class Plain:
-    """A scaler's methods for loops that scale nothing."""
+    """A scaler's methods for loops without scaling."""
 
     def scale(self, outputs):
         return outputs
@@ -97,7 +97,7 @@ def accumulation(scaler, net, optimizer, batch, overflow):
 
 
 def run(loop, scaler, make, device, overflows: bool) -> tuple:
-    """`loop` with an overflow in one step; or, if not `overflows`, without that step."""
+    """`loop` with an overflow in one step or, if not `overflows`, without that step."""
     net = make_net(device)
     optimizer = make(net.parameters())
     for i, batch in enumerate(batches(device)):
@@ -145,7 +145,7 @@ def test_a_loop_without_overflow(enabled, device):
 @pytest.mark.parametrize("overflowed", [None, 0, 1])
 @pytest.mark.parametrize("unscales", [(), (0,), (0, 1)])
 def test_two_models_losses_and_optimizers(overflowed, unscales, device):
-    """Both losses reach both models; an overflow in one model does not keep the other's back."""
+    """Both losses reach both models; an overflow in one does not skip the other's step."""
     scaler = GradScaler(device.type, init_scale=128.0, growth_interval=1)
     nets, expected = ([make_net(device, seed) for seed in (0, 1)] for _ in range(2))
     kinds = [OPTIMIZERS["momentum"], OPTIMIZERS["adamw"]]
@@ -177,7 +177,7 @@ def test_two_models_losses_and_optimizers(overflowed, unscales, device):
 @pytest.mark.parametrize("make", ["momentum", "torch_adam", "ours"])
 @pytest.mark.parametrize("half", [False, True])
 def test_training_in_float16_learns(make, half, device):
-    """Under autocast; and as torch's GradScaler refuses to, with a float16 model."""
+    """Under autocast, and with a float16 model, which torch's GradScaler rejects."""
     net = make_net(device)
     net = net.half() if half else net
     optimizer = OPTIMIZERS[make](net.parameters())

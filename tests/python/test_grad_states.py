@@ -1,6 +1,6 @@
-"""Every short sequence of backwards, zeroings and steps, against the rule of docs/grads.md: a step
-uses the sum of what the backwards since the last zeroing or step contributed, each by its own
-scale; what is not finite is never stepped on, and a skipped step gives up what it refused."""
+"""Every short sequence of backwards, zeroings and steps, against the rules of docs/grads.md: a step
+uses the sum of the grads of all backwards since the last zeroing or step, each unscaled by its own
+scale. Non-finite grads are never applied, and a skipped step discards its grads."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from torchamp import amp, optimizers
 
 START = 8.0
 SCALES = (256.0, 64.0)
-#: Backwards contribute powers of two, so that their sums tell which of them counted.
+#: Backwards contribute powers of two, so that sums identify their terms.
 UNIT = 2.0**-6
 INF = float("inf")
 
 
 class Net(nn.Module):
-    """One parameter that O2 casts, and one that it keeps."""
+    """One parameter that O2 casts, and one that it keeps in float32."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ KINDS = (
 
 
 class Run:
-    """Does to a model and its optimizer what an event says."""
+    """Applies events to a model and its optimizer."""
 
     def __init__(self, kind: Kind) -> None:
         self.model = Net()
@@ -124,7 +124,7 @@ class Rule:
     def forget(self) -> None:
         self.sums: list[float | None] = [None, None]
         self.is_bad = False
-        #: Which scale delayed grads bear.
+        #: The scale of delayed grads.
         self.delayed: tuple[int, int] | None = None
 
     def scale_of(self, loss_id: int) -> tuple[int, int]:
@@ -185,7 +185,7 @@ def follow(rule: Rule, event: str, grad: float) -> None:
 
 
 def check(kind: Kind, sequence: Iterable[str]) -> None:
-    """A step ends the sequence; while grads are delayed, it is refused and changes nothing."""
+    """A step ends the sequence; while grads are delayed, it raises and changes nothing."""
     run, rule = Run(kind), Rule(kind)
     for i, event in enumerate((*sequence, "step")):
         grad = UNIT * 2**i

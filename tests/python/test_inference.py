@@ -1,4 +1,4 @@
-"""cast_for_inference: a model cast once, for programs that do not train."""
+"""cast_for_inference: a model cast once, for inference-only programs."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Models and optimizers go when the last reference goes, without the collector's help."""
+"""Models and optimizers are freed with their last reference, without the garbage collector."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""What `import torchamp` checks, and what it tells about itself."""
+"""What `import torchamp` checks, and build_info."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ def test_build_info_has_what_bug_reports_need() -> None:
     assert bool(info["fatbin"]) != info["nvcc"].startswith("absent: ")
 
 
-def test_build_info_tells_where_compiled_kernels_are_kept() -> None:
+def test_build_info_names_the_kernel_cache() -> None:
     code = "import torchamp; print(torchamp.build_info()['kernel_cache'])"
     for variable, folder in (("/somewhere/else", "/somewhere/else"), ("off", "")):
         environment = {**os.environ, "TORCHAMP_CACHE": variable}
@@ -55,7 +55,7 @@ def test_build_info_names_the_kernels_of_every_device() -> None:
 
 
 def backend_of_the_cpu(kernels: str) -> subprocess.CompletedProcess:
-    """Asks another process, because each reads TORCHAMP_KERNELS once."""
+    """Uses a new process, because each reads TORCHAMP_KERNELS once."""
     code = "from torchamp._load import backend; print(*backend('cpu'), sep=': ')"
     return subprocess.run(
         [sys.executable, "-c", code],

@@ -1,4 +1,4 @@
-"""Stages 4 and 6: the scaler against apex's rule, its state, and what it refuses."""
+"""Stages 4 and 6: the scaler against apex's rule, its state, and its errors."""
 
 import math
 import random

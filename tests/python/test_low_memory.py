@@ -1,4 +1,4 @@
-"""Fused optimizers that keep masters and averages in fewer bytes."""
+"""Fused optimizers that keep masters and moments in fewer bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def training(device, level, name="adamw", model=None, options=None, **how):
 
 
 def split_and_whole(device, level, name="adamw"):
-    """The same training twice: with split masters, and with float32 ones that nobody looks at."""
+    """The same training twice: with split masters, and with float32 masters without accesses."""
     net = Net()
     return training(device, level, name, net, split_masters=True), training(
         device, level, name, net
@@ -59,7 +59,7 @@ def numbers(model, optimizer):
 
 
 def states_of(optimizer):
-    """Without being noticed."""
+    """Does not count as an access."""
     with optimizer._torchamp.watch.look_away():
         return copy.deepcopy(optimizer.state_dict()["state"])
 
@@ -118,7 +118,7 @@ def test_micro_batches_with_split_masters(device, level):
 
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)
-def test_who_looks_finds_whole_masters(device, level):
+def test_accesses_reconstruct_whole_masters(device, level):
     split, whole = split_and_whole(device, level)
     for model, optimizer in (split, whole):
         train_step(model, optimizer)
@@ -174,7 +174,7 @@ def test_a_group_added_later_is_split_too(device, level):
 
 @pytest.mark.parametrize("level", [*MASTER_LEVELS, "O0", "O1"])
 @pytest.mark.parametrize("name", ["adamw", "sgd", "adagrad", "novograd"])
-def test_averages_in_bfloat16(device, level, name):
+def test_moments_in_bfloat16(device, level, name):
     net = Net()
     small = training(device, level, name, net, state_dtype=torch.bfloat16)
     large = training(device, level, name, net)
@@ -189,7 +189,7 @@ def test_averages_in_bfloat16(device, level, name):
 
 
 @pytest.mark.parametrize("wide_first", [True, False])
-def test_averages_change_their_dtype_at_a_load(device, wide_first):
+def test_moments_change_their_dtype_at_a_load(device, wide_first):
     dtypes = (torch.float32, torch.bfloat16) if wide_first else (torch.bfloat16, torch.float32)
     first, second = (training(device, "O2", state_dtype=dtype) for dtype in dtypes)
     train_step(*first)
@@ -234,7 +234,7 @@ def test_copies_keep_the_choices():
         assert made.split_masters and not made.stochastic_rounding
 
 
-def test_what_is_saved_is_said(capsys):
+def test_saved_memory_is_printed(capsys):
     model = torch.nn.Linear(1024, 1024, bias=False)
     how = dict(state_dtype=torch.bfloat16, split_masters=True)
     optimizer = optimizers.FusedAdamW(model.parameters(), **how)

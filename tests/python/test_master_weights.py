@@ -1,4 +1,4 @@
-"""Stage 3: which parameters get masters, from what, and how the two sides follow each other."""
+"""Stage 3: which parameters get masters, from what, and how model and masters stay in sync."""
 
 import copy
 
@@ -146,7 +146,7 @@ def test_a_shared_parameter_is_zeroed_by_its_model():
     model, pair = amp.initialize(model, pair, opt_level="O2", verbosity=0, loss_scale=1.0)
     for _ in range(2):
         backward_of_ones(model, pair)
-        pair[0].step()  # the other never does
+        pair[0].step()  # the other never steps
         model.zero_grad()
     torch.testing.assert_close(before - masters(pair[0])[0], torch.full((2, 2), 0.5))
 

@@ -1,4 +1,4 @@
-"""The model that initialize returns is the same object; its copies work by themselves."""
+"""The model that initialize returns is the same object; its copies are independent."""
 
 import copy
 import inspect
@@ -79,7 +79,7 @@ def test_a_copy_is_not_new_to_initialize_either():
 @pytest.mark.parametrize("then", ["O0", "O1", "O2", "O3", "O5"])
 @pytest.mark.parametrize("first", ["O0", "O1"])
 def test_a_float32_model_may_be_initialized_again(first, then):
-    """As programs do that call initialize for every fit, with another optimizer."""
+    """As in programs that call initialize for every fit, with another optimizer."""
     model = linear_net()
     itself = weakref.ref(model)
     model.forward = lambda x: 2 * nn.Sequential.forward(itself(), x)

@@ -20,7 +20,7 @@ def opened(level: str = "O1", device="cpu") -> Amp:
 
 
 def types_of(*values):
-    """The dtypes of what it is called with: a function of a program's own."""
+    """A custom function that returns the dtypes of its arguments."""
     return [value.dtype if isinstance(value, torch.Tensor) else value for value in values]
 
 

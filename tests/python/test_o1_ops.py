@@ -1,4 +1,4 @@
-"""O1's and O4's casts function by function, as apex listed them."""
+"""O1's and O4's casts, function by function, from apex's lists."""
 
 import contextlib
 import itertools
@@ -14,9 +14,9 @@ from torchamp._load import _C
 
 LEVELS = {"O1": torch.float16, "O4": torch.bfloat16}
 
-#: torch has autocast rules of its own for these on CUDA.
+#: torch has its own autocast rules for these on CUDA.
 UNLIKE_APEX_ON_CUDA = ("F.grid_sample", "torch.norm(nuc)")
-#: The meta functions of these need a card.
+#: Their meta functions need a card.
 NOT_FAKED = (*UNLIKE_APEX_ON_CUDA, "torch.gru_cell", "F.ctc_loss", "F.ctc_loss(lists)")
 
 
@@ -28,7 +28,7 @@ def casts_of(level: str, device: torch.device):
 
 
 def arguments(sizes, dtypes, device) -> list[torch.Tensor]:
-    """Numbers in (0.1, 0.9), of types that take turns."""
+    """Numbers in (0.1, 0.9), of alternating dtypes."""
     return [
         (0.1 + 0.8 * torch.rand(size, device=device)).to(dtype)
         for size, dtype in zip(sizes, itertools.cycle(dtypes))
@@ -36,7 +36,7 @@ def arguments(sizes, dtypes, device) -> list[torch.Tensor]:
 
 
 def mixtures(low: torch.dtype, count: int) -> list[list[torch.dtype]]:
-    """Types to give `count` arguments, the mixed ones in both orders."""
+    """Dtypes for `count` arguments; mixed dtypes in both orders."""
     both = [[torch.float32], [low]]
     return both if count == 1 else [*both, [torch.float32, low], [low, torch.float32]]
 
@@ -87,14 +87,14 @@ def test_comparisons_compare_in_the_widest_type(name, level, device):
 
 
 def assert_equal(actual, expected) -> None:
-    """Of tensors of bool, or of bools."""
+    """The result for bool tensors, or for bools."""
     assert torch.equal(torch.as_tensor(actual), torch.as_tensor(expected))
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", [*LOW_PRECISION, *FLOAT32, *WIDEST])
 def test_cudas_lists_without_a_card(name, level):
-    """CUDA's part of the dispatcher is in every torch; fake tensors reach it."""
+    """Every torch has CUDA's dispatcher entries, which fake tensors can reach."""
     if name in NOT_FAKED:
         pytest.skip("cannot be faked")
     function, *sizes = {**LOW_PRECISION, **FLOAT32, **WIDEST}[name]

@@ -1,4 +1,4 @@
-"""register_half_function and its siblings, and the functions that are banned."""
+"""register_half_function and related functions, and banned functions."""
 
 import types
 
@@ -14,7 +14,7 @@ from torchamp.amp import _patches
 
 @pytest.fixture
 def registered():
-    """Forgets what a test has registered."""
+    """Removes a test's registrations."""
     before = list(_patches.OPEN._patches)
     yield
     assert not _patches.OPEN._holders, "the test left O1 open"

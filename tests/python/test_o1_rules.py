@@ -1,4 +1,4 @@
-"""What O1's casts do at the edges: 0-dim tensors, in place, chosen types, and when O1 is off."""
+"""Edge cases of O1's casts: 0-dim tensors, in-place ops, explicit dtypes, and O1 off."""
 
 import threading
 
@@ -122,7 +122,7 @@ def test_gradients_have_their_leafs_type(o1, device):
 
 @pytest.mark.parametrize("table", [LOW_PRECISION, FLOAT32])
 def test_torchs_own_autocast_in_another_thread_does_not_change(table):
-    """The kernels that O1 adds to the dispatcher do in other threads what was there before."""
+    """In other threads, O1's dispatcher kernels behave like the ones they replace."""
 
     def types() -> dict:
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Where O1 casts beside the thread that opened it: backwards of programs' own functions, threads,
+"""Where O1 casts outside of the thread that opened it: backwards of custom functions, threads,
 copies, checkpoints and compiled models."""
 
 import copy
@@ -17,7 +17,7 @@ LEVELS = {"O1": torch.float16, "O4": torch.bfloat16}
 
 
 class Product(torch.autograd.Function):
-    """x @ weight, written as programs do: with no thought of types, in both directions."""
+    """x @ weight, with forward and backward that ignore dtypes."""
 
     dtypes: list = []
 
@@ -45,7 +45,7 @@ class Layer(nn.Module):
 
 
 def run_in_thread(function):
-    """What `function` gives in another thread."""
+    """The result of `function` in another thread."""
     results = []
     thread = threading.Thread(target=lambda: results.append(function()))
     thread.start()

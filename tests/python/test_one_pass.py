@@ -1,4 +1,4 @@
-"""Masters stepped without grads of their own: the same numbers as with them, and no way to see the
+"""Masters stepped without materialized grads: the same numbers as with them, and no visible
 difference."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def pair(level, name="adamw", model=Net, **options):
 
 
 def snapshot(model, optimizer):
-    """everything(), without being noticed."""
+    """everything(), which does not count as an access."""
     with optimizer._torchamp.watch.look_away():
         return everything(model, optimizer)
 
@@ -60,7 +60,7 @@ def assert_close(lazy, eager):
 
 
 def has_master_grads(optimizer) -> bool:
-    """Without being noticed."""
+    """Does not count as an access."""
     return any(master.grad is not None for master in own_masters(optimizer))
 
 
@@ -130,7 +130,7 @@ def test_delayed_unscaling(level):
 @pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="torch has no grad_dtype")
 @pytest.mark.parametrize("level", MASTER_LEVELS)
 def test_grads_that_add_up_in_float32(level):
-    """The grads of one scale: in 16 bits a sum loses what float32 keeps."""
+    """Grads of one scale: a 16-bit sum loses what float32 keeps."""
 
     def gradient_of(dtype):
         weight = torch.nn.Parameter(torch.ones(1))
@@ -168,7 +168,7 @@ WAYS_TO_MASTERS = {
 
 
 @pytest.mark.parametrize("way", WAYS_TO_MASTERS)
-def test_whoever_looks_finds_unscaled_grads(way):
+def test_every_access_finds_unscaled_grads(way):
     model, optimizer = initialized("O2", Net(), MAKERS["adamw"], loss_scale=64.0)
     backward(model, optimizer)
     expected = [
@@ -190,7 +190,7 @@ def test_references_that_were_kept_stay_right(way):
         optimizer.step()
 
 
-def test_what_torchamp_does_itself_is_no_look():
+def test_torchamps_own_accesses_do_not_count():
     model, optimizer = initialized("O2", Net(), MAKERS["adamw"])
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     for step in range(2):

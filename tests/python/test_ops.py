@@ -1,4 +1,4 @@
-"""The ops against the slow reference, over dtypes × layouts × devices, aliased and not."""
+"""The ops against the reference, over dtypes × layouts × devices, aliased and not."""
 
 import math
 import os
@@ -107,7 +107,7 @@ def test_axpby_onto_its_own_input(device, layout):
         (ops.Check.BOTH, False, False, False),
     ],
 )
-def test_axpby_looks_only_where_it_is_told(device, checked, in_x, in_y, found):
+def test_axpby_checks_only_the_chosen_inputs(device, checked, in_x, in_y, found):
     x, y = torch.ones(9, device=device), torch.ones(9, device=device)
     plant(x, math.inf if in_x else 1.0)
     plant(y, math.nan if in_y else 1.0)

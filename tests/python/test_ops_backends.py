@@ -1,4 +1,4 @@
-"""The same tests with every kernel turned off: ATen does the work then."""
+"""The same tests with the ATen backend."""
 
 import os
 import pathlib

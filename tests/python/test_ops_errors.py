@@ -1,4 +1,4 @@
-"""Wrong arguments of the ops: each message, and nothing written."""
+"""Invalid arguments of the ops: each message, and that nothing is written."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The ops on random lists: any mix of sizes, dtypes, layouts, holes and bad values."""
+"""The ops on random lists: any mix of sizes, dtypes, layouts, None and non-finite values."""
 
 import math
 

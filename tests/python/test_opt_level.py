@@ -1,4 +1,4 @@
-"""Stage 1: the table of levels, overrides, and what is refused."""
+"""Stage 1: the table of levels, overrides, and errors."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The optimizer that initialize returns is the same object, and behaves as torch's."""
+"""The optimizer that initialize returns is the same object and behaves like torch's."""
 
 import copy
 import pickle
@@ -219,7 +219,7 @@ def test_optimizers_step_independently_as_in_a_gan():
 
 
 class ZeroRedundancyOptimizer(torch.optim.SGD):
-    """Bears the name, which is what is looked for."""
+    """Has the name that is searched for."""
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""Programs in the style of 2018 to 2021, unchanged under the alias: they learn, skip, have the
-weights of their level, and resume. Each asserts what only it can know."""
+"""Programs in the style of 2018 to 2021, unchanged under the alias: they learn, skip, have their
+level's weights, and resume. Each has its own assertions too."""
 
 import pathlib
 import re
@@ -10,7 +10,7 @@ from run_program import run_program, run_ranks
 FOLDER = pathlib.Path(__file__).parent / "programs"
 LEVELS = ["O0", "O1", "O2", "O3"]
 
-#: By program: what is left of the first loss at the end, at the most.
+#: By program: the upper bound of the ratio of last to first loss.
 LEARNS = {
     "amp_init": 0.5,
     "bert_finetune": 0.3,
@@ -37,7 +37,7 @@ SKIPS = {
     "wgan_gp": ["O1", "O2"],
 }
 
-#: Programs that have no opt levels, and their weights all the same.
+#: Programs without opt levels, and their weights.
 OWN_WEIGHTS = {"amp_init": "float32"}
 
 

@@ -1,4 +1,4 @@
-"""Predictions of the kernels' times: what is counted, and what follows from it."""
+"""Predictions of the kernels' times, and the counts behind them."""
 
 import sys
 from pathlib import Path
@@ -87,10 +87,11 @@ def test_a_cpu_launches_a_kernel_once():
 
 
 def test_a_case_by_hand():
-    """The step of one tensor of 2,048,000 elements on a card of 1 TB/s with one multiprocessor: a
-    unit of 2,048 waits for two reads before, eight turns of 256 elements, and its last write, 11
-    microseconds; 1,000 units on 16 warps wait longer than their 57 MB move. Then one launch, one
-    unit's time to fill and drain, and the count of one tensor, two round trips."""
+    """The step of one tensor of 2,048,000 elements on a card of 1 TB/s with one multiprocessor. A
+    unit of 2,048 takes 11 microseconds: two initial reads, eight iterations of 256 elements, and
+    the last write. The latency of 1,000 units on 16 warps exceeds the transfer of their 57 MB.
+    Added are one launch, one unit's time to fill and drain, and two round trips to count one
+    tensor."""
     card = Card("made up", copy_gbps=1000.0, launch_us=3.0, round_trip_us=1.0, multiprocessors=1)
     waiting = 1000 * 11 / 16
     assert waiting > 57.344
@@ -173,7 +174,7 @@ def test_prediction_and_measurement_stand_side_by_side():
     assert "| check, float16 |" in roofline.comparison(OPS_RESULT)
 
 
-def test_what_was_not_run_is_passed_over():
+def test_rows_that_were_not_run_are_skipped():
     not_run = {"workload": "llama_7b", "floor_bytes": 30, "milliseconds": {}, "not_run": "why"}
     result = {**STEPS_RESULT, "rows": [*STEPS_RESULT["rows"], not_run]}
     assert roofline.comparison(result) == roofline.comparison(STEPS_RESULT)

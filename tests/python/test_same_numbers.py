@@ -1,4 +1,4 @@
-"""Several losses, models and optimizers against float32 masters kept by hand, with an overflow in
+"""Several losses, models and optimizers against hand-written float32 masters, with an overflow in
 each position; and the loss scale over ten thousand steps against apex's rule."""
 
 import random
@@ -15,7 +15,7 @@ from torchamp import amp
 
 DTYPES = {"O0": torch.float32, "O2": torch.float16, "O5": torch.bfloat16}
 
-#: Which of the two models each of the three losses is of.
+#: The model of each of the three losses.
 LOSSES = [(0,), (0, 1), (1,)]
 NAMES = [name for name, _ in Net().named_parameters()]
 POSITIONS = [
@@ -94,7 +94,7 @@ def test_an_overflow_in_each_position(overflow, level, make):
 
 
 def script(name: str) -> list[float]:
-    """What is planted in the gradient of each of 10,000 steps; 0 is a clean one."""
+    """The value added to the gradient of each of 10,000 steps; 0 is a clean step."""
     rng = random.Random(name)
     odds = {"clean": 0.0, "rare": 1 / 1500, "often": 1 / 500}[name]
     values = [float("inf"), float("nan"), float("-inf")]
@@ -136,7 +136,7 @@ def test_the_loss_scale_over_ten_thousand_steps(name, limits):
 
 @pytest.mark.parametrize("loss_scale", ["dynamic", 1024.0])
 def test_losses_of_one_optimizer_sum_up_whatever_their_scales(loss_scale):
-    """Each backward is divided by its own scale, so their sum is that of float32."""
+    """Each backward is divided by its own scale, so the sum equals float32's."""
     model, reference = linear_net(), linear_net()
     reference.load_state_dict(model.state_dict())
     model, optimizer = amp.initialize(

@@ -1,4 +1,4 @@
-"""Stages 4 to 6 around a backward: what is yielded, what grads become, in what order."""
+"""Stages 4 to 6 around a backward: the scaled loss, the grads, and the order."""
 
 import math
 
@@ -191,7 +191,7 @@ def test_a_group_may_be_added_between_backward_and_step(make):
     assert torch.equal(other, before[1])
 
 
-def test_a_delayed_overflow_check_is_made_up_for():
+def test_a_delayed_overflow_check_is_caught_up_later():
     model, optimizer = initialized("O2", linear_net())
     with overflow_at(model[0].weight):
         backward(model, optimizer, delay_overflow_check=True)
@@ -248,7 +248,7 @@ def test_no_optimizer_counts_as_a_clean_backward():
     assert amp.state_dict()["loss_scaler0"]["unskipped"] == 1
 
 
-def test_grads_bear_the_scale_of_before_another_moved_it():
+def test_grads_are_unscaled_by_the_scale_before_another_loss_changed_it():
     models = [linear_net(), linear_net()]
     optimizers = [sgd(model) for model in models]
     amp.initialize(models, optimizers, opt_level="O2", verbosity=0)

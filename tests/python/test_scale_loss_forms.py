@@ -1,4 +1,4 @@
-"""What programs do within scale_loss besides one backward, and without it."""
+"""Other uses of scale_loss than one backward, and programs without it."""
 
 import copy
 

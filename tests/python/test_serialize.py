@@ -14,7 +14,7 @@ from torchamp import Amp, amp
 
 
 def file_of(level: str, make=sgd, steps: int = 2, **options) -> io.BytesIO:
-    """A file of a run that is gone."""
+    """A checkpoint of a previous run."""
     model, optimizer = initialized(level, optimizer=make, **options)
     for step in range(steps):
         train_step(model, optimizer, step)
@@ -80,7 +80,7 @@ def test_the_parts_load_into_torch_s_own_objects(tmp_path):
 
 
 class Runs:
-    """What runs when it is unpickled."""
+    """Runs code when unpickled."""
 
     def __reduce__(self):
         return os.mkdir, ("it_ran",)
@@ -101,7 +101,7 @@ def wider() -> nn.Module:
 
 
 def refused_by(model, optimizer, file, message: str) -> None:
-    """Loading fails, and changes nothing."""
+    """Asserts that loading fails and changes nothing."""
     train_step(model, optimizer)
     before = everything(model, optimizer)
     options = copy.deepcopy(optimizer.state_dict()["param_groups"])

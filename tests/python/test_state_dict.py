@@ -1,4 +1,4 @@
-"""model.state_dict() and load_state_dict() speak of the masters."""
+"""model.state_dict() and load_state_dict() read and write the masters."""
 
 import copy
 from collections import OrderedDict

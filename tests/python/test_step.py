@@ -1,4 +1,4 @@
-"""Stage 7: the step, and the step that is skipped."""
+"""Stage 7: steps and skipped steps."""
 
 import math
 
@@ -175,7 +175,7 @@ def test_a_closure_is_taken_elsewhere(level):
     assert optimizer.step(closure) < first
 
 
-def test_what_is_said_of_an_overflow(capsys):
+def test_the_overflow_message(capsys):
     model, optimizer = initialized("O2", Net(), num_losses=2, verbosity=1)
     capsys.readouterr()
     with overflow_at(model.last.weight), overflow_at(model.norm.bias):
@@ -190,7 +190,7 @@ def test_what_is_said_of_an_overflow(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_what_is_said_when_the_device_skips(capsys):
+def test_the_message_when_the_device_skips(capsys):
     model, optimizer = initialized("O2", Net(), OPTIMIZERS["Adam fused"], verbosity=1)
     capsys.readouterr()
     with overflow_at(model.last.bias):

@@ -1,4 +1,4 @@
-"""What the host knows of steps that the device decides about."""
+"""The host's information about steps that the device may skip."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""What the benchmarks' clocks say, of a device that is played."""
+"""The benchmarks' timers, with a fake device."""
 
 import sys
 import time
@@ -11,12 +11,12 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "python"))
 
 import timing  # noqa: E402
 
-#: The played device's clock, cycles a millisecond, as a card's.
+#: The fake device's clock in cycles per millisecond, like a card's.
 CLOCK = 2e6
 
 
 class Device:
-    """Does one thing after the other, each when it has been queued; nothing but a date is kept."""
+    """Runs queued work in order; stores only the time at which it is idle."""
 
     def __init__(self) -> None:
         self.free_at = 0.0
@@ -80,7 +80,7 @@ def test_the_hold_grows_until_the_work_is_queued_and_stays(device):
     assert clock.hold_ms == hold_ms
 
 
-def test_what_waits_for_the_device_is_timed_without_a_hold_and_said_to_be(device):
+def test_work_that_waits_for_the_device_is_timed_without_a_hold_and_marked(device):
     def run() -> None:
         device.queue(1.0)
         device.wait()
@@ -106,7 +106,7 @@ def test_median_and_quartiles():
 
 
 def test_ratios_are_of_the_same_round():
-    """The machine was three times as slow in the last two rounds."""
+    """The machine is three times slower in the last two rounds."""
     own, base = timing_of(2, 2, 6, 6), timing_of(1, 1, 3, 3)
     assert own.times(base) == 2
 
@@ -120,7 +120,7 @@ def test_variants_take_turns_and_the_first_rounds_do_not_count():
     assert timings["a"].host_ms is None
 
 
-def test_no_round_begins_after_the_time_is_up_but_three_are_had():
+def test_no_round_starts_after_the_deadline_except_the_first_three():
     run = timing.sampler(lambda: None, "cpu")
     timings = timing.sample_in_turn({"a": run}, 100, until=time.monotonic())
     assert len(timings["a"].samples) == 3

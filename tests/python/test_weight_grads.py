@@ -1,4 +1,4 @@
-"""Weight grads that add up in float32, in the GEMM."""
+"""Weight grads that accumulate in float32, in the GEMM."""
 
 import pickle
 
@@ -11,7 +11,7 @@ from torchamp import amp, optimizers
 
 
 def nets(dtype):
-    """The same net twice, the second one accumulating."""
+    """The same net twice; the second accumulates."""
     torch.manual_seed(1)
     plain = linear_net().to(dtype)
     other = linear_net().to(dtype)
@@ -52,7 +52,7 @@ def test_sums_are_those_of_float32(dtype):
     torch.testing.assert_close(layer.weight.grad.double(), exact, rtol=1e-5, atol=1e-5)
 
 
-def test_grads_made_before_are_added_to():
+def test_earlier_grads_are_accumulated():
     plain, other = nets(torch.float16)
     before = torch.full_like(plain[0].weight, 3.0)
     for net in (plain, other):
@@ -109,7 +109,7 @@ def test_under_autocast():
 @pytest.mark.parametrize("make", ["fused", "torch"])
 @pytest.mark.parametrize("level", ["O2", "O5", "O1"])
 def test_micro_batches_of_one_scale(level, make):
-    """What 16-bit sums lose shows in the masters' grads."""
+    """The rounding of 16-bit sums is visible in the masters' grads."""
     maker = {
         "fused": lambda model: optimizers.FusedSGD(model.parameters(), 0.1),
         "torch": lambda model: torch.optim.SGD(model.parameters(), 0.1),
@@ -134,7 +134,7 @@ def test_micro_batches_of_one_scale(level, make):
     optimizer.step()
 
 
-def test_training_goes_on_as_ever():
+def test_training_is_unchanged():
     losses = []
     for accumulates in (False, True):
         torch.manual_seed(5)

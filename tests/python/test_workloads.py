@@ -1,4 +1,4 @@
-"""The benchmarks' lists of tensors are those of the models that they are named after."""
+"""The benchmarks' lists of tensors match the models that they are named after."""
 
 import sys
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_what_does_not_fit_is_a_row_that_says_so(monkeypatch):
     assert row.milliseconds == {}
 
 
-def test_a_batch_that_runs_out_of_memory_is_said_and_the_others_go_on(monkeypatch):
+def test_a_batch_out_of_memory_is_reported_and_the_others_continue(monkeypatch):
     def measure_batch(row, names, device, repeats):
         if names[1] == "one pass, clipped":
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -73,7 +73,7 @@ def test_a_batch_that_runs_out_of_memory_is_said_and_the_others_go_on(monkeypatc
 
 
 def test_memory_is_asked_for_after_each_workload_has_gone(monkeypatch):
-    """A cache that still holds the last workload would make the next one smaller."""
+    """A cache that still holds the last workload would reduce the next one's batches."""
     calls = []
     monkeypatch.setitem(bench_step.STEP_WORKLOADS, "tiny", [(3,)])
     monkeypatch.setattr(bench_step, "release", lambda device: calls.append("release"))

@@ -1,11 +1,11 @@
-"""The networks whose training bench_training.py times, in plain PyTorch, most important first."""
+"""The networks for bench_training.py, in plain PyTorch, most important first."""
 
 from networks.convolutional import conv2d, resnet, vgg16
 from networks.recurrent import lstm
 from networks.task import Batch, Task, loss_of
 from networks.transformer import bert, gpt2
 
-#: As they are trained on a GPU. conv2d takes 16 batches for the 800 images of its data set.
+#: Typical sizes on a GPU. conv2d's data set of 800 images takes 16 batches.
 FULL: dict[str, Task] = {
     "gpt2_124m_2k": gpt2(12, 768, 12, batch=2, length=1024),
     "gpt2_350m_2k": gpt2(24, 1024, 16, batch=2, length=1024),
@@ -18,7 +18,7 @@ FULL: dict[str, Task] = {
     "lstm": lstm(2, 1500, batch=64, length=70, words=33278),
 }
 
-#: The same, as small as a CPU likes them.
+#: The same networks, small enough for a CPU.
 SMALL: dict[str, Task] = {
     "gpt2_small_128": gpt2(2, 256, 4, batch=2, length=64, words=2048),
     "gpt2_small_512": gpt2(2, 256, 4, batch=8, length=64, words=2048),

@@ -11,7 +11,7 @@ from networks.task import Batch, Task
 
 
 def convolution(into: int, out: int, size: int, stride: int = 1) -> nn.Sequential:
-    """With its batch norm."""
+    """A convolution and its batch norm."""
     layer = nn.Conv2d(into, out, size, stride, padding=size // 2, bias=False)
     return nn.Sequential(layer, nn.BatchNorm2d(out))
 
@@ -47,12 +47,12 @@ def head(into: int, classes: int) -> list[nn.Module]:
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(into, classes)]
 
 
-#: VGG16's convolutions, in units of its first ones' channels; 0 halves the image.
+#: VGG16's convolutions, in units of the first layers' channels; 0 halves the image.
 VGG16_WIDTHS = (1, 1, 0, 2, 2, 0, 4, 4, 4, 0, 8, 8, 8, 0, 8, 8, 8, 0)
 
 
 def vgg_network(width: int, hidden: int, side: int, classes: int) -> nn.Sequential:
-    """VGG16, but for its dropout, with which a loss need not fall."""
+    """VGG16 without dropout, with which the loss need not fall."""
     layers: list[nn.Module] = []
     into = 3
     for factor in VGG16_WIDTHS:
@@ -73,14 +73,14 @@ def vgg_network(width: int, hidden: int, side: int, classes: int) -> nn.Sequenti
 
 
 def start_for_relu(module: nn.Module) -> None:
-    """Weights that keep the activations' size through many layers."""
+    """Initial weights that preserve the variance of activations through many layers."""
     if isinstance(module, (nn.Conv2d, nn.Linear)):
         nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
         nn.init.zeros_(module.bias)
 
 
 def conv2d_network(width: int, classes: int) -> nn.Sequential:
-    """Four convolutions, each followed by a pooling."""
+    """Four convolutions, each followed by pooling."""
     layers: list[nn.Module] = []
     for into in (3, width, width, width):
         layers += [nn.Conv2d(into, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]

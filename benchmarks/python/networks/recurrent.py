@@ -1,4 +1,4 @@
-"""A language model of LSTMs."""
+"""An LSTM language model."""
 
 from __future__ import annotations
 

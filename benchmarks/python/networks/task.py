@@ -1,4 +1,4 @@
-"""What a benchmark of training needs to know of a network."""
+"""A network with random data, for the training benchmark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Batch:
-    """What the network gets, and a target for each of the logits that it returns."""
+    """The network's inputs, and a target for each of the logits that it returns."""
 
     inputs: tuple[Tensor, ...]
     targets: tuple[Tensor, ...]
@@ -21,7 +21,7 @@ class Batch:
 class Task:
     """A network and a batch of random data. Both are made on the default device.
 
-    items: what a batch has, in `unit`s.
+    items: the size of a batch, in `unit`s.
     """
 
     make: Callable[[], nn.Module]
@@ -31,7 +31,7 @@ class Task:
 
 
 def loss_of(network: nn.Module, batch: Batch) -> Tensor:
-    """The cross entropies of all outputs."""
+    """The sum of the cross entropies of all outputs."""
     outputs = network(*batch.inputs)
     logits = outputs if isinstance(outputs, tuple) else (outputs,)
     losses = [

@@ -10,7 +10,7 @@ from networks.task import Batch, Task
 
 
 class Attention(nn.Module):
-    """Self-attention of several heads, with one projection to queries, keys and values."""
+    """Multi-head self-attention, with one projection for queries, keys and values."""
 
     def __init__(self, width: int, heads: int, causal: bool) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Attention(nn.Module):
 
 
 class SeparateAttention(nn.Module):
-    """Self-attention as BERT's, with a projection each."""
+    """BERT's self-attention, with separate projections for queries, keys and values."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Gpt2Block(nn.Module):
 
 
 class Gpt2(nn.Module):
-    """Its head is tied to its embeddings."""
+    """GPT-2 with its head tied to the embeddings."""
 
     def __init__(self, layers: int, width: int, heads: int, words: int, length: int) -> None:
         super().__init__()
@@ -88,8 +88,8 @@ class BertLayer(nn.Module):
 
 
 class Bert(nn.Module):
-    """With both heads of its pretraining: the words at some positions, and whether two sentences
-    belong together."""
+    """BERT with both pretraining heads: masked words, and whether two sentences follow each
+    other."""
 
     def __init__(self, layers: int, width: int, heads: int, words: int, length: int) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Bert(nn.Module):
 
 
 def start_small(module: nn.Module) -> None:
-    """The initial weights of both."""
+    """The initial weights of GPT-2 and BERT."""
     if isinstance(module, (nn.Linear, nn.Embedding)):
         nn.init.normal_(module.weight, std=0.02)
 

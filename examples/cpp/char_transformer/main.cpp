@@ -2,7 +2,7 @@
 //
 //     char_transformer --level O2 --steps 1000 --out steps.csv
 //
-// ends with a sample of what it has learned to write.
+// Prints a sample of generated text at the end.
 #include <torch/nn/functional/loss.h>
 #include <torchamp/amp.h>
 
@@ -19,8 +19,8 @@ constexpr int64_t kSampleLength = 200;
 
 using AmpedTransformer = amp::Amped<CharTransformer>;
 
-/// The step reads the model's own grads and writes master and model in one pass: nobody here needs
-/// unscaled master grads, so none are made.
+/// The step reads the model's grads and writes master and model in one pass. This program does not
+/// read unscaled master grads, so they are not materialized.
 AmpedTransformer initialize(CharTransformer net, torch::optim::Optimizer& adam,
                             const std::string& level) {
   return amp::initialize(net, adam,
@@ -44,7 +44,7 @@ Step train_step(AmpedTransformer& amped, WarmUpThenCosine& schedule, const Batch
   return {0, loss.item<float>(), loss_scale, !stepped};
 }
 
-/// `prompt`, and what the model goes on with.
+/// `prompt`, followed by the model's continuation.
 std::string write(AmpedTransformer& amped, const Text& text, std::string prompt,
                   torch::Device device) {
   torch::NoGradGuard no_grad;

@@ -1,4 +1,4 @@
-// A transformer that guesses the next character.
+// A transformer that predicts the next character.
 #pragma once
 
 #include <torch/nn.h>
@@ -8,7 +8,7 @@ constexpr int64_t kWidth = 48;
 constexpr int64_t kHeads = 4;
 constexpr int64_t kBlocks = 2;
 
-/// Causal self-attention, then two layers for each place: [n, length, kWidth] → the same.
+/// Causal self-attention, then two layers for each position: [n, length, kWidth] → the same shape.
 struct BlockImpl : torch::nn::Module {
   torch::nn::LayerNorm norm1{torch::nn::LayerNormOptions({kWidth})};
   torch::nn::Linear qkv{kWidth, 3 * kWidth};

@@ -1,4 +1,4 @@
-// A text as numbers: each character is its place in the text's alphabet.
+// A text as numbers: each character is its index in the text's alphabet.
 #pragma once
 
 #include <torch/types.h>
@@ -28,7 +28,7 @@ class Text {
 
   int64_t alphabet_size() const { return static_cast<int64_t>(alphabet_.size()); }
 
-  /// int64 [text.size()]. Characters that the alphabet lacks become their next in it.
+  /// int64 [text.size()]. A character outside the alphabet becomes the next one in it.
   torch::Tensor encode(const std::string& text) const {
     std::vector<int64_t> ids;
     for (const char letter : text) {
@@ -40,7 +40,7 @@ class Text {
 
   char decode(int64_t id) const { return alphabet_[static_cast<size_t>(id)]; }
 
-  /// `count` random pieces.
+  /// `count` random excerpts.
   Batch sample(int64_t count, int64_t length) const {
     const torch::Tensor starts = torch::randint(ids_.size(0) - length, {count, 1});
     const torch::Tensor places = (starts + torch::arange(length)).to(ids_.device());

@@ -1,4 +1,4 @@
-// A learning rate that warms up.
+// A learning rate schedule with warm-up.
 #pragma once
 
 #include <torch/optim/schedulers/lr_scheduler.h>
@@ -7,8 +7,8 @@
 #include <cmath>
 #include <vector>
 
-/// Rises to the optimizer's rate in a straight line over `warm_up` steps, then falls to a tenth of
-/// it along half a cosine until step `steps`. Each step() sets the next step's rate.
+/// Increases linearly to the optimizer's learning rate over `warm_up` steps, then decays along half
+/// a cosine to a tenth of it at step `steps`. Each step() sets the rate of the next step.
 class WarmUpThenCosine : public torch::optim::LRScheduler {
  public:
   WarmUpThenCosine(torch::optim::Optimizer& optimizer, int64_t warm_up, int64_t steps)

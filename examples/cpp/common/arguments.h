@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-/// The device of that name, with its index; of "auto" the GPU that is there, else the CPU.
+/// The device of that name, with its index. "auto" selects the GPU if there is one, else the CPU.
 inline torch::Device choose_device(const std::string& name) {
   const bool has_gpu = torch::cuda::is_available();
   TORCH_CHECK(name == "auto" || name == "cpu" || (name == "cuda" && has_gpu),
@@ -20,12 +20,12 @@ inline torch::Device choose_device(const std::string& name) {
   return torch::empty({0}, on_gpu ? torch::kCUDA : torch::kCPU).device();
 }
 
-/// Options `--name value`, of which each has a default.
+/// Options `--name value`, each with a default.
 class Arguments {
  public:
   using Values = std::map<std::string, std::string>;
 
-  /// Throws for an option that is not among the defaults, and for one without a value.
+  /// Throws for an option that is not among the defaults, and for an option without a value.
   Arguments(int argc, char** argv, Values defaults) : values_(std::move(defaults)) {
     for (int i = 1; i < argc; i += 2) {
       const auto option = values_.find(argv[i]);
@@ -59,7 +59,7 @@ class Arguments {
   Values values_;
 };
 
-/// What main does around an example: an exception becomes a line on stderr and status 1.
+/// Runs an example from main: prints an exception to stderr and returns status 1.
 template <class Body>
 int run_example(Body&& body) try {
   body();

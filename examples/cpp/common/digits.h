@@ -37,7 +37,7 @@ inline Digits select(const torch::Tensor& table, const torch::Tensor& rows, torc
           selected.select(1, kPixels).to(device)};
 }
 
-/// Every fifth row tests, the others train.
+/// Every fifth row is for testing, the others for training.
 inline Split load_digits(const std::string& path, torch::Device device) {
   const std::vector<int64_t> values = read_integers(path);
   const torch::Tensor table = torch::tensor(values).reshape({-1, kPixels + 1});

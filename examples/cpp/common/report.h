@@ -1,4 +1,4 @@
-// What a run leaves behind: a line a step, and a progress bar while it lasts.
+// The output of a run: one CSV line per step, and a progress bar.
 #pragma once
 
 #include <torch/types.h>
@@ -12,7 +12,7 @@
 struct Step {
   int64_t index;
   float loss;
-  double loss_scale;  ///< that this step's loss was multiplied by
+  double loss_scale;  ///< the scale of this step's loss
   bool skipped;
 };
 
@@ -38,7 +38,7 @@ class StepLog {
   std::ofstream file_;
 };
 
-/// A bar on stderr, where that is a terminal; gone when all is done.
+/// A progress bar on stderr if that is a terminal; cleared at the end.
 class ProgressBar {
  public:
   ProgressBar(std::string title, int64_t total) : title_(std::move(title)), total_(total) {}

@@ -1,11 +1,11 @@
 // A whole training step as one CUDA graph: forward, scaled backward, unscale, scale update and step
-// are captured once and replayed with new data. Overflows are found and skipped inside the graph,
-// because scale, flags and the skip live on the device.
+// are captured once and replayed with new data. Overflows are detected and steps are skipped inside
+// the graph, because the loss scale, the flags and the decision to skip live on the device.
 //
 //     cuda_graph --level O2 --steps 300 --out steps.csv
 //
-// It needs a CUDA device, and to be built with the CUDA build of LibTorch and the CUDA toolkit's
-// headers. Without them it says so and does nothing.
+// It needs a CUDA device, the CUDA build of LibTorch and the CUDA toolkit's headers. Without them
+// it prints a message and does nothing.
 #include "arguments.h"
 
 #ifdef WITH_CUDA
@@ -39,7 +39,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-/// One training step, always on the same tensors: what a graph replays.
+/// One training step, always on the same tensors, for a graph to replay.
 class StaticStep {
  public:
   StaticStep(amp::Amped<Net>& amped, const Digits& example)
@@ -47,7 +47,7 @@ class StaticStep {
     loss_ = torch::zeros({}, example.images.device());
   }
 
-  /// Nothing in here waits for the device.
+  /// Never waits for the device.
   void run() {
     auto& [model, optimizer] = amped_;
     optimizer.zero_grad();
@@ -66,7 +66,7 @@ class StaticStep {
     batch_.labels.copy_(batch.labels);
   }
 
-  /// Loads, calls `run_or_replay`, and reads what came of it, for which it waits.
+  /// Loads a batch, calls `run_or_replay` and reads the result, which waits for the device.
   template <class RunOrReplay>
   Step measure(int64_t index, const Digits& batch, RunOrReplay&& run_or_replay) {
     const amp::LossScaler& scaler = amped_.model.amp()->loss_scaler();
@@ -86,7 +86,8 @@ c10::Stream side_stream(torch::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
 }
 
-/// Trains: some steps as they are, which also make what a capture must find made, then replays.
+/// Trains: some eager steps, which also create state that must exist before a capture, then
+/// replays.
 void train(StaticStep& step, const Digits& digits, int64_t steps, Report& report) {
   const auto sample = [&digits] {
     const torch::Tensor rows = torch::randint(digits.labels.size(0), {kBatchSize});
@@ -94,7 +95,7 @@ void train(StaticStep& step, const Digits& digits, int64_t steps, Report& report
   };
   at::cuda::CUDAGraph graph;
   const torch::Device device = digits.labels.device();
-  torch::cuda::synchronize(device.index());  // what is under way is in another stream
+  torch::cuda::synchronize(device.index());  // pending work is in another stream
   const c10::StreamGuard not_the_default_stream(side_stream(device));
   for (int64_t i = 0; i < kWarmUpSteps; ++i) {
     report.add(step.measure(i, sample(), [&step] { step.run(); }));
@@ -124,7 +125,7 @@ void run(const Arguments& arguments) {
   torch::manual_seed(arguments.integer("--seed"));
   Net net;
   net->to(device);
-  // torchamp's own optimizers skip on the device; LibTorch's would have to ask it.
+  // torchamp's optimizers skip on the device; LibTorch's would have to wait for it.
   amp::optim::FusedAdam adam(net->parameters(), amp::optim::FusedAdamOptions(kLearningRate));
   amp::Amped<Net> amped = amp::initialize(
       net, adam,

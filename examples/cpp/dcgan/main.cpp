@@ -1,5 +1,5 @@
-// A DCGAN that learns to write digits: two models, two optimizers, and three losses, each with a
-// loss scale of its own.
+// A DCGAN that learns to write digits: two models, two optimizers, and three losses, each with
+// its own loss scale.
 //
 //     dcgan --level O2 --steps 400 --out folder       # folder/real.csv, fake.csv, generator.csv
 #include <torch/nn/functional/loss.h>
@@ -26,13 +26,13 @@ AmpedGan initialize(Generator generator, Discriminator discriminator,
   return amp::initialize(std::make_tuple(generator, discriminator), optimizers, options);
 }
 
-/// How far the logits are from saying that all images are real (1), or none (0).
+/// Binary cross entropy of the logits with all images labelled real (1) or fake (0).
 torch::Tensor loss_against(const torch::Tensor& logits, double is_real) {
   return torch::nn::functional::binary_cross_entropy_with_logits(logits,
                                                                  torch::full_like(logits, is_real));
 }
 
-/// One of the three backwards. The step that it belongs to is yet to come.
+/// One of the three backwards; the caller steps later.
 Step backward(const torch::Tensor& loss, const amp::Optimizer& optimizer, Loss loss_id) {
   const amp::LossScaler& scaler = optimizer.amp()->loss_scaler(loss_id);
   const double loss_scale = scaler.loss_scale();
@@ -46,8 +46,8 @@ torch::Tensor random_latent(int64_t count, torch::Device device) {
   return torch::randn({count, kLatent, 1, 1}, device);
 }
 
-/// Moves the discriminator towards telling `real` from what the generator makes, then the generator
-/// towards what the discriminator takes for real.
+/// Trains the discriminator to tell `real` from generated images, then the generator to produce
+/// images that the discriminator classifies as real.
 std::array<Step, kNumLosses> train_step(AmpedGan& gan, const torch::Tensor& real) {
   auto& [generator, discriminator] = gan.models;
   amp::Optimizer& generator_optimizer = gan.optimizers[0];
@@ -70,14 +70,14 @@ std::array<Step, kNumLosses> train_step(AmpedGan& gan, const torch::Tensor& real
   return steps;
 }
 
-/// How far the mean generated image is from the mean real one: the root mean square over pixels.
+/// Distance of the mean generated image from the mean real one: root mean square over pixels.
 double distance(AmpedGan& gan, const torch::Tensor& real) {
   torch::NoGradGuard no_grad;
   const torch::Tensor fake = std::get<0>(gan.models)(random_latent(512, real.device()));
   return (fake.mean(0) - real.mean(0)).square().mean().sqrt().item<double>();
 }
 
-/// The three reports, of which one shows its progress.
+/// The three reports and one progress bar.
 class Reports {
  public:
   Reports(int64_t steps, const std::string& folder) : bar_("dcgan", steps) {

@@ -1,4 +1,4 @@
-// Two networks that train against each other.
+// The generator and the discriminator.
 #pragma once
 
 #include <torch/nn.h>

@@ -1,4 +1,4 @@
-// The way from points to noise, and back.
+// Forward diffusion from points to noise, and the reverse process.
 #pragma once
 
 #include <torch/types.h>
@@ -12,19 +12,19 @@ class Diffusion {
       : betas_(torch::linspace(1e-3, 0.2, kNoiseSteps).to(device)),
         kept_((1 - betas_).cumprod(0)) {}
 
-  /// `points` after step `t`, int64 [n], of the way, on which they have met `noise`.
+  /// `points` after step `t`, int64 [n], of the forward process with this `noise`.
   torch::Tensor add_noise(const torch::Tensor& points, const torch::Tensor& noise,
                           const torch::Tensor& t) const {
     const torch::Tensor kept = kept_.index({t}).unsqueeze(1);
     return kept.sqrt() * points + (1 - kept).sqrt() * noise;
   }
 
-  /// What a denoiser is told of `t`: [n, 1].
+  /// The denoiser's time input for `t`: [n, 1].
   static torch::Tensor progress(const torch::Tensor& t) {
     return t.to(torch::kFloat).div(kNoiseSteps - 1).unsqueeze(1);
   }
 
-  /// `count` points that `denoiser` makes from noise.
+  /// `count` points that `denoiser` generates from noise.
   template <class D>
   torch::Tensor sample(D& denoiser, int64_t count) const {
     torch::NoGradGuard no_grad;
@@ -40,7 +40,7 @@ class Diffusion {
   }
 
  private:
-  /// Of a point before step t, if the one after it and the noise are known.
+  /// Standard deviation of a point before step t, given the point after it and the noise.
   torch::Tensor step_deviation(int64_t t) const {
     return (betas_[t] * (1 - kept_[t - 1]) / (1 - kept_[t])).sqrt();
   }

@@ -1,4 +1,4 @@
-// A moving average of the weights, which samples better than the weights of the last step.
+// An exponential moving average (EMA) of the weights, which samples better than the last weights.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -6,8 +6,8 @@
 
 #include <vector>
 
-/// Averages an optimizer's masters, in float32: what a float16 model's own weights move by in one
-/// step is mostly lost in their rounding, and an average of those would not move at all.
+/// Averages an optimizer's masters in float32. Float16 weights round away most of a step's change,
+/// so an average of the model's own weights would hardly move.
 class Ema {
  public:
   Ema(const amp::Optimizer& optimizer, double decay) : decay_(decay) {
@@ -22,7 +22,7 @@ class Ema {
     for (size_t i = 0; i < averages_.size(); ++i) averages_[i].lerp_(masters[i], 1 - decay_);
   }
 
-  /// Writes the averages into a module of the same parameters.
+  /// Copies the averages to a module with the same parameters.
   void copy_to(torch::nn::Module& module) const {
     torch::NoGradGuard no_grad;
     std::vector<torch::Tensor> params = module.parameters();

@@ -1,5 +1,5 @@
-// A diffusion model that learns to draw a ring: gradients are accumulated over micro-batches, and a
-// moving average of the masters does the drawing.
+// A diffusion model that learns to draw a ring: gradients are accumulated over micro-batches, and
+// an exponential moving average (EMA) of the masters draws the samples.
 //
 //     ddpm --level O2 --steps 1000 --micro-batches 4 --out steps.csv
 #include <torch/nn/functional/loss.h>
@@ -19,7 +19,7 @@ constexpr double kRadius = 2;
 
 using AmpedDenoiser = amp::Amped<Denoiser>;
 
-/// Points of a circle.
+/// Points on a circle.
 torch::Tensor ring(int64_t count, torch::Device device) {
   const torch::Tensor angle = torch::rand({count}).mul(2 * M_PI).to(device);
   return kRadius * torch::stack({angle.cos(), angle.sin()}, 1);
@@ -33,8 +33,8 @@ torch::Tensor denoising_loss(AmpedDenoiser& amped, const Diffusion& diffusion,
   return torch::nn::functional::mse_loss(amped.model(noisy, Diffusion::progress(t)), noise);
 }
 
-/// Each scale_loss adds its unscaled grads to the masters' in float32, each under the scale of its
-/// time. The step is skipped if any of them overflowed.
+/// Each scale_loss unscales its grads by its own scale and adds them to the masters' grads in
+/// float32. The step is skipped if any of them overflowed.
 Step train_step(AmpedDenoiser& amped, const Diffusion& diffusion, int64_t micro_batches,
                 torch::Device device) {
   auto& [model, optimizer] = amped;
@@ -52,7 +52,7 @@ Step train_step(AmpedDenoiser& amped, const Diffusion& diffusion, int64_t micro_
   return {0, mean_loss.item<float>(), loss_scale, !stepped};
 }
 
-/// How far sampled points are from the ring, on the average.
+/// Mean distance of sampled points from the ring.
 template <class D>
 double distance_to_ring(const Diffusion& diffusion, D& denoiser) {
   return diffusion.sample(denoiser, 256)

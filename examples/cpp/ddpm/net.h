@@ -1,11 +1,11 @@
-// A denoiser of points in the plane.
+// A denoiser for points in the plane.
 #pragma once
 
 #include <torch/nn.h>
 
 constexpr int64_t kWidth = 64;
 
-/// Noisy points [n, 2] and how far each is on its way to noise [n, 1], 0 … 1 → the noise [n, 2].
+/// Noisy points [n, 2] and the diffusion time of each [n, 1], 0 … 1 → the predicted noise [n, 2].
 struct DenoiserImpl : torch::nn::Module {
   torch::nn::Linear fc1{3, kWidth};
   torch::nn::Linear fc2{kWidth, kWidth};

@@ -1,11 +1,11 @@
-// How much memory a run took.
+// Peak memory of a run.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <sys/resource.h>
 #include <torch/types.h>
 
-/// Most memory that was in use at once, in MiB: what torch allocated on a GPU, else the process's.
+/// Peak memory in MiB: torch's allocations on a GPU, otherwise the process's resident memory.
 inline double peak_memory_mib(torch::Device device) {
   if (!device.is_cpu()) {
     const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());

@@ -1,4 +1,4 @@
-// Training and testing: the part that shows torchamp.
+// Training and testing: the part that uses torchamp.
 #pragma once
 
 #include <torch/nn/functional/loss.h>
@@ -38,7 +38,7 @@ inline int64_t steps_per_epoch(const Digits& train) {
   return (train.labels.size(0) + kBatchSize - 1) / kBatchSize;
 }
 
-/// Calls `on_step(step, seconds)` after each.
+/// Calls `on_step(step, seconds)` after each step.
 template <class OnStep>
 void train(AmpedNet& amped, const Digits& digits, int64_t epochs, OnStep&& on_step) {
   using Clock = std::chrono::steady_clock;
@@ -53,7 +53,7 @@ void train(AmpedNet& amped, const Digits& digits, int64_t epochs, OnStep&& on_st
   }
 }
 
-/// The share of `digits` that the model tells right.
+/// The fraction of `digits` that the model classifies correctly.
 inline double accuracy(AmpedNet& amped, const Digits& digits) {
   torch::NoGradGuard no_grad;
   amped.model->eval();

@@ -1,6 +1,5 @@
-// Mixed precision by hand: a float16 network with float32 masters, from LossScaler and the ops
-// alone. It is what initialize, scale_loss and step do, laid out in one place, for loops that want
-// their own.
+// Mixed precision by hand: a float16 network with float32 masters, using only LossScaler and the
+// ops. It shows what initialize, scale_loss and step do, for programs with their own training loop.
 //
 //     hand_written_loop --steps 200 --out steps.csv
 #include <torch/nn/functional/loss.h>
@@ -49,13 +48,13 @@ Tensors grads_of(const Tensors& params) {
   return grads;
 }
 
-/// The float16 network, its masters, and what keeps them together.
+/// The float16 network, its masters, and the state that training them needs.
 class Trainer {
  public:
   explicit Trainer(torch::Device device) : scaler_(scaler_options(), device) {
     net_->to(device);
     params_ = net_->parameters();
-    masters_ = make_masters(params_);  // before the cast, so that no bit is lost
+    masters_ = make_masters(params_);  // before the cast, which loses precision
     amp::cast_module(*net_, torch::kHalf, /*keep_batchnorm_fp32=*/true);
     sgd_.emplace(masters_, torch::optim::SGDOptions(kLearningRate));
   }
@@ -90,12 +89,12 @@ class Trainer {
     return net_(images.to(torch::kHalf)).to(torch::kFloat);
   }
 
-  /// Leaves unscaled grads with the masters; says whether they are finite. To know is what waits
+  /// Unscales the grads into the masters' grads and returns whether they are finite, which waits
   /// for the device.
   bool backward(const torch::Tensor& loss) {
     net_->zero_grad();
     const torch::Tensor inv_scale =
-        scaler_.inv_scale();  // of this backward: update moves the scale
+        scaler_.inv_scale();  // of this backward: update changes the scale
     scaler_.scale(loss).backward();
     scaler_.clear_found_inf();
     amp::ops::unscale(grads_of(params_), grads_of(masters_), inv_scale, scaler_.found_inf());

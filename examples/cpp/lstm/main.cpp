@@ -1,10 +1,10 @@
-// An LSTM on packed sequences at O1: it must recall the first symbol of sequences of different
-// lengths, whatever followed.
+// An LSTM on packed sequences at O1: it learns to recall the first symbol of sequences of different
+// lengths.
 //
 //     lstm --level O1 --steps 400 --out steps.csv
 //
 // Under O1 the LSTM and the linear layer run in float16, the loss in float32, and the weights stay
-// float32: there is nothing to cast by hand, and nothing to cast back.
+// float32. The program itself casts nothing.
 #include <torch/nn/functional/loss.h>
 #include <torch/optim/adam.h>
 #include <torchamp/amp.h>
@@ -19,7 +19,7 @@ constexpr int64_t kLongest = 8;
 constexpr double kLearningRate = 1e-2;
 
 struct Batch {
-  torch::Tensor symbols;  ///< int64 [n, kLongest]; those past a row's length are noise
+  torch::Tensor symbols;  ///< int64 [n, kLongest]; beyond a row's length they are noise
   torch::Tensor lengths;  ///< int64 [n], on the CPU
   torch::Tensor first;    ///< int64 [n]
 };
@@ -45,7 +45,7 @@ Step train_step(AmpedRecaller& amped, const Batch& batch) {
   return {0, loss.item<float>(), loss_scale, !stepped};
 }
 
-/// The share of `batch` whose first symbol the model recalls.
+/// The fraction of `batch` whose first symbol the model recalls.
 double accuracy(AmpedRecaller& amped, const Batch& batch) {
   torch::NoGradGuard no_grad;
   const torch::Tensor recalled = amped.model(batch.symbols, batch.lengths).argmax(1);

@@ -6,7 +6,7 @@
 constexpr int64_t kSymbols = 8;
 constexpr int64_t kHidden = 32;
 
-/// Symbols, int64 [n, longest], and how many of each row count, int64 [n] on the CPU → logits
+/// Symbols, int64 [n, longest], and the length of each row, int64 [n] on the CPU → logits
 /// [n, kSymbols], from the state after each row's last symbol.
 struct RecallerImpl : torch::nn::Module {
   torch::nn::Embedding embedding{kSymbols, kHidden};

@@ -1,5 +1,5 @@
-// AFTER: the same program with torchamp's scaler and autocast, line for line. With amp::initialize,
-// as in ../lstm, it would be shorter still.
+// AFTER: the same program with torchamp's scaler and autocast, line by line. With amp::initialize,
+// as in ../lstm, it would be even shorter.
 #pragma once
 
 #include <torch/nn/functional/loss.h>
@@ -7,7 +7,7 @@
 
 #include "problem.h"
 
-/// The loss, under an autocast that ends with it, also if something throws.
+/// The loss, computed under autocast that ends when this returns or throws.
 inline torch::Tensor autocast_loss(Net& net, const Problem& problem) {
   const amp::autocast casting(problem.inputs.device().type(), torch::kHalf);
   return torch::nn::functional::mse_loss(net->forward(problem.inputs), problem.targets);
@@ -24,7 +24,7 @@ inline std::vector<Step> train_after(Net net, const Problem& problem, int64_t st
     const double loss_scale = scaler.get_scale();
     scaler.scale(loss).backward();
     const bool stepped = scaler.step(adam);  // skipped if any grad is not finite
-    scaler.update();                         // backs off, grows again, and can be saved
+    scaler.update();                         // backs off, grows, and can be saved
     done.push_back({i, loss.item<float>(), loss_scale, !stepped});
   }
   return done;

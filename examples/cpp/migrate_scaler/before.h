@@ -1,5 +1,5 @@
-// BEFORE: a scaler as LibTorch programs have written it for themselves, with the mistakes that are
-// easily made. Not to be copied.
+// BEFORE: a typical hand-written scaler of a LibTorch program, with common mistakes. Do not copy
+// it.
 #pragma once
 
 #include <ATen/autocast_mode.h>
@@ -19,11 +19,11 @@ class HandRolledScaler {
     for (const torch::Tensor& param : params) {
       torch::Tensor grad = param.grad();
       grad.mul_(1 / scale_);
-      const bool is_finite = grad.isfinite().all().item<bool>();  // mistake: waits for each of them
+      const bool is_finite = grad.isfinite().all().item<bool>();  // mistake: waits for every grad
       if (!is_finite) grad.mul_(0);                               // mistake: inf · 0 is NaN
       finite &= is_finite;
     }
-    optimizer.step();                       // mistake: the step is taken, and the moments take part
+    optimizer.step();                       // mistake: steps anyway, and pollutes the moments
     scale_ = finite ? scale_ : scale_ / 2;  // mistake: never grows, may reach 0, is never saved
     return finite;
   }
@@ -51,7 +51,7 @@ inline std::vector<Step> train_before(Net net, const Problem& problem, int64_t s
     const bool finite = scaler.step(adam, net->parameters());
     done.push_back({i, loss.item<float>(), loss_scale, !finite});
   }
-  at::autocast::clear_cache();  // so that "after" need not suffer for it
+  at::autocast::clear_cache();  // so that "after" is not affected
   at::autocast::set_autocast_enabled(device, false);
   return done;
 }

@@ -1,6 +1,6 @@
-// From a hand-rolled gradient scaler to torchamp: before.h and after.h are one program, and this
-// runs both from the same weights. The loss scale begins too high, as after any spike: "before"
-// ends in NaN, "after" skips those steps and learns.
+// From a hand-written gradient scaler to torchamp: before.h and after.h are versions of one
+// program, and this runs both from the same weights. The loss scale starts too high, as after a
+// spike: "before" ends in NaN, "after" skips those steps and learns.
 //
 //     migrate_scaler --steps 200 --out after.csv
 #include "after.h"

@@ -1,4 +1,4 @@
-// What both programs learn: a sine.
+// The task of both programs: a sine.
 #pragma once
 
 #include <torch/nn/modules/linear.h>
@@ -26,7 +26,7 @@ TORCH_MODULE(Net);
 
 struct Problem {
   torch::Tensor inputs;   ///< float32 [n, 1]
-  torch::Tensor targets;  ///< the same
+  torch::Tensor targets;  ///< float32 [n, 1]
 };
 
 inline Problem make_problem(torch::Device device) {

@@ -1,5 +1,5 @@
-// The program of docs/libtorch.md: a plain LibTorch loop, and what it becomes. The guide shows what
-// stands between two marks of one name.
+// The program of docs/libtorch.md: a plain LibTorch loop, and its ports to torchamp. The guide
+// shows the code between two markers of the same name.
 #include <torch/cuda.h>
 #include <torch/nn.h>
 #include <torch/optim/adamw.h>
@@ -79,14 +79,14 @@ void train_step(AmpedNet& amped, torch::Device device) {
   // [step]
 }
 
-/// A few steps more, on batches that depend on nothing before.
-double go_on(AmpedNet& amped, torch::Device device) {
+/// Trains a few more steps, on batches that do not depend on earlier ones.
+double continue_training(AmpedNet& amped, torch::Device device) {
   torch::manual_seed(2);
   for (int64_t i = 0; i < 10; ++i) train_step(amped, device);
   return accuracy(amped.model, device);
 }
 
-/// Trains, saves, and goes on; and does what a new process would: makes everything anew, and loads.
+/// Trains, saves and continues. Then loads into new objects, as a new process would, and continues.
 std::pair<double, double> train_and_resume(torch::Device device, const std::string& path) {
   // [fused]
   torch::nn::Sequential net = make_net(device);
@@ -105,7 +105,7 @@ std::pair<double, double> train_and_resume(torch::Device device, const std::stri
   // [load]
   amp::load(resumed, path);
   // [load]
-  return {go_on(amped, device), go_on(resumed, device)};
+  return {continue_training(amped, device), continue_training(resumed, device)};
 }
 
 double train_with_grad_scaler(torch::Device device) {

@@ -1,4 +1,4 @@
-// Points of the plane, and whether they are in a ring: what the network learns.
+// The network's task: whether a point of the plane is in a ring.
 #pragma once
 
 #include <torch/types.h>
@@ -12,7 +12,7 @@ inline std::pair<torch::Tensor, torch::Tensor> next_batch(torch::Device device) 
   return {points, radius.gt(0.7).logical_and(radius.lt(1.5)).to(torch::kLong)};
 }
 
-/// The share of new points that the network tells right.
+/// The fraction of new points that the network classifies correctly.
 template <class Net>
 double accuracy(Net&& net, torch::Device device) {
   torch::NoGradGuard no_grad;

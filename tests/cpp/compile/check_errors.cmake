@@ -1,6 +1,6 @@
 # cmake -DSOURCE=… -DCOMMAND=<compiler;and;arguments> -P check_errors.cmake: fails unless the compiler
-# refuses SOURCE, names each line that ends in "// error: text", and says "text" somewhere. Of lines
-# that end in "// says: text" only the text is looked for.
+# rejects SOURCE, reports each line that ends in "// error: text", and prints "text" somewhere. For lines
+# that end in "// says: text" only the text is required.
 
 execute_process(COMMAND ${COMMAND} "${SOURCE}"
   RESULT_VARIABLE result ERROR_VARIABLE said OUTPUT_QUIET)

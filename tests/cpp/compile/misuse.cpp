@@ -1,4 +1,4 @@
-// Must not compile with -Werror: each mistake, and what the compiler is to say of it.
+// Must not compile with -Werror: each mistake, and the expected compiler message.
 #include <torchamp/autocast.h>
 #include <torchamp/grad_scaler.h>
 #include <torchamp/initialize.h>
@@ -18,7 +18,7 @@ void initialize_what_is_no_module(const std::shared_ptr<torch::optim::Optimizer>
   torchamp::initialize(optimizer, "O2");  // error: a model must be a torch::nn::Module
 }
 
-// Its groups hold masters already.
+// Its groups already contain masters.
 void initialize_an_optimizer_again(const Net& net, torchamp::Optimizer& optimizer) {
   torchamp::initialize(net, optimizer, "O2");  // error: deleted
 }
@@ -41,7 +41,7 @@ void step_by_two_scalers(torchamp::GradScaler& scaler, torchamp::Optimizer& opti
   scaler.step(optimizer);  // error: deleted
 }
 
-// Guards that are gone before anything is backpropagated, or runs in them.
+// Guards that are destroyed before any backward or other code runs in them.
 void scale_for_nothing(const at::Tensor& loss, const std::vector<torchamp::Optimizer>& optimizers) {
   torchamp::scale_loss(loss, optimizers.front());                                // error: nodiscard
   torchamp::scale_loss(loss, optimizers);                                        // error: nodiscard

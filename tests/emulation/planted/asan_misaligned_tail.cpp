@@ -1,5 +1,4 @@
-// A walk that takes vectors from a misaligned start and forgets that fewer elements than a vector's
-// are left at the end.
+// A walk that loads vectors from a misaligned start and ignores that the last vector is incomplete.
 #include <cstdlib>
 
 #include "cuda/vector.h"

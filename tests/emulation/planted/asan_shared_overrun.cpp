@@ -1,4 +1,4 @@
-// A block sum with room for fewer warps than the block has.
+// A block sum with shared memory for too few warps.
 #include "planted.h"
 
 int main() {

@@ -1,4 +1,4 @@
-// A bounds check that lets threads leave before the block meets.
+// A bounds check that lets threads exit before a barrier.
 #include "planted.h"
 
 int main() {

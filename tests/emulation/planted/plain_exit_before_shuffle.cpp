@@ -1,4 +1,4 @@
-// A bounds check that lets lanes leave before the warp adds up.
+// A bounds check that lets lanes exit before a warp sum.
 #include "planted.h"
 
 int main() {

@@ -1,4 +1,4 @@
-// For programs with one bug each, which must be caught.
+// Helpers for programs with one bug each, which the emulation or a sanitizer must detect.
 #pragma once
 
 #include "cuda/device.h"

@@ -1,4 +1,4 @@
-// A block sum that is read before all warps have left their part.
+// A block sum that is read before all warps have written their part.
 #include "planted.h"
 
 int main() {

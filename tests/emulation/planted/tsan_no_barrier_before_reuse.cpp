@@ -1,4 +1,4 @@
-// Shared memory that is written again while others may still read what it held.
+// Shared memory that is overwritten while other threads may still read it.
 #include "planted.h"
 
 int main() {

@@ -5,7 +5,7 @@
 
 #include <iostream>
 
-/// Unscales one float16 gradient and prints what came of it.
+/// Unscales one float16 gradient and prints the result.
 int main() {
   const at::Tensor scaled_grad = at::full({3}, 8.0, at::kHalf);
   const at::Tensor master_grad = at::zeros({3}, at::kFloat);

@@ -1,4 +1,4 @@
-"""Lists of tensors for amp_C's steps, and what torchamp's optimizers make of them."""
+"""Lists of tensors for amp_C's steps, and the results of torchamp's optimizers for them."""
 
 import torch
 from torch import nn
@@ -18,7 +18,7 @@ def zeros(tensors, dtype=torch.float32):
 
 
 def stepped_by(make, values, grads):
-    """What an optimizer of torchamp's makes of `values`, with a step for each list of grads."""
+    """The result of a torchamp optimizer for `values`, with a step for each list of grads."""
     params = [nn.Parameter(value.clone()) for value in values]
     optimizer = make(params)
     for step in grads:

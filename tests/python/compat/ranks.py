@@ -1,4 +1,4 @@
-"""Runs functions on two gloo ranks. The ranks import apex by the alias, as the tests do."""
+"""Runs functions on two gloo ranks, which import apex through the alias like the tests."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def _worker(rank: int, file: str, scenarios: list[Callable[[int], None]]) -> Non
             scenario(rank)
             distributed.barrier()
     finally:
-        gc.collect()  # DDP's cycles hold the group, whose threads must end before the interpreter
+        gc.collect()  # reference cycles of DDP keep the group, whose threads must end before exit
         distributed.destroy_process_group()
 
 
 def run_on_two_ranks(tmp_path: pathlib.Path, *scenarios: Callable[[int], None]) -> None:
-    """Calls each function with the rank, on both; raises what one of them raised."""
+    """Calls each function with the rank, on both ranks; reraises their exceptions."""
     mp.start_processes(_worker, (f"{tmp_path}/store", scenarios), nprocs=2, start_method="spawn")
 
 

@@ -1,4 +1,4 @@
-"""The alias: which probes of apex's presence answer, and what is the same object."""
+"""The alias: checks for apex that succeed, and identities of modules and objects."""
 
 import copy
 import importlib
@@ -81,7 +81,7 @@ def test_importing_torchamp_aliases_nothing(python):
     assert said.strip() == "[]"
 
 
-def test_the_package_looks_like_one():
+def test_the_package_has_the_attributes_of_a_package():
     import apex
 
     assert apex.__version__ == "0.1"
@@ -226,7 +226,7 @@ def test_a_real_apex_keeps_its_names_and_gets_what_it_lacks(python, real_apex, b
     python("-c", program)
 
 
-def test_explain_tells_a_real_apex_from_ours(python, real_apex):
+def test_explain_distinguishes_a_real_apex(python, real_apex):
     said = python("-m", "torchamp.apex", "--explain")
     lines = dict(line.split(maxsplit=1) for line in said.splitlines())
     assert lines["apex.optimizers.FusedAdam"] == "apex.optimizers.FusedAdam"

@@ -1,4 +1,4 @@
-"""amp_C's scaling, sums, norms and scale update, called as programs do."""
+"""amp_C's scaling, sums, norms and scale update, called as in programs."""
 
 import math
 
@@ -49,21 +49,21 @@ def test_scale_flags_what_is_not_finite_and_writes_it(bad, where, flag, device):
 
 
 def test_scale_flags_an_output_that_overflows(flag, device):
-    """apex's looked at inputs alone."""
+    """apex checked only the inputs."""
     inputs = [torch.full((3,), 6e4, device=device)]
     amp_C.multi_tensor_scale(65536, flag, [inputs, [inputs[0].half()]], 2.0)
     assert flag.item() == 1
 
 
 def test_empty_tensors_do_not_drop_the_others(flag, device):
-    """In apex an empty tensor at the end of a list lost what was pending."""
+    """In apex an empty tensor at the end of a list dropped pending work."""
     inputs = [torch.ones(4, device=device), torch.empty(0, device=device)]
     amp_C.multi_tensor_scale(65536, flag, [inputs, inputs], 3.0)
     assert inputs[0].tolist() == [3.0] * 4
 
 
 def test_every_tensor_has_its_own_dtype_and_layout(flag, device):
-    """apex's read all as the first one's."""
+    """apex read all tensors with the dtype of the first."""
     inputs = [torch.ones(4, device=device).half(), torch.ones(2, 3, 4, 4, device=device)]
     inputs[1] = torch.randn_like(inputs[1]).contiguous(memory_format=torch.channels_last)
     outputs = [torch.zeros(4, device=device), torch.zeros(2, 3, 4, 4, device=device)]
@@ -91,7 +91,7 @@ def test_axpby(checked, bad_x, bad_y, flagged, flag, device):
 def test_l2norm(name, dtype, flag, device):
     lists = [tensors(device, dtype)]
     wanted = [t.double().norm().item() for t in lists[0]]
-    flag.fill_(1 if name.endswith("mp") else 0)  # where apex gave uninitialised memory
+    flag.fill_(1 if name.endswith("mp") else 0)  # where apex returned uninitialised memory
     norm, norms = multi_tensor_applier(getattr(amp_C, name), flag, lists, True)
     assert norm.shape == (1,) and norm.dtype == torch.float32 and norms.shape == (3,)
     assert norms.tolist() == pytest.approx(wanted, rel=1e-5)
@@ -101,7 +101,7 @@ def test_l2norm(name, dtype, flag, device):
 
 
 def test_l2norm_flags_inputs_alone(flag, device):
-    """apex's flagged finite values whose squares overflow."""
+    """apex flagged finite values whose squares overflow."""
     amp_C.multi_tensor_l2norm(65536, flag, [[torch.full((2,), 1e30, device=device)]])
     assert flag.item() == 0
     amp_C.multi_tensor_l2norm(65536, flag, [[torch.full((2,), math.inf, device=device)]])

@@ -1,4 +1,4 @@
-"""apex.amp's private names that programs touch: the state, its scalers, the stash, the handle."""
+"""apex.amp's private names that programs use: the state, its scalers, the stash, the handle."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""apex.optimizers among schedulers, scalers, hooks and wrong arguments."""
+"""apex.optimizers with schedulers, scalers, hooks and wrong arguments."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ def test_a_scheduler_takes_them(kind, device):
 
 @every
 def test_a_group_added_later_is_stepped(kind, device):
-    """apex's FusedAdam forgot such groups."""
+    """apex's FusedAdam ignored such groups."""
     first, second = make_params(device)[:1], make_params(device)[1:]
     optimizer = kind(first, **ALL[kind])
     train(optimizer, first, 1)
@@ -52,7 +52,7 @@ def test_a_group_added_later_is_stepped(kind, device):
 
 
 @every
-def test_zero_grad_does_as_told(kind, device):
+def test_zero_grad_follows_its_arguments(kind, device):
     params = make_params(device)
     optimizer = kind(params, **ALL[kind])
     for arguments, is_none in [((), kind is not FusedSGD), ((True,), True), ((False,), False)]:

@@ -48,7 +48,7 @@ def test_loading_keeps_moments_in_float32(device):
 
 
 def apexs_state_dict(optimizer, **more):
-    """`optimizer`'s state as apex lays it out: steps by group, its own names."""
+    """`optimizer`'s state in apex's layout: steps by group, apex's names."""
     state_dict = copy.deepcopy(optimizer.state_dict())
     (group,) = state_dict["param_groups"]
     steps = {int(state.pop("step")) for state in state_dict["state"].values()}
@@ -72,7 +72,7 @@ def test_an_optimizer_dict_of_apexs_resumes(kind, device):
 
 
 def test_a_novograd_dict_of_apexs_resumes(device):
-    """apex keeps the norms in the group, by dtype; and its own could not be loaded at once."""
+    """apex keeps the norms in the group, by dtype, and could not load them before a step."""
     params, again = make_params(device), make_params(device)
     for some in (params, again):
         some[1].data = some[1].data.half()

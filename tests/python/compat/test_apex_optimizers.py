@@ -75,7 +75,7 @@ SIGNATURES = {
         reduced_precision_dtype=None,
     ),
 }
-#: apex's, its arguments, what it must equal: torch's in float64
+#: apex's optimizer, its arguments, and the reference: torch's in float64
 PAIRS = {
     "adam_is_adamw": (
         lambda p: FusedAdam(p, 1e-2, weight_decay=0.1),
@@ -121,7 +121,7 @@ def test_steps_as_torch(case, device):
 
 
 def lamb_by_hand(params, grads, state, step, lr, weight_decay, use_nvlamb=False):
-    """One step of LAMB as apex's documentation has it, in float64, with decoupled decay."""
+    """One step of LAMB as documented by apex, in float64, with decoupled decay."""
     norm = torch.sqrt(sum(grad.double().square().sum() for grad in grads))
     clip = torch.clamp(norm, min=1.0)
     for i, (param, grad) in enumerate(zip(params, grads)):
@@ -184,8 +184,8 @@ def test_weight_decay_after_momentum(device):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.float16])
 @every
-def test_no_dtype_is_passed_over(kind, dtype, device):
-    """apex's FusedSGD left bfloat16 and float64 alone, silently."""
+def test_no_dtype_is_skipped(kind, dtype, device):
+    """apex's FusedSGD silently ignored bfloat16 and float64."""
     params = make_params(device, dtype)
     before = [param.detach().clone() for param in params]
     train(kind(params, **{**ALL[kind], "lr": 0.1}), params, 1)
@@ -193,7 +193,7 @@ def test_no_dtype_is_passed_over(kind, dtype, device):
 
 
 def test_the_momentum_of_a_param_does_not_depend_on_its_place(device):
-    """apex's FusedSGD took the first step of all from the last parameter's."""
+    """apex's FusedSGD used the last parameter's first-step flag for all."""
     params, alone = make_params(device)[:2], make_params(device)[:1]
     optimizer, single = FusedSGD(params, 0.1, momentum=0.9, dampening=0.5), None
     single = FusedSGD(alone, 0.1, momentum=0.9, dampening=0.5)

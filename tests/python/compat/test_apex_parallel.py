@@ -15,7 +15,7 @@ from torch import distributed, nn
 
 
 class Net(nn.Module):
-    """`extra` is used by some forwards only."""
+    """A net in which only some forwards use `extra`."""
 
     def __init__(self):
         super().__init__()
@@ -72,7 +72,7 @@ def _own_backward(net, x, uses_extra):
 
 
 def _two_forwards_before_the_backwards(rank):
-    """As a discriminator's: torch's broadcast of buffers would break the first graph."""
+    """As for a discriminator: torch's broadcast of buffers would break the first graph."""
     net = Net()
     parallel = DistributedDataParallel(net)
     real, fake = parallel(torch.randn(6, 3)), parallel(torch.randn(6, 3))
@@ -83,7 +83,7 @@ def _two_forwards_before_the_backwards(rank):
 
 
 def _every_backward_is_reduced(rank):
-    """torch's own reduces the first backward after a forward, and no other, without a word."""
+    """torch's DDP silently reduces only the first backward after a forward."""
     net = nn.Linear(3, 2, bias=False)
     parallel = DistributedDataParallel(net)
     x = torch.full((1, 3), float(rank + 1))

@@ -1,4 +1,4 @@
-"""apex's deprecation warnings: there for programs that filter them, and never given."""
+"""apex's deprecation warnings: defined for programs that filter them, and never raised."""
 
 import warnings
 
@@ -17,7 +17,7 @@ def test_a_warning_has_apexs_category():
 
 @pytest.mark.parametrize(("rank", "warned"), [(0, 1), (1, 0)])
 def test_only_the_first_rank_warns(rank, warned, monkeypatch):
-    """apex asked whether a function was true, which it always is."""
+    """apex tested the truth of a function object, which is always true."""
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(distributed, "get_rank", lambda: rank)
     with warnings.catch_warnings(record=True) as seen:

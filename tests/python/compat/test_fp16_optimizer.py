@@ -1,4 +1,4 @@
-"""apex's FP16_Optimizer against float32 masters by hand."""
+"""apex's FP16_Optimizer against hand-written float32 masters."""
 
 import copy
 import math
@@ -128,7 +128,7 @@ def test_an_overflow_before_a_clean_backward_still_skips(device):
     assert not optimizer.overflow
 
 
-def test_clipping_and_looking(device, capsys):
+def test_clipping_and_inspecting(device, capsys):
     model, optimizer = make(device, dynamic_loss_scale=True)
     optimizer.backward(loss_of(model))
     seen = optimizer.inspect_master_grad_data()

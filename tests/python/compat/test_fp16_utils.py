@@ -113,7 +113,7 @@ def test_a_loop_by_hand_trains_masters(flat, device):
 
 
 def test_a_flat_masters_grad_is_there_and_zero():
-    """apex's was uninitialised, and every parameter had to have a grad."""
+    """In apex the result was uninitialised, and every parameter needed a grad."""
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     params, (master,) = fp16_utils.prep_param_lists(model, flat_master=True)
     assert not master.grad.any()
@@ -164,7 +164,7 @@ def test_a_dynamic_scaler_moves_by_apexs_rule():
     ("value", "overflows"), [(math.nan, True), (-math.inf, True), (1e30, False)]
 )
 def test_a_dynamic_scaler_sees_what_is_not_finite(value, overflows, device):
-    """apex's took finite grads whose sum overflows for infinite ones."""
+    """apex treated finite grads whose sum overflows as infinite."""
     params = [nn.Parameter(torch.ones(1000, device=device)) for _ in range(2)]
     assert not fp16_utils.DynamicLossScaler().has_overflow(params)
     params[1].grad = torch.full((1000,), value if overflows else 3e38, device=device)

@@ -23,7 +23,7 @@ def make_params(device, dtype=torch.float32):
 
 
 def by_hand(param, grad, lr, decay, trust, clip, eps=1e-8):
-    """The param after a step of SGD with the adapted grad."""
+    """The expected parameter after a step of SGD with the adapted grad."""
     p, g = param.detach().double(), grad.double()
     if p.norm() != 0 and g.norm() != 0:
         rate = trust * p.norm() / (g.norm() + decay * p.norm() + eps)

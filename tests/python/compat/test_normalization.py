@@ -23,7 +23,7 @@ by_name = {"ids": lambda kind: getattr(kind, "__name__", str(kind))}
 
 
 def exact(module, x):
-    """What the module is to compute, in float64."""
+    """The expected result of the module, in float64."""
     weight = None if module.weight is None else module.weight.double()
     if isinstance(module, FusedRMSNorm):
         return F.rms_norm(x.double(), module.normalized_shape, weight, module.eps)
@@ -83,7 +83,7 @@ def test_statistics_of_float16_do_not_overflow(kind, device):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("kind", [FusedLayerNorm, FusedRMSNorm], **by_name)
 def test_o1_leaves_them_alone(kind, dtype, device):
-    """As apex's, whose functions are on no list: what is float32 stays float32."""
+    """As in apex, whose functions are in no list: float32 stays float32."""
     module = kind(8).to(device)
     x = torch.randn(5, 8, device=device, dtype=dtype)
     with Amp(module, opt_level="O1", verbosity=0):

@@ -1,4 +1,4 @@
-"""Masters that FusedAdam and FusedMixedPrecisionLamb keep for themselves."""
+"""Masters that FusedAdam and FusedMixedPrecisionLamb keep."""
 
 import copy
 import pickle
@@ -22,7 +22,7 @@ both = pytest.mark.parametrize("case", CASES)
 
 
 def make_params(device):
-    """One in float16, one in float32."""
+    """A float16 and a float32 parameter."""
     generator = torch.Generator().manual_seed(5)
     values = [torch.randn(7, 3, generator=generator) for _ in range(2)]
     return [nn.Parameter(values[0].to(device).half()), nn.Parameter(values[1].to(device))]
@@ -77,7 +77,7 @@ def test_a_resumed_run_is_the_run_that_never_stopped(case, device):
 
 @both
 def test_masters_follow_a_write_to_the_params(case, device):
-    """apex's were overwritten by a broadcast or a load only if that came before the first step."""
+    """apex's masters adopted a broadcast or a load only before the first step."""
     params = make_params(device)
     optimizer = CASES[case][0](params)
     train(optimizer, params, 1)
@@ -109,7 +109,7 @@ def test_torchs_grad_scaler_skips_and_unscales(case, device):
 
 
 def test_only_the_reduced_dtype_has_masters(device):
-    """apex's FusedMixedPrecisionLamb failed on the others."""
+    """apex's FusedMixedPrecisionLamb failed on other dtypes."""
     params = make_params(device)
     optimizer = FusedMixedPrecisionLamb(params, reduced_precision_dtype=torch.bfloat16)
     train(optimizer, params, 2)

@@ -1,4 +1,4 @@
-"""`python -m torchamp.apex`: the program sees what it would see without it."""
+"""`python -m torchamp.apex`: the program sees the same environment as without it."""
 
 import pathlib
 import textwrap

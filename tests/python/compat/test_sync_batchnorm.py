@@ -17,7 +17,7 @@ def _of_ranks(rank):
 
 
 def _compare(rank, size, momentum, dtype, offset=0.0):
-    """Ranks have batches of different sizes: 3 and 2."""
+    """Batches of different sizes on the ranks: 3 and 2."""
     generator = torch.Generator().manual_seed(1)
     x = (torch.randn(size, generator=generator, dtype=torch.float64) + offset).to(dtype)
     grad = torch.randn(size, generator=generator, dtype=torch.float64)
@@ -71,7 +71,7 @@ def test_one_process_is_a_batch_norm():
 
 
 def test_converting_keeps_what_was_there():
-    """apex lost whether the module trained, and whether its parameters did."""
+    """apex lost the training mode and requires_grad of parameters."""
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4, eps=1e-3), nn.InstanceNorm2d(4))
     net.add_module("inner", nn.Sequential(nn.BatchNorm1d(4, affine=False), SyncBatchNorm(4)))
     net[1].eval().weight.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Fine-tuning a small transformer: accumulation, clipping, groups without decay, a warm-up."""
+"""Fine-tuning a small transformer: accumulation, clipping, groups without decay, warm-up."""
 
 import argparse
 import logging

@@ -1,4 +1,4 @@
-"""A framework's trainer: apex found by probing, everything from a configuration."""
+"""A framework's trainer: detects apex by import, configured by a dict."""
 
 import argparse
 import importlib

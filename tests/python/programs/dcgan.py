@@ -1,4 +1,4 @@
-"""A GAN of the convolutional kind: two models, two optimizers, three losses."""
+"""A convolutional GAN: two models, two optimizers, three losses."""
 
 import argparse
 

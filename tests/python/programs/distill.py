@@ -1,4 +1,4 @@
-"""A student learns from a teacher: two calls of initialize, one without an optimizer."""
+"""Distillation: two calls of initialize, one without an optimizer."""
 
 import argparse
 

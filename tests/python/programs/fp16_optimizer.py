@@ -1,4 +1,4 @@
-"""Mixed precision by hand, from before amp: network_to_half and FP16_Optimizer."""
+"""Mixed precision before amp: network_to_half and FP16_Optimizer."""
 
 import argparse
 

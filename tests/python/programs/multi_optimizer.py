@@ -1,4 +1,4 @@
-"""An encoder and a decoder with optimizers of their own, one of them sparse in time, delayed
+"""An encoder and a decoder with separate optimizers, one of which steps rarely, and delayed
 unscaling over micro-batches."""
 
 import argparse

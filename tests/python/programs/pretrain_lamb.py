@@ -1,4 +1,4 @@
-"""Pretraining with FusedLAMB, reduction and overflow check by hand through apex's private names."""
+"""Pretraining with FusedLAMB; manual reduction and overflow check with apex's private names."""
 
 import argparse
 

@@ -15,7 +15,7 @@ torch.manual_seed(2)
 critic = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 1))
 optimizer = torch.optim.RMSprop(critic.parameters(), lr=0.01, eps=1e-4)
 critic, optimizer = amp.initialize(critic, optimizer, opt_level=opt.opt_level)
-limit = opt.clip_value * (1 + 2**-10)  # as far as float16 can tell
+limit = opt.clip_value * (1 + 2**-10)  # up to float16's rounding
 
 for i in range(20):
     real, fake = torch.randn(16, 2) + 1, torch.randn(16, 2) - 1
@@ -27,7 +27,7 @@ for i in range(20):
     for p in critic.parameters():
         p.data.clamp_(-opt.clip_value, opt.clip_value)
     print("loss", 1 + loss.item())
-    # Masters that ran away from the clamped weights would make this grow, step by step.
+    # If masters drifted from the clamped weights, this would grow with every step.
     drift = max(v.abs().max().item() for v in critic.state_dict().values())
     assert drift <= limit, (drift, limit)
 optimizer.param_groups[0]["lr"] = 0.0

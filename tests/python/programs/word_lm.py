@@ -1,4 +1,4 @@
-"""A word-level language model: an LSTM with hidden states carried over, clipping, annealing."""
+"""A word-level language model: an LSTM with carried-over hidden states, clipping, annealing."""
 
 import argparse
 

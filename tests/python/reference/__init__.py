@@ -1,1 +1,1 @@
-"""Slow, plain PyTorch versions of what torchamp computes."""
+"""Reference implementations in plain PyTorch."""

@@ -1,4 +1,4 @@
-"""apex.amp's rule of dynamic loss scaling, on the host."""
+"""apex.amp's dynamic loss scaling, on the host."""
 
 import dataclasses
 

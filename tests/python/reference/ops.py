@@ -1,4 +1,4 @@
-"""The ops, tensor by tensor, in the words of their contracts."""
+"""The ops, tensor by tensor, as documented."""
 
 import math
 
@@ -8,7 +8,7 @@ LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 
 def wide(*tensors: torch.Tensor) -> torch.dtype:
-    """What an op on these computes in."""
+    """The compute dtype of an op on these tensors."""
     return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
 
 
@@ -27,7 +27,7 @@ def _each(*lists):
 
 
 def scale(inputs, outputs, factor: float) -> list[bool]:
-    """Writes outputs, returns which positions were or became non-finite."""
+    """Writes outputs; returns the positions that were or became non-finite."""
     bad = [False] * len(inputs)
     for i, (x, out) in _each(inputs, outputs):
         bad[i] = is_bad(x)

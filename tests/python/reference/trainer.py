@@ -1,4 +1,4 @@
-"""Mixed precision with float32 masters, written by hand: what amp must equal bit for bit."""
+"""Hand-written mixed precision with float32 masters, which amp must match bit for bit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reference.loss_scaler import LossScaler
 
 
 class Trained:
-    """A model of low precision, float32 masters of it, and an optimizer that steps those."""
+    """A low-precision model, its float32 masters, and an optimizer of the masters."""
 
     def __init__(self, model: nn.Module, make_optimizer: Callable, dtype: torch.dtype) -> None:
         self.masters = copy.deepcopy(model)
@@ -37,7 +37,8 @@ class Trained:
             param.grad = master.grad = None
 
     def take_grads(self, scale: float) -> bool:
-        """Adds the model's grads, unscaled, to the masters'; returns whether one is not finite."""
+        """Adds the unscaled model grads to the masters' grads; returns whether any is not
+        finite."""
         overflowed = False
         for param, master in self.pairs():
             if param.grad is None:
@@ -63,7 +64,7 @@ class Trained:
 
 
 def backward(loss: torch.Tensor, trained: list[Trained], scaler: LossScaler) -> None:
-    """The scaled backward of a loss of these models; all of them skip if one of them overflows."""
+    """The scaled backward of a loss of these models; all skip if any overflows."""
     scale = scaler.loss_scale
     (loss * scale).backward()
     overflowed = [one.take_grads(scale) for one in trained]
