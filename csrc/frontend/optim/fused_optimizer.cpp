@@ -164,7 +164,7 @@ void FusedOptimizer::adopt(Stepper& stepper, size_t i) {
   std::vector<Tensor> states;
   for (const std::string& name : state_names(stepper.algorithm)) states.push_back(kept.get(name));
   const auto is_defined = [](const Tensor& state) { return state.defined(); };
-  if (std::none_of(states.begin(), states.end(), is_defined)) return;
+  if (!states.empty() && std::none_of(states.begin(), states.end(), is_defined)) return;
   const Tensor step = kept.get("step");
   stepper.core.set_state(i, states, step.defined() ? step : at::scalar_tensor(1.0f),
                          kept.get("norm_average"));
@@ -172,15 +172,16 @@ void FusedOptimizer::adopt(Stepper& stepper, size_t i) {
 }
 
 void FusedOptimizer::publish(const Stepper& stepper, size_t i) {
-  auto state = std::make_unique<FusedParamState>();
-  state->set("step", stepper.core.step_count(i));
+  auto& place = state_[stepper.core.params()[i].unsafeGetTensorImpl()];
+  if (place == nullptr) place = std::make_unique<FusedParamState>();
+  auto& state = static_cast<FusedParamState&>(*place);
+  state.set("step", stepper.core.step_count(i));
   if (const Tensor norm = stepper.core.norm_average(i); norm.defined()) {
-    state->set("norm_average", norm);
+    state.set("norm_average", norm);
   }
   const auto names = state_names(stepper.algorithm);
   const auto states = stepper.core.states(i);
-  for (size_t s = 0; s < names.size(); ++s) state->set(names[s], states[s]);
-  state_[stepper.core.params()[i].unsafeGetTensorImpl()] = std::move(state);
+  for (size_t s = 0; s < names.size(); ++s) state.set(names[s], states[s]);
 }
 
 void FusedOptimizer::set_storage(FusedStepper::Storage storage) {

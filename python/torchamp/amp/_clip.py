@@ -35,7 +35,9 @@ def clip_grad_value(
     _check_unscaled("clip_grad_value_", states)
     for state in states:
         state.weights.materialize()
-    torch.nn.utils.clip_grad_value_(params, clip_value)
+    clipped = [param for param in params if param.grad is not None]
+    if clipped:  # torch's own raises where there is nothing to clip
+        torch.nn.utils.clip_grad_value_(clipped, clip_value)
 
 
 def _check_unscaled(function: str, states: Sequence[OptimizerState]) -> None:

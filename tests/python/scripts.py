@@ -1,0 +1,338 @@
+"""Scripts of events for tests/python/scripted.py and tests/languages/main.cpp.
+
+A script is text, an event a line: its name and what it is told.
+
+    optimizer KIND PART…          of these parts of the net: first, norm, last
+    initialize LEVEL LOSS_SCALE   of all optimizers so far, with two losses
+    backward LOSS SEED FLAG…      of a batch of that seed; the flags are
+                                  delayed     leaves the grads scaled
+                                  deferred    leaves it to a later backward to move the scale
+                                  overflow    one parameter's grad is not finite
+                                  inner       reaches first and norm, which optimizer 0 steps
+                                  raising     raises once the grads of last are there
+    clip_norm MAX, clip_value MAX of all optimizers
+    step OPTIMIZER
+    zero OPTIMIZER TO             none or zeros
+    zero_model TO
+    set OPTIMIZER OPTION VALUE
+    add_group OPTIMIZER           of the part extra, which was frozen
+    scale LOSS VALUE CLEAN        sets a loss scale and how many clean backwards it has seen
+    write                         to a parameter of the model
+    look                          from now on the masters' grads are compared, and therefore made
+    save FILE, load FILE
+
+Optimizers and losses are given by number. An event that ends in "# refused" must raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
+FUSED = (
+    "FusedSGD",
+    "FusedLARS",
+    "FusedAdam",
+    "FusedAdamW",
+    "FusedAdagrad",
+    "FusedNovoGrad",
+    "FusedLAMB",
+)
+
+Script = list[str]
+
+
+def start(level: str, *optimizers: str, loss_scale: str = "dynamic") -> Script:
+    """The first events: optimizers, such as "SGD first norm", and their initialize."""
+    named = [f"optimizer {optimizer}" for optimizer in optimizers]
+    return [*named, f"initialize {level} {loss_scale}", *["look"] * is_plain(named)]
+
+
+def is_plain(script: Script) -> bool:
+    """Whether an optimizer is LibTorch's, whose masters have grads without a look."""
+    return any(event.startswith("optimizer SGD") for event in script)
+
+
+def events_in(text: str) -> Script:
+    return [line.strip() for line in text.strip().splitlines()]
+
+
+def simple_loop(level: str, kind: str) -> Script:
+    """Steps by accumulated, clipped grads; where the loss scale is dynamic, it starts too high for
+    float16."""
+    is_scaled = level in ("O1", "O2")
+    loss_scale = "dynamic" if is_scaled else "1"
+    events = start(level, f"{kind} first norm last", loss_scale=loss_scale)
+    events += ["scale 0 4194304 0"] * is_scaled
+    for seed in range(4):
+        events += ["zero 0 none", f"backward 0 {seed}", f"backward 0 1{seed}"]
+        events += ["clip_norm 0.5", "step 0"]
+    return events
+
+
+#: What one optimizer, of all parts, goes through at any level.
+OF_ONE = {
+    "delays": """
+        backward 0 1 delayed
+        backward 0 2 delayed
+        step 0 # refused
+        clip_norm 1 # refused
+        clip_value 1 # refused
+        backward 0 3
+        step 0
+        backward 1 4 delayed
+        backward 0 5 delayed
+        backward 1 6
+        step 0
+        backward 0 7 delayed
+        zero 0 none
+        step 0
+    """,
+    "overflows": """
+        backward 0 1
+        step 0
+        zero 0 none
+        backward 0 2 overflow
+        step 0
+        backward 0 3
+        step 0
+        zero 0 none
+        backward 0 4 delayed overflow
+        backward 0 5 delayed
+        backward 0 6
+        step 0
+        zero 0 none
+        backward 0 7 deferred overflow
+        step 0
+        zero 0 none
+        backward 0 8
+        step 0
+    """,
+    "zeroed_overflow": """
+        backward 0 1 overflow
+        zero 0 none
+        backward 0 2
+        step 0
+        zero 0 none
+        backward 0 3 delayed overflow
+        zero 0 none
+        backward 0 4
+        step 0
+    """,
+    "clipping": """
+        clip_norm 1
+        clip_value 1
+        backward 0 1
+        clip_norm 0.1
+        step 0
+        zero 0 none
+        backward 0 2
+        backward 1 3
+        clip_norm 0.1
+        step 0
+        zero 0 none
+        backward 0 4
+        clip_value 0.01
+        step 0
+        zero 0 none
+        backward 0 5
+        clip_norm 0.1
+        clip_value 0.01
+        step 0
+    """,
+    "two_losses": """
+        scale 0 1024 1999
+        scale 1 64 1998
+        backward 0 1
+        backward 1 2
+        step 0
+        zero 0 none
+        backward 1 3 overflow
+        step 0
+        zero 0 none
+        backward 1 4
+        backward 0 5
+        step 0
+    """,
+    "exceptions": """
+        backward 0 1 raising # refused
+        step 0
+        backward 0 2
+        backward 1 3 raising # refused
+        step 0
+        zero 0 none
+        backward 0 4 delayed
+        backward 0 5 raising # refused
+        backward 0 6 overflow raising # refused
+        backward 0 7
+        step 0
+    """,
+    "zeroing": """
+        backward 0 1
+        step 0
+        backward 0 2
+        zero 0 zeros
+        step 0
+        backward 0 3
+        zero_model none
+        step 0
+        backward 0 4
+        zero_model none
+        backward 0 5
+        step 0
+        zero 0 zeros
+        backward 0 6
+        step 0
+        backward 0 7
+        step 0
+    """,
+    "new_group": """
+        backward 0 1
+        step 0
+        set 0 lr 0.01
+        zero 0 none
+        backward 0 2
+        step 0
+        add_group 0
+        add_group 0 # refused
+        zero 0 none
+        backward 0 3
+        step 0
+        zero 0 none
+        write
+        backward 0 4
+        look
+        step 0
+    """,
+    "back_to_a_file": """
+        backward 0 1
+        step 0
+        save run.pt
+        zero 0 none
+        backward 0 2 overflow
+        step 0
+        zero 0 none
+        backward 0 3
+        step 0
+        load run.pt
+        zero 0 none
+        backward 0 2
+        step 0
+    """,
+}
+
+#: What two optimizers go through that share the last part.
+SHARED = """
+    backward 0 1
+    step 0
+    step 1
+    zero 0 none
+    zero 1 none
+    backward 0 2 inner
+    step 0
+    backward 1 3
+    step 1
+    step 0
+    zero 0 none
+    backward 0 4 overflow
+    step 1
+    step 0
+    zero 0 none
+    zero 1 none
+    backward 0 5 delayed
+    backward 0 6
+    clip_norm 0.1
+    step 0
+    step 0
+    step 1
+"""
+
+#: An option that chooses an optimizer's algorithm, and its values in turn.
+CHANGES = {
+    "FusedAdam": ("amsgrad", [0, 1, 0, 1]),
+    "FusedSGD": ("momentum", [0, 0.5, 0, 0.875]),
+    "SGD": ("momentum", [0, 0.5, 0, 0.875]),
+}
+
+
+def changed_algorithm(level: str, kind: str) -> Script:
+    """A step and a skipped one by each of the values."""
+    option, values = CHANGES[kind]
+    events = start(level, f"{kind} first norm last")
+    for i, value in enumerate(values):
+        events += [f"set 0 {option} {value}", "zero 0 none", f"backward 0 {i}", "step 0"]
+        events += ["zero 0 none", f"backward 0 {i} overflow", "step 0"]
+    return events
+
+
+def by_hand() -> Iterator[tuple[str, Script]]:
+    """Every script above, by its name, at every level."""
+    for level in LEVELS:
+        for kind in ("SGD", *FUSED):
+            yield f"simple_loop-{level}-{kind}", simple_loop(level, kind)
+        for kind in CHANGES:
+            yield f"changed_algorithm-{level}-{kind}", changed_algorithm(level, kind)
+        for kind in ("SGD", "FusedSGD"):
+            first = start(level, f"{kind} first norm last")
+            for name, text in OF_ONE.items():
+                yield f"{name}-{level}-{kind}", first + events_in(text)
+        for one, other in (("SGD", "SGD"), ("FusedSGD", "FusedAdam")):
+            first = start(level, f"{one} first norm last", f"{other} last")
+            yield f"shared-{level}-{one}-{other}", first + events_in(SHARED)
+
+
+def known(level: str, *optimizers: str, events: str) -> Script:
+    return start(level, *optimizers) + events.split(" / ")
+
+
+#: Scripts after which the languages differ, and why.
+KNOWN = {
+    "scale_of_16_bit_grads": (
+        "at O3 an earlier backward's overflow counts again where its grad is still there, and C++ "
+        "has taken it away",
+        known(
+            "O3",
+            "SGD first norm last",
+            events="scale 0 1024 0 / backward 0 1 overflow / backward 0 2",
+        ),
+    ),
+    "zeros_after_an_overflow": (
+        "C++ has taken the grads away, so that zero_grad(false) leaves none, and momentum moves "
+        "nothing",
+        known(
+            "O2",
+            "SGD first norm last",
+            events="backward 0 1 / step 0 / zero 0 none / backward 0 2 overflow / zero 0 zeros / "
+            "step 0",
+        ),
+    ),
+    "shared_with_an_overflowed_one": (
+        "C++ takes the grads of an optimizer that still is to skip away from the other, which has "
+        "skipped",
+        known(
+            "O1",
+            "SGD first norm last",
+            "SGD last",
+            events="backward 0 1 overflow / step 1 / backward 0 2 / step 1",
+        ),
+    ),
+    "clipped_with_an_overflowed_one": (
+        "the norm of both is finite in C++ once the grads of the one that is to skip are gone",
+        known(
+            "O1",
+            "SGD first norm",
+            "SGD last",
+            events="backward 0 1 overflow / step 0 / backward 0 2 / clip_norm 0.1 / step 0",
+        ),
+    ),
+    "skip_of_the_other": (
+        "Python forgets the overflow of the optimizer that has not skipped yet with the grads that "
+        "the other refused",
+        known(
+            "O1",
+            "SGD first norm last",
+            "SGD last",
+            events="backward 0 1 overflow / step 0 / backward 0 2 inner / step 1",
+        ),
+    ),
+}
