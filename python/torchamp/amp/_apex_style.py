@@ -11,12 +11,11 @@ from typing import Any
 import torch
 
 from torchamp._load import _C
-from torchamp.amp import _checkpoint, _clip, _serialize
+from torchamp.amp import _serialize
 from torchamp.amp._amp import Amp, Optimizers, states_of
-from torchamp.amp._master_weights import params_of
-from torchamp.amp._optimizer import state_of
-from torchamp.amp._optimizer_state import Telemetry, look_away
-from torchamp.amp._scale_loss import ScaledLoss
+from torchamp.amp._masters import params_of
+from torchamp.amp._optimizer import Telemetry, look_away, state_of
+from torchamp.amp._scale_loss import ScaledLoss, clip_grad_norm, clip_grad_value
 from torchamp.amp._session import Session
 
 
@@ -121,7 +120,7 @@ def clip_grad_norm_(
         return torch.nn.utils.clip_grad_norm_(params_of(chosen), max_norm, norm_type)
     states = states_of(chosen)
     with look_away(states):
-        return _clip.clip_grad_norm(states, params_of(chosen), max_norm, norm_type)
+        return clip_grad_norm(states, params_of(chosen), max_norm, norm_type)
 
 
 def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
@@ -132,7 +131,7 @@ def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
         return torch.nn.utils.clip_grad_value_(params_of(chosen), clip_value)
     states = states_of(chosen)
     with look_away(states):
-        return _clip.clip_grad_value(states, params_of(chosen), clip_value)
+        return clip_grad_value(states, params_of(chosen), clip_value)
 
 
 def telemetry(optimizer: torch.optim.Optimizer) -> Telemetry:
@@ -157,7 +156,7 @@ def state_dict(destination: MutableMapping | None = None) -> MutableMapping[str,
     if given. Empty after initialize(enabled=False)."""
     if Last.is_disabled:
         return OrderedDict() if destination is None else destination
-    return _checkpoint.state_dict(_last_session("state_dict"), destination)
+    return _last_session("state_dict").state_dict(destination)
 
 
 def load_state_dict(state_dict: Mapping[str, Any]) -> None:
@@ -165,7 +164,7 @@ def load_state_dict(state_dict: Mapping[str, Any]) -> None:
     RuntimeError, and changes nothing, where that does not fit. Ignored after
     initialize(enabled=False)."""
     if not Last.is_disabled:
-        _checkpoint.load_state_dict(_last_session("load_state_dict"), state_dict)
+        _last_session("load_state_dict").load_state_dict(state_dict)
 
 
 def save(

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from torchamp import ops
-from torchamp.amp._device_skip import FUSED_IN_TORCH, can_skip_on_device
-from torchamp.amp._master_weights import params_of
+from torchamp.amp._masters import params_of
+from torchamp.amp._optimizer import FUSED_IN_TORCH, can_skip_on_device
 
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 #: Where growth ends: the largest power of two in float32.

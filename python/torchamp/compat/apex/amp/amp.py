@@ -10,7 +10,7 @@ from torchamp.amp import (
     register_half_function,
     register_promote_function,
 )
-from torchamp.amp._patches import Ban
+from torchamp.amp._autocast import Ban
 from torchamp.compat.apex.amp import _amp_state
 from torchamp.compat.apex.amp.handle import AmpHandle, NoOpHandle
 

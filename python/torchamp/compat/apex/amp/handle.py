@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchamp._load import _C
-from torchamp.amp._patches import Ban
-from torchamp.amp._session import OpenCasts
+from torchamp.amp._autocast import Ban, OpenCasts
 
 if TYPE_CHECKING:
     from torchamp.compat.apex.amp.opt import OptimWrapper
