@@ -11,17 +11,15 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchamp._load import _C
 from torchamp.amp._masters import weights_of
+from torchamp.amp._session import Session
 from torchamp.amp._swap_class import Swapped, swap_class
-
-if TYPE_CHECKING:
-    from torchamp.amp._session import Session
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 _LOW_PRECISION = (torch.float16, torch.bfloat16)

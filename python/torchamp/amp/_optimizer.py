@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from torchamp._load import _C
 from torchamp.amp._masters import MasterList, Watch, track
 from torchamp.amp._report import announce_savings
+from torchamp.amp._session import Session
 from torchamp.amp._swap_class import Swapped, swap_class
 from torchamp.optimizers import FusedOptimizer
-
-if TYPE_CHECKING:
-    from torchamp.amp._session import Session
 
 
 class AmpOptimizer(Swapped):
@@ -181,7 +179,7 @@ class OptimizerState:
         self.inner_step = inner_step
         #: Who looks at the masters, while their grads need not be made.
         self.watch = Watch(weights)
-        session.optimizer_states.add(self)
+        session.optimizer_states.add(self.core)
 
     def __reduce__(self) -> tuple:
         """Copies and pickles of the optimizer belong to no session: None takes this place."""

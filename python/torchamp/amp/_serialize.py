@@ -9,18 +9,15 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Mapping
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Union
+from typing import IO, Any, NamedTuple, Union
 
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchamp._load import _C
 from torchamp.amp._optimizer import look_away
+from torchamp.amp._session import Session
 from torchamp.optimizers import FusedOptimizer
-
-if TYPE_CHECKING:
-    from torchamp.amp._session import Session
-
 
 File = Union[str, "os.PathLike[str]", IO[bytes]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -14,9 +14,6 @@ from torchamp._load import _C, __version__
 from torchamp.amp._autocast import OpenCasts
 from torchamp.amp._report import Reporter
 from torchamp.amp._settings import Settings
-
-if TYPE_CHECKING:
-    from torchamp.amp._optimizer import OptimizerState
 
 _KEY = "loss_scaler"
 
@@ -38,7 +35,7 @@ class Session:
         #: Kept alive here, for as long as a model or an optimizer of the session lives.
         self.weights: list[_C.MasterWeights] = []
         #: Of the optimizers that are still there.
-        self.optimizer_states: weakref.WeakSet[OptimizerState] = weakref.WeakSet()
+        self.optimizer_states: weakref.WeakSet[_C.OptimizerState] = weakref.WeakSet()
         self.reporter = Reporter(settings.verbosity, _names_of(models))
         self.casts = _open_casts(models, settings)
 
@@ -61,7 +58,7 @@ class Session:
         is its decision."""
         self.scalers[loss_id].forget_deferred()
         for state in self.optimizer_states:
-            state.core.clear_overflows()
+            state.clear_overflows()
 
     def state_dict(self, destination: MutableMapping | None = None) -> MutableMapping:
         """The loss scalers' state, as apex has it: {"loss_scaler0": {"loss_scale": float,
