@@ -23,10 +23,20 @@ class Last:
     """The last initialize: what functions without a model or an optimizer speak of."""
 
     is_disabled = False
-    session: weakref.ref[Session] | None = None
 
     #: Optimizers that initialize was given with enabled=False.
     disabled_optimizers: weakref.WeakSet = weakref.WeakSet()
+
+    _session: weakref.ref[Session] | None = None
+
+    @classmethod
+    def session(cls) -> Session | None:
+        """What it made, as long as a model or an optimizer of it lives."""
+        return None if cls._session is None else cls._session()
+
+    @classmethod
+    def remember(cls, amp: Amp) -> None:
+        cls._session = None if amp._session is None else weakref.ref(amp._session)
 
 
 def initialize(
@@ -73,7 +83,7 @@ def initialize(
         max_loss_scale=float("inf") if max_loss_scale is None else max_loss_scale,
         adopt_data_writes=adopt_data_writes,
     )
-    Last.session = weakref.ref(amp._session)
+    Last.remember(amp)
     return returned
 
 
@@ -225,7 +235,7 @@ def _is_disabled(optimizers: list[torch.optim.Optimizer]) -> bool:
 
 
 def _last_session(function: str) -> Session:
-    session = Last.session and Last.session()
+    session = Last.session()
     if session is None:
         raise RuntimeError(
             f"{function}: expected a call of initialize before, whose models and optimizers are "

@@ -10,7 +10,7 @@ import inspect
 import threading
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Optional
 
 import torch
 
@@ -21,7 +21,7 @@ _CASTABLE = (torch.float32, *_SIXTEEN_BIT)
 #: torch's, that runs the forward a program wrote; since torch 2.15 it has no Python function.
 _APPLY = getattr(torch.autograd.Function.apply, "__func__", None)
 #: Of a tensor: the dtype to cast it to.
-Choice = Callable[[torch.Tensor], torch.dtype]
+Choice = Callable[[torch.Tensor], Optional[torch.dtype]]
 
 
 def half_function(fn: Callable) -> Callable:
@@ -57,12 +57,12 @@ def _wrapped(fn: Callable, choose: Callable[[list[torch.Tensor]], Choice]) -> Ca
     context = _C.ShieldFromAutocast if _calls_no_python(fn) else contextlib.nullcontext
 
     @functools.wraps(fn)
-    def wrapper(*args, **kwargs):
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         tensors = list(_castable_tensors((*args, *kwargs.values())))
         if not tensors:
             return fn(*args, **kwargs)
         choice = choose(tensors)
-        args = [_cast(arg, choice) for arg in args]
+        args = tuple(_cast(arg, choice) for arg in args)
         kwargs = {name: _cast(arg, choice) for name, arg in kwargs.items()}
         with context():
             return fn(*args, **kwargs)
@@ -106,7 +106,7 @@ def _cast(value: Any, choice: Choice) -> Any:
     """`value` cast if it is a castable tensor, or a list or tuple, nested or not, of nothing but
     floating tensors; else as it is."""
     if _is_castable(value):
-        return value.to(choice(value))
+        return value.to(dtype=choice(value))
     if not _is_all_floating(value):
         return value
     elements = [_cast(element, choice) for element in value]
@@ -229,7 +229,7 @@ def _banned(fn: Callable) -> Callable:
     in_float32 = float_function(fn)
 
     @functools.wraps(fn)
-    def wrapper(*args, **kwargs):
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         tensors = _castable_tensors((*args, *kwargs.values()))
         if not Ban.is_lifted and any(tensor.dtype != torch.float32 for tensor in tensors):
             raise NotImplementedError(_BANNED)
@@ -256,7 +256,7 @@ def _cast_in_backward(fn: Callable) -> Callable:
     nothing else of a backward is cast."""
 
     @functools.wraps(fn)
-    def wrapper(self, *args):
+    def wrapper(self: Any, *args: Any) -> Any:
         with _C.CastInBackward():
             return fn(self, *args)
 

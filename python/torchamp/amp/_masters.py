@@ -15,9 +15,9 @@ from torchamp._load import _C
 _weights_of: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
-def weights_of(model_param: torch.Tensor | None) -> _C.MasterWeights | None:
+def weights_of(model_param: torch.Tensor) -> _C.MasterWeights | None:
     """The MasterWeights that keep the master of `model_param`; None if it has none of its own."""
-    found = None if model_param is None else _weights_of.get(model_param)
+    found = _weights_of.get(model_param)
     return None if found is None else found()
 
 

@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -161,15 +161,18 @@ class ModelState:
         """What forward runs in: at O1 the casts of the thread that called initialize."""
         if self.shielded:
             return _C.ShieldFromAutocast()
-        if self.session is None or torch.compiler.is_compiling():
+        casts = None if self.session is None else self.session.casts
+        if casts is None or torch.compiler.is_compiling():
             return contextlib.nullcontext()
-        return self.session.casts.join()
+        return casts.join()
 
 
-class AmpModel(Swapped):
+class AmpModel(Swapped, torch.nn.Module):
     """A model that initialize returned."""
 
-    def __reduce_ex__(self, protocol: int) -> tuple:
+    _torchamp: ModelState
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple:
         function, args, *rest = super().__reduce_ex__(protocol)
         if self._torchamp.changes_forward:
             return _rebuild, (function, args), *rest
@@ -189,9 +192,9 @@ def _rebuild(function: Callable, args: tuple) -> torch.nn.Module:
     return model
 
 
-def _methods(original: type) -> dict:
+def _methods(original: type[torch.nn.Module]) -> dict:
     @functools.wraps(original.forward)
-    def forward(self, *args, **kwargs):
+    def forward(self: AmpModel, *args: Any, **kwargs: Any) -> Any:
         state = self._torchamp
         inner = state.inner_forward or functools.partial(original.forward, self)
         return state.run(inner, args, kwargs)
@@ -281,7 +284,7 @@ def _load_masters(
             "True, which would put other parameters in place of those that the optimizer knows; "
             "load without assign, or before initialize"
         )
-    for name, param in module._parameters.items():
+    for name, param in _own_tensors(module):
         weights, loaded = weights_of(param), state_dict.get(prefix + name)
         if weights is None or not isinstance(loaded, torch.Tensor) or loaded.shape != param.shape:
             continue
@@ -289,7 +292,7 @@ def _load_masters(
 
 
 def _mark_synced(module: torch.nn.Module, incompatible_keys: Any) -> None:
-    for param in module._parameters.values():
+    for _, param in _own_tensors(module):
         weights = weights_of(param)
         if weights is not None and weights.is_rounded_master(param):
             weights.mark_synced(param)

@@ -17,8 +17,10 @@ from torchamp.amp._swap_class import Swapped, swap_class
 from torchamp.optimizers import FusedOptimizer
 
 
-class AmpOptimizer(Swapped):
+class AmpOptimizer(Swapped, torch.optim.Optimizer):
     """An optimizer that initialize returned."""
+
+    _torchamp: OptimizerState
 
     def step(self, closure: Callable | None = None) -> Any:
         """Steps, unless a backward since the last step overflowed; then nothing changes but that
@@ -27,7 +29,7 @@ class AmpOptimizer(Swapped):
         Raises RuntimeError for a closure where the loss is scaled or masters are stepped, and
         where grads are still scaled.
         """
-        state: OptimizerState = self._torchamp
+        state = self._torchamp
         self._opt_called = True
         inner = state.inner_step or super().step
         if closure is not None:
@@ -38,12 +40,11 @@ class AmpOptimizer(Swapped):
 
     #: Tells torch's Optimizer that the original class's profiler hook is enough, and torch's
     #: schedulers that this counts the call: step sets _opt_called.
-    step.hooked = True
-    step._wrapped_by_lr_sched = True
+    vars(step).update(hooked=True, _wrapped_by_lr_sched=True)
 
-    def zero_grad(self, *args, **kwargs) -> None:
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the original, for the grads of the model's parameters and of the masters."""
-        state: OptimizerState = self._torchamp
+        state = self._torchamp
         with state.watch.look_away():
             super().zero_grad(*args, **kwargs)
         state.core.zero_grad(args[0] if args else kwargs.get("set_to_none", True))
@@ -52,7 +53,7 @@ class AmpOptimizer(Swapped):
         """As the original; masters take the place of the group's low-precision parameters, in
         `param_group` itself."""
         before = dict(param_group) if isinstance(param_group, dict) else None
-        state: OptimizerState = self._torchamp
+        state = self._torchamp
         with state.watch.look_away():
             super().add_param_group(param_group)
         try:
@@ -134,7 +135,7 @@ def adopt_optimizer(
         state.adopt_group(optimizer, group, masters)
     if isinstance(optimizer, FusedOptimizer):
         _save_memory(optimizer, state)
-    optimizer._torchamp = state
+    optimizer.__dict__["_torchamp"] = state
     swap_class(optimizer, AmpOptimizer, lambda original: {})
 
 
@@ -266,8 +267,9 @@ def _step_unless(
     found_inf: torch.Tensor, optimizer: torch.optim.Optimizer, step: Callable[[], Any]
 ) -> Any:
     """What `step`, that of `optimizer`, returns; it does nothing if `found_inf` is not 0."""
-    optimizer.found_inf, optimizer.grad_scale = found_inf, None
+    attributes = vars(optimizer)
+    attributes.update(found_inf=found_inf, grad_scale=None)
     try:
         return step()
     finally:
-        del optimizer.found_inf, optimizer.grad_scale
+        del attributes["found_inf"], attributes["grad_scale"]

@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -67,11 +68,12 @@ def _with_shielded_backward(
     """`scaled_loss` with a backward that runs outside O1's autocast; another object than `loss`.
     Python functions in the backward are cast still, if the model `was_cast`."""
     result = scaled_loss.view_as(scaled_loss) if scaled_loss is loss else scaled_loss
-    result.backward = functools.partial(_shielded_backward, weakref.ref(result), was_cast)
+    backward = functools.partial(_shielded_backward, weakref.ref(result), was_cast)
+    result.__dict__["backward"] = backward
     return result
 
 
-def _shielded_backward(loss: weakref.ref[torch.Tensor], was_cast: bool, *args, **kwargs) -> None:
+def _shielded_backward(loss: Callable[[], Any], was_cast: bool, *args: Any, **kwargs: Any) -> None:
     with _C.ShieldBackward(was_cast):
         torch.Tensor.backward(loss(), *args, **kwargs)
 

@@ -26,7 +26,7 @@ _MARK = "torchamp"
 _FORMAT = 1
 
 _SCALER_KEYS = ("loss_scale", "growth_tracker", "hysteresis_tracker")
-_PLAIN = (bool, int, float, str, type(None))
+_PLAIN = (bool, int, float, str)
 
 
 class Run(NamedTuple):
@@ -97,6 +97,8 @@ def load(run: Run, file: File) -> None:
 
 def _plain(value: Any, where: str) -> Any:
     """`value` with containers and numbers of the plain types, which C++ reads."""
+    if value is None:
+        return None
     if isinstance(value, torch.Tensor):
         return value.detach()
     if isinstance(value, Mapping):
@@ -106,7 +108,7 @@ def _plain(value: Any, where: str) -> Any:
         return values if isinstance(value, list) else tuple(values)
     for plain in _PLAIN:
         if isinstance(value, plain):
-            return value if value is None else plain(value)
+            return plain(value)
     raise TypeError(
         f"amp.save: expected {where} to be a tensor, a number, text or a container of these, "
         f"got {type(value).__name__}"

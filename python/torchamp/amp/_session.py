@@ -111,7 +111,7 @@ def _make_scaler(settings: Settings, device: torch.device) -> _C.LossScaler:
 
 def _names_of(models: list[torch.nn.Module]) -> dict[int, str]:
     """The models' parameters' names by id; with the model's number if there are several."""
-    names = {}
+    names: dict[int, str] = {}
     for i, model in enumerate(models):
         prefix = f"models[{i}]." if len(models) > 1 else ""
         for name, param in model.named_parameters():

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import weakref
 from types import ModuleType
+from typing import Any
 
 from torchamp.amp import master_params
 from torchamp.amp._apex_style import Last
@@ -75,13 +76,13 @@ class AmpState(ModuleType):
 
     def forget_legacy_handle(self) -> None:
         """Lets the casts of the last initialize, if it has any, take the place of amp.init's."""
-        session = Last.session and Last.session()
+        session = Last.session()
         if session is not None and session.casts is not None:
             self.legacy_handle = None
 
 
 def _last_session() -> Session:
-    session = None if Last.is_disabled else Last.session and Last.session()
+    session = None if Last.is_disabled else Last.session()
     if session is None:
         raise AttributeError
     return session
@@ -92,5 +93,5 @@ def maybe_print(msg: str, rank0: bool = False) -> None:
     say(msg)
 
 
-_amp_state = sys.modules[__name__]
+_amp_state: Any = sys.modules[__name__]
 _amp_state.__class__ = AmpState

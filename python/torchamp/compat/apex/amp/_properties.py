@@ -21,8 +21,8 @@ class Properties:
 
 
 def _options_of(settings: Settings | None) -> dict[str, Any]:
-    properties = settings and settings.properties
-    casts_ops = settings is not None and properties.autocast_type is not None
+    properties = None if settings is None else settings.properties
+    casts_ops = properties is not None and properties.autocast_type is not None
     return {
         "enabled": settings is not None,
         "opt_level": properties and properties.opt_level,

@@ -11,7 +11,7 @@ from torchamp.amp import (
     register_promote_function,
 )
 from torchamp.amp._autocast import Ban
-from torchamp.compat.apex.amp import _amp_state
+from torchamp.compat.apex.amp._amp_state import _amp_state
 from torchamp.compat.apex.amp.handle import AmpHandle, NoOpHandle
 
 __all__ = [
