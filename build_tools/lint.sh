@@ -1,10 +1,11 @@
 #!/bin/sh
-# Checks the formatting of the C++, CUDA and Python sources, and lints Python: lint.sh <python>
+# Checks the formatting of the C++, CUDA and Python sources, lints Python and checks its types: lint.sh <python>
 set -eu
 
 python=$1
 
-"$python" -m pip install --quiet 'clang-format==14.*' 'ruff==0.17.*'
+"$python" -m pip install --quiet 'clang-format==14.*' 'ruff==0.17.*' 'mypy==2.*'
 git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs "$(dirname "$python")/clang-format" --dry-run -Werror
 "$python" -m ruff format --check .
 "$python" -m ruff check .
+"$python" -m mypy

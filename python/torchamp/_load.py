@@ -1,10 +1,13 @@
 """Loads torchamp's compiled module, or says why it cannot be loaded."""
 
 import pathlib
+from typing import Any
 
 import torch
 
 from torchamp._built_for import TORCH_VERSION
+
+__all__ = ["_C", "__version__", "backend", "build_info", "check_torch", "cmake_prefix_path"]
 
 
 def _minor(version: str) -> str:
@@ -31,7 +34,7 @@ from torchamp import _C  # noqa: E402  only now: with another torch it would not
 cmake_prefix_path = str(pathlib.Path(__file__).parent / "share" / "cmake")
 
 
-def build_info() -> dict[str, object]:
+def build_info() -> dict[str, Any]:
     """Returns how torchamp was built and what it uses here.
 
     The keys: `version` of torchamp; `torch_version` it was built for; `compiler`; `cxx_standard`,

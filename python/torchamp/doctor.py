@@ -126,7 +126,7 @@ def check_torchamp() -> Finding:
 def check_build() -> Finding:
     """What torchamp was built with."""
     try:
-        from torchamp import _C
+        from torchamp._load import _C
 
         info = _C.build_info()
     except Exception:
@@ -156,7 +156,7 @@ LIBRARY_SUBJECTS = ("C++ ABI", "processor", "CUDA driver", "NVRTC", "kernel cach
 def library_findings() -> list[Finding]:
     """What the program torchamp-doctor reports too; nothing where torchamp does not load."""
     try:
-        from torchamp import _C
+        from torchamp._load import _C
     except Exception:
         return []
     findings = [Finding(*fields) for fields in _C.examine()]

@@ -81,6 +81,11 @@ def test_the_wheel_pins_the_torch_minor_version(wheel_site: pathlib.Path) -> Non
     assert f"Requires-Dist: torch=={major}.{minor}.*\n" in metadata.read_text()
 
 
+def test_the_wheel_has_types(wheel_site: pathlib.Path) -> None:
+    for name in ("py.typed", "_C.pyi", "_built_for.pyi"):
+        assert (wheel_site / "torchamp" / name).is_file()
+
+
 def test_the_wheel_runs_programs_of_apexs(wheel_site: pathlib.Path, tmp_path: pathlib.Path) -> None:
     script = tmp_path / "train.py"
     child = "import apex.parallel.LARC, amp_C; print(apex.__file__)"

@@ -9,16 +9,16 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from torchamp import amp
-from torchamp.amp import _patches
+from torchamp.amp import _autocast
 
 
 @pytest.fixture
 def registered():
     """Removes a test's registrations."""
-    before = list(_patches.OPEN._patches)
+    before = list(_autocast.OPEN._patches)
     yield
-    assert not _patches.OPEN._holders, "the test left O1 open"
-    _patches.OPEN._patches[:] = before
+    assert not _autocast.OPEN._holders, "the test left O1 open"
+    _autocast.OPEN._patches[:] = before
 
 
 def test_registered_builtins_have_their_way(registered):
@@ -168,7 +168,7 @@ def test_binary_cross_entropy_of_16_bit_is_banned(level, device):
 
 
 def test_a_lifted_ban(monkeypatch):
-    monkeypatch.setattr(_patches.Ban, "is_lifted", True)
+    monkeypatch.setattr(_autocast.Ban, "is_lifted", True)
     with opened():
         assert F.binary_cross_entropy(0.5 * ones(HALF), 0.5 * ones(HALF)).dtype == FLOAT32
 

@@ -22,20 +22,18 @@ from torchamp.amp._apex_style import (
     state_dict,
     telemetry,
 )
-from torchamp.amp._functions import (
+from torchamp.amp._autocast import (
     bfloat16_function,
     float_function,
     half_function,
     promote_function,
-)
-from torchamp.amp._grad_scaler import GradScaler  # noqa: F401
-from torchamp.amp._inference import cast_for_inference
-from torchamp.amp._patches import (
     register_bfloat16_function,
     register_float_function,
     register_half_function,
     register_promote_function,
 )
+from torchamp.amp._grad_scaler import GradScaler  # noqa: F401
+from torchamp.amp._model import cast_for_inference
 from torchamp.amp._weight_grads import accumulate_weight_grads
 
 __all__ = [

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 
 from torchamp._load import _C
-from torchamp.amp import _checkpoint, _clip, _serialize
+from torchamp.amp import _serialize
 from torchamp.amp._amp import Amp, Optimizers, states_of
-from torchamp.amp._master_weights import params_of
-from torchamp.amp._optimizer import state_of
-from torchamp.amp._optimizer_state import Telemetry, look_away
-from torchamp.amp._scale_loss import ScaledLoss
+from torchamp.amp._masters import params_of
+from torchamp.amp._optimizer import Telemetry, look_away, state_of
+from torchamp.amp._scale_loss import ScaledLoss, clip_grad_norm, clip_grad_value
 from torchamp.amp._session import Session
 
 
@@ -24,10 +23,20 @@ class Last:
     """The last initialize: what functions without a model or an optimizer speak of."""
 
     is_disabled = False
-    session: weakref.ref[Session] | None = None
 
     #: Optimizers that initialize was given with enabled=False.
     disabled_optimizers: weakref.WeakSet = weakref.WeakSet()
+
+    _session: weakref.ref[Session] | None = None
+
+    @classmethod
+    def session(cls) -> Session | None:
+        """What it made, as long as a model or an optimizer of it lives."""
+        return None if cls._session is None else cls._session()
+
+    @classmethod
+    def remember(cls, amp: Amp) -> None:
+        cls._session = None if amp._session is None else weakref.ref(amp._session)
 
 
 def initialize(
@@ -74,7 +83,7 @@ def initialize(
         max_loss_scale=float("inf") if max_loss_scale is None else max_loss_scale,
         adopt_data_writes=adopt_data_writes,
     )
-    Last.session = weakref.ref(amp._session)
+    Last.remember(amp)
     return returned
 
 
@@ -121,7 +130,7 @@ def clip_grad_norm_(
         return torch.nn.utils.clip_grad_norm_(params_of(chosen), max_norm, norm_type)
     states = states_of(chosen)
     with look_away(states):
-        return _clip.clip_grad_norm(states, params_of(chosen), max_norm, norm_type)
+        return clip_grad_norm(states, params_of(chosen), max_norm, norm_type)
 
 
 def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
@@ -132,7 +141,7 @@ def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
         return torch.nn.utils.clip_grad_value_(params_of(chosen), clip_value)
     states = states_of(chosen)
     with look_away(states):
-        return _clip.clip_grad_value(states, params_of(chosen), clip_value)
+        return clip_grad_value(states, params_of(chosen), clip_value)
 
 
 def telemetry(optimizer: torch.optim.Optimizer) -> Telemetry:
@@ -157,7 +166,7 @@ def state_dict(destination: MutableMapping | None = None) -> MutableMapping[str,
     if given. Empty after initialize(enabled=False)."""
     if Last.is_disabled:
         return OrderedDict() if destination is None else destination
-    return _checkpoint.state_dict(_last_session("state_dict"), destination)
+    return _last_session("state_dict").state_dict(destination)
 
 
 def load_state_dict(state_dict: Mapping[str, Any]) -> None:
@@ -165,7 +174,7 @@ def load_state_dict(state_dict: Mapping[str, Any]) -> None:
     RuntimeError, and changes nothing, where that does not fit. Ignored after
     initialize(enabled=False)."""
     if not Last.is_disabled:
-        _checkpoint.load_state_dict(_last_session("load_state_dict"), state_dict)
+        _last_session("load_state_dict").load_state_dict(state_dict)
 
 
 def save(
@@ -226,7 +235,7 @@ def _is_disabled(optimizers: list[torch.optim.Optimizer]) -> bool:
 
 
 def _last_session(function: str) -> Session:
-    session = Last.session and Last.session()
+    session = Last.session()
     if session is None:
         raise RuntimeError(
             f"{function}: expected a call of initialize before, whose models and optimizers are "

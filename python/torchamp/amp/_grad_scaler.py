@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from torchamp import ops
-from torchamp.amp._device_skip import FUSED_IN_TORCH, can_skip_on_device
-from torchamp.amp._master_weights import params_of
+from torchamp.amp._masters import params_of
+from torchamp.amp._optimizer import FUSED_IN_TORCH, can_skip_on_device
 
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 #: Where growth ends: the largest power of two in float32.
@@ -144,9 +144,7 @@ class GradScaler(torch.amp.GradScaler):
 
         return self._check(optimizer, unscale)
 
-    def _check_inf_per_device(
-        self, optimizer: torch.optim.Optimizer
-    ) -> dict[torch.device, torch.Tensor]:
+    def _check_inf_per_device(self, optimizer: torch.optim.Optimizer) -> dict[Any, torch.Tensor]:
         """torch's hook for optimizers that unscale in their step. Returns the flags by device."""
 
         def check(grads: list, device: torch.device, *flags: torch.Tensor) -> None:
@@ -208,15 +206,15 @@ def _grads_by_device(params: list[torch.Tensor]) -> dict[torch.device, list[torc
     for i, param in enumerate(params):
         if param.grad is not None:
             of_device = grads.setdefault(param.grad.device, [None] * len(params))
-            of_device[i] = _dense_grad(param)
+            of_device[i] = _dense(param, param.grad)
     return grads
 
 
-def _dense_grad(param: torch.Tensor) -> torch.Tensor:
-    """The grad, or a sparse grad's values. Adds up what 16-bit grads hold several times, first:
-    sums may overflow."""
-    if not param.grad.is_sparse:
-        return param.grad
-    if param.grad.dtype in _LOW_PRECISION:
-        param.grad = param.grad.coalesce()
-    return param.grad._values()
+def _dense(param: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    """The param's grad, or a sparse grad's values. Adds up what 16-bit grads hold several times,
+    first: sums may overflow."""
+    if not grad.is_sparse:
+        return grad
+    if grad.dtype in _LOW_PRECISION:
+        param.grad = grad = grad.coalesce()
+    return grad._values()

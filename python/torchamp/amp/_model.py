@@ -1,21 +1,129 @@
-"""The model that initialize returns: the same object, whose forward casts."""
+"""Stage 2: cast. What initialize and cast_for_inference make of a model.
+
+Its parameters and buffers are cast in place. The model stays the same object, of a subclass of its
+class, whose forward casts what goes in and what comes out. Its state dict is in float32.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
+from typing import Any, SupportsIndex, TypeVar
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchamp._load import _C
-from torchamp.amp._convert import convert
+from torchamp.amp._masters import weights_of
+from torchamp.amp._session import Session
 from torchamp.amp._swap_class import Swapped, swap_class
 
-if TYPE_CHECKING:
-    from torchamp.amp._session import Session
+Model = TypeVar("Model", bound=torch.nn.Module)
+_LOW_PRECISION = (torch.float16, torch.bfloat16)
+
+
+def params_to_cast(
+    model: torch.nn.Module, dtype: torch.dtype, keep_batchnorm_fp32: bool
+) -> Iterator[torch.Tensor]:
+    """The floating parameters that cast_model would give another dtype; a shared one may come more
+    than once."""
+    for module in _cast_modules(model, keep_batchnorm_fp32):
+        for param in module.parameters(recurse=False):
+            if _changes(param, dtype):
+                yield param
+
+
+def cast_model(model: torch.nn.Module, dtype: torch.dtype, keep_batchnorm_fp32: bool) -> None:
+    """Gives floating parameters, their grads and floating buffers `dtype`, in place: tensors keep
+    their identity. `keep_batchnorm_fp32` leaves affine batch norms alone. Recurrent modules get
+    their weights flattened again."""
+    for module in _cast_modules(model, keep_batchnorm_fp32):
+        for param in module.parameters(recurse=False):
+            _cast_param(param, dtype)
+        for buffer in module.buffers(recurse=False):
+            if _changes(buffer, dtype):
+                buffer.data = buffer.data.to(dtype)
+        if isinstance(module, torch.nn.RNNBase):
+            module.flatten_parameters()
+
+
+def _cast_modules(model: torch.nn.Module, keep_batchnorm_fp32: bool) -> Iterator[torch.nn.Module]:
+    for module in model.modules():
+        kept = keep_batchnorm_fp32 and isinstance(module, _BatchNorm) and module.affine
+        if not kept:
+            yield module
+
+
+def _changes(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+    return tensor.is_floating_point() and tensor.dtype != dtype
+
+
+def _cast_param(param: torch.nn.Parameter, dtype: torch.dtype) -> None:
+    if not _changes(param, dtype):
+        return
+    grad, param.grad = param.grad, None
+    param.data = param.data.to(dtype)
+    if grad is not None:
+        param.grad = grad.to(dtype)
+
+
+def convert(value: Any, dtype: torch.dtype) -> Any:
+    """`value` with its floating tensors in `dtype`.
+
+    Goes into mappings (keys stay), lists, tuples, named tuples, sets and iterators, keeps their
+    types, and returns the very object where nothing changes. Other objects that have a method `to`
+    are asked for `value.to(dtype)`. Strings, arrays, modules, dataclasses and all else stay as they
+    are.
+    """
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype) if value.is_floating_point() else value
+    if isinstance(value, (str, bytes, torch.nn.Module, type)):
+        return value
+    if callable(getattr(value, "to", None)):
+        return value.to(dtype)
+    if isinstance(value, Mapping):
+        return _convert_mapping(value, dtype)
+    if isinstance(value, (Sequence, Set)):
+        return _convert_elements(value, dtype)
+    if isinstance(value, Iterator):
+        return (convert(element, dtype) for element in value)
+    return value
+
+
+def _same(before: Iterable, after: Iterable) -> bool:
+    return all(a is b for a, b in zip(before, after))
+
+
+def _convert_mapping(value: Mapping, dtype: torch.dtype) -> Mapping:
+    converted = {key: convert(element, dtype) for key, element in value.items()}
+    if _same(value.values(), converted.values()):
+        return value
+    if not isinstance(value, MutableMapping):
+        return _of_kind(type(value), converted)
+    result = copy.copy(value)
+    for key, element in converted.items():
+        result[key] = element
+    return result
+
+
+def _convert_elements(value: Sequence | Set, dtype: torch.dtype) -> Any:
+    converted = [convert(element, dtype) for element in value]
+    if _same(value, converted):
+        return value
+    if hasattr(value, "_fields"):
+        return type(value)(*converted)
+    return _of_kind(type(value), converted)
+
+
+def _of_kind(kind: Callable, content: dict | list) -> Any:
+    """A `kind` of `content`; plain content where a `kind` is not made that way."""
+    try:
+        return kind(content)
+    except TypeError:
+        return content
 
 
 @dataclasses.dataclass
@@ -53,15 +161,18 @@ class ModelState:
         """What forward runs in: at O1 the casts of the thread that called initialize."""
         if self.shielded:
             return _C.ShieldFromAutocast()
-        if self.session is None or torch.compiler.is_compiling():
+        casts = None if self.session is None else self.session.casts
+        if casts is None or torch.compiler.is_compiling():
             return contextlib.nullcontext()
-        return self.session.casts.join()
+        return casts.join()
 
 
-class AmpModel(Swapped):
+class AmpModel(Swapped, torch.nn.Module):
     """A model that initialize returned."""
 
-    def __reduce_ex__(self, protocol: int) -> tuple:
+    _torchamp: ModelState
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple:
         function, args, *rest = super().__reduce_ex__(protocol)
         if self._torchamp.changes_forward:
             return _rebuild, (function, args), *rest
@@ -81,9 +192,9 @@ def _rebuild(function: Callable, args: tuple) -> torch.nn.Module:
     return model
 
 
-def _methods(original: type) -> dict:
+def _methods(original: type[torch.nn.Module]) -> dict:
     @functools.wraps(original.forward)
-    def forward(self, *args, **kwargs):
+    def forward(self: AmpModel, *args: Any, **kwargs: Any) -> Any:
         state = self._torchamp
         inner = state.inner_forward or functools.partial(original.forward, self)
         return state.run(inner, args, kwargs)
@@ -99,7 +210,7 @@ def adopt_model(model: torch.nn.Module, session: Session) -> None:
     _set_state(model, settings.input_type, settings.output_type, shielded, session)
 
 
-def cast_calls(model: torch.nn.Module, input_type: torch.dtype, output_type: torch.dtype) -> None:
+def _cast_calls(model: torch.nn.Module, input_type: torch.dtype, output_type: torch.dtype) -> None:
     """Makes `model` an AmpModel of no session whose forward casts."""
     _set_state(model, input_type, output_type, shielded=True, session=None)
 
@@ -117,3 +228,121 @@ def _set_state(
     model.__dict__["_torchamp"] = state
     if not isinstance(model, AmpModel):
         swap_class(model, AmpModel, _methods)
+
+
+def hook_state_dict(model: torch.nn.Module) -> None:
+    """Lets model.state_dict() give float32, and model.load_state_dict() reach the masters.
+
+    The hooks, on every module for its own tensors, are functions that find masters by the
+    parameter: a copied or unpickled model has hooks that see its own parameters.
+    """
+    for module in model.modules():
+        module.register_state_dict_post_hook(_give_float32)
+        module.register_load_state_dict_pre_hook(_load_masters)
+        module.register_load_state_dict_post_hook(_mark_synced)
+
+
+def _own_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for named in (module._parameters, module._buffers):
+        for name, tensor in named.items():
+            if tensor is not None:
+                yield name, tensor
+
+
+def _give_float32(
+    module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: dict
+) -> None:
+    for name, tensor in _own_tensors(module):
+        given = state_dict.get(prefix + name)
+        if not isinstance(given, torch.Tensor) or given.dtype not in _LOW_PRECISION:
+            continue
+        keeps_vars = given is tensor
+        if not keeps_vars:
+            state_dict[prefix + name] = _float32_of(tensor, given)
+
+
+def _float32_of(tensor: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """The master where the model still holds it, rounded. Something else may have been swapped in,
+    past the version counter, by code that averages or clamps weights."""
+    weights = weights_of(tensor)
+    return given.float() if weights is None else weights.held_value(tensor)
+
+
+def _load_masters(
+    module: torch.nn.Module,
+    state_dict: dict[str, Any],
+    prefix: str,
+    local_metadata: dict,
+    strict: bool,
+    missing_keys: list[str],
+    unexpected_keys: list[str],
+    error_msgs: list[str],
+) -> None:
+    if local_metadata.get("assign_to_params_buffers", False):
+        raise RuntimeError(
+            "load_state_dict: expected assign=False for a model that initialize has cast, got "
+            "True, which would put other parameters in place of those that the optimizer knows; "
+            "load without assign, or before initialize"
+        )
+    for name, param in _own_tensors(module):
+        weights, loaded = weights_of(param), state_dict.get(prefix + name)
+        if weights is None or not isinstance(loaded, torch.Tensor) or loaded.shape != param.shape:
+            continue
+        weights.set_master_value(param, loaded)
+
+
+def _mark_synced(module: torch.nn.Module, incompatible_keys: Any) -> None:
+    for _, param in _own_tensors(module):
+        weights = weights_of(param)
+        if weights is not None and weights.is_rounded_master(param):
+            weights.mark_synced(param)
+
+
+def cast_for_inference(
+    model: Model,
+    dtype: torch.dtype,
+    keep_batchnorm_fp32: bool = True,
+    cast_model_outputs: torch.dtype | None = torch.float32,
+) -> Model:
+    """Casts `model` once, in place, instead of at every call as autocast does, and returns it:
+    floating parameters and buffers become `dtype`, affine batch norms only with
+    keep_batchnorm_fp32=False. Its calls then cast floating inputs to `dtype` and outputs to
+    `cast_model_outputs`; None leaves them in `dtype`.
+
+    The model may have any floating dtype, be on any device, and be one that was trained at O0, O1
+    or O4; of one that is trained at O2, O3 or O5 take a copy.deepcopy. Load its weights first; call
+    eval() as for any inference.
+
+    Raises TypeError for what is no model or no floating dtype, RuntimeError for a model in training
+    at O2, O3 or O5, and changes nothing then.
+    """
+    _check(model, dtype)
+    with torch.inference_mode(False), torch.no_grad():
+        cast_model(model, dtype, keep_batchnorm_fp32)
+    _cast_calls(model, dtype, dtype if cast_model_outputs is None else cast_model_outputs)
+    return model
+
+
+def _check(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            "cast_for_inference: expected model to be a torch.nn.Module, got a "
+            f"{type(model).__name__}"
+        )
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise TypeError(f"cast_for_inference: expected dtype to be floating, got {dtype!r}")
+    for name, module in model.named_modules():
+        if isinstance(module, AmpModel) and _is_cast(module, module is model):
+            part = f"model.{name}" if name else "model"
+            raise RuntimeError(
+                f"cast_for_inference: expected {part} ({type(module).__name__}) to be in float32, "
+                "got one that initialize has cast for training; cast a copy.deepcopy of it"
+            )
+
+
+def _is_cast(module: AmpModel, is_whole: bool) -> bool:
+    """Whether the module is in training in low precision, or is a part whose own forward casts."""
+    state = module._torchamp
+    if is_whole:
+        return state.session is not None and state.input_type not in (None, torch.float32)
+    return state.changes_forward

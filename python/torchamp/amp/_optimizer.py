@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 
 from torchamp._load import _C
-from torchamp.amp._device_skip import can_skip_on_device, step_unless
-from torchamp.amp._optimizer_state import OptimizerState
+from torchamp.amp._masters import MasterList, Watch, track
 from torchamp.amp._report import announce_savings
+from torchamp.amp._session import Session
 from torchamp.amp._swap_class import Swapped, swap_class
 from torchamp.optimizers import FusedOptimizer
 
-if TYPE_CHECKING:
-    from torchamp.amp._session import Session
 
-
-class AmpOptimizer(Swapped):
+class AmpOptimizer(Swapped, torch.optim.Optimizer):
     """An optimizer that initialize returned."""
+
+    _torchamp: OptimizerState
 
     def step(self, closure: Callable | None = None) -> Any:
         """Steps, unless a backward since the last step overflowed; then nothing changes but that
@@ -28,7 +29,7 @@ class AmpOptimizer(Swapped):
         Raises RuntimeError for a closure where the loss is scaled or masters are stepped, and
         where grads are still scaled.
         """
-        state: OptimizerState = self._torchamp
+        state = self._torchamp
         self._opt_called = True
         inner = state.inner_step or super().step
         if closure is not None:
@@ -39,12 +40,11 @@ class AmpOptimizer(Swapped):
 
     #: Tells torch's Optimizer that the original class's profiler hook is enough, and torch's
     #: schedulers that this counts the call: step sets _opt_called.
-    step.hooked = True
-    step._wrapped_by_lr_sched = True
+    vars(step).update(hooked=True, _wrapped_by_lr_sched=True)
 
-    def zero_grad(self, *args, **kwargs) -> None:
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the original, for the grads of the model's parameters and of the masters."""
-        state: OptimizerState = self._torchamp
+        state = self._torchamp
         with state.watch.look_away():
             super().zero_grad(*args, **kwargs)
         state.core.zero_grad(args[0] if args else kwargs.get("set_to_none", True))
@@ -53,7 +53,7 @@ class AmpOptimizer(Swapped):
         """As the original; masters take the place of the group's low-precision parameters, in
         `param_group` itself."""
         before = dict(param_group) if isinstance(param_group, dict) else None
-        state: OptimizerState = self._torchamp
+        state = self._torchamp
         with state.watch.look_away():
             super().add_param_group(param_group)
         try:
@@ -115,7 +115,7 @@ def _step_unless_overflowed(
     if found_inf is None:
         return inner()
     if can_skip_on_device(optimizer):
-        return step_unless(found_inf, optimizer, inner)
+        return _step_unless(found_inf, optimizer, inner)
     return None if found_inf.item() else inner()
 
 
@@ -135,7 +135,7 @@ def adopt_optimizer(
         state.adopt_group(optimizer, group, masters)
     if isinstance(optimizer, FusedOptimizer):
         _save_memory(optimizer, state)
-    optimizer._torchamp = state
+    optimizer.__dict__["_torchamp"] = state
     swap_class(optimizer, AmpOptimizer, lambda original: {})
 
 
@@ -156,3 +156,118 @@ def state_of(optimizer: Any, where: str) -> OptimizerState:
             f"{type(optimizer).__name__} that it did not; pass it to initialize with its model"
         )
     return optimizer._torchamp
+
+
+@contextlib.contextmanager
+def look_away(states: Sequence[OptimizerState]) -> Iterator[None]:
+    """A context in which looking at the optimizers' masters does not count."""
+    with contextlib.ExitStack() as stack:
+        for state in states:
+            stack.enter_context(state.watch.look_away())
+        yield
+
+
+class OptimizerState:
+    """One optimizer's masters, who looks at them, and what is reported of its steps."""
+
+    def __init__(self, session: Session, weights: _C.Masters, inner_step: Callable | None) -> None:
+        self.session = session
+        self.weights = weights
+        self.core = _C.OptimizerState(weights)
+        #: A step that was bound to the object before initialize: a profiler's, a scheduler's.
+        self.inner_step = inner_step
+        #: Who looks at the masters, while their grads need not be made.
+        self.watch = Watch(weights)
+        session.optimizer_states.add(self.core)
+
+    def __reduce__(self) -> tuple:
+        """Copies and pickles of the optimizer belong to no session: None takes this place."""
+        return type(None), ()
+
+    def adopt_group(
+        self,
+        optimizer: torch.optim.Optimizer,
+        group: dict[str, Any],
+        masters: dict[torch.Tensor, torch.Tensor],
+    ) -> None:
+        """Puts masters in the place of the group's parameters, in its own list, and hands their
+        state over."""
+        keeps_masters = self.session.settings.keeps_masters
+        params = group["params"]
+        for i, param in enumerate(params):
+            params[i] = stepped = track(self.weights, param, masters, keeps_masters)
+            if stepped is param:
+                continue
+            self.core.add_master(stepped)
+            if param in optimizer.state:
+                optimizer.state[stepped] = optimizer.state.pop(param)
+        if self.weights.lazy:
+            group["params"] = MasterList(params, self.watch)
+        if self.weights.is_split:
+            self.weights.split()
+
+    def report_skips(self) -> None:
+        """Reports the skipped steps that are known by now."""
+        for skipped in self.core.flush_report():
+            self.session.reporter.report_skip(skipped, self.weights)
+
+    def telemetry(self) -> Telemetry:
+        """What is known of the steps since the first call."""
+        self.report_skips()
+        return Telemetry(*self.core.telemetry())
+
+
+@dataclasses.dataclass(frozen=True)
+class Telemetry:
+    """What the host knows of an optimizer's steps. On CUDA the last ones may be missing."""
+
+    steps: int = 0  #: since the first call of telemetry, with those that were skipped
+    skipped_steps: int = 0
+    stepped: bool | None = None  #: whether the last one known was a step, and not skipped
+    loss_scales: tuple[float, ...] = ()  #: one a loss, as they were at that step
+
+
+#: torch's optimizers that have a fused step.
+FUSED_IN_TORCH = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+
+
+def can_skip_on_device(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the next step can be skipped without the host knowing: fused optimizers, torch's and
+    ours, leave everything as it is where they find their attribute `found_inf` set. Seeds momentum
+    buffers, which torch leaves uninitialised if the step that makes them is skipped."""
+    if isinstance(optimizer, FusedOptimizer):
+        return True
+    if not isinstance(optimizer, FUSED_IN_TORCH):
+        return False
+    if not all(group.get("fused") for group in optimizer.param_groups):
+        return False
+    return not isinstance(optimizer, torch.optim.SGD) or _seed_momentum(optimizer)
+
+
+def _seed_momentum(optimizer: torch.optim.SGD) -> bool:
+    """Gives parameters about to take their first step zeros as momentum buffer, to which that step
+    adds the grad. With dampening the first step is another than the later ones, so there is
+    nothing to seed and the host must decide: returns False."""
+    for group in optimizer.param_groups:
+        if group["momentum"] == 0:
+            continue
+        for param in group["params"]:
+            state = optimizer.state[param] if param.grad is not None else {"momentum_buffer": 0}
+            if state.get("momentum_buffer") is not None:
+                continue
+            if group["dampening"] != 0:
+                return False
+            state["momentum_buffer"] = torch.zeros_like(param.grad)
+    return True
+
+
+def _step_unless(
+    found_inf: torch.Tensor, optimizer: torch.optim.Optimizer, step: Callable[[], Any]
+) -> Any:
+    """What `step`, that of `optimizer`, returns; it does nothing if `found_inf` is not 0."""
+    attributes = vars(optimizer)
+    attributes.update(found_inf=found_inf, grad_scale=None)
+    try:
+        return step()
+    finally:
+        del attributes["found_inf"], attributes["grad_scale"]

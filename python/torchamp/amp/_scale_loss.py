@@ -1,16 +1,18 @@
-"""Stages 4 to 6, around a backward: scale the loss, unscale and check grads, update the scale."""
+"""Stages 4 to 6, around a backward: scale the loss, unscale and check grads, update the scale; and
+clipping, which comes after."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from torchamp._load import _C
-from torchamp.amp._optimizer_state import OptimizerState
+from torchamp.amp._optimizer import OptimizerState
 from torchamp.amp._session import Session
 
 
@@ -66,10 +68,49 @@ def _with_shielded_backward(
     """`scaled_loss` with a backward that runs outside O1's autocast; another object than `loss`.
     Python functions in the backward are cast still, if the model `was_cast`."""
     result = scaled_loss.view_as(scaled_loss) if scaled_loss is loss else scaled_loss
-    result.backward = functools.partial(_shielded_backward, weakref.ref(result), was_cast)
+    backward = functools.partial(_shielded_backward, weakref.ref(result), was_cast)
+    result.__dict__["backward"] = backward
     return result
 
 
-def _shielded_backward(loss: weakref.ref[torch.Tensor], was_cast: bool, *args, **kwargs) -> None:
+def _shielded_backward(loss: Callable[[], Any], was_cast: bool, *args: Any, **kwargs: Any) -> None:
     with _C.ShieldBackward(was_cast):
         torch.Tensor.backward(loss(), *args, **kwargs)
+
+
+def clip_grad_norm(
+    states: Sequence[OptimizerState],
+    params: list[torch.Tensor],
+    max_norm: float,
+    norm_type: float,
+) -> torch.Tensor:
+    """Scales all grads so that their norm together is at most `max_norm`; returns what it was, a
+    float32 scalar on the device. `params`: what the optimizers step."""
+    _check_unscaled("clip_grad_norm_", states)
+    weights = list(dict.fromkeys(state.weights for state in states))
+    if norm_type != 2.0:
+        for each in weights:
+            each.materialize()
+        return torch.nn.utils.clip_grad_norm_(params, max_norm, norm_type)
+    return _C.clip_grad_norm(weights, max_norm)
+
+
+def clip_grad_value(
+    states: Sequence[OptimizerState], params: list[torch.Tensor], clip_value: float
+) -> None:
+    """Clamps every element of the grads to [-clip_value, clip_value]."""
+    _check_unscaled("clip_grad_value_", states)
+    for state in states:
+        state.weights.materialize()
+    clipped = [param for param in params if param.grad is not None]
+    if clipped:  # torch's own raises where there is nothing to clip
+        torch.nn.utils.clip_grad_value_(clipped, clip_value)
+
+
+def _check_unscaled(function: str, states: Sequence[OptimizerState]) -> None:
+    for state in states:
+        if state.core.grads_are_scaled:
+            raise RuntimeError(
+                f"{function}: expected unscaled grads, got those of a scale_loss that is still "
+                "open or was given delay_unscale=True; clip after the last scale_loss of the step"
+            )

@@ -9,28 +9,24 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Mapping
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Union
+from typing import IO, Any, NamedTuple, Union
 
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchamp._load import _C
-from torchamp.amp._serialize_checks import (
-    FORMAT,
-    MARK,
-    SCALER_KEYS,
-    check_header,
-    check_model,
-    check_optimizer,
-    entries,
-    kind_of,
-    scaler_state,
-)
-
-if TYPE_CHECKING:
-    from torchamp.amp._session import Session
+from torchamp.amp._optimizer import look_away
+from torchamp.amp._session import Session
+from torchamp.optimizers import FusedOptimizer
 
 File = Union[str, "os.PathLike[str]", IO[bytes]]
+
+#: The entry that tells a checkpoint, and its format's version.
+_MARK = "torchamp"
+_FORMAT = 1
+
+_SCALER_KEYS = ("loss_scale", "growth_tracker", "hysteresis_tracker")
+_PLAIN = (bool, int, float, str)
 
 
 class Run(NamedTuple):
@@ -64,11 +60,11 @@ def save(run: Run, file: File) -> None:
     or None, or a container of these.
     """
     checkpoint = {
-        MARK: FORMAT,
+        _MARK: _FORMAT,
         "opt_level": run.opt_level,
         "models": [_plain(m.state_dict(), f"models[{i}]") for i, m in enumerate(run.models)],
         "optimizers": [_saved_optimizer(o, i) for i, o in enumerate(run.optimizers)],
-        "loss_scalers": [dict(zip(SCALER_KEYS, scaler.state())) for scaler in run.scalers],
+        "loss_scalers": [dict(zip(_SCALER_KEYS, scaler.state())) for scaler in run.scalers],
     }
     torch.save(checkpoint, file)
 
@@ -80,17 +76,17 @@ def load(run: Run, file: File) -> None:
     or is of another level, other models or other optimizers.
     """
     checkpoint = _read(file)
-    check_header(run.opt_level, checkpoint)
-    models = entries(checkpoint, "models", "models", run.models)
-    optimizers = entries(checkpoint, "optimizers", "optimizers", run.optimizers)
+    _check_header(run.opt_level, checkpoint)
+    models = _entries(checkpoint, "models", "models", run.models)
+    optimizers = _entries(checkpoint, "optimizers", "optimizers", run.optimizers)
     scalers = [
-        scaler_state(saved, i)
-        for i, saved in enumerate(entries(checkpoint, "loss_scalers", "losses", run.scalers))
+        _scaler_state(saved, i)
+        for i, saved in enumerate(_entries(checkpoint, "loss_scalers", "losses", run.scalers))
     ]
     for i, (model, saved) in enumerate(zip(run.models, models)):
-        check_model(model, saved, f"models[{i}]")
+        _check_model(model, saved, f"models[{i}]")
     for i, (optimizer, saved) in enumerate(zip(run.optimizers, optimizers)):
-        check_optimizer(optimizer, saved, f"optimizers[{i}]")
+        _check_optimizer(optimizer, saved, f"optimizers[{i}]")
     for model, saved in zip(run.models, models):
         model.load_state_dict(saved)
     for optimizer, saved in zip(run.optimizers, optimizers):
@@ -99,11 +95,10 @@ def load(run: Run, file: File) -> None:
         scaler.load_state(*state)
 
 
-_PLAIN = (bool, int, float, str, type(None))
-
-
 def _plain(value: Any, where: str) -> Any:
     """`value` with containers and numbers of the plain types, which C++ reads."""
+    if value is None:
+        return None
     if isinstance(value, torch.Tensor):
         return value.detach()
     if isinstance(value, Mapping):
@@ -113,7 +108,7 @@ def _plain(value: Any, where: str) -> Any:
         return values if isinstance(value, list) else tuple(values)
     for plain in _PLAIN:
         if isinstance(value, plain):
-            return value if value is None else plain(value)
+            return plain(value)
     raise TypeError(
         f"amp.save: expected {where} to be a tensor, a number, text or a container of these, "
         f"got {type(value).__name__}"
@@ -122,7 +117,7 @@ def _plain(value: Any, where: str) -> Any:
 
 def _saved_optimizer(optimizer: torch.optim.Optimizer, index: int) -> dict[str, Any]:
     name = f"optimizers[{index}]"
-    return {"kind": kind_of(optimizer), **_plain(optimizer.state_dict(), name)}
+    return {"kind": _kind_of(optimizer), **_plain(optimizer.state_dict(), name)}
 
 
 def _read(file: File) -> Any:
@@ -149,3 +144,113 @@ def _completed(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[
     here = optimizer.state_dict()["param_groups"]
     groups = [{**own, **group} for own, group in zip(here, saved["param_groups"])]
     return {"state": saved["state"], "param_groups": groups}
+
+
+def _kind_of(optimizer: torch.optim.Optimizer) -> str:
+    """The name of torch's optimizer of the same algorithm: "Adam" for FusedAdam."""
+    original = getattr(type(optimizer), "_torchamp_original", type(optimizer))
+    name = original.__name__
+    return name.removeprefix("Fused") if issubclass(original, FusedOptimizer) else name
+
+
+def _take(tree: Any, key: str) -> Any:
+    if not isinstance(tree, dict) or key not in tree:
+        raise RuntimeError(
+            f"amp.load: expected the checkpoint to hold {key!r}, got none: the file is damaged or "
+            "was not written by amp.save"
+        )
+    return tree[key]
+
+
+def _check(fits: bool, expected: str, got: Any) -> None:
+    if not fits:
+        raise RuntimeError(f"amp.load: expected {expected}, got {got}")
+
+
+def _check_header(opt_level: str, checkpoint: Any) -> None:
+    found = _take(checkpoint, _MARK)
+    _check(
+        found == _FORMAT,
+        f"a checkpoint of format {_FORMAT}",
+        f"{found}, which another version of torchamp wrote",
+    )
+    level = _take(checkpoint, "opt_level")
+    _check(
+        level == opt_level,
+        f"a checkpoint of opt_level {opt_level}",
+        f"one of {level}; initialize at {level} to load it, or load its state dicts by torch.load",
+    )
+
+
+def _entries(checkpoint: dict[str, Any], key: str, what: str, here: list) -> list[Any]:
+    saved = _take(checkpoint, key)
+    _check(len(saved) == len(here), f"a checkpoint of {len(here)} {what}", f"one of {len(saved)}")
+    return list(saved)
+
+
+def _scaler_state(saved: dict[str, Any], index: int) -> tuple[float, int, int]:
+    scale, growth, hysteresis = (_take(saved, key) for key in _SCALER_KEYS)
+    _check(
+        0 < scale < float("inf"),
+        f"loss_scalers[{index}].loss_scale to be positive and finite",
+        scale,
+    )
+    return scale, growth, hysteresis
+
+
+def _check_model(model: torch.nn.Module, saved: dict[str, Any], name: str) -> None:
+    here = model.state_dict()
+    problems = [f'no "{key}"' for key in here if key not in saved]
+    problems += [f'a further "{key}"' for key in saved if key not in here]
+    problems += [
+        f'"{key}" of sizes {_sizes(saved[key])} for {_sizes(here[key])}'
+        for key in here.keys() & saved.keys()
+        if _sizes(saved[key]) != _sizes(here[key])
+    ]
+    _check(
+        not problems,
+        f"{name} of the checkpoint to have the names and sizes of the model here",
+        ", ".join(problems),
+    )
+
+
+def _sizes(value: Any) -> list[int] | None:
+    return list(value.shape) if isinstance(value, torch.Tensor) else None
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, saved: Any, name: str) -> None:
+    expected, kind = _kind_of(optimizer), _take(saved, "kind")
+    _check(kind == expected, f"{name} of the checkpoint to be of kind {expected}", kind)
+    here = optimizer.state_dict()["param_groups"]
+    there, states = _take(saved, "param_groups"), _take(saved, "state")
+    _check_count(f"{name}", "param_groups", here, there)
+    params = _params_of(optimizer)
+    for i, (group, saved_group) in enumerate(zip(here, there)):
+        where = f"{name}.param_groups[{i}]"
+        _check_count(where, "params", group["params"], _take(saved_group, "params"))
+        for own, saved_id in zip(group["params"], saved_group["params"]):
+            _check_state(states.get(saved_id, {}), params[own], f"{where}.params[{own}]")
+
+
+def _params_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """What the optimizer steps. Looking at them has no consequences."""
+    state = getattr(optimizer, "_torchamp", None)
+    with look_away([] if state is None else [state]):
+        return [param for group in optimizer.param_groups for param in group["params"]]
+
+
+def _check_count(name: str, what: str, here: list, there: list) -> None:
+    _check(
+        len(here) == len(there), f"{name} of the checkpoint to have {len(here)} {what}", len(there)
+    )
+
+
+def _check_state(state: dict[str, Any], param: torch.Tensor, name: str) -> None:
+    for key, value in state.items():
+        if isinstance(value, torch.Tensor) and value.dim() > 0:
+            _check(
+                value.shape == param.shape,
+                f'"{name}.{key}" of the checkpoint to have its parameter\'s sizes, '
+                f"{list(param.shape)}",
+                list(value.shape),
+            )

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import weakref
-from typing import TYPE_CHECKING
+from collections import OrderedDict
+from collections.abc import Mapping, MutableMapping
+from typing import Any
 
 import torch
 
 from torchamp import ops
-from torchamp._load import _C
-from torchamp.amp import _patches
+from torchamp._load import _C, __version__
+from torchamp.amp._autocast import OpenCasts
 from torchamp.amp._report import Reporter
 from torchamp.amp._settings import Settings
 
-if TYPE_CHECKING:
-    from torchamp.amp._optimizer_state import OptimizerState
+_KEY = "loss_scaler"
 
 
 class Session:
@@ -31,18 +31,13 @@ class Session:
         settings: Settings,
     ) -> None:
         self.settings = settings
-        self.device = device
-        self.scalers = [_make_scaler(settings, self.device) for _ in range(settings.num_losses)]
+        self.scalers = [_make_scaler(settings, device) for _ in range(settings.num_losses)]
         #: Kept alive here, for as long as a model or an optimizer of the session lives.
         self.weights: list[_C.Masters] = []
         #: Of the optimizers that are still there.
-        self.optimizer_states: weakref.WeakSet[OptimizerState] = weakref.WeakSet()
+        self.optimizer_states: weakref.WeakSet[_C.OptimizerState] = weakref.WeakSet()
         self.reporter = Reporter(settings.verbosity, _names_of(models))
         self.casts = _open_casts(models, settings)
-
-    @property
-    def is_dynamic(self) -> bool:
-        return any(scaler.dynamic for scaler in self.scalers)
 
     @property
     def is_identity(self) -> bool:
@@ -63,7 +58,43 @@ class Session:
         is its decision."""
         self.scalers[loss_id].forget_deferred()
         for state in self.optimizer_states:
-            state.core.clear_overflows()
+            state.clear_overflows()
+
+    def state_dict(self, destination: MutableMapping | None = None) -> MutableMapping:
+        """The loss scalers' state, as apex has it: {"loss_scaler0": {"loss_scale": float,
+        "unskipped": int, …}, …}, one entry a loss, put into `destination` if given. Waits for the
+        device. Masters travel in the model's state dict."""
+        result = OrderedDict() if destination is None else destination
+        for i, scaler in enumerate(self.scalers):
+            result[f"{_KEY}{i}"] = self._saved_scaler(scaler)
+        return result
+
+    def _saved_scaler(self, scaler: _C.LossScaler) -> dict[str, Any]:
+        """What apex has no place for stands under "torchamp", where its loader does not look."""
+        loss_scale, growth_tracker, hysteresis_tracker = scaler.state()
+        return {
+            "loss_scale": loss_scale,
+            "unskipped": growth_tracker,
+            "hysteresis": hysteresis_tracker,
+            "torchamp": {
+                "version": __version__,
+                "opt_level": self.settings.properties.opt_level,
+                "num_losses": len(self.scalers),
+            },
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Takes over what state_dict() or apex gave; entries go to the losses in order.
+
+        Raises RuntimeError, and changes nothing, where the dict is of another number of losses, of
+        another level, incomplete or no such dict.
+        """
+        _check_keys(state_dict, len(self.scalers))
+        states = [_read(name, entry) for name, entry in state_dict.items()]
+        for name, entry in state_dict.items():
+            _check_level(self.settings.properties.opt_level, name, entry)
+        for scaler, state in zip(self.scalers, states):
+            scaler.load_state(*state)
 
     def close(self) -> None:
         """Ends O1's autocast."""
@@ -80,38 +111,12 @@ def _make_scaler(settings: Settings, device: torch.device) -> _C.LossScaler:
 
 def _names_of(models: list[torch.nn.Module]) -> dict[int, str]:
     """The models' parameters' names by id; with the model's number if there are several."""
-    names = {}
+    names: dict[int, str] = {}
     for i, model in enumerate(models):
         prefix = f"models[{i}]." if len(models) > 1 else ""
         for name, param in model.named_parameters():
             names.setdefault(id(param), prefix + name)
     return names
-
-
-class OpenCasts:
-    """O1's casts in the thread that made this, until closed or dropped."""
-
-    def __init__(self, device_types: list[str], dtype: torch.dtype) -> None:
-        self._is_open = False
-        self._autocast = _C.OpenAutocast(device_types, dtype)
-        self._is_open = True
-        _patches.OPEN.hold()
-
-    @property
-    def is_open(self) -> bool:
-        return self._is_open
-
-    def join(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which any thread casts as the one that made this."""
-        return _C.JoinAutocast(self._autocast)
-
-    def close(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            self._autocast.close()
-            _patches.OPEN.release()
-
-    __del__ = close
 
 
 def _open_casts(models: list[torch.nn.Module], settings: Settings) -> OpenCasts | None:
@@ -120,3 +125,55 @@ def _open_casts(models: list[torch.nn.Module], settings: Settings) -> OpenCasts 
         return None
     types = {param.device.type for model in models for param in model.parameters()}
     return OpenCasts(sorted(types), dtype)
+
+
+def _check_keys(state_dict: Mapping[str, Any], expected: int) -> None:
+    strange = [name for name in state_dict if _KEY not in name]
+    if strange:
+        raise RuntimeError(
+            f"load_state_dict: expected keys {_KEY}0, {_KEY}1, …, as amp.state_dict() gives them, "
+            f"got {', '.join(map(repr, strange))}"
+        )
+    found = len(state_dict)
+    saved = max((_ours(entry).get("num_losses", found) for entry in state_dict.values()), default=0)
+    if saved != found:
+        raise RuntimeError(
+            f"load_state_dict: expected {saved} entries in a checkpoint of {saved} losses, "
+            f"got {found}: it is truncated"
+        )
+    if found != expected:
+        raise RuntimeError(
+            f"load_state_dict: expected a checkpoint of {expected} losses, as num_losses was in "
+            f"initialize, got one of {found}"
+        )
+
+
+def _ours(entry: Any) -> Mapping[str, Any]:
+    ours = entry.get("torchamp") if isinstance(entry, Mapping) else None
+    return ours if isinstance(ours, Mapping) else {}
+
+
+def _read(name: str, entry: Any) -> tuple[float, int, int]:
+    missing = [key for key in ("loss_scale", "unskipped") if key not in entry]
+    if missing:
+        raise RuntimeError(
+            f"load_state_dict: expected 'loss_scale' and 'unskipped' in {name}, found no "
+            f"{' and no '.join(map(repr, missing))}: it is truncated"
+        )
+    loss_scale = float(entry["loss_scale"])
+    if not 0 < loss_scale < float("inf"):
+        raise RuntimeError(
+            f"load_state_dict: expected loss_scale in {name} to be positive and finite, "
+            f"got {loss_scale}"
+        )
+    return loss_scale, int(entry["unskipped"]), int(entry.get("hysteresis", 1))
+
+
+def _check_level(here: str, name: str, entry: Mapping[str, Any]) -> None:
+    there = _ours(entry).get("opt_level", here)
+    if there != here:
+        raise RuntimeError(
+            f"load_state_dict: expected a checkpoint of opt_level {here}, got one of {there} in "
+            f"{name}; models and optimizers load across levels, and the loss scale starts afresh "
+            "if you leave this entry out"
+        )

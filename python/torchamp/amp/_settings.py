@@ -78,7 +78,7 @@ def settings_for(
     return Settings(
         properties=options.resolve(),
         overrides=tuple(given),
-        cast_model_outputs=_dtype("cast_model_outputs", cast_model_outputs),
+        cast_model_outputs=_optional_dtype("cast_model_outputs", cast_model_outputs),
         num_losses=num_losses,
         min_loss_scale=min_loss_scale,
         max_loss_scale=max_loss_scale,
@@ -93,8 +93,12 @@ def _integer(name: str, value: Any) -> int:
     return value
 
 
-def _dtype(name: str, value: Any) -> torch.dtype | None:
-    if value is not None and not isinstance(value, torch.dtype):
+def _optional_dtype(name: str, value: Any) -> torch.dtype | None:
+    return None if value is None else _dtype(name, value)
+
+
+def _dtype(name: str, value: Any) -> torch.dtype:
+    if not isinstance(value, torch.dtype):
         raise TypeError(f"initialize: expected {name} to be a torch.dtype, got {value!r}")
     return value
 

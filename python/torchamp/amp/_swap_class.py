@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, SupportsIndex
 
 
 class Swapped:
@@ -17,10 +17,11 @@ class Swapped:
     #: The user's class.
     _torchamp_original: type
 
-    def __reduce_ex__(self, protocol: int) -> tuple:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple:
         """What pickle and copy make of this: an object of the user's class."""
         # Of protocol 2 on, pickle insists on the object's own class; protocol 1 takes any.
-        function, args, *rest = super().__reduce_ex__(1)
+        reduced: Any = super().__reduce_ex__(1)
+        function, args, *rest = reduced
         original = self._torchamp_original
         return function, tuple(original if arg is type(self) else arg for arg in args), *rest
 
@@ -31,7 +32,7 @@ class Swapped:
 _subclasses: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
 
 
-def swap_class(instance: Any, mixin: type[Swapped], methods: Callable[[type], dict]) -> None:
+def swap_class(instance: Any, mixin: type[Swapped], methods: Callable[[Any], dict]) -> None:
     """Makes `instance` a `mixin`, with `methods(type(instance))` besides."""
     original = type(instance)
     known = _subclasses.get(original, lambda: None)()

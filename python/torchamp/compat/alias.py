@@ -15,6 +15,7 @@ import importlib.util
 import sys
 from collections.abc import Iterable, Sequence
 from types import CodeType, ModuleType
+from typing import Any
 
 #: What stands for each top-level name; submodules stand for submodules of the same name.
 ROOTS = {
@@ -89,7 +90,7 @@ class AliasLoader(importlib.abc.Loader):
 
     def get_code(self, name: str) -> CodeType | None:
         """For `python -m`."""
-        spec = _find_target(name)
+        spec: Any = _find_target(name)
         return spec.loader.get_code(spec.name)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._C._autograd import _profiler_enabled
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from torchamp._load import _C
@@ -46,6 +47,10 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     #: The masters among the parameters, and the model's parameters that they write: torchamp.amp's.
     masters: _C.Masters | None = None
+
+    #: Of the groups as `_layout` has them; both are empty where they are to be made anew.
+    _steppers: list[Stepper]
+    _layout: list[tuple[_C.StepAlgorithm, list[torch.Tensor]]]
 
     #: Whether a step can do with split masters.
     _takes_split_masters = True
@@ -111,12 +116,12 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     #: Tells torch's Optimizer that step sees to its hooks, which cost as much as the host's part
     #: of the step itself.
-    step.hooked = True
+    vars(step)["hooked"] = True
 
     def _is_watched(self) -> bool:
         """Whether a profiler or a hook is to hear of steps, and has not yet."""
         return not self._has_outer_step and bool(
-            torch.autograd._profiler_enabled()
+            _profiler_enabled()
             or self._optimizer_step_pre_hooks
             or self._optimizer_step_post_hooks
             or _global_optimizer_pre_hooks
@@ -125,7 +130,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's."""
-        if not set_to_none or torch.autograd._profiler_enabled():
+        if not set_to_none or _profiler_enabled():
             super().zero_grad(set_to_none)
             return
         for group in self.param_groups:
@@ -154,9 +159,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             stepper.update(rows, self.param_groups)
 
     def _layout_is_current(self) -> bool:
-        if self._steppers is None or len(self._layout) != len(self.param_groups):
-            return False
-        return all(
+        return len(self._layout) == len(self.param_groups) and all(
             algorithm is self.algorithm_of(group) and _C.same_objects(params, group["params"])
             for (algorithm, params), group in zip(self._layout, self.param_groups)
         )
@@ -181,8 +184,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         return stepper
 
     def _forget_steppers(self) -> None:
-        self._steppers: list[Stepper] | None = None
-        self._layout: list[tuple[_C.StepAlgorithm, list[torch.Tensor]]] = []
+        self._steppers, self._layout = [], []
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("state_dtype", "stochastic_rounding", "split_masters")
@@ -194,7 +196,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's."""
-        for stepper in self._steppers or ():
+        for stepper in self._steppers:
             stepper.republish_scalars(self.state)
         return super().state_dict()
 

@@ -25,7 +25,6 @@ class Stepper:
         self._stepper = _C.FusedStepper(
             algorithm, self._params, groups, state_dtype, stochastic_rounding
         )
-        self._keeps_norms = algorithm == _C.StepAlgorithm.NOVOGRAD
         self._names = _C.state_names(algorithm)
 
     def adopt_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
@@ -47,8 +46,9 @@ class Stepper:
 
     def _scalars(self, i: int) -> dict[str, torch.Tensor]:
         scalars = {"step": self._stepper.step_count(i)}
-        if self._keeps_norms:
-            scalars["norm_average"] = self._stepper.norm_average(i)
+        norm = self._stepper.norm_average(i)
+        if norm is not None:
+            scalars["norm_average"] = norm
         return scalars
 
     def update(self, rows: list[list[float]], groups: list[dict[str, Any]]) -> None:

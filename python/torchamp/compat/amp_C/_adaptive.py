@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from torchamp import ops
@@ -35,7 +37,7 @@ def multi_tensor_novograd(
             f"multi_tensor_novograd: expected norm_type to be 2, the only norm, got {norm_type}"
         )
     grads, params, averages = tensor_lists
-    hyper = [lr, beta1, beta2, epsilon, weight_decay, 0.0, bias_correction]
+    hyper: list[Number] = [lr, beta1, beta2, epsilon, weight_decay, 0.0, bias_correction]
     hyper += [mode == 0, grad_averaging, 1.0]
     norms = ops.l2norm(grads, True)[1]
     fused_step(
@@ -72,7 +74,7 @@ def multi_tensor_lamb(
     step; above max_grad_norm (0: none) they are clipped. use_nvlamb: adapts without weight decay
     too."""
     check_lists("multi_tensor_lamb", tensor_lists, 4)
-    hyper = [lr, beta1, beta2, epsilon, weight_decay, mode, 0.0, bias_correction]
+    hyper: list[Number] = [lr, beta1, beta2, epsilon, weight_decay, mode, 0.0, bias_correction]
     hyper += [grad_averaging, bool(use_nvlamb), max_grad_norm]
     _lamb(tensor_lists, hyper, step, global_grad_norm)
 
@@ -100,7 +102,7 @@ def multi_tensor_lamb_mp(
     or found_inf is set. A fifth list is written as the params, rounded. global_grad_norm and
     max_grad_norm are those of the grads as they come."""
     check_lists("multi_tensor_lamb_mp", tensor_lists, 4, 5)
-    hyper = [lr, beta1, beta2, epsilon, weight_decay, mode, 0.0, bias_correction]
+    hyper: list[Number] = [lr, beta1, beta2, epsilon, weight_decay, mode, 0.0, bias_correction]
     inv_scale = inv_scale.reshape(())
     hyper += [grad_averaging, bool(use_nvlamb), max_grad_norm.reshape(()) * inv_scale]
     skip = torch.maximum(noop_flag.float(), found_inf.float().to(noop_flag.device))
@@ -113,7 +115,7 @@ def _lamb(
     hyper: list[Number],
     step: Number,
     global_grad_norm: Number,
-    **scaling: torch.Tensor,
+    **scaling: Any,
 ) -> None:
     grads, params, *states = tensor_lists[:4]
     updates = _updates(grads, params, states, hyper, step, global_grad_norm, **scaling)
@@ -128,7 +130,7 @@ def _updates(
     hyper: list[Number],
     step: Number,
     global_grad_norm: Number,
-    **scaling: torch.Tensor,
+    **scaling: Any,
 ) -> list[torch.Tensor]:
     updates = [torch.zeros_like(state) for state in states[0]]
     norm = torch.as_tensor(global_grad_norm, dtype=torch.float32, device=params[0].device)
@@ -181,7 +183,7 @@ def multi_tensor_lamb_stage1_cuda(
     written. per_tensor_decay: float32, one a tensor. step: those done before this one."""
     check_lists("multi_tensor_lamb_stage1_cuda", tensor_lists, 5)
     grads, params, *states, updates = tensor_lists
-    hyper = [0.0, beta1, beta2, epsilon, per_tensor_decay, 1.0, 0.0, 1.0, 1.0, 0.0]
+    hyper: list[Number] = [0.0, beta1, beta2, epsilon, per_tensor_decay, 1.0, 0.0, 1.0, 1.0, 0.0]
     hyper += [max_global_grad_norm]
     made = _updates(grads, params, states, hyper, step + 1, global_grad_norm)
     ops.copy_cast(made, updates)
@@ -200,7 +202,7 @@ def multi_tensor_lamb_stage2_cuda(
     """LAMB's second pass. tensor_lists: params, updates. The norms: float32, one a tensor."""
     check_lists("multi_tensor_lamb_stage2_cuda", tensor_lists, 2)
     params, updates = tensor_lists
-    hyper = [lr, 0.0, 0.0, 0.0, weight_decay, 1.0, 0.0, 0.0, 0.0, bool(use_nvlamb)]
+    hyper: list[Number] = [lr, 0.0, 0.0, 0.0, weight_decay, 1.0, 0.0, 0.0, 0.0, bool(use_nvlamb)]
     fused_step(
         StepAlgorithm.LAMB_APPLY,
         updates,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any, Union
 
 import torch
 
@@ -12,7 +13,7 @@ from torchamp import ops
 #: Columns of a row of hyperparameters.
 _COLUMNS = 12
 
-Number = float  # or a tensor of one element
+Number = Union[float, torch.Tensor]  # of one element
 
 
 def fused_step(
@@ -26,7 +27,7 @@ def fused_step(
     model_params: Sequence[torch.Tensor] = (),
     grad_factor: Number | None = None,
     skip: torch.Tensor | None = None,
-    **norms: torch.Tensor,
+    **norms: Any,
 ) -> None:
     """Steps `params` by `grads` for the `step`-th time.
 

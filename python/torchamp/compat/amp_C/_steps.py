@@ -57,7 +57,7 @@ def multi_tensor_adam(
     decouples it."""
     check_lists("multi_tensor_adam", tensor_lists, 4)
     grads, params, *states = tensor_lists
-    hyper = [lr, beta1, beta2, epsilon, weight_decay, mode, 0.0, bias_correction]
+    hyper: list[Number] = [lr, beta1, beta2, epsilon, weight_decay, mode, 0.0, bias_correction]
     fused_step(StepAlgorithm.ADAM, grads, params, states, hyper, step)
 
 
@@ -79,7 +79,7 @@ def multi_tensor_adam_capturable(
     everything alone where noop_flag is set."""
     check_lists("multi_tensor_adam_capturable", tensor_lists, 4)
     grads, params, *states = tensor_lists
-    hyper = [lr, beta1, beta2, epsilon, weight_decay, mode, 0.0, bias_correction]
+    hyper: list[Number] = [lr, beta1, beta2, epsilon, weight_decay, mode, 0.0, bias_correction]
     _unscale(noop_flag, grads, inv_scale)
     fused_step(StepAlgorithm.ADAM, grads, params, states, hyper, step, skip=noop_flag)
 
@@ -102,7 +102,7 @@ def multi_tensor_adam_capturable_master(
     the params are written as they are, rounded."""
     check_lists("multi_tensor_adam_capturable_master", tensor_lists, 5)
     grads, params, *states, masters = tensor_lists
-    hyper = [lr, beta1, beta2, epsilon, weight_decay, mode, 0.0, bias_correction]
+    hyper: list[Number] = [lr, beta1, beta2, epsilon, weight_decay, mode, 0.0, bias_correction]
     _unscale(noop_flag, grads, inv_scale)
     fused_step(
         StepAlgorithm.ADAM, grads, masters, states, hyper, step, model_params=params, skip=noop_flag
@@ -122,7 +122,7 @@ def multi_tensor_adagrad(
     decouples it."""
     check_lists("multi_tensor_adagrad", tensor_lists, 3)
     grads, params, sums = tensor_lists
-    hyper = [lr, 0.0, epsilon, weight_decay, mode, 0.0]
+    hyper: list[Number] = [lr, 0.0, epsilon, weight_decay, mode, 0.0]
     fused_step(StepAlgorithm.ADAGRAD, grads, params, [sums], hyper)
 
 

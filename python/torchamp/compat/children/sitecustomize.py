@@ -5,15 +5,16 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+from typing import Any
 
 
-def _run(spec):
+def _run(spec: Any) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def _run_hidden(folder):
+def _run_hidden(folder: str) -> None:
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != folder]
     hidden = importlib.machinery.PathFinder.find_spec("sitecustomize")
     if hidden is not None:

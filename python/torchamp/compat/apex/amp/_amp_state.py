@@ -6,17 +6,15 @@ from __future__ import annotations
 import sys
 import weakref
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import Any
 
 from torchamp.amp import master_params
 from torchamp.amp._apex_style import Last
 from torchamp.amp._report import say
 from torchamp.amp._session import Session
-
-if TYPE_CHECKING:
-    from torchamp.compat.apex.amp.frontend import Properties
-    from torchamp.compat.apex.amp.handle import AmpHandle
-    from torchamp.compat.apex.amp.scaler import LossScaler
+from torchamp.compat.apex.amp._properties import Properties
+from torchamp.compat.apex.amp.handle import AmpHandle
+from torchamp.compat.apex.amp.scaler import LossScaler, scalers_of
 
 __all__ = ["AmpState", "master_params", "maybe_print"]
 
@@ -42,8 +40,6 @@ class AmpState(ModuleType):
 
     @property
     def opt_properties(self) -> Properties:
-        from torchamp.compat.apex.amp.frontend import Properties
-
         return Properties() if Last.is_disabled else Properties(_last_session().settings)
 
     @property
@@ -56,8 +52,6 @@ class AmpState(ModuleType):
 
     @property
     def loss_scalers(self) -> list[LossScaler]:
-        from torchamp.compat.apex.amp.scaler import scalers_of
-
         session = _last_session()
         if session not in _scalers:
             _scalers[session] = scalers_of(session)
@@ -65,8 +59,6 @@ class AmpState(ModuleType):
 
     @property
     def handle(self) -> AmpHandle:
-        from torchamp.compat.apex.amp.handle import AmpHandle
-
         if self.legacy_handle is not None:
             return self.legacy_handle
         session = _last_session()
@@ -84,13 +76,13 @@ class AmpState(ModuleType):
 
     def forget_legacy_handle(self) -> None:
         """Lets the casts of the last initialize, if it has any, take the place of amp.init's."""
-        session = Last.session and Last.session()
+        session = Last.session()
         if session is not None and session.casts is not None:
             self.legacy_handle = None
 
 
 def _last_session() -> Session:
-    session = None if Last.is_disabled else Last.session and Last.session()
+    session = None if Last.is_disabled else Last.session()
     if session is None:
         raise AttributeError
     return session
@@ -101,5 +93,5 @@ def maybe_print(msg: str, rank0: bool = False) -> None:
     say(msg)
 
 
-_amp_state = sys.modules[__name__]
+_amp_state: Any = sys.modules[__name__]
 _amp_state.__class__ = AmpState

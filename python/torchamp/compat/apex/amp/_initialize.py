@@ -28,5 +28,6 @@ def applier(value: Any, fn: Callable) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(applier(element, fn) for element in value))
     if isinstance(value, (Sequence, Set)):
-        return type(value)(applier(element, fn) for element in value)
+        kind: Callable = type(value)
+        return kind(applier(element, fn) for element in value)
     return value

@@ -74,10 +74,12 @@ def attach_stash(optimizer: Any) -> None:
     """Gives an optimizer that initialize returned apex's attributes; leaves others alone."""
     if not isinstance(optimizer, AmpOptimizer):
         return
-    optimizer._amp_stash = Stash(optimizer)
-    optimizer._lazy_init_maybe_master_weights = _masters_are_there
-    optimizer._amp_lazy_init = _masters_are_there
-    optimizer._master_params_to_model_params = optimizer._torchamp.weights.copy_to_model
+    vars(optimizer).update(
+        _amp_stash=Stash(optimizer),
+        _lazy_init_maybe_master_weights=_masters_are_there,
+        _amp_lazy_init=_masters_are_there,
+        _master_params_to_model_params=optimizer._torchamp.weights.copy_to_model,
+    )
 
 
 def _masters_are_there() -> None:

@@ -10,8 +10,8 @@ from torchamp.amp import (
     register_half_function,
     register_promote_function,
 )
-from torchamp.amp._patches import Ban
-from torchamp.compat.apex.amp import _amp_state
+from torchamp.amp._autocast import Ban
+from torchamp.compat.apex.amp._amp_state import _amp_state
 from torchamp.compat.apex.amp.handle import AmpHandle, NoOpHandle
 
 __all__ = [

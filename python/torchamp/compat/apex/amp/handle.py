@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from torchamp._load import _C
-from torchamp.amp._patches import Ban
-from torchamp.amp._session import OpenCasts
-
-if TYPE_CHECKING:
-    from torchamp.compat.apex.amp.opt import OptimWrapper
+from torchamp.amp._autocast import Ban, OpenCasts
+from torchamp.compat.apex.amp.opt import OptimWrapper
 
 __all__ = ["AmpHandle", "NoOpHandle"]
 
@@ -69,8 +66,6 @@ class AmpHandle:
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, num_loss: int = 1) -> OptimWrapper:
         """The optimizer with a scale_loss of its own, for `num_loss` losses a step."""
-        from torchamp.compat.apex.amp.opt import OptimWrapper
-
         return OptimWrapper(optimizer, self, num_loss)
 
     def scale_loss(

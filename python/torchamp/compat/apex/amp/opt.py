@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from torchamp import Amp
 
-if TYPE_CHECKING:
-    from torchamp.compat.apex.amp.handle import AmpHandle
-
 __all__ = ["OptimWrapper"]
+
+
+class Handle(Protocol):
+    """What a wrapper asks of an AmpHandle."""
+
+    loss_scale: float | str
+
+    def is_active(self) -> bool: ...
 
 
 class OptimWrapper:
     """An optimizer whose losses are scaled by `amp_handle.loss_scale`, each of the `num_loss` of a
     step by a scaler of its own, in their order. Everything else is the optimizer's."""
 
-    def __init__(
-        self, optimizer: torch.optim.Optimizer, amp_handle: AmpHandle, num_loss: int
-    ) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, amp_handle: Handle, num_loss: int) -> None:
         self._optimizer, self._num_loss, self._next_loss = optimizer, num_loss, 0
         self._amp: Amp | None = None
         if amp_handle.is_active():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -214,12 +215,12 @@ class FP16_Optimizer:  # noqa: N801  apex's name
         self.loss_scaler.set_loss_scale(value)
 
     @property
-    def state(self) -> dict:
+    def state(self) -> defaultdict[torch.Tensor, Any]:
         """The optimizer's."""
         return self.optimizer.state
 
     @state.setter
-    def state(self, value: dict) -> None:
+    def state(self, value: defaultdict[torch.Tensor, Any]) -> None:
         self.optimizer.state = value
 
     @property

@@ -10,7 +10,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchamp import ops
-from torchamp.amp._cast import cast_model
+from torchamp.amp._model import cast_model
 
 __all__ = [
     "BN_convert_float",

@@ -90,9 +90,9 @@ def _layer_norm(
     eps: float,
     result_dtype: torch.dtype,
 ) -> torch.Tensor:
-    values = _in_one_dtype(input, weight, bias)
+    x, factor, shift = _in_one_dtype(input, weight, bias)
     with torch.autocast(input.device.type, enabled=False):
-        return F.layer_norm(values[0], shape, *values[1:], eps).to(result_dtype)
+        return F.layer_norm(x, shape, factor, shift, eps).to(result_dtype)
 
 
 def _rms_norm(
@@ -102,9 +102,9 @@ def _rms_norm(
     eps: float,
     result_dtype: torch.dtype,
 ) -> torch.Tensor:
-    values = _in_one_dtype(input, weight)
+    x, factor = _in_one_dtype(input, weight)
     with torch.autocast(input.device.type, enabled=False):
-        return F.rms_norm(values[0], shape, values[1], eps).to(result_dtype)
+        return F.rms_norm(x, shape, factor, eps).to(result_dtype)
 
 
 def _in_one_dtype(*tensors: torch.Tensor | None) -> list[torch.Tensor | None]:

@@ -3,8 +3,7 @@ initialise it say, treats them as under apex."""
 
 from __future__ import annotations
 
-import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
@@ -78,6 +77,8 @@ class FusedRMSNormAffineMixedDtypesFunction:
 
 class _Norm(nn.Module):
     param_names: tuple[str, ...] = ("weight",)
+    weight: torch.Tensor
+    bias: torch.Tensor
 
     def __init__(
         self,
@@ -87,8 +88,9 @@ class _Norm(nn.Module):
         memory_efficient: bool = False,
     ) -> None:
         super().__init__()
-        is_one = isinstance(normalized_shape, numbers.Integral)
-        self.normalized_shape = torch.Size([normalized_shape] if is_one else normalized_shape)
+        if not isinstance(normalized_shape, Iterable):
+            normalized_shape = [normalized_shape]
+        self.normalized_shape = torch.Size(normalized_shape)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         self.memory_efficient = memory_efficient

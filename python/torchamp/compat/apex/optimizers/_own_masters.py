@@ -93,9 +93,7 @@ class OwnMasters(Translated):
         if known is not None:
             return known
         has_master = param.dtype in self.mastered_dtypes
-        return self._weights.track(
-            param, _C.Masters.make_master(param) if has_master else None
-        )
+        return self._weights.track(param, _C.Masters.make_master(param) if has_master else None)
 
 
 @contextlib.contextmanager

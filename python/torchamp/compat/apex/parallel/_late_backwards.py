@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import functools
 import weakref
-from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
-if TYPE_CHECKING:
-    from torchamp.compat.apex.parallel.distributed import DistributedDataParallel
+from torchamp.compat.apex.parallel._reduction import Reduction
 
 
 class LateBackwards:
     """Averages grads that come when torch's reducer is not waiting for any: several backwards of
     one forward, or of a forward that ran while reducing was switched off."""
 
-    def __init__(self, parallel: DistributedDataParallel) -> None:
+    def __init__(self, parallel: DistributedDataParallel, reduction: Reduction) -> None:
         #: Whether torch's reducer takes the next backward's grads.
         self.torch_waits = False
-        self._parallel = weakref.ref(parallel)
+        self._parallel, self._reduction = weakref.ref(parallel), reduction
         self._in_backward = False
         self._params: list[torch.Tensor] = []
         for param in parallel.module.parameters():
@@ -40,7 +39,7 @@ class LateBackwards:
         parallel, params = self._parallel(), self._params
         self.torch_waits, self._in_backward, self._params = False, False, []
         if parallel is not None and parallel.require_backward_grad_sync:
-            parallel.reduction.reduce([param.grad for param in params])
+            self._reduction.reduce([param.grad for param in params])
 
 
 def _note(late: weakref.ref[LateBackwards], param: torch.Tensor) -> None:

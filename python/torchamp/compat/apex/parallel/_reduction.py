@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import distributed
+from torch._C._distributed_c10d import GradBucket
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 
@@ -45,8 +46,6 @@ class Reduction:
                 grad.copy_(reduced)
 
 
-def reduce_bucket(
-    reduction: Reduction, bucket: distributed.GradBucket
-) -> torch.futures.Future[torch.Tensor]:
+def reduce_bucket(reduction: Reduction, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """A communication hook of torch's DistributedDataParallel."""
     return reduction.start(bucket.buffer())

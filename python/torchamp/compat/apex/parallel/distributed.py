@@ -162,7 +162,7 @@ class DistributedDataParallel(nn.parallel.DistributedDataParallel):
         self.reduction = Reduction(self.process_group, *self._options)
         if not self.reduction.is_torchs_own:
             self.register_comm_hook(self.reduction, reduce_bucket)
-        self._late_backwards = LateBackwards(self)
+        self._late_backwards = LateBackwards(self, self.reduction)
 
     def __getstate__(self) -> dict[str, Any]:
         """As torch's: copies and pickles reduce over the default group."""

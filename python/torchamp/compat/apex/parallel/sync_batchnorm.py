@@ -27,8 +27,10 @@ class SyncBatchNorm(_BatchNorm):
     therefore no subclass of it.
     """
 
-    _check_input_dim = nn.SyncBatchNorm._check_input_dim
-    _check_non_zero_input_channels = nn.SyncBatchNorm._check_non_zero_input_channels
+    #: torch's, which take any batch norm.
+    _check_input_dim: Any = nn.SyncBatchNorm._check_input_dim
+    _check_non_zero_input_channels: Any = nn.SyncBatchNorm._check_non_zero_input_channels
+    _forward_over_ranks: Any = nn.SyncBatchNorm.forward
 
     def __init__(
         self,
@@ -57,7 +59,7 @@ class SyncBatchNorm(_BatchNorm):
         if input.device.type == "cpu" and self._uses_ranks():
             self._check_input_dim(input)
             return normalize_over_ranks(self, input)
-        return nn.SyncBatchNorm.forward(self, input)
+        return self._forward_over_ranks(input)
 
     def _uses_ranks(self) -> bool:
         by_batch = self.training or self.running_mean is None

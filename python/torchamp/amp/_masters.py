@@ -1,0 +1,125 @@
+"""Stage 3: keep masters. Which parameters have one, how others find it, and who looks at it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from torchamp._load import _C
+
+#: The Masters, weakly, of each model parameter that has a master of its own.
+_weights_of: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def weights_of(model_param: torch.Tensor) -> _C.Masters | None:
+    """The Masters that keep the master of `model_param`; None if it has none of its own."""
+    found = _weights_of.get(model_param)
+    return None if found is None else found()
+
+
+def make_masters(
+    params: Iterable[torch.Tensor], optimizers: list[torch.optim.Optimizer]
+) -> dict[torch.Tensor, torch.Tensor]:
+    """float32 masters of those of `params` that the optimizers step, by parameter; to be called
+    before the cast that rounds them. A shared one may come more than once."""
+    stepped = set(params_of(optimizers))
+    return {
+        param: _C.Masters.make_master(param) for param in dict.fromkeys(params) if param in stepped
+    }
+
+
+def params_of(optimizers: list[torch.optim.Optimizer]) -> list[torch.Tensor]:
+    """Every tensor in the optimizers' groups, in order."""
+    return [
+        param
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for param in group["params"]
+    ]
+
+
+def weights_for(optimizers: list[torch.optim.Optimizer]) -> list[_C.Masters]:
+    """A Masters for each optimizer; one for all of them if they share a parameter, which is
+    then unscaled once."""
+    distinct = [set(params_of([optimizer])) for optimizer in optimizers]
+    if len(set().union(*distinct)) < sum(map(len, distinct)):
+        return [_C.Masters()] * len(optimizers)
+    return [_C.Masters() for _ in optimizers]
+
+
+def track(
+    weights: _C.Masters,
+    param: torch.Tensor,
+    masters: dict[torch.Tensor, torch.Tensor],
+    keeps_masters: bool,
+) -> torch.Tensor:
+    """Tracks `param` and returns what the optimizer is to step: the master it has already, the one
+    in `masters`, a new one if it is of low precision and masters are kept, or itself."""
+    master = masters.get(param)
+    if master is None and keeps_masters and param.dtype in (torch.float16, torch.bfloat16):
+        master = _C.Masters.make_master(param)
+    stepped = weights.track(param, master)
+    if stepped is not param:
+        _weights_of[param] = weakref.ref(weights)
+    return stepped
+
+
+class Watch:
+    """Whether anyone but torchamp has looked at an optimizer's masters."""
+
+    def __init__(self, weights: Any) -> None:
+        self._weights = weights
+        self._looking_away = 0
+
+    def notice(self) -> None:
+        """Someone looks: from now on, and for the last backward, master grads are made. What was
+        seen may be kept, so there is no way back."""
+        if not self._looking_away and self._weights.lazy:
+            self._weights.lazy = False
+
+    def look_away(self) -> Watch:
+        """A context for torchamp's own looks, which do not count."""
+        return self
+
+    def __enter__(self) -> None:
+        self._looking_away += 1
+
+    def __exit__(self, *exception: Any) -> None:
+        self._looking_away -= 1
+
+
+class MasterList(list):
+    """`group["params"]`, telling a Watch when its elements are read."""
+
+    def __init__(self, params: list[torch.Tensor], watch: Watch) -> None:
+        super().__init__(params)
+        self._watch = watch
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        self._watch.notice()
+        return super().__iter__()
+
+    def __reversed__(self) -> Iterator[torch.Tensor]:
+        self._watch.notice()
+        return super().__reversed__()
+
+    def __getitem__(self, index: Any) -> Any:
+        self._watch.notice()
+        return super().__getitem__(index)
+
+    def __add__(self, other: list) -> list:
+        return list(self) + other
+
+    def __radd__(self, other: list) -> list:
+        return other + list(self)
+
+    def copy(self) -> list:
+        return list(self)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple:
+        """Copies and pickles are plain lists."""
+        return list, (list(self),)
