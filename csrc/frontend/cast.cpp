@@ -3,6 +3,7 @@
 #include <torchamp/cast.h>
 
 #include <unordered_set>
+#include <utility>
 
 namespace torchamp {
 namespace {
@@ -25,8 +26,7 @@ bool changes(const at::Tensor& tensor, at::ScalarType dtype) {
 
 void cast_tensor(at::Tensor tensor, at::ScalarType dtype) {
   if (!changes(tensor, dtype)) return;
-  const at::Tensor grad = tensor.grad();
-  tensor.mutable_grad().reset();
+  const at::Tensor grad = std::exchange(tensor.mutable_grad(), at::Tensor());
   tensor.set_data(tensor.variable_data().to(dtype));
   if (grad.defined()) tensor.mutable_grad() = grad.to(dtype);
 }
