@@ -169,7 +169,7 @@ class Step : public testing::Test {
   template <class T>
   static float reconstructed_at(const Tensor& high, const Tensor& low_bits, int64 i) {
     return torchamp::reconstructed(static_cast<const T*>(high.data())[i],
-                            static_cast<const torchamp::low_bits16*>(low_bits.data())[i]);
+                                   static_cast<const torchamp::low_bits16*>(low_bits.data())[i]);
   }
 
   template <class T>

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <iostream>
 #include <iterator>
 #include <map>
@@ -290,8 +291,7 @@ const std::map<std::string, void (Run::*)(const Words&)> kEvents = {
     {"write", &Run::write},
     {"look", &Run::look},
     {"save", &Run::save},
-    {"load", &Run::load},
-};
+    {"load", &Run::load}};
 
 void follow(Run& run, const std::string& line) {
   std::istringstream stream(line.substr(0, line.find('#')));

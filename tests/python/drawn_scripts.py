@@ -32,8 +32,11 @@ def drawn(seed: int, is_plain: bool) -> Script:
 
 
 class Draw:
-    """Draws events, but for those after which C++ is known to differ with LibTorch's optimizers:
-    two of them overflow never, and after the overflow of one no zeros are written."""
+    """Draws events, but none after which the languages are known to differ (scripts.KNOWN).
+
+    Where the optimizer is LibTorch's, no zeros are written after an overflow. Where two are, none
+    overflows.
+    """
 
     def __init__(self, seed: int, is_plain: bool) -> None:
         self.chance = random.Random(seed)

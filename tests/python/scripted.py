@@ -155,16 +155,18 @@ class Run:
         """The optimizers of what a loss reaches: of an inner one the first alone."""
         return self.optimizers[:1] if "inner" in flags else self.optimizers
 
+    def show_values(self, name: str, values: Sequence[float]) -> None:
+        self.seen[name] = " %.17g" * len(values) % tuple(values)
+
     def show(self, name: str, tensor: torch.Tensor | None) -> None:
         if tensor is not None:
-            values = tensor.detach().double().flatten().tolist()
-            self.seen[name] = "".join(f" {value:.17g}" for value in values)
+            self.show_values(name, tensor.flatten().tolist())
 
     def show_all(self) -> None:
         if self.amp is None:
             return
         for i, scaler in enumerate(self.amp.loss_scalers):
-            self.show(f"scalers.{i}", torch.tensor(scaler.state()))
+            self.show_values(f"scalers.{i}", scaler.state())
         in_float32 = self.net.state_dict()
         for name, param in self.net.named_parameters():
             self.show(f"params.{name}", param)
@@ -177,7 +179,7 @@ class Run:
 
     def show_optimizer(self, name: str, optimizer: torch.optim.Optimizer) -> None:
         telemetry = amp.telemetry(optimizer)
-        self.show(f"{name}steps", torch.tensor([telemetry.steps, telemetry.skipped_steps]))
+        self.show_values(f"{name}steps", [telemetry.steps, telemetry.skipped_steps])
         if self.is_looking:
             for i, param in enumerate(amp.master_params(optimizer)):
                 self.show(f"{name}{i}.grad", param.grad)

@@ -63,8 +63,8 @@ def simple_loop(level: str, kind: str) -> Script:
     is_scaled = level in ("O1", "O2")
     loss_scale = "dynamic" if is_scaled else "1"
     events = start(level, f"{kind} first norm last", loss_scale=loss_scale)
-    events += ["scale 0 4194304 0"] * is_scaled
-    for seed in range(4):
+    events += ["scale 0 524288 0"] * is_scaled
+    for seed in range(3):
         events += ["zero 0 none", f"backward 0 {seed}", f"backward 0 1{seed}"]
         events += ["clip_norm 0.5", "step 0"]
     return events

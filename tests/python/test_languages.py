@@ -24,7 +24,11 @@ BUILD = Path(os.environ.get("TORCHAMP_BUILD_DIR", ROOT / "build"))
 PROGRAM = BUILD / "tests" / "languages" / "languages"
 
 BY_HAND = dict(by_hand())
-DRAWN = {f"{seed}-{plain}": drawn(seed, plain) for seed in range(30) for plain in (False, True)}
+DRAWN = {
+    f"{seed}-{kind}": drawn(seed, is_plain=kind == "SGD")
+    for seed in range(24)
+    for kind in ("SGD", "Fused")
+}
 
 
 def in_cpp(scripts: list[Script], folder: Path) -> list[list[Seen]]:
@@ -130,6 +134,14 @@ def test_scripts(cpp, tmp_path, name):
 def test_drawn_scripts(cpp, tmp_path, name):
     script = DRAWN[name]
     assert difference(script, cpp[name], in_python(script, tmp_path)) == ""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["SGD", "Fused"])
+def test_many_drawn_scripts(tmp_path, kind):
+    scripts = [drawn(seed, is_plain=kind == "SGD") for seed in range(24, 324)]
+    for seed, (script, seen) in enumerate(zip(scripts, in_cpp(scripts, tmp_path)), start=24):
+        assert (seed, difference(script, seen, in_python(script, tmp_path))) == (seed, "")
 
 
 @pytest.mark.parametrize(
