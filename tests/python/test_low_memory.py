@@ -131,6 +131,47 @@ def test_accesses_reconstruct_whole_masters(device, level):
     assert_same(split, whole, 1e-5)
 
 
+def params_of(optimizer):
+    """The list itself, without a look at what is in it."""
+    return optimizer.param_groups[0]["params"]
+
+
+#: Ways to the masters past the methods of their list: torch's functions read lists in C.
+READERS = {
+    "norm": lambda optimizer: torch._foreach_norm(params_of(optimizer)),
+    "by name": lambda optimizer: torch._foreach_abs(self=params_of(optimizer)),
+    "two lists": lambda optimizer: torch._foreach_sub(params_of(optimizer), params_of(optimizer)),
+    "keys of the state": lambda optimizer: [param.sum() for param in optimizer.state],
+    "copy": lambda optimizer: torch._foreach_norm(params_of(copy.deepcopy(optimizer))),
+}
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+@pytest.mark.parametrize("way", READERS)
+def test_torch_s_functions_find_whole_masters(device, level, way):
+    split, whole = split_and_whole(device, level)
+    for model, optimizer in (split, whole):
+        train_step(model, optimizer)
+    found, expected = (READERS[way](optimizer) for _, optimizer in (split, whole))
+    for left, right in zip(found, expected):
+        torch.testing.assert_close(left, right, rtol=3e-7, atol=1e-11)
+    assert not weights_of(split[1]).is_split
+    assert all(type(master) is torch.Tensor for master in own_masters(split[1]))
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_torch_s_functions_write_masters(device, level):
+    split, whole = split_and_whole(device, level)
+    for step in range(2):
+        for model, optimizer in (split, whole):
+            optimizer.zero_grad()
+            backward(model, optimizer, step)
+            with torch.no_grad():
+                torch._foreach_mul_(params_of(optimizer), 0.5)
+            optimizer.step()
+    assert_same(split, whole, 1e-5)
+
+
 @pytest.mark.parametrize("level", MASTER_LEVELS)
 @pytest.mark.parametrize("saved_split", [True, False])
 def test_checkpoints_convert(device, level, saved_split):

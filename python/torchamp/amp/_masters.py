@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -71,15 +71,24 @@ def track(
 class Watch:
     """Whether anyone but torchamp has looked at an optimizer's masters."""
 
-    def __init__(self, weights: Any) -> None:
+    def __init__(self, weights: _C.Masters) -> None:
         self._weights = weights
         self._looking_away = 0
+        self._unseen = type("UnseenMaster", (UnseenMaster,), {"_watch": weakref.ref(self)})
+
+    def hide(self, master: torch.Tensor) -> None:
+        """Whoever uses the master looks."""
+        master.__class__ = self._unseen
 
     def notice(self) -> None:
-        """Someone looks: from now on, and for the last backward, master grads are made. What was
-        seen may be kept, so there is no way back."""
-        if not self._looking_away and self._weights.lazy:
-            self._weights.lazy = False
+        """Someone looks: from now on masters are whole, and master grads are made, the last
+        backward's too. What was seen may be kept, so there is no way back."""
+        if self._looking_away or not self._weights.lazy:
+            return
+        self._weights.lazy = False
+        for master in self._weights.master_params():
+            if type(master) is self._unseen:
+                master.__class__ = torch.Tensor
 
     def look_away(self) -> Watch:
         """A context for torchamp's own looks, which do not count."""
@@ -92,8 +101,28 @@ class Watch:
         self._looking_away -= 1
 
 
+class UnseenMaster(torch.Tensor):
+    """A master that tells its Watch when one of torch's functions is about to use it, alone or in
+    a list, which C reads past a MasterList's methods."""
+
+    #: Weakly, since the masters' owner, which the Watch has, owns this class by its masters.
+    _watch: weakref.ref[Watch]
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable, types: Iterable[type], args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        for kind in types:
+            watch = kind._watch() if issubclass(kind, UnseenMaster) else None
+            if watch is not None:
+                watch.notice()
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
 class MasterList(list):
-    """`group["params"]`, telling a Watch when its elements are read."""
+    """`group["params"]`, telling a Watch when its elements are read: by a library, say, whose
+    functions are none of torch's."""
 
     def __init__(self, params: list[torch.Tensor], watch: Watch) -> None:
         super().__init__(params)

@@ -21,6 +21,7 @@ class Stepper:
     ) -> None:
         """placed: parameters of one device, each with the number of its group."""
         self._params = [param for param, _ in placed]
+        self._device = self._params[0].device
         groups = [group for _, group in placed]
         self._stepper = _C.FusedStepper(
             algorithm, self._params, groups, state_dtype, stochastic_rounding
@@ -78,11 +79,10 @@ class Stepper:
     ) -> None:
         """Steps the parameters that have a grad, multiplied with `grad_factor`; or masters, by the
         model's grads if need be."""
-        device = self._params[0].device
         if masters is None:
-            self._stepper.step(_on(device, grad_factor), _on(device, skip))
+            self._stepper.step(_on(self._device, grad_factor), _on(self._device, skip))
         else:
-            masters.step(self._stepper, _on(device, skip))
+            masters.step(self._stepper, _on(self._device, skip))
 
 
 def _on(device: torch.device, scalar: torch.Tensor | float | None) -> torch.Tensor | None:
