@@ -36,7 +36,8 @@ bool is_low_precision(const Tensor& tensor) {
   return tensor.element_size() == 2;
 }
 
-void flag_if(const Tensor& bad, int64_t position, const FlagTensors& flags) {
+void flag_nonfinite(const Tensor& tensor, int64_t position, const FlagTensors& flags) {
+  const Tensor bad = at::isfinite(tensor).all().logical_not();
   if (flags.found_inf.defined()) {
     flags.found_inf.copy_(flags.found_inf.logical_or(bad).reshape_as(flags.found_inf));
   }
@@ -46,16 +47,9 @@ void flag_if(const Tensor& bad, int64_t position, const FlagTensors& flags) {
   }
 }
 
-void flag_nonfinite(const Tensor& tensor, int64_t position, const FlagTensors& flags) {
-  flag_if(at::isfinite(tensor).all().logical_not(), position, flags);
-}
-
-/// An output that rounding made infinite is flagged.
 void write(const Tensor& result, const Tensor& output, int64_t position, const FlagTensors& flags) {
   output.copy_(result);
-  if (!is_low_precision(output)) return;
-  const Tensor overflows = at::isfinite(result).logical_and(at::isfinite(output).logical_not());
-  flag_if(overflows.any(), position, flags);
+  if (is_low_precision(output)) flag_nonfinite(output, position, flags);
 }
 
 bool covers(Checked checked, Checked list) {

@@ -102,22 +102,13 @@ void write_through(const void* from, char* to, int64 bytes, bool stream) {
 }
 
 template <class T>
-bool any_overflows(const float* values, const T* rounded, int count) {
-  for (int i = 0; i < count; ++i) {
-    if (overflows(values[i], rounded[i])) return true;
-  }
-  return false;
-}
-
-template <class T>
 bool store_narrow(const float* values, char* to, int count, bool stream) {
   T rounded[kBlock];
   T* target = stream ? rounded : reinterpret_cast<T*>(to);
   narrow(values, target, count);
   if (stream) write_through(rounded, to, count * int64{sizeof(T)}, true);
   constexpr bool kHalf = sizeof(T) == sizeof(float16) && !std::is_same<T, bfloat16>::value;
-  return any_nonfinite(kHalf ? DType::kFloat16 : DType::kBFloat16, target, count) &&
-         any_overflows(values, target, count);
+  return any_nonfinite(kHalf ? DType::kFloat16 : DType::kBFloat16, target, count);
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ TORCHAMP_DEVICE void widen(DType dtype, const Bits<n>& bits, float* values) {
   }
 }
 
-/// Rounds n values to a 16-bit type and stores them; returns whether one of them overflowed.
+/// Rounds n values to a 16-bit type and stores them; returns whether a result is not finite.
 template <class T, int n>
 TORCHAMP_DEVICE bool store_rounded(char* to, const float* values) {
   uint32 words[(n + 1) / 2] = {};
@@ -97,7 +97,7 @@ TORCHAMP_DEVICE bool store_rounded(char* to, const float* values) {
   TORCHAMP_UNROLL
   for (int i = 0; i < n; ++i) {
     const T rounded = from_float<T>(values[i]);
-    overflow |= overflows(values[i], rounded);
+    overflow |= is_nonfinite(rounded);
     words[i / 2] |= static_cast<uint32>(rounded.bits) << (i % 2 * 16);
   }
   store_bytes<n * sizeof(T)>(to, words);

@@ -99,10 +99,4 @@ TORCHAMP_MATH bool is_nonfinite(bfloat16 value) {
   return (value.bits & 0x7f80u) == 0x7f80u;
 }
 
-/// Whether rounding made `value` infinite, rather than that it was not finite already.
-template <class T>
-TORCHAMP_MATH bool overflows(float value, T rounded) {
-  return is_nonfinite(rounded) && !is_nonfinite(value);
-}
-
 }  // namespace torchamp

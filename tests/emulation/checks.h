@@ -50,7 +50,7 @@ inline bool is_low(DType dtype) {
 /// Stores an oracle's result; returns whether it is an overflow.
 inline bool store(Tensor& tensor, int64 i, float value) {
   tensor.set(i, value);
-  return is_low(tensor.dtype()) && torchamp::overflows(value, tensor[i]);
+  return is_low(tensor.dtype()) && torchamp::is_nonfinite(tensor[i]);
 }
 
 }  // namespace emulation

@@ -287,6 +287,15 @@ def known(level: str, *optimizers: str, events: str) -> Script:
 
 #: Scripts after which the languages differ, and why.
 KNOWN = {
+    "scale_of_16_bit_grads": (
+        "at O3 an earlier backward's overflow counts again where its grad is still there, and C++ "
+        "has taken it away",
+        known(
+            "O3",
+            "SGD first norm last",
+            events="scale 0 1024 0 / backward 0 1 overflow / backward 0 2",
+        ),
+    ),
     "zeros_after_an_overflow": (
         "C++ has taken the grads away, so that zero_grad(false) leaves none, and momentum moves "
         "nothing",
