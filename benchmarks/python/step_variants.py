@@ -104,7 +104,8 @@ def amp_step(
     def tensors() -> Iterator[torch.Tensor | None]:
         masters = optimizer._torchamp.weights.master_params()  # distinct from the parameters
         backward()
-        yield from (*params, *shared.half, *masters, *(master.grad for master in masters))
+        with optimizer._torchamp.watch.look_away():  # as they are between steps
+            yield from (*params, *shared.half, *masters, *(master.grad for master in masters))
         yield from states_of(optimizer)
         if optimizer._torchamp.weights.is_split:
             yield from [param.to(torch.int16) for param in params]  # the size of the low bits

@@ -18,6 +18,7 @@ from nets import (
     train_step,
 )
 
+import torchamp
 from torchamp import amp, optimizers
 from torchamp._load import _C
 
@@ -141,6 +142,7 @@ READERS = {
     "norm": lambda optimizer: torch._foreach_norm(params_of(optimizer)),
     "by name": lambda optimizer: torch._foreach_abs(self=params_of(optimizer)),
     "two lists": lambda optimizer: torch._foreach_sub(params_of(optimizer), params_of(optimizer)),
+    "torchamp's ops": lambda optimizer: [torchamp.ops.l2norm(params_of(optimizer))[0]],
     "keys of the state": lambda optimizer: [param.sum() for param in optimizer.state],
     "copy": lambda optimizer: torch._foreach_norm(params_of(copy.deepcopy(optimizer))),
 }
