@@ -16,36 +16,46 @@ constexpr const char* kOptionTable =
 optimizer: "FusedAdam", "FusedAdamW", "FusedSGD", "FusedLARS", "FusedAdagrad", "FusedNovoGrad" or
     "FusedLAMB".)";
 
-/// A learning rate that is a tensor is read on the device.
-double column_of(const py::handle& value) {
-  return value.is_none() || THPVariable_Check(value.ptr()) ? 0.0 : value.cast<double>();
-}
-
+/// The options of one optimizer, and the rows of its groups.
 class OptionTable {
  public:
   explicit OptionTable(const std::string& optimizer) : specs_(optim::option_specs(optimizer)) {
-    for (const OptionSpec& spec : specs_) names_.push_back(py::str(spec.name));
+    for (const OptionSpec& spec : specs_) names_.push_back(interned(spec.name));
   }
 
   const std::vector<OptionSpec>& specs() const { return specs_; }
 
-  std::vector<double> row(const py::dict& group) const {
-    std::vector<double> row;
+  py::list row(const py::dict& group) const {
+    py::list row;
     for (size_t i = 0; i < specs_.size(); ++i) {
-      const bool has_it = group.contains(names_[i]);
-      const py::object value = has_it ? py::object(group[names_[i]]) : py::none();
-      if (!has_it) {
-        row.insert(row.end(), specs_[i].defaults.begin(), specs_[i].defaults.end());
+      PyObject* const value = PyDict_GetItemWithError(group.ptr(), names_[i].ptr());
+      if (value == nullptr && PyErr_Occurred() != nullptr) throw py::error_already_set();
+      if (value == nullptr) {
+        for (const double column : specs_[i].defaults) row.append(column);
       } else if (specs_[i].is_betas()) {
-        for (const py::handle beta : value) row.push_back(column_of(beta));
+        for (const py::handle beta : py::handle(value)) row.append(beta);
       } else {
-        row.push_back(column_of(value));
+        row.append(column_of(value));
       }
     }
     return row;
   }
 
  private:
+  /// Keys of dicts are found by identity.
+  static py::str interned(const std::string& name) {
+    return py::reinterpret_steal<py::str>(PyUnicode_InternFromString(name.c_str()));
+  }
+
+  /// 0 for a learning rate that is a tensor, which is read on the device, and for None.
+  static py::object column_of(PyObject* value) {
+    const bool is_column = PyFloat_CheckExact(value) || PyLong_Check(value);
+    if (is_column || !(value == Py_None || THPVariable_Check(value))) {
+      return py::reinterpret_borrow<py::object>(value);
+    }
+    return py::float_(0.0);
+  }
+
   std::vector<OptionSpec> specs_;
   std::vector<py::str> names_;
 };
