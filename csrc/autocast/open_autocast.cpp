@@ -85,9 +85,9 @@ OpenAutocast::OpenAutocast(std::vector<c10::DeviceType> device_types, c10::Scala
   watch_for_forks();
   settle();
   for (const auto& open : state.entries) {
-    TORCH_CHECK(open->dtype == dtype, "initialize: this thread already autocasts to ", open->dtype,
-                " for a model that is still open, and cannot also autocast to ", dtype,
-                "; close that one first, or use it in another thread");
+    TORCH_CHECK(open->dtype == dtype, "initialize: autocast to ", open->dtype,
+                " is already active for a model in this thread, cannot also autocast to ", dtype,
+                "; close that model first, or use it in another thread");
   }
   entry_ = std::make_shared<Entry>();
   entry_->device_types = std::move(device_types);

@@ -78,8 +78,8 @@ Tensor Backward::scale(const Tensor& loss) {
 void Backward::prepare() {
   for (const auto& state : states_) {
     TORCH_CHECK(!state->is_in_backward(),
-                "scale_loss: expected the optimizer to be in no other scale_loss that is still "
-                "open, got one that is; close that one first, or scale the sum of the losses");
+                "scale_loss: expected the optimizer not to be inside an open scale_loss, but it "
+                "is; close that scale_loss first, or scale the sum of the losses");
   }
   for (const auto& state : states_) state->refresh();
   if (scaled_by_ == nullptr) scaled_by_ = scaler_.snapshot();

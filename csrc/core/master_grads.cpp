@@ -249,8 +249,8 @@ void MasterGrads::check_deferred_unchanged() const {
     TORCH_CHECK(!grad.defined() || version_of(grad) == deferred_.versions[i],
                 "expected the grad of model parameter ", i, " of the optimizer, of sizes ",
                 grad.sizes(),
-                ", to stay as scale_loss left it, got one that was written since; "
-                "clip with amp.clip_grad_norm_, or write the grads of amp.master_params");
+                ", to be unmodified since scale_loss, got a modified one; "
+                "clip with amp.clip_grad_norm_, or modify the grads of amp.master_params");
   }
 }
 

@@ -171,8 +171,8 @@ void MasterWeights::check_unchanged(size_t i) const {
   TORCH_CHECK(!retyped && !is_misread_float(model), "amp: expected model parameter ", i,
               " of the optimizer, of sizes ", model.sizes(), ", to hold ", model_dtypes_[i],
               " as initialize left it, got ", retyped ? model.scalar_type() : at::kFloat,
-              ". torch::load, model.half() and model.float() replace parameters behind the "
-              "optimizer's back: change the type before initialize, and load checkpoints with "
+              ". torch::load, model.half() and model.float() replace parameters without the "
+              "optimizer's knowledge: change the type before initialize, and load checkpoints with "
               "amp::load");
 }
 

@@ -68,15 +68,14 @@ void OptimizerState::refresh() {
 }
 
 void OptimizerState::begin_step(const char* function, bool adopts_data_writes) {
-  TORCH_CHECK(
-      !is_in_backward(), function,
-      ": expected the optimizer to be in no scale_loss that is still open, got one that is; "
-      "step after it, where the grads are unscaled");
+  TORCH_CHECK(!is_in_backward(), function,
+              ": expected the optimizer not to be inside an open scale_loss, but it is; "
+              "step after it, where the grads are unscaled");
   give_up_refused();
   if (grads().drop_zeroed()) clear_overflows();
   TORCH_CHECK(grads().delayed() == nullptr, function,
-              ": expected unscaled grads, got those that scale_loss left scaled with "
-              "delay_unscale; end with a scale_loss without it before the step");
+              ": expected unscaled grads, got grads still scaled by a scale_loss with "
+              "delay_unscale; run one without it before the step");
   weights().refresh();
   if (adopts_data_writes) weights().adopt_data_writes();
   may_have_stepped_ = false;

@@ -48,8 +48,8 @@ void require(int code, const char* action) {
 void* own_handle(Queue queue) {
   thread_local std::unordered_map<int, void*> handles;
   void*& handle = handles[queue.device];
-  if (handle == nullptr) require(cublas()->create(&handle), "making a handle");
-  require(cublas()->set_stream(handle, queue.stream), "choosing the stream");
+  if (handle == nullptr) require(cublas()->create(&handle), "creating a handle");
+  require(cublas()->set_stream(handle, queue.stream), "setting the stream");
   return handle;
 }
 

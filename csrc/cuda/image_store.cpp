@@ -68,12 +68,12 @@ std::string from_environment(const char* variable) {
 }  // namespace
 
 std::string ImageStore::refusal() const {
-  if (folder_.empty()) return "none is chosen";
+  if (folder_.empty()) return "not configured";
   struct stat found {};
   if (lstat(folder_.c_str(), &found) != 0) return errno == ENOENT ? "" : std::strerror(errno);
   if (!S_ISDIR(found.st_mode)) return "not a folder";
-  if (found.st_uid != geteuid()) return "somebody else's";
-  return (found.st_mode & 077) == 0 ? "" : "open to others";
+  if (found.st_uid != geteuid()) return "owned by another user";
+  return (found.st_mode & 077) == 0 ? "" : "accessible to other users";
 }
 
 std::string ImageStore::find(const std::string& key) const {

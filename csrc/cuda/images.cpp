@@ -15,7 +15,7 @@ namespace {
 std::string target_of(int capability, const Nvrtc& nvrtc) {
   const std::string target = target_for(capability, nvrtc.architectures());
   if (!target.empty()) return target;
-  throw std::runtime_error("NVRTC " + nvrtc.version() + " does not know compute capability " +
+  throw std::runtime_error("NVRTC " + nvrtc.version() + " does not support compute capability " +
                            std::to_string(capability / 10) + "." + std::to_string(capability % 10));
 }
 

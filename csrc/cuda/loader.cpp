@@ -144,7 +144,7 @@ Module load_module(const Driver& driver, int device, Choice choice) {
   Module module = choose_backend(driver, device, choice);
   if (module.backend == Backend::kAten && choice != Choice::kAuto) {
     throw std::runtime_error(
-        "TORCHAMP_KERNELS asks for kernels that cannot be had on CUDA device " +
+        "TORCHAMP_KERNELS requests kernels that are unavailable on CUDA device " +
         std::to_string(device) + ": " + module.reason);
   }
   return module;

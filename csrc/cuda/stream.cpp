@@ -36,7 +36,7 @@ bool is_capturing(Queue queue) {
   const PrimaryContext context(cuda, queue.device);
   const ContextScope current(cuda, context.handle());
   int status = 0;
-  require(cuda, cuda.stream_is_capturing(queue.stream, &status), "asking for graph capture");
+  require(cuda, cuda.stream_is_capturing(queue.stream, &status), "querying graph capture");
   return status != 0;
 }
 

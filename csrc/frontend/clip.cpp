@@ -16,8 +16,8 @@ void check_unscaled(const char* function, const std::vector<Optimizer>& optimize
   TORCH_CHECK_VALUE(!optimizers.empty(), function, ": expected at least one optimizer, got none");
   for (const Optimizer& optimizer : optimizers) {
     TORCH_CHECK(!wrapped_of(optimizer).state->grads_are_scaled(), function,
-                ": expected unscaled grads, got those of a scale_loss that is still open or was "
-                "given delay_unscale; clip after the last scale_loss of the step");
+                ": expected unscaled grads, got grads still scaled by a scale_loss that is open or "
+                "has delay_unscale; clip after the last scale_loss of the step");
   }
 }
 

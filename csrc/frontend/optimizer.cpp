@@ -66,7 +66,7 @@ at::Tensor Optimizer::step(const torch::optim::Optimizer::LossClosure& closure) 
               "Optimizer::step: expected no closure at opt_level ",
               name(amp_->properties().opt_level),
               ", where the loss is scaled or masters are stepped; run the backward in scale_loss, "
-              "then call step(). Optimizers that cannot do without one, as LBFGS, train at O0");
+              "then call step(). Optimizers that need a closure, such as LBFGS, work at O0");
   std::optional<ShieldFromAutocast> shield(std::in_place);
   return optimizer.wrapped->step([&] {
     shield.reset();

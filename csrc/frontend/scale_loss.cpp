@@ -60,9 +60,9 @@ scale_loss::~scale_loss() noexcept(false) {
 void scale_loss::check_optimizers() const {
   TORCH_CHECK_VALUE(!optimizers_.empty(), "scale_loss: expected at least one optimizer, got none");
   for (size_t i = 0; i < optimizers_.size(); ++i) {
-    TORCH_CHECK_VALUE(optimizers_[i].amp() == optimizers_.front().amp(),
-                      "scale_loss: expected optimizers[", i,
-                      "] to come from the initialize of optimizers[0], got one of another");
+    TORCH_CHECK_VALUE(
+        optimizers_[i].amp() == optimizers_.front().amp(), "scale_loss: expected optimizers[", i,
+        "] to come from the initialize of optimizers[0], got one from another initialize");
     for (size_t j = 0; j < i; ++j) {
       TORCH_CHECK_VALUE(optimizers_[i].index() != optimizers_[j].index(),
                         "scale_loss: expected each optimizer once, got optimizers[", j,

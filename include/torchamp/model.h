@@ -105,8 +105,8 @@ class Model {
   template <class T>
   T output(T value) const {
     static_assert(is_understood<T>,
-                  "forward returns a type whose tensors, if it holds any, torchamp cannot find to "
-                  "cast them: declare `inline auto amp_members(Output& output) { return "
+                  "forward returns a type in which torchamp cannot find tensors to cast: "
+                  "declare `inline auto amp_members(Output& output) { return "
                   "std::tie(output.a, output.b); }` beside the type, with its members that hold "
                   "tensors (see <torchamp/parts.h>)");
     const auto dtype = amp_->output_type();

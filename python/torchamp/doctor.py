@@ -67,7 +67,7 @@ def check_nvcc() -> Finding:
     """The CUDA compiler. Without it the kernels are compiled when they are first used."""
     nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     if nvcc is None:
-        return Finding("nvcc", "none; NVRTC, which comes with torch, does its work")
+        return Finding("nvcc", "none; NVRTC, which comes with torch, is used instead")
     version = subprocess.run(
         [nvcc, "--version"], capture_output=True, text=True, check=False
     ).stdout
@@ -94,7 +94,7 @@ def check_torch_copies() -> Finding:
     if len(copies) <= 1:
         return Finding("copies of torch", str(len(copies)))
     return Finding(
-        "copies of torch", ", ".join(copies), 1, "keep one: the first on sys.path is used"
+        "copies of torch", ", ".join(copies), 1, "remove all but one: the first on sys.path is used"
     )
 
 
@@ -141,7 +141,7 @@ def check_backends() -> Finding:
 
         backends = {name: backend(name) for name in build_info()["kernels"]}
     except Exception as error:
-        return Finding("kernels", f"cannot be had: {error}", 2)
+        return Finding("kernels", f"unavailable: {error}", 2)
     lines = [
         f"{device}: {name}{reason and f' ({reason})'}"
         for device, (name, reason) in backends.items()

@@ -19,8 +19,8 @@ using torch::serialize::OutputArchive;
 template <class T>
 T take(const char* optimizer, InputArchive& archive, const std::string& key) {
   T value;
-  TORCH_CHECK_VALUE(archive.try_read(key, value), optimizer, ": expected the file to hold \"", key,
-                    "\", got none: it is damaged, or no optimizer's");
+  TORCH_CHECK_VALUE(archive.try_read(key, value), optimizer, ": expected the file to contain \"",
+                    key, "\", but it is missing: the file is damaged, or not an optimizer's");
   return value;
 }
 

@@ -195,7 +195,7 @@ def states_of(optimizers: Optimizers, session: Session | None = None) -> list:
         if state.session is not (session or states[0].session):
             raise RuntimeError(
                 f"scale_loss: expected optimizers[{i}] to come from the same initialize as the "
-                "others, got one of another"
+                "others, got one from another"
             )
     return states
 
@@ -219,7 +219,7 @@ def _name(kind: type) -> str:
 
 
 def _described(value: Any) -> str:
-    hint = "; a list is asked for: list(...) makes one" if isinstance(value, tuple) else ""
+    hint = "; pass a list: list(...)" if isinstance(value, tuple) else ""
     return f"{type(value).__name__}{hint}"
 
 
@@ -229,7 +229,7 @@ def _check_models(models: list[torch.nn.Module]) -> None:
         where = f"models[{i}]"
         if isinstance(model, (DataParallel, DistributedDataParallel)):
             raise RuntimeError(
-                f"initialize: expected {where} to be a bare model, got one wrapped in "
+                f"initialize: expected {where} to be an unwrapped model, got one wrapped in "
                 f"{type(model).__name__}; initialize first, then wrap"
             )
         if isinstance(model, torch.jit.ScriptModule):
@@ -246,9 +246,9 @@ def _check_is_new(where: str, model: torch.nn.Module) -> None:
         if isinstance(module, AmpModel) and not _may_start_again(module, module is model):
             part = f"{where}.{name}" if name else where
             raise RuntimeError(
-                f"initialize: expected {part} ({type(module).__name__}) to be new to initialize, "
-                "got one that it returned before; pass all models and optimizers that belong "
-                "together to one call"
+                f"initialize: expected {part} ({type(module).__name__}) not to be initialized "
+                "already, but it is; pass all models and optimizers that belong together to one "
+                "call"
             )
 
 
@@ -267,8 +267,8 @@ def _check_tensors(where: str, model: torch.nn.Module) -> None:
         for name, tensor in named:
             if torch.nn.parameter.is_lazy(tensor):
                 raise RuntimeError(
-                    f"initialize: expected {kind} {name!r} of {where} to have sizes, got a lazy "
-                    "one; run a forward first"
+                    f"initialize: expected {kind} {name!r} of {where} to be materialized, got a "
+                    "lazy one; run a forward first"
                 )
             if tensor.dtype == torch.float16:
                 raise RuntimeError(
@@ -283,13 +283,13 @@ def _check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
         name = type(optimizer).__name__
         if isinstance(optimizer, AmpOptimizer):
             raise RuntimeError(
-                f"initialize: expected optimizers[{i}] ({name}) to be new to initialize, got one "
-                "that it returned before"
+                f"initialize: expected optimizers[{i}] ({name}) not to be initialized already, "
+                "but it is"
             )
         if any(base.__name__ == "ZeroRedundancyOptimizer" for base in type(optimizer).__mro__):
             raise TypeError(
-                f"initialize: expected optimizers[{i}] to show its parameters, got a {name}, "
-                "which steps others than it shows"
+                f"initialize: expected optimizers[{i}] to step the parameters in its param_groups, "
+                f"got a {name}, which does not"
             )
 
 

@@ -238,7 +238,7 @@ def _last_session(function: str) -> Session:
     session = Last.session()
     if session is None:
         raise RuntimeError(
-            f"{function}: expected a call of initialize before, whose models and optimizers are "
-            "still there, found none"
+            f"{function}: expected initialize to be called first, with models and optimizers that "
+            "still exist"
         )
     return session

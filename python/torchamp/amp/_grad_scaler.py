@@ -50,7 +50,7 @@ class GradScaler(torch.amp.GradScaler):
         if isinstance(outputs, Iterable) and not isinstance(outputs, (str, bytes)):
             return _like(outputs, map(self.scale, outputs))
         raise ValueError(
-            "scale: expected outputs to be a tensor or a nest of tensors, got "
+            "scale: expected outputs to be a tensor or a nested structure of tensors, got "
             f"{type(outputs).__name__}"
         )
 
@@ -179,8 +179,8 @@ def _like(outputs: Iterable, scaled: Iterator) -> Iterable:
 def _check_is_plain(method: str, optimizer: torch.optim.Optimizer) -> None:
     if getattr(optimizer, "_torchamp", None) is not None:
         raise RuntimeError(
-            f"{method}: expected an optimizer that is not amp.initialize's, which scales losses by "
-            "amp.scale_loss, got one that is; use scale_loss, or leave initialize out"
+            f"{method}: expected an optimizer not returned by amp.initialize, which scales losses "
+            "by amp.scale_loss, got one that is; use scale_loss, or do not call initialize"
         )
 
 

@@ -281,7 +281,7 @@ def _load_masters(
     if local_metadata.get("assign_to_params_buffers", False):
         raise RuntimeError(
             "load_state_dict: expected assign=False for a model that initialize has cast, got "
-            "True, which would put other parameters in place of those that the optimizer knows; "
+            "True, which would replace the optimizer's parameters; "
             "load without assign, or before initialize"
         )
     for name, param in _own_tensors(module):

@@ -111,6 +111,6 @@ def _check_unscaled(function: str, states: Sequence[OptimizerState]) -> None:
     for state in states:
         if state.core.grads_are_scaled:
             raise RuntimeError(
-                f"{function}: expected unscaled grads, got those of a scale_loss that is still "
-                "open or was given delay_unscale=True; clip after the last scale_loss of the step"
+                f"{function}: expected unscaled grads, got grads still scaled by a scale_loss "
+                "that is open or has delay_unscale=True; clip after the last scale_loss of the step"
             )

@@ -127,7 +127,7 @@ def _read(file: File) -> Any:
         raise
     except pickle.UnpicklingError as error:
         # torch's own message advises to load it with everything that stands in it.
-        raise _unreadable(file, "it is damaged, or holds more than data") from error
+        raise _unreadable(file, "it is damaged, or contains non-data objects") from error
     except Exception as error:  # of which kind depends on where the damage is
         raise _unreadable(file, str(error)) from error
 
@@ -156,8 +156,8 @@ def _kind_of(optimizer: torch.optim.Optimizer) -> str:
 def _take(tree: Any, key: str) -> Any:
     if not isinstance(tree, dict) or key not in tree:
         raise RuntimeError(
-            f"amp.load: expected the checkpoint to hold {key!r}, got none: the file is damaged or "
-            "was not written by amp.save"
+            f"amp.load: expected the checkpoint to contain {key!r}, but it is missing: the file is "
+            "damaged or was not written by amp.save"
         )
     return tree[key]
 
@@ -172,7 +172,7 @@ def _check_header(opt_level: str, checkpoint: Any) -> None:
     _check(
         found == _FORMAT,
         f"a checkpoint of format {_FORMAT}",
-        f"{found}, which another version of torchamp wrote",
+        f"{found}, written by another version of torchamp",
     )
     level = _take(checkpoint, "opt_level")
     _check(
@@ -200,10 +200,10 @@ def _scaler_state(saved: dict[str, Any], index: int) -> tuple[float, int, int]:
 
 def _check_model(model: torch.nn.Module, saved: dict[str, Any], name: str) -> None:
     here = model.state_dict()
-    problems = [f'no "{key}"' for key in here if key not in saved]
-    problems += [f'a further "{key}"' for key in saved if key not in here]
+    problems = [f'missing key "{key}"' for key in here if key not in saved]
+    problems += [f'unexpected key "{key}"' for key in saved if key not in here]
     problems += [
-        f'"{key}" of sizes {_sizes(saved[key])} for {_sizes(here[key])}'
+        f'"{key}" with sizes {_sizes(saved[key])}, expected {_sizes(here[key])}'
         for key in here.keys() & saved.keys()
         if _sizes(saved[key]) != _sizes(here[key])
     ]

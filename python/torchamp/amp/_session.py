@@ -174,6 +174,6 @@ def _check_level(here: str, name: str, entry: Mapping[str, Any]) -> None:
     if there != here:
         raise RuntimeError(
             f"load_state_dict: expected a checkpoint of opt_level {here}, got one of {there} in "
-            f"{name}; models and optimizers load across levels, and the loss scale starts afresh "
-            "if you leave this entry out"
+            f"{name}; models and optimizers load across levels, omit this entry to reset the "
+            "loss scale"
         )

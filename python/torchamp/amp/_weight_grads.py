@@ -37,8 +37,8 @@ def accumulate_weight_grads(model: nn.Module) -> nn.Module:
         )
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise ValueError(
-            "accumulate_weight_grads: expected model to reduce no grads, got a "
-            "DistributedDataParallel, which does not see grads that the GEMM adds up"
+            "accumulate_weight_grads: expected model not to be a "
+            "DistributedDataParallel, which does not see grads accumulated in the GEMM"
         )
     for module in model.modules():
         if type(module) is nn.Linear:

@@ -70,8 +70,8 @@ class AmpState(ModuleType):
 
     def __getattr__(self, name: str) -> None:
         raise AttributeError(
-            f"_amp_state: expected {name!r} to be something that the last initialize made, whose "
-            "models and optimizers are still there, found none"
+            f"_amp_state: expected {name!r} to be an attribute that initialize sets; call "
+            "initialize first, with models and optimizers that still exist"
         )
 
     def forget_legacy_handle(self) -> None:

@@ -121,7 +121,7 @@ class FP16_Optimizer:  # noqa: N801  apex's name
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps, unless a backward overflowed; returns what the optimizer's step returned. A
         closure is called again for as long as its backward overflows; RuntimeError once the loss
-        scale can fall no more."""
+        scale cannot decrease further."""
         if closure is not None:
             result = self.optimizer.step(self._retrying(closure))
         elif self.overflow:
@@ -158,7 +158,7 @@ class FP16_Optimizer:  # noqa: N801  apex's name
         if self.overflow and self.loss_scale >= before:
             raise RuntimeError(
                 f"FP16_Optimizer.step: expected finite grads, got none at loss scale {before}, "
-                "which can fall no more"
+                "which cannot decrease further"
             )
         return loss
 

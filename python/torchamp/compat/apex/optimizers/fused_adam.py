@@ -71,6 +71,6 @@ class FusedAdam(OwnMasters, optimizers.FusedAdam):
             if value is not None:
                 raise RuntimeError(
                     f"FusedAdam.step: expected {name} to be left out, got a "
-                    f"{type(value).__name__}; torchamp.amp does what it was for"
+                    f"{type(value).__name__}; torchamp.amp replaces it"
                 )
         return super().step(closure)

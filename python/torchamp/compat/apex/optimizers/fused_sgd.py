@@ -55,5 +55,5 @@ def _with_lr(params: Any) -> list:
     """`params` as a list. Raises ValueError unless they are groups which each have an lr."""
     groups = list(params)
     if not all(isinstance(group, dict) and "lr" in group for group in groups):
-        raise ValueError("FusedSGD: expected lr, or a group of parameters to bring its own")
+        raise ValueError("FusedSGD: expected lr, or an lr in every group")
     return groups

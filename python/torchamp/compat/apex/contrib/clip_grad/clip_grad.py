@@ -33,7 +33,7 @@ def clip_grad_norm_(
     if error_if_nonfinite and not norm.isfinite():
         raise RuntimeError(
             f"clip_grad_norm_: expected the grads to have a finite norm, got {norm.item()}; "
-            "error_if_nonfinite=False scales them by it all the same"
+            "error_if_nonfinite=False scales them anyway"
         )
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for device, members in by_device.items():
