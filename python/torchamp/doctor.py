@@ -1,4 +1,4 @@
-"""Says what torchamp finds on this machine, what is missing, and what to do about it.
+"""Reports what torchamp finds on this machine, what is missing, and how to fix it.
 
 Runs as `python -m torchamp`, and as a plain script where torchamp itself cannot be imported. Ends
 with status 0 when all is well, 1 when something works less well than it could, 2 when broken.
@@ -124,7 +124,7 @@ def check_torchamp() -> Finding:
 
 
 def check_build() -> Finding:
-    """What torchamp was built with."""
+    """The build of torchamp."""
     try:
         from torchamp._load import _C
 
@@ -149,12 +149,12 @@ def check_backends() -> Finding:
     return Finding("kernels", "; ".join(lines), int(any(n == "aten" for n, _ in backends.values())))
 
 
-#: What the library itself finds, and nothing above tells.
+#: Findings of the library that the checks above do not cover.
 LIBRARY_SUBJECTS = ("C++ ABI", "processor", "CUDA driver", "NVRTC", "kernel cache")
 
 
 def library_findings() -> list[Finding]:
-    """What the program torchamp-doctor reports too; nothing where torchamp does not load."""
+    """The findings of the program torchamp-doctor; none if torchamp does not load."""
     try:
         from torchamp._load import _C
     except Exception:

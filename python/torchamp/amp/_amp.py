@@ -25,7 +25,7 @@ Optimizers = Union[torch.optim.Optimizer, Iterable[torch.optim.Optimizer]]
 
 
 class Amp:
-    """Readies models and optimizers for training at an opt level, and owns the loss scalers.
+    """Prepares models and optimizers for training at an opt level, and owns the loss scalers.
 
         amp = torchamp.Amp(model, optimizer, opt_level="O2")
         for data, target in batches:
@@ -40,13 +40,13 @@ class Amp:
         "O3" float16, "O4" and "O5" as O1 and O2 in bfloat16.
     enabled: False leaves everything alone, and scale_loss gives the loss as it is.
     overrides: what to change of the level: cast_model_type, patch_torch_functions,
-        keep_batchnorm_fp32, master_weights, loss_scale ("dynamic" or a number); further
+        keep_batchnorm_fp32, master_weights, loss_scale ("dynamic" or a number); also
         cast_model_outputs, num_losses, min_loss_scale, max_loss_scale, verbosity (0 is silent),
-        adopt_data_writes (True: every step looks for elements of the model that were written past
-        PyTorch's version counters, through `param.data` say, and makes them the masters').
+        adopt_data_writes (True: every step detects elements of the model that were written bypassing
+        PyTorch's version counters, e.g. by `param.data`, and copies them to the masters).
 
     Raises TypeError, ValueError or RuntimeError, and changes nothing, where an argument is wrong.
-    Objects of this class do not know each other, but for O1's autocast, which is the thread's: it
+    Objects of this class are independent, except for O1's autocast, which belongs to the thread: it
     lasts until close(), or until the models and optimizers are gone.
     """
 
@@ -85,12 +85,12 @@ class Amp:
         delay_overflow_check: bool = False,
     ) -> contextlib.AbstractContextManager[torch.Tensor]:
         """A context that gives the scaled loss, float32 and of the loss's sizes; call its backward
-        in it. At the end the grads of master_params() are true, and the loss scale has moved.
+        in it. At the end the grads of master_params() are unscaled, and the loss scale is updated.
 
-        loss: floating tensor. optimizers: all that step a parameter which gets a grad in this
+        loss: floating tensor. optimizers: all that step a parameter with a grad in this
         backward; None: all of this object. loss_id: below num_losses, chooses the scaler.
-        delay_unscale: leave grads scaled, for a later scale_loss to see to.
-        delay_overflow_check: leave it to a later scale_loss to move the scale.
+        delay_unscale: leave grads scaled; a later scale_loss unscales them.
+        delay_overflow_check: leave it to a later scale_loss to update the scale.
 
         Raises TypeError, IndexError, RuntimeError. After an exception in the context, grads and
         scaler are as before.
@@ -122,8 +122,8 @@ class Amp:
             self._session.load_state_dict(state_dict)
 
     def save(self, file: _serialize.File) -> None:
-        """Writes all that training goes on from to a path or a file, which C++ reads too: models
-        in float32, optimizers, loss scalers, level. Waits for the device. Raises TypeError for
+        """Writes everything that training resumes from to a path or a file, which C++ reads too:
+        models in float32, optimizers, loss scalers, level. Waits for the device. Raises TypeError for
         state that is no tensor, number or text."""
         _serialize.save(self._run(), file)
 
@@ -183,7 +183,7 @@ def _cast(model: torch.nn.Module, settings: Settings) -> None:
 
 
 def states_of(optimizers: Optimizers, session: Session | None = None) -> list:
-    """What torchamp knows of each of `optimizers`. Raises RuntimeError unless initialize returned
+    """The state of each of `optimizers`. Raises RuntimeError unless initialize returned
     them all, in one call: the first one's, or `session`'s."""
     if isinstance(optimizers, torch.optim.Optimizer):
         optimizers = [optimizers]
@@ -253,8 +253,8 @@ def _check_is_new(where: str, model: torch.nn.Module) -> None:
 
 
 def _may_start_again(module: AmpModel, is_whole: bool) -> bool:
-    """Whether what an earlier initialize did to the model does not stand in the way of another:
-    its parameters are float32 still, and, of a part of a model, its forward is as it was."""
+    """Whether a model of an earlier initialize can be initialized again: its parameters are still
+    float32, and, for a part of a model, its forward is unchanged."""
     state = module._torchamp
     return state.input_type in (None, torch.float32) if is_whole else not state.changes_forward
 

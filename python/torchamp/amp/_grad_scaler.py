@@ -26,7 +26,7 @@ class GradScaler(torch.amp.GradScaler):
     * Fused optimizers skip on the device from the first step on: momentum buffers that torch's SGD
       would leave uninitialised are zeros.
     * The scale never falls below the smallest normal float32.
-    * overflowed_params tells where the overflow was.
+    * overflowed_params returns the parameters with an overflow.
 
     unscale_ and step raise RuntimeError for optimizers of amp.initialize, whose losses amp scales.
     """
@@ -35,8 +35,8 @@ class GradScaler(torch.amp.GradScaler):
     _last_checks: dict[int, dict[torch.device, torch.Tensor]] = {}
 
     def scale(self, outputs: Any) -> Any:
-        """Returns `outputs`, a floating tensor or a nest of them, times the scale. Lists, tuples
-        and named tuples keep their type, mappings become dicts, other iterables map objects.
+        """Returns `outputs`, a floating tensor or a nested structure of them, times the scale. Lists,
+        tuples and named tuples keep their type, mappings become dicts, other iterables map objects.
 
         Raises ValueError for anything else.
         """

@@ -1,4 +1,4 @@
-"""What is printed: the chosen settings, and skipped steps."""
+"""Printed reports: the chosen settings, and skipped steps."""
 
 from __future__ import annotations
 

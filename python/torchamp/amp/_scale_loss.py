@@ -84,8 +84,8 @@ def clip_grad_norm(
     max_norm: float,
     norm_type: float,
 ) -> torch.Tensor:
-    """Scales all grads so that their norm together is at most `max_norm`; returns what it was, a
-    float32 scalar on the device. `params`: what the optimizers step."""
+    """Scales all grads so that their total norm is at most `max_norm`; returns the norm before
+    clipping, a float32 scalar on the device. `params`: what the optimizers step."""
     _check_unscaled("clip_grad_norm_", states)
     weights = list(dict.fromkeys(state.weights for state in states))
     if norm_type != 2.0:

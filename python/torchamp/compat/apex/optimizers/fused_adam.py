@@ -15,7 +15,7 @@ __all__ = ["FusedAdam"]
 
 
 class FusedAdam(OwnMasters, optimizers.FusedAdam):
-    """torchamp.optimizers.FusedAdam with apex's arguments: AdamW unless told otherwise.
+    """torchamp.optimizers.FusedAdam with apex's arguments: AdamW by default.
 
     adam_w_mode: weight decay shrinks the parameters. set_grad_none: what zero_grad() does.
     capturable: accepted; every step may be captured. master_weights: parameters of low precision

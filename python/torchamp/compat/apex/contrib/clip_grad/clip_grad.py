@@ -19,7 +19,7 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
 ) -> torch.Tensor:
     """Scales the grads of `parameters` so that their norm together is at most `max_norm`; returns
-    what it was, a float32 scalar.
+    the norm before clipping, a float32 scalar.
 
     As torch.nn.utils.clip_grad_norm_, but that squares of float16 grads do not overflow. Raises
     RuntimeError for a norm that is not finite, if asked to.
