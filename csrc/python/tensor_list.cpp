@@ -56,7 +56,7 @@ void drop_grads(const pybind11::handle& params) {
 
 void bind_lists(pybind11::module_& module) {
   module.def("same_objects", &same_objects, pybind11::arg("one"), pybind11::arg("other"),
-             "Whether two lists hold the same objects, in one order; reads them past __iter__.");
+             "Whether two lists hold the same objects, in one order; bypasses __iter__.");
   module.def("drop_grads", &drop_grads, pybind11::arg("params"), "Each one's grad becomes None.");
 }
 

@@ -42,8 +42,8 @@ class Amp:
     overrides: what to change of the level: cast_model_type, patch_torch_functions,
         keep_batchnorm_fp32, master_weights, loss_scale ("dynamic" or a number); also
         cast_model_outputs, num_losses, min_loss_scale, max_loss_scale, verbosity (0 is silent),
-        adopt_data_writes (True: every step detects elements of the model that were written bypassing
-        PyTorch's version counters, e.g. by `param.data`, and copies them to the masters).
+        adopt_data_writes (True: every step detects elements of the model that were written
+        bypassing PyTorch's version counters, e.g. by `param.data`, and copies them to the masters).
 
     Raises TypeError, ValueError or RuntimeError, and changes nothing, where an argument is wrong.
     Objects of this class are independent, except for O1's autocast, which belongs to the thread: it
@@ -123,8 +123,8 @@ class Amp:
 
     def save(self, file: _serialize.File) -> None:
         """Writes everything that training resumes from to a path or a file, which C++ reads too:
-        models in float32, optimizers, loss scalers, level. Waits for the device. Raises TypeError for
-        state that is no tensor, number or text."""
+        models in float32, optimizers, loss scalers, level. Waits for the device. Raises TypeError
+        for state that is no tensor, number or text."""
         _serialize.save(self._run(), file)
 
     def load(self, file: _serialize.File) -> None:

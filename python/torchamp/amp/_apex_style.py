@@ -119,9 +119,9 @@ def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 def clip_grad_norm_(
     optimizers: Optimizers, max_norm: float, norm_type: float = 2.0
 ) -> torch.Tensor:
-    """Scales the grads that `optimizers` step by so that their total norm is at most `max_norm`. Returns the
-    norm before clipping, a scalar on the device, without waiting. Called between the last
-    scale_loss and the step. With a fused optimizer the clipping costs no pass.
+    """Scales the grads that `optimizers` step by so that their total norm is at most `max_norm`.
+    Returns the norm before clipping, a scalar on the device, without waiting. Called between the
+    last scale_loss and the step. With a fused optimizer the clipping costs no pass.
 
     Raises RuntimeError where grads are still scaled.
     """
@@ -183,7 +183,8 @@ def save(
     file: _serialize.File,
 ) -> None:
     """Writes everything that training resumes from to a path or a file, which C++ reads too: models
-    in float32, optimizers, loss scalers, level. Takes what initialize returned. Waits for the device.
+    in float32, optimizers, loss scalers, level. Takes what initialize returned. Waits for the
+    device.
 
     Raises TypeError for state that is no tensor, number or text.
     """

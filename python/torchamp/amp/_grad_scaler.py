@@ -35,8 +35,9 @@ class GradScaler(torch.amp.GradScaler):
     _last_checks: dict[int, dict[torch.device, torch.Tensor]] = {}
 
     def scale(self, outputs: Any) -> Any:
-        """Returns `outputs`, a floating tensor or a nested structure of them, times the scale. Lists,
-        tuples and named tuples keep their type, mappings become dicts, other iterables map objects.
+        """Returns `outputs`, a floating tensor or a nested structure of them, times the scale.
+        Lists, tuples and named tuples keep their type, mappings become dicts, other iterables map
+        objects.
 
         Raises ValueError for anything else.
         """

@@ -24,8 +24,8 @@ _handles: weakref.WeakKeyDictionary[Session, AmpHandle] = weakref.WeakKeyDiction
 
 
 class AmpState(ModuleType):
-    """The state. Attributes that initialize sets raise AttributeError before the first call, and once
-    the models and optimizers of the last one are gone."""
+    """The state. Attributes that initialize sets raise AttributeError before the first call, and
+    once the models and optimizers of the last one are gone."""
 
     #: Accepted, and without effect: contradicting properties are always errors.
     hard_override = False
