@@ -1,4 +1,4 @@
-// The part of functions.h that is about ops: registrations by name.
+// The part of functions.h for ops: registrations by name.
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 #include <torchamp/functions.h>
@@ -13,7 +13,7 @@ namespace {
 
 namespace rules = autocast_rules;
 
-/// In whatever scope the kernel was reached, O1's or the program's own.
+/// In the scope from which the kernel was called, O1's or the program's own.
 std::optional<c10::ScalarType> scope_type(c10::DeviceType device_type) {
   return at::autocast::get_autocast_dtype(device_type);
 }

@@ -29,7 +29,7 @@ void check_size(const std::string& name, const char* what, size_t expected, size
               expected, " ", what, ", got ", got);
 }
 
-/// Entries that are None in Python are none.
+/// Entries that are None in Python are omitted.
 Tree without_none(const Tree& tree) {
   Tree kept = new_tree();
   for (const auto& entry : tree) {

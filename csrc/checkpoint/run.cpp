@@ -17,7 +17,7 @@ using checkpoint::Tree;
 using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
 
-/// The entry that tells a checkpoint, and its format's version.
+/// The entry that identifies a checkpoint, with its format's version.
 constexpr const char* kMark = "torchamp";
 constexpr int64_t kFormat = 1;
 
@@ -25,7 +25,7 @@ std::string numbered(const char* list, size_t i) {
   return std::string(list) + "[" + std::to_string(i) + "]";
 }
 
-/// A parameter's or buffer's value as a checkpoint holds it.
+/// A parameter's or buffer's value in a checkpoint.
 Tensor to_saved(Amp& amp, const Tensor& tensor) {
   const Tensor master = amp.master_value(tensor);
   if (master.defined()) return master.detach();
@@ -102,13 +102,13 @@ std::vector<Tree> take_trees(const Tree& tree, const char* list, const char* wha
   return trees;
 }
 
-/// A loaded value and where it goes.
+/// A loaded value and its destination.
 struct Loaded {
   Tensor target;
   Tensor value;
 };
 
-/// Says how the file's model is another: ", missing key \"a\", unexpected key \"b\"".
+/// Describes how the file's model differs: ", missing key \"a\", unexpected key \"b\"".
 class Differences {
  public:
   template <class... Parts>

@@ -11,8 +11,8 @@ namespace torchamp {
 
 using at::Tensor;
 
-/// What was deferred may be of grads that were zeroed since: it moves the scale, in a launch of its
-/// own, and skips no step.
+/// Deferred overflows may be of grads that were zeroed since: they update the scale, in a separate
+/// launch, and skip no step.
 Tensor finish_backward(const std::vector<MasterGrads*>& all, LossScaler& scaler,
                        const ScaleSnapshot& scaled_by, bool moves_scale) {
   const Tensor deferred = scaler.deferred()->take();
@@ -96,8 +96,8 @@ void Backward::prepare() {
   }
 }
 
-/// Forgets what was zeroed or refused, and unscales delayed grads of another scale than this
-/// backward's.
+/// Discards grads that were zeroed or skipped, and unscales delayed grads of another scale than
+/// this backward's.
 void Backward::settle(Masters& masters) {
   const auto& users = masters.users;
   MasterGrads& grads = masters.grads;

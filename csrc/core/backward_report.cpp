@@ -32,7 +32,7 @@ float state_of(const Tensor& bytes) {
 }
 
 /// Reports in a ring. The host may be any number of backwards ahead of the device: the ring then
-/// grows, rather than that anybody waits or a report is lost.
+/// grows, so that nothing waits and no report is lost.
 class Ring {
  public:
   explicit Ring(bool pinned) : options_(at::TensorOptions(at::kByte).pinned_memory(pinned)) {}
@@ -51,7 +51,7 @@ class Ring {
       next_ = (next_ + 1) % reports_.size();
       const auto& report = reports_[next_];
       if (report.use_count() > 1 || !report->has_arrived()) continue;
-      std::atomic_thread_fence(std::memory_order_acquire);  // behind who held it last
+      std::atomic_thread_fence(std::memory_order_acquire);  // after its last holder
       return true;
     }
     return false;

@@ -19,7 +19,7 @@ namespace {
 
 using at::Tensor;
 
-/// Columns of hyperparameters that ask for norms.
+/// Columns of hyperparameters that require norms.
 constexpr size_t kTrustCoefficient = 7;  // of kSgd and kMomentum
 constexpr size_t kMaxGradNorm = 10;      // of kLambUpdate
 

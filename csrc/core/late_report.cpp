@@ -12,7 +12,7 @@ bool is_known(const ReportedScale& scale) {
   return scale.value || scale.report != nullptr;
 }
 
-/// As the host will know it.
+/// The scale that the host will know.
 ReportedScale scale_of(const LossScaler& scaler) {
   const ReportedScale& known = scaler.reported_scale();
   if (is_known(known)) return known;
@@ -53,7 +53,7 @@ SkippedStep LateReport::Step::skip() const {
   return skipped;
 }
 
-/// What has arrived and was clean says nothing about the step.
+/// Clean reports that have arrived do not decide about the step.
 void LateReport::gather(Backward backward) {
   const auto is_settled = [](const Backward& each) {
     return each.end && each.weights && each.end->has_arrived() && each.weights->has_arrived() &&

@@ -71,7 +71,7 @@ void MasterGrads::delay_backward(Scaled scaled) {
   delayed_ = std::move(delayed);
 }
 
-/// A grad that stays in the model, though nothing was added to it, tells whether it was zeroed.
+/// A grad that is kept in the model, though nothing was added to it, shows whether it was zeroed.
 void MasterGrads::note_contributions(const std::vector<Tensor>& before) {
   for (size_t i = 0; i < before.size(); ++i) {
     if (has_grad(i)) {
@@ -100,8 +100,8 @@ bool MasterGrads::drop_zeroed() {
   return true;
 }
 
-/// Leaves in the model's grads all that is scaled, and returns what else was there before: what was
-/// materialized, of parameters that are their own masters. Ends the open backward, and the delay.
+/// Keeps the scaled grads in the model, and returns the other previous ones: the materialized grads
+/// of parameters that are their own masters. Ends the open backward, and the delay.
 std::vector<Tensor> MasterGrads::collect() {
   const bool was_open = open_.has_value();
   auto before =
@@ -135,7 +135,7 @@ void MasterGrads::drop_refused(const Tensor& found_inf) {
 }
 
 /// To a grad written fresh, or added to in place. Where one of the two is sparse, the sum of both
-/// is left to ATen: returns what is to be added to the fresh grad afterwards; else undefined.
+/// is left to ATen: returns the addend of the fresh grad; else undefined.
 Tensor MasterGrads::route(size_t i, const Tensor& materialized, UnscalePass& pass) {
   const bool separate = weights_.is_separate(i);
   const Tensor& master = weights_.master_params()[i];
@@ -158,7 +158,7 @@ Tensor MasterGrads::route(size_t i, const Tensor& materialized, UnscalePass& pas
   return before;
 }
 
-/// Not while grads add up over several backwards: each may have a scale of its own.
+/// Not while grads accumulate over several backwards: each may have its own scale.
 bool MasterGrads::can_defer() const {
   const auto must_be_made = [&](size_t i) {
     const Tensor& grad = weights_.model_params()[i].grad();
@@ -242,7 +242,7 @@ void MasterGrads::set_lazy(bool lazy) {
   lazy_ = lazy;
 }
 
-/// Before the master grads are made, the model's are all that there is of them.
+/// Deferred master grads exist only as the model's grads.
 void MasterGrads::check_deferred_unchanged() const {
   for (const size_t i : weights_.separate()) {
     const Tensor& grad = deferred_.grads[i];

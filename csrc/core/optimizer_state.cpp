@@ -22,7 +22,7 @@ OptimizerState::~OptimizerState() {
   users.erase(std::find(users.begin(), users.end(), this));
 }
 
-/// A graph that is replayed writes the memory of its backward's.
+/// A replayed graph writes the memory of its captured backward.
 void OptimizerState::gather(int64_t loss_id, const Tensor& found_inf) {
   Tensor& gathered = found_inf_[loss_id];
   gathered = gathered.defined() ? at::maximum(gathered, found_inf) : found_inf;
