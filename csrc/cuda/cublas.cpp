@@ -53,7 +53,7 @@ void* own_handle(Queue queue) {
   return handle;
 }
 
-/// torch's comes with torch's workspace, which setting the stream once more would take from it.
+/// torch's handle has torch's workspace, which setting the stream again would reset.
 void* handle_on(Queue queue) {
   if (cublas()->torchs_handle == nullptr) return own_handle(queue);
   void* handle = nullptr;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kDigestBytes = 64;
 
-/// A file descriptor that is closed with this.
+/// Owns a file descriptor.
 struct File {
   int number;
   explicit File(int number) : number(number) {}
@@ -55,7 +55,7 @@ bool write_all(int file, const std::string& bytes) {
   return true;
 }
 
-/// What stands before an image in its file: under another key it would be another.
+/// The header of an image's file, which depends on its key.
 std::string digest_of(const std::string& key, const std::string& image) {
   return sha256(key + image);
 }

@@ -27,7 +27,7 @@ std::string text_of(const Program& program) {
   return text;
 }
 
-/// Found without opening NVRTC, which takes longer than all else where the image is kept.
+/// Looked up without opening NVRTC, which would dominate the time if the image is cached.
 std::string key_of(const Program& program, int capability) {
   return sha256(nvrtc_identity() + '\n' + std::to_string(capability) + '\n' + text_of(program));
 }

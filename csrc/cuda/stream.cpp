@@ -8,7 +8,7 @@ namespace {
 
 using StreamOf = int(int device, void** stream);
 
-/// torch's C function, looked for in the library that torch has loaded: its symbols are not global,
+/// torch's C function, looked up in the library that torch has loaded: its symbols are not global,
 /// and its file may carry a version.
 StreamOf* find_stream_of() {
   const std::string path = loaded_library("libtorch_cuda.so");
