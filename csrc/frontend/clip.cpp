@@ -21,14 +21,14 @@ void check_unscaled(const char* function, const std::vector<Optimizer>& optimize
   }
 }
 
-/// Whether an overflow has taken the grads of LibTorch's optimizers away.
+/// Whether an overflow has dropped the grads of LibTorch's optimizers.
 bool skips_step(const std::vector<Optimizer>& optimizers) {
   return std::any_of(optimizers.begin(), optimizers.end(), [](const Optimizer& optimizer) {
     return wrapped_of(optimizer).state->has_refused();
   });
 }
 
-/// The grads of each optimizer; what a disabled one steps is tracked for the occasion.
+/// The grads of each optimizer; the parameters of a disabled one are tracked for this call.
 class Clipped {
  public:
   explicit Clipped(const std::vector<Optimizer>& optimizers) {

@@ -17,7 +17,7 @@ using at::Tensor;
 using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
 
-/// Where growth ends: the largest power of two in float32.
+/// The limit of growth: the largest power of two in float32.
 const double kMaxScale = std::ldexp(1.0, 127);
 
 void check_growth_factor(double factor) {

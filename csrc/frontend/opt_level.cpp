@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kNames[] = {"O0", "O1", "O2", "O3", "O4", "O5"};
 
-/// What someone who wrote `text` probably meant: "01" and "o1" are O1.
+/// A suggestion for a mistyped `text`: O1 for "01" and "o1".
 std::string suggestion(const std::string& text) {
   const bool near_miss =
       text.size() == 2 && (text[0] == '0' || text[0] == 'o') && text[1] >= '0' && text[1] <= '5';

@@ -11,7 +11,8 @@
 namespace torchamp {
 namespace {
 
-/// Whether the host asks for an overflow at once: LibTorch's optimizers do not skip on the device.
+/// Whether the host must know of an overflow immediately: LibTorch's optimizers do not skip on the
+/// device.
 bool must_know(const LossScaler& scaler, const std::vector<Optimizer>& optimizers) {
   return scaler.device().is_cpu() ||
          std::any_of(optimizers.begin(), optimizers.end(),
@@ -89,9 +90,8 @@ void scale_loss::finish() {
   take_overflow_in();
 }
 
-/// Our own optimizers skip on the device. LibTorch's pass over undefined grads, so for them an
-/// overflow is undone by taking the grads away; to know of one is the step's only wait for the
-/// device.
+/// Fused optimizers skip on the device. LibTorch's skip undefined grads, so for them an overflow
+/// drops the grads; detecting one is the step's only wait for the device.
 void scale_loss::take_overflow_in() {
   const LossScaler& scaler = amp_->loss_scaler(options_.loss_id);
   const at::Tensor& found_inf = scaler.found_inf();

@@ -82,7 +82,7 @@ void check_unscaled(at::IntArrayRef unscaled, int64_t length) {
   }
 }
 
-/// Low bits mean nothing without the parameter that they belong to.
+/// Low bits are meaningless without their parameter.
 void check_low_bits(const StepLists& lists, int64_t i) {
   const bool listed = !lists.model_params.empty() && lists.model_params[i].defined();
   const auto dtype = listed ? lists.model_params[i].scalar_type() : at::ScalarType::Undefined;

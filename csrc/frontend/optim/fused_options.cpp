@@ -13,7 +13,7 @@ using c10::IValue;
 using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
 
-/// Where a value is checked: what messages say.
+/// The optimizer and option of a checked value, for messages.
 struct Where {
   const char* optimizer;
   const OptionField& field;

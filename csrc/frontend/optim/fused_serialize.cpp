@@ -51,7 +51,7 @@ void check_state(const char* optimizer, const FusedParamState& state, const Tens
   }
 }
 
-/// What a file says of a group.
+/// A file's entries for a group.
 struct LoadedGroup {
   std::unique_ptr<OptimizerOptions> options;
   std::vector<std::unique_ptr<FusedParamState>> states;  ///< null where a parameter had none
