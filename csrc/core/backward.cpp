@@ -101,7 +101,7 @@ void Backward::prepare() {
 void Backward::settle(Masters& masters) {
   const auto& users = masters.users;
   MasterGrads& grads = masters.grads;
-  for (OptimizerState* user : users) user->give_up_refused();
+  for (OptimizerState* user : users) user->discard_skipped_grads();
   if (grads.drop_zeroed()) {
     for (OptimizerState* user : users) user->clear_overflows();
   }
@@ -140,9 +140,9 @@ void Backward::finish() {
   for (const auto& state : states_) {
     state->may_have_stepped_ = state->steps_unseen_ && !state->grads().lazy();
     if (!scaler_.dynamic()) continue;
-    state->gather(options_.loss_id, found_inf);
-    state->late_report().gather({options_.loss_id, scaler_.last_report(),
-                                 state->grads().last_report(), options_.is_reported});
+    state->accumulate(options_.loss_id, found_inf);
+    state->late_report().accumulate({options_.loss_id, scaler_.last_report(),
+                                     state->grads().last_report(), options_.is_reported});
   }
 }
 

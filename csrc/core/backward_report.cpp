@@ -87,7 +87,7 @@ BackwardReport::BackwardReport(const Tensor& bytes) : bytes_(bytes) {
 }
 
 bool BackwardReport::has_arrived() const {
-  return state_of(bytes_) != kPending;
+  return state_of(bytes_) != kNotArrived;
 }
 
 bool BackwardReport::found_inf() const {
@@ -111,12 +111,12 @@ void BackwardReport::reset() {
   __atomic_store_n(&in(bytes_).outcome, uint64{0}, __ATOMIC_RELEASE);
 }
 
-std::shared_ptr<BackwardReport> take_report(at::Device device) {
+std::shared_ptr<BackwardReport> acquire_report(at::Device device) {
   return device.is_meta() || may_be_captured(device) ? nullptr : ring_for(device).take();
 }
 
 std::shared_ptr<const BackwardReport> report_scale(const Tensor& loss_scale) {
-  const auto report = take_report(loss_scale.device());
+  const auto report = acquire_report(loss_scale.device());
   if (report == nullptr) return nullptr;
   aten::report_outcome(report->bytes(), at::full_like(loss_scale, kClean), loss_scale);
   return report;

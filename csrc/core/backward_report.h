@@ -37,10 +37,10 @@ class BackwardReport {
 
 /// A report for a backward on `device`: one that is neither held nor still to be written by a
 /// pass, or a new one. Null during a graph capture, whose replays would write it again and again.
-std::shared_ptr<BackwardReport> take_report(at::Device device);
+std::shared_ptr<BackwardReport> acquire_report(at::Device device);
 
 /// Reports `loss_scale`, a float32 scalar, as it is now, by copies after the queued work. Null like
-/// take_report().
+/// acquire_report().
 std::shared_ptr<const BackwardReport> report_scale(const at::Tensor& loss_scale);
 
 /// Whether work on `device` is being captured into a graph, or may be: unknown on ROCm.

@@ -44,7 +44,7 @@ SkippedStep LateReport::Step::skip() const {
   SkippedStep skipped;
   std::set<int64_t> losses;
   for (const Backward& each : backwards) {
-    if (each.end->found_inf() && !each.is_told) losses.insert(each.loss_id);
+    if (each.end->found_inf() && !each.is_reported) losses.insert(each.loss_id);
     if (each.weights->nonfinite() == 0) continue;
     skipped.nonfinite = each.weights->nonfinite();
     skipped.first = each.weights->first_nonfinite();
@@ -54,7 +54,7 @@ SkippedStep LateReport::Step::skip() const {
 }
 
 /// Clean reports that have arrived do not decide about the step.
-void LateReport::gather(Backward backward) {
+void LateReport::accumulate(Backward backward) {
   const auto is_settled = [](const Backward& each) {
     return each.end && each.weights && each.end->has_arrived() && each.weights->has_arrived() &&
            !each.end->found_inf();

@@ -36,12 +36,12 @@ class TORCHAMP_API LateReport {
   /// One backward, for the next step.
   struct Backward {
     int64_t loss_id = 0;
-    Report end;            ///< its scaler's last_report()
-    Report weights;        ///< that of the optimizer's weights
-    bool is_told = false;  ///< of its overflow, if any
+    Report end;                ///< its scaler's last_report()
+    Report weights;            ///< that of the optimizer's weights
+    bool is_reported = false;  ///< of its overflow, if any
   };
 
-  void gather(Backward backward);
+  void accumulate(Backward backward);
   /// Discards the backwards since the last step.
   void clear() { backwards_.clear(); }
   /// Ends a step of those backwards. Does nothing if it was captured into a graph.

@@ -119,7 +119,7 @@ std::vector<Tensor> MasterGrads::collect() {
   return before;
 }
 
-void MasterGrads::drop_refused(const Tensor& found_inf) {
+void MasterGrads::discard_skipped(const Tensor& found_inf) {
   const bool on_host = found_inf.is_cpu();
   if (on_host && found_inf.item<float>() == 0.0f) return;
   at::NoGradGuard no_grad;
@@ -214,7 +214,7 @@ Tensor MasterGrads::run(const UnscalePass& pass, const Tensor& loss_scale,
   end.per_tensor =
       end.adds_per_tensor ? found_inf_per_param_ : at::empty({count}, floats.dtype(at::kByte));
   if (defers && wants_norm_ && pass.checks_last()) end.norm = at::empty({}, floats);
-  const auto report = take_report(loss_scale.device());
+  const auto report = acquire_report(loss_scale.device());
   if (report != nullptr) end.report = report->bytes();
   const Tensor overflow_flags = take_overflow_flags(loss_scale.device());
   pass.run(loss_scale, overflow_flags, end);

@@ -44,7 +44,7 @@ scale_loss::scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers
   scaled_loss_ = backward->scale(loss);
   for (const Optimizer& optimizer : optimizers_) {
     wrapped_of(optimizer).end_own_step(amp_->scalers());
-    tell_skipped_steps(*amp_, wrapped_of(optimizer));
+    report_skipped_steps(*amp_, wrapped_of(optimizer));
   }
   backward->prepare();
   backward_ = std::move(backward);
@@ -105,7 +105,8 @@ void scale_loss::take_overflow_in() {
       each.refuse();
     }
   }
-  if (overflowed && amp_->options().verbosity() > 0) tell({options_.loss_id, scaler.loss_scale()});
+  if (overflowed && amp_->options().verbosity() > 0)
+    report_overflow({options_.loss_id, scaler.loss_scale()});
 }
 
 }  // namespace torchamp

@@ -8,8 +8,8 @@
 namespace torchamp {
 
 /// Reports on std::clog that a step is skipped.
-void tell(const Overflow& overflow);
+void report_overflow(const Overflow& overflow);
 /// The same, unless quiet, for an optimizer's steps that are by now known to be skipped.
-void tell_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer);
+void report_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer);
 
 }  // namespace torchamp

@@ -6,7 +6,7 @@
 namespace torchamp {
 
 /// The outcome of a backward, as a float, so that ATen can write it, too.
-constexpr float kPending = 0.0f;
+constexpr float kNotArrived = 0.0f;
 constexpr float kClean = 1.0f;
 constexpr float kOverflowed = 2.0f;
 

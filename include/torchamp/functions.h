@@ -34,8 +34,8 @@ class TORCHAMP_API ArgumentCast {
 template <class T>
 void look_at(ArgumentCast& cast, const T& argument) {
   if constexpr (holds_tensors<T>) {
-    T looked_at = argument;
-    for_each_tensor(looked_at, [&cast](const at::Tensor& tensor) { cast.look_at(tensor); });
+    T visited = argument;
+    for_each_tensor(visited, [&cast](const at::Tensor& tensor) { cast.look_at(tensor); });
   }
 }
 

@@ -69,7 +69,7 @@ class TORCHAMP_API MasterGrads {
   bool drop_zeroed();
   /// Discards the grads of a skipped step, of parameters that are their own masters, unless they
   /// were zeroed since. `found_inf`: float32 scalar on the device, not 0 if the step was skipped.
-  void drop_refused(const at::Tensor& found_inf);
+  void discard_skipped(const at::Tensor& found_inf);
 
   /// Whether finish_backward() may defer master grads, if a fused step does not need them: it then
   /// only checks the model's grads, and step() unscales them. Off by default; turning it off

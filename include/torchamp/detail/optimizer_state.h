@@ -77,9 +77,9 @@ class TORCHAMP_API OptimizerState {
  private:
   friend class Backward;
 
-  void gather(int64_t loss_id, const at::Tensor& found_inf);
+  void accumulate(int64_t loss_id, const at::Tensor& found_inf);
   void gather_delayed(int64_t loss_id, const at::Tensor& found_inf);
-  void give_up_refused();
+  void discard_skipped_grads();
   void drop_master_grads();
   bool is_needed(const c10::TensorImpl* master) const;
 
@@ -91,7 +91,7 @@ class TORCHAMP_API OptimizerState {
   std::map<int64_t, at::Tensor> found_inf_;  ///< by loss
   bool has_refused_ = false;                 ///< by refuse()
   bool has_unreported_ = false;              ///< an overflow may be one of delayed grads
-  at::Tensor refused_;  ///< found_inf() at the last step, unless grads were zeroed since
+  at::Tensor skipped_found_inf_;  ///< found_inf() at the last step, unless grads were zeroed since
   std::unordered_set<const c10::TensorImpl*> stepped_;  ///< masters
   std::unique_ptr<LateReport> late_report_;
 };
