@@ -13,7 +13,7 @@ using OptionalTensor = std::optional<Tensor>;
 constexpr const char* kFusedStep = R"(An optimizer's step on lists of tensors, in one pass.
 
 algorithm: StepAlgorithm.
-grads: list of floating tensors, scaled or not; positions of None are passed over.
+grads: list of floating tensors, scaled or not; positions of None are skipped.
 params: list; float32 masters, the model's own, or the int16 low bits of split masters.
 states: list: the first state of each position, then the second of each, ...
 steps: float32 [positions], the steps done so far; incremented.

@@ -14,7 +14,7 @@ using Unlocked = py::call_guard<py::gil_scoped_release>;
 using MastersClass = py::class_<Masters, std::shared_ptr<Masters>>;
 
 constexpr const char* kMasters =
-    R"(The parameters of one optimizer, each with the tensor that the optimizer steps, and their grads.
+    R"(The parameters of one optimizer, each with the tensor that it steps, and their grads.
 
 That is a separate float32 master, or the parameter itself.)";
 
