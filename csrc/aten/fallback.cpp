@@ -22,7 +22,7 @@ namespace {
 using at::Tensor;
 using at::TensorList;
 
-/// What an op on `inputs` computes in: float64 if one of them is, else float32.
+/// The dtype that an op on `inputs` computes in: float64 if one of them is, else float32.
 at::ScalarType wide_type(std::initializer_list<Tensor> inputs) {
   const auto is_double = [](const Tensor& input) { return input.scalar_type() == at::kDouble; };
   return std::any_of(inputs.begin(), inputs.end(), is_double) ? at::kDouble : at::kFloat;
@@ -56,7 +56,7 @@ bool covers(Checked checked, Checked list) {
   return (static_cast<uint8>(checked) & static_cast<uint8>(list)) != 0;
 }
 
-/// In two copies, one behind the other.
+/// In two consecutive copies.
 void report(const Tensor& report, const Tensor& found_inf, const Tensor& loss_scale,
             const Tensor& per_tensor) {
   const Tensor flags = per_tensor.to(at::kInt);

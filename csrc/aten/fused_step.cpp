@@ -22,7 +22,7 @@ using at::Tensor;
 /// One tensor's step. Scalars are 0-dim float64, which leave the dtype of tensors alone; the
 /// formulas are those of math/optim.
 struct Element {
-  Tensor grad;  ///< multiplied with grad_factor, its sign turned to maximize
+  Tensor grad;  ///< multiplied by grad_factor, negated to maximize
   Tensor param;
   std::vector<Tensor> states;
   std::vector<Tensor> hyper;
@@ -58,7 +58,7 @@ void adam(Element& e, bool keeps_maximum) {
   e.param = e.param.mul(complement(lr.mul(late))).sub(step.mul(lr));
 }
 
-/// LARS: how much of its own length a tensor may move.
+/// LARS: the largest update of a tensor relative to its norm.
 Tensor trust_ratio(const Element& e) {
   const Tensor &lr = e.hyper[0], &decay = e.hyper[3];
   const Tensor &coefficient = e.hyper[7], &eps = e.hyper[8], &clips = e.hyper[9];
@@ -113,7 +113,7 @@ void novo_grad(Element& e) {
   e.param = e.param.sub(at::where(early.ne(0), corrected, late).mul(lr));
 }
 
-/// update_norm is that of all grads together.
+/// update_norm is the total norm of all grads.
 Tensor lamb_clipping(const Element& e) {
   const Tensor& limit = e.hyper[10];
   const Tensor clips = limit.gt(0).logical_and(e.update_norm.gt(limit));
@@ -162,7 +162,7 @@ void step(StepAlgorithm algorithm, Element& e) {
   }
 }
 
-/// Where the algorithm's hyperparameters say that the objective is to grow; -1: nowhere.
+/// The column of the algorithm's `maximize`; -1: none.
 int64_t maximize_column(StepAlgorithm algorithm) {
   switch (algorithm) {
     case StepAlgorithm::kSgd:
@@ -181,7 +181,8 @@ Tensor number_at(const std::optional<Tensor>& row, int64_t i, const Tensor& like
   return row ? row->select(0, i).to(at::kDouble) : at::zeros({}, like.options());
 }
 
-/// The rows where the step runs. To fill them in can be captured into a graph, to copy them cannot.
+/// The rows on the step's device. Filling them in can be captured into a graph, copying them
+/// cannot.
 Tensor on_device(const StepScalars& scalars) {
   const at::Device device = scalars.steps.device();
   if (scalars.hyper.device() == device) return scalars.hyper;

@@ -5,10 +5,10 @@
 
 namespace torchamp::aten {
 
-/// float32 `values` in bfloat16, rounded up or down by torch's generator.
+/// float32 `values` in bfloat16, rounded stochastically by torch's generator.
 at::Tensor round_stochastically(const at::Tensor& values);
 
-/// int16, what float32 `values` are beyond `high`, their roundings to float16 or bfloat16.
+/// int16, the low bits of float32 `values`, whose roundings to float16 or bfloat16 are `high`.
 at::Tensor low_bits_of(const at::Tensor& values, const at::Tensor& high);
 
 /// The float32 values of which `high` and `low_bits` are the halves.

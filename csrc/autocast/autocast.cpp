@@ -16,7 +16,7 @@ DeviceAutocast get(c10::DeviceType type) {
   return {type, at::autocast::is_autocast_enabled(type), at::autocast::get_autocast_dtype(type)};
 }
 
-/// Cached weights are of the dtype that was: they go with it.
+/// Cached weights have the previous dtype, so the cache is cleared.
 void set(const DeviceAutocast& device) {
   if (device.dtype != at::autocast::get_autocast_dtype(device.type)) clear_cache();
   at::autocast::set_autocast_enabled(device.type, device.enabled);

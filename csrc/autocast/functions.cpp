@@ -3,7 +3,7 @@
 namespace torchamp::detail {
 namespace {
 
-/// What O1 casts to where `tensor` is; nothing where it leaves `tensor` alone.
+/// The dtype that O1 casts `tensor` to; empty if it does not cast it.
 std::optional<c10::ScalarType> level_type(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
   const auto dtype = tensor.scalar_type();

@@ -1,4 +1,4 @@
-// The part of functions.h that is about ops: registrations by name.
+// The part of functions.h for ops: registrations by name.
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 #include <torchamp/functions.h>
@@ -13,7 +13,7 @@ namespace {
 
 namespace rules = autocast_rules;
 
-/// In whatever scope the kernel was reached, O1's or the program's own.
+/// In the scope from which the kernel was called, O1's or the program's own.
 std::optional<c10::ScalarType> scope_type(c10::DeviceType device_type) {
   return at::autocast::get_autocast_dtype(device_type);
 }
@@ -25,15 +25,15 @@ c10::OperatorHandle find(const char* function, const std::string& name) {
   TORCH_CHECK_VALUE(op, function,
                     ": expected name to be that of an op, \"space::op\" or "
                     "\"space::op.overload\", got \"",
-                    name, "\", which nobody has defined yet");
+                    name, "\", which is not registered");
   return *op;
 }
 
 void check_has_no_rule(const char* function, const std::string& name, c10::DispatchKey key) {
   const bool is_torchs = name.rfind("aten::", 0) == 0;
   TORCH_CHECK_VALUE(!is_torchs && !find(function, name).hasKernelForDispatchKey(key), function,
-                    ": expected an op that autocast has no rule for, got \"", name,
-                    "\"; wrap the call, as by half_function");
+                    ": expected an op without an autocast rule, got \"", name,
+                    "\"; wrap the call, for example with half_function");
 }
 
 /// Kernels stay for the rest of the process: ops may be called while statics are destroyed.

@@ -34,8 +34,8 @@ constexpr std::array kLowPrecision{
     "rnn_relu_cell",
 };
 
-/// As kLowPrecision, on the CPU only: on CUDA torch casts the weights inside these ops, in one
-/// piece, as cuDNN wants them.
+/// Like kLowPrecision, on the CPU only: on CUDA torch casts the weights inside these ops, in one
+/// piece, as cuDNN requires.
 constexpr std::array kLowPrecisionOnCpu{
     "lstm.input",     "lstm.data",     "gru.input",      "gru.data",
     "rnn_tanh.input", "rnn_tanh.data", "rnn_relu.input", "rnn_relu.data",
@@ -76,7 +76,7 @@ constexpr std::array kFloat32{
     "var.dim",
     "var.correction",
     "renorm",
-    // what torch.norm is made of
+    // used by torch.norm
     "linalg_vector_norm",
     "linalg_matrix_norm",
     "linalg_matrix_norm.str_ord",
@@ -110,7 +110,7 @@ constexpr std::array kFloat32{
     "triplet_margin_loss",
     "ctc_loss.IntList",
     "ctc_loss.Tensor",
-    // what torch.nn.functional.interpolate is made of
+    // used by torch.nn.functional.interpolate
     "upsample_nearest1d",
     "upsample_nearest2d",
     "upsample_nearest3d",
@@ -125,7 +125,7 @@ constexpr std::array kFloat32{
     "_upsample_bicubic2d_aa",
 };
 
-/// Run in float32 where one of the tensors, 0-dim ones included, is of it.
+/// Run in float32 if one of the tensors, including 0-dim ones, is float32.
 constexpr std::array kWidest{"addcdiv",    "addcmul",    "atan2",      "cross",
                              "bilinear",   "dot",        "equal",      "add.Tensor",
                              "sub.Tensor", "mul.Tensor", "div.Tensor", "eq.Tensor",
@@ -137,7 +137,7 @@ constexpr std::array kTypeOfSelf{
     "addmm_", "addmv_", "addr_", "addbmm_", "baddbmm_", "addcdiv_", "addcmul_", "atan2_",
 };
 
-/// In place, and refused for 16-bit tensors: the float32 result has no room there.
+/// In place, and rejected for 16-bit tensors, which cannot store the float32 result.
 constexpr std::array kFloat32InPlace{
     "acos_", "asin_",       "cosh_",  "erfinv_", "exp_", "expm1_",   "log_",    "log10_",
     "log2_", "reciprocal_", "rsqrt_", "sinh_",   "tan_", "cumprod_", "cumsum_", "renorm_",

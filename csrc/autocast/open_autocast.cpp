@@ -29,13 +29,13 @@ struct OpenAutocast::Entry {
 
 namespace {
 
-/// A device type's state from before the first OpenAutocast of a thread touched it.
+/// A device type's state before the first OpenAutocast of a thread.
 struct Before {
   bool enabled;
   c10::ScalarType dtype;
 };
 
-/// What OpenAutocast has done to one thread.
+/// OpenAutocast's state of one thread.
 struct ThreadState {
   std::vector<std::shared_ptr<OpenAutocast::Entry>> entries;
   std::map<c10::DeviceType, Before> before;
@@ -68,7 +68,7 @@ void turn_off(c10::DeviceType device_type) {
   if (state.before.empty()) set_autocast_cache_enabled(state.cache_before);
 }
 
-/// A forked worker inherits the thread that forked, but not the wish to cast in it.
+/// A forked worker inherits the thread's state, but must not cast.
 void leave_in_child() {
   state.entries.clear();
   while (!state.before.empty()) turn_off(state.before.begin()->first);
@@ -85,9 +85,9 @@ OpenAutocast::OpenAutocast(std::vector<c10::DeviceType> device_types, c10::Scala
   watch_for_forks();
   settle();
   for (const auto& open : state.entries) {
-    TORCH_CHECK(open->dtype == dtype, "initialize: this thread already autocasts to ", open->dtype,
-                " for a model that is still open, and cannot also autocast to ", dtype,
-                "; close that one first, or use it in another thread");
+    TORCH_CHECK(open->dtype == dtype, "initialize: autocast to ", open->dtype,
+                " is already active for a model in this thread, cannot also autocast to ", dtype,
+                "; close that model first, or use it in another thread");
   }
   entry_ = std::make_shared<Entry>();
   entry_->device_types = std::move(device_types);
@@ -155,7 +155,7 @@ JoinAutocast::~JoinAutocast() {
 
 namespace {
 
-/// What threads that work for a shielded backward know of it.
+/// The state that threads working for a shielded backward share.
 struct BackwardInfo : c10::DebugInfoBase {
   std::vector<c10::DeviceType> disabled;
   c10::ScalarType dtype;

@@ -52,7 +52,7 @@ class Registration {
   torch::Library library_;
 };
 
-/// What all AutocastOps of a device type share.
+/// The state shared by all AutocastOps of a device type.
 struct Shared {
   int holders = 0;
   std::unique_ptr<Registration> registration;

@@ -6,8 +6,8 @@
 namespace torchamp {
 
 /// While one of these lives, the dispatcher has autocast kernels on `device_type` for the ops of
-/// lists.h for which torch registers none. They act where casting_to() says so; elsewhere
-/// the ops do what they did. Device types other than CPU and CUDA have torch's kernels only.
+/// lists.h for which torch registers none. They cast if casting_to() returns a dtype;
+/// otherwise the ops are unchanged. Device types other than CPU and CUDA have torch's kernels only.
 class AutocastOps {
  public:
   explicit AutocastOps(c10::DeviceType device_type);

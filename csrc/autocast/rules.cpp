@@ -15,7 +15,7 @@ bool is_16_bit(c10::ScalarType dtype) {
   return dtype == c10::kHalf || dtype == c10::kBFloat16;
 }
 
-/// Autocast leaves float64 alone, and the numbers that Python wrote.
+/// Autocast does not cast float64, or Python numbers.
 bool is_castable(const Call& call, const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.device().type() != call.device_type) return false;
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return false;
@@ -60,13 +60,13 @@ void cast_all_but_self(const Call& call, c10::ScalarType dtype) {
   }
 }
 
-/// Whether the program said which type the result shall have.
+/// Whether the program passed the dtype of the result.
 bool has_chosen_dtype(const Call& call) {
   const auto index = call.op.schema().argumentIndexWithName("dtype");
   return index && !call.first[*index].isNone();
 }
 
-/// Whether this is a call inside another op's kernel, below what a program called.
+/// Whether this is a call inside another op's kernel, not by the program.
 bool is_inside_of_an_op() {
   const auto excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
   return excluded.has(DispatchKey::AutogradFunctionality) && !c10::InferenceMode::is_enabled();
@@ -110,7 +110,7 @@ void to_type_of_self(const Call& call) {
   if (is_castable(call, self)) cast_all_but_self(call, self.scalar_type());
 }
 
-/// Derivatives that torch wrote itself may write their own tensors.
+/// torch's own derivatives may write their tensors.
 void refuse_16_bit_self(const Call& call) {
   const at::Tensor& self = call.first->toTensor();
   const bool is_of_a_backward(torch::autograd::get_current_node());

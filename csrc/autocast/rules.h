@@ -13,7 +13,7 @@ namespace torchamp::autocast_rules {
 c10::DispatchKey key_of(c10::DeviceType device_type);
 c10::DeviceType device_type_of(c10::DispatchKey key);
 
-/// One call of an op: its arguments on the stack, and what autocast is about there.
+/// One call of an op: its arguments on the stack, and its autocast context.
 struct Call {
   const c10::OperatorHandle& op;
   c10::IValue* first;
@@ -23,7 +23,7 @@ struct Call {
 };
 
 using Rule = void (*)(const Call&);
-/// What to cast to, on a device type at this moment; nothing where there is nothing to cast.
+/// The dtype to cast to now, on a device type; empty if there is nothing to cast.
 using LowPrecision = std::optional<c10::ScalarType> (*)(c10::DeviceType);
 
 void to_low_precision(const Call& call);

@@ -1,4 +1,4 @@
-// One value of an optimizer, on its way to a checkpoint and back.
+// Converts one value of an optimizer to a checkpoint's and back.
 #pragma once
 
 #include <torchamp/optim/fused_options.h>

@@ -19,13 +19,13 @@ using c10::IValue;
 
 namespace {
 
-/// torch's name for what a zip holds: data.pkl, data/0, data/1, …
+/// torch's names of the zip's records: data.pkl, data/0, data/1, …
 constexpr const char* kData = "data";
 
 /// Where each record was read to, and how many bytes it had.
 using Records = std::unordered_map<const void*, size_t>;
 
-/// Pickles say themselves how long their tensors are; nobody compared that with the file.
+/// Pickles contain the sizes of their tensors, which are not yet checked against the file.
 void check_bounds(const Tensor& tensor, const Records& records) {
   if (!tensor.defined() || tensor.numel() == 0) return;
   const auto strides = tensor.strides();

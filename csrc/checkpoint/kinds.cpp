@@ -193,18 +193,19 @@ class FusedKind : public Kind {
 
 const Kind* kind_of(const Optimizer& optimizer) {
   namespace lib = torch::optim;
-  static const FixedOption upwards{"maximize", false}, decoupled{"decoupled_weight_decay", true},
-      coupled{"decoupled_weight_decay", false}, corrected{"bias_correction", true};
+  static const FixedOption no_maximize{"maximize", false},
+      decoupled{"decoupled_weight_decay", true}, coupled{"decoupled_weight_decay", false},
+      corrected{"bias_correction", true};
   static const LibTorchKind<lib::SGDOptions, lib::SGDParamState> sgd(
-      "SGD", {upwards, {"decay_after_momentum", false}});
+      "SGD", {no_maximize, {"decay_after_momentum", false}});
   static const LibTorchKind<lib::AdamOptions, lib::AdamParamState> adam(
-      "Adam", {upwards, coupled, corrected});
+      "Adam", {no_maximize, coupled, corrected});
   static const LibTorchKind<lib::AdamWOptions, lib::AdamWParamState> adamw(
-      "AdamW", {upwards, decoupled, corrected});
+      "AdamW", {no_maximize, decoupled, corrected});
   static const LibTorchKind<lib::AdagradOptions, lib::AdagradParamState> adagrad(
-      "Adagrad", {upwards, coupled});
+      "Adagrad", {no_maximize, coupled});
   static const LibTorchKind<lib::RMSpropOptions, lib::RMSpropParamState> rmsprop("RMSprop",
-                                                                                 {upwards});
+                                                                                 {no_maximize});
   static const FusedKind fused;
   if (dynamic_cast<const FusedOptimizer*>(&optimizer)) return &fused;
   if (dynamic_cast<const lib::SGD*>(&optimizer)) return &sgd;

@@ -1,5 +1,4 @@
-// The optimizers that both languages have, each with what a checkpoint keeps of it under Python's
-// names.
+// The optimizers that both languages have, each with its checkpoint entries under Python's names.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -12,8 +11,8 @@
 
 namespace torchamp::checkpoint {
 
-/// An option that Python's optimizer has and LibTorch's has not, at the value with which both do
-/// the same.
+/// An option that Python's optimizer has and LibTorch's lacks, at the value with which both are
+/// equal.
 struct FixedOption {
   const char* name;
   bool value;
@@ -31,14 +30,14 @@ class Kind {
   virtual void check(const torch::optim::OptimizerOptions&) const {}
 
   virtual Tree saved(const torch::optim::OptimizerParamState& state) const = 0;
-  /// The state of `param` that `saved` holds; `what` is its name. Throws where it does not fit.
+  /// The state of `param` that `saved` holds; `what` is its name. Throws if it does not fit.
   virtual std::unique_ptr<torch::optim::OptimizerParamState> read_state(
       const Tree& saved, const at::Tensor& param, const std::string& what) const = 0;
-  /// Makes the next step take what was put into `optimizer.state()`.
+  /// Makes the next step read the changed `optimizer.state()`.
   virtual void states_were_set(torch::optim::Optimizer&) const {}
 };
 
-/// Null for an optimizer of no kind.
+/// Null for an unsupported optimizer.
 const Kind* kind_of(const torch::optim::Optimizer& optimizer);
 
 }  // namespace torchamp::checkpoint

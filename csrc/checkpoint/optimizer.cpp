@@ -19,8 +19,8 @@ std::string indexed(const std::string& name, const char* list, size_t i) {
 const Kind& checked_kind_of(const Optimizer& optimizer, const std::string& name) {
   const Kind* kind = kind_of(optimizer);
   TORCH_CHECK(kind != nullptr, "amp::save: expected ", name,
-              " to be LibTorch's SGD, Adam, AdamW, Adagrad or RMSprop, or one of torchamp's, whose "
-              "states Python knows too, got another class");
+              " to be LibTorch's SGD, Adam, AdamW, Adagrad or RMSprop, or a torchamp "
+              "optimizer that Python supports, got an unsupported class");
   return *kind;
 }
 
@@ -29,7 +29,7 @@ void check_size(const std::string& name, const char* what, size_t expected, size
               expected, " ", what, ", got ", got);
 }
 
-/// Entries that are None in Python are none.
+/// Entries that are None in Python are omitted.
 Tree without_none(const Tree& tree) {
   Tree kept = new_tree();
   for (const auto& entry : tree) {
@@ -56,7 +56,7 @@ void check_fixed(const FixedOption& fixed, const Tree& saved, const std::string&
   const bool got = as_double(saved.at(fixed.name), name + "." + fixed.name) != 0.0;
   TORCH_CHECK(got == fixed.value, "amp::load: expected ", fixed.name, " of ", name,
               " in the checkpoint to be ", fixed.value ? "true" : "false",
-              ", because LibTorch's optimizer does not have it; torchamp's has");
+              ", because LibTorch's optimizer does not support it; use torchamp's");
 }
 
 std::unique_ptr<OptimizerOptions> read_options(const Kind& kind, const Tree& saved,

@@ -11,13 +11,13 @@
 namespace torchamp::checkpoint {
 
 /// {"kind", "param_groups", "state"}. The kind is that of torch's optimizer of the same algorithm.
-/// `name` is what messages call it. Throws for optimizers that Python has no counterpart of.
+/// `name`: for messages. Throws for optimizers without a counterpart in Python.
 Tree saved_optimizer(const torch::optim::Optimizer& optimizer, const std::string& name);
 
-/// What a file says of an optimizer, and fits it.
+/// A file's entries for an optimizer, checked to fit it.
 class LoadedOptimizer {
  public:
-  /// Throws, and changes nothing, where kind, groups or sizes are not the optimizer's.
+  /// Throws, and changes nothing, if kind, groups or sizes are not the optimizer's.
   LoadedOptimizer(torch::optim::Optimizer& optimizer, const Tree& saved, const std::string& name);
 
   void apply();
@@ -27,8 +27,8 @@ class LoadedOptimizer {
                   const Tree& states, const std::string& name);
 
   torch::optim::Optimizer& optimizer_;
-  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options_;    ///< one a group
-  std::vector<std::unique_ptr<torch::optim::OptimizerParamState>> states_;  ///< one a parameter
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options_;    ///< one per group
+  std::vector<std::unique_ptr<torch::optim::OptimizerParamState>> states_;  ///< one per parameter
 };
 
 }  // namespace torchamp::checkpoint

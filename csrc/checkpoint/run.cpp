@@ -17,7 +17,7 @@ using checkpoint::Tree;
 using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
 
-/// The entry that tells a checkpoint, and its format's version.
+/// The entry that identifies a checkpoint, with its format's version.
 constexpr const char* kMark = "torchamp";
 constexpr int64_t kFormat = 1;
 
@@ -25,7 +25,7 @@ std::string numbered(const char* list, size_t i) {
   return std::string(list) + "[" + std::to_string(i) + "]";
 }
 
-/// A parameter's or buffer's value as a checkpoint holds it.
+/// A parameter's or buffer's value in a checkpoint.
 Tensor to_saved(Amp& amp, const Tensor& tensor) {
   const Tensor master = amp.master_value(tensor);
   if (master.defined()) return master.detach();
@@ -83,7 +83,7 @@ Tree saved(Amp& amp) {
 void check_header(const Amp& amp, const Tree& tree) {
   const int64_t format = checkpoint::as_int(checkpoint::take(tree, kMark), kMark);
   TORCH_CHECK(format == kFormat, "amp::load: expected a checkpoint of format ", kFormat, ", got ",
-              format, ", which another version of torchamp wrote");
+              format, ", written by another version of torchamp");
   const auto level = checkpoint::as_text(checkpoint::take(tree, "opt_level"), "opt_level");
   TORCH_CHECK(level == level_of(amp), "amp::load: expected a checkpoint of opt_level ",
               level_of(amp), ", got one of ", level, "; initialize at ", level, " to load it");
@@ -102,13 +102,13 @@ std::vector<Tree> take_trees(const Tree& tree, const char* list, const char* wha
   return trees;
 }
 
-/// A loaded value and where it goes.
+/// A loaded value and its destination.
 struct Loaded {
   Tensor target;
   Tensor value;
 };
 
-/// Says how the file's model is another: ", no \"a\", a further \"b\"".
+/// Describes how the file's model differs: ", missing key \"a\", unexpected key \"b\"".
 class Differences {
  public:
   template <class... Parts>
@@ -134,18 +134,19 @@ void read_model(const torch::nn::Module& model, const Tree& saved, const std::st
   for (const auto& tensor : tensors) {
     if (!tensor->defined()) continue;
     if (!saved.contains(tensor.key())) {
-      differences.add("no \"", tensor.key(), "\"");
+      differences.add("missing key \"", tensor.key(), "\"");
       continue;
     }
     const Tensor value = checkpoint::as_tensor(saved.at(tensor.key()), tensor.key());
     if (value.sizes() != tensor->sizes()) {
-      differences.add("\"", tensor.key(), "\" of sizes ", value.sizes(), " for ", tensor->sizes());
+      differences.add("\"", tensor.key(), "\" with sizes ", value.sizes(), ", expected ",
+                      tensor->sizes());
     }
     loaded.push_back({tensor.value(), value});
   }
   for (const auto& entry : saved) {
     const std::string key = checkpoint::as_text(entry.key(), name);
-    if (!tensors.contains(key)) differences.add("a further \"", key, "\"");
+    if (!tensors.contains(key)) differences.add("unexpected key \"", key, "\"");
   }
   differences.check(name);
 }
@@ -199,8 +200,8 @@ void save(Amp& amp, OutputArchive& archive) {
 void load(Amp& amp, InputArchive& archive) {
   Tensor bytes;
   TORCH_CHECK(archive.try_read(kMark, bytes) && bytes.scalar_type() == at::kByte,
-              "amp::load: expected the archive to hold \"", kMark,
-              "\", got none: it is damaged or was not written by amp::save");
+              "amp::load: expected the archive to contain \"", kMark,
+              "\", but it is missing: the archive is damaged or was not written by amp::save");
   bytes = bytes.cpu().contiguous();
   std::istringstream file(std::string(static_cast<const char*>(bytes.const_data_ptr()),
                                       static_cast<size_t>(bytes.numel())));
@@ -212,7 +213,7 @@ void save(Amp& amp, const std::string& path) {
   std::ofstream file(path, std::ios::binary);
   TORCH_CHECK(file, "amp::save: expected \"", path, "\" to be a path that can be written");
   checkpoint::write_file(tree, file);
-  TORCH_CHECK(file.flush(), "amp::save: expected \"", path, "\" to take all of the checkpoint");
+  TORCH_CHECK(file.flush(), "amp::save: expected \"", path, "\" to have room for the checkpoint");
 }
 
 void load(Amp& amp, const std::string& path) {

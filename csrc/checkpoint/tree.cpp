@@ -34,8 +34,8 @@ IValue list_of(const std::vector<IValue>& values) {
 
 IValue take(const Tree& tree, const std::string& key) {
   const auto found = tree.find(key);
-  TORCH_CHECK(found != tree.end(), "amp::load: expected the checkpoint to hold \"", key,
-              "\", got none: the file is damaged or was not written by amp::save");
+  TORCH_CHECK(found != tree.end(), "amp::load: expected the checkpoint to contain \"", key,
+              "\", but it is missing: the file is damaged or was not written by amp::save");
   return found->value();
 }
 

@@ -1,5 +1,5 @@
-// What a checkpoint holds: dictionaries and lists of tensors, numbers and text. Reading names what
-// is wrong.
+// A checkpoint's contents: dictionaries and lists of tensors, numbers and text. Errors name the
+// wrong entry.
 #pragma once
 
 #include <ATen/core/Dict.h>
@@ -16,10 +16,10 @@ using Tree = c10::impl::GenericDict;
 Tree new_tree();
 c10::IValue list_of(const std::vector<c10::IValue>& values);
 
-/// The entry of that name. Throws where there is none.
+/// The entry of that name. Throws if there is none.
 c10::IValue take(const Tree& tree, const std::string& key);
 
-/// A value of the file as what it should be; `what` is its name. Throws where it is something else.
+/// A value of the file as the expected type; `what` is its name. Throws if it has another type.
 Tree as_tree(const c10::IValue& value, const std::string& what);
 std::vector<c10::IValue> as_list(const c10::IValue& value, const std::string& what);
 at::Tensor as_tensor(const c10::IValue& value, const std::string& what);

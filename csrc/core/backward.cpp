@@ -11,8 +11,8 @@ namespace torchamp {
 
 using at::Tensor;
 
-/// What was deferred may be of grads that were zeroed since: it moves the scale, in a launch of its
-/// own, and skips no step.
+/// Deferred overflows may be of grads that were zeroed since: they update the scale, in a separate
+/// launch, and skip no step.
 Tensor finish_backward(const std::vector<MasterGrads*>& all, LossScaler& scaler,
                        const ScaleSnapshot& scaled_by, bool moves_scale) {
   const Tensor deferred = scaler.deferred()->take();
@@ -78,8 +78,8 @@ Tensor Backward::scale(const Tensor& loss) {
 void Backward::prepare() {
   for (const auto& state : states_) {
     TORCH_CHECK(!state->is_in_backward(),
-                "scale_loss: expected the optimizer to be in no other scale_loss that is still "
-                "open, got one that is; close that one first, or scale the sum of the losses");
+                "scale_loss: expected the optimizer not to be inside an open scale_loss, but it "
+                "is; close that scale_loss first, or scale the sum of the losses");
   }
   for (const auto& state : states_) state->refresh();
   if (scaled_by_ == nullptr) scaled_by_ = scaler_.snapshot();
@@ -96,12 +96,12 @@ void Backward::prepare() {
   }
 }
 
-/// Forgets what was zeroed or refused, and unscales delayed grads of another scale than this
-/// backward's.
+/// Discards grads that were zeroed or skipped, and unscales delayed grads of another scale than
+/// this backward's.
 void Backward::settle(Masters& masters) {
   const auto& users = masters.users;
   MasterGrads& grads = masters.grads;
-  for (OptimizerState* user : users) user->give_up_refused();
+  for (OptimizerState* user : users) user->discard_skipped_grads();
   if (grads.drop_zeroed()) {
     for (OptimizerState* user : users) user->clear_overflows();
   }
@@ -140,9 +140,9 @@ void Backward::finish() {
   for (const auto& state : states_) {
     state->may_have_stepped_ = state->steps_unseen_ && !state->grads().lazy();
     if (!scaler_.dynamic()) continue;
-    state->gather(options_.loss_id, found_inf);
-    state->late_report().gather({options_.loss_id, scaler_.last_report(),
-                                 state->grads().last_report(), options_.is_reported});
+    state->accumulate(options_.loss_id, found_inf);
+    state->late_report().accumulate({options_.loss_id, scaler_.last_report(),
+                                     state->grads().last_report(), options_.is_reported});
   }
 }
 

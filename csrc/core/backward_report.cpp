@@ -32,7 +32,7 @@ float state_of(const Tensor& bytes) {
 }
 
 /// Reports in a ring. The host may be any number of backwards ahead of the device: the ring then
-/// grows, rather than that anybody waits or a report is lost.
+/// grows, so that nothing waits and no report is lost.
 class Ring {
  public:
   explicit Ring(bool pinned) : options_(at::TensorOptions(at::kByte).pinned_memory(pinned)) {}
@@ -51,7 +51,7 @@ class Ring {
       next_ = (next_ + 1) % reports_.size();
       const auto& report = reports_[next_];
       if (report.use_count() > 1 || !report->has_arrived()) continue;
-      std::atomic_thread_fence(std::memory_order_acquire);  // behind who held it last
+      std::atomic_thread_fence(std::memory_order_acquire);  // after its last holder
       return true;
     }
     return false;
@@ -87,7 +87,7 @@ BackwardReport::BackwardReport(const Tensor& bytes) : bytes_(bytes) {
 }
 
 bool BackwardReport::has_arrived() const {
-  return state_of(bytes_) != kPending;
+  return state_of(bytes_) != kNotArrived;
 }
 
 bool BackwardReport::found_inf() const {
@@ -111,12 +111,12 @@ void BackwardReport::reset() {
   __atomic_store_n(&in(bytes_).outcome, uint64{0}, __ATOMIC_RELEASE);
 }
 
-std::shared_ptr<BackwardReport> take_report(at::Device device) {
+std::shared_ptr<BackwardReport> acquire_report(at::Device device) {
   return device.is_meta() || may_be_captured(device) ? nullptr : ring_for(device).take();
 }
 
 std::shared_ptr<const BackwardReport> report_scale(const Tensor& loss_scale) {
-  const auto report = take_report(loss_scale.device());
+  const auto report = acquire_report(loss_scale.device());
   if (report == nullptr) return nullptr;
   aten::report_outcome(report->bytes(), at::full_like(loss_scale, kClean), loss_scale);
   return report;

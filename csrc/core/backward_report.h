@@ -1,4 +1,4 @@
-// What the host learns of a backward without asking the device for it.
+// The report of a backward that the host reads without waiting for the device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,14 +14,14 @@ class BackwardReport {
   /// `bytes`: of a math/report.h Report, in memory that host and device see.
   explicit BackwardReport(const at::Tensor& bytes);
 
-  /// Never waits, and reads the memory of the host alone.
+  /// Never waits, and reads only host memory.
   bool has_arrived() const;
-  /// Whether a grad was not finite, or what the backward was told of before.
+  /// Whether a grad was not finite, or found_before was set.
   bool found_inf() const;
-  /// Afterwards; the scale that the grads bore where the backward did not move it.
+  /// Afterwards; the scale of the grads if the backward did not update it.
   float loss_scale() const;
   /// How many parameters had a grad that was not finite, in all backwards since they were
-  /// forgotten.
+  /// cleared.
   int64_t nonfinite() const;
   /// The first of those, as indices into MasterWeights::model_params().
   std::vector<int64_t> first_nonfinite() const;
@@ -35,16 +35,15 @@ class BackwardReport {
   at::Tensor bytes_;
 };
 
-/// A report for a backward on `device`: one that nobody holds any more and no pass is to write
-/// still, or a new one. Null while what is queued goes into a graph, whose replays would write it
-/// over and over.
-std::shared_ptr<BackwardReport> take_report(at::Device device);
+/// A report for a backward on `device`: one that is neither held nor still to be written by a
+/// pass, or a new one. Null during a graph capture, whose replays would write it again and again.
+std::shared_ptr<BackwardReport> acquire_report(at::Device device);
 
-/// Reports `loss_scale`, a float32 scalar, as it is now, by copies behind what is queued. Null as
-/// from take_report().
+/// Reports `loss_scale`, a float32 scalar, as it is now, by copies after the queued work. Null like
+/// acquire_report().
 std::shared_ptr<const BackwardReport> report_scale(const at::Tensor& loss_scale);
 
-/// Whether what is queued on `device` now goes into a graph, or may: ROCm does not tell.
+/// Whether work on `device` is being captured into a graph, or may be: unknown on ROCm.
 bool may_be_captured(at::Device device);
 
 }  // namespace torchamp

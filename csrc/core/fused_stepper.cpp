@@ -19,7 +19,7 @@ namespace {
 
 using at::Tensor;
 
-/// Columns of hyperparameters that ask for norms.
+/// Columns of hyperparameters that require norms.
 constexpr size_t kTrustCoefficient = 7;  // of kSgd and kMomentum
 constexpr size_t kMaxGradNorm = 10;      // of kLambUpdate
 
@@ -33,7 +33,7 @@ void check_storage(const FusedStepper::Storage& storage, const std::vector<Tenso
                     "FusedStepper: expected state_dtype to be float32 or bfloat16, got ", dtype);
   for (size_t i = 0; storage.stochastic_rounding && i < params.size(); ++i) {
     TORCH_CHECK_VALUE(params[i].scalar_type() != at::kHalf, "FusedStepper: expected params[", i,
-                      "] to be bfloat16 or wider, to be rounded stochastically, got Half");
+                      "] to be bfloat16 or wider for stochastic rounding, got Half");
   }
 }
 
@@ -53,7 +53,7 @@ FusedStepper::FusedStepper(StepAlgorithm algorithm, std::vector<Tensor> params,
       known_states_(std::make_shared<KnownTensors>()) {
   known_states_->resize(states_.size());
   TORCH_CHECK_VALUE(groups.size() == params_.size(),
-                    "FusedStepper: expected groups to have an element a parameter, ",
+                    "FusedStepper: expected groups to have one element per parameter, ",
                     params_.size(), ", got ", groups.size());
   check_storage(storage_, params_);
   const auto length = static_cast<int64_t>(params_.size());

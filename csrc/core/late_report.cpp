@@ -12,7 +12,7 @@ bool is_known(const ReportedScale& scale) {
   return scale.value || scale.report != nullptr;
 }
 
-/// As the host will know it.
+/// The scale that the host will know.
 ReportedScale scale_of(const LossScaler& scaler) {
   const ReportedScale& known = scaler.reported_scale();
   if (is_known(known)) return known;
@@ -44,7 +44,7 @@ SkippedStep LateReport::Step::skip() const {
   SkippedStep skipped;
   std::set<int64_t> losses;
   for (const Backward& each : backwards) {
-    if (each.end->found_inf() && !each.is_told) losses.insert(each.loss_id);
+    if (each.end->found_inf() && !each.is_reported) losses.insert(each.loss_id);
     if (each.weights->nonfinite() == 0) continue;
     skipped.nonfinite = each.weights->nonfinite();
     skipped.first = each.weights->first_nonfinite();
@@ -53,8 +53,8 @@ SkippedStep LateReport::Step::skip() const {
   return skipped;
 }
 
-/// What has arrived and was clean says nothing about the step.
-void LateReport::gather(Backward backward) {
+/// Clean reports that have arrived do not decide about the step.
+void LateReport::accumulate(Backward backward) {
   const auto is_settled = [](const Backward& each) {
     return each.end && each.weights && each.end->has_arrived() && each.weights->has_arrived() &&
            !each.end->found_inf();

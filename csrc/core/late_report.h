@@ -1,4 +1,4 @@
-// What became of steps that the device decides about, from its backwards' reports.
+// Which steps the device has skipped, from the reports of their backwards.
 #pragma once
 
 #include <torchamp/detail/export.h>
@@ -20,14 +20,15 @@ struct Overflow {
   double loss_scale;
 };
 
-/// A step that the device left out.
+/// A step that the device skipped.
 struct SkippedStep {
-  std::vector<Overflow> overflows;  ///< by loss_id; but for those that were told of
+  std::vector<Overflow> overflows;  ///< by loss_id; without those already reported
   int64_t nonfinite = 0;            ///< how many parameters had a grad that was not finite
   std::vector<int64_t> first;       ///< the first of those, as indices into model_params()
 };
 
-/// Counts one optimizer's steps once their backwards' reports have arrived. Waits for nothing.
+/// Counts one optimizer's steps once their backwards' reports have arrived. Does not wait for the
+/// device.
 class TORCHAMP_API LateReport {
  public:
   using Report = std::shared_ptr<const BackwardReport>;
@@ -35,20 +36,20 @@ class TORCHAMP_API LateReport {
   /// One backward, for the next step.
   struct Backward {
     int64_t loss_id = 0;
-    Report end;            ///< its scaler's last_report()
-    Report weights;        ///< that of the optimizer's weights
-    bool is_told = false;  ///< of its overflow, if any
+    Report end;                ///< its scaler's last_report()
+    Report weights;            ///< that of the optimizer's weights
+    bool is_reported = false;  ///< of its overflow, if any
   };
 
-  void gather(Backward backward);
-  /// Forgets the backwards since the last step.
+  void accumulate(Backward backward);
+  /// Discards the backwards since the last step.
   void clear() { backwards_.clear(); }
-  /// Ends a step of those backwards. Nothing where that went into a graph.
+  /// Ends a step of those backwards. Does nothing if it was captured into a graph.
   void note(const std::vector<LossScaler*>& scalers);
 
-  /// Counts what has arrived, and returns the steps of it that were skipped.
+  /// Counts the reports that have arrived, and returns the skipped steps among them.
   std::vector<SkippedStep> flush();
-  /// What was counted since the first call.
+  /// The counts since the first call.
   const Telemetry& known();
 
  private:

@@ -71,7 +71,7 @@ void MasterGrads::delay_backward(Scaled scaled) {
   delayed_ = std::move(delayed);
 }
 
-/// A grad that stays in the model, though nothing was added to it, tells whether it was zeroed.
+/// A grad that is kept in the model, though nothing was added to it, shows whether it was zeroed.
 void MasterGrads::note_contributions(const std::vector<Tensor>& before) {
   for (size_t i = 0; i < before.size(); ++i) {
     if (has_grad(i)) {
@@ -100,8 +100,8 @@ bool MasterGrads::drop_zeroed() {
   return true;
 }
 
-/// Leaves in the model's grads all that is scaled, and returns what else was there before: what was
-/// materialized, of parameters that are their own masters. Ends the open backward, and the delay.
+/// Keeps the scaled grads in the model, and returns the other previous ones: the materialized grads
+/// of parameters that are their own masters. Ends the open backward, and the delay.
 std::vector<Tensor> MasterGrads::collect() {
   const bool was_open = open_.has_value();
   auto before =
@@ -119,7 +119,7 @@ std::vector<Tensor> MasterGrads::collect() {
   return before;
 }
 
-void MasterGrads::drop_refused(const Tensor& found_inf) {
+void MasterGrads::discard_skipped(const Tensor& found_inf) {
   const bool on_host = found_inf.is_cpu();
   if (on_host && found_inf.item<float>() == 0.0f) return;
   at::NoGradGuard no_grad;
@@ -135,7 +135,7 @@ void MasterGrads::drop_refused(const Tensor& found_inf) {
 }
 
 /// To a grad written fresh, or added to in place. Where one of the two is sparse, the sum of both
-/// is left to ATen: returns what is to be added to the fresh grad afterwards; else undefined.
+/// is left to ATen: returns the addend of the fresh grad; else undefined.
 Tensor MasterGrads::route(size_t i, const Tensor& materialized, UnscalePass& pass) {
   const bool separate = weights_.is_separate(i);
   const Tensor& master = weights_.master_params()[i];
@@ -158,7 +158,7 @@ Tensor MasterGrads::route(size_t i, const Tensor& materialized, UnscalePass& pas
   return before;
 }
 
-/// Not while grads add up over several backwards: each may have a scale of its own.
+/// Not while grads accumulate over several backwards: each may have its own scale.
 bool MasterGrads::can_defer() const {
   const auto must_be_made = [&](size_t i) {
     const Tensor& grad = weights_.model_params()[i].grad();
@@ -214,7 +214,7 @@ Tensor MasterGrads::run(const UnscalePass& pass, const Tensor& loss_scale,
   end.per_tensor =
       end.adds_per_tensor ? found_inf_per_param_ : at::empty({count}, floats.dtype(at::kByte));
   if (defers && wants_norm_ && pass.checks_last()) end.norm = at::empty({}, floats);
-  const auto report = take_report(loss_scale.device());
+  const auto report = acquire_report(loss_scale.device());
   if (report != nullptr) end.report = report->bytes();
   const Tensor overflow_flags = take_overflow_flags(loss_scale.device());
   pass.run(loss_scale, overflow_flags, end);
@@ -242,15 +242,15 @@ void MasterGrads::set_lazy(bool lazy) {
   lazy_ = lazy;
 }
 
-/// Before the master grads are made, the model's are all that there is of them.
+/// Deferred master grads exist only as the model's grads.
 void MasterGrads::check_deferred_unchanged() const {
   for (const size_t i : weights_.separate()) {
     const Tensor& grad = deferred_.grads[i];
     TORCH_CHECK(!grad.defined() || version_of(grad) == deferred_.versions[i],
                 "expected the grad of model parameter ", i, " of the optimizer, of sizes ",
                 grad.sizes(),
-                ", to stay as scale_loss left it, got one that was written since; "
-                "clip with amp.clip_grad_norm_, or write the grads of amp.master_params");
+                ", to be unmodified since scale_loss, got a modified one; "
+                "clip with amp.clip_grad_norm_, or modify the grads of amp.master_params");
   }
 }
 

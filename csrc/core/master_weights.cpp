@@ -16,8 +16,8 @@ namespace {
 
 using at::Tensor;
 
-/// Whether `tensor` looks at float32 memory as if it were 16 bits wide: torch::load swaps the
-/// memory of a parameter for that of the archive's tensor and leaves the dtype as it was.
+/// Whether `tensor` reads float32 memory as if it were 16 bits wide: torch::load swaps the
+/// memory of a parameter for that of the archive's tensor and keeps the dtype.
 bool is_misread_float(const Tensor& tensor) {
   if (tensor.element_size() != 2 || tensor.numel() == 0 || tensor.storage_offset() != 0)
     return false;
@@ -25,8 +25,8 @@ bool is_misread_float(const Tensor& tensor) {
   return storage.use_count() == 1 && storage.nbytes() == sizeof(float) * tensor.numel();
 }
 
-/// Whether 16-bit tensors of equal sizes hold the same; four elements at a time, where torch would
-/// take them one by one.
+/// Whether 16-bit tensors of equal sizes are equal; compares four elements at a time, torch one
+/// by one.
 bool equal_halves(const Tensor& one, const Tensor& other) {
   const auto is_aligned = [](const Tensor& t) {
     return t.is_contiguous() && t.storage_offset() % 4 == 0 && t.numel() % 4 == 0;
@@ -35,7 +35,7 @@ bool equal_halves(const Tensor& one, const Tensor& other) {
   return at::equal(one.view(-1).view(at::kLong), other.view(-1).view(at::kLong));
 }
 
-/// Shaped like `master` and in four bytes, which say so to whoever reads them.
+/// NaNs of `master`'s sizes, stored in four bytes.
 Tensor place_of(const Tensor& master) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   return at::full({}, nan, master.options().requires_grad(false)).expand(master.sizes());
@@ -80,7 +80,7 @@ Tensor MasterWeights::master_of(const Tensor& model_param) const {
   return known == index_.end() ? Tensor() : master_params_[known->second];
 }
 
-/// Found at once as far as they are in the order of master_params().
+/// Constant time per parameter in the order of master_params().
 std::vector<size_t> MasterWeights::indices_of(const std::vector<Tensor>& master_params) const {
   std::vector<size_t> indices;
   indices.reserve(master_params.size());
@@ -146,7 +146,7 @@ std::vector<Tensor> MasterWeights::stepped_params(const std::vector<size_t>& ind
   return params;
 }
 
-/// Makes the model's value the master's.
+/// Copies the model's value to the master.
 void MasterWeights::adopt_model(size_t i) {
   if (is_split(i)) {
     low_bits_[i] = at::zeros_like(model_params_[i], at::kShort);
@@ -171,8 +171,8 @@ void MasterWeights::check_unchanged(size_t i) const {
   TORCH_CHECK(!retyped && !is_misread_float(model), "amp: expected model parameter ", i,
               " of the optimizer, of sizes ", model.sizes(), ", to hold ", model_dtypes_[i],
               " as initialize left it, got ", retyped ? model.scalar_type() : at::kFloat,
-              ". torch::load, model.half() and model.float() replace parameters behind the "
-              "optimizer's back: change the type before initialize, and load checkpoints with "
+              ". torch::load, model.half() and model.float() replace parameters without the "
+              "optimizer's knowledge: change the type before initialize, and load checkpoints with "
               "amp::load");
 }
 

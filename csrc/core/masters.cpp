@@ -10,7 +10,7 @@ at::Tensor Masters::track(const at::Tensor& model_param, const at::Tensor& maste
 
 void Masters::split() {
   TORCH_CHECK(grads.lazy(),
-              "MasterWeights::split: expected masters that nobody has looked at, got eager ones");
+              "MasterWeights::split: expected deferred masters, got materialized ones");
   weights.split();
 }
 

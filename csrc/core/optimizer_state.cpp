@@ -22,15 +22,15 @@ OptimizerState::~OptimizerState() {
   users.erase(std::find(users.begin(), users.end(), this));
 }
 
-/// A graph that is replayed writes the memory of its backward's.
-void OptimizerState::gather(int64_t loss_id, const Tensor& found_inf) {
+/// A replayed graph writes the memory of its captured backward.
+void OptimizerState::accumulate(int64_t loss_id, const Tensor& found_inf) {
   Tensor& gathered = found_inf_[loss_id];
   gathered = gathered.defined() ? at::maximum(gathered, found_inf) : found_inf;
 }
 
 void OptimizerState::gather_delayed(int64_t loss_id, const Tensor& found_inf) {
-  gather(loss_id, found_inf);
-  late_report_->gather({loss_id, grads().last_report(), grads().last_report()});
+  accumulate(loss_id, found_inf);
+  late_report_->accumulate({loss_id, grads().last_report(), grads().last_report()});
   has_unreported_ = true;
 }
 
@@ -68,15 +68,14 @@ void OptimizerState::refresh() {
 }
 
 void OptimizerState::begin_step(const char* function, bool adopts_data_writes) {
-  TORCH_CHECK(
-      !is_in_backward(), function,
-      ": expected the optimizer to be in no scale_loss that is still open, got one that is; "
-      "step after it, where the grads are unscaled");
-  give_up_refused();
+  TORCH_CHECK(!is_in_backward(), function,
+              ": expected the optimizer not to be inside an open scale_loss, but it is; "
+              "step after it, where the grads are unscaled");
+  discard_skipped_grads();
   if (grads().drop_zeroed()) clear_overflows();
   TORCH_CHECK(grads().delayed() == nullptr, function,
-              ": expected unscaled grads, got those that scale_loss left scaled with "
-              "delay_unscale; end with a scale_loss without it before the step");
+              ": expected unscaled grads, got grads still scaled by a scale_loss with "
+              "delay_unscale; run one without it before the step");
   weights().refresh();
   if (adopts_data_writes) weights().adopt_data_writes();
   may_have_stepped_ = false;
@@ -85,14 +84,14 @@ void OptimizerState::begin_step(const char* function, bool adopts_data_writes) {
 void OptimizerState::end_step(const std::vector<LossScaler*>& scalers) {
   late_report_->note(scalers);
   is_to_step_ = false;
-  refused_ = found_inf();
+  skipped_found_inf_ = found_inf();
   drop_master_grads();
   clear_overflows();
 }
 
-void OptimizerState::give_up_refused() {
-  const Tensor refused = std::exchange(refused_, {});
-  if (refused.defined()) grads().drop_refused(refused);
+void OptimizerState::discard_skipped_grads() {
+  const Tensor refused = std::exchange(skipped_found_inf_, {});
+  if (refused.defined()) grads().discard_skipped(refused);
 }
 
 void OptimizerState::drop_master_grads() {
@@ -113,7 +112,7 @@ bool OptimizerState::is_needed(const c10::TensorImpl* master) const {
 
 void OptimizerState::zero_grad(bool set_to_none) {
   grads().zero_model_grads(set_to_none);
-  refused_.reset();
+  skipped_found_inf_.reset();
   clear_overflows();
 }
 

@@ -9,9 +9,9 @@
 
 namespace torchamp {
 
-/// For tensors that a graph's capture comes upon first, but that must keep their values from replay
-/// to replay: while this lives, the thread's work on `device` goes to a stream that is not
-/// captured, and has been done when it ends. Without a capture under way it does nothing.
+/// For tensors that are first used in a graph's capture, but must keep their values between
+/// replays: while this lives, the thread's work on `device` goes to a stream that is not captured,
+/// and is complete when it ends. Does nothing without a capture.
 class OutsideCapture {
  public:
   explicit OutsideCapture(at::Device device);

@@ -1,4 +1,4 @@
-// Where each grad of a backward goes, and the pass that takes all of them there.
+// The destination of each grad of a backward, and the pass that writes all of them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,7 @@
 
 namespace torchamp {
 
-/// The dense values of a sparse grad, so that ops can take it; a dense grad is its own.
+/// The dense values of a sparse grad, for ops; a dense grad itself.
 at::Tensor values_of(const at::Tensor& grad);
 
 /// Grads by the number of their parameter: checked, unscaled afresh, or unscaled onto others.
@@ -20,7 +20,7 @@ class UnscalePass {
  public:
   explicit UnscalePass(size_t count) : fresh_(count), onto_(count) {}
 
-  /// Checks `scaled`, which others keep alive.
+  /// Checks `scaled`, which the caller keeps alive.
   void check(size_t i, const at::Tensor& scaled);
   /// result = scaled / loss_scale.
   void write(size_t i, const at::Tensor& scaled, const at::Tensor& result);
@@ -29,7 +29,7 @@ class UnscalePass {
 
   /// Whether the last pass is the one that checks, and so can compute the norm.
   bool checks_last() const { return onto_.is_empty; }
-  /// In one pass over the grads, but where some are fresh and others add up.
+  /// In one pass over the grads, unless some are fresh and others accumulate.
   void run(const at::Tensor& loss_scale, const at::Tensor& overflow_flags,
            const BackwardEnd& end) const;
 
@@ -45,9 +45,9 @@ class UnscalePass {
 
   void add(Lists& lists, size_t i, const at::Tensor& scaled, const at::Tensor& result);
 
-  Lists fresh_;                   ///< results are written anew
+  Lists fresh_;                   ///< results are overwritten
   Lists onto_;                    ///< results are added to, in place
-  std::vector<at::Tensor> kept_;  ///< what the lists borrow
+  std::vector<at::Tensor> kept_;  ///< owns what the lists borrow
 };
 
 }  // namespace torchamp

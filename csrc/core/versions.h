@@ -1,11 +1,11 @@
-// Version counters, which autograd and in-place ops count up.
+// Version counters, which autograd and in-place ops increment.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace torchamp {
 
-/// `tensor._version()`, without its detour by way of autograd's library.
+/// `tensor._version()`, without the call into autograd's library.
 inline uint32_t version_of(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->version_counter().current_version();
 }

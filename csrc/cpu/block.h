@@ -1,4 +1,4 @@
-// Blocks: at most 256 neighbouring elements of one tensor, taken in as float and put back in the
+// Blocks: at most 256 neighbouring elements of one tensor, loaded as float and stored in the
 // tensor's dtype.
 #pragma once
 

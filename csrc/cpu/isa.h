@@ -1,6 +1,6 @@
 // One binary, two instruction sets: a block's loop is inlined into a copy compiled for AVX2, FMA
-// and F16C and into a portable one, and the processor at hand chooses. Only these functions carry
-// machine flags, so that nothing compiled for AVX2 can leak into code that other processors run.
+// and F16C and into a portable one, chosen for the processor at run time. Only these functions
+// carry machine flags, so that no code compiled for AVX2 runs on other processors.
 #pragma once
 
 #include "math/macros.h"

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kLanes = 32;
 
-/// Squares go round a ring of float sums, which a block is too short to lose bits in.
+/// Squares are added to several float sums in turn; a block is too short to lose bits.
 struct SumOfSquaresBlock {
   TORCHAMP_MATH static double run(const float* values, int count) {
     float sums[kLanes] = {};

@@ -17,7 +17,7 @@ struct Stochastically {
 
 template <class T>
 struct Reconstruct {
-  /// `values`: rounded ones, that become whole.
+  /// `values`: rounded ones, to which the low bits are added.
   TORCHAMP_MATH static void run(float* values, const low_bits16* low_bits, int count) {
     for (int i = 0; i < count; ++i) values[i] = Halves<T>::reconstruct(values[i], low_bits[i]);
   }

@@ -1,4 +1,4 @@
-// Blocks of lists that keep more than rounding to nearest would: see math/rounding.h.
+// Blocks of lists with stochastic rounding or low bits: see math/rounding.h.
 #pragma once
 
 #include "cpu/block.h"
@@ -9,7 +9,7 @@ namespace torchamp::cpu {
 void store_stochastically(const Plan& plan, const Span& span, int list, const float* values,
                           uint32 key);
 
-/// The values of which `high` holds the one half and `low_bits` the other.
+/// The values whose halves are `high` and `low_bits`.
 void load_reconstructed(const Plan& plan, const Span& span, int high, int low_bits, float* values);
 
 void store_split(const Plan& plan, const Span& span, int high, int low_bits, const float* values);

@@ -33,7 +33,7 @@ struct Rounding {
   bool stochastic_rounding;
 };
 
-/// A list that is read and written: its floats in place, other types in a buffer of their own.
+/// A list that is read and written: floats in place, other types in a separate buffer.
 class InOut {
  public:
   void take(const Plan& plan, const Span& span, int list) {
@@ -52,7 +52,7 @@ class InOut {
   float buffer_[kBlock];
 };
 
-/// The parameter, which may lie in the model's 16 bits and its low bits.
+/// The parameter, which may be stored as the model's 16 bits and its low bits.
 class Param : public InOut {
  public:
   void take(const Plan& plan, const Span& span, int model) {

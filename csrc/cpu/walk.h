@@ -12,7 +12,7 @@ namespace torchamp::cpu {
 
 constexpr int64 kUnit = 32768;
 
-/// Outputs larger than this do not fit beside their inputs in a typical last-level cache.
+/// Outputs larger than this do not fit in a typical last-level cache with their inputs.
 constexpr int64 kStreamedBytes = int64{16} << 20;
 
 inline int64 units_of(const Plan& plan) {
@@ -25,7 +25,7 @@ inline int64 tensor_at(const Plan& plan, int64 element) {
   return after - plan.offsets.begin() - 1;
 }
 
-/// Elements [begin, end) of one tensor that lie in one unit.
+/// Elements [begin, end) of one tensor in one unit.
 struct Piece {
   int64 unit;
   int64 tensor;
@@ -33,7 +33,7 @@ struct Piece {
   int64 end;
 };
 
-/// Asks for the beginnings of the tensors to come, which the processor cannot guess.
+/// Prefetches the beginnings of the next tensors, which the processor cannot predict.
 inline void prefetch_ahead(const Plan& plan, int64 tensor) {
   constexpr int64 kAhead = 4;
   if (tensor + kAhead >= plan.tensors()) return;
@@ -69,7 +69,7 @@ void for_each_piece_in_parallel(const Plan& plan, Visit visit) {
   });
 }
 
-/// How many elements of `list` lie before the piece's first address that is a multiple of 32 bytes.
+/// How many elements of `list` are before the piece's first address that is a multiple of 32 bytes.
 inline int64 misaligned_head(const Plan& plan, const Piece& piece, int list) {
   const char* data = address_of(plan, Span{piece.tensor, piece.begin, 0}, list);
   const auto past = reinterpret_cast<unsigned long long>(data) % 32;
@@ -89,7 +89,7 @@ void for_each_block(const Piece& piece, int64 head, Visit visit) {
   }
 }
 
-/// Whether `list` should be written past the caches: it is large, and no input is the same memory.
+/// Whether to use non-temporal stores for `list`: it is large, and no input is the same memory.
 inline bool streams(const Plan& plan, int list) {
   int64 bytes = 0;
   for (int64 t = 0; t < plan.tensors(); ++t) {

@@ -1,4 +1,4 @@
-// The arguments of each op's kernel, beside its tensors, of which there are `kLists` lists.
+// The arguments of each op's kernel, in addition to `kLists` lists of tensors.
 #pragma once
 
 #include "math/finalize.h"
@@ -21,12 +21,12 @@ struct ScaleArguments {
   Flags flags;
 };
 
-/// What passes over a backward's grads do beside their work, the last launch of which may end it.
+/// The finalization of passes over a backward's grads, done by the last launch.
 struct Pass {
   Flags flags;
-  Finalization end;           ///< ticket: null but in the last launch
-  float* partials = nullptr;  ///< a sum of squares each block, where end.norm is wanted
-  uint32 first_block = 0;     ///< blocks of the launches before
+  Finalization end;           ///< ticket: null except in the last launch
+  float* partials = nullptr;  ///< a sum of squares per block, if end.norm is set
+  uint32 first_block = 0;     ///< blocks of the previous launches
 };
 
 struct CheckArguments {

@@ -1,4 +1,4 @@
-// A block's sum, in an order that does not change from run to run.
+// A block's sum, in a fixed order.
 #pragma once
 
 #include "cuda/device.h"

@@ -9,7 +9,7 @@
 
 namespace torchamp::cuda {
 
-/// Returns the thread's share of the sum of squares, which costs nothing beside the reading.
+/// Returns the thread's part of the sum of squares, whose cost the loads hide.
 template <int kLists>
 TORCHAMP_DEVICE float check_slice(const Slice<kLists>& slice, Flags flags) {
   L2normElement element;
@@ -18,8 +18,8 @@ TORCHAMP_DEVICE float check_slice(const Slice<kLists>& slice, Flags flags) {
   return element.sum;
 }
 
-/// Called by all threads: leaves the block's sum of squares, and does in the last block what is to
-/// be done when all have.
+/// Called by all threads: stores the block's sum of squares; the last block then runs the
+/// finalization.
 TORCHAMP_DEVICE void end_pass(const Pass& pass, float squares) {
   const Finalization& end = pass.end;
   if (end.norm != nullptr) {

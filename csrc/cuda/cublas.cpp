@@ -48,12 +48,12 @@ void require(int code, const char* action) {
 void* own_handle(Queue queue) {
   thread_local std::unordered_map<int, void*> handles;
   void*& handle = handles[queue.device];
-  if (handle == nullptr) require(cublas()->create(&handle), "making a handle");
-  require(cublas()->set_stream(handle, queue.stream), "choosing the stream");
+  if (handle == nullptr) require(cublas()->create(&handle), "creating a handle");
+  require(cublas()->set_stream(handle, queue.stream), "setting the stream");
   return handle;
 }
 
-/// torch's comes with torch's workspace, which setting the stream once more would take from it.
+/// torch's handle has torch's workspace, which setting the stream again would reset.
 void* handle_on(Queue queue) {
   if (cublas()->torchs_handle == nullptr) return own_handle(queue);
   void* handle = nullptr;

@@ -32,14 +32,14 @@ struct Gemm {
   bool onto;  ///< whether sum is added to, or only written
 };
 
-/// Whether torch has loaded cuBLAS, and sizes are such as it takes: none of them 0.
+/// Whether torch has loaded cuBLAS, and supports the sizes: none is 0.
 bool cublas_takes(int64 rows, int64 outputs, int64 columns);
 
-/// Throws std::runtime_error where cuBLAS fails. The queue's device must be the current one, and
+/// Throws std::runtime_error if cuBLAS fails. The queue's device must be the current one, and
 /// its stream torch's current one.
 void add_product(Queue queue, const Gemm& gemm);
 
-/// Makes `fake`, which must outlive its use, stand in for cuBLAS. For tests.
+/// Replaces cuBLAS by `fake`, which must outlive its use. For tests.
 void use_cublas(const Cublas& fake);
 
 }  // namespace torchamp::cuda

@@ -1,5 +1,5 @@
-// The dialect of the kernels: CUDA, or plain C++ where tests/emulation has defined CUDA's words
-// before.
+// The dialect of the kernels: CUDA, or plain C++ where tests/emulation has defined CUDA's
+// keywords before.
 #pragma once
 
 #include "cuda/block.h"
@@ -20,8 +20,8 @@ namespace torchamp::cuda {
 
 constexpr uint32 kFullWarp = 0xffffffffu;
 
-/// Where the host has asked for it, a kernel is set up while the one before it on the stream still
-/// runs: what that one writes is there from here on, and the next may be set up.
+/// With dependent launch, a kernel is set up while the previous one on the stream still runs: its
+/// writes are visible from here on, and the next kernel may be set up.
 TORCHAMP_DEVICE void wait_for_previous_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -50,7 +50,7 @@ struct Driver {
   int (*error_name)(int code, const char** name);
 };
 
-/// The driver of this machine, initialised. Throws std::runtime_error, saying why, where there is
+/// The driver of this machine, initialised. Throws std::runtime_error with the reason if there is
 /// none.
 const Driver& driver();
 
@@ -76,7 +76,7 @@ class PrimaryContext {
   void* context_ = nullptr;
 };
 
-/// Makes a context current for the calling thread, and restores what was current before.
+/// Makes a context current for the calling thread, and restores the previous one.
 class ContextScope {
  public:
   ContextScope(const Driver& driver, void* context);

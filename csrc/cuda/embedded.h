@@ -19,7 +19,7 @@ struct EmbeddedImage {
   std::size_t size;
 };
 
-/// The kernel program compiled by nvcc when torchamp was built; size 0 where nvcc was absent.
+/// The kernel program compiled by nvcc when torchamp was built; size 0 if nvcc was absent.
 EmbeddedImage embedded_fatbin();
 
 }  // namespace torchamp::cuda

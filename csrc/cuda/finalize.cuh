@@ -1,4 +1,4 @@
-// finalize: the end of a backward, by one block.
+// finalize: the finalization of a backward, by one block.
 #pragma once
 
 #include "cuda/arguments.h"
@@ -16,8 +16,8 @@ TORCHAMP_DEVICE bool takes_words(const void* flags) {
   return reinterpret_cast<unsigned long long>(flags) % sizeof(PositionFlags) == 0;
 }
 
-/// As finalize_position, for sixteen at a time: several loads are on their way before the first
-/// store, which might be to their address for all that the compiler knows.
+/// Like finalize_position, for sixteen at a time: several loads are in flight before the first
+/// store, which to the compiler may alias them.
 TORCHAMP_DEVICE void finalize_words(const Finalization& end, int count) {
   constexpr int kBatch = 4;
   auto* const flags = reinterpret_cast<PositionFlags*>(end.flags.per_tensor);

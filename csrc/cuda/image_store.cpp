@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kDigestBytes = 64;
 
-/// A file descriptor that is closed with this.
+/// Owns a file descriptor.
 struct File {
   int number;
   explicit File(int number) : number(number) {}
@@ -55,7 +55,7 @@ bool write_all(int file, const std::string& bytes) {
   return true;
 }
 
-/// What stands before an image in its file: under another key it would be another.
+/// The header of an image's file, which depends on its key.
 std::string digest_of(const std::string& key, const std::string& image) {
   return sha256(key + image);
 }
@@ -68,12 +68,12 @@ std::string from_environment(const char* variable) {
 }  // namespace
 
 std::string ImageStore::refusal() const {
-  if (folder_.empty()) return "none is chosen";
+  if (folder_.empty()) return "not configured";
   struct stat found {};
   if (lstat(folder_.c_str(), &found) != 0) return errno == ENOENT ? "" : std::strerror(errno);
   if (!S_ISDIR(found.st_mode)) return "not a folder";
-  if (found.st_uid != geteuid()) return "somebody else's";
-  return (found.st_mode & 077) == 0 ? "" : "open to others";
+  if (found.st_uid != geteuid()) return "owned by another user";
+  return (found.st_mode & 077) == 0 ? "" : "accessible to other users";
 }
 
 std::string ImageStore::find(const std::string& key) const {

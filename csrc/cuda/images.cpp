@@ -15,7 +15,7 @@ namespace {
 std::string target_of(int capability, const Nvrtc& nvrtc) {
   const std::string target = target_for(capability, nvrtc.architectures());
   if (!target.empty()) return target;
-  throw std::runtime_error("NVRTC " + nvrtc.version() + " does not know compute capability " +
+  throw std::runtime_error("NVRTC " + nvrtc.version() + " does not support compute capability " +
                            std::to_string(capability / 10) + "." + std::to_string(capability % 10));
 }
 
@@ -27,7 +27,7 @@ std::string text_of(const Program& program) {
   return text;
 }
 
-/// Found without opening NVRTC, which takes longer than all else where the image is kept.
+/// Looked up without opening NVRTC, which would dominate the time if the image is cached.
 std::string key_of(const Program& program, int capability) {
   return sha256(nvrtc_identity() + '\n' + std::to_string(capability) + '\n' + text_of(program));
 }

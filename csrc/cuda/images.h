@@ -1,4 +1,4 @@
-// Single kernels in a form that the driver loads, compiled when they are asked for.
+// Single kernels in a form that the driver loads, compiled on request.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace torchamp::cuda {
 
-/// A kernel's image for cards of a capability, given as 10 · major + minor: compiled once a
-/// process, and not at all where the image store has it. It stays where it is. Throws
-/// std::runtime_error where NVRTC cannot compile it. Not to be called by two threads at once.
+/// A kernel's image for cards of a capability, given as 10 · major + minor: compiled once
+/// per process, and not at all if the image store has it. Its address does not change. Throws
+/// std::runtime_error if NVRTC cannot compile it. Not to be called by two threads at once.
 const std::string& image_of(Kernel kernel, int capability);
 
-/// The same of a kernel that does nothing, but asks for what the others ask for: where it can be
-/// had, they can.
+/// The same for an empty kernel with the requirements of the others: if it is available, so are
+/// they.
 const std::string& trial_image(int capability);
 
 }  // namespace torchamp::cuda

@@ -17,7 +17,7 @@ constexpr const char* kKernelNames[] = {
 #undef TORCHAMP_LIST
 };
 
-/// What kernels.cu is told to define.
+/// The definition passed to kernels.cu.
 constexpr const char* kKernelDefinitions[] = {
 #define TORCHAMP_LIST(Name, name, function, Parameter) \
   "TORCHAMP_DEFINE(" #Name ", " #name ", " #function ", " #Parameter ")",
@@ -35,7 +35,7 @@ constexpr const char* definition(Kernel kernel) {
   return kKernelDefinitions[static_cast<int>(kernel)];
 }
 
-/// The kernel that does the same as one of every iteration, with a table of another place.
+/// The variant of a per-iteration kernel for another place of its table.
 constexpr Kernel small(Kernel kernel) {
   return static_cast<Kernel>(static_cast<int>(kernel) + 1);
 }

@@ -1,14 +1,14 @@
 // Every kernel, once: the host's list of them and the kernel program are both made from these.
 #pragma once
 
-/// The kernels of a function that every iteration runs: its table travels in a large parameter or
-/// in a small one, or lies on the device.
+/// The kernels of a function that every iteration runs: its table is in a large or a small
+/// parameter, or on the device.
 #define TORCHAMP_ITERATION_KERNELS(DO, Name, name, Arguments) \
   DO(Name, name, name, Launch<Arguments>)                     \
   DO(Name##Small, name##_small, name, SmallLaunch<Arguments>) \
   DO(Name##Resident, name##_resident, name, ResidentLaunch<Arguments>)
 
-/// An algorithm's, and the one that also takes what is kept in fewer bits.
+/// An algorithm's kernel, and its variant for tensors stored in fewer bits.
 #define TORCHAMP_STEP_KERNELS(DO, Name, name)                                  \
   TORCHAMP_ITERATION_KERNELS(DO, Step##Name, step_##name, StepArguments<Name>) \
   DO(Step##Name##Compact, step_##name##_compact, step_##name##_compact, Launch<StepArguments<Name>>)

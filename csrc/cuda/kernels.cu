@@ -1,7 +1,7 @@
-// The kernel program: compiled by nvcc into a fatbin where nvcc is there, by NVRTC when it is used,
+// The kernel program: compiled by nvcc into a fatbin if available, by NVRTC when it is used,
 // and as plain C++ by the tests. Nothing of torch, of CUDA's headers or of the standard library is
-// included. TORCHAMP_ONLY is the definition of the kernels that are wanted, where not all are:
-// NVRTC takes seconds for all.
+// included. TORCHAMP_ONLY defines a subset of the kernels: compiling all with NVRTC takes
+// seconds.
 #include "cuda/axpby.cuh"
 #include "cuda/check.cuh"
 #include "cuda/clip.cuh"

@@ -1,5 +1,5 @@
-// l2norm: each unit leaves the sum of its squares; the sums are added up per tensor and in all. No
-// atomics and a fixed order throughout, so that runs repeat bit for bit.
+// l2norm: each unit stores the sum of its squares; the sums are added per tensor and in total. No
+// atomics and a fixed order throughout, so that runs are bit for bit reproducible.
 #pragma once
 
 #include "cuda/arguments.h"
@@ -25,7 +25,7 @@ struct L2normElement {
   }
 };
 
-/// One block a unit.
+/// One block per unit.
 template <class Launch>
 TORCHAMP_DEVICE void l2norm(const Launch& launch) {
   const auto slice = slice_of(launch, blockIdx.x);
@@ -43,7 +43,7 @@ TORCHAMP_DEVICE float norm_of(const float* partials, int64 begin, int64 end) {
   return static_cast<float>(sqrt(block_sum(sum)));
 }
 
-/// One block a tensor.
+/// One block per tensor.
 template <class Launch>
 TORCHAMP_DEVICE void l2norm_per_tensor(const Launch& launch) {
   const auto& entry = launch.entry(static_cast<int>(blockIdx.x));
@@ -52,7 +52,7 @@ TORCHAMP_DEVICE void l2norm_per_tensor(const Launch& launch) {
   if (threadIdx.x == 0) launch.arguments.per_tensor[entry.position] = norm;
 }
 
-/// One block in all.
+/// A single block.
 TORCHAMP_DEVICE void l2norm_total(const L2normTotalArguments& arguments) {
   const float norm = norm_of(arguments.partials, 0, arguments.count);
   if (threadIdx.x == 0) *arguments.norm = norm;

@@ -1,4 +1,4 @@
-// What a grid's last block does alone, after all others: the ticket of CUDA's own sample
+// Detects a grid's last block, which works alone after all others: the ticket of CUDA's sample
 // threadFenceReduction.
 #pragma once
 
@@ -6,9 +6,9 @@
 
 namespace torchamp::cuda {
 
-/// Whether all other blocks of the grid have come here before. All threads of every block call it,
-/// once. *ticket is 0 before the grid starts, and again when it has ended. sees_writes: the last
-/// block sees what the others wrote until then, for which they have to wait for their writes.
+/// Whether all other blocks of the grid have called this before. All threads of every block call
+/// it, once. *ticket is 0 before the grid starts, and again when it has ended. sees_writes: the
+/// last block sees what the others wrote until then, for which they have to wait for their writes.
 template <bool sees_writes>
 TORCHAMP_DEVICE bool is_last_block(uint32* ticket) {
   TORCHAMP_SHARED(uint32, drawn, 1);

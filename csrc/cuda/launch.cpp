@@ -14,7 +14,7 @@ struct Start {
   void* stream;
 };
 
-/// From this compute capability on, kernels wait for the one before by themselves.
+/// From this compute capability on, kernels wait for the previous one themselves.
 constexpr int kWaits = 90;
 
 int start(const Driver& cuda, const Module& module, const Start& start, void** parameters) {

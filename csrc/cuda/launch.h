@@ -10,10 +10,10 @@
 namespace torchamp::cuda {
 
 /// Starts blocks of `threads` threads on the queue. `parameter` is the kernel's only one, and is
-/// copied. Throws std::runtime_error where the device has no kernels or the driver refuses.
+/// copied. Throws std::runtime_error if the device has no kernels or the driver fails.
 void launch(Queue queue, Kernel kernel, uint32 blocks, int threads, const void* parameter);
 
-/// Blocks that walk a table a unit a warp.
+/// Blocks that walk a table, one unit per warp.
 inline uint32 blocks_for(uint32 units, int threads) {
   const auto warps = static_cast<uint32>(threads / kWarp);
   return (units + warps - 1) / warps;
@@ -26,7 +26,7 @@ inline int64 warp_unit_for(const Plan& plan) {
   return plan.elements() < kLarge ? kWarpUnit : kLargeWarpUnit;
 }
 
-/// How a kernel of every iteration is started.
+/// How a per-iteration kernel is started.
 struct Iteration {
   Kernel kernel;
   int threads;
@@ -51,14 +51,14 @@ void launch_parameters(Queue queue, const Iteration& iteration, const Plan& plan
   });
 }
 
-/// Starts a kernel that walks the plan a unit a warp.
+/// Starts a kernel that walks the plan, one unit per warp.
 template <class Arguments>
 void launch_warps(Queue queue, Kernel kernel, const Plan& plan, const Arguments& arguments) {
   launch_parameters<Launch<Arguments>>(queue, {kernel, kThreads, false}, plan, arguments, {},
                                        [](auto&, uint32) {});
 }
 
-/// The same with one table on the device. Returns false where it cannot be put there now.
+/// The same with one table on the device. Returns false if it cannot be put there now.
 template <class Arguments, class Prepare>
 bool launch_resident(Queue queue, const Iteration& iteration, const Plan& plan,
                      const Arguments& arguments, const Rows& rows, Prepare prepare) {
@@ -75,7 +75,7 @@ bool launch_resident(Queue queue, const Iteration& iteration, const Plan& plan,
   return true;
 }
 
-/// Starts a kernel of every iteration by the cheapest way for a table of this length: in a small
+/// Starts a per-iteration kernel in the cheapest way for a table of this length: in a small
 /// parameter, in a large one, on the device, or in several parameters.
 template <class Arguments, class Prepare>
 void launch_iteration(Queue queue, Iteration iteration, const Plan& plan,

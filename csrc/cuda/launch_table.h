@@ -1,6 +1,6 @@
-// What a kernel gets: its op's arguments and a table of tensors, by value in one parameter. There
-// is no memory to keep alive or to copy, so launches may be captured into a graph and replayed as
-// they are. Only tables that fill several parameters may lie on the device instead.
+// A kernel's parameter: its op's arguments and a table of tensors, by value in one parameter. There
+// is no memory to keep alive or to copy, so launches can be captured into a graph and replayed.
+// Only tables that fill several parameters may be on the device instead.
 //
 // The work is cut into units of neighbouring elements of one tensor, numbered through the table.
 #pragma once
@@ -18,7 +18,7 @@ struct Entry {
   int32 position;
   uint16 last_unit_elements;
   uint16 row;     ///< of the launch's rows
-  uint16 dtypes;  ///< two bits a list
+  uint16 dtypes;  ///< two bits per list
   uint8 tag;
 
   TORCHAMP_MATH DType dtype(int list) const { return static_cast<DType>(dtypes >> (2 * list) & 3); }
@@ -27,10 +27,10 @@ struct Entry {
   }
 };
 
-/// Rows that an entry can tell apart. Tables in parameters are too small for as many.
+/// The largest number of rows. Tables in parameters hold fewer.
 constexpr int kMostRows = 1 << 16;
 
-/// What a launch has beside its table.
+/// A launch's values in addition to its table.
 template <class OpArguments>
 struct LaunchHeader {
   using Arguments = OpArguments;
@@ -41,8 +41,8 @@ struct LaunchHeader {
   uint32 units;
   uint32 unit;           ///< elements of a full one
   int32 first_position;  ///< of the first entry
-  bool consecutive;      ///< whether each entry's position follows the one's before
-  bool backwards;        ///< whether the first blocks take the last units
+  bool consecutive;      ///< whether each entry's position follows the previous one's
+  bool backwards;        ///< whether the first blocks process the last units
   bool mixed_vectors;    ///< whether vectors may leave the first list misaligned
 };
 
@@ -60,7 +60,7 @@ struct Table : LaunchHeader<OpArguments> {
   }
 };
 
-/// A table that travels with the launch.
+/// A table in the launch's parameter.
 template <class OpArguments, int kBytes>
 struct ParameterLaunch : Table<OpArguments> {
   static constexpr int kTableBytes =
@@ -86,7 +86,7 @@ using Launch = ParameterLaunch<OpArguments, kParameterBytes>;
 template <class OpArguments>
 using SmallLaunch = ParameterLaunch<OpArguments, kSmallParameterBytes>;
 
-/// A table that lies on the device.
+/// A table on the device.
 template <class OpArguments>
 struct ResidentLaunch : Table<OpArguments> {
   const unsigned char* begin;

@@ -13,7 +13,7 @@ namespace {
 constexpr int kCapabilityMajor = 75;
 constexpr int kCapabilityMinor = 76;
 
-// What a parameter of 32 KB asks for.
+// Requirements of a 32 KB parameter.
 constexpr int kOldestDriver = 12010;
 constexpr int kOldestCapability = 70;
 
@@ -47,7 +47,7 @@ void open_device(const Driver& driver, int ordinal, Module& module) {
   require(driver, driver.primary_context_retain(&module.context, handle), "retaining the context");
 }
 
-/// What the calling thread needs to load something, whatever it was doing.
+/// The state in which the calling thread can load kernels.
 struct LoadingScope {
   LoadingScope(const Driver& driver, const Module& module)
       : current(driver, module.context), relaxed(driver) {}
@@ -144,7 +144,7 @@ Module load_module(const Driver& driver, int device, Choice choice) {
   Module module = choose_backend(driver, device, choice);
   if (module.backend == Backend::kAten && choice != Choice::kAuto) {
     throw std::runtime_error(
-        "TORCHAMP_KERNELS asks for kernels that cannot be had on CUDA device " +
+        "TORCHAMP_KERNELS requests kernels that are unavailable on CUDA device " +
         std::to_string(device) + ": " + module.reason);
   }
   return module;

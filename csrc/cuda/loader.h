@@ -9,7 +9,7 @@
 
 namespace torchamp::cuda {
 
-/// What TORCHAMP_KERNELS asks for.
+/// The values of TORCHAMP_KERNELS.
 enum class Choice { kAuto, kAot, kNvrtc, kAten };
 
 /// Null or empty means auto. Throws std::runtime_error that names the variable and its values for
@@ -29,11 +29,11 @@ struct Module {
 };
 
 /// Chooses the device's backend. Never throws for Choice::kAuto and kAten; for the others,
-/// std::runtime_error where the backend cannot be had.
+/// std::runtime_error if the backend is unavailable.
 Module load_module(const Driver& driver, int device, Choice choice);
 
 /// The function of one of the module's kernels, which with NVRTC is compiled for it. Throws
-/// std::runtime_error where it cannot be had. Not to be called by two threads at once.
+/// std::runtime_error if it is unavailable. Not to be called by two threads at once.
 void* load_kernel(const Driver& driver, const Module& module, Kernel kernel);
 
 /// A module without kernels.

@@ -36,13 +36,13 @@ void require_usable(int device) {
   if (forked) {
     throw std::runtime_error(
         "torchamp's CUDA kernels were loaded before this process was forked and cannot be used in "
-        "it: start processes by the 'spawn' method");
+        "it: use the 'spawn' start method");
   }
 }
 
 void announce(int device, const Module& module) {
   if (module.backend != Backend::kAten || module.context == nullptr) return;
-  std::fprintf(stderr, "torchamp: no kernels for %s, ATen's are used instead (%s)\n",
+  std::fprintf(stderr, "torchamp: no kernels for %s, falling back to ATen (%s)\n",
                device_name(device).c_str(), module.reason.c_str());
 }
 

@@ -12,20 +12,20 @@ enum class Backend { kFatbin, kNvrtc, kAten };
 const char* name(Backend backend);
 
 /// Whether TORCHAMP_KERNELS=aten turns all kernels off, the CPU's too. Throws std::runtime_error if
-/// the variable has a value that it cannot have.
+/// the variable has an invalid value.
 bool forced_aten();
 
-/// Chooses the backend of a device now rather than at its first launch. Kernels are loaded one by
-/// one, and with NVRTC compiled, when each is first launched: from any thread, and into a graph's
-/// capture, too. Throws std::runtime_error in a process forked after the first load, and when the
-/// backend that TORCHAMP_KERNELS demands cannot be had; without such a demand the device is left to
-/// ATen.
+/// Chooses the backend of a device now rather than at its first launch. Each kernel is
+/// loaded, and with NVRTC compiled, when it is first launched: from any thread, also during a
+/// graph's capture. Throws std::runtime_error in a process forked after the first load, and when
+/// the backend that TORCHAMP_KERNELS requests is unavailable; without a request the device falls
+/// back to ATen.
 void load(int device);
 
 /// The backend of the device's kernels; chosen if need be, as load() does.
 Backend backend(int device);
 
-/// Why the device does not use a better backend: a line for each that was tried. Empty for the
+/// Why the device does not use a better backend: one line per backend tried. Empty for the
 /// highest.
 std::string backend_reason(int device);
 

@@ -37,7 +37,7 @@ std::string output_of(void* program, GetSize* get_size, GetBytes* get_bytes) {
   return get_bytes(program, &bytes[0]) == 0 ? bytes : "";
 }
 
-/// A program in NVRTC's hands, which is destroyed with this.
+/// Owns an NVRTC program.
 class Compilation {
  public:
   Compilation(const NvrtcFunctions& functions, const std::vector<EmbeddedFile>& sources)

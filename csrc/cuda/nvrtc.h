@@ -27,7 +27,7 @@ struct NvrtcFunctions {
   int (*ptx)(void* program, char* image);
 };
 
-/// What NVRTC compiles, whatever the target: sources.front(), with the rest as its headers.
+/// The program that NVRTC compiles for any target: sources.front(), with the rest as its headers.
 struct Program {
   std::vector<EmbeddedFile> sources;
   std::vector<std::string> options;
@@ -39,7 +39,7 @@ extern const std::vector<std::string> kNvrtcOptions;
 class Nvrtc {
  public:
   /// The first library that nvrtc_candidates() names and that can be used. Throws
-  /// std::runtime_error, naming what was tried, where there is none.
+  /// std::runtime_error, naming what was tried, if there is none.
   static const Nvrtc& instance();
 
   explicit Nvrtc(const std::string& path);
@@ -70,9 +70,9 @@ std::string target_for(int capability, const std::vector<int>& architectures);
 /// already; the one beside torch; the linker's; the toolkit's.
 std::vector<std::string> nvrtc_candidates();
 
-/// Tells one NVRTC from another, as far as possible without opening it: by the file that
+/// Identifies an NVRTC, as far as possible without opening it: by the file that
 /// nvrtc_candidates() names first. The same for the life of the process. Throws std::runtime_error
-/// where there is none.
+/// if there is none.
 const std::string& nvrtc_identity();
 
 }  // namespace torchamp::cuda

@@ -53,7 +53,7 @@ void append_toolkits(Paths& paths) {
   append_nvrtc_in("/usr/local/cuda/lib64", paths);
 }
 
-/// Empty where there is no such file. Only the linker knows what a bare name is.
+/// Empty if there is no such file. Only the linker can resolve a bare name.
 std::string identity_of(const std::string& path) {
   struct stat file {};
   if (path.find('/') == std::string::npos || stat(path.c_str(), &file) != 0) return "";

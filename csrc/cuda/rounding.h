@@ -1,4 +1,4 @@
-// Neighbouring elements of lists that keep more than rounding to nearest would: see
+// Neighbouring elements of lists with stochastic rounding or low bits: see
 // math/rounding.h.
 #pragma once
 
@@ -33,7 +33,7 @@ TORCHAMP_DEVICE void reconstruct_as(const Bits<n>& high, const Bits<n>& low_bits
   }
 }
 
-/// The values of which `high` holds the one half, as `dtype`, and `low_bits` the other.
+/// The values whose halves are `high`, as `dtype`, and `low_bits`.
 template <int n>
 TORCHAMP_DEVICE void reconstruct(DType dtype, const Bits<n>& high, const Bits<n>& low_bits,
                                  float* values) {

@@ -25,9 +25,9 @@ TORCHAMP_DEVICE void load_bits(DType dtype, const char* from, Bits<n>& bits) {
   }
 }
 
-/// A group of n neighbouring elements: every list's bits are on their way before any is used.
+/// A group of n neighbouring elements: all lists' loads are in flight before any is used.
 /// `mixed`: the grads are misaligned to the rest.
-/// kCompact: lists may be kept in fewer bits than they are stepped in.
+/// kCompact: lists may be stored in fewer bits than they are stepped in.
 template <class Rule, int n, int kLists, bool kCompact>
 struct StepGroup {
   static constexpr int kParam = 1;
@@ -147,13 +147,13 @@ TORCHAMP_DEVICE void step_unit(const Launch& launch, uint32 unit) {
   step_groups<Rule, kCompact>(slice, rest_of(slice.count, vectors), c, rounding);
 }
 
-/// Positions of neighbouring entries mostly follow one another; to look each up costs more.
+/// Positions of neighbouring entries are mostly consecutive; looking each up costs more.
 template <class Launch>
 TORCHAMP_DEVICE int32 position_of(const Launch& launch, int entry) {
   return launch.consecutive ? launch.first_position + entry : launch.entry(entry).position;
 }
 
-/// Several counts are on their way at once.
+/// Several counts are in flight at once.
 template <class Launch>
 TORCHAMP_DEVICE void count_steps(const Launch& launch) {
   constexpr int kBatch = 4;
@@ -187,8 +187,8 @@ TORCHAMP_DEVICE void finish_steps(const Launch& launch) {
   }
 }
 
-/// Every block draws a ticket, whether it steps or not: should somebody else write `skip`
-/// meanwhile, the ticket is 0 in the end all the same.
+/// Every block draws a ticket, whether it steps or not: if `skip` is
+/// written meanwhile, the ticket is still 0 in the end.
 template <class Rule, bool kCompact, class Launch>
 TORCHAMP_DEVICE void step(const Launch& launch) {
   const bool runs = !skips(launch.arguments.inputs);

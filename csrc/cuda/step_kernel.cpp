@@ -3,8 +3,8 @@
 namespace torchamp::cuda {
 namespace {
 
-/// Whether some list is kept in fewer bits than it is stepped in: split masters, and what is
-/// rounded stochastically.
+/// Whether some list is stored in fewer bits than it is stepped in: split masters, and lists with
+/// stochastic rounding.
 template <class Rule>
 bool is_compact(const Plan& plan, const StepInputs& inputs) {
   if (inputs.stochastic_rounding) return true;

@@ -8,7 +8,7 @@ namespace {
 
 using StreamOf = int(int device, void** stream);
 
-/// torch's C function, looked for in the library that torch has loaded: its symbols are not global,
+/// torch's C function, looked up in the library that torch has loaded: its symbols are not global,
 /// and its file may carry a version.
 StreamOf* find_stream_of() {
   const std::string path = loaded_library("libtorch_cuda.so");
@@ -36,7 +36,7 @@ bool is_capturing(Queue queue) {
   const PrimaryContext context(cuda, queue.device);
   const ContextScope current(cuda, context.handle());
   int status = 0;
-  require(cuda, cuda.stream_is_capturing(queue.stream, &status), "asking for graph capture");
+  require(cuda, cuda.stream_is_capturing(queue.stream, &status), "querying graph capture");
   return status != 0;
 }
 

@@ -9,9 +9,8 @@ class TableStore {
  public:
   virtual ~TableStore() = default;
 
-  /// Where `table` is by the time that what is queued next runs; until the next call with the same
-  /// `kernel`. Null where it cannot be put there: what is captured into a graph would be read again
-  /// when it has changed.
+  /// The address of `table` for the work queued next; until the next call with the same `kernel`.
+  /// Null if it cannot be put there: a captured graph would read it again after it has changed.
   virtual const unsigned char* put(int kernel, const std::vector<unsigned char>& table) = 0;
 };
 

@@ -1,4 +1,4 @@
-// From a plan to the tables that kernels get.
+// Converts a plan to the tables of kernels.
 #pragma once
 
 #include <vector>
@@ -36,7 +36,7 @@ Entry<Arguments::kLists> entry_for(const Plan& plan, int64 tensor, uint32 first_
   return entry;
 }
 
-/// What the rows of a plan name; empty where they name nothing.
+/// The rows of a plan; empty if it has none.
 using Rows = std::vector<HyperRow>;
 
 /// Writes the tensors of a plan, and the rows that they name, into a table.
@@ -57,7 +57,7 @@ class TableWriter {
     header.consecutive = true;
   }
 
-  /// Returns false where there is no room left.
+  /// Returns false if there is no room left.
   bool add(const Plan& plan, int64 tensor) {
     if (!has_room(plan, tensor)) return false;
     EntryOf entry = entry_for<Arguments>(plan, tensor, header_.units, header_.unit);
@@ -78,7 +78,7 @@ class TableWriter {
     return back_ - front_ >= static_cast<std::ptrdiff_t>(needed);
   }
 
-  /// Where the tensor's row stands, which is written when it is first named.
+  /// The index of the tensor's row, which is written at its first use.
   int32 slot_of(const Plan& plan, int64 tensor) {
     if (rows_.empty()) return 0;
     int32& slot = slots_[plan.row(tensor)];
@@ -123,8 +123,8 @@ void begin(Launch& launch, const Arguments& arguments, int64 unit) {
   launch.mixed_vectors = tuning().mixed_vectors != 0;
 }
 
-/// Calls visit(launch) with one table after the other, until all tensors of the plan have had their
-/// turn.
+/// Calls visit(launch) with one table after the other, until all tensors of the plan are
+/// visited.
 template <class Launch, class Arguments, class Visit>
 void for_each_table(const Plan& plan, const Arguments& arguments, int64 unit, const Rows& rows,
                     Visit visit) {

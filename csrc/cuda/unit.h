@@ -1,4 +1,4 @@
-// From a unit's number to its elements in each list.
+// Maps a unit's number to its elements in each list.
 #pragma once
 
 #include "cuda/device.h"

@@ -1,5 +1,5 @@
-// unscale: master_grads = scaled_grads · inv_scale, fresh or added to what is there. Grads without
-// a master grad are only checked, and their norm taken where it is wanted. The last block may end
+// unscale: master_grads = scaled_grads · inv_scale, overwritten or accumulated. Grads without
+// a master grad are only checked, and their norm computed on request. The last block may end
 // the backward.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace torchamp::cuda {
 
-/// One for fresh master grads and for those that are added to, which alone are read.
+/// For fresh master grads and for those that accumulate; only the latter are read.
 struct UnscaleElement {
   static constexpr int kReads = 2;
   static constexpr int kWrites = 1;

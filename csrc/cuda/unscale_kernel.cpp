@@ -3,7 +3,7 @@
 namespace torchamp::cuda {
 namespace {
 
-/// Starts launches that leave their blocks' sums one behind the other; the last one ends the pass.
+/// Starts launches that store their blocks' sums consecutively; the last one ends the pass.
 class Passes {
  public:
   Passes(const Plan& plan, const Finalization& end) : left_(plan.tensors()), end_(end) {}

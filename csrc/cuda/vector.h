@@ -1,5 +1,5 @@
-// Neighbouring elements of one list: taken from memory as bits, 16 bytes at a time where they are
-// aligned, and widened to float only when all of a batch's loads are on their way.
+// Neighbouring elements of one list: loaded as bits, 16 bytes at a time where they are aligned,
+// and widened to float only when all of a batch's loads are in flight.
 #pragma once
 
 #include "cuda/device.h"

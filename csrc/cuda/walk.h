@@ -6,8 +6,8 @@
 // An op gives the arithmetic of one element, a struct with
 //   kReads                 how many of the first lists are read
 //   kWrites                the list that is written, or -1
-//   kBatch                 groups of each list that a thread has on their way at once, to hide the
-//                          latency of memory
+//   kBatch                 groups of each list that a thread has in flight at once, to hide memory
+//                          latency
 //   reads(list)            whether a list is read after all
 //   found                  set when something that ought to be finite is not
 //   float operator()(...)  from kReads floats to the one to be written
@@ -31,8 +31,8 @@ TORCHAMP_DEVICE Team block_team() {
   return {static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)};
 }
 
-/// Elements that are visited in groups of n: group g starts at begin + g · n, and `gap` further
-/// from group `gap_at` on. `mixed`: the first list is misaligned to the rest.
+/// Elements that are visited in groups of n: group g starts at begin + g · n, and `gap` elements
+/// later from group `gap_at` on. `mixed`: the first list is misaligned to the rest.
 template <int n>
 struct Groups {
   int begin;
@@ -57,7 +57,7 @@ struct Batch {
   Bits<n> bits[count] = {};
 };
 
-/// One uniform branch a batch: the loads stand together, so that none waits for another.
+/// One uniform branch per batch: the loads are consecutive, so that none waits for another.
 template <int n, int count, class Load>
 TORCHAMP_DEVICE void load_batch(const char* list, int size, const Groups<n>& groups, Turn turn,
                                 Batch<n, count>& batch, Load load) {
@@ -152,7 +152,7 @@ TORCHAMP_DEVICE int aligned_head(const Slice<kLists>& slice, int from) {
   return head;
 }
 
-/// The vectors of n elements that lie aligned in all lists, or in all but the first.
+/// The vectors of n elements that are aligned in all lists, or in all but the first.
 template <int n, int kLists>
 TORCHAMP_DEVICE Groups<n> aligned_vectors(const Slice<kLists>& slice) {
   const int head = aligned_head<n>(slice, 0);
@@ -163,7 +163,7 @@ TORCHAMP_DEVICE Groups<n> aligned_vectors(const Slice<kLists>& slice) {
   return {mixed_head, (slice.count - mixed_head) / n, 0, 0, /*mixed=*/true};
 }
 
-/// What the vectors leave over.
+/// The elements outside the vectors.
 template <int n>
 TORCHAMP_DEVICE Groups<1> rest_of(int count, const Groups<n>& vectors) {
   const int gap = vectors.count * n;

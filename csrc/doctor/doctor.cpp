@@ -65,8 +65,8 @@ Finding find_build() {
 
 Finding find_abi() {
   return {"C++ ABI", "_GLIBCXX_USE_CXX11_ABI=" + std::to_string(_GLIBCXX_USE_CXX11_ABI) +
-                         ": what your program's compiler must use too, which the CMake package and "
-                         "pkg-config see to"};
+                         ": your compiler must use the same; the CMake package and "
+                         "pkg-config set it"};
 }
 
 Finding find_processor() {
@@ -78,11 +78,11 @@ Finding find_driver() {
   try {
     int version = 0;
     const cuda::Driver& driver = cuda::driver();
-    cuda::require(driver, driver.driver_version(&version), "asking for the driver's version");
+    cuda::require(driver, driver.driver_version(&version), "querying the driver's version");
     const std::string found =
         "for CUDA " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
     if (at::hasCUDA()) return {"CUDA driver", found};
-    return {"CUDA driver", found + ", which this torch was built without", 1,
+    return {"CUDA driver", found + ", but this torch was built without CUDA", 1,
             "install a torch with CUDA, to use the GPU"};
   } catch (const std::exception& error) {
     return {"CUDA driver", std::string("none; torchamp works on the CPU (") + error.what() + ")"};
@@ -105,8 +105,8 @@ Finding find_nvrtc() {
   } catch (const std::exception& error) {
     const bool is_missed = needs_nvrtc();
     return {"NVRTC", std::string("none: ") + error.what(), is_missed ? 1 : 0,
-            is_missed ? "point TORCHAMP_NVRTC to a libnvrtc.so.13 or .12, or build torchamp where "
-                        "nvcc is"
+            is_missed ? "point TORCHAMP_NVRTC to a libnvrtc.so.13 or .12, or build torchamp with "
+                        "nvcc"
                       : ""};
   }
 }
@@ -115,8 +115,8 @@ Finding find_kernels(c10::Device device) {
   try {
     return kernels_finding(device.str(), backend(device));
   } catch (const std::exception& error) {
-    return {"kernels on " + device.str(), std::string("cannot be had: ") + error.what(), 2,
-            "TORCHAMP_KERNELS=auto takes the best that there are"};
+    return {"kernels on " + device.str(), std::string("unavailable: ") + error.what(), 2,
+            "TORCHAMP_KERNELS=auto selects the best available"};
   }
 }
 
@@ -137,7 +137,7 @@ Finding store_finding(const cuda::ImageStore& store, bool is_missed) {
   if (refusal.empty()) return {"kernel cache", store.folder()};
   if (store.folder().empty()) return {"kernel cache", "none"};
   return {"kernel cache", "none: " + store.folder() + " is " + refusal, is_missed ? 1 : 0,
-          "chmod 700 a folder of your own and point TORCHAMP_CACHE to it"};
+          "set TORCHAMP_CACHE to a folder that you own, with mode 700"};
 }
 
 std::vector<Finding> examine() {

@@ -1,4 +1,4 @@
-// What a report says of kernels, apart from where it finds them.
+// The findings of a report about kernels, separated for tests.
 #pragma once
 
 #include <torchamp/build_info.h>
@@ -8,7 +8,7 @@
 
 namespace torchamp {
 
-/// ATen works less well than could be; all others are as good as the device allows.
+/// ATen is not optimal; all others are the best for their device.
 Finding kernels_finding(const std::string& device, const Backend& backend);
 
 /// `is_missed`: NVRTC compiles this machine's kernels.

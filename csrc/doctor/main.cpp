@@ -1,6 +1,5 @@
-// torchamp-doctor: prints what torchamp finds on this machine, what is missing, and what to do
-// about it. Ends with status 0 when all is well, 1 when something works less well than it could, 2
-// when broken.
+// torchamp-doctor: prints what torchamp finds on this machine, what is missing, and how to fix
+// it. Exit status: 0 if all is well, 1 if something works, but not optimally, 2 if broken.
 #include <torchamp/detail/doctor.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The part of Amp that gives optimizers their masters and keeps both sides together.
+// The part of Amp that creates the optimizers' masters and synchronizes them with the models.
 #include <torchamp/amp_state.h>
 #include <torchamp/cast.h>
 
@@ -11,7 +11,7 @@
 namespace torchamp {
 namespace {
 
-/// An optimizer's state is found by its parameter, so it moves when the parameter is replaced.
+/// An optimizer's state is keyed by its parameter, so it moves when the parameter is replaced.
 void move_state(torch::optim::Optimizer& optimizer, const at::Tensor& from, const at::Tensor& to) {
   auto& state = optimizer.state();
   const auto found = state.find(from.unsafeGetTensorImpl());
@@ -94,7 +94,7 @@ at::Tensor Amp::master_of(const at::Tensor& model_param) const {
   return found == master_of_.end() ? at::Tensor() : found->second;
 }
 
-/// Who keeps the master of a parameter; null if it has none of its own.
+/// The Masters that have the master of a parameter; null if it has no separate one.
 MasterWeights* Amp::weights_of(const at::Tensor& model_param) {
   for (auto& optimizer : optimizers_) {
     const at::Tensor master = optimizer.weights().master_of(model_param);

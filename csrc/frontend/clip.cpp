@@ -16,19 +16,19 @@ void check_unscaled(const char* function, const std::vector<Optimizer>& optimize
   TORCH_CHECK_VALUE(!optimizers.empty(), function, ": expected at least one optimizer, got none");
   for (const Optimizer& optimizer : optimizers) {
     TORCH_CHECK(!wrapped_of(optimizer).state->grads_are_scaled(), function,
-                ": expected unscaled grads, got those of a scale_loss that is still open or was "
-                "given delay_unscale; clip after the last scale_loss of the step");
+                ": expected unscaled grads, got grads still scaled by a scale_loss that is open or "
+                "has delay_unscale; clip after the last scale_loss of the step");
   }
 }
 
-/// Whether an overflow has taken the grads of LibTorch's optimizers away.
+/// Whether an overflow has dropped the grads of LibTorch's optimizers.
 bool skips_step(const std::vector<Optimizer>& optimizers) {
   return std::any_of(optimizers.begin(), optimizers.end(), [](const Optimizer& optimizer) {
     return wrapped_of(optimizer).state->has_refused();
   });
 }
 
-/// The grads of each optimizer; what a disabled one steps is tracked for the occasion.
+/// The grads of each optimizer; the parameters of a disabled one are tracked for this call.
 class Clipped {
  public:
   explicit Clipped(const std::vector<Optimizer>& optimizers) {

@@ -12,8 +12,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using torch::nn::Module;
 
-/// Replicas of a parameter as autograd sees them: their grads are added up, in their order, where
-/// the parameter lives.
+/// Replicas of a parameter as autograd sees them: their grads are summed, in order, on the
+/// parameter's device.
 struct ReplicasOf : torch::autograd::Function<ReplicasOf> {
   static variable_list forward(AutogradContext* context, const Tensor& param,
                                const variable_list& replicas) {
@@ -34,7 +34,7 @@ struct ReplicasOf : torch::autograd::Function<ReplicasOf> {
   }
 };
 
-/// Makes `replicas`, which are leaves, what autograd takes for results of `param`.
+/// Makes autograd treat `replicas`, which are leaves, as results of `param`.
 void lead_grads_to(const Tensor& param, const variable_list& replicas) {
   variable_list detached;
   for (const Tensor& replica : replicas) detached.push_back(replica.detach());

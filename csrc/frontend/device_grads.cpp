@@ -16,7 +16,7 @@ std::vector<Tensor> params_of(torch::optim::Optimizer& optimizer) {
 
 namespace {
 
-/// The grad, or a sparse grad's values. Adds up what 16-bit grads hold several times, first: sums
+/// The grad, or a sparse grad's values. Coalesces 16-bit grads first: their sums
 /// may overflow.
 Tensor dense_grad(const Tensor& param) {
   Tensor& grad = param.mutable_grad();

@@ -1,4 +1,4 @@
-// The grads of an optimizer's parameters, as the ops want them.
+// The grads of an optimizer's parameters, in the form for ops.
 #pragma once
 
 #include <torch/optim/optimizer.h>

@@ -17,7 +17,7 @@ using at::Tensor;
 using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
 
-/// Where growth ends: the largest power of two in float32.
+/// The limit of growth: the largest power of two in float32.
 const double kMaxScale = std::ldexp(1.0, 127);
 
 void check_growth_factor(double factor) {
@@ -47,8 +47,10 @@ bool is_set(const Tensor& found_inf) {
 
 c10::IValue read(InputArchive& archive, const std::string& key) {
   c10::IValue value;
-  TORCH_CHECK(archive.try_read(key, value), "GradScaler::load: expected the archive to hold \"",
-              key, "\", got none: it is damaged, or was saved by a GradScaler that is not enabled");
+  TORCH_CHECK(archive.try_read(key, value), "GradScaler::load: expected the archive to contain \"",
+              key,
+              "\", but it is missing: the archive is damaged, or was saved by a GradScaler that is "
+              "not enabled");
   return value;
 }
 
@@ -91,8 +93,7 @@ std::vector<Tensor> GradScaler::scale(const std::vector<Tensor>& outputs) {
 }
 
 void GradScaler::check_scaled(const char* method) const {
-  TORCH_CHECK(is_placed_, "GradScaler::", method,
-              ": expected scale() to have been called before, got no call of it");
+  TORCH_CHECK(is_placed_, "GradScaler::", method, ": expected scale() to be called first");
 }
 
 void GradScaler::look_at_grads(torch::optim::Optimizer& optimizer, Checks& checks,
@@ -121,9 +122,9 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   check_scaled("unscale_");
   Checks& checks = checks_[&optimizer];
   TORCH_CHECK(checks.stage == Stage::kReady,
-              "GradScaler::unscale_: expected one call for an optimizer before each update(), and "
-              "before its step(), got one after ",
-              checks.stage == Stage::kUnscaled ? "another" : "step()");
+              "GradScaler::unscale_: expected one call per optimizer before each update(), and "
+              "before its step(), got a ",
+              checks.stage == Stage::kUnscaled ? "second call" : "call after step()");
   look_at_grads(optimizer, checks, scaler_.inv_scale());
   checks.stage = Stage::kUnscaled;
 }
@@ -136,8 +137,8 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   check_scaled("step");
   Checks& checks = checks_[&optimizer];
   TORCH_CHECK(checks.stage != Stage::kStepped,
-              "GradScaler::step: expected one step of an optimizer before each update(), got a "
-              "second one");
+              "GradScaler::step: expected one step per optimizer before each update(), got a "
+              "second step");
   auto* const fused = dynamic_cast<optim::FusedOptimizer*>(&optimizer);
   const bool stepped =
       fused != nullptr ? step_fused(*fused, checks) : step_or_skip(optimizer, checks);

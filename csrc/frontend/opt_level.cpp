@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kNames[] = {"O0", "O1", "O2", "O3", "O4", "O5"};
 
-/// What someone who wrote `text` probably meant: "01" and "o1" are O1.
+/// A suggestion for a mistyped `text`: O1 for "01" and "o1".
 std::string suggestion(const std::string& text) {
   const bool near_miss =
       text.size() == 2 && (text[0] == '0' || text[0] == 'o') && text[1] >= '0' && text[1] <= '5';
@@ -183,7 +183,7 @@ Options& Options::verbosity(int value) {
 Properties Options::resolve() const {
   TORCH_CHECK(!split_masters_ || !materialize_master_grads_,
               "initialize: expected materialize_master_grads(false) with split_masters(true), got "
-              "true; masters that are split are not there to have grads");
+              "true; split masters cannot have grads");
   Properties result = default_properties(opt_level_);
   const bool casts_ops = is_autocast_level(opt_level_);
   if (cast_model_type_) {
@@ -201,7 +201,7 @@ Properties Options::resolve() const {
   }
   if (keep_batchnorm_fp32_) {
     if (casts_ops)
-      refuse("keep_batchnorm_fp32", opt_level_, "batch norm stays in float32 there by itself");
+      refuse("keep_batchnorm_fp32", opt_level_, "batch norm is always float32 at this level");
     result.keep_batchnorm_fp32 = keep_batchnorm_fp32_;
   }
   if (master_weights_) {

@@ -56,7 +56,7 @@ bool Optimizer::step() {
   optimizer.state->begin_step("Optimizer::step", amp_->options().adopt_data_writes());
   const bool stepped = optimizer.fused != nullptr ? step_fused() : step_or_skip();
   optimizer.state->end_step(amp_->scalers());
-  tell_skipped_steps(*amp_, optimizer);
+  report_skipped_steps(*amp_, optimizer);
   return stepped;
 }
 
@@ -66,7 +66,7 @@ at::Tensor Optimizer::step(const torch::optim::Optimizer::LossClosure& closure) 
               "Optimizer::step: expected no closure at opt_level ",
               name(amp_->properties().opt_level),
               ", where the loss is scaled or masters are stepped; run the backward in scale_loss, "
-              "then call step(). Optimizers that cannot do without one, as LBFGS, train at O0");
+              "then call step(). Optimizers that need a closure, such as LBFGS, work at O0");
   std::optional<ShieldFromAutocast> shield(std::in_place);
   return optimizer.wrapped->step([&] {
     shield.reset();

@@ -11,7 +11,8 @@
 namespace torchamp {
 namespace {
 
-/// Whether the host asks for an overflow at once: LibTorch's optimizers do not skip on the device.
+/// Whether the host must know of an overflow immediately: LibTorch's optimizers do not skip on the
+/// device.
 bool must_know(const LossScaler& scaler, const std::vector<Optimizer>& optimizers) {
   return scaler.device().is_cpu() ||
          std::any_of(optimizers.begin(), optimizers.end(),
@@ -43,7 +44,7 @@ scale_loss::scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers
   scaled_loss_ = backward->scale(loss);
   for (const Optimizer& optimizer : optimizers_) {
     wrapped_of(optimizer).end_own_step(amp_->scalers());
-    tell_skipped_steps(*amp_, wrapped_of(optimizer));
+    report_skipped_steps(*amp_, wrapped_of(optimizer));
   }
   backward->prepare();
   backward_ = std::move(backward);
@@ -60,9 +61,9 @@ scale_loss::~scale_loss() noexcept(false) {
 void scale_loss::check_optimizers() const {
   TORCH_CHECK_VALUE(!optimizers_.empty(), "scale_loss: expected at least one optimizer, got none");
   for (size_t i = 0; i < optimizers_.size(); ++i) {
-    TORCH_CHECK_VALUE(optimizers_[i].amp() == optimizers_.front().amp(),
-                      "scale_loss: expected optimizers[", i,
-                      "] to come from the initialize of optimizers[0], got one of another");
+    TORCH_CHECK_VALUE(
+        optimizers_[i].amp() == optimizers_.front().amp(), "scale_loss: expected optimizers[", i,
+        "] to come from the initialize of optimizers[0], got one from another initialize");
     for (size_t j = 0; j < i; ++j) {
       TORCH_CHECK_VALUE(optimizers_[i].index() != optimizers_[j].index(),
                         "scale_loss: expected each optimizer once, got optimizers[", j,
@@ -89,9 +90,8 @@ void scale_loss::finish() {
   take_overflow_in();
 }
 
-/// Our own optimizers skip on the device. LibTorch's pass over undefined grads, so for them an
-/// overflow is undone by taking the grads away; to know of one is the step's only wait for the
-/// device.
+/// Fused optimizers skip on the device. LibTorch's skip undefined grads, so for them an overflow
+/// drops the grads; detecting one is the step's only wait for the device.
 void scale_loss::take_overflow_in() {
   const LossScaler& scaler = amp_->loss_scaler(options_.loss_id);
   const at::Tensor& found_inf = scaler.found_inf();
@@ -105,7 +105,8 @@ void scale_loss::take_overflow_in() {
       each.refuse();
     }
   }
-  if (overflowed && amp_->options().verbosity() > 0) tell({options_.loss_id, scaler.loss_scale()});
+  if (overflowed && amp_->options().verbosity() > 0)
+    report_overflow({options_.loss_id, scaler.loss_scale()});
 }
 
 }  // namespace torchamp

@@ -4,16 +4,16 @@
 
 namespace torchamp {
 
-void tell(const Overflow& overflow) {
+void report_overflow(const Overflow& overflow) {
   std::clog << "torchamp: gradient overflow in loss " << overflow.loss_id
             << "; the step is skipped, the loss scale is now " << overflow.loss_scale << '\n';
 }
 
-void tell_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer) {
+void report_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer) {
   const std::vector<SkippedStep> skipped = optimizer.state->late_report().flush();
   if (amp.options().verbosity() <= 0) return;
   for (const SkippedStep& step : skipped) {
-    for (const Overflow& overflow : step.overflows) tell(overflow);
+    for (const Overflow& overflow : step.overflows) report_overflow(overflow);
   }
 }
 

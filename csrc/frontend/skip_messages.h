@@ -1,4 +1,4 @@
-// What is said of skipped steps.
+// Messages about skipped steps.
 #pragma once
 
 #include <torchamp/amp_state.h>
@@ -7,9 +7,9 @@
 
 namespace torchamp {
 
-/// Says on std::clog that a step is skipped.
-void tell(const Overflow& overflow);
-/// The same, unless quiet, of an optimizer's steps that are known by now to have been skipped.
-void tell_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer);
+/// Reports on std::clog that a step is skipped.
+void report_overflow(const Overflow& overflow);
+/// The same, unless quiet, for an optimizer's steps that are by now known to be skipped.
+void report_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer);
 
 }  // namespace torchamp

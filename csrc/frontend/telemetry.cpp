@@ -5,7 +5,7 @@ namespace torchamp {
 
 Telemetry telemetry(const Optimizer& optimizer) {
   const WrappedOptimizer& wrapped = wrapped_of(optimizer);
-  tell_skipped_steps(*optimizer.amp(), wrapped);
+  report_skipped_steps(*optimizer.amp(), wrapped);
   return wrapped.state->late_report().known();
 }
 

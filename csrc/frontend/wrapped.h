@@ -5,7 +5,7 @@
 
 namespace torchamp {
 
-/// What an Amp keeps of an optimizer.
+/// An Amp's entry for an optimizer.
 inline WrappedOptimizer& wrapped_of(const Optimizer& optimizer) {
   return optimizer.amp()->optimizers()[optimizer.index()];
 }

@@ -1,12 +1,12 @@
-// How clipping by the norm of all grads changes the factors that they are multiplied by.
+// The factors of grads that are clipped by their total norm.
 #pragma once
 
 #include "math/macros.h"
 
 namespace torchamp {
 
-/// The norm of some grads, and what they are multiplied by before it counts. `clipped` gets that
-/// factor for after clipping. Null: factor 1; no clipped factor is wanted.
+/// The norm of some grads, and their factor before clipping. `clipped`: the factor after
+/// clipping. Null: factor 1; no clipped factor.
 struct ClipPart {
   const float* norm;
   const float* factor;
@@ -16,11 +16,11 @@ struct ClipPart {
 /// As many parts as fit a kernel's parameter.
 constexpr int kClipParts = 1000;
 
-/// Where a clipping is read from and written to, on the device.
+/// The inputs and outputs of a clipping, on the device.
 struct Clipping {
   float max_norm;
-  float* norm;         ///< gets that of all parts
-  float* coefficient;  ///< gets what clipping multiplies by
+  float* norm;         ///< written: the norm of all parts
+  float* coefficient;  ///< written: the clipping coefficient
   int32 count;
   ClipPart parts[kClipParts];
 };

@@ -1,5 +1,5 @@
-// The end of a backward: what the passes over its grads flagged becomes its found_inf, and the loss
-// scale moves by it.
+// The finalization of a backward: the overflow flags of the passes over its grads become its
+// found_inf, which updates the loss scale.
 #pragma once
 
 #include "math/report.h"
@@ -8,7 +8,7 @@
 
 namespace torchamp {
 
-/// A dynamic loss scale on the device, and how it moves.
+/// A dynamic loss scale on the device, and its update rule.
 struct MovingScale {
   float* loss_scale = nullptr;
   int32* growth_tracker = nullptr;
@@ -16,20 +16,20 @@ struct MovingScale {
   ScaleRule rule = {};
 };
 
-/// What the end of a backward reads and writes, on the device.
+/// The inputs and outputs of a finalization, on the device.
 struct Finalization {
   Flags flags;                          ///< set by the passes; cleared
   int32 positions = 0;                  ///< of flags.per_tensor
-  const float* loss_scale = nullptr;    ///< the one under which the grads were made
-  const float* found_before = nullptr;  ///< counts as found, too; may be null
+  const float* loss_scale = nullptr;    ///< the scale of the grads
+  const float* found_before = nullptr;  ///< counts as an overflow, too; may be null
   float* found_inf = nullptr;
-  float* inv_scale = nullptr;  ///< gets 1 / loss_scale
+  float* inv_scale = nullptr;  ///< written: 1 / loss_scale
   uint8* per_tensor = nullptr;
   bool adds_per_tensor = false;  ///< to what is in per_tensor
   MovingScale moved;             ///< or nulls
-  Report* report = nullptr;      ///< gets all of this; in memory that the host sees; may be null
-  float* norm = nullptr;         ///< gets that of the grads that are only checked; may be null
-  uint32* ticket = nullptr;      ///< 0 before and after; nobody else's meanwhile; null: no end
+  Report* report = nullptr;      ///< written; in memory that the host sees; may be null
+  float* norm = nullptr;         ///< written: of the grads that are only checked; may be null
+  uint32* ticket = nullptr;      ///< 0 before and after; not shared; null: no finalization
 };
 
 /// Returns the loss scale afterwards.
@@ -56,7 +56,7 @@ TORCHAMP_MATH void report_to_host(const Finalization& end, bool found, float los
   publish(*end.report, to_outcome(found, loss_scale));
 }
 
-/// Everything but the positions, after those. loss_scale may be the scale that moves.
+/// Everything except the positions, after those. loss_scale may be the scale that is updated.
 TORCHAMP_MATH void finalize_scalars(const Finalization& end) {
   const bool found =
       *end.flags.found_inf != 0.0f || (end.found_before != nullptr && *end.found_before != 0.0f);

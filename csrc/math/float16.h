@@ -1,5 +1,5 @@
 // float16 and bfloat16 as storage types, converted by integer arithmetic that rounds to nearest
-// even on every compiler and is blind to the flush-to-zero modes of the processor.
+// even on every compiler and ignores the flush-to-zero modes of the processor.
 #pragma once
 
 #include "math/macros.h"

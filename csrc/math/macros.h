@@ -1,4 +1,4 @@
-// What lets one source be compiled by g++, clang, nvcc and NVRTC.
+// Macros that let one source be compiled by g++, clang, nvcc and NVRTC.
 #pragma once
 
 #if !defined(__CUDACC_RTC__)

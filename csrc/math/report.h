@@ -1,12 +1,12 @@
-// What the host learns of a backward without asking: the device writes it where both can see it.
+// The report of a backward to the host: the device writes it to memory that both can access.
 #pragma once
 
 #include "math/float16.h"
 
 namespace torchamp {
 
-/// What became of a backward, as a float, so that ATen can write it, too.
-constexpr float kPending = 0.0f;
+/// The outcome of a backward, as a float, so that ATen can write it, too.
+constexpr float kNotArrived = 0.0f;
 constexpr float kClean = 1.0f;
 constexpr float kOverflowed = 2.0f;
 
@@ -42,7 +42,7 @@ TORCHAMP_MATH void publish(Report& report, uint64 outcome) {
 #endif
 }
 
-/// What was written to the report is there before what follows.
+/// Orders writes to the report before later ones.
 TORCHAMP_MATH void fence_report() {
 #if defined(__CUDA_ARCH__)
   __threadfence_system();

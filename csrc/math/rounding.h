@@ -1,5 +1,4 @@
-// Keeping more of a float than the 16 bits that are stored: by stochastic rounding, or in 16 bits
-// more.
+// Keeps more of a float than its 16 stored bits: by stochastic rounding, or in 16 low bits.
 #pragma once
 
 #include "math/float16.h"
@@ -44,7 +43,7 @@ TORCHAMP_MATH uint32 noise(uint32 key, int64 index, int list) {
 }
 
 /// One of the two neighbours of `value`, each with the probability that makes the mean `value`:
-/// small updates are not lost, as they are to rounding to nearest, but land every so often.
+/// small updates are not lost on average, as they are with rounding to nearest.
 TORCHAMP_MATH bfloat16 round_stochastically(float value, uint32 noise) {
   if (is_nonfinite(value)) return from_float<bfloat16>(value);
   return {static_cast<uint16>((float_to_bits(value) + noise) >> 16)};
@@ -67,8 +66,8 @@ struct Halves;
 
 template <>
 struct Halves<bfloat16> {
-  /// What `value` is beyond its first half. Exact but for ties, of which one of two has no count in
-  /// 16 bits: they move by one unit, and still round as before.
+  /// The low bits of `value`. Exact except for ties, one of which does not fit in 16 bits: they
+  /// change by one unit, and still round as before.
   TORCHAMP_MATH static low_bits16 low_bits(float value, float rounded) {
     const uint32 magnitude = float_to_bits(value) & 0x7fffffffu;
     const int32 count =
@@ -77,7 +76,7 @@ struct Halves<bfloat16> {
     return {static_cast<uint16>(value != value ? 0 : kept)};
   }
 
-  /// The value. Where the first half was written by somebody else, the nearest that makes sense.
+  /// The value. If the first half was written from outside, the nearest valid value.
   TORCHAMP_MATH static float reconstruct(float rounded, low_bits16 low_bits) {
     const uint32 sign = float_to_bits(rounded) & 0x80000000u;
     const auto high = static_cast<int32>(float_to_bits(rounded) & 0x7fffffffu);
@@ -90,7 +89,7 @@ struct Halves<bfloat16> {
 
 template <>
 struct Halves<float16> {
-  /// What `value` is beyond its first half. Exact from 2^-16 to float16's largest; below, within
+  /// The low bits of `value`. Exact from 2^-16 to float16's largest; below, within
   /// 2^-40; 0 for values that float16 cannot hold.
   TORCHAMP_MATH static low_bits16 low_bits(float value, float rounded) {
     const float counts = (value - rounded) * float_from_bits((279u - exponent_of(rounded)) << 23);

@@ -1,4 +1,4 @@
-// What host and kernels call the same.
+// Types shared by host and kernels.
 #pragma once
 
 #include "math/macros.h"
@@ -9,12 +9,12 @@ enum class DType : uint8 {
   kFloat32,
   kFloat16,
   kBFloat16,
-  kLowBits  ///< low_bits16: what a master is beyond its model parameter. Only fused_step takes
+  kLowBits  ///< low_bits16: the low bits of a master. Only fused_step accepts
             ///< it
 };
 
 /// Where an op reports non-finite values: one float for the call, and optionally one byte per
-/// caller's position. Both are only ever set to 1; clearing them is the caller's part.
+/// caller's position. Both are only ever set to 1; the caller clears them.
 struct Flags {
   float* found_inf = nullptr;
   uint8* per_tensor = nullptr;

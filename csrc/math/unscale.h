@@ -5,7 +5,7 @@
 
 namespace torchamp {
 
-/// What grads are multiplied by to unscale them, or the loss scale that they bear; on the device.
+/// The factor that unscales grads, or their loss scale; on the device.
 struct InvScale {
   const float* scalar;
   bool is_loss_scale;
@@ -19,7 +19,7 @@ TORCHAMP_MATH float unscaled(float scaled_grad, float inv_scale) {
   return scaled_grad * inv_scale;
 }
 
-/// Adds to what earlier backwards left in the master grad, rounding once.
+/// Adds to the master grad of earlier backwards, rounding once.
 TORCHAMP_MATH float unscaled_onto(float scaled_grad, float inv_scale, float master_grad) {
   return fmaf(scaled_grad, inv_scale, master_grad);
 }

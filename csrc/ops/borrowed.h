@@ -7,8 +7,8 @@
 
 namespace torchamp {
 
-/// A list of tensors that others keep alive for longer. It counts none of them: for thousands of
-/// tensors that would be as many cache misses, twice.
+/// A list of tensors that the caller keeps alive. It changes no reference counts: for thousands of
+/// tensors that would cost as many cache misses, twice.
 class Borrowed {
  public:
   explicit Borrowed(size_t length) : tensors_(length) {}

@@ -31,7 +31,7 @@ void check_flags(const char* op, const at::Tensor& found_inf,
   constexpr const char* kName = "found_inf_per_tensor";
   check_array(op, kName, *per_tensor, at::kByte, found_inf.device());
   TORCH_CHECK(static_cast<size_t>(per_tensor->numel()) == length, op, ": expected ", kName,
-              " to have one element a tensor, ", length, ", got ", per_tensor->numel());
+              " to have one element per tensor, ", length, ", got ", per_tensor->numel());
 }
 
 }  // namespace torchamp

@@ -7,7 +7,7 @@
 
 namespace torchamp {
 
-/// The norm of some grads, and what they are multiplied by before it counts (undefined: 1). Float32
+/// The norm of some grads, and their factor before clipping (undefined: 1). Float32
 /// scalars.
 struct NormPart {
   at::Tensor norm;
@@ -21,7 +21,7 @@ struct ClipFactors {
   std::vector<at::Tensor> clipped;  ///< of each part: factor · coefficient
 };
 
-/// For at least one part, all on one device, which nothing waits for.
+/// For at least one part, all on one device. Does not wait for it.
 ClipFactors clip_factors(const std::vector<NormPart>& parts, double max_norm);
 
 }  // namespace torchamp

@@ -14,7 +14,7 @@
 
 namespace torchamp {
 
-/// The kernels for one device: the CPU's, CUDA's, or none, so that everything is ATen's.
+/// The kernels for one device: the CPU's, CUDA's, or none: then ATen does everything.
 class DeviceKernels {
  public:
   explicit DeviceKernels(at::Device device) : DeviceKernels(device, are_usable(device)) {}

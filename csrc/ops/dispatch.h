@@ -24,8 +24,8 @@ Result do_nothing(Args...) {
   return Result();
 }
 
-/// Registers `kernel` for every device. Of meta tensors `on_meta` takes care: an op that writes in
-/// place changes no shape.
+/// Registers `kernel` for every device. `on_meta` handles meta tensors: an op that writes in place
+/// changes no shape.
 template <class Result, class... Args>
 void define(torch::Library& library, const char* schema, Result (*kernel)(Args...),
             Result (*on_meta)(Args...) = do_nothing<Result, Args...>) {
@@ -35,9 +35,9 @@ void define(torch::Library& library, const char* schema, Result (*kernel)(Args..
   library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::Meta, on_meta));
 }
 
-/// Calls the op that define() registered `kKernel` for, where `tensor` lives, below autograd and
-/// autocast: parameters are written as data. The dispatcher would look at every tensor of every
-/// list to learn the same.
+/// Calls the op that define() registered `kKernel` for, on the device of `tensor`, below autograd
+/// and autocast: parameters are written as data. The dispatcher would inspect every tensor of every
+/// list to find the same.
 template <auto kKernel, class... Args>
 auto dispatch(const char* schema, const at::Tensor& tensor, Args&&... args) {
   using Signature = std::remove_pointer_t<decltype(kKernel)>;
@@ -52,7 +52,7 @@ auto dispatch(const char* schema, const at::Tensor& tensor, Args&&... args) {
   return op.redispatch(keys, std::forward<Args>(args)...);
 }
 
-/// Kernels write through raw pointers, behind autograd's back; this tells it.
+/// Kernels write through raw pointers, bypassing autograd; this increments the version counters.
 inline void mark_written(const at::Tensor& tensor) {
   if (tensor.defined() && !tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
 }

@@ -21,7 +21,7 @@ constexpr const char* kFinishBackwardSchema =
     "bool accumulate, Tensor(b!) overflow_flags, Tensor(c!)[] end, bool adds_per_tensor, "
     "float[] rule) -> ()";
 
-/// The tensors of a BackwardEnd, as they pass the dispatcher.
+/// The tensors of a BackwardEnd, in the schema's order.
 enum EndTensor {
   kFoundInf,
   kInvScale,
@@ -107,7 +107,7 @@ void on_cuda(cuda::Queue queue, const Plan& plan, InvScale inv_scale, bool accum
                         static_cast<float*>(partials.data_ptr()));
 }
 
-/// What no kernel takes.
+/// The tensors that no kernel supports.
 void pass_over_rest(const Work& work, TensorList scaled_grads, TensorList master_grads,
                     const Tensor& loss_scale, bool accumulate, const aten::FlagTensors& flags) {
   aten::Positions checked, written;
@@ -119,7 +119,7 @@ void pass_over_rest(const Work& work, TensorList scaled_grads, TensorList master
   aten::unscale(written, scaled_grads, master_grads, loss_scale.reciprocal(), accumulate, flags);
 }
 
-/// The norm of the grads without a master grad, by a pass of its own.
+/// The norm of the grads without a master grad, by a separate pass.
 void write_norm(const Tensor& norm, TensorList scaled_grads, TensorList master_grads) {
   std::vector<Tensor> checked = scaled_grads.vec();
   for (size_t i = 0; i < master_grads.size(); ++i) {
@@ -128,7 +128,7 @@ void write_norm(const Tensor& norm, TensorList scaled_grads, TensorList master_g
   norm.copy_(std::get<0>(ops::l2norm(checked)));
 }
 
-/// After passes that were not the kernels' alone.
+/// After passes that were not only the kernels'.
 void finalize(const DeviceKernels& kernels, const BackwardEnd& end, const Tensor& loss_scale,
               const Tensor& overflow_flags) {
   if (kernels.usable()) {

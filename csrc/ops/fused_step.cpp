@@ -29,7 +29,7 @@ TORCHAMP_ALGORITHMS(TORCHAMP_ASSERT)
 #undef TORCHAMP_ASSERT
 static_assert(kHyperparameters == kHyperSize, "rows are of one length");
 
-/// Of the step that this thread is calling: no schema has a type for them.
+/// Of this thread's current step: no schema has a type for them.
 thread_local KnownTensors* known_states = nullptr;
 
 /// Passes a caller's to the op.
@@ -70,7 +70,7 @@ std::vector<HyperRow> rows_of(const StepScalars& scalars) {
   return rows;
 }
 
-/// An element a group, undefined where a group has none; empty where none has one.
+/// One element per group, undefined if the group has none; empty if none has one.
 std::vector<Tensor> by_group(TensorList lrs, at::IntArrayRef lr_groups, int64_t groups) {
   std::vector<Tensor> all(lrs.empty() ? 0 : groups);
   for (size_t k = 0; k < lrs.size(); ++k) all[lr_groups[k]] = lrs[k];
@@ -95,7 +95,8 @@ std::vector<uint8> tags_of(const Plan& plan, at::IntArrayRef unscaled, size_t le
   return tags;
 }
 
-/// A list without gaps, at which dispatch modes stop, and whose learning rates stand in it.
+/// A list without undefined tensors, which dispatch modes reject, and the groups of its learning
+/// rates.
 struct LearningRates {
   explicit LearningRates(TensorList by_group) {
     for (size_t g = 0; g < by_group.size(); ++g) {

@@ -15,7 +15,7 @@ void check_row(const char* name, const Tensor& tensor, at::ScalarType dtype, int
                at::Device device) {
   check_array(kFusedStep, name, tensor, dtype, device);
   TORCH_CHECK(tensor.numel() == length, kFusedStep, ": expected ", name,
-              " to have one element a position, ", length, ", got ", tensor.numel());
+              " to have one element per position, ", length, ", got ", tensor.numel());
 }
 
 void check_optional_scalar(const char* name, const OptionalTensor& tensor, at::Device device) {
@@ -34,14 +34,14 @@ void check_groups(const Tensor& groups, int64_t length, int64_t rows) {
   const int32_t* const row_of = groups.const_data_ptr<int32_t>();
   for (int64_t i = 0; i < length; ++i) {
     TORCH_CHECK(0 <= row_of[i] && row_of[i] < rows, kFusedStep, ": expected groups[", i,
-                "] to be a row of hyper, below ", rows, ", got ", row_of[i]);
+                "] to be a row index of hyper, below ", rows, ", got ", row_of[i]);
   }
 }
 
 void check_lrs(TensorList lrs, int64_t groups, at::Device device) {
   if (lrs.empty()) return;
   TORCH_CHECK(static_cast<int64_t>(lrs.size()) == groups, kFusedStep,
-              ": expected lrs to have a tensor a group, ", groups, ", got ", lrs.size());
+              ": expected lrs to have one tensor per group, ", groups, ", got ", lrs.size());
   for (const Tensor& lr : lrs) {
     if (!lr.defined()) continue;
     const bool wide = lr.scalar_type() == at::kDouble;
@@ -78,11 +78,11 @@ void check_scalars(StepAlgorithm algorithm, const StepScalars& scalars, int64_t 
 void check_unscaled(at::IntArrayRef unscaled, int64_t length) {
   for (size_t k = 0; k < unscaled.size(); ++k) {
     TORCH_CHECK(0 <= unscaled[k] && unscaled[k] < length, kFusedStep, ": expected unscaled[", k,
-                "] to be a position of the lists, below ", length, ", got ", unscaled[k]);
+                "] to be an index of the lists, below ", length, ", got ", unscaled[k]);
   }
 }
 
-/// Low bits mean nothing without the parameter that they belong to.
+/// Low bits are meaningless without their parameter.
 void check_low_bits(const StepLists& lists, int64_t i) {
   const bool listed = !lists.model_params.empty() && lists.model_params[i].defined();
   const auto dtype = listed ? lists.model_params[i].scalar_type() : at::ScalarType::Undefined;
@@ -99,7 +99,7 @@ void check_arguments(StepAlgorithm algorithm, const StepLists& lists, const Step
   check_scalars(algorithm, scalars, length);
   const int64_t states = states_of(algorithm) * length;
   TORCH_CHECK(static_cast<int64_t>(lists.states.size()) == states, kFusedStep,
-              ": expected states to have ", states_of(algorithm), " tensors a position, ", states,
+              ": expected states to have ", states_of(algorithm), " tensors per position, ", states,
               ", got ", lists.states.size());
   check_unscaled(lists.unscaled, length);
 }

@@ -1,4 +1,4 @@
-// Checks of fused_step's arguments, but those that building a plan makes: plan_builder.h.
+// Checks of fused_step's arguments, except those of building a plan: plan_builder.h.
 #pragma once
 
 #include <torchamp/fused_step.h>
@@ -7,7 +7,7 @@
 
 namespace torchamp {
 
-/// Throws unless lengths, dtypes and devices fit each other and the algorithm.
+/// Throws unless lengths, dtypes and devices match each other and the algorithm.
 void check_arguments(StepAlgorithm algorithm, const StepLists& lists, const StepScalars& scalars);
 
 /// Throws unless every position whose params are low bits has a 16-bit model param.

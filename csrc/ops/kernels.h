@@ -1,8 +1,8 @@
-// What each device implements. No torch header: kernels see plans and pointers only.
+// The kernels that each device implements. No torch header: kernels see plans and pointers only.
 //
 // Everything is written element by element with the arithmetic of math/, so the devices agree bit
 // for bit; only the norms may differ in their last bits. Pointers that a kernel reads its scalars
-// from (inv_scale, loss_scale, …) lie in the memory of the plan's device.
+// from (inv_scale, loss_scale, …) are in the memory of the plan's device.
 #pragma once
 
 #include "math/clip.h"
@@ -27,12 +27,12 @@ void axpby(const Plan& plan, float a, float b, Checked checked, Flags flags);
 /// lists: tensors
 void check(const Plan& plan, Flags flags);
 /// lists: tensors. Writes the norm of everything, and of each caller's position if per_tensor is
-/// not null (entries of positions that the plan leaves out are not touched). found_inf may be null.
+/// not null (entries of positions that the plan omits are not written). found_inf may be null.
 void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags);
 /// lists: source, destination
 void copy_cast(const Plan& plan);
-/// lists: grads, params, states …, model_params. Tag 1: grad_factor is not for this grad. Rows are
-/// the groups'. ticket: not used.
+/// lists: grads, params, states …, model_params. Tag 1: grad_factor does not apply to this grad.
+/// Rows are the groups'. ticket: not used.
 void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs,
           const std::vector<HyperRow>& rows, uint32* ticket);
 void update_scale(const MovingScale& scale, const float* found_inf);
@@ -49,8 +49,8 @@ namespace cuda {
 
 class TableStore;
 
-/// The device's index, its current stream (a CUstream), and where long tables are kept; null: they
-/// travel in several parameters.
+/// The device's index, its current stream (a CUstream), and the store of long tables; null: they
+/// are passed in several parameters.
 struct Queue {
   int device;
   void* stream;
@@ -59,8 +59,8 @@ struct Queue {
 
 void scale(Queue queue, const Plan& plan, float scale, Flags flags);
 void unscale(Queue queue, const Plan& plan, InvScale inv_scale, bool accumulate, Flags flags);
-/// As cpu::finish_backward; the last block ends the backward, if `end` has a ticket. partials: at
-/// least finish_backward_workspace(plan) bytes on the device, where the norm is wanted.
+/// Like cpu::finish_backward; the last block ends the backward, if `end` has a ticket. partials: at
+/// least finish_backward_workspace(plan) bytes on the device, if the norm is computed.
 void finish_backward(Queue queue, const Plan& plan, InvScale inv_scale, bool accumulate,
                      Flags flags, const Finalization& end, float* partials);
 int64 finish_backward_workspace(const Plan& plan);
@@ -71,7 +71,7 @@ void l2norm(Queue queue, const Plan& plan, float* norm, float* per_tensor, Flags
             void* workspace);
 int64 l2norm_workspace(const Plan& plan);
 void copy_cast(Queue queue, const Plan& plan);
-/// ticket: a 0 on the device, and again one afterwards; nobody else's meanwhile.
+/// ticket: a 0 on the device, and again afterwards; not shared.
 void step(Queue queue, Algorithm algorithm, const Plan& plan, const StepInputs& inputs,
           const std::vector<HyperRow>& rows, uint32* ticket);
 void update_scale(Queue queue, const MovingScale& scale, const float* found_inf);

@@ -9,14 +9,14 @@
 
 namespace torchamp {
 
-/// What build_plan learnt of tensors that stay from call to call, so as not to read their whole
-/// headers again: of thousands, each is some cache misses. Holds on to the tensors' storages.
+/// build_plan's cache for tensors that stay from call to call, which avoids reading their headers
+/// again: thousands of them cost several cache misses each. Keeps the tensors' storages alive.
 class KnownTensors {
  public:
-  /// Where number `i` is, and how to read it, if `tensor` is still what was learnt and can be
-  /// walked along with `first`; else null.
+  /// The entry of number `i` if it is still valid for `tensor` and can be walked together with
+  /// `first`; else null.
   void* find(size_t i, const at::Tensor& tensor, const at::Tensor& first, DType& dtype) const;
-  /// Several threads may learn different numbers.
+  /// Several threads may cache different numbers.
   void learn(size_t i, const at::Tensor& tensor, DType dtype);
   void resize(size_t size) { entries_.resize(size); }
 

@@ -8,9 +8,9 @@
 
 namespace torchamp {
 
-/// The elements of all tensors, laid end to end. Tensor t takes the flat range offsets[t] ..
+/// The elements of all tensors, concatenated. Tensor t takes the flat range offsets[t] ..
 /// offsets[t + 1], and for each of the op's lists holds its address and dtype at [t * lists +
-/// list]. Empty tensors are left out; positions[t] is where tensor t stood in the caller's lists.
+/// list]. Empty tensors are left out; positions[t] is the index of tensor t in the caller's lists.
 /// tags[t] and rows[t], 0 where they are left out, mean what the op says.
 struct Plan {
   int lists = 0;

@@ -88,8 +88,8 @@ void prefetch(const void* begin, size_t bytes) {
   }
 }
 
-/// Thousands of small tensors are as many cache misses: asks early for the tensors' headers, and
-/// then for their storages'.
+/// Thousands of small tensors are as many cache misses: prefetches the tensors' headers, and
+/// then their storages'.
 void prefetch_ahead(Lists lists, size_t i) {
   constexpr size_t kHeaderAhead = 16, kStorageAhead = 8;
   for (const NamedList& list : lists) {
@@ -102,7 +102,7 @@ void prefetch_ahead(Lists lists, size_t i) {
   }
 }
 
-/// What becomes of a position, where it is not planned.
+/// The reason why a position is not planned.
 constexpr int32 kLeftOut = -1, kRest = -2;
 
 bool is_dense(const Tensor& tensor) {
@@ -114,7 +114,7 @@ bool has_strides_of(const c10::TensorImpl& first, const c10::TensorImpl& other) 
   return (first.is_contiguous() && other.is_contiguous()) || first.strides() == other.strides();
 }
 
-/// How the kernels are to read `tensor`, unless they cannot walk it along with `first`.
+/// How the kernels read `tensor`; empty if they cannot walk it together with `first`.
 std::optional<DType> plannable(const NamedList& list, const Tensor& tensor, const Tensor& first,
                                at::Device device) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
@@ -162,7 +162,7 @@ class Table {
   }
 
  private:
-  /// Enters position i if the kernels can take it as it is; does not say why not.
+  /// Enters position i if the kernels support it; gives no reason if not.
   bool planned(size_t i) {
     const Tensor& first = lists_.begin()->tensors[i];
     if (!use_kernels_ || !first.defined() || first.numel() == 0) return false;

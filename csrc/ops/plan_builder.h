@@ -1,4 +1,4 @@
-// From an op's lists of tensors to what the kernels walk, checking them on the way.
+// Builds a kernel's plan from an op's lists of tensors, and checks them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,8 +13,8 @@
 
 namespace torchamp {
 
-/// A list argument, or the part of one from number `first` on, and what messages call it. Of an
-/// optional one any tensors may be missing, or all.
+/// A list argument, or the part of one from number `first` on, and its name in messages. In an
+/// optional one, some or all tensors may be missing.
 struct NamedList {
   const char* name;
   at::TensorList tensors;
@@ -24,10 +24,10 @@ struct NamedList {
   KnownTensors* known = nullptr;  ///< of its tensors, by number from `first` on
 };
 
-/// What of a call's lists the flat kernels take, and what is left to ATen.
+/// The parts of a call's lists for the flat kernels, and for ATen.
 struct Work {
   Plan plan;
-  std::vector<int64_t> rest;  ///< positions whose tensors no kernel takes
+  std::vector<int64_t> rest;  ///< positions whose tensors no kernel supports
 };
 
 /// Throws unless all lists have the length of the first, and every tensor is dense, of a floating
@@ -36,11 +36,11 @@ struct Work {
 /// Positions where a list that is not optional has an undefined or empty tensor are left out. The
 /// plan's address of a missing optional tensor is null. The kernels get float32,
 /// float16 and bfloat16 tensors that are dense and of the same strides; float64, other layouts, and
-/// everything where the kernels are not usable, is the rest.
+/// everything if the kernels are not usable, is the rest.
 Work build_plan(const char* op, std::initializer_list<NamedList> lists,
                 const DeviceKernels& kernels);
 
-/// The first tensor that is defined; where none is, one of no elements on the CPU.
+/// The first tensor that is defined; if none is, one without elements on the CPU.
 const at::Tensor& first_defined(at::TensorList tensors);
 
 /// Pointers into `found_inf`, if defined, and `found_inf_per_tensor`, if given.

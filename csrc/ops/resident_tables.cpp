@@ -20,8 +20,8 @@ struct KeptTable {
   at::Tensor on_device;
 };
 
-/// The most recently used first. A thread's own, because from put() to the launch nobody else may
-/// put a table in the same place.
+/// The most recently used first. Per thread, because from put() to the launch no other thread
+/// may put a table in the same place.
 thread_local std::list<KeptTable> tables;
 constexpr size_t kMostTables = 8;
 
@@ -38,7 +38,7 @@ KeptTable& find_or_make(const cuda::Queue& queue, int kernel) {
   return tables.front();
 }
 
-/// Queued behind the launches that read what was there before.
+/// Queued after the launches that read the previous contents.
 void send(KeptTable& table, const std::vector<unsigned char>& bytes) {
   const auto size = static_cast<int64_t>(bytes.size());
   const at::TensorOptions options(at::kByte);

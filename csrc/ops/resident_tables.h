@@ -6,7 +6,7 @@
 
 namespace torchamp {
 
-/// The calling thread's tables on a stream. They are sent only when something in them has changed.
+/// The calling thread's tables on a stream. They are copied only after a change.
 class ResidentTables : public cuda::TableStore {
  public:
   explicit ResidentTables(const cuda::Queue& queue) : queue_(queue) {}

@@ -1,4 +1,4 @@
-// How a loss scale moves, as it passes the dispatcher and reaches the kernels.
+// The update rule of a loss scale, for the dispatcher and the kernels.
 #pragma once
 
 #include <torchamp/ops.h>

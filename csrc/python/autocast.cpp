@@ -44,14 +44,14 @@ std::unique_ptr<OpenAutocast> open_autocast(const std::vector<std::string>& devi
 
 void bind_autocast(py::module_& module) {
   py::class_<OpenAutocast>(module, "OpenAutocast",
-                           "Autocast from now until closed, in this thread: what O1 is.")
+                           "Autocast from now until closed, in this thread: the casts of O1.")
       .def(py::init(&open_autocast), py::arg("device_types"), py::arg("dtype"))
       .def("close", &OpenAutocast::close);
   bind_context<Context<JoinAutocast, const OpenAutocast&>>(
-      module, "JoinAutocast", "A context in which another thread casts as one.")
+      module, "JoinAutocast", "A context in which another thread casts as an OpenAutocast does.")
       .def(py::init<const OpenAutocast&>(), py::arg("opened"), py::keep_alive<1, 2>());
-  bind_context<Context<ShieldFromAutocast>>(
-      module, "ShieldFromAutocast", "A context that undoes what OpenAutocast does to this thread.")
+  bind_context<Context<ShieldFromAutocast>>(module, "ShieldFromAutocast",
+                                            "A context that suspends OpenAutocast in this thread.")
       .def(py::init<>());
   bind_context<Context<ShieldBackward, bool>>(module, "ShieldBackward",
                                               "A ShieldFromAutocast around a backward.")
@@ -61,7 +61,8 @@ void bind_autocast(py::module_& module) {
       .def(py::init<>());
   module.def(
       "casting_to", [](const std::string& type) { return casting_to(c10::Device(type).type()); },
-      py::arg("device_type"), "What O1 casts to on a device type in this thread now, or None.");
+      py::arg("device_type"),
+      "The dtype that O1 currently casts to on a device type in this thread, or None.");
 }
 
 }  // namespace torchamp::python

@@ -15,8 +15,8 @@ using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 constexpr const char* kBackward = R"(One backward of one loss, for some optimizers.
 
-A backward goes: scale(), prepare(), the backward, finish(), or cancel(), which puts the grads back
-as prepare() found them. The end of its life cancels it, if it is still open.)";
+The order of calls: scale(), prepare(), the backward, finish() or cancel(), which restores the grads
+that prepare() set aside. Its destructor cancels it, if it is still open.)";
 
 OptionalTensor found_inf(const OptimizerState& state) {
   const at::Tensor found = state.found_inf();
@@ -38,12 +38,13 @@ std::unique_ptr<Backward> make_backward(std::vector<std::shared_ptr<OptimizerSta
 
 void bind_optimizer_state(py::module_& module) {
   py::class_<OptimizerState, std::shared_ptr<OptimizerState>>(
-      module, "OptimizerState", "One optimizer's masters, and what its next step must know.")
+      module, "OptimizerState",
+      "One optimizer's masters, and the state that its next step depends on.")
       .def(py::init<std::shared_ptr<Masters>>(), py::arg("masters"))
       .def("add_master", &OptimizerState::add_master, py::arg("master"),
-           "Takes note that the optimizer steps a master.")
+           "Records that the optimizer steps a master.")
       .def_property_readonly("grads_are_scaled", &OptimizerState::grads_are_scaled,
-                             "Whether a backward is open, or its grads are still to be unscaled.")
+                             "Whether a backward is open, or its grads are still scaled.")
       .def("found_inf", &found_inf,
            "float32 scalar, not 0 if the next step is to be skipped; None: it is not.")
       .def("has_overflowed", &OptimizerState::has_overflowed, Unlocked(),
@@ -51,14 +52,14 @@ void bind_optimizer_state(py::module_& module) {
       .def("clear_overflows", &OptimizerState::clear_overflows)
       .def("begin_step", &OptimizerState::begin_step, Unlocked(), py::arg("function"),
            py::arg("adopts_data_writes"),
-           "Brings masters and model together. Raises RuntimeError while grads are scaled.")
+           "Synchronizes masters and model. Raises RuntimeError while grads are scaled.")
       .def("end_step", &OptimizerState::end_step, Unlocked(), py::arg("scalers"),
-           "Ends a step, taken or skipped; scalers: one a loss.")
+           "Ends a step, taken or skipped; scalers: one per loss.")
       .def("zero_grad", &OptimizerState::zero_grad, Unlocked(), py::arg("set_to_none"),
-           "For what the optimizer's own zero_grad does not reach.")
+           "Like zero_grad, for grads that the optimizer's own does not reach.")
       .def(
           "flush_report", [](const OptimizerState& state) { return state.late_report().flush(); },
-          "Counts the steps that the device has told of, and returns those that were skipped.")
+          "Counts the steps that the device has reported, and returns the skipped ones.")
       .def("telemetry", &telemetry,
            "(steps, skipped_steps, stepped, loss_scales) since the first call.");
 }
@@ -72,13 +73,13 @@ void bind_core(py::module_& module) {
            py::arg("loss_id") = 0, py::kw_only(), py::arg("delay_unscale") = false,
            py::arg("delay_overflow_check") = false)
       .def_static("is_needed", &Backward::is_needed, py::arg("states"), py::arg("scaler"),
-                  "Whether grads are not right as autograd leaves them.")
+                  "Whether autograd's grads cannot be used as they are.")
       .def("scale", &Backward::scale, Unlocked(), py::arg("loss"),
-           "The loss by the scale as it is now.")
+           "The loss times the current scale.")
       .def("prepare", &Backward::prepare, Unlocked(), "Sets grads of earlier backwards aside.")
-      .def("cancel", &Backward::cancel, Unlocked(), "Puts them back.")
+      .def("cancel", &Backward::cancel, Unlocked(), "Restores them.")
       .def("finish", &Backward::finish, Unlocked(),
-           "Unscales, checks and updates, or puts that off.");
+           "Unscales, checks and updates, or delays that.");
 }
 
 }  // namespace torchamp::python

@@ -13,10 +13,10 @@ using OptionalTensor = std::optional<Tensor>;
 constexpr const char* kFusedStep = R"(An optimizer's step on lists of tensors, in one pass.
 
 algorithm: StepAlgorithm.
-grads: list of floating tensors, scaled or not; positions of None are passed over.
+grads: list of floating tensors, scaled or not; positions of None are skipped.
 params: list; float32 masters, the model's own, or the int16 low bits of split masters.
 states: list: the first state of each position, then the second of each, ...
-steps: float32 [positions], the steps done so far; counted up.
+steps: float32 [positions], the steps done so far; incremented.
 hyper: float64 [groups, 12], on the CPU or on the device of steps, where it is read when the step
     runs: the columns of the algorithm's hyperparameters, the rest ignored:
     ADAM, AMSGRAD: lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction
@@ -28,11 +28,11 @@ hyper: float64 [groups, 12], on the CPU or on the device of steps, where it is r
     LAMB, LAMB_APPLY: lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction,
         averages_grads, always_adapts, max_grad_norm
 groups: int32 [positions], on the CPU: each one's row of hyper.
-model_params: list, written: params, rounded; None, or empty, where there is none.
-grad_factor: float32 of one element that grads are multiplied with, or None.
+model_params: list, written: params, rounded; None, or empty, if there is none.
+grad_factor: float32 of one element that grads are multiplied by, or None.
 skip: float32 of one element, or None; unless 0 nothing is written.
-param_norms, update_norms, norm_averages: float32 [positions], where the algorithm reads them.
-stochastic_rounding: whether bfloat16 params are rounded stochastically, as bfloat16 states are.
+param_norms, update_norms, norm_averages: float32 [positions], if the algorithm reads them.
+stochastic_rounding: of bfloat16 params; bfloat16 states always are rounded stochastically.
 
 All other tensors are on one device, which nothing waits for. Raises, before anything is written,
 TypeError (dtype, layout, no tensor), RuntimeError (lengths, sizes, devices).)";

@@ -15,8 +15,8 @@ constexpr const char* kFusedStepper =
     R"(Parameters on one device that are stepped by one algorithm, with their states.
 
 params: list of tensors. groups: for each, the row of hyperparameters that it belongs to. States are
-made, zeros in state_dtype, when a parameter first has a grad. bfloat16 states are rounded by
-chance, and with stochastic_rounding bfloat16 parameters are, too.)";
+created, zeros in state_dtype, when a parameter first has a grad. bfloat16 states are rounded
+stochastically, and so are bfloat16 parameters with stochastic_rounding.)";
 
 FusedStepper make_stepper(StepAlgorithm algorithm, const py::object& params,
                           std::vector<int64_t> groups, at::ScalarType state_dtype,
@@ -63,17 +63,17 @@ void bind_fused_stepper(py::module_& module) {
       .def("states", &FusedStepper::states, py::arg("i"),
            "The states of params[i]; empty before its first step.")
       .def("step_count", &FusedStepper::step_count, py::arg("i"),
-           "float32 scalar on the device, counted up by steps.")
+           "float32 scalar on the device, incremented by steps.")
       .def("norm_average", &norm_average, py::arg("i"),
-           "float32 scalar on the device; None but for NovoGrad.")
+           "float32 scalar on the device; None except for NovoGrad.")
       .def("set_state", &set_state, py::arg("i"), py::arg("states"), py::arg("step_count"),
-           py::arg("norm_average") = py::none(), "Takes states over, copies the others.")
+           py::arg("norm_average") = py::none(), "Adopts states, copies the others.")
       .def("set_hyper", &set_hyper, py::arg("rows"),
-           "A row a group; learning rates that set_lr() put in their place are forgotten.")
+           "One row per group; discards the learning rates that set_lr() has set.")
       .def("set_lr", &FusedStepper::set_lr, Unlocked(), py::arg("group"), py::arg("lr"),
-           "Puts a scalar tensor in the place of a group's learning rate, without reading it.")
+           "Makes a scalar tensor a group's learning rate, without reading it.")
       .def("take_new_states", &FusedStepper::take_new_states,
-           "The parameters whose states steps have made since this was called last.")
+           "The parameters whose states were created since the last call of this.")
       .def("step", &step, Unlocked(), py::arg("grad_factor") = py::none(),
            py::arg("skip") = py::none(),
            "Steps the parameters by their grads; nothing changes if skip is not 0.");

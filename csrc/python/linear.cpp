@@ -6,10 +6,10 @@ namespace torchamp::python {
 namespace {
 
 constexpr const char* kLinear =
-    R"(torch.nn.functional.linear whose backward adds the weight's grad up in float32.
+    R"(torch.nn.functional.linear whose backward accumulates the weight's grad in float32.
 
 input: [*, in_features]. weight: [out_features, in_features]. bias: [out_features] or None. Floating
-dtypes, the same for all but under autocast. Returns [*, out_features]. weight.grad is float32
+dtypes, the same for all except under autocast. Returns [*, out_features]. weight.grad is float32
 afterwards (float64 for float64), written by the GEMM itself: hooks on the weight do not run, and
 torch.autograd.grad does not return it. Raises TypeError (input), RuntimeError (sizes).)";
 

@@ -36,27 +36,27 @@ std::shared_ptr<ScaleSnapshot> take_snapshot(LossScaler& scaler) {
 }
 
 void bind_scaling(py::class_<LossScaler>& scaler) {
-  scaler.def_property_readonly("dynamic", &LossScaler::dynamic, "Whether update() moves the scale.")
+  scaler
+      .def_property_readonly("dynamic", &LossScaler::dynamic, "Whether update() changes the scale.")
       .def_property_readonly("is_identity", &LossScaler::is_identity,
-                             "Whether scaling changes nothing: fixed at 1.")
-      .def_property_readonly("device", &LossScaler::device, "Where scale and trackers live.")
-      .def(
-          "scale", &LossScaler::scale, Unlocked(), py::arg("loss"), py::arg("by") = py::none(),
-          "loss * loss_scale in float32, of any shape, on the autograd graph. With what snapshot() "
-          "gave, the scale may move before the backward.")
+                             "Whether scaling has no effect: fixed at 1.")
+      .def_property_readonly("device", &LossScaler::device, "The device of scale and trackers.")
+      .def("scale", &LossScaler::scale, Unlocked(), py::arg("loss"), py::arg("by") = py::none(),
+           "loss * loss_scale in float32, of any shape, on the autograd graph. With a snapshot() "
+           "the scale may be updated before the backward.")
       .def("inv_scale", &LossScaler::inv_scale, Unlocked(),
-           "1 / loss_scale as it is now: a new float32 scalar that later updates do not touch.")
+           "The current 1 / loss_scale: a new float32 scalar that later updates do not change.")
       .def("snapshot", &take_snapshot,
-           "The scale as it is now, for finish_backward: copied only if it moves meanwhile.")
+           "The current scale, for finish_backward: copied only if it is updated meanwhile.")
       .def(
           "found_inf", &LossScaler::found_inf,
-          "The float32 scalar that ops set when they meet a non-finite value: of the last backward "
-          "that was finished, or since clear_found_inf().")
+          "The float32 scalar that ops set when they meet a non-finite value: of the last finished "
+          "backward, or since clear_found_inf().")
       .def(
           "forget_deferred", [](const LossScaler& self) { self.deferred()->take(); },
-          "Forgets overflows that a later backward was to take into account.")
+          "Clears overflows that a later update would take into account.")
       .def("clear_found_inf", &LossScaler::clear_found_inf, Unlocked(),
-           "Puts a new 0 in found_inf's place.")
+           "Replaces found_inf with a new 0.")
       .def("update", &LossScaler::update, Unlocked(),
            "Takes found_inf into account: grows or backs off. A fixed scale stays.");
 }
@@ -73,7 +73,7 @@ void bind_state(py::class_<LossScaler>& scaler) {
            "(loss_scale, growth_tracker, hysteresis_tracker). Waits for the device.")
       .def("load_state", &load_state, Unlocked(), py::arg("loss_scale"), py::arg("growth_tracker"),
            py::arg("hysteresis_tracker"),
-           "Goes on from what state() gave. Raises ValueError unless loss_scale is positive and "
+           "Resumes from a state(). Raises ValueError unless loss_scale is positive and "
            "finite.");
 }
 
@@ -82,7 +82,7 @@ void bind_state(py::class_<LossScaler>& scaler) {
 void bind_loss_scaler(py::module_& module) {
   const LossScalerOptions defaults;
   py::class_<ScaleSnapshot, std::shared_ptr<ScaleSnapshot>>(
-      module, "ScaleSnapshot", "The loss scale that the grads of one backward bear.");
+      module, "ScaleSnapshot", "The loss scale of one backward's grads.");
   py::class_<LossScaler> scaler(module, "LossScaler", kLossScaler);
   scaler.def(py::init(&make_scaler), py::arg("loss_scale") = "dynamic", py::kw_only(),
              py::arg("init_scale") = defaults.init_scale, py::arg("rule") = defaults.rule,

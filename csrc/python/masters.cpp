@@ -14,9 +14,9 @@ using Unlocked = py::call_guard<py::gil_scoped_release>;
 using MastersClass = py::class_<Masters, std::shared_ptr<Masters>>;
 
 constexpr const char* kMasters =
-    R"(The parameters of one optimizer, each with the tensor that the optimizer steps, and their grads.
+    R"(The parameters of one optimizer, each with the tensor that it steps, and their grads.
 
-That is a float32 master of its own, or the parameter itself.)";
+That is a separate float32 master, or the parameter itself.)";
 
 OptionalTensor optional(const Tensor& tensor) {
   return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
@@ -65,7 +65,7 @@ void bind_tracking(MastersClass& masters) {
           py::arg("model_param"), py::arg("master") = py::none(),
           "Tracks a parameter and returns what the optimizer steps: master, or itself if None.")
       .def_static("make_master", &MasterWeights::make_master, py::arg("model_param"),
-                  "The float32 master of a parameter that is about to be cast; takes over its "
+                  "The float32 master of a parameter that is about to be cast; adopts its "
                   "float32 memory.")
       .def("model_params", weights(&MasterWeights::model_params))
       .def("master_params", weights(&MasterWeights::master_params))
@@ -82,9 +82,9 @@ void bind_tracking(MastersClass& masters) {
           },
           py::arg("model_param"), "A float32 copy of the master; None for an unknown parameter.")
       .def("set_master_value", weights(&MasterWeights::set_master_value), py::arg("model_param"),
-           py::arg("value"), "Makes value, of any floating dtype, the master's.")
+           py::arg("value"), "Sets the master's value to value, of any floating dtype.")
       .def("split", &Masters::split,
-           "Keeps masters as 16 bits beside the model's 16, until somebody reads them.")
+           "Keeps masters as 16 bits in addition to the model's 16, until they are accessed.")
       .def_property_readonly("is_split",
                              [](const Masters& self) { return self.weights.is_split(); })
       .def_property_readonly("has_masters",
@@ -96,18 +96,18 @@ void bind_grads(MastersClass& masters) {
       .def(
           "found_inf_per_param",
           [](const Masters& self) { return optional(self.grads.found_inf_per_param()); },
-          "uint8, one element a parameter: which had non-finite grads since that was "
+          "uint8, one element per parameter: which had non-finite grads since that was "
           "cleared; None before the first backward.")
       .def("clear_found_inf_per_param", grads(&MasterGrads::clear_found_inf_per_param))
       .def_property(
           "lazy", [](const Masters& self) { return self.grads.lazy(); },
           [](Masters& self, bool lazy) { self.grads.set_lazy(lazy); },
-          "Whether master grads may be deferred where a fused step can do without.")
+          "Whether master grads may be deferred if a fused step does not need them.")
       .def_property_readonly(
           "is_deferred", [](const Masters& self) { return self.grads.is_deferred(); },
           "Whether the last backward's master grads are deferred.")
       .def("materialize", grads(&MasterGrads::materialize), Unlocked(),
-           "Makes deferred master grads.")
+           "Materializes deferred master grads.")
       .def("step", &step_masters, Unlocked(), py::arg("stepper"), py::arg("skip") = py::none(),
            "Steps masters and model in one pass; nothing changes if skip is not 0.")
       .def("drop_master_grads", grads(&MasterGrads::drop_master_grads), Unlocked(),
@@ -117,19 +117,19 @@ void bind_grads(MastersClass& masters) {
 void bind_syncing(MastersClass& masters) {
   masters
       .def("refresh", weights(&MasterWeights::refresh), Unlocked(),
-           "Brings the two sides together where one was written from outside; the model wins.")
+           "Synchronizes model and masters if one was written from outside; the model wins.")
       .def("force_refresh", weights(&MasterWeights::force_refresh), Unlocked(),
-           "master = float(model), whatever the version counters say.")
+           "master = float(model), regardless of the version counters.")
       .def("copy_to_model", weights(&MasterWeights::copy_to_model), Unlocked())
       .def("mark_synced", &mark_synced, py::arg("model_param") = py::none())
       .def("is_rounded_master", weights(&MasterWeights::is_rounded_master), Unlocked(),
            py::arg("model_param"),
-           "Whether the model's parameter is its master, rounded. Waits for the device.")
+           "Whether the model's parameter equals its master, rounded. Waits for the device.")
       .def("held_value", weights(&MasterWeights::held_value), Unlocked(), py::arg("model_param"),
-           "In float32, the master's elements where the model still holds them, rounded; elsewhere "
-           "the model's.")
+           "In float32: the master's elements where the model's equal them, rounded; elsewhere the "
+           "model's.")
       .def("adopt_data_writes", weights(&MasterWeights::adopt_data_writes), Unlocked(),
-           "Makes held_value the masters'. Waits for no device.");
+           "Sets every master to its held_value. Does not wait for the device.");
 }
 
 Tensor clip_norm(const std::vector<std::shared_ptr<Masters>>& masters, double max_norm) {
@@ -147,8 +147,8 @@ void bind_masters(py::module_& module) {
   bind_grads(masters);
   bind_syncing(masters);
   module.def("clip_grad_norm", &clip_norm, Unlocked(), py::arg("masters"), py::arg("max_norm"),
-             "Scales the grads of a list of Masters so that their norm together is at most "
-             "max_norm; returns what it was, a float32 scalar on the device.");
+             "Scales the grads of a list of Masters so that their total norm is at most "
+             "max_norm; returns the norm before clipping, a float32 scalar on the device.");
 }
 
 }  // namespace torchamp::python

@@ -13,43 +13,43 @@ using GilReleased = py::gil_scoped_release;
 
 constexpr const char* kScale = R"(outputs = inputs * scale.
 
-inputs, outputs: lists of floating tensors, None passed over; equal sizes at equal positions, any
+inputs, outputs: lists of floating tensors, None skipped; equal sizes at equal positions, any
     dtypes and strides. They may be the same tensors.
 scale: float.
 found_inf: float32 of one element, set to 1 by a non-finite input and by a 16-bit output that
     overflows; never cleared.
-found_inf_per_tensor: uint8, one element a position, or None.
+found_inf_per_tensor: uint8, one element per position, or None.
 
 Raises TypeError (dtype, layout, no tensor), RuntimeError (lengths, sizes, devices).)";
 
 constexpr const char* kUnscale = R"(master_grads = scaled_grads * inv_scale, or += with accumulate.
 
-scaled_grads, master_grads: lists of floating tensors, None passed over; equal sizes at equal
+scaled_grads, master_grads: lists of floating tensors, None skipped; equal sizes at equal
     positions, any dtypes and strides. They may be the same tensors.
 inv_scale: float32 of one element, on the tensors' device.
 found_inf: float32 of one element, set to 1 by a non-finite scaled grad and by a 16-bit master grad
     that overflows; never cleared. What master_grads held before is not checked.
-found_inf_per_tensor: uint8, one element a position, or None.
+found_inf_per_tensor: uint8, one element per position, or None.
 
 Raises TypeError (dtype, layout, no tensor), RuntimeError (lengths, sizes, devices).)";
 
 constexpr const char* kAxpby = R"(outputs = a * x + b * y.
 
-x, y, outputs: lists of floating tensors, None passed over; equal sizes at equal positions, any
+x, y, outputs: lists of floating tensors, None skipped; equal sizes at equal positions, any
     dtypes and strides. outputs may be x or y.
 a, b: floats.
 found_inf: float32 of one element, set to 1 by a non-finite value in what `checked` names, and by a
     16-bit output that overflows; never cleared.
 checked: Check.X, Check.Y or Check.BOTH.
-found_inf_per_tensor: uint8, one element a position, or None.
+found_inf_per_tensor: uint8, one element per position, or None.
 
 Raises TypeError (dtype, layout, no tensor), RuntimeError (lengths, sizes, devices).)";
 
 constexpr const char* kCheck = R"(Sets found_inf to 1 if any element of `tensors` is not finite.
 
-tensors: list of floating tensors, None passed over.
+tensors: list of floating tensors, None skipped.
 found_inf: float32 of one element, never cleared.
-found_inf_per_tensor: uint8, one element a position, or None.
+found_inf_per_tensor: uint8, one element per position, or None.
 
 Raises TypeError (dtype, layout, no tensor), RuntimeError (devices).)";
 
@@ -57,9 +57,9 @@ constexpr const char* kCheckL2norm = R"(check() and the norm of l2norm() in one 
 
 Returns a float32 scalar on the device. Arguments and errors are check()'s.)";
 
-constexpr const char* kL2norm = R"(The Euclidean norm of all elements together.
+constexpr const char* kL2norm = R"(The Euclidean norm of all elements.
 
-tensors: list of floating tensors, None passed over.
+tensors: list of floating tensors, None skipped.
 per_tensor: whether to compute each position's norm too.
 
 Returns (norm, norms): a float32 scalar, and float32 of the list's length (0 for None and empty
@@ -68,7 +68,7 @@ the number of threads. Raises TypeError (dtype, layout, no tensor), RuntimeError
 
 constexpr const char* kCopyCast = R"(model_params = master_params, rounded to each one's dtype.
 
-master_params, model_params: lists of floating tensors, None passed over; equal sizes at equal
+master_params, model_params: lists of floating tensors, None skipped; equal sizes at equal
     positions, any dtypes and strides.
 
 Raises TypeError (dtype, layout, no tensor), RuntimeError (lengths, sizes, devices).)";
@@ -154,15 +154,16 @@ void bind_types(py::module_& ops_module) {
       .value("Y", ops::Check::kY)
       .value("BOTH", ops::Check::kBoth);
   const ops::ScaleUpdate rule;
-  py::class_<ops::ScaleUpdate>(ops_module, "ScaleUpdate", "How dynamic loss scaling moves.")
+  py::class_<ops::ScaleUpdate>(ops_module, "ScaleUpdate",
+                               "The update rule of dynamic loss scaling.")
       .def(py::init(&make_rule), py::kw_only(), py::arg("growth_factor") = rule.growth_factor,
            py::arg("backoff_factor") = rule.backoff_factor,
            py::arg("growth_interval") = rule.growth_interval, py::arg("min_scale") = rule.min_scale,
            py::arg("max_scale") = rule.max_scale, py::arg("hysteresis") = rule.hysteresis)
       .def_readwrite("growth_factor", &ops::ScaleUpdate::growth_factor,
-                     "What the scale is multiplied with when it grows.")
+                     "The scale is multiplied by this when it grows.")
       .def_readwrite("backoff_factor", &ops::ScaleUpdate::backoff_factor,
-                     "What the scale is multiplied with when it backs off.")
+                     "The scale is multiplied by this when it backs off.")
       .def_readwrite("growth_interval", &ops::ScaleUpdate::growth_interval,
                      "Clean backwards in a row until the scale grows.")
       .def_readwrite("min_scale", &ops::ScaleUpdate::min_scale,

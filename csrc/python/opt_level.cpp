@@ -8,7 +8,7 @@ namespace {
 
 namespace py = pybind11;
 
-/// "dynamic" or a float, as the Python side spells it.
+/// "dynamic" or a float, as in Python.
 py::object loss_scale_of(const Properties& properties) {
   if (properties.loss_scale.dynamic()) return py::str("dynamic");
   return py::float_(*properties.loss_scale.fixed);
@@ -44,7 +44,7 @@ void bind_setters(py::class_<Options>& options) {
 
 void bind_opt_level(py::module_& module) {
   bind_properties(module);
-  py::class_<Options> options(module, "Options", "A level, and what to change of it.");
+  py::class_<Options> options(module, "Options", "A level and its overrides.");
   options.def(py::init<const std::string&>()).def("resolve", &Options::resolve);
   bind_setters(options);
 }

@@ -1,4 +1,4 @@
-// A group's options on their way from a dict to fused_step's columns.
+// Converts a group's options from a dict to fused_step's columns.
 #include <torch/csrc/autograd/python_variable.h>
 #include <torchamp/detail/option_specs.h>
 
@@ -74,7 +74,7 @@ void bind_option_table(py::module_& module) {
       .def("row", &OptionTable::row, py::arg("group"),
            "The group's columns; an option that it lacks has its default.");
   module.def("state_names", &optim::state_names, py::arg("algorithm"),
-             "The names of the states that the algorithm keeps for a parameter, in its order.");
+             "The names of the states that the algorithm keeps per parameter, in its order.");
 }
 
 }  // namespace torchamp::python

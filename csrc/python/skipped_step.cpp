@@ -19,13 +19,13 @@ py::list overflows_of(const SkippedStep& skipped) {
 }  // namespace
 
 void bind_skipped_step(py::module_& module) {
-  py::class_<SkippedStep>(module, "SkippedStep", "A step that the device left out.")
+  py::class_<SkippedStep>(module, "SkippedStep", "A step that the device skipped.")
       .def_property_readonly("overflows", &overflows_of,
                              "(loss_id, its scale afterwards) of the losses that overflowed.")
       .def_readonly("nonfinite", &SkippedStep::nonfinite,
                     "How many parameters had a grad that was not finite.")
       .def_readonly("first", &SkippedStep::first,
-                    "The first of those, as indices into model_params().");
+                    "The first of them, as indices into model_params().");
 }
 
 }  // namespace torchamp::python

@@ -67,7 +67,7 @@ std::vector<at::Tensor> tensor_list(const char* function, const char* argument,
 
 void bind_lists(pybind11::module_& module) {
   module.def("same_objects", &same_objects, pybind11::arg("one"), pybind11::arg("other"),
-             "Whether two lists hold the same objects, in one order; reads them past __iter__.");
+             "Whether two lists hold the same objects, in one order; bypasses __iter__.");
   module.def("drop_grads", &drop_grads, pybind11::arg("params"), "Each one's grad becomes None.");
 }
 

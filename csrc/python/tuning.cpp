@@ -33,7 +33,7 @@ void bind_tuning(py::module_& module) {
   module.def("tuning", &tuning, "How the CUDA kernels are launched, by name.");
   module.def("tuning_choices", &tuning_choices, "The values that a benchmark compares, by name.");
   module.def("set_tuning", &set_tuning_by_name,
-             "Sets some by name; raises ValueError for a name or value that is not there.");
+             "Sets some by name; raises ValueError for an unknown name or value.");
 }
 
 }  // namespace torchamp::python

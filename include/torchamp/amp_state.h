@@ -31,19 +31,19 @@ struct WrappedOptimizer {
         state(std::make_shared<core::OptimizerState>(std::move(masters),
                                                      /*steps_unseen=*/fused == nullptr)) {}
 
-  /// All optimizers' if two of them step one parameter.
+  /// Shared by all optimizers if two of them step the same parameter.
   core::Masters& masters() const { return state->masters(); }
-  /// The same masters' values.
+  /// The values of the masters.
   MasterWeights& weights() const { return state->weights(); }
-  /// Takes the grads that it steps by away, after an overflow.
+  /// Drops the grads that it would step by, after an overflow.
   void refuse() const;
-  /// Ends a step that the program took by `wrapped` itself, where that shows. scalers: one a loss.
+  /// Ends a step that the program took on `wrapped` directly, if detected. scalers: one per loss.
   void end_own_step(const std::vector<LossScaler*>& scalers) const;
 
-  torch::optim::Optimizer* wrapped;  ///< as the user made it
-  /// The same, if it is torchamp's own: it skips on the device.
+  torch::optim::Optimizer* wrapped;  ///< as the user created it
+  /// The same, if it is a fused optimizer: it skips on the device.
   optim::FusedOptimizer* fused;
-  /// Its masters, and what its next step must know.
+  /// Its masters, and the state that its next step depends on.
   std::shared_ptr<core::OptimizerState> state;
 };
 
@@ -58,12 +58,12 @@ class TORCHAMP_API Amp {
 
   /// What initialize was given.
   const Options& options() const { return options_; }
-  /// What the level and the options come to.
+  /// The level's properties with the options applied.
   const Properties& properties() const { return properties_; }
-  /// False: models and optimizers are as they were, and everything here lets them through.
+  /// False: models and optimizers are unchanged, and nothing here has an effect.
   bool enabled() const { return options_.enabled(); }
 
-  /// What forward casts its inputs to; nothing where the level leaves them alone.
+  /// The dtype that forward casts its inputs to; empty if the level does not cast them.
   std::optional<at::ScalarType> input_type() const;
   /// The same of its outputs.
   std::optional<at::ScalarType> output_type() const;
@@ -76,30 +76,31 @@ class TORCHAMP_API Amp {
   std::vector<WrappedOptimizer>& optimizers() { return optimizers_; }
   /// The scaler of one of num_losses losses. Throws IndexError for another id.
   LossScaler& loss_scaler(int64_t loss_id = 0);
-  /// One a loss; none where not enabled.
+  /// One per loss; empty if not enabled.
   std::vector<LossScaler>& loss_scalers() { return loss_scalers_; }
   /// In the order in which initialize was given them.
   const std::vector<std::shared_ptr<torch::nn::Module>>& models() const { return models_; }
   /// The same, by address.
   std::vector<LossScaler*> scalers();
 
-  /// Brings model parameters and masters together where one was written from outside; before a
+  /// Synchronizes model parameters and masters if one was written from outside; before a
   /// forward or a backward.
   void refresh();
   /// Whether one of the optimizers steps `param`, or its master.
   bool is_stepped(const at::Tensor& param) const;
-  /// Gives the parameters of `optimizer`'s groups from `first_group` on their masters.
+  /// Creates masters for the parameters of `optimizer`'s groups, from `first_group` on.
   void adopt_groups(WrappedOptimizer& optimizer, size_t first_group);
-  /// The value of a model parameter's master, a float32 copy; undefined if it has none of its own.
+  /// The value of a model parameter's master, a float32 copy; undefined if it has no separate
+  /// master.
   at::Tensor master_value(const at::Tensor& model_param);
-  /// Makes `value` that of a model parameter's master, if it has one.
+  /// Sets the value of a model parameter's master, if it has one.
   void set_master_value(const at::Tensor& model_param, const at::Tensor& value);
 
-  /// Ends O1's autocast in the thread that called initialize. The rest needs no ending.
+  /// Ends O1's autocast in the thread that called initialize. Nothing else needs closing.
   void close() { open_autocast_.reset(); }
 
  private:
-  /// Whether each optimizer has masters of its own.
+  /// Whether the optimizers do not share masters.
   bool keeps_masters_apart() const { return masters_.size() == optimizers_.size(); }
   void wrap(const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers);
   void make_masters();
@@ -110,7 +111,7 @@ class TORCHAMP_API Amp {
   Options options_;
   Properties properties_;
   std::vector<std::shared_ptr<torch::nn::Module>> models_;
-  std::vector<std::shared_ptr<core::Masters>> masters_;  ///< one an optimizer, or one for all
+  std::vector<std::shared_ptr<core::Masters>> masters_;  ///< one per optimizer, or one for all
   std::vector<WrappedOptimizer> optimizers_;
   std::vector<LossScaler> loss_scalers_;
   std::optional<OpenAutocast> open_autocast_;

@@ -1,4 +1,4 @@
-// Scoped autocast, and its way into other threads.
+// Scoped autocast, and how other threads adopt it.
 #pragma once
 
 #include <torchamp/detail/export.h>
@@ -10,7 +10,7 @@
 namespace torchamp {
 namespace detail {
 
-/// What autocast does to one device type in a thread.
+/// The autocast state of one device type in a thread.
 struct DeviceAutocast {
   c10::DeviceType type;
   bool enabled;
@@ -24,12 +24,12 @@ struct DeviceAutocast {
 
 class AppliedAutocast;
 
-/// What autocast does in a thread, for all device types: in the scopes that the thread is in, and
-/// by O1 or O4 if they are open in it.
+/// The autocast state of a thread, for all device types: of the scopes that the thread is in, and
+/// of O1 or O4 if they are open in it.
 class TORCHAMP_API AutocastState {
  public:
-  /// Casts in the calling thread, for the time of a scope, as the thread did in which this was
-  /// captured: `const auto casts = state.apply();`. What was there before comes back at its end.
+  /// Applies the captured state to the calling thread for a scope:
+  /// `const auto casts = state.apply();`. The end of the scope restores the previous state.
   [[nodiscard]] AppliedAutocast apply() const;
 
  private:
@@ -45,13 +45,13 @@ class TORCHAMP_API AutocastState {
   bool inside_scope_;
 };
 
-/// Scoped autocast for one device type in this thread, as torch.autocast: everything is restored at
-/// the end, exceptions included. Threads that the program starts have their own state: see
-/// capture_state().
+/// Scoped autocast for one device type in this thread, like torch.autocast: the end restores
+/// the previous state, also after an exception. Threads that the program starts have their own
+/// state: see capture_state().
 class TORCHAMP_API autocast {
  public:
-  /// dtype: float16 or bfloat16; the device type's own if not given. The weight-cast cache is off
-  /// by default: it goes stale when weights are edited. Where on, it is cleared when the outermost
+  /// dtype: float16 or bfloat16; the device type's default if not given. The weight-cast cache is
+  /// off by default: it goes stale when weights are edited. If on, it is cleared when the outermost
   /// scope ends. `enabled` false switches autocast off for the scope. Throws ValueError for another
   /// dtype, and for device types without autocast.
   [[nodiscard]] explicit autocast(c10::DeviceType device_type,
@@ -61,7 +61,7 @@ class TORCHAMP_API autocast {
   autocast(const autocast&) = delete;
   autocast& operator=(const autocast&) = delete;
 
-  /// This thread's state as it is now, for worker threads:
+  /// This thread's current state, for worker threads:
   ///
   ///     const auto casts = amp::autocast::capture_state();
   ///     std::thread worker([&] {

@@ -20,21 +20,21 @@ struct BuildInfo {
   std::string nvcc;                 ///< nvcc's version, or "absent: " and the reason
 };
 
-/// Of the library that this program runs with.
+/// The build of the library that this program runs with.
 TORCHAMP_API const BuildInfo& build_info();
 
 /// Which kernels the ops run on one device.
 struct Backend {
   std::string name;    ///< "avx2" or "portable" on the CPU, "fatbin" or "nvrtc" on CUDA, or "aten"
-  std::string reason;  ///< why not a better one: a line for each that was tried; may be empty
+  std::string reason;  ///< why the faster ones are not used, one per line; may be empty
 };
 
 /// Chooses a CUDA device's backend if it is not chosen yet; kernels are loaded when they are first
 /// launched. Throws std::runtime_error where
-/// TORCHAMP_KERNELS demands kernels that cannot be had.
+/// TORCHAMP_KERNELS requests kernels that are unavailable.
 TORCHAMP_API Backend backend(c10::Device device);
 
-/// The folder in which kernels compiled by NVRTC are kept for other processes: TORCHAMP_CACHE, or
+/// The folder in which kernels compiled by NVRTC are cached for other processes: TORCHAMP_CACHE, or
 /// torchamp in XDG_CACHE_HOME or ~/.cache. Empty where there is none, or TORCHAMP_CACHE is "off".
 TORCHAMP_API std::string kernel_cache();
 

@@ -1,4 +1,4 @@
-// Stage 2: cast. A model's parameters and buffers, and what goes into and comes out of its forward.
+// Stage 2: cast. A model's parameters and buffers, and its forward's inputs and outputs.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -11,19 +11,19 @@ namespace torchamp {
 /// @addtogroup cast
 /// @{
 
-/// The floating parameters that cast_module would give another dtype. Each once, however many
+/// The floating parameters whose dtype cast_module would change. Each once, even if several
 /// modules share it.
 TORCHAMP_API std::vector<at::Tensor> params_to_cast(torch::nn::Module& module, at::ScalarType dtype,
                                                     bool keep_batchnorm_fp32);
 
-/// Gives floating parameters (their identity stays), their grads and floating buffers `dtype`.
-/// `keep_batchnorm_fp32` leaves affine batch norms alone. Recurrent modules get their weights
+/// Casts floating parameters (in place), their grads and floating buffers to `dtype`.
+/// `keep_batchnorm_fp32` excludes affine batch norms. The weights of recurrent modules are
 /// flattened again.
 TORCHAMP_API void cast_module(torch::nn::Module& module, at::ScalarType dtype,
                               bool keep_batchnorm_fp32);
 
 /// `value` with its floating tensors in `dtype`: tensors, and those among the Parts of `value`,
-/// however deep. All else is as it was.
+/// at any depth. The rest is unchanged.
 template <class T>
 T cast_floating(T value, at::ScalarType dtype) {
   for_each_tensor(value, [dtype](at::Tensor& tensor) {

@@ -1,4 +1,4 @@
-// Between stages 6 and 7: clipping the grads that are about to be stepped by.
+// Between stages 6 and 7: clipping the grads of the next step.
 #pragma once
 
 #include <torchamp/optimizer.h>
@@ -9,10 +9,10 @@ namespace torchamp {
 /// @addtogroup step
 /// @{
 
-/// Scales the grads that `optimizers` step by so that their norm together is at most `max_norm`,
-/// and returns what it was: a float32 scalar on the device, for which nothing waits. Call it
-/// between the last scale_loss and the step; before a step that an overflow skips the norm is not
-/// finite. Where master grads are not materialized the clipping costs no pass.
+/// Scales the grads that `optimizers` step by so that their total norm is at most `max_norm`.
+/// Returns the norm before clipping, a float32 scalar on the device, without waiting for it. Call
+/// it between the last scale_loss and the step; before a skipped step the norm is not finite. If
+/// master grads are not materialized, clipping costs no pass.
 ///
 /// Throws ValueError without optimizers, RuntimeError where grads are still scaled.
 TORCHAMP_API at::Tensor clip_grad_norm_(const std::vector<Optimizer>& optimizers, double max_norm);

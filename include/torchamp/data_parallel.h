@@ -18,11 +18,11 @@ TORCHAMP_API std::vector<std::shared_ptr<torch::nn::Module>> replicate(
 /// What data_parallel does with one chunk: `forward(i, chunk)` of replica i.
 using ForwardOfReplica = std::function<at::Tensor(size_t, const at::Tensor&)>;
 
-/// `forward` of all `inputs`, side by side as far as at::parallel_for has threads.
+/// `forward` of all `inputs`, in parallel if at::parallel_for has the threads.
 TORCHAMP_API std::vector<at::Tensor> apply_in_parallel(const std::vector<at::Tensor>& inputs,
                                                        const ForwardOfReplica& forward);
 
-/// At most one chunk a device, there.
+/// At most one chunk per device, on that device.
 TORCHAMP_API std::vector<at::Tensor> scatter(const at::Tensor& input,
                                              const std::vector<at::Device>& devices, int64_t dim);
 TORCHAMP_API at::Tensor gather(std::vector<at::Tensor> outputs, at::Device device, int64_t dim);
@@ -49,12 +49,12 @@ Model<std::shared_ptr<T>> as_model(const std::shared_ptr<torch::nn::Module>& rep
 /// @{
 
 /// LibTorch's data_parallel for a model that initialize returned: runs `input` in chunks along
-/// `dim` through replicas of the model, one on each of `devices` and in a thread of its own, and
-/// returns their outputs as one, on output_device or the first device. Grads reach the model.
+/// `dim` through replicas of the model, one on each of `devices`, each in its own thread, and
+/// gathers their outputs on output_device or the first device. Grads reach the model.
 ///
-/// The module must have clone(), as those that derive from torch::nn::Cloneable. `devices` may name
-/// one device several times. What replicas write to buffers, such as a batch norm's running
-/// statistics, is lost. Throws ValueError if there are no devices.
+/// The module must have clone(), for example by deriving from torch::nn::Cloneable. `devices` may
+/// name a device several times. Writes of replicas to buffers, such as a batch norm's running
+/// statistics, are lost. Throws ValueError if there are no devices.
 template <class M>
 at::Tensor data_parallel(Model<M>& model, const at::Tensor& input,
                          const std::vector<at::Device>& devices,

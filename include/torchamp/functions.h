@@ -16,14 +16,14 @@ namespace detail {
 
 enum class FunctionCast { kLowPrecision, kBFloat16, kFloat32, kWidest };
 
-/// What one call of a function casts its tensors to.
+/// The dtype that one call of a function casts its tensors to.
 class TORCHAMP_API ArgumentCast {
  public:
   explicit ArgumentCast(FunctionCast kind) : kind_(kind) {}
 
   /// To be called with every tensor before the first is cast.
   void look_at(const at::Tensor& tensor);
-  /// `tensor` itself unless it is float32 or 16 bit, on a device type of which O1 or O4 is on.
+  /// `tensor` itself unless it is float32 or 16-bit, on a device type for which O1 or O4 is on.
   at::Tensor cast(const at::Tensor& tensor) const;
 
  private:
@@ -34,12 +34,12 @@ class TORCHAMP_API ArgumentCast {
 template <class T>
 void look_at(ArgumentCast& cast, const T& argument) {
   if constexpr (holds_tensors<T>) {
-    T looked_at = argument;
-    for_each_tensor(looked_at, [&cast](const at::Tensor& tensor) { cast.look_at(tensor); });
+    T visited = argument;
+    for_each_tensor(visited, [&cast](const at::Tensor& tensor) { cast.look_at(tensor); });
   }
 }
 
-/// `argument` with its tensors cast; the very argument where it cannot hold any.
+/// `argument` with its tensors cast; the same object if it cannot hold any.
 template <class T>
 decltype(auto) cast_argument(const ArgumentCast& cast, T&& argument) {
   if constexpr (holds_tensors<std::decay_t<T>>) {
@@ -57,7 +57,7 @@ decltype(auto) call_uncast(F& function, Args&&... args) {
   return std::invoke(function, std::forward<Args>(args)...);
 }
 
-/// `F` behind a cast of its arguments.
+/// `F`, with its arguments cast.
 template <class F>
 class CastFunction {
  public:
@@ -80,45 +80,45 @@ class CastFunction {
 /// @addtogroup autocast_ops
 /// @{
 
-/// `function` (a function, a lambda, a member function, an object with an operator()) behind a cast
-/// of its floating tensors to the level's 16-bit type, wherever O1 or O4 is on when it is called.
-/// Arguments that are tensors, and the Parts of others, are looked at; float64 is left alone. What
-/// `function` itself calls is not cast: weights that it holds must fit.
+/// `function` (a function, a lambda, a member function, an object with an operator()) with its
+/// floating tensors cast to the level's 16-bit type, if O1 or O4 is on when it is called. Casts
+/// arguments that are tensors, and the Parts of others, but not float64. Calls inside `function`
+/// are not cast: its weights must have matching dtypes.
 template <class F>
 auto half_function(F function) {
   return detail::CastFunction<F>(std::move(function), detail::FunctionCast::kLowPrecision);
 }
 
-/// As half_function, to bfloat16 at every level.
+/// Like half_function, to bfloat16 at every level.
 template <class F>
 auto bfloat16_function(F function) {
   return detail::CastFunction<F>(std::move(function), detail::FunctionCast::kBFloat16);
 }
 
-/// As half_function, to float32: a part of a program that O1 leaves in full precision.
+/// Like half_function, to float32: for code that must stay in full precision.
 template <class F>
 auto float_function(F function) {
   return detail::CastFunction<F>(std::move(function), detail::FunctionCast::kFloat32);
 }
 
-/// As half_function, to float32 where one of the tensors is.
+/// Like half_function, to float32 if one of the tensors is float32.
 template <class F>
 auto promote_function(F function) {
   return detail::CastFunction<F>(std::move(function), detail::FunctionCast::kWidest);
 }
 
 /// half_function for an op by its name, "space::op" or "space::op.overload": its tensors and lists
-/// of tensors are cast wherever O1, O4 or an autocast scope is on, however it is called, for the
-/// rest of the process. Acts on CPU and CUDA.
+/// of tensors are cast whenever O1, O4 or an autocast scope is on, from any caller, for the
+/// rest of the process. On CPU and CUDA.
 ///
-/// Throws ValueError for what is no op, and for one that autocast has a rule for: torch's own, and
-/// those registered before.
+/// Throws ValueError for a name that is not an op's, and for an op with an autocast rule: torch's
+/// own, and those registered before.
 TORCHAMP_API void register_half_op(const std::string& name);
-/// As register_half_op, to bfloat16 at every level.
+/// Like register_half_op, to bfloat16 at every level.
 TORCHAMP_API void register_bfloat16_op(const std::string& name);
-/// As register_half_op, to float32, but for calls that give the op a dtype.
+/// Like register_half_op, to float32, except calls that pass the op a dtype.
 TORCHAMP_API void register_float_op(const std::string& name);
-/// As register_half_op, to float32 where one of the tensors is.
+/// Like register_half_op, to float32 if one of the tensors is float32.
 TORCHAMP_API void register_promote_op(const std::string& name);
 
 /// @}

@@ -18,13 +18,13 @@ enum class StepAlgorithm {
   kMomentum,  ///< state momentum_buffer; hyperparameters of kSgd
   kAdagrad,   ///< state sum
   kNovoGrad,  ///< state exp_avg; norm_averages and update_norms (of the unscaled grads) are needed
-  /// States exp_avg, exp_avg_sq, update, which is left for the second pass. For max_grad_norm,
-  /// update_norms holds the norm of all grads together, at every position.
+  /// States exp_avg, exp_avg_sq, update, which the second pass reads. For max_grad_norm,
+  /// update_norms holds the total norm of all grads, at every position.
   kLambUpdate,
-  kLambApply  ///< grads are the updates, taken as they are; both norms are needed
+  kLambApply  ///< grads are the updates, unscaled; both norms are needed
 };
 
-/// The number of states that the algorithm keeps for a parameter.
+/// The number of states that the algorithm keeps per parameter.
 TORCHAMP_API int64_t states_of(StepAlgorithm algorithm);
 
 /// Doubles in a group's row of hyperparameters.
@@ -32,45 +32,46 @@ constexpr int64_t kHyperparameters = 12;
 
 class KnownTensors;
 
-/// The tensors of a step. Positions whose grad is undefined are passed over.
+/// The tensors of a step. Positions whose grad is undefined are skipped.
 struct StepLists {
   at::TensorList grads;  ///< scaled or not, any floating dtype
   /// Read and written: float32 masters, the model's own, or the int16 low bits of masters that
   /// round to model_params.
   at::TensorList params;
-  /// The first state of each position, then the second of each, …; bfloat16 ones are rounded by
-  /// chance.
+  /// The first state of each position, then the second of each, …; bfloat16 ones are rounded
+  /// stochastically.
   at::TensorList states;
-  /// Written: params, rounded. Undefined, or empty, where there is none. Beside low bits they
-  /// must be there in float16 or bfloat16, and are read too.
+  /// Written: params, rounded. Undefined, or empty, if there is none. With low bits they are
+  /// required, in float16 or bfloat16, and are also read.
   at::TensorList model_params;
-  /// What earlier steps learnt of `states`, for a caller that keeps them to itself (their version
-  /// counters then stay as they are); or null.
+  /// Facts about `states` cached by earlier steps, for a caller that does not share them (their
+  /// version counters are then not changed); or null.
   KnownTensors* known_states = nullptr;
-  /// Positions whose grads are taken as they are: grad_factor is for the others.
+  /// Positions whose grads are not multiplied by grad_factor.
   at::IntArrayRef unscaled = {};
 };
 
-/// The scalars of a step. Per position of the lists, on their device, where not said otherwise.
+/// The scalars of a step. Per position of the lists, on their device, unless noted otherwise.
 struct StepScalars {
-  at::Tensor steps;  ///< float32 [positions]: steps done so far, counted up
-  /// Float64 [groups, kHyperparameters], on the CPU, from where it is taken by value, or on the
-  /// device of steps, where it is read when the step runs.
+  at::Tensor steps;  ///< float32 [positions]: steps done so far, incremented
+  /// Float64 [groups, kHyperparameters], on the CPU, where it is read now, or on the device of
+  /// steps, where it is read when the step runs.
   at::Tensor hyper;
   at::Tensor groups;  ///< int32 [positions], on the CPU: which row of hyper
-  std::optional<at::Tensor> grad_factor = {};    ///< float32 scalar that grads are multiplied with
+  std::optional<at::Tensor> grad_factor = {};    ///< float32 scalar that grads are multiplied by
   std::optional<at::Tensor> skip = {};           ///< float32 scalar: unless 0, nothing is written
   std::optional<at::Tensor> param_norms = {};    ///< float32 [positions]
   std::optional<at::Tensor> update_norms = {};   ///< float32 [positions]
   std::optional<at::Tensor> norm_averages = {};  ///< float32 [positions], updated
-  /// Rounds bfloat16 params up or down at random, so that small updates are not lost for want of a
-  /// master. The chance depends on position, step and element alone, so that runs repeat.
+  /// Rounds bfloat16 params up or down at random, so that small updates are not lost without a
+  /// master. The random bits depend only on position, step and element, so that runs are
+  /// reproducible.
   bool stochastic_rounding = false;
-  /// int32 scalar, 0 before and after, for the kernels' own use: a caller that keeps one to itself
-  /// spares each step the making of one.
+  /// int32 scalar, 0 before and after, for the kernels' use: a caller that keeps one avoids
+  /// an allocation at each step.
   std::optional<at::Tensor> ticket = {};
-  /// A group's learning rate in the place of hyper's: a float32 or float64 scalar that is read when
-  /// the step runs. Undefined, or empty, where there is none.
+  /// A group's learning rate, overriding hyper's: a float32 or float64 scalar that is read when the
+  /// step runs. Undefined, or empty, if there is none.
   at::TensorList lrs = {};
 };
 

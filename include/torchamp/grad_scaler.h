@@ -1,4 +1,5 @@
-// The GradScaler of torch.amp, for programs that scale by themselves instead of calling initialize.
+// The GradScaler of torch.amp, for programs that scale losses themselves instead of calling
+// initialize.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -21,12 +22,12 @@ class FusedOptimizer;
 /// A dynamic loss scale for any LibTorch optimizers, with torch.amp.GradScaler's methods.
 ///
 ///     scaler.scale(loss).backward();
-///     scaler.unscale_(optimizer);                      // only to look at the grads, or to clip
+///     scaler.unscale_(optimizer);                      // only to inspect the grads, or to clip
 ///     torch::nn::utils::clip_grad_norm_(net->parameters(), 1.0);
 ///     scaler.step(optimizer);                          // skips if a grad is not finite
 ///     scaler.update();
 ///
-/// Grads may be of mixed dtypes, float16 among them, sparse, undefined, and on several devices.
+/// Grads may be of mixed dtypes, including float16, sparse, undefined, and on several devices.
 /// Fused optimizers skip on the device; for others the host waits once, in step().
 class TORCHAMP_API GradScaler {
  public:
@@ -39,9 +40,9 @@ class TORCHAMP_API GradScaler {
   explicit GradScaler(at::Device device, double init_scale = 65536.0, double growth_factor = 2.0,
                       double backoff_factor = 0.5, int64_t growth_interval = 2000,
                       bool enabled = true);
-  /// Moves scale and checks; there is one scale, so no copies.
+  /// Moves scale and checks. Not copyable: there is one scale.
   GradScaler(GradScaler&&) = default;
-  /// As the constructor.
+  /// Like the constructor.
   GradScaler& operator=(GradScaler&&) = default;
 
   /// outputs · scale, on the autograd graph; of 16-bit outputs in float32. Throws TypeError unless
@@ -60,14 +61,15 @@ class TORCHAMP_API GradScaler {
   bool step(torch::optim::Optimizer& optimizer);
 
   /// Ends an iteration: backs off if a check since the last update() found a grad that is not
-  /// finite, else counts towards growth. Waits for nothing. Throws if nothing was checked.
+  /// finite, else counts towards growth. Does not wait for the device. Throws if nothing was
+  /// checked.
   void update();
-  /// Ends an iteration with a scale of the program's own.
+  /// Ends an iteration and sets the scale.
   void update(double new_scale);
   /// The same with a tensor of one element, which is not read. Throws ValueError for more or none.
   void update(const at::Tensor& new_scale);
 
-  /// initialize's optimizers have a scaler: theirs is scale_loss.
+  /// initialize's optimizers have their own scaler: use scale_loss.
   void unscale_(const Optimizer& optimizer) = delete;
   bool step(const Optimizer& optimizer) = delete;
 
@@ -77,11 +79,11 @@ class TORCHAMP_API GradScaler {
 
   /// Reads the scale, 1 if not enabled. Waits for the device.
   double get_scale() const { return enabled_ ? scaler_.loss_scale() : 1.0; }
-  /// What update() multiplies the scale with after growth_interval clean iterations.
+  /// update() multiplies the scale by this after growth_interval clean iterations.
   double get_growth_factor() const { return scaler_.rule().growth_factor; }
-  /// What update() multiplies the scale with after an overflow.
+  /// update() multiplies the scale by this after an overflow.
   double get_backoff_factor() const { return scaler_.rule().backoff_factor; }
-  /// How many iterations without an overflow let the scale grow.
+  /// The scale grows after this many iterations without an overflow.
   int64_t get_growth_interval() const { return scaler_.rule().growth_interval; }
   /// From the next update() on. Throws ValueError unless above 1.
   void set_growth_factor(double growth_factor);
@@ -95,17 +97,17 @@ class TORCHAMP_API GradScaler {
   /// Writes scale, factors, interval and growth tracker; nothing if not enabled. Waits for the
   /// device. torch::save(scaler, path) and torch::load(scaler, path) work too.
   void save(torch::serialize::OutputArchive& archive) const;
-  /// Does nothing if not enabled. Throws, and leaves everything as it was, if something is missing.
+  /// Does nothing if not enabled. Throws, and changes nothing, if an entry is missing.
   void load(torch::serialize::InputArchive& archive);
 
  private:
   enum class Stage { kReady, kUnscaled, kStepped };
 
-  /// What is known of an optimizer's grads since the last update().
+  /// The checks of an optimizer's grads since the last update().
   struct Checks {
     Stage stage = Stage::kReady;
-    at::Tensor found_inf;                         ///< undefined where nothing was checked
-    std::vector<at::Tensor> found_inf_per_param;  ///< uint8 of the parameters' number; by device
+    at::Tensor found_inf;                         ///< undefined if nothing was checked
+    std::vector<at::Tensor> found_inf_per_param;  ///< uint8, one element per parameter; by device
   };
   using ChecksOf = std::unordered_map<const torch::optim::Optimizer*, Checks>;
 

@@ -1,4 +1,4 @@
-// Models that are not trained any more: cast_for_inference.
+// Models for inference: cast_for_inference.
 #pragma once
 
 #include <torchamp/initialize.h>
@@ -12,10 +12,10 @@ namespace torchamp {
 /// @{
 
 /// Casts a model once, in place, instead of at every call as autocast does: floating parameters and
-/// buffers to `dtype`, affine batch norms only with keep_batchnorm_fp32 false. Calls of what it
-/// returns cast floating inputs to `dtype` and outputs to cast_model_outputs; nullopt leaves
-/// them in `dtype`. The model may have any floating dtype, be on any device, and be one that was
-/// trained at O0, O1 or O4. Load its weights first; call eval() as for any inference.
+/// buffers to `dtype`, affine batch norms only with keep_batchnorm_fp32 false. Calls of the
+/// returned model cast floating inputs to `dtype` and outputs to cast_model_outputs; nullopt leaves
+/// them in `dtype`. The model may have any floating dtype, be on any device, and may have been
+/// trained at O0, O1 or O4. Load its weights first, and call eval() as usual.
 ///
 /// Throws TypeError, and changes nothing, if `dtype` is not floating.
 template <class M>

@@ -1,4 +1,4 @@
-// Where it begins: initialize.
+// The entry point: initialize.
 #pragma once
 
 #include <torchamp/amp_state.h>
@@ -20,7 +20,7 @@ namespace torchamp {
 template <class M>
 struct Amped {
   Model<M> model;       ///< call this instead of the module
-  Optimizer optimizer;  ///< step this instead of the one that was given
+  Optimizer optimizer;  ///< step this instead of the given optimizer
 };
 
 /// What initialize returns for several models and optimizers.
@@ -30,7 +30,7 @@ struct AmpedMany {
   std::vector<Optimizer> optimizers;  ///< in the order in which they were given
 };
 
-/// `{adam, sgd}`: optimizers that stay the program's.
+/// `{adam, sgd}`: optimizers that the program owns.
 using OptimizerRefs = std::vector<std::reference_wrapper<torch::optim::Optimizer>>;
 
 namespace detail {
@@ -60,9 +60,9 @@ std::shared_ptr<torch::nn::Module> module_of(const std::shared_ptr<T>& module) {
 
 }  // namespace detail
 
-/// Readies models and optimizers for training at `options`' level. The models must be float32, on
-/// their device, and already given to the optimizers. They are cast in place; parameters keep their
-/// identity. The optimizers' groups get float32 masters where the level keeps them.
+/// Prepares models and optimizers for training at `options`' level. The models must be float32, on
+/// their device, and already passed to the optimizers. They are cast in place; parameters keep
+/// their identity. The optimizers' groups get float32 masters if the level uses them.
 ///
 /// Throws if an option contradicts the level or a model is not float32, before anything is changed.
 template <class... Ms>
@@ -88,8 +88,7 @@ Amped<M> initialize(M model, torch::optim::Optimizer& optimizer, const Options& 
   return {std::get<0>(many.models), many.optimizers.front()};
 }
 
-/// An optimizer that initialize returned is taken: give the new call the one that it wraps, or a
-/// new one.
+/// An optimizer that initialize returned is not accepted: pass the one that it wraps, or a new one.
 template <class M>
 Amped<M> initialize(M model, const Optimizer& optimizer, const Options& options = {}) = delete;
 
@@ -105,8 +104,8 @@ inline std::vector<at::Tensor> master_params(const Optimizer& optimizer) {
   return optimizer.master_params();
 }
 
-/// Makes the optimizer's masters what the model holds now. Needed only after writes that PyTorch
-/// does not count, through data pointers say.
+/// Copies the model's parameters to the optimizer's masters. Needed only after writes that bypass
+/// PyTorch's version counters, for example through data pointers.
 inline void refresh_masters(const Optimizer& optimizer) {
   optimizer.master_weights().force_refresh();
 }

@@ -15,28 +15,26 @@ namespace torchamp {
 /// @addtogroup scale
 /// @{
 
-/// How a LossScaler starts and moves. The defaults are apex.amp's.
+/// The initial scale and update rule of a LossScaler. The defaults are apex.amp's.
 struct LossScalerOptions {
   LossScale loss_scale = LossScale("dynamic");  ///< dynamic, or a fixed factor
-  double init_scale =
-      65536.0;            ///< where a dynamic scale starts, if that is not above rule.max_scale
-  ops::ScaleUpdate rule;  ///< how a dynamic scale moves
+  double init_scale = 65536.0;  ///< initial dynamic scale, if not above rule.max_scale
+  ops::ScaleUpdate rule;        ///< how a dynamic scale is updated
 };
 
-/// What a checkpoint keeps of a LossScaler.
+/// A LossScaler's state in a checkpoint.
 struct LossScalerState {
   double loss_scale = 1.0;         ///< fixed or dynamic
   int64_t growth_tracker = 0;      ///< clean backwards since it grew or overflowed
   int64_t hysteresis_tracker = 1;  ///< overflows until it backs off
 };
 
-/// A loss scale, fixed or dynamic, whose state lives on the device: nothing here waits for it, but
-/// what says so.
+/// A loss scale, fixed or dynamic, whose state lives on the device: nothing here waits for it
+/// unless noted.
 ///
 ///     auto scaled_loss = scaler.scale(loss);
-///     auto inv_scale = scaler.inv_scale();        // of this backward: update() may move the scale
-///     scaled_loss.backward();
-///     ops::unscale(grads, grads, inv_scale, scaler.found_inf());
+///     auto inv_scale = scaler.inv_scale();        // of this backward: update() may change the
+///     scale scaled_loss.backward(); ops::unscale(grads, grads, inv_scale, scaler.found_inf());
 ///     scaler.update();                            // grows or backs off
 ///     // the step is the caller's: skip it if found_inf was set
 class TORCHAMP_API LossScaler {
@@ -44,39 +42,39 @@ class TORCHAMP_API LossScaler {
   /// The scale lives on `device`. Throws ValueError unless it starts positive and finite.
   explicit LossScaler(LossScalerOptions options = {}, at::Device device = at::kCPU);
 
-  /// Whether update() moves the scale.
+  /// Whether update() changes the scale.
   bool dynamic() const { return kind_.dynamic(); }
-  /// Whether scaling changes nothing: fixed at 1.
+  /// Whether scaling has no effect: fixed at 1.
   bool is_identity() const { return kind_.fixed == 1.0; }
 
-  /// loss · loss_scale in float32, of any shape, on the autograd graph. With `by`, what snapshot()
-  /// gave, the scale may move before the backward; without, autograd then refuses that. Throws
-  /// TypeError unless `loss` is a floating-point tensor.
+  /// loss · loss_scale in float32, of any shape, on the autograd graph. With `by`, a
+  /// snapshot(), the scale may be updated before the backward; without, autograd then raises an
+  /// error. Throws TypeError unless `loss` is a floating-point tensor.
   at::Tensor scale(const at::Tensor& loss, const ScaleSnapshot* by = nullptr) const;
-  /// 1 / loss_scale as it is now: a new float32 scalar that later updates do not touch.
+  /// The current 1 / loss_scale: a new float32 scalar that later updates do not change.
   at::Tensor inv_scale() const;
-  /// The scale as it is now, for a backward to end with: copied only if it moves meanwhile.
+  /// The current scale, for the end of a backward: copied only if it is updated meanwhile.
   std::shared_ptr<const ScaleSnapshot> snapshot();
 
-  /// float32 scalar that ops set when they meet a non-finite value: of the last backward that was
-  /// ended, or since clear_found_inf(), which is to be called before ops look for one.
+  /// float32 scalar that ops set when they meet a non-finite value: of the last finished
+  /// backward, or since clear_found_inf(), which must be called before ops check grads.
   const at::Tensor& found_inf() const { return found_inf_; }
-  /// Puts a new 0 in its place.
+  /// Replaces it with a new 0.
   void clear_found_inf();
-  /// Puts `found_inf` in its place, a float32 scalar on the device, after a backward that may have
-  /// moved the scale and is reported by `report`, unless that is null.
+  /// Replaces it with `found_inf`, a float32 scalar on the device, after a backward that may have
+  /// updated the scale. `report`: of that backward, or null.
   void end_backward(const at::Tensor& found_inf, bool moved,
                     std::shared_ptr<const BackwardReport> report);
-  /// What the next backward that moves the scale is to take into account.
+  /// The overflows that the next update of the scale must take into account.
   const std::shared_ptr<DeferredOverflow>& deferred() const { return deferred_; }
-  /// Of the last backward that was ended; null if that went into a graph.
+  /// Of the last finished backward; null if that was captured into a graph.
   const std::shared_ptr<const BackwardReport>& last_report() const { return last_report_; }
-  /// The scale as the host knows it, or will; neither where it was moved by update() or in a graph.
+  /// The scale as the host knows it, or will; neither after update() or a graph has changed it.
   const ReportedScale& reported_scale() const { return reported_scale_; }
   /// Takes found_inf into account. A fixed scale stays.
   void update();
-  /// The scale for an op to move: its snapshots keep theirs, but `but`, whose backward ends
-  /// with the move, if no graph holds that any more.
+  /// The scale for an op to update. Snapshots keep their value, except `but`, whose backward ends
+  /// with the update, if no graph holds it any more.
   const DynamicScale& about_to_move(const ScaleSnapshot* but = nullptr);
 
   /// The scale as a float32 scalar on the device.
@@ -86,17 +84,17 @@ class TORCHAMP_API LossScaler {
   /// Throws ValueError unless `value` is positive and finite.
   void set_loss_scale(double value);
 
-  /// How a dynamic scale moves, from the next update() on.
+  /// How a dynamic scale is updated, from the next update() on.
   const ops::ScaleUpdate& rule() const { return scale_.rule; }
   /// From the next update() on.
   void set_rule(const ops::ScaleUpdate& rule) { scale_.rule = rule; }
 
-  /// What a checkpoint keeps. Waits for the device.
+  /// The state for a checkpoint. Waits for the device.
   LossScalerState state() const;
-  /// Goes on from what state() gave. Throws ValueError unless its scale is positive and finite.
+  /// Resumes from a state(). Throws ValueError unless its scale is positive and finite.
   void load_state(const LossScalerState& state);
 
-  /// Where scale and trackers live.
+  /// The device of scale and trackers.
   at::Device device() const { return scale_.loss_scale.device(); }
 
  private:

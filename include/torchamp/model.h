@@ -24,24 +24,23 @@ constexpr bool is_holder<M, std::void_t<decltype(*std::declval<M&>())>> = true;
 
 /// A module (a holder such as `torch::nn::Sequential`, a `torch::nn::AnyModule`, or a
 /// `std::shared_ptr` to a module) whose call casts its inputs to the opt level's dtype and its
-/// outputs to float32: tensors, and the Parts of what holds tensors. Other inputs reach the
-/// module's forward as they were passed, references included. Everything else is the module's own,
-/// through ->.
+/// outputs to float32: tensors, and the Parts of other values. Other inputs reach the
+/// module's forward unchanged, references included. All other members are the module's, through ->.
 template <class M>
 class Model {
  public:
-  /// What initialize does; programs need not.
+  /// Called by initialize, not by programs.
   Model(M module, std::shared_ptr<Amp> amp) : module_(std::move(module)), amp_(std::move(amp)) {}
 
   /// The module's forward on cast inputs, and its outputs cast. Throws RuntimeError if a parameter
-  /// changed its dtype since initialize, as torch::load and `to(kHalf)` do.
+  /// changed its dtype since initialize, as after torch::load and `to(kHalf)`.
   template <class... Args>
   auto operator()(Args&&... args) {
     return forward(std::forward<Args>(args)...);
   }
 
-  /// The same. `Return` is to be given where the module's own forward asks for it: Sequential's and
-  /// AnyModule's, whose result is a tensor otherwise.
+  /// The same. Give `Return` where the module's own forward takes it: Sequential's and AnyModule's,
+  /// whose result is a tensor otherwise.
   template <class Return = void, class... Args>
   auto forward(Args&&... args) {
     if (!amp_->enabled()) return call<Return>(std::forward<Args>(args)...);
@@ -56,7 +55,7 @@ class Model {
     return output(call<Return>(input(std::forward<Args>(args))...));
   }
 
-  /// The module itself, for everything but its forward.
+  /// The module itself, for everything except its forward.
   auto* operator->() { return &**this; }
   /// The same.
   const auto* operator->() const { return &**this; }
@@ -67,11 +66,11 @@ class Model {
 
   /// The holder or pointer that initialize was given.
   M& module() { return module_; }
-  /// The scalers, masters and casts behind it.
+  /// Its scalers, masters and casts.
   const std::shared_ptr<Amp>& amp() const { return amp_; }
 
  private:
-  /// What has the forward.
+  /// The object that has the forward.
   template <class Holder>
   static auto& target(Holder& holder) {
     if constexpr (detail::is_holder<M>) {
@@ -105,8 +104,8 @@ class Model {
   template <class T>
   T output(T value) const {
     static_assert(is_understood<T>,
-                  "forward returns a type whose tensors, if it holds any, torchamp cannot find to "
-                  "cast them: declare `inline auto amp_members(Output& output) { return "
+                  "forward returns a type in which torchamp cannot find tensors to cast: "
+                  "declare `inline auto amp_members(Output& output) { return "
                   "std::tie(output.a, output.b); }` beside the type, with its members that hold "
                   "tensors (see <torchamp/parts.h>)");
     const auto dtype = amp_->output_type();

@@ -1,4 +1,4 @@
-// The ops: what mixed precision does to lists of tensors, fused over each list.
+// The ops of mixed precision on lists of tensors, fused over each list.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,15 +13,14 @@ namespace torchamp::ops {
 /// Rules common to all of them:
 /// - The tensors of one call are on one device. A list may mix float32, float16, bfloat16 and
 ///   float64, and any sizes; tensors at the same position of different lists have the same sizes.
-///   Undefined tensors (None) and empty ones are passed over. An op may write over its own inputs.
+///   Undefined tensors (None) and empty ones are skipped. An op may overwrite its inputs.
 /// - Arithmetic is in float32 (in float64 where an input is float64), rounded once to the output's
 ///   dtype.
-/// - Nothing waits for the device. What an op finds, it writes to `found_inf`, a float32 tensor of
+/// - Nothing waits for the device. Ops report overflows in `found_inf`, a float32 tensor of
 ///   one element that is set to 1 and never cleared, and to `found_inf_per_tensor`, uint8 with one
 ///   element per position of the lists.
 /// - A wrong argument throws before anything is written, and the message names the op, the
-/// argument,
-///   what was expected and what came.
+///   argument, the expected and the actual value.
 ///
 /// @{
 
@@ -40,7 +39,7 @@ TORCHAMP_API void unscale(at::TensorList scaled_grads, at::TensorList master_gra
                           bool accumulate = false,
                           const std::optional<at::Tensor>& found_inf_per_tensor = {});
 
-/// Which inputs of axpby are looked at for found_inf.
+/// Which inputs of axpby are checked for found_inf.
 enum class Check { kX = 1, kY = 2, kBoth = 3 };
 
 /// outputs = a · x + b · y.
@@ -57,9 +56,9 @@ TORCHAMP_API void check(at::TensorList tensors, const at::Tensor& found_inf,
 TORCHAMP_API at::Tensor check_l2norm(at::TensorList tensors, const at::Tensor& found_inf,
                                      const std::optional<at::Tensor>& found_inf_per_tensor = {});
 
-/// The Euclidean norm of all elements together, a float32 scalar; with `per_tensor` also that of
+/// The Euclidean norm of all elements, a float32 scalar; with `per_tensor` also that of
 /// each position, float32 of the list's length (0 for undefined and empty tensors), else an
-/// undefined tensor. Squares are formed in float32. The result does not depend on the number of
+/// undefined tensor. Squares are computed in float32. The result does not depend on the number of
 /// threads.
 TORCHAMP_API std::tuple<at::Tensor, at::Tensor> l2norm(at::TensorList tensors,
                                                        bool per_tensor = false);
@@ -67,15 +66,15 @@ TORCHAMP_API std::tuple<at::Tensor, at::Tensor> l2norm(at::TensorList tensors,
 /// model_params = master_params, rounded to each model parameter's dtype.
 TORCHAMP_API void copy_cast(at::TensorList master_params, at::TensorList model_params);
 
-/// How dynamic loss scaling moves. apex.amp's rule is {2, 0.5, 2000, min, max, 1}.
+/// The update rule of dynamic loss scaling. apex.amp's is {2, 0.5, 2000, min, max, 1}.
 struct ScaleUpdate {
-  double growth_factor = 2.0;      ///< what the scale is multiplied with when it grows
+  double growth_factor = 2.0;      ///< the scale is multiplied by this when it grows
   double backoff_factor = 0.5;     ///< and when it backs off
   int64_t growth_interval = 2000;  ///< clean backwards in a row until it grows
   double min_scale = 0.0;  ///< the scale never goes below this, nor below the smallest normal float
   double max_scale = 16777216.0;  ///< nor above this, nor above 2¹²⁷
-  int64_t hysteresis = 1;  ///< the scale backs off from this many overflows on, counted since the
-                           ///< last clean backward
+  int64_t hysteresis = 1;  ///< number of overflows, counted since the last clean backward, from
+                           ///< which on the scale backs off
 };
 
 /// After a backward: backs `loss_scale` off if found_inf is not 0, else counts a clean backward and

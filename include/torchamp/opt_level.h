@@ -1,4 +1,4 @@
-// Stage 1: choose. An opt level is a row of property defaults; overrides change single properties.
+// Stage 1: choose. An opt level is a set of property defaults; overrides change single properties.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -15,79 +15,79 @@ namespace torchamp {
 /// master weights. O3: float16 throughout. O4: O1 in bfloat16. O5: O2 in bfloat16.
 enum class OptLevel { O0, O1, O2, O3, O4, O5 };
 
-/// "O0" … "O5" and nothing else; a near miss ("01", "o2") is named in the error.
+/// Parses "O0" … "O5"; the error for a near miss ("01", "o2") suggests the level.
 TORCHAMP_API OptLevel parse_opt_level(const std::string& text);
 /// "O0" … "O5".
 TORCHAMP_API const char* name(OptLevel opt_level);
 
 /// "dynamic", or a fixed factor.
 struct LossScale {
-  /// A fixed factor; initialize wants it positive and finite.
+  /// A fixed factor; initialize requires it to be positive and finite.
   LossScale(double fixed) : fixed(fixed) {}
   /// Throws unless `text` is "dynamic" or a positive number.
   TORCHAMP_API LossScale(const std::string& text);
   /// The same.
   LossScale(const char* text) : LossScale(std::string(text)) {}
 
-  /// Whether it moves.
+  /// Whether it is dynamic.
   bool dynamic() const { return !fixed.has_value(); }
 
   std::optional<double> fixed;  ///< empty: dynamic
 };
 
-/// What initialize does. Empty optionals are properties that the level leaves alone.
+/// What initialize does. Properties that the level does not set are empty.
 struct Properties {
-  OptLevel opt_level = OptLevel::O1;  ///< the row
+  OptLevel opt_level = OptLevel::O1;  ///< the level
   std::optional<c10::ScalarType>
-      cast_model_type;  ///< the model's parameters, buffers and inputs become this
-  std::optional<c10::ScalarType> autocast_type;  ///< ops run under autocast to this
+      cast_model_type;  ///< dtype of the model's parameters, buffers and inputs
+  std::optional<c10::ScalarType> autocast_type;  ///< dtype that autocast casts ops to
   std::optional<bool> keep_batchnorm_fp32;       ///< affine batch norms stay in float32
   std::optional<bool> master_weights;            ///< optimizers step float32 copies
   LossScale loss_scale = 1.0;                    ///< of every loss
 };
 
-/// The row of a level.
+/// The defaults of a level.
 TORCHAMP_API Properties default_properties(OptLevel opt_level);
 
-/// The arguments of initialize: a level, and what to change of it. Setters chain:
+/// The arguments of initialize: a level and its overrides. Setters chain:
 /// `Options(OptLevel::O2).loss_scale(128.0).keep_batchnorm_fp32(false)`.
 class TORCHAMP_API Options {
  public:
   /// A level with its defaults.
   Options(OptLevel opt_level = OptLevel::O1) : opt_level_(opt_level) {}
-  /// The same by name. Throws ValueError for what parse_opt_level() does not know.
+  /// The same by name. Throws ValueError as parse_opt_level().
   Options(const std::string& opt_level) : opt_level_(parse_opt_level(opt_level)) {}
   /// The same.
   Options(const char* opt_level) : Options(std::string(opt_level)) {}
 
-  /// Another level, and what was set stays.
+  /// Sets another level and keeps the overrides.
   Options& opt_level(OptLevel value);
   /// The same by name.
   Options& opt_level(const std::string& value) { return opt_level(parse_opt_level(value)); }
   /// The same.
   Options& opt_level(const char* value) { return opt_level(std::string(value)); }
-  /// false: initialize changes nothing, so that one program trains with and without.
+  /// false: initialize changes nothing, so that one program can train with and without it.
   Options& enabled(bool value);
-  /// What parameters, buffers and inputs become. Throws TypeError for a dtype that is not floating;
-  /// resolve() refuses it at O1 and O4.
+  /// The dtype of parameters, buffers and inputs. Throws TypeError for a dtype that is not
+  /// floating; resolve() rejects it at O1 and O4.
   Options& cast_model_type(c10::ScalarType dtype);
-  /// Leaves the model's dtype alone, whatever the level says.
+  /// Keeps the model's dtype at every level.
   Options& dont_cast_model();
   /// Turns O1's and O4's autocast on or off.
   Options& autocast(bool value);
-  /// autocast(), by the name that Python has from apex.
+  /// autocast(), by its name in apex.
   Options& patch_torch_functions(bool value) { return autocast(value); }
-  /// Whether affine batch norms stay in float32. Not for O1 and O4, where they do.
+  /// Whether affine batch norms stay in float32. Not for O1 and O4, where they always do.
   Options& keep_batchnorm_fp32(bool value);
-  /// As command lines have it. Throws ValueError for other than "True" and "False".
+  /// As given on a command line. Throws ValueError for other than "True" and "False".
   Options& keep_batchnorm_fp32(const std::string& true_or_false);
   /// The same.
   Options& keep_batchnorm_fp32(const char* text) { return keep_batchnorm_fp32(std::string(text)); }
   /// Whether optimizers step float32 masters of 16-bit parameters. Not for O1 and O4.
   Options& master_weights(bool value);
-  /// "dynamic", or a number that stays. Throws ValueError unless it is positive and finite.
+  /// "dynamic", or a fixed number. Throws ValueError unless it is positive and finite.
   Options& loss_scale(LossScale value);
-  /// What forward's outputs become, at every level; by default float32 where inputs are cast.
+  /// The dtype of forward's outputs, at every level; by default float32 if inputs are cast.
   Options& cast_model_outputs(c10::ScalarType dtype);
   /// How many losses have a scale of their own, by `ScaleLossOptions::loss_id`. Throws ValueError
   /// below 1.
@@ -96,21 +96,21 @@ class TORCHAMP_API Options {
   Options& min_loss_scale(double value);
   /// A dynamic scale never goes above this.
   Options& max_loss_scale(double value);
-  /// 0: overflows are not told of on std::clog.
+  /// 0: overflows are not reported on std::clog.
   Options& verbosity(int value);
-  /// true: every step looks for elements of the model that were written past PyTorch's version
-  /// counters, through `.data()` pointers say, and makes them the masters'.
+  /// true: every step detects elements of the model that were written bypassing PyTorch's version
+  /// counters, for example through `.data()` pointers, and copies them to the masters.
   Options& adopt_data_writes(bool value);
-  /// false: with torchamp's fused optimizers, steps take the model's grads and masters have none,
-  /// but for who asks the handle for master_params() or param_groups(). The step must then be the
-  /// handle's; the wrapped optimizer's own finds no grads.
+  /// false: with torchamp's fused optimizers, steps use the model's grads, and masters have none
+  /// unless the program calls the handle's master_params() or param_groups(). The step must then be
+  /// the handle's; the wrapped optimizer's own finds no grads.
   Options& materialize_master_grads(bool value);
-  /// true: such masters are kept as 16 bits beside the model's 16 (MasterWeights::split), until
-  /// somebody asks for them. Needs materialize_master_grads(false).
+  /// true: such masters are kept as 16 bits in addition to the model's 16 (MasterWeights::split),
+  /// until the program accesses them. Needs materialize_master_grads(false).
   Options& split_masters(bool value);
 
   /// @{
-  /// What the setter of this name was given last, or its default.
+  /// The last value given to the setter of this name, or its default.
   bool enabled() const { return enabled_; }
   std::optional<c10::ScalarType> cast_model_outputs() const { return cast_model_outputs_; }
   int64_t num_losses() const { return num_losses_; }
@@ -122,7 +122,7 @@ class TORCHAMP_API Options {
   bool split_masters() const { return split_masters_; }
   /// @}
 
-  /// The level's defaults with the overrides applied. Throws where an override contradicts the
+  /// The level's defaults with the overrides applied. Throws if an override contradicts the
   /// level.
   Properties resolve() const;
 

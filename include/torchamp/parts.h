@@ -1,4 +1,4 @@
-// What a value is made of, as far as tensors go: containers, and types that name their members.
+// The parts of a value that hold tensors: containers, and types that name their members.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,9 +27,10 @@ namespace torchamp {
 /// @{
 
 /// `Parts<T>::visit(value, visitor)` calls `visitor` with a reference to each part of `value`, and
-/// `Parts<T>::Types` is a tuple of the types that parts have. Not defined for a T that has none.
+/// `Parts<T>::Types` is a tuple of the types that parts have. Not defined for a T without parts.
 ///
-/// Types of a program's own join in by one line beside them, which names what holds tensors:
+/// A program makes its own types known by a function beside them, which names the members that hold
+/// tensors:
 ///
 ///     struct Output { torch::Tensor logits; torch::Tensor loss; };
 ///     inline auto amp_members(Output& output) { return std::tie(output.logits, output.loss); }
@@ -47,7 +48,7 @@ namespace detail {
 template <class... Ts>
 std::tuple<Ts...> types_of_tie(const std::tuple<Ts&...>&);
 
-/// Parts that are elements: what iterating over `T` gives.
+/// Parts that are elements: those that iterating over `T` gives.
 template <class T, class Element>
 struct Elements {
   using Types = std::tuple<Element>;
@@ -57,7 +58,7 @@ struct Elements {
   }
 };
 
-/// Parts that are a map's values; its keys are left alone.
+/// Parts that are a map's values; its keys are not visited.
 template <class T, class Value>
 struct MappedValues {
   using Types = std::tuple<Value>;
@@ -196,7 +197,7 @@ struct IsUnderstood<c10::ArrayRef<T>> : std::negation<HoldsTensors<T>> {};
 /// Whether values of type T can hold tensors that Parts finds.
 template <class T>
 constexpr bool holds_tensors = detail::HoldsTensors<T>::value;
-/// Whether values of type T hold no tensors but those that Parts finds.
+/// Whether Parts finds all tensors in values of type T.
 template <class T>
 constexpr bool is_understood = detail::IsUnderstood<T>::value;
 

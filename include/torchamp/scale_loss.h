@@ -20,10 +20,10 @@ class Backward;
 /// Which loss a backward is of, and whether it is the last before the step.
 struct ScaleLossOptions {
   int64_t loss_id = 0;  ///< which of initialize's num_losses scalers
-  /// Leave the grads scaled: the next scale_loss without it unscales them, too.
+  /// Leave the grads scaled: the next scale_loss without it also unscales them.
   bool delay_unscale = false;
   bool delay_overflow_check =
-      false;  ///< leave it to a later scale_loss of the same loss_id to move the scale
+      false;  ///< leave it to a later scale_loss of the same loss_id to update the scale
 };
 
 /// A guard around one backward.
@@ -33,13 +33,13 @@ struct ScaleLossOptions {
 ///       scaled_loss.backward();
 ///     }                                            // grads unscaled and checked, scale updated
 ///
-/// The end of the scope does the work of finish(), unless an exception is leaving it: then the
-/// grads and the scaler are put back as they were. After an overflow the optimizers' grads are
+/// The end of the scope calls finish(). After an exception it restores the grads and the scaler
+/// instead. After an overflow the optimizers' grads are
 /// undefined and their next step() is skipped.
 class TORCHAMP_API scale_loss {
  public:
   /// `loss`: a floating-point tensor that requires grad. Throws TypeError, IndexError for a loss_id
-  /// beyond num_losses, and RuntimeError where an optimizer is in a scale_loss that is still open.
+  /// beyond num_losses, and RuntimeError if an optimizer is inside an open scale_loss.
   [[nodiscard]] scale_loss(const at::Tensor& loss, Optimizer optimizer)
       : scale_loss(loss, std::vector<Optimizer>{std::move(optimizer)}, ScaleLossOptions()) {}
   /// `optimizers`: every one that steps a parameter which gets a grad in this backward; all of one
@@ -93,7 +93,7 @@ class TORCHAMP_API scale_loss {
   std::vector<Optimizer> optimizers_;
   ScaleLossOptions options_;
   at::Tensor scaled_loss_;
-  std::unique_ptr<core::Backward> backward_;  ///< null where there is nothing to do, or it is done
+  std::unique_ptr<core::Backward> backward_;  ///< null if there is nothing to do, or it is done
   int exceptions_;
 };
 

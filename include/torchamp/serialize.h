@@ -13,21 +13,21 @@ namespace torchamp {
 /// @addtogroup checkpoints
 /// @{
 
-/// Writes everything that training goes on from: models in float32 (the master's value where there
-/// is one), the optimizers' options and states, the loss scalers and the level. A run that saved
-/// and loaded is bit for bit the run that never stopped.
+/// Writes everything that training resumes from: models in float32 (the master's value if there is
+/// one), the optimizers' options and states, the loss scalers and the level. A resumed
+/// run is bit for bit identical to an uninterrupted one.
 ///
-/// The file is data alone: Python reads it by `amp.load` or `torch.load`, and C++ reads what
+/// The file contains only data: Python reads it by `amp.load` or `torch.load`, and C++ reads what
 /// Python's `amp.save` wrote. In an archive it is one entry, "torchamp".
-/// Throws for optimizers that Python has no counterpart of: LBFGS, and classes of your
-/// own that derive from none that it has.
+/// Throws for optimizers without a counterpart in Python: LBFGS, and your own classes unless they
+/// derive from a supported one.
 TORCHAMP_API void save(Amp& amp, torch::serialize::OutputArchive& archive);
 /// The same into a file.
 TORCHAMP_API void save(Amp& amp, const std::string& path);
 
 /// Reads what save(), here or in Python, wrote into models and optimizers that came from the same
-/// initialize. Nothing that stands in a file is run.
-/// Throws, and leaves everything as it was, if the file is damaged or holds anything but data, or
+/// initialize. Never runs code from a file.
+/// Throws, and changes nothing, if the file is damaged or contains anything but data, or
 /// was written at another opt level, with another number of losses or optimizers, for a model with
 /// other names or sizes, or for another kind of optimizer.
 TORCHAMP_API void load(Amp& amp, torch::serialize::InputArchive& archive);

@@ -1,4 +1,4 @@
-// After stage 7: what became of the steps that the device decides about.
+// After stage 7: which steps the device has skipped.
 #pragma once
 
 #include <torchamp/detail/export.h>
@@ -15,15 +15,15 @@ class Optimizer;
 
 /// What the host knows of an optimizer's steps. On CUDA the last ones may be missing.
 struct Telemetry {
-  int64_t steps = 0;          ///< since the first call of telemetry(), with those that were skipped
-  int64_t skipped_steps = 0;  ///< of those
-  std::optional<bool> stepped;      ///< whether the last one known was a step, and not skipped
-  std::vector<double> loss_scales;  ///< one a loss, as they were after that step
+  int64_t steps = 0;                ///< since the first call of telemetry(), including skipped ones
+  int64_t skipped_steps = 0;        ///< of those
+  std::optional<bool> stepped;      ///< whether the last known step was taken, not skipped
+  std::vector<double> loss_scales;  ///< one per loss, after that step
 };
 
-/// What has arrived on the host since the first call, which begins the counting. Waits for nothing:
-/// a backward's last pass writes flag and scale to pinned memory. Steps that are captured into a
-/// graph are not seen.
+/// The reports that have arrived on the host since the first call, which starts the counting. Does
+/// not wait for the device: a backward's last pass writes flag and scale to pinned memory. Steps
+/// captured into a graph are not counted.
 TORCHAMP_API Telemetry telemetry(const Optimizer& optimizer);
 
 /// @}

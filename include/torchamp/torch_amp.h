@@ -1,6 +1,6 @@
-// torchamp under the names that torch's Python would suggest and LibTorch does not have:
+// torchamp under the names of Python's torch, which LibTorch does not have:
 // torch::amp::GradScaler, torch::cuda::amp::autocast, … Opt-in: nothing else includes this. After
-// `using namespace torch` its torch::amp hides the short name of <torchamp/amp.h>: say torchamp::.
+// `using namespace torch` its torch::amp hides the short name of <torchamp/amp.h>: use torchamp::.
 #pragma once
 
 #include <torchamp/autocast.h>

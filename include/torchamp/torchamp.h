@@ -1,4 +1,4 @@
-// Everything of torchamp, in the order of the flow. <torchamp/amp.h> adds the short namespace.
+// All of torchamp, in the order of the stages. <torchamp/amp.h> adds the short namespace.
 #pragma once
 
 #include <torchamp/build_info.h>

@@ -1,4 +1,4 @@
-"""What csrc/python binds; tests/python/test_stub.py compares the two."""
+"""The bindings of csrc/python; tests/python/test_stub.py compares the two."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypedDict

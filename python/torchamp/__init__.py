@@ -12,7 +12,7 @@ LossScaler = _C.LossScaler
 
 def install_as_apex() -> None:
     """Makes `import apex` give torchamp in this process, for programs written for apex. An apex
-    that is installed keeps its own names; what it lacks is added."""
+    that is installed keeps its own names; missing ones are added."""
     from torchamp.compat.alias import install
 
     install()

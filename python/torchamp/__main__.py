@@ -1,4 +1,4 @@
-"""`python -m torchamp` says what is installed here; `--cmakedir` prints what find_package needs."""
+"""`python -m torchamp` reports on the installation; `--cmakedir` prints what find_package needs."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Loads torchamp's compiled module, or says why it cannot be loaded."""
+"""Loads torchamp's compiled module, or explains why it cannot be loaded."""
 
 import pathlib
 from typing import Any
@@ -30,7 +30,7 @@ check_torch(TORCH_VERSION, torch.__version__)
 
 from torchamp import _C  # noqa: E402  only now: with another torch it would not load, or crash
 
-#: What CMAKE_PREFIX_PATH needs for find_package(torchamp).
+#: The value of CMAKE_PREFIX_PATH for find_package(torchamp).
 cmake_prefix_path = str(pathlib.Path(__file__).parent / "share" / "cmake")
 
 
@@ -49,7 +49,7 @@ def build_info() -> dict[str, Any]:
 def backend(device: str) -> tuple[str, str]:
     """Returns which kernels a device's ops run, and why not better ones, which may be empty.
 
-    Raises RuntimeError where TORCHAMP_KERNELS demands kernels that cannot be had.
+    Raises RuntimeError where TORCHAMP_KERNELS requests kernels that are unavailable.
     """
     return _C.backend(device)
 

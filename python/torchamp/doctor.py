@@ -1,4 +1,4 @@
-"""Says what torchamp finds on this machine, what is missing, and what to do about it.
+"""Reports what torchamp finds on this machine, what is missing, and how to fix it.
 
 Runs as `python -m torchamp`, and as a plain script where torchamp itself cannot be imported. Ends
 with status 0 when all is well, 1 when something works less well than it could, 2 when broken.
@@ -67,7 +67,7 @@ def check_nvcc() -> Finding:
     """The CUDA compiler. Without it the kernels are compiled when they are first used."""
     nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     if nvcc is None:
-        return Finding("nvcc", "none; NVRTC, which comes with torch, does its work")
+        return Finding("nvcc", "none; NVRTC, which comes with torch, is used instead")
     version = subprocess.run(
         [nvcc, "--version"], capture_output=True, text=True, check=False
     ).stdout
@@ -94,7 +94,7 @@ def check_torch_copies() -> Finding:
     if len(copies) <= 1:
         return Finding("copies of torch", str(len(copies)))
     return Finding(
-        "copies of torch", ", ".join(copies), 1, "keep one: the first on sys.path is used"
+        "copies of torch", ", ".join(copies), 1, "remove all but one: the first on sys.path is used"
     )
 
 
@@ -124,7 +124,7 @@ def check_torchamp() -> Finding:
 
 
 def check_build() -> Finding:
-    """What torchamp was built with."""
+    """The build of torchamp."""
     try:
         from torchamp._load import _C
 
@@ -141,7 +141,7 @@ def check_backends() -> Finding:
 
         backends = {name: backend(name) for name in build_info()["kernels"]}
     except Exception as error:
-        return Finding("kernels", f"cannot be had: {error}", 2)
+        return Finding("kernels", f"unavailable: {error}", 2)
     lines = [
         f"{device}: {name}{reason and f' ({reason})'}"
         for device, (name, reason) in backends.items()
@@ -149,12 +149,12 @@ def check_backends() -> Finding:
     return Finding("kernels", "; ".join(lines), int(any(n == "aten" for n, _ in backends.values())))
 
 
-#: What the library itself finds, and nothing above tells.
+#: Findings of the library that the checks above do not cover.
 LIBRARY_SUBJECTS = ("C++ ABI", "processor", "CUDA driver", "NVRTC", "kernel cache")
 
 
 def library_findings() -> list[Finding]:
-    """What the program torchamp-doctor reports too; nothing where torchamp does not load."""
+    """The findings of the program torchamp-doctor; none if torchamp does not load."""
     try:
         from torchamp._load import _C
     except Exception:

@@ -116,8 +116,8 @@ TEST_P(AutocastTest, OpenCastsUntilTheLastIsClosed) {
 TEST_P(AutocastTest, TwoDtypesInOneThreadAreRefused) {
   const OpenAutocast opened = open();
   EXPECT_EQ(message_of([] { open(at::kBFloat16); }),
-            "initialize: this thread already autocasts to Half for a model that is still open, and "
-            "cannot also autocast to BFloat16; close that one first, or use it in another thread");
+            "initialize: autocast to Half is already active for a model in this thread, cannot "
+            "also autocast to BFloat16; close that model first, or use it in another thread");
   EXPECT_EQ(mm_type(), at::kHalf);
 }
 

@@ -127,7 +127,7 @@ TEST_P(ChecksTest, FoundInfPerTensorOfTheWrongKind) {
                  {found_inf_}, [&] {
                    ops::check(first_, found_inf_, tensor_of({0, 0}));
                  });
-  expect_refused("check: expected found_inf_per_tensor to have one element a tensor, 2, got 3",
+  expect_refused("check: expected found_inf_per_tensor to have one element per tensor, 2, got 3",
                  {found_inf_}, [&] { ops::check(first_, found_inf_, clear_flags(3, device())); });
   expect_refused(
       "check: expected found_inf_per_tensor to be on " + found_inf_.device().str() + ", got meta",

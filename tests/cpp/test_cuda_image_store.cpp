@@ -103,7 +103,7 @@ TEST_F(ImageStoreTest, TakesNoFolderThatOthersMayEnter) {
   for (const mode_t mode : {0755, 0770, 0701}) {
     make_folder(mode);
     const ImageStore store(folder_.string());
-    EXPECT_EQ(store.refusal(), "open to others");
+    EXPECT_EQ(store.refusal(), "accessible to other users");
     store.keep("key", kImage);
     EXPECT_TRUE(fs::is_empty(folder_));
   }
@@ -113,7 +113,7 @@ TEST_F(ImageStoreTest, RejectsFoldersOfOtherUsers) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
   make_folder(0700);
   ASSERT_EQ(chown(folder_.c_str(), 12345, 12345), 0);
-  EXPECT_EQ(ImageStore(folder_.string()).refusal(), "somebody else's");
+  EXPECT_EQ(ImageStore(folder_.string()).refusal(), "owned by another user");
 }
 
 TEST_F(ImageStoreTest, TakesNoLinkToAFolderAndNoFile) {
@@ -153,7 +153,7 @@ TEST_F(ImageStoreTest, MakesNoFolderBeforeThereIsAnImage) {
 
 TEST_F(ImageStoreTest, WithoutAFolderKeepsNothing) {
   const ImageStore store("");
-  EXPECT_EQ(store.refusal(), "none is chosen");
+  EXPECT_EQ(store.refusal(), "not configured");
   store.keep("key", kImage);
   EXPECT_EQ(store.find("key"), "");
 }

@@ -30,7 +30,7 @@ TEST(StoreFinding, NamesTheFolderOrWhatIsWrongWithIt) {
 
   ASSERT_EQ(chmod(folder.c_str(), 0755), 0);
   const Finding open = store_finding(cuda::ImageStore(folder), true);
-  EXPECT_EQ(open.found, "none: " + folder + " is open to others");
+  EXPECT_EQ(open.found, "none: " + folder + " is accessible to other users");
   EXPECT_EQ(open.status, 1);
   EXPECT_NE(open.remedy, "");
   EXPECT_EQ(store_finding(cuda::ImageStore(folder), false).status, 0);

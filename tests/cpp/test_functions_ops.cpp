@@ -97,13 +97,12 @@ TEST_P(FunctionsOpsTest, LetGradientsThrough) {
 TEST_P(FunctionsOpsTest, RefuseWhatIsNoOpAndWhatHasARule) {
   EXPECT_EQ(message_of([] { register_half_op("torchamp_functions::absent"); }),
             "register_half_op: expected name to be that of an op, \"space::op\" or "
-            "\"space::op.overload\", got \"torchamp_functions::absent\", which nobody has defined "
-            "yet");
+            "\"space::op.overload\", got \"torchamp_functions::absent\", which is not "
+            "registered");
   for (const char* name : {"aten::mm", "torchamp_functions::half"}) {
-    EXPECT_EQ(
-        message_of([&] { register_float_op(name); }),
-        std::string("register_float_op: expected an op that autocast has no rule for, got \"") +
-            name + "\"; wrap the call, as by half_function");
+    EXPECT_EQ(message_of([&] { register_float_op(name); }),
+              std::string("register_float_op: expected an op without an autocast rule, got \"") +
+                  name + "\"; wrap the call, for example with half_function");
   }
 }
 

@@ -60,7 +60,7 @@ TEST_P(FusedOptimizersTest, HalfIsNotRoundedStochastically) {
   optimizer->set_storage({at::kFloat, true});
   set_grads(params, 0);
   EXPECT_TRUE(contains(message_of([&] { optimizer->step(); }),
-                       "expected params[0] to be bfloat16 or wider, to be rounded stochastically"));
+                       "expected params[0] to be bfloat16 or wider for stochastic rounding"));
 }
 
 TEST_P(FusedOptimizersTest, LowPrecisionParamsAreRoundedOnce) {

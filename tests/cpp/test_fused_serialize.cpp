@@ -144,14 +144,14 @@ class WrongFileTest : public DeviceTest {
 
 TEST_P(WrongFileTest, OfAnotherKindOfOptimizer) {
   EXPECT_EQ(message_of_loading(saved(optim::FusedSGD(others_, 0.1))),
-            "FusedAdam: expected the file's options to hold \"betas\", got none: another kind of "
-            "optimizer wrote it");
+            "FusedAdam: expected the file's options to contain \"betas\", but it is missing: "
+            "another kind of optimizer wrote it");
 }
 
 TEST_P(WrongFileTest, OfALamb) {
   EXPECT_EQ(message_of_loading(saved(optim::FusedLAMB(others_))),
-            "FusedAdam: expected the file's options to hold \"amsgrad\", got none: another kind of "
-            "optimizer wrote it");
+            "FusedAdam: expected the file's options to contain \"amsgrad\", but it is missing: "
+            "another kind of optimizer wrote it");
 }
 
 TEST_P(WrongFileTest, OfMoreGroups) {
@@ -186,8 +186,8 @@ TEST_P(WrongFileTest, OfNoOptimizer) {
   std::ostringstream file;
   archive.save_to(file);
   EXPECT_EQ(message_of_loading(file.str()),
-            "FusedAdam: expected the file to hold \"state\", got none: it is damaged, or no "
-            "optimizer's");
+            "FusedAdam: expected the file to contain \"state\", but it is missing: the file "
+            "is damaged, or not an optimizer's");
 }
 
 TORCHAMP_ON_EACH_DEVICE(WrongFileTest);

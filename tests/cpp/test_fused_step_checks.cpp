@@ -47,11 +47,11 @@ TEST_P(FusedStepChecksTest, ListsOfTheWrongLength) {
   const StepCase adam = make(Algorithm::kAdam);
   expect_refused(adam, "params to have as many tensors as grads, 2, got 1",
                  [](StepCase& call) { call.all.lists[1].pop_back(); });
-  expect_refused(adam, "states to have 2 tensors a position, 4, got 3",
+  expect_refused(adam, "states to have 2 tensors per position, 4, got 3",
                  [](StepCase& call) { call.all.lists[3].pop_back(); });
   expect_refused(adam, "model_params to have as many tensors as grads, 2, got 1",
                  [](StepCase& call) { call.all.lists[4].pop_back(); });
-  expect_refused(make(Algorithm::kSgd), "states to have 0 tensors a position, 0, got 2",
+  expect_refused(make(Algorithm::kSgd), "states to have 0 tensors per position, 0, got 2",
                  [](StepCase& call) { call.all.lists.push_back(call.all.lists[1]); });
 }
 
@@ -82,13 +82,13 @@ TEST_P(FusedStepChecksTest, RowsOfTheWrongKind) {
                  [](StepCase& call) { call.scalars.steps = Tensor(); });
   expect_refused(adam, "steps to be contiguous Float, got Double",
                  [](StepCase& call) { call.scalars.steps = floats(2).to(at::kDouble); });
-  expect_refused(adam, "steps to have one element a position, 2, got 3",
+  expect_refused(adam, "steps to have one element per position, 2, got 3",
                  [](StepCase& call) { call.scalars.steps = floats(3); });
   expect_refused(adam, "groups to be contiguous Int, got Long",
                  [](StepCase& call) { call.scalars.groups = floats(2).to(at::kLong); });
   expect_refused(adam, "groups to be on cpu, got meta",
                  [](StepCase& call) { call.scalars.groups = call.scalars.groups.to(at::kMeta); });
-  expect_refused(adam, "groups[1] to be a row of hyper, below 1, got 1",
+  expect_refused(adam, "groups[1] to be a row index of hyper, below 1, got 1",
                  [](StepCase& call) { call.scalars.groups.select(0, 1).fill_(1); });
   expect_refused(adam, "hyper to be contiguous Double, got Float",
                  [](StepCase& call) { call.scalars.hyper = call.scalars.hyper.to(at::kFloat); });
@@ -105,7 +105,7 @@ TEST_P(FusedStepChecksTest, LearningRatesOfTheWrongKind) {
   expect_refused(adam, "lrs to be Float, got Half",
                  [&](StepCase& call) { call.scalars.lrs = half; });
   const std::vector<at::Tensor> two(2);
-  expect_refused(adam, "lrs to have a tensor a group, 1, got 2",
+  expect_refused(adam, "lrs to have one tensor per group, 1, got 2",
                  [&](StepCase& call) { call.scalars.lrs = two; });
 }
 
@@ -120,7 +120,7 @@ TEST_P(FusedStepChecksTest, ScalarsOfTheWrongKind) {
                  [](StepCase& call) { call.scalars.skip = floats(1).to(at::kMeta); });
   expect_refused(adam, "ticket to be Int, got Float",
                  [](StepCase& call) { call.scalars.ticket = floats(1); });
-  expect_refused(adam, "unscaled[1] to be a position of the lists, below 2, got 2",
+  expect_refused(adam, "unscaled[1] to be an index of the lists, below 2, got 2",
                  [](StepCase& call) {
                    call.unscaled = {0, 2};
                  });
@@ -136,7 +136,7 @@ TEST_P(FusedStepChecksTest, NormsThatAnAlgorithmNeeds) {
                  [](StepCase& call) { call.scalars.param_norms.reset(); });
   expect_refused(lamb, "update_norms to be a tensor for this algorithm, got none",
                  [](StepCase& call) { call.scalars.update_norms.reset(); });
-  expect_refused(lamb, "param_norms to have one element a position, 2, got 1",
+  expect_refused(lamb, "param_norms to have one element per position, 2, got 1",
                  [](StepCase& call) { call.scalars.param_norms = floats(1); });
 }
 

@@ -192,13 +192,13 @@ TEST_P(GradScalerTest, RefusesCallsOutOfTurn) {
   const Tensor weight = param();
   SGD sgd({weight}, 1.0);
   EXPECT_EQ(message_of([&] { scaler.unscale_(sgd); }),
-            "GradScaler::unscale_: expected scale() to have been called before, got no call of it");
+            "GradScaler::unscale_: expected scale() to be called first");
   backward(scaler, {weight});
   scaler.unscale_(sgd);
-  EXPECT_TRUE(contains(message_of([&] { scaler.unscale_(sgd); }), "got one after another"));
+  EXPECT_TRUE(contains(message_of([&] { scaler.unscale_(sgd); }), "got a second call"));
   scaler.step(sgd);
-  EXPECT_TRUE(contains(message_of([&] { scaler.unscale_(sgd); }), "got one after step()"));
-  EXPECT_TRUE(contains(message_of([&] { scaler.step(sgd); }), "got a second one"));
+  EXPECT_TRUE(contains(message_of([&] { scaler.unscale_(sgd); }), "got a call after step()"));
+  EXPECT_TRUE(contains(message_of([&] { scaler.step(sgd); }), "got a second step"));
   EXPECT_TRUE(holds(weight, {0, 1}));
   scaler.update();
   EXPECT_TRUE(contains(message_of([&] { scaler.update(); }),
@@ -283,8 +283,8 @@ TEST_P(GradScalerTest, AnEmptyFileChangesNothing) {
   torch::save(GradScaler(1, 2, 0.5, 1, /*enabled=*/false), file);
   GradScaler scaler(8);
   EXPECT_EQ(message_of([&] { torch::load(scaler, file); }),
-            "GradScaler::load: expected the archive to hold \"scale\", got none: it is damaged, or "
-            "was saved by a GradScaler that is not enabled");
+            "GradScaler::load: expected the archive to contain \"scale\", but it is missing: the "
+            "archive is damaged, or was saved by a GradScaler that is not enabled");
   EXPECT_EQ(scaler.get_scale(), 8);
 }
 

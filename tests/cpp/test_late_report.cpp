@@ -15,7 +15,7 @@ using Backward = LateReport::Backward;
 using Taken = std::shared_ptr<BackwardReport>;
 
 Taken take() {
-  return take_report(at::kCPU);
+  return acquire_report(at::kCPU);
 }
 
 /// Writes a report, as the last pass of a backward does.
@@ -35,11 +35,11 @@ class Steps {
   }
 
   /// A backward that the device has not finished.
-  Taken backward(int64_t loss_id = 0, bool is_told = false) {
+  Taken backward(int64_t loss_id = 0, bool is_reported = false) {
     const Taken taken = take();
     LossScaler& scaler = *scalers_[loss_id];
     scaler.end_backward(scaler.found_inf(), /*moved=*/true, taken);
-    report_.gather({loss_id, taken, taken, is_told});
+    report_.accumulate({loss_id, taken, taken, is_reported});
     return taken;
   }
   void step() { report_.note(scalers_); }
@@ -178,7 +178,7 @@ TEST(LateReportTest, EachLossHasItsOverflowAndScale) {
 
 TEST(LateReportTest, ReportedOverflowsAreOnlyCounted) {
   Steps steps;
-  arrive(*steps.backward(0, /*is_told=*/true), true);
+  arrive(*steps.backward(0, /*is_reported=*/true), true);
   steps.step();
   EXPECT_TRUE(steps.report_.flush().at(0).overflows.empty());
   EXPECT_EQ(steps.known().skipped_steps, 1);
@@ -195,7 +195,7 @@ TEST(LateReportTest, AClearedBackwardIsForgotten) {
 
 TEST(LateReportTest, AStepInAGraphIsNotSeen) {
   Steps steps;
-  steps.report_.gather({0, nullptr, nullptr});
+  steps.report_.accumulate({0, nullptr, nullptr});
   steps.step();
   steps.report_.flush();
   EXPECT_EQ(steps.known().steps, 0);

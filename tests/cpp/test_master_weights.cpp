@@ -269,7 +269,7 @@ TEST_P(MasterWeightsTest, SplitMastersTakeValues) {
 
 TEST_P(MasterWeightsTest, OnlyLazyMastersCanBeSplit) {
   EXPECT_EQ(message_of([&] { masters_.split(); }),
-            "MasterWeights::split: expected masters that nobody has looked at, got eager ones");
+            "MasterWeights::split: expected deferred masters, got materialized ones");
 }
 
 TEST_P(MasterWeightsTest, MarkSyncedAcceptsWhatWasWritten) {
@@ -282,8 +282,8 @@ TEST_P(MasterWeightsTest, MarkSyncedAcceptsWhatWasWritten) {
 }
 
 const char* const kRemedy =
-    ". torch::load, model.half() and model.float() replace parameters behind the optimizer's back: "
-    "change the type before initialize, and load checkpoints with amp::load";
+    ". torch::load, model.half() and model.float() replace parameters without the optimizer's "
+    "knowledge: change the type before initialize, and load checkpoints with amp::load";
 
 TEST_P(MasterWeightsTest, AParameterOfAnotherDtypeIsRefused) {
   Tensor(model(2)).set_data(values(1));

@@ -110,7 +110,7 @@ TEST(Options, AutocastLevelsRefuseWhatConcernsTheModelsType) {
                   "its weights stay in float32 and autocast chooses the type of each op");
     EXPECT_EQ(
         message_of([&] { Options(level).keep_batchnorm_fp32(true).resolve(); }),
-        "initialize: keep_batchnorm_fp32" + at + "batch norm stays in float32 there by itself");
+        "initialize: keep_batchnorm_fp32" + at + "batch norm is always float32 at this level");
     EXPECT_EQ(message_of([&] { Options(level).master_weights(false).resolve(); }),
               "initialize: master_weights" + at + "the model's own weights are float32 already");
     EXPECT_EQ(message_of([&] { Options(level).cast_model_type(c10::kFloat).resolve(); }),

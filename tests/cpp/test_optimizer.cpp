@@ -134,8 +134,8 @@ TEST_P(OptimizerTest, RefusesToStepByScaledGrads) {
     const auto before = clones(training.optimizer().master_params());
     EXPECT_EQ(
         message_of([&] { training.optimizer().step(); }),
-        "Optimizer::step: expected unscaled grads, got those that scale_loss left scaled with "
-        "delay_unscale; end with a scale_loss without it before the step");
+        "Optimizer::step: expected unscaled grads, got grads still scaled by a scale_loss with "
+        "delay_unscale; run one without it before the step");
     EXPECT_TRUE(same_bits(training.optimizer().master_params(), before));
     training.step();
     EXPECT_FALSE(same_bits(training.optimizer().master_params(), before)) << "after zero_grad";

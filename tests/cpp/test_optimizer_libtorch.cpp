@@ -70,8 +70,8 @@ TEST_P(LibTorchTest, AClosureIsRefusedWhereItWouldGoWrong) {
     EXPECT_EQ(message_of([&] { training.optimizer().step([&] { return training.loss(); }); }),
               std::string("Optimizer::step: expected no closure at opt_level ") + name(level) +
                   ", where the loss is scaled or masters are stepped; run the backward in "
-                  "scale_loss, then call step(). Optimizers that cannot do without one, as LBFGS, "
-                  "train at O0");
+                  "scale_loss, then call step(). Optimizers that need a closure, such as LBFGS, "
+                  "work at O0");
     EXPECT_TRUE(same_bits(training.net->parameters(), params));
   }
 }

@@ -212,7 +212,7 @@ TEST_P(DynamicTest, OneWithinAnotherIsRefused) {
     const auto nest = [&] {
       scale_loss(training.loss(), training.optimizer(), {1, false}).backward();
     };
-    EXPECT_TRUE(contains(message_of(nest), "in no other scale_loss that is still open"));
+    EXPECT_TRUE(contains(message_of(nest), "not to be inside an open scale_loss"));
     scaled_loss.backward();
   }
   { scale_loss(training.loss(), training.optimizer(), {1, false}).backward(); }
@@ -225,8 +225,9 @@ TEST_P(DynamicTest, AStepInsideIsRefusedAndChangesNothing) {
   {
     scale_loss scaled_loss(training.loss(), training.optimizer());
     scaled_loss.backward();
-    EXPECT_TRUE(contains(message_of([&] { training.optimizer().step(); }),
-                         "Optimizer::step: expected the optimizer to be in no scale_loss"));
+    EXPECT_TRUE(
+        contains(message_of([&] { training.optimizer().step(); }),
+                 "Optimizer::step: expected the optimizer not to be inside an open scale_loss"));
   }
   EXPECT_TRUE(same_bits(training.net->parameters(), before));
   EXPECT_TRUE(training.optimizer().step());
@@ -331,7 +332,7 @@ TEST_P(ScaleLossTest, OptimizersOfOneInitializeOnly) {
               scale_loss(one.loss(), mixed).backward();
             }),
             "scale_loss: expected optimizers[1] to come from the initialize of optimizers[0], got "
-            "one of another");
+            "one from another initialize");
   EXPECT_EQ(message_of([&] {
               const std::vector<Optimizer> twice = {one.optimizer(), one.optimizer()};
               scale_loss(one.loss(), twice).backward();

@@ -82,8 +82,8 @@ TEST_P(CheckpointFileTest, AModelOfOtherSizesIsRefused) {
   save(amped, file_.path());
   expect_refused(file_.path(),
                  "amp::load: expected models[0] of the checkpoint to have the names and sizes of "
-                 "the model here, got \"first.weight\" of sizes [17, 4] for [16, 4], "
-                 "\"first.bias\" of sizes [17] for [16], no \"last.weight\"");
+                 "the model here, got \"first.weight\" with sizes [17, 4], expected [16, 4], "
+                 "\"first.bias\" with sizes [17], expected [16], missing key \"last.weight\"");
 }
 
 TEST_P(CheckpointFileTest, AModelWithOtherNamesIsRefused) {
@@ -93,7 +93,8 @@ TEST_P(CheckpointFileTest, AModelWithOtherNamesIsRefused) {
   auto amped = initialize(linear, sgd, quiet(OptLevel::O2));
   save(amped, file_.path());
   expect_refused(file_.path(),
-                 "no \"norm.num_batches_tracked\", a further \"weight\", a further \"bias\"");
+                 "missing key \"norm.num_batches_tracked\", unexpected key \"weight\", "
+                 "unexpected key \"bias\"");
 }
 
 TEST_P(CheckpointFileTest, AFileThatIsCutOffAnywhereIsRefused) {
@@ -125,9 +126,10 @@ TEST_P(CheckpointFileTest, AnArchiveOfSomethingElseIsRefused) {
   torch::serialize::InputArchive archive;
   torch::save(make_net(device()), file_.path());
   archive.load_from(file_.path());
-  EXPECT_EQ(message_of([&] { load(training.amped, archive); }),
-            "amp::load: expected the archive to hold \"torchamp\", got none: it is damaged or was "
-            "not written by amp::save");
+  EXPECT_EQ(
+      message_of([&] { load(training.amped, archive); }),
+      "amp::load: expected the archive to contain \"torchamp\", but it is missing: the archive "
+      "is damaged or was not written by amp::save");
 }
 
 /// Writes a modified checkpoint of O2.
@@ -145,8 +147,8 @@ void write_changed(const std::string& path, at::Device device,
 TEST_P(CheckpointFileTest, AFormatToComeIsRefused) {
   write_changed(file_.path(), device(), [](auto& tree) { tree.insert_or_assign("torchamp", 2); });
   expect_refused(file_.path(),
-                 "amp::load: expected a checkpoint of format 1, got 2, which another version of "
-                 "torchamp wrote");
+                 "amp::load: expected a checkpoint of format 1, got 2, written by another version "
+                 "of torchamp");
 }
 
 TEST_P(CheckpointFileTest, AMissingEntryIsRefused) {
@@ -155,8 +157,8 @@ TEST_P(CheckpointFileTest, AMissingEntryIsRefused) {
   });
   expect_refused(
       file_.path(),
-      "amp::load: expected the checkpoint to hold \"growth_tracker\", got none: the file "
-      "is damaged or was not written by amp::save");
+      "amp::load: expected the checkpoint to contain \"growth_tracker\", but it is missing: the "
+      "file is damaged or was not written by amp::save");
 }
 
 TEST_P(CheckpointFileTest, AnEntryOfAnotherTypeIsRefused) {
@@ -186,7 +188,7 @@ TEST_P(CheckpointFileTest, AnOptionThatLibTorchLacksIsRefused) {
   });
   expect_refused(file_.path(),
                  "amp::load: expected maximize of optimizers[0].param_groups[0] in the checkpoint "
-                 "to be false, because LibTorch's optimizer does not have it; torchamp's has");
+                 "to be false, because LibTorch's optimizer does not support it; use torchamp's");
 }
 
 /// A malicious file that would read beyond a record: it claims 127 elements in 64.

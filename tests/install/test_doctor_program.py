@@ -57,8 +57,8 @@ def test_a_torch_of_another_version_is_broken(prefix: pathlib.Path, tmp_path: pa
 
 def test_kernels_that_cannot_be_had_are_broken(prefix: pathlib.Path) -> None:
     report = doctor(prefix, expect=2, TORCHAMP_KERNELS="cutlass")
-    assert "BROKEN  kernels on cpu: cannot be had: TORCHAMP_KERNELS: expected auto, aot" in report
-    assert "        -> TORCHAMP_KERNELS=auto takes the best that there are" in report
+    assert "BROKEN  kernels on cpu: unavailable: TORCHAMP_KERNELS: expected auto, aot" in report
+    assert "        -> TORCHAMP_KERNELS=auto selects the best available" in report
 
 
 def test_why_nvrtc_is_not_there(prefix: pathlib.Path) -> None:

@@ -119,7 +119,9 @@ def test_disable_casts_without_o1_does_nothing():
 def test_two_dtypes_in_one_thread_are_refused():
     model, _ = initialized("O1")
     other = Net()
-    with pytest.raises(RuntimeError, match="already autocasts to Half .* cannot also .* BFloat16"):
+    with pytest.raises(
+        RuntimeError, match="autocast to Half is already active .* cannot also .* BFloat16"
+    ):
         amp.initialize(other, opt_level="O4", verbosity=0)
     assert type(other) is Net
 

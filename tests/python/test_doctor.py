@@ -89,7 +89,7 @@ def test_the_command_reports_what_torchamp_refuses() -> None:
         env={**os.environ, "TORCHAMP_KERNELS": "cutlass"},
     )
     assert done.returncode == 2, done.stderr
-    assert "BROKEN  kernels: cannot be had: TORCHAMP_KERNELS: expected" in done.stdout
+    assert "BROKEN  kernels: unavailable: TORCHAMP_KERNELS: expected" in done.stdout
 
 
 def test_cmakedir_prints_one_folder() -> None:

@@ -191,7 +191,9 @@ def test_amps_own_optimizers_are_refused():
     scaler = make_scaler()
     scaler.scale(torch.ones(()))
     for method in ("unscale_", "step"):
-        with pytest.raises(RuntimeError, match=f"{method}: expected an optimizer that is not amp"):
+        with pytest.raises(
+            RuntimeError, match=f"{method}: expected an optimizer not returned by amp"
+        ):
             getattr(scaler, method)(optimizer)
 
 

@@ -96,5 +96,5 @@ def test_the_last_initialize_is_not_kept_for_state_dict():
     pair = initialized("O2", Net())
     assert len(amp.state_dict()) == 1
     del pair
-    with pytest.raises(RuntimeError, match="whose models and optimizers are still there"):
+    with pytest.raises(RuntimeError, match="with models and optimizers that still exist"):
         amp.state_dict()

@@ -283,8 +283,8 @@ def test_saved_memory_is_printed(capsys):
     optimizer = optimizers.FusedAdamW(model.parameters(), **how)
     amp.initialize(model, optimizer, opt_level="O2", verbosity=1)
     said = capsys.readouterr().out
-    assert "torchamp: masters split: 2.0 MiB saved" in said
-    assert "torchamp: averages in bfloat16: 4.0 MiB saved" in said
+    assert "torchamp: split masters: 2.0 MiB saved" in said
+    assert "torchamp: optimizer state in bfloat16: 4.0 MiB saved" in said
     model = torch.nn.Linear(1024, 1024, bias=False)
     optimizer = optimizers.FusedSGD(model.parameters(), 0.1, stochastic_rounding=True)
     amp.initialize(model, optimizer, opt_level="O5", master_weights=False, verbosity=1)

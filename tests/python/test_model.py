@@ -72,7 +72,7 @@ def test_a_copy_of_an_o1_model_is_a_plain_model(how):
 def test_a_copy_is_not_new_to_initialize_either():
     model, _ = initialized("O2")
     other = copy.deepcopy(model)
-    with pytest.raises(RuntimeError, match="to be new to initialize"):
+    with pytest.raises(RuntimeError, match="not to be initialized already"):
         initialized("O2", other)
 
 
@@ -194,7 +194,7 @@ def test_traced_after_initialize():
     "make, error, message",
     [
         (lambda: None, TypeError, "models to be a torch.nn.Module or a list of them, got NoneType"),
-        (lambda: (Net(), Net()), TypeError, "got tuple; a list is asked for"),
+        (lambda: (Net(), Net()), TypeError, "got tuple; pass a list"),
         (lambda: [Net(), "net"], TypeError, "models[1] to be a torch.nn.Module, got str"),
         (lambda: {"net": Net()}, TypeError, "got dict"),
         (lambda: nn.DataParallel(Net()), RuntimeError, "wrapped in DataParallel; initialize first"),
@@ -206,7 +206,7 @@ def test_traced_after_initialize():
         ),
         (lambda: nn.LazyLinear(3), RuntimeError, "got a lazy one; run a forward first"),
         (lambda: torch.jit.script(linear_net()), TypeError, "initialize first, then trace"),
-        (lambda: nn.Sequential(initialized("O0")[0]), RuntimeError, "models[0].0 (Net) to be new"),
+        (lambda: nn.Sequential(initialized("O0")[0]), RuntimeError, "models[0].0 (Net) not to be"),
     ],
 )
 def test_refused(make, error, message):

@@ -47,7 +47,7 @@ CASES = [
         "scale",
         {"per_tensor": torch.zeros(2, dtype=torch.uint8)},
         RuntimeError,
-        "found_inf_per_tensor to have one element a tensor, 1, got 2",
+        "found_inf_per_tensor to have one element per tensor, 1, got 2",
     ),
     ("unscale", {"first": "grads"}, TypeError, "scaled_grads to be a list or a tuple"),
     ("unscale", {"second": [object()]}, TypeError, "master_grads[0] to be a tensor or None"),

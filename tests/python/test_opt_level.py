@@ -93,7 +93,7 @@ def test_console_output(capsys):
     initialized("O2", verbosity=1, loss_scale=128.0)
     said = capsys.readouterr().out
     assert "opt_level O2" in said
-    assert re.search(r"loss_scale +: 128.0  \(yours\)", said)
+    assert re.search(r"loss_scale +: 128.0  \(override\)", said)
     assert re.search(r"master_weights +: True\n", said)
     initialized("O2", verbosity=0)
     assert capsys.readouterr().out == ""

@@ -226,7 +226,7 @@ class ZeroRedundancyOptimizer(torch.optim.SGD):
     "optimizers, error, message",
     [
         (lambda m: "SGD", TypeError, "optimizers to be a torch.optim.Optimizer or a list of them"),
-        (lambda m: (sgd(m),), TypeError, "got tuple; a list is asked for"),
+        (lambda m: (sgd(m),), TypeError, "got tuple; pass a list"),
         (lambda m: [sgd(m), None], TypeError, "optimizers[1] to be a torch.optim.Optimizer"),
         (lambda m: ZeroRedundancyOptimizer(m.parameters(), lr=1), TypeError, "got a ZeroRedund"),
         (
@@ -236,7 +236,7 @@ class ZeroRedundancyOptimizer(torch.optim.SGD):
             RuntimeError,
             "on one device, cpu, got one on meta in optimizers[0]",
         ),
-        (lambda m: initialized("O2")[1], RuntimeError, "optimizers[0] (SGD) to be new"),
+        (lambda m: initialized("O2")[1], RuntimeError, "optimizers[0] (SGD) not to be"),
     ],
 )
 def test_refused(optimizers, error, message):

@@ -164,7 +164,9 @@ def test_delayed_unscaling_leaves_scaler_and_masters_alone():
 def test_a_step_inside_is_refused_and_changes_nothing(level):
     model, optimizer = initialized(level, linear_net())
     before = [param.detach().clone() for param in model.parameters()]
-    with pytest.raises(RuntimeError, match="step: expected the optimizer to be in no scale_loss"):
+    with pytest.raises(
+        RuntimeError, match="step: expected the optimizer not to be inside an open scale_loss"
+    ):
         with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
             scaled_loss.backward()
             optimizer.step()
@@ -223,7 +225,7 @@ def test_an_exception_leaves_grads_and_scaler_as_before(level):
 def test_one_within_another_is_refused(level):
     model, optimizer = initialized(level, linear_net(), num_losses=2)
     with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
-        with pytest.raises(RuntimeError, match="in no other scale_loss that is still open"):
+        with pytest.raises(RuntimeError, match="not to be inside an open scale_loss"):
             backward(model, optimizer, loss_id=1)
         scaled_loss.backward()
     optimizer.step()

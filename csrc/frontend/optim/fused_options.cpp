@@ -13,7 +13,7 @@ using c10::IValue;
 using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
 
-/// Where a value is checked: what messages say.
+/// The optimizer and option of a checked value, for messages.
 struct Where {
   const char* optimizer;
   const OptionField& field;
@@ -83,8 +83,8 @@ void FusedOptions::serialize(InputArchive& archive) {
     IValue value;
     const bool found = archive.try_read(field.name, value);
     TORCH_CHECK_VALUE(found || field.ours_alone, optimizer_name(),
-                      ": expected the file's options to hold \"", field.name,
-                      "\", got none: another kind of optimizer wrote it");
+                      ": expected the file's options to contain \"", field.name,
+                      "\", but it is missing: another kind of optimizer wrote it");
     if (!found) continue;
     std::visit([&](auto* option) { option->value = value.to<decltype(option->value)>(); },
                field.option);

@@ -19,8 +19,8 @@ using torch::serialize::OutputArchive;
 template <class T>
 T take(const char* optimizer, InputArchive& archive, const std::string& key) {
   T value;
-  TORCH_CHECK_VALUE(archive.try_read(key, value), optimizer, ": expected the file to hold \"", key,
-                    "\", got none: it is damaged, or no optimizer's");
+  TORCH_CHECK_VALUE(archive.try_read(key, value), optimizer, ": expected the file to contain \"",
+                    key, "\", but it is missing: the file is damaged, or not an optimizer's");
   return value;
 }
 
@@ -51,7 +51,7 @@ void check_state(const char* optimizer, const FusedParamState& state, const Tens
   }
 }
 
-/// What a file says of a group.
+/// A file's entries for a group.
 struct LoadedGroup {
   std::unique_ptr<OptimizerOptions> options;
   std::vector<std::unique_ptr<FusedParamState>> states;  ///< null where a parameter had none

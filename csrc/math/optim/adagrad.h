@@ -1,5 +1,5 @@
-// One element of Adagrad (Duchi, Hazan and Singer, JMLR 12, 2011), as torch.optim has it, with
-// apex's decoupled weight decay besides.
+// One element of Adagrad (Duchi, Hazan and Singer, JMLR 12, 2011), as in torch.optim, and with
+// apex's decoupled weight decay.
 #pragma once
 
 #include "math/optim/coefficients.h"

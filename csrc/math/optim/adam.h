@@ -1,5 +1,5 @@
 // One element of Adam (Kingma and Ba, arXiv:1412.6980), AdamW (Loshchilov and Hutter,
-// arXiv:1711.05101) and AMSGrad (Reddi et al., arXiv:1904.09237), as torch.optim has them.
+// arXiv:1711.05101) and AMSGrad (Reddi et al., arXiv:1904.09237), as in torch.optim.
 #pragma once
 
 #include "math/optim/coefficients.h"

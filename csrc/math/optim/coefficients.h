@@ -1,5 +1,5 @@
-// What the optimizers' steps have in common: from a group's hyperparameters and a tensor's step
-// count to the few floats that its elements need.
+// Shared by the optimizers' steps: computes the few floats that a tensor's elements need from its
+// group's hyperparameters and its step count.
 //
 // An algorithm is a struct with
 //   kStates                 how many tensors of state a parameter has
@@ -16,19 +16,19 @@
 
 namespace torchamp {
 
-/// What an algorithm has unless it says otherwise.
+/// The defaults of an algorithm.
 struct OneStep {
   static constexpr bool kCounts = true;
   static constexpr bool kAverages = false;
 };
 
-/// What a step knows of one tensor.
+/// One tensor's arguments of a step.
 struct StepTensor {
   double step;          ///< which step this is, from 1
-  double grad_factor;   ///< what grads are multiplied by: 1 / loss_scale, clipping
-  double param_norm;    ///< of the parameter, where the algorithm wants it
-  double update_norm;   ///< of the grad, already multiplied, or of what else the algorithm says
-  double norm_average;  ///< the tensor's running norm before this step, where there is one
+  double grad_factor;   ///< factor of the grads: 1 / loss_scale, clipping
+  double param_norm;    ///< of the parameter, if the algorithm uses it
+  double update_norm;   ///< of the unscaled grad, or as the algorithm defines it
+  double norm_average;  ///< the tensor's running norm before this step, if there is one
 };
 
 /// base to the power of a non-negative integer, by squaring: every compiler agrees on the result.
@@ -41,7 +41,7 @@ TORCHAMP_MATH double power(double base, double exponent) {
   return result;
 }
 
-/// 1 - beta^step, by which an average that began at zero is too small.
+/// 1 - beta^step, the bias of a moment that started at zero.
 TORCHAMP_MATH double bias_correction(double beta, const StepTensor& tensor, bool wanted) {
   return wanted ? 1.0 - power(beta, tensor.step) : 1.0;
 }
@@ -50,8 +50,8 @@ TORCHAMP_MATH double signed_factor(const StepTensor& tensor, bool maximize) {
   return maximize ? -tensor.grad_factor : tensor.grad_factor;
 }
 
-/// Zero in the place of a subnormal, on which processors spend a hundred cycles: the averages of
-/// rows without grads decay to them and would stay there.
+/// Replaces subnormals, which cost processors a hundred cycles, by zero: the moments of rows
+/// without grads decay to them and would stay there.
 TORCHAMP_MATH float flushed(float average) {
   return fabsf(average) < 1.17549435e-38f ? 0.0f : average;
 }

@@ -1,5 +1,5 @@
-// One element of LAMB (You et al., arXiv:1904.00962), as apex's FusedLAMB has it, in two passes:
-// the first leaves each tensor's update, whose norm the second needs.
+// One element of LAMB (You et al., arXiv:1904.00962), as in apex's FusedLAMB, in two passes:
+// the first stores each tensor's update, whose norm the second needs.
 #pragma once
 
 #include "math/optim/coefficients.h"
@@ -11,7 +11,7 @@ struct LambHyper {
   double averages_grads, always_adapts, max_grad_norm;
 };
 
-/// First pass. Leaves the parameter alone.
+/// First pass. Does not change the parameter.
 struct LambUpdate : OneStep {
   static constexpr int kStates = 3;  ///< exp_avg, exp_avg_sq, update
 
@@ -40,7 +40,7 @@ struct LambUpdate : OneStep {
     return c;
   }
 
-  /// update_norm is that of all grads together.
+  /// update_norm is the total norm of all grads.
   TORCHAMP_MATH static double clipping(const LambHyper& hyper, const StepTensor& tensor) {
     const bool clips = hyper.max_grad_norm > 0.0 && tensor.update_norm > hyper.max_grad_norm;
     return clips ? hyper.max_grad_norm / tensor.update_norm : 1.0;

@@ -1,5 +1,5 @@
-// One element of NovoGrad (Ginsburg et al., arXiv:1905.11286), as apex's FusedNovoGrad has it: the
-// second moment is one number a tensor, the running norm of its grads.
+// One element of NovoGrad (Ginsburg et al., arXiv:1905.11286), as in apex's FusedNovoGrad: the
+// second moment is one number per tensor, the running norm of its grads.
 #pragma once
 
 #include "math/optim/coefficients.h"

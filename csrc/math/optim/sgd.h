@@ -1,5 +1,5 @@
-// One element of stochastic gradient descent, as torch.optim.SGD has it, and of LARS (You et al.,
-// arXiv:1708.03888), which gives each tensor a learning rate of its own.
+// One element of stochastic gradient descent, as in torch.optim.SGD, and of LARS (You et al.,
+// arXiv:1708.03888), which adapts the learning rate to each tensor.
 #pragma once
 
 #include "math/optim/coefficients.h"
@@ -33,8 +33,8 @@ struct Sgd : OneStep {
     return c;
   }
 
-  /// LARS: how much of its own length a tensor may move. 1 where trust_coefficient is 0, and where
-  /// a norm is. With trust_clip the tensor's learning rate is at most the group's (LARC).
+  /// LARS: the largest update of a tensor relative to its norm. 1 if trust_coefficient or a norm is
+  /// 0. With trust_clip the tensor's learning rate is at most the group's (LARC).
   TORCHAMP_MATH static double trust_ratio(const Hyper& hyper, const StepTensor& tensor) {
     if (hyper.trust_coefficient == 0.0) return 1.0;
     if (tensor.param_norm == 0.0 || tensor.update_norm == 0.0) return 1.0;

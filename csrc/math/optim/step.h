@@ -1,4 +1,4 @@
-// A step's scalars, on their way from a group's hyperparameters to a tensor's coefficients.
+// A step's scalars: computes a tensor's coefficients from its group's hyperparameters.
 #pragma once
 
 #include "math/optim/adagrad.h"
@@ -30,19 +30,19 @@ enum class Algorithm : uint8 {
 /// Doubles in a group's row of hyperparameters; each Hyper takes the first of them.
 constexpr int kHyperSize = 12;
 
-/// A group's hyperparameters. They travel by value, so that a launch that is captured into a graph
-/// keeps them; what a caller has on the device is read there when the step runs.
+/// A group's hyperparameters. They are passed by value, so that a captured launch keeps them;
+/// those on the device are read there when the step runs.
 struct HyperRow {
   double values[kHyperSize];
-  const double* on_device = nullptr;  ///< takes the place of values
-  const void* lr = nullptr;           ///< takes the place of the first
+  const double* on_device = nullptr;  ///< overrides values
+  const void* lr = nullptr;           ///< overrides the first
   bool lr_is_double = false;          ///< else float
 };
 
-/// What a step reads besides its tensors and hyperparameters, in the memory of their device. Arrays
+/// A step's other arguments, in the memory of their device. Arrays
 /// are by caller's position. May be null: grad_factor (1), skip (0), and the norms.
 struct StepInputs {
-  float* steps;  ///< counted up
+  float* steps;  ///< incremented
   const float* grad_factor;
   const float* skip;  ///< nothing is written unless 0
   const float* param_norms;
@@ -56,8 +56,8 @@ TORCHAMP_MATH bool skips(const StepInputs& inputs) {
   return inputs.skip != nullptr && *inputs.skip != 0.0f;
 }
 
-/// A tensor that is stepped: where it stands in the caller's arrays, its group's hyperparameters,
-/// and whether its grad is to be taken as it is, though others' are multiplied.
+/// A tensor that is stepped: its index in the caller's arrays, its group's hyperparameters,
+/// and whether its grad is exempt from grad_factor.
 struct Stepped {
   int32 position;
   const HyperRow* row;
@@ -80,7 +80,7 @@ TORCHAMP_MATH typename Rule::Hyper hyper_of(const HyperRow& row) {
   return hyper;
 }
 
-/// Which step is under way. Steps are counted when it is over.
+/// The number of the current step. Steps are counted at its end.
 template <class Rule>
 TORCHAMP_MATH float step_number(const StepInputs& inputs, int32 position) {
   return inputs.steps[position] + (Rule::kCounts ? 1.0f : 0.0f);
@@ -112,7 +112,7 @@ TORCHAMP_MATH uint32 noise_key(const StepInputs& inputs, int32 position) {
   return noise_key(position, step_number<Rule>(inputs, position));
 }
 
-/// Ends a tensor's step, after its last element: counts it, and moves its running norm.
+/// Ends a tensor's step, after its last element: counts it, and updates its running norm.
 template <class Rule>
 TORCHAMP_MATH void finish_step(const StepInputs& inputs, Stepped stepped) {
   if constexpr (Rule::kAverages) {
@@ -124,7 +124,7 @@ TORCHAMP_MATH void finish_step(const StepInputs& inputs, Stepped stepped) {
 }
 
 /// Whether two tensors have the same coefficients: they are of one group, have taken as many steps,
-/// and neither a norm of their own nor a factor plays a part.
+/// and depend neither on their own norms nor on a factor.
 TORCHAMP_MATH bool share_coefficients(const StepInputs& inputs, Stepped one, Stepped other) {
   return inputs.param_norms == nullptr && inputs.update_norms == nullptr &&
          one.unscaled == other.unscaled && one.row == other.row &&

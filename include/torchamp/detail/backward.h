@@ -11,15 +11,15 @@ namespace torchamp::core {
 
 /// One backward of one loss, for the optimizers whose parameters get grads in it: scale() and
 /// prepare(), the backward, finish(). Without a backward, it unscales delayed grads. From prepare()
-/// to finish() it is open; the end of its life cancels it.
+/// to finish() it is open; its destructor cancels it.
 class TORCHAMP_API Backward {
  public:
-  /// Which loss it is of, and what is left to a later one.
+  /// Which loss it is of, and what is delayed until a later one.
   struct Options {
     int64_t loss_id = 0;
     bool delay_unscale = false;
     bool delay_overflow_check = false;
-    bool is_reported = false;  ///< the host reports an overflow itself, at once
+    bool is_reported = false;  ///< the host reports an overflow itself, immediately
   };
 
   /// `scaler` must outlive it.
@@ -29,20 +29,20 @@ class TORCHAMP_API Backward {
   Backward(const Backward&) = delete;
   Backward& operator=(const Backward&) = delete;
 
-  /// Whether there is anything to do: else the grads are right as autograd leaves them.
+  /// Whether there is anything to do: otherwise autograd's grads are used as they are.
   static bool is_needed(const std::vector<std::shared_ptr<OptimizerState>>& states,
                         const LossScaler& scaler);
 
-  /// `loss` by the scale as it is now.
+  /// `loss` times the current scale.
   at::Tensor scale(const at::Tensor& loss);
-  /// Sets the grads of earlier backwards aside. Delayed ones that bear another scale than this
-  /// backward's are unscaled by their own first. Throws RuntimeError, and leaves grads as they
-  /// were, if another Backward of an optimizer is open, or a model was cast behind the optimizer's
-  /// back.
+  /// Sets the grads of earlier backwards aside. Delayed ones that are scaled by another scale than
+  /// this backward's are unscaled first. Throws RuntimeError, and leaves grads as they
+  /// were, if another Backward of an optimizer is open, or a model was cast without the optimizer's
+  /// knowledge.
   void prepare();
-  /// Puts the grads back as prepare() found them.
+  /// Restores the grads that prepare() set aside.
   void cancel();
-  /// Unscales, checks and updates, or puts that off.
+  /// Unscales, checks and updates, or delays that.
   void finish();
 
  private:
@@ -54,7 +54,7 @@ class TORCHAMP_API Backward {
   std::vector<std::shared_ptr<OptimizerState>> states_;
   LossScaler& scaler_;
   Options options_;
-  /// Of this backward: that of another may move the scale before finish().
+  /// Of this backward: another one may update the scale before finish().
   std::shared_ptr<const ScaleSnapshot> scaled_by_;
   bool is_open_ = false;
 };

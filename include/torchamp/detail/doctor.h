@@ -1,5 +1,5 @@
-// What torchamp finds on a machine. The program torchamp-doctor prints it, as `python -m torchamp`
-// does with Python's part besides.
+// What torchamp finds on a machine. The program torchamp-doctor prints it, and so does
+// `python -m torchamp`, with Python's part.
 #pragma once
 
 #include <torchamp/detail/export.h>
@@ -13,13 +13,13 @@ namespace torchamp {
 
 /// One line of a report.
 struct Finding {
-  std::string subject;      ///< what was looked at
-  std::string found;        ///< what is there
-  int status = 0;           ///< 0: fine, 1: works less well than it could, 2: broken
-  std::string remedy = {};  ///< what to do about it; may be empty
+  std::string subject;      ///< what was checked
+  std::string found;        ///< what was found
+  int status = 0;           ///< 0: fine, 1: works, but not optimally, 2: broken
+  std::string remedy = {};  ///< how to fix it; may be empty
 };
 
-/// Looks at torch, its ABI, the processor, the CUDA driver, NVRTC and the kernels of every device,
+/// Checks torch, its ABI, the processor, the CUDA driver, NVRTC and the kernels of every device,
 /// which it loads.
 TORCHAMP_API std::vector<Finding> examine();
 

@@ -1,4 +1,4 @@
 #pragma once
 
-/// Marks what libtorchamp.so shows to other programs; everything else is hidden.
+/// Marks the symbols that libtorchamp.so exports; all others are hidden.
 #define TORCHAMP_API __attribute__((visibility("default")))

@@ -10,7 +10,7 @@ namespace torchamp::core {
 
 class OptimizerState;
 
-/// What the optimizers that step one set of parameters share.
+/// The state shared by the optimizers that step one set of parameters.
 class TORCHAMP_API Masters {
  public:
   Masters() : grads(weights) {}
@@ -19,11 +19,11 @@ class TORCHAMP_API Masters {
 
   /// As MasterWeights::track().
   at::Tensor track(const at::Tensor& model_param, const at::Tensor& master = {});
-  /// As MasterWeights::split(). Throws RuntimeError unless grads are lazy: whoever has looked at
-  /// masters may read them again.
+  /// As MasterWeights::split(). Throws RuntimeError unless grads are lazy: a program that has
+  /// accessed masters may read them again.
   void split();
 
-  MasterWeights weights;               ///< the parameters with what is stepped
+  MasterWeights weights;               ///< the parameters and their masters
   MasterGrads grads;                   ///< their grads
   std::vector<OptimizerState*> users;  ///< the optimizers that step them
 };

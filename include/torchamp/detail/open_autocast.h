@@ -1,5 +1,4 @@
-// O1's and O4's autocast: what initialize opens in a thread, and who joins it or is shielded from
-// it.
+// O1's and O4's autocast: initialize opens it in a thread; others join it or are shielded from it.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -15,9 +14,9 @@ namespace torchamp {
 /// @addtogroup autocast_ops
 /// @{
 
-/// Autocast from now until closed, in the thread that opened it: what O1 is. Several can be open,
-/// for the same dtype. Losses, criteria and methods other than forward are covered, as in apex, and
-/// on CPU and CUDA all ops of apex's lists, where torch's are shorter.
+/// Autocast from now until closed, in the thread that opened it: the casts of O1. Several can be
+/// open, for the same dtype. Losses, criteria and methods other than forward are covered, as in
+/// apex, and on CPU and CUDA all ops of apex's lists, where torch's are shorter.
 class TORCHAMP_API OpenAutocast {
  public:
   /// Throws if this thread has one open with another dtype.
@@ -26,18 +25,18 @@ class TORCHAMP_API OpenAutocast {
   OpenAutocast(const OpenAutocast&) = delete;
   OpenAutocast& operator=(const OpenAutocast&) = delete;
 
-  /// May be called from any thread, and more than once. In another thread than the opening one it
-  /// takes effect there at the next call of settle().
+  /// May be called from any thread, and more than once. From another thread it takes effect
+  /// in the opening thread at the next call of settle().
   void close();
 
-  /// Makes this thread's autocast state agree with what is still open.
+  /// Updates this thread's autocast state to what is still open.
   static void settle();
 
-  /// What one has opened, for all threads that join it.
+  /// What one OpenAutocast has opened, for all threads that join it.
   struct Entry;
-  /// What several have opened.
+  /// What several OpenAutocasts have opened.
   using Entries = std::vector<std::shared_ptr<Entry>>;
-  /// What this thread casts by: its own, and what it has joined.
+  /// The entries that this thread casts by: its own, and those it has joined.
   static Entries open_in_this_thread();
 
  private:
@@ -45,15 +44,15 @@ class TORCHAMP_API OpenAutocast {
   std::shared_ptr<Entry> entry_;
 };
 
-/// For the time of a scope, casts in this thread as in the thread that opened `opened`: forwards of
-/// its models in threads of DataParallel, or of the program's own, run in it. Does nothing once
+/// A scope that casts in this thread as in the thread that opened `opened`: forwards of its models
+/// in threads of DataParallel, or of the program, run in it. Does nothing once
 /// `opened` is closed, in a thread that has opened one itself, under a shield, and for device types
 /// that an autocast scope of the thread has switched off.
 class TORCHAMP_API JoinAutocast {
  public:
-  /// Remembers this thread's state until the end of the scope.
+  /// Saves this thread's state until the end of the scope.
   explicit JoinAutocast(const OpenAutocast& opened);
-  /// The same for all that a thread casts by.
+  /// The same for all entries of a thread.
   explicit JoinAutocast(const OpenAutocast::Entries& opened);
   ~JoinAutocast();
   JoinAutocast(const JoinAutocast&) = delete;
@@ -63,13 +62,12 @@ class TORCHAMP_API JoinAutocast {
   OpenAutocast::Entries joined_;
 };
 
-/// What OpenAutocast casts tensors of `device_type` to in this thread at this moment; nothing where
-/// none is open, or where it is switched off.
+/// The dtype that OpenAutocast currently casts tensors of `device_type` to in this thread; empty if
+/// none is open, or if it is switched off.
 TORCHAMP_API std::optional<c10::ScalarType> casting_to(c10::DeviceType device_type);
 
-/// For the time of a scope, undoes what OpenAutocast does to this thread: backwards, optimizer
-/// steps and models of other levels run in it. A torch.autocast context that the user entered keeps
-/// its effect.
+/// A scope that suspends OpenAutocast in this thread: backwards, optimizer steps and models of
+/// other levels run in it. A torch.autocast context of the user stays active.
 class TORCHAMP_API ShieldFromAutocast {
  public:
   [[nodiscard]] ShieldFromAutocast();
@@ -84,8 +82,8 @@ class TORCHAMP_API ShieldFromAutocast {
   std::vector<c10::DeviceType> disabled_;
 };
 
-/// A ShieldFromAutocast around a backward, which its threads can lift by CastInBackward if
-/// `was_cast` says that the forward was cast.
+/// A ShieldFromAutocast around a backward, which its threads can lift by CastInBackward if the
+/// forward was cast (`was_cast`).
 class TORCHAMP_API ShieldBackward {
  public:
   /// `was_cast`: whether the forward ran under O1 or O4.
@@ -96,8 +94,8 @@ class TORCHAMP_API ShieldBackward {
   std::optional<c10::DebugInfoGuard> info_;
 };
 
-/// Lifts the ShieldBackward of the backward that this thread works for: what a program wrote itself
-/// runs in it, as Python's autograd functions, and is cast as in the forward.
+/// Lifts the ShieldBackward of the backward that this thread works for: the program's own code,
+/// such as Python's autograd functions, runs in it and is cast as in the forward.
 class TORCHAMP_API CastInBackward {
  public:
   CastInBackward();

@@ -1,4 +1,5 @@
-// One optimizer's masters, and what its next step must know: both languages' optimizers keep one.
+// One optimizer's masters, and the state that its next step depends on: both languages' optimizers
+// have one.
 #pragma once
 
 #include <torchamp/detail/masters.h>
@@ -17,81 +18,80 @@ namespace core {
 
 class Backward;
 
-/// One optimizer's masters, and the overflows of its backwards since it stepped last. Those are not
-/// a scaler's found_inf, which belongs to one backward and moves the scale: they gather over losses
-/// and micro-batches, and decide about the step.
+/// One optimizer's masters, and the overflows of its backwards since its last step. Those are not a
+/// scaler's found_inf, which belongs to one backward and updates the scale: they accumulate over
+/// losses and micro-batches, and decide whether to skip the step.
 class TORCHAMP_API OptimizerState {
  public:
-  /// `masters` are several optimizers' if those share a parameter, which is then unscaled once.
-  /// steps_unseen: the optimizer may step without the masters' version counters showing it.
+  /// Several optimizers share `masters` if they share a parameter, which is then unscaled once.
+  /// steps_unseen: the optimizer may step without changing the masters' version counters.
   explicit OptimizerState(std::shared_ptr<Masters> masters, bool steps_unseen = false);
   ~OptimizerState();
   OptimizerState(const OptimizerState&) = delete;
   OptimizerState& operator=(const OptimizerState&) = delete;
 
-  /// What it steps, and what others step, too.
+  /// The masters that it steps, and those that other optimizers step.
   Masters& masters() const { return *masters_; }
   /// Their weights.
   MasterWeights& weights() const { return masters_->weights; }
   /// Their grads.
   MasterGrads& grads() const { return masters_->grads; }
-  /// Takes note that it steps a master.
+  /// Records that it steps a master.
   void add_master(const at::Tensor& master) { stepped_.insert(master.unsafeGetTensorImpl()); }
 
   /// Whether a Backward that was given it is open.
   bool is_in_backward() const { return backward_ != nullptr; }
-  /// Whether its grads are no use yet: in an open backward, or delayed.
+  /// Whether its grads cannot be used yet: in an open backward, or delayed.
   bool grads_are_scaled() const { return is_in_backward() || grads().delayed() != nullptr; }
 
   /// float32 scalar on the device, not 0 if the next step is to be skipped; undefined: it is not.
   at::Tensor found_inf() const;
   /// The same for the host, which waits for the device.
   bool has_overflowed() const;
-  /// For an optimizer that cannot skip on the device, but takes no step without grads: takes the
-  /// grads of its parameters, `stepped`, away after an overflow.
+  /// For an optimizer that cannot skip on the device, but takes no step without grads: drops the
+  /// grads of its parameters, `stepped`, after an overflow.
   void refuse(const std::vector<at::Tensor>& stepped);
-  /// Whether it was, since grads were zeroed or a step ended.
+  /// Whether it did so since grads were zeroed or a step ended.
   bool has_refused() const { return has_refused_; }
   /// Whether the host knows that the next step is to be skipped. Waits for the device where grads
-  /// were delayed, whose overflow nobody has reported.
+  /// were delayed, whose overflow is not reported yet.
   bool is_refused() const;
-  /// Forgets overflows.
+  /// Clears overflows.
   void clear_overflows();
 
-  /// As MasterWeights::refresh(), also after steps that no version counter shows.
+  /// Like MasterWeights::refresh(), also after steps that change no version counter.
   void refresh();
-  /// Brings masters and model together. Throws RuntimeError, which names `function`, while grads
-  /// are scaled. adopts_data_writes: also elements of the model that were written past its
-  /// counters.
+  /// Synchronizes masters and model. Throws RuntimeError, which names `function`, while grads are
+  /// scaled. adopts_data_writes: also for elements of the model that were written bypassing its
+  /// version counters.
   void begin_step(const char* function, bool adopts_data_writes);
-  /// Ends a step, taken or skipped, whose losses are scaled by `scalers`: the masters' grads are
-  /// used up, but for those that another optimizer has been given in a backward and is still to
-  /// step.
+  /// Ends a step, taken or skipped, whose losses are scaled by `scalers`: drops the
+  /// masters' grads, except those that another optimizer of the same backward has yet to step.
   void end_step(const std::vector<LossScaler*>& scalers);
-  /// As torch's zero_grad, for what the optimizer's own does not reach.
+  /// Like torch's zero_grad, for grads that the optimizer's own does not reach.
   void zero_grad(bool set_to_none);
 
-  /// What the host learns of its steps.
+  /// The host's record of its steps.
   LateReport& late_report() const { return *late_report_; }
 
  private:
   friend class Backward;
 
-  void gather(int64_t loss_id, const at::Tensor& found_inf);
+  void accumulate(int64_t loss_id, const at::Tensor& found_inf);
   void gather_delayed(int64_t loss_id, const at::Tensor& found_inf);
-  void give_up_refused();
+  void discard_skipped_grads();
   void drop_master_grads();
   bool is_needed(const c10::TensorImpl* master) const;
 
   std::shared_ptr<Masters> masters_;
   bool steps_unseen_;
-  bool may_have_stepped_ = false;  ///< since grads have reached eager masters
-  bool is_to_step_ = false;        ///< a backward was given it since it stepped
+  bool may_have_stepped_ = false;  ///< since grads were materialized for masters
+  bool is_to_step_ = false;        ///< it had a backward since its last step
   const Backward* backward_ = nullptr;
   std::map<int64_t, at::Tensor> found_inf_;  ///< by loss
   bool has_refused_ = false;                 ///< by refuse()
   bool has_unreported_ = false;              ///< an overflow may be one of delayed grads
-  at::Tensor refused_;  ///< found_inf() at the last step, unless grads were zeroed since
+  at::Tensor skipped_found_inf_;  ///< found_inf() at the last step, unless grads were zeroed since
   std::unordered_set<const c10::TensorImpl*> stepped_;  ///< masters
   std::unique_ptr<LateReport> late_report_;
 };

@@ -1,4 +1,4 @@
-// What both languages' fused optimizers know of their options and states.
+// The options and states of both languages' fused optimizers.
 #pragma once
 
 #include <torchamp/detail/export.h>
@@ -23,7 +23,7 @@ struct OptionSpec {
 /// FusedLAMB, in the order of fused_step's columns. Throws ValueError for another name.
 TORCHAMP_API std::vector<OptionSpec> option_specs(const std::string& optimizer);
 
-/// The names of the states that the algorithm keeps for a parameter, in its order.
+/// The names of the states that the algorithm keeps per parameter, in its order.
 TORCHAMP_API std::vector<std::string> state_names(StepAlgorithm algorithm);
 
 }  // namespace torchamp::optim

@@ -1,4 +1,4 @@
-// A loss scale on its device, and what backwards keep of it while it moves.
+// A loss scale on its device, and the snapshots that backwards keep of it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,16 +13,16 @@ namespace torchamp {
 
 class BackwardReport;
 
-/// A loss scale in the memory of its device, one element each, and how it moves.
+/// A loss scale in device memory, one element each, and its update rule.
 struct DynamicScale {
   at::Tensor loss_scale;          ///< float32
   at::Tensor growth_tracker;      ///< int32: clean backwards since it grew or overflowed
   at::Tensor hysteresis_tracker;  ///< int32: overflows until it backs off
-  ops::ScaleUpdate rule;          ///< how it moves
+  ops::ScaleUpdate rule;          ///< how it is updated
 };
 
-/// The loss scale that one backward's loss and grads bear: in the scaler's memory, and in its own
-/// once the scaler's scale moves on, or when this ends before the graph that was scaled by it.
+/// The loss scale of one backward's loss and grads: in the scaler's memory, and copied to its own
+/// when the scaler's scale is updated, or when this is destroyed before the graph that it scaled.
 class TORCHAMP_API ScaleSnapshot {
  public:
   /// For LossScaler::snapshot().
@@ -31,11 +31,11 @@ class TORCHAMP_API ScaleSnapshot {
   ScaleSnapshot(const ScaleSnapshot&) = delete;
   ScaleSnapshot& operator=(const ScaleSnapshot&) = delete;
 
-  /// float32 of one element. Autograd's count of writes to it is not the scaler's.
+  /// float32 of one element. Its version counter is not the scaler's.
   const at::Tensor& loss_scale() const { return loss_scale_; }
-  /// Gives it memory of its own, for the graphs that hold it, too.
+  /// Copies it to its own memory, also for the graphs that hold it.
   void keep();
-  /// Whether it is what `scale` is now, without a write in between.
+  /// Whether it is the current `scale`, without a write in between.
   bool is_still(const at::Tensor& scale) const {
     return loss_scale_.const_data_ptr() == scale.const_data_ptr();
   }
@@ -46,12 +46,12 @@ class TORCHAMP_API ScaleSnapshot {
   at::Tensor loss_scale_;
 };
 
-/// Overflows of a loss's backwards that have not moved its scale yet.
+/// Overflows of a loss's backwards that its scale does not reflect yet.
 class TORCHAMP_API DeferredOverflow {
  public:
   /// `found_inf`: float32 scalar on the device.
   void add(const at::Tensor& found_inf);
-  /// The maximum of what was added, which is forgotten; undefined if there is nothing.
+  /// Returns the maximum of what was added, and clears it; undefined if there is nothing.
   at::Tensor take() { return std::exchange(found_inf_, at::Tensor()); }
 
  private:
@@ -60,8 +60,8 @@ class TORCHAMP_API DeferredOverflow {
 
 /// A loss scale as the host knows it.
 struct ReportedScale {
-  std::optional<double> value;                   ///< where the host has set it
-  std::shared_ptr<const BackwardReport> report;  ///< of the backward that moved it; or null
+  std::optional<double> value;                   ///< if the host has set it
+  std::shared_ptr<const BackwardReport> report;  ///< of the backward that updated it; or null
 };
 
 }  // namespace torchamp

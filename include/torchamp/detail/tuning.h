@@ -1,4 +1,4 @@
-// How the CUDA kernels are launched, for benchmarks that compare the ways.
+// How the CUDA kernels are launched, for benchmarks that compare the variants.
 #pragma once
 
 #include <torchamp/detail/export.h>
@@ -11,14 +11,14 @@ namespace torchamp {
 /// @addtogroup build
 /// @{
 
-/// One choice: results do not depend on it, but for the last bits of norms.
+/// One setting: results do not depend on it, except the last bits of norms.
 struct TuningField {
-  std::string name;              ///< as set_tuning() takes it
-  int64_t value;                 ///< that the process uses
-  std::vector<int64_t> choices;  ///< values that are worth comparing
+  std::string name;              ///< for set_tuning()
+  int64_t value;                 ///< in use by the process
+  std::vector<int64_t> choices;  ///< values to compare
 };
 
-/// All choices, with the values that the process uses.
+/// All settings, with the values in use by the process.
 TORCHAMP_API std::vector<TuningField> tuning_fields();
 
 /// Sets one for the process, while no other thread launches kernels. Throws ValueError for a name

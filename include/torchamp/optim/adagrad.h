@@ -7,26 +7,26 @@ namespace torchamp::optim {
 /// @addtogroup fused
 /// @{
 
-/// Options as torch::optim::AdagradOptions but for initial_accumulator_value, which is 0.
+/// The options of torch::optim::AdagradOptions except initial_accumulator_value, which is 0.
 class TORCHAMP_API FusedAdagradOptions : public FusedOptionsOf<FusedAdagradOptions> {
   TORCHAMP_OPTION(double, lr, 1e-2);           ///< learning rate
-  TORCHAMP_OPTION(double, lr_decay, 0.0);      ///< step t moves by lr / (1 + (t - 1) · lr_decay)
+  TORCHAMP_OPTION(double, lr_decay, 0.0);      ///< lr of step t: lr / (1 + (t - 1) · lr_decay)
   TORCHAMP_OPTION(double, weight_decay, 0.0);  ///< added to the grads, times the parameter
   TORCHAMP_OPTION(double, eps, 1e-10);         ///< added to the divisor
-  TORCHAMP_OPTION(bool, maximize, false);      ///< steps along the grads instead of against them
+  TORCHAMP_OPTION(bool, maximize, false);      ///< gradient ascent
   /// Weight decay shrinks the parameters; apex's adagrad_w_mode.
   TORCHAMP_OPTION(bool, decoupled_weight_decay, false);
 
  public:
   /// The defaults.
   FusedAdagradOptions() = default;
-  /// The defaults but for the learning rate.
+  /// The defaults except the learning rate.
   FusedAdagradOptions(double lr) { this->lr(lr); }
   const char* optimizer_name() const override { return "FusedAdagrad"; }
   StepAlgorithm algorithm() const override { return StepAlgorithm::kAdagrad; }
 
   using FusedOptions::serialize;
-  /// Writes the initial_accumulator_value that torch::optim::Adagrad reads, too.
+  /// Also writes the initial_accumulator_value that torch::optim::Adagrad reads.
   void serialize(torch::serialize::OutputArchive& archive) const override;
 
  protected:

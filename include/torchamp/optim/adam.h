@@ -7,17 +7,17 @@ namespace torchamp::optim {
 /// @addtogroup fused
 /// @{
 
-/// What FusedAdam and FusedAdamW are told.
+/// Options of FusedAdam and FusedAdamW.
 template <class Derived>
 class AdamOptionsOf : public FusedOptionsOf<Derived> {
-  TORCHAMP_OPTION(double, lr, 1e-3);                     ///< learning rate
-  TORCHAMP_OPTION(Betas, betas, Betas(0.9, 0.999));      ///< decay of the two averages
-  TORCHAMP_OPTION(double, eps, 1e-8);                    ///< added to the divisor
-  TORCHAMP_OPTION(double, weight_decay, 0.0);            ///< 0.01 for AdamW
-  TORCHAMP_OPTION(bool, amsgrad, false);                 ///< divides by the largest average so far
-  TORCHAMP_OPTION(bool, maximize, false);                ///< steps along the grads
-  TORCHAMP_OPTION(bool, decoupled_weight_decay, false);  ///< as AdamW has it
-  /// False leaves the averages as small as they begin, which apex allows.
+  TORCHAMP_OPTION(double, lr, 1e-3);                 ///< learning rate
+  TORCHAMP_OPTION(Betas, betas, Betas(0.9, 0.999));  ///< decay rates of the two moments
+  TORCHAMP_OPTION(double, eps, 1e-8);                ///< added to the divisor
+  TORCHAMP_OPTION(double, weight_decay, 0.0);        ///< 0.01 for AdamW
+  TORCHAMP_OPTION(bool, amsgrad, false);   ///< divides by the largest second moment so far
+  TORCHAMP_OPTION(bool, maximize, false);  ///< gradient ascent
+  TORCHAMP_OPTION(bool, decoupled_weight_decay, false);  ///< as in AdamW
+  /// False: no bias correction, as in apex.
   TORCHAMP_OPTION(bool, bias_correction, true);
 
  public:
@@ -27,7 +27,7 @@ class AdamOptionsOf : public FusedOptionsOf<Derived> {
   }
 
  protected:
-  /// As FusedOptions says.
+  /// See FusedOptions.
   std::vector<OptionField> fields() override {
     return {{"lr", &lr_},
             {"betas", &betas_},
@@ -40,17 +40,17 @@ class AdamOptionsOf : public FusedOptionsOf<Derived> {
   }
 };
 
-/// Options as torch::optim::AdamOptions, and more.
+/// The options of torch::optim::AdamOptions, and more.
 class TORCHAMP_API FusedAdamOptions : public AdamOptionsOf<FusedAdamOptions> {
  public:
   /// The defaults.
   FusedAdamOptions() = default;
-  /// The defaults but for the learning rate.
+  /// The defaults except the learning rate.
   FusedAdamOptions(double lr) { this->lr(lr); }
   const char* optimizer_name() const override { return "FusedAdam"; }
 };
 
-/// Options as torch::optim::AdamWOptions, and more.
+/// The options of torch::optim::AdamWOptions, and more.
 class TORCHAMP_API FusedAdamWOptions : public AdamOptionsOf<FusedAdamWOptions> {
  public:
   /// The defaults: weight decay of 0.01, decoupled.
@@ -58,7 +58,7 @@ class TORCHAMP_API FusedAdamWOptions : public AdamOptionsOf<FusedAdamWOptions> {
     weight_decay_.value = 1e-2;
     decoupled_weight_decay_.value = true;
   }
-  /// The defaults but for the learning rate.
+  /// The defaults except the learning rate.
   FusedAdamWOptions(double lr) : FusedAdamWOptions() { this->lr(lr); }
   const char* optimizer_name() const override { return "FusedAdamW"; }
 };

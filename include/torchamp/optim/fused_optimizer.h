@@ -1,4 +1,4 @@
-// Stage 7: step. What the fused optimizers share.
+// Stage 7: step. The base class of the fused optimizers.
 #pragma once
 
 #include <torchamp/detail/master_grads.h>
@@ -15,9 +15,9 @@ namespace torchamp::optim {
 
 /// A LibTorch optimizer whose step is one pass over all parameters of a device.
 ///
-/// Parameters and grads may be float16, bfloat16, float32 and float64, mixed; averages are kept in
+/// Parameters and grads may be float16, bfloat16, float32 and float64, mixed; states are kept in
 /// float32 (float64 for float64 parameters). Nothing waits for the device. LibTorch's schedulers
-/// take it, and files go to and from LibTorch's optimizer of the same algorithm.
+/// accept it. It exchanges files with LibTorch's optimizer of the same algorithm.
 class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
  public:
   /// Parameters, and options that differ from the optimizer's.
@@ -26,7 +26,7 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   /// Throws ValueError for options out of their range.
   FusedOptimizer(const std::vector<Group>& groups, std::unique_ptr<FusedOptions> defaults);
 
-  /// Adds a group. What its options leave unset is the optimizer's. Call it on this class:
+  /// Adds a group. Unset options default to the optimizer's. Call it on this class:
   /// torch::optim::Optimizer's own drops the options of optimizers that are not LibTorch's.
   /// Throws ValueError for another optimizer's options, for values out of their range and for
   /// parameters that are in a group already.
@@ -35,8 +35,8 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   /// Steps every parameter that has a grad; returns what the closure returned.
   /// Throws TypeError for sparse grads, before anything is written.
   at::Tensor step(LossClosure closure = nullptr) override;
-  /// The same without a closure: grads are multiplied with step.grad_factor, and unless step.skip
-  /// is 0 nothing changes, which only the device knows.
+  /// The same without a closure: grads are multiplied by step.grad_factor. Unless step.skip is 0
+  /// nothing changes, which only the device knows.
   void step_with(const FusedStepper::Step& step);
   /// Steps the masters of `grads`, which must be all parameters of the groups, and writes the
   /// model's parameters in the same pass. `skip`: float32 scalar on the device; undefined: 0.
@@ -45,27 +45,26 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   /// Skips the next step if `found_inf`, a float32 scalar on the device, is not 0 then, or that of
   /// an earlier call since the last step.
   void skip_if(const at::Tensor& found_inf);
-  /// What skip_if() gathered, which is forgotten; undefined if there is nothing.
+  /// Returns the maximum of the skip_if() calls, and clears it; undefined if there were none.
   at::Tensor take_skip() { return std::exchange(skip_, at::Tensor()); }
-  /// Whether step() was called since this was called last.
+  /// Whether step() was called since the last call of this.
   bool take_stepped() { return std::exchange(has_stepped_, false); }
 
-  /// How averages, and parameters without a master, are kept from the next step on; the averages
-  /// that there are already are converted. Throws ValueError, at that step, where FusedStepper
-  /// does.
+  /// How states, and parameters without a master, are stored from the next step on. Existing states
+  /// are converted. Throws ValueError, at that step, as FusedStepper.
   void set_storage(FusedStepper::Storage storage);
-  /// Makes the next step begin with what `state()` holds then, which somebody has changed.
+  /// Makes the next step read `state()` again, which has been changed.
   void forget_steppers();
 
   /// Writes groups, options and states. Waits for the device.
   void save(torch::serialize::OutputArchive& archive) const override;
-  /// Takes over the options and states of a file that this class, or LibTorch's of the same
-  /// algorithm, has saved. Throws ValueError, and leaves everything as it was, if the file's groups
-  /// or its kind of optimizer are others.
+  /// Loads the options and states of a file that this class, or LibTorch's of the same algorithm,
+  /// has saved. Throws ValueError, and changes nothing, if the file's groups or its kind of
+  /// optimizer differ.
   void load(torch::serialize::InputArchive& archive) override;
 
  private:
-  /// A parameter's place. What is compared to see whether the groups have changed.
+  /// A parameter's place, compared to detect changed groups.
   struct Place {
     at::Tensor param;
     at::Device device;
@@ -90,9 +89,9 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   std::vector<Place> places();
   void make_steppers(const std::vector<Place>& places);
   void update_steppers();
-  /// Gives a stepper what `state()` holds for its parameter i.
+  /// Passes `state()` of parameter i to its stepper.
   void adopt(Stepper& stepper, size_t i);
-  /// Shows its states in `state()`.
+  /// Puts its states in `state()`.
   void publish(const Stepper& stepper, size_t i);
   void publish_new(Stepper& stepper);
 
@@ -103,11 +102,11 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   bool has_stepped_ = false;
 };
 
-/// The constructors, which are LibTorch's.
+/// The constructors, like LibTorch's.
 template <class Options>
 class FusedOptimizerOf : public FusedOptimizer {
  public:
-  /// `defaults`: what groups leave open.
+  /// `defaults`: for options that groups do not set.
   explicit FusedOptimizerOf(const std::vector<Group>& groups, Options defaults = Options())
       : FusedOptimizer(groups, std::make_unique<Options>(std::move(defaults))) {}
   /// One group.

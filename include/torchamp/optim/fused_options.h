@@ -1,4 +1,4 @@
-// Hyperparameters of a fused optimizer's group, with setters that chain as LibTorch's do.
+// Hyperparameters of a fused optimizer's group, with chained setters like LibTorch's.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -15,49 +15,49 @@ namespace torchamp::optim {
 /// @addtogroup fused
 /// @{
 
-/// How fast two averages forget: their share of what they were, each in [0, 1).
+/// The decay rates of two moments, each in [0, 1).
 using Betas = std::tuple<double, double>;
 
-/// A value that knows whether somebody chose it.
+/// A value, and whether it was set.
 template <class T>
 struct Option {
-  T value;     ///< chosen, or the default
-  bool given;  ///< whether it was chosen
+  T value;     ///< set, or the default
+  bool given;  ///< whether it was set
 };
 
-/// An option as files, checks and steps see it.
+/// An option, for files, checks and steps.
 struct OptionField {
-  const char* name;  ///< as in files
+  const char* name;  ///< in files
   std::variant<Option<double>*, Option<bool>*, Option<Betas>*, Option<std::optional<double>>*>
-      option;  ///< where it is kept
+      option;  ///< where it is stored
   /// LibTorch's optimizer of the same algorithm lacks it, and so do its files.
   bool ours_alone = false;
-  /// Smallest value allowed. Betas are in [0, 1) besides.
+  /// Smallest value allowed. Betas must also be in [0, 1).
   double minimum = 0.0;
 };
 
-/// What a group of a fused optimizer is stepped by.
+/// The options of a fused optimizer's group.
 ///
 /// Every option is a setter that chains, `options.lr(1e-3)`, and a getter, `options.lr()`. The
 /// classes list them with their defaults.
 class TORCHAMP_API FusedOptions : public torch::optim::OptimizerOptions {
  public:
-  /// What messages call the optimizer.
+  /// The optimizer's name in messages.
   virtual const char* optimizer_name() const = 0;
-  /// What the options choose: some are another algorithm, as amsgrad.
+  /// The algorithm; some options select another one, such as amsgrad.
   virtual StepAlgorithm algorithm() const = 0;
   /// The group's row for fused_step.
   FusedStepper::Row hyper() const;
   /// Throws ValueError for values out of their range.
   virtual void check() const;
-  /// Takes what nobody has set here from `defaults`, which is of the same class.
+  /// Copies unset options from `defaults`, which is of the same class.
   void inherit(const FusedOptions& defaults);
 
   /// The learning rate, for LibTorch's schedulers.
   double get_lr() const override;
-  /// As lr(), for LibTorch's schedulers.
+  /// Like lr(), for LibTorch's schedulers.
   void set_lr(const double lr) override;
-  /// Reads LibTorch's files too. Throws ValueError where the file's optimizer has other options.
+  /// Reads LibTorch's files too. Throws ValueError if the file's optimizer has other options.
   void serialize(torch::serialize::InputArchive& archive) override;
   /// Writes what LibTorch's optimizer of the same algorithm reads, and more.
   void serialize(torch::serialize::OutputArchive& archive) const override;
@@ -69,11 +69,11 @@ class TORCHAMP_API FusedOptions : public torch::optim::OptimizerOptions {
   virtual std::vector<OptionField> fields() = 0;
 
  private:
-  /// The same, to be read only.
+  /// The same, read-only.
   std::vector<OptionField> fields() const { return const_cast<FusedOptions*>(this)->fields(); }
 };
 
-/// What the options of one class add.
+/// Implements the part that depends on the options' class.
 template <class Options>
 class FusedOptionsOf : public FusedOptions {
  public:

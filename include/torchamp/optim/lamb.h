@@ -7,28 +7,28 @@ namespace torchamp::optim {
 /// @addtogroup fused
 /// @{
 
-/// What FusedLAMB is told.
+/// Options of FusedLAMB.
 class TORCHAMP_API FusedLAMBOptions : public FusedOptionsOf<FusedLAMBOptions> {
   using Limit = std::optional<double>;
   TORCHAMP_OPTION(double, lr, 1e-3);                 ///< learning rate
-  TORCHAMP_OPTION(Betas, betas, Betas(0.9, 0.999));  ///< decay of the two averages
+  TORCHAMP_OPTION(Betas, betas, Betas(0.9, 0.999));  ///< decay rates of the two moments
   TORCHAMP_OPTION(double, eps, 1e-6);                ///< added to the divisor
   TORCHAMP_OPTION(double, weight_decay, 0.01);       ///< share of the parameter in the update
-  TORCHAMP_OPTION(bool, maximize, false);            ///< steps along the grads
-  TORCHAMP_OPTION(bool, bias_correction, true);      ///< averages are scaled up at the start
-  /// Weight decay belongs to the update rather than to the grads.
+  TORCHAMP_OPTION(bool, maximize, false);            ///< gradient ascent
+  TORCHAMP_OPTION(bool, bias_correction, true);      ///< corrects the moments' bias towards zero
+  /// Weight decay is added to the update rather than to the grads.
   TORCHAMP_OPTION(bool, decoupled_weight_decay, true);
   /// The share of a new grad is 1 - beta1 rather than 1; apex's grad_averaging.
   TORCHAMP_OPTION(bool, averages_grads, true);
   /// Groups without weight decay are scaled too; apex's use_nvlamb.
   TORCHAMP_OPTION(bool, always_adapts, false);
-  /// The norm to which the grads of all groups together are clipped; none: they are not.
+  /// The total norm to which the grads of all groups are clipped; empty: no clipping.
   TORCHAMP_OPTION(Limit, max_grad_norm, 1.0);
 
  public:
   /// The defaults.
   FusedLAMBOptions() = default;
-  /// The defaults but for the learning rate.
+  /// The defaults except the learning rate.
   FusedLAMBOptions(double lr) { this->lr(lr); }
   const char* optimizer_name() const override { return "FusedLAMB"; }
   StepAlgorithm algorithm() const override { return StepAlgorithm::kLambUpdate; }
@@ -48,8 +48,8 @@ class TORCHAMP_API FusedLAMBOptions : public FusedOptionsOf<FusedLAMBOptions> {
   }
 };
 
-/// LAMB (You et al., arXiv:1904.00962): Adam's update, scaled to each tensor's own length. Grads
-/// are left as they are.
+/// LAMB (You et al., arXiv:1904.00962): Adam's update, scaled to each tensor's norm. Grads
+/// are not modified.
 class TORCHAMP_API FusedLAMB : public FusedOptimizerOf<FusedLAMBOptions> {
  public:
   using FusedOptimizerOf<FusedLAMBOptions>::FusedOptimizerOf;

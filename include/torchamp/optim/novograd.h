@@ -7,14 +7,14 @@ namespace torchamp::optim {
 /// @addtogroup fused
 /// @{
 
-/// What FusedNovoGrad is told.
+/// Options of FusedNovoGrad.
 class TORCHAMP_API FusedNovoGradOptions : public FusedOptionsOf<FusedNovoGradOptions> {
   TORCHAMP_OPTION(double, lr, 1e-3);                 ///< learning rate
-  TORCHAMP_OPTION(Betas, betas, Betas(0.9, 0.999));  ///< decay of the two averages
+  TORCHAMP_OPTION(Betas, betas, Betas(0.9, 0.999));  ///< decay rates of the two moments
   TORCHAMP_OPTION(double, eps, 1e-8);                ///< added to the divisor
   TORCHAMP_OPTION(double, weight_decay, 0.0);        ///< share of the parameter in the update
-  TORCHAMP_OPTION(bool, maximize, false);            ///< steps along the grads
-  TORCHAMP_OPTION(bool, bias_correction, true);      ///< averages are scaled up at the start
+  TORCHAMP_OPTION(bool, maximize, false);            ///< gradient ascent
+  TORCHAMP_OPTION(bool, bias_correction, true);      ///< corrects the moments' bias towards zero
   /// Weight decay is averaged with the grads; apex's reg_inside_moment.
   TORCHAMP_OPTION(bool, decay_in_moment, false);
   /// The share of a new grad is 1 - beta1 rather than 1; apex's grad_averaging.
@@ -25,7 +25,7 @@ class TORCHAMP_API FusedNovoGradOptions : public FusedOptionsOf<FusedNovoGradOpt
  public:
   /// The defaults.
   FusedNovoGradOptions() = default;
-  /// The defaults but for the learning rate.
+  /// The defaults except the learning rate.
   FusedNovoGradOptions(double lr) { this->lr(lr); }
   const char* optimizer_name() const override { return "FusedNovoGrad"; }
   StepAlgorithm algorithm() const override { return StepAlgorithm::kNovoGrad; }
@@ -44,7 +44,7 @@ class TORCHAMP_API FusedNovoGradOptions : public FusedOptionsOf<FusedNovoGradOpt
   }
 };
 
-/// NovoGrad (Ginsburg et al., arXiv:1905.11286): the second moment is one number a tensor, the
+/// NovoGrad (Ginsburg et al., arXiv:1905.11286): the second moment is one number per tensor, the
 /// running norm of its grads.
 class TORCHAMP_API FusedNovoGrad : public FusedOptimizerOf<FusedNovoGradOptions> {
  public:

@@ -1,4 +1,4 @@
-// Stochastic gradient descent, and LARS, which gives each tensor a learning rate of its own.
+// Stochastic gradient descent, and LARS, which adapts the learning rate to each tensor.
 #pragma once
 
 #include <torchamp/optim/fused_optimizer.h>
@@ -9,15 +9,15 @@ namespace torchamp::optim {
 /// @addtogroup fused
 /// @{
 
-/// What FusedSGD and FusedLARS are told.
+/// Options of FusedSGD and FusedLARS.
 template <class Derived>
 class SgdOptionsOf : public FusedOptionsOf<Derived> {
   TORCHAMP_OPTION(double, lr, 1e-3);           ///< learning rate
-  TORCHAMP_OPTION(double, momentum, 0.0);      ///< decay of momentum_buffer; 0: none is kept
-  TORCHAMP_OPTION(double, dampening, 0.0);     ///< what share of a new grad the momentum leaves out
+  TORCHAMP_OPTION(double, momentum, 0.0);      ///< decay rate of momentum_buffer; 0: no buffer
+  TORCHAMP_OPTION(double, dampening, 0.0);     ///< share of a new grad that the momentum omits
   TORCHAMP_OPTION(double, weight_decay, 0.0);  ///< added to the grads, times the parameter
   TORCHAMP_OPTION(bool, nesterov, false);      ///< Nesterov's momentum
-  TORCHAMP_OPTION(bool, maximize, false);      ///< steps along the grads
+  TORCHAMP_OPTION(bool, maximize, false);      ///< gradient ascent
   /// Weight decay is added to the step instead of the grads; apex's wd_after_momentum.
   TORCHAMP_OPTION(bool, decay_after_momentum, false);
 
@@ -26,7 +26,7 @@ class SgdOptionsOf : public FusedOptionsOf<Derived> {
   StepAlgorithm algorithm() const override {
     return momentum() != 0.0 ? StepAlgorithm::kMomentum : StepAlgorithm::kSgd;
   }
-  /// Throws ValueError for nesterov without a momentum or with dampening, too.
+  /// Also throws ValueError for nesterov without a momentum or with dampening.
   void check() const override {
     FusedOptions::check();
     TORCH_CHECK_VALUE(
@@ -36,7 +36,7 @@ class SgdOptionsOf : public FusedOptionsOf<Derived> {
   }
 
  protected:
-  /// As FusedOptions says.
+  /// See FusedOptions.
   std::vector<OptionField> fields() override {
     return {{"lr", &lr_},
             {"momentum", &momentum_},
@@ -48,24 +48,24 @@ class SgdOptionsOf : public FusedOptionsOf<Derived> {
   }
 };
 
-/// Options as torch::optim::SGDOptions, and more.
+/// The options of torch::optim::SGDOptions, and more.
 class TORCHAMP_API FusedSGDOptions : public SgdOptionsOf<FusedSGDOptions> {
  public:
   /// The defaults.
   FusedSGDOptions() = default;
-  /// The defaults but for the learning rate.
+  /// The defaults except the learning rate.
   FusedSGDOptions(double lr) { this->lr(lr); }
   const char* optimizer_name() const override { return "FusedSGD"; }
 };
 
 /// FusedSGDOptions with momentum 0.9, and those that set a tensor's learning rate.
 class TORCHAMP_API FusedLARSOptions : public SgdOptionsOf<FusedLARSOptions> {
-  TORCHAMP_OPTION(double, trust_coefficient, 0.001);  ///< how much of its own length it may move
+  TORCHAMP_OPTION(double, trust_coefficient, 0.001);  ///< largest update relative to its norm
   TORCHAMP_OPTION(double, eps, 1e-8);                 ///< for the division
   TORCHAMP_OPTION(bool, clip, false);                 ///< LARC instead of LARS
 
  public:
-  /// The defaults but for the learning rate.
+  /// The defaults except the learning rate.
   FusedLARSOptions(double lr) {
     this->lr(lr);
     momentum_.value = 0.9;

@@ -25,7 +25,7 @@ Optimizers = Union[torch.optim.Optimizer, Iterable[torch.optim.Optimizer]]
 
 
 class Amp:
-    """Readies models and optimizers for training at an opt level, and owns the loss scalers.
+    """Prepares models and optimizers for training at an opt level, and owns the loss scalers.
 
         amp = torchamp.Amp(model, optimizer, opt_level="O2")
         for data, target in batches:
@@ -40,13 +40,13 @@ class Amp:
         "O3" float16, "O4" and "O5" as O1 and O2 in bfloat16.
     enabled: False leaves everything alone, and scale_loss gives the loss as it is.
     overrides: what to change of the level: cast_model_type, patch_torch_functions,
-        keep_batchnorm_fp32, master_weights, loss_scale ("dynamic" or a number); further
+        keep_batchnorm_fp32, master_weights, loss_scale ("dynamic" or a number); also
         cast_model_outputs, num_losses, min_loss_scale, max_loss_scale, verbosity (0 is silent),
-        adopt_data_writes (True: every step looks for elements of the model that were written past
-        PyTorch's version counters, through `param.data` say, and makes them the masters').
+        adopt_data_writes (True: every step detects elements of the model that were written
+        bypassing PyTorch's version counters, e.g. by `param.data`, and copies them to the masters).
 
     Raises TypeError, ValueError or RuntimeError, and changes nothing, where an argument is wrong.
-    Objects of this class do not know each other, but for O1's autocast, which is the thread's: it
+    Objects of this class are independent, except for O1's autocast, which belongs to the thread: it
     lasts until close(), or until the models and optimizers are gone.
     """
 
@@ -85,12 +85,12 @@ class Amp:
         delay_overflow_check: bool = False,
     ) -> contextlib.AbstractContextManager[torch.Tensor]:
         """A context that gives the scaled loss, float32 and of the loss's sizes; call its backward
-        in it. At the end the grads of master_params() are true, and the loss scale has moved.
+        in it. At the end the grads of master_params() are unscaled, and the loss scale is updated.
 
-        loss: floating tensor. optimizers: all that step a parameter which gets a grad in this
+        loss: floating tensor. optimizers: all that step a parameter with a grad in this
         backward; None: all of this object. loss_id: below num_losses, chooses the scaler.
-        delay_unscale: leave grads scaled, for a later scale_loss to see to.
-        delay_overflow_check: leave it to a later scale_loss to move the scale.
+        delay_unscale: leave grads scaled; a later scale_loss unscales them.
+        delay_overflow_check: leave it to a later scale_loss to update the scale.
 
         Raises TypeError, IndexError, RuntimeError. After an exception in the context, grads and
         scaler are as before.
@@ -122,9 +122,9 @@ class Amp:
             self._session.load_state_dict(state_dict)
 
     def save(self, file: _serialize.File) -> None:
-        """Writes all that training goes on from to a path or a file, which C++ reads too: models
-        in float32, optimizers, loss scalers, level. Waits for the device. Raises TypeError for
-        state that is no tensor, number or text."""
+        """Writes everything that training resumes from to a path or a file, which C++ reads too:
+        models in float32, optimizers, loss scalers, level. Waits for the device. Raises TypeError
+        for state that is no tensor, number or text."""
         _serialize.save(self._run(), file)
 
     def load(self, file: _serialize.File) -> None:
@@ -183,7 +183,7 @@ def _cast(model: torch.nn.Module, settings: Settings) -> None:
 
 
 def states_of(optimizers: Optimizers, session: Session | None = None) -> list:
-    """What torchamp knows of each of `optimizers`. Raises RuntimeError unless initialize returned
+    """The state of each of `optimizers`. Raises RuntimeError unless initialize returned
     them all, in one call: the first one's, or `session`'s."""
     if isinstance(optimizers, torch.optim.Optimizer):
         optimizers = [optimizers]
@@ -195,7 +195,7 @@ def states_of(optimizers: Optimizers, session: Session | None = None) -> list:
         if state.session is not (session or states[0].session):
             raise RuntimeError(
                 f"scale_loss: expected optimizers[{i}] to come from the same initialize as the "
-                "others, got one of another"
+                "others, got one from another"
             )
     return states
 
@@ -219,7 +219,7 @@ def _name(kind: type) -> str:
 
 
 def _described(value: Any) -> str:
-    hint = "; a list is asked for: list(...) makes one" if isinstance(value, tuple) else ""
+    hint = "; pass a list: list(...)" if isinstance(value, tuple) else ""
     return f"{type(value).__name__}{hint}"
 
 
@@ -229,7 +229,7 @@ def _check_models(models: list[torch.nn.Module]) -> None:
         where = f"models[{i}]"
         if isinstance(model, (DataParallel, DistributedDataParallel)):
             raise RuntimeError(
-                f"initialize: expected {where} to be a bare model, got one wrapped in "
+                f"initialize: expected {where} to be an unwrapped model, got one wrapped in "
                 f"{type(model).__name__}; initialize first, then wrap"
             )
         if isinstance(model, torch.jit.ScriptModule):
@@ -246,15 +246,15 @@ def _check_is_new(where: str, model: torch.nn.Module) -> None:
         if isinstance(module, AmpModel) and not _may_start_again(module, module is model):
             part = f"{where}.{name}" if name else where
             raise RuntimeError(
-                f"initialize: expected {part} ({type(module).__name__}) to be new to initialize, "
-                "got one that it returned before; pass all models and optimizers that belong "
-                "together to one call"
+                f"initialize: expected {part} ({type(module).__name__}) not to be initialized "
+                "already, but it is; pass all models and optimizers that belong together to one "
+                "call"
             )
 
 
 def _may_start_again(module: AmpModel, is_whole: bool) -> bool:
-    """Whether what an earlier initialize did to the model does not stand in the way of another:
-    its parameters are float32 still, and, of a part of a model, its forward is as it was."""
+    """Whether a model of an earlier initialize can be initialized again: its parameters are still
+    float32, and, for a part of a model, its forward is unchanged."""
     state = module._torchamp
     return state.input_type in (None, torch.float32) if is_whole else not state.changes_forward
 
@@ -267,8 +267,8 @@ def _check_tensors(where: str, model: torch.nn.Module) -> None:
         for name, tensor in named:
             if torch.nn.parameter.is_lazy(tensor):
                 raise RuntimeError(
-                    f"initialize: expected {kind} {name!r} of {where} to have sizes, got a lazy "
-                    "one; run a forward first"
+                    f"initialize: expected {kind} {name!r} of {where} to be materialized, got a "
+                    "lazy one; run a forward first"
                 )
             if tensor.dtype == torch.float16:
                 raise RuntimeError(
@@ -283,13 +283,13 @@ def _check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
         name = type(optimizer).__name__
         if isinstance(optimizer, AmpOptimizer):
             raise RuntimeError(
-                f"initialize: expected optimizers[{i}] ({name}) to be new to initialize, got one "
-                "that it returned before"
+                f"initialize: expected optimizers[{i}] ({name}) not to be initialized already, "
+                "but it is"
             )
         if any(base.__name__ == "ZeroRedundancyOptimizer" for base in type(optimizer).__mro__):
             raise TypeError(
-                f"initialize: expected optimizers[{i}] to show its parameters, got a {name}, "
-                "which steps others than it shows"
+                f"initialize: expected optimizers[{i}] to step the parameters in its param_groups, "
+                f"got a {name}, which does not"
             )
 
 

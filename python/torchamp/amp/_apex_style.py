@@ -20,7 +20,7 @@ from torchamp.amp._session import Session
 
 
 class Last:
-    """The last initialize: what functions without a model or an optimizer speak of."""
+    """The last initialize, which functions without a model or an optimizer refer to."""
 
     is_disabled = False
 
@@ -31,7 +31,7 @@ class Last:
 
     @classmethod
     def session(cls) -> Session | None:
-        """What it made, as long as a model or an optimizer of it lives."""
+        """Its session, as long as one of its models or optimizers exists."""
         return None if cls._session is None else cls._session()
 
     @classmethod
@@ -57,7 +57,7 @@ def initialize(
     *,
     adopt_data_writes: bool = False,
 ) -> Any:
-    """Readies models and optimizers for training at `opt_level`; torchamp.Amp says how.
+    """Prepares models and optimizers for training at `opt_level`; see torchamp.Amp.
 
     Returns models and optimizers, the very objects, in the shape they were given: `model`, or
     `(model, optimizer)`, each a list where a list was given.
@@ -95,7 +95,7 @@ def scale_loss(
     delay_unscale: bool = False,
     delay_overflow_check: bool = False,
 ) -> contextlib.AbstractContextManager[torch.Tensor]:
-    """A context that gives the scaled loss; torchamp.Amp.scale_loss says more. `model` is accepted
+    """A context that yields the scaled loss; see torchamp.Amp.scale_loss. `model` is accepted
     as in apex, and not needed."""
     chosen = _listed(optimizers)
     if _is_disabled(chosen):
@@ -119,8 +119,8 @@ def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 def clip_grad_norm_(
     optimizers: Optimizers, max_norm: float, norm_type: float = 2.0
 ) -> torch.Tensor:
-    """Scales the grads that `optimizers` step by so that their norm together is at most `max_norm`,
-    and returns what it was: a scalar on the device, for which nothing waits. Called between the
+    """Scales the grads that `optimizers` step by so that their total norm is at most `max_norm`.
+    Returns the norm before clipping, a scalar on the device, without waiting. Called between the
     last scale_loss and the step. With a fused optimizer the clipping costs no pass.
 
     Raises RuntimeError where grads are still scaled.
@@ -146,7 +146,7 @@ def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
 
 def telemetry(optimizer: torch.optim.Optimizer) -> Telemetry:
     """How many steps were taken and skipped since the first call of this, whether the last was, and
-    the loss scales: what the host knows without waiting for the device.
+    the loss scales, as known to the host without waiting for the device.
 
     On CUDA the last steps may be missing. Raises RuntimeError for an optimizer that initialize did
     not return.
@@ -182,8 +182,9 @@ def save(
     optimizers: Optimizers | None,
     file: _serialize.File,
 ) -> None:
-    """Writes all that training goes on from to a path or a file, which C++ reads too: models in
-    float32, optimizers, loss scalers, level. Takes what initialize returned. Waits for the device.
+    """Writes everything that training resumes from to a path or a file, which C++ reads too: models
+    in float32, optimizers, loss scalers, level. Takes what initialize returned. Waits for the
+    device.
 
     Raises TypeError for state that is no tensor, number or text.
     """
@@ -238,7 +239,7 @@ def _last_session(function: str) -> Session:
     session = Last.session()
     if session is None:
         raise RuntimeError(
-            f"{function}: expected a call of initialize before, whose models and optimizers are "
-            "still there, found none"
+            f"{function}: expected initialize to be called first, with models and optimizers that "
+            "still exist"
         )
     return session

@@ -51,7 +51,7 @@ def _widest(tensors: list[torch.Tensor]) -> Choice:
 
 
 def _wrapped(fn: Callable, choose: Callable[[list[torch.Tensor]], Choice]) -> Callable:
-    """`fn` that casts as `choose` says of its tensors, decided anew at each call."""
+    """`fn` that casts as `choose` says of its tensors, decided at each call."""
     if isinstance(fn, (staticmethod, classmethod)):
         return type(fn)(_wrapped(fn.__func__, choose))
     context = _C.ShieldFromAutocast if _calls_no_python(fn) else contextlib.nullcontext
@@ -72,7 +72,7 @@ def _wrapped(fn: Callable, choose: Callable[[list[torch.Tensor]], Choice]) -> Ca
 
 def _calls_no_python(fn: Callable) -> bool:
     """Whether `fn` is torch's or written in C++: what it calls is not cast once more. In functions
-    of the program's own, O1 casts as everywhere."""
+    of the program, O1 casts as usual."""
     owner = getattr(fn, "__self__", None)
     if fn is _APPLY or (isinstance(owner, type) and issubclass(owner, torch.autograd.Function)):
         return False
@@ -123,7 +123,7 @@ def _is_all_floating(value: Any) -> bool:
 
 @dataclasses.dataclass
 class Patch:
-    """`owner.name` as `wrap` makes it of what stands there, until undo()."""
+    """Replaces `owner.name` by `wrap` of its value, until undo()."""
 
     owner: Any
     name: str
@@ -143,7 +143,7 @@ class Patch:
         setattr(self.owner, self.name, self._after)
 
     def _value(self) -> Any:
-        """What stands there, of a class with the class still to be bound."""
+        """Its current value; of a class, not yet bound to it."""
         is_class = isinstance(self.owner, type)
         if is_class and isinstance(self._before, (staticmethod, classmethod)):
             return self._before
@@ -153,7 +153,7 @@ class Patch:
         return getattr(self.owner, self.name)
 
     def undo(self) -> None:
-        """Leaves alone what somebody else has put in its place."""
+        """Keeps a value that other code has set since."""
         if self._after is None or vars(self.owner).get(self.name) is not self._after:
             return
         if self._is_own:
@@ -164,7 +164,7 @@ class Patch:
 
 
 class Patches:
-    """Patches that stand while someone holds them."""
+    """Patches that stay active while something holds them."""
 
     def __init__(self, patches: list[Patch]) -> None:
         self._patches = patches
@@ -172,7 +172,7 @@ class Patches:
         self._lock = threading.RLock()
 
     def add(self, patch: Patch) -> None:
-        """Puts `patch` in the place of one of the same attribute."""
+        """Replaces the patch of the same attribute by `patch`."""
         with self._lock:
             for known in self._patches:
                 if known.owner is patch.owner and known.name == patch.name:

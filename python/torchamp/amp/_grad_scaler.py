@@ -26,7 +26,7 @@ class GradScaler(torch.amp.GradScaler):
     * Fused optimizers skip on the device from the first step on: momentum buffers that torch's SGD
       would leave uninitialised are zeros.
     * The scale never falls below the smallest normal float32.
-    * overflowed_params tells where the overflow was.
+    * overflowed_params returns the parameters with an overflow.
 
     unscale_ and step raise RuntimeError for optimizers of amp.initialize, whose losses amp scales.
     """
@@ -35,8 +35,9 @@ class GradScaler(torch.amp.GradScaler):
     _last_checks: dict[int, dict[torch.device, torch.Tensor]] = {}
 
     def scale(self, outputs: Any) -> Any:
-        """Returns `outputs`, a floating tensor or a nest of them, times the scale. Lists, tuples
-        and named tuples keep their type, mappings become dicts, other iterables map objects.
+        """Returns `outputs`, a floating tensor or a nested structure of them, times the scale.
+        Lists, tuples and named tuples keep their type, mappings become dicts, other iterables map
+        objects.
 
         Raises ValueError for anything else.
         """
@@ -50,7 +51,7 @@ class GradScaler(torch.amp.GradScaler):
         if isinstance(outputs, Iterable) and not isinstance(outputs, (str, bytes)):
             return _like(outputs, map(self.scale, outputs))
         raise ValueError(
-            "scale: expected outputs to be a tensor or a nest of tensors, got "
+            "scale: expected outputs to be a tensor or a nested structure of tensors, got "
             f"{type(outputs).__name__}"
         )
 
@@ -179,8 +180,8 @@ def _like(outputs: Iterable, scaled: Iterator) -> Iterable:
 def _check_is_plain(method: str, optimizer: torch.optim.Optimizer) -> None:
     if getattr(optimizer, "_torchamp", None) is not None:
         raise RuntimeError(
-            f"{method}: expected an optimizer that is not amp.initialize's, which scales losses by "
-            "amp.scale_loss, got one that is; use scale_loss, or leave initialize out"
+            f"{method}: expected an optimizer not returned by amp.initialize, which scales losses "
+            "by amp.scale_loss, got one that is; use scale_loss, or do not call initialize"
         )
 
 

@@ -1,4 +1,4 @@
-"""Stage 2: cast. What initialize and cast_for_inference make of a model.
+"""Stage 2: cast. The models of initialize and cast_for_inference.
 
 Its parameters and buffers are cast in place. The model stays the same object, of a subclass of its
 class, whose forward casts what goes in and what comes out. Its state dict is in float32.
@@ -73,7 +73,7 @@ def _cast_param(param: torch.nn.Parameter, dtype: torch.dtype) -> None:
 def convert(value: Any, dtype: torch.dtype) -> Any:
     """`value` with its floating tensors in `dtype`.
 
-    Goes into mappings (keys stay), lists, tuples, named tuples, sets and iterators, keeps their
+    Traverses mappings (keys stay), lists, tuples, named tuples, sets and iterators, keeps their
     types, and returns the very object where nothing changes. Other objects that have a method `to`
     are asked for `value.to(dtype)`. Strings, arrays, modules, dataclasses and all else stay as they
     are.
@@ -128,7 +128,7 @@ def _of_kind(kind: Callable, content: dict | list) -> Any:
 
 @dataclasses.dataclass
 class ModelState:
-    """What forward does for one model, and the session that the model keeps alive."""
+    """The forward of one model, and the session that the model keeps alive."""
 
     input_type: torch.dtype | None
     output_type: torch.dtype | None
@@ -158,7 +158,7 @@ class ModelState:
             return forward(*args, **kwargs)
 
     def _context(self) -> contextlib.AbstractContextManager[None]:
-        """What forward runs in: at O1 the casts of the thread that called initialize."""
+        """The context of forward: at O1 the casts of the thread that called initialize."""
         if self.shielded:
             return _C.ShieldFromAutocast()
         casts = None if self.session is None else self.session.casts
@@ -263,7 +263,7 @@ def _give_float32(
 
 def _float32_of(tensor: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
     """The master where the model still holds it, rounded. Something else may have been swapped in,
-    past the version counter, by code that averages or clamps weights."""
+    bypassing the version counter, by code that averages or clamps weights."""
     weights = weights_of(tensor)
     return given.float() if weights is None else weights.held_value(tensor)
 
@@ -281,7 +281,7 @@ def _load_masters(
     if local_metadata.get("assign_to_params_buffers", False):
         raise RuntimeError(
             "load_state_dict: expected assign=False for a model that initialize has cast, got "
-            "True, which would put other parameters in place of those that the optimizer knows; "
+            "True, which would replace the optimizer's parameters; "
             "load without assign, or before initialize"
         )
     for name, param in _own_tensors(module):
@@ -313,8 +313,8 @@ def cast_for_inference(
     or O4; of one that is trained at O2, O3 or O5 take a copy.deepcopy. Load its weights first; call
     eval() as for any inference.
 
-    Raises TypeError for what is no model or no floating dtype, RuntimeError for a model in training
-    at O2, O3 or O5, and changes nothing then.
+    Raises TypeError if it is not a model or the dtype not floating, RuntimeError for a model in
+    training at O2, O3 or O5, and changes nothing then.
     """
     _check(model, dtype)
     with torch.inference_mode(False), torch.no_grad():

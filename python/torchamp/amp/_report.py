@@ -1,4 +1,4 @@
-"""What is printed: the chosen settings, and skipped steps."""
+"""Printed reports: the chosen settings, and skipped steps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def announce(settings: Settings) -> None:
 
 
 def _line(name: str, value: object, is_override: bool) -> str:
-    return f"  {name:<22} : {value}{'  (yours)' if is_override else ''}"
+    return f"  {name:<22} : {value}{'  (override)' if is_override else ''}"
 
 
 def announce_savings(optimizer: FusedOptimizer, weights: _C.Masters) -> None:
@@ -55,9 +55,9 @@ def announce_savings(optimizer: FusedOptimizer, weights: _C.Masters) -> None:
     low = [(param, master) for param, master in pairs if param.dtype in _LOW_PRECISION]
     separate = sum(param.numel() for param, master in low if master is not param)
     if weights.is_split:
-        _say_saved("masters split", 2 * separate)
+        _say_saved("split masters", 2 * separate)
     if optimizer.state_dtype is torch.bfloat16:
-        _say_saved("averages in bfloat16", 2 * _count_states(optimizer))
+        _say_saved("optimizer state in bfloat16", 2 * _count_states(optimizer))
     if optimizer.stochastic_rounding:
         alone = sum(param.numel() for param, master in low if master is param)
         _say_saved("stochastic rounding in place of masters", 4 * alone)

@@ -84,8 +84,8 @@ def clip_grad_norm(
     max_norm: float,
     norm_type: float,
 ) -> torch.Tensor:
-    """Scales all grads so that their norm together is at most `max_norm`; returns what it was, a
-    float32 scalar on the device. `params`: what the optimizers step."""
+    """Scales all grads so that their total norm is at most `max_norm`; returns the norm before
+    clipping, a float32 scalar on the device. `params`: what the optimizers step."""
     _check_unscaled("clip_grad_norm_", states)
     weights = list(dict.fromkeys(state.weights for state in states))
     if norm_type != 2.0:
@@ -111,6 +111,6 @@ def _check_unscaled(function: str, states: Sequence[OptimizerState]) -> None:
     for state in states:
         if state.core.grads_are_scaled:
             raise RuntimeError(
-                f"{function}: expected unscaled grads, got those of a scale_loss that is still "
-                "open or was given delay_unscale=True; clip after the last scale_loss of the step"
+                f"{function}: expected unscaled grads, got grads still scaled by a scale_loss "
+                "that is open or has delay_unscale=True; clip after the last scale_loss of the step"
             )

@@ -21,7 +21,7 @@ from torchamp.optimizers import FusedOptimizer
 
 File = Union[str, "os.PathLike[str]", IO[bytes]]
 
-#: The entry that tells a checkpoint, and its format's version.
+#: The entry that identifies a checkpoint, with its format's version.
 _MARK = "torchamp"
 _FORMAT = 1
 
@@ -30,8 +30,7 @@ _PLAIN = (bool, int, float, str)
 
 
 class Run(NamedTuple):
-    """What a checkpoint is of. There are no scalers where initialize was told to leave everything
-    alone."""
+    """The contents of a checkpoint. There are no scalers if initialize was disabled."""
 
     models: list[torch.nn.Module]
     optimizers: list[torch.optim.Optimizer]
@@ -44,7 +43,7 @@ def run_of(
     optimizers: list[torch.optim.Optimizer],
     session: Session | None,
 ) -> Run:
-    """`session`: None where initialize was told to leave everything alone."""
+    """`session`: None if initialize was disabled."""
     bare = [
         m.module if isinstance(m, (DataParallel, DistributedDataParallel)) else m for m in models
     ]
@@ -54,7 +53,7 @@ def run_of(
 
 
 def save(run: Run, file: File) -> None:
-    """Writes everything that training goes on from. Waits for the device.
+    """Writes everything that training resumes from. Waits for the device.
 
     Raises TypeError, naming it, for anything in a state dict that is not a tensor, a number, text
     or None, or a container of these.
@@ -126,8 +125,8 @@ def _read(file: File) -> Any:
     except OSError:
         raise
     except pickle.UnpicklingError as error:
-        # torch's own message advises to load it with everything that stands in it.
-        raise _unreadable(file, "it is damaged, or holds more than data") from error
+        # torch's own message advises to load the file with weights_only=False.
+        raise _unreadable(file, "it is damaged, or contains non-data objects") from error
     except Exception as error:  # of which kind depends on where the damage is
         raise _unreadable(file, str(error)) from error
 
@@ -140,7 +139,7 @@ def _unreadable(file: File, reason: str) -> RuntimeError:
 
 
 def _completed(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-    """A state dict whose groups have what C++ knows nothing of, `foreach` say, as it is here."""
+    """A state dict whose groups keep the options unknown to C++, such as `foreach`, of this run."""
     here = optimizer.state_dict()["param_groups"]
     groups = [{**own, **group} for own, group in zip(here, saved["param_groups"])]
     return {"state": saved["state"], "param_groups": groups}
@@ -156,8 +155,8 @@ def _kind_of(optimizer: torch.optim.Optimizer) -> str:
 def _take(tree: Any, key: str) -> Any:
     if not isinstance(tree, dict) or key not in tree:
         raise RuntimeError(
-            f"amp.load: expected the checkpoint to hold {key!r}, got none: the file is damaged or "
-            "was not written by amp.save"
+            f"amp.load: expected the checkpoint to contain {key!r}, but it is missing: the file is "
+            "damaged or was not written by amp.save"
         )
     return tree[key]
 
@@ -172,7 +171,7 @@ def _check_header(opt_level: str, checkpoint: Any) -> None:
     _check(
         found == _FORMAT,
         f"a checkpoint of format {_FORMAT}",
-        f"{found}, which another version of torchamp wrote",
+        f"{found}, written by another version of torchamp",
     )
     level = _take(checkpoint, "opt_level")
     _check(
@@ -200,10 +199,10 @@ def _scaler_state(saved: dict[str, Any], index: int) -> tuple[float, int, int]:
 
 def _check_model(model: torch.nn.Module, saved: dict[str, Any], name: str) -> None:
     here = model.state_dict()
-    problems = [f'no "{key}"' for key in here if key not in saved]
-    problems += [f'a further "{key}"' for key in saved if key not in here]
+    problems = [f'missing key "{key}"' for key in here if key not in saved]
+    problems += [f'unexpected key "{key}"' for key in saved if key not in here]
     problems += [
-        f'"{key}" of sizes {_sizes(saved[key])} for {_sizes(here[key])}'
+        f'"{key}" with sizes {_sizes(saved[key])}, expected {_sizes(here[key])}'
         for key in here.keys() & saved.keys()
         if _sizes(saved[key]) != _sizes(here[key])
     ]
@@ -233,7 +232,7 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, saved: Any, name: str) ->
 
 
 def _params_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """What the optimizer steps. Looking at them has no consequences."""
+    """The tensors that the optimizer steps, without materializing anything."""
     state = getattr(optimizer, "_torchamp", None)
     with look_away([] if state is None else [state]):
         return [param for group in optimizer.param_groups for param in group["params"]]

@@ -1,4 +1,4 @@
-"""What one initialize made, shared by the models and optimizers that it returned."""
+"""The state of one initialize, shared by the models and optimizers that it returned."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Session:
         return all(scaler.is_identity for scaler in self.scalers)
 
     def scaler(self, loss_id: int) -> _C.LossScaler:
-        """Raises IndexError for a loss that initialize was not told of."""
+        """Raises IndexError for a loss_id beyond num_losses."""
         if not 0 <= loss_id < len(self.scalers):
             raise IndexError(
                 f"scale_loss: expected loss_id to be below num_losses, {len(self.scalers)}, "
@@ -61,8 +61,8 @@ class Session:
             state.clear_overflows()
 
     def state_dict(self, destination: MutableMapping | None = None) -> MutableMapping:
-        """The loss scalers' state, as apex has it: {"loss_scaler0": {"loss_scale": float,
-        "unskipped": int, …}, …}, one entry a loss, put into `destination` if given. Waits for the
+        """The loss scalers' state, as in apex: {"loss_scaler0": {"loss_scale": float,
+        "unskipped": int, …}, …}, one entry per loss, added to `destination` if given. Waits for the
         device. Masters travel in the model's state dict."""
         result = OrderedDict() if destination is None else destination
         for i, scaler in enumerate(self.scalers):
@@ -70,7 +70,7 @@ class Session:
         return result
 
     def _saved_scaler(self, scaler: _C.LossScaler) -> dict[str, Any]:
-        """What apex has no place for stands under "torchamp", where its loader does not look."""
+        """Additional entries are under "torchamp", which apex's loader ignores."""
         loss_scale, growth_tracker, hysteresis_tracker = scaler.state()
         return {
             "loss_scale": loss_scale,
@@ -174,6 +174,6 @@ def _check_level(here: str, name: str, entry: Mapping[str, Any]) -> None:
     if there != here:
         raise RuntimeError(
             f"load_state_dict: expected a checkpoint of opt_level {here}, got one of {there} in "
-            f"{name}; models and optimizers load across levels, and the loss scale starts afresh "
-            "if you leave this entry out"
+            f"{name}; models and optimizers load across levels, omit this entry to reset the "
+            "loss scale"
         )

@@ -14,7 +14,7 @@ _BOOLEANS = (True, False, "True", "False")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What one initialize was asked to do."""
+    """The settings of one initialize."""
 
     properties: _C.Properties
     overrides: tuple[str, ...]
@@ -23,17 +23,17 @@ class Settings:
     min_loss_scale: float | None
     max_loss_scale: float
     verbosity: int
-    #: Whether steps look for writes to the model past its version counters.
+    #: Whether steps detect writes to the model that bypass its version counters.
     adopt_data_writes: bool
 
     @property
     def input_type(self) -> torch.dtype | None:
-        """What forward casts floating inputs to; None where it leaves them alone."""
+        """The dtype that forward casts floating inputs to; None if it does not cast them."""
         return self.properties.cast_model_type
 
     @property
     def output_type(self) -> torch.dtype | None:
-        """What forward casts floating outputs to; None where it leaves them alone."""
+        """The dtype that forward casts floating outputs to; None if it does not cast them."""
         if self.cast_model_outputs is not None:
             return self.cast_model_outputs
         return None if self.properties.cast_model_type is None else torch.float32
@@ -58,7 +58,7 @@ def settings_for(
     max_loss_scale: float = 2.0**24,
     adopt_data_writes: bool = False,
 ) -> Settings:
-    """Settings of `opt_level` with what is not None changed.
+    """Settings of `opt_level` with the overrides that are not None.
 
     Raises RuntimeError for an unknown level and for a property that contradicts it, TypeError,
     ValueError and (keep_batchnorm_fp32, as apex) AssertionError for values that no level takes.

@@ -1,4 +1,4 @@
-"""Gives one object methods of ours, by a subclass of its class that bears the same name.
+"""Adds methods to one object, by a subclass of its class that has the same name.
 
 A method bound to the object itself would make a reference cycle, would not pickle, and under
 DataParallel would run every replica on the original.
@@ -12,13 +12,13 @@ from typing import Any, SupportsIndex
 
 
 class Swapped:
-    """What our subclasses have before the user's class in their method resolution order."""
+    """Comes before the user's class in the method resolution order of the subclasses."""
 
     #: The user's class.
     _torchamp_original: type
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple:
-        """What pickle and copy make of this: an object of the user's class."""
+        """Makes pickle and copy return an object of the user's class."""
         # Of protocol 2 on, pickle insists on the object's own class; protocol 1 takes any.
         reduced: Any = super().__reduce_ex__(1)
         function, args, *rest = reduced
@@ -33,7 +33,7 @@ _subclasses: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKe
 
 
 def swap_class(instance: Any, mixin: type[Swapped], methods: Callable[[Any], dict]) -> None:
-    """Makes `instance` a `mixin`, with `methods(type(instance))` besides."""
+    """Makes `instance` a `mixin`, and adds `methods(type(instance))`."""
     original = type(instance)
     known = _subclasses.get(original, lambda: None)()
     subclass = known or _make_subclass(original, mixin, methods(original))

@@ -1,4 +1,4 @@
-"""Linear layers whose weight grads add up in float32, in the GEMM that makes them."""
+"""Linear layers that accumulate weight grads in float32, in the GEMM that computes them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from torchamp._load import _C
 
 
 class AccumulatingLinear(nn.Linear):
-    """nn.Linear; after a backward `weight.grad` is float32 whatever the weight is."""
+    """nn.Linear; after a backward `weight.grad` is float32, whatever the weight's dtype."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return _C.linear(input, self.weight, self.bias)
 
 
 def accumulate_weight_grads(model: nn.Module) -> nn.Module:
-    """Makes the nn.Linear layers of `model` add their weights' grads up in float32, and returns
-    it.
+    """Makes the nn.Linear layers of `model` accumulate their weights' grads in float32, and
+    returns it.
 
-    On CUDA the GEMM that makes a weight's grad adds it to `weight.grad`, so a micro-batch more
+    On CUDA the GEMM that computes a weight's grad adds it to `weight.grad`, so another micro-batch
     costs no pass over the grads, and nothing is rounded to 16 bits in between; elsewhere the
-    product is made in float32. Micro-batches of one loss scale, all but the last with
-    `scale_loss(…, delay_unscale=True)`, gain from it; so do loops without torchamp.amp.
+    product is computed in float32. Micro-batches of one loss scale, all but the last with
+    `scale_loss(…, delay_unscale=True)`, benefit from it; so do loops without torchamp.amp.
 
-    The grads are written behind autograd's back: hooks on the weights do not run,
+    The grads are written bypassing autograd: hooks on the weights do not run,
     torch.autograd.grad does not return them, and DistributedDataParallel does not see them. Layers
-    of subclasses of nn.Linear stay as they are. Before or after initialize.
+    of subclasses of nn.Linear are not changed. Call it before or after initialize.
 
-    Raises TypeError for a model that is no nn.Module, ValueError for DistributedDataParallel.
+    Raises TypeError for a model that is not an nn.Module, ValueError for DistributedDataParallel.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(
@@ -37,8 +37,8 @@ def accumulate_weight_grads(model: nn.Module) -> nn.Module:
         )
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise ValueError(
-            "accumulate_weight_grads: expected model to reduce no grads, got a "
-            "DistributedDataParallel, which does not see grads that the GEMM adds up"
+            "accumulate_weight_grads: expected model not to be a "
+            "DistributedDataParallel, which does not see grads accumulated in the GEMM"
         )
     for module in model.modules():
         if type(module) is nn.Linear:

@@ -1,6 +1,6 @@
 """Makes apex's names importable: a finder that gives this package's modules for them.
 
-Only the standard library is imported here, so that a process which never asks for apex pays
+Only the standard library is imported here, so that a process which never imports apex pays
 nothing.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from types import CodeType, ModuleType
 from typing import Any
 
-#: What stands for each top-level name; submodules stand for submodules of the same name.
+#: The replacement of each top-level name; submodules replace submodules of the same name.
 ROOTS = {
     "apex": "torchamp.compat.apex",
     "amp_C": "torchamp.compat.amp_C",
@@ -26,7 +26,7 @@ ROOTS = {
 
 
 def target_of(name: str) -> str:
-    """The module that stands, or would stand, for apex's module `name`."""
+    """The replacement of apex's module `name`, which may not exist."""
     root, dot, rest = name.partition(".")
     return ROOTS[root] + dot + rest
 
@@ -42,7 +42,7 @@ def install() -> None:
 
 
 class ApexFinder(importlib.abc.MetaPathFinder):
-    """Finds the real module where there is one, and completes it; else the module that stands for
+    """Finds the real module where there is one, and completes it; else the module that replaces
     it."""
 
     def find_spec(
@@ -78,7 +78,7 @@ class ApexFinder(importlib.abc.MetaPathFinder):
 
 
 class AliasLoader(importlib.abc.Loader):
-    """Gives the module that stands for a name, the same object under both names."""
+    """Loads the module that replaces a name, the same object under both names."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         module = _import_target(spec.name)
@@ -113,7 +113,7 @@ class CompletingLoader(importlib.abc.Loader):
 
 
 class AliasDistribution(importlib.metadata.Distribution):
-    """What importlib.metadata says of apex."""
+    """The metadata of apex for importlib.metadata."""
 
     def read_text(self, filename: str) -> str | None:
         if filename != "METADATA":
@@ -139,7 +139,7 @@ def complete(real: ModuleType, ours: ModuleType) -> None:
 
 
 def is_ours(module: ModuleType) -> bool:
-    """Whether the module stands for one of apex's."""
+    """Whether the module replaces one of apex's."""
     return module.__name__.startswith(tuple(ROOTS.values()))
 
 

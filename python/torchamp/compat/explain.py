@@ -1,4 +1,4 @@
-"""Says what each name of apex stands for here."""
+"""Lists the replacement of each apex name."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from torchamp.compat import alias
 
 
 def explain() -> str:
-    """One line a module of apex's and one a name in it, with what stands for it. Installs the
-    alias."""
+    """One line per apex module and one per name in it, with its replacement. Installs the alias."""
     alias.install()
     return "\n".join(line for name in module_names() for line in _lines_of(name))
 
@@ -39,7 +38,7 @@ def _lines_of(name: str) -> Iterator[str]:
         return
     yield f"{name:<48} {_where(module)}"
     for attribute in ours.__all__:
-        if not isinstance(getattr(ours, attribute), ModuleType):  # which has lines of its own
+        if not isinstance(getattr(ours, attribute), ModuleType):  # which has its own lines
             yield f"{name + '.' + attribute:<48} {_where(getattr(module, attribute))}"
 
 

@@ -16,11 +16,11 @@ USAGE = """usage: python -m torchamp.apex script.py [argument ...]
        python -m torchamp.apex -m module [argument ...]
        python -m torchamp.apex --explain
 
-Runs a program that imports apex, unchanged, with torchamp in apex's place. An apex that is
-installed keeps its own names; torchamp adds those it lacks.
+Runs a program that imports apex, unchanged, with torchamp instead of apex. An apex that is
+installed keeps its own names; torchamp adds the missing ones.
 
   -m module   runs a module, as python's own -m
-  --explain   lists what each name of apex stands for here, and runs nothing
+  --explain   lists the replacement of each apex name, and runs nothing
 """
 
 

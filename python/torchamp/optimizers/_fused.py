@@ -1,4 +1,4 @@
-"""What the fused optimizers share: steppers made of the groups, states, skipping on the device."""
+"""The base of the fused optimizers: steppers for the groups, states, skipping on the device."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from torchamp.optimizers._stepper import Stepper
 class FusedOptimizer(torch.optim.Optimizer):
     """A torch optimizer whose step is one pass over all parameters of a device.
 
-    Parameters and grads may be float16, bfloat16, float32 and float64, mixed; averages are kept in
+    Parameters and grads may be float16, bfloat16, float32 and float64, mixed; states are kept in
     float32 (float64 for float64 parameters). Nothing waits for the device: learning rates may be
     tensors, and with the attributes `found_inf` and `grad_scale` of torch.amp's contract, or under
-    torchamp.amp, an overflowed step leaves every byte as it was without the host knowing.
+    torchamp.amp, an overflowed step changes nothing, without the host knowing.
 
     Every fused optimizer also takes, by name, what saves memory:
-        state_dtype: torch.bfloat16 keeps averages in 16 bits, rounded stochastically (up or down
+        state_dtype: torch.bfloat16 keeps states in 16 bits, with stochastic rounding (up or down
             with the probability that makes the mean right), since to nearest most small changes
             would be lost.
         stochastic_rounding: True rounds bfloat16 parameters stochastically: small updates add up
             without a float32 master, as at opt_level O5 with master_weights=False.
         split_masters: True lets torchamp.amp keep a master as the 16 bits that the model's
             parameter lacks. The numbers are those of float32 masters: exactly in float16 from
-            2^-16 to its largest, in bfloat16 but for ties, which move by one float32 unit. It ends
-            when the program looks at the masters.
+            2^-16 to its largest, in bfloat16 except for ties, which differ by one float32 unit. It
+            ends when the program accesses the masters.
     Chance depends on the parameter's place, step and element alone, so runs repeat. State dicts
     load into optimizers with other such choices. Raises ValueError for other dtypes, for
     stochastic_rounding of float16, and for split_masters where steps need the masters' norms.
     """
 
-    #: What torch.amp.GradScaler looks for.
+    #: The attribute that torch.amp.GradScaler checks.
     _step_supports_amp_scaling = True
 
     #: A group's options: their ranges, and their columns in fused_step.
@@ -48,14 +48,14 @@ class FusedOptimizer(torch.optim.Optimizer):
     #: The masters among the parameters, and the model's parameters that they write: torchamp.amp's.
     masters: _C.Masters | None = None
 
-    #: Of the groups as `_layout` has them; both are empty where they are to be made anew.
+    #: For the groups of `_layout`; both are empty if they must be rebuilt.
     _steppers: list[Stepper]
     _layout: list[tuple[_C.StepAlgorithm, list[torch.Tensor]]]
 
     #: Whether a step can do with split masters.
     _takes_split_masters = True
 
-    #: Whether a subclass has a step of its own, which torch hooks.
+    #: Whether a subclass has its own step, which torch hooks.
     _has_outer_step = False
 
     def __init_subclass__(cls) -> None:
@@ -89,7 +89,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         self._forget_steppers()
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
-        """What the group's parameters are stepped by."""
+        """The algorithm of the group."""
         raise NotImplementedError
 
     @property
@@ -114,7 +114,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         """
         return self._watched_step(closure) if self._is_watched() else self._step(closure)
 
-    #: Tells torch's Optimizer that step sees to its hooks, which cost as much as the host's part
+    #: Tells torch's Optimizer that step runs its hooks, which cost as much as the host's part
     #: of the step itself.
     vars(step)["hooked"] = True
 
@@ -201,7 +201,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's, from this optimizer or from torch's own of the same algorithm; averages keep
+        """Like torch's, from this optimizer or from torch's of the same algorithm; states keep
         their precision, whatever the parameters' dtype."""
         super().load_state_dict(state_dict)
         saved_ids = [i for group in state_dict["param_groups"] for i in group["params"]]

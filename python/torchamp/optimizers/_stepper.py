@@ -1,4 +1,4 @@
-"""What a fused optimizer has for each device and algorithm."""
+"""A fused optimizer's stepper for one device and algorithm."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Stepper:
                 self._adopt(i, state[param])
 
     def _adopt(self, i: int, state: dict[str, Any]) -> None:
-        """What is missing begins with zeros: the maxima of amsgrad that was switched on later."""
+        """Missing states start as zeros: the maxima if amsgrad was switched on later."""
         states = [state.get(name) for name in self._names]
         if self._names and all(value is None for value in states):
             return
@@ -66,7 +66,7 @@ class Stepper:
             state[self._params[i]] = {**self._scalars(i), **values}
 
     def republish_scalars(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
-        """Puts the counts in `state` again, where a program may have moved them by `.data`."""
+        """Puts the counts in `state` again, which a program may have moved by `.data`."""
         for i, param in enumerate(self._params):
             if param in state:
                 state[param].update(self._scalars(i))

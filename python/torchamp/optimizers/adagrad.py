@@ -14,7 +14,7 @@ class FusedAdagrad(FusedOptimizer):
     Args:
         params: parameters or groups.
         lr: float or scalar tensor.
-        lr_decay, weight_decay, eps, maximize: as torch.optim.Adagrad.
+        lr_decay, weight_decay, eps, maximize: as in torch.optim.Adagrad.
         decoupled_weight_decay: weight decay shrinks the parameters; apex's adagrad_w_mode.
 
     Raises ValueError for values outside of their range. State dicts go to and from

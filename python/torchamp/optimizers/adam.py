@@ -14,9 +14,9 @@ class FusedAdam(FusedOptimizer):
     Args:
         params: parameters or groups.
         lr: float or scalar tensor.
-        betas, eps, weight_decay, amsgrad, maximize: as torch.optim.Adam.
+        betas, eps, weight_decay, amsgrad, maximize: as in torch.optim.Adam.
         decoupled_weight_decay: weight decay as in AdamW.
-        bias_correction: False leaves the averages as small as they begin, which apex allows.
+        bias_correction: False disables bias correction, as in apex.
 
     Raises ValueError for values outside of their range. State dicts go to and from
     torch.optim.Adam's and AdamW's.
@@ -60,7 +60,7 @@ class FusedAdam(FusedOptimizer):
 class FusedAdamW(FusedAdam):
     """torch.optim.AdamW in one pass: weight decay shrinks the parameters themselves.
 
-    Arguments as FusedAdam's; weight_decay is 0.01 unless told otherwise, as in torch.
+    Arguments as FusedAdam's; weight_decay is 0.01 by default, as in torch.
     """
 
     options = _C.OptionTable("FusedAdamW")

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent, and LARS, which gives each tensor a learning rate of its own."""
+"""Stochastic gradient descent, and LARS, which adapts the learning rate to each tensor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class FusedSGD(FusedOptimizer):
     Args:
         params: parameters or groups.
         lr: float or scalar tensor.
-        momentum, dampening, weight_decay, nesterov, maximize: as torch.optim.SGD.
+        momentum, dampening, weight_decay, nesterov, maximize: as in torch.optim.SGD.
         decay_after_momentum: weight decay is added to the step instead of the grads; apex's
             wd_after_momentum.
 
@@ -73,7 +73,7 @@ class FusedLARS(FusedSGD):
 
     Args:
         params, lr, momentum, …: as FusedSGD's.
-        trust_coefficient: how much of its own length a tensor may move.
+        trust_coefficient: largest update of a tensor relative to its norm.
         eps: for the division.
         clip: LARC instead of LARS.
     """

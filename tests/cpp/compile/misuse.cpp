@@ -33,7 +33,7 @@ TORCH_MODULE(Opaque);
 
 // The logits would stay in float16.
 void return_what_nobody_can_look_into(torchamp::Model<Opaque>& model, const at::Tensor& x) {
-  model(x);  // says: forward returns a type whose tensors, if it holds any, torchamp cannot find
+  model(x);  // says: forward returns a type in which torchamp cannot find tensors
 }
 
 // Its grads were unscaled by scale_loss.

@@ -69,7 +69,7 @@ def test_the_last_initialize_s_scalers():
     assert len(_amp_state.loss_scalers) == 2 and _amp_state.min_loss_scale == 4.0
     assert _amp_state.loss_scalers[0] is _amp_state.loss_scalers[0]
     del one, other
-    with pytest.raises(AttributeError, match="expected 'loss_scalers' to be something that"):
+    with pytest.raises(AttributeError, match="expected 'loss_scalers' to be an attribute that"):
         _amp_state.loss_scalers  # noqa: B018
 
 

@@ -28,7 +28,7 @@ def multi_tensor_novograd(
     mode: int,
     norm_type: int,
 ) -> None:
-    """tensor_lists: grads, params, exp_avg. grad_norms: the running norms, float32, one a tensor,
+    """tensor_lists: grads, params, exp_avg. grad_norms: the running norms, float32, one per tensor,
     updated. mode: 0 averages weight decay with the grads, 1 does not. norm_type: 2, the Euclidean
     norm; RuntimeError for others."""
     check_lists("multi_tensor_novograd", tensor_lists, 3)
@@ -180,7 +180,7 @@ def multi_tensor_lamb_stage1_cuda(
     max_global_grad_norm: float,
 ) -> None:
     """LAMB's first pass. tensor_lists: grads, params, exp_avg, exp_avg_sq, updates, which are
-    written. per_tensor_decay: float32, one a tensor. step: those done before this one."""
+    written. per_tensor_decay: float32, one per tensor. step: those done before this one."""
     check_lists("multi_tensor_lamb_stage1_cuda", tensor_lists, 5)
     grads, params, *states, updates = tensor_lists
     hyper: list[Number] = [0.0, beta1, beta2, epsilon, per_tensor_decay, 1.0, 0.0, 1.0, 1.0, 0.0]
@@ -199,7 +199,7 @@ def multi_tensor_lamb_stage2_cuda(
     weight_decay: float,
     use_nvlamb: bool = False,
 ) -> None:
-    """LAMB's second pass. tensor_lists: params, updates. The norms: float32, one a tensor."""
+    """LAMB's second pass. tensor_lists: params, updates. The norms: float32, one per tensor."""
     check_lists("multi_tensor_lamb_stage2_cuda", tensor_lists, 2)
     params, updates = tensor_lists
     hyper: list[Number] = [lr, 0.0, 0.0, 0.0, weight_decay, 1.0, 0.0, 0.0, 0.0, bool(use_nvlamb)]

@@ -48,7 +48,7 @@ def multi_tensor_l2norm(
     return norm.reshape(1), norm.new_empty(0) if norms is None else norms
 
 
-#: Also where noop_flag is set: the norm is always what it says.
+#: Also if noop_flag is set: the norm is always computed.
 multi_tensor_l2norm_mp = multi_tensor_l2norm
 
 

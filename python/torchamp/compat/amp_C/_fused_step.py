@@ -32,7 +32,7 @@ def fused_step(
     """Steps `params` by `grads` for the `step`-th time.
 
     states: the lists of the algorithm's states. hyper: its hyperparameters; a tensor may have
-    one element a parameter. model_params:
+    one element per parameter. model_params:
     written as params, rounded. skip: a tensor of one element; unless 0, nothing is written. norms:
     param_norms, update_norms, norm_averages, float32 of the lists' length.
     """
@@ -59,7 +59,7 @@ def _scalar(value: Number, device: torch.device) -> torch.Tensor:
 
 
 def _table(hyper: Sequence[Number], device: torch.device) -> torch.Tensor:
-    """One row, or one a tensor if a column has as many elements; on the CPU if all are numbers."""
+    """One row, or one per tensor if a column has so many elements; on CPU if all are numbers."""
     if not any(isinstance(value, torch.Tensor) for value in hyper):
         device = torch.device("cpu")
     columns = [torch.as_tensor(value, dtype=torch.float64, device=device) for value in hyper]

@@ -1,4 +1,4 @@
-"""What amp_C's functions share: checks of the lists, and the flag."""
+"""Shared by amp_C's functions: checks of the lists, and the flag."""
 
 from __future__ import annotations
 

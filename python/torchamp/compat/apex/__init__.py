@@ -1,4 +1,4 @@
-"""What `import apex` gives under the alias."""
+"""The module that `import apex` gives under the alias."""
 
 import torch
 

@@ -1,5 +1,5 @@
-"""apex.amp._amp_state: what the last initialize made. Programs know it as a module and as an object
-in it of the same name, so the module is the object."""
+"""apex.amp._amp_state: the state of the last initialize. Programs use it as a module and as an
+object in it of the same name, so the module is the object."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _handles: weakref.WeakKeyDictionary[Session, AmpHandle] = weakref.WeakKeyDiction
 
 
 class AmpState(ModuleType):
-    """The state. What initialize sets raises AttributeError before the first call, and once the
-    models and optimizers of the last one are gone."""
+    """The state. Attributes that initialize sets raise AttributeError before the first call, and
+    once the models and optimizers of the last one are gone."""
 
     #: Accepted, and without effect: contradicting properties are always errors.
     hard_override = False
@@ -70,8 +70,8 @@ class AmpState(ModuleType):
 
     def __getattr__(self, name: str) -> None:
         raise AttributeError(
-            f"_amp_state: expected {name!r} to be something that the last initialize made, whose "
-            "models and optimizers are still there, found none"
+            f"_amp_state: expected {name!r} to be an attribute that initialize sets; call "
+            "initialize first, with models and optimizers that still exist"
         )
 
     def forget_legacy_handle(self) -> None:

@@ -1,4 +1,4 @@
-"""What a level does, under apex's names."""
+"""A level's properties, under apex's names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torchamp.amp._settings import Settings
 
 
 class Properties:
-    """What a level does, as attributes and in the dict `options`."""
+    """A level's properties, as attributes and in the dict `options`."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.options = _options_of(settings)

@@ -42,5 +42,5 @@ def _refuse_fp16_optimizers(optimizers: Any) -> None:
             raise RuntimeError(
                 "initialize: expected optimizers to be torch.optim.Optimizers, got an "
                 "FP16_Optimizer, which keeps masters and scales losses itself; pass the optimizer "
-                "that it was made of"
+                "that it wraps"
             )

@@ -65,7 +65,7 @@ class AmpHandle:
         """Does nothing: no casts are kept."""
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, num_loss: int = 1) -> OptimWrapper:
-        """The optimizer with a scale_loss of its own, for `num_loss` losses a step."""
+        """The optimizer with its own scale_loss, for `num_loss` losses per step."""
         return OptimWrapper(optimizer, self, num_loss)
 
     def scale_loss(
@@ -79,7 +79,7 @@ class AmpHandle:
 
 
 class NoOpHandle(AmpHandle):
-    """What amp.init(enabled=False) returns: casts and scales nothing."""
+    """The handle of amp.init(enabled=False): casts and scales nothing."""
 
     def __init__(self) -> None:
         self.loss_scale, self.verbose, self.cache = 1.0, False, {}

@@ -14,7 +14,7 @@ __all__ = ["OptimWrapper"]
 
 
 class Handle(Protocol):
-    """What a wrapper asks of an AmpHandle."""
+    """The interface of AmpHandle that a wrapper uses."""
 
     loss_scale: float | str
 
@@ -23,7 +23,7 @@ class Handle(Protocol):
 
 class OptimWrapper:
     """An optimizer whose losses are scaled by `amp_handle.loss_scale`, each of the `num_loss` of a
-    step by a scaler of its own, in their order. Everything else is the optimizer's."""
+    step by its own scaler, in their order. Everything else is the optimizer's."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, amp_handle: Handle, num_loss: int) -> None:
         self._optimizer, self._num_loss, self._next_loss = optimizer, num_loss, 0

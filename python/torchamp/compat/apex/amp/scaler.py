@@ -24,7 +24,7 @@ class LossScaler:
 
     has_fused_kernel = True
 
-    #: A buffer of the program's in place of the scaler's own.
+    #: The program's buffer, used instead of the scaler's own.
     _their_buffer: torch.Tensor | None = None
 
     def __init__(
@@ -78,7 +78,7 @@ class LossScaler:
 
     @property
     def _overflow_buf(self) -> torch.Tensor:
-        """int32 of one element, not 0 after an overflow. Programs put one of theirs in its place,
+        """int32 of one element, not 0 after an overflow. Programs replace it by their own,
         which the next update_scale reads."""
         if self._their_buffer is not None:
             return self._their_buffer

@@ -22,7 +22,7 @@ class FP16_Optimizer:  # noqa: N801  apex's name
 
     init_optimizer: an optimizer of the model's parameters; its groups get the masters.
     static_loss_scale: the loss scale, unless dynamic_loss_scale. dynamic_loss_args: init_scale,
-    scale_factor, scale_window, min_loss_scale, max_loss_scale. verbose: tell of skipped steps.
+    scale_factor, scale_window, min_loss_scale, max_loss_scale. verbose: report skipped steps.
 
     Raises TypeError for parameters that are not float16, bfloat16 or float32.
     """
@@ -95,7 +95,7 @@ class FP16_Optimizer:  # noqa: N801  apex's name
         self, loss: torch.Tensor, update_master_grads: bool = True, retain_graph: bool = False
     ) -> None:
         """The backward of the scaled loss. update_master_grads: whether to unscale the grads at
-        once; else update_master_grads() is called after further backwards."""
+        once; else update_master_grads() is called after more backwards."""
         backward = self._begin_backward(delay_unscale=True)
         try:
             backward.scale(loss).backward(retain_graph=retain_graph)
@@ -112,7 +112,7 @@ class FP16_Optimizer:  # noqa: N801  apex's name
         return backward
 
     def update_master_grads(self) -> None:
-        """Unscales the model's grads into the masters', checks them and moves the loss scale."""
+        """Unscales the model's grads into the masters', checks them and updates the loss scale."""
         self._begin_backward(delay_unscale=False).finish()
         scaler = self.loss_scaler
         if self.dynamic_loss_scale:
@@ -121,7 +121,7 @@ class FP16_Optimizer:  # noqa: N801  apex's name
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps, unless a backward overflowed; returns what the optimizer's step returned. A
         closure is called again for as long as its backward overflows; RuntimeError once the loss
-        scale can fall no more."""
+        scale cannot decrease further."""
         if closure is not None:
             result = self.optimizer.step(self._retrying(closure))
         elif self.overflow:
@@ -158,7 +158,7 @@ class FP16_Optimizer:  # noqa: N801  apex's name
         if self.overflow and self.loss_scale >= before:
             raise RuntimeError(
                 f"FP16_Optimizer.step: expected finite grads, got none at loss scale {before}, "
-                "which can fall no more"
+                "which cannot decrease further"
             )
         return loss
 
@@ -207,7 +207,7 @@ class FP16_Optimizer:  # noqa: N801  apex's name
 
     @property
     def loss_scale(self) -> float:
-        """What the loss is multiplied with. Waits for the device."""
+        """The factor of the loss. Waits for the device."""
         return self.loss_scaler.loss_scale()
 
     @loss_scale.setter

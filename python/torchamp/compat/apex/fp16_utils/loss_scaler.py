@@ -12,14 +12,14 @@ __all__ = ["DynamicLossScaler", "LossScaler"]
 
 
 class LossScaler:
-    """A loss scale that stays as it is."""
+    """A fixed loss scale."""
 
     def __init__(self, scale: float = 1) -> None:
         self.cur_scale = scale
 
     @property
     def loss_scale(self) -> float:
-        """What the loss is multiplied with."""
+        """The factor of the loss."""
         return self.cur_scale
 
     def has_overflow(self, params: Iterable[torch.Tensor]) -> bool:

@@ -64,7 +64,7 @@ class MLP(nn.Module):
         return [getattr(self, f"bias_{i}") for i in range(self.num_layers) if self.bias]
 
     def reset_parameters(self) -> None:
-        """Draws weights and biases anew."""
+        """Draws new weights and biases."""
         for weight in self.weights:
             nn.init.normal_(weight, 0.0, math.sqrt(2.0 / sum(weight.shape)))
         for bias in self.biases:

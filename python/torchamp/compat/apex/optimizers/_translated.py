@@ -1,4 +1,4 @@
-"""What apex's optimizers have in common, over torchamp's."""
+"""The base of apex's optimizers, on top of torchamp's."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from torchamp.optimizers import FusedOptimizer
 class Translated(FusedOptimizer):
     """A fused optimizer of torchamp's that answers to apex's names.
 
-    `zero_grad()` does what `set_grad_none` said; its own argument wins. Sparse grads raise
+    `zero_grad()` follows `set_grad_none`, unless given an argument. Sparse grads raise
     RuntimeError. Param groups and state dicts may use apex's names.
     """
 
     #: apex's names of a group's options, and torchamp's.
     group_names: dict[str, str] = {}
 
-    #: What zero_grad() does without an argument.
+    #: The default of zero_grad()'s argument.
     set_grad_none = True
 
-    #: Attributes that copies and pickles keep, besides torch's.
+    #: Attributes that copies and pickles keep, in addition to torch's.
     kept_attributes: tuple[str, ...] = ("set_grad_none",)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ __all__ = ["FusedAdam"]
 
 
 class FusedAdam(OwnMasters, optimizers.FusedAdam):
-    """torchamp.optimizers.FusedAdam with apex's arguments: AdamW unless told otherwise.
+    """torchamp.optimizers.FusedAdam with apex's arguments: AdamW by default.
 
     adam_w_mode: weight decay shrinks the parameters. set_grad_none: what zero_grad() does.
     capturable: accepted; every step may be captured. master_weights: parameters of low precision
@@ -71,6 +71,6 @@ class FusedAdam(OwnMasters, optimizers.FusedAdam):
             if value is not None:
                 raise RuntimeError(
                     f"FusedAdam.step: expected {name} to be left out, got a "
-                    f"{type(value).__name__}; torchamp.amp does what it was for"
+                    f"{type(value).__name__}; torchamp.amp replaces it"
                 )
         return super().step(closure)

@@ -17,7 +17,7 @@ class FusedSGD(Translated, optimizers.FusedSGD):
 
     lr: needed, here or in every group. wd_after_momentum: weight decay is added to the step instead
     of the grads. materialize_master_grads: accepted; under torchamp.amp master grads are made when
-    somebody looks at them, so that clipping is right with either value. set_grad_none: what
+    the program accesses them, so that clipping is right with either value. set_grad_none: what
     zero_grad() does.
 
     Raises ValueError for values outside of their range, and for a group without lr.
@@ -55,5 +55,5 @@ def _with_lr(params: Any) -> list:
     """`params` as a list. Raises ValueError unless they are groups which each have an lr."""
     groups = list(params)
     if not all(isinstance(group, dict) and "lr" in group for group in groups):
-        raise ValueError("FusedSGD: expected lr, or a group of parameters to bring its own")
+        raise ValueError("FusedSGD: expected lr, or an lr in every group")
     return groups

@@ -13,7 +13,7 @@ __all__ = ["LARC"]
 
 
 class LARC(torch.optim.Optimizer):
-    """Gives each tensor a learning rate of its own, then has `optimizer` step.
+    """Adapts the learning rate to each tensor, then calls `optimizer`'s step.
 
     That rate is trust_coefficient · ‖param‖ / (‖grad‖ + weight_decay · ‖param‖ + eps), times the
     group's; with `clip` it is at most the group's. Tensors whose param or grad has norm zero take
@@ -109,7 +109,7 @@ class LARC(torch.optim.Optimizer):
     def _factors(
         self, lr: Any, decay: float, params: list[torch.Tensor], grads: list[torch.Tensor]
     ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-        """What to multiply each grad and each param with, to add them up; nothing waits."""
+        """The factors of each grad and each param in their sum. Does not wait for the device."""
         param_norms, grad_norms = ops.l2norm(params, True)[1], ops.l2norm(grads, True)[1]
         rates = self.trust_coefficient * param_norms / (grad_norms + decay * param_norms + self.eps)
         if self.clip:

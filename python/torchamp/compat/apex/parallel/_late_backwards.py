@@ -1,4 +1,4 @@
-"""Reducing the grads of every backward: torch's reducer sees to one backward a forward."""
+"""Reducing the grads of every backward: torch's reducer handles one backward per forward."""
 
 from __future__ import annotations
 

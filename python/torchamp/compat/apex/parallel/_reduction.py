@@ -1,6 +1,6 @@
 """How DistributedDataParallel reduces grads.
 
-Annotations are not put off here: torch looks at a hook's.
+Annotations are not postponed here: torch inspects a hook's.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ class Reduction:
 
     @property
     def is_torchs_own(self) -> bool:
-        """Whether torch does the same without being told."""
+        """Whether torch does the same by default."""
         return self.averages and not self.in_float32 and self.predivide_factor == 1.0
 
     def start(self, grads: torch.Tensor) -> torch.futures.Future[torch.Tensor]:

@@ -81,7 +81,7 @@ def _broadcast(module: nn.Module) -> None:
 class Reducer:
     """Averages grads over the ranks, whenever reduce() is called.
 
-    module_or_grads_list: a module, which takes over the first rank's parameters and buffers, or the
+    module_or_grads_list: a module, which receives the first rank's parameters and buffers, or the
     tensors to be averaged.
     """
 
@@ -183,7 +183,7 @@ class DistributedDataParallel(nn.parallel.DistributedDataParallel):
         return outputs
 
     def disable_allreduce(self) -> None:
-        """From the next forward on, grads stay each rank's own."""
+        """From the next forward on, grads are not reduced."""
         self.require_backward_grad_sync = False
 
     def enable_allreduce(self) -> None:

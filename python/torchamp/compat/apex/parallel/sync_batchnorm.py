@@ -70,8 +70,8 @@ class SyncBatchNorm(_BatchNorm):
 def convert_syncbn_model(
     module: nn.Module, process_group: Any = None, channel_last: bool = False
 ) -> nn.Module:
-    """Puts a SyncBatchNorm in the place of every batch norm in `module`; returns it, or what takes
-    its own place. Parameters, buffers and modes are taken over as they are; instance norms and
+    """Replaces every batch norm in `module` by a SyncBatchNorm; returns it, or its own
+    replacement. Parameters, buffers and modes are kept; instance norms and
     norms over ranks are left alone."""
     if isinstance(module, (_InstanceNorm, nn.SyncBatchNorm, SyncBatchNorm)):
         return module

@@ -19,7 +19,7 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
 ) -> torch.Tensor:
     """Scales the grads of `parameters` so that their norm together is at most `max_norm`; returns
-    what it was, a float32 scalar.
+    the norm before clipping, a float32 scalar.
 
     As torch.nn.utils.clip_grad_norm_, but that squares of float16 grads do not overflow. Raises
     RuntimeError for a norm that is not finite, if asked to.
@@ -33,7 +33,7 @@ def clip_grad_norm_(
     if error_if_nonfinite and not norm.isfinite():
         raise RuntimeError(
             f"clip_grad_norm_: expected the grads to have a finite norm, got {norm.item()}; "
-            "error_if_nonfinite=False scales them by it all the same"
+            "error_if_nonfinite=False scales them anyway"
         )
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for device, members in by_device.items():
