@@ -144,6 +144,18 @@ void Backward::finish() {
     state->late_report().accumulate({options_.loss_id, scaler_.last_report(),
                                      state->grads().last_report(), options_.is_reported});
   }
+  if (scaler_.dynamic()) accumulate_shared();
+}
+
+/// Optimizers that were not given to this backward step parameters that it reached.
+void Backward::accumulate_shared() {
+  for (Masters* masters : distinct_masters()) {
+    for (OptimizerState* user : masters->users) {
+      const auto is_user = [&](const auto& state) { return state.get() == user; };
+      if (std::any_of(states_.begin(), states_.end(), is_user)) continue;
+      user->accumulate_shared(options_.loss_id);
+    }
+  }
 }
 
 }  // namespace torchamp::core

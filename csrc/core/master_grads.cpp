@@ -119,15 +119,18 @@ std::vector<Tensor> MasterGrads::collect() {
   return before;
 }
 
-void MasterGrads::discard_skipped(const Tensor& found_inf) {
+void MasterGrads::discard_skipped(const Tensor& found_inf, const TensorSet& stepped) {
   const bool on_host = found_inf.is_cpu();
   if (on_host && found_inf.item<float>() == 0.0f) return;
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < weights_.size(); ++i) {
-    Tensor& grad = weights_.model_params()[i].mutable_grad();
-    if (weights_.is_separate(i) || !grad.defined()) continue;
+    const Tensor& param = weights_.model_params()[i];
+    Tensor& grad = param.mutable_grad();
+    const bool is_stepped = stepped.count(param.unsafeGetTensorImpl()) > 0;
+    if (weights_.is_separate(i) || !is_stepped || !grad.defined()) continue;
     if (on_host) {
       grad.reset();
+      has_contributed_[i] = false;
     } else {
       values_of(grad).masked_fill_(found_inf.to(grad.device(), at::kBool), 0);
     }
@@ -332,13 +335,28 @@ void MasterGrads::refuse(const std::vector<Tensor>& master_params) {
   forget_scaled();
   clear_found_inf_per_param();
   for (const size_t i : weights_.indices_of(master_params)) {
-    weights_.master_params()[i].mutable_grad().reset();
+    Tensor& grad = weights_.master_params()[i].mutable_grad();
+    if (grad.defined()) refused_.push_back(i);
+    grad.reset();
     if (!weights_.is_separate(i)) has_contributed_[i] = false;
+  }
+}
+
+void MasterGrads::zero_refused(const TensorSet& stepped) {
+  for (const size_t i : std::exchange(refused_, {})) {
+    const Tensor& master = weights_.master_params()[i];
+    Tensor& grad = master.mutable_grad();
+    if (stepped.count(master.unsafeGetTensorImpl()) == 0) {
+      refused_.push_back(i);
+    } else if (!grad.defined()) {
+      grad = at::zeros_like(master.detach());
+    }
   }
 }
 
 void MasterGrads::drop_master_grads() {
   forget_scaled();
+  refused_.clear();
   clear_found_inf_per_param();
   for (const size_t i : weights_.separate()) {
     weights_.master_params()[i].mutable_grad().reset();

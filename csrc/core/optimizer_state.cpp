@@ -1,4 +1,5 @@
 #include <ATen/ops/maximum.h>
+#include <ATen/ops/tensor.h>
 #include <torchamp/detail/optimizer_state.h>
 
 #include <algorithm>
@@ -53,8 +54,31 @@ void OptimizerState::clear_overflows() {
   late_report_->clear();
 }
 
+/// Of a backward that was given other optimizers, which step some of these parameters too.
+void OptimizerState::accumulate_shared(int64_t loss_id) {
+  std::vector<int64_t> indices;
+  const auto& params = weights().master_params();
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (steps(params[i])) indices.push_back(static_cast<int64_t>(i));
+  }
+  const Tensor& flags = grads().found_inf_per_param();
+  const Tensor of_these =
+      flags.index_select(0, at::tensor(indices, flags.options().dtype(at::kLong)));
+  accumulate(loss_id, of_these.any().to(at::kFloat));
+  has_unreported_ = true;
+}
+
 void OptimizerState::refuse(const std::vector<Tensor>& stepped) {
-  grads().refuse(stepped);
+  std::vector<const OptimizerState*> others;
+  for (const OptimizerState* user : masters_->users) {
+    if (user != this && user->is_to_step_ && !user->has_overflowed()) others.push_back(user);
+  }
+  std::vector<Tensor> refused;
+  for (const Tensor& param : stepped) {
+    const auto needs = [&](const OptimizerState* user) { return user->steps(param); };
+    if (std::none_of(others.begin(), others.end(), needs)) refused.push_back(param);
+  }
+  grads().refuse(refused);
   has_refused_ = true;
 }
 
@@ -71,7 +95,7 @@ void OptimizerState::begin_step(const char* function, bool adopts_data_writes) {
   TORCH_CHECK(!is_in_backward(), function,
               ": expected the optimizer not to be inside an open scale_loss, but it is; "
               "step after it, where the grads are unscaled");
-  discard_skipped_grads();
+  for (OptimizerState* user : masters_->users) user->discard_skipped_grads();
   if (grads().drop_zeroed()) clear_overflows();
   TORCH_CHECK(grads().delayed() == nullptr, function,
               ": expected unscaled grads, got grads still scaled by a scale_loss with "
@@ -86,31 +110,38 @@ void OptimizerState::end_step(const std::vector<LossScaler*>& scalers) {
   is_to_step_ = false;
   skipped_found_inf_ = found_inf();
   drop_master_grads();
-  clear_overflows();
+  for (OptimizerState* user : masters_->users) {
+    if (!user->is_to_step_) user->clear_overflows();
+  }
 }
 
 void OptimizerState::discard_skipped_grads() {
   const Tensor refused = std::exchange(skipped_found_inf_, {});
-  if (refused.defined()) grads().discard_skipped(refused);
+  if (refused.defined()) grads().discard_skipped(refused, stepped_);
 }
 
 void OptimizerState::drop_master_grads() {
   if (masters_->users.size() == 1) return grads().drop_master_grads();
-  for (const Tensor& master : weights().master_params()) {
-    const auto* const impl = master.unsafeGetTensorImpl();
-    if (stepped_.count(impl) > 0 && !is_needed(impl)) master.mutable_grad().reset();
+  for (const size_t i : weights().separate()) {
+    const Tensor& master = weights().master_params()[i];
+    if (steps(master) && !is_needed(master)) master.mutable_grad().reset();
   }
   grads().clear_found_inf_per_param();
 }
 
-bool OptimizerState::is_needed(const c10::TensorImpl* master) const {
+bool OptimizerState::steps(const Tensor& param) const {
+  return stepped_.count(param.unsafeGetTensorImpl()) > 0;
+}
+
+bool OptimizerState::is_needed(const Tensor& param) const {
   const auto& users = masters_->users;
   return std::any_of(users.begin(), users.end(), [&](const OptimizerState* user) {
-    return user->is_to_step_ && user->stepped_.count(master) > 0;
+    return user->is_to_step_ && user->steps(param);
   });
 }
 
 void OptimizerState::zero_grad(bool set_to_none) {
+  if (!set_to_none) grads().zero_refused(stepped_);
   grads().zero_model_grads(set_to_none);
   skipped_found_inf_.reset();
   clear_overflows();

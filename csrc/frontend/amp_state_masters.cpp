@@ -80,8 +80,8 @@ void Amp::adopt_groups(WrappedOptimizer& optimizer, size_t first_group) {
       }
       optimizer.masters().track(param, master);
       stepped_.insert((master.defined() ? master : param).unsafeGetTensorImpl());
+      optimizer.state->add_param(master.defined() ? master : param);
       if (!master.defined()) continue;
-      optimizer.state->add_master(master);
       move_state(*optimizer.wrapped, param, master);
       param = master;
     }

@@ -41,8 +41,8 @@ void bind_optimizer_state(py::module_& module) {
       module, "OptimizerState",
       "One optimizer's masters, and the state that its next step depends on.")
       .def(py::init<std::shared_ptr<Masters>>(), py::arg("masters"))
-      .def("add_master", &OptimizerState::add_master, py::arg("master"),
-           "Records that the optimizer steps a master.")
+      .def("add_param", &OptimizerState::add_param, py::arg("param"),
+           "Records that the optimizer steps a master, or a parameter without one.")
       .def_property_readonly("grads_are_scaled", &OptimizerState::grads_are_scaled,
                              "Whether a backward is open, or its grads are still scaled.")
       .def("found_inf", &found_inf,

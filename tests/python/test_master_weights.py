@@ -139,6 +139,25 @@ def test_an_optimizer_that_is_not_used_keeps_no_grads_of_a_shared_parameter(zero
     torch.testing.assert_close(before - masters(one)[0], torch.full((2, 2), 0.5))
 
 
+@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("make", [torch.optim.SGD, optimizers.FusedSGD])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["given_first", "given_last"])
+def test_an_overflow_of_a_shared_parameter_skips_all_its_optimizers(level, make, order):
+    model = nn.Linear(2, 2, bias=False)
+    before = model.weight.detach().clone()
+    pair = [make(model.parameters(), 0.25) for _ in range(2)]
+    model, pair = amp.initialize(model, pair, opt_level=level, verbosity=0)
+    with amp.scale_loss(model(torch.full((1, 2), torch.inf)).sum(), pair[0]) as scaled_loss:
+        scaled_loss.backward()
+    for i in order:
+        pair[i].step()
+    assert torch.equal(masters(pair[0])[0], before)
+    backward_of_ones(model, pair)
+    for optimizer in pair:
+        optimizer.step()
+    torch.testing.assert_close(before - masters(pair[0])[0], torch.full((2, 2), 0.5))
+
+
 def test_a_shared_parameter_is_zeroed_by_its_model():
     model = nn.Linear(2, 2, bias=False)
     before = model.weight.detach().clone()

@@ -49,6 +49,7 @@ class TORCHAMP_API Backward {
   std::vector<Masters*> distinct_masters() const;
   std::vector<MasterGrads*> distinct_grads() const;
   void settle(Masters& masters);
+  void accumulate_shared();
   void close();
 
   std::vector<std::shared_ptr<OptimizerState>> states_;

@@ -8,11 +8,15 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <unordered_set>
 #include <vector>
 
 namespace torchamp {
 
 class UnscalePass;
+
+/// Tensors by their identity.
+using TensorSet = std::unordered_set<const c10::TensorImpl*>;
 
 /// The grads of MasterWeights' parameters.
 ///
@@ -67,9 +71,10 @@ class TORCHAMP_API MasterGrads {
   /// Discards contributions whose grads the program has dropped from the model. Returns whether
   /// there were some, and none are left.
   bool drop_zeroed();
-  /// Discards the grads of a skipped step, of parameters that are their own masters, unless they
-  /// were zeroed since. `found_inf`: float32 scalar on the device, not 0 if the step was skipped.
-  void discard_skipped(const at::Tensor& found_inf);
+  /// Discards the grads of a skipped step, of parameters among `stepped` that are their own
+  /// masters, unless they were zeroed since. `found_inf`: float32 scalar on the device, not 0 if
+  /// the step was skipped.
+  void discard_skipped(const at::Tensor& found_inf, const TensorSet& stepped);
 
   /// Whether finish_backward() may defer master grads, if a fused step does not need them: it then
   /// only checks the model's grads, and step() unscales them. Off by default; turning it off
@@ -107,6 +112,8 @@ class TORCHAMP_API MasterGrads {
   /// Drops the grads of some masters, so that a step skips them. The model's grads then show
   /// whether they are zeroed.
   void refuse(const std::vector<at::Tensor>& master_params);
+  /// Makes the grads of those that refuse() dropped, and that are among `stepped`, zeros.
+  void zero_refused(const TensorSet& stepped);
   /// Drops the grads of masters, but not those of parameters that are their own master.
   void drop_master_grads();
   /// Like torch's zero_grad, for the model's grads (the optimizer zeroes the masters'). Drops the
@@ -148,6 +155,7 @@ class TORCHAMP_API MasterGrads {
       open_;  ///< the model's grads as the open backward found them
   std::optional<Delayed> delayed_;
   Deferred deferred_;
+  std::vector<size_t> refused_;        ///< whose grads refuse() has dropped
   std::vector<bool> has_contributed_;  ///< a backward has left the parameter a grad
   at::Tensor found_inf_per_param_;
   std::shared_ptr<const BackwardReport> last_report_;

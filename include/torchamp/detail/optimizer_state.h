@@ -36,8 +36,8 @@ class TORCHAMP_API OptimizerState {
   MasterWeights& weights() const { return masters_->weights; }
   /// Their grads.
   MasterGrads& grads() const { return masters_->grads; }
-  /// Records that it steps a master.
-  void add_master(const at::Tensor& master) { stepped_.insert(master.unsafeGetTensorImpl()); }
+  /// Records that it steps `param`: a master, or a parameter without one.
+  void add_param(const at::Tensor& param) { stepped_.insert(param.unsafeGetTensorImpl()); }
 
   /// Whether a Backward that was given it is open.
   bool is_in_backward() const { return backward_ != nullptr; }
@@ -49,7 +49,8 @@ class TORCHAMP_API OptimizerState {
   /// The same for the host, which waits for the device.
   bool has_overflowed() const;
   /// For an optimizer that cannot skip on the device, but takes no step without grads: drops the
-  /// grads of its parameters, `stepped`, after an overflow.
+  /// grads of its parameters, `stepped`, after an overflow, but for those that another optimizer
+  /// is to step by.
   void refuse(const std::vector<at::Tensor>& stepped);
   /// Whether it did so since grads were zeroed or a step ended.
   bool has_refused() const { return has_refused_; }
@@ -79,9 +80,11 @@ class TORCHAMP_API OptimizerState {
 
   void accumulate(int64_t loss_id, const at::Tensor& found_inf);
   void gather_delayed(int64_t loss_id, const at::Tensor& found_inf);
+  void accumulate_shared(int64_t loss_id);
   void discard_skipped_grads();
   void drop_master_grads();
-  bool is_needed(const c10::TensorImpl* master) const;
+  bool steps(const at::Tensor& param) const;
+  bool is_needed(const at::Tensor& param) const;
 
   std::shared_ptr<Masters> masters_;
   bool steps_unseen_;
@@ -92,7 +95,7 @@ class TORCHAMP_API OptimizerState {
   bool has_refused_ = false;                 ///< by refuse()
   bool has_unreported_ = false;              ///< an overflow may be one of delayed grads
   at::Tensor skipped_found_inf_;  ///< found_inf() at the last step, unless grads were zeroed since
-  std::unordered_set<const c10::TensorImpl*> stepped_;  ///< masters
+  TensorSet stepped_;             ///< masters, and parameters without one
   std::unique_ptr<LateReport> late_report_;
 };
 

@@ -196,19 +196,17 @@ class OptimizerState:
         params = group["params"]
         for i, param in enumerate(params):
             params[i] = stepped = track(self.weights, param, masters, keeps_masters)
-            if stepped is not param:
-                self._adopt_master(stepped)
-                if param in optimizer.state:
-                    optimizer.state[stepped] = optimizer.state.pop(param)
+            self.core.add_param(stepped)
+            if stepped is param:
+                continue
+            if self.weights.lazy:
+                self.watch.hide(stepped)
+            if param in optimizer.state:
+                optimizer.state[stepped] = optimizer.state.pop(param)
         if self.weights.lazy:
             group["params"] = MasterList(params, self.watch)
         if self.weights.is_split:
             self.weights.split()
-
-    def _adopt_master(self, master: torch.Tensor) -> None:
-        self.core.add_master(master)
-        if self.weights.lazy:
-            self.watch.hide(master)
 
     def report_skips(self) -> None:
         """Reports the skipped steps that are known by now."""

@@ -63,13 +63,14 @@ class FP16_Optimizer:  # noqa: N801  apex's name
         for i, param in enumerate(group["params"]):
             _check_dtype(index, i, param)
             if param.dtype == torch.float32 or not param.requires_grad:
-                wide.append(self._weights.track(param, None))
+                self._state.add_param(self._weights.track(param, None))
+                wide.append(param)
                 continue
             master = self._weights.track(param, _C.Masters.make_master(param))
             group["params"][i] = master
             if param in self.optimizer.state:
                 self.optimizer.state[master] = self.optimizer.state.pop(param)
-            self._state.add_master(master)
+            self._state.add_param(master)
             low.append(param)
             masters.append(master)
         self.fp16_groups.append(low)
