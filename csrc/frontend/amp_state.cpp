@@ -73,6 +73,11 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
   wrap(optimizers);
   if (!enabled()) return;
   for (const auto& model : models_) check_model(*model);
+  for (const auto& optimizer : optimizers_) {
+    TORCH_CHECK(!optimizer.splits_masters() || !options.materialize_master_grads(),
+                "initialize: expected materialize_master_grads(false) with an optimizer's "
+                "split_masters, got true; split masters cannot have grads");
+  }
   const at::Device device = device_of(optimizers, models_);
   if (properties_.autocast_type) {
     open_autocast_.emplace(device_types_of(models_), *properties_.autocast_type);
@@ -87,7 +92,7 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
     MasterGrads& grads = optimizer.state->grads();
     grads.set_lazy(keeps_masters_apart() && optimizer.fused != nullptr &&
                    !options.materialize_master_grads());
-    if (options.split_masters() && grads.lazy()) optimizer.masters().split();
+    if (optimizer.splits_masters() && grads.lazy()) optimizer.masters().split();
   }
 }
 

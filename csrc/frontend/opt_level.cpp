@@ -170,20 +170,12 @@ Options& Options::materialize_master_grads(bool value) {
   return *this;
 }
 
-Options& Options::split_masters(bool value) {
-  split_masters_ = value;
-  return *this;
-}
-
 Options& Options::verbosity(int value) {
   verbosity_ = value;
   return *this;
 }
 
 Properties Options::resolve() const {
-  TORCH_CHECK(!split_masters_ || !materialize_master_grads_,
-              "initialize: expected materialize_master_grads(false) with split_masters(true), got "
-              "true; split masters cannot have grads");
   Properties result = default_properties(opt_level_);
   const bool casts_ops = is_autocast_level(opt_level_);
   if (cast_model_type_) {

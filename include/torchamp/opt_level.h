@@ -105,9 +105,6 @@ class TORCHAMP_API Options {
   /// unless the program calls the handle's master_params() or param_groups(). The step must then be
   /// the handle's; the wrapped optimizer's own finds no grads.
   Options& materialize_master_grads(bool value);
-  /// true: such masters are kept as 16 bits in addition to the model's 16 (MasterWeights::split),
-  /// until the program accesses them. Needs materialize_master_grads(false).
-  Options& split_masters(bool value);
 
   /// @{
   /// The last value given to the setter of this name, or its default.
@@ -119,7 +116,6 @@ class TORCHAMP_API Options {
   int verbosity() const { return verbosity_; }
   bool adopt_data_writes() const { return adopt_data_writes_; }
   bool materialize_master_grads() const { return materialize_master_grads_; }
-  bool split_masters() const { return split_masters_; }
   /// @}
 
   /// The level's defaults with the overrides applied. Throws if an override contradicts the
@@ -141,7 +137,6 @@ class TORCHAMP_API Options {
   int verbosity_ = 1;
   bool adopt_data_writes_ = false;
   bool materialize_master_grads_ = true;
-  bool split_masters_ = false;
 };
 
 /// @}

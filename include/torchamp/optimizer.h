@@ -11,6 +11,7 @@ namespace torchamp {
 /// @{
 
 class Amp;
+class MasterWeights;
 
 /// A handle to a LibTorch optimizer that steps master weights and skips the step after an overflow.
 /// Cheap to copy. The wrapped optimizer belongs to the user and must outlive it; LibTorch's

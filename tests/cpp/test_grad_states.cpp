@@ -48,7 +48,11 @@ struct Way {
 
 std::unique_ptr<torch::optim::Optimizer> sgd_of(const Way& way, const elsewhere::Pair& pair) {
   const auto params = pair->parameters();
-  if (way.is_fused) return std::make_unique<optim::FusedSGD>(params, optim::FusedSGDOptions(1.0));
+  if (way.is_fused) {
+    auto fused = std::make_unique<optim::FusedSGD>(params, optim::FusedSGDOptions(1.0));
+    fused->set_storage({at::kFloat, false, way.is_split});
+    return fused;
+  }
   return std::make_unique<torch::optim::SGD>(params, torch::optim::SGDOptions(1.0));
 }
 
@@ -57,12 +61,10 @@ class Run {
  public:
   explicit Run(const Way& way)
       : sgd_(sgd_of(way, pair_)),
-        amped_(initialize(pair_, *sgd_,
-                          quiet(way.level)
-                              .loss_scale("dynamic")
-                              .num_losses(2)
-                              .materialize_master_grads(!way.is_fused)
-                              .split_masters(way.is_split))) {
+        amped_(initialize(
+            pair_, *sgd_,
+            quiet(way.level).loss_scale("dynamic").num_losses(2).materialize_master_grads(
+                !way.is_fused))) {
     for (int64_t i = 0; i < 2; ++i) scaler(i).set_loss_scale(kScales[i]);
   }
 

@@ -16,11 +16,16 @@ using at::Tensor;
 
 /// A network trained with FusedAdamW.
 struct FusedTraining {
-  FusedTraining(at::Device device, const Options& options)
+  FusedTraining(at::Device device, const Options& options, bool is_split = false)
       : net(make_net(device, 1)),
         batch(make_batch(device)),
         adamw(net->parameters(), optim::FusedAdamWOptions(0.01).eps(1e-4)),
-        amped(initialize(net, adamw, options)) {}
+        amped(initialize(net, storing(adamw, is_split), options)) {}
+
+  static optim::FusedAdamW& storing(optim::FusedAdamW& adamw, bool is_split) {
+    adamw.set_storage({at::kFloat, false, is_split});
+    return adamw;
+  }
 
   Tensor loss() { return loss_of(amped.model(batch.data), batch.target); }
   MasterWeights& weights() { return amped.optimizer.master_weights(); }
@@ -54,7 +59,6 @@ class OnePassTest : public LevelTest {
  protected:
   static Options options() { return quiet(level()).loss_scale("dynamic"); }
   static Options lazy() { return options().materialize_master_grads(false); }
-  static Options split() { return lazy().split_masters(true); }
 
   /// The values of the masters.
   static std::vector<Tensor> masters_of(FusedTraining& training) {
@@ -102,7 +106,7 @@ TEST_P(OnePassTest, WithoutMasterGradsTheNumbersAreTheSame) {
 }
 
 TEST_P(OnePassTest, SplitMastersEqualWholeMasters) {
-  FusedTraining whole(device(), lazy()), divided(device(), split());
+  FusedTraining whole(device(), lazy()), divided(device(), lazy(), true);
   for (int i = 0; i < 5; ++i) {
     step(whole);
     step(divided);
@@ -115,7 +119,7 @@ TEST_P(OnePassTest, SplitMastersEqualWholeMasters) {
 }
 
 TEST_P(OnePassTest, MicroBatchesLeaveMastersSplit) {
-  FusedTraining whole(device(), lazy()), divided(device(), split());
+  FusedTraining whole(device(), lazy()), divided(device(), lazy(), true);
   for (FusedTraining* each : {&whole, &divided}) {
     for (int i = 0; i < 3; ++i) each->backward();
     each->amped.optimizer.step();
@@ -125,7 +129,7 @@ TEST_P(OnePassTest, MicroBatchesLeaveMastersSplit) {
 }
 
 TEST_P(OnePassTest, FilesOfSplitMastersAreLikeOthers) {
-  FusedTraining divided(device(), split()), whole(device(), lazy());
+  FusedTraining divided(device(), lazy(), true), whole(device(), lazy());
   for (int i = 0; i < 3; ++i) step(divided);
   std::stringstream file;
   torch::serialize::OutputArchive saved;
@@ -141,9 +145,9 @@ TEST_P(OnePassTest, FilesOfSplitMastersAreLikeOthers) {
 }
 
 TEST_P(OnePassTest, SplitMastersHaveNoGrads) {
-  EXPECT_TRUE(contains(message_of([] { FusedTraining(device(), options().split_masters(true)); }),
-                       "initialize: expected materialize_master_grads(false) with "
-                       "split_masters(true), got true"));
+  EXPECT_TRUE(contains(message_of([] { FusedTraining(device(), options(), true); }),
+                       "initialize: expected materialize_master_grads(false) with an "
+                       "optimizer's split_masters, got true"));
 }
 
 TEST_P(OnePassTest, MicroBatchesAddUp) {

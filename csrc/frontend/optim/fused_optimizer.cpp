@@ -153,7 +153,11 @@ void FusedOptimizer::make_steppers(const std::vector<Place>& places) {
       groups.push_back(place->group);
     }
     rest.erase(end, rest.end());
-    steppers_.push_back({first.algorithm, {first.algorithm, std::move(params), groups, storage_}});
+    steppers_.push_back({first.algorithm,
+                         {first.algorithm,
+                          std::move(params),
+                          groups,
+                          {storage_.state_dtype, storage_.stochastic_rounding}}});
   }
 }
 
@@ -184,7 +188,12 @@ void FusedOptimizer::publish(const Stepper& stepper, size_t i) {
   for (size_t s = 0; s < names.size(); ++s) state.set(names[s], states[s]);
 }
 
-void FusedOptimizer::set_storage(FusedStepper::Storage storage) {
+void FusedOptimizer::set_storage(Storage storage) {
+  const auto& options = static_cast<const FusedOptions&>(defaults());
+  TORCH_CHECK_VALUE(
+      !storage.split_masters || !options.reads_norms_of_params(), name(),
+      ": expected split_masters=false, because its steps need the masters' norms, got "
+      "true");
   storage_ = storage;
   forget_steppers();
 }

@@ -13,6 +13,15 @@ namespace torchamp::optim {
 /// @addtogroup fused
 /// @{
 
+/// How a fused optimizer stores values, by the names that Python's optimizers take.
+struct Storage {
+  at::ScalarType state_dtype = at::kFloat;  ///< bfloat16 is rounded stochastically
+  bool stochastic_rounding = false;         ///< of bfloat16 parameters
+  /// initialize keeps masters as 16 bits in addition to the model's 16, until the program accesses
+  /// them. Needs Options::materialize_master_grads(false).
+  bool split_masters = false;
+};
+
 /// A LibTorch optimizer whose step is one pass over all parameters of a device.
 ///
 /// Parameters and grads may be float16, bfloat16, float32 and float64, mixed; states are kept in
@@ -50,9 +59,12 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   /// Whether step() was called since the last call of this.
   bool take_stepped() { return std::exchange(has_stepped_, false); }
 
-  /// How states, and parameters without a master, are stored from the next step on. Existing states
-  /// are converted. Throws ValueError, at that step, as FusedStepper.
-  void set_storage(FusedStepper::Storage storage);
+  /// How states, and parameters without a master, are stored from the next step on; masters, from
+  /// initialize on. Existing states are converted. Throws ValueError for split_masters where steps
+  /// need the masters' norms (LAMB, LARS); at the next step, as FusedStepper.
+  void set_storage(Storage storage);
+  /// What set_storage() was given last.
+  const Storage& storage() const { return storage_; }
   /// Makes the next step read `state()` again, which has been changed.
   void forget_steppers();
 
@@ -97,7 +109,7 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
 
   std::vector<Place> places_;
   std::vector<Stepper> steppers_;
-  FusedStepper::Storage storage_;
+  Storage storage_;
   at::Tensor skip_;
   bool has_stepped_ = false;
 };
