@@ -56,14 +56,16 @@ void OptimizerState::clear_overflows() {
 
 /// Of a backward that was given other optimizers, which step some of these parameters too.
 void OptimizerState::accumulate_shared(int64_t loss_id) {
-  std::vector<int64_t> indices;
-  const auto& params = weights().master_params();
-  for (size_t i = 0; i < params.size(); ++i) {
-    if (steps(params[i])) indices.push_back(static_cast<int64_t>(i));
-  }
   const Tensor& flags = grads().found_inf_per_param();
-  const Tensor of_these =
-      flags.index_select(0, at::tensor(indices, flags.options().dtype(at::kLong)));
+  if (!indices_.defined() || indices_.numel() != static_cast<int64_t>(stepped_.size())) {
+    std::vector<int64_t> indices;
+    const auto& params = weights().master_params();
+    for (size_t i = 0; i < params.size(); ++i) {
+      if (steps(params[i])) indices.push_back(static_cast<int64_t>(i));
+    }
+    indices_ = at::tensor(indices, flags.options().dtype(at::kLong));
+  }
+  const Tensor of_these = flags.index_select(0, indices_);
   accumulate(loss_id, of_these.any().to(at::kFloat));
   has_unreported_ = true;
 }

@@ -96,6 +96,7 @@ class TORCHAMP_API OptimizerState {
   bool has_unreported_ = false;              ///< an overflow may be one of delayed grads
   at::Tensor skipped_found_inf_;  ///< found_inf() at the last step, unless grads were zeroed since
   TensorSet stepped_;             ///< masters, and parameters without one
+  at::Tensor indices_;            ///< int64, on the device: where those are in master_params()
   std::unique_ptr<LateReport> late_report_;
 };
 
