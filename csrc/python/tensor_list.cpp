@@ -3,8 +3,6 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/python_variable.h>
 
-#include <algorithm>
-
 #include "python/bindings.h"
 
 namespace torchamp::python {
@@ -40,13 +38,35 @@ std::vector<at::Tensor> tensors_of(const char* function, const char* argument,
   return tensors;
 }
 
-bool same_objects(const pybind11::handle& one, const pybind11::handle& other) {
-  if (!is_listed(one) || !is_listed(other)) return false;
-  const Py_ssize_t length = PySequence_Fast_GET_SIZE(one.ptr());
-  PyObject** const items = PySequence_Fast_ITEMS(one.ptr());
-  return length == PySequence_Fast_GET_SIZE(other.ptr()) &&
-         std::equal(items, items + length, PySequence_Fast_ITEMS(other.ptr()));
-}
+/// A group's parameters as an optimizer last found them.
+class SeenParams {
+ public:
+  explicit SeenParams(const pybind11::handle& params)
+      : params_(tensors_of("SeenParams", "params", params)) {
+    for (const at::Tensor& param : params_) {
+      devices_.push_back(param.device());
+      dtypes_.push_back(param.scalar_type());
+    }
+  }
+
+  bool are_still(const pybind11::handle& params) const {
+    if (!is_listed(params)) return false;
+    const auto length = static_cast<size_t>(PySequence_Fast_GET_SIZE(params.ptr()));
+    PyObject** const items = PySequence_Fast_ITEMS(params.ptr());
+    if (length != params_.size()) return false;
+    for (size_t i = 0; i < length; ++i) {
+      if (!is_tensor(items[i]) || !THPVariable_Unpack(items[i]).is_same(params_[i])) return false;
+      if (params_[i].device() != devices_[i] || params_[i].scalar_type() != dtypes_[i])
+        return false;
+    }
+    return true;
+  }
+
+ private:
+  std::vector<at::Tensor> params_;
+  std::vector<at::Device> devices_;
+  std::vector<at::ScalarType> dtypes_;
+};
 
 void drop_grads(const pybind11::handle& params) {
   for (const at::Tensor& param : tensors_of("drop_grads", "params", params)) {
@@ -66,8 +86,12 @@ std::vector<at::Tensor> tensor_list(const char* function, const char* argument,
 }
 
 void bind_lists(pybind11::module_& module) {
-  module.def("same_objects", &same_objects, pybind11::arg("one"), pybind11::arg("other"),
-             "Whether two lists hold the same objects, in one order; bypasses __iter__.");
+  pybind11::class_<SeenParams>(module, "SeenParams",
+                               "A group's parameters as an optimizer last found them. Reads lists "
+                               "bypassing __iter__.")
+      .def(pybind11::init<const pybind11::handle&>(), pybind11::arg("params"))
+      .def("are_still", &SeenParams::are_still, pybind11::arg("params"),
+           "Whether those are the same tensors, of the same devices and dtypes.");
   module.def("drop_grads", &drop_grads, pybind11::arg("params"), "Each one's grad becomes None.");
 }
 

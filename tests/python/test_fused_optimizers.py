@@ -55,6 +55,19 @@ OURS = {
 SIZES = [(3,), (17, 33), (0,), (2048,), (4, 3, 2, 2), ()]
 
 
+def test_a_parameter_that_changed_its_dtype_is_stepped_on():
+    moved, kept = (nn.Parameter(torch.linspace(-1, 1, 5)) for _ in range(2))
+    pair = [optimizers.FusedAdam([param], lr=0.1) for param in (moved, kept)]
+    for step in range(4):
+        if step == 2:
+            moved.grad, moved.data = None, moved.data.double()
+        for param, optimizer in zip((moved, kept), pair):
+            param.grad = torch.cos(torch.arange(5.0) + step).to(param.dtype)
+            optimizer.step()
+    torch.testing.assert_close(moved.float(), kept, rtol=1e-5, atol=1e-6)
+    assert pair[0].state[moved]["exp_avg"].dtype == torch.float64
+
+
 @pytest.mark.parametrize("name", sorted({*optimizers.__all__} - {"FusedOptimizer"}))
 def test_defaults_are_those_of_cpp(name):
     kind = getattr(optimizers, name)

@@ -58,7 +58,9 @@ def test_model_params_scale_and_skip(device):
 def test_errors_name_the_argument(device):
     given = arguments(device)
     given["states"].pop()
-    with pytest.raises(RuntimeError, match="fused_step: expected states to have 2 tensors per position"):
+    with pytest.raises(
+        RuntimeError, match="fused_step: expected states to have 2 tensors per position"
+    ):
         ops.fused_step(ALGORITHM, **given)
     with pytest.raises(TypeError, match="fused_step: expected grads to be a list or a tuple"):
         ops.fused_step(ALGORITHM, **{**arguments(device), "grads": torch.ones(3)})

@@ -50,7 +50,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     #: For the groups of `_layout`; both are empty if they must be rebuilt.
     _steppers: list[Stepper]
-    _layout: list[tuple[_C.StepAlgorithm, list[torch.Tensor]]]
+    _layout: list[tuple[_C.StepAlgorithm, _C.SeenParams]]
 
     #: Whether a step can do with split masters.
     _takes_split_masters = True
@@ -160,17 +160,19 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _layout_is_current(self) -> bool:
         return len(self._layout) == len(self.param_groups) and all(
-            algorithm is self.algorithm_of(group) and _C.same_objects(params, group["params"])
-            for (algorithm, params), group in zip(self._layout, self.param_groups)
+            algorithm is self.algorithm_of(group) and seen.are_still(group["params"])
+            for (algorithm, seen), group in zip(self._layout, self.param_groups)
         )
 
     def _make_steppers(self) -> None:
         self._layout = [
-            (self.algorithm_of(group), list(group["params"])) for group in self.param_groups
+            (self.algorithm_of(group), _C.SeenParams(group["params"]))
+            for group in self.param_groups
         ]
         members: dict[tuple, list[tuple[torch.Tensor, int]]] = {}
-        for index, (algorithm, params) in enumerate(self._layout):
-            for param in params:
+        for index, group in enumerate(self.param_groups):
+            algorithm = self._layout[index][0]
+            for param in group["params"]:
                 members.setdefault((algorithm, param.device), []).append((param, index))
         self._steppers = [
             self._make_stepper(algorithm, placed) for (algorithm, _), placed in members.items()
