@@ -104,7 +104,7 @@ def amp_step(
     def tensors() -> Iterator[torch.Tensor | None]:
         masters = optimizer._torchamp.weights.master_params()  # distinct from the parameters
         backward()
-        with optimizer._torchamp.watch.look_away():  # as they are between steps
+        with optimizer._torchamp.accesses.suppress():  # as they are between steps
             yield from (*params, *shared.half, *masters, *(master.grad for master in masters))
         yield from states_of(optimizer)
         if optimizer._torchamp.weights.is_split:

@@ -14,7 +14,7 @@ from torchamp._load import _C
 from torchamp.amp import _serialize
 from torchamp.amp._amp import Amp, Optimizers, states_of
 from torchamp.amp._masters import params_of
-from torchamp.amp._optimizer import Telemetry, look_away, state_of
+from torchamp.amp._optimizer import Telemetry, state_of, suppress_accesses
 from torchamp.amp._scale_loss import ScaledLoss, clip_grad_norm, clip_grad_value
 from torchamp.amp._session import Session
 
@@ -129,7 +129,7 @@ def clip_grad_norm_(
     if _is_disabled(chosen):
         return torch.nn.utils.clip_grad_norm_(params_of(chosen), max_norm, norm_type)
     states = states_of(chosen)
-    with look_away(states):
+    with suppress_accesses(states):
         return clip_grad_norm(states, params_of(chosen), max_norm, norm_type)
 
 
@@ -140,7 +140,7 @@ def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
     if _is_disabled(chosen):
         return torch.nn.utils.clip_grad_value_(params_of(chosen), clip_value)
     states = states_of(chosen)
-    with look_away(states):
+    with suppress_accesses(states):
         return clip_grad_value(states, params_of(chosen), clip_value)
 
 

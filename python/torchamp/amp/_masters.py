@@ -1,4 +1,4 @@
-"""Stage 3: keep masters. Which parameters have one, how others find it, and who looks at it."""
+"""Stage 3: keep masters. Which parameters have one, how others find it, and who accesses it."""
 
 from __future__ import annotations
 
@@ -68,76 +68,76 @@ def track(
     return stepped
 
 
-class Watch:
-    """Whether anyone but torchamp has looked at an optimizer's masters."""
+class AccessTracker:
+    """Whether anyone but torchamp has accessed an optimizer's masters."""
 
     def __init__(self, weights: _C.Masters) -> None:
         self._weights = weights
-        self._looking_away = 0
-        self._unseen = type("UnseenMaster", (UnseenMaster,), {"_watch": weakref.ref(self)})
+        self._suppressed = 0
+        self._covered = type("CoveredMaster", (CoveredMaster,), {"_tracker": weakref.ref(self)})
 
-    def hide(self, master: torch.Tensor) -> None:
-        """Whoever uses the master looks."""
-        master.__class__ = self._unseen
+    def cover(self, master: torch.Tensor) -> None:
+        """Makes every use of the master by torch's functions count as an access."""
+        master.__class__ = self._covered
 
-    def notice(self) -> None:
-        """Someone looks: from now on masters are whole, and master grads are made, the last
-        backward's too. What was seen may be kept, so there is no way back."""
-        if self._looking_away or not self._weights.lazy:
+    def record(self) -> None:
+        """Records an access: from now on masters are float32, and master grads are materialized,
+        the last backward's too. References may have been kept, so this is permanent."""
+        if self._suppressed or not self._weights.lazy:
             return
         self._weights.lazy = False
         for master in self._weights.master_params():
-            if type(master) is self._unseen:
+            if type(master) is self._covered:
                 master.__class__ = torch.Tensor
 
-    def look_away(self) -> Watch:
-        """A context for torchamp's own looks, which do not count."""
+    def suppress(self) -> AccessTracker:
+        """A context for torchamp's own accesses, which do not count."""
         return self
 
     def __enter__(self) -> None:
-        self._looking_away += 1
+        self._suppressed += 1
 
     def __exit__(self, *exception: Any) -> None:
-        self._looking_away -= 1
+        self._suppressed -= 1
 
 
-class UnseenMaster(torch.Tensor):
-    """A master that tells its Watch when one of torch's functions is about to use it, alone or in
-    a list, which C reads past a MasterList's methods."""
+class CoveredMaster(torch.Tensor):
+    """A master that records an access when one of torch's functions is about to use it, alone or
+    in a list, which C reads bypassing a MasterList's methods."""
 
-    #: Weakly, since the masters' owner, which the Watch has, owns this class by its masters.
-    _watch: weakref.ref[Watch]
+    #: Weakly, because the masters' owner, which the tracker has, owns this class by its masters.
+    _tracker: weakref.ref[AccessTracker]
 
     @classmethod
     def __torch_function__(
         cls, func: Callable, types: Iterable[type], args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         for kind in types:
-            watch = kind._watch() if issubclass(kind, UnseenMaster) else None
-            if watch is not None:
-                watch.notice()
+            tracker = kind._tracker() if issubclass(kind, CoveredMaster) else None
+            if tracker is not None:
+                tracker.record()
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
 
 class MasterList(list):
-    """`group["params"]`, telling a Watch when its elements are read: by a library, say, whose
-    functions are none of torch's."""
+    """`group["params"]`, which records an access when its elements are read: for libraries that
+    use no function of torch's."""
 
-    def __init__(self, params: list[torch.Tensor], watch: Watch) -> None:
+    def __init__(self, params: list[torch.Tensor], tracker: AccessTracker) -> None:
         super().__init__(params)
-        self._watch = watch
+        self._tracker = tracker
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        self._watch.notice()
+        self._tracker.record()
         return super().__iter__()
 
     def __reversed__(self) -> Iterator[torch.Tensor]:
-        self._watch.notice()
+        self._tracker.record()
         return super().__reversed__()
 
     def __getitem__(self, index: Any) -> Any:
-        self._watch.notice()
+        self._tracker.record()
         return super().__getitem__(index)
 
     def __add__(self, other: list) -> list:

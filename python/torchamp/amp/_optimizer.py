@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torchamp._load import _C
-from torchamp.amp._masters import MasterList, Watch, track
+from torchamp.amp._masters import AccessTracker, MasterList, track
 from torchamp.amp._report import announce_savings
 from torchamp.amp._session import Session
 from torchamp.amp._swap_class import Swapped, swap_class
@@ -35,7 +35,7 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
         if closure is not None:
             _check_closure(state)
             inner = _bind(inner, closure)
-        with _C.ShieldFromAutocast(), state.watch.look_away():
+        with _C.ShieldFromAutocast(), state.accesses.suppress():
             return _step(self, state, inner)
 
     #: Tells torch's Optimizer that the original class's profiler hook is enough, and torch's
@@ -45,7 +45,7 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the original, for the grads of the model's parameters and of the masters."""
         state = self._torchamp
-        with state.watch.look_away():
+        with state.accesses.suppress():
             super().zero_grad(*args, **kwargs)
         state.core.zero_grad(args[0] if args else kwargs.get("set_to_none", True))
 
@@ -54,7 +54,7 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
         `param_group` itself."""
         before = dict(param_group) if isinstance(param_group, dict) else None
         state = self._torchamp
-        with state.watch.look_away():
+        with state.accesses.suppress():
             super().add_param_group(param_group)
         try:
             _check_new(state, param_group["params"])
@@ -67,12 +67,12 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """As the original's."""
-        with self._torchamp.watch.look_away():
+        with self._torchamp.accesses.suppress():
             return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As the original's."""
-        with self._torchamp.watch.look_away():
+        with self._torchamp.accesses.suppress():
             super().load_state_dict(state_dict)
 
 
@@ -143,7 +143,7 @@ def _save_memory(optimizer: FusedOptimizer, state: OptimizerState) -> None:
     if optimizer.split_masters and state.weights.lazy:
         state.weights.split()
     if state.session.settings.verbosity > 0:
-        with state.watch.look_away():
+        with state.accesses.suppress():
             announce_savings(optimizer, state.weights)
 
 
@@ -159,16 +159,16 @@ def state_of(optimizer: Any, where: str) -> OptimizerState:
 
 
 @contextlib.contextmanager
-def look_away(states: Sequence[OptimizerState]) -> Iterator[None]:
-    """A context in which looking at the optimizers' masters does not count."""
+def suppress_accesses(states: Sequence[OptimizerState]) -> Iterator[None]:
+    """A context in which accesses to the optimizers' masters do not count."""
     with contextlib.ExitStack() as stack:
         for state in states:
-            stack.enter_context(state.watch.look_away())
+            stack.enter_context(state.accesses.suppress())
         yield
 
 
 class OptimizerState:
-    """One optimizer's masters, who looks at them, and what is reported of its steps."""
+    """One optimizer's masters, the accesses to them, and what is reported of its steps."""
 
     def __init__(self, session: Session, weights: _C.Masters, inner_step: Callable | None) -> None:
         self.session = session
@@ -176,8 +176,8 @@ class OptimizerState:
         self.core = _C.OptimizerState(weights)
         #: A step that was bound to the object before initialize: a profiler's, a scheduler's.
         self.inner_step = inner_step
-        #: Who looks at the masters, while their grads need not be made.
-        self.watch = Watch(weights)
+        #: Accesses to the masters, as long as their grads are deferred.
+        self.accesses = AccessTracker(weights)
         session.optimizer_states.add(self.core)
 
     def __reduce__(self) -> tuple:
@@ -200,11 +200,11 @@ class OptimizerState:
             if stepped is param:
                 continue
             if self.weights.lazy:
-                self.watch.hide(stepped)
+                self.accesses.cover(stepped)
             if param in optimizer.state:
                 optimizer.state[stepped] = optimizer.state.pop(param)
         if self.weights.lazy:
-            group["params"] = MasterList(params, self.watch)
+            group["params"] = MasterList(params, self.accesses)
         if self.weights.is_split:
             self.weights.split()
 

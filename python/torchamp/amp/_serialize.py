@@ -15,7 +15,7 @@ import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchamp._load import _C
-from torchamp.amp._optimizer import look_away
+from torchamp.amp._optimizer import suppress_accesses
 from torchamp.amp._session import Session
 from torchamp.optimizers import FusedOptimizer
 
@@ -234,7 +234,7 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, saved: Any, name: str) ->
 def _params_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """The tensors that the optimizer steps, without materializing anything."""
     state = getattr(optimizer, "_torchamp", None)
-    with look_away([] if state is None else [state]):
+    with suppress_accesses([] if state is None else [state]):
         return [param for group in optimizer.param_groups for param in group["params"]]
 
 

@@ -61,7 +61,7 @@ class Stash:
 
     def _groups(self, choose: Callable) -> list[list[torch.Tensor]]:
         weights = self._state.weights
-        self._state.watch.notice()
+        self._state.accesses.record()
         pairs = zip(weights.model_params(), weights.master_params())
         chosen = {id(master): choose(param, master) for param, master in pairs}
         groups = [
