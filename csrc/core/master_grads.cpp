@@ -342,13 +342,13 @@ void MasterGrads::refuse(const std::vector<Tensor>& master_params) {
   }
 }
 
-void MasterGrads::zero_refused(const TensorSet& stepped) {
+void MasterGrads::zero_refused(const TensorSet& stepped, bool zeros) {
   for (const size_t i : std::exchange(refused_, {})) {
     const Tensor& master = weights_.master_params()[i];
     Tensor& grad = master.mutable_grad();
     if (stepped.count(master.unsafeGetTensorImpl()) == 0) {
       refused_.push_back(i);
-    } else if (!grad.defined()) {
+    } else if (zeros && !grad.defined()) {
       grad = at::zeros_like(master.detach());
     }
   }

@@ -128,6 +128,7 @@ void OptimizerState::drop_master_grads() {
     const Tensor& master = weights().master_params()[i];
     if (steps(master) && !is_needed(master)) master.mutable_grad().reset();
   }
+  grads().zero_refused(stepped_, /*zeros=*/false);
   grads().clear_found_inf_per_param();
 }
 
@@ -143,7 +144,7 @@ bool OptimizerState::is_needed(const Tensor& param) const {
 }
 
 void OptimizerState::zero_grad(bool set_to_none) {
-  if (!set_to_none) grads().zero_refused(stepped_);
+  grads().zero_refused(stepped_, /*zeros=*/!set_to_none);
   grads().zero_model_grads(set_to_none);
   skipped_found_inf_.reset();
   clear_overflows();

@@ -81,6 +81,20 @@ TEST_P(OptimizerTest, AnOverflowIsOverOnceTheModelIsZeroed) {
   EXPECT_TRUE(training.optimizer().step());
 }
 
+TEST_P(OptimizerTest, OnlyTheFirstZeroingAfterAnOverflowMakesZeros) {
+  for (const OptLevel level : {OptLevel::O1, OptLevel::O2}) {
+    for (const bool set_to_none : {true, false}) {
+      Training training = train_at(level);
+      training.overflow();
+      training.optimizer().zero_grad(set_to_none);
+      training.optimizer().zero_grad(/*set_to_none=*/false);
+      for (const Tensor& param : training.optimizer().master_params()) {
+        EXPECT_EQ(param.grad().defined(), !set_to_none) << level;
+      }
+    }
+  }
+}
+
 TEST_P(OptimizerTest, AddsAGroupInTheMiddleOfTraining) {
   Net net = make_net(device());
   torch::optim::SGD sgd(net->first->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));

@@ -85,6 +85,25 @@ TEST_P(SharedTest, AnOverflowSkipsBoth) {
   EXPECT_TRUE(same_bits(net_->parameters(), before));
 }
 
+TEST_P(SharedTest, AnOverflowSkipsTheOneThatWasNotGiven) {
+  for (const size_t first : {0, 1}) {
+    Net net = make_net(device());
+    torch::optim::SGD one(params_from(net, true), 0.5), other(params_from(net, false), 0.5);
+    auto many = initialize(std::make_tuple(net), OptimizerRefs{one, other},
+                           quiet(level()).loss_scale("dynamic"));
+    const Tensor before = net->last->weight.detach().clone();
+    {
+      scale_loss scaled_loss(loss_of(std::get<0>(many.models)(batch_.data), batch_.target),
+                             many.optimizers[0]);
+      scaled_loss.backward();
+      net->last->weight.grad().fill_(INFINITY);
+    }
+    many.optimizers[first].step();
+    many.optimizers[1 - first].step();
+    EXPECT_TRUE(same_bits(net->last->weight.detach(), before)) << first;
+  }
+}
+
 TEST_P(SharedTest, MayNotBeTakenByAGroupThatIsAdded) {
   torch::optim::SGD third(net_->norm->parameters(), 0.5);
   Net other = make_net(device(), 2);

@@ -72,6 +72,15 @@ def simple_loop(level: str, kind: str) -> Script:
 
 #: What one optimizer, of all parts, goes through at any level.
 OF_ONE = {
+    "zeros_of_nothing": """
+        backward 0 1
+        step 0
+        zero 0 none
+        backward 0 2 overflow
+        zero 0 none
+        zero 0 zeros
+        step 0
+    """,
     "zeros_after_an_overflow": """
         backward 0 1
         step 0

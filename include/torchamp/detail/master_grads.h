@@ -112,8 +112,9 @@ class TORCHAMP_API MasterGrads {
   /// Drops the grads of some masters, so that a step skips them. The model's grads then show
   /// whether they are zeroed.
   void refuse(const std::vector<at::Tensor>& master_params);
-  /// Makes the grads of those that refuse() dropped, and that are among `stepped`, zeros.
-  void zero_refused(const TensorSet& stepped);
+  /// Ends the refusal of masters among `stepped`, which are zeroed. `zeros`: the grads that
+  /// refuse() dropped become zeros, else they stay undefined.
+  void zero_refused(const TensorSet& stepped, bool zeros);
   /// Drops the grads of masters, but not those of parameters that are their own master.
   void drop_master_grads();
   /// Like torch's zero_grad, for the model's grads (the optimizer zeroes the masters'). Drops the
