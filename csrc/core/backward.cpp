@@ -101,7 +101,10 @@ void Backward::prepare() {
 void Backward::settle(Masters& masters) {
   const auto& users = masters.users;
   MasterGrads& grads = masters.grads;
-  for (OptimizerState* user : users) user->discard_skipped_grads();
+  for (OptimizerState* user : users) {
+    user->discard_skipped();
+    user->discard_doomed();
+  }
   if (grads.drop_zeroed()) {
     for (OptimizerState* user : users) user->clear_overflows();
   }

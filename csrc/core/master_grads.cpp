@@ -119,21 +119,15 @@ std::vector<Tensor> MasterGrads::collect() {
   return before;
 }
 
-void MasterGrads::discard_skipped(const Tensor& found_inf, const TensorSet& stepped) {
-  const bool on_host = found_inf.is_cpu();
-  if (on_host && found_inf.item<float>() == 0.0f) return;
-  at::NoGradGuard no_grad;
-  for (size_t i = 0; i < weights_.size(); ++i) {
-    const Tensor& param = weights_.model_params()[i];
-    Tensor& grad = param.mutable_grad();
-    const bool is_stepped = stepped.count(param.unsafeGetTensorImpl()) > 0;
-    if (weights_.is_separate(i) || !is_stepped || !grad.defined()) continue;
-    if (on_host) {
-      grad.reset();
-      has_contributed_[i] = false;
-    } else {
-      values_of(grad).masked_fill_(found_inf.to(grad.device(), at::kBool), 0);
-    }
+void MasterGrads::discard_if(const Tensor& found_inf, size_t i) {
+  Tensor& grad = weights_.master_params()[i].mutable_grad();
+  if (!grad.defined()) return;
+  if (!found_inf.is_cpu()) {
+    at::NoGradGuard no_grad;
+    values_of(grad).masked_fill_(found_inf.to(grad.device(), at::kBool), 0);
+  } else if (found_inf.item<float>() != 0.0f) {
+    grad.reset();
+    if (!weights_.is_separate(i)) has_contributed_[i] = false;
   }
 }
 

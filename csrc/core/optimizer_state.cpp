@@ -1,4 +1,5 @@
 #include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
 #include <ATen/ops/tensor.h>
 #include <torchamp/detail/optimizer_state.h>
 
@@ -97,7 +98,7 @@ void OptimizerState::begin_step(const char* function, bool adopts_data_writes) {
   TORCH_CHECK(!is_in_backward(), function,
               ": expected the optimizer not to be inside an open scale_loss, but it is; "
               "step after it, where the grads are unscaled");
-  for (OptimizerState* user : masters_->users) user->discard_skipped_grads();
+  for (OptimizerState* user : masters_->users) user->discard_skipped();
   if (grads().drop_zeroed()) clear_overflows();
   TORCH_CHECK(grads().delayed() == nullptr, function,
               ": expected unscaled grads, got grads still scaled by a scale_loss with "
@@ -117,19 +118,55 @@ void OptimizerState::end_step(const std::vector<LossScaler*>& scalers) {
   }
 }
 
-void OptimizerState::discard_skipped_grads() {
-  const Tensor refused = std::exchange(skipped_found_inf_, {});
-  if (refused.defined()) grads().discard_skipped(refused, stepped_);
+void OptimizerState::discard_skipped() {
+  discard_own(std::exchange(skipped_found_inf_, {}), [](const Tensor&) { return true; });
 }
 
+/// So that they are not counted as overflows again, by the check of 16-bit sums.
+void OptimizerState::discard_doomed() {
+  discard_own(found_inf(), [](const Tensor& param) { return param.element_size() == 2; });
+}
+
+/// `chooses`: among the parameters that it steps and that are their own masters.
+void OptimizerState::discard_own(const Tensor& skipped,
+                                 const std::function<bool(const Tensor&)>& chooses) {
+  if (!skipped.defined() || (skipped.is_cpu() && skipped.item<float>() == 0.0f)) return;
+  for (size_t i = 0; i < weights().size(); ++i) {
+    const Tensor& param = weights().master_params()[i];
+    if (weights().is_separate(i) || !steps(param) || !chooses(param)) continue;
+    const Tensor of_all = doomed(param, skipped);
+    if (of_all.defined()) grads().discard_if(of_all, i);
+  }
+}
+
+/// Masters' grads are kept for other optimizers only if those are not to skip, too.
 void OptimizerState::drop_master_grads() {
   if (masters_->users.size() == 1) return grads().drop_master_grads();
+  const Tensor skipped = found_inf();
   for (const size_t i : weights().separate()) {
     const Tensor& master = weights().master_params()[i];
-    if (steps(master) && !is_needed(master)) master.mutable_grad().reset();
+    if (!steps(master)) continue;
+    if (!is_needed(master)) {
+      master.mutable_grad().reset();
+    } else if (skipped.defined()) {
+      const Tensor of_all = doomed(master, skipped);
+      if (of_all.defined()) grads().discard_if(of_all, i);
+    }
   }
   grads().zero_refused(stepped_, /*zeros=*/false);
   grads().clear_found_inf_per_param();
+}
+
+/// float32 scalar, not 0 if `skipped` is not and the other optimizers that are to step `param` are
+/// to skip, too; undefined: 0.
+Tensor OptimizerState::doomed(const Tensor& param, Tensor skipped) const {
+  for (const OptimizerState* user : masters_->users) {
+    if (user == this || !user->is_to_step_ || !user->steps(param)) continue;
+    const Tensor theirs = user->found_inf();
+    if (!theirs.defined()) return {};
+    skipped = at::minimum(skipped, theirs);
+  }
+  return skipped;
 }
 
 bool OptimizerState::steps(const Tensor& param) const {

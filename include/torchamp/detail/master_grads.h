@@ -71,10 +71,9 @@ class TORCHAMP_API MasterGrads {
   /// Discards contributions whose grads the program has dropped from the model. Returns whether
   /// there were some, and none are left.
   bool drop_zeroed();
-  /// Discards the grads of a skipped step, of parameters among `stepped` that are their own
-  /// masters, unless they were zeroed since. `found_inf`: float32 scalar on the device, not 0 if
-  /// the step was skipped.
-  void discard_skipped(const at::Tensor& found_inf, const TensorSet& stepped);
+  /// Discards the grad of master i if `found_inf`, a float32 scalar on the device, is not 0: on the
+  /// CPU it becomes undefined, elsewhere zeros.
+  void discard_if(const at::Tensor& found_inf, size_t i);
 
   /// Whether finish_backward() may defer master grads, if a fused step does not need them: it then
   /// only checks the model's grads, and step() unscales them. Off by default; turning it off

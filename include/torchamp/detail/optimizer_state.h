@@ -5,6 +5,7 @@
 #include <torchamp/detail/masters.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <unordered_set>
@@ -81,7 +82,11 @@ class TORCHAMP_API OptimizerState {
   void accumulate(int64_t loss_id, const at::Tensor& found_inf);
   void gather_delayed(int64_t loss_id, const at::Tensor& found_inf);
   void accumulate_shared(int64_t loss_id);
-  void discard_skipped_grads();
+  void discard_skipped();
+  void discard_doomed();
+  void discard_own(const at::Tensor& skipped,
+                   const std::function<bool(const at::Tensor&)>& chooses);
+  at::Tensor doomed(const at::Tensor& param, at::Tensor skipped) const;
   void drop_master_grads();
   bool steps(const at::Tensor& param) const;
   bool is_needed(const at::Tensor& param) const;
