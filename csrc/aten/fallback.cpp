@@ -56,16 +56,25 @@ bool covers(Checked checked, Checked list) {
   return (static_cast<uint8>(checked) & static_cast<uint8>(list)) != 0;
 }
 
+/// kClean, kOverflowed or kLossNotFinite.
+Tensor outcome_of(const BackwardEnd& end) {
+  const Tensor outcome = end.found_inf.add(kClean);
+  if (!end.loss.defined()) return outcome;
+  return outcome.add(end.loss.reshape({}).isfinite().logical_not().mul(end.found_inf));
+}
+
 /// In two consecutive copies.
-void report(const Tensor& report, const Tensor& found_inf, const Tensor& loss_scale,
-            const Tensor& per_tensor) {
+void report(const BackwardEnd& end, const Tensor& loss_scale) {
+  const Tensor &report = end.report, &per_tensor = end.per_tensor;
   const Tensor flags = per_tensor.to(at::kInt);
   const Tensor first = flags.argsort(/*stable=*/true, 0, /*descending=*/true);
   const Tensor named = first.slice(0, 0, kNamedPositions);
   const Tensor names = at::cat({flags.sum().reshape({1}), named}).to(at::kInt);
-  const int64_t begin = sizeof(uint64), end = begin + names.numel() * int64_t{sizeof(int32)};
-  report.slice(0, begin, end).view(at::kInt).copy_(names, /*non_blocking=*/true);
-  report_outcome(report, found_inf.add(kClean), loss_scale);
+  const int64_t first_byte = sizeof(uint64), bytes = names.numel() * int64_t{sizeof(int32)};
+  report.slice(0, first_byte, first_byte + bytes)
+      .view(at::kInt)
+      .copy_(names, /*non_blocking=*/true);
+  report_outcome(report, outcome_of(end), loss_scale);
 }
 
 }  // namespace
@@ -119,20 +128,27 @@ void copy_cast(const Positions& positions, TensorList master_params, TensorList 
 
 void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
                   const Tensor& hysteresis_tracker, const Tensor& found_inf,
-                  const ScaleRule& rule) {
+                  const ScaleUpdate::Rule& rule) {
   const Tensor overflow = found_inf.reshape_as(loss_scale).ne(0);
   const Tensor budget = hysteresis_tracker.reshape_as(loss_scale).sub(1);
-  const Tensor clean = growth_tracker.reshape_as(loss_scale).add(1);
-  const Tensor grows = clean.eq(rule.growth_interval).logical_and(overflow.logical_not());
+  const Tensor count = growth_tracker.reshape_as(loss_scale).add(1);
+  const Tensor recovers = count.le(0);
+  const Tensor grows = recovers.logical_or(count.ge(rule.growth_interval));
   const Tensor backs_off = overflow.logical_and(budget.le(0));
-  const Tensor smaller = loss_scale.mul(rule.backoff_factor).clamp_min(rule.min_scale);
+  const Tensor smaller = loss_scale.mul(rule.backoff_factor);
+  const float collapsed = rule.min_scale <= kUseful ? rule.min_scale : 0.0f;
+  const Tensor collapses = backs_off.logical_and(smaller.lt(collapsed));
   const Tensor larger = loss_scale.mul(rule.growth_factor).clamp_max(rule.max_scale);
-  const Tensor scale = at::where(backs_off, smaller, at::where(grows, larger, loss_scale));
-  const Tensor restart = overflow.logical_or(grows);
-  growth_tracker.copy_(clean.masked_fill(restart, 0).reshape_as(growth_tracker));
+  const Tensor lowered = at::where(backs_off, smaller.clamp_min(rule.min_scale), loss_scale);
+  const Tensor raised = at::where(grows, larger, loss_scale);
+  const Tensor after_overflow = count.clamp_max(0).masked_fill(collapses, -kRecoveryOverflows);
+  const Tensor ended =
+      grows.logical_and(recovers.logical_not().logical_or(raised.eq(rule.max_scale)));
+  const Tensor after_clean = count.sub(recovers.to(at::kInt)).masked_fill(ended, 0);
+  growth_tracker.copy_(at::where(overflow, after_overflow, after_clean).reshape_as(growth_tracker));
   hysteresis_tracker.copy_(at::where(overflow, budget, budget.new_full({}, rule.hysteresis))
                                .reshape_as(hysteresis_tracker));
-  loss_scale.copy_(scale);
+  loss_scale.copy_(at::where(overflow, lowered, raised));
 }
 
 void clip_factors(TensorList norms, TensorList factors, double max_norm, const Tensor& norm,
@@ -147,9 +163,9 @@ void clip_factors(TensorList norms, TensorList factors, double max_norm, const T
   for (size_t i = 0; i < norms.size(); ++i) clipped[i].copy_(factor(i).mul(coefficient));
 }
 
-void report_outcome(const Tensor& report, const Tensor& state, const Tensor& loss_scale) {
-  const Tensor outcome = at::stack({state.reshape({}), loss_scale.reshape({})});
-  report.slice(0, 0, sizeof(uint64)).view(at::kFloat).copy_(outcome, /*non_blocking=*/true);
+void report_outcome(const Tensor& report, const Tensor& outcome, const Tensor& loss_scale) {
+  const Tensor both = at::stack({outcome.reshape({}), loss_scale.reshape({})});
+  report.slice(0, 0, sizeof(uint64)).view(at::kFloat).copy_(both, /*non_blocking=*/true);
 }
 
 void finalize(const FlagTensors& flags, const BackwardEnd& end, const Tensor& loss_scale) {
@@ -164,8 +180,7 @@ void finalize(const FlagTensors& flags, const BackwardEnd& end, const Tensor& lo
                  end.found_inf, to_rule(end.moved->rule));
   }
   if (end.report.defined()) {
-    report(end.report, end.found_inf, end.moved != nullptr ? end.moved->loss_scale : loss_scale,
-           end.per_tensor);
+    report(end, end.moved != nullptr ? end.moved->loss_scale : loss_scale);
   }
   flags.found_inf.zero_();
   flags.per_tensor->zero_();

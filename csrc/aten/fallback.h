@@ -35,13 +35,13 @@ void copy_cast(const Positions& positions, at::TensorList master_params,
                at::TensorList model_params);
 void update_scale(const at::Tensor& loss_scale, const at::Tensor& growth_tracker,
                   const at::Tensor& hysteresis_tracker, const at::Tensor& found_inf,
-                  const ScaleRule& rule);
+                  const ScaleUpdate::Rule& rule);
 
 /// Of a ClipFactors, all but `norms` and `factors` are written.
 void clip_factors(at::TensorList norms, at::TensorList factors, double max_norm,
                   const at::Tensor& norm, const at::Tensor& coefficient, at::TensorList clipped);
-/// Writes the outcome of a Report: `state` (kClean or kOverflowed) and the scale, float32 scalars.
-void report_outcome(const at::Tensor& report, const at::Tensor& state,
+/// Writes the outcome of a Report, such as kClean, and the scale, float32 scalars.
+void report_outcome(const at::Tensor& report, const at::Tensor& outcome,
                     const at::Tensor& loss_scale);
 /// Ends a backward, and clears `flags`.
 void finalize(const FlagTensors& flags, const BackwardEnd& end, const at::Tensor& loss_scale);

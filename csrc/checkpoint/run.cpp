@@ -49,7 +49,7 @@ Tree saved_model(Amp& amp, const torch::nn::Module& model) {
 }
 
 Tree saved_scaler(const LossScaler& scaler) {
-  const LossScalerState state = scaler.state();
+  const ScaleState state = scaler.state();
   Tree tree = checkpoint::new_tree();
   tree.insert("loss_scale", state.loss_scale);
   tree.insert("growth_tracker", state.growth_tracker);
@@ -151,7 +151,7 @@ void read_model(const torch::nn::Module& model, const Tree& saved, const std::st
   differences.check(name);
 }
 
-LossScalerState read_scaler(const Tree& saved, const std::string& name) {
+ScaleState read_scaler(const Tree& saved, const std::string& name) {
   const auto value = [&](const char* key) {
     return checkpoint::as_double(checkpoint::take(saved, key), name + "." + key);
   };
@@ -172,7 +172,7 @@ void load(Amp& amp, const Tree& tree) {
   for (size_t i = 0; i < models.size(); ++i) {
     read_model(*amp.models()[i], models[i], numbered("models", i), loaded);
   }
-  std::vector<LossScalerState> scalers;
+  std::vector<ScaleState> scalers;
   for (const Tree& saved : take_trees(tree, "loss_scalers", "losses", amp.loss_scalers().size())) {
     scalers.push_back(read_scaler(saved, numbered("loss_scalers", scalers.size())));
   }

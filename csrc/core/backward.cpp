@@ -14,7 +14,7 @@ using at::Tensor;
 /// Deferred overflows may be of grads that were zeroed since: they update the scale, in a separate
 /// launch, and skip no step.
 Tensor finish_backward(const std::vector<MasterGrads*>& all, LossScaler& scaler,
-                       const ScaleSnapshot& scaled_by, bool moves_scale) {
+                       const ScaleSnapshot& scaled_by, bool moves_scale, const Tensor& loss) {
   const Tensor deferred = scaler.deferred()->take();
   const bool moves = moves_scale && scaler.dynamic();
   const bool moves_in_pass = moves && !deferred.defined() && !all.empty();
@@ -23,7 +23,7 @@ Tensor finish_backward(const std::vector<MasterGrads*>& all, LossScaler& scaler,
     const bool is_last = each == all.back();
     const DynamicScale* moved =
         moves_in_pass && is_last ? &scaler.about_to_move(&scaled_by) : nullptr;
-    found_inf = each->finish_backward(scaled_by.loss_scale(), found_inf, moved);
+    found_inf = each->finish_backward(scaled_by.loss_scale(), found_inf, moved, loss);
   }
   if (!found_inf.defined()) found_inf = at::zeros_like(scaler.found_inf());
   const Tensor any = deferred.defined() ? at::maximum(found_inf, deferred) : found_inf;
@@ -72,7 +72,11 @@ std::vector<MasterGrads*> Backward::distinct_grads() const {
 
 Tensor Backward::scale(const Tensor& loss) {
   if (scaled_by_ == nullptr) scaled_by_ = scaler_.snapshot();
-  return scaler_.scale(loss, scaled_by_.get());
+  const Tensor scaled_loss = scaler_.scale(loss, scaled_by_.get());
+  const bool is_plain = !scaled_loss.key_set().has(c10::DispatchKey::Python);
+  const bool is_scalar = scaled_loss.numel() == 1 && scaled_loss.device() == scaler_.device();
+  if (is_plain && is_scalar) loss_ = scaled_loss.detach();
+  return scaled_loss;
 }
 
 void Backward::prepare() {
@@ -139,13 +143,13 @@ void Backward::finish() {
     return;
   }
   const Tensor found_inf =
-      finish_backward(grads, scaler_, *scaled_by_, !options_.delay_overflow_check);
+      finish_backward(grads, scaler_, *scaled_by_, !options_.delay_overflow_check, loss_);
   for (const auto& state : states_) {
     state->may_have_stepped_ = state->steps_unseen_ && !state->grads().lazy();
     if (!scaler_.dynamic()) continue;
     state->accumulate(options_.loss_id, found_inf);
-    state->late_report().accumulate({options_.loss_id, scaler_.last_report(),
-                                     state->grads().last_report(), options_.is_reported});
+    state->late_report().accumulate(
+        {options_.loss_id, scaler_.last_report(), state->grads().last_report()});
   }
   if (scaler_.dynamic()) accumulate_shared();
 }

@@ -83,7 +83,7 @@ Ring& ring_for(at::Device device) {
 }  // namespace
 
 BackwardReport::BackwardReport(const Tensor& bytes) : bytes_(bytes) {
-  in(bytes_) = {to_outcome(false, 0.0f), 0, {}};
+  in(bytes_) = {packed_outcome(kClean, 0.0f), 0, {}};
 }
 
 bool BackwardReport::has_arrived() const {
@@ -91,7 +91,11 @@ bool BackwardReport::has_arrived() const {
 }
 
 bool BackwardReport::found_inf() const {
-  return state_of(bytes_) == kOverflowed;
+  return state_of(bytes_) >= kOverflowed;
+}
+
+bool BackwardReport::found_bad_loss() const {
+  return state_of(bytes_) == kLossNotFinite;
 }
 
 float BackwardReport::loss_scale() const {

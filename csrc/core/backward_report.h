@@ -18,6 +18,8 @@ class BackwardReport {
   bool has_arrived() const;
   /// Whether a grad was not finite, or found_before was set.
   bool found_inf() const;
+  /// Whether the loss itself was not finite, if it was a scalar on the device.
+  bool found_bad_loss() const;
   /// Afterwards; the scale of the grads if the backward did not update it.
   float loss_scale() const;
   /// How many parameters had a grad that was not finite, in all backwards since they were

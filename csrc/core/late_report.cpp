@@ -1,7 +1,7 @@
 #include "core/late_report.h"
 
 #include <algorithm>
-#include <set>
+#include <map>
 
 #include "core/backward_report.h"
 
@@ -42,14 +42,18 @@ bool LateReport::Step::was_skipped() const {
 
 SkippedStep LateReport::Step::skip() const {
   SkippedStep skipped;
-  std::set<int64_t> losses;
+  std::map<int64_t, bool> is_finite;
   for (const Backward& each : backwards) {
-    if (each.end->found_inf() && !each.is_reported) losses.insert(each.loss_id);
+    if (each.end->found_inf()) {
+      is_finite.try_emplace(each.loss_id, true).first->second &= !each.end->found_bad_loss();
+    }
     if (each.weights->nonfinite() == 0) continue;
     skipped.nonfinite = each.weights->nonfinite();
     skipped.first = each.weights->first_nonfinite();
   }
-  for (const int64_t loss : losses) skipped.overflows.push_back({loss, value_of(scales.at(loss))});
+  for (const auto& [loss_id, finite] : is_finite) {
+    skipped.overflows.push_back({loss_id, value_of(scales.at(loss_id)), finite});
+  }
   return skipped;
 }
 
@@ -79,7 +83,10 @@ std::vector<SkippedStep> LateReport::flush() {
   for (; !arriving_.empty() && arriving_.front().has_arrived(); arriving_.pop_front()) {
     const Step& step = arriving_.front();
     if (step.counts) count(step);
-    if (step.was_skipped()) skipped.push_back(step.skip());
+    skipped_in_a_row_ = step.was_skipped() ? skipped_in_a_row_ + 1 : 0;
+    if (!step.was_skipped()) continue;
+    skipped.push_back(step.skip());
+    skipped.back().in_a_row = skipped_in_a_row_;
   }
   return skipped;
 }

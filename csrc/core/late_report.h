@@ -14,17 +14,19 @@
 
 namespace torchamp {
 
-/// A loss whose backward overflowed, and its scale now.
+/// A loss whose backward overflowed.
 struct Overflow {
   int64_t loss_id;
-  double loss_scale;
+  double loss_scale;           ///< now
+  bool is_loss_finite = true;  ///< else no loss scale helps
 };
 
 /// A step that the device skipped.
 struct SkippedStep {
-  std::vector<Overflow> overflows;  ///< by loss_id; without those already reported
+  std::vector<Overflow> overflows;  ///< by loss_id
   int64_t nonfinite = 0;            ///< how many parameters had a grad that was not finite
   std::vector<int64_t> first;       ///< the first of those, as indices into model_params()
+  int64_t in_a_row = 1;             ///< the skipped steps since the last one that was taken
 };
 
 /// Counts one optimizer's steps once their backwards' reports have arrived. Does not wait for the
@@ -36,9 +38,8 @@ class TORCHAMP_API LateReport {
   /// One backward, for the next step.
   struct Backward {
     int64_t loss_id = 0;
-    Report end;                ///< its scaler's last_report()
-    Report weights;            ///< that of the optimizer's weights
-    bool is_reported = false;  ///< of its overflow, if any
+    Report end;      ///< its scaler's last_report()
+    Report weights;  ///< that of the optimizer's weights
   };
 
   void accumulate(Backward backward);
@@ -67,6 +68,7 @@ class TORCHAMP_API LateReport {
 
   std::vector<Backward> backwards_;
   std::deque<Step> arriving_;
+  int64_t skipped_in_a_row_ = 0;
   std::optional<Telemetry> known_;
 };
 

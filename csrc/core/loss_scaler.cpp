@@ -116,12 +116,12 @@ void LossScaler::set_loss_scale(double value) {
   if (!dynamic()) kind_ = LossScale(value);
 }
 
-LossScalerState LossScaler::state() const {
+ScaleState LossScaler::state() const {
   return {loss_scale(), scale_.growth_tracker.item<int32_t>(),
           scale_.hysteresis_tracker.item<int32_t>()};
 }
 
-void LossScaler::load_state(const LossScalerState& state) {
+void LossScaler::load_state(const ScaleState& state) {
   set_loss_scale(state.loss_scale);
   scale_.growth_tracker.fill_(state.growth_tracker);
   scale_.hysteresis_tracker.fill_(state.hysteresis_tracker);

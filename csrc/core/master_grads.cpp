@@ -173,7 +173,7 @@ void MasterGrads::defer(size_t i, UnscalePass& pass) {
 }
 
 Tensor MasterGrads::finish_backward(const Tensor& loss_scale, const Tensor& found_before,
-                                    const DynamicScale* moved) {
+                                    const DynamicScale* moved, const Tensor& loss) {
   at::NoGradGuard no_grad;
   const size_t count = weights_.size();
   const std::vector<Tensor> before = collect();
@@ -189,7 +189,11 @@ Tensor MasterGrads::finish_backward(const Tensor& loss_scale, const Tensor& foun
     }
   }
   note_contributions(before);
-  const Tensor found_inf = run(pass, loss_scale, found_before, moved, defers);
+  BackwardEnd end;
+  end.found_before = found_before;
+  end.moved = moved;
+  end.loss = loss;
+  const Tensor found_inf = run(pass, loss_scale, std::move(end), defers);
   for (size_t i = 0; i < count; ++i) {
     if (!addends[i].defined()) continue;
     Tensor& grad = weights_.master_params()[i].mutable_grad();
@@ -198,15 +202,12 @@ Tensor MasterGrads::finish_backward(const Tensor& loss_scale, const Tensor& foun
   return found_inf;
 }
 
-Tensor MasterGrads::run(const UnscalePass& pass, const Tensor& loss_scale,
-                        const Tensor& found_before, const DynamicScale* moved, bool defers) {
+Tensor MasterGrads::run(const UnscalePass& pass, const Tensor& loss_scale, BackwardEnd end,
+                        bool defers) {
   const auto count = static_cast<int64_t>(weights_.size());
   const auto floats = loss_scale.options();
-  BackwardEnd end;
   end.found_inf = at::empty({}, floats);
   end.inv_scale = at::empty({}, floats);
-  end.found_before = found_before;
-  end.moved = moved;
   end.adds_per_tensor = found_inf_per_param_.defined() && found_inf_per_param_.size(0) == count;
   end.per_tensor =
       end.adds_per_tensor ? found_inf_per_param_ : at::empty({count}, floats.dtype(at::kByte));

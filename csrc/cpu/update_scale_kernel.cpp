@@ -2,8 +2,8 @@
 
 namespace torchamp::cpu {
 
-void update_scale(const MovingScale& scale, const float* found_inf) {
-  move_scale(scale, *found_inf != 0.0f);
+void update_scale(const ScaleUpdate& scale, const float* found_inf) {
+  update(scale, *found_inf != 0.0f);
 }
 
 }  // namespace torchamp::cpu

@@ -79,7 +79,7 @@ struct StepArguments {
 };
 
 struct UpdateScaleArguments {
-  MovingScale scale;
+  ScaleUpdate scale;
   const float* found_inf;
 };
 

@@ -7,7 +7,7 @@
 namespace torchamp::cuda {
 
 TORCHAMP_DEVICE void update_scale(const UpdateScaleArguments& arguments) {
-  if (threadIdx.x == 0) move_scale(arguments.scale, *arguments.found_inf != 0.0f);
+  if (threadIdx.x == 0) update(arguments.scale, *arguments.found_inf != 0.0f);
 }
 
 }  // namespace torchamp::cuda

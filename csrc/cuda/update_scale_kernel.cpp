@@ -3,7 +3,7 @@
 
 namespace torchamp::cuda {
 
-void update_scale(Queue queue, const MovingScale& scale, const float* found_inf) {
+void update_scale(Queue queue, const ScaleUpdate& scale, const float* found_inf) {
   UpdateScaleArguments arguments{scale, found_inf};
   launch(queue, Kernel::kUpdateScale, 1, kThreads, &arguments);
 }

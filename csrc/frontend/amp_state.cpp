@@ -59,7 +59,7 @@ std::vector<at::DeviceType> device_types_of(const std::vector<std::shared_ptr<Mo
 LossScalerOptions scaler_options(const Options& options, const Properties& properties) {
   LossScalerOptions scaler;
   scaler.loss_scale = properties.loss_scale;
-  scaler.rule.min_scale = options.min_loss_scale().value_or(0.0);
+  scaler.rule.min_scale = options.min_loss_scale().value_or(scaler.rule.min_scale);
   scaler.rule.max_scale = options.max_loss_scale();
   return scaler;
 }

@@ -29,14 +29,14 @@ void check_backoff_factor(double factor) {
                     "GradScaler: expected backoff_factor to be between 0 and 1, got ", factor);
 }
 
-ops::ScaleUpdate checked_rule(double growth_factor, double backoff_factor,
-                              int64_t growth_interval) {
+ops::ScaleRule checked_rule(double growth_factor, double backoff_factor, int64_t growth_interval) {
   check_growth_factor(growth_factor);
   check_backoff_factor(backoff_factor);
-  ops::ScaleUpdate rule;
+  ops::ScaleRule rule;
   rule.growth_factor = growth_factor;
   rule.backoff_factor = backoff_factor;
   rule.growth_interval = growth_interval;
+  rule.min_scale = 0.0;
   rule.max_scale = kMaxScale;
   return rule;
 }
@@ -70,7 +70,7 @@ GradScaler::GradScaler(at::Device device, double init_scale, double growth_facto
 
 void GradScaler::place_on(at::Device device) {
   if (std::exchange(is_placed_, true)) return;
-  const LossScalerState state = scaler_.state();
+  const ScaleState state = scaler_.state();
   scaler_ = LossScaler({LossScale("dynamic"), state.loss_scale, scaler_.rule()}, device);
   scaler_.load_state(state);
 }
@@ -220,27 +220,27 @@ std::vector<Tensor> GradScaler::overflowed_params(torch::optim::Optimizer& optim
 
 void GradScaler::set_growth_factor(double growth_factor) {
   check_growth_factor(growth_factor);
-  ops::ScaleUpdate rule = scaler_.rule();
+  ops::ScaleRule rule = scaler_.rule();
   rule.growth_factor = growth_factor;
   scaler_.set_rule(rule);
 }
 
 void GradScaler::set_backoff_factor(double backoff_factor) {
   check_backoff_factor(backoff_factor);
-  ops::ScaleUpdate rule = scaler_.rule();
+  ops::ScaleRule rule = scaler_.rule();
   rule.backoff_factor = backoff_factor;
   scaler_.set_rule(rule);
 }
 
 void GradScaler::set_growth_interval(int64_t growth_interval) {
-  ops::ScaleUpdate rule = scaler_.rule();
+  ops::ScaleRule rule = scaler_.rule();
   rule.growth_interval = growth_interval;
   scaler_.set_rule(rule);
 }
 
 void GradScaler::save(OutputArchive& archive) const {
   if (!enabled_) return;
-  const LossScalerState state = scaler_.state();
+  const ScaleState state = scaler_.state();
   archive.write("scale", c10::IValue(state.loss_scale));
   archive.write("growth_factor", c10::IValue(get_growth_factor()));
   archive.write("backoff_factor", c10::IValue(get_backoff_factor()));
@@ -255,7 +255,7 @@ void GradScaler::load(InputArchive& archive) {
   const double backoff_factor = read(archive, "backoff_factor").toDouble();
   const int64_t growth_interval = read(archive, "growth_interval").toInt();
   const int64_t growth_tracker = read(archive, "_growth_tracker").toInt();
-  const ops::ScaleUpdate rule = checked_rule(growth_factor, backoff_factor, growth_interval);
+  const ops::ScaleRule rule = checked_rule(growth_factor, backoff_factor, growth_interval);
   scaler_.load_state({scale, growth_tracker, rule.hysteresis});
   scaler_.set_rule(rule);
 }

@@ -160,6 +160,13 @@ Options& Options::max_loss_scale(double value) {
   return *this;
 }
 
+Options& Options::max_consecutive_skips(int64_t value) {
+  TORCH_CHECK_VALUE(value >= 1, "initialize: expected max_consecutive_skips to be at least 1, got ",
+                    value);
+  max_consecutive_skips_ = value;
+  return *this;
+}
+
 Options& Options::adopt_data_writes(bool value) {
   adopt_data_writes_ = value;
   return *this;

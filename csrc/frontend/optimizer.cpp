@@ -56,7 +56,7 @@ bool Optimizer::step() {
   optimizer.state->begin_step("Optimizer::step", amp_->options().adopt_data_writes());
   const bool stepped = optimizer.fused != nullptr ? step_fused() : step_or_skip();
   optimizer.state->end_step(amp_->scalers());
-  report_skipped_steps(*amp_, optimizer);
+  check_skipped_steps(*amp_, optimizer);
   return stepped;
 }
 

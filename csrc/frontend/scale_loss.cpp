@@ -39,12 +39,12 @@ scale_loss::scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers
   }
   auto backward = std::make_unique<core::Backward>(
       states, scaler,
-      core::Backward::Options{options.loss_id, options.delay_unscale, options.delay_overflow_check,
-                              must_know(scaler, optimizers_)});
+      core::Backward::Options{options.loss_id, options.delay_unscale,
+                              options.delay_overflow_check});
   scaled_loss_ = backward->scale(loss);
   for (const Optimizer& optimizer : optimizers_) {
     wrapped_of(optimizer).end_own_step(amp_->scalers());
-    report_skipped_steps(*amp_, wrapped_of(optimizer));
+    check_skipped_steps(*amp_, wrapped_of(optimizer));
   }
   backward->prepare();
   backward_ = std::move(backward);
@@ -105,8 +105,6 @@ void scale_loss::take_overflow_in() {
       each.refuse();
     }
   }
-  if (overflowed && amp_->options().verbosity() > 0)
-    report_overflow({options_.loss_id, scaler.loss_scale()});
 }
 
 }  // namespace torchamp

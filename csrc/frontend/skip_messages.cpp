@@ -2,18 +2,50 @@
 
 #include <iostream>
 
-namespace torchamp {
+#include "core/skip_messages.h"
 
-void report_overflow(const Overflow& overflow) {
-  std::clog << "torchamp: gradient overflow in loss " << overflow.loss_id
-            << "; the step is skipped, the loss scale is now " << overflow.loss_scale << '\n';
+namespace torchamp {
+namespace {
+
+/// With the model's number if there are several; empty if none has it.
+std::string name_of(const at::Tensor& param, const Amp& amp) {
+  for (size_t i = 0; i < amp.models().size(); ++i) {
+    const std::string prefix = amp.models().size() > 1 ? c10::str("models[", i, "].") : "";
+    for (const auto& named : amp.models()[i]->named_parameters()) {
+      if (named.value().is_same(param)) return prefix + named.key();
+    }
+  }
+  return "";
 }
 
-void report_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer) {
-  const std::vector<SkippedStep> skipped = optimizer.state->late_report().flush();
-  if (amp.options().verbosity() <= 0) return;
+/// Of the parameters in step.first.
+std::vector<std::string> names_of(const Amp& amp, const WrappedOptimizer& optimizer,
+                                  const SkippedStep& step) {
+  std::vector<std::string> names;
+  for (const int64_t i : step.first) {
+    const std::string name = name_of(optimizer.weights().model_params()[i], amp);
+    names.push_back(name.empty() ? c10::str("parameter ", i) : name);
+  }
+  return names;
+}
+
+}  // namespace
+
+std::vector<SkippedStep> report_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer) {
+  std::vector<SkippedStep> skipped = optimizer.state->late_report().flush();
+  if (amp.options().verbosity() <= 0) return skipped;
   for (const SkippedStep& step : skipped) {
-    for (const Overflow& overflow : step.overflows) report_overflow(overflow);
+    for (const std::string& message : messages_of(step, names_of(amp, optimizer, step))) {
+      std::clog << "torchamp: " << message << '\n';
+    }
+  }
+  return skipped;
+}
+
+void check_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer) {
+  const auto max_in_a_row = amp.options().max_consecutive_skips();
+  for (const SkippedStep& step : report_skipped_steps(amp, optimizer)) {
+    if (max_in_a_row) check_in_a_row(step, *max_in_a_row);
   }
 }
 

@@ -3,13 +3,16 @@
 
 #include <torchamp/amp_state.h>
 
+#include <vector>
+
 #include "core/late_report.h"
 
 namespace torchamp {
 
-/// Reports on std::clog that a step is skipped.
-void report_overflow(const Overflow& overflow);
-/// The same, unless quiet, for an optimizer's steps that are by now known to be skipped.
-void report_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer);
+/// Reports on std::clog, unless quiet, the optimizer's steps that are by now known to be skipped.
+/// Returns them.
+std::vector<SkippedStep> report_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer);
+/// The same. Throws RuntimeError after max_consecutive_skips of them in a row.
+void check_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer);
 
 }  // namespace torchamp

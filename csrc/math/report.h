@@ -9,6 +9,7 @@ namespace torchamp {
 constexpr float kNotArrived = 0.0f;
 constexpr float kClean = 1.0f;
 constexpr float kOverflowed = 2.0f;
+constexpr float kLossNotFinite = 3.0f;  ///< the loss itself was not finite, so no grad can be
 
 /// How many of the positions that were not finite a report names.
 constexpr int kNamedPositions = 3;
@@ -19,8 +20,8 @@ struct Report {
   int32 first[kNamedPositions];
 };
 
-TORCHAMP_MATH uint64 to_outcome(bool found, float loss_scale) {
-  return uint64{float_to_bits(loss_scale)} << 32 | float_to_bits(found ? kOverflowed : kClean);
+TORCHAMP_MATH uint64 packed_outcome(float outcome, float loss_scale) {
+  return uint64{float_to_bits(loss_scale)} << 32 | float_to_bits(outcome);
 }
 
 TORCHAMP_MATH void name_positions(Report& report, const uint8* per_tensor, int32 positions) {

@@ -30,7 +30,8 @@ enum EndTensor {
   kMovedScale,
   kGrowthTracker,
   kHysteresisTracker,
-  kFoundBefore,  ///< the only one that is not written
+  kFoundBefore,  ///< this and the next are only read
+  kLoss,
   kReport,
   kEndTensors
 };
@@ -41,6 +42,7 @@ std::vector<Tensor> tensors_of(const BackwardEnd& end) {
   tensors[kInvScale] = end.inv_scale;
   tensors[kPerTensor] = end.per_tensor;
   tensors[kFoundBefore] = end.found_before;
+  tensors[kLoss] = end.loss;
   tensors[kNorm] = end.norm;
   tensors[kReport] = end.report;
   if (end.moved == nullptr) return tensors;
@@ -56,10 +58,13 @@ DynamicScale moved_scale(TensorList tensors, at::ArrayRef<double> rule) {
 }
 
 BackwardEnd end_of(TensorList tensors, bool adds_per_tensor, const DynamicScale& moved) {
-  return {tensors[kFoundInf],  tensors[kInvScale],
-          tensors[kPerTensor], tensors[kFoundBefore],
-          tensors[kNorm],      tensors[kReport],
-          adds_per_tensor,     moved.loss_scale.defined() ? &moved : nullptr};
+  return {tensors[kFoundInf],    tensors[kInvScale], tensors[kPerTensor],
+          tensors[kFoundBefore], tensors[kLoss],     tensors[kNorm],
+          tensors[kReport],      adds_per_tensor,    moved.loss_scale.defined() ? &moved : nullptr};
+}
+
+const float* read(const Tensor& scalar) {
+  return scalar.defined() ? scalar.const_data_ptr<float>() : nullptr;
 }
 
 template <class T>
@@ -77,7 +82,7 @@ aten::FlagTensors flag_tensors(const Tensor& overflow_flags) {
           overflow_flags.slice(0, kFlagsHeader)};
 }
 
-MovingScale moving_scale(const DynamicScale* moved) {
+ScaleUpdate update_on_device(const DynamicScale* moved) {
   if (moved == nullptr) return {};
   return {pointer<float>(moved->loss_scale), pointer<int32>(moved->growth_tracker),
           pointer<int32>(moved->hysteresis_tracker), to_rule(moved->rule)};
@@ -88,12 +93,13 @@ Finalization on_device(const BackwardEnd& end, const Tensor& loss_scale,
   return {flags_of(overflow_flags),
           static_cast<int32>(overflow_flags.numel() - kFlagsHeader),
           loss_scale.const_data_ptr<float>(),
-          pointer<float>(end.found_before),
+          read(end.found_before),
+          read(end.loss),
           pointer<float>(end.found_inf),
           pointer<float>(end.inv_scale),
           pointer<uint8>(end.per_tensor),
           end.adds_per_tensor,
-          moving_scale(end.moved),
+          update_on_device(end.moved),
           pointer<Report>(end.report),
           pointer<float>(end.norm),
           reinterpret_cast<uint32*>(overflow_flags.mutable_data_ptr<uint8>())};

@@ -14,6 +14,7 @@ struct BackwardEnd {
   at::Tensor inv_scale;     ///< written: 1 / loss_scale
   at::Tensor per_tensor;    ///< written: uint8, one element per position; which are not finite
   at::Tensor found_before;  ///< undefined: 0
+  at::Tensor loss;          ///< scaled; undefined: unknown
   at::Tensor norm;    ///< written: of the grads that are only checked; undefined: not computed
   at::Tensor report;  ///< written: a Report, in memory that host and device see; undefined: none
   bool adds_per_tensor = false;         ///< to what is in per_tensor

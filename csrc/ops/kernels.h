@@ -35,7 +35,7 @@ void copy_cast(const Plan& plan);
 /// Rows are the groups'. ticket: not used.
 void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs,
           const std::vector<HyperRow>& rows, uint32* ticket);
-void update_scale(const MovingScale& scale, const float* found_inf);
+void update_scale(const ScaleUpdate& scale, const float* found_inf);
 void clip(const Clipping& clipping);
 void finalize(const Finalization& end);
 /// The last of a backward's passes. lists: scaled_grads, master_grads, whose addresses may be null:
@@ -74,7 +74,7 @@ void copy_cast(Queue queue, const Plan& plan);
 /// ticket: a 0 on the device, and again afterwards; not shared.
 void step(Queue queue, Algorithm algorithm, const Plan& plan, const StepInputs& inputs,
           const std::vector<HyperRow>& rows, uint32* ticket);
-void update_scale(Queue queue, const MovingScale& scale, const float* found_inf);
+void update_scale(Queue queue, const ScaleUpdate& scale, const float* found_inf);
 void clip(Queue queue, const Clipping& clipping);
 void finalize(Queue queue, const Finalization& end);
 

@@ -14,18 +14,18 @@ namespace torchamp {
 
 using PackedRule = std::array<double, 6>;
 
-inline PackedRule packed(const ops::ScaleUpdate& rule) {
+inline PackedRule packed(const ops::ScaleRule& rule) {
   return {rule.growth_factor, rule.backoff_factor, static_cast<double>(rule.growth_interval),
           rule.min_scale,     rule.max_scale,      static_cast<double>(rule.hysteresis)};
 }
 
-inline ops::ScaleUpdate unpacked(at::ArrayRef<double> rule) {
+inline ops::ScaleRule unpacked(at::ArrayRef<double> rule) {
   return {rule[0], rule[1], static_cast<int64_t>(rule[2]),
           rule[3], rule[4], static_cast<int64_t>(rule[5])};
 }
 
 /// For the kernels: scales stay where they and their inverses are normal floats.
-inline ScaleRule to_rule(const ops::ScaleUpdate& rule) {
+inline ScaleUpdate::Rule to_rule(const ops::ScaleRule& rule) {
   const auto count = [](int64_t value) {
     return static_cast<int32>(std::min<int64_t>(value, std::numeric_limits<int32>::max()));
   };

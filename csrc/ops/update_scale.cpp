@@ -19,11 +19,11 @@ void run_update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
                       const Tensor& hysteresis_tracker, const Tensor& found_inf,
                       at::ArrayRef<double> values) {
   const DeviceKernels kernels(loss_scale.device());
-  const ScaleRule rule = to_rule(unpacked(values));
+  const ScaleUpdate::Rule rule = to_rule(unpacked(values));
   if (!kernels.usable()) {
     return aten::update_scale(loss_scale, growth_tracker, hysteresis_tracker, found_inf, rule);
   }
-  const MovingScale scale{loss_scale.mutable_data_ptr<float>(),
+  const ScaleUpdate scale{loss_scale.mutable_data_ptr<float>(),
                           growth_tracker.mutable_data_ptr<int32>(),
                           hysteresis_tracker.mutable_data_ptr<int32>(), rule};
   kernels.run(cpu::update_scale, cuda::update_scale, scale, found_inf.const_data_ptr<float>());
@@ -37,7 +37,7 @@ TORCH_LIBRARY_FRAGMENT(torchamp, m) {
 
 void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
                   const Tensor& hysteresis_tracker, const Tensor& found_inf,
-                  const ScaleUpdate& rule) {
+                  const ScaleRule& rule) {
   const at::Device device = loss_scale.device();
   check_scalar("update_scale", "loss_scale", loss_scale, at::kFloat);
   check_scalar("update_scale", "growth_tracker", growth_tracker, at::kInt, device);

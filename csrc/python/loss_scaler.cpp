@@ -13,17 +13,17 @@ constexpr const char* kLossScaler =
     R"(A loss scale, fixed or dynamic, whose state lives on the device.
 
 loss_scale: "dynamic" or a positive number. init_scale: where a dynamic scale starts, unless
-rule.max_scale is lower. rule: torchamp.ops.ScaleUpdate. device: torch.device.
+rule.max_scale is lower. rule: torchamp.ops.ScaleRule. device: torch.device.
 
 Raises ValueError for a scale that is not positive and finite.)";
 
 LossScaler make_scaler(const LossScaleArgument& loss_scale, double init_scale,
-                       const ops::ScaleUpdate& rule, at::Device device) {
+                       const ops::ScaleRule& rule, at::Device device) {
   return LossScaler({to_loss_scale(loss_scale), init_scale, rule}, device);
 }
 
 std::tuple<double, int64_t, int64_t> state_of(const LossScaler& scaler) {
-  const LossScalerState state = scaler.state();
+  const ScaleState state = scaler.state();
   return {state.loss_scale, state.growth_tracker, state.hysteresis_tracker};
 }
 

@@ -79,7 +79,7 @@ Backs loss_scale off if found_inf is not 0, else counts a clean backward and gro
 rule.growth_interval of them.
 
 loss_scale: float32 of one element. growth_tracker, hysteresis_tracker: int32 of one element.
-found_inf: float32 of one element. rule: ScaleUpdate, by default apex.amp's.
+found_inf: float32 of one element. rule: ScaleRule, by default apex.amp's.
 
 Raises TypeError (dtype), RuntimeError (number of elements, devices).)";
 
@@ -138,13 +138,13 @@ void copy_cast(const py::object& master_params, const py::object& model_params) 
 
 void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
                   const Tensor& hysteresis_tracker, const Tensor& found_inf,
-                  const ops::ScaleUpdate& rule) {
+                  const ops::ScaleRule& rule) {
   const GilReleased unlocked;
   ops::update_scale(loss_scale, growth_tracker, hysteresis_tracker, found_inf, rule);
 }
 
-ops::ScaleUpdate make_rule(double growth_factor, double backoff_factor, int64_t growth_interval,
-                           double min_scale, double max_scale, int64_t hysteresis) {
+ops::ScaleRule make_rule(double growth_factor, double backoff_factor, int64_t growth_interval,
+                         double min_scale, double max_scale, int64_t hysteresis) {
   return {growth_factor, backoff_factor, growth_interval, min_scale, max_scale, hysteresis};
 }
 
@@ -153,23 +153,22 @@ void bind_types(py::module_& ops_module) {
       .value("X", ops::Check::kX)
       .value("Y", ops::Check::kY)
       .value("BOTH", ops::Check::kBoth);
-  const ops::ScaleUpdate rule;
-  py::class_<ops::ScaleUpdate>(ops_module, "ScaleUpdate",
-                               "The update rule of dynamic loss scaling.")
+  const ops::ScaleRule rule;
+  py::class_<ops::ScaleRule>(ops_module, "ScaleRule", "The update rule of dynamic loss scaling.")
       .def(py::init(&make_rule), py::kw_only(), py::arg("growth_factor") = rule.growth_factor,
            py::arg("backoff_factor") = rule.backoff_factor,
            py::arg("growth_interval") = rule.growth_interval, py::arg("min_scale") = rule.min_scale,
            py::arg("max_scale") = rule.max_scale, py::arg("hysteresis") = rule.hysteresis)
-      .def_readwrite("growth_factor", &ops::ScaleUpdate::growth_factor,
+      .def_readwrite("growth_factor", &ops::ScaleRule::growth_factor,
                      "The scale is multiplied by this when it grows.")
-      .def_readwrite("backoff_factor", &ops::ScaleUpdate::backoff_factor,
+      .def_readwrite("backoff_factor", &ops::ScaleRule::backoff_factor,
                      "The scale is multiplied by this when it backs off.")
-      .def_readwrite("growth_interval", &ops::ScaleUpdate::growth_interval,
+      .def_readwrite("growth_interval", &ops::ScaleRule::growth_interval,
                      "Clean backwards in a row until the scale grows.")
-      .def_readwrite("min_scale", &ops::ScaleUpdate::min_scale,
+      .def_readwrite("min_scale", &ops::ScaleRule::min_scale,
                      "The scale never goes below this, nor below the smallest normal float32.")
-      .def_readwrite("max_scale", &ops::ScaleUpdate::max_scale, "The scale never goes above this.")
-      .def_readwrite("hysteresis", &ops::ScaleUpdate::hysteresis,
+      .def_readwrite("max_scale", &ops::ScaleRule::max_scale, "The scale never goes above this.")
+      .def_readwrite("hysteresis", &ops::ScaleRule::hysteresis,
                      "The scale backs off from this many overflows on, counted since the last "
                      "clean backward.");
 }
@@ -190,7 +189,7 @@ void bind_functions(py::module_& m) {
   m.def("copy_cast", &copy_cast, kCopyCast, py::arg("master_params"), py::arg("model_params"));
   m.def("update_scale", &update_scale, kUpdateScale, py::arg("loss_scale"),
         py::arg("growth_tracker"), py::arg("hysteresis_tracker"), py::arg("found_inf"),
-        py::arg("rule") = ops::ScaleUpdate());
+        py::arg("rule") = ops::ScaleRule());
 }
 
 }  // namespace

@@ -37,7 +37,9 @@ void bind_setters(py::class_<Options>& options) {
       .def("keep_batchnorm_fp32", py::overload_cast<bool>(&Options::keep_batchnorm_fp32), self)
       .def("master_weights", &Options::master_weights, self)
       .def("loss_scale", &set_loss_scale, self)
-      .def("num_losses", py::overload_cast<int64_t>(&Options::num_losses), self);
+      .def("num_losses", py::overload_cast<int64_t>(&Options::num_losses), self)
+      .def("max_consecutive_skips", py::overload_cast<int64_t>(&Options::max_consecutive_skips),
+           self);
 }
 
 }  // namespace

@@ -19,11 +19,11 @@ namespace torchamp {
 struct LossScalerOptions {
   LossScale loss_scale = LossScale("dynamic");  ///< dynamic, or a fixed factor
   double init_scale = 65536.0;  ///< initial dynamic scale, if not above rule.max_scale
-  ops::ScaleUpdate rule;        ///< how a dynamic scale is updated
+  ops::ScaleRule rule;          ///< how a dynamic scale is updated
 };
 
 /// A LossScaler's state in a checkpoint.
-struct LossScalerState {
+struct ScaleState {
   double loss_scale = 1.0;         ///< fixed or dynamic
   int64_t growth_tracker = 0;      ///< clean backwards since it grew or overflowed
   int64_t hysteresis_tracker = 1;  ///< overflows until it backs off
@@ -85,14 +85,14 @@ class TORCHAMP_API LossScaler {
   void set_loss_scale(double value);
 
   /// How a dynamic scale is updated, from the next update() on.
-  const ops::ScaleUpdate& rule() const { return scale_.rule; }
+  const ops::ScaleRule& rule() const { return scale_.rule; }
   /// From the next update() on.
-  void set_rule(const ops::ScaleUpdate& rule) { scale_.rule = rule; }
+  void set_rule(const ops::ScaleRule& rule) { scale_.rule = rule; }
 
   /// The state for a checkpoint. Waits for the device.
-  LossScalerState state() const;
+  ScaleState state() const;
   /// Resumes from a state(). Throws ValueError unless its scale is positive and finite.
-  void load_state(const LossScalerState& state);
+  void load_state(const ScaleState& state);
 
   /// The device of scale and trackers.
   at::Device device() const { return scale_.loss_scale.device(); }

@@ -67,11 +67,17 @@ TORCHAMP_API std::tuple<at::Tensor, at::Tensor> l2norm(at::TensorList tensors,
 TORCHAMP_API void copy_cast(at::TensorList master_params, at::TensorList model_params);
 
 /// The update rule of dynamic loss scaling. apex.amp's is {2, 0.5, 2000, min, max, 1}.
-struct ScaleUpdate {
+///
+/// Where min_scale is 1 or less, an overflow at min_scale is a collapse, after which apex's rule
+/// would take growth_interval clean backwards for each doubling. Here the scale then grows with
+/// every clean backward until the third overflow, or until it reaches max_scale. growth_tracker is
+/// negative meanwhile.
+struct ScaleRule {
   double growth_factor = 2.0;      ///< the scale is multiplied by this when it grows
   double backoff_factor = 0.5;     ///< and when it backs off
   int64_t growth_interval = 2000;  ///< clean backwards in a row until it grows
-  double min_scale = 0.0;  ///< the scale never goes below this, nor below the smallest normal float
+  double min_scale = 0x1p-10;  ///< the scale never goes below this, nor below the smallest normal
+                               ///< float
   double max_scale = 16777216.0;  ///< nor above this, nor above 2¹²⁷
   int64_t hysteresis = 1;  ///< number of overflows, counted since the last clean backward, from
                            ///< which on the scale backs off
@@ -82,7 +88,7 @@ struct ScaleUpdate {
 /// float32; one element each.
 TORCHAMP_API void update_scale(const at::Tensor& loss_scale, const at::Tensor& growth_tracker,
                                const at::Tensor& hysteresis_tracker, const at::Tensor& found_inf,
-                               const ScaleUpdate& rule = {});
+                               const ScaleRule& rule = {});
 
 /// @}
 

@@ -92,11 +92,14 @@ class TORCHAMP_API Options {
   /// How many losses have a scale of their own, by `ScaleLossOptions::loss_id`. Throws ValueError
   /// below 1.
   Options& num_losses(int64_t value);
-  /// A dynamic scale never goes below this.
+  /// A dynamic scale never goes below this, by default 2⁻¹⁰.
   Options& min_loss_scale(double value);
   /// A dynamic scale never goes above this.
   Options& max_loss_scale(double value);
-  /// 0: overflows are not reported on std::clog.
+  /// The number of skipped steps in a row at which a step, or on CUDA a later call, throws
+  /// RuntimeError with the reason. By default training goes on. Throws ValueError below 1.
+  Options& max_consecutive_skips(int64_t value);
+  /// 0: skipped steps are not reported on std::clog.
   Options& verbosity(int value);
   /// true: every step detects elements of the model that were written bypassing PyTorch's version
   /// counters, for example through `.data()` pointers, and copies them to the masters.
@@ -113,6 +116,7 @@ class TORCHAMP_API Options {
   int64_t num_losses() const { return num_losses_; }
   std::optional<double> min_loss_scale() const { return min_loss_scale_; }
   double max_loss_scale() const { return max_loss_scale_; }
+  std::optional<int64_t> max_consecutive_skips() const { return max_consecutive_skips_; }
   int verbosity() const { return verbosity_; }
   bool adopt_data_writes() const { return adopt_data_writes_; }
   bool materialize_master_grads() const { return materialize_master_grads_; }
@@ -134,6 +138,7 @@ class TORCHAMP_API Options {
   int64_t num_losses_ = 1;
   std::optional<double> min_loss_scale_;
   double max_loss_scale_ = 16777216.0;
+  std::optional<int64_t> max_consecutive_skips_;
   int verbosity_ = 1;
   bool adopt_data_writes_ = false;
   bool materialize_master_grads_ = true;

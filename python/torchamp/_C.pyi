@@ -37,7 +37,7 @@ class ops:  # a module
         @property
         def value(self) -> int: ...
 
-    class ScaleUpdate:
+    class ScaleRule:
         growth_factor: float
         backoff_factor: float
         growth_interval: int
@@ -107,7 +107,7 @@ class ops:  # a module
         growth_tracker: torch.Tensor,
         hysteresis_tracker: torch.Tensor,
         found_inf: torch.Tensor,
-        rule: ops.ScaleUpdate = ...,
+        rule: ops.ScaleRule = ...,
     ) -> None: ...
 
 class Properties:
@@ -133,6 +133,7 @@ class Options:
     def master_weights(self, keep: bool, /) -> Options: ...
     def loss_scale(self, scale: float | str, /) -> Options: ...
     def num_losses(self, count: int, /) -> Options: ...
+    def max_consecutive_skips(self, count: int, /) -> Options: ...
     def resolve(self) -> Properties: ...
 
 def linear(
@@ -147,7 +148,7 @@ class LossScaler:
         loss_scale: float | str = "dynamic",
         *,
         init_scale: float = ...,
-        rule: ops.ScaleUpdate = ...,
+        rule: ops.ScaleRule = ...,
         device: torch.device = ...,
     ) -> None: ...
     @property
@@ -208,11 +209,9 @@ def clip_grad_norm(masters: Sequence[Masters], max_norm: float) -> torch.Tensor:
 
 class SkippedStep:
     @property
-    def overflows(self) -> list[tuple[int, float]]: ...
-    @property
-    def nonfinite(self) -> int: ...
-    @property
     def first(self) -> list[int]: ...
+    def messages(self, names: Sequence[str]) -> list[str]: ...
+    def check_in_a_row(self, max_in_a_row: int) -> None: ...
 
 class OptimizerState:
     def __init__(self, masters: Masters) -> None: ...

@@ -14,7 +14,7 @@ Rules common to all of them:
 from torchamp._load import _C
 
 Check = _C.ops.Check
-ScaleUpdate = _C.ops.ScaleUpdate
+ScaleRule = _C.ops.ScaleRule
 StepAlgorithm = _C.StepAlgorithm
 
 axpby = _C.ops.axpby
@@ -29,7 +29,7 @@ update_scale = _C.ops.update_scale
 
 __all__ = [
     "Check",
-    "ScaleUpdate",
+    "ScaleRule",
     "StepAlgorithm",
     "axpby",
     "check",

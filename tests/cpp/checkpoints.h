@@ -45,7 +45,7 @@ struct Snapshot {
   void add(const Tensor& tensor) { tensors.push_back(tensor.detach().clone()); }
 
   std::vector<Tensor> tensors;
-  LossScalerState scale;
+  ScaleState scale;
 };
 
 inline void expect_same(Training& training, const Snapshot& snapshot) {

@@ -76,7 +76,7 @@ inline double sum_of_squares(const at::Tensor& tensor) {
   return sum;
 }
 
-/// apex.amp's rule with Megatron's hysteresis, as documented there.
+/// apex.amp's rule with Megatron's hysteresis, as documented there, and recovery from a collapse.
 struct LossScale {
   double scale;
   double factor = 2;
@@ -89,14 +89,16 @@ struct LossScale {
 
   void update(bool overflow) {
     if (overflow) {
-      unskipped = 0;
-      if (--patience <= 0) scale = std::max(scale / factor, floor);
+      unskipped = std::min(unskipped + 1, 0);
+      if (--patience > 0) return;
+      if (scale / factor < floor && floor <= 1) unskipped = -3;
+      scale = std::max(scale / factor, floor);
       return;
     }
     patience = hysteresis;
-    if (++unskipped < interval) return;
-    unskipped = 0;
+    if (unskipped >= 0 && ++unskipped < interval) return;
     scale = std::min(scale * factor, ceiling);
+    if (unskipped > 0 || scale == ceiling) unskipped = 0;
   }
 };
 

@@ -6,6 +6,8 @@
 
 #include "core/backward_report.h"
 #include "core/late_report.h"
+#include "core/skip_messages.h"
+#include "errors.h"
 #include "math/report.h"
 
 namespace torchamp {
@@ -23,7 +25,7 @@ void arrive(const BackwardReport& report, bool found, float loss_scale = 1.0f,
             std::vector<uint8> per_tensor = {}) {
   Report& memory = *static_cast<Report*>(report.bytes().mutable_data_ptr());
   name_positions(memory, per_tensor.data(), static_cast<int32>(per_tensor.size()));
-  publish(memory, to_outcome(found, loss_scale));
+  publish(memory, packed_outcome(found ? kOverflowed : kClean, loss_scale));
 }
 
 /// One optimizer's steps under a dynamic scale for each loss.
@@ -35,11 +37,11 @@ class Steps {
   }
 
   /// A backward that the device has not finished.
-  Taken backward(int64_t loss_id = 0, bool is_reported = false) {
+  Taken backward(int64_t loss_id = 0) {
     const Taken taken = take();
     LossScaler& scaler = *scalers_[loss_id];
     scaler.end_backward(scaler.found_inf(), /*moved=*/true, taken);
-    report_.accumulate({loss_id, taken, taken, is_reported});
+    report_.accumulate({loss_id, taken, taken});
     return taken;
   }
   void step() { report_.note(scalers_); }
@@ -176,12 +178,61 @@ TEST(LateReportTest, EachLossHasItsOverflowAndScale) {
   EXPECT_EQ(steps.known().loss_scales, (std::vector<double>{65536.0, 3.0, 1.0}));
 }
 
-TEST(LateReportTest, ReportedOverflowsAreOnlyCounted) {
+TEST(LateReportTest, SkippedStepsInARowAreCounted) {
   Steps steps;
-  arrive(*steps.backward(0, /*is_reported=*/true), true);
+  std::vector<int64_t> in_a_row;
+  for (const bool found : {true, true, false, true, true, true}) {
+    arrive(*steps.backward(), found);
+    steps.step();
+    for (const SkippedStep& skipped : steps.report_.flush()) in_a_row.push_back(skipped.in_a_row);
+  }
+  EXPECT_EQ(in_a_row, (std::vector<int64_t>{1, 2, 1, 2, 3}));
+}
+
+TEST(LateReportTest, ALossThatIsNotFiniteIsNamed) {
+  Steps steps;
+  const Taken report = steps.backward();
+  publish(*static_cast<Report*>(report->bytes().mutable_data_ptr()),
+          packed_outcome(kLossNotFinite, 0.5f));
+  EXPECT_TRUE(report->found_inf());
   steps.step();
-  EXPECT_TRUE(steps.report_.flush().at(0).overflows.empty());
-  EXPECT_EQ(steps.known().skipped_steps, 1);
+  const auto messages = messages_of(steps.report_.flush().at(0));
+  EXPECT_EQ(messages,
+            std::vector<std::string>{"loss 0 is not finite: step skipped, loss scale now 0.5"});
+}
+
+SkippedStep skipped_step(int64_t in_a_row, bool is_loss_finite = true) {
+  SkippedStep step;
+  step.overflows = {{1, 0.25, is_loss_finite}};
+  step.nonfinite = 5;
+  step.in_a_row = in_a_row;
+  return step;
+}
+
+TEST(SkipMessagesTest, NameParametersAndScale) {
+  EXPECT_EQ(
+      messages_of(skipped_step(1), {"first.weight", "last.bias"}),
+      std::vector<std::string>{"gradient overflow in loss 1, at first.weight, last.bias and 3 "
+                               "more: step skipped, loss scale now 0.25"});
+}
+
+TEST(SkipMessagesTest, ALongRunIsReportedEverMoreRarelyWithItsReason) {
+  size_t lines = 0;
+  for (int64_t i = 1; i <= 10000; ++i) lines += messages_of(skipped_step(i)).size();
+  EXPECT_LT(lines, 40u);
+  EXPECT_NE(
+      messages_of(skipped_step(10)).at(1).find("10 steps skipped in a row: lowering the loss"),
+      std::string::npos);
+  EXPECT_NE(messages_of(skipped_step(20, false)).at(1).find("the loss itself is not finite"),
+            std::string::npos);
+}
+
+TEST(SkipMessagesTest, TooManyInARowThrow) {
+  EXPECT_NO_THROW(check_in_a_row(skipped_step(4), 5));
+  for (const int64_t count : {5, 6}) {
+    EXPECT_PRED2(contains, message_of([&] { check_in_a_row(skipped_step(count), 5); }),
+                 "fewer than max_consecutive_skips = 5 skipped steps in a row, got ");
+  }
 }
 
 TEST(LateReportTest, AClearedBackwardIsForgotten) {

@@ -163,7 +163,7 @@ TEST_P(LossScalerTest, ALoadedStateContinuesLikeTheOldOne) {
       update(copy, overflow);
       ASSERT_EQ(resumed.state().loss_scale, copy.state().loss_scale);
     }
-    const LossScalerState state = whole.state();
+    const ScaleState state = whole.state();
     LossScaler again = make(options);
     again.load_state(state);
     EXPECT_EQ(again.state().loss_scale, state.loss_scale);

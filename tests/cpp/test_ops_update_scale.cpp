@@ -16,7 +16,7 @@ class UpdateScaleTest : public DeviceTest {
     growth_ = scalar_of(0, at::kInt, device());
     hysteresis_ = scalar_of(hysteresis, at::kInt, device());
   }
-  void update(bool overflow, const ops::ScaleUpdate& rule) {
+  void update(bool overflow, const ops::ScaleRule& rule) {
     ops::update_scale(scale_, growth_, hysteresis_,
                       scalar_of(overflow ? 1 : 0, at::kFloat, device()), rule);
   }
@@ -45,8 +45,8 @@ TEST_P(UpdateScaleTest, FollowsTheReferenceForThousandsOfSteps) {
   };
   for (const Script& script : scripts) {
     oracle::LossScale reference = script.reference;
-    const ops::ScaleUpdate rule = {reference.factor, 1 / reference.factor, reference.interval,
-                                   reference.floor,  reference.ceiling,    reference.hysteresis};
+    const ops::ScaleRule rule = {reference.factor, 1 / reference.factor, reference.interval,
+                                 reference.floor,  reference.ceiling,    reference.hysteresis};
     start(static_cast<float>(reference.scale), reference.hysteresis);
     Random random(12);
     for (int step = 0; step < 3000; ++step) {
@@ -71,9 +71,45 @@ TEST_P(UpdateScaleTest, TheDefaultsAreApexs) {
 }
 
 TEST_P(UpdateScaleTest, NeverReachesZero) {
+  ops::ScaleRule rule;
+  rule.min_scale = 0;
   start(1);
-  for (int step = 0; step < 200; ++step) update(true, {});
+  for (int step = 0; step < 200; ++step) update(true, rule);
   EXPECT_EQ(scale(), 0x1p-126f);
+}
+
+/// Storms of overflows with a few clean backwards in between, then none.
+TEST_P(UpdateScaleTest, RecoversFromAnyStormInTensOfSteps) {
+  for (int one_clean_in = 2; one_clean_in < 8; ++one_clean_in) {
+    start(65536);
+    Random random(one_clean_in);
+    for (int step = 0; step < 1000; ++step) update(random.below(one_clean_in) != 0, {});
+    for (int step = 0; step < 3; ++step) update(true, {});
+    EXPECT_GE(scale(), 0x1p-10f);
+    for (int step = 0; step < 40; ++step) update(false, {});
+    EXPECT_GE(scale(), 65536.0f) << "one clean backward in " << one_clean_in;
+  }
+}
+
+TEST_P(UpdateScaleTest, ARecoveryEndsWhereTheThirdOverflowSaysSo) {
+  start(65536);
+  for (int step = 0; step < 50; ++step) update(true, {});
+  EXPECT_EQ(scale(), 0x1p-10f);
+  for (int step = 0; step < 40; ++step) update(scale() > 4096, {});
+  EXPECT_EQ(scale(), 4096.0f);
+  for (int step = 0; step < 100; ++step) update(false, {});
+  EXPECT_EQ(scale(), 4096.0f);
+}
+
+TEST_P(UpdateScaleTest, AboveOneAnOverflowAtTheFloorIsApexs) {
+  ops::ScaleRule rule;
+  rule.min_scale = 128;
+  start(128);
+  update(true, rule);
+  for (int step = 0; step < 1999; ++step) update(false, rule);
+  EXPECT_EQ(scale(), 128.0f);
+  update(false, rule);
+  EXPECT_EQ(scale(), 256.0f);
 }
 
 TEST_P(UpdateScaleTest, AnyNonzeroFoundInfIsAnOverflow) {

@@ -143,7 +143,7 @@ TEST_P(DynamicTest, AnExceptionPutsEverythingBack) {
   const auto grads = training.grads();
   std::vector<Tensor> model_grads;
   for (const Tensor& param : training.net->parameters()) model_grads.push_back(param.grad());
-  const LossScalerState state = training.scaler().state();
+  const ScaleState state = training.scaler().state();
   const auto backward_and_throw = [&] {
     scale_loss scaled_loss(training.loss(), training.optimizer());
     scaled_loss.backward();
@@ -268,20 +268,69 @@ TEST_P(DynamicTest, AFixedScaleSkipsNothing) {
   EXPECT_EQ(training.scaler().loss_scale(), 128);
 }
 
-TEST_P(DynamicTest, AnOverflowIsReportedUnlessQuiet) {
-  std::ostringstream heard;
-  auto* const before = std::clog.rdbuf(heard.rdbuf());
+/// What is written to std::clog as long as it lives.
+class Heard {
+ public:
+  Heard() : before_(std::clog.rdbuf(text_.rdbuf())) {}
+  ~Heard() { std::clog.rdbuf(before_); }
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
+  std::streambuf* before_;
+};
+
+TEST_P(DynamicTest, ASkippedStepIsReportedUnlessQuiet) {
+  const Heard heard;
   for (const int verbosity : {0, 1}) {
     Training training(device(), options().verbosity(verbosity));
-    scale_loss scaled_loss(training.loss(), training.optimizer());
-    scaled_loss.backward();
-    training.net->last->bias.grad().fill_(INFINITY);
-    scaled_loss.finish();
-    EXPECT_EQ(heard.str().empty(), verbosity == 0);
+    {
+      scale_loss scaled_loss(training.loss(), training.optimizer());
+      scaled_loss.backward();
+      training.net->last->bias.grad().fill_(INFINITY);
+    }
+    training.optimizer().step();
+    training.scaler().loss_scale();  // waits for the device
+    telemetry(training.optimizer());
+    EXPECT_EQ(heard.text().empty(), verbosity == 0);
   }
-  std::clog.rdbuf(before);
-  EXPECT_TRUE(contains(heard.str(), "overflow in loss 0")) << heard.str();
-  EXPECT_TRUE(contains(heard.str(), "32768")) << heard.str();
+  EXPECT_EQ(heard.text(),
+            "torchamp: gradient overflow in loss 0, at last.bias: step skipped, loss scale now "
+            "32768\n");
+}
+
+/// Whether the step of a loss times `factor` is taken.
+bool step_of(Training& training, double factor) {
+  training.optimizer().zero_grad();
+  scale_loss(training.loss() * factor, training.optimizer()).backward();
+  return training.optimizer().step();
+}
+
+TEST_P(DynamicTest, ARunOfNanLossesIsNamedAndItsScaleRecovers) {
+  const Heard heard;
+  Training training(device(), options().verbosity(1));
+  for (int step = 0; step < 100; ++step) EXPECT_FALSE(step_of(training, NAN));
+  EXPECT_TRUE(contains(heard.text(), "loss 0 is not finite: step skipped"));
+  EXPECT_TRUE(contains(heard.text(), "80 steps skipped in a row: the loss itself is not finite"));
+  EXPECT_FALSE(contains(heard.text(), "90 steps"));
+  EXPECT_EQ(training.scaler().loss_scale(), 0x1p-10);
+  int taken = 0;
+  for (int step = 0; step < 40; ++step) taken += step_of(training, 1.0);
+  EXPECT_GE(training.scaler().loss_scale(), 0x1p12);
+  EXPECT_GE(taken, 36);
+}
+
+TEST_P(DynamicTest, TooManySkipsInARowThrow) {
+  Training training(device(), options().verbosity(0).max_consecutive_skips(3));
+  const auto step = [&] {
+    for (int i = 0; i < 3; ++i) step_of(training, NAN);
+    training.scaler().loss_scale();  // waits for the device
+    step_of(training, NAN);
+  };
+  EXPECT_PRED2(contains, message_of(step),
+               "max_consecutive_skips = 3 skipped steps in a row, got 3: the loss itself");
+  EXPECT_TRUE(step_of(training, 1.0));
+  EXPECT_THROW(options().max_consecutive_skips(0), c10::ValueError);
 }
 
 TEST_P(DynamicTest, EachLossHasItsScaler) {

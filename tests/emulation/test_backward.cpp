@@ -12,12 +12,12 @@ namespace emulation {
 namespace {
 
 using torchamp::InvScale;
-using torchamp::ScaleState;
+using torchamp::ScaleUpdate;
 using torchamp::uint32;
 namespace cuda = torchamp::cuda;
 
 const cuda::Queue kQueue{0, nullptr};
-const torchamp::ScaleRule kRule{2.0f, 0.5f, 3, 1.0f, 64.0f, 1};
+const torchamp::ScaleUpdate::Rule kRule{2.0f, 0.5f, 3, 1.0f, 64.0f, 1};
 constexpr float kLossScale = 8.0f;
 
 /// A backward's grads and results.
@@ -41,6 +41,7 @@ class Backward {
             static_cast<int32>(per_tensor_.size()),
             &scale_.loss_scale,
             has_found_before_ ? &found_before_ : nullptr,
+            &loss_,
             &found_inf_,
             &inv_scale_,
             per_tensor_.data(),
@@ -57,14 +58,16 @@ class Backward {
                           flags_.flags(), end(), reinterpret_cast<float*>(workspace.data()));
   }
 
-  void expect(bool found) const {
-    const ScaleState moved = torchamp::updated({kLossScale, 1, 1}, found, kRule);
+  void expect(bool found) const { expect(found, found ? torchamp::kOverflowed : torchamp::kClean); }
+
+  void expect(bool found, float outcome) const {
+    const ScaleUpdate::State moved = torchamp::updated({kLossScale, 1, 1}, found, kRule);
     EXPECT_EQ(found_inf_, found ? 1.0f : 0.0f);
     EXPECT_EQ(inv_scale_, 1.0f / kLossScale) << "of the scale before it moved";
     EXPECT_EQ(scale_.loss_scale, moved.loss_scale);
     EXPECT_EQ(scale_.growth_tracker, moved.growth_tracker);
     EXPECT_EQ(ticket_, 0u);
-    EXPECT_EQ(report_.outcome, torchamp::to_outcome(found, moved.loss_scale));
+    EXPECT_EQ(report_.outcome, torchamp::packed_outcome(outcome, moved.loss_scale));
     EXPECT_EQ(flags_.found_inf, 0.0f);
     EXPECT_EQ(flags_.per_tensor, std::vector<uint8>(flags_.per_tensor.size(), 0));
   }
@@ -82,8 +85,8 @@ class Backward {
   Report flags_;
   std::vector<uint8> per_tensor_;
   Plan plan_;
-  ScaleState scale_{kLossScale, 1, 1};
-  float found_before_ = 0.0f, found_inf_ = 5.0f, inv_scale_ = 5.0f, norm_ = 5.0f;
+  ScaleUpdate::State scale_{kLossScale, 1, 1};
+  float loss_ = 1.0f, found_before_ = 0.0f, found_inf_ = 5.0f, inv_scale_ = 5.0f, norm_ = 5.0f;
   bool has_found_before_ = false, adds_ = false, wants_norm_ = false, is_heard_ = true;
   uint32 ticket_ = 0;
   torchamp::Report report_{0, -1, {-1, -1, -1}};
@@ -111,6 +114,20 @@ TEST_P(EndOfBackward, UnscalesWhatHasAMasterGradAndChecksTheRest) {
   const double norm = backward.norm_of_checked();
   EXPECT_NEAR(backward.norm_, norm, 1e-5 * norm);
   EXPECT_EQ(backward.per_tensor_, std::vector<uint8>(backward.per_tensor_.size(), 0));
+}
+
+TEST_P(EndOfBackward, TellsALossThatIsNotFiniteFromAnOverflow) {
+  for (const float loss : {NAN, INFINITY}) {
+    Backward backward(make());
+    spoil(backward.lists_[0]);
+    backward.loss_ = loss;
+    backward.run();
+    backward.expect(true, torchamp::kLossNotFinite);
+  }
+  Backward clean(make());
+  clean.loss_ = NAN;  // a loss that no grad depends on
+  clean.run();
+  clean.expect(false);
 }
 
 TEST_P(EndOfBackward, BacksOffWhereOneIsNotFinite) {

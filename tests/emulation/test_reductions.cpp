@@ -123,9 +123,9 @@ TEST(Clip, LeavesNothingOfInfiniteNorms) {
 
 TEST(UpdateScale, FollowsTheRule) {
   cuda::use_driver(driver());
-  const torchamp::ScaleRule rule{2.0f, 0.5f, 3, 1.0f, 64.0f, 2};
-  torchamp::ScaleState expected{16.0f, 0, 2};
-  torchamp::ScaleState state = expected;
+  const torchamp::ScaleUpdate::Rule rule{2.0f, 0.5f, 3, 1.0f, 64.0f, 2};
+  torchamp::ScaleUpdate::State expected{16.0f, 0, 2};
+  torchamp::ScaleUpdate::State state = expected;
   const float found_infs[] = {0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
   for (const float found_inf : found_infs) {
     expected = torchamp::updated(expected, found_inf != 0.0f, rule);

@@ -5,7 +5,7 @@ import torch
 
 from torchamp import ops
 
-RULE = ops.ScaleUpdate(growth_interval=5)
+RULE = ops.ScaleRule(growth_interval=5)
 
 
 class MixedStep:

@@ -30,7 +30,7 @@ def test_signatures(name):
     plain = [p.replace(annotation=inspect.Parameter.empty) for p in apex_s]
     assert ", ".join(str(p) for p in plain) == SIGNATURES[name]
     added = [p.name for p in parameters if p not in apex_s]
-    assert added == (["adopt_data_writes"] if name == "initialize" else [])
+    assert added == (["adopt_data_writes", "max_consecutive_skips"] if name == "initialize" else [])
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 from reference.loss_scaler import LossScaler as Reference
+from reference.loss_scaler import OfApex
 
 from torchamp import LossScaler, ops
 
@@ -32,18 +33,43 @@ def scripts() -> dict[str, list[bool]]:
 @pytest.mark.parametrize("limits", [{}, {"min_loss_scale": 128.0, "max_loss_scale": 2.0**17}])
 def test_trajectory(device, script, limits):
     rule = {name.replace("_loss", ""): value for name, value in limits.items()}
-    scaler = LossScaler("dynamic", rule=ops.ScaleUpdate(**rule), device=device)
+    scaler = LossScaler("dynamic", rule=ops.ScaleRule(**rule), device=device)
     reference = Reference(**limits)
-    smallest = torch.finfo(torch.float32).tiny
     for overflow in scripts()[script]:
         drive(scaler, overflow)
         reference.update(overflow)
-        reference.loss_scale = max(reference.loss_scale, smallest)
         assert scaler.state()[:2] == (reference.loss_scale, reference.unskipped)
 
 
+def is_collapse(overflow: bool, loss_scale: float) -> bool:
+    return overflow and loss_scale <= 2.0**-10
+
+
+def test_without_a_collapse_the_trajectory_is_apexs():
+    scaler, reference, rng = LossScaler(), OfApex(), random.Random(3)
+    for _ in range(20_000):
+        overflow = rng.random() < 1 / 700
+        overflow = overflow and not is_collapse(overflow, reference.loss_scale)
+        drive(scaler, overflow)
+        reference.update(overflow)
+        assert scaler.state()[:2] == (reference.loss_scale, reference.unskipped)
+    assert reference.loss_scale < 1
+
+
+@pytest.mark.parametrize("share", [1.0, 0.9, 0.6])
+def test_the_scale_recovers_from_a_storm(share):
+    scaler, rng = LossScaler(), random.Random(1)
+    for _ in range(500):
+        drive(scaler, rng.random() < share)
+    for _ in range(3):
+        drive(scaler, overflow=True)
+    for _ in range(40):
+        drive(scaler, overflow=False)
+    assert scaler.loss_scale() >= 2.0**16
+
+
 def test_the_scale_never_reaches_zero():
-    scaler = LossScaler()
+    scaler = LossScaler(rule=ops.ScaleRule(min_scale=0.0))
     for _ in range(300):
         drive(scaler, overflow=True)
     assert scaler.loss_scale() == torch.finfo(torch.float32).tiny
@@ -51,7 +77,7 @@ def test_the_scale_never_reaches_zero():
 
 
 def test_hysteresis_forgives_until_a_clean_backward():
-    scaler = LossScaler(rule=ops.ScaleUpdate(hysteresis=3))
+    scaler = LossScaler(rule=ops.ScaleRule(hysteresis=3))
     scales = []
     for overflow in (True, True, True, True, False, True, True, True):
         drive(scaler, overflow)
@@ -82,7 +108,7 @@ def test_the_inverse_belongs_to_its_backward():
 
 
 def test_state_round_trip():
-    scaler, other = LossScaler(rule=ops.ScaleUpdate(hysteresis=2)), LossScaler()
+    scaler, other = LossScaler(rule=ops.ScaleRule(hysteresis=2)), LossScaler()
     for overflow in (False, False, True, False):
         drive(scaler, overflow)
     other.load_state(*scaler.state())

@@ -19,7 +19,6 @@ class TORCHAMP_API Backward {
     int64_t loss_id = 0;
     bool delay_unscale = false;
     bool delay_overflow_check = false;
-    bool is_reported = false;  ///< the host reports an overflow itself, immediately
   };
 
   /// `scaler` must outlive it.
@@ -57,6 +56,7 @@ class TORCHAMP_API Backward {
   Options options_;
   /// Of this backward: another one may update the scale before finish().
   std::shared_ptr<const ScaleSnapshot> scaled_by_;
+  at::Tensor loss_;  ///< scaled; undefined unless a scalar on the device
   bool is_open_ = false;
 };
 

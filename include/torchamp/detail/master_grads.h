@@ -14,6 +14,7 @@
 namespace torchamp {
 
 class UnscalePass;
+struct BackwardEnd;
 
 /// Tensors by their identity.
 using TensorSet = std::unordered_set<const c10::TensorImpl*>;
@@ -62,10 +63,11 @@ class TORCHAMP_API MasterGrads {
   /// backwards. Without a separate master, the parameter's own grad is unscaled in place.
   /// `loss_scale`: float32 scalar on the device, of this backward. `found_before`: float32 scalar
   /// on the device, counts as an overflow unless 0 or undefined. `moved`: the scale to update; may
-  /// hold the loss_scale itself. Returns a new float32 scalar on the device: 1 if any is not finite
+  /// hold the loss_scale itself. `loss`: the scaled one, a float32 scalar on the device, for the
+  /// report; may be undefined. Returns a new float32 scalar on the device: 1 if any is not finite
   /// or found_before is not 0, else 0.
   at::Tensor finish_backward(const at::Tensor& loss_scale, const at::Tensor& found_before = {},
-                             const DynamicScale* moved = nullptr);
+                             const DynamicScale* moved = nullptr, const at::Tensor& loss = {});
   /// The report of the last backward to the host; null if that was captured into a graph.
   const std::shared_ptr<const BackwardReport>& last_report() const { return last_report_; }
   /// Discards contributions whose grads the program has dropped from the model. Returns whether
@@ -144,8 +146,8 @@ class TORCHAMP_API MasterGrads {
   bool can_defer() const;
   void defer(size_t i, UnscalePass& pass);
   at::Tensor route(size_t i, const at::Tensor& materialized, UnscalePass& pass);
-  at::Tensor run(const UnscalePass& pass, const at::Tensor& loss_scale,
-                 const at::Tensor& found_before, const DynamicScale* moved, bool defers);
+  at::Tensor run(const UnscalePass& pass, const at::Tensor& loss_scale, BackwardEnd end,
+                 bool defers);
   at::Tensor take_overflow_flags(at::Device device);
   void forget_scaled();
   void check_deferred_unchanged() const;
@@ -177,6 +179,7 @@ TORCHAMP_API void clip_grad_value(const std::vector<MasterGrads*>& all, double c
 /// backs off; else found_inf is deferred. One pass over the grads in all, and nothing waits for the
 /// device.
 TORCHAMP_API at::Tensor finish_backward(const std::vector<MasterGrads*>& all, LossScaler& scaler,
-                                        const ScaleSnapshot& scaled_by, bool moves_scale = true);
+                                        const ScaleSnapshot& scaled_by, bool moves_scale = true,
+                                        const at::Tensor& loss = {});
 
 }  // namespace torchamp

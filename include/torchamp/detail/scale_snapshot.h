@@ -18,7 +18,7 @@ struct DynamicScale {
   at::Tensor loss_scale;          ///< float32
   at::Tensor growth_tracker;      ///< int32: clean backwards since it grew or overflowed
   at::Tensor hysteresis_tracker;  ///< int32: overflows until it backs off
-  ops::ScaleUpdate rule;          ///< how it is updated
+  ops::ScaleRule rule;            ///< how it is updated
 };
 
 /// The loss scale of one backward's loss and grads: in the scaler's memory, and copied to its own

@@ -41,8 +41,10 @@ class Amp:
     enabled: False leaves everything alone, and scale_loss gives the loss as it is.
     overrides: what to change of the level: cast_model_type, patch_torch_functions,
         keep_batchnorm_fp32, master_weights, loss_scale ("dynamic" or a number); also
-        cast_model_outputs, num_losses, min_loss_scale, max_loss_scale, verbosity (0 is silent),
-        adopt_data_writes (True: every step detects elements of the model that were written
+        cast_model_outputs, num_losses, min_loss_scale (by default 2**-10), max_loss_scale,
+        max_consecutive_skips (the number of skipped steps in a row at which a step, or on CUDA a
+        later call, raises RuntimeError with the reason; by default training goes on), verbosity
+        (0 is silent), adopt_data_writes (True: every step detects elements of the model that were written
         bypassing PyTorch's version counters, e.g. by `param.data`, and copies them to the masters).
 
     Raises TypeError, ValueError or RuntimeError, and changes nothing, where an argument is wrong.

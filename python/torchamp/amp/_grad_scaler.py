@@ -109,10 +109,11 @@ class GradScaler(torch.amp.GradScaler):
                 "update: expected checked grads, got none; call step or unscale_ for an optimizer "
                 "whose parameters have grads, or pass new_scale"
             )
-        rule = ops.ScaleUpdate(
+        rule = ops.ScaleRule(
             growth_factor=self._growth_factor,
             backoff_factor=self._backoff_factor,
             growth_interval=self._growth_interval,
+            min_scale=0.0,
             max_scale=_MAX_SCALE,
         )
         patience = torch.ones_like(growth_tracker)

@@ -104,7 +104,7 @@ def _step(optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callab
     if not isinstance(optimizer, FusedOptimizer):
         state.weights.copy_to_model()
     state.core.end_step(state.session.scalers)
-    state.report_skips()
+    state.check_skips()
     return result
 
 
@@ -208,10 +208,17 @@ class OptimizerState:
         if self.weights.is_split:
             self.weights.split()
 
-    def report_skips(self) -> None:
-        """Reports the skipped steps that are known by now."""
-        for skipped in self.core.flush_report():
+    def report_skips(self) -> list[_C.SkippedStep]:
+        """Reports the skipped steps that are known by now, and returns them."""
+        known = self.core.flush_report()
+        for skipped in known:
             self.session.reporter.report_skip(skipped, self.weights)
+        return known
+
+    def check_skips(self) -> None:
+        """The same. Raises RuntimeError after max_consecutive_skips in a row."""
+        for skipped in self.report_skips():
+            self.session.reporter.check_skip(skipped)
 
     def telemetry(self) -> Telemetry:
         """What is known of the steps since the first call."""

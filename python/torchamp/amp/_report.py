@@ -76,25 +76,23 @@ def _say_saved(how: str, saved: int) -> None:
 
 
 class Reporter:
-    """Prints one line for each skipped step."""
+    """Reports skipped steps."""
 
-    def __init__(self, verbosity: int, names: dict[int, str]) -> None:
-        self._is_on = verbosity > 0
+    def __init__(self, settings: Settings, names: dict[int, str]) -> None:
+        self._settings = settings
         self._names = names
 
     def report_skip(self, skipped: _C.SkippedStep, weights: _C.Masters) -> None:
         """`weights`: those that the step would have written."""
-        if not self._is_on:
-            return
-        where = self._where(skipped, weights)
-        for loss_id, scale in skipped.overflows:
-            say(
-                f"gradient overflow in loss {loss_id}{where}: step skipped, "
-                f"loss scale now {scale:g}"
-            )
+        if self._settings.verbosity > 0:
+            for message in skipped.messages(self._names_of(skipped, weights)):
+                say(message)
 
-    def _where(self, skipped: _C.SkippedStep, weights: _C.Masters) -> str:
+    def check_skip(self, skipped: _C.SkippedStep) -> None:
+        """Raises RuntimeError after max_consecutive_skips in a row."""
+        if self._settings.max_consecutive_skips is not None:
+            skipped.check_in_a_row(self._settings.max_consecutive_skips)
+
+    def _names_of(self, skipped: _C.SkippedStep, weights: _C.Masters) -> list[str]:
         params = weights.model_params()
-        names = [self._names.get(id(params[i]), f"parameter {i}") for i in skipped.first]
-        more = skipped.nonfinite - len(names)
-        return f", at {', '.join(names)}{f' and {more} more' if more else ''}" if names else ""
+        return [self._names.get(id(params[i]), f"parameter {i}") for i in skipped.first]

@@ -49,7 +49,7 @@ class ScaledLoss(contextlib.AbstractContextManager):
         scaled_loss = _with_shielded_backward(scale(self._loss), self._loss, self._was_cast)
         if self._backward is not None:
             for state in self._states:
-                state.report_skips()
+                state.check_skips()
             self._backward.prepare()
         return scaled_loss
 

@@ -36,7 +36,7 @@ class Session:
         self.weights: list[_C.Masters] = []
         #: Of the optimizers that are still there.
         self.optimizer_states: weakref.WeakSet[_C.OptimizerState] = weakref.WeakSet()
-        self.reporter = Reporter(settings.verbosity, _names_of(models))
+        self.reporter = Reporter(settings, _names_of(models))
         self.casts = _open_casts(models, settings)
 
     @property
@@ -103,9 +103,9 @@ class Session:
 
 
 def _make_scaler(settings: Settings, device: torch.device) -> _C.LossScaler:
-    rule = ops.ScaleUpdate(
-        min_scale=settings.min_loss_scale or 0.0, max_scale=settings.max_loss_scale
-    )
+    rule = ops.ScaleRule(max_scale=settings.max_loss_scale)
+    if settings.min_loss_scale is not None:
+        rule.min_scale = settings.min_loss_scale
     return _C.LossScaler(settings.properties.loss_scale, rule=rule, device=device)
 
 

@@ -22,6 +22,7 @@ class Settings:
     num_losses: int
     min_loss_scale: float | None
     max_loss_scale: float
+    max_consecutive_skips: int | None
     verbosity: int
     #: Whether steps detect writes to the model that bypass its version counters.
     adopt_data_writes: bool
@@ -57,6 +58,7 @@ def settings_for(
     min_loss_scale: float | None = None,
     max_loss_scale: float = 2.0**24,
     adopt_data_writes: bool = False,
+    max_consecutive_skips: int | None = None,
 ) -> Settings:
     """Settings of `opt_level` with the overrides that are not None.
 
@@ -75,6 +77,8 @@ def settings_for(
     for name, value in given.items():
         _SETTERS[name](options, value)
     options.num_losses(_integer("num_losses", num_losses))
+    if max_consecutive_skips is not None:
+        options.max_consecutive_skips(_integer("max_consecutive_skips", max_consecutive_skips))
     return Settings(
         properties=options.resolve(),
         overrides=tuple(given),
@@ -82,6 +86,7 @@ def settings_for(
         num_losses=num_losses,
         min_loss_scale=min_loss_scale,
         max_loss_scale=max_loss_scale,
+        max_consecutive_skips=max_consecutive_skips,
         verbosity=verbosity,
         adopt_data_writes=adopt_data_writes,
     )

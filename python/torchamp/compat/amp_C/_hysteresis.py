@@ -23,10 +23,11 @@ def update_scale_hysteresis(
     current_scale, found_inf: float32, trackers: int32, of one element each. The scale stays a
     normal number: it neither becomes infinite nor vanishes.
     """
-    rule = ops.ScaleUpdate(
+    rule = ops.ScaleRule(
         growth_factor=growth_factor,
         backoff_factor=backoff_factor,
         growth_interval=growth_interval,
+        min_scale=0.0,
         max_scale=torch.finfo(torch.float32).max,
         hysteresis=hysteresis,
     )

@@ -36,7 +36,7 @@ class LossScaler:
         min_loss_scale: float | None = None,
         max_loss_scale: float = 2.0**24,
     ) -> None:
-        rule = ops.ScaleUpdate(
+        rule = ops.ScaleRule(
             growth_interval=scale_window,
             min_scale=min_loss_scale or 0.0,
             max_scale=max_loss_scale,

@@ -18,7 +18,7 @@ def dynamic_scaler(
     max_loss_scale: float = 2.0**24,
 ) -> LossScaler:
     """A dynamic loss scaler of apex's arguments."""
-    rule = ops.ScaleUpdate(
+    rule = ops.ScaleRule(
         growth_factor=scale_factor,
         backoff_factor=1.0 / scale_factor,
         growth_interval=scale_window,

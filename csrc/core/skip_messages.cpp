@@ -1,0 +1,68 @@
+#include "core/skip_messages.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+
+namespace torchamp {
+namespace {
+
+/// From this many skipped steps in a row on, they have a reason that no lower scale removes.
+constexpr int64_t kManyInARow = 10;
+
+/// All of the first, then after every doubling.
+bool is_reported(int64_t in_a_row) {
+  const int64_t tens = in_a_row / kManyInARow;
+  return in_a_row < kManyInARow || (in_a_row % kManyInARow == 0 && (tens & (tens - 1)) == 0);
+}
+
+bool is_loss_finite(const SkippedStep& step) {
+  return std::all_of(step.overflows.begin(), step.overflows.end(),
+                     [](const Overflow& overflow) { return overflow.is_loss_finite; });
+}
+
+std::string where(const SkippedStep& step, const std::vector<std::string>& names) {
+  if (names.empty()) return "";
+  const auto more = step.nonfinite - static_cast<int64_t>(names.size());
+  return c10::str(", at ", c10::Join(", ", names),
+                  more > 0 ? c10::str(" and ", more, " more") : "");
+}
+
+std::string message_of(const Overflow& overflow, const std::string& where) {
+  const std::string event = overflow.is_loss_finite
+                                ? c10::str("gradient overflow in loss ", overflow.loss_id, where)
+                                : c10::str("loss ", overflow.loss_id, " is not finite");
+  return c10::str(event, ": step skipped, loss scale now ", overflow.loss_scale);
+}
+
+std::string reason(const SkippedStep& step) {
+  return is_loss_finite(step)
+             ? "lowering the loss scale does not make the gradients finite; look for what is "
+               "infinite or NaN in the model or its backward"
+             : "the loss itself is not finite, whatever the loss scale; check the data and the "
+               "learning rate, or resume from an earlier checkpoint";
+}
+
+}  // namespace
+
+std::vector<std::string> messages_of(const SkippedStep& step,
+                                     const std::vector<std::string>& names) {
+  std::vector<std::string> messages;
+  if (!is_reported(step.in_a_row)) return messages;
+  for (const Overflow& overflow : step.overflows) {
+    messages.push_back(message_of(overflow, where(step, names)));
+  }
+  if (step.in_a_row >= kManyInARow) {
+    messages.push_back(c10::str(step.in_a_row, " steps skipped in a row: ", reason(step)));
+  }
+  return messages;
+}
+
+void check_in_a_row(const SkippedStep& step, int64_t max_in_a_row) {
+  TORCH_CHECK(step.in_a_row < max_in_a_row,
+              "expected fewer than max_consecutive_skips = ", max_in_a_row,
+              " skipped steps in a row, got ", step.in_a_row, ": ", reason(step));
+}
+
+}  // namespace torchamp
