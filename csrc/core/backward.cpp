@@ -42,7 +42,10 @@ using at::Tensor;
 using States = std::vector<std::shared_ptr<OptimizerState>>;
 
 Backward::Backward(States states, LossScaler& scaler, Options options)
-    : states_(std::move(states)), scaler_(scaler), options_(options) {}
+    : states_(std::move(states)),
+      scaler_(scaler),
+      options_(options),
+      is_needed_(is_needed(states_, scaler)) {}
 
 Backward::~Backward() {
   cancel();
@@ -76,6 +79,7 @@ Tensor Backward::scale(const Tensor& loss) {
 }
 
 void Backward::prepare() {
+  if (!is_needed_) return;
   for (const auto& state : states_) {
     TORCH_CHECK(!state->is_in_backward(),
                 "scale_loss: expected the optimizer not to be inside an open scale_loss, but it "

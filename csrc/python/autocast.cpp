@@ -1,37 +1,12 @@
 #include <torchamp/autocast.h>
 
-#include <optional>
-#include <tuple>
-
 #include "python/bindings.h"
+#include "python/context.h"
 
 namespace torchamp::python {
 namespace {
 
 namespace py = pybind11;
-
-/// A scope of C++ as a context manager; it may be entered again after it was left.
-template <class Scope, class... Args>
-class Context {
- public:
-  explicit Context(Args... args) : args_(args...) {}
-
-  void enter() {
-    std::apply([this](Args... args) { scope_.emplace(args...); }, args_);
-  }
-  void exit(const py::args&) { scope_.reset(); }
-
- private:
-  std::tuple<Args...> args_;
-  std::optional<Scope> scope_;
-};
-
-template <class Scope>
-py::class_<Scope> bind_context(py::module_& module, const char* name, const char* doc) {
-  return py::class_<Scope>(module, name, doc)
-      .def("__enter__", &Scope::enter)
-      .def("__exit__", &Scope::exit);
-}
 
 std::unique_ptr<OpenAutocast> open_autocast(const std::vector<std::string>& device_types,
                                             c10::ScalarType dtype) {

@@ -35,7 +35,7 @@ class TORCHAMP_API Backward {
 
   /// `loss` times the current scale.
   at::Tensor scale(const at::Tensor& loss);
-  /// Sets the grads of earlier backwards aside. Delayed ones that are scaled by another scale than
+  /// Sets the grads of earlier backwards aside, if it is needed. Delayed ones that are scaled by another scale than
   /// this backward's are unscaled first. Throws RuntimeError, and leaves grads as they
   /// were, if another Backward of an optimizer is open, or a model was cast without the optimizer's
   /// knowledge.
@@ -55,6 +55,7 @@ class TORCHAMP_API Backward {
   std::vector<std::shared_ptr<OptimizerState>> states_;
   LossScaler& scaler_;
   Options options_;
+  bool is_needed_;
   /// Of this backward: another one may update the scale before finish().
   std::shared_ptr<const ScaleSnapshot> scaled_by_;
   bool is_open_ = false;

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -99,11 +98,14 @@ def _check_new(state: OptimizerState, params: list[torch.Tensor]) -> None:
 
 
 def _step(optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callable) -> Any:
-    state.core.begin_step("step", state.session.settings.adopt_data_writes)
-    result = _step_unless_overflowed(optimizer, state, inner)
-    if not isinstance(optimizer, FusedOptimizer):
-        state.weights.copy_to_model()
-    state.core.end_step(state.session.scalers)
+    session = state.session
+    with _C.Step(
+        state.core,
+        session.scalers,
+        adopts_data_writes=session.settings.adopt_data_writes,
+        writes_model=isinstance(optimizer, FusedOptimizer),
+    ):
+        result = _step_unless_overflowed(optimizer, state, inner)
     state.report_skips()
     return result
 
@@ -158,13 +160,9 @@ def state_of(optimizer: Any, where: str) -> OptimizerState:
     return optimizer._torchamp
 
 
-@contextlib.contextmanager
-def suppress_accesses(states: Sequence[OptimizerState]) -> Iterator[None]:
+def suppress_accesses(states: Sequence[OptimizerState]) -> _C.Suppressed:
     """A context in which accesses to the optimizers' masters do not count."""
-    with contextlib.ExitStack() as stack:
-        for state in states:
-            stack.enter_context(state.accesses.suppress())
-        yield
+    return _C.Suppressed([state.accesses.suppressions for state in states])
 
 
 class OptimizerState:
@@ -267,9 +265,5 @@ def _step_unless(
     found_inf: torch.Tensor, optimizer: torch.optim.Optimizer, step: Callable[[], Any]
 ) -> Any:
     """What `step`, that of `optimizer`, returns; it does nothing if `found_inf` is not 0."""
-    attributes = vars(optimizer)
-    attributes.update(found_inf=found_inf, grad_scale=None)
-    try:
+    with _C.TemporaryItems(vars(optimizer), {"found_inf": found_inf, "grad_scale": None}):
         return step()
-    finally:
-        del attributes["found_inf"], attributes["grad_scale"]
