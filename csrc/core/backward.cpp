@@ -3,6 +3,7 @@
 #include <torchamp/detail/backward.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "core/late_report.h"
@@ -41,11 +42,16 @@ namespace torchamp::core {
 using at::Tensor;
 using States = std::vector<std::shared_ptr<OptimizerState>>;
 
-Backward::Backward(States states, LossScaler& scaler, Options options)
+Backward::Backward(States states, LossScaler& scaler, Options options, const States& others)
     : states_(std::move(states)),
       scaler_(scaler),
       options_(options),
-      is_needed_(is_needed(states_, scaler)) {}
+      is_needed_(is_needed(states_, scaler)) {
+  const auto given = distinct_masters();
+  std::copy_if(others.begin(), others.end(), std::back_inserter(others_), [&](const auto& other) {
+    return std::find(given.begin(), given.end(), &other->masters()) == given.end();
+  });
+}
 
 Backward::~Backward() {
   cancel();
@@ -75,7 +81,12 @@ std::vector<MasterGrads*> Backward::distinct_grads() const {
 
 Tensor Backward::scale(const Tensor& loss) {
   if (scaled_by_ == nullptr) scaled_by_ = scaler_.snapshot();
-  return scaler_.scale(loss, scaled_by_.get());
+  const Tensor scaled_loss = scaler_.scale(loss, scaled_by_.get());
+  if (scaled_loss.requires_grad() && !scaler_.is_identity()) {
+    was_used_ = std::make_shared<std::atomic<bool>>(false);
+    scaled_loss.register_hook([used = was_used_](const Tensor&) { *used = true; });
+  }
+  return scaled_loss;
 }
 
 void Backward::prepare() {
@@ -92,12 +103,14 @@ void Backward::prepare() {
   try {
     for (Masters* masters : distinct_masters()) {
       settle(*masters);
+      masters->strays.begin_own();
       masters->grads.prepare_backward();
     }
   } catch (...) {
     cancel();
     throw;
   }
+  for (const auto& other : others_) other->masters().strays.watch();
 }
 
 /// Discards grads that were zeroed or skipped, and unscales delayed grads of another scale than
@@ -121,6 +134,16 @@ void Backward::settle(Masters& masters) {
 void Backward::close() {
   is_open_ = false;
   for (const auto& state : states_) state->backward_ = nullptr;
+  for (const auto& other : others_) other->masters().strays.note(!scaler_.is_identity());
+}
+
+bool Backward::has_grads() const {
+  for (const Masters* masters : distinct_masters()) {
+    for (const Tensor& param : masters->weights.model_params()) {
+      if (param.grad().defined()) return true;
+    }
+  }
+  return false;
 }
 
 void Backward::cancel() {
@@ -131,6 +154,12 @@ void Backward::cancel() {
 
 void Backward::finish() {
   if (!is_open_) return;
+  if (was_used_ != nullptr && !*was_used_ && has_grads()) {
+    cancel();
+    TORCH_CHECK(false,
+                "scale_loss: expected the backward of the scaled loss, got grads of another loss, "
+                "which must not be unscaled; call scaled_loss.backward()");
+  }
   close();
   for (const auto& state : states_) state->is_to_step_ = true;
   const auto grads = distinct_grads();

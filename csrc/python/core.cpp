@@ -110,11 +110,13 @@ void exit_backward(Backward& backward, const py::object& exception, const py::ar
   raised ? backward.cancel() : backward.finish();
 }
 
-std::unique_ptr<Backward> make_backward(std::vector<std::shared_ptr<OptimizerState>> states,
-                                        LossScaler& scaler, int64_t loss_id, bool delay_unscale,
-                                        bool delay_overflow_check) {
-  return std::make_unique<Backward>(
-      std::move(states), scaler, Backward::Options{loss_id, delay_unscale, delay_overflow_check});
+std::unique_ptr<Backward> make_backward(
+    std::vector<std::shared_ptr<OptimizerState>> states, LossScaler& scaler, int64_t loss_id,
+    bool delay_unscale, bool delay_overflow_check,
+    const std::vector<std::shared_ptr<OptimizerState>>& others) {
+  return std::make_unique<Backward>(std::move(states), scaler,
+                                    Backward::Options{loss_id, delay_unscale, delay_overflow_check},
+                                    others);
 }
 
 void bind_optimizer_state(py::module_& module) {
@@ -122,6 +124,9 @@ void bind_optimizer_state(py::module_& module) {
       module, "OptimizerState",
       "One optimizer's masters, and the state that its next step depends on.")
       .def(py::init<std::shared_ptr<Masters>>(), py::arg("masters"))
+      .def_property_readonly(
+          "doubt", &OptimizerState::doubt,
+          "What the program may not have meant, found by the last step; \"\": nothing.")
       .def("add_param", &OptimizerState::add_param, py::arg("param"),
            "Records that the optimizer steps a master, or a parameter without one.")
       .def_property_readonly("grads_are_scaled", &OptimizerState::grads_are_scaled,
@@ -147,7 +152,8 @@ void bind_core(py::module_& module) {
   py::class_<Backward>(module, "Backward", kBackward)
       .def(py::init(&make_backward), py::keep_alive<1, 3>(), py::arg("states"), py::arg("scaler"),
            py::arg("loss_id") = 0, py::kw_only(), py::arg("delay_unscale") = false,
-           py::arg("delay_overflow_check") = false)
+           py::arg("delay_overflow_check") = false,
+           py::arg("others") = std::vector<std::shared_ptr<OptimizerState>>())
       .def("scale", &Backward::scale, Unlocked(), py::arg("loss"),
            "The loss times the current scale.")
       .def("begin", [](py::object self) { return self; })

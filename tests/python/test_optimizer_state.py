@@ -206,3 +206,41 @@ def test_an_unchanged_state_is_not_adopted_again():
     run.optimizer.state_dict()
     run.train(2)
     assert run.optimizer._layout is layout
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O5"])
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+@pytest.mark.parametrize("makers", [FUSED, TORCH], ids=["fused", "torch"])
+def test_zeros_move_the_momentum_of_what_a_backward_does_not_reach(
+    makers, name, level, set_to_none
+):
+    moved = []
+    for each in ("O0", level):
+        run = Run(makers[name], each).train(2)
+        before = run.values()
+        run.optimizer.zero_grad(set_to_none=set_to_none)
+        loss = run.model[2].bias.float().sum()
+        with amp.scale_loss(loss, run.optimizer) as scaled_loss:
+            scaled_loss.backward()
+        run.optimizer.step()
+        moved.append([not torch.equal(a, b) for a, b in zip(before, run.values())])
+    assert moved[0] == moved[1] == [not set_to_none] * 3 + [True]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("level", ["O2", "O3", "O5"])
+def test_states_made_before_initialize_fit_what_is_stepped(level, fused):
+    model = linear_net()
+    if level == "O5":
+        model = model.bfloat16()
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01, fused=fused)
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    for _ in range(2):
+        optimizer.zero_grad()
+        with amp.scale_loss(model(batch()[0]).float().sum(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+    for param in amp.master_params(optimizer):
+        expected = param.dtype if fused else torch.float32
+        assert optimizer.state[param]["sum"].dtype == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -105,6 +106,8 @@ def _step(optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callab
         adopts_data_writes=session.settings.adopt_data_writes,
         writes_model=isinstance(optimizer, FusedOptimizer),
     ):
+        if state.core.doubt:
+            warnings.warn(state.core.doubt, stacklevel=3)
         result = _step_unless_overflowed(optimizer, state, inner)
     state.report_skips()
     return result
@@ -195,12 +198,11 @@ class OptimizerState:
         for i, param in enumerate(params):
             params[i] = stepped = track(self.weights, param, masters, keeps_masters)
             self.core.add_param(stepped)
-            if stepped is param:
-                continue
-            if self.weights.lazy:
-                self.accesses.cover(stepped)
             if param in optimizer.state:
-                optimizer.state[stepped] = optimizer.state.pop(param)
+                fused = bool(group.get("fused"))
+                optimizer.state[stepped] = _fitting(optimizer.state.pop(param), stepped, fused)
+            if stepped is not param and self.weights.lazy:
+                self.accesses.cover(stepped)
         if self.weights.lazy:
             group["params"] = MasterList(params, self.accesses)
         if self.weights.is_split:
@@ -215,6 +217,19 @@ class OptimizerState:
         """What is known of the steps since the first call."""
         self.report_skips()
         return Telemetry(*self.core.telemetry())
+
+
+def _fitting(state: dict[str, Any], stepped: torch.Tensor, fused: bool) -> dict[str, Any]:
+    """`state`, which an optimizer made before initialize, for what it steps now: as wide as a
+    float32 master, and for torch's fused steps of the same dtype."""
+
+    def fit(name: str, value: Any) -> Any:
+        if name == "step" or not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        is_narrow = stepped.dtype == torch.float32 and value.element_size() < 4
+        return value.to(stepped.dtype) if fused or is_narrow else value
+
+    return {name: fit(name, value) for name, value in state.items()}
 
 
 @dataclasses.dataclass(frozen=True)

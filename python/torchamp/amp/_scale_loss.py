@@ -29,12 +29,14 @@ class ScaledLoss(_C.Backward):
         delay_unscale: bool = False,
         delay_overflow_check: bool = False,
     ) -> None:
+        given = [state.core for state in states]
         super().__init__(
-            [state.core for state in states],
+            given,
             session.scaler(loss_id),
             loss_id,
             delay_unscale=delay_unscale,
             delay_overflow_check=delay_overflow_check,
+            others=session.other_states(given),
         )
         self._states = states
         self._loss = loss
