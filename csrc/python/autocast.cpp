@@ -15,6 +15,16 @@ std::unique_ptr<OpenAutocast> open_autocast(const std::vector<std::string>& devi
   return std::make_unique<OpenAutocast>(std::move(types), dtype);
 }
 
+/// Python runs pending calls in its main thread only.
+void settle_in_main_thread() {
+  Py_AddPendingCall(
+      [](void*) {
+        OpenAutocast::settle();
+        return 0;
+      },
+      nullptr);
+}
+
 }  // namespace
 
 void bind_autocast(py::module_& module) {
@@ -22,6 +32,8 @@ void bind_autocast(py::module_& module) {
                            "Autocast from now until closed, in this thread: the casts of O1.")
       .def(py::init(&open_autocast), py::arg("device_types"), py::arg("dtype"))
       .def("close", &OpenAutocast::close);
+  module.def("settle_in_main_thread", &settle_in_main_thread,
+             "Lets autocasts that other threads have closed end in the main thread, soon.");
   bind_context<Context<JoinAutocast, const OpenAutocast&>>(
       module, "JoinAutocast", "A context in which another thread casts as an OpenAutocast does.")
       .def(py::init<const OpenAutocast&>(), py::arg("opened"), py::keep_alive<1, 2>());
