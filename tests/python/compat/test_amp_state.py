@@ -135,7 +135,7 @@ def test_a_program_that_updates_the_scale_and_steps_by_itself(make):
 
 
 def test_programs_change_the_rule_of_the_scale():
-    model, optimizer = initialized("O1", linear_net())
+    model, optimizer = initialized("O1")
     scaler = _amp_state.loss_scalers[0]
     scaler._scale_seq_len, scaler._min_loss_scale, scaler._max_loss_scale = 2, 2.0**15, 2.0**17
     scales = []
