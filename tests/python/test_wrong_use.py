@@ -278,6 +278,17 @@ def a_closure():
     optimizer.step(lambda: loss_of(net))
 
 
+def a_closure_at_o0():
+    net, optimizer = made("O0", loss_scale=1.0)
+
+    def closure() -> torch.Tensor:
+        loss = loss_of(net)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+
+
 def clip_the_model_s_grads(make: Callable):
     net, optimizer = made("O2", make)
     backward(net, optimizer)
@@ -503,6 +514,7 @@ RIGHT = (
     lambda: backward_without_scale_loss("O0"),
     lambda: backward_without_scale_loss("O1"),
     step_after_an_overflow,
+    a_closure_at_o0,
     clip_the_masters_grads,
     write_data_of_the_masters_grads,
     lambda: an_optimizer_not_given("O1", loss_scale=1.0),

@@ -36,7 +36,7 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
             _check_closure(state)
             inner = _bind(inner, closure)
         with _C.ShieldFromAutocast(), state.accesses.suppress():
-            return _step(self, state, inner)
+            return _step(self, state, inner, has_closure=closure is not None)
 
     #: Tells torch's Optimizer that the original class's profiler hook is enough, and torch's
     #: schedulers that this counts the call: step sets _opt_called.
@@ -98,7 +98,9 @@ def _check_new(state: OptimizerState, params: list[torch.Tensor]) -> None:
             )
 
 
-def _step(optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callable) -> Any:
+def _step(
+    optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callable, *, has_closure: bool
+) -> Any:
     session = state.session
     with _C.Step(
         state.core,
@@ -106,7 +108,7 @@ def _step(optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callab
         adopts_data_writes=session.settings.adopt_data_writes,
         writes_model=isinstance(optimizer, FusedOptimizer),
     ):
-        if state.core.doubt:
+        if state.core.doubt and not has_closure:  # whose grads are yet to come
             warnings.warn(state.core.doubt, stacklevel=3)
         result = _step_unless_overflowed(optimizer, state, inner)
     state.report_skips()
