@@ -3,6 +3,7 @@
 #include <torchamp/detail/backward.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "core/late_report.h"
@@ -41,8 +42,16 @@ namespace torchamp::core {
 using at::Tensor;
 using States = std::vector<std::shared_ptr<OptimizerState>>;
 
-Backward::Backward(States states, LossScaler& scaler, Options options)
-    : states_(std::move(states)), scaler_(scaler), options_(options) {}
+Backward::Backward(States states, LossScaler& scaler, Options options, const States& others)
+    : states_(std::move(states)),
+      scaler_(scaler),
+      options_(options),
+      is_needed_(is_needed(states_, scaler)) {
+  const auto given = distinct_masters();
+  std::copy_if(others.begin(), others.end(), std::back_inserter(others_), [&](const auto& other) {
+    return std::find(given.begin(), given.end(), &other->masters()) == given.end();
+  });
+}
 
 Backward::~Backward() {
   cancel();
@@ -76,10 +85,15 @@ Tensor Backward::scale(const Tensor& loss) {
   const bool is_plain = !scaled_loss.key_set().has(c10::DispatchKey::Python);
   const bool is_scalar = scaled_loss.numel() == 1 && scaled_loss.device() == scaler_.device();
   if (is_plain && is_scalar) loss_ = scaled_loss.detach();
+  if (scaled_loss.requires_grad() && !scaler_.is_identity()) {
+    was_used_ = std::make_shared<std::atomic<bool>>(false);
+    scaled_loss.register_hook([used = was_used_](const Tensor&) { *used = true; });
+  }
   return scaled_loss;
 }
 
 void Backward::prepare() {
+  if (!is_needed_) return;
   for (const auto& state : states_) {
     TORCH_CHECK(!state->is_in_backward(),
                 "scale_loss: expected the optimizer not to be inside an open scale_loss, but it "
@@ -92,12 +106,14 @@ void Backward::prepare() {
   try {
     for (Masters* masters : distinct_masters()) {
       settle(*masters);
+      masters->strays.begin_own();
       masters->grads.prepare_backward();
     }
   } catch (...) {
     cancel();
     throw;
   }
+  for (const auto& other : others_) other->masters().strays.watch();
 }
 
 /// Discards grads that were zeroed or skipped, and unscales delayed grads of another scale than
@@ -124,6 +140,16 @@ void Backward::settle(Masters& masters) {
 void Backward::close() {
   is_open_ = false;
   for (const auto& state : states_) state->backward_ = nullptr;
+  for (const auto& other : others_) other->masters().strays.note(!scaler_.is_identity());
+}
+
+bool Backward::has_grads() const {
+  for (const Masters* masters : distinct_masters()) {
+    for (const Tensor& param : masters->weights.model_params()) {
+      if (param.grad().defined()) return true;
+    }
+  }
+  return false;
 }
 
 void Backward::cancel() {
@@ -134,6 +160,12 @@ void Backward::cancel() {
 
 void Backward::finish() {
   if (!is_open_) return;
+  if (was_used_ != nullptr && !*was_used_ && has_grads()) {
+    cancel();
+    TORCH_CHECK(false,
+                "scale_loss: expected the backward of the scaled loss, got grads of another loss, "
+                "which must not be unscaled; call scaled_loss.backward()");
+  }
   close();
   for (const auto& state : states_) state->is_to_step_ = true;
   const auto grads = distinct_grads();

@@ -149,10 +149,6 @@ void FusedStepper::make_state(size_t i, const Tensor& stepped) {
   new_states_.push_back(static_cast<int64_t>(i));
 }
 
-std::vector<int64_t> FusedStepper::take_new_states() {
-  return std::exchange(new_states_, {});
-}
-
 StepScalars FusedStepper::scalars(const Step& step) const {
   StepScalars scalars{steps_, hyper_, groups_, step.grad_factor, step.skip};
   if (norm_averages_.defined()) scalars.norm_averages = norm_averages_;

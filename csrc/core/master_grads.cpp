@@ -34,6 +34,8 @@ Tensor empty_master_grad(const Tensor& scaled_grad, const Tensor& master) {
 void MasterGrads::resize() {
   const size_t count = weights_.size();
   has_contributed_.resize(count);
+  versions_.resize(count);
+  has_zeros_.resize(count);
   if (open_) open_->resize(count);
   if (delayed_) {
     delayed_->is_scaled.resize(count);
@@ -71,11 +73,20 @@ void MasterGrads::delay_backward(Scaled scaled) {
   delayed_ = std::move(delayed);
 }
 
+/// Zeros that zero_grad left count as the contribution of a backward that does not reach them.
+void MasterGrads::keep_zeros(const std::vector<Tensor>& before) {
+  for (const size_t i : weights_.separate()) {
+    if (has_zeros_[i] && !has_grad(i)) weights_.model_params()[i].mutable_grad() = before[i];
+  }
+  has_zeros_.assign(weights_.size(), false);
+}
+
 /// A grad that is kept in the model, though nothing was added to it, shows whether it was zeroed.
 void MasterGrads::note_contributions(const std::vector<Tensor>& before) {
   for (size_t i = 0; i < before.size(); ++i) {
     if (has_grad(i)) {
       has_contributed_[i] = true;
+      versions_[i] = version_of(weights_.model_params()[i].grad());
     } else {
       weights_.model_params()[i].mutable_grad() = before[i];
     }
@@ -177,6 +188,7 @@ Tensor MasterGrads::finish_backward(const Tensor& loss_scale, const Tensor& foun
   at::NoGradGuard no_grad;
   const size_t count = weights_.size();
   const std::vector<Tensor> before = collect();
+  keep_zeros(before);
   const bool defers = can_defer();
   if (defers) deferred_ = Deferred(count);
   UnscalePass pass(count);
@@ -321,6 +333,33 @@ std::vector<int64_t> MasterGrads::nonfinite_params() const {
   return indices;
 }
 
+bool MasterGrads::lacks(const TensorSet& stepped) const {
+  const auto& masters = weights_.master_params();
+  const auto is_stepped = [&](size_t i) {
+    return stepped.count(masters[i].unsafeGetTensorImpl()) > 0;
+  };
+  bool model_has = false;
+  for (const size_t i : weights_.separate()) {
+    if (!is_stepped(i)) continue;
+    if (masters[i].grad().defined() || (is_deferred() && deferred_.grads[i].defined()))
+      return false;
+    model_has |= has_grad(i);
+  }
+  if (model_has) return true;
+  for (size_t i = 0; i < masters.size(); ++i) {
+    if (!weights_.is_separate(i) && has_grad(i) && is_stepped(i)) return false;
+  }
+  return true;
+}
+
+bool MasterGrads::were_modified() const {
+  const auto& separate = weights_.separate();
+  return !is_deferred() && std::any_of(separate.begin(), separate.end(), [&](size_t i) {
+    return has_contributed_[i] && has_grad(i) &&
+           version_of(weights_.model_params()[i].grad()) != versions_[i];
+  });
+}
+
 void MasterGrads::forget_scaled() {
   deferred_ = Deferred();
   delayed_.reset();
@@ -363,6 +402,7 @@ void MasterGrads::zero_model_grads(bool set_to_none) {
   at::NoGradGuard no_grad;
   forget_scaled();
   has_contributed_.assign(weights_.size(), false);
+  has_zeros_.assign(weights_.size(), false);
   if (open_) open_->assign(weights_.size(), Tensor());
   for (const size_t i : weights_.separate()) {
     Tensor& grad = weights_.model_params()[i].mutable_grad();
@@ -371,6 +411,7 @@ void MasterGrads::zero_model_grads(bool set_to_none) {
       grad.reset();
     } else {
       grad = grad.detach().zero_();
+      has_zeros_[i] = true;
     }
   }
 }

@@ -103,9 +103,40 @@ void OptimizerState::begin_step(const char* function, bool adopts_data_writes) {
   TORCH_CHECK(grads().delayed() == nullptr, function,
               ": expected unscaled grads, got grads still scaled by a scale_loss with "
               "delay_unscale; run one without it before the step");
+  check_not_stray(function);
+  note_doubts(function);
   weights().refresh();
   if (adopts_data_writes) weights().adopt_data_writes();
   may_have_stepped_ = false;
+}
+
+void OptimizerState::check_not_stray(const char* function) const {
+  const auto& params = weights().master_params();
+  for (size_t i = 0; i < params.size(); ++i) {
+    TORCH_CHECK(!masters_->strays.has(i) || !steps(params[i]), function,
+                ": expected grads of backwards in scale_loss's that were given this optimizer, got "
+                "one, of sizes ",
+                params[i].sizes(),
+                ", of a scale_loss that was not; give it all optimizers whose parameters its loss "
+                "reaches, or zero their grads before their own backward");
+  }
+}
+
+/// Once each.
+void OptimizerState::note_doubts(const char* function) {
+  doubt_.clear();
+  if (!lacked_grads_ && !has_refused_ && !stepped_.empty() && grads().lacks(stepped_)) {
+    lacked_grads_ = true;
+    doubt_ = std::string(function) +
+             ": expected grads, got none, so nothing changes; run the backward, of a loss that "
+             "reaches the optimizer's parameters, in scale_loss";
+  }
+  if (!had_modified_grads_ && grads().were_modified()) {
+    had_modified_grads_ = true;
+    doubt_ = std::string(function) +
+             ": expected the model's grads to be unmodified since scale_loss, got modified ones; "
+             "the step uses those of amp.master_params: clip with amp.clip_grad_norm_";
+  }
 }
 
 void OptimizerState::end_step(const std::vector<LossScaler*>& scalers) {
@@ -183,6 +214,7 @@ bool OptimizerState::is_needed(const Tensor& param) const {
 void OptimizerState::zero_grad(bool set_to_none) {
   grads().zero_refused(stepped_, /*zeros=*/!set_to_none);
   grads().zero_model_grads(set_to_none);
+  masters_->strays.clear();
   skipped_found_inf_.reset();
   clear_overflows();
 }

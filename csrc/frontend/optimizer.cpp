@@ -54,6 +54,7 @@ bool Optimizer::step() {
   }
   optimizer.end_own_step(amp_->scalers());
   optimizer.state->begin_step("Optimizer::step", amp_->options().adopt_data_writes());
+  if (!optimizer.state->doubt().empty()) TORCH_WARN(optimizer.state->doubt());
   const bool stepped = optimizer.fused != nullptr ? step_fused() : step_or_skip();
   optimizer.state->end_step(amp_->scalers());
   check_skipped_steps(*amp_, optimizer);

@@ -19,6 +19,17 @@ bool must_know(const LossScaler& scaler, const std::vector<Optimizer>& optimizer
                      [](const Optimizer& o) { return wrapped_of(o).fused == nullptr; });
 }
 
+/// The optimizers of `amp` that are not among `given`.
+std::vector<std::shared_ptr<core::OptimizerState>> others_of(Amp& amp,
+                                                             const std::vector<Optimizer>& given) {
+  std::vector<std::shared_ptr<core::OptimizerState>> others;
+  for (const WrappedOptimizer& optimizer : amp.optimizers()) {
+    const auto is_it = [&](const Optimizer& each) { return &wrapped_of(each) == &optimizer; };
+    if (std::none_of(given.begin(), given.end(), is_it)) others.push_back(optimizer.state);
+  }
+  return others;
+}
+
 }  // namespace
 
 scale_loss::scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers,
@@ -40,7 +51,8 @@ scale_loss::scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers
   auto backward = std::make_unique<core::Backward>(
       states, scaler,
       core::Backward::Options{options.loss_id, options.delay_unscale,
-                              options.delay_overflow_check});
+                              options.delay_overflow_check},
+      others_of(*amp_, optimizers_));
   scaled_loss_ = backward->scale(loss);
   for (const Optimizer& optimizer : optimizers_) {
     wrapped_of(optimizer).end_own_step(amp_->scalers());

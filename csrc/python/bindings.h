@@ -16,6 +16,7 @@ void bind_masters(pybind11::module_& module);
 void bind_option_table(pybind11::module_& module);
 void bind_ops(pybind11::module_& module);
 void bind_opt_level(pybind11::module_& module);
+void bind_seen_state(pybind11::module_& module);
 void bind_skipped_step(pybind11::module_& module);
 void bind_tuning(pybind11::module_& module);
 

@@ -1,7 +1,10 @@
 #include <torchamp/detail/backward.h>
 
+#include <utility>
+
 #include "core/late_report.h"
 #include "python/bindings.h"
+#include "python/context.h"
 
 namespace torchamp::python {
 namespace {
@@ -13,10 +16,17 @@ using core::OptimizerState;
 using OptionalTensor = std::optional<at::Tensor>;
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 
-constexpr const char* kBackward = R"(One backward of one loss, for some optimizers.
+constexpr const char* kBackward = R"(One backward of one loss, for some optimizers, as a context.
 
-The order of calls: scale(), prepare(), the backward, finish() or cancel(), which restores the grads
-that prepare() set aside. Its destructor cancels it, if it is still open.)";
+It begins by setting the grads of earlier backwards aside, and ends by unscaling, checking and
+updating, or by restoring those grads: after an exception, or when it is dropped. It gives what
+begin() returns: itself, or what a subclass makes it.)";
+
+constexpr const char* kStep = R"(One step of an optimizer, as a context.
+
+It begins by synchronizing masters and model. It ends by copying the masters to the model, also
+after an exception, which may have come after some were stepped, unless the optimizer has written
+the model itself (writes_model). Raises RuntimeError while grads are scaled.)";
 
 OptionalTensor found_inf(const OptimizerState& state) {
   const at::Tensor found = state.found_inf();
@@ -29,11 +39,84 @@ py::tuple telemetry(const OptimizerState& state) {
                         py::tuple(py::cast(known.loss_scales)));
 }
 
-std::unique_ptr<Backward> make_backward(std::vector<std::shared_ptr<OptimizerState>> states,
-                                        LossScaler& scaler, int64_t loss_id, bool delay_unscale,
-                                        bool delay_overflow_check) {
-  return std::make_unique<Backward>(
-      std::move(states), scaler, Backward::Options{loss_id, delay_unscale, delay_overflow_check});
+/// A step of Python's; the model is synchronized with the masters even if the context is dropped.
+class Step {
+ public:
+  Step(std::shared_ptr<OptimizerState> state, std::vector<LossScaler*> scalers,
+       bool adopts_data_writes, bool writes_model)
+      : state_(std::move(state)),
+        scalers_(std::move(scalers)),
+        adopts_data_writes_(adopts_data_writes),
+        writes_model_(writes_model) {}
+
+  ~Step() { abandon(); }
+
+  void enter() {
+    const py::gil_scoped_release unlocked;
+    state_->begin_step("step", adopts_data_writes_);
+    is_open_ = true;
+  }
+
+  void exit(const py::object& exception, const py::args&) {
+    const bool raised = !exception.is_none();
+    const py::gil_scoped_release unlocked;
+    if (raised) return abandon();
+    is_open_ = false;
+    if (!writes_model_) state_->weights().copy_to_model();
+    state_->end_step(scalers_);
+  }
+
+ private:
+  void abandon() {
+    if (std::exchange(is_open_, false) && !writes_model_) state_->weights().copy_to_model();
+  }
+
+  std::shared_ptr<OptimizerState> state_;
+  std::vector<LossScaler*> scalers_;
+  bool adopts_data_writes_, writes_model_;
+  bool is_open_ = false;
+};
+
+/// Items that a dict has for the time of a scope.
+class TemporaryItems {
+ public:
+  TemporaryItems(py::dict target, const py::dict& items) : target_(std::move(target)) {
+    for (const auto& [key, value] : items) {
+      target_[key] = value;
+      keys_.append(key);
+    }
+  }
+  ~TemporaryItems() {
+    for (const py::handle key : keys_) target_.attr("pop")(key, py::none());
+  }
+
+ private:
+  py::dict target_;
+  py::list keys_;
+};
+
+/// In C++, so that no signal of Python's comes between prepare() and the context.
+py::object enter_backward(const py::object& self) {
+  py::object given = self.attr("begin")();
+  auto& backward = self.cast<Backward&>();
+  const py::gil_scoped_release unlocked;
+  backward.prepare();
+  return given;
+}
+
+void exit_backward(Backward& backward, const py::object& exception, const py::args&) {
+  const bool raised = !exception.is_none();
+  const py::gil_scoped_release unlocked;
+  raised ? backward.cancel() : backward.finish();
+}
+
+std::unique_ptr<Backward> make_backward(
+    std::vector<std::shared_ptr<OptimizerState>> states, LossScaler& scaler, int64_t loss_id,
+    bool delay_unscale, bool delay_overflow_check,
+    const std::vector<std::shared_ptr<OptimizerState>>& others) {
+  return std::make_unique<Backward>(std::move(states), scaler,
+                                    Backward::Options{loss_id, delay_unscale, delay_overflow_check},
+                                    others);
 }
 
 void bind_optimizer_state(py::module_& module) {
@@ -41,6 +124,9 @@ void bind_optimizer_state(py::module_& module) {
       module, "OptimizerState",
       "One optimizer's masters, and the state that its next step depends on.")
       .def(py::init<std::shared_ptr<Masters>>(), py::arg("masters"))
+      .def_property_readonly(
+          "doubt", &OptimizerState::doubt,
+          "What the program may not have meant, found by the last step; \"\": nothing.")
       .def("add_param", &OptimizerState::add_param, py::arg("param"),
            "Records that the optimizer steps a master, or a parameter without one.")
       .def_property_readonly("grads_are_scaled", &OptimizerState::grads_are_scaled,
@@ -50,11 +136,6 @@ void bind_optimizer_state(py::module_& module) {
       .def("has_overflowed", &OptimizerState::has_overflowed, Unlocked(),
            "Whether the next step is to be skipped. Waits for the device.")
       .def("clear_overflows", &OptimizerState::clear_overflows)
-      .def("begin_step", &OptimizerState::begin_step, Unlocked(), py::arg("function"),
-           py::arg("adopts_data_writes"),
-           "Synchronizes masters and model. Raises RuntimeError while grads are scaled.")
-      .def("end_step", &OptimizerState::end_step, Unlocked(), py::arg("scalers"),
-           "Ends a step, taken or skipped; scalers: one per loss.")
       .def("zero_grad", &OptimizerState::zero_grad, Unlocked(), py::arg("set_to_none"),
            "Like zero_grad, for grads that the optimizer's own does not reach.")
       .def(
@@ -71,15 +152,22 @@ void bind_core(py::module_& module) {
   py::class_<Backward>(module, "Backward", kBackward)
       .def(py::init(&make_backward), py::keep_alive<1, 3>(), py::arg("states"), py::arg("scaler"),
            py::arg("loss_id") = 0, py::kw_only(), py::arg("delay_unscale") = false,
-           py::arg("delay_overflow_check") = false)
-      .def_static("is_needed", &Backward::is_needed, py::arg("states"), py::arg("scaler"),
-                  "Whether autograd's grads cannot be used as they are.")
+           py::arg("delay_overflow_check") = false,
+           py::arg("others") = std::vector<std::shared_ptr<OptimizerState>>())
       .def("scale", &Backward::scale, Unlocked(), py::arg("loss"),
            "The loss times the current scale.")
-      .def("prepare", &Backward::prepare, Unlocked(), "Sets grads of earlier backwards aside.")
-      .def("cancel", &Backward::cancel, Unlocked(), "Restores them.")
-      .def("finish", &Backward::finish, Unlocked(),
-           "Unscales, checks and updates, or delays that.");
+      .def("begin", [](py::object self) { return self; })
+      .def("__enter__", &enter_backward)
+      .def("__exit__", &exit_backward);
+  py::class_<Step>(module, "Step", kStep)
+      .def(py::init<std::shared_ptr<OptimizerState>, std::vector<LossScaler*>, bool, bool>(),
+           py::keep_alive<1, 3>(), py::arg("state"), py::arg("scalers"), py::kw_only(),
+           py::arg("adopts_data_writes"), py::arg("writes_model"))
+      .def("__enter__", &Step::enter)
+      .def("__exit__", &Step::exit);
+  bind_context<Context<TemporaryItems, py::dict, py::dict>>(
+      module, "TemporaryItems", "A context in which a dict has further items.")
+      .def(py::init<py::dict, py::dict>(), py::arg("target"), py::arg("items"));
 }
 
 }  // namespace torchamp::python

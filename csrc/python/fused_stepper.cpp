@@ -1,4 +1,4 @@
-#include <torchamp/detail/fused_stepper.h>
+#include <torchamp/detail/masters.h>
 
 #include "python/bindings.h"
 #include "python/tensor_list.h"
@@ -45,8 +45,23 @@ void set_state(FusedStepper& stepper, size_t i, const py::object& states, const 
                     norm_average.value_or(Tensor()));
 }
 
-void step(FusedStepper& stepper, const OptionalTensor& grad_factor, const OptionalTensor& skip) {
-  stepper.step({grad_factor, skip});
+OptionalTensor on(at::Device device, const OptionalTensor& scalar) {
+  if (!scalar) return std::nullopt;
+  return scalar->to(device, at::kFloat, /*non_blocking=*/true);
+}
+
+/// One call for all, which no signal of Python's divides.
+void step_all(const std::vector<FusedStepper*>& steppers, const OptionalTensor& grad_factor,
+              const OptionalTensor& skip, core::Masters* masters) {
+  for (FusedStepper* stepper : steppers) {
+    const at::Device device = stepper->params().front().device();
+    const OptionalTensor skip_here = on(device, skip);
+    if (masters != nullptr) {
+      masters->grads.step(*stepper, skip_here.value_or(Tensor()));
+    } else {
+      stepper->step({on(device, grad_factor), skip_here});
+    }
+  }
 }
 
 OptionalTensor norm_average(const FusedStepper& stepper, size_t i) {
@@ -72,11 +87,13 @@ void bind_fused_stepper(py::module_& module) {
            "One row per group; discards the learning rates that set_lr() has set.")
       .def("set_lr", &FusedStepper::set_lr, Unlocked(), py::arg("group"), py::arg("lr"),
            "Makes a scalar tensor a group's learning rate, without reading it.")
-      .def("take_new_states", &FusedStepper::take_new_states,
-           "The parameters whose states were created since the last call of this.")
-      .def("step", &step, Unlocked(), py::arg("grad_factor") = py::none(),
-           py::arg("skip") = py::none(),
-           "Steps the parameters by their grads; nothing changes if skip is not 0.");
+      .def("new_states", &FusedStepper::new_states,
+           "The parameters whose states were created since clear_new_states().")
+      .def("clear_new_states", &FusedStepper::clear_new_states);
+  module.def("step_all", &step_all, Unlocked(), py::arg("steppers"), py::arg("grad_factor"),
+             py::arg("skip"), py::arg("masters"),
+             "Steps parameters by their grads times grad_factor, or masters and model in one pass; "
+             "nothing changes if skip is not 0.");
 }
 
 }  // namespace torchamp::python

@@ -37,6 +37,9 @@ std::shared_ptr<ScaleSnapshot> take_snapshot(LossScaler& scaler) {
 
 void bind_scaling(py::class_<LossScaler>& scaler) {
   scaler
+      .def_property(
+          "rule", [](const LossScaler& self) { return self.rule(); }, &LossScaler::set_rule,
+          "How a dynamic scale is updated; a copy.")
       .def_property_readonly("dynamic", &LossScaler::dynamic, "Whether update() changes the scale.")
       .def_property_readonly("is_identity", &LossScaler::is_identity,
                              "Whether scaling has no effect: fixed at 1.")

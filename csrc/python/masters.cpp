@@ -1,6 +1,11 @@
 #include <torchamp/detail/masters.h>
 
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "python/bindings.h"
+#include "python/context.h"
 
 namespace torchamp::python {
 namespace {
@@ -49,10 +54,6 @@ void mark_synced(Masters& self, const OptionalTensor& model_param) {
   } else {
     self.weights.mark_synced();
   }
-}
-
-void step_masters(Masters& self, FusedStepper& stepper, const OptionalTensor& skip) {
-  self.grads.step(stepper, skip.value_or(Tensor()));
 }
 
 void bind_tracking(MastersClass& masters) {
@@ -108,8 +109,6 @@ void bind_grads(MastersClass& masters) {
           "Whether the last backward's master grads are deferred.")
       .def("materialize", grads(&MasterGrads::materialize), Unlocked(),
            "Materializes deferred master grads.")
-      .def("step", &step_masters, Unlocked(), py::arg("stepper"), py::arg("skip") = py::none(),
-           "Steps masters and model in one pass; nothing changes if skip is not 0.")
       .def("drop_master_grads", grads(&MasterGrads::drop_master_grads), Unlocked(),
            "Drops the grads of masters, materialized or deferred.");
 }
@@ -132,6 +131,36 @@ void bind_syncing(MastersClass& masters) {
            "Sets every master to its held_value. Does not wait for the device.");
 }
 
+/// Of the accesses to an optimizer's masters: how many scopes suppress them.
+struct Suppressions {
+  int open = 0;
+};
+using SuppressionsList = std::vector<std::shared_ptr<Suppressions>>;
+
+/// A scope in which accesses do not count.
+class Suppressed {
+ public:
+  explicit Suppressed(SuppressionsList all) : all_(std::move(all)) {
+    for (const auto& each : all_) ++each->open;
+  }
+  ~Suppressed() {
+    for (const auto& each : all_) --each->open;
+  }
+
+ private:
+  SuppressionsList all_;
+};
+
+void bind_suppressions(py::module_& module) {
+  py::class_<Suppressions, std::shared_ptr<Suppressions>>(
+      module, "Suppressions", "The contexts that suppress accesses to an optimizer's masters.")
+      .def(py::init<>())
+      .def_property_readonly("are_open", [](const Suppressions& self) { return self.open > 0; });
+  bind_context<Context<Suppressed, SuppressionsList>>(module, "Suppressed",
+                                                      "One of those contexts, for a list.")
+      .def(py::init<SuppressionsList>(), py::arg("suppressions"));
+}
+
 Tensor clip_norm(const std::vector<std::shared_ptr<Masters>>& masters, double max_norm) {
   std::vector<MasterGrads*> grads;
   for (const auto& each : masters) grads.push_back(&each->grads);
@@ -146,6 +175,7 @@ void bind_masters(py::module_& module) {
   bind_tracking(masters);
   bind_grads(masters);
   bind_syncing(masters);
+  bind_suppressions(module);
   module.def("clip_grad_norm", &clip_norm, Unlocked(), py::arg("masters"), py::arg("max_norm"),
              "Scales the grads of a list of Masters so that their total norm is at most "
              "max_norm; returns the norm before clipping, a float32 scalar on the device.");

@@ -6,6 +6,7 @@ PYBIND11_MODULE(_C, module) {
   py::translate_errors();
   py::bind_build_info(module);
   py::bind_lists(module);
+  py::bind_seen_state(module);
   py::bind_ops(module);
   py::bind_opt_level(module);
   py::bind_linear(module);

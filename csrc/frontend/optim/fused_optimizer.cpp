@@ -220,7 +220,8 @@ void FusedOptimizer::update_steppers() {
 }
 
 void FusedOptimizer::publish_new(Stepper& stepper) {
-  for (const int64_t i : stepper.core.take_new_states()) publish(stepper, static_cast<size_t>(i));
+  for (const int64_t i : stepper.core.new_states()) publish(stepper, static_cast<size_t>(i));
+  stepper.core.clear_new_states();
 }
 
 }  // namespace torchamp::optim

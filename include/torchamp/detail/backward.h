@@ -3,6 +3,7 @@
 
 #include <torchamp/detail/optimizer_state.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -21,9 +22,10 @@ class TORCHAMP_API Backward {
     bool delay_overflow_check = false;
   };
 
-  /// `scaler` must outlive it.
-  Backward(std::vector<std::shared_ptr<OptimizerState>> states, LossScaler& scaler,
-           Options options);
+  /// `scaler` must outlive it. `others`: optimizers of the program that it is not given; grads
+  /// that it leaves their parameters are stray.
+  Backward(std::vector<std::shared_ptr<OptimizerState>> states, LossScaler& scaler, Options options,
+           const std::vector<std::shared_ptr<OptimizerState>>& others = {});
   ~Backward();
   Backward(const Backward&) = delete;
   Backward& operator=(const Backward&) = delete;
@@ -34,14 +36,15 @@ class TORCHAMP_API Backward {
 
   /// `loss` times the current scale.
   at::Tensor scale(const at::Tensor& loss);
-  /// Sets the grads of earlier backwards aside. Delayed ones that are scaled by another scale than
-  /// this backward's are unscaled first. Throws RuntimeError, and leaves grads as they
-  /// were, if another Backward of an optimizer is open, or a model was cast without the optimizer's
-  /// knowledge.
+  /// Sets the grads of earlier backwards aside, if it is needed. Delayed ones that are scaled by
+  /// another scale than this backward's are unscaled first. Throws RuntimeError, and leaves grads
+  /// as they were, if another Backward of an optimizer is open, or a model was cast without the
+  /// optimizer's knowledge.
   void prepare();
   /// Restores the grads that prepare() set aside.
   void cancel();
-  /// Unscales, checks and updates, or delays that.
+  /// Unscales, checks and updates, or delays that. Throws RuntimeError, and cancels, if there are
+  /// grads, but not of the scaled loss.
   void finish();
 
  private:
@@ -49,11 +52,17 @@ class TORCHAMP_API Backward {
   std::vector<MasterGrads*> distinct_grads() const;
   void settle(Masters& masters);
   void accumulate_shared();
+  bool has_grads() const;
   void close();
 
   std::vector<std::shared_ptr<OptimizerState>> states_;
   LossScaler& scaler_;
   Options options_;
+  /// Those of other optimizers, that none of states_ has.
+  std::vector<std::shared_ptr<OptimizerState>> others_;
+  bool is_needed_;
+  /// Whether the scaled loss had a backward; null if that is not known.
+  std::shared_ptr<std::atomic<bool>> was_used_;
   /// Of this backward: another one may update the scale before finish().
   std::shared_ptr<const ScaleSnapshot> scaled_by_;
   at::Tensor loss_;  ///< scaled; undefined unless a scalar on the device

@@ -65,8 +65,9 @@ class TORCHAMP_API FusedStepper {
   /// device is read when a step runs, also in a captured graph; one on the CPU is read now.
   void set_lr(int64_t group, const at::Tensor& lr);
 
-  /// The parameters whose states were created since the last call of this.
-  std::vector<int64_t> take_new_states();
+  /// The parameters whose states were created since clear_new_states().
+  const std::vector<int64_t>& new_states() const { return new_states_; }
+  void clear_new_states() { new_states_.clear(); }
   /// Whether a parameter's step depends on the total norm of all grads.
   bool joins_norms() const { return clips_; }
   /// Steps the parameters by their own grads.

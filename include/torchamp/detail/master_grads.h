@@ -110,6 +110,11 @@ class TORCHAMP_API MasterGrads {
   /// The same as indices into MasterWeights::model_params(). Waits for the device.
   std::vector<int64_t> nonfinite_params() const;
 
+  /// Whether masters among `stepped` have no grads, or parameters do that are their own masters.
+  bool lacks(const TensorSet& stepped) const;
+  /// Whether the program has written grads of the model that are materialized in the masters'.
+  bool were_modified() const;
+
   /// Drops the grads of some masters, so that a step skips them. The model's grads then show
   /// whether they are zeroed.
   void refuse(const std::vector<at::Tensor>& master_params);
@@ -142,6 +147,7 @@ class TORCHAMP_API MasterGrads {
   bool has_grad(size_t i) const { return weights_.model_params()[i].grad().defined(); }
   bool was_zeroed(size_t i) const { return has_contributed_[i] && !has_grad(i); }
   std::vector<at::Tensor> collect();
+  void keep_zeros(const std::vector<at::Tensor>& before);
   void note_contributions(const std::vector<at::Tensor>& before);
   bool can_defer() const;
   void defer(size_t i, UnscalePass& pass);
@@ -159,6 +165,8 @@ class TORCHAMP_API MasterGrads {
   Deferred deferred_;
   std::vector<size_t> refused_;        ///< whose grads refuse() has dropped
   std::vector<bool> has_contributed_;  ///< a backward has left the parameter a grad
+  std::vector<uint32_t> versions_;     ///< of those grads then
+  std::vector<bool> has_zeros_;        ///< the parameter's grad is zeros that nothing was added to
   at::Tensor found_inf_per_param_;
   std::shared_ptr<const BackwardReport> last_report_;
   at::Tensor overflow_flags_;  ///< for the passes over grads; undefined if one has failed

@@ -3,6 +3,7 @@
 
 #include <torchamp/detail/master_grads.h>
 #include <torchamp/detail/master_weights.h>
+#include <torchamp/detail/stray_grads.h>
 
 #include <vector>
 
@@ -13,7 +14,7 @@ class OptimizerState;
 /// The state shared by the optimizers that step one set of parameters.
 class TORCHAMP_API Masters {
  public:
-  Masters() : grads(weights) {}
+  Masters() : grads(weights), strays(weights) {}
   Masters(const Masters&) = delete;
   Masters& operator=(const Masters&) = delete;
 
@@ -25,6 +26,7 @@ class TORCHAMP_API Masters {
 
   MasterWeights weights;               ///< the parameters and their masters
   MasterGrads grads;                   ///< their grads
+  StrayGrads strays;                   ///< those that are to be in no step
   std::vector<OptimizerState*> users;  ///< the optimizers that step them
 };
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <unordered_set>
 #include <vector>
 
@@ -64,9 +65,12 @@ class TORCHAMP_API OptimizerState {
   /// Like MasterWeights::refresh(), also after steps that change no version counter.
   void refresh();
   /// Synchronizes masters and model. Throws RuntimeError, which names `function`, while grads are
-  /// scaled. adopts_data_writes: also for elements of the model that were written bypassing its
-  /// version counters.
+  /// scaled or stray. adopts_data_writes: also for elements of the model that were written
+  /// bypassing its version counters.
   void begin_step(const char* function, bool adopts_data_writes);
+  /// What the program may not have meant, found by the last begin_step() and by none before; empty
+  /// if there is nothing.
+  const std::string& doubt() const { return doubt_; }
   /// Ends a step, taken or skipped, whose losses are scaled by `scalers`: drops the
   /// masters' grads, except those that another optimizer of the same backward has yet to step.
   void end_step(const std::vector<LossScaler*>& scalers);
@@ -87,6 +91,8 @@ class TORCHAMP_API OptimizerState {
   void discard_own(const at::Tensor& skipped,
                    const std::function<bool(const at::Tensor&)>& chooses);
   at::Tensor doomed(const at::Tensor& param, at::Tensor skipped) const;
+  void check_not_stray(const char* function) const;
+  void note_doubts(const char* function);
   void drop_master_grads();
   bool steps(const at::Tensor& param) const;
   bool is_needed(const at::Tensor& param) const;
@@ -100,8 +106,10 @@ class TORCHAMP_API OptimizerState {
   bool has_refused_ = false;                 ///< by refuse()
   bool has_unreported_ = false;              ///< an overflow may be one of delayed grads
   at::Tensor skipped_found_inf_;  ///< found_inf() at the last step, unless grads were zeroed since
-  TensorSet stepped_;             ///< masters, and parameters without one
-  at::Tensor indices_;            ///< int64, on the device: where those are in master_params()
+  bool lacked_grads_ = false, had_modified_grads_ = false;
+  std::string doubt_;
+  TensorSet stepped_;   ///< masters, and parameters without one
+  at::Tensor indices_;  ///< int64, on the device: where those are in master_params()
   std::unique_ptr<LateReport> late_report_;
 };
 

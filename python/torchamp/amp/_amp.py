@@ -1,5 +1,4 @@
-"""One object that owns what initialize makes, and what initialize demands before it changes
-anything."""
+"""One object that owns what initialize makes."""
 
 from __future__ import annotations
 
@@ -9,13 +8,20 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Union
 
 import torch
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchamp._load import _C
 from torchamp.amp import _serialize
+from torchamp.amp._checks import (
+    as_list,
+    check_models,
+    check_optimizers,
+    check_shares,
+    one_device,
+    warn_of_float64,
+)
 from torchamp.amp._masters import make_masters, params_of, weights_for
-from torchamp.amp._model import AmpModel, adopt_model, cast_model, hook_state_dict, params_to_cast
-from torchamp.amp._optimizer import AmpOptimizer, adopt_optimizer, state_of
+from torchamp.amp._model import adopt_model, cast_model, hook_state_dict, params_to_cast
+from torchamp.amp._optimizer import adopt_optimizer, state_of
 from torchamp.amp._report import announce
 from torchamp.amp._scale_loss import ScaledLoss
 from torchamp.amp._session import Session
@@ -62,14 +68,16 @@ class Amp:
         **overrides: Any,
     ) -> None:
         self._session: Session | None = None
-        self.models = _as_list("models", models, torch.nn.Module)
+        self.models = as_list("models", models, torch.nn.Module)
         self.optimizers = (
-            [] if optimizers is None else _as_list("optimizers", optimizers, torch.optim.Optimizer)
+            [] if optimizers is None else as_list("optimizers", optimizers, torch.optim.Optimizer)
         )
         settings = settings_for(opt_level, **overrides)
         if enabled:
-            _check_models(self.models)
-            _check_optimizers(self.optimizers)
+            check_models(self.models)
+            check_optimizers(self.optimizers)
+            check_shares(self.models, self.optimizers)
+            warn_of_float64(self.models, settings)
             self._session = _set_up(self.models, self.optimizers, settings)
 
     @property
@@ -154,7 +162,7 @@ def _set_up(
     optimizers: list[torch.optim.Optimizer],
     settings: Settings,
 ) -> Session:
-    session = Session(models, _one_device(models, optimizers), settings)
+    session = Session(models, one_device(models, optimizers), settings)
     announce(settings)
     masters = make_masters(_params_to_cast(models, settings), optimizers)
     for model in models:
@@ -200,115 +208,3 @@ def states_of(optimizers: Optimizers, session: Session | None = None) -> list:
                 "others, got one from another"
             )
     return states
-
-
-def _as_list(argument: str, value: Any, kind: type) -> list:
-    """`value`, a `kind` or a list of them, as a list. Raises TypeError for anything else."""
-    values = value if isinstance(value, list) else [value]
-    for i, element in enumerate(values):
-        if not isinstance(element, kind):
-            where = f"{argument}[{i}]" if isinstance(value, list) else argument
-            raise TypeError(
-                f"initialize: expected {where} to be a {_name(kind)}"
-                f"{'' if isinstance(value, list) else ' or a list of them'}, "
-                f"got {_described(element)}"
-            )
-    return values
-
-
-def _name(kind: type) -> str:
-    return f"torch.{'nn' if issubclass(kind, torch.nn.Module) else 'optim'}.{kind.__name__}"
-
-
-def _described(value: Any) -> str:
-    hint = "; pass a list: list(...)" if isinstance(value, tuple) else ""
-    return f"{type(value).__name__}{hint}"
-
-
-def _check_models(models: list[torch.nn.Module]) -> None:
-    """Raises TypeError or RuntimeError for a model that initialize cannot take."""
-    for i, model in enumerate(models):
-        where = f"models[{i}]"
-        if isinstance(model, (DataParallel, DistributedDataParallel)):
-            raise RuntimeError(
-                f"initialize: expected {where} to be an unwrapped model, got one wrapped in "
-                f"{type(model).__name__}; initialize first, then wrap"
-            )
-        if isinstance(model, torch.jit.ScriptModule):
-            raise TypeError(
-                f"initialize: expected {where} to be a Python model, got a "
-                f"{type(model).__name__}; initialize first, then trace"
-            )
-        _check_is_new(where, model)
-        _check_tensors(where, model)
-
-
-def _check_is_new(where: str, model: torch.nn.Module) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, AmpModel) and not _may_start_again(module, module is model):
-            part = f"{where}.{name}" if name else where
-            raise RuntimeError(
-                f"initialize: expected {part} ({type(module).__name__}) not to be initialized "
-                "already, but it is; pass all models and optimizers that belong together to one "
-                "call"
-            )
-
-
-def _may_start_again(module: AmpModel, is_whole: bool) -> bool:
-    """Whether a model of an earlier initialize can be initialized again: its parameters are still
-    float32, and, for a part of a model, its forward is unchanged."""
-    state = module._torchamp
-    return state.input_type in (None, torch.float32) if is_whole else not state.changes_forward
-
-
-def _check_tensors(where: str, model: torch.nn.Module) -> None:
-    for kind, named in (
-        ("parameter", model.named_parameters()),
-        ("buffer", model.named_buffers()),
-    ):
-        for name, tensor in named:
-            if torch.nn.parameter.is_lazy(tensor):
-                raise RuntimeError(
-                    f"initialize: expected {kind} {name!r} of {where} to be materialized, got a "
-                    "lazy one; run a forward first"
-                )
-            if tensor.dtype == torch.float16:
-                raise RuntimeError(
-                    f"initialize: expected {where} to be a float32 model, got {kind} {name!r} in "
-                    "float16; initialize casts the model itself: remove the call of half()"
-                )
-
-
-def _check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
-    """Raises TypeError or RuntimeError for an optimizer that initialize cannot take."""
-    for i, optimizer in enumerate(optimizers):
-        name = type(optimizer).__name__
-        if isinstance(optimizer, AmpOptimizer):
-            raise RuntimeError(
-                f"initialize: expected optimizers[{i}] ({name}) not to be initialized already, "
-                "but it is"
-            )
-        if any(base.__name__ == "ZeroRedundancyOptimizer" for base in type(optimizer).__mro__):
-            raise TypeError(
-                f"initialize: expected optimizers[{i}] to step the parameters in its param_groups, "
-                f"got a {name}, which does not"
-            )
-
-
-def _one_device(
-    models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]
-) -> torch.device:
-    """The device of the optimizers' parameters; without any, of the first model parameter, else
-    the CPU. Raises RuntimeError if the optimizers have several."""
-    found = None
-    for i, optimizer in enumerate(optimizers):
-        for group in optimizer.param_groups:
-            for param in group["params"]:
-                if found is not None and param.device != found:
-                    raise RuntimeError(
-                        "initialize: expected the parameters of all optimizers to be on one "
-                        f"device, {found}, got one on {param.device} in optimizers[{i}]"
-                    )
-                found = param.device
-    params = (param for model in models for param in model.parameters())
-    return found or next((param.device for param in params), torch.device("cpu"))

@@ -276,7 +276,8 @@ OPEN = Patches(
 
 
 class OpenCasts:
-    """O1's casts in the thread that made this, until closed or dropped."""
+    """O1's casts in the thread that made this, until closed or dropped. Where another thread does
+    that, they end soon in the main thread, elsewhere when the thread next uses torchamp."""
 
     def __init__(self, device_types: list[str], dtype: torch.dtype) -> None:
         self._is_open = False
@@ -296,6 +297,8 @@ class OpenCasts:
         if self._is_open:
             self._is_open = False
             self._autocast.close()
+            if threading.current_thread() is not threading.main_thread():
+                _C.settle_in_main_thread()
             OPEN.release()
 
     __del__ = close

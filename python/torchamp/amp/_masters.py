@@ -73,7 +73,7 @@ class AccessTracker:
 
     def __init__(self, weights: _C.Masters) -> None:
         self._weights = weights
-        self._suppressed = 0
+        self.suppressions = _C.Suppressions()
         self._covered = type("CoveredMaster", (CoveredMaster,), {"_tracker": weakref.ref(self)})
 
     def cover(self, master: torch.Tensor) -> None:
@@ -83,22 +83,16 @@ class AccessTracker:
     def record(self) -> None:
         """Records an access: from now on masters are float32, and master grads are materialized,
         the last backward's too. References may have been kept, so this is permanent."""
-        if self._suppressed or not self._weights.lazy:
+        if self.suppressions.are_open or not self._weights.lazy:
             return
         self._weights.lazy = False
         for master in self._weights.master_params():
             if type(master) is self._covered:
                 master.__class__ = torch.Tensor
 
-    def suppress(self) -> AccessTracker:
+    def suppress(self) -> _C.Suppressed:
         """A context for torchamp's own accesses, which do not count."""
-        return self
-
-    def __enter__(self) -> None:
-        self._suppressed += 1
-
-    def __exit__(self, *exception: Any) -> None:
-        self._suppressed -= 1
+        return _C.Suppressed([self.suppressions])
 
 
 class CoveredMaster(torch.Tensor):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -36,7 +36,7 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
             _check_closure(state)
             inner = _bind(inner, closure)
         with _C.ShieldFromAutocast(), state.accesses.suppress():
-            return _step(self, state, inner)
+            return _step(self, state, inner, has_closure=closure is not None)
 
     #: Tells torch's Optimizer that the original class's profiler hook is enough, and torch's
     #: schedulers that this counts the call: step sets _opt_called.
@@ -98,12 +98,19 @@ def _check_new(state: OptimizerState, params: list[torch.Tensor]) -> None:
             )
 
 
-def _step(optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callable) -> Any:
-    state.core.begin_step("step", state.session.settings.adopt_data_writes)
-    result = _step_unless_overflowed(optimizer, state, inner)
-    if not isinstance(optimizer, FusedOptimizer):
-        state.weights.copy_to_model()
-    state.core.end_step(state.session.scalers)
+def _step(
+    optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callable, *, has_closure: bool
+) -> Any:
+    session = state.session
+    with _C.Step(
+        state.core,
+        session.scalers,
+        adopts_data_writes=session.settings.adopt_data_writes,
+        writes_model=isinstance(optimizer, FusedOptimizer),
+    ):
+        if state.core.doubt and not has_closure:  # whose grads are yet to come
+            warnings.warn(state.core.doubt, stacklevel=3)
+        result = _step_unless_overflowed(optimizer, state, inner)
     state.check_skips()
     return result
 
@@ -158,13 +165,9 @@ def state_of(optimizer: Any, where: str) -> OptimizerState:
     return optimizer._torchamp
 
 
-@contextlib.contextmanager
-def suppress_accesses(states: Sequence[OptimizerState]) -> Iterator[None]:
+def suppress_accesses(states: Sequence[OptimizerState]) -> _C.Suppressed:
     """A context in which accesses to the optimizers' masters do not count."""
-    with contextlib.ExitStack() as stack:
-        for state in states:
-            stack.enter_context(state.accesses.suppress())
-        yield
+    return _C.Suppressed([state.accesses.suppressions for state in states])
 
 
 class OptimizerState:
@@ -197,12 +200,11 @@ class OptimizerState:
         for i, param in enumerate(params):
             params[i] = stepped = track(self.weights, param, masters, keeps_masters)
             self.core.add_param(stepped)
-            if stepped is param:
-                continue
-            if self.weights.lazy:
-                self.accesses.cover(stepped)
             if param in optimizer.state:
-                optimizer.state[stepped] = optimizer.state.pop(param)
+                fused = bool(group.get("fused"))
+                optimizer.state[stepped] = _fitting(optimizer.state.pop(param), stepped, fused)
+            if stepped is not param and self.weights.lazy:
+                self.accesses.cover(stepped)
         if self.weights.lazy:
             group["params"] = MasterList(params, self.accesses)
         if self.weights.is_split:
@@ -224,6 +226,19 @@ class OptimizerState:
         """What is known of the steps since the first call."""
         self.report_skips()
         return Telemetry(*self.core.telemetry())
+
+
+def _fitting(state: dict[str, Any], stepped: torch.Tensor, fused: bool) -> dict[str, Any]:
+    """`state`, which an optimizer made before initialize, for what it steps now: as wide as a
+    float32 master, and for torch's fused steps of the same dtype."""
+
+    def fit(name: str, value: Any) -> Any:
+        if name == "step" or not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        is_narrow = stepped.dtype == torch.float32 and value.element_size() < 4
+        return value.to(stepped.dtype) if fused or is_narrow else value
+
+    return {name: fit(name, value) for name, value in state.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -274,9 +289,5 @@ def _step_unless(
     found_inf: torch.Tensor, optimizer: torch.optim.Optimizer, step: Callable[[], Any]
 ) -> Any:
     """What `step`, that of `optimizer`, returns; it does nothing if `found_inf` is not 0."""
-    attributes = vars(optimizer)
-    attributes.update(found_inf=found_inf, grad_scale=None)
-    try:
+    with _C.TemporaryItems(vars(optimizer), {"found_inf": found_inf, "grad_scale": None}):
         return step()
-    finally:
-        del attributes["found_inf"], attributes["grad_scale"]

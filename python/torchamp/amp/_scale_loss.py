@@ -3,7 +3,6 @@ clipping, which comes after."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Sequence
@@ -16,9 +15,10 @@ from torchamp.amp._optimizer import OptimizerState
 from torchamp.amp._session import Session
 
 
-class ScaledLoss(contextlib.AbstractContextManager):
+class ScaledLoss(_C.Backward):
     """The context that scale_loss gives: yields `loss` scaled, float32 and of the same sizes, and
-    unscales the grads afterwards. After an exception grads and scaler are as before."""
+    unscales the grads afterwards. After an exception grads and scaler are as before, and so they
+    are if an interrupt drops the context before it ends."""
 
     def __init__(
         self,
@@ -29,37 +29,24 @@ class ScaledLoss(contextlib.AbstractContextManager):
         delay_unscale: bool = False,
         delay_overflow_check: bool = False,
     ) -> None:
-        self._scaler = session.scaler(loss_id)
+        given = [state.core for state in states]
+        super().__init__(
+            given,
+            session.scaler(loss_id),
+            loss_id,
+            delay_unscale=delay_unscale,
+            delay_overflow_check=delay_overflow_check,
+            others=session.other_states(given),
+        )
         self._states = states
         self._loss = loss
         self._was_cast = session.casts is not None
-        self._backward: _C.Backward | None = None
-        cores = [state.core for state in states]
-        if _C.Backward.is_needed(cores, self._scaler):
-            self._backward = _C.Backward(
-                cores,
-                self._scaler,
-                loss_id,
-                delay_unscale=delay_unscale,
-                delay_overflow_check=delay_overflow_check,
-            )
 
-    def __enter__(self) -> torch.Tensor:
-        scale = self._scaler.scale if self._backward is None else self._backward.scale
-        scaled_loss = _with_shielded_backward(scale(self._loss), self._loss, self._was_cast)
-        if self._backward is not None:
-            for state in self._states:
-                state.check_skips()
-            self._backward.prepare()
-        return scaled_loss
-
-    def __exit__(self, exception_type: type[BaseException] | None, *exception: object) -> None:
-        if self._backward is None:
-            return
-        if exception_type is None:
-            self._backward.finish()
-        else:
-            self._backward.cancel()
+    def begin(self) -> torch.Tensor:
+        """What the context yields."""
+        for state in self._states:
+            state.check_skips()
+        return _with_shielded_backward(self.scale(self._loss), self._loss, self._was_cast)
 
 
 def _with_shielded_backward(

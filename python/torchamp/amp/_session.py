@@ -53,6 +53,12 @@ class Session:
             )
         return self.scalers[loss_id]
 
+    def other_states(self, given: list[_C.OptimizerState]) -> list[_C.OptimizerState]:
+        """Those of the session that are not among `given`."""
+        if len(given) == len(self.optimizer_states):
+            return []
+        return [state for state in self.optimizer_states if state not in given]
+
     def leave_step_to_the_program(self, loss_id: int) -> None:
         """Forgets overflows of a loss whose scale the program has updated itself: whether to step
         is its decision."""

@@ -88,7 +88,7 @@ def settings_for(
         max_loss_scale=max_loss_scale,
         max_consecutive_skips=max_consecutive_skips,
         verbosity=verbosity,
-        adopt_data_writes=adopt_data_writes,
+        adopt_data_writes=_boolean("adopt_data_writes", adopt_data_writes),
     )
 
 
@@ -108,6 +108,12 @@ def _dtype(name: str, value: Any) -> torch.dtype:
     return value
 
 
+def _boolean(name: str, value: Any) -> bool:
+    if value not in (True, False):
+        raise TypeError(f"initialize: expected {name} to be True or False, got {value!r}")
+    return bool(value)
+
+
 def _set_cast_model_type(options: _C.Options, value: Any) -> None:
     if value is False:
         options.dont_cast_model()
@@ -116,7 +122,7 @@ def _set_cast_model_type(options: _C.Options, value: Any) -> None:
 
 
 def _set_autocast(options: _C.Options, value: Any) -> None:
-    options.autocast(bool(value))
+    options.autocast(_boolean("patch_torch_functions", value))
 
 
 def _set_keep_batchnorm_fp32(options: _C.Options, value: Any) -> None:
@@ -129,7 +135,7 @@ def _set_keep_batchnorm_fp32(options: _C.Options, value: Any) -> None:
 
 
 def _set_master_weights(options: _C.Options, value: Any) -> None:
-    options.master_weights(bool(value))
+    options.master_weights(_boolean("master_weights", value))
 
 
 def _set_loss_scale(options: _C.Options, value: Any) -> None:

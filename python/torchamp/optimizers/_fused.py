@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -48,9 +49,8 @@ class FusedOptimizer(torch.optim.Optimizer):
     #: The masters among the parameters, and the model's parameters that they write: torchamp.amp's.
     masters: _C.Masters | None = None
 
-    #: For the groups of `_layout`; both are empty if they must be rebuilt.
-    _steppers: list[Stepper]
-    _layout: list[tuple[_C.StepAlgorithm, _C.SeenParams]]
+    #: None if it must be made anew.
+    _layout: _Layout | None
 
     #: Whether a step can do with split masters.
     _takes_split_masters = True
@@ -86,7 +86,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         self.stochastic_rounding = stochastic_rounding
         self.split_masters = split_masters
         super().__init__(params, defaults)
-        self._forget_steppers()
+        self._layout = None
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
         """The algorithm of the group."""
@@ -141,42 +141,55 @@ class FusedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._update_steppers()
+        layout = self._current_layout()
         grad_scale = getattr(self, "grad_scale", None)
         grad_factor = None if grad_scale is None else grad_scale.float().reciprocal()
-        for stepper in self._steppers:
-            stepper.step(grad_factor, getattr(self, "found_inf", None), self.masters)
-            stepper.publish_new_states(self.state)
+        steppers = [stepper.core for stepper in layout.steppers]
+        _C.step_all(steppers, grad_factor, _scalar(getattr(self, "found_inf", None)), self.masters)
+        layout.publish_new_states(self.state)
         return loss
 
     _watched_step = torch.optim.Optimizer.profile_hook_step(_step)
 
-    def _update_steppers(self) -> None:
-        if not self._layout_is_current():
-            self._make_steppers()
+    def _current_layout(self) -> _Layout:
+        """The layout for the groups, hyperparameters and states as they are now."""
+        layout = self._known_layout()
+        if layout is None:
+            layout = self._layout = self._make_layout()
         rows = [self.options.row(group) for group in self.param_groups]
-        for stepper in self._steppers:
+        for stepper in layout.steppers:
             stepper.update(rows, self.param_groups)
+        return layout
 
-    def _layout_is_current(self) -> bool:
-        return len(self._layout) == len(self.param_groups) and all(
-            algorithm is self.algorithm_of(group) and seen.are_still(group["params"])
-            for (algorithm, seen), group in zip(self._layout, self.param_groups)
+    def _known_layout(self) -> _Layout | None:
+        """None where the program has changed groups, parameters or states since."""
+        layout = self._layout
+        if layout is None:
+            return None
+        layout.publish_new_states(self.state)  # of a step that was interrupted
+        is_current = (
+            layout.seen_state.is_still(self.state)
+            and len(layout.groups) == len(self.param_groups)
+            and all(
+                algorithm is self.algorithm_of(group) and seen.are_still(group["params"])
+                for (algorithm, seen), group in zip(layout.groups, self.param_groups)
+            )
         )
+        return layout if is_current else None
 
-    def _make_steppers(self) -> None:
-        self._layout = [
+    def _make_layout(self) -> _Layout:
+        groups = [
             (self.algorithm_of(group), _C.SeenParams(group["params"]))
             for group in self.param_groups
         ]
         members: dict[tuple, list[tuple[torch.Tensor, int]]] = {}
-        for index, group in enumerate(self.param_groups):
-            algorithm = self._layout[index][0]
-            for param in group["params"]:
+        for index, (algorithm, _) in enumerate(groups):
+            for param in self.param_groups[index]["params"]:
                 members.setdefault((algorithm, param.device), []).append((param, index))
-        self._steppers = [
+        steppers = [
             self._make_stepper(algorithm, placed) for (algorithm, _), placed in members.items()
         ]
+        return _Layout(steppers, groups, _C.SeenState(self.state))
 
     def _make_stepper(
         self, algorithm: _C.StepAlgorithm, placed: list[tuple[torch.Tensor, int]]
@@ -185,21 +198,19 @@ class FusedOptimizer(torch.optim.Optimizer):
         stepper.adopt_states(self.state)
         return stepper
 
-    def _forget_steppers(self) -> None:
-        self._steppers, self._layout = [], []
-
     def __getstate__(self) -> dict[str, Any]:
         kept = ("state_dtype", "stochastic_rounding", "split_masters")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in kept}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._forget_steppers()
+        self._layout = None
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's."""
-        for stepper in self._steppers:
-            stepper.republish_scalars(self.state)
+        layout = self._known_layout()
+        if layout is not None:
+            layout.republish_scalars(self.state)
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -212,7 +223,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             saved = state_dict["state"].get(saved_id)
             if saved is not None:
                 self.state[param] = self._loaded_state(saved, param)
-        self._forget_steppers()
+        self._layout = None
 
     def _loaded_state(self, saved: dict[str, Any], param: torch.Tensor) -> dict[str, Any]:
         state = dict(saved)
@@ -221,6 +232,32 @@ class FusedOptimizer(torch.optim.Optimizer):
             if isinstance(saved.get(name), torch.Tensor):
                 state[name] = saved[name].to(param.device, dtype, copy=True)
         return state
+
+
+@dataclasses.dataclass
+class _Layout:
+    """The steppers of an optimizer, and what they were made for."""
+
+    steppers: list[Stepper]
+    #: Of each group.
+    groups: list[tuple[_C.StepAlgorithm, _C.SeenParams]]
+    seen_state: _C.SeenState
+
+    def publish_new_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
+        """Puts the states that steps have made in `state`."""
+        if any([stepper.publish_new_states(state) for stepper in self.steppers]):
+            self.seen_state = _C.SeenState(state)
+
+    def republish_scalars(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
+        """Puts the counts in `state` again, which a program may have moved by `.data`."""
+        for stepper in self.steppers:
+            stepper.republish_scalars(state)
+        self.seen_state = _C.SeenState(state)
+
+
+def _scalar(value: torch.Tensor | float | None) -> torch.Tensor | None:
+    """torch's GradScaler leaves a number where no parameter has a grad."""
+    return None if value is None else torch.as_tensor(value)
 
 
 def _check_option(where: str, option: _C.OptionSpec, value: Any) -> None:

@@ -21,9 +21,8 @@ class Stepper:
     ) -> None:
         """placed: parameters of one device, each with the number of its group."""
         self._params = [param for param, _ in placed]
-        self._device = self._params[0].device
         groups = [group for _, group in placed]
-        self._stepper = _C.FusedStepper(
+        self.core = _C.FusedStepper(
             algorithm, self._params, groups, state_dtype, stochastic_rounding
         )
         self._names = _C.state_names(algorithm)
@@ -37,56 +36,39 @@ class Stepper:
     def _adopt(self, i: int, state: dict[str, Any]) -> None:
         """Missing states start as zeros: the maxima if amsgrad was switched on later."""
         states = [state.get(name) for name in self._names]
-        if self._names and all(value is None for value in states):
+        if not state or (self._names and all(value is None for value in states)):
             return
         done = torch.as_tensor(float(state.get("step", 1.0)))
         norm = state.get("norm_average")
-        self._stepper.set_state(i, states, done, norm)
+        self.core.set_state(i, states, done, norm)
         state.update(self._scalars(i))
-        state.update(zip(self._names, self._stepper.states(i)))
+        state.update(zip(self._names, self.core.states(i)))
 
     def _scalars(self, i: int) -> dict[str, torch.Tensor]:
-        scalars = {"step": self._stepper.step_count(i)}
-        norm = self._stepper.norm_average(i)
+        scalars = {"step": self.core.step_count(i)}
+        norm = self.core.norm_average(i)
         if norm is not None:
             scalars["norm_average"] = norm
         return scalars
 
     def update(self, rows: list[list[float]], groups: list[dict[str, Any]]) -> None:
         """Takes the groups' hyperparameters over."""
-        self._stepper.set_hyper(rows)
+        self.core.set_hyper(rows)
         for index, group in enumerate(groups):
             if isinstance(group["lr"], torch.Tensor):
-                self._stepper.set_lr(index, group["lr"])
+                self.core.set_lr(index, group["lr"])
 
-    def publish_new_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
-        """Puts the states that steps have made in `state`."""
-        for i in self._stepper.take_new_states():
-            values = dict(zip(self._names, self._stepper.states(i)))
+    def publish_new_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> bool:
+        """Puts the states that steps have made in `state`; returns whether there were any."""
+        made = self.core.new_states()
+        for i in made:
+            values = dict(zip(self._names, self.core.states(i)))
             state[self._params[i]] = {**self._scalars(i), **values}
+        self.core.clear_new_states()
+        return bool(made)
 
     def republish_scalars(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
         """Puts the counts in `state` again, which a program may have moved by `.data`."""
         for i, param in enumerate(self._params):
             if param in state:
                 state[param].update(self._scalars(i))
-
-    def step(
-        self,
-        grad_factor: torch.Tensor | None,
-        skip: torch.Tensor | None,
-        masters: _C.Masters | None,
-    ) -> None:
-        """Steps the parameters that have a grad, multiplied with `grad_factor`; or masters, by the
-        model's grads if need be."""
-        if masters is None:
-            self._stepper.step(_on(self._device, grad_factor), _on(self._device, skip))
-        else:
-            masters.step(self._stepper, _on(self._device, skip))
-
-
-def _on(device: torch.device, scalar: torch.Tensor | float | None) -> torch.Tensor | None:
-    """`scalar` on `device`. torch's GradScaler leaves a number where no parameter has a grad."""
-    if scalar is None:
-        return None
-    return torch.as_tensor(scalar).to(device, torch.float32, non_blocking=True)

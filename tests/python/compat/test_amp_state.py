@@ -1,6 +1,7 @@
 """apex.amp's private names that programs use: the state, its scalers, the stash, the handle."""
 
 import inspect
+import math
 
 import pytest
 import torch
@@ -131,6 +132,20 @@ def test_a_program_that_updates_the_scale_and_steps_by_itself(make):
         stepped.append(not all(map(torch.equal, model.parameters(), before)))
     assert stepped == [True, False, False, True, True, True]
     assert scaler.loss_scale() == 2.0**14 and scaler._unskipped == 3
+
+
+def test_programs_change_the_rule_of_the_scale():
+    model, optimizer = initialized("O1")
+    scaler = _amp_state.loss_scalers[0]
+    scaler._scale_seq_len, scaler._min_loss_scale, scaler._max_loss_scale = 2, 2.0**15, 2.0**17
+    scales = []
+    for factor in (1.0, 1.0, 1.0, 1.0, math.inf, math.inf, math.inf):
+        optimizer.zero_grad()
+        with amp.scale_loss(loss_of(model) * factor, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        scales.append(scaler.loss_scale())
+    assert scales == [2.0**16, 2.0**17, 2.0**17, 2.0**17, 2.0**16, 2.0**15, 2.0**15]
 
 
 def test_a_scaler_of_the_program_s_own():

@@ -43,8 +43,6 @@ class LossScaler:
         )
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._core = _C.LossScaler(loss_scale, init_scale=init_scale, rule=rule, device=device)
-        self._scale_seq_len = scale_window
-        self._min_loss_scale, self._max_loss_scale = min_loss_scale, max_loss_scale
 
     @property
     def dynamic(self) -> bool:
@@ -70,6 +68,36 @@ class LossScaler:
     def _unskipped(self, value: int) -> None:
         loss_scale, _, hysteresis = self._core.state()
         self._core.load_state(loss_scale, value, hysteresis)
+
+    @property
+    def _scale_seq_len(self) -> int:
+        return self._core.rule.growth_interval
+
+    @_scale_seq_len.setter
+    def _scale_seq_len(self, value: int) -> None:
+        self._change_rule(growth_interval=value)
+
+    @property
+    def _min_loss_scale(self) -> float | None:
+        return self._core.rule.min_scale or None
+
+    @_min_loss_scale.setter
+    def _min_loss_scale(self, value: float | None) -> None:
+        self._change_rule(min_scale=value or 0.0)
+
+    @property
+    def _max_loss_scale(self) -> float:
+        return self._core.rule.max_scale
+
+    @_max_loss_scale.setter
+    def _max_loss_scale(self, value: float) -> None:
+        self._change_rule(max_scale=value)
+
+    def _change_rule(self, **changes: float) -> None:
+        rule = self._core.rule
+        for name, value in changes.items():
+            setattr(rule, name, value)
+        self._core.rule = rule
 
     @property
     def _has_overflow(self) -> bool:
@@ -143,9 +171,6 @@ class SessionScaler(LossScaler):
     def __init__(self, session: Session, loss_id: int) -> None:
         self._core = session.scalers[loss_id]
         self._session, self._loss_id = weakref.ref(session), loss_id
-        self._scale_seq_len = _WINDOW
-        self._min_loss_scale = session.settings.min_loss_scale
-        self._max_loss_scale = session.settings.max_loss_scale
 
     def update_scale(self) -> bool:
         """As LossScaler's; the program decides about the step, which amp leaves to it."""

@@ -97,24 +97,18 @@ class FP16_Optimizer:  # noqa: N801  apex's name
     ) -> None:
         """The backward of the scaled loss. update_master_grads: whether to unscale the grads at
         once; else update_master_grads() is called after more backwards."""
-        backward = self._begin_backward(delay_unscale=True)
-        try:
+        with self._backward(delay_unscale=True) as backward:
             backward.scale(loss).backward(retain_graph=retain_graph)
-        except BaseException:
-            backward.cancel()
-            raise
-        backward.finish()
         if update_master_grads:
             self.update_master_grads()
 
-    def _begin_backward(self, delay_unscale: bool) -> _C.Backward:
-        backward = _C.Backward([self._state], self.loss_scaler, delay_unscale=delay_unscale)
-        backward.prepare()
-        return backward
+    def _backward(self, delay_unscale: bool) -> _C.Backward:
+        return _C.Backward([self._state], self.loss_scaler, delay_unscale=delay_unscale)
 
     def update_master_grads(self) -> None:
         """Unscales the model's grads into the masters', checks them and updates the loss scale."""
-        self._begin_backward(delay_unscale=False).finish()
+        with self._backward(delay_unscale=False):
+            pass
         scaler = self.loss_scaler
         if self.dynamic_loss_scale:
             self.overflow |= bool(scaler.found_inf())

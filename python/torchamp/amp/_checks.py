@@ -1,0 +1,167 @@
+"""What initialize demands of models and optimizers, before it changes anything."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from torchamp.amp._masters import params_of
+from torchamp.amp._model import AmpModel
+from torchamp.amp._optimizer import AmpOptimizer
+from torchamp.amp._settings import Settings
+
+#: warnings' stacklevel of the caller of amp.initialize.
+_CALLER = 4
+
+
+def as_list(argument: str, value: Any, kind: type) -> list:
+    """`value`, a `kind` or a list of them, as a list. Raises TypeError for anything else."""
+    values = value if isinstance(value, list) else [value]
+    for i, element in enumerate(values):
+        if not isinstance(element, kind):
+            where = f"{argument}[{i}]" if isinstance(value, list) else argument
+            raise TypeError(
+                f"initialize: expected {where} to be a {_name(kind)}"
+                f"{'' if isinstance(value, list) else ' or a list of them'}, "
+                f"got {_described(element)}"
+            )
+    return values
+
+
+def _name(kind: type) -> str:
+    return f"torch.{'nn' if issubclass(kind, torch.nn.Module) else 'optim'}.{kind.__name__}"
+
+
+def _described(value: Any) -> str:
+    hint = "; pass a list: list(...)" if isinstance(value, tuple) else ""
+    return f"{type(value).__name__}{hint}"
+
+
+def check_models(models: list[torch.nn.Module]) -> None:
+    """Raises TypeError or RuntimeError for a model that initialize cannot take."""
+    for i, model in enumerate(models):
+        where = f"models[{i}]"
+        if isinstance(model, (DataParallel, DistributedDataParallel)):
+            raise RuntimeError(
+                f"initialize: expected {where} to be an unwrapped model, got one wrapped in "
+                f"{type(model).__name__}; initialize first, then wrap"
+            )
+        if isinstance(model, torch.jit.ScriptModule):
+            raise TypeError(
+                f"initialize: expected {where} to be a Python model, got a "
+                f"{type(model).__name__}; initialize first, then trace"
+            )
+        _check_is_new(where, model)
+        _check_tensors(where, model)
+
+
+def _check_is_new(where: str, model: torch.nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, AmpModel) and not _may_start_again(module, module is model):
+            part = f"{where}.{name}" if name else where
+            raise RuntimeError(
+                f"initialize: expected {part} ({type(module).__name__}) not to be initialized "
+                "already, but it is; pass all models and optimizers that belong together to one "
+                "call"
+            )
+
+
+def _may_start_again(module: AmpModel, is_whole: bool) -> bool:
+    """Whether a model of an earlier initialize can be initialized again: its parameters are still
+    float32, and, for a part of a model, its forward is unchanged."""
+    state = module._torchamp
+    return state.input_type in (None, torch.float32) if is_whole else not state.changes_forward
+
+
+def _check_tensors(where: str, model: torch.nn.Module) -> None:
+    for kind, named in (
+        ("parameter", model.named_parameters()),
+        ("buffer", model.named_buffers()),
+    ):
+        for name, tensor in named:
+            if torch.nn.parameter.is_lazy(tensor):
+                raise RuntimeError(
+                    f"initialize: expected {kind} {name!r} of {where} to be materialized, got a "
+                    "lazy one; run a forward first"
+                )
+            if tensor.dtype == torch.float16:
+                raise RuntimeError(
+                    f"initialize: expected {where} to be a float32 model, got {kind} {name!r} in "
+                    "float16; initialize casts the model itself: remove the call of half()"
+                )
+
+
+def check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
+    """Raises TypeError, ValueError or RuntimeError for an optimizer that initialize cannot take."""
+    for i, optimizer in enumerate(optimizers):
+        name = type(optimizer).__name__
+        if any(optimizer is other for other in optimizers[:i]):
+            raise ValueError(
+                f"initialize: expected each optimizer once, got optimizers[{i}] ({name}) twice"
+            )
+        if isinstance(optimizer, AmpOptimizer):
+            raise RuntimeError(
+                f"initialize: expected optimizers[{i}] ({name}) not to be initialized already, "
+                "but it is"
+            )
+        if any(base.__name__ == "ZeroRedundancyOptimizer" for base in type(optimizer).__mro__):
+            raise TypeError(
+                f"initialize: expected optimizers[{i}] to step the parameters in its param_groups, "
+                f"got a {name}, which does not"
+            )
+
+
+def check_shares(models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
+    """Raises ValueError where models have parameters to train, and no optimizer has any of them.
+    Warns of one optimizer of several that has none: its parameters may be in no model."""
+    params = {param for model in models for param in model.parameters()}
+    if not any(param.requires_grad for param in params):
+        return
+    strangers = [i for i, each in enumerate(optimizers) if params.isdisjoint(params_of([each]))]
+    if strangers and len(strangers) == len(optimizers):
+        raise ValueError(
+            "initialize: expected optimizers to have parameters of models, got none that has any; "
+            "make the optimizer after everything that replaces the model's parameters"
+        )
+    for i in strangers:
+        warnings.warn(
+            f"initialize: expected optimizers[{i}] to have parameters of models, got one that has "
+            "none; pass all models that it trains",
+            stacklevel=_CALLER,
+        )
+
+
+def warn_of_float64(models: list[torch.nn.Module], settings: Settings) -> None:
+    dtype = settings.properties.cast_model_type
+    if dtype in (None, torch.float64):
+        return
+    for i, model in enumerate(models):
+        name = next((n for n, p in model.named_parameters() if p.dtype == torch.float64), None)
+        if name is not None:
+            warnings.warn(
+                f"initialize: expected models[{i}] to be in float32, got parameter {name!r} in "
+                f"float64; it is rounded to {dtype}, and a master of it to float32",
+                stacklevel=_CALLER,
+            )
+
+
+def one_device(
+    models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]
+) -> torch.device:
+    """The device of the optimizers' parameters; without any, of the first model parameter, else
+    the CPU. Raises RuntimeError if the optimizers have several."""
+    found = None
+    for i, optimizer in enumerate(optimizers):
+        for group in optimizer.param_groups:
+            for param in group["params"]:
+                if found is not None and param.device != found:
+                    raise RuntimeError(
+                        "initialize: expected the parameters of all optimizers to be on one "
+                        f"device, {found}, got one on {param.device} in optimizers[{i}]"
+                    )
+                found = param.device
+    params = (param for model in models for param in model.parameters())
+    return found or next((param.device for param in params), torch.device("cpu"))
