@@ -128,7 +128,10 @@ void Backward::cancel() {
 void Backward::finish() {
   if (!is_open_) return;
   close();
-  for (const auto& state : states_) state->is_to_step_ = true;
+  for (const auto& state : states_) {
+    state->is_to_step_ = true;
+    state->had_scaled_loss_ |= !scaler_.is_identity();
+  }
   const auto grads = distinct_grads();
   if (options_.delay_unscale) {
     const auto overflow = scaler_.dynamic() ? scaler_.deferred() : nullptr;

@@ -23,6 +23,15 @@ OptimizerState::~OptimizerState() {
   users.erase(std::find(users.begin(), users.end(), this));
 }
 
+void OptimizerState::add_param(const Tensor& param) {
+  stepped_.insert(param.unsafeGetTensorImpl());
+  if (had_scaled_loss_) param.mutable_grad().reset();
+}
+
+bool OptimizerState::steps(const Tensor& param) const {
+  return stepped_.count(param.unsafeGetTensorImpl()) > 0;
+}
+
 /// A replayed graph writes the memory of its captured backward.
 void OptimizerState::accumulate(int64_t loss_id, const Tensor& found_inf) {
   Tensor& gathered = found_inf_[loss_id];
@@ -130,10 +139,6 @@ void OptimizerState::drop_master_grads() {
   }
   grads().zero_refused(stepped_, /*zeros=*/false);
   grads().clear_found_inf_per_param();
-}
-
-bool OptimizerState::steps(const Tensor& param) const {
-  return stepped_.count(param.unsafeGetTensorImpl()) > 0;
 }
 
 bool OptimizerState::is_needed(const Tensor& param) const {

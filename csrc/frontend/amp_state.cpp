@@ -70,6 +70,12 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
          const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers,
          const Options& options)
     : options_(options), properties_(options.resolve()), models_(std::move(models)) {
+  for (size_t i = 0; i < models_.size(); ++i) {
+    TORCH_CHECK_VALUE(models_[i] != nullptr,
+                      "initialize: expected modules, got a null pointer as "
+                      "models[",
+                      i, "]");
+  }
   wrap(optimizers);
   if (!enabled()) return;
   for (const auto& model : models_) check_model(*model);
@@ -88,7 +94,7 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
   make_masters();
   cast_models();
   for (auto& optimizer : optimizers_) {
-    adopt_groups(optimizer, 0);
+    adopt_params(optimizer);
     MasterGrads& grads = optimizer.state->grads();
     grads.set_lazy(keeps_masters_apart() && optimizer.fused != nullptr &&
                    !options.materialize_master_grads());

@@ -66,7 +66,7 @@ void run(const Arguments& arguments) {
   net->to(device);
   amp::optim::FusedAdamW adam(net->parameters(), amp::optim::FusedAdamWOptions(kLearningRate));
   AmpedTransformer amped = initialize(net, adam, arguments.text("--level"));
-  WarmUpThenCosine schedule(amped.optimizer, /*warm_up=*/steps / 10, steps);
+  WarmUpThenCosine schedule(amped.optimizer.wrapped(), /*warm_up=*/steps / 10, steps);
   schedule.step();
 
   Report report("char_transformer", steps, arguments.text("--out"));
