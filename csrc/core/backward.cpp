@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/late_report.h"
+#include "core/loss_graph.h"
 
 namespace torchamp {
 
@@ -72,7 +73,14 @@ std::vector<MasterGrads*> Backward::distinct_grads() const {
 
 Tensor Backward::scale(const Tensor& loss) {
   if (scaled_by_ == nullptr) scaled_by_ = scaler_.snapshot();
-  return scaler_.scale(loss, scaled_by_.get());
+  Tensor scaled = scaler_.scale(loss, scaled_by_.get());
+  if (scaler_.looks_at_loss() && has_cross_entropy_of_16_bit_sigmoid(loss)) {
+    TORCH_WARN_ONCE(
+        "scale_loss: the loss is a binary cross entropy of a sigmoid that was computed in 16 bits, "
+        "where it rounds to 0 or 1 and the grads overflow; leave out the sigmoid and use "
+        "binary_cross_entropy_with_logits (BCEWithLogitsLoss)");
+  }
+  return scaled;
 }
 
 void Backward::prepare() {

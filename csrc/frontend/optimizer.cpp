@@ -19,6 +19,14 @@ bool may_take_closure(Amp& amp, const MasterWeights& weights) {
   return !weights.has_masters() && std::all_of(scalers.begin(), scalers.end(), is_identity);
 }
 
+/// Whether a step is likely to miss its backward: another optimizer's may be of shared parameters.
+bool expects_backward(Amp& amp, const core::OptimizerState& state) {
+  const auto& scalers = amp.loss_scalers();
+  const auto is_scaled = [](const LossScaler& scaler) { return !scaler.is_identity(); };
+  return !state.had_backward() && state.masters().users.size() == 1 &&
+         (state.weights().has_masters() || std::any_of(scalers.begin(), scalers.end(), is_scaled));
+}
+
 /// LibTorch's own is not virtual, and drops options that it does not know.
 void add_group(torch::optim::Optimizer& optimizer, const torch::optim::OptimizerParamGroup& group) {
   auto* fused = dynamic_cast<optim::FusedOptimizer*>(&optimizer);
@@ -55,6 +63,11 @@ bool Optimizer::step() {
   }
   optimizer.end_own_step(amp_->scalers());
   optimizer.state->begin_step("Optimizer::step", amp_->options().adopt_data_writes());
+  if (expects_backward(*amp_, *optimizer.state)) {
+    amp_->warn_once(
+        "Optimizer::step: there was no backward in scale_loss since the last step: call "
+        "scale_loss(loss, optimizer).backward() instead of loss.backward()");
+  }
   const bool stepped = optimizer.fused != nullptr ? step_fused() : step_or_skip();
   optimizer.state->end_step(amp_->scalers());
   report_skipped_steps(*amp_, optimizer);

@@ -103,6 +103,9 @@ class TORCHAMP_API Amp {
   /// Sets the value of a model parameter's master, if it has one.
   void set_master_value(const at::Tensor& model_param, const at::Tensor& value);
 
+  /// Prints `text` on std::clog, unless it was printed before or verbosity is 0.
+  void warn_once(const char* text);
+
   /// Ends O1's autocast in the thread that called initialize. Nothing else needs closing.
   void close() { open_autocast_.reset(); }
 
@@ -112,6 +115,7 @@ class TORCHAMP_API Amp {
   void wrap(const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers);
   void make_masters();
   void cast_models();
+  void warn_of_strangers();
   void check_is_alive(const WrappedOptimizer& optimizer) const;
   void adopt_params(WrappedOptimizer& optimizer);
   at::Tensor adopt(WrappedOptimizer& optimizer, const at::Tensor& param);
@@ -125,6 +129,7 @@ class TORCHAMP_API Amp {
   std::vector<std::shared_ptr<core::Masters>> masters_;  ///< one per optimizer, or one for all
   std::vector<WrappedOptimizer> optimizers_;
   std::vector<LossScaler> loss_scalers_;
+  std::unordered_set<const char*> warned_;
   std::optional<OpenAutocast> open_autocast_;
   std::unordered_map<const c10::TensorImpl*, at::Tensor>
       master_of_;                                       ///< of the parameters that were cast

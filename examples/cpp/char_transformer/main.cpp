@@ -34,10 +34,7 @@ Step train_step(AmpedTransformer& amped, WarmUpThenCosine& schedule, const Batch
   const torch::Tensor logits = model(batch.inputs);
   const torch::Tensor loss =
       torch::nn::functional::cross_entropy(logits.flatten(0, 1), batch.targets.flatten());
-  {
-    amp::scale_loss scaled_loss(loss, optimizer);
-    scaled_loss.backward();
-  }
+  amp::scale_loss(loss, optimizer).backward();
   amp::clip_grad_norm_(optimizer, kMaxNorm);
   const bool stepped = optimizer.step();
   if (stepped) schedule.step();

@@ -44,6 +44,8 @@ class TORCHAMP_API OptimizerState {
 
   /// Whether a Backward that was given it is open.
   bool is_in_backward() const { return backward_ != nullptr; }
+  /// Whether it had one since its last step.
+  bool had_backward() const { return is_to_step_; }
   /// Whether its grads cannot be used yet: in an open backward, or delayed.
   bool grads_are_scaled() const { return is_in_backward() || grads().delayed() != nullptr; }
 
