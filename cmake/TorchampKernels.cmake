@@ -1,7 +1,12 @@
 # Embeds the CUDA kernels in the library: always as source, for NVRTC, and as a fatbin if nvcc is
-# found. No CUDA library is linked, so nvcc's and torch's CUDA versions may differ.
+# found and this is the top-level project. No CUDA library is linked, so nvcc's and torch's CUDA versions may differ.
 
-set(TORCHAMP_USE_CUDA AUTO CACHE STRING "AUTO, ON or OFF: compile the CUDA kernels with nvcc")
+if(TORCHAMP_TOP_LEVEL)
+  set(_TORCHAMP_USE_CUDA AUTO)
+else()
+  set(_TORCHAMP_USE_CUDA OFF)
+endif()
+set(TORCHAMP_USE_CUDA ${_TORCHAMP_USE_CUDA} CACHE STRING "AUTO, ON or OFF: compile the CUDA kernels with nvcc")
 set(TORCHAMP_CUDA_ARCHS "" CACHE STRING "Architectures of the fatbin, as 80;90; generations: the oldest of each that nvcc knows; empty: this machine's cards', or 80;90 if it has none")
 set_property(CACHE TORCHAMP_USE_CUDA PROPERTY STRINGS AUTO ON OFF)
 

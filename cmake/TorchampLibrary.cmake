@@ -42,9 +42,16 @@ else()
   endif()
 endif()
 
+# The headers are system headers to a project that adds torchamp as a subdirectory, as to one that finds
+# it: its warnings do not apply to them.
+set(TORCHAMP_INCLUDES_AS "")
+if(NOT TORCHAMP_TOP_LEVEL)
+  set(TORCHAMP_INCLUDES_AS SYSTEM)
+endif()
+
 function(torchamp_public_properties target)
   target_compile_features(${target} PUBLIC cxx_std_${TORCHAMP_CXX_STANDARD})
-  target_include_directories(${target} PUBLIC
+  target_include_directories(${target} ${TORCHAMP_INCLUDES_AS} PUBLIC
     "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>" "$<INSTALL_INTERFACE:include>")
   target_link_libraries(${target} PUBLIC torchamp::torch)
 endfunction()

@@ -1,5 +1,4 @@
 // The part of functions.h for ops: registrations by name.
-#include <ATen/autocast_mode.h>
 #include <torch/library.h>
 #include <torchamp/functions.h>
 
@@ -12,11 +11,6 @@ namespace torchamp {
 namespace {
 
 namespace rules = autocast_rules;
-
-/// In the scope from which the kernel was called, O1's or the program's own.
-std::optional<c10::ScalarType> scope_type(c10::DeviceType device_type) {
-  return at::autocast::get_autocast_dtype(device_type);
-}
 
 c10::OperatorHandle find(const char* function, const std::string& name) {
   const size_t dot = name.find('.');
@@ -49,8 +43,9 @@ void register_op(const char* function, const std::string& name) {
     const std::string space = name.substr(0, name.find("::"));
     auto& library = libraries.emplace_back(torch::Library::IMPL, space, rules::key_of(type),
                                            __FILE__, __LINE__);
-    library.impl(name.c_str(),
-                 torch::CppFunction::makeFromBoxedFunction<&rules::kernel<rule, &scope_type>>());
+    library.impl(
+        name.c_str(),
+        torch::CppFunction::makeFromBoxedFunction<&rules::kernel<rule, &rules::scope_type>>());
   }
 }
 

@@ -22,6 +22,15 @@ c10::OperatorName operator_name(const std::string& name) {
   return {"aten::" + name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)};
 }
 
+struct Silence : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+/// O1's and O4's type; float32 in a scope of the program's own, where torch's rule casts to it.
+std::optional<c10::ScalarType> type_under_o1(c10::DeviceType device_type) {
+  return casting_to(device_type).value_or(c10::kFloat);
+}
+
 /// The kernels of one device type, registered for as long as this lives.
 class Registration {
  public:
@@ -35,6 +44,7 @@ class Registration {
     add<rules::to_widest>(lists::kWidest);
     add<rules::to_type_of_self>(lists::kTypeOfSelf);
     add<rules::refuse_16_bit_self>(lists::kFloat32InPlace);
+    if (device_type == c10::kCPU) replace_cross_entropy();
   }
 
  private:
@@ -46,6 +56,16 @@ class Registration {
       library_.impl(name,
                     torch::CppFunction::makeFromBoxedFunction<&rules::kernel<rule, &casting_to>>());
     }
+  }
+
+  /// The only rule of torch that is replaced: on the CPU it casts what saturates in 16 bits. On
+  /// CUDA torch refuses it.
+  void replace_cross_entropy() {
+    Silence warnings;
+    const c10::WarningUtils::WarningHandlerGuard of_a_replaced_kernel(&warnings);
+    library_.impl("binary_cross_entropy",
+                  torch::CppFunction::makeFromBoxedFunction<
+                      &rules::kernel<rules::refuse_16_bit, &type_under_o1>>());
   }
 
   c10::DispatchKey key_;

@@ -1,5 +1,6 @@
 #include "autocast/rules.h"
 
+#include <ATen/autocast_mode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/function.h>
 
@@ -82,6 +83,10 @@ c10::DeviceType device_type_of(DispatchKey key) {
   return key == DispatchKey::AutocastCUDA ? c10::kCUDA : c10::kCPU;
 }
 
+std::optional<c10::ScalarType> scope_type(c10::DeviceType device_type) {
+  return at::autocast::get_autocast_dtype(device_type);
+}
+
 void to_low_precision(const Call& call) {
   cast_all(call, call.low_precision);
 }
@@ -124,6 +129,19 @@ void refuse_16_bit_self(const Call& call) {
                               in_place.substr(0, in_place.size() - 1),
                               ", or use amp.disable_casts()");
   cast_all_but_self(call, c10::kFloat);
+}
+
+void refuse_16_bit(const Call& call) {
+  for_each_tensor(call, [&](const at::Tensor& tensor) {
+    const bool is_refused = is_16_bit(call.low_precision) && is_castable(call, tensor) &&
+                            is_16_bit(tensor.scalar_type());
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !is_refused, "binary_cross_entropy: expected float32 tensors, got one in ",
+        tensor.scalar_type(),
+        ", whose gradients may overflow under O1 and O4; leave out the sigmoid before it and use "
+        "binary_cross_entropy_with_logits (BCEWithLogitsLoss), or cast its arguments to float32");
+  });
+  cast_all(call, c10::kFloat);
 }
 
 void call_cast(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack,

@@ -26,12 +26,17 @@ using Rule = void (*)(const Call&);
 /// The dtype to cast to now, on a device type; empty if there is nothing to cast.
 using LowPrecision = std::optional<c10::ScalarType> (*)(c10::DeviceType);
 
+/// In the scope from which the kernel was called, O1's or the program's own.
+std::optional<c10::ScalarType> scope_type(c10::DeviceType device_type);
+
 void to_low_precision(const Call& call);
 void to_bfloat16(const Call& call);
 void to_float32(const Call& call);
 void to_widest(const Call& call);
 void to_type_of_self(const Call& call);
 void refuse_16_bit_self(const Call& call);
+/// If the autocast type is 16-bit; else as to_float32.
+void refuse_16_bit(const Call& call);
 
 /// Calls `op` on arguments that were cast by `rule`.
 void call_cast(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/late_report.h"
+#include "core/loss_graph.h"
 
 namespace torchamp {
 
@@ -82,6 +83,7 @@ std::vector<MasterGrads*> Backward::distinct_grads() const {
 Tensor Backward::scale(const Tensor& loss) {
   if (scaled_by_ == nullptr) scaled_by_ = scaler_.snapshot();
   const Tensor scaled_loss = scaler_.scale(loss, scaled_by_.get());
+  warn_of_saturation(loss);
   const bool is_plain = !scaled_loss.key_set().has(c10::DispatchKey::Python);
   const bool is_scalar = scaled_loss.numel() == 1 && scaled_loss.device() == scaler_.device();
   if (is_plain && is_scalar) loss_ = scaled_loss.detach();
@@ -90,6 +92,14 @@ Tensor Backward::scale(const Tensor& loss) {
     scaled_loss.register_hook([used = was_used_](const Tensor&) { *used = true; });
   }
   return scaled_loss;
+}
+
+void Backward::warn_of_saturation(const Tensor& loss) {
+  if (!scaler_.looks_at_loss() || !has_cross_entropy_of_16_bit_sigmoid(loss)) return;
+  TORCH_WARN_ONCE(
+      "scale_loss: the loss is a binary cross entropy of a sigmoid that was computed in 16 bits, "
+      "where it rounds to 0 or 1 and the grads overflow; leave out the sigmoid and use "
+      "binary_cross_entropy_with_logits (BCEWithLogitsLoss)");
 }
 
 void Backward::prepare() {
@@ -167,7 +177,10 @@ void Backward::finish() {
                 "which must not be unscaled; call scaled_loss.backward()");
   }
   close();
-  for (const auto& state : states_) state->is_to_step_ = true;
+  for (const auto& state : states_) {
+    state->is_to_step_ = true;
+    state->had_scaled_loss_ |= !scaler_.is_identity();
+  }
   const auto grads = distinct_grads();
   if (options_.delay_unscale) {
     const auto overflow = scaler_.dynamic() ? scaler_.deferred() : nullptr;

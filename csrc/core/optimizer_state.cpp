@@ -24,6 +24,15 @@ OptimizerState::~OptimizerState() {
   users.erase(std::find(users.begin(), users.end(), this));
 }
 
+void OptimizerState::add_param(const Tensor& param) {
+  stepped_.insert(param.unsafeGetTensorImpl());
+  if (had_scaled_loss_) param.mutable_grad().reset();
+}
+
+bool OptimizerState::steps(const Tensor& param) const {
+  return stepped_.count(param.unsafeGetTensorImpl()) > 0;
+}
+
 /// A replayed graph writes the memory of its captured backward.
 void OptimizerState::accumulate(int64_t loss_id, const Tensor& found_inf) {
   Tensor& gathered = found_inf_[loss_id];
@@ -198,10 +207,6 @@ Tensor OptimizerState::doomed(const Tensor& param, Tensor skipped) const {
     skipped = at::minimum(skipped, theirs);
   }
   return skipped;
-}
-
-bool OptimizerState::steps(const Tensor& param) const {
-  return stepped_.count(param.unsafeGetTensorImpl()) > 0;
 }
 
 bool OptimizerState::is_needed(const Tensor& param) const {

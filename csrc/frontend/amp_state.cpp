@@ -2,6 +2,8 @@
 #include <torchamp/cast.h>
 
 #include <algorithm>
+#include <iostream>
+#include <unordered_set>
 #include <utility>
 
 #include "frontend/device_grads.h"
@@ -70,6 +72,12 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
          const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers,
          const Options& options)
     : options_(options), properties_(options.resolve()), models_(std::move(models)) {
+  for (size_t i = 0; i < models_.size(); ++i) {
+    TORCH_CHECK_VALUE(models_[i] != nullptr,
+                      "initialize: expected modules, got a null pointer as "
+                      "models[",
+                      i, "]");
+  }
   wrap(optimizers);
   if (!enabled()) return;
   for (const auto& model : models_) check_model(*model);
@@ -78,6 +86,7 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
                 "initialize: expected materialize_master_grads(false) with an optimizer's "
                 "split_masters, got true; split masters cannot have grads");
   }
+  warn_of_strangers();
   const at::Device device = device_of(optimizers, models_);
   if (properties_.autocast_type) {
     open_autocast_.emplace(device_types_of(models_), *properties_.autocast_type);
@@ -88,7 +97,7 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
   make_masters();
   cast_models();
   for (auto& optimizer : optimizers_) {
-    adopt_groups(optimizer, 0);
+    adopt_params(optimizer);
     MasterGrads& grads = optimizer.state->grads();
     grads.set_lazy(keeps_masters_apart() && optimizer.fused != nullptr &&
                    !options.materialize_master_grads());
@@ -117,6 +126,30 @@ std::vector<LossScaler*> Amp::scalers() {
   std::vector<LossScaler*> scalers;
   for (LossScaler& scaler : loss_scalers_) scalers.push_back(&scaler);
   return scalers;
+}
+
+void Amp::warn_once(const std::string& text) {
+  if (options_.verbosity() > 0 && warned_.insert(text).second) {
+    std::clog << "torchamp: " << text << '\n';
+  }
+}
+
+/// A clone, or a model that was made after the optimizer, looks like the model that it steps.
+void Amp::warn_of_strangers() {
+  std::unordered_set<const c10::TensorImpl*> of_models;
+  for (const auto& model : models_) {
+    for (const auto& param : model->parameters()) of_models.insert(param.unsafeGetTensorImpl());
+  }
+  const auto is_known = [&](const at::Tensor& param) {
+    return of_models.count(param.unsafeGetTensorImpl()) > 0;
+  };
+  for (const auto& optimizer : optimizers_) {
+    const auto params = params_of(*optimizer.wrapped);
+    if (std::any_of(params.begin(), params.end(), is_known)) continue;
+    warn_once(
+        "initialize: an optimizer steps no parameter of the models; give initialize the model "
+        "whose parameters() the optimizer was made of");
+  }
 }
 
 void Amp::cast_models() {

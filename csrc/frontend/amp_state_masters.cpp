@@ -21,6 +21,12 @@ void move_state(torch::optim::Optimizer& optimizer, const at::Tensor& from, cons
   state[to.unsafeGetTensorImpl()] = std::move(moved);
 }
 
+size_t count_params(const torch::optim::Optimizer& optimizer) {
+  size_t count = 0;
+  for (const auto& group : optimizer.param_groups()) count += group.params().size();
+  return count;
+}
+
 bool have_a_common_param(
     const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers) {
   std::unordered_set<const c10::TensorImpl*> seen;
@@ -69,24 +75,70 @@ void Amp::make_masters() {
   }
 }
 
-void Amp::adopt_groups(WrappedOptimizer& optimizer, size_t first_group) {
-  const bool keeps_masters = properties_.master_weights.value_or(false);
-  auto& groups = optimizer.wrapped->param_groups();
-  for (size_t g = first_group; g < groups.size(); ++g) {
-    for (at::Tensor& param : groups[g].params()) {
-      at::Tensor master = master_of(param);
-      if (!master.defined() && keeps_masters && c10::isReducedFloatingType(param.scalar_type())) {
-        master = master_of_[param.unsafeGetTensorImpl()] = MasterWeights::make_master(param);
-      }
-      optimizer.masters().track(param, master);
-      stepped_.insert((master.defined() ? master : param).unsafeGetTensorImpl());
-      optimizer.state->add_param(master.defined() ? master : param);
-      if (!master.defined()) continue;
-      move_state(*optimizer.wrapped, param, master);
-      param = master;
+WrappedOptimizer& Amp::optimizer(size_t index) {
+  WrappedOptimizer& optimizer = optimizers_[index];
+  if (!enabled()) return optimizer;
+  check_is_alive(optimizer);
+  if (count_params(*optimizer.wrapped) != optimizer.num_params) adopt_params(optimizer);
+  return optimizer;
+}
+
+/// LibTorch's optimizers do not say when they are destroyed, but then nobody else has the masters.
+void Amp::check_is_alive(const WrappedOptimizer& optimizer) const {
+  constexpr size_t kOwnReferences = 2;  // of master_of_ and MasterWeights
+  const MasterWeights& weights = optimizer.weights();
+  const auto is_stepped = [&](size_t i) {
+    return weights.master_params()[i].use_count() > kOwnReferences;
+  };
+  const auto& separate = weights.separate();
+  const bool is_alive =
+      (separate.empty() || std::any_of(separate.begin(), separate.end(), is_stepped)) &&
+      (optimizer.num_params == 0 || !optimizer.wrapped->param_groups().empty());
+  TORCH_CHECK(is_alive,
+              "Optimizer: expected the optimizer that initialize was given to hold its parameters, "
+              "but it was destroyed, moved or emptied; keep it where it is, or let initialize own "
+              "it: initialize(model, std::move(optimizer), opt_level)");
+}
+
+void Amp::check_is_new(const at::Tensor& param) const {
+  const auto tracks = [&](const auto& masters) {
+    return masters->weights.master_of(param).defined();
+  };
+  const bool is_stepped = stepped_.count(param.unsafeGetTensorImpl()) > 0 ||
+                          std::any_of(masters_.begin(), masters_.end(), tracks);
+  TORCH_CHECK(!is_stepped,
+              "Optimizer::add_param_group: expected parameters that are in no group yet, got one "
+              "of sizes ",
+              param.sizes(), " that an optimizer of this initialize steps already");
+}
+
+void Amp::adopt_params(WrappedOptimizer& optimizer) {
+  const bool was_initialized = optimizer.num_params > 0;
+  for (const auto& param : params_of(*optimizer.wrapped)) {
+    if (was_initialized && !optimizer.state->steps(param)) check_is_new(param);
+  }
+  for (auto& group : optimizer.wrapped->param_groups()) {
+    for (at::Tensor& param : group.params()) {
+      if (!optimizer.state->steps(param)) param = adopt(optimizer, param);
     }
   }
+  optimizer.num_params = count_params(*optimizer.wrapped);
   if (optimizer.weights().is_split()) optimizer.masters().split();
+}
+
+/// What the optimizer is to step in the place of `param`.
+at::Tensor Amp::adopt(WrappedOptimizer& optimizer, const at::Tensor& param) {
+  at::Tensor master = master_of(param);
+  const bool is_low_precision = c10::isReducedFloatingType(param.scalar_type());
+  if (!master.defined() && properties_.master_weights.value_or(false) && is_low_precision) {
+    master = master_of_[param.unsafeGetTensorImpl()] = MasterWeights::make_master(param);
+  }
+  optimizer.masters().track(param, master);
+  const at::Tensor& stepped = master.defined() ? master : param;
+  stepped_.insert(stepped.unsafeGetTensorImpl());
+  optimizer.state->add_param(stepped);
+  if (master.defined()) move_state(*optimizer.wrapped, param, master);
+  return stepped;
 }
 
 at::Tensor Amp::master_of(const at::Tensor& model_param) const {
@@ -117,14 +169,6 @@ void Amp::refresh() {
   for (auto& optimizer : optimizers_) {
     optimizer.state->refresh();
   }
-}
-
-bool Amp::is_stepped(const at::Tensor& param) const {
-  const auto tracks = [&](const auto& masters) {
-    return masters->weights.master_of(param).defined();
-  };
-  return stepped_.count(param.unsafeGetTensorImpl()) > 0 ||
-         std::any_of(masters_.begin(), masters_.end(), tracks);
 }
 
 }  // namespace torchamp

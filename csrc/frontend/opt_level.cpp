@@ -27,6 +27,13 @@ bool is_autocast_level(OptLevel level) {
 
 }  // namespace
 
+const char* detail::checked_text(const char* option, const char* text) {
+  TORCH_CHECK_VALUE(text != nullptr, "initialize: expected ", option,
+                    " to be text, got a null pointer, which std::getenv returns for a variable "
+                    "that is not set");
+  return text;
+}
+
 OptLevel parse_opt_level(const std::string& text) {
   for (int level = 0; level < 6; ++level) {
     if (text == kNames[level]) return static_cast<OptLevel>(level);

@@ -7,6 +7,7 @@
 
 #include "frontend/device_grads.h"
 #include "frontend/skip_messages.h"
+#include "frontend/wrapped.h"
 
 namespace torchamp {
 namespace {
@@ -27,7 +28,7 @@ void add_group(torch::optim::Optimizer& optimizer, const torch::optim::Optimizer
 }  // namespace
 
 bool Optimizer::step_fused() {
-  WrappedOptimizer& optimizer = amp_->optimizers()[index_];
+  WrappedOptimizer& optimizer = wrapped_of(*this);
   optimizer.fused->take_skip();
   const at::Tensor skip = optimizer.state->found_inf();
   optimizer.fused->step_masters(optimizer.state->grads(), skip);
@@ -35,7 +36,7 @@ bool Optimizer::step_fused() {
 }
 
 bool Optimizer::step_or_skip() {
-  WrappedOptimizer& optimizer = amp_->optimizers()[index_];
+  WrappedOptimizer& optimizer = wrapped_of(*this);
   if (optimizer.state->is_refused()) {
     optimizer.refuse();
     return false;
@@ -46,7 +47,7 @@ bool Optimizer::step_or_skip() {
 }
 
 bool Optimizer::step() {
-  WrappedOptimizer& optimizer = amp_->optimizers()[index_];
+  WrappedOptimizer& optimizer = wrapped_of(*this);
   ShieldFromAutocast shield;
   if (!amp_->enabled()) {
     optimizer.wrapped->step();
@@ -54,7 +55,7 @@ bool Optimizer::step() {
   }
   optimizer.end_own_step(amp_->scalers());
   optimizer.state->begin_step("Optimizer::step", amp_->options().adopt_data_writes());
-  if (!optimizer.state->doubt().empty()) TORCH_WARN(optimizer.state->doubt());
+  if (!optimizer.state->doubt().empty()) amp_->warn_once(optimizer.state->doubt());
   const bool stepped = optimizer.fused != nullptr ? step_fused() : step_or_skip();
   optimizer.state->end_step(amp_->scalers());
   check_skipped_steps(*amp_, optimizer);
@@ -62,7 +63,7 @@ bool Optimizer::step() {
 }
 
 at::Tensor Optimizer::step(const torch::optim::Optimizer::LossClosure& closure) {
-  const WrappedOptimizer& optimizer = amp_->optimizers()[index_];
+  const WrappedOptimizer& optimizer = wrapped_of(*this);
   TORCH_CHECK(may_take_closure(*amp_, optimizer.weights()),
               "Optimizer::step: expected no closure at opt_level ",
               name(amp_->properties().opt_level),
@@ -78,40 +79,34 @@ at::Tensor Optimizer::step(const torch::optim::Optimizer::LossClosure& closure) 
 }
 
 void Optimizer::zero_grad(bool set_to_none) {
-  WrappedOptimizer& optimizer = amp_->optimizers()[index_];
+  WrappedOptimizer& optimizer = wrapped_of(*this);
   optimizer.wrapped->zero_grad(set_to_none);
   optimizer.state->zero_grad(set_to_none);
   if (optimizer.fused != nullptr) optimizer.fused->take_skip();
 }
 
 void Optimizer::add_param_group(torch::optim::OptimizerParamGroup group) {
-  WrappedOptimizer& optimizer = amp_->optimizers()[index_];
-  for (const at::Tensor& param : group.params()) {
-    TORCH_CHECK(!amp_->is_stepped(param),
-                "Optimizer::add_param_group: expected parameters that are in no group yet, got one "
-                "of sizes ",
-                param.sizes(), " that an optimizer of this initialize steps already");
-  }
-  const size_t first_new = optimizer.wrapped->param_groups().size();
+  WrappedOptimizer& optimizer = wrapped_of(*this);
+  for (const at::Tensor& param : group.params()) amp_->check_is_new(param);
   add_group(*optimizer.wrapped, group);
-  if (amp_->enabled()) amp_->adopt_groups(optimizer, first_new);
+  wrapped_of(*this);
 }
 
 std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() {
-  amp_->optimizers()[index_].state->grads().set_lazy(false);
+  wrapped_of(*this).state->grads().set_lazy(false);
   return wrapped().param_groups();
 }
 
 torch::optim::Optimizer& Optimizer::wrapped() const {
-  return *amp_->optimizers()[index_].wrapped;
+  return *wrapped_of(*this).wrapped;
 }
 
 MasterWeights& Optimizer::master_weights() const {
-  return amp_->optimizers()[index_].weights();
+  return wrapped_of(*this).weights();
 }
 
 std::vector<at::Tensor> Optimizer::master_params() const {
-  amp_->optimizers()[index_].state->grads().set_lazy(false);
+  wrapped_of(*this).state->grads().set_lazy(false);
   return params_of(wrapped());
 }
 

@@ -7,7 +7,7 @@ namespace torchamp {
 
 /// An Amp's entry for an optimizer.
 inline WrappedOptimizer& wrapped_of(const Optimizer& optimizer) {
-  return optimizer.amp()->optimizers()[optimizer.index()];
+  return optimizer.amp()->optimizer(optimizer.index());
 }
 
 }  // namespace torchamp

@@ -33,9 +33,9 @@ void bind_setters(py::class_<Options>& options) {
   options
       .def("cast_model_type", py::overload_cast<c10::ScalarType>(&Options::cast_model_type), self)
       .def("dont_cast_model", &Options::dont_cast_model, self)
-      .def("autocast", &Options::autocast, self)
+      .def("autocast", py::overload_cast<bool>(&Options::autocast), self)
       .def("keep_batchnorm_fp32", py::overload_cast<bool>(&Options::keep_batchnorm_fp32), self)
-      .def("master_weights", &Options::master_weights, self)
+      .def("master_weights", py::overload_cast<bool>(&Options::master_weights), self)
       .def("loss_scale", &set_loss_scale, self)
       .def("num_losses", py::overload_cast<int64_t>(&Options::num_losses), self)
       .def("max_consecutive_skips", py::overload_cast<int64_t>(&Options::max_consecutive_skips),

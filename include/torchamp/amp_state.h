@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -45,6 +46,7 @@ struct WrappedOptimizer {
   torch::optim::Optimizer* wrapped;  ///< as the user created it
   /// The same, if it is a fused optimizer: it skips on the device.
   optim::FusedOptimizer* fused;
+  size_t num_params = 0;  ///< in its groups, when the Amp looked last
   /// Its masters, and the state that its next step depends on.
   std::shared_ptr<core::OptimizerState> state;
 };
@@ -76,6 +78,12 @@ class TORCHAMP_API Amp {
 
   /// In the order in which initialize was given them.
   std::vector<WrappedOptimizer>& optimizers() { return optimizers_; }
+  /// One of them, with masters for the parameters that were added to its groups since the last
+  /// call. Throws RuntimeError if it is known to be moved or destroyed, and for a parameter in two
+  /// groups.
+  WrappedOptimizer& optimizer(size_t index);
+  /// Keeps an optimizer alive as long as this.
+  void own(std::shared_ptr<torch::optim::Optimizer> optimizer) { owned_ = std::move(optimizer); }
   /// The scaler of one of num_losses losses. Throws IndexError for another id.
   LossScaler& loss_scaler(int64_t loss_id = 0);
   /// One per loss; empty if not enabled.
@@ -88,15 +96,16 @@ class TORCHAMP_API Amp {
   /// Synchronizes model parameters and masters if one was written from outside; before a
   /// forward or a backward.
   void refresh();
-  /// Whether one of the optimizers steps `param`, or its master.
-  bool is_stepped(const at::Tensor& param) const;
-  /// Creates masters for the parameters of `optimizer`'s groups, from `first_group` on.
-  void adopt_groups(WrappedOptimizer& optimizer, size_t first_group);
+  /// Throws RuntimeError if one of the optimizers steps `param` or its master.
+  void check_is_new(const at::Tensor& param) const;
   /// The value of a model parameter's master, a float32 copy; undefined if it has no separate
   /// master.
   at::Tensor master_value(const at::Tensor& model_param);
   /// Sets the value of a model parameter's master, if it has one.
   void set_master_value(const at::Tensor& model_param, const at::Tensor& value);
+
+  /// Prints `text` on std::clog, unless it was printed before or verbosity is 0.
+  void warn_once(const std::string& text);
 
   /// Ends O1's autocast in the thread that called initialize. Nothing else needs closing.
   void close() { open_autocast_.reset(); }
@@ -107,15 +116,21 @@ class TORCHAMP_API Amp {
   void wrap(const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers);
   void make_masters();
   void cast_models();
+  void warn_of_strangers();
+  void check_is_alive(const WrappedOptimizer& optimizer) const;
+  void adopt_params(WrappedOptimizer& optimizer);
+  at::Tensor adopt(WrappedOptimizer& optimizer, const at::Tensor& param);
   at::Tensor master_of(const at::Tensor& model_param) const;
   MasterWeights* weights_of(const at::Tensor& model_param);
 
   Options options_;
   Properties properties_;
   std::vector<std::shared_ptr<torch::nn::Module>> models_;
+  std::shared_ptr<torch::optim::Optimizer> owned_;
   std::vector<std::shared_ptr<core::Masters>> masters_;  ///< one per optimizer, or one for all
   std::vector<WrappedOptimizer> optimizers_;
   std::vector<LossScaler> loss_scalers_;
+  std::unordered_set<std::string> warned_;
   std::optional<OpenAutocast> open_autocast_;
   std::unordered_map<const c10::TensorImpl*, at::Tensor>
       master_of_;                                       ///< of the parameters that were cast

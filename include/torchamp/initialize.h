@@ -2,10 +2,12 @@
 #pragma once
 
 #include <torchamp/amp_state.h>
+#include <torchamp/detail/misuse.h>
 #include <torchamp/model.h>
 #include <torchamp/optimizer.h>
 
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <tuple>
 #include <type_traits>
@@ -34,6 +36,12 @@ struct AmpedMany {
 using OptimizerRefs = std::vector<std::reference_wrapper<torch::optim::Optimizer>>;
 
 namespace detail {
+
+/// A model of any kind, in braces.
+struct AnyValue {
+  template <class T>
+  AnyValue(const T&) {}
+};
 
 template <class M, class = void>
 constexpr bool has_module = false;
@@ -80,17 +88,41 @@ AmpedMany<Ms...> initialize(std::tuple<Ms...> models, const OptimizerRefs& optim
   return result;
 }
 
-/// One model and one optimizer.
+/// Several models and one optimizer.
+template <class... Ms>
+AmpedMany<Ms...> initialize(std::tuple<Ms...> models,
+                            torch::optim::Optimizer& optimizer TORCHAMP_LIFETIMEBOUND,
+                            const Options& options = {}) {
+  return initialize(std::move(models), OptimizerRefs{optimizer}, options);
+}
+
+/// One model and one optimizer, which must outlive the result.
 template <class M>
-Amped<M> initialize(M model, torch::optim::Optimizer& optimizer, const Options& options = {}) {
+Amped<M> initialize(M model, torch::optim::Optimizer& optimizer TORCHAMP_LIFETIMEBOUND,
+                    const Options& options = {}) {
   auto many =
       initialize(std::make_tuple(std::move(model)), OptimizerRefs{std::ref(optimizer)}, options);
   return {std::get<0>(many.models), many.optimizers.front()};
 }
 
-/// An optimizer that initialize returned is not accepted: pass the one that it wraps, or a new one.
+/// The same for an optimizer that the result keeps alive; a std::unique_ptr to one becomes a
+/// std::shared_ptr.
 template <class M>
-Amped<M> initialize(M model, const Optimizer& optimizer, const Options& options = {}) = delete;
+Amped<M> initialize(M model, std::shared_ptr<torch::optim::Optimizer> optimizer,
+                    const Options& options = {}) {
+  TORCH_CHECK_VALUE(optimizer != nullptr, "initialize: expected an optimizer, got a null pointer");
+  auto amped = initialize(std::move(model), *optimizer, options);
+  amped.model.amp()->own(std::move(optimizer));
+  return amped;
+}
+
+/// The same for one that moves into the result: `initialize(net, torch::optim::Adam(…), "O2")`, or
+/// `std::move(adam)` in a function that returns the result.
+template <class M, class O, class = std::enable_if_t<std::is_base_of_v<torch::optim::Optimizer, O>>>
+Amped<M> initialize(M model, O&& optimizer, const Options& options = {}) {
+  return initialize(std::move(model),
+                    std::shared_ptr<torch::optim::Optimizer>(new O(std::move(optimizer))), options);
+}
 
 /// A model alone.
 template <class M>
@@ -98,6 +130,59 @@ Model<M> initialize(M model, const Options& options = {}) {
   return std::get<0>(
       initialize(std::make_tuple(std::move(model)), OptimizerRefs(), options).models);
 }
+
+/// @cond
+template <class M>
+Amped<M> initialize(M, const Optimizer&, const Options& = {}) {
+  static_assert(detail::never<M>,
+                "initialize takes the optimizer that another initialize was given, not the one "
+                "that it returned: its groups already contain masters");
+}
+
+template <class T = void>
+void initialize(std::initializer_list<detail::AnyValue>, const OptimizerRefs&,
+                const Options& = {}) {
+  static_assert(detail::never<T>,
+                "several models go into a tuple: "
+                "initialize(std::make_tuple(a, b), {adam, sgd}, opt_level)");
+}
+
+template <class T, class... Args>
+void initialize(const std::unique_ptr<T>&, Args&&...) {
+  static_assert(detail::never<T>,
+                "a model must be shared with its Model: make it with std::make_shared, or move the "
+                "std::unique_ptr into a std::shared_ptr");
+}
+
+namespace detail {
+
+template <class T>
+constexpr bool is_made_by_initialize = std::is_same_v<T, Optimizer>;
+template <class M>
+constexpr bool is_made_by_initialize<Model<M>> = true;
+template <class M>
+constexpr bool is_made_by_initialize<Amped<M>> = true;
+template <class... Ms>
+constexpr bool is_made_by_initialize<AmpedMany<Ms...>> = true;
+
+}  // namespace detail
+
+template <class T, class = std::enable_if_t<detail::is_made_by_initialize<T>>>
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const T&) {
+  static_assert(detail::never<T>,
+                "what initialize returned is saved by torchamp::save(amped, path), with its "
+                "masters and loss scales");
+  return archive;
+}
+
+template <class T, class = std::enable_if_t<detail::is_made_by_initialize<T>>>
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, T&) {
+  static_assert(detail::never<T>,
+                "what initialize returned is loaded by torchamp::load(amped, path), with its "
+                "masters and loss scales");
+  return archive;
+}
+/// @endcond
 
 /// The tensors that `optimizer` steps: clip the grads of these, after the backward.
 inline std::vector<at::Tensor> master_params(const Optimizer& optimizer) {

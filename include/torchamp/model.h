@@ -3,7 +3,9 @@
 
 #include <torchamp/amp_state.h>
 #include <torchamp/cast.h>
+#include <torchamp/detail/misuse.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -22,28 +24,54 @@ constexpr bool is_holder<M, std::void_t<decltype(*std::declval<M&>())>> = true;
 /// @addtogroup cast
 /// @{
 
-/// A module (a holder such as `torch::nn::Sequential`, a `torch::nn::AnyModule`, or a
-/// `std::shared_ptr` to a module) whose call casts its inputs to the opt level's dtype and its
+/// A handle to a module (a holder such as `torch::nn::Sequential`, a `torch::nn::AnyModule`, or a
+/// `std::shared_ptr` to a module) whose calls cast their inputs to the opt level's dtype and their
 /// outputs to float32: tensors, and the Parts of other values. Other inputs reach the
-/// module's forward unchanged, references included. All other members are the module's, through ->.
+/// module's function unchanged, references included. All other members are the module's, through
+/// ->. A const Model may be called, as a const pointer may be followed.
 template <class M>
 class Model {
  public:
   /// Called by initialize, not by programs.
   Model(M module, std::shared_ptr<Amp> amp) : module_(std::move(module)), amp_(std::move(amp)) {}
+  /// A copy refers to the same module. Moves copy, so that a Model is never empty.
+  Model(const Model&) = default;
+  Model& operator=(const Model&) = default;
+  /// Does not compile, like the module's functions below.
+  Model() {
+    static_assert(detail::never<M>,
+                  "initialize makes Models: store its result in a std::optional, or in the "
+                  "initializer list of a constructor");
+  }
 
   /// The module's forward on cast inputs, and its outputs cast. Throws RuntimeError if a parameter
   /// changed its dtype since initialize, as after torch::load and `to(kHalf)`.
   template <class... Args>
-  auto operator()(Args&&... args) {
+  auto operator()(Args&&... args) const {
     return forward(std::forward<Args>(args)...);
   }
 
   /// The same. Give `Return` where the module's own forward takes it: Sequential's and AnyModule's,
   /// whose result is a tensor otherwise.
   template <class Return = void, class... Args>
-  auto forward(Args&&... args) {
-    if (!amp_->enabled()) return call<Return>(std::forward<Args>(args)...);
+  auto forward(Args&&... args) const {
+    const auto call_forward = [](auto& module, auto&&... cast) {
+      if constexpr (std::is_void_v<Return>) {
+        return module.forward(std::forward<decltype(cast)>(cast)...);
+      } else {
+        return module.template forward<Return>(std::forward<decltype(cast)>(cast)...);
+      }
+    };
+    return call(call_forward, std::forward<Args>(args)...);
+  }
+
+  /// The same for another function of the module, `model.call(&NetImpl::decode, z)`, or a callable
+  /// that takes the module first.
+  template <class Function, class... Args>
+  auto call(const Function& function, Args&&... args) const {
+    if (!amp_->enabled()) return std::invoke(function, **this, std::forward<Args>(args)...);
+    using Result = std::invoke_result_t<Function, decltype(**this),
+                                        decltype(input(std::forward<Args>(args)))...>;
     amp_->refresh();
     std::optional<ShieldFromAutocast> shield;
     std::optional<JoinAutocast> joined;
@@ -52,24 +80,58 @@ class Model {
     } else {
       shield.emplace();
     }
-    return output(call<Return>(input(std::forward<Args>(args))...));
+    if constexpr (std::is_void_v<Result>) {
+      std::invoke(function, **this, input(std::forward<Args>(args))...);
+    } else {
+      return output(std::invoke(function, **this, input(std::forward<Args>(args))...));
+    }
   }
 
-  /// The module itself, for everything except its forward.
-  auto* operator->() { return &**this; }
+  /// The module itself, for everything except calls.
+  auto* operator->() const { return &**this; }
   /// The same.
-  const auto* operator->() const { return &**this; }
-  /// The same.
-  auto& operator*() { return target(module_); }
-  /// The same.
-  const auto& operator*() const { return target(module_); }
+  auto& operator*() const { return target(module_); }
+
+  /// @cond
+  template <class... Args>
+  void train(Args&&...) const {
+    use_arrow<Args...>();
+  }
+  template <class... Args>
+  void eval(Args&&...) const {
+    use_arrow<Args...>();
+  }
+  template <class... Args>
+  void to(Args&&...) const {
+    use_arrow<Args...>();
+  }
+  template <class... Args>
+  void zero_grad(Args&&...) const {
+    use_arrow<Args...>();
+  }
+  template <class... Args>
+  void parameters(Args&&...) const {
+    use_arrow<Args...>();
+  }
+  template <class... Args>
+  void named_parameters(Args&&...) const {
+    use_arrow<Args...>();
+  }
+  /// @endcond
 
   /// The holder or pointer that initialize was given.
-  M& module() { return module_; }
+  M& module() const { return module_; }
   /// Its scalers, masters and casts.
   const std::shared_ptr<Amp>& amp() const { return amp_; }
 
  private:
+  template <class... Args>
+  static void use_arrow() {
+    static_assert(detail::never<Args...>,
+                  "the module's functions are called through the arrow: model->train(), "
+                  "model->parameters()");
+  }
+
   /// The object that has the forward.
   template <class Holder>
   static auto& target(Holder& holder) {
@@ -77,15 +139,6 @@ class Model {
       return *holder;
     } else {
       return holder;
-    }
-  }
-
-  template <class Return, class... Args>
-  auto call(Args&&... args) {
-    if constexpr (std::is_void_v<Return>) {
-      return (**this).forward(std::forward<Args>(args)...);
-    } else {
-      return (**this).template forward<Return>(std::forward<Args>(args)...);
     }
   }
 
@@ -112,7 +165,7 @@ class Model {
     return dtype ? cast_floating(std::move(value), *dtype) : std::move(value);
   }
 
-  M module_;
+  mutable M module_;  ///< a handle too
   std::shared_ptr<Amp> amp_;
 };
 

@@ -15,6 +15,11 @@ namespace torchamp {
 /// master weights. O3: float16 throughout. O4: O1 in bfloat16. O5: O2 in bfloat16.
 enum class OptLevel { O0, O1, O2, O3, O4, O5 };
 
+namespace detail {
+/// `text`; throws ValueError for a null pointer, as of getenv, which names `option`.
+TORCHAMP_API const char* checked_text(const char* option, const char* text);
+}  // namespace detail
+
 /// Parses "O0" … "O5"; the error for a near miss ("01", "o2") suggests the level.
 TORCHAMP_API OptLevel parse_opt_level(const std::string& text);
 /// "O0" … "O5".
@@ -23,11 +28,11 @@ TORCHAMP_API const char* name(OptLevel opt_level);
 /// "dynamic", or a fixed factor.
 struct LossScale {
   /// A fixed factor; initialize requires it to be positive and finite.
-  LossScale(double fixed) : fixed(fixed) {}
+  LossScale(double factor) : fixed(factor) {}
   /// Throws unless `text` is "dynamic" or a positive number.
   TORCHAMP_API LossScale(const std::string& text);
   /// The same.
-  LossScale(const char* text) : LossScale(std::string(text)) {}
+  LossScale(const char* text) : LossScale(std::string(detail::checked_text("loss_scale", text))) {}
 
   /// Whether it is dynamic.
   bool dynamic() const { return !fixed.has_value(); }
@@ -54,20 +59,23 @@ TORCHAMP_API Properties default_properties(OptLevel opt_level);
 class TORCHAMP_API Options {
  public:
   /// A level with its defaults.
-  Options(OptLevel opt_level = OptLevel::O1) : opt_level_(opt_level) {}
+  Options(OptLevel level = OptLevel::O1) : opt_level_(level) {}
   /// The same by name. Throws ValueError as parse_opt_level().
-  Options(const std::string& opt_level) : opt_level_(parse_opt_level(opt_level)) {}
+  Options(const std::string& level) : opt_level_(parse_opt_level(level)) {}
   /// The same.
-  Options(const char* opt_level) : Options(std::string(opt_level)) {}
+  Options(const char* level) : Options(std::string(detail::checked_text("opt_level", level))) {}
 
   /// Sets another level and keeps the overrides.
   Options& opt_level(OptLevel value);
   /// The same by name.
   Options& opt_level(const std::string& value) { return opt_level(parse_opt_level(value)); }
   /// The same.
-  Options& opt_level(const char* value) { return opt_level(std::string(value)); }
+  Options& opt_level(const char* value) {
+    return opt_level(std::string(detail::checked_text("opt_level", value)));
+  }
   /// false: initialize changes nothing, so that one program can train with and without it.
   Options& enabled(bool value);
+  Options& enabled(const char* text) = delete;
   /// The dtype of parameters, buffers and inputs. Throws TypeError for a dtype that is not
   /// floating; resolve() rejects it at O1 and O4.
   Options& cast_model_type(c10::ScalarType dtype);
@@ -75,16 +83,21 @@ class TORCHAMP_API Options {
   Options& dont_cast_model();
   /// Turns O1's and O4's autocast on or off.
   Options& autocast(bool value);
+  Options& autocast(const char* text) = delete;
   /// autocast(), by its name in apex.
   Options& patch_torch_functions(bool value) { return autocast(value); }
+  Options& patch_torch_functions(const char* text) = delete;
   /// Whether affine batch norms stay in float32. Not for O1 and O4, where they always do.
   Options& keep_batchnorm_fp32(bool value);
   /// As given on a command line. Throws ValueError for other than "True" and "False".
   Options& keep_batchnorm_fp32(const std::string& true_or_false);
   /// The same.
-  Options& keep_batchnorm_fp32(const char* text) { return keep_batchnorm_fp32(std::string(text)); }
+  Options& keep_batchnorm_fp32(const char* text) {
+    return keep_batchnorm_fp32(std::string(detail::checked_text("keep_batchnorm_fp32", text)));
+  }
   /// Whether optimizers step float32 masters of 16-bit parameters. Not for O1 and O4.
   Options& master_weights(bool value);
+  Options& master_weights(const char* text) = delete;
   /// "dynamic", or a fixed number. Throws ValueError unless it is positive and finite.
   Options& loss_scale(LossScale value);
   /// The dtype of forward's outputs, at every level; by default float32 if inputs are cast.
@@ -104,10 +117,12 @@ class TORCHAMP_API Options {
   /// true: every step detects elements of the model that were written bypassing PyTorch's version
   /// counters, for example through `.data()` pointers, and copies them to the masters.
   Options& adopt_data_writes(bool value);
+  Options& adopt_data_writes(const char* text) = delete;
   /// false: with torchamp's fused optimizers, steps use the model's grads, and masters have none
   /// unless the program calls the handle's master_params() or param_groups(). The step must then be
   /// the handle's; the wrapped optimizer's own finds no grads.
   Options& materialize_master_grads(bool value);
+  Options& materialize_master_grads(const char* text) = delete;
 
   /// @{
   /// The last value given to the setter of this name, or its default.

@@ -3,8 +3,12 @@
 
 #include <torch/optim/optimizer.h>
 #include <torchamp/detail/export.h>
+#include <torchamp/detail/misuse.h>
 
 #include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 namespace torchamp {
 /// @addtogroup step
@@ -14,8 +18,9 @@ class Amp;
 class MasterWeights;
 
 /// A handle to a LibTorch optimizer that steps master weights and skips the step after an overflow.
-/// Cheap to copy. The wrapped optimizer belongs to the user and must outlive it; LibTorch's
-/// schedulers take this as a `torch::optim::Optimizer&`.
+/// Cheap to copy. The wrapped optimizer must outlive it, unless initialize was given the ownership.
+/// It is not a `torch::optim::Optimizer`: code that takes one runs the backward without scale_loss.
+/// LibTorch's schedulers take wrapped().
 ///
 /// Calling step() on the wrapped optimizer works too: after an overflow it finds no gradients, and
 /// its new master weights reach the model at the next forward. Only when gradients are accumulated
@@ -24,6 +29,16 @@ class TORCHAMP_API Optimizer {
  public:
   /// Called by initialize, not by programs.
   Optimizer(std::shared_ptr<Amp> amp, size_t index) : amp_(std::move(amp)), index_(index) {}
+  /// A copy refers to the same optimizer. Moves copy, so that a handle is never empty.
+  Optimizer(const Optimizer&) = default;
+  Optimizer& operator=(const Optimizer&) = default;
+  /// Does not compile, like the conversion below.
+  template <class T = void>
+  Optimizer() {
+    static_assert(detail::never<T>,
+                  "initialize makes Optimizers: store its result in a std::optional, or in the "
+                  "initializer list of a constructor");
+  }
 
   /// Steps, unless a backward since the last step overflowed; then it only drops the grads.
   /// Returns whether it stepped; true if only a GPU knows, because fused optimizers skip there.
@@ -40,10 +55,18 @@ class TORCHAMP_API Optimizer {
   /// The wrapped optimizer's groups, which hold the masters.
   std::vector<torch::optim::OptimizerParamGroup>& param_groups();
 
-  /// The optimizer that initialize was given.
+  /// The optimizer that initialize was given: for LibTorch's schedulers.
   torch::optim::Optimizer& wrapped() const;
-  /// The same, for LibTorch's schedulers.
-  operator torch::optim::Optimizer&() const { return wrapped(); }
+  /// @cond
+  template <class O, class = std::enable_if_t<std::is_same_v<O, torch::optim::Optimizer>>>
+  operator O&() const {
+    static_assert(detail::never<O>,
+                  "a function that takes a torch::optim::Optimizer& would train without "
+                  "scale_loss: let it take a torchamp::Optimizer&, or any type; give LibTorch's "
+                  "schedulers optimizer.wrapped()");
+    return wrapped();
+  }
+  /// @endcond
 
   /// What the optimizer steps: masters, and parameters that have none. Clip the grads of these.
   std::vector<at::Tensor> master_params() const;

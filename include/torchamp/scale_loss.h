@@ -58,6 +58,16 @@ class TORCHAMP_API scale_loss {
     run(body);
   }
 
+  /// @cond
+  template <class O, class... Args,
+            class = std::enable_if_t<std::is_base_of_v<torch::optim::Optimizer, O>>>
+  scale_loss(const at::Tensor& loss, O&, Args&&...) : scale_loss(loss, std::vector<Optimizer>()) {
+    static_assert(detail::never<O>,
+                  "scale_loss takes the optimizer that initialize returned, not the one that "
+                  "initialize was given");
+  }
+  /// @endcond
+
   ~scale_loss() noexcept(false);
   scale_loss(const scale_loss&) = delete;
   scale_loss& operator=(const scale_loss&) = delete;

@@ -1,5 +1,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/binary_cross_entropy.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/mul.h>
@@ -46,6 +47,25 @@ TEST_P(AutocastOpsTest, CastToTheWidest) {
   EXPECT_EQ(at::mul(matrix(at::kHalf), factor).scalar_type(), at::kFloat);
   EXPECT_EQ(at::mul(matrix(at::kHalf), 2).scalar_type(), at::kHalf);
   EXPECT_EQ(at::add(matrix(at::kHalf), matrix(at::kDouble)).scalar_type(), at::kDouble);
+}
+
+/// On CUDA torch refuses it, also in float32.
+TEST_P(AutocastOpsTest, RefuseACrossEntropyOf16Bits) {
+  if (device().is_cuda()) GTEST_SKIP();
+  const auto loss_in = [&](at::ScalarType dtype) {
+    return at::binary_cross_entropy(matrix(dtype).sigmoid(), matrix().sigmoid());
+  };
+  for (const auto dtype : {at::kHalf, at::kBFloat16}) {
+    const OpenAutocast opened = open(dtype);
+    EXPECT_THROW(loss_in(dtype), c10::NotImplementedError);
+    EXPECT_TRUE(
+        contains(message_of([&] { loss_in(dtype); }), "use binary_cross_entropy_with_logits"));
+    EXPECT_EQ(loss_in(at::kFloat).scalar_type(), at::kFloat);
+    std::thread([&] {
+      const autocast scope(device().type(), at::kBFloat16);
+      EXPECT_EQ(loss_in(at::kBFloat16).scalar_type(), at::kFloat) << "torch's rule";
+    }).join();
+  }
 }
 
 TEST_P(AutocastOpsTest, WriteInPlaceInTheTypeOfSelf) {

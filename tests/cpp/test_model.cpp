@@ -91,6 +91,30 @@ TEST_P(ModelTest, CastsWhatHoldsTensorsAndPassesTheRestAsItIs) {
   EXPECT_EQ(model->weight.scalar_type(), at::kHalf);
 }
 
+/// Functions besides forward.
+struct CoderImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return decode(encode(x), 1.0); }
+  Tensor encode(const Tensor& x) { return linear(x); }
+  Tensor decode(const Tensor& z, double factor) const { return z.matmul(linear->weight) * factor; }
+  void look_at(const Tensor& x) { seen = x.scalar_type(); }
+
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(4, 4));
+  at::ScalarType seen = at::kByte;
+};
+TORCH_MODULE(Coder);
+
+TEST_P(ModelTest, CallsOtherFunctionsLikeForward) {
+  const auto model = at_o2(Coder());
+  const Tensor x = input({3, 4});
+  const Tensor z = model.call(&CoderImpl::encode, x);
+  EXPECT_EQ(z.scalar_type(), at::kFloat);
+  const Tensor decoded = model.call(&CoderImpl::decode, z, 1.0);
+  EXPECT_EQ(decoded.scalar_type(), at::kFloat);
+  EXPECT_TRUE(same_bits(decoded, model(x)));
+  model.call([](CoderImpl& coder, const Tensor& y) { coder.look_at(y); }, x);
+  EXPECT_EQ(model->seen, at::kHalf);
+}
+
 TEST_P(ModelTest, MayBeASharedPointer) {
   auto model = at_o2(std::make_shared<elsewhere::TowerImpl>());
   EXPECT_EQ(model(input({3, 4})).scalar_type(), at::kFloat);

@@ -148,6 +148,20 @@ TEST(Options, ValuesThatMakeNoSenseAreRefused) {
   expect_row(options.resolve(), kRows[1]);
 }
 
+/// As std::getenv returns for a variable that is not set.
+TEST(Options, RefuseNullText) {
+  const char* const unset = nullptr;
+  const std::string rest =
+      " to be text, got a null pointer, which std::getenv returns for a variable that is not set";
+  EXPECT_EQ(message_of([&] { Options{unset}; }), "initialize: expected opt_level" + rest);
+  EXPECT_EQ(message_of([&] { Options().opt_level(unset); }),
+            "initialize: expected opt_level" + rest);
+  EXPECT_EQ(message_of([&] { Options().loss_scale(unset); }),
+            "initialize: expected loss_scale" + rest);
+  EXPECT_EQ(message_of([&] { Options().keep_batchnorm_fp32(unset); }),
+            "initialize: expected keep_batchnorm_fp32" + rest);
+}
+
 TEST(Options, KeepsWhatIsNoPropertyOfALevel) {
   const Options options = Options(OptLevel::O2)
                               .enabled(false)

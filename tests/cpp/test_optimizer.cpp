@@ -197,7 +197,7 @@ TEST_P(OptimizerTest, MastersFollowAModelThatIsWritten) {
 TEST_P(OptimizerTest, IsAHandle) {
   Training training = train_at(OptLevel::O2);
   const Optimizer copy = training.optimizer();
-  torch::optim::Optimizer& wrapped = copy;
+  torch::optim::Optimizer& wrapped = copy.wrapped();
   EXPECT_EQ(&wrapped, &training.sgd);
   EXPECT_EQ(&training.optimizer().param_groups(), &training.sgd.param_groups());
 }

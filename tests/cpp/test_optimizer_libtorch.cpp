@@ -23,7 +23,7 @@ class LibTorchTest : public DeviceTest {
 TEST_P(LibTorchTest, StepLRSetsTheRateOfTheNextStep) {
   for (const OptLevel level : {OptLevel::O1, OptLevel::O2, OptLevel::O5}) {
     Training training = train_at(level), by_hand = train_at(level);
-    torch::optim::StepLR scheduler(training.optimizer(), /*step_size=*/1, /*gamma=*/0.5);
+    torch::optim::StepLR scheduler(training.optimizer().wrapped(), /*step_size=*/1, /*gamma=*/0.5);
     scheduler.step();
     for (int step = 0; step < 3; ++step) {
       by_hand.sgd.param_groups()[0].options().set_lr(0.1 * std::pow(0.5, step));
@@ -53,7 +53,7 @@ TEST_P(LibTorchTest, ASchedulerCreatedBeforeInitializeWorks) {
 TEST_P(LibTorchTest, ReduceLROnPlateauSetsTheRateOfTheNextStep) {
   Training training = train_at(OptLevel::O2), by_hand = train_at(OptLevel::O2);
   torch::optim::ReduceLROnPlateauScheduler scheduler(
-      training.optimizer(), torch::optim::ReduceLROnPlateauScheduler::min, /*factor=*/0.5,
+      training.optimizer().wrapped(), torch::optim::ReduceLROnPlateauScheduler::min, /*factor=*/0.5,
       /*patience=*/0);
   for (const float metric : {1.0f, 0.5f, 0.5f}) scheduler.step(metric);
   EXPECT_DOUBLE_EQ(lr_of(training.sgd), 0.05);

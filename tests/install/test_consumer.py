@@ -29,6 +29,12 @@ def test_add_subdirectory(build_consumer: Callable) -> None:
     assert build_consumer(*options) == EXPECTED
 
 
+def test_add_subdirectory_uses_nvcc_only_if_asked_to(tmp_path: pathlib.Path) -> None:
+    configure = ("cmake", "-S", CONSUMER, "-B", tmp_path, f"-DTORCHAMP_SOURCE={ROOT}")
+    assert "no fatbin (TORCHAMP_USE_CUDA is OFF)" in run(*configure)
+    assert "TORCHAMP_USE_CUDA is OFF" not in run(*configure, "-DTORCHAMP_USE_CUDA=AUTO")
+
+
 def test_find_package_refuses_another_torch(prefix: pathlib.Path, tmp_path: pathlib.Path) -> None:
     other = fake_torch(tmp_path / "other_torch", version="2.1.0")
     done = subprocess.run(

@@ -193,6 +193,18 @@ def test_a_group_may_be_added_between_backward_and_step(make):
     assert torch.equal(other, before[1])
 
 
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_grads_from_before_a_parameter_was_added_are_not_stepped(level):
+    model = linear_net()
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.5)
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale=128.0)
+    backward(model, optimizer)
+    before = [param.detach().clone() for param in model[2].parameters()]
+    optimizer.add_param_group({"params": model[2].parameters()})
+    optimizer.step()
+    assert all(map(torch.equal, model[2].parameters(), before))
+
+
 def test_a_delayed_overflow_check_is_caught_up_later():
     model, optimizer = initialized("O2", linear_net())
     with overflow_at(model[0].weight):

@@ -34,10 +34,7 @@ Step train_step(AmpedTransformer& amped, WarmUpThenCosine& schedule, const Batch
   const torch::Tensor logits = model(batch.inputs);
   const torch::Tensor loss =
       torch::nn::functional::cross_entropy(logits.flatten(0, 1), batch.targets.flatten());
-  {
-    amp::scale_loss scaled_loss(loss, optimizer);
-    scaled_loss.backward();
-  }
+  amp::scale_loss(loss, optimizer).backward();
   amp::clip_grad_norm_(optimizer, kMaxNorm);
   const bool stepped = optimizer.step();
   if (stepped) schedule.step();
@@ -66,7 +63,7 @@ void run(const Arguments& arguments) {
   net->to(device);
   amp::optim::FusedAdamW adam(net->parameters(), amp::optim::FusedAdamWOptions(kLearningRate));
   AmpedTransformer amped = initialize(net, adam, arguments.text("--level"));
-  WarmUpThenCosine schedule(amped.optimizer, /*warm_up=*/steps / 10, steps);
+  WarmUpThenCosine schedule(amped.optimizer.wrapped(), /*warm_up=*/steps / 10, steps);
   schedule.step();
 
   Report report("char_transformer", steps, arguments.text("--out"));

@@ -53,10 +53,7 @@ class StaticStep {
     optimizer.zero_grad();
     const torch::Tensor loss =
         torch::nn::functional::cross_entropy(model(batch_.images), batch_.labels);
-    {
-      amp::scale_loss scaled_loss(loss, optimizer);
-      scaled_loss.backward();
-    }
+    amp::scale_loss(loss, optimizer).backward();
     optimizer.step();
     loss_.copy_(loss.detach());
   }

@@ -36,9 +36,7 @@ torch::Tensor loss_against(const torch::Tensor& logits, double is_real) {
 Step backward(const torch::Tensor& loss, const amp::Optimizer& optimizer, Loss loss_id) {
   const amp::LossScaler& scaler = optimizer.amp()->loss_scaler(loss_id);
   const double loss_scale = scaler.loss_scale();
-  amp::scale_loss scaled_loss(loss, optimizer, {/*loss_id=*/loss_id});
-  scaled_loss.backward();
-  scaled_loss.finish();
+  amp::scale_loss(loss, optimizer, {/*loss_id=*/loss_id}).backward();
   return {0, loss.item<float>(), loss_scale, scaler.found_inf().item<float>() != 0};
 }
 

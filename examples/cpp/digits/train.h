@@ -26,10 +26,7 @@ inline Step train_step(AmpedNet& amped, const Digits& batch) {
   optimizer.zero_grad();
   const torch::Tensor loss =
       torch::nn::functional::cross_entropy(model(batch.images), batch.labels);
-  {
-    amp::scale_loss scaled_loss(loss, optimizer);
-    scaled_loss.backward();
-  }
+  amp::scale_loss(loss, optimizer).backward();
   const bool stepped = optimizer.step();
   return {0, loss.item<float>(), loss_scale, !stepped};
 }

@@ -37,10 +37,7 @@ Step train_step(AmpedRecaller& amped, const Batch& batch) {
   optimizer.zero_grad();
   const torch::Tensor loss =
       torch::nn::functional::cross_entropy(model(batch.symbols, batch.lengths), batch.first);
-  {
-    amp::scale_loss scaled_loss(loss, optimizer);
-    scaled_loss.backward();
-  }
+  amp::scale_loss(loss, optimizer).backward();
   const bool stepped = optimizer.step();
   return {0, loss.item<float>(), loss_scale, !stepped};
 }

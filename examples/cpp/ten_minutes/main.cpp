@@ -52,10 +52,7 @@ double train_at_o2(torch::Device device) {
     const auto [points, labels] = next_batch(device);
     optimizer.zero_grad();
     const torch::Tensor loss = F::cross_entropy(model(points), labels);
-    {
-      amp::scale_loss scaled_loss(loss, optimizer);
-      scaled_loss.backward();
-    }
+    amp::scale_loss(loss, optimizer).backward();
     optimizer.step();
   }
   // [o2]

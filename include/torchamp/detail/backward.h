@@ -50,6 +50,7 @@ class TORCHAMP_API Backward {
  private:
   std::vector<Masters*> distinct_masters() const;
   std::vector<MasterGrads*> distinct_grads() const;
+  void warn_of_saturation(const at::Tensor& loss);
   void settle(Masters& masters);
   void accumulate_shared();
   bool has_grads() const;

@@ -38,8 +38,11 @@ class TORCHAMP_API OptimizerState {
   MasterWeights& weights() const { return masters_->weights; }
   /// Their grads.
   MasterGrads& grads() const { return masters_->grads; }
-  /// Records that it steps `param`: a master, or a parameter without one.
-  void add_param(const at::Tensor& param) { stepped_.insert(param.unsafeGetTensorImpl()); }
+  /// Records that it steps `param`: a master, or a parameter without one. After a backward of a
+  /// scaled loss, drops its grad, which nothing has unscaled.
+  void add_param(const at::Tensor& param);
+  /// Whether it steps `param`.
+  bool steps(const at::Tensor& param) const;
 
   /// Whether a Backward that was given it is open.
   bool is_in_backward() const { return backward_ != nullptr; }
@@ -94,13 +97,13 @@ class TORCHAMP_API OptimizerState {
   void check_not_stray(const char* function) const;
   void note_doubts(const char* function);
   void drop_master_grads();
-  bool steps(const at::Tensor& param) const;
   bool is_needed(const at::Tensor& param) const;
 
   std::shared_ptr<Masters> masters_;
   bool steps_unseen_;
   bool may_have_stepped_ = false;  ///< since grads were materialized for masters
   bool is_to_step_ = false;        ///< it had a backward since its last step
+  bool had_scaled_loss_ = false;   ///< a backward since it was made
   const Backward* backward_ = nullptr;
   std::map<int64_t, at::Tensor> found_inf_;  ///< by loss
   bool has_refused_ = false;                 ///< by refuse()

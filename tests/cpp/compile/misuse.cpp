@@ -1,4 +1,7 @@
 // Must not compile with -Werror: each mistake, and the expected compiler message.
+#include <torch/optim/adam.h>
+#include <torch/optim/schedulers/step_lr.h>
+#include <torch/serialize.h>
 #include <torchamp/autocast.h>
 #include <torchamp/grad_scaler.h>
 #include <torchamp/initialize.h>
@@ -20,7 +23,49 @@ void initialize_what_is_no_module(const std::shared_ptr<torch::optim::Optimizer>
 
 // Its groups already contain masters.
 void initialize_an_optimizer_again(const Net& net, torchamp::Optimizer& optimizer) {
-  torchamp::initialize(net, optimizer, "O2");  // error: deleted
+  torchamp::initialize(net, optimizer, "O2");  // error: that another initialize was given
+}
+
+void initialize_models_in_braces(const Net& a, const Net& b, torch::optim::Adam& adam) {
+  torchamp::initialize({a, b}, {adam}, "O2");  // error: std::make_tuple(a, b), {adam, sgd}
+}
+
+void initialize_a_model_that_is_not_shared(const std::unique_ptr<NetImpl>& net,
+                                           torch::optim::Adam& adam) {
+  torchamp::initialize(net, adam, "O2");  // error: make it with std::make_shared
+}
+
+void make_nothing() {
+  torchamp::Amped<Net> amped;  // says: initialize makes Models
+  torchamp::Optimizer nobody;  // says: initialize makes Optimizers
+}
+
+// Any pointer would be true.
+void choose_by_text() {
+  torchamp::Options("O2").master_weights("False");  // error: deleted
+}
+
+void call_the_modules_functions(const torchamp::Model<Net>& model) {
+  model.train();  // error: model->train()
+}
+
+// They would save and load the model's 16 bits.
+void save_by_torch(torchamp::Amped<Net>& amped) {
+  torch::save(amped, "net.pt");            // error: torchamp::save(amped, path)
+  torch::save(amped.model, "net.pt");      // error: torchamp::save(amped, path)
+  torch::save(amped.optimizer, "net.pt");  // error: torchamp::save(amped, path)
+  torch::load(amped.model, "net.pt");      // error: torchamp::load(amped, path)
+}
+
+// Its backward would run without scale_loss.
+void train(torch::optim::Optimizer& optimizer);
+void train_by_what_knows_no_amp(torchamp::Optimizer& optimizer) {
+  train(optimizer);                              // error: let it take a torchamp::Optimizer&
+  torch::optim::StepLR schedule(optimizer, 10);  // says: schedulers optimizer.wrapped()
+}
+
+void scale_for_what_initialize_was_given(const at::Tensor& loss, torch::optim::Adam& adam) {
+  torchamp::scale_loss(loss, adam).backward();  // error: the optimizer that initialize returned
 }
 
 struct Output {
