@@ -24,7 +24,7 @@ set_source_files_properties(${TORCHAMP_CPU_SOURCES} PROPERTIES
 
 # Parsing torch's headers takes ten times as long as compiling the rest of one of these files.
 set(TORCHAMP_CORE_SOURCES ${TORCHAMP_SOURCES})
-list(FILTER TORCHAMP_CORE_SOURCES EXCLUDE REGEX "csrc/(cpu|aten|cuda)/")
+list(FILTER TORCHAMP_CORE_SOURCES EXCLUDE REGEX "csrc/(cpu|aten|cuda|checkpoint/checksums)")
 set_source_files_properties(${TORCHAMP_CORE_SOURCES} PROPERTIES UNITY_GROUP core)
 
 # With g++, compile with OpenMP, because ATen's parallel_for is inline and needs it, but do not link it:

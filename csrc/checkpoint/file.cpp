@@ -12,6 +12,8 @@
 #include <ostream>
 #include <unordered_map>
 
+#include "checkpoint/checksums.h"
+
 namespace torchamp::checkpoint {
 
 using at::Tensor;
@@ -85,7 +87,7 @@ void write_file(const Tree& tree, std::ostream& file) {
   pickler.stop();
   caffe2::serialize::PyTorchStreamWriter zip([&](const void* data, size_t size) {
     file.write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
-    return file ? size : 0;
+    return size;  // after an error, the zip's destructor would throw; the stream keeps it
   });
   torch::jit::writeArchiveAndTensors(kData, pickle.data(), pickle.size(), pickler.tensorData(),
                                      zip);
@@ -95,6 +97,7 @@ void write_file(const Tree& tree, std::ostream& file) {
 Tree read_file(std::istream& file, const std::string& name) {
   const char* problem = "\" to be a file that amp::save wrote, got one that cannot be read: ";
   try {
+    check_checksums(file);
     caffe2::serialize::PyTorchStreamReader zip(&file);
     return as_tree(unpickle(zip), "the file");
   } catch (const c10::Error& error) {

@@ -10,6 +10,7 @@
 
 namespace torchamp::checkpoint {
 
+/// If the file cannot be written, `file` has failed.
 void write_file(const Tree& tree, std::ostream& file);
 
 /// Throws, naming the file `name`, if it is damaged or contains anything but data.

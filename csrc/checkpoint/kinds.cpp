@@ -6,6 +6,7 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
+#include <torchamp/detail/option_specs.h>
 #include <torchamp/optim/fused_optimizer.h>
 
 namespace torchamp::checkpoint {
@@ -26,6 +27,8 @@ using Fields = std::vector<Field>;
 /// A state of the parameter's sizes, on its device.
 Tensor fitting(const Tensor& state, const Tensor& param, at::ScalarType dtype,
                const std::string& what) {
+  TORCH_CHECK(state.is_floating_point(), "amp::load: expected \"", what,
+              "\" of the checkpoint to be a floating-point tensor, got ", state.scalar_type());
   TORCH_CHECK(state.sizes() == param.sizes(), "amp::load: expected \"", what,
               "\" of the checkpoint to have its parameter's sizes, ", param.sizes(), ", got ",
               state.sizes());
@@ -119,15 +122,20 @@ class LibTorchKind : public Kind {
     return tree;
   }
 
-  std::unique_ptr<OptimizerParamState> read_state(const Tree& saved, const Tensor& param,
+  std::unique_ptr<OptimizerParamState> read_state(const Tree& saved, const StateOwner& owner,
                                                   const std::string& what) const override {
     auto state = std::make_unique<State>();
-    for (const Field& field : fields_of(*state)) {
+    State old = owner.old_state ? static_cast<const State&>(*owner.old_state) : State();
+    const Fields fields = fields_of(*state), old_fields = fields_of(old);
+    for (size_t i = 0; i < fields.size(); ++i) {
+      const Field& field = fields[i];
       if (field.may_be_absent && !saved.contains(field.name)) continue;
       const std::string name = what + "." + field.name;
       read_field(field, take(saved, field.name), name);
       if (auto* const* tensor = std::get_if<Tensor*>(&field.value)) {
-        **tensor = fitting(**tensor, param, param.scalar_type(), name);
+        const Tensor& before = *std::get<Tensor*>(old_fields[i].value);
+        const Tensor& like = before.defined() ? before : owner.param;
+        **tensor = fitting(**tensor, owner.param, like.scalar_type(), name);
       }
     }
     return state;
@@ -169,8 +177,10 @@ class FusedKind : public Kind {
     return tree;
   }
 
-  std::unique_ptr<OptimizerParamState> read_state(const Tree& saved, const Tensor& param,
+  std::unique_ptr<OptimizerParamState> read_state(const Tree& saved, const StateOwner& owner,
                                                   const std::string& what) const override {
+    const auto algorithm = static_cast<const FusedOptions&>(owner.options).algorithm();
+    for (const std::string& name : optim::required_states(algorithm)) take(saved, name);
     auto state = std::make_unique<FusedParamState>();
     for (const auto& entry : saved) {
       const std::string name = as_text(entry.key(), what), full = what + "." + name;
@@ -178,7 +188,7 @@ class FusedKind : public Kind {
         state->set(name, at::scalar_tensor(as_double(entry.value(), full), at::kFloat));
       } else {
         const Tensor value = as_tensor(entry.value(), full);
-        state->set(name, fitting(value, param, value.scalar_type(), full));
+        state->set(name, fitting(value, owner.param, value.scalar_type(), full));
       }
     }
     return state;

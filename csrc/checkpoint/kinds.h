@@ -18,6 +18,13 @@ struct FixedOption {
   bool value;
 };
 
+/// A parameter whose state is loaded.
+struct StateOwner {
+  const at::Tensor& param;
+  const torch::optim::OptimizerOptions& options;       ///< of its group, as loaded
+  const torch::optim::OptimizerParamState* old_state;  ///< before loading; may be null
+};
+
 class Kind {
  public:
   virtual ~Kind() = default;
@@ -30,9 +37,9 @@ class Kind {
   virtual void check(const torch::optim::OptimizerOptions&) const {}
 
   virtual Tree saved(const torch::optim::OptimizerParamState& state) const = 0;
-  /// The state of `param` that `saved` holds; `what` is its name. Throws if it does not fit.
+  /// The state of the owner that `saved` holds; `what` is its name. Throws if it does not fit.
   virtual std::unique_ptr<torch::optim::OptimizerParamState> read_state(
-      const Tree& saved, const at::Tensor& param, const std::string& what) const = 0;
+      const Tree& saved, const StateOwner& owner, const std::string& what) const = 0;
   /// Makes the next step read the changed `optimizer.state()`.
   virtual void states_were_set(torch::optim::Optimizer&) const {}
 };

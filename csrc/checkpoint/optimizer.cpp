@@ -120,7 +120,10 @@ void LoadedOptimizer::read_group(const Tree& saved, const OptimizerParamGroup& g
     const auto found = states.find(as_int(keys[i], param));
     const Tree state =
         found == states.end() ? new_tree() : without_none(as_tree(found->value(), param));
-    states_.push_back(state.empty() ? nullptr : kind.read_state(state, group.params()[i], param));
+    const auto old = optimizer_.state().find(group.params()[i].unsafeGetTensorImpl());
+    const StateOwner owner{group.params()[i], *options_.back(),
+                           old == optimizer_.state().end() ? nullptr : old->second.get()};
+    states_.push_back(state.empty() ? nullptr : kind.read_state(state, owner, param));
   }
 }
 

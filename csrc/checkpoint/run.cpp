@@ -7,6 +7,7 @@
 
 #include "checkpoint/file.h"
 #include "checkpoint/optimizer.h"
+#include "checkpoint/replace_file.h"
 
 namespace torchamp {
 namespace {
@@ -119,13 +120,22 @@ class Differences {
   void check(const std::string& model) const {
     const std::string text = text_.str();
     TORCH_CHECK(text.empty(), "amp::load: expected ", model,
-                " of the checkpoint to have the names and sizes of the model here, got ",
+                " of the checkpoint to have the names, sizes and types of the model here, got ",
                 text.substr(std::min<size_t>(text.size(), 2)));
   }
 
  private:
   std::ostringstream text_;
 };
+
+/// Values of one kind are converted to each other: float16 and float32, int32 and int64.
+enum class NumberKind { kBool, kInteger, kFloating, kComplex };
+
+NumberKind number_kind(const Tensor& tensor) {
+  if (tensor.is_floating_point()) return NumberKind::kFloating;
+  if (tensor.is_complex()) return NumberKind::kComplex;
+  return tensor.scalar_type() == at::kBool ? NumberKind::kBool : NumberKind::kInteger;
+}
 
 void read_model(const torch::nn::Module& model, const Tree& saved, const std::string& name,
                 std::vector<Loaded>& loaded) {
@@ -138,6 +148,10 @@ void read_model(const torch::nn::Module& model, const Tree& saved, const std::st
       continue;
     }
     const Tensor value = checkpoint::as_tensor(saved.at(tensor.key()), tensor.key());
+    if (number_kind(value) != number_kind(tensor.value())) {
+      differences.add("\"", tensor.key(), "\" of type ", value.scalar_type(), ", expected ",
+                      tensor->scalar_type());
+    }
     if (value.sizes() != tensor->sizes()) {
       differences.add("\"", tensor.key(), "\" with sizes ", value.sizes(), ", expected ",
                       tensor->sizes());
@@ -152,11 +166,17 @@ void read_model(const torch::nn::Module& model, const Tree& saved, const std::st
 }
 
 ScaleState read_scaler(const Tree& saved, const std::string& name) {
-  const auto value = [&](const char* key) {
-    return checkpoint::as_double(checkpoint::take(saved, key), name + "." + key);
+  const auto tracker = [&](const char* key) {
+    return checkpoint::as_int(checkpoint::take(saved, key), name + "." + key);
   };
-  return {value("loss_scale"), static_cast<int64_t>(value("growth_tracker")),
-          static_cast<int64_t>(value("hysteresis_tracker"))};
+  const ScaleState state{
+      checkpoint::as_double(checkpoint::take(saved, "loss_scale"), name + ".loss_scale"),
+      tracker("growth_tracker"), tracker("hysteresis_tracker")};
+  TORCH_CHECK(state.is_valid(), "amp::load: expected ", name,
+              " of the checkpoint to have a loss_scale above 0 that is finite in float32, and "
+              "trackers of 32 bits, got ",
+              state.loss_scale, ", ", state.growth_tracker, " and ", state.hysteresis_tracker);
+  return state;
 }
 
 void store(Amp& amp, const Loaded& loaded) {
@@ -210,10 +230,11 @@ void load(Amp& amp, InputArchive& archive) {
 
 void save(Amp& amp, const std::string& path) {
   const Tree tree = saved(amp);
-  std::ofstream file(path, std::ios::binary);
-  TORCH_CHECK(file, "amp::save: expected \"", path, "\" to be a path that can be written");
-  checkpoint::write_file(tree, file);
-  TORCH_CHECK(file.flush(), "amp::save: expected \"", path, "\" to have room for the checkpoint");
+  checkpoint::replace_file(path, [&](const std::string& temporary) {
+    std::ofstream file(temporary, std::ios::binary);
+    checkpoint::write_file(tree, file);
+    TORCH_CHECK(file.flush(), "amp::save: expected \"", path, "\" to have room for the checkpoint");
+  });
 }
 
 void load(Amp& amp, const std::string& path) {

@@ -2,6 +2,8 @@
 
 #include <ATen/core/jit_type.h>
 
+#include <cmath>
+
 namespace torchamp::checkpoint {
 
 using at::Tensor;
@@ -63,12 +65,19 @@ std::string as_text(const IValue& value, const std::string& what) {
 double as_double(const IValue& value, const std::string& what) {
   const IValue number = unwrapped(value);
   check_kind(number.isDouble() || number.isInt() || number.isBool(), what, "a number", value);
-  if (number.isBool()) return number.toBool() ? 1.0 : 0.0;
-  return number.toScalar().toDouble();
+  const double result = number.isBool() ? number.toBool() : number.toScalar().toDouble();
+  TORCH_CHECK(!std::isnan(result), "amp::load: expected \"", what,
+              "\" of the checkpoint to be a number, got nan");
+  return result;
 }
 
 int64_t as_int(const IValue& value, const std::string& what) {
-  return static_cast<int64_t>(as_double(value, what));
+  constexpr double kLargest = 1LL << 53;  // beyond it, a double is not exact
+  const double number = as_double(value, what);
+  TORCH_CHECK(std::trunc(number) == number && std::abs(number) <= kLargest,
+              "amp::load: expected \"", what, "\" of the checkpoint to be an integer, got ",
+              number);
+  return static_cast<int64_t>(number);
 }
 
 }  // namespace torchamp::checkpoint

@@ -18,13 +18,25 @@ double initial_scale(const LossScalerOptions& options) {
   return options.loss_scale.fixed.value_or(std::min(options.init_scale, options.rule.max_scale));
 }
 
-void check_positive(double value, const char* function, const char* argument) {
+bool is_positive(double value) {
   const auto rounded = static_cast<float>(value);
-  TORCH_CHECK_VALUE(std::isfinite(rounded) && rounded > 0, function, ": expected ", argument,
+  return std::isfinite(rounded) && rounded > 0;
+}
+
+void check_positive(double value, const char* function, const char* argument) {
+  TORCH_CHECK_VALUE(is_positive(value), function, ": expected ", argument,
                     " to be positive and finite, got ", value);
 }
 
+bool has_32_bits(int64_t value) {
+  return value == static_cast<int32_t>(value);
+}
+
 }  // namespace
+
+bool ScaleState::is_valid() const {
+  return is_positive(loss_scale) && has_32_bits(growth_tracker) && has_32_bits(hysteresis_tracker);
+}
 
 ScaleSnapshot::ScaleSnapshot(const at::Tensor& loss_scale)
     : loss_scale_(loss_scale.variable_data()) {}
@@ -122,6 +134,11 @@ ScaleState LossScaler::state() const {
 }
 
 void LossScaler::load_state(const ScaleState& state) {
+  TORCH_CHECK_VALUE(state.is_valid(),
+                    "load_state: expected loss_scale to be positive and finite, and the trackers "
+                    "to have 32 bits, got ",
+                    state.loss_scale, ", ", state.growth_tracker, " and ",
+                    state.hysteresis_tracker);
   set_loss_scale(state.loss_scale);
   scale_.growth_tracker.fill_(state.growth_tracker);
   scale_.hysteresis_tracker.fill_(state.hysteresis_tracker);

@@ -6,6 +6,7 @@ namespace torchamp::python {
 
 void bind_autocast(pybind11::module_& module);
 void bind_build_info(pybind11::module_& module);
+void bind_checkpoint(pybind11::module_& module);
 void bind_core(pybind11::module_& module);
 void bind_fused_step(pybind11::module_& module);
 void bind_fused_stepper(pybind11::module_& module);

@@ -13,6 +13,7 @@ PYBIND11_MODULE(_C, module) {
   py::bind_loss_scaler(module);
   py::bind_masters(module);
   py::bind_skipped_step(module);
+  py::bind_checkpoint(module);
   py::bind_core(module);
   py::bind_autocast(module);
   py::bind_fused_step(module);

@@ -75,6 +75,8 @@ void bind_option_table(py::module_& module) {
            "The group's columns; an option that it lacks has its default.");
   module.def("state_names", &optim::state_names, py::arg("algorithm"),
              "The names of the states that the algorithm keeps per parameter, in its order.");
+  module.def("required_states", &optim::required_states, py::arg("algorithm"),
+             "The states without which a checkpoint's state of a parameter is incomplete.");
 }
 
 }  // namespace torchamp::python

@@ -27,6 +27,9 @@ struct ScaleState {
   double loss_scale = 1.0;         ///< fixed or dynamic
   int64_t growth_tracker = 0;      ///< clean backwards since it grew or overflowed
   int64_t hysteresis_tracker = 1;  ///< overflows until it backs off
+
+  /// Whether loss_scale is positive and finite in float32, and the trackers have 32 bits.
+  TORCHAMP_API bool is_valid() const;
 };
 
 /// A loss scale, fixed or dynamic, whose state lives on the device: nothing here waits for it
@@ -93,7 +96,7 @@ class TORCHAMP_API LossScaler {
 
   /// The state for a checkpoint. Waits for the device.
   ScaleState state() const;
-  /// Resumes from a state(). Throws ValueError unless its scale is positive and finite.
+  /// Resumes from a state(). Throws ValueError unless it is valid.
   void load_state(const ScaleState& state);
 
   /// The device of scale and trackers.

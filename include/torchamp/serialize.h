@@ -22,14 +22,15 @@ namespace torchamp {
 /// Throws for optimizers without a counterpart in Python: LBFGS, and your own classes unless they
 /// derive from a supported one.
 TORCHAMP_API void save(Amp& amp, torch::serialize::OutputArchive& archive);
-/// The same into a file.
+/// The same into a file, which replaces one of that name at once: if the process is killed or the
+/// disk is full, the old file is still there.
 TORCHAMP_API void save(Amp& amp, const std::string& path);
 
 /// Reads what save(), here or in Python, wrote into models and optimizers that came from the same
 /// initialize. Never runs code from a file.
 /// Throws, and changes nothing, if the file is damaged or contains anything but data, or
 /// was written at another opt level, with another number of losses or optimizers, for a model with
-/// other names or sizes, or for another kind of optimizer.
+/// other names, sizes or types, or for another kind of optimizer, or lacks a value.
 TORCHAMP_API void load(Amp& amp, torch::serialize::InputArchive& archive);
 /// The same from a file.
 TORCHAMP_API void load(Amp& amp, const std::string& path);

@@ -1,6 +1,7 @@
 #include <torch/optim/lbfgs.h>
 
 #include <functional>
+#include <random>
 
 #include "checkpoints.h"
 #include "errors.h"
@@ -80,10 +81,11 @@ TEST_P(CheckpointFileTest, AModelOfOtherSizesIsRefused) {
   torch::optim::SGD sgd(wider->parameters(), 0.1);
   auto amped = initialize(wider, sgd, quiet(OptLevel::O2));
   save(amped, file_.path());
-  expect_refused(file_.path(),
-                 "amp::load: expected models[0] of the checkpoint to have the names and sizes of "
-                 "the model here, got \"first.weight\" with sizes [17, 4], expected [16, 4], "
-                 "\"first.bias\" with sizes [17], expected [16], missing key \"last.weight\"");
+  expect_refused(
+      file_.path(),
+      "amp::load: expected models[0] of the checkpoint to have the names, sizes and types of "
+      "the model here, got \"first.weight\" with sizes [17, 4], expected [16, 4], "
+      "\"first.bias\" with sizes [17], expected [16], missing key \"last.weight\"");
 }
 
 TEST_P(CheckpointFileTest, AModelWithOtherNamesIsRefused) {
@@ -109,6 +111,44 @@ TEST_P(CheckpointFileTest, AFileThatIsCutOffAnywhereIsRefused) {
   }
 }
 
+std::string bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Whether `bytes`, written to a file, are refused by an error that changes nothing, or load as
+/// what `saved` holds.
+void expect_refused_or(const Snapshot& saved, const std::string& path, const std::string& bytes,
+                       Training& training, const Snapshot& before) {
+  std::ofstream(path, std::ios::binary) << bytes;
+  const std::string message = message_of([&] { load(training.amped, path); });
+  if (message == "no error") {
+    expect_same(training, saved);
+    return;
+  }
+  EXPECT_EQ(message.find("amp::load: expected "), 0u) << message;
+  expect_same(training, before);
+}
+
+TEST_P(CheckpointFileTest, FlippedBitsAreRefusedOrHarmless) {
+  Training one = train_at(OptLevel::O2);
+  one.step();
+  save(one.amped, file_.path());
+  const std::string bytes = bytes_of(file_.path());
+  const Snapshot saved(one);
+  std::mt19937 random(std::random_device{}());
+  std::uniform_int_distribution<size_t> any_bit(0, 8 * bytes.size() - 1);
+  for (int i = 0; i < 100; ++i) {
+    Training other = train_at(OptLevel::O2);
+    other.step();
+    const size_t bit = any_bit(random);
+    SCOPED_TRACE(bit);
+    std::string flipped = bytes;
+    flipped[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    expect_refused_or(saved, file_.path(), flipped, other, Snapshot(other));
+  }
+}
+
 TEST_P(CheckpointFileTest, AFileThatIsNotThereIsRefused) {
   expect_refused("/nowhere/at/all",
                  "amp::load: expected \"/nowhere/at/all\" to be a file that "
@@ -118,7 +158,8 @@ TEST_P(CheckpointFileTest, AFileThatIsNotThereIsRefused) {
 TEST_P(CheckpointFileTest, ATorchCheckpointIsRefused) {
   Net net = make_net(device());
   torch::save(net, file_.path());
-  expect_refused(file_.path(), "got one that cannot be read: Unpickler found unknown type");
+  expect_refused(file_.path(),
+                 "got one that cannot be read: it is compressed, as are LibTorch's own archives");
 }
 
 TEST_P(CheckpointFileTest, AnArchiveOfSomethingElseIsRefused) {
@@ -171,6 +212,72 @@ TEST_P(CheckpointFileTest, AnEntryOfAnotherTypeIsRefused) {
       "number, got String");
 }
 
+using Entry = c10::IValue;
+
+/// Loading a checkpoint in which `change` was made to an entry is refused and changes nothing.
+void expect_refused_with(const std::string& path, at::Device device,
+                         const std::function<void(checkpoint::Tree&)>& change) {
+  write_changed(path, device, change);
+  Training training(device, quiet(OptLevel::O2));
+  training.step();
+  const Snapshot before(training);
+  const std::string message = message_of([&] { load(training.amped, path); });
+  EXPECT_EQ(message.find("amp::load: expected "), 0u) << message;
+  expect_same(training, before);
+}
+
+TEST_P(CheckpointFileTest, WrongScalersAreRefused) {
+  const std::vector<std::pair<const char*, Entry>> wrong{{"loss_scale", 0.0},
+                                                         {"loss_scale", -1.0},
+                                                         {"loss_scale", 1e300},
+                                                         {"loss_scale", 1e-300},
+                                                         {"loss_scale", NAN},
+                                                         {"loss_scale", Entry()},
+                                                         {"growth_tracker", "x"},
+                                                         {"growth_tracker", 1.5},
+                                                         {"growth_tracker", 1L << 31},
+                                                         {"growth_tracker", NAN},
+                                                         {"growth_tracker", Entry()},
+                                                         {"hysteresis_tracker", 1L << 40},
+                                                         {"hysteresis_tracker", Entry()}};
+  for (const auto& [key, value] : wrong) {
+    SCOPED_TRACE(key);
+    expect_refused_with(file_.path(), device(), [&, key = key, value = value](auto& tree) {
+      only(tree, "loss_scalers").insert_or_assign(key, value);
+    });
+  }
+}
+
+TEST_P(CheckpointFileTest, WrongWeightsAreRefused) {
+  for (const Entry& value : {Entry(), Entry("x"), Entry(at::ones({16, 4}, at::kBool)),
+                             Entry(at::ones({16, 4}, at::kComplexFloat))}) {
+    expect_refused_with(file_.path(), device(), [&](auto& tree) {
+      only(tree, "models").insert_or_assign("first.weight", value);
+    });
+  }
+}
+
+TEST_P(CheckpointFileTest, WrongStatesAreRefused) {
+  for (const Entry& value : {Entry("x"), Entry(1.5), Entry(at::ones({16, 4}, at::kBool)),
+                             Entry(at::ones({16, 4}, at::kComplexFloat))}) {
+    expect_refused_with(file_.path(), device(), [&](auto& tree) {
+      const auto states = only(tree, "optimizers").at("state").toGenericDict();
+      states.at(0).toGenericDict().insert_or_assign("momentum_buffer", value);
+    });
+  }
+}
+
+TEST_P(CheckpointFileTest, WrongOptionsAreRefused) {
+  for (const Entry& value : {Entry("x"), Entry(NAN), Entry(at::ones({2})), Entry()}) {
+    expect_refused_with(file_.path(), device(), [&](auto& tree) {
+      only(only(tree, "optimizers"), "param_groups").insert_or_assign("lr", value);
+    });
+  }
+  expect_refused_with(file_.path(), device(), [&](auto& tree) {
+    EXPECT_EQ(only(only(tree, "optimizers"), "param_groups").erase("lr"), 1u);
+  });
+}
+
 TEST_P(CheckpointFileTest, AStateOfOtherSizesIsRefused) {
   write_changed(file_.path(), device(), [](auto& tree) {
     const auto states = only(tree, "optimizers").at("state").toGenericDict();
@@ -191,12 +298,30 @@ TEST_P(CheckpointFileTest, AnOptionThatLibTorchLacksIsRefused) {
                  "to be false, because LibTorch's optimizer does not support it; use torchamp's");
 }
 
+/// The checkpoint as Python writes it after torch.serialization.set_crc32_options(False).
+std::string without_checksums(std::string bytes) {
+  const std::string entry = "PK\x01\x02";
+  for (auto at = bytes.find(entry); at != std::string::npos; at = bytes.find(entry, at + 1)) {
+    bytes.replace(at + 16, 4, 4, '\0');
+  }
+  return bytes;
+}
+
+TEST_P(CheckpointFileTest, AFileWithoutChecksumsIsLoaded) {
+  Training one = train_at(OptLevel::O2), other = train_at(OptLevel::O2);
+  one.step();
+  save(one.amped, file_.path());
+  const std::string bytes = without_checksums(bytes_of(file_.path()));
+  std::ofstream(file_.path(), std::ios::binary) << bytes;
+  load(other.amped, file_.path());
+  expect_same(other, Snapshot(one));
+}
+
 /// A malicious file that would read beyond a record: it claims 127 elements in 64.
 TEST_P(CheckpointFileTest, ATensorThatIsLongerThanItsRecordIsRefused) {
   Training training = train_at(OptLevel::O2);
   save(training.amped, file_.path());
-  std::ifstream in(file_.path(), std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  std::string bytes = without_checksums(bytes_of(file_.path()));
   const auto replace = [&](const std::string& from, const std::string& to) {
     const auto found = bytes.find(from);
     ASSERT_NE(found, std::string::npos);
@@ -221,8 +346,10 @@ TEST_P(CheckpointFileTest, AnOptimizerThatPythonDoesNotKnowIsNotSaved) {
 
 TEST_P(CheckpointFileTest, APathThatCannotBeWrittenIsRefused) {
   Training training = train_at(OptLevel::O2);
-  EXPECT_EQ(message_of([&] { save(training.amped, "/nowhere/at/all"); }),
-            "amp::save: expected \"/nowhere/at/all\" to be a path that can be written");
+  EXPECT_EQ(
+      message_of([&] { save(training.amped, "/nowhere/at/all"); }),
+      "amp::save: expected \"/nowhere/at/all\" to be a path that can be written, got the error "
+      "\"No such file or directory\"");
 }
 
 TORCHAMP_ON_EACH_DEVICE(CheckpointFileTest);

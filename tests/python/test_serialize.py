@@ -126,8 +126,8 @@ def refused_by(model, optimizer, file, message: str) -> None:
         ),
         (
             lambda: file_of("O2", model=wider(), steps=0),
-            "amp.load: expected models[0] of the checkpoint to have the names and sizes of the "
-            'model here, got "first.weight" with sizes [8, 5], expected [8, 4]',
+            "amp.load: expected models[0] of the checkpoint to have the names, sizes and types of "
+            'the model here, got "first.weight" with sizes [8, 5], expected [8, 4]',
         ),
         (
             lambda: file_of("O2", lambda model: sgd(model.first)),
@@ -168,12 +168,13 @@ def test_files_that_do_not_fit(make_file, message):
         ),
         (
             lambda c: c["loss_scalers"][0].update(loss_scale=0.0),
-            "expected loss_scalers[0].loss_scale to be positive and finite, got 0.0",
+            "expected loss_scalers[0] of the checkpoint to have a loss_scale above 0 that is "
+            "finite in float32, and trackers of 32 bits, got 0.0, 2 and 1",
         ),
         (
             lambda c: c["optimizers"][0]["state"][1].update(momentum_buffer=torch.ones(3)),
             '"optimizers[0].param_groups[0].params[1].momentum_buffer" of the checkpoint to have '
-            "its parameter's sizes, [8], got [3]",
+            "sizes [8], got [3]",
         ),
     ],
 )

@@ -5,6 +5,7 @@
 #include <torchamp/optim/novograd.h>
 #include <torchamp/optim/sgd.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "frontend/optim/columns.h"
@@ -65,6 +66,17 @@ std::vector<std::string> state_names(StepAlgorithm algorithm) {
       return {};
   }
   return {};
+}
+
+std::vector<std::string> required_states(StepAlgorithm algorithm) {
+  auto names = state_names(algorithm);
+  const auto may_be_absent = [](const std::string& name) {
+    return name == "momentum_buffer" || name == "max_exp_avg_sq";
+  };
+  names.erase(std::remove_if(names.begin(), names.end(), may_be_absent), names.end());
+  if (!names.empty()) names.emplace_back("step");
+  if (algorithm == StepAlgorithm::kNovoGrad) names.emplace_back("norm_average");
+  return names;
 }
 
 }  // namespace torchamp::optim

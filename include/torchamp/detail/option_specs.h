@@ -26,4 +26,8 @@ TORCHAMP_API std::vector<OptionSpec> option_specs(const std::string& optimizer);
 /// The names of the states that the algorithm keeps per parameter, in its order.
 TORCHAMP_API std::vector<std::string> state_names(StepAlgorithm algorithm);
 
+/// The states, numbers included, without which a file's state of a parameter is incomplete. Those
+/// that an option switched on later adds may be missing.
+TORCHAMP_API std::vector<std::string> required_states(StepAlgorithm algorithm);
+
 }  // namespace torchamp::optim

@@ -40,7 +40,8 @@ class Stepper:
             return
         done = torch.as_tensor(float(state.get("step", 1.0)))
         norm = state.get("norm_average")
-        self.core.set_state(i, states, done, norm)
+        norm_average = None if norm is None else torch.as_tensor(float(norm))
+        self.core.set_state(i, states, done, norm_average)
         state.update(self._scalars(i))
         state.update(zip(self._names, self.core.states(i)))
 
