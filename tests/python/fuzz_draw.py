@@ -99,9 +99,14 @@ class Draw:
         self.parts = self.draw_parts()
         self.count = len(list(Net(self.parts).parameters()))
         kept = range(self.count - 1)
+        overrides = self.overrides(level)
+        keeps_masters = overrides.get("master_weights", level != "O3")
+        #: torch's own fused steps misread grads of another layout than the parameter, round 16 bits
+        #: otherwise, and with momentum fail where a parameter's first grad comes late.
+        self.is_plain = "sliced" in self.parts or not keeps_masters
         recipes = self.recipes(list(kept))
         frozen = [i for i in kept if self.chance.random() < 0.08]
-        return Setup(level, self.parts, recipes, self.overrides(level), (*frozen, self.count - 1))
+        return Setup(level, self.parts, recipes, overrides, (*frozen, self.count - 1))
 
     def draw_parts(self) -> tuple[str, ...]:
         others = ["linear", "norm", "layer_norm", "scalar", "empty", "strided", "sliced"]
@@ -119,16 +124,16 @@ class Draw:
             chosen["adopt_data_writes"] = True
         return chosen
 
-    def recipes(self, params: list[int]) -> tuple[Recipe, ...]:
+    def recipes(self, params: list[int], may_share: bool = True) -> tuple[Recipe, ...]:
         """All of one make: fused and torch's step 16-bit parameters in other dtypes."""
         kinds = self.chance.choice([IN_TORCH, IN_TORCHAMP])
-        split = self.distributed(params)
+        split = self.distributed(params, may_share)
         return tuple(self.recipe(kinds, part) for part in split if part)
 
-    def distributed(self, params: list[int]) -> list[list[int]]:
+    def distributed(self, params: list[int], may_share: bool) -> list[list[int]]:
         """Which optimizer steps which; some are stepped by several, some by none."""
         count = self.chance.choice([1, 1, 2, 2, 3])
-        shares = self.chance.random() < 0.4
+        shares = may_share and self.chance.random() < 0.4
         split: list[list[int]] = [[] for _ in range(count)]
         for i in params:
             users = 0 if self.chance.random() < 0.05 else 1 + (shares and self.chance.random() < 0.5)
@@ -140,8 +145,7 @@ class Draw:
         kind = self.chance.choice(["FusedSGD", *kinds] if "FusedSGD" in kinds else ["SGD", *kinds])
         options = {name: self.chance.choice(values) for name, values in kinds[kind].items()}
         options = {name: value for name, value in options.items() if value}
-        if "sliced" in self.parts or "momentum" in options:
-            # torch's own misread grads of another layout, and fail where a first grad comes later.
+        if self.is_plain or "momentum" in options:
             options.pop("fused", None)
         options["lr"] = self.chance.choice([0.5, 0.1, 0.03])
         cut = self.chance.randrange(len(params))

@@ -218,8 +218,12 @@ class Pair:
         if event.name == "look":
             compare_grads(found, expected, self.mirror)
         elif expected is not None:
-            check_close("the norm", found, expected, self.mirror)
-        self.compare(event)
+            is_narrow = any(param.is_narrow for param in self.mirror.params)
+            dtype = torch.bfloat16 if is_narrow else torch.float32
+            check_close("the norm", found.to(dtype), expected.to(dtype), self.mirror)
+        self.compare()
+        if event.name == "step" and not is_refused:
+            self.compare_masters(event.args["of"])
 
     def found(self, event: Event, is_refused: bool) -> Any:
         try:
@@ -231,7 +235,7 @@ class Pair:
         expect(not is_refused, "did not raise")
         return found
 
-    def compare(self, event: Event) -> None:
+    def compare(self) -> None:
         in_float32 = self.run.model.state_dict()
         for i, (name, param) in enumerate(zip(self.names, self.mirror.params)):
             value = param.value if param.has_master else param.in_model
@@ -245,8 +249,6 @@ class Pair:
                 torch.equal(in_model.nan_to_num(), param.in_model.nan_to_num()),
                 f"{name} in the model is {in_model.tolist()} for {param.in_model.tolist()}",
             )
-        if event.name == "step":
-            self.compare_masters(event.args["of"])
 
     def resynchronize(self, param: Any, found: torch.Tensor) -> None:
         """So that no rounding differs later."""

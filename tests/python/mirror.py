@@ -81,6 +81,11 @@ class Param:
     is_contested: bool = False
 
     @property
+    def is_narrow(self) -> bool:
+        """Whether it has 16 bits, and no master."""
+        return self.dtype != torch.float32 and not self.has_master
+
+    @property
     def in_model(self) -> torch.Tensor:
         return self.value.detach().to(self.dtype)
 
@@ -96,7 +101,7 @@ class Param:
 
     def forget(self, zeros: bool = False) -> None:
         """As zeroing does, in plain PyTorch; a master's zeros may be dropped."""
-        had_zeros = zeros and (self.may_be_zeros or self.was_discarded)
+        had_zeros = zeros and (self.may_be_zeros or self.was_discarded or self.is_unnoticed)
         keeps_zeros = zeros and self.sum is not None
         self.may_be_zeros = had_zeros or (keeps_zeros and self.has_master)
         self.sum = self.sum * 0 if keeps_zeros and not self.has_master else None
@@ -178,8 +183,7 @@ class Mirror:
         self.optimizers = [self.stepped(recipe) for recipe in setup.optimizers]
         self.extra = len(self.params) - 1
         #: Whether numbers may differ in their last bits.
-        has_narrow = any(param.value.dtype != torch.float32 for param in self.params)
-        self.is_approximate = has_narrow or any(
+        self.is_approximate = any(param.is_narrow for param in self.params) or any(
             recipe.is_fused or "fused" in recipe.options for recipe in setup.optimizers
         )
         self.saved: Any = None
@@ -251,12 +255,14 @@ class Mirror:
         grads = dict(zip(reach, drawn_coefs(self.shapes, reach, coefs, inf_in)))
         reached = {self.params[i]: grad for i, grad in grads.items() if self.params[i].is_trainable}
         is_bad = is_nan or inf_in is not None
+        require(loss < self.setup.overrides.get("num_losses", 1), "no such loss")
         self.check_backward(given, reached, is_bad, is_nan or inf_in in grads, delayed, ends)
         self.notice(given)
         if ends in ("raise", "scale_loss", "step"):
             require(zero_inside is None, "zeroing in a block that raises")
             return self.cancel(given)
         if zero_inside == "optimizer":
+            self.avoid(len(self.together(given)) > len(given), "zeroing in a block beside others")
             for i in of:
                 self.zero(i)
         elif zero_inside == "model":
@@ -287,6 +293,8 @@ class Mirror:
             require(not param.users or set(param.users) & set(given), "an optimizer is missing")
             total = 2 * LARGEST * UNIT if param.sum is None else 2 * LARGEST * UNIT + _size(param)
             require(total <= EXACT, "sums that 16 bits do not hold")
+            is_old = param.is_narrow and param.sum is not None and not param.sum.isfinite().all()
+            self.avoid(is_old and not all(each.overflow for each in given), "an old overflow")
         require(not is_bad or (self.is_dynamic and shows), "an overflow of nothing")
         if self.is_identity:
             require(not delayed and ends in (None, "empty"), "nothing is scaled")
@@ -447,8 +455,9 @@ class Mirror:
             raise Refused
         everyone = self.together(given)
         self.avoid(len(everyone) > len(given), "clipping of one that shares")
-        is_unnoticed = any(param.is_unnoticed for each in everyone for param in each.params)
-        self.avoid(is_unnoticed, "clipping after a zeroing of the model")
+        clipped = [param for each in everyone for param in each.params]
+        is_unnoticed = any(param.is_unnoticed or param.was_discarded for param in clipped)
+        self.avoid(is_unnoticed, "clipping after a zeroing of the model, or a skipped step")
         require(not any(param.is_contested or param.done for param in params), "who uses the sum")
         if not any(each.overflow for each in given):
             is_finite = all(p.sum is None or bool(p.sum.isfinite().all()) for p in params)
