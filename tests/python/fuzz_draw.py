@@ -136,7 +136,9 @@ class Draw:
         shares = may_share and self.chance.random() < 0.4
         split: list[list[int]] = [[] for _ in range(count)]
         for i in params:
-            users = 0 if self.chance.random() < 0.05 else 1 + (shares and self.chance.random() < 0.5)
+            users = (
+                0 if self.chance.random() < 0.05 else 1 + (shares and self.chance.random() < 0.5)
+            )
             for index in self.chance.sample(range(count), min(users, count)):
                 split[index].append(i)
         return split if any(split) else [params]
@@ -173,7 +175,9 @@ class Draw:
     def backward(self) -> dict[str, Any]:
         of = self.some_of()
         given = {param for i in of for param in self.mirror.optimizers[i].params}
-        known = [i for i, param in enumerate(self.mirror.params) if param in given or not param.users]
+        known = [
+            i for i, param in enumerate(self.mirror.params) if param in given or not param.users
+        ]
         reach = self.some(known, self.chance.choice([1.0, 1.0, 0.5]))
         args = {"loss": self.loss(), "of": of, "reach": reach, "coefs": self.seed()}
         args.update({flag: True for flag, share in FLAGS.items() if self.chance.random() < share})

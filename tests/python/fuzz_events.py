@@ -114,9 +114,7 @@ class Net(nn.Module):
     def forward(self, coefs: list[torch.Tensor], reached: list[int]) -> torch.Tensor:
         """A loss whose grads are `coefs`, of the parameters with the numbers `reached`."""
         params = list(self.parameters())
-        products = [
-            (params[i].float() * coef.float()).sum() for i, coef in zip(reached, coefs)
-        ]
+        products = [(params[i].float() * coef.float()).sum() for i, coef in zip(reached, coefs)]
         return torch.stack(products).sum()
 
     def in_batch_norm(self) -> list[bool]:

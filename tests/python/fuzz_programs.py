@@ -81,7 +81,7 @@ def shrunk(program: Program, is_bad: Callable[[Program], bool] = fails) -> Progr
 
 
 def tell(seed: int, shrinks: bool) -> bool:
-    """Prints the program of a seed if it differs, or is asked for alone; returns whether it does."""
+    """Prints the program of a seed if it differs; returns whether it does."""
     program = drawn_program(seed)
     found = failure(program)
     if found and shrinks:

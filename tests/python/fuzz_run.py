@@ -39,7 +39,9 @@ class Run:
         for i in setup.frozen:
             self.params[i].requires_grad_(False)
         self.optimizers = [
-            recipe.make(getattr(optimizers if recipe.is_fused else torch.optim, recipe.kind), self.params)
+            recipe.make(
+                getattr(optimizers if recipe.is_fused else torch.optim, recipe.kind), self.params
+            )
             for recipe in setup.optimizers
         ]
         self.amp = torchamp.Amp(
@@ -136,9 +138,7 @@ class Run:
         masters = list(amp.master_params(self.optimizers[of]))
         weights = self.optimizers[of]._torchamp.weights
         found = {id(master): master.grad for master in masters}
-        return {
-            i: found.get(id(weights.master_of(param))) for i, param in enumerate(self.params)
-        }
+        return {i: found.get(id(weights.master_of(param))) for i, param in enumerate(self.params)}
 
     def write(self, param: int, seed: int) -> None:
         with torch.no_grad():
@@ -190,7 +190,9 @@ class Run:
 def compare_grads(found: dict, expected: dict, mirror: Mirror) -> None:
     for i, grad in expected.items():
         expect(found[i] is not None, f"the master of parameter {i} has no grad")
-        check_close(f"grad {i}", found[i], grad, mirror)
+        param = mirror.params[i]
+        held = grad.to(param.dtype) if param.is_narrow else grad
+        check_close(f"grad {i}", found[i], held, mirror)
 
 
 def check_close(name: str, found: torch.Tensor, expected: torch.Tensor, mirror: Mirror) -> None:

@@ -3,8 +3,9 @@
 Where the rule says nothing, or leaves a choice, events raise Undetermined and change nothing:
 
 - non-finite grads under a fixed loss scale, and those that a program writes itself
-- a delay at O0 and a loss scale of 1, where nothing is scaled, or given optimizers whose parameters
-  it does not reach; an exception at O0 and a loss scale of 1
+- a delay and an exception where the loss scale is 1 and there are no masters
+- a delay given optimizers whose parameters it does not reach; whom delayed overflows skip of those
+  that are given to the backward that unscales
 - whether grads are still delayed after an exception, or after another optimizer that shares a
   parameter with one that delays, or with one that shares one, was given to a backward
 - a step or clipping of an optimizer of which a part was zeroed after an overflow
@@ -211,9 +212,10 @@ class Mirror:
             param.users.append(found)
         return found
 
-    @property
-    def is_identity(self) -> bool:
-        return self.loss_scale == 1.0 and not any(param.has_master for param in self.params)
+    def is_identity(self, given: Sequence[Stepped]) -> bool:
+        """Whether nothing is scaled, and nothing has a master."""
+        params = [param for stepped in self.together(given) for param in stepped.params]
+        return self.loss_scale == 1.0 and not any(param.has_master for param in params)
 
     def together(self, given: Sequence[Stepped]) -> list[Stepped]:
         """Those that may be unscaled with the given ones."""
@@ -296,7 +298,7 @@ class Mirror:
             is_old = param.is_narrow and param.sum is not None and not param.sum.isfinite().all()
             self.avoid(is_old and not all(each.overflow for each in given), "an old overflow")
         require(not is_bad or (self.is_dynamic and shows), "an overflow of nothing")
-        if self.is_identity:
+        if self.is_identity(given):
             require(not delayed and ends in (None, "empty"), "nothing is scaled")
 
     def cancel(self, given: list[Stepped]) -> None:
@@ -315,6 +317,9 @@ class Mirror:
             if delayed and not set(bad) & set(stepped.params):
                 stepped.is_unclear = True
             stepped.overflow.add(ALL)
+        if not delayed and any(each.delayed is not False and each.overflow for each in given):
+            for stepped in given:
+                stepped.is_unclear |= not stepped.overflow
 
     def note_delay(self, given: list[Stepped], reached: Iterable[Param], delayed: bool) -> None:
         for stepped in self.together(given):
@@ -329,6 +334,9 @@ class Mirror:
     def step(self, of: int) -> None:
         stepped = self.optimizers[of]
         require(stepped.delayed is not None and not stepped.is_unclear, "delayed or not")
+        beside = [p for each in self.together([stepped]) for p in each.params]
+        is_unnoticed = any(p.is_unnoticed for p in beside if p not in stepped.params)
+        self.avoid(is_unnoticed, "a step beside a zeroing of the model")
         if stepped.delayed:
             self.notice([stepped])
             raise Refused
@@ -346,6 +354,9 @@ class Mirror:
         stepped.is_to_step = False
 
     def skip(self, stepped: Stepped, params: list[Param]) -> None:
+        for param in params:
+            others = [each for each in param.users if each.is_to_step and not each.overflow]
+            self.avoid(others and not param.has_master and param.sum is not None, "a skip beside")
         for param in params:
             if self.waits(param, stepped):
                 param.done.add(stepped)
@@ -410,7 +421,9 @@ class Mirror:
     def zero_model(self, to_none: bool = True) -> None:
         has_masters = any(param.has_master for param in self.params)
         require(to_none or not has_masters, "zeros in a model with masters")
-        self.avoid(any(param.is_blind for param in self.params), "zeroing after a zeroing beside it")
+        self.avoid(
+            any(param.is_blind for param in self.params), "zeroing after a zeroing beside it"
+        )
         is_flagged = any(each.overflow or each.delayed is not False for each in self.optimizers)
         self.avoid(not to_none and is_flagged, "zeros in a model without masters")
         for param in self.params:
@@ -450,7 +463,9 @@ class Mirror:
         """Whose grads are clipped; None: they are discarded by the next step."""
         given = [self.optimizers[i] for i in of]
         params = distinct(param for stepped in given for param in stepped.params)
-        require(not any(each.delayed is None or each.is_unclear for each in given), "delayed or not")
+        require(
+            not any(each.delayed is None or each.is_unclear for each in given), "delayed or not"
+        )
         if any(each.delayed for each in given):
             raise Refused
         everyone = self.together(given)

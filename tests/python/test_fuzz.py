@@ -90,9 +90,7 @@ KNOWN = {
     ),
     "clipping_after_the_zeroing_of_delayed_grads": (
         "clipping does not notice that no grads are delayed any more, and raises",
-        program(
-            "O1", sgd(0), events=[backward([0], [0], delayed=True), ZERO_MODEL, clip(0)]
-        ),
+        program("O1", sgd(0), events=[backward([0], [0], delayed=True), ZERO_MODEL, clip(0)]),
     ),
     "clipping_after_a_skipped_step": (
         "float32 parameters have their discarded grads until the next backward or step",
@@ -136,6 +134,30 @@ KNOWN = {
             sgd(0, 1),
             sgd(1, 3),
             events=[backward([1], [3]), backward([0], [0], zero_inside="optimizer"), step(1)],
+        ),
+    ),
+    "a_step_beside_a_zeroing_of_the_model": (
+        "a step that notices the zeroing clears the overflows of its own optimizer alone",
+        program(
+            "O2",
+            sgd(0, 1),
+            sgd(1, 2),
+            events=[
+                backward([1], [2], inf_in=2),
+                ZERO_MODEL,
+                step(0),
+                backward([1], [2]),
+                step(1),
+            ],
+        ),
+    ),
+    "a_skip_beside_a_step": (
+        "a skipped step discards shared float32 grads that another optimizer is to step by",
+        program(
+            "O1",
+            sgd(0, 1),
+            sgd(1, 2),
+            events=[backward([0], [0], inf_in=0), backward([1], [1]), step(0), step(1)],
         ),
     ),
     "zeros_in_a_model_without_masters": (
