@@ -50,8 +50,7 @@ scale_loss::scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers
   }
   auto backward = std::make_unique<core::Backward>(
       states, scaler,
-      core::Backward::Options{options.loss_id, options.delay_unscale,
-                              options.delay_overflow_check},
+      core::Backward::Options{options.loss_id, options.delay_unscale, options.delay_overflow_check},
       others_of(*amp_, optimizers_));
   scaled_loss_ = backward->scale(loss);
   for (const Optimizer& optimizer : optimizers_) {

@@ -148,7 +148,7 @@ def replace_file(path: str, write: Callable[[str], object]) -> None: ...
 class ScaleSnapshot: ...
 
 class LossScaler:
-    rule: ops.ScaleUpdate
+    rule: ops.ScaleRule
     def __init__(
         self,
         loss_scale: float | str = "dynamic",

@@ -50,8 +50,9 @@ class Amp:
         cast_model_outputs, num_losses, min_loss_scale (by default 2**-10), max_loss_scale,
         max_consecutive_skips (the number of skipped steps in a row at which a step, or on CUDA a
         later call, raises RuntimeError with the reason; by default training goes on), verbosity
-        (0 is silent), adopt_data_writes (True: every step detects elements of the model that were written
-        bypassing PyTorch's version counters, e.g. by `param.data`, and copies them to the masters).
+        (0 is silent), adopt_data_writes (True: every step detects elements of the model that were
+        written bypassing PyTorch's version counters, e.g. by `param.data`, and copies them to the
+        masters).
 
     Raises TypeError, ValueError or RuntimeError, and changes nothing, where an argument is wrong.
     Objects of this class are independent, except for O1's autocast, which belongs to the thread: it

@@ -1,0 +1,284 @@
+"""Follows a fuzzed program by torchamp and by the mirror, and compares them after every event."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import Any
+
+import torch
+from fuzz_events import Event, Net, Program, Setup, drawn_coefs, drawn_value
+from mirror import Mirror, Refused
+
+import torchamp
+from torchamp import amp, optimizers
+
+#: Of optimizers that are not torch's own code, and of what was clipped: relative and absolute.
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+#: Loss scales before the events.
+SCALES = (512.0, 64.0, 128.0)
+
+
+class Different(Exception):
+    """torchamp and the mirror are."""
+
+
+def expect(is_so: Any, what: str) -> None:
+    if not is_so:
+        raise Different(what)
+
+
+class Run:
+    """Follows a program by torchamp. Its methods are the events, and take what the mirror's do."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.adopts = bool(setup.overrides.get("adopt_data_writes"))
+        self.model = Net(setup.parts)
+        self.params = list(self.model.parameters())
+        self.shapes = [param.shape for param in self.params]
+        for i in setup.frozen:
+            self.params[i].requires_grad_(False)
+        self.optimizers = [
+            recipe.make(
+                getattr(optimizers if recipe.is_fused else torch.optim, recipe.kind), self.params
+            )
+            for recipe in setup.optimizers
+        ]
+        self.amp = torchamp.Amp(
+            self.model, self.optimizers, setup.level, verbosity=0, **setup.overrides
+        )
+        if self.amp.loss_scalers[0].dynamic:
+            for scaler, value in zip(self.amp.loss_scalers, SCALES):
+                scaler.set_loss_scale(value)
+
+    def given(self, of: list[int]) -> list[torch.optim.Optimizer]:
+        return [self.optimizers[i] for i in of]
+
+    def loss(self, reach: list[int], coefs: int, inf_in: int | None, is_nan: bool) -> torch.Tensor:
+        loss = self.model(drawn_coefs(self.shapes, reach, coefs, inf_in), reach)
+        return loss * float("nan") if is_nan else loss
+
+    def backward(
+        self,
+        loss: int,
+        of: list[int],
+        reach: list[int],
+        coefs: int,
+        delayed: bool = False,
+        deferred: bool = False,
+        inf_in: int | None = None,
+        is_nan: bool = False,
+        twice: bool = False,
+        zero_inside: str | None = None,
+        ends: str | None = None,
+    ) -> None:
+        flags = {"delay_unscale": delayed, "delay_overflow_check": deferred}
+        value = self.loss(reach, coefs, inf_in, is_nan)
+        with self.must_end(ends):
+            with self.amp.scale_loss(value, self.given(of), loss, **flags) as scaled_loss:
+                self.zero_in_block(zero_inside, of)
+                if ends != "empty":
+                    scaled_loss.backward(retain_graph=True)
+                if twice and ends != "empty":
+                    scaled_loss.backward()
+                self.end_block(ends, value, of)
+
+    @contextlib.contextmanager
+    def must_end(self, ends: str | None) -> Any:
+        raised = {"raise": KeyError, "scale_loss": RuntimeError, "step": RuntimeError}.get(ends)
+        if raised is None:
+            yield
+            return
+        try:
+            yield
+        except raised:
+            return
+        raise Different(f"expected the block to be ended by an exception: {ends}")
+
+    def end_block(self, ends: str | None, loss: torch.Tensor, of: list[int]) -> None:
+        if ends == "raise":
+            raise KeyError
+        if ends == "step":
+            self.optimizers[of[0]].step()
+        if ends == "scale_loss":
+            with self.amp.scale_loss(loss, self.given(of)):
+                pass
+
+    def zero_in_block(self, zero_inside: str | None, of: list[int]) -> None:
+        if zero_inside == "model":
+            self.model.zero_grad()
+        for i in of if zero_inside == "optimizer" else []:
+            self.optimizers[i].zero_grad()
+
+    def step(self, of: int) -> None:
+        self.optimizers[of].step()
+
+    def zero(self, of: int, to_none: bool = True) -> None:
+        self.optimizers[of].zero_grad(set_to_none=to_none)
+
+    def zero_model(self, to_none: bool = True) -> None:
+        self.model.zero_grad(set_to_none=to_none)
+
+    def drop_grads(self, params: list[int]) -> None:
+        for i in params:
+            self.params[i].grad = None
+
+    def clip_norm(self, of: list[int], max_norm: float) -> torch.Tensor:
+        return amp.clip_grad_norm_(self.given(of), max_norm)
+
+    def clip_value(self, of: list[int], value: float) -> None:
+        amp.clip_grad_value_(self.given(of), value)
+
+    def edit(self, of: int, how: str) -> None:
+        for param in amp.master_params(self.optimizers[of]):
+            if param.grad is not None:
+                param.grad.neg_() if how == "negate" else param.grad.fill_(3 / 64)
+
+    def look(self, of: int) -> dict[int, torch.Tensor | None]:
+        masters = list(amp.master_params(self.optimizers[of]))
+        weights = self.optimizers[of]._torchamp.weights
+        found = {id(master): master.grad for master in masters}
+        return {i: found.get(id(weights.master_of(param))) for i, param in enumerate(self.params)}
+
+    def write(self, param: int, seed: int) -> None:
+        with torch.no_grad():
+            self.params[param].copy_(drawn_value(self.shapes[param], seed))
+
+    def halve(self, param: int) -> None:
+        with torch.no_grad():
+            self.params[param].mul_(0.5)
+
+    def write_data(self, param: int, seed: int) -> None:
+        self.params[param].data.copy_(drawn_value(self.shapes[param], seed))
+        if not self.adopts:
+            self.amp.refresh_masters()
+
+    def freeze(self, param: int) -> None:
+        self.params[param].requires_grad_(False)
+
+    def thaw(self, param: int) -> None:
+        self.params[param].requires_grad_(True)
+
+    def set(self, of: int, group: int, name: str, value: float) -> None:
+        self.optimizers[of].param_groups[group][name] = value
+
+    def scale(self, loss: int, value: float, clean: int) -> None:
+        self.amp.loss_scalers[loss].load_state(value, clean, 1)
+
+    def add_group(self, of: int) -> None:
+        extra = self.params[-1]
+        needed = extra.requires_grad
+        extra.requires_grad_(True)
+        try:
+            self.optimizers[of].add_param_group({"params": [extra]})
+        except ValueError:
+            extra.requires_grad_(needed)
+            raise
+
+    def save(self) -> None:
+        self.saved = io.BytesIO()
+        self.amp.save(self.saved)
+
+    def load(self) -> None:
+        self.saved.seek(0)
+        self.amp.load(self.saved)
+        for i in range(len(self.optimizers)):
+            self.zero(i)
+        self.zero_model()
+
+
+def compare_grads(found: dict, expected: dict, mirror: Mirror) -> None:
+    for i, grad in expected.items():
+        expect(found[i] is not None, f"the master of parameter {i} has no grad")
+        param = mirror.params[i]
+        held = grad.to(param.dtype) if param.is_narrow else grad
+        check_close(f"grad {i}", found[i], held, mirror)
+
+
+def check_close(name: str, found: torch.Tensor, expected: torch.Tensor, mirror: Mirror) -> None:
+    found, expected = found.detach(), expected.detach()
+    tolerance = TOLERANCE[expected.dtype] if mirror.is_approximate else 0.0
+    is_close = torch.isclose(found.to(expected.dtype), expected, tolerance, tolerance, True)
+    expect(is_close.all(), f"{name} is {found.tolist()} for {expected.tolist()}")
+
+
+class Pair:
+    """torchamp and the mirror."""
+
+    def __init__(self, setup: Setup, avoids_known: bool) -> None:
+        self.mirror = Mirror(setup, avoids_known)
+        self.run = Run(setup)
+        self.names = [name for name, _ in self.run.model.named_parameters()]
+
+    def follow(self, event: Event) -> None:
+        """Raises Different, or Undetermined before anything is done."""
+        try:
+            expected, is_refused = getattr(self.mirror, event.name)(**event.args), False
+        except Refused:
+            expected, is_refused = None, True
+        found = self.found(event, is_refused)
+        if event.name == "look":
+            compare_grads(found, expected, self.mirror)
+        elif expected is not None:
+            is_narrow = any(param.is_narrow for param in self.mirror.params)
+            dtype = torch.bfloat16 if is_narrow else torch.float32
+            check_close("the norm", found.to(dtype), expected.to(dtype), self.mirror)
+        self.compare()
+        if event.name == "step" and not is_refused:
+            self.compare_masters(event.args["of"])
+
+    def found(self, event: Event, is_refused: bool) -> Any:
+        try:
+            found = getattr(self.run, event.name)(**event.args)
+        except Exception as error:
+            is_expected = is_refused and isinstance(error, (RuntimeError, ValueError))
+            expect(is_expected, f"raised {type(error).__name__}: {error}")
+            return None
+        expect(not is_refused, "did not raise")
+        return found
+
+    def compare(self) -> None:
+        in_float32 = self.run.model.state_dict()
+        for i, (name, param) in enumerate(zip(self.names, self.mirror.params)):
+            value = param.value if param.has_master else param.in_model
+            found = in_float32[name].to(value.dtype)
+            check_close(name, found, value, self.mirror)
+            if self.mirror.is_approximate:
+                self.resynchronize(param, found)
+            in_model = self.run.params[i].detach()
+            expect(in_model.dtype == param.dtype, f"{name} is of {in_model.dtype}")
+            expect(
+                torch.equal(in_model.nan_to_num(), param.in_model.nan_to_num()),
+                f"{name} in the model is {in_model.tolist()} for {param.in_model.tolist()}",
+            )
+
+    def resynchronize(self, param: Any, found: torch.Tensor) -> None:
+        """So that no rounding differs later."""
+        with torch.no_grad():
+            param.value.copy_(found)
+
+    def compare_masters(self, of: int) -> None:
+        """Those of the optimizer that has stepped."""
+        weights = self.run.optimizers[of]._torchamp.weights
+        for i, param in enumerate(self.mirror.params):
+            if param in self.mirror.optimizers[of].params:
+                master = weights.master_value(self.run.params[i])
+                value = param.value if param.has_master else param.in_model
+                check_close(f"master {i}", master, value, self.mirror)
+
+    def close(self) -> None:
+        self.run.amp.close()
+
+
+def failure(program: Program, avoids_known: bool = True) -> str:
+    """What is different after which event; empty if nothing is. Raises Undetermined."""
+    pair = Pair(program.setup, avoids_known)
+    try:
+        for number, event in enumerate(program.events):
+            try:
+                pair.follow(event)
+            except Different as difference:
+                return f"after event {number}, {event}: {difference}"
+    finally:
+        pair.close()
+    return ""

@@ -1,0 +1,582 @@
+"""The rule of docs/grads.md in plain PyTorch: float32 masters that follow the events of a program.
+
+Where the rule says nothing, or leaves a choice, events raise Undetermined and change nothing:
+
+- non-finite grads under a fixed loss scale, and those that a program writes itself
+- a delay and an exception where the loss scale is 1 and there are no masters
+- a delay given optimizers whose parameters it does not reach; whom delayed overflows skip of those
+  that are given to the backward that unscales
+- whether grads are still delayed after an exception, or after another optimizer that shares a
+  parameter with one that delays, or with one that shares one, was given to a backward
+- a step or clipping of an optimizer of which a part was zeroed after an overflow
+- another step by an optimizer of a shared parameter that still waits for the step of another; a
+  backward in between; and what waits for the step of one whose grads were zeroed
+- the step of momentum, decay or averages by grads that were zeroed to zeros
+- zeroing in a block that raises; clipping optimizers together of which not all overflowed
+- add_param_group of a parameter that has grads already
+- the low bits of split masters after a write by `.data`
+- sums that 16 bits do not hold
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from fuzz_events import EXACT, LARGEST, UNIT, Net, Recipe, Setup, drawn_coefs, drawn_value
+from reference.optimizers import LAMB, LARS, NovoGrad
+
+#: torch's counterparts of torchamp.optimizers.
+COUNTERPARTS = {
+    "FusedSGD": torch.optim.SGD,
+    "FusedAdam": torch.optim.Adam,
+    "FusedAdamW": torch.optim.AdamW,
+    "FusedAdagrad": torch.optim.Adagrad,
+    "FusedLARS": LARS,
+    "FusedNovoGrad": NovoGrad,
+    "FusedLAMB": LAMB,
+}
+#: Options that change how a step is computed, and not what.
+STORAGE = ("split_masters", "fused")
+#: What the levels are, unless overridden.
+CASTS = {"O2": torch.float16, "O3": torch.float16, "O5": torch.bfloat16}
+LOSS_SCALES = {"O1": "dynamic", "O2": "dynamic"}
+
+
+class Undetermined(Exception):
+    """The rule does not say what this event does."""
+
+
+class Known(Undetermined):
+    """torchamp is known to break the rule here: test_fuzz.KNOWN has the programs."""
+
+
+class Refused(Exception):
+    """torchamp must raise, and change nothing."""
+
+
+@dataclass(eq=False)
+class Param:
+    """A parameter and the sum of its grads."""
+
+    value: torch.Tensor  #: what is stepped
+    dtype: torch.dtype  #: the model's
+    has_master: bool
+    is_trainable: bool
+    users: list[Stepped] = field(default_factory=list)
+    sum: torch.Tensor | None = None
+    #: Whether zeros may be left in the place of a grad.
+    may_be_zeros: bool = False
+    #: Whether a skipped step has discarded the sum, which may be in memory still.
+    was_discarded: bool = False
+    #: Whether the model's grad was set to None, which the next backward or step notices.
+    is_unnoticed: bool = False
+    #: Whether another optimizer was zeroed since the sum began.
+    is_blind: bool = False
+    #: Of a shared one: those that have used the sum, which waits for others.
+    done: set[Stepped] = field(default_factory=set)
+    #: Of a shared one: whether the rule does not say who uses the sum.
+    is_contested: bool = False
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it has 16 bits, and no master."""
+        return self.dtype != torch.float32 and not self.has_master
+
+    @property
+    def in_model(self) -> torch.Tensor:
+        return self.value.detach().to(self.dtype)
+
+    def write(self, value: torch.Tensor) -> None:
+        with torch.no_grad():
+            self.value.copy_(value.to(self.dtype))
+
+    def add(self, grad: torch.Tensor) -> None:
+        self.is_contested |= bool(self.done)
+        total = grad if self.sum is None else self.sum + grad.to(self.sum.dtype)
+        self.sum = total.to(self.value.dtype)
+        self.may_be_zeros = self.was_discarded = self.is_blind = self.is_unnoticed = False
+
+    def forget(self, zeros: bool = False) -> None:
+        """As zeroing does, in plain PyTorch; a master's zeros may be dropped."""
+        had_zeros = zeros and (self.may_be_zeros or self.was_discarded or self.is_unnoticed)
+        keeps_zeros = zeros and self.sum is not None
+        self.may_be_zeros = had_zeros or (keeps_zeros and self.has_master)
+        self.sum = self.sum * 0 if keeps_zeros and not self.has_master else None
+        if self.sum is not None:
+            self.sum = torch.zeros_like(self.sum)
+        self.was_discarded &= not zeros
+        self.done.clear()
+        self.is_contested = self.is_blind = self.is_unnoticed = False
+
+    def drop(self) -> None:
+        """As the program does where it sets the model's grad to None."""
+        had_sum = self.sum is not None or self.is_unnoticed
+        may_be_zeros = self.may_be_zeros and self.has_master
+        self.forget()
+        self.may_be_zeros = may_be_zeros
+        self.is_unnoticed = had_sum and (self.has_master or any(u.delayed for u in self.users))
+
+    def discard(self) -> None:
+        """As a skipped step does."""
+        self.forget()
+        self.was_discarded = not self.has_master
+
+
+@dataclass(eq=False)
+class Stepped:
+    """An optimizer of masters, and what its next step must know."""
+
+    recipe: Recipe
+    optimizer: torch.optim.Optimizer
+    params: list[Param]
+    #: The parameters that overflowed; ALL where it was given to a backward that did.
+    overflow: set[Any] = field(default_factory=set)
+    #: None: the rule does not say.
+    delayed: bool | None = False
+    #: Whether the rule does not say if the next step is skipped.
+    is_unclear: bool = False
+    #: Whether it was given to a backward since its last step; None: its grads were zeroed since.
+    is_to_step: bool | None = False
+
+    def is_insensitive(self) -> bool:
+        """Whether its step by zeros does nothing."""
+        groups = self.optimizer.param_groups
+        return type(self.optimizer) is torch.optim.SGD and not any(
+            group["momentum"] or group["weight_decay"] for group in groups
+        )
+
+    def clear(self) -> None:
+        self.overflow.clear()
+        self.is_unclear = self.delayed = False
+
+
+ALL = "all"
+
+
+def require(is_determined: Any, what: str) -> None:
+    if not is_determined:
+        raise Undetermined(what)
+
+
+def distinct(params: Iterable[Param]) -> list[Param]:
+    return list(dict.fromkeys(params))
+
+
+class Mirror:
+    """Follows a program. Its methods are the events."""
+
+    def __init__(self, setup: Setup, avoids_known: bool = True) -> None:
+        self.setup = setup
+        self.avoids_known = avoids_known
+        self.keeps_masters = setup.overrides.get("master_weights", setup.level in ("O2", "O5"))
+        self.loss_scale = setup.overrides.get("loss_scale", LOSS_SCALES.get(setup.level, 1.0))
+        self.is_dynamic = self.loss_scale == "dynamic"
+        net = Net(setup.parts)
+        self.shapes = [param.shape for param in net.parameters()]
+        self.params = [
+            self.param(i, param, is_batch_norm)
+            for i, (param, is_batch_norm) in enumerate(zip(net.parameters(), net.in_batch_norm()))
+        ]
+        self.optimizers = [self.stepped(recipe) for recipe in setup.optimizers]
+        self.extra = len(self.params) - 1
+        #: Whether numbers may differ in their last bits.
+        self.is_approximate = any(param.is_narrow for param in self.params) or any(
+            recipe.is_fused or "fused" in recipe.options for recipe in setup.optimizers
+        )
+        self.saved: Any = None
+
+    def param(self, i: int, param: torch.Tensor, is_batch_norm: bool) -> Param:
+        keeps_norm = self.setup.overrides.get("keep_batchnorm_fp32", self.setup.level != "O3")
+        cast = CASTS.get(self.setup.level)
+        dtype = torch.float32 if cast is None or (is_batch_norm and keeps_norm) else cast
+        users = [recipe for recipe in self.setup.optimizers if i in sum(recipe.groups, ())]
+        is_wide = any(recipe.is_fused for recipe in users)
+        has_master = self.keeps_masters and dtype != torch.float32 and bool(users)
+        value = param.detach()
+        if not has_master:
+            value = value.to(dtype)
+        value = value.float() if is_wide else value
+        return Param(value, dtype, has_master, i not in self.setup.frozen)
+
+    def stepped(self, recipe: Recipe) -> Stepped:
+        plain = {name: value for name, value in recipe.options.items() if name not in STORAGE}
+        kind = COUNTERPARTS.get(recipe.kind) or getattr(torch.optim, recipe.kind)
+        values = [param.value for param in self.params]
+        optimizer = Recipe(recipe.kind, recipe.groups, plain).make(kind, values)
+        found = Stepped(recipe, optimizer, [self.params[i] for i in sum(recipe.groups, ())])
+        for param in found.params:
+            param.users.append(found)
+        return found
+
+    def is_identity(self, given: Sequence[Stepped]) -> bool:
+        """Whether nothing is scaled, and nothing has a master."""
+        params = [param for stepped in self.together(given) for param in stepped.params]
+        return self.loss_scale == 1.0 and not any(param.has_master for param in params)
+
+    def together(self, given: Sequence[Stepped]) -> list[Stepped]:
+        """Those that may be unscaled with the given ones."""
+        shares = any(len(param.users) > 1 for param in self.params)
+        return self.optimizers if shares else list(given)
+
+    @property
+    def is_split(self) -> bool:
+        return any("split_masters" in recipe.options for recipe in self.setup.optimizers)
+
+    def avoid(self, happens: Any, what: str) -> None:
+        if happens and self.avoids_known:
+            raise Known(what)
+
+    def notice(self, given: Sequence[Stepped]) -> None:
+        """As the start of a backward or step does, of what was zeroed."""
+        for stepped in self.together(given):
+            for param in stepped.params:
+                param.is_unnoticed = False
+
+    # ---- events
+
+    def backward(
+        self,
+        loss: int,
+        of: list[int],
+        reach: list[int],
+        coefs: int,
+        delayed: bool = False,
+        deferred: bool = False,
+        inf_in: int | None = None,
+        is_nan: bool = False,
+        twice: bool = False,
+        zero_inside: str | None = None,
+        ends: str | None = None,
+    ) -> None:
+        """ends: "empty" without a backward; "raise", "scale_loss", "step": by that exception."""
+        given = [self.optimizers[i] for i in of]
+        grads = dict(zip(reach, drawn_coefs(self.shapes, reach, coefs, inf_in)))
+        reached = {self.params[i]: grad for i, grad in grads.items() if self.params[i].is_trainable}
+        is_bad = is_nan or inf_in is not None
+        require(loss < self.setup.overrides.get("num_losses", 1), "no such loss")
+        self.check_backward(given, reached, is_bad, is_nan or inf_in in grads, delayed, ends)
+        self.notice(given)
+        if ends in ("raise", "scale_loss", "step"):
+            require(zero_inside is None, "zeroing in a block that raises")
+            return self.cancel(given)
+        if zero_inside == "optimizer":
+            self.avoid(len(self.together(given)) > len(given), "zeroing in a block beside others")
+            for i in of:
+                self.zero(i)
+        elif zero_inside == "model":
+            self.avoid(True, "zeroing of the model in a block")
+            self.zero_model()
+        if ends == "empty":
+            reached = {}
+        grads_of = {p: grad * float("nan") if is_nan else grad for p, grad in reached.items()}
+        for param, grad in grads_of.items():
+            for _ in range(1 + twice):
+                param.add(grad)
+        self.note_overflow(given, grads_of, delayed)
+        self.note_delay(given, reached, delayed)
+        for stepped in given:
+            stepped.is_to_step = True
+
+    def check_backward(
+        self,
+        given: list[Stepped],
+        reached: dict[Param, torch.Tensor],
+        is_bad: bool,
+        shows: bool,
+        delayed: bool,
+        ends: str | None,
+    ) -> None:
+        require(reached, "a loss that needs no grad")
+        for param in reached:
+            require(not param.users or set(param.users) & set(given), "an optimizer is missing")
+            total = 2 * LARGEST * UNIT if param.sum is None else 2 * LARGEST * UNIT + _size(param)
+            require(total <= EXACT, "sums that 16 bits do not hold")
+            is_old = param.is_narrow and param.sum is not None and not param.sum.isfinite().all()
+            self.avoid(is_old and not all(each.overflow for each in given), "an old overflow")
+        require(not is_bad or (self.is_dynamic and shows), "an overflow of nothing")
+        if self.is_identity(given):
+            require(not delayed and ends in (None, "empty"), "nothing is scaled")
+
+    def cancel(self, given: list[Stepped]) -> None:
+        for stepped in self.together(given):
+            if stepped.delayed:
+                stepped.delayed = None
+
+    def note_overflow(
+        self, given: list[Stepped], grads: dict[Param, torch.Tensor], delayed: bool
+    ) -> None:
+        bad = [param for param, grad in grads.items() if param.users and not grad.isfinite().all()]
+        for param in bad:
+            for stepped in param.users:
+                stepped.overflow.add(param)
+        for stepped in given if bad else []:
+            if delayed and not set(bad) & set(stepped.params):
+                stepped.is_unclear = True
+            stepped.overflow.add(ALL)
+        if not delayed and any(each.delayed is not False and each.overflow for each in given):
+            for stepped in given:
+                stepped.is_unclear |= not stepped.overflow
+
+    def note_delay(self, given: list[Stepped], reached: Iterable[Param], delayed: bool) -> None:
+        for stepped in self.together(given):
+            is_reached = bool(set(stepped.params) & set(reached))
+            if delayed and (is_reached or not stepped.delayed):
+                stepped.delayed = True if is_reached else None
+            elif not delayed and stepped in given:
+                stepped.delayed = False
+            elif not delayed and stepped.delayed:
+                stepped.delayed = None
+
+    def step(self, of: int) -> None:
+        stepped = self.optimizers[of]
+        require(stepped.delayed is not None and not stepped.is_unclear, "delayed or not")
+        beside = [p for each in self.together([stepped]) for p in each.params]
+        is_unnoticed = any(p.is_unnoticed for p in beside if p not in stepped.params)
+        self.avoid(is_unnoticed, "a step beside a zeroing of the model")
+        if stepped.delayed:
+            self.notice([stepped])
+            raise Refused
+        params = distinct(stepped.params)
+        for param in params:
+            require(not param.is_contested, "a sum that several claim")
+            used = stepped in param.done and param.sum is not None
+            require(not used, "a sum that was used, and is kept for another")
+        if stepped.overflow:
+            self.skip(stepped, params)
+        else:
+            self.take(stepped, params)
+        self.notice([stepped])
+        stepped.overflow.clear()
+        stepped.is_to_step = False
+
+    def skip(self, stepped: Stepped, params: list[Param]) -> None:
+        for param in params:
+            others = [each for each in param.users if each.is_to_step and not each.overflow]
+            self.avoid(others and not param.has_master and param.sum is not None, "a skip beside")
+        for param in params:
+            if self.waits(param, stepped):
+                param.done.add(stepped)
+            else:
+                self.end(param, param.discard)
+
+    def take(self, stepped: Stepped, params: list[Param]) -> None:
+        for param in params:
+            require(not param.may_be_zeros or stepped.is_insensitive(), "zeros or none")
+            is_finite = param.sum is None or bool(param.sum.isfinite().all())
+            require(is_finite, "another's overflow")
+        for param in params:
+            param.value.grad = None if param.sum is None else _laid_out(param)
+        stepped.optimizer.step()
+        for param in params:
+            param.value.grad = None
+            param.write(param.value) if not param.has_master else None
+            if not param.has_master:
+                continue
+            if self.waits(param, stepped):
+                param.done.add(stepped)
+            else:
+                self.end(param, param.forget)
+
+    def waits(self, param: Param, stepped: Stepped) -> bool:
+        """Whether the sum is kept for another optimizer's step."""
+        others = [other.is_to_step for other in param.users if other is not stepped]
+        if param.sum is not None and None in others and True not in others:
+            param.is_contested = True
+        return param.sum is not None and any(other is not False for other in others)
+
+    def end(self, param: Param, how: Any) -> None:
+        how()
+        for other in param.users:
+            other.overflow.discard(param)
+
+    def zero(self, of: int, to_none: bool = True) -> None:
+        stepped = self.optimizers[of]
+        self.note_blind(stepped)
+        for param in distinct(stepped.params):
+            param.forget(zeros=not to_none)
+            for other in param.users:
+                self.note_part_zeroed(other, param, stepped)
+        stepped.clear()
+        stepped.is_to_step = None if stepped.is_to_step else stepped.is_to_step
+
+    def note_blind(self, stepped: Stepped) -> None:
+        others = [other for other in self.together([stepped]) if other is not stepped]
+        rest = [p for other in others for p in other.params if p not in stepped.params]
+        self.avoid(any(other.delayed is not False for other in others), "zeroing beside a delay")
+        self.avoid(any(param.is_unnoticed for param in rest), "zeroing beside a zeroing")
+        for param in rest:
+            param.is_blind |= param.sum is not None
+
+    def note_part_zeroed(self, other: Stepped, param: Param, by: Stepped | None) -> None:
+        if other is by:
+            return
+        other.is_unclear |= bool(other.overflow)
+        if other.delayed:
+            other.delayed = None
+
+    def zero_model(self, to_none: bool = True) -> None:
+        has_masters = any(param.has_master for param in self.params)
+        require(to_none or not has_masters, "zeros in a model with masters")
+        self.avoid(
+            any(param.is_blind for param in self.params), "zeroing after a zeroing beside it"
+        )
+        is_flagged = any(each.overflow or each.delayed is not False for each in self.optimizers)
+        self.avoid(not to_none and is_flagged, "zeros in a model without masters")
+        for param in self.params:
+            param.drop() if to_none else param.forget(zeros=True)
+        for stepped in self.optimizers:
+            stepped.overflow.clear()
+            stepped.delayed = None if stepped.delayed is None else False
+            stepped.is_to_step = None if stepped.is_to_step else stepped.is_to_step
+
+    def drop_grads(self, params: list[int]) -> None:
+        """Sets them to None."""
+        for i in params:
+            param = self.params[i]
+            self.avoid(param.is_blind, "zeroing after a zeroing beside it")
+            param.drop()
+            for other in param.users:
+                self.note_part_zeroed(other, param, None)
+
+    def clip_norm(self, of: list[int], max_norm: float) -> torch.Tensor | None:
+        """The norm before it; None if it is not finite."""
+        params = self.clipped(of)
+        if params is None:
+            return None
+        self.is_approximate = True
+        sums = [param.sum for param in params if param.sum is not None]
+        norm = torch.stack([torch.zeros(()), *(each.float().norm() for each in sums)]).norm()
+        for each in sums:
+            each.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+        return norm
+
+    def clip_value(self, of: list[int], value: float) -> None:
+        for param in self.clipped(of) or []:
+            if param.sum is not None:
+                param.sum = param.sum.clamp(-value, value)
+
+    def clipped(self, of: list[int]) -> list[Param] | None:
+        """Whose grads are clipped; None: they are discarded by the next step."""
+        given = [self.optimizers[i] for i in of]
+        params = distinct(param for stepped in given for param in stepped.params)
+        require(
+            not any(each.delayed is None or each.is_unclear for each in given), "delayed or not"
+        )
+        if any(each.delayed for each in given):
+            raise Refused
+        everyone = self.together(given)
+        self.avoid(len(everyone) > len(given), "clipping of one that shares")
+        clipped = [param for each in everyone for param in each.params]
+        is_unnoticed = any(param.is_unnoticed or param.was_discarded for param in clipped)
+        self.avoid(is_unnoticed, "clipping after a zeroing of the model, or a skipped step")
+        require(not any(param.is_contested or param.done for param in params), "who uses the sum")
+        if not any(each.overflow for each in given):
+            is_finite = all(p.sum is None or bool(p.sum.isfinite().all()) for p in params)
+            require(is_finite, "another's overflow")
+            return params
+        users = {user for param in params for user in param.users}
+        require(all(user.overflow for user in users), "of which not all overflowed")
+        return None
+
+    def edit(self, of: int, how: str) -> None:
+        """The program writes the grads of the masters itself."""
+        stepped = self.optimizers[of]
+        require(stepped.delayed is False and not stepped.overflow, "edits of scaled grads")
+        for param in distinct(stepped.params):
+            require(not param.may_be_zeros and not param.was_discarded, "edits of zeros or none")
+            if param.sum is not None:
+                param.sum = {"negate": param.sum.neg, "fill": lambda p=param: _filled(p)}[how]()
+
+    def look(self, of: int) -> dict[int, torch.Tensor]:
+        """The grads of the masters, by the parameters' numbers, as far as they are determined."""
+        stepped = self.optimizers[of]
+        if stepped.delayed is not False or stepped.overflow or stepped.is_unclear:
+            return {}
+        known = {
+            i: param.sum
+            for i, param in enumerate(self.params)
+            if param in stepped.params and param.sum is not None
+        }
+        return known
+
+    def write(self, param: int, seed: int) -> None:
+        self.avoid(self.is_split, "a write to the model of split masters")
+        self.params[param].write(drawn_value(self.shapes[param], seed))
+
+    def halve(self, param: int) -> None:
+        """In place."""
+        self.avoid(self.is_split, "a write to the model of split masters")
+        found = self.params[param]
+        found.write(found.in_model * 0.5)
+
+    def write_data(self, param: int, seed: int) -> None:
+        """By `.data`; the masters are refreshed, unless every step adopts such writes."""
+        require(not self.is_split, "the low bits after a write by .data")
+        self.write(param, seed)
+        if not self.setup.overrides.get("adopt_data_writes"):
+            for each in distinct(p for stepped in self.optimizers for p in stepped.params):
+                each.write(each.in_model)
+
+    def freeze(self, param: int) -> None:
+        self.params[param].is_trainable = False
+
+    def thaw(self, param: int) -> None:
+        require(param != self.extra or self.params[param].users, "what nothing steps")
+        self.params[param].is_trainable = True
+
+    def set(self, of: int, group: int, name: str, value: float) -> None:
+        self.optimizers[of].optimizer.param_groups[group][name] = value
+
+    def scale(self, loss: int, value: float, clean: int) -> None:
+        """Sets a loss scale, and how many clean backwards it has seen."""
+        require(self.is_dynamic, "a fixed scale")
+
+    def add_group(self, of: int) -> None:
+        """Of the extra parameter, which is thawed."""
+        param, stepped = self.params[self.extra], self.optimizers[of]
+        if param.users:
+            raise Refused
+        require(self.setup.parts[-1] == "extra", "no extra parameter")
+        param.has_master = self.keeps_masters and param.dtype != torch.float32
+        is_wide = param.has_master or stepped.recipe.is_fused
+        param.value = param.value.float() if is_wide else param.value
+        param.is_trainable = True
+        stepped.optimizer.add_param_group({"params": [param.value]})
+        stepped.params.append(param)
+        param.users.append(stepped)
+        self.saved = None
+
+    def save(self) -> None:
+        values = [param.value.clone() for param in self.params]
+        states = [stepped.optimizer.state_dict() for stepped in self.optimizers]
+        self.saved = copy.deepcopy((values, states))
+
+    def load(self) -> None:
+        """What was saved, and zeroes all grads."""
+        require(self.saved, "nothing saved")
+        values, states = copy.deepcopy(self.saved)
+        with torch.no_grad():
+            for param, value in zip(self.params, values):
+                param.value.copy_(value)
+        for i, (stepped, state) in enumerate(zip(self.optimizers, states)):
+            stepped.optimizer.load_state_dict(state)
+            self.zero(i)
+        self.zero_model()
+
+
+def _size(param: Param) -> float:
+    finite = param.sum[param.sum.isfinite()].abs()
+    return finite.max().item() if finite.numel() else 0.0
+
+
+def _laid_out(param: Param) -> torch.Tensor:
+    """The sum as autograd leaves grads in memory: torch's optimizers round by it."""
+    return torch.empty_like(param.value).copy_(param.sum)
+
+
+def _filled(param: Param) -> torch.Tensor:
+    return torch.full_like(param.sum, 3 * UNIT)

@@ -1,0 +1,230 @@
+"""Random training programs do what docs/grads.md says: mirror.py follows them in plain PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fuzz_draw import drawn_program
+from fuzz_events import Event, Program, Recipe, Setup
+from fuzz_programs import shrunk
+from fuzz_run import failure
+from fuzz_scaler import scaler_failure
+
+FEW, MANY = 25, 500
+
+
+def assert_no_seed_differs(first: int, count: int) -> None:
+    for seed in range(first, first + count):
+        found = failure(drawn_program(seed))
+        assert not found, (
+            f"seed {seed}: {found}\n"
+            f"run `python tests/python/fuzz_programs.py --seed {seed} --shrink`"
+        )
+
+
+@pytest.mark.parametrize("first", range(0, 500, FEW))
+def test_programs(first):
+    assert_no_seed_differs(first, FEW)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(500, 50_500, MANY))
+def test_many_programs(first):
+    assert_no_seed_differs(first, MANY)
+
+
+@pytest.mark.parametrize("first", range(0, 100, FEW))
+def test_programs_of_grad_scaler(first):
+    for seed in range(first, first + FEW):
+        assert (seed, scaler_failure(seed)) == (seed, "")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(100, 5_100, MANY))
+def test_many_programs_of_grad_scaler(first):
+    for seed in range(first, first + MANY):
+        assert (seed, scaler_failure(seed)) == (seed, "")
+
+
+def sgd(*params: int, kind: str = "SGD", **options: object) -> Recipe:
+    return Recipe(kind, (params,), {"lr": 0.5, **options})
+
+
+def program(level: str, *optimizers: Recipe, events: list[Event], **overrides: object) -> Program:
+    parts = ("layer_norm", "scalar", "norm", "extra")
+    return Program(Setup(level, parts, optimizers, overrides, frozen=(5,)), tuple(events))
+
+
+def backward(of: list[int], reach: list[int], **flags: object) -> Event:
+    return Event("backward", {"loss": 0, "of": of, "reach": reach, "coefs": 7, **flags})
+
+
+def step(of: int) -> Event:
+    return Event("step", {"of": of})
+
+
+def zero(of: int) -> Event:
+    return Event("zero", {"of": of})
+
+
+ZERO_MODEL = Event("zero_model")
+
+
+def clip(*of: int) -> Event:
+    return Event("clip_norm", {"of": list(of), "max_norm": 0.05})
+
+
+#: Programs in which torchamp breaks the rule, and why; the mirror avoids them (mirror.Known).
+KNOWN = {
+    "zeroing_of_the_model_in_a_block": (
+        "scale_loss has set aside the grads that model.zero_grad() is to drop",
+        program(
+            "O1",
+            sgd(0),
+            events=[backward([0], [0]), backward([0], [0], zero_inside="model"), step(0)],
+        ),
+    ),
+    "clipping_after_a_zeroing_of_the_model": (
+        "clipping does not notice that the model's grads were dropped: masters have theirs still",
+        program("O2", sgd(0), events=[backward([0], [0]), ZERO_MODEL, clip(0)]),
+    ),
+    "clipping_after_the_zeroing_of_delayed_grads": (
+        "clipping does not notice that no grads are delayed any more, and raises",
+        program("O1", sgd(0), events=[backward([0], [0], delayed=True), ZERO_MODEL, clip(0)]),
+    ),
+    "clipping_after_a_skipped_step": (
+        "float32 parameters have their discarded grads until the next backward or step",
+        program("O1", sgd(0), events=[backward([0], [0], inf_in=0), step(0), clip(0)]),
+    ),
+    "clipping_one_of_two_that_share": (
+        "clipping an optimizer clips all that share its masters",
+        program("O2", sgd(0, 1), sgd(1, 2), events=[backward([0, 1], [0, 1, 2]), clip(0)]),
+    ),
+    "zeroing_beside_a_delay": (
+        "zero_grad of an optimizer drops the delayed grads of all that share its masters",
+        program(
+            "O2",
+            sgd(0, 1),
+            sgd(1, 2),
+            events=[backward([1], [2], delayed=True), zero(0), backward([1], [2]), step(1)],
+        ),
+    ),
+    "zeroing_beside_a_zeroing": (
+        "after zero_grad of an optimizer, those that share its masters miss zeroing by the model",
+        program(
+            "O2",
+            sgd(0, 1),
+            sgd(1, 2),
+            events=[backward([1], [2]), ZERO_MODEL, zero(0), step(1)],
+        ),
+    ),
+    "zeroing_after_a_zeroing_beside_it": (
+        "the same, in the other order",
+        program(
+            "O2",
+            sgd(0, 1),
+            sgd(1, 2),
+            events=[backward([1], [2]), zero(0), ZERO_MODEL, step(1)],
+        ),
+    ),
+    "zeroing_in_a_block_beside_others": (
+        "zero_grad in a block drops the grads that were set aside of all that share the masters",
+        program(
+            "O2",
+            sgd(0, 1),
+            sgd(1, 3),
+            events=[backward([1], [3]), backward([0], [0], zero_inside="optimizer"), step(1)],
+        ),
+    ),
+    "a_step_beside_a_zeroing_of_the_model": (
+        "a step that notices the zeroing clears the overflows of its own optimizer alone",
+        program(
+            "O2",
+            sgd(0, 1),
+            sgd(1, 2),
+            events=[
+                backward([1], [2], inf_in=2),
+                ZERO_MODEL,
+                step(0),
+                backward([1], [2]),
+                step(1),
+            ],
+        ),
+    ),
+    "a_skip_beside_a_step": (
+        "a skipped step discards shared float32 grads that another optimizer is to step by",
+        program(
+            "O1",
+            sgd(0, 1),
+            sgd(1, 2),
+            events=[backward([0], [0], inf_in=0), backward([1], [1]), step(0), step(1)],
+        ),
+    ),
+    "zeros_in_a_model_without_masters": (
+        "zeros that model.zero_grad(set_to_none=False) writes do not clear an overflow",
+        program(
+            "O1",
+            sgd(0),
+            events=[
+                backward([0], [0], inf_in=0),
+                Event("zero_model", {"to_none": False}),
+                backward([0], [0]),
+                step(0),
+            ],
+        ),
+    ),
+    "an_old_overflow": (
+        "a sum of 16 bits that is infinite already counts as an overflow of the next backward",
+        program(
+            "O3",
+            sgd(0),
+            sgd(1),
+            events=[backward([0], [0], inf_in=0), backward([0, 1], [0, 1]), step(1)],
+            loss_scale="dynamic",
+        ),
+    ),
+    "a_write_to_the_model_of_split_masters": (
+        "until the next backward or step, the low bits are those of the value before",
+        program(
+            "O5",
+            sgd(0, kind="FusedSGD", split_masters=True),
+            events=[Event("write", {"param": 0, "seed": 1})],
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=reason))
+        for name, (reason, _) in KNOWN.items()
+    ],
+)
+def test_known_faults(name):
+    assert failure(KNOWN[name][1], avoids_known=False) == ""
+
+
+def has_skip_and_clip(candidate: Program) -> bool:
+    names = [event.name for event in candidate.events]
+    return "step" in names and any(event.args.get("inf_in") == 2 for event in candidate.events)
+
+
+def test_programs_are_shrunk():
+    long = KNOWN["an_old_overflow"][1]
+    events = (*long.events, backward([0, 1], [1, 2], inf_in=2, delayed=True), step(1), zero(0))
+    small = shrunk(Program(long.setup, events), has_skip_and_clip)
+    assert sorted(map(str, small.events)) == [
+        "backward(loss=0, of=[], reach=[], coefs=7, inf_in=2)",
+        "step(of=1)",
+    ]
+    assert small.setup.overrides == {}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Sums in one order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
