@@ -131,13 +131,8 @@ void Backward::prepare() {
 void Backward::settle(Masters& masters) {
   const auto& users = masters.users;
   MasterGrads& grads = masters.grads;
-  for (OptimizerState* user : users) {
-    user->discard_skipped();
-    user->discard_doomed();
-  }
-  if (grads.drop_zeroed()) {
-    for (OptimizerState* user : users) user->clear_overflows();
-  }
+  users.front()->settle();
+  for (OptimizerState* user : users) user->discard_doomed();
   if (grads.delayed() == nullptr) return;
   const MasterGrads::Scaled scaled = *grads.delayed();
   if (scaled.by->is_still(scaler_.loss_scale_tensor())) return;

@@ -1,26 +1,46 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
-#include <torchamp/detail/master_grads.h>
-#include <torchamp/ops.h>
+#include <torchamp/detail/clip.h>
 
+#include <algorithm>
+
+#include "core/unscale_pass.h"
 #include "ops/clip_factors.h"
 
-namespace torchamp {
+namespace torchamp::core {
+namespace {
 
 using at::Tensor;
+using ClippedStates = std::vector<OptimizerState*>;
 
-Tensor clip_grad_norm(const std::vector<MasterGrads*>& all, double max_norm) {
+/// The grads that they step by, each once; of sparse ones the values.
+std::vector<Tensor> materialized_grads(const ClippedStates& states) {
+  TensorSet seen;
+  std::vector<Tensor> grads;
+  for (const OptimizerState* state : states) {
+    for (const Tensor& master : state->weights().master_params()) {
+      if (!master.grad().defined() || !state->steps(master)) continue;
+      const bool is_new = seen.insert(master.unsafeGetTensorImpl()).second;
+      if (is_new) grads.push_back(values_of(master.grad()));
+    }
+  }
+  return grads;
+}
+
+}  // namespace
+
+/// Optimizers that share masters do not defer their grads.
+Tensor clip_grad_norm(const ClippedStates& states, double max_norm) {
   at::NoGradGuard no_grad;
+  for (OptimizerState* state : states) state->check_unscaled("clip_grad_norm_");
+  const std::vector<Tensor> materialized = materialized_grads(states);
   std::vector<NormPart> parts;
-  std::vector<Tensor> materialized;
   std::vector<MasterGrads*> deferred;
-  for (MasterGrads* each : all) {
-    const auto grads = each->materialized();
-    materialized.insert(materialized.end(), grads.begin(), grads.end());
-    const Tensor norm = each->norm_of_deferred();
+  for (const OptimizerState* state : states) {
+    const Tensor norm = state->grads().norm_of_deferred();
     if (!norm.defined()) continue;
-    deferred.push_back(each);
-    parts.push_back({norm, each->deferred_factor()});
+    deferred.push_back(&state->grads());
+    parts.push_back({norm, state->grads().deferred_factor()});
   }
   if (!materialized.empty() || deferred.empty()) {
     parts.push_back({std::get<0>(ops::l2norm(materialized)), {}});
@@ -31,12 +51,13 @@ Tensor clip_grad_norm(const std::vector<MasterGrads*>& all, double max_norm) {
   return factors.norm;
 }
 
-void clip_grad_value(const std::vector<MasterGrads*>& all, double clip_value) {
+void clip_grad_value(const ClippedStates& states, double clip_value) {
   at::NoGradGuard no_grad;
-  for (MasterGrads* each : all) {
-    each->materialize();
-    for (const Tensor& grad : each->materialized()) grad.clamp_(-clip_value, clip_value);
+  for (OptimizerState* state : states) {
+    state->check_unscaled("clip_grad_value_");
+    state->grads().materialize();
   }
+  for (const Tensor& grad : materialized_grads(states)) grad.clamp_(-clip_value, clip_value);
 }
 
-}  // namespace torchamp
+}  // namespace torchamp::core

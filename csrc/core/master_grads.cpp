@@ -29,6 +29,11 @@ Tensor empty_master_grad(const Tensor& scaled_grad, const Tensor& master) {
       ._coalesced_(true);
 }
 
+/// Whether any is.
+bool are_defined(const std::vector<Tensor>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const Tensor& t) { return t.defined(); });
+}
+
 }  // namespace
 
 void MasterGrads::resize() {
@@ -79,6 +84,14 @@ void MasterGrads::keep_zeros(const std::vector<Tensor>& before) {
     if (has_zeros_[i] && !has_grad(i)) weights_.model_params()[i].mutable_grad() = before[i];
   }
   has_zeros_.assign(weights_.size(), false);
+}
+
+bool MasterGrads::are_delayed(const TensorSet& stepped) const {
+  for (size_t i = 0; delayed_ && i < weights_.size(); ++i) {
+    const bool is_among = stepped.count(weights_.master_params()[i].unsafeGetTensorImpl()) > 0;
+    if (delayed_->is_scaled[i] && is_among) return true;
+  }
+  return false;
 }
 
 /// A grad that is kept in the model, though nothing was added to it, shows whether it was zeroed.
@@ -282,14 +295,6 @@ void MasterGrads::materialize() {
   deferred_ = Deferred();
 }
 
-std::vector<Tensor> MasterGrads::materialized() const {
-  std::vector<Tensor> grads;
-  for (const Tensor& master : weights_.master_params()) {
-    if (master.grad().defined()) grads.push_back(values_of(master.grad()));
-  }
-  return grads;
-}
-
 Tensor MasterGrads::norm_of_deferred() {
   wants_norm_ = true;
   if (!is_deferred()) return {};
@@ -398,21 +403,35 @@ void MasterGrads::drop_master_grads() {
   }
 }
 
-void MasterGrads::zero_model_grads(bool set_to_none) {
+void MasterGrads::zero_model_grads(bool set_to_none, const TensorSet& stepped) {
   at::NoGradGuard no_grad;
-  forget_scaled();
-  has_contributed_.assign(weights_.size(), false);
-  has_zeros_.assign(weights_.size(), false);
-  if (open_) open_->assign(weights_.size(), Tensor());
-  for (const size_t i : weights_.separate()) {
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    if (stepped.count(weights_.master_params()[i].unsafeGetTensorImpl()) == 0) continue;
+    forget(i);
     Tensor& grad = weights_.model_params()[i].mutable_grad();
-    if (!grad.defined()) continue;
+    if (!weights_.is_separate(i) || !grad.defined()) continue;
     if (set_to_none) {
       grad.reset();
     } else {
       grad = grad.detach().zero_();
       has_zeros_[i] = true;
     }
+  }
+}
+
+/// Other than its grad itself, everything that was known of it.
+void MasterGrads::forget(size_t i) {
+  has_contributed_[i] = has_zeros_[i] = false;
+  if (open_) (*open_)[i].reset();
+  if (is_deferred()) {
+    deferred_.grads[i].reset();
+    if (!are_defined(deferred_.grads)) deferred_ = Deferred();
+  }
+  if (delayed_) {
+    delayed_->is_scaled[i] = false;
+    delayed_->before[i].reset();
+    const auto& is_scaled = delayed_->is_scaled;
+    if (std::count(is_scaled.begin(), is_scaled.end(), true) == 0) delayed_.reset();
   }
 }
 

@@ -103,13 +103,25 @@ void OptimizerState::refresh() {
   if (std::exchange(may_have_stepped_, false)) weights().recopy_to_model();
 }
 
+void OptimizerState::settle() {
+  for (OptimizerState* user : masters_->users) user->discard_skipped();
+  if (!grads().drop_zeroed()) return;
+  for (OptimizerState* user : masters_->users) user->clear_overflows();
+}
+
+void OptimizerState::check_unscaled(const char* function) {
+  if (!is_in_backward()) settle();
+  TORCH_CHECK(!grads_are_scaled(), function,
+              ": expected unscaled grads, got grads still scaled by a scale_loss that is open or "
+              "has delay_unscale; clip after the last scale_loss of the step");
+}
+
 void OptimizerState::begin_step(const char* function, bool adopts_data_writes) {
   TORCH_CHECK(!is_in_backward(), function,
               ": expected the optimizer not to be inside an open scale_loss, but it is; "
               "step after it, where the grads are unscaled");
-  for (OptimizerState* user : masters_->users) user->discard_skipped();
-  if (grads().drop_zeroed()) clear_overflows();
-  TORCH_CHECK(grads().delayed() == nullptr, function,
+  settle();
+  TORCH_CHECK(!grads().are_delayed(stepped_), function,
               ": expected unscaled grads, got grads still scaled by a scale_loss with "
               "delay_unscale; run one without it before the step");
   check_not_stray(function);
@@ -218,8 +230,10 @@ bool OptimizerState::is_needed(const Tensor& param) const {
 
 void OptimizerState::zero_grad(bool set_to_none) {
   grads().zero_refused(stepped_, /*zeros=*/!set_to_none);
-  grads().zero_model_grads(set_to_none);
-  masters_->strays.clear();
+  grads().zero_model_grads(set_to_none, stepped_);
+  for (size_t i = 0; i < weights().size(); ++i) {
+    if (steps(weights().master_params()[i])) masters_->strays.drop(i);
+  }
   skipped_found_inf_.reset();
   clear_overflows();
 }

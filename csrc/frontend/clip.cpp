@@ -1,9 +1,11 @@
 #include <ATen/ops/full_like.h>
 #include <torchamp/clip.h>
+#include <torchamp/detail/clip.h>
 
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <memory>
 
 #include "frontend/wrapped.h"
 
@@ -12,13 +14,8 @@ namespace {
 
 using at::Tensor;
 
-void check_unscaled(const char* function, const std::vector<Optimizer>& optimizers) {
+void check_some(const char* function, const std::vector<Optimizer>& optimizers) {
   TORCH_CHECK_VALUE(!optimizers.empty(), function, ": expected at least one optimizer, got none");
-  for (const Optimizer& optimizer : optimizers) {
-    TORCH_CHECK(!wrapped_of(optimizer).state->grads_are_scaled(), function,
-                ": expected unscaled grads, got grads still scaled by a scale_loss that is open or "
-                "has delay_unscale; clip after the last scale_loss of the step");
-  }
 }
 
 /// Whether an overflow has dropped the grads of LibTorch's optimizers.
@@ -28,36 +25,41 @@ bool skips_step(const std::vector<Optimizer>& optimizers) {
   });
 }
 
-/// The grads of each optimizer; the parameters of a disabled one are tracked for this call.
+/// The state of each optimizer; the parameters of a disabled one are tracked for this call.
 class Clipped {
  public:
   explicit Clipped(const std::vector<Optimizer>& optimizers) {
     for (const Optimizer& optimizer : optimizers) {
-      MasterGrads& grads =
-          (optimizer.amp()->enabled() ? wrapped_of(optimizer).masters() : track(optimizer)).grads;
-      if (std::find(grads_.begin(), grads_.end(), &grads) == grads_.end()) grads_.push_back(&grads);
+      const bool enabled = optimizer.amp()->enabled();
+      core::OptimizerState* const state =
+          enabled ? wrapped_of(optimizer).state.get() : &track(optimizer);
+      if (std::find(states_.begin(), states_.end(), state) == states_.end()) {
+        states_.push_back(state);
+      }
     }
   }
 
-  const std::vector<MasterGrads*>& grads() const { return grads_; }
+  const std::vector<core::OptimizerState*>& states() const { return states_; }
 
  private:
-  core::Masters& track(const Optimizer& optimizer) {
-    core::Masters& own = own_.emplace_back();
-    for (const Tensor& param : optimizer.master_params()) own.track(param);
+  core::OptimizerState& track(const Optimizer& optimizer) {
+    core::OptimizerState& own = own_.emplace_back(std::make_shared<core::Masters>());
+    for (const Tensor& param : optimizer.master_params()) {
+      own.masters().track(param);
+      own.add_param(param);
+    }
     return own;
   }
 
-  std::deque<core::Masters> own_;
-  std::vector<MasterGrads*> grads_;
+  std::deque<core::OptimizerState> own_;
+  std::vector<core::OptimizerState*> states_;
 };
 
 }  // namespace
 
 Tensor clip_grad_norm_(const std::vector<Optimizer>& optimizers, double max_norm) {
-  check_unscaled("clip_grad_norm_", optimizers);
-  const Clipped clipped(optimizers);
-  const Tensor norm = clip_grad_norm(clipped.grads(), max_norm);
+  check_some("clip_grad_norm_", optimizers);
+  const Tensor norm = core::clip_grad_norm(Clipped(optimizers).states(), max_norm);
   return skips_step(optimizers) ? at::full_like(norm, INFINITY) : norm;
 }
 
@@ -66,8 +68,8 @@ Tensor clip_grad_norm_(const Optimizer& optimizer, double max_norm) {
 }
 
 void clip_grad_value_(const std::vector<Optimizer>& optimizers, double clip_value) {
-  check_unscaled("clip_grad_value_", optimizers);
-  clip_grad_value(Clipped(optimizers).grads(), clip_value);
+  check_some("clip_grad_value_", optimizers);
+  core::clip_grad_value(Clipped(optimizers).states(), clip_value);
 }
 
 void clip_grad_value_(const Optimizer& optimizer, double clip_value) {

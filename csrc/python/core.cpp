@@ -1,4 +1,5 @@
 #include <torchamp/detail/backward.h>
+#include <torchamp/detail/clip.h>
 
 #include <utility>
 
@@ -110,6 +111,12 @@ void exit_backward(Backward& backward, const py::object& exception, const py::ar
   raised ? backward.cancel() : backward.finish();
 }
 
+at::Tensor clip_norm(const std::vector<std::shared_ptr<OptimizerState>>& states, double max_norm) {
+  std::vector<OptimizerState*> clipped;
+  for (const auto& state : states) clipped.push_back(state.get());
+  return core::clip_grad_norm(clipped, max_norm);
+}
+
 std::unique_ptr<Backward> make_backward(
     std::vector<std::shared_ptr<OptimizerState>> states, LossScaler& scaler, int64_t loss_id,
     bool delay_unscale, bool delay_overflow_check,
@@ -136,6 +143,9 @@ void bind_optimizer_state(py::module_& module) {
       .def("has_overflowed", &OptimizerState::has_overflowed, Unlocked(),
            "Whether the next step is to be skipped. Waits for the device.")
       .def("clear_overflows", &OptimizerState::clear_overflows)
+      .def("check_unscaled", &OptimizerState::check_unscaled, Unlocked(), py::arg("function"),
+           "Discards grads that were zeroed or skipped. Raises RuntimeError while others are "
+           "scaled.")
       .def("zero_grad", &OptimizerState::zero_grad, Unlocked(), py::arg("set_to_none"),
            "Like zero_grad, for grads that the optimizer's own does not reach.")
       .def(
@@ -168,6 +178,9 @@ void bind_core(py::module_& module) {
   bind_context<Context<TemporaryItems, py::dict, py::dict>>(
       module, "TemporaryItems", "A context in which a dict has further items.")
       .def(py::init<py::dict, py::dict>(), py::arg("target"), py::arg("items"));
+  module.def("clip_grad_norm", &clip_norm, Unlocked(), py::arg("states"), py::arg("max_norm"),
+             "Scales the grads that some OptimizerStates step by so that their total norm is at "
+             "most max_norm; returns the norm before clipping, a float32 scalar on the device.");
 }
 
 }  // namespace torchamp::python

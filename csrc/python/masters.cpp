@@ -161,12 +161,6 @@ void bind_suppressions(py::module_& module) {
       .def(py::init<SuppressionsList>(), py::arg("suppressions"));
 }
 
-Tensor clip_norm(const std::vector<std::shared_ptr<Masters>>& masters, double max_norm) {
-  std::vector<MasterGrads*> grads;
-  for (const auto& each : masters) grads.push_back(&each->grads);
-  return clip_grad_norm(grads, max_norm);
-}
-
 }  // namespace
 
 void bind_masters(py::module_& module) {
@@ -176,9 +170,6 @@ void bind_masters(py::module_& module) {
   bind_grads(masters);
   bind_syncing(masters);
   bind_suppressions(module);
-  module.def("clip_grad_norm", &clip_norm, Unlocked(), py::arg("masters"), py::arg("max_norm"),
-             "Scales the grads of a list of Masters so that their total norm is at most "
-             "max_norm; returns the norm before clipping, a float32 scalar on the device.");
 }
 
 }  // namespace torchamp::python

@@ -60,7 +60,8 @@ at::Tensor data_parallel(Model<M>& model, const at::Tensor& input,
                          const std::vector<at::Device>& devices,
                          std::optional<at::Device> output_device = std::nullopt, int64_t dim = 0) {
   const std::vector<at::Tensor> inputs = detail::scatter(input, devices, dim);
-  const std::vector<at::Device> used(devices.begin(), devices.begin() + inputs.size());
+  const std::vector<at::Device> used(devices.begin(),
+                                     devices.begin() + static_cast<std::ptrdiff_t>(inputs.size()));
   const auto& module = detail::pointer_to(model.module());
   model.amp()->refresh();
   const auto replicas = detail::replicate(*module, used);

@@ -182,9 +182,10 @@ TEST_P(MasterWeightsTest, DropMasterGradsLeavesAParametersOwn) {
 
 TEST_P(MasterWeightsTest, ZeroModelGradsZeroesOrDrops) {
   backward(5);
-  grads_.zero_model_grads(/*set_to_none=*/false);
+  const TensorSet stepped{master(0).unsafeGetTensorImpl()};
+  grads_.zero_model_grads(/*set_to_none=*/false, stepped);
   EXPECT_TRUE(same_bits(model(0).grad(), values(0, at::kHalf).zero_()));
-  grads_.zero_model_grads(/*set_to_none=*/true);
+  grads_.zero_model_grads(/*set_to_none=*/true, stepped);
   EXPECT_FALSE(model(0).grad().defined());
   EXPECT_TRUE(same_bits(master(0).grad(), values(5))) << "the optimizer sees to these";
 }

@@ -74,8 +74,8 @@ class Param:
     was_discarded: bool = False
     #: Whether the model's grad was set to None, which the next backward or step notices.
     is_unnoticed: bool = False
-    #: Whether another optimizer was zeroed since the sum began.
-    is_blind: bool = False
+    #: Whether the last step has used the sum up.
+    was_used: bool = False
     #: Of a shared one: those that have used the sum, which waits for others.
     done: set[Stepped] = field(default_factory=set)
     #: Of a shared one: whether the rule does not say who uses the sum.
@@ -98,11 +98,13 @@ class Param:
         self.is_contested |= bool(self.done)
         total = grad if self.sum is None else self.sum + grad.to(self.sum.dtype)
         self.sum = total.to(self.value.dtype)
-        self.may_be_zeros = self.was_discarded = self.is_blind = self.is_unnoticed = False
+        self.may_be_zeros = self.was_discarded = self.was_used = self.is_unnoticed = False
 
     def forget(self, zeros: bool = False) -> None:
         """As zeroing does, in plain PyTorch; a master's zeros may be dropped."""
-        had_zeros = zeros and (self.may_be_zeros or self.was_discarded or self.is_unnoticed)
+        had_zeros = zeros and (
+            self.may_be_zeros or self.was_discarded or self.was_used or self.is_unnoticed
+        )
         keeps_zeros = zeros and self.sum is not None
         self.may_be_zeros = had_zeros or (keeps_zeros and self.has_master)
         self.sum = self.sum * 0 if keeps_zeros and not self.has_master else None
@@ -110,7 +112,7 @@ class Param:
             self.sum = torch.zeros_like(self.sum)
         self.was_discarded &= not zeros
         self.done.clear()
-        self.is_contested = self.is_blind = self.is_unnoticed = False
+        self.is_contested = self.was_used = self.is_unnoticed = False
 
     def drop(self) -> None:
         """As the program does where it sets the model's grad to None."""
@@ -264,7 +266,6 @@ class Mirror:
             require(zero_inside is None, "zeroing in a block that raises")
             return self.cancel(given)
         if zero_inside == "optimizer":
-            self.avoid(len(self.together(given)) > len(given), "zeroing in a block beside others")
             for i in of:
                 self.zero(i)
         elif zero_inside == "model":
@@ -295,8 +296,6 @@ class Mirror:
             require(not param.users or set(param.users) & set(given), "an optimizer is missing")
             total = 2 * LARGEST * UNIT if param.sum is None else 2 * LARGEST * UNIT + _size(param)
             require(total <= EXACT, "sums that 16 bits do not hold")
-            is_old = param.is_narrow and param.sum is not None and not param.sum.isfinite().all()
-            self.avoid(is_old and not all(each.overflow for each in given), "an old overflow")
         require(not is_bad or (self.is_dynamic and shows), "an overflow of nothing")
         if self.is_identity(given):
             require(not delayed and ends in (None, "empty"), "nothing is scaled")
@@ -334,9 +333,6 @@ class Mirror:
     def step(self, of: int) -> None:
         stepped = self.optimizers[of]
         require(stepped.delayed is not None and not stepped.is_unclear, "delayed or not")
-        beside = [p for each in self.together([stepped]) for p in each.params]
-        is_unnoticed = any(p.is_unnoticed for p in beside if p not in stepped.params)
-        self.avoid(is_unnoticed, "a step beside a zeroing of the model")
         if stepped.delayed:
             self.notice([stepped])
             raise Refused
@@ -354,9 +350,6 @@ class Mirror:
         stepped.is_to_step = False
 
     def skip(self, stepped: Stepped, params: list[Param]) -> None:
-        for param in params:
-            others = [each for each in param.users if each.is_to_step and not each.overflow]
-            self.avoid(others and not param.has_master and param.sum is not None, "a skip beside")
         for param in params:
             if self.waits(param, stepped):
                 param.done.add(stepped)
@@ -379,7 +372,9 @@ class Mirror:
             if self.waits(param, stepped):
                 param.done.add(stepped)
             else:
+                had_sum = param.sum is not None
                 self.end(param, param.forget)
+                param.was_used = had_sum
 
     def waits(self, param: Param, stepped: Stepped) -> bool:
         """Whether the sum is kept for another optimizer's step."""
@@ -395,21 +390,12 @@ class Mirror:
 
     def zero(self, of: int, to_none: bool = True) -> None:
         stepped = self.optimizers[of]
-        self.note_blind(stepped)
         for param in distinct(stepped.params):
             param.forget(zeros=not to_none)
             for other in param.users:
                 self.note_part_zeroed(other, param, stepped)
         stepped.clear()
         stepped.is_to_step = None if stepped.is_to_step else stepped.is_to_step
-
-    def note_blind(self, stepped: Stepped) -> None:
-        others = [other for other in self.together([stepped]) if other is not stepped]
-        rest = [p for other in others for p in other.params if p not in stepped.params]
-        self.avoid(any(other.delayed is not False for other in others), "zeroing beside a delay")
-        self.avoid(any(param.is_unnoticed for param in rest), "zeroing beside a zeroing")
-        for param in rest:
-            param.is_blind |= param.sum is not None
 
     def note_part_zeroed(self, other: Stepped, param: Param, by: Stepped | None) -> None:
         if other is by:
@@ -421,9 +407,6 @@ class Mirror:
     def zero_model(self, to_none: bool = True) -> None:
         has_masters = any(param.has_master for param in self.params)
         require(to_none or not has_masters, "zeros in a model with masters")
-        self.avoid(
-            any(param.is_blind for param in self.params), "zeroing after a zeroing beside it"
-        )
         is_flagged = any(each.overflow or each.delayed is not False for each in self.optimizers)
         self.avoid(not to_none and is_flagged, "zeros in a model without masters")
         for param in self.params:
@@ -437,7 +420,6 @@ class Mirror:
         """Sets them to None."""
         for i in params:
             param = self.params[i]
-            self.avoid(param.is_blind, "zeroing after a zeroing beside it")
             param.drop()
             for other in param.users:
                 self.note_part_zeroed(other, param, None)
@@ -468,11 +450,6 @@ class Mirror:
         )
         if any(each.delayed for each in given):
             raise Refused
-        everyone = self.together(given)
-        self.avoid(len(everyone) > len(given), "clipping of one that shares")
-        clipped = [param for each in everyone for param in each.params]
-        is_unnoticed = any(param.is_unnoticed or param.was_discarded for param in clipped)
-        self.avoid(is_unnoticed, "clipping after a zeroing of the model, or a skipped step")
         require(not any(param.is_contested or param.done for param in params), "who uses the sum")
         if not any(each.overflow for each in given):
             is_finite = all(p.sum is None or bool(p.sum.isfinite().all()) for p in params)

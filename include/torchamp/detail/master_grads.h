@@ -70,6 +70,8 @@ class TORCHAMP_API MasterGrads {
                              const DynamicScale* moved = nullptr, const at::Tensor& loss = {});
   /// The report of the last backward to the host; null if that was captured into a graph.
   const std::shared_ptr<const BackwardReport>& last_report() const { return last_report_; }
+  /// Whether those of a master among `stepped` are.
+  bool are_delayed(const TensorSet& stepped) const;
   /// Discards contributions whose grads the program has dropped from the model. Returns whether
   /// there were some, and none are left.
   bool drop_zeroed();
@@ -88,8 +90,6 @@ class TORCHAMP_API MasterGrads {
   /// Materializes deferred master grads.
   void materialize();
 
-  /// The materialized grads; of sparse ones the values.
-  std::vector<at::Tensor> materialized() const;
   /// The norm of the deferred grads, still scaled, a float32 scalar on the device; undefined if
   /// there are none. After the first call, the checks of lazy backwards compute it in their pass.
   at::Tensor norm_of_deferred();
@@ -123,9 +123,9 @@ class TORCHAMP_API MasterGrads {
   void zero_refused(const TensorSet& stepped, bool zeros);
   /// Drops the grads of masters, but not those of parameters that are their own master.
   void drop_master_grads();
-  /// Like torch's zero_grad, for the model's grads (the optimizer zeroes the masters'). Drops the
-  /// grads that are set aside.
-  void zero_model_grads(bool set_to_none);
+  /// Like torch's zero_grad, for the model's grads of masters among `stepped` (the optimizer zeroes
+  /// the masters'). Drops those that are set aside.
+  void zero_model_grads(bool set_to_none, const TensorSet& stepped);
 
  private:
   struct Delayed {
@@ -156,6 +156,7 @@ class TORCHAMP_API MasterGrads {
                  bool defers);
   at::Tensor take_overflow_flags(at::Device device);
   void forget_scaled();
+  void forget(size_t i);
   void check_deferred_unchanged() const;
 
   MasterWeights& weights_;
@@ -173,13 +174,6 @@ class TORCHAMP_API MasterGrads {
   bool lazy_ = false;
   bool wants_norm_ = false;
 };
-
-/// Scales the grads of `all`, materialized or deferred, so that their total norm is at most
-/// `max_norm`. Returns the norm before clipping, a float32 scalar on the device, without waiting.
-TORCHAMP_API at::Tensor clip_grad_norm(const std::vector<MasterGrads*>& all, double max_norm);
-
-/// The same by value: each element to within ±clip_value. Materializes deferred grads.
-TORCHAMP_API void clip_grad_value(const std::vector<MasterGrads*>& all, double clip_value);
 
 /// Ends a backward of `all`, whose loss `scaler` has scaled by `scaled_by`: as
 /// MasterGrads::finish_backward() of each, with one found_inf for all, which is returned, and

@@ -47,7 +47,7 @@ class TORCHAMP_API OptimizerState {
   /// Whether a Backward that was given it is open.
   bool is_in_backward() const { return backward_ != nullptr; }
   /// Whether its grads cannot be used yet: in an open backward, or delayed.
-  bool grads_are_scaled() const { return is_in_backward() || grads().delayed() != nullptr; }
+  bool grads_are_scaled() const { return is_in_backward() || grads().are_delayed(stepped_); }
 
   /// float32 scalar on the device, not 0 if the next step is to be skipped; undefined: it is not.
   at::Tensor found_inf() const;
@@ -67,6 +67,10 @@ class TORCHAMP_API OptimizerState {
 
   /// Like MasterWeights::refresh(), also after steps that change no version counter.
   void refresh();
+  /// Discards grads that were zeroed or skipped, of all that share the masters.
+  void settle();
+  /// The same, for clipping. Throws RuntimeError, which names `function`, while grads are scaled.
+  void check_unscaled(const char* function);
   /// Synchronizes masters and model. Throws RuntimeError, which names `function`, while grads are
   /// scaled or stray. adopts_data_writes: also for elements of the model that were written
   /// bypassing its version counters.

@@ -25,8 +25,8 @@ class TORCHAMP_API StrayGrads {
   /// Begins a backward of the optimizer itself, which adds to stray grads, or sets them aside if
   /// the parameter has a master.
   void begin_own();
-  /// Zeroing.
-  void clear() { strays_.clear(); }
+  /// Zeroing of parameter i.
+  void drop(size_t i) { strays_.erase(i); }
   /// Whether the grad of parameter i is stray.
   bool has(size_t i) const;
 

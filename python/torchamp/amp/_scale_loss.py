@@ -73,31 +73,23 @@ def clip_grad_norm(
 ) -> torch.Tensor:
     """Scales all grads so that their total norm is at most `max_norm`; returns the norm before
     clipping, a float32 scalar on the device. `params`: what the optimizers step."""
-    _check_unscaled("clip_grad_norm_", states)
-    weights = list(dict.fromkeys(state.weights for state in states))
-    if norm_type != 2.0:
-        for each in weights:
-            each.materialize()
-        return torch.nn.utils.clip_grad_norm_(params, max_norm, norm_type)
-    return _C.clip_grad_norm(weights, max_norm)
+    if norm_type == 2.0:
+        return _C.clip_grad_norm(list(dict.fromkeys(state.core for state in states)), max_norm)
+    _materialize("clip_grad_norm_", states)
+    return torch.nn.utils.clip_grad_norm_(params, max_norm, norm_type)
 
 
 def clip_grad_value(
     states: Sequence[OptimizerState], params: list[torch.Tensor], clip_value: float
 ) -> None:
     """Clamps every element of the grads to [-clip_value, clip_value]."""
-    _check_unscaled("clip_grad_value_", states)
-    for state in states:
-        state.weights.materialize()
+    _materialize("clip_grad_value_", states)
     clipped = [param for param in params if param.grad is not None]
     if clipped:  # torch's own raises where there is nothing to clip
         torch.nn.utils.clip_grad_value_(clipped, clip_value)
 
 
-def _check_unscaled(function: str, states: Sequence[OptimizerState]) -> None:
+def _materialize(function: str, states: Sequence[OptimizerState]) -> None:
     for state in states:
-        if state.core.grads_are_scaled:
-            raise RuntimeError(
-                f"{function}: expected unscaled grads, got grads still scaled by a scale_loss "
-                "that is open or has delay_unscale=True; clip after the last scale_loss of the step"
-            )
+        state.core.check_unscaled(function)
+        state.weights.materialize()

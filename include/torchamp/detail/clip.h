@@ -1,0 +1,18 @@
+// Between stages 6 and 7: clipping the grads of the next step.
+#pragma once
+
+#include <torchamp/detail/optimizer_state.h>
+
+#include <vector>
+
+namespace torchamp::core {
+
+/// Scales the grads that `states` step by, materialized or deferred, so that their total norm is at
+/// most `max_norm`. Returns the norm before clipping, a float32 scalar on the device, without
+/// waiting. Throws RuntimeError while grads are scaled.
+TORCHAMP_API at::Tensor clip_grad_norm(const std::vector<OptimizerState*>& states, double max_norm);
+
+/// The same by value: each element to within ±clip_value. Materializes deferred grads.
+TORCHAMP_API void clip_grad_value(const std::vector<OptimizerState*>& states, double clip_value);
+
+}  // namespace torchamp::core
