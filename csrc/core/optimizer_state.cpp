@@ -64,18 +64,23 @@ void OptimizerState::clear_overflows() {
   late_report_->clear();
 }
 
-/// Of a backward that was given other optimizers, which step some of these parameters too.
-void OptimizerState::accumulate_shared(int64_t loss_id) {
-  const Tensor& flags = grads().found_inf_per_param();
+/// int64: where its parameters are in master_params().
+const Tensor& OptimizerState::indices(at::Device device) {
   if (!indices_.defined() || indices_.numel() != static_cast<int64_t>(stepped_.size())) {
     std::vector<int64_t> indices;
     const auto& params = weights().master_params();
     for (size_t i = 0; i < params.size(); ++i) {
       if (steps(params[i])) indices.push_back(static_cast<int64_t>(i));
     }
-    indices_ = at::tensor(indices, flags.options().dtype(at::kLong));
+    indices_ = at::tensor(indices, at::TensorOptions(at::kLong).device(device));
   }
-  const Tensor of_these = flags.index_select(0, indices_);
+  return indices_;
+}
+
+/// Of a backward that was given other optimizers, which step some of these parameters too.
+void OptimizerState::accumulate_shared(int64_t loss_id) {
+  const Tensor& flags = grads().found_inf_per_param();
+  const Tensor of_these = flags.index_select(0, indices(flags.device()));
   accumulate(loss_id, of_these.any().to(at::kFloat));
   has_unreported_ = true;
 }
@@ -228,9 +233,20 @@ bool OptimizerState::is_needed(const Tensor& param) const {
   });
 }
 
+/// Flags of another length are those of fewer parameters, and are not added to.
+void OptimizerState::clear_found_inf_per_param() {
+  const Tensor& flags = grads().found_inf_per_param();
+  const bool are_shared = masters_->users.size() > 1;
+  if (!flags.defined() || !are_shared || flags.numel() != static_cast<int64_t>(weights().size())) {
+    return grads().clear_found_inf_per_param();
+  }
+  flags.index_fill_(0, indices(flags.device()), 0);
+}
+
 void OptimizerState::zero_grad(bool set_to_none) {
   grads().zero_refused(stepped_, /*zeros=*/!set_to_none);
   grads().zero_model_grads(set_to_none, stepped_);
+  clear_found_inf_per_param();
   for (size_t i = 0; i < weights().size(); ++i) {
     if (steps(weights().master_params()[i])) masters_->strays.drop(i);
   }

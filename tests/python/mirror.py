@@ -372,9 +372,9 @@ class Mirror:
             if self.waits(param, stepped):
                 param.done.add(stepped)
             else:
-                had_sum = param.sum is not None
+                was_used = param.was_used or param.sum is not None
                 self.end(param, param.forget)
-                param.was_used = had_sum
+                param.was_used = was_used
 
     def waits(self, param: Param, stepped: Stepped) -> bool:
         """Whether the sum is kept for another optimizer's step."""

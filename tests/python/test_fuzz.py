@@ -28,7 +28,7 @@ def test_programs(first):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("first", range(500, 50_500, MANY))
+@pytest.mark.parametrize("first", range(500, 5_500, MANY))
 def test_many_programs(first):
     assert_no_seed_differs(first, MANY)
 
@@ -40,7 +40,7 @@ def test_programs_of_grad_scaler(first):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("first", range(100, 5_100, MANY))
+@pytest.mark.parametrize("first", range(100, 1_100, MANY))
 def test_many_programs_of_grad_scaler(first):
     for seed in range(first, first + MANY):
         assert (seed, scaler_failure(seed)) == (seed, "")

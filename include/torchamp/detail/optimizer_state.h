@@ -93,6 +93,8 @@ class TORCHAMP_API OptimizerState {
   void accumulate(int64_t loss_id, const at::Tensor& found_inf);
   void gather_delayed(int64_t loss_id, const at::Tensor& found_inf);
   void accumulate_shared(int64_t loss_id);
+  const at::Tensor& indices(at::Device device);
+  void clear_found_inf_per_param();
   void discard_skipped();
   void discard_doomed();
   void discard_own(const at::Tensor& skipped,
