@@ -74,7 +74,7 @@ class Param:
     was_discarded: bool = False
     #: Whether the model's grad was set to None, which the next backward or step notices.
     is_unnoticed: bool = False
-    #: Whether the last step has used the sum up.
+    #: Whether the last step, taken or skipped, has used the master's sum up.
     was_used: bool = False
     #: Of a shared one: those that have used the sum, which waits for others.
     done: set[Stepped] = field(default_factory=set)
@@ -125,7 +125,7 @@ class Param:
     def discard(self) -> None:
         """As a skipped step does."""
         self.forget()
-        self.was_discarded = not self.has_master
+        self.was_discarded, self.was_used = not self.has_master, self.has_master
 
 
 @dataclass(eq=False)
