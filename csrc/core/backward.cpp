@@ -60,7 +60,7 @@ Backward::~Backward() {
 
 bool Backward::is_needed(const States& states, const LossScaler& scaler) {
   return !scaler.is_identity() || std::any_of(states.begin(), states.end(), [](const auto& state) {
-    return state->weights().has_masters();
+    return state->weights().has_masters() || state->grads().delayed() != nullptr;
   });
 }
 

@@ -175,25 +175,44 @@ void OptimizerState::end_step(const std::vector<LossScaler*>& scalers) {
   }
 }
 
+/// Of the last step. Grads of shared parameters that another optimizer is to step by are kept.
 void OptimizerState::discard_skipped() {
-  discard_own(std::exchange(skipped_found_inf_, {}), [](const Tensor&) { return true; });
+  const Tensor skipped = std::exchange(skipped_found_inf_, {});
+  for (const size_t i : own_masters(skipped)) discard_doomed(i, skipped, /*of_all=*/false);
 }
 
-/// So that they are not counted as overflows again, by the check of 16-bit sums.
+/// Of the next step: sums of 16 bits, whose check would count the same overflow again. Zeros
+/// remain, which show whether they are zeroed.
 void OptimizerState::discard_doomed() {
-  discard_own(found_inf(), [](const Tensor& param) { return param.element_size() == 2; });
+  const Tensor skipped = found_inf();
+  for (const size_t i : own_masters(skipped)) {
+    const bool is_narrow = weights().master_params()[i].element_size() == 2;
+    if (is_narrow) discard_doomed(i, skipped, /*of_all=*/true);
+  }
 }
 
-/// `chooses`: among the parameters that it steps and that are their own masters.
-void OptimizerState::discard_own(const Tensor& skipped,
-                                 const std::function<bool(const Tensor&)>& chooses) {
-  if (!skipped.defined() || (skipped.is_cpu() && skipped.item<float>() == 0.0f)) return;
+/// Those of its parameters that are their own masters; none if the host knows that `skipped` is 0.
+std::vector<size_t> OptimizerState::own_masters(const Tensor& skipped) const {
+  std::vector<size_t> own;
+  if (!skipped.defined() || (skipped.is_cpu() && skipped.item<float>() == 0.0f)) return own;
   for (size_t i = 0; i < weights().size(); ++i) {
-    const Tensor& param = weights().master_params()[i];
-    if (weights().is_separate(i) || !steps(param) || !chooses(param)) continue;
-    const Tensor of_all = doomed(param, skipped);
-    if (of_all.defined()) grads().discard_if(of_all, i);
+    if (!weights().is_separate(i) && steps(weights().master_params()[i])) own.push_back(i);
   }
+  return own;
+}
+
+/// If `skipped` is not 0, and the other optimizers of the parameter are to skip, too: all of them,
+/// or those that are to step.
+void OptimizerState::discard_doomed(size_t i, Tensor skipped, bool of_all) const {
+  const Tensor& param = weights().master_params()[i];
+  for (const OptimizerState* user : masters_->users) {
+    const bool counts = of_all || user->is_to_step_;
+    if (user == this || !counts || !user->steps(param)) continue;
+    const Tensor theirs = user->found_inf();
+    if (!theirs.defined()) return;
+    skipped = at::minimum(skipped, theirs);
+  }
+  grads().discard_if(skipped, i, /*keeps_zeros=*/of_all);
 }
 
 /// Masters' grads are kept for other optimizers only if those are not to skip, too.
@@ -206,24 +225,11 @@ void OptimizerState::drop_master_grads() {
     if (!is_needed(master)) {
       master.mutable_grad().reset();
     } else if (skipped.defined()) {
-      const Tensor of_all = doomed(master, skipped);
-      if (of_all.defined()) grads().discard_if(of_all, i);
+      discard_doomed(i, skipped, /*of_all=*/false);
     }
   }
   grads().zero_refused(stepped_, /*zeros=*/false);
   grads().clear_found_inf_per_param();
-}
-
-/// float32 scalar, not 0 if `skipped` is not and the other optimizers that are to step `param` are
-/// to skip, too; undefined: 0.
-Tensor OptimizerState::doomed(const Tensor& param, Tensor skipped) const {
-  for (const OptimizerState* user : masters_->users) {
-    if (user == this || !user->is_to_step_ || !user->steps(param)) continue;
-    const Tensor theirs = user->found_inf();
-    if (!theirs.defined()) return {};
-    skipped = at::minimum(skipped, theirs);
-  }
-  return skipped;
 }
 
 bool OptimizerState::is_needed(const Tensor& param) const {

@@ -323,7 +323,7 @@ class Mirror:
     def note_delay(self, given: list[Stepped], reached: Iterable[Param], delayed: bool) -> None:
         for stepped in self.together(given):
             is_reached = bool(set(stepped.params) & set(reached))
-            if delayed and (is_reached or not stepped.delayed):
+            if delayed:
                 stepped.delayed = True if is_reached else None
             elif not delayed and stepped in given:
                 stepped.delayed = False

@@ -75,9 +75,10 @@ class TORCHAMP_API MasterGrads {
   /// Discards contributions whose grads the program has dropped from the model. Returns whether
   /// there were some, and none are left.
   bool drop_zeroed();
-  /// Discards the grad of master i if `found_inf`, a float32 scalar on the device, is not 0: on the
-  /// CPU it becomes undefined, elsewhere zeros.
-  void discard_if(const at::Tensor& found_inf, size_t i);
+  /// Discards the grad of master i, but for what is delayed, if `found_inf`, a float32 scalar on
+  /// the device, is not 0. It becomes undefined, or with `keeps_zeros`, and except on the CPU,
+  /// zeros.
+  void discard_if(const at::Tensor& found_inf, size_t i, bool keeps_zeros);
 
   /// Whether finish_backward() may defer master grads, if a fused step does not need them: it then
   /// only checks the model's grads, and step() unscales them. Off by default; turning it off

@@ -5,7 +5,6 @@
 #include <torchamp/detail/masters.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -97,9 +96,8 @@ class TORCHAMP_API OptimizerState {
   void clear_found_inf_per_param();
   void discard_skipped();
   void discard_doomed();
-  void discard_own(const at::Tensor& skipped,
-                   const std::function<bool(const at::Tensor&)>& chooses);
-  at::Tensor doomed(const at::Tensor& param, at::Tensor skipped) const;
+  std::vector<size_t> own_masters(const at::Tensor& skipped) const;
+  void discard_doomed(size_t i, at::Tensor skipped, bool of_all) const;
   void check_not_stray(const char* function) const;
   void note_doubts(const char* function);
   void drop_master_grads();
