@@ -36,6 +36,7 @@ class Model {
   Model(M module, std::shared_ptr<Amp> amp) : module_(std::move(module)), amp_(std::move(amp)) {}
   /// A copy refers to the same module. Moves copy, so that a Model is never empty.
   Model(const Model&) = default;
+  /// The same.
   Model& operator=(const Model&) = default;
   /// Does not compile, like the module's functions below.
   Model() {

@@ -31,6 +31,7 @@ class TORCHAMP_API Optimizer {
   Optimizer(std::shared_ptr<Amp> amp, size_t index) : amp_(std::move(amp)), index_(index) {}
   /// A copy refers to the same optimizer. Moves copy, so that a handle is never empty.
   Optimizer(const Optimizer&) = default;
+  /// The same.
   Optimizer& operator=(const Optimizer&) = default;
   /// Does not compile, like the conversion below.
   template <class T = void>
