@@ -137,6 +137,7 @@ void OptimizerState::begin_step(const char* function, bool adopts_data_writes) {
 }
 
 void OptimizerState::check_not_stray(const char* function) const {
+  if (masters_->strays.empty()) return;
   const auto& params = weights().master_params();
   for (size_t i = 0; i < params.size(); ++i) {
     TORCH_CHECK(!masters_->strays.has(i) || !steps(params[i]), function,
@@ -249,13 +250,18 @@ void OptimizerState::clear_found_inf_per_param() {
   flags.index_fill_(0, indices(flags.device()), 0);
 }
 
+void OptimizerState::drop_strays() {
+  if (masters_->strays.empty()) return;
+  for (size_t i = 0; i < weights().size(); ++i) {
+    if (steps(weights().master_params()[i])) masters_->strays.drop(i);
+  }
+}
+
 void OptimizerState::zero_grad(bool set_to_none) {
   grads().zero_refused(stepped_, /*zeros=*/!set_to_none);
   grads().zero_model_grads(set_to_none, stepped_);
   clear_found_inf_per_param();
-  for (size_t i = 0; i < weights().size(); ++i) {
-    if (steps(weights().master_params()[i])) masters_->strays.drop(i);
-  }
+  drop_strays();
   skipped_found_inf_.reset();
   clear_overflows();
 }

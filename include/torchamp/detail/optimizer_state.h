@@ -99,6 +99,7 @@ class TORCHAMP_API OptimizerState {
   std::vector<size_t> own_masters(const at::Tensor& skipped) const;
   void discard_doomed(size_t i, at::Tensor skipped, bool of_all) const;
   void check_not_stray(const char* function) const;
+  void drop_strays();
   void note_doubts(const char* function);
   void drop_master_grads();
   bool is_needed(const at::Tensor& param) const;

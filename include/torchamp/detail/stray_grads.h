@@ -27,6 +27,8 @@ class TORCHAMP_API StrayGrads {
   void begin_own();
   /// Zeroing of parameter i.
   void drop(size_t i) { strays_.erase(i); }
+  /// Whether there are none.
+  bool empty() const { return strays_.empty(); }
   /// Whether the grad of parameter i is stray.
   bool has(size_t i) const;
 
