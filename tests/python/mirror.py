@@ -8,7 +8,8 @@ Where the rule says nothing, or leaves a choice, events raise Undetermined and c
   that are given to the backward that unscales
 - whether grads are still delayed after an exception, or after another optimizer that shares a
   parameter with one that delays, or with one that shares one, was given to a backward
-- a step or clipping of an optimizer of which a part was zeroed after an overflow
+- a step or clipping of an optimizer of which a part was zeroed after an overflow, or that had no
+  grads to zero
 - another step by an optimizer of a shared parameter that still waits for the step of another; a
   backward in between; and what waits for the step of one whose grads were zeroed
 - the step of momentum, decay or averages by grads that were zeroed to zeros
@@ -409,6 +410,9 @@ class Mirror:
         require(to_none or not has_masters, "zeros in a model with masters")
         is_flagged = any(each.overflow or each.delayed is not False for each in self.optimizers)
         self.avoid(not to_none and is_flagged, "zeros in a model without masters")
+        for stepped in self.optimizers:
+            shows = any(param.sum is not None for param in stepped.params)
+            stepped.is_unclear |= bool(stepped.overflow) and not shows
         for param in self.params:
             param.drop() if to_none else param.forget(zeros=True)
         for stepped in self.optimizers:
