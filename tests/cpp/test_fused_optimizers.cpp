@@ -44,7 +44,7 @@ TEST_P(FusedOptimizersTest, MomentsChangeTheirDtype) {
   const auto params = make_params(device()), wide = copies_of(params);
   const auto small = ours(params), large = ours(wide);
   for (const auto dtype : {at::kBFloat16, at::kFloat}) {
-    small->set_storage({dtype, false});
+    small->set_storage(optim::StorageOptions().state_dtype(dtype));
     train(*small, params, 3);
     train(*large, wide, 3);
     const auto* state = state_of(*small, params[0]);
@@ -57,9 +57,8 @@ TEST_P(FusedOptimizersTest, MomentsChangeTheirDtype) {
 TEST_P(FusedOptimizersTest, OnlyThoseThatReadNoNormsSplitMasters) {
   const auto optimizer = ours(make_params(device()));
   const auto& options = static_cast<const optim::FusedOptions&>(optimizer->defaults());
-  const std::string message = message_of([&] {
-    optimizer->set_storage({at::kFloat, false, true});
-  });
+  const std::string message =
+      message_of([&] { optimizer->set_storage(optim::StorageOptions().split_masters(true)); });
   EXPECT_EQ(contains(message,
                      "expected split_masters=false, because its steps need the masters' "
                      "norms, got true"),
@@ -69,7 +68,7 @@ TEST_P(FusedOptimizersTest, OnlyThoseThatReadNoNormsSplitMasters) {
 TEST_P(FusedOptimizersTest, HalfIsNotRoundedStochastically) {
   const auto params = make_params(device(), at::kHalf);
   const auto optimizer = ours(params);
-  optimizer->set_storage({at::kFloat, true});
+  optimizer->set_storage(optim::StorageOptions().stochastic_rounding(true));
   set_grads(params, 0);
   EXPECT_TRUE(contains(message_of([&] { optimizer->step(); }),
                        "expected params[0] to be bfloat16 or wider for stochastic rounding"));

@@ -50,7 +50,7 @@ std::unique_ptr<torch::optim::Optimizer> sgd_of(const Way& way, const elsewhere:
   const auto params = pair->parameters();
   if (way.is_fused) {
     auto fused = std::make_unique<optim::FusedSGD>(params, optim::FusedSGDOptions(1.0));
-    fused->set_storage({at::kFloat, false, way.is_split});
+    fused->set_storage(optim::StorageOptions().split_masters(way.is_split));
     return fused;
   }
   return std::make_unique<torch::optim::SGD>(params, torch::optim::SGDOptions(1.0));

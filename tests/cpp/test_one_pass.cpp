@@ -19,13 +19,9 @@ struct FusedTraining {
   FusedTraining(at::Device device, const Options& options, bool is_split = false)
       : net(make_net(device, 1)),
         batch(make_batch(device)),
-        adamw(net->parameters(), optim::FusedAdamWOptions(0.01).eps(1e-4)),
-        amped(initialize(net, storing(adamw, is_split), options)) {}
-
-  static optim::FusedAdamW& storing(optim::FusedAdamW& adamw, bool is_split) {
-    adamw.set_storage({at::kFloat, false, is_split});
-    return adamw;
-  }
+        adamw(net->parameters(), optim::FusedAdamWOptions(0.01).eps(1e-4),
+              optim::StorageOptions().split_masters(is_split)),
+        amped(initialize(net, adamw, options)) {}
 
   Tensor loss() { return loss_of(amped.model(batch.data), batch.target); }
   MasterWeights& weights() { return amped.optimizer.master_weights(); }

@@ -352,10 +352,12 @@ class Mirror:
 
     def skip(self, stepped: Stepped, params: list[Param]) -> None:
         for param in params:
-            if self.waits(param, stepped):
-                param.done.add(stepped)
-            else:
+            if not self.waits(param, stepped):
                 self.end(param, param.discard)
+            elif all(other.overflow for other in param.users if other.is_to_step is not False):
+                param.discard()
+            else:
+                param.done.add(stepped)
 
     def take(self, stepped: Stepped, params: list[Param]) -> None:
         for param in params:
@@ -380,9 +382,10 @@ class Mirror:
     def waits(self, param: Param, stepped: Stepped) -> bool:
         """Whether the sum is kept for another optimizer's step."""
         others = [other.is_to_step for other in param.users if other is not stepped]
-        if param.sum is not None and None in others and True not in others:
+        has_grad = param.sum is not None or param.may_be_zeros
+        if has_grad and None in others and True not in others:
             param.is_contested = True
-        return param.sum is not None and any(other is not False for other in others)
+        return has_grad and any(other is not False for other in others)
 
     def end(self, param: Param, how: Any) -> None:
         how()

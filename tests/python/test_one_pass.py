@@ -51,6 +51,12 @@ def snapshot(model, optimizer):
         return everything(model, optimizer)
 
 
+def test_materialized_grads_are_an_option():
+    model, optimizer = initialized("O2", Net(), MAKERS["adamw"], materialize_master_grads=True)
+    backward(model, optimizer)
+    assert all(master.grad is not None for master in own_masters(optimizer))
+
+
 def assert_same(lazy, eager):
     assert not changed(snapshot(*lazy), snapshot(*eager))
 

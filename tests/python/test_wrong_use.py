@@ -418,6 +418,12 @@ def fused_state_in_half():
     optimizers.FusedAdam(linear_net().parameters(), state_dtype=torch.float16)
 
 
+def split_masters_with_grads():
+    model = linear_net()
+    optimizer = optimizers.FusedAdam(model.parameters(), split_masters=True)
+    amp.initialize(model, optimizer, opt_level="O2", materialize_master_grads=True, verbosity=0)
+
+
 def split_lamb():
     optimizers.FusedLAMB(linear_net().parameters(), split_masters=True)
 
@@ -488,6 +494,7 @@ ERRORS = (
     (fused_out_of_range, ValueError, "lr to be at least 0"),
     (fused_state_in_half, ValueError, "state_dtype to be torch.float32 or torch.bfloat16"),
     (split_lamb, ValueError, "split_masters=False"),
+    (split_masters_with_grads, ValueError, "materialize_master_grads=False"),
 )
 WARNINGS = (
     (one_optimizer_of_another_model, r"optimizers\[1\] to have parameters of models"),

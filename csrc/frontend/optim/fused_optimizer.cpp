@@ -157,7 +157,7 @@ void FusedOptimizer::make_steppers(const std::vector<Place>& places) {
                          {first.algorithm,
                           std::move(params),
                           groups,
-                          {storage_.state_dtype, storage_.stochastic_rounding}}});
+                          {storage_.state_dtype(), storage_.stochastic_rounding()}}});
   }
 }
 
@@ -188,10 +188,10 @@ void FusedOptimizer::publish(const Stepper& stepper, size_t i) {
   for (size_t s = 0; s < names.size(); ++s) state.set(names[s], states[s]);
 }
 
-void FusedOptimizer::set_storage(Storage storage) {
+void FusedOptimizer::set_storage(StorageOptions storage) {
   const auto& options = static_cast<const FusedOptions&>(defaults());
   TORCH_CHECK_VALUE(
-      !storage.split_masters || !options.reads_norms_of_params(), name(),
+      !storage.split_masters() || !options.reads_norms_of_params(), name(),
       ": expected split_masters=false, because its steps need the masters' norms, got "
       "true");
   storage_ = storage;

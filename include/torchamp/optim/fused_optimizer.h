@@ -13,13 +13,16 @@ namespace torchamp::optim {
 /// @addtogroup fused
 /// @{
 
-/// How a fused optimizer stores values, by the names that Python's optimizers take.
-struct Storage {
-  at::ScalarType state_dtype = at::kFloat;  ///< bfloat16 is rounded stochastically
-  bool stochastic_rounding = false;         ///< of bfloat16 parameters
+/// How a fused optimizer stores values, with chained setters like LibTorch's options:
+/// `StorageOptions().state_dtype(torch::kBFloat16).split_masters(true)`.
+class StorageOptions {
+  /// float32, or bfloat16, which is rounded stochastically.
+  TORCH_ARG(at::ScalarType, state_dtype) = at::kFloat;
+  /// Of bfloat16 parameters.
+  TORCH_ARG(bool, stochastic_rounding) = false;
   /// initialize keeps masters as 16 bits in addition to the model's 16, until the program accesses
   /// them. Needs Options::materialize_master_grads(false).
-  bool split_masters = false;
+  TORCH_ARG(bool, split_masters) = false;
 };
 
 /// A LibTorch optimizer whose step is one pass over all parameters of a device.
@@ -62,9 +65,9 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   /// How states, and parameters without a master, are stored from the next step on; masters, from
   /// initialize on. Existing states are converted. Throws ValueError for split_masters where steps
   /// need the masters' norms (LAMB, LARS); at the next step, as FusedStepper.
-  void set_storage(Storage storage);
+  void set_storage(StorageOptions storage);
   /// What set_storage() was given last.
-  const Storage& storage() const { return storage_; }
+  const StorageOptions& storage() const { return storage_; }
   /// Makes the next step read `state()` again, which has been changed.
   void forget_steppers();
 
@@ -109,7 +112,7 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
 
   std::vector<Place> places_;
   std::vector<Stepper> steppers_;
-  Storage storage_;
+  StorageOptions storage_;
   at::Tensor skip_;
   bool has_stepped_ = false;
 };
@@ -118,12 +121,17 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
 template <class Options>
 class FusedOptimizerOf : public FusedOptimizer {
  public:
-  /// `defaults`: for options that groups do not set.
-  explicit FusedOptimizerOf(const std::vector<Group>& groups, Options defaults = Options())
-      : FusedOptimizer(groups, std::make_unique<Options>(std::move(defaults))) {}
+  /// `defaults`: for options that groups do not set. `storage`: as set_storage().
+  explicit FusedOptimizerOf(const std::vector<Group>& groups, Options defaults = Options(),
+                            StorageOptions storage = {})
+      : FusedOptimizer(groups, std::make_unique<Options>(std::move(defaults))) {
+    set_storage(storage);
+  }
   /// One group.
-  explicit FusedOptimizerOf(std::vector<at::Tensor> params, Options defaults = Options())
-      : FusedOptimizerOf(std::vector<Group>{Group(std::move(params))}, std::move(defaults)) {}
+  explicit FusedOptimizerOf(std::vector<at::Tensor> params, Options defaults = Options(),
+                            StorageOptions storage = {})
+      : FusedOptimizerOf(std::vector<Group>{Group(std::move(params))}, std::move(defaults),
+                         storage) {}
 };
 
 /// @}

@@ -16,6 +16,7 @@ from torchamp.amp._checks import (
     check_models,
     check_optimizers,
     check_shares,
+    check_split_masters,
     one_device,
     warn_of_float64,
 )
@@ -52,7 +53,8 @@ class Amp:
         later call, raises RuntimeError with the reason; by default training goes on), verbosity
         (0 is silent), adopt_data_writes (True: every step detects elements of the model that were
         written bypassing PyTorch's version counters, e.g. by `param.data`, and copies them to the
-        masters).
+        masters), materialize_master_grads (True: every backward makes the masters' grads; by
+        default those of fused optimizers are deferred until the program accesses the masters).
 
     Raises TypeError, ValueError or RuntimeError, and changes nothing, where an argument is wrong.
     Objects of this class are independent, except for O1's autocast, which belongs to the thread: it
@@ -78,6 +80,7 @@ class Amp:
             check_models(self.models)
             check_optimizers(self.optimizers)
             check_shares(self.models, self.optimizers)
+            check_split_masters(self.optimizers, settings)
             warn_of_float64(self.models, settings)
             self._session = _set_up(self.models, self.optimizers, settings)
 

@@ -56,6 +56,7 @@ def initialize(
     max_loss_scale: float | None = 2.0**24,
     *,
     adopt_data_writes: bool = False,
+    materialize_master_grads: bool = False,
     max_consecutive_skips: int | None = None,
 ) -> Any:
     """Prepares models and optimizers for training at `opt_level`; see torchamp.Amp.
@@ -83,6 +84,7 @@ def initialize(
         min_loss_scale=min_loss_scale,
         max_loss_scale=float("inf") if max_loss_scale is None else max_loss_scale,
         adopt_data_writes=adopt_data_writes,
+        materialize_master_grads=materialize_master_grads,
         max_consecutive_skips=max_consecutive_skips,
     )
     Last.remember(amp)

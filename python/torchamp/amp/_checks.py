@@ -114,6 +114,17 @@ def check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
             )
 
 
+def check_split_masters(optimizers: list[torch.optim.Optimizer], settings: Settings) -> None:
+    """Raises ValueError for split masters that are to have grads."""
+    if settings.materialize_master_grads and any(
+        getattr(optimizer, "split_masters", False) for optimizer in optimizers
+    ):
+        raise ValueError(
+            "initialize: expected materialize_master_grads=False with an optimizer's "
+            "split_masters, got True; split masters cannot have grads"
+        )
+
+
 def check_shares(models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
     """Raises ValueError where models have parameters to train, and no optimizer has any of them.
     Warns of one optimizer of several that has none: its parameters may be in no model."""

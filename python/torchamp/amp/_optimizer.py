@@ -137,7 +137,11 @@ def adopt_optimizer(
     state = OptimizerState(session, weights, optimizer.__dict__.pop("step", None))
     if isinstance(optimizer, FusedOptimizer):
         optimizer.masters = weights
-        weights.lazy = session.settings.keeps_masters and session.weights.count(weights) == 1
+        weights.lazy = (
+            session.settings.keeps_masters
+            and session.weights.count(weights) == 1
+            and not session.settings.materialize_master_grads
+        )
     for group in optimizer.param_groups:
         state.adopt_group(optimizer, group, masters)
     if isinstance(optimizer, FusedOptimizer):

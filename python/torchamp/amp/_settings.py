@@ -26,6 +26,8 @@ class Settings:
     verbosity: int
     #: Whether steps detect writes to the model that bypass its version counters.
     adopt_data_writes: bool
+    #: Whether every backward makes the masters' grads, also for fused optimizers.
+    materialize_master_grads: bool
 
     @property
     def input_type(self) -> torch.dtype | None:
@@ -58,6 +60,7 @@ def settings_for(
     min_loss_scale: float | None = None,
     max_loss_scale: float = 2.0**24,
     adopt_data_writes: bool = False,
+    materialize_master_grads: bool = False,
     max_consecutive_skips: int | None = None,
 ) -> Settings:
     """Settings of `opt_level` with the overrides that are not None.
@@ -89,6 +92,7 @@ def settings_for(
         max_consecutive_skips=max_consecutive_skips,
         verbosity=verbosity,
         adopt_data_writes=_boolean("adopt_data_writes", adopt_data_writes),
+        materialize_master_grads=_boolean("materialize_master_grads", materialize_master_grads),
     )
 
 
