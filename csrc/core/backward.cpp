@@ -8,6 +8,7 @@
 
 #include "core/late_report.h"
 #include "core/loss_graph.h"
+#include "core/skipped_grads.h"
 
 namespace torchamp {
 
@@ -132,7 +133,7 @@ void Backward::settle(Masters& masters) {
   const auto& users = masters.users;
   MasterGrads& grads = masters.grads;
   users.front()->settle();
-  for (OptimizerState* user : users) user->discard_doomed();
+  for (const OptimizerState* user : users) discard_doomed(*user);
   if (grads.delayed() == nullptr) return;
   const MasterGrads::Scaled scaled = *grads.delayed();
   if (scaled.by->is_still(scaler_.loss_scale_tensor())) return;

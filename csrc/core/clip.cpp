@@ -1,8 +1,13 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/minimum.h>
 #include <torchamp/detail/clip.h>
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <utility>
 
 #include "core/unscale_pass.h"
 #include "ops/clip_factors.h"
@@ -13,42 +18,102 @@ namespace {
 using at::Tensor;
 using ClippedStates = std::vector<OptimizerState*>;
 
-/// The grads that they step by, each once; of sparse ones the values.
-std::vector<Tensor> materialized_grads(const ClippedStates& states) {
+/// Grads that are clipped by one factor: deferred ones of an optimizer, or materialized ones (of
+/// sparse ones the values) that the same optimizers step by.
+struct Part {
+  ClippedStates users;
+  MasterGrads* deferred;
+  std::vector<Tensor> materialized;
+
+  Tensor norm() const {
+    return deferred != nullptr ? deferred->norm_of_deferred()
+                               : std::get<0>(ops::l2norm(materialized));
+  }
+  Tensor factor() const { return deferred != nullptr ? deferred->deferred_factor() : Tensor(); }
+  void clip(const Tensor& factor, const Tensor& coefficient) const {
+    if (deferred != nullptr) return deferred->set_deferred_factor(factor);
+    if (!materialized.empty()) at::_foreach_mul_(materialized, coefficient);
+  }
+};
+
+std::vector<Part> deferred_parts(const ClippedStates& states) {
+  std::vector<Part> parts;
+  for (OptimizerState* state : states) {
+    const bool is_deferred = state->grads().norm_of_deferred().defined();
+    if (is_deferred) parts.push_back({{state}, &state->grads(), {}});
+  }
+  return parts;
+}
+
+/// The part of the optimizers among `states` that step `param`, which is added if it is new.
+Part& part_of(const Tensor& param, const ClippedStates& states, std::vector<Part>& parts) {
+  ClippedStates users;
+  std::copy_if(states.begin(), states.end(), std::back_inserter(users),
+               [&](const OptimizerState* state) { return state->steps(param); });
+  const auto has_these = [&](const Part& part) { return part.users == users; };
+  const auto found = std::find_if(parts.begin(), parts.end(), has_these);
+  return found != parts.end() ? *found : parts.emplace_back(Part{users, nullptr, {}});
+}
+
+/// Each grad once.
+std::vector<Part> materialized_parts(const ClippedStates& states) {
   TensorSet seen;
-  std::vector<Tensor> grads;
+  std::vector<Part> parts;
   for (const OptimizerState* state : states) {
     for (const Tensor& master : state->weights().master_params()) {
       if (!master.grad().defined() || !state->steps(master)) continue;
       const bool is_new = seen.insert(master.unsafeGetTensorImpl()).second;
-      if (is_new) grads.push_back(values_of(master.grad()));
+      if (is_new) part_of(master, states, parts).materialized.push_back(values_of(master.grad()));
     }
   }
-  return grads;
+  return parts;
+}
+
+std::vector<Part> parts_of(const ClippedStates& states) {
+  std::vector<Part> parts = deferred_parts(states);
+  std::vector<Part> materialized = materialized_parts(states);
+  std::move(materialized.begin(), materialized.end(), std::back_inserter(parts));
+  if (parts.empty()) parts.push_back({states, nullptr, {}});
+  return parts;
+}
+
+/// Not 0 if the next steps of all of them are to be skipped; undefined: they are not.
+Tensor found_by_all(const ClippedStates& states) {
+  Tensor all;
+  for (const OptimizerState* state : states) {
+    const Tensor found_inf = state->found_inf();
+    if (!found_inf.defined()) return {};
+    all = all.defined() ? at::minimum(all, found_inf) : found_inf;
+  }
+  return all;
+}
+
+/// 0 where all users are to skip, but not all of `states`: infinite grads must not make the others'
+/// zero.
+Tensor norm_if_stepped(const Part& part, const ClippedStates& states) {
+  const Tensor skipped = part.users == states ? Tensor() : found_by_all(part.users);
+  if (!skipped.defined()) return part.norm();
+  const Tensor all_skip = found_by_all(states);
+  const Tensor is_left_out = all_skip.defined() ? skipped.gt(all_skip) : skipped.gt(0);
+  return part.norm().masked_fill(is_left_out, 0);
+}
+
+bool has_refused(const OptimizerState* state) {
+  return state->has_refused();
 }
 
 }  // namespace
 
-/// Optimizers that share masters do not defer their grads.
 Tensor clip_grad_norm(const ClippedStates& states, double max_norm) {
   at::NoGradGuard no_grad;
   for (OptimizerState* state : states) state->check_unscaled("clip_grad_norm_");
-  const std::vector<Tensor> materialized = materialized_grads(states);
-  std::vector<NormPart> parts;
-  std::vector<MasterGrads*> deferred;
-  for (const OptimizerState* state : states) {
-    const Tensor norm = state->grads().norm_of_deferred();
-    if (!norm.defined()) continue;
-    deferred.push_back(&state->grads());
-    parts.push_back({norm, state->grads().deferred_factor()});
-  }
-  if (!materialized.empty() || deferred.empty()) {
-    parts.push_back({std::get<0>(ops::l2norm(materialized)), {}});
-  }
-  const ClipFactors factors = clip_factors(parts, max_norm);
-  for (size_t i = 0; i < deferred.size(); ++i) deferred[i]->set_deferred_factor(factors.clipped[i]);
-  if (!materialized.empty()) at::_foreach_mul_(materialized, factors.coefficient);
-  return factors.norm;
+  const std::vector<Part> parts = parts_of(states);
+  std::vector<NormPart> norms;
+  for (const Part& part : parts) norms.push_back({norm_if_stepped(part, states), part.factor()});
+  const ClipFactors factors = clip_factors(norms, max_norm);
+  for (size_t i = 0; i < parts.size(); ++i) parts[i].clip(factors.clipped[i], factors.coefficient);
+  const bool have_refused = std::all_of(states.begin(), states.end(), has_refused);
+  return have_refused ? at::full_like(factors.norm, INFINITY) : factors.norm;
 }
 
 void clip_grad_value(const ClippedStates& states, double clip_value) {
@@ -57,7 +122,9 @@ void clip_grad_value(const ClippedStates& states, double clip_value) {
     state->check_unscaled("clip_grad_value_");
     state->grads().materialize();
   }
-  for (const Tensor& grad : materialized_grads(states)) grad.clamp_(-clip_value, clip_value);
+  for (const Part& part : materialized_parts(states)) {
+    for (const Tensor& grad : part.materialized) grad.clamp_(-clip_value, clip_value);
+  }
 }
 
 }  // namespace torchamp::core

@@ -1,5 +1,4 @@
 #include <ATen/ops/maximum.h>
-#include <ATen/ops/minimum.h>
 #include <ATen/ops/tensor.h>
 #include <torchamp/detail/optimizer_state.h>
 
@@ -7,6 +6,7 @@
 #include <utility>
 
 #include "core/late_report.h"
+#include "core/skipped_grads.h"
 
 namespace torchamp::core {
 
@@ -86,16 +86,7 @@ void OptimizerState::accumulate_shared(int64_t loss_id) {
 }
 
 void OptimizerState::refuse(const std::vector<Tensor>& stepped) {
-  std::vector<const OptimizerState*> others;
-  for (const OptimizerState* user : masters_->users) {
-    if (user != this && user->is_to_step_ && !user->has_overflowed()) others.push_back(user);
-  }
-  std::vector<Tensor> refused;
-  for (const Tensor& param : stepped) {
-    const auto needs = [&](const OptimizerState* user) { return user->steps(param); };
-    if (std::none_of(others.begin(), others.end(), needs)) refused.push_back(param);
-  }
-  grads().refuse(refused);
+  grads().refuse(without_shared(*this, stepped));
   has_refused_ = true;
 }
 
@@ -109,7 +100,9 @@ void OptimizerState::refresh() {
 }
 
 void OptimizerState::settle() {
-  for (OptimizerState* user : masters_->users) user->discard_skipped();
+  for (OptimizerState* user : masters_->users) {
+    discard_skipped(*user, std::exchange(user->skipped_found_inf_, {}));
+  }
   if (!grads().drop_zeroed()) return;
   for (OptimizerState* user : masters_->users) user->clear_overflows();
 }
@@ -176,68 +169,11 @@ void OptimizerState::end_step(const std::vector<LossScaler*>& scalers) {
   }
 }
 
-/// Of the last step. Grads of shared parameters that another optimizer is to step by are kept.
-void OptimizerState::discard_skipped() {
-  const Tensor skipped = std::exchange(skipped_found_inf_, {});
-  for (const size_t i : own_masters(skipped)) discard_doomed(i, skipped, /*of_all=*/false);
-}
-
-/// Of the next step: sums of 16 bits, whose check would count the same overflow again. Zeros
-/// remain, which show whether they are zeroed.
-void OptimizerState::discard_doomed() {
-  const Tensor skipped = found_inf();
-  for (const size_t i : own_masters(skipped)) {
-    const bool is_narrow = weights().master_params()[i].element_size() == 2;
-    if (is_narrow) discard_doomed(i, skipped, /*of_all=*/true);
-  }
-}
-
-/// Those of its parameters that are their own masters; none if the host knows that `skipped` is 0.
-std::vector<size_t> OptimizerState::own_masters(const Tensor& skipped) const {
-  std::vector<size_t> own;
-  if (!skipped.defined() || (skipped.is_cpu() && skipped.item<float>() == 0.0f)) return own;
-  for (size_t i = 0; i < weights().size(); ++i) {
-    if (!weights().is_separate(i) && steps(weights().master_params()[i])) own.push_back(i);
-  }
-  return own;
-}
-
-/// If `skipped` is not 0, and the other optimizers of the parameter are to skip, too: all of them,
-/// or those that are to step.
-void OptimizerState::discard_doomed(size_t i, Tensor skipped, bool of_all) const {
-  const Tensor& param = weights().master_params()[i];
-  for (const OptimizerState* user : masters_->users) {
-    const bool counts = of_all || user->is_to_step_;
-    if (user == this || !counts || !user->steps(param)) continue;
-    const Tensor theirs = user->found_inf();
-    if (!theirs.defined()) return;
-    skipped = at::minimum(skipped, theirs);
-  }
-  grads().discard_if(skipped, i, /*keeps_zeros=*/of_all);
-}
-
-/// Masters' grads are kept for other optimizers only if those are not to skip, too.
 void OptimizerState::drop_master_grads() {
   if (masters_->users.size() == 1) return grads().drop_master_grads();
-  const Tensor skipped = found_inf();
-  for (const size_t i : weights().separate()) {
-    const Tensor& master = weights().master_params()[i];
-    if (!steps(master)) continue;
-    if (!is_needed(master)) {
-      master.mutable_grad().reset();
-    } else if (skipped.defined()) {
-      discard_doomed(i, skipped, /*of_all=*/false);
-    }
-  }
+  drop_stepped(*this);
   grads().zero_refused(stepped_, /*zeros=*/false);
   grads().clear_found_inf_per_param();
-}
-
-bool OptimizerState::is_needed(const Tensor& param) const {
-  const auto& users = masters_->users;
-  return std::any_of(users.begin(), users.end(), [&](const OptimizerState* user) {
-    return user->is_to_step_ && user->steps(param);
-  });
 }
 
 /// Flags of another length are those of fewer parameters, and are not added to.

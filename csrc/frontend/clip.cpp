@@ -1,9 +1,7 @@
-#include <ATen/ops/full_like.h>
 #include <torchamp/clip.h>
 #include <torchamp/detail/clip.h>
 
 #include <algorithm>
-#include <cmath>
 #include <deque>
 #include <memory>
 
@@ -16,13 +14,6 @@ using at::Tensor;
 
 void check_some(const char* function, const std::vector<Optimizer>& optimizers) {
   TORCH_CHECK_VALUE(!optimizers.empty(), function, ": expected at least one optimizer, got none");
-}
-
-/// Whether an overflow has dropped the grads of LibTorch's optimizers.
-bool skips_step(const std::vector<Optimizer>& optimizers) {
-  return std::any_of(optimizers.begin(), optimizers.end(), [](const Optimizer& optimizer) {
-    return wrapped_of(optimizer).state->has_refused();
-  });
 }
 
 /// The state of each optimizer; the parameters of a disabled one are tracked for this call.
@@ -59,8 +50,7 @@ class Clipped {
 
 Tensor clip_grad_norm_(const std::vector<Optimizer>& optimizers, double max_norm) {
   check_some("clip_grad_norm_", optimizers);
-  const Tensor norm = core::clip_grad_norm(Clipped(optimizers).states(), max_norm);
-  return skips_step(optimizers) ? at::full_like(norm, INFINITY) : norm;
+  return core::clip_grad_norm(Clipped(optimizers).states(), max_norm);
 }
 
 Tensor clip_grad_norm_(const Optimizer& optimizer, double max_norm) {

@@ -32,11 +32,11 @@ def drawn(seed: int, is_plain: bool) -> Script:
 
 
 class Draw:
-    """Draws events, but none after which the languages are known to differ (scripts.KNOWN).
+    """Draws events, but none after which the languages are known to differ.
 
-    Where the optimizer is LibTorch's, no zeros are written after an overflow, and where two are, no
-    norm is clipped after one. Where two of them share a part, none overflows: C++ takes away the
-    shared grad that the other has stepped by already, and would again.
+    Where the optimizer is LibTorch's, no zeros are written after an overflow. Where two of them
+    share a part, none overflows: C++ takes away the shared grad that the other has stepped by
+    already, and would again.
     """
 
     def __init__(self, seed: int, is_plain: bool) -> None:
@@ -100,8 +100,6 @@ class Draw:
         return self.zero() if is_taken_away else f"zero_model {self.to()}"
 
     def clip_norm(self) -> str:
-        if self.is_plain and len(self.kinds) == 2 and self.has_overflowed:
-            return self.clip_value()
         return f"clip_norm {self.chance.choice([0.1, 10])}"
 
     def clip_value(self) -> str:

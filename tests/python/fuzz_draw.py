@@ -6,7 +6,8 @@ import random
 from typing import Any
 
 from fuzz_events import Event, Net, Program, Recipe, Setup
-from mirror import Mirror, Refused, Undetermined
+from mirror import Mirror
+from mirror_state import Refused, Undetermined
 
 #: Options by optimizer, and their values; every optimizer has an lr.
 COMMON = {"weight_decay": [0.0, 0.125], "maximize": [False, True]}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from fuzz_draw import drawn_program
 from fuzz_events import Event, Program
 from fuzz_run import failure
-from mirror import Undetermined
+from mirror_state import Undetermined
 
 
 def fails(program: Program) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from fuzz_events import Event, Net, Program, Setup, drawn_coefs, drawn_value
-from mirror import Mirror, Refused
+from mirror import Mirror
+from mirror_state import Refused
 
 import torchamp
 from torchamp import amp, optimizers

@@ -8,7 +8,7 @@ import torch
 from fuzz_draw import Draw
 from fuzz_events import INF, Net, Recipe, drawn_coefs
 from fuzz_run import TOLERANCE
-from mirror import COUNTERPARTS, STORAGE
+from mirror_state import counterpart
 
 from torchamp import amp, optimizers
 
@@ -27,18 +27,13 @@ class Loop:
         self.shapes = [param.shape for param in self.params]
         recipes = draw.recipes(list(range(len(self.params))), may_share=False)
         self.optimizers = [self.made(recipe) for recipe in recipes]
-        self.plain = [self.made_plain(recipe) for recipe in recipes]
+        self.plain = [counterpart(recipe, self.plain_params) for recipe in recipes]
         self.scaler = amp.GradScaler("cpu", init_scale=START, growth_interval=3)
         self.scale, self.clean = START, 0
 
     def made(self, recipe: Recipe) -> torch.optim.Optimizer:
         kind = getattr(optimizers if recipe.is_fused else torch.optim, recipe.kind)
         return recipe.make(kind, self.params)
-
-    def made_plain(self, recipe: Recipe) -> torch.optim.Optimizer:
-        kind = COUNTERPARTS.get(recipe.kind) or getattr(torch.optim, recipe.kind)
-        options = {name: value for name, value in recipe.options.items() if name not in STORAGE}
-        return Recipe(recipe.kind, recipe.groups, options).make(kind, self.plain_params)
 
     def follow(self) -> str:
         """What is different after which iteration; empty if nothing is."""

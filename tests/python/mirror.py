@@ -13,9 +13,10 @@ Where the rule says nothing, or leaves a choice, events raise Undetermined and c
 - another step by an optimizer of a shared parameter that still waits for the step of another; a
   backward in between; and what waits for the step of one whose grads were zeroed
 - the step of momentum, decay or averages by grads that were zeroed to zeros
-- zeroing in a block that raises; clipping optimizers together of which not all overflowed
+- zeroing in a block that raises; clipping optimizers that share parameters together, of which not
+  all overflowed
 - add_param_group of a parameter that has grads already
-- the low bits of split masters after a write by `.data`
+- the low bits of masters after a write of what the model holds, of split ones after any by `.data`
 - sums that 16 bits do not hold
 """
 
@@ -23,150 +24,25 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from fuzz_events import EXACT, LARGEST, UNIT, Net, Recipe, Setup, drawn_coefs, drawn_value
-from reference.optimizers import LAMB, LARS, NovoGrad
+from fuzz_events import EXACT, LARGEST, UNIT, Setup, drawn_coefs, drawn_value
+from mirror_state import (
+    ALL,
+    Known,
+    Param,
+    Refused,
+    Stepped,
+    distinct,
+    keeps_masters,
+    made_optimizer,
+    made_params,
+    require,
+)
 
-#: torch's counterparts of torchamp.optimizers.
-COUNTERPARTS = {
-    "FusedSGD": torch.optim.SGD,
-    "FusedAdam": torch.optim.Adam,
-    "FusedAdamW": torch.optim.AdamW,
-    "FusedAdagrad": torch.optim.Adagrad,
-    "FusedLARS": LARS,
-    "FusedNovoGrad": NovoGrad,
-    "FusedLAMB": LAMB,
-}
-#: Options that change how a step is computed, and not what.
-STORAGE = ("split_masters", "fused")
-#: What the levels are, unless overridden.
-CASTS = {"O2": torch.float16, "O3": torch.float16, "O5": torch.bfloat16}
+#: Of the levels, unless overridden.
 LOSS_SCALES = {"O1": "dynamic", "O2": "dynamic"}
-
-
-class Undetermined(Exception):
-    """The rule does not say what this event does."""
-
-
-class Known(Undetermined):
-    """torchamp is known to break the rule here: test_fuzz.KNOWN has the programs."""
-
-
-class Refused(Exception):
-    """torchamp must raise, and change nothing."""
-
-
-@dataclass(eq=False)
-class Param:
-    """A parameter and the sum of its grads."""
-
-    value: torch.Tensor  #: what is stepped
-    dtype: torch.dtype  #: the model's
-    has_master: bool
-    is_trainable: bool
-    users: list[Stepped] = field(default_factory=list)
-    sum: torch.Tensor | None = None
-    #: Whether zeros may be left in the place of a grad.
-    may_be_zeros: bool = False
-    #: Whether a skipped step has discarded the sum, which may be in memory still.
-    was_discarded: bool = False
-    #: Whether the model's grad was set to None, which the next backward or step notices.
-    is_unnoticed: bool = False
-    #: Whether the last step, taken or skipped, has used the master's sum up.
-    was_used: bool = False
-    #: Of a shared one: those that have used the sum, which waits for others.
-    done: set[Stepped] = field(default_factory=set)
-    #: Of a shared one: whether the rule does not say who uses the sum.
-    is_contested: bool = False
-
-    @property
-    def is_narrow(self) -> bool:
-        """Whether it has 16 bits, and no master."""
-        return self.dtype != torch.float32 and not self.has_master
-
-    @property
-    def in_model(self) -> torch.Tensor:
-        return self.value.detach().to(self.dtype)
-
-    def write(self, value: torch.Tensor) -> None:
-        with torch.no_grad():
-            self.value.copy_(value.to(self.dtype))
-
-    def add(self, grad: torch.Tensor) -> None:
-        self.is_contested |= bool(self.done)
-        total = grad if self.sum is None else self.sum + grad.to(self.sum.dtype)
-        self.sum = total.to(self.value.dtype)
-        self.may_be_zeros = self.was_discarded = self.was_used = self.is_unnoticed = False
-
-    def forget(self, zeros: bool = False) -> None:
-        """As zeroing does, in plain PyTorch; a master's zeros may be dropped."""
-        had_zeros = zeros and (
-            self.may_be_zeros or self.was_discarded or self.was_used or self.is_unnoticed
-        )
-        keeps_zeros = zeros and self.sum is not None
-        self.may_be_zeros = had_zeros or (keeps_zeros and self.has_master)
-        self.sum = self.sum * 0 if keeps_zeros and not self.has_master else None
-        if self.sum is not None:
-            self.sum = torch.zeros_like(self.sum)
-        self.was_discarded &= not zeros
-        self.done.clear()
-        self.is_contested = self.was_used = self.is_unnoticed = False
-
-    def drop(self) -> None:
-        """As the program does where it sets the model's grad to None."""
-        had_sum = self.sum is not None or self.is_unnoticed
-        may_be_zeros = self.may_be_zeros and self.has_master
-        self.forget()
-        self.may_be_zeros = may_be_zeros
-        self.is_unnoticed = had_sum and (self.has_master or any(u.delayed for u in self.users))
-
-    def discard(self) -> None:
-        """As a skipped step does."""
-        self.forget()
-        self.was_discarded, self.was_used = not self.has_master, self.has_master
-
-
-@dataclass(eq=False)
-class Stepped:
-    """An optimizer of masters, and what its next step must know."""
-
-    recipe: Recipe
-    optimizer: torch.optim.Optimizer
-    params: list[Param]
-    #: The parameters that overflowed; ALL where it was given to a backward that did.
-    overflow: set[Any] = field(default_factory=set)
-    #: None: the rule does not say.
-    delayed: bool | None = False
-    #: Whether the rule does not say if the next step is skipped.
-    is_unclear: bool = False
-    #: Whether it was given to a backward since its last step; None: its grads were zeroed since.
-    is_to_step: bool | None = False
-
-    def is_insensitive(self) -> bool:
-        """Whether its step by zeros does nothing."""
-        groups = self.optimizer.param_groups
-        return type(self.optimizer) is torch.optim.SGD and not any(
-            group["momentum"] or group["weight_decay"] for group in groups
-        )
-
-    def clear(self) -> None:
-        self.overflow.clear()
-        self.is_unclear = self.delayed = False
-
-
-ALL = "all"
-
-
-def require(is_determined: Any, what: str) -> None:
-    if not is_determined:
-        raise Undetermined(what)
-
-
-def distinct(params: Iterable[Param]) -> list[Param]:
-    return list(dict.fromkeys(params))
 
 
 class Mirror:
@@ -175,45 +51,18 @@ class Mirror:
     def __init__(self, setup: Setup, avoids_known: bool = True) -> None:
         self.setup = setup
         self.avoids_known = avoids_known
-        self.keeps_masters = setup.overrides.get("master_weights", setup.level in ("O2", "O5"))
+        self.keeps_masters = keeps_masters(setup)
         self.loss_scale = setup.overrides.get("loss_scale", LOSS_SCALES.get(setup.level, 1.0))
         self.is_dynamic = self.loss_scale == "dynamic"
-        net = Net(setup.parts)
-        self.shapes = [param.shape for param in net.parameters()]
-        self.params = [
-            self.param(i, param, is_batch_norm)
-            for i, (param, is_batch_norm) in enumerate(zip(net.parameters(), net.in_batch_norm()))
-        ]
-        self.optimizers = [self.stepped(recipe) for recipe in setup.optimizers]
+        self.params = made_params(setup)
+        self.shapes = [param.value.shape for param in self.params]
+        self.optimizers = [made_optimizer(recipe, self.params) for recipe in setup.optimizers]
         self.extra = len(self.params) - 1
         #: Whether numbers may differ in their last bits.
         self.is_approximate = any(param.is_narrow for param in self.params) or any(
             recipe.is_fused or "fused" in recipe.options for recipe in setup.optimizers
         )
         self.saved: Any = None
-
-    def param(self, i: int, param: torch.Tensor, is_batch_norm: bool) -> Param:
-        keeps_norm = self.setup.overrides.get("keep_batchnorm_fp32", self.setup.level != "O3")
-        cast = CASTS.get(self.setup.level)
-        dtype = torch.float32 if cast is None or (is_batch_norm and keeps_norm) else cast
-        users = [recipe for recipe in self.setup.optimizers if i in sum(recipe.groups, ())]
-        is_wide = any(recipe.is_fused for recipe in users)
-        has_master = self.keeps_masters and dtype != torch.float32 and bool(users)
-        value = param.detach()
-        if not has_master:
-            value = value.to(dtype)
-        value = value.float() if is_wide else value
-        return Param(value, dtype, has_master, i not in self.setup.frozen)
-
-    def stepped(self, recipe: Recipe) -> Stepped:
-        plain = {name: value for name, value in recipe.options.items() if name not in STORAGE}
-        kind = COUNTERPARTS.get(recipe.kind) or getattr(torch.optim, recipe.kind)
-        values = [param.value for param in self.params]
-        optimizer = Recipe(recipe.kind, recipe.groups, plain).make(kind, values)
-        found = Stepped(recipe, optimizer, [self.params[i] for i in sum(recipe.groups, ())])
-        for param in found.params:
-            param.users.append(found)
-        return found
 
     def is_identity(self, given: Sequence[Stepped]) -> bool:
         """Whether nothing is scaled, and nothing has a master."""
@@ -462,9 +311,10 @@ class Mirror:
             is_finite = all(p.sum is None or bool(p.sum.isfinite().all()) for p in params)
             require(is_finite, "another's overflow")
             return params
-        users = {user for param in params for user in param.users}
-        require(all(user.overflow for user in users), "of which not all overflowed")
-        return None
+        if all(user.overflow for param in params for user in param.users):
+            return None
+        require(all(len(param.users) == 1 for param in params), "shared by one that overflowed")
+        return [param for param in params if not param.users[0].overflow]
 
     def edit(self, of: int, how: str) -> None:
         """The program writes the grads of the masters itself."""
@@ -489,13 +339,17 @@ class Mirror:
 
     def write(self, param: int, seed: int) -> None:
         self.avoid(self.is_split, "a write to the model of split masters")
-        self.params[param].write(drawn_value(self.shapes[param], seed))
+        self.overwrite(self.params[param], drawn_value(self.shapes[param], seed))
 
     def halve(self, param: int) -> None:
         """In place."""
         self.avoid(self.is_split, "a write to the model of split masters")
         found = self.params[param]
-        found.write(found.in_model * 0.5)
+        self.overwrite(found, found.in_model * 0.5)
+
+    def overwrite(self, param: Param, value: torch.Tensor) -> None:
+        require(not param.holds_part_of(value), "a write of what the model holds")
+        param.write(value)
 
     def write_data(self, param: int, seed: int) -> None:
         """By `.data`; the masters are refreshed, unless every step adopts such writes."""

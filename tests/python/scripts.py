@@ -289,6 +289,18 @@ SKIPPED_APART = {
     """,
 }
 
+#: Two optimizers of different parts, one of which is to skip.
+OF_TWO = {
+    "clipped_with_an_overflowed_one": """
+        backward 0 1 overflow
+        step 0
+        backward 0 2
+        clip_norm 0.1
+        step 0
+        step 1
+    """,
+}
+
 #: An option that chooses an optimizer's algorithm, and its values in turn.
 CHANGES = {
     "FusedAdam": ("amsgrad", [0, 1, 0, 1]),
@@ -323,21 +335,6 @@ def by_hand() -> Iterator[tuple[str, Script]]:
             yield f"shared-{level}-{one}-{other}", first + events_in(SHARED)
             for name, text in SKIPPED_APART.items():
                 yield f"{name}-{level}-{one}-{other}", first + events_in(text)
-
-
-def known(level: str, *optimizers: str, events: str) -> Script:
-    return start(level, *optimizers) + events.split(" / ")
-
-
-#: Scripts after which the languages differ, and why.
-KNOWN = {
-    "clipped_with_an_overflowed_one": (
-        "the norm of both is finite in C++ once the grads of the one that is to skip are gone",
-        known(
-            "O1",
-            "SGD first norm",
-            "SGD last",
-            events="backward 0 1 overflow / step 0 / backward 0 2 / clip_norm 0.1 / step 0",
-        ),
-    ),
-}
+            apart = start(level, f"{one} first norm", f"{other} last")
+            for name, text in OF_TWO.items():
+                yield f"{name}-{level}-{one}-{other}", apart + events_in(text)

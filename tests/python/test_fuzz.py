@@ -139,7 +139,7 @@ MENDED = {
     ),
 }
 
-#: Programs in which torchamp breaks the rule, and why; the mirror avoids them (mirror.Known).
+#: Programs in which torchamp breaks the rule, and why; the mirror avoids them (mirror_state.Known).
 KNOWN = {
     "zeroing_of_the_model_in_a_block": (
         "scale_loss has set aside the grads that model.zero_grad() is to drop",

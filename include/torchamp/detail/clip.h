@@ -9,7 +9,8 @@ namespace torchamp::core {
 
 /// Scales the grads that `states` step by, materialized or deferred, so that their total norm is at
 /// most `max_norm`. Returns the norm before clipping, a float32 scalar on the device, without
-/// waiting. Throws RuntimeError while grads are scaled.
+/// waiting. Optimizers that are to skip do not count, unless all are: then the norm is not finite.
+/// Throws RuntimeError while grads are scaled.
 TORCHAMP_API at::Tensor clip_grad_norm(const std::vector<OptimizerState*>& states, double max_norm);
 
 /// The same by value: each element to within ±clip_value. Materializes deferred grads.

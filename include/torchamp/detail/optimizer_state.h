@@ -48,6 +48,8 @@ class TORCHAMP_API OptimizerState {
   /// Whether its grads cannot be used yet: in an open backward, or delayed.
   bool grads_are_scaled() const { return is_in_backward() || grads().are_delayed(stepped_); }
 
+  /// Whether it had a backward since its last step.
+  bool is_to_step() const { return is_to_step_; }
   /// float32 scalar on the device, not 0 if the next step is to be skipped; undefined: it is not.
   at::Tensor found_inf() const;
   /// The same for the host, which waits for the device.
@@ -94,20 +96,15 @@ class TORCHAMP_API OptimizerState {
   void accumulate_shared(int64_t loss_id);
   const at::Tensor& indices(at::Device device);
   void clear_found_inf_per_param();
-  void discard_skipped();
-  void discard_doomed();
-  std::vector<size_t> own_masters(const at::Tensor& skipped) const;
-  void discard_doomed(size_t i, at::Tensor skipped, bool of_all) const;
   void check_not_stray(const char* function) const;
   void drop_strays();
   void note_doubts(const char* function);
   void drop_master_grads();
-  bool is_needed(const at::Tensor& param) const;
 
   std::shared_ptr<Masters> masters_;
   bool steps_unseen_;
   bool may_have_stepped_ = false;  ///< since grads were materialized for masters
-  bool is_to_step_ = false;        ///< it had a backward since its last step
+  bool is_to_step_ = false;
   bool had_scaled_loss_ = false;   ///< a backward since it was made
   const Backward* backward_ = nullptr;
   std::map<int64_t, at::Tensor> found_inf_;  ///< by loss

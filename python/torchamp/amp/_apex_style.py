@@ -125,7 +125,8 @@ def clip_grad_norm_(
 ) -> torch.Tensor:
     """Scales the grads that `optimizers` step by so that their total norm is at most `max_norm`.
     Returns the norm before clipping, a scalar on the device, without waiting. Called between the
-    last scale_loss and the step. With a fused optimizer the clipping costs no pass.
+    last scale_loss and the step. With a fused optimizer the clipping costs no pass. Grads that only
+    skipped steps would use do not count; if all steps are to be skipped, the norm is not finite.
 
     Raises RuntimeError where grads are still scaled.
     """
