@@ -208,7 +208,7 @@ TEST(LateReportTest, ALossThatIsNotFiniteIsNamed) {
 }
 
 /// The outcomes of a step's backwards, of which each may have arrived before the next.
-class UnderflowTest : public testing::TestWithParam<bool> {
+class UnderflowReportTest : public testing::TestWithParam<bool> {
  protected:
   bool underflows(const std::vector<float>& outcomes) {
     std::vector<Taken> backwards;
@@ -225,7 +225,7 @@ class UnderflowTest : public testing::TestWithParam<bool> {
   Steps steps_;
 };
 
-TEST_P(UnderflowTest, IsOneOfAllBackwards) {
+TEST_P(UnderflowReportTest, IsOneOfAllBackwards) {
   EXPECT_TRUE(underflows({kUnderflowed}));
   EXPECT_TRUE(underflows({kAllZero, kUnderflowed, kAllZero, kAllZero}));
   EXPECT_TRUE(underflows({kUnderflowed, kUnderflowed, kUnderflowed}));
@@ -241,14 +241,14 @@ TEST_P(UnderflowTest, IsOneOfAllBackwards) {
   EXPECT_EQ(steps_.known().underflowed_steps, 3);
 }
 
-TEST_P(UnderflowTest, ZeroingForgetsIt) {
+TEST_P(UnderflowReportTest, ZeroingForgetsIt) {
   arrive(*steps_.backward(), kClean);
   arrive(*steps_.backward(), kAllZero);
   steps_.report_.clear();
   EXPECT_TRUE(underflows({kUnderflowed}));
 }
 
-TEST_P(UnderflowTest, IsReportedOnce) {
+TEST_P(UnderflowReportTest, IsReportedOnce) {
   EXPECT_FALSE(steps_.report_.take_underflow());
   underflows({kUnderflowed});
   const auto step = steps_.report_.take_underflow();
@@ -260,7 +260,7 @@ TEST_P(UnderflowTest, IsReportedOnce) {
   EXPECT_FALSE(steps_.report_.take_underflow());
 }
 
-INSTANTIATE_TEST_SUITE_P(Reports, UnderflowTest, testing::Bool(), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Reports, UnderflowReportTest, testing::Bool(), [](const auto& info) {
   return std::string(info.param ? "ArriveAtOnce" : "ArriveAfterTheStep");
 });
 

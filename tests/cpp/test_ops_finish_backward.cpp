@@ -1,4 +1,9 @@
-// What the passes over a backward's grads report, on every backend, against plain loops.
+// What the passes over a backward's grads report, on every backend.
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -40,7 +45,7 @@ class FinishBackwardTest : public DeviceTest {
     }
     std::vector<Tensor> masters(grads.size());
     for (size_t i = 0; is_written && i < grads.size(); ++i) {
-      if (grads[i].defined()) masters[i] = grads[i].to(at::kFloat);
+      if (grads[i].defined()) masters[i] = at::empty_like(grads[i], at::kFloat);
     }
     pass_over_grads(grads, masters, scalar(1024), false, flags_, &end);
     EXPECT_FALSE(flags_.any().item<bool>()) << "cleared";
@@ -113,6 +118,37 @@ TEST_P(FinishBackwardTest, OneDtypeOfSeveralIsEnough) {
     }
     EXPECT_EQ(outcome(grads, true), kClean) << nonzero;
     EXPECT_EQ(outcome(grads, false), kClean) << nonzero;
+  }
+}
+
+/// A plain loop over the values.
+float outcome_of(const std::vector<Tensor>& grads) {
+  float outcome = kUnderflowed;
+  for (const Tensor& grad : grads) {
+    const Tensor values = grad.to(at::kCPU, at::kDouble);
+    for (int64_t i = 0; i < values.numel(); ++i) {
+      const double value = values.const_data_ptr<double>()[i];
+      const float of_value = std::isfinite(value) ? kClean : kOverflowed;
+      if (value != 0) outcome = std::max(outcome, of_value);
+    }
+  }
+  return outcome;
+}
+
+TEST_P(FinishBackwardTest, RandomListsMatchAPlainLoop) {
+  Random random(5);
+  for (int draw = 0; draw < 200; ++draw) {
+    std::vector<Tensor> grads;
+    for (int64_t t = random.below(6); t >= 0; --t) {
+      const auto dtype = kGradTypes[random.below(4)];
+      const double small = smallest(dtype);
+      const double values[] = {0.0, -0.0, 0.0, small, -small, 1.0, NAN, -INFINITY};
+      grads.push_back(zeros(dtype, 1 + random.below(700)));
+      grads.back()[random.below(grads.back().size(0))].fill_(values[random.below(8)]);
+    }
+    const float expected = outcome_of(grads);
+    EXPECT_EQ(outcome(grads, true), expected) << draw;
+    EXPECT_EQ(outcome(grads, false), expected) << draw;
   }
 }
 
