@@ -16,10 +16,11 @@ namespace torchamp::aten {
 /// Which positions of the lists to work on.
 using Positions = std::vector<int64_t>;
 
-/// found_inf and, if given, found_inf_per_tensor.
+/// Flags: found_inf and, if given, found_inf_per_tensor and found_nonzero.
 struct FlagTensors {
   at::Tensor found_inf;
   std::optional<at::Tensor> per_tensor;
+  at::Tensor found_nonzero = {};
 };
 
 void scale(const Positions& positions, at::TensorList inputs, at::TensorList outputs, double scale,

@@ -137,10 +137,13 @@ void Backward::settle(Masters& masters) {
   if (grads.delayed() == nullptr) return;
   const MasterGrads::Scaled scaled = *grads.delayed();
   if (scaled.by->is_still(scaler_.loss_scale_tensor())) return;
-  const Tensor found_inf = grads.finish_backward(scaled.by->loss_scale());
-  if (scaled.overflow == nullptr) return;
-  scaled.overflow->add(found_inf);
-  for (OptimizerState* user : users) user->gather_delayed(options_.loss_id, found_inf);
+  const Tensor found_inf = grads.finish_backward(scaled.by->loss_scale(), {}, nullptr, scaled.loss);
+  const bool skips = scaled.overflow != nullptr;
+  if (skips) scaled.overflow->add(found_inf);
+  for (OptimizerState* user : users) {
+    if (skips) user->gather_delayed(options_.loss_id, found_inf);
+    report_to(*user, grads.last_report(), skips);
+  }
 }
 
 void Backward::close() {
@@ -180,19 +183,22 @@ void Backward::finish() {
   const auto grads = distinct_grads();
   if (options_.delay_unscale) {
     const auto overflow = scaler_.dynamic() ? scaler_.deferred() : nullptr;
-    for (MasterGrads* each : grads) each->delay_backward({scaled_by_, overflow});
+    for (MasterGrads* each : grads) each->delay_backward({scaled_by_, overflow, loss_});
     return;
   }
   const Tensor found_inf =
       finish_backward(grads, scaler_, *scaled_by_, !options_.delay_overflow_check, loss_);
   for (const auto& state : states_) {
     state->may_have_stepped_ = state->steps_unseen_ && !state->grads().lazy();
-    if (!scaler_.dynamic()) continue;
-    state->accumulate(options_.loss_id, found_inf);
-    state->late_report().accumulate(
-        {options_.loss_id, scaler_.last_report(), state->grads().last_report()});
+    if (scaler_.dynamic()) state->accumulate(options_.loss_id, found_inf);
+    report_to(*state, scaler_.last_report(), scaler_.dynamic());
   }
-  if (scaler_.dynamic()) accumulate_shared();
+  accumulate_shared();
+}
+
+/// `end`: the report of the backward, which all its optimizers share.
+void Backward::report_to(OptimizerState& state, const Report& end, bool skips) const {
+  state.late_report().accumulate({options_.loss_id, end, state.grads().last_report(), skips});
 }
 
 /// Optimizers that were not given to this backward step parameters that it reached.
@@ -201,7 +207,8 @@ void Backward::accumulate_shared() {
     for (OptimizerState* user : masters->users) {
       const auto is_user = [&](const auto& state) { return state.get() == user; };
       if (std::any_of(states_.begin(), states_.end(), is_user)) continue;
-      user->accumulate_shared(options_.loss_id);
+      if (scaler_.dynamic()) user->accumulate_shared(options_.loss_id);
+      report_to(*user, scaler_.last_report(), /*skips=*/false);
     }
   }
 }

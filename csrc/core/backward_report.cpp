@@ -23,12 +23,8 @@ Report& in(const Tensor& bytes) {
   return *static_cast<Report*>(bytes.mutable_data_ptr());
 }
 
-uint64 outcome_of(const Tensor& bytes) {
+uint64 packed_in(const Tensor& bytes) {
   return __atomic_load_n(&in(bytes).outcome, __ATOMIC_ACQUIRE);
-}
-
-float state_of(const Tensor& bytes) {
-  return float_from_bits(static_cast<uint32>(outcome_of(bytes)));
 }
 
 /// Reports in a ring. The host may be any number of backwards ahead of the device: the ring then
@@ -86,20 +82,24 @@ BackwardReport::BackwardReport(const Tensor& bytes) : bytes_(bytes) {
   in(bytes_) = {packed_outcome(kClean, 0.0f), 0, {}};
 }
 
+float BackwardReport::outcome() const {
+  return float_from_bits(static_cast<uint32>(packed_in(bytes_)));
+}
+
 bool BackwardReport::has_arrived() const {
-  return state_of(bytes_) != kNotArrived;
+  return outcome() != kNotArrived;
 }
 
 bool BackwardReport::found_inf() const {
-  return state_of(bytes_) >= kOverflowed;
+  return outcome() >= kOverflowed;
 }
 
 bool BackwardReport::found_bad_loss() const {
-  return state_of(bytes_) == kLossNotFinite;
+  return outcome() == kLossNotFinite;
 }
 
 float BackwardReport::loss_scale() const {
-  return float_from_bits(static_cast<uint32>(outcome_of(bytes_) >> 32));
+  return float_from_bits(static_cast<uint32>(packed_in(bytes_) >> 32));
 }
 
 int64_t BackwardReport::nonfinite() const {

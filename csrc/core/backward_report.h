@@ -16,6 +16,8 @@ class BackwardReport {
 
   /// Never waits, and reads only host memory.
   bool has_arrived() const;
+  /// kAllZero … kLossNotFinite of math/report.h: of several, the largest counts.
+  float outcome() const;
   /// Whether a grad was not finite, or found_before was set.
   bool found_inf() const;
   /// Whether the loss itself was not finite, if it was a scalar on the device.

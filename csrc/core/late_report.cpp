@@ -4,6 +4,7 @@
 #include <map>
 
 #include "core/backward_report.h"
+#include "math/report.h"
 
 namespace torchamp {
 namespace {
@@ -23,13 +24,23 @@ double value_of(const ReportedScale& scale) {
   return scale.value ? *scale.value : scale.report->loss_scale();
 }
 
+bool has_smaller_outcome(const LateReport::Backward& a, const LateReport::Backward& b) {
+  return a.weights->outcome() < b.weights->outcome();
+}
+
 }  // namespace
+
+bool LateReport::Backward::has_arrived() const {
+  return end->has_arrived() && weights->has_arrived();
+}
+
+bool LateReport::Backward::has_skipped() const {
+  return skips && end->found_inf();
+}
 
 bool LateReport::Step::has_arrived() const {
   return std::all_of(backwards.begin(), backwards.end(),
-                     [](const Backward& each) {
-                       return each.end->has_arrived() && each.weights->has_arrived();
-                     }) &&
+                     [](const Backward& each) { return each.has_arrived(); }) &&
          std::all_of(scales.begin(), scales.end(), [](const ReportedScale& scale) {
            return scale.value || scale.report->has_arrived();
          });
@@ -37,14 +48,14 @@ bool LateReport::Step::has_arrived() const {
 
 bool LateReport::Step::was_skipped() const {
   return std::any_of(backwards.begin(), backwards.end(),
-                     [](const Backward& each) { return each.end->found_inf(); });
+                     [](const Backward& each) { return each.has_skipped(); });
 }
 
 SkippedStep LateReport::Step::skip() const {
   SkippedStep skipped;
   std::map<int64_t, bool> is_finite;
   for (const Backward& each : backwards) {
-    if (each.end->found_inf()) {
+    if (each.has_skipped()) {
       is_finite.try_emplace(each.loss_id, true).first->second &= !each.end->found_bad_loss();
     }
     if (each.weights->nonfinite() == 0) continue;
@@ -57,14 +68,23 @@ SkippedStep LateReport::Step::skip() const {
   return skipped;
 }
 
-/// Clean reports that have arrived do not decide about the step.
+std::optional<UnderflowedStep> LateReport::Step::underflow() const {
+  const auto largest = std::max_element(backwards.begin(), backwards.end(), has_smaller_outcome);
+  if (largest == backwards.end() || largest->weights->outcome() != kUnderflowed) return {};
+  return UnderflowedStep{largest->loss_id, value_of(scales.at(largest->loss_id))};
+}
+
+/// Of the reports that have arrived and skip nothing, one with the largest outcome is enough.
 void LateReport::accumulate(Backward backward) {
   const auto is_settled = [](const Backward& each) {
-    return each.end && each.weights && each.end->has_arrived() && each.weights->has_arrived() &&
-           !each.end->found_inf();
+    return each.end && each.weights && each.has_arrived() && !each.has_skipped();
   };
-  backwards_.erase(std::remove_if(backwards_.begin(), backwards_.end(), is_settled),
-                   backwards_.end());
+  const auto settled = backwards_.begin();
+  const auto rest = std::stable_partition(settled, backwards_.end(), is_settled);
+  if (settled != rest) {
+    std::iter_swap(settled, std::max_element(settled, rest, has_smaller_outcome));
+    backwards_.erase(settled + 1, rest);
+  }
   backwards_.push_back(std::move(backward));
 }
 
@@ -82,7 +102,9 @@ std::vector<SkippedStep> LateReport::flush() {
   std::vector<SkippedStep> skipped;
   for (; !arriving_.empty() && arriving_.front().has_arrived(); arriving_.pop_front()) {
     const Step& step = arriving_.front();
-    if (step.counts) count(step);
+    const auto underflow = step.was_skipped() ? std::nullopt : step.underflow();
+    if (step.counts) count(step, underflow.has_value());
+    if (underflow) note_underflow(*underflow);
     skipped_in_a_row_ = step.was_skipped() ? skipped_in_a_row_ + 1 : 0;
     if (!step.was_skipped()) continue;
     skipped.push_back(step.skip());
@@ -91,12 +113,22 @@ std::vector<SkippedStep> LateReport::flush() {
   return skipped;
 }
 
-void LateReport::count(const Step& step) {
+void LateReport::count(const Step& step, bool underflowed) {
   known_->steps += 1;
   known_->stepped = !step.was_skipped();
   known_->skipped_steps += step.was_skipped();
+  known_->underflowed = underflowed;
+  known_->underflowed_steps += underflowed;
   known_->loss_scales.clear();
   for (const ReportedScale& scale : step.scales) known_->loss_scales.push_back(value_of(scale));
+}
+
+void LateReport::note_underflow(const UnderflowedStep& step) {
+  if (!std::exchange(has_underflowed_, true)) underflow_ = step;
+}
+
+std::optional<UnderflowedStep> LateReport::take_underflow() {
+  return std::exchange(underflow_, std::nullopt);
 }
 
 const Telemetry& LateReport::known() {

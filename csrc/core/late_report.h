@@ -1,4 +1,4 @@
-// Which steps the device has skipped, from the reports of their backwards.
+// What the device did in each step, from the reports of its backwards.
 #pragma once
 
 #include <torchamp/detail/export.h>
@@ -29,6 +29,12 @@ struct SkippedStep {
   int64_t in_a_row = 1;             ///< the skipped steps since the last one that was taken
 };
 
+/// A step that was taken by grads that were all zero, although the loss was not.
+struct UnderflowedStep {
+  int64_t loss_id;
+  double loss_scale;  ///< now
+};
+
 /// Counts one optimizer's steps once their backwards' reports have arrived. Does not wait for the
 /// device.
 class TORCHAMP_API LateReport {
@@ -38,8 +44,12 @@ class TORCHAMP_API LateReport {
   /// One backward, for the next step.
   struct Backward {
     int64_t loss_id = 0;
-    Report end;      ///< its scaler's last_report()
-    Report weights;  ///< that of the optimizer's weights
+    Report end;         ///< its scaler's last_report()
+    Report weights;     ///< that of the optimizer's weights
+    bool skips = true;  ///< whether an overflow skips the step; not under a fixed scale
+
+    bool has_arrived() const;
+    bool has_skipped() const;
   };
 
   void accumulate(Backward backward);
@@ -50,6 +60,8 @@ class TORCHAMP_API LateReport {
 
   /// Counts the reports that have arrived, and returns the skipped steps among them.
   std::vector<SkippedStep> flush();
+  /// The first step among those counted that underflowed, once.
+  std::optional<UnderflowedStep> take_underflow();
   /// The counts since the first call.
   const Telemetry& known();
 
@@ -62,13 +74,17 @@ class TORCHAMP_API LateReport {
     bool has_arrived() const;
     bool was_skipped() const;
     SkippedStep skip() const;
+    std::optional<UnderflowedStep> underflow() const;
   };
 
-  void count(const Step& step);
+  void count(const Step& step, bool underflowed);
+  void note_underflow(const UnderflowedStep& step);
 
   std::vector<Backward> backwards_;
   std::deque<Step> arriving_;
   int64_t skipped_in_a_row_ = 0;
+  bool has_underflowed_ = false;
+  std::optional<UnderflowedStep> underflow_;  ///< that take_underflow() is to return
   std::optional<Telemetry> known_;
 };
 

@@ -41,7 +41,6 @@ void OptimizerState::accumulate(int64_t loss_id, const Tensor& found_inf) {
 
 void OptimizerState::gather_delayed(int64_t loss_id, const Tensor& found_inf) {
   accumulate(loss_id, found_inf);
-  late_report_->accumulate({loss_id, grads().last_report(), grads().last_report()});
   has_unreported_ = true;
 }
 

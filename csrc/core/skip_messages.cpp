@@ -59,6 +59,15 @@ std::vector<std::string> messages_of(const SkippedStep& step,
   return messages;
 }
 
+std::string message_of(const UnderflowedStep& step) {
+  return c10::str(
+      "gradient underflow in loss ", step.loss_id,
+      ": step taken with gradients that are all zero although the loss is not, loss scale now ",
+      step.loss_scale,
+      "; raise the loss scale (loss_scale, or min_loss_scale if it is dynamic) or, if it is not "
+      "too low, check that the loss depends on the optimizer's parameters");
+}
+
 void check_in_a_row(const SkippedStep& step, int64_t max_in_a_row) {
   TORCH_CHECK(step.in_a_row < max_in_a_row,
               "expected fewer than max_consecutive_skips = ", max_in_a_row,

@@ -41,6 +41,19 @@ using AnyNonfiniteFloat = AnyNonfinite<float, uint32, 0x7f800000u>;
 using AnyNonfiniteHalf = AnyNonfinite<float16, uint16, 0x7c00>;
 using AnyNonfiniteBFloat = AnyNonfinite<bfloat16, uint16, 0x7f80>;
 
+template <class T, class Bits>
+struct AnyNonzero {
+  TORCHAMP_MATH static bool run(const T* data, int64 count) {
+    Bits found = 0;
+    for (int64 i = 0; i < count; ++i) {
+      Bits bits;
+      memcpy(&bits, data + i, sizeof(bits));
+      found |= bits;
+    }
+    return (found & kMagnitude<T>) != 0;
+  }
+};
+
 #if defined(TORCHAMP_AVX2)
 
 TORCHAMP_AVX2 void widen_f16c(const float16* from, float* to, int count) {
@@ -165,6 +178,14 @@ bool any_nonfinite(DType dtype, const void* data, int64 count) {
       break;
   }
   return false;
+}
+
+/// Both types of 16 bits have the same zeros.
+bool any_nonzero(DType dtype, const void* data, int64 count) {
+  if (dtype == DType::kFloat32) {
+    return run_block<AnyNonzero<float, uint32>>(static_cast<const float*>(data), count);
+  }
+  return run_block<AnyNonzero<float16, uint16>>(static_cast<const float16*>(data), count);
 }
 
 void fence() {

@@ -39,6 +39,7 @@ float* output(const Plan& plan, const Span& span, int list, bool stream, float* 
 bool store(const Plan& plan, const Span& span, int list, const float* values, bool stream);
 
 bool any_nonfinite(DType dtype, const void* data, int64 count);
+bool any_nonzero(DType dtype, const void* data, int64 count);
 
 /// Makes streamed stores visible to other threads.
 void fence();

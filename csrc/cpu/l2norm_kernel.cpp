@@ -43,6 +43,7 @@ double sum_of_squares(const Plan& plan, const Piece& piece) {
 void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags) {
   std::vector<double> slots(units_of(plan) + plan.tensors(), 0.0);
   for_each_piece_in_parallel(plan, [&](const Piece& piece) {
+    report_nonzero(plan, piece, flags);
     const double sum = sum_of_squares(plan, piece);
     slots[piece.unit + piece.tensor] = sum;
     const Span start{piece.tensor, piece.begin, 0};

@@ -33,12 +33,14 @@ std::vector<std::string> names_of(const Amp& amp, const WrappedOptimizer& optimi
 
 std::vector<SkippedStep> report_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer) {
   std::vector<SkippedStep> skipped = optimizer.state->late_report().flush();
+  const auto underflowed = optimizer.state->late_report().take_underflow();
   if (amp.options().verbosity() <= 0) return skipped;
   for (const SkippedStep& step : skipped) {
     for (const std::string& message : messages_of(step, names_of(amp, optimizer, step))) {
       std::clog << "torchamp: " << message << '\n';
     }
   }
+  if (underflowed) std::clog << "torchamp: " << message_of(*underflowed) << '\n';
   return skipped;
 }
 

@@ -1,4 +1,4 @@
-// Messages about skipped steps.
+// Messages about skipped and underflowed steps.
 #pragma once
 
 #include <torchamp/amp_state.h>
@@ -9,8 +9,8 @@
 
 namespace torchamp {
 
-/// Reports on std::clog, unless quiet, the optimizer's steps that are by now known to be skipped.
-/// Returns them.
+/// Reports on std::clog, unless quiet, the optimizer's steps that are by now known to be skipped,
+/// and the first that underflowed. Returns those that were skipped.
 std::vector<SkippedStep> report_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer);
 /// The same. Throws RuntimeError after max_consecutive_skips of them in a row.
 void check_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer);

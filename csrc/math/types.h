@@ -13,11 +13,12 @@ enum class DType : uint8 {
             ///< it
 };
 
-/// Where an op reports non-finite values: one float for the call, and optionally one byte per
-/// caller's position. Both are only ever set to 1; the caller clears them.
+/// Where an op reports what it finds in its tensors. All are only ever set to 1; the caller clears
+/// them.
 struct Flags {
-  float* found_inf = nullptr;
-  uint8* per_tensor = nullptr;
+  float* found_inf = nullptr;      ///< a value is not finite
+  uint8* per_tensor = nullptr;     ///< the same, for each caller's position; may be null
+  float* found_nonzero = nullptr;  ///< a value of the first list is not zero; may be null
 };
 
 }  // namespace torchamp

@@ -72,14 +72,17 @@ T* pointer(const Tensor& tensor) {
   return tensor.defined() ? static_cast<T*>(tensor.mutable_data_ptr()) : nullptr;
 }
 
-Flags flags_of(const Tensor& overflow_flags) {
+/// has_grads: the backward has some; else found_nonzero is null.
+Flags flags_of(const Tensor& overflow_flags, bool has_grads = true) {
   uint8* const bytes = overflow_flags.mutable_data_ptr<uint8>();
-  return {reinterpret_cast<float*>(bytes + sizeof(uint32)), bytes + kFlagsHeader};
+  auto* const words = reinterpret_cast<float*>(bytes);
+  return {words + 1, bytes + kFlagsHeader, has_grads ? words + 2 : nullptr};
 }
 
-aten::FlagTensors flag_tensors(const Tensor& overflow_flags) {
-  return {overflow_flags.slice(0, sizeof(uint32), 2 * sizeof(uint32)).view(at::kFloat),
-          overflow_flags.slice(0, kFlagsHeader)};
+aten::FlagTensors flag_tensors(const Tensor& overflow_flags, bool has_grads = true) {
+  const Tensor header = overflow_flags.slice(0, 0, kFlagsHeader).view(at::kFloat);
+  return {header.slice(0, 1, 2), overflow_flags.slice(0, kFlagsHeader),
+          has_grads ? header.slice(0, 2, 3) : Tensor()};
 }
 
 ScaleUpdate update_on_device(const DynamicScale* moved) {
@@ -89,8 +92,8 @@ ScaleUpdate update_on_device(const DynamicScale* moved) {
 }
 
 Finalization on_device(const BackwardEnd& end, const Tensor& loss_scale,
-                       const Tensor& overflow_flags) {
-  return {flags_of(overflow_flags),
+                       const Tensor& overflow_flags, bool has_grads) {
+  return {flags_of(overflow_flags, has_grads),
           static_cast<int32>(overflow_flags.numel() - kFlagsHeader),
           loss_scale.const_data_ptr<float>(),
           read(end.found_before),
@@ -136,11 +139,12 @@ void write_norm(const Tensor& norm, TensorList scaled_grads, TensorList master_g
 
 /// After passes that were not only the kernels'.
 void finalize(const DeviceKernels& kernels, const BackwardEnd& end, const Tensor& loss_scale,
-              const Tensor& overflow_flags) {
+              const Tensor& overflow_flags, bool has_grads) {
   if (kernels.usable()) {
-    return kernels.run(cpu::finalize, cuda::finalize, on_device(end, loss_scale, overflow_flags));
+    return kernels.run(cpu::finalize, cuda::finalize,
+                       on_device(end, loss_scale, overflow_flags, has_grads));
   }
-  aten::finalize(flag_tensors(overflow_flags), end, loss_scale);
+  aten::finalize(flag_tensors(overflow_flags, has_grads), end, loss_scale);
 }
 
 void run_finish_backward(TensorList scaled_grads, TensorList master_grads, const Tensor& loss_scale,
@@ -152,20 +156,21 @@ void run_finish_backward(TensorList scaled_grads, TensorList master_grads, const
   const DeviceKernels kernels(overflow_flags.device());
   const NamedList masters{"master_grads", master_grads, /*optional=*/true};
   const Work work = build_plan("scale_loss", {{"scaled_grads", scaled_grads}, masters}, kernels);
-  const bool ends_with_kernel = is_last && work.rest.empty() && work.plan.tensors() > 0;
-  if (work.plan.tensors() > 0) {
+  const bool has_planned = work.plan.tensors() > 0, has_rest = !work.rest.empty();
+  const bool ends_with_kernel = is_last && !has_rest && has_planned;
+  if (has_planned) {
     const InvScale inv_scale{loss_scale.const_data_ptr<float>(), /*is_loss_scale=*/true};
-    kernels.run(cpu::finish_backward, on_cuda, work.plan, inv_scale, accumulate,
-                flags_of(overflow_flags),
-                ends_with_kernel ? on_device(end, loss_scale, overflow_flags) : Finalization());
+    kernels.run(
+        cpu::finish_backward, on_cuda, work.plan, inv_scale, accumulate, flags_of(overflow_flags),
+        ends_with_kernel ? on_device(end, loss_scale, overflow_flags, true) : Finalization());
   }
-  if (!work.rest.empty()) {
+  if (has_rest) {
     pass_over_rest(work, scaled_grads, master_grads, loss_scale, accumulate,
                    flag_tensors(overflow_flags));
   }
   if (!is_last || ends_with_kernel) return;
   if (end.norm.defined()) write_norm(end.norm, scaled_grads, master_grads);
-  finalize(kernels, end, loss_scale, overflow_flags);
+  finalize(kernels, end, loss_scale, overflow_flags, has_planned || has_rest);
 }
 
 TORCH_LIBRARY_FRAGMENT(torchamp, m) {

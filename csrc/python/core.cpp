@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/late_report.h"
+#include "core/skip_messages.h"
 #include "python/bindings.h"
 #include "python/context.h"
 
@@ -37,7 +38,13 @@ OptionalTensor found_inf(const OptimizerState& state) {
 py::tuple telemetry(const OptimizerState& state) {
   const Telemetry& known = state.late_report().known();
   return py::make_tuple(known.steps, known.skipped_steps, known.stepped,
-                        py::tuple(py::cast(known.loss_scales)));
+                        py::tuple(py::cast(known.loss_scales)), known.underflowed_steps,
+                        known.underflowed);
+}
+
+std::string underflow_message(const OptimizerState& state) {
+  const auto underflowed = state.late_report().take_underflow();
+  return underflowed ? message_of(*underflowed) : "";
 }
 
 /// A step of Python's; the model is synchronized with the masters even if the context is dropped.
@@ -151,8 +158,11 @@ void bind_optimizer_state(py::module_& module) {
       .def(
           "flush_report", [](const OptimizerState& state) { return state.late_report().flush(); },
           "Counts the steps that the device has reported, and returns the skipped ones.")
+      .def("take_underflow_message", &underflow_message,
+           "The line that reports the first underflowed step among those, once; \"\": none.")
       .def("telemetry", &telemetry,
-           "(steps, skipped_steps, stepped, loss_scales) since the first call.");
+           "(steps, skipped_steps, stepped, loss_scales, underflowed_steps, underflowed) since "
+           "the first call.");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// After stage 7: which steps the device has skipped.
+// After stage 7: what the device did in each step.
 #pragma once
 
 #include <torchamp/detail/export.h>
@@ -19,10 +19,12 @@ struct Telemetry {
   int64_t skipped_steps = 0;        ///< of those
   std::optional<bool> stepped;      ///< whether the last known step was taken, not skipped
   std::vector<double> loss_scales;  ///< one per loss, after that step
+  int64_t underflowed_steps = 0;    ///< taken by grads that were all zero although a loss was not
+  bool underflowed = false;         ///< whether the last known step was one of those
 };
 
 /// The reports that have arrived on the host since the first call, which starts the counting. Does
-/// not wait for the device: a backward's last pass writes flag and scale to pinned memory. Steps
+/// not wait for the device: a backward's last pass writes outcome and scale to pinned memory. Steps
 /// captured into a graph are not counted.
 TORCHAMP_API Telemetry telemetry(const Optimizer& optimizer);
 

@@ -20,6 +20,19 @@ const cuda::Queue kQueue{0, nullptr};
 const torchamp::ScaleUpdate::Rule kRule{2.0f, 0.5f, 3, 1.0f, 64.0f, 1};
 constexpr float kLossScale = 8.0f;
 
+/// Zeros of both signs.
+void zero(TensorList& list) {
+  for (Tensor& tensor : list) {
+    for (int64 i = 0; i < tensor.count(); ++i) tensor.set(i, i % 2 == 0 ? 0.0f : -0.0f);
+  }
+}
+
+/// Of the dtype's subnormal numbers.
+float smallest(DType dtype) {
+  if (dtype == DType::kFloat16) return 0x1p-24f;
+  return torchamp::float_from_bits(dtype == DType::kFloat32 ? 1u : 1u << 16);
+}
+
 /// A backward's grads and results.
 class Backward {
  public:
@@ -36,12 +49,18 @@ class Backward {
     }
   }
 
+  torchamp::Flags flags() {
+    torchamp::Flags flags = flags_.flags();
+    flags.found_nonzero = has_grads_ ? &found_nonzero_ : nullptr;
+    return flags;
+  }
+
   torchamp::Finalization end() {
-    return {flags_.flags(),
+    return {flags(),
             static_cast<int32>(per_tensor_.size()),
             &scale_.loss_scale,
             has_found_before_ ? &found_before_ : nullptr,
-            &loss_,
+            is_loss_known_ ? &loss_ : nullptr,
             &found_inf_,
             &inv_scale_,
             per_tensor_.data(),
@@ -55,7 +74,7 @@ class Backward {
   void run() {
     std::vector<char> workspace(cuda::finish_backward_workspace(plan_));
     cuda::finish_backward(kQueue, plan_, {&scale_.loss_scale, /*is_loss_scale=*/true}, false,
-                          flags_.flags(), end(), reinterpret_cast<float*>(workspace.data()));
+                          flags(), end(), reinterpret_cast<float*>(workspace.data()));
   }
 
   void expect(bool found) const { expect(found, found ? torchamp::kOverflowed : torchamp::kClean); }
@@ -69,6 +88,7 @@ class Backward {
     EXPECT_EQ(ticket_, 0u);
     EXPECT_EQ(report_.outcome, torchamp::packed_outcome(outcome, moved.loss_scale));
     EXPECT_EQ(flags_.found_inf, 0.0f);
+    EXPECT_EQ(found_nonzero_, 0.0f);
     EXPECT_EQ(flags_.per_tensor, std::vector<uint8>(flags_.per_tensor.size(), 0));
   }
 
@@ -87,7 +107,9 @@ class Backward {
   Plan plan_;
   ScaleUpdate::State scale_{kLossScale, 1, 1};
   float loss_ = 1.0f, found_before_ = 0.0f, found_inf_ = 5.0f, inv_scale_ = 5.0f, norm_ = 5.0f;
+  float found_nonzero_ = 0.0f;
   bool has_found_before_ = false, adds_ = false, wants_norm_ = false, is_heard_ = true;
+  bool has_grads_ = true, is_loss_known_ = true;
   uint32 ticket_ = 0;
   torchamp::Report report_{0, -1, {-1, -1, -1}};
 };
@@ -128,6 +150,49 @@ TEST_P(EndOfBackward, TellsALossThatIsNotFiniteFromAnOverflow) {
   clean.loss_ = NAN;  // a loss that no grad depends on
   clean.run();
   clean.expect(false);
+}
+
+TEST_P(EndOfBackward, TellsAnUnderflowFromALossOfZero) {
+  for (const bool has_masters : {true, false}) {
+    for (const float loss : {1.0f, -smallest(DType::kFloat32), 0.0f, -0.0f, NAN, INFINITY}) {
+      Backward backward(make(), has_masters);
+      zero(backward.lists_[0]);
+      backward.loss_ = loss;
+      backward.wants_norm_ = loss == 1.0f;
+      backward.run();
+      const bool underflows = torchamp::is_nonzero(loss) && std::isfinite(loss);
+      backward.expect(false, underflows ? torchamp::kUnderflowed : torchamp::kAllZero);
+    }
+  }
+  Backward unknown(make());
+  zero(unknown.lists_[0]);
+  unknown.is_loss_known_ = false;
+  unknown.run();
+  unknown.expect(false, torchamp::kAllZero);
+}
+
+TEST_P(EndOfBackward, OneGradThatIsNotZeroIsNoUnderflow) {
+  const std::size_t tensors = make()[0].size();
+  for (std::size_t t = 0; t < tensors; t += tensors / 23) {
+    for (const bool is_last : {false, true}) {
+      Backward backward(make());
+      zero(backward.lists_[0]);
+      Tensor& grad = backward.lists_[0][t];
+      grad.set(is_last ? grad.count() - 1 : 0, (is_last ? -1 : 1) * smallest(grad.dtype()));
+      backward.run();
+      backward.expect(false, torchamp::kClean);
+    }
+  }
+}
+
+TEST_P(EndOfBackward, OneThatIsNotFiniteIsAnOverflow) {
+  for (const float value : {NAN, -INFINITY}) {
+    Backward backward(make());
+    zero(backward.lists_[0]);
+    backward.lists_[0].back().set(0, value);
+    backward.run();
+    backward.expect(true);
+  }
 }
 
 TEST_P(EndOfBackward, BacksOffWhereOneIsNotFinite) {
@@ -215,6 +280,14 @@ TEST(EndOfBackwardByItself, IsTheSame) {
   backward.expect(true);
   EXPECT_EQ(backward.per_tensor_[6], 1);
   EXPECT_EQ(backward.per_tensor_[8], 0);
+}
+
+TEST(EndOfBackwardByItself, IsNoUnderflowWithoutGrads) {
+  cuda::use_driver(driver());
+  Backward backward(all_cases(2));
+  backward.has_grads_ = false;
+  cuda::finalize(kQueue, backward.end());
+  backward.expect(false, torchamp::kAllZero);
 }
 
 }  // namespace

@@ -212,7 +212,8 @@ class Run {
   void show_optimizer(size_t i) {
     const std::string name = "optimizers." + std::to_string(i) + ".";
     const amp::Telemetry telemetry = amp::telemetry(optimizers()[i]);
-    show(name + "steps", {double(telemetry.steps), double(telemetry.skipped_steps)});
+    show(name + "steps", {double(telemetry.steps), double(telemetry.skipped_steps),
+                          double(telemetry.underflowed_steps)});
     int place = 0;
     for (const auto& group : wrapped_[i]->param_groups()) {
       for (const Tensor& param : group.params()) {

@@ -179,7 +179,8 @@ class Run:
 
     def show_optimizer(self, name: str, optimizer: torch.optim.Optimizer) -> None:
         telemetry = amp.telemetry(optimizer)
-        self.show_values(f"{name}steps", [telemetry.steps, telemetry.skipped_steps])
+        counts = [telemetry.steps, telemetry.skipped_steps, telemetry.underflowed_steps]
+        self.show_values(f"{name}steps", counts)
         if self.is_looking:
             for i, param in enumerate(amp.master_params(optimizer)):
                 self.show(f"{name}{i}.grad", param.grad)

@@ -48,11 +48,14 @@ class TORCHAMP_API Backward {
   void finish();
 
  private:
+  using Report = std::shared_ptr<const BackwardReport>;
+
   std::vector<Masters*> distinct_masters() const;
   std::vector<MasterGrads*> distinct_grads() const;
   void warn_of_saturation(const at::Tensor& loss);
   void settle(Masters& masters);
   void accumulate_shared();
+  void report_to(OptimizerState& state, const Report& end, bool skips) const;
   bool has_grads() const;
   void close();
 

@@ -47,7 +47,8 @@ class TORCHAMP_API MasterGrads {
   struct Scaled {
     std::shared_ptr<const ScaleSnapshot> by;  ///< at the time when the loss was scaled
     std::shared_ptr<DeferredOverflow>
-        overflow;  ///< records their overflows; null for a fixed scale
+        overflow;     ///< records their overflows; null for a fixed scale
+    at::Tensor loss;  ///< of the last of their backwards, as for finish_backward()
   };
 
   /// Opens a backward: sets the model's grads aside, so that it starts without grads.

@@ -215,10 +215,12 @@ class OptimizerState:
             self.weights.split()
 
     def report_skips(self) -> list[_C.SkippedStep]:
-        """Reports the skipped steps that are known by now, and returns them."""
+        """Reports the steps that are known by now to be skipped, and the first that underflowed.
+        Returns those that were skipped."""
         known = self.core.flush_report()
         for skipped in known:
             self.session.reporter.report_skip(skipped, self.weights)
+        self.session.reporter.report_underflow(self.core.take_underflow_message())
         return known
 
     def check_skips(self) -> None:
@@ -253,6 +255,8 @@ class Telemetry:
     skipped_steps: int = 0
     stepped: bool | None = None  #: whether the last one known was a step, and not skipped
     loss_scales: tuple[float, ...] = ()  #: one a loss, as they were at that step
+    underflowed_steps: int = 0  #: taken by grads that were all zero although a loss was not
+    underflowed: bool = False  #: whether the last one known was one of those
 
 
 #: torch's optimizers that have a fused step.

@@ -1,4 +1,4 @@
-"""Printed reports: the chosen settings, and skipped steps."""
+"""Printed reports: the chosen settings, skipped steps, and the first that underflowed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _say_saved(how: str, saved: int) -> None:
 
 
 class Reporter:
-    """Reports skipped steps."""
+    """Reports skipped and underflowed steps."""
 
     def __init__(self, settings: Settings, names: dict[int, str]) -> None:
         self._settings = settings
@@ -87,6 +87,11 @@ class Reporter:
         if self._settings.verbosity > 0:
             for message in skipped.messages(self._names_of(skipped, weights)):
                 say(message)
+
+    def report_underflow(self, message: str) -> None:
+        """`message`: "" if there is nothing to report."""
+        if message and self._settings.verbosity > 0:
+            say(message)
 
     def check_skip(self, skipped: _C.SkippedStep) -> None:
         """Raises RuntimeError after max_consecutive_skips in a row."""
