@@ -81,7 +81,7 @@ def _bind(step: Callable, closure: Callable) -> Callable:
 
 
 def _check_closure(state: OptimizerState) -> None:
-    if state.weights.has_masters or not state.session.is_identity:
+    if state.weights.has_masters or not state.session.scalers.are_identity:
         raise RuntimeError(
             "step: expected no closure at opt_level "
             f"{state.session.settings.properties.opt_level}, where the loss is scaled or masters "
