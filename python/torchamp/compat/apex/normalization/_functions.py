@@ -28,7 +28,7 @@ def _cast_by_autocast(fn: Callable[..., torch.Tensor]) -> Callable[..., torch.Te
         device_type = input.device.type
         if torch.is_autocast_enabled(device_type) and _C.casting_to(device_type) is None:
             dtype = torch.get_autocast_dtype(device_type)
-            input, *args = (_cast(arg, dtype) for arg in (input, *args))
+            input, args = _cast(input, dtype), tuple(_cast(arg, dtype) for arg in args)
             kwargs = {name: _cast(arg, dtype) for name, arg in kwargs.items()}
         return fn(input, *args, **kwargs)
 
