@@ -151,12 +151,13 @@ void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
   const Tensor recovers = count.le(0);
   const Tensor grows = recovers.logical_or(count.ge(rule.growth_interval));
   const Tensor backs_off = overflow.logical_and(budget.le(0));
-  const Tensor smaller = loss_scale.mul(rule.backoff_factor);
+  const Tensor before = loss_scale.clamp_max(rule.max_scale);
+  const Tensor smaller = before.mul(rule.backoff_factor);
   const float collapsed = rule.min_scale <= kUseful ? rule.min_scale : 0.0f;
   const Tensor collapses = backs_off.logical_and(smaller.lt(collapsed));
-  const Tensor larger = loss_scale.mul(rule.growth_factor).clamp_max(rule.max_scale);
-  const Tensor lowered = at::where(backs_off, smaller.clamp_min(rule.min_scale), loss_scale);
-  const Tensor raised = at::where(grows, larger, loss_scale);
+  const Tensor larger = before.mul(rule.growth_factor).clamp_max(rule.max_scale);
+  const Tensor lowered = at::where(backs_off, smaller.clamp_min(rule.min_scale), before);
+  const Tensor raised = at::where(grows, larger, before);
   const Tensor after_overflow = count.clamp_max(0).masked_fill(collapses, -kRecoveryOverflows);
   const Tensor ended =
       grows.logical_and(recovers.logical_not().logical_or(raised.eq(rule.max_scale)));

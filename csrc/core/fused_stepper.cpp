@@ -1,7 +1,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torchamp/detail/fused_stepper.h>
@@ -167,6 +169,15 @@ void FusedStepper::step(const Step& step) {
   Borrowed grads(params_.size());
   for (size_t i = 0; i < params_.size(); ++i) grads.set(i, params_[i].grad());
   this->step({grads}, step);
+  if (step.grad_factor) leave_unscaled(grads, step);
+}
+
+/// A step that is skipped leaves them scaled.
+void FusedStepper::leave_unscaled(at::TensorList grads, const Step& step) {
+  at::NoGradGuard no_grad;
+  Tensor factor = *step.grad_factor;
+  if (step.skip) factor = at::where(step.skip->ne(0), at::ones_like(factor), factor);
+  ops::unscale(grads, grads, factor, at::zeros_like(factor));
 }
 
 void FusedStepper::step(const Lists& lists, const Step& step) {

@@ -28,6 +28,12 @@ void check_positive(double value, const char* function, const char* argument) {
                     " to be positive and finite, got ", value);
 }
 
+void check_rule(const ops::ScaleRule& rule) {
+  TORCH_CHECK_VALUE(0 <= rule.min_scale && rule.min_scale <= rule.max_scale,
+                    "LossScaler: expected min_scale to be between 0 and max_scale, got ",
+                    rule.min_scale, " and a max_scale of ", rule.max_scale);
+}
+
 bool has_32_bits(int64_t value) {
   return value == static_cast<int32_t>(value);
 }
@@ -51,6 +57,7 @@ void ScaleSnapshot::keep() {
 
 LossScaler::LossScaler(LossScalerOptions options, at::Device device) : kind_(options.loss_scale) {
   check_positive(initial_scale(options), "LossScaler", "the initial scale");
+  check_rule(options.rule);
   const auto floats = at::TensorOptions().device(device).dtype(at::kFloat);
   const auto ints = floats.dtype(at::kInt);
   scale_ = {at::full({}, initial_scale(options), floats), at::zeros({}, ints),

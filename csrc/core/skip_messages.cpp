@@ -22,6 +22,11 @@ bool is_loss_finite(const SkippedStep& step) {
                      [](const Overflow& overflow) { return overflow.is_loss_finite; });
 }
 
+bool has_finite_loss(const SkippedStep& step) {
+  return std::any_of(step.overflows.begin(), step.overflows.end(),
+                     [](const Overflow& overflow) { return overflow.is_loss_finite; });
+}
+
 std::string where(const SkippedStep& step, const std::vector<std::string>& names) {
   if (names.empty()) return "";
   const auto more = step.nonfinite - static_cast<int64_t>(names.size());
@@ -29,11 +34,20 @@ std::string where(const SkippedStep& step, const std::vector<std::string>& names
                   more > 0 ? c10::str(" and ", more, " more") : "");
 }
 
-std::string message_of(const Overflow& overflow, const std::string& where) {
-  const std::string event = overflow.is_loss_finite
-                                ? c10::str("gradient overflow in loss ", overflow.loss_id, where)
-                                : c10::str("loss ", overflow.loss_id, " is not finite");
-  return c10::str(event, ": step skipped, loss scale now ", overflow.loss_scale);
+std::string event_of(const Overflow& overflow) {
+  return overflow.is_loss_finite ? c10::str("gradient overflow in loss ", overflow.loss_id)
+                                 : c10::str("loss ", overflow.loss_id, " is not finite");
+}
+
+std::string message_of(const SkippedStep& step, const std::string& where) {
+  std::vector<std::string> events, scales;
+  for (const Overflow& overflow : step.overflows) {
+    events.push_back(event_of(overflow));
+    scales.push_back(c10::str(overflow.loss_scale));
+  }
+  return c10::str(c10::Join(" and ", events), has_finite_loss(step) ? where : "",
+                  ": step skipped, loss scale", scales.size() > 1 ? "s" : "", " now ",
+                  c10::Join(" and ", scales));
 }
 
 std::string reason(const SkippedStep& step) {
@@ -50,9 +64,7 @@ std::vector<std::string> messages_of(const SkippedStep& step,
                                      const std::vector<std::string>& names) {
   std::vector<std::string> messages;
   if (!is_reported(step.in_a_row)) return messages;
-  for (const Overflow& overflow : step.overflows) {
-    messages.push_back(message_of(overflow, where(step, names)));
-  }
+  if (!step.overflows.empty()) messages.push_back(message_of(step, where(step, names)));
   if (step.in_a_row >= kManyInARow) {
     messages.push_back(c10::str(step.in_a_row, " steps skipped in a row: ", reason(step)));
   }

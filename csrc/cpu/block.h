@@ -16,13 +16,9 @@ struct Span {
   int count;
 };
 
-inline int64 bytes_of(DType dtype) {
-  return dtype == DType::kFloat32 ? 4 : 2;
-}
-
 inline char* address_of(const Plan& plan, const Span& span, int list) {
   return static_cast<char*>(plan.address(span.tensor, list)) +
-         span.begin * bytes_of(plan.dtype(span.tensor, list));
+         span.begin * size_of(plan.dtype(span.tensor, list));
 }
 
 /// The span's values as floats: in place where they are floats already, else converted into

@@ -39,7 +39,7 @@ inline void prefetch_ahead(const Plan& plan, int64 tensor) {
   if (tensor + kAhead >= plan.tensors()) return;
   for (int list = 0; list < plan.lists; ++list) {
     const char* data = static_cast<const char*>(plan.address(tensor + kAhead, list));
-    for (int64 byte = 0; byte < 64 * bytes_of(plan.dtype(tensor + kAhead, list)); byte += 64)
+    for (int64 byte = 0; byte < 64 * size_of(plan.dtype(tensor + kAhead, list)); byte += 64)
       __builtin_prefetch(data + byte);
   }
 }
@@ -73,7 +73,7 @@ void for_each_piece_in_parallel(const Plan& plan, Visit visit) {
 inline int64 misaligned_head(const Plan& plan, const Piece& piece, int list) {
   const char* data = address_of(plan, Span{piece.tensor, piece.begin, 0}, list);
   const auto past = reinterpret_cast<unsigned long long>(data) % 32;
-  return past == 0 ? 0 : static_cast<int64>(32 - past) / bytes_of(plan.dtype(piece.tensor, list));
+  return past == 0 ? 0 : static_cast<int64>(32 - past) / size_of(plan.dtype(piece.tensor, list));
 }
 
 /// Calls visit(Span) for each block of a piece, the first of `head` elements (0: a whole block).
@@ -96,7 +96,7 @@ inline bool streams(const Plan& plan, int list) {
     for (int other = 0; other < list; ++other) {
       if (plan.address(t, other) == plan.address(t, list)) return false;
     }
-    bytes += (plan.offsets[t + 1] - plan.offsets[t]) * bytes_of(plan.dtype(t, list));
+    bytes += (plan.offsets[t + 1] - plan.offsets[t]) * size_of(plan.dtype(t, list));
   }
   return bytes >= kStreamedBytes;
 }

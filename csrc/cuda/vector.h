@@ -9,10 +9,6 @@ namespace torchamp::cuda {
 
 constexpr int kVectorBytes = 16;
 
-TORCHAMP_DEVICE int size_of(DType dtype) {
-  return dtype == DType::kFloat32 ? 4 : 2;
-}
-
 /// The bits of n elements, 16-bit ones two to a word.
 template <int n>
 struct Bits {

@@ -13,6 +13,11 @@ enum class DType : uint8 {
             ///< it
 };
 
+/// In bytes.
+TORCHAMP_MATH int size_of(DType dtype) {
+  return dtype == DType::kFloat32 ? 4 : 2;
+}
+
 /// Where an op reports what it finds in its tensors. All are only ever set to 1; the caller clears
 /// them.
 struct Flags {

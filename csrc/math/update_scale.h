@@ -66,6 +66,7 @@ TORCHAMP_MATH ScaleUpdate::State grown(ScaleUpdate::State state, const ScaleUpda
 
 TORCHAMP_MATH ScaleUpdate::State updated(ScaleUpdate::State state, bool found_inf,
                                          const ScaleUpdate::Rule& rule) {
+  if (state.loss_scale > rule.max_scale) state.loss_scale = rule.max_scale;
   return found_inf ? backed_off(state, rule) : grown(state, rule);
 }
 

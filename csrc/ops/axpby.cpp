@@ -25,7 +25,7 @@ void run_axpby(double a, TensorList x, double b, TensorList y, TensorList output
                const Tensor& found_inf, int64_t which, const OptionalTensor& per_tensor) {
   const auto checked = static_cast<Checked>(which);
   const DeviceKernels kernels(found_inf.device());
-  const Work work = build_plan("axpby", {{"x", x}, {"y", y}, {"outputs", outputs}}, kernels);
+  const Work work = build_plan("axpby", {{"x", x}, {"y", y}, written("outputs", outputs)}, kernels);
   if (work.plan.tensors() > 0) {
     kernels.run(cpu::axpby, cuda::axpby, work.plan, static_cast<float>(a), static_cast<float>(b),
                 checked, make_flags(found_inf, per_tensor));

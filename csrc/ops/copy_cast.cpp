@@ -17,7 +17,8 @@ constexpr const char* kCopyCastSchema =
 void run_copy_cast(TensorList master_params, TensorList model_params) {
   const DeviceKernels kernels(first_defined(master_params).device());
   const Work work = build_plan(
-      "copy_cast", {{"master_params", master_params}, {"model_params", model_params}}, kernels);
+      "copy_cast", {{"master_params", master_params}, written("model_params", model_params)},
+      kernels);
   if (work.plan.tensors() > 0) kernels.run(cpu::copy_cast, cuda::copy_cast, work.plan);
   aten::copy_cast(work.rest, master_params, model_params);
 }

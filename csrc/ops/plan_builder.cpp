@@ -1,5 +1,6 @@
 #include "ops/plan_builder.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
@@ -61,6 +62,20 @@ void check_sizes(const char* op, const NamedList& first, const NamedList& other,
               got.sizes());
 }
 
+void check_written(const char* op, Lists lists, const NamedList& written, size_t i) {
+  const Tensor& tensor = written.tensors[i];
+  TORCH_CHECK(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, op, ": expected ",
+              written.name, "[", i, "] to have memory for each element, got strides ",
+              tensor.strides());
+  for (const NamedList& other : lists) {
+    const Tensor& read = tensor_at(other, i);
+    if (&other == &written || !read.defined()) continue;
+    TORCH_CHECK(at::get_overlap_status(tensor, read) != at::MemOverlapStatus::Partial, op,
+                ": expected ", written.name, "[", i, "] to be ", other.name, "[", i,
+                "] or to share no memory with it, got one that overlaps it in part");
+  }
+}
+
 /// Checks position i; returns whether every list has a tensor there that is not empty.
 bool check_position(const char* op, Lists lists, size_t i, at::Device device) {
   bool present = true;
@@ -73,6 +88,7 @@ bool check_position(const char* op, Lists lists, size_t i, at::Device device) {
     }
     check_tensor(op, list, i, device);
     if (first.tensors[i].defined()) check_sizes(op, first, list, i);
+    if (list.written) check_written(op, lists, list, i);
     present &= tensor.numel() > 0;
   }
   return present;
@@ -190,8 +206,20 @@ class Table {
     if (!dtype) return false;
     plan_.data[at] = tensor.data_ptr();
     plan_.dtypes[at] = *dtype;
+    if (list.written && overlaps_in_part(i * lists_.size(), at, first.numel())) return false;
     if (list.known != nullptr) list.known->learn(list.first + i, tensor, *dtype);
     return true;
+  }
+
+  /// Whether the tensor entered at `at` does so with one from `first` on.
+  bool overlaps_in_part(size_t first, size_t at, int64 count) const {
+    const auto begin = [&](size_t k) { return reinterpret_cast<uintptr_t>(plan_.data[k]); };
+    const auto end = [&](size_t k) { return begin(k) + count * size_of(plan_.dtypes[k]); };
+    for (size_t k = first; k < at; ++k) {
+      const bool is_same = begin(k) == begin(at) && end(k) == end(at);
+      if (!is_same && begin(k) < end(at) && begin(at) < end(k)) return true;
+    }
+    return false;
   }
 
   int32 checked(size_t i) const {

@@ -20,9 +20,17 @@ struct NamedList {
   at::TensorList tensors;
   bool optional = false;
   size_t first = 0;
-  bool low_bits = false;          ///< whether its tensors may be int16, for DType::kLowBits
+  bool low_bits = false;  ///< whether its tensors may be int16, for DType::kLowBits
+  bool written = false;
   KnownTensors* known = nullptr;  ///< of its tensors, by number from `first` on
 };
+
+/// A list whose tensors are checked for memory that they share.
+inline NamedList written(const char* name, at::TensorList tensors) {
+  NamedList list{name, tensors};
+  list.written = true;
+  return list;
+}
 
 /// The parts of a call's lists for the flat kernels, and for ATen.
 struct Work {
@@ -31,7 +39,9 @@ struct Work {
 };
 
 /// Throws unless all lists have the length of the first, and every tensor is dense, of a floating
-/// dtype, on the kernels' device and sized like the tensor at its position in the first list.
+/// dtype, on the kernels' device and sized like the tensor at its position in the first list. A
+/// written tensor's elements are distinct; it may be a tensor of its position in another list, but
+/// not share part of its memory. Written lists come last.
 ///
 /// Positions where a list that is not optional has an undefined or empty tensor are left out. The
 /// plan's address of a missing optional tensor is null. The kernels get float32,

@@ -20,7 +20,7 @@ constexpr const char* kScaleSchema =
 void run_scale(TensorList inputs, TensorList outputs, double factor, const Tensor& found_inf,
                const OptionalTensor& per_tensor) {
   const DeviceKernels kernels(found_inf.device());
-  const Work work = build_plan("scale", {{"inputs", inputs}, {"outputs", outputs}}, kernels);
+  const Work work = build_plan("scale", {{"inputs", inputs}, written("outputs", outputs)}, kernels);
   if (work.plan.tensors() > 0) {
     kernels.run(cpu::scale, cuda::scale, work.plan, static_cast<float>(factor),
                 make_flags(found_inf, per_tensor));

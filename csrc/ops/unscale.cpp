@@ -21,7 +21,7 @@ void run_unscale(TensorList scaled_grads, TensorList master_grads, const Tensor&
                  const Tensor& found_inf, bool accumulate, const OptionalTensor& per_tensor) {
   const DeviceKernels kernels(found_inf.device());
   const Work work = build_plan(
-      "unscale", {{"scaled_grads", scaled_grads}, {"master_grads", master_grads}}, kernels);
+      "unscale", {{"scaled_grads", scaled_grads}, written("master_grads", master_grads)}, kernels);
   if (work.plan.tensors() > 0) {
     const InvScale factor{inv_scale.const_data_ptr<float>(), /*is_loss_scale=*/false};
     kernels.run(cpu::unscale, cuda::unscale, work.plan, factor, accumulate,

@@ -15,7 +15,8 @@ constexpr const char* kLossScaler =
 loss_scale: "dynamic" or a positive number. init_scale: where a dynamic scale starts, unless
 rule.max_scale is lower. rule: torchamp.ops.ScaleRule. device: torch.device.
 
-Raises ValueError for a scale that is not positive and finite.)";
+Raises ValueError for a scale that is not positive and finite, and for a rule whose min_scale is
+not between 0 and max_scale.)";
 
 LossScaler make_scaler(const LossScaleArgument& loss_scale, double init_scale,
                        const ops::ScaleRule& rule, at::Device device) {

@@ -42,7 +42,8 @@ struct ScaleState {
 ///     // the step is the caller's: skip it if found_inf was set
 class TORCHAMP_API LossScaler {
  public:
-  /// The scale lives on `device`. Throws ValueError unless it starts positive and finite.
+  /// The scale lives on `device`. Throws ValueError unless it starts positive and finite, and
+  /// min_scale is between 0 and max_scale.
   explicit LossScaler(LossScalerOptions options = {}, at::Device device = at::kCPU);
 
   /// Whether update() changes the scale.

@@ -13,7 +13,8 @@ namespace torchamp::ops {
 /// Rules common to all of them:
 /// - The tensors of one call are on one device. A list may mix float32, float16, bfloat16 and
 ///   float64, and any sizes; tensors at the same position of different lists have the same sizes.
-///   Undefined tensors (None) and empty ones are skipped. An op may overwrite its inputs.
+///   Undefined tensors (None) and empty ones are skipped. An op may overwrite its inputs, but no
+///   part of one.
 /// - Arithmetic is in float32 (in float64 where an input is float64), rounded once to the output's
 ///   dtype.
 /// - Nothing waits for the device. Ops report overflows in `found_inf`, a float32 tensor of

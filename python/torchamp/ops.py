@@ -4,7 +4,7 @@ Rules common to all of them:
 
 * The tensors of one call are on one device. A list may mix float32, float16, bfloat16 and float64,
   and any sizes; tensors at the same position of different lists have the same sizes. None and empty
-  tensors are skipped. An op may overwrite its inputs.
+  tensors are skipped. An op may overwrite its inputs, but no part of one.
 * Arithmetic is in float32 (in float64 where an input is float64), rounded once to the output's
   dtype.
 * Nothing waits for the device: what an op finds, it writes to `found_inf`.

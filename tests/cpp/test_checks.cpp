@@ -90,6 +90,45 @@ TEST_P(ChecksTest, SparseTensors) {
                  [&] { ops::check_l2norm(first_, found_inf_); });
 }
 
+TEST_P(ChecksTest, OutputsThatOverlapInputsInPart) {
+  for (const auto dtype : {at::kFloat, at::kHalf, at::kDouble}) {
+    const Tensor memory = make({8}, dtype);
+    const List low = {make({6}), memory.slice(0, 0, 6)}, high = {make({6}), memory.slice(0, 2, 8)};
+    const List watched = {memory, high[0]}, read = {make({6}), make({6})};
+    const auto message = [](const char* op, const char* written, const char* input) {
+      return std::string(op) + ": expected " + written + "[1] to be " + input +
+             "[1] or to share no memory with it, got one that overlaps it in part";
+    };
+    expect_refused(message("scale", "outputs", "inputs"), watched,
+                   [&] { ops::scale(low, high, 2, found_inf_); });
+    expect_refused(message("unscale", "master_grads", "scaled_grads"), watched,
+                   [&] { ops::unscale(low, high, scalar(), found_inf_); });
+    expect_refused(message("axpby", "outputs", "x"), watched,
+                   [&] { ops::axpby(1, low, 1, read, high, found_inf_); });
+    expect_refused(message("axpby", "outputs", "y"), watched,
+                   [&] { ops::axpby(1, read, 1, low, high, found_inf_); });
+    expect_refused(message("copy_cast", "model_params", "master_params"), watched,
+                   [&] { ops::copy_cast(low, high); });
+    ops::axpby(1, low, 1, high, {make({6}, dtype), make({6}, dtype)}, found_inf_);
+  }
+}
+
+TEST_P(ChecksTest, OutputsOfAnotherDtypeInTheMemoryOfTheInputs) {
+  const Tensor wide = make({8}), low = wide.view(at::kHalf).slice(0, 0, 8);
+  expect_refused(
+      "copy_cast: expected model_params[0] to be master_params[0] or to share no memory with it, "
+      "got one that overlaps it in part",
+      {wide}, [&] { ops::copy_cast({wide}, {low}); });
+}
+
+TEST_P(ChecksTest, OutputsWhoseElementsShareMemory) {
+  const List outputs = {make({4}), make({1}).expand({4})};
+  expect_refused("scale: expected outputs[1] to have memory for each element, got strides [0]",
+                 outputs, [&] {
+                   ops::scale({make({4}), make({4})}, outputs, 2, found_inf_);
+                 });
+}
+
 TEST_P(ChecksTest, TensorsOnAnotherDevice) {
   second_[1] = second_[1].to(at::kMeta);
   const std::string here = found_inf_.device().str();

@@ -94,6 +94,27 @@ TEST_P(GradScalerTest, UnscalesForTheProgramToRead) {
   EXPECT_TRUE(holds(weight, {0, 1}));
 }
 
+/// As its other optimizers do.
+TEST_P(GradScalerTest, FusedStepsLeaveUnscaledGrads) {
+  GradScaler scaler(device(), 4);
+  const Tensor wide = param(), low = param({1, 2}, at::kHalf), without_grad = param();
+  optim::FusedSGD sgd({wide, low, without_grad}, optim::FusedSGDOptions(1.0));
+  backward(scaler, {wide, low}, 3);
+  EXPECT_TRUE(scaler.step(sgd));
+  EXPECT_TRUE(holds(wide.grad(), {3, 3}) && holds(low.grad(), {3, 3}));
+  EXPECT_TRUE(holds(wide, {-2, -1}) && holds(low, {-2, -1}));
+}
+
+TEST_P(GradScalerTest, FusedStepsThatAreSkippedLeaveScaledGrads) {
+  GradScaler scaler(device(), 4);
+  const Tensor weight = param(), other = param();
+  optim::FusedSGD sgd({weight, other}, optim::FusedSGDOptions(1.0));
+  backward(scaler, {weight, other}, 3);
+  other.mutable_grad().fill_(INFINITY);
+  scaler.step(sgd);
+  EXPECT_TRUE(holds(weight.grad(), {12, 12}) && holds(weight, {1, 2}));
+}
+
 TEST_P(GradScalerTest, IsNoPartOfAGraph) {
   for (const auto dtype : {at::kFloat, at::kDouble}) {
     GradScaler scaler(4);

@@ -290,6 +290,15 @@ TEST(SkipMessagesTest, NameParametersAndScale) {
                                "more: step skipped, loss scale now 0.25"});
 }
 
+TEST(SkipMessagesTest, AStepThatSeveralLossesSkipIsReportedOnce) {
+  SkippedStep step = skipped_step(1);
+  step.overflows.push_back({2, 4, true});
+  EXPECT_EQ(messages_of(step, {"weight"}),
+            std::vector<std::string>{"gradient overflow in loss 1 and gradient overflow in loss 2, "
+                                     "at weight and 4 more: step skipped, loss scales now 0.25 "
+                                     "and 4"});
+}
+
 TEST(SkipMessagesTest, ALongRunIsReportedEverMoreRarelyWithItsReason) {
   size_t lines = 0;
   for (int64_t i = 1; i <= 10000; ++i) lines += messages_of(skipped_step(i)).size();

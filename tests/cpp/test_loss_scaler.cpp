@@ -53,6 +53,18 @@ TEST_P(LossScalerTest, StartsAtItsCeilingIfThatIsLower) {
   EXPECT_EQ(make(options).loss_scale(), 8);
 }
 
+TEST_P(LossScalerTest, RefusesBoundsThatContradictEachOther) {
+  const std::pair<double, double> bounds[] = {{8, 4}, {-1, 4}, {NAN, 4}, {1, NAN}};
+  for (const auto& [min_scale, max_scale] : bounds) {
+    LossScalerOptions options;
+    options.rule.min_scale = min_scale;
+    options.rule.max_scale = max_scale;
+    const std::string message = message_of([&] { make(options); });
+    EXPECT_EQ(message.rfind("LossScaler: expected min_scale to be between 0 and max_scale", 0), 0U)
+        << message;
+  }
+}
+
 TEST_P(LossScalerTest, HysteresisForgivesTheFirstOverflows) {
   LossScalerOptions options;
   options.rule.hysteresis = 2;

@@ -78,6 +78,16 @@ TEST_P(UpdateScaleTest, NeverReachesZero) {
   EXPECT_EQ(scale(), 0x1p-126f);
 }
 
+TEST_P(UpdateScaleTest, ComesDownToACeilingThatHasFallen) {
+  ops::ScaleRule rule;
+  rule.max_scale = 1024;
+  for (const bool overflow : {false, true}) {
+    start(65536);
+    update(overflow, rule);
+    EXPECT_EQ(scale(), overflow ? 512.0f : 1024.0f);
+  }
+}
+
 /// Storms of overflows with a few clean backwards in between, then none.
 TEST_P(UpdateScaleTest, RecoversFromAnyStormInTensOfSteps) {
   for (int one_clean_in = 2; one_clean_in < 8; ++one_clean_in) {

@@ -90,11 +90,3 @@ def test_an_object_of_our_own_goes_with_its_parts():
     watched = weakref.ref(owner.optimizers[0])
     del owner, model
     assert watched() is None and not torch.is_autocast_enabled("cpu")
-
-
-def test_the_last_initialize_is_not_kept_for_state_dict():
-    pair = initialized("O2", Net())
-    assert len(amp.state_dict()) == 1
-    del pair
-    with pytest.raises(RuntimeError, match="with models and optimizers that still exist"):
-        amp.state_dict()

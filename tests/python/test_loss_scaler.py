@@ -76,6 +76,25 @@ def test_the_scale_never_reaches_zero():
     assert math.isfinite(scaler.inv_scale().item())
 
 
+@pytest.mark.parametrize("bounds", [(8.0, 4.0), (-1.0, 4.0), (math.nan, 4.0), (1.0, math.nan)])
+def test_bounds_that_contradict_each_other(bounds):
+    with pytest.raises(ValueError, match="LossScaler: expected min_scale to be between 0 and max"):
+        LossScaler(rule=ops.ScaleRule(min_scale=bounds[0], max_scale=bounds[1]))
+
+
+@pytest.mark.parametrize("value", [math.nan, 1e-46, 1e39, math.inf, 0.0, -1.0])
+def test_scales_that_float32_cannot_hold(value):
+    with pytest.raises(ValueError, match="to be positive and finite"):
+        LossScaler(value)
+
+
+def test_a_scale_above_its_maximum_comes_down():
+    scaler = LossScaler()
+    scaler.rule = ops.ScaleRule(max_scale=1024.0)
+    drive(scaler, overflow=False)
+    assert scaler.loss_scale() == 1024.0
+
+
 def test_hysteresis_forgives_until_a_clean_backward():
     scaler = LossScaler(rule=ops.ScaleRule(hysteresis=3))
     scales = []

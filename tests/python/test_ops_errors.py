@@ -8,6 +8,7 @@ import torch
 from torchamp import ops
 
 ONE = torch.ones(())
+MEMORY = torch.ones(4)
 
 
 def run(op: str, first=None, second=None, found_inf=None, per_tensor=None, inv_scale=ONE):
@@ -35,6 +36,18 @@ CASES = [
         {"second": [torch.zeros(4)]},
         RuntimeError,
         "outputs[0] to have the sizes of inputs[0], [3], got [4]",
+    ),
+    (
+        "scale",
+        {"first": [MEMORY[:3]], "second": [MEMORY[1:]]},
+        RuntimeError,
+        "outputs[0] to be inputs[0] or to share no memory with it, got one that overlaps it in",
+    ),
+    (
+        "copy_cast",
+        {"second": [torch.zeros(1).expand(3)]},
+        RuntimeError,
+        "model_params[0] to have memory for each element, got strides [0]",
     ),
     ("scale", {"found_inf": torch.zeros(2)}, RuntimeError, "found_inf to have one element"),
     (

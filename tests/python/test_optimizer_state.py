@@ -3,6 +3,7 @@ torch's do."""
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -244,3 +245,20 @@ def test_states_made_before_initialize_fit_what_is_stepped(level, fused):
     for param in amp.master_params(optimizer):
         expected = param.dtype if fused else torch.float32
         assert optimizer.state[param]["sum"].dtype == expected
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+@pytest.mark.parametrize("name", TORCH)
+def test_training_goes_on_at_a_level_from_float32(name, level):
+    model = linear_net()
+    optimizer = TORCH[name](model.parameters())
+    model(batch()[0]).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    with amp.scale_loss(model(batch()[0]).float().sum(), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+    before = optimizer.state_dict()
+    optimizer.load_state_dict(copy.deepcopy(before))
+    torch.testing.assert_close(optimizer.state_dict(), before, rtol=0, atol=0)

@@ -96,6 +96,25 @@ def test_micro_batches_are_one_step(name, overflowing, capsys, device):
     assert capsys.readouterr().out.endswith(expected)
 
 
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_skipped_step_is_reported_once(name, capsys, device):
+    options = {"loss_scale": "dynamic", "verbosity": 1, "num_losses": 2}
+    model, optimizer = initialized("O2", Net(), MAKERS[name], device, **options)
+    capsys.readouterr()
+    for _ in range(3):
+        optimizer.zero_grad()
+        for loss_id in (0, 0, 1):
+            with overflow_at(model.first.bias):
+                backward(model, optimizer, loss_id=loss_id)
+        optimizer.step()
+    finished(optimizer)
+    assert capsys.readouterr().out.splitlines() == [
+        "torchamp: gradient overflow in loss 0 and gradient overflow in loss 1, at first.bias: "
+        f"step skipped, loss scales now {scales}"
+        for scales in ("16384 and 32768", "4096 and 16384", "1024 and 8192")
+    ]
+
+
 def test_grads_that_are_dropped_are_no_step(capsys):
     model, optimizer = initialized("O2", Net(), sgd, verbosity=1)
     amp.telemetry(optimizer)

@@ -70,7 +70,7 @@ class TORCHAMP_API FusedStepper {
   void clear_new_states() { new_states_.clear(); }
   /// Whether a parameter's step depends on the total norm of all grads.
   bool joins_norms() const { return clips_; }
-  /// Steps the parameters by their own grads.
+  /// Steps the parameters by their own grads, and leaves these multiplied by grad_factor.
   void step(const Step& step);
   /// Whether a step needs norms of the parameters, and so does not support low bits.
   bool reads_norms_of_params() const { return adapts_ || algorithm_ == StepAlgorithm::kLambUpdate; }
@@ -87,6 +87,7 @@ class TORCHAMP_API FusedStepper {
   at::Tensor norms_of_grads(const Lists& lists, const Step& step) const;
   void step_by_norms(const Lists& lists, const Step& step);
   void step_lamb(const Lists& lists, const Step& step);
+  static void leave_unscaled(at::TensorList grads, const Step& step);
 
   StepAlgorithm algorithm_;
   Storage storage_;

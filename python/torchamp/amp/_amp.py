@@ -127,13 +127,13 @@ class Amp:
 
     def state_dict(self) -> MutableMapping[str, Any]:
         """The loss scalers' state, as apex.amp lays it out. Empty when not enabled."""
-        return self._session.state_dict() if self._session else OrderedDict()
+        return self._session.scalers.state_dict() if self._session else OrderedDict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Takes over what state_dict() or apex.amp's gave; ignored when not enabled. Raises
         RuntimeError, and changes nothing, where that does not fit."""
         if self._session is not None:
-            self._session.load_state_dict(state_dict)
+            self._session.scalers.load_state_dict(state_dict)
 
     def save(self, file: _serialize.File) -> None:
         """Writes everything that training resumes from to a path or a file, which C++ reads too:

@@ -13,6 +13,7 @@ import torch
 from torchamp._load import _C
 from torchamp.amp import _serialize
 from torchamp.amp._amp import Amp, Optimizers, states_of
+from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import params_of
 from torchamp.amp._optimizer import Telemetry, state_of, suppress_accesses
 from torchamp.amp._scale_loss import ScaledLoss, clip_grad_norm, clip_grad_value
@@ -27,6 +28,9 @@ class Last:
     #: Optimizers that initialize was given with enabled=False.
     disabled_optimizers: weakref.WeakSet = weakref.WeakSet()
 
+    #: Its loss scalers, also once its models and optimizers are gone.
+    scalers: LossScalers | None = None
+
     _session: weakref.ref[Session] | None = None
 
     @classmethod
@@ -36,7 +40,9 @@ class Last:
 
     @classmethod
     def remember(cls, amp: Amp) -> None:
-        cls._session = None if amp._session is None else weakref.ref(amp._session)
+        session = amp._session
+        cls._session = None if session is None else weakref.ref(session)
+        cls.scalers = None if session is None else session.scalers
 
 
 def initialize(
@@ -167,11 +173,12 @@ def refresh_masters(optimizers: Optimizers) -> None:
 
 
 def state_dict(destination: MutableMapping | None = None) -> MutableMapping[str, Any]:
-    """The state of the last initialize's loss scalers, as apex lays it out, put into `destination`
-    if given. Empty after initialize(enabled=False)."""
+    """The state of the last initialize's loss scalers, as apex lays it out: {"loss_scaler0":
+    {"loss_scale": float, "unskipped": int}, …}, put into `destination` if given. Empty after
+    initialize(enabled=False)."""
     if Last.is_disabled:
         return OrderedDict() if destination is None else destination
-    return _last_session("state_dict").state_dict(destination)
+    return _last_scalers("state_dict").state_dict(destination)
 
 
 def load_state_dict(state_dict: Mapping[str, Any]) -> None:
@@ -179,7 +186,7 @@ def load_state_dict(state_dict: Mapping[str, Any]) -> None:
     RuntimeError, and changes nothing, where that does not fit. Ignored after
     initialize(enabled=False)."""
     if not Last.is_disabled:
-        _last_session("load_state_dict").load_state_dict(state_dict)
+        _last_scalers("load_state_dict").load_state_dict(state_dict)
 
 
 def save(
@@ -248,3 +255,9 @@ def _last_session(function: str) -> Session:
             "still exist"
         )
     return session
+
+
+def _last_scalers(function: str) -> LossScalers:
+    if Last.scalers is None:
+        raise RuntimeError(f"{function}: expected initialize to be called first")
+    return Last.scalers

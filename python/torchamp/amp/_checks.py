@@ -40,6 +40,12 @@ def _described(value: Any) -> str:
     return f"{type(value).__name__}{hint}"
 
 
+class Float16Models:
+    """Whether initialize takes models that are in float16 already."""
+
+    are_allowed = False
+
+
 def check_models(models: list[torch.nn.Module]) -> None:
     """Raises TypeError or RuntimeError for a model that initialize cannot take."""
     for i, model in enumerate(models):
@@ -87,7 +93,7 @@ def _check_tensors(where: str, model: torch.nn.Module) -> None:
                     f"initialize: expected {kind} {name!r} of {where} to be materialized, got a "
                     "lazy one; run a forward first"
                 )
-            if tensor.dtype == torch.float16:
+            if tensor.dtype == torch.float16 and not Float16Models.are_allowed:
                 raise RuntimeError(
                     f"initialize: expected {where} to be a float32 model, got {kind} {name!r} in "
                     "float16; initialize casts the model itself: remove the call of half()"

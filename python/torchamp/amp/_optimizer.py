@@ -11,6 +11,7 @@ import torch
 
 from torchamp._load import _C
 from torchamp.amp._masters import AccessTracker, MasterList, track
+from torchamp.amp._optimizer_states import fitting, load_keeping_dtypes
 from torchamp.amp._report import announce_savings
 from torchamp.amp._session import Session
 from torchamp.amp._swap_class import Swapped, swap_class
@@ -71,9 +72,10 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
             return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As the original's."""
+        """As the original's; states that it has already, such as Adagrad's float32 sums of float16
+        parameters, keep their dtype."""
         with self._torchamp.accesses.suppress():
-            super().load_state_dict(state_dict)
+            load_keeping_dtypes(self, super().load_state_dict, state_dict)
 
 
 def _bind(step: Callable, closure: Callable) -> Callable:
@@ -81,7 +83,7 @@ def _bind(step: Callable, closure: Callable) -> Callable:
 
 
 def _check_closure(state: OptimizerState) -> None:
-    if state.weights.has_masters or not state.session.is_identity:
+    if state.weights.has_masters or not state.session.scalers.are_identity:
         raise RuntimeError(
             "step: expected no closure at opt_level "
             f"{state.session.settings.properties.opt_level}, where the loss is scaled or masters "
@@ -205,8 +207,8 @@ class OptimizerState:
             params[i] = stepped = track(self.weights, param, masters, keeps_masters)
             self.core.add_param(stepped)
             if param in optimizer.state:
-                fused = bool(group.get("fused"))
-                optimizer.state[stepped] = _fitting(optimizer.state.pop(param), stepped, fused)
+                state = optimizer.state.pop(param)
+                optimizer.state[stepped] = fitting(optimizer, group, state, stepped)
             if stepped is not param and self.weights.lazy:
                 self.accesses.cover(stepped)
         if self.weights.lazy:
@@ -232,19 +234,6 @@ class OptimizerState:
         """What is known of the steps since the first call."""
         self.report_skips()
         return Telemetry(*self.core.telemetry())
-
-
-def _fitting(state: dict[str, Any], stepped: torch.Tensor, fused: bool) -> dict[str, Any]:
-    """`state`, which an optimizer made before initialize, for what it steps now: as wide as a
-    float32 master, and for torch's fused steps of the same dtype."""
-
-    def fit(name: str, value: Any) -> Any:
-        if name == "step" or not isinstance(value, torch.Tensor) or not value.is_floating_point():
-            return value
-        is_narrow = stepped.dtype == torch.float32 and value.element_size() < 4
-        return value.to(stepped.dtype) if fused or is_narrow else value
-
-    return {name: fit(name, value) for name, value in state.items()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,12 +27,9 @@ from torchamp.amp._serialize_checks import (
     completed,
     entries_of,
     kind_of,
-    params_of,
-    saved_ids,
     scaler_state,
 )
 from torchamp.amp._session import Session
-from torchamp.optimizers import FusedOptimizer
 
 File = Union[str, "os.PathLike[str]", IO[bytes]]
 
@@ -117,7 +114,7 @@ def load(run: Run, file: File) -> None:
     for model, saved in zip(run.models, models):
         model.load_state_dict(saved)
     for optimizer, saved in zip(run.optimizers, optimizers):
-        _load_optimizer(optimizer, saved)
+        optimizer.load_state_dict(completed(optimizer, saved))
     for scaler, state in zip(run.scalers, scalers):
         scaler.load_state(*state)
 
@@ -190,23 +187,3 @@ def _unreadable(file: File, reason: str) -> RuntimeError:
         f"amp.load: expected {str(file)!r} to be a file that amp.save wrote, got one that cannot "
         f"be read: {reason}"
     )
-
-
-def _load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """torch makes every state of the parameter's dtype. Those that the optimizer has already, such
-    as Adagrad's float32 sums of float16 parameters, keep theirs."""
-    dtypes = {
-        (param, key): value.dtype
-        for param in params_of(optimizer)
-        for key, value in optimizer.state.get(param, {}).items()
-        if isinstance(value, torch.Tensor)
-    }
-    optimizer.load_state_dict(completed(optimizer, saved))
-    if isinstance(optimizer, FusedOptimizer):
-        return
-    for saved_id, param in zip(saved_ids(saved), params_of(optimizer)):
-        for key, value in optimizer.state.get(param, {}).items():
-            dtype = dtypes.get((param, key))
-            if dtype is not None and isinstance(value, torch.Tensor) and value.dtype != dtype:
-                loaded = saved["state"][saved_id][key]
-                optimizer.state[param][key] = loaded.to(param.device, dtype, copy=True)

@@ -46,11 +46,6 @@ def params_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
         return [param for group in optimizer.param_groups for param in group["params"]]
 
 
-def saved_ids(saved: dict[str, Any]) -> list[int]:
-    """The keys of the parameters' states, in the parameters' order."""
-    return [saved_id for group in saved["param_groups"] for saved_id in group["params"]]
-
-
 def completed(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
     """A state dict whose groups keep the options unknown to C++, such as `foreach`, of this run."""
     here = optimizer.state_dict()["param_groups"]

@@ -152,6 +152,17 @@ def test_hysteresis(device):
     assert trajectory == [1024, 512, 256, 256, 512, 512, 512]
 
 
+def test_hysteresis_ends_above_zero_and_recovers(device):
+    scale = torch.tensor([2.0**-125], device=device)
+    growth, budget = (torch.tensor([n], dtype=torch.int32, device=device) for n in (0, 1))
+    scales = []
+    for inf in [1, 1, 0, 0]:
+        found_inf = torch.tensor([float(inf)], device=device)
+        amp_C.update_scale_hysteresis(scale, growth, budget, found_inf, 2.0, 0.5, 2000, 1)
+        scales.append(scale.item())
+    assert scales == [2.0**-126, 2.0**-126, 2.0**-125, 2.0**-124]
+
+
 def test_hysteresis_takes_nan_for_an_overflow(device):
     scale = torch.tensor([8.0], device=device)
     trackers = [torch.ones(1, dtype=torch.int32, device=device) for _ in range(2)]

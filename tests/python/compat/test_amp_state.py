@@ -83,6 +83,28 @@ def test_low_precision_models_where_the_program_allows_them(monkeypatch):
     assert {p.dtype for p in amp.master_params(optimizer)} == {torch.float32}
 
 
+LEVELS = ["O0", "O1", "O2", "O3", "O5"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_is_not_cast_stays_as_it_is(level, monkeypatch):
+    monkeypatch.setattr(_amp_state, "allow_incoming_model_not_fp32", True)
+    model = linear_net()
+    model[0].half()
+    optimizer = sgd(model)
+    amp.initialize(model, optimizer, opt_level=level, cast_model_type=False, verbosity=0)
+    assert [param.dtype for param in model.parameters()] == [torch.half] * 2 + [torch.float32] * 2
+    has_masters = level in ("O2", "O5")
+    masters = {param.dtype for param in amp.master_params(optimizer)}
+    assert masters == ({torch.float32} if has_masters else {torch.half, torch.float32})
+
+
+def test_low_precision_models_elsewhere():
+    model = linear_net().half()
+    with pytest.raises(RuntimeError, match="expected models\\[0\\] to be a float32 model"):
+        amp.initialize(model, sgd(model), opt_level="O1", verbosity=0)
+
+
 # The scalers.
 
 

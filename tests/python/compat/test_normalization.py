@@ -1,5 +1,6 @@
 """apex.normalization against float64, in every dtype and under autocast."""
 
+import copy
 import pickle
 
 import pytest
@@ -90,6 +91,22 @@ def test_o1_leaves_them_alone(kind, dtype, device):
         result = module(x)
         assert result.dtype == dtype and torch.is_autocast_enabled(device.type)
     assert torch.equal(result, module(x))
+
+
+@pytest.mark.parametrize("kind", LAYERS + RMS, **by_name)
+def test_autocast_of_the_program_casts_their_arguments(kind, device):
+    module = randomize(kind(8)).to(device)
+    x = torch.randn(5, 8, device=device, requires_grad=True)
+    with torch.autocast(device.type, torch.bfloat16):
+        result = module(x)
+        assert module.double()(x.double()).dtype == torch.float64
+    module.float()
+    low = copy.deepcopy(module).bfloat16()
+    assert result.dtype == torch.bfloat16 and torch.equal(result, low(x.bfloat16()))
+    result.float().sum().backward()
+    assert x.grad.dtype == torch.float32
+    with torch.autocast(device.type, torch.bfloat16, enabled=False):
+        assert module(x).dtype == torch.float32
 
 
 @pytest.mark.parametrize("kind", LAYERS + RMS, **by_name)

@@ -10,6 +10,7 @@ from typing import Any
 
 from torchamp.amp import master_params
 from torchamp.amp._apex_style import Last
+from torchamp.amp._checks import Float16Models
 from torchamp.amp._report import say
 from torchamp.amp._session import Session
 from torchamp.compat.apex.amp._properties import Properties
@@ -30,13 +31,20 @@ class AmpState(ModuleType):
     #: Accepted, and without effect: contradicting properties are always errors.
     hard_override = False
 
-    #: Whether initialize takes models that are of low precision already.
-    allow_incoming_model_not_fp32 = False
-
     verbosity = 1
 
     #: amp.init's handle.
     legacy_handle: AmpHandle | None = None
+
+    @property
+    def allow_incoming_model_not_fp32(self) -> bool:
+        """Whether initialize takes models that are in float16 already. What it does not cast stays
+        as it is."""
+        return Float16Models.are_allowed
+
+    @allow_incoming_model_not_fp32.setter
+    def allow_incoming_model_not_fp32(self, value: bool) -> None:
+        Float16Models.are_allowed = bool(value)
 
     @property
     def opt_properties(self) -> Properties:

@@ -25,9 +25,6 @@ opt_levels = {
 @functools.wraps(amp.initialize, assigned=("__doc__",))
 def initialize(models: Any, optimizers: Any = None, *args: Any, **options: Any) -> Any:
     _refuse_fp16_optimizers(optimizers)
-    if _amp_state.allow_incoming_model_not_fp32:
-        for model in models if isinstance(models, list) else [models]:
-            model.float()
     options.setdefault("adopt_data_writes", True)
     returned = amp.initialize(models, optimizers, *args, **options)
     _amp_state.forget_legacy_handle()

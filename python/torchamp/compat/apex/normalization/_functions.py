@@ -1,20 +1,46 @@
 """apex's functions for layer norm and RMS norm, on torch's ops.
 
 Statistics are float32 (float64 for float64) whatever the input's dtype. Results have the input's
-dtype, under O1 and other autocasts too, and in the mixed forms the weight's. Each function takes
-`memory_efficient`, which changes nothing: torch keeps the same tensors for the backward either way.
+dtype, and in the mixed forms the weight's, at O1 too. Under the program's own torch.autocast all
+arguments are first cast to its dtype. Each function takes `memory_efficient`, which changes
+nothing: torch keeps the same tensors for the backward either way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from torchamp._load import _C
+
 Shape = Sequence[int]
 
 
+def _cast_by_autocast(fn: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """`fn` with its tensors cast to the dtype of a torch.autocast that is not O1's."""
+
+    @functools.wraps(fn)
+    def cast(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        device_type = input.device.type
+        if torch.is_autocast_enabled(device_type) and _C.casting_to(device_type) is None:
+            dtype = torch.get_autocast_dtype(device_type)
+            input, args = _cast(input, dtype), tuple(_cast(arg, dtype) for arg in args)
+            kwargs = {name: _cast(arg, dtype) for name, arg in kwargs.items()}
+        return fn(input, *args, **kwargs)
+
+    return cast
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    is_cast = isinstance(value, torch.Tensor) and value.dtype != torch.float64
+    return value.to(dtype) if is_cast and value.is_floating_point() else value
+
+
+@_cast_by_autocast
 def fused_layer_norm(
     input: torch.Tensor, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
 ) -> torch.Tensor:
@@ -22,6 +48,7 @@ def fused_layer_norm(
     return _layer_norm(input, None, None, normalized_shape, eps, input.dtype)
 
 
+@_cast_by_autocast
 def fused_layer_norm_affine(
     input: torch.Tensor,
     weight: torch.Tensor,
@@ -34,6 +61,7 @@ def fused_layer_norm_affine(
     return _layer_norm(input, weight, bias, normalized_shape, eps, input.dtype)
 
 
+@_cast_by_autocast
 def mixed_dtype_fused_layer_norm_affine(
     input: torch.Tensor,
     weight: torch.Tensor,
@@ -46,6 +74,7 @@ def mixed_dtype_fused_layer_norm_affine(
     return _layer_norm(input, weight, bias, normalized_shape, eps, weight.dtype)
 
 
+@_cast_by_autocast
 def fused_rms_norm(
     input: torch.Tensor, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
 ) -> torch.Tensor:
@@ -53,6 +82,7 @@ def fused_rms_norm(
     return _rms_norm(input, None, normalized_shape, eps, input.dtype)
 
 
+@_cast_by_autocast
 def fused_rms_norm_affine(
     input: torch.Tensor,
     weight: torch.Tensor,
@@ -64,6 +94,7 @@ def fused_rms_norm_affine(
     return _rms_norm(input, weight, normalized_shape, eps, input.dtype)
 
 
+@_cast_by_autocast
 def mixed_dtype_fused_rms_norm_affine(
     input: torch.Tensor,
     weight: torch.Tensor,

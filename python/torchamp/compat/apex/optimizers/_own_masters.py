@@ -47,6 +47,8 @@ class OwnMasters(Translated):
             weights.refresh()
             with _master_grads(weights):
                 super()._step_params()
+                if getattr(self, "grad_scale", None) is not None:
+                    _leave_unscaled(weights)
             weights.copy_to_model()
 
     def state_dict(self) -> dict[str, Any]:
@@ -108,3 +110,10 @@ def _master_grads(weights: _C.Masters) -> Iterator[None]:
     finally:
         for _, master in separate:
             master.grad = None
+
+
+def _leave_unscaled(weights: _C.Masters) -> None:
+    """Gives parameters the grads that a step has left their masters."""
+    for param, master in zip(weights.model_params(), weights.master_params()):
+        if param is not master and param.grad is not None:
+            param.grad.copy_(master.grad)
