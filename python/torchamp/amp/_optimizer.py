@@ -144,6 +144,7 @@ def adopt_optimizer(
         _save_memory(optimizer, state)
     optimizer.__dict__["_torchamp"] = state
     swap_class(optimizer, AmpOptimizer, lambda original: {})
+    session.add_optimizer(optimizer)
 
 
 def _save_memory(optimizer: FusedOptimizer, state: OptimizerState) -> None:
@@ -202,7 +203,7 @@ class OptimizerState:
             self.core.add_param(stepped)
             if param in optimizer.state:
                 fused = bool(group.get("fused"))
-                optimizer.state[stepped] = _fitting(optimizer.state.pop(param), stepped, fused)
+                optimizer.state[stepped] = fitting(optimizer.state.pop(param), stepped, fused)
             if stepped is not param and self.weights.lazy:
                 self.accesses.cover(stepped)
         if self.weights.lazy:
@@ -228,9 +229,9 @@ class OptimizerState:
         return Telemetry(*self.core.telemetry())
 
 
-def _fitting(state: dict[str, Any], stepped: torch.Tensor, fused: bool) -> dict[str, Any]:
-    """`state`, which an optimizer made before initialize, for what it steps now: as wide as a
-    float32 master, and for torch's fused steps of the same dtype."""
+def fitting(state: dict[str, Any], stepped: torch.Tensor, fused: bool) -> dict[str, Any]:
+    """`state`, which an optimizer made for another tensor, for what it steps now: as wide as
+    float32, and for torch's fused steps of the same dtype."""
 
     def fit(name: str, value: Any) -> Any:
         if name == "step" or not isinstance(value, torch.Tensor) or not value.is_floating_point():
