@@ -99,6 +99,13 @@ void Amp::release() {
   TORCH_CHECK(!models_.empty(),
               "release: expected a model that initialize returned, got one of cast_for_inference");
   if (!enabled() || is_released_) return;
+  give_back();
+  close();
+  is_released_ = true;
+}
+
+/// Not close(), which the end of the InferenceMode would undo.
+void Amp::give_back() {
   const torch::NoGradGuard no_grad;
   const c10::InferenceMode off(false);
   const auto optimizers = living_optimizers();
@@ -125,8 +132,6 @@ void Amp::release() {
   for (auto& [optimizer, key, state] : states) optimizer.state()[key] = std::move(state);
   for (const WrappedOptimizer* optimizer : optimizers) restore_groups(*optimizer);
   for (const auto& model : models_) flatten_recurrent(*model);
-  close();
-  is_released_ = true;
 }
 
 }  // namespace torchamp

@@ -133,6 +133,7 @@ class TORCHAMP_API Amp {
   std::shared_ptr<core::Masters> masters_of(const WrappedOptimizer& optimizer) const;
   MasterWeights* weights_of(const at::Tensor& model_param);
   std::vector<WrappedOptimizer*> living_optimizers();
+  void give_back();
   std::vector<at::Tensor> cast_without_master();
 
   Options options_;

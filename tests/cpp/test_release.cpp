@@ -38,6 +38,20 @@ Net loaded_from(const Value& saved, at::Device device) {
   return net;
 }
 
+torch::optim::SGDParamState& state_of(torch::optim::SGD& sgd, const Tensor& param) {
+  auto& state = sgd.state()[param.unsafeGetTensorImpl()];
+  if (state == nullptr) state = std::make_unique<torch::optim::SGDParamState>();
+  return static_cast<torch::optim::SGDParamState&>(*state);
+}
+
+void copy_momenta(Training& from, const Net& net, torch::optim::SGD& to) {
+  const auto params = net->parameters(), others = from.net->parameters();
+  for (size_t i = 0; i < params.size(); ++i) {
+    const Tensor momentum = state_of(from.sgd, others[i]).momentum_buffer();
+    state_of(to, params[i]).momentum_buffer(momentum.clone());
+  }
+}
+
 void plain_step(Net& net, torch::optim::Optimizer& optimizer, const Batch& batch) {
   optimizer.zero_grad();
   loss_of(net->forward(batch.data), batch.target).backward();
@@ -82,8 +96,7 @@ TEST_P(ReleaseTest, ParametersAreTheMasters) {
     for (size_t i = 0; i < params.size(); ++i) {
       EXPECT_TRUE(stepped[i].is_same(params[i]));
       EXPECT_FALSE(params[i].grad().defined());
-      auto& state = *training.sgd.state().at(params[i].unsafeGetTensorImpl());
-      const Tensor momentum = static_cast<torch::optim::SGDParamState&>(state).momentum_buffer();
+      const Tensor momentum = state_of(training.sgd, params[i]).momentum_buffer();
       EXPECT_TRUE(same_bits(momentum, momenta[i].to(at::kFloat)));
     }
     EXPECT_EQ(training.sgd.state().size(), params.size());
@@ -97,14 +110,13 @@ TEST_P(ReleaseTest, ItTrainsAsAPlainNet) {
     release(training.amped);
     Net net = loaded_from(training.net, device());
     torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-    std::stringstream file;
-    torch::save(training.sgd, file);
-    torch::load(sgd, file);
+    copy_momenta(training, net, sgd);
     for (int i = 0; i < 3; ++i) {
       plain_step(training.net, training.sgd, training.batch);
       plain_step(net, sgd, training.batch);
     }
     EXPECT_TRUE(same_bits(tensors_of(training.net), tensors_of(net)));
+    EXPECT_EQ(casting_to(device().type()), std::nullopt);
   }
 }
 
