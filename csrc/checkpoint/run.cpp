@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "checkpoint/file.h"
+#include "checkpoint/module.h"
 #include "checkpoint/optimizer.h"
 #include "checkpoint/replace_file.h"
 
@@ -26,25 +27,10 @@ std::string numbered(const char* list, size_t i) {
   return std::string(list) + "[" + std::to_string(i) + "]";
 }
 
-/// A parameter's or buffer's value in a checkpoint.
-Tensor to_saved(Amp& amp, const Tensor& tensor) {
-  const Tensor master = amp.master_value(tensor);
-  if (master.defined()) return master.detach();
-  const bool is_narrow = tensor.is_floating_point() && tensor.itemsize() < 4;
-  return is_narrow ? tensor.detach().to(at::kFloat) : tensor.detach();
-}
-
-/// Every tensor of a model under its name; buffers after parameters.
-torch::OrderedDict<std::string, Tensor> tensors_of(const torch::nn::Module& model) {
-  auto tensors = model.named_parameters();
-  for (const auto& buffer : model.named_buffers()) tensors.insert(buffer.key(), buffer.value());
-  return tensors;
-}
-
 Tree saved_model(Amp& amp, const torch::nn::Module& model) {
   Tree tree = checkpoint::new_tree();
-  for (const auto& tensor : tensors_of(model)) {
-    if (tensor->defined()) tree.insert(tensor.key(), to_saved(amp, tensor.value()));
+  for (const auto& tensor : checkpoint::tensors_of(model)) {
+    if (tensor->defined()) tree.insert(tensor.key(), amp.value(tensor.value()));
   }
   return tree;
 }
@@ -140,7 +126,7 @@ NumberKind number_kind(const Tensor& tensor) {
 void read_model(const torch::nn::Module& model, const Tree& saved, const std::string& name,
                 std::vector<Loaded>& loaded) {
   Differences differences;
-  const auto tensors = tensors_of(model);
+  const auto tensors = checkpoint::tensors_of(model);
   for (const auto& tensor : tensors) {
     if (!tensor->defined()) continue;
     if (!saved.contains(tensor.key())) {
@@ -179,13 +165,9 @@ ScaleState read_scaler(const Tree& saved, const std::string& name) {
   return state;
 }
 
-void store(Amp& amp, const Loaded& loaded) {
-  amp.set_master_value(loaded.target, loaded.value);
-  loaded.target.copy_(loaded.value);
-}
-
 void load(Amp& amp, const Tree& tree) {
   torch::NoGradGuard no_grad;
+  amp.check_not_released();
   check_header(amp, tree);
   std::vector<Loaded> loaded;
   const auto models = take_trees(tree, "models", "models", amp.models().size());
@@ -201,10 +183,9 @@ void load(Amp& amp, const Tree& tree) {
     const size_t i = optimizers.size();
     optimizers.emplace_back(*amp.optimizers()[i].wrapped, saved, numbered("optimizers", i));
   }
-  for (const Loaded& each : loaded) store(amp, each);
+  for (const auto& each : loaded) amp.set_value(each.target, each.value);
   for (auto& optimizer : optimizers) optimizer.apply();
   for (size_t i = 0; i < scalers.size(); ++i) amp.loss_scalers()[i].load_state(scalers[i]);
-  for (auto& optimizer : amp.optimizers()) optimizer.weights().mark_synced();
 }
 
 }  // namespace

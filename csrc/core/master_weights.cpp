@@ -167,17 +167,32 @@ void MasterWeights::check_unchanged(size_t i) const {
               " of the optimizer, of sizes ", model.sizes(), ", to stay on ", device,
               " where initialize found it, got ", model.device(),
               "; move the model before initialize");
-  const bool retyped = model.scalar_type() != model_dtypes_[i];
-  TORCH_CHECK(!retyped && !is_misread_float(model), "amp: expected model parameter ", i,
+  check_dtype(i);
+}
+
+void MasterWeights::check_dtype(size_t i) const {
+  const Tensor& model = model_params_[i];
+  const auto got = is_misread_float(model) ? at::kFloat : model.scalar_type();
+  TORCH_CHECK(got == model_dtypes_[i], "amp: expected model parameter ", i,
               " of the optimizer, of sizes ", model.sizes(), ", to hold ", model_dtypes_[i],
-              " as initialize left it, got ", retyped ? model.scalar_type() : at::kFloat,
+              " as initialize left it, got ", got,
               ". torch::load, model.half() and model.float() replace parameters without the "
               "optimizer's knowledge: change the type before initialize, and load checkpoints with "
-              "amp::load");
+              "amp::load, or with torch::load into the model that initialize returned");
+}
+
+/// Of the parameters without a separate master, which are free to change their dtype.
+void MasterWeights::check_not_misread() const {
+  for (size_t i = 0; i < size(); ++i) {
+    const Tensor& model = model_params_[i];
+    if (is_separate(i) || model.element_size() != 2) continue;
+    if (model.const_data_ptr() != seen_[i].model_data && is_misread_float(model)) check_dtype(i);
+  }
 }
 
 bool MasterWeights::refresh() {
   at::NoGradGuard no_grad;
+  check_not_misread();
   std::vector<Tensor> stepped, behind;
   for (const size_t i : separate_) {
     const Seen now = look(i);
@@ -246,6 +261,14 @@ Tensor MasterWeights::held_value(const Tensor& model_param) const {
   const Tensor master = master_value(model_param), held = model_param.detach();
   if (!master.defined()) return {};
   return at::where(master.to(held.scalar_type()).eq(held), master, held.to(at::kFloat));
+}
+
+void MasterWeights::release() {
+  reconstruct();
+  for (const size_t i : separate_) {
+    model_params_[i].mutable_grad().reset();
+    model_params_[i].set_data(master_params_[i].variable_data());
+  }
 }
 
 bool MasterWeights::holds_master(size_t i) const {

@@ -1,4 +1,5 @@
 #include <torchamp/detail/masters.h>
+#include <torchamp/detail/optimizer_state.h>
 
 namespace torchamp::core {
 
@@ -12,6 +13,17 @@ void Masters::split() {
   TORCH_CHECK(grads.lazy(),
               "MasterWeights::split: expected deferred masters, got materialized ones");
   weights.split();
+}
+
+void Masters::prepare_release() {
+  for (OptimizerState* user : users) {
+    TORCH_CHECK(!user->is_in_backward(),
+                "release: expected no scale_loss to be open, but one is; release after it");
+  }
+  for (OptimizerState* user : users) user->refresh();
+  weights.refresh();
+  weights.adopt_data_writes();
+  weights.reconstruct();
 }
 
 }  // namespace torchamp::core

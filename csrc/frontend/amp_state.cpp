@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "checkpoint/float32_saves.h"
 #include "frontend/device_grads.h"
 
 namespace torchamp {
@@ -19,8 +20,9 @@ void check_float32(const char* kind, const Tensors& named) {
     TORCH_CHECK(!c10::isReducedFloatingType(tensor->scalar_type()),
                 "initialize: expected a float32 model, got ", kind, " \"", tensor.key(), "\" in ",
                 tensor->scalar_type(),
-                ". initialize casts the model itself: remove the call of to(torch::kHalf); a clone "
-                "of a model that was initialized becomes float32 by to(torch::kFloat)");
+                ". initialize casts the model itself: remove the call of to(torch::kHalf); a model "
+                "that was initialized becomes float32 by torchamp::release, a clone of one by "
+                "to(torch::kFloat)");
   }
 }
 
@@ -157,6 +159,8 @@ void Amp::cast_models() {
   for (const auto& model : models_) {
     cast_module(*model, *properties_.cast_model_type,
                 properties_.keep_batchnorm_fp32.value_or(false));
+    checkpoint::save_in_float32(model->parameters(), nullptr);
+    checkpoint::save_in_float32(model->buffers(), nullptr);
   }
 }
 

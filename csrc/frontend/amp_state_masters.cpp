@@ -6,20 +6,12 @@
 #include <unordered_set>
 #include <utility>
 
+#include "checkpoint/float32_saves.h"
 #include "frontend/device_grads.h"
+#include "frontend/wrapped.h"
 
 namespace torchamp {
 namespace {
-
-/// An optimizer's state is keyed by its parameter, so it moves when the parameter is replaced.
-void move_state(torch::optim::Optimizer& optimizer, const at::Tensor& from, const at::Tensor& to) {
-  auto& state = optimizer.state();
-  const auto found = state.find(from.unsafeGetTensorImpl());
-  if (found == state.end()) return;
-  auto moved = std::move(found->second);
-  state.erase(found);
-  state[to.unsafeGetTensorImpl()] = std::move(moved);
-}
 
 size_t count_params(const torch::optim::Optimizer& optimizer) {
   size_t count = 0;
@@ -41,6 +33,15 @@ bool have_a_common_param(
 }
 
 }  // namespace
+
+void move_state(torch::optim::Optimizer& optimizer, const at::Tensor& from, const at::Tensor& to) {
+  auto& state = optimizer.state();
+  const auto found = state.find(from.unsafeGetTensorImpl());
+  if (found == state.end()) return;
+  auto moved = std::move(found->second);
+  state.erase(found);
+  state[to.unsafeGetTensorImpl()] = std::move(moved);
+}
 
 void WrappedOptimizer::refuse() const {
   state->refuse(params_of(*wrapped));
@@ -78,26 +79,25 @@ void Amp::make_masters() {
 WrappedOptimizer& Amp::optimizer(size_t index) {
   WrappedOptimizer& optimizer = optimizers_[index];
   if (!enabled()) return optimizer;
-  check_is_alive(optimizer);
+  check_not_released();
+  TORCH_CHECK(is_alive(optimizer),
+              "Optimizer: expected the optimizer that initialize was given to hold its parameters, "
+              "but it was destroyed, moved or emptied; keep it where it is, or let initialize own "
+              "it: initialize(model, std::move(optimizer), opt_level)");
   if (count_params(*optimizer.wrapped) != optimizer.num_params) adopt_params(optimizer);
   return optimizer;
 }
 
 /// LibTorch's optimizers do not say when they are destroyed, but then nobody else has the masters.
-void Amp::check_is_alive(const WrappedOptimizer& optimizer) const {
+bool Amp::is_alive(const WrappedOptimizer& optimizer) const {
   constexpr size_t kOwnReferences = 2;  // of master_of_ and MasterWeights
   const MasterWeights& weights = optimizer.weights();
   const auto is_stepped = [&](size_t i) {
     return weights.master_params()[i].use_count() > kOwnReferences;
   };
   const auto& separate = weights.separate();
-  const bool is_alive =
-      (separate.empty() || std::any_of(separate.begin(), separate.end(), is_stepped)) &&
-      (optimizer.num_params == 0 || !optimizer.wrapped->param_groups().empty());
-  TORCH_CHECK(is_alive,
-              "Optimizer: expected the optimizer that initialize was given to hold its parameters, "
-              "but it was destroyed, moved or emptied; keep it where it is, or let initialize own "
-              "it: initialize(model, std::move(optimizer), opt_level)");
+  return (separate.empty() || std::any_of(separate.begin(), separate.end(), is_stepped)) &&
+         (optimizer.num_params == 0 || !optimizer.wrapped->param_groups().empty());
 }
 
 void Amp::check_is_new(const at::Tensor& param) const {
@@ -123,7 +123,13 @@ void Amp::adopt_params(WrappedOptimizer& optimizer) {
     }
   }
   optimizer.num_params = count_params(*optimizer.wrapped);
+  checkpoint::save_in_float32(optimizer.weights().model_params(), masters_of(optimizer));
   if (optimizer.weights().is_split()) optimizer.masters().split();
+}
+
+std::shared_ptr<core::Masters> Amp::masters_of(const WrappedOptimizer& optimizer) const {
+  const auto are_its = [&](const auto& masters) { return masters.get() == &optimizer.masters(); };
+  return *std::find_if(masters_.begin(), masters_.end(), are_its);
 }
 
 /// What the optimizer is to step in the place of `param`.
@@ -155,17 +161,27 @@ MasterWeights* Amp::weights_of(const at::Tensor& model_param) {
   return nullptr;
 }
 
-at::Tensor Amp::master_value(const at::Tensor& model_param) {
-  const MasterWeights* weights = weights_of(model_param);
-  return weights == nullptr ? at::Tensor() : weights->master_value(model_param);
+at::Tensor Amp::value(const at::Tensor& tensor) {
+  const MasterWeights* weights = weights_of(tensor);
+  if (weights != nullptr) return weights->master_value(tensor);
+  const bool is_narrow = c10::isReducedFloatingType(tensor.scalar_type());
+  return is_narrow ? tensor.detach().to(at::kFloat) : tensor.detach();
 }
 
-void Amp::set_master_value(const at::Tensor& model_param, const at::Tensor& value) {
-  MasterWeights* weights = weights_of(model_param);
-  if (weights != nullptr) weights->set_master_value(model_param, value);
+void Amp::set_value(const at::Tensor& tensor, const at::Tensor& value) {
+  MasterWeights* weights = weights_of(tensor);
+  if (weights != nullptr) weights->set_master_value(tensor, value);
+  at::Tensor(tensor).copy_(value);
+  mark_synced(tensor);
+}
+
+void Amp::mark_synced(const at::Tensor& tensor) {
+  MasterWeights* weights = weights_of(tensor);
+  if (weights != nullptr) weights->mark_synced(tensor);
 }
 
 void Amp::refresh() {
+  check_not_released();
   for (auto& optimizer : optimizers_) {
     optimizer.state->refresh();
   }

@@ -31,12 +31,6 @@ void cast_tensor(at::Tensor tensor, at::ScalarType dtype) {
   if (grad.defined()) tensor.mutable_grad() = grad.to(dtype);
 }
 
-void flatten_if_recurrent(torch::nn::Module& module) {
-  if (auto* lstm = dynamic_cast<torch::nn::LSTMImpl*>(&module)) lstm->flatten_parameters();
-  if (auto* gru = dynamic_cast<torch::nn::GRUImpl*>(&module)) gru->flatten_parameters();
-  if (auto* rnn = dynamic_cast<torch::nn::RNNImpl*>(&module)) rnn->flatten_parameters();
-}
-
 }  // namespace
 
 std::vector<at::Tensor> params_to_cast(torch::nn::Module& module, at::ScalarType dtype,
@@ -60,7 +54,15 @@ void cast_module(torch::nn::Module& module, at::ScalarType dtype, bool keep_batc
     if (is_kept(*child, keep_batchnorm_fp32)) continue;
     for (const auto& param : child->parameters(/*recurse=*/false)) cast_tensor(param, dtype);
     for (const auto& buffer : child->buffers(/*recurse=*/false)) cast_tensor(buffer, dtype);
-    flatten_if_recurrent(*child);
+  }
+  flatten_recurrent(module);
+}
+
+void flatten_recurrent(torch::nn::Module& module) {
+  for (const auto& child : module.modules()) {
+    if (auto* lstm = child->as<torch::nn::LSTM>()) lstm->flatten_parameters();
+    if (auto* gru = child->as<torch::nn::GRU>()) gru->flatten_parameters();
+    if (auto* rnn = child->as<torch::nn::RNN>()) rnn->flatten_parameters();
   }
 }
 

@@ -98,6 +98,7 @@ std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() {
 }
 
 torch::optim::Optimizer& Optimizer::wrapped() const {
+  if (amp_->is_released()) return *amp_->optimizers()[index_].wrapped;
   return *wrapped_of(*this).wrapped;
 }
 

@@ -128,7 +128,13 @@ void bind_syncing(MastersClass& masters) {
            "In float32: the master's elements where the model's equal them, rounded; elsewhere the "
            "model's.")
       .def("adopt_data_writes", weights(&MasterWeights::adopt_data_writes), Unlocked(),
-           "Sets every master to its held_value. Does not wait for the device.");
+           "Sets every master to its held_value. Does not wait for the device.")
+      .def(
+          "prepare_release", &Masters::prepare_release, Unlocked(),
+          "Before release: makes the masters what the model holds, in float32. Raises RuntimeError "
+          "in a backward.")
+      .def("release", weights(&MasterWeights::release), Unlocked(),
+           "Gives the model's parameters their masters' memory: they become float32.");
 }
 
 /// Of the accesses to an optimizer's masters: how many scopes suppress them.

@@ -98,17 +98,26 @@ class TORCHAMP_API Amp {
   void refresh();
   /// Throws RuntimeError if one of the optimizers steps `param` or its master.
   void check_is_new(const at::Tensor& param) const;
-  /// The value of a model parameter's master, a float32 copy; undefined if it has no separate
-  /// master.
-  at::Tensor master_value(const at::Tensor& model_param);
-  /// Sets the value of a model parameter's master, if it has one.
-  void set_master_value(const at::Tensor& model_param, const at::Tensor& value);
+  /// The value of a model's parameter or buffer: if it has 16 bits a float32 copy, of its master if
+  /// it has one; else the tensor itself.
+  at::Tensor value(const at::Tensor& tensor);
+  /// Sets a model's parameter or buffer, and its master if it has one.
+  void set_value(const at::Tensor& tensor, const at::Tensor& value);
+  /// Records that a model's parameter agrees with its master, if it has one.
+  void mark_synced(const at::Tensor& tensor);
 
   /// Prints `text` on std::clog, unless it was printed before or verbosity is 0.
   void warn_once(const std::string& text);
 
   /// Ends O1's autocast in the thread that called initialize. Nothing else needs closing.
   void close() { open_autocast_.reset(); }
+
+  /// What torchamp::release does.
+  void release();
+  /// Whether release() was called; then models and optimizers are plain.
+  bool is_released() const { return is_released_; }
+  /// Throws RuntimeError if it was.
+  void check_not_released() const;
 
  private:
   /// Whether the optimizers do not share masters.
@@ -117,11 +126,15 @@ class TORCHAMP_API Amp {
   void make_masters();
   void cast_models();
   void warn_of_strangers();
-  void check_is_alive(const WrappedOptimizer& optimizer) const;
+  bool is_alive(const WrappedOptimizer& optimizer) const;
   void adopt_params(WrappedOptimizer& optimizer);
   at::Tensor adopt(WrappedOptimizer& optimizer, const at::Tensor& param);
   at::Tensor master_of(const at::Tensor& model_param) const;
+  std::shared_ptr<core::Masters> masters_of(const WrappedOptimizer& optimizer) const;
   MasterWeights* weights_of(const at::Tensor& model_param);
+  std::vector<WrappedOptimizer*> living_optimizers();
+  void give_back();
+  std::vector<at::Tensor> cast_without_master();
 
   Options options_;
   Properties properties_;
@@ -130,6 +143,7 @@ class TORCHAMP_API Amp {
   std::vector<std::shared_ptr<core::Masters>> masters_;  ///< one per optimizer, or one for all
   std::vector<WrappedOptimizer> optimizers_;
   std::vector<LossScaler> loss_scalers_;
+  bool is_released_ = false;
   std::unordered_set<std::string> warned_;
   std::optional<OpenAutocast> open_autocast_;
   std::unordered_map<const c10::TensorImpl*, at::Tensor>

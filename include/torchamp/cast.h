@@ -22,6 +22,9 @@ TORCHAMP_API std::vector<at::Tensor> params_to_cast(torch::nn::Module& module, a
 TORCHAMP_API void cast_module(torch::nn::Module& module, at::ScalarType dtype,
                               bool keep_batchnorm_fp32);
 
+/// Flattens the weights of the recurrent modules in `module`, whose memory has changed.
+TORCHAMP_API void flatten_recurrent(torch::nn::Module& module);
+
 /// `value` with its floating tensors in `dtype`: tensors, and those among the Parts of `value`,
 /// at any depth. The rest is unchanged.
 template <class T>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torchamp/amp_state.h>
+#include <torchamp/detail/export.h>
 #include <torchamp/detail/misuse.h>
 #include <torchamp/model.h>
 #include <torchamp/optimizer.h>
@@ -65,6 +66,11 @@ std::shared_ptr<torch::nn::Module> module_of(const std::shared_ptr<T>& module) {
   static_assert(has_module<std::shared_ptr<T>>, "a model must be a torch::nn::Module");
   return module;
 }
+
+TORCHAMP_API void save_module(Amp& amp, const torch::nn::Module& module,
+                              torch::serialize::OutputArchive& archive);
+TORCHAMP_API void load_module(Amp& amp, torch::nn::Module& module,
+                              torch::serialize::InputArchive& archive);
 
 }  // namespace detail
 
@@ -131,6 +137,31 @@ Model<M> initialize(M model, const Options& options = {}) {
       initialize(std::make_tuple(std::move(model)), OptimizerRefs(), options).models);
 }
 
+/// The inverse of initialize, to train, save or initialize the models in another way: all models
+/// and optimizers that the initialize was given are plain float32 ones again, in place. Parameters
+/// have their masters' values, bit for bit, and optimizers step them with the states that they
+/// have. Grads are dropped, as by zero_grad(). What initialize returned throws from then on, except
+/// Optimizer::wrapped().
+///
+/// Throws RuntimeError, and changes nothing, while a scale_loss is open, if a parameter changed its
+/// dtype since initialize, and without masters for optimizers that torchamp::save does not know.
+template <class M>
+void release(const Model<M>& model) {
+  model.amp()->release();
+}
+
+/// The same.
+template <class M>
+void release(const Amped<M>& amped) {
+  amped.model.amp()->release();
+}
+
+/// The same.
+template <class... Ms>
+void release(const AmpedMany<Ms...>& amped) {
+  std::get<0>(amped.models).amp()->release();
+}
+
 /// @cond
 template <class M>
 Amped<M> initialize(M, const Optimizer&, const Options& = {}) {
@@ -157,32 +188,49 @@ void initialize(const std::unique_ptr<T>&, Args&&...) {
 namespace detail {
 
 template <class T>
-constexpr bool is_made_by_initialize = std::is_same_v<T, Optimizer>;
+constexpr bool has_state_to_save = std::is_same_v<T, Optimizer>;
 template <class M>
-constexpr bool is_made_by_initialize<Model<M>> = true;
-template <class M>
-constexpr bool is_made_by_initialize<Amped<M>> = true;
+constexpr bool has_state_to_save<Amped<M>> = true;
 template <class... Ms>
-constexpr bool is_made_by_initialize<AmpedMany<Ms...>> = true;
+constexpr bool has_state_to_save<AmpedMany<Ms...>> = true;
 
 }  // namespace detail
 
-template <class T, class = std::enable_if_t<detail::is_made_by_initialize<T>>>
+template <class T, class = std::enable_if_t<detail::has_state_to_save<T>>>
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const T&) {
   static_assert(detail::never<T>,
                 "what initialize returned is saved by torchamp::save(amped, path), with its "
-                "masters and loss scales");
+                "masters and loss scales; torch::save(model, path) saves the model alone");
   return archive;
 }
 
-template <class T, class = std::enable_if_t<detail::is_made_by_initialize<T>>>
+template <class T, class = std::enable_if_t<detail::has_state_to_save<T>>>
 torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, T&) {
   static_assert(detail::never<T>,
                 "what initialize returned is loaded by torchamp::load(amped, path), with its "
-                "masters and loss scales");
+                "masters and loss scales; torch::load(model, path) loads the model alone");
   return archive;
 }
 /// @endcond
+
+/// For torch::save(model, file): writes the module as LibTorch does, in float32 with the masters'
+/// values, for torch::load into a plain module. torch::save of the module itself does the same.
+template <class M>
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
+                                            const Model<M>& model) {
+  detail::save_module(*model.amp(), *detail::module_of(model.module()), archive);
+  return archive;
+}
+
+/// For torch::load(model, file): reads what torch::save wrote of a float32 module or of a model,
+/// into module and masters. Throws, and changes nothing, if torch::load into a float32 module would
+/// throw, or if sizes differ.
+template <class M>
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
+                                           const Model<M>& model) {
+  detail::load_module(*model.amp(), *detail::module_of(model.module()), archive);
+  return archive;
+}
 
 /// The tensors that `optimizer` steps: clip the grads of these, after the backward.
 inline std::vector<at::Tensor> master_params(const Optimizer& optimizer) {

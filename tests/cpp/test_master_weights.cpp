@@ -284,7 +284,8 @@ TEST_P(MasterWeightsTest, MarkSyncedAcceptsWhatWasWritten) {
 
 const char* const kRemedy =
     ". torch::load, model.half() and model.float() replace parameters without the optimizer's "
-    "knowledge: change the type before initialize, and load checkpoints with amp::load";
+    "knowledge: change the type before initialize, and load checkpoints with amp::load, or with "
+    "torch::load into the model that initialize returned";
 
 TEST_P(MasterWeightsTest, AParameterOfAnotherDtypeIsRefused) {
   Tensor(model(2)).set_data(values(1));

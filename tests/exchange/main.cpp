@@ -1,8 +1,8 @@
 // exchange <level> <optimizer> <from> <first step> <end step> <to>
 //
 // Loads a checkpoint, trains from the first step up to before the end step, and writes a
-// checkpoint. Starts with new weights if <from> is "-". Network, batches and options match Python's
-// tests.
+// checkpoint, and the net alone, as LibTorch does, to <to>.net. Starts with new weights if <from> is
+// "-". Network, batches and options match Python's tests.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/randn.h>
@@ -14,6 +14,7 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
+#include <torch/serialize.h>
 #include <torchamp/optim/adagrad.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/optim/lamb.h>
@@ -90,6 +91,7 @@ void run(const std::vector<std::string>& arguments) {
   if (arguments.at(2) != "-") torchamp::load(amped, arguments.at(2));
   train(amped, std::stoll(arguments.at(3)), std::stoll(arguments.at(4)));
   torchamp::save(amped, arguments.at(5));
+  torch::save(net, arguments.at(5) + ".net");
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from nets import Net, train_step
+from nets import Net, initialized, train_step
 
 from torchamp import amp, optimizers
 
@@ -153,6 +153,19 @@ def test_python_with_split_masters_and_narrow_moments(tmp_path):
     run_cpp("O2", "FusedAdamW", tmp_path / "once", 3, 3, tmp_path / "twice")
     run_python("O2", "FusedAdamW", tmp_path / "twice", 3, 3, tmp_path / "thrice", **narrow)
     assert differences(tmp_path / "once", tmp_path / "thrice") == {}
+
+
+@pytest.mark.parametrize("level", ["O0", "O2", "O5"])
+def test_python_reads_the_net_of_torch_save(tmp_path, level):
+    run_cpp(level, "SGD", "-", 0, 3, tmp_path / "run")
+    saved = torch.jit.load(tmp_path / "run.net").state_dict()
+    expected = torch.load(tmp_path / "run")["models"][0]
+    assert saved.keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in saved.items())
+    Net().load_state_dict(saved)
+    model, optimizer = initialized(level)
+    model.load_state_dict(saved)
+    assert torch.equal(next(amp.master_params(optimizer)), saved["first.weight"])
 
 
 @pytest.mark.parametrize(

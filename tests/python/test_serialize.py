@@ -200,3 +200,14 @@ def test_an_optimizer_that_initialize_did_not_return(tmp_path):
     pair = initialized("O2")
     with pytest.raises(RuntimeError, match=r"^save: expected optimizers\[0\]"):
         amp.save(pair[0], sgd(Net()), tmp_path / "run.pt")
+
+
+def test_files_of_plain_programs_are_named(tmp_path):
+    torch.save(Net().state_dict(), tmp_path / "state_dict")
+    torch.jit.save(torch.jit.script(Net()), tmp_path / "archive")
+    for file, message in (
+        ("state_dict", r"got a state dict; model.load_state_dict takes it"),
+        ("archive", r"torch::save; model.load_state_dict\(torch.jit.load\(file\).state_dict\(\)\)"),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            amp.load(*initialized("O2"), tmp_path / file)

@@ -62,7 +62,8 @@ class TORCHAMP_API MasterWeights {
   /// written (a broadcast, a load) is copied to the master, else a master that was stepped is
   /// copied to the model. Writes that bypass version counters (`.data`, numpy) are not detected;
   /// force_refresh() is for those. Returns whether a master was stepped from outside.
-  /// Throws if a model parameter changed its dtype, which torch::load and model.half() do.
+  /// Throws if a model parameter changed its dtype, which torch::load and model.half() do; of those
+  /// without a separate master, only if torch::load did.
   bool refresh();
   /// master = float(model), regardless of the version counters.
   void force_refresh();
@@ -83,6 +84,8 @@ class TORCHAMP_API MasterWeights {
   at::Tensor held_value(const at::Tensor& model_param) const;
   /// Sets every master to its held_value(). Does not wait for the device.
   void adopt_data_writes();
+  /// Gives the model's parameters their masters' memory: they become float32, without grads.
+  void release();
 
  private:
   /// The state of a pair when the two last agreed.
@@ -97,6 +100,8 @@ class TORCHAMP_API MasterWeights {
   bool holds_master(size_t i) const;
   Seen look(size_t i) const;
   void check_unchanged(size_t i) const;
+  void check_dtype(size_t i) const;
+  void check_not_misread() const;
 
   std::vector<at::Tensor> model_params_;
   std::vector<at::Tensor> master_params_;

@@ -23,6 +23,9 @@ class TORCHAMP_API Masters {
   /// As MasterWeights::split(). Throws RuntimeError unless grads are lazy: a program that has
   /// accessed masters may read them again.
   void split();
+  /// Before MasterWeights::release(): makes the masters what the model holds, in float32. Throws
+  /// RuntimeError in a backward of one of the optimizers, and if a parameter changed its dtype.
+  void prepare_release();
 
   MasterWeights weights;               ///< the parameters and their masters
   MasterGrads grads;                   ///< their grads

@@ -23,6 +23,7 @@ from torchamp.amp._checks import (
 from torchamp.amp._masters import make_masters, params_of, weights_for
 from torchamp.amp._model import adopt_model, cast_model, hook_state_dict, params_to_cast
 from torchamp.amp._optimizer import adopt_optimizer, state_of
+from torchamp.amp._release import release
 from torchamp.amp._report import announce
 from torchamp.amp._scale_loss import ScaledLoss
 from torchamp.amp._session import Session
@@ -149,6 +150,11 @@ class Amp:
     def _run(self) -> _serialize.Run:
         return _serialize.run_of(self.models, self.optimizers, self._session)
 
+    def release(self) -> None:
+        """Makes the models and optimizers plain float32 ones again; see amp.release."""
+        if self._session is not None:
+            release(self._session)
+
     def close(self) -> None:
         """Ends O1's autocast. Models and optimizers stay as they are."""
         if self._session is not None:
@@ -170,7 +176,7 @@ def _set_up(
     announce(settings)
     masters = make_masters(_params_to_cast(models, settings), optimizers)
     for model in models:
-        _cast(model, settings)
+        _cast(model, session)
         adopt_model(model, session)
     session.weights = weights_for(optimizers)
     for optimizer, weights in zip(optimizers, session.weights):
@@ -187,13 +193,13 @@ def _params_to_cast(models: list[torch.nn.Module], settings: Settings) -> Iterat
             yield from params_to_cast(model, properties.cast_model_type, kept)
 
 
-def _cast(model: torch.nn.Module, settings: Settings) -> None:
-    properties = settings.properties
+def _cast(model: torch.nn.Module, session: Session) -> None:
+    properties = session.settings.properties
     if properties.cast_model_type is None:
         return
     cast_model(model, properties.cast_model_type, bool(properties.keep_batchnorm_fp32))
     if properties.cast_model_type != torch.float32:
-        hook_state_dict(model)
+        session.hooks.extend(hook_state_dict(model))
 
 
 def states_of(optimizers: Optimizers, session: Session | None = None) -> list:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from torchamp._load import _C
-from torchamp.amp import _serialize
+from torchamp.amp import _release, _serialize
 from torchamp.amp._amp import Amp, Optimizers, states_of
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import params_of
@@ -95,6 +95,24 @@ def initialize(
     )
     Last.remember(amp)
     return returned
+
+
+def release(models: torch.nn.Module | Iterable[torch.nn.Module]) -> None:
+    """The inverse of initialize, to train, save or initialize the models in another way: all models
+    and optimizers of the initialize that returned `models` are plain float32 ones again. They stay
+    the same objects. Parameters have their masters' values, bit for bit, and optimizers step them
+    with the states that they have. Grads are dropped, as by zero_grad(), and scale_loss knows the
+    optimizers no longer. Ignored after initialize(enabled=False).
+
+    Raises RuntimeError, and changes nothing, within scale_loss, for models that initialize did not
+    return, and where the program has given one of them another class or dtype since.
+    """
+    listed = [models] if isinstance(models, torch.nn.Module) else list(models)
+    if Last.is_disabled and not any(hasattr(model, "_torchamp") for model in listed):
+        return
+    session = _release.session_of(listed)
+    if session is not None:
+        _release.release(session)
 
 
 def scale_loss(

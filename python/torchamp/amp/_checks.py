@@ -71,7 +71,7 @@ def _check_is_new(where: str, model: torch.nn.Module) -> None:
             raise RuntimeError(
                 f"initialize: expected {part} ({type(module).__name__}) not to be initialized "
                 "already, but it is; pass all models and optimizers that belong together to one "
-                "call"
+                "call, or end the earlier training by amp.release(model)"
             )
 
 
@@ -111,7 +111,7 @@ def check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
         if isinstance(optimizer, AmpOptimizer):
             raise RuntimeError(
                 f"initialize: expected optimizers[{i}] ({name}) not to be initialized already, "
-                "but it is"
+                "but it is; amp.release(model), of its model, makes it plain again"
             )
         if any(base.__name__ == "ZeroRedundancyOptimizer" for base in type(optimizer).__mro__):
             raise TypeError(

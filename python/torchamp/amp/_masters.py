@@ -68,6 +68,12 @@ def track(
     return stepped
 
 
+def forget_masters(weights: _C.Masters) -> None:
+    """Ends weights_of for its parameters."""
+    for param in weights.model_params():
+        _weights_of.pop(param, None)
+
+
 class AccessTracker:
     """Whether anyone but torchamp has accessed an optimizer's masters."""
 

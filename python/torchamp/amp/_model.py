@@ -15,6 +15,7 @@ from typing import Any, SupportsIndex, TypeVar
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.hooks import RemovableHandle
 
 from torchamp._load import _C
 from torchamp.amp._masters import weights_of
@@ -208,6 +209,7 @@ def adopt_model(model: torch.nn.Module, session: Session) -> None:
     settings = session.settings
     shielded = settings.properties.autocast_type is None
     _set_state(model, settings.input_type, settings.output_type, shielded, session)
+    session.add_model(model)
 
 
 def _cast_calls(model: torch.nn.Module, input_type: torch.dtype, output_type: torch.dtype) -> None:
@@ -230,16 +232,17 @@ def _set_state(
         swap_class(model, AmpModel, _methods)
 
 
-def hook_state_dict(model: torch.nn.Module) -> None:
-    """Lets model.state_dict() give float32, and model.load_state_dict() reach the masters.
+def hook_state_dict(model: torch.nn.Module) -> Iterator[RemovableHandle]:
+    """Lets model.state_dict() give float32, and model.load_state_dict() reach the masters, until
+    the handles are removed.
 
     The hooks, on every module for its own tensors, are functions that find masters by the
     parameter: a copied or unpickled model has hooks that see its own parameters.
     """
     for module in model.modules():
-        module.register_state_dict_post_hook(_give_float32)
-        module.register_load_state_dict_pre_hook(_load_masters)
-        module.register_load_state_dict_post_hook(_mark_synced)
+        yield module.register_state_dict_post_hook(_give_float32)
+        yield module.register_load_state_dict_pre_hook(_load_masters)
+        yield module.register_load_state_dict_post_hook(_mark_synced)
 
 
 def _own_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

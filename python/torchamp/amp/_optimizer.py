@@ -150,6 +150,7 @@ def adopt_optimizer(
         _save_memory(optimizer, state)
     optimizer.__dict__["_torchamp"] = state
     swap_class(optimizer, AmpOptimizer, lambda original: {})
+    session.add_optimizer(optimizer)
 
 
 def _save_memory(optimizer: FusedOptimizer, state: OptimizerState) -> None:

@@ -162,6 +162,11 @@ def _check_checksums(file: File) -> None:
     the zip's checksums. Accepts zips without them: torch.serialization.set_crc32_options(False)."""
     with _kept_position(file), zipfile.ZipFile(file) as records:
         entries = records.infolist()
+        if any(entry.filename.endswith("/constants.pkl") for entry in entries):
+            raise RuntimeError(
+                "it is one of C++'s torch::save; "
+                "model.load_state_dict(torch.jit.load(file).state_dict()) loads a model of it"
+            )
         if any(entry.external_attr & _FOLDER for entry in entries):
             raise RuntimeError("its directory is damaged")
         has_checksums = any(entry.CRC for entry in entries)

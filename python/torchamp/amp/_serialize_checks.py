@@ -81,8 +81,21 @@ def _take(tree: Any, key: str) -> Any:
     return tree[key]
 
 
+def _is_state_dict(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and bool(value)
+        and all(isinstance(each, torch.Tensor) for each in value.values())
+    )
+
+
 def check_header(opt_level: str, checkpoint: Any) -> None:
     """Raises RuntimeError for another format or level."""
+    _check(
+        not _is_state_dict(checkpoint),
+        "a file that amp.save wrote",
+        "a state dict; model.load_state_dict takes it",
+    )
     found = _take(checkpoint, MARK)
     _check_type(found, int, MARK)
     _check(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import weakref
+from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from torchamp._load import _C
 from torchamp.amp._autocast import OpenCasts
@@ -31,8 +33,26 @@ class Session:
         self.weights: list[_C.Masters] = []
         #: Of the optimizers that are still there.
         self.optimizer_states: weakref.WeakSet[_C.OptimizerState] = weakref.WeakSet()
+        #: Of the models' state dicts.
+        self.hooks: list[RemovableHandle] = []
+        self._models: list[weakref.ref[torch.nn.Module]] = []
+        self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self.reporter = Reporter(settings, _names_of(models))
         self.casts = _open_casts(models, settings)
+
+    def add_model(self, model: torch.nn.Module) -> None:
+        self._models.append(weakref.ref(model))
+
+    def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizers.append(weakref.ref(optimizer))
+
+    def models(self) -> list[Any]:
+        """Those that are still there."""
+        return _existing(self._models)
+
+    def optimizers(self) -> list[Any]:
+        """Those that are still there."""
+        return _existing(self._optimizers)
 
     def scaler(self, loss_id: int) -> _C.LossScaler:
         """Raises IndexError for a loss_id beyond num_losses."""
@@ -60,6 +80,18 @@ class Session:
         """Ends O1's autocast."""
         if self.casts is not None:
             self.casts.close()
+
+    def end(self) -> None:
+        """Forgets models and optimizers, which are plain again."""
+        self.close()
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks, self.weights = [], []
+        self._models, self._optimizers = [], []
+
+
+def _existing(references: list[weakref.ref[Any]]) -> list[Any]:
+    return [each for each in (reference() for reference in references) if each is not None]
 
 
 def _names_of(models: list[torch.nn.Module]) -> dict[int, str]:

@@ -41,6 +41,16 @@ def swap_class(instance: Any, mixin: type[Swapped], methods: Callable[[Any], dic
     instance.__class__ = subclass
 
 
+def is_as_swapped(instance: Swapped) -> bool:
+    """Whether the class that swap_class gave it is still its own, and not a base of it."""
+    return "_torchamp_original" in vars(type(instance))
+
+
+def restore_class(instance: Swapped) -> None:
+    """Undoes swap_class."""
+    instance.__class__ = instance._torchamp_original
+
+
 def _make_subclass(original: type, mixin: type[Swapped], methods: dict) -> type:
     namespace = {
         "__module__": original.__module__,

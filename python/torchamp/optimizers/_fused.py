@@ -206,11 +206,15 @@ class FusedOptimizer(torch.optim.Optimizer):
         super().__setstate__(state)
         self._layout = None
 
-    def state_dict(self) -> dict[str, Any]:
-        """As torch's."""
+    def publish_states(self) -> None:
+        """Makes `state` what steps have made of it, and of counts that were moved by `.data`."""
         layout = self._known_layout()
         if layout is not None:
             layout.republish_scalars(self.state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's."""
+        self.publish_states()
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -49,12 +49,11 @@ void call_the_modules_functions(const torchamp::Model<Net>& model) {
   model.train();  // error: model->train()
 }
 
-// They would save and load the model's 16 bits.
+// LibTorch's files have no masters and loss scales.
 void save_by_torch(torchamp::Amped<Net>& amped) {
   torch::save(amped, "net.pt");            // error: torchamp::save(amped, path)
-  torch::save(amped.model, "net.pt");      // error: torchamp::save(amped, path)
   torch::save(amped.optimizer, "net.pt");  // error: torchamp::save(amped, path)
-  torch::load(amped.model, "net.pt");      // error: torchamp::load(amped, path)
+  torch::load(amped, "net.pt");            // error: torchamp::load(amped, path)
 }
 
 // Its backward would run without scale_loss.
