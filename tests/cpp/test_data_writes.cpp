@@ -16,7 +16,7 @@ class DataWritesTest : public DeviceTest {
     training.net->last->weight.variable_data()[0][0].fill_(value);
   }
   static Tensor master_of(Training& training) {
-    return training.amped.model.amp()->master_value(training.net->last->weight);
+    return training.amped.model.amp()->value(training.net->last->weight);
   }
   /// A step that changes no parameter by itself.
   static void step_by_nothing(Training& training) {

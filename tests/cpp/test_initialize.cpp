@@ -174,10 +174,10 @@ TEST_P(InitializeManyTest, AModelWithoutAnOptimizerGetsNoMasters) {
   torch::optim::SGD sgd(student->parameters(), 0.1);
   auto many =
       initialize(std::make_tuple(teacher, student), OptimizerRefs{sgd}, quiet(OptLevel::O2));
-  const auto& amp = std::get<0>(many.models).amp();
+  const MasterWeights& weights = many.optimizers[0].master_weights();
   EXPECT_EQ(teacher->first->weight.scalar_type(), at::kHalf);
-  EXPECT_FALSE(amp->master_value(teacher->first->weight).defined());
-  EXPECT_TRUE(amp->master_value(student->first->weight).defined());
+  EXPECT_FALSE(weights.master_of(teacher->first->weight).defined());
+  EXPECT_TRUE(weights.master_of(student->first->weight).defined());
 }
 
 TEST_P(InitializeManyTest, TwoCallsDoNotKnowEachOther) {

@@ -121,7 +121,7 @@ void expect_blocks(const Plan& plan, const Piece& piece, bool can_align) {
 
 TEST(Walk, BlocksStartAlignedAfterTheHead) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    for (uintptr_t offset = 0; offset < 64; offset += bytes_of(dtype)) {
+    for (uintptr_t offset = 0; offset < 64; offset += size_of(dtype)) {
       for (const int64 count : {1, 2, 15, 16, 17, 255, 256, 257, 1000}) {
         const Plan plan = plan_of({count + 9}, 4096 + offset, dtype);
         expect_blocks(plan, {0, 0, 0, count}, true);
