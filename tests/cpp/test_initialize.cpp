@@ -108,8 +108,9 @@ TEST_P(InitializeTest, RefusesAModelThatIsNotFloat32BeforeItTouchesAny) {
   };
   EXPECT_EQ(message_of(call),
             "initialize: expected a float32 model, got parameter \"last.weight\" in Half. "
-            "initialize casts the model itself: remove the call of to(torch::kHalf); a clone of a "
-            "model that was initialized becomes float32 by to(torch::kFloat)");
+            "initialize casts the model itself: remove the call of to(torch::kHalf); a model that "
+            "was initialized becomes float32 by torchamp::release, a clone of one by "
+            "to(torch::kFloat)");
   EXPECT_EQ(dtypes_of(net_->parameters()), kExpected[0].model_dtypes);
   EXPECT_TRUE(sgd_.param_groups()[0].params()[0].is_same(net_->first->weight));
 }
