@@ -11,9 +11,9 @@ namespace torchamp {
 
 /// Scales the grads that `optimizers` step by so that their total norm is at most `max_norm`.
 /// Returns the norm before clipping, a float32 scalar on the device, without waiting for it. Call
-/// it between the last scale_loss and the step. If master grads are not materialized, clipping costs
-/// no pass. Grads that only skipped steps would use do not count; if all steps are to be skipped,
-/// the norm is not finite.
+/// it between the last scale_loss and the step. If master grads are not materialized, clipping
+/// costs no pass. Grads that only skipped steps would use do not count; if all steps are to be
+/// skipped, the norm is not finite.
 ///
 /// Throws ValueError without optimizers, RuntimeError where grads are still scaled.
 TORCHAMP_API at::Tensor clip_grad_norm_(const std::vector<Optimizer>& optimizers, double max_norm);
