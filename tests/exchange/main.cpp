@@ -1,8 +1,8 @@
 // exchange <level> <optimizer> <from> <first step> <end step> <to>
 //
 // Loads a checkpoint, trains from the first step up to before the end step, and writes a
-// checkpoint, and the net alone, as LibTorch does, to <to>.net. Starts with new weights if <from> is
-// "-". Network, batches and options match Python's tests.
+// checkpoint, and the net alone, as LibTorch does, to <to>.net. Starts with new weights if <from>
+// is "-". Network, batches and options match Python's tests.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/randn.h>
