@@ -247,9 +247,25 @@ def without(state: dict, *path: str) -> dict:
         ),
         (lambda: {**two_losses(), "epoch": 3}, "keys loss_scaler0, .* got 'epoch'"),
         (lambda: {}, "2 losses, .* got one of 0"),
-        (
-            lambda: {f"loss_scaler{i}": {"loss_scale": 0.0, "unskipped": 0} for i in range(2)},
-            "positive and finite, got 0",
+        (lambda: {**two_losses(), "loss_scaler1": 8.0}, "loss_scaler1 to be a dict, got 8.0"),
+        *(
+            (
+                lambda values=values: {**two_losses(), "loss_scaler1": values},
+                "loss_scaler1 to have a loss_scale that is positive and finite",
+            )
+            for values in (
+                {"loss_scale": 0.0, "unskipped": 0},
+                {"loss_scale": 1e300, "unskipped": 0},
+                {"loss_scale": "x", "unskipped": 0},
+                {"loss_scale": None, "unskipped": 0},
+                {"loss_scale": 8.0, "unskipped": None},
+                {"loss_scale": 8.0, "unskipped": "x"},
+                {"loss_scale": 8.0, "unskipped": 2**31},
+                {"loss_scale": 8.0, "unskipped": float("inf")},
+                {"loss_scale": 8.0, "unskipped": 0, "hysteresis": 2**40},
+                {"loss_scale": 8.0, "unskipped": 0, "hysteresis": None},
+                {"loss_scale": 8.0, "unskipped": 0, "recovering": "x"},
+            )
         ),
     ],
 )

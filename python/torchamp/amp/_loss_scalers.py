@@ -97,17 +97,26 @@ def _check_level(here: str, state_dict: Mapping[str, Any]) -> None:
 
 
 def _read(name: str, entry: Any) -> tuple[float, int, int]:
-    missing = [key for key in ("loss_scale", "unskipped") if key not in entry]
+    """The arguments of LossScaler.load_state."""
+    missing = [key for key in ("loss_scale", "unskipped") if key not in _mapping(name, entry)]
     if missing:
         raise RuntimeError(
             f"load_state_dict: expected 'loss_scale' and 'unskipped' in {name}, found no "
             f"{' and no '.join(map(repr, missing))}: it is truncated"
         )
-    loss_scale = float(entry["loss_scale"])
-    if not 0 < loss_scale < float("inf"):
+    try:
+        growth_tracker = int(entry["unskipped"]) - int(entry.get("recovering", 0))
+        state = float(entry["loss_scale"]), growth_tracker, int(entry.get("hysteresis", 1))
+        _C.LossScaler().load_state(*state)
+    except (TypeError, ValueError, OverflowError):
         raise RuntimeError(
-            f"load_state_dict: expected loss_scale in {name} to be positive and finite, "
-            f"got {loss_scale}"
-        )
-    growth_tracker = int(entry["unskipped"]) - int(entry.get("recovering", 0))
-    return loss_scale, growth_tracker, int(entry.get("hysteresis", 1))
+            f"load_state_dict: expected {name} to have a loss_scale that is positive and finite in "
+            f"float32, and counts of 32 bits, got {dict(entry)}"
+        ) from None
+    return state
+
+
+def _mapping(name: str, entry: Any) -> Mapping[str, Any]:
+    if not isinstance(entry, Mapping):
+        raise RuntimeError(f"load_state_dict: expected {name} to be a dict, got {entry!r}")
+    return entry
