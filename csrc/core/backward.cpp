@@ -57,6 +57,7 @@ Backward::Backward(States states, LossScaler& scaler, Options options, const Sta
 
 Backward::~Backward() {
   cancel();
+  if (use_ != nullptr) use_->has_ended = true;
 }
 
 bool Backward::is_needed(const States& states, const LossScaler& scaler) {
@@ -89,10 +90,18 @@ Tensor Backward::scale(const Tensor& loss) {
   const bool is_scalar = scaled_loss.numel() == 1 && scaled_loss.device() == scaler_.device();
   if (is_plain && is_scalar) loss_ = scaled_loss.detach();
   if (scaled_loss.requires_grad() && !scaler_.is_identity()) {
-    was_used_ = std::make_shared<std::atomic<bool>>(false);
-    scaled_loss.register_hook([used = was_used_](const Tensor&) { *used = true; });
+    use_ = std::make_shared<Use>();
+    scaled_loss.register_hook([use = use_](const Tensor&) { note_use(*use); });
   }
   return scaled_loss;
+}
+
+void Backward::note_use(Use& use) {
+  TORCH_CHECK(!use.has_ended,
+              "scale_loss: expected the backward of the scaled loss before the end of its "
+              "scale_loss, which unscales the grads, got one after it; call scaled_loss.backward() "
+              "inside");
+  use.was_used = true;
 }
 
 void Backward::warn_of_saturation(const Tensor& loss) {
@@ -148,6 +157,7 @@ void Backward::settle(Masters& masters) {
 
 void Backward::close() {
   is_open_ = false;
+  if (use_ != nullptr) use_->has_ended = true;
   for (const auto& state : states_) state->backward_ = nullptr;
   for (const auto& other : others_) other->masters().strays.note(!scaler_.is_identity());
 }
@@ -169,7 +179,7 @@ void Backward::cancel() {
 
 void Backward::finish() {
   if (!is_open_) return;
-  if (was_used_ != nullptr && !*was_used_ && has_grads()) {
+  if (use_ != nullptr && !use_->was_used && has_grads()) {
     cancel();
     TORCH_CHECK(false,
                 "scale_loss: expected the backward of the scaled loss, got grads of another loss, "

@@ -98,6 +98,11 @@ Tensor norm_if_stepped(const Part& part, const ClippedStates& states) {
   return part.norm().masked_fill(is_left_out, 0);
 }
 
+void check_bound(const char* function, const char* argument, double bound) {
+  TORCH_CHECK_VALUE(bound >= 0, function, ": expected ", argument, " to be at least 0, got ",
+                    bound);
+}
+
 bool has_refused(const OptimizerState* state) {
   return state->has_refused();
 }
@@ -106,6 +111,7 @@ bool has_refused(const OptimizerState* state) {
 
 Tensor clip_grad_norm(const ClippedStates& states, double max_norm) {
   at::NoGradGuard no_grad;
+  check_bound("clip_grad_norm_", "max_norm", max_norm);
   for (OptimizerState* state : states) state->check_unscaled("clip_grad_norm_");
   const std::vector<Part> parts = parts_of(states);
   std::vector<NormPart> norms;
@@ -118,6 +124,7 @@ Tensor clip_grad_norm(const ClippedStates& states, double max_norm) {
 
 void clip_grad_value(const ClippedStates& states, double clip_value) {
   at::NoGradGuard no_grad;
+  check_bound("clip_grad_value_", "clip_value", clip_value);
   for (OptimizerState* state : states) {
     state->check_unscaled("clip_grad_value_");
     state->grads().materialize();

@@ -15,7 +15,8 @@ namespace torchamp {
 /// costs no pass. Grads that only skipped steps would use do not count; if all steps are to be
 /// skipped, the norm is not finite.
 ///
-/// Throws ValueError without optimizers, RuntimeError where grads are still scaled.
+/// Throws ValueError without optimizers or for a max_norm that is negative or NaN, RuntimeError
+/// where grads are still scaled.
 TORCHAMP_API at::Tensor clip_grad_norm_(const std::vector<Optimizer>& optimizers, double max_norm);
 /// The same for one optimizer.
 TORCHAMP_API at::Tensor clip_grad_norm_(const Optimizer& optimizer, double max_norm);

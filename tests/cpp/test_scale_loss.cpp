@@ -166,6 +166,21 @@ TEST_P(DynamicTest, AnExceptionPutsEverythingBack) {
   EXPECT_TRUE(training.optimizer().step());
 }
 
+TEST_P(DynamicTest, TheBackwardComesBeforeTheEnd) {
+  Training training(device(), options());
+  const auto before = clones(training.net->parameters());
+  const auto backward_after_it = [&] {
+    Tensor scaled_loss;
+    { scaled_loss = scale_loss(training.loss(), training.optimizer()).tensor(); }
+    scaled_loss.backward();
+  };
+  EXPECT_TRUE(contains(message_of(backward_after_it),
+                       "expected the backward of the scaled loss before the end of its scale_loss"));
+  for (const Tensor& param : training.net->parameters()) EXPECT_FALSE(param.grad().defined());
+  training.optimizer().step();
+  EXPECT_TRUE(same_bits(training.net->parameters(), before));
+}
+
 TEST_P(DynamicTest, TheFunctionIsTheGuard) {
   Training guard(device(), options()), function(device(), options());
   { scale_loss(guard.loss(), guard.optimizer()).backward(); }

@@ -4,6 +4,7 @@ where it may be meant, the right result where there is one."""
 from __future__ import annotations
 
 import copy
+import io
 import math
 import warnings
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from nets import Net, adam, backward, initialized, linear_net, loss_of, sgd
 from torch import nn
 
 import torchamp
-from torchamp import amp, optimizers
+from torchamp import amp, ops, optimizers
 
 
 def fused(model: nn.Module) -> torch.optim.Optimizer:
@@ -428,7 +429,151 @@ def split_lamb():
     optimizers.FusedLAMB(linear_net().parameters(), split_masters=True)
 
 
+# The end of a scale_loss, and of training.
+
+
+def backward_after_the_block(level: str):
+    net, optimizer = made(level)
+    with amp.scale_loss(loss_of(net), optimizer) as scaled_loss:
+        pass
+    scaled_loss.backward()
+
+
+def backward_in_the_block_and_after_it():
+    net, optimizer = made("O1")
+    with amp.scale_loss(loss_of(net), optimizer) as scaled_loss:
+        scaled_loss.backward(retain_graph=True)
+    scaled_loss.backward()
+
+
+def backward_after_an_exception():
+    net, optimizer = made()
+    try:
+        with amp.scale_loss(loss_of(net), optimizer) as scaled_loss:
+            raise KeyError
+    except KeyError:
+        scaled_loss.backward()
+
+
+def release_in_the_block():
+    net, optimizer = made()
+    with amp.scale_loss(loss_of(net), optimizer):
+        amp.release(net)
+
+
+def release_of_a_plain_model():
+    amp.release(linear_net())
+
+
+def release_of_two_sessions():
+    amp.release([made()[0], made()[0]])
+
+
+def scale_after_the_release():
+    net, optimizer = made()
+    amp.release(net)
+    amp.scale_loss(loss_of(net), optimizer)
+
+
+def clip(bound: object, function: Callable = amp.clip_grad_norm_):
+    def program():
+        net, optimizer = made()
+        backward(net, optimizer)
+        function(optimizer, bound)
+
+    return program
+
+
+def a_word_for_a_loss_id():
+    net, optimizer = made()
+    amp.scale_loss(loss_of(net), optimizer, loss_id="0")
+
+
+def clip_for_a_plain_optimizer():
+    amp.clip_grad_norm_(sgd(linear_net()), 1.0)
+
+
+def save_into_a_missing_folder():
+    torchamp.Amp(linear_net(), opt_level="O2", verbosity=0).save("/missing/run.pt")
+
+
+def load_no_archive():
+    torchamp.Amp(linear_net(), opt_level="O2", verbosity=0).load(io.BytesIO(b"abc"))
+
+
+def load_a_plain_state_dict():
+    file = io.BytesIO()
+    torch.save(linear_net().state_dict(), file)
+    file.seek(0)
+    torchamp.Amp(linear_net(), opt_level="O2", verbosity=0).load(file)
+
+
+# GradScaler and ops.
+
+
+def scaler_for_an_optimizer_of_amp():
+    net, optimizer = made()
+    amp.GradScaler("cpu").step(optimizer)
+
+
+def a_closure_for_a_scaler():
+    amp.GradScaler("cpu").step(sgd(linear_net()), lambda: None)
+
+
+def scale_a_word():
+    amp.GradScaler("cpu").scale("loss")
+
+
+def outputs_that_overlap():
+    values = torch.arange(4.0)
+    ops.copy_cast([values[:3]], [values[1:]])
+
+
+def sparse_grads_for_a_fused_step():
+    embedding = nn.Embedding(4, 2, sparse=True)
+    optimizer = optimizers.FusedSGD(embedding.parameters(), 0.1)
+    embedding(torch.tensor([1])).sum().backward()
+    optimizer.step()
+
+
+def nesterov_without_momentum():
+    optimizers.FusedSGD(linear_net().parameters(), 0.1, nesterov=True)
+
+
 ERRORS = (
+    (lambda: backward_after_the_block("O1"), RuntimeError, "before the end of its scale_loss"),
+    (lambda: backward_after_the_block("O2"), RuntimeError, "before the end of its scale_loss"),
+    (backward_in_the_block_and_after_it, RuntimeError, "before the end of its scale_loss"),
+    (backward_after_an_exception, RuntimeError, "before the end of its scale_loss"),
+    (release_in_the_block, RuntimeError, "no scale_loss to be open"),
+    (release_of_a_plain_model, RuntimeError, "to be a model that initialize returned"),
+    (release_of_two_sessions, RuntimeError, "to come from the same initialize"),
+    (scale_after_the_release, RuntimeError, "to be an optimizer that initialize returned"),
+    (clip(-1.0), ValueError, "max_norm to be at least 0"),
+    (clip(math.nan), ValueError, "max_norm to be at least 0"),
+    (clip("1"), TypeError, "max_norm to be a number"),
+    (clip(-1.0, amp.clip_grad_value_), ValueError, "clip_value to be at least 0"),
+    (clip_for_a_plain_optimizer, RuntimeError, "to be an optimizer that initialize returned"),
+    (a_word_for_a_loss_id, TypeError, "loss_id to be an integer"),
+    (save_into_a_missing_folder, RuntimeError, "amp.save: expected '/missing/run.pt' to be"),
+    (load_no_archive, RuntimeError, "to be a file that amp.save wrote"),
+    (load_a_plain_state_dict, RuntimeError, "model.load_state_dict takes it"),
+    (scaler_for_an_optimizer_of_amp, RuntimeError, "use scale_loss, or do not call initialize"),
+    (a_closure_for_a_scaler, RuntimeError, "expected no closure"),
+    (scale_a_word, ValueError, "outputs to be a tensor"),
+    (outputs_that_overlap, RuntimeError, "share no memory with it"),
+    (sparse_grads_for_a_fused_step, TypeError, "to be dense"),
+    (nesterov_without_momentum, ValueError, "a positive momentum"),
+    (option("min_loss_scale", "1"), TypeError, "min_loss_scale to be a number"),
+    (option("min_loss_scale", math.nan), ValueError, "min_scale to be between 0 and max_scale"),
+    (option("min_loss_scale", 2.0**25), ValueError, "min_scale to be between 0 and max_scale"),
+    (option("max_loss_scale", 0.0), ValueError, "scale to be positive"),
+    (option("max_consecutive_skips", 0), ValueError, "max_consecutive_skips to be at least 1"),
+    (option("max_consecutive_skips", "3"), TypeError, "max_consecutive_skips to be an integer"),
+    (option("verbosity", "loud"), TypeError, "verbosity to be an integer"),
+    (option("materialize_master_grads", "no"), TypeError, "grads to be True or False"),
+    (option("cast_model_type", torch.int32), TypeError, "to be a floating dtype"),
+    (option("cast_model_outputs", torch.int32), TypeError, "to be a floating dtype"),
     (a_tuple_of_models, TypeError, r"models.*got tuple; pass a list"),
     (no_model, TypeError, "expected models to be a torch.nn.Module"),
     (optimizer_for_a_model, TypeError, "expected models to be a torch.nn.Module"),

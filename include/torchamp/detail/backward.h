@@ -49,9 +49,15 @@ class TORCHAMP_API Backward {
 
  private:
   using Report = std::shared_ptr<const BackwardReport>;
+  /// What became of the scaled loss, for its hook.
+  struct Use {
+    std::atomic<bool> was_used{false};   ///< it had a backward
+    std::atomic<bool> has_ended{false};  ///< grads of a later one would stay scaled
+  };
 
   std::vector<Masters*> distinct_masters() const;
   std::vector<MasterGrads*> distinct_grads() const;
+  static void note_use(Use& use);
   void warn_of_saturation(const at::Tensor& loss);
   void settle(Masters& masters);
   void accumulate_shared();
@@ -65,8 +71,7 @@ class TORCHAMP_API Backward {
   /// Those of other optimizers, that none of states_ has.
   std::vector<std::shared_ptr<OptimizerState>> others_;
   bool is_needed_;
-  /// Whether the scaled loss had a backward; null if that is not known.
-  std::shared_ptr<std::atomic<bool>> was_used_;
+  std::shared_ptr<Use> use_;  ///< null if that is not known
   /// Of this backward: another one may update the scale before finish().
   std::shared_ptr<const ScaleSnapshot> scaled_by_;
   at::Tensor loss_;  ///< scaled; undefined unless a scalar on the device

@@ -152,7 +152,7 @@ def clip_grad_norm_(
     last scale_loss and the step. With a fused optimizer the clipping costs no pass. Grads that only
     skipped steps would use do not count; if all steps are to be skipped, the norm is not finite.
 
-    Raises RuntimeError where grads are still scaled.
+    Raises RuntimeError where grads are still scaled, ValueError for a negative max_norm or NaN.
     """
     chosen = _listed(optimizers)
     if _is_disabled(chosen):

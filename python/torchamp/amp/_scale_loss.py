@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, SupportsFloat
 
 import torch
 
@@ -73,6 +73,7 @@ def clip_grad_norm(
 ) -> torch.Tensor:
     """Scales all grads so that their total norm is at most `max_norm`; returns the norm before
     clipping, a float32 scalar on the device. `params`: what the optimizers step."""
+    _check_bound("clip_grad_norm_", "max_norm", max_norm)
     if norm_type == 2.0:
         return _C.clip_grad_norm(list(dict.fromkeys(state.core for state in states)), max_norm)
     _materialize("clip_grad_norm_", states)
@@ -83,10 +84,18 @@ def clip_grad_value(
     states: Sequence[OptimizerState], params: list[torch.Tensor], clip_value: float
 ) -> None:
     """Clamps every element of the grads to [-clip_value, clip_value]."""
+    _check_bound("clip_grad_value_", "clip_value", clip_value)
     _materialize("clip_grad_value_", states)
     clipped = [param for param in params if param.grad is not None]
     if clipped:  # torch's own raises where there is nothing to clip
         torch.nn.utils.clip_grad_value_(clipped, clip_value)
+
+
+def _check_bound(function: str, argument: str, bound: Any) -> None:
+    if not isinstance(bound, SupportsFloat):
+        raise TypeError(f"{function}: expected {argument} to be a number, got {bound!r}")
+    if not float(bound) >= 0:
+        raise ValueError(f"{function}: expected {argument} to be at least 0, got {bound}")
 
 
 def _materialize(function: str, states: Sequence[OptimizerState]) -> None:

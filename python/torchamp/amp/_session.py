@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -55,7 +55,9 @@ class Session:
         return _existing(self._optimizers)
 
     def scaler(self, loss_id: int) -> _C.LossScaler:
-        """Raises IndexError for a loss_id beyond num_losses."""
+        """Raises IndexError for a loss_id beyond num_losses, TypeError for another type."""
+        if not isinstance(loss_id, SupportsIndex):
+            raise TypeError(f"scale_loss: expected loss_id to be an integer, got {loss_id!r}")
         if not 0 <= loss_id < len(self.scalers):
             raise IndexError(
                 f"scale_loss: expected loss_id to be below num_losses, {len(self.scalers)}, "

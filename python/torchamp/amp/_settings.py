@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, SupportsFloat
 
 import torch
 
@@ -85,12 +85,12 @@ def settings_for(
     return Settings(
         properties=options.resolve(),
         overrides=tuple(given),
-        cast_model_outputs=_optional_dtype("cast_model_outputs", cast_model_outputs),
+        cast_model_outputs=_optional_floating_dtype("cast_model_outputs", cast_model_outputs),
         num_losses=num_losses,
-        min_loss_scale=min_loss_scale,
-        max_loss_scale=max_loss_scale,
+        min_loss_scale=_optional_number("min_loss_scale", min_loss_scale),
+        max_loss_scale=_number("max_loss_scale", max_loss_scale),
         max_consecutive_skips=max_consecutive_skips,
-        verbosity=verbosity,
+        verbosity=_integer("verbosity", verbosity),
         adopt_data_writes=_boolean("adopt_data_writes", adopt_data_writes),
         materialize_master_grads=_boolean("materialize_master_grads", materialize_master_grads),
     )
@@ -102,8 +102,20 @@ def _integer(name: str, value: Any) -> int:
     return value
 
 
-def _optional_dtype(name: str, value: Any) -> torch.dtype | None:
-    return None if value is None else _dtype(name, value)
+def _optional_number(name: str, value: Any) -> float | None:
+    return None if value is None else _number(name, value)
+
+
+def _number(name: str, value: Any) -> float:
+    if not isinstance(value, SupportsFloat):
+        raise TypeError(f"initialize: expected {name} to be a number, got {value!r}")
+    return float(value)
+
+
+def _optional_floating_dtype(name: str, value: Any) -> torch.dtype | None:
+    if value is not None and not _dtype(name, value).is_floating_point:
+        raise TypeError(f"initialize: expected {name} to be a floating dtype, got {value}")
+    return value
 
 
 def _dtype(name: str, value: Any) -> torch.dtype:
