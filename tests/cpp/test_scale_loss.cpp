@@ -174,8 +174,9 @@ TEST_P(DynamicTest, TheBackwardComesBeforeTheEnd) {
     { scaled_loss = scale_loss(training.loss(), training.optimizer()).tensor(); }
     scaled_loss.backward();
   };
-  EXPECT_TRUE(contains(message_of(backward_after_it),
-                       "expected the backward of the scaled loss before the end of its scale_loss"));
+  EXPECT_TRUE(
+      contains(message_of(backward_after_it),
+               "expected the backward of the scaled loss before the end of its scale_loss"));
   for (const Tensor& param : training.net->parameters()) EXPECT_FALSE(param.grad().defined());
   training.optimizer().step();
   EXPECT_TRUE(same_bits(training.net->parameters(), before));
