@@ -166,7 +166,8 @@ class Mirror:
             if delayed and not set(bad) & set(stepped.params):
                 stepped.is_unclear = True
             stepped.overflow.add(ALL)
-        if not delayed and any(each.delayed is not False and each.overflow for each in given):
+        together = self.together(given)
+        if not delayed and any(e.delayed is not False and e.overflow for e in together):
             for stepped in given:
                 stepped.is_unclear |= not stepped.overflow
 
