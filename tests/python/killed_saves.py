@@ -24,16 +24,24 @@ def filled(number: int):
     return initialized("O2", linear, sgd)
 
 
-def save_forever(path: str) -> None:
+def save_forever(path: str, started: int) -> None:
+    """Closes the pipe's end `started` after the first save."""
     for number in range(1, 1024):
         amp.save(*filled(number), path)
+        if number == 1:
+            os.close(started)
 
 
-def killed_save(path: str) -> None:
+def killed_save(path: str, duration: float) -> None:
+    """Kills it within the next few saves, of that duration in seconds each, after the first."""
+    reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        save_forever(path)
-    time.sleep(random.uniform(0.02, 0.06))
+        save_forever(path, writer)
+    os.close(writer)
+    os.read(reader, 1)
+    os.close(reader)
+    time.sleep(random.uniform(0, 4 * duration))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 
@@ -46,9 +54,13 @@ def loaded_number(path: str) -> int:
 
 
 def main(path: str, kills: int) -> None:
-    amp.save(*filled(0), path)
+    torch.set_num_threads(1)  # a forked process has no others
+    for _ in range(2):  # the first one is slow
+        start = time.monotonic()
+        amp.save(*filled(0), path)
+        duration = time.monotonic() - start
     for _ in range(kills):
-        killed_save(path)
+        killed_save(path, duration)
         print(loaded_number(path))
 
 
