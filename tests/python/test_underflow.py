@@ -161,12 +161,18 @@ def test_deferred_grads_that_are_materialized_count(make):
     assert not step(model, optimizer, 1)
 
 
-def test_each_optimizer_has_its_own(make):
+def two_of_each(make):
+    """Models and their optimizers, of one initialize, whose steps are counted."""
     models = [Net(), Net()]
     made = [make(model) for model in models]
     amp.initialize(models, made, opt_level="O2", verbosity=0)
     for optimizer in made:
         amp.telemetry(optimizer)
+    return models, made
+
+
+def test_each_optimizer_has_its_own(make):
+    models, made = two_of_each(make)
     loss = loss_of(models[0]) + loss_of(models[1]) * VANISHING
     with amp.scale_loss(loss, made) as scaled_loss:
         scaled_loss.backward()
@@ -176,11 +182,7 @@ def test_each_optimizer_has_its_own(make):
 
 
 def test_an_optimizer_that_the_loss_does_not_reach_has_none(make):
-    models = [Net(), Net()]
-    made = [make(model) for model in models]
-    amp.initialize(models, made, opt_level="O2", verbosity=0)
-    for optimizer in made:
-        amp.telemetry(optimizer)
+    models, made = two_of_each(make)
     with amp.scale_loss(loss_of(models[0]), made) as scaled_loss:
         scaled_loss.backward()
     made[0].step()
