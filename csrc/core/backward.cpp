@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "core/autograd_meta.h"
 #include "core/late_report.h"
 #include "core/loss_graph.h"
 #include "core/skipped_grads.h"
@@ -165,7 +166,7 @@ void Backward::close() {
 bool Backward::has_grads() const {
   for (const Masters* masters : distinct_masters()) {
     for (const Tensor& param : masters->weights.model_params()) {
-      if (param.grad().defined()) return true;
+      if (grad_of(param).defined()) return true;
     }
   }
   return false;

@@ -52,8 +52,8 @@ FusedStepper::FusedStepper(StepAlgorithm algorithm, std::vector<Tensor> params,
       kept_states_(algorithm == StepAlgorithm::kLambUpdate ? 2 : states_of(algorithm)),
       params_(std::move(params)),
       states_(kept_states_ * params_.size()),
-      known_states_(std::make_shared<KnownTensors>()) {
-  known_states_->resize(states_.size());
+      known_(std::make_shared<KnownTensors>()) {
+  known_->resize(states_.size() + 2 * params_.size());
   TORCH_CHECK_VALUE(groups.size() == params_.size(),
                     "FusedStepper: expected groups to have one element per parameter, ",
                     params_.size(), ", got ", groups.size());
@@ -162,7 +162,7 @@ StepScalars FusedStepper::scalars(const Step& step) const {
 
 StepLists FusedStepper::step_lists(const Lists& lists) const {
   const at::TensorList params = lists.low_bits.empty() ? params_ : lists.low_bits;
-  return {lists.grads, params, states_, lists.model_params, known_states_.get(), lists.unscaled};
+  return {lists.grads, params, states_, lists.model_params, known_.get(), lists.unscaled};
 }
 
 void FusedStepper::step(const Step& step) {

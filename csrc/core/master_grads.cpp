@@ -9,10 +9,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/autograd_meta.h"
 #include "core/backward_report.h"
 #include "core/outside_capture.h"
 #include "core/unscale_pass.h"
-#include "core/versions.h"
 
 namespace torchamp {
 namespace {
@@ -35,6 +35,23 @@ bool are_defined(const std::vector<Tensor>& tensors) {
 }
 
 }  // namespace
+
+void MasterGrads::Deferred::begin(size_t count) {
+  grads.assign(count, Tensor());
+  versions.assign(count, 0);
+}
+
+/// Keeps the lists' memory for the next backward.
+void MasterGrads::Deferred::clear() {
+  factor.reset();
+  norm.reset();
+  grads.clear();
+  versions.clear();
+}
+
+bool MasterGrads::has_grad(size_t i) const {
+  return grad_of(weights_.model_params()[i]).defined();
+}
 
 void MasterGrads::resize() {
   const size_t count = weights_.size();
@@ -99,7 +116,7 @@ void MasterGrads::note_contributions(const std::vector<Tensor>& before) {
   for (size_t i = 0; i < before.size(); ++i) {
     if (has_grad(i)) {
       has_contributed_[i] = true;
-      versions_[i] = version_of(weights_.model_params()[i].grad());
+      versions_[i] = version_of(grad_of(weights_.model_params()[i]));
     } else {
       weights_.model_params()[i].mutable_grad() = before[i];
     }
@@ -161,7 +178,7 @@ void MasterGrads::discard_if(const Tensor& found_inf, size_t i, bool keeps_zeros
 Tensor MasterGrads::route(size_t i, const Tensor& materialized, UnscalePass& pass) {
   const bool separate = weights_.is_separate(i);
   const Tensor& master = weights_.master_params()[i];
-  Tensor scaled = weights_.model_params()[i].grad();
+  Tensor scaled = grad_of(weights_.model_params()[i]);
   Tensor& result = master.mutable_grad();
   const Tensor before = separate ? result : materialized;
   if (!scaled.defined()) {
@@ -183,15 +200,15 @@ Tensor MasterGrads::route(size_t i, const Tensor& materialized, UnscalePass& pas
 /// Not while grads accumulate over several backwards: each may have its own scale.
 bool MasterGrads::can_defer() const {
   const auto must_be_made = [&](size_t i) {
-    const Tensor& grad = weights_.model_params()[i].grad();
-    return weights_.master_params()[i].grad().defined() || (grad.defined() && grad.is_sparse());
+    const Tensor& grad = grad_of(weights_.model_params()[i]);
+    return grad_of(weights_.master_params()[i]).defined() || (grad.defined() && grad.is_sparse());
   };
   const auto& separate = weights_.separate();
   return lazy_ && !separate.empty() && std::none_of(separate.begin(), separate.end(), must_be_made);
 }
 
 void MasterGrads::defer(size_t i, UnscalePass& pass) {
-  const Tensor& grad = deferred_.grads[i] = weights_.model_params()[i].grad();
+  const Tensor& grad = deferred_.grads[i] = grad_of(weights_.model_params()[i]);
   if (!grad.defined()) return;
   deferred_.versions[i] = version_of(grad);
   pass.check(i, grad);
@@ -204,14 +221,14 @@ Tensor MasterGrads::finish_backward(const Tensor& loss_scale, const Tensor& foun
   const std::vector<Tensor> before = collect();
   keep_zeros(before);
   const bool defers = can_defer();
-  if (defers) deferred_ = Deferred(count);
+  if (defers) deferred_.begin(count);
   UnscalePass pass(count);
-  std::vector<Tensor> addends(count);
+  std::vector<std::pair<size_t, Tensor>> addends;
   for (size_t i = 0; i < count; ++i) {
     if (defers && weights_.is_separate(i)) {
       defer(i, pass);
-    } else {
-      addends[i] = route(i, before[i], pass);
+    } else if (Tensor addend = route(i, before[i], pass); addend.defined()) {
+      addends.emplace_back(i, std::move(addend));
     }
   }
   note_contributions(before);
@@ -220,10 +237,9 @@ Tensor MasterGrads::finish_backward(const Tensor& loss_scale, const Tensor& foun
   end.moved = moved;
   end.loss = loss;
   const Tensor found_inf = run(pass, loss_scale, std::move(end), defers);
-  for (size_t i = 0; i < count; ++i) {
-    if (!addends[i].defined()) continue;
+  for (const auto& [i, addend] : addends) {
     Tensor& grad = weights_.master_params()[i].mutable_grad();
-    grad = grad.is_sparse() ? addends[i].add(grad) : grad.add(addends[i]);
+    grad = grad.is_sparse() ? addend.add(grad) : grad.add(addend);
   }
   return found_inf;
 }
@@ -293,7 +309,7 @@ void MasterGrads::materialize() {
   for (const size_t i : weights_.separate()) {
     weights_.master_params()[i].mutable_grad() = made[i];
   }
-  deferred_ = Deferred();
+  deferred_.clear();
 }
 
 Tensor MasterGrads::norm_of_deferred() {
@@ -314,7 +330,7 @@ void MasterGrads::step(FusedStepper& stepper, const Tensor& skip) {
   for (size_t k = 0; k < indices.size(); ++k) {
     const size_t i = indices[k];
     const bool is_scaled = is_deferred() && deferred_.grads[i].defined();
-    const Tensor& grad = is_scaled ? deferred_.grads[i] : weights_.master_params()[i].grad();
+    const Tensor& grad = is_scaled ? deferred_.grads[i] : grad_of(weights_.master_params()[i]);
     if (!grad.defined()) continue;
     grads.set(k, grad);
     if (weights_.is_separate(i)) models.set(k, weights_.model_params()[i]);
@@ -347,7 +363,7 @@ bool MasterGrads::lacks(const TensorSet& stepped) const {
   bool model_has = false;
   for (const size_t i : weights_.separate()) {
     if (!is_stepped(i)) continue;
-    if (masters[i].grad().defined() || (is_deferred() && deferred_.grads[i].defined()))
+    if (grad_of(masters[i]).defined() || (is_deferred() && deferred_.grads[i].defined()))
       return false;
     model_has |= has_grad(i);
   }
@@ -362,12 +378,12 @@ bool MasterGrads::were_modified() const {
   const auto& separate = weights_.separate();
   return !is_deferred() && std::any_of(separate.begin(), separate.end(), [&](size_t i) {
     return has_contributed_[i] && has_grad(i) &&
-           version_of(weights_.model_params()[i].grad()) != versions_[i];
+           version_of(grad_of(weights_.model_params()[i])) != versions_[i];
   });
 }
 
 void MasterGrads::forget_scaled() {
-  deferred_ = Deferred();
+  deferred_.clear();
   delayed_.reset();
 }
 
@@ -426,7 +442,7 @@ void MasterGrads::forget(size_t i) {
   if (open_) (*open_)[i].reset();
   if (is_deferred()) {
     deferred_.grads[i].reset();
-    if (!are_defined(deferred_.grads)) deferred_ = Deferred();
+    if (!are_defined(deferred_.grads)) deferred_.clear();
   }
   if (delayed_) {
     delayed_->is_scaled[i] = false;

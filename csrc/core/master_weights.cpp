@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "aten/rounding.h"
-#include "core/versions.h"
+#include "core/autograd_meta.h"
 
 namespace torchamp {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "core/versions.h"
+#include "core/autograd_meta.h"
 
 namespace torchamp::core {
 

@@ -9,24 +9,27 @@ Tensor values_of(const Tensor& grad) {
 }
 
 void UnscalePass::check(size_t i, const Tensor& scaled) {
-  fresh_.scaled.set(i, scaled);
-  fresh_.is_empty = false;
+  add(fresh_.scaled, i, scaled);
 }
 
 void UnscalePass::write(size_t i, const Tensor& scaled, const Tensor& result) {
-  add(fresh_, i, scaled, result);
+  keep(fresh_.scaled, i, scaled);
+  keep(fresh_.results, i, result);
 }
 
 void UnscalePass::accumulate(size_t i, const Tensor& scaled, const Tensor& result) {
-  add(onto_, i, scaled, result);
+  keep(onto_.scaled, i, scaled);
+  keep(onto_.results, i, result);
 }
 
-void UnscalePass::add(Lists& lists, size_t i, const Tensor& scaled, const Tensor& result) {
-  kept_.push_back(values_of(scaled));
-  lists.scaled.set(i, kept_.back());
-  kept_.push_back(values_of(result));
-  lists.results.set(i, kept_.back());
-  lists.is_empty = false;
+void UnscalePass::add(Borrowed& list, size_t i, const Tensor& tensor) {
+  if (list.empty()) list.resize(count_);
+  list.set(i, tensor);
+}
+
+void UnscalePass::keep(Borrowed& list, size_t i, const Tensor& grad) {
+  kept_.push_back(values_of(grad));
+  add(list, i, kept_.back());
 }
 
 void UnscalePass::run(const Tensor& loss_scale, const Tensor& overflow_flags,
@@ -35,8 +38,8 @@ void UnscalePass::run(const Tensor& loss_scale, const Tensor& overflow_flags,
     const bool accumulate = &lists == &onto_;
     pass_over_grads(lists.scaled, lists.results, loss_scale, accumulate, overflow_flags, last);
   };
-  if (!fresh_.is_empty && !onto_.is_empty) pass(fresh_, nullptr);
-  pass(onto_.is_empty ? fresh_ : onto_, &end);
+  if (!fresh_.is_empty() && !onto_.is_empty()) pass(fresh_, nullptr);
+  pass(onto_.is_empty() ? fresh_ : onto_, &end);
 }
 
 }  // namespace torchamp

@@ -11,7 +11,7 @@ namespace torchamp {
 /// tensors that would cost as many cache misses, twice.
 class Borrowed {
  public:
-  explicit Borrowed(size_t length) : tensors_(length) {}
+  explicit Borrowed(size_t length = 0) : tensors_(length) {}
   ~Borrowed() {
     for (at::Tensor& tensor : tensors_) tensor.unsafeReleaseTensorImpl();
   }
@@ -21,6 +21,9 @@ class Borrowed {
   void set(size_t i, const at::Tensor& tensor) {
     c10::MaybeOwnedTraits<at::Tensor>::assignBorrow(tensors_[i], tensor);
   }
+
+  void resize(size_t length) { tensors_.resize(length); }
+  bool empty() const { return tensors_.empty(); }
 
   const at::Tensor& operator[](size_t i) const { return tensors_[i]; }
   operator at::TensorList() const { return tensors_; }

@@ -30,14 +30,14 @@ TORCHAMP_ALGORITHMS(TORCHAMP_ASSERT)
 static_assert(kHyperparameters == kHyperSize, "rows are of one length");
 
 /// Of this thread's current step: no schema has a type for them.
-thread_local KnownTensors* known_states = nullptr;
+thread_local KnownTensors* known_tensors = nullptr;
 
 /// Passes a caller's to the op.
-struct KnownStatesGuard {
-  explicit KnownStatesGuard(KnownTensors* of_caller) { known_states = of_caller; }
-  ~KnownStatesGuard() { known_states = nullptr; }
-  KnownStatesGuard(const KnownStatesGuard&) = delete;
-  KnownStatesGuard& operator=(const KnownStatesGuard&) = delete;
+struct KnownTensorsGuard {
+  explicit KnownTensorsGuard(KnownTensors* of_caller) { known_tensors = of_caller; }
+  ~KnownTensorsGuard() { known_tensors = nullptr; }
+  KnownTensorsGuard(const KnownTensorsGuard&) = delete;
+  KnownTensorsGuard& operator=(const KnownTensorsGuard&) = delete;
 };
 
 template <class T>
@@ -113,12 +113,17 @@ struct LearningRates {
 Work plan_step(int64_t states, const StepLists& lists, const DeviceKernels& kernels) {
   const size_t length = lists.grads.size();
   const NamedList grads{"grads", lists.grads};
-  const NamedList params{"params", lists.params, /*optional=*/false, 0, /*low_bits=*/true};
-  const NamedList models{"model_params", lists.model_params, /*optional=*/true};
+  NamedList params{"params", lists.params, /*optional=*/false, 0, /*low_bits=*/true};
+  params.known = lists.known;
+  params.first_known = states * length;
+  NamedList models{"model_params", lists.model_params, /*optional=*/true};
+  models.known = lists.known;
+  models.first_known = params.first_known + length;
   const auto state = [&](size_t s) {
     const size_t first = s * length;
     NamedList list{"states", lists.states.slice(first, length), /*optional=*/false, first};
-    list.known = lists.known_states;
+    list.known = lists.known;
+    list.first_known = first;
     return list;
   };
   switch (states) {
@@ -143,7 +148,7 @@ void run_fused_step(int64_t which, TensorList grads, TensorList params, TensorLi
                     at::IntArrayRef lr_groups, at::IntArrayRef unscaled) {
   const std::vector<Tensor> lr_of_group = by_group(lrs, lr_groups, hyper.size(0));
   const auto algorithm = static_cast<StepAlgorithm>(which);
-  const StepLists lists{grads, params, states, model_params, known_states, unscaled};
+  const StepLists lists{grads, params, states, model_params, known_tensors, unscaled};
   const StepScalars scalars{steps,       hyper,        groups,        grad_factor,         skip,
                             param_norms, update_norms, norm_averages, stochastic_rounding, ticket,
                             lr_of_group};
@@ -180,7 +185,7 @@ int64_t states_of(StepAlgorithm algorithm) {
 void fused_step(StepAlgorithm algorithm, const StepLists& lists, const StepScalars& scalars) {
   check_arguments(algorithm, lists, scalars);
   const LearningRates rates(scalars.lrs);
-  const KnownStatesGuard known(lists.known_states);
+  const KnownTensorsGuard known(lists.known);
   dispatch<run_fused_step>(kFusedStepSchema, scalars.steps, static_cast<int64_t>(algorithm),
                            lists.grads, lists.params, lists.states, lists.model_params,
                            scalars.steps, scalars.hyper, scalars.groups, scalars.grad_factor,
@@ -188,7 +193,7 @@ void fused_step(StepAlgorithm algorithm, const StepLists& lists, const StepScala
                            scalars.norm_averages, scalars.stochastic_rounding, scalars.ticket,
                            rates.lrs, rates.groups, lists.unscaled);
   if (algorithm != StepAlgorithm::kLambUpdate) mark_written(lists.params);
-  if (lists.known_states == nullptr) mark_written(lists.states);
+  if (lists.known == nullptr) mark_written(lists.states);
   mark_written(lists.model_params);
   mark_written(scalars.steps);
   if (scalars.norm_averages) mark_written(*scalars.norm_averages);

@@ -10,7 +10,7 @@
 namespace torchamp {
 
 /// build_plan's cache for tensors that stay from call to call, which avoids reading their headers
-/// again: thousands of them cost several cache misses each. Keeps the tensors' storages alive.
+/// again: thousands of them cost several cache misses each.
 class KnownTensors {
  public:
   /// The entry of number `i` if it is still valid for `tensor` and can be walked together with
@@ -22,7 +22,8 @@ class KnownTensors {
 
  private:
   struct Entry {
-    c10::Storage storage;
+    /// Keeps the address, and not the memory, from being reused.
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};
     const void* memory = nullptr;  ///< the storage's
     void* data = nullptr;
     int64 elements = -1;

@@ -182,12 +182,21 @@ class Table {
   bool planned(size_t i) {
     const Tensor& first = lists_.begin()->tensors[i];
     if (!use_kernels_ || !first.defined() || first.numel() == 0) return false;
-    if (!is_dense(first) || !first.is_non_overlapping_and_dense()) return false;
-    size_t at = i * lists_.size();
-    for (const NamedList& list : lists_) {
-      if (!enter(list, i, first, at++)) return false;
+    if (!enter_first(first, i * lists_.size())) return false;
+    for (size_t list = 1; list < lists_.size(); ++list) {
+      if (!enter(lists_.begin()[list], i, first, i * lists_.size() + list)) return false;
     }
     plan_.offsets[i + 1] = first.numel();
+    return true;
+  }
+
+  bool enter_first(const Tensor& first, size_t at) {
+    if (!is_dense(first) || !first.is_non_overlapping_and_dense() || first.device() != device_)
+      return false;
+    const std::optional<DType> dtype = kernel_dtype(*lists_.begin(), first);
+    if (!dtype) return false;
+    plan_.data[at] = first.data_ptr();
+    plan_.dtypes[at] = *dtype;
     return true;
   }
 
@@ -199,7 +208,7 @@ class Table {
       return list.optional;
     }
     if (list.known != nullptr) {
-      plan_.data[at] = list.known->find(list.first + i, tensor, first, plan_.dtypes[at]);
+      plan_.data[at] = list.known->find(list.first_known + i, tensor, first, plan_.dtypes[at]);
       if (plan_.data[at] != nullptr) return true;
     }
     const std::optional<DType> dtype = plannable(list, tensor, first, device_);
@@ -207,7 +216,7 @@ class Table {
     plan_.data[at] = tensor.data_ptr();
     plan_.dtypes[at] = *dtype;
     if (list.written && overlaps_in_part(i * lists_.size(), at, first.numel())) return false;
-    if (list.known != nullptr) list.known->learn(list.first + i, tensor, *dtype);
+    if (list.known != nullptr) list.known->learn(list.first_known + i, tensor, *dtype);
     return true;
   }
 

@@ -22,7 +22,8 @@ struct NamedList {
   size_t first = 0;
   bool low_bits = false;  ///< whether its tensors may be int16, for DType::kLowBits
   bool written = false;
-  KnownTensors* known = nullptr;  ///< of its tensors, by number from `first` on
+  KnownTensors* known = nullptr;
+  size_t first_known = 0;  ///< the number there of its first tensor
 };
 
 /// A list whose tensors are checked for memory that they share.

@@ -1,5 +1,6 @@
 #include <torchamp/detail/backward.h>
 #include <torchamp/detail/clip.h>
+#include <torchamp/detail/open_autocast.h>
 
 #include <utility>
 
@@ -7,6 +8,7 @@
 #include "core/skip_messages.h"
 #include "python/bindings.h"
 #include "python/context.h"
+#include "python/suppressions.h"
 
 namespace torchamp::python {
 namespace {
@@ -26,9 +28,10 @@ begin() returns: itself, or what a subclass makes it.)";
 
 constexpr const char* kStep = R"(One step of an optimizer, as a context.
 
-It begins by synchronizing masters and model. It ends by copying the masters to the model, also
-after an exception, which may have come after some were stepped, unless the optimizer has written
-the model itself (writes_model). Raises RuntimeError while grads are scaled.)";
+Within it O1 casts nothing, and accesses to the masters do not count. It begins by synchronizing
+masters and model. It ends by copying the masters to the model, also after an exception, which may
+have come after some were stepped, unless the optimizer has written the model itself
+(writes_model). Raises RuntimeError while grads are scaled.)";
 
 OptionalTensor found_inf(const OptimizerState& state) {
   const at::Tensor found = state.found_inf();
@@ -42,47 +45,58 @@ py::tuple telemetry(const OptimizerState& state) {
                         known.underflowed);
 }
 
-std::string underflow_message(const OptimizerState& state) {
+std::pair<std::vector<SkippedStep>, std::string> flush_report(const OptimizerState& state) {
+  std::vector<SkippedStep> skipped = state.late_report().flush();
   const auto underflowed = state.late_report().take_underflow();
-  return underflowed ? message_of(*underflowed) : "";
+  return {std::move(skipped), underflowed ? message_of(*underflowed) : ""};
 }
 
 /// A step of Python's; the model is synchronized with the masters even if the context is dropped.
 class Step {
  public:
   Step(std::shared_ptr<OptimizerState> state, std::vector<LossScaler*> scalers,
-       bool adopts_data_writes, bool writes_model)
+       std::shared_ptr<Suppressions> suppressions, bool adopts_data_writes, bool writes_model)
       : state_(std::move(state)),
         scalers_(std::move(scalers)),
+        suppressions_(std::move(suppressions)),
         adopts_data_writes_(adopts_data_writes),
         writes_model_(writes_model) {}
 
   ~Step() { abandon(); }
 
   void enter() {
+    auto scope = std::make_unique<Scope>(*suppressions_);
     const py::gil_scoped_release unlocked;
     state_->begin_step("step", adopts_data_writes_);
-    is_open_ = true;
+    scope_ = std::move(scope);
   }
 
   void exit(const py::object& exception, const py::args&) {
-    const bool raised = !exception.is_none();
+    if (!exception.is_none()) return abandon();
+    const auto ending = std::move(scope_);
     const py::gil_scoped_release unlocked;
-    if (raised) return abandon();
-    is_open_ = false;
     if (!writes_model_) state_->weights().copy_to_model();
     state_->end_step(scalers_);
   }
 
  private:
+  struct Scope {
+    explicit Scope(Suppressions& suppressions) : suppressed(suppressions) {}
+    ShieldFromAutocast shield;
+    Suppressed suppressed;
+  };
+
   void abandon() {
-    if (std::exchange(is_open_, false) && !writes_model_) state_->weights().copy_to_model();
+    const auto ending = std::move(scope_);
+    const py::gil_scoped_release unlocked;
+    if (ending != nullptr && !writes_model_) state_->weights().copy_to_model();
   }
 
   std::shared_ptr<OptimizerState> state_;
   std::vector<LossScaler*> scalers_;
+  std::shared_ptr<Suppressions> suppressions_;
   bool adopts_data_writes_, writes_model_;
-  bool is_open_ = false;
+  std::unique_ptr<Scope> scope_;  ///< while it is open
 };
 
 /// Items that a dict has for the time of a scope.
@@ -155,11 +169,9 @@ void bind_optimizer_state(py::module_& module) {
            "scaled.")
       .def("zero_grad", &OptimizerState::zero_grad, Unlocked(), py::arg("set_to_none"),
            "Like zero_grad, for grads that the optimizer's own does not reach.")
-      .def(
-          "flush_report", [](const OptimizerState& state) { return state.late_report().flush(); },
-          "Counts the steps that the device has reported, and returns the skipped ones.")
-      .def("take_underflow_message", &underflow_message,
-           "The line that reports the first underflowed step among those, once; \"\": none.")
+      .def("flush_report", &flush_report,
+           "Counts the steps that the device has reported. Returns the skipped ones, and the line "
+           "that reports the first that underflowed, once; \"\": none.")
       .def("telemetry", &telemetry,
            "(steps, skipped_steps, stepped, loss_scales, underflowed_steps, underflowed) since "
            "the first call.");
@@ -171,7 +183,7 @@ void bind_core(py::module_& module) {
   bind_optimizer_state(module);
   py::class_<Backward>(module, "Backward", kBackward)
       .def(py::init(&make_backward), py::keep_alive<1, 3>(), py::arg("states"), py::arg("scaler"),
-           py::arg("loss_id") = 0, py::kw_only(), py::arg("delay_unscale") = false,
+           py::arg("loss_id") = 0, py::arg("delay_unscale") = false,
            py::arg("delay_overflow_check") = false,
            py::arg("others") = std::vector<std::shared_ptr<OptimizerState>>())
       .def("scale", &Backward::scale, Unlocked(), py::arg("loss"),
@@ -180,8 +192,9 @@ void bind_core(py::module_& module) {
       .def("__enter__", &enter_backward)
       .def("__exit__", &exit_backward);
   py::class_<Step>(module, "Step", kStep)
-      .def(py::init<std::shared_ptr<OptimizerState>, std::vector<LossScaler*>, bool, bool>(),
-           py::keep_alive<1, 3>(), py::arg("state"), py::arg("scalers"), py::kw_only(),
+      .def(py::init<std::shared_ptr<OptimizerState>, std::vector<LossScaler*>,
+                    std::shared_ptr<Suppressions>, bool, bool>(),
+           py::keep_alive<1, 3>(), py::arg("state"), py::arg("scalers"), py::arg("suppressions"),
            py::arg("adopts_data_writes"), py::arg("writes_model"))
       .def("__enter__", &Step::enter)
       .def("__exit__", &Step::exit);

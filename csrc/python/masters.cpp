@@ -1,11 +1,13 @@
 #include <torchamp/detail/masters.h>
 
+#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "python/bindings.h"
 #include "python/context.h"
+#include "python/suppressions.h"
 
 namespace torchamp::python {
 namespace {
@@ -137,33 +139,30 @@ void bind_syncing(MastersClass& masters) {
            "Gives the model's parameters their masters' memory: they become float32.");
 }
 
-/// Of the accesses to an optimizer's masters: how many scopes suppress them.
-struct Suppressions {
-  int open = 0;
-};
 using SuppressionsList = std::vector<std::shared_ptr<Suppressions>>;
 
-/// A scope in which accesses do not count.
-class Suppressed {
+/// A scope in which accesses to several optimizers' masters do not count.
+class AllSuppressed {
  public:
-  explicit Suppressed(SuppressionsList all) : all_(std::move(all)) {
-    for (const auto& each : all_) ++each->open;
-  }
-  ~Suppressed() {
-    for (const auto& each : all_) --each->open;
+  explicit AllSuppressed(SuppressionsList all) : all_(std::move(all)) {
+    for (const auto& each : all_) scopes_.emplace_back(*each);
   }
 
  private:
   SuppressionsList all_;
+  std::deque<Suppressed> scopes_;
 };
 
 void bind_suppressions(py::module_& module) {
   py::class_<Suppressions, std::shared_ptr<Suppressions>>(
-      module, "Suppressions", "The contexts that suppress accesses to an optimizer's masters.")
+      module, "Suppressions",
+      "A context, which nests, in which accesses to an optimizer's masters do not count.")
       .def(py::init<>())
+      .def("__enter__", [](Suppressions& self) { ++self.open; })
+      .def("__exit__", [](Suppressions& self, const py::args&) { --self.open; })
       .def_property_readonly("are_open", [](const Suppressions& self) { return self.open > 0; });
-  bind_context<Context<Suppressed, SuppressionsList>>(module, "Suppressed",
-                                                      "One of those contexts, for a list.")
+  bind_context<Context<AllSuppressed, SuppressionsList>>(module, "Suppressed",
+                                                         "Such a context of several optimizers.")
       .def(py::init<SuppressionsList>(), py::arg("suppressions"));
 }
 

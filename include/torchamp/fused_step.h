@@ -44,9 +44,9 @@ struct StepLists {
   /// Written: params, rounded. Undefined, or empty, if there is none. With low bits they are
   /// required, in float16 or bfloat16, and are also read.
   at::TensorList model_params;
-  /// Facts about `states` cached by earlier steps, for a caller that does not share them (their
-  /// version counters are then not changed); or null.
-  KnownTensors* known_states = nullptr;
+  /// Facts about states, params and model_params, in this order, cached by earlier steps; null:
+  /// none are. The states must then be the caller's own: their version counters do not change.
+  KnownTensors* known = nullptr;
   /// Positions whose grads are not multiplied by grad_factor.
   at::IntArrayRef unscaled = {};
 };

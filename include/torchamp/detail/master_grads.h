@@ -138,7 +138,8 @@ class TORCHAMP_API MasterGrads {
 
   /// The model's grads whose master grads are deferred.
   struct Deferred {
-    explicit Deferred(size_t count = 0) : grads(count), versions(count) {}
+    void begin(size_t count);
+    void clear();
 
     at::Tensor factor;  ///< that unscales and clips them; undefined if there are none
     at::Tensor norm;    ///< of the scaled grads, if it was requested before the backward
@@ -146,7 +147,7 @@ class TORCHAMP_API MasterGrads {
     std::vector<uint32_t> versions;
   };
 
-  bool has_grad(size_t i) const { return weights_.model_params()[i].grad().defined(); }
+  bool has_grad(size_t i) const;
   bool was_zeroed(size_t i) const { return has_contributed_[i] && !has_grad(i); }
   std::vector<at::Tensor> collect();
   void keep_zeros(const std::vector<at::Tensor>& before);

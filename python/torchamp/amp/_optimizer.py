@@ -36,8 +36,7 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
         if closure is not None:
             _check_closure(state)
             inner = _bind(inner, closure)
-        with _C.ShieldFromAutocast(), state.accesses.suppress():
-            return _step(self, state, inner, has_closure=closure is not None)
+        return _step(self, state, inner, has_closure=closure is not None)
 
     #: Tells torch's Optimizer that the original class's profiler hook is enough, and torch's
     #: schedulers that this counts the call: step sets _opt_called.
@@ -46,7 +45,7 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the original, for the grads of the model's parameters and of the masters."""
         state = self._torchamp
-        with state.accesses.suppress():
+        with state.accesses.suppressed:
             super().zero_grad(*args, **kwargs)
         state.core.zero_grad(args[0] if args else kwargs.get("set_to_none", True))
 
@@ -55,7 +54,7 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
         `param_group` itself."""
         before = dict(param_group) if isinstance(param_group, dict) else None
         state = self._torchamp
-        with state.accesses.suppress():
+        with state.accesses.suppressed:
             super().add_param_group(param_group)
         try:
             _check_new(state, param_group["params"])
@@ -68,13 +67,13 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """As the original's."""
-        with self._torchamp.accesses.suppress():
+        with self._torchamp.accesses.suppressed:
             return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As the original's; states that it has already, such as Adagrad's float32 sums of float16
         parameters, keep their dtype."""
-        with self._torchamp.accesses.suppress():
+        with self._torchamp.accesses.suppressed:
             load_keeping_dtypes(self, super().load_state_dict, state_dict)
 
 
@@ -107,8 +106,9 @@ def _step(
     with _C.Step(
         state.core,
         session.scalers,
-        adopts_data_writes=session.settings.adopt_data_writes,
-        writes_model=isinstance(optimizer, FusedOptimizer),
+        state.accesses.suppressed,
+        session.settings.adopt_data_writes,
+        isinstance(optimizer, FusedOptimizer),
     ):
         if state.core.doubt and not has_closure:  # whose grads are yet to come
             warnings.warn(state.core.doubt, stacklevel=3)
@@ -157,7 +157,7 @@ def _save_memory(optimizer: FusedOptimizer, state: OptimizerState) -> None:
     if optimizer.split_masters and state.weights.lazy:
         state.weights.split()
     if state.session.settings.verbosity > 0:
-        with state.accesses.suppress():
+        with state.accesses.suppressed:
             announce_savings(optimizer, state.weights)
 
 
@@ -174,7 +174,7 @@ def state_of(optimizer: Any, where: str) -> OptimizerState:
 
 def suppress_accesses(states: Sequence[OptimizerState]) -> _C.Suppressed:
     """A context in which accesses to the optimizers' masters do not count."""
-    return _C.Suppressed([state.accesses.suppressions for state in states])
+    return _C.Suppressed([state.accesses.suppressed for state in states])
 
 
 class OptimizerState:
@@ -220,10 +220,11 @@ class OptimizerState:
     def report_skips(self) -> list[_C.SkippedStep]:
         """Reports the steps that are known by now to be skipped, and the first that underflowed.
         Returns those that were skipped."""
-        known = self.core.flush_report()
+        known, underflow = self.core.flush_report()
         for skipped in known:
             self.session.reporter.report_skip(skipped, self.weights)
-        self.session.reporter.report_underflow(self.core.take_underflow_message())
+        if underflow:
+            self.session.reporter.report_underflow(underflow)
         return known
 
     def check_skips(self) -> None:

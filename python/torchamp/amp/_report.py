@@ -89,8 +89,7 @@ class Reporter:
                 say(message)
 
     def report_underflow(self, message: str) -> None:
-        """`message`: "" if there is nothing to report."""
-        if message and self._settings.verbosity > 0:
+        if self._settings.verbosity > 0:
             say(message)
 
     def check_skip(self, skipped: _C.SkippedStep) -> None:

@@ -34,9 +34,9 @@ class ScaledLoss(_C.Backward):
             given,
             session.scaler(loss_id),
             loss_id,
-            delay_unscale=delay_unscale,
-            delay_overflow_check=delay_overflow_check,
-            others=session.other_states(given),
+            delay_unscale,
+            delay_overflow_check,
+            session.other_states(given),
         )
         self._states = states
         self._loss = loss

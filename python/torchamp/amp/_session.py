@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
-from typing import Any, SupportsIndex
+from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -56,14 +57,18 @@ class Session:
 
     def scaler(self, loss_id: int) -> _C.LossScaler:
         """Raises IndexError for a loss_id beyond num_losses, TypeError for another type."""
-        if not isinstance(loss_id, SupportsIndex):
-            raise TypeError(f"scale_loss: expected loss_id to be an integer, got {loss_id!r}")
-        if not 0 <= loss_id < len(self.scalers):
+        try:
+            index = operator.index(loss_id)
+        except TypeError:
+            raise TypeError(
+                f"scale_loss: expected loss_id to be an integer, got {loss_id!r}"
+            ) from None
+        if not 0 <= index < len(self.scalers):
             raise IndexError(
                 f"scale_loss: expected loss_id to be below num_losses, {len(self.scalers)}, "
                 f"got {loss_id}"
             )
-        return self.scalers[loss_id]
+        return self.scalers[index]
 
     def other_states(self, given: list[_C.OptimizerState]) -> list[_C.OptimizerState]:
         """Those of the session that are not among `given`."""

@@ -62,11 +62,13 @@ class Stepper:
     def publish_new_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> bool:
         """Puts the states that steps have made in `state`; returns whether there were any."""
         made = self.core.new_states()
+        if not made:
+            return False
         for i in made:
             values = dict(zip(self._names, self.core.states(i)))
             state[self._params[i]] = {**self._scalars(i), **values}
         self.core.clear_new_states()
-        return bool(made)
+        return True
 
     def republish_scalars(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
         """Puts the counts in `state` again, which a program may have moved by `.data`."""
