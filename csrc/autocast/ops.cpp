@@ -11,6 +11,7 @@
 
 #include "autocast/lists.h"
 #include "autocast/rules.h"
+#include "autocast/unboxed_ops.h"
 
 namespace torchamp {
 namespace {
@@ -38,6 +39,7 @@ class Registration {
       : key_(rules::key_of(device_type)),
         library_(torch::Library::IMPL, "aten", key_, __FILE__, __LINE__) {
     namespace lists = autocast_lists;
+    add_unboxed(library_, key_);
     add<rules::to_low_precision>(lists::kLowPrecision);
     if (device_type == c10::kCPU) add<rules::to_low_precision>(lists::kLowPrecisionOnCpu);
     add<rules::to_float32>(lists::kFloat32);

@@ -16,13 +16,6 @@ bool is_16_bit(c10::ScalarType dtype) {
   return dtype == c10::kHalf || dtype == c10::kBFloat16;
 }
 
-/// Autocast does not cast float64, or Python numbers.
-bool is_castable(const Call& call, const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.device().type() != call.device_type) return false;
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return false;
-  return tensor.scalar_type() == c10::kFloat || is_16_bit(tensor.scalar_type());
-}
-
 /// Calls `visit` with every tensor among the arguments, those in lists included.
 template <typename Visit>
 void for_each_tensor(const Call& call, Visit visit) {
@@ -36,7 +29,7 @@ void for_each_tensor(const Call& call, Visit visit) {
 }
 
 at::Tensor cast(const Call& call, const at::Tensor& tensor, c10::ScalarType dtype) {
-  return is_castable(call, tensor) ? tensor.to(dtype) : tensor;
+  return is_castable(call.device_type, tensor) ? tensor.to(dtype) : tensor;
 }
 
 void cast_argument(const Call& call, c10::IValue& argument, c10::ScalarType dtype) {
@@ -67,12 +60,6 @@ bool has_chosen_dtype(const Call& call) {
   return index && !call.first[*index].isNone();
 }
 
-/// Whether this is a call inside another op's kernel, not by the program.
-bool is_inside_of_an_op() {
-  const auto excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
-  return excluded.has(DispatchKey::AutogradFunctionality) && !c10::InferenceMode::is_enabled();
-}
-
 }  // namespace
 
 DispatchKey key_of(c10::DeviceType device_type) {
@@ -85,6 +72,17 @@ c10::DeviceType device_type_of(DispatchKey key) {
 
 std::optional<c10::ScalarType> scope_type(c10::DeviceType device_type) {
   return at::autocast::get_autocast_dtype(device_type);
+}
+
+bool is_castable(c10::DeviceType device_type, const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.device().type() != device_type) return false;
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return false;
+  return tensor.scalar_type() == c10::kFloat || is_16_bit(tensor.scalar_type());
+}
+
+bool is_inside_of_an_op() {
+  const auto excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
+  return excluded.has(DispatchKey::AutogradFunctionality) && !c10::InferenceMode::is_enabled();
 }
 
 void to_low_precision(const Call& call) {
@@ -103,7 +101,7 @@ void to_widest(const Call& call) {
   bool has_float = false;
   bool has_16_bit = false;
   for_each_tensor(call, [&](const at::Tensor& tensor) {
-    if (!is_castable(call, tensor)) return;
+    if (!is_castable(call.device_type, tensor)) return;
     has_float |= tensor.scalar_type() == c10::kFloat;
     has_16_bit |= is_16_bit(tensor.scalar_type());
   });
@@ -112,14 +110,14 @@ void to_widest(const Call& call) {
 
 void to_type_of_self(const Call& call) {
   const at::Tensor& self = call.first->toTensor();
-  if (is_castable(call, self)) cast_all_but_self(call, self.scalar_type());
+  if (is_castable(call.device_type, self)) cast_all_but_self(call, self.scalar_type());
 }
 
 /// torch's own derivatives may write their tensors.
 void refuse_16_bit_self(const Call& call) {
   const at::Tensor& self = call.first->toTensor();
   const bool is_of_a_backward(torch::autograd::get_current_node());
-  if (!is_castable(call, self) || is_of_a_backward) return;
+  if (!is_castable(call.device_type, self) || is_of_a_backward) return;
   const auto name = call.op.operator_name().name;
   const std::string in_place = name.substr(name.find("::") + 2);
   TORCH_CHECK_NOT_IMPLEMENTED(!is_16_bit(self.scalar_type()), in_place,
@@ -133,7 +131,8 @@ void refuse_16_bit_self(const Call& call) {
 
 void refuse_16_bit(const Call& call) {
   for_each_tensor(call, [&](const at::Tensor& tensor) {
-    const bool is_refused = is_16_bit(call.low_precision) && is_castable(call, tensor) &&
+    const bool is_refused = is_16_bit(call.low_precision) &&
+                            is_castable(call.device_type, tensor) &&
                             is_16_bit(tensor.scalar_type());
     TORCH_CHECK_NOT_IMPLEMENTED(
         !is_refused, "binary_cross_entropy: expected float32 tensors, got one in ",

@@ -13,6 +13,11 @@ namespace torchamp::autocast_rules {
 c10::DispatchKey key_of(c10::DeviceType device_type);
 c10::DeviceType device_type_of(c10::DispatchKey key);
 
+/// Whether rules cast `tensor`: none casts float64, or Python numbers.
+bool is_castable(c10::DeviceType device_type, const at::Tensor& tensor);
+/// Whether this is a call inside another op's kernel, not by the program.
+bool is_inside_of_an_op();
+
 /// One call of an op: its arguments on the stack, and its autocast context.
 struct Call {
   const c10::OperatorHandle& op;

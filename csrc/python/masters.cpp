@@ -155,14 +155,11 @@ class AllSuppressed {
 
 void bind_suppressions(py::module_& module) {
   py::class_<Suppressions, std::shared_ptr<Suppressions>>(
-      module, "Suppressions",
-      "A context, which nests, in which accesses to an optimizer's masters do not count.")
+      module, "Suppressions", "The contexts that suppress accesses to an optimizer's masters.")
       .def(py::init<>())
-      .def("__enter__", [](Suppressions& self) { ++self.open; })
-      .def("__exit__", [](Suppressions& self, const py::args&) { --self.open; })
       .def_property_readonly("are_open", [](const Suppressions& self) { return self.open > 0; });
   bind_context<Context<AllSuppressed, SuppressionsList>>(module, "Suppressed",
-                                                         "Such a context of several optimizers.")
+                                                         "One of those contexts, for a list.")
       .def(py::init<SuppressionsList>(), py::arg("suppressions"));
 }
 

@@ -61,7 +61,7 @@ def numbers(model, optimizer):
 
 def states_of(optimizer):
     """Does not count as an access."""
-    with optimizer._torchamp.accesses.suppressed:
+    with optimizer._torchamp.accesses.suppress():
         return copy.deepcopy(optimizer.state_dict()["state"])
 
 
@@ -87,7 +87,7 @@ def test_split_masters_are_worth_whole_ones(device, level, name):
 def test_split_masters_take_two_bytes(device, level):
     model, optimizer = training(device, level, split_masters=True)
     train_step(model, optimizer)
-    with optimizer._torchamp.accesses.suppressed:
+    with optimizer._torchamp.accesses.suppress():
         masters = own_masters(optimizer)
         assert masters and all(master.untyped_storage().nbytes() == 4 for master in masters)
         assert all(master.isnan().all() for master in masters)
@@ -181,7 +181,7 @@ def test_checkpoints_convert(device, level, saved_split):
     second = training(device, level, split_masters=not saved_split)
     for step in range(3):
         train_step(*first, step)
-    with first[1]._torchamp.accesses.suppressed:
+    with first[1]._torchamp.accesses.suppress():
         state = copy.deepcopy((first[0].state_dict(), first[1].state_dict()))
     assert all(t.dtype is torch.float32 for t in state[0].values() if t.is_floating_point())
     second[0].load_state_dict(state[0])
@@ -236,7 +236,7 @@ def test_moments_change_their_dtype_at_a_load(device, wide_first):
     dtypes = (torch.float32, torch.bfloat16) if wide_first else (torch.bfloat16, torch.float32)
     first, second = (training(device, "O2", state_dtype=dtype) for dtype in dtypes)
     train_step(*first)
-    with first[1]._torchamp.accesses.suppressed:
+    with first[1]._torchamp.accesses.suppress():
         second[1].load_state_dict(first[1].state_dict())
     for left, right in zip(states_of(first[1]).values(), states_of(second[1]).values()):
         assert right["exp_avg"].dtype is dtypes[1]

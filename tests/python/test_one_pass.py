@@ -47,7 +47,7 @@ def pair(level, name="adamw", model=Net, **options):
 
 def snapshot(model, optimizer):
     """everything(), which does not count as an access."""
-    with optimizer._torchamp.accesses.suppressed:
+    with optimizer._torchamp.accesses.suppress():
         return everything(model, optimizer)
 
 
@@ -67,7 +67,7 @@ def assert_close(lazy, eager):
 
 def has_master_grads(optimizer) -> bool:
     """Does not count as an access."""
-    with optimizer._torchamp.accesses.suppressed:
+    with optimizer._torchamp.accesses.suppress():
         return any(master.grad is not None for master in own_masters(optimizer))
 
 

@@ -79,8 +79,7 @@ class AccessTracker:
 
     def __init__(self, weights: _C.Masters) -> None:
         self._weights = weights
-        #: A context, which nests, for torchamp's own accesses, which do not count.
-        self.suppressed = _C.Suppressions()
+        self.suppressions = _C.Suppressions()
         self._covered = type("CoveredMaster", (CoveredMaster,), {"_tracker": weakref.ref(self)})
 
     def cover(self, master: torch.Tensor) -> None:
@@ -90,12 +89,16 @@ class AccessTracker:
     def record(self) -> None:
         """Records an access: from now on masters are float32, and master grads are materialized,
         the last backward's too. References may have been kept, so this is permanent."""
-        if self.suppressed.are_open or not self._weights.lazy:
+        if self.suppressions.are_open or not self._weights.lazy:
             return
         self._weights.lazy = False
         for master in self._weights.master_params():
             if type(master) is self._covered:
                 master.__class__ = torch.Tensor
+
+    def suppress(self) -> _C.Suppressed:
+        """A context for torchamp's own accesses, which do not count."""
+        return _C.Suppressed([self.suppressions])
 
 
 class CoveredMaster(torch.Tensor):

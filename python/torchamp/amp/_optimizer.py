@@ -45,7 +45,7 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the original, for the grads of the model's parameters and of the masters."""
         state = self._torchamp
-        with state.accesses.suppressed:
+        with state.accesses.suppress():
             super().zero_grad(*args, **kwargs)
         state.core.zero_grad(args[0] if args else kwargs.get("set_to_none", True))
 
@@ -54,7 +54,7 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
         `param_group` itself."""
         before = dict(param_group) if isinstance(param_group, dict) else None
         state = self._torchamp
-        with state.accesses.suppressed:
+        with state.accesses.suppress():
             super().add_param_group(param_group)
         try:
             _check_new(state, param_group["params"])
@@ -67,13 +67,13 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """As the original's."""
-        with self._torchamp.accesses.suppressed:
+        with self._torchamp.accesses.suppress():
             return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As the original's; states that it has already, such as Adagrad's float32 sums of float16
         parameters, keep their dtype."""
-        with self._torchamp.accesses.suppressed:
+        with self._torchamp.accesses.suppress():
             load_keeping_dtypes(self, super().load_state_dict, state_dict)
 
 
@@ -106,7 +106,7 @@ def _step(
     with _C.Step(
         state.core,
         session.scalers,
-        state.accesses.suppressed,
+        state.accesses.suppressions,
         session.settings.adopt_data_writes,
         isinstance(optimizer, FusedOptimizer),
     ):
@@ -157,7 +157,7 @@ def _save_memory(optimizer: FusedOptimizer, state: OptimizerState) -> None:
     if optimizer.split_masters and state.weights.lazy:
         state.weights.split()
     if state.session.settings.verbosity > 0:
-        with state.accesses.suppressed:
+        with state.accesses.suppress():
             announce_savings(optimizer, state.weights)
 
 
@@ -174,7 +174,7 @@ def state_of(optimizer: Any, where: str) -> OptimizerState:
 
 def suppress_accesses(states: Sequence[OptimizerState]) -> _C.Suppressed:
     """A context in which accesses to the optimizers' masters do not count."""
-    return _C.Suppressed([state.accesses.suppressed for state in states])
+    return _C.Suppressed([state.accesses.suppressions for state in states])
 
 
 class OptimizerState:

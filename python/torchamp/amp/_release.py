@@ -107,7 +107,7 @@ def _publish_states(optimizer: AmpOptimizer) -> None:
     state = optimizer._torchamp
     state.report_skips()
     if isinstance(optimizer, FusedOptimizer):
-        with state.accesses.suppressed:
+        with state.accesses.suppress():
             optimizer.publish_states()
         optimizer.masters = None
 
@@ -125,7 +125,7 @@ def _restore_model(model: AmpModel) -> None:
 def _restore_optimizer(optimizer: AmpOptimizer) -> None:
     state = vars(optimizer).pop("_torchamp")
     params = dict(zip(state.weights.master_params(), state.weights.model_params()))
-    with state.accesses.suppressed:
+    with state.accesses.suppress():
         for group in optimizer.param_groups:
             _restore_group(optimizer, group, params)
     restore_class(optimizer)
