@@ -36,7 +36,7 @@ from mirror_state import (
     Stepped,
     distinct,
     keeps_masters,
-    made_optimizer,
+    made_optimizers,
     made_params,
     require,
 )
@@ -56,7 +56,7 @@ class Mirror:
         self.is_dynamic = self.loss_scale == "dynamic"
         self.params = made_params(setup)
         self.shapes = [param.value.shape for param in self.params]
-        self.optimizers = [made_optimizer(recipe, self.params) for recipe in setup.optimizers]
+        self.optimizers = made_optimizers(setup, self.params)
         self.extra = len(self.params) - 1
         #: Whether numbers may differ in their last bits.
         self.is_approximate = any(param.is_narrow for param in self.params) or any(
@@ -226,7 +226,7 @@ class Mirror:
                 param.done.add(stepped)
             else:
                 was_used = param.was_used or param.sum is not None
-                self.end(param, param.forget)
+                self.end(param, param.forget_but_zeros)
                 param.was_used = was_used
 
     def waits(self, param: Param, stepped: Stepped) -> bool:

@@ -99,17 +99,21 @@ class Param:
         self.done.clear()
         self.is_contested = self.was_used = self.is_unnoticed = False
 
-    def drop(self) -> None:
-        """As the program does where it sets the model's grad to None."""
-        had_sum = self.sum is not None or self.is_unnoticed
+    def forget_but_zeros(self) -> None:
+        """As a step does: the zeros that the model has for a master stay."""
         may_be_zeros = self.may_be_zeros and self.has_master
         self.forget()
         self.may_be_zeros = may_be_zeros
+
+    def drop(self) -> None:
+        """As the program does where it sets the model's grad to None."""
+        had_sum = self.sum is not None or self.is_unnoticed
+        self.forget_but_zeros()
         self.is_unnoticed = had_sum and (self.has_master or any(u.delayed for u in self.users))
 
     def discard(self) -> None:
         """As a skipped step does."""
-        self.forget()
+        self.forget_but_zeros()
         self.was_discarded, self.was_used = not self.has_master, self.has_master
 
 
@@ -175,6 +179,17 @@ def made_param(setup: Setup, i: int, param: torch.Tensor, is_batch_norm: bool) -
 
 def keeps_masters(setup: Setup) -> bool:
     return setup.overrides.get("master_weights", setup.level in ("O2", "O5"))
+
+
+def made_optimizers(setup: Setup, params: list[Param]) -> list[Stepped]:
+    """Of the float32 net, as programs make them: states that are made then stay float32."""
+    dtypes = [param.value.dtype for param in params]
+    for param in params:
+        param.value.data = param.value.float()
+    optimizers = [made_optimizer(recipe, params) for recipe in setup.optimizers]
+    for param, dtype in zip(params, dtypes):
+        param.value.data = param.value.to(dtype)
+    return optimizers
 
 
 def made_optimizer(recipe: Recipe, params: list[Param]) -> Stepped:
