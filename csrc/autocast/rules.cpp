@@ -29,7 +29,8 @@ void for_each_tensor(const Call& call, Visit visit) {
 }
 
 at::Tensor cast(const Call& call, const at::Tensor& tensor, c10::ScalarType dtype) {
-  return is_castable(call.device_type, tensor) ? tensor.to(dtype) : tensor;
+  const bool casts = is_castable(call.device_type, tensor) && tensor.scalar_type() != dtype;
+  return casts ? tensor.to(dtype) : tensor;
 }
 
 void cast_argument(const Call& call, c10::IValue& argument, c10::ScalarType dtype) {
