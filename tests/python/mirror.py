@@ -208,6 +208,7 @@ class Mirror:
                 param.discard()
             else:
                 param.done.add(stepped)
+                param.was_discarded |= any(other.is_unclear for other in param.users)
 
     def take(self, stepped: Stepped, params: list[Param]) -> None:
         for param in params:
