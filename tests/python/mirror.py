@@ -225,10 +225,9 @@ class Mirror:
                 continue
             if self.waits(param, stepped):
                 param.done.add(stepped)
-            else:
-                was_used = param.was_used or param.sum is not None
+            elif param.sum is not None:
                 self.end(param, param.forget_but_zeros)
-                param.was_used = was_used
+                param.was_used = True
 
     def waits(self, param: Param, stepped: Stepped) -> bool:
         """Whether the sum is kept for another optimizer's step."""
