@@ -101,10 +101,11 @@ bool overlaps_itself(const Tensor& tensor) {
   return std::adjacent_find(addresses.begin(), addresses.end()) != addresses.end();
 }
 
-/// Whether they share memory, but not element by element. The same for views that ATen leaves open.
+/// Whether they share memory, but not element by element. ATen leaves most strides open, and takes
+/// a single element of other strides for another one.
 bool overlaps_in_part(const Tensor& one, const Tensor& other) {
   const at::MemOverlapStatus known = at::get_overlap_status(one, other);
-  if (known != at::MemOverlapStatus::TooHard) return known == at::MemOverlapStatus::Partial;
+  if (known == at::MemOverlapStatus::Full || known == at::MemOverlapStatus::No) return false;
   if (!one.is_alias_of(other) || one.numel() == 0) return false;
   std::vector<uintptr_t> first = addresses_of(one), second = addresses_of(other);
   if (first == second && one.scalar_type() == other.scalar_type()) return false;
