@@ -1,4 +1,5 @@
 #include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
 #include <ATen/ops/tensor.h>
 #include <torchamp/detail/optimizer_state.h>
 
@@ -76,11 +77,16 @@ const Tensor& OptimizerState::indices(at::Device device) {
   return indices_;
 }
 
+/// float32 scalar, 1 if a grad of one of its parameters was not finite; undefined: none was.
+Tensor OptimizerState::found_in_own_params() {
+  const Tensor& flags = grads().found_inf_per_param();
+  if (!flags.defined()) return {};
+  return flags.index_select(0, indices(flags.device())).any().to(at::kFloat);
+}
+
 /// Of a backward that was given other optimizers, which step some of these parameters too.
 void OptimizerState::accumulate_shared(int64_t loss_id) {
-  const Tensor& flags = grads().found_inf_per_param();
-  const Tensor of_these = flags.index_select(0, indices(flags.device()));
-  accumulate(loss_id, of_these.any().to(at::kFloat));
+  accumulate(loss_id, found_in_own_params());
   has_unreported_ = true;
 }
 
@@ -163,16 +169,25 @@ void OptimizerState::end_step(const std::vector<LossScaler*>& scalers) {
   is_to_step_ = false;
   skipped_found_inf_ = found_inf();
   drop_master_grads();
+  clear_overflows();
   for (OptimizerState* user : masters_->users) {
-    if (!user->is_to_step_) user->clear_overflows();
+    if (!user->is_to_step_) user->keep_overflows_of_grads();
   }
+}
+
+/// After another optimizer's step has dropped some.
+void OptimizerState::keep_overflows_of_grads() {
+  if (found_inf_.empty()) return;
+  const Tensor left = found_in_own_params();
+  if (!left.defined() || (left.is_cpu() && left.item<float>() == 0.0f)) return clear_overflows();
+  for (auto& [loss_id, found_inf] : found_inf_) found_inf = at::minimum(found_inf, left);
 }
 
 void OptimizerState::drop_master_grads() {
   if (masters_->users.size() == 1) return grads().drop_master_grads();
   drop_stepped(*this);
   grads().zero_refused(stepped_, /*zeros=*/false);
-  grads().clear_found_inf_per_param();
+  clear_found_inf_per_param();
 }
 
 /// Flags of another length are those of fewer parameters, and are not added to.

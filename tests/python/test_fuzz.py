@@ -130,6 +130,13 @@ MENDED = {
         sgd(1, 2),
         events=[backward([0], [0], inf_in=0), backward([1], [1]), step(0), step(1)],
     ),
+    "an_overflow_beside_a_step_of_nothing": program(
+        "O2",
+        sgd(0),
+        sgd(0, 1),
+        sgd(2),
+        events=[backward([1], [0], inf_in=0), step(2), step(0)],
+    ),
     "an_old_overflow": program(
         "O3",
         sgd(0),

@@ -94,6 +94,8 @@ class TORCHAMP_API OptimizerState {
   void accumulate(int64_t loss_id, const at::Tensor& found_inf);
   void gather_delayed(int64_t loss_id, const at::Tensor& found_inf);
   void accumulate_shared(int64_t loss_id);
+  at::Tensor found_in_own_params();
+  void keep_overflows_of_grads();
   const at::Tensor& indices(at::Device device);
   void clear_found_inf_per_param();
   void check_not_stray(const char* function) const;
