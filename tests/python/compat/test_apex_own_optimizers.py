@@ -116,7 +116,7 @@ def steps(make, params, options, grads_like, layout=torch.contiguous_format):
 
 #: A step may round to the neighbour of the nearest number.
 NEAR = {
-    FLOAT: {"rtol": 2e-6, "atol": 2e-7},
+    FLOAT: {"rtol": 1e-5, "atol": 1e-6},
     HALF: {"rtol": 2e-3, "atol": 2e-3},
     BFLOAT: {"rtol": 1.6e-2, "atol": 1.6e-2},
 }
