@@ -25,12 +25,13 @@ ZERO = {
 
 
 class Weights(nn.Module):
-    """The product of a float32 and a 16-bit weight."""
+    """The product of a float32 and a 16-bit weight. Their numbers are no sums of a few powers of
+    two, so that every rounding shows."""
 
     def __init__(self, start: float, dtype: torch.dtype = torch.float16) -> None:
         super().__init__()
-        self.full = nn.Parameter(start + torch.arange(2.0))
-        self.low = nn.Parameter((1 + start + torch.arange(2.0)).to(dtype))
+        self.full = nn.Parameter(start * torch.tensor([1.1, 0.7]))
+        self.low = nn.Parameter((start * torch.tensor([0.9, 1.3])).to(dtype))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x * self.full.float() * self.low.float()).sum()
@@ -70,3 +71,8 @@ class Plain:
         with torch.no_grad():
             for param, master in self.pairs:
                 param.copy_(master)
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether types and numbers are equal; torch.equal compares numbers alone."""
+    return one.dtype == other.dtype and torch.equal(one, other)
