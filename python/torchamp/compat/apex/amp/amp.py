@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from torchamp.amp import (
     float_function,
     half_function,
@@ -31,12 +33,14 @@ def init(
     enable_caching: bool = True,
     verbose: bool = False,
     allow_banned: bool = False,
+    *,
+    patch_type: torch.dtype = torch.float16,
 ) -> AmpHandle:
     """Casts as O1 from now on in this thread, until the handle's _deactivate(). The handle scales
     losses by `loss_scale`. allow_banned: whether functions that O1 refuses for 16-bit tensors run
-    in float32 instead."""
+    in float32 instead. patch_type: the 16-bit type, as in ROCm's apex; bfloat16 casts as O4."""
     if not enabled:
         return NoOpHandle()
     Ban.is_lifted = allow_banned
-    _amp_state.legacy_handle = AmpHandle(loss_scale, enable_caching, verbose)
+    _amp_state.legacy_handle = AmpHandle(loss_scale, enable_caching, verbose, dtype=patch_type)
     return _amp_state.legacy_handle

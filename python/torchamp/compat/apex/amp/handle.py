@@ -29,10 +29,11 @@ class AmpHandle:
         verbose: bool = False,
         *,
         casts: OpenCasts | None = None,
+        dtype: torch.dtype = torch.float16,
     ) -> None:
         self.loss_scale, self.verbose = loss_scale, verbose
         self.cache: dict[torch.Tensor, torch.Tensor] = {}
-        self._casts = OpenCasts(_device_types(), torch.float16) if casts is None else casts
+        self._casts = OpenCasts(_device_types(), dtype) if casts is None else casts
         self._shield: Any = None
         self._wrappers: dict[torch.optim.Optimizer, OptimWrapper] = {}
 
