@@ -213,6 +213,8 @@ void save(Amp& amp, const std::string& path) {
   const Tree tree = saved(amp);
   checkpoint::replace_file(path, [&](const std::string& temporary) {
     std::ofstream file(temporary, std::ios::binary);
+    TORCH_CHECK(file, "amp::save: expected \"", path,
+                "\" to be a path that can be written, got one that cannot be opened");
     checkpoint::write_file(tree, file);
     TORCH_CHECK(file.flush(), "amp::save: expected \"", path, "\" to have room for the checkpoint");
   });

@@ -31,6 +31,17 @@ void check_model(const Module& model) {
   check_float32("buffer", model.named_buffers());
 }
 
+void check_each_once(
+    const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers) {
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      TORCH_CHECK_VALUE(&optimizers[i].get() != &optimizers[j].get(),
+                        "initialize: expected each optimizer once, got optimizers[", j,
+                        "] again as optimizers[", i, "]");
+    }
+  }
+}
+
 /// The device of the optimizers' parameters; without any, of the first model parameter.
 at::Device device_of(const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers,
                      const std::vector<std::shared_ptr<Module>>& models) {
@@ -80,6 +91,7 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
                       "models[",
                       i, "]");
   }
+  check_each_once(optimizers);
   wrap(optimizers);
   if (!enabled()) return;
   for (const auto& model : models_) check_model(*model);
@@ -89,6 +101,7 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
                 "split_masters, got true; split masters cannot have grads");
   }
   warn_of_strangers();
+  warn_of_float64();
   const at::Device device = device_of(optimizers, models_);
   if (properties_.autocast_type) {
     open_autocast_.emplace(device_types_of(models_), *properties_.autocast_type);
@@ -151,6 +164,20 @@ void Amp::warn_of_strangers() {
     warn_once(
         "initialize: an optimizer steps no parameter of the models; give initialize the model "
         "whose parameters() the optimizer was made of");
+  }
+}
+
+void Amp::warn_of_float64() {
+  const auto dtype = properties_.cast_model_type;
+  if (!dtype || *dtype == at::kDouble) return;
+  for (size_t i = 0; i < models_.size(); ++i) {
+    const auto params = models_[i]->named_parameters();
+    const auto is_float64 = [](const auto& param) { return param->scalar_type() == at::kDouble; };
+    const auto found = std::find_if(params.begin(), params.end(), is_float64);
+    if (found == params.end()) continue;
+    warn_once(c10::str("initialize: expected models[", i, "] to be in float32, got parameter \"",
+                       found->key(), "\" in float64; it is rounded to ", *dtype,
+                       ", and a master of it to float32"));
   }
 }
 

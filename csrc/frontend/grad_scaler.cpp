@@ -80,6 +80,7 @@ Tensor GradScaler::scale(const Tensor& outputs) {
   TORCH_CHECK_TYPE(outputs.defined() && outputs.is_floating_point(),
                    "GradScaler::scale: expected outputs to be a floating-point tensor, got ",
                    outputs.defined() ? outputs.toString() : "none");
+  check_not_moved("scale");
   place_on(outputs.device());
   const bool is_low = at::isReducedFloatingType(outputs.scalar_type());
   const Tensor wide = is_low ? outputs.to(at::kFloat) : outputs;
@@ -92,7 +93,13 @@ std::vector<Tensor> GradScaler::scale(const std::vector<Tensor>& outputs) {
   return scaled;
 }
 
+void GradScaler::check_not_moved(const char* method) const {
+  TORCH_CHECK(scaler_.loss_scale_tensor().defined(), "GradScaler::", method,
+              ": expected a GradScaler that holds its scale, got one that was moved from");
+}
+
 void GradScaler::check_scaled(const char* method) const {
+  check_not_moved(method);
   TORCH_CHECK(is_placed_, "GradScaler::", method, ": expected scale() to be called first");
 }
 

@@ -147,6 +147,8 @@ Options& Options::loss_scale(LossScale value) {
 }
 
 Options& Options::cast_model_outputs(c10::ScalarType dtype) {
+  TORCH_CHECK_TYPE(c10::isFloatingType(dtype),
+                   "initialize: expected cast_model_outputs to be a floating dtype, got ", dtype);
   cast_model_outputs_ = dtype;
   return *this;
 }

@@ -115,15 +115,23 @@ class Linear : public torch::autograd::Function<Linear> {
   }
 };
 
+void check_floating(const char* name, const Tensor& tensor) {
+  TORCH_CHECK_TYPE(tensor.defined() && tensor.is_floating_point(), "linear: expected ", name,
+                   " to be a floating-point tensor, got ",
+                   tensor.defined() ? tensor.toString() : "none");
+}
+
 }  // namespace
 
 Tensor linear(const Tensor& input, const Tensor& weight, const Tensor& bias) {
-  TORCH_CHECK_TYPE(input.defined() && input.is_floating_point(),
-                   "linear: expected input to be a floating-point tensor, got ",
-                   input.defined() ? input.toString() : "none");
+  check_floating("input", input);
+  check_floating("weight", weight);
   TORCH_CHECK(weight.dim() == 2 && input.dim() > 0 && input.size(-1) == weight.size(1),
               "linear: expected weight to have sizes [out_features, ",
               input.dim() > 0 ? input.size(-1) : 0, "], got ", weight.sizes());
+  TORCH_CHECK(!bias.defined() || bias.sizes() == weight.sizes().slice(0, 1),
+              "linear: expected bias to have sizes ", weight.sizes().slice(0, 1), ", got ",
+              bias.sizes());
   return Linear::apply(input, weight, bias.defined() ? std::make_optional(bias) : std::nullopt);
 }
 

@@ -38,8 +38,8 @@ TORCH_LIBRARY_FRAGMENT(torchamp, m) {
 void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
                   const Tensor& hysteresis_tracker, const Tensor& found_inf,
                   const ScaleRule& rule) {
-  const at::Device device = loss_scale.device();
   check_scalar("update_scale", "loss_scale", loss_scale, at::kFloat);
+  const at::Device device = loss_scale.device();
   check_scalar("update_scale", "growth_tracker", growth_tracker, at::kInt, device);
   check_scalar("update_scale", "hysteresis_tracker", hysteresis_tracker, at::kInt, device);
   check_scalar("update_scale", "found_inf", found_inf, at::kFloat, device);

@@ -126,6 +126,7 @@ class TORCHAMP_API Amp {
   void make_masters();
   void cast_models();
   void warn_of_strangers();
+  void warn_of_float64();
   bool is_alive(const WrappedOptimizer& optimizer) const;
   void adopt_params(WrappedOptimizer& optimizer);
   at::Tensor adopt(WrappedOptimizer& optimizer, const at::Tensor& param);

@@ -112,6 +112,7 @@ class TORCHAMP_API GradScaler {
   using ChecksOf = std::unordered_map<const torch::optim::Optimizer*, Checks>;
 
   void place_on(at::Device device);
+  void check_not_moved(const char* method) const;
   void check_scaled(const char* method) const;
   /// Unscales if given `inv_scale`, and checks.
   void look_at_grads(torch::optim::Optimizer& optimizer, Checks& checks,

@@ -17,7 +17,8 @@ namespace torchamp {
 /// them in `dtype`. The model may have any floating dtype, be on any device, and may have been
 /// trained at O0, O1 or O4. Load its weights first, and call eval() as usual.
 ///
-/// Throws TypeError, and changes nothing, if `dtype` is not floating.
+/// Throws TypeError, and changes nothing, if `dtype` or cast_model_outputs is not floating, and
+/// ValueError for a null pointer.
 template <class M>
 Model<M> cast_for_inference(M model, c10::ScalarType dtype, bool keep_batchnorm_fp32 = true,
                             std::optional<c10::ScalarType> cast_model_outputs = c10::kFloat) {
@@ -26,6 +27,7 @@ Model<M> cast_for_inference(M model, c10::ScalarType dtype, bool keep_batchnorm_
   Options options = Options(OptLevel::O3).cast_model_type(dtype);
   options.cast_model_outputs(cast_model_outputs.value_or(dtype));
   const auto module = detail::module_of(model);
+  TORCH_CHECK_VALUE(module != nullptr, "cast_for_inference: expected a module, got a null pointer");
   cast_module(*module, dtype, keep_batchnorm_fp32);
   auto amp = std::make_shared<Amp>(std::vector<std::shared_ptr<torch::nn::Module>>{},
                                    OptimizerRefs(), options);

@@ -20,7 +20,7 @@ namespace detail {
 TORCHAMP_API const char* checked_text(const char* option, const char* text);
 }  // namespace detail
 
-/// Parses "O0" … "O5"; the error for a near miss ("01", "o2") suggests the level.
+/// Parses "O0" … "O5"; the RuntimeError for a near miss ("01", "o2") suggests the level.
 TORCHAMP_API OptLevel parse_opt_level(const std::string& text);
 /// "O0" … "O5".
 TORCHAMP_API const char* name(OptLevel opt_level);
@@ -60,7 +60,7 @@ class TORCHAMP_API Options {
  public:
   /// A level with its defaults.
   Options(OptLevel level = OptLevel::O1) : opt_level_(level) {}
-  /// The same by name. Throws ValueError as parse_opt_level().
+  /// The same by name. Throws RuntimeError as parse_opt_level().
   Options(const std::string& level) : opt_level_(parse_opt_level(level)) {}
   /// The same.
   Options(const char* level) : Options(std::string(detail::checked_text("opt_level", level))) {}
@@ -100,7 +100,8 @@ class TORCHAMP_API Options {
   Options& master_weights(const char* text) = delete;
   /// "dynamic", or a fixed number. Throws ValueError unless it is positive and finite.
   Options& loss_scale(LossScale value);
-  /// The dtype of forward's outputs, at every level; by default float32 if inputs are cast.
+  /// The dtype of forward's outputs, at every level; by default float32 if inputs are cast. Throws
+  /// TypeError for a dtype that is not floating.
   Options& cast_model_outputs(c10::ScalarType dtype);
   /// How many losses have a scale of their own, by `ScaleLossOptions::loss_id`. Throws ValueError
   /// below 1.

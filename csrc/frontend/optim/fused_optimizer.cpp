@@ -55,6 +55,8 @@ void FusedOptimizer::check_new_params(const std::vector<Tensor>& params) const {
     for (const Tensor& param : group.params()) known.insert(param.unsafeGetTensorImpl());
   }
   for (size_t i = 0; i < params.size(); ++i) {
+    TORCH_CHECK_TYPE(params[i].defined(), name(), ": expected params[", i,
+                     "] to be a tensor, got none");
     TORCH_CHECK_VALUE(known.insert(params[i].unsafeGetTensorImpl()).second, name(),
                       ": expected parameters that are in no group yet, got params[", i,
                       "] of sizes ", params[i].sizes(), " a second time");
