@@ -481,15 +481,3 @@ def test_amsgrad_may_be_switched_on_later():
     torch.testing.assert_close(
         state["max_exp_avg_sq"], expected.state[torchs]["max_exp_avg_sq"], rtol=1e-6, atol=0
     )
-
-
-def test_a_state_may_move_within_its_memory():
-    param = nn.Parameter(torch.zeros(4))
-    optimizer = optimizers.FusedSGD([param], lr=1.0, momentum=0.5)
-    step_with_ones(optimizer, param)
-    buffer, memory = optimizer.state[param]["momentum_buffer"], torch.zeros(8)
-    buffer.data = memory[:4]
-    step_with_ones(optimizer, param)
-    buffer.data = memory[4:]
-    step_with_ones(optimizer, param)
-    assert memory.tolist() == [1.0] * 8
