@@ -177,8 +177,7 @@ void OptimizerState::end_step(const std::vector<LossScaler*>& scalers) {
 
 /// After another optimizer's step has dropped some.
 void OptimizerState::keep_overflows_of_grads() {
-  if (found_inf_.empty()) return;
-  const Tensor left = found_in_own_params();
+  const Tensor left = found_inf_.empty() ? Tensor() : found_in_own_params();
   if (!left.defined() || (left.is_cpu() && left.item<float>() == 0.0f)) return clear_overflows();
   for (auto& [loss_id, found_inf] : found_inf_) found_inf = at::minimum(found_inf, left);
 }
