@@ -138,8 +138,15 @@ Tensor l2norms(const Positions& positions, TensorList tensors) {
   return at::stack(norms);
 }
 
+/// A tensor that lies at the same place is the same one, perhaps of other strides, which copy_
+/// refuses.
 void copy_cast(const Positions& positions, TensorList master_params, TensorList model_params) {
-  for (const int64_t i : positions) model_params[i].copy_(master_params[i]);
+  for (const int64_t i : positions) {
+    const Tensor &master = master_params[i], &model = model_params[i];
+    if (!model.is_alias_of(master) || model.storage_offset() != master.storage_offset()) {
+      model.copy_(master);
+    }
+  }
 }
 
 void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,

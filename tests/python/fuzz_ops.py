@@ -225,7 +225,7 @@ class Call:
             return assert_same(got, wanted)
         finite = [t.double().nan_to_num(0, 0, 0) for t in sum(copies, []) if t is not None]
         largest = max((t.abs().max().item() for t in finite if t.numel()), default=0.0)
-        assert_near(got, wanted, largest * max(map(abs, self.factors)))
+        assert_near(got, wanted, largest * (1 + sum(map(abs, self.factors))))
 
     def _flags_differ(self, bad: list, found: torch.Tensor, each: torch.Tensor) -> str:
         if self.name == "copy_cast":

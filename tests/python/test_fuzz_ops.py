@@ -24,7 +24,7 @@ def test_many_calls(first):
     assert_no_call_is_wrong(first, MANY)
 
 
-@pytest.mark.parametrize("seed", [103_242, 111_507, 127_920, 134_525])
+@pytest.mark.parametrize("seed", [103_242, 111_507, 127_920, 134_525, 272_205])
 def test_mended_calls(seed):
     """Single elements of other strides, which were refused."""
     assert_no_call_is_wrong(seed, 1)
