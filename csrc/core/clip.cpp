@@ -118,7 +118,8 @@ Tensor clip_grad_norm(const ClippedStates& states, double max_norm) {
   for (const Part& part : parts) norms.push_back({norm_if_stepped(part, states), part.factor()});
   const ClipFactors factors = clip_factors(norms, max_norm);
   for (size_t i = 0; i < parts.size(); ++i) parts[i].clip(factors.clipped[i], factors.coefficient);
-  const bool have_refused = std::all_of(states.begin(), states.end(), has_refused);
+  const bool have_refused =
+      !states.empty() && std::all_of(states.begin(), states.end(), has_refused);
   return have_refused ? at::full_like(factors.norm, INFINITY) : factors.norm;
 }
 

@@ -41,6 +41,12 @@ void MasterGrads::Deferred::begin(size_t count) {
   versions.assign(count, 0);
 }
 
+/// One that the program has zeroed; the norm is that of those that are left.
+void MasterGrads::Deferred::drop(size_t i) {
+  grads[i].reset();
+  norm.reset();
+}
+
 /// Keeps the lists' memory for the next backward.
 void MasterGrads::Deferred::clear() {
   factor.reset();
@@ -132,7 +138,7 @@ bool MasterGrads::drop_zeroed() {
     any = true;
     has_contributed_[i] = false;
     weights_.master_params()[i].mutable_grad().reset();
-    if (is_deferred()) deferred_.grads[i].reset();
+    if (is_deferred()) deferred_.drop(i);
     if (delayed_) delayed_->before[i].reset();
   }
   if (!any || !all) return false;
@@ -441,7 +447,7 @@ void MasterGrads::forget(size_t i) {
   has_contributed_[i] = has_zeros_[i] = false;
   if (open_) (*open_)[i].reset();
   if (is_deferred()) {
-    deferred_.grads[i].reset();
+    deferred_.drop(i);
     if (!are_defined(deferred_.grads)) deferred_.clear();
   }
   if (delayed_) {

@@ -108,6 +108,11 @@ void OptimizerState::settle() {
   for (OptimizerState* user : masters_->users) {
     discard_skipped(*user, std::exchange(user->skipped_found_inf_, {}));
   }
+  discard_zeroed();
+}
+
+/// An overflow ends where all grads are zeroed.
+void OptimizerState::discard_zeroed() {
   if (!grads().drop_zeroed()) return;
   for (OptimizerState* user : masters_->users) user->clear_overflows();
 }
@@ -207,6 +212,9 @@ void OptimizerState::drop_strays() {
 }
 
 void OptimizerState::zero_grad(bool set_to_none) {
+  const auto& users = masters_->users;
+  const auto is_open = [](const OptimizerState* user) { return user->is_in_backward(); };
+  if (users.size() > 1 && std::none_of(users.begin(), users.end(), is_open)) discard_zeroed();
   grads().zero_refused(stepped_, /*zeros=*/!set_to_none);
   grads().zero_model_grads(set_to_none, stepped_);
   clear_found_inf_per_param();

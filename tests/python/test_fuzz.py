@@ -130,6 +130,31 @@ MENDED = {
         sgd(1, 2),
         events=[backward([0], [0], inf_in=0), backward([1], [1]), step(0), step(1)],
     ),
+    "an_overflow_before_two_zeroings": program(
+        "O1",
+        sgd(0),
+        sgd(0),
+        events=[
+            backward([1], [0], inf_in=0),
+            ZERO_MODEL,
+            zero(0),
+            backward([0], [0]),
+            step(1),
+        ],
+    ),
+    "clipping_after_a_grad_was_dropped": program(
+        "O2",
+        sgd(0, 1, kind="FusedSGD"),
+        events=[
+            backward([0], [0, 1]),
+            clip(0),
+            step(0),
+            backward([0], [0, 1]),
+            Event("drop_grads", {"params": [1]}),
+            clip(0),
+        ],
+    ),
+    "clipping_of_nothing": program("O2", sgd(0), events=[clip()]),
     "an_overflow_beside_a_step_of_nothing": program(
         "O2",
         sgd(0),

@@ -139,6 +139,7 @@ class TORCHAMP_API MasterGrads {
   /// The model's grads whose master grads are deferred.
   struct Deferred {
     void begin(size_t count);
+    void drop(size_t i);
     void clear();
 
     at::Tensor factor;  ///< that unscales and clips them; undefined if there are none

@@ -102,6 +102,7 @@ class TORCHAMP_API OptimizerState {
   void drop_strays();
   void note_doubts(const char* function);
   void drop_master_grads();
+  void discard_zeroed();
 
   std::shared_ptr<Masters> masters_;
   bool steps_unseen_;
