@@ -138,14 +138,14 @@ Tensor l2norms(const Positions& positions, TensorList tensors) {
   return at::stack(norms);
 }
 
-/// A tensor that lies at the same place is the same one, perhaps of other strides, which copy_
+/// One of the same type at the same place is the same tensor, perhaps of other strides, which copy_
 /// refuses.
 void copy_cast(const Positions& positions, TensorList master_params, TensorList model_params) {
   for (const int64_t i : positions) {
     const Tensor &master = master_params[i], &model = model_params[i];
-    if (!model.is_alias_of(master) || model.storage_offset() != master.storage_offset()) {
-      model.copy_(master);
-    }
+    const bool is_same = model.is_alias_of(master) && model.dtype() == master.dtype() &&
+                         model.storage_offset() == master.storage_offset();
+    if (!is_same) model.copy_(master);
   }
 }
 

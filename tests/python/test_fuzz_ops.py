@@ -24,9 +24,9 @@ def test_many_calls(first):
     assert_no_call_is_wrong(first, MANY)
 
 
-@pytest.mark.parametrize("seed", [103_242, 111_507, 127_920, 134_525, 272_205])
+@pytest.mark.parametrize("seed", [103_242, 111_507, 127_920, 134_525, 272_205, 3_863])
 def test_mended_calls(seed):
-    """Single elements of other strides, which were refused."""
+    """Single elements of other strides, which were refused, and views of other types at one offset."""
     assert_no_call_is_wrong(seed, 1)
 
 
