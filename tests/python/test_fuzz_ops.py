@@ -26,7 +26,7 @@ def test_many_calls(first):
 
 @pytest.mark.parametrize("seed", [103_242, 111_507, 127_920, 134_525, 272_205, 3_863])
 def test_mended_calls(seed):
-    """Single elements of other strides, which were refused, and views of other types at one offset."""
+    """Single elements of other strides, and views of other types at one offset."""
     assert_no_call_is_wrong(seed, 1)
 
 
