@@ -36,6 +36,15 @@ def _same_start():
 
 
 @pytest.fixture
+def one_thread():
+    """Sums in one order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
 def python(tmp_path):
     """Runs a new Python process in its own folder and returns its output. Asserts its exit
     status."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from fuzz_draw import drawn_program
 from fuzz_events import Event, Program, Recipe, Setup
 from fuzz_programs import shrunk
 from fuzz_run import failure
 from fuzz_scaler import scaler_failure
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 FEW, MANY = 25, 500
 
@@ -235,12 +236,3 @@ def test_programs_are_shrunk():
         "step(of=1)",
     ]
     assert small.setup.overrides == {}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Sums in one order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)

@@ -4,6 +4,8 @@ import pytest
 import torch
 from fuzz_ops import Call, View
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 FEW, MANY = 500, 5_000
 
 
@@ -45,11 +47,3 @@ def test_views_in_the_way_are_known():
     assert later.is_in_the_way_of(whole) and not whole.is_in_the_way_of(whole)
     assert not even.is_in_the_way_of(odd)
     assert sliding.overlaps_itself() and not even.overlaps_itself()
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 import scripted
-import torch
 from drawn_scripts import drawn
 from scripted import Seen
 from scripts import Script, by_hand, events_in, is_plain, start
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 ROOT = Path(__file__).parents[2]
 BUILD = Path(os.environ.get("TORCHAMP_BUILD_DIR", ROOT / "build"))
@@ -103,15 +104,6 @@ def difference(script: Script, cpp: list[Seen], python: list[Seen]) -> str:
 
 def refused(script: Script, seen: list[Seen]) -> list[str]:
     return [event for event, after in zip(script, seen) if "raised" in after]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Sums in one order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -249,9 +249,8 @@ class _Layout:
 
     def publish_new_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
         """Puts the states that steps have made in `state`."""
-        for stepper in self.steppers:
-            if stepper.publish_new_states(state):
-                self.seen_state = _C.SeenState(state)
+        if any([stepper.publish_new_states(state) for stepper in self.steppers]):
+            self.seen_state = _C.SeenState(state)
 
     def republish_scalars(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
         """Puts the counts in `state` again, which a program may have moved by `.data`."""
