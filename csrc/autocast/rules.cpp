@@ -81,6 +81,11 @@ bool is_castable(c10::DeviceType device_type, const at::Tensor& tensor) {
   return tensor.scalar_type() == c10::kFloat || is_16_bit(tensor.scalar_type());
 }
 
+void SeenTypes::see(c10::DeviceType device_type, const at::Tensor& tensor) {
+  if (!is_castable(device_type, tensor)) return;
+  (is_16_bit(tensor.scalar_type()) ? has_16_bit : has_float) = true;
+}
+
 bool is_inside_of_an_op() {
   const auto excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
   return excluded.has(DispatchKey::AutogradFunctionality) && !c10::InferenceMode::is_enabled();
@@ -99,14 +104,9 @@ void to_float32(const Call& call) {
 }
 
 void to_widest(const Call& call) {
-  bool has_float = false;
-  bool has_16_bit = false;
-  for_each_tensor(call, [&](const at::Tensor& tensor) {
-    if (!is_castable(call.device_type, tensor)) return;
-    has_float |= tensor.scalar_type() == c10::kFloat;
-    has_16_bit |= is_16_bit(tensor.scalar_type());
-  });
-  if (has_float && has_16_bit) cast_all(call, c10::kFloat);
+  SeenTypes seen;
+  for_each_tensor(call, [&](const at::Tensor& tensor) { seen.see(call.device_type, tensor); });
+  if (seen.are_mixed()) cast_all(call, c10::kFloat);
 }
 
 void to_type_of_self(const Call& call) {

@@ -15,6 +15,14 @@ c10::DeviceType device_type_of(c10::DispatchKey key);
 
 /// Whether rules cast `tensor`: none casts float64, or Python numbers.
 bool is_castable(c10::DeviceType device_type, const at::Tensor& tensor);
+/// The floating types among a call's tensors that rules cast.
+struct SeenTypes {
+  void see(c10::DeviceType device_type, const at::Tensor& tensor);
+  bool are_mixed() const { return has_float && has_16_bit; }
+
+  bool has_float = false, has_16_bit = false;
+};
+
 /// Whether this is a call inside another op's kernel, not by the program.
 bool is_inside_of_an_op();
 

@@ -42,31 +42,28 @@ using c10::DispatchKey;
 using c10::DispatchKeySet;
 namespace rules = autocast_rules;
 
-/// What a call's tensors are, of those that rules cast.
+/// The arguments of a call.
 struct Seen {
   template <class Argument>
   void see(c10::DeviceType, const Argument&) {}
-  void see(c10::DeviceType device_type, const Tensor& tensor) {
-    if (!rules::is_castable(device_type, tensor)) return;
-    const bool is_float = tensor.scalar_type() == c10::kFloat;
-    (is_float ? has_float : has_16_bit) = true;
-  }
+  void see(c10::DeviceType device_type, const Tensor& tensor) { types.see(device_type, tensor); }
   void see(c10::DeviceType device_type, const std::optional<Tensor>& tensor) {
-    if (tensor) see(device_type, *tensor);
+    if (tensor) types.see(device_type, *tensor);
   }
   void see(c10::DeviceType, const std::optional<c10::ScalarType>& dtype) {
     has_chosen_dtype |= dtype.has_value();
   }
 
-  bool has_float = false, has_16_bit = false, has_chosen_dtype = false;
+  rules::SeenTypes types;
+  bool has_chosen_dtype = false;
 };
 
 struct ToFloat32 {
-  static bool casts(const Seen& seen) { return seen.has_16_bit && !seen.has_chosen_dtype; }
+  static bool casts(const Seen& seen) { return seen.types.has_16_bit && !seen.has_chosen_dtype; }
 };
 
 struct ToWidest {
-  static bool casts(const Seen& seen) { return seen.has_16_bit && seen.has_float; }
+  static bool casts(const Seen& seen) { return seen.types.are_mixed(); }
 };
 
 template <class Argument>
