@@ -133,8 +133,10 @@ bool MasterGrads::drop_zeroed() {
   bool any = false, all = true;
   for (size_t i = 0; i < weights_.size(); ++i) {
     if (!has_contributed_[i]) continue;
-    all &= was_zeroed(i);
-    if (!was_zeroed(i)) continue;
+    if (has_grad(i)) {
+      all = false;
+      continue;
+    }
     any = true;
     has_contributed_[i] = false;
     weights_.master_params()[i].mutable_grad().reset();
@@ -428,8 +430,11 @@ void MasterGrads::drop_master_grads() {
 
 void MasterGrads::zero_model_grads(bool set_to_none, const TensorSet& stepped) {
   at::NoGradGuard no_grad;
+  const bool are_all = stepped.size() == weights_.size();
   for (size_t i = 0; i < weights_.size(); ++i) {
-    if (stepped.count(weights_.master_params()[i].unsafeGetTensorImpl()) == 0) continue;
+    const bool is_stepped =
+        are_all || stepped.count(weights_.master_params()[i].unsafeGetTensorImpl()) > 0;
+    if (!is_stepped) continue;
     forget(i);
     Tensor& grad = weights_.model_params()[i].mutable_grad();
     if (!weights_.is_separate(i) || !grad.defined()) continue;

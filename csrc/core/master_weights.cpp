@@ -16,6 +16,13 @@ namespace {
 
 using at::Tensor;
 
+/// `tensor.const_data_ptr()` without its checks.
+const void* address_of(const Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const auto* const memory = static_cast<const char*>(impl.unsafe_storage().data());
+  return memory + impl.storage_offset() * impl.itemsize();
+}
+
 /// Whether `tensor` reads float32 memory as if it were 16 bits wide: torch::load swaps the
 /// memory of a parameter for that of the archive's tensor and keeps the dtype.
 bool is_misread_float(const Tensor& tensor) {
@@ -157,7 +164,7 @@ void MasterWeights::adopt_model(size_t i) {
 
 MasterWeights::Seen MasterWeights::look(size_t i) const {
   const Tensor& model = model_params_[i];
-  return {version_of(model), version_of(master_params_[i]), model.const_data_ptr()};
+  return {version_of(model), version_of(master_params_[i]), address_of(model)};
 }
 
 void MasterWeights::check_unchanged(size_t i) const {
@@ -183,10 +190,11 @@ void MasterWeights::check_dtype(size_t i) const {
 
 /// Of the parameters without a separate master, which are free to change their dtype.
 void MasterWeights::check_not_misread() const {
+  if (separate_.size() == size()) return;
   for (size_t i = 0; i < size(); ++i) {
     const Tensor& model = model_params_[i];
     if (is_separate(i) || model.element_size() != 2) continue;
-    if (model.const_data_ptr() != seen_[i].model_data && is_misread_float(model)) check_dtype(i);
+    if (address_of(model) != seen_[i].model_data && is_misread_float(model)) check_dtype(i);
   }
 }
 

@@ -1,4 +1,4 @@
-#include <torchamp/detail/masters.h>
+#include <torchamp/detail/optimizer_state.h>
 
 #include "python/bindings.h"
 #include "python/tensor_list.h"
@@ -25,20 +25,6 @@ FusedStepper make_stepper(StepAlgorithm algorithm, const py::object& params,
                       {state_dtype, stochastic_rounding});
 }
 
-FusedStepper::Row to_row(const std::vector<double>& values) {
-  TORCH_CHECK_VALUE(values.size() <= kHyperparameters, "FusedStepper.set_hyper: expected at most ",
-                    kHyperparameters, " hyperparameters, got ", values.size());
-  FusedStepper::Row row{};
-  std::copy(values.begin(), values.end(), row.begin());
-  return row;
-}
-
-void set_hyper(FusedStepper& stepper, const std::vector<std::vector<double>>& values) {
-  std::vector<FusedStepper::Row> rows;
-  for (const auto& row : values) rows.push_back(to_row(row));
-  stepper.set_hyper(rows);
-}
-
 void set_state(FusedStepper& stepper, size_t i, const py::object& states, const Tensor& step_count,
                const OptionalTensor& norm_average) {
   stepper.set_state(i, tensor_list("FusedStepper.set_state", "states", states), step_count,
@@ -52,15 +38,20 @@ OptionalTensor on(at::Device device, const OptionalTensor& scalar) {
 
 /// One call for all, which no signal of Python's divides.
 void step_all(const std::vector<FusedStepper*>& steppers, const OptionalTensor& grad_factor,
-              const OptionalTensor& skip, core::Masters* masters) {
+              const OptionalTensor& skip) {
   for (FusedStepper* stepper : steppers) {
     const at::Device device = stepper->params().front().device();
-    const OptionalTensor skip_here = on(device, skip);
-    if (masters != nullptr) {
-      masters->grads.step(*stepper, skip_here.value_or(Tensor()));
-    } else {
-      stepper->step({on(device, grad_factor), skip_here});
-    }
+    stepper->step({on(device, grad_factor), on(device, skip)});
+  }
+}
+
+void step_masters(const std::vector<FusedStepper*>& steppers, core::OptimizerState& state,
+                  const OptionalTensor& skip) {
+  const Tensor found_inf = state.found_inf();
+  const OptionalTensor any_skip = found_inf.defined() ? OptionalTensor(found_inf) : skip;
+  for (FusedStepper* stepper : steppers) {
+    const at::Device device = stepper->params().front().device();
+    state.grads().step(*stepper, on(device, any_skip).value_or(Tensor()));
   }
 }
 
@@ -83,17 +74,18 @@ void bind_fused_stepper(py::module_& module) {
            "float32 scalar on the device; None except for NovoGrad.")
       .def("set_state", &set_state, py::arg("i"), py::arg("states"), py::arg("step_count"),
            py::arg("norm_average") = py::none(), "Adopts states, copies the others.")
-      .def("set_hyper", &set_hyper, py::arg("rows"),
-           "One row per group; discards the learning rates that set_lr() has set.")
       .def("set_lr", &FusedStepper::set_lr, Unlocked(), py::arg("group"), py::arg("lr"),
            "Makes a scalar tensor a group's learning rate, without reading it.")
       .def("new_states", &FusedStepper::new_states,
            "The parameters whose states were created since clear_new_states().")
       .def("clear_new_states", &FusedStepper::clear_new_states);
   module.def("step_all", &step_all, Unlocked(), py::arg("steppers"), py::arg("grad_factor"),
-             py::arg("skip"), py::arg("masters"),
-             "Steps parameters by their grads times grad_factor, or masters and model in one pass; "
-             "nothing changes if skip is not 0.");
+             py::arg("skip"),
+             "Steps parameters by their grads times grad_factor; nothing changes if skip is not 0.");
+  module.def("step_masters", &step_masters, Unlocked(), py::arg("steppers"), py::arg("state"),
+             py::arg("skip"),
+             "Steps masters and model in one pass; nothing changes if a backward since the last "
+             "step overflowed, or if skip is not 0.");
 }
 
 }  // namespace torchamp::python

@@ -1,6 +1,10 @@
 // Converts a group's options from a dict to fused_step's columns.
 #include <torch/csrc/autograd/python_variable.h>
+#include <torchamp/detail/fused_stepper.h>
 #include <torchamp/detail/option_specs.h>
+
+#include <algorithm>
+#include <utility>
 
 #include "python/bindings.h"
 
@@ -25,20 +29,10 @@ class OptionTable {
 
   const std::vector<OptionSpec>& specs() const { return specs_; }
 
-  py::list row(const py::dict& group) const {
-    py::list row;
-    for (size_t i = 0; i < specs_.size(); ++i) {
-      PyObject* const value = PyDict_GetItemWithError(group.ptr(), names_[i].ptr());
-      if (value == nullptr && PyErr_Occurred() != nullptr) throw py::error_already_set();
-      if (value == nullptr) {
-        for (const double column : specs_[i].defaults) row.append(column);
-      } else if (specs_[i].is_betas()) {
-        for (const py::handle beta : py::handle(value)) row.append(beta);
-      } else {
-        row.append(column_of(value));
-      }
-    }
-    return row;
+  void set_hyper(FusedStepper& stepper, const py::list& groups) const {
+    std::vector<FusedStepper::Row> rows;
+    for (const py::handle group : groups) rows.push_back(row_of(group));
+    stepper.set_hyper(rows);
   }
 
  private:
@@ -47,13 +41,32 @@ class OptionTable {
     return py::reinterpret_steal<py::str>(PyUnicode_InternFromString(name.c_str()));
   }
 
-  /// 0 for a learning rate that is a tensor, which is read on the device, and for None.
-  static py::object column_of(PyObject* value) {
-    const bool is_column = PyFloat_CheckExact(value) || PyLong_Check(value);
-    if (is_column || !(value == Py_None || THPVariable_Check(value))) {
-      return py::reinterpret_borrow<py::object>(value);
+  FusedStepper::Row row_of(py::handle group) const {
+    FusedStepper::Row row{};
+    double* column = row.data();
+    for (size_t i = 0; i < specs_.size(); ++i) {
+      PyObject* const value = PyDict_GetItemWithError(group.ptr(), names_[i].ptr());
+      if (value == nullptr && PyErr_Occurred() != nullptr) throw py::error_already_set();
+      if (value == nullptr) {
+        column = std::copy(specs_[i].defaults.begin(), specs_[i].defaults.end(), column);
+      } else if (specs_[i].is_betas()) {
+        const auto [beta1, beta2] = py::handle(value).cast<std::pair<double, double>>();
+        *column++ = beta1;
+        *column++ = beta2;
+      } else {
+        *column++ = column_of(value);
+      }
     }
-    return py::float_(0.0);
+    return row;
+  }
+
+  /// 0 for a learning rate that is a tensor, which is read on the device, and for None.
+  static double column_of(PyObject* value) {
+    if (PyFloat_CheckExact(value)) return PyFloat_AS_DOUBLE(value);
+    if (value == Py_None || THPVariable_Check(value)) return 0.0;
+    const double column = PyFloat_AsDouble(value);
+    if (column == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+    return column;
   }
 
   std::vector<OptionSpec> specs_;
@@ -71,8 +84,9 @@ void bind_option_table(py::module_& module) {
   py::class_<OptionTable>(module, "OptionTable", kOptionTable)
       .def(py::init<const std::string&>(), py::arg("optimizer"))
       .def_property_readonly("specs", &OptionTable::specs)
-      .def("row", &OptionTable::row, py::arg("group"),
-           "The group's columns; an option that it lacks has its default.");
+      .def("set_hyper", &OptionTable::set_hyper, py::arg("stepper"), py::arg("groups"),
+           "Makes the groups' options the hyperparameters of a FusedStepper; an option that a group "
+           "lacks has its default. Discards the learning rates that set_lr() has set.");
   module.def("state_names", &optim::state_names, py::arg("algorithm"),
              "The names of the states that the algorithm keeps per parameter, in its order.");
   module.def("required_states", &optim::required_states, py::arg("algorithm"),

@@ -13,7 +13,9 @@ namespace py = pybind11;
 template <class Visit>
 bool all_of(PyObject* dict, const Visit& visit, bool nested = true) {
   PyObject *key = nullptr, *value = nullptr;
-  for (Py_ssize_t position = 0; PyDict_Next(dict, &position, &key, &value) != 0;) {
+  Py_ssize_t position = 0;
+  for (Py_ssize_t left = PyDict_GET_SIZE(dict); left > 0; --left) {
+    PyDict_Next(dict, &position, &key, &value);
     if (!visit(key) || !visit(value)) return false;
     if (nested && PyDict_Check(value) && !all_of(value, visit, false)) return false;
   }

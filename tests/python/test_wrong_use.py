@@ -511,6 +511,13 @@ def load_a_plain_state_dict():
 # GradScaler and ops.
 
 
+def torchs_scaler_for_a_fused_optimizer_of_amp():
+    net, optimizer = made("O0", fused)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(loss_of(net)).backward()
+    scaler.step(optimizer)
+
+
 def scaler_for_an_optimizer_of_amp():
     net, optimizer = made()
     amp.GradScaler("cpu").step(optimizer)
@@ -559,6 +566,7 @@ ERRORS = (
     (load_no_archive, RuntimeError, "to be a file that amp.save wrote"),
     (load_a_plain_state_dict, RuntimeError, "model.load_state_dict takes it"),
     (scaler_for_an_optimizer_of_amp, RuntimeError, "use scale_loss, or do not call initialize"),
+    (torchs_scaler_for_a_fused_optimizer_of_amp, RuntimeError, "expected grads unscaled by scale"),
     (a_closure_for_a_scaler, RuntimeError, "expected no closure"),
     (scale_a_word, ValueError, "outputs to be a tensor"),
     (outputs_that_overlap, RuntimeError, "share no memory with it"),

@@ -149,7 +149,6 @@ class TORCHAMP_API MasterGrads {
   };
 
   bool has_grad(size_t i) const;
-  bool was_zeroed(size_t i) const { return has_contributed_[i] && !has_grad(i); }
   std::vector<at::Tensor> collect();
   void keep_zeros(const std::vector<at::Tensor>& before);
   void note_contributions(const std::vector<at::Tensor>& before);

@@ -120,7 +120,7 @@ def _step(
 def _step_unless_overflowed(
     optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callable
 ) -> Any:
-    found_inf = state.core.found_inf()
+    found_inf = None if isinstance(optimizer, FusedOptimizer) else state.core.found_inf()
     if found_inf is None:
         return inner()
     if can_skip_on_device(optimizer):
@@ -138,7 +138,7 @@ def adopt_optimizer(
     `masters`, by parameter, and new ones for other parameters of low precision."""
     state = OptimizerState(session, weights, optimizer.__dict__.pop("step", None))
     if isinstance(optimizer, FusedOptimizer):
-        optimizer.masters = weights
+        optimizer.amp_state = state.core
         weights.lazy = (
             session.settings.keeps_masters
             and session.weights.count(weights) == 1

@@ -109,7 +109,7 @@ def _publish_states(optimizer: AmpOptimizer) -> None:
     if isinstance(optimizer, FusedOptimizer):
         with state.accesses.suppress():
             optimizer.publish_states()
-        optimizer.masters = None
+        optimizer.amp_state = None
 
 
 def _restore_model(model: AmpModel) -> None:

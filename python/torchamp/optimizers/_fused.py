@@ -46,8 +46,8 @@ class FusedOptimizer(torch.optim.Optimizer):
     #: The algorithm that keeps the most states.
     _largest_algorithm: _C.StepAlgorithm
 
-    #: The masters among the parameters, and the model's parameters that they write: torchamp.amp's.
-    masters: _C.Masters | None = None
+    #: Whose masters it steps, and whose overflows skip the step: torchamp.amp's.
+    amp_state: _C.OptimizerState | None = None
 
     #: None if it must be made anew.
     _layout: _Layout | None
@@ -142,10 +142,19 @@ class FusedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         layout = self._current_layout()
-        grad_scale = getattr(self, "grad_scale", None)
-        grad_factor = None if grad_scale is None else grad_scale.float().reciprocal()
         steppers = [stepper.core for stepper in layout.steppers]
-        _C.step_all(steppers, grad_factor, _scalar(getattr(self, "found_inf", None)), self.masters)
+        grad_scale = getattr(self, "grad_scale", None)
+        skip = _scalar(getattr(self, "found_inf", None))
+        if self.amp_state is None:
+            grad_factor = None if grad_scale is None else grad_scale.float().reciprocal()
+            _C.step_all(steppers, grad_factor, skip)
+        elif grad_scale is None:
+            _C.step_masters(steppers, self.amp_state, skip)
+        else:
+            raise RuntimeError(
+                "step: expected grads unscaled by scale_loss, since initialize returned the "
+                "optimizer, got those of a GradScaler; use scale_loss, or do not call initialize"
+            )
         layout.publish_new_states(self.state)
         return loss
 
@@ -156,9 +165,8 @@ class FusedOptimizer(torch.optim.Optimizer):
         layout = self._known_layout()
         if layout is None:
             layout = self._layout = self._make_layout()
-        rows = [self.options.row(group) for group in self.param_groups]
         for stepper in layout.steppers:
-            stepper.update(rows, self.param_groups)
+            stepper.update(self.options, self.param_groups)
         return layout
 
     def _known_layout(self) -> _Layout | None:

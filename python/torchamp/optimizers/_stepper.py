@@ -52,9 +52,9 @@ class Stepper:
             scalars["norm_average"] = norm
         return scalars
 
-    def update(self, rows: list[list[float]], groups: list[dict[str, Any]]) -> None:
+    def update(self, options: _C.OptionTable, groups: list[dict[str, Any]]) -> None:
         """Takes the groups' hyperparameters over."""
-        self.core.set_hyper(rows)
+        options.set_hyper(self.core, groups)
         for index, group in enumerate(groups):
             if isinstance(group["lr"], torch.Tensor):
                 self.core.set_lr(index, group["lr"])
