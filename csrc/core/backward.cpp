@@ -6,7 +6,6 @@
 #include <iterator>
 #include <utility>
 
-#include "core/autograd_meta.h"
 #include "core/late_report.h"
 #include "core/loss_graph.h"
 #include "core/skipped_grads.h"
@@ -163,13 +162,10 @@ void Backward::close() {
   for (const auto& other : others_) other->masters().strays.note(!scaler_.is_identity());
 }
 
-bool Backward::has_grads() const {
-  for (const Masters* masters : distinct_masters()) {
-    for (const Tensor& param : masters->weights.model_params()) {
-      if (grad_of(param).defined()) return true;
-    }
-  }
-  return false;
+bool Backward::has_new_grads() const {
+  const auto grads = distinct_grads();
+  return std::any_of(grads.begin(), grads.end(),
+                     [](const MasterGrads* each) { return each->has_new_grads(); });
 }
 
 void Backward::cancel() {
@@ -180,7 +176,7 @@ void Backward::cancel() {
 
 void Backward::finish() {
   if (!is_open_) return;
-  if (use_ != nullptr && !use_->was_used && has_grads()) {
+  if (use_ != nullptr && !use_->was_used && has_new_grads()) {
     cancel();
     TORCH_CHECK(false,
                 "scale_loss: expected the backward of the scaled loss, got grads of another loss, "

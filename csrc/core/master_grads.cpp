@@ -29,6 +29,11 @@ Tensor empty_master_grad(const Tensor& scaled_grad, const Tensor& master) {
       ._coalesced_(true);
 }
 
+/// Whether it is a view of memory that a reducer writes, as with gradient_as_bucket_view.
+bool is_part_of_a_bucket(const Tensor& grad) {
+  return grad.has_storage() && grad.storage().nbytes() > grad.nbytes();
+}
+
 /// Whether any is.
 bool are_defined(const std::vector<Tensor>& tensors) {
   return std::any_of(tensors.begin(), tensors.end(), [](const Tensor& t) { return t.defined(); });
@@ -75,18 +80,37 @@ void MasterGrads::resize() {
   }
 }
 
+/// Delayed grads stay where they are: the backward adds to them, and DistributedDataParallel reduces
+/// the sum.
 void MasterGrads::prepare_backward() {
   materialize();
   open_.emplace(weights_.size());
   for (size_t i = 0; i < weights_.size(); ++i) {
-    std::swap((*open_)[i], weights_.model_params()[i].mutable_grad());
+    Tensor& grad = weights_.model_params()[i].mutable_grad();
+    if (!grad.defined()) continue;
+    const bool stays = delayed_ && delayed_->is_scaled[i];
+    (*open_)[i] = stays || is_part_of_a_bucket(grad) ? grad.detach().clone() : grad;
+    if (!stays) grad.reset();
   }
+}
+
+/// Whether a backward has added to one that was there, or has made one.
+bool MasterGrads::has_new_grads() const {
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    const Tensor& grad = grad_of(weights_.model_params()[i]);
+    const bool was_there = delayed_ && delayed_->is_scaled[i];
+    if (grad.defined() && !(was_there && version_of(grad) == versions_[i])) return true;
+  }
+  return false;
 }
 
 void MasterGrads::cancel_backward() {
   if (!open_) return;
   const std::vector<Tensor> found = *std::exchange(open_, std::nullopt);
-  for (size_t i = 0; i < found.size(); ++i) weights_.model_params()[i].mutable_grad() = found[i];
+  for (size_t i = 0; i < found.size(); ++i) {
+    weights_.model_params()[i].mutable_grad() = found[i];
+    if (delayed_ && delayed_->is_scaled[i]) versions_[i] = version_of(found[i]);
+  }
 }
 
 void MasterGrads::delay_backward(Scaled scaled) {
@@ -157,12 +181,10 @@ std::vector<Tensor> MasterGrads::collect() {
       was_open ? *std::exchange(open_, std::nullopt) : std::vector<Tensor>(weights_.size());
   const auto delayed = std::exchange(delayed_, std::nullopt);
   for (size_t i = 0; delayed && i < before.size(); ++i) {
-    Tensor& grad = weights_.model_params()[i].mutable_grad();
     if (delayed->is_scaled[i]) {
-      const Tensor earlier = std::exchange(before[i], delayed->before[i]);
-      if (earlier.defined()) grad = grad.defined() ? earlier.add(grad) : earlier;
+      before[i] = delayed->before[i];
     } else if (!was_open) {
-      std::swap(before[i], grad);
+      std::swap(before[i], weights_.model_params()[i].mutable_grad());
     }
   }
   return before;

@@ -162,6 +162,13 @@ void MasterWeights::adopt_model(size_t i) {
   }
 }
 
+/// The same, but for elements that the model holds, rounded. Split masters cannot be told apart
+/// from the model, and lose their low bits.
+void MasterWeights::adopt_writes(size_t i) {
+  if (is_split(i)) return adopt_model(i);
+  master_params_[i].copy_(held_value(model_params_[i]));
+}
+
 MasterWeights::Seen MasterWeights::look(size_t i) const {
   const Tensor& model = model_params_[i];
   return {version_of(model), version_of(master_params_[i]), address_of(model)};
@@ -206,7 +213,7 @@ bool MasterWeights::refresh() {
     const Seen now = look(i);
     if (now.model_version != seen_[i].model_version || now.model_data != seen_[i].model_data) {
       check_unchanged(i);
-      adopt_model(i);
+      adopt_writes(i);
       seen_[i] = look(i);
     } else if (now.master_version != seen_[i].master_version) {
       stepped.push_back(master_params_[i]);
@@ -269,6 +276,20 @@ Tensor MasterWeights::held_value(const Tensor& model_param) const {
   const Tensor master = master_value(model_param), held = model_param.detach();
   if (!master.defined()) return {};
   return at::where(master.to(held.scalar_type()).eq(held), master, held.to(at::kFloat));
+}
+
+void MasterWeights::adopt_where_held(const Tensor& model_param, const Tensor& value) {
+  const Tensor own = held_value(model_param);
+  at::NoGradGuard no_grad;
+  const size_t i = index_.at(model_param.unsafeGetTensorImpl());
+  const Tensor model = model_params_[i].detach();
+  const Tensor master = at::where(value.to(model.scalar_type()).eq(model), value, own);
+  if (is_split(i)) {
+    low_bits_[i].copy_(aten::low_bits_of(master, model));
+  } else {
+    master_params_[i].copy_(master);
+  }
+  seen_[i] = look(i);
 }
 
 void MasterWeights::release() {

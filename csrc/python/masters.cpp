@@ -129,6 +129,9 @@ void bind_syncing(MastersClass& masters) {
       .def("held_value", weights(&MasterWeights::held_value), Unlocked(), py::arg("model_param"),
            "In float32: the master's elements where the model's equal them, rounded; elsewhere the "
            "model's.")
+      .def("adopt_where_held", weights(&MasterWeights::adopt_where_held), Unlocked(),
+           py::arg("model_param"), py::arg("value"),
+           "Sets the master's elements to value's, float32, where the model's equal them, rounded.")
       .def("adopt_data_writes", weights(&MasterWeights::adopt_data_writes), Unlocked(),
            "Sets every master to its held_value. Does not wait for the device.")
       .def(

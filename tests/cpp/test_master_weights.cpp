@@ -205,6 +205,28 @@ TEST_P(MasterWeightsTest, AModelParameterThatWasWrittenBecomesItsMaster) {
   EXPECT_TRUE(same_bits(master(2), values(1.0 + 0x1p-20)));
 }
 
+TEST_P(MasterWeightsTest, AWriteLeavesTheMastersOfWhatItDoesNotChange) {
+  const Tensor expected = master(0).detach().clone();
+  expected[0] = 9;
+  model(0).detach()[0] = 9;
+  weights_.refresh();
+  EXPECT_TRUE(same_bits(master(0), expected));
+}
+
+TEST_P(MasterWeightsTest, AdoptsAnothersMasterWhereTheModelHoldsIt) {
+  const Tensor other = values(1.0 + 0x1p-19);
+  other[0] = 9;
+  Tensor expected = values(1.0 + 0x1p-19);
+  expected[0] = master(0).detach()[0];
+  weights_.adopt_where_held(model(0), other);
+  EXPECT_TRUE(same_bits(master(0), expected));
+  grads_.set_lazy(true);
+  masters_.split();
+  weights_.adopt_where_held(model(0), values(1.0 + 0x1p-18));
+  EXPECT_TRUE(same_bits(weights_.master_value(model(0)), values(1.0 + 0x1p-18)));
+  EXPECT_FALSE(weights_.refresh());
+}
+
 TEST_P(MasterWeightsTest, AModelParameterWithNewMemoryBecomesItsMaster) {
   Tensor(model(0)).set_data(values(9, at::kHalf));
   weights_.refresh();
@@ -274,12 +296,12 @@ TEST_P(MasterWeightsTest, OnlyLazyMastersCanBeSplit) {
 }
 
 TEST_P(MasterWeightsTest, MarkSyncedAcceptsWhatWasWritten) {
-  model(0).detach().copy_(values(1));
-  model(2).detach().copy_(values(1));
+  model(0).detach().copy_(values(9));
+  model(2).detach().copy_(values(9));
   weights_.mark_synced(model(0));
   weights_.refresh();
   EXPECT_TRUE(same_bits(master(0), values(1.0 + 0x1p-20)));
-  EXPECT_TRUE(same_bits(master(2), values(1)));
+  EXPECT_TRUE(same_bits(master(2), values(9)));
 }
 
 const char* const kRemedy =

@@ -14,7 +14,7 @@ SIGNATURES = {
     "patch_torch_functions=None, keep_batchnorm_fp32=None, master_weights=None, loss_scale=None, "
     "cast_model_outputs=None, num_losses=1, verbosity=1, min_loss_scale=None, "
     "max_loss_scale=16777216.0",
-    "scale_loss": "loss, optimizers, loss_id=0, model=None, delay_unscale=False, "
+    "scale_loss": "loss, optimizers, loss_id=0, model=None, delay_unscale=None, "
     "delay_overflow_check=False",
     "master_params": "optimizer",
     "state_dict": "destination=None",

@@ -202,6 +202,16 @@ def test_masters_follow_what_is_written_to_the_model():
     assert not torch.equal(masters(optimizer)[1], model[0].bias.float()), "others keep their bits"
 
 
+def test_a_write_leaves_the_masters_of_what_it_does_not_change():
+    model, optimizer = initialized("O2", linear_net())
+    expected = masters(optimizer)[0].detach().clone()
+    expected[0, 0] = 3.0
+    with torch.no_grad():
+        model[0].weight[0, 0] = 3.0
+    backward(model, optimizer)
+    assert torch.equal(masters(optimizer)[0], expected)
+
+
 def test_masters_follow_writes_between_backward_and_step():
     model, optimizer = initialized("O2", linear_net(), lambda m: sgd(m, lr=0.0))
     backward(model, optimizer)

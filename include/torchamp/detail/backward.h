@@ -62,7 +62,7 @@ class TORCHAMP_API Backward {
   void settle(Masters& masters);
   void accumulate_shared();
   void report_to(OptimizerState& state, const Report& end, bool skips) const;
-  bool has_grads() const;
+  bool has_new_grads() const;
   void close();
 
   std::vector<std::shared_ptr<OptimizerState>> states_;

@@ -51,8 +51,11 @@ class TORCHAMP_API MasterGrads {
     at::Tensor loss;  ///< of the last of their backwards, as for finish_backward()
   };
 
-  /// Opens a backward: sets the model's grads aside, so that it starts without grads.
+  /// Opens a backward: sets the model's grads aside, so that it starts without grads, but for
+  /// those that are delayed.
   void prepare_backward();
+  /// Whether the open backward has given the model grads.
+  bool has_new_grads() const;
   /// Restores the grads that prepare_backward() set aside; does nothing if it was not called.
   void cancel_backward();
   /// Ends a backward whose grads stay scaled: they are added to grads that are delayed already,

@@ -82,6 +82,9 @@ class TORCHAMP_API MasterWeights {
   /// model's, which were written bypassing its version counter, for example through `.data`.
   /// Undefined for a parameter that is not tracked.
   at::Tensor held_value(const at::Tensor& model_param) const;
+  /// Sets the master's elements to those of `value`, float32, where the model's equal these,
+  /// rounded; elsewhere to held_value()'s. Does not write the model.
+  void adopt_where_held(const at::Tensor& model_param, const at::Tensor& value);
   /// Sets every master to its held_value(). Does not wait for the device.
   void adopt_data_writes();
   /// Gives the model's parameters their masters' memory: they become float32, without grads.
@@ -97,6 +100,7 @@ class TORCHAMP_API MasterWeights {
 
   bool is_split(size_t i) const { return i < low_bits_.size() && low_bits_[i].defined(); }
   void adopt_model(size_t i);
+  void adopt_writes(size_t i);
   bool holds_master(size_t i) const;
   Seen look(size_t i) const;
   void check_unchanged(size_t i) const;

@@ -96,7 +96,7 @@ class Amp:
         optimizers: Optimizers | None = None,
         loss_id: int = 0,
         *,
-        delay_unscale: bool = False,
+        delay_unscale: bool | None = None,
         delay_overflow_check: bool = False,
     ) -> contextlib.AbstractContextManager[torch.Tensor]:
         """A context that gives the scaled loss, float32 and of the loss's sizes; call its backward
@@ -104,7 +104,8 @@ class Amp:
 
         loss: floating tensor. optimizers: all that step a parameter with a grad in this
         backward; None: all of this object. loss_id: below num_losses, chooses the scaler.
-        delay_unscale: leave grads scaled; a later scale_loss unscales them.
+        delay_unscale: leave grads scaled; a later scale_loss unscales them. None: where the model's
+        last forward ran in no_sync() of DistributedDataParallel, which reduces them later.
         delay_overflow_check: leave it to a later scale_loss to update the scale.
 
         Raises TypeError, IndexError, RuntimeError. After an exception in the context, grads and

@@ -120,7 +120,7 @@ def scale_loss(
     optimizers: Optimizers,
     loss_id: int = 0,
     model: torch.nn.Module | None = None,
-    delay_unscale: bool = False,
+    delay_unscale: bool | None = None,
     delay_overflow_check: bool = False,
 ) -> contextlib.AbstractContextManager[torch.Tensor]:
     """A context that yields the scaled loss; see torchamp.Amp.scale_loss. `model` is accepted

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.hooks import RemovableHandle
 
 from torchamp._load import _C
+from torchamp.amp._data_parallel import DataParallel
 from torchamp.amp._masters import weights_of
 from torchamp.amp._session import Session
 from torchamp.amp._swap_class import Swapped, swap_class
@@ -138,6 +139,8 @@ class ModelState:
     #: A forward that was bound to the object before initialize.
     inner_forward: Callable | None
     session: Session | None
+    #: None as long as no DistributedDataParallel runs the model.
+    data_parallel: DataParallel | None = None
 
     @property
     def changes_forward(self) -> bool:
@@ -145,7 +148,18 @@ class ModelState:
 
     def __getstate__(self) -> dict:
         """Copies and pickles cast as the original, but belong to no session."""
-        return {**self.__dict__, "session": None}
+        return {**self.__dict__, "session": None, "data_parallel": None}
+
+    def note_forward(self, model: torch.nn.Module) -> None:
+        """Notes what DistributedDataParallel does around a forward of `model`, if there is one."""
+        if self.session is None or not torch.is_grad_enabled():
+            return
+        if self.data_parallel is None:
+            if DataParallel.running() is None:
+                return
+            self.data_parallel = DataParallel(model, self.session.scalers)
+            self.session.data_parallel.append(self.data_parallel)
+        self.data_parallel.note_forward()
 
     def run(self, forward: Callable, args: tuple, kwargs: dict) -> Any:
         if self.input_type is not None:
@@ -197,6 +211,7 @@ def _methods(original: type[torch.nn.Module]) -> dict:
     @functools.wraps(original.forward)
     def forward(self: AmpModel, *args: Any, **kwargs: Any) -> Any:
         state = self._torchamp
+        state.note_forward(self)
         inner = state.inner_forward or functools.partial(original.forward, self)
         return state.run(inner, args, kwargs)
 

@@ -26,7 +26,7 @@ class ScaledLoss(_C.Backward):
         states: Sequence[OptimizerState],
         loss: torch.Tensor,
         loss_id: int = 0,
-        delay_unscale: bool = False,
+        delay_unscale: bool | None = None,
         delay_overflow_check: bool = False,
     ) -> None:
         given = [state.core for state in states]
@@ -34,19 +34,29 @@ class ScaledLoss(_C.Backward):
             given,
             session.scaler(loss_id),
             loss_id,
-            delay_unscale,
+            _is_unsynced(session, states) if delay_unscale is None else delay_unscale,
             delay_overflow_check,
             session.other_states(given),
         )
+        self._session = session
         self._states = states
         self._loss = loss
         self._was_cast = session.casts is not None
 
     def begin(self) -> torch.Tensor:
         """What the context yields."""
+        for data_parallel in self._session.data_parallel:
+            data_parallel.share()
         for state in self._states:
             state.check_skips()
         return _with_shielded_backward(self.scale(self._loss), self._loss, self._was_cast)
+
+
+def _is_unsynced(session: Session, states: Sequence[OptimizerState]) -> bool:
+    """Whether DistributedDataParallel leaves grads to this rank, and reduces them with those of a
+    later backward: they wait for it, scaled."""
+    masters = [state.weights for state in states]
+    return any(each.leaves_unsynced(masters) for each in session.data_parallel)
 
 
 def _with_shielded_backward(

@@ -11,6 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torchamp._load import _C
 from torchamp.amp._autocast import OpenCasts
+from torchamp.amp._data_parallel import DataParallel
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._report import Reporter
 from torchamp.amp._settings import Settings
@@ -34,6 +35,8 @@ class Session:
         self.weights: list[_C.Masters] = []
         #: Of the optimizers that are still there.
         self.optimizer_states: weakref.WeakSet[_C.OptimizerState] = weakref.WeakSet()
+        #: Of the models that a DistributedDataParallel has run.
+        self.data_parallel: list[DataParallel] = []
         #: Of the models' state dicts.
         self.hooks: list[RemovableHandle] = []
         self._models: list[weakref.ref[torch.nn.Module]] = []
@@ -93,7 +96,7 @@ class Session:
         self.close()
         for hook in self.hooks:
             hook.remove()
-        self.hooks, self.weights = [], []
+        self.hooks, self.weights, self.data_parallel = [], [], []
         self._models, self._optimizers = [], []
 
 

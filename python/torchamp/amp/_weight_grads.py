@@ -6,12 +6,18 @@ import torch
 from torch import nn
 
 from torchamp._load import _C
+from torchamp.amp._data_parallel import DataParallel
 
 
 class AccumulatingLinear(nn.Linear):
     """nn.Linear; after a backward `weight.grad` is float32, whatever the weight's dtype."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if DataParallel.running() is not None and torch.is_grad_enabled():
+            raise RuntimeError(
+                "accumulate_weight_grads: expected no DistributedDataParallel around the model, "
+                "got one, which does not see grads accumulated in the GEMM; leave out either"
+            )
         return _C.linear(input, self.weight, self.bias)
 
 
@@ -29,6 +35,7 @@ def accumulate_weight_grads(model: nn.Module) -> nn.Module:
     of subclasses of nn.Linear are not changed. Call it before or after initialize.
 
     Raises TypeError for a model that is not an nn.Module, ValueError for DistributedDataParallel.
+    A forward that one runs later raises RuntimeError.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(

@@ -1,0 +1,107 @@
+"""What DistributedDataParallel does around a model: backwards that it leaves unsynchronized, and
+whose masters its ranks have."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+from torchamp._load import _C
+from torchamp.amp._loss_scalers import LossScalers
+from torchamp.amp._masters import weights_of
+
+
+class DataParallel:
+    """The DistributedDataParallel that last ran one model's forward for a backward."""
+
+    def __init__(self, model: torch.nn.Module, scalers: LossScalers) -> None:
+        self._model = weakref.ref(model)
+        self._scalers = scalers
+        self._wrapper: weakref.ref[DistributedDataParallel] | None = None
+        self._is_unsynced = False
+        self._is_shared = False
+
+    @staticmethod
+    def running() -> DistributedDataParallel | None:
+        """The one whose forward runs."""
+        return DistributedDataParallel._active_ddp_module
+
+    def note_forward(self) -> None:
+        """Called in a forward of the model."""
+        wrapper = self.running()
+        self._is_unsynced = wrapper is not None and not wrapper.require_backward_grad_sync
+        if wrapper is not None and (self._wrapper is None or self._wrapper() is not wrapper):
+            self._wrapper = weakref.ref(wrapper)
+            self._is_shared = False
+            self._share_after_join(wrapper)
+
+    def leaves_unsynced(self, masters: Sequence[_C.Masters]) -> bool:
+        """Whether a backward of the last forward leaves grads of parameters that are among
+        `masters` to this rank: the forward ran in no_sync()."""
+        model = self._model()
+        return (
+            self._is_unsynced
+            and model is not None
+            and any(
+                each.master_of(param) is not None
+                for each in masters
+                for param in model.parameters()
+            )
+        )
+
+    def share(self) -> None:
+        """Gives every rank the first rank's masters and loss scales, once a wrapper. It has given
+        them the first rank's model, which is rounded."""
+        wrapper = None if self._wrapper is None else self._wrapper()
+        if wrapper is None or self._is_shared:
+            return
+        self._is_shared = True
+        if wrapper._join_config.enable:
+            _round_masters(wrapper)  # ranks without a batch would miss a broadcast
+        else:
+            self._broadcast(wrapper, source=0)
+
+    def _share_after_join(self, wrapper: DistributedDataParallel) -> None:
+        """Where Join ends, the wrapper gives all ranks the model of one that stepped last."""
+        # A proxy, for no cycle: that would keep O1's casts.
+        joined: DistributedDataParallel = weakref.proxy(wrapper)  # type: ignore[assignment]
+        sync_model = type(wrapper)._sync_final_model
+
+        def sync_final_model(is_last_joiner: bool) -> None:
+            sync_model(joined, is_last_joiner)
+            self._broadcast(joined, joined._authoritative_rank)
+
+        vars(wrapper)["_sync_final_model"] = sync_final_model
+
+    def _broadcast(self, wrapper: DistributedDataParallel, source: int) -> None:
+        """`source`: a rank of the wrapper's group."""
+        group = wrapper.process_group
+        source = distributed.get_global_rank(group, source)
+        for weights, param in _masters_in(wrapper):
+            value = weights.held_value(param)
+            distributed.broadcast(value, source, group)
+            weights.adopt_where_held(param, value)
+        states = torch.tensor([scaler.state() for scaler in self._scalers], dtype=torch.float64)
+        states = states.to(wrapper.device)
+        distributed.broadcast(states, source, group)
+        for scaler, (scale, growth, hysteresis) in zip(self._scalers, states.tolist()):
+            scaler.load_state(scale, int(growth), int(hysteresis))
+
+
+def _masters_in(
+    wrapper: DistributedDataParallel,
+) -> Iterator[tuple[_C.Masters, torch.Tensor]]:
+    """Of the parameters that the wrapper synchronizes, those that have a master of their own."""
+    for name, param in wrapper.module.named_parameters():
+        weights = weights_of(param)
+        if weights is not None and name not in wrapper.parameters_to_ignore:
+            yield weights, param
+
+
+def _round_masters(wrapper: DistributedDataParallel) -> None:
+    for weights, param in _masters_in(wrapper):
+        weights.adopt_where_held(param, param.detach().float())
