@@ -2,26 +2,51 @@
 
 A script is text, an event a line: its name and what it is told.
 
-    optimizer KIND PART…          of these parts of the net: first, norm, last
-    initialize LEVEL LOSS_SCALE   of all optimizers so far, with two losses
+    optimizer KIND OPTION… PART…  of these parts of the net, or of parameters such as first.bias:
+                                  first, norm, last, scalar, empty, strided, sliced; a bar begins
+                                  another group, of half the lr; options are state_dtype=bfloat16
+                                  and split_masters=1
+    initialize LEVEL LOSS_SCALE OPTION…
+                                  of all optimizers so far, with two losses
+    release                       ends that; another initialize may follow
     backward LOSS SEED FLAG…      of a batch of that seed; the flags are
                                   delayed     leaves the grads scaled
                                   deferred    leaves it to a later backward to move the scale
                                   overflow    one parameter's grad is not finite
-                                  inner       reaches first and norm, which optimizer 0 steps
+                                  nan         nor is the loss
+                                  tiny        the loss is small enough for 16-bit grads to be zero
+                                  inner       reaches first and norm, and is given optimizer 0
+                                  reach=PARTS of these parts' parameters alone, without a batch
+                                  of=LIST     given these optimizers, by default all
+                              and of what happens in the scope of the scale_loss:
+                                  twice       two backwards
+                                  unused      none
+                                  unscaled    one of the loss that is not scaled
+                                  zeroing     zeroes the optimizers' grads before it
+                                  stepping    a step after it
+                                  nested      another scale_loss after it
                                   raising     raises once the grads of last are there
-    clip_norm MAX, clip_value MAX of all optimizers
+                                  late        another backward, after the scope
+    clip_norm MAX OPTIMIZER…, clip_value MAX OPTIMIZER…
     step OPTIMIZER
     zero OPTIMIZER TO             none or zeros
     zero_model TO
+    drop PART…                    sets the model's grads to none
+    replace PART…                 puts halved grads in their place
+    halve_grads PART…             halves them in place
+    negate OPTIMIZER              its masters' grads, which are compared from now on
     set OPTIMIZER OPTION VALUE
     add_group OPTIMIZER           of the part extra, which was frozen
     scale LOSS VALUE CLEAN        sets a loss scale and how many clean backwards it has seen
-    write                         to a parameter of the model
-    look                          from now on the masters' grads are compared, and therefore made
+    freeze PART…, thaw PART…      whether they need grads
+    write PART…                   halves parameters of the model
+    write_data PART…              the same past PyTorch's version counters
+    refresh                       makes the masters what the model holds
+    look OPTIMIZER…               from now on the masters' grads are compared, and therefore made
     save FILE, load FILE
 
-Optimizers and losses are given by number. An event that ends in "# refused" must raise.
+Optimizers and losses are given by number; an empty list of optimizers means all. An event that ends
+in "# refused" must raise.
 """
 
 from __future__ import annotations
@@ -357,6 +382,12 @@ def released_after_nan(level: str) -> Script:
     return [*first, "backward 0 1 nan", "step 0", "release"]
 
 
+def loaded_after_nan(kind: str) -> Script:
+    """Of a parameter without dimensions, too."""
+    first = start("O0", f"{kind} scalar sliced", loss_scale="1")
+    return [*first, "backward 0 1 reach=scalar,sliced nan", "step 0", "save run.pt", "load run.pt"]
+
+
 def deferral_after_a_load(level: str) -> Script:
     """Grads that wait for the step in the model must not be written meanwhile."""
     events = """
@@ -374,6 +405,8 @@ def deferral_after_a_load(level: str) -> Script:
 
 def by_hand() -> Iterator[tuple[str, Script]]:
     """Every script above, by its name, at every level."""
+    for kind in ("SGD", "AdamW", "FusedSGD", "FusedAdamW"):
+        yield f"loaded_after_nan-{kind}", loaded_after_nan(kind)
     for level in ("O2", "O5"):
         yield f"deferral_after_a_load-{level}", deferral_after_a_load(level)
     for level in ("O2", "O3", "O5"):
