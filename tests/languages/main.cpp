@@ -328,8 +328,9 @@ class Run {
 
   void add_group(const Words& words) {
     net_->extra->weight.set_requires_grad(true);
-    optimizer_at(words[0]).add_param_group(
-        torch::optim::OptimizerParamGroup({net_->extra->weight}));
+    auto options = wrapped_.at(std::stoul(words[0]))->defaults().clone();
+    options->set_lr(0.25);
+    optimizer_at(words[0]).add_param_group({{net_->extra->weight}, std::move(options)});
   }
 
   void scale(const Words& words) {

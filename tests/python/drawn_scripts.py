@@ -63,9 +63,10 @@ class Draw:
     LibTorch's optimizers; a script is plain if it has one:
 
     - An overflow takes away their grads (docs/grads.md). So a plain script either has no overflows,
-      or no grads that a step refuses; its backwards are given all optimizers if these share
-      parameters, and only all of these are zeroed after an overflow; that leaves no zeros, and
-      is not done through the model. They share nothing with fused ones.
+      or no grads that a step refuses; and grads are not zeroed to zeros or through the model after
+      an overflow. If optimizers share parameters, backwards after an overflow are given all of
+      them, one that lost grads by the overflow of others is not stepped, and all are zeroed where
+      zeroing one would leave no grads. They share nothing with fused ones, and nothing is frozen.
     - C++ cannot see whether they have stepped by themselves, and copies the masters to the model
       over what was written by `.data`.
     - They step 16-bit parameters without masters by states in float32, torch's by 16-bit ones, and
@@ -79,6 +80,10 @@ class Draw:
         self.has_saved = False
         #: The optimizers that have not been zeroed since an overflow.
         self.overflowed: set[int] = set()
+        #: Those that may have lost grads by the overflow of others.
+        self.bystanders: set[int] = set()
+        #: What has grads, if optimizers share.
+        self.reached: set[str] = set()
 
     def happens(self, share: float) -> bool:
         return self.chance.random() < share
@@ -97,7 +102,7 @@ class Draw:
 
     def setup(self) -> Script:
         self.kinds = self.draw_kinds()
-        self.shares = self.happens(0.4) and (
+        self.shares = self.happens(0.5) and (
             set(self.kinds) <= set(FUSED) or not set(self.kinds) & set(FUSED)
         )
         self.parts = self.distributed()
@@ -111,8 +116,8 @@ class Draw:
         return [*optimizers, *freezes, *self.initialize(self.plain <= {"SGD"})]
 
     def draw_kinds(self) -> list[str]:
-        kinds = self.chance.choice([LIBTORCH, FUSED, FUSED, LIBTORCH + FUSED])
-        return self.chance.choices(kinds, k=self.chance.choice([1, 1, 2, 2, 3]))
+        kinds = self.chance.choice([LIBTORCH, LIBTORCH, FUSED, LIBTORCH + FUSED])
+        return self.chance.choices(kinds, k=self.chance.choice([1, 2, 2, 3]))
 
     def distributed(self) -> list[list[str]]:
         """Which optimizer steps what; some is stepped by several, some by none."""
@@ -141,7 +146,7 @@ class Draw:
         """may_be_narrow: whether 16-bit parameters may have no masters."""
         levels = [*LEVELS, "O2", "O2", "O5"]
         level = self.chance.choice([each for each in levels if may_be_narrow or each != "O3"])
-        loss_scales = ["dynamic", "dynamic"] * self.overflows + ["128", "1"]
+        loss_scales = ["dynamic"] * 4 * self.overflows + ["128", "1"]
         loss_scale = self.chance.choice(loss_scales)
         self.is_dynamic = loss_scale == "dynamic"
         overrides = self.overrides(level, may_be_narrow)
@@ -191,13 +196,13 @@ class Draw:
     # ---- the events
 
     def backward(self) -> Script:
-        of = [] if self.plain and self.overflows and self.shares else self.indices()
+        of = [] if self.overflowed and self.shares else self.indices()
         reach = self.reach(of)
         if reach == ["inner"] and not of:
             of = list(range(len(self.kinds)))
         flags = [*reach, *self.flags(), *self.some(IN_SCOPE), *self.end(reach)]
-        if self.plain and {"overflow", "nan"} & set(flags):
-            self.overflowed = set(range(len(self.kinds)))
+        if self.plain:
+            self.note(of, flags)
         if of:
             flags.append("of=" + ",".join(map(str, of)))
         return [" ".join(["backward", self.loss_id(), str(self.chance.randrange(100)), *flags])]
@@ -213,6 +218,30 @@ class Draw:
         chosen = self.chance.sample(among, self.chance.randint(1, len(among)))
         return ["reach=" + ",".join(chosen)]
 
+    def note(self, of: list[int], flags: list[str]) -> None:
+        """What an overflow takes away."""
+        reached = self.reached_by(flags)
+        if not set(flags) & {"unused", "unscaled", *ENDS}:
+            self.reached.update(reached)
+        if {"overflow", "nan"} & set(flags):
+            everyone = set(range(len(self.kinds)))
+            self.overflowed = everyone
+            infinite = reached if "nan" in flags else reached[-1:]
+            skips = {i for i in everyone if set(infinite) & set(self.parts[i])}
+            self.bystanders |= (everyone - set(of) - skips) if of else set()
+
+    def reached_by(self, flags: list[str]) -> list[str]:
+        """What is stepped among it, and overflows last."""
+        for flag in flags:
+            if flag.startswith("reach="):
+                return flag.removeprefix("reach=").split(",")
+        layers = ("first", "norm") if "inner" in flags else ("first", "norm", "last")
+        units = dict.fromkeys(unit for parts in self.parts for unit in parts)
+        reached = [unit for unit in units if unit.partition(".")[0] in layers]
+        return sorted(
+            reached, key=lambda unit: (unit.partition(".")[0] == layers[-1], "bias" in unit)
+        )
+
     def flags(self) -> list[str]:
         overflows = self.overflows and (self.is_dynamic or not self.plain & {"Adam", "AdamW"})
         flags = self.some(FLAGS)
@@ -224,13 +253,16 @@ class Draw:
         return [end for end in ends if end != "raising" or reach in ([], ["inner"])]
 
     def step(self) -> Script:
-        return [f"step {self.index()}"]
+        index = self.index()
+        return [f"step {index}"] if index not in self.bystanders else self.zero_all()
 
     def zero(self) -> Script:
-        if self.overflowed and self.shares:
-            return self.zero_all()
         index, to = self.index(), self.to()
+        self.reached.difference_update(self.parts[index])
+        if self.overflowed and self.shares and not self.reached:
+            return self.zero_all()
         self.overflowed.discard(index)
+        self.bystanders.discard(index)
         return [f"zero {index} {to}"]
 
     def zero_model(self) -> Script:
@@ -239,8 +271,12 @@ class Draw:
         return [f"zero_model {self.to()}"]
 
     def zero_all(self) -> Script:
-        self.overflowed.clear()
+        self.forget()
         return [f"zero {i} none" for i in range(len(self.kinds))]
+
+    def forget(self) -> None:
+        for known in (self.overflowed, self.bystanders, self.reached):
+            known.clear()
 
     def clip_norm(self) -> Script:
         return [" ".join(["clip_norm", self.chance.choice(["0.1", "10"]), *self.clipped()])]
@@ -279,7 +315,7 @@ class Draw:
         return [f"scale {self.loss_id()} {value} {self.chance.choice([0, 1998, 1999])}"]
 
     def freeze(self) -> Script:
-        return [f"freeze {self.part()}"]
+        return [f"freeze {self.part()}"] * (not (self.plain and self.shares))
 
     def thaw(self) -> Script:
         return [f"thaw {self.part()}"]
@@ -306,5 +342,5 @@ class Draw:
         return ["load run.pt"] * self.has_saved
 
     def restart(self) -> Script:
-        self.overflowed.clear()
+        self.forget()
         return ["release", *self.initialize(may_be_narrow=not self.plain)]
