@@ -329,7 +329,7 @@ class Run {
   void add_group(const Words& words) {
     net_->extra->weight.set_requires_grad(true);
     auto options = wrapped_.at(std::stoul(words[0]))->defaults().clone();
-    options->set_lr(0.25);
+    options->set_lr(0.0625);
     optimizer_at(words[0]).add_param_group({{net_->extra->weight}, std::move(options)});
   }
 

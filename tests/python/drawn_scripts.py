@@ -307,7 +307,7 @@ class Draw:
             return [f"set {index} amsgrad {self.chance.choice([0, 1])}"]
         if self.kinds[index].endswith("SGD"):
             return [f"set {index} momentum {self.chance.choice([0, 0.5])}"]
-        return [f"set {index} lr {self.chance.choice([0.01, 0.3])}"]
+        return [f"set {index} lr {self.chance.choice([0.01, 0.03])}"]  # no overflow by itself
 
     def scale(self) -> Script:
         """Not above 2048, where float16 would overflow by itself."""

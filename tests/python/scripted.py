@@ -232,7 +232,7 @@ class Run:
 
     def add_group(self, index: str) -> None:
         weight = self.net.extra.weight.requires_grad_(True)
-        self.optimizers[int(index)].add_param_group({"params": [weight], "lr": 0.25})
+        self.optimizers[int(index)].add_param_group({"params": [weight], "lr": 0.0625})
 
     def scale(self, loss_id: str, value: str, growth_tracker: str) -> None:
         self.amp.loss_scalers[int(loss_id)].load_state(float(value), int(growth_tracker), 1)
