@@ -418,14 +418,21 @@ void MasterGrads::forget_scaled() {
 }
 
 void MasterGrads::refuse(const std::vector<Tensor>& master_params) {
-  forget_scaled();
   clear_found_inf_per_param();
   for (const size_t i : weights_.indices_of(master_params)) {
+    forget_scaled(i);
     Tensor& grad = weights_.master_params()[i].mutable_grad();
     if (grad.defined()) refused_.push_back(i);
     grad.reset();
     if (!weights_.is_separate(i)) has_contributed_[i] = false;
   }
+}
+
+bool MasterGrads::has_refused_besides(const TensorSet& stepped) const {
+  return std::any_of(refused_.begin(), refused_.end(), [&](size_t i) {
+    const Tensor& master = weights_.master_params()[i];
+    return !weights_.is_separate(i) && stepped.count(master.unsafeGetTensorImpl()) == 0;
+  });
 }
 
 void MasterGrads::zero_refused(const TensorSet& stepped, bool zeros) {
@@ -473,6 +480,10 @@ void MasterGrads::zero_model_grads(bool set_to_none, const TensorSet& stepped) {
 void MasterGrads::forget(size_t i) {
   has_contributed_[i] = has_zeros_[i] = false;
   if (open_) (*open_)[i].reset();
+  forget_scaled(i);
+}
+
+void MasterGrads::forget_scaled(size_t i) {
   if (is_deferred()) {
     deferred_.drop(i);
     if (!are_defined(deferred_.grads)) deferred_.clear();

@@ -214,7 +214,8 @@ void OptimizerState::drop_strays() {
 void OptimizerState::zero_grad(bool set_to_none) {
   const auto& users = masters_->users;
   const auto is_open = [](const OptimizerState* user) { return user->is_in_backward(); };
-  if (users.size() > 1 && std::none_of(users.begin(), users.end(), is_open)) discard_zeroed();
+  const bool shows_zeroing = users.size() > 1 && !grads().has_refused_besides(stepped_);
+  if (shows_zeroing && std::none_of(users.begin(), users.end(), is_open)) discard_zeroed();
   grads().zero_refused(stepped_, /*zeros=*/!set_to_none);
   grads().zero_model_grads(set_to_none, stepped_);
   clear_found_inf_per_param();

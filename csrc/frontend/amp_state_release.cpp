@@ -27,13 +27,14 @@ struct WidenedState {
   std::unique_ptr<OptimizerParamState> state;
 };
 
-/// Empty if the optimizer has no state of `param`. Throws RuntimeError for a class whose states
-/// torchamp does not know.
+/// Empty if the optimizer has no state of `param`, or has it in float32 already, as fused ones do.
+/// Throws RuntimeError for a class whose states torchamp does not know.
 std::vector<WidenedState> widened_state(torch::optim::Optimizer& optimizer, const Widened& param) {
   std::vector<WidenedState> widened;
   void* const key = param.tensor.unsafeGetTensorImpl();
   const auto found = optimizer.state().find(key);
-  if (found == optimizer.state().end()) return widened;
+  const bool is_fused = dynamic_cast<optim::FusedOptimizer*>(&optimizer) != nullptr;
+  if (is_fused || found == optimizer.state().end()) return widened;
   const checkpoint::Kind* kind = checkpoint::kind_of(optimizer);
   TORCH_CHECK(kind != nullptr,
               "release: expected an optimizer whose states torchamp can convert to float32: "

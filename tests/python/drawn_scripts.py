@@ -4,131 +4,343 @@ from __future__ import annotations
 
 import random
 
-from scripts import FUSED, LEVELS, Script, start
+from scripts import FUSED, LEVELS, LIBTORCH, Script
 
 #: How often an event is drawn.
 WEIGHTS = {
-    "backward": 10,
-    "step": 5,
+    "backward": 12,
+    "step": 7,
     "zero": 3,
     "zero_model": 1,
-    "clip_norm": 2,
-    "clip_value": 1,
-    "set": 2,
-    "scale": 1,
-    "add_group": 0.5,
+    "clip_norm": 1.5,
+    "clip_value": 0.7,
+    "drop": 0.3,
+    "replace": 0.3,
+    "halve_grads": 0.2,
+    "negate": 0.3,
+    "set": 1,
+    "scale": 0.7,
+    "freeze": 0.4,
+    "thaw": 0.5,
     "write": 0.5,
-    "look": 0.5,
-    "save": 0.5,
-    "load": 0.5,
+    "write_data": 0.3,
+    "add_group": 0.4,
+    "look": 0.3,
+    "save": 0.3,
+    "load": 0.3,
+    "restart": 0.3,
 }
-FLAGS = {"delayed": 0.25, "deferred": 0.1, "overflow": 0.1, "inner": 0.15, "raising": 0.08}
+#: How often a backward has a flag.
+FLAGS = {"delayed": 0.2, "deferred": 0.1, "overflow": 0.1, "nan": 0.02, "tiny": 0.04}
+#: How often the scope of a scale_loss has.
+IN_SCOPE = {"twice": 0.05, "zeroing": 0.04, "unused": 0.03, "unscaled": 0.02}
+#: How often it ends so.
+ENDS = {"raising": 0.06, "stepping": 0.02, "nested": 0.02, "late": 0.02}
 LENGTH = 30
 
+PARAMS = (
+    "first.weight",
+    "first.bias",
+    "norm.weight",
+    "norm.bias",
+    "last.weight",
+    "last.bias",
+    "scalar",
+    "empty",
+    "strided",
+    "sliced",
+)
+PARTS = tuple(dict.fromkeys(param.partition(".")[0] for param in PARAMS))
 
-def drawn(seed: int, is_plain: bool) -> Script:
-    """The script of a seed; with LibTorch's SGD if `is_plain`."""
-    return Draw(seed, is_plain).script()
+
+def drawn(seed: int) -> Script:
+    """The script of a seed."""
+    return Draw(seed).script()
 
 
 class Draw:
-    """Draws events, but none after which the languages are known to differ.
+    """Draws events, but none after which the languages are known to differ. All of these are about
+    LibTorch's optimizers; a script is plain if it has one:
 
-    Where the optimizer is LibTorch's, no zeros are written after an overflow. Where two of them
-    share a part, none overflows: C++ takes away the shared grad that the other has stepped by
-    already, and would again.
+    - An overflow takes away their grads (docs/grads.md). So a plain script either has no overflows,
+      or no grads that a step refuses; and grads are not zeroed to zeros or through the model after
+      an overflow. If optimizers share parameters, backwards after an overflow are given all of
+      them, one that lost grads by the overflow of others is not stepped, and all are zeroed where
+      zeroing one would leave no grads. They share nothing with fused ones, and nothing is frozen.
+    - C++ cannot see whether they have stepped by themselves, and copies the masters to the model
+      over what was written by `.data`.
+    - They step 16-bit parameters without masters by states in float32, torch's by 16-bit ones, and
+      round otherwise. Only SGD does the same, unless it has stepped in float32 before.
+    - Adam's averages of infinities are others than torch's.
+    - Adagrad cannot step what is added to it.
     """
 
-    def __init__(self, seed: int, is_plain: bool) -> None:
+    def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.is_plain = is_plain
-        self.has_overflowed = False
-        self.kinds: list[str] = []
-        self.shares = False
+        self.has_saved = False
+        #: The optimizers that have not been zeroed since an overflow.
+        self.overflowed: set[int] = set()
+        #: Those that may have lost grads by the overflow of others.
+        self.bystanders: set[int] = set()
+        #: What has grads, if optimizers share.
+        self.reached: set[str] = set()
+
+    def happens(self, share: float) -> bool:
+        return self.chance.random() < share
+
+    def some(self, shares: dict[str, float]) -> list[str]:
+        return [name for name, share in shares.items() if self.happens(share)]
 
     def script(self) -> Script:
-        first = self.first()
+        events = self.setup()
         names = self.chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=LENGTH)
-        return first + [getattr(self, name)() for name in names]
+        for name in names:
+            events += getattr(self, name)()
+        return events
 
-    def first(self) -> Script:
-        level, loss_scale = self.chance.choice(LEVELS), self.loss_scale()
-        events = start(level, *self.optimizers(), loss_scale=loss_scale)
-        scales = ["scale 0 1024 0", "scale 1 256 0"] * (loss_scale == "dynamic")
-        return [*events, *scales, "save run.pt"]
+    # ---- the setup
 
-    def loss_scale(self) -> str:
-        return self.chance.choice(["dynamic", "dynamic", "128", "1"])
-
-    def optimizers(self) -> list[str]:
-        """One, two of different parts, or two that share the last."""
-        first, last = self.chance.choice(
-            [("first norm last", ""), ("first norm", "last"), ("first norm last", "last")]
+    def setup(self) -> Script:
+        self.kinds = self.draw_kinds()
+        self.shares = self.happens(0.5) and (
+            set(self.kinds) <= set(FUSED) or not set(self.kinds) & set(FUSED)
         )
-        self.kinds = [self.kind() for part in (first, last) if part]
-        self.shares = bool(last) and last in first
-        return [f"{kind} {part}" for kind, part in zip(self.kinds, (first, last))]
+        self.parts = self.distributed()
+        self.kinds = [kind for kind, parts in zip(self.kinds, self.parts) if parts]
+        self.parts = [parts for parts in self.parts if parts]
+        optimizers = [self.optimizer(*each) for each in zip(self.kinds, self.parts)]
+        self.plain = set(LIBTORCH) & set(self.kinds)
+        self.overflows = not self.plain or self.happens(0.7)
+        self.splits = any("split_masters" in optimizer for optimizer in optimizers)
+        freezes = self.freeze() if self.happens(0.2) else []
+        return [*optimizers, *freezes, *self.initialize(self.plain <= {"SGD"})]
 
-    def kind(self) -> str:
-        return "SGD" if self.is_plain else self.chance.choice(FUSED)
+    def draw_kinds(self) -> list[str]:
+        kinds = self.chance.choice([LIBTORCH, LIBTORCH, FUSED, LIBTORCH + FUSED])
+        return self.chance.choices(kinds, k=self.chance.choice([1, 2, 2, 3]))
+
+    def distributed(self) -> list[list[str]]:
+        """Which optimizer steps what; some is stepped by several, some by none."""
+        units = self.chance.choice([PARTS, PARTS, PARAMS])
+        split: list[list[str]] = [[] for _ in self.kinds]
+        for unit in units:
+            users = 0 if self.happens(0.1) else 1 + (self.shares and self.happens(0.4))
+            for parts in self.chance.sample(split, min(users, len(split))):
+                parts.append(unit)
+        return split
+
+    def optimizer(self, kind: str, parts: list[str]) -> str:
+        cut = self.chance.randrange(1, len(parts)) if len(parts) > 1 else 0
+        groups = [*parts[:cut], "|", *parts[cut:]] if cut and self.happens(0.3) else parts
+        return " ".join(["optimizer", kind, *self.storage(kind), *groups])
+
+    def storage(self, kind: str) -> list[str]:
+        if kind in LIBTORCH:
+            return []
+        shares = {"state_dtype=bfloat16": 0.1, "split_masters=1": 0.25}
+        if kind in ("FusedLARS", "FusedLAMB"):
+            del shares["split_masters=1"]
+        return self.some(shares)
+
+    def initialize(self, may_be_narrow: bool) -> Script:
+        """may_be_narrow: whether 16-bit parameters may have no masters."""
+        levels = [*LEVELS, "O2", "O2", "O5"]
+        level = self.chance.choice([each for each in levels if may_be_narrow or each != "O3"])
+        loss_scales = ["dynamic"] * 4 * self.overflows + ["128", "1"]
+        loss_scale = self.chance.choice(loss_scales)
+        self.is_dynamic = loss_scale == "dynamic"
+        overrides = self.overrides(level, may_be_narrow)
+        self.adopts = "adopt_data_writes=1" in overrides
+        event = " ".join(["initialize", level, loss_scale, *overrides])
+        scales = ["scale 0 1024 0", "scale 1 256 0"] * (loss_scale == "dynamic")
+        looks = [f"look {i}" for i, kind in enumerate(self.kinds) if kind in LIBTORCH]
+        return [event, *scales, *looks]
+
+    def overrides(self, level: str, may_be_narrow: bool) -> list[str]:
+        shares = {
+            "adopt_data_writes=1": 0.1,
+            "materialize_master_grads=1": 0.15,
+            "max_consecutive_skips=2": 0.1,
+            "min_loss_scale=64": 0.1,
+            "max_loss_scale=2048": 0.1,
+        }
+        if self.splits:  # which cannot have grads
+            del shares["materialize_master_grads=1"]
+        if level in ("O2", "O3", "O5"):
+            shares["keep_batchnorm_fp32=0"] = shares["keep_batchnorm_fp32=1"] = 0.1
+            shares["master_weights=1"] = 0.1
+            shares["master_weights=0"] = 0.1 * may_be_narrow
+        return self.some(shares)
+
+    # ---- what events are about
 
     def index(self) -> int:
         return self.chance.randrange(len(self.kinds))
 
-    def to(self) -> str:
-        is_taken_away = self.is_plain and self.has_overflowed
-        return "none" if is_taken_away else self.chance.choice(["none", "zeros"])
+    def indices(self) -> list[int]:
+        """Mostly none, for all."""
+        if self.happens(0.6):
+            return []
+        everyone = range(len(self.kinds))
+        return sorted(self.chance.sample(everyone, self.chance.randint(1, len(everyone))))
 
-    def backward(self) -> str:
-        flags = [flag for flag, share in FLAGS.items() if self.chance.random() < share]
-        if self.is_plain and self.shares and "overflow" in flags:
-            flags.remove("overflow")
-        self.has_overflowed |= "overflow" in flags
-        return " ".join(["backward", self.loss_id(), str(self.chance.randrange(100)), *flags])
+    def part(self) -> str:
+        return self.chance.choice(PARTS + PARAMS)
 
     def loss_id(self) -> str:
         return self.chance.choice("01")
 
-    def step(self) -> str:
-        return f"step {self.index()}"
+    def to(self) -> str:
+        return "none" if self.overflowed else self.chance.choice(["none", "none", "zeros"])
 
-    def zero(self) -> str:
-        return f"zero {self.index()} {self.to()}"
+    # ---- the events
 
-    def zero_model(self) -> str:
-        is_taken_away = self.is_plain and self.has_overflowed
-        return self.zero() if is_taken_away else f"zero_model {self.to()}"
+    def backward(self) -> Script:
+        of = [] if self.overflowed and self.shares else self.indices()
+        reach = self.reach(of)
+        if reach == ["inner"] and not of:
+            of = list(range(len(self.kinds)))
+        flags = [*reach, *self.flags(), *self.some(IN_SCOPE), *self.end(reach)]
+        if self.plain:
+            self.note(of, flags)
+        if of:
+            flags.append("of=" + ",".join(map(str, of)))
+        return [" ".join(["backward", self.loss_id(), str(self.chance.randrange(100)), *flags])]
 
-    def clip_norm(self) -> str:
-        return f"clip_norm {self.chance.choice([0.1, 10])}"
+    def reach(self, of: list[int]) -> list[str]:
+        """The whole output, mostly; else some parameters, mostly of the optimizers given."""
+        may_stray = not (of and self.plain and self.overflows)
+        if may_stray and self.happens(0.5):
+            return ["inner"] * self.happens(0.2)
+        known = [part for i in of or range(len(self.kinds)) for part in self.parts[i]]
+        strays = may_stray and self.happens(0.2)
+        among = list(PARAMS) if strays else list(dict.fromkeys(known))
+        chosen = self.chance.sample(among, self.chance.randint(1, len(among)))
+        return ["reach=" + ",".join(chosen)]
 
-    def clip_value(self) -> str:
-        return "clip_value 0.01"
+    def note(self, of: list[int], flags: list[str]) -> None:
+        """What an overflow takes away."""
+        reached = self.reached_by(flags)
+        if not set(flags) & {"unused", "unscaled", *ENDS}:
+            self.reached.update(reached)
+        if {"overflow", "nan"} & set(flags):
+            everyone = set(range(len(self.kinds)))
+            self.overflowed = everyone
+            infinite = reached if "nan" in flags else reached[-1:]
+            skips = {i for i in everyone if set(infinite) & set(self.parts[i])}
+            self.bystanders |= (everyone - set(of) - skips) if of else set()
 
-    def set(self) -> str:
+    def reached_by(self, flags: list[str]) -> list[str]:
+        """What is stepped among it, and overflows last."""
+        for flag in flags:
+            if flag.startswith("reach="):
+                return flag.removeprefix("reach=").split(",")
+        layers = ("first", "norm") if "inner" in flags else ("first", "norm", "last")
+        units = dict.fromkeys(unit for parts in self.parts for unit in parts)
+        reached = [unit for unit in units if unit.partition(".")[0] in layers]
+        return sorted(
+            reached, key=lambda unit: (unit.partition(".")[0] == layers[-1], "bias" in unit)
+        )
+
+    def flags(self) -> list[str]:
+        overflows = self.overflows and (self.is_dynamic or not self.plain & {"Adam", "AdamW"})
+        flags = self.some(FLAGS)
+        return [flag for flag in flags if overflows or flag not in ("overflow", "nan")]
+
+    def end(self, reach: list[str]) -> list[str]:
+        """Hooks raise in a backward that reaches a layer."""
+        ends = self.some(ENDS)[:1]
+        return [end for end in ends if end != "raising" or reach in ([], ["inner"])]
+
+    def step(self) -> Script:
+        index = self.index()
+        return [f"step {index}"] if index not in self.bystanders else self.zero_all()
+
+    def zero(self) -> Script:
+        index, to = self.index(), self.to()
+        self.reached.difference_update(self.parts[index])
+        if self.overflowed and self.shares and not self.reached:
+            return self.zero_all()
+        self.overflowed.discard(index)
+        self.bystanders.discard(index)
+        return [f"zero {index} {to}"]
+
+    def zero_model(self) -> Script:
+        if self.overflowed:
+            return self.zero_all()
+        return [f"zero_model {self.to()}"]
+
+    def zero_all(self) -> Script:
+        self.forget()
+        return [f"zero {i} none" for i in range(len(self.kinds))]
+
+    def forget(self) -> None:
+        for known in (self.overflowed, self.bystanders, self.reached):
+            known.clear()
+
+    def clip_norm(self) -> Script:
+        return [" ".join(["clip_norm", self.chance.choice(["0.1", "10"]), *self.clipped()])]
+
+    def clip_value(self) -> Script:
+        return [" ".join(["clip_value", "0.01", *self.clipped()])]
+
+    def clipped(self) -> list[str]:
+        return list(map(str, self.indices()))
+
+    def drop(self) -> Script:
+        if self.overflowed:
+            return self.zero_all()
+        return [f"drop {self.part()}"]
+
+    def replace(self) -> Script:
+        return [f"replace {self.part()}"]
+
+    def halve_grads(self) -> Script:
+        return [f"halve_grads {self.part()}"]
+
+    def negate(self) -> Script:
+        return [f"negate {self.index()}"]
+
+    def set(self) -> Script:
         index = self.index()
         if self.kinds[index] == "FusedAdam":
-            return f"set {index} amsgrad {self.chance.choice([0, 1])}"
+            return [f"set {index} amsgrad {self.chance.choice([0, 1])}"]
         if self.kinds[index].endswith("SGD"):
-            return f"set {index} momentum {self.chance.choice([0, 0.5])}"
-        return f"set {index} lr {self.chance.choice([0.01, 0.3])}"
+            return [f"set {index} momentum {self.chance.choice([0, 0.5])}"]
+        return [f"set {index} lr {self.chance.choice([0.01, 0.03])}"]  # no overflow by itself
 
-    def scale(self) -> str:
+    def scale(self) -> Script:
         """Not above 2048, where float16 would overflow by itself."""
         value = 2.0 ** self.chance.randrange(6, 12)
-        return f"scale {self.loss_id()} {value} {self.chance.choice([0, 1998, 1999])}"
+        return [f"scale {self.loss_id()} {value} {self.chance.choice([0, 1998, 1999])}"]
 
-    def add_group(self) -> str:
-        return f"add_group {self.index()}"
+    def freeze(self) -> Script:
+        return [f"freeze {self.part()}"] * (not (self.plain and self.shares))
 
-    def write(self) -> str:
-        return "write"
+    def thaw(self) -> Script:
+        return [f"thaw {self.part()}"]
 
-    def look(self) -> str:
-        return "look"
+    def write(self) -> Script:
+        return [f"write {self.part()}"] * (not self.splits)
 
-    def save(self) -> str:
-        return "save run.pt"
+    def write_data(self) -> Script:
+        refresh = ["refresh"] * (not self.adopts)
+        return [f"write_data {self.part()}", *refresh] * (not self.splits and not self.plain)
 
-    def load(self) -> str:
-        return "load run.pt"
+    def add_group(self) -> Script:
+        index = self.index()
+        return [f"add_group {index}"] * (self.kinds[index] != "Adagrad")
+
+    def look(self) -> Script:
+        return [" ".join(["look", *map(str, self.indices())])]
+
+    def save(self) -> Script:
+        self.has_saved = True
+        return ["save run.pt"]
+
+    def load(self) -> Script:
+        return ["load run.pt"] * self.has_saved
+
+    def restart(self) -> Script:
+        self.forget()
+        return ["release", *self.initialize(may_be_narrow=not self.plain)]

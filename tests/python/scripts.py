@@ -2,26 +2,51 @@
 
 A script is text, an event a line: its name and what it is told.
 
-    optimizer KIND PART…          of these parts of the net: first, norm, last
-    initialize LEVEL LOSS_SCALE   of all optimizers so far, with two losses
+    optimizer KIND OPTION… PART…  of these parts of the net, or of parameters such as first.bias:
+                                  first, norm, last, scalar, empty, strided, sliced; a bar begins
+                                  another group, of half the lr; options are state_dtype=bfloat16
+                                  and split_masters=1
+    initialize LEVEL LOSS_SCALE OPTION…
+                                  of all optimizers so far, with two losses
+    release                       ends that; another initialize may follow
     backward LOSS SEED FLAG…      of a batch of that seed; the flags are
                                   delayed     leaves the grads scaled
                                   deferred    leaves it to a later backward to move the scale
                                   overflow    one parameter's grad is not finite
-                                  inner       reaches first and norm, which optimizer 0 steps
+                                  nan         nor is the loss
+                                  tiny        the loss is small enough for 16-bit grads to be zero
+                                  inner       reaches first and norm, and is given optimizer 0
+                                  reach=PARTS of these parts' parameters alone, without a batch
+                                  of=LIST     given these optimizers, by default all
+                              and of what happens in the scope of the scale_loss:
+                                  twice       two backwards
+                                  unused      none
+                                  unscaled    one of the loss that is not scaled
+                                  zeroing     zeroes the optimizers' grads before it
+                                  stepping    a step after it
+                                  nested      another scale_loss after it
                                   raising     raises once the grads of last are there
-    clip_norm MAX, clip_value MAX of all optimizers
+                                  late        another backward, after the scope
+    clip_norm MAX OPTIMIZER…, clip_value MAX OPTIMIZER…
     step OPTIMIZER
     zero OPTIMIZER TO             none or zeros
     zero_model TO
+    drop PART…                    sets the model's grads to none
+    replace PART…                 puts halved grads in their place
+    halve_grads PART…             halves them in place
+    negate OPTIMIZER              its masters' grads, which are compared from now on
     set OPTIMIZER OPTION VALUE
     add_group OPTIMIZER           of the part extra, which was frozen
     scale LOSS VALUE CLEAN        sets a loss scale and how many clean backwards it has seen
-    write                         to a parameter of the model
-    look                          from now on the masters' grads are compared, and therefore made
+    freeze PART…, thaw PART…      whether they need grads
+    write PART…                   halves parameters of the model
+    write_data PART…              the same past PyTorch's version counters
+    refresh                       makes the masters what the model holds
+    look OPTIMIZER…               from now on the masters' grads are compared, and therefore made
     save FILE, load FILE
 
-Optimizers and losses are given by number. An event that ends in "# refused" must raise.
+Optimizers and losses are given by number; an empty list of optimizers means all. An event that ends
+in "# refused" must raise.
 """
 
 from __future__ import annotations
@@ -29,6 +54,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
+LIBTORCH = ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop")
 FUSED = (
     "FusedSGD",
     "FusedLARS",
@@ -50,7 +76,7 @@ def start(level: str, *optimizers: str, loss_scale: str = "dynamic") -> Script:
 
 def is_plain(script: Script) -> bool:
     """Whether an optimizer is LibTorch's, whose masters have grads without a look."""
-    return any(event.startswith("optimizer SGD") for event in script)
+    return any(event.split()[:2] == ["optimizer", kind] for event in script for kind in LIBTORCH)
 
 
 def events_in(text: str) -> Script:
@@ -225,9 +251,18 @@ OF_ONE = {
         backward 0 3
         step 0
         zero 0 none
-        write
+        write first.weight
         backward 0 4
         look
+        step 0
+    """,
+    "writes_by_data": """
+        backward 0 1
+        step 0
+        write_data first.weight
+        refresh
+        zero 0 none
+        backward 0 2
         step 0
     """,
     "back_to_a_file": """
@@ -273,8 +308,22 @@ SHARED = """
     step 1
 """
 
-#: Two optimizers share a part, and the first of them skips at another time than the second.
-SKIPPED_APART = {
+#: Two optimizers share the last part.
+OF_TWO_THAT_SHARE = {
+    "skipped_beside_a_delay": """
+        backward 0 1 reach=last overflow of=1
+        backward 0 2 reach=first delayed of=0
+        step 1
+        step 0 # refused
+        backward 0 3 reach=first of=0
+        step 0
+    """,
+    "zeroed_beside_an_overflow": """
+        backward 0 1 reach=last,first overflow
+        backward 0 2 reach=last delayed
+        zero 1 none
+        step 0
+    """,
     "the_second_goes_on": """
         backward 0 1 overflow
         step 1
@@ -319,11 +368,54 @@ def changed_algorithm(level: str, kind: str) -> Script:
     return events
 
 
+def second_phase(level: str, kind: str) -> Script:
+    """Two initializes at one level."""
+    first = start(level, f"{kind} first norm last", loss_scale="128")
+    steps = ["backward 0 1", "step 0", "zero 0 none", "backward 0 2", "step 0"]
+    return [*first, *steps, "release", first[-1], *steps]
+
+
+def released_after_nan(level: str) -> Script:
+    """A fixed scale lets NaNs into the states, which have no masters."""
+    first = start(level, "FusedNovoGrad first norm last", loss_scale="1")
+    first[-1] += " master_weights=0"
+    return [*first, "backward 0 1 nan", "step 0", "release"]
+
+
+def loaded_after_nan(kind: str) -> Script:
+    """Of a parameter without dimensions, too."""
+    first = start("O0", f"{kind} scalar sliced", loss_scale="1")
+    return [*first, "backward 0 1 reach=scalar,sliced nan", "step 0", "save run.pt", "load run.pt"]
+
+
+def deferral_after_a_load(level: str) -> Script:
+    """Grads that wait for the step in the model must not be written meanwhile."""
+    events = """
+        backward 0 1
+        step 0
+        save run.pt
+        load run.pt
+        zero 0 none
+        backward 0 2
+        halve_grads first.weight
+        step 0 # refused
+    """
+    return start(level, "FusedSGD first norm last") + events_in(events)
+
+
 def by_hand() -> Iterator[tuple[str, Script]]:
     """Every script above, by its name, at every level."""
+    for kind in ("SGD", "AdamW", "FusedSGD", "FusedAdamW"):
+        yield f"loaded_after_nan-{kind}", loaded_after_nan(kind)
+    for level in ("O2", "O5"):
+        yield f"deferral_after_a_load-{level}", deferral_after_a_load(level)
+    for level in ("O2", "O3", "O5"):
+        yield f"released_after_nan-{level}", released_after_nan(level)
     for level in LEVELS:
         for kind in ("SGD", *FUSED):
             yield f"simple_loop-{level}-{kind}", simple_loop(level, kind)
+        for kind in FUSED:
+            yield f"second_phase-{level}-{kind}", second_phase(level, kind)
         for kind in CHANGES:
             yield f"changed_algorithm-{level}-{kind}", changed_algorithm(level, kind)
         for kind in ("SGD", "FusedSGD"):
@@ -333,7 +425,7 @@ def by_hand() -> Iterator[tuple[str, Script]]:
         for one, other in (("SGD", "SGD"), ("FusedSGD", "FusedAdam")):
             first = start(level, f"{one} first norm last", f"{other} last")
             yield f"shared-{level}-{one}-{other}", first + events_in(SHARED)
-            for name, text in SKIPPED_APART.items():
+            for name, text in OF_TWO_THAT_SHARE.items():
                 yield f"{name}-{level}-{one}-{other}", first + events_in(text)
             apart = start(level, f"{one} first norm", f"{other} last")
             for name, text in OF_TWO.items():

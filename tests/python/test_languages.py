@@ -6,100 +6,33 @@ compared.
 
 from __future__ import annotations
 
-import math
-import os
-import subprocess
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterable
 from pathlib import Path
 
+import compare_languages
 import pytest
-import scripted
-from drawn_scripts import drawn
+from compare_languages import difference, in_cpp, in_python
+from fuzz_languages import found, shrunk
 from scripted import Seen
-from scripts import Script, by_hand, events_in, is_plain, start
+from scripts import Script, by_hand, events_in, start
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-ROOT = Path(__file__).parents[2]
-BUILD = Path(os.environ.get("TORCHAMP_BUILD_DIR", ROOT / "build"))
-PROGRAM = BUILD / "tests" / "languages" / "languages"
-
 BY_HAND = dict(by_hand())
-DRAWN = {
-    f"{seed}-{kind}": drawn(seed, is_plain=kind == "SGD")
-    for seed in range(24)
-    for kind in ("SGD", "Fused")
-}
+FEW, MANY = 50, 500
 
 
-def in_cpp(scripts: list[Script], folder: Path) -> list[list[Seen]]:
-    """What C++ sees after each event of each script; files are in `folder`."""
-    if not PROGRAM.is_file():
-        pytest.fail(f"expected {PROGRAM} to be there: run `make test`")
-    done = subprocess.run(
-        [PROGRAM],
-        input="".join(f"{event}\n" for script in scripts for event in ("script", *script)),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        cwd=folder,
-    )
-    return [parsed(events) for events in done.stdout.split("script\n")[1:]]
-
-
-def parsed(events: str) -> list[Seen]:
-    """What was printed after each event."""
-    return [
-        dict(line.split(":", maxsplit=1) for line in printed.splitlines())
-        for printed in events.split("after\n")[1:]
-    ]
-
-
-def in_python(script: Script, folder: Path) -> list[Seen]:
-    """The same in Python."""
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        return scripted.follow(script)
-    finally:
-        os.chdir(before)
-
-
-def is_of_grads(name: str) -> bool:
-    return name == "norm" or name.startswith("grads.") or name.endswith(".grad")
-
-
-def has_overflowed(event: str, seen: Seen) -> bool:
-    grads = " ".join(values for name, values in seen.items() if is_of_grads(name))
-    return "overflow" in event or not all(map(math.isfinite, map(float, grads.split())))
-
-
-def taken_away(script: Script, python: list[Seen]) -> Iterator[bool]:
-    """After each event, whether C++ may have no grads: an overflow takes those of LibTorch's
-    optimizers away, until they are zeroed (docs/grads.md)."""
-    optimizers = [event for event in script if event.startswith("optimizer ")]
-    taken: set[str] = set()
-    for event, seen in zip(script, python):
-        if is_plain(script) and has_overflowed(event, seen):
-            taken = set(map(str, range(len(optimizers))))
-        if event.startswith("zero "):
-            taken.discard(event.split()[1])
-        yield bool(taken)
-
-
-def difference(script: Script, cpp: list[Seen], python: list[Seen]) -> str:
-    """The first event after which the two differ, and in what; empty if they never do."""
-    assert len(cpp) == len(python) == len(script)
-    without_grads = taken_away(script, python)
-    for i, (event, one, other, skips) in enumerate(zip(script, cpp, python, without_grads)):
-        names = [
-            f"{name} is{one.get(name, ' none')} in C++ and{other.get(name, ' none')} in Python"
-            for name in {**one, **other}
-            if one.get(name) != other.get(name) and not (skips and is_of_grads(name))
-        ]
-        if names:
-            return f"after event {i}, {event!r}: {'; '.join(names[:3])}; {len(names)} in all"
-    return ""
+#: Follows events as the C++ program does, and crashes at one.
+CRASHING = """#!/bin/sh
+while read -r event; do
+  case "$event" in
+    script) echo script ;;
+    *crash*) echo after; printf 'half a li'; kill -ABRT $$ ;;
+    *) echo after; echo 'seen: 1' ;;
+  esac
+done
+"""
 
 
 def refused(script: Script, seen: list[Seen]) -> list[str]:
@@ -109,9 +42,8 @@ def refused(script: Script, seen: list[Seen]) -> list[str]:
 @pytest.fixture(scope="module")
 def cpp(tmp_path_factory) -> dict[str, list[Seen]]:
     """What C++ sees of every script, by the script's name."""
-    scripts = {**BY_HAND, **DRAWN}
-    seen = in_cpp(list(scripts.values()), tmp_path_factory.mktemp("cpp"))
-    return dict(zip(scripts, seen))
+    seen = in_cpp(list(BY_HAND.values()), tmp_path_factory.mktemp("cpp"))
+    return dict(zip(BY_HAND, seen))
 
 
 @pytest.mark.parametrize("name", BY_HAND)
@@ -122,25 +54,30 @@ def test_scripts(cpp, tmp_path, name):
     assert refused(script, python) == [event for event in script if event.endswith("# refused")]
 
 
-@pytest.mark.parametrize("name", DRAWN)
-def test_drawn_scripts(cpp, tmp_path, name):
-    script = DRAWN[name]
-    assert difference(script, cpp[name], in_python(script, tmp_path)) == ""
+def assert_no_seed_differs(first: int, count: int) -> None:
+    for seed, what in found(range(first, first + count)):
+        pytest.fail(
+            f"seed {seed}: {what}\n"
+            f"run `python tests/python/fuzz_languages.py --seed {seed} --shrink`"
+        )
+
+
+@pytest.mark.parametrize("first", range(0, 250, FEW))
+def test_drawn_scripts(first):
+    assert_no_seed_differs(first, FEW)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", ["SGD", "Fused"])
-def test_many_drawn_scripts(tmp_path, kind):
-    scripts = [drawn(seed, is_plain=kind == "SGD") for seed in range(24, 324)]
-    for seed, (script, seen) in enumerate(zip(scripts, in_cpp(scripts, tmp_path)), start=24):
-        assert (seed, difference(script, seen, in_python(script, tmp_path))) == (seed, "")
+@pytest.mark.parametrize("first", range(250, 4_250, MANY))
+def test_many_drawn_scripts(first):
+    assert_no_seed_differs(first, MANY)
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
 @pytest.mark.parametrize("kind", ["SGD", "FusedAdam"])
 def test_the_simple_loop_steps_and_skips(cpp, level, kind):
     seen = cpp[f"simple_loop-{level}-{kind}"][-1]
-    steps, skipped, underflowed = map(int, seen["optimizers.0.steps"].split())
+    steps, skipped, underflowed = map(int, seen["optimizers.0.telemetry"].split()[:3])
     assert 0 < skipped < steps and underflowed == 0
 
 
@@ -152,6 +89,28 @@ def test_a_difference_is_named(tmp_path):
     assert difference(script, other, seen).startswith(
         f"after event 4, {script[4]!r}: params.first.bias is 0 0 0 1 in C++ and -"
     )
+
+
+def test_a_crash_tells_its_script_and_event(tmp_path, monkeypatch):
+    program = tmp_path / "program"
+    program.write_text(CRASHING)
+    program.chmod(0o755)
+    monkeypatch.setattr(compare_languages, "PROGRAM", program)
+    scripts = [["look", "look"], ["look", "save crash", "look"], ["look"]]
+    assert in_cpp(scripts, tmp_path) == [
+        [{"seen": " 1"}, {"seen": " 1"}],
+        [{"seen": " 1"}, {"crashed": f" {-signal.SIGABRT}"}],
+        [{"seen": " 1"}],
+    ]
+
+
+def test_scripts_are_shrunk():
+    script = ["optimizer SGD last", "initialize O2 128", "backward 0 1 delayed of=0", "step 0"]
+
+    def first_bad(scripts: Iterable[Script]) -> Script | None:
+        return next((script for script in scripts if any("of=0" in e for e in script)), None)
+
+    assert shrunk(script, first_bad) == ["backward of=0"]
 
 
 FIRST_HALF = events_in("""
@@ -185,9 +144,9 @@ SECOND_HALF = events_in("""
 
 
 def second_half(seen: list[Seen]) -> list[Seen]:
-    """What is seen in it; but for the count of steps, which starts with the program."""
+    """What is seen in it; but for telemetry, which starts with the program."""
     return [
-        {name: values for name, values in after.items() if not name.endswith(".steps")}
+        {name: values for name, values in after.items() if not name.endswith("telemetry")}
         for after in seen[-len(SECOND_HALF) :]
     ]
 

@@ -123,6 +123,9 @@ class TORCHAMP_API MasterGrads {
   /// Drops the grads of some masters, so that a step skips them. The model's grads then show
   /// whether they are zeroed.
   void refuse(const std::vector<at::Tensor>& master_params);
+  /// Whether refuse() has dropped the grad of a parameter without a master that is not among
+  /// `stepped`: then nothing shows whether that is zeroed.
+  bool has_refused_besides(const TensorSet& stepped) const;
   /// Ends the refusal of masters among `stepped`, which are zeroed. `zeros`: the grads that
   /// refuse() dropped become zeros, else they stay undefined.
   void zero_refused(const TensorSet& stepped, bool zeros);
@@ -162,6 +165,7 @@ class TORCHAMP_API MasterGrads {
                  bool defers);
   at::Tensor take_overflow_flags(at::Device device);
   void forget_scaled();
+  void forget_scaled(size_t i);
   void forget(size_t i);
   void check_deferred_unchanged() const;
 

@@ -41,9 +41,14 @@ def _class_of(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer]:
 
 def params_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """The tensors that the optimizer steps, without materializing anything."""
-    state = getattr(optimizer, "_torchamp", None)
-    with suppress_accesses([] if state is None else [state]):
+    with _suppressed(optimizer):
         return [param for group in optimizer.param_groups for param in group["params"]]
+
+
+def _suppressed(optimizer: torch.optim.Optimizer) -> _C.Suppressed:
+    """A context in which accesses to its masters do not count."""
+    state = getattr(optimizer, "_torchamp", None)
+    return suppress_accesses([] if state is None else [state])
 
 
 def completed(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
@@ -173,11 +178,11 @@ def _number_kind(tensor: torch.Tensor) -> tuple[bool, bool, bool]:
     return tensor.is_floating_point(), tensor.is_complex(), tensor.dtype is torch.bool
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any, *, may_be_nan: bool = False) -> bool:
     """Numbers may be tensors of one element."""
     if _is_data(value) and value.numel() == 1 and not value.is_complex():
         value = value.item()
-    return isinstance(value, (int, float)) and not math.isnan(value)
+    return isinstance(value, (int, float)) and (may_be_nan or not math.isnan(value))
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], name: str) -> None:
@@ -197,8 +202,9 @@ def check_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], nam
         wanted = _wanted_states(
             optimizer, {**group, **saved_group}, [params[own] for own in group["params"]]
         )
-        for own, saved_id, of_param in zip(group["params"], saved_group["params"], wanted):
-            _check_state(states.get(saved_id, {}), of_param, f"{where}.params[{own}]")
+        with _suppressed(optimizer):
+            for own, saved_id, of_param in zip(group["params"], saved_group["params"], wanted):
+                _check_state(states.get(saved_id, {}), of_param, f"{where}.params[{own}]")
 
 
 def _check_count(name: str, what: str, here: list, there: list) -> None:
@@ -279,6 +285,8 @@ def _wanted_by_torch(
         inspect.unwrap(original.step)(optimizer)
     may_be_missing = {"momentum_buffer"} if original is torch.optim.SGD else set()
     states = [_without_none(optimizer.state.get(meta, {})) for meta in metas]
+    for state in states:
+        state.update(dict.fromkeys({"step"} & state.keys(), 0.0))
     return [_Wanted(state, state.keys() - may_be_missing) for state in states]
 
 
@@ -302,7 +310,9 @@ def _check_entry(value: Any, wanted: Any, name: str) -> None:
         fits = not isinstance(value, torch.Tensor) or _is_data(value)
         _check(fits, f"{name} to have data", _described(value))
     elif not isinstance(wanted, torch.Tensor) or wanted.dim() == 0:
-        _check(_is_number(value), f"{name} to be a number", _described(value))
+        may_be_nan = isinstance(wanted, torch.Tensor)  # as states of larger sizes
+        is_number = _is_number(value, may_be_nan=may_be_nan)
+        _check(is_number, f"{name} to be a number", _described(value))
     else:
         fits = _is_data(value) and _number_kind(value) == _number_kind(wanted)
         _check(fits, f"{name} to be a {wanted.dtype} tensor", _described(value))
