@@ -15,6 +15,7 @@
 #include "core/outside_capture.h"
 #include "ops/borrowed.h"
 #include "ops/known_tensors.h"
+#include "ops/memory.h"
 
 namespace torchamp {
 namespace {
@@ -132,15 +133,28 @@ void FusedStepper::set_lr(int64_t group, const Tensor& lr) {
                       /*non_blocking=*/true);
 }
 
-/// Those of parameters that have a grad for the first time.
-void FusedStepper::make_states(const Lists& lists) {
-  const at::TensorList stepped = lists.low_bits.empty() ? params_ : lists.low_bits;
-  std::optional<OutsideCapture> outside;
+/// The parameters that have a grad for the first time, and need states.
+std::vector<size_t> FusedStepper::without_states(const Lists& lists) const {
+  std::vector<size_t> found;
   for (size_t i = 0; kept_states_ > 0 && i < params_.size(); ++i) {
-    if (!lists.grads[i].defined() || states_[i].defined()) continue;
-    if (!outside) outside.emplace(steps_.device());
-    make_state(i, stepped[i]);
+    if (lists.grads[i].defined() && !states_[i].defined()) found.push_back(i);
   }
+  return found;
+}
+
+void FusedStepper::make_states(const Lists& lists) {
+  const std::vector<size_t> fresh = without_states(lists);
+  if (fresh.empty()) return;
+  const bool takes_meta = is_meta(steps_);
+  for (const size_t i : fresh) {
+    check_memory("step", "params", i, params_[i], takes_meta);
+    check_memory("step", "grads", i, lists.grads[i], takes_meta);
+    TORCH_CHECK_TYPE(params_[i].is_floating_point(), "step: expected params[", i,
+                     "] to be floating-point, got ", params_[i].scalar_type());
+  }
+  const at::TensorList stepped = lists.low_bits.empty() ? params_ : lists.low_bits;
+  const OutsideCapture outside(steps_.device());
+  for (const size_t i : fresh) make_state(i, stepped[i]);
 }
 
 void FusedStepper::make_state(size_t i, const Tensor& stepped) {

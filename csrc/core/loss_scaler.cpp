@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cuda/module.h"
+#include "ops/memory.h"
 
 namespace torchamp {
 namespace {
@@ -71,6 +72,7 @@ at::Tensor LossScaler::scale(const at::Tensor& loss, const ScaleSnapshot* by) co
   TORCH_CHECK_TYPE(loss.defined() && loss.is_floating_point(),
                    "scale_loss: expected loss to be a floating-point tensor, got ",
                    loss.defined() ? loss.toString() : "none");
+  check_memory("scale_loss", "loss", loss, /*takes_meta=*/false);
   const at::Tensor wide = loss.to(at::kFloat);
   if (is_identity()) return wide;
   const at::Tensor& factor = by != nullptr ? by->loss_scale() : scale_.loss_scale;

@@ -8,6 +8,7 @@
 
 #include "checkpoint/float32_saves.h"
 #include "frontend/device_grads.h"
+#include "ops/memory.h"
 
 namespace torchamp {
 namespace {
@@ -27,6 +28,10 @@ void check_float32(const char* kind, const Tensors& named) {
 }
 
 void check_model(const Module& model) {
+  for (const auto& param : model.named_parameters()) {
+    const std::string name = "parameter \"" + param.key() + "\"";
+    check_memory("initialize", name.c_str(), *param, /*takes_meta=*/false);
+  }
   check_float32("parameter", model.named_parameters());
   check_float32("buffer", model.named_buffers());
 }

@@ -7,9 +7,12 @@
 
 namespace torchamp {
 
-/// Throws unless `tensor` has one element of `dtype` (on `device`, if given).
+/// Throws unless `tensor` has memory for one element of `dtype`.
+void check_scalar(const char* op, const char* name, const at::Tensor& tensor, at::ScalarType dtype);
+
+/// The same on the device of `beside`, by which the op is dispatched.
 void check_scalar(const char* op, const char* name, const at::Tensor& tensor, at::ScalarType dtype,
-                  std::optional<at::Device> device = {});
+                  const at::Tensor& beside);
 
 /// Throws unless `tensor` is contiguous, of `dtype` and on `device`.
 void check_array(const char* op, const char* name, const at::Tensor& tensor, at::ScalarType dtype,

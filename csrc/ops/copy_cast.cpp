@@ -9,6 +9,7 @@
 namespace torchamp::ops {
 namespace {
 
+using at::Tensor;
 using at::TensorList;
 
 constexpr const char* kCopyCastSchema =
@@ -30,8 +31,8 @@ TORCH_LIBRARY_FRAGMENT(torchamp, m) {
 }  // namespace
 
 void copy_cast(TensorList master_params, TensorList model_params) {
-  dispatch<run_copy_cast>(kCopyCastSchema, first_defined(master_params), master_params,
-                          model_params);
+  const Tensor& first = dispatched_by("copy_cast", "master_params", master_params);
+  dispatch<run_copy_cast>(kCopyCastSchema, first, master_params, model_params);
   mark_written(model_params);
 }
 

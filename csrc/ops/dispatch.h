@@ -35,12 +35,21 @@ void define(torch::Library& library, const char* schema, Result (*kernel)(Args..
   library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::Meta, on_meta));
 }
 
+/// Throws inside of torch.func's transforms and torch.vmap, which have no rule for ops that write.
+inline void check_outside_transforms(const char* schema) {
+  const auto included = c10::impl::tls_local_dispatch_key_set().included_;
+  TORCH_CHECK(
+      !included.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode), op_name(schema).substr(1),
+      ": expected a call outside of torch.vmap and torch.func's transforms, got one inside");
+}
+
 /// Calls the op that define() registered `kKernel` for, on the device of `tensor`, below autograd
 /// and autocast: parameters are written as data. The dispatcher would inspect every tensor of every
 /// list to find the same.
 template <auto kKernel, class... Args>
 auto dispatch(const char* schema, const at::Tensor& tensor, Args&&... args) {
   using Signature = std::remove_pointer_t<decltype(kKernel)>;
+  check_outside_transforms(schema);
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow(("torchamp::" + op_name(schema)).c_str(), "")
                              .template typed<Signature>();

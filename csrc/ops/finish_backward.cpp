@@ -185,7 +185,7 @@ Tensor make_overflow_flags(int64_t length, at::Device device) {
 
 void pass_over_grads(TensorList scaled_grads, TensorList master_grads, const Tensor& loss_scale,
                      bool accumulate, const Tensor& overflow_flags, const BackwardEnd* end) {
-  check_scalar("scale_loss", "loss_scale", loss_scale, at::kFloat, overflow_flags.device());
+  check_scalar("scale_loss", "loss_scale", loss_scale, at::kFloat, overflow_flags);
   const auto tensors = end != nullptr ? tensors_of(*end) : std::vector<Tensor>();
   const bool moves = end != nullptr && end->moved != nullptr;
   dispatch<run_finish_backward>(kFinishBackwardSchema, overflow_flags, scaled_grads, master_grads,

@@ -1,6 +1,7 @@
 #include "ops/fused_step_checks.h"
 
 #include "ops/checks.h"
+#include "ops/memory.h"
 
 namespace torchamp {
 namespace {
@@ -18,8 +19,8 @@ void check_row(const char* name, const Tensor& tensor, at::ScalarType dtype, int
               " to have one element per position, ", length, ", got ", tensor.numel());
 }
 
-void check_optional_scalar(const char* name, const OptionalTensor& tensor, at::Device device) {
-  if (tensor) check_scalar(kFusedStep, name, *tensor, at::kFloat, device);
+void check_optional_scalar(const char* name, const OptionalTensor& tensor, const Tensor& steps) {
+  if (tensor) check_scalar(kFusedStep, name, *tensor, at::kFloat, steps);
 }
 
 void check_optional_row(const char* name, const OptionalTensor& tensor, bool needed, int64_t length,
@@ -38,25 +39,26 @@ void check_groups(const Tensor& groups, int64_t length, int64_t rows) {
   }
 }
 
-void check_lrs(TensorList lrs, int64_t groups, at::Device device) {
+void check_lrs(TensorList lrs, int64_t groups, const Tensor& steps) {
   if (lrs.empty()) return;
   TORCH_CHECK(static_cast<int64_t>(lrs.size()) == groups, kFusedStep,
               ": expected lrs to have one tensor per group, ", groups, ", got ", lrs.size());
   for (const Tensor& lr : lrs) {
     if (!lr.defined()) continue;
     const bool wide = lr.scalar_type() == at::kDouble;
-    check_scalar(kFusedStep, "lrs", lr, wide ? at::kDouble : at::kFloat, device);
+    check_scalar(kFusedStep, "lrs", lr, wide ? at::kDouble : at::kFloat, steps);
   }
 }
 
-void check_hyper(const StepScalars& scalars, int64_t length, at::Device device) {
+void check_hyper(const StepScalars& scalars, int64_t length) {
   const bool by_value = scalars.hyper.defined() && scalars.hyper.is_cpu();
-  check_array(kFusedStep, "hyper", scalars.hyper, at::kDouble, by_value ? at::kCPU : device);
+  check_array(kFusedStep, "hyper", scalars.hyper, at::kDouble,
+              by_value ? at::kCPU : scalars.steps.device());
   TORCH_CHECK(scalars.hyper.dim() == 2 && scalars.hyper.size(1) == kHyperparameters, kFusedStep,
               ": expected hyper to have sizes [groups, ", kHyperparameters, "], got ",
               scalars.hyper.sizes());
   check_groups(scalars.groups, length, scalars.hyper.size(0));
-  check_lrs(scalars.lrs, scalars.hyper.size(0), device);
+  check_lrs(scalars.lrs, scalars.hyper.size(0), scalars.steps);
 }
 
 void check_scalars(StepAlgorithm algorithm, const StepScalars& scalars, int64_t length) {
@@ -66,13 +68,14 @@ void check_scalars(StepAlgorithm algorithm, const StepScalars& scalars, int64_t 
   const bool adapts = algorithm == StepAlgorithm::kLambApply;
   const bool averages = algorithm == StepAlgorithm::kNovoGrad;
   check_row("steps", scalars.steps, at::kFloat, length, device);
-  check_hyper(scalars, length, device);
-  check_optional_scalar("grad_factor", scalars.grad_factor, device);
-  check_optional_scalar("skip", scalars.skip, device);
+  check_memory(kFusedStep, "steps", scalars.steps, /*takes_meta=*/true);
+  check_hyper(scalars, length);
+  check_optional_scalar("grad_factor", scalars.grad_factor, scalars.steps);
+  check_optional_scalar("skip", scalars.skip, scalars.steps);
   check_optional_row("param_norms", scalars.param_norms, adapts, length, device);
   check_optional_row("update_norms", scalars.update_norms, adapts || averages, length, device);
   check_optional_row("norm_averages", scalars.norm_averages, averages, length, device);
-  if (scalars.ticket) check_scalar(kFusedStep, "ticket", *scalars.ticket, at::kInt, device);
+  if (scalars.ticket) check_scalar(kFusedStep, "ticket", *scalars.ticket, at::kInt, scalars.steps);
 }
 
 void check_unscaled(at::IntArrayRef unscaled, int64_t length) {

@@ -34,7 +34,7 @@ void on_cuda(cuda::Queue queue, const Plan& plan, float* norm, float* per_tensor
 
 Norms run_l2norm(TensorList tensors, bool per_tensor, const OptionalTensor& found_inf,
                  const OptionalTensor& found_inf_per_tensor) {
-  const DeviceKernels kernels(first_defined(tensors).device());
+  const DeviceKernels kernels((found_inf ? *found_inf : first_defined(tensors)).device());
   const auto options = at::TensorOptions().device(kernels.device()).dtype(at::kFloat);
   const Work work =
       build_plan(found_inf ? "check_l2norm" : "l2norm", {{"tensors", tensors}}, kernels);
@@ -70,15 +70,16 @@ TORCH_LIBRARY_FRAGMENT(torchamp, m) {
 Tensor check_l2norm(TensorList tensors, const Tensor& found_inf,
                     const OptionalTensor& found_inf_per_tensor) {
   check_flags("check_l2norm", found_inf, found_inf_per_tensor, tensors.size());
-  const Norms norms = dispatch<run_l2norm>(kL2normSchema, first_defined(tensors), tensors, false,
+  const Norms norms = dispatch<run_l2norm>(kL2normSchema, found_inf, tensors, false,
                                            OptionalTensor(found_inf), found_inf_per_tensor);
   mark_written(found_inf);
   return std::get<0>(norms);
 }
 
 Norms l2norm(TensorList tensors, bool per_tensor) {
-  return dispatch<run_l2norm>(kL2normSchema, first_defined(tensors), tensors, per_tensor,
-                              OptionalTensor(), OptionalTensor());
+  const Tensor& first = dispatched_by("l2norm", "tensors", tensors);
+  return dispatch<run_l2norm>(kL2normSchema, first, tensors, per_tensor, OptionalTensor(),
+                              OptionalTensor());
 }
 
 }  // namespace torchamp::ops

@@ -11,6 +11,7 @@
 #include "cuda/cublas.h"
 #include "cuda/stream.h"
 #include "ops/dispatch.h"
+#include "ops/memory.h"
 
 namespace torchamp {
 namespace {
@@ -29,8 +30,11 @@ at::ScalarType sum_type(const Tensor& tensor) {
 }
 
 bool cublas_takes(const Tensor& sum, const Tensor& grads, const Tensor& inputs) {
-  return sum.is_cuda() && sum.scalar_type() == at::kFloat &&
-         grads.scalar_type() == inputs.scalar_type() &&
+  const auto is_readable = [](const Tensor& tensor) {
+    return has_memory(*tensor.unsafeGetTensorImpl());
+  };
+  return sum.is_cuda() && sum.scalar_type() == at::kFloat && is_readable(sum) &&
+         is_readable(grads) && is_readable(inputs) && grads.scalar_type() == inputs.scalar_type() &&
          at::isReducedFloatingType(grads.scalar_type()) &&
          cuda::cublas_takes(grads.size(0), grads.size(1), inputs.size(1));
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "cpu/parallel.h"
+#include "ops/memory.h"
 
 namespace torchamp {
 namespace {
@@ -45,8 +46,7 @@ void check_length(const char* op, const NamedList& first, const NamedList& other
 
 void check_tensor(const char* op, const NamedList& list, size_t i, at::Device device) {
   const Tensor& tensor = list.tensors[i];
-  TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, op, ": expected ", list.name, "[",
-                   list.first + i, "] to be dense, got layout ", tensor.layout());
+  check_memory(op, list.name, list.first + i, tensor, /*takes_meta=*/tensor.device().is_meta());
   TORCH_CHECK_TYPE(kernel_dtype(list, tensor) || tensor.scalar_type() == at::kDouble, op,
                    ": expected ", list.name, "[", list.first + i,
                    "] to be float16, bfloat16, float32 or float64, got ", tensor.scalar_type());
@@ -181,9 +181,10 @@ void prefetch_ahead(Lists lists, size_t i) {
 /// The reason why a position is not planned.
 constexpr int32 kLeftOut = -1, kRest = -2;
 
+/// Whether memory holds the elements as they are: a kernel does not see a lazy negation.
 bool is_dense(const Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  return impl.has_storage() && impl.layout() == at::kStrided;
+  return impl.layout() == at::kStrided && has_memory(impl) && !tensor.is_neg();
 }
 
 bool has_strides_of(const c10::TensorImpl& first, const c10::TensorImpl& other) {
@@ -337,6 +338,15 @@ const Tensor& first_defined(TensorList tensors) {
     if (tensor.defined()) return tensor;
   }
   return none;
+}
+
+const Tensor& dispatched_by(const char* op, const char* name, TensorList tensors) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].defined()) continue;
+    check_memory(op, name, i, tensors[i], /*takes_meta=*/true);
+    break;
+  }
+  return first_defined(tensors);
 }
 
 Flags make_flags(const Tensor& found_inf, const std::optional<Tensor>& per_tensor) {

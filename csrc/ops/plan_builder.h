@@ -39,10 +39,10 @@ struct Work {
   std::vector<int64_t> rest;  ///< positions whose tensors no kernel supports
 };
 
-/// Throws unless all lists have the length of the first, and every tensor is dense, of a floating
-/// dtype, on the kernels' device and sized like the tensor at its position in the first list. A
-/// written tensor's elements are distinct; it may be a tensor of its position in another list, but
-/// not share part of its memory. Written lists come last.
+/// Throws unless all lists have the length of the first, and every tensor is dense, has memory,
+/// is of a floating dtype, on the kernels' device and sized like the tensor at its position in the
+/// first list. A written tensor's elements are distinct; it may be a tensor of its position in
+/// another list, but not share part of its memory. Written lists come last.
 ///
 /// Positions where a list that is not optional has an undefined or empty tensor are left out. The
 /// plan's address of a missing optional tensor is null. The kernels get float32,
@@ -53,6 +53,10 @@ Work build_plan(const char* op, std::initializer_list<NamedList> lists,
 
 /// The first tensor that is defined; if none is, one without elements on the CPU.
 const at::Tensor& first_defined(at::TensorList tensors);
+
+/// first_defined() of the list `name`, which `op` is dispatched by. Throws a TypeError unless it
+/// has memory or is meta.
+const at::Tensor& dispatched_by(const char* op, const char* name, at::TensorList tensors);
 
 /// Pointers into `found_inf`, if defined, and `found_inf_per_tensor`, if given.
 Flags make_flags(const at::Tensor& found_inf, const std::optional<at::Tensor>& per_tensor);

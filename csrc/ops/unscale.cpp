@@ -40,7 +40,7 @@ TORCH_LIBRARY_FRAGMENT(torchamp, m) {
 void unscale(TensorList scaled_grads, TensorList master_grads, const Tensor& inv_scale,
              const Tensor& found_inf, bool accumulate, const OptionalTensor& found_inf_per_tensor) {
   check_flags("unscale", found_inf, found_inf_per_tensor, scaled_grads.size());
-  check_scalar("unscale", "inv_scale", inv_scale, at::kFloat, found_inf.device());
+  check_scalar("unscale", "inv_scale", inv_scale, at::kFloat, found_inf);
   dispatch<run_unscale>(kUnscaleSchema, found_inf, scaled_grads, master_grads, inv_scale, found_inf,
                         accumulate, found_inf_per_tensor);
   mark_written(master_grads);

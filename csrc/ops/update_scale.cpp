@@ -39,10 +39,9 @@ void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
                   const Tensor& hysteresis_tracker, const Tensor& found_inf,
                   const ScaleRule& rule) {
   check_scalar("update_scale", "loss_scale", loss_scale, at::kFloat);
-  const at::Device device = loss_scale.device();
-  check_scalar("update_scale", "growth_tracker", growth_tracker, at::kInt, device);
-  check_scalar("update_scale", "hysteresis_tracker", hysteresis_tracker, at::kInt, device);
-  check_scalar("update_scale", "found_inf", found_inf, at::kFloat, device);
+  check_scalar("update_scale", "growth_tracker", growth_tracker, at::kInt, loss_scale);
+  check_scalar("update_scale", "hysteresis_tracker", hysteresis_tracker, at::kInt, loss_scale);
+  check_scalar("update_scale", "found_inf", found_inf, at::kFloat, loss_scale);
   dispatch<run_update_scale>(kUpdateScaleSchema, loss_scale, loss_scale, growth_tracker,
                              hysteresis_tracker, found_inf, packed(rule));
   for (const Tensor& state : {loss_scale, growth_tracker, hysteresis_tracker}) mark_written(state);

@@ -25,6 +25,13 @@ void settle_in_main_thread() {
       nullptr);
 }
 
+std::vector<std::string> shielded_device_types() {
+  std::vector<std::string> types;
+  const ShieldFromAutocast shield;
+  for (const auto type : shield.disabled()) types.push_back(c10::Device(type).str());
+  return types;
+}
+
 }  // namespace
 
 void bind_autocast(py::module_& module) {
@@ -40,6 +47,8 @@ void bind_autocast(py::module_& module) {
   bind_context<Context<ShieldFromAutocast>>(module, "ShieldFromAutocast",
                                             "A context that suspends OpenAutocast in this thread.")
       .def(py::init<>());
+  module.def("shielded_device_types", &shielded_device_types,
+             "The device types whose autocast a ShieldFromAutocast would now switch off.");
   bind_context<Context<ShieldBackward, bool>>(module, "ShieldBackward",
                                               "A ShieldFromAutocast around a backward.")
       .def(py::init<bool>(), py::arg("was_cast"));

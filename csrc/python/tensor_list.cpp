@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include "ops/memory.h"
 #include "python/bindings.h"
 
 namespace torchamp::python {
@@ -92,6 +93,11 @@ void bind_lists(pybind11::module_& module) {
       .def(pybind11::init<const pybind11::handle&>(), pybind11::arg("params"))
       .def("are_still", &SeenParams::are_still, pybind11::arg("params"),
            "Whether those are the same tensors, of the same devices and dtypes.");
+  module.def(
+      "has_memory",
+      [](const at::Tensor& tensor) { return torchamp::has_memory(*tensor.unsafeGetTensorImpl()); },
+      pybind11::arg("tensor"),
+      "Whether its elements are in a storage of its own, wherever that is.");
   module.def("drop_grads", &drop_grads, pybind11::arg("params"), "Each one's grad becomes None.");
 }
 

@@ -183,6 +183,22 @@ TEST_P(ChecksTest, StateOfAScaleThatIsOfTheWrongKind) {
                  [&] { ops::update_scale(scale_, growth_, scalar(), found_inf_); });
 }
 
+TEST_P(ChecksTest, TensorsWithoutMemory) {
+  const Tensor freed = make({4});
+  freed.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, freed.device()));
+  const std::string got = " to have memory of its own, got one whose storage is empty";
+  const List odd = {first_[0], freed};
+  expect_refused("scale: expected inputs[1]" + got, second_,
+                 [&] { ops::scale(odd, second_, 2, found_inf_); });
+  expect_refused("unscale: expected master_grads[1]" + got, {second_[0]},
+                 [&] { ops::unscale(second_, odd, scalar(), found_inf_); });
+  expect_refused("check: expected tensors[1]" + got, {found_inf_},
+                 [&] { ops::check(odd, found_inf_); });
+  expect_refused("l2norm: expected tensors[0]" + got, {}, [&] { ops::l2norm({freed}); });
+  expect_refused("copy_cast: expected model_params[1]" + got, first_,
+                 [&] { ops::copy_cast(first_, odd); });
+}
+
 TORCHAMP_ON_EACH_DEVICE(ChecksTest);
 
 /// Meta tensors have shapes and no values: ops pass them through.

@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 import torch
-from nets import Net, backward, batch, initialized, linear_net, loss_of, sgd, train_step
+from nets import Net, batch, initialized, linear_net, loss_of, sgd, train_step
 from torch import nn
 
 from torchamp import amp
@@ -170,17 +170,6 @@ def test_subclasses_keep_no_register_and_super_works():
     model, optimizer = initialized("O2", Registered())
     train_step(model, optimizer)
     assert registered == ["name"]
-
-
-def test_compiled():
-    model, optimizer = initialized("O2", linear_net())
-    x, _ = batch()
-    expected = model(x)
-    compiled = torch.compile(model, backend="eager")
-    assert torch.equal(compiled(x), expected)
-    backward(compiled, optimizer)
-    optimizer.step()
-    torch._dynamo.reset()
 
 
 def test_traced_after_initialize():

@@ -1,5 +1,5 @@
 """Where O1 casts outside of the thread that opened it: backwards of custom functions, threads,
-copies, checkpoints and compiled models."""
+copies and checkpoints."""
 
 import copy
 import pickle
@@ -182,31 +182,3 @@ def test_copies_are_cast_while_the_original_lives(make):
     assert torch.equal(twin(x), model(x)) and twin(x).dtype == torch.float16
     del model, optimizer
     assert twin(x).dtype == torch.float32, "a copy kept O1 open"
-
-
-# Compiled models.
-
-
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("level", LEVELS)
-def test_compiled_models_are_cast(level, backend):
-    net = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3))
-    model, optimizer = initialized(level, net)
-    x, _ = batch()
-    expected = model(x)
-    compiled = torch.compile(model, backend=backend)
-    assert torch.equal(compiled(x), expected) and expected.dtype == LEVELS[level]
-    train_step(compiled, optimizer)
-    assert not torch.equal(compiled(x), expected)
-    with amp.disable_casts():
-        assert compiled(x).dtype == torch.float32
-    torch._dynamo.reset()
-
-
-def test_compiled_in_one_graph_outside_of_a_model():
-    with Amp(linear_net(), opt_level="O1", verbosity=0):
-        compiled = torch.compile(
-            lambda x: nn.functional.gelu(x @ x).std(), backend="aot_eager", fullgraph=True
-        )
-        assert compiled(torch.randn(3, 3)).dtype == torch.float32
-    torch._dynamo.reset()

@@ -79,6 +79,7 @@ class TORCHAMP_API FusedStepper {
 
  private:
   at::TensorOptions options(at::ScalarType dtype) const;
+  std::vector<size_t> without_states(const Lists& lists) const;
   void make_states(const Lists& lists);
   void make_state(size_t i, const at::Tensor& stepped);
   StepScalars scalars(const Step& step) const;

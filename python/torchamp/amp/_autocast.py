@@ -275,6 +275,30 @@ OPEN = Patches(
 )
 
 
+def shield() -> contextlib.AbstractContextManager[None]:
+    """A context that suspends O1's casts in this thread, but not a torch.autocast of the program;
+    torch.compile and torch.export capture it."""
+    if torch.compiler.is_compiling():
+        return _without_autocast(_shielded_device_types())
+    return _C.ShieldFromAutocast()
+
+
+@contextlib.contextmanager
+def _without_autocast(device_types: list[str]) -> Iterator[None]:
+    if not device_types:
+        yield
+        return
+    first, *others = device_types
+    with torch.autocast(first, enabled=False), _without_autocast(others):
+        yield
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _shielded_device_types() -> list[str]:
+    """While a graph is captured. Under another state of autocast, Dynamo captures another graph."""
+    return _C.shielded_device_types()
+
+
 class OpenCasts:
     """O1's casts in the thread that made this, until closed or dropped. Where another thread does
     that, they end soon in the main thread, elsewhere when the thread next uses torchamp."""

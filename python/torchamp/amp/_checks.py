@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from torchamp._load import _C
 from torchamp.amp._masters import params_of
 from torchamp.amp._model import AmpModel
 from torchamp.amp._optimizer import AmpOptimizer
@@ -93,11 +94,21 @@ def _check_tensors(where: str, model: torch.nn.Module) -> None:
                     f"initialize: expected {kind} {name!r} of {where} to be materialized, got a "
                     "lazy one; run a forward first"
                 )
+            if kind == "parameter":
+                _check_memory(f"parameter {name!r} of {where}", tensor)
             if tensor.dtype == torch.float16 and not Float16Models.are_allowed:
                 raise RuntimeError(
                     f"initialize: expected {where} to be a float32 model, got {kind} {name!r} in "
                     "float16; initialize casts the model itself: remove the call of half()"
                 )
+
+
+def _check_memory(what: str, param: torch.Tensor) -> None:
+    if not _C.has_memory(param):
+        raise TypeError(
+            f"initialize: expected {what} to have memory of its own, got a "
+            f"{type(param).__name__} on {param.device}"
+        )
 
 
 def check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
@@ -113,6 +124,10 @@ def check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
                 f"initialize: expected optimizers[{i}] ({name}) not to be initialized already, "
                 "but it is; amp.release(model), of its model, makes it plain again"
             )
+        for k, param in enumerate(params_of([optimizer])):
+            if param.is_meta:
+                continue  # one_device() refuses it
+            _check_memory(f"parameter {k} of optimizers[{i}] ({name})", param)
         if any(base.__name__ == "ZeroRedundancyOptimizer" for base in type(optimizer).__mro__):
             raise TypeError(
                 f"initialize: expected optimizers[{i}] to step the parameters in its param_groups, "

@@ -17,7 +17,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.hooks import RemovableHandle
 
-from torchamp._load import _C
+from torchamp.amp._autocast import shield
 from torchamp.amp._data_parallel import DataParallel
 from torchamp.amp._masters import weights_of
 from torchamp.amp._session import Session
@@ -103,7 +103,7 @@ def _convert_mapping(value: Mapping, dtype: torch.dtype) -> Mapping:
     converted = {key: convert(element, dtype) for key, element in value.items()}
     if _same(value.values(), converted.values()):
         return value
-    if not isinstance(value, MutableMapping):
+    if type(value) is dict or not isinstance(value, MutableMapping):
         return _of_kind(type(value), converted)
     result = copy.copy(value)
     for key, element in converted.items():
@@ -175,7 +175,7 @@ class ModelState:
     def _context(self) -> contextlib.AbstractContextManager[None]:
         """The context of forward: at O1 the casts of the thread that called initialize."""
         if self.shielded:
-            return _C.ShieldFromAutocast()
+            return shield()
         casts = None if self.session is None else self.session.casts
         if casts is None or torch.compiler.is_compiling():
             return contextlib.nullcontext()
