@@ -80,8 +80,8 @@ void MasterGrads::resize() {
   }
 }
 
-/// Delayed grads stay where they are: the backward adds to them, and DistributedDataParallel reduces
-/// the sum.
+/// Delayed grads stay where they are: the backward adds to them, and DistributedDataParallel
+/// reduces the sum.
 void MasterGrads::prepare_backward() {
   materialize();
   open_.emplace(weights_.size());

@@ -38,7 +38,8 @@ OptionalTensor found_inf(const OptimizerState& state) {
   return found.defined() ? OptionalTensor(found) : std::nullopt;
 }
 
-/// Grads that have an object of Python's are freed under the GIL, which costs more to take for each.
+/// Grads that have an object of Python's are freed under the GIL, which costs more to take for
+/// each.
 void zero_grad(OptimizerState& state, bool set_to_none) {
   std::optional<py::gil_scoped_release> unlocked;
   if (!set_to_none) unlocked.emplace();

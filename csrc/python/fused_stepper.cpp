@@ -79,9 +79,10 @@ void bind_fused_stepper(py::module_& module) {
       .def("new_states", &FusedStepper::new_states,
            "The parameters whose states were created since clear_new_states().")
       .def("clear_new_states", &FusedStepper::clear_new_states);
-  module.def("step_all", &step_all, Unlocked(), py::arg("steppers"), py::arg("grad_factor"),
-             py::arg("skip"),
-             "Steps parameters by their grads times grad_factor; nothing changes if skip is not 0.");
+  module.def(
+      "step_all", &step_all, Unlocked(), py::arg("steppers"), py::arg("grad_factor"),
+      py::arg("skip"),
+      "Steps parameters by their grads times grad_factor; nothing changes if skip is not 0.");
   module.def("step_masters", &step_masters, Unlocked(), py::arg("steppers"), py::arg("state"),
              py::arg("skip"),
              "Steps masters and model in one pass; nothing changes if a backward since the last "

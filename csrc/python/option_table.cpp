@@ -84,9 +84,10 @@ void bind_option_table(py::module_& module) {
   py::class_<OptionTable>(module, "OptionTable", kOptionTable)
       .def(py::init<const std::string&>(), py::arg("optimizer"))
       .def_property_readonly("specs", &OptionTable::specs)
-      .def("set_hyper", &OptionTable::set_hyper, py::arg("stepper"), py::arg("groups"),
-           "Makes the groups' options the hyperparameters of a FusedStepper; an option that a group "
-           "lacks has its default. Discards the learning rates that set_lr() has set.");
+      .def(
+          "set_hyper", &OptionTable::set_hyper, py::arg("stepper"), py::arg("groups"),
+          "Makes the groups' options the hyperparameters of a FusedStepper; an option that a group "
+          "lacks has its default. Discards the learning rates that set_lr() has set.");
   module.def("state_names", &optim::state_names, py::arg("algorithm"),
              "The names of the states that the algorithm keeps per parameter, in its order.");
   module.def("required_states", &optim::required_states, py::arg("algorithm"),
