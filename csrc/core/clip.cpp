@@ -98,6 +98,23 @@ Tensor norm_if_stepped(const Part& part, const ClippedStates& states) {
   return part.norm().masked_fill(is_left_out, 0);
 }
 
+/// Whether an optimizer that is not among `states` steps some of their parameters.
+bool share_with_others(const ClippedStates& states) {
+  const auto is_other = [&](const OptimizerState* user) {
+    return std::find(states.begin(), states.end(), user) == states.end();
+  };
+  return std::any_of(states.begin(), states.end(), [&](const OptimizerState* state) {
+    const auto& users = state->masters().users;
+    return std::any_of(users.begin(), users.end(), is_other);
+  });
+}
+
+/// 1 where all of `states` are to skip: others may step by the grads that they share.
+Tensor coefficient_if_stepped(const Tensor& coefficient, const ClippedStates& states) {
+  const Tensor all_skip = share_with_others(states) ? found_by_all(states) : Tensor();
+  return all_skip.defined() ? coefficient.masked_fill(all_skip.gt(0), 1) : coefficient;
+}
+
 void check_bound(const char* function, const char* argument, double bound) {
   TORCH_CHECK_VALUE(bound >= 0, function, ": expected ", argument, " to be at least 0, got ",
                     bound);
@@ -117,7 +134,8 @@ Tensor clip_grad_norm(const ClippedStates& states, double max_norm) {
   std::vector<NormPart> norms;
   for (const Part& part : parts) norms.push_back({norm_if_stepped(part, states), part.factor()});
   const ClipFactors factors = clip_factors(norms, max_norm);
-  for (size_t i = 0; i < parts.size(); ++i) parts[i].clip(factors.clipped[i], factors.coefficient);
+  const Tensor coefficient = coefficient_if_stepped(factors.coefficient, states);
+  for (size_t i = 0; i < parts.size(); ++i) parts[i].clip(factors.clipped[i], coefficient);
   const bool have_refused =
       !states.empty() && std::all_of(states.begin(), states.end(), has_refused);
   return have_refused ? at::full_like(factors.norm, INFINITY) : factors.norm;

@@ -324,6 +324,13 @@ OF_TWO_THAT_SHARE = {
         zero 1 none
         step 0
     """,
+    "clipped_by_one_that_skips": """
+        backward 0 1 nan
+        step 1
+        backward 0 2
+        clip_norm 0.1 0
+        step 1
+    """,
     "the_second_goes_on": """
         backward 0 1 overflow
         step 1

@@ -314,6 +314,23 @@ def test_clipping_several_optimizers_together():
     torch.testing.assert_close(torch.cat([g.flatten() for g in grads]).norm().item(), 0.01)
 
 
+@pytest.mark.parametrize("level", ["O0", "O1", "O2"])
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_clipping_by_an_optimizer_that_skips_leaves_the_grads_that_others_step_by(level, name):
+    model = linear_net()
+    both, last = MAKERS[name](model), torch.optim.SGD(model[2].parameters(), 0.1)
+    amp.initialize(model, [both, last], opt_level=level, loss_scale="dynamic", verbosity=0)
+    with overflow_at(model[0].bias), amp.scale_loss(loss_of(model), [both, last]) as scaled_loss:
+        scaled_loss.backward()
+    last.step()
+    before = model[2].weight.detach().clone()
+    with amp.scale_loss(loss_of(model), [both, last]) as scaled_loss:
+        scaled_loss.backward()
+    amp.clip_grad_norm_(both, 0.1)
+    last.step()
+    assert model[2].weight.isfinite().all() and not torch.equal(model[2].weight, before)
+
+
 @pytest.mark.parametrize("norm_type", [1.0, float("inf")])
 def test_clipping_by_other_norms(norm_type):
     model, optimizer = initialized("O2", Net(), MAKERS["adamw"])
