@@ -60,6 +60,7 @@ def _work(rank: int, world_size: int, folder: str, cases: Cases) -> None:
             _be_patient()
             report.write(json.dumps([name, _outcome(case)]) + "\n")
             report.flush()
+            gc.collect()  # models in cycles keep O1's casts
     _be_patient()
     gc.collect()  # reference cycles of DDP keep the group, whose threads must end before exit
     distributed.destroy_process_group()

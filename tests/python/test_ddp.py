@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import ranks
 import torch
+import torch._dynamo
 from nets import linear_net, loss_of, overflow_at
 from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -246,6 +247,22 @@ def under_apex(level: str) -> None:
         assert ranks.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
 
 
+def compiled(level: str) -> None:
+    """torch.compile after initialize: one graph where grads are synchronized, one elsewhere."""
+    training = Training(level, fused_sgd)
+    model, optimizer = training.start()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    model.compile(backend="eager")
+    parallel = DistributedDataParallel(model)
+    for step in range(STEPS):
+        training.step(parallel, model, optimizer, step)
+        assert ranks.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
+    assert not torch._dynamo.utils.counters["graph_break"]
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
+    torch._dynamo.reset()  # which else keeps the model
+
+
 def accumulating_weight_grads() -> None:
     """The reducer would not see the grads."""
     model, _ = Training("O2").start()
@@ -261,6 +278,7 @@ def other_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     yield "join-O2-split_sgd", functools.partial(join, "O2", split_sgd)
     for level in LEVELS:
         yield f"apex-{level}", functools.partial(under_apex, level)
+        yield f"compiled-{level}", functools.partial(compiled, level)
         yield f"float16-{level}", functools.partial(hooked, level, in_float16)
         yield f"power_sgd-{level}", functools.partial(hooked, level, by_power_sgd)
 

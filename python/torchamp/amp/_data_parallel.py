@@ -15,29 +15,30 @@ from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import weights_of
 
 
+def running() -> DistributedDataParallel | None:
+    """The one whose forward runs."""
+    return DistributedDataParallel._active_ddp_module
+
+
 class DataParallel:
-    """The DistributedDataParallel that last ran one model's forward for a backward."""
+    """The DistributedDataParallel that runs one model's forwards, if there is one."""
 
     def __init__(self, model: torch.nn.Module, scalers: LossScalers) -> None:
         self._model = weakref.ref(model)
         self._scalers = scalers
-        self._wrapper: weakref.ref[DistributedDataParallel] | None = None
+        #: That of the last forward for a backward, until share().
+        self._noted: DistributedDataParallel | None = None
         self._is_unsynced = False
-        self._is_shared = False
-
-    @staticmethod
-    def running() -> DistributedDataParallel | None:
-        """The one whose forward runs."""
-        return DistributedDataParallel._active_ddp_module
+        #: That for which share() has shared.
+        self._shared: weakref.ref[DistributedDataParallel] | None = None
 
     def note_forward(self) -> None:
-        """Called in a forward of the model."""
-        wrapper = self.running()
+        """Called in a forward of the model; torch.compile captures it."""
+        wrapper = running()
+        if (wrapper is None and not self._is_unsynced) or not torch.is_grad_enabled():
+            return
+        self._noted = wrapper
         self._is_unsynced = wrapper is not None and not wrapper.require_backward_grad_sync
-        if wrapper is not None and (self._wrapper is None or self._wrapper() is not wrapper):
-            self._wrapper = weakref.ref(wrapper)
-            self._is_shared = False
-            self._share_after_join(wrapper)
 
     def leaves_unsynced(self, masters: Sequence[_C.Masters]) -> bool:
         """Whether a backward of the last forward leaves grads of parameters that are among
@@ -56,10 +57,11 @@ class DataParallel:
     def share(self) -> None:
         """Gives every rank the first rank's masters and loss scales, once a wrapper. It has given
         them the first rank's model, which is rounded."""
-        wrapper = None if self._wrapper is None else self._wrapper()
-        if wrapper is None or self._is_shared:
+        wrapper, self._noted = self._noted, None
+        if wrapper is None or (self._shared is not None and self._shared() is wrapper):
             return
-        self._is_shared = True
+        self._shared = weakref.ref(wrapper)
+        self._share_after_join(wrapper)
         if wrapper._join_config.enable:
             _round_masters(wrapper)  # ranks without a batch would miss a broadcast
         else:

@@ -139,8 +139,8 @@ class ModelState:
     #: A forward that was bound to the object before initialize.
     inner_forward: Callable | None
     session: Session | None
-    #: None as long as no DistributedDataParallel runs the model.
-    data_parallel: DataParallel | None = None
+    #: None if there is no session.
+    data_parallel: DataParallel | None
 
     @property
     def changes_forward(self) -> bool:
@@ -149,17 +149,6 @@ class ModelState:
     def __getstate__(self) -> dict:
         """Copies and pickles cast as the original, but belong to no session."""
         return {**self.__dict__, "session": None, "data_parallel": None}
-
-    def note_forward(self, model: torch.nn.Module) -> None:
-        """Notes what DistributedDataParallel does around a forward of `model`, if there is one."""
-        if self.session is None or not torch.is_grad_enabled():
-            return
-        if self.data_parallel is None:
-            if DataParallel.running() is None:
-                return
-            self.data_parallel = DataParallel(model, self.session.scalers)
-            self.session.data_parallel.append(self.data_parallel)
-        self.data_parallel.note_forward()
 
     def run(self, forward: Callable, args: tuple, kwargs: dict) -> Any:
         if self.input_type is not None:
@@ -211,7 +200,8 @@ def _methods(original: type[torch.nn.Module]) -> dict:
     @functools.wraps(original.forward)
     def forward(self: AmpModel, *args: Any, **kwargs: Any) -> Any:
         state = self._torchamp
-        state.note_forward(self)
+        if state.data_parallel is not None:
+            state.data_parallel.note_forward()
         inner = state.inner_forward or functools.partial(original.forward, self)
         return state.run(inner, args, kwargs)
 
@@ -224,7 +214,6 @@ def adopt_model(model: torch.nn.Module, session: Session) -> None:
     settings = session.settings
     shielded = settings.properties.autocast_type is None
     _set_state(model, settings.input_type, settings.output_type, shielded, session)
-    session.add_model(model)
 
 
 def _cast_calls(model: torch.nn.Module, input_type: torch.dtype, output_type: torch.dtype) -> None:
@@ -239,9 +228,10 @@ def _set_state(
     shielded: bool,
     session: Session | None,
 ) -> None:
+    data_parallel = None if session is None else session.add_model(model)
     earlier = model.__dict__.get("_torchamp")
     inner_forward = model.__dict__.pop("forward", earlier and earlier.inner_forward)
-    state = ModelState(input_type, output_type, shielded, inner_forward, session)
+    state = ModelState(input_type, output_type, shielded, inner_forward, session, data_parallel)
     model.__dict__["_torchamp"] = state
     if not isinstance(model, AmpModel):
         swap_class(model, AmpModel, _methods)

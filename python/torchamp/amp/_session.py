@@ -35,7 +35,7 @@ class Session:
         self.weights: list[_C.Masters] = []
         #: Of the optimizers that are still there.
         self.optimizer_states: weakref.WeakSet[_C.OptimizerState] = weakref.WeakSet()
-        #: Of the models that a DistributedDataParallel has run.
+        #: One a model.
         self.data_parallel: list[DataParallel] = []
         #: Of the models' state dicts.
         self.hooks: list[RemovableHandle] = []
@@ -44,8 +44,11 @@ class Session:
         self.reporter = Reporter(settings, _names_of(models))
         self.casts = _open_casts(models, settings)
 
-    def add_model(self, model: torch.nn.Module) -> None:
+    def add_model(self, model: torch.nn.Module) -> DataParallel:
+        """Returns what is to be told of its forwards."""
         self._models.append(weakref.ref(model))
+        self.data_parallel.append(DataParallel(model, self.scalers))
+        return self.data_parallel[-1]
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizers.append(weakref.ref(optimizer))

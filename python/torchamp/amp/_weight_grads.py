@@ -6,14 +6,14 @@ import torch
 from torch import nn
 
 from torchamp._load import _C
-from torchamp.amp._data_parallel import DataParallel
+from torchamp.amp._data_parallel import running
 
 
 class AccumulatingLinear(nn.Linear):
     """nn.Linear; after a backward `weight.grad` is float32, whatever the weight's dtype."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if DataParallel.running() is not None and torch.is_grad_enabled():
+        if running() is not None and torch.is_grad_enabled():
             raise RuntimeError(
                 "accumulate_weight_grads: expected no DistributedDataParallel around the model, "
                 "got one, which does not see grads accumulated in the GEMM; leave out either"
