@@ -150,7 +150,8 @@ void FusedStepper::make_states(const Lists& lists) {
     check_memory("step", "params", i, params_[i], takes_meta);
     check_memory("step", "grads", i, lists.grads[i], takes_meta);
     TORCH_CHECK_TYPE(params_[i].is_floating_point(), "step: expected params[", i,
-                     "] to be floating-point, got ", params_[i].scalar_type());
+                     "] to be float16, bfloat16, float32 or float64, got ",
+                     params_[i].scalar_type());
   }
   const at::TensorList stepped = lists.low_bits.empty() ? params_ : lists.low_bits;
   const OutsideCapture outside(steps_.device());

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import gloo
 import pytest
-import ranks
 import torch
 import torch._dynamo
 from nets import linear_net, loss_of, overflow_at
@@ -66,9 +66,9 @@ class Training:
         parallel = DistributedDataParallel(model, **self.wrapped)
         for step in range(STEPS):
             self.step(parallel, model, optimizer, step)
-            assert ranks.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
-            assert ranks.are_same(list(model.parameters()))
-            assert ranks.are_same([torch.tensor(scale_of())])
+            assert gloo.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
+            assert gloo.are_same(list(model.parameters()))
+            assert gloo.are_same([torch.tensor(scale_of())])
         if self.make is not fused_adamw:
             self.check(start, masters_of(optimizer))
 
@@ -212,9 +212,9 @@ def join(level: str, make: Callable) -> None:
                 with overflow_at(model[0].bias) if bad else contextlib.nullcontext():
                     scaled_backward(loss_of(parallel, seed_of(step, epoch, 0)), optimizer)
                 optimizer.step()
-        assert ranks.are_same(list(model.parameters()))
-        assert ranks.are_same(masters_of(optimizer)), "the ranks' masters part"
-        assert ranks.are_same([torch.tensor(scale_of())]), "the ranks' loss scales part"
+        assert gloo.are_same(list(model.parameters()))
+        assert gloo.are_same(masters_of(optimizer)), "the ranks' masters part"
+        assert gloo.are_same([torch.tensor(scale_of())]), "the ranks' loss scales part"
 
 
 def hooked(level: str, register: Callable) -> None:
@@ -225,7 +225,7 @@ def hooked(level: str, register: Callable) -> None:
     register(parallel)
     for step in range(STEPS):
         training.step(parallel, model, optimizer, step)
-        assert ranks.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
+        assert gloo.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
 
 
 def in_float16(parallel: DistributedDataParallel) -> None:
@@ -244,7 +244,7 @@ def under_apex(level: str) -> None:
     parallel = ApexDistributedDataParallel(model)
     for step in range(STEPS):
         training.step(parallel, model, optimizer, step)
-        assert ranks.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
+        assert gloo.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
 
 
 def compiled(level: str) -> None:
@@ -257,7 +257,7 @@ def compiled(level: str) -> None:
     parallel = DistributedDataParallel(model)
     for step in range(STEPS):
         training.step(parallel, model, optimizer, step)
-        assert ranks.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
+        assert gloo.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
     assert not torch._dynamo.utils.counters["graph_break"]
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
     torch._dynamo.reset()  # which else keeps the model
@@ -295,12 +295,12 @@ OF_FOUR = ("no_sync-O1-fused_sgd", "no_sync-O2-inside", "no_sync-O2-fused_adamw"
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, str]:
-    return ranks.run(2, CASES)
+    return gloo.run(2, CASES)
 
 
 @pytest.fixture(scope="module")
 def outcomes_of_four() -> dict[str, str]:
-    return ranks.run(4, {name: CASES[name] for name in OF_FOUR})
+    return gloo.run(4, {name: CASES[name] for name in OF_FOUR})
 
 
 @pytest.mark.parametrize("case", CASES)

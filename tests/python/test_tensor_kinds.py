@@ -11,8 +11,8 @@ import sys
 import pytest
 import tensor_kinds
 import torch
-from conftest import PACKAGE
 
+import torchamp
 from torchamp import ops, optimizers
 
 #: Ops that meta tensors alone dispatch do nothing, as all ops of torch.
@@ -34,7 +34,7 @@ def outcomes():
     """Of every function and kind, from a process that a crash ends."""
     result = subprocess.run(
         [sys.executable, "-W", "ignore", str(pathlib.Path(tensor_kinds.__file__))],
-        env={**os.environ, "PYTHONPATH": PACKAGE},
+        env={**os.environ, "PYTHONPATH": str(pathlib.Path(torchamp.__file__).parents[1])},
         stdout=subprocess.PIPE,
         text=True,
     )
