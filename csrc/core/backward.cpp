@@ -150,8 +150,10 @@ void Backward::settle(Masters& masters) {
   const bool skips = scaled.overflow != nullptr;
   if (skips) scaled.overflow->add(found_inf);
   for (OptimizerState* user : users) {
-    if (skips) user->gather_delayed(options_.loss_id, found_inf);
-    report_to(*user, grads.last_report(), skips);
+    const bool was_given = std::exchange(user->has_delayed_, false);
+    if (skips && was_given) user->gather_delayed(options_.loss_id, found_inf);
+    if (skips && !was_given) user->accumulate_shared(options_.loss_id);
+    report_to(*user, grads.last_report(), skips && was_given);
   }
 }
 
@@ -191,7 +193,11 @@ void Backward::finish() {
   if (options_.delay_unscale) {
     const auto overflow = scaler_.dynamic() ? scaler_.deferred() : nullptr;
     for (MasterGrads* each : grads) each->delay_backward({scaled_by_, overflow, loss_});
+    for (const auto& state : states_) state->has_delayed_ = true;
     return;
+  }
+  for (Masters* masters : distinct_masters()) {
+    for (OptimizerState* user : masters->users) user->has_delayed_ = false;
   }
   const Tensor found_inf =
       finish_backward(grads, scaler_, *scaled_by_, !options_.delay_overflow_check, loss_);

@@ -220,6 +220,7 @@ void OptimizerState::zero_grad(bool set_to_none) {
   grads().zero_model_grads(set_to_none, stepped_);
   clear_found_inf_per_param();
   drop_strays();
+  has_delayed_ = false;
   skipped_found_inf_.reset();
   clear_overflows();
 }

@@ -89,6 +89,18 @@ MENDED = {
     "clipping_one_of_two_that_share": program(
         "O2", sgd(0, 1), sgd(1, 2), events=[backward([0, 1], [0, 1, 2]), clip(0)]
     ),
+    "a_delayed_overflow_of_another_optimizer": program(
+        "O2",
+        sgd(0, 1),
+        sgd(1, 2),
+        events=[
+            backward([1], [2], delayed=True, inf_in=2),
+            zero(0),
+            backward([1], [1], loss=1),
+            step(0),
+        ],
+        num_losses=2,
+    ),
     "zeroing_beside_a_delay": program(
         "O2",
         sgd(0, 1),

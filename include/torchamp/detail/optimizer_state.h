@@ -108,6 +108,7 @@ class TORCHAMP_API OptimizerState {
   bool steps_unseen_;
   bool may_have_stepped_ = false;  ///< since grads were materialized for masters
   bool is_to_step_ = false;
+  bool has_delayed_ = false;      ///< it was given to a backward whose grads are delayed
   bool had_scaled_loss_ = false;  ///< a backward since it was made
   const Backward* backward_ = nullptr;
   std::map<int64_t, at::Tensor> found_inf_;  ///< by loss
