@@ -15,6 +15,7 @@ c10::DeviceType device_type_of(c10::DispatchKey key);
 
 /// Whether rules cast `tensor`: none casts float64, or Python numbers.
 bool is_castable(c10::DeviceType device_type, const at::Tensor& tensor);
+
 /// The floating types among a call's tensors that rules cast.
 struct SeenTypes {
   void see(c10::DeviceType device_type, const at::Tensor& tensor);

@@ -7,7 +7,6 @@ python tests/python/fuzz_languages.py --seed N    prints that script, and what d
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +17,7 @@ import torch
 from compare_languages import difference, in_cpp, in_python
 from drawn_scripts import drawn
 from scripts import Script
+from seed_arguments import seed_arguments
 
 #: How many scripts one process of the C++ program follows.
 BATCH = 50
@@ -116,11 +116,7 @@ def tell(seed: int, what: str, shrinks: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, default=1)
-    parser.add_argument("--shrink", action="store_true")
-    args = parser.parse_args()
+    args = seed_arguments(__doc__)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     if args.count == 1:

@@ -7,7 +7,6 @@ python tests/python/fuzz_programs.py --seed N    prints that program, and what d
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Callable, Iterator
 
@@ -15,6 +14,7 @@ from fuzz_draw import drawn_program
 from fuzz_events import Event, Program
 from fuzz_run import failure
 from mirror_state import Undetermined
+from seed_arguments import seed_arguments
 
 
 def fails(program: Program) -> bool:
@@ -93,11 +93,7 @@ def tell(seed: int, shrinks: bool) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, default=1)
-    parser.add_argument("--shrink", action="store_true")
-    args = parser.parse_args()
+    args = seed_arguments(__doc__)
     if args.count == 1:
         print(drawn_program(args.seed))
     failed = [seed for seed in range(args.seed, args.seed + args.count) if tell(seed, args.shrink)]
