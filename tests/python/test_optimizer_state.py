@@ -12,6 +12,7 @@ import torch
 from nets import batch, linear_net
 
 from torchamp import amp, optimizers
+from torchamp._load import _C
 
 FUSED = {
     "adam": lambda params: optimizers.FusedAdam(params, lr=0.01),
@@ -262,3 +263,33 @@ def test_training_goes_on_at_a_level_from_float32(name, level):
     before = optimizer.state_dict()
     optimizer.load_state_dict(copy.deepcopy(before))
     torch.testing.assert_close(optimizer.state_dict(), before, rtol=0, atol=0)
+
+
+WRITES = {
+    "replace": lambda entry: entry.update(sum=object()),
+    "insert": lambda entry: entry.update(other=1),
+    "delete": lambda entry: entry.pop("sum"),
+    "rename": lambda entry: entry.update(total=entry.pop("sum")),
+    "swap": lambda entry: entry.update(step=entry["sum"], sum=entry["step"]),
+    "merge": lambda entry: entry.__ior__({"sum": object()}),
+    "empty": lambda entry: entry.clear(),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_every_write_to_a_state_is_seen(write: str) -> None:
+    state = {object(): {"step": object(), "sum": object()} for _ in range(3)}
+    seen = _C.SeenState(state)
+    copy.deepcopy(list(state.values()))  # reads
+    assert seen.is_still(state)
+    WRITES[write](list(state.values())[1])
+    assert not seen.is_still(state)
+    assert _C.SeenState(state).is_still(state)
+
+
+def test_another_entry_is_seen() -> None:
+    state = {name: {"step": object()} for name in "ab"}
+    seen = _C.SeenState(state)
+    state["a"] = dict(state["a"])
+    assert not seen.is_still(state)
+    assert not _C.SeenState(state).is_still({})
