@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import os
-import pathlib
+import functools
 from collections.abc import Callable
 
+import gloo
 import torch
-import torch.multiprocessing as mp
 from torch import distributed
 
 import torchamp
@@ -16,23 +14,17 @@ import torchamp
 torchamp.install_as_apex()
 
 
-def _worker(rank: int, file: str, scenarios: list[Callable[[int], None]]) -> None:
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
-    try:
-        for scenario in scenarios:
-            torch.manual_seed(rank)
-            scenario(rank)
-            distributed.barrier()
-    finally:
-        gc.collect()  # reference cycles of DDP keep the group, whose threads must end before exit
-        distributed.destroy_process_group()
+def _seeded(scenario: Callable[[int], None]) -> None:
+    rank = distributed.get_rank()
+    torch.manual_seed(rank)
+    scenario(rank)
 
 
-def run_on_two_ranks(tmp_path: pathlib.Path, *scenarios: Callable[[int], None]) -> None:
-    """Calls each function with the rank, on both ranks; reraises their exceptions."""
-    mp.start_processes(_worker, (f"{tmp_path}/store", scenarios), nprocs=2, start_method="spawn")
+def run_on_two_ranks(*scenarios: Callable[[int], None]) -> None:
+    """Calls each function with the rank, on both ranks. Asserts that none raises."""
+    cases = {each.__name__: functools.partial(_seeded, each) for each in scenarios}
+    raised = "".join(gloo.run(2, cases).values())
+    assert not raised, raised
 
 
 def gathered(tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -35,8 +35,8 @@ def _trained(rank):
                 assert torch.equal(param, master.to(dtype)) and not torch.equal(param, master)
 
 
-def test_ranks_agree_on_masters_and_models(tmp_path):
-    run_on_two_ranks(tmp_path, _trained)
+def test_ranks_agree_on_masters_and_models():
+    run_on_two_ranks(_trained)
 
 
 class Block(nn.Module):

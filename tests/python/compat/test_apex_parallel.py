@@ -173,9 +173,8 @@ def _amp_levels(rank):
                 assert all(param.isfinite().all() for param in net.parameters())
 
 
-def test_two_ranks(tmp_path):
+def test_two_ranks():
     run_on_two_ranks(
-        tmp_path,
         _data_parallel,
         _two_forwards_before_the_backwards,
         _every_backward_is_reduced,
@@ -186,8 +185,8 @@ def test_two_ranks(tmp_path):
     )
 
 
-def test_two_ranks_of_amp(tmp_path):
-    run_on_two_ranks(tmp_path, _amp_levels)
+def test_two_ranks_of_amp():
+    run_on_two_ranks(_amp_levels)
 
 
 @pytest.fixture

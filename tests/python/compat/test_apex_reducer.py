@@ -43,8 +43,8 @@ def _groups(rank):
         create_syncbn_process_group(3)
 
 
-def test_two_ranks(tmp_path):
-    run_on_two_ranks(tmp_path, _reducer, _flat_calls, _groups)
+def test_two_ranks():
+    run_on_two_ranks(_reducer, _flat_calls, _groups)
 
 
 def test_extract_tensors_goes_into_nests():

@@ -61,8 +61,8 @@ def _forms(rank):
         plain.train()(torch.randn(3))
 
 
-def test_ranks_together_are_one_batch(tmp_path):
-    run_on_two_ranks(tmp_path, _of_ranks, _forms)
+def test_ranks_together_are_one_batch():
+    run_on_two_ranks(_of_ranks, _forms)
 
 
 def test_one_process_is_a_batch_norm():
