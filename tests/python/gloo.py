@@ -51,22 +51,23 @@ def _read(file: Path) -> dict[str, str]:
 def _work(rank: int, world_size: int, folder: str, cases: Cases) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    _be_patient()
+    be_patient()
     distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size
     )
     with open(f"{folder}/{rank}.jsonl", "w") as report:
         for name, case in cases.items():
-            _be_patient()
+            be_patient()
             report.write(json.dumps([name, _outcome(case)]) + "\n")
             report.flush()
             gc.collect()  # models in cycles keep O1's casts
-    _be_patient()
+    be_patient()
     gc.collect()  # reference cycles of DDP keep the group, whose threads must end before exit
     distributed.destroy_process_group()
 
 
-def _be_patient() -> None:
+def be_patient() -> None:
+    """Starts the time without progress again."""
     faulthandler.dump_traceback_later(PATIENCE, exit=True)
 
 
