@@ -275,11 +275,12 @@ def skipped_elsewhere() -> None:
 def skipped_too_often() -> None:
     """All ranks raise, in the same step."""
     model, optimizer = together("O2", max_consecutive_skips=2)
-    for _ in range(2):
-        optimizer.zero_grad()
-        plain(model, optimizer, OVERFLOW, "last")
-        with contextlib.nullcontext() if _ == 0 else pytest.raises(RuntimeError, match="in a row"):
-            optimizer.step()
+    plain(model, optimizer, OVERFLOW, "last")
+    optimizer.step()
+    optimizer.zero_grad()
+    plain(model, optimizer, OVERFLOW, "last")
+    with pytest.raises(RuntimeError, match="max_consecutive_skips = 2 skipped steps in a row"):
+        optimizer.step()
 
 
 def in_groups_of_a_mesh() -> None:
@@ -443,7 +444,7 @@ class Stage:
             self.last(target) if self.is_last else self.first(x)
 
     def first(self, x: torch.Tensor) -> None:
-        output = self.model(x)
+        output = self.model(x).float()  # O1 gives float16
         distributed.send(output.detach(), 1)
         grad = torch.empty_like(output)
         distributed.recv(grad, 1)
@@ -509,15 +510,11 @@ def finished_twice(level: str, make: Callable) -> None:
     model, optimizer = together(level, make)
     amp.scale(loss_of(model)).backward()
     amp.finish(optimizer)
-    grads = [param.grad.clone() for param in model.parameters()]
     amp.scale(loss_of(model)).backward()
     both = [param.grad.clone() for param in model.parameters()]
     with pytest.raises(RuntimeError, match="finish: expected grads of backwards since the last"):
         amp.finish(optimizer)
     assert all(map(torch.equal, (param.grad for param in model.parameters()), both))
-    for param, grad in zip(model.parameters(), grads):
-        param.grad = grad
-    optimizer.step()
     optimizer.zero_grad()
     amp.scale(loss_of(model)).backward()
     amp.finish(optimizer)

@@ -55,7 +55,12 @@ class ScaledLoss(_C.Backward):
 def scale(session: Session, loss: torch.Tensor, loss_id: int) -> torch.Tensor:
     """`loss` times its current scale, float32, for a backward that finish() ends."""
     scaled_loss = session.scaler(loss_id).scale(loss)
-    return _with_shielded_backward(scaled_loss, loss, session.casts is not None)
+    # Of another object than the view, which may be a temporary: no cycle, and no weak reference.
+    result = scaled_loss.view_as(scaled_loss)
+    was_cast = session.casts is not None
+    backward = functools.partial(_shielded_backward, lambda: scaled_loss, was_cast)
+    result.__dict__["backward"] = backward
+    return result
 
 
 def finish(session: Session, states: Sequence[OptimizerState], loss_id: int) -> None:
