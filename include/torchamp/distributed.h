@@ -1,9 +1,9 @@
 // process_group for programs that use c10d. Not part of amp.h, as not every LibTorch has c10d.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torchamp/agreement.h>
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <utility>
 #include <vector>
 

@@ -94,7 +94,7 @@ void run(const Arguments& arguments) {
           << ranks.rank() << "_skipped_steps " << report.skipped_steps() << "\nrank" << ranks.rank()
           << "_loss_scale " << amped.model.amp()->loss_scaler().loss_scale() << '\n';
   std::cout << summary.str() << std::flush;
-  ranks.wait_for_all();  // the first rank's process has the store
+  ranks.leave();
 }
 
 int main(int argc, char** argv) {

@@ -40,8 +40,12 @@ class Ranks {
   void all_reduce_mean(const torch::Tensor& tensor) {
     tensor.copy_(torch::stack(gather(tensor)).mean(0));
   }
-  /// Returns once all ranks have called it.
-  void wait_for_all() { gather(torch::zeros({1})); }
+  /// The last call: the first rank's process, which has the store, waits for the others.
+  void leave() {
+    const auto left = [](int64_t rank) { return "left/" + std::to_string(rank); };
+    store_->set(left(rank_), std::vector<uint8_t>{1});
+    for (int64_t rank = 0; rank_ == 0 && rank < size_; ++rank) store_->get(left(rank));
+  }
 
  private:
   /// A copy of every rank's tensor, on the CPU.
