@@ -88,6 +88,16 @@ def test_hand_written_loop(tmp_path: Path) -> None:
     assert not all(step.skipped for step in steps[-10:])
 
 
+def test_distributed() -> None:
+    """Both ranks skip the same steps, and have the same weights in the end."""
+    launcher = EXAMPLES / "cpp" / "distributed" / "launch.sh"
+    summary = run_cpp("distributed", "--steps", 60, launcher=(launcher, 2)).summary
+    for name in ("accuracy", "skipped_steps", "loss_scale"):
+        assert summary[f"rank0_{name}"] == summary[f"rank1_{name}"]
+    assert float(summary["rank0_accuracy"]) > 0.7
+    assert int(summary["rank0_skipped_steps"]) > 0
+
+
 @pytest.mark.soak
 def test_migrate_scaler(tmp_path: Path) -> None:
     """Before: NaN from the first overflow on. After: those steps are skipped."""

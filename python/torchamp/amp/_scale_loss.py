@@ -52,6 +52,26 @@ class ScaledLoss(_C.Backward):
         return _with_shielded_backward(self.scale(self._loss), self._loss, self._was_cast)
 
 
+def scale(session: Session, loss: torch.Tensor, loss_id: int) -> torch.Tensor:
+    """`loss` times its current scale, float32, for a backward that finish() ends."""
+    scaled_loss = session.scaler(loss_id).scale(loss)
+    # Of another object than the view, which may be a temporary: no cycle, and no weak reference.
+    result = scaled_loss.view_as(scaled_loss)
+    was_cast = session.casts is not None
+    backward = functools.partial(_shielded_backward, lambda: scaled_loss, was_cast)
+    result.__dict__["backward"] = backward
+    return result
+
+
+def finish(session: Session, states: Sequence[OptimizerState], loss_id: int) -> None:
+    """Ends the backwards since the grads of `states` were zeroed, of losses that scale() gave: on
+    this rank or, in a pipeline, on another."""
+    scaler = session.scaler(loss_id)
+    for state in states:
+        state.check_skips()
+    _C.finish([state.core for state in states], scaler, loss_id)
+
+
 def _is_unsynced(session: Session, states: Sequence[OptimizerState]) -> bool:
     """Whether DistributedDataParallel leaves grads to this rank, and reduces them with those of a
     later backward: they wait for it, scaled."""
