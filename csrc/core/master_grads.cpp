@@ -3,10 +3,12 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/util/hash.h>
 #include <torchamp/detail/master_grads.h>
 #include <torchamp/ops.h>
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "core/autograd_meta.h"
@@ -34,6 +36,23 @@ bool is_part_of_a_bucket(const Tensor& grad) {
   return grad.has_storage() && grad.storage().nbytes() > grad.nbytes();
 }
 
+/// Shows writes by the program: a grad's version and, as `.data` writes without one, on the CPU
+/// also a few of its elements.
+uint64_t mark_of(const Tensor& grad) {
+  constexpr int64_t kElements = 4;
+  uint64_t mark = version_of(grad);
+  const bool is_readable = grad.is_cpu() && grad.has_storage() && grad.numel() > 0 &&
+                           grad.is_non_overlapping_and_dense();
+  if (!is_readable) return mark;
+  const auto* const bytes = static_cast<const char*>(grad.const_data_ptr());
+  const size_t size = grad.itemsize();
+  for (int64_t k = 0; k < kElements; ++k) {
+    const int64_t at = (grad.numel() - 1) * k / (kElements - 1);
+    mark = c10::hash_combine(mark, std::hash<std::string_view>()({bytes + at * size, size}));
+  }
+  return mark;
+}
+
 /// Whether any is.
 bool are_defined(const std::vector<Tensor>& tensors) {
   return std::any_of(tensors.begin(), tensors.end(), [](const Tensor& t) { return t.defined(); });
@@ -43,7 +62,7 @@ bool are_defined(const std::vector<Tensor>& tensors) {
 
 void MasterGrads::Deferred::begin(size_t count) {
   grads.assign(count, Tensor());
-  versions.assign(count, 0);
+  marks.assign(count, 0);
 }
 
 /// One that the program has zeroed; the norm is that of those that are left.
@@ -57,7 +76,7 @@ void MasterGrads::Deferred::clear() {
   factor.reset();
   norm.reset();
   grads.clear();
-  versions.clear();
+  marks.clear();
 }
 
 bool MasterGrads::has_grad(size_t i) const {
@@ -67,7 +86,7 @@ bool MasterGrads::has_grad(size_t i) const {
 void MasterGrads::resize() {
   const size_t count = weights_.size();
   has_contributed_.resize(count);
-  versions_.resize(count);
+  marks_.resize(count);
   has_zeros_.resize(count);
   if (open_) open_->resize(count);
   if (delayed_) {
@@ -76,7 +95,7 @@ void MasterGrads::resize() {
   }
   if (is_deferred()) {
     deferred_.grads.resize(count);
-    deferred_.versions.resize(count);
+    deferred_.marks.resize(count);
   }
 }
 
@@ -99,7 +118,7 @@ bool MasterGrads::has_new_grads() const {
   for (size_t i = 0; i < weights_.size(); ++i) {
     const Tensor& grad = grad_of(weights_.model_params()[i]);
     const bool was_there = delayed_ && delayed_->is_scaled[i];
-    if (grad.defined() && !(was_there && version_of(grad) == versions_[i])) return true;
+    if (grad.defined() && !(was_there && mark_of(grad) == marks_[i])) return true;
   }
   return false;
 }
@@ -109,7 +128,7 @@ void MasterGrads::cancel_backward() {
   const std::vector<Tensor> found = *std::exchange(open_, std::nullopt);
   for (size_t i = 0; i < found.size(); ++i) {
     weights_.model_params()[i].mutable_grad() = found[i];
-    if (delayed_ && delayed_->is_scaled[i]) versions_[i] = version_of(found[i]);
+    if (delayed_ && delayed_->is_scaled[i]) marks_[i] = mark_of(found[i]);
   }
 }
 
@@ -146,7 +165,7 @@ void MasterGrads::note_contributions(const std::vector<Tensor>& before) {
   for (size_t i = 0; i < before.size(); ++i) {
     if (has_grad(i)) {
       has_contributed_[i] = true;
-      versions_[i] = version_of(grad_of(weights_.model_params()[i]));
+      marks_[i] = mark_of(grad_of(weights_.model_params()[i]));
     } else {
       weights_.model_params()[i].mutable_grad() = before[i];
     }
@@ -240,7 +259,7 @@ bool MasterGrads::can_defer() const {
 void MasterGrads::defer(size_t i, UnscalePass& pass) {
   const Tensor& grad = deferred_.grads[i] = grad_of(weights_.model_params()[i]);
   if (!grad.defined()) return;
-  deferred_.versions[i] = version_of(grad);
+  deferred_.marks[i] = mark_of(grad);
   pass.check(i, grad);
 }
 
@@ -316,7 +335,7 @@ void MasterGrads::set_lazy(bool lazy) {
 void MasterGrads::check_deferred_unchanged() const {
   for (const size_t i : weights_.separate()) {
     const Tensor& grad = deferred_.grads[i];
-    TORCH_CHECK(!grad.defined() || version_of(grad) == deferred_.versions[i],
+    TORCH_CHECK(!grad.defined() || mark_of(grad) == deferred_.marks[i],
                 "expected the grad of model parameter ", i, " of the optimizer, of sizes ",
                 grad.sizes(),
                 ", to be unmodified since scale_loss, got a modified one; "
@@ -408,7 +427,7 @@ bool MasterGrads::were_modified() const {
   const auto& separate = weights_.separate();
   return !is_deferred() && std::any_of(separate.begin(), separate.end(), [&](size_t i) {
     return has_contributed_[i] && has_grad(i) &&
-           version_of(grad_of(weights_.model_params()[i])) != versions_[i];
+           mark_of(grad_of(weights_.model_params()[i])) != marks_[i];
   });
 }
 
@@ -426,6 +445,7 @@ void MasterGrads::refuse(const std::vector<Tensor>& master_params) {
     grad.reset();
     if (!weights_.is_separate(i)) has_contributed_[i] = false;
   }
+  end_scaled();
 }
 
 bool MasterGrads::has_refused_besides(const TensorSet& stepped) const {
@@ -474,6 +494,7 @@ void MasterGrads::zero_model_grads(bool set_to_none, const TensorSet& stepped) {
       has_zeros_[i] = true;
     }
   }
+  end_scaled();
 }
 
 /// Other than its grad itself, everything that was known of it.
@@ -483,17 +504,20 @@ void MasterGrads::forget(size_t i) {
   forget_scaled(i);
 }
 
+/// end_scaled() follows.
 void MasterGrads::forget_scaled(size_t i) {
-  if (is_deferred()) {
-    deferred_.drop(i);
-    if (!are_defined(deferred_.grads)) deferred_.clear();
-  }
-  if (delayed_) {
-    delayed_->is_scaled[i] = false;
-    delayed_->before[i].reset();
-    const auto& is_scaled = delayed_->is_scaled;
-    if (std::count(is_scaled.begin(), is_scaled.end(), true) == 0) delayed_.reset();
-  }
+  if (is_deferred()) deferred_.drop(i);
+  if (!delayed_) return;
+  delayed_->is_scaled[i] = false;
+  delayed_->before[i].reset();
+}
+
+/// If forget_scaled(i) has left none.
+void MasterGrads::end_scaled() {
+  if (is_deferred() && !are_defined(deferred_.grads)) deferred_.clear();
+  if (!delayed_) return;
+  const auto& is_scaled = delayed_->is_scaled;
+  if (std::count(is_scaled.begin(), is_scaled.end(), true) == 0) delayed_.reset();
 }
 
 }  // namespace torchamp

@@ -24,6 +24,15 @@ void clip_the_models_grads(const Options& options) {
   run.step();
 }
 
+/// The same by LibTorch's function, which writes `.data()`.
+template <class O>
+void clip_the_models_grads_by_libtorch(const Options& options) {
+  Run<O> run(options);
+  run.backward();
+  torch::nn::utils::clip_grad_norm_(run.net->parameters(), 1e-3);
+  run.step();
+}
+
 template <class O>
 void backward_without_scale_loss(const Options& options) {
   Run<O> run(options);
@@ -120,6 +129,15 @@ std::vector<WrongUse> of_steps() {
        [] { clip_the_models_grads<FusedAdam>(at_level("O2").materialize_master_grads(false)); },
        error(
            "^expected the grad of model parameter 0 .* to be unmodified since scale_loss, got a")},
+      {"clipping_the_models_grads_by_libtorch",
+       [] { clip_the_models_grads_by_libtorch<SGD>(at_level("O2")); },
+       warning("to be unmodified since scale_loss.*clip with amp.clip_grad_norm_")},
+      {"clipping_the_models_grads_of_fused_adam_by_libtorch",
+       [] {
+         clip_the_models_grads_by_libtorch<FusedAdam>(
+             at_level("O5").materialize_master_grads(false));
+       },
+       error("to be unmodified since scale_loss, got a modified one; clip with amp.clip_grad")},
       {"clipping_the_masters_grads",
        [] {
          Run run;

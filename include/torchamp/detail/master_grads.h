@@ -151,7 +151,7 @@ class TORCHAMP_API MasterGrads {
     at::Tensor factor;  ///< that unscales and clips them; undefined if there are none
     at::Tensor norm;    ///< of the scaled grads, if it was requested before the backward
     std::vector<at::Tensor> grads;
-    std::vector<uint32_t> versions;
+    std::vector<uint64_t> marks;  ///< of those grads then
   };
 
   bool has_grad(size_t i) const;
@@ -166,6 +166,7 @@ class TORCHAMP_API MasterGrads {
   at::Tensor take_overflow_flags(at::Device device);
   void forget_scaled();
   void forget_scaled(size_t i);
+  void end_scaled();
   void forget(size_t i);
   void check_deferred_unchanged() const;
 
@@ -176,7 +177,7 @@ class TORCHAMP_API MasterGrads {
   Deferred deferred_;
   std::vector<size_t> refused_;        ///< whose grads refuse() has dropped
   std::vector<bool> has_contributed_;  ///< a backward has left the parameter a grad
-  std::vector<uint32_t> versions_;     ///< of those grads then
+  std::vector<uint64_t> marks_;        ///< of those grads then: they show writes
   std::vector<bool> has_zeros_;        ///< the parameter's grad is zeros that nothing was added to
   at::Tensor found_inf_per_param_;
   std::shared_ptr<const BackwardReport> last_report_;
