@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "core/backward_report.h"
@@ -121,7 +122,7 @@ std::vector<MasterGrads*> Backward::distinct_grads() const {
 Tensor Backward::scale(const Tensor& loss) {
   if (scaled_by_ == nullptr) scaled_by_ = scaler_.snapshot();
   const Tensor scaled_loss = scaler_.scale(loss, scaled_by_.get());
-  warn_of_saturation(loss);
+  if (scaler_.looks_at_loss()) look_at(loss);
   const bool is_plain = !scaled_loss.key_set().has(c10::DispatchKey::Python);
   const bool is_scalar = scaled_loss.numel() == 1 && scaled_loss.device() == scaler_.device();
   if (is_plain && is_scalar) loss_ = scaled_loss.detach();
@@ -140,8 +141,26 @@ void Backward::note_use(Use& use) {
   use.was_used = true;
 }
 
+void Backward::look_at(const Tensor& loss) {
+  if (!scaler_.is_identity()) watch_strangers(loss);
+  warn_of_saturation(loss);
+}
+
+/// The optimizers of other initializes that step what the loss reaches.
+void Backward::watch_strangers(const Tensor& loss) {
+  std::set<const Masters*> known;
+  for (const auto& state : states_) known.insert(&state->masters());
+  for (const auto& state : others_) known.insert(&state->masters());
+  for (const Tensor& leaf : leaves_of(loss)) {
+    const auto stranger = OptimizerState::of(leaf);
+    if (stranger != nullptr && known.insert(&stranger->masters()).second) {
+      others_.push_back(stranger);
+    }
+  }
+}
+
 void Backward::warn_of_saturation(const Tensor& loss) {
-  if (!scaler_.looks_at_loss() || !has_cross_entropy_of_16_bit_sigmoid(loss)) return;
+  if (!has_cross_entropy_of_16_bit_sigmoid(loss)) return;
   TORCH_WARN_ONCE(
       "scale_loss: the loss is a binary cross entropy of a sigmoid that was computed in 16 bits, "
       "where it rounds to 0 or 1 and the grads overflow; leave out the sigmoid and use "
@@ -241,6 +260,7 @@ void Backward::finish() {
   for (const auto& state : states_) {
     state->is_to_step_ = true;
     state->had_scaled_loss_ |= !scaler_.is_identity();
+    state->shares_overflows_ |= states_.size() > 1 || scaler_.agrees();
   }
   const auto grads = distinct_grads();
   if (options_.delay_unscale) {

@@ -1,6 +1,5 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
-#include <ATen/ops/full_like.h>
 #include <ATen/ops/minimum.h>
 #include <torchamp/detail/clip.h>
 
@@ -120,8 +119,17 @@ void check_bound(const char* function, const char* argument, double bound) {
                     bound);
 }
 
-bool has_refused(const OptimizerState* state) {
-  return state->has_refused();
+/// Whether overflows that skip its step can only be among its deferred grads, whose norm shows
+/// them.
+bool shows_overflows(const ClippedStates& states) {
+  return states.size() == 1 && states.front()->grads().is_deferred() &&
+         !states.front()->shares_overflows();
+}
+
+/// Not finite where all of `states` are to skip, also by the grads of others.
+Tensor norm_if_any_steps(const Tensor& norm, const ClippedStates& states) {
+  const Tensor all_skip = shows_overflows(states) ? Tensor() : found_by_all(states);
+  return all_skip.defined() ? norm.masked_fill(all_skip.gt(0), INFINITY) : norm;
 }
 
 }  // namespace
@@ -136,9 +144,7 @@ Tensor clip_grad_norm(const ClippedStates& states, double max_norm) {
   const ClipFactors factors = clip_factors(norms, max_norm);
   const Tensor coefficient = coefficient_if_stepped(factors.coefficient, states);
   for (size_t i = 0; i < parts.size(); ++i) parts[i].clip(factors.clipped[i], coefficient);
-  const bool have_refused =
-      !states.empty() && std::all_of(states.begin(), states.end(), has_refused);
-  return have_refused ? at::full_like(factors.norm, INFINITY) : factors.norm;
+  return norm_if_any_steps(factors.norm, states);
 }
 
 void clip_grad_value(const ClippedStates& states, double clip_value) {

@@ -1,10 +1,12 @@
 #include "core/loss_graph.h"
 
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <deque>
 #include <string>
+#include <unordered_set>
 
 namespace torchamp::core {
 namespace {
@@ -34,6 +36,21 @@ bool takes_16_bit_sigmoid(const Node& loss_function) {
 }
 
 }  // namespace
+
+std::vector<at::Tensor> leaves_of(const at::Tensor& loss) {
+  std::vector<at::Tensor> leaves;
+  std::unordered_set<const Node*> seen;
+  std::vector<const Node*> rest{loss.grad_fn().get()};
+  while (!rest.empty()) {
+    const Node* const node = rest.back();
+    rest.pop_back();
+    if (node == nullptr || !seen.insert(node).second) continue;
+    const auto* const leaf = dynamic_cast<const torch::autograd::AccumulateGrad*>(node);
+    if (leaf != nullptr && leaf->variable.defined()) leaves.push_back(leaf->variable);
+    for (const auto& edge : node->next_edges()) rest.push_back(edge.function.get());
+  }
+  return leaves;
+}
 
 bool has_cross_entropy_of_16_bit_sigmoid(const at::Tensor& loss) {
   std::deque<const Node*> queue{loss.grad_fn().get()};

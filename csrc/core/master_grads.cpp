@@ -438,6 +438,7 @@ void MasterGrads::refuse(const std::vector<Tensor>& master_params) {
     grad.reset();
     if (!weights_.is_separate(i)) has_contributed_[i] = false;
   }
+  end_scaled();
 }
 
 bool MasterGrads::has_refused_besides(const TensorSet& stepped) const {
@@ -486,6 +487,7 @@ void MasterGrads::zero_model_grads(bool set_to_none, const TensorSet& stepped) {
       has_zeros_[i] = true;
     }
   }
+  end_scaled();
 }
 
 /// Other than its grad itself, everything that was known of it.
@@ -495,17 +497,20 @@ void MasterGrads::forget(size_t i) {
   forget_scaled(i);
 }
 
+/// end_scaled() follows.
 void MasterGrads::forget_scaled(size_t i) {
-  if (is_deferred()) {
-    deferred_.drop(i);
-    if (!are_defined(deferred_.grads)) deferred_.clear();
-  }
-  if (delayed_) {
-    delayed_->is_scaled[i] = false;
-    delayed_->before[i].reset();
-    const auto& is_scaled = delayed_->is_scaled;
-    if (std::count(is_scaled.begin(), is_scaled.end(), true) == 0) delayed_.reset();
-  }
+  if (is_deferred()) deferred_.drop(i);
+  if (!delayed_) return;
+  delayed_->is_scaled[i] = false;
+  delayed_->before[i].reset();
+}
+
+/// If forget_scaled(i) has left none.
+void MasterGrads::end_scaled() {
+  if (is_deferred() && !are_defined(deferred_.grads)) deferred_.clear();
+  if (!delayed_) return;
+  const auto& is_scaled = delayed_->is_scaled;
+  if (std::count(is_scaled.begin(), is_scaled.end(), true) == 0) delayed_.reset();
 }
 
 }  // namespace torchamp

@@ -4,14 +4,58 @@
 #include <torchamp/detail/optimizer_state.h>
 
 #include <algorithm>
+#include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "core/late_report.h"
 #include "core/skipped_grads.h"
 
 namespace torchamp::core {
+namespace {
 
 using at::Tensor;
+
+/// The optimizer of each parameter that is stepped, for all threads.
+class Steppers {
+ public:
+  void add(const Tensor& param, OptimizerState& state) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    known_[param.unsafeGetTensorImpl()] = {&state, state.weak_from_this()};
+  }
+
+  void remove(const TensorSet& params, const OptimizerState& state) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const c10::TensorImpl* param : params) {
+      const auto found = known_.find(param);
+      if (found != known_.end() && found->second.first == &state) known_.erase(found);
+    }
+  }
+
+  std::shared_ptr<OptimizerState> find(const Tensor& param) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = known_.find(param.unsafeGetTensorImpl());
+    return found == known_.end() ? nullptr : found->second.second.lock();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<const c10::TensorImpl*,
+                     std::pair<OptimizerState*, std::weak_ptr<OptimizerState>>>
+      known_;
+};
+
+/// Never destroyed: states may outlive other statics.
+Steppers& steppers() {
+  static auto& instance = *new Steppers;
+  return instance;
+}
+
+}  // namespace
+
+std::shared_ptr<OptimizerState> OptimizerState::of(const Tensor& param) {
+  return steppers().find(param);
+}
 
 OptimizerState::OptimizerState(std::shared_ptr<Masters> masters, bool steps_unseen)
     : masters_(std::move(masters)),
@@ -21,12 +65,14 @@ OptimizerState::OptimizerState(std::shared_ptr<Masters> masters, bool steps_unse
 }
 
 OptimizerState::~OptimizerState() {
+  steppers().remove(stepped_, *this);
   auto& users = masters_->users;
   users.erase(std::find(users.begin(), users.end(), this));
 }
 
 void OptimizerState::add_param(const Tensor& param) {
   stepped_.insert(param.unsafeGetTensorImpl());
+  steppers().add(param, *this);
   if (had_scaled_loss_) param.mutable_grad().reset();
 }
 
@@ -42,7 +88,7 @@ void OptimizerState::accumulate(int64_t loss_id, const Tensor& found_inf) {
 
 void OptimizerState::gather_delayed(int64_t loss_id, const Tensor& found_inf) {
   accumulate(loss_id, found_inf);
-  has_unreported_ = true;
+  has_unreported_ = shares_overflows_ = true;
 }
 
 Tensor OptimizerState::found_inf() const {
@@ -60,7 +106,7 @@ bool OptimizerState::has_overflowed() const {
 
 void OptimizerState::clear_overflows() {
   found_inf_.clear();
-  has_refused_ = has_unreported_ = is_agreed_ = false;
+  has_refused_ = has_unreported_ = is_agreed_ = shares_overflows_ = false;
   late_report_->clear();
 }
 
@@ -89,7 +135,7 @@ Tensor OptimizerState::found_in_own_params() {
 /// which parameters it is.
 void OptimizerState::accumulate_shared(int64_t loss_id, const Tensor& agreed) {
   accumulate(loss_id, agreed.defined() ? agreed : found_in_own_params());
-  has_unreported_ = true;
+  has_unreported_ = shares_overflows_ = true;
   is_agreed_ |= agreed.defined();
 }
 
@@ -124,7 +170,7 @@ void OptimizerState::check_unscaled(const char* function) {
   if (!is_in_backward()) settle();
   TORCH_CHECK(!grads_are_scaled(), function,
               ": expected unscaled grads, got grads still scaled by a scale_loss that is open or "
-              "has delay_unscale; clip after the last scale_loss of the step");
+              "has delay_unscale, as in no_sync(); clip after the last scale_loss of the step");
 }
 
 void OptimizerState::begin_step(const char* function, bool adopts_data_writes) {
@@ -134,7 +180,7 @@ void OptimizerState::begin_step(const char* function, bool adopts_data_writes) {
   settle();
   TORCH_CHECK(!grads().are_delayed(stepped_), function,
               ": expected unscaled grads, got grads still scaled by a scale_loss with "
-              "delay_unscale; run one without it before the step");
+              "delay_unscale, as in no_sync(); run one without it before the step");
   check_not_stray(function);
   note_doubts(function);
   weights().refresh();

@@ -107,8 +107,10 @@ Options& Options::enabled(bool value) {
 }
 
 Options& Options::cast_model_type(c10::ScalarType dtype) {
-  TORCH_CHECK_TYPE(c10::isFloatingType(dtype),
-                   "initialize: expected cast_model_type to be a floating dtype, got ", dtype);
+  TORCH_CHECK_TYPE(c10::isFloatingType(dtype) && c10::elementSize(dtype) >= 2,
+                   "initialize: expected cast_model_type to be a floating dtype of 16 bits or "
+                   "more, got ",
+                   dtype);
   cast_model_type_ = std::optional<c10::ScalarType>(dtype);
   return *this;
 }

@@ -220,6 +220,21 @@ TEST_P(OnePassTest, ClippingByNorm) {
   }
 }
 
+TEST_P(OnePassTest, ClippingLeavesOutGradsThatWereDropped) {
+  FusedTraining eager(device(), options()), training(device(), lazy());
+  std::vector<Tensor> norms;
+  for (FusedTraining* each : {&eager, &training}) {
+    step(*each);
+    clip_grad_norm_(each->amped.optimizer, 1.0);
+    each->amped.optimizer.zero_grad();
+    each->backward();
+    each->net->first->weight.mutable_grad().reset();
+    norms.push_back(clip_grad_norm_(each->amped.optimizer, 1.0));
+  }
+  EXPECT_TRUE(at::allclose(norms[0], norms[1], 1e-4));
+  EXPECT_TRUE(training.grads().is_deferred());
+}
+
 TEST_P(OnePassTest, ClippingByValue) {
   FusedTraining training(device(), lazy());
   training.backward();

@@ -142,7 +142,8 @@ TEST(Options, ValuesThatMakeNoSenseAreRefused) {
             "initialize: expected keep_batchnorm_fp32 to be a boolean, \"True\" or \"False\", got "
             "\"yes\"");
   EXPECT_EQ(message_of([&] { options.cast_model_type(c10::kInt); }),
-            "initialize: expected cast_model_type to be a floating dtype, got Int");
+            "initialize: expected cast_model_type to be a floating dtype of 16 bits or more, "
+            "got Int");
   EXPECT_EQ(message_of([&] { options.num_losses(0); }),
             "initialize: expected num_losses to be at least 1, got 0");
   expect_row(options.resolve(), kRows[1]);

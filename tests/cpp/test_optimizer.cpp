@@ -149,7 +149,7 @@ TEST_P(OptimizerTest, RefusesToStepByScaledGrads) {
     EXPECT_EQ(
         message_of([&] { training.optimizer().step(); }),
         "Optimizer::step: expected unscaled grads, got grads still scaled by a scale_loss with "
-        "delay_unscale; run one without it before the step");
+        "delay_unscale, as in no_sync(); run one without it before the step");
     EXPECT_TRUE(same_bits(training.optimizer().master_params(), before));
     training.step();
     EXPECT_FALSE(same_bits(training.optimizer().master_params(), before)) << "after zero_grad";

@@ -1,4 +1,5 @@
 // Optimizers that share a parameter.
+#include <ATen/ops/zeros.h>
 #include <torchamp/clip.h>
 #include <torchamp/optim/sgd.h>
 
@@ -111,6 +112,71 @@ TEST_P(SharedTest, AnOverflowSkipsTheOneThatWasNotGiven) {
     EXPECT_TRUE(skips_both<torch::optim::SGD>(make_net(device()), options, batch_, first));
     EXPECT_TRUE(skips_both<optim::FusedSGD>(make_net(device()), options, batch_, first));
   }
+}
+
+/// Three optimizers, of which the first two share a parameter.
+template <class Sgd>
+struct Three {
+  Three(at::Device device, const Options& options)
+      : net(make_net(device)),
+        many(initialize(std::make_tuple(net), OptimizerRefs{first, second, third}, options)) {}
+
+  /// Of the sum of `params`.
+  void backward(const std::vector<Tensor>& params, const std::vector<size_t>& given,
+                ScaleLossOptions options = {}, double factor = 1.0) {
+    std::vector<Optimizer> optimizers;
+    for (const size_t i : given) optimizers.push_back(many.optimizers[i]);
+    Tensor loss = at::zeros({}, net->last->weight.options().dtype(at::kFloat));
+    for (const Tensor& param : params) loss = loss + param.to(at::kFloat).sum() * factor;
+    scale_loss(loss, optimizers, options).backward();
+  }
+  std::vector<bool> steps(const std::vector<size_t>& order) {
+    std::vector<bool> taken;
+    for (const size_t i : order) taken.push_back(many.optimizers[i].step());
+    return taken;
+  }
+
+  Net net;
+  Sgd first{{net->first->weight, net->last->weight}, 0.5};
+  Sgd second{{net->last->weight, net->norm->weight}, 0.5};
+  Sgd third{{net->norm->bias}, 0.5};
+  AmpedMany<Net> many;
+};
+
+/// An overflow in the second optimizer's own parameter, delayed; then a backward of another scale,
+/// which was not given the second.
+template <class Sgd>
+std::vector<bool> steps_after_a_delayed_overflow(at::Device device, const Options& options,
+                                                 const std::vector<size_t>& given) {
+  Three<Sgd> three(device, Options(options).num_losses(2));
+  Net& net = three.net;
+  three.backward({net->norm->weight}, given, {0, /*delay_unscale=*/true}, INFINITY);
+  three.backward({net->first->weight, net->norm->bias}, {0, 2}, {/*loss_id=*/1}, 0x1p-10);
+  return three.steps({0, 2, 1});
+}
+
+TEST_P(SharedTest, ADelayedOverflowOfAnotherScaleSkipsThoseThatItWasGiven) {
+  const Options options = quiet(level()).loss_scale("dynamic");
+  const std::vector<bool> only_second{true, true, false}, not_third{false, true, false};
+  using torch::optim::SGD;
+  EXPECT_EQ(steps_after_a_delayed_overflow<SGD>(device(), options, {1}), only_second);
+  EXPECT_EQ(steps_after_a_delayed_overflow<SGD>(device(), options, {0, 1}), not_third);
+  using optim::FusedSGD;
+  EXPECT_EQ(steps_after_a_delayed_overflow<FusedSGD>(device(), options, {1}), only_second);
+  EXPECT_EQ(steps_after_a_delayed_overflow<FusedSGD>(device(), options, {0, 1}), not_third);
+}
+
+/// An overflow in what the first two share, of a backward that only the second was given.
+/// LibTorch's optimizers lose the grads at its end.
+TEST_P(SharedTest, AStepEndsAnOverflowOnlyIfItDropsTheGrads) {
+  Three<optim::FusedSGD> three(device(), quiet(level()).loss_scale("dynamic"));
+  const auto overflow = [&] { three.backward({three.net->last->weight}, {1}, {}, INFINITY); };
+  overflow();
+  EXPECT_EQ(three.steps({2, 0, 1}), std::vector({true, false, false}));
+  overflow();
+  EXPECT_EQ(three.steps({1}), std::vector{false});
+  three.backward({three.net->last->weight}, {0});
+  EXPECT_EQ(three.steps({0}), std::vector{true});
 }
 
 TEST_P(SharedTest, MayNotBeTakenByAGroupThatIsAdded) {

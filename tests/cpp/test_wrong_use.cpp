@@ -81,9 +81,14 @@ std::vector<WrongUse> of_options() {
       {"a_max_scale_of_nan", [] { refused(Options("O2").max_loss_scale(kNaN)); },
        error<c10::ValueError>("and a max_scale of nan$")},
       {"an_integer_model", [] { Options().cast_model_type(at::kInt); },
-       error<c10::TypeError>("expected cast_model_type to be a floating dtype, got Int$")},
+       error<c10::TypeError>(
+           "expected cast_model_type to be a floating dtype of 16 bits or more, got Int$")},
       {"a_complex_model", [] { Options().cast_model_type(at::kComplexFloat); },
-       error<c10::TypeError>("expected cast_model_type to be a floating dtype, got ComplexFloat$")},
+       error<c10::TypeError>(
+           "expected cast_model_type to be a floating dtype of 16 bits or more, got ComplexF")},
+      {"a_model_of_8_bits", [] { Options().cast_model_type(at::kFloat8_e4m3fn); },
+       error<c10::TypeError>(
+           "expected cast_model_type to be a floating dtype of 16 bits or more, got Float8_e4m3f")},
       {"integer_outputs", [] { Options().cast_model_outputs(at::kLong); },
        error<c10::TypeError>("expected cast_model_outputs to be a floating dtype, got Long$")},
       {"batch_norms_in_words", [] { Options().keep_batchnorm_fp32("yes"); },

@@ -314,6 +314,15 @@ void leave_out_the_second(const Options& options, const std::function<void(Two&)
   EXPECT_TRUE(two.optimizer(1).step());
 }
 
+/// A step of grads that only the optimizer of another initialize was given.
+void give_another_initializes(const Options& options, const std::function<void(Run<>&)>& zero) {
+  Run run(options), other(options);
+  scale_loss(run.loss(), other.optimizer()).backward();
+  zero(run);
+  run.backward();
+  EXPECT_TRUE(run.step());
+}
+
 std::vector<WrongUse> of_several() {
   const auto not_given =
       "^Optimizer::step: expected grads of backwards in .* give it all optimizer";
@@ -338,6 +347,13 @@ std::vector<WrongUse> of_several() {
        right()},
       {"grads_of_another_that_no_scale_changes",
        [] { leave_out_the_second(Options("O4"), [](Two&) {}); }, right()},
+      {"the_optimizer_of_another_initialize",
+       [] { give_another_initializes(at_level("O1"), [](Run<>&) {}); }, error(not_given)},
+      {"the_optimizer_of_another_initialize_before_a_zeroing",
+       [] { give_another_initializes(at_level("O1"), [](Run<>& run) { run.net->zero_grad(); }); },
+       right()},
+      {"the_optimizer_of_another_initialize_whose_scale_is_1",
+       [] { give_another_initializes(Options("O1").loss_scale(1.0), [](Run<>&) {}); }, right()},
       {"an_optimizer_that_the_loss_does_not_reach",
        [] {
          Two two;

@@ -292,6 +292,11 @@ class Run {
     amp::clip_grad_value_(some_from(words, 1), std::stod(words[0]));
   }
   void step(const Words& words) { optimizer_at(words[0]).step(); }
+  /// What the program kept of it; the reports of those steps come later than in Python.
+  void own_step(const Words& words) {
+    has_own_steps_ = true;
+    wrapped_.at(std::stoul(words[0]))->step();
+  }
   void zero(const Words& words) { optimizer_at(words[0]).zero_grad(words[1] == "none"); }
   void zero_model(const Words& words) { net_->zero_grad(words[0] == "none"); }
 
@@ -378,12 +383,13 @@ class Run {
       const Tensor held = held_value(*param);
       show("params." + param.key(), *param);
       show("masters." + param.key(), held.defined() ? held : *param);
+      show("bytes." + param.key(), {double(bytes_of_master(*param))});
       show("grads." + param.key(), param->grad());
     }
     for (const auto& buffer : net_->named_buffers()) show("buffers." + buffer.key(), *buffer);
     for (size_t i = 0; i < wrapped_.size(); ++i) {
       const std::string name = "optimizers." + std::to_string(i) + ".";
-      if (amped_) show_telemetry(name, optimizers()[i]);
+      if (amped_ && !has_own_steps_) show_telemetry(name, optimizers()[i]);
       show_optimizer(name, *wrapped_[i], looked_at_.count(i) > 0);
     }
   }
@@ -496,6 +502,16 @@ class Run {
     return {};
   }
 
+  /// Of memory; few if it is split.
+  size_t bytes_of_master(const Tensor& param) {
+    if (!amped_) return 0;
+    for (const amp::Optimizer& optimizer : optimizers()) {
+      const Tensor master = optimizer.master_weights().master_of(param);
+      if (master.defined()) return master.storage().nbytes();
+    }
+    return 0;
+  }
+
   amp::OptimizerRefs optimizer_refs() const {
     amp::OptimizerRefs refs;
     for (const OptimizerPtr& optimizer : wrapped_) refs.push_back(*optimizer);
@@ -512,6 +528,7 @@ class Run {
   std::vector<OptimizerPtr> wrapped_;
   std::optional<amp::AmpedMany<Net>> amped_;
   std::set<size_t> looked_at_;  ///< optimizers whose masters' grads are shown
+  bool has_own_steps_ = false;
 };
 
 const std::map<std::string, void (Run::*)(const Words&)> kEvents = {
@@ -522,6 +539,7 @@ const std::map<std::string, void (Run::*)(const Words&)> kEvents = {
     {"clip_norm", &Run::clip_norm},
     {"clip_value", &Run::clip_value},
     {"step", &Run::step},
+    {"own_step", &Run::own_step},
     {"zero", &Run::zero},
     {"zero_model", &Run::zero_model},
     {"drop", &Run::drop},

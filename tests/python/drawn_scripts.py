@@ -10,6 +10,7 @@ from scripts import FUSED, LEVELS, LIBTORCH, Script
 WEIGHTS = {
     "backward": 12,
     "step": 7,
+    "own_step": 0.7,
     "zero": 3,
     "zero_model": 1,
     "clip_norm": 1.5,
@@ -32,6 +33,8 @@ WEIGHTS = {
 }
 #: How often a backward has a flag.
 FLAGS = {"delayed": 0.2, "deferred": 0.1, "overflow": 0.1, "nan": 0.02, "tiny": 0.04}
+#: The same in a storm, where steps are skipped in a row.
+STORM = {**FLAGS, "overflow": 0.6}
 #: How often the scope of a scale_loss has.
 IN_SCOPE = {"twice": 0.05, "zeroing": 0.04, "unused": 0.03, "unscaled": 0.02}
 #: How often it ends so.
@@ -59,7 +62,7 @@ def drawn(seed: int) -> Script:
 
 
 class Draw:
-    """Draws events, but none after which the languages are known to differ. All of these are about
+    """Draws events, but none after which the languages are known to differ. Most of these are about
     LibTorch's optimizers; a script is plain if it has one:
 
     - An overflow takes away their grads (docs/grads.md). So a plain script either has no overflows,
@@ -73,6 +76,9 @@ class Draw:
       round otherwise. Only SGD does the same, unless it has stepped in float32 before.
     - Adam's averages of infinities are others than torch's.
     - Adagrad cannot step what is added to it.
+
+    In C++ the optimizer that the program kept steps no masters, and its step is ended by the next
+    backward or step of the handle.
     """
 
     def __init__(self, seed: int) -> None:
@@ -111,6 +117,7 @@ class Draw:
         optimizers = [self.optimizer(*each) for each in zip(self.kinds, self.parts)]
         self.plain = set(LIBTORCH) & set(self.kinds)
         self.overflows = not self.plain or self.happens(0.7)
+        self.storms = self.overflows and self.happens(0.15)
         self.splits = any("split_masters" in optimizer for optimizer in optimizers)
         freezes = self.freeze() if self.happens(0.2) else []
         return [*optimizers, *freezes, *self.initialize(self.plain <= {"SGD"})]
@@ -150,6 +157,8 @@ class Draw:
         loss_scale = self.chance.choice(loss_scales)
         self.is_dynamic = loss_scale == "dynamic"
         overrides = self.overrides(level, may_be_narrow)
+        has_masters = level in ("O2", "O5") or "master_weights=1" in overrides
+        self.steps_by_own = not self.plain and not has_masters and self.happens(0.3)
         self.adopts = "adopt_data_writes=1" in overrides
         event = " ".join(["initialize", level, loss_scale, *overrides])
         scales = ["scale 0 1024 0", "scale 1 256 0"] * (loss_scale == "dynamic")
@@ -160,7 +169,7 @@ class Draw:
         shares = {
             "adopt_data_writes=1": 0.1,
             "materialize_master_grads=1": 0.15,
-            "max_consecutive_skips=2": 0.1,
+            "max_consecutive_skips=2": 1.0 if self.storms else 0.1,
             "min_loss_scale=64": 0.1,
             "max_loss_scale=2048": 0.1,
         }
@@ -244,7 +253,7 @@ class Draw:
 
     def flags(self) -> list[str]:
         overflows = self.overflows and (self.is_dynamic or not self.plain & {"Adam", "AdamW"})
-        flags = self.some(FLAGS)
+        flags = self.some(STORM if self.storms else FLAGS)
         return [flag for flag in flags if overflows or flag not in ("overflow", "nan")]
 
     def end(self, reach: list[str]) -> list[str]:
@@ -255,6 +264,14 @@ class Draw:
     def step(self) -> Script:
         index = self.index()
         return [f"step {index}"] if index not in self.bystanders else self.zero_all()
+
+    def own_step(self) -> Script:
+        """Between backwards of all: no grads are delayed, and its step is ended."""
+        if not self.steps_by_own:
+            return self.step()
+        backwards = [f"backward {loss} {self.chance.randrange(100)}" for loss in "01"]
+        overflows = " overflow" * (self.overflows and self.happens(0.5))
+        return [backwards[0] + overflows, f"own_step {self.index()}", backwards[1]]
 
     def zero(self) -> Script:
         index, to = self.index(), self.to()

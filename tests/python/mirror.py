@@ -334,7 +334,7 @@ class Mirror:
         known = {
             i: param.sum
             for i, param in enumerate(self.params)
-            if param in stepped.params and param.sum is not None
+            if param in stepped.params and param.sum is not None and not param.was_discarded
         }
         return known
 

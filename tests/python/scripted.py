@@ -110,6 +110,7 @@ class Run:
         self.amp: torchamp.Amp | None = None
         #: The optimizers whose masters' grads are shown.
         self.looked_at: set[int] = set()
+        self.has_own_steps = False
         self.seen: Seen = {}
 
     def params(self, *parts: str) -> list[nn.Parameter]:
@@ -198,6 +199,11 @@ class Run:
 
     def step(self, index: str) -> None:
         self.optimizers[int(index)].step()
+
+    def own_step(self, index: str) -> None:
+        """Python's optimizer is the program's own."""
+        self.has_own_steps = True
+        self.step(index)
 
     def zero(self, index: str, to: str) -> None:
         self.optimizers[int(index)].zero_grad(set_to_none=to == "none")
@@ -328,13 +334,24 @@ class Run:
         for name, param in self.net.named_parameters():
             self.show(f"params.{name}", param)
             self.show(f"masters.{name}", in_float32[name])
+            self.show_values(f"bytes.{name}", [self.bytes_of_master(param)])
             self.show(f"grads.{name}", param.grad)
         for name, buffer in self.net.named_buffers():
             self.show(f"buffers.{name}", buffer)
         for i, optimizer in enumerate(self.optimizers):
-            if self.amp:
+            if self.amp and not self.has_own_steps:
                 self.show_telemetry(f"optimizers.{i}.", optimizer)
             self.show_optimizer(f"optimizers.{i}.", optimizer, i in self.looked_at)
+
+    def bytes_of_master(self, param: torch.Tensor) -> int:
+        """Of memory; few if it is split."""
+        for optimizer in self.optimizers if self.amp else []:
+            state = optimizer._torchamp
+            with state.accesses.suppress():
+                master = state.weights.master_of(param)
+                if master is not None:
+                    return master.untyped_storage().nbytes()
+        return 0
 
     def show_telemetry(self, name: str, optimizer: torch.optim.Optimizer) -> None:
         known = amp.telemetry(optimizer)

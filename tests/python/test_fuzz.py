@@ -175,6 +175,17 @@ MENDED = {
         sgd(2),
         events=[backward([1], [0], inf_in=0), step(2), step(0)],
     ),
+    "a_look_at_what_perhaps_all_skip": program(
+        "O2",
+        sgd(0),
+        sgd(0, 1),
+        events=[
+            backward([1], [1], delayed=True, inf_in=1),
+            backward([0, 1], [0]),
+            step(1),
+            Event("look", {"of": 1}),
+        ],
+    ),
     "an_old_overflow": program(
         "O3",
         sgd(0),

@@ -331,6 +331,22 @@ def test_clipping_by_an_optimizer_that_skips_leaves_the_grads_that_others_step_b
     assert model[2].weight.isfinite().all() and not torch.equal(model[2].weight, before)
 
 
+@pytest.mark.parametrize("norm_type", [1.0, 2.0])
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_the_norm_where_another_s_grads_skip_the_step_is_not_finite(level, name, norm_type):
+    models = [linear_net(), linear_net()]
+    made = [MAKERS[name](model) for model in models]
+    amp.initialize(models, made, opt_level=level, loss_scale="dynamic", verbosity=0)
+    loss = loss_of(models[0]) + loss_of(models[1])
+    with overflow_at(models[0][0].bias), amp.scale_loss(loss, made) as scaled_loss:
+        scaled_loss.backward()
+    assert not amp.clip_grad_norm_(made[1], 1.0, norm_type).isfinite()
+    before = models[1][0].weight.detach().clone()
+    made[1].step()
+    assert torch.equal(models[1][0].weight, before)
+
+
 @pytest.mark.parametrize("norm_type", [1.0, float("inf")])
 def test_clipping_by_other_norms(norm_type):
     model, optimizer = initialized("O2", Net(), MAKERS["adamw"])

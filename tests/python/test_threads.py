@@ -59,6 +59,42 @@ def test_o1_ends_in_the_main_thread_when_another_drops_it():
     assert not is_casting()
 
 
+def test_closing_what_a_live_thread_opened_warns_that_it_goes_on():
+    opened, closed = threading.Event(), threading.Event()
+    made, casts = [], []
+
+    def work() -> None:
+        model = linear_net()
+        made.append(torchamp.Amp(model, adam(model), "O1", verbosity=0))
+        opened.set()
+        closed.wait()
+        casts.append(is_casting())
+        with amp.disable_casts():
+            pass
+        casts.append(is_casting())
+
+    thread = threading.Thread(target=work, name="the worker")
+    thread.start()
+    opened.wait()
+    with pytest.warns(UserWarning, match="close: the casts go on in the worker"):
+        made[0].close()
+    closed.set()
+    thread.join()
+    assert casts == [True, False]
+
+
+def test_closing_what_an_ended_thread_opened_does_not_warn(recwarn):
+    made = []
+
+    def work() -> None:
+        model = linear_net()
+        made.append(torchamp.Amp(model, adam(model), "O1", verbosity=0))
+
+    in_thread(work)
+    made[0].close()
+    assert not recwarn.list
+
+
 def test_o1_that_is_open_elsewhere_stays_open():
     models = [linear_net(), linear_net()]
     first, second = (torchamp.Amp(model, adam(model), "O1", verbosity=0) for model in models)

@@ -297,36 +297,15 @@ def clip_the_model_s_grads(make: Callable):
     optimizer.step()
 
 
-def clip_the_masters_grads():
-    net, optimizer = made()
-    backward(net, optimizer)
-    torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 0.1)
-    optimizer.step()
-
-
-def write_data_of_the_masters_grads():
-    net, optimizer = made()
-    backward(net, optimizer)
-    before = [param.detach().clone() for param in amp.master_params(optimizer)]
-    for param in amp.master_params(optimizer):
-        param.grad.data.zero_()
-    optimizer.step()
-    assert all(map(torch.equal, before, amp.master_params(optimizer)))
-
-
-def an_optimizer_not_given(level: str, zeroes: Callable | None = None, make=sgd, loss_scale=1024.0):
-    nets = [linear_net(), linear_net()]
-    both = [make(net) for net in nets]
-    initialize(nets, both, opt_level=level, loss_scale=loss_scale)
-    loss = loss_of(nets[0]) + loss_of(nets[1])
-    with amp.scale_loss(loss, both[0]) as scaled_loss:
+def the_optimizer_of_another_initialize(zeroes: Callable | None = None, loss_scale=1024.0):
+    net, own = made("O1", loss_scale=loss_scale)
+    _, other = made("O1", loss_scale=loss_scale)
+    with amp.scale_loss(loss_of(net), other) as scaled_loss:
         scaled_loss.backward()
-    both[0].step()
     if zeroes is not None:
-        zeroes(nets[1], both[1])
-        with amp.scale_loss(loss_of(nets[1]), both[1]) as scaled_loss:
-            scaled_loss.backward()
-    both[1].step()
+        zeroes(net, own)
+    backward(net, own)
+    own.step()
 
 
 def grads_added_to_those_of_another(level: str):
@@ -581,6 +560,7 @@ ERRORS = (
     (option("verbosity", "loud"), TypeError, "verbosity to be an integer"),
     (option("materialize_master_grads", "no"), TypeError, "grads to be True or False"),
     (option("cast_model_type", torch.int32), TypeError, "to be a floating dtype"),
+    (option("cast_model_type", torch.float8_e4m3fn), TypeError, "16 bits or more, got Float8_e4m3"),
     (option("cast_model_outputs", torch.int32), TypeError, "to be a floating dtype"),
     (a_tuple_of_models, TypeError, r"models.*got tuple; pass a list"),
     (no_model, TypeError, "expected models to be a torch.nn.Module"),
@@ -624,9 +604,10 @@ ERRORS = (
     (lambda: step_in_the_block("O2"), RuntimeError, "not to be inside an open scale_loss"),
     (clip_in_the_block, RuntimeError, "clip_grad_norm_: expected unscaled grads"),
     (clip_values_in_the_block, RuntimeError, "clip_grad_value_: expected unscaled grads"),
-    (step_on_delayed_grads, RuntimeError, "step: expected unscaled grads"),
+    (step_on_delayed_grads, RuntimeError, "delay_unscale, as in no_sync"),
     (a_closure, RuntimeError, "step: expected no closure"),
     (lambda: clip_the_model_s_grads(fused), RuntimeError, "clip with amp.clip_grad_norm_"),
+    (the_optimizer_of_another_initialize, RuntimeError, "give it all optimizers"),
     (lambda: an_optimizer_not_given("O1"), RuntimeError, "give it all optimizers"),
     (lambda: an_optimizer_not_given("O2"), RuntimeError, "give it all optimizers"),
     (lambda: an_optimizer_not_given("O1", make=fused), RuntimeError, "give it all optimizers"),
@@ -683,6 +664,9 @@ RIGHT = (
     lambda: an_optimizer_not_given("O1", lambda net, _: net.zero_grad(set_to_none=False)),
     lambda: an_optimizer_not_given("O2", lambda net, optimizer: net.zero_grad()),
     lambda: an_optimizer_not_given("O2", lambda net, optimizer: None),
+    lambda: the_optimizer_of_another_initialize(lambda net, _: net.zero_grad()),
+    lambda: the_optimizer_of_another_initialize(lambda _, optimizer: optimizer.zero_grad()),
+    lambda: the_optimizer_of_another_initialize(loss_scale=1.0),
     unscaled_by_hand,
 )
 

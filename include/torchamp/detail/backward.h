@@ -68,7 +68,9 @@ class TORCHAMP_API Backward {
   std::vector<Masters*> distinct_masters() const;
   std::vector<MasterGrads*> distinct_grads() const;
   static void note_use(Use& use);
-  void warn_of_saturation(const at::Tensor& loss);
+  void look_at(const at::Tensor& loss);
+  void watch_strangers(const at::Tensor& loss);
+  static void warn_of_saturation(const at::Tensor& loss);
   void settle(Masters& masters);
   void accumulate_shared(OptimizerState& user, const at::Tensor& found_inf) const;
   void accumulate_shared(const Ends& ends, const at::Tensor& found_inf);

@@ -170,6 +170,7 @@ class TORCHAMP_API MasterGrads {
   at::Tensor take_overflow_flags(at::Device device);
   void forget_scaled();
   void forget_scaled(size_t i);
+  void end_scaled();
   void forget(size_t i);
   void check_deferred_unchanged() const;
 

@@ -22,7 +22,7 @@ class Backward;
 /// One optimizer's masters, and the overflows of its backwards since its last step. Those are not a
 /// scaler's found_inf, which belongs to one backward and updates the scale: they accumulate over
 /// losses and micro-batches, and decide whether to skip the step.
-class TORCHAMP_API OptimizerState {
+class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<OptimizerState> {
  public:
   /// Several optimizers share `masters` if they share a parameter, which is then unscaled once.
   /// steps_unseen: the optimizer may step without changing the masters' version counters.
@@ -42,6 +42,8 @@ class TORCHAMP_API OptimizerState {
   void add_param(const at::Tensor& param);
   /// Whether it steps `param`.
   bool steps(const at::Tensor& param) const;
+  /// Of all in the process, the last that add_param() was told steps `param`; null: none does.
+  static std::shared_ptr<OptimizerState> of(const at::Tensor& param);
 
   /// Whether a Backward that was given it is open.
   bool is_in_backward() const { return backward_ != nullptr; }
@@ -54,12 +56,12 @@ class TORCHAMP_API OptimizerState {
   at::Tensor found_inf() const;
   /// The same for the host, which waits for the device.
   bool has_overflowed() const;
+  /// Whether that may be by grads of other optimizers.
+  bool shares_overflows() const { return shares_overflows_; }
   /// For an optimizer that cannot skip on the device, but takes no step without grads: drops the
   /// grads of its parameters, `stepped`, after an overflow, but for those that another optimizer
   /// is to step by.
   void refuse(const std::vector<at::Tensor>& stepped);
-  /// Whether it did so since grads were zeroed or a step ended.
-  bool has_refused() const { return has_refused_; }
   /// Whether the host knows that the next step is to be skipped. Waits for the device where grads
   /// were delayed, whose overflow is not reported yet.
   bool is_refused() const;
@@ -115,6 +117,7 @@ class TORCHAMP_API OptimizerState {
   bool has_refused_ = false;                 ///< by refuse()
   bool has_unreported_ = false;              ///< an overflow may be one of delayed grads
   bool is_agreed_ = false;                   ///< an overflow may be one of other parameters
+  bool shares_overflows_ = false;            ///< a backward was given others, too
   at::Tensor skipped_found_inf_;  ///< found_inf() at the last step, unless grads were zeroed since
   bool lacked_grads_ = false, had_modified_grads_ = false;
   std::string doubt_;

@@ -63,7 +63,8 @@ class Amp:
 
     Raises TypeError, ValueError or RuntimeError, and changes nothing, where an argument is wrong.
     Objects of this class are independent, except for O1's autocast, which belongs to the thread: it
-    lasts until close(), or until the models and optimizers are gone.
+    lasts until close(), or until the models and optimizers are gone. If another thread than its own
+    ends it, it ends soon in the main thread, and elsewhere when the thread next uses torchamp.
     """
 
     def __init__(

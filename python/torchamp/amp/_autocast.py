@@ -9,6 +9,7 @@ import functools
 import inspect
 import threading
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
@@ -301,10 +302,12 @@ def _shielded_device_types() -> list[str]:
 
 class OpenCasts:
     """O1's casts in the thread that made this, until closed or dropped. Where another thread does
-    that, they end soon in the main thread, elsewhere when the thread next uses torchamp."""
+    that, they end soon in the main thread, elsewhere when the thread next uses torchamp: close()
+    then warns."""
 
     def __init__(self, device_types: list[str], dtype: torch.dtype) -> None:
         self._is_open = False
+        self._thread = threading.current_thread()
         self._autocast = _C.OpenAutocast(device_types, dtype)
         self._is_open = True
         OPEN.hold()
@@ -318,6 +321,19 @@ class OpenCasts:
         return _C.JoinAutocast(self._autocast)
 
     def close(self) -> None:
+        if self._is_open and self._outlive_close():
+            warnings.warn(
+                f"close: the casts go on in {self._thread.name}, which opened them, until it next "
+                "uses torchamp; close there",
+                stacklevel=3,
+            )
+        self._end()
+
+    def _outlive_close(self) -> bool:
+        elsewhere = self._thread not in (threading.current_thread(), threading.main_thread())
+        return elsewhere and self._thread.is_alive()
+
+    def _end(self) -> None:
         if self._is_open:
             self._is_open = False
             self._autocast.close()
@@ -325,4 +341,4 @@ class OpenCasts:
                 _C.settle_in_main_thread()
             OPEN.release()
 
-    __del__ = close
+    __del__ = _end

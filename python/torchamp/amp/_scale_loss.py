@@ -107,7 +107,11 @@ def clip_grad_norm(
     if norm_type == 2.0:
         return _C.clip_grad_norm(list(dict.fromkeys(state.core for state in states)), max_norm)
     _materialize("clip_grad_norm_", states)
-    return torch.nn.utils.clip_grad_norm_(params, max_norm, norm_type)
+    norm = torch.nn.utils.clip_grad_norm_(params, max_norm, norm_type)
+    found = [each for state in states if (each := state.core.found_inf()) is not None]
+    if not found or len(found) < len(states):
+        return norm
+    return norm.masked_fill(torch.stack(found).min() > 0, float("inf"))
 
 
 def clip_grad_value(

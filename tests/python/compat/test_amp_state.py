@@ -170,6 +170,19 @@ def test_programs_change_the_rule_of_the_scale():
     assert scales == [2.0**16, 2.0**17, 2.0**17, 2.0**17, 2.0**16, 2.0**15, 2.0**15]
 
 
+def test_a_scale_that_always_overflows_does_not_vanish():
+    scaler = LossScaler("dynamic")
+    where = scaler._overflow_buf.device
+    for _ in range(60):
+        scaler.clear_overflow_state()
+        scaler.unscale([torch.full((1,), math.inf, device=where)], [torch.ones(1, device=where)])
+        assert scaler.update_scale()
+    assert scaler.loss_scale() == 2.0**-10 and scaler._min_loss_scale is None
+    scaler._min_loss_scale = 4.0
+    scaler.update_scale()
+    assert scaler.loss_scale() == 4.0
+
+
 def test_a_scaler_of_the_program_s_own():
     scaler = LossScaler("dynamic", init_scale=8.0, scale_window=2, max_loss_scale=16.0)
     assert scaler.dynamic and scaler._scale_seq_len == 2 and scaler._max_loss_scale == 16.0

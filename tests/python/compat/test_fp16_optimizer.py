@@ -172,9 +172,12 @@ def test_a_closure_is_repeated_until_it_is_finite(device):
     assert torch.equal(model[0].weight, optimizer.fp32_from_fp16_groups[0][0].half())
 
 
-def test_a_closure_that_is_never_finite_ends(device):
-    model, optimizer = make(device, dynamic_loss_args={"min_loss_scale": 2.0**15}, **DYNAMIC)
-    with pytest.raises(RuntimeError, match="expected finite grads, got none at loss scale 32768"):
+@pytest.mark.parametrize("rule, floor", [({"min_loss_scale": 2.0**15}, 2.0**15), ({}, 2.0**-10)])
+def test_a_closure_that_is_never_finite_ends(device, rule, floor):
+    model, optimizer = make(device, dynamic_loss_args=rule, **DYNAMIC)
+    with pytest.raises(
+        RuntimeError, match=f"expected finite grads, got none at loss scale {floor}"
+    ):
         optimizer.step(lambda: optimizer.backward(loss_of(model, factor=math.nan)))
 
 

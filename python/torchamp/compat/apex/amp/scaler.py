@@ -14,12 +14,15 @@ from torchamp.amp._session import Session
 __all__ = ["LossScaler"]
 
 _WINDOW = 2000
+#: Without a min_loss_scale.
+_FLOOR = ops.ScaleRule().min_scale
 
 
 class LossScaler:
     """A loss scale, "dynamic" or a number, with apex's attributes over torchamp.LossScaler.
 
-    scale_factor is accepted as in apex, whose scales always double and halve.
+    scale_factor is accepted as in apex, whose scales always double and halve. Without a
+    min_loss_scale the scale stops at 2**-10, where apex's goes on to 0.
     """
 
     has_fused_kernel = True
@@ -38,7 +41,7 @@ class LossScaler:
     ) -> None:
         rule = ops.ScaleRule(
             growth_interval=scale_window,
-            min_scale=min_loss_scale or 0.0,
+            min_scale=min_loss_scale or _FLOOR,
             max_scale=max_loss_scale,
         )
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -79,11 +82,12 @@ class LossScaler:
 
     @property
     def _min_loss_scale(self) -> float | None:
-        return self._core.rule.min_scale or None
+        floor = self._core.rule.min_scale
+        return None if floor == _FLOOR else floor
 
     @_min_loss_scale.setter
     def _min_loss_scale(self, value: float | None) -> None:
-        self._change_rule(min_scale=value or 0.0)
+        self._change_rule(min_scale=value or _FLOOR)
 
     @property
     def _max_loss_scale(self) -> float:

@@ -17,12 +17,13 @@ def dynamic_scaler(
     min_loss_scale: float | None = None,
     max_loss_scale: float = 2.0**24,
 ) -> LossScaler:
-    """A dynamic loss scaler of apex's arguments."""
+    """A dynamic loss scaler of apex's arguments. Without a min_loss_scale it stops at 2**-10, where
+    apex's goes on to 0."""
     rule = ops.ScaleRule(
         growth_factor=scale_factor,
         backoff_factor=1.0 / scale_factor,
         growth_interval=scale_window,
-        min_scale=min_loss_scale or 0.0,
+        min_scale=min_loss_scale or ops.ScaleRule().min_scale,
         max_scale=max_loss_scale,
     )
     return LossScaler("dynamic", init_scale=init_scale, rule=rule, device=device)
