@@ -25,6 +25,8 @@ class GradScaler(torch.amp.GradScaler):
     * scale goes into mappings and named tuples too, and scales 16-bit outputs in float32.
     * Fused optimizers skip on the device from the first step on: momentum buffers that torch's SGD
       would leave uninitialised are zeros.
+    * skip_on_device=False lets the host skip every optimizer, at the cost of one wait a step: for
+      libraries that take a step to be skipped where `optimizer.step` was not called.
     * The scale never falls below the smallest normal float32.
     * overflowed_params returns the parameters with an overflow.
 
@@ -33,6 +35,22 @@ class GradScaler(torch.amp.GradScaler):
 
     #: By id of optimizer, what its checks before the last update found.
     _last_checks: dict[int, dict[torch.device, torch.Tensor]] = {}
+
+    def __init__(
+        self,
+        device: str = "cuda",
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+        *,
+        skip_on_device: bool = True,
+    ) -> None:
+        super().__init__(
+            device, init_scale, growth_factor, backoff_factor, growth_interval, enabled
+        )
+        self._skip_on_device = skip_on_device
 
     def scale(self, outputs: Any) -> Any:
         """Returns `outputs`, a floating tensor or a nested structure of them, times the scale.
@@ -66,8 +84,8 @@ class GradScaler(torch.amp.GradScaler):
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Unscales if unscale_ did not, and steps unless a grad is not finite. Fused optimizers
-        skip on the device; others cost one wait for it. Returns what optimizer.step returns, None
-        if the host skipped it.
+        skip on the device, with skip_on_device; others cost one wait for it. Returns what
+        optimizer.step returns, None if the host skipped it.
 
         Raises RuntimeError for a closure, and for a second step since the last update.
         """
@@ -79,7 +97,7 @@ class GradScaler(torch.amp.GradScaler):
                 "step: expected no closure, whose backward would not be scaled, got one; scale the "
                 "loss and run its backward, then call step(optimizer)"
             )
-        with _skipping_where_possible(optimizer):
+        with _claiming(optimizer, self._skip_on_device):
             return super().step(optimizer, *args, **kwargs)
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
@@ -187,14 +205,12 @@ def _check_is_plain(method: str, optimizer: torch.optim.Optimizer) -> None:
 
 
 @contextlib.contextmanager
-def _skipping_where_possible(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """While this is open, torch lets optimizers of its own skip on the device where they can: all
-    groups must be fused, and SGD's momentum buffers there."""
-    if not isinstance(optimizer, FUSED_IN_TORCH):
-        yield
-        return
+def _claiming(optimizer: torch.optim.Optimizer, skip_on_device: bool) -> Iterator[None]:
+    """While this is open, torch lets the optimizer skip on the device if it is to and can: all
+    groups of torch's own must be fused, and SGD's momentum buffers there."""
     claims = getattr(optimizer, "_step_supports_amp_scaling", False)
-    optimizer._step_supports_amp_scaling = can_skip_on_device(optimizer)
+    can = can_skip_on_device(optimizer) if isinstance(optimizer, FUSED_IN_TORCH) else claims
+    optimizer._step_supports_amp_scaling = skip_on_device and can
     try:
         yield
     finally:
