@@ -146,6 +146,21 @@ def check_split_masters(optimizers: list[torch.optim.Optimizer], settings: Setti
         )
 
 
+def check_in_backward(models: list[torch.nn.Module], settings: Settings) -> None:
+    """Raises RuntimeError for parameters with in-backward optimizers, whose hooks a cast detaches."""
+    dtype = settings.properties.cast_model_type
+    if dtype in (None, torch.float32):
+        return
+    for i, model in enumerate(models):
+        for name, param in model.named_parameters():
+            if param.dtype != dtype and hasattr(param, "_in_backward_optimizers"):
+                raise RuntimeError(
+                    f"initialize: expected parameter {name!r} of models[{i}] to be stepped after "
+                    "the backward, got one that apply_optimizer_in_backward steps in it; use O0 or "
+                    "O4, which leave parameters alone and do not scale the loss"
+                )
+
+
 def check_shares(models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
     """Raises ValueError where models have parameters to train, and no optimizer has any of them.
     Warns of one optimizer of several that has none: its parameters may be in no model."""

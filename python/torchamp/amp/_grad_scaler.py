@@ -210,6 +210,9 @@ def _claiming(optimizer: torch.optim.Optimizer, skip_on_device: bool) -> Iterato
     groups of torch's own must be fused, and SGD's momentum buffers there."""
     claims = getattr(optimizer, "_step_supports_amp_scaling", False)
     can = can_skip_on_device(optimizer) if isinstance(optimizer, FUSED_IN_TORCH) else claims
+    if claims == (skip_on_device and can):
+        yield
+        return
     optimizer._step_supports_amp_scaling = skip_on_device and can
     try:
         yield
