@@ -213,11 +213,11 @@ def _claiming(optimizer: torch.optim.Optimizer, skip_on_device: bool) -> Iterato
     if claims == (skip_on_device and can):
         yield
         return
-    optimizer._step_supports_amp_scaling = skip_on_device and can
+    vars(optimizer)["_step_supports_amp_scaling"] = skip_on_device and can
     try:
         yield
     finally:
-        optimizer._step_supports_amp_scaling = claims
+        vars(optimizer)["_step_supports_amp_scaling"] = claims
 
 
 def _grads_by_device(params: list[torch.Tensor]) -> dict[torch.device, list[torch.Tensor | None]]:
