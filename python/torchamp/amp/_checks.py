@@ -133,6 +133,11 @@ def check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
                 f"initialize: expected optimizers[{i}] to step the parameters in its param_groups, "
                 f"got a {name}, which does not"
             )
+        if any(base.__name__ == "PostLocalSGDOptimizer" for base in type(optimizer).__mro__):
+            raise TypeError(
+                f"initialize: expected optimizers[{i}] not to average in its step, which a rank "
+                f"may skip alone, got a {name}; pass its optim, and average after the step"
+            )
 
 
 def check_split_masters(optimizers: list[torch.optim.Optimizer], settings: Settings) -> None:
@@ -147,7 +152,7 @@ def check_split_masters(optimizers: list[torch.optim.Optimizer], settings: Setti
 
 
 def check_in_backward(models: list[torch.nn.Module], settings: Settings) -> None:
-    """Raises RuntimeError for parameters with in-backward optimizers, whose hooks a cast detaches."""
+    """Raises RuntimeError for parameters with in-backward optimizers that a cast would detach."""
     dtype = settings.properties.cast_model_type
     if dtype in (None, torch.float32):
         return
