@@ -317,6 +317,27 @@ def test_a_step_without_a_loss_is_none(tmp_path):
     assert_same(module.net.state_dict(), before)
 
 
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+@pytest.mark.parametrize("bad_step", [0, 2])
+def test_a_schedule_can_count_the_steps_taken(make, bad_step, tmp_path):
+    pl, ours = modules()
+    module, rates = module_of(pl, make, bad_step=bad_step), []
+
+    def configure_optimizers():
+        optimizer = make(module.parameters())
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda count: 0.5**count)
+        return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
+
+    def lr_scheduler_step(scheduler, metric):
+        if amp.telemetry(scheduler.optimizer).stepped:
+            scheduler.step()
+        rates.append(scheduler.last_epoch)
+
+    module.configure_optimizers, module.lr_scheduler_step = configure_optimizers, lr_scheduler_step
+    trainer_of(pl, ours.AmpPrecision("O2", verbosity=0), tmp_path, 4).fit(module, loader())
+    assert rates == {0: [0, 1, 2, 3], 2: [1, 2, 2, 3]}[bad_step]
+
+
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_data_parallel_trains_where_the_model_is_not_cast(level, tmp_path):
     pl, ours = modules()
