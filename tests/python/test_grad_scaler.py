@@ -60,7 +60,12 @@ class CountReads(TorchDispatchMode):
 
 def test_it_is_one_of_torchs():
     assert issubclass(GradScaler, torch.amp.GradScaler)
-    assert inspect.signature(GradScaler) == inspect.signature(torch.amp.GradScaler)
+    *parameters, own = inspect.signature(GradScaler).parameters.values()
+    torchs = inspect.signature(torch.amp.GradScaler).parameters.values()
+    assert [(each.name, each.kind, each.default) for each in parameters] == [
+        (each.name, each.kind, each.default) for each in torchs
+    ]
+    assert (own.name, own.kind, own.default) == ("skip_on_device", own.KEYWORD_ONLY, True)
     assert torchamp.amp.GradScaler is GradScaler
     assert torchamp.autocast is torchamp.amp.autocast is torch.autocast
 
@@ -173,6 +178,29 @@ def test_nothing_was_checked():
         scaler.step(optimizer)
     with pytest.raises(AssertionError, match="update: expected checked grads, got none"):
         scaler.update()
+
+
+FUSED = {
+    "torch's": lambda params: torch.optim.AdamW(params, fused=True),
+    "ours": torchamp.optimizers.FusedAdamW,
+    "plain": lambda params: sgd(*params),
+}
+
+
+@pytest.mark.parametrize("skip_on_device", [True, False])
+@pytest.mark.parametrize("make", FUSED.values(), ids=FUSED)
+def test_the_host_skips_where_it_is_to(make, skip_on_device):
+    """Then libraries can tell that step was not called."""
+    scaler, param = make_scaler(skip_on_device=skip_on_device), make_param()
+    optimizer, calls = make([param]), []
+    optimizer.register_step_pre_hook(lambda *_: calls.append(1))
+    for overflow in (False, True, False):
+        before, called = param.detach().clone(), len(calls)
+        for each in (scaler, copy.deepcopy(scaler)):
+            iterate(each, optimizer, overflow)
+        on_device = skip_on_device and make is not FUSED["plain"]
+        assert len(calls) - called == (2 if on_device or not overflow else 0)
+        assert torch.equal(param, before) == overflow
 
 
 def test_closures_are_refused():

@@ -14,6 +14,7 @@ from torchamp.amp import _serialize
 from torchamp.amp._agreement import ProcessGroups, groups_of
 from torchamp.amp._checks import (
     as_list,
+    check_in_backward,
     check_models,
     check_optimizers,
     check_shares,
@@ -87,6 +88,7 @@ class Amp:
         if enabled:
             check_models(self.models)
             check_optimizers(self.optimizers)
+            check_in_backward(self.models, settings)
             check_shares(self.models, self.optimizers)
             check_split_masters(self.optimizers, settings)
             warn_of_float64(self.models, settings)

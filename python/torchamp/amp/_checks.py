@@ -133,6 +133,11 @@ def check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
                 f"initialize: expected optimizers[{i}] to step the parameters in its param_groups, "
                 f"got a {name}, which does not"
             )
+        if any(base.__name__ == "PostLocalSGDOptimizer" for base in type(optimizer).__mro__):
+            raise TypeError(
+                f"initialize: expected optimizers[{i}] not to average in its step, which a rank "
+                f"may skip alone, got a {name}; pass its optim, and average after the step"
+            )
 
 
 def check_split_masters(optimizers: list[torch.optim.Optimizer], settings: Settings) -> None:
@@ -144,6 +149,21 @@ def check_split_masters(optimizers: list[torch.optim.Optimizer], settings: Setti
             "initialize: expected materialize_master_grads=False with an optimizer's "
             "split_masters, got True; split masters cannot have grads"
         )
+
+
+def check_in_backward(models: list[torch.nn.Module], settings: Settings) -> None:
+    """Raises RuntimeError for parameters with in-backward optimizers that a cast would detach."""
+    dtype = settings.properties.cast_model_type
+    if dtype in (None, torch.float32):
+        return
+    for i, model in enumerate(models):
+        for name, param in model.named_parameters():
+            if param.dtype != dtype and hasattr(param, "_in_backward_optimizers"):
+                raise RuntimeError(
+                    f"initialize: expected parameter {name!r} of models[{i}] to be stepped after "
+                    "the backward, got one that apply_optimizer_in_backward steps in it; use O0 or "
+                    "O4, which leave parameters alone and do not scale the loss"
+                )
 
 
 def check_shares(models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:

@@ -27,6 +27,8 @@ class GradScaler(torch.amp.GradScaler):
     * scale goes into mappings and named tuples too, and scales 16-bit outputs in float32.
     * Fused optimizers skip on the device from the first step on: momentum buffers that torch's SGD
       would leave uninitialised are zeros.
+    * skip_on_device=False lets the host skip every optimizer, at the cost of one wait a step: for
+      libraries that take a step to be skipped where `optimizer.step` was not called.
     * The scale never falls below the smallest normal float32.
     * overflowed_params returns the parameters with an overflow.
     * process_group, a torch.distributed ProcessGroup or a list of those of a mesh, lets an overflow
@@ -55,11 +57,13 @@ class GradScaler(torch.amp.GradScaler):
         enabled: bool = True,
         *,
         process_group: ProcessGroups | None = None,
+        skip_on_device: bool = True,
     ) -> None:
         groups = groups_of("GradScaler", process_group)
         super().__init__(
             device, init_scale, growth_factor, backoff_factor, growth_interval, enabled
         )
+        self._skip_on_device = skip_on_device
         if groups:
             self._agreement = agreement_over(groups)
 
@@ -96,8 +100,8 @@ class GradScaler(torch.amp.GradScaler):
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Unscales if unscale_ did not, and steps unless a grad is not finite. Fused optimizers
-        skip on the device; others cost one wait for it. Returns what optimizer.step returns, None
-        if the host skipped it.
+        skip on the device, with skip_on_device; others cost one wait for it. Returns what
+        optimizer.step returns, None if the host skipped it.
 
         Raises RuntimeError for a closure, and for a second step since the last update.
         """
@@ -110,7 +114,7 @@ class GradScaler(torch.amp.GradScaler):
                 "loss and run its backward, then call step(optimizer)"
             )
         self._compare_ranks()
-        with _skipping_where_possible(optimizer):
+        with _claiming(optimizer, self._skip_on_device):
             return super().step(optimizer, *args, **kwargs)
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
@@ -247,18 +251,19 @@ def _check_is_plain(method: str, optimizer: torch.optim.Optimizer) -> None:
 
 
 @contextlib.contextmanager
-def _skipping_where_possible(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """While this is open, torch lets optimizers of its own skip on the device where they can: all
-    groups must be fused, and SGD's momentum buffers there."""
-    if not isinstance(optimizer, FUSED_IN_TORCH):
+def _claiming(optimizer: torch.optim.Optimizer, skip_on_device: bool) -> Iterator[None]:
+    """While this is open, torch lets the optimizer skip on the device if it is to and can: all
+    groups of torch's own must be fused, and SGD's momentum buffers there."""
+    claims = getattr(optimizer, "_step_supports_amp_scaling", False)
+    can = can_skip_on_device(optimizer) if isinstance(optimizer, FUSED_IN_TORCH) else claims
+    if claims == (skip_on_device and can):
         yield
         return
-    claims = getattr(optimizer, "_step_supports_amp_scaling", False)
-    optimizer._step_supports_amp_scaling = can_skip_on_device(optimizer)
+    vars(optimizer)["_step_supports_amp_scaling"] = skip_on_device and can
     try:
         yield
     finally:
-        optimizer._step_supports_amp_scaling = claims
+        vars(optimizer)["_step_supports_amp_scaling"] = claims
 
 
 def _grads_by_device(params: list[torch.Tensor]) -> dict[torch.device, list[torch.Tensor | None]]:

@@ -266,10 +266,10 @@ def _give_float32(
             continue
         keeps_vars = given is tensor
         if not keeps_vars:
-            state_dict[prefix + name] = _float32_of(tensor, given)
+            state_dict[prefix + name] = float32_of(tensor, given)
 
 
-def _float32_of(tensor: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+def float32_of(tensor: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
     """The master where the model still holds it, rounded. Something else may have been swapped in,
     bypassing the version counter, by code that averages or clamps weights."""
     weights = weights_of(tensor)
