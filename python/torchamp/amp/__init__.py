@@ -33,6 +33,7 @@ from torchamp.amp._autocast import (
     register_half_function,
     register_promote_function,
 )
+from torchamp.amp._dtensor import fsdp_policy
 from torchamp.amp._grad_scaler import GradScaler  # noqa: F401
 from torchamp.amp._model import cast_for_inference
 from torchamp.amp._weight_grads import accumulate_weight_grads
@@ -45,6 +46,7 @@ __all__ = [
     "clip_grad_value_",
     "disable_casts",
     "float_function",
+    "fsdp_policy",
     "half_function",
     "initialize",
     "load",

@@ -20,12 +20,13 @@ from torchamp.amp._checks import (
     one_device,
     warn_of_float64,
 )
+from torchamp.amp._dtensor import check_dtensors
 from torchamp.amp._masters import make_masters, params_of, weights_for
 from torchamp.amp._model import adopt_model, cast_model, hook_state_dict, params_to_cast
 from torchamp.amp._optimizer import adopt_optimizer, state_of
 from torchamp.amp._release import release
 from torchamp.amp._report import announce
-from torchamp.amp._scale_loss import ScaledLoss
+from torchamp.amp._scale_loss import scaled_loss
 from torchamp.amp._session import Session
 from torchamp.amp._settings import Settings, settings_for
 
@@ -82,6 +83,7 @@ class Amp:
             check_optimizers(self.optimizers)
             check_shares(self.models, self.optimizers)
             check_split_masters(self.optimizers, settings)
+            check_dtensors(self.models, settings)
             warn_of_float64(self.models, settings)
             self._session = _set_up(self.models, self.optimizers, settings)
 
@@ -115,7 +117,9 @@ class Amp:
             return contextlib.nullcontext(loss)
         chosen = self.optimizers if optimizers is None else optimizers
         states = states_of(chosen, self._session)
-        return ScaledLoss(self._session, states, loss, loss_id, delay_unscale, delay_overflow_check)
+        return scaled_loss(
+            self._session, states, loss, loss_id, delay_unscale, delay_overflow_check
+        )
 
     def master_params(self) -> Iterator[torch.Tensor]:
         """The tensors that the optimizers step: clip the grads of these, after the backward."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torchamp import ops
+from torchamp._shards import grad_of, mesh_groups_of
 from torchamp.amp._masters import params_of
 from torchamp.amp._optimizer import FUSED_IN_TORCH, can_skip_on_device
 
@@ -206,9 +207,10 @@ def _grads_by_device(params: list[torch.Tensor]) -> dict[torch.device, list[torc
     values."""
     grads: dict[torch.device, list[torch.Tensor | None]] = {}
     for i, param in enumerate(params):
-        if param.grad is not None:
-            of_device = grads.setdefault(param.grad.device, [None] * len(params))
-            of_device[i] = _dense(param, param.grad)
+        grad = grad_of(param)
+        if grad is not None:
+            of_device = grads.setdefault(grad.device, [None] * len(params))
+            of_device[i] = _dense(param, grad)
     return grads
 
 

@@ -10,8 +10,10 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from torchamp._load import _C
+from torchamp._shards import Shards, shard_of
 from torchamp.amp._autocast import OpenCasts
 from torchamp.amp._data_parallel import DataParallel
+from torchamp.amp._dtensor import are_sharded
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._report import Reporter
 from torchamp.amp._settings import Settings
@@ -37,10 +39,14 @@ class Session:
         self.optimizer_states: weakref.WeakSet[_C.OptimizerState] = weakref.WeakSet()
         #: One a model.
         self.data_parallel: list[DataParallel] = []
+        #: Of the optimizers' parameters.
+        self.shards = Shards()
         #: Of the models' state dicts.
         self.hooks: list[RemovableHandle] = []
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
+        #: Whether the models' parameters may still become DTensors.
+        self._may_be_sharded = not are_sharded(models)
         self.reporter = Reporter(settings, _names_of(models))
         self.casts = _open_casts(models, settings)
 
@@ -60,6 +66,17 @@ class Session:
     def optimizers(self) -> list[Any]:
         """Those that are still there."""
         return _existing(self._optimizers)
+
+    def check_order(self) -> None:
+        """At the first call: raises RuntimeError where initialize came before what makes the
+        parameters DTensors, so that the optimizers step others than the model has."""
+        if self._may_be_sharded and are_sharded(self.models()):
+            raise RuntimeError(
+                "scale_loss: expected fully_shard and parallelize_module before initialize, got a "
+                "model that was sharded after it, whose parameters no optimizer steps; shard the "
+                "model, make the optimizer, then call initialize"
+            )
+        self._may_be_sharded = False
 
     def scaler(self, loss_id: int) -> _C.LossScaler:
         """Raises IndexError for a loss_id beyond num_losses, TypeError for another type."""
@@ -100,6 +117,7 @@ class Session:
         for hook in self.hooks:
             hook.remove()
         self.hooks, self.weights, self.data_parallel = [], [], []
+        self.shards = Shards()
         self._models, self._optimizers = [], []
 
 
@@ -113,7 +131,7 @@ def _names_of(models: list[torch.nn.Module]) -> dict[int, str]:
     for i, model in enumerate(models):
         prefix = f"models[{i}]." if len(models) > 1 else ""
         for name, param in model.named_parameters():
-            names.setdefault(id(param), prefix + name)
+            names.setdefault(id(shard_of(param)), prefix + name)
     return names
 
 
