@@ -15,14 +15,23 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
     from typing_extensions import TypeGuard
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 #: By DTensor, a plain leaf with the memory of its shard.
 _shards: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 def is_dtensor(value: Any) -> TypeGuard[DTensor]:
-    """Whether it is a DTensor. Imports nothing: where there is one, torch has imported its module."""
+    """Whether it is a DTensor. Imports nothing: where there is one, torch has its module."""
+    if type(value) in _PLAIN:  # soonest
+        return False
     module = sys.modules.get("torch.distributed.tensor")
     return isinstance(value, getattr(module, "DTensor", ()))
+
+
+def is_flattened(param: torch.Tensor) -> bool:
+    """Whether it is one of FullyShardedDataParallel's: a plain tensor with a part of parameters."""
+    return getattr(param, "_fsdp_flattened", False)
 
 
 def shard_of(param: torch.Tensor) -> torch.Tensor:
@@ -51,7 +60,7 @@ def grad_of(param: torch.Tensor) -> torch.Tensor | None:
 
 
 def sharded_like(param: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
-    """If `param` is a DTensor, one with its placements whose shard here is `local`; else `local`."""
+    """Of a DTensor, one with its placements whose shard here is `local`; else `local`."""
     if not is_dtensor(param):
         return local
     with torch.no_grad():

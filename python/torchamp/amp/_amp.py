@@ -11,6 +11,7 @@ import torch
 
 from torchamp._load import _C
 from torchamp.amp import _serialize
+from torchamp.amp._agreement import ProcessGroups, groups_of
 from torchamp.amp._checks import (
     as_list,
     check_models,
@@ -20,13 +21,13 @@ from torchamp.amp._checks import (
     one_device,
     warn_of_float64,
 )
-from torchamp.amp._dtensor import check_dtensors
+from torchamp.amp._dtensor import check_dtensors, check_flattened
 from torchamp.amp._masters import make_masters, params_of, weights_for
 from torchamp.amp._model import adopt_model, cast_model, hook_state_dict, params_to_cast
 from torchamp.amp._optimizer import adopt_optimizer, state_of
 from torchamp.amp._release import release
 from torchamp.amp._report import announce
-from torchamp.amp._scale_loss import scaled_loss
+from torchamp.amp._scale_loss import finish, scale, scaled_loss
 from torchamp.amp._session import Session
 from torchamp.amp._settings import Settings, settings_for
 
@@ -48,6 +49,9 @@ class Amp:
     opt_level: "O0" float32, "O1" autocast to float16, "O2" float16 with float32 master weights,
         "O3" float16, "O4" and "O5" as O1 and O2 in bfloat16.
     enabled: False leaves everything alone, and scale_loss gives the loss as it is.
+    process_group: the torch.distributed ProcessGroup, or a list of those of a mesh, whose ranks
+        have to skip the same steps though their grads differ: an overflow on one of them skips the
+        step of all. DistributedDataParallel does not need it. None: ranks decide by themselves.
     overrides: what to change of the level: cast_model_type, patch_torch_functions,
         keep_batchnorm_fp32, master_weights, loss_scale ("dynamic" or a number); also
         cast_model_outputs, num_losses, min_loss_scale (by default 2**-10), max_loss_scale,
@@ -70,6 +74,7 @@ class Amp:
         opt_level: str = "O1",
         *,
         enabled: bool = True,
+        process_group: ProcessGroups | None = None,
         **overrides: Any,
     ) -> None:
         self._session: Session | None = None
@@ -78,14 +83,17 @@ class Amp:
             [] if optimizers is None else as_list("optimizers", optimizers, torch.optim.Optimizer)
         )
         settings = settings_for(opt_level, **overrides)
+        groups = groups_of("initialize", process_group)
         if enabled:
             check_models(self.models)
             check_optimizers(self.optimizers)
             check_shares(self.models, self.optimizers)
             check_split_masters(self.optimizers, settings)
             check_dtensors(self.models, settings)
+            check_flattened(self.optimizers, bool(groups), settings)
             warn_of_float64(self.models, settings)
             self._session = _set_up(self.models, self.optimizers, settings)
+            self._session.agree_over(groups)
 
     @property
     def loss_scalers(self) -> list[_C.LossScaler]:
@@ -120,6 +128,21 @@ class Amp:
         return scaled_loss(
             self._session, states, loss, loss_id, delay_unscale, delay_overflow_check
         )
+
+    def scale(self, loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
+        """`loss` times its scale, float32 and of the loss's sizes, for backwards that finish()
+        ends: in a pipeline those of other stages too, which have no loss."""
+        return loss if self._session is None else scale(self._session, loss, loss_id)
+
+    def finish(self, optimizers: Optimizers | None = None, loss_id: int = 0) -> None:
+        """Ends the backwards, one or several, since the optimizers' zero_grad(): unscales and
+        checks their grads, and updates the loss scale. See amp.finish.
+
+        optimizers: None: all of this object.
+        """
+        if self._session is not None:
+            chosen = self.optimizers if optimizers is None else optimizers
+            finish(self._session, states_of(chosen, self._session), loss_id)
 
     def master_params(self) -> Iterator[torch.Tensor]:
         """The tensors that the optimizers step: clip the grads of these, after the backward."""

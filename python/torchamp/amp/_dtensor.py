@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from torchamp._shards import is_dtensor
+from torchamp._shards import is_dtensor, is_flattened
+from torchamp.amp._masters import params_of
 from torchamp.amp._settings import Settings, settings_for
 
 if TYPE_CHECKING:
@@ -66,6 +67,25 @@ def check_dtensors(models: list[torch.nn.Module], settings: Settings) -> None:
                 if is_dtensor(param):
                     what = f"parameter {'.'.join((name, param_name)).lstrip('.')!r} of models[{i}]"
                     _check_dtensor(what, module, param, policy, settings)
+
+
+def check_flattened(
+    optimizers: list[torch.optim.Optimizer], has_groups: bool, settings: Settings
+) -> None:
+    """Raises RuntimeError or TypeError for parameters of FullyShardedDataParallel that `settings`
+    cannot be applied to. has_groups: whether ranks agree."""
+    if not any(map(is_flattened, params_of(optimizers))):
+        return
+    if settings.properties.cast_model_type in _LOW_PRECISION:
+        raise TypeError(
+            "initialize: expected optimizers not to have parameters of FullyShardedDataParallel at "
+            f"{settings.properties.opt_level}, got some; use fully_shard with amp.fsdp_policy"
+        )
+    if not has_groups and settings.properties.loss_scale == "dynamic":
+        raise RuntimeError(
+            "initialize: expected process_group with parameters of FullyShardedDataParallel, of "
+            "which each rank has another part, got None"
+        )
 
 
 def _changes(tensor: torch.Tensor, settings: Settings) -> bool:

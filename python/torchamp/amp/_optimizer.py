@@ -210,7 +210,7 @@ class OptimizerState:
         state over."""
         keeps_masters = self.session.settings.keeps_masters
         params = group["params"]
-        self.session.shards.add(params)
+        self.session.add_shards(params)
         for i, param in enumerate(params):
             params[i] = stepped = track(self.weights, param, masters, keeps_masters)
             self.core.add_param(shard_of(stepped))

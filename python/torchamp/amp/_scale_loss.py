@@ -13,7 +13,7 @@ import torch
 from torch import distributed
 
 from torchamp._load import _C
-from torchamp._shards import counted_elsewhere, mesh_groups_of, is_dtensor, shard_of
+from torchamp._shards import counted_elsewhere, mesh_groups_of, shard_of
 from torchamp.amp._dtensor import leave_unsynced
 from torchamp.amp._optimizer import OptimizerState
 from torchamp.amp._session import Session
@@ -75,6 +75,23 @@ def scaled_loss(session: Session, *args: Any) -> ScaledLoss:
     return ShardedLoss(session, *args) if session.shards else ScaledLoss(session, *args)
 
 
+def scale(session: Session, loss: torch.Tensor, loss_id: int) -> torch.Tensor:
+    """`loss` times its current scale, float32, for a backward that finish() ends."""
+    session.check_order()
+    scaled_loss = session.scaler(loss_id).scale(loss)
+    return _with_shielded_backward(scaled_loss, loss, session.casts is not None)
+
+
+def finish(session: Session, states: Sequence[OptimizerState], loss_id: int) -> None:
+    """Ends the backwards since the grads of `states` were zeroed, of losses that scale() gave: on
+    this rank or, in a pipeline, on another."""
+    scaler = session.scaler(loss_id)
+    for state in states:
+        state.check_skips()
+    with session.shards.mirrored():
+        _C.finish([state.core for state in states], scaler, loss_id)
+
+
 def _is_unsynced(session: Session, states: Sequence[OptimizerState]) -> bool:
     """Whether DistributedDataParallel or fully_shard leaves grads to this rank, and reduces them
     with those of a later backward: they wait for it, scaled."""
@@ -111,8 +128,8 @@ def clip_grad_norm(
     _check_bound("clip_grad_norm_", "max_norm", max_norm)
     if norm_type == 2.0:
         with _mirrored(states):
-            return _clip_by_l2norm([state.core for state in states], params, max_norm)
-    if any(map(is_dtensor, params)):
+            return _clip_by_l2norm(states, params, max_norm)
+    if _are_sharded(states):
         raise ValueError(
             f"clip_grad_norm_: expected norm_type to be 2 with DTensors, got {norm_type}"
         )
@@ -120,23 +137,27 @@ def clip_grad_norm(
     return torch.nn.utils.clip_grad_norm_(params, max_norm, norm_type)
 
 
+def _are_sharded(states: Sequence[OptimizerState]) -> bool:
+    return bool(states and states[0].session.shards)
+
+
 def _mirrored(states: Sequence[OptimizerState]) -> contextlib.AbstractContextManager[None]:
     return states[0].session.shards.mirrored() if states else contextlib.nullcontext()
 
 
 def _clip_by_l2norm(
-    states: list[_C.OptimizerState], params: list[torch.Tensor], max_norm: float
+    states: Sequence[OptimizerState], params: list[torch.Tensor], max_norm: float
 ) -> torch.Tensor:
-    states = list(dict.fromkeys(states))
-    groups = mesh_groups_of(params)
+    cores = list(dict.fromkeys(state.core for state in states))
+    groups = mesh_groups_of(params) if _are_sharded(states) else []
     if not groups:
-        return _C.clip_grad_norm(states, max_norm)
+        return _C.clip_grad_norm(cores, max_norm)
 
     def all_reduce_sum(square: torch.Tensor) -> None:
         for group in groups:
             distributed.all_reduce(square, group=group)
 
-    return _C.clip_grad_norm(states, max_norm, counted_elsewhere(params, groups), all_reduce_sum)
+    return _C.clip_grad_norm(cores, max_norm, counted_elsewhere(params, groups), all_reduce_sum)
 
 
 def clip_grad_value(

@@ -66,8 +66,8 @@ def run_of(
 def _check_not_sharded(function: str, run: Run) -> None:
     if are_sharded(run.models):
         raise TypeError(
-            f"{function}: expected models of plain tensors, got DTensors; save their state dicts and "
-            "the optimizers' by torch.distributed.checkpoint, and amp.state_dict()"
+            f"{function}: expected models of plain tensors, got DTensors; save their state dicts "
+            "and the optimizers' by torch.distributed.checkpoint, and amp.state_dict()"
         )
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import operator
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from torchamp._load import _C
-from torchamp._shards import Shards, shard_of
+from torchamp._shards import Shards, mesh_groups_of, shard_of
+from torchamp.amp._agreement import agreement_over
 from torchamp.amp._autocast import OpenCasts
 from torchamp.amp._data_parallel import DataParallel
 from torchamp.amp._dtensor import are_sharded
@@ -43,6 +45,8 @@ class Session:
         self.shards = Shards()
         #: Of the models' state dicts.
         self.hooks: list[RemovableHandle] = []
+        #: Whose ranks agree on overflows.
+        self._groups: list[Any] = []
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         #: Whether the models' parameters may still become DTensors.
@@ -58,6 +62,23 @@ class Session:
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizers.append(weakref.ref(optimizer))
+
+    def add_shards(self, params: Sequence[torch.Tensor]) -> None:
+        """Of DTensors among `params`, which an optimizer of the session steps from now on: ranks
+        agree on their overflows."""
+        self.shards.add(params)
+        self.agree_over(mesh_groups_of(params))
+
+    def agree_over(self, groups: Sequence[Any]) -> None:
+        """From now on the ranks of `groups`, which are ProcessGroups, and of those of earlier calls
+        agree on overflows. All ranks must name them in the same order."""
+        new = [group for group in dict.fromkeys(groups) if group not in self._groups]
+        if not new:
+            return
+        self._groups += new
+        agreement = agreement_over(tuple(self._groups))
+        for scaler in self.scalers:
+            scaler.set_agreement(agreement)
 
     def models(self) -> list[Any]:
         """Those that are still there."""

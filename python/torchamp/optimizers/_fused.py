@@ -11,7 +11,7 @@ from torch._C._autograd import _profiler_enabled
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from torchamp._load import _C
-from torchamp._shards import Shards, is_dtensor
+from torchamp._shards import Shards, is_dtensor, is_flattened
 from torchamp.optimizers._stepper import Stepper
 
 
@@ -41,9 +41,6 @@ class FusedOptimizer(torch.optim.Optimizer):
     with the parameter's placements. Raises TypeError for those where steps need norms of whole
     tensors: FusedLAMB, FusedLARS, FusedNovoGrad.
     """
-
-    #: The attribute that torch.amp.GradScaler checks.
-    _step_supports_amp_scaling = True
 
     #: A group's options: their ranges, and their columns in fused_step.
     options: _C.OptionTable
@@ -95,6 +92,14 @@ class FusedOptimizer(torch.optim.Optimizer):
         self.split_masters = split_masters
         super().__init__(params, defaults)
         self._layout = None
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """The attribute that torch.amp.GradScaler checks. Where FullyShardedDataParallel has
+        flattened parameters it is False, because torch's ShardedGradScaler makes ranks agree in
+        unscale_ alone, which an optimizer that unscales in its step does without."""
+        params = (param for group in self.param_groups for param in group["params"])
+        return not any(map(is_flattened, params))
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
         """The algorithm of the group."""
