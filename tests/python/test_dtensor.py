@@ -40,6 +40,8 @@ STEPS = 5
 OVERFLOW = (2, 1)
 #: The largest difference from one process that rounding explains.
 TOLERANCE = 2e-7
+#: The same for ops in 16 bits, relative to the update; a step is a quarter of it.
+RELATIVE_TOLERANCE = {"O1": 0.03, "O2": 0.03, "O4": 0.08, "O5": 0.08}
 LOW = {"O2": torch.float16, "O5": torch.bfloat16}
 Make = Callable[..., torch.optim.Optimizer]
 
@@ -67,7 +69,7 @@ def torch_fused(params) -> torch.optim.Optimizer:
 def net() -> nn.Sequential:
     """On four ranks the last one has no element of the last bias."""
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
+    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 3))
 
 
 def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -154,7 +156,8 @@ def compare(model: nn.Module, expected: list[torch.Tensor], tolerance: float) ->
 def oracle(
     kind, make: Make, steps=range(STEPS), max_norm=None, dtype=torch.float32
 ) -> list[torch.Tensor]:
-    """One process, on all batches, with float32 masters by hand; it leaves the overflow out."""
+    """One process, on all batches, with float32 masters by hand; it leaves the overflow out. O1 and
+    O4 cast its ops too, which are those of the thread."""
     model = net()
     masters = [param.detach().clone() for param in model.parameters()]
     optimizer = make(masters)
@@ -166,9 +169,10 @@ def oracle(
             for param, master in zip(model.parameters(), masters):
                 param.copy_(master)
         losses = [run_in(dtype, model, step, rank) for rank in kind.batches()]
-        grads = torch.autograd.grad(sum(losses) / len(losses), list(model.parameters()))
+        loss = sum(losses) / len(losses)
+        grads = torch.autograd.grad(1024 * loss, list(model.parameters()))
         for master, grad in zip(masters, grads):
-            master.grad = grad.float()
+            master.grad = grad.float() / 1024
         if max_norm is not None:
             torch.nn.utils.clip_grad_norm_(masters, max_norm)
         optimizer.step()
@@ -272,7 +276,7 @@ def check_training(model: nn.Module, expected: list[torch.Tensor], level: str) -
     for param, before, wanted in zip(model.parameters(), start, expected):
         moved = (wanted - before.detach()).norm()
         error = (full(param.detach()) - wanted).norm()
-        assert error <= 0.03 * moved, f"{error / moved} of the update"
+        assert error <= RELATIVE_TOLERANCE[level] * moved, f"{error / moved} of the update"
 
 
 def unsynced(level: str) -> None:
@@ -488,7 +492,7 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
         yield f"scaled-{kind.__name__}-{make.__name__}", functools.partial(scaled, kind, make)
     for make, level in itertools.product((sgd, adamw, torch_fused), ("O0", "O1", "O2", "O5")):
         yield f"FSDP-{level}-{make.__name__}", functools.partial(initialized, FSDP, make, level)
-    for make, level in itertools.product((adamw, torch_sgd), ("O0", "O1", "O4")):
+    for make, level in itertools.product((sgd, torch_sgd), ("O0", "O1", "O4")):
         yield f"TP-{level}-{make.__name__}", functools.partial(initialized, TP, make, level)
     for kind in (FSDP, TP):
         name = kind.__name__
