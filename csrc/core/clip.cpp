@@ -1,6 +1,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/minimum.h>
+#include <ATen/ops/zeros.h>
 #include <torchamp/detail/clip.h>
 
 #include <algorithm>
@@ -23,10 +24,20 @@ struct Part {
   ClippedStates users;
   MasterGrads* deferred;
   std::vector<Tensor> materialized;
+  std::vector<Tensor> counted;  ///< of those, the ones that this rank counts
 
-  Tensor norm() const {
-    return deferred != nullptr ? deferred->norm_of_deferred()
-                               : std::get<0>(ops::l2norm(materialized));
+  Tensor norm(const RanksOfShards& ranks) const {
+    if (deferred != nullptr) return deferred->norm_of_deferred();
+    if (!ranks.all_reduce_sum) return std::get<0>(ops::l2norm(materialized));
+    const Tensor square = square_of_counted();
+    ranks.all_reduce_sum(square);
+    return square.sqrt().to(at::kFloat);
+  }
+  /// float64: a large float32 norm has no square.
+  Tensor square_of_counted() const {
+    const auto device = materialized.empty() ? at::kCPU : materialized.front().device();
+    if (counted.empty()) return at::zeros({}, at::TensorOptions(at::kDouble).device(device));
+    return std::get<0>(ops::l2norm(counted)).to(at::kDouble).square();
   }
   Tensor factor() const { return deferred != nullptr ? deferred->deferred_factor() : Tensor(); }
   void clip(const Tensor& factor, const Tensor& coefficient) const {
@@ -39,7 +50,7 @@ std::vector<Part> deferred_parts(const ClippedStates& states) {
   std::vector<Part> parts;
   for (OptimizerState* state : states) {
     const bool is_deferred = state->grads().norm_of_deferred().defined();
-    if (is_deferred) parts.push_back({{state}, &state->grads(), {}});
+    if (is_deferred) parts.push_back({{state}, &state->grads(), {}, {}});
   }
   return parts;
 }
@@ -51,28 +62,31 @@ Part& part_of(const Tensor& param, const ClippedStates& states, std::vector<Part
                [&](const OptimizerState* state) { return state->steps(param); });
   const auto has_these = [&](const Part& part) { return part.users == users; };
   const auto found = std::find_if(parts.begin(), parts.end(), has_these);
-  return found != parts.end() ? *found : parts.emplace_back(Part{users, nullptr, {}});
+  return found != parts.end() ? *found : parts.emplace_back(Part{users, nullptr, {}, {}});
 }
 
 /// Each grad once.
-std::vector<Part> materialized_parts(const ClippedStates& states) {
+std::vector<Part> materialized_parts(const ClippedStates& states, const RanksOfShards& ranks = {}) {
   TensorSet seen;
   std::vector<Part> parts;
   for (const OptimizerState* state : states) {
     for (const Tensor& master : state->weights().master_params()) {
       if (!master.grad().defined() || !state->steps(master)) continue;
-      const bool is_new = seen.insert(master.unsafeGetTensorImpl()).second;
-      if (is_new) part_of(master, states, parts).materialized.push_back(values_of(master.grad()));
+      if (!seen.insert(master.unsafeGetTensorImpl()).second) continue;
+      Part& part = part_of(master, states, parts);
+      part.materialized.push_back(values_of(master.grad()));
+      const bool is_counted = ranks.counted_elsewhere.count(master.unsafeGetTensorImpl()) == 0;
+      if (is_counted) part.counted.push_back(part.materialized.back());
     }
   }
   return parts;
 }
 
-std::vector<Part> parts_of(const ClippedStates& states) {
+std::vector<Part> parts_of(const ClippedStates& states, const RanksOfShards& ranks) {
   std::vector<Part> parts = deferred_parts(states);
-  std::vector<Part> materialized = materialized_parts(states);
+  std::vector<Part> materialized = materialized_parts(states, ranks);
   std::move(materialized.begin(), materialized.end(), std::back_inserter(parts));
-  if (parts.empty()) parts.push_back({states, nullptr, {}});
+  if (parts.empty()) parts.push_back({states, nullptr, {}, {}});
   return parts;
 }
 
@@ -89,12 +103,13 @@ Tensor found_by_all(const ClippedStates& states) {
 
 /// 0 where all users are to skip, but not all of `states`: infinite grads must not make the others'
 /// zero.
-Tensor norm_if_stepped(const Part& part, const ClippedStates& states) {
+Tensor norm_if_stepped(const Part& part, const ClippedStates& states, const RanksOfShards& ranks) {
+  const Tensor norm = part.norm(ranks);
   const Tensor skipped = part.users == states ? Tensor() : found_by_all(part.users);
-  if (!skipped.defined()) return part.norm();
+  if (!skipped.defined()) return norm;
   const Tensor all_skip = found_by_all(states);
   const Tensor is_left_out = all_skip.defined() ? skipped.gt(all_skip) : skipped.gt(0);
-  return part.norm().masked_fill(is_left_out, 0);
+  return norm.masked_fill(is_left_out, 0);
 }
 
 /// Whether an optimizer that is not among `states` steps some of their parameters.
@@ -134,13 +149,15 @@ Tensor norm_if_any_steps(const Tensor& norm, const ClippedStates& states) {
 
 }  // namespace
 
-Tensor clip_grad_norm(const ClippedStates& states, double max_norm) {
+Tensor clip_grad_norm(const ClippedStates& states, double max_norm, const RanksOfShards& ranks) {
   at::NoGradGuard no_grad;
   check_bound("clip_grad_norm_", "max_norm", max_norm);
   for (OptimizerState* state : states) state->check_unscaled("clip_grad_norm_");
-  const std::vector<Part> parts = parts_of(states);
+  const std::vector<Part> parts = parts_of(states, ranks);
   std::vector<NormPart> norms;
-  for (const Part& part : parts) norms.push_back({norm_if_stepped(part, states), part.factor()});
+  for (const Part& part : parts) {
+    norms.push_back({norm_if_stepped(part, states, ranks), part.factor()});
+  }
   const ClipFactors factors = clip_factors(norms, max_norm);
   const Tensor coefficient = coefficient_if_stepped(factors.coefficient, states);
   for (size_t i = 0; i < parts.size(); ++i) parts[i].clip(factors.clipped[i], coefficient);

@@ -198,9 +198,19 @@ void FusedStepper::leave_unscaled(at::TensorList grads, const Step& step) {
 void FusedStepper::step(const Lists& lists, const Step& step) {
   at::NoGradGuard no_grad;
   make_states(lists);
+  count_empty(lists, step);
   if (algorithm_ == StepAlgorithm::kLambUpdate) return step_lamb(lists, step);
   if (algorithm_ == StepAlgorithm::kNovoGrad || adapts_) return step_by_norms(lists, step);
   fused_step(algorithm_, step_lists(lists), scalars(step));
+}
+
+/// The steps of empty parameters, which kernels do not see: shards of DTensors may be empty.
+void FusedStepper::count_empty(const Lists& lists, const Step& step) {
+  for (size_t i = 0; i < params_.size(); ++i) {
+    if (params_[i].numel() != 0 || !lists.grads[i].defined()) continue;
+    const Tensor count = step_count(i);
+    step.skip ? count.add_(step.skip->reshape({}).eq(0)) : count.add_(1);
+  }
 }
 
 /// Each one's, unscaled.

@@ -1,3 +1,4 @@
+#include <pybind11/functional.h>
 #include <torchamp/detail/backward.h>
 #include <torchamp/detail/clip.h>
 #include <torchamp/detail/open_autocast.h>
@@ -147,10 +148,16 @@ void exit_backward(Backward& backward, const py::object& exception, const py::ar
   raised ? backward.cancel() : backward.finish();
 }
 
-at::Tensor clip_norm(const std::vector<std::shared_ptr<OptimizerState>>& states, double max_norm) {
+at::Tensor clip_norm(const std::vector<std::shared_ptr<OptimizerState>>& states, double max_norm,
+                     const std::vector<at::Tensor>& counted_elsewhere,
+                     std::function<void(const at::Tensor&)> all_reduce_sum) {
   std::vector<OptimizerState*> clipped;
   for (const auto& state : states) clipped.push_back(state.get());
-  return core::clip_grad_norm(clipped, max_norm);
+  core::RanksOfShards ranks{{}, std::move(all_reduce_sum)};
+  for (const at::Tensor& param : counted_elsewhere) {
+    ranks.counted_elsewhere.insert(param.unsafeGetTensorImpl());
+  }
+  return core::clip_grad_norm(clipped, max_norm, ranks);
 }
 
 std::unique_ptr<Backward> make_backward(
@@ -221,8 +228,12 @@ void bind_core(py::module_& module) {
              "Ends backwards that ran without a Backward, of a loss that the scaler's scale has "
              "scaled: unscales, checks and updates. Raises RuntimeError where grads are unscaled.");
   module.def("clip_grad_norm", &clip_norm, Unlocked(), py::arg("states"), py::arg("max_norm"),
+             py::arg("counted_elsewhere") = std::vector<at::Tensor>(),
+             py::arg("all_reduce_sum") = nullptr,
              "Scales the grads that some OptimizerStates step by so that their total norm is at "
-             "most max_norm; returns the norm before clipping, a float32 scalar on the device.");
+             "most max_norm; returns the norm before clipping, a float32 scalar on the device. "
+             "counted_elsewhere: parameters of whose grads another rank counts the norm; "
+             "all_reduce_sum makes a float64 scalar the sum over all ranks.");
 }
 
 }  // namespace torchamp::python

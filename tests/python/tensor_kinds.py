@@ -138,8 +138,9 @@ def stepped_by(make):
         optimizer.param_groups[0]["params"] = case.params()
         try:
             optimizer.step()
-        finally:
+        except Exception:
             assert not optimizer.state, "states were made"
+            raise
 
     return step
 

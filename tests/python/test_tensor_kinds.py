@@ -21,11 +21,19 @@ ON_META = {
     *[(f"Fused{name}", "meta") for name in ("Adam", "LAMB", "SGD")],
     *[(f"GradScaler.{method}", "meta") for method in ("unscale_", "step")],
 }
+#: Of DTensors the shards are taken: test_dtensor.py.
+OF_SHARDS = {
+    (function, "DTensor")
+    for function in (
+        *("FusedAdam", "FusedSGD", "GradScaler.unscale_", "GradScaler.step"),
+        *("initialize O0", "initialize O1"),
+    )
+}
 CASES = [
     (function, kind)
     for function in tensor_kinds.FUNCTIONS
     for kind in tensor_kinds.KINDS
-    if (function, kind) not in ON_META
+    if (function, kind) not in ON_META | OF_SHARDS
 ]
 
 
@@ -57,6 +65,11 @@ def test_the_message_names_what_to_pass_instead_of_a_dtensor():
         "check: expected tensors[1] to have memory of its own, got a subclass that wraps others; "
         "of a DTensor, pass .to_local()"
     )
+
+
+@pytest.mark.parametrize("function", sorted(function for function, _ in OF_SHARDS))
+def test_shards_are_taken(function):
+    assert outcomes()[function, "DTensor"][:2] == ["none", ""]
 
 
 class Marked(torch.Tensor):

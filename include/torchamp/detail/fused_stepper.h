@@ -85,6 +85,7 @@ class TORCHAMP_API FusedStepper {
   StepScalars scalars(const Step& step) const;
   at::ScalarType state_type(const at::Tensor& param) const;
   StepLists step_lists(const Lists& lists) const;
+  void count_empty(const Lists& lists, const Step& step);
   at::Tensor norms_of_grads(const Lists& lists, const Step& step) const;
   void step_by_norms(const Lists& lists, const Step& step);
   void step_lamb(const Lists& lists, const Step& step);

@@ -22,12 +22,13 @@ from torchamp.amp._checks import (
     one_device,
     warn_of_float64,
 )
+from torchamp.amp._dtensor import check_dtensors, check_flattened
 from torchamp.amp._masters import make_masters, params_of, weights_for
 from torchamp.amp._model import adopt_model, cast_model, hook_state_dict, params_to_cast
 from torchamp.amp._optimizer import adopt_optimizer, state_of
 from torchamp.amp._release import release
 from torchamp.amp._report import announce
-from torchamp.amp._scale_loss import ScaledLoss, finish, scale
+from torchamp.amp._scale_loss import finish, scale, scaled_loss
 from torchamp.amp._session import Session
 from torchamp.amp._settings import Settings, settings_for
 
@@ -91,6 +92,8 @@ class Amp:
             check_in_backward(self.models, settings)
             check_shares(self.models, self.optimizers)
             check_split_masters(self.optimizers, settings)
+            check_dtensors(self.models, settings)
+            check_flattened(self.optimizers, bool(groups), settings)
             warn_of_float64(self.models, settings)
             self._session = _set_up(self.models, self.optimizers, settings)
             self._session.agree_over(groups)
@@ -125,7 +128,9 @@ class Amp:
             return contextlib.nullcontext(loss)
         chosen = self.optimizers if optimizers is None else optimizers
         states = states_of(chosen, self._session)
-        return ScaledLoss(self._session, states, loss, loss_id, delay_unscale, delay_overflow_check)
+        return scaled_loss(
+            self._session, states, loss, loss_id, delay_unscale, delay_overflow_check
+        )
 
     def scale(self, loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
         """`loss` times its scale, float32 and of the loss's sizes, for backwards that finish()

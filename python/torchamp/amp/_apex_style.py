@@ -17,7 +17,7 @@ from torchamp.amp._amp import Amp, Optimizers, states_of
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import params_of
 from torchamp.amp._optimizer import Telemetry, state_of, suppress_accesses
-from torchamp.amp._scale_loss import ScaledLoss, clip_grad_norm, clip_grad_value
+from torchamp.amp._scale_loss import clip_grad_norm, clip_grad_value, scaled_loss
 from torchamp.amp._session import Session
 
 
@@ -133,7 +133,7 @@ def scale_loss(
         return contextlib.nullcontext(loss)
     states = states_of(chosen)
     session = states[0].session if states else _last_session("scale_loss")
-    return ScaledLoss(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
+    return scaled_loss(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
 
 def disable_casts() -> contextlib.AbstractContextManager[None]:

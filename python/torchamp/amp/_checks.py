@@ -9,6 +9,7 @@ import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchamp._load import _C
+from torchamp._shards import shard_of
 from torchamp.amp._masters import params_of
 from torchamp.amp._model import AmpModel
 from torchamp.amp._optimizer import AmpOptimizer
@@ -104,7 +105,7 @@ def _check_tensors(where: str, model: torch.nn.Module) -> None:
 
 
 def _check_memory(what: str, param: torch.Tensor) -> None:
-    if not _C.has_memory(param):
+    if not _C.has_memory(shard_of(param)):
         raise TypeError(
             f"initialize: expected {what} to have memory of its own, got a "
             f"{type(param).__name__} on {param.device}"

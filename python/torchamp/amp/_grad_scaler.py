@@ -10,6 +10,7 @@ import torch
 
 from torchamp import ops
 from torchamp._load import _C
+from torchamp._shards import grad_of, is_flattened, mesh_groups_of
 from torchamp.amp._agreement import ProcessGroups, agreement_over, groups_of
 from torchamp.amp._masters import params_of
 from torchamp.amp._optimizer import FUSED_IN_TORCH, can_skip_on_device
@@ -35,7 +36,7 @@ class GradScaler(torch.amp.GradScaler):
       on one of its ranks skip the step of all and lower all their scales: one all-reduce of 4 bytes
       for each optimizer and iteration. All ranks must call the same methods; the first check, and
       the first after load_state_dict, compares their scales, and raises RuntimeError on all ranks
-      if they differ.
+      if they differ. The ranks that have shards of the same DTensors always agree.
 
     unscale_ and step raise RuntimeError for optimizers of amp.initialize, whose losses amp scales.
     """
@@ -43,7 +44,9 @@ class GradScaler(torch.amp.GradScaler):
     #: By id of optimizer, what its checks before the last update found.
     _last_checks: dict[int, dict[torch.device, torch.Tensor]] = {}
 
-    #: Of the ranks of process_group.
+    #: process_group, and the groups of DTensors.
+    _groups: list[Any] = []
+    #: Of their ranks.
     _agreement: _C.Agreement | None = None
     _is_compared = False
 
@@ -64,8 +67,7 @@ class GradScaler(torch.amp.GradScaler):
             device, init_scale, growth_factor, backoff_factor, growth_interval, enabled
         )
         self._skip_on_device = skip_on_device
-        if groups:
-            self._agreement = agreement_over(groups)
+        self._agree_over(groups)
 
     def scale(self, outputs: Any) -> Any:
         """Returns `outputs`, a floating tensor or a nested structure of them, times the scale.
@@ -95,7 +97,7 @@ class GradScaler(torch.amp.GradScaler):
         """
         if self._enabled:
             _check_is_plain("unscale_", optimizer)
-            self._compare_ranks()
+            self._agree_about("unscale_", params_of([optimizer]))
         super().unscale_(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -113,7 +115,7 @@ class GradScaler(torch.amp.GradScaler):
                 "step: expected no closure, whose backward would not be scaled, got one; scale the "
                 "loss and run its backward, then call step(optimizer)"
             )
-        self._compare_ranks()
+        self._agree_about("step", params_of([optimizer]))
         with _claiming(optimizer, self._skip_on_device):
             return super().step(optimizer, *args, **kwargs)
 
@@ -203,6 +205,24 @@ class GradScaler(torch.amp.GradScaler):
         self._per_optimizer_states[id(optimizer)]["found"] = found
         return found_infs if self._agreement is None else self._agreed(found_infs)
 
+    def _agree_about(self, method: str, params: list[torch.Tensor]) -> None:
+        """Raises RuntimeError where ranks have other parts of parameters, and cannot agree."""
+        self._agree_over(mesh_groups_of(params))
+        if self._agreement is None and any(map(is_flattened, params)):
+            raise RuntimeError(
+                f"{method}: expected process_group with parameters of FullyShardedDataParallel, of "
+                "which each rank has another part, got None; pass it to GradScaler"
+            )
+        self._compare_ranks()
+
+    def _agree_over(self, groups: list[Any]) -> None:
+        """From now on also the ranks of `groups` agree."""
+        new = [group for group in groups if group not in self._groups]
+        if new:
+            self._groups = [*self._groups, *new]
+            self._agreement = agreement_over(self._groups)
+            self._is_compared = False
+
     def _agreed(
         self, found_infs: dict[torch.device, torch.Tensor]
     ) -> dict[torch.device, torch.Tensor]:
@@ -232,7 +252,8 @@ class GradScaler(torch.amp.GradScaler):
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**super().__getstate__(), "_last_checks": {}, "_is_compared": False}
-        state.pop("_agreement", None)  # of this process
+        for name in ("_agreement", "_groups"):
+            state.pop(name, None)  # of this process
         return state
 
 
@@ -271,9 +292,10 @@ def _grads_by_device(params: list[torch.Tensor]) -> dict[torch.device, list[torc
     values."""
     grads: dict[torch.device, list[torch.Tensor | None]] = {}
     for i, param in enumerate(params):
-        if param.grad is not None:
-            of_device = grads.setdefault(param.grad.device, [None] * len(params))
-            of_device[i] = _dense(param, param.grad)
+        grad = grad_of(param)
+        if grad is not None:
+            of_device = grads.setdefault(grad.device, [None] * len(params))
+            of_device[i] = _dense(param, grad)
     return grads
 
 

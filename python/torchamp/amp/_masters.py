@@ -10,6 +10,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from torchamp._load import _C
+from torchamp._shards import is_dtensor, shard_of
 
 #: The Masters, weakly, of each model parameter that has a master of its own.
 _weights_of: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
@@ -58,7 +59,11 @@ def track(
     keeps_masters: bool,
 ) -> torch.Tensor:
     """Tracks `param` and returns what the optimizer is to step: the master it has already, the one
-    in `masters`, a new one if it is of low precision and masters are kept, or itself."""
+    in `masters`, a new one if it is of low precision and masters are kept, or itself. Of a DTensor
+    the shard is tracked, as its own master."""
+    if is_dtensor(param):
+        weights.track(shard_of(param))
+        return param
     master = masters.get(param)
     if master is None and keeps_masters and param.dtype in (torch.float16, torch.bfloat16):
         master = _C.Masters.make_master(param)

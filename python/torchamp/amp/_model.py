@@ -17,6 +17,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.hooks import RemovableHandle
 
+from torchamp._shards import is_dtensor
 from torchamp.amp._autocast import shield
 from torchamp.amp._data_parallel import DataParallel
 from torchamp.amp._masters import weights_of
@@ -60,7 +61,8 @@ def _cast_modules(model: torch.nn.Module, keep_batchnorm_fp32: bool) -> Iterator
 
 
 def _changes(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
-    return tensor.is_floating_point() and tensor.dtype != dtype
+    """DTensors stay in float32: fully_shard casts what it gathers."""
+    return tensor.is_floating_point() and tensor.dtype != dtype and not is_dtensor(tensor)
 
 
 def _cast_param(param: torch.nn.Parameter, dtype: torch.dtype) -> None:
@@ -339,6 +341,12 @@ def _check(model: torch.nn.Module, dtype: torch.dtype) -> None:
         )
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise TypeError(f"cast_for_inference: expected dtype to be floating, got {dtype!r}")
+    for name, param in model.named_parameters():
+        if is_dtensor(param):
+            raise TypeError(
+                f"cast_for_inference: expected parameter {name!r} to be a plain tensor, got a "
+                "DTensor; cast before fully_shard or parallelize_module"
+            )
     for name, module in model.named_modules():
         if isinstance(module, AmpModel) and _is_cast(module, module is model):
             part = f"model.{name}" if name else "model"

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from torchamp._load import _C
+from torchamp._shards import shard_of
 from torchamp.amp._masters import AccessTracker, MasterList, track
 from torchamp.amp._optimizer_states import fitting, load_keeping_dtypes
 from torchamp.amp._report import announce_savings
@@ -47,7 +48,8 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
         state = self._torchamp
         with state.accesses.suppress():
             super().zero_grad(*args, **kwargs)
-        state.core.zero_grad(args[0] if args else kwargs.get("set_to_none", True))
+        with state.session.shards.mirrored():
+            state.core.zero_grad(args[0] if args else kwargs.get("set_to_none", True))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the original; masters take the place of the group's low-precision parameters, in
@@ -92,7 +94,7 @@ def _check_closure(state: OptimizerState) -> None:
 
 def _check_new(state: OptimizerState, params: list[torch.Tensor]) -> None:
     for i, param in enumerate(params):
-        if any(weights.master_of(param) is not None for weights in state.session.weights):
+        if any(weights.master_of(shard_of(param)) is not None for weights in state.session.weights):
             raise ValueError(
                 f"add_param_group: expected params[{i}], of sizes {list(param.shape)}, to be in no "
                 "other group, got one that an optimizer of this initialize steps already"
@@ -103,13 +105,17 @@ def _step(
     optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callable, *, has_closure: bool
 ) -> Any:
     session = state.session
-    with _C.Step(
-        state.core,
-        session.scalers,
-        state.accesses.suppressions,
-        session.settings.adopt_data_writes,
-        isinstance(optimizer, FusedOptimizer),
+    with (
+        session.shards.mirrored(),
+        _C.Step(
+            state.core,
+            session.scalers,
+            state.accesses.suppressions,
+            session.settings.adopt_data_writes,
+            isinstance(optimizer, FusedOptimizer),
+        ),
     ):
+        session.shards.publish()
         if state.core.doubt and not has_closure:  # whose grads are yet to come
             warnings.warn(state.core.doubt, stacklevel=3)
         result = _step_unless_overflowed(optimizer, state, inner)
@@ -204,9 +210,10 @@ class OptimizerState:
         state over."""
         keeps_masters = self.session.settings.keeps_masters
         params = group["params"]
+        self.session.add_shards(params)
         for i, param in enumerate(params):
             params[i] = stepped = track(self.weights, param, masters, keeps_masters)
-            self.core.add_param(stepped)
+            self.core.add_param(shard_of(stepped))
             if param in optimizer.state:
                 state = optimizer.state.pop(param)
                 optimizer.state[stepped] = fitting(optimizer, group, state, stepped)

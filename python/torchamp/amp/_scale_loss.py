@@ -3,14 +3,18 @@ clipping, which comes after."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsFloat
 
 import torch
+from torch import distributed
 
 from torchamp._load import _C
+from torchamp._shards import counted_elsewhere, mesh_groups_of, shard_of
+from torchamp.amp._dtensor import leave_unsynced
 from torchamp.amp._optimizer import OptimizerState
 from torchamp.amp._session import Session
 
@@ -52,8 +56,28 @@ class ScaledLoss(_C.Backward):
         return _with_shielded_backward(self.scale(self._loss), self._loss, self._was_cast)
 
 
+class ShardedLoss(ScaledLoss):
+    """The same for parameters some of which are DTensors: their shards have grads for the times in
+    which the core looks at them."""
+
+    def __enter__(self) -> torch.Tensor:
+        with self._session.shards.mirrored():
+            return super().__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        with self._session.shards.mirrored():
+            super().__exit__(*exception)
+
+
+def scaled_loss(session: Session, *args: Any) -> ScaledLoss:
+    """The ScaledLoss of `session` for the other arguments."""
+    session.check_order()
+    return ShardedLoss(session, *args) if session.shards else ScaledLoss(session, *args)
+
+
 def scale(session: Session, loss: torch.Tensor, loss_id: int) -> torch.Tensor:
     """`loss` times its current scale, float32, for a backward that finish() ends."""
+    session.check_order()
     scaled_loss = session.scaler(loss_id).scale(loss)
     # Of another object than the view, which may be a temporary: no cycle, and no weak reference.
     result = scaled_loss.view_as(scaled_loss)
@@ -69,12 +93,15 @@ def finish(session: Session, states: Sequence[OptimizerState], loss_id: int) -> 
     scaler = session.scaler(loss_id)
     for state in states:
         state.check_skips()
-    _C.finish([state.core for state in states], scaler, loss_id)
+    with session.shards.mirrored():
+        _C.finish([state.core for state in states], scaler, loss_id)
 
 
 def _is_unsynced(session: Session, states: Sequence[OptimizerState]) -> bool:
-    """Whether DistributedDataParallel leaves grads to this rank, and reduces them with those of a
-    later backward: they wait for it, scaled."""
+    """Whether DistributedDataParallel or fully_shard leaves grads to this rank, and reduces them
+    with those of a later backward: they wait for it, scaled."""
+    if session.shards and leave_unsynced(session.models()):
+        return True
     masters = [state.weights for state in states]
     return any(each.leaves_unsynced(masters) for each in session.data_parallel)
 
@@ -105,7 +132,12 @@ def clip_grad_norm(
     clipping, a float32 scalar on the device. `params`: what the optimizers step."""
     _check_bound("clip_grad_norm_", "max_norm", max_norm)
     if norm_type == 2.0:
-        return _C.clip_grad_norm(list(dict.fromkeys(state.core for state in states)), max_norm)
+        with _mirrored(states):
+            return _clip_by_l2norm(states, params, max_norm)
+    if _are_sharded(states):
+        raise ValueError(
+            f"clip_grad_norm_: expected norm_type to be 2 with DTensors, got {norm_type}"
+        )
     _materialize("clip_grad_norm_", states)
     norm = torch.nn.utils.clip_grad_norm_(params, max_norm, norm_type)
     found = [each for state in states if (each := state.core.found_inf()) is not None]
@@ -114,15 +146,39 @@ def clip_grad_norm(
     return norm.masked_fill(torch.stack(found).min() > 0, float("inf"))
 
 
+def _are_sharded(states: Sequence[OptimizerState]) -> bool:
+    return bool(states and states[0].session.shards)
+
+
+def _mirrored(states: Sequence[OptimizerState]) -> contextlib.AbstractContextManager[None]:
+    return states[0].session.shards.mirrored() if states else contextlib.nullcontext()
+
+
+def _clip_by_l2norm(
+    states: Sequence[OptimizerState], params: list[torch.Tensor], max_norm: float
+) -> torch.Tensor:
+    cores = list(dict.fromkeys(state.core for state in states))
+    groups = mesh_groups_of(params) if _are_sharded(states) else []
+    if not groups:
+        return _C.clip_grad_norm(cores, max_norm)
+
+    def all_reduce_sum(square: torch.Tensor) -> None:
+        for group in groups:
+            distributed.all_reduce(square, group=group)
+
+    return _C.clip_grad_norm(cores, max_norm, counted_elsewhere(params, groups), all_reduce_sum)
+
+
 def clip_grad_value(
     states: Sequence[OptimizerState], params: list[torch.Tensor], clip_value: float
 ) -> None:
     """Clamps every element of the grads to [-clip_value, clip_value]."""
     _check_bound("clip_grad_value_", "clip_value", clip_value)
-    _materialize("clip_grad_value_", states)
-    clipped = [param for param in params if param.grad is not None]
-    if clipped:  # torch's own raises where there is nothing to clip
-        torch.nn.utils.clip_grad_value_(clipped, clip_value)
+    with _mirrored(states):
+        _materialize("clip_grad_value_", states)
+        clipped = [shard for shard in map(shard_of, params) if shard.grad is not None]
+        if clipped:  # torch's own raises where there is nothing to clip
+            torch.nn.utils.clip_grad_value_(clipped, clip_value)
 
 
 def _check_bound(function: str, argument: str, bound: Any) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchamp._load import _C
+from torchamp.amp._dtensor import are_sharded
 from torchamp.amp._serialize_checks import (
     FORMAT,
     MARK,
@@ -62,12 +63,21 @@ def run_of(
     return Run(bare, optimizers, session.settings.properties.opt_level, session.scalers)
 
 
+def _check_not_sharded(function: str, run: Run) -> None:
+    if are_sharded(run.models):
+        raise TypeError(
+            f"{function}: expected models of plain tensors, got DTensors; save their state dicts "
+            "and the optimizers' by torch.distributed.checkpoint, and amp.state_dict()"
+        )
+
+
 def save(run: Run, file: File) -> None:
     """Writes everything that training resumes from. Waits for the device.
 
     Raises TypeError, naming it, for anything in a state dict that is not a tensor, a number, text
     or None, or a container of these.
     """
+    _check_not_sharded("save", run)
     checkpoint = {
         MARK: FORMAT,
         "opt_level": run.opt_level,
@@ -97,6 +107,7 @@ def load(run: Run, file: File) -> None:
     Raises RuntimeError, and changes nothing, where the file is damaged or holds anything but data,
     or is of another level, other models or other optimizers.
     """
+    _check_not_sharded("load", run)
     checkpoint = _read(file)
     check_header(run.opt_level, checkpoint)
     models = entries_of(checkpoint, "models", "models", len(run.models))

@@ -11,9 +11,11 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from torchamp._load import _C
+from torchamp._shards import Shards, mesh_groups_of, shard_of
 from torchamp.amp._agreement import agreement_over
 from torchamp.amp._autocast import OpenCasts
 from torchamp.amp._data_parallel import DataParallel
+from torchamp.amp._dtensor import are_sharded
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._report import Reporter
 from torchamp.amp._settings import Settings
@@ -39,12 +41,16 @@ class Session:
         self.optimizer_states: weakref.WeakSet[_C.OptimizerState] = weakref.WeakSet()
         #: One a model.
         self.data_parallel: list[DataParallel] = []
+        #: Of the optimizers' parameters.
+        self.shards = Shards()
         #: Of the models' state dicts.
         self.hooks: list[RemovableHandle] = []
         #: Whose ranks agree on overflows.
         self._groups: list[Any] = []
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
+        #: Whether the models' parameters may still become DTensors.
+        self._may_be_sharded = not are_sharded(models)
         self.reporter = Reporter(settings, _names_of(models))
         self.casts = _open_casts(models, settings)
 
@@ -56,6 +62,12 @@ class Session:
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizers.append(weakref.ref(optimizer))
+
+    def add_shards(self, params: Sequence[torch.Tensor]) -> None:
+        """Of DTensors among `params`, which an optimizer of the session steps from now on: ranks
+        agree on their overflows."""
+        self.shards.add(params)
+        self.agree_over(mesh_groups_of(params))
 
     def agree_over(self, groups: Sequence[Any]) -> None:
         """From now on the ranks of `groups`, which are ProcessGroups, and of those of earlier calls
@@ -75,6 +87,17 @@ class Session:
     def optimizers(self) -> list[Any]:
         """Those that are still there."""
         return _existing(self._optimizers)
+
+    def check_order(self) -> None:
+        """At the first call: raises RuntimeError where initialize came before what makes the
+        parameters DTensors, so that the optimizers step others than the model has."""
+        if self._may_be_sharded and are_sharded(self.models()):
+            raise RuntimeError(
+                "scale_loss: expected fully_shard and parallelize_module before initialize, got a "
+                "model that was sharded after it, whose parameters no optimizer steps; shard the "
+                "model, make the optimizer, then call initialize"
+            )
+        self._may_be_sharded = False
 
     def scaler(self, loss_id: int) -> _C.LossScaler:
         """Raises IndexError for a loss_id beyond num_losses, TypeError for another type."""
@@ -115,6 +138,7 @@ class Session:
         for hook in self.hooks:
             hook.remove()
         self.hooks, self.weights, self.data_parallel = [], [], []
+        self.shards = Shards()
         self._models, self._optimizers = [], []
 
 
@@ -128,7 +152,7 @@ def _names_of(models: list[torch.nn.Module]) -> dict[int, str]:
     for i, model in enumerate(models):
         prefix = f"models[{i}]." if len(models) > 1 else ""
         for name, param in model.named_parameters():
-            names.setdefault(id(param), prefix + name)
+            names.setdefault(id(shard_of(param)), prefix + name)
     return names
 
 

@@ -11,6 +11,7 @@ from torch._C._autograd import _profiler_enabled
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from torchamp._load import _C
+from torchamp._shards import Shards, is_dtensor, is_flattened
 from torchamp.optimizers._stepper import Stepper
 
 
@@ -35,6 +36,10 @@ class FusedOptimizer(torch.optim.Optimizer):
     Chance depends on the parameter's place, step and element alone, so runs repeat. State dicts
     load into optimizers with other such choices. Raises ValueError for other dtypes, for
     stochastic_rounding of float16, and for split_masters where steps need the masters' norms.
+
+    Of DTensors (fully_shard, tensor parallelism) each rank steps its shard, and states are DTensors
+    with the parameter's placements. Raises TypeError for those where steps need norms of whole
+    tensors: FusedLAMB, FusedLARS, FusedNovoGrad.
     """
 
     #: The attribute that torch.amp.GradScaler checks.
@@ -54,6 +59,9 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     #: Whether a step can do with split masters.
     _takes_split_masters = True
+
+    #: Whether a step can do with a shard of each parameter, as of DTensors.
+    _takes_shards = True
 
     #: Whether a subclass has its own step, which torch hooks.
     _has_outer_step = False
@@ -102,6 +110,24 @@ class FusedOptimizer(torch.optim.Optimizer):
         if isinstance(param_group, dict):
             self._check_options({**self.defaults, **param_group})
         super().add_param_group(param_group)
+        try:
+            self._check_shards(param_group["params"])
+        except TypeError:
+            self.param_groups.pop()
+            raise
+        # torch's ShardedGradScaler makes ranks agree in unscale_ alone, which an optimizer that
+        # unscales in its step does without.
+        if any(map(is_flattened, param_group["params"])):
+            self._step_supports_amp_scaling = False
+
+    def _check_shards(self, params: list[torch.Tensor]) -> None:
+        for i, param in enumerate(params):
+            if is_dtensor(param) and not self._takes_shards:
+                raise TypeError(
+                    f"{type(self).__name__}: expected params[{i}] to be whole, because steps need "
+                    "its norm, got a DTensor; FusedAdam, FusedAdamW, FusedSGD and FusedAdagrad "
+                    "step shards"
+                )
 
     def _check_options(self, values: dict[str, Any]) -> None:
         for option in self.options.specs:
@@ -147,7 +173,8 @@ class FusedOptimizer(torch.optim.Optimizer):
         skip = _scalar(getattr(self, "found_inf", None))
         if self.amp_state is None:
             grad_factor = None if grad_scale is None else grad_scale.float().reciprocal()
-            _C.step_all(steppers, grad_factor, skip)
+            with layout.shards.mirrored():
+                _C.step_all(steppers, grad_factor, skip)
         elif grad_scale is None:
             _C.step_masters(steppers, self.amp_state, skip)
         else:
@@ -191,13 +218,17 @@ class FusedOptimizer(torch.optim.Optimizer):
             for group in self.param_groups
         ]
         members: dict[tuple, list[tuple[torch.Tensor, int]]] = {}
+        shards = Shards()
         for index, (algorithm, _) in enumerate(groups):
-            for param in self.param_groups[index]["params"]:
+            params = self.param_groups[index]["params"]
+            self._check_shards(params)
+            shards.add(params)
+            for param in params:
                 members.setdefault((algorithm, param.device), []).append((param, index))
         steppers = [
             self._make_stepper(algorithm, placed) for (algorithm, _), placed in members.items()
         ]
-        return _Layout(steppers, groups, _C.SeenState(self.state))
+        return _Layout(steppers, groups, _C.SeenState(self.state), shards)
 
     def _make_stepper(
         self, algorithm: _C.StepAlgorithm, placed: list[tuple[torch.Tensor, int]]
@@ -254,6 +285,8 @@ class _Layout:
     #: Of each group.
     groups: list[tuple[_C.StepAlgorithm, _C.SeenParams]]
     seen_state: _C.SeenState
+    #: Of the parameters that are DTensors.
+    shards: Shards
 
     def publish_new_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
         """Puts the states that steps have made in `state`."""

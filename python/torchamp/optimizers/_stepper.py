@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from torchamp._load import _C
+from torchamp._shards import local_state, shard_of, sharded_like
 
 
 class Stepper:
@@ -19,12 +20,12 @@ class Stepper:
         state_dtype: torch.dtype,
         stochastic_rounding: bool,
     ) -> None:
-        """placed: parameters of one device, each with the number of its group."""
+        """placed: parameters of one device, each with the number of its group; of DTensors the
+        shards are stepped."""
         self._params = [param for param, _ in placed]
         groups = [group for _, group in placed]
-        self.core = _C.FusedStepper(
-            algorithm, self._params, groups, state_dtype, stochastic_rounding
-        )
+        shards = [shard_of(param) for param in self._params]
+        self.core = _C.FusedStepper(algorithm, shards, groups, state_dtype, stochastic_rounding)
         self._names = _C.state_names(algorithm)
 
     def adopt_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
@@ -35,7 +36,8 @@ class Stepper:
 
     def _adopt(self, i: int, state: dict[str, Any]) -> None:
         """Missing states start as zeros: the maxima if amsgrad was switched on later."""
-        states = [state.get(name) for name in self._names]
+        param = self._params[i]
+        states = [local_state(param, name, state.get(name)) for name in self._names]
         if not state or (self._names and all(value is None for value in states)):
             return
         done = torch.as_tensor(float(state.get("step", 1.0)))
@@ -43,7 +45,14 @@ class Stepper:
         norm_average = None if norm is None else torch.as_tensor(float(norm))
         self.core.set_state(i, states, done, norm_average)
         state.update(self._scalars(i))
-        state.update(zip(self._names, self.core.states(i)))
+        state.update(self._states(i))
+
+    def _states(self, i: int) -> dict[str, torch.Tensor]:
+        param = self._params[i]
+        return {
+            name: sharded_like(param, state)
+            for name, state in zip(self._names, self.core.states(i))
+        }
 
     def _scalars(self, i: int) -> dict[str, torch.Tensor]:
         scalars = {"step": self.core.step_count(i)}
@@ -65,8 +74,7 @@ class Stepper:
         if not made:
             return False
         for i in made:
-            values = dict(zip(self._names, self.core.states(i)))
-            state[self._params[i]] = {**self._scalars(i), **values}
+            state[self._params[i]] = {**self._scalars(i), **self._states(i)}
         self.core.clear_new_states()
         return True
 

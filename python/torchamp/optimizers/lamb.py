@@ -26,6 +26,7 @@ class FusedLAMB(FusedOptimizer):
     options = _C.OptionTable("FusedLAMB")
     _largest_algorithm = _C.StepAlgorithm.LAMB
     _takes_split_masters = False
+    _takes_shards = False
 
     def __init__(
         self,

@@ -26,6 +26,7 @@ class FusedNovoGrad(FusedOptimizer):
 
     options = _C.OptionTable("FusedNovoGrad")
     _largest_algorithm = _C.StepAlgorithm.NOVOGRAD
+    _takes_shards = False
 
     def __init__(
         self,

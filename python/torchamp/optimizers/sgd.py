@@ -80,6 +80,7 @@ class FusedLARS(FusedSGD):
 
     options = _C.OptionTable("FusedLARS")
     _takes_split_masters = False
+    _takes_shards = False
 
     def __init__(
         self,
