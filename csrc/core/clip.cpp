@@ -120,20 +120,32 @@ void check_bound(const char* function, const char* argument, double bound) {
                     bound);
 }
 
+/// The factors of the parts of one process by the norm of the parts of all.
+ClipFactors factors_by(const Tensor& norm, const std::vector<NormPart>& parts, double max_norm) {
+  ClipFactors factors = clip_factors({{norm, {}}}, max_norm);
+  factors.clipped.clear();
+  for (const NormPart& part : parts) {
+    const Tensor& coefficient = factors.coefficient;
+    factors.clipped.push_back(part.factor.defined() ? part.factor.mul(coefficient) : coefficient);
+  }
+  return factors;
+}
+
 bool has_refused(const OptimizerState* state) {
   return state->has_refused();
 }
 
 }  // namespace
 
-Tensor clip_grad_norm(const ClippedStates& states, double max_norm) {
+Tensor clip_grad_norm(const ClippedStates& states, double max_norm, const TotalNorm& total) {
   at::NoGradGuard no_grad;
   check_bound("clip_grad_norm_", "max_norm", max_norm);
   for (OptimizerState* state : states) state->check_unscaled("clip_grad_norm_");
   const std::vector<Part> parts = parts_of(states);
   std::vector<NormPart> norms;
   for (const Part& part : parts) norms.push_back({norm_if_stepped(part, states), part.factor()});
-  const ClipFactors factors = clip_factors(norms, max_norm);
+  ClipFactors factors = clip_factors(norms, max_norm);
+  if (total != nullptr) factors = factors_by(total(factors.norm), norms, max_norm);
   const Tensor coefficient = coefficient_if_stepped(factors.coefficient, states);
   for (size_t i = 0; i < parts.size(); ++i) parts[i].clip(factors.clipped[i], coefficient);
   const bool have_refused =

@@ -1,3 +1,4 @@
+#include <pybind11/functional.h>
 #include <torchamp/detail/backward.h>
 #include <torchamp/detail/clip.h>
 #include <torchamp/detail/open_autocast.h>
@@ -140,10 +141,11 @@ void exit_backward(Backward& backward, const py::object& exception, const py::ar
   raised ? backward.cancel() : backward.finish();
 }
 
-at::Tensor clip_norm(const std::vector<std::shared_ptr<OptimizerState>>& states, double max_norm) {
+at::Tensor clip_norm(const std::vector<std::shared_ptr<OptimizerState>>& states, double max_norm,
+                     const core::TotalNorm& total) {
   std::vector<OptimizerState*> clipped;
   for (const auto& state : states) clipped.push_back(state.get());
-  return core::clip_grad_norm(clipped, max_norm);
+  return core::clip_grad_norm(clipped, max_norm, total);
 }
 
 std::unique_ptr<Backward> make_backward(
@@ -210,8 +212,10 @@ void bind_core(py::module_& module) {
       module, "TemporaryItems", "A context in which a dict has further items.")
       .def(py::init<py::dict, py::dict>(), py::arg("target"), py::arg("items"));
   module.def("clip_grad_norm", &clip_norm, Unlocked(), py::arg("states"), py::arg("max_norm"),
+             py::arg("total") = py::none(),
              "Scales the grads that some OptimizerStates step by so that their total norm is at "
-             "most max_norm; returns the norm before clipping, a float32 scalar on the device.");
+             "most max_norm; returns the norm before clipping, a float32 scalar on the device. "
+             "total, if given, makes of the norm of these grads that of all processes.");
 }
 
 }  // namespace torchamp::python

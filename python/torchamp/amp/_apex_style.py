@@ -6,7 +6,7 @@ import contextlib
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,8 +16,11 @@ from torchamp.amp._amp import Amp, Optimizers, states_of
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import params_of
 from torchamp.amp._optimizer import Telemetry, state_of, suppress_accesses
-from torchamp.amp._scale_loss import ScaledLoss, clip_grad_norm, clip_grad_value
+from torchamp.amp._scale_loss import clip_grad_norm, clip_grad_value, scaled_loss
 from torchamp.amp._session import Session
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class Last:
@@ -64,6 +67,7 @@ def initialize(
     adopt_data_writes: bool = False,
     materialize_master_grads: bool = False,
     max_consecutive_skips: int | None = None,
+    shard_masters: ProcessGroup | None = None,
 ) -> Any:
     """Prepares models and optimizers for training at `opt_level`; see torchamp.Amp.
 
@@ -92,6 +96,7 @@ def initialize(
         adopt_data_writes=adopt_data_writes,
         materialize_master_grads=materialize_master_grads,
         max_consecutive_skips=max_consecutive_skips,
+        shard_masters=shard_masters,
     )
     Last.remember(amp)
     return returned
@@ -130,7 +135,7 @@ def scale_loss(
         return contextlib.nullcontext(loss)
     states = states_of(chosen)
     session = states[0].session if states else _last_session("scale_loss")
-    return ScaledLoss(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
+    return scaled_loss(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
 
 def disable_casts() -> contextlib.AbstractContextManager[None]:

@@ -12,6 +12,7 @@ import torch
 
 from torchamp._load import _C
 from torchamp.amp._optimizer import OptimizerState
+from torchamp.amp._reduction import Reduction
 from torchamp.amp._session import Session
 
 
@@ -30,11 +31,13 @@ class ScaledLoss(_C.Backward):
         delay_overflow_check: bool = False,
     ) -> None:
         given = [state.core for state in states]
+        self._scaler = session.scaler(loss_id)
+        self._delays = _is_unsynced(session, states) if delay_unscale is None else delay_unscale
         super().__init__(
             given,
-            session.scaler(loss_id),
+            self._scaler,
             loss_id,
-            _is_unsynced(session, states) if delay_unscale is None else delay_unscale,
+            self._delays,
             delay_overflow_check,
             session.other_states(given),
         )
@@ -50,6 +53,46 @@ class ScaledLoss(_C.Backward):
         for state in self._states:
             state.check_skips()
         return _with_shielded_backward(self.scale(self._loss), self._loss, self._was_cast)
+
+
+class ShardedLoss(ScaledLoss):
+    """The same for an optimizer whose masters are sharded."""
+
+    _reduction: Reduction | None = None
+
+    def begin(self) -> torch.Tensor:
+        self._session.check_unwrapped()
+        reducer = self._session.reducer
+        assert reducer is not None
+        self._reduction = reducer.begin(self._scaler, self._delays)
+        scaled_loss = super().begin()
+        if self._reduction is not None:
+            self._reduction.watch(scaled_loss)
+        return scaled_loss
+
+    def __exit__(self, exception: object, *rest: object) -> None:
+        try:
+            if exception is None and self._reduction is not None:
+                self._reduction.finish()
+        except BaseException as error:
+            exception = error
+            raise
+        finally:
+            self._reduction = None  # which cancels what is not finished
+            super().__exit__(exception, *rest)
+
+
+def scaled_loss(
+    session: Session,
+    states: Sequence[OptimizerState],
+    loss: torch.Tensor,
+    loss_id: int,
+    delay_unscale: bool | None,
+    delay_overflow_check: bool,
+) -> ScaledLoss:
+    """What scale_loss gives; see Amp.scale_loss."""
+    kind = ShardedLoss if session.reducer is not None and states else ScaledLoss
+    return kind(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
 
 def _is_unsynced(session: Session, states: Sequence[OptimizerState]) -> bool:
@@ -84,10 +127,24 @@ def clip_grad_norm(
     """Scales all grads so that their total norm is at most `max_norm`; returns the norm before
     clipping, a float32 scalar on the device. `params`: what the optimizers step."""
     _check_bound("clip_grad_norm_", "max_norm", max_norm)
+    cores = list(dict.fromkeys(state.core for state in states))
+    reducer = states[0].session.reducer if states else None
+    if reducer is not None:
+        _check_norm_type(norm_type)
+        reducer.refresh("clip_grad_norm_")
+        return _C.clip_grad_norm(cores, max_norm, reducer.sharded.total_norm)
     if norm_type == 2.0:
-        return _C.clip_grad_norm(list(dict.fromkeys(state.core for state in states)), max_norm)
+        return _C.clip_grad_norm(cores, max_norm)
     _materialize("clip_grad_norm_", states)
     return torch.nn.utils.clip_grad_norm_(params, max_norm, norm_type)
+
+
+def _check_norm_type(norm_type: float) -> None:
+    if norm_type != 2.0:
+        raise ValueError(
+            "clip_grad_norm_: expected norm_type to be 2 with shard_masters, where ranks "
+            f"sum squares, got {norm_type}"
+        )
 
 
 def clip_grad_value(
