@@ -1,3 +1,5 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros_like.h>
 #include <torchamp/detail/backward.h>
@@ -6,13 +8,43 @@
 #include <iterator>
 #include <utility>
 
+#include "core/backward_report.h"
 #include "core/late_report.h"
 #include "core/loss_graph.h"
 #include "core/skipped_grads.h"
+#include "core/unscale_pass.h"
 
 namespace torchamp {
+namespace {
 
 using at::Tensor;
+
+/// The end of a backward that may be one of all ranks.
+struct CommonEnd {
+  Tensor found_inf;
+  std::shared_ptr<const BackwardReport> report;
+};
+
+/// Agrees on the `found_inf` of this rank's pass over its grads, then updates `moved` and reports,
+/// in one launch, as that pass does without other ranks.
+CommonEnd end_on_all_ranks(const LossScaler& scaler, const Tensor& found_inf,
+                           const ScaleSnapshot& scaled_by, const DynamicScale* moved,
+                           const Tensor& loss) {
+  scaler.agree(found_inf);
+  const auto report = acquire_report(scaler.device());
+  BackwardEnd end;
+  end.found_before = found_inf;
+  end.found_inf = at::empty_like(found_inf);
+  end.inv_scale = at::empty_like(found_inf);
+  end.per_tensor = at::empty({0}, found_inf.options().dtype(at::kByte));
+  end.moved = moved;
+  end.loss = loss;
+  if (report != nullptr) end.report = report->bytes();
+  UnscalePass(0).run(scaled_by.loss_scale(), make_overflow_flags(0, scaler.device()), end);
+  return {end.found_inf, report};
+}
+
+}  // namespace
 
 /// Deferred overflows may be of grads that were zeroed since: they update the scale, in a separate
 /// launch, and skip no step.
@@ -20,18 +52,22 @@ Tensor finish_backward(const std::vector<MasterGrads*>& all, LossScaler& scaler,
                        const ScaleSnapshot& scaled_by, bool moves_scale, const Tensor& loss) {
   const Tensor deferred = scaler.deferred()->take();
   const bool moves = moves_scale && scaler.dynamic();
-  const bool moves_in_pass = moves && !deferred.defined() && !all.empty();
+  const bool agrees = scaler.agrees();
+  const bool moves_in_pass = moves && !deferred.defined() && (agrees || !all.empty());
+  const auto moved = [&](bool is_last) {
+    return moves_in_pass && is_last ? &scaler.about_to_move(&scaled_by) : nullptr;
+  };
   Tensor found_inf;
   for (MasterGrads* each : all) {
-    const bool is_last = each == all.back();
-    const DynamicScale* moved =
-        moves_in_pass && is_last ? &scaler.about_to_move(&scaled_by) : nullptr;
-    found_inf = each->finish_backward(scaled_by.loss_scale(), found_inf, moved, loss);
+    const bool is_last = each == all.back() && !agrees;
+    found_inf = each->finish_backward(scaled_by.loss_scale(), found_inf, moved(is_last), loss);
   }
   if (!found_inf.defined()) found_inf = at::zeros_like(scaler.found_inf());
+  CommonEnd end{found_inf, all.empty() ? nullptr : all.back()->last_report()};
+  if (agrees) end = end_on_all_ranks(scaler, found_inf, scaled_by, moved(true), loss);
+  found_inf = end.found_inf;
   const Tensor any = deferred.defined() ? at::maximum(found_inf, deferred) : found_inf;
-  const auto report = all.empty() ? nullptr : all.back()->last_report();
-  scaler.end_backward(any, moves_in_pass, report);
+  scaler.end_backward(any, moves_in_pass, end.report);
   if (!moves_scale) scaler.deferred()->add(any);
   if (moves && !moves_in_pass) scaler.update();
   return found_inf;
@@ -113,12 +149,26 @@ void Backward::warn_of_saturation(const Tensor& loss) {
 }
 
 void Backward::prepare() {
+  open(&MasterGrads::prepare_backward);
+}
+
+void Backward::take_grads() {
+  for (const MasterGrads* grads : distinct_grads()) {
+    TORCH_CHECK(!grads->has_finished_grads(),
+                "finish: expected grads of backwards since the last finish, got some that it has "
+                "unscaled; call the optimizer's zero_grad() before the backwards of a step");
+  }
+  open(&MasterGrads::take_backward);
+}
+
+void Backward::open(void (MasterGrads::*begin)()) {
   if (!is_needed_) return;
   for (const auto& state : states_) {
     TORCH_CHECK(!state->is_in_backward(),
                 "scale_loss: expected the optimizer not to be inside an open scale_loss, but it "
                 "is; close that scale_loss first, or scale the sum of the losses");
   }
+  if (!options_.delay_unscale) scaler_.compare_ranks();
   for (const auto& state : states_) state->refresh();
   if (scaled_by_ == nullptr) scaled_by_ = scaler_.snapshot();
   for (const auto& state : states_) state->backward_ = this;
@@ -127,7 +177,7 @@ void Backward::prepare() {
     for (Masters* masters : distinct_masters()) {
       settle(*masters);
       masters->strays.begin_own();
-      masters->grads.prepare_backward();
+      (masters->grads.*begin)();
     }
   } catch (...) {
     cancel();
@@ -147,13 +197,16 @@ void Backward::settle(Masters& masters) {
   const MasterGrads::Scaled scaled = *grads.delayed();
   if (scaled.by->is_still(scaler_.loss_scale_tensor())) return;
   const Tensor found_inf = grads.finish_backward(scaled.by->loss_scale(), {}, nullptr, scaled.loss);
+  CommonEnd end{found_inf, grads.last_report()};
+  if (scaler_.agrees())
+    end = end_on_all_ranks(scaler_, found_inf, *scaled.by, nullptr, scaled.loss);
   const bool skips = scaled.overflow != nullptr;
-  if (skips) scaled.overflow->add(found_inf);
+  if (skips) scaled.overflow->add(end.found_inf);
   for (OptimizerState* user : users) {
     const bool was_given = std::exchange(user->has_delayed_, false);
-    if (skips && was_given) user->gather_delayed(options_.loss_id, found_inf);
-    if (skips && !was_given) user->accumulate_shared(options_.loss_id);
-    report_to(*user, grads.last_report(), skips && was_given);
+    if (skips && was_given) user->gather_delayed(options_.loss_id, end.found_inf);
+    if (skips && !was_given) accumulate_shared(*user, end.found_inf);
+    report_to(*user, {end.report, grads.last_report()}, skips && was_given);
   }
 }
 
@@ -201,27 +254,34 @@ void Backward::finish() {
   }
   const Tensor found_inf =
       finish_backward(grads, scaler_, *scaled_by_, !options_.delay_overflow_check, loss_);
+  const Ends ends{scaler_.last_report(), grads.empty() ? nullptr : grads.back()->last_report()};
   for (const auto& state : states_) {
     state->may_have_stepped_ = state->steps_unseen_ && !state->grads().lazy();
     if (scaler_.dynamic()) state->accumulate(options_.loss_id, found_inf);
-    report_to(*state, scaler_.last_report(), scaler_.dynamic());
+    report_to(*state, ends, scaler_.dynamic());
   }
-  accumulate_shared();
+  accumulate_shared(ends, found_inf);
 }
 
-/// `end`: the report of the backward, which all its optimizers share.
-void Backward::report_to(OptimizerState& state, const Report& end, bool skips) const {
-  state.late_report().accumulate({options_.loss_id, end, state.grads().last_report(), skips});
+void Backward::report_to(OptimizerState& state, const Ends& ends, bool skips) const {
+  LateReport::Backward backward{options_.loss_id, ends.of_all, state.grads().last_report(), skips};
+  if (scaler_.agrees()) backward.here = ends.here;
+  state.late_report().accumulate(std::move(backward));
+}
+
+/// Ranks agree on `found_inf`, of the backward, but not on which parameters it is of.
+void Backward::accumulate_shared(OptimizerState& user, const Tensor& found_inf) const {
+  user.accumulate_shared(options_.loss_id, scaler_.agrees() ? found_inf : Tensor());
 }
 
 /// Optimizers that were not given to this backward step parameters that it reached.
-void Backward::accumulate_shared() {
+void Backward::accumulate_shared(const Ends& ends, const Tensor& found_inf) {
   for (Masters* masters : distinct_masters()) {
     for (OptimizerState* user : masters->users) {
       const auto is_user = [&](const auto& state) { return state.get() == user; };
       if (std::any_of(states_.begin(), states_.end(), is_user)) continue;
-      if (scaler_.dynamic()) user->accumulate_shared(options_.loss_id);
-      report_to(*user, scaler_.last_report(), /*skips=*/false);
+      if (scaler_.dynamic()) accumulate_shared(*user, found_inf);
+      report_to(*user, ends, /*skips=*/false);
     }
   }
 }

@@ -31,11 +31,15 @@ bool has_smaller_outcome(const LateReport::Backward& a, const LateReport::Backwa
 }  // namespace
 
 bool LateReport::Backward::has_arrived() const {
-  return end->has_arrived() && weights->has_arrived();
+  return end->has_arrived() && weights->has_arrived() && (!here || here->has_arrived());
 }
 
 bool LateReport::Backward::has_skipped() const {
   return skips && end->found_inf();
+}
+
+bool LateReport::Backward::has_skipped_elsewhere() const {
+  return has_skipped() && here && !here->found_inf();
 }
 
 bool LateReport::Step::has_arrived() const {
@@ -53,18 +57,21 @@ bool LateReport::Step::was_skipped() const {
 
 SkippedStep LateReport::Step::skip() const {
   SkippedStep skipped;
-  std::map<int64_t, bool> is_finite;
+  std::map<int64_t, Overflow> overflows;
   for (const Backward& each : backwards) {
     if (each.has_skipped()) {
-      is_finite.try_emplace(each.loss_id, true).first->second &= !each.end->found_bad_loss();
+      const double scale = value_of(scales.at(each.loss_id));
+      Overflow& overflow =
+          overflows.try_emplace(each.loss_id, Overflow{each.loss_id, scale, true, true})
+              .first->second;
+      overflow.is_loss_finite &= !each.end->found_bad_loss();
+      overflow.is_elsewhere &= each.has_skipped_elsewhere();
     }
     if (each.weights->nonfinite() == 0) continue;
     skipped.nonfinite = each.weights->nonfinite();
     skipped.first = each.weights->first_nonfinite();
   }
-  for (const auto& [loss_id, finite] : is_finite) {
-    skipped.overflows.push_back({loss_id, value_of(scales.at(loss_id)), finite});
-  }
+  for (const auto& [loss_id, overflow] : overflows) skipped.overflows.push_back(overflow);
   return skipped;
 }
 

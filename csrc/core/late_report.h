@@ -19,6 +19,7 @@ struct Overflow {
   int64_t loss_id;
   double loss_scale;           ///< now
   bool is_loss_finite = true;  ///< else no loss scale helps
+  bool is_elsewhere = false;   ///< on other ranks alone
 };
 
 /// A step that the device skipped.
@@ -47,9 +48,11 @@ class TORCHAMP_API LateReport {
     Report end;         ///< its scaler's last_report()
     Report weights;     ///< that of the optimizer's weights
     bool skips = true;  ///< whether an overflow skips the step; not under a fixed scale
+    Report here;        ///< if `end` is that of all ranks, that of this one; else null
 
     bool has_arrived() const;
     bool has_skipped() const;
+    bool has_skipped_elsewhere() const;
   };
 
   void accumulate(Backward backward);

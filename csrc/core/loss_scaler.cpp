@@ -9,6 +9,8 @@
 #include <cmath>
 #include <utility>
 
+#include "core/backward_report.h"
+#include "core/ranks.h"
 #include "cuda/module.h"
 #include "ops/memory.h"
 
@@ -151,6 +153,18 @@ void LossScaler::load_state(const ScaleState& state) {
   set_loss_scale(state.loss_scale);
   scale_.growth_tracker.fill_(state.growth_tracker);
   scale_.hysteresis_tracker.fill_(state.hysteresis_tracker);
+  is_compared_ = false;
+}
+
+void LossScaler::set_agreement(Agreement agreement) {
+  agreement_ = std::move(agreement);
+  is_compared_ = false;
+}
+
+void LossScaler::compare_ranks() {
+  if (is_compared_ || !agrees() || may_be_captured(device())) return;
+  check_same_on_all_ranks(agreement_, state(), device());
+  is_compared_ = true;
 }
 
 }  // namespace torchamp

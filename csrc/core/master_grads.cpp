@@ -94,6 +94,18 @@ void MasterGrads::prepare_backward() {
   }
 }
 
+void MasterGrads::take_backward() {
+  materialize();
+  open_.emplace(weights_.size());
+}
+
+bool MasterGrads::has_finished_grads() const {
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    if (has_contributed_[i] && has_grad(i) && !(delayed_ && delayed_->is_scaled[i])) return true;
+  }
+  return false;
+}
+
 /// Whether a backward has added to one that was there, or has made one.
 bool MasterGrads::has_new_grads() const {
   for (size_t i = 0; i < weights_.size(); ++i) {

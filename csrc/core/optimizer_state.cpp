@@ -60,7 +60,7 @@ bool OptimizerState::has_overflowed() const {
 
 void OptimizerState::clear_overflows() {
   found_inf_.clear();
-  has_refused_ = has_unreported_ = false;
+  has_refused_ = has_unreported_ = is_agreed_ = false;
   late_report_->clear();
 }
 
@@ -85,9 +85,12 @@ Tensor OptimizerState::found_in_own_params() {
 }
 
 /// Of a backward that was given other optimizers, which step some of these parameters too.
-void OptimizerState::accumulate_shared(int64_t loss_id) {
-  accumulate(loss_id, found_in_own_params());
+/// `agreed`: its overflow on any rank, undefined unless ranks agree: then the others do not know of
+/// which parameters it is.
+void OptimizerState::accumulate_shared(int64_t loss_id, const Tensor& agreed) {
+  accumulate(loss_id, agreed.defined() ? agreed : found_in_own_params());
   has_unreported_ = true;
+  is_agreed_ |= agreed.defined();
 }
 
 void OptimizerState::refuse(const std::vector<Tensor>& stepped) {
@@ -180,8 +183,9 @@ void OptimizerState::end_step(const std::vector<LossScaler*>& scalers) {
   }
 }
 
-/// After another optimizer's step has dropped some.
+/// After another optimizer's step has dropped some. Agreed ones are kept.
 void OptimizerState::keep_overflows_of_grads() {
+  if (is_agreed_) return;
   const Tensor left = found_inf_.empty() ? Tensor() : found_in_own_params();
   if (!left.defined() || (left.is_cpu() && left.item<float>() == 0.0f)) return clear_overflows();
   for (auto& [loss_id, found_inf] : found_inf_) found_inf = at::minimum(found_inf, left);

@@ -35,8 +35,9 @@ std::string where(const SkippedStep& step, const std::vector<std::string>& names
 }
 
 std::string event_of(const Overflow& overflow) {
-  return overflow.is_loss_finite ? c10::str("gradient overflow in loss ", overflow.loss_id)
-                                 : c10::str("loss ", overflow.loss_id, " is not finite");
+  if (!overflow.is_loss_finite) return c10::str("loss ", overflow.loss_id, " is not finite");
+  return c10::str("gradient overflow in loss ", overflow.loss_id,
+                  overflow.is_elsewhere ? " on another rank" : "");
 }
 
 std::string message_of(const SkippedStep& step, const std::string& where) {

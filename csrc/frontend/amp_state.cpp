@@ -113,6 +113,7 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
   }
   for (int64_t i = 0; i < options.num_losses(); ++i) {
     loss_scalers_.emplace_back(scaler_options(options_, properties_), device);
+    loss_scalers_.back().set_agreement(options_.process_group());
   }
   make_masters();
   cast_models();

@@ -1,5 +1,6 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/serialize/archive.h>
 #include <torchamp/grad_scaler.h>
 #include <torchamp/optim/fused_optimizer.h>
@@ -8,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "core/ranks.h"
 #include "frontend/device_grads.h"
 
 namespace torchamp {
@@ -71,8 +73,16 @@ GradScaler::GradScaler(at::Device device, double init_scale, double growth_facto
 void GradScaler::place_on(at::Device device) {
   if (std::exchange(is_placed_, true)) return;
   const ScaleState state = scaler_.state();
+  Agreement ranks = scaler_.agreement();
   scaler_ = LossScaler({LossScale("dynamic"), state.loss_scale, scaler_.rule()}, device);
   scaler_.load_state(state);
+  scaler_.set_agreement(std::move(ranks));
+}
+
+GradScaler& GradScaler::process_group(Agreement ranks) {
+  check_ranks("GradScaler", ranks);
+  scaler_.set_agreement(std::move(ranks));
+  return *this;
 }
 
 Tensor GradScaler::scale(const Tensor& outputs) {
@@ -122,6 +132,9 @@ void GradScaler::look_at_grads(torch::optim::Optimizer& optimizer, Checks& check
     checks.found_inf = checks.found_inf.defined() ? at::maximum(checks.found_inf, here) : here;
     checks.found_inf_per_param.push_back(per_param);
   }
+  if (!scaler_.agrees()) return;
+  if (!checks.found_inf.defined()) checks.found_inf = at::zeros_like(scaler_.found_inf());
+  scaler_.agree(checks.found_inf);
 }
 
 void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
@@ -132,6 +145,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
               "GradScaler::unscale_: expected one call per optimizer before each update(), and "
               "before its step(), got a ",
               checks.stage == Stage::kUnscaled ? "second call" : "call after step()");
+  scaler_.compare_ranks();
   look_at_grads(optimizer, checks, scaler_.inv_scale());
   checks.stage = Stage::kUnscaled;
 }
@@ -165,6 +179,7 @@ bool GradScaler::step_or_skip(torch::optim::Optimizer& optimizer, Checks& checks
 bool GradScaler::step_fused(optim::FusedOptimizer& optimizer, Checks& checks) {
   FusedStepper::Step step;
   if (checks.stage == Stage::kReady) {
+    scaler_.compare_ranks();
     look_at_grads(optimizer, checks, std::nullopt);
     step.grad_factor = scaler_.inv_scale();
   }

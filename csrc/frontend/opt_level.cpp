@@ -3,6 +3,9 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <utility>
+
+#include "core/ranks.h"
 
 namespace torchamp {
 namespace {
@@ -173,6 +176,12 @@ Options& Options::max_consecutive_skips(int64_t value) {
   TORCH_CHECK_VALUE(value >= 1, "initialize: expected max_consecutive_skips to be at least 1, got ",
                     value);
   max_consecutive_skips_ = value;
+  return *this;
+}
+
+Options& Options::process_group(Agreement ranks) {
+  check_ranks("initialize", ranks);
+  process_group_ = std::move(ranks);
   return *this;
 }
 

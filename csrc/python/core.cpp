@@ -135,6 +135,13 @@ py::object enter_backward(const py::object& self) {
   return given;
 }
 
+void finish(std::vector<std::shared_ptr<OptimizerState>> states, LossScaler& scaler,
+            int64_t loss_id) {
+  Backward backward(std::move(states), scaler, {loss_id});
+  backward.take_grads();
+  backward.finish();
+}
+
 void exit_backward(Backward& backward, const py::object& exception, const py::args&) {
   const bool raised = !exception.is_none();
   const py::gil_scoped_release unlocked;
@@ -211,6 +218,10 @@ void bind_core(py::module_& module) {
   bind_context<Context<TemporaryItems, py::dict, py::dict>>(
       module, "TemporaryItems", "A context in which a dict has further items.")
       .def(py::init<py::dict, py::dict>(), py::arg("target"), py::arg("items"));
+  module.def("finish", &finish, Unlocked(), py::arg("states"), py::arg("scaler"),
+             py::arg("loss_id"),
+             "Ends backwards that ran without a Backward, of a loss that the scaler's scale has "
+             "scaled: unscales, checks and updates. Raises RuntimeError where grads are unscaled.");
   module.def("clip_grad_norm", &clip_norm, Unlocked(), py::arg("states"), py::arg("max_norm"),
              py::arg("total") = py::none(),
              "Scales the grads that some OptimizerStates step by so that their total norm is at "

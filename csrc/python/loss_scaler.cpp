@@ -1,5 +1,7 @@
+#include <pybind11/functional.h>
 #include <torchamp/loss_scaler.h>
 
+#include "core/ranks.h"
 #include "python/bindings.h"
 #include "python/loss_scale.h"
 
@@ -36,6 +38,30 @@ std::shared_ptr<ScaleSnapshot> take_snapshot(LossScaler& scaler) {
   return std::const_pointer_cast<ScaleSnapshot>(scaler.snapshot());
 }
 
+Agreement make_agreement(std::function<void(const at::Tensor&)> all_reduce_max, int64_t rank,
+                         int64_t size) {
+  return {std::move(all_reduce_max), rank, size};
+}
+
+void check_same_state(const Agreement& ranks, double loss_scale, int64_t growth, int64_t hysteresis,
+                      at::Device device) {
+  check_same_on_all_ranks(ranks, {loss_scale, growth, hysteresis}, device);
+}
+
+void bind_agreement(py::module_& module) {
+  py::class_<Agreement>(module, "Agreement",
+                        "What makes the ranks of a program agree on overflows.")
+      .def(py::init(&make_agreement), py::arg("all_reduce_max"), py::arg("rank"), py::arg("size"),
+           "all_reduce_max: makes a float32 tensor the maximum over all ranks, in place.")
+      .def(
+          "all_reduce_max",
+          [](const Agreement& ranks, const at::Tensor& tensor) { ranks.all_reduce_max(tensor); },
+          Unlocked(), py::arg("tensor"), "As given.")
+      .def("check_same_state", &check_same_state, Unlocked(), py::arg("loss_scale"),
+           py::arg("growth_tracker"), py::arg("hysteresis_tracker"), py::arg("device"),
+           "Raises RuntimeError on all ranks unless all have the same. Waits for the device.");
+}
+
 void bind_scaling(py::class_<LossScaler>& scaler) {
   scaler
       .def_property(
@@ -59,6 +85,8 @@ void bind_scaling(py::class_<LossScaler>& scaler) {
       .def(
           "forget_deferred", [](const LossScaler& self) { self.deferred()->take(); },
           "Clears overflows that a later update would take into account.")
+      .def("set_agreement", &LossScaler::set_agreement, py::arg("agreement"),
+           "From the next backward on, overflows are those of all ranks.")
       .def("clear_found_inf", &LossScaler::clear_found_inf, Unlocked(),
            "Replaces found_inf with a new 0.")
       .def("update", &LossScaler::update, Unlocked(),
@@ -84,6 +112,7 @@ void bind_state(py::class_<LossScaler>& scaler) {
 }  // namespace
 
 void bind_loss_scaler(py::module_& module) {
+  bind_agreement(module);
   const LossScalerOptions defaults;
   py::class_<ScaleSnapshot, std::shared_ptr<ScaleSnapshot>>(
       module, "ScaleSnapshot", "The loss scale of one backward's grads.")

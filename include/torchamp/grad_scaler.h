@@ -45,6 +45,11 @@ class TORCHAMP_API GradScaler {
   /// Like the constructor.
   GradScaler& operator=(GradScaler&&) = default;
 
+  /// Steps skip and scales back off by the overflows of all `ranks`, which must call the same
+  /// methods: one all-reduce for each optimizer and iteration. Throws ValueError unless its rank is
+  /// below its size.
+  GradScaler& process_group(Agreement ranks);
+
   /// outputs · scale, on the autograd graph; of 16-bit outputs in float32. Throws TypeError unless
   /// `outputs` is a floating-point tensor.
   at::Tensor scale(const at::Tensor& outputs);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torchamp/agreement.h>
 #include <torchamp/detail/export.h>
 #include <torchamp/detail/scale_snapshot.h>
 #include <torchamp/ops.h>
@@ -95,6 +96,18 @@ class TORCHAMP_API LossScaler {
   /// From the next update() on.
   void set_rule(const ops::ScaleRule& rule) { scale_.rule = rule; }
 
+  /// From the next backward on, overflows are those of all ranks.
+  void set_agreement(Agreement agreement);
+  /// What set_agreement() was given.
+  const Agreement& agreement() const { return agreement_; }
+  /// Whether overflows are those of several ranks: not at a fixed scale, where none skips a step.
+  bool agrees() const { return dynamic() && agreement_.all_reduce_max != nullptr; }
+  /// Makes `found_inf`, a float32 scalar on the device, that of all ranks, in place.
+  void agree(const at::Tensor& found_inf) const { agreement_.all_reduce_max(found_inf); }
+  /// Before the first backward, and after each load_state(), which all ranks must call: checks that
+  /// they have the same state, and waits for the device. Throws RuntimeError on all ranks if not.
+  void compare_ranks();
+
   /// The state for a checkpoint. Waits for the device.
   ScaleState state() const;
   /// Resumes from a state(). Throws ValueError unless it is valid.
@@ -111,7 +124,9 @@ class TORCHAMP_API LossScaler {
   std::shared_ptr<const BackwardReport> last_report_;
   ReportedScale reported_scale_;
   std::vector<std::weak_ptr<ScaleSnapshot>> snapshots_;
-  int looks_ = 8;  ///< that looks_at_loss() still grants
+  Agreement agreement_;
+  bool is_compared_ = false;  ///< compare_ranks() has nothing to do
+  int looks_ = 8;             ///< that looks_at_loss() still grants
 };
 
 /// @}

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <c10/core/ScalarType.h>
+#include <torchamp/agreement.h>
 #include <torchamp/detail/export.h>
 
 #include <optional>
@@ -113,6 +114,10 @@ class TORCHAMP_API Options {
   /// The number of skipped steps in a row at which a step, or on CUDA a later call, throws
   /// RuntimeError with the reason. By default training goes on. Throws ValueError below 1.
   Options& max_consecutive_skips(int64_t value);
+  /// The ranks that have to skip the same steps though their grads differ: an overflow on one of
+  /// them skips the step of all. By default ranks decide by themselves, which is enough where all
+  /// have the same grads. Throws ValueError unless its rank is below its size.
+  Options& process_group(Agreement ranks);
   /// 0: skipped steps are not reported on std::clog.
   Options& verbosity(int value);
   /// true: every step detects elements of the model that were written bypassing PyTorch's version
@@ -133,6 +138,7 @@ class TORCHAMP_API Options {
   std::optional<double> min_loss_scale() const { return min_loss_scale_; }
   double max_loss_scale() const { return max_loss_scale_; }
   std::optional<int64_t> max_consecutive_skips() const { return max_consecutive_skips_; }
+  const Agreement& process_group() const { return process_group_; }
   int verbosity() const { return verbosity_; }
   bool adopt_data_writes() const { return adopt_data_writes_; }
   bool materialize_master_grads() const { return materialize_master_grads_; }
@@ -155,6 +161,7 @@ class TORCHAMP_API Options {
   std::optional<double> min_loss_scale_;
   double max_loss_scale_ = 16777216.0;
   std::optional<int64_t> max_consecutive_skips_;
+  Agreement process_group_;
   int verbosity_ = 1;
   bool adopt_data_writes_ = false;
   bool materialize_master_grads_ = true;

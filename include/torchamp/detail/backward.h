@@ -41,6 +41,10 @@ class TORCHAMP_API Backward {
   /// as they were, if another Backward of an optimizer is open, or a model was cast without the
   /// optimizer's knowledge.
   void prepare();
+  /// Instead of prepare(), after the backward, or several, whose losses the current scale has
+  /// scaled: the grads that there are are theirs. Throws like prepare(), and if there are grads of
+  /// an earlier backward, unscaled by now.
+  void take_grads();
   /// Restores the grads that prepare() set aside.
   void cancel();
   /// Unscales, checks and updates, or delays that. Throws RuntimeError, and cancels, if there are
@@ -49,19 +53,26 @@ class TORCHAMP_API Backward {
 
  private:
   using Report = std::shared_ptr<const BackwardReport>;
+  /// The reports of a backward, which all its optimizers share.
+  struct Ends {
+    Report of_all;  ///< ranks
+    Report here;    ///< of this rank alone
+  };
   /// What became of the scaled loss, for its hook.
   struct Use {
     std::atomic<bool> was_used{false};   ///< it had a backward
     std::atomic<bool> has_ended{false};  ///< grads of a later one would stay scaled
   };
 
+  void open(void (MasterGrads::*begin)());
   std::vector<Masters*> distinct_masters() const;
   std::vector<MasterGrads*> distinct_grads() const;
   static void note_use(Use& use);
   void warn_of_saturation(const at::Tensor& loss);
   void settle(Masters& masters);
-  void accumulate_shared();
-  void report_to(OptimizerState& state, const Report& end, bool skips) const;
+  void accumulate_shared(OptimizerState& user, const at::Tensor& found_inf) const;
+  void accumulate_shared(const Ends& ends, const at::Tensor& found_inf);
+  void report_to(OptimizerState& state, const Ends& ends, bool skips) const;
   bool has_new_grads() const;
   void close();
 

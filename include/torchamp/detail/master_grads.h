@@ -54,6 +54,10 @@ class TORCHAMP_API MasterGrads {
   /// Opens a backward: sets the model's grads aside, so that it starts without grads, but for
   /// those that are delayed.
   void prepare_backward();
+  /// Instead of prepare_backward(), after the backward: the model's grads are its own.
+  void take_backward();
+  /// Whether the model has grads that a backward has unscaled, which another may have added to.
+  bool has_finished_grads() const;
   /// Whether the open backward has given the model grads.
   bool has_new_grads() const;
   /// Restores the grads that prepare_backward() set aside; does nothing if it was not called.

@@ -93,7 +93,7 @@ class TORCHAMP_API OptimizerState {
 
   void accumulate(int64_t loss_id, const at::Tensor& found_inf);
   void gather_delayed(int64_t loss_id, const at::Tensor& found_inf);
-  void accumulate_shared(int64_t loss_id);
+  void accumulate_shared(int64_t loss_id, const at::Tensor& agreed);
   at::Tensor found_in_own_params();
   void keep_overflows_of_grads();
   const at::Tensor& indices(at::Device device);
@@ -114,6 +114,7 @@ class TORCHAMP_API OptimizerState {
   std::map<int64_t, at::Tensor> found_inf_;  ///< by loss
   bool has_refused_ = false;                 ///< by refuse()
   bool has_unreported_ = false;              ///< an overflow may be one of delayed grads
+  bool is_agreed_ = false;                   ///< an overflow may be one of other parameters
   at::Tensor skipped_found_inf_;  ///< found_inf() at the last step, unless grads were zeroed since
   bool lacked_grads_ = false, had_modified_grads_ = false;
   std::string doubt_;

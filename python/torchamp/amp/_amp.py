@@ -11,6 +11,7 @@ import torch
 
 from torchamp._load import _C
 from torchamp.amp import _serialize
+from torchamp.amp._agreement import ProcessGroups, groups_of
 from torchamp.amp._checks import (
     as_list,
     check_models,
@@ -26,7 +27,7 @@ from torchamp.amp._optimizer import adopt_optimizer, state_of
 from torchamp.amp._reduction import Reducer
 from torchamp.amp._release import release
 from torchamp.amp._report import announce
-from torchamp.amp._scale_loss import scaled_loss
+from torchamp.amp._scale_loss import finish, scale, scaled_loss
 from torchamp.amp._session import Session
 from torchamp.amp._settings import Settings, settings_for
 from torchamp.amp._sharded_masters import shard_masters_of
@@ -57,6 +58,9 @@ class Amp:
         a part of the masters (ZeRO-1) of one optimizer, whose step must be elementwise. Grads are
         averaged over the ranks: leave out DistributedDataParallel. All ranks start from the first
         one's model, and must call initialize, scale_loss, step, state_dict and save alike.
+    process_group: the torch.distributed ProcessGroup, or a list of those of a mesh, whose ranks
+        have to skip the same steps though their grads differ: an overflow on one of them skips the
+        step of all. DistributedDataParallel does not need it. None: ranks decide by themselves.
     overrides: what to change of the level: cast_model_type, patch_torch_functions,
         keep_batchnorm_fp32, master_weights, loss_scale ("dynamic" or a number); also
         cast_model_outputs, num_losses, min_loss_scale (by default 2**-10), max_loss_scale,
@@ -80,6 +84,7 @@ class Amp:
         *,
         enabled: bool = True,
         shard_masters: ProcessGroup | None = None,
+        process_group: ProcessGroups | None = None,
         **overrides: Any,
     ) -> None:
         self._session: Session | None = None
@@ -88,6 +93,7 @@ class Amp:
             [] if optimizers is None else as_list("optimizers", optimizers, torch.optim.Optimizer)
         )
         settings = settings_for(opt_level, **overrides)
+        groups = groups_of("initialize", process_group)
         if enabled:
             check_models(self.models)
             check_optimizers(self.optimizers)
@@ -96,6 +102,8 @@ class Amp:
             check_sharding(self.optimizers, settings, shard_masters)
             warn_of_float64(self.models, settings)
             self._session = _set_up(self.models, self.optimizers, settings, shard_masters)
+            sharded_over = [] if shard_masters is None else [shard_masters]
+            self._session.agree_over([*groups, *sharded_over])
 
     @property
     def loss_scalers(self) -> list[_C.LossScaler]:
@@ -130,6 +138,21 @@ class Amp:
         return scaled_loss(
             self._session, states, loss, loss_id, delay_unscale, delay_overflow_check
         )
+
+    def scale(self, loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
+        """`loss` times its scale, float32 and of the loss's sizes, for backwards that finish()
+        ends: in a pipeline those of other stages too, which have no loss."""
+        return loss if self._session is None else scale(self._session, loss, loss_id)
+
+    def finish(self, optimizers: Optimizers | None = None, loss_id: int = 0) -> None:
+        """Ends the backwards, one or several, since the optimizers' zero_grad(): unscales and
+        checks their grads, and updates the loss scale. See amp.finish.
+
+        optimizers: None: all of this object.
+        """
+        if self._session is not None:
+            chosen = self.optimizers if optimizers is None else optimizers
+            finish(self._session, states_of(chosen, self._session), loss_id)
 
     def master_params(self) -> Iterator[torch.Tensor]:
         """The tensors that the optimizers step: clip the grads of these, after the backward."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchamp._load import _C
-from torchamp.amp import _release, _serialize
+from torchamp.amp import _release, _scale_loss, _serialize
+from torchamp.amp._agreement import ProcessGroups
 from torchamp.amp._amp import Amp, Optimizers, states_of
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import params_of
@@ -68,6 +69,7 @@ def initialize(
     materialize_master_grads: bool = False,
     max_consecutive_skips: int | None = None,
     shard_masters: ProcessGroup | None = None,
+    process_group: ProcessGroups | None = None,
 ) -> Any:
     """Prepares models and optimizers for training at `opt_level`; see torchamp.Amp.
 
@@ -97,6 +99,7 @@ def initialize(
         materialize_master_grads=materialize_master_grads,
         max_consecutive_skips=max_consecutive_skips,
         shard_masters=shard_masters,
+        process_group=process_group,
     )
     Last.remember(amp)
     return returned
@@ -141,6 +144,33 @@ def scale_loss(
 def disable_casts() -> contextlib.AbstractContextManager[None]:
     """A context in which O1 casts nothing."""
     return _C.ShieldFromAutocast()
+
+
+def scale(loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
+    """`loss` times its scale of the last initialize, float32 and of the loss's sizes, for backwards
+    that finish() ends: where their loss is on another rank, as in a pipeline, or where several
+    micro-batches make up a step.
+
+        amp.scale(loss).backward()  # on the last stage; the others pass grads on
+        amp.finish(optimizer)       # on every stage
+        optimizer.step()
+    """
+    return loss if Last.is_disabled else _scale_loss.scale(_last_session("scale"), loss, loss_id)
+
+
+def finish(optimizers: Optimizers, loss_id: int = 0) -> None:
+    """Ends the backwards, one or several, since the optimizers' zero_grad(): their grads, of losses
+    that scale() gave here or on another rank, are unscaled and checked, and the loss scale is
+    updated. All stages of a pipeline call it once a step, with the process_group of all stages
+    given to initialize.
+
+    Raises RuntimeError, and changes nothing, for grads that an earlier finish() or scale_loss has
+    unscaled, and within scale_loss.
+    """
+    chosen = _listed(optimizers)
+    if not _is_disabled(chosen):
+        states = states_of(chosen)
+        _scale_loss.finish(states[0].session, states, loss_id)
 
 
 def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from torchamp import ops
+from torchamp._load import _C
+from torchamp.amp._agreement import ProcessGroups, agreement_over, groups_of
 from torchamp.amp._masters import params_of
 from torchamp.amp._optimizer import FUSED_IN_TORCH, can_skip_on_device
 
@@ -27,12 +29,39 @@ class GradScaler(torch.amp.GradScaler):
       would leave uninitialised are zeros.
     * The scale never falls below the smallest normal float32.
     * overflowed_params returns the parameters with an overflow.
+    * process_group, a torch.distributed ProcessGroup or a list of those of a mesh, lets an overflow
+      on one of its ranks skip the step of all and lower all their scales: one all-reduce of 4 bytes
+      for each optimizer and iteration. All ranks must call the same methods; the first check, and
+      the first after load_state_dict, compares their scales, and raises RuntimeError on all ranks
+      if they differ.
 
     unscale_ and step raise RuntimeError for optimizers of amp.initialize, whose losses amp scales.
     """
 
     #: By id of optimizer, what its checks before the last update found.
     _last_checks: dict[int, dict[torch.device, torch.Tensor]] = {}
+
+    #: Of the ranks of process_group.
+    _agreement: _C.Agreement | None = None
+    _is_compared = False
+
+    def __init__(
+        self,
+        device: str = "cuda",
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+        *,
+        process_group: ProcessGroups | None = None,
+    ) -> None:
+        groups = groups_of("GradScaler", process_group)
+        super().__init__(
+            device, init_scale, growth_factor, backoff_factor, growth_interval, enabled
+        )
+        if groups:
+            self._agreement = agreement_over(groups)
 
     def scale(self, outputs: Any) -> Any:
         """Returns `outputs`, a floating tensor or a nested structure of them, times the scale.
@@ -62,6 +91,7 @@ class GradScaler(torch.amp.GradScaler):
         """
         if self._enabled:
             _check_is_plain("unscale_", optimizer)
+            self._compare_ranks()
         super().unscale_(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -79,6 +109,7 @@ class GradScaler(torch.amp.GradScaler):
                 "step: expected no closure, whose backward would not be scaled, got one; scale the "
                 "loss and run its backward, then call step(optimizer)"
             )
+        self._compare_ranks()
         with _skipping_where_possible(optimizer):
             return super().step(optimizer, *args, **kwargs)
 
@@ -166,10 +197,39 @@ class GradScaler(torch.amp.GradScaler):
             found[device] = torch.zeros(len(grads), dtype=torch.uint8, device=device)
             op(grads, device, found_infs[device], found[device])
         self._per_optimizer_states[id(optimizer)]["found"] = found
-        return found_infs
+        return found_infs if self._agreement is None else self._agreed(found_infs)
+
+    def _agreed(
+        self, found_infs: dict[torch.device, torch.Tensor]
+    ) -> dict[torch.device, torch.Tensor]:
+        """What any rank has found. This one may have no grads."""
+        scale = self._check_scale_growth_tracker("step")[0]
+        found_inf = torch.zeros((), device=scale.device)
+        for each in found_infs.values():
+            found_inf = torch.maximum(found_inf, each.to(scale.device, non_blocking=True))
+        self._agreement.all_reduce_max(found_inf)
+        devices = found_infs or [scale.device]
+        return {device: found_inf.to(device, non_blocking=True) for device in devices}
+
+    def _compare_ranks(self) -> None:
+        """Raises RuntimeError unless all ranks have the same scale; once."""
+        if self._agreement is None or self._is_compared or self._scale is None:
+            return
+        if self._scale.is_cuda and torch.cuda.is_current_stream_capturing():
+            return
+        scale, growth_tracker = self._check_scale_growth_tracker("step")
+        self._agreement.check_same_state(scale.item(), int(growth_tracker), 1, scale.device)
+        self._is_compared = True
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch's, on every rank."""
+        super().load_state_dict(state_dict)
+        self._is_compared = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_last_checks": {}}
+        state = {**super().__getstate__(), "_last_checks": {}, "_is_compared": False}
+        state.pop("_agreement", None)  # of this process
+        return state
 
 
 def _like(outputs: Iterable, scaled: Iterator) -> Iterable:

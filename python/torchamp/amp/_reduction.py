@@ -22,7 +22,7 @@ class Reducer:
 
     def __init__(self, sharded: ShardedMasters) -> None:
         self.sharded = sharded
-        self._open: Callable[[], Reduction | None] = lambda: None
+        self._last: Callable[[], Reduction | None] = lambda: None
         #: The scale of the grads that are held; None if there are none.
         self.held_by: _C.ScaleSnapshot | None = None
         for index, shards in enumerate(sharded.shards):
@@ -33,28 +33,38 @@ class Reducer:
                     )
                     shard.param.register_post_accumulate_grad_hook(hook)
 
-    def begin(self, scaler: _C.LossScaler, delays: bool) -> Reduction | None:
-        """None if one is open already."""
-        if self._open() is not None:
-            return None
+    def prepare(self, scaler: _C.LossScaler) -> None:
+        """To be called before a backward of a loss that `scaler` scales: grads that are held under
+        another scale are reduced by themselves."""
+        if self._open is not None:
+            return
         self.refresh("scale_loss")
         if not any(shard.is_held for shard in self.sharded.all_shards()):
             self.held_by = None
         if self.held_by is not None and not self.held_by.is_still(scaler):
             Reduction(self, scaler, delays=False).finish()
+
+    def begin(self, scaler: _C.LossScaler, delays: bool) -> Reduction:
+        """That of the backward that follows."""
+        if self._open is not None:  # its scale_loss was interrupted
+            self._open.cancel()
         reduction = Reduction(self, scaler, delays)
-        self._open = weakref.ref(reduction)
+        self._last = weakref.ref(reduction)
         return reduction
+
+    @property
+    def _open(self) -> Reduction | None:
+        last = self._last()
+        return last if last is not None and last.is_open else None
 
     def refresh(self, function: str) -> None:
         """As of ShardedMasters; within scale_loss grads are not complete."""
-        if self._open() is None:
+        if self._open is None:
             self.sharded.refresh(function)
 
     def note_grad(self, index: int, shard: Shard) -> None:
-        reduction = self._open()
-        if reduction is not None:
-            reduction.note_grad(index, shard)
+        if self._open is not None:
+            self._open.note_grad(index, shard)
 
 
 def _note_grad(
@@ -72,9 +82,9 @@ class Reduction:
     """That of one backward. Dropped before it is finished, it is cancelled."""
 
     def __init__(self, reducer: Reducer, scaler: _C.LossScaler, delays: bool) -> None:
-        self._is_open = False
+        self.is_open = False
         self._reducer = reducer
-        self._snapshot = scaler.snapshot()
+        self._snapshot = scaler.snapshot() if delays else None
         self._delays = delays
         #: Whether the scaled loss had a backward. At a scale of 1, any loss's is as good.
         self._was_used = False
@@ -84,7 +94,7 @@ class Reduction:
             for bucket, shards in zip(reducer.sharded.buckets, reducer.sharded.shards)
         ]
         self._started = 0
-        self._is_open = True
+        self.is_open = True
         for shard in self._shards():
             shard.begin_backward()
 
@@ -118,8 +128,8 @@ class Reduction:
 
     def cancel(self) -> None:
         """Leaves the grads as they were before the backward."""
-        if self._is_open:
-            self._is_open = False
+        if self.is_open:
+            self.is_open = False
             for shard in self._shards():
                 shard.cancel_backward()
 
@@ -148,7 +158,7 @@ class Reduction:
             shard.hold_grad()
         if self._was_used or self._takes_any:
             self._reducer.held_by = self._snapshot
-        self._is_open = False
+        self.is_open = False
 
     def _reduce(self) -> None:
         while self._started < len(self._parts):
@@ -156,7 +166,7 @@ class Reduction:
         for part in self._parts:
             part.finish()
         self._reducer.held_by = None
-        self._is_open = False
+        self.is_open = False
 
 
 def _note_use(reduction: Callable[[], Reduction | None], grad: torch.Tensor) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from torchamp._load import _C
 from torchamp.amp._optimizer import OptimizerState
-from torchamp.amp._reduction import Reduction
+from torchamp.amp._reduction import Reducer, Reduction
 from torchamp.amp._session import Session
 
 
@@ -60,25 +60,33 @@ class ShardedLoss(ScaledLoss):
 
     _reduction: Reduction | None = None
 
+    @property
+    def _reducer(self) -> Reducer:
+        assert self._session.reducer is not None
+        return self._session.reducer
+
     def begin(self) -> torch.Tensor:
         self._session.check_unwrapped()
-        reducer = self._session.reducer
-        assert reducer is not None
-        self._reduction = reducer.begin(self._scaler, self._delays)
-        scaled_loss = super().begin()
-        if self._reduction is not None:
-            self._reduction.watch(scaled_loss)
+        self._reducer.prepare(self._scaler)
+        return super().begin()
+
+    def __enter__(self) -> torch.Tensor:
+        scaled_loss = super().__enter__()
+        self._reduction = self._reducer.begin(self._scaler, self._delays)
+        self._reduction.watch(scaled_loss)
         return scaled_loss
 
     def __exit__(self, exception: object, *rest: object) -> None:
+        reduction, self._reduction = self._reduction, None
+        assert reduction is not None
         try:
-            if exception is None and self._reduction is not None:
-                self._reduction.finish()
+            if exception is None:
+                reduction.finish()
         except BaseException as error:
             exception = error
             raise
         finally:
-            self._reduction = None  # which cancels what is not finished
+            reduction.cancel()  # unless it is finished
             super().__exit__(exception, *rest)
 
 
@@ -93,6 +101,26 @@ def scaled_loss(
     """What scale_loss gives; see Amp.scale_loss."""
     kind = ShardedLoss if session.reducer is not None and states else ScaledLoss
     return kind(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
+
+
+def scale(session: Session, loss: torch.Tensor, loss_id: int) -> torch.Tensor:
+    """`loss` times its current scale, float32, for a backward that finish() ends."""
+    scaled_loss = session.scaler(loss_id).scale(loss)
+    return _with_shielded_backward(scaled_loss, loss, session.casts is not None)
+
+
+def finish(session: Session, states: Sequence[OptimizerState], loss_id: int) -> None:
+    """Ends the backwards since the grads of `states` were zeroed, of losses that scale() gave: on
+    this rank or, in a pipeline, on another."""
+    scaler = session.scaler(loss_id)
+    if session.reducer is not None:
+        raise RuntimeError(
+            "finish: expected whole masters, got those of shard_masters, whose grads scale_loss "
+            "reduces; use scale_loss"
+        )
+    for state in states:
+        state.check_skips()
+    _C.finish([state.core for state in states], scaler, loss_id)
 
 
 def _is_unsynced(session: Session, states: Sequence[OptimizerState]) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import operator
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from torchamp._load import _C
+from torchamp.amp._agreement import agreement_over
 from torchamp.amp._autocast import OpenCasts
 from torchamp.amp._data_parallel import DataParallel
 from torchamp.amp._loss_scalers import LossScalers
@@ -43,6 +45,8 @@ class Session:
         self.reducer: Reducer | None = None
         #: Of the models' state dicts.
         self.hooks: list[RemovableHandle] = []
+        #: Whose ranks agree on overflows.
+        self._groups: list[Any] = []
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self.reporter = Reporter(settings, _names_of(models))
@@ -56,6 +60,17 @@ class Session:
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizers.append(weakref.ref(optimizer))
+
+    def agree_over(self, groups: Sequence[Any]) -> None:
+        """From now on the ranks of `groups`, which are ProcessGroups, and of those of earlier calls
+        agree on overflows. All ranks must name them in the same order."""
+        new = [group for group in dict.fromkeys(groups) if group not in self._groups]
+        if not new:
+            return
+        self._groups += new
+        agreement = agreement_over(tuple(self._groups))
+        for scaler in self.scalers:
+            scaler.set_agreement(agreement)
 
     def models(self) -> list[Any]:
         """Those that are still there."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import distributed
 
+from torchamp.amp._agreement import check_group
 from torchamp.amp._masters import params_of
 from torchamp.amp._settings import Settings
 
@@ -24,7 +25,7 @@ def check_sharding(optimizers: list[torch.optim.Optimizer], settings: Settings, 
     masters of `optimizers`."""
     if group is None:
         return
-    _check_group(group)
+    check_group("initialize", "shard_masters", group)
     level = settings.properties.opt_level
     if not settings.keeps_masters or settings.input_type not in (torch.float16, torch.bfloat16):
         raise RuntimeError(
@@ -37,24 +38,6 @@ def check_sharding(optimizers: list[torch.optim.Optimizer], settings: Settings, 
             "parameter groups of one"
         )
     _check_elementwise(optimizers[0])
-
-
-def _check_group(group: Any) -> None:
-    if not (distributed.is_available() and distributed.is_initialized()):
-        raise RuntimeError(
-            "initialize: expected torch.distributed to be initialized for shard_masters, but it is "
-            "not; call torch.distributed.init_process_group first"
-        )
-    if group is distributed.GroupMember.NON_GROUP_MEMBER:
-        raise ValueError(
-            "initialize: expected shard_masters to be a group that this rank, "
-            f"{distributed.get_rank()}, is in, got one that it is not"
-        )
-    if not isinstance(group, distributed.ProcessGroup):
-        raise TypeError(
-            "initialize: expected shard_masters to be a torch.distributed.ProcessGroup, got "
-            f"{group!r}"
-        )
 
 
 def _check_elementwise(optimizer: torch.optim.Optimizer) -> None:
