@@ -264,9 +264,8 @@ void Backward::finish() {
 }
 
 void Backward::report_to(OptimizerState& state, const Ends& ends, bool skips) const {
-  LateReport::Backward backward{options_.loss_id, ends.of_all, state.grads().last_report(), skips};
-  if (scaler_.agrees()) backward.here = ends.here;
-  state.late_report().accumulate(std::move(backward));
+  state.late_report().accumulate({options_.loss_id, ends.of_all, state.grads().last_report(), skips,
+                                  scaler_.agrees() ? ends.here : nullptr});
 }
 
 /// Ranks agree on `found_inf`, of the backward, but not on which parameters it is of.

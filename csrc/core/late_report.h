@@ -45,10 +45,10 @@ class TORCHAMP_API LateReport {
   /// One backward, for the next step.
   struct Backward {
     int64_t loss_id = 0;
-    Report end;         ///< its scaler's last_report()
-    Report weights;     ///< that of the optimizer's weights
-    bool skips = true;  ///< whether an overflow skips the step; not under a fixed scale
-    Report here;        ///< if `end` is that of all ranks, that of this one; else null
+    Report end;             ///< its scaler's last_report()
+    Report weights;         ///< that of the optimizer's weights
+    bool skips = true;      ///< whether an overflow skips the step; not under a fixed scale
+    Report here = nullptr;  ///< if `end` is that of all ranks, that of this one; else null
 
     bool has_arrived() const;
     bool has_skipped() const;

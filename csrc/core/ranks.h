@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torchamp/agreement.h>
+#include <torchamp/detail/export.h>
 #include <torchamp/loss_scaler.h>
 
 namespace torchamp {
@@ -11,6 +12,7 @@ void check_ranks(const char* function, const Agreement& ranks);
 
 /// Gathers every rank's `state`, by one all-reduce of tensors on `device`, for which it waits.
 /// Throws RuntimeError, which gives the ranks' states, on all ranks unless all have the same.
-void check_same_on_all_ranks(const Agreement& ranks, const ScaleState& state, at::Device device);
+TORCHAMP_API void check_same_on_all_ranks(const Agreement& ranks, const ScaleState& state,
+                                          at::Device device);
 
 }  // namespace torchamp
