@@ -26,18 +26,10 @@ struct Part {
   std::vector<Tensor> materialized;
   std::vector<Tensor> counted;  ///< of those, the ones that this rank counts
 
-  Tensor norm(const RanksOfShards& ranks) const {
+  Tensor norm() const {
     if (deferred != nullptr) return deferred->norm_of_deferred();
-    if (!ranks.all_reduce_sum) return std::get<0>(ops::l2norm(materialized));
-    const Tensor square = square_of_counted();
-    ranks.all_reduce_sum(square);
-    return square.sqrt().to(at::kFloat);
-  }
-  /// float64: a large float32 norm has no square.
-  Tensor square_of_counted() const {
-    const auto device = materialized.empty() ? at::kCPU : materialized.front().device();
-    if (counted.empty()) return at::zeros({}, at::TensorOptions(at::kDouble).device(device));
-    return std::get<0>(ops::l2norm(counted)).to(at::kDouble).square();
+    if (!counted.empty() || materialized.empty()) return std::get<0>(ops::l2norm(counted));
+    return at::zeros({}, materialized.front().options().dtype(at::kFloat));
   }
   Tensor factor() const { return deferred != nullptr ? deferred->deferred_factor() : Tensor(); }
   void clip(const Tensor& factor, const Tensor& coefficient) const {
@@ -103,8 +95,8 @@ Tensor found_by_all(const ClippedStates& states) {
 
 /// 0 where all users are to skip, but not all of `states`: infinite grads must not make the others'
 /// zero.
-Tensor norm_if_stepped(const Part& part, const ClippedStates& states, const RanksOfShards& ranks) {
-  const Tensor norm = part.norm(ranks);
+Tensor norm_if_stepped(const Part& part, const ClippedStates& states) {
+  const Tensor norm = part.norm();
   const Tensor skipped = part.users == states ? Tensor() : found_by_all(part.users);
   if (!skipped.defined()) return norm;
   const Tensor all_skip = found_by_all(states);
@@ -134,6 +126,24 @@ void check_bound(const char* function, const char* argument, double bound) {
                     bound);
 }
 
+/// In float64: a large float32 norm has no square.
+Tensor norm_of_all(const Tensor& own, const RanksOfShards& ranks) {
+  const Tensor square = own.to(at::kDouble).square();
+  ranks.all_reduce_sum(square);
+  return square.sqrt().to(at::kFloat);
+}
+
+/// The factors of this rank's parts by the norm of the parts of all.
+ClipFactors factors_by(const Tensor& norm, const std::vector<NormPart>& parts, double max_norm) {
+  ClipFactors factors = clip_factors({{norm, {}}}, max_norm);
+  factors.clipped.clear();
+  for (const NormPart& part : parts) {
+    const Tensor& coefficient = factors.coefficient;
+    factors.clipped.push_back(part.factor.defined() ? part.factor.mul(coefficient) : coefficient);
+  }
+  return factors;
+}
+
 /// Whether overflows that skip its step can only be among its deferred grads, whose norm shows
 /// them.
 bool shows_overflows(const ClippedStates& states) {
@@ -155,10 +165,11 @@ Tensor clip_grad_norm(const ClippedStates& states, double max_norm, const RanksO
   for (OptimizerState* state : states) state->check_unscaled("clip_grad_norm_");
   const std::vector<Part> parts = parts_of(states, ranks);
   std::vector<NormPart> norms;
-  for (const Part& part : parts) {
-    norms.push_back({norm_if_stepped(part, states, ranks), part.factor()});
+  for (const Part& part : parts) norms.push_back({norm_if_stepped(part, states), part.factor()});
+  ClipFactors factors = clip_factors(norms, max_norm);
+  if (ranks.all_reduce_sum) {
+    factors = factors_by(norm_of_all(factors.norm, ranks), norms, max_norm);
   }
-  const ClipFactors factors = clip_factors(norms, max_norm);
   const Tensor coefficient = coefficient_if_stepped(factors.coefficient, states);
   for (size_t i = 0; i < parts.size(); ++i) parts[i].clip(factors.clipped[i], coefficient);
   return norm_if_any_steps(factors.norm, states);

@@ -115,7 +115,13 @@ void bind_loss_scaler(py::module_& module) {
   bind_agreement(module);
   const LossScalerOptions defaults;
   py::class_<ScaleSnapshot, std::shared_ptr<ScaleSnapshot>>(
-      module, "ScaleSnapshot", "The loss scale of one backward's grads.");
+      module, "ScaleSnapshot", "The loss scale of one backward's grads.")
+      .def(
+          "is_still",
+          [](const ScaleSnapshot& self, const LossScaler& scaler) {
+            return self.is_still(scaler.loss_scale_tensor());
+          },
+          py::arg("scaler"), "Whether it is the scaler's, without an update in between.");
   py::class_<LossScaler> scaler(module, "LossScaler", kLossScaler);
   scaler.def(py::init(&make_scaler), py::arg("loss_scale") = "dynamic", py::kw_only(),
              py::arg("init_scale") = defaults.init_scale, py::arg("rule") = defaults.rule,

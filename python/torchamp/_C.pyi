@@ -146,6 +146,9 @@ def linear(
 ) -> torch.Tensor: ...
 def replace_file(path: str, write: Callable[[str], object]) -> None: ...
 
+class ScaleSnapshot:
+    def is_still(self, scaler: LossScaler) -> bool: ...
+
 class Agreement:
     def __init__(
         self, all_reduce_max: Callable[[torch.Tensor], object] | None, rank: int, size: int
@@ -158,8 +161,6 @@ class Agreement:
         hysteresis_tracker: int,
         device: torch.device,
     ) -> None: ...
-
-class ScaleSnapshot: ...
 
 class LossScaler:
     rule: ops.ScaleRule

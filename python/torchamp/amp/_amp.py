@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import torch
 
@@ -26,11 +26,17 @@ from torchamp.amp._dtensor import check_dtensors, check_flattened
 from torchamp.amp._masters import make_masters, params_of, weights_for
 from torchamp.amp._model import adopt_model, cast_model, hook_state_dict, params_to_cast
 from torchamp.amp._optimizer import adopt_optimizer, state_of
+from torchamp.amp._reduction import Reducer
 from torchamp.amp._release import release
 from torchamp.amp._report import announce
 from torchamp.amp._scale_loss import finish, scale, scaled_loss
 from torchamp.amp._session import Session
 from torchamp.amp._settings import Settings, settings_for
+from torchamp.amp._sharded_masters import shard_masters_of
+from torchamp.amp._sharding import check_same_on_all_ranks, check_sharding, share_start, to_shard
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 Optimizers = Union[torch.optim.Optimizer, Iterable[torch.optim.Optimizer]]
 
@@ -50,6 +56,10 @@ class Amp:
     opt_level: "O0" float32, "O1" autocast to float16, "O2" float16 with float32 master weights,
         "O3" float16, "O4" and "O5" as O1 and O2 in bfloat16.
     enabled: False leaves everything alone, and scale_loss gives the loss as it is.
+    shard_masters: a torch.distributed ProcessGroup, at O2 and O5: each of its ranks keeps and steps
+        a part of the masters (ZeRO-1) of one optimizer, whose step must be elementwise. Grads are
+        averaged over the ranks: leave out DistributedDataParallel. All ranks start from the first
+        one's model, and must call initialize, scale_loss, step, state_dict and save alike.
     process_group: the torch.distributed ProcessGroup, or a list of those of a mesh, whose ranks
         have to skip the same steps though their grads differ: an overflow on one of them skips the
         step of all. DistributedDataParallel does not need it. None: ranks decide by themselves.
@@ -76,6 +86,7 @@ class Amp:
         opt_level: str = "O1",
         *,
         enabled: bool = True,
+        shard_masters: ProcessGroup | None = None,
         process_group: ProcessGroups | None = None,
         **overrides: Any,
     ) -> None:
@@ -94,9 +105,11 @@ class Amp:
             check_split_masters(self.optimizers, settings)
             check_dtensors(self.models, settings)
             check_flattened(self.optimizers, bool(groups), settings)
+            check_sharding(self.optimizers, settings, shard_masters)
             warn_of_float64(self.models, settings)
-            self._session = _set_up(self.models, self.optimizers, settings)
-            self._session.agree_over(groups)
+            self._session = _set_up(self.models, self.optimizers, settings, shard_masters)
+            sharded_over = [] if shard_masters is None else [shard_masters]
+            self._session.agree_over([*groups, *sharded_over])
 
     @property
     def loss_scalers(self) -> list[_C.LossScaler]:
@@ -202,17 +215,40 @@ def _set_up(
     models: list[torch.nn.Module],
     optimizers: list[torch.optim.Optimizer],
     settings: Settings,
+    group: ProcessGroup | None,
 ) -> Session:
     session = Session(models, one_device(models, optimizers), settings)
+    sharded = [] if group is None else to_shard(models, optimizers)
+    if group is not None:
+        check_same_on_all_ranks(sharded, session.device, group)
+        share_start(models, sharded, group)
     announce(settings)
     masters = make_masters(_params_to_cast(models, settings), optimizers)
     for model in models:
         _cast(model, session)
         adopt_model(model, session)
+    if group is not None:
+        masters = _shard(optimizers[0], session, sharded, masters, group)
     session.weights = weights_for(optimizers)
+    if session.reducer is not None:
+        session.reducer.sharded.attach(session.weights[0])
     for optimizer, weights in zip(optimizers, session.weights):
         adopt_optimizer(optimizer, session, weights, masters)
     return session
+
+
+def _shard(
+    optimizer: torch.optim.Optimizer,
+    session: Session,
+    params: list[torch.Tensor],
+    masters: dict[torch.Tensor, torch.Tensor],
+    group: ProcessGroup,
+) -> dict[torch.Tensor, torch.Tensor]:
+    """The masters of what the optimizer steps from now on."""
+    sharded, parts = shard_masters_of(optimizer, params, masters, group)
+    session.reducer = Reducer(sharded)
+    session.reporter.name_pieces((shard.param, shard.piece) for shard in sharded.all_shards())
+    return parts
 
 
 def _params_to_cast(models: list[torch.nn.Module], settings: Settings) -> Iterator[torch.Tensor]:

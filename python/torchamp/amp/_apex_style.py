@@ -6,7 +6,7 @@ import contextlib
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,6 +19,9 @@ from torchamp.amp._masters import params_of
 from torchamp.amp._optimizer import Telemetry, state_of, suppress_accesses
 from torchamp.amp._scale_loss import clip_grad_norm, clip_grad_value, scaled_loss
 from torchamp.amp._session import Session
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class Last:
@@ -65,6 +68,7 @@ def initialize(
     adopt_data_writes: bool = False,
     materialize_master_grads: bool = False,
     max_consecutive_skips: int | None = None,
+    shard_masters: ProcessGroup | None = None,
     process_group: ProcessGroups | None = None,
 ) -> Any:
     """Prepares models and optimizers for training at `opt_level`; see torchamp.Amp.
@@ -94,6 +98,7 @@ def initialize(
         adopt_data_writes=adopt_data_writes,
         materialize_master_grads=materialize_master_grads,
         max_consecutive_skips=max_consecutive_skips,
+        shard_masters=shard_masters,
         process_group=process_group,
     )
     Last.remember(amp)

@@ -40,6 +40,11 @@ class DataParallel:
         self._noted = wrapper
         self._is_unsynced = wrapper is not None and not wrapper.require_backward_grad_sync
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it ran the last forward for a backward."""
+        return self._noted is not None
+
     def leaves_unsynced(self, masters: Sequence[_C.Masters]) -> bool:
         """Whether a backward of the last forward leaves grads of parameters that are among
         `masters` to this rank: the forward ran in no_sync()."""

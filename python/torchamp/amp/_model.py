@@ -20,8 +20,8 @@ from torch.utils.hooks import RemovableHandle
 from torchamp._shards import is_dtensor
 from torchamp.amp._autocast import shield
 from torchamp.amp._data_parallel import DataParallel
-from torchamp.amp._masters import weights_of
 from torchamp.amp._session import Session
+from torchamp.amp._sharded_masters import owner_of
 from torchamp.amp._swap_class import Swapped, swap_class
 
 Model = TypeVar("Model", bound=torch.nn.Module)
@@ -274,8 +274,8 @@ def _give_float32(
 def float32_of(tensor: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
     """The master where the model still holds it, rounded. Something else may have been swapped in,
     bypassing the version counter, by code that averages or clamps weights."""
-    weights = weights_of(tensor)
-    return given.float() if weights is None else weights.held_value(tensor)
+    owner = owner_of(tensor)
+    return given.float() if owner is None else owner.held_value(tensor)
 
 
 def _load_masters(
@@ -295,17 +295,17 @@ def _load_masters(
             "load without assign, or before initialize"
         )
     for name, param in _own_tensors(module):
-        weights, loaded = weights_of(param), state_dict.get(prefix + name)
-        if weights is None or not isinstance(loaded, torch.Tensor) or loaded.shape != param.shape:
+        owner, loaded = owner_of(param), state_dict.get(prefix + name)
+        if owner is None or not isinstance(loaded, torch.Tensor) or loaded.shape != param.shape:
             continue
-        weights.set_master_value(param, loaded)
+        owner.set_master_value(param, loaded)
 
 
 def _mark_synced(module: torch.nn.Module, incompatible_keys: Any) -> None:
     for _, param in _own_tensors(module):
-        weights = weights_of(param)
-        if weights is not None and weights.is_rounded_master(param):
-            weights.mark_synced(param)
+        owner = owner_of(param)
+        if owner is not None and owner.is_rounded_master(param):
+            owner.mark_synced(param)
 
 
 def cast_for_inference(

@@ -12,7 +12,7 @@ import torch
 from torchamp._load import _C
 from torchamp._shards import shard_of
 from torchamp.amp._masters import AccessTracker, MasterList, track
-from torchamp.amp._optimizer_states import fitting, load_keeping_dtypes
+from torchamp.amp._optimizer_states import check_shards, fitting, load_keeping_dtypes
 from torchamp.amp._report import announce_savings
 from torchamp.amp._session import Session
 from torchamp.amp._swap_class import Swapped, swap_class
@@ -46,16 +46,24 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the original, for the grads of the model's parameters and of the masters."""
         state = self._torchamp
+        set_to_none = args[0] if args else kwargs.get("set_to_none", True)
         with state.accesses.suppress():
             super().zero_grad(*args, **kwargs)
         with state.session.shards.mirrored():
-            state.core.zero_grad(args[0] if args else kwargs.get("set_to_none", True))
+            state.core.zero_grad(set_to_none)
+        if state.session.reducer is not None:
+            state.session.reducer.sharded.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the original; masters take the place of the group's low-precision parameters, in
         `param_group` itself."""
-        before = dict(param_group) if isinstance(param_group, dict) else None
         state = self._torchamp
+        if state.session.reducer is not None:
+            raise RuntimeError(
+                "add_param_group: expected all groups before initialize with shard_masters, got a "
+                "further one; ranks have divided the parameters among them"
+            )
+        before = dict(param_group) if isinstance(param_group, dict) else None
         with state.accesses.suppress():
             super().add_param_group(param_group)
         try:
@@ -75,6 +83,7 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As the original's; states that it has already, such as Adagrad's float32 sums of float16
         parameters, keep their dtype."""
+        check_shards(self, state_dict, "load_state_dict")
         with self._torchamp.accesses.suppress():
             load_keeping_dtypes(self, super().load_state_dict, state_dict)
 
@@ -105,6 +114,8 @@ def _step(
     optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callable, *, has_closure: bool
 ) -> Any:
     session = state.session
+    if session.reducer is not None:
+        session.reducer.refresh("step")
     with (
         session.shards.mirrored(),
         _C.Step(
@@ -119,6 +130,8 @@ def _step(
         if state.core.doubt and not has_closure:  # whose grads are yet to come
             warnings.warn(state.core.doubt, stacklevel=3)
         result = _step_unless_overflowed(optimizer, state, inner)
+    if session.reducer is not None:
+        session.reducer.sharded.gather()
     state.check_skips()
     return result
 

@@ -40,6 +40,11 @@ def _session_of(model: Any, i: int) -> Session:
 def release(session: Session) -> None:
     """Gives all models and optimizers of `session` back. Raises RuntimeError, and changes nothing,
     within scale_loss, and where the program has given one of them another class or dtype."""
+    if session.reducer is not None:
+        raise RuntimeError(
+            "release: expected whole masters, got those of shard_masters, of which each rank has a "
+            "part; load model.state_dict() into a new model"
+        )
     models = [model for model in session.models() if model._torchamp.session is session]
     optimizers = session.optimizers()
     _check_classes("models", models)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from torchamp._load import _C
@@ -81,6 +83,12 @@ class Reporter:
     def __init__(self, settings: Settings, names: dict[int, str]) -> None:
         self._settings = settings
         self._names = names
+
+    def name_pieces(self, pieces: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
+        """Pieces are reported by the names of the parameters before them."""
+        for param, piece in pieces:
+            if piece is not None and id(param) in self._names:
+                self._names[id(piece)] = self._names[id(param)]
 
     def report_skip(self, skipped: _C.SkippedStep, weights: _C.Masters) -> None:
         """`weights`: those that the step would have written."""

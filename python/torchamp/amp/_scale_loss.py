@@ -16,6 +16,7 @@ from torchamp._load import _C
 from torchamp._shards import counted_elsewhere, mesh_groups_of, shard_of
 from torchamp.amp._dtensor import leave_unsynced
 from torchamp.amp._optimizer import OptimizerState
+from torchamp.amp._reduction import Reducer, Reduction
 from torchamp.amp._session import Session
 
 
@@ -34,11 +35,13 @@ class ScaledLoss(_C.Backward):
         delay_overflow_check: bool = False,
     ) -> None:
         given = [state.core for state in states]
+        self._scaler = session.scaler(loss_id)
+        self._delays = _is_unsynced(session, states) if delay_unscale is None else delay_unscale
         super().__init__(
             given,
-            session.scaler(loss_id),
+            self._scaler,
             loss_id,
-            _is_unsynced(session, states) if delay_unscale is None else delay_unscale,
+            self._delays,
             delay_overflow_check,
             session.other_states(given),
         )
@@ -56,7 +59,7 @@ class ScaledLoss(_C.Backward):
         return _with_shielded_backward(self.scale(self._loss), self._loss, self._was_cast)
 
 
-class ShardedLoss(ScaledLoss):
+class DTensorLoss(ScaledLoss):
     """The same for parameters some of which are DTensors: their shards have grads for the times in
     which the core looks at them."""
 
@@ -69,10 +72,57 @@ class ShardedLoss(ScaledLoss):
             super().__exit__(*exception)
 
 
-def scaled_loss(session: Session, *args: Any) -> ScaledLoss:
-    """The ScaledLoss of `session` for the other arguments."""
+class ReducedLoss(ScaledLoss):
+    """The same for an optimizer whose masters are sharded."""
+
+    _reduction: Reduction | None = None
+
+    @property
+    def _reducer(self) -> Reducer:
+        assert self._session.reducer is not None
+        return self._session.reducer
+
+    def begin(self) -> torch.Tensor:
+        self._session.check_unwrapped()
+        self._reducer.prepare(self._scaler)
+        return super().begin()
+
+    def __enter__(self) -> torch.Tensor:
+        scaled_loss = super().__enter__()
+        self._reduction = self._reducer.begin(self._scaler, self._delays)
+        self._reduction.watch(scaled_loss)
+        return scaled_loss
+
+    def __exit__(self, exception: object, *rest: object) -> None:
+        reduction, self._reduction = self._reduction, None
+        assert reduction is not None
+        try:
+            if exception is None:
+                reduction.finish()
+        except BaseException as error:
+            exception = error
+            raise
+        finally:
+            reduction.cancel()  # unless it is finished
+            super().__exit__(exception, *rest)
+
+
+def scaled_loss(
+    session: Session,
+    states: Sequence[OptimizerState],
+    loss: torch.Tensor,
+    loss_id: int,
+    delay_unscale: bool | None,
+    delay_overflow_check: bool,
+) -> ScaledLoss:
+    """What scale_loss gives; see Amp.scale_loss."""
     session.check_order()
-    return ShardedLoss(session, *args) if session.shards else ScaledLoss(session, *args)
+    kind = ScaledLoss
+    if session.shards:
+        kind = DTensorLoss
+    elif session.reducer is not None and states:
+        kind = ReducedLoss
+    return kind(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
 
 def scale(session: Session, loss: torch.Tensor, loss_id: int) -> torch.Tensor:
@@ -91,6 +141,11 @@ def finish(session: Session, states: Sequence[OptimizerState], loss_id: int) -> 
     """Ends the backwards since the grads of `states` were zeroed, of losses that scale() gave: on
     this rank or, in a pipeline, on another."""
     scaler = session.scaler(loss_id)
+    if session.reducer is not None:
+        raise RuntimeError(
+            "finish: expected whole masters, got those of shard_masters, whose grads scale_loss "
+            "reduces; use scale_loss"
+        )
     for state in states:
         state.check_skips()
     with session.shards.mirrored():
@@ -131,19 +186,26 @@ def clip_grad_norm(
     """Scales all grads so that their total norm is at most `max_norm`; returns the norm before
     clipping, a float32 scalar on the device. `params`: what the optimizers step."""
     _check_bound("clip_grad_norm_", "max_norm", max_norm)
+    reducer = states[0].session.reducer if states else None
+    if reducer is not None:
+        _check_norm_type(norm_type, "shard_masters")
+        reducer.refresh("clip_grad_norm_")
+        return _C.clip_grad_norm(_cores(states), max_norm, [], reducer.sharded.all_reduce_sum)
+    if _are_sharded(states):
+        _check_norm_type(norm_type, "DTensors")
     if norm_type == 2.0:
         with _mirrored(states):
             return _clip_by_l2norm(states, params, max_norm)
-    if _are_sharded(states):
-        raise ValueError(
-            f"clip_grad_norm_: expected norm_type to be 2 with DTensors, got {norm_type}"
-        )
     _materialize("clip_grad_norm_", states)
     norm = torch.nn.utils.clip_grad_norm_(params, max_norm, norm_type)
     found = [each for state in states if (each := state.core.found_inf()) is not None]
     if not found or len(found) < len(states):
         return norm
     return norm.masked_fill(torch.stack(found).min() > 0, float("inf"))
+
+
+def _cores(states: Sequence[OptimizerState]) -> list[_C.OptimizerState]:
+    return list(dict.fromkeys(state.core for state in states))
 
 
 def _are_sharded(states: Sequence[OptimizerState]) -> bool:
@@ -157,7 +219,7 @@ def _mirrored(states: Sequence[OptimizerState]) -> contextlib.AbstractContextMan
 def _clip_by_l2norm(
     states: Sequence[OptimizerState], params: list[torch.Tensor], max_norm: float
 ) -> torch.Tensor:
-    cores = list(dict.fromkeys(state.core for state in states))
+    cores = _cores(states)
     groups = mesh_groups_of(params) if _are_sharded(states) else []
     if not groups:
         return _C.clip_grad_norm(cores, max_norm)
@@ -167,6 +229,14 @@ def _clip_by_l2norm(
             distributed.all_reduce(square, group=group)
 
     return _C.clip_grad_norm(cores, max_norm, counted_elsewhere(params, groups), all_reduce_sum)
+
+
+def _check_norm_type(norm_type: float, of: str) -> None:
+    if norm_type != 2.0:
+        raise ValueError(
+            f"clip_grad_norm_: expected norm_type to be 2 with {of}, where ranks sum squares, "
+            f"got {norm_type}"
+        )
 
 
 def clip_grad_value(

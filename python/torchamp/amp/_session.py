@@ -17,6 +17,7 @@ from torchamp.amp._autocast import OpenCasts
 from torchamp.amp._data_parallel import DataParallel
 from torchamp.amp._dtensor import are_sharded
 from torchamp.amp._loss_scalers import LossScalers
+from torchamp.amp._reduction import Reducer
 from torchamp.amp._report import Reporter
 from torchamp.amp._settings import Settings
 
@@ -34,6 +35,7 @@ class Session:
         settings: Settings,
     ) -> None:
         self.settings = settings
+        self.device = device
         self.scalers = LossScalers(settings, device)
         #: Kept alive here, for as long as a model or an optimizer of the session lives.
         self.weights: list[_C.Masters] = []
@@ -43,6 +45,8 @@ class Session:
         self.data_parallel: list[DataParallel] = []
         #: Of the optimizers' parameters.
         self.shards = Shards()
+        #: Of sharded masters; None without shard_masters.
+        self.reducer: Reducer | None = None
         #: Of the models' state dicts.
         self.hooks: list[RemovableHandle] = []
         #: Whose ranks agree on overflows.
@@ -119,6 +123,14 @@ class Session:
         if len(given) == len(self.optimizer_states):
             return []
         return [state for state in self.optimizer_states if state not in given]
+
+    def check_unwrapped(self) -> None:
+        """Raises RuntimeError if a wrapper reduces the grads that sharded masters are to reduce."""
+        if any(each.is_running for each in self.data_parallel):
+            raise RuntimeError(
+                "scale_loss: expected no DistributedDataParallel around the model with "
+                "shard_masters, which reduces the grads itself, got one; use the model as it is"
+            )
 
     def leave_step_to_the_program(self, loss_id: int) -> None:
         """Forgets overflows of a loss whose scale the program has updated itself: whether to step
