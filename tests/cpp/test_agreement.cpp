@@ -13,6 +13,7 @@
 #include <array>
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -67,6 +68,14 @@ Options options_of(Meeting& meeting, int64_t rank) {
   return Options("O2").verbosity(0).process_group(meeting.of(rank));
 }
 
+/// One rank after the other, as all draw their weights from one generator.
+template <class Make>
+auto in_turn(Make make) {
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  return make();
+}
+
 void expect_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(a[i].equal(b[i])) << i;
@@ -76,7 +85,9 @@ TEST(AgreementTest, AnOverflowOnOneRankSkipsTheStepOfBoth) {
   Meeting meeting;
   std::array<std::vector<Tensor>, kRanks> masters;
   on_all_ranks([&](int64_t rank) {
-    Training training(at::kCPU, options_of(meeting, rank));
+    const auto made =
+        in_turn([&] { return std::make_unique<Training>(at::kCPU, options_of(meeting, rank)); });
+    Training& training = *made;
     telemetry(training.optimizer());
     for (int64_t step = 0; step < 4; ++step) {
       training.optimizer().zero_grad();
@@ -100,8 +111,8 @@ TEST(AgreementTest, FusedOptimizersSkipToo) {
   Meeting meeting;
   std::array<std::vector<Tensor>, kRanks> masters;
   on_all_ranks([&](int64_t rank) {
-    Net net = make_net(at::kCPU, 1);
-    const Batch batch = make_batch(at::kCPU);
+    Net net = in_turn([] { return make_net(at::kCPU, 1); });
+    const Batch batch = in_turn([] { return make_batch(at::kCPU); });
     auto amped = initialize(net, optim::FusedAdamW(net->parameters()), options_of(meeting, rank));
     for (int64_t step = 0; step < 3; ++step) {
       amped.optimizer.zero_grad();

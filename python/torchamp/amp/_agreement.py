@@ -21,8 +21,9 @@ def groups_of(function: str, process_group: ProcessGroups | None) -> list[Any]:
     """
     if process_group is None:
         return []
-    several = isinstance(process_group, Sequence) and not isinstance(process_group, str)
-    groups = list(process_group) if several else [process_group]
+    groups: list[Any] = [process_group]
+    if isinstance(process_group, Sequence) and not isinstance(process_group, str):
+        groups = list(process_group)
     for group in groups:
         check_group(function, "process_group", group, " or a list of them")
     return groups

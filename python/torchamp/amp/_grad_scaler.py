@@ -203,7 +203,7 @@ class GradScaler(torch.amp.GradScaler):
             found[device] = torch.zeros(len(grads), dtype=torch.uint8, device=device)
             op(grads, device, found_infs[device], found[device])
         self._per_optimizer_states[id(optimizer)]["found"] = found
-        return found_infs if self._agreement is None else self._agreed(found_infs)
+        return found_infs if self._agreement is None else self._agreed(self._agreement, found_infs)
 
     def _agree_about(self, method: str, params: list[torch.Tensor]) -> None:
         """Raises RuntimeError where ranks have other parts of parameters, and cannot agree."""
@@ -224,14 +224,14 @@ class GradScaler(torch.amp.GradScaler):
             self._is_compared = False
 
     def _agreed(
-        self, found_infs: dict[torch.device, torch.Tensor]
+        self, ranks: _C.Agreement, found_infs: dict[torch.device, torch.Tensor]
     ) -> dict[torch.device, torch.Tensor]:
         """What any rank has found. This one may have no grads."""
         scale = self._check_scale_growth_tracker("step")[0]
         found_inf = torch.zeros((), device=scale.device)
         for each in found_infs.values():
             found_inf = torch.maximum(found_inf, each.to(scale.device, non_blocking=True))
-        self._agreement.all_reduce_max(found_inf)
+        ranks.all_reduce_max(found_inf)
         devices = found_infs or [scale.device]
         return {device: found_inf.to(device, non_blocking=True) for device in devices}
 
