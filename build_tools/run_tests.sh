@@ -30,7 +30,7 @@ cpp_tests() { (cd build && OMP_WAIT_POLICY=passive ctest $label --output-on-fail
 # The workers share the cores, so each uses one thread.
 python_tests() {
   if [ "$jobs" -gt 1 ] && python -c 'import xdist' 2>/dev/null; then
-    OMP_NUM_THREADS=1 python -m pytest -rs -m "$mark" --numprocesses "$jobs" --dist worksteal
+    OMP_NUM_THREADS=1 python -m pytest -rs -m "$mark" --numprocesses "$jobs" --dist loadgroup
   else
     python -m pytest -rs -m "$mark"
   fi

@@ -20,7 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 import torchamp
 from torchamp import amp, optimizers
 
-pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="torch has no distributed")
+pytestmark = [
+    pytest.mark.skipif(not distributed.is_available(), reason="torch has no distributed"),
+    pytest.mark.xdist_group("agreement"),
+]
 
 STEPS = 5
 #: The step of an overflow, on the last rank.

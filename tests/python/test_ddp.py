@@ -23,7 +23,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torchamp import amp, optimizers
 from torchamp.compat.apex.parallel import DistributedDataParallel as ApexDistributedDataParallel
 
-pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="torch has no distributed")
+pytestmark = [
+    pytest.mark.skipif(not distributed.is_available(), reason="torch has no distributed"),
+    pytest.mark.xdist_group("ddp"),
+]
 
 STEPS, MICRO_BATCHES = 6, 4
 #: The step, rank and micro-batch of an overflow.

@@ -33,7 +33,10 @@ if distributed.is_available():
         parallelize_module,
     )
 
-pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="torch has no distributed")
+pytestmark = [
+    pytest.mark.skipif(not distributed.is_available(), reason="torch has no distributed"),
+    pytest.mark.xdist_group("dtensor"),
+]
 
 STEPS = 5
 #: The step and rank of an overflow.

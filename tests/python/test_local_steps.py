@@ -16,7 +16,10 @@ from torch.distributed.optim import PostLocalSGDOptimizer
 
 from torchamp import amp
 
-pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="torch has no distributed")
+pytestmark = [
+    pytest.mark.skipif(not distributed.is_available(), reason="torch has no distributed"),
+    pytest.mark.xdist_group("local_steps"),
+]
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "distributed.md"
 STEPS, PERIOD = 6, 3

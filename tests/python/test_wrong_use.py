@@ -297,6 +297,38 @@ def clip_the_model_s_grads(make: Callable):
     optimizer.step()
 
 
+def clip_the_masters_grads():
+    net, optimizer = made()
+    backward(net, optimizer)
+    torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 0.1)
+    optimizer.step()
+
+
+def write_data_of_the_masters_grads():
+    net, optimizer = made()
+    backward(net, optimizer)
+    before = [param.detach().clone() for param in amp.master_params(optimizer)]
+    for param in amp.master_params(optimizer):
+        param.grad.data.zero_()
+    optimizer.step()
+    assert all(map(torch.equal, before, amp.master_params(optimizer)))
+
+
+def an_optimizer_not_given(level: str, zeroes: Callable | None = None, make=sgd, loss_scale=1024.0):
+    nets = [linear_net(), linear_net()]
+    both = [make(net) for net in nets]
+    initialize(nets, both, opt_level=level, loss_scale=loss_scale)
+    loss = loss_of(nets[0]) + loss_of(nets[1])
+    with amp.scale_loss(loss, both[0]) as scaled_loss:
+        scaled_loss.backward()
+    both[0].step()
+    if zeroes is not None:
+        zeroes(nets[1], both[1])
+        with amp.scale_loss(loss_of(nets[1]), both[1]) as scaled_loss:
+            scaled_loss.backward()
+    both[1].step()
+
+
 def the_optimizer_of_another_initialize(zeroes: Callable | None = None, loss_scale=1024.0):
     net, own = made("O1", loss_scale=loss_scale)
     _, other = made("O1", loss_scale=loss_scale)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import distributed
 
+from torchamp._shards import is_dtensor
 from torchamp.amp._agreement import check_group
 from torchamp.amp._masters import params_of
 from torchamp.amp._settings import Settings
@@ -36,6 +37,11 @@ def check_sharding(optimizers: list[torch.optim.Optimizer], settings: Settings, 
         raise ValueError(
             f"initialize: expected one optimizer with shard_masters, got {len(optimizers)}; make "
             "parameter groups of one"
+        )
+    if any(map(is_dtensor, params_of(optimizers))):
+        raise TypeError(
+            "initialize: expected plain parameters with shard_masters, got DTensors, whose float32 "
+            "shards are the masters already; leave out shard_masters"
         )
     _check_elementwise(optimizers[0])
 
