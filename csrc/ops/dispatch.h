@@ -43,9 +43,22 @@ inline void check_outside_transforms(const char* schema) {
       ": expected a call outside of torch.vmap and torch.func's transforms, got one inside");
 }
 
+inline bool has_undefined(at::TensorList tensors) {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const at::Tensor& tensor) { return !tensor.defined(); });
+}
+
+/// Of an argument that is no list of tensors.
+template <class Arg>
+std::enable_if_t<!std::is_convertible_v<const Arg&, at::TensorList>, bool> has_undefined(
+    const Arg&) {
+  return false;
+}
+
 /// Calls the op that define() registered `kKernel` for, on the device of `tensor`, below autograd
 /// and autocast: parameters are written as data. The dispatcher would inspect every tensor of every
-/// list to find the same.
+/// list to find the same. Dispatch modes do not see calls with undefined tensors in lists: Python
+/// has none.
 template <auto kKernel, class... Args>
 auto dispatch(const char* schema, const at::Tensor& tensor, Args&&... args) {
   using Signature = std::remove_pointer_t<decltype(kKernel)>;
@@ -57,7 +70,8 @@ auto dispatch(const char* schema, const at::Tensor& tensor, Args&&... args) {
                             c10::autocast_dispatch_keyset -
                             c10::DispatchKeySet(c10::DispatchKey::BackendSelect);
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const auto keys = c10::impl::computeDispatchKeySet(tensor.key_set(), kMask);
+  auto keys = c10::impl::computeDispatchKeySet(tensor.key_set(), kMask);
+  if (keys.has_any(c10::python_ks) && (has_undefined(args) || ...)) keys = keys - c10::python_ks;
   return op.redispatch(keys, std::forward<Args>(args)...);
 }
 
