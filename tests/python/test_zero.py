@@ -20,7 +20,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from torchamp import amp, optimizers
-from torchamp.amp import _buckets
+from torchamp.amp._ranks import buckets
 
 pytestmark = [
     pytest.mark.skipif(not distributed.is_available(), reason="torch has no distributed"),
@@ -149,8 +149,8 @@ def accumulation(level: str, make: Callable, delays: bool) -> None:
     with counted() as calls:
         run(model, optimizer, range(4))
     assert are_equal(model.state_dict(), expected)
-    buckets = 2  # of 16 bits, and the batch norm
-    assert len(calls["reduce_scatter_single"]) == buckets * 4 * (1 if delays else 3)
+    count = 2  # buckets: of 16 bits, and the batch norm
+    assert len(calls["reduce_scatter_single"]) == count * 4 * (1 if delays else 3)
 
 
 @contextlib.contextmanager
@@ -232,11 +232,11 @@ def overlap() -> None:
 
 
 def in_small_buckets(case: Callable[[], None]) -> None:
-    before, _buckets.BUCKET_BYTES = _buckets.BUCKET_BYTES, 256
+    before, buckets.BUCKET_BYTES = buckets.BUCKET_BYTES, 256
     try:
         case()
     finally:
-        _buckets.BUCKET_BYTES = before
+        buckets.BUCKET_BYTES = before
 
 
 def resumed(level: str, make: Callable) -> None:

@@ -36,9 +36,9 @@ from torchamp.amp._autocast import (
     register_promote_function,
 )
 from torchamp.amp._averaged_model import AveragedModel
-from torchamp.amp._dtensor import fsdp_policy
 from torchamp.amp._grad_scaler import GradScaler  # noqa: F401
 from torchamp.amp._model import cast_for_inference
+from torchamp.amp._ranks.dtensor import fsdp_policy
 from torchamp.amp._weight_grads import accumulate_weight_grads
 
 __all__ = [

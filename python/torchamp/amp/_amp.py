@@ -11,7 +11,6 @@ import torch
 
 from torchamp._load import _C
 from torchamp.amp import _serialize
-from torchamp.amp._agreement import ProcessGroups, groups_of
 from torchamp.amp._checks import (
     as_list,
     check_in_backward,
@@ -22,18 +21,24 @@ from torchamp.amp._checks import (
     one_device,
     warn_of_float64,
 )
-from torchamp.amp._dtensor import check_dtensors, check_flattened
 from torchamp.amp._masters import make_masters, params_of, weights_for
 from torchamp.amp._model import adopt_model, cast_model, hook_state_dict, params_to_cast
 from torchamp.amp._optimizer import adopt_optimizer, state_of
-from torchamp.amp._reduction import Reducer
+from torchamp.amp._ranks.agreement import ProcessGroups, groups_of
+from torchamp.amp._ranks.dtensor import check_dtensors, check_flattened
+from torchamp.amp._ranks.reduction import Reducer
+from torchamp.amp._ranks.sharded_masters import shard_masters_of
+from torchamp.amp._ranks.sharding import (
+    check_same_on_all_ranks,
+    check_sharding,
+    share_start,
+    to_shard,
+)
 from torchamp.amp._release import release
 from torchamp.amp._report import announce
 from torchamp.amp._scale_loss import finish, scale, scaled_loss
 from torchamp.amp._session import Session
 from torchamp.amp._settings import Settings, settings_for
-from torchamp.amp._sharded_masters import shard_masters_of
-from torchamp.amp._sharding import check_same_on_all_ranks, check_sharding, share_start, to_shard
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

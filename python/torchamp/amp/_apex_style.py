@@ -12,11 +12,11 @@ import torch
 
 from torchamp._load import _C
 from torchamp.amp import _release, _scale_loss, _serialize
-from torchamp.amp._agreement import ProcessGroups
 from torchamp.amp._amp import Amp, Optimizers, states_of
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import params_of
 from torchamp.amp._optimizer import Telemetry, state_of, suppress_accesses
+from torchamp.amp._ranks.agreement import ProcessGroups
 from torchamp.amp._scale_loss import clip_grad_norm, clip_grad_value, scaled_loss
 from torchamp.amp._session import Session
 

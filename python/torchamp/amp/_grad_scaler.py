@@ -11,9 +11,9 @@ import torch
 from torchamp import ops
 from torchamp._load import _C
 from torchamp._shards import grad_of, is_flattened, mesh_groups_of
-from torchamp.amp._agreement import ProcessGroups, agreement_over, groups_of
 from torchamp.amp._masters import params_of
 from torchamp.amp._optimizer import FUSED_IN_TORCH, can_skip_on_device
+from torchamp.amp._ranks.agreement import ProcessGroups, agreement_over, groups_of
 
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 #: Where growth ends: the largest power of two in float32.

@@ -19,9 +19,9 @@ from torch.utils.hooks import RemovableHandle
 
 from torchamp._shards import is_dtensor
 from torchamp.amp._autocast import shield
-from torchamp.amp._data_parallel import DataParallel
+from torchamp.amp._ranks.data_parallel import DataParallel
+from torchamp.amp._ranks.sharded_masters import owner_of
 from torchamp.amp._session import Session
-from torchamp.amp._sharded_masters import owner_of
 from torchamp.amp._swap_class import Swapped, swap_class
 
 Model = TypeVar("Model", bound=torch.nn.Module)

@@ -14,9 +14,9 @@ from torch import distributed
 
 from torchamp._load import _C
 from torchamp._shards import counted_elsewhere, mesh_groups_of, shard_of
-from torchamp.amp._dtensor import leave_unsynced
 from torchamp.amp._optimizer import OptimizerState
-from torchamp.amp._reduction import Reducer, Reduction
+from torchamp.amp._ranks.dtensor import leave_unsynced
+from torchamp.amp._ranks.reduction import Reducer, Reduction
 from torchamp.amp._session import Session
 
 

@@ -17,7 +17,7 @@ import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchamp._load import _C
-from torchamp.amp._dtensor import are_sharded
+from torchamp.amp._ranks.dtensor import are_sharded
 from torchamp.amp._serialize_checks import (
     FORMAT,
     MARK,

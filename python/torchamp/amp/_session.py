@@ -12,12 +12,12 @@ from torch.utils.hooks import RemovableHandle
 
 from torchamp._load import _C
 from torchamp._shards import Shards, mesh_groups_of, shard_of
-from torchamp.amp._agreement import agreement_over
 from torchamp.amp._autocast import OpenCasts
-from torchamp.amp._data_parallel import DataParallel
-from torchamp.amp._dtensor import are_sharded
 from torchamp.amp._loss_scalers import LossScalers
-from torchamp.amp._reduction import Reducer
+from torchamp.amp._ranks.agreement import agreement_over
+from torchamp.amp._ranks.data_parallel import DataParallel
+from torchamp.amp._ranks.dtensor import are_sharded
+from torchamp.amp._ranks.reduction import Reducer
 from torchamp.amp._report import Reporter
 from torchamp.amp._settings import Settings
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from torchamp._load import _C
-from torchamp.amp._data_parallel import running
-from torchamp.amp._sharded_masters import is_sharded
+from torchamp.amp._ranks.data_parallel import running
+from torchamp.amp._ranks.sharded_masters import is_sharded
 
 
 class AccumulatingLinear(nn.Linear):

@@ -10,8 +10,8 @@ import torch
 from torch import distributed
 
 from torchamp._shards import is_dtensor
-from torchamp.amp._agreement import check_group
 from torchamp.amp._masters import params_of
+from torchamp.amp._ranks.agreement import check_group
 from torchamp.amp._settings import Settings
 
 #: Classes of optimizers whose step of an element depends on others.

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from torchamp._load import _C
-from torchamp.amp._buckets import Bucket
-from torchamp.amp._sharded_masters import Shard, ShardedMasters
+from torchamp.amp._ranks.buckets import Bucket
+from torchamp.amp._ranks.sharded_masters import Shard, ShardedMasters
 
 
 class Reducer:

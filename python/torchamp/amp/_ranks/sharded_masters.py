@@ -11,8 +11,8 @@ from torch import distributed
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from torchamp._load import _C
-from torchamp.amp._buckets import Bucket, Slot, buckets_of
 from torchamp.amp._masters import weights_of
+from torchamp.amp._ranks.buckets import Bucket, Slot, buckets_of
 
 #: The ShardedMasters, weakly, of each model parameter that has a part of its master here.
 _sharded_of: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
