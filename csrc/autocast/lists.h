@@ -126,11 +126,11 @@ constexpr std::array kFloat32{
 };
 
 /// Run in float32 if one of the tensors, including 0-dim ones, is float32.
-constexpr std::array kWidest{"addcdiv",    "addcmul",    "atan2",      "cross",
-                             "bilinear",   "dot",        "equal",      "add.Tensor",
-                             "sub.Tensor", "mul.Tensor", "div.Tensor", "eq.Tensor",
-                             "ne.Tensor",  "ge.Tensor",  "gt.Tensor",  "div.Tensor_mode",
-                             "le.Tensor",  "lt.Tensor",  "rsub.Tensor"};
+constexpr std::array kWidest{"addcdiv",         "addcmul",    "atan2",      "cross",
+                             "bilinear",        "dot",        "vdot",       "equal",
+                             "add.Tensor",      "sub.Tensor", "mul.Tensor", "div.Tensor",
+                             "eq.Tensor",       "ne.Tensor",  "ge.Tensor",  "gt.Tensor",
+                             "div.Tensor_mode", "le.Tensor",  "lt.Tensor",  "rsub.Tensor"};
 
 /// In place: run in the type of the tensor that is written.
 constexpr std::array kTypeOfSelf{

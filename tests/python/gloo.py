@@ -51,7 +51,7 @@ def _read(file: Path) -> dict[str, str]:
 def _work(rank: int, world_size: int, folder: str, cases: Cases) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    be_patient()
+    be_patient(world_size * PATIENCE)  # the others import torch, too
     distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size
     )
@@ -66,9 +66,9 @@ def _work(rank: int, world_size: int, folder: str, cases: Cases) -> None:
     distributed.destroy_process_group()
 
 
-def be_patient() -> None:
+def be_patient(seconds: int = PATIENCE) -> None:
     """Starts the time without progress again."""
-    faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    faulthandler.dump_traceback_later(seconds, exit=True)
 
 
 def _outcome(case: Callable[[], None]) -> str:

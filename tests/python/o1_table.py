@@ -179,6 +179,7 @@ WIDEST = {
             addcmul=(MATRIX, MATRIX, MATRIX),
             atan2=(MATRIX, MATRIX),
             dot=(VECTOR, VECTOR),
+            vdot=(VECTOR, VECTOR),
             add=(MATRIX, MATRIX),
             div=(MATRIX, MATRIX),
             mul=(MATRIX, MATRIX),

@@ -22,7 +22,13 @@ SIGNATURES = {
     "disable_casts": "",
 }
 #: Options of initialize that apex lacks.
-ADDED = ["adopt_data_writes", "materialize_master_grads", "max_consecutive_skips"]
+ADDED = [
+    "adopt_data_writes",
+    "materialize_master_grads",
+    "max_consecutive_skips",
+    "shard_masters",
+    "process_group",
+]
 
 
 @pytest.mark.parametrize("name", SIGNATURES)

@@ -60,12 +60,14 @@ class CountReads(TorchDispatchMode):
 
 def test_it_is_one_of_torchs():
     assert issubclass(GradScaler, torch.amp.GradScaler)
-    *parameters, own = inspect.signature(GradScaler).parameters.values()
+    *parameters, group, skip = inspect.signature(GradScaler).parameters.values()
     torchs = inspect.signature(torch.amp.GradScaler).parameters.values()
     assert [(each.name, each.kind, each.default) for each in parameters] == [
         (each.name, each.kind, each.default) for each in torchs
     ]
-    assert (own.name, own.kind, own.default) == ("skip_on_device", own.KEYWORD_ONLY, True)
+    own = [(each.name, each.kind, each.default) for each in (group, skip)]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    assert own == [("process_group", keyword, None), ("skip_on_device", keyword, True)]
     assert torchamp.amp.GradScaler is GradScaler
     assert torchamp.autocast is torchamp.amp.autocast is torch.autocast
 

@@ -179,6 +179,23 @@ def test_traced_after_initialize():
     assert torch.equal(traced(x), model(x))
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_scripted_after_initialize(level):
+    model, _ = initialized(level, linear_net())
+    with pytest.raises(RuntimeError, match="torch.jit.script: expected a model that is not of amp"):
+        torch.jit.script(model)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_spectral_norm(level):
+    net = linear_net()
+    nn.utils.parametrizations.spectral_norm(net[0])
+    model, optimizer = initialized(level, net)
+    before = net[2].weight.detach().clone()
+    train_step(model, optimizer)
+    assert net[2].weight.isfinite().all() and not torch.equal(net[2].weight, before)
+
+
 @pytest.mark.parametrize(
     "make, error, message",
     [

@@ -487,9 +487,10 @@ def tiny() -> None:
     for _ in range(3):
         with amp.scale_loss(model(torch.ones(2, 4)).float().sum(), optimizer) as scaled_loss:
             scaled_loss.backward()
+        norm = amp.clip_grad_norm_(optimizer, 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    assert gloo.are_same([*model.parameters(), torch.tensor(scale_of())])
+    assert gloo.are_same([*model.parameters(), torch.tensor(scale_of()), norm])
     assert amp.telemetry(optimizer).skipped_steps == 0
 
 

@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
-from typing import Any, SupportsIndex, TypeVar
+from typing import Any, NoReturn, SupportsIndex, TypeVar
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -183,6 +183,14 @@ class AmpModel(Swapped, torch.nn.Module):
         if self._torchamp.changes_forward:
             return _rebuild, (function, args), *rest
         return function, args, *_without_state(rest)
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """torch.jit.script calls it."""
+        raise RuntimeError(
+            "torch.jit.script: expected a model that is not of amp, got one that initialize "
+            "returned, whose forward it cannot read; use torch.compile, torch.export.export or "
+            "torch.jit.trace"
+        )
 
 
 def _without_state(rest: list) -> list:

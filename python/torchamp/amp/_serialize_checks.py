@@ -196,6 +196,8 @@ def check_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], nam
     _check_type(there, list, f"{name}.param_groups")
     _check_type(states, dict, f"{name}.state")
     _check_count(name, "param_groups", here, there)
+    for i, saved_group in enumerate(there):
+        _check_type(saved_group, dict, f"{name}.param_groups[{i}]")
     check_shards(optimizer, saved, "amp.load")
     params = params_of(optimizer)
     for i, (group, saved_group) in enumerate(zip(here, there)):
@@ -216,9 +218,8 @@ def _check_count(name: str, what: str, here: list, there: list) -> None:
 
 
 def _check_group(
-    optimizer: torch.optim.Optimizer, group: dict[str, Any], saved: Any, name: str
+    optimizer: torch.optim.Optimizer, group: dict[str, Any], saved: dict[str, Any], name: str
 ) -> None:
-    _check_type(saved, dict, name)
     ids = _take(saved, "params")
     _check_type(ids, list, f"{name}.params")
     _check_count(name, "params", group["params"], ids)

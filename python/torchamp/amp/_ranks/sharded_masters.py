@@ -188,8 +188,11 @@ class ShardedMasters:
             shard.note_version()
 
     def all_reduce_sum(self, tensor: torch.Tensor) -> None:
-        """Makes it the sum over all ranks, in place."""
-        distributed.all_reduce(tensor, group=self.group)
+        """Makes it the sum over all ranks, in place. A rank that owns nothing has it on the CPU."""
+        summed = tensor.to(self.buckets[0].flat.device)
+        distributed.all_reduce(summed, group=self.group)
+        if summed is not tensor:
+            tensor.copy_(summed)
 
     @torch.no_grad()
     def held_value(self, model_param: torch.Tensor) -> torch.Tensor:
