@@ -292,11 +292,6 @@ class Run {
     amp::clip_grad_value_(some_from(words, 1), std::stod(words[0]));
   }
   void step(const Words& words) { optimizer_at(words[0]).step(); }
-  /// What the program kept of it; the reports of those steps come later than in Python.
-  void own_step(const Words& words) {
-    has_own_steps_ = true;
-    wrapped_.at(std::stoul(words[0]))->step();
-  }
   void zero(const Words& words) { optimizer_at(words[0]).zero_grad(words[1] == "none"); }
   void zero_model(const Words& words) { net_->zero_grad(words[0] == "none"); }
 
@@ -389,7 +384,7 @@ class Run {
     for (const auto& buffer : net_->named_buffers()) show("buffers." + buffer.key(), *buffer);
     for (size_t i = 0; i < wrapped_.size(); ++i) {
       const std::string name = "optimizers." + std::to_string(i) + ".";
-      if (amped_ && !has_own_steps_) show_telemetry(name, optimizers()[i]);
+      if (amped_) show_telemetry(name, optimizers()[i]);
       show_optimizer(name, *wrapped_[i], looked_at_.count(i) > 0);
     }
   }
@@ -528,7 +523,6 @@ class Run {
   std::vector<OptimizerPtr> wrapped_;
   std::optional<amp::AmpedMany<Net>> amped_;
   std::set<size_t> looked_at_;  ///< optimizers whose masters' grads are shown
-  bool has_own_steps_ = false;
 };
 
 const std::map<std::string, void (Run::*)(const Words&)> kEvents = {
@@ -539,7 +533,6 @@ const std::map<std::string, void (Run::*)(const Words&)> kEvents = {
     {"clip_norm", &Run::clip_norm},
     {"clip_value", &Run::clip_value},
     {"step", &Run::step},
-    {"own_step", &Run::own_step},
     {"zero", &Run::zero},
     {"zero_model", &Run::zero_model},
     {"drop", &Run::drop},

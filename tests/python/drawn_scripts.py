@@ -10,7 +10,6 @@ from scripts import FUSED, LEVELS, LIBTORCH, Script
 WEIGHTS = {
     "backward": 12,
     "step": 7,
-    "own_step": 0.7,
     "zero": 3,
     "zero_model": 1,
     "clip_norm": 1.5,
@@ -62,7 +61,7 @@ def drawn(seed: int) -> Script:
 
 
 class Draw:
-    """Draws events, but none after which the languages are known to differ. Most of these are about
+    """Draws events, but none after which the languages are known to differ. All of these are about
     LibTorch's optimizers; a script is plain if it has one:
 
     - An overflow takes away their grads (docs/grads.md). So a plain script either has no overflows,
@@ -76,9 +75,6 @@ class Draw:
       round otherwise. Only SGD does the same, unless it has stepped in float32 before.
     - Adam's averages of infinities are others than torch's.
     - Adagrad cannot step what is added to it.
-
-    In C++ the optimizer that the program kept steps no masters, and its step is ended by the next
-    backward or step of the handle.
     """
 
     def __init__(self, seed: int) -> None:
@@ -157,8 +153,6 @@ class Draw:
         loss_scale = self.chance.choice(loss_scales)
         self.is_dynamic = loss_scale == "dynamic"
         overrides = self.overrides(level, may_be_narrow)
-        has_masters = level in ("O2", "O5") or "master_weights=1" in overrides
-        self.steps_by_own = not self.plain and not has_masters and self.happens(0.3)
         self.adopts = "adopt_data_writes=1" in overrides
         event = " ".join(["initialize", level, loss_scale, *overrides])
         scales = ["scale 0 1024 0", "scale 1 256 0"] * (loss_scale == "dynamic")
@@ -264,14 +258,6 @@ class Draw:
     def step(self) -> Script:
         index = self.index()
         return [f"step {index}"] if index not in self.bystanders else self.zero_all()
-
-    def own_step(self) -> Script:
-        """Between backwards of all: no grads are delayed, and its step is ended."""
-        if not self.steps_by_own:
-            return self.step()
-        backwards = [f"backward {loss} {self.chance.randrange(100)}" for loss in "01"]
-        overflows = " overflow" * (self.overflows and self.happens(0.5))
-        return [backwards[0] + overflows, f"own_step {self.index()}", backwards[1]]
 
     def zero(self) -> Script:
         index, to = self.index(), self.to()

@@ -110,7 +110,6 @@ class Run:
         self.amp: torchamp.Amp | None = None
         #: The optimizers whose masters' grads are shown.
         self.looked_at: set[int] = set()
-        self.has_own_steps = False
         self.seen: Seen = {}
 
     def params(self, *parts: str) -> list[nn.Parameter]:
@@ -199,11 +198,6 @@ class Run:
 
     def step(self, index: str) -> None:
         self.optimizers[int(index)].step()
-
-    def own_step(self, index: str) -> None:
-        """Python's optimizer is the program's own."""
-        self.has_own_steps = True
-        self.step(index)
 
     def zero(self, index: str, to: str) -> None:
         self.optimizers[int(index)].zero_grad(set_to_none=to == "none")
@@ -339,7 +333,7 @@ class Run:
         for name, buffer in self.net.named_buffers():
             self.show(f"buffers.{name}", buffer)
         for i, optimizer in enumerate(self.optimizers):
-            if self.amp and not self.has_own_steps:
+            if self.amp:
                 self.show_telemetry(f"optimizers.{i}.", optimizer)
             self.show_optimizer(f"optimizers.{i}.", optimizer, i in self.looked_at)
 

@@ -29,8 +29,6 @@ A script is text, an event a line: its name and what it is told.
                                   late        another backward, after the scope
     clip_norm MAX OPTIMIZER…, clip_value MAX OPTIMIZER…
     step OPTIMIZER
-    own_step OPTIMIZER            by the object that the program gave initialize; from now on no
-                                  telemetry is compared
     zero OPTIMIZER TO             none or zeros
     zero_model TO
     drop PART…                    sets the model's grads to none
