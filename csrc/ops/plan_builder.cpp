@@ -171,7 +171,7 @@ void prefetch_ahead(Lists lists, size_t i) {
   for (const NamedList& list : lists) {
     if (i + kHeaderAhead >= list.tensors.size()) continue;
     const void* header = list.tensors[i + kHeaderAhead].unsafeGetTensorImpl();
-    prefetch(header, list.known != nullptr ? kCacheLine : sizeof(c10::TensorImpl));
+    prefetch(header, sizeof(c10::TensorImpl));
     const Tensor& next = list.tensors[i + kStorageAhead];
     if (next.defined())
       prefetch(next.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(), kCacheLine);

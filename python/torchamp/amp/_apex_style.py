@@ -293,11 +293,13 @@ def _listed(optimizers: Any) -> list:
 def _is_disabled(optimizers: list[torch.optim.Optimizer]) -> bool:
     if not optimizers:
         return Last.is_disabled
-    known = Last.disabled_optimizers
-    return all(
-        optimizer in known or (Last.is_disabled and not hasattr(optimizer, "_torchamp"))
-        for optimizer in optimizers
-    )
+    return all(_is_left_alone(optimizer) for optimizer in optimizers)
+
+
+def _is_left_alone(optimizer: torch.optim.Optimizer) -> bool:
+    if hasattr(optimizer, "_torchamp"):
+        return False
+    return Last.is_disabled or optimizer in Last.disabled_optimizers
 
 
 def _last_session(function: str) -> Session:

@@ -157,8 +157,10 @@ def _is_unsynced(session: Session, states: Sequence[OptimizerState]) -> bool:
     with those of a later backward: they wait for it, scaled."""
     if session.shards and leave_unsynced(session.models()):
         return True
-    masters = [state.weights for state in states]
-    return any(each.leaves_unsynced(masters) for each in session.data_parallel)
+    return any(
+        each.is_unsynced and each.reaches([state.weights for state in states])
+        for each in session.data_parallel
+    )
 
 
 def _with_shielded_backward(

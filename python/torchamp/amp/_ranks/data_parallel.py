@@ -28,35 +28,29 @@ class DataParallel:
         self._scalers = scalers
         #: That of the last forward for a backward, until share().
         self._noted: DistributedDataParallel | None = None
-        self._is_unsynced = False
+        #: Whether the last forward for a backward ran in no_sync().
+        self.is_unsynced = False
         #: That for which share() has shared.
         self._shared: weakref.ref[DistributedDataParallel] | None = None
 
     def note_forward(self) -> None:
         """Called in a forward of the model; torch.compile captures it."""
         wrapper = running()
-        if (wrapper is None and not self._is_unsynced) or not torch.is_grad_enabled():
+        if (wrapper is None and not self.is_unsynced) or not torch.is_grad_enabled():
             return
         self._noted = wrapper
-        self._is_unsynced = wrapper is not None and not wrapper.require_backward_grad_sync
+        self.is_unsynced = wrapper is not None and not wrapper.require_backward_grad_sync
 
     @property
     def is_running(self) -> bool:
         """Whether it ran the last forward for a backward."""
         return self._noted is not None
 
-    def leaves_unsynced(self, masters: Sequence[_C.Masters]) -> bool:
-        """Whether a backward of the last forward leaves grads of parameters that are among
-        `masters` to this rank: the forward ran in no_sync()."""
+    def reaches(self, masters: Sequence[_C.Masters]) -> bool:
+        """Whether one of the model's parameters is among `masters`."""
         model = self._model()
-        return (
-            self._is_unsynced
-            and model is not None
-            and any(
-                each.master_of(param) is not None
-                for each in masters
-                for param in model.parameters()
-            )
+        return model is not None and any(
+            each.master_of(param) is not None for each in masters for param in model.parameters()
         )
 
     def share(self) -> None:
