@@ -2,6 +2,7 @@
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <torchamp/detail/master_grads.h>
 #include <torchamp/ops.h>
@@ -430,8 +431,9 @@ void MasterGrads::forget_scaled() {
 }
 
 void MasterGrads::refuse(const std::vector<Tensor>& master_params) {
-  clear_found_inf_per_param();
-  for (const size_t i : weights_.indices_of(master_params)) {
+  const std::vector<size_t> refused = weights_.indices_of(master_params);
+  clear_found_inf_of(refused);
+  for (const size_t i : refused) {
     forget_scaled(i);
     Tensor& grad = weights_.master_params()[i].mutable_grad();
     if (grad.defined()) refused_.push_back(i);
@@ -439,6 +441,16 @@ void MasterGrads::refuse(const std::vector<Tensor>& master_params) {
     if (!weights_.is_separate(i)) has_contributed_[i] = false;
   }
   end_scaled();
+}
+
+/// Flags of another length are those of fewer parameters, and are not added to.
+void MasterGrads::clear_found_inf_of(const std::vector<size_t>& indices) {
+  if (!found_inf_per_param_.defined()) return;
+  const bool are_current = found_inf_per_param_.numel() == static_cast<int64_t>(weights_.size());
+  if (!are_current || indices.size() == weights_.size()) return clear_found_inf_per_param();
+  const std::vector<int64_t> cleared(indices.begin(), indices.end());
+  const auto options = at::TensorOptions(at::kLong).device(found_inf_per_param_.device());
+  found_inf_per_param_.index_fill_(0, at::tensor(cleared, options), 0);
 }
 
 bool MasterGrads::has_refused_besides(const TensorSet& stepped) const {

@@ -114,6 +114,35 @@ TEST_P(SharedTest, AnOverflowSkipsTheOneThatWasNotGiven) {
   }
 }
 
+/// Whether the other optimizer's own parameter is as before, after an overflow in all grads of a
+/// backward that only the first was given, and steps of both.
+template <class Sgd>
+bool skips_what_the_other_owns(Net net, const Options& options, Batch batch, size_t first) {
+  Sgd one({net->first->weight, net->last->weight}, 0.5);
+  Sgd other({net->last->weight, net->norm->weight}, 0.5);
+  auto many = initialize(std::make_tuple(net), OptimizerRefs{one, other}, options);
+  const Tensor before = net->norm->weight.detach().clone();
+  {
+    scale_loss scaled_loss(loss_of(std::get<0>(many.models)(batch.data), batch.target),
+                           many.optimizers[0]);
+    scaled_loss.backward();
+    for (const Tensor& param : net->parameters()) param.grad().fill_(INFINITY);
+  }
+  const bool first_stepped = many.optimizers[first].step();
+  const bool second_stepped = many.optimizers[1 - first].step();
+  return !first_stepped && !second_stepped && same_bits(net->norm->weight.detach(), before);
+}
+
+TEST_P(SharedTest, AnOverflowSkipsWhatOnlyTheOtherOwns) {
+  const Options options = quiet(level()).loss_scale("dynamic");
+  for (const size_t first : {0, 1}) {
+    EXPECT_TRUE(
+        skips_what_the_other_owns<torch::optim::SGD>(make_net(device()), options, batch_, first));
+    EXPECT_TRUE(
+        skips_what_the_other_owns<optim::FusedSGD>(make_net(device()), options, batch_, first));
+  }
+}
+
 /// Three optimizers, of which the first two share a parameter.
 template <class Sgd>
 struct Three {

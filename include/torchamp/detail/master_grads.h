@@ -172,6 +172,7 @@ class TORCHAMP_API MasterGrads {
   void forget_scaled(size_t i);
   void end_scaled();
   void forget(size_t i);
+  void clear_found_inf_of(const std::vector<size_t>& indices);
   void check_deferred_unchanged() const;
 
   MasterWeights& weights_;
