@@ -171,6 +171,7 @@ void OptimizerState::check_unscaled(const char* function) {
   TORCH_CHECK(!grads_are_scaled(), function,
               ": expected unscaled grads, got grads still scaled by a scale_loss that is open or "
               "has delay_unscale, as in no_sync(); clip after the last scale_loss of the step");
+  check_not_stray(function, /*of_masters=*/false);
 }
 
 void OptimizerState::begin_step(const char* function, bool adopts_data_writes) {
@@ -181,18 +182,20 @@ void OptimizerState::begin_step(const char* function, bool adopts_data_writes) {
   TORCH_CHECK(!grads().are_delayed(stepped_), function,
               ": expected unscaled grads, got grads still scaled by a scale_loss with "
               "delay_unscale, as in no_sync(); run one without it before the step");
-  check_not_stray(function);
+  check_not_stray(function, /*of_masters=*/true);
   note_doubts(function);
   weights().refresh();
   if (adopts_data_writes) weights().adopt_data_writes();
   may_have_stepped_ = false;
 }
 
-void OptimizerState::check_not_stray(const char* function) const {
+/// of_masters: also those of the model whose parameters have masters.
+void OptimizerState::check_not_stray(const char* function, bool of_masters) const {
   if (masters_->strays.empty()) return;
   const auto& params = weights().master_params();
   for (size_t i = 0; i < params.size(); ++i) {
-    TORCH_CHECK(!masters_->strays.has(i) || !steps(params[i]), function,
+    const bool counts = steps(params[i]) && (of_masters || !weights().is_separate(i));
+    TORCH_CHECK(!counts || !masters_->strays.has(i), function,
                 ": expected grads of backwards in scale_loss's that were given this optimizer, got "
                 "one, of sizes ",
                 params[i].sizes(),

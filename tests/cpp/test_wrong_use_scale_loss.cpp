@@ -332,7 +332,16 @@ std::vector<WrongUse> of_several() {
     two.optimizer(0).step();
     two.optimizer(1).step();
   };
+  const auto clip_both = [](const char* level) {
+    Two two(at_level(level));
+    scale_loss(two.loss_of_both(), two.optimizer(0)).backward();
+    clip_grad_norm_(two.amped.optimizers, 1.0);
+    EXPECT_TRUE(two.optimizer(0).step());
+  };
   return {
+      {"clip_for_an_optimizer_not_given", [=] { clip_both("O1"); },
+       error("^clip_grad_norm_: expected grads of backwards in .* give it all optimizer")},
+      {"clip_for_an_optimizer_not_given_at_O2", [=] { clip_both("O2"); }, right()},
       {"an_optimizer_not_given_at_O1", [=] { step_both("O1"); }, error(not_given)},
       {"an_optimizer_not_given_at_O2", [=] { step_both("O2"); }, error(not_given)},
       {"grads_added_to_those_of_another", [] { leave_out_the_second(at_level("O1"), [](Two&) {}); },

@@ -329,6 +329,16 @@ def an_optimizer_not_given(level: str, zeroes: Callable | None = None, make=sgd,
     both[1].step()
 
 
+def clip_for_an_optimizer_not_given(level: str, clip: Callable):
+    nets = [linear_net(), linear_net()]
+    both = [sgd(net) for net in nets]
+    initialize(nets, both, opt_level=level, loss_scale=1024.0)
+    with amp.scale_loss(loss_of(nets[0]) + loss_of(nets[1]), both[0]) as scaled_loss:
+        scaled_loss.backward()
+    clip(both, 1.0)
+    both[0].step()
+
+
 def the_optimizer_of_another_initialize(zeroes: Callable | None = None, loss_scale=1024.0):
     net, own = made("O1", loss_scale=loss_scale)
     _, other = made("O1", loss_scale=loss_scale)
@@ -644,6 +654,16 @@ ERRORS = (
     (lambda: an_optimizer_not_given("O2"), RuntimeError, "give it all optimizers"),
     (lambda: an_optimizer_not_given("O1", make=fused), RuntimeError, "give it all optimizers"),
     (lambda: grads_added_to_those_of_another("O1"), RuntimeError, "give it all optimizers"),
+    (
+        lambda: clip_for_an_optimizer_not_given("O1", amp.clip_grad_norm_),
+        RuntimeError,
+        "^clip_grad_norm_: expected grads of backwards in .* give it all optimizers",
+    ),
+    (
+        lambda: clip_for_an_optimizer_not_given("O1", amp.clip_grad_value_),
+        RuntimeError,
+        "^clip_grad_value_: expected grads of backwards in .* give it all optimizers",
+    ),
     (a_group_with_known_parameters, ValueError, "."),
     (model_half_after_initialize, RuntimeError, "to hold BFloat16"),
     (load_with_assign, RuntimeError, "assign=False"),
@@ -678,6 +698,7 @@ WARNINGS = (
     (lambda: clip_the_model_s_grads(adam), "clip with amp.clip_grad_norm_"),
 )
 RIGHT = (
+    lambda: clip_for_an_optimizer_not_given("O2", amp.clip_grad_norm_),
     an_optimizer_of_a_head_on_a_frozen_model,
     lambda: a_float64_model("O1"),
     option("keep_batchnorm_fp32", "True"),

@@ -72,7 +72,8 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   void refresh();
   /// Discards grads that were zeroed or skipped, of all that share the masters.
   void settle();
-  /// The same, for clipping. Throws RuntimeError, which names `function`, while grads are scaled.
+  /// The same, for clipping. Throws RuntimeError, which names `function`, while grads are scaled,
+  /// also by a backward that was not given the optimizer.
   void check_unscaled(const char* function);
   /// Synchronizes masters and model. Throws RuntimeError, which names `function`, while grads are
   /// scaled or stray. adopts_data_writes: also for elements of the model that were written
@@ -100,7 +101,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   void keep_overflows_of_grads();
   const at::Tensor& indices(at::Device device);
   void clear_found_inf_per_param();
-  void check_not_stray(const char* function) const;
+  void check_not_stray(const char* function, bool of_masters) const;
   void drop_strays();
   void note_doubts(const char* function);
   void drop_master_grads();
