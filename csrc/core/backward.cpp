@@ -194,8 +194,9 @@ void Backward::open(void (MasterGrads::*begin)()) {
   is_open_ = true;
   try {
     for (Masters* masters : distinct_masters()) {
-      settle(*masters);
       masters->strays.begin_own();
+      settle(*masters);
+      masters->strays.forget_dropped();
       (masters->grads.*begin)();
     }
   } catch (...) {

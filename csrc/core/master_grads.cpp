@@ -1,5 +1,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/tensor.h>
@@ -78,6 +79,10 @@ void MasterGrads::resize() {
   if (is_deferred()) {
     deferred_.grads.resize(count);
     deferred_.versions.resize(count);
+  }
+  if (found_inf_per_param_.defined()) {
+    const auto added = static_cast<int64_t>(count) - found_inf_per_param_.numel();
+    found_inf_per_param_ = at::constant_pad_nd(found_inf_per_param_, {0, added});
   }
 }
 
@@ -293,7 +298,7 @@ Tensor MasterGrads::run(const UnscalePass& pass, const Tensor& loss_scale, Backw
   const auto floats = loss_scale.options();
   end.found_inf = at::empty({}, floats);
   end.inv_scale = at::empty({}, floats);
-  end.adds_per_tensor = found_inf_per_param_.defined() && found_inf_per_param_.size(0) == count;
+  end.adds_per_tensor = found_inf_per_param_.defined();
   end.per_tensor =
       end.adds_per_tensor ? found_inf_per_param_ : at::empty({count}, floats.dtype(at::kByte));
   if (defers && wants_norm_ && pass.checks_last()) end.norm = at::empty({}, floats);
@@ -443,11 +448,9 @@ void MasterGrads::refuse(const std::vector<Tensor>& master_params) {
   end_scaled();
 }
 
-/// Flags of another length are those of fewer parameters, and are not added to.
 void MasterGrads::clear_found_inf_of(const std::vector<size_t>& indices) {
   if (!found_inf_per_param_.defined()) return;
-  const bool are_current = found_inf_per_param_.numel() == static_cast<int64_t>(weights_.size());
-  if (!are_current || indices.size() == weights_.size()) return clear_found_inf_per_param();
+  if (indices.size() == weights_.size()) return clear_found_inf_per_param();
   const std::vector<int64_t> cleared(indices.begin(), indices.end());
   const auto options = at::TensorOptions(at::kLong).device(found_inf_per_param_.device());
   found_inf_per_param_.index_fill_(0, at::tensor(cleared, options), 0);

@@ -247,13 +247,9 @@ void OptimizerState::drop_master_grads() {
   clear_found_inf_per_param();
 }
 
-/// Flags of another length are those of fewer parameters, and are not added to.
 void OptimizerState::clear_found_inf_per_param() {
   const Tensor& flags = grads().found_inf_per_param();
-  const bool are_shared = masters_->users.size() > 1;
-  if (!flags.defined() || !are_shared || flags.numel() != static_cast<int64_t>(weights().size())) {
-    return grads().clear_found_inf_per_param();
-  }
+  if (!flags.defined() || masters_->users.size() == 1) return grads().clear_found_inf_per_param();
   flags.index_fill_(0, indices(flags.device()), 0);
 }
 

@@ -39,6 +39,12 @@ void StrayGrads::begin_own() {
   }
 }
 
+void StrayGrads::forget_dropped() {
+  for (auto it = strays_.begin(); it != strays_.end();) {
+    it = grad(it->first).defined() ? std::next(it) : strays_.erase(it);
+  }
+}
+
 bool StrayGrads::has(size_t i) const {
   const auto found = strays_.find(i);
   if (found == strays_.end() || !grad(i).defined()) return false;

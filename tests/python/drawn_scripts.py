@@ -77,6 +77,8 @@ class Draw:
     - Adagrad cannot step what is added to it.
     """
 
+    weights = WEIGHTS
+
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.has_saved = False
@@ -95,7 +97,7 @@ class Draw:
 
     def script(self) -> Script:
         events = self.setup()
-        names = self.chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=LENGTH)
+        names = self.chance.choices(list(self.weights), list(self.weights.values()), k=LENGTH)
         for name in names:
             events += getattr(self, name)()
         return events

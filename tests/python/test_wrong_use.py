@@ -329,6 +329,17 @@ def an_optimizer_not_given(level: str, zeroes: Callable | None = None, make=sgd,
     both[1].step()
 
 
+def grads_added_to_delayed_ones():
+    nets = [linear_net(), linear_net()]
+    both = [sgd(net) for net in nets]
+    initialize(nets, both, opt_level="O1", loss_scale=1024.0, num_losses=2)
+    for given, loss_id, delays in ((both, 1, True), (both[0], 0, False), (both, 0, False)):
+        loss = loss_of(nets[0]) + loss_of(nets[1])
+        with amp.scale_loss(loss, given, loss_id, delay_unscale=delays) as scaled_loss:
+            scaled_loss.backward()
+    both[1].step()
+
+
 def clip_for_an_optimizer_not_given(level: str, clip: Callable):
     nets = [linear_net(), linear_net()]
     both = [sgd(net) for net in nets]
@@ -654,6 +665,7 @@ ERRORS = (
     (lambda: an_optimizer_not_given("O2"), RuntimeError, "give it all optimizers"),
     (lambda: an_optimizer_not_given("O1", make=fused), RuntimeError, "give it all optimizers"),
     (lambda: grads_added_to_those_of_another("O1"), RuntimeError, "give it all optimizers"),
+    (grads_added_to_delayed_ones, RuntimeError, "give it all optimizers"),
     (
         lambda: clip_for_an_optimizer_not_given("O1", amp.clip_grad_norm_),
         RuntimeError,

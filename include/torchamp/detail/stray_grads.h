@@ -22,9 +22,11 @@ class TORCHAMP_API StrayGrads {
   /// Ends it: grads that have changed since watch() are stray. `is_scaled`: whether its loss is;
   /// else only those of parameters with masters are.
   void note(bool is_scaled);
-  /// Begins a backward of the optimizer itself, which adds to stray grads, or sets them aside if
-  /// the parameter has a master.
+  /// Begins a backward of the optimizer itself, which unscales delayed grads that stray ones were
+  /// added to, and adds to them, or sets them aside if the parameter has a master.
   void begin_own();
+  /// Forgets those that have been dropped.
+  void forget_dropped();
   /// Zeroing of parameter i.
   void drop(size_t i) { strays_.erase(i); }
   /// Whether there are none.
