@@ -505,6 +505,21 @@ void MasterGrads::zero_model_grads(bool set_to_none, const TensorSet& stepped) {
   end_scaled();
 }
 
+bool MasterGrads::drop_known(const TensorSet& model_params) {
+  bool any = false, all = true;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    if (model_params.count(weights_.model_params()[i].unsafeGetTensorImpl()) == 0) {
+      all &= !has_contributed_[i];
+      continue;
+    }
+    any |= has_contributed_[i];
+    forget(i);
+    if (weights_.is_separate(i)) weights_.master_params()[i].mutable_grad().reset();
+  }
+  end_scaled();
+  return any && all;
+}
+
 /// Other than its grad itself, everything that was known of it.
 void MasterGrads::forget(size_t i) {
   has_contributed_[i] = has_zeros_[i] = false;

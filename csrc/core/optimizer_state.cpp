@@ -274,4 +274,19 @@ void OptimizerState::zero_grad(bool set_to_none) {
   clear_overflows();
 }
 
+void OptimizerState::drop_set_aside(const std::vector<Tensor>& model_params) {
+  TensorSet dropped;
+  for (const Tensor& param : model_params) dropped.insert(param.unsafeGetTensorImpl());
+  for (size_t i = 0; i < weights().size(); ++i) {
+    const bool is_dropped = dropped.count(weights().model_params()[i].unsafeGetTensorImpl()) > 0;
+    if (is_dropped) masters_->strays.drop(i);
+  }
+  if (!grads().drop_known(dropped)) return;
+  grads().clear_found_inf_per_param();
+  for (OptimizerState* user : masters_->users) {
+    user->has_delayed_ = false;
+    user->clear_overflows();
+  }
+}
+
 }  // namespace torchamp::core

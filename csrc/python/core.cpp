@@ -191,6 +191,12 @@ void bind_optimizer_state(py::module_& module) {
            "scaled.")
       .def("zero_grad", &zero_grad, py::arg("set_to_none"),
            "Like zero_grad, for grads that the optimizer's own does not reach.")
+      .def_property_readonly("is_in_backward", &OptimizerState::is_in_backward,
+                             "Whether a backward is open.")
+      .def(
+          "drop_set_aside", &OptimizerState::drop_set_aside, py::arg("model_params"),
+          "Within a backward: after the model's grads have become None, which does not reach those "
+          "that the backward has set aside.")
       .def("flush_report", &flush_report,
            "Counts the steps that the device has reported. Returns the skipped ones, and the line "
            "that reports the first that underflowed, once; \"\": none.")

@@ -55,6 +55,11 @@ PARAMS = (
 PARTS = tuple(dict.fromkeys(param.partition(".")[0] for param in PARAMS))
 
 
+def params_in(parts: list[str]) -> set[str]:
+    """Those that are named, and those of named layers."""
+    return {param for param in PARAMS if {param, param.partition(".")[0]} & set(parts)}
+
+
 def drawn(seed: int) -> Script:
     """The script of a seed."""
     return Draw(seed).script()
@@ -86,7 +91,7 @@ class Draw:
         self.overflowed: set[int] = set()
         #: Those that may have lost grads by the overflow of others.
         self.bystanders: set[int] = set()
-        #: What has grads, if optimizers share.
+        #: The parameters that are stepped and have grads.
         self.reached: set[str] = set()
 
     def happens(self, share: float) -> bool:
@@ -227,7 +232,7 @@ class Draw:
         """What an overflow takes away."""
         reached = self.reached_by(flags)
         if not set(flags) & {"unused", "unscaled", *ENDS}:
-            self.reached.update(reached)
+            self.reached |= params_in(reached) & set().union(*map(params_in, self.parts))
         if {"overflow", "nan"} & set(flags):
             everyone = set(range(len(self.kinds)))
             self.overflowed = everyone
@@ -263,7 +268,7 @@ class Draw:
 
     def zero(self) -> Script:
         index, to = self.index(), self.to()
-        self.reached.difference_update(self.parts[index])
+        self.reached -= params_in(self.parts[index])
         if self.overflowed and self.shares and not self.reached:
             return self.zero_all()
         self.overflowed.discard(index)

@@ -185,7 +185,7 @@ class Draw:
         if self.chance.random() < 0.12 and reach:
             args["inf_in"] = self.chance.choice(reach)
         if self.chance.random() < 0.06:
-            args["zero_inside"] = "optimizer"
+            args["zero_inside"] = self.chance.choice(["optimizer", "model"])
         if self.chance.random() < 0.12:
             args["ends"] = self.chance.choice(["empty", "raise", "scale_loss", "step"])
         return args

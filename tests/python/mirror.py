@@ -119,7 +119,6 @@ class Mirror:
             for i in of:
                 self.zero(i)
         elif zero_inside == "model":
-            self.avoid(True, "zeroing of the model in a block")
             self.zero_model()
         if ends == "empty":
             reached = {}

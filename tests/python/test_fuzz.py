@@ -193,18 +193,15 @@ MENDED = {
         events=[backward([0], [0], inf_in=0), backward([0, 1], [0, 1]), step(1)],
         loss_scale="dynamic",
     ),
+    "zeroing_of_the_model_in_a_block": program(
+        "O1",
+        sgd(0),
+        events=[backward([0], [0]), backward([0], [0], zero_inside="model"), step(0)],
+    ),
 }
 
 #: Programs in which torchamp breaks the rule, and why; the mirror avoids them (mirror_state.Known).
 KNOWN = {
-    "zeroing_of_the_model_in_a_block": (
-        "scale_loss has set aside the grads that model.zero_grad() is to drop",
-        program(
-            "O1",
-            sgd(0),
-            events=[backward([0], [0]), backward([0], [0], zero_inside="model"), step(0)],
-        ),
-    ),
     "zeros_in_a_model_without_masters": (
         "zeros that model.zero_grad(set_to_none=False) writes do not clear an overflow",
         program(

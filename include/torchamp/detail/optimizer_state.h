@@ -87,6 +87,9 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   void end_step(const std::vector<LossScaler*>& scalers);
   /// Like torch's zero_grad, for grads that the optimizer's own does not reach.
   void zero_grad(bool set_to_none);
+  /// Within a backward: after the grads of the model's parameters have become None, which does not
+  /// reach those that the backward has set aside.
+  void drop_set_aside(const std::vector<at::Tensor>& model_params);
 
   /// The host's record of its steps.
   LateReport& late_report() const { return *late_report_; }

@@ -178,6 +178,12 @@ class AmpModel(Swapped, torch.nn.Module):
 
     _torchamp: ModelState
 
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """As the original, also for grads that an open scale_loss has set aside."""
+        super().zero_grad(*args, **kwargs)
+        if self._torchamp.session is not None:
+            self._torchamp.session.drop_set_aside(self)
+
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple:
         function, args, *rest = super().__reduce_ex__(protocol)
         if self._torchamp.changes_forward:

@@ -124,6 +124,12 @@ class Session:
             return []
         return [state for state in self.optimizer_states if state not in given]
 
+    def drop_set_aside(self, model: torch.nn.Module) -> None:
+        """After the model's grads have been zeroed: those that an open scale_loss has set aside."""
+        for state in self.optimizer_states:
+            if state.is_in_backward:
+                state.drop_set_aside([shard_of(param) for param in model.parameters()])
+
     def check_unwrapped(self) -> None:
         """Raises RuntimeError if a wrapper reduces the grads that sharded masters are to reduce."""
         if any(each.is_running for each in self.data_parallel):
