@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import distributed
 from torch.utils.weak import WeakTensorKeyDictionary
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
     from typing_extensions import TypeGuard
 
@@ -95,31 +98,40 @@ def _local(tensor: Any) -> torch.Tensor:
 
 
 def mesh_groups_of(params: Iterable[torch.Tensor]) -> list[ProcessGroup]:
-    """The process groups over which DTensors among `params` are distributed, each once; every rank
-    has them in the same order."""
+    """The process groups over which DTensors among `params` are distributed; none of several with
+    the same ranks but the first, and none whose ranks are some of another's. Every rank has them in
+    the same order."""
     meshes = dict.fromkeys(param.device_mesh for param in params if is_dtensor(param))
-    groups = (group for mesh in meshes for group in mesh.get_all_groups())
-    return list({id(group): group for group in groups}.values())
+    groups: dict[frozenset[int], ProcessGroup] = {}
+    for mesh in meshes:
+        for group in mesh.get_all_groups():
+            groups.setdefault(frozenset(distributed.get_process_group_ranks(group)), group)
+    return [group for ranks, group in groups.items() if not any(ranks < other for other in groups)]
 
 
 def counted_elsewhere(
-    params: Iterable[torch.Tensor], groups: Iterable[ProcessGroup]
+    params: Iterable[torch.Tensor], groups: Sequence[ProcessGroup]
 ) -> list[torch.Tensor]:
-    """The shards of those of `params` that this rank has like the first rank of one of `groups`,
-    which counts them in norms over all the groups."""
-    followed = [group for group in groups if group.rank() != 0]
-    return [
-        shard_of(param)
-        for param in params
-        if any(not _is_split_over(param, group) for group in followed)
-    ]
+    """The shards of those of `params` that another rank counts in a sum over all `groups`, of all
+    ranks that have the same: the first."""
+    ranks_of_groups = [distributed.get_process_group_ranks(group) for group in groups]
+    is_counted_here = functools.lru_cache(functools.partial(_is_first, ranks_of_groups))
+    return [shard_of(param) for param in params if not is_counted_here(*_distribution_of(param))]
 
 
-def _is_split_over(param: Any, group: ProcessGroup) -> bool:
-    return is_dtensor(param) and any(
-        not placement.is_replicate() and param.device_mesh.get_group(i) is group
-        for i, placement in enumerate(param.placements)
-    )
+def _distribution_of(param: Any) -> tuple[DeviceMesh | None, tuple]:
+    return (param.device_mesh, param.placements) if is_dtensor(param) else (None, ())
+
+
+def _is_first(ranks_of_groups: list[list[int]], mesh: DeviceMesh | None, placements: tuple) -> bool:
+    """Whether this rank is the first that has its shard of tensors so distributed."""
+    ranks = {distributed.get_rank()}
+    if mesh is not None:
+        ranks = set(mesh.mesh.flatten().tolist())
+        for axis, placement in enumerate(placements):
+            if placement.is_replicate() and mesh.get_local_rank(axis) != 0:
+                return False
+    return all(ranks.issuperset(group) or group[0] in ranks for group in ranks_of_groups)
 
 
 class Shards:

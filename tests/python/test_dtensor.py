@@ -90,6 +90,11 @@ def mesh() -> DeviceMesh:
     return init_device_mesh("cpu", (distributed.get_world_size(),))
 
 
+def two_axes() -> DeviceMesh:
+    sizes = (distributed.get_world_size() // 2, 2)
+    return init_device_mesh("cpu", sizes, mesh_dim_names=("outer", "inner"))
+
+
 class FSDP:
     """Another batch on each rank. The first layer is gathered by itself."""
 
@@ -126,6 +131,43 @@ class TP:
     @staticmethod
     def own_batch() -> int:
         return 0
+
+
+class HSDP(FSDP):
+    """Shards within two groups of ranks, each of which has all shards."""
+
+    @staticmethod
+    def shard(model: nn.Sequential, level: str = "O0") -> None:
+        for module in (model[0], model):
+            fully_shard(module, mesh=two_axes(), mp_policy=amp.fsdp_policy(level))
+
+
+class PartlyHSDP(FSDP):
+    """The same for the first layer only: the mesh of the others has the ranks of both axes."""
+
+    @staticmethod
+    def shard(model: nn.Sequential, level: str = "O0") -> None:
+        fully_shard(model[0], mesh=two_axes(), mp_policy=amp.fsdp_policy(level))
+        fully_shard(model, mesh=mesh(), mp_policy=amp.fsdp_policy(level))
+
+
+class FSDPOfTP(FSDP):
+    """Parallel layers, sharded over two groups of ranks, each of which has its batch."""
+
+    @staticmethod
+    def shard(model: nn.Sequential, level: str = "O0") -> None:
+        outer, inner = two_axes()["outer"], two_axes()["inner"]
+        parallelize_module(model, inner, {"0": ColwiseParallel(output_layouts=Replicate())})
+        parallelize_module(model, inner, {"3": RowwiseParallel(input_layouts=Replicate())})
+        fully_shard(model, mesh=outer, mp_policy=amp.fsdp_policy(level))
+
+    @staticmethod
+    def batches() -> range:
+        return range(distributed.get_world_size() // 2)
+
+    @staticmethod
+    def own_batch() -> int:
+        return distributed.get_rank() // 2
 
 
 class PartlyTP(TP):
@@ -513,7 +555,23 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 CASES = dict(cases())
-OF_FOUR = ("scaled-FSDP-adamw", "scaled-TP-adamw", "FSDP-O2-adamw", "clipped-FSDP", "states")
+
+
+def cases_of_four() -> Iterator[tuple[str, Callable[[], None]]]:
+    for name in ("scaled-FSDP-adamw", "scaled-TP-adamw", "FSDP-O2-adamw", "clipped-FSDP", "states"):
+        yield name, CASES[name]
+    for kind, make in itertools.product((HSDP, FSDPOfTP), (sgd, adamw)):
+        yield f"scaled-{kind.__name__}-{make.__name__}", functools.partial(scaled, kind, make)
+        for level in ("O0", "O2"):
+            yield (
+                f"{kind.__name__}-{level}-{make.__name__}",
+                functools.partial(initialized, kind, make, level),
+            )
+    for kind in (HSDP, PartlyHSDP, FSDPOfTP):
+        yield f"clipped-{kind.__name__}", functools.partial(clipped, kind)
+
+
+OF_FOUR = dict(cases_of_four())
 
 
 @pytest.fixture(scope="module")
@@ -529,7 +587,7 @@ def outcomes(folder) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def outcomes_of_four(outcomes, folder) -> dict[str, str]:
     resumed = {f"resume-{level}": functools.partial(resume, folder, level) for level in RESUMED}
-    return gloo.run(4, {**{name: CASES[name] for name in OF_FOUR}, **resumed})
+    return gloo.run(4, {**OF_FOUR, **resumed})
 
 
 @pytest.mark.parametrize("case", [*CASES, "save"])
