@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import functools
 import gc
 import json
 import os
@@ -11,6 +12,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pytest
 import torch
 import torch.multiprocessing as mp
 from torch import distributed
@@ -41,6 +43,20 @@ def run(world_size: int, cases: Cases) -> dict[str, str]:
         )
         for name in cases
     }
+
+
+def tests_on(world_size: int, cases: Cases) -> Callable[[str], None]:
+    """A test of each case; all run at the first of them."""
+
+    @functools.cache
+    def outcomes() -> dict[str, str]:
+        return run(world_size, cases)
+
+    @pytest.mark.parametrize("case", cases)
+    def test(case: str) -> None:
+        assert not outcomes()[case], outcomes()[case]
+
+    return test
 
 
 def _read(file: Path) -> dict[str, str]:

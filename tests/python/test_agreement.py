@@ -559,24 +559,8 @@ CASES = dict(cases_of_two())
 OF_FOUR = {"in_groups_of_a_mesh": in_groups_of_a_mesh, "O2-fused_adamw": CASES["O2-fused_adamw"]}
 
 
-@pytest.fixture(scope="module")
-def outcomes() -> dict[str, str]:
-    return gloo.run(2, CASES)
-
-
-@pytest.fixture(scope="module")
-def outcomes_of_four() -> dict[str, str]:
-    return gloo.run(4, OF_FOUR)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_two_ranks(outcomes, case):
-    assert not outcomes[case], outcomes[case]
-
-
-@pytest.mark.parametrize("case", OF_FOUR)
-def test_four_ranks(outcomes_of_four, case):
-    assert not outcomes_of_four[case], outcomes_of_four[case]
+test_two_ranks = gloo.tests_on(2, CASES)
+test_four_ranks = gloo.tests_on(4, OF_FOUR)
 
 
 def test_a_process_group_needs_init_process_group():

@@ -92,11 +92,4 @@ def refused() -> None:
 CASES = {**{level: Training(level) for level in LEVELS}, "refused": refused}
 
 
-@pytest.fixture(scope="module")
-def outcomes() -> dict[str, str]:
-    return gloo.run(2, CASES)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_two_ranks(outcomes, case):
-    assert not outcomes[case], outcomes[case]
+test_two_ranks = gloo.tests_on(2, CASES)
