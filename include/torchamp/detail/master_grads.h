@@ -127,8 +127,8 @@ class TORCHAMP_API MasterGrads {
   /// Drops the grads of some masters, so that a step skips them. The model's grads then show
   /// whether they are zeroed.
   void refuse(const std::vector<at::Tensor>& master_params);
-  /// Drops what is known of the grads of some of the model's parameters, also what the open backward
-  /// has set aside, and their masters' grads. Returns whether none is left of some.
+  /// Drops what is known of the grads of some of the model's parameters, also what the open
+  /// backward has set aside, and their masters' grads. Returns whether none is left of some.
   bool drop_known(const TensorSet& model_params);
   /// Whether refuse() has dropped the grad of a parameter without a master that is not among
   /// `stepped`: then nothing shows whether that is zeroed.
