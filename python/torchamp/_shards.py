@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
+#: Shared: making one costs as much as entering it.
+_NOTHING = contextlib.nullcontext()
+
 #: By DTensor, a plain leaf with the memory of its shard.
 _shards: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
@@ -150,7 +153,7 @@ class Shards:
     def mirrored(self) -> contextlib.AbstractContextManager[None]:
         """A context in which each shard's grad is that of its parameter. At the end the
         parameter's grad is what has become of the shard's."""
-        return self._mirrored() if self._params else contextlib.nullcontext()
+        return self._mirrored() if self._params else _NOTHING
 
     @contextlib.contextmanager
     def _mirrored(self) -> Iterator[None]:
