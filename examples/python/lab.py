@@ -1,0 +1,147 @@
+"""What the experiments share: command lines, clocks, memory, tables and captions."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import gc
+import platform
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from digits import choose_device
+from torch import Tensor, nn
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MIB = 2**20
+
+
+def parse_command_line(
+    parser: argparse.ArgumentParser, name: str, presets: Mapping[str, Mapping[str, Any]]
+) -> argparse.Namespace:
+    """Adds the options that every experiment has. Options that are not given have the values of the
+    preset. ``device`` becomes a torch.device, and the folder ``out``, by default out/name, is made.
+    """
+    parser.add_argument("--preset", default="small", choices=list(presets))
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument("--out", type=Path, default=REPOSITORY / "out" / name, metavar="DIR")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.set_defaults(**presets[parser.parse_args().preset])
+    arguments = parser.parse_args()
+    arguments.device = choose_device(arguments.device)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    return arguments
+
+
+def seconds_now(device: torch.device) -> float:
+    """A clock that first waits for the device to finish its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+class Bytes(NamedTuple):
+    """The bytes that training needs, by what they hold. ``activations``: what autograd saves in one
+    forward."""
+
+    weights: int
+    grads: int
+    masters: int
+    state: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+def counted_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> Bytes:
+    """The bytes of a model that has been trained for at least a step. ``batch``: a tensor, a tuple
+    of positional arguments or a dict of keyword arguments for the model."""
+    weights = list(model.parameters()) + list(model.buffers())
+    stepped = [p for group in optimizer.param_groups for p in group["params"]]
+    masters = [p for p in stepped if all(p is not weight for weight in weights)]
+    grads = [p.grad for p in [*weights, *masters] if p.grad is not None]
+    state = [t for each in optimizer.state.values() for t in each.values() if isinstance(t, Tensor)]
+    saved: dict[int, int] = {}
+    owned = {t.untyped_storage().data_ptr() for t in weights}
+
+    def pack(t: Tensor) -> Tensor:
+        storage = t.untyped_storage()
+        if storage.data_ptr() not in owned:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        kept = model(batch) if isinstance(batch, Tensor) else model(*batch)  # noqa: F841
+    sizes = [sum(t.nbytes for t in group) for group in (weights, grads, masters, state)]
+    return Bytes(*sizes, sum(saved.values()))
+
+
+def start_memory(device: torch.device) -> int:
+    """Forgets the peak of the GPU's memory. Returns the bytes in use; 0 on a CPU."""
+    gc.collect()
+    if device.type != "cuda":
+        return 0
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
+
+
+def peak_mib(device: torch.device, start: int, counted: Bytes) -> float:
+    """MiB since start_memory returned ``start``: allocated at a GPU's peak, counted on a CPU."""
+    if device.type == "cuda":
+        return (torch.cuda.max_memory_allocated(device) - start) / MIB
+    return counted.total / MIB
+
+
+def device_name(device: torch.device) -> str:
+    """The name of the card, or of the CPU and the number of threads that torch uses."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    threads = torch.get_num_threads()
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def caption(device: torch.device) -> str:
+    """One line: device, torch, date."""
+    times = " (times are those of a CPU)" if device.type == "cpu" else ""
+    return f"{device_name(device)}{times} · torch {torch.__version__} · {datetime.date.today()}"
+
+
+def write_csv(rows: Sequence[NamedTuple], path: Path) -> None:
+    """One line a row, after a line with the names of its fields."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(rows[0]._fields)
+        writer.writerows(rows)
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of Markdown, aligned so that it can be read as text. Numbers are on the right."""
+    cells = [header, *rows]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    lines = [
+        "| " + " | ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) + " |"
+        for row in cells
+    ]
+    rule = "|".join(["-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:])])
+    return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
+
+
+def finish(title: str, parts: Sequence[str], problems: Sequence[str], out: Path) -> int:
+    """Prints the parts of the summary, and the problems to stderr, and writes both to summary.md.
+    Returns the exit status: 1 if there are problems."""
+    print("\n" + "\n\n".join(parts))
+    print(f"\nsummary.md, tables and figures are in {out}")
+    print("\n".join(problems), file=sys.stderr, end="\n" if problems else "")
+    (out / "summary.md").write_text("\n\n".join([f"# {title}", *parts, *problems]) + "\n")
+    return 1 if problems else 0
