@@ -75,6 +75,12 @@ SkippedStep LateReport::Step::skip() const {
   return skipped;
 }
 
+std::vector<double> LateReport::Step::scale_values() const {
+  std::vector<double> values;
+  for (const ReportedScale& scale : scales) values.push_back(value_of(scale));
+  return values;
+}
+
 std::optional<UnderflowedStep> LateReport::Step::underflow() const {
   const auto largest = std::max_element(backwards.begin(), backwards.end(), has_smaller_outcome);
   if (largest == backwards.end() || largest->weights->outcome() != kUnderflowed) return {};
@@ -113,9 +119,13 @@ std::vector<SkippedStep> LateReport::flush() {
     if (step.counts) count(step, underflow.has_value());
     if (underflow) note_underflow(*underflow);
     skipped_in_a_row_ = step.was_skipped() ? skipped_in_a_row_ + 1 : 0;
+    has_stepped_ |= !step.was_skipped();
     if (!step.was_skipped()) continue;
+    if (skipped_in_a_row_ == 1) scales_then_ = step.scale_values();
     skipped.push_back(step.skip());
     skipped.back().in_a_row = skipped_in_a_row_;
+    skipped.back().is_at_start = !has_stepped_;
+    skipped.back().scales_then = scales_then_;
   }
   return skipped;
 }
@@ -126,8 +136,7 @@ void LateReport::count(const Step& step, bool underflowed) {
   known_->skipped_steps += step.was_skipped();
   known_->underflowed = underflowed;
   known_->underflowed_steps += underflowed;
-  known_->loss_scales.clear();
-  for (const ReportedScale& scale : step.scales) known_->loss_scales.push_back(value_of(scale));
+  known_->loss_scales = step.scale_values();
 }
 
 void LateReport::note_underflow(const UnderflowedStep& step) {

@@ -28,6 +28,8 @@ struct SkippedStep {
   int64_t nonfinite = 0;            ///< how many parameters had a grad that was not finite
   std::vector<int64_t> first;       ///< the first of those, as indices into model_params()
   int64_t in_a_row = 1;             ///< the skipped steps since the last one that was taken
+  bool is_at_start = false;         ///< whether no step was taken before
+  std::vector<double> scales_then;  ///< by loss_id, after the first of those in a row
 };
 
 /// A step that was taken by grads that were all zero, although the loss was not.
@@ -77,6 +79,7 @@ class TORCHAMP_API LateReport {
     bool has_arrived() const;
     bool was_skipped() const;
     SkippedStep skip() const;
+    std::vector<double> scale_values() const;
     std::optional<UnderflowedStep> underflow() const;
   };
 
@@ -86,6 +89,8 @@ class TORCHAMP_API LateReport {
   std::vector<Backward> backwards_;
   std::deque<Step> arriving_;
   int64_t skipped_in_a_row_ = 0;
+  std::vector<double> scales_then_;  ///< after the first of those
+  bool has_stepped_ = false;
   bool has_underflowed_ = false;
   std::optional<UnderflowedStep> underflow_;  ///< that take_underflow() is to return
   std::optional<Telemetry> known_;

@@ -40,6 +40,14 @@ std::string event_of(const Overflow& overflow) {
                   overflow.is_elsewhere ? " on another rank" : "");
 }
 
+constexpr const char* kNormal =
+    "; this is normal before the first step, since the scale starts high";
+
+/// A dynamic scale starts high.
+bool is_normal(const SkippedStep& step) {
+  return step.is_at_start && step.in_a_row < kManyInARow && is_loss_finite(step);
+}
+
 std::string message_of(const SkippedStep& step, const std::string& where) {
   std::vector<std::string> events, scales;
   for (const Overflow& overflow : step.overflows) {
@@ -48,7 +56,7 @@ std::string message_of(const SkippedStep& step, const std::string& where) {
   }
   return c10::str(c10::Join(" and ", events), has_finite_loss(step) ? where : "",
                   ": step skipped, loss scale", scales.size() > 1 ? "s" : "", " now ",
-                  c10::Join(" and ", scales));
+                  c10::Join(" and ", scales), is_normal(step) ? kNormal : "");
 }
 
 std::string reason(const SkippedStep& step) {
@@ -59,15 +67,31 @@ std::string reason(const SkippedStep& step) {
                "learning rate, or resume from an earlier checkpoint";
 }
 
+/// By how much those in a row have lowered the scales.
+std::string fall(const SkippedStep& step) {
+  std::vector<std::string> falls;
+  for (const Overflow& overflow : step.overflows) {
+    const double then = step.scales_then.at(overflow.loss_id);
+    falls.push_back(c10::str("from ", then, " to ", overflow.loss_scale));
+  }
+  return falls.empty() ? "" : c10::str(", loss scale ", c10::Join(" and ", falls));
+}
+
+std::string message_of_row(const SkippedStep& step) {
+  return c10::str(step.in_a_row, " steps skipped in a row", fall(step), ": ", reason(step));
+}
+
 }  // namespace
 
-std::vector<std::string> messages_of(const SkippedStep& step,
-                                     const std::vector<std::string>& names) {
-  std::vector<std::string> messages;
+std::vector<LogMessage> messages_of(const SkippedStep& step,
+                                    const std::vector<std::string>& names) {
+  std::vector<LogMessage> messages;
   if (!is_reported(step.in_a_row)) return messages;
-  if (!step.overflows.empty()) messages.push_back(message_of(step, where(step, names)));
+  if (!step.overflows.empty()) {
+    messages.push_back({LogLevel::kInfo, message_of(step, where(step, names))});
+  }
   if (step.in_a_row >= kManyInARow) {
-    messages.push_back(c10::str(step.in_a_row, " steps skipped in a row: ", reason(step)));
+    messages.push_back({LogLevel::kWarning, message_of_row(step)});
   }
   return messages;
 }
@@ -84,7 +108,7 @@ std::string message_of(const UnderflowedStep& step) {
 void check_in_a_row(const SkippedStep& step, int64_t max_in_a_row) {
   TORCH_CHECK(step.in_a_row < max_in_a_row,
               "expected fewer than max_consecutive_skips = ", max_in_a_row,
-              " skipped steps in a row, got ", step.in_a_row, ": ", reason(step));
+              " skipped steps in a row, got ", step.in_a_row, fall(step), ": ", reason(step));
 }
 
 }  // namespace torchamp

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torchamp/detail/export.h>
+#include <torchamp/logging.h>
 
 #include <string>
 #include <vector>
@@ -10,12 +11,17 @@
 
 namespace torchamp {
 
-/// The lines that report a skipped step. `names`: of the parameters in `step.first`, for whom it
-/// knows them. Long runs of skipped steps are reported ever more rarely.
-TORCHAMP_API std::vector<std::string> messages_of(const SkippedStep& step,
-                                                  const std::vector<std::string>& names = {});
+struct LogMessage {
+  LogLevel level;
+  std::string text;
+};
 
-/// The line that reports a step by zeros, and what to do.
+/// What reports a skipped step. `names`: of the parameters in `step.first`, for whom it knows
+/// them. Long runs of skipped steps are reported ever more rarely.
+TORCHAMP_API std::vector<LogMessage> messages_of(const SkippedStep& step,
+                                                 const std::vector<std::string>& names = {});
+
+/// What reports a step by zeros, and says what to do: a warning.
 TORCHAMP_API std::string message_of(const UnderflowedStep& step);
 
 /// Throws RuntimeError, which gives the reason, if `step` is the `max_in_a_row`-th in a row or a

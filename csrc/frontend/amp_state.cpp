@@ -1,8 +1,8 @@
 #include <torchamp/amp_state.h>
 #include <torchamp/cast.h>
+#include <torchamp/logging.h>
 
 #include <algorithm>
-#include <iostream>
 #include <unordered_set>
 #include <utility>
 
@@ -151,7 +151,7 @@ std::vector<LossScaler*> Amp::scalers() {
 
 void Amp::warn_once(const std::string& text) {
   if (options_.verbosity() > 0 && warned_.insert(text).second) {
-    std::clog << "torchamp: " << text << '\n';
+    log_message(LogLevel::kWarning, text);
   }
 }
 

@@ -1,6 +1,6 @@
 #include "frontend/skip_messages.h"
 
-#include <iostream>
+#include <torchamp/logging.h>
 
 #include "core/skip_messages.h"
 
@@ -36,11 +36,11 @@ std::vector<SkippedStep> report_skipped_steps(const Amp& amp, const WrappedOptim
   const auto underflowed = optimizer.state->late_report().take_underflow();
   if (amp.options().verbosity() <= 0) return skipped;
   for (const SkippedStep& step : skipped) {
-    for (const std::string& message : messages_of(step, names_of(amp, optimizer, step))) {
-      std::clog << "torchamp: " << message << '\n';
+    for (const LogMessage& message : messages_of(step, names_of(amp, optimizer, step))) {
+      log_message(message.level, message.text);
     }
   }
-  if (underflowed) std::clog << "torchamp: " << message_of(*underflowed) << '\n';
+  if (underflowed) log_message(LogLevel::kWarning, message_of(*underflowed));
   return skipped;
 }
 

@@ -9,7 +9,7 @@
 
 namespace torchamp {
 
-/// Reports on std::clog, unless quiet, the optimizer's steps that are by now known to be skipped,
+/// Logs, unless verbosity is 0, the optimizer's steps that are by now known to be skipped,
 /// and the first that underflowed. Returns those that were skipped.
 std::vector<SkippedStep> report_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer);
 /// The same. Throws RuntimeError after max_consecutive_skips of them in a row.

@@ -106,7 +106,7 @@ class TORCHAMP_API Amp {
   /// Records that a model's parameter agrees with its master, if it has one.
   void mark_synced(const at::Tensor& tensor);
 
-  /// Prints `text` on std::clog, unless it was printed before or verbosity is 0.
+  /// Logs a warning, unless it was logged before or verbosity is 0.
   void warn_once(const std::string& text);
 
   /// Ends O1's autocast in the thread that called initialize. Nothing else needs closing.

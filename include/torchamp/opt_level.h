@@ -118,7 +118,7 @@ class TORCHAMP_API Options {
   /// them skips the step of all. By default ranks decide by themselves, which is enough where all
   /// have the same grads. Throws ValueError unless its rank is below its size.
   Options& process_group(Agreement ranks);
-  /// 0: skipped steps are not reported on std::clog.
+  /// 0: nothing is logged; see logging.h.
   Options& verbosity(int value);
   /// true: every step detects elements of the model that were written bypassing PyTorch's version
   /// counters, for example through `.data()` pointers, and copies them to the masters.

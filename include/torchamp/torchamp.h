@@ -29,5 +29,6 @@
 #include <torchamp/data_parallel.h>
 #include <torchamp/inference.h>
 #include <torchamp/initialize.h>
+#include <torchamp/logging.h>
 #include <torchamp/model.h>
 #include <torchamp/serialize.h>

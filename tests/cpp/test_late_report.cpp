@@ -20,6 +20,13 @@ Taken take() {
   return acquire_report(at::kCPU);
 }
 
+std::vector<std::string> texts_of(const SkippedStep& step,
+                                  const std::vector<std::string>& names = {}) {
+  std::vector<std::string> texts;
+  for (const LogMessage& message : messages_of(step, names)) texts.push_back(message.text);
+  return texts;
+}
+
 /// Writes a report, as the last pass of a backward does.
 void arrive(const BackwardReport& report, bool found, float loss_scale = 1.0f,
             std::vector<uint8> per_tensor = {}) {
@@ -202,7 +209,7 @@ TEST(LateReportTest, ALossThatIsNotFiniteIsNamed) {
           packed_outcome(kLossNotFinite, 0.5f));
   EXPECT_TRUE(report->found_inf());
   steps.step();
-  const auto messages = messages_of(steps.report_.flush().at(0));
+  const auto messages = texts_of(steps.report_.flush().at(0));
   EXPECT_EQ(messages,
             std::vector<std::string>{"loss 0 is not finite: step skipped, loss scale now 0.5"});
 }
@@ -280,12 +287,13 @@ SkippedStep skipped_step(int64_t in_a_row, bool is_loss_finite = true) {
   step.overflows = {{1, 0.25, is_loss_finite}};
   step.nonfinite = 5;
   step.in_a_row = in_a_row;
+  step.scales_then = {64, 128, 256};
   return step;
 }
 
 TEST(SkipMessagesTest, NameParametersAndScale) {
   EXPECT_EQ(
-      messages_of(skipped_step(1), {"first.weight", "last.bias"}),
+      texts_of(skipped_step(1), {"first.weight", "last.bias"}),
       std::vector<std::string>{"gradient overflow in loss 1, at first.weight, last.bias and 3 "
                                "more: step skipped, loss scale now 0.25"});
 }
@@ -293,7 +301,7 @@ TEST(SkipMessagesTest, NameParametersAndScale) {
 TEST(SkipMessagesTest, AStepThatSeveralLossesSkipIsReportedOnce) {
   SkippedStep step = skipped_step(1);
   step.overflows.push_back({2, 4, true});
-  EXPECT_EQ(messages_of(step, {"weight"}),
+  EXPECT_EQ(texts_of(step, {"weight"}),
             std::vector<std::string>{"gradient overflow in loss 1 and gradient overflow in loss 2, "
                                      "at weight and 4 more: step skipped, loss scales now 0.25 "
                                      "and 4"});
@@ -301,13 +309,29 @@ TEST(SkipMessagesTest, AStepThatSeveralLossesSkipIsReportedOnce) {
 
 TEST(SkipMessagesTest, ALongRunIsReportedEverMoreRarelyWithItsReason) {
   size_t lines = 0;
-  for (int64_t i = 1; i <= 10000; ++i) lines += messages_of(skipped_step(i)).size();
+  for (int64_t i = 1; i <= 10000; ++i) lines += texts_of(skipped_step(i)).size();
   EXPECT_LT(lines, 40u);
-  EXPECT_NE(
-      messages_of(skipped_step(10)).at(1).find("10 steps skipped in a row: lowering the loss"),
-      std::string::npos);
-  EXPECT_NE(messages_of(skipped_step(20, false)).at(1).find("the loss itself is not finite"),
-            std::string::npos);
+  EXPECT_PRED2(contains, texts_of(skipped_step(10)).at(1),
+               "10 steps skipped in a row, loss scale from 128 to 0.25: lowering the loss");
+  EXPECT_PRED2(contains, texts_of(skipped_step(20, false)).at(1), "the loss itself is not finite");
+}
+
+TEST(SkipMessagesTest, ALongRunIsAWarningAndASkipIsNone) {
+  const auto messages = messages_of(skipped_step(10));
+  EXPECT_EQ(messages.at(0).level, LogLevel::kInfo);
+  EXPECT_EQ(messages.at(1).level, LogLevel::kWarning);
+}
+
+TEST(SkipMessagesTest, SkipsBeforeTheFirstStepAreNormalUnlessThereIsAnotherReason) {
+  const std::string normal = "this is normal before the first step";
+  const auto is_called_normal = [&](SkippedStep step, bool is_at_start) {
+    step.is_at_start = is_at_start;
+    return contains(texts_of(step).at(0), normal);
+  };
+  EXPECT_TRUE(is_called_normal(skipped_step(9), true));
+  EXPECT_FALSE(is_called_normal(skipped_step(9), false));
+  EXPECT_FALSE(is_called_normal(skipped_step(10), true));
+  EXPECT_FALSE(is_called_normal(skipped_step(1, /*is_loss_finite=*/false), true));
 }
 
 TEST(SkipMessagesTest, TooManyInARowThrow) {

@@ -54,7 +54,7 @@ class Iteration:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_hundred_steps_without_waiting(name, capsys):
+def test_a_hundred_steps_without_waiting(name, heard):
     run = Iteration(MAKERS[name])
     before = run.weights()
     amp.telemetry(run.optimizer)
@@ -70,15 +70,15 @@ def test_a_hundred_steps_without_waiting(name, capsys):
     known = amp.telemetry(run.optimizer)
     skipped = round(math.log2(2.0**24 / loss_scale))
     assert known == type(known)(100, skipped, True, (loss_scale,))
-    assert capsys.readouterr().out.count("gradient overflow in loss 0, at") == skipped
+    assert heard.take().count("gradient overflow in loss 0, at") == skipped
 
 
-def test_no_report_is_lost_where_the_host_runs_ahead(capsys):
+def test_no_report_is_lost_where_the_host_runs_ahead(heard):
     run = Iteration(MAKERS["FusedSGD"])
     run()
     before = amp.state_dict()["loss_scaler0"]["loss_scale"]
     amp.telemetry(run.optimizer)
-    capsys.readouterr()
+    heard.take()
     torch.cuda._sleep(2_000_000_000)
     for _ in range(300):
         run()
@@ -86,15 +86,15 @@ def test_no_report_is_lost_where_the_host_runs_ahead(capsys):
     known = amp.telemetry(run.optimizer)
     assert known.steps == 300
     assert known.skipped_steps == round(math.log2(before / known.loss_scales[0]))
-    assert capsys.readouterr().out.count("gradient overflow") >= known.skipped_steps
+    assert heard.take().count("gradient overflow") >= known.skipped_steps
 
 
-def test_a_captured_iteration_is_not_reported(capsys):
+def test_a_captured_iteration_is_not_reported(heard):
     run = Iteration(MAKERS["FusedAdamW"])
     graph = captured(run)
     torch.cuda.synchronize()
     amp.telemetry(run.optimizer)
-    capsys.readouterr()
+    heard.take()
     for _ in range(5):
         graph.replay()
     run()

@@ -58,7 +58,7 @@ def test_torch_runs_no_kernel_after_the_backward(level, name, net, verbosity):
     assert kernels_of_torch(model, optimizer) == []
 
 
-def test_telemetry_and_overflows_add_none(capsys):
+def test_telemetry_and_overflows_add_none(heard):
     model, optimizer = initialized("O2", Net(), MAKERS["adamw"], verbosity=1)
     amp.telemetry(optimizer)
     train_step(model, optimizer)
@@ -66,7 +66,7 @@ def test_telemetry_and_overflows_add_none(capsys):
         assert kernels_of_torch(model, optimizer) == []
     assert kernels_of_torch(model, optimizer) == []
     assert amp.telemetry(optimizer).skipped_steps == 1
-    assert "gradient overflow in loss 0, at first.weight" in capsys.readouterr().out
+    assert "gradient overflow in loss 0, at first.weight" in heard.take()
 
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)

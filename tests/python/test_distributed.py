@@ -34,7 +34,7 @@ def _overflow(level: str) -> None:
 def test_the_first_rank_alone_speaks(capfd):
     outcomes = gloo.run(2, {level: functools.partial(_overflow, level) for level in LEVELS})
     assert not any(outcomes.values()), outcomes
-    said = capfd.readouterr().out
+    said = capfd.readouterr().err
     for level in LEVELS:
         assert said.count(f"opt_level {level}") == 1
     assert said.count("step skipped") == len(LEVELS)

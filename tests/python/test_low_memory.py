@@ -277,19 +277,19 @@ def test_copies_keep_the_choices():
         assert made.split_masters and not made.stochastic_rounding
 
 
-def test_saved_memory_is_printed(capsys):
+def test_saved_memory_is_printed(heard):
     model = torch.nn.Linear(1024, 1024, bias=False)
     how = dict(state_dtype=torch.bfloat16, split_masters=True)
     optimizer = optimizers.FusedAdamW(model.parameters(), **how)
     amp.initialize(model, optimizer, opt_level="O2", verbosity=1)
-    said = capsys.readouterr().out
-    assert "torchamp: split masters: 2.0 MiB saved" in said
-    assert "torchamp: optimizer state in bfloat16: 4.0 MiB saved" in said
+    said = heard.take()
+    assert "INFO: split masters: 2.0 MiB saved" in said
+    assert "INFO: optimizer state in bfloat16: 4.0 MiB saved" in said
     model = torch.nn.Linear(1024, 1024, bias=False)
     optimizer = optimizers.FusedSGD(model.parameters(), 0.1, stochastic_rounding=True)
     amp.initialize(model, optimizer, opt_level="O5", master_weights=False, verbosity=1)
-    said = capsys.readouterr().out
-    assert "torchamp: stochastic rounding in place of masters: 4.0 MiB saved" in said
+    said = heard.take()
+    assert "INFO: stochastic rounding in place of masters: 4.0 MiB saved" in said
 
 
 def test_bad_choices():

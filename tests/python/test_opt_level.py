@@ -89,11 +89,16 @@ def test_refused(arguments, error, message):
         initialized(**{"opt_level": "O1", **arguments})
 
 
-def test_console_output(capsys):
+def test_a_level_in_the_place_of_enabled_is_refused():
+    with pytest.raises(TypeError, match="got 'O2'; write opt_level='O2'"):
+        amp.initialize(torch.nn.Linear(2, 2), None, "O2")
+
+
+def test_the_settings_are_logged(heard):
     initialized("O2", verbosity=1, loss_scale=128.0)
-    said = capsys.readouterr().out
+    said = heard.take()
     assert "opt_level O2" in said
     assert re.search(r"loss_scale +: 128.0  \(override\)", said)
     assert re.search(r"master_weights +: True\n", said)
     initialized("O2", verbosity=0)
-    assert capsys.readouterr().out == ""
+    assert heard.take() == ""

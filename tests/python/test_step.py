@@ -175,33 +175,33 @@ def test_a_closure_is_taken_elsewhere(level):
     assert optimizer.step(closure) < first
 
 
-def test_the_overflow_message(capsys):
+def test_the_overflow_message(heard):
     model, optimizer = initialized("O2", Net(), num_losses=2, verbosity=1)
-    capsys.readouterr()
+    heard.take()
     with overflow_at(model.last.weight), overflow_at(model.norm.bias):
         backward(model, optimizer, loss_id=1)
     backward(model, optimizer, loss_id=0)
-    assert capsys.readouterr().out == ""
+    assert heard.take() == ""
     optimizer.step()
-    said = capsys.readouterr().out
+    said = heard.take()
     assert "gradient overflow in loss 1" in said and "loss 0" not in said
     assert "norm.bias, last.weight" in said and "loss scale now 32768" in said
     train_step(model, optimizer)
-    assert capsys.readouterr().out == ""
+    assert heard.take() == ""
 
 
-def test_the_message_when_the_device_skips(capsys):
+def test_the_message_when_the_device_skips(heard):
     model, optimizer = initialized("O2", Net(), OPTIMIZERS["Adam fused"], verbosity=1)
-    capsys.readouterr()
+    heard.take()
     with overflow_at(model.last.bias):
         backward(model, optimizer)
     optimizer.step()
-    assert "overflow in loss 0, at last.bias: step skipped" in capsys.readouterr().out
+    assert "overflow in loss 0, at last.bias: step skipped" in heard.take()
 
 
-def test_many_parameters_are_named_in_short(capsys):
+def test_many_parameters_are_named_in_short(heard):
     model, optimizer = initialized("O2", Net(), verbosity=1)
     with amp.scale_loss(loss_of(model) * 1e30, optimizer) as scaled_loss:
         scaled_loss.backward()
     optimizer.step()
-    assert "first.weight, first.bias, norm.weight and 3 more" in capsys.readouterr().out
+    assert "first.weight, first.bias, norm.weight and 3 more" in heard.take()

@@ -76,6 +76,11 @@ def initialize(
     Returns models and optimizers, the very objects, in the shape they were given: `model`, or
     `(model, optimizer)`, each a list where a list was given.
     """
+    if isinstance(enabled, str):
+        raise TypeError(
+            f"initialize: expected enabled, the third argument, to be True or False, got {enabled!r}; "
+            f"write opt_level={enabled!r}"
+        )
     returned = models if optimizers is None else (models, optimizers)
     Last.is_disabled = not enabled
     if not enabled:

@@ -1,12 +1,14 @@
-"""Printed reports: the chosen settings, skipped steps, and the first that underflowed."""
+"""What is logged: the chosen settings, skipped steps, and the first that underflowed."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 import torch
 
 from torchamp._load import _C
+from torchamp._logging import log
 from torchamp.amp._settings import Settings
 from torchamp.optimizers import FusedOptimizer
 
@@ -21,19 +23,6 @@ _DESCRIPTIONS = {
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 
-def _is_rank_zero() -> bool:
-    distributed = torch.distributed
-    return not (distributed.is_available() and distributed.is_initialized()) or (
-        distributed.get_rank() == 0
-    )
-
-
-def say(text: str) -> None:
-    """Prints `text` in the first process of a group."""
-    if _is_rank_zero():
-        print(f"torchamp: {text}", flush=True)
-
-
 def announce(settings: Settings) -> None:
     """Says what initialize is about to do, unless verbosity is 0."""
     if settings.verbosity <= 0:
@@ -44,7 +33,7 @@ def announce(settings: Settings) -> None:
         lines.append(_line(name, getattr(properties, name), name in settings.overrides))
     casts_ops = "patch_torch_functions" in settings.overrides
     lines.append(_line("autocast_type", properties.autocast_type, casts_ops))
-    say("\n".join(lines))
+    log(logging.INFO, "\n".join(lines))
 
 
 def _line(name: str, value: object, is_override: bool) -> str:
@@ -74,7 +63,7 @@ def _count_states(optimizer: FusedOptimizer) -> int:
 
 
 def _say_saved(how: str, saved: int) -> None:
-    say(f"{how}: {saved / 2**20:.1f} MiB saved")
+    log(logging.INFO, f"{how}: {saved / 2**20:.1f} MiB saved")
 
 
 class Reporter:
@@ -93,12 +82,12 @@ class Reporter:
     def report_skip(self, skipped: _C.SkippedStep, weights: _C.Masters) -> None:
         """`weights`: those that the step would have written."""
         if self._settings.verbosity > 0:
-            for message in skipped.messages(self._names_of(skipped, weights)):
-                say(message)
+            for level, message in skipped.messages(self._names_of(skipped, weights)):
+                log(level, message)
 
     def report_underflow(self, message: str) -> None:
         if self._settings.verbosity > 0:
-            say(message)
+            log(logging.WARNING, message)
 
     def check_skip(self, skipped: _C.SkippedStep) -> None:
         """Raises RuntimeError after max_consecutive_skips in a row."""

@@ -95,7 +95,7 @@ def test_unscaling_can_wait(device):
         torch.testing.assert_close(a, b.grad, rtol=1e-2, atol=1e-3)
 
 
-def test_a_dynamic_scale_skips_halves_and_grows(device, capsys):
+def test_a_dynamic_scale_skips_halves_and_grows(device, heard):
     arguments = {"init_scale": 256.0, "scale_factor": 4.0, "scale_window": 2}
     model, optimizer = make(device, dynamic_loss_scale=True, dynamic_loss_args=arguments)
     assert optimizer.loss_scale == 256.0
@@ -103,7 +103,7 @@ def test_a_dynamic_scale_skips_halves_and_grows(device, capsys):
     step(model, optimizer, factor=math.inf)
     assert optimizer.loss_scale == 64.0
     assert all(torch.equal(a, b) for a, b in zip(before, values(optimizer)))
-    assert "step skipped, the loss scale is now 64.0" in capsys.readouterr().out
+    assert "step skipped, the loss scale is now 64.0" in heard.take()
     step(model, optimizer)
     step(model, optimizer)
     assert optimizer.loss_scale == 256.0
@@ -128,7 +128,7 @@ def test_an_overflow_before_a_clean_backward_still_skips(device):
     assert not optimizer.overflow
 
 
-def test_clipping_and_inspecting(device, capsys):
+def test_clipping_and_inspecting(device, heard):
     model, optimizer = make(device, dynamic_loss_scale=True)
     optimizer.backward(loss_of(model))
     seen = optimizer.inspect_master_grad_data()

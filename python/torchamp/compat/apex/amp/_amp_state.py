@@ -3,15 +3,16 @@ object in it of the same name, so the module is the object."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import weakref
 from types import ModuleType
 from typing import Any
 
+from torchamp._logging import log
 from torchamp.amp import master_params
 from torchamp.amp._apex_style import Last
 from torchamp.amp._checks import Float16Models
-from torchamp.amp._report import say
 from torchamp.amp._session import Session
 from torchamp.compat.apex.amp._properties import Properties
 from torchamp.compat.apex.amp.handle import AmpHandle
@@ -97,8 +98,8 @@ def _last_session() -> Session:
 
 
 def maybe_print(msg: str, rank0: bool = False) -> None:
-    """Prints on the first rank."""
-    say(msg)
+    """Logs on the first rank."""
+    log(logging.INFO, msg)
 
 
 _amp_state: Any = sys.modules[__name__]

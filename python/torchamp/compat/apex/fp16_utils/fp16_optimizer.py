@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from torchamp import LossScaler
 from torchamp._load import _C
+from torchamp._logging import log
 from torchamp.compat.apex.fp16_utils._dynamic import dynamic_scaler, scaler_state
 
 __all__ = ["FP16_Optimizer"]
@@ -159,7 +161,7 @@ class FP16_Optimizer:  # noqa: N801  apex's name
 
     def _tell(self, message: str) -> None:
         if self.verbose:
-            print(message)
+            log(logging.INFO, message)
 
     def clip_master_grads(self, max_norm: float, norm_type: float = 2) -> Any:
         """Clips the grads of all that is stepped; returns their norm, -1 after an overflow."""
