@@ -6,6 +6,7 @@ import pytest
 import torch
 from nets import initialized
 
+from torchamp import amp
 from torchamp.amp._settings import settings_for
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32

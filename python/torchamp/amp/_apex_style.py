@@ -78,8 +78,8 @@ def initialize(
     """
     if isinstance(enabled, str):
         raise TypeError(
-            f"initialize: expected enabled, the third argument, to be True or False, got {enabled!r}; "
-            f"write opt_level={enabled!r}"
+            "initialize: expected enabled, the third argument, to be True or False, got "
+            f"{enabled!r}; write opt_level={enabled!r}"
         )
     returned = models if optimizers is None else (models, optimizers)
     Last.is_disabled = not enabled
