@@ -8,6 +8,7 @@ optimizer.step()
 
 from torch import autocast  # noqa: F401  as in torch.amp; not in __all__, which is apex.amp's
 
+from torchamp._inspect.report import Report, report
 from torchamp.amp._apex_style import (
     clip_grad_norm_,
     clip_grad_value_,
@@ -43,6 +44,7 @@ from torchamp.amp._weight_grads import accumulate_weight_grads
 
 __all__ = [
     "AveragedModel",
+    "Report",
     "accumulate_weight_grads",
     "bfloat16_function",
     "cast_for_inference",
@@ -64,6 +66,7 @@ __all__ = [
     "register_half_function",
     "register_promote_function",
     "release",
+    "report",
     "save",
     "scale",
     "scale_loss",

@@ -1,0 +1,173 @@
+"""Watches the ops of a model: each with the module that called it, forward and backward."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._C._autograd import _get_sequence_nr
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.hooks import RemovableHandle
+
+
+@dataclasses.dataclass(frozen=True)
+class Op:
+    """One call of an ATen op."""
+
+    name: str  #: as in "addmm"
+    module: str  #: the innermost module's name in the model; "" is the model
+    is_backward: bool
+    inputs: list[torch.Tensor]
+    outputs: list[torch.Tensor]  #: also what it wrote in place
+    is_view: bool  #: of an input's memory: nothing is computed
+
+
+class Watch(TorchDispatchMode):
+    """A context in which `see` is told of every op that this thread, or a backward that it starts,
+    runs for `model`. Ops after their autograd formulas and casts: those that compute.
+
+    see: called after the op. May run ops of its own, which are not seen.
+    """
+
+    def __init__(self, model: torch.nn.Module, see: Callable[[Op], None]) -> None:
+        super().__init__()
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._model = model
+        self._see = see
+        self._calls = _Calls()
+        self._hooks: list[RemovableHandle] = []
+        self._is_seeing = False
+        self.call_counts: dict[str, int] = dict.fromkeys(self._names.values(), 0)
+
+    @property
+    def module(self) -> str:
+        """The innermost module whose forward runs, or whose backward."""
+        return self._calls.current()
+
+    def __enter__(self) -> Watch:
+        for module in self._model.modules():
+            self._hooks += [
+                module.register_forward_pre_hook(self._enter_module),
+                module.register_forward_hook(self._leave_module, always_call=True),
+            ]
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        for hook in self._hooks:
+            hook.remove()
+
+    def _enter_module(self, module: torch.nn.Module, args: object) -> None:
+        name = self._names[id(module)]
+        self.call_counts[name] += 1
+        self._calls.enter(name)
+
+    def _leave_module(self, module: torch.nn.Module, args: object, outputs: object) -> None:
+        self._calls.leave()
+
+    def __torch_dispatch__(
+        self,
+        function: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        outputs = function(*args, **kwargs)
+        if not self._is_seeing:
+            self._is_seeing = True
+            try:
+                self._see(self._op(function, args, kwargs, outputs))
+            finally:
+                self._is_seeing = False
+        return outputs
+
+    def _op(self, function: Any, args: tuple, kwargs: dict, outputs: Any) -> Op:
+        return Op(
+            function._schema.name.split("::")[-1],
+            self.module,
+            torch._C._current_graph_task_id() != -1,
+            list(tensors_in((args, kwargs))),
+            list(tensors_in(outputs)),
+            function.is_view,
+        )
+
+
+class _Calls:
+    """Which module made a node of autograd's graph: nodes are numbered in the order in which a
+    thread's forward makes them."""
+
+    def __init__(self) -> None:
+        self._open: list[str] = [""]
+        self._starts: list[int] = []
+        self._modules: list[str] = []
+
+    def enter(self, module: str) -> None:
+        self._open.append(module)
+        self._mark()
+
+    def leave(self) -> None:
+        self._open.pop()
+        self._mark()
+
+    def _mark(self) -> None:
+        """Nodes from the next one on are those of the innermost open module."""
+        number = _get_sequence_nr()
+        if self._starts and number < self._starts[-1]:
+            return  # of another thread
+        self._starts.append(number)
+        self._modules.append(self._open[-1])
+
+    def current(self) -> str:
+        node = torch._C._current_autograd_node()
+        if node is None or len(self._open) > 1:  # a forward, or one that a backward repeats
+            return self._open[-1]
+        return self._made_by(node._sequence_nr())
+
+    def _made_by(self, number: int) -> str:
+        index = bisect.bisect_right(self._starts, number) - 1
+        is_leaf = number >= 2**63  # which accumulates grads
+        return "" if index < 0 or is_leaf else self._modules[index]
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in nested tuples, lists and mappings."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from tensors_in(list(value.values()))
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            yield from tensors_in(each)
+
+
+def call_model(model: torch.nn.Module, batch: Any) -> Any:
+    """model(batch): a mapping are keyword arguments, a tuple or list positional ones."""
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    if isinstance(batch, (tuple, list)):
+        return model(*batch)
+    return model(batch)
+
+
+class Unchanged:
+    """A context after which the model's buffers and torch's random numbers are as before."""
+
+    def __init__(self, model: torch.nn.Module, devices: Iterable[torch.device]) -> None:
+        self._buffers = list(model.buffers())
+        cards = sorted({device.index or 0 for device in devices if device.type == "cuda"})
+        self._fork = torch.random.fork_rng(cards)
+
+    def __enter__(self) -> None:
+        self._before = [buffer.detach().clone() for buffer in self._buffers]
+        self._fork.__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        self._fork.__exit__(*exception)
+        with torch.no_grad():
+            for buffer, before in zip(self._buffers, self._before):
+                buffer.copy_(before)
