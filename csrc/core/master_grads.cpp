@@ -211,8 +211,8 @@ std::vector<Tensor> MasterGrads::collect() {
 void MasterGrads::discard_if(const Tensor& found_inf, size_t i, bool keeps_zeros) {
   const bool is_delayed = delayed_ && delayed_->is_scaled[i];
   Tensor& grad = is_delayed ? delayed_->before[i] : weights_.master_params()[i].mutable_grad();
-  if (!grad.defined()) return;
   if (keeps_zeros || !found_inf.is_cpu()) {
+    if (!grad.defined()) return;
     at::NoGradGuard no_grad;
     values_of(grad).masked_fill_(found_inf.to(grad.device(), at::kBool), 0);
   } else if (found_inf.item<float>() != 0.0f) {

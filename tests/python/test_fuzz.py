@@ -198,6 +198,20 @@ MENDED = {
         sgd(0),
         events=[backward([0], [0]), backward([0], [0], zero_inside="model"), step(0)],
     ),
+    "zeroing_what_a_skipped_step_discards_beside_an_overflow_of_another": program(
+        "O3",
+        sgd(0, 1),
+        sgd(1, 2),
+        events=[
+            backward([0], [0]),
+            backward([1], [1], inf_in=1),
+            step(0),
+            Event("drop_grads", {"params": [0]}),
+            backward([0, 1], [2]),
+            step(1),
+        ],
+        loss_scale="dynamic",
+    ),
 }
 
 #: Programs in which torchamp breaks the rule, and why; the mirror avoids them (mirror_state.Known).
