@@ -264,9 +264,9 @@ def fixed_scale() -> None:
 
 
 def skipped_elsewhere() -> None:
-    """What the ranks say of it: printed in the first, so not a parameter of its own."""
+    """What the ranks say of it: logged in the first, so not a parameter of its own."""
     model, optimizer = together("O2", verbosity=1)
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
+    with contextlib.redirect_stderr(io.StringIO()) as printed:
         plain(model, optimizer, OVERFLOW, "last")
         optimizer.step()
         amp.telemetry(optimizer)
