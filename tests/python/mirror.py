@@ -203,7 +203,11 @@ class Mirror:
         for param in params:
             if not self.waits(param, stepped):
                 self.end(param, param.discard)
-            elif all(other.overflow for other in param.users if other.is_to_step is not False):
+            elif all(
+                other.overflow and not other.is_unclear
+                for other in param.users
+                if other.is_to_step is not False
+            ):
                 param.discard()
             else:
                 param.done.add(stepped)
