@@ -224,6 +224,7 @@ class Pair:
             is_narrow = any(param.is_narrow for param in self.mirror.params)
             dtype = torch.bfloat16 if is_narrow else torch.float32
             check_close("the norm", found.to(dtype), expected.to(dtype), self.mirror)
+            self.resynchronize_clipped(event.args["of"])
         self.compare()
         if event.name == "step" and not is_refused:
             self.compare_masters(event.args["of"])
@@ -257,6 +258,16 @@ class Pair:
         """So that no rounding differs later."""
         with torch.no_grad():
             param.value.copy_(found)
+
+    def resynchronize_clipped(self, of: list[int]) -> None:
+        """So that later grads do not cancel all but the rounding of clipped ones of 16 bits."""
+        given = [self.mirror.optimizers[i] for i in of]
+        for i, param in enumerate(self.mirror.params):
+            is_clipped = any(user in given for user in param.users)
+            if param.is_narrow and param.sum is not None and is_clipped:
+                grad = self.run.params[i].grad
+                check_close(f"grad {i}", grad, param.sum.to(param.dtype), self.mirror)
+                param.sum = grad.to(param.sum.dtype, copy=True)
 
     def compare_masters(self, of: int) -> None:
         """Those of the optimizer that has stepped."""

@@ -81,7 +81,8 @@ class Param:
 
     def add(self, grad: torch.Tensor) -> None:
         self.is_contested |= bool(self.done)
-        total = grad if self.sum is None else self.sum + grad.to(self.sum.dtype)
+        dtype = self.dtype if self.is_narrow else self.value.dtype
+        total = grad if self.sum is None else self.sum.to(dtype) + grad.to(dtype)
         self.sum = total.to(self.value.dtype)
         self.may_be_zeros = self.was_discarded = self.was_used = self.is_unnoticed = False
 
