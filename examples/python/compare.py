@@ -10,14 +10,14 @@ torchamp at O1 differ by more than 1e-2 in an epoch.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import statistics
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import figures
 import torch
+from arms import Arm, amp_arm, float32_arm, native_arm, train_step
 from digits import (
     BATCH_SIZE,
     DIGITS_CSV,
@@ -28,7 +28,6 @@ from digits import (
     accuracy,
     batches,
     load_digits,
-    loss_scale,
 )
 from lab import (
     caption,
@@ -42,8 +41,7 @@ from lab import (
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from rounding import draw_rounding
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch import Tensor
 from tqdm import tqdm
 
 import torchamp
@@ -52,64 +50,7 @@ PRESETS = {"small": {"epochs": 5, "repeats": 3}, "original": {"epochs": 30, "rep
 ARMS = ["fp32", "native", "apex", "torchamp-O1", "torchamp-O2", "torchamp-O5"]
 SAME = ["native", "apex", "torchamp-O1"]  # the same casts and the same loss scale
 LOSS_TOLERANCE = 1e-2
-PARTS = {"weights": "#636363", "grads": "#969696", "masters": "#d94801", "state": "#9ecae1"}
-TITLES = {"fp32": "float32", "native": "torch.amp", "apex": "apex's loop"}
-
-
-class Arm(NamedTuple):
-    """A way to train. ``casts()``: the context in which the model is called. ``scale()``: the loss
-    scale of the next step."""
-
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    step: Callable[[Digits], Tensor]
-    casts: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
-    scale: Callable[[], float] = lambda: 1.0
-
-
-def float32_arm(model: nn.Module, optimizer: torch.optim.Optimizer) -> Arm:
-    def step(batch: Digits) -> Tensor:
-        optimizer.zero_grad()
-        loss = cross_entropy(model(batch.images), batch.labels)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return Arm(model, optimizer, step)
-
-
-def native_arm(model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> Arm:
-    """torch's own mixed precision."""
-    scaler = torch.amp.GradScaler(device.type)
-
-    def casts() -> torch.autocast:
-        return torch.autocast(device.type, dtype=torch.float16)
-
-    def step(batch: Digits) -> Tensor:
-        optimizer.zero_grad()
-        with casts():
-            loss = cross_entropy(model(batch.images), batch.labels)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        return loss
-
-    return Arm(model, optimizer, step, casts, scaler.get_scale)
-
-
-def amp_arm(model: nn.Module, optimizer: torch.optim.Optimizer, amp: Any, level: str) -> Arm:
-    """The loop of apex. ``amp``: apex.amp or torchamp.amp."""
-    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
-
-    def step(batch: Digits) -> Tensor:
-        optimizer.zero_grad()
-        loss = cross_entropy(model(batch.images), batch.labels)
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
-        return loss
-
-    return Arm(model, optimizer, step, scale=loss_scale)
+TITLES = {"fp32": "float32", "native": "torch.amp", "apex": "apex (alias)"}
 
 
 def make_arm(name: str, device: torch.device) -> Arm:
@@ -124,8 +65,8 @@ def make_arm(name: str, device: torch.device) -> Arm:
         torchamp.install_as_apex()
         from apex import amp  # type: ignore[import-not-found]
 
-        return amp_arm(model, optimizer, amp, "O1")
-    return amp_arm(model, optimizer, torchamp.amp, name[-2:])
+        return amp_arm(model, optimizer, "O1", amp)
+    return amp_arm(model, optimizer, name[-2:])
 
 
 class Epoch(NamedTuple):
@@ -157,19 +98,20 @@ def train_epoch(arm: Arm, digits: Digits, device: torch.device) -> tuple[float, 
     losses, milliseconds, skipped = [], [], 0
     arm.model.train()
     for batch in batches(digits, epochs=1):
-        scale, start = arm.scale(), seconds_now(device)
-        losses.append(arm.step(batch).item())
+        start = seconds_now(device)
+        loss, was_skipped = train_step(arm, batch)
         milliseconds.append(1e3 * (seconds_now(device) - start))
-        skipped += arm.scale() < scale
+        losses.append(loss)
+        skipped += was_skipped
     return statistics.fmean(losses), milliseconds, skipped
 
 
 def bytes_per_parameter(arm: Arm, images: Tensor) -> dict[str, float]:
-    """Bytes of weights, grads, masters and state, divided by the number of parameters."""
+    """Counted bytes divided by the number of parameters."""
     with arm.casts():
         counted = counted_bytes(arm.model, arm.optimizer, images)
     parameters = sum(p.numel() for p in arm.model.parameters())
-    return {name: size / parameters for name, size in counted._asdict().items()}
+    return {kind: size / parameters for kind, size in counted.items()}
 
 
 def train(name: str, repeat: int, arguments: argparse.Namespace) -> Run:
@@ -233,12 +175,12 @@ def table(by_arm: dict[str, list[Run]]) -> str:
         rows[-1] += [f"{statistics.fmean(accuracies):.4f}"]
         rows[-1] += [f"{min(accuracies):.4f} to {max(accuracies):.4f}"]
         rows[-1] += [f"{times[1]:.2f}", f"{times[0]:.2f} to {times[2]:.2f}"]
-        rows[-1] += [f"{sum(runs[0].bytes_per_parameter[each] for each in PARTS):.1f}"]
+        rows[-1] += [f"{sum(runs[0].bytes_per_parameter.values()):.1f}"]
         rows[-1] += [f"{skipped / len(runs):.1f}"]
     return markdown_table(header, rows)
 
 
-def draw_curves(axes: Axes, by_arm: dict[str, list[Run]], field: str, label: str) -> None:
+def draw_curves(axes: Axes, by_arm: dict[str, list[Run]], field: str, title: str) -> None:
     """The mean over the repeats at each epoch, with a bar from least to most, arms side by side."""
     for place, (arm, runs) in enumerate(by_arm.items()):
         values = torch.tensor([[getattr(epoch, field) for epoch in run.epochs] for run in runs])
@@ -250,7 +192,8 @@ def draw_curves(axes: Axes, by_arm: dict[str, list[Run]], field: str, label: str
         axes.errorbar(epochs, mean, spread, label=title_of(arm), **style)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("epoch")
-    axes.set_ylabel(label)
+    spread = ": mean, least and most" if len(runs) > 1 else ""
+    axes.set_title(f"{title}{spread}", fontsize=10, loc="left")
 
 
 def draw_times(axes: Axes, by_arm: dict[str, list[Run]], on_cpu: bool) -> None:
@@ -264,49 +207,47 @@ def draw_times(axes: Axes, by_arm: dict[str, list[Run]], on_cpu: bool) -> None:
     axes.set_yscale("log")
     figures.set_log_ticks(axes.yaxis)
     axes.set_ylabel("ms a step" + (", on a CPU" if on_cpu else "") + " (log scale)")
-    axes.set_xticks(range(1, len(by_arm) + 1), [title_of(arm) for arm in by_arm])
+    axes.set_xticks(range(1, len(by_arm) + 1), [title_of(arm) for arm in by_arm], fontsize=9)
+    title = "Time of a step: median, quartiles, 5th and 95th percentile"
+    axes.set_title(title, fontsize=10, loc="left")
 
 
 def draw_bytes(axes: Axes, by_arm: dict[str, list[Run]]) -> None:
     """Bytes a parameter, stacked by what they hold."""
-    below = [0.0] * len(by_arm)
-    for part, color in PARTS.items():
-        heights = [runs[0].bytes_per_parameter[part] for runs in by_arm.values()]
-        axes.bar(range(len(by_arm)), heights, bottom=below, color=color, label=part, width=0.6)
-        below = [a + b for a, b in zip(below, heights)]
-    for place, total in enumerate(below):
-        axes.text(place, total, f"{total:.1f}", ha="center", va="bottom")
-    axes.set_ylabel("bytes a parameter")
-    axes.set_xticks(range(len(by_arm)), [title_of(arm) for arm in by_arm])
-    axes.set_ylim(top=1.3 * max(below))
-    axes.legend(frameon=False, ncols=4, loc="upper left")
-    axes.grid(visible=False, axis="x")
+    rows = [runs[0].bytes_per_parameter for runs in by_arm.values()]
+    figures.draw_memory(axes, rows, f"bytes a parameter, counted, for a batch of {BATCH_SIZE}")
+    axes.set_yticklabels([title_of(arm) for arm in by_arm])
+    totals = [sum(row.values()) for row in rows]
+    axes.axvline(totals[0], color=figures.FLOAT32, linestyle="--", linewidth=1)
+    figures.label_rows(axes, [f"{total:.0f}, × {total / totals[0]:.2f}" for total in totals])
 
 
 def draw(by_arm: dict[str, list[Run]], arguments: argparse.Namespace) -> None:
     """Losses, accuracies, times and memory."""
     figure, axes = figures.new_figure(2, 2, (14, 8.5))
-    draw_curves(axes[0, 0], by_arm, "loss", "training loss (log scale)")
+    draw_curves(axes[0, 0], by_arm, "loss", "Training loss")
     axes[0, 0].set_yscale("log")
+    axes[0, 0].set_ylabel("cross entropy (log scale)")
     axes[0, 0].legend(frameon=False)
-    draw_curves(axes[0, 1], by_arm, "test_accuracy", "test accuracy")
+    draw_curves(axes[0, 1], by_arm, "test_accuracy", "Test accuracy")
+    axes[0, 1].set_ylabel("fraction of digits")
     draw_times(axes[1, 0], by_arm, arguments.device.type == "cpu")
     draw_bytes(axes[1, 1], by_arm)
-    title = f"One network, {len(by_arm)} ways to train it, {arguments.repeats} times each"
+    times = "once" if arguments.repeats == 1 else f"{arguments.repeats} times"
+    title = f"A small convolutional network on digits, trained {times} in {len(by_arm)} ways"
     figures.save(figure, title, caption(arguments.device), arguments.out / "compare.png")
 
 
 def rounding_figure(arguments: argparse.Namespace) -> None:
-    """Draws what rounding loses in this network, before training and after it in float32."""
+    """Draws what rounding loses in this network after training in float32."""
     train_digits, _ = load_digits(DIGITS_CSV, arguments.device)
     torch.manual_seed(arguments.seed)
-    new, trained = (make_arm("fp32", arguments.device) for _ in range(2))
+    arm = make_arm("fp32", arguments.device)
     for _ in range(arguments.epochs):
-        train_epoch(trained, train_digits, arguments.device)
-    models = {"before training": new.model, f"after {arguments.epochs} epochs": trained.model}
+        train_epoch(arm, train_digits, arguments.device)
     batch = train_digits.take(torch.arange(BATCH_SIZE))
     path = arguments.out / "rounding.png"
-    draw_rounding(models, batch, LEARNING_RATE, caption(arguments.device), path)
+    draw_rounding(arm.model, batch, LEARNING_RATE, caption(arguments.device), path)
 
 
 def main() -> int:

@@ -20,13 +20,13 @@ import torch
 from digits import loss_scale
 from lab import (
     MIB,
-    Bytes,
+    Memory,
     caption,
-    counted_bytes,
     finish,
     markdown_table,
+    measure_memory,
+    memory_label,
     parse_command_line,
-    peak_mib,
     seconds_now,
     start_memory,
     write_csv,
@@ -77,12 +77,11 @@ class Epoch(NamedTuple):
 
 
 class Run(NamedTuple):
-    """All epochs of a level. used_mib: memory at the peak on a GPU, counted on a CPU."""
+    """All epochs of a level, and the memory of its training."""
 
     level: str
     epochs: list[Epoch]
-    counted: Bytes
-    used_mib: float
+    memory: Memory
 
     @property
     def seconds(self) -> list[float]:
@@ -142,10 +141,9 @@ def train(level: str, arguments: argparse.Namespace) -> Run:
         seconds = seconds_now(device) - begin
         epochs.append(Epoch(level, index, loss, seconds, skipped))
         print(f"{level}  epoch {index}/{arguments.epochs}  {seconds:.2f} s  loss {loss:.4f}")
-    counted = counted_bytes(model, optimizer, batches[0][0])
-    used = peak_mib(device, start, counted)
+    memory = measure_memory(device, start, model, optimizer, batches[0][0])
     amp.release(model)
-    return Run(level, epochs, counted, used)
+    return Run(level, epochs, memory)
 
 
 def disagreements(runs: Sequence[Run]) -> list[str]:
@@ -175,7 +173,7 @@ def verdict(run: Run, base: Run, device: torch.device) -> str:
     CPU must gain anything."""
     memory_limit, time_limit = LIMITS[device.type]
     time = run.typical_seconds / base.typical_seconds
-    memory = run.used_mib / base.used_mib
+    memory = run.memory.used_mib / base.memory.used_mib
     text = f"{run.level} takes {memory:.2f} × the memory and {time:.2f} × the time of float32. "
     if time > time_limit:
         return text + f"Mixed precision does not pay here: {reason(device, run.level)}."
@@ -191,22 +189,21 @@ def table(runs: Sequence[Run]) -> str:
     rows = []
     for run in runs:
         time = run.typical_seconds / runs[0].typical_seconds
-        memory = run.used_mib / runs[0].used_mib
+        memory = run.memory.used_mib / runs[0].memory.used_mib
         first, last = run.epochs[0].loss, run.epochs[-1].loss
         skipped = sum(epoch.skipped_steps for epoch in run.epochs)
         cells = [figures.level_name(run.level), f"{sum(run.seconds):.2f}"]
         cells += [f"{run.typical_seconds:.3f}", f"{time:.2f}"]
-        cells += [f"{run.used_mib:.2f}", f"{memory:.2f}"]
+        cells += [f"{run.memory.used_mib:.2f}", f"{memory:.2f}"]
         rows.append([*cells, f"{first:.4f}", f"{last:.4f}", f"{skipped}"])
     return markdown_table(header, rows)
 
 
 def bytes_table(runs: Sequence[Run]) -> str:
-    """What the memory of each level holds."""
-    header = ["MiB", *Bytes._fields]
-    return markdown_table(
-        header, [[run.level, *(f"{size / MIB:.2f}" for size in run.counted)] for run in runs]
-    )
+    """What the memory of each level holds, as amp.report counts it."""
+    sizes = [[f"{size / MIB:.2f}" for size in run.memory.counted.values()] for run in runs]
+    rows = [[run.level, *each] for run, each in zip(runs, sizes)]
+    return markdown_table(["MiB", *runs[0].memory.counted], rows)
 
 
 def draw(runs: Sequence[Run], arguments: argparse.Namespace) -> None:
@@ -227,13 +224,13 @@ def draw(runs: Sequence[Run], arguments: argparse.Namespace) -> None:
     figures.set_log_ticks(time_axes.xaxis)
     time_axes.set_xlabel("seconds an epoch" + (", on a CPU" if on_cpu else "") + " (log scale)")
 
-    figures.draw_bars(memory_axes, [[run.used_mib] for run in runs], colors)
-    figures.mark_float32(memory_axes, base.used_mib)
-    ratios = [run.used_mib / base.used_mib for run in runs]
+    figures.draw_bars(memory_axes, [[run.memory.used_mib] for run in runs], colors)
+    figures.mark_float32(memory_axes, base.memory.used_mib)
+    ratios = [run.memory.used_mib / base.memory.used_mib for run in runs]
     figures.label_rows(
-        memory_axes, [f"{run.used_mib:.3g} MiB, × {r:.2g}" for run, r in zip(runs, ratios)]
+        memory_axes, [f"{run.memory.used_mib:.3g} MiB, × {r:.2g}" for run, r in zip(runs, ratios)]
     )
-    memory_axes.set_xlabel("MiB of tensors, counted" if on_cpu else "MiB allocated at the peak")
+    memory_axes.set_xlabel(memory_label(arguments.device))
 
     size = f"{arguments.size} × {arguments.size}"
     title = f"Convolutions on {arguments.images} random images of {size} pixels"

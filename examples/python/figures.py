@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -15,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 FLOAT32 = "#636363"
-WEAK = "#d9d9d9"
 COLORS = {
     "float32": FLOAT32,
     "O0": FLOAT32,
@@ -26,6 +26,13 @@ COLORS = {
     "O5": "#fdbe85",
     "native": "#3182bd",
     "apex": "#31a354",
+}
+MEMORY_COLORS = {
+    "weights": FLOAT32,
+    "grads": "#bdbdbd",
+    "masters": "#d94801",
+    "state": "#9ecae1",
+    "activations": "#74c476",
 }
 NUMBERS = {
     "O0": "float32",
@@ -69,6 +76,22 @@ def draw_bars(axes: Axes, values: list[list[float]], colors: list[str], start: f
     axes.set_ylim(len(values) - 0.5, -0.5)
     axes.set_yticks(range(len(values)), [])
     axes.grid(visible=False, axis="y")
+
+
+def draw_memory(axes: Axes, rows: Sequence[Mapping[str, float]], unit: str) -> None:
+    """A horizontal bar for each row of sizes, stacked by what they hold, in the order of
+    MEMORY_COLORS."""
+    left = np.zeros(len(rows))
+    for kind, color in MEMORY_COLORS.items():
+        sizes = np.array([row[kind] for row in rows])
+        axes.barh(range(len(rows)), sizes, left=left, color=color, height=0.6, label=kind)
+        left += sizes
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_yticks(range(len(rows)), [])
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel(unit)
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 1.06), "borderaxespad": 0}
+    axes.legend(frameon=False, ncols=len(MEMORY_COLORS), fontsize=8, handlelength=1, **place)
 
 
 def label_rows(axes: Axes, texts: list[str]) -> None:

@@ -17,6 +17,8 @@ import torch
 from digits import choose_device
 from torch import Tensor, nn
 
+from torchamp import amp
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 MIB = 2**20
 
@@ -26,14 +28,17 @@ def parse_command_line(
 ) -> argparse.Namespace:
     """Adds the options that every experiment has. Options that are not given have the values of the
     preset. ``device`` becomes a torch.device, and the folder ``out``, by default out/name, is made.
+    Work on a CPU has one thread unless told otherwise: with more, other programs change the times.
     """
     parser.add_argument("--preset", default="small", choices=list(presets))
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--out", type=Path, default=REPOSITORY / "out" / name, metavar="DIR")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="of torch on a CPU")
     parser.set_defaults(**presets[parser.parse_args().preset])
     arguments = parser.parse_args()
     arguments.device = choose_device(arguments.device)
+    torch.set_num_threads(arguments.threads)
     arguments.out.mkdir(parents=True, exist_ok=True)
     return arguments
 
@@ -45,44 +50,6 @@ def seconds_now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-class Bytes(NamedTuple):
-    """The bytes that training needs, by what they hold. ``activations``: what autograd saves in one
-    forward."""
-
-    weights: int
-    grads: int
-    masters: int
-    state: int
-    activations: int
-
-    @property
-    def total(self) -> int:
-        return sum(self)
-
-
-def counted_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> Bytes:
-    """The bytes of a model that has been trained for at least a step. ``batch``: a tensor, a tuple
-    of positional arguments or a dict of keyword arguments for the model."""
-    weights = list(model.parameters()) + list(model.buffers())
-    stepped = [p for group in optimizer.param_groups for p in group["params"]]
-    masters = [p for p in stepped if all(p is not weight for weight in weights)]
-    grads = [p.grad for p in [*weights, *masters] if p.grad is not None]
-    state = [t for each in optimizer.state.values() for t in each.values() if isinstance(t, Tensor)]
-    saved: dict[int, int] = {}
-    owned = {t.untyped_storage().data_ptr() for t in weights}
-
-    def pack(t: Tensor) -> Tensor:
-        storage = t.untyped_storage()
-        if storage.data_ptr() not in owned:
-            saved[storage.data_ptr()] = storage.nbytes()
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        kept = model(batch) if isinstance(batch, Tensor) else model(*batch)  # noqa: F841
-    sizes = [sum(t.nbytes for t in group) for group in (weights, grads, masters, state)]
-    return Bytes(*sizes, sum(saved.values()))
-
-
 def start_memory(device: torch.device) -> int:
     """Forgets the peak of the GPU's memory. Returns the bytes in use; 0 on a CPU."""
     gc.collect()
@@ -92,11 +59,40 @@ def start_memory(device: torch.device) -> int:
     return torch.cuda.memory_allocated(device)
 
 
-def peak_mib(device: torch.device, start: int, counted: Bytes) -> float:
-    """MiB since start_memory returned ``start``: allocated at a GPU's peak, counted on a CPU."""
+def counted_bytes(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor
+) -> dict[str, int]:
+    """The bytes of training on batches like ``batch``, by what they hold. Call it where the model
+    is called: in torch.autocast if that is where."""
+    batch = batch.clone()  # of a view, all of its memory would count
+    return amp.report(model, optimizer, batch).bytes.to_dict()
+
+
+class Memory(NamedTuple):
+    """used_mib: allocated at a GPU's peak, counted on a CPU. counted: bytes, by what they hold."""
+
+    used_mib: float
+    counted: dict[str, int]
+
+
+def measure_memory(
+    device: torch.device,
+    start: int,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: Tensor,
+) -> Memory:
+    """The memory of training on batches like ``batch``, since start_memory returned ``start``."""
+    peak = torch.cuda.max_memory_allocated(device) - start if device.type == "cuda" else 0
+    counted = counted_bytes(model, optimizer, batch)
+    return Memory((peak or sum(counted.values())) / MIB, counted)
+
+
+def memory_label(device: torch.device) -> str:
+    """What Memory.used_mib is, for an axis of a figure."""
     if device.type == "cuda":
-        return (torch.cuda.max_memory_allocated(device) - start) / MIB
-    return counted.total / MIB
+        return "MiB allocated at the peak"
+    return "MiB of weights, grads, masters, state and activations"
 
 
 def device_name(device: torch.device) -> str:
@@ -113,8 +109,9 @@ def device_name(device: torch.device) -> str:
 
 def caption(device: torch.device) -> str:
     """One line: device, torch, date."""
-    times = " (times are those of a CPU)" if device.type == "cpu" else ""
-    return f"{device_name(device)}{times} · torch {torch.__version__} · {datetime.date.today()}"
+    kind = {"cpu": "CPU", "cuda": "GPU"}[device.type]
+    versions = f"torch {torch.__version__} · {datetime.date.today()}"
+    return f"{kind}: {device_name(device)} · {versions}"
 
 
 def write_csv(rows: Sequence[NamedTuple], path: Path) -> None:

@@ -80,17 +80,18 @@ def draw_updates(axes: Axes, lost: Sequence[float]) -> None:
     axes.set_title("Updates too small to change a weight", fontsize=10, loc="left")
     axes.grid(visible=False, axis="y")
     figures.label_rows(axes, [f"{share:.0%}" for share in lost])
-    axes.text(1.02, 1.02, "share of this\nnetwork's updates", transform=axes.transAxes, fontsize=8)
+    axes.text(1.02, 1.02, "lost of this\nnetwork's updates", transform=axes.transAxes, fontsize=8)
 
 
-def draw_grads(axes: Axes, models: dict[str, nn.Module], batch: Digits) -> None:
-    """Shares of lost grads against the loss scale, a line for each model."""
-    for (name, model), style in zip(models.items(), ["-", "--"]):
-        shares = dict(zip(["rounded to 0", "infinite or NaN"], shares_of_lost_grads(model, batch)))
-        for (what, lost), (color, width) in zip(shares.items(), [("native", 3), ("O4", 1.5)]):
-            percents = [100 * share for share in lost]
-            line = {"color": figures.COLORS[color], "linewidth": width, "linestyle": style}
-            axes.plot(LOSS_SCALES, percents, label=f"{what}, {name}", **line)
+def draw_grads(axes: Axes, model: nn.Module, batch: Digits) -> None:
+    """Shares of lost grads against the loss scale."""
+    zero, infinite = shares_of_lost_grads(model, batch)
+    for label, shares, color in [
+        ("rounded to 0", zero, figures.COLORS["native"]),
+        ("infinite or NaN", infinite, figures.COLORS["O4"]),
+    ]:
+        percents = [100 * share for share in shares]
+        axes.plot(LOSS_SCALES, percents, label=label, color=color, linewidth=2)
     axes.axvline(FIRST_LOSS_SCALE, color=figures.FLOAT32, linestyle=":", label="initial loss scale")
     axes.set_xscale("log", base=2)
     axes.set_yscale("symlog", linthresh=0.01)
@@ -99,17 +100,13 @@ def draw_grads(axes: Axes, models: dict[str, nn.Module], batch: Digits) -> None:
     axes.set_xlabel("loss scale (log scale)")
     axes.set_ylabel("% of the grads (log scale above 0.01)")
     axes.set_title("Grads lost in a float16 backward", fontsize=10, loc="left")
-    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    axes.legend(fontsize=8, frameon=False, loc="upper center")
 
 
-def draw_rounding(
-    models: dict[str, nn.Module], batch: Digits, rate: float, caption: str, path: Path
-) -> None:
-    """Writes a PNG. ``models``: float32 ones, by what is said of them; the last one's updates are
-    counted."""
-    last = list(models.values())[-1]
-    lost = [share_of_lost_updates(last, batch, rate, dtype) for dtype in FORMATS]
+def draw_rounding(model: nn.Module, batch: Digits, rate: float, caption: str, path: Path) -> None:
+    """Writes a PNG. ``model``: in float32. ``rate``: the learning rate of its updates."""
+    lost = [share_of_lost_updates(model, batch, rate, dtype) for dtype in FORMATS]
     figure, axes = figures.new_figure(1, 2, (13, 4))
     draw_updates(axes[0, 0], lost)
-    draw_grads(axes[0, 1], models, batch)
-    figures.save(figure, "What rounding and underflow lose", caption, path)
+    draw_grads(axes[0, 1], model, batch)
+    figures.save(figure, "What rounding and underflow lose, after training", caption, path)
