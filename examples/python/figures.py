@@ -79,11 +79,12 @@ def draw_bars(axes: Axes, values: list[list[float]], colors: list[str], start: f
 
 
 def draw_memory(axes: Axes, rows: Sequence[Mapping[str, float]], unit: str) -> None:
-    """A horizontal bar for each row of sizes, stacked by what they hold, in the order of
-    MEMORY_COLORS."""
+    """A horizontal bar for each row of sizes, stacked by what they hold."""
     left = np.zeros(len(rows))
     for kind, color in MEMORY_COLORS.items():
         sizes = np.array([row[kind] for row in rows])
+        if not sizes.any():
+            continue
         axes.barh(range(len(rows)), sizes, left=left, color=color, height=0.6, label=kind)
         left += sizes
     axes.set_ylim(len(rows) - 0.5, -0.5)
