@@ -30,16 +30,21 @@ class Watch(TorchDispatchMode):
     runs for `model`. Ops after their autograd formulas and casts: those that compute.
 
     see: called after the op. May run ops of its own, which are not seen.
+    outside: the name of what runs while no module of `model` does, as a loss function.
     """
 
-    def __init__(self, model: torch.nn.Module, see: Callable[[Op], None]) -> None:
+    def __init__(
+        self, model: torch.nn.Module, see: Callable[[Op], None], outside: str = ""
+    ) -> None:
         super().__init__()
         self._names = {id(module): name for name, module in model.named_modules()}
         self._model = model
         self._see = see
-        self._calls = _Calls()
+        self._calls = _Calls(outside)
         self._hooks: list[RemovableHandle] = []
         self._is_seeing = False
+        #: The op that raised last, and the module that called it.
+        self.raised: tuple[str, str] | None = None
         self.call_counts: dict[str, int] = dict.fromkeys(self._names.values(), 0)
 
     @property
@@ -77,7 +82,11 @@ class Watch(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = dict(kwargs or {})
-        outputs = function(*args, **kwargs)
+        try:
+            outputs = function(*args, **kwargs)
+        except Exception:
+            self.raised = _name_of(function), self.module
+            raise
         if not self._is_seeing:
             self._is_seeing = True
             try:
@@ -88,7 +97,7 @@ class Watch(TorchDispatchMode):
 
     def _op(self, function: Any, args: tuple, kwargs: dict, outputs: Any) -> Op:
         return Op(
-            function._schema.name.split("::")[-1],
+            _name_of(function),
             self.module,
             torch._C._current_graph_task_id() != -1,
             list(tensors_in((args, kwargs))),
@@ -97,12 +106,16 @@ class Watch(TorchDispatchMode):
         )
 
 
+def _name_of(function: Any) -> str:
+    return function._schema.name.split("::")[-1]
+
+
 class _Calls:
     """Which module made a node of autograd's graph: nodes are numbered in the order in which a
     thread's forward makes them."""
 
-    def __init__(self) -> None:
-        self._open: list[str] = [""]
+    def __init__(self, outside: str) -> None:
+        self._open: list[str] = [outside]
         self._starts: list[int] = []
         self._modules: list[str] = []
 
@@ -131,7 +144,7 @@ class _Calls:
     def _made_by(self, number: int) -> str:
         index = bisect.bisect_right(self._starts, number) - 1
         is_leaf = number >= 2**63  # which accumulates grads
-        return "" if index < 0 or is_leaf else self._modules[index]
+        return self._open[0] if index < 0 or is_leaf else self._modules[index]
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

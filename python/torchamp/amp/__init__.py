@@ -8,6 +8,7 @@ optimizer.step()
 
 from torch import autocast  # noqa: F401  as in torch.amp; not in __all__, which is apex.amp's
 
+from torchamp._inspect.preflight import Preflight, preflight
 from torchamp._inspect.report import Report, report
 from torchamp.amp._apex_style import (
     clip_grad_norm_,
@@ -44,6 +45,7 @@ from torchamp.amp._weight_grads import accumulate_weight_grads
 
 __all__ = [
     "AveragedModel",
+    "Preflight",
     "Report",
     "accumulate_weight_grads",
     "bfloat16_function",
@@ -59,6 +61,7 @@ __all__ = [
     "load",
     "load_state_dict",
     "master_params",
+    "preflight",
     "promote_function",
     "refresh_masters",
     "register_bfloat16_function",
