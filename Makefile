@@ -5,6 +5,7 @@
 #
 #   make setup      creates .venv with torch, torchamp and tools; TORCH='torch==2.13.0' selects torch
 #   make demo       trains a small network at every opt level, from C++ and from Python
+#   make experiments   measures mixed precision in small: time, memory, losses, what rounding loses
 #   make test       runs the C++ tests, then the Python tests, MAX_JOBS at a time
 #   make soak       runs the long tests: more compilers, sanitizers, architectures, projects
 #   make bench      measures and predicts ops, steps and full iterations, and compares with torch
@@ -27,7 +28,7 @@ IN_VENV := PATH="$(BIN):$$PATH"
 SOURCES := CMakeLists.txt setup.py pyproject.toml \
   $(shell find cmake csrc include python/torchamp -type f -not -name '*.pyc' -not -name '*.so')
 
-.PHONY: setup demo test soak bench gpu-check sanitize docs lint doctor clean FORCE
+.PHONY: setup demo experiments test soak bench gpu-check sanitize docs lint doctor clean FORCE
 
 setup: $(VENV)/.torchamp
 
@@ -44,6 +45,15 @@ $(VENV)/.torchamp: $(VENV)/.environment $(SOURCES)
 
 demo: setup
 	$(IN_VENV) $(BIN)/python examples/demo.py
+
+EXPERIMENTS := conv_noise compare native_loop vgg_sweep
+
+# All run, even if one fails.
+experiments: setup
+	@failed=; for each in $(EXPERIMENTS); do \
+	  $(IN_VENV) $(BIN)/python examples/python/$$each.py || failed="$$failed $$each"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "experiments failed:$$failed" >&2; exit 1; fi
 
 RUN_TESTS = $(IN_VENV) MAX_JOBS=$(MAX_JOBS) GTEST_SOURCE="$(GTEST_SOURCE)" build_tools/run_tests.sh
 
