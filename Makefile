@@ -5,7 +5,7 @@
 #
 #   make setup      creates .venv with torch, torchamp and tools; TORCH='torch==2.13.0' selects torch
 #   make demo       trains a small network at every opt level, from C++ and from Python
-#   make experiments   measures mixed precision in small: time, memory, losses, what rounding loses
+#   make experiments  measures time, memory and losses of mixed precision, and what rounding loses
 #   make test       runs the C++ tests, then the Python tests, MAX_JOBS at a time
 #   make soak       runs the long tests: more compilers, sanitizers, architectures, projects
 #   make bench      measures and predicts ops, steps and full iterations, and compares with torch
