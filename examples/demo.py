@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-import plot
+import demo_figure
 import summary
 from runs import CPP_COMMAND, PYTHON_COMMAND, REPOSITORY, Run, build_cpp_example, run
 
@@ -47,7 +47,7 @@ def main() -> int:
     runs = [each for pair in pairs for each in pair]
 
     summary.write_summary(runs, arguments.out / "summary.csv")
-    plot.draw(pairs, arguments.out / "curves.png")
+    demo_figure.draw(pairs, arguments.out / "curves.png")
     print(summary.table(runs), end="\n\n")
     problems = summary.inaccuracies(runs)
     for pair in pairs:

@@ -2,13 +2,14 @@
 
     python plot.py real.csv fake.csv generator.csv --out curves.png
 
-plots the steps that the examples write with ``--out``, one column per file. The demo has its own
-plot.
+plots the steps that the examples write with ``--out``, one column per file. The demo's figure is in
+demo_figure.py.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 
 import matplotlib
@@ -17,7 +18,7 @@ import numpy as np
 matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 from runs import Run, Step, read_steps
 
 NUMBERS = {
@@ -44,13 +45,6 @@ def draw_loss(axes: Axes, pair: list[Run]) -> None:
     axes.set_title(f"$\\bf{{{level}}}$  {NUMBERS[level]}", fontsize=10)
 
 
-def draw_loss_scale(axes: Axes, pair: list[Run]) -> None:
-    for run, style in zip(pair, STYLES):
-        steps = [step.step for step in run.steps]
-        axes.step(steps, [step.loss_scale for step in run.steps], where="post", **style)
-    mark_skipped(axes, pair[0].steps)
-
-
 def mark_skipped(axes: Axes, steps: list[Step]) -> None:
     """Marks skipped steps at their loss scale, and completes the lower axes."""
     skipped = [step for step in steps if step.skipped]
@@ -67,13 +61,21 @@ def mark_skipped(axes: Axes, steps: list[Step]) -> None:
     axes.set_xlabel("step")
 
 
-def add_legend(figure: Figure, loss_axes: Axes, scale_axes: Axes) -> None:
+def add_legend(figure: FigureBase, loss_axes: Axes, scale_axes: Axes) -> None:
     languages, skipped = (
         loss_axes.get_legend_handles_labels(),
         scale_axes.get_legend_handles_labels(),
     )
     handles, labels = (a + b for a, b in zip(languages, skipped))
     figure.legend(handles, labels, loc="outside upper right", ncols=3, frameon=False)
+
+
+def tidy(all_axes: Iterable[Axes]) -> None:
+    """Gives the axes a thin grid behind what is drawn, and no frame."""
+    for axes in all_axes:
+        axes.grid(color="#e6e6e6", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
 
 
 def make_axes(columns: int, width: float) -> tuple[Figure, np.ndarray]:
@@ -88,24 +90,10 @@ def make_axes(columns: int, width: float) -> tuple[Figure, np.ndarray]:
         height_ratios=[3, 2],
         layout="constrained",
     )
-    for each in axes.flat:
-        each.grid(color="#e6e6e6", linewidth=0.6)
-        each.spines[["top", "right"]].set_visible(False)
+    tidy(axes.flat)
     axes[0, 0].set_ylabel("training loss")
     axes[1, 0].set_ylabel("loss scale")
     return figure, axes
-
-
-def draw(pairs: list[list[Run]], path: Path) -> None:
-    """Writes a PNG. ``pairs``: for each level the runs in C++ and in Python."""
-    figure, axes = make_axes(len(pairs), width=15)
-    for (loss_axes, scale_axes), pair in zip(axes.T, pairs):
-        draw_loss(loss_axes, pair)
-        draw_loss_scale(scale_axes, pair)
-    add_legend(figure, axes[0, 0], axes[1, 0])
-    figure.suptitle("Handwritten digits at every opt level", x=0.01, ha="left")
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
 
 
 def draw_files(files: list[Path]) -> Figure:

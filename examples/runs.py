@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 import subprocess
 import sys
@@ -30,7 +31,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Run:
-    """The printed summary of one run, and its steps."""
+    """The printed summary of one run, and its steps. ``peak_memory_mib`` on a CPU: of the
+    process, mostly torch itself. ``counted_memory_mib``: of the tensors that training keeps; nan in
+    C++."""
 
     level: str
     language: str
@@ -42,6 +45,7 @@ class Run:
     loss_scale: float
     skipped_steps: int
     steps: list[Step]
+    counted_memory_mib: float = math.nan
 
 
 def build_cpp_example() -> None:

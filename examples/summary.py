@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
 
 from runs import Run
@@ -22,13 +23,19 @@ COLUMNS = {
     "test_accuracy": "{:.4f}",
     "ms_per_step": "{:.2f}",
     "peak_memory_mib": "{:.0f}",
+    "counted_memory_mib": "{:.2f}",
     "loss_scale": "{:.0f}",
     "skipped_steps": "{}",
 }
 
 
 def cells(run: Run) -> list[str]:
-    return [form.format(getattr(run, name)) for name, form in COLUMNS.items()]
+    """Empty where there is no value. Peak memory on a CPU, which is mostly torch's, is left out."""
+    values = {name: getattr(run, name) for name in COLUMNS}
+    if run.device == "cpu":
+        values["peak_memory_mib"] = math.nan
+    empty = {name for name, value in values.items() if value != value}
+    return ["" if name in empty else COLUMNS[name].format(values[name]) for name in COLUMNS]
 
 
 def table(runs: list[Run]) -> str:
