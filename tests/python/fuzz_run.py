@@ -264,7 +264,8 @@ class Pair:
         given = [self.mirror.optimizers[i] for i in of]
         for i, param in enumerate(self.mirror.params):
             is_clipped = any(user in given for user in param.users)
-            if param.is_narrow and param.sum is not None and is_clipped:
+            is_discarded = param.was_discarded or any(user.overflow for user in param.users)
+            if param.is_narrow and param.sum is not None and is_clipped and not is_discarded:
                 grad = self.run.params[i].grad
                 check_close(f"grad {i}", grad, param.sum.to(param.dtype), self.mirror)
                 param.sum = grad.to(param.sum.dtype, copy=True)

@@ -112,6 +112,8 @@ class Mirror:
         require(loss < self.setup.overrides.get("num_losses", 1), "no such loss")
         self.check_backward(given, reached, is_bad, is_nan or inf_in in grads, delayed, ends)
         self.notice(given)
+        for param in self.params:
+            param.before_writes.clear()
         if ends in ("raise", "scale_loss", "step"):
             require(zero_inside is None, "zeroing in a block that raises")
             return self.cancel(given)
@@ -353,6 +355,7 @@ class Mirror:
 
     def overwrite(self, param: Param, value: torch.Tensor) -> None:
         require(not param.holds_part_of(value), "a write of what the model holds")
+        param.before_writes.append(param.value.detach().clone())
         param.write(value)
 
     def write_data(self, param: int, seed: int) -> None:

@@ -56,6 +56,8 @@ class Param:
     is_unnoticed: bool = False
     #: Whether the last step, taken or skipped, has used the master's sum up.
     was_used: bool = False
+    #: Its values before the writes that no backward has noticed yet.
+    before_writes: list[torch.Tensor] = field(default_factory=list)
     #: Of a shared one: those that have used the sum, which waits for others.
     done: set[Stepped] = field(default_factory=set)
     #: Of a shared one: whether the rule does not say who uses the sum.
@@ -75,9 +77,11 @@ class Param:
             self.value.copy_(value.to(self.dtype))
 
     def holds_part_of(self, value: torch.Tensor) -> bool:
-        """Whether the model has some elements of `value` already, by rounding the master's."""
+        """Whether the model has some elements of `value` already, by rounding the master's, or had
+        them before writes that no backward has noticed."""
         written = value.to(self.dtype)
-        return bool(((self.in_model == written) & (self.value != written)).any())
+        masters = [self.value.detach(), *self.before_writes]
+        return any(((m.to(self.dtype) == written) & (m != written)).any() for m in masters)
 
     def add(self, grad: torch.Tensor) -> None:
         self.is_contested |= bool(self.done)
