@@ -36,6 +36,18 @@ void check_model(const Module& model) {
   check_float32("buffer", model.named_buffers());
 }
 
+void check_kept(const std::vector<std::string>& names,
+                const std::vector<std::shared_ptr<Module>>& models) {
+  for (const auto& name : names) {
+    const auto has_it = [&name](const std::shared_ptr<Module>& model) {
+      return !name.empty() && model->named_modules().contains(name);
+    };
+    TORCH_CHECK_VALUE(std::any_of(models.begin(), models.end(), has_it),
+                      "initialize: expected keep_fp32 to name modules in the model, got \"", name,
+                      "\"");
+  }
+}
+
 void check_each_once(
     const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers) {
   for (size_t i = 0; i < optimizers.size(); ++i) {
@@ -100,6 +112,7 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
   wrap(optimizers);
   if (!enabled()) return;
   for (const auto& model : models_) check_model(*model);
+  check_kept(options.keep_fp32(), models_);
   for (const auto& optimizer : optimizers_) {
     TORCH_CHECK(!optimizer.splits_masters() || !options.materialize_master_grads(),
                 "initialize: expected materialize_master_grads(false) with an optimizer's "
@@ -191,7 +204,7 @@ void Amp::cast_models() {
   if (!properties_.cast_model_type) return;
   for (const auto& model : models_) {
     cast_module(*model, *properties_.cast_model_type,
-                properties_.keep_batchnorm_fp32.value_or(false));
+                properties_.keep_batchnorm_fp32.value_or(false), options_.keep_fp32());
     checkpoint::save_in_float32(model->parameters(), nullptr);
     checkpoint::save_in_float32(model->buffers(), nullptr);
   }

@@ -68,8 +68,9 @@ void Amp::make_masters() {
     }
   }
   for (const auto& model : models_) {
-    for (const auto& param : params_to_cast(*model, *properties_.cast_model_type,
-                                            properties_.keep_batchnorm_fp32.value_or(false))) {
+    for (const auto& param :
+         params_to_cast(*model, *properties_.cast_model_type,
+                        properties_.keep_batchnorm_fp32.value_or(false), options_.keep_fp32())) {
       if (stepped.count(param.unsafeGetTensorImpl()) == 0) continue;
       master_of_.emplace(param.unsafeGetTensorImpl(), MasterWeights::make_master(param));
     }

@@ -2,6 +2,7 @@
 #include <torch/nn/modules/rnn.h>
 #include <torchamp/cast.h>
 
+#include <algorithm>
 #include <unordered_set>
 #include <utility>
 
@@ -20,6 +21,23 @@ bool is_kept(const torch::nn::Module& module, bool keep_batchnorm_fp32) {
                                  is_affine<torch::nn::BatchNorm3dImpl>(module));
 }
 
+bool is_in(const std::string& name, const std::string& outer) {
+  return name == outer || name.rfind(outer + '.', 0) == 0;
+}
+
+/// The module and those in it, but for the kept ones.
+std::vector<std::shared_ptr<torch::nn::Module>> modules_to_cast(
+    torch::nn::Module& module, bool keep_batchnorm_fp32,
+    const std::vector<std::string>& keep_fp32) {
+  std::vector<std::shared_ptr<torch::nn::Module>> modules;
+  for (const auto& child : module.named_modules()) {
+    const auto keeps = [&child](const std::string& name) { return is_in(child.key(), name); };
+    if (is_kept(*child.value(), keep_batchnorm_fp32)) continue;
+    if (std::none_of(keep_fp32.begin(), keep_fp32.end(), keeps)) modules.push_back(child.value());
+  }
+  return modules;
+}
+
 bool changes(const at::Tensor& tensor, at::ScalarType dtype) {
   return tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != dtype;
 }
@@ -34,11 +52,11 @@ void cast_tensor(at::Tensor tensor, at::ScalarType dtype) {
 }  // namespace
 
 std::vector<at::Tensor> params_to_cast(torch::nn::Module& module, at::ScalarType dtype,
-                                       bool keep_batchnorm_fp32) {
+                                       bool keep_batchnorm_fp32,
+                                       const std::vector<std::string>& keep_fp32) {
   std::vector<at::Tensor> params;
   std::unordered_set<const c10::TensorImpl*> seen;
-  for (const auto& child : module.modules()) {
-    if (is_kept(*child, keep_batchnorm_fp32)) continue;
+  for (const auto& child : modules_to_cast(module, keep_batchnorm_fp32, keep_fp32)) {
     for (const auto& param : child->parameters(/*recurse=*/false)) {
       const bool is_new = seen.insert(param.unsafeGetTensorImpl()).second;
       if (is_new && changes(param, dtype)) params.push_back(param);
@@ -47,11 +65,11 @@ std::vector<at::Tensor> params_to_cast(torch::nn::Module& module, at::ScalarType
   return params;
 }
 
-void cast_module(torch::nn::Module& module, at::ScalarType dtype, bool keep_batchnorm_fp32) {
+void cast_module(torch::nn::Module& module, at::ScalarType dtype, bool keep_batchnorm_fp32,
+                 const std::vector<std::string>& keep_fp32) {
   const torch::NoGradGuard no_grad;
   const c10::InferenceMode off(false);  // whose tensors could never be trained, nor hashed
-  for (const auto& child : module.modules()) {
-    if (is_kept(*child, keep_batchnorm_fp32)) continue;
+  for (const auto& child : modules_to_cast(module, keep_batchnorm_fp32, keep_fp32)) {
     for (const auto& param : child->parameters(/*recurse=*/false)) cast_tensor(param, dtype);
     for (const auto& buffer : child->buffers(/*recurse=*/false)) cast_tensor(buffer, dtype);
   }

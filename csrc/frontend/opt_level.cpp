@@ -138,6 +138,11 @@ Options& Options::keep_batchnorm_fp32(const std::string& text) {
   return keep_batchnorm_fp32(text == "True");
 }
 
+Options& Options::keep_fp32(std::vector<std::string> modules) {
+  keep_fp32_ = std::move(modules);
+  return *this;
+}
+
 Options& Options::master_weights(bool value) {
   master_weights_ = value;
   return *this;
@@ -222,6 +227,10 @@ Properties Options::resolve() const {
     if (casts_ops)
       refuse("keep_batchnorm_fp32", opt_level_, "batch norm is always float32 at this level");
     result.keep_batchnorm_fp32 = keep_batchnorm_fp32_;
+  }
+  if (casts_ops && !keep_fp32_.empty()) {
+    refuse("keep_fp32", opt_level_,
+           "weights are float32 already; call the module in an amp::disable_casts scope");
   }
   if (master_weights_) {
     if (casts_ops)

@@ -1,3 +1,4 @@
+#include <c10/util/StringUtil.h>
 #include <pybind11/functional.h>
 #include <torchamp/loss_scaler.h>
 
@@ -103,6 +104,9 @@ void bind_state(py::class_<LossScaler>& scaler) {
            "Raises ValueError unless value is positive and finite.")
       .def("state", &state_of, Unlocked(),
            "(loss_scale, growth_tracker, hysteresis_tracker). Waits for the device.")
+      .def(
+          "__repr__", [](const LossScaler& self) { return c10::str(self); }, Unlocked(),
+          "One line: the scale and its rule. Waits for the device.")
       .def("load_state", &load_state, Unlocked(), py::arg("loss_scale"), py::arg("growth_tracker"),
            py::arg("hysteresis_tracker"),
            "Resumes from a state(). Raises ValueError unless loss_scale is positive and "

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <memory>
 #include <optional>
 #include <string>
@@ -88,6 +89,8 @@ class TORCHAMP_API Amp {
   LossScaler& loss_scaler(int64_t loss_id = 0);
   /// One per loss; empty if not enabled.
   std::vector<LossScaler>& loss_scalers() { return loss_scalers_; }
+  /// The same.
+  const std::vector<LossScaler>& loss_scalers() const { return loss_scalers_; }
   /// In the order in which initialize was given them.
   const std::vector<std::shared_ptr<torch::nn::Module>>& models() const { return models_; }
   /// The same, by address.
@@ -151,6 +154,10 @@ class TORCHAMP_API Amp {
       master_of_;                                       ///< of the parameters that were cast
   std::unordered_set<const c10::TensorImpl*> stepped_;  ///< masters, and parameters without one
 };
+
+/// One line: the properties, the models' classes, the current loss scales. Waits for the device,
+/// but not while a graph is captured: then the scales are left out.
+TORCHAMP_API std::ostream& operator<<(std::ostream& stream, const Amp& amp);
 
 /// @}
 

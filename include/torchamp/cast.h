@@ -5,6 +5,7 @@
 #include <torchamp/detail/export.h>
 #include <torchamp/parts.h>
 
+#include <string>
 #include <vector>
 
 namespace torchamp {
@@ -14,13 +15,15 @@ namespace torchamp {
 /// The floating parameters whose dtype cast_module would change. Each once, even if several
 /// modules share it.
 TORCHAMP_API std::vector<at::Tensor> params_to_cast(torch::nn::Module& module, at::ScalarType dtype,
-                                                    bool keep_batchnorm_fp32);
+                                                    bool keep_batchnorm_fp32,
+                                                    const std::vector<std::string>& keep_fp32 = {});
 
 /// Casts floating parameters (in place), their grads and floating buffers to `dtype`.
-/// `keep_batchnorm_fp32` excludes affine batch norms. The weights of recurrent modules are
-/// flattened again.
+/// `keep_batchnorm_fp32` excludes affine batch norms, `keep_fp32` the modules of these names and
+/// those in them. The weights of recurrent modules are flattened again.
 TORCHAMP_API void cast_module(torch::nn::Module& module, at::ScalarType dtype,
-                              bool keep_batchnorm_fp32);
+                              bool keep_batchnorm_fp32,
+                              const std::vector<std::string>& keep_fp32 = {});
 
 /// Flattens the weights of the recurrent modules in `module`, whose memory has changed.
 TORCHAMP_API void flatten_recurrent(torch::nn::Module& module);

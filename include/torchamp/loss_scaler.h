@@ -8,6 +8,7 @@
 #include <torchamp/ops.h>
 #include <torchamp/opt_level.h>
 
+#include <iosfwd>
 #include <memory>
 #include <vector>
 
@@ -128,6 +129,10 @@ class TORCHAMP_API LossScaler {
   bool is_compared_ = false;  ///< compare_ranks() has nothing to do
   int looks_ = 8;             ///< that looks_at_loss() still grants
 };
+
+/// One line: the scale and its rule. Waits for the device, but not while a graph is captured: then
+/// the scale is left out.
+TORCHAMP_API std::ostream& operator<<(std::ostream& stream, const LossScaler& scaler);
 
 /// @}
 

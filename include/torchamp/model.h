@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <type_traits>
 #include <utility>
 
@@ -169,6 +170,17 @@ class Model {
   mutable M module_;  ///< a handle too
   std::shared_ptr<Amp> amp_;
 };
+
+/// The module's own text, and a line of its Amp.
+template <class M>
+std::ostream& operator<<(std::ostream& stream, const Model<M>& model) {
+  if constexpr (std::is_base_of_v<torch::nn::Module, std::decay_t<decltype(*model)>>) {
+    stream << *model;
+  } else {
+    stream << *model->ptr();  // an AnyModule's
+  }
+  return stream << '\n' << *model.amp();
+}
 
 /// @}
 

@@ -5,8 +5,10 @@
 #include <torchamp/agreement.h>
 #include <torchamp/detail/export.h>
 
+#include <iosfwd>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace torchamp {
 /// @addtogroup choose
@@ -52,6 +54,9 @@ struct Properties {
   LossScale loss_scale = 1.0;                    ///< of every loss
 };
 
+/// One line: the level, the dtypes of weights, batch norms, ops and masters, the loss scale.
+TORCHAMP_API std::ostream& operator<<(std::ostream& stream, const Properties& properties);
+
 /// The defaults of a level.
 TORCHAMP_API Properties default_properties(OptLevel opt_level);
 
@@ -96,6 +101,12 @@ class TORCHAMP_API Options {
   Options& keep_batchnorm_fp32(const char* text) {
     return keep_batchnorm_fp32(std::string(detail::checked_text("keep_batchnorm_fp32", text)));
   }
+  /// Names of modules, as in named_modules(), that stay in float32 with all that is in them, at
+  /// levels that cast the model. The program casts what it calls them with, and what they return:
+  /// `net->head->forward(x.to(torch::kFloat))`. initialize throws ValueError for a name that no
+  /// model has, and RuntimeError at O1 and O4, where a disable_casts around the call has that
+  /// effect.
+  Options& keep_fp32(std::vector<std::string> modules);
   /// Whether optimizers step float32 masters of 16-bit parameters. Not for O1 and O4.
   Options& master_weights(bool value);
   Options& master_weights(const char* text) = delete;
@@ -133,6 +144,7 @@ class TORCHAMP_API Options {
   /// @{
   /// The last value given to the setter of this name, or its default.
   bool enabled() const { return enabled_; }
+  const std::vector<std::string>& keep_fp32() const { return keep_fp32_; }
   std::optional<c10::ScalarType> cast_model_outputs() const { return cast_model_outputs_; }
   int64_t num_losses() const { return num_losses_; }
   std::optional<double> min_loss_scale() const { return min_loss_scale_; }
@@ -154,6 +166,7 @@ class TORCHAMP_API Options {
   std::optional<std::optional<c10::ScalarType>> cast_model_type_;
   std::optional<bool> autocast_;
   std::optional<bool> keep_batchnorm_fp32_;
+  std::vector<std::string> keep_fp32_;
   std::optional<bool> master_weights_;
   std::optional<LossScale> loss_scale_;
   std::optional<c10::ScalarType> cast_model_outputs_;

@@ -6,6 +6,7 @@ from torchamp import amp, ops, optimizers
 from torchamp._load import _C, __version__, build_info, cmake_prefix_path
 from torchamp.amp._amp import Amp
 from torchamp.amp._grad_scaler import GradScaler
+from torchamp.amp._policy import global_policy, set_global_policy
 
 LossScaler = _C.LossScaler
 
@@ -27,7 +28,9 @@ __all__ = [
     "autocast",
     "build_info",
     "cmake_prefix_path",
+    "global_policy",
     "install_as_apex",
     "ops",
     "optimizers",
+    "set_global_policy",
 ]

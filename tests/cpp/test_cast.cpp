@@ -1,10 +1,14 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/rnn.h>
+#include <torch/optim/sgd.h>
 #include <torchamp/cast.h>
+#include <torchamp/initialize.h>
 
 #include "device.h"
+#include "errors.h"
 #include "tensors.h"
 
 namespace torchamp {
@@ -108,6 +112,39 @@ TEST_P(CastTest, ListsWhatItWouldCastOnce) {
   EXPECT_TRUE(params[1].is_same(shared->bias));
   EXPECT_EQ(params_to_cast(*twice, at::kHalf, false).size(), 4U);
   EXPECT_TRUE(params_to_cast(*twice, at::kFloat, false).empty());
+}
+
+/// Whose names begin alike.
+struct Bodies : torch::nn::Module {
+  ModuleList first = register_module("body", ModuleList(Linear(2, 2), Linear(2, 2)));
+  Linear second = register_module("body_2", Linear(2, 2));
+};
+
+TEST_P(CastTest, KeepsModulesByName) {
+  const auto net = here(std::make_shared<Bodies>());
+  cast_module(*net, at::kHalf, /*keep_batchnorm_fp32=*/false, {"body"});
+  for (const auto& param : net->first->parameters()) EXPECT_EQ(param.scalar_type(), at::kFloat);
+  EXPECT_EQ(net->second->weight.scalar_type(), at::kHalf);
+  EXPECT_EQ(params_to_cast(*net, at::kBFloat16, false, {"body.1", "body_2"}).size(), 2U);
+}
+
+TEST_P(CastTest, InitializeKeepsModulesByName) {
+  torch::nn::Sequential net(Linear(2, 2), Linear(2, 2));
+  here(net);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  const auto options = [](const char* level, const std::string& name) {
+    return Options(level).keep_fp32({name}).verbosity(0);
+  };
+  const auto error_of = [&](const Options& wrong) {
+    return message_of([&] { initialize(net, sgd, wrong); });
+  };
+  EXPECT_EQ(error_of(options("O2", "head")),
+            "initialize: expected keep_fp32 to name modules in the model, got \"head\"");
+  EXPECT_TRUE(contains(error_of(options("O1", "1")), "keep_fp32 cannot be set at opt_level O1"));
+  auto amped = initialize(net, sgd, options("O2", "1"));
+  EXPECT_EQ(net[0]->as<Linear>()->weight.scalar_type(), at::kHalf);
+  EXPECT_EQ(net[1]->as<Linear>()->weight.scalar_type(), at::kFloat);
+  EXPECT_EQ(amped.optimizer.master_params().size(), 4U);
 }
 
 TORCHAMP_ON_EACH_DEVICE(CastTest);

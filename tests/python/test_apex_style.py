@@ -10,7 +10,7 @@ from nets import LEVELS, Net, backward, initialized, linear_net, loss_of, overfl
 from torchamp import Amp, amp
 
 SIGNATURES = {
-    "initialize": "models, optimizers=None, enabled=True, opt_level='O1', cast_model_type=None, "
+    "initialize": "models, optimizers=None, enabled=True, opt_level=None, cast_model_type=None, "
     "patch_torch_functions=None, keep_batchnorm_fp32=None, master_weights=None, loss_scale=None, "
     "cast_model_outputs=None, num_losses=1, verbosity=1, min_loss_scale=None, "
     "max_loss_scale=16777216.0",

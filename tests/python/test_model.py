@@ -41,7 +41,6 @@ def test_it_is_the_same_object_of_the_same_class():
     assert isinstance(model, Net) and type(model).__name__ == "Net"
     assert (type(model).__module__, type(model).__qualname__) == (kind.__module__, "Net")
     assert inspect.signature(model.forward) == inspect.signature(Net().forward)
-    assert repr(model) == repr(Net())
 
 
 @pytest.mark.parametrize("how", COPIES)

@@ -40,11 +40,14 @@ from torchamp.amp._autocast import (
 from torchamp.amp._averaged_model import AveragedModel
 from torchamp.amp._grad_scaler import GradScaler  # noqa: F401
 from torchamp.amp._model import cast_for_inference
+from torchamp.amp._policy import LossScaleOptimizer, Policy, set_policy
 from torchamp.amp._ranks.dtensor import fsdp_policy
 from torchamp.amp._weight_grads import accumulate_weight_grads
 
 __all__ = [
     "AveragedModel",
+    "LossScaleOptimizer",
+    "Policy",
     "Preflight",
     "Report",
     "accumulate_weight_grads",
@@ -73,6 +76,7 @@ __all__ = [
     "save",
     "scale",
     "scale_loss",
+    "set_policy",
     "state_dict",
     "telemetry",
 ]

@@ -21,9 +21,18 @@ from torchamp.amp._checks import (
     one_device,
     warn_of_float64,
 )
+from torchamp.amp._describe import describe, describe_as_html
+from torchamp.amp._kept import Kept
 from torchamp.amp._masters import make_masters, params_of, weights_for
-from torchamp.amp._model import adopt_model, cast_model, hook_state_dict, params_to_cast
+from torchamp.amp._model import (
+    adopt_model,
+    adopt_parts,
+    cast_model,
+    hook_state_dict,
+    params_to_cast,
+)
 from torchamp.amp._optimizer import adopt_optimizer, state_of
+from torchamp.amp._policy import Policy, is_marked, level_and_overrides
 from torchamp.amp._ranks.agreement import ProcessGroups, groups_of
 from torchamp.amp._ranks.dtensor import check_dtensors, check_flattened
 from torchamp.amp._ranks.reduction import Reducer
@@ -59,7 +68,8 @@ class Amp:
     models: a float32 module on its device, or a list of them; changed in place.
     optimizers: an optimizer of their parameters, a list of them, or None; changed in place.
     opt_level: "O0" float32, "O1" autocast to float16, "O2" float16 with float32 master weights,
-        "O3" float16, "O4" and "O5" as O1 and O2 in bfloat16.
+        "O3" float16, "O4" and "O5" as O1 and O2 in bfloat16; or an amp.Policy. None: that of
+        set_global_policy, or O1.
     enabled: False leaves everything alone, and scale_loss gives the loss as it is.
     shard_masters: a torch.distributed ProcessGroup, at O2 and O5: each of its ranks keeps and steps
         a part of the masters (ZeRO-1) of one optimizer, whose step must be elementwise. Grads are
@@ -71,12 +81,14 @@ class Amp:
     overrides: what to change of the level: cast_model_type, patch_torch_functions,
         keep_batchnorm_fp32, master_weights, loss_scale ("dynamic" or a number); also
         cast_model_outputs, num_losses, min_loss_scale (by default 2**-10), max_loss_scale,
-        max_consecutive_skips (the number of skipped steps in a row at which a step, or on CUDA a
-        later call, raises RuntimeError with the reason; by default training goes on), verbosity
-        (0 is silent), adopt_data_writes (True: every step detects elements of the model that were
-        written bypassing PyTorch's version counters, e.g. by `param.data`, and copies them to the
-        masters), materialize_master_grads (True: every backward makes the masters' grads; by
-        default those of fused optimizers are deferred until the program accesses the masters).
+        keep_fp32 (modules that compute in float32 at every level: names, classes, or functions of
+        name and module that return whether to keep it), max_consecutive_skips (the number of
+        skipped steps in a row at which a step, or on CUDA a later call, raises RuntimeError with
+        the reason; by default training goes on), verbosity (0 is silent), adopt_data_writes (True:
+        every step detects elements of the model that were written bypassing PyTorch's version
+        counters, e.g. by `param.data`, and copies them to the masters), materialize_master_grads
+        (True: every backward makes the masters' grads; by default those of fused optimizers are
+        deferred until the program accesses the masters).
 
     Raises TypeError, ValueError or RuntimeError, and changes nothing, where an argument is wrong.
     Objects of this class are independent, except for O1's autocast, which belongs to the thread: it
@@ -88,7 +100,7 @@ class Amp:
         self,
         models: torch.nn.Module | list[torch.nn.Module],
         optimizers: torch.optim.Optimizer | list[torch.optim.Optimizer] | None = None,
-        opt_level: str = "O1",
+        opt_level: str | Policy | None = None,
         *,
         enabled: bool = True,
         shard_masters: ProcessGroup | None = None,
@@ -100,7 +112,8 @@ class Amp:
         self.optimizers = (
             [] if optimizers is None else as_list("optimizers", optimizers, torch.optim.Optimizer)
         )
-        settings = settings_for(opt_level, **overrides)
+        level, chosen = level_and_overrides(opt_level, overrides)
+        settings = settings_for(level, **chosen)
         groups = groups_of("initialize", process_group)
         if enabled:
             check_models(self.models)
@@ -112,7 +125,8 @@ class Amp:
             check_flattened(self.optimizers, bool(groups), settings)
             check_sharding(self.optimizers, settings, shard_masters)
             warn_of_float64(self.models, settings)
-            self._session = _set_up(self.models, self.optimizers, settings, shard_masters)
+            kept = Kept(self.models, settings.keep_fp32, is_marked)
+            self._session = _set_up(self.models, self.optimizers, settings, kept, shard_masters)
             sharded_over = [] if shard_masters is None else [shard_masters]
             self._session.agree_over([*groups, *sharded_over])
 
@@ -209,6 +223,12 @@ class Amp:
         if self._session is not None:
             self._session.close()
 
+    def __repr__(self) -> str:
+        return describe(self._session)
+
+    def _repr_html_(self) -> str:
+        return describe_as_html(self._session)
+
     def __enter__(self) -> Amp:
         return self
 
@@ -220,6 +240,7 @@ def _set_up(
     models: list[torch.nn.Module],
     optimizers: list[torch.optim.Optimizer],
     settings: Settings,
+    kept: Kept,
     group: ProcessGroup | None,
 ) -> Session:
     session = Session(models, one_device(models, optimizers), settings)
@@ -228,10 +249,11 @@ def _set_up(
         check_same_on_all_ranks(sharded, session.device, group)
         share_start(models, sharded, group)
     announce(settings)
-    masters = make_masters(_params_to_cast(models, settings), optimizers)
+    masters = make_masters(_params_to_cast(models, settings, kept), optimizers)
     for model in models:
-        _cast(model, session)
+        _cast(model, session, kept)
         adopt_model(model, session)
+        adopt_parts(model, kept, session)
     if group is not None:
         masters = _shard(optimizers[0], session, sharded, masters, group)
     session.weights = weights_for(optimizers)
@@ -256,20 +278,23 @@ def _shard(
     return parts
 
 
-def _params_to_cast(models: list[torch.nn.Module], settings: Settings) -> Iterator[torch.Tensor]:
+def _params_to_cast(
+    models: list[torch.nn.Module], settings: Settings, kept: Kept
+) -> Iterator[torch.Tensor]:
     """Those that are about to be rounded, and get masters."""
     properties = settings.properties
     if settings.keeps_masters and properties.cast_model_type is not None:
         for model in models:
-            kept = bool(properties.keep_batchnorm_fp32)
-            yield from params_to_cast(model, properties.cast_model_type, kept)
+            keeps_norms = bool(properties.keep_batchnorm_fp32)
+            yield from params_to_cast(model, properties.cast_model_type, keeps_norms, kept)
 
 
-def _cast(model: torch.nn.Module, session: Session) -> None:
+def _cast(model: torch.nn.Module, session: Session, kept: Kept) -> None:
     properties = session.settings.properties
     if properties.cast_model_type is None:
         return
-    cast_model(model, properties.cast_model_type, bool(properties.keep_batchnorm_fp32))
+    keeps_norms = bool(properties.keep_batchnorm_fp32)
+    cast_model(model, properties.cast_model_type, keeps_norms, kept)
     if properties.cast_model_type != torch.float32:
         session.hooks.extend(hook_state_dict(model))
 

@@ -13,9 +13,11 @@ import torch
 from torchamp._load import _C
 from torchamp.amp import _release, _scale_loss, _serialize
 from torchamp.amp._amp import Amp, Optimizers, states_of
+from torchamp.amp._kept import Rule
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import params_of
 from torchamp.amp._optimizer import Telemetry, state_of, suppress_accesses
+from torchamp.amp._policy import Policy
 from torchamp.amp._ranks.agreement import ProcessGroups
 from torchamp.amp._scale_loss import clip_grad_norm, clip_grad_value, scaled_loss
 from torchamp.amp._session import Session
@@ -53,7 +55,7 @@ def initialize(
     models: torch.nn.Module | list[torch.nn.Module],
     optimizers: torch.optim.Optimizer | list[torch.optim.Optimizer] | None = None,
     enabled: bool = True,
-    opt_level: str = "O1",
+    opt_level: str | Policy | None = None,
     cast_model_type: torch.dtype | bool | None = None,
     patch_torch_functions: bool | None = None,
     keep_batchnorm_fp32: bool | str | None = None,
@@ -68,6 +70,7 @@ def initialize(
     adopt_data_writes: bool = False,
     materialize_master_grads: bool = False,
     max_consecutive_skips: int | None = None,
+    keep_fp32: Rule | Iterable[Rule] = (),
     shard_masters: ProcessGroup | None = None,
     process_group: ProcessGroups | None = None,
 ) -> Any:
@@ -103,6 +106,7 @@ def initialize(
         adopt_data_writes=adopt_data_writes,
         materialize_master_grads=materialize_master_grads,
         max_consecutive_skips=max_consecutive_skips,
+        keep_fp32=keep_fp32,
         shard_masters=shard_masters,
         process_group=process_group,
     )

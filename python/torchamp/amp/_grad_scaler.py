@@ -69,6 +69,20 @@ class GradScaler(torch.amp.GradScaler):
         self._skip_on_device = skip_on_device
         self._agree_over(groups)
 
+    def __repr__(self) -> str:
+        """One line: scale and rule. Waits for the device, but not while a graph is captured."""
+        if not self._enabled:
+            return "GradScaler(enabled=False)"
+        return (
+            f"GradScaler(scale={self._shown_scale()}, growth_factor={self.get_growth_factor():g}, "
+            f"backoff_factor={self.get_backoff_factor():g}, "
+            f"growth_interval={self.get_growth_interval()}, device={self._device})"
+        )
+
+    def _shown_scale(self) -> str:
+        is_captured = self._device == "cuda" and torch.cuda.is_current_stream_capturing()
+        return "on the device" if is_captured else f"{self.get_scale():g}"
+
     def scale(self, outputs: Any) -> Any:
         """Returns `outputs`, a floating tensor or a nested structure of them, times the scale.
         Lists, tuples and named tuples keep their type, mappings become dicts, other iterables map

@@ -19,6 +19,8 @@ from torch.utils.hooks import RemovableHandle
 
 from torchamp._shards import is_dtensor
 from torchamp.amp._autocast import shield
+from torchamp.amp._describe import describe_model
+from torchamp.amp._kept import NONE, Kept
 from torchamp.amp._ranks.data_parallel import DataParallel
 from torchamp.amp._ranks.sharded_masters import owner_of
 from torchamp.amp._session import Session
@@ -29,21 +31,23 @@ _LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 
 def params_to_cast(
-    model: torch.nn.Module, dtype: torch.dtype, keep_batchnorm_fp32: bool
+    model: torch.nn.Module, dtype: torch.dtype, keep_batchnorm_fp32: bool, kept: Kept = NONE
 ) -> Iterator[torch.Tensor]:
     """The floating parameters that cast_model would give another dtype; a shared one may come more
     than once."""
-    for module in _cast_modules(model, keep_batchnorm_fp32):
+    for module in _cast_modules(model, keep_batchnorm_fp32, kept):
         for param in module.parameters(recurse=False):
             if _changes(param, dtype):
                 yield param
 
 
-def cast_model(model: torch.nn.Module, dtype: torch.dtype, keep_batchnorm_fp32: bool) -> None:
+def cast_model(
+    model: torch.nn.Module, dtype: torch.dtype, keep_batchnorm_fp32: bool, kept: Kept = NONE
+) -> None:
     """Gives floating parameters, their grads and floating buffers `dtype`, in place: tensors keep
     their identity. `keep_batchnorm_fp32` leaves affine batch norms alone. Recurrent modules get
     their weights flattened again."""
-    for module in _cast_modules(model, keep_batchnorm_fp32):
+    for module in _cast_modules(model, keep_batchnorm_fp32, kept):
         for param in module.parameters(recurse=False):
             _cast_param(param, dtype)
         for buffer in module.buffers(recurse=False):
@@ -53,10 +57,12 @@ def cast_model(model: torch.nn.Module, dtype: torch.dtype, keep_batchnorm_fp32: 
             module.flatten_parameters()
 
 
-def _cast_modules(model: torch.nn.Module, keep_batchnorm_fp32: bool) -> Iterator[torch.nn.Module]:
+def _cast_modules(
+    model: torch.nn.Module, keep_batchnorm_fp32: bool, kept: Kept
+) -> Iterator[torch.nn.Module]:
     for module in model.modules():
-        kept = keep_batchnorm_fp32 and isinstance(module, _BatchNorm) and module.affine
-        if not kept:
+        is_norm = isinstance(module, _BatchNorm) and module.affine
+        if module not in kept and not (keep_batchnorm_fp32 and is_norm):
             yield module
 
 
@@ -184,6 +190,12 @@ class AmpModel(Swapped, torch.nn.Module):
         if self._torchamp.session is not None:
             self._torchamp.session.drop_set_aside(self)
 
+    def extra_repr(self) -> str:
+        """As the original, and a line that says what initialize has made of it."""
+        state = self._torchamp
+        own = describe_model(state.session, state.input_type)
+        return "\n".join(filter(None, [super().extra_repr(), own]))
+
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple:
         function, args, *rest = super().__reduce_ex__(protocol)
         if self._torchamp.changes_forward:
@@ -230,6 +242,29 @@ def adopt_model(model: torch.nn.Module, session: Session) -> None:
     settings = session.settings
     shielded = settings.properties.autocast_type is None
     _set_state(model, settings.input_type, settings.output_type, shielded, session)
+
+
+def adopt_parts(model: torch.nn.Module, kept: Kept, session: Session) -> None:
+    """Makes the kept modules in `model` cast what they are called with to float32, and, where the
+    model itself is cast, those that have 16-bit parameters cast it to their dtype."""
+    low = session.settings.input_type
+    if low not in _LOW_PRECISION and session.casts is None:
+        return
+    inside = [module for module in model.modules() if module is not model]
+    for module in inside:
+        if module in kept.outermost:
+            _adopt_part(module, torch.float32, session)
+        elif kept.outermost and module not in kept and _has_own(module, low):
+            _adopt_part(module, low, session)
+
+
+def _has_own(module: torch.nn.Module, dtype: torch.dtype | None) -> bool:
+    return any(param.dtype == dtype for param in module.parameters(recurse=False))
+
+
+def _adopt_part(module: torch.nn.Module, dtype: torch.dtype | None, session: Session) -> None:
+    _set_state(module, dtype, None, shielded=dtype == torch.float32, session=None)
+    session.add_part(module)
 
 
 def _cast_calls(model: torch.nn.Module, input_type: torch.dtype, output_type: torch.dtype) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from torchamp._load import _C
 from torchamp._shards import shard_of
+from torchamp.amp._describe import describe_optimizer
 from torchamp.amp._masters import AccessTracker, MasterList, track
 from torchamp.amp._optimizer_states import check_shards, fitting, load_keeping_dtypes
 from torchamp.amp._report import announce_savings
@@ -74,6 +75,13 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
             param_group.update(before)
             raise
         state.adopt_group(self, param_group, {})
+
+    def __repr__(self) -> str:
+        """As the original, and a line that says what it steps."""
+        state = self._torchamp
+        with state.accesses.suppress():
+            own = describe_optimizer(state.session, state.weights)
+            return f"{super().__repr__()}\n{own}"
 
     def state_dict(self) -> dict[str, Any]:
         """As the original's."""

@@ -47,7 +47,9 @@ def release(session: Session) -> None:
         )
     models = [model for model in session.models() if model._torchamp.session is session]
     optimizers = session.optimizers()
+    parts = session.parts()
     _check_classes("models", models)
+    _check_classes("parts of models", parts)
     _check_classes("optimizers", optimizers)
     _check_steps(optimizers)
     for weights in session.weights:
@@ -63,7 +65,7 @@ def release(session: Session) -> None:
         tensor.data = data
     for optimizer in optimizers:
         _restore_optimizer(optimizer)
-    for model in models:
+    for model in [*models, *parts]:
         _restore_model(model)
     session.end()
 

@@ -52,6 +52,7 @@ class Session:
         #: Whose ranks agree on overflows.
         self._groups: list[Any] = []
         self._models: list[weakref.ref[torch.nn.Module]] = []
+        self._parts: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         #: Whether the models' parameters may still become DTensors.
         self._may_be_sharded = not are_sharded(models)
@@ -63,6 +64,10 @@ class Session:
         self._models.append(weakref.ref(model))
         self.data_parallel.append(DataParallel(model, self.scalers))
         return self.data_parallel[-1]
+
+    def add_part(self, module: torch.nn.Module) -> None:
+        """A module in a model whose own calls cast."""
+        self._parts.append(weakref.ref(module))
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizers.append(weakref.ref(optimizer))
@@ -87,6 +92,10 @@ class Session:
     def models(self) -> list[Any]:
         """Those that are still there."""
         return _existing(self._models)
+
+    def parts(self) -> list[Any]:
+        """Those that are still there."""
+        return _existing(self._parts)
 
     def optimizers(self) -> list[Any]:
         """Those that are still there."""
@@ -157,7 +166,7 @@ class Session:
             hook.remove()
         self.hooks, self.weights, self.data_parallel = [], [], []
         self.shards = Shards()
-        self._models, self._optimizers = [], []
+        self._models, self._parts, self._optimizers = [], [], []
 
 
 def _existing(references: list[weakref.ref[Any]]) -> list[Any]:

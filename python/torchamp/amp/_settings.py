@@ -8,6 +8,7 @@ from typing import Any, SupportsFloat
 import torch
 
 from torchamp._load import _C
+from torchamp.amp._kept import Rule, rules_of
 
 _BOOLEANS = (True, False, "True", "False")
 
@@ -19,6 +20,8 @@ class Settings:
     properties: _C.Properties
     overrides: tuple[str, ...]
     cast_model_outputs: torch.dtype | None
+    #: Which modules stay in float32 at every level.
+    keep_fp32: tuple[Rule, ...]
     num_losses: int
     min_loss_scale: float | None
     max_loss_scale: float
@@ -62,6 +65,7 @@ def settings_for(
     adopt_data_writes: bool = False,
     materialize_master_grads: bool = False,
     max_consecutive_skips: int | None = None,
+    keep_fp32: Any = (),
 ) -> Settings:
     """Settings of `opt_level` with the overrides that are not None.
 
@@ -86,6 +90,7 @@ def settings_for(
         properties=options.resolve(),
         overrides=tuple(given),
         cast_model_outputs=_optional_floating_dtype("cast_model_outputs", cast_model_outputs),
+        keep_fp32=rules_of(keep_fp32),
         num_losses=num_losses,
         min_loss_scale=_optional_number("min_loss_scale", min_loss_scale),
         max_loss_scale=_number("max_loss_scale", max_loss_scale),
