@@ -109,6 +109,14 @@ void bind_grads(MastersClass& masters) {
       .def_property_readonly(
           "is_deferred", [](const Masters& self) { return self.grads.is_deferred(); },
           "Whether the last backward's master grads are deferred.")
+      .def(
+          "deferred_factor",
+          [](const Masters& self) -> std::optional<at::Tensor> {
+            if (!self.grads.is_deferred()) return std::nullopt;
+            return self.grads.deferred_factor();
+          },
+          "What a fused step multiplies deferred grads by, a float32 scalar on the device; None: "
+          "they are not deferred.")
       .def("materialize", grads(&MasterGrads::materialize), Unlocked(),
            "Materializes deferred master grads.")
       .def("drop_master_grads", grads(&MasterGrads::drop_master_grads), Unlocked(),

@@ -8,6 +8,7 @@ optimizer.step()
 
 from torch import autocast  # noqa: F401  as in torch.amp; not in __all__, which is apex.amp's
 
+from torchamp._inspect.monitor import Monitor
 from torchamp._inspect.preflight import Preflight, preflight
 from torchamp._inspect.report import Report, report
 from torchamp.amp._apex_style import (
@@ -47,6 +48,7 @@ from torchamp.amp._weight_grads import accumulate_weight_grads
 __all__ = [
     "AveragedModel",
     "LossScaleOptimizer",
+    "Monitor",
     "Policy",
     "Preflight",
     "Report",

@@ -122,6 +122,8 @@ def _step(
     optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callable, *, has_closure: bool
 ) -> Any:
     session = state.session
+    for observe in state.observers:
+        observe()
     if session.reducer is not None:
         session.reducer.refresh("step")
     with (
@@ -215,6 +217,8 @@ class OptimizerState:
         self.inner_step = inner_step
         #: Accesses to the masters, as long as their grads are deferred.
         self.accesses = AccessTracker(weights)
+        #: Called before each step.
+        self.observers: list[Callable[[], None]] = []
         session.optimizer_states.add(self.core)
 
     def __reduce__(self) -> tuple:
