@@ -23,6 +23,8 @@ class Op:
     inputs: list[torch.Tensor]
     outputs: list[torch.Tensor]  #: also what it wrote in place
     is_view: bool  #: of an input's memory: nothing is computed
+    #: Whether a number among its arguments is inf or nan.
+    writes_infinity: bool
 
 
 class Watch(TorchDispatchMode):
@@ -103,6 +105,7 @@ class Watch(TorchDispatchMode):
             list(tensors_in((args, kwargs))),
             list(tensors_in(outputs)),
             function.is_view,
+            _holds_infinity((args, kwargs)),
         )
 
 
@@ -165,6 +168,15 @@ def call_model(model: torch.nn.Module, batch: Any) -> Any:
     if isinstance(batch, (tuple, list)):
         return model(*batch)
     return model(batch)
+
+
+def _holds_infinity(arguments: Any) -> bool:
+    """Whether a number among an op's arguments is not finite."""
+    if isinstance(arguments, float):
+        return arguments - arguments != 0.0
+    if isinstance(arguments, (tuple, list)):
+        return any(map(_holds_infinity, arguments))
+    return isinstance(arguments, Mapping) and any(map(_holds_infinity, arguments.values()))
 
 
 class Unchanged:

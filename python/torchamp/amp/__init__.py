@@ -9,6 +9,7 @@ optimizer.step()
 from torch import autocast  # noqa: F401  as in torch.amp; not in __all__, which is apex.amp's
 
 from torchamp._inspect.monitor import Monitor
+from torchamp._inspect.overflow_trace import trace_overflow
 from torchamp._inspect.preflight import Preflight, preflight
 from torchamp._inspect.report import Report, report
 from torchamp.amp._apex_style import (
@@ -81,4 +82,5 @@ __all__ = [
     "set_policy",
     "state_dict",
     "telemetry",
+    "trace_overflow",
 ]
