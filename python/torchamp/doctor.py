@@ -163,6 +163,24 @@ def library_findings() -> list[Finding]:
     return [finding for finding in findings if finding.subject in LIBRARY_SUBJECTS]
 
 
+def check_tf32() -> Finding:
+    """Whether matrix products of float32, as at O0, may round their inputs to TF32 on CUDA."""
+    try:
+        import torch
+
+        precision = torch.get_float32_matmul_precision()
+        if not torch.cuda.is_available():
+            return Finding("TF32", f"not on this machine (float32_matmul_precision: {precision})")
+        if torch.cuda.get_device_capability() < (8, 0):
+            return Finding("TF32", "not on this card")
+    except Exception as error:
+        return Finding("TF32", f"unknown: {error}")
+    if precision == "highest":
+        remedy = 'torch.set_float32_matmul_precision("high") makes float32 faster, with 10 bits'
+        return Finding("TF32", f"off for matrix products; {remedy}")
+    return Finding("TF32", f"on for matrix products (float32_matmul_precision: {precision})")
+
+
 def check_kernels_variable() -> Finding:
     """TORCHAMP_KERNELS, which forces one kind of kernels: auto (the best that works), aot (compiled
     by nvcc when torchamp was built), nvrtc (compiled when first used) or aten (torch's own ops)."""
@@ -180,6 +198,7 @@ CHECKS: list[Callable[[], Finding]] = [
     check_torch,
     check_torch_copies,
     check_gpu,
+    check_tf32,
     check_kernels_variable,
     check_torchamp,
     check_build,

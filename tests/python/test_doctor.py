@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from torchamp import _load, doctor
 from torchamp.doctor import Finding
@@ -62,6 +63,23 @@ def test_two_copies_of_torch_are_reported(
     finding = doctor.check_torch_copies()
     assert finding.status == 1
     assert "second" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("capability", "precision", "found"),
+    [
+        ((9, 0), "highest", "off for matrix products; torch.set_float32_matmul_precision"),
+        ((9, 0), "high", "on for matrix products (float32_matmul_precision: high)"),
+        ((7, 5), "highest", "not on this card"),
+        (None, "highest", "not on this machine"),
+    ],
+)
+def test_tf32(monkeypatch: pytest.MonkeyPatch, capability, precision, found) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
+    finding = doctor.check_tf32()
+    assert finding.status == 0 and finding.found.startswith(found)
 
 
 def test_main_returns_the_worst_status(
