@@ -25,6 +25,7 @@
 #include <torchamp/optim/sgd.h>
 #include <torchamp/optimizer.h>
 #include <torchamp/overflow_trace.h>
+#include <torchamp/report.h>
 #include <torchamp/telemetry.h>
 // all of it
 #include <torchamp/data_parallel.h>

@@ -1,0 +1,77 @@
+#include <torchamp/optim/adam.h>
+#include <torchamp/report.h>
+
+#include <sstream>
+
+#include "device.h"
+#include "training.h"
+
+namespace torchamp {
+namespace {
+
+class ReportTest : public DeviceTest {};
+
+struct Sizes {
+  int64_t elements = 0;       ///< of parameters
+  int64_t kept = 0;           ///< of those, in batch norms
+  int64_t buffers_bytes = 0;  ///< of all buffers
+};
+
+Sizes sizes_of(const Net& net) {
+  Sizes sizes;
+  for (const auto& param : net->parameters()) {
+    sizes.elements += param.numel();
+    if (param.scalar_type() == at::kFloat) sizes.kept += param.numel();
+  }
+  for (const auto& buffer : net->buffers()) {
+    sizes.buffers_bytes += static_cast<int64_t>(buffer.nbytes());
+  }
+  return sizes;
+}
+
+TEST_P(ReportTest, CountsAtO2) {
+  Training training(device(), Options("O2").verbosity(0));
+  const Sizes sizes = sizes_of(training.net);
+  const int64_t low = sizes.elements - sizes.kept;
+  const MemoryReport before = report(*training.net, training.optimizer());
+  EXPECT_EQ(before.bytes.weights, 2 * low + 4 * sizes.kept + sizes.buffers_bytes);
+  EXPECT_EQ(before.bytes.masters, 4 * low);
+  EXPECT_EQ(before.bytes.grads, (2 + 4) * low + 4 * sizes.kept);
+  EXPECT_EQ(before.bytes.state, 0);
+  training.step();
+  const MemoryReport after = report(*training.net, training.optimizer());
+  EXPECT_EQ(after.bytes.state, 4 * sizes.elements);
+  EXPECT_EQ(after.float32_total, 3 * 4 * sizes.elements + sizes.buffers_bytes);
+}
+
+TEST_P(ReportTest, MastersThatStayOut) {
+  const Net net = make_net(device(), 1);
+  optim::FusedAdam adam(net->parameters(), optim::FusedAdamOptions(1e-3),
+                        optim::StorageOptions().split_masters(true));
+  auto amped = initialize(
+      net, adam,
+      Options("O5").materialize_master_grads(false).keep_batchnorm_fp32(false).verbosity(0));
+  const Sizes sizes = sizes_of(net);
+  const MemoryReport found = report(*amped.model, amped.optimizer);
+  EXPECT_EQ(found.bytes.masters, 2 * sizes.elements);
+  EXPECT_EQ(found.bytes.grads, 2 * sizes.elements);
+}
+
+TEST_P(ReportTest, HasARowAModule) {
+  Training training(device(), Options("O2").verbosity(0));
+  const MemoryReport found = report(*training.net, training.optimizer());
+  ASSERT_EQ(found.rows.size(), training.net->named_modules().size());
+  EXPECT_EQ(found.rows.front().name, "");
+  Bytes sum;
+  for (const auto& row : found.rows) sum += row.bytes;
+  EXPECT_EQ(sum.total(), found.bytes.total());
+  std::ostringstream text;
+  text << found;
+  EXPECT_EQ(text.str().find("O2 (weights: float16"), 0U) << text.str();
+  for (const auto& row : found.rows) EXPECT_NE(text.str().find(row.type), std::string::npos);
+}
+
+TORCHAMP_ON_EACH_DEVICE(ReportTest);
+
+}  // namespace
+}  // namespace torchamp
