@@ -26,6 +26,7 @@ ADDED = [
     "adopt_data_writes",
     "materialize_master_grads",
     "max_consecutive_skips",
+    "keep_fp32",
     "shard_masters",
     "process_group",
 ]

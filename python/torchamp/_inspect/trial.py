@@ -111,7 +111,7 @@ def trial(
 
 
 @contextlib.contextmanager
-def _initialized(model: torch.nn.Module, level: str) -> Iterator[torch.nn.Module]:
+def _initialized(model: torch.nn.Module, level: Any) -> Iterator[torch.nn.Module]:
     twin = copied(model)
     if level == "TF32":
         with tf32(True):

@@ -6,7 +6,7 @@ with amp.scale_loss(loss, optimizer) as scaled_loss:
 optimizer.step()
 """
 
-from torch import autocast  # noqa: F401  as in torch.amp; not in __all__, which is apex.amp's
+from torch import autocast as autocast  # as in torch.amp; not in __all__, which is apex.amp's
 
 from torchamp._inspect.monitor import Monitor
 from torchamp._inspect.overflow_trace import trace_overflow
@@ -40,7 +40,7 @@ from torchamp.amp._autocast import (
     register_promote_function,
 )
 from torchamp.amp._averaged_model import AveragedModel
-from torchamp.amp._grad_scaler import GradScaler  # noqa: F401
+from torchamp.amp._grad_scaler import GradScaler as GradScaler  # not in __all__, as in apex.amp
 from torchamp.amp._model import cast_for_inference
 from torchamp.amp._policy import LossScaleOptimizer, Policy, set_policy
 from torchamp.amp._ranks.dtensor import fsdp_policy

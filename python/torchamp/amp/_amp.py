@@ -32,7 +32,7 @@ from torchamp.amp._model import (
     params_to_cast,
 )
 from torchamp.amp._optimizer import adopt_optimizer, state_of
-from torchamp.amp._policy import Policy, is_marked, level_and_overrides
+from torchamp.amp._policy import is_marked, level_and_overrides
 from torchamp.amp._ranks.agreement import ProcessGroups, groups_of
 from torchamp.amp._ranks.dtensor import check_dtensors, check_flattened
 from torchamp.amp._ranks.reduction import Reducer
@@ -51,6 +51,9 @@ from torchamp.amp._settings import Settings, settings_for
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+    from typing_extensions import Unpack
+
+    from torchamp.amp._types import Level, Overrides
 
 Optimizers = Union[torch.optim.Optimizer, Iterable[torch.optim.Optimizer]]
 
@@ -100,12 +103,12 @@ class Amp:
         self,
         models: torch.nn.Module | list[torch.nn.Module],
         optimizers: torch.optim.Optimizer | list[torch.optim.Optimizer] | None = None,
-        opt_level: str | Policy | None = None,
+        opt_level: Level = None,
         *,
         enabled: bool = True,
         shard_masters: ProcessGroup | None = None,
         process_group: ProcessGroups | None = None,
-        **overrides: Any,
+        **overrides: Unpack[Overrides],
     ) -> None:
         self._session: Session | None = None
         self.models = as_list("models", models, torch.nn.Module)

@@ -6,7 +6,7 @@ import contextlib
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
@@ -17,13 +17,17 @@ from torchamp.amp._kept import Rule
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import params_of
 from torchamp.amp._optimizer import Telemetry, state_of, suppress_accesses
-from torchamp.amp._policy import Policy
 from torchamp.amp._ranks.agreement import ProcessGroups
 from torchamp.amp._scale_loss import clip_grad_norm, clip_grad_value, scaled_loss
 from torchamp.amp._session import Session
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+    from typing_extensions import Unpack
+
+    from torchamp.amp._types import Level, Overrides
+    from torchamp.amp._types import Models as ModelsT
+    from torchamp.amp._types import Optimizers as OptimizersT
 
 
 class Last:
@@ -51,11 +55,37 @@ class Last:
         cls.scalers = None if session is None else session.scalers
 
 
+@overload
 def initialize(
-    models: torch.nn.Module | list[torch.nn.Module],
-    optimizers: torch.optim.Optimizer | list[torch.optim.Optimizer] | None = None,
+    models: ModelsT,
+    optimizers: None = None,
     enabled: bool = True,
-    opt_level: str | Policy | None = None,
+    opt_level: Level = None,
+    *,
+    shard_masters: ProcessGroup | None = None,
+    process_group: ProcessGroups | None = None,
+    **overrides: Unpack[Overrides],
+) -> ModelsT: ...
+
+
+@overload
+def initialize(
+    models: ModelsT,
+    optimizers: OptimizersT,
+    enabled: bool = True,
+    opt_level: Level = None,
+    *,
+    shard_masters: ProcessGroup | None = None,
+    process_group: ProcessGroups | None = None,
+    **overrides: Unpack[Overrides],
+) -> tuple[ModelsT, OptimizersT]: ...
+
+
+def initialize(
+    models: Any,
+    optimizers: Any = None,
+    enabled: bool = True,
+    opt_level: Level = None,
     cast_model_type: torch.dtype | bool | None = None,
     patch_torch_functions: bool | None = None,
     keep_batchnorm_fp32: bool | str | None = None,

@@ -13,7 +13,7 @@ from torchamp.compat.apex.amp import (
     scaler,
 )
 from torchamp.compat.apex.amp.amp import init
-from torchamp.compat.apex.amp.frontend import initialize  # noqa: F401  in _public
+from torchamp.compat.apex.amp.frontend import initialize  # type: ignore[no-redef]  # noqa: F401  in _public
 
 __all__ = [
     *_public,

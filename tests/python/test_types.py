@@ -1,0 +1,24 @@
+"""Types of the public names. make lint runs mypy on the package and on the typed program."""
+
+from __future__ import annotations
+
+import inspect
+import pathlib
+import typing
+
+from torchamp.amp import _types, initialize
+
+PROGRAM = pathlib.Path(__file__).with_name("typed_program.py")
+
+
+def test_the_typed_program_runs(python):
+    assert python(str(PROGRAM)).startswith("O1 True 1 True ")
+
+
+def test_the_types_of_overrides_are_those_of_arguments():
+    """Every override that initialize takes, and no other."""
+    taken = set(inspect.signature(initialize).parameters)
+    others = {"models", "optimizers", "enabled", "opt_level", "shard_masters", "process_group"}
+    assert set(_types.Overrides.__annotations__) == taken - others
+    levels = typing.get_args(typing.get_args(_types.Level)[0])
+    assert levels == ("O0", "O1", "O2", "O3", "O4", "O5")
