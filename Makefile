@@ -46,7 +46,7 @@ $(VENV)/.torchamp: $(VENV)/.environment $(SOURCES)
 demo: setup
 	$(IN_VENV) $(BIN)/python examples/demo.py
 
-EXPERIMENTS := conv_noise compare native_loop vgg_sweep
+EXPERIMENTS := conv_noise compare native_loop vgg_sweep which_precision
 
 # All run, even if one fails.
 experiments: setup

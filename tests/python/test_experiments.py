@@ -22,6 +22,7 @@ import conv_noise  # noqa: E402
 import native_loop  # noqa: E402
 import vgg  # noqa: E402
 import vgg_sweep  # noqa: E402
+import which_precision  # noqa: E402
 
 PNG = b"\x89PNG"
 KINDS = ["weights", "grads", "masters", "state", "activations"]
@@ -220,3 +221,53 @@ def test_verdict_says_whether_it_pays():
     cpu = torch.device("cpu")
     assert "does not pay here" in conv_noise.verdict(slow, base, cpu)
     assert "Mixed precision pays here" in conv_noise.verdict(other, base, cpu)
+
+
+@pytest.mark.parametrize("model", ["mlp", "conv", "transformer"])
+def test_which_precision_of_healthy_models(python, tmp_path, model):
+    printed = run(python, tmp_path, "which_precision", f"--model {model} --steps 2 --width 16")
+    rows = read(tmp_path / "which_precision.csv")
+    assert list(rows[0]) == list(which_precision.Row._fields)
+    assert [row["level"] for row in rows] == ["fp32", "O1", "O2", "O3", "O4", "O5"]
+    assert {row["fits"] for row in rows} == {"True"}
+    assert "Take O1" in printed and "TF32: n/a on this device" in printed
+    assert_written(tmp_path, "which_precision.png", "range.png", "grads.png")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "fails", "reason"),
+    [
+        ("range", ["O1", "O2", "O3"], "float16 ends at 65504"),
+        ("precision", ["O4", "O5"], "precision: outputs are"),
+        ("linalg", ["O2", "O3", "O5"], "linalg_cholesky_ex of the model raises"),
+    ],
+)
+def test_which_precision_names_what_fails(python, tmp_path, trouble, fails, reason):
+    options = f"--trouble {trouble} --steps 2 --width 16"
+    printed = run(python, tmp_path, "which_precision", options)
+    rows = read(tmp_path / "which_precision.csv")
+    assert [row["level"] for row in rows if row["fits"] == "False"] == fails
+    assert all(reason in row["reason"] for row in rows if row["fits"] == "False")
+    assert f"{fails[0]}: does not fit: " in printed
+
+
+def test_which_precision_of_a_model_of_the_user_s(python, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "def make(device):\n"
+        "    model = torch.nn.Linear(4, 2).to(device)\n"
+        "    return model, torch.ones(3, 4, device=device), lambda y: y.pow(2).mean() * 1e9\n"
+    )
+    place = f"--model {tmp_path / 'mine.py'}:make --steps 2"
+    assert "does not fit" in run(python, tmp_path / "out", "which_precision", place)
+    assert "expected mlp, conv, transformer or FILE:function, got 'vit'" in run(
+        python, tmp_path / "out", "which_precision", "--model vit", expect=1
+    )
+
+
+def test_which_precision_finds_levels_that_are_not_as_expected():
+    rows = [which_precision.Row(level, level != "O2", "why") for level in ("fp32", "O1", "O2")]
+    assert which_precision.problems(rows, frozenset(["O2"])) == []
+    assert which_precision.problems(rows, None) == []
+    found = which_precision.problems(rows, frozenset(["O1"]))
+    assert found == ["O1: expected it to fail, got: why", "O2: expected it to fit, got: why"]
