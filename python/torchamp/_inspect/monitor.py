@@ -7,7 +7,7 @@ import csv
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TextIO, Union
+from typing import Any, Protocol, TextIO, Union
 
 import torch
 
@@ -15,12 +15,16 @@ from torchamp._inspect.ranges import FLOAT16
 from torchamp._shards import grad_of
 from torchamp.amp._optimizer import state_of
 
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
+
+class ScalarWriter(Protocol):
+    """As torch.utils.tensorboard.SummaryWriter."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> Any: ...
+
 
 #: Takes the values of a step by name, and the keyword argument step: as wandb.log.
 Log = Callable[..., Any]
-Destination = Union[str, "os.PathLike[str]", "SummaryWriter", Log]
+Destination = Union[str, "os.PathLike[str]", ScalarWriter, Log]
 
 _NAMES = (
     "amp/loss_scale",
