@@ -11,10 +11,10 @@ import torch
 from torchamp._inspect.iteration import LossFunction, Outcome, copied, run_iteration
 from torchamp._inspect.range_plot import save_plots
 from torchamp._inspect.ranges import FLOAT16, FORMATS, Format, Range, no_range, range_of, sum_of
-from torchamp._inspect.tables import html_table, text_table
 from torchamp._inspect.trial import OpKey, Reference, Verdict, levels_for, named, tf32, trial
 from torchamp._inspect.watch import Op
 from torchamp._load import _C
+from torchamp._tables import html_table, text_table
 
 #: In this order, the first that fits is recommended.
 _PREFERRED = ("O1", "O4", "O2", "O5")

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from torchamp._inspect.bytes import Bytes, bytes_of_params, float32_bytes_of
-from torchamp._inspect.tables import html_table, text_table
 from torchamp._inspect.watch import Op, Unchanged, Watch, call_model
+from torchamp._tables import html_table, text_table
 from torchamp.amp._autocast import shield
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchamp._inspect.tables import html_table
+from torchamp._tables import html_table
 
 if TYPE_CHECKING:
     from torchamp._load import _C
