@@ -229,6 +229,15 @@ def test_losses_that_models_return(device: torch.device):
     assert amp.preflight(model, {"x": inputs(device), "scale": 2.0}).recommended == "O1"
 
 
+def test_long_ones_log_their_progress(heard, monkeypatch, device: torch.device):
+    model, x = nn.Linear(6, 6).to(device), inputs(device)
+    amp.preflight(model, x, lambda y: y.pow(2).mean())
+    assert heard.take() == ""
+    monkeypatch.setattr("torchamp._inspect.preflight._SLOW", 0.0)
+    amp.preflight(model, x, lambda y: y.pow(2).mean())
+    assert "INFO: preflight: trying O1\nINFO: preflight: trying O2\n" in heard.take()
+
+
 def test_a_model_that_is_not_finite_in_float32(device: torch.device):
     with pytest.raises(
         ValueError, match="finite iteration in float32, got a loss of nan; .* mul of 'middle'"

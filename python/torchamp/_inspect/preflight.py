@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
+import time
 from typing import Any
 
 import torch
@@ -14,12 +16,15 @@ from torchamp._inspect.ranges import FLOAT16, FORMATS, Format, Range, no_range, 
 from torchamp._inspect.trial import OpKey, Reference, Verdict, levels_for, named, tf32, trial
 from torchamp._inspect.watch import Op
 from torchamp._load import _C
+from torchamp._logging import log
 from torchamp._tables import html_table, text_table
 
 #: In this order, the first that fits is recommended.
 _PREFERRED = ("O1", "O4", "O2", "O5")
 #: From this share of a tensor's nonzero elements on, its underflow is a finding.
 _MANY = 0.5
+#: From so many seconds of the float32 iteration on, progress is logged.
+_SLOW = 2.0
 #: How ops begin whose outputs nothing has written yet.
 _UNWRITTEN = ("empty", "new_empty")
 #: Exponents of the loss scales that amp may choose.
@@ -175,9 +180,14 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
     """
     _check(model)
     device = next(model.parameters()).device
+    start = time.monotonic()
     reference, tensors = _in_float32(model, batch, loss_fn)
-    levels = levels_for(device)
-    verdicts = [trial(level, model, batch, loss_fn, reference) for level in levels]
+    is_slow = time.monotonic() - start > _SLOW
+    verdicts = []
+    for level in levels_for(device):
+        if is_slow:
+            log(logging.INFO, f"preflight: trying {level}")
+        verdicts.append(trial(level, model, batch, loss_fn, reference))
     fitting = [each.level for each in verdicts if each.fits]
     recommended = next((level for level in _PREFERRED if level in fitting), "O0")
     findings = [found for format in FORMATS for found in _findings(tensors, format)]
