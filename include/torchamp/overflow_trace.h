@@ -5,6 +5,7 @@
 #include <torchamp/detail/export.h>
 
 #include <iosfwd>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -36,7 +37,7 @@ TORCHAMP_API std::ostream& operator<<(std::ostream& stream, const OverflowOrigin
 /// An op that is told to write inf, such as masked_fill, is none that overflowed.
 class TORCHAMP_API OverflowTrace {
  public:
-  /// Throws RuntimeError if there is another one.
+  /// Throws RuntimeError if there is another one, and during a preflight.
   OverflowTrace();
   ~OverflowTrace();
   OverflowTrace(const OverflowTrace&) = delete;
@@ -46,6 +47,10 @@ class TORCHAMP_API OverflowTrace {
   std::optional<OverflowOrigin> origin() const;
   /// Looks for the next one.
   void reset();
+
+ private:
+  struct Watch;
+  std::unique_ptr<Watch> watch_;
 };
 
 /// @}

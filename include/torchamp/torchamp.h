@@ -33,4 +33,5 @@
 #include <torchamp/initialize.h>
 #include <torchamp/logging.h>
 #include <torchamp/model.h>
+#include <torchamp/preflight.h>
 #include <torchamp/serialize.h>

@@ -1,0 +1,134 @@
+#include "inspect/op_watch.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+namespace torchamp::inspect {
+namespace {
+
+/// torch's callbacks are plain functions, so there is one watch for the process.
+struct OpenWatch {
+  std::mutex mutex;
+  std::shared_ptr<OpObserver> observer;  ///< null: none is open
+  int64_t generation = 0;                ///< the number of watches so far
+  at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
+  std::unordered_map<int64_t, std::string> scopes;  ///< of forwards' ops, by sequence number
+};
+
+OpenWatch& open_watch() {
+  static OpenWatch instance;
+  return instance;
+}
+
+struct Scope {
+  std::string name;
+  bool is_backward;
+};
+
+/// The scopes that this thread has entered since the watch began, the innermost last.
+std::vector<Scope>& open_scopes() {
+  thread_local std::vector<Scope> instance;
+  thread_local int64_t generation = 0;
+  const std::lock_guard<std::mutex> lock(open_watch().mutex);
+  if (std::exchange(generation, open_watch().generation) != open_watch().generation) {
+    instance.clear();
+  }
+  return instance;
+}
+
+std::string short_name(const std::string& name) {
+  const size_t colon = name.rfind("::");
+  return colon == std::string::npos ? name : name.substr(colon + 2);
+}
+
+WatchedOp watched(const at::RecordFunction& record, const std::vector<Scope>& open) {
+  const auto is_backward = [](const Scope& scope) { return scope.is_backward; };
+  return {short_name(record.name()), open.empty() ? "" : open.back().name,
+          std::any_of(open.begin(), open.end(), is_backward), record};
+}
+
+void enter_scope(const at::RecordFunction& record, std::vector<Scope>& open) {
+  const bool is_backward = record.scope() == at::RecordScope::BACKWARD_FUNCTION;
+  OpenWatch& watch = open_watch();
+  const std::lock_guard<std::mutex> lock(watch.mutex);
+  const auto known = watch.scopes.find(record.seqNr());
+  const std::string of_forward = known == watch.scopes.end() ? "" : known->second;
+  open.push_back({is_backward ? of_forward : std::string(record.name()), is_backward});
+}
+
+std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& record) {
+  auto& open = open_scopes();
+  if (record.scope() != at::RecordScope::FUNCTION) {
+    enter_scope(record, open);
+    return nullptr;
+  }
+  const WatchedOp op = watched(record, open);
+  std::shared_ptr<OpObserver> observer;
+  {
+    OpenWatch& watch = open_watch();
+    const std::lock_guard<std::mutex> lock(watch.mutex);
+    observer = watch.observer;
+    if (at::GradMode::is_enabled()) watch.scopes[record.seqNr()] = op.scope;
+  }
+  return observer == nullptr ? nullptr : observer->before(op);
+}
+
+void end(const at::RecordFunction& record, at::ObserverContext* context) {
+  auto& open = open_scopes();
+  if (record.scope() != at::RecordScope::FUNCTION) {
+    if (!open.empty()) open.pop_back();  // else it began before the watch
+    return;
+  }
+  std::shared_ptr<OpObserver> observer;
+  {
+    const std::lock_guard<std::mutex> lock(open_watch().mutex);
+    observer = open_watch().observer;
+  }
+  if (observer != nullptr) observer->after(watched(record, open), context);
+}
+
+}  // namespace
+
+OpWatch::OpWatch(std::shared_ptr<OpObserver> observer, const char* who) {
+  OpenWatch& watch = open_watch();
+  const std::lock_guard<std::mutex> lock(watch.mutex);
+  TORCH_CHECK(watch.observer == nullptr, who,
+              ": expected one OverflowTrace or preflight at a time, got a second");
+  watch.observer = std::move(observer);
+  ++watch.generation;
+  watch.scopes.clear();
+  watch.handle = at::addGlobalCallback(
+      at::RecordFunctionCallback(&begin, &end)
+          .needsInputs(true)
+          .needsOutputs(true)
+          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                   at::RecordScope::USER_SCOPE}));
+}
+
+OpWatch::~OpWatch() {
+  OpenWatch& watch = open_watch();
+  at::removeCallback(watch.handle);
+  const std::lock_guard<std::mutex> lock(watch.mutex);
+  watch.observer.reset();
+}
+
+bool is_examined(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.is_floating_point() && tensor.layout() == at::kStrided &&
+         tensor.numel() > 0 && !tensor.is_meta();
+}
+
+bool allocates(const std::string& op) {
+  return op.rfind("empty", 0) == 0 || op.rfind("new_empty", 0) == 0;
+}
+
+std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
+  if (value.isTensor()) return {value.toTensor()};
+  if (value.isTensorList()) return value.toTensorVector();
+  return {};
+}
+
+}  // namespace torchamp::inspect
