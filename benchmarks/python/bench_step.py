@@ -1,20 +1,20 @@
 """Times the work after a backward: unscaling, checking and the optimizer's step.
 
-Variants are timed round-robin in one process. If memory does not hold all variants of a workload at
-once, they run in batches; each batch includes "one pass", the baseline of the comparison.
+Each variant is timed in turn with "one pass", the baseline of the comparison, in rounds of their
+own, so that a slower minute of the machine slows both.
 
     python benchmarks/python/bench_step.py [--device cpu] [--repeats 15] [--json FILE]
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import command_line
 import torch
 from memory import free_bytes, release
-from step_variants import VARIANTS, Grads
+from step_variants import VARIANTS, Grads, Variant
 from timing import Timing, time_interleaved
 from workloads import STEP_WORKLOADS, copy_of, count_elements
 
@@ -33,18 +33,19 @@ COPY = "bare copy"
 
 @dataclass
 class Row:
-    """The steps of a workload, by variant: milliseconds, their quartiles, host milliseconds (CUDA),
-    time relative to one pass, and bytes per parameter of weights, grads, masters and moments.
-    Includes a copy of floor_bytes per parameter. not_queued_ahead: variants whose times include
-    host time. not_run: why times are missing."""
+    """The steps of a workload, by variant: milliseconds, their quartiles, the milliseconds of one
+    pass in the same rounds, the quotient of both, host milliseconds (CUDA), and bytes per parameter
+    of weights, grads, masters and moments. Includes a copy of floor_bytes per parameter.
+    not_queued_ahead: variants whose times include host time. not_run: why times are missing."""
 
     workload: str
     parameters: int
     floor_bytes: int = FLOOR_BYTES
     milliseconds: dict[str, float] = field(default_factory=dict)
     quartiles: dict[str, tuple[float, float]] = field(default_factory=dict)
-    host_ms: dict[str, float | None] = field(default_factory=dict)
+    one_pass_ms: dict[str, float] = field(default_factory=dict)
     times_one_pass: dict[str, float] = field(default_factory=dict)
+    host_ms: dict[str, float | None] = field(default_factory=dict)
     bytes_per_parameter: dict[str, float] = field(default_factory=dict)
     not_queued_ahead: list[str] = field(default_factory=list)
     not_run: str = ""
@@ -52,55 +53,56 @@ class Row:
     def add(self, name: str, timing: Timing, base: Timing) -> None:
         self.milliseconds[name] = timing.milliseconds
         self.quartiles[name] = timing.quartiles
+        self.one_pass_ms[name] = base.milliseconds
+        self.times_one_pass[name] = timing.milliseconds / base.milliseconds
         self.host_ms[name] = timing.host_ms
-        self.times_one_pass[name] = timing.times(base)
         if not timing.queued_ahead:
             self.not_queued_ahead.append(name)
 
 
-def needed_bytes(elements: int, variants: int) -> int:
-    return int((SHARED_BYTES + variants * VARIANT_BYTES) * elements / USABLE)
+def needed_bytes(elements: int) -> int:
+    """Memory for one pass and another variant."""
+    return int((SHARED_BYTES + 2 * VARIANT_BYTES) * elements / USABLE)
 
 
-def batches(elements: int, free: int) -> Iterator[list[str]]:
-    """Batches of variant names that fit into `free` bytes; none if two do not fit."""
-    fit = (int(free * USABLE) // elements - SHARED_BYTES) // VARIANT_BYTES
-    others = [name for name in VARIANTS if name != BASE]
-    for first in range(0, len(others) if fit >= 2 else 0, max(1, fit - 1)):
-        yield [BASE, *others[first : first + fit - 1]]
+def measure_beside(
+    row: Row, base: Variant, name: str, run: Callable[[], object], device: str, repeats: int
+) -> None:
+    timings = time_interleaved({BASE: base.run, name: run}, device, repeats)
+    row.add(name, timings[name], timings[BASE])
+    if BASE not in row.milliseconds:
+        row.add(BASE, timings[BASE], timings[BASE])
 
 
-def measure_batch(row: Row, names: list[str], device: str, repeats: int) -> None:
+def measure_variants(row: Row, device: str, repeats: int) -> None:
     shared = Grads(STEP_WORKLOADS[row.workload], device)
-    variants = {name: VARIANTS[name](shared) for name in names}
-    runs = {name: variant.run for name, variant in variants.items()}
-    runs[COPY] = copy_of(row.parameters * FLOOR_BYTES, device)
-    timings = time_interleaved(runs, device, repeats)
-    for name, timing in timings.items():
-        if name not in row.milliseconds:
-            row.add(name, timing, timings[BASE])
-    for name, variant in variants.items():
-        row.bytes_per_parameter[name] = variant.bytes() / row.parameters
+    base = VARIANTS[BASE](shared)
+    copy = copy_of(row.parameters * FLOOR_BYTES, device)
+    measure_beside(row, base, COPY, copy, device, repeats)
+    row.bytes_per_parameter[BASE] = base.bytes() / row.parameters
+    for name in VARIANTS:
+        if name == BASE:
+            continue
+        try:
+            variant = VARIANTS[name](shared)
+            measure_beside(row, base, name, variant.run, device, repeats)
+            row.bytes_per_parameter[name] = variant.bytes() / row.parameters
+        except torch.OutOfMemoryError:
+            row.not_run = f"out of memory at {name}"
+        variant = None
+        release(device)
 
 
 def measure_workload(name: str, device: str, repeats: int) -> Row:
     row = Row(name, count_elements(STEP_WORKLOADS[name]))
     release(device)
-    free = free_bytes(device)
-    for names in batches(row.parameters, free):
-        try_batch(row, names, device, repeats)
-        release(device)
-    if not row.milliseconds and not row.not_run:
-        needed = needed_bytes(row.parameters, 2)
+    free, needed = free_bytes(device), needed_bytes(row.parameters)
+    if needed > free:
         row.not_run = f"two variants need {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
+        return row
+    measure_variants(row, device, repeats)
+    release(device)
     return row
-
-
-def try_batch(row: Row, names: list[str], device: str, repeats: int) -> None:
-    try:
-        measure_batch(row, names, device, repeats)
-    except torch.OutOfMemoryError:
-        row.not_run = f"out of memory at {', '.join(names[1:])}"
 
 
 def measure(device: str, repeats: int) -> Iterator[Row]:

@@ -137,8 +137,8 @@ ITERATIONS: dict[str, Kernels] = {
     "one pass": (_CHECKED, _ADAM),
     "one pass, clipped": (_CHECKED, _CLIP, _ADAM),
     "one pass, split masters": (_CHECKED, _compact_step(26)),
-    "one pass, split, bfloat16 averages": (_CHECKED, _compact_step(18)),
-    "master grads made": (_UNSCALED, _step(30, 583)),
+    "one pass, split, bfloat16 moments": (_CHECKED, _compact_step(18)),
+    "master grads materialized": (_UNSCALED, _step(30, 583)),
     "three passes, as apex": (_UNSCALED, _ADAM, *OPS["copy_cast, float32 to float16"]),
     "float32, FusedAdamW": (_step(28, 583),),
 }

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from report_figures import draw, step_panels, training_panels
+from report_figures import Panel, draw, step_panels, training_panels
 from report_tables import ops_table, step_tables, training_tables, variants_table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -29,7 +29,7 @@ class Kind:
     key: str
     title: str
     tables: Callable[[list[dict]], str]
-    panels: Callable[[list[dict]], dict[str, dict[str, float]]] | None = None
+    panels: Callable[[list[dict]], list[Panel]] | None = None
 
 
 KINDS = (
@@ -48,7 +48,7 @@ def kind_of(result: dict) -> Kind:
 def body_of(result: dict, kind: Kind, title: str, picture: pathlib.Path) -> str:
     """Draws the plot and returns it with the tables as Markdown."""
     rows = result["rows"]
-    panels = kind.panels(rows) if kind.panels else {}
+    panels = kind.panels(rows) if kind.panels else []
     if not panels or not importlib.util.find_spec("matplotlib"):
         return kind.tables(rows)
     draw(panels, title, picture)

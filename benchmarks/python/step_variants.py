@@ -207,10 +207,10 @@ VARIANTS: dict[str, Callable[[Grads], Variant]] = {
     "one pass": lambda shared: amp_step(shared, _ours()),
     "one pass, clipped": lambda shared: amp_step(shared, _ours(), clips=True),
     "one pass, split masters": lambda shared: amp_step(shared, _ours(split_masters=True)),
-    "one pass, split, bfloat16 averages": lambda shared: amp_step(
+    "one pass, split, bfloat16 moments": lambda shared: amp_step(
         shared, _ours(split_masters=True, state_dtype=torch.bfloat16)
     ),
-    "master grads made": lambda shared: amp_step(shared, _ours(), looks=True),
+    "master grads materialized": lambda shared: amp_step(shared, _ours(), looks=True),
     "three passes, as apex": three_passes,
     "O2, torch AdamW(fused)": lambda shared: amp_step(shared, _torchs(fused=True)),
     "O2, torch AdamW(foreach)": lambda shared: amp_step(shared, _torchs(foreach=True)),
@@ -220,5 +220,5 @@ VARIANTS: dict[str, Callable[[Grads], Variant]] = {
     "float32, FusedAdamW": lambda shared: float32_step(shared, _ours()),
     "float32, torch AdamW": lambda shared: float32_step(shared, _torchs()),
     "float32, torch AdamW(fused)": lambda shared: float32_step(shared, _torchs(fused=True)),
-    "grads handed over, no step": hand_over,
+    "assigning the grads, no step": hand_over,
 }

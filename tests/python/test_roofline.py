@@ -32,8 +32,8 @@ H100 = CARDS["h100"]
         ("one pass", 30),
         ("one pass, clipped", 30),
         ("one pass, split masters", 28),
-        ("one pass, split, bfloat16 averages", 20),
-        ("master grads made", 36),
+        ("one pass, split, bfloat16 moments", 20),
+        ("master grads materialized", 36),
         ("three passes, as apex", 40),
         ("float32, FusedAdamW", 28),
     ],
@@ -74,7 +74,7 @@ def test_iterations_are_the_variants_of_the_benchmark_of_steps():
         ("one pass", 10_000, 2),
         ("one pass, split masters", 581, 2),
         ("one pass, split masters", 582, 3),
-        ("master grads made", 10_000, 10 + 1),
+        ("master grads materialized", 10_000, 10 + 1),
     ],
 )
 def test_launches_of_an_iteration(name, tensors, launches):
@@ -83,7 +83,7 @@ def test_launches_of_an_iteration(name, tensors, launches):
 
 def test_a_cpu_launches_a_kernel_once():
     cpu = processor_card("a CPU", 40.0)
-    assert total_launches(ITERATIONS["master grads made"], [(64,)] * 10_000, cpu) == 2
+    assert total_launches(ITERATIONS["master grads materialized"], [(64,)] * 10_000, cpu) == 2
 
 
 def test_a_case_by_hand():

@@ -36,21 +36,6 @@ def test_sizes(name, tensors, parameters):
     assert count_elements(STEP_WORKLOADS[name]) == parameters
 
 
-@pytest.mark.parametrize("gigabytes, at_once", [(1000, 15), (30, 8), (10, 2), (7, 0)])
-def test_batches_fit_and_cover_all_variants(gigabytes, at_once):
-    batches = list(bench_step.batches(124_439_808, gigabytes * 10**9))
-    assert max(map(len, batches), default=0) == at_once
-    assert all(batch[0] == bench_step.BASE for batch in batches)
-    named = {name for batch in batches for name in batch}
-    assert named == (set(bench_step.VARIANTS) if at_once else set())
-
-
-def test_needed_bytes_are_those_that_fit():
-    needed = bench_step.needed_bytes(10**9, 2)
-    assert list(bench_step.batches(10**9, needed + 1))
-    assert not list(bench_step.batches(10**9, needed - 10**8))
-
-
 def test_what_does_not_fit_is_a_row_that_says_so(monkeypatch):
     monkeypatch.setattr(bench_step, "free_bytes", lambda device: 2 * 10**9)
     row = bench_step.measure_workload("gpt2_124m", "cpu", 1)
@@ -58,18 +43,15 @@ def test_what_does_not_fit_is_a_row_that_says_so(monkeypatch):
     assert row.milliseconds == {}
 
 
-def test_a_batch_out_of_memory_is_reported_and_the_others_continue(monkeypatch):
-    def measure_batch(row, names, device, repeats):
-        if names[1] == "one pass, clipped":
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        row.milliseconds[names[1]] = 1.0
+def test_a_variant_out_of_memory_is_reported_and_the_others_continue(monkeypatch):
+    def without_memory(shared):
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setitem(bench_step.STEP_WORKLOADS, "tiny", [(10**6,)])
-    monkeypatch.setattr(bench_step, "free_bytes", lambda device: 61 * 10**6)
-    monkeypatch.setattr(bench_step, "measure_batch", measure_batch)
+    monkeypatch.setitem(bench_step.STEP_WORKLOADS, "tiny", [(3,), (2, 2)])
+    monkeypatch.setitem(bench_step.VARIANTS, "one pass, clipped", without_memory)
     row = bench_step.measure_workload("tiny", "cpu", 1)
     assert row.not_run == "out of memory at one pass, clipped"
-    assert len(row.milliseconds) == len(bench_step.VARIANTS) - 2
+    assert set(row.milliseconds) == {*bench_step.VARIANTS, bench_step.COPY} - {"one pass, clipped"}
 
 
 def test_memory_is_asked_for_after_each_workload_has_gone(monkeypatch):
@@ -78,7 +60,7 @@ def test_memory_is_asked_for_after_each_workload_has_gone(monkeypatch):
     monkeypatch.setitem(bench_step.STEP_WORKLOADS, "tiny", [(3,)])
     monkeypatch.setattr(bench_step, "release", lambda device: calls.append("release"))
     monkeypatch.setattr(bench_step, "free_bytes", lambda device: calls.append("ask") or 10**9)
-    monkeypatch.setattr(bench_step, "measure_batch", lambda *_: calls.append("measure"))
+    monkeypatch.setattr(bench_step, "measure_variants", lambda *_: calls.append("measure"))
     bench_step.measure_workload("tiny", "cpu", 1)
     assert calls == ["release", "ask", "measure", "release"]
 
@@ -112,23 +94,26 @@ def test_odd_views_keep_values_and_begin_at_odd_elements():
     [
         ("one pass", 16),
         ("one pass, split masters", 14),
-        ("one pass, split, bfloat16 averages", 10),
-        ("master grads made", 20),
+        ("one pass, split, bfloat16 moments", 10),
+        ("master grads materialized", 20),
         ("torch.amp, AdamW(fused)", 16),
     ],
 )
 def test_bytes_are_counted(name, expected, monkeypatch):
     monkeypatch.setitem(bench_step.STEP_WORKLOADS, "square", [(256, 256)] * 4)
-    row = bench_step.Row("square", 4 * 256 * 256)
-    bench_step.measure_batch(row, [bench_step.BASE, name], "cpu", 1)
+    variants = {each: bench_step.VARIANTS[each] for each in (bench_step.BASE, name)}
+    monkeypatch.setattr(bench_step, "VARIANTS", variants)
+    row = bench_step.measure_workload("square", "cpu", 1)
     assert row.bytes_per_parameter[name] == pytest.approx(expected, abs=0.01)
 
 
-def test_every_variant_steps(monkeypatch):
+def test_every_variant_steps_beside_one_pass(monkeypatch):
     monkeypatch.setitem(bench_step.STEP_WORKLOADS, "tiny", [(3,), (2, 2)])
-    row = bench_step.Row("tiny", 7)
-    bench_step.measure_batch(row, list(bench_step.VARIANTS), "cpu", 1)
+    row = bench_step.measure_workload("tiny", "cpu", 2)
+    names = {*bench_step.VARIANTS, bench_step.COPY}
     assert row.times_one_pass[bench_step.BASE] == 1.0
     assert set(row.bytes_per_parameter) == set(bench_step.VARIANTS)
-    assert all(milliseconds > 0 for milliseconds in row.milliseconds.values())
-    assert set(row.quartiles) == set(row.host_ms) == {*bench_step.VARIANTS, bench_step.COPY}
+    assert names == set(row.milliseconds) == set(row.quartiles) == set(row.host_ms)
+    for name, milliseconds in row.milliseconds.items():
+        assert milliseconds > 0
+        assert row.times_one_pass[name] == milliseconds / row.one_pass_ms[name]
