@@ -30,11 +30,14 @@ from digits import (
     load_digits,
 )
 from lab import (
+    TF32,
     caption,
+    chosen_arms,
     counted_bytes,
     finish,
     markdown_table,
     parse_command_line,
+    products_of,
     seconds_now,
     write_csv,
 )
@@ -57,7 +60,7 @@ def make_arm(name: str, device: torch.device) -> Arm:
     """The arm of that name with a new network, from torch's seed."""
     model = Net().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
-    if name == "fp32":
+    if name in ("fp32", TF32):
         return float32_arm(model, optimizer)
     if name == "native":
         return native_arm(model, optimizer, device)
@@ -131,7 +134,7 @@ def train(name: str, repeat: int, arguments: argparse.Namespace) -> Run:
         epochs.append(Epoch(name, repeat, index, loss, test_accuracy, *ms, skipped))
         all_milliseconds += milliseconds
     per_parameter = bytes_per_parameter(arm, train_digits.images[:BATCH_SIZE])
-    if name not in ("fp32", "native"):
+    if name not in ("fp32", TF32, "native"):
         torchamp.amp.release(arm.model)
     return Run(name, epochs, all_milliseconds, per_parameter)
 
@@ -252,15 +255,17 @@ def rounding_figure(arguments: argparse.Namespace) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
+    parser.add_argument("--arms", nargs="+", choices=[*ARMS, TF32])
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--repeats", type=int)
     arguments = parse_command_line(parser, "compare", PRESETS)
 
-    by_arm: dict[str, list[Run]] = {arm: [] for arm in arguments.arms}
+    arms = chosen_arms(arguments.arms, ARMS, arguments.device)
+    by_arm: dict[str, list[Run]] = {arm: [] for arm in arms}
     for repeat in range(arguments.repeats):
-        for arm in arguments.arms:
-            by_arm[arm].append(train(arm, repeat, arguments))
+        for arm in arms:
+            with products_of(arm):
+                by_arm[arm].append(train(arm, repeat, arguments))
     runs = [run for each in by_arm.values() for run in each]
 
     write_csv([epoch for run in runs for epoch in run.epochs], arguments.out / "compare.csv")

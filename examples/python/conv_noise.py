@@ -20,13 +20,16 @@ import torch
 from digits import loss_scale
 from lab import (
     MIB,
+    TF32,
     Memory,
     caption,
+    chosen_arms,
     finish,
     markdown_table,
     measure_memory,
     memory_label,
     parse_command_line,
+    products_of,
     seconds_now,
     start_memory,
     write_csv,
@@ -133,7 +136,9 @@ def train(level: str, arguments: argparse.Namespace) -> Run:
     start = start_memory(device)
     model = Net(arguments.size, arguments.channels).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
-    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    model, optimizer = amp.initialize(
+        model, optimizer, opt_level="O0" if level == TF32 else level, verbosity=0
+    )
     epochs = []
     for index in range(1, arguments.epochs + 1):
         begin = seconds_now(device)
@@ -239,12 +244,15 @@ def draw(runs: Sequence[Run], arguments: argparse.Namespace) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--levels", nargs="+", default=LEVELS, choices=LEVELS)
+    parser.add_argument("--levels", nargs="+", choices=[*LEVELS, TF32])
     for name in PRESETS["small"]:
         parser.add_argument(f"--{name}", type=int)
     arguments = parse_command_line(parser, "conv_noise", PRESETS)
 
-    runs = [train(level, arguments) for level in arguments.levels]
+    runs = []
+    for level in chosen_arms(arguments.levels, LEVELS, arguments.device):
+        with products_of(level):
+            runs.append(train(level, arguments))
     write_csv([epoch for run in runs for epoch in run.epochs], arguments.out / "conv_noise.csv")
     draw(runs, arguments)
     verdicts = [verdict(run, runs[0], arguments.device) for run in runs[1:]]

@@ -19,6 +19,7 @@ FLOAT32 = "#636363"
 COLORS = {
     "float32": FLOAT32,
     "O0": FLOAT32,
+    "TF32": "#969696",
     "O1": "#d94801",
     "O2": "#fd8d3c",
     "O3": "#6baed6",
@@ -36,6 +37,7 @@ MEMORY_COLORS = {
 }
 NUMBERS = {
     "O0": "float32",
+    "TF32": "float32, products in TF32",
     "O1": "float16 autocast",
     "O2": "float16, float32 masters",
     "O3": "float16",

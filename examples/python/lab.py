@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import datetime
 import gc
 import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from torchamp import amp
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MIB = 2**20
+TF32 = "TF32"
 
 
 def parse_command_line(
@@ -41,6 +43,36 @@ def parse_command_line(
     torch.set_num_threads(arguments.threads)
     arguments.out.mkdir(parents=True, exist_ok=True)
     return arguments
+
+
+def chosen_arms(
+    given: Sequence[str] | None, names: Sequence[str], device: torch.device
+) -> list[str]:
+    """The arms that were asked for, else ``names`` with TF32 after the first, float32, where the
+    device has it. Ends the program if TF32 is asked for where it does not exist."""
+    if given is None:
+        return [names[0], *[TF32] * has_tf32(device), *names[1:]]
+    if TF32 in given and not has_tf32(device):
+        sys.exit(f"expected a GPU of compute capability 8.0 or newer for TF32, got {device}")
+    return list(given)
+
+
+def has_tf32(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+@contextlib.contextmanager
+def products_of(arm: str) -> Iterator[None]:
+    """Where an arm is trained: float32 matrix products and convolutions on a GPU round their inputs
+    to TF32 for the arm of that name, and for no other."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if arm == TF32 else "highest")
+    torch.backends.cudnn.allow_tf32 = arm == TF32
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
 
 
 def seconds_now(device: torch.device) -> float:

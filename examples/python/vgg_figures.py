@@ -11,7 +11,15 @@ import figures
 from lab import caption, memory_label
 from matplotlib.axes import Axes
 
-METHODS = {"O0": "fp32", "O3": "fp16", "O1": "amp", "O2": "amp", "O4": "amp", "O5": "amp"}
+METHODS = {
+    "O0": "fp32",
+    "TF32": "fp32",
+    "O3": "fp16",
+    "O1": "amp",
+    "O2": "amp",
+    "O4": "amp",
+    "O5": "amp",
+}
 ENOUGH_EPOCHS = 10  # to compare accuracies
 
 

@@ -22,11 +22,14 @@ import torch
 from arms import Arm, amp_arm, train_step
 from digits import Digits, accuracy
 from lab import (
+    TF32,
     caption,
+    chosen_arms,
     finish,
     markdown_table,
     measure_memory,
     parse_command_line,
+    products_of,
     seconds_now,
     start_memory,
     write_csv,
@@ -90,7 +93,7 @@ def train(
     start = start_memory(device)
     model = Vgg16(float(arguments.width)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
-    arm = amp_arm(model, optimizer, level)
+    arm = amp_arm(model, optimizer, "O0" if level == TF32 else level)
     epochs, accuracies = [], []
     for _ in range(arguments.epochs):
         epochs.append(train_epoch(arm, images, batch, device))
@@ -185,14 +188,16 @@ def table(rows: Sequence[Row]) -> str:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--levels", nargs="+", default=LEVELS, choices=list(METHODS))
+    parser.add_argument("--levels", nargs="+", choices=list(METHODS))
     parser.add_argument("--batch", nargs="+", type=int)
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--repeats", type=int)
     parser.add_argument("--width", type=Fraction, help="of the network: 1, or 1/8")
     parser.add_argument("--images", type=int, help="of the training set, at most")
     parser.add_argument("--data", nargs="+", help="digits, synthetic, or cifar10 DIR")
-    return parse_command_line(parser, "vgg_sweep", PRESETS)
+    arguments = parse_command_line(parser, "vgg_sweep", PRESETS)
+    arguments.levels = chosen_arms(arguments.levels, LEVELS, arguments.device)
+    return arguments
 
 
 def main() -> int:
@@ -210,7 +215,8 @@ def main() -> int:
     ]
     rows = []
     for run in tqdm(runs, leave=False, disable=None):
-        rows += train(*run, data, arguments)
+        with products_of(run[0]):
+            rows += train(*run, data, arguments)
     rows.sort(key=lambda row: arguments.levels.index(row.level))
     write_csv(rows, arguments.out / "runs.csv")
     draw(rows, arguments)

@@ -22,7 +22,17 @@ from typing import Any, NamedTuple
 import figures
 import torch
 from arms import Arm, amp_arm, float32_arm
-from lab import MIB, caption, finish, markdown_table, parse_command_line, seconds_now, write_csv
+from lab import (
+    MIB,
+    TF32,
+    caption,
+    finish,
+    markdown_table,
+    parse_command_line,
+    products_of,
+    seconds_now,
+    write_csv,
+)
 from precision_models import MODELS, TROUBLES, Problem, load_problem
 
 from torchamp import amp
@@ -55,15 +65,13 @@ def make_arm(problem: Problem, level: str) -> Arm:
     """Of a copy of the model."""
     model = copy.deepcopy(problem.model)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
-    if level in ("fp32", "TF32"):
+    if level in ("fp32", TF32):
         return float32_arm(model, optimizer)
     return amp_arm(model, optimizer, level)
 
 
 def train(problem: Problem, level: str, reason: str, arguments: argparse.Namespace) -> Row:
     """A short training on the same batch, from the same weights."""
-    if level == "TF32":
-        torch.set_float32_matmul_precision("high")
     arm = make_arm(problem, level)
     losses, times = [], []
     for _ in range(arguments.steps + 1):
@@ -74,9 +82,8 @@ def train(problem: Problem, level: str, reason: str, arguments: argparse.Namespa
         losses.append(float(loss.detach()))
         times.append(1e3 * (seconds_now(arguments.device) - start))
     size = amp.report(arm.model, arm.optimizer, problem.batch).bytes.total
-    if level not in ("fp32", "TF32"):
+    if level not in ("fp32", TF32):
         amp.release(arm.model)
-    torch.set_float32_matmul_precision("highest")
     times = times[1:]  # the first one warms up
     row = Row(level, True, reason, losses[0], losses[-1])
     return row._replace(
@@ -92,14 +99,16 @@ def call(model: torch.nn.Module, batch: Any) -> Any:
 
 def measure(problem: Problem, report: amp.Preflight, arguments: argparse.Namespace) -> list[Row]:
     """Float32 first, then each level; those that do not fit are not trained."""
-    plain = train(problem, "fp32", "the reference", arguments)
+    with products_of("fp32"):
+        plain = train(problem, "fp32", "the reference", arguments)
     rows = [plain._replace(loss_error=0.0)]
     for verdict in report.verdicts:
         gc.collect()
         if not verdict.fits:
             rows.append(Row(verdict.level, False, verdict.reason))
             continue
-        row = train(problem, verdict.level, verdict.reason, arguments)
+        with products_of(verdict.level):
+            row = train(problem, verdict.level, verdict.reason, arguments)
         error = abs(row.last_loss - plain.last_loss) / max(abs(plain.last_loss), 1e-6)
         rows.append(row._replace(loss_error=error, fits=error <= LOSS_TOLERANCE))
     return rows
@@ -187,7 +196,7 @@ def main() -> int:
     write_csv(rows, arguments.out / "which_precision.csv")
     draw(rows, name, arguments)
     verdicts = "\n".join(line(row, rows[0], arguments.device) for row in rows[1:])
-    tf32 = "" if any(row.level == "TF32" for row in rows) else "TF32: n/a on this device"
+    tf32 = "" if any(row.level == TF32 for row in rows) else "TF32: n/a on this device"
     parts = [caption(arguments.device), f"```\n{report}\n```", table(rows), verdicts, tf32]
     title = f"Which precision fits {name}"
     return finish(

@@ -19,6 +19,7 @@ sys.path.insert(0, str(EXPERIMENTS))
 
 import compare  # noqa: E402
 import conv_noise  # noqa: E402
+import lab  # noqa: E402
 import native_loop  # noqa: E402
 import vgg  # noqa: E402
 import vgg_sweep  # noqa: E402
@@ -207,6 +208,49 @@ def test_arms_that_differ_give_status_1(python, tmp_path, name, options):
     problem = printed.splitlines()[-1]
     assert "expected a" in problem and "got" in problem
     assert (tmp_path / "summary.md").read_text().endswith(f"{problem}\n")
+
+
+def test_tf32_is_an_arm_where_the_device_has_it(monkeypatch):
+    cpu, names = torch.device("cpu"), ["O0", "O1"]
+    assert lab.chosen_arms(None, names, cpu) == names
+    with pytest.raises(SystemExit, match="expected a GPU of compute capability 8.0"):
+        lab.chosen_arms(["O0", "TF32"], names, cpu)
+    monkeypatch.setattr(lab, "has_tf32", lambda device: True)
+    assert lab.chosen_arms(None, names, cpu) == ["O0", "TF32", "O1"]
+    assert lab.chosen_arms(["O1"], names, cpu) == ["O1"]
+
+
+def test_only_the_tf32_arm_has_its_products():
+    def now() -> tuple[str, bool]:
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+
+    before = now()
+    for arm, expected in [("TF32", ("high", True)), ("O0", ("highest", False))]:
+        with pytest.raises(ZeroDivisionError), lab.products_of(arm):
+            assert now() == expected
+            1 / 0  # noqa: B018
+        assert now() == before
+
+
+@pytest.mark.parametrize(
+    ("experiment", "options"),
+    [
+        (conv_noise, "--images 8 --size 16 --channels 4 --batch 4 --epochs 1"),
+        (compare, "--epochs 1 --repeats 1"),
+        (vgg_sweep, "--batch 8 --epochs 1 --images 16 --width 1/32"),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_a_tf32_arm_trains(monkeypatch, tmp_path, experiment, options):
+    """As float32 does on a CPU, which is taken for one that has it."""
+    monkeypatch.setattr(lab, "has_tf32", lambda device: True)
+    arms = ["--arms", "fp32"] if experiment is compare else ["--levels", "O0"]
+    command = [experiment.__name__, *options.split(), *arms, "TF32"]
+    monkeypatch.setattr(sys, "argv", [*command, "--device", "cpu", "--out", str(tmp_path)])
+    assert experiment.main() == 0
+    first, second = (row for row in read(next(tmp_path.glob("*.csv"))) if row["epoch"] == "1")
+    assert second.get("level", second.get("arm")) == "TF32"
+    assert first["loss"] == second["loss"]
 
 
 def test_presets_have_the_same_options():
