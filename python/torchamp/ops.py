@@ -9,23 +9,25 @@ Rules common to all of them:
   dtype.
 * Nothing waits for the device: what an op finds, it writes to `found_inf`.
 * A wrong argument raises before anything is written.
+* torch.compile has each op in its graph. There lists hold tensors alone, not None.
 """
 
+from torchamp._in_graphs import traceable
 from torchamp._load import _C
 
 Check = _C.ops.Check
 ScaleRule = _C.ops.ScaleRule
 StepAlgorithm = _C.StepAlgorithm
 
-axpby = _C.ops.axpby
-check = _C.ops.check
-check_l2norm = _C.ops.check_l2norm
-copy_cast = _C.ops.copy_cast
-fused_step = _C.fused_step
-l2norm = _C.ops.l2norm
-scale = _C.ops.scale
-unscale = _C.ops.unscale
-update_scale = _C.ops.update_scale
+axpby = traceable(_C.ops.axpby)
+check = traceable(_C.ops.check)
+check_l2norm = traceable(_C.ops.check_l2norm)
+copy_cast = traceable(_C.ops.copy_cast)
+fused_step = traceable(_C.fused_step)
+l2norm = traceable(_C.ops.l2norm)
+scale = traceable(_C.ops.scale)
+unscale = traceable(_C.ops.unscale)
+update_scale = traceable(_C.ops.update_scale)
 
 __all__ = [
     "Check",
