@@ -16,9 +16,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def traceable(op: Function) -> Function:
     """`op`, for which a graph has torch.ops.torchamp's."""
-    in_graph: Any = _ADAPTED.get(op.__name__) or getattr(
-        torch.ops.torchamp, op.__name__
-    )
+    in_graph: Any = _ADAPTED.get(op.__name__) or getattr(torch.ops.torchamp, op.__name__)
 
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -164,6 +164,9 @@ def no_sync_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     for option in ("gradient_as_bucket_view", "static_graph", "find_unused_parameters"):
         for level in LEVELS:
             yield f"{level}-{option}", Training(level, fused_sgd, wrapped={option: True})
+    for level in LEVELS:
+        both = {"gradient_as_bucket_view": True, "static_graph": True}
+        yield f"{level}-static_graph_of_bucket_views", Training(level, fused_sgd, wrapped=both)
     for level, make in itertools.product(("O1", "O2"), (sgd, fused_sgd)):
         options = {"gradient_as_bucket_view": True}
         name = f"{level}-{make.__name__}-buckets-every"
@@ -235,6 +238,18 @@ def in_float16(parallel: DistributedDataParallel) -> None:
     parallel.register_comm_hook(None, default_hooks.fp16_compress_hook)
 
 
+def in_bfloat16(parallel: DistributedDataParallel) -> None:
+    """As torch's own hook does, which asks for NCCL."""
+
+    def hook(group, bucket):
+        buffer = bucket.buffer()
+        mean = buffer.to(torch.bfloat16).div_(distributed.get_world_size())
+        reduced = distributed.all_reduce(mean, async_op=True).get_future()
+        return reduced.then(lambda done: buffer.copy_(done.value()[0]))
+
+    parallel.register_comm_hook(None, hook)
+
+
 def by_power_sgd(parallel: DistributedDataParallel) -> None:
     state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
     parallel.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
@@ -274,6 +289,43 @@ def accumulating_weight_grads() -> None:
         loss_of(parallel)
 
 
+def wrapped_before(level: str) -> None:
+    """initialize after the wrapper, of the module in it: a level that casts the parameters takes
+    them from the reducer."""
+    training = Training(level, fused_sgd)
+    torch.manual_seed(distributed.get_rank())
+    model = linear_net()
+    parallel = DistributedDataParallel(model)
+    optimizer = fused_sgd(model.parameters())
+    amp.initialize(parallel.module, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
+    if level in DTYPES:
+        before = masters_of(optimizer)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="wrap the model after initialize"):
+                training.step(parallel, model, optimizer, 0)
+        assert all(map(torch.equal, before, masters_of(optimizer)))
+        return
+    for step in range(STEPS):
+        training.step(parallel, model, optimizer, step)
+        assert gloo.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
+
+
+def step_by_unsynced_grads(level: str) -> None:
+    """A step before the synchronized backward: it raises, and the next synchronized one works."""
+    model, optimizer = Training(level, fused_sgd).start()
+    parallel = DistributedDataParallel(model)
+    with parallel.no_sync():
+        scaled_backward(loss_of(parallel), optimizer)
+    before = masters_of(optimizer)
+    with pytest.raises(RuntimeError, match="step: expected"):
+        optimizer.step()
+    assert all(map(torch.equal, before, masters_of(optimizer)))
+    scaled_backward(loss_of(parallel), optimizer)
+    optimizer.step()
+    assert gloo.are_same(masters_of(optimizer))
+    assert not all(map(torch.equal, before, masters_of(optimizer)))
+
+
 def other_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     for level, make in itertools.product(("O1", "O2"), (sgd, fused_sgd)):
         yield f"join-{level}-{make.__name__}", functools.partial(join, level, make)
@@ -282,6 +334,9 @@ def other_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     for level in LEVELS:
         yield f"apex-{level}", functools.partial(under_apex, level)
         yield f"compiled-{level}", functools.partial(compiled, level)
+        yield f"wrapped_before-{level}", functools.partial(wrapped_before, level)
+        yield f"step_by_unsynced_grads-{level}", functools.partial(step_by_unsynced_grads, level)
+        yield f"bfloat16-{level}", functools.partial(hooked, level, in_bfloat16)
         yield f"float16-{level}", functools.partial(hooked, level, in_float16)
         yield f"power_sgd-{level}", functools.partial(hooked, level, by_power_sgd)
 

@@ -56,9 +56,12 @@ class DataParallel:
     def share(self) -> None:
         """Gives every rank the first rank's masters and loss scales, once a wrapper. It has given
         them the first rank's model, which is rounded."""
-        wrapper, self._noted = self._noted, None
+        wrapper = self._noted
         if wrapper is None or (self._shared is not None and self._shared() is wrapper):
+            self._noted = None
             return
+        _check_is_outside(wrapper)
+        self._noted = None
         self._shared = weakref.ref(wrapper)
         self._share_after_join(wrapper)
         if wrapper._join_config.enable:
@@ -91,6 +94,29 @@ class DataParallel:
         distributed.broadcast(states, source, group)
         for scaler, (scale, growth, hysteresis) in zip(self._scalers, states.tolist()):
             scaler.load_state(scale, int(growth), int(hysteresis))
+
+
+#: As a wrapper's log names the dtypes of the parameters that it was given.
+_NAMES = {
+    torch.float16: "c10::Half",
+    torch.bfloat16: "c10::BFloat16",
+    torch.float32: "float",
+    torch.float64: "double",
+}
+
+
+def _check_is_outside(wrapper: DistributedDataParallel) -> None:
+    """Raises RuntimeError if parameters were cast since the wrapper hooked them: it waits for
+    backwards of the tensors that they were, and reduces no grad."""
+    given = wrapper._get_ddp_logging_data()["dtypes"].split(", ")
+    for name, param in wrapper.module.named_parameters():
+        is_reduced = param.requires_grad and name not in wrapper.parameters_to_ignore
+        if is_reduced and _NAMES.get(param.dtype, given[0]) not in given:
+            raise RuntimeError(
+                "scale_loss: expected DistributedDataParallel around what initialize returned, got "
+                f"one made before initialize cast {name!r} to {param.dtype}, whose grads it does "
+                "not reduce; wrap the model after initialize"
+            )
 
 
 def _masters_in(
