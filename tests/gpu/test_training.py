@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from iteration import Iteration, captured
 from own_kernels import needs_own_kernels
 from torch import nn
 
@@ -21,36 +22,6 @@ MAKERS = {
     "Adam(fused)": lambda params: torch.optim.Adam(params, fused=True),
     "SGD(fused)": lambda params: torch.optim.SGD(params, 0.1, momentum=0.9, fused=True),
 }
-
-
-class Iteration:
-    """A model trained on one batch, with an initial loss scale that overflows."""
-
-    def __init__(self, make, lr: torch.Tensor | None = None, has_norms: bool = False) -> None:
-        torch.manual_seed(7)
-        norm = nn.BatchNorm1d(64) if has_norms else nn.Identity()
-        model = nn.Sequential(nn.Linear(16, 64), norm, nn.ReLU(), nn.Linear(64, 4)).cuda()
-        self.x, self.target = torch.randn(32, 16).cuda(), torch.randn(32, 4).cuda()
-        optimizer = make(model.parameters())
-        if lr is not None:
-            optimizer.param_groups[0]["lr"] = lr
-        self.model, self.optimizer = amp.initialize(
-            model, optimizer, opt_level="O2", max_loss_scale=2.0**24
-        )
-        state = amp.state_dict()
-        state["loss_scaler0"]["loss_scale"] = 2.0**24
-        amp.load_state_dict(state)
-
-    def __call__(self) -> None:
-        self.optimizer.zero_grad()
-        loss = nn.functional.mse_loss(self.model(self.x).float(), self.target)
-        with amp.scale_loss(loss, self.optimizer) as scaled_loss:
-            scaled_loss.backward()
-        amp.clip_grad_norm_(self.optimizer, 1.0)
-        self.optimizer.step()
-
-    def weights(self) -> torch.Tensor:
-        return torch.cat([p.detach().float().flatten() for p in self.model.parameters()]).cpu()
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -100,19 +71,6 @@ def test_a_captured_iteration_is_not_reported(heard):
     run()
     torch.cuda.synchronize()
     assert amp.telemetry(run.optimizer).steps == 1
-
-
-def captured(run: Iteration) -> torch.cuda.CUDAGraph:
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph
 
 
 @pytest.mark.parametrize("name", ["FusedAdamW", "FusedSGD", "FusedLAMB", "FusedNovoGrad"])
