@@ -1,5 +1,5 @@
 """Writes benchmarks/results/<benchmark>-<device>-<date>.{json,md} from a benchmark's JSON. For
-steps and training iterations also draws a plot, if matplotlib is installed.
+steps and training iterations also draws pictures, if matplotlib is installed.
 
 python benchmarks/python/report.py out/bench/step_python.json [RESULTS_FOLDER]
 """
@@ -45,14 +45,16 @@ def kind_of(result: dict) -> Kind:
     return next(kind for kind in KINDS if kind.key in result["rows"][0])
 
 
-def body_of(result: dict, kind: Kind, title: str, picture: pathlib.Path) -> str:
-    """Draws the plot and returns it with the tables as Markdown."""
-    rows = result["rows"]
-    panels = kind.panels(rows) if kind.panels else []
-    if not panels or not importlib.util.find_spec("matplotlib"):
-        return kind.tables(rows)
-    draw(panels, title, picture)
-    return f"![bar chart]({picture.name})\n\n{kind.tables(rows)}"
+def pictures_of(result: dict, kind: Kind, title: str, stem: pathlib.Path) -> list[str]:
+    """Draws a picture for each panel, and returns them as Markdown."""
+    if kind.panels is None or not importlib.util.find_spec("matplotlib"):
+        return []
+    pictures = []
+    for panel in kind.panels(result["rows"]):
+        path = stem.with_name(f"{stem.name}-{panel.name}.png")
+        draw(panel, title, path)
+        pictures.append(f"![{panel.title}, relative to {panel.base}]({path.name})")
+    return pictures
 
 
 def write(result: dict, folder: pathlib.Path) -> pathlib.Path:
@@ -64,8 +66,9 @@ def write(result: dict, folder: pathlib.Path) -> pathlib.Path:
     stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
     title = f"{kind.title} on {machine['device']}"
     facts = "\n".join(f"- {key}: {value}" for key, value in machine.items())
-    body = body_of(result, kind, title, stem.with_suffix(".png"))
-    stem.with_suffix(".md").write_text(f"# {title}\n\n{facts}\n\n{body}\n")
+    parts = [f"# {title}", facts, kind.tables(result["rows"])]
+    parts += pictures_of(result, kind, title, stem)
+    stem.with_suffix(".md").write_text("\n\n".join(parts) + "\n")
     return stem.with_suffix(".md")
 
 

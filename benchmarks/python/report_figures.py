@@ -29,26 +29,21 @@ class Bar:
 
 @dataclass(frozen=True)
 class Panel:
+    """A picture: the variants of one workload, or of one network."""
+
+    name: str
     title: str
     base: str
     bars: list[Bar]
 
-    @property
-    def height(self) -> float:
-        return 1.1 + 0.24 * len(self.bars)
 
-
-def draw(panels: list[Panel], title: str, path: Path) -> None:
-    """Draws a chart a panel, one below the other."""
+def draw(panel: Panel, title: str, path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    heights = [panel.height for panel in panels]
-    figure = Figure(figsize=(9, 1.1 + sum(heights)), layout="constrained")
+    figure = Figure(figsize=(9, 1.9 + 0.24 * len(panel.bars)), layout="constrained")
     figure.suptitle(title)
-    grid = figure.subplots(len(panels), squeeze=False, height_ratios=heights)
-    for panel, axes in zip(panels, grid[:, 0]):
-        draw_panel(panel, axes)
+    draw_panel(panel, figure.subplots())
     legend = [Patch(color=OURS_COLOR, label="torchamp"), Patch(color=OTHERS_COLOR, label="others")]
     figure.legend(handles=legend, loc="outside lower right", ncols=2, frameon=False)
     figure.savefig(path, dpi=120)
@@ -80,6 +75,7 @@ def bar_of(name: str, milliseconds: float, quartiles: list[float], base_ms: floa
 def step_panels(rows: list[dict]) -> list[Panel]:
     return [
         Panel(
+            row["workload"],
             f"{row['workload']}, {row['parameters']:,} parameters",
             "one pass",
             [
@@ -95,6 +91,7 @@ def step_panels(rows: list[dict]) -> list[Panel]:
 def training_panels(rows: list[dict]) -> list[Panel]:
     return [
         Panel(
+            row["network"],
             f"{row['network']}, {row['items']:,} {row['unit']} an iteration",
             row["base"],
             [

@@ -146,8 +146,10 @@ def test_settings_have_a_verdict(tmp_path):
 
 
 @pytest.mark.parametrize("result", [STEPS, TRAININGS], ids=["steps", "trainings"])
-def test_there_is_a_picture(tmp_path, result):
+def test_each_workload_has_a_picture(tmp_path, result):
     pytest.importorskip("matplotlib")
     path = report.write(result, tmp_path)
-    assert path.with_suffix(".png").name in path.read_text()
-    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    (picture,) = tmp_path.glob("*.png")  # of the one that was run
+    assert picture.name.startswith(f"{path.stem}-gpt2_124m")
+    assert f"]({picture.name})" in path.read_text()
+    assert picture.read_bytes().startswith(b"\x89PNG")
