@@ -21,5 +21,5 @@ TORCHAMP_LOCAL_VERSION=torch$minor TORCHAMP_BUILD_DIR=$tree \
 
 # torch brings its own libraries; a second copy would be a second torch.
 PATH="$(dirname "$python"):$PATH" "$python" -m auditwheel repair --wheel-dir dist \
-  --exclude 'libtorch*.so' --exclude 'libc10*.so' "$built"/torchamp-*.whl
+  --exclude libtorch.so --exclude 'libtorch_*.so' --exclude 'libc10*.so' "$built"/torchamp-*.whl
 "$python" -m twine check --strict dist/torchamp-*"+torch$minor"-*.whl

@@ -300,6 +300,7 @@ def release_tools() -> pathlib.Path:
 
 
 @pytest.mark.soak
+@pytest.mark.xdist_group("sources")
 def test_an_index_accepts_the_archive(release_tools: pathlib.Path) -> None:
     assert "PASSED" in run(release_tools, "-m", "twine", "check", "--strict", archive())
 
@@ -327,5 +328,12 @@ def test_make_wheel(
         ] == []
     environment.pip_install(made)
     check_that_it_trains(environment, environment.folder)
+    (package,) = environment.folder.glob("lib/python*/site-packages/torchamp")
+    assert "\ntorch=${prefix}/../torch\n" in (package / "lib/pkgconfig/torchamp.pc").read_text()
+    for program in (package / "bin" / "torchamp-doctor", package / "lib" / "libtorchamp.so"):
+        paths = re.search(r"R(?:UN)?PATH.*\[(.*)\]", run("readelf", "-d", program))[1].split(":")
+        assert [
+            path for path in paths if not path.startswith("$ORIGIN/") and path != "$ORIGIN"
+        ] == []
     code = "import torchamp; print(torchamp.__version__)"
     assert environment.call("python", "-c", code).stdout == f"{VERSION}+torch{TORCH_MINOR}\n"
