@@ -1,5 +1,7 @@
 """Writes benchmarks/results/<benchmark>-<device>-<date>.{json,md} from a benchmark's JSON. For
 steps and training iterations also draws a plot, if matplotlib is installed.
+
+python benchmarks/python/report.py out/bench/step_python.json [RESULTS_FOLDER]
 """
 
 from __future__ import annotations
