@@ -14,6 +14,9 @@
 #   make docs       writes the reference of C++ and Python to out/docs
 #   make lint       checks formatting and runs static checks
 #   make doctor     reports what is installed, what is missing, and what to do about it
+#   make sdist      writes the source archive to dist
+#   make wheel      writes the wheel for the torch of .venv to dist, with a manylinux tag
+#   make help       prints this list
 #   make clean      removes build products; keeps .venv
 
 PYTHON ?= python3
@@ -28,7 +31,8 @@ IN_VENV := PATH="$(BIN):$$PATH"
 SOURCES := CMakeLists.txt setup.py pyproject.toml \
   $(shell find cmake csrc include python/torchamp -type f -not -name '*.pyc' -not -name '*.so')
 
-.PHONY: setup demo experiments test soak bench gpu-check sanitize docs lint doctor clean FORCE
+.PHONY: setup demo experiments test soak bench gpu-check sanitize docs lint doctor sdist wheel help \
+  clean FORCE
 
 setup: $(VENV)/.torchamp
 
@@ -83,6 +87,15 @@ lint: setup
 doctor:
 	@if [ -x $(BIN)/python ]; then $(IN_VENV) $(BIN)/python python/torchamp/doctor.py; \
 	  else $(PYTHON) python/torchamp/doctor.py; fi
+
+sdist: $(VENV)/.environment
+	@$(IN_VENV) build_tools/make_sdist.sh $(BIN)/python
+
+wheel: $(VENV)/.environment
+	@$(IN_VENV) MAX_JOBS=$(MAX_JOBS) build_tools/make_wheel.sh $(BIN)/python
+
+help:
+	@sed -n 's/^#   //p' Makefile
 
 clean:
 	rm -rf build build-* dist out

@@ -4,6 +4,7 @@ results."""
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ def run(title: str, *command: str | Path) -> None:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
     scripts = ROOT / "benchmarks" / "python"
     for name, title in BENCHMARKS.items():

@@ -5,7 +5,7 @@ environment's torch anyway, so the backend also looks there for setuptools and C
 download only what is missing. So builds work offline, with and without isolation.
 """
 
-import importlib.util
+import importlib.metadata
 import pathlib
 import shutil
 import sys
@@ -22,18 +22,15 @@ sys.path.extend(folder for folder in probe_torch.site_folders() if folder not in
 
 
 def _missing_tools() -> list[str]:
-    missing = []
-    if importlib.util.find_spec("setuptools") is None:
-        missing.append("setuptools>=70.1")
-    elif not _can_write_wheels():
-        missing.append("wheel")
-    return missing
+    return [] if _setuptools_major() >= 77 else ["setuptools>=77.0.3"]
 
 
-def _can_write_wheels() -> bool:
-    """Whether setuptools has its own bdist_wheel (70.1 and newer) or wheel is installed."""
-    own = importlib.util.find_spec("setuptools.command.bdist_wheel")
-    return own is not None or importlib.util.find_spec("wheel") is not None
+def _setuptools_major() -> int:
+    """Of the setuptools that will be imported; 0 if there is none."""
+    try:
+        return int(importlib.metadata.version("setuptools").split(".")[0])
+    except importlib.metadata.PackageNotFoundError:
+        return 0
 
 
 def _missing_build_tools() -> list[str]:

@@ -13,6 +13,7 @@ option(TORCHAMP_BUILD_EXAMPLES "Build the C++ examples" OFF)
 option(TORCHAMP_BUILD_BENCHMARKS "Build the C++ benchmarks" OFF)
 option(TORCHAMP_UNITY_BUILD "Compile the files that include torch's large headers together" ON)
 option(TORCHAMP_INSTALL "Generate the install rules" ${TORCHAMP_TOP_LEVEL})
+set(TORCHAMP_LOCAL_VERSION "" CACHE STRING "What follows the version and a plus sign, as torch2.13")
 
 if(TORCHAMP_TOP_LEVEL)
   if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

@@ -14,6 +14,10 @@ configure_package_config_file(cmake/torchampConfig.cmake.in
   "${_TORCHAMP_PACKAGE_FILES}/torchampConfig.cmake" INSTALL_DESTINATION ${_TORCHAMP_CMAKE_DIR})
 write_basic_package_version_file("${_TORCHAMP_PACKAGE_FILES}/torchampConfigVersion.cmake"
   COMPATIBILITY SameMinorVersion)
+set(TORCHAMP_PC_TORCH "${TORCHAMP_TORCH_DIR}")
+if(TORCHAMP_LOCAL_VERSION)  # a wheel to publish
+  set(TORCHAMP_PC_TORCH "\${prefix}/../torch")
+endif()
 configure_file(cmake/torchamp.pc.in "${_TORCHAMP_PACKAGE_FILES}/torchamp.pc" @ONLY)
 
 install(TARGETS torchamp EXPORT torchampTargets LIBRARY DESTINATION lib)

@@ -8,6 +8,7 @@ configure_file(cmake/built_for.py.in "${TORCHAMP_PYTHON_PACKAGE}/_built_for.py" 
 
 file(GLOB_RECURSE _TORCHAMP_PYTHON_FILES CONFIGURE_DEPENDS
   RELATIVE "${PROJECT_SOURCE_DIR}/python/torchamp" "${PROJECT_SOURCE_DIR}/python/torchamp/*.py")
+list(REMOVE_ITEM _TORCHAMP_PYTHON_FILES _built_for.py)  # of an editable installation
 foreach(file IN LISTS _TORCHAMP_PYTHON_FILES)
   get_filename_component(folder "${TORCHAMP_PYTHON_PACKAGE}/${file}" DIRECTORY)
   file(MAKE_DIRECTORY "${folder}")

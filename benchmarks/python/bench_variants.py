@@ -189,7 +189,7 @@ def print_table(rows: list[Row]) -> None:
 
 
 if __name__ == "__main__":
-    if why_not(torchamp._C):
+    if why_not(torchamp._C) and not {"-h", "--help"} & set(sys.argv):
         print(f"bench_variants: not run: {why_not(torchamp._C)}")
         sys.exit()
     command_line.run(__doc__, functools.partial(measure, torchamp._C), print_table)

@@ -6,12 +6,12 @@ python benchmarks/python/report.py out/bench/step_python.json [RESULTS_FOLDER]
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import importlib.util
 import json
 import pathlib
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -73,8 +73,13 @@ def write(result: dict, folder: pathlib.Path) -> pathlib.Path:
 
 
 def main() -> None:
-    folder = sys.argv[2] if len(sys.argv) > 2 else ROOT / "benchmarks" / "results"
-    path = write(json.loads(pathlib.Path(sys.argv[1]).read_text()), pathlib.Path(folder))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("json", type=pathlib.Path, help="as out/bench/step_python.json")
+    parser.add_argument(
+        "folder", nargs="?", type=pathlib.Path, default=ROOT / "benchmarks" / "results"
+    )
+    arguments = parser.parse_args()
+    path = write(json.loads(arguments.json.read_text()), arguments.folder)
     print(path.read_text())
     print(f"written to {path} and the files of the same name")
 

@@ -100,8 +100,7 @@ bool needs_nvrtc() {
 
 Finding find_nvrtc() {
   try {
-    const cuda::Nvrtc& nvrtc = cuda::Nvrtc::instance();
-    return {"NVRTC", nvrtc.version() + " in " + nvrtc.path()};
+    return nvrtc_finding(cuda::Nvrtc::instance());
   } catch (const std::exception& error) {
     const bool is_missed = needs_nvrtc();
     return {"NVRTC", std::string("none: ") + error.what(), is_missed ? 1 : 0,
@@ -130,6 +129,27 @@ Finding find_variable() {
 Finding kernels_finding(const std::string& device, const Backend& backend) {
   const std::string note = backend.reason.empty() ? "" : " (" + backend.reason + ")";
   return {"kernels on " + device, backend.name + note, backend.name == "aten" ? 1 : 0};
+}
+
+Finding nvrtc_finding(const cuda::Nvrtc& nvrtc) {
+  const std::string name = nvrtc.version() + " in " + nvrtc.path();
+  const std::vector<int> architectures = nvrtc.architectures();
+  std::string targets;
+  for (int architecture : architectures) {
+    targets += (targets.empty() ? "sm_" : ", sm_") + std::to_string(architecture);
+  }
+  try {
+    if (architectures.empty()) throw std::runtime_error("it names no architecture");
+    nvrtc.compile(
+        {{{"doctor.cu", "extern \"C\" __global__ void doctor() {}"}}, cuda::kNvrtcOptions},
+        "sm_" + std::to_string(architectures.back()));
+    return {"NVRTC", name + ", compiles for " + targets};
+  } catch (const std::exception& error) {
+    std::string reason = error.what();
+    reason = reason.substr(0, reason.find('\n'));
+    return {"NVRTC", name + ", which does not compile: " + reason, 1,
+            "install NVRTC again, or point TORCHAMP_NVRTC to another libnvrtc.so.13 or .12"};
+  }
 }
 
 Finding store_finding(const cuda::ImageStore& store, bool is_missed) {

@@ -21,14 +21,18 @@ def check_torch(built_for: str, found: str) -> None:
         return
     raise ImportError(
         f"torchamp was built for torch {_minor(built_for)}, but torch {found} is installed. "
-        f"Build torchamp again, in the folder of its sources: pip install --force-reinstall "
-        f"--no-deps . (or go back: pip install 'torch=={_minor(built_for)}.*')"
+        f"Build torchamp again: pip install --force-reinstall --no-deps --no-cache-dir torchamp, "
+        f"or with . for torchamp in the folder of its sources "
+        f"(or go back: pip install 'torch=={_minor(built_for)}.*')"
     )
 
 
 check_torch(TORCH_VERSION, torch.__version__)
 
 from torchamp import _C  # noqa: E402  only now: with another torch it would not load, or crash
+from torchamp._editable import warn_if_outdated  # noqa: E402
+
+warn_if_outdated(pathlib.Path(__file__).parent)
 
 #: The value of CMAKE_PREFIX_PATH for find_package(torchamp).
 cmake_prefix_path = str(pathlib.Path(__file__).parent / "share" / "cmake")

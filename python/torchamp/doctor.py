@@ -1,9 +1,12 @@
 """Reports what torchamp finds on this machine, what is missing, and how to fix it.
 
-Runs as `python -m torchamp`, and as a plain script where torchamp itself cannot be imported. Ends
-with status 0 when all is well, 1 when something works less well than it could, 2 when broken.
+Runs as `torchamp-doctor`, as `python -m torchamp`, and as a plain script where torchamp itself
+cannot be imported. Ends with status 0 when all is well, 1 when something works less well than it
+could, 2 when broken.
 """
 
+import argparse
+import json
 import os
 import pathlib
 import re
@@ -11,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from typing import Callable, NamedTuple
+from typing import Callable, NamedTuple, Optional
 
 KERNELS = "TORCHAMP_KERNELS"
 KERNELS_VALUES = ("auto", "aot", "nvrtc", "aten")
@@ -216,11 +219,36 @@ def report(findings: list[Finding]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def report_json(findings: list[Finding]) -> str:
+    """Returns the findings for programs: an object with the worst `status` and the `findings`, each
+    with `subject`, `found`, `status` and `remedy`. A status is "ok", "note" or "broken"."""
+    words = [word.lower() for word in STATUS_WORDS]
+    worst = words[max(finding.status for finding in findings)]
+    listed = [{**finding._asdict(), "status": words[finding.status]} for finding in findings]
+    return json.dumps({"status": worst, "findings": listed}, indent=2)
+
+
+def show(text: str) -> None:
+    """Prints a text; nothing is wrong if its reader, such as `head`, leaves early."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Python flushes again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def examine(as_json: bool) -> int:
     """Prints the report and returns the worst status in it."""
     findings = [check() for check in CHECKS] + library_findings()
-    print(report(findings))
+    show(report_json(findings) if as_json else report(findings))
     return max(finding.status for finding in findings)
+
+
+def main(arguments: Optional[list[str]] = None) -> int:
+    """Does what the command line asks for and returns the exit status."""
+    parser = argparse.ArgumentParser(prog="torchamp-doctor", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    return examine(parser.parse_args(arguments).json)
 
 
 if __name__ == "__main__":

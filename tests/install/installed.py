@@ -7,7 +7,8 @@ import pathlib
 import shutil
 import subprocess
 import sys
-from typing import Callable
+import venv
+from typing import Callable, Optional
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("TORCHAMP_BUILD_DIR", ROOT / "build"))
@@ -19,10 +20,11 @@ EXAMPLES = {path.parent.name: path.parent for path in ROOT.glob("examples/cpp/*/
 TEST_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
 
 
-def run(*command: object, **environment: object) -> str:
-    """Runs a program and returns its output; a failure shows all of it."""
+def run(*command: object, folder: Optional[pathlib.Path] = None, **environment: object) -> str:
+    """Runs a program, in a folder, and returns its output; a failure shows all of it."""
     done = subprocess.run(
         [str(part) for part in command],
+        cwd=folder,
         capture_output=True,
         text=True,
         env={**os.environ, **{k: str(v) for k, v in environment.items()}},
@@ -78,6 +80,74 @@ def wheel_site() -> pathlib.Path:
     prefix()  # pip builds in the tree that the prefix is installed from, so not at the same time
     once("wheel", build)
     return folder / "site"
+
+
+def wheel() -> pathlib.Path:
+    """The wheel that `wheel_site` holds."""
+    wheel_site()
+    (found,) = (FOLDER / "wheel").glob("*.whl")
+    return found
+
+
+def archive() -> pathlib.Path:
+    """The source distribution of this checkout."""
+    folder = FOLDER / "archive"
+
+    def build() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        hook = "from torchamp_build import build_sdist; import sys; build_sdist(sys.argv[1])"
+        path = ROOT / "build_tools"
+        run(sys.executable, "-c", hook, folder, folder=ROOT, PYTHONPATH=path)
+
+    wheel_site()  # whose build writes the same metadata beside the sources
+    once("archive", build)
+    (found,) = folder.glob("*.tar.gz")
+    return found
+
+
+def packages_without_torchamp() -> pathlib.Path:
+    """A folder that holds links to the packages of this Python, torch among them."""
+    folder = FOLDER / "packages"
+
+    def link() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        sites = [path for path in map(pathlib.Path, sys.path) if path.name.endswith("-packages")]
+        for entry in (entry for site in sites for entry in site.iterdir()):
+            here = folder / entry.name
+            if "torchamp" not in entry.name and entry.suffix != ".pth" and not here.is_symlink():
+                here.symlink_to(entry)
+
+    once("packages", link)
+    return folder
+
+
+class Environment:
+    """A virtual environment with this Python's packages, but without torchamp."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        venv.create(folder, symlinks=True)
+        self.python = folder / "bin" / "python"
+        (site,) = folder.glob("lib/python*/site-packages")
+        (site / "inherited.pth").write_text(f"{packages_without_torchamp()}\n")
+        self.folder = folder
+
+    def pip_install(self, *what: object, **environment: object) -> None:
+        pip = [sys.executable, "-m", "pip", "--python", self.python, "install"]
+        run(*pip, "--quiet", "--no-deps", *what, **environment)
+
+    def call(
+        self, program: str, *arguments: str, **settings: object
+    ) -> subprocess.CompletedProcess:
+        """Runs a program of the environment."""
+        return subprocess.run(
+            [self.folder / "bin" / program, *arguments],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": "", **{k: str(v) for k, v in settings.items()}},
+        )
 
 
 def example(name: str) -> pathlib.Path:

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 import torch
+from installed import run
 from test_consumer import fake_torch
 
 VERSION = re.escape(torch.__version__)
@@ -64,6 +65,61 @@ def test_kernels_that_cannot_be_had_are_broken(prefix: pathlib.Path) -> None:
 def test_why_nvrtc_is_not_there(prefix: pathlib.Path) -> None:
     report = doctor(prefix, TORCHAMP_NVRTC="/nowhere/libnvrtc.so")
     assert re.search(r"NVRTC: none: .*/nowhere/libnvrtc.so: cannot open", report)
+
+
+#: A libnvrtc that names twelve architectures; compiling gives COMPILED.
+NVRTC = """
+static const int archs[] = {75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121};
+static const char log[] = "cannot open libnvrtc-builtins.so.13.0";
+int nvrtcVersion(int* major, int* minor) { *major = 13; *minor = 0; return 0; }
+int nvrtcGetNumSupportedArchs(int* count) { *count = 12; return 0; }
+int nvrtcGetSupportedArchs(int* to) { for (int i = 0; i < 12; ++i) to[i] = archs[i]; return 0; }
+int nvrtcCreateProgram(void) { return 0; }
+int nvrtcDestroyProgram(void) { return 0; }
+int nvrtcCompileProgram(void) { return COMPILED; }
+int nvrtcGetProgramLogSize(void* program, unsigned long* size) { *size = sizeof log; return 0; }
+int nvrtcGetProgramLog(void* p, char* to) { __builtin_memcpy(to, log, sizeof log); return 0; }
+int nvrtcGetCUBINSize(void* program, unsigned long* size) { *size = 0; return 0; }
+int nvrtcGetCUBIN(void) { return 0; }
+int nvrtcGetPTXSize(void* program, unsigned long* size) { *size = 0; return 0; }
+int nvrtcGetPTX(void) { return 0; }
+"""
+
+
+def fake_nvrtc(folder: pathlib.Path, compiled: int) -> pathlib.Path:
+    (folder / "nvrtc.c").write_text(NVRTC)
+    library = folder / "libnvrtc.so.13"
+    run("cc", "-shared", "-fPIC", f"-DCOMPILED={compiled}", "-o", library, folder / "nvrtc.c")
+    return library
+
+
+def test_a_healthy_nvrtc_names_its_architectures(
+    prefix: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    library = fake_nvrtc(tmp_path, compiled=0)
+    assert (
+        f"    ok  NVRTC: 13.0 in {library}, compiles for sm_75, sm_80, sm_86, sm_87, sm_88, sm_89, "
+        "sm_90, sm_100, sm_103, sm_110, sm_120, sm_121\n"
+    ) in doctor(prefix, TORCHAMP_NVRTC=library)
+
+
+def test_an_nvrtc_that_cannot_compile_has_a_remedy(
+    prefix: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    library = fake_nvrtc(tmp_path, compiled=6)
+    why = "which does not compile: cannot open libnvrtc-builtins.so.13.0"
+    assert (
+        f"  note  NVRTC: 13.0 in {library}, {why}\n        -> install NVRTC again, or point"
+    ) in doctor(prefix, expect=1, TORCHAMP_NVRTC=library)
+
+
+def test_the_programs_options(prefix: pathlib.Path) -> None:
+    program = prefix / "bin" / "torchamp-doctor"
+    assert run(program, "--help").startswith("usage: torchamp-doctor ")
+    assert re.fullmatch(r"torchamp \d+\.\d+\.\d+\n", run(program, "--version"))
+    done = subprocess.run([program, "--jsn"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "torchamp-doctor: expected --help, --version or nothing, got --jsn\n"
 
 
 def test_forced_aten_is_reported(prefix: pathlib.Path) -> None:

@@ -1,5 +1,6 @@
 """The doctor's report: a line per finding, the remedy under it, the worst status as the result."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import pytest
 import torch
 
+import torchamp
 from torchamp import _load, doctor
 from torchamp.doctor import Finding
 
@@ -88,8 +90,17 @@ def test_main_returns_the_worst_status(
     findings = [Finding("a", "fine"), Finding("b", "bad", 2), Finding("c", "meh", 1)]
     monkeypatch.setattr(doctor, "CHECKS", [lambda f=f: f for f in findings])
     monkeypatch.setattr(doctor, "library_findings", list)
-    assert doctor.main() == 2
+    assert doctor.main([]) == 2
     assert len(capsys.readouterr().out.splitlines()) == 3
+    assert doctor.main(["--json"]) == 2
+    assert json.loads(capsys.readouterr().out) == {
+        "status": "broken",
+        "findings": [
+            {"subject": "a", "found": "fine", "status": "ok", "remedy": ""},
+            {"subject": "b", "found": "bad", "status": "broken", "remedy": ""},
+            {"subject": "c", "found": "meh", "status": "note", "remedy": ""},
+        ],
+    }
 
 
 def test_it_runs_as_a_script_where_torchamp_is_missing(tmp_path: pathlib.Path) -> None:
@@ -108,6 +119,47 @@ def test_the_command_reports_what_torchamp_refuses() -> None:
     )
     assert done.returncode == 2, done.stderr
     assert "BROKEN  kernels: unavailable: TORCHAMP_KERNELS: expected" in done.stdout
+
+
+COMMANDS = [
+    ["-m", "torchamp"],
+    ["-m", "torchamp", "doctor"],
+    ["-m", "torchamp.apex"],
+    [doctor.__file__],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help(command: list) -> None:
+    done = subprocess.run([sys.executable, *command, "--help"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: ")
+
+
+@pytest.mark.parametrize("arguments", [["--json"], ["doctor", "--json"]])
+def test_the_command_prints_json(arguments: list) -> None:
+    command = [sys.executable, "-m", "torchamp", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    report = json.loads(done.stdout)
+    assert report["status"] == ["ok", "note", "broken"][done.returncode]
+    assert {"torch", "torchamp", "NVRTC"} <= {each["subject"] for each in report["findings"]}
+
+
+def test_the_command_prints_the_version() -> None:
+    command = [sys.executable, "-m", "torchamp", "--version"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed == f"torchamp {torchamp.__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["torchamp.apex --explain", "torchamp --json"])
+def test_a_reader_that_leaves_early_is_no_error(command: str) -> None:
+    program = [sys.executable, "-m", *command.split()]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(program, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert done.stderr == ""
+    assert done.returncode in (0, 1)  # 1: a tool could be better
 
 
 def test_cmakedir_prints_one_folder() -> None:

@@ -24,7 +24,7 @@ def test_another_minor_version_is_refused_with_the_remedy(found: str) -> None:
     assert message.startswith(
         f"torchamp was built for torch 2.13, but torch {found} is installed. "
     )
-    assert "pip install --force-reinstall --no-deps ." in message
+    assert "pip install --force-reinstall --no-deps --no-cache-dir torchamp" in message
     assert "pip install 'torch==2.13.*'" in message
 
 

@@ -11,6 +11,7 @@ from types import ModuleType
 
 from torchamp.compat import alias, children
 from torchamp.compat.explain import explain
+from torchamp.doctor import show
 
 USAGE = """usage: python -m torchamp.apex script.py [argument ...]
        python -m torchamp.apex -m module [argument ...]
@@ -32,7 +33,7 @@ def main(arguments: list[str]) -> int:
         return 0 if arguments else 2
     alias.install()
     if first == "--explain":
-        print(explain())
+        show(explain())
         return 0
     if first == "-m" and len(arguments) > 1:
         return _run_module(arguments[1:])
