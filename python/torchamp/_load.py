@@ -31,7 +31,7 @@ check_torch(TORCH_VERSION, torch.__version__)
 from torchamp import _C  # noqa: E402  only now: with another torch it would not load, or crash
 
 #: The value of CMAKE_PREFIX_PATH for find_package(torchamp).
-cmake_prefix_path = str(pathlib.Path(__file__).parent / "share" / "cmake")
+cmake_prefix_path: str = str(pathlib.Path(__file__).parent / "share" / "cmake")
 
 
 def build_info() -> dict[str, Any]:

@@ -111,8 +111,8 @@ class Amp:
         **overrides: Unpack[Overrides],
     ) -> None:
         self._session: Session | None = None
-        self.models = as_list("models", models, torch.nn.Module)
-        self.optimizers = (
+        self.models: list[torch.nn.Module] = as_list("models", models, torch.nn.Module)
+        self.optimizers: list[torch.optim.Optimizer] = (
             [] if optimizers is None else as_list("optimizers", optimizers, torch.optim.Optimizer)
         )
         level, chosen = level_and_overrides(opt_level, overrides)

@@ -264,7 +264,9 @@ def refresh_masters(optimizers: Optimizers) -> None:
         state.weights.force_refresh()
 
 
-def state_dict(destination: MutableMapping | None = None) -> MutableMapping[str, Any]:
+def state_dict(
+    destination: MutableMapping[str, Any] | None = None,
+) -> MutableMapping[str, Any]:
     """The state of the last initialize's loss scalers, as apex lays it out: {"loss_scaler0":
     {"loss_scale": float, "unskipped": int}, …}, put into `destination` if given. Empty after
     initialize(enabled=False)."""
