@@ -11,21 +11,20 @@ Rules common to all of them:
 * A wrong argument raises before anything is written.
 """
 
-from torchamp._load import _C
-
-Check = _C.ops.Check
-ScaleRule = _C.ops.ScaleRule
-StepAlgorithm = _C.StepAlgorithm
-
-axpby = _C.ops.axpby
-check = _C.ops.check
-check_l2norm = _C.ops.check_l2norm
-copy_cast = _C.ops.copy_cast
-fused_step = _C.fused_step
-l2norm = _C.ops.l2norm
-scale = _C.ops.scale
-unscale = _C.ops.unscale
-update_scale = _C.ops.update_scale
+import torchamp._load  # noqa: F401  before _C, which another torch cannot load
+from torchamp._C import StepAlgorithm, fused_step
+from torchamp._C.ops import (
+    Check,
+    ScaleRule,
+    axpby,
+    check,
+    check_l2norm,
+    copy_cast,
+    l2norm,
+    scale,
+    unscale,
+    update_scale,
+)
 
 __all__ = [
     "Check",
