@@ -24,6 +24,7 @@ def traceable(op: Function) -> Function:
             return in_graph(*args, **kwargs)
         return op(*args, **kwargs)
 
+    call.__module__, call.__qualname__ = "torchamp.ops", op.__name__
     return call  # type: ignore[return-value]
 
 

@@ -16,7 +16,7 @@ from torchamp.amp._settings import settings_for
 class PrecisionMethods:
     """Trains at an opt level: `Trainer(plugins=[AmpPrecision("O2")])`.
 
-    opt_level, overrides: as for torchamp.Amp.
+    opt_level, overrides: as for amp.initialize.
 
     Each submodule with parameters is a model of torchamp.Amp: its calls cast what goes in and what
     comes out. So `self(x)` and `self.net(x)` both work, and losses and metrics are float32. At the

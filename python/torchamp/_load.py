@@ -35,7 +35,7 @@ from torchamp._editable import warn_if_outdated  # noqa: E402
 warn_if_outdated(pathlib.Path(__file__).parent)
 
 #: The value of CMAKE_PREFIX_PATH for find_package(torchamp).
-cmake_prefix_path = str(pathlib.Path(__file__).parent / "share" / "cmake")
+cmake_prefix_path: str = str(pathlib.Path(__file__).parent / "share" / "cmake")
 
 
 def build_info() -> dict[str, Any]:

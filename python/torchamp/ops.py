@@ -12,22 +12,37 @@ Rules common to all of them:
 * torch.compile has each op in its graph. There lists hold tensors alone, not None.
 """
 
-from torchamp._in_graphs import traceable
-from torchamp._load import _C
+from typing import TYPE_CHECKING
 
-Check = _C.ops.Check
-ScaleRule = _C.ops.ScaleRule
-StepAlgorithm = _C.StepAlgorithm
+import torchamp._load  # noqa: F401  before _C, which another torch cannot load
+from torchamp._C import StepAlgorithm
+from torchamp._C.ops import Check, ScaleRule
 
-axpby = traceable(_C.ops.axpby)
-check = traceable(_C.ops.check)
-check_l2norm = traceable(_C.ops.check_l2norm)
-copy_cast = traceable(_C.ops.copy_cast)
-fused_step = traceable(_C.fused_step)
-l2norm = traceable(_C.ops.l2norm)
-scale = traceable(_C.ops.scale)
-unscale = traceable(_C.ops.unscale)
-update_scale = traceable(_C.ops.update_scale)
+if TYPE_CHECKING:
+    from torchamp._C import fused_step
+    from torchamp._C.ops import (
+        axpby,
+        check,
+        check_l2norm,
+        copy_cast,
+        l2norm,
+        scale,
+        unscale,
+        update_scale,
+    )
+else:
+    from torchamp import _C
+    from torchamp._in_graphs import traceable
+
+    axpby = traceable(_C.ops.axpby)
+    check = traceable(_C.ops.check)
+    check_l2norm = traceable(_C.ops.check_l2norm)
+    copy_cast = traceable(_C.ops.copy_cast)
+    fused_step = traceable(_C.fused_step)
+    l2norm = traceable(_C.ops.l2norm)
+    scale = traceable(_C.ops.scale)
+    unscale = traceable(_C.ops.unscale)
+    update_scale = traceable(_C.ops.update_scale)
 
 __all__ = [
     "Check",

@@ -82,7 +82,7 @@ def test_the_wheel_pins_the_torch_minor_version(wheel_site: pathlib.Path) -> Non
 
 
 def test_the_wheel_has_types(wheel_site: pathlib.Path) -> None:
-    for name in ("py.typed", "_C.pyi", "_built_for.pyi"):
+    for name in ("py.typed", "_C/__init__.pyi", "_C/ops.pyi", "_built_for.pyi"):
         assert (wheel_site / "torchamp" / name).is_file()
 
 

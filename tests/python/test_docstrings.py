@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -46,6 +47,11 @@ def words(item: object) -> str:
 
 
 ITEMS = dict(public_names())
+
+
+def test_initialize_describes_each_argument() -> None:
+    described = re.findall(r"^    (\w+): ", inspect.getdoc(amp.initialize) or "", re.MULTILINE)
+    assert described == list(inspect.signature(amp.initialize).parameters)
 
 
 @pytest.mark.parametrize("name", ITEMS)

@@ -69,7 +69,7 @@ def test_it_is_one_of_torchs():
     keyword = inspect.Parameter.KEYWORD_ONLY
     assert own == [("process_group", keyword, None), ("skip_on_device", keyword, True)]
     assert torchamp.amp.GradScaler is GradScaler
-    assert torchamp.autocast is torchamp.amp.autocast is torch.autocast
+    assert "GradScaler" in torchamp.amp.__all__
 
 
 def test_scale_takes_nests(device):

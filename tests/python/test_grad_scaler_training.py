@@ -207,3 +207,48 @@ def test_autocast_is_a_decorator_and_restores():
     with pytest.raises(KeyError), torchamp.autocast("cpu", dtype=torch.float16):
         raise KeyError
     assert (x @ x).dtype == torch.float32
+
+
+def settings_of(context: torch.autocast) -> tuple:
+    return context.device, context.fast_dtype, context._enabled, context._cache_enabled
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's, that there is no CUDA
+@pytest.mark.parametrize(
+    "args, kwargs",
+    [
+        ((), {}),
+        ((False,), {}),
+        ((True, torch.bfloat16), {}),
+        ((True, torch.bfloat16, False), {}),
+        ((), {"enabled": False}),
+        ((), {"dtype": torch.bfloat16, "cache_enabled": False}),
+    ],
+)
+def test_autocast_takes_what_torch_cuda_amp_takes(args, kwargs):
+    context = torchamp.autocast(*args, **kwargs)
+    assert type(context) is torch.autocast
+    assert settings_of(context) == settings_of(torch.cuda.amp.autocast(*args, **kwargs))
+
+
+@pytest.mark.parametrize(
+    "args, kwargs",
+    [
+        (("cpu",), {}),
+        (("cpu", torch.float16), {}),
+        (("cpu", torch.bfloat16, False), {}),
+        ((), {"device_type": "cpu", "cache_enabled": False}),
+    ],
+)
+def test_autocast_takes_what_torch_takes(args, kwargs):
+    context = torchamp.autocast(*args, **kwargs)
+    assert settings_of(context) == settings_of(torch.autocast(*args, **kwargs))
+
+
+def test_autocast_is_captured_in_one_graph():
+    def multiply(x):
+        with torchamp.autocast("cpu", dtype=torch.bfloat16):
+            return x @ x
+
+    compiled = torch.compile(multiply, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(2, 2)).dtype == torch.bfloat16

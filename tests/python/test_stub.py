@@ -1,4 +1,5 @@
-"""_C.pyi, which is written by hand, has the compiled module's names and arguments."""
+"""The stubs, which are written by hand, have the arguments of the compiled module's functions.
+stubtest cannot see them: pybind11 has them in docstrings only."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 from torchamp._load import _C
 
-STUB = pathlib.Path(__file__).parents[2] / "python" / "torchamp" / "_C.pyi"
+STUBS = pathlib.Path(__file__).parents[2] / "python" / "torchamp" / "_C"
 #: What of pybind11's own the stub has too.
 SPECIAL = ("__init__", "__enter__", "__exit__")
 
@@ -32,34 +35,26 @@ def arguments_of(definition: str) -> list[str]:
     return [name for name in names if name != "self"]
 
 
-def in_stub(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(name, what it is) for all that the stub declares."""
+def in_stub(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, list[str]]]:
+    """(name, arguments) of all functions that the stub declares."""
     for node in body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            yield prefix + node.name, "class"
             yield from in_stub(node.body, f"{prefix}{node.name}.")
         elif isinstance(node, ast.FunctionDef):
-            is_property = any(ast.unparse(each) == "property" for each in node.decorator_list)
-            definition = f"def {node.name}({ast.unparse(node.args)})"
-            yield prefix + node.name, "property" if is_property else arguments_of(definition)
-        elif isinstance(node, ast.AnnAssign):
-            is_constant = "ClassVar" in ast.unparse(node.annotation)
-            yield prefix + ast.unparse(node.target), "constant" if is_constant else "attribute"
+            if not any(ast.unparse(each) == "property" for each in node.decorator_list):
+                yield prefix + node.name, arguments_of(f"def {node.name}({ast.unparse(node.args)})")
 
 
-def in_module(owner: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(name, what it is) for all that the compiled module has."""
+def in_module(owner: Any, prefix: str = "") -> Iterator[tuple[str, list[str]]]:
+    """The same of all that the compiled module has."""
     for name, value in vars(owner).items():
         if name.startswith("_") and name not in SPECIAL:
             continue
-        if isinstance(value, (type, ModuleType)):
-            yield prefix + name, "class"
+        if isinstance(value, type):
             yield from in_module(value, f"{prefix}{name}.")
-        elif isinstance(value, property):
-            yield prefix + name, "attribute" if value.fset else "property"
-        elif isinstance(owner, type) and isinstance(value, owner):
-            yield prefix + name, "constant"
-        elif signature := documented(name, getattr(owner, name)):
+        elif not isinstance(value, property) and (
+            signature := documented(name, getattr(owner, name))
+        ):
             yield prefix + name, arguments_of(f"def {signature}")
 
 
@@ -70,5 +65,6 @@ def documented(name: str, function: Any) -> str:
     return signature if signature.startswith(f"{name}(") else ""
 
 
-def test_the_stub_declares_what_is_there() -> None:
-    assert dict(in_stub(ast.parse(STUB.read_text()).body)) == dict(in_module(_C))
+@pytest.mark.parametrize("file, module", [("__init__.pyi", _C), ("ops.pyi", _C.ops)])
+def test_arguments(file: str, module: ModuleType) -> None:
+    assert dict(in_stub(ast.parse((STUBS / file).read_text()).body)) == dict(in_module(module))

@@ -6,6 +6,9 @@ import inspect
 import pathlib
 import typing
 
+import pytest
+
+from torchamp import optimizers
 from torchamp.amp import _types, initialize
 
 PROGRAM = pathlib.Path(__file__).with_name("typed_program.py")
@@ -22,3 +25,15 @@ def test_the_types_of_overrides_are_those_of_arguments():
     assert set(_types.Overrides.__annotations__) == taken - others
     levels = typing.get_args(typing.get_args(_types.Level)[0])
     assert levels == ("O0", "O1", "O2", "O3", "O4", "O5")
+
+
+@pytest.mark.parametrize("name", optimizers.__all__)
+def test_fused_optimizers_name_all_that_they_take(name):
+    """FusedOptimizer's own arguments, too, and in the same way."""
+    parameters = inspect.signature(getattr(optimizers, name)).parameters
+    assert not any(
+        each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters.values()
+    )
+    own = inspect.signature(optimizers.FusedOptimizer).parameters
+    for storage in ("state_dtype", "stochastic_rounding", "split_masters"):
+        assert parameters[storage] == own[storage]

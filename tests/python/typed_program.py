@@ -35,6 +35,23 @@ def step(model: Net, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> float
     return float(norm)
 
 
+def step_without_initialize(x: torch.Tensor) -> torchamp.GradScaler:
+    net, scaler = Net(), amp.GradScaler("cpu", init_scale=1024.0)
+    sgd = optimizers.FusedSGD(
+        net.parameters(),
+        lr=torch.tensor(0.1),
+        state_dtype=torch.bfloat16,
+        stochastic_rounding=True,
+        split_masters=True,
+    )
+    with amp.autocast("cpu", torch.bfloat16), amp.autocast(enabled=False):
+        loss: torch.Tensor = net(x).float().sum()
+    scaler.scale(loss).backward()
+    scaler.step(sgd)
+    scaler.update()
+    return scaler
+
+
 def main() -> None:
     x = torch.randn(3, 4)
     fit = amp.preflight(Net(), x, lambda output: output.pow(2).mean())
@@ -54,8 +71,7 @@ def main() -> None:
         norm = step(model, optimizer, x)
     steps: int = amp.telemetry(optimizer).steps
     saved: int = amp.report(model, optimizer, x).saved_bytes
-    scaler: torchamp.GradScaler = amp.GradScaler("cpu")
-    print(level, norm > 0, steps, saved != 0, scaler.get_scale())
+    print(level, norm > 0, steps, saved != 0, step_without_initialize(x).get_scale())
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ with amp.scale_loss(loss, optimizer) as scaled_loss:
 optimizer.step()
 """
 
-from torch import autocast as autocast  # as in torch.amp; not in __all__, which is apex.amp's
-
 from torchamp._inspect.monitor import Monitor
 from torchamp._inspect.overflow_trace import trace_overflow
 from torchamp._inspect.preflight import Preflight, preflight
@@ -40,20 +38,23 @@ from torchamp.amp._autocast import (
     register_promote_function,
 )
 from torchamp.amp._averaged_model import AveragedModel
-from torchamp.amp._grad_scaler import GradScaler as GradScaler  # not in __all__, as in apex.amp
+from torchamp.amp._grad_scaler import GradScaler
 from torchamp.amp._model import cast_for_inference
 from torchamp.amp._policy import LossScaleOptimizer, Policy, set_policy
 from torchamp.amp._ranks.dtensor import fsdp_policy
+from torchamp.amp._torch_autocast import autocast
 from torchamp.amp._weight_grads import accumulate_weight_grads
 
 __all__ = [
     "AveragedModel",
+    "GradScaler",
     "LossScaleOptimizer",
     "Monitor",
     "Policy",
     "Preflight",
     "Report",
     "accumulate_weight_grads",
+    "autocast",
     "bfloat16_function",
     "cast_for_inference",
     "clip_grad_norm_",

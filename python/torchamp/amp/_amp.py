@@ -68,32 +68,8 @@ class Amp:
                 scaled_loss.backward()
             optimizer.step()  # skipped after an overflow
 
-    models: a float32 module on its device, or a list of them; changed in place.
-    optimizers: an optimizer of their parameters, a list of them, or None; changed in place.
-    opt_level: "O0" float32, "O1" autocast to float16, "O2" float16 with float32 master weights,
-        "O3" float16, "O4" and "O5" as O1 and O2 in bfloat16; or an amp.Policy. None: that of
-        set_global_policy, or O1.
-    enabled: False leaves everything alone, and scale_loss gives the loss as it is.
-    shard_masters: a torch.distributed ProcessGroup, at O2 and O5: each of its ranks keeps and steps
-        a part of the masters (ZeRO-1) of one optimizer, whose step must be elementwise. Grads are
-        averaged over the ranks: leave out DistributedDataParallel. All ranks start from the first
-        one's model, and must call initialize, scale_loss, step, state_dict and save alike.
-    process_group: the torch.distributed ProcessGroup, or a list of those of a mesh, whose ranks
-        have to skip the same steps though their grads differ: an overflow on one of them skips the
-        step of all. DistributedDataParallel does not need it. None: ranks decide by themselves.
-    overrides: what to change of the level: cast_model_type, patch_torch_functions,
-        keep_batchnorm_fp32, master_weights, loss_scale ("dynamic" or a number); also
-        cast_model_outputs, num_losses, min_loss_scale (by default 2**-10), max_loss_scale,
-        keep_fp32 (modules that compute in float32 at every level: names, classes, or functions of
-        name and module that return whether to keep it), max_consecutive_skips (the number of
-        skipped steps in a row at which a step, or on CUDA a later call, raises RuntimeError with
-        the reason; by default training goes on), verbosity (0 is silent), adopt_data_writes (True:
-        every step detects elements of the model that were written bypassing PyTorch's version
-        counters, e.g. by `param.data`, and copies them to the masters), materialize_master_grads
-        (True: every backward makes the masters' grads; by default those of fused optimizers are
-        deferred until the program accesses the masters).
+    Arguments, and errors, as amp.initialize's; those of a level are the overrides.
 
-    Raises TypeError, ValueError or RuntimeError, and changes nothing, where an argument is wrong.
     Objects of this class are independent, except for O1's autocast, which belongs to the thread: it
     lasts until close(), or until the models and optimizers are gone. If another thread than its own
     ends it, it ends soon in the main thread, and elsewhere when the thread next uses torchamp.
@@ -111,8 +87,8 @@ class Amp:
         **overrides: Unpack[Overrides],
     ) -> None:
         self._session: Session | None = None
-        self.models = as_list("models", models, torch.nn.Module)
-        self.optimizers = (
+        self.models: list[torch.nn.Module] = as_list("models", models, torch.nn.Module)
+        self.optimizers: list[torch.optim.Optimizer] = (
             [] if optimizers is None else as_list("optimizers", optimizers, torch.optim.Optimizer)
         )
         level, chosen = level_and_overrides(opt_level, overrides)

@@ -104,10 +104,49 @@ def initialize(
     shard_masters: ProcessGroup | None = None,
     process_group: ProcessGroups | None = None,
 ) -> Any:
-    """Prepares models and optimizers for training at `opt_level`; see torchamp.Amp.
+    """Prepares models and optimizers for training at `opt_level`, or at what the arguments from
+    cast_model_type to loss_scale make of it where they are not None.
+
+    Args:
+        models: a float32 module on its device, or a list of them; changed in place.
+        optimizers: an optimizer of their parameters, or a list of them; changed in place.
+        enabled: False leaves everything alone, and scale_loss gives the loss as it is.
+        opt_level: "O0" float32, "O1" autocast to float16, "O2" float16 with float32 master weights,
+            "O3" float16, "O4" and "O5" as O1 and O2 in bfloat16; or an amp.Policy. None: that of
+            set_global_policy, or O1.
+        cast_model_type: the dtype of the model; False: it is not cast.
+        patch_torch_functions: whether ops are cast, by autocast.
+        keep_batchnorm_fp32: whether affine batch norms stay float32; also "True" and "False".
+        master_weights: whether optimizers step float32 masters.
+        loss_scale: "dynamic", or a number, which is fixed.
+        cast_model_outputs: the dtype of the model's outputs; by default float32 where the model is
+            cast.
+        num_losses: how many losses have a scale of their own.
+        verbosity: 0 is silent.
+        min_loss_scale: of a dynamic scale; None: 2**-10.
+        max_loss_scale: of a dynamic scale; None: there is none.
+        adopt_data_writes: True: every step detects elements of the model that were written
+            bypassing PyTorch's version counters, e.g. by `param.data`, and copies them to the
+            masters.
+        materialize_master_grads: True: every backward makes the masters' grads; by default those of
+            fused optimizers are deferred until the program accesses the masters.
+        max_consecutive_skips: the number of skipped steps in a row at which a step, or on CUDA a
+            later call, raises RuntimeError with the reason. None: training goes on.
+        keep_fp32: modules that compute in float32 at every level: names, classes, or functions of
+            name and module that return whether to keep it.
+        shard_masters: a torch.distributed ProcessGroup, at O2 and O5: each of its ranks keeps and
+            steps a part of the masters (ZeRO-1) of one optimizer, whose step must be elementwise.
+            Grads are averaged over the ranks: leave out DistributedDataParallel. All ranks start
+            from the first one's model, and must call initialize, scale_loss, step, state_dict and
+            save alike.
+        process_group: the torch.distributed ProcessGroup, or a list of those of a mesh, whose ranks
+            have to skip the same steps though their grads differ: an overflow on one of them skips
+            the step of all. DistributedDataParallel does not need it. None: ranks decide by
+            themselves.
 
     Returns models and optimizers, the very objects, in the shape they were given: `model`, or
-    `(model, optimizer)`, each a list where a list was given.
+    `(model, optimizer)`, each a list where a list was given. Raises TypeError, ValueError or
+    RuntimeError, and changes nothing, where an argument is wrong.
     """
     if isinstance(enabled, str):
         raise TypeError(
@@ -264,7 +303,9 @@ def refresh_masters(optimizers: Optimizers) -> None:
         state.weights.force_refresh()
 
 
-def state_dict(destination: MutableMapping | None = None) -> MutableMapping[str, Any]:
+def state_dict(
+    destination: MutableMapping[str, Any] | None = None,
+) -> MutableMapping[str, Any]:
     """The state of the last initialize's loss scalers, as apex lays it out: {"loss_scaler0":
     {"loss_scale": float, "unskipped": int}, …}, put into `destination` if given. Empty after
     initialize(enabled=False)."""

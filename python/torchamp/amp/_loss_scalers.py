@@ -27,7 +27,9 @@ class LossScalers(list[_C.LossScaler]):
         """Whether no loss is scaled."""
         return all(scaler.is_identity for scaler in self)
 
-    def state_dict(self, destination: MutableMapping | None = None) -> MutableMapping:
+    def state_dict(
+        self, destination: MutableMapping[str, Any] | None = None
+    ) -> MutableMapping[str, Any]:
         """{"loss_scaler0": {"loss_scale": float, "unskipped": int}, …}, one entry per loss, as in
         apex, added to `destination` if given. Waits for the device.
 

@@ -127,7 +127,9 @@ class LossScaleOptimizer:
             )
         self.inner_optimizer = inner_optimizer
         device = inner_optimizer.param_groups[0]["params"][0].device.type
-        self.scaler = GradScaler(device, initial_scale, growth_interval=dynamic_growth_steps)
+        self.scaler: GradScaler = GradScaler(
+            device, initial_scale, growth_interval=dynamic_growth_steps
+        )
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ class Session:
     ) -> None:
         self.settings = settings
         self.device = device
-        self.scalers = LossScalers(settings, device)
+        self.scalers: LossScalers = LossScalers(settings, device)
         #: Kept alive here, for as long as a model or an optimizer of the session lives.
         self.weights: list[_C.Masters] = []
         #: Of the optimizers that are still there.
@@ -44,7 +44,7 @@ class Session:
         #: One a model.
         self.data_parallel: list[DataParallel] = []
         #: Of the optimizers' parameters.
-        self.shards = Shards()
+        self.shards: Shards = Shards()
         #: Of sharded masters; None without shard_masters.
         self.reducer: Reducer | None = None
         #: Of the models' state dicts.
@@ -56,8 +56,8 @@ class Session:
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         #: Whether the models' parameters may still become DTensors.
         self._may_be_sharded = not are_sharded(models)
-        self.reporter = Reporter(settings, _names_of(models))
-        self.casts = _open_casts(models, settings)
+        self.reporter: Reporter = Reporter(settings, _names_of(models))
+        self.casts: OpenCasts | None = _open_casts(models, settings)
 
     def add_model(self, model: torch.nn.Module) -> DataParallel:
         """Returns what is to be told of its forwards."""

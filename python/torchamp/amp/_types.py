@@ -16,7 +16,7 @@ Optimizers = TypeVar("Optimizers", bound=Union[torch.optim.Optimizer, Sequence])
 
 
 class Overrides(TypedDict, total=False):
-    """What initialize changes of a level; torchamp.Amp says what each means."""
+    """What initialize changes of a level; its docstring says what each means."""
 
     cast_model_type: torch.dtype | bool | None
     patch_torch_functions: bool | None

@@ -8,7 +8,11 @@ from typing import Any
 
 import torch
 from torch._C._autograd import _profiler_enabled
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.optim.optimizer import (
+    ParamsT,
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+)
 
 from torchamp._load import _C
 from torchamp._shards import Shards, is_dtensor, is_flattened
@@ -72,7 +76,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         defaults: dict[str, Any],
         *,
         state_dtype: torch.dtype = torch.float32,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch.optim.optimizer import ParamsT
+
 from torchamp._load import _C
 from torchamp.optimizers._fused import FusedOptimizer
 
@@ -21,20 +24,22 @@ class FusedAdagrad(FusedOptimizer):
     torch.optim.Adagrad's.
     """
 
-    options = _C.OptionTable("FusedAdagrad")
+    options: _C.OptionTable = _C.OptionTable("FusedAdagrad")
     _largest_algorithm = _C.StepAlgorithm.ADAGRAD
 
     def __init__(
         self,
-        params: Any,
-        lr: Any = 1e-2,
+        params: ParamsT,
+        lr: float | torch.Tensor = 1e-2,
         lr_decay: float = 0.0,
         weight_decay: float = 0.0,
         eps: float = 1e-10,
         *,
         maximize: bool = False,
         decoupled_weight_decay: bool = False,
-        **storage: Any,
+        state_dtype: torch.dtype = torch.float32,
+        stochastic_rounding: bool = False,
+        split_masters: bool = False,
     ) -> None:
         defaults = dict(
             lr=lr,
@@ -44,7 +49,13 @@ class FusedAdagrad(FusedOptimizer):
             maximize=maximize,
             decoupled_weight_decay=decoupled_weight_decay,
         )
-        super().__init__(params, defaults, **storage)
+        super().__init__(
+            params,
+            defaults,
+            state_dtype=state_dtype,
+            stochastic_rounding=stochastic_rounding,
+            split_masters=split_masters,
+        )
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
         return _C.StepAlgorithm.ADAGRAD

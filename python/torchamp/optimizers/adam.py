@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch.optim.optimizer import ParamsT
+
 from torchamp._load import _C
 from torchamp.optimizers._fused import FusedOptimizer
 
@@ -22,25 +25,25 @@ class FusedAdam(FusedOptimizer):
     torch.optim.Adam's and AdamW's.
     """
 
-    options = _C.OptionTable("FusedAdam")
+    options: _C.OptionTable = _C.OptionTable("FusedAdam")
     _largest_algorithm = _C.StepAlgorithm.AMSGRAD
-    _decoupled = False
 
     def __init__(
         self,
-        params: Any,
-        lr: Any = 1e-3,
+        params: ParamsT,
+        lr: float | torch.Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         amsgrad: bool = False,
         *,
         maximize: bool = False,
-        decoupled_weight_decay: bool | None = None,
+        decoupled_weight_decay: bool = False,
         bias_correction: bool = True,
-        **storage: Any,
+        state_dtype: torch.dtype = torch.float32,
+        stochastic_rounding: bool = False,
+        split_masters: bool = False,
     ) -> None:
-        decoupled = self._decoupled if decoupled_weight_decay is None else decoupled_weight_decay
         defaults = dict(
             lr=lr,
             betas=betas,
@@ -48,10 +51,16 @@ class FusedAdam(FusedOptimizer):
             weight_decay=weight_decay,
             amsgrad=amsgrad,
             maximize=maximize,
-            decoupled_weight_decay=decoupled,
+            decoupled_weight_decay=decoupled_weight_decay,
             bias_correction=bias_correction,
         )
-        super().__init__(params, defaults, **storage)
+        super().__init__(
+            params,
+            defaults,
+            state_dtype=state_dtype,
+            stochastic_rounding=stochastic_rounding,
+            split_masters=split_masters,
+        )
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
         return _C.StepAlgorithm.AMSGRAD if group["amsgrad"] else _C.StepAlgorithm.ADAM
@@ -63,10 +72,35 @@ class FusedAdamW(FusedAdam):
     Arguments as FusedAdam's; weight_decay is 0.01 by default, as in torch.
     """
 
-    options = _C.OptionTable("FusedAdamW")
-    _decoupled = True
+    options: _C.OptionTable = _C.OptionTable("FusedAdamW")
 
-    def __init__(self, params: Any, lr: Any = 1e-3, *args: Any, **kwargs: Any) -> None:
-        if len(args) < 3:
-            kwargs.setdefault("weight_decay", 1e-2)
-        super().__init__(params, lr, *args, **kwargs)
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | torch.Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        decoupled_weight_decay: bool = True,
+        bias_correction: bool = True,
+        state_dtype: torch.dtype = torch.float32,
+        stochastic_rounding: bool = False,
+        split_masters: bool = False,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            amsgrad,
+            maximize=maximize,
+            decoupled_weight_decay=decoupled_weight_decay,
+            bias_correction=bias_correction,
+            state_dtype=state_dtype,
+            stochastic_rounding=stochastic_rounding,
+            split_masters=split_masters,
+        )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch.optim.optimizer import ParamsT
+
 from torchamp._load import _C
 from torchamp.optimizers._fused import FusedOptimizer
 
@@ -23,15 +26,15 @@ class FusedLAMB(FusedOptimizer):
     Raises ValueError for values outside of their range. Grads are left as they are.
     """
 
-    options = _C.OptionTable("FusedLAMB")
+    options: _C.OptionTable = _C.OptionTable("FusedLAMB")
     _largest_algorithm = _C.StepAlgorithm.LAMB
     _takes_split_masters = False
     _takes_shards = False
 
     def __init__(
         self,
-        params: Any,
-        lr: Any = 1e-3,
+        params: ParamsT,
+        lr: float | torch.Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.01,
@@ -42,7 +45,9 @@ class FusedLAMB(FusedOptimizer):
         averages_grads: bool = True,
         always_adapts: bool = False,
         max_grad_norm: float | None = 1.0,
-        **storage: Any,
+        state_dtype: torch.dtype = torch.float32,
+        stochastic_rounding: bool = False,
+        split_masters: bool = False,
     ) -> None:
         defaults = dict(
             lr=lr,
@@ -56,7 +61,13 @@ class FusedLAMB(FusedOptimizer):
             always_adapts=always_adapts,
             max_grad_norm=max_grad_norm,
         )
-        super().__init__(params, defaults, **storage)
+        super().__init__(
+            params,
+            defaults,
+            state_dtype=state_dtype,
+            stochastic_rounding=stochastic_rounding,
+            split_masters=split_masters,
+        )
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
         return _C.StepAlgorithm.LAMB

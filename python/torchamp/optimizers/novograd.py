@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch.optim.optimizer import ParamsT
+
 from torchamp._load import _C
 from torchamp.optimizers._fused import FusedOptimizer
 
@@ -24,14 +27,14 @@ class FusedNovoGrad(FusedOptimizer):
     Raises ValueError for values outside of their range.
     """
 
-    options = _C.OptionTable("FusedNovoGrad")
+    options: _C.OptionTable = _C.OptionTable("FusedNovoGrad")
     _largest_algorithm = _C.StepAlgorithm.NOVOGRAD
     _takes_shards = False
 
     def __init__(
         self,
-        params: Any,
-        lr: Any = 1e-3,
+        params: ParamsT,
+        lr: float | torch.Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
@@ -41,7 +44,9 @@ class FusedNovoGrad(FusedOptimizer):
         decay_in_moment: bool = False,
         averages_grads: bool = True,
         starts_at_zero: bool = False,
-        **storage: Any,
+        state_dtype: torch.dtype = torch.float32,
+        stochastic_rounding: bool = False,
+        split_masters: bool = False,
     ) -> None:
         defaults = dict(
             lr=lr,
@@ -54,7 +59,13 @@ class FusedNovoGrad(FusedOptimizer):
             averages_grads=averages_grads,
             starts_at_zero=starts_at_zero,
         )
-        super().__init__(params, defaults, **storage)
+        super().__init__(
+            params,
+            defaults,
+            state_dtype=state_dtype,
+            stochastic_rounding=stochastic_rounding,
+            split_masters=split_masters,
+        )
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
         return _C.StepAlgorithm.NOVOGRAD

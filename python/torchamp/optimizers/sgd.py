@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch.optim.optimizer import ParamsT
+
 from torchamp._load import _C
 from torchamp.optimizers._fused import FusedOptimizer
 
@@ -22,13 +25,13 @@ class FusedSGD(FusedOptimizer):
     torch.optim.SGD's.
     """
 
-    options = _C.OptionTable("FusedSGD")
+    options: _C.OptionTable = _C.OptionTable("FusedSGD")
     _largest_algorithm = _C.StepAlgorithm.MOMENTUM
 
     def __init__(
         self,
-        params: Any,
-        lr: Any = 1e-3,
+        params: ParamsT,
+        lr: float | torch.Tensor = 1e-3,
         momentum: float = 0.0,
         dampening: float = 0.0,
         weight_decay: float = 0.0,
@@ -36,8 +39,9 @@ class FusedSGD(FusedOptimizer):
         *,
         maximize: bool = False,
         decay_after_momentum: bool = False,
-        _trust: dict[str, Any] | None = None,
-        **storage: Any,
+        state_dtype: torch.dtype = torch.float32,
+        stochastic_rounding: bool = False,
+        split_masters: bool = False,
     ) -> None:
         defaults = dict(
             lr=lr,
@@ -47,9 +51,14 @@ class FusedSGD(FusedOptimizer):
             nesterov=nesterov,
             maximize=maximize,
             decay_after_momentum=decay_after_momentum,
-            **(_trust or {}),
         )
-        super().__init__(params, defaults, **storage)
+        super().__init__(
+            params,
+            defaults,
+            state_dtype=state_dtype,
+            stochastic_rounding=stochastic_rounding,
+            split_masters=split_masters,
+        )
 
     def _check_options(self, values: dict[str, Any]) -> None:
         super()._check_options(values)
@@ -78,14 +87,14 @@ class FusedLARS(FusedSGD):
         clip: LARC instead of LARS.
     """
 
-    options = _C.OptionTable("FusedLARS")
+    options: _C.OptionTable = _C.OptionTable("FusedLARS")
     _takes_split_masters = False
     _takes_shards = False
 
     def __init__(
         self,
-        params: Any,
-        lr: Any,
+        params: ParamsT,
+        lr: float | torch.Tensor,
         momentum: float = 0.9,
         dampening: float = 0.0,
         weight_decay: float = 0.0,
@@ -95,16 +104,27 @@ class FusedLARS(FusedSGD):
         eps: float = 1e-8,
         clip: bool = False,
         maximize: bool = False,
-        **storage: Any,
+        state_dtype: torch.dtype = torch.float32,
+        stochastic_rounding: bool = False,
+        split_masters: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            momentum,
-            dampening,
-            weight_decay,
-            nesterov,
+        defaults = dict(
+            lr=lr,
+            momentum=momentum,
+            dampening=dampening,
+            weight_decay=weight_decay,
+            nesterov=nesterov,
             maximize=maximize,
-            _trust=dict(trust_coefficient=trust_coefficient, eps=eps, clip=clip),
-            **storage,
+            decay_after_momentum=False,
+            trust_coefficient=trust_coefficient,
+            eps=eps,
+            clip=clip,
+        )
+        FusedOptimizer.__init__(
+            self,
+            params,
+            defaults,
+            state_dtype=state_dtype,
+            stochastic_rounding=stochastic_rounding,
+            split_masters=split_masters,
         )

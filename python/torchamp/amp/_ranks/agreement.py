@@ -10,7 +10,7 @@ from torch import distributed
 
 from torchamp._load import _C
 
-ProcessGroups = Union["distributed.ProcessGroup", Sequence["distributed.ProcessGroup"]]
+ProcessGroups = Union["torch.distributed.ProcessGroup", Sequence["torch.distributed.ProcessGroup"]]
 
 
 def groups_of(function: str, process_group: ProcessGroups | None) -> list[Any]:

@@ -27,7 +27,7 @@ class Slot:
         self.param = param
         self.start = start
         #: Dense: those of the parameter, if it is.
-        self.strides = torch.empty_like(param, device="meta").stride()
+        self.strides: tuple[int, ...] = torch.empty_like(param, device="meta").stride()
 
     @property
     def stop(self) -> int:
@@ -54,13 +54,13 @@ class Bucket:
 
     def __init__(self, params: Sequence[torch.Tensor], group: distributed.ProcessGroup) -> None:
         self.group = group
-        self.slots = list(_slots_of(params))
-        self.dtype = params[0].dtype
+        self.slots: list[Slot] = list(_slots_of(params))
+        self.dtype: torch.dtype = params[0].dtype
         unit = _alignment_of(self.dtype) * group.size()
         size = _round_up(self.slots[-1].stop, unit)
-        self.flat = torch.zeros(size, dtype=self.dtype, device=params[0].device)
+        self.flat: torch.Tensor = torch.zeros(size, dtype=self.dtype, device=params[0].device)
         #: How many elements each rank owns.
-        self.share = size // group.size()
+        self.share: int = size // group.size()
         self.adopt()
 
     @property

@@ -29,7 +29,7 @@ class DataParallel:
         #: That of the last forward for a backward, until share().
         self._noted: DistributedDataParallel | None = None
         #: Whether the last forward for a backward ran in no_sync().
-        self.is_unsynced = False
+        self.is_unsynced: bool = False
         #: That for which share() has shared.
         self._shared: weakref.ref[DistributedDataParallel] | None = None
 

@@ -82,7 +82,7 @@ class Reduction:
     """That of one backward. Dropped before it is finished, it is cancelled."""
 
     def __init__(self, reducer: Reducer, scaler: _C.LossScaler, delays: bool) -> None:
-        self.is_open = False
+        self.is_open: bool = False
         self._reducer = reducer
         self._snapshot = scaler.snapshot() if delays else None
         self._delays = delays

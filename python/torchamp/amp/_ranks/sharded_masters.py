@@ -35,7 +35,9 @@ class Shard:
     def __init__(self, bucket: Bucket, slot: Slot) -> None:
         self.bucket = bucket
         self.slot = slot
-        self.param = slot.param
+        self.param: torch.Tensor = slot.param
+        self.begin: int
+        self.end: int
         self.begin, self.end = bucket.own_range(slot)
         #: One-dimensional, in the model's memory; None if other ranks have it all.
         self.piece: torch.Tensor | None = None
@@ -46,7 +48,7 @@ class Shard:
         #: What `param.grad` was left as; the program may have replaced or written it since.
         self.left: torch.Tensor | None = None
         #: Whether that is the grad of backwards that are not reduced yet.
-        self.is_held = False
+        self.is_held: bool = False
         self._placeholder: torch.Tensor | None = None
         self.note_version()
 
@@ -146,7 +148,9 @@ class ShardedMasters:
     def __init__(self, buckets: list[Bucket], group: distributed.ProcessGroup) -> None:
         self.group = group
         self.buckets = buckets
-        self.shards = [[Shard(bucket, slot) for slot in bucket.slots] for bucket in buckets]
+        self.shards: list[list[Shard]] = [
+            [Shard(bucket, slot) for slot in bucket.slots] for bucket in buckets
+        ]
         self._shard_of = WeakTensorKeyDictionary(
             {shard.param: shard for shard in self.all_shards() if shard.param.dtype.itemsize < 4}
         )

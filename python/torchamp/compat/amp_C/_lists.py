@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-Lists = list  # of lists of tensors
+Lists = list[list[torch.Tensor]]
 
 
 def check_lists(function: str, tensor_lists: Lists, *depths: int) -> None:

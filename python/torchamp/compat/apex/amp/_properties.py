@@ -11,7 +11,7 @@ class Properties:
     """A level's properties, as attributes and in the dict `options`."""
 
     def __init__(self, settings: Settings | None = None) -> None:
-        self.options = _options_of(settings)
+        self.options: dict[str, Any] = _options_of(settings)
 
     def __getattr__(self, name: str) -> Any:
         options = self.__dict__.get("options", {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from torchamp import amp
@@ -16,7 +17,7 @@ from torchamp.compat.apex.fp16_utils import FP16_Optimizer
 __all__ = ["Properties", "initialize", "load_state_dict", "opt_levels", "state_dict"]
 
 #: By level: a function that gives its Properties.
-opt_levels = {
+opt_levels: dict[str, Callable[[], Properties]] = {
     level: functools.partial(lambda level: Properties(settings_for(level)), level)
     for level in ("O0", "O1", "O2", "O3", "O4", "O5")
 }

@@ -31,7 +31,8 @@ class AmpHandle:
         casts: OpenCasts | None = None,
         dtype: torch.dtype = torch.float16,
     ) -> None:
-        self.loss_scale, self.verbose = loss_scale, verbose
+        self.loss_scale: float | str = loss_scale
+        self.verbose: bool = verbose
         self.cache: dict[torch.Tensor, torch.Tensor] = {}
         self._casts = OpenCasts(_device_types(), dtype) if casts is None else casts
         self._shield: Any = None
@@ -83,7 +84,9 @@ class NoOpHandle(AmpHandle):
     """The handle of amp.init(enabled=False): casts and scales nothing."""
 
     def __init__(self) -> None:
-        self.loss_scale, self.verbose, self.cache = 1.0, False, {}
+        self.loss_scale: float | str = 1.0
+        self.verbose: bool = False
+        self.cache: dict[torch.Tensor, torch.Tensor] = {}
 
     _is_active = False
 

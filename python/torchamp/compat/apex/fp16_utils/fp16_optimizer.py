@@ -40,14 +40,14 @@ class FP16_Optimizer:  # noqa: N801  apex's name
         self.optimizer = init_optimizer
         self.verbose = verbose
         self.dynamic_loss_scale = dynamic_loss_scale
-        self.overflow = False
-        self.first_closure_call_this_step = True
+        self.overflow: bool = False
+        self.first_closure_call_this_step: bool = True
         self._weights = _C.Masters()
         self._state = _C.OptimizerState(self._weights)
         self._adopt_groups()
         device = self.all_params[0].device if self.all_params else torch.device("cpu")
         if dynamic_loss_scale:
-            self.loss_scaler = dynamic_scaler(device, **(dynamic_loss_args or {}))
+            self.loss_scaler: LossScaler = dynamic_scaler(device, **(dynamic_loss_args or {}))
         else:
             self.loss_scaler = LossScaler(float(static_loss_scale), device=device)
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils import clip_grad_norm_ as clip_grad_norm
 
 from torchamp import ops
 from torchamp.amp._model import cast_model
@@ -26,9 +27,7 @@ __all__ = [
     "tofp16",
 ]
 
-Params = list  # of parameters
-
-clip_grad_norm = nn.utils.clip_grad_norm_
+Params = list[torch.Tensor]
 
 
 class tofp16(nn.Module):  # noqa: N801  apex's name
@@ -74,7 +73,7 @@ class FP16Model(nn.Module):
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
-        self.network = convert_network(network, torch.half)
+        self.network: nn.Module = convert_network(network, torch.half)
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         return self.network(*(input.half() for input in inputs))
@@ -83,7 +82,7 @@ class FP16Model(nn.Module):
 def prep_param_lists(model: nn.Module, flat_master: bool = False) -> tuple[Params, Params]:
     """(model_params, master_params): the parameters that require grad, and float32 copies of them;
     with `flat_master` one copy that holds all, whose grad is there and zero."""
-    model_params = [param for param in model.parameters() if param.requires_grad]
+    model_params: Params = [param for param in model.parameters() if param.requires_grad]
     if not flat_master:
         masters = [param.detach().clone().float() for param in model_params]
         return model_params, [master.requires_grad_() for master in masters]

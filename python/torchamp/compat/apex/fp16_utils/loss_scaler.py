@@ -15,7 +15,7 @@ class LossScaler:
     """A fixed loss scale."""
 
     def __init__(self, scale: float = 1) -> None:
-        self.cur_scale = scale
+        self.cur_scale: float = scale
 
     @property
     def loss_scale(self) -> float:
@@ -47,12 +47,14 @@ class DynamicLossScaler(LossScaler):
     """A loss scale that falls by `scale_factor` with every overflow, to 1 at the least, and rises
     by it after each `scale_window` iterations without one."""
 
+    cur_scale: float
+
     def __init__(
         self, init_scale: float = 2**32, scale_factor: float = 2.0, scale_window: int = 1000
     ) -> None:
         super().__init__(init_scale)
-        self.cur_iter = 0
-        self.last_overflow_iter = -1
+        self.cur_iter: int = 0
+        self.last_overflow_iter: int = -1
         self.scale_factor = scale_factor
         self.scale_window = scale_window
 

@@ -60,8 +60,10 @@ class FusedDenseGeluDense(nn.Module):
             nn.Linear(in_features, intermediate_features),
             nn.Linear(intermediate_features, out_features),
         )
-        self.weight1, self.bias1 = first.weight, first.bias
-        self.weight2, self.bias2 = second.weight, second.bias
+        self.weight1: torch.Tensor = first.weight
+        self.bias1: nn.Parameter = first.bias
+        self.weight2: torch.Tensor = second.weight
+        self.bias2: nn.Parameter = second.bias
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return fused_dense_gelu_dense_function(

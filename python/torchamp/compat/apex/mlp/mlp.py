@@ -43,10 +43,10 @@ class MLP(nn.Module):
             raise TypeError(
                 f"MLP: expected activation to be one of {', '.join(_NAMES)}, got {activation!r}"
             )
-        self.mlp_sizes = list(mlp_sizes)
-        self.num_layers = len(self.mlp_sizes) - 1
-        self.bias = bool(bias)
-        self.activation = _NAMES.index(activation)
+        self.mlp_sizes: list[int] = list(mlp_sizes)
+        self.num_layers: int = len(self.mlp_sizes) - 1
+        self.bias: bool = bool(bias)
+        self.activation: int = _NAMES.index(activation)
         for i, (inputs, outputs) in enumerate(zip(self.mlp_sizes, self.mlp_sizes[1:])):
             self.register_parameter(f"weight_{i}", nn.Parameter(torch.empty(outputs, inputs)))
             if bias:

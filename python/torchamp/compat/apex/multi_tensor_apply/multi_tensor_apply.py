@@ -34,4 +34,4 @@ class MultiTensorApply:
         return op(self.chunk_size, noop_flag_buffer, tensor_lists, *args)
 
 
-multi_tensor_applier = MultiTensorApply(2048 * 32)
+multi_tensor_applier: MultiTensorApply = MultiTensorApply(2048 * 32)

@@ -42,37 +42,37 @@ __all__ = [
 class FusedLayerNormFunction:
     """fused_layer_norm, called by `apply`."""
 
-    apply = staticmethod(fused_layer_norm)
+    apply: staticmethod[..., torch.Tensor] = staticmethod(fused_layer_norm)
 
 
 class FusedLayerNormAffineFunction:
     """fused_layer_norm_affine, called by `apply`."""
 
-    apply = staticmethod(fused_layer_norm_affine)
+    apply: staticmethod[..., torch.Tensor] = staticmethod(fused_layer_norm_affine)
 
 
 class FusedLayerNormAffineMixedDtypesFunction:
     """mixed_dtype_fused_layer_norm_affine, called by `apply`."""
 
-    apply = staticmethod(mixed_dtype_fused_layer_norm_affine)
+    apply: staticmethod[..., torch.Tensor] = staticmethod(mixed_dtype_fused_layer_norm_affine)
 
 
 class FusedRMSNormFunction:
     """fused_rms_norm, called by `apply`."""
 
-    apply = staticmethod(fused_rms_norm)
+    apply: staticmethod[..., torch.Tensor] = staticmethod(fused_rms_norm)
 
 
 class FusedRMSNormAffineFunction:
     """fused_rms_norm_affine, called by `apply`."""
 
-    apply = staticmethod(fused_rms_norm_affine)
+    apply: staticmethod[..., torch.Tensor] = staticmethod(fused_rms_norm_affine)
 
 
 class FusedRMSNormAffineMixedDtypesFunction:
     """mixed_dtype_fused_rms_norm_affine, called by `apply`."""
 
-    apply = staticmethod(mixed_dtype_fused_rms_norm_affine)
+    apply: staticmethod[..., torch.Tensor] = staticmethod(mixed_dtype_fused_rms_norm_affine)
 
 
 class _Norm(nn.Module):
@@ -90,7 +90,7 @@ class _Norm(nn.Module):
         super().__init__()
         if not isinstance(normalized_shape, Iterable):
             normalized_shape = [normalized_shape]
-        self.normalized_shape = torch.Size(normalized_shape)
+        self.normalized_shape: torch.Size = torch.Size(normalized_shape)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         self.memory_efficient = memory_efficient
@@ -134,7 +134,7 @@ class FusedLayerNorm(_Norm):
     Arguments, input and output as FusedRMSNorm's.
     """
 
-    param_names = ("weight", "bias")
+    param_names: tuple[str, ...] = ("weight", "bias")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         shape, eps = self.normalized_shape, self.eps

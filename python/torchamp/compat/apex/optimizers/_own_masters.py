@@ -23,7 +23,7 @@ class OwnMasters(Translated):
     #: The parameters of these dtypes have masters.
     mastered_dtypes: tuple[torch.dtype, ...] = ()
 
-    kept_attributes = (*Translated.kept_attributes, "mastered_dtypes")
+    kept_attributes: tuple[str, ...] = (*Translated.kept_attributes, "mastered_dtypes")
 
     _weights: _C.Masters | None = None
 

@@ -54,7 +54,7 @@ class FusedAdam(OwnMasters, optimizers.FusedAdam):
         )
         self.set_grad_none = set_grad_none
         if master_weights:
-            self.mastered_dtypes = (torch.float16, torch.bfloat16)
+            self.mastered_dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
 
     def step(
         self,

@@ -20,7 +20,7 @@ class FusedLAMB(Translated, optimizers.FusedLAMB):
     Raises RuntimeError for amsgrad.
     """
 
-    group_names = {"grad_averaging": "averages_grads"}
+    group_names: dict[str, str] = {"grad_averaging": "averages_grads"}
 
     def __init__(
         self,

@@ -22,8 +22,8 @@ class FusedMixedPrecisionLamb(OwnMasters, optimizers.FusedLAMB):
     Raises RuntimeError for amsgrad.
     """
 
-    group_names = {"grad_averaging": "averages_grads"}
-    kept_attributes = (*OwnMasters.kept_attributes, "_steps_done")
+    group_names: dict[str, str] = {"grad_averaging": "averages_grads"}
+    kept_attributes: tuple[str, ...] = (*OwnMasters.kept_attributes, "_steps_done")
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class FusedMixedPrecisionLamb(OwnMasters, optimizers.FusedLAMB):
             max_grad_norm=max_grad_norm,
         )
         if reduced_precision_dtype is not None:
-            self.mastered_dtypes = (reduced_precision_dtype,)
+            self.mastered_dtypes: tuple[torch.dtype, ...] = (reduced_precision_dtype,)
         self._steps_done = step
 
     def _step_params(self) -> None:

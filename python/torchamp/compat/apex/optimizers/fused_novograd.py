@@ -22,7 +22,7 @@ class FusedNovoGrad(Translated, optimizers.FusedNovoGrad):
     Raises RuntimeError for amsgrad and for other norms.
     """
 
-    group_names = {"grad_averaging": "averages_grads"}
+    group_names: dict[str, str] = {"grad_averaging": "averages_grads"}
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ class FusedSGD(Translated, optimizers.FusedSGD):
     Raises ValueError for values outside of their range, and for a group without lr.
     """
 
-    group_names = {"wd_after_momentum": "decay_after_momentum"}
+    group_names: dict[str, str] = {"wd_after_momentum": "decay_after_momentum"}
 
     def __init__(
         self,

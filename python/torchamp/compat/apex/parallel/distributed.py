@@ -43,7 +43,7 @@ def split_half_float_double(tensors: Sequence[torch.Tensor]) -> list[list[torch.
 
 
 def apply_flat_dist_call(
-    bucket: list[torch.Tensor], call: Callable, extra_args: tuple | None = None
+    bucket: list[torch.Tensor], call: Callable, extra_args: tuple[Any, ...] | None = None
 ) -> None:
     """Has `call`, one of torch.distributed's functions, work on the tensors as one; all_reduce's
     sums become averages."""
@@ -57,7 +57,7 @@ def apply_flat_dist_call(
 
 @torch.no_grad()
 def flat_dist_call(
-    tensors: Iterable[torch.Tensor], call: Callable, extra_args: tuple | None = None
+    tensors: Iterable[torch.Tensor], call: Callable, extra_args: tuple[Any, ...] | None = None
 ) -> None:
     """apply_flat_dist_call for tensors of several types."""
     for bucket in split_by_type(tensors).values():
@@ -121,6 +121,8 @@ class DistributedDataParallel(nn.parallel.DistributedDataParallel):
     num_allreduce_streams.
     """
 
+    require_backward_grad_sync: bool
+
     def __init__(
         self,
         module: nn.Module,
@@ -131,7 +133,7 @@ class DistributedDataParallel(nn.parallel.DistributedDataParallel):
         retain_allreduce_buffers: bool = False,
         allreduce_always_fp32: bool = False,
         num_allreduce_streams: int = 1,
-        allreduce_communicators: tuple[list, list] | None = None,
+        allreduce_communicators: tuple[list[Any], list[Any]] | None = None,
         gradient_average: bool = True,
         gradient_predivide_factor: float = 1.0,
         gradient_average_split_factor: float | None = None,
@@ -159,7 +161,7 @@ class DistributedDataParallel(nn.parallel.DistributedDataParallel):
         self._connect()
 
     def _connect(self) -> None:
-        self.reduction = Reduction(self.process_group, *self._options)
+        self.reduction: Reduction = Reduction(self.process_group, *self._options)
         if not self.reduction.is_torchs_own:
             self.register_comm_hook(self.reduction, reduce_bucket)
         self._late_backwards = LateBackwards(self, self.reduction)
@@ -196,7 +198,7 @@ def _refuse(wrong: Any, expected: str, got: Any) -> None:
         raise ValueError(f"DistributedDataParallel: expected {expected}, got {got!r}")
 
 
-def _group_of(communicators: tuple[list, list] | None, streams: int) -> Any:
+def _group_of(communicators: tuple[list[Any], list[Any]] | None, streams: int) -> Any:
     if communicators is None:
         return None
     groups, their_streams = communicators

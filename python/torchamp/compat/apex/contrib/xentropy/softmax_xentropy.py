@@ -34,4 +34,4 @@ def _losses(
 class SoftmaxCrossEntropyLoss:
     """The cross entropy of each row, called by `apply`."""
 
-    apply = staticmethod(_losses)
+    apply: staticmethod[..., torch.Tensor] = staticmethod(_losses)

@@ -1,11 +1,12 @@
-"""The bindings of csrc/python; tests/python/test_stub.py compares the two."""
+"""The bindings of csrc/python. make lint compares names, tests/python/test_stub.py arguments."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypedDict
 
 import torch
 
-_Tensors = Sequence[torch.Tensor | None]
+from torchamp._C import ops as ops
+from torchamp._C.ops import _Enum, _Object, _Tensors
 
 class _BuildInfo(TypedDict):
     version: str
@@ -20,102 +21,18 @@ def build_info() -> _BuildInfo: ...
 def backend(device: str) -> tuple[str, str]: ...
 def examine() -> list[tuple[str, str, int, str]]: ...
 
-class SeenParams:
+class SeenParams(_Object):
     def __init__(self, params: object) -> None: ...
     def are_still(self, params: object) -> bool: ...
 
-class SeenState:
+class SeenState(_Object):
     def __init__(self, state: dict[torch.Tensor, Any]) -> None: ...
     def is_still(self, state: dict[torch.Tensor, Any]) -> bool: ...
 
 def has_memory(tensor: torch.Tensor) -> bool: ...
 def drop_grads(params: _Tensors) -> None: ...
 
-class ops:  # a module
-    class Check:
-        X: ClassVar[ops.Check]
-        Y: ClassVar[ops.Check]
-        BOTH: ClassVar[ops.Check]
-        def __init__(self, value: int) -> None: ...
-        @property
-        def name(self) -> str: ...
-        @property
-        def value(self) -> int: ...
-
-    class ScaleRule:
-        growth_factor: float
-        backoff_factor: float
-        growth_interval: int
-        min_scale: float
-        max_scale: float
-        hysteresis: int
-        def __init__(
-            self,
-            *,
-            growth_factor: float = ...,
-            backoff_factor: float = ...,
-            growth_interval: int = ...,
-            min_scale: float = ...,
-            max_scale: float = ...,
-            hysteresis: int = ...,
-        ) -> None: ...
-
-    @staticmethod
-    def scale(
-        inputs: _Tensors,
-        outputs: _Tensors,
-        scale: float,
-        found_inf: torch.Tensor,
-        found_inf_per_tensor: torch.Tensor | None = None,
-    ) -> None: ...
-    @staticmethod
-    def unscale(
-        scaled_grads: _Tensors,
-        master_grads: _Tensors,
-        inv_scale: torch.Tensor,
-        found_inf: torch.Tensor,
-        accumulate: bool = False,
-        found_inf_per_tensor: torch.Tensor | None = None,
-    ) -> None: ...
-    @staticmethod
-    def axpby(
-        a: float,
-        x: _Tensors,
-        b: float,
-        y: _Tensors,
-        outputs: _Tensors,
-        found_inf: torch.Tensor,
-        checked: ops.Check = ...,
-        found_inf_per_tensor: torch.Tensor | None = None,
-    ) -> None: ...
-    @staticmethod
-    def check(
-        tensors: _Tensors,
-        found_inf: torch.Tensor,
-        found_inf_per_tensor: torch.Tensor | None = None,
-    ) -> None: ...
-    @staticmethod
-    def check_l2norm(
-        tensors: _Tensors,
-        found_inf: torch.Tensor,
-        found_inf_per_tensor: torch.Tensor | None = None,
-    ) -> torch.Tensor: ...
-    @staticmethod
-    def l2norm(
-        tensors: _Tensors, per_tensor: bool = False
-    ) -> tuple[torch.Tensor, torch.Tensor | None]: ...
-    @staticmethod
-    def copy_cast(master_params: _Tensors, model_params: _Tensors) -> None: ...
-    @staticmethod
-    def update_scale(
-        loss_scale: torch.Tensor,
-        growth_tracker: torch.Tensor,
-        hysteresis_tracker: torch.Tensor,
-        found_inf: torch.Tensor,
-        rule: ops.ScaleRule = ...,
-    ) -> None: ...
-
-class Properties:
+class Properties(_Object):
     @property
     def opt_level(self) -> str: ...
     @property
@@ -130,7 +47,7 @@ class Properties:
     def loss_scale(self) -> float | str: ...
     def facts(self) -> list[tuple[str, str]]: ...
 
-class Options:
+class Options(_Object):
     def __init__(self, opt_level: str, /) -> None: ...
     def cast_model_type(self, dtype: torch.dtype, /) -> Options: ...
     def dont_cast_model(self) -> Options: ...
@@ -147,10 +64,10 @@ def linear(
 ) -> torch.Tensor: ...
 def replace_file(path: str, write: Callable[[str], object]) -> None: ...
 
-class ScaleSnapshot:
+class ScaleSnapshot(_Object):
     def is_still(self, scaler: LossScaler) -> bool: ...
 
-class Agreement:
+class Agreement(_Object):
     def __init__(
         self, all_reduce_max: Callable[[torch.Tensor], object] | None, rank: int, size: int
     ) -> None: ...
@@ -163,7 +80,7 @@ class Agreement:
         device: torch.device,
     ) -> None: ...
 
-class LossScaler:
+class LossScaler(_Object):
     rule: ops.ScaleRule
     def __init__(
         self,
@@ -195,7 +112,7 @@ class LossScaler:
         self, loss_scale: float, growth_tracker: int, hysteresis_tracker: int
     ) -> None: ...
 
-class Masters:
+class Masters(_Object):
     def __init__(self) -> None: ...
     def track(
         self, model_param: torch.Tensor, master: torch.Tensor | None = None
@@ -231,23 +148,23 @@ class Masters:
     def prepare_release(self) -> None: ...
     def release(self) -> None: ...
 
-class Suppressions:
+class Suppressions(_Object):
     def __init__(self) -> None: ...
     @property
     def are_open(self) -> bool: ...
 
-class Suppressed:
+class Suppressed(_Object):
     def __init__(self, suppressions: Sequence[Suppressions]) -> None: ...
     def __enter__(self) -> None: ...
     def __exit__(self, *args: object) -> None: ...
 
-class SkippedStep:
+class SkippedStep(_Object):
     @property
     def first(self) -> list[int]: ...
     def messages(self, names: Sequence[str]) -> list[tuple[int, str]]: ...
     def check_in_a_row(self, max_in_a_row: int) -> None: ...
 
-class OptimizerState:
+class OptimizerState(_Object):
     def __init__(self, masters: Masters) -> None: ...
     @property
     def doubt(self) -> str: ...
@@ -265,7 +182,7 @@ class OptimizerState:
     def flush_report(self) -> tuple[list[SkippedStep], str]: ...
     def telemetry(self) -> tuple[int, int, bool | None, tuple[float, ...], int, bool]: ...
 
-class Backward:
+class Backward(_Object):
     def __init__(
         self,
         states: Sequence[OptimizerState],
@@ -280,7 +197,7 @@ class Backward:
     def __enter__(self) -> Any: ...
     def __exit__(self, arg0: object, *args: object) -> None: ...
 
-class Step:
+class Step(_Object):
     def __init__(
         self,
         state: OptimizerState,
@@ -292,42 +209,42 @@ class Step:
     def __enter__(self) -> None: ...
     def __exit__(self, arg0: object, *args: object) -> None: ...
 
-class TemporaryItems:
+class TemporaryItems(_Object):
     def __init__(self, target: dict[str, Any], items: dict[str, Any]) -> None: ...
     def __enter__(self) -> None: ...
     def __exit__(self, *args: object) -> None: ...
 
-class OpenAutocast:
+class OpenAutocast(_Object):
     def __init__(self, device_types: Sequence[str], dtype: torch.dtype) -> None: ...
     def close(self) -> None: ...
 
 def settle_in_main_thread() -> None: ...
 
-class JoinAutocast:
+class JoinAutocast(_Object):
     def __init__(self, opened: OpenAutocast) -> None: ...
     def __enter__(self) -> None: ...
     def __exit__(self, *args: object) -> None: ...
 
-class ShieldFromAutocast:
+class ShieldFromAutocast(_Object):
     def __init__(self) -> None: ...
     def __enter__(self) -> None: ...
     def __exit__(self, *args: object) -> None: ...
 
 def shielded_device_types() -> list[str]: ...
 
-class ShieldBackward:
+class ShieldBackward(_Object):
     def __init__(self, was_cast: bool) -> None: ...
     def __enter__(self) -> None: ...
     def __exit__(self, *args: object) -> None: ...
 
-class CastInBackward:
+class CastInBackward(_Object):
     def __init__(self) -> None: ...
     def __enter__(self) -> None: ...
     def __exit__(self, *args: object) -> None: ...
 
 def casting_to(device_type: str) -> torch.dtype | None: ...
 
-class StepAlgorithm:
+class StepAlgorithm(_Enum):
     ADAM: ClassVar[StepAlgorithm]
     AMSGRAD: ClassVar[StepAlgorithm]
     SGD: ClassVar[StepAlgorithm]
@@ -337,10 +254,6 @@ class StepAlgorithm:
     LAMB: ClassVar[StepAlgorithm]
     LAMB_APPLY: ClassVar[StepAlgorithm]
     def __init__(self, value: int) -> None: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def value(self) -> int: ...
 
 def fused_step(
     algorithm: StepAlgorithm,
@@ -360,7 +273,7 @@ def fused_step(
     stochastic_rounding: bool = False,
 ) -> None: ...
 
-class FusedStepper:
+class FusedStepper(_Object):
     def __init__(
         self,
         algorithm: StepAlgorithm,
@@ -392,7 +305,7 @@ def step_masters(
     steppers: Sequence[FusedStepper], state: OptimizerState, skip: torch.Tensor | None
 ) -> None: ...
 
-class OptionSpec:
+class OptionSpec(_Object):
     @property
     def name(self) -> str: ...
     @property
@@ -402,7 +315,7 @@ class OptionSpec:
     @property
     def is_betas(self) -> bool: ...
 
-class OptionTable:
+class OptionTable(_Object):
     def __init__(self, optimizer: str) -> None: ...
     @property
     def specs(self) -> list[OptionSpec]: ...
