@@ -238,7 +238,8 @@ def test_the_backend_asks_for_a_setuptools_that_is_new_enough(
 
 @pytest.mark.soak
 def test_the_archive_can_be_installed(environment: Environment) -> None:
-    environment.pip_install(archive(), CMAKE_ARGS=FAST)
+    index = ("--no-index", "--find-links", archive().parent)
+    environment.pip_install(*index, "torchamp", CMAKE_ARGS=FAST)
     check_that_it_trains(environment, environment.folder)
 
 
@@ -326,7 +327,8 @@ def test_make_wheel(
         assert [
             n for n in packed.namelist() if re.search(r"libtorch(_|\.)|libc10|\.libs/", n)
         ] == []
-    environment.pip_install(made)
+    index = ("--no-index", "--find-links", made.parent)
+    environment.pip_install(*index, f"torchamp=={VERSION}+torch{TORCH_MINOR}")
     check_that_it_trains(environment, environment.folder)
     (package,) = environment.folder.glob("lib/python*/site-packages/torchamp")
     assert "\ntorch=${prefix}/../torch\n" in (package / "lib/pkgconfig/torchamp.pc").read_text()
