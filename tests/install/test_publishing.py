@@ -214,12 +214,22 @@ def test_the_same_tools_check_a_commit_and_a_change() -> None:
     assert [tool for tool in hooks if f"'{tool}'" not in lint] == []
 
 
-def test_make_help_lists_every_target() -> None:
+def targets_of_make() -> list[str]:
     makefile = (ROOT / "Makefile").read_text().replace("\\\n", "")
-    targets = re.search(r"^\.PHONY: (.*) FORCE$", makefile, re.M)[1].split()
+    return re.search(r"^\.PHONY: (.*) FORCE$", makefile, re.M)[1].split()
+
+
+def test_the_workflows_run_targets_that_exist() -> None:
+    workflows = "".join(path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml"))
+    run_there = set(re.findall(r"^ *(?:- run: )?make ([\w-]+)", workflows, re.M))
+    assert {"docs", "lint", "sdist", "soak", "test", "wheel"} <= run_there
+    assert run_there <= set(targets_of_make())
+
+
+def test_make_help_lists_every_target() -> None:
     listed = re.findall(r"^make ([\w-]+)  ", run("make", "help", folder=ROOT), re.M)
     assert len(listed) > 10
-    assert sorted(listed) == sorted(targets)
+    assert sorted(listed) == sorted(targets_of_make())
 
 
 @pytest.mark.parametrize(
