@@ -107,8 +107,11 @@ class CMakeBuild(build_ext):
     def _own_tree(self) -> str:
         """Returns a build tree that keeps its objects, but none of the paths found last time: pip's
         isolated environments, and the tools in them, are gone after each build."""
-        pathlib.Path(self.build_temp, "CMakeCache.txt").unlink(missing_ok=True)
-        return self.build_temp
+        tree = pathlib.Path(self.build_temp)
+        if self.editable_mode:  # setuptools deletes build_temp
+            tree = ROOT / "build" / "python-package" / "editable"
+        tree.joinpath("CMakeCache.txt").unlink(missing_ok=True)
+        return str(tree)
 
     def _options(self) -> list[str]:
         options = [

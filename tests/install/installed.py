@@ -135,7 +135,8 @@ class Environment:
 
     def pip_install(self, *what: object, **environment: object) -> None:
         pip = [sys.executable, "-m", "pip", "--python", self.python, "install"]
-        run(*pip, "--quiet", "--no-deps", *what, **environment)
+        # pip would take the wheel that it made of an earlier archive of this name.
+        run(*pip, "--quiet", "--no-deps", "--no-cache-dir", *what, **environment)
 
     def call(
         self, program: str, *arguments: str, **settings: object

@@ -214,12 +214,22 @@ def test_the_same_tools_check_a_commit_and_a_change() -> None:
     assert [tool for tool in hooks if f"'{tool}'" not in lint] == []
 
 
-def test_make_help_lists_every_target() -> None:
+def targets_of_make() -> list[str]:
     makefile = (ROOT / "Makefile").read_text().replace("\\\n", "")
-    targets = re.search(r"^\.PHONY: (.*) FORCE$", makefile, re.M)[1].split()
+    return re.search(r"^\.PHONY: (.*) FORCE$", makefile, re.M)[1].split()
+
+
+def test_the_workflows_run_targets_that_exist() -> None:
+    workflows = "".join(path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml"))
+    run_there = set(re.findall(r"^ *(?:- run: )?make ([\w-]+)", workflows, re.M))
+    assert {"docs", "lint", "sdist", "soak", "test", "wheel"} <= run_there
+    assert run_there <= set(targets_of_make())
+
+
+def test_make_help_lists_every_target() -> None:
     listed = re.findall(r"^make ([\w-]+)  ", run("make", "help", folder=ROOT), re.M)
     assert len(listed) > 10
-    assert sorted(listed) == sorted(targets)
+    assert sorted(listed) == sorted(targets_of_make())
 
 
 @pytest.mark.parametrize(
@@ -238,7 +248,8 @@ def test_the_backend_asks_for_a_setuptools_that_is_new_enough(
 
 @pytest.mark.soak
 def test_the_archive_can_be_installed(environment: Environment) -> None:
-    environment.pip_install(archive(), CMAKE_ARGS=FAST)
+    index = ("--no-index", "--find-links", archive().parent)
+    environment.pip_install(*index, "torchamp", CMAKE_ARGS=FAST)
     check_that_it_trains(environment, environment.folder)
 
 
@@ -250,20 +261,15 @@ def test_pip_installs_from_git(environment: Environment, repository: pathlib.Pat
 
 @pytest.fixture
 def sources() -> pathlib.Path:
-    """The unpacked source archive. For ccache, its path and TREE, where it is built, are
-    the same each time."""
+    """The unpacked source archive. For ccache, its path is the same each time."""
     shutil.rmtree(FOLDER / "sources", ignore_errors=True)
     return unpack(FOLDER / "sources")
-
-
-TREE = FOLDER / "sources" / "build"
 
 
 @pytest.mark.soak
 @pytest.mark.xdist_group("sources")
 def test_an_editable_installation(environment: Environment, sources: pathlib.Path) -> None:
-    settings = {"CMAKE_ARGS": FAST, "TORCHAMP_BUILD_DIR": TREE}
-    environment.pip_install("--editable", sources, **settings)
+    environment.pip_install("--editable", sources, CMAKE_ARGS=FAST)
     check_that_it_trains(environment, sources)
 
     package = sources / "python" / "torchamp"
@@ -280,7 +286,11 @@ def test_an_editable_installation(environment: Environment, sources: pathlib.Pat
     )
     check_that_it_trains(environment, sources)
 
-    environment.pip_install("--editable", sources, **settings)
+    objects = list((sources / "build").rglob("*.o"))
+    compiled = {path: path.stat().st_mtime_ns for path in objects}
+    environment.pip_install("--editable", sources, CMAKE_ARGS=FAST)
+    again = {path.parent.name for path in objects if path.stat().st_mtime_ns != compiled[path]}
+    assert again == {"doctor"}
     done = environment.call("python", "-c", "import torchamp")
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -316,7 +326,7 @@ def test_make_wheel(
         release_tools,
         folder=sources,
         CMAKE_ARGS=FAST,
-        TORCHAMP_BUILD_DIR=TREE,
+        TORCHAMP_BUILD_DIR=sources / "build/python-package/editable",  # for ccache
         PYTHONPATH=packages_without_torchamp(),
     )
     (made,) = (sources / "dist").iterdir()
@@ -326,7 +336,8 @@ def test_make_wheel(
         assert [
             n for n in packed.namelist() if re.search(r"libtorch(_|\.)|libc10|\.libs/", n)
         ] == []
-    environment.pip_install(made)
+    index = ("--no-index", "--find-links", made.parent)
+    environment.pip_install(*index, f"torchamp=={VERSION}+torch{TORCH_MINOR}")
     check_that_it_trains(environment, environment.folder)
     (package,) = environment.folder.glob("lib/python*/site-packages/torchamp")
     assert "\ntorch=${prefix}/../torch\n" in (package / "lib/pkgconfig/torchamp.pc").read_text()

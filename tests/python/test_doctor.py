@@ -121,24 +121,17 @@ def test_the_command_reports_what_torchamp_refuses() -> None:
     assert "BROKEN  kernels: unavailable: TORCHAMP_KERNELS: expected" in done.stdout
 
 
-COMMANDS = [
-    ["-m", "torchamp"],
-    ["-m", "torchamp", "doctor"],
-    ["-m", "torchamp.apex"],
-    [doctor.__file__],
-]
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["-m", "torchamp"], ["-m", "torchamp.apex"], [doctor.__file__]], ids=" ".join
+)
 def test_every_command_has_help(command: list) -> None:
     done = subprocess.run([sys.executable, *command, "--help"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: ")
 
 
-@pytest.mark.parametrize("arguments", [["--json"], ["doctor", "--json"]])
-def test_the_command_prints_json(arguments: list) -> None:
-    command = [sys.executable, "-m", "torchamp", *arguments]
+def test_the_command_prints_json() -> None:
+    command = [sys.executable, "-m", "torchamp", "doctor", "--json"]
     done = subprocess.run(command, capture_output=True, text=True)
     report = json.loads(done.stdout)
     assert report["status"] == ["ok", "note", "broken"][done.returncode]
