@@ -51,11 +51,17 @@ demo: setup
 	$(IN_VENV) $(BIN)/python examples/demo.py
 
 EXPERIMENTS := conv_noise compare native_loop vgg_sweep which_precision
+CPP_EXPERIMENTS := conv_noise compare native_loop vgg_sweep
 
 # All run, even if one fails.
 experiments: setup
+	@$(IN_VENV) cmake -S . -B build -DTORCHAMP_BUILD_EXAMPLES=ON >/dev/null
+	@$(IN_VENV) cmake --build build --parallel $(MAX_JOBS) --target $(CPP_EXPERIMENTS) >/dev/null
 	@failed=; for each in $(EXPERIMENTS); do \
 	  $(IN_VENV) $(BIN)/python examples/python/$$each.py || failed="$$failed $$each"; \
+	done; \
+	for each in $(CPP_EXPERIMENTS); do \
+	  build/examples/cpp/$$each/$$each || failed="$$failed $$each (C++)"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "experiments failed:$$failed" >&2; exit 1; fi
 

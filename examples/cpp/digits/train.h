@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "digits.h"
-#include "net.h"
+#include "digits_net.h"
 #include "report.h"
 
 constexpr int64_t kBatchSize = 64;
