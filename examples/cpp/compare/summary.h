@@ -74,10 +74,9 @@ inline std::string bytes_table(const std::vector<Run>& runs, const std::vector<s
   header.insert(header.end(), kKinds.begin(), kKinds.end());
   Table table(header);
   for (const std::string& arm : arms) {
+    const Run first = runs_of(runs, arm).front();
     Lines row{arm};
-    for (const double bytes : runs_of(runs, arm).front().bytes_per_parameter) {
-      row.push_back(fixed(bytes, 2));
-    }
+    for (const double bytes : first.bytes_per_parameter) row.push_back(fixed(bytes, 2));
     table.add(row);
   }
   return table.text();
