@@ -53,6 +53,9 @@ bool Optimizer::step() {
     optimizer.wrapped->step();
     return true;
   }
+  for (size_t i = 0; i < optimizer.observers.size(); ++i) {
+    if (const auto observer = optimizer.observers[i].lock()) observer->before_step();
+  }
   optimizer.end_own_step(amp_->scalers());
   optimizer.state->begin_step("Optimizer::step", amp_->options().adopt_data_writes());
   if (!optimizer.state->doubt().empty()) amp_->warn_once(optimizer.state->doubt());

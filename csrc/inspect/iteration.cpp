@@ -2,7 +2,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,31 +11,6 @@
 
 namespace torchamp::inspect {
 namespace {
-
-/// Marks an op whose results count.
-struct Counted : at::ObserverContext {};
-
-/// How many of those run in this thread, one inside of the other.
-int& open_counted() {
-  thread_local int count = 0;
-  return count;
-}
-
-/// Whether an op is made of others that autograd differentiates, as linear is of addmm.
-bool is_composite(const at::RecordFunction& record) {
-  const auto name = record.operator_name();
-  if (!name) return true;  // a label, no op
-  const auto found = c10::Dispatcher::singleton().findSchema(*name);
-  return !found || found->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-}
-
-/// Whether an op returns a view of its input. One that returns the input itself has written it.
-bool is_view(const at::RecordFunction& record) {
-  const auto schema = record.operator_schema();
-  if (!schema || schema->returns().empty()) return false;
-  const auto* alias = schema->returns().front().alias_info();
-  return alias != nullptr && !alias->isWrite();
-}
 
 std::string named(const WatchedOp& op) {
   return op.scope.empty() ? op.name : op.name + " of \"" + op.scope + '"';
@@ -121,15 +95,7 @@ Outcome run_iteration(torch::nn::Module& module, const detail::ModelAtLevel& mod
   return outcome;
 }
 
-std::unique_ptr<at::ObserverContext> SeenRanges::before(const WatchedOp& op) {
-  if (is_composite(op.record)) return nullptr;
-  ++open_counted();
-  return std::make_unique<Counted>();
-}
-
-void SeenRanges::after(const WatchedOp& op, const at::ObserverContext* begun) {
-  if (begun == nullptr || --open_counted() > 0) return;
-  if (is_view(op.record) || allocates(op.name)) return;
+void SeenRanges::see(const WatchedOp& op, std::optional<at::ScalarType>) {
   const Unobserved guard;
   ExponentCounts values;
   for (const auto& output : op.record.outputs()) {

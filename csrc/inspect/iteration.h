@@ -58,17 +58,16 @@ struct Outcome {
 Outcome run_iteration(torch::nn::Module& module, const detail::ModelAtLevel& model, double scale,
                       const std::shared_ptr<OpObserver>& observer);
 
-/// Collects the magnitudes of what ops return: those that autograd differentiates, without the ops
-/// that these are made of, views, and memory that nothing has written yet.
-class SeenRanges : public OpObserver {
+/// Collects the magnitudes of what ops return.
+class SeenRanges : public CountedOps {
  public:
-  std::unique_ptr<at::ObserverContext> before(const WatchedOp& op) override;
-  void after(const WatchedOp& op, const at::ObserverContext* begun) override;
-
   /// One for each op and scope, in the order of their first calls.
   const std::vector<Preflight::Tensor>& tensors() const { return tensors_; }
   /// The first op that returned inf or NaN; "" if none did.
   const std::string& first_infinite() const { return first_infinite_; }
+
+ protected:
+  void see(const WatchedOp& op, std::optional<at::ScalarType> input) override;
 
  private:
   std::mutex mutex_;

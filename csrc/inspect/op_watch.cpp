@@ -1,8 +1,10 @@
 #include "inspect/op_watch.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <exception>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -91,13 +93,61 @@ void end(const at::RecordFunction& record, at::ObserverContext* context) {
   if (observer != nullptr) observer->after(watched(record, open), context);
 }
 
+/// Marks an op whose results count.
+struct Counted : at::ObserverContext {
+  std::optional<at::ScalarType> input;
+};
+
+/// How many of those run in this thread, one inside of the other.
+int& open_counted() {
+  thread_local int count = 0;
+  return count;
+}
+
+/// Whether an op is made of others that autograd differentiates, as linear is of addmm.
+bool is_composite(const at::RecordFunction& record) {
+  const auto name = record.operator_name();
+  if (!name) return true;  // a label, no op
+  const auto found = c10::Dispatcher::singleton().findSchema(*name);
+  return !found || found->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+}
+
+/// Whether an op returns a view of its input. One that returns the input itself has written it.
+bool is_view(const at::RecordFunction& record) {
+  const auto schema = record.operator_schema();
+  if (!schema || schema->returns().empty()) return false;
+  const auto* alias = schema->returns().front().alias_info();
+  return alias != nullptr && !alias->isWrite();
+}
+
 }  // namespace
+
+std::unique_ptr<at::ObserverContext> CountedOps::before(const WatchedOp& op) {
+  if (is_composite(op.record)) return nullptr;
+  ++open_counted();
+  auto begun = std::make_unique<Counted>();
+  for (const auto& input : op.record.inputs()) {
+    const auto tensors = tensors_of(input);
+    if (begun->input || tensors.empty() || !tensors.front().defined()) continue;
+    begun->input = tensors.front().scalar_type();
+  }
+  return begun;
+}
+
+void CountedOps::after(const WatchedOp& op, const at::ObserverContext* begun) {
+  if (begun == nullptr) return;
+  const int outer = --open_counted();
+  const bool is_autocasts = outer == 1 && op.name == "_to_copy";  // of an op's argument, inside it
+  if (outer > 0 && !is_autocasts) return;
+  if (is_view(op.record) || allocates(op.name) || std::uncaught_exceptions() > 0) return;
+  see(op, static_cast<const Counted*>(begun)->input);
+}
 
 OpWatch::OpWatch(std::shared_ptr<OpObserver> observer, const char* who) {
   OpenWatch& watch = open_watch();
   const std::lock_guard<std::mutex> lock(watch.mutex);
   TORCH_CHECK(watch.observer == nullptr, who,
-              ": expected one OverflowTrace or preflight at a time, got a second");
+              ": expected one OverflowTrace, preflight or report at a time, got a second");
   watch.observer = std::move(observer);
   ++watch.generation;
   watch.scopes.clear();

@@ -7,6 +7,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,18 @@ class OpObserver {
   virtual std::unique_ptr<at::ObserverContext> before(const WatchedOp& op) = 0;
   /// Here the record has outputs, unless the op threw.
   virtual void after(const WatchedOp& op, const at::ObserverContext* begun) = 0;
+};
+
+/// An observer of the ops that autograd differentiates, without those that these are made of,
+/// views, and memory that nothing has written yet.
+class CountedOps : public OpObserver {
+ public:
+  std::unique_ptr<at::ObserverContext> before(const WatchedOp& op) final;
+  void after(const WatchedOp& op, const at::ObserverContext* begun) final;
+
+ protected:
+  /// `op` has returned, here with outputs. `input`: the dtype of its first tensor, if it has one.
+  virtual void see(const WatchedOp& op, std::optional<at::ScalarType> input) = 0;
 };
 
 /// Shows `observer` all ops while it lives.

@@ -1,13 +1,19 @@
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <torchamp/report.h>
 
 #include <algorithm>
+#include <atomic>
 #include <iomanip>
+#include <mutex>
 #include <ostream>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "checkpoint/kinds.h"
 #include "frontend/wrapped.h"
+#include "inspect/op_watch.h"
 
 namespace torchamp {
 namespace {
@@ -85,6 +91,83 @@ std::string types_text(const ModuleRow& row) {
   return text;
 }
 
+/// Counts what a forward does in each scope.
+class ScopeCounter : public inspect::CountedOps {
+ public:
+  std::vector<ScopeRow> take() { return std::move(rows_); }
+
+ protected:
+  void see(const inspect::WatchedOp& op, std::optional<at::ScalarType> input) override {
+    const auto dtype = floating_result(op);
+    if (!dtype) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ScopeRow& row = row_of(op.scope);
+    if (op.name != "_to_copy") {
+      ++row.ops[*dtype];
+    } else if (input && at::isFloatingType(*input)) {
+      const auto before = c10::elementSize(*input), after = c10::elementSize(*dtype);
+      row.casts_down += after < before;
+      row.casts_up += after > before;
+    }
+  }
+
+ private:
+  static std::optional<at::ScalarType> floating_result(const inspect::WatchedOp& op) {
+    for (const auto& output : op.record.outputs()) {
+      for (const at::Tensor& tensor : inspect::tensors_of(output)) {
+        if (tensor.defined() && tensor.is_floating_point()) return tensor.scalar_type();
+      }
+    }
+    return std::nullopt;
+  }
+
+  ScopeRow& row_of(const std::string& scope) {
+    for (ScopeRow& row : rows_) {
+      if (row.scope == scope) return row;
+    }
+    rows_.push_back({scope, {}, 0, 0});
+    return rows_.back();
+  }
+
+  std::mutex mutex_;
+  std::vector<ScopeRow> rows_;
+};
+
+/// Told of every allocation on a device.
+class Allocations : public c10::MemoryReportingInfoBase {
+ public:
+  explicit Allocations(c10::DeviceType type) : type_(type) {}
+  int64_t bytes() const { return bytes_; }
+
+  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device device) override {
+    if (device.type() == type_) bytes_ += size;
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+ private:
+  c10::DeviceType type_;
+  std::atomic<int64_t> bytes_{0};
+};
+
+void print_scopes(std::ostream& stream, const MemoryReport& report) {
+  size_t width = 9;
+  for (const auto& row : report.scopes) width = std::max(width, row.scope.size() + 2);
+  const auto column = static_cast<int>(width);
+  stream << "\n\n"
+         << std::left << std::setw(column) << "scope" << std::setw(12) << "casts down"
+         << std::setw(12) << "casts up"
+         << "ops";
+  for (const auto& row : report.scopes) {
+    stream << '\n'
+           << std::setw(column) << (row.scope.empty() ? "(none)" : row.scope) << std::setw(12)
+           << row.casts_down << std::setw(12) << row.casts_up;
+    const char* separator = "";
+    for (const auto& [dtype, count] : row.ops) {
+      stream << std::exchange(separator, ", ") << count << " in " << dtype;
+    }
+  }
+}
+
 void print_bytes(std::ostream& stream, const Bytes& bytes) {
   for (const int64_t size : {bytes.weights, bytes.grads, bytes.masters, bytes.state}) {
     stream << std::setw(14) << std::fixed << std::setprecision(1)
@@ -127,6 +210,23 @@ MemoryReport report(const torch::nn::Module& module, const Optimizer& optimizer)
   return result;
 }
 
+MemoryReport report(const torch::nn::Module& module, const Optimizer& optimizer,
+                    const std::function<at::Tensor()>& forward) {
+  MemoryReport result = report(module, optimizer);
+  const auto params = module.parameters();
+  const auto device = params.empty() ? c10::kCPU : params.front().device().type();
+  const auto counter = std::make_shared<ScopeCounter>();
+  const auto allocations = std::make_shared<Allocations>(device);
+  {
+    const inspect::OpWatch watch(counter, "report");
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, allocations);
+    const at::Tensor output = forward();
+    result.activations = allocations->bytes();
+  }
+  result.scopes = counter->take();
+  return result;
+}
+
 std::ostream& operator<<(std::ostream& stream, const MemoryReport& report) {
   const auto flags = stream.flags();
   const auto precision = stream.precision();
@@ -150,6 +250,10 @@ std::ostream& operator<<(std::ostream& stream, const MemoryReport& report) {
   stream << '\n'
          << static_cast<double>(report.bytes.total()) / 1024 << " KiB without activations; "
          << static_cast<double>(report.float32_total) / 1024 << " in float32";
+  if (report.activations) {
+    stream << '\n' << static_cast<double>(*report.activations) / 1024 << " KiB of activations";
+    print_scopes(stream, report);
+  }
   stream.flags(flags);
   stream.precision(precision);
   return stream;

@@ -24,6 +24,17 @@ namespace torchamp {
 /// @addtogroup choose
 /// @{
 
+/// What is told of an optimizer's steps: see Monitor.
+struct StepObserver {
+  StepObserver() = default;
+  virtual ~StepObserver() = default;
+  StepObserver(const StepObserver&) = delete;
+  StepObserver& operator=(const StepObserver&) = delete;
+
+  /// Called by Optimizer::step() before anything is changed.
+  virtual void before_step() = 0;
+};
+
 /// One optimizer of an Amp.
 struct WrappedOptimizer {
   /// The optimizer must outlive it.
@@ -50,6 +61,8 @@ struct WrappedOptimizer {
   size_t num_params = 0;  ///< in its groups, when the Amp looked last
   /// Its masters, and the state that its next step depends on.
   std::shared_ptr<core::OptimizerState> state;
+  /// Called in this order; owned by their Monitors.
+  std::vector<std::weak_ptr<StepObserver>> observers = {};
 };
 
 /// The scalers, masters and casts of the models and optimizers given to one initialize. Independent

@@ -37,7 +37,7 @@ TORCHAMP_API std::ostream& operator<<(std::ostream& stream, const OverflowOrigin
 /// An op that is told to write inf, such as masked_fill, is none that overflowed.
 class TORCHAMP_API OverflowTrace {
  public:
-  /// Throws RuntimeError if there is another one, and during a preflight.
+  /// Throws RuntimeError if there is another one, and during a preflight or a report.
   OverflowTrace();
   ~OverflowTrace();
   OverflowTrace(const OverflowTrace&) = delete;

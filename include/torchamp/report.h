@@ -7,7 +7,10 @@
 #include <torchamp/optimizer.h>
 
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,21 +39,39 @@ struct ModuleRow {
   Bytes bytes;                               ///< of them
 };
 
+/// What a forward did in one RECORD_USER_SCOPE; "" is outside of all.
+struct ScopeRow {
+  std::string scope;                      ///< its name
+  std::map<at::ScalarType, int64_t> ops;  ///< how many, by the dtype of their floating results
+  int64_t casts_down = 0;                 ///< of floating tensors to dtypes of fewer bits
+  int64_t casts_up = 0;                   ///< to dtypes of more bits
+};
+
 /// What report() returns.
 struct MemoryReport {
   Properties properties;        ///< of the model's initialize
   std::vector<ModuleRow> rows;  ///< in the order of named_modules()
   Bytes bytes;                  ///< the sums of the rows
-  int64_t float32_total = 0;    ///< of the same training in float32
+  int64_t float32_total = 0;    ///< of the same training in float32, without activations
+  /// Of the forward, in the order of their first ops; empty if none was given.
+  std::vector<ScopeRow> scopes;
+  /// Bytes that the forward has allocated on the model's device and not freed.
+  std::optional<int64_t> activations;
 };
 
 /// The dtypes of each module's tensors, and the bytes of weights, grads, masters and the state of
 /// the optimizer. `module` is the one that initialize cast: `report(*model, optimizer)`. Nothing
-/// is run, so activations are not counted; grads are counted as after a backward. Throws
+/// is run; grads are counted as after a backward. Throws
 /// RuntimeError for an optimizer of which torchamp does not know the state.
 TORCHAMP_API MemoryReport report(const torch::nn::Module& module, const Optimizer& optimizer);
 
-/// A table with a row for each module, and the sums.
+/// The same with the ops of `forward`, which calls the model and returns its output or a loss:
+/// `report(*model, optimizer, [&] { return loss_of(model(x)); })`. Throws RuntimeError during an
+/// OverflowTrace, and what `forward` throws.
+TORCHAMP_API MemoryReport report(const torch::nn::Module& module, const Optimizer& optimizer,
+                                 const std::function<at::Tensor()>& forward);
+
+/// A table with a row for each module, and the sums; then one with a row for each scope.
 TORCHAMP_API std::ostream& operator<<(std::ostream& stream, const MemoryReport& report);
 
 /// @}

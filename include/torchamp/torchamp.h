@@ -23,6 +23,7 @@
 #include <torchamp/optim/lamb.h>
 #include <torchamp/optim/novograd.h>
 #include <torchamp/optim/sgd.h>
+#include <torchamp/monitor.h>
 #include <torchamp/optimizer.h>
 #include <torchamp/overflow_trace.h>
 #include <torchamp/report.h>

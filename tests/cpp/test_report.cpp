@@ -1,3 +1,4 @@
+#include <ATen/record_function.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/report.h>
 
@@ -69,6 +70,35 @@ TEST_P(ReportTest, HasARowAModule) {
   text << found;
   EXPECT_EQ(text.str().find("O2 (weights: float16"), 0U) << text.str();
   for (const auto& row : found.rows) EXPECT_NE(text.str().find(row.type), std::string::npos);
+}
+
+TEST_P(ReportTest, CountsTheOpsOfAForward) {
+  for (const char* level : {"O0", "O1", "O2"}) {
+    Training training(device(), Options(level).verbosity(0));
+    const auto forward = [&] {
+      at::Tensor output;
+      {
+        RECORD_USER_SCOPE("net");
+        output = training.amped.model(training.batch.data);
+      }
+      return output.square().mean();
+    };
+    const MemoryReport found = report(*training.net, training.optimizer(), forward);
+    ASSERT_EQ(found.scopes.size(), 2U) << level;
+    const ScopeRow& net = found.scopes[0];
+    EXPECT_EQ(net.scope, "net");
+    EXPECT_EQ(net.ops.count(at::kHalf), level[1] == '0' ? 0U : 1U) << level;
+    EXPECT_EQ(net.casts_down > 0, level[1] != '0') << level;
+    const ScopeRow& loss = found.scopes[1];
+    EXPECT_EQ(loss.scope, "");
+    EXPECT_EQ(loss.ops.at(at::kFloat), 2) << level;  // pow and mean
+    EXPECT_EQ(loss.casts_down, 0) << level;
+    EXPECT_EQ(loss.casts_up, level[1] == '1') << level;  // for pow, at O1 in float32
+    EXPECT_GT(*found.activations, training.batch.data.numel() * 2);
+    std::ostringstream text;
+    text << found;
+    EXPECT_NE(text.str().find("KiB of activations\n\nscope"), std::string::npos) << text.str();
+  }
 }
 
 TORCHAMP_ON_EACH_DEVICE(ReportTest);
