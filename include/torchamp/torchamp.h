@@ -18,12 +18,12 @@
 #include <torchamp/scale_loss.h>
 // 7 step
 #include <torchamp/clip.h>
+#include <torchamp/monitor.h>
 #include <torchamp/optim/adagrad.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/optim/lamb.h>
 #include <torchamp/optim/novograd.h>
 #include <torchamp/optim/sgd.h>
-#include <torchamp/monitor.h>
 #include <torchamp/optimizer.h>
 #include <torchamp/overflow_trace.h>
 #include <torchamp/report.h>
