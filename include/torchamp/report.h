@@ -55,7 +55,7 @@ struct MemoryReport {
   int64_t float32_total = 0;    ///< of the same training in float32, without activations
   /// Of the forward, in the order of their first ops; empty if none was given.
   std::vector<ScopeRow> scopes;
-  /// Bytes that the forward has allocated on the model's device and not freed.
+  /// Bytes that the forward has allocated in its thread on the model's device, and not freed.
   std::optional<int64_t> activations;
 };
 

@@ -19,8 +19,8 @@ struct Arm {
   std::shared_ptr<torch::nn::Module> module;
   std::function<torch::Tensor(const torch::Tensor&)> model;  ///< images → logits
   std::function<bool(const torch::Tensor&)> update;  ///< by a loss; returns whether it stepped
-  std::function<amp::Bytes()> bytes;                 ///< besides activations
-  bool autocast = false;                             ///< to float16, while the model is called
+  std::function<amp::MemoryReport(const std::function<torch::Tensor()>& forward)> report;
+  bool autocast = false;  ///< to float16, while the model is called
 
   /// Enters autocast in this thread, if the arm has it.
   void enter(std::optional<amp::autocast>& casts, torch::Device device) const {
@@ -45,9 +45,9 @@ Arm float32_arm(Net net, OptimizerPtr optimizer) {
     optimizer->step();
     return true;
   };
-  arm.bytes = [net, optimizer] {
+  arm.report = [net, optimizer](const auto& forward) {
     const auto plain = amp::initialize(net, *optimizer, amp::Options("O0").verbosity(0));
-    return amp::report(*net, plain.optimizer).bytes;
+    return amp::report(*net, plain.optimizer, forward);
   };
   return arm;
 }
@@ -87,7 +87,9 @@ Arm amp_arm(Net net, OptimizerPtr optimizer, const std::string& level) {
     amp::scale_loss(loss, optimizer).backward();
     return optimizer.step();
   };
-  arm.bytes = [net, optimizer = amped.optimizer] { return amp::report(*net, optimizer).bytes; };
+  arm.report = [net, optimizer = amped.optimizer](const auto& forward) {
+    return amp::report(*net, optimizer, forward);
+  };
   return arm;
 }
 
@@ -129,9 +131,9 @@ inline double accuracy(const Arm& arm, const Digits& images, int64_t batch) {
   return static_cast<double>(correct) / static_cast<double>(images.labels.size(0));
 }
 
-/// The memory of training on batches like this one.
+/// The memory of training on batches like this one, called in this thread.
 inline Sizes count_sizes(const Arm& arm, const torch::Tensor& images) {
   std::optional<amp::autocast> casts;
   arm.enter(casts, images.device());
-  return sizes_of(arm.bytes(), activation_bytes(arm.model, images));
+  return sizes_of(arm.report([&] { return arm.model(images.clone()); }));
 }

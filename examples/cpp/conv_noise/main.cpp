@@ -72,8 +72,8 @@ Run train(const std::string& level, const Arguments& arguments) {
               << fixed(run.epochs.back().seconds, 2) << " s  loss "
               << fixed(run.epochs.back().loss, 4) << std::endl;
   }
-  const int64_t activations = activation_bytes(amped.model, batches[0].images);
-  run.sizes = sizes_of(amp::report(*net, amped.optimizer).bytes, activations);
+  const auto forward = [&] { return amped.model(batches[0].images.clone()); };
+  run.sizes = sizes_of(amp::report(*net, amped.optimizer, forward));
   run.used_mib = peak.mib(run.sizes);
   return run;
 }

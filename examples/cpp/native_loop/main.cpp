@@ -25,12 +25,13 @@ Arm make_arm(const std::string& style, const Net& net) {
   return amp_arm(net, sgd, "O1");
 }
 
-/// The memory of training on batches like these, where the model is called.
+/// The memory of training on batches like these, where the model is called. autocast is entered in
+/// this thread alone.
 Sizes count_sizes_in(const Arm& arm, const Threads& threads, const torch::Tensor& images) {
   std::optional<amp::autocast> casts;
   arm.enter(casts, images.device());
-  const int64_t activations = threads.run([&] { return activation_bytes(arm.model, images); });
-  return sizes_of(arm.bytes(), activations);
+  const auto forward = [&] { return arm.model(images.clone()); };
+  return threads.run([&] { return sizes_of(arm.report(forward)); });
 }
 
 /// Trains a style from the same weights, on the same batches.
@@ -73,9 +74,7 @@ int run(const Arguments& arguments) {
   const std::string& out = arguments.text("--out");
   write_csv(rows, out + "/native_loop.csv");
   return finish("The dtype inside a model that is called " + where(rows[0].threads),
-                {caption(device), table(rows),
-                 "Memory is counted. Its activations are what a "
-                 "forward leaves allocated where the model is called."},
+                {caption(device), table(rows), memory_label(torch::kCPU)},
                 problems(rows, arguments.number("--tolerance")), out);
 }
 
