@@ -516,8 +516,19 @@ def wrong_order(shard: Callable[[nn.Sequential], None]) -> None:
     optimizer = adamw(model.parameters())
     amp.initialize(model, optimizer, opt_level="O0", loss_scale="dynamic", verbosity=0)
     shard(model)
-    with refused(RuntimeError, "expected fully_shard and parallelize_module before initialize"):
+    with refused(RuntimeError, "expected fully_shard, parallelize_module and FullyShardedDataPara"):
         amp.scale_loss(loss_of(model, 0, 0), optimizer)
+
+
+def flattened_after(level: str, original: bool) -> None:
+    """FullyShardedDataParallel after initialize."""
+    model = net()
+    optimizer = adamw(model.parameters())
+    amp.initialize(model, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
+    flat = FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=original)
+    for _ in range(2):
+        with refused(RuntimeError, "expected fully_shard, parallelize_module and FullyShardedData"):
+            amp.scale_loss(loss_of(flat, 0, 0), optimizer)
 
 
 def policies() -> None:
@@ -543,6 +554,9 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
         name = kind.__name__
         yield f"clips-{name}", functools.partial(initialized, kind, sgd, "O0", max_norm=0.1)
         yield f"order-{name}", functools.partial(wrong_order, kind.shard)
+    for level, original in itertools.product(("O1", "O2"), (True, False)):
+        name = f"order-{level}-{'original' if original else 'flat'}"
+        yield name, functools.partial(flattened_after, level, original)
     for kind in (FSDP, TP, PartlyTP):
         yield f"clipped-{kind.__name__}", functools.partial(clipped, kind)
     for level in ("O0", "O2"):

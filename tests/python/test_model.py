@@ -229,3 +229,26 @@ def test_nothing_is_changed_when_one_of_several_is_refused():
     assert type(optimizer) is torch.optim.SGD
     loss_of(good).backward()
     optimizer.step()
+
+
+def test_swap_tensors_works_once_released():
+    """torch refuses to swap a tensor that is known by a weak reference."""
+    model, _ = initialized("O2", Net())
+    weight = model.first.weight
+    with pytest.raises(RuntimeError, match="weakref"):
+        torch.utils.swap_tensors(weight, nn.Parameter(torch.ones_like(weight)))
+    amp.release(model)
+    torch.utils.swap_tensors(weight, nn.Parameter(torch.ones_like(weight)))
+    assert weight.eq(1).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_model_that_was_on_meta(level):
+    with torch.device("meta"):
+        model = Net()
+    model.to_empty(device="cpu")
+    model.load_state_dict(Net().state_dict())
+    model, optimizer = initialized(level, model)
+    before = [param.detach().clone() for param in model.parameters()]
+    train_step(model, optimizer)
+    assert not all(map(torch.equal, before, model.parameters()))

@@ -54,7 +54,7 @@ class Session:
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._parts: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
-        #: Whether the models' parameters may still become DTensors.
+        #: Whether the models' parameters may still be sharded.
         self._may_be_sharded = not are_sharded(models)
         self.reporter: Reporter = Reporter(settings, _names_of(models))
         self.casts: OpenCasts | None = _open_casts(models, settings)
@@ -102,13 +102,13 @@ class Session:
         return _existing(self._optimizers)
 
     def check_order(self) -> None:
-        """At the first call: raises RuntimeError where initialize came before what makes the
-        parameters DTensors, so that the optimizers step others than the model has."""
+        """At the first call: raises RuntimeError where initialize came before what shards the
+        parameters, so that the optimizers step others than the model has."""
         if self._may_be_sharded and are_sharded(self.models()):
             raise RuntimeError(
-                "scale_loss: expected fully_shard and parallelize_module before initialize, got a "
-                "model that was sharded after it, whose parameters no optimizer steps; shard the "
-                "model, make the optimizer, then call initialize"
+                "scale_loss: expected fully_shard, parallelize_module and FullyShardedDataParallel "
+                "before initialize, got a model that was sharded after it, whose parameters no "
+                "optimizer steps; shard the model, make the optimizer, then call initialize"
             )
         self._may_be_sharded = False
 

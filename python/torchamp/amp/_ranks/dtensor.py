@@ -146,9 +146,11 @@ def _is_fsdp(module: torch.nn.Module) -> bool:
 
 
 def are_sharded(models: Iterable[torch.nn.Module]) -> bool:
-    """Whether fully_shard or tensor parallelism has been applied to one."""
+    """Whether fully_shard, tensor parallelism or FullyShardedDataParallel has been applied to
+    one."""
     return any(
-        _is_fsdp(module) or any(map(is_dtensor, module.parameters(recurse=False)))
+        _is_fsdp(module)
+        or any(is_dtensor(p) or is_flattened(p) for p in module.parameters(recurse=False))
         for model in models
         for module in model.modules()
     )
