@@ -52,7 +52,9 @@ def test_native_loop(tmp_path: Path, threads: int, autocast: str) -> None:
     """autocast reaches no other thread, O1 does."""
     sizes = f"--steps 4 --width 16 --batch 32 --tolerance 1 --data-parallel {threads}"
     run_cpp("native_loop", *sizes.split(), "--out", tmp_path)
-    rows = {row["style"]: row for row in read(tmp_path / "native_loop.csv")}
+    written = read(tmp_path / "native_loop.csv")
+    assert list(written[0]) == fields("native_loop", "Row")
+    rows = {row["style"]: row for row in written}
     inside = {style: row["inside"] for style, row in rows.items()}
     assert inside == {
         "fp32": "float32",
@@ -76,13 +78,14 @@ def test_compare(tmp_path: Path) -> None:
         if "|" in line
     }
     float32, o2 = ([float(cell) for cell in lines[arm]] for arm in ("fp32", "torchamp-O2"))
+    assert float32[1] == 4.0 and 5.9 < o2[1] <= 6.0  # grads: of the model, and of masters
     assert float32[2] == 0.0 and 3.0 < o2[2] <= 4.0  # masters of all but batch norms
     assert o2[4] < 0.8 * float32[4]  # activations
 
 
 @pytest.mark.soak
 def test_vgg_sweep(tmp_path: Path) -> None:
-    sizes = "--batch 8 16 --epochs 1 --images 32 --width 0.03125 --levels O0 O2 O5"
+    sizes = "--batch 8 16 --epochs 1 --images 32 --width 1/32 --levels O0 O2 O5"
     run_cpp("vgg_sweep", *sizes.split(), "--out", tmp_path)
     rows = read(tmp_path / "runs.csv")
     assert list(rows[0]) == fields("vgg_sweep", "Row")

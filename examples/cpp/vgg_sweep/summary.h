@@ -1,15 +1,17 @@
 // What vgg_sweep measured: its CSV, its table, and the losses that should agree.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "lab.h"
 #include "statistics.h"
 #include "tables.h"
+
+constexpr size_t kEnoughEpochs = 10;  // to compare accuracies
+constexpr double kAccuracyTolerance = 0.01;
 
 struct Epoch {
   double seconds, images_per_second, first_loss, loss, train_accuracy, test_accuracy;
@@ -59,10 +61,17 @@ inline double typical_seconds(const Run& run) {
   return median(seconds);
 }
 
+/// Of the epochs.
+inline double best_accuracy(const Run& run) {
+  double best = 0;
+  for (const Epoch& epoch : run.epochs) best = std::max(best, epoch.test_accuracy);
+  return best;
+}
+
 /// A line a run; time and memory also relative to the first level's.
 inline std::string table(const std::vector<Run>& runs, torch::Device device) {
   Table table({"level", "batch", "s an epoch" + on_cpu(device), "× " + runs[0].level, "images/s",
-               "MiB", "× " + runs[0].level, "first loss", "last test accuracy", "skipped steps"});
+               "MiB", "× " + runs[0].level, "first loss", "best test accuracy", "skipped steps"});
   for (const Run& run : runs) {
     const Run& base = base_of(runs, run);
     const Epoch& last = run.epochs.back();
@@ -72,12 +81,13 @@ inline std::string table(const std::vector<Run>& runs, torch::Device device) {
                fixed(typical_seconds(run) / typical_seconds(base), 2),
                fixed(last.images_per_second, 0), fixed(run.peak_mib, 2),
                fixed(run.peak_mib / base.peak_mib, 2), fixed(last.first_loss, 4),
-               fixed(last.test_accuracy, 3), std::to_string(skipped_steps)});
+               fixed(best_accuracy(run), 3), std::to_string(skipped_steps)});
   }
   return table.text();
 }
 
-/// A sentence for each first loss that differs from the first level's.
+/// A sentence for each first loss that differs from the first level's, and where the epochs are
+/// enough to compare them for each accuracy.
 inline Lines problems(const std::vector<Run>& runs, double tolerance) {
   Lines found;
   for (const Run& run : runs) {
@@ -87,6 +97,14 @@ inline Lines problems(const std::vector<Run>& runs, double tolerance) {
     found.push_back(run.level + ", batch " + std::to_string(run.batch) +
                     ": expected a first loss within " + fixed(100 * tolerance, 0) + "% of " +
                     runs[0].level + "'s " + fixed(expected, 4) + ", got " + fixed(loss, 4));
+  }
+  for (const Run& run : runs) {
+    const double expected = best_accuracy(base_of(runs, run)), accuracy = best_accuracy(run);
+    if (run.epochs.size() < kEnoughEpochs) continue;
+    if (std::abs(accuracy - expected) <= kAccuracyTolerance) continue;
+    found.push_back(run.level + ", batch " + std::to_string(run.batch) +
+                    ": expected a test accuracy within " + fixed(kAccuracyTolerance, 2) + " of " +
+                    runs[0].level + "'s " + fixed(expected, 4) + ", got " + fixed(accuracy, 4));
   }
   return found;
 }
