@@ -93,16 +93,21 @@ void end(const at::RecordFunction& record, at::ObserverContext* context) {
   if (observer != nullptr) observer->after(watched(record, open), context);
 }
 
-/// Marks an op whose results count.
-struct Counted : at::ObserverContext {
-  std::optional<at::ScalarType> input;
-};
-
-/// How many of those run in this thread, one inside of the other.
+/// How many ops whose results count run in this thread, one inside of the other.
 int& open_counted() {
   thread_local int count = 0;
   return count;
 }
+
+/// One of them. Destroyed with the op's record, also where the watch has ended meanwhile.
+struct Counted : at::ObserverContext {
+  Counted() { ++open_counted(); }
+  ~Counted() override { --open_counted(); }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+  std::optional<at::ScalarType> input;
+};
 
 /// Whether an op is made of others that autograd differentiates, as linear is of addmm.
 bool is_composite(const at::RecordFunction& record) {
@@ -124,7 +129,6 @@ bool is_view(const at::RecordFunction& record) {
 
 std::unique_ptr<at::ObserverContext> CountedOps::before(const WatchedOp& op) {
   if (is_composite(op.record)) return nullptr;
-  ++open_counted();
   auto begun = std::make_unique<Counted>();
   for (const auto& input : op.record.inputs()) {
     const auto tensors = tensors_of(input);
@@ -136,7 +140,7 @@ std::unique_ptr<at::ObserverContext> CountedOps::before(const WatchedOp& op) {
 
 void CountedOps::after(const WatchedOp& op, const at::ObserverContext* begun) {
   if (begun == nullptr) return;
-  const int outer = --open_counted();
+  const int outer = open_counted() - 1;
   const bool is_autocasts = outer == 1 && op.name == "_to_copy";  // of an op's argument, inside it
   if (outer > 0 && !is_autocasts) return;
   if (is_view(op.record) || allocates(op.name) || std::uncaught_exceptions() > 0) return;

@@ -2,7 +2,10 @@
 #include <torchamp/optim/adam.h>
 #include <torchamp/report.h>
 
+#include <future>
+#include <memory>
 #include <sstream>
+#include <string>
 
 #include "device.h"
 #include "training.h"
@@ -99,6 +102,44 @@ TEST_P(ReportTest, CountsTheOpsOfAForward) {
     text << found;
     EXPECT_NE(text.str().find("KiB of activations\n\nscope"), std::string::npos) << text.str();
   }
+}
+
+/// Blocks a thread at the end of its op "sin", until told to go on.
+struct Blocked {
+  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction&) { return nullptr; }
+  static void end(const at::RecordFunction& record, at::ObserverContext*) {
+    if (std::string(record.name()) != "aten::sin") return;
+    reached.set_value();
+    may_end.get_future().wait();
+  }
+  static inline std::promise<void> reached, may_end;
+};
+
+TEST_P(ReportTest, AnOpThatOutlivesAReportHidesNoLaterOne) {
+  Blocked::reached = {};
+  Blocked::may_end = {};
+  Training training(device(), Options("O0").verbosity(0));
+  const auto ops_of = [&](const std::function<at::Tensor()>& forward) {
+    return report(*training.net, training.optimizer(), forward).scopes.size();
+  };
+  const auto handle =
+      at::addGlobalCallback(at::RecordFunctionCallback(&Blocked::begin, &Blocked::end)
+                                .scopes({at::RecordScope::FUNCTION}));
+  std::promise<void> is_over;
+  std::future<size_t> later;
+  ops_of([&] {
+    later = std::async(std::launch::async, [&] {
+      at::ones({2}, device()).sin();
+      is_over.get_future().wait();
+      return ops_of([&] { return at::ones({2}, device()) + 1.0; });
+    });
+    Blocked::reached.get_future().wait();
+    return at::ones({2}, device());
+  });
+  at::removeCallback(handle);
+  Blocked::may_end.set_value();
+  is_over.set_value();
+  EXPECT_EQ(later.get(), 1U);
 }
 
 TORCHAMP_ON_EACH_DEVICE(ReportTest);
