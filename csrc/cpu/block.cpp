@@ -1,8 +1,7 @@
 #include "cpu/block.h"
 
-#include <type_traits>
-
 #include "cpu/isa.h"
+#include "cpu/prefetch.h"
 
 #if defined(TORCHAMP_AVX2)
 #include <immintrin.h>
@@ -13,65 +12,100 @@ namespace {
 
 template <class T>
 struct Widen {
-  TORCHAMP_MATH static void run(const T* from, float* to, int count) {
-    for (int i = 0; i < count; ++i) to[i] = to_float(from[i]);
+  TORCHAMP_MATH static void run(const T* from, float* to, const Span& span) {
+    for_each_element(
+        span, [=](int i, int) { to[i] = to_float(from[i]); }, from);
   }
 };
 
 template <class T>
 struct Narrow {
-  TORCHAMP_MATH static void run(const float* from, T* to, int count) {
-    for (int i = 0; i < count; ++i) to[i] = from_float<T>(from[i]);
+  TORCHAMP_MATH static void run(const float* from, T* to, const Span& span) {
+    for_each_element(
+        span, [=](int i, int) { to[i] = from_float<T>(from[i]); }, from);
   }
 };
+
+template <class Bits, class T>
+TORCHAMP_MATH Bits bits_of(const T& value) {
+  Bits bits;
+  memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+template <class Bits>
+TORCHAMP_MATH Bits any(const Bits (&lanes)[kLanes]) {
+  Bits bits = 0;
+  for (const Bits lane : lanes) bits |= lane;
+  return bits;
+}
 
 template <class T, class Bits, Bits kExponent>
 struct AnyNonfinite {
-  TORCHAMP_MATH static bool run(const T* data, int64 count) {
-    Bits found = 0;
-    for (int64 i = 0; i < count; ++i) {
-      Bits bits;
-      memcpy(&bits, data + i, sizeof(bits));
-      found |= static_cast<Bits>((bits & kExponent) == kExponent);
-    }
-    return found != 0;
+  TORCHAMP_MATH static bool run(const T* data, const Span& span) {
+    Bits found[kLanes] = {};
+    const auto look = [&](int i, int lane) {
+      found[lane] |= static_cast<Bits>((bits_of<Bits>(data[i]) & kExponent) == kExponent);
+    };
+    for_each_element(span, look, data);
+    return any(found) != 0;
   }
 };
-using AnyNonfiniteFloat = AnyNonfinite<float, uint32, 0x7f800000u>;
-using AnyNonfiniteHalf = AnyNonfinite<float16, uint16, 0x7c00>;
-using AnyNonfiniteBFloat = AnyNonfinite<bfloat16, uint16, 0x7f80>;
+
+/// The bits of the least float that rounds to infinity: half a unit above the largest value, whose
+/// last bit is 1.
+constexpr uint32 kHalfOverflow = 0x477ff000u;
+constexpr uint32 kBFloatOverflow = 0x7f7f8000u;
+
+/// Whether any magnitude has at least these bits, as NaNs always do.
+template <uint32 kMagnitudeBits>
+struct AnyAtLeast {
+  TORCHAMP_MATH static bool run(const float* values, const Span& span) {
+    uint32 found[kLanes] = {};
+    const auto look = [&](int i, int lane) {
+      found[lane] |= (float_to_bits(values[i]) & kMagnitude<float>) >= kMagnitudeBits;
+    };
+    for_each_element(span, look);
+    return any(found) != 0;
+  }
+};
 
 template <class T, class Bits>
 struct AnyNonzero {
-  TORCHAMP_MATH static bool run(const T* data, int64 count) {
-    Bits found = 0;
-    for (int64 i = 0; i < count; ++i) {
-      Bits bits;
-      memcpy(&bits, data + i, sizeof(bits));
-      found |= bits;
-    }
-    return (found & kMagnitude<T>) != 0;
+  TORCHAMP_MATH static bool run(const T* data, const Span& span) {
+    Bits found[kLanes] = {};
+    const auto look = [&](int i, int lane) { found[lane] |= bits_of<Bits>(data[i]); };
+    for_each_element(span, look, data);
+    return (any(found) & kMagnitude<T>) != 0;
   }
 };
 
 #if defined(TORCHAMP_AVX2)
 
-TORCHAMP_AVX2 void widen_f16c(const float16* from, float* to, int count) {
+TORCHAMP_AVX2 void widen_f16c(const float16* from, float* to, const Span& span) {
+  const int64 end = prefetching_end(span);
   int i = 0;
-  for (; i + 8 <= count; i += 8) {
+  for (; i + 8 <= span.count; i += 8) {
+    if (i < end) __builtin_prefetch(from + i + kPrefetched);
     const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
     _mm256_storeu_ps(to + i, _mm256_cvtph_ps(halves));
   }
-  for (; i < count; ++i) to[i] = to_float(from[i]);
+  for (; i < span.count; ++i) to[i] = to_float(from[i]);
 }
 
-TORCHAMP_AVX2 void narrow_f16c(const float* from, float16* to, int count) {
+TORCHAMP_AVX2 void narrow_f16c(const float* from, float16* to, const Span& span, bool stream) {
+  constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT;
+  const int64 end = prefetching_end(span);
   int i = 0;
-  for (; i + 8 <= count; i += 8) {
-    const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), halves);
+  for (; i + 16 <= span.count; i += 16) {
+    if (i < end) __builtin_prefetch(from + i + kPrefetched);
+    const __m128i low = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), kNearest);
+    const __m128i high = _mm256_cvtps_ph(_mm256_loadu_ps(from + i + 8), kNearest);
+    auto* target = reinterpret_cast<__m256i*>(to + i);
+    stream ? _mm256_stream_si256(target, _mm256_set_m128i(high, low))
+           : _mm256_storeu_si256(target, _mm256_set_m128i(high, low));
   }
-  for (; i < count; ++i) to[i] = from_float<float16>(from[i]);
+  for (; i < span.count; ++i) to[i] = from_float<float16>(from[i]);
 }
 
 TORCHAMP_AVX2 void stream_bytes(const char* from, char* to, int64 bytes) {
@@ -85,26 +119,15 @@ TORCHAMP_AVX2 void stream_bytes(const char* from, char* to, int64 bytes) {
 
 #endif
 
-void widen(const float16* from, float* to, int count) {
+void widen(const float16* from, float* to, const Span& span) {
 #if defined(TORCHAMP_AVX2)
-  if (kHasAvx2) return widen_f16c(from, to, count);
+  if (kHasAvx2) return widen_f16c(from, to, span);
 #endif
-  Widen<float16>::run(from, to, count);
+  Widen<float16>::run(from, to, span);
 }
 
-void widen(const bfloat16* from, float* to, int count) {
-  run_block<Widen<bfloat16>>(from, to, count);
-}
-
-void narrow(const float* from, float16* to, int count) {
-#if defined(TORCHAMP_AVX2)
-  if (kHasAvx2) return narrow_f16c(from, to, count);
-#endif
-  Narrow<float16>::run(from, to, count);
-}
-
-void narrow(const float* from, bfloat16* to, int count) {
-  run_block<Narrow<bfloat16>>(from, to, count);
+void widen(const bfloat16* from, float* to, const Span& span) {
+  run_block<Widen<bfloat16>>(from, to, span);
 }
 
 void write_through(const void* from, char* to, int64 bytes, bool stream) {
@@ -114,14 +137,30 @@ void write_through(const void* from, char* to, int64 bytes, bool stream) {
   memcpy(to, from, bytes);
 }
 
-template <class T>
-bool store_narrow(const float* values, char* to, int count, bool stream) {
-  T rounded[kBlock];
-  T* target = stream ? rounded : reinterpret_cast<T*>(to);
-  narrow(values, target, count);
-  if (stream) write_through(rounded, to, count * int64{sizeof(T)}, true);
-  constexpr bool kHalf = sizeof(T) == sizeof(float16) && !std::is_same<T, bfloat16>::value;
-  return any_nonfinite(kHalf ? DType::kFloat16 : DType::kBFloat16, target, count);
+void narrow(const float* from, float16* to, const Span& span, bool stream) {
+#if defined(TORCHAMP_AVX2)
+  if (kHasAvx2) return narrow_f16c(from, to, span, stream);
+#endif
+  Narrow<float16>::run(from, to, span);
+}
+
+void narrow(const float* from, bfloat16* to, const Span& span, bool stream) {
+  if (!stream) return run_block<Narrow<bfloat16>>(from, to, span);
+  bfloat16 rounded[kBlock];
+  run_block<Narrow<bfloat16>>(from, rounded, span);
+  write_through(rounded, reinterpret_cast<char*>(to), span.count * int64{sizeof(bfloat16)}, true);
+}
+
+bool any_nonfinite(const float* data, const Span& span) {
+  return run_block<AnyNonfinite<float, uint32, 0x7f800000u>>(data, span);
+}
+
+bool any_nonfinite(const float16* data, const Span& span) {
+  return run_block<AnyNonfinite<float16, uint16, 0x7c00>>(data, span);
+}
+
+bool any_nonfinite(const bfloat16* data, const Span& span) {
+  return run_block<AnyNonfinite<bfloat16, uint16, 0x7f80>>(data, span);
 }
 
 }  // namespace
@@ -132,10 +171,10 @@ const float* load(const Plan& plan, const Span& span, int list, float* buffer) {
     case DType::kFloat32:
       return reinterpret_cast<const float*>(from);
     case DType::kFloat16:
-      widen(reinterpret_cast<const float16*>(from), buffer, span.count);
+      widen(reinterpret_cast<const float16*>(from), buffer, span);
       return buffer;
     case DType::kBFloat16:
-      widen(reinterpret_cast<const bfloat16*>(from), buffer, span.count);
+      widen(reinterpret_cast<const bfloat16*>(from), buffer, span);
       return buffer;
     case DType::kLowBits:
       break;  // means nothing alone
@@ -148,32 +187,45 @@ float* output(const Plan& plan, const Span& span, int list, bool stream, float* 
   return in_place ? reinterpret_cast<float*>(address_of(plan, span, list)) : buffer;
 }
 
-bool store(const Plan& plan, const Span& span, int list, const float* values, bool stream) {
+void store(const Plan& plan, const Span& span, int list, const float* values, bool stream) {
   char* to = address_of(plan, span, list);
   switch (plan.dtype(span.tensor, list)) {
     case DType::kFloat32:
       if (reinterpret_cast<const char*>(values) != to) {
         write_through(values, to, span.count * int64{sizeof(float)}, stream);
       }
-      return false;
+      break;
     case DType::kFloat16:
-      return store_narrow<float16>(values, to, span.count, stream);
+      return narrow(values, reinterpret_cast<float16*>(to), span, stream);
     case DType::kBFloat16:
-      return store_narrow<bfloat16>(values, to, span.count, stream);
+      return narrow(values, reinterpret_cast<bfloat16*>(to), span, stream);
+    case DType::kLowBits:
+      break;
+  }
+}
+
+bool any_overflow(const Plan& plan, const Span& span, int list, const float* values) {
+  switch (plan.dtype(span.tensor, list)) {
+    case DType::kFloat16:
+      return run_block<AnyAtLeast<kHalfOverflow>>(values, span);
+    case DType::kBFloat16:
+      return run_block<AnyAtLeast<kBFloatOverflow>>(values, span);
+    case DType::kFloat32:
     case DType::kLowBits:
       break;
   }
   return false;
 }
 
-bool any_nonfinite(DType dtype, const void* data, int64 count) {
-  switch (dtype) {
+bool any_nonfinite(const Plan& plan, const Span& span, int list) {
+  const void* data = address_of(plan, span, list);
+  switch (plan.dtype(span.tensor, list)) {
     case DType::kFloat32:
-      return run_block<AnyNonfiniteFloat>(static_cast<const float*>(data), count);
+      return any_nonfinite(static_cast<const float*>(data), span);
     case DType::kFloat16:
-      return run_block<AnyNonfiniteHalf>(static_cast<const float16*>(data), count);
+      return any_nonfinite(static_cast<const float16*>(data), span);
     case DType::kBFloat16:
-      return run_block<AnyNonfiniteBFloat>(static_cast<const bfloat16*>(data), count);
+      return any_nonfinite(static_cast<const bfloat16*>(data), span);
     case DType::kLowBits:
       break;
   }
@@ -181,11 +233,12 @@ bool any_nonfinite(DType dtype, const void* data, int64 count) {
 }
 
 /// Both types of 16 bits have the same zeros.
-bool any_nonzero(DType dtype, const void* data, int64 count) {
-  if (dtype == DType::kFloat32) {
-    return run_block<AnyNonzero<float, uint32>>(static_cast<const float*>(data), count);
+bool any_nonzero(const Plan& plan, const Span& span, int list) {
+  const void* data = address_of(plan, span, list);
+  if (plan.dtype(span.tensor, list) == DType::kFloat32) {
+    return run_block<AnyNonzero<float, uint32>>(static_cast<const float*>(data), span);
   }
-  return run_block<AnyNonzero<float16, uint16>>(static_cast<const float16*>(data), count);
+  return run_block<AnyNonzero<float16, uint16>>(static_cast<const float16*>(data), span);
 }
 
 void fence() {

@@ -9,11 +9,12 @@ namespace torchamp::cpu {
 
 constexpr int kBlock = 256;
 
-/// The elements [begin, begin + count) of one tensor.
+/// The elements [begin, begin + count) of one tensor, after which the thread visits `next` more.
 struct Span {
   int64 tensor;
   int64 begin;
   int count;
+  int64 next = 0;
 };
 
 inline char* address_of(const Plan& plan, const Span& span, int list) {
@@ -29,13 +30,16 @@ const float* load(const Plan& plan, const Span& span, int list, float* buffer);
 /// which store() takes from.
 float* output(const Plan& plan, const Span& span, int list, bool stream, float* buffer);
 
-/// Rounds `values` into the span unless they were written in place; returns whether a low-precision
-/// result is not finite. `stream` bypasses the caches; the address must then be a multiple of 32
-/// bytes.
-bool store(const Plan& plan, const Span& span, int list, const float* values, bool stream);
+/// Rounds `values` into the span unless they were written in place. `stream` bypasses the caches;
+/// the address must then be a multiple of 32 bytes.
+void store(const Plan& plan, const Span& span, int list, const float* values, bool stream);
 
-bool any_nonfinite(DType dtype, const void* data, int64 count);
-bool any_nonzero(DType dtype, const void* data, int64 count);
+/// Whether a value is not finite once rounded to the list's low precision.
+bool any_overflow(const Plan& plan, const Span& span, int list, const float* values);
+
+/// Of the span's values in one list.
+bool any_nonfinite(const Plan& plan, const Span& span, int list);
+bool any_nonzero(const Plan& plan, const Span& span, int list);
 
 /// Makes streamed stores visible to other threads.
 void fence();

@@ -1,4 +1,5 @@
 #include "cpu/isa.h"
+#include "cpu/prefetch.h"
 #include "cpu/walk.h"
 #include "math/l2norm.h"
 #include "ops/kernels.h"
@@ -6,18 +7,12 @@
 namespace torchamp::cpu {
 namespace {
 
-constexpr int kLanes = 32;
-
 /// Squares are added to several float sums in turn; a block is too short to lose bits.
 struct SumOfSquaresBlock {
-  TORCHAMP_MATH static double run(const float* values, int count) {
+  TORCHAMP_MATH static double run(const float* values, const Span& span) {
     float sums[kLanes] = {};
-    int i = 0;
-    for (; i + kLanes <= count; i += kLanes) {
-      for (int lane = 0; lane < kLanes; ++lane)
-        sums[lane] = add_square(sums[lane], values[i + lane]);
-    }
-    for (int lane = 0; i < count; ++i, ++lane) sums[lane] = add_square(sums[lane], values[i]);
+    const auto add = [&](int i, int lane) { sums[lane] = add_square(sums[lane], values[i]); };
+    for_each_element(span, add, values);
     double total = 0.0;
     for (int lane = 0; lane < kLanes; ++lane) total += sums[lane];
     return total;
@@ -27,11 +22,9 @@ struct SumOfSquaresBlock {
 double sum_of_squares(const Plan& plan, const Piece& piece) {
   double total = 0.0;
   float taken[kBlock];
-  for (int64 begin = piece.begin; begin < piece.end; begin += kBlock) {
-    const Span span{piece.tensor, begin,
-                    static_cast<int>(std::min<int64>(kBlock, piece.end - begin))};
-    total += run_block<SumOfSquaresBlock>(load(plan, span, 0, taken), span.count);
-  }
+  for_each_block(piece, 0, [&](const Span& span) {
+    total += run_block<SumOfSquaresBlock>(load(plan, span, 0, taken), span);
+  });
   return total;
 }
 
@@ -46,10 +39,7 @@ void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags) {
     report_nonzero(plan, piece, flags);
     const double sum = sum_of_squares(plan, piece);
     slots[piece.unit + piece.tensor] = sum;
-    const Span start{piece.tensor, piece.begin, 0};
-    const bool suspicious = !std::isfinite(sum);
-    if (suspicious && any_nonfinite(plan.dtype(piece.tensor, 0), address_of(plan, start, 0),
-                                    piece.end - piece.begin)) {
+    if (!std::isfinite(sum) && any_nonfinite(plan, whole(piece), 0)) {
       raise_flags(plan, piece.tensor, flags);
     }
   });

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cpu/isa.h"
+#include "cpu/prefetch.h"
 #include "math/rounding.h"
 
 namespace torchamp::cpu {
@@ -18,8 +19,11 @@ struct Stochastically {
 template <class T>
 struct Reconstruct {
   /// `values`: rounded ones, to which the low bits are added.
-  TORCHAMP_MATH static void run(float* values, const low_bits16* low_bits, int count) {
-    for (int i = 0; i < count; ++i) values[i] = Halves<T>::reconstruct(values[i], low_bits[i]);
+  TORCHAMP_MATH static void run(float* values, const low_bits16* low_bits, const Span& span) {
+    const auto add = [=](int i, int) {
+      values[i] = Halves<T>::reconstruct(values[i], low_bits[i]);
+    };
+    for_each_element(span, add, low_bits);
   }
 };
 
@@ -58,8 +62,8 @@ void load_reconstructed(const Plan& plan, const Span& span, int high, int low_bi
   load(plan, span, high, values);
   const bool is_half = plan.dtype(span.tensor, high) == DType::kFloat16;
   const auto* counts = data_of<const low_bits16>(plan, span, low_bits);
-  is_half ? run_block<Reconstruct<float16>>(values, counts, span.count)
-          : run_block<Reconstruct<bfloat16>>(values, counts, span.count);
+  is_half ? run_block<Reconstruct<float16>>(values, counts, span)
+          : run_block<Reconstruct<bfloat16>>(values, counts, span);
 }
 
 void store_split(const Plan& plan, const Span& span, int high, int low_bits, const float* values) {

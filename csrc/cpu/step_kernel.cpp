@@ -1,4 +1,5 @@
 #include "cpu/isa.h"
+#include "cpu/prefetch.h"
 #include "cpu/rounding.h"
 #include "cpu/walk.h"
 #include "ops/kernels.h"
@@ -12,9 +13,9 @@ struct StepBlock {
 
   TORCHAMP_MATH static void run(const float* __restrict grad, float* __restrict param,
                                 float* __restrict first, float* __restrict second,
-                                float* __restrict third, int count, const Coefficients* c) {
+                                float* __restrict third, const Span& span, const Coefficients* c) {
     const Coefficients coefficients = *c;
-    for (int i = 0; i < count; ++i) {
+    const auto step = [=](int i, int) {
       float states[3] = {};
       if (Rule::kStates > 0) states[0] = first[i];
       if (Rule::kStates > 1) states[1] = second[i];
@@ -23,6 +24,12 @@ struct StepBlock {
       if (Rule::kStates > 0) first[i] = states[0];
       if (Rule::kStates > 1) second[i] = states[1];
       if (Rule::kStates > 2) third[i] = states[2];
+    };
+    if constexpr (Rule::kStates == 0) for_each_element(span, step, grad, param);
+    if constexpr (Rule::kStates == 1) for_each_element(span, step, grad, param, first);
+    if constexpr (Rule::kStates == 2) for_each_element(span, step, grad, param, first, second);
+    if constexpr (Rule::kStates == 3) {
+      for_each_element(span, step, grad, param, first, second, third);
     }
   }
 };
@@ -90,7 +97,7 @@ void step_block(const Plan& plan, const Span& span, const StepInputs& inputs,
   param.take(plan, span, kModel);
   for (int s = 0; s < Rule::kStates; ++s) states[s].take(plan, span, 2 + s);
   run_block<StepBlock<Rule>>(grad, param.values(), states[0].values(), states[1].values(),
-                             states[2].values(), span.count, &coefficients);
+                             states[2].values(), span, &coefficients);
   param.put(plan, span, rounding, stream);
   for (int s = 0; s < Rule::kStates; ++s) states[s].put_stochastically(plan, span, rounding.key);
 }

@@ -33,6 +33,10 @@ struct Piece {
   int64 end;
 };
 
+inline Span whole(const Piece& piece) {
+  return {piece.tensor, piece.begin, static_cast<int>(piece.end - piece.begin), 0};
+}
+
 /// Prefetches the beginnings of the next tensors, which the processor cannot predict.
 inline void prefetch_ahead(const Plan& plan, int64 tensor) {
   constexpr int64 kAhead = 4;
@@ -71,7 +75,7 @@ void for_each_piece_in_parallel(const Plan& plan, Visit visit) {
 
 /// How many elements of `list` are before the piece's first address that is a multiple of 32 bytes.
 inline int64 misaligned_head(const Plan& plan, const Piece& piece, int list) {
-  const char* data = address_of(plan, Span{piece.tensor, piece.begin, 0}, list);
+  const char* data = address_of(plan, whole(piece), list);
   const auto past = reinterpret_cast<unsigned long long>(data) % 32;
   return past == 0 ? 0 : static_cast<int64>(32 - past) / size_of(plan.dtype(piece.tensor, list));
 }
@@ -83,7 +87,7 @@ void for_each_block(const Piece& piece, int64 head, Visit visit) {
   int64 count = head == 0 ? kBlock : head;
   while (begin < piece.end) {
     count = std::min(count, piece.end - begin);
-    visit(Span{piece.tensor, begin, static_cast<int>(count)});
+    visit(Span{piece.tensor, begin, static_cast<int>(count), piece.end - begin - count});
     begin += count;
     count = kBlock;
   }
@@ -121,11 +125,7 @@ inline void report_nonzero(const Plan& plan, const Piece& piece, const Flags& fl
   if (flags.found_nonzero == nullptr) return;
   float known;
   __atomic_load(flags.found_nonzero, &known, __ATOMIC_RELAXED);
-  const Span start{piece.tensor, piece.begin, 0};
-  if (known != 0.0f || !any_nonzero(plan.dtype(piece.tensor, 0), address_of(plan, start, 0),
-                                    piece.end - piece.begin)) {
-    return;
-  }
+  if (known != 0.0f || !any_nonzero(plan, whole(piece), 0)) return;
   float yes = 1.0f;
   __atomic_store(flags.found_nonzero, &yes, __ATOMIC_RELAXED);
 }

@@ -44,7 +44,7 @@ TORCHAMP_API void unscale(at::TensorList scaled_grads, at::TensorList master_gra
 enum class Check { kX = 1, kY = 2, kBoth = 3 };
 
 /// outputs = a · x + b · y. found_inf is set by a non-finite element of the `checked` inputs, and
-/// by nothing else.
+/// by a 16-bit output that is not finite.
 TORCHAMP_API void axpby(double a, at::TensorList x, double b, at::TensorList y,
                         at::TensorList outputs, const at::Tensor& found_inf,
                         Check checked = Check::kBoth,

@@ -116,6 +116,30 @@ def test_axpby_checks_only_the_chosen_inputs(device, checked, in_x, in_y, found)
     assert found_inf.item() == found
 
 
+LEAST_OVERFLOW = {torch.float16: 0x477FF000, torch.bfloat16: 0x7F7F8000}  # float32's bits
+
+
+@pytest.mark.parametrize("elements", [1, 37, 5000])
+@pytest.mark.parametrize("dtype", LEAST_OVERFLOW)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_result_overflows_from_half_a_unit_above_the_largest(device, sign, dtype, elements):
+    bits = LEAST_OVERFLOW[dtype]
+    for value_bits, overflows in [(bits, True), (bits - 1, False)]:
+        x = torch.zeros(elements, device=device)
+        plant(x, sign * torch.tensor(value_bits, dtype=torch.int32).view(torch.float32).item())
+        out = torch.empty(elements, dtype=dtype, device=device)
+        inv_scale = torch.ones((), device=device)
+        for call in (
+            lambda found, x=x, out=out: ops.scale([x], [out], 1.0, found),
+            lambda found, x=x, out=out, inv=inv_scale: ops.unscale([x], [out], inv, found),
+            lambda found, x=x, out=out: ops.axpby(1.0, [x], 0.0, [x], [out], found),
+        ):
+            found_inf = flag(device)
+            call(found_inf)
+            assert bool(found_inf) == overflows
+            assert out.isinf().any() == overflows
+
+
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "empty"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
