@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import command_line
 import torch
+from bare_step import bare_step, is_available
 from memory import free_bytes, release
 from step_variants import VARIANTS, Grads, Variant
 from timing import Timing, time_interleaved
@@ -29,6 +30,7 @@ SHARED_BYTES = 6
 USABLE = 0.9
 BASE = "one pass"
 COPY = "bare copy"
+BARE = "bare AVX2 loop"
 
 
 @dataclass
@@ -80,11 +82,12 @@ def measure_variants(row: Row, device: str, repeats: int) -> None:
     copy = copy_of(row.parameters * FLOOR_BYTES, device)
     measure_beside(row, base, COPY, copy, device, repeats)
     row.bytes_per_parameter[BASE] = base.bytes() / row.parameters
-    for name in VARIANTS:
+    variants = VARIANTS | ({BARE: bare_step} if is_available(device) else {})
+    for name, make in variants.items():
         if name == BASE:
             continue
         try:
-            variant = VARIANTS[name](shared)
+            variant = make(shared)
             measure_beside(row, base, name, variant.run, device, repeats)
             row.bytes_per_parameter[name] = variant.bytes() / row.parameters
         except torch.OutOfMemoryError:
