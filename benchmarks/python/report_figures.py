@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 #: What the names of variants that are not torchamp's have in them.
-OTHERS = ("torch", "copy", "no step", "float32")
+OTHERS = ("torch", "bare", "no step", "float32")
 OURS_COLOR, OTHERS_COLOR = "#1f6fb4", "#b9bec4"
 
 
