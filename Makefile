@@ -11,7 +11,7 @@
 #   make bench      measures and predicts ops, steps and full iterations, and compares with torch
 #   make gpu-check  builds, measures and tests on the machine's GPU, offline, with the torch of PYTHON
 #   make sanitize   runs the C++ tests under sanitizers, some under valgrind; slow
-#   make docs       writes the reference of C++ and Python to out/docs
+#   make docs       writes the guides and the reference of C++ and Python to out/docs
 #   make lint       checks formatting and runs static checks
 #   make doctor     reports what is installed, what is missing, and what to do about it
 #   make sdist      writes the source archive to dist

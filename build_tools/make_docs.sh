@@ -1,18 +1,17 @@
 #!/bin/sh
-# Writes the reference of C++ and Python to out/docs: make_docs.sh <a python with torchamp>
+# Writes the guides and the reference of C++ and Python to out/docs: make_docs.sh <a python with torchamp>
 #
-# Undocumented public items of the headers, broken references, and types that pdoc cannot read are errors.
+# Warnings are errors. So are undocumented public items of the headers, and public names of either language
+# that no page has.
 set -eu
 . build_tools/packages.sh
 
 python=$1
-out=out/docs
 
 command -v doxygen >/dev/null || require_packages doxygen
-rm -rf "$out"
-mkdir -p "$out"
-TORCHAMP_VERSION=$("$python" -c 'import torchamp; print(torchamp.__version__)') doxygen docs/Doxyfile
-
-"$python" -m pip install --quiet 'pdoc==15.*'
-"$python" -W error::UserWarning:pdoc.doc_types -m pdoc torchamp --output-directory "$out/python"
-echo "torchamp: the reference is in $out/index.html"
+"$python" -m pip install --quiet 'breathe==5.*' furo==2025.12.19 'myst-parser==5.*' 'sphinx==9.*' 'sphinx-design==0.8.*'
+rm -rf out/docs out/docs-xml
+mkdir -p out/docs-xml
+doxygen docs/Doxyfile
+"$python" -m sphinx --fail-on-warning --keep-going --quiet --doctree-dir out/docs-xml/doctrees docs out/docs
+say "the documentation is in out/docs/index.html"

@@ -18,21 +18,24 @@ params: list; float32 masters, the model's own, or the int16 low bits of split m
 states: list: the first state of each position, then the second of each, ...
 steps: float32 [positions], the steps done so far; incremented.
 hyper: float64 [groups, 12], on the CPU or on the device of steps, where it is read when the step
-    runs: the columns of the algorithm's hyperparameters, the rest ignored:
-    ADAM, AMSGRAD: lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction
-    SGD, MOMENTUM: lr, momentum, dampening, weight_decay, nesterov, maximize, decay_after_momentum,
-        trust_coefficient, trust_eps, trust_clip
-    ADAGRAD: lr, lr_decay, eps, weight_decay, decoupled, maximize
-    NOVOGRAD: lr, beta1, beta2, eps, weight_decay, maximize, bias_correction, decay_in_moment,
-        averages_grads, starts_at_zero
-    LAMB, LAMB_APPLY: lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction,
-        averages_grads, always_adapts, max_grad_norm
+    runs: the columns of the algorithm's hyperparameters, the rest ignored.
 groups: int32 [positions], on the CPU: each one's row of hyper.
 model_params: list, written: params, rounded; None, or empty, if there is none.
 grad_factor: float32 of one element that grads are multiplied by, or None.
 skip: float32 of one element, or None; unless 0 nothing is written.
 param_norms, update_norms, norm_averages: float32 [positions], if the algorithm reads them.
 stochastic_rounding: of bfloat16 params; bfloat16 states always are rounded stochastically.
+
+The columns of hyper:
+
+* ADAM, AMSGRAD: lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction
+* SGD, MOMENTUM: lr, momentum, dampening, weight_decay, nesterov, maximize, decay_after_momentum,
+  trust_coefficient, trust_eps, trust_clip
+* ADAGRAD: lr, lr_decay, eps, weight_decay, decoupled, maximize
+* NOVOGRAD: lr, beta1, beta2, eps, weight_decay, maximize, bias_correction, decay_in_moment,
+  averages_grads, starts_at_zero
+* LAMB, LAMB_APPLY: lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction,
+  averages_grads, always_adapts, max_grad_norm
 
 All other tensors are on one device, which nothing waits for. Raises, before anything is written,
 TypeError (dtype, layout, no tensor), RuntimeError (lengths, sizes, devices).)";

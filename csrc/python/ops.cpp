@@ -78,8 +78,10 @@ constexpr const char* kUpdateScale = R"(One move of dynamic loss scaling, after 
 Backs loss_scale off if found_inf is not 0, else counts a clean backward and grows the scale after
 rule.growth_interval of them.
 
-loss_scale: float32 of one element. growth_tracker, hysteresis_tracker: int32 of one element.
-found_inf: float32 of one element. rule: ScaleRule, by default apex.amp's.
+loss_scale: float32 of one element.
+growth_tracker, hysteresis_tracker: int32 of one element.
+found_inf: float32 of one element.
+rule: ScaleRule, by default apex.amp's.
 
 Raises TypeError (dtype), RuntimeError (number of elements, devices).)";
 

@@ -17,24 +17,45 @@ target_link_libraries(documents PRIVATE torchamp::torchamp)
 """
 
 
-def blocks() -> dict[str, str]:
+DOCS = ROOT / "docs"
+#: Around a block of the reference: what the page leaves out.
+START = "Net net;\ntorch::optim::SGD sgd(net->parameters(), 0.1);\n"
+INITIALIZED = """auto amped = amp::initialize(net, sgd, "O2");
+auto& model = amped.model;
+auto& optimizer = amped.optimizer;
+const auto loss = loss_of(model(x));
+"""
+
+
+def blocks(*documents: pathlib.Path) -> dict[str, str]:
     """By document and number."""
     found = {}
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        if path.name == "libtorch.md":
-            continue
+    for path in documents:
         code = re.findall(r"^```cpp\n(.*?)^```$", path.read_text(), re.DOTALL | re.MULTILINE)
         found |= {f"{path.name}:{i}": block for i, block in enumerate(code, start=1)}
     return found
 
 
+def function_of(block: str) -> str:
+    is_initialized = any(name in block for name in ("model", "optimizer", "loss,", "amped"))
+    is_made = "initialize(" in block or "preflight(" in block
+    begins = is_initialized and not is_made
+    start = "" if "Net net" in block else START
+    return f"[] {{\n{start}{INITIALIZED if begins else ''}{block}}}();\n"
+
+
 def program() -> str:
+    guides = [path for path in sorted(DOCS.glob("*.md")) if path.name != "libtorch.md"]
+    named = blocks(ROOT / "README.md", *guides)
     text, includes = (PROGRAM / "main.cpp.in").read_text(), []
-    named = re.findall(r"@([\w.]+:\d+)@", text)
-    assert sorted(named) == sorted(blocks()), "main.cpp.in has each block once"
-    for name, block in blocks().items():
+    names = re.findall(r"@([\w.]+:\d+)@", text)
+    assert sorted(names) == sorted(named), "main.cpp.in has each block once"
+    for name, block in named.items():
         includes += re.findall(r"^#include .*\n", block, re.MULTILINE)
         text = text.replace(f"@{name}@", re.sub(r"^#include .*\n", "", block, flags=re.MULTILINE))
+    reference = blocks(*sorted((DOCS / "reference").glob("*.md")))
+    assert reference
+    text = text.replace("@reference@", "".join(map(function_of, reference.values())))
     return text.replace("@includes@", "".join(includes))
 
 

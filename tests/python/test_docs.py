@@ -13,7 +13,7 @@ import torchamp
 from torchamp import amp, optimizers
 
 ROOT = pathlib.Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks() -> list:

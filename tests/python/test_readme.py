@@ -19,7 +19,7 @@ NAMES = {
         "torch.amp, AdamW(fused)"
     ),
     "float32 with `AdamW(fused=True)`": "float32, torch AdamW(fused)",
-    "a bare AVX2 loop: the same check and arithmetic, prefetches, nothing around it": "bare AVX2 loop",
+    "a bare AVX2 loop: the same check and arithmetic, nothing around it": "bare AVX2 loop",
     "a plain copy of the 30 bytes per parameter that a step must move": "bare copy",
 }
 

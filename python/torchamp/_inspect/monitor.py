@@ -51,11 +51,11 @@ class _Pending:
 class Monitor:
     """Writes, at some steps of an optimizer that initialize returned:
 
-    amp/loss_scale: of the first loss, when the step began
-    amp/grad_norm: the L2 norm of all grads, unscaled; inf or nan after an overflow
-    amp/zero_grads, amp/subnormal_grads: the shares of elements of grads that are 0, and that, times
-        the loss scale, are below float16's smallest normal number, so that precision is lost
-    amp/steps, amp/skipped_steps: since the monitor was made, as the host knows them by then
+    * `amp/loss_scale`: of the first loss, when the step began
+    * `amp/grad_norm`: the L2 norm of all grads, unscaled; inf or nan after an overflow
+    * `amp/zero_grads`, `amp/subnormal_grads`: the shares of elements of grads that are 0, and that,
+      times the loss scale, are below float16's smallest normal number, so that precision is lost
+    * `amp/steps`, `amp/skipped_steps`: since the monitor was made, as the host knows them by then
 
         monitor = amp.Monitor(optimizer, "steps.csv")
         monitor = amp.Monitor(optimizer, SummaryWriter())  # torch.utils.tensorboard's

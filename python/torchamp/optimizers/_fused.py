@@ -28,15 +28,17 @@ class FusedOptimizer(torch.optim.Optimizer):
     torchamp.amp, an overflowed step changes nothing, without the host knowing.
 
     Every fused optimizer also takes, by name, what saves memory:
-        state_dtype: torch.bfloat16 keeps states in 16 bits, with stochastic rounding (up or down
-            with the probability that makes the mean right), since to nearest most small changes
-            would be lost.
-        stochastic_rounding: True rounds bfloat16 parameters stochastically: small updates add up
-            without a float32 master, as at opt_level O5 with master_weights=False.
-        split_masters: True lets torchamp.amp keep a master as the 16 bits that the model's
-            parameter lacks. The numbers are those of float32 masters: exactly in float16 from
-            2^-16 to its largest, in bfloat16 except for ties, which differ by one float32 unit. It
-            ends when the program accesses the masters.
+
+    state_dtype: torch.bfloat16 keeps states in 16 bits, with stochastic rounding (up or down
+        with the probability that makes the mean right), since to nearest most small changes
+        would be lost.
+    stochastic_rounding: True rounds bfloat16 parameters stochastically: small updates add up
+        without a float32 master, as at opt_level O5 with master_weights=False.
+    split_masters: True lets torchamp.amp keep a master as the 16 bits that the model's
+        parameter lacks. The numbers are those of float32 masters: exactly in float16 from
+        2^-16 to its largest, in bfloat16 except for ties, which differ by one float32 unit. It
+        ends when the program accesses the masters.
+
     Chance depends on the parameter's place, step and element alone, so runs repeat. State dicts
     load into optimizers with other such choices. Raises ValueError for other dtypes, for
     stochastic_rounding of float16, and for split_masters where steps need the masters' norms.

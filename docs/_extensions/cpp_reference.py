@@ -1,0 +1,112 @@
+"""The directive cpp-reference: everything that doxygen knows of some C++ names. A documented public
+name that no page has is a warning."""
+
+from __future__ import annotations
+
+import pathlib
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from typing import Any
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+
+NAMESPACES = ("torchamp", "torchamp::ops", "torchamp::optim")
+#: By doxygen's kind of what a name is.
+DIRECTIVES = {
+    "class": "doxygenclass",
+    "struct": "doxygenstruct",
+    "function": "doxygenfunction",
+    "enum": "doxygenenum",
+    "typedef": "doxygentypedef",
+    "variable": "doxygenvariable",
+}
+logger = logging.getLogger(__name__)
+
+
+def _is_documented(element: ElementTree.Element) -> bool:
+    return any(
+        "".join(found.itertext()).strip()
+        for found in (element.find("briefdescription"), element.find("detaileddescription"))
+        if found is not None
+    )
+
+
+def _members(folder: pathlib.Path) -> Iterator[tuple[str, str, str]]:
+    """The qualified name, kind and, of functions, parameters of each documented public name."""
+    for namespace in NAMESPACES:
+        file = folder / f"namespace{namespace.replace('::', '_1_1')}.xml"
+        compound = ElementTree.parse(file).getroot().find("compounddef")
+        assert compound is not None
+        for inner in compound.findall("innerclass"):
+            found = ElementTree.parse(folder / f"{inner.get('refid')}.xml").getroot()[0]
+            name = inner.text or ""
+            if _is_documented(found) and "<" not in name:
+                yield name, str(found.get("kind")), ""
+        for member in compound.iter("memberdef"):
+            name = f"{namespace}::{member.findtext('name')}"
+            if _is_documented(member) and "operator" not in name:
+                yield name, str(member.get("kind")), member.findtext("argsstring") or ""
+
+
+def _index(env: BuildEnvironment) -> dict[str, list[tuple[str, str]]]:
+    """Kind and parameters of each name's declarations."""
+    if not hasattr(env, "torchamp_cpp_index"):
+        index: dict[str, list[tuple[str, str]]] = {}
+        folder = pathlib.Path(env.config.breathe_projects["torchamp"])
+        for name, kind, parameters in _members(folder):
+            index.setdefault(name, []).append((kind, parameters))
+        env.torchamp_cpp_index = index  # type: ignore[attr-defined]
+    return env.torchamp_cpp_index  # type: ignore[attr-defined]
+
+
+def _shown(env: BuildEnvironment) -> set[str]:
+    if not hasattr(env, "torchamp_cpp_shown"):
+        env.torchamp_cpp_shown = set()  # type: ignore[attr-defined]
+    return env.torchamp_cpp_shown  # type: ignore[attr-defined]
+
+
+class CppReference(SphinxDirective):
+    """Names, one a line."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        lines = []
+        for name in self.content:
+            if name not in _index(self.env):
+                raise self.error(f"doxygen has nothing of {name}")
+            _shown(self.env).add(name)
+            for kind, parameters in _index(self.env)[name]:
+                what = f"{name}{parameters}" if kind == "function" else name
+                lines += ["```{eval-rst}", f".. {DIRECTIVES[kind]}:: {what}", "```", ""]
+        section = nodes.Element()
+        self.state.nested_parse(StringList(lines, self.get_source_info()[0]), 0, section)
+        return section.children
+
+
+def check_all_are_shown(app: Sphinx, env: BuildEnvironment) -> None:
+    for name in sorted(_index(env).keys() - _shown(env)):
+        logger.warning("no page has the C++ name %s", name)
+
+
+def shorten_names(app: Sphinx, doctree: nodes.document) -> None:
+    """All are in the namespace torchamp, which <torchamp/amp.h> calls amp."""
+    for node in list(doctree.findall(addnodes.desc_addname)):
+        if node.astext().startswith("torchamp::"):
+            short = node.astext().removeprefix("torchamp::")
+            node.clear()
+            if short:
+                node += nodes.Text(short)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_directive("cpp-reference", CppReference)
+    app.connect("env-check-consistency", check_all_are_shown)
+    app.connect("doctree-read", shorten_names)
+    return {"parallel_read_safe": False}
