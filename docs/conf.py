@@ -44,7 +44,10 @@ napoleon_numpy_docstring = False
 python_maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
 
-suppress_warnings = ["duplicate_declaration.cpp"]  # FusedAdagradOptions has two serialize()
+suppress_warnings = [
+    "duplicate_declaration.cpp",  # FusedAdagradOptions has two serialize()
+    "misc.highlighting_failure",  # an ellipsis in an example
+]
 
 REPOSITORY = "https://github.com/torchamp/torchamp/tree/main"
 

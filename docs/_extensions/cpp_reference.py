@@ -105,8 +105,17 @@ def shorten_names(app: Sphinx, doctree: nodes.document) -> None:
                 node += nodes.Text(short)
 
 
+def highlight(app: Sphinx, doctree: nodes.document) -> None:
+    """The examples in comments."""
+    for description in doctree.findall(addnodes.desc):
+        if description.get("domain") == "cpp":
+            for block in description.findall(nodes.literal_block):
+                block["language"] = "cpp"
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("cpp-reference", CppReference)
     app.connect("env-check-consistency", check_all_are_shown)
     app.connect("doctree-read", shorten_names)
+    app.connect("doctree-read", highlight)
     return {"parallel_read_safe": False}

@@ -42,18 +42,7 @@ class OverflowOrigin:
 
 
 class OverflowTrace:
-    """A context that finds where overflows come from, op by op; it waits for the device at each of
-    them, so use it for the iterations in question alone.
-
-        with amp.trace_overflow(model) as trace:
-            ...                                        # iterations as usual
-        print(trace)
-
-    model: the one that initialize returned, or a plain one.
-
-    An iteration begins with each forward of the model. An op that was told to write inf, as
-    masked_fill(mask, -inf), is none that overflowed. Raises TypeError for another model.
-    """
+    """What amp.trace_overflow returns; print it."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         if not isinstance(model, torch.nn.Module):
@@ -155,5 +144,16 @@ def _magnitude(tensor: torch.Tensor) -> float:
 
 
 def trace_overflow(model: torch.nn.Module) -> OverflowTrace:
-    """A context that finds where overflows of `model` come from; see OverflowTrace."""
+    """A context that finds where overflows of `model` come from, op by op. It waits for the device
+    at each of them, so use it for the iterations in question alone.
+
+        with amp.trace_overflow(model) as trace:
+            ...                                        # iterations as usual
+        print(trace)
+
+    model: the one that initialize returned, or a plain one.
+
+    An iteration begins with each forward of the model. An op that was told to write inf, as
+    masked_fill(mask, -inf), is none that overflowed. Raises TypeError for another model.
+    """
     return OverflowTrace(model)

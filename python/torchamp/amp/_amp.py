@@ -126,10 +126,12 @@ class Amp:
         """A context that gives the scaled loss, float32 and of the loss's sizes; call its backward
         in it. At the end the grads of master_params() are unscaled, and the loss scale is updated.
 
-        loss: floating tensor. optimizers: all that step a parameter with a grad in this
-        backward; None: all of this object. loss_id: below num_losses, chooses the scaler.
+        loss: a floating tensor.
+        optimizers: all that step a parameter with a grad in this backward; None: all of this
+            object.
+        loss_id: below num_losses, chooses the scaler.
         delay_unscale: leave grads scaled; a later scale_loss unscales them. None: where the model's
-        last forward ran in no_sync() of DistributedDataParallel, which reduces them later.
+            last forward ran in no_sync() of DistributedDataParallel, which reduces them later.
         delay_overflow_check: leave it to a later scale_loss to update the scale.
 
         Raises TypeError, IndexError, RuntimeError. After an exception in the context, grads and

@@ -209,8 +209,23 @@ def scale_loss(
     delay_unscale: bool | None = None,
     delay_overflow_check: bool = False,
 ) -> contextlib.AbstractContextManager[torch.Tensor]:
-    """A context that yields the scaled loss; see torchamp.Amp.scale_loss. `model` is accepted
-    as in apex, and not needed."""
+    """A context that gives the scaled loss, float32 and of the loss's sizes; call its backward in
+    it. At the end the grads that `optimizers` step by are unscaled and checked, and the loss scale
+    is updated. After an overflow the next step of each is skipped.
+
+    Args:
+        loss: a floating tensor.
+        optimizers: one or a list: all that step a parameter with a grad in this backward.
+        loss_id: below initialize's num_losses; chooses the loss scale.
+        model: accepted as in apex, and not needed.
+        delay_unscale: True leaves grads scaled; a later scale_loss unscales them. None: where the
+            model's last forward ran in no_sync() of DistributedDataParallel, which reduces the
+            grads later.
+        delay_overflow_check: True leaves it to a later scale_loss to update the scale.
+
+    Raises TypeError, IndexError and RuntimeError. After an exception in the context, grads and
+    scale are as before.
+    """
     chosen = _listed(optimizers)
     if _is_disabled(chosen):
         return contextlib.nullcontext(loss)
@@ -252,7 +267,9 @@ def finish(optimizers: Optimizers, loss_id: int = 0) -> None:
 
 
 def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """The tensors that `optimizer` steps, group by group: clip the grads of these."""
+    """The tensors that `optimizer` steps, group by group: float32 masters of the model's 16-bit
+    parameters at O2 and O5, the parameters themselves elsewhere. After scale_loss their grads are
+    unscaled; amp.clip_grad_norm_ clips them without making those of fused optimizers."""
     for group in optimizer.param_groups:
         yield from group["params"]
 
