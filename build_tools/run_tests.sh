@@ -13,6 +13,7 @@ if [ "${1:-}" = soak ]; then
 else
   soak=OFF label='-LE soak' mark='not soak'
 fi
+results=out/tests/python.xml
 times=
 failed=
 
@@ -30,9 +31,9 @@ cpp_tests() { (cd build && OMP_WAIT_POLICY=passive ctest $label --output-on-fail
 # The workers share the cores, so each uses one thread.
 python_tests() {
   if [ "$jobs" -gt 1 ] && python -c 'import xdist' 2>/dev/null; then
-    OMP_NUM_THREADS=1 python -m pytest -rs -m "$mark" --numprocesses "$jobs" --dist loadgroup
+    OMP_NUM_THREADS=1 python -m pytest -rs -m "$mark" --junitxml "$results" --numprocesses "$jobs" --dist loadgroup
   else
-    python -m pytest -rs -m "$mark"
+    python -m pytest -rs -m "$mark" --junitxml "$results"
   fi
 }
 
@@ -52,4 +53,5 @@ if [ -n "$failed" ]; then
   say "$times: FAILED:$failed"
   exit 1
 fi
+[ "$soak" = ON ] || python build_tools/tested_with.py record
 say "$times: all passed"

@@ -67,6 +67,10 @@ def needed_bytes(elements: int) -> int:
     return int((SHARED_BYTES + 2 * VARIANT_BYTES) * elements / USABLE)
 
 
+def variants_on(device: str) -> dict[str, Callable[[Grads], Variant]]:
+    return VARIANTS | ({BARE: bare_step} if is_available(device) else {})
+
+
 def measure_beside(
     row: Row, base: Variant, name: str, run: Callable[[], object], device: str, repeats: int
 ) -> None:
@@ -82,8 +86,7 @@ def measure_variants(row: Row, device: str, repeats: int) -> None:
     copy = copy_of(row.parameters * FLOOR_BYTES, device)
     measure_beside(row, base, COPY, copy, device, repeats)
     row.bytes_per_parameter[BASE] = base.bytes() / row.parameters
-    variants = VARIANTS | ({BARE: bare_step} if is_available(device) else {})
-    for name, make in variants.items():
+    for name, make in variants_on(device).items():
         if name == BASE:
             continue
         try:

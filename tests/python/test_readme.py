@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+import sys
 
 import pytest
 
@@ -70,3 +71,12 @@ def test_results_are_quotients(path):
         table = path.with_suffix(".md").read_text()
         for name, ms in row["milliseconds"].items():
             assert re.search(rf"\| {re.escape(name)} +\| +{ms:.2f} \|", table)
+
+
+def test_the_table_of_versions_is_what_the_script_writes():
+    sys.path.insert(0, str(ROOT / "build_tools"))
+    import tested_with
+
+    written = README.split(tested_with.BEGIN)[1].split(tested_with.END)[0]
+    rows = json.loads(tested_with.RECORDS.read_text())
+    assert rows and written == tested_with.table(rows)

@@ -66,7 +66,9 @@ def a_wrapped_model():
 
 
 def a_scripted_model():
-    net = torch.jit.trace(linear_net(), torch.zeros(1, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer torch calls it deprecated
+        net = torch.jit.trace(linear_net(), torch.zeros(1, 4))
     initialize(net, sgd(net))
 
 

@@ -6,6 +6,7 @@ class, whose forward casts what goes in and what comes out. Its state dict is in
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
 import dataclasses
@@ -80,6 +81,10 @@ def _cast_param(param: torch.nn.Parameter, dtype: torch.dtype) -> None:
         param.grad = grad.to(dtype)
 
 
+#: Of these very types Dynamo traces neither copies nor questions for a method `to` everywhere.
+_PLAIN = (dict, collections.OrderedDict, list, tuple, set, frozenset)
+
+
 def convert(value: Any, dtype: torch.dtype) -> Any:
     """`value` with its floating tensors in `dtype`.
 
@@ -92,7 +97,7 @@ def convert(value: Any, dtype: torch.dtype) -> Any:
         return value.to(dtype) if value.is_floating_point() else value
     if isinstance(value, (str, bytes, torch.nn.Module, type)):
         return value
-    if callable(getattr(value, "to", None)):
+    if type(value) not in _PLAIN and callable(getattr(value, "to", None)):
         return value.to(dtype)
     if isinstance(value, Mapping):
         return _convert_mapping(value, dtype)
@@ -111,7 +116,7 @@ def _convert_mapping(value: Mapping, dtype: torch.dtype) -> Mapping:
     converted = {key: convert(element, dtype) for key, element in value.items()}
     if _same(value.values(), converted.values()):
         return value
-    if type(value) is dict or not isinstance(value, MutableMapping):
+    if type(value) in _PLAIN or not isinstance(value, MutableMapping):
         return _of_kind(type(value), converted)
     result = copy.copy(value)
     for key, element in converted.items():
