@@ -81,7 +81,7 @@ def _cast_param(param: torch.nn.Parameter, dtype: torch.dtype) -> None:
         param.grad = grad.to(dtype)
 
 
-#: Of these very types Dynamo traces neither copies nor questions for a method `to` everywhere.
+#: Containers of these very types have no method `to`. Dynamo cannot ask each of them.
 _PLAIN = (dict, collections.OrderedDict, list, tuple, set, frozenset)
 
 
@@ -116,7 +116,9 @@ def _convert_mapping(value: Mapping, dtype: torch.dtype) -> Mapping:
     converted = {key: convert(element, dtype) for key, element in value.items()}
     if _same(value.values(), converted.values()):
         return value
-    if type(value) in _PLAIN or not isinstance(value, MutableMapping):
+    if type(value) is collections.OrderedDict:  # by name, for Dynamo
+        return collections.OrderedDict(converted)
+    if type(value) is dict or not isinstance(value, MutableMapping):
         return _of_kind(type(value), converted)
     result = copy.copy(value)
     for key, element in converted.items():
