@@ -72,12 +72,15 @@ function(_torchamp_read_version root out)
   set(${out} "${version}" PARENT_SCOPE)
 endfunction()
 
+# By the constructor c10::Error(SourceLocation, std::string), whose name tells which std::string. Names
+# of the new one alone are in both: libc10.so has parts of the C++ library.
 function(_torchamp_read_cxx11_abi root out)
-  file(STRINGS "${root}/lib/libc10.so" symbols REGEX "NSt7__cxx1112basic_string" LIMIT_COUNT 1)
+  file(STRINGS "${root}/lib/libc10.so" symbols REGEX "_ZN3c105ErrorC1ENS_14SourceLocationESs"
+    LIMIT_COUNT 1)
   if(symbols)
-    set(${out} 1 PARENT_SCOPE)
-  else()
     set(${out} 0 PARENT_SCOPE)
+  else()
+    set(${out} 1 PARENT_SCOPE)
   endif()
 endfunction()
 
