@@ -35,9 +35,8 @@ def test_add_subdirectory(build_consumer: Callable) -> None:
 def test_fetch_content_as_documented(tmp_path: pathlib.Path) -> None:
     """docs/installing.md's recipe, of this repository's last commit."""
     text = (ROOT / "docs" / "installing.md").read_text()
-    (recipe,) = (
-        each for each in re.findall(r"```cmake\n(.*?)```", text, re.DOTALL) if FETCH in each
-    )
+    blocks = re.findall(r"```cmake\n(.*?)```", text, re.DOTALL)
+    (recipe,) = (block for block in blocks if "FetchContent_Declare" in block)
     commit = run("git", "rev-parse", "HEAD", folder=ROOT).strip()
     recipe = re.sub(r"GIT_REPOSITORY \S+", f"GIT_REPOSITORY {ROOT.as_uri()}", recipe)
     recipe = re.sub(r"GIT_TAG \S+\s+GIT_SHALLOW ON", f"GIT_TAG {commit}", recipe)
