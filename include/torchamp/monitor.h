@@ -29,7 +29,7 @@ struct StepValues {
 /// Steps that are captured into a graph are not observed.
 ///
 ///     amp::Monitor monitor(optimizer, "steps.csv");
-///     amp::Monitor monitor(optimizer, [&](const amp::StepValues& values) { … }, /*every=*/10);
+///     amp::Monitor monitor(optimizer, [&](const amp::StepValues& values) { … }, 10);
 class TORCHAMP_API Monitor {
  public:
   /// Takes the values of a step. What it throws reaches the caller of step() or close().
