@@ -172,5 +172,7 @@ def finish(title: str, parts: Sequence[str], problems: Sequence[str], out: Path)
     print("\n" + "\n\n".join(parts))
     print(f"\nsummary.md, tables and figures are in {out}")
     print("\n".join(problems), file=sys.stderr, end="\n" if problems else "")
-    (out / "summary.md").write_text("\n\n".join([f"# {title}", *parts, *problems]) + "\n")
+    (out / "summary.md").write_text(
+        "\n\n".join([f"# {title}", *parts, *problems]) + "\n", encoding="utf-8"
+    )
     return 1 if problems else 0
