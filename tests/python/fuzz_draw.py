@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import torch
 from fuzz_events import Event, Net, Program, Recipe, Setup
 from mirror import Mirror
 from mirror_state import Refused, Undetermined
@@ -30,6 +31,21 @@ IN_TORCH: dict[str, dict[str, list]] = {
     "ASGD": {**COMMON},
     "Rprop": {"maximize": [False, True]},
 }
+
+
+def _adagrad_steps_added_params() -> bool:
+    """Not in torch 2.10: it has no state of theirs."""
+    first, added = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
+    optimizer = torch.optim.Adagrad([first])
+    optimizer.add_param_group({"params": [added]})
+    added.grad = torch.ones(1)
+    try:
+        optimizer.step()
+    except KeyError:
+        return False
+    return True
+
+
 IN_TORCHAMP: dict[str, dict[str, list]] = {
     "FusedSGD": {**COMMON, **MOMENTUM, **TENSOR_LR, **STORAGE},
     "FusedAdam": {**COMMON, **BETAS, **EPS, **TENSOR_LR, **STORAGE, "amsgrad": [False, True]},
@@ -39,6 +55,8 @@ IN_TORCHAMP: dict[str, dict[str, list]] = {
     "FusedNovoGrad": {**COMMON, **BETAS, **EPS},
     "FusedLAMB": {**COMMON, **BETAS, **EPS},
 }
+if not _adagrad_steps_added_params():
+    del IN_TORCH["Adagrad"], IN_TORCHAMP["FusedAdagrad"]  # the mirror is torch's
 #: How often an event is drawn.
 WEIGHTS = {
     "backward": 12,

@@ -156,9 +156,12 @@ def accumulation(level: str, make: Callable, delays: bool) -> None:
 @contextlib.contextmanager
 def counted() -> Iterator[dict[str, list[int]]]:
     """The bytes of the larger tensor of each collective."""
-    names = ("reduce_scatter_single", "all_gather_single", "all_reduce", "broadcast")
+    earlier = {"reduce_scatter_single": "reduce_scatter_tensor"}
+    earlier["all_gather_single"] = "all_gather_into_tensor"  # before torch 2.13
+    names = {name: name for name in ("all_reduce", "broadcast")}
+    names |= {new: new if hasattr(distributed, new) else old for new, old in earlier.items()}
     calls: dict[str, list[int]] = {name: [] for name in names}
-    originals = {name: getattr(distributed, name) for name in names}
+    originals = {name: getattr(distributed, actual) for name, actual in names.items()}
 
     def counting(name: str) -> Callable:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -167,13 +170,13 @@ def counted() -> Iterator[dict[str, list[int]]]:
 
         return call
 
-    for name in names:
-        setattr(distributed, name, counting(name))
+    for name, actual in names.items():
+        setattr(distributed, actual, counting(name))
     try:
         yield calls
     finally:
-        for name in names:
-            setattr(distributed, name, originals[name])
+        for name, actual in names.items():
+            setattr(distributed, actual, originals[name])
 
 
 def wide_net() -> nn.Sequential:

@@ -11,7 +11,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence, Set
 from typing import Any, NoReturn, SupportsIndex, TypeVar
 
 import torch
@@ -93,29 +93,37 @@ def convert(value: Any, dtype: torch.dtype) -> Any:
     are asked for `value.to(dtype)`. Strings, arrays, modules, dataclasses and all else stay as they
     are.
     """
+    return _convert(value, dtype)[0]
+
+
+def _convert(value: Any, dtype: torch.dtype) -> tuple[Any, bool]:
+    """And whether it is another object: Dynamo cannot compare containers by identity."""
     if isinstance(value, torch.Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
+        changes = value.is_floating_point() and value.dtype != dtype
+        return (value.to(dtype), True) if changes else (value, False)
     if isinstance(value, (str, bytes, torch.nn.Module, type)):
-        return value
+        return value, False
     if type(value) not in _PLAIN and callable(getattr(value, "to", None)):
-        return value.to(dtype)
+        converted = value.to(dtype)
+        return converted, converted is not value
     if isinstance(value, Mapping):
         return _convert_mapping(value, dtype)
     if isinstance(value, (Sequence, Set)):
         return _convert_elements(value, dtype)
     if isinstance(value, Iterator):
-        return (convert(element, dtype) for element in value)
-    return value
+        return (convert(element, dtype) for element in value), True
+    return value, False
 
 
-def _same(before: Iterable, after: Iterable) -> bool:
-    return all(a is b for a, b in zip(before, after))
+def _convert_mapping(value: Mapping, dtype: torch.dtype) -> tuple[Mapping, bool]:
+    converted, changes = {}, False
+    for key, element in value.items():
+        converted[key], changed = _convert(element, dtype)
+        changes |= changed
+    return (_with_values(value, converted), True) if changes else (value, False)
 
 
-def _convert_mapping(value: Mapping, dtype: torch.dtype) -> Mapping:
-    converted = {key: convert(element, dtype) for key, element in value.items()}
-    if _same(value.values(), converted.values()):
-        return value
+def _with_values(value: Mapping, converted: dict) -> Mapping:
     if type(value) is collections.OrderedDict:  # by name, for Dynamo
         return collections.OrderedDict(converted)
     if type(value) is dict or not isinstance(value, MutableMapping):
@@ -126,13 +134,17 @@ def _convert_mapping(value: Mapping, dtype: torch.dtype) -> Mapping:
     return result
 
 
-def _convert_elements(value: Sequence | Set, dtype: torch.dtype) -> Any:
-    converted = [convert(element, dtype) for element in value]
-    if _same(value, converted):
-        return value
+def _convert_elements(value: Sequence | Set, dtype: torch.dtype) -> tuple[Any, bool]:
+    converted, changes = [], False
+    for element in value:
+        result, changed = _convert(element, dtype)
+        converted.append(result)
+        changes |= changed
+    if not changes:
+        return value, False
     if hasattr(value, "_fields"):
-        return type(value)(*converted)
-    return _of_kind(type(value), converted)
+        return type(value)(*converted), True
+    return _of_kind(type(value), converted), True
 
 
 def _of_kind(kind: Callable, content: dict | list) -> Any:
