@@ -284,13 +284,20 @@ def shield() -> contextlib.AbstractContextManager[None]:
     return _C.ShieldFromAutocast()
 
 
-@contextlib.contextmanager
-def _without_autocast(device_types: list[str]) -> Iterator[None]:
+def _without_autocast(device_types: list[str]) -> contextlib.AbstractContextManager[None]:
+    """No generator for one type or none: Dynamo of torch 2.6 traces none."""
     if not device_types:
-        yield
-        return
+        return contextlib.nullcontext()
     first, *others = device_types
-    with torch.autocast(first, enabled=False), _without_autocast(others):
+    off = torch.autocast(first, enabled=False)
+    return _both(off, _without_autocast(others)) if others else off
+
+
+@contextlib.contextmanager
+def _both(
+    first: contextlib.AbstractContextManager[None], second: contextlib.AbstractContextManager[None]
+) -> Iterator[None]:
+    with first, second:
         yield
 
 
