@@ -203,4 +203,5 @@ def test_every_test_is_run_by_make_test_or_by_make_soak(tmp_path: pathlib.Path) 
     )
     assert "-DTORCHAMP_SOAK_TESTS=OFF" in test and "-DTORCHAMP_SOAK_TESTS=ON" in soak
     assert "ctest -LE soak " in test and "ctest -L soak " in soak
-    assert "pytest -rs -m not soak\n" in test and "pytest -rs -m soak\n" in soak
+    assert "pytest -rs -m not soak --" in test and "pytest -rs -m soak --" in soak
+    assert "tested_with.py record" in test and "tested_with.py" not in soak
