@@ -604,11 +604,17 @@ def outcomes_of_four(outcomes, folder) -> dict[str, str]:
     return gloo.run(4, {**OF_FOUR, **resumed})
 
 
+def check(outcome: str) -> None:
+    if torch.__version__ < (2, 7) and "has no attribute 'record_event'" in outcome:
+        pytest.skip("this torch's fully_shard does not run on the CPU")
+    assert not outcome, outcome
+
+
 @pytest.mark.parametrize("case", [*CASES, "save"])
 def test_two_ranks(outcomes, case):
-    assert not outcomes[case], outcomes[case]
+    check(outcomes[case])
 
 
 @pytest.mark.parametrize("case", [*OF_FOUR, *(f"resume-{level}" for level in RESUMED)])
 def test_four_ranks(outcomes_of_four, case):
-    assert not outcomes_of_four[case], outcomes_of_four[case]
+    check(outcomes_of_four[case])
