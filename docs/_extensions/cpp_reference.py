@@ -95,27 +95,68 @@ def check_all_are_shown(app: Sphinx, env: BuildEnvironment) -> None:
         logger.warning("no page has the C++ name %s", name)
 
 
-def shorten_names(app: Sphinx, doctree: nodes.document) -> None:
-    """All are in the namespace torchamp, which <torchamp/amp.h> calls amp."""
-    for node in list(doctree.findall(addnodes.desc_addname)):
-        if node.astext().startswith("torchamp::"):
-            short = node.astext().removeprefix("torchamp::")
-            node.clear()
-            if short:
-                node += nodes.Text(short)
+#: Of signatures, said once in the reference's index.
+LEFT_OUT = ("torchamp", "::"), ("optim", "::"), ("inline", " ")
 
 
-def highlight(app: Sphinx, doctree: nodes.document) -> None:
-    """The examples in comments."""
+def shorten(doctree: nodes.document) -> None:
+    """Namespaces are left out: all names are in torchamp, which <torchamp/amp.h> calls amp."""
+    for signature in doctree.findall(addnodes.desc_signature):
+        texts = list(signature.findall(nodes.Text))
+        for word, separator in zip(texts, texts[1:]):
+            if (word, separator) in LEFT_OUT:
+                word.parent.remove(word)
+                separator.parent.remove(separator)
+        for name in list(signature.findall(addnodes.desc_addname)):
+            short = name.astext().removeprefix("torchamp::").removeprefix("optim::")
+            name.children = [nodes.Text(short)] if short else []
+
+
+def _split_at_throws(paragraph: nodes.paragraph) -> None:
+    """Puts what follows `Throws` into a field, as Python's errors are."""
+    for i, child in enumerate(paragraph.children):
+        text, throws, rest = child.astext().rpartition("Throws ")
+        if isinstance(child, nodes.Text) and throws and (text == "" or text.endswith(". ")):
+            errors = nodes.paragraph("", "", nodes.Text(rest), *paragraph.children[i + 1 :])
+            field = nodes.field("", nodes.field_name("", "Throws"), nodes.field_body("", errors))
+            before = [*paragraph.children[:i], *([nodes.Text(text.rstrip())] if text else [])]
+            new = [nodes.paragraph("", "", *before)] if before else []
+            paragraph.parent.replace(paragraph, [*new, nodes.field_list("", field)])
+            return
+
+
+def _is_of_templates(paragraph: nodes.paragraph) -> bool:
+    return paragraph.astext().startswith("Subclassed by ")
+
+
+def _move_getters_last(section: nodes.Element) -> None:
+    """Groups of members that share a comment, which breathe puts first: all are getters."""
+    for group in list(section.children):
+        title = next(iter(group.findall(nodes.rubric)), None)
+        if title is not None and title.astext() == "Unnamed Group":
+            title.children = [nodes.Text("Getters")]
+            section.remove(group)
+            section.append(group)
+
+
+def tidy(app: Sphinx, doctree: nodes.document) -> None:
     for description in doctree.findall(addnodes.desc):
-        if description.get("domain") == "cpp":
-            for block in description.findall(nodes.literal_block):
-                block["language"] = "cpp"
+        if description.get("domain") != "cpp":
+            continue
+        for block in description.findall(nodes.literal_block):
+            block["language"], block["force"] = "cpp", True  # an ellipsis is no C++
+        for paragraph in list(description.findall(nodes.paragraph)):
+            if _is_of_templates(paragraph):
+                paragraph.parent.remove(paragraph)
+            else:
+                _split_at_throws(paragraph)
+        for content in description.findall(addnodes.desc_content):
+            _move_getters_last(content)
+    shorten(doctree)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("cpp-reference", CppReference)
     app.connect("env-check-consistency", check_all_are_shown)
-    app.connect("doctree-read", shorten_names)
-    app.connect("doctree-read", highlight)
+    app.connect("doctree-read", tidy)
     return {"parallel_read_safe": False}

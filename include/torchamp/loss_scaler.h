@@ -38,9 +38,10 @@ struct ScaleState {
 /// unless noted.
 ///
 ///     auto scaled_loss = scaler.scale(loss);
-///     auto inv_scale = scaler.inv_scale();        // of this backward: update() may change the
-///     scale scaled_loss.backward(); ops::unscale(grads, grads, inv_scale, scaler.found_inf());
-///     scaler.update();                            // grows or backs off
+///     auto inv_scale = scaler.inv_scale();  // of this backward: update() may change the scale
+///     scaled_loss.backward();
+///     ops::unscale(grads, grads, inv_scale, scaler.found_inf());
+///     scaler.update();  // grows or backs off
 ///     // the step is the caller's: skip it if found_inf was set
 class TORCHAMP_API LossScaler {
  public:

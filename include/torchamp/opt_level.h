@@ -14,9 +14,15 @@ namespace torchamp {
 /// @addtogroup choose
 /// @{
 
-/// O0: float32. O1: float32 model, autocast to float16. O2: float16 model, float32 batch norm and
-/// master weights. O3: float16 throughout. O4: O1 in bfloat16. O5: O2 in bfloat16.
-enum class OptLevel { O0, O1, O2, O3, O4, O5 };
+/// A set of defaults of Properties.
+enum class OptLevel {
+  O0,  ///< float32
+  O1,  ///< float32 model, autocast to float16
+  O2,  ///< float16 model, float32 batch norm and master weights
+  O3,  ///< float16 throughout
+  O4,  ///< O1 in bfloat16
+  O5,  ///< O2 in bfloat16
+};
 
 namespace detail {
 /// `text`; throws ValueError for a null pointer, as of getenv, which names `option`.
