@@ -25,7 +25,7 @@ extensions = [
     "sphinx_design",
 ]
 exclude_patterns = ["_*"]
-smartquotes = False  # "O2" is a value
+smartquotes_action = "De"  # not quotes: "O2" is a value
 suppress_warnings = ["duplicate_declaration.cpp"]  # FusedAdagradOptions has two serialize()
 
 html_theme = "furo"
@@ -44,6 +44,7 @@ cpp_maximum_signature_line_length = 88
 add_module_names = False
 autoclass_content = "both"  # pybind11 writes a class's signature there
 autodoc_member_order = "bysource"
+autodoc_mock_imports = ["lightning", "pytorch_lightning"]  # of AmpPrecision
 autodoc_typehints = "signature"
 autodoc_default_options = {"members": True}
 default_role = "code"  # docstrings write `code`

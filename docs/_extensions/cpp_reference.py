@@ -16,7 +16,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
-NAMESPACES = ("torchamp", "torchamp::ops", "torchamp::optim")
+NAMESPACES = ("torchamp", "torchamp::ops", "torchamp::optim", "torch::cuda::amp")
 #: By doxygen's kind of what a name is.
 DIRECTIVES = {
     "class": "doxygenclass",
@@ -95,21 +95,28 @@ def check_all_are_shown(app: Sphinx, env: BuildEnvironment) -> None:
         logger.warning("no page has the C++ name %s", name)
 
 
-#: Of signatures, said once in the reference's index.
-LEFT_OUT = ("torchamp", "::"), ("optim", "::"), ("inline", " ")
+def _leave_out(texts: list[nodes.Text], *words: str) -> list[nodes.Text]:
+    """Removes a run of words from a signature; returns the rest."""
+    for i in range(len(texts)):
+        if tuple(texts[i : i + len(words)]) == words:
+            for text in texts[i : i + len(words)]:
+                text.parent.remove(text)
+            return _leave_out(texts[:i] + texts[i + len(words) :], *words)
+    return texts
 
 
-def shorten(doctree: nodes.document) -> None:
-    """Namespaces are left out: all names are in torchamp, which <torchamp/amp.h> calls amp."""
-    for signature in doctree.findall(addnodes.desc_signature):
-        texts = list(signature.findall(nodes.Text))
-        for word, separator in zip(texts, texts[1:]):
-            if (word, separator) in LEFT_OUT:
-                word.parent.remove(word)
-                separator.parent.remove(separator)
-        for name in list(signature.findall(addnodes.desc_addname)):
-            short = name.astext().removeprefix("torchamp::").removeprefix("optim::")
-            name.children = [nodes.Text(short)] if short else []
+def shorten(signature: addnodes.desc_signature) -> None:
+    """Leaves out namespaces, as all names are in torchamp, and `inline`."""
+    texts = list(signature.findall(nodes.Text))
+    for words in (
+        ("torchamp", "::", "optim", "::"),
+        ("torchamp", "::"),
+        ("inline", " "),
+    ):
+        texts = _leave_out(texts, *words)
+    for name in list(signature.findall(addnodes.desc_addname)):
+        short = name.astext().removeprefix("torchamp::").removeprefix("optim::")
+        name.children = [nodes.Text(short)] if short else []
 
 
 def _split_at_throws(paragraph: nodes.paragraph) -> None:
@@ -152,11 +159,12 @@ def tidy(app: Sphinx, doctree: nodes.document) -> None:
                 _split_at_throws(paragraph)
         for content in description.findall(addnodes.desc_content):
             _move_getters_last(content)
-    shorten(doctree)
+        for signature in description.findall(addnodes.desc_signature):
+            shorten(signature)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("cpp-reference", CppReference)
     app.connect("env-check-consistency", check_all_are_shown)
-    app.connect("doctree-read", tidy)
+    app.connect("doctree-read", tidy, priority=400)  # before the contents are made
     return {"parallel_read_safe": False}

@@ -1,4 +1,4 @@
-"""Python's signatures and docstrings as one reads them. A public name that no page has is a warning."""
+"""Python's signatures and docstrings as one reads them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,7 @@ import re
 from typing import Any
 
 from sphinx.application import Sphinx
-from sphinx.environment import BuildEnvironment
 from sphinx.pycode import ModuleAnalyzer
-from sphinx.util import logging
-
-import torchamp
-from torchamp import amp, ops, optimizers
 
 #: What pybind11 writes, and the types that the stubs have.
 WORDS = {
@@ -23,13 +18,15 @@ WORDS = {
     "torchamp._C.": "",
     "torch.Tensor": "Tensor",
     "collections.abc.": "",
-    "_serialize.File": "str | os.PathLike | IO[bytes]",
+    "_serialize.File": "str | os.PathLike | BinaryIO",
+    "opt_level: Level": "opt_level: str | Policy | None",
+    "ProcessGroups": "ProcessGroup | Sequence[ProcessGroup]",
+    "Rule | Iterable[Rule]": "str | type | Callable | Iterable[str | type | Callable]",
     "<Check.BOTH: 3>": "Check.BOTH",
 }
 #: Methods' own argument, and a default whose text is an address.
 SELF = re.compile(r"(?<=\()self: \w+(, )?")
 DEFAULT = re.compile(r"<(?:\w+\.)*(\w+) object at 0x\w+>")
-logger = logging.getLogger(__name__)
 
 
 def _plain(text: str) -> str:
@@ -126,25 +123,12 @@ def rest_of(lines: list[str]) -> list[str]:
 def as_rest(
     app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
 ) -> None:
-    """Also, `unscale_` is a name, not a link."""
+    """Also, `unscale_` is a name, not a link, and |x| no substitution."""
     lines[:] = rest_of(lines)
     for i, line in enumerate(lines):
         parts = line.split("`")
-        parts[::2] = [re.sub(r"(?<=\w)_(?!\w)", r"\\_", part) for part in parts[::2]]
+        parts[::2] = [re.sub(r"(?<=\w)_(?!\w)|\|", r"\\\g<0>", part) for part in parts[::2]]
         lines[i] = "`".join(parts)
-
-
-def public_names() -> set[str]:
-    modules = (torchamp, amp, ops, optimizers)
-    names = {f"{module.__name__}.{name}" for module in modules for name in module.__all__}
-    submodules = {module.__name__ for module in modules[1:]}
-    aliases = {f"torchamp.{name}" for name in torchamp.__all__ if name in amp.__all__}
-    return names - submodules - aliases
-
-
-def check_all_are_shown(app: Sphinx, env: BuildEnvironment) -> None:
-    for name in sorted(public_names() - env.domaindata["py"]["objects"].keys()):
-        logger.warning("no page has the Python name %s", name)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -152,5 +136,4 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", drop_overloads)
     app.connect("autodoc-process-signature", plain)
     app.connect("autodoc-process-docstring", as_rest)
-    app.connect("env-check-consistency", check_all_are_shown)
     return {"parallel_read_safe": False}

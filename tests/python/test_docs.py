@@ -1,5 +1,7 @@
-"""The Python blocks of README and docs run. Those of docs/libraries.md have tests of their own."""
+"""The Python blocks of README and docs run, and the reference has every public name. The blocks of
+docs/libraries.md have tests of their own."""
 
+import ast
 import pathlib
 import re
 import socket
@@ -133,3 +135,45 @@ def test_block_runs(code, document, names, device):
         names["my_module"] = types.SimpleNamespace(mix=torch.add)
         names["MyFunction"] = MyFunction
     exec(compile(runnable(code, device), document, "exec"), names)
+
+
+REFERENCE = ROOT / "docs" / "reference"
+PACKAGE = ROOT / "python" / "torchamp"
+#: Modules whose names programs import. `make docs` checks the names of C++.
+MODULES = [path for path in PACKAGE.glob("*.py") if not path.name.startswith("_")]
+MODULES += [PACKAGE / name / "__init__.py" for name in ("", "amp", "optimizers")]
+
+
+def public_names(module: pathlib.Path) -> list[str]:
+    """What `__all__` lists, also of modules whose imports are not installed."""
+    for statement in ast.parse(module.read_text()).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__all__":
+            return ast.literal_eval(statement.value)
+    return []
+
+
+def documented_names() -> set[str]:
+    """The last parts of what the pages' directives name."""
+    pages = "".join(path.read_text() for path in REFERENCE.glob("*.md"))
+    return set(re.findall(r"^\.\. auto\w+:: torchamp[\w.]*\.(\w+)$", pages, re.MULTILINE))
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_reference_has_every_public_name(module):
+    missing = set(public_names(module)) - documented_names() - {"amp", "ops", "optimizers"}
+    assert not missing
+
+
+def test_reference_has_every_command():
+    text = (REFERENCE / "commands.md").read_text()
+    runnable = [path for path in MODULES if "__main__" in path.read_text()]
+    commands = [f"python -m torchamp.{path.stem}" for path in runnable if path.stem != "doctor"]
+    for command in [*commands, "python -m torchamp", "torchamp-doctor"]:
+        assert f"`{command}" in text
+
+
+def test_index_has_every_page():
+    trees = "".join(
+        re.findall(r"```{toctree}.*?```", (REFERENCE / "index.md").read_text(), re.DOTALL)
+    )
+    assert set(trees.split()) >= {path.stem for path in REFERENCE.glob("*.md")} - {"index"}
