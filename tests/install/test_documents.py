@@ -18,6 +18,7 @@ target_link_libraries(documents PRIVATE torchamp::torchamp)
 
 
 DOCS = ROOT / "docs"
+INCLUDE = re.compile(r"^#include .*\n", re.MULTILINE)
 #: Around a block of the reference: what the page leaves out.
 START = "Net net;\ntorch::optim::SGD sgd(net->parameters(), 0.1);\n"
 INITIALIZED = """auto amped = amp::initialize(net, sgd, "O2");
@@ -50,12 +51,12 @@ def program() -> str:
     text, includes = (PROGRAM / "main.cpp.in").read_text(), []
     names = re.findall(r"@([\w.]+:\d+)@", text)
     assert sorted(names) == sorted(named), "main.cpp.in has each block once"
-    for name, block in named.items():
-        includes += re.findall(r"^#include .*\n", block, re.MULTILINE)
-        text = text.replace(f"@{name}@", re.sub(r"^#include .*\n", "", block, flags=re.MULTILINE))
     reference = blocks(*sorted((DOCS / "reference").glob("*.md")))
     assert reference
-    text = text.replace("@reference@", "".join(map(function_of, reference.values())))
+    functions = "".join(map(function_of, reference.values()))
+    for name, block in {**named, "reference": functions}.items():
+        includes += INCLUDE.findall(block)
+        text = text.replace(f"@{name}@", INCLUDE.sub("", block))
     return text.replace("@includes@", "".join(includes))
 
 
