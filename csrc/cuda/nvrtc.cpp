@@ -1,6 +1,7 @@
 #include "cuda/nvrtc.h"
 
 #include <dlfcn.h>
+#include <locale.h>
 
 #include <memory>
 
@@ -36,6 +37,19 @@ std::string output_of(void* program, GetSize* get_size, GetBytes* get_bytes) {
   std::string bytes(size, '\0');
   return get_bytes(program, &bytes[0]) == 0 ? bytes : "";
 }
+
+/// NVRTC of CUDA 12.4 leaves the thread in the C locale, in which Python before 3.15 opens files as
+/// ASCII.
+class KeptLocale {
+ public:
+  KeptLocale() = default;
+  ~KeptLocale() { uselocale(before_); }
+  KeptLocale(const KeptLocale&) = delete;
+  KeptLocale& operator=(const KeptLocale&) = delete;
+
+ private:
+  const locale_t before_ = uselocale(nullptr);
+};
 
 /// Owns an NVRTC program.
 class Compilation {
@@ -118,6 +132,7 @@ std::vector<int> Nvrtc::architectures() const {
 }
 
 std::string Nvrtc::compile(const Program& program, const std::string& target) const {
+  const KeptLocale kept_locale;
   Compilation compilation(functions_, program.sources);
   compilation.compile(target, program.options);
   return target.rfind("sm_", 0) == 0 ? compilation.cubin() : compilation.ptx();
