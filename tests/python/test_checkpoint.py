@@ -1,5 +1,7 @@
 """Saving and resuming: exact at every level and in every order; dicts that do not fit."""
 
+from __future__ import annotations
+
 import gc
 import io
 import itertools

@@ -1,5 +1,7 @@
 """Stage 7: steps and skipped steps."""
 
+from __future__ import annotations
+
 import math
 
 import pytest
