@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -609,8 +610,7 @@ FULLY_SHARDED = re.compile("FSDP|HSDP|unsynced|resume|save")
 
 
 def check(case: str, outcome: str) -> None:
-    """On the CPU, fully_shard of torch 2.6 raises, and that of 2.8 leaves the sum of the ranks' grads
-    where it should leave the mean."""
+    """On the CPU, fully_shard raises in torch 2.6, and sums grads instead of averaging them in 2.8."""
     if outcome and torch.__version__ < (2, 9):
         if FULLY_SHARDED.search(case) or "has no attribute 'record_event'" in outcome:
             pytest.skip("this torch's fully_shard does not train on the CPU")
