@@ -8,6 +8,8 @@ set -eu
 
 python=$1
 
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+  { say "the documentation needs Python 3.11 or newer, for Sphinx 9" >&2; exit 1; }
 command -v doxygen >/dev/null || require_packages doxygen
 "$python" -m pip install --quiet 'breathe==5.*' furo==2025.12.19 'myst-parser==5.*' 'sphinx==9.*' 'sphinx-design==0.8.*'
 rm -rf out/docs out/docs-xml

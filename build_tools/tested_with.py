@@ -60,7 +60,10 @@ def record() -> None:
 
 
 def version(row: dict) -> tuple[int, ...]:
-    return tuple(int(part) for part in row["torch"].partition("+")[0].split("."))
+    """Also of 2.15.0.dev20261101 and of 2.9.0a0."""
+    release = re.match(r"(\d+)\.(\d+)\.(\d+)", row["torch"])
+    assert release is not None
+    return tuple(map(int, release.groups()))
 
 
 def key(row: dict) -> tuple:
@@ -87,9 +90,12 @@ def write(files: list[pathlib.Path]) -> None:
         row = json.loads(file.read_text())
         rows[key(row)] = row
     RECORDS.write_text(json.dumps(sorted(rows.values(), key=version), indent=1) + "\n")
-    before, _, rest = README.read_text().partition(BEGIN)
+    text = README.read_text(encoding="utf-8")
+    if BEGIN not in text or END not in text:
+        raise SystemExit(f"tested_with: expected {BEGIN!r} and {END!r} in README.md")
+    before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    README.write_text(before + BEGIN + table(list(rows.values())) + END + after)
+    README.write_text(before + BEGIN + table(list(rows.values())) + END + after, encoding="utf-8")
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 // What a step of AdamW at O2 takes at least: the same check and the same arithmetic as a bare AVX2
-// loop over its memory, with prefetches and non-temporal stores, and nothing around it.
+// loop over its memory, with prefetches and non-temporal stores. Around it is only what starts the
+// threads, twice.
 // benchmarks/python/bare_step.py compiles and calls it.
 
 #include <immintrin.h>
@@ -13,7 +14,10 @@
 
 namespace {
 
-constexpr int64_t kUnit = 32768, kAhead = 384;
+constexpr int64_t kAhead = 384;
+
+/// Elements that a vectorised loop takes at once.
+constexpr int64_t kLanes = 16;
 
 struct Tensor {
   const uint16_t* grad;
@@ -34,7 +38,7 @@ bool any_nonfinite(const uint16_t* grad, int64_t count) {
   const __m256i exponent = _mm256_set1_epi16(0x7c00);
   __m256i found = _mm256_setzero_si256();
   int64_t i = 0;
-  for (; i + 16 <= count; i += 16) {
+  for (; i + kLanes <= count; i += kLanes) {
     _mm_prefetch(grad + i + kAhead, _MM_HINT_T0);
     const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(grad + i));
     found = _mm256_or_si256(found, _mm256_cmpeq_epi16(_mm256_and_si256(bits, exponent), exponent));
@@ -68,20 +72,24 @@ __m128i step8(const Tensor& t, int64_t i, const Coefficients& c) {
   return _mm256_cvtps_ph(master, _MM_FROUND_TO_NEAREST_INT);
 }
 
+float flushed(float x) {
+  return std::fabs(x) < FLT_MIN ? 0.0f : x;
+}
+
 void step1(const Tensor& t, int64_t i, const Coefficients& c) {
   const float grad = _cvtsh_ss(t.grad[i]) * c.grad_factor;
   float &average = t.average[i], &squares = t.average_of_squares[i];
-  average += c.one_minus_beta1 * (grad - average);
-  squares = c.one_minus_beta2 * grad * grad + c.beta2 * squares;
-  t.master[i] = t.master[i] * c.decay -
-                c.step_size * (average / (std::sqrt(squares) * c.root_factor + c.eps));
+  average = flushed(std::fma(c.one_minus_beta1, grad - average, average));
+  squares = flushed(std::fma(c.one_minus_beta2 * grad, grad, c.beta2 * squares));
+  const float root = std::fma(std::sqrt(squares), c.root_factor, c.eps);
+  t.master[i] = std::fma(-c.step_size, average / root, t.master[i] * c.decay);
   t.model[i] = _cvtss_sh(t.master[i], _MM_FROUND_TO_NEAREST_INT);
 }
 
-/// Elements [begin, end); `begin` is a multiple of kUnit, and the model's memory is aligned.
+/// Elements [begin, end); `begin` is a multiple of kLanes, and the model's memory is aligned.
 void step(const Tensor& t, int64_t begin, int64_t end, const Coefficients& c) {
   int64_t i = begin;
-  for (; i + 16 <= end; i += 16) {
+  for (; i + kLanes <= end; i += kLanes) {
     for (const float* list : {t.master, t.average, t.average_of_squares})
       _mm_prefetch(list + i + kAhead, _MM_HINT_T0);
     _mm_prefetch(t.grad + i + kAhead, _MM_HINT_T0);
@@ -91,25 +99,26 @@ void step(const Tensor& t, int64_t begin, int64_t end, const Coefficients& c) {
   for (; i < end; ++i) step1(t, i, c);
 }
 
-/// Calls visit(tensor, begin, end) for every unit, on `threads` threads.
+/// Calls visit(tensor, begin, end) for all elements; each of `threads` threads has an equal share.
 template <class Visit>
-void for_each_unit(const Tensor* tensors, int64_t count, int threads, Visit visit) {
-  int64_t units = 0;
-  for (int64_t t = 0; t < count; ++t) units += (tensors[t].count + kUnit - 1) / kUnit;
+void for_each_part(const Tensor* tensors, int64_t count, int threads, Visit visit) {
+  int64_t elements = 0;
+  for (int64_t t = 0; t < count; ++t) elements += tensors[t].count;
   const auto run = [&](int64_t first, int64_t last) {
-    int64_t unit = 0;
-    for (int64_t t = 0; t < count; ++t) {
-      for (int64_t begin = 0; begin < tensors[t].count; begin += kUnit, ++unit) {
-        if (unit < first || unit >= last) continue;
-        visit(tensors[t], begin, std::min(tensors[t].count, begin + kUnit));
-      }
+    int64_t offset = 0;
+    for (int64_t t = 0; t < count; offset += tensors[t++].count) {
+      const auto border = [&](int64_t flat) {
+        if (flat - offset >= tensors[t].count) return tensors[t].count;
+        return std::max<int64_t>(flat - offset, 0) / kLanes * kLanes;
+      };
+      if (border(first) < border(last)) visit(tensors[t], border(first), border(last));
     }
     _mm_sfence();
   };
   std::vector<std::thread> others;
   for (int thread = 1; thread < threads; ++thread)
-    others.emplace_back(run, units * thread / threads, units * (thread + 1) / threads);
-  run(0, units / threads);
+    others.emplace_back(run, elements * thread / threads, elements * (thread + 1) / threads);
+  run(0, elements / threads);
   for (auto& other : others) other.join();
 }
 
@@ -119,12 +128,12 @@ void for_each_unit(const Tensor* tensors, int64_t count, int threads, Visit visi
 extern "C" bool bare_step(const Tensor* tensors, int64_t count, int threads,
                           const Coefficients* coefficients) {
   bool found = false;
-  for_each_unit(tensors, count, threads, [&](const Tensor& t, int64_t begin, int64_t end) {
+  for_each_part(tensors, count, threads, [&](const Tensor& t, int64_t begin, int64_t end) {
     if (any_nonfinite(t.grad + begin, end - begin))
       __atomic_store_n(&found, true, __ATOMIC_RELAXED);
   });
   if (found) return true;
-  for_each_unit(tensors, count, threads, [&](const Tensor& t, int64_t begin, int64_t end) {
+  for_each_part(tensors, count, threads, [&](const Tensor& t, int64_t begin, int64_t end) {
     step(t, begin, end, *coefficients);
   });
   return false;

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import shlex
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -50,15 +52,20 @@ class Coefficients(ctypes.Structure):
         )
 
 
+def compiler() -> list[str]:
+    return shlex.split(os.environ.get("CXX", "c++"))
+
+
 def is_available(device: str) -> bool:
-    return device == "cpu" and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    has_avx2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    return device == "cpu" and has_avx2 and shutil.which(compiler()[0]) is not None
 
 
 @functools.cache
 def library() -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "libbare_step.so"
-        subprocess.run([os.environ.get("CXX", "c++"), *FLAGS, SOURCE, "-o", path], check=True)
+        subprocess.run([*compiler(), *FLAGS, SOURCE, "-o", path], check=True)
         loaded = ctypes.CDLL(str(path))
     loaded.bare_step.restype = ctypes.c_bool
     return loaded

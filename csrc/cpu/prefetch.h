@@ -2,6 +2,9 @@
 // 4 KiB: a pass over memory waits anew on each page of each list.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "cpu/block.h"
 #include "math/macros.h"
 
@@ -21,10 +24,13 @@ constexpr int kPrefetched = 384;
 /// How many neighbouring elements are computed at once.
 constexpr int kLanes = 32;
 
+/// The lanes from list[i] on, which may be past the end of a block's buffer.
 template <class T>
-TORCHAMP_MATH void prefetch_lanes(const T* list) {
-  constexpr int kLine = 64 / sizeof(T);
-  for (int lane = 0; lane < kLanes; lane += kLine) __builtin_prefetch(list + lane);
+TORCHAMP_MATH void prefetch_lanes(const T* list, int64 i) {
+  const auto begin = reinterpret_cast<uintptr_t>(list) + i * sizeof(T);
+  for (size_t byte = 0; byte < kLanes * sizeof(T); byte += 64) {
+    __builtin_prefetch(reinterpret_cast<const void*>(begin + byte));
+  }
 }
 
 /// The first of a span's elements where the visited ones end before what would be prefetched.
@@ -39,7 +45,7 @@ TORCHAMP_MATH void for_each_element(const Span& span, const Visit& visit, const 
   const int64 end = prefetching_end(span);
   int i = 0;
   for (; i + kLanes <= span.count; i += kLanes) {
-    if (i < end) (prefetch_lanes(lists + i + kPrefetched), ...);
+    if (i < end) (prefetch_lanes(lists, i + kPrefetched), ...);
     TORCHAMP_INDEPENDENT
     for (int lane = 0; lane < kLanes; ++lane) visit(i + lane, lane);
   }

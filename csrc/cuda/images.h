@@ -7,6 +7,9 @@
 
 namespace torchamp::cuda {
 
+/// The least compute capability, as 10 · major + minor, at which kernels take 32 KB of parameters.
+constexpr int kOldestCapability = 70;
+
 /// A kernel's image for cards of a capability, given as 10 · major + minor: compiled once
 /// per process, and not at all if the image store has it. Its address does not change. Throws
 /// std::runtime_error if NVRTC cannot compile it. Not to be called by two threads at once.

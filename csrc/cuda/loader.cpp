@@ -13,9 +13,8 @@ namespace {
 constexpr int kCapabilityMajor = 75;
 constexpr int kCapabilityMinor = 76;
 
-// Requirements of a 32 KB parameter.
+/// The first whose kernels take 32 KB of parameters.
 constexpr int kOldestDriver = 12010;
-constexpr int kOldestCapability = 70;
 
 std::string dotted(int major, int minor) {
   return std::to_string(major) + "." + std::to_string(minor);

@@ -79,8 +79,8 @@ Finding find_driver() {
     int version = 0;
     const cuda::Driver& driver = cuda::driver();
     cuda::require(driver, driver.driver_version(&version), "querying the driver's version");
-    const std::string found =
-        "for CUDA " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+    const std::string found = "supports CUDA " + std::to_string(version / 1000) + "." +
+                              std::to_string(version % 1000 / 10);
     if (at::hasCUDA()) return {"CUDA driver", found};
     return {"CUDA driver", found + ", but this torch was built without CUDA", 1,
             "install a torch with CUDA, to use the GPU"};

@@ -62,6 +62,12 @@ void enter_scope(const at::RecordFunction& record, std::vector<Scope>& open) {
   open.push_back({is_backward ? of_forward : std::string(record.name()), is_backward});
 }
 
+/// What an observer knows of an op that it saw begin. By the op's end another one may be open.
+struct Begun : at::ObserverContext {
+  std::shared_ptr<OpObserver> observer;
+  std::unique_ptr<at::ObserverContext> context;
+};
+
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& record) {
   auto& open = open_scopes();
   if (record.scope() != at::RecordScope::FUNCTION) {
@@ -69,14 +75,16 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& record) {
     return nullptr;
   }
   const WatchedOp op = watched(record, open);
-  std::shared_ptr<OpObserver> observer;
+  auto begun = std::make_unique<Begun>();
   {
     OpenWatch& watch = open_watch();
     const std::lock_guard<std::mutex> lock(watch.mutex);
-    observer = watch.observer;
+    begun->observer = watch.observer;
     if (at::GradMode::is_enabled()) watch.scopes[record.seqNr()] = op.scope;
   }
-  return observer == nullptr ? nullptr : observer->before(op);
+  if (begun->observer == nullptr) return nullptr;
+  begun->context = begun->observer->before(op);
+  return begun;
 }
 
 void end(const at::RecordFunction& record, at::ObserverContext* context) {
@@ -85,12 +93,13 @@ void end(const at::RecordFunction& record, at::ObserverContext* context) {
     if (!open.empty()) open.pop_back();  // else it began before the watch
     return;
   }
-  std::shared_ptr<OpObserver> observer;
+  if (context == nullptr) return;  // it began before the watch
+  const auto& [observer, begun] = *static_cast<const Begun*>(context);
   {
     const std::lock_guard<std::mutex> lock(open_watch().mutex);
-    observer = open_watch().observer;
+    if (observer != open_watch().observer) return;
   }
-  if (observer != nullptr) observer->after(watched(record, open), context);
+  observer->after(watched(record, open), begun.get());
 }
 
 /// How many ops whose results count run in this thread, one inside of the other.

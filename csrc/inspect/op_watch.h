@@ -25,7 +25,8 @@ struct WatchedOp {
 class OpObserver {
  public:
   virtual ~OpObserver() = default;
-  /// What it returns is given to after(). Here the record has inputs.
+  /// What it returns is given to after(), unless the watch ends before the op does. Here the record
+  /// has inputs.
   virtual std::unique_ptr<at::ObserverContext> before(const WatchedOp& op) = 0;
   /// Here the record has outputs, unless the op threw.
   virtual void after(const WatchedOp& op, const at::ObserverContext* begun) = 0;

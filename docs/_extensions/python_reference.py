@@ -13,7 +13,6 @@ from sphinx.pycode import ModuleAnalyzer
 WORDS = {
     "typing.SupportsFloat | typing.SupportsIndex": "float",
     "typing.SupportsInt | typing.SupportsIndex": "int",
-    ": object": ": Sequence[Tensor | None]",
     "torchamp._C.ops.": "",
     "torchamp._C.": "",
     "torch.Tensor": "Tensor",
@@ -24,6 +23,8 @@ WORDS = {
     "Rule | Iterable[Rule]": "str | type | Callable | Iterable[str | type | Callable]",
     "<Check.BOTH: 3>": "Check.BOTH",
 }
+#: In the ops, which take lists as pybind11 objects.
+LISTS = ": object", ": Sequence[Tensor | None]"
 #: Methods' own argument, and a default whose text is an address.
 SELF = re.compile(r"(?<=\()self: \w+(, )?")
 DEFAULT = re.compile(r"<(?:\w+\.)*(\w+) object at 0x\w+>")
@@ -49,6 +50,8 @@ def plain(
         return "", None
     if signature is None:
         return None
+    if name.startswith("torchamp.ops."):
+        signature = signature.replace(*LISTS)
     return _plain(signature), returns and what != "class" and _plain(returns) or None
 
 

@@ -1,11 +1,12 @@
 """Reports what torchamp finds on this machine, what is missing, and how to fix it.
 
 Runs as `torchamp-doctor`, as `python -m torchamp`, and as a plain script where torchamp itself
-cannot be imported. Ends with status 0 when all is well, 1 when something works less well than it
-could, 2 when broken.
+cannot be imported. Exit status: 0 if all is well, 1 if something works but could work better, 2 if
+broken.
 """
 
 import argparse
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -23,7 +24,7 @@ STATUS_WORDS = ("ok", "note", "BROKEN")
 
 
 class Finding(NamedTuple):
-    """One line of the report. `status` is 0 (fine), 1 (could be better) or 2 (broken)."""
+    """One line of the report. `status` is 0 (fine), 1 (could work better) or 2 (broken)."""
 
     subject: str
     found: str
@@ -36,19 +37,24 @@ def _first_line(*command: str) -> str:
     return (done.stdout.strip().splitlines() or ["does not run"])[0]
 
 
+def _only_to_build(subject: str, found: str, remedy: str) -> Finding:
+    """A finding about what an installed torchamp does without."""
+    return Finding(subject, f"{found}; only building torchamp needs it: {remedy}")
+
+
 def check_python() -> Finding:
-    """Python, and the headers that building a module takes."""
+    """Python, and its headers, which only building torchamp takes."""
     found = f"{sys.version.split()[0]} in {sys.prefix}"
     if pathlib.Path(sysconfig.get_paths()["include"], "Python.h").is_file():
         return Finding("Python", found)
-    return Finding("Python", f"{found}, without Python.h", 1, "apt-get install python3-dev")
+    return _only_to_build("Python", f"{found}, without Python.h", "apt-get install python3-dev")
 
 
 def check_compiler() -> Finding:
     """The C++ compiler, which only building torchamp takes."""
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler is None:
-        return Finding("C++ compiler", "none", 1, "apt-get install g++")
+        return _only_to_build("C++ compiler", "none", "apt-get install g++")
     return Finding("C++ compiler", _first_line(compiler, "--version"))
 
 
@@ -58,11 +64,11 @@ def check_cmake() -> Finding:
         "cmake", path=str(pathlib.Path(sys.prefix, "bin"))
     )
     if cmake is None:
-        return Finding("CMake", "none", 1, "pip install cmake")
+        return _only_to_build("CMake", "none", "pip install cmake")
     line = _first_line(cmake, "--version")
     version = re.search(r"(\d+)\.(\d+)", line)
     if version is None or (int(version[1]), int(version[2])) < CMAKE_MINIMUM:
-        return Finding("CMake", line, 1, "pip install cmake: torchamp needs 3.18 or newer")
+        return _only_to_build("CMake", f"{line}, older than 3.18", "pip install cmake")
     return Finding("CMake", line)
 
 
@@ -102,7 +108,7 @@ def check_torch_copies() -> Finding:
 
 
 def check_gpu() -> Finding:
-    """The cards that torch sees."""
+    """The GPUs that torch sees."""
     try:
         import torch
     except Exception:
@@ -119,7 +125,10 @@ def check_torchamp() -> Finding:
         import torchamp
     except Exception as error:
         return Finding(
-            "torchamp", f"cannot be imported: {error}", 2, "make setup, or pip install ."
+            "torchamp",
+            f"cannot be imported: {error}",
+            2,
+            "install torchamp again; in a checkout, make setup",
         )
     return Finding(
         "torchamp", f"{torchamp.__version__} in {pathlib.Path(torchamp.__file__).parent}"
@@ -175,11 +184,14 @@ def check_tf32() -> Finding:
         if not torch.cuda.is_available():
             return Finding("TF32", f"not on this machine (float32_matmul_precision: {precision})")
         if torch.cuda.get_device_capability() < (8, 0):
-            return Finding("TF32", "not on this card")
+            return Finding("TF32", "not supported by this GPU")
     except Exception as error:
         return Finding("TF32", f"unknown: {error}")
     if precision == "highest":
-        remedy = 'torch.set_float32_matmul_precision("high") makes float32 faster, with 10 bits'
+        remedy = (
+            'torch.set_float32_matmul_precision("high") makes matrix products of float32 faster by '
+            "rounding their inputs to 10 bits of mantissa"
+        )
         return Finding("TF32", f"off for matrix products; {remedy}")
     return Finding("TF32", f"on for matrix products (float32_matmul_precision: {precision})")
 
@@ -244,10 +256,18 @@ def examine(as_json: bool) -> int:
     return max(finding.status for finding in findings)
 
 
+def _version() -> str:
+    try:
+        return importlib.metadata.version("torchamp")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
 def main(arguments: Optional[list[str]] = None) -> int:
     """Does what the command line asks for and returns the exit status."""
     parser = argparse.ArgumentParser(prog="torchamp-doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--version", action="version", version=f"torchamp {_version()}")
     return examine(parser.parse_args(arguments).json)
 
 

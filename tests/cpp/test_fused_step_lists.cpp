@@ -82,17 +82,23 @@ TEST_P(FusedStepListsTest, WritesModelParamsWhereThereAreAny) {
 
 /// Large enough that the CPU kernels use non-temporal stores for model_params at any alignment.
 TEST_P(FusedStepListsTest, StreamsLargeModelParams) {
-  constexpr int64_t kCount = 9 << 20;
-  for (const int64_t misaligned : {0, 3}) {
-    const List params = {at::zeros({kCount}, at::device(device())), normal({11})};
-    const List grads = {at::full({kCount}, 0.5, at::device(device())), normal({11})};
-    const auto half = at::TensorOptions().device(device()).dtype(at::kHalf);
-    const List models = {at::empty({kCount + misaligned}, half).slice(0, misaligned), Tensor()};
+  const List params = {normal({9 << 20}), normal({11})};
+  const List grads = {normal({9 << 20}, at::kHalf), normal({11})};
+  const auto step = [&](const List& models) {
     StepCase call =
-        make_case(StepAlgorithm::kSgd, {{}}, lists_of({grads, params, models}), device());
+        make_case(StepAlgorithm::kSgd, {{}}, lists_of({grads, clones(params), models}), device());
     run(call);
-    EXPECT_TRUE(params[0].eq(-0.05f).all().item<bool>());
-    EXPECT_TRUE(models[0].eq(params[0].to(at::kHalf)).all().item<bool>());
+    return call.params();
+  };
+  const List expected = step({});
+  for (const auto dtype : {at::kHalf, at::kBFloat16}) {
+    for (const int64_t misaligned : {0, 3}) {
+      const Tensor room =
+          at::empty({params[0].numel() + misaligned}, params[0].options().dtype(dtype));
+      const Tensor model = room.slice(0, misaligned);
+      EXPECT_TRUE(same_bits(step({model, Tensor()})[0], expected[0]));
+      EXPECT_TRUE(same_bits(model, expected[0].to(dtype)));
+    }
   }
 }
 

@@ -83,17 +83,18 @@ TEST_P(ScaleTest, BumpsTheVersionsOfItsOutputs) {
   EXPECT_GT(outputs[0]._version(), output_version);
 }
 
-/// 5 M floats are written with non-temporal stores; the first is misaligned.
+/// 9 M elements are written with non-temporal stores in every dtype; the first is misaligned.
 TEST_P(ScaleTest, LargeMisalignedTensorsAreWhole) {
-  const Tensor memory = Random(2).normal({5000003}, at::kFloat, device());
-  const std::vector<Tensor> inputs = {memory.narrow(0, 1, 5000001)};
+  constexpr int64_t kCount = 9'000'001;
+  const Tensor memory = Random(2).normal({kCount + 2}, at::kFloat, device());
+  const std::vector<Tensor> inputs = {memory.narrow(0, 1, kCount)};
   for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
     const Tensor room = memory.to(dtype, /*non_blocking=*/false, /*copy=*/true);
-    const std::vector<Tensor> outputs = {room.narrow(0, 1, 5000001)};
+    const std::vector<Tensor> outputs = {room.narrow(0, 1, kCount)};
     ops::scale(inputs, outputs, 3.0, found_inf_);
     EXPECT_TRUE(same_bits(outputs[0], inputs[0].mul(3.0).to(dtype))) << dtype;
     EXPECT_TRUE(same_bits(room[0], memory[0].to(dtype)));
-    EXPECT_TRUE(same_bits(room[5000002], memory[5000002].to(dtype)));
+    EXPECT_TRUE(same_bits(room[kCount + 1], memory[kCount + 1].to(dtype)));
   }
 }
 

@@ -1,7 +1,10 @@
 #include <ATen/record_function.h>
 #include <torchamp/optim/adam.h>
+#include <torchamp/overflow_trace.h>
 #include <torchamp/report.h>
 
+#include <cmath>
+#include <functional>
 #include <future>
 #include <memory>
 #include <sstream>
@@ -104,42 +107,70 @@ TEST_P(ReportTest, CountsTheOpsOfAForward) {
   }
 }
 
-/// Blocks a thread at the end of its op "sin", until told to go on.
-struct Blocked {
+/// Blocks a thread at the end of its op "sin", from construction until let_end().
+class BlockedSin {
+ public:
+  BlockedSin() {
+    reached_ = {};
+    may_end_ = {};
+    handle_ = at::addGlobalCallback(
+        at::RecordFunctionCallback(&begin, &end).scopes({at::RecordScope::FUNCTION}));
+  }
+  void wait_for_its_end() { reached_.get_future().wait(); }
+  void let_end() {
+    at::removeCallback(handle_);
+    may_end_.set_value();
+  }
+
+ private:
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction&) { return nullptr; }
   static void end(const at::RecordFunction& record, at::ObserverContext*) {
     if (std::string(record.name()) != "aten::sin") return;
-    reached.set_value();
-    may_end.get_future().wait();
+    reached_.set_value();
+    may_end_.get_future().wait();
   }
-  static inline std::promise<void> reached, may_end;
+
+  static inline std::promise<void> reached_, may_end_;
+  at::CallbackHandle handle_;
 };
 
+size_t count_ops(const Training& training, const std::function<at::Tensor()>& forward) {
+  return report(*training.net, training.optimizer(), forward).scopes.size();
+}
+
 TEST_P(ReportTest, AnOpThatOutlivesAReportHidesNoLaterOne) {
-  Blocked::reached = {};
-  Blocked::may_end = {};
-  Training training(device(), Options("O0").verbosity(0));
-  const auto ops_of = [&](const std::function<at::Tensor()>& forward) {
-    return report(*training.net, training.optimizer(), forward).scopes.size();
-  };
-  const auto handle =
-      at::addGlobalCallback(at::RecordFunctionCallback(&Blocked::begin, &Blocked::end)
-                                .scopes({at::RecordScope::FUNCTION}));
+  const Training training(device(), Options("O0").verbosity(0));
+  BlockedSin sin;
   std::promise<void> is_over;
   std::future<size_t> later;
-  ops_of([&] {
+  count_ops(training, [&] {
     later = std::async(std::launch::async, [&] {
       at::ones({2}, device()).sin();
       is_over.get_future().wait();
-      return ops_of([&] { return at::ones({2}, device()) + 1.0; });
+      return count_ops(training, [&] { return at::ones({2}, device()) + 1.0; });
     });
-    Blocked::reached.get_future().wait();
+    sin.wait_for_its_end();
     return at::ones({2}, device());
   });
-  at::removeCallback(handle);
-  Blocked::may_end.set_value();
+  sin.let_end();
   is_over.set_value();
   EXPECT_EQ(later.get(), 1U);
+}
+
+TEST_P(ReportTest, AnOpThatOutlivesAReportIsInNoLaterTrace) {
+  const Training training(device(), Options("O0").verbosity(0));
+  const at::Tensor infinite = at::full({2}, INFINITY, device());
+  BlockedSin sin;
+  std::future<void> in_thread;
+  count_ops(training, [&] {
+    in_thread = std::async(std::launch::async, [&] { infinite.sin(); });
+    sin.wait_for_its_end();
+    return at::ones({2}, device());
+  });
+  const OverflowTrace trace;
+  sin.let_end();
+  in_thread.get();
+  EXPECT_FALSE(trace.origin());
 }
 
 TORCHAMP_ON_EACH_DEVICE(ReportTest);

@@ -47,6 +47,7 @@ def test_bits_equal_the_cpus(source, target):
         summed = [torch.empty_like(x, dtype=target) for x in inputs]
         ops.axpby(0.3, inputs, -1.7, masters, summed, flag(device))
         results[device] = [t.cpu() for t in (*masters, *scaled, *summed)]
+    assert len(results["cpu"]) == len(results["cuda"])
     assert all(map(same, results["cpu"], results["cuda"]))
 
 

@@ -1,5 +1,6 @@
 """torchamp-doctor: a program of the installed package that reports problems and remedies."""
 
+import json
 import pathlib
 import re
 import shutil
@@ -13,11 +14,11 @@ from test_consumer import fake_torch
 VERSION = re.escape(torch.__version__)
 
 
-def doctor(root: pathlib.Path, expect: int = 0, **environment: object) -> str:
+def doctor(root: pathlib.Path, *options: str, expect: int = 0, **environment: object) -> str:
     """Runs the program without Python on PATH and returns its output."""
-    program = root / "bin" / "torchamp-doctor"
+    command = [root / "bin" / "torchamp-doctor", *options]
     settings = {name: str(value) for name, value in environment.items()}
-    done = subprocess.run([program], capture_output=True, text=True, env=settings)
+    done = subprocess.run(command, capture_output=True, text=True, env=settings)
     assert done.returncode == expect, done.stdout + done.stderr
     return done.stdout
 
@@ -119,7 +120,24 @@ def test_the_programs_options(prefix: pathlib.Path) -> None:
     assert re.fullmatch(r"torchamp \d+\.\d+\.\d+\n", run(program, "--version"))
     done = subprocess.run([program, "--jsn"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "torchamp-doctor: expected --help, --version or nothing, got --jsn\n"
+    assert (
+        done.stderr == "torchamp-doctor: expected --help, --json, --version or nothing, got --jsn\n"
+    )
+
+
+def test_the_program_prints_json(prefix: pathlib.Path) -> None:
+    unusual = 'a "quoted"\\path\n'
+    variables = {"TORCHAMP_KERNELS": unusual}
+    report = json.loads(doctor(prefix, "--json", expect=2, **variables))
+    assert report["status"] == "broken"
+    lines = doctor(prefix, expect=2, **variables)
+    for each in report["findings"]:
+        assert set(each) == {"subject", "found", "status", "remedy"}
+        assert f"{each['subject']}: {each['found']}\n" in lines
+    (kernels,) = (each for each in report["findings"] if each["subject"] == "kernels on cpu")
+    assert kernels["status"] == "broken"
+    assert unusual in kernels["found"]
+    assert kernels["remedy"] == "TORCHAMP_KERNELS=auto selects the best available"
 
 
 def test_forced_aten_is_reported(prefix: pathlib.Path) -> None:

@@ -76,9 +76,10 @@ TEST_F(NvrtcTest, CompilesEveryKernelByItself) {
 
 /// Uses kernels that together include every file of the program.
 TEST_F(NvrtcTest, CompilesForEveryArchitecture) {
-  ASSERT_GE(nvrtc_->architectures().back(), 70);
+  ASSERT_FALSE(nvrtc_->architectures().empty());
+  ASSERT_GE(nvrtc_->architectures().back(), kOldestCapability);
   for (const int architecture : nvrtc_->architectures()) {
-    if (architecture < 70) continue;
+    if (architecture < kOldestCapability) continue;
     for (const Kernel kernel :
          {Kernel::kUnscale, Kernel::kAxpby, Kernel::kStepAdamCompact, Kernel::kStepNovoGrad}) {
       expect_compiled(*nvrtc_, architecture, static_cast<int>(kernel));

@@ -139,6 +139,8 @@ def test_block_runs(code, document, names, device):
 
 REFERENCE = ROOT / "docs" / "reference"
 PACKAGE = ROOT / "python" / "torchamp"
+#: Modules that programs run and do not import from.
+COMMANDS = ("apex", "doctor")
 #: Modules whose names programs import. `make docs` checks the names of C++.
 MODULES = [path for path in PACKAGE.glob("*.py") if not path.name.startswith("_")]
 MODULES += [PACKAGE / name / "__init__.py" for name in ("", "amp", "optimizers")]
@@ -149,6 +151,7 @@ def public_names(module: pathlib.Path) -> list[str]:
     for statement in ast.parse(module.read_text()).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__all__":
             return ast.literal_eval(statement.value)
+    assert module.stem in COMMANDS, f"{module} has no __all__"
     return []
 
 

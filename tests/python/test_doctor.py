@@ -48,11 +48,19 @@ def test_only_atens_kernels_are_less_than_could_be(
     assert finding.found == f"cuda:0: {backend} ({reason})" if reason else f"cuda:0: {backend}"
 
 
-def test_a_missing_compiler_and_cmake_have_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_building_needs_a_compiler_headers_and_cmake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(doctor.shutil, "which", lambda name, path=None: None)
-    assert doctor.check_compiler().remedy == "apt-get install g++"
-    assert doctor.check_cmake().remedy == "pip install cmake"
+    monkeypatch.setattr(doctor.sysconfig, "get_paths", lambda: {"include": "/nowhere"})
+    needed = "; only building torchamp needs it: "
+    assert doctor.check_compiler() == Finding(
+        "C++ compiler", f"none{needed}apt-get install g++", status=0
+    )
+    assert doctor.check_cmake() == Finding("CMake", f"none{needed}pip install cmake", status=0)
+    assert doctor.check_python().status == 0
+    assert doctor.check_python().found.endswith(
+        f"without Python.h{needed}apt-get install python3-dev"
+    )
 
 
 def test_two_copies_of_torch_are_reported(
@@ -72,7 +80,7 @@ def test_two_copies_of_torch_are_reported(
     [
         ((9, 0), "highest", "off for matrix products; torch.set_float32_matmul_precision"),
         ((9, 0), "high", "on for matrix products (float32_matmul_precision: high)"),
-        ((7, 5), "highest", "not on this card"),
+        ((7, 5), "highest", "not supported by this GPU"),
         (None, "highest", "not on this machine"),
     ],
 )
@@ -142,6 +150,15 @@ def test_the_command_prints_the_version() -> None:
     command = [sys.executable, "-m", "torchamp", "--version"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert printed == f"torchamp {torchamp.__version__}\n"
+
+
+def test_the_doctor_prints_the_installed_version(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: f"1.2 of {name}")
+    with pytest.raises(SystemExit, match="0"):
+        doctor.main(["--version"])
+    assert capsys.readouterr().out == "torchamp 1.2 of torchamp\n"
 
 
 @pytest.mark.parametrize("command", ["torchamp.apex --explain", "torchamp --json"])

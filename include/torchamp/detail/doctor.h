@@ -15,7 +15,7 @@ namespace torchamp {
 struct Finding {
   std::string subject;      ///< what was checked
   std::string found;        ///< what was found
-  int status = 0;           ///< 0: fine, 1: works, but not optimally, 2: broken
+  int status = 0;           ///< 0: fine, 1: works but could work better, 2: broken
   std::string remedy = {};  ///< how to fix it; may be empty
 };
 
