@@ -20,7 +20,7 @@ found_inf: float32 of one element, set to 1 by a non-finite input and by a 16-bi
     overflows; never cleared.
 found_inf_per_tensor: uint8, one element per position, or None.
 
-Raises TypeError (dtype, layout, no tensor), RuntimeError (lengths, sizes, devices).)";
+Raises TypeError (dtype, layout, not a tensor), RuntimeError (lengths, sizes, devices).)";
 
 constexpr const char* kUnscale = R"(master_grads = scaled_grads * inv_scale, or += with accumulate.
 
@@ -31,7 +31,7 @@ found_inf: float32 of one element, set to 1 by a non-finite scaled grad and by a
     that overflows; never cleared. What master_grads held before is not checked.
 found_inf_per_tensor: uint8, one element per position, or None.
 
-Raises TypeError (dtype, layout, no tensor), RuntimeError (lengths, sizes, devices).)";
+Raises TypeError (dtype, layout, not a tensor), RuntimeError (lengths, sizes, devices).)";
 
 constexpr const char* kAxpby = R"(outputs = a * x + b * y.
 
@@ -43,7 +43,7 @@ found_inf: float32 of one element, set to 1 by a non-finite value in what `check
 checked: Check.X, Check.Y or Check.BOTH.
 found_inf_per_tensor: uint8, one element per position, or None.
 
-Raises TypeError (dtype, layout, no tensor), RuntimeError (lengths, sizes, devices).)";
+Raises TypeError (dtype, layout, not a tensor), RuntimeError (lengths, sizes, devices).)";
 
 constexpr const char* kCheck = R"(Sets found_inf to 1 if any element of `tensors` is not finite.
 
@@ -51,7 +51,7 @@ tensors: list of floating tensors, None skipped.
 found_inf: float32 of one element, never cleared.
 found_inf_per_tensor: uint8, one element per position, or None.
 
-Raises TypeError (dtype, layout, no tensor), RuntimeError (devices).)";
+Raises TypeError (dtype, layout, not a tensor), RuntimeError (devices).)";
 
 constexpr const char* kCheckL2norm = R"(check() and the norm of l2norm() in one pass.
 
@@ -64,14 +64,14 @@ per_tensor: whether to compute each position's norm too.
 
 Returns (norm, norms): a float32 scalar, and float32 of the list's length (0 for None and empty
 tensors) or None without per_tensor. Squares are formed in float32; the result does not depend on
-the number of threads. Raises TypeError (dtype, layout, no tensor), RuntimeError (devices).)";
+the number of threads. Raises TypeError (dtype, layout, not a tensor), RuntimeError (devices).)";
 
 constexpr const char* kCopyCast = R"(model_params = master_params, rounded to each one's dtype.
 
 master_params, model_params: lists of floating tensors, None skipped; equal sizes at equal
     positions, any dtypes and strides.
 
-Raises TypeError (dtype, layout, no tensor), RuntimeError (lengths, sizes, devices).)";
+Raises TypeError (dtype, layout, not a tensor), RuntimeError (lengths, sizes, devices).)";
 
 constexpr const char* kUpdateScale = R"(One move of dynamic loss scaling, after a backward.
 
@@ -81,7 +81,8 @@ rule.growth_interval of them.
 loss_scale: float32 of one element.
 growth_tracker, hysteresis_tracker: int32 of one element.
 found_inf: float32 of one element.
-rule: ScaleRule, by default apex.amp's.
+rule: ScaleRule, by default apex.amp's with a floor of 2**-10: after an overflow at the floor the
+    scale grows with every clean backward, until the third overflow or max_scale.
 
 Raises TypeError (dtype), RuntimeError (number of elements, devices).)";
 

@@ -90,7 +90,8 @@ class TORCHAMP_API AppliedAutocast {
   bool inside_scope_;
 };
 
-/// A scope in which O1 and O4 cast nothing in this thread: Python's amp.disable_casts().
+/// A scope in which O1 and O4 cast nothing in this thread: Python's amp.disable_casts(). A scoped
+/// autocast of the program stays active.
 using disable_casts = ShieldFromAutocast;
 
 /// @}

@@ -237,8 +237,8 @@ inline std::vector<at::Tensor> master_params(const Optimizer& optimizer) {
   return optimizer.master_params();
 }
 
-/// Copies the model's parameters to the optimizer's masters. Needed only after writes that bypass
-/// PyTorch's version counters, for example through data pointers.
+/// Makes the optimizer's masters what the model holds now. Needed only after writes that bypass
+/// PyTorch's version counters, for example through `.data()` or data pointers.
 inline void refresh_masters(const Optimizer& optimizer) {
   optimizer.master_weights().force_refresh();
 }

@@ -17,8 +17,8 @@ namespace torchamp {
 ///
 /// After the backward `weight.grad()` is float32 (float64 for float64), also of a 16-bit weight. It
 /// is written bypassing autograd: hooks on the weight do not run, torch::autograd::grad does
-/// not return it, and DistributedDataParallel does not see it. Weights that are no leaves, and
-/// backwards with create_graph, get their grads from autograd.
+/// not return it, and DistributedDataParallel does not see it. Weights that are not leaves,
+/// and backwards with create_graph, get their grads from autograd.
 TORCHAMP_API at::Tensor linear(const at::Tensor& input, const at::Tensor& weight,
                                const at::Tensor& bias = {});
 

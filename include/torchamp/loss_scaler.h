@@ -17,7 +17,8 @@ namespace torchamp {
 /// @addtogroup scale
 /// @{
 
-/// The initial scale and update rule of a LossScaler. The defaults are apex.amp's.
+/// The initial scale and update rule of a LossScaler. The defaults are apex.amp's, with the floor
+/// and recovery of ops::ScaleRule.
 struct LossScalerOptions {
   LossScale loss_scale = LossScale("dynamic");  ///< dynamic, or a fixed factor
   double init_scale = 65536.0;  ///< initial dynamic scale, if not above rule.max_scale

@@ -20,7 +20,8 @@ struct StepValues {
   double grad_norm = 0;        ///< the L2 norm of all grads, unscaled; inf or NaN after an overflow
   double zero_grads = 0;       ///< the share of elements of grads that are 0
   double subnormal_grads = 0;  ///< of those that float16 cuts when scaled: below 2⁻¹⁴, not 0
-  int64_t steps = 0;           ///< since the first call of telemetry(), as the host knows by then
+  int64_t steps = 0;           ///< since the first call of telemetry(), as the host knows by then;
+                               ///< the monitor makes it if the program has not
   int64_t skipped_steps = 0;   ///< of those
 };
 

@@ -68,7 +68,8 @@ TORCHAMP_API std::tuple<at::Tensor, at::Tensor> l2norm(at::TensorList tensors,
 /// model_params = master_params, rounded to each model parameter's dtype.
 TORCHAMP_API void copy_cast(at::TensorList master_params, at::TensorList model_params);
 
-/// The update rule of dynamic loss scaling. apex.amp's is {2, 0.5, 2000, min, max, 1}.
+/// The update rule of dynamic loss scaling. The default is apex.amp's, {2, 0.5, 2000, min, max, 1},
+/// with a floor of 2⁻¹⁰ and a recovery from it.
 ///
 /// Where min_scale is 1 or less, an overflow at min_scale is a collapse, after which apex's rule
 /// would take growth_interval clean backwards for each doubling. Here the scale then grows with

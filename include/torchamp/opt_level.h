@@ -126,7 +126,7 @@ class TORCHAMP_API Options {
   Options& num_losses(int64_t value);
   /// A dynamic scale never goes below this, by default 2⁻¹⁰.
   Options& min_loss_scale(double value);
-  /// A dynamic scale never goes above this.
+  /// A dynamic scale never goes above this, by default 2²⁴.
   Options& max_loss_scale(double value);
   /// The number of skipped steps in a row at which a step, or on CUDA a later call, throws
   /// RuntimeError with the reason. By default training goes on. Throws ValueError below 1.

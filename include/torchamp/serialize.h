@@ -23,7 +23,7 @@ namespace torchamp {
 /// derive from a supported one.
 TORCHAMP_API void save(Amp& amp, torch::serialize::OutputArchive& archive);
 /// The same into a file, which replaces one of that name at once: if the process is killed or the
-/// disk is full, the old file is still there.
+/// disk is full, the old file is still there. Throws RuntimeError where it cannot be written.
 TORCHAMP_API void save(Amp& amp, const std::string& path);
 
 /// Reads what save(), here or in Python, wrote into models and optimizers that came from the same

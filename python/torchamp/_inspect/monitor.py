@@ -55,7 +55,8 @@ class Monitor:
     * `amp/grad_norm`: the L2 norm of all grads, unscaled; inf or nan after an overflow
     * `amp/zero_grads`, `amp/subnormal_grads`: the shares of elements of grads that are 0, and that,
       times the loss scale, are below float16's smallest normal number, so that precision is lost
-    * `amp/steps`, `amp/skipped_steps`: since the monitor was made, as the host knows them by then
+    * `amp/steps`, `amp/skipped_steps`: since the first call of amp.telemetry, which the monitor
+      makes if the program has not; as the host knows them by then
 
         monitor = amp.Monitor(optimizer, "steps.csv")
         monitor = amp.Monitor(optimizer, SummaryWriter())  # torch.utils.tensorboard's

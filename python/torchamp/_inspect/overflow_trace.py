@@ -153,7 +153,7 @@ def trace_overflow(model: torch.nn.Module) -> OverflowTrace:
 
     model: the one that initialize returned, or a plain one.
 
-    An iteration begins with each forward of the model. An op that was told to write inf, as
-    masked_fill(mask, -inf), is none that overflowed. Raises TypeError for another model.
+    An iteration begins with each forward of the model. An op that is told to write inf, such as
+    masked_fill(mask, -inf), does not count as an overflow. Raises TypeError for another model.
     """
     return OverflowTrace(model)

@@ -183,7 +183,7 @@ class Amp:
     def save(self, file: _serialize.File) -> None:
         """Writes everything that training resumes from to a path or a file, which C++ reads too:
         models in float32, optimizers, loss scalers, level. Waits for the device. Raises TypeError
-        for state that is no tensor, number or text."""
+        for state that is not a tensor, number or text."""
         _serialize.save(self._run(), file)
 
     def load(self, file: _serialize.File) -> None:

@@ -190,8 +190,12 @@ def release(models: torch.nn.Module | Iterable[torch.nn.Module]) -> None:
     with the states that they have. Grads are dropped, as by zero_grad(), and scale_loss knows the
     optimizers no longer. Ignored after initialize(enabled=False).
 
-    Raises RuntimeError, and changes nothing, within scale_loss, for models that initialize did not
-    return, and where the program has given one of them another class or dtype since.
+    Args:
+        models: a model that initialize returned, or a list of them.
+
+    Raises RuntimeError, and changes nothing, within scale_loss, with shard_masters, for models that
+    initialize did not return, and where the program has given one of them another class or dtype
+    since.
     """
     listed = [models] if isinstance(models, torch.nn.Module) else list(models)
     if Last.is_disabled and not any(hasattr(model, "_torchamp") for model in listed):
@@ -235,18 +239,25 @@ def scale_loss(
 
 
 def disable_casts() -> contextlib.AbstractContextManager[None]:
-    """A context in which O1 casts nothing."""
+    """A context in which the casts of O1 and O4 are suspended in this thread. A torch.autocast of
+    the program stays active."""
     return _C.ShieldFromAutocast()
 
 
 def scale(loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
     """`loss` times its scale of the last initialize, float32 and of the loss's sizes, for backwards
     that finish() ends: where their loss is on another rank, as in a pipeline, or where several
-    micro-batches make up a step.
+    micro-batches make up a step. After initialize(enabled=False) it is `loss` itself.
 
         amp.scale(loss).backward()  # on the last stage; the others pass grads on
         amp.finish(optimizer)       # on every stage
         optimizer.step()
+
+    Args:
+        loss: a floating tensor.
+        loss_id: below initialize's num_losses; chooses the loss scale.
+
+    Raises TypeError, IndexError, and RuntimeError where there was no initialize.
     """
     return loss if Last.is_disabled else _scale_loss.scale(_last_session("scale"), loss, loss_id)
 
@@ -255,10 +266,15 @@ def finish(optimizers: Optimizers, loss_id: int = 0) -> None:
     """Ends the backwards, one or several, since the optimizers' zero_grad(): their grads, of losses
     that scale() gave here or on another rank, are unscaled and checked, and the loss scale is
     updated. All stages of a pipeline call it once a step, with the process_group of all stages
-    given to initialize.
+    given to initialize. Does nothing after initialize(enabled=False).
 
-    Raises RuntimeError, and changes nothing, for grads that an earlier finish() or scale_loss has
-    unscaled, and within scale_loss.
+    Args:
+        optimizers: one or a list: all that step a parameter with a grad in these backwards.
+        loss_id: below initialize's num_losses; chooses the loss scale.
+
+    Raises TypeError and IndexError for another loss_id, RuntimeError for grads that an earlier
+    finish() or scale_loss has unscaled, within scale_loss, with shard_masters, and for optimizers
+    that initialize did not return, or not in one call. Then nothing is changed.
     """
     chosen = _listed(optimizers)
     if not _is_disabled(chosen):
@@ -278,11 +294,22 @@ def clip_grad_norm_(
     optimizers: Optimizers, max_norm: float, norm_type: float = 2.0
 ) -> torch.Tensor:
     """Scales the grads that `optimizers` step by so that their total norm is at most `max_norm`.
-    Returns the norm before clipping, a scalar on the device, without waiting. Called between the
-    last scale_loss and the step. With a fused optimizer the clipping costs no pass. Grads that only
-    skipped steps would use do not count; if all steps are to be skipped, the norm is not finite.
+    Called between the last scale_loss and the step. With a fused optimizer the clipping costs no
+    pass. Grads that only skipped steps would use do not count. After initialize(enabled=False) it
+    is torch.nn.utils.clip_grad_norm_.
 
-    Raises RuntimeError where grads are still scaled, ValueError for a negative max_norm or NaN.
+    Args:
+        optimizers: one or a list, of one initialize. The norm is that of all their grads together.
+        max_norm: a number that is at least 0.
+        norm_type: of the p-norm; inf for the maximum. Others than 2 compute the master grads that
+            fused optimizers defer.
+
+    Returns the norm before clipping, a scalar on the device, without waiting. If all steps are to
+    be skipped, it is not finite.
+
+    Raises TypeError for a max_norm that is not a number, ValueError for one that is negative or NaN
+    and for a norm_type other than 2 with DTensors or shard_masters, RuntimeError where grads are
+    still scaled and for optimizers that initialize did not return.
     """
     chosen = _listed(optimizers)
     if _is_disabled(chosen):
@@ -294,7 +321,17 @@ def clip_grad_norm_(
 
 def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
     """Clamps every element of the grads that `optimizers` step by to [-clip_value, clip_value].
-    Raises RuntimeError where grads are still scaled."""
+    Called between the last scale_loss and the step. Computes the master grads that fused optimizers
+    defer. After initialize(enabled=False) it is torch.nn.utils.clip_grad_value_.
+
+    Args:
+        optimizers: one or a list, of one initialize.
+        clip_value: a number that is at least 0.
+
+    Raises TypeError for a clip_value that is not a number, ValueError for one that is negative or
+    NaN, RuntimeError where grads are still scaled and for optimizers that initialize did not
+    return.
+    """
     chosen = _listed(optimizers)
     if _is_disabled(chosen):
         return torch.nn.utils.clip_grad_value_(params_of(chosen), clip_value)
@@ -307,15 +344,28 @@ def telemetry(optimizer: torch.optim.Optimizer) -> Telemetry:
     """How many steps were taken and skipped since the first call of this, whether the last was, the
     loss scales, and how many underflowed, as known to the host without waiting for the device.
 
-    On CUDA the last steps may be missing. Raises RuntimeError for an optimizer that initialize did
-    not return.
+    Args:
+        optimizer: one that initialize returned.
+
+    Returns a Telemetry. The first call starts the counting, and returns zeros. On CUDA the last
+    steps may be missing. Steps captured into a CUDA graph are not counted.
+
+    Raises RuntimeError for an optimizer that initialize did not return, also after
+    initialize(enabled=False).
     """
     return state_of(optimizer, "telemetry: expected optimizer").telemetry()
 
 
 def refresh_masters(optimizers: Optimizers) -> None:
     """Makes the optimizers' masters what the model holds now. Needed only after writes that PyTorch
-    does not count: through `param.data` or numpy."""
+    does not count: through `param.data` or numpy.
+
+    Args:
+        optimizers: one or a list, of one initialize.
+
+    Raises RuntimeError for optimizers that initialize did not return, also after
+    initialize(enabled=False).
+    """
     for state in states_of(optimizers):
         state.weights.force_refresh()
 
@@ -344,11 +394,18 @@ def save(
     optimizers: Optimizers | None,
     file: _serialize.File,
 ) -> None:
-    """Writes everything that training resumes from to a path or a file, which C++ reads too: models
-    in float32, optimizers, loss scalers, level. Takes what initialize returned. Waits for the
-    device.
+    """Writes everything that training resumes from, which C++ reads too: models in float32,
+    optimizers, loss scalers, level. Waits for the device.
 
-    Raises TypeError for state that is no tensor, number or text.
+    Args:
+        models: the model that initialize returned, or the list; each may be in DataParallel or
+            DistributedDataParallel.
+        optimizers: the optimizer, or the list; None where there is none.
+        file: a path, where an existing file is replaced at once, or a binary file that is open for
+            writing.
+
+    Raises TypeError for state that is not a tensor, number or text and for DTensors, RuntimeError
+    where the file cannot be written and for optimizers that initialize did not return.
     """
     _serialize.save(_run("save", models, optimizers), file)
 
@@ -361,7 +418,14 @@ def load(
     """Gives models and optimizers that initialize returned what save, here or in C++, wrote of
     others of the same level. Nothing in the file is run.
 
-    Raises RuntimeError, and changes nothing, where the file is damaged or does not fit.
+    Args:
+        models: as for save.
+        optimizers: as for save.
+        file: a path, or a binary file that is open for reading and can seek.
+
+    Raises RuntimeError where the file is damaged or does not fit and for optimizers that initialize
+    did not return, TypeError for DTensors, OSError where the path cannot be read. Then nothing is
+    changed.
     """
     _serialize.load(_run("load", models, optimizers), file)
 

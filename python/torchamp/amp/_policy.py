@@ -111,7 +111,7 @@ class LossScaleOptimizer:
     initial_scale, dynamic_growth_steps: the first loss scale, and after how many steps without an
         overflow it doubles.
 
-    It is no torch.optim.Optimizer: give inner_optimizer to schedulers.
+    It is not a torch.optim.Optimizer: give inner_optimizer to schedulers.
     """
 
     def __init__(
