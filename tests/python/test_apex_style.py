@@ -121,6 +121,42 @@ def test_an_optimizer_that_initialize_did_not_return(level):
         amp.scale_loss(loss_of(model), stranger)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        amp.finish,
+        amp.refresh_masters,
+        lambda given: amp.clip_grad_norm_(given, 1.0),
+        lambda given: amp.clip_grad_value_(given, 1.0),
+    ],
+    ids=["finish", "refresh_masters", "clip_grad_norm_", "clip_grad_value_"],
+)
+def test_an_error_names_the_function(call, request):
+    function = request.node.callspec.id
+    model, optimizer = initialized("O2")
+    with pytest.raises(RuntimeError, match=rf"^{function}: expected optimizers\[0\] to be an opt"):
+        call(sgd(model))
+    with pytest.raises(RuntimeError, match=rf"^{function}: expected optimizers\[1\] to come from"):
+        call([optimizer, initialized("O2")[1]])
+
+
+def test_an_error_about_loss_id_names_the_function():
+    model, optimizer = initialized("O2")
+    with pytest.raises(
+        IndexError, match="^scale: expected loss_id to be below num_losses, 1, got 1"
+    ):
+        amp.scale(loss_of(model), loss_id=1)
+    with pytest.raises(TypeError, match="^finish: expected loss_id to be an integer, got 'a'"):
+        amp.finish(optimizer, loss_id="a")
+
+
+def test_finish_without_optimizers_updates_the_scale_of_the_last_initialize():
+    kept = initialized("O2", loss_scale="dynamic")
+    amp.finish([])
+    del kept
+    assert amp.state_dict()["loss_scaler0"]["unskipped"] == 1
+
+
 def test_optimizers_of_two_initializes():
     (one, one_optimizer), (_, other_optimizer) = initialized("O2"), initialized("O2")
     with pytest.raises(RuntimeError, match=r"optimizers\[1\] to come from the same initialize"):

@@ -140,7 +140,7 @@ class Amp:
         if self._session is None:
             return contextlib.nullcontext(loss)
         chosen = self.optimizers if optimizers is None else optimizers
-        states = states_of(chosen, self._session)
+        states = states_of(chosen, "scale_loss", self._session)
         return scaled_loss(
             self._session, states, loss, loss_id, delay_unscale, delay_overflow_check
         )
@@ -158,7 +158,7 @@ class Amp:
         """
         if self._session is not None:
             chosen = self.optimizers if optimizers is None else optimizers
-            finish(self._session, states_of(chosen, self._session), loss_id)
+            finish(self._session, states_of(chosen, "finish", self._session), loss_id)
 
     def master_params(self) -> Iterator[torch.Tensor]:
         """The tensors that the optimizers step: clip the grads of these, after the backward."""
@@ -280,19 +280,19 @@ def _cast(model: torch.nn.Module, session: Session, kept: Kept) -> None:
         session.hooks.extend(hook_state_dict(model))
 
 
-def states_of(optimizers: Optimizers, session: Session | None = None) -> list:
-    """The state of each of `optimizers`. Raises RuntimeError unless initialize returned
-    them all, in one call: the first one's, or `session`'s."""
+def states_of(optimizers: Optimizers, function: str, session: Session | None = None) -> list:
+    """The state of each of `optimizers`. Raises RuntimeError, which names `function`, unless
+    initialize returned them all, in one call: the first one's, or `session`'s."""
     if isinstance(optimizers, torch.optim.Optimizer):
         optimizers = [optimizers]
     states = [
-        state_of(optimizer, f"scale_loss: expected optimizers[{i}]")
+        state_of(optimizer, f"{function}: expected optimizers[{i}]")
         for i, optimizer in enumerate(optimizers)
     ]
     for i, state in enumerate(states):
         if state.session is not (session or states[0].session):
             raise RuntimeError(
-                f"scale_loss: expected optimizers[{i}] to come from the same initialize as the "
+                f"{function}: expected optimizers[{i}] to come from the same initialize as the "
                 "others, got one from another"
             )
     return states

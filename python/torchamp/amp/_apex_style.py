@@ -233,7 +233,7 @@ def scale_loss(
     chosen = _listed(optimizers)
     if _is_disabled(chosen):
         return contextlib.nullcontext(loss)
-    states = states_of(chosen)
+    states = states_of(chosen, "scale_loss")
     session = states[0].session if states else _last_session("scale_loss")
     return scaled_loss(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
@@ -278,8 +278,9 @@ def finish(optimizers: Optimizers, loss_id: int = 0) -> None:
     """
     chosen = _listed(optimizers)
     if not _is_disabled(chosen):
-        states = states_of(chosen)
-        _scale_loss.finish(states[0].session, states, loss_id)
+        states = states_of(chosen, "finish")
+        session = states[0].session if states else _last_session("finish")
+        _scale_loss.finish(session, states, loss_id)
 
 
 def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
@@ -314,7 +315,7 @@ def clip_grad_norm_(
     chosen = _listed(optimizers)
     if _is_disabled(chosen):
         return torch.nn.utils.clip_grad_norm_(params_of(chosen), max_norm, norm_type)
-    states = states_of(chosen)
+    states = states_of(chosen, "clip_grad_norm_")
     with suppress_accesses(states):
         return clip_grad_norm(states, params_of(chosen), max_norm, norm_type)
 
@@ -335,7 +336,7 @@ def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
     chosen = _listed(optimizers)
     if _is_disabled(chosen):
         return torch.nn.utils.clip_grad_value_(params_of(chosen), clip_value)
-    states = states_of(chosen)
+    states = states_of(chosen, "clip_grad_value_")
     with suppress_accesses(states):
         return clip_grad_value(states, params_of(chosen), clip_value)
 
@@ -366,7 +367,7 @@ def refresh_masters(optimizers: Optimizers) -> None:
     Raises RuntimeError for optimizers that initialize did not return, also after
     initialize(enabled=False).
     """
-    for state in states_of(optimizers):
+    for state in states_of(optimizers, "refresh_masters"):
         state.weights.force_refresh()
 
 

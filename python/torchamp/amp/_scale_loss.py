@@ -35,7 +35,7 @@ class ScaledLoss(_C.Backward):
         delay_overflow_check: bool = False,
     ) -> None:
         given = [state.core for state in states]
-        self._scaler = session.scaler(loss_id)
+        self._scaler = session.scaler(loss_id, "scale_loss")
         self._delays = _is_unsynced(session, states) if delay_unscale is None else delay_unscale
         super().__init__(
             given,
@@ -128,7 +128,7 @@ def scaled_loss(
 def scale(session: Session, loss: torch.Tensor, loss_id: int) -> torch.Tensor:
     """`loss` times its current scale, float32, for a backward that finish() ends."""
     session.check_order()
-    scaled_loss = session.scaler(loss_id).scale(loss)
+    scaled_loss = session.scaler(loss_id, "scale").scale(loss)
     # Of another object than the view, which may be a temporary: no cycle, and no weak reference.
     result = scaled_loss.view_as(scaled_loss)
     was_cast = session.casts is not None
@@ -140,7 +140,7 @@ def scale(session: Session, loss: torch.Tensor, loss_id: int) -> torch.Tensor:
 def finish(session: Session, states: Sequence[OptimizerState], loss_id: int) -> None:
     """Ends the backwards since the grads of `states` were zeroed, of losses that scale() gave: on
     this rank or, in a pipeline, on another."""
-    scaler = session.scaler(loss_id)
+    scaler = session.scaler(loss_id, "finish")
     if session.reducer is not None:
         raise RuntimeError(
             "finish: expected whole masters, got those of shard_masters, whose grads scale_loss "

@@ -112,17 +112,18 @@ class Session:
             )
         self._may_be_sharded = False
 
-    def scaler(self, loss_id: int) -> _C.LossScaler:
-        """Raises IndexError for a loss_id beyond num_losses, TypeError for another type."""
+    def scaler(self, loss_id: int, function: str) -> _C.LossScaler:
+        """Raises IndexError for a loss_id beyond num_losses, TypeError for another type, both of
+        which name `function`."""
         try:
             index = operator.index(loss_id)
         except TypeError:
             raise TypeError(
-                f"scale_loss: expected loss_id to be an integer, got {loss_id!r}"
+                f"{function}: expected loss_id to be an integer, got {loss_id!r}"
             ) from None
         if not 0 <= index < len(self.scalers):
             raise IndexError(
-                f"scale_loss: expected loss_id to be below num_losses, {len(self.scalers)}, "
+                f"{function}: expected loss_id to be below num_losses, {len(self.scalers)}, "
                 f"got {loss_id}"
             )
         return self.scalers[index]
