@@ -134,12 +134,12 @@ class BlockedSin {
   at::CallbackHandle handle_;
 };
 
-size_t count_ops(const Training& training, const std::function<at::Tensor()>& forward) {
+size_t count_ops(Training& training, const std::function<at::Tensor()>& forward) {
   return report(*training.net, training.optimizer(), forward).scopes.size();
 }
 
 TEST_P(ReportTest, AnOpThatOutlivesAReportHidesNoLaterOne) {
-  const Training training(device(), Options("O0").verbosity(0));
+  Training training(device(), Options("O0").verbosity(0));
   BlockedSin sin;
   std::promise<void> is_over;
   std::future<size_t> later;
@@ -158,7 +158,7 @@ TEST_P(ReportTest, AnOpThatOutlivesAReportHidesNoLaterOne) {
 }
 
 TEST_P(ReportTest, AnOpThatOutlivesAReportIsInNoLaterTrace) {
-  const Training training(device(), Options("O0").verbosity(0));
+  Training training(device(), Options("O0").verbosity(0));
   const at::Tensor infinite = at::full({2}, INFINITY, device());
   BlockedSin sin;
   std::future<void> in_thread;
