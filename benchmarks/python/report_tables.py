@@ -33,11 +33,12 @@ def ops_table(rows: list[dict]) -> str:
         cells.append([
             row["op"], row["workload"], f"{row['torchamp_ms']:.3f}{mark(row, 'torchamp')}",
             spread(row["quartiles"]["torchamp"], ".3f"), number(row["host_ms"]["torchamp"], ".3f"),
-            f"{bandwidth:.0f}", f"{row['of_copy']:.0%}",
-            f"{number(row['times_torch'], '.1f')}{mark(row, 'torch')}",
+            f"{bandwidth:.0f}", f"{row['copy_ms']:.3f}", f"{row['of_copy']:.0%}",
+            f"{number(row['torch_ms'], '.3f')}{mark(row, 'torch')}",
+            number(row["times_torch"], ".2f"),
         ])  # fmt: skip
-    head = ["op", "workload", "torchamp, ms", "quartiles", "host, ms", "GB/s", "of a copy",
-            "times torch"]  # fmt: skip
+    head = ["op", "workload", "torchamp, ms", "quartiles", "host, ms", "GB/s", "copy, ms",
+            "of a copy", "torch, ms", "× torch"]  # fmt: skip
     return with_note(table(head, cells, text_columns=2), rows)
 
 
@@ -96,8 +97,8 @@ def training_numbers(row: dict) -> str:
             f"{row['items_per_second'][name]:,.0f}",
             number(peak and peak / 1e9, ".2f"), str(row["skipped_steps"][name]),
         ])  # fmt: skip
-    head = ["variant", "ms", "quartiles", "host, ms", f"× {row['base']}", "× float32",
-            f"{row['unit']}/s", "peak, GB", "skipped"]  # fmt: skip
+    head = ["variant", "ms", "quartiles", "host, ms", f"times as fast as {row['base']}",
+            "times as fast as float32", f"{row['unit']}/s", "peak, GB", "skipped"]  # fmt: skip
     return table(head, cells)
 
 

@@ -20,23 +20,51 @@ NAMES = {
         "torch.amp, AdamW(fused)"
     ),
     "float32 with `AdamW(fused=True)`": "float32, torch AdamW(fused)",
-    "a bare AVX2 loop: the same check and arithmetic, nothing around it": "bare AVX2 loop",
+    "a bare AVX2 loop: the same check and arithmetic": "bare AVX2 loop",
     "a plain copy of the 30 bytes per parameter that a step must move": "bare copy",
 }
 
 
+#: The committed results that README shows a picture of, and those of whole iterations beside them.
+(STEPS,) = re.findall(r"benchmarks/results/(step-[\w-]+)-gpt2_124m\.png", README)
+ITERATIONS = STEPS.replace("step-", "training-")
+
+
+def results(name: str, key: str) -> dict[str, dict]:
+    rows = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
+    return {row[key]: row for row in rows}
+
+
 @pytest.fixture(scope="module")
 def measured() -> dict:
-    """The steps of GPT-2 that README shows the picture of."""
-    (name,) = re.findall(r"benchmarks/results/(step-[\w-]+)-gpt2_124m\.png", README)
-    rows = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
-    return next(row for row in rows if row["workload"] == "gpt2_124m")
+    """The steps of GPT-2."""
+    return results(STEPS, "workload")["gpt2_124m"]
+
+
+@pytest.fixture(scope="module")
+def iterations() -> dict[str, dict]:
+    return results(ITERATIONS, "network")
+
+
+def tables_of_speed() -> list[list[list[str]]]:
+    """The cells of its rows, by table."""
+    section = README.split("## Speed\n", 1)[1].split("\n## ", 1)[0]
+    tables = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    return [
+        [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+        for table in tables
+    ]
 
 
 def rows_of_speed() -> list[list[str]]:
-    section = README.split("## Speed\n", 1)[1].split("\n## ", 1)[0]
-    lines = [line for line in section.splitlines() if line.startswith("| ")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
+    return tables_of_speed()[0]
+
+
+def numbers_in(path: pathlib.Path, sentence: str) -> list[float]:
+    """What stands for each # of a sentence, wherever its lines break."""
+    pattern = re.escape(sentence).replace("\\#", r"(\d+(?:\.\d+)?)").replace("\\ ", r"\s+")
+    (found,) = re.finditer(pattern, path.read_text())
+    return [float(number) for number in found.groups()]
 
 
 def test_the_table_is_the_committed_results(measured):
@@ -60,6 +88,73 @@ def test_the_first_lines_say_the_same(measured):
     said = [int(word) for word in re.findall(r"(\d+)(?: ms)? with", number)]
     names = ("one pass", "O2, torch AdamW(fused)", "O2, torch AdamW(foreach)")
     assert said == [round(measured["milliseconds"][name]) for name in names]
+
+
+def test_iterations_are_the_committed_results(iterations):
+    row = iterations["gpt2_small_512"]
+    float32 = row["milliseconds"]["float32"]
+    rows = tables_of_speed()[1]
+    assert [cells[0] for cells in rows] == list(row["milliseconds"])
+    for name, ms, quartiles, times in rows:
+        first, third = row["quartiles"][name]
+        assert ms == f"{row['milliseconds'][name]:.1f}"
+        assert quartiles == f"{first:.1f}–{third:.1f}"
+        assert times == f"{row['milliseconds'][name] / float32:.2f}"
+
+
+def test_sentences_quote_the_committed_results(measured, iterations):
+    """Ranges, by their ends."""
+    step_rows = results(STEPS, "workload")
+    small = step_rows["tiny_10000x64"]["times_one_pass"]
+    torchs = [round(small[f"O2, torch AdamW({kind})"]) for kind in ("fused", "foreach")]
+    sentence = "take # to # times as long"
+    assert numbers_in(ROOT / "README.md", f"torch's steps at O2 {sentence} as one pass") == torchs
+    performance = ROOT / "docs" / "performance.md"
+    assert numbers_in(performance, f"torch's steps at O2 {sentence}") == torchs
+
+    large = ("resnet50", "vgg16", "bert_large", "gpt2_124m")
+    bare = [round(step_rows[name]["times_one_pass"]["bare AVX2 loop"], 2) for name in large]
+    assert numbers_in(performance, "it takes # to # of one pass") == [min(bare), max(bare)]
+
+    split = [measured["times_one_pass"][f"one pass, split{rest}"]
+             for rest in (" masters", ", bfloat16 moments")]  # fmt: skip
+    optimizers = ROOT / "docs" / "optimizers.md"
+    assert numbers_in(optimizers, "split masters took # times") == [round(split[0], 1)]
+    assert numbers_in(optimizers, "moments # times in total") == [round(split[1], 1)]
+
+    def slowdowns(*levels: str) -> list[float]:
+        rows = [iterations[name]["milliseconds"] for name in ("resnet_small", "vgg_small")]
+        times = [ms[level] / ms["float32"] for ms in rows for level in levels]
+        return [round(min(times), 1), round(max(times), 1)]
+
+    convolutions = "take # to # times as long at O4 and O5 as in float32, and # to # times at O1"
+    assert numbers_in(ROOT / "README.md", convolutions) == [
+        *slowdowns("O4", "O5"),
+        *slowdowns("O1", "O2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "path", sorted(RESULTS.glob("training-*.json")), ids=lambda path: path.stem
+)
+def test_iterations_are_quotients(path):
+    for row in json.loads(path.read_text())["rows"]:
+        for base, factors in (
+            (row["base"], row["times_as_fast_as_torch_amp"]),
+            ("float32", row["times_as_fast_as_float32"]),
+        ):
+            for name, factor in factors.items():
+                quotient = row["milliseconds"][base] / row["milliseconds"][name]
+                assert factor == pytest.approx(quotient, rel=1e-9)
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("ops-*.json")), ids=lambda path: path.stem)
+def test_ops_are_quotients(path):
+    for row in json.loads(path.read_text())["rows"]:
+        assert row["of_copy"] == pytest.approx(row["copy_ms"] / row["torchamp_ms"], rel=1e-9)
+        if row["torch_ms"] is not None:
+            quotient = row["torch_ms"] / row["torchamp_ms"]
+            assert row["times_torch"] == pytest.approx(quotient, rel=1e-9)
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("step-*.json")), ids=lambda path: path.stem)

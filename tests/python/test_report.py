@@ -111,8 +111,8 @@ def test_ops_have_bandwidth_ratios_and_the_hosts_time(tmp_path):
     assert path.name.startswith("ops-nvidia-h200-20") and path.suffix == ".md"
     text = path.read_text()
     assert "# The ops on NVIDIA H200" in text and "- torch: 2.11.0" in text
-    assert ["check, float16", "tiny_10000x64", "0.020", "0.019–0.021", "0.004", "64", "50%",
-            "20.0 \\*"] in lines(path)  # fmt: skip
+    assert ["check, float16", "tiny_10000x64", "0.020", "0.019–0.021", "0.004", "64",
+            "0.010", "50%", "0.400 \\*", "20.00"] in lines(path)  # fmt: skip
     assert "includes host time" in text
     assert json.loads(path.with_suffix(".json").read_text()) == OPS
 
