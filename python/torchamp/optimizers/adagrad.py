@@ -19,6 +19,7 @@ class FusedAdagrad(FusedOptimizer):
         lr: float or scalar tensor.
         lr_decay, weight_decay, eps, maximize: as in torch.optim.Adagrad.
         decoupled_weight_decay: weight decay shrinks the parameters; apex's adagrad_w_mode.
+        state_dtype, stochastic_rounding, split_masters: as FusedOptimizer's.
 
     Raises ValueError for values outside of their range. State dicts go to and from
     torch.optim.Adagrad's.

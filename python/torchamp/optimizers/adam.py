@@ -20,6 +20,7 @@ class FusedAdam(FusedOptimizer):
         betas, eps, weight_decay, amsgrad, maximize: as in torch.optim.Adam.
         decoupled_weight_decay: weight decay as in AdamW.
         bias_correction: False disables bias correction, as in apex.
+        state_dtype, stochastic_rounding, split_masters: as FusedOptimizer's.
 
     Raises ValueError for values outside of their range. State dicts go to and from
     torch.optim.Adam's and AdamW's.
@@ -69,7 +70,16 @@ class FusedAdam(FusedOptimizer):
 class FusedAdamW(FusedAdam):
     """torch.optim.AdamW in one pass: weight decay shrinks the parameters themselves.
 
-    Arguments as FusedAdam's; weight_decay is 0.01 by default, as in torch.
+    Args:
+        params: parameters or groups.
+        lr: float or scalar tensor.
+        betas, eps, weight_decay, amsgrad, maximize: as in torch.optim.AdamW.
+        decoupled_weight_decay: False adds weight decay to the grads, as in Adam.
+        bias_correction: False disables bias correction, as in apex.
+        state_dtype, stochastic_rounding, split_masters: as FusedOptimizer's.
+
+    Raises ValueError for values outside of their range. State dicts go to and from
+    torch.optim.AdamW's and Adam's.
     """
 
     options: _C.OptionTable = _C.OptionTable("FusedAdamW")

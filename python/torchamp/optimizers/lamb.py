@@ -22,6 +22,7 @@ class FusedLAMB(FusedOptimizer):
         averages_grads: the share of a new grad is 1 - beta1 rather than 1; apex's grad_averaging.
         always_adapts: also groups without weight decay are scaled; apex's use_nvlamb.
         max_grad_norm: the norm to which the grads of all groups together are clipped; None: not.
+        state_dtype, stochastic_rounding, split_masters: as FusedOptimizer's.
 
     Raises ValueError for values outside of their range. Grads are left as they are.
     """

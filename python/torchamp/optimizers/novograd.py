@@ -23,6 +23,7 @@ class FusedNovoGrad(FusedOptimizer):
         averages_grads: the share of a new grad is 1 - beta1 rather than 1; apex's grad_averaging.
         starts_at_zero: the running norm starts at zero rather than at the first norm; apex's
             init_zero.
+        state_dtype, stochastic_rounding, split_masters: as FusedOptimizer's.
 
     Raises ValueError for values outside of their range.
     """

@@ -20,6 +20,7 @@ class FusedSGD(FusedOptimizer):
         momentum, dampening, weight_decay, nesterov, maximize: as in torch.optim.SGD.
         decay_after_momentum: weight decay is added to the step instead of the grads; apex's
             wd_after_momentum.
+        state_dtype, stochastic_rounding, split_masters: as FusedOptimizer's.
 
     Raises ValueError for values outside of their range. State dicts go to and from
     torch.optim.SGD's.
@@ -85,6 +86,7 @@ class FusedLARS(FusedSGD):
         trust_coefficient: largest update of a tensor relative to its norm.
         eps: for the division.
         clip: LARC instead of LARS.
+        state_dtype, stochastic_rounding, split_masters: as FusedOptimizer's.
     """
 
     options: _C.OptionTable = _C.OptionTable("FusedLARS")
