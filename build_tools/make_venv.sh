@@ -70,12 +70,19 @@ install_torch() {
   fi
 }
 
+# Also those that <python> has: their programs are not on PATH.
+install_build_tools() {
+  missing=$(PYTHONPATH=build_tools "$venv/bin/python" -c 'import torchamp_build as b
+print(*b.get_requires_for_build_wheel())')
+  command -v ninja >/dev/null || [ -x "$venv/bin/ninja" ] || missing="$missing ninja"
+  [ -z "$missing" ] && return
+  say "installing $missing"
+  "$venv/bin/python" -m pip install --quiet --no-deps --ignore-installed $missing
+}
+
 install_tools() {
   missing=$("$venv/bin/python" -c 'import importlib.util as u, sys
-sys.path.insert(0, "build_tools"); import torchamp_build as b
-print(*b.get_requires_for_build_wheel(), *(n for n in sys.argv[1:] if u.find_spec(n) is None))
-' $tools)
-  command -v ninja >/dev/null || [ -x "$venv/bin/ninja" ] || missing="$missing ninja"
+print(*(name for name in sys.argv[1:] if u.find_spec(name) is None))' $tools)
   [ -z "$missing" ] && return
   say "installing $missing"
   "$venv/bin/python" -m pip install --quiet $missing
@@ -102,6 +109,7 @@ record() {
 installed || { [ -x "$venv/bin/python" ] || create_venv; }
 if ! installed || [ -n "$requirement" ]; then
   install_torch
+  install_build_tools
   install_tools
   install_xdist
 fi

@@ -119,6 +119,9 @@ def libtorch_archive(folder: pathlib.Path) -> pathlib.Path:
     for name in ("include", "share"):
         (folder / name).symlink_to(real / name)
     (folder / "build-version").write_text(torch.__version__ + "\n")
+    for beside in ("nvidia", "cusparselt"):  # where a wheel's libraries look for CUDA's
+        if (real.parent / beside).exists():
+            (folder.parent / beside).symlink_to(real.parent / beside)
     return folder
 
 

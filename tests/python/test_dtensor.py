@@ -606,7 +606,7 @@ def outcomes_of_four(outcomes, folder) -> dict[str, str]:
 
 
 #: Cases that train with fully_shard.
-FULLY_SHARDED = re.compile("FSDP|HSDP|unsynced|resume|save")
+FULLY_SHARDED = re.compile("FSDP|HSDP|unsynced|resume|save|states|batch_norms")
 
 
 def check(case: str, outcome: str) -> None:
