@@ -19,7 +19,9 @@ UNLIKE_APEX_ON_CUDA = ("F.grid_sample", "torch.norm(nuc)")
 #: Their meta functions need a card.
 NOT_FAKED = (*UNLIKE_APEX_ON_CUDA, "torch.gru_cell", "F.ctc_loss", "F.ctc_loss(lists)")
 #: That of a convolution in bfloat16 asks the driver.
-ASKS_THE_DRIVER = torch.__version__ < (2, 7) and torch.version.cuda and not torch.cuda.is_available()
+ASKS_THE_DRIVER = (
+    torch.__version__ < (2, 7) and torch.version.cuda and not torch.cuda.is_available()
+)
 
 
 @contextlib.contextmanager
