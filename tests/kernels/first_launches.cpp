@@ -2,10 +2,13 @@
 // selecting the NVRTC backend and loading two kernels.
 //
 //     TORCHAMP_KERNELS=nvrtc first_launches [capability]
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 
+#include "cuda/image_store.h"
 #include "cuda/library.h"
 #include "cuda/registry.h"
 
@@ -35,15 +38,32 @@ Driver make_driver() {
   return driver;
 }
 
+bool is_nvrtc_loaded() {
+  return !loaded_library("libnvrtc").empty();
+}
+
+size_t count_stored_images() {
+  namespace fs = std::filesystem;
+  const fs::path folder = image_store().folder();
+  if (!fs::exists(folder)) return 0;
+  const fs::recursive_directory_iterator files(folder);
+  return std::count_if(begin(files), end(files), [](const auto& f) { return f.is_regular_file(); });
+}
+
 void load_first_kernels() {
   static const Driver driver = make_driver();
   use_driver(driver);
+  const bool is_from_torch = is_nvrtc_loaded();
+  const size_t stored_before = count_stored_images();
   const auto begin = std::chrono::steady_clock::now();
   Device& device = device_of(Queue{0, nullptr});
   for (const Kernel kernel : {Kernel::kCheck, Kernel::kStepAdam}) function_of(device, kernel);
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-  const bool opened = !loaded_library("libnvrtc").empty();
-  std::printf("%.1f ms, NVRTC %s\n", took.count(), opened ? "opened" : "not opened");
+  const char* nvrtc = is_from_torch       ? "loaded by torch"
+                      : is_nvrtc_loaded() ? "opened"
+                                          : "not opened";
+  std::printf("%.1f ms, NVRTC %s, %zu images stored\n", took.count(), nvrtc,
+              count_stored_images() - stored_before);
 }
 
 }  // namespace
