@@ -8,6 +8,10 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "build_tools"))
+
+import tested_with  # noqa: E402
+
 README = (ROOT / "README.md").read_text()
 RESULTS = ROOT / "benchmarks" / "results"
 #: As README names the variants.
@@ -169,9 +173,32 @@ def test_results_are_quotients(path):
 
 
 def test_the_table_of_versions_is_what_the_script_writes():
-    sys.path.insert(0, str(ROOT / "build_tools"))
-    import tested_with
-
     written = README.split(tested_with.BEGIN)[1].split(tested_with.END)[0]
     rows = json.loads(tested_with.RECORDS.read_text())
     assert rows and written == tested_with.table(rows)
+
+
+def test_skipped_tests_do_not_count(monkeypatch, tmp_path):
+    outcomes = [
+        "Test Passed.",
+        "Test Pass Reason:\nRequired regular expression found. Regex=[a]",
+        "Test Pass Reason:\nSkip regular expression found in output. Regex=[b]",
+        "Test Failed.",
+    ]
+    log = tmp_path / "LastTest.log"
+    log.write_text("\n".join(outcomes))
+    monkeypatch.setattr(tested_with, "CPP_TESTS", log)
+    assert tested_with.passed_cpp_tests() == 2
+    results = tmp_path / "python.xml"
+    results.write_text('<x><testsuite tests="5" failures="0" errors="0" skipped="2"/></x>')
+    monkeypatch.setattr(tested_with, "PYTHON_TESTS", results)
+    assert tested_with.passed_python_tests() == 3
+    results.write_text('<x><testsuite tests="5" failures="1" errors="0" skipped="2"/></x>')
+    with pytest.raises(SystemExit):
+        tested_with.passed_python_tests()
+
+
+def test_versions_have_an_order():
+    versions = ["2.9.1", "2.10.0a0+git1234", "2.10.1+cpu", "2.15.0.dev20261101+cu130"]
+    rows = [{"torch": version} for version in versions]
+    assert sorted(reversed(rows), key=tested_with.version) == rows
