@@ -18,10 +18,6 @@ LEVELS = {"O1": torch.float16, "O4": torch.bfloat16}
 UNLIKE_APEX_ON_CUDA = ("F.grid_sample", "torch.norm(nuc)")
 #: Their meta functions need a card.
 NOT_FAKED = (*UNLIKE_APEX_ON_CUDA, "torch.gru_cell", "F.ctc_loss", "F.ctc_loss(lists)")
-#: That of a convolution in bfloat16 asks the driver.
-ASKS_THE_DRIVER = (
-    torch.__version__ < (2, 7) and torch.version.cuda and not torch.cuda.is_available()
-)
 
 
 @contextlib.contextmanager
@@ -95,19 +91,28 @@ def assert_equal(actual, expected) -> None:
     assert torch.equal(torch.as_tensor(actual), torch.as_tensor(expected))
 
 
+@contextlib.contextmanager
+def skipped_without_a_driver():
+    """For fake convolutions in bfloat16, torch 2.6 to 2.8 ask the driver."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "CUDA driver version is insufficient" in str(error):
+            pytest.skip("this torch fakes it only with a driver")
+        raise
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", [*LOW_PRECISION, *FLOAT32, *WIDEST])
 def test_cudas_lists_without_a_card(name, level):
     """Every torch has CUDA's dispatcher entries, which fake tensors can reach."""
     if name in NOT_FAKED:
         pytest.skip("cannot be faked")
-    if ASKS_THE_DRIVER and "conv" in name and level == "O4":
-        pytest.skip("cannot be faked by this torch without a driver")
     function, *sizes = {**LOW_PRECISION, **FLOAT32, **WIDEST}[name]
     low = LEVELS[level]
     with contextlib.closing(_C.OpenAutocast(["cuda"], low)):
         for dtypes in mixtures(low, len(sizes)):
-            with FakeTensorMode(allow_non_fake_inputs=True):
+            with FakeTensorMode(allow_non_fake_inputs=True), skipped_without_a_driver():
                 result = function(*arguments(sizes, dtypes, torch.device("cuda", 0)))
             assert result.dtype == expected_type(name, dtypes, low), dtypes
 

@@ -95,8 +95,13 @@ def save(run: Run, file: File) -> None:
 
 def _write(checkpoint: dict[str, Any], file: File) -> None:
     """A path keeps what it holds until all is written."""
+
+    def write(path: str) -> None:
+        with open(path, "wb") as opened:  # torch's own file reports no full disk in torch 2.8
+            torch.save(checkpoint, opened)
+
     if isinstance(file, (str, os.PathLike)):
-        _C.replace_file(os.fspath(file), lambda temporary: torch.save(checkpoint, temporary))
+        _C.replace_file(os.fspath(file), write)
     else:
         torch.save(checkpoint, file)
 
