@@ -93,7 +93,7 @@ def assert_equal(actual, expected) -> None:
 
 @contextlib.contextmanager
 def skipped_without_a_driver():
-    """For fake convolutions in bfloat16, torch 2.6 to 2.8 ask the driver."""
+    """For fake convolutions in bfloat16, torch 2.6 to 2.9 ask the driver."""
     try:
         yield
     except RuntimeError as error:
