@@ -111,7 +111,8 @@ void for_each_part(const Tensor* tensors, int64_t count, int threads, Visit visi
         if (flat - offset >= tensors[t].count) return tensors[t].count;
         return std::max<int64_t>(flat - offset, 0) / kLanes * kLanes;
       };
-      if (border(first) < border(last)) visit(tensors[t], border(first), border(last));
+      const int64_t begin = border(first), end = border(last);
+      if (begin < end) visit(tensors[t], begin, end);
     }
     _mm_sfence();
   };

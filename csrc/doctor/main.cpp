@@ -4,7 +4,6 @@
 #include <torchamp/detail/doctor.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdio>
 #include <iostream>
 #include <string>
@@ -19,12 +18,9 @@ const char kUsage[] =
     "Reports what torchamp finds on this machine, what is missing, and how to fix it.\n"
     "Exit status: 0 if all is well, 1 if something works but could work better, 2 if broken.\n";
 
-const char* const kStatusWords[] = {"ok", "note", "BROKEN"};
-
-std::string lower(std::string word) {
-  for (char& letter : word) letter = static_cast<char>(std::tolower(letter));
-  return word;
-}
+// By status.
+const char* const kPrintedWords[] = {"    ok", "  note", "BROKEN"};
+const char* const kJsonWords[] = {"ok", "note", "broken"};
 
 int worst(const Findings& findings) {
   int status = 0;
@@ -34,9 +30,8 @@ int worst(const Findings& findings) {
 
 void print(const Findings& findings) {
   for (const auto& finding : findings) {
-    const std::string word = kStatusWords[finding.status];
-    std::cout << std::string(6 - word.size(), ' ') << word << "  " << finding.subject << ": "
-              << finding.found << '\n';
+    std::cout << kPrintedWords[finding.status] << "  " << finding.subject << ": " << finding.found
+              << '\n';
     if (!finding.remedy.empty()) std::cout << "        -> " << finding.remedy << '\n';
   }
 }
@@ -57,18 +52,14 @@ std::string quoted(const std::string& text) {
   return quoted + '"';
 }
 
-std::string quoted_status(int status) {
-  return quoted(lower(kStatusWords[status]));
-}
-
 /// In the form that `python -m torchamp doctor --json` has.
 void print_json(const Findings& findings) {
-  std::cout << "{\n  \"status\": " << quoted_status(worst(findings)) << ",\n  \"findings\": [";
+  std::cout << "{\n  \"status\": " << quoted(kJsonWords[worst(findings)]) << ",\n  \"findings\": [";
   const char* separator = "\n";
   for (const auto& finding : findings) {
     std::cout << separator << "    {\n      \"subject\": " << quoted(finding.subject)
               << ",\n      \"found\": " << quoted(finding.found)
-              << ",\n      \"status\": " << quoted_status(finding.status)
+              << ",\n      \"status\": " << quoted(kJsonWords[finding.status])
               << ",\n      \"remedy\": " << quoted(finding.remedy) << "\n    }";
     separator = ",\n";
   }

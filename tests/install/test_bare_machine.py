@@ -17,14 +17,20 @@ PIP_INSTALLS = ("cmake", "ninja", "pytest_xdist", "pytest", "hypothesis", "numpy
 MODULE = ROOT / "cmake" / "TorchampGoogleTest.cmake"
 
 
-def set_up(machine: BareMachine) -> subprocess.CompletedProcess:
+def set_up(machine: BareMachine, **environment: object) -> subprocess.CompletedProcess:
     """Creates .venv, as `make demo` and `make test` do first, with this Python's torch and a pip
     that knows a few empty packages."""
     wheels = machine.folder / "wheels"
     for name in PIP_INSTALLS:
         write_wheel(wheels, name)
     pip = {"PIP_NO_INDEX": 1, "PIP_FIND_LINKS": wheels, "PIP_CONFIG_FILE": "/dev/null"}
-    return machine.run("make", ".venv/.environment", f"PYTHON={sys.executable}", **pip)
+    command = ("make", ".venv/.environment", f"PYTHON={sys.executable}")
+    return machine.run(*command, **pip, **environment)
+
+
+def installed_in(machine: BareMachine) -> set[str]:
+    site = machine.checkout().glob(".venv/lib/python*/site-packages/*-999.dist-info")
+    return {path.name for path in site}
 
 
 def test_set_up_gets_what_is_missing(tmp_path: pathlib.Path) -> None:
@@ -36,8 +42,19 @@ def test_set_up_gets_what_is_missing(tmp_path: pathlib.Path) -> None:
     assert "torchamp: installing Debian's g++" in done.stderr
     assert "torchamp: installing cmake" in done.stdout
     assert torch.__version__ in (machine.checkout() / ".venv" / ".environment").read_text()
-    site = machine.checkout().glob(".venv/lib/python*/site-packages/*-999.dist-info")
-    assert {"cmake-999.dist-info", "ninja-999.dist-info"} <= {path.name for path in site}
+    assert {"cmake-999.dist-info", "ninja-999.dist-info"} <= installed_in(machine)
+
+
+def test_set_up_gets_programs_that_only_another_environment_has(tmp_path: pathlib.Path) -> None:
+    """pip sees their packages, but they are not on PATH."""
+    for name in ("cmake", "ninja"):
+        info = tmp_path / "inherited" / f"{name}-4.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 4.0\n")
+    machine = BareMachine(tmp_path)
+    done = set_up(machine, PYTHONPATH=tmp_path / "inherited")
+    assert done.returncode == 0, done.stderr
+    assert {"cmake-999.dist-info", "ninja-999.dist-info"} <= installed_in(machine)
 
 
 def test_set_up_asks_who_may_not_install(tmp_path: pathlib.Path) -> None:

@@ -7,6 +7,7 @@ import resource
 import stat
 
 import pytest
+import torch
 from nets import initialized, train_step
 
 from torchamp import amp
@@ -40,6 +41,19 @@ def test_a_failed_save_leaves_nothing_behind(tmp_path, share):
     with files_limited_to(int(share * len(before))), pytest.raises((RuntimeError, OSError)):
         amp.save(*initialized("O2"), path)
     assert os.listdir(tmp_path) == ["run.pt"] and path.read_bytes() == before
+
+
+def test_a_full_disk_is_reported_where_torchs_own_file_is_silent(tmp_path, monkeypatch):
+    """As that of torch 2.8 and 2.9 is."""
+    save = torch.save
+
+    def silent_save(state, file):
+        is_torchs = isinstance(file, (str, os.PathLike))
+        with contextlib.suppress(RuntimeError, OSError) if is_torchs else contextlib.nullcontext():
+            save(state, file)
+
+    monkeypatch.setattr(torch, "save", silent_save)
+    test_a_failed_save_leaves_nothing_behind(tmp_path, 0.5)
 
 
 def test_permissions_are_kept(tmp_path):

@@ -234,7 +234,7 @@ def scale_loss(
     if _is_disabled(chosen):
         return contextlib.nullcontext(loss)
     states = states_of(chosen, "scale_loss")
-    session = states[0].session if states else _last_session("scale_loss")
+    session = _session_of(states, "scale_loss")
     return scaled_loss(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
 
@@ -279,8 +279,7 @@ def finish(optimizers: Optimizers, loss_id: int = 0) -> None:
     chosen = _listed(optimizers)
     if not _is_disabled(chosen):
         states = states_of(chosen, "finish")
-        session = states[0].session if states else _last_session("finish")
-        _scale_loss.finish(session, states, loss_id)
+        _scale_loss.finish(_session_of(states, "finish"), states, loss_id)
 
 
 def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
@@ -462,6 +461,11 @@ def _is_left_alone(optimizer: torch.optim.Optimizer) -> bool:
     if hasattr(optimizer, "_torchamp"):
         return False
     return Last.is_disabled or optimizer in Last.disabled_optimizers
+
+
+def _session_of(states: list, function: str) -> Session:
+    """That of the optimizers; the last one where there are none."""
+    return states[0].session if states else _last_session(function)
 
 
 def _last_session(function: str) -> Session:

@@ -97,7 +97,7 @@ def _write(checkpoint: dict[str, Any], file: File) -> None:
     """A path keeps what it holds until all is written."""
 
     def write(path: str) -> None:
-        with open(path, "wb") as opened:  # that of torch 2.8 and 2.9 reports no full disk
+        with open(path, "wb") as opened:  # torch 2.8 and 2.9 do not report a full disk
             torch.save(checkpoint, opened)
 
     if isinstance(file, (str, os.PathLike)):
