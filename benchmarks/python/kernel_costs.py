@@ -96,14 +96,10 @@ def _step(bytes_per_element: int, tensors: int, vector: int = 8, counted: int = 
     return Kernel(bytes_per_element, tensors, vector, True, 2, warps=16, counted=counted)
 
 
-def _compact_step(bytes_per_element: int) -> Kernel:
-    """Adam's step with split masters or 16-bit moments."""
-    return Kernel(bytes_per_element, 581, 8, False, 2, warps=16, counted=512)
-
-
 _UNSCALED = Kernel(6, 1016, 16, loads_before=1, counted=16384)
 _CHECKED = Kernel(2, 1356, 32, stays=True, counted=16384)
 _ADAM = _step(28, 583)
+_ADAM_IN_16_BITS = Kernel(20, 581, 8, False, 2, warps=16, counted=512)
 _CLIP = OneBlock()
 _L2NORM = (Kernel(4, 1362, 16, unit=32768, team=BLOCK), OneBlock())
 
@@ -136,8 +132,7 @@ STEPS: dict[str, Kernels] = {
 ITERATIONS: dict[str, Kernels] = {
     "one pass": (_CHECKED, _ADAM),
     "one pass, clipped": (_CHECKED, _CLIP, _ADAM),
-    "one pass, split masters": (_CHECKED, _compact_step(26)),
-    "one pass, split, bfloat16 moments": (_CHECKED, _compact_step(18)),
+    "one pass, bfloat16 moments": (_CHECKED, _ADAM_IN_16_BITS),
     "master grads materialized": (_UNSCALED, _step(30, 583)),
     "three passes, as apex": (_UNSCALED, _ADAM, *OPS["copy_cast, float32 to float16"]),
     "float32, FusedAdamW": (_step(28, 583),),

@@ -107,8 +107,6 @@ def amp_step(
         with optimizer._torchamp.accesses.suppress():  # as they are between steps
             yield from (*params, *shared.half, *masters, *(master.grad for master in masters))
         yield from states_of(optimizer)
-        if optimizer._torchamp.weights.is_split:
-            yield from [param.to(torch.int16) for param in params]  # the size of the low bits
 
     return Variant(step, tensors)
 
@@ -206,9 +204,8 @@ def _torchs(**options: bool) -> MakeOptimizer:
 VARIANTS: dict[str, Callable[[Grads], Variant]] = {
     "one pass": lambda shared: amp_step(shared, _ours()),
     "one pass, clipped": lambda shared: amp_step(shared, _ours(), clips=True),
-    "one pass, split masters": lambda shared: amp_step(shared, _ours(split_masters=True)),
-    "one pass, split, bfloat16 moments": lambda shared: amp_step(
-        shared, _ours(split_masters=True, state_dtype=torch.bfloat16)
+    "one pass, bfloat16 moments": lambda shared: amp_step(
+        shared, _ours(state_dtype=torch.bfloat16)
     ),
     "master grads materialized": lambda shared: amp_step(shared, _ours(), looks=True),
     "three passes, as apex": three_passes,

@@ -223,9 +223,7 @@ class Step {
 
   void write_param(const Tensor& result, int64_t i) const {
     const Tensor& param = lists_.params[i];
-    if (param.scalar_type() == at::kShort) {
-      write(low_bits_of(result, result.to(lists_.model_params[i].scalar_type())), param);
-    } else if (scalars_.stochastic_rounding) {
+    if (scalars_.stochastic_rounding) {
       write_stochastically(result, param);
     } else {
       write(result, param);
@@ -234,7 +232,6 @@ class Step {
 
   Tensor wide_param(int64_t i) const {
     const Tensor& param = lists_.params[i];
-    if (param.scalar_type() == at::kShort) return reconstructed(lists_.model_params[i], param);
     return param.to(param.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   }
 

@@ -153,15 +153,14 @@ void FusedStepper::make_states(const Lists& lists) {
                      "] to be float16, bfloat16, float32 or float64, got ",
                      params_[i].scalar_type());
   }
-  const at::TensorList stepped = lists.low_bits.empty() ? params_ : lists.low_bits;
   const OutsideCapture outside(steps_.device());
-  for (const size_t i : fresh) make_state(i, stepped[i]);
+  for (const size_t i : fresh) make_state(i);
 }
 
-void FusedStepper::make_state(size_t i, const Tensor& stepped) {
+void FusedStepper::make_state(size_t i) {
   const auto dtype = state_type(params_[i]);
   for (int64_t s = 0; s < kept_states_; ++s) {
-    states_[s * params_.size() + i] = at::zeros_like(stepped, dtype);
+    states_[s * params_.size() + i] = at::zeros_like(params_[i], dtype);
   }
   new_states_.push_back(static_cast<int64_t>(i));
 }
@@ -176,8 +175,7 @@ StepScalars FusedStepper::scalars(const Step& step) const {
 }
 
 StepLists FusedStepper::step_lists(const Lists& lists) const {
-  const at::TensorList params = lists.low_bits.empty() ? params_ : lists.low_bits;
-  return {lists.grads, params, states_, lists.model_params, known_.get(), lists.unscaled};
+  return {lists.grads, params_, states_, lists.model_params, known_.get(), lists.unscaled};
 }
 
 void FusedStepper::step(const Step& step) {

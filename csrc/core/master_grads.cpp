@@ -323,10 +323,7 @@ Tensor MasterGrads::take_overflow_flags(at::Device device) {
 }
 
 void MasterGrads::set_lazy(bool lazy) {
-  if (!lazy) {
-    materialize();
-    weights_.reconstruct();
-  }
+  if (!lazy) materialize();
   lazy_ = lazy;
 }
 
@@ -370,7 +367,6 @@ Tensor MasterGrads::norm_of_deferred() {
 void MasterGrads::step(FusedStepper& stepper, const Tensor& skip) {
   at::NoGradGuard no_grad;
   if (stepper.joins_norms()) materialize();
-  if (stepper.reads_norms_of_params()) weights_.reconstruct();
   if (is_deferred()) check_deferred_unchanged();
   const std::vector<size_t> indices = weights_.indices_of(stepper.params());
   Borrowed grads(indices.size()), models(indices.size());
@@ -389,7 +385,7 @@ void MasterGrads::step(FusedStepper& stepper, const Tensor& skip) {
   if (skip.defined()) step.skip = skip;
   if (scaled.empty()) unscaled.clear();
   if (!scaled.empty()) step.grad_factor = deferred_.factor;
-  stepper.step({grads, models, weights_.stepped_params(indices), unscaled}, step);
+  stepper.step({grads, models, unscaled}, step);
   weights_.mark_synced();
 }
 

@@ -1,14 +1,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/where.h>
-#include <ATen/ops/zeros_like.h>
 #include <torchamp/detail/master_weights.h>
 #include <torchamp/ops.h>
 
-#include <limits>
-
-#include "aten/rounding.h"
 #include "core/autograd_meta.h"
 
 namespace torchamp {
@@ -40,17 +35,6 @@ bool equal_halves(const Tensor& one, const Tensor& other) {
   };
   if (one.itemsize() != 2 || !is_aligned(one) || !is_aligned(other)) return at::equal(one, other);
   return at::equal(one.view(-1).view(at::kLong), other.view(-1).view(at::kLong));
-}
-
-/// NaNs of `master`'s sizes, stored in four bytes.
-Tensor place_of(const Tensor& master) {
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  return at::full({}, nan, master.options().requires_grad(false)).expand(master.sizes());
-}
-
-bool can_split(const Tensor& model, const Tensor& master) {
-  const auto dtype = model.scalar_type();
-  return (dtype == at::kHalf || dtype == at::kBFloat16) && master.scalar_type() == at::kFloat;
 }
 
 }  // namespace
@@ -100,72 +84,25 @@ std::vector<size_t> MasterWeights::indices_of(const std::vector<Tensor>& master_
   return indices;
 }
 
-void MasterWeights::split() {
-  at::NoGradGuard no_grad;
-  low_bits_.resize(model_params_.size());
-  for (const size_t i : separate_) {
-    const Tensor &model = model_params_[i], &master = master_params_[i];
-    if (low_bits_[i].defined() || !can_split(model, master)) continue;
-    low_bits_[i] = at::zeros_like(model, at::kShort);
-    low_bits_[i].copy_(aten::low_bits_of(master.detach(), model.detach()));
-    master.set_data(place_of(master));
-  }
-}
-
-void MasterWeights::reconstruct() {
-  if (!is_split()) return;
-  at::NoGradGuard no_grad;
-  for (size_t i = 0; i < low_bits_.size(); ++i) {
-    if (!low_bits_[i].defined()) continue;
-    master_params_[i].set_data(aten::reconstructed(model_params_[i].detach(), low_bits_[i]));
-  }
-  low_bits_.clear();
-  mark_synced();
-}
-
 Tensor MasterWeights::master_value(const Tensor& model_param) const {
   at::NoGradGuard no_grad;
   const auto known = index_.find(model_param.unsafeGetTensorImpl());
   if (known == index_.end()) return {};
-  const size_t i = known->second;
-  if (is_split(i)) return aten::reconstructed(model_params_[i].detach(), low_bits_[i]);
-  return master_params_[i].detach().clone();
+  return master_params_[known->second].detach().clone();
 }
 
 void MasterWeights::set_master_value(const Tensor& model_param, const Tensor& value) {
   at::NoGradGuard no_grad;
-  const size_t i = index_.at(model_param.unsafeGetTensorImpl());
-  if (!is_split(i)) {
-    master_params_[i].copy_(value);
-    return;
-  }
-  const Tensor wide = value.to(model_param.device(), at::kFloat);
-  model_params_[i].copy_(wide);
-  low_bits_[i].copy_(aten::low_bits_of(wide, model_params_[i].detach()));
-}
-
-std::vector<Tensor> MasterWeights::stepped_params(const std::vector<size_t>& indices) const {
-  std::vector<Tensor> params;
-  for (size_t k = 0; is_split() && k < indices.size(); ++k) {
-    const size_t i = indices[k];
-    params.push_back(is_split(i) ? low_bits_[i] : master_params_[i]);
-  }
-  return params;
+  master_params_[index_.at(model_param.unsafeGetTensorImpl())].copy_(value);
 }
 
 /// Copies the model's value to the master.
 void MasterWeights::adopt_model(size_t i) {
-  if (is_split(i)) {
-    low_bits_[i] = at::zeros_like(model_params_[i], at::kShort);
-  } else {
-    master_params_[i].copy_(model_params_[i]);
-  }
+  master_params_[i].copy_(model_params_[i]);
 }
 
-/// The same, but for elements that the model holds, rounded. Split masters cannot be told apart
-/// from the model, and lose their low bits.
+/// The same, but for elements that the model holds, rounded.
 void MasterWeights::adopt_writes(size_t i) {
-  if (is_split(i)) return adopt_model(i);
   master_params_[i].copy_(held_value(model_params_[i]));
 }
 
@@ -237,7 +174,6 @@ void MasterWeights::force_refresh() {
 
 void MasterWeights::copy_to_model() {
   if (separate_.empty()) return;
-  reconstruct();
   std::vector<Tensor> masters, models;
   for (const size_t i : separate_) {
     masters.push_back(master_params_[i]);
@@ -248,7 +184,6 @@ void MasterWeights::copy_to_model() {
 }
 
 void MasterWeights::recopy_to_model() {
-  reconstruct();
   std::vector<Tensor> masters, aliases;
   for (const size_t i : separate_) {
     masters.push_back(master_params_[i]);
@@ -284,16 +219,11 @@ void MasterWeights::adopt_where_held(const Tensor& model_param, const Tensor& va
   const size_t i = index_.at(model_param.unsafeGetTensorImpl());
   const Tensor model = model_params_[i].detach();
   const Tensor master = at::where(value.to(model.scalar_type()).eq(model), value, own);
-  if (is_split(i)) {
-    low_bits_[i].copy_(aten::low_bits_of(master, model));
-  } else {
-    master_params_[i].copy_(master);
-  }
+  master_params_[i].copy_(master);
   seen_[i] = look(i);
 }
 
 void MasterWeights::release() {
-  reconstruct();
   for (const size_t i : separate_) {
     model_params_[i].mutable_grad().reset();
     model_params_[i].set_data(master_params_[i].variable_data());
@@ -302,7 +232,6 @@ void MasterWeights::release() {
 
 bool MasterWeights::holds_master(size_t i) const {
   const Tensor& model = model_params_[i];
-  if (is_split(i)) return is_rounded_master(model);
   return equal_halves(master_params_[i].detach().to(model.scalar_type()), model.detach());
 }
 

@@ -9,12 +9,6 @@ at::Tensor Masters::track(const at::Tensor& model_param, const at::Tensor& maste
   return stepped;
 }
 
-void Masters::split() {
-  TORCH_CHECK(grads.lazy(),
-              "MasterWeights::split: expected deferred masters, got materialized ones");
-  weights.split();
-}
-
 void Masters::prepare_release() {
   for (OptimizerState* user : users) {
     TORCH_CHECK(!user->is_in_backward(),
@@ -23,7 +17,6 @@ void Masters::prepare_release() {
   for (OptimizerState* user : users) user->refresh();
   weights.refresh();
   weights.adopt_data_writes();
-  weights.reconstruct();
 }
 
 }  // namespace torchamp::core

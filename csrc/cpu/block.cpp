@@ -176,8 +176,6 @@ const float* load(const Plan& plan, const Span& span, int list, float* buffer) {
     case DType::kBFloat16:
       widen(reinterpret_cast<const bfloat16*>(from), buffer, span);
       return buffer;
-    case DType::kLowBits:
-      break;  // means nothing alone
   }
   return nullptr;
 }
@@ -199,8 +197,6 @@ void store(const Plan& plan, const Span& span, int list, const float* values, bo
       return narrow(values, reinterpret_cast<float16*>(to), span, stream);
     case DType::kBFloat16:
       return narrow(values, reinterpret_cast<bfloat16*>(to), span, stream);
-    case DType::kLowBits:
-      break;
   }
 }
 
@@ -211,7 +207,6 @@ bool any_overflow(const Plan& plan, const Span& span, int list, const float* val
     case DType::kBFloat16:
       return run_block<AnyAtLeast<kBFloatOverflow>>(values, span);
     case DType::kFloat32:
-    case DType::kLowBits:
       break;
   }
   return false;
@@ -226,8 +221,6 @@ bool any_nonfinite(const Plan& plan, const Span& span, int list) {
       return any_nonfinite(static_cast<const float16*>(data), span);
     case DType::kBFloat16:
       return any_nonfinite(static_cast<const bfloat16*>(data), span);
-    case DType::kLowBits:
-      break;
   }
   return false;
 }

@@ -34,12 +34,6 @@ struct StepBlock {
   }
 };
 
-/// How a block's lists are rounded.
-struct Rounding {
-  uint32 key;
-  bool stochastic_rounding;
-};
-
 /// A list that is read and written: floats in place, other types in a separate buffer.
 class InOut {
  public:
@@ -53,53 +47,29 @@ class InOut {
   }
   float* values() { return values_; }
 
- protected:
+ private:
   int list_ = 0;
   float* values_ = nullptr;
   float buffer_[kBlock];
 };
 
-/// The parameter, which may be stored as the model's 16 bits and its low bits.
-class Param : public InOut {
- public:
-  void take(const Plan& plan, const Span& span, int model) {
-    model_ = model;
-    is_split_ = plan.dtype(span.tensor, kParam) == DType::kLowBits;
-    if (!is_split_) return InOut::take(plan, span, kParam);
-    values_ = buffer_;
-    load_reconstructed(plan, span, model, kParam, values_);
-  }
-
-  void put(const Plan& plan, const Span& span, const Rounding& rounding, bool stream) const {
-    if (is_split_) return store_split(plan, span, model_, kParam, values_);
-    rounding.stochastic_rounding ? put_stochastically(plan, span, rounding.key)
-                                 : InOut::put(plan, span);
-    if (plan.address(span.tensor, model_) != nullptr) store(plan, span, model_, values_, stream);
-  }
-
- private:
-  static constexpr int kParam = 1;
-
-  int model_ = 0;
-  bool is_split_ = false;
-};
-
 template <class Rule>
 void step_block(const Plan& plan, const Span& span, const StepInputs& inputs,
                 const typename Rule::Coefficients& coefficients, bool stream) {
-  constexpr int kModel = 2 + Rule::kStates;
-  const Rounding rounding{noise_key<Rule>(inputs, plan.positions[span.tensor]),
-                          inputs.stochastic_rounding};
+  constexpr int kParam = 1, kModel = 2 + Rule::kStates;
+  const uint32 key = noise_key<Rule>(inputs, plan.positions[span.tensor]);
   float buffer[kBlock];
-  Param param;
-  InOut states[3];
+  InOut param, states[3];
   const float* grad = load(plan, span, 0, buffer);
-  param.take(plan, span, kModel);
+  param.take(plan, span, kParam);
   for (int s = 0; s < Rule::kStates; ++s) states[s].take(plan, span, 2 + s);
   run_block<StepBlock<Rule>>(grad, param.values(), states[0].values(), states[1].values(),
                              states[2].values(), span, &coefficients);
-  param.put(plan, span, rounding, stream);
-  for (int s = 0; s < Rule::kStates; ++s) states[s].put_stochastically(plan, span, rounding.key);
+  inputs.stochastic_rounding ? param.put_stochastically(plan, span, key) : param.put(plan, span);
+  if (plan.address(span.tensor, kModel) != nullptr) {
+    store(plan, span, kModel, param.values(), stream);
+  }
+  for (int s = 0; s < Rule::kStates; ++s) states[s].put_stochastically(plan, span, key);
 }
 
 Stepped stepped_at(const Plan& plan, const std::vector<HyperRow>& rows, int64 tensor) {

@@ -8,7 +8,7 @@
   DO(Name##Small, name##_small, name, SmallLaunch<Arguments>) \
   DO(Name##Resident, name##_resident, name, ResidentLaunch<Arguments>)
 
-/// An algorithm's kernel, and its variant for tensors stored in fewer bits.
+/// An algorithm's kernel, and its variant for lists that are rounded stochastically.
 #define TORCHAMP_STEP_KERNELS(DO, Name, name)                                  \
   TORCHAMP_ITERATION_KERNELS(DO, Step##Name, step_##name, StepArguments<Name>) \
   DO(Step##Name##Compact, step_##name##_compact, step_##name##_compact, Launch<StepArguments<Name>>)

@@ -27,7 +27,7 @@ TORCHAMP_DEVICE void load_bits(DType dtype, const char* from, Bits<n>& bits) {
 
 /// A group of n neighbouring elements: all lists' loads are in flight before any is used.
 /// `mixed`: the grads are misaligned to the rest.
-/// kCompact: lists may be stored in fewer bits than they are stepped in.
+/// kCompact: lists may be rounded stochastically.
 template <class Rule, int n, int kLists, bool kCompact>
 struct StepGroup {
   static constexpr int kParam = 1;
@@ -36,14 +36,10 @@ struct StepGroup {
 
   const Slice<kLists>& slice;
   int first;  ///< number of the group's first element in the slice
-  Bits<n> bits[kLists];
+  Bits<n> bits[kReads];
   float values[kReads][n];
 
   TORCHAMP_DEVICE StepGroup(const Slice<kLists>& slice, int first) : slice(slice), first(first) {}
-
-  TORCHAMP_DEVICE bool is_split() const {
-    return kCompact && slice.dtype[kParam] == DType::kLowBits;
-  }
 
   TORCHAMP_DEVICE char* address(int list) const {
     return slice.address[list] + first * size_of(slice.dtype[list]);
@@ -60,16 +56,8 @@ struct StepGroup {
     TORCHAMP_UNROLL
     for (int list = 1; list < kReads; ++list)
       load_bits(slice.dtype[list], address(list), bits[list]);
-    if (is_split()) load_bits(slice.dtype[kModel], address(kModel), bits[kModel]);
-    if (is_split()) {
-      reconstruct<n>(slice.dtype[kModel], bits[kModel], bits[kParam], values[kParam]);
-    } else {
-      widen<n>(slice.dtype[kParam], bits[kParam], values[kParam]);
-    }
     TORCHAMP_UNROLL
-    for (int list = 0; list < kReads; ++list) {
-      if (list != kParam) widen<n>(slice.dtype[list], bits[list], values[list]);
-    }
+    for (int list = 0; list < kReads; ++list) widen<n>(slice.dtype[list], bits[list], values[list]);
   }
 
   TORCHAMP_DEVICE void step(const typename Rule::Coefficients& coefficients) {
@@ -87,10 +75,6 @@ struct StepGroup {
   TORCHAMP_DEVICE void store(const Rounding& rounding) const {
     TORCHAMP_UNROLL
     for (int list = 2; list < kReads; ++list) store_stochastically(list, rounding.stream);
-    if (is_split()) {
-      store_split<n>(slice.dtype[kModel], address(kModel), address(kParam), values[kParam]);
-      return;
-    }
     if (kCompact && rounding.stochastic_rounding) {
       store_stochastically(kParam, rounding.stream);
     } else {

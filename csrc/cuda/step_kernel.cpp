@@ -3,13 +3,11 @@
 namespace torchamp::cuda {
 namespace {
 
-/// Whether some list is stored in fewer bits than it is stepped in: split masters, and lists with
-/// stochastic rounding.
+/// Whether some list is rounded stochastically.
 template <class Rule>
 bool is_compact(const Plan& plan, const StepInputs& inputs) {
   if (inputs.stochastic_rounding) return true;
   for (int64 tensor = 0; tensor < plan.tensors(); ++tensor) {
-    if (plan.dtype(tensor, 1) == DType::kLowBits) return true;
     for (int state = 0; state < Rule::kStates; ++state) {
       if (plan.dtype(tensor, 2 + state) == DType::kBFloat16) return true;
     }

@@ -113,11 +113,6 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
   if (!enabled()) return;
   for (const auto& model : models_) check_model(*model);
   check_kept(options.keep_fp32(), models_);
-  for (const auto& optimizer : optimizers_) {
-    TORCH_CHECK(!optimizer.splits_masters() || !options.materialize_master_grads(),
-                "initialize: expected materialize_master_grads(false) with an optimizer's "
-                "split_masters, got true; split masters cannot have grads");
-  }
   warn_of_strangers();
   warn_of_float64();
   const at::Device device = device_of(optimizers, models_);
@@ -132,10 +127,8 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
   cast_models();
   for (auto& optimizer : optimizers_) {
     adopt_params(optimizer);
-    MasterGrads& grads = optimizer.state->grads();
-    grads.set_lazy(keeps_masters_apart() && optimizer.fused != nullptr &&
-                   !options.materialize_master_grads());
-    if (optimizer.splits_masters() && grads.lazy()) optimizer.masters().split();
+    optimizer.state->grads().set_lazy(keeps_masters_apart() && optimizer.fused != nullptr &&
+                                      !options.materialize_master_grads());
   }
 }
 

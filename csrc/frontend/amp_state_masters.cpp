@@ -125,7 +125,6 @@ void Amp::adopt_params(WrappedOptimizer& optimizer) {
   }
   optimizer.num_params = count_params(*optimizer.wrapped);
   checkpoint::save_in_float32(optimizer.weights().model_params(), masters_of(optimizer));
-  if (optimizer.weights().is_split()) optimizer.masters().split();
 }
 
 std::shared_ptr<core::Masters> Amp::masters_of(const WrappedOptimizer& optimizer) const {

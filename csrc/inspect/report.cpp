@@ -64,7 +64,7 @@ ByTensor bytes_of_optimizer(const Optimizer& optimizer, int64_t& float32_state) 
     const at::Tensor& master = weights.master_params()[i];
     Bytes& bytes = found[weights.model_params()[i].unsafeGetTensorImpl()];
     if (weights.is_separate(i)) {
-      bytes.masters = master.numel() * (weights.is_split() ? 2 : 4);
+      bytes.masters = 4 * master.numel();
       bytes.grads = has_grads ? 4 * master.numel() : 0;
     }
     for (const at::Tensor& tensor : state_of(*wrapped.wrapped, master)) {

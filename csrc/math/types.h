@@ -5,13 +5,7 @@
 
 namespace torchamp {
 
-enum class DType : uint8 {
-  kFloat32,
-  kFloat16,
-  kBFloat16,
-  kLowBits  ///< low_bits16: the low bits of a master. Only fused_step accepts
-            ///< it
-};
+enum class DType : uint8 { kFloat32, kFloat16, kBFloat16 };
 
 /// In bytes.
 TORCHAMP_MATH int size_of(DType dtype) {

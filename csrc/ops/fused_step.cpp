@@ -8,6 +8,7 @@
 #include "ops/device_kernels.h"
 #include "ops/dispatch.h"
 #include "ops/fused_step_checks.h"
+#include "ops/plan_builder.h"
 
 namespace torchamp {
 namespace {
@@ -113,7 +114,7 @@ struct LearningRates {
 Work plan_step(int64_t states, const StepLists& lists, const DeviceKernels& kernels) {
   const size_t length = lists.grads.size();
   const NamedList grads{"grads", lists.grads};
-  NamedList params{"params", lists.params, /*optional=*/false, 0, /*low_bits=*/true};
+  NamedList params{"params", lists.params};
   params.known = lists.known;
   params.first_known = states * length;
   NamedList models{"model_params", lists.model_params, /*optional=*/true};
@@ -154,7 +155,6 @@ void run_fused_step(int64_t which, TensorList grads, TensorList params, TensorLi
                             lr_of_group};
   const DeviceKernels kernels(steps.device());
   Work work = plan_step(states_of(algorithm), lists, kernels);
-  check_all_low_bits(work, lists);
   if (work.plan.tensors() > 0) {
     work.plan.tags = tags_of(work.plan, unscaled, grads.size());
     work.plan.rows = row_numbers(work.plan, groups);

@@ -85,16 +85,6 @@ void check_unscaled(at::IntArrayRef unscaled, int64_t length) {
   }
 }
 
-/// Low bits are meaningless without their parameter.
-void check_low_bits(const StepLists& lists, int64_t i) {
-  const bool listed = !lists.model_params.empty() && lists.model_params[i].defined();
-  const auto dtype = listed ? lists.model_params[i].scalar_type() : at::ScalarType::Undefined;
-  TORCH_CHECK_TYPE(dtype == at::kHalf || dtype == at::kBFloat16,
-                   "fused_step: expected model_params[", i,
-                   "] to be float16 or bfloat16, because params[", i, "] holds low bits, got ",
-                   listed ? c10::toString(dtype) : "none");
-}
-
 }  // namespace
 
 void check_arguments(StepAlgorithm algorithm, const StepLists& lists, const StepScalars& scalars) {
@@ -105,15 +95,6 @@ void check_arguments(StepAlgorithm algorithm, const StepLists& lists, const Step
               ": expected states to have ", states_of(algorithm), " tensors per position, ", states,
               ", got ", lists.states.size());
   check_unscaled(lists.unscaled, length);
-}
-
-void check_all_low_bits(const Work& work, const StepLists& lists) {
-  for (int64_t t = 0; t < work.plan.tensors(); ++t) {
-    if (work.plan.dtype(t, 1) == DType::kLowBits) check_low_bits(lists, work.plan.positions[t]);
-  }
-  for (const int64_t i : work.rest) {
-    if (lists.params[i].scalar_type() == at::kShort) check_low_bits(lists, i);
-  }
 }
 
 }  // namespace torchamp

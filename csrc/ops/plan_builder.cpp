@@ -16,7 +16,7 @@ using at::Tensor;
 using at::TensorList;
 using Lists = std::initializer_list<NamedList>;
 
-std::optional<DType> kernel_dtype(const NamedList& list, const Tensor& tensor) {
+std::optional<DType> kernel_dtype(const Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case at::kFloat:
       return DType::kFloat32;
@@ -24,8 +24,6 @@ std::optional<DType> kernel_dtype(const NamedList& list, const Tensor& tensor) {
       return DType::kFloat16;
     case at::kBFloat16:
       return DType::kBFloat16;
-    case at::kShort:
-      return list.low_bits ? std::optional(DType::kLowBits) : std::nullopt;
     default:
       return std::nullopt;
   }
@@ -47,8 +45,8 @@ void check_length(const char* op, const NamedList& first, const NamedList& other
 void check_tensor(const char* op, const NamedList& list, size_t i, at::Device device) {
   const Tensor& tensor = list.tensors[i];
   check_memory(op, list.name, list.first + i, tensor, /*takes_meta=*/tensor.device().is_meta());
-  TORCH_CHECK_TYPE(kernel_dtype(list, tensor) || tensor.scalar_type() == at::kDouble, op,
-                   ": expected ", list.name, "[", list.first + i,
+  TORCH_CHECK_TYPE(kernel_dtype(tensor) || tensor.scalar_type() == at::kDouble, op, ": expected ",
+                   list.name, "[", list.first + i,
                    "] to be float16, bfloat16, float32 or float64, got ", tensor.scalar_type());
   TORCH_CHECK(tensor.device() == device, op, ": expected ", list.name, "[", list.first + i,
               "] to be on ", device, ", got ", tensor.device());
@@ -198,7 +196,7 @@ std::optional<DType> plannable(const NamedList& list, const Tensor& tensor, cons
   const bool walks_along = is_dense(tensor) && impl.device() == device &&
                            impl.sizes() == first.sizes() &&
                            has_strides_of(*first.unsafeGetTensorImpl(), impl);
-  return walks_along ? kernel_dtype(list, tensor) : std::nullopt;
+  return walks_along ? kernel_dtype(tensor) : std::nullopt;
 }
 
 /// The flat plan of all positions, before those that are not planned are taken out: offsets[i + 1]
@@ -254,7 +252,7 @@ class Table {
   bool enter_first(const Tensor& first, size_t at) {
     if (!is_dense(first) || !first.is_non_overlapping_and_dense() || first.device() != device_)
       return false;
-    const std::optional<DType> dtype = kernel_dtype(*lists_.begin(), first);
+    const std::optional<DType> dtype = kernel_dtype(first);
     if (!dtype) return false;
     plan_.data[at] = first.data_ptr();
     plan_.dtypes[at] = *dtype;

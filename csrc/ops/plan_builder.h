@@ -20,7 +20,6 @@ struct NamedList {
   at::TensorList tensors;
   bool optional = false;
   size_t first = 0;
-  bool low_bits = false;  ///< whether its tensors may be int16, for DType::kLowBits
   bool written = false;
   KnownTensors* known = nullptr;
   size_t first_known = 0;  ///< the number there of its first tensor

@@ -14,7 +14,7 @@ constexpr const char* kFusedStep = R"(An optimizer's step on lists of tensors, i
 
 algorithm: StepAlgorithm.
 grads: list of floating tensors, scaled or not; positions of None are skipped.
-params: list; float32 masters, the model's own, or the int16 low bits of split masters.
+params: list; float32 masters, or the model's own.
 states: list: the first state of each position, then the second of each, ...
 steps: float32 [positions], the steps done so far; incremented.
 hyper: float64 [groups, 12], on the CPU or on the device of steps, where it is read when the step

@@ -86,10 +86,6 @@ void bind_tracking(MastersClass& masters) {
           py::arg("model_param"), "A float32 copy of the master; None for an unknown parameter.")
       .def("set_master_value", weights(&MasterWeights::set_master_value), py::arg("model_param"),
            py::arg("value"), "Sets the master's value to value, of any floating dtype.")
-      .def("split", &Masters::split,
-           "Keeps masters as 16 bits in addition to the model's 16, until they are accessed.")
-      .def_property_readonly("is_split",
-                             [](const Masters& self) { return self.weights.is_split(); })
       .def_property_readonly("has_masters",
                              [](const Masters& self) { return self.weights.has_masters(); });
 }

@@ -50,8 +50,6 @@ struct WrappedOptimizer {
   MasterWeights& weights() const { return state->weights(); }
   /// Drops the grads that it would step by, after an overflow.
   void refuse() const;
-  /// Whether its masters are to be split.
-  bool splits_masters() const { return fused != nullptr && fused->storage().split_masters(); }
   /// Ends a step that the program took on `wrapped` directly, if detected. scalers: one per loss.
   void end_own_step(const std::vector<LossScaler*>& scalers) const;
 

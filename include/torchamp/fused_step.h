@@ -34,15 +34,12 @@ class KnownTensors;
 
 /// The tensors of a step. Positions whose grad is undefined are skipped.
 struct StepLists {
-  at::TensorList grads;  ///< scaled or not, any floating dtype
-  /// Read and written: float32 masters, the model's own, or the int16 low bits of masters that
-  /// round to model_params.
-  at::TensorList params;
+  at::TensorList grads;   ///< scaled or not, any floating dtype
+  at::TensorList params;  ///< read and written: float32 masters, or the model's own
   /// The first state of each position, then the second of each, …; bfloat16 ones are rounded
   /// stochastically.
   at::TensorList states;
-  /// Written: params, rounded. Undefined, or empty, if there is none. With low bits they are
-  /// required, in float16 or bfloat16, and are also read.
+  /// Written: params, rounded. Undefined, or empty, if there is none.
   at::TensorList model_params;
   /// Facts about states, params and model_params, in this order, cached by earlier steps; null:
   /// none are. The states must then be the caller's own: their version counters do not change.

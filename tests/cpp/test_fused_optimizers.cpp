@@ -54,17 +54,6 @@ TEST_P(FusedOptimizersTest, MomentsChangeTheirDtype) {
   EXPECT_LE(distance(params, wide), 0.1);
 }
 
-TEST_P(FusedOptimizersTest, OnlyThoseThatReadNoNormsSplitMasters) {
-  const auto optimizer = ours(make_params(device()));
-  const auto& options = static_cast<const optim::FusedOptions&>(optimizer->defaults());
-  const std::string message =
-      message_of([&] { optimizer->set_storage(optim::StorageOptions().split_masters(true)); });
-  EXPECT_EQ(contains(message,
-                     "expected split_masters=false, because its steps need the masters' "
-                     "norms, got true"),
-            options.reads_norms_of_params());
-}
-
 TEST_P(FusedOptimizersTest, HalfIsNotRoundedStochastically) {
   const auto params = make_params(device(), at::kHalf);
   const auto optimizer = ours(params);

@@ -1,12 +1,8 @@
-// Steps that keep more than 16 bits of their parameters without float32 masters.
-#include <ATen/ops/empty_like.h>
+// Steps that round stochastically.
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
-#include "aten/rounding.h"
 #include "device.h"
-#include "errors.h"
 #include "step_case.h"
 
 namespace torchamp {
@@ -43,46 +39,6 @@ class FusedStepRoundingTest : public DeviceTest {
     return Random(seed).normal(sizes, dtype, device());
   }
 };
-
-TEST_P(FusedStepRoundingTest, SplitMastersEqualFloat32Masters) {
-  for (const auto algorithm : {StepAlgorithm::kAdam, StepAlgorithm::kAmsGrad, StepAlgorithm::kSgd,
-                               StepAlgorithm::kMomentum, StepAlgorithm::kAdagrad}) {
-    List grads, masters, models, low_bits;
-    for (const auto dtype : {at::kHalf, at::kBFloat16}) {
-      for (const int64_t size : {1, 7, 300, 70000}) {
-        grads.push_back(normal(1, {size}, dtype));
-        models.push_back(normal(2, {size}).to(dtype));
-        masters.push_back(normal(2, {size}));
-        low_bits.push_back(aten::low_bits_of(masters.back(), models.back()));
-        masters.back() = aten::reconstructed(models.back(), low_bits.back());
-      }
-    }
-    const StepCase split = case_of(algorithm, grads, low_bits, clones(models));
-    const StepCase whole = case_of(algorithm, grads, masters, clones(models));
-    for (int step = 0; step < 3; ++step) {
-      run(split);
-      run(whole);
-    }
-    EXPECT_TRUE(same_bits(split.models(), whole.models()));
-    for (size_t i = 0; i < grads.size(); ++i) {
-      const Tensor reconstructed = aten::reconstructed(split.models()[i], split.params()[i]);
-      EXPECT_LE(reconstructed.sub(whole.params()[i]).abs().max().item<float>(), 1e-6);
-    }
-  }
-}
-
-TEST_P(FusedStepRoundingTest, SplitMastersNeedTheirModelParams) {
-  const List grads = {normal(1, {4}, at::kHalf)};
-  const List low_bits = {at::zeros({4}, at::device(device()).dtype(at::kShort))};
-  for (const List& models : {List{}, List{Tensor()}, List{normal(2, {4})}}) {
-    const StepCase call = case_of(StepAlgorithm::kSgd, grads, low_bits, models);
-    const StepCase before = copy_of(call);
-    EXPECT_TRUE(contains(message_of([&] { run(call); }),
-                         "fused_step: expected model_params[0] to be float16 or bfloat16, because "
-                         "params[0] holds low bits, got "));
-    EXPECT_TRUE(same_bits(call.written(), before.written()));
-  }
-}
 
 TEST_P(FusedStepRoundingTest, SmallUpdatesLandStochastically) {
   const Tensor weight = at::full({1 << 16}, 1.0, at::device(device()).dtype(at::kBFloat16));

@@ -43,15 +43,12 @@ constexpr std::array<double, 2> kScales = {256.0, 64.0};
 struct Way {
   OptLevel level;
   bool is_fused = false;
-  bool is_split = false;
 };
 
 std::unique_ptr<torch::optim::Optimizer> sgd_of(const Way& way, const elsewhere::Pair& pair) {
   const auto params = pair->parameters();
   if (way.is_fused) {
-    auto fused = std::make_unique<optim::FusedSGD>(params, optim::FusedSGDOptions(1.0));
-    fused->set_storage(optim::StorageOptions().split_masters(way.is_split));
-    return fused;
+    return std::make_unique<optim::FusedSGD>(params, optim::FusedSGDOptions(1.0));
   }
   return std::make_unique<torch::optim::SGD>(params, torch::optim::SGDOptions(1.0));
 }
@@ -219,15 +216,13 @@ TEST_P(GradStatesTest, FollowTheRuleThroughEverySequence) {
 
 std::string name_of(const testing::TestParamInfo<Way>& info) {
   const Way& way = info.param;
-  return std::string(name(way.level)) + (way.is_fused ? "Fused" : "") +
-         (way.is_split ? "Split" : "");
+  return std::string(name(way.level)) + (way.is_fused ? "Fused" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(At, GradStatesTest,
                          testing::Values(Way{OptLevel::O1}, Way{OptLevel::O1, true},
                                          Way{OptLevel::O2}, Way{OptLevel::O2, true},
-                                         Way{OptLevel::O2, true, true}, Way{OptLevel::O3},
-                                         Way{OptLevel::O3, true}),
+                                         Way{OptLevel::O3}, Way{OptLevel::O3, true}),
                          name_of);
 
 }  // namespace

@@ -220,10 +220,6 @@ TEST_P(MasterWeightsTest, AdoptsAnothersMasterWhereTheModelHoldsIt) {
   expected[0] = master(0).detach()[0];
   weights_.adopt_where_held(model(0), other);
   EXPECT_TRUE(same_bits(master(0), expected));
-  grads_.set_lazy(true);
-  masters_.split();
-  weights_.adopt_where_held(model(0), values(1.0 + 0x1p-18));
-  EXPECT_TRUE(same_bits(weights_.master_value(model(0)), values(1.0 + 0x1p-18)));
   EXPECT_FALSE(weights_.refresh());
 }
 
@@ -265,34 +261,6 @@ TEST_P(MasterWeightsTest, OnlyForceRefreshSeesWritesBehindTheCounters) {
   EXPECT_TRUE(same_bits(master(0), values(1.0 + 0x1p-20)));
   weights_.force_refresh();
   EXPECT_TRUE(same_bits(master(0), values(9)));
-}
-
-TEST_P(MasterWeightsTest, SplitMastersKeepTheirValues) {
-  grads_.set_lazy(true);
-  masters_.split();
-  EXPECT_TRUE(weights_.is_split());
-  EXPECT_TRUE(master(0).isnan().all().item<bool>());
-  EXPECT_EQ(master(0).storage().nbytes(), sizeof(float));
-  EXPECT_TRUE(same_bits(weights_.master_value(model(0)), values(1.0 + 0x1p-20)));
-  grads_.set_lazy(false);
-  EXPECT_FALSE(weights_.is_split());
-  EXPECT_TRUE(same_bits(master(0), values(1.0 + 0x1p-20)));
-}
-
-TEST_P(MasterWeightsTest, SplitMastersTakeValues) {
-  grads_.set_lazy(true);
-  masters_.split();
-  weights_.set_master_value(model(0), values(4.0001));
-  EXPECT_TRUE(same_bits(model(0), values(4.0001, at::kHalf)));
-  EXPECT_TRUE(same_bits(weights_.master_value(model(0)), values(4.0001)));
-  model(0).detach().copy_(values(9));
-  weights_.refresh();
-  EXPECT_TRUE(same_bits(weights_.master_value(model(0)), values(9)));
-}
-
-TEST_P(MasterWeightsTest, OnlyLazyMastersCanBeSplit) {
-  EXPECT_EQ(message_of([&] { masters_.split(); }),
-            "MasterWeights::split: expected deferred masters, got materialized ones");
 }
 
 TEST_P(MasterWeightsTest, MarkSyncedAcceptsWhatWasWritten) {

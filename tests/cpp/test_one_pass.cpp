@@ -1,10 +1,8 @@
 // Fused optimizers under initialize: skipping on the device, steps without master grads, clipping.
 #include <torchamp/clip.h>
 #include <torchamp/optim/adam.h>
-#include <torchamp/serialize.h>
 
 #include <cmath>
-#include <sstream>
 
 #include "errors.h"
 #include "net.h"
@@ -16,11 +14,10 @@ using at::Tensor;
 
 /// A network trained with FusedAdamW.
 struct FusedTraining {
-  FusedTraining(at::Device device, const Options& options, bool is_split = false)
+  FusedTraining(at::Device device, const Options& options)
       : net(make_net(device, 1)),
         batch(make_batch(device)),
-        adamw(net->parameters(), optim::FusedAdamWOptions(0.01).eps(1e-4),
-              optim::StorageOptions().split_masters(is_split)),
+        adamw(net->parameters(), optim::FusedAdamWOptions(0.01).eps(1e-4)),
         amped(initialize(net, adamw, options)) {}
 
   Tensor loss() { return loss_of(amped.model(batch.data), batch.target); }
@@ -56,23 +53,10 @@ class OnePassTest : public LevelTest {
   static Options options() { return quiet(level()).loss_scale("dynamic"); }
   static Options lazy() { return options().materialize_master_grads(false); }
 
-  /// The values of the masters.
-  static std::vector<Tensor> masters_of(FusedTraining& training) {
-    std::vector<Tensor> values;
-    for (const Tensor& param : training.net->parameters()) {
-      values.push_back(training.weights().master_value(param));
-    }
-    return values;
-  }
   static void step(FusedTraining& training) {
     training.amped.optimizer.zero_grad();
     training.backward();
     training.amped.optimizer.step();
-  }
-  static void expect_close(const std::vector<Tensor>& got, const std::vector<Tensor>& expected) {
-    for (size_t i = 0; i < got.size(); ++i) {
-      EXPECT_LE(got[i].sub(expected[i]).abs().max().item<float>(), 1e-6f) << i;
-    }
   }
 };
 
@@ -99,51 +83,6 @@ TEST_P(OnePassTest, WithoutMasterGradsTheNumbersAreTheSame) {
     }
     EXPECT_TRUE(same_bits(training.everything(), eager.everything())) << step;
   }
-}
-
-TEST_P(OnePassTest, SplitMastersEqualWholeMasters) {
-  FusedTraining whole(device(), lazy()), divided(device(), lazy(), true);
-  for (int i = 0; i < 5; ++i) {
-    step(whole);
-    step(divided);
-  }
-  EXPECT_EQ(divided.weights().is_split(), whole.weights().has_masters());
-  expect_close(masters_of(divided), masters_of(whole));
-  const auto masters = divided.amped.optimizer.master_params();
-  EXPECT_FALSE(divided.weights().is_split()) << "somebody has looked";
-  expect_close(masters, whole.amped.optimizer.master_params());
-}
-
-TEST_P(OnePassTest, MicroBatchesLeaveMastersSplit) {
-  FusedTraining whole(device(), lazy()), divided(device(), lazy(), true);
-  for (FusedTraining* each : {&whole, &divided}) {
-    for (int i = 0; i < 3; ++i) each->backward();
-    each->amped.optimizer.step();
-  }
-  EXPECT_EQ(divided.weights().is_split(), whole.weights().has_masters());
-  expect_close(masters_of(divided), masters_of(whole));
-}
-
-TEST_P(OnePassTest, FilesOfSplitMastersAreLikeOthers) {
-  FusedTraining divided(device(), lazy(), true), whole(device(), lazy());
-  for (int i = 0; i < 3; ++i) step(divided);
-  std::stringstream file;
-  torch::serialize::OutputArchive saved;
-  save(*divided.amped.model.amp(), saved);
-  saved.save_to(file);
-  torch::serialize::InputArchive loaded;
-  loaded.load_from(file);
-  load(*whole.amped.model.amp(), loaded);
-  expect_close(masters_of(whole), masters_of(divided));
-  step(divided);
-  step(whole);
-  expect_close(masters_of(whole), masters_of(divided));
-}
-
-TEST_P(OnePassTest, SplitMastersHaveNoGrads) {
-  EXPECT_TRUE(contains(message_of([] { FusedTraining(device(), options(), true); }),
-                       "initialize: expected materialize_master_grads(false) with an "
-                       "optimizer's split_masters, got true"));
 }
 
 TEST_P(OnePassTest, MicroBatchesAddUp) {

@@ -136,11 +136,10 @@ TEST_P(ReleaseTest, TheRunGoesOnWhereItWas) {
   }
 }
 
-TEST_P(ReleaseTest, FusedOptimizersWithSplitMasters) {
+TEST_P(ReleaseTest, FusedOptimizersWithoutMasterGrads) {
   Net net = make_net(device());
   const Batch batch = make_batch(device());
   optim::FusedAdam adam(net->parameters(), optim::FusedAdamOptions(0.01));
-  adam.set_storage(optim::StorageOptions().split_masters(true));
   const Options options = quiet(OptLevel::O2).materialize_master_grads(false);
   auto amped = initialize(net, adam, options);
   for (int i = 0; i < 3; ++i) {

@@ -3,7 +3,6 @@
 #include <torchamp/clip.h>
 #include <torchamp/data_parallel.h>
 #include <torchamp/inference.h>
-#include <torchamp/optim/adam.h>
 #include <torchamp/serialize.h>
 #include <torchamp/telemetry.h>
 
@@ -14,8 +13,6 @@
 
 namespace torchamp::wrong_use {
 namespace {
-
-using optim::FusedAdam;
 
 /// A net that initialize refuses must stay as it was.
 void refused(const Options& options) {
@@ -231,14 +228,6 @@ std::vector<WrongUse> of_initialize() {
        },
        error(
            "^initialize: expected the parameters of all optimizers to be on one device, cpu, got")},
-      {"split_masters_with_grads",
-       [] {
-         Linear net(4, 2);
-         FusedAdam adam(net->parameters(), 0.1, optim::StorageOptions().split_masters(true));
-         initialize(net, adam, "O2");
-       },
-       error("^initialize: expected materialize_master_grads\\(false\\) with .*split_masters, got "
-             "t")},
   };
 }
 

@@ -129,8 +129,6 @@ std::stringstream saved(const Optimizer& optimizer) {
 std::vector<WrongUse> of_fused() {
   using optim::FusedAdam;
   using optim::FusedAdamOptions;
-  using optim::FusedLAMB;
-  using optim::FusedLARS;
   using optim::FusedSGD;
   using optim::StorageOptions;
   return {
@@ -152,19 +150,6 @@ std::vector<WrongUse> of_fused() {
          step(adam);
        },
        error<c10::ValueError>("to be bfloat16 or wider for stochastic rounding, got Half")},
-      {"split_masters_of_lamb",
-       [] { FusedLAMB(params(), 0.1, StorageOptions().split_masters(true)); },
-       error<c10::ValueError>("^FusedLAMB: expected split_masters=false, because .*, got true")},
-      {"split_masters_of_lars_later",
-       [] { FusedLARS(params(), 0.1).set_storage(StorageOptions().split_masters(true)); },
-       error<c10::ValueError>("^FusedLARS: expected split_masters=false, because .*, got true")},
-      {"split_masters_without_initialize",
-       [] {
-         FusedAdam adam(params(at::kBFloat16), 0.1, StorageOptions().split_masters(true));
-         step(adam);
-         EXPECT_EQ(adam.param_groups()[0].params()[0].scalar_type(), at::kBFloat16);
-       },
-       right()},
       {"a_parameter_twice",
        [] {
          const Tensor one = param();

@@ -93,7 +93,7 @@ class Step : public testing::Test {
 
   void SetUp() override { cuda::use_driver(driver()); }
 
-  /// compact: with lists stored in fewer bits than the compute dtype.
+  /// compact: with states in bfloat16, which are rounded stochastically.
   static std::vector<TensorList> make(bool tiny, bool compact = true) {
     auto lists = tiny ? tiny_cases(kModel + 1) : step_cases(kModel + 1);
     if (!compact) make_plain(lists);
@@ -106,11 +106,9 @@ class Step : public testing::Test {
   }
 
   static void make_plain(std::vector<TensorList>& lists) {
-    for (int list = 1; list < kModel; ++list) {
-      const DType instead = list == 1 ? DType::kBFloat16 : DType::kFloat32;
-      const DType compact = list == 1 ? DType::kFloat16 : DType::kBFloat16;
+    for (int list = 2; list < kModel; ++list) {
       for (Tensor& tensor : lists[list]) {
-        if (tensor.dtype() == compact) tensor = retyped(tensor, instead);
+        if (tensor.dtype() == DType::kBFloat16) tensor = retyped(tensor, DType::kFloat32);
       }
       randomise(lists[list], 41 + list);
     }
@@ -123,12 +121,6 @@ class Step : public testing::Test {
 
   static int32 group_of(std::size_t t) { return static_cast<int32>(t / 2 % 2); }
 
-  /// Some 16-bit parameters are treated as the low bits of masters.
-  static bool is_split(const std::vector<TensorList>& lists, std::size_t t, bool models) {
-    return models && has_model(t) && lists[1][t].dtype() == DType::kFloat16 &&
-           lists[kModel][t].dtype() != DType::kFloat32;
-  }
-
   static Plan plan_for(const std::vector<TensorList>& lists, bool models) {
     std::vector<const TensorList*> all;
     for (const TensorList& list : lists) all.push_back(&list);
@@ -136,7 +128,6 @@ class Step : public testing::Test {
     for (std::size_t t = 0; t < lists[0].size(); ++t) {
       plan.tags.push_back(is_unscaled(t));
       plan.rows.push_back(group_of(t));
-      if (is_split(lists, t, models)) plan.dtypes[t * lists.size() + 1] = DType::kLowBits;
       if (models && has_model(t)) continue;
       plan.data[t * lists.size() + kModel] = nullptr;
       plan.dtypes[t * lists.size() + kModel] = DType::kFloat32;
@@ -155,7 +146,6 @@ class Step : public testing::Test {
     typename Rule::Coefficients coefficients;
     uint32 key;
     bool has_model;
-    bool is_split;
     bool stochastic_rounding;
   };
 
@@ -166,44 +156,19 @@ class Step : public testing::Test {
         i, stochastic ? torchamp::to_float(torchamp::round_stochastically(value, noise)) : value);
   }
 
-  template <class T>
-  static float reconstructed_at(const Tensor& high, const Tensor& low_bits, int64 i) {
-    return torchamp::reconstructed(static_cast<const T*>(high.data())[i],
-                                   static_cast<const torchamp::low_bits16*>(low_bits.data())[i]);
-  }
-
-  template <class T>
-  static void split_at(Tensor& high, Tensor& low_bits, int64 i, float value) {
-    high.set(i, value);
-    static_cast<torchamp::low_bits16*>(low_bits.data())[i] =
-        torchamp::low_bits_of(value, static_cast<const T*>(high.data())[i]);
-  }
-
-  static float param_at(const std::vector<TensorList>& lists, std::size_t t, int64 i, bool split) {
-    const Tensor &param = lists[1][t], &model = lists[kModel][t];
-    if (!split) return param[i];
-    return model.dtype() == DType::kFloat16 ? reconstructed_at<float16>(model, param, i)
-                                            : reconstructed_at<bfloat16>(model, param, i);
-  }
-
   static void set_param(std::vector<TensorList>& lists, std::size_t t, int64 i, float value,
                         const Way& way) {
-    Tensor &param = lists[1][t], &model = lists[kModel][t];
-    if (way.is_split) {
-      const bool is_half = model.dtype() == DType::kFloat16;
-      return is_half ? split_at<float16>(model, param, i, value)
-                     : split_at<bfloat16>(model, param, i, value);
-    }
+    Tensor& param = lists[1][t];
     way.stochastic_rounding ? set_stochastically(param, i, value, way, 1) : param.set(i, value);
-    if (way.has_model) model.set(i, value);
+    if (way.has_model) lists[kModel][t].set(i, value);
   }
 
   static void step_tensor(std::vector<TensorList>& lists, std::size_t t, const Way& way) {
     for (int64 i = 0; i < lists[0][t].count(); ++i) {
       float states[Rule::kStates + 1];
       for (int s = 0; s < Rule::kStates; ++s) states[s] = lists[2 + s][t][i];
-      const float param = param_at(lists, t, i, way.is_split);
-      set_param(lists, t, i, Rule::step(way.coefficients, lists[0][t][i], param, states), way);
+      const float grad = lists[0][t][i], param = lists[1][t][i];
+      set_param(lists, t, i, Rule::step(way.coefficients, grad, param, states), way);
       for (int s = 0; s < Rule::kStates; ++s) {
         set_stochastically(lists[2 + s][t], i, states[s], way, 2 + s);
       }
@@ -221,7 +186,7 @@ class Step : public testing::Test {
       step_tensor(expected, t,
                   {torchamp::coefficients<Rule>(inputs, stepped),
                    torchamp::noise_key<Rule>(inputs, stepped.position), models && has_model(t),
-                   is_split(lists, t, models), scalars.stochastic_rounding});
+                   scalars.stochastic_rounding});
       torchamp::finish_step<Rule>(inputs, stepped);
     }
     uint32 ticket = 0;

@@ -114,7 +114,6 @@ amp::optim::StorageOptions storage_of(const Words& words) {
     if (name == "state_dtype")
       storage.state_dtype(value == "bfloat16" ? at::kBFloat16 : at::kFloat);
     if (name == "stochastic_rounding") storage.stochastic_rounding(value == "1");
-    if (name == "split_masters") storage.split_masters(value == "1");
   }
   return storage;
 }
@@ -378,7 +377,6 @@ class Run {
       const Tensor held = held_value(*param);
       show("params." + param.key(), *param);
       show("masters." + param.key(), held.defined() ? held : *param);
-      show("bytes." + param.key(), {double(bytes_of_master(*param))});
       show("grads." + param.key(), param->grad());
     }
     for (const auto& buffer : net_->named_buffers()) show("buffers." + buffer.key(), *buffer);
@@ -495,16 +493,6 @@ class Run {
       if (held.defined()) return held;
     }
     return {};
-  }
-
-  /// Of memory; few if it is split.
-  size_t bytes_of_master(const Tensor& param) {
-    if (!amped_) return 0;
-    for (const amp::Optimizer& optimizer : optimizers()) {
-      const Tensor master = optimizer.master_weights().master_of(param);
-      if (master.defined()) return master.storage().nbytes();
-    }
-    return 0;
   }
 
   amp::OptimizerRefs optimizer_refs() const {

@@ -121,7 +121,6 @@ class Draw:
         self.plain = set(LIBTORCH) & set(self.kinds)
         self.overflows = not self.plain or self.happens(0.7)
         self.storms = self.overflows and self.happens(0.15)
-        self.splits = any("split_masters" in optimizer for optimizer in optimizers)
         freezes = self.freeze() if self.happens(0.2) else []
         return [*optimizers, *freezes, *self.initialize(self.plain <= {"SGD"})]
 
@@ -145,12 +144,7 @@ class Draw:
         return " ".join(["optimizer", kind, *self.storage(kind), *groups])
 
     def storage(self, kind: str) -> list[str]:
-        if kind in LIBTORCH:
-            return []
-        shares = {"state_dtype=bfloat16": 0.1, "split_masters=1": 0.25}
-        if kind in ("FusedLARS", "FusedLAMB"):
-            del shares["split_masters=1"]
-        return self.some(shares)
+        return [] if kind in LIBTORCH else self.some({"state_dtype=bfloat16": 0.1})
 
     def initialize(self, may_be_narrow: bool) -> Script:
         """may_be_narrow: whether 16-bit parameters may have no masters."""
@@ -174,8 +168,6 @@ class Draw:
             "min_loss_scale=64": 0.1,
             "max_loss_scale=2048": 0.1,
         }
-        if self.splits:  # which cannot have grads
-            del shares["materialize_master_grads=1"]
         if level in ("O2", "O3", "O5"):
             shares["keep_batchnorm_fp32=0"] = shares["keep_batchnorm_fp32=1"] = 0.1
             shares["master_weights=1"] = 0.1
@@ -331,11 +323,11 @@ class Draw:
         return [f"thaw {self.part()}"]
 
     def write(self) -> Script:
-        return [f"write {self.part()}"] * (not self.splits)
+        return [f"write {self.part()}"]
 
     def write_data(self) -> Script:
         refresh = ["refresh"] * (not self.adopts)
-        return [f"write_data {self.part()}", *refresh] * (not self.splits and not self.plain)
+        return [f"write_data {self.part()}", *refresh] * (not self.plain)
 
     def add_group(self) -> Script:
         index = self.index()

@@ -14,7 +14,6 @@ from mirror_state import Refused, Undetermined
 COMMON = {"weight_decay": [0.0, 0.125], "maximize": [False, True]}
 BETAS = {"betas": [(0.5, 0.75), (0.9, 0.99)]}
 EPS = {"eps": [1e-3]}
-STORAGE = {"split_masters": [False, True]}
 MOMENTUM = {"momentum": [0.0, 0.5, 0.875]}
 TENSOR_LR = {"tensor_lr": [False, False, True]}
 LOOP = {"foreach": [None, True, False]}
@@ -47,10 +46,10 @@ def _adagrad_steps_added_params() -> bool:
 
 
 IN_TORCHAMP: dict[str, dict[str, list]] = {
-    "FusedSGD": {**COMMON, **MOMENTUM, **TENSOR_LR, **STORAGE},
-    "FusedAdam": {**COMMON, **BETAS, **EPS, **TENSOR_LR, **STORAGE, "amsgrad": [False, True]},
-    "FusedAdamW": {**COMMON, **BETAS, **EPS, **TENSOR_LR, **STORAGE, "amsgrad": [False, True]},
-    "FusedAdagrad": {**COMMON, **EPS, **TENSOR_LR, **STORAGE, "lr_decay": [0.0, 0.125]},
+    "FusedSGD": {**COMMON, **MOMENTUM, **TENSOR_LR},
+    "FusedAdam": {**COMMON, **BETAS, **EPS, **TENSOR_LR, "amsgrad": [False, True]},
+    "FusedAdamW": {**COMMON, **BETAS, **EPS, **TENSOR_LR, "amsgrad": [False, True]},
+    "FusedAdagrad": {**COMMON, **EPS, **TENSOR_LR, "lr_decay": [0.0, 0.125]},
     "FusedLARS": {**COMMON, "momentum": [0.5], "trust_coefficient": [0.125]},
     "FusedNovoGrad": {**COMMON, **BETAS, **EPS},
     "FusedLAMB": {**COMMON, **BETAS, **EPS},

@@ -16,7 +16,7 @@ Where the rule says nothing, or leaves a choice, events raise Undetermined and c
 - zeroing in a block that raises; clipping optimizers that share parameters together, of which not
   all overflowed
 - add_param_group of a parameter that has grads already
-- the low bits of masters after a write of what the model holds, of split ones after any by `.data`
+- the low bits of masters after a write of what the model holds
 - sums that 16 bits do not hold
 """
 
@@ -73,10 +73,6 @@ class Mirror:
         """Those that may be unscaled with the given ones."""
         shares = any(len(param.users) > 1 for param in self.params)
         return self.optimizers if shares else list(given)
-
-    @property
-    def is_split(self) -> bool:
-        return any("split_masters" in recipe.options for recipe in self.setup.optimizers)
 
     def avoid(self, happens: Any, what: str) -> None:
         if happens and self.avoids_known:
@@ -344,12 +340,10 @@ class Mirror:
         return known
 
     def write(self, param: int, seed: int) -> None:
-        self.avoid(self.is_split, "a write to the model of split masters")
         self.overwrite(self.params[param], drawn_value(self.shapes[param], seed))
 
     def halve(self, param: int) -> None:
         """In place."""
-        self.avoid(self.is_split, "a write to the model of split masters")
         found = self.params[param]
         self.overwrite(found, found.in_model * 0.5)
 
@@ -360,7 +354,6 @@ class Mirror:
 
     def write_data(self, param: int, seed: int) -> None:
         """By `.data`; the masters are refreshed, unless every step adopts such writes."""
-        require(not self.is_split, "the low bits after a write by .data")
         self.write(param, seed)
         if not self.setup.overrides.get("adopt_data_writes"):
             for each in distinct(p for stepped in self.optimizers for p in stepped.params):

@@ -20,8 +20,6 @@ COUNTERPARTS = {
     "FusedNovoGrad": NovoGrad,
     "FusedLAMB": LAMB,
 }
-#: Options that change how a step is computed, and not what.
-STORAGE = ("split_masters", "fused")
 #: What the levels are, unless overridden.
 CASTS = {"O2": torch.float16, "O3": torch.float16, "O5": torch.bfloat16}
 
@@ -207,6 +205,6 @@ def made_optimizer(recipe: Recipe, params: list[Param]) -> Stepped:
 
 def counterpart(recipe: Recipe, params: list[torch.Tensor]) -> torch.optim.Optimizer:
     """torch's optimizer of the same algorithm."""
-    options = {name: value for name, value in recipe.options.items() if name not in STORAGE}
+    options = {name: value for name, value in recipe.options.items() if name != "fused"}
     kind = COUNTERPARTS.get(recipe.kind) or getattr(torch.optim, recipe.kind)
     return Recipe(recipe.kind, recipe.groups, options).make(kind, params)

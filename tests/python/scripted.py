@@ -43,7 +43,6 @@ RECIPES = {
 STORAGE: dict[str, Callable[[str], object]] = {
     "state_dtype": lambda name: getattr(torch, name),
     "stochastic_rounding": lambda text: bool(int(text)),
-    "split_masters": lambda text: bool(int(text)),
 }
 OVERRIDES: dict[str, Callable[[str], object]] = {
     "keep_batchnorm_fp32": lambda text: bool(int(text)),
@@ -328,7 +327,6 @@ class Run:
         for name, param in self.net.named_parameters():
             self.show(f"params.{name}", param)
             self.show(f"masters.{name}", in_float32[name])
-            self.show_values(f"bytes.{name}", [self.bytes_of_master(param)])
             self.show(f"grads.{name}", param.grad)
         for name, buffer in self.net.named_buffers():
             self.show(f"buffers.{name}", buffer)
@@ -336,16 +334,6 @@ class Run:
             if self.amp:
                 self.show_telemetry(f"optimizers.{i}.", optimizer)
             self.show_optimizer(f"optimizers.{i}.", optimizer, i in self.looked_at)
-
-    def bytes_of_master(self, param: torch.Tensor) -> int:
-        """Of memory; few if it is split."""
-        for optimizer in self.optimizers if self.amp else []:
-            state = optimizer._torchamp
-            with state.accesses.suppress():
-                master = state.weights.master_of(param)
-                if master is not None:
-                    return master.untyped_storage().nbytes()
-        return 0
 
     def show_telemetry(self, name: str, optimizer: torch.optim.Optimizer) -> None:
         known = amp.telemetry(optimizer)

@@ -4,8 +4,7 @@ A script is text, an event a line: its name and what it is told.
 
     optimizer KIND OPTION… PART…  of these parts of the net, or of parameters such as first.bias:
                                   first, norm, last, scalar, empty, strided, sliced; a bar begins
-                                  another group, of half the lr; options are state_dtype=bfloat16
-                                  and split_masters=1
+                                  another group, of half the lr; an option is state_dtype=bfloat16
     initialize LEVEL LOSS_SCALE OPTION…
                                   of all optimizers so far, with two losses
     release                       ends that; another initialize may follow

@@ -30,10 +30,6 @@ def fused_adamw(model):
     return optimizers.FusedAdamW(model.parameters(), lr=0.01)
 
 
-def split_adamw(model):
-    return optimizers.FusedAdamW(model.parameters(), lr=0.01, split_masters=True)
-
-
 def masters_of(model) -> list[torch.Tensor]:
     return [model.state_dict()[name].clone() for name, _ in model.named_parameters()]
 
@@ -54,7 +50,7 @@ def test_averages_are_those_of_float32_masters_by_hand(level, mean):
         torch.testing.assert_close(average.double(), wanted, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("make", [sgd, fused_adamw, split_adamw])
+@pytest.mark.parametrize("make", [sgd, fused_adamw])
 @pytest.mark.parametrize("level", MASTER_LEVELS)
 def test_masters_stay_deferred_and_averages_exact(level, make):
     model, optimizer = initialized(level, optimizer=make)

@@ -6,18 +6,14 @@ import torch
 from nets import MASTER_LEVELS, adam, initialized, linear_net, overflow_at, sgd, train_step
 
 from torchamp import Amp, amp
-from torchamp.optimizers import FusedAdam, FusedSGD
+from torchamp.optimizers import FusedSGD
 
 
 def fused(model):
     return FusedSGD(model.parameters(), lr=0.125, momentum=0.5)
 
 
-def split(model):
-    return FusedAdam(model.parameters(), lr=0.01, split_masters=True)
-
-
-MAKERS = [sgd, adam, fused, split]
+MAKERS = [sgd, adam, fused]
 
 
 def clamped_run(make, level="O2", steps=6, clamp=0.0625, resume_at=None):

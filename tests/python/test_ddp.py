@@ -43,10 +43,6 @@ def fused_sgd(params) -> torch.optim.Optimizer:
     return optimizers.FusedSGD(params, lr=0.125, momentum=0.5)
 
 
-def split_sgd(params) -> torch.optim.Optimizer:
-    return optimizers.FusedSGD(params, lr=0.125, momentum=0.5, split_masters=True)
-
-
 def fused_adamw(params) -> torch.optim.Optimizer:
     return optimizers.FusedAdamW(params, lr=0.01)
 
@@ -146,7 +142,7 @@ def scaled_backward(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> Non
 
 
 def masters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Copies; not an access, which would end deferred grads and split masters."""
+    """Copies; not an access, which would end deferred grads."""
     weights = optimizer._torchamp.weights
     return [weights.master_value(param) for param in weights.model_params()]
 
@@ -158,9 +154,8 @@ def scale_of() -> float:
 def no_sync_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     for level, inside in itertools.product(LEVELS, (True, False)):
         yield f"{level}-{'inside' if inside else 'outside'}", Training(level, inside=inside)
-    for make, level in itertools.product((fused_sgd, split_sgd, fused_adamw), ("O1", "O2", "O5")):
-        if make is not split_sgd or level != "O1":
-            yield f"{level}-{make.__name__}", Training(level, make)
+    for make, level in itertools.product((fused_sgd, fused_adamw), ("O1", "O2", "O5")):
+        yield f"{level}-{make.__name__}", Training(level, make)
     for option in ("gradient_as_bucket_view", "static_graph", "find_unused_parameters"):
         for level in LEVELS:
             yield f"{level}-{option}", Training(level, fused_sgd, wrapped={option: True})
@@ -197,12 +192,8 @@ def resume(level: str, make: Callable, order: str) -> None:
 
 def resume_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     for level, order in itertools.product(("O1", "O2", "O5"), ("load, wrap", "wrap, load")):
-        for make in (sgd, fused_adamw, split_sgd):
-            if make is not split_sgd or level != "O1":
-                yield (
-                    f"{level}-{make.__name__}-{order}",
-                    functools.partial(resume, level, make, order),
-                )
+        for make in (sgd, fused_adamw):
+            yield f"{level}-{make.__name__}-{order}", functools.partial(resume, level, make, order)
 
 
 def join(level: str, make: Callable) -> None:
@@ -330,7 +321,6 @@ def other_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     for level, make in itertools.product(("O1", "O2"), (sgd, fused_sgd)):
         yield f"join-{level}-{make.__name__}", functools.partial(join, level, make)
     yield "accumulating_weight_grads", accumulating_weight_grads
-    yield "join-O2-split_sgd", functools.partial(join, "O2", split_sgd)
     for level in LEVELS:
         yield f"apex-{level}", functools.partial(under_apex, level)
         yield f"compiled-{level}", functools.partial(compiled, level)

@@ -229,14 +229,6 @@ KNOWN = {
             ],
         ),
     ),
-    "a_write_to_the_model_of_split_masters": (
-        "until the next backward or step, the low bits are those of the value before",
-        program(
-            "O5",
-            sgd(0, kind="FusedSGD", split_masters=True),
-            events=[Event("write", {"param": 0, "seed": 1})],
-        ),
-    ),
 }
 
 

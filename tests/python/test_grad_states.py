@@ -41,10 +41,9 @@ class Kind:
 
     level: str
     make: type[torch.optim.Optimizer]
-    options: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return "-".join((self.level, self.make.__name__, *self.options))
+        return f"{self.level}-{self.make.__name__}"
 
 
 KINDS = (
@@ -52,7 +51,6 @@ KINDS = (
     Kind("O1", optimizers.FusedSGD),
     Kind("O2", torch.optim.SGD),
     Kind("O2", optimizers.FusedSGD),
-    Kind("O2", optimizers.FusedSGD, ("split_masters",)),
     Kind("O3", torch.optim.SGD),
     Kind("O3", optimizers.FusedSGD),
 )
@@ -63,8 +61,7 @@ class Run:
 
     def __init__(self, kind: Kind) -> None:
         self.model = Net()
-        options = dict.fromkeys(kind.options, True)
-        self.optimizer = kind.make(self.model.parameters(), lr=1.0, **options)
+        self.optimizer = kind.make(self.model.parameters(), lr=1.0)
         amp.initialize(
             self.model,
             self.optimizer,

@@ -47,7 +47,7 @@ KINDS = (
     Kind("O2", torch.optim.SGD, (("momentum", 0.5),)),
     Kind("O2", torch.optim.Adam, (("fused", True),)),
     Kind("O2", optimizers.FusedAdam),
-    Kind("O2", optimizers.FusedSGD, (("momentum", 0.5), ("split_masters", True))),
+    Kind("O2", optimizers.FusedSGD, (("momentum", 0.5),)),
 )
 
 

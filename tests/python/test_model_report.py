@@ -24,9 +24,7 @@ MAKERS = {
     "RMSprop": lambda params: torch.optim.RMSprop(params, centered=True, momentum=0.5),
     "FusedSGD": lambda params: optimizers.FusedSGD(params, lr=0.1),
     "FusedAdamW": optimizers.FusedAdamW,
-    "small FusedAdamW": lambda params: optimizers.FusedAdamW(
-        params, state_dtype=torch.bfloat16, split_masters=True
-    ),
+    "small FusedAdamW": lambda params: optimizers.FusedAdamW(params, state_dtype=torch.bfloat16),
     "FusedLAMB": optimizers.FusedLAMB,
 }
 
@@ -140,18 +138,17 @@ def test_bytes_of_each_kind(device):
     assert report.saved_bytes == -4 * cast, "copies in 16 bits, and their grads"
 
 
-@pytest.mark.parametrize("options", [{}, {"split_masters": True}])
-def test_looking_does_not_materialize_masters(options, device):
+def test_looking_does_not_materialize_master_grads(device):
     model, optimizer = initialized(
-        "O2", Net(), lambda m: optimizers.FusedAdamW(m.parameters(), **options), device
+        "O2", Net(), lambda m: optimizers.FusedAdamW(m.parameters()), device
     )
     train_step(model, optimizer)
     weights = optimizer._torchamp.weights
     for _ in range(2):
         report = amp.report(model, optimizer, batch(device=device)[0])
-        assert weights.lazy and weights.is_split == bool(options)
+        assert weights.lazy
     cast = sum(p.numel() for p in model.parameters() if p.dtype == torch.float16)
-    assert report.bytes.masters == (2 if options else 4) * cast
+    assert report.bytes.masters == 4 * cast
 
 
 def test_frozen_parameters_have_no_grads():

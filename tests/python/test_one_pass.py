@@ -23,7 +23,7 @@ from nets import (
     train_step,
 )
 
-from torchamp import amp, optimizers
+from torchamp import amp, ops, optimizers
 
 MAKERS = {
     "adamw": lambda model: optimizers.FusedAdamW(model.parameters(), 0.01, eps=1e-4),
@@ -203,6 +203,47 @@ def test_references_that_were_kept_stay_right(way):
         backward(model, optimizer, step)
         assert torch.equal(kept[0].grad, model.first.weight.grad.float() / 64)
         optimizer.step()
+
+
+def params_of(optimizer):
+    """The list itself, without a look at what is in it."""
+    return optimizer.param_groups[0]["params"]
+
+
+#: Ways to the masters past the methods of their list: torch's functions read lists in C.
+READERS = {
+    "norm": lambda optimizer: torch._foreach_norm(params_of(optimizer)),
+    "by name": lambda optimizer: torch._foreach_abs(self=params_of(optimizer)),
+    "two lists": lambda optimizer: torch._foreach_sub(params_of(optimizer), params_of(optimizer)),
+    "torchamp's ops": lambda optimizer: [ops.l2norm(params_of(optimizer))[0]],
+    "keys of the state": lambda optimizer: [param.sum() for param in optimizer.state],
+    "copy": lambda optimizer: torch._foreach_norm(params_of(copy.deepcopy(optimizer))),
+}
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+@pytest.mark.parametrize("way", READERS)
+def test_torch_s_functions_access_masters(level, way):
+    lazy, eager = pair(level)
+    for model, optimizer in (lazy, eager):
+        train_step(model, optimizer)
+    found, expected = (READERS[way](optimizer) for _, optimizer in (lazy, eager))
+    assert all(map(torch.equal, found, expected))
+    assert not lazy[1]._torchamp.weights.lazy
+    assert all(type(master) is torch.Tensor for master in own_masters(lazy[1]))
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_torch_s_functions_write_masters(level):
+    lazy, eager = pair(level)
+    for step in range(2):
+        for model, optimizer in (lazy, eager):
+            optimizer.zero_grad()
+            backward(model, optimizer, step)
+            with torch.no_grad():
+                torch._foreach_mul_(params_of(optimizer), 0.5)
+            optimizer.step()
+    assert_same(lazy, eager)
 
 
 def test_torchamps_own_accesses_do_not_count():

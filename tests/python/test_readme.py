@@ -120,12 +120,6 @@ def test_sentences_quote_the_committed_results(measured, iterations):
     bare = [round(step_rows[name]["times_one_pass"]["bare AVX2 loop"], 2) for name in large]
     assert numbers_in(performance, "it takes # to # of one pass") == [min(bare), max(bare)]
 
-    split = [measured["times_one_pass"][f"one pass, split{rest}"]
-             for rest in (" masters", ", bfloat16 moments")]  # fmt: skip
-    optimizers = ROOT / "docs" / "optimizers.md"
-    assert numbers_in(optimizers, "split masters took # times") == [round(split[0], 1)]
-    assert numbers_in(optimizers, "moments # times in total") == [round(split[1], 1)]
-
     def slowdowns(*levels: str) -> list[float]:
         rows = [iterations[name]["milliseconds"] for name in ("resnet_small", "vgg_small")]
         times = [ms[level] / ms["float32"] for ms in rows for level in levels]

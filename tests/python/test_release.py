@@ -35,12 +35,8 @@ SETTINGS = [
 ALL_SETTINGS = pytest.mark.parametrize(("level", "overrides"), SETTINGS)
 
 
-def fused_adam(model, **options):
-    return optimizers.FusedAdam(model.parameters(), lr=0.01, **options)
-
-
-def split_adam(model):
-    return fused_adam(model, split_masters=True)
+def fused_adam(model):
+    return optimizers.FusedAdam(model.parameters(), lr=0.01)
 
 
 def foreach_sgd(model):
@@ -51,9 +47,7 @@ def torch_fused(model):
     return torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
 
 
-OPTIMIZERS = pytest.mark.parametrize(
-    "make", [sgd, adam, foreach_sgd, torch_fused, fused_adam, split_adam]
-)
+OPTIMIZERS = pytest.mark.parametrize("make", [sgd, adam, foreach_sgd, torch_fused, fused_adam])
 
 
 def trained(level, make=sgd, model=None, **overrides):
@@ -123,7 +117,7 @@ def test_nothing_of_initialize_is_left(level, overrides):
         backward(model, optimizer)
 
 
-@pytest.mark.parametrize("make", [sgd, adam, torch_fused, fused_adam, split_adam])
+@pytest.mark.parametrize("make", [sgd, adam, torch_fused, fused_adam])
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O4", "O5"])
 def test_the_run_goes_on_where_it_was(level, make):
     straight = trained(level, make)
@@ -256,7 +250,7 @@ def test_within_scale_loss_it_is_refused():
     optimizer.step()
 
 
-@pytest.mark.parametrize("make", [sgd, split_adam])
+@pytest.mark.parametrize("make", [sgd, fused_adam])
 def test_a_refusal_changes_nothing(make):
     first, second = Net(), linear_net()
     one, two = make(first), make(second)

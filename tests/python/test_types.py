@@ -35,5 +35,5 @@ def test_fused_optimizers_name_all_that_they_take(name):
         each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters.values()
     )
     own = inspect.signature(optimizers.FusedOptimizer).parameters
-    for storage in ("state_dtype", "stochastic_rounding", "split_masters"):
+    for storage in ("state_dtype", "stochastic_rounding"):
         assert parameters[storage] == own[storage]

@@ -94,8 +94,7 @@ def test_odd_views_keep_values_and_begin_at_odd_elements():
     "name, expected",
     [
         ("one pass", 16),
-        ("one pass, split masters", 14),
-        ("one pass, split, bfloat16 moments", 10),
+        ("one pass, bfloat16 moments", 12),
         ("master grads materialized", 20),
         ("torch.amp, AdamW(fused)", 16),
     ],

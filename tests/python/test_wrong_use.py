@@ -453,16 +453,6 @@ def fused_state_in_half():
     optimizers.FusedAdam(linear_net().parameters(), state_dtype=torch.float16)
 
 
-def split_masters_with_grads():
-    model = linear_net()
-    optimizer = optimizers.FusedAdam(model.parameters(), split_masters=True)
-    amp.initialize(model, optimizer, opt_level="O2", materialize_master_grads=True, verbosity=0)
-
-
-def split_lamb():
-    optimizers.FusedLAMB(linear_net().parameters(), split_masters=True)
-
-
 # The end of a scale_loss, and of training.
 
 
@@ -693,8 +683,6 @@ ERRORS = (
     (telemetry_of_another, RuntimeError, "to be an optimizer that initialize returned"),
     (fused_out_of_range, ValueError, "lr to be at least 0"),
     (fused_state_in_half, ValueError, "state_dtype to be torch.float32 or torch.bfloat16"),
-    (split_lamb, ValueError, "split_masters=False"),
-    (split_masters_with_grads, ValueError, "materialize_master_grads=False"),
 )
 WARNINGS = (
     (one_optimizer_of_another_model, r"optimizers\[1\] to have parameters of models"),

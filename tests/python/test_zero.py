@@ -48,10 +48,6 @@ def fused_adamw(model: nn.Module) -> torch.optim.Optimizer:
     return optimizers.FusedAdamW(model.parameters(), lr=0.01)
 
 
-def split_sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return optimizers.FusedSGD(model.parameters(), lr=0.125, momentum=0.5, split_masters=True)
-
-
 def start(level: str, make: Callable, *, sharded: bool, seed: int | None = None, **options: Any):
     """(model, optimizer); each rank another model, unless DistributedDataParallel is to share
     them."""
@@ -502,13 +498,13 @@ def scale_of() -> float:
 
 
 def cases() -> Iterator[tuple[str, Callable[[], None]]]:
-    for level, make in itertools.product(("O2", "O5"), (adamw, momentum, fused_adamw, split_sgd)):
+    for level, make in itertools.product(("O2", "O5"), (adamw, momentum, fused_adamw)):
         yield f"ddp-{level}-{make.__name__}", functools.partial(equal_to_ddp, level, make)
     for level, delays in itertools.product(("O2", "O5"), (True, False)):
         for make in (momentum, fused_adamw):
             name = f"accumulation-{level}-{make.__name__}-{'delayed' if delays else 'finished'}"
             yield name, functools.partial(accumulation, level, make, delays)
-    for level, make in itertools.product(("O2", "O5"), (adamw, fused_adamw, split_sgd)):
+    for level, make in itertools.product(("O2", "O5"), (adamw, fused_adamw)):
         yield f"resumed-{level}-{make.__name__}", functools.partial(resumed, level, make)
     for spelling in ("optimizer", "zeros", "model", "model-zeros"):
         yield f"zeroed-{spelling}", functools.partial(zeroed, spelling)

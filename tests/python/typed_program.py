@@ -42,7 +42,6 @@ def step_without_initialize(x: torch.Tensor) -> torchamp.GradScaler:
         lr=torch.tensor(0.1),
         state_dtype=torch.bfloat16,
         stochastic_rounding=True,
-        split_masters=True,
     )
     with amp.autocast("cpu", torch.bfloat16), amp.autocast(enabled=False):
         loss: torch.Tensor = net(x).float().sum()

@@ -191,11 +191,6 @@ void FusedOptimizer::publish(const Stepper& stepper, size_t i) {
 }
 
 void FusedOptimizer::set_storage(StorageOptions storage) {
-  const auto& options = static_cast<const FusedOptions&>(defaults());
-  TORCH_CHECK_VALUE(
-      !storage.split_masters() || !options.reads_norms_of_params(), name(),
-      ": expected split_masters=false, because its steps need the masters' norms, got "
-      "true");
   storage_ = storage;
   forget_steppers();
 }

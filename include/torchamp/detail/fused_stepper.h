@@ -30,7 +30,6 @@ class TORCHAMP_API FusedStepper {
   struct Lists {
     at::TensorList grads;              ///< scaled or not; undefined: not stepped
     at::TensorList model_params = {};  ///< written: params, rounded; or empty
-    at::TensorList low_bits = {};      ///< int16, instead of params; or empty
     at::IntArrayRef unscaled = {};     ///< where grad_factor does not apply to the grad
   };
 
@@ -72,8 +71,6 @@ class TORCHAMP_API FusedStepper {
   bool joins_norms() const { return clips_; }
   /// Steps the parameters by their own grads, and leaves these multiplied by grad_factor.
   void step(const Step& step);
-  /// Whether a step needs norms of the parameters, and so does not support low bits.
-  bool reads_norms_of_params() const { return adapts_ || algorithm_ == StepAlgorithm::kLambUpdate; }
   /// Steps the parameters by the grads of `lists`.
   void step(const Lists& lists, const Step& step);
 
@@ -81,7 +78,7 @@ class TORCHAMP_API FusedStepper {
   at::TensorOptions options(at::ScalarType dtype) const;
   std::vector<size_t> without_states(const Lists& lists) const;
   void make_states(const Lists& lists);
-  void make_state(size_t i, const at::Tensor& stepped);
+  void make_state(size_t i);
   StepScalars scalars(const Step& step) const;
   at::ScalarType state_type(const at::Tensor& param) const;
   StepLists step_lists(const Lists& lists) const;

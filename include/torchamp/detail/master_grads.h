@@ -90,7 +90,7 @@ class TORCHAMP_API MasterGrads {
 
   /// Whether finish_backward() may defer master grads, if a fused step does not need them: it then
   /// only checks the model's grads, and step() unscales them. Off by default; turning it off
-  /// materializes them, and reconstructs split masters.
+  /// materializes them.
   void set_lazy(bool lazy);
   /// The last argument of set_lazy().
   bool lazy() const { return lazy_; }

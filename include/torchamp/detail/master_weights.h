@@ -41,18 +41,6 @@ class TORCHAMP_API MasterWeights {
   /// The index of each of `master_params` in master_params().
   std::vector<size_t> indices_of(const std::vector<at::Tensor>& master_params) const;
 
-  /// Keeps masters as the int16 low bits that the model's 16 bits lack: 2 bytes per parameter
-  /// instead of 4, and the same numbers (math/rounding.h has the exceptions). master_params() hold
-  /// NaN meanwhile.
-  void split();
-  /// Whether some masters are split.
-  bool is_split() const { return !low_bits_.empty(); }
-  /// Makes split masters float32 again.
-  void reconstruct();
-  /// A fused step's arguments for the masters at `indices`: low bits, or the masters; empty if no
-  /// master is split.
-  std::vector<at::Tensor> stepped_params(const std::vector<size_t>& indices) const;
-
   /// The master's value: a copy in float32. Undefined for a parameter that is not tracked.
   at::Tensor master_value(const at::Tensor& model_param) const;
   /// Sets the master's value to `value`, of any floating dtype.
@@ -98,7 +86,6 @@ class TORCHAMP_API MasterWeights {
     const void* model_data;
   };
 
-  bool is_split(size_t i) const { return i < low_bits_.size() && low_bits_[i].defined(); }
   void adopt_model(size_t i);
   void adopt_writes(size_t i);
   bool holds_master(size_t i) const;
@@ -114,7 +101,6 @@ class TORCHAMP_API MasterWeights {
   std::vector<size_t> separate_;  ///< indices of the parameters that have a separate master
   std::unordered_map<const c10::TensorImpl*, size_t> index_;  ///< by model parameter
   std::unordered_map<const c10::TensorImpl*, size_t> master_index_;
-  std::vector<at::Tensor> low_bits_;  ///< of split masters; undefined for others
 };
 
 }  // namespace torchamp

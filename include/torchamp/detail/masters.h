@@ -20,9 +20,6 @@ class TORCHAMP_API Masters {
 
   /// As MasterWeights::track().
   at::Tensor track(const at::Tensor& model_param, const at::Tensor& master = {});
-  /// As MasterWeights::split(). Throws RuntimeError unless grads are lazy: a program that has
-  /// accessed masters may read them again.
-  void split();
   /// Before MasterWeights::release(): makes the masters what the model holds, in float32. Throws
   /// RuntimeError in a backward of one of the optimizers, and if a parameter changed its dtype.
   void prepare_release();

@@ -14,15 +14,12 @@ namespace torchamp::optim {
 /// @{
 
 /// How a fused optimizer stores values, with chained setters like LibTorch's options:
-/// `StorageOptions().state_dtype(torch::kBFloat16).split_masters(true)`.
+/// `StorageOptions().state_dtype(torch::kBFloat16).stochastic_rounding(true)`.
 class StorageOptions {
   /// float32, or bfloat16, which is rounded stochastically.
   TORCH_ARG(at::ScalarType, state_dtype) = at::kFloat;
   /// Of bfloat16 parameters.
   TORCH_ARG(bool, stochastic_rounding) = false;
-  /// initialize keeps masters as 16 bits in addition to the model's 16, until the program accesses
-  /// them. Needs Options::materialize_master_grads(false).
-  TORCH_ARG(bool, split_masters) = false;
 };
 
 /// A LibTorch optimizer whose step is one pass over all parameters of a device.
@@ -62,9 +59,8 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   /// Whether step() was called since the last call of this.
   bool take_stepped() { return std::exchange(has_stepped_, false); }
 
-  /// How states, and parameters without a master, are stored from the next step on; masters, from
-  /// initialize on. Existing states are converted. Throws ValueError for split_masters where steps
-  /// need the masters' norms (LAMB, LARS); at the next step, as FusedStepper.
+  /// How states, and parameters without a master, are stored from the next step on. Existing states
+  /// are converted. The next step throws ValueError as FusedStepper does.
   void set_storage(StorageOptions storage);
   /// What set_storage() was given last.
   const StorageOptions& storage() const { return storage_; }

@@ -46,8 +46,6 @@ class TORCHAMP_API FusedOptions : public torch::optim::OptimizerOptions {
   virtual const char* optimizer_name() const = 0;
   /// The algorithm; some options select another one, such as amsgrad.
   virtual StepAlgorithm algorithm() const = 0;
-  /// Whether steps need the norms of the parameters.
-  virtual bool reads_norms_of_params() const { return false; }
   /// The group's row for fused_step.
   FusedStepper::Row hyper() const;
   /// Throws ValueError for values out of their range.

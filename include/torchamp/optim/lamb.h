@@ -32,7 +32,6 @@ class TORCHAMP_API FusedLAMBOptions : public FusedOptionsOf<FusedLAMBOptions> {
   FusedLAMBOptions(double lr) { this->lr(lr); }
   const char* optimizer_name() const override { return "FusedLAMB"; }
   StepAlgorithm algorithm() const override { return StepAlgorithm::kLambUpdate; }
-  bool reads_norms_of_params() const override { return true; }
 
  protected:
   std::vector<OptionField> fields() override {

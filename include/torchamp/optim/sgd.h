@@ -71,7 +71,6 @@ class TORCHAMP_API FusedLARSOptions : public SgdOptionsOf<FusedLARSOptions> {
     momentum_.value = 0.9;
   }
   const char* optimizer_name() const override { return "FusedLARS"; }
-  bool reads_norms_of_params() const override { return true; }
 
  protected:
   std::vector<OptionField> fields() override {

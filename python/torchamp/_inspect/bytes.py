@@ -117,7 +117,7 @@ def _stepped_params(
                 continue
             sizes = Bytes()
             if weights is not None and param is not stepped and shard_of(param) is not stepped:
-                sizes.masters = stepped.numel() * (2 if weights.is_split else 4)
+                sizes.masters = 4 * stepped.numel()
                 sizes.grads = 0 if weights.lazy else 4 * stepped.numel()
             sizes.state, float32_state = _state_sizes(optimizer, group, stepped)
             yield _Stepped(param, sizes, float32_state)

@@ -17,7 +17,6 @@ from torchamp.amp._checks import (
     check_models,
     check_optimizers,
     check_shares,
-    check_split_masters,
     one_device,
     warn_of_float64,
 )
@@ -99,7 +98,6 @@ class Amp:
             check_optimizers(self.optimizers)
             check_in_backward(self.models, settings)
             check_shares(self.models, self.optimizers)
-            check_split_masters(self.optimizers, settings)
             check_dtensors(self.models, settings)
             check_flattened(self.optimizers, bool(groups), settings)
             check_sharding(self.optimizers, settings, shard_masters)

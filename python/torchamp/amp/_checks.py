@@ -141,17 +141,6 @@ def check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
             )
 
 
-def check_split_masters(optimizers: list[torch.optim.Optimizer], settings: Settings) -> None:
-    """Raises ValueError for split masters that are to have grads."""
-    if settings.materialize_master_grads and any(
-        getattr(optimizer, "split_masters", False) for optimizer in optimizers
-    ):
-        raise ValueError(
-            "initialize: expected materialize_master_grads=False with an optimizer's "
-            "split_masters, got True; split masters cannot have grads"
-        )
-
-
 def check_in_backward(models: list[torch.nn.Module], settings: Settings) -> None:
     """Raises RuntimeError for parameters with in-backward optimizers that a cast would detach."""
     dtype = settings.properties.cast_model_type

@@ -92,8 +92,8 @@ class AccessTracker:
         master.__class__ = self._covered
 
     def record(self) -> None:
-        """Records an access: from now on masters are float32, and master grads are materialized,
-        the last backward's too. References may have been kept, so this is permanent."""
+        """Records an access: from now on master grads are materialized, the last backward's too.
+        References may have been kept, so this is permanent."""
         if self.suppressions.are_open or not self._weights.lazy:
             return
         self._weights.lazy = False

@@ -175,19 +175,12 @@ def adopt_optimizer(
         )
     for group in optimizer.param_groups:
         state.adopt_group(optimizer, group, masters)
-    if isinstance(optimizer, FusedOptimizer):
-        _save_memory(optimizer, state)
+    if isinstance(optimizer, FusedOptimizer) and session.settings.verbosity > 0:
+        with state.accesses.suppress():
+            announce_savings(optimizer, weights)
     optimizer.__dict__["_torchamp"] = state
     swap_class(optimizer, AmpOptimizer, lambda original: {})
     session.add_optimizer(optimizer)
-
-
-def _save_memory(optimizer: FusedOptimizer, state: OptimizerState) -> None:
-    if optimizer.split_masters and state.weights.lazy:
-        state.weights.split()
-    if state.session.settings.verbosity > 0:
-        with state.accesses.suppress():
-            announce_savings(optimizer, state.weights)
 
 
 def state_of(optimizer: Any, where: str) -> OptimizerState:
@@ -246,8 +239,6 @@ class OptimizerState:
                 self.accesses.cover(stepped)
         if self.weights.lazy:
             group["params"] = MasterList(params, self.accesses)
-        if self.weights.is_split:
-            self.weights.split()
 
     def report_skips(self) -> list[_C.SkippedStep]:
         """Reports the steps that are known by now to be skipped, and the first that underflowed.

@@ -42,16 +42,13 @@ def _line(name: str, value: object, is_override: bool) -> str:
 
 def announce_savings(optimizer: FusedOptimizer, weights: _C.Masters) -> None:
     """Says how many bytes the optimizer's choices save."""
-    pairs = list(zip(weights.model_params(), weights.master_params()))
-    low = [(param, master) for param, master in pairs if param.dtype in _LOW_PRECISION]
-    separate = sum(param.numel() for param, master in low if master is not param)
-    if weights.is_split:
-        _say_saved("split masters", 2 * separate)
     if optimizer.state_dtype is torch.bfloat16:
         _say_saved("optimizer state in bfloat16", 2 * _count_states(optimizer))
     if optimizer.stochastic_rounding:
-        alone = sum(param.numel() for param, master in low if master is param)
-        _say_saved("stochastic rounding in place of masters", 4 * alone)
+        pairs = zip(weights.model_params(), weights.master_params())
+        alone = [param for param, master in pairs if master is param]
+        low = sum(param.numel() for param in alone if param.dtype in _LOW_PRECISION)
+        _say_saved("stochastic rounding in place of masters", 4 * low)
 
 
 def _count_states(optimizer: FusedOptimizer) -> int:

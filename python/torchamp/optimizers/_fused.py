@@ -34,14 +34,10 @@ class FusedOptimizer(torch.optim.Optimizer):
         would be lost.
     stochastic_rounding: True rounds bfloat16 parameters stochastically: small updates add up
         without a float32 master, as at opt_level O5 with master_weights=False.
-    split_masters: True lets torchamp.amp keep a master as the 16 bits that the model's
-        parameter lacks. The numbers are those of float32 masters: exactly in float16 from
-        2^-16 to its largest, in bfloat16 except for ties, which differ by one float32 unit. It
-        ends when the program accesses the masters.
 
     Chance depends on the parameter's place, step and element alone, so runs repeat. State dicts
-    load into optimizers with other such choices. Raises ValueError for other dtypes, for
-    stochastic_rounding of float16, and for split_masters where steps need the masters' norms.
+    load into optimizers with other such choices. Raises ValueError for other dtypes, and for
+    stochastic_rounding of float16.
 
     Of DTensors (fully_shard, tensor parallelism) each rank steps its shard, and states are DTensors
     with the parameter's placements. Raises TypeError for those where steps need norms of whole
@@ -63,9 +59,6 @@ class FusedOptimizer(torch.optim.Optimizer):
     #: None if it must be made anew.
     _layout: _Layout | None
 
-    #: Whether a step can do with split masters.
-    _takes_split_masters = True
-
     #: Whether a step can do with a shard of each parameter, as of DTensors.
     _takes_shards = True
 
@@ -83,22 +76,14 @@ class FusedOptimizer(torch.optim.Optimizer):
         *,
         state_dtype: torch.dtype = torch.float32,
         stochastic_rounding: bool = False,
-        split_masters: bool = False,
     ) -> None:
-        name = type(self).__name__
         if state_dtype not in (torch.float32, torch.bfloat16):
             raise ValueError(
-                f"{name}: expected state_dtype to be torch.float32 or torch.bfloat16, "
-                f"got {state_dtype}"
-            )
-        if split_masters and not self._takes_split_masters:
-            raise ValueError(
-                f"{name}: expected split_masters=False, because its steps need the masters' "
-                "norms, got True"
+                f"{type(self).__name__}: expected state_dtype to be torch.float32 or "
+                f"torch.bfloat16, got {state_dtype}"
             )
         self.state_dtype = state_dtype
         self.stochastic_rounding = stochastic_rounding
-        self.split_masters = split_masters
         super().__init__(params, defaults)
         self._layout = None
 
@@ -244,7 +229,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         return stepper
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("state_dtype", "stochastic_rounding", "split_masters")
+        kept = ("state_dtype", "stochastic_rounding")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in kept}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

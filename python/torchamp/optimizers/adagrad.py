@@ -19,7 +19,7 @@ class FusedAdagrad(FusedOptimizer):
         lr: float or scalar tensor.
         lr_decay, weight_decay, eps, maximize: as in torch.optim.Adagrad.
         decoupled_weight_decay: weight decay shrinks the parameters; apex's adagrad_w_mode.
-        state_dtype, stochastic_rounding, split_masters: as FusedOptimizer's.
+        state_dtype, stochastic_rounding: as FusedOptimizer's.
 
     Raises ValueError for values outside of their range. State dicts go to and from
     torch.optim.Adagrad's.
@@ -40,7 +40,6 @@ class FusedAdagrad(FusedOptimizer):
         decoupled_weight_decay: bool = False,
         state_dtype: torch.dtype = torch.float32,
         stochastic_rounding: bool = False,
-        split_masters: bool = False,
     ) -> None:
         defaults = dict(
             lr=lr,
@@ -55,7 +54,6 @@ class FusedAdagrad(FusedOptimizer):
             defaults,
             state_dtype=state_dtype,
             stochastic_rounding=stochastic_rounding,
-            split_masters=split_masters,
         )
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:

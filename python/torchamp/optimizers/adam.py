@@ -20,7 +20,7 @@ class FusedAdam(FusedOptimizer):
         betas, eps, weight_decay, amsgrad, maximize: as in torch.optim.Adam.
         decoupled_weight_decay: weight decay as in AdamW.
         bias_correction: False disables bias correction, as in apex.
-        state_dtype, stochastic_rounding, split_masters: as FusedOptimizer's.
+        state_dtype, stochastic_rounding: as FusedOptimizer's.
 
     Raises ValueError for values outside of their range. State dicts go to and from
     torch.optim.Adam's and AdamW's.
@@ -43,7 +43,6 @@ class FusedAdam(FusedOptimizer):
         bias_correction: bool = True,
         state_dtype: torch.dtype = torch.float32,
         stochastic_rounding: bool = False,
-        split_masters: bool = False,
     ) -> None:
         defaults = dict(
             lr=lr,
@@ -60,7 +59,6 @@ class FusedAdam(FusedOptimizer):
             defaults,
             state_dtype=state_dtype,
             stochastic_rounding=stochastic_rounding,
-            split_masters=split_masters,
         )
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
@@ -76,7 +74,7 @@ class FusedAdamW(FusedAdam):
         betas, eps, weight_decay, amsgrad, maximize: as in torch.optim.AdamW.
         decoupled_weight_decay: False adds weight decay to the grads, as in Adam.
         bias_correction: False disables bias correction, as in apex.
-        state_dtype, stochastic_rounding, split_masters: as FusedOptimizer's.
+        state_dtype, stochastic_rounding: as FusedOptimizer's.
 
     Raises ValueError for values outside of their range. State dicts go to and from
     torch.optim.AdamW's and Adam's.
@@ -98,7 +96,6 @@ class FusedAdamW(FusedAdam):
         bias_correction: bool = True,
         state_dtype: torch.dtype = torch.float32,
         stochastic_rounding: bool = False,
-        split_masters: bool = False,
     ) -> None:
         super().__init__(
             params,
@@ -112,5 +109,4 @@ class FusedAdamW(FusedAdam):
             bias_correction=bias_correction,
             state_dtype=state_dtype,
             stochastic_rounding=stochastic_rounding,
-            split_masters=split_masters,
         )

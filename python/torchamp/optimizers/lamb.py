@@ -22,14 +22,13 @@ class FusedLAMB(FusedOptimizer):
         averages_grads: the share of a new grad is 1 - beta1 rather than 1; apex's grad_averaging.
         always_adapts: also groups without weight decay are scaled; apex's use_nvlamb.
         max_grad_norm: the norm to which the grads of all groups together are clipped; None: not.
-        state_dtype, stochastic_rounding, split_masters: as FusedOptimizer's.
+        state_dtype, stochastic_rounding: as FusedOptimizer's.
 
     Raises ValueError for values outside of their range. Grads are left as they are.
     """
 
     options: _C.OptionTable = _C.OptionTable("FusedLAMB")
     _largest_algorithm = _C.StepAlgorithm.LAMB
-    _takes_split_masters = False
     _takes_shards = False
 
     def __init__(
@@ -48,7 +47,6 @@ class FusedLAMB(FusedOptimizer):
         max_grad_norm: float | None = 1.0,
         state_dtype: torch.dtype = torch.float32,
         stochastic_rounding: bool = False,
-        split_masters: bool = False,
     ) -> None:
         defaults = dict(
             lr=lr,
@@ -67,7 +65,6 @@ class FusedLAMB(FusedOptimizer):
             defaults,
             state_dtype=state_dtype,
             stochastic_rounding=stochastic_rounding,
-            split_masters=split_masters,
         )
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:

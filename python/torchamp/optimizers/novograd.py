@@ -23,7 +23,7 @@ class FusedNovoGrad(FusedOptimizer):
         averages_grads: the share of a new grad is 1 - beta1 rather than 1; apex's grad_averaging.
         starts_at_zero: the running norm starts at zero rather than at the first norm; apex's
             init_zero.
-        state_dtype, stochastic_rounding, split_masters: as FusedOptimizer's.
+        state_dtype, stochastic_rounding: as FusedOptimizer's.
 
     Raises ValueError for values outside of their range.
     """
@@ -47,7 +47,6 @@ class FusedNovoGrad(FusedOptimizer):
         starts_at_zero: bool = False,
         state_dtype: torch.dtype = torch.float32,
         stochastic_rounding: bool = False,
-        split_masters: bool = False,
     ) -> None:
         defaults = dict(
             lr=lr,
@@ -65,7 +64,6 @@ class FusedNovoGrad(FusedOptimizer):
             defaults,
             state_dtype=state_dtype,
             stochastic_rounding=stochastic_rounding,
-            split_masters=split_masters,
         )
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:

@@ -20,7 +20,7 @@ class FusedSGD(FusedOptimizer):
         momentum, dampening, weight_decay, nesterov, maximize: as in torch.optim.SGD.
         decay_after_momentum: weight decay is added to the step instead of the grads; apex's
             wd_after_momentum.
-        state_dtype, stochastic_rounding, split_masters: as FusedOptimizer's.
+        state_dtype, stochastic_rounding: as FusedOptimizer's.
 
     Raises ValueError for values outside of their range. State dicts go to and from
     torch.optim.SGD's.
@@ -42,7 +42,6 @@ class FusedSGD(FusedOptimizer):
         decay_after_momentum: bool = False,
         state_dtype: torch.dtype = torch.float32,
         stochastic_rounding: bool = False,
-        split_masters: bool = False,
     ) -> None:
         defaults = dict(
             lr=lr,
@@ -58,7 +57,6 @@ class FusedSGD(FusedOptimizer):
             defaults,
             state_dtype=state_dtype,
             stochastic_rounding=stochastic_rounding,
-            split_masters=split_masters,
         )
 
     def _check_options(self, values: dict[str, Any]) -> None:
@@ -86,11 +84,10 @@ class FusedLARS(FusedSGD):
         trust_coefficient: largest update of a tensor relative to its norm.
         eps: for the division.
         clip: LARC instead of LARS.
-        state_dtype, stochastic_rounding, split_masters: as FusedOptimizer's.
+        state_dtype, stochastic_rounding: as FusedOptimizer's.
     """
 
     options: _C.OptionTable = _C.OptionTable("FusedLARS")
-    _takes_split_masters = False
     _takes_shards = False
 
     def __init__(
@@ -108,7 +105,6 @@ class FusedLARS(FusedSGD):
         maximize: bool = False,
         state_dtype: torch.dtype = torch.float32,
         stochastic_rounding: bool = False,
-        split_masters: bool = False,
     ) -> None:
         defaults = dict(
             lr=lr,
@@ -128,5 +124,4 @@ class FusedLARS(FusedSGD):
             defaults,
             state_dtype=state_dtype,
             stochastic_rounding=stochastic_rounding,
-            split_masters=split_masters,
         )

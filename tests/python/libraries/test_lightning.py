@@ -21,7 +21,6 @@ PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 MAKERS = {
     "sgd": lambda params: torch.optim.SGD(params, lr=0.125, momentum=0.5),
     "fused": lambda params: optimizers.FusedAdamW(params, lr=0.01),
-    "split": lambda params: optimizers.FusedAdamW(params, lr=0.01, split_masters=True),
 }
 
 
