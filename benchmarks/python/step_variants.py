@@ -102,7 +102,7 @@ def amp_step(
         optimizer.step()
 
     def tensors() -> Iterator[torch.Tensor | None]:
-        masters = optimizer._torchamp.weights.master_params()  # distinct from the parameters
+        masters = optimizer._torchamp.core.master_params()  # distinct from the parameters
         backward()
         with optimizer._torchamp.accesses.suppress():  # as they are between steps
             yield from (*params, *shared.half, *masters, *(master.grad for master in masters))

@@ -84,18 +84,14 @@ def layers() -> nn.Sequential:
     return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
 
 
-def initialized(model: nn.Module, **options: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
+def initialized(model: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:
     optimizer = FusedAdamW(model.parameters(), lr=1e-3)
-    return amp.initialize(model, optimizer, opt_level="O2", verbosity=0, **options)
+    return amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
 
 
 def data_parallel() -> tuple[nn.Module, torch.optim.Optimizer]:
     model, optimizer = initialized(layers())
     return DistributedDataParallel(model), optimizer
-
-
-def sharded_masters() -> tuple[nn.Module, torch.optim.Optimizer]:
-    return initialized(layers(), shard_masters=distributed.group.WORLD)
 
 
 def fully_sharded() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -110,7 +106,6 @@ def fully_sharded() -> tuple[nn.Module, torch.optim.Optimizer]:
 #: its masters and moments.
 WAYS: dict[str, tuple[Callable, Callable[[int], float], Callable[[int], float]]] = {
     "DistributedDataParallel": (data_parallel, lambda n: 4 * (n - 1) / n, lambda n: 12),
-    "shard_masters": (sharded_masters, lambda n: 4 * (n - 1) / n, lambda n: 12 / n),
     "fully_shard": (fully_sharded, lambda n: 8 * (n - 1) / n, lambda n: 12 / n),
 }
 

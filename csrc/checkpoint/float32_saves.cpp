@@ -2,11 +2,10 @@
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/jit/serialization/export.h>
-#include <torchamp/detail/optimizer_state.h>
+#include <torchamp/detail/param.h>
 
 #include <iterator>
 #include <mutex>
-#include <optional>
 #include <unordered_map>
 
 namespace torchamp::checkpoint {
@@ -19,13 +18,8 @@ bool is_narrow(const Tensor& tensor) {
   return c10::isReducedFloatingType(tensor.scalar_type());
 }
 
-/// A weak pointer keeps the address from being used again.
-struct Cast {
-  WeakTensor tensor;
-  std::weak_ptr<core::Masters> masters;
-};
-
-/// All of the process.
+/// The tensors that a level has cast, all of the process. A weak pointer keeps the address from
+/// being used again.
 class Casts {
  public:
   static Casts& instance() {
@@ -33,39 +27,36 @@ class Casts {
     return casts;
   }
 
-  void add(const std::vector<Tensor>& tensors, const std::shared_ptr<core::Masters>& masters) {
+  void add(const std::vector<Tensor>& tensors) {
     const std::lock_guard lock(mutex_);
     forget_destroyed();
     for (const Tensor& tensor : tensors) {
       if (!is_narrow(tensor)) continue;
-      casts_.insert_or_assign(tensor.unsafeGetTensorImpl(),
-                              Cast{WeakTensor(tensor.getIntrusivePtr()), masters});
+      casts_.insert_or_assign(tensor.unsafeGetTensorImpl(), WeakTensor(tensor.getIntrusivePtr()));
     }
   }
 
-  std::optional<Cast> find(const Tensor& tensor) {
+  bool has(const Tensor& tensor) {
     const std::lock_guard lock(mutex_);
-    const auto found = casts_.find(tensor.unsafeGetTensorImpl());
-    return found == casts_.end() ? std::nullopt : std::optional(found->second);
+    return casts_.count(tensor.unsafeGetTensorImpl()) > 0;
   }
 
  private:
   void forget_destroyed() {
     for (auto it = casts_.begin(); it != casts_.end();) {
-      it = it->second.tensor.expired() ? casts_.erase(it) : std::next(it);
+      it = it->second.expired() ? casts_.erase(it) : std::next(it);
     }
   }
 
   std::mutex mutex_;
-  std::unordered_map<const c10::TensorImpl*, Cast> casts_;
+  std::unordered_map<const c10::TensorImpl*, WeakTensor> casts_;
 };
 
-Tensor value_of(const Tensor& tensor, const Cast& cast) {
-  if (const auto masters = cast.masters.lock()) {
-    for (core::OptimizerState* user : masters->users) user->refresh();
-    return masters->weights.master_value(tensor).to(at::kFloat);
-  }
-  return tensor.detach().to(at::kFloat);
+Tensor value_of(const Tensor& tensor) {
+  const auto param = core::param_of(tensor);
+  if (param == nullptr) return tensor.detach().to(at::kFloat);
+  core::refresh({param});
+  return param->value();
 }
 
 /// Replaces cast tensors in what is about to be written, an object that torch::save has made.
@@ -77,11 +68,9 @@ torch::jit::ExtraFilesMap widen(const torch::jit::Module& saved) {
     for (size_t i = 0; i < object->slots().size(); ++i) {
       if (!object->getSlot(i).isTensor()) continue;
       const Tensor tensor = object->getSlot(i).toTensor();
-      const auto cast = is_narrow(tensor) ? Casts::instance().find(tensor) : std::nullopt;
-      if (!cast) continue;
+      if (!is_narrow(tensor) || !Casts::instance().has(tensor)) continue;
       Tensor& value = widened[tensor.unsafeGetTensorImpl()];
-      if (!value.defined())
-        value = value_of(tensor, *cast).set_requires_grad(tensor.requires_grad());
+      if (!value.defined()) value = value_of(tensor).set_requires_grad(tensor.requires_grad());
       object->setSlot(i, value);
     }
   }
@@ -90,11 +79,10 @@ torch::jit::ExtraFilesMap widen(const torch::jit::Module& saved) {
 
 }  // namespace
 
-void save_in_float32(const std::vector<Tensor>& tensors,
-                     const std::shared_ptr<core::Masters>& masters) {
+void save_in_float32(const std::vector<Tensor>& tensors) {
   static const bool is_hooked = (torch::jit::SetExportModuleExtraFilesHook(widen), true);
   static_cast<void>(is_hooked);
-  Casts::instance().add(tensors, masters);
+  Casts::instance().add(tensors);
 }
 
 }  // namespace torchamp::checkpoint

@@ -53,6 +53,7 @@ FusedStepper::FusedStepper(StepAlgorithm algorithm, std::vector<Tensor> params,
       kept_states_(algorithm == StepAlgorithm::kLambUpdate ? 2 : states_of(algorithm)),
       params_(std::move(params)),
       states_(kept_states_ * params_.size()),
+      has_states_(params_.size()),
       known_(std::make_shared<KnownTensors>()) {
   known_->resize(states_.size() + 2 * params_.size());
   TORCH_CHECK_VALUE(groups.size() == params_.size(),
@@ -102,6 +103,7 @@ void FusedStepper::set_state(size_t i, const std::vector<Tensor>& states, const 
     states_[s * params_.size() + i] =
         states[s].defined() ? states[s].to(param.device(), dtype) : at::zeros_like(param, dtype);
   }
+  has_states_[i] = true;
   this->step_count(i).copy_(step_count);
   if (norm_averages_.defined() && norm_average.defined()) {
     this->norm_average(i).copy_(norm_average);
@@ -133,11 +135,13 @@ void FusedStepper::set_lr(int64_t group, const Tensor& lr) {
                       /*non_blocking=*/true);
 }
 
-/// The parameters that have a grad for the first time, and need states.
+/// The parameters that have a grad for the first time, and need states: for stochastic rounding the
+/// count of steps, by which chance is drawn.
 std::vector<size_t> FusedStepper::without_states(const Lists& lists) const {
   std::vector<size_t> found;
-  for (size_t i = 0; kept_states_ > 0 && i < params_.size(); ++i) {
-    if (lists.grads[i].defined() && !states_[i].defined()) found.push_back(i);
+  const bool keep_states = kept_states_ > 0 || storage_.stochastic_rounding;
+  for (size_t i = 0; keep_states && i < params_.size(); ++i) {
+    if (lists.grads[i].defined() && !has_states_[i]) found.push_back(i);
   }
   return found;
 }
@@ -162,6 +166,7 @@ void FusedStepper::make_state(size_t i) {
   for (int64_t s = 0; s < kept_states_; ++s) {
     states_[s * params_.size() + i] = at::zeros_like(params_[i], dtype);
   }
+  has_states_[i] = true;
   new_states_.push_back(static_cast<int64_t>(i));
 }
 

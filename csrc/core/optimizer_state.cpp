@@ -1,169 +1,229 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/tensor.h>
 #include <torchamp/detail/optimizer_state.h>
 
 #include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
 
+#include "core/autograd_meta.h"
 #include "core/late_report.h"
-#include "core/skipped_grads.h"
 
 namespace torchamp::core {
 namespace {
 
 using at::Tensor;
 
-/// The optimizer of each parameter that is stepped, for all threads.
-class Steppers {
+/// All OptimizerStates, for all threads.
+class States {
  public:
-  void add(const Tensor& param, OptimizerState& state) {
+  void add(OptimizerState* state) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    known_[param.unsafeGetTensorImpl()] = {&state, state.weak_from_this()};
+    states_.push_back(state);
   }
 
-  void remove(const TensorSet& params, const OptimizerState& state) {
+  void remove(OptimizerState* state) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (const c10::TensorImpl* param : params) {
-      const auto found = known_.find(param);
-      if (found != known_.end() && found->second.first == &state) known_.erase(found);
+    states_.erase(std::find(states_.begin(), states_.end(), state));
+  }
+
+  /// Those that are not being destroyed.
+  std::vector<std::shared_ptr<OptimizerState>> all() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<std::shared_ptr<OptimizerState>> all;
+    for (OptimizerState* state : states_) {
+      if (auto held = state->weak_from_this().lock()) all.push_back(std::move(held));
     }
-  }
-
-  std::shared_ptr<OptimizerState> find(const Tensor& param) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = known_.find(param.unsafeGetTensorImpl());
-    return found == known_.end() ? nullptr : found->second.second.lock();
+    return all;
   }
 
  private:
   std::mutex mutex_;
-  std::unordered_map<const c10::TensorImpl*,
-                     std::pair<OptimizerState*, std::weak_ptr<OptimizerState>>>
-      known_;
+  std::vector<OptimizerState*> states_;
 };
 
 /// Never destroyed: states may outlive other statics.
-Steppers& steppers() {
-  static auto& instance = *new Steppers;
+States& states() {
+  static auto& instance = *new States;
   return instance;
+}
+
+Tensor indices_tensor(const std::vector<int64_t>& indices, at::Device device) {
+  return at::tensor(indices, at::TensorOptions(at::kLong).device(device));
+}
+
+bool has_contributed(const Param& param) {
+  const bool is_open = param.grad.state == GradState::kOpen;
+  return (is_open ? param.before.state : param.grad.state) != GradState::kNone;
 }
 
 }  // namespace
 
-std::shared_ptr<OptimizerState> OptimizerState::of(const Tensor& param) {
-  return steppers().find(param);
-}
-
-OptimizerState::OptimizerState(std::shared_ptr<Masters> masters, bool steps_unseen)
-    : masters_(std::move(masters)),
-      steps_unseen_(steps_unseen),
+OptimizerState::OptimizerState(bool shows_grads)
+    : shows_grads_(shows_grads),
+      thread_(std::this_thread::get_id()),
       late_report_(std::make_unique<LateReport>()) {
-  masters_->users.push_back(this);
+  states().add(this);
 }
 
 OptimizerState::~OptimizerState() {
-  steppers().remove(stepped_, *this);
-  auto& users = masters_->users;
-  users.erase(std::find(users.begin(), users.end(), this));
-}
-
-void OptimizerState::add_param(const Tensor& param) {
-  stepped_.insert(param.unsafeGetTensorImpl());
-  steppers().add(param, *this);
-  if (had_scaled_loss_) param.mutable_grad().reset();
-}
-
-bool OptimizerState::steps(const Tensor& param) const {
-  return stepped_.count(param.unsafeGetTensorImpl()) > 0;
-}
-
-/// A replayed graph writes the memory of its captured backward.
-void OptimizerState::accumulate(int64_t loss_id, const Tensor& found_inf) {
-  Tensor& gathered = found_inf_[loss_id];
-  gathered = gathered.defined() ? at::maximum(gathered, found_inf) : found_inf;
-}
-
-void OptimizerState::gather_delayed(int64_t loss_id, const Tensor& found_inf) {
-  accumulate(loss_id, found_inf);
-  has_unreported_ = shares_overflows_ = true;
-}
-
-Tensor OptimizerState::found_inf() const {
-  Tensor any;
-  for (const auto& [loss_id, found_inf] : found_inf_) {
-    any = any.defined() ? at::maximum(any, found_inf) : found_inf;
+  states().remove(this);
+  for (const auto& param : params_) {
+    auto& users = param->users;
+    users.erase(std::find(users.begin(), users.end(), this));
   }
-  return any;
+}
+
+std::vector<std::shared_ptr<OptimizerState>> OptimizerState::others_than(
+    const std::vector<std::shared_ptr<OptimizerState>>& given) {
+  auto others = states().all();
+  const auto is_left_out = [&](const auto& state) {
+    return state->thread_ != std::this_thread::get_id() ||
+           std::find(given.begin(), given.end(), state) != given.end();
+  };
+  others.erase(std::remove_if(others.begin(), others.end(), is_left_out), others.end());
+  return others;
+}
+
+std::vector<Tensor> OptimizerState::model_params() const {
+  std::vector<Tensor> models;
+  for (const auto& param : params_) models.push_back(param->model);
+  return models;
+}
+
+std::vector<Tensor> OptimizerState::master_params() const {
+  std::vector<Tensor> masters;
+  for (const auto& param : params_) masters.push_back(param->master);
+  return masters;
+}
+
+bool OptimizerState::has_masters() const {
+  return std::any_of(params_.begin(), params_.end(),
+                     [](const auto& param) { return param->has_master(); });
+}
+
+bool OptimizerState::steps(const Param& param) const {
+  return std::find(param.users.begin(), param.users.end(), this) != param.users.end();
+}
+
+Tensor OptimizerState::add(const char* function, const Tensor& tensor, const Tensor& master) {
+  auto param = param_of(tensor);
+  if (param == nullptr || master.defined()) {
+    param = make_param(tensor, master.defined() ? master : tensor);
+  }
+  if (steps(*param)) return param->master;
+  check_free(function, *param);
+  retired_.erase(std::remove(retired_.begin(), retired_.end(), param), retired_.end());
+  param->users.push_back(this);
+  params_.push_back(param);
+  if (found_inf_per_param_.defined()) {
+    found_inf_per_param_ = at::constant_pad_nd(found_inf_per_param_, {0, 1});
+  }
+  if (had_scaled_loss_) {
+    param->model_grad().reset();
+    param->grad = Grad();
+  }
+  return param->master;
+}
+
+void OptimizerState::check_free(const char* function, const Param& param) const {
+  TORCH_CHECK_VALUE(!param.has_master() || param.users.empty() || steps(param), function,
+                    ": expected a parameter that no other optimizer steps, since it has a float32 "
+                    "master, got one of sizes ",
+                    param.model.sizes(),
+                    " that another steps; make one optimizer with two groups, or train in phases: "
+                    "amp.release(model), then initialize with the other optimizer");
+}
+
+void OptimizerState::retain(const char* function, at::TensorList held) {
+  std::unordered_map<const c10::TensorImpl*, int64_t> places;
+  for (size_t i = 0; i < params_.size(); ++i) {
+    places.emplace(params_[i]->master.unsafeGetTensorImpl(), static_cast<int64_t>(i));
+  }
+  std::vector<int64_t> kept;
+  for (const Tensor& tensor : held) {
+    const auto place = places.find(tensor.unsafeGetTensorImpl());
+    TORCH_CHECK_VALUE(place != places.end(), function,
+                      ": expected each parameter in one group, and once, got one of sizes ",
+                      tensor.sizes(), " twice");
+    kept.push_back(place->second);
+    places.erase(place);
+  }
+  if (found_inf_.defined() && !places.empty()) {
+    const Tensor theirs = overflow_of(kept);
+    if (theirs.defined()) found_inf_ = at::minimum(found_inf_, theirs);
+  }
+  if (found_inf_per_param_.defined()) {
+    const Tensor indices = indices_tensor(kept, found_inf_per_param_.device());
+    found_inf_per_param_ = found_inf_per_param_.index_select(0, indices);
+  }
+  const ParamList before = std::exchange(params_, {});
+  for (const int64_t i : kept) params_.push_back(before[i]);
+  for (const auto& [tensor, i] : places) retire(before[i]);
+  const auto is_gone = [](const auto& param) { return param->model.use_count() == 1; };
+  retired_.erase(std::remove_if(retired_.begin(), retired_.end(), is_gone), retired_.end());
+}
+
+void OptimizerState::retire(const std::shared_ptr<Param>& param) {
+  const bool is_scaled =
+      param->grad.state == GradState::kScaled || param->grad.state == GradState::kChecked;
+  if (is_scaled) param->model_grad().reset();
+  drop(*param);
+  param->users.erase(std::find(param->users.begin(), param->users.end(), this));
+  if (param->has_master()) retired_.push_back(param);
+}
+
+void OptimizerState::prepare_release() {
+  TORCH_CHECK(!is_in_backward(),
+              "release: expected no scale_loss to be open, but one is; release after it");
+  refresh();
+  for (const auto& param : params_) param->adopt_data_writes();
+}
+
+bool OptimizerState::grads_are_scaled() const {
+  return std::any_of(params_.begin(), params_.end(), [](const auto& param) {
+    return param->grad.state == GradState::kOpen || param->grad.state == GradState::kScaled;
+  });
+}
+
+bool OptimizerState::grads_are_open() const {
+  return is_open_ || std::any_of(params_.begin(), params_.end(), [](const auto& param) {
+           return param->grad.state == GradState::kOpen;
+         });
 }
 
 bool OptimizerState::has_overflowed() const {
-  const Tensor found = found_inf();
-  return found.defined() && found.item<float>() != 0.0f;
+  return found_inf_.defined() && found_inf_.item<float>() != 0.0f;
+}
+
+/// As far as the host knows without waiting, and without an op.
+bool OptimizerState::may_have_overflowed() const {
+  if (!found_inf_.defined() || !found_inf_.is_cpu()) return found_inf_.defined();
+  return *found_inf_.const_data_ptr<float>() != 0.0f;
+}
+
+void OptimizerState::accumulate(const Tensor& found_inf, bool shares) {
+  found_inf_ = found_inf_.defined() ? at::maximum(found_inf_, found_inf) : found_inf;
+  shares_overflows_ |= shares;
 }
 
 void OptimizerState::clear_overflows() {
-  found_inf_.clear();
-  has_refused_ = has_unreported_ = is_agreed_ = shares_overflows_ = false;
+  found_inf_.reset();
+  shares_overflows_ = false;
   late_report_->clear();
 }
 
-/// int64: where its parameters are in master_params().
-const Tensor& OptimizerState::indices(at::Device device) {
-  if (!indices_.defined() || indices_.numel() != static_cast<int64_t>(stepped_.size())) {
-    std::vector<int64_t> indices;
-    const auto& params = weights().master_params();
-    for (size_t i = 0; i < params.size(); ++i) {
-      if (steps(params[i])) indices.push_back(static_cast<int64_t>(i));
-    }
-    indices_ = at::tensor(indices, at::TensorOptions(at::kLong).device(device));
-  }
-  return indices_;
-}
-
-/// float32 scalar, 1 if a grad of one of its parameters was not finite; undefined: none was.
-Tensor OptimizerState::found_in_own_params() {
-  const Tensor& flags = grads().found_inf_per_param();
+/// float32 scalar, 1 if a grad of one of those parameters was not finite since the last step;
+/// undefined: none was.
+Tensor OptimizerState::overflow_of(const std::vector<int64_t>& indices) const {
+  const Tensor& flags = found_inf_per_param_;
   if (!flags.defined()) return {};
-  return flags.index_select(0, indices(flags.device())).any().to(at::kFloat);
-}
-
-/// Of a backward that was given other optimizers, which step some of these parameters too.
-/// `agreed`: its overflow on any rank, undefined unless ranks agree: then the others do not know of
-/// which parameters it is.
-void OptimizerState::accumulate_shared(int64_t loss_id, const Tensor& agreed) {
-  accumulate(loss_id, agreed.defined() ? agreed : found_in_own_params());
-  has_unreported_ = shares_overflows_ = true;
-  is_agreed_ |= agreed.defined();
-}
-
-void OptimizerState::refuse(const std::vector<Tensor>& stepped) {
-  grads().refuse(without_shared(*this, stepped));
-  has_refused_ = true;
-}
-
-bool OptimizerState::is_refused() const {
-  return has_refused_ || (has_unreported_ && has_overflowed());
-}
-
-void OptimizerState::refresh() {
-  if (weights().refresh()) has_refused_ = false;
-  if (std::exchange(may_have_stepped_, false)) weights().recopy_to_model();
-}
-
-void OptimizerState::settle() {
-  for (OptimizerState* user : masters_->users) {
-    discard_skipped(*user, std::exchange(user->skipped_found_inf_, {}));
-  }
-  discard_zeroed();
-}
-
-/// An overflow ends where all grads are zeroed.
-void OptimizerState::discard_zeroed() {
-  if (!grads().drop_zeroed()) return;
-  for (OptimizerState* user : masters_->users) user->clear_overflows();
+  return flags.index_select(0, indices_tensor(indices, flags.device())).any().to(at::kFloat);
 }
 
 void OptimizerState::check_unscaled(const char* function) {
@@ -171,122 +231,108 @@ void OptimizerState::check_unscaled(const char* function) {
   TORCH_CHECK(!grads_are_scaled(), function,
               ": expected unscaled grads, got grads still scaled by a scale_loss that is open or "
               "has delay_unscale, as in no_sync(); clip after the last scale_loss of the step");
-  check_not_stray(function, /*of_masters=*/false);
-}
-
-void OptimizerState::begin_step(const char* function, bool adopts_data_writes) {
-  TORCH_CHECK(!is_in_backward(), function,
-              ": expected the optimizer not to be inside an open scale_loss, but it is; "
-              "step after it, where the grads are unscaled");
-  settle();
-  TORCH_CHECK(!grads().are_delayed(stepped_), function,
-              ": expected unscaled grads, got grads still scaled by a scale_loss with "
-              "delay_unscale, as in no_sync(); run one without it before the step");
-  check_not_stray(function, /*of_masters=*/true);
-  note_doubts(function);
-  weights().refresh();
-  if (adopts_data_writes) weights().adopt_data_writes();
-  may_have_stepped_ = false;
-}
-
-/// of_masters: also those of the model whose parameters have masters.
-void OptimizerState::check_not_stray(const char* function, bool of_masters) const {
-  if (masters_->strays.empty()) return;
-  const auto& params = weights().master_params();
-  for (size_t i = 0; i < params.size(); ++i) {
-    const bool counts = steps(params[i]) && (of_masters || !weights().is_separate(i));
-    TORCH_CHECK(!counts || !masters_->strays.has(i), function,
-                ": expected grads of backwards in scale_loss's that were given this optimizer, got "
-                "one, of sizes ",
-                params[i].sizes(),
-                ", of a scale_loss that was not; give it all optimizers whose parameters its loss "
-                "reaches, or zero their grads before their own backward");
-  }
-}
-
-/// Once each.
-void OptimizerState::note_doubts(const char* function) {
-  doubt_.clear();
-  if (!lacked_grads_ && !has_refused_ && !stepped_.empty() && grads().lacks(stepped_)) {
-    lacked_grads_ = true;
-    doubt_ = std::string(function) +
-             ": expected grads, got none, so nothing changes; run the backward, of a loss that "
-             "reaches the optimizer's parameters, in scale_loss";
-  }
-  if (!had_modified_grads_ && grads().were_modified()) {
-    had_modified_grads_ = true;
-    doubt_ = std::string(function) +
-             ": expected the model's grads to be unmodified since scale_loss, got modified ones; "
-             "the step uses those of amp.master_params: clip with amp.clip_grad_norm_";
-  }
-}
-
-void OptimizerState::end_step(const std::vector<LossScaler*>& scalers) {
-  late_report_->note(scalers);
-  is_to_step_ = false;
-  skipped_found_inf_ = found_inf();
-  drop_master_grads();
-  clear_overflows();
-  for (OptimizerState* user : masters_->users) {
-    if (!user->is_to_step_) user->keep_overflows_of_grads();
-  }
-}
-
-/// After another optimizer's step has dropped some. Agreed ones are kept.
-void OptimizerState::keep_overflows_of_grads() {
-  if (is_agreed_) return;
-  const Tensor left = found_inf_.empty() ? Tensor() : found_in_own_params();
-  if (!left.defined() || (left.is_cpu() && left.item<float>() == 0.0f)) return clear_overflows();
-  for (auto& [loss_id, found_inf] : found_inf_) found_inf = at::minimum(found_inf, left);
-}
-
-void OptimizerState::drop_master_grads() {
-  if (masters_->users.size() == 1) return grads().drop_master_grads();
-  drop_stepped(*this);
-  grads().zero_refused(stepped_, /*zeros=*/false);
-  clear_found_inf_per_param();
-}
-
-void OptimizerState::clear_found_inf_per_param() {
-  const Tensor& flags = grads().found_inf_per_param();
-  if (!flags.defined() || masters_->users.size() == 1) return grads().clear_found_inf_per_param();
-  flags.index_fill_(0, indices(flags.device()), 0);
-}
-
-void OptimizerState::drop_strays() {
-  if (masters_->strays.empty()) return;
-  for (size_t i = 0; i < weights().size(); ++i) {
-    if (steps(weights().master_params()[i])) masters_->strays.drop(i);
-  }
+  check_no_strays(function, /*set_aside=*/false);
 }
 
 void OptimizerState::zero_grad(bool set_to_none) {
-  const auto& users = masters_->users;
-  const auto is_open = [](const OptimizerState* user) { return user->is_in_backward(); };
-  const bool shows_zeroing = users.size() > 1 && !grads().has_refused_besides(stepped_);
-  if (shows_zeroing && std::none_of(users.begin(), users.end(), is_open)) discard_zeroed();
-  grads().zero_refused(stepped_, /*zeros=*/!set_to_none);
-  grads().zero_model_grads(set_to_none, stepped_);
-  clear_found_inf_per_param();
-  drop_strays();
-  has_delayed_ = false;
-  skipped_found_inf_.reset();
+  at::NoGradGuard no_grad;
+  for (const auto& param : params_) zero_grad(*param, set_to_none);
+  had_drops_ = false;
+  forget_backwards();
+  for (const auto& param : params_) {
+    for (OptimizerState* user : param->users) {
+      if (user != this && !user->have_contributed()) user->clear_overflows();
+    }
+  }
+}
+
+/// The optimizer's own zero_grad reaches the tensors that it steps.
+void OptimizerState::zero_grad(Param& param, bool set_to_none) {
+  const bool is_open = param.grad.state == GradState::kOpen;
+  const Tensor grad = grad_of(param.model);
+  const bool is_shared = grad.is_same(param.grad.unscaled);
+  drop(param);
+  if (!param.has_master() || !grad.defined()) return;
+  param.model_grad().reset();
+  if (set_to_none || is_open) return;
+  take_over(param, (is_shared ? grad : grad.detach()).zero_());
+}
+
+/// After the grads of all have been zeroed.
+void OptimizerState::forget_backwards() {
+  scaling_.reset();
+  factor_.reset();
+  norm_.reset();
+  found_inf_per_param_.reset();
   clear_overflows();
 }
 
-void OptimizerState::drop_set_aside(const std::vector<Tensor>& model_params) {
-  TensorSet dropped;
-  for (const Tensor& param : model_params) dropped.insert(param.unsafeGetTensorImpl());
-  for (size_t i = 0; i < weights().size(); ++i) {
-    const bool is_dropped = dropped.count(weights().model_params()[i].unsafeGetTensorImpl()) > 0;
-    if (is_dropped) masters_->strays.drop(i);
+void OptimizerState::note_zeroed(const std::vector<Tensor>& model_params) {
+  at::NoGradGuard no_grad;
+  TensorSet zeroed;
+  for (const Tensor& tensor : model_params) zeroed.insert(tensor.unsafeGetTensorImpl());
+  bool are_all = true;
+  for (const auto& param : params_) {
+    if (zeroed.count(param->model.unsafeGetTensorImpl()) > 0) {
+      zero_grad(*param, /*set_to_none=*/!grad_of(param->model).defined());
+    } else {
+      are_all &= !has_contributed(*param);
+    }
   }
-  if (!grads().drop_known(dropped)) return;
-  grads().clear_found_inf_per_param();
-  for (OptimizerState* user : masters_->users) {
-    user->has_delayed_ = false;
-    user->clear_overflows();
+  if (are_all) forget_backwards();
+}
+
+void OptimizerState::show_grads() {
+  shows_grads_ = true;
+  lend_grads(true);
+}
+
+/// Gives masters the grads that a step is to use, or takes them away.
+void OptimizerState::lend_grads(bool lends) const {
+  for (const auto& param : params_) {
+    if (!param->has_master() || param->grad.state == GradState::kOpen) continue;
+    const bool has_one = lends && param->grad.state == GradState::kUnscaled;
+    param->master.mutable_grad() = has_one ? param->grad.unscaled : Tensor();
   }
+}
+
+/// Parameters without a master keep their grads, as in PyTorch.
+void OptimizerState::end_step(const std::vector<LossScaler*>& scalers) {
+  late_report_->note(scalers);
+  const bool may_refuse = may_have_overflowed();
+  for (const auto& param : params_) {
+    if (!param->has_master()) {
+      if (may_refuse) param->refused = found_inf_;
+      continue;
+    }
+    param->master.mutable_grad().reset();
+    const Mark used(grad_of(param->model));
+    param->grad = Grad();
+    param->grad.left = used;
+  }
+  forget_backwards();
+}
+
+/// Once.
+void OptimizerState::note_doubt(const char* function) {
+  doubt_.clear();
+  if (lacked_grads_ || params_.empty() || !lacks_grads()) return;
+  lacked_grads_ = true;
+  doubt_ = std::string(function) +
+           ": expected grads, got none, so nothing changes; run the backward, of a loss that "
+           "reaches the optimizer's parameters, in scale_loss";
+}
+
+bool OptimizerState::have_contributed() const {
+  return std::any_of(params_.begin(), params_.end(),
+                     [](const auto& param) { return has_contributed(*param); });
+}
+
+bool OptimizerState::lacks_grads() const {
+  return std::none_of(params_.begin(), params_.end(), [](const auto& param) {
+    if (!param->has_master()) return grad_of(param->model).defined();
+    return param->grad.state == GradState::kUnscaled || param->grad.state == GradState::kChecked;
+  });
 }
 
 }  // namespace torchamp::core

@@ -109,10 +109,11 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
                       i, "]");
   }
   check_each_once(optimizers);
-  wrap(optimizers);
+  for (torch::optim::Optimizer& optimizer : optimizers) optimizers_.emplace_back(optimizer);
   if (!enabled()) return;
   for (const auto& model : models_) check_model(*model);
   check_kept(options.keep_fp32(), models_);
+  check_owners();
   warn_of_strangers();
   warn_of_float64();
   const at::Device device = device_of(optimizers, models_);
@@ -123,12 +124,11 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
     loss_scalers_.emplace_back(scaler_options(options_, properties_), device);
     loss_scalers_.back().set_agreement(options_.process_group());
   }
-  make_masters();
+  const Masters masters = make_masters();
   cast_models();
   for (auto& optimizer : optimizers_) {
-    adopt_params(optimizer);
-    optimizer.state->grads().set_lazy(keeps_masters_apart() && optimizer.fused != nullptr &&
-                                      !options.materialize_master_grads());
+    follow_groups(optimizer, masters);
+    optimizer.state->set_lazy(optimizer.fused != nullptr && !options.materialize_master_grads());
   }
 }
 
@@ -153,6 +153,16 @@ std::vector<LossScaler*> Amp::scalers() {
   std::vector<LossScaler*> scalers;
   for (LossScaler& scaler : loss_scalers_) scalers.push_back(&scaler);
   return scalers;
+}
+
+std::string Amp::name_of(const at::Tensor& param) const {
+  for (size_t i = 0; i < models_.size(); ++i) {
+    const std::string prefix = models_.size() > 1 ? c10::str("models[", i, "].") : "";
+    for (const auto& named : models_[i]->named_parameters()) {
+      if (named.value().is_same(param)) return prefix + named.key();
+    }
+  }
+  return "";
 }
 
 void Amp::warn_once(const std::string& text) {
@@ -198,8 +208,8 @@ void Amp::cast_models() {
   for (const auto& model : models_) {
     cast_module(*model, *properties_.cast_model_type,
                 properties_.keep_batchnorm_fp32.value_or(false), options_.keep_fp32());
-    checkpoint::save_in_float32(model->parameters(), nullptr);
-    checkpoint::save_in_float32(model->buffers(), nullptr);
+    checkpoint::save_in_float32(model->parameters());
+    checkpoint::save_in_float32(model->buffers());
   }
 }
 

@@ -3,6 +3,7 @@
 #include <torchamp/cast.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -11,29 +12,6 @@
 #include "frontend/wrapped.h"
 
 namespace torchamp {
-namespace {
-
-size_t count_params(const torch::optim::Optimizer& optimizer) {
-  size_t count = 0;
-  for (const auto& group : optimizer.param_groups()) count += group.params().size();
-  return count;
-}
-
-bool have_a_common_param(
-    const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers) {
-  std::unordered_set<const c10::TensorImpl*> seen;
-  for (torch::optim::Optimizer& optimizer : optimizers) {
-    std::unordered_set<const c10::TensorImpl*> own;
-    for (const auto& param : params_of(optimizer)) own.insert(param.unsafeGetTensorImpl());
-    const size_t expected = seen.size() + own.size();
-    seen.merge(own);
-    if (seen.size() < expected) return true;
-  }
-  return false;
-}
-
-}  // namespace
-
 void move_state(torch::optim::Optimizer& optimizer, const at::Tensor& from, const at::Tensor& to) {
   auto& state = optimizer.state();
   const auto found = state.find(from.unsafeGetTensorImpl());
@@ -43,24 +21,46 @@ void move_state(torch::optim::Optimizer& optimizer, const at::Tensor& from, cons
   state[to.unsafeGetTensorImpl()] = std::move(moved);
 }
 
-void WrappedOptimizer::refuse() const {
-  state->refuse(params_of(*wrapped));
-}
-
-void WrappedOptimizer::end_own_step(const std::vector<LossScaler*>& scalers) const {
-  if (fused != nullptr && fused->take_stepped()) state->end_step(scalers);
-}
-
-void Amp::wrap(const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers) {
-  const bool apart = !have_a_common_param(optimizers);
-  for (torch::optim::Optimizer& optimizer : optimizers) {
-    if (apart || masters_.empty()) masters_.push_back(std::make_shared<core::Masters>());
-    optimizers_.emplace_back(optimizer, masters_.back());
+void Amp::check_owners() const {
+  if (!keeps_masters()) return;
+  std::unordered_map<const c10::TensorImpl*, size_t> owners;
+  for (size_t i = 0; i < optimizers_.size(); ++i) {
+    for (const at::Tensor& param : params_of(*optimizers_[i].wrapped)) {
+      const auto known = core::param_of(param);
+      if (known != nullptr) optimizers_[i].state->check_free("initialize", *known);
+      const auto [owner, is_first] = owners.emplace(param.unsafeGetTensorImpl(), i);
+      TORCH_CHECK_VALUE(is_first || owner->second == i || !is_cast(param), "initialize: expected ",
+                        "parameter \"", name_of(param),
+                        "\", which gets a float32 master, in one optimizer, got it in optimizers[",
+                        owner->second, "] and optimizers[", i,
+                        "]; make one optimizer with two groups, or train in phases: "
+                        "torchamp::release(model), then initialize with the other optimizer");
+    }
   }
 }
 
-void Amp::make_masters() {
-  if (!properties_.master_weights.value_or(false) || !properties_.cast_model_type) return;
+bool Amp::keeps_masters() const {
+  return properties_.master_weights.value_or(false);
+}
+
+std::vector<at::Tensor> Amp::params_to_cast(torch::nn::Module& model) const {
+  if (!properties_.cast_model_type) return {};
+  return torchamp::params_to_cast(model, *properties_.cast_model_type,
+                                  properties_.keep_batchnorm_fp32.value_or(false),
+                                  options_.keep_fp32());
+}
+
+bool Amp::is_cast(const at::Tensor& param) const {
+  return std::any_of(models_.begin(), models_.end(), [&](const auto& model) {
+    const auto cast = params_to_cast(*model);
+    return std::any_of(cast.begin(), cast.end(),
+                       [&](const at::Tensor& each) { return each.is_same(param); });
+  });
+}
+
+Amp::Masters Amp::make_masters() const {
+  Masters masters;
+  if (!keeps_masters()) return masters;
   std::unordered_set<const c10::TensorImpl*> stepped;
   for (const auto& optimizer : optimizers_) {
     for (const auto& param : params_of(*optimizer.wrapped)) {
@@ -68,123 +68,97 @@ void Amp::make_masters() {
     }
   }
   for (const auto& model : models_) {
-    for (const auto& param :
-         params_to_cast(*model, *properties_.cast_model_type,
-                        properties_.keep_batchnorm_fp32.value_or(false), options_.keep_fp32())) {
+    for (const auto& param : params_to_cast(*model)) {
       if (stepped.count(param.unsafeGetTensorImpl()) == 0) continue;
-      master_of_.emplace(param.unsafeGetTensorImpl(), MasterWeights::make_master(param));
+      masters.emplace(param.unsafeGetTensorImpl(), core::make_master(param));
     }
   }
+  return masters;
 }
 
 WrappedOptimizer& Amp::optimizer(size_t index) {
   WrappedOptimizer& optimizer = optimizers_[index];
   if (!enabled()) return optimizer;
   check_not_released();
-  TORCH_CHECK(is_alive(optimizer),
+  if (!is_alive(optimizer)) {  // its masters must not bind the next optimizer
+    optimizer.wrapped = nullptr;
+    optimizer.state = std::make_shared<core::OptimizerState>(/*shows_grads=*/false);
+  }
+  TORCH_CHECK(optimizer.wrapped != nullptr,
               "Optimizer: expected the optimizer that initialize was given to hold its parameters, "
               "but it was destroyed, moved or emptied; keep it where it is, or let initialize own "
               "it: initialize(model, std::move(optimizer), opt_level)");
-  if (count_params(*optimizer.wrapped) != optimizer.num_params) adopt_params(optimizer);
+  if (!optimizer.is_current()) follow_groups(optimizer);
   return optimizer;
 }
 
 /// LibTorch's optimizers do not say when they are destroyed, but then nobody else has the masters.
 bool Amp::is_alive(const WrappedOptimizer& optimizer) const {
-  constexpr size_t kOwnReferences = 2;  // of master_of_ and MasterWeights
-  const MasterWeights& weights = optimizer.weights();
-  const auto is_stepped = [&](size_t i) {
-    return weights.master_params()[i].use_count() > kOwnReferences;
-  };
-  const auto& separate = weights.separate();
-  return (separate.empty() || std::any_of(separate.begin(), separate.end(), is_stepped)) &&
-         (optimizer.num_params == 0 || !optimizer.wrapped->param_groups().empty());
+  if (optimizer.wrapped == nullptr) return false;
+  const auto& params = optimizer.state->params();
+  const auto is_held = [](const auto& param) { return param->master.use_count() > 1; };
+  const bool may_have_gone = optimizer.state->has_masters() &&
+                             std::none_of(params.begin(), params.end(), [&](const auto& param) {
+                               return param->has_master() && is_held(param);
+                             });
+  return !may_have_gone && (params.empty() || !optimizer.wrapped->param_groups().empty());
 }
 
-void Amp::check_is_new(const at::Tensor& param) const {
-  const auto tracks = [&](const auto& masters) {
-    return masters->weights.master_of(param).defined();
-  };
-  const bool is_stepped = stepped_.count(param.unsafeGetTensorImpl()) > 0 ||
-                          std::any_of(masters_.begin(), masters_.end(), tracks);
-  TORCH_CHECK(!is_stepped,
-              "Optimizer::add_param_group: expected parameters that are in no group yet, got one "
-              "of sizes ",
-              param.sizes(), " that an optimizer of this initialize steps already");
-}
-
-void Amp::adopt_params(WrappedOptimizer& optimizer) {
-  const bool was_initialized = optimizer.num_params > 0;
-  for (const auto& param : params_of(*optimizer.wrapped)) {
-    if (was_initialized && !optimizer.state->steps(param)) check_is_new(param);
-  }
-  for (auto& group : optimizer.wrapped->param_groups()) {
-    for (at::Tensor& param : group.params()) {
-      if (!optimizer.state->steps(param)) param = adopt(optimizer, param);
+bool WrappedOptimizer::is_current() const {
+  size_t i = 0;
+  for (const auto& group : wrapped->param_groups()) {
+    for (const at::Tensor& param : group.params()) {
+      if (!state->steps_at(i++, param)) return false;
     }
   }
-  optimizer.num_params = count_params(*optimizer.wrapped);
-  checkpoint::save_in_float32(optimizer.weights().model_params(), masters_of(optimizer));
+  return i == state->params().size();
 }
 
-std::shared_ptr<core::Masters> Amp::masters_of(const WrappedOptimizer& optimizer) const {
-  const auto are_its = [&](const auto& masters) { return masters.get() == &optimizer.masters(); };
-  return *std::find_if(masters_.begin(), masters_.end(), are_its);
-}
-
-/// What the optimizer is to step in the place of `param`.
-at::Tensor Amp::adopt(WrappedOptimizer& optimizer, const at::Tensor& param) {
-  at::Tensor master = master_of(param);
-  const bool is_low_precision = c10::isReducedFloatingType(param.scalar_type());
-  if (!master.defined() && properties_.master_weights.value_or(false) && is_low_precision) {
-    master = master_of_[param.unsafeGetTensorImpl()] = MasterWeights::make_master(param);
+/// Puts masters in the groups, in the place of the model's parameters. `masters`: of those that
+/// were just cast.
+void Amp::follow_groups(WrappedOptimizer& optimizer, const Masters& masters) {
+  for (auto& group : optimizer.wrapped->param_groups()) {
+    for (at::Tensor& param : group.params()) param = adopt(optimizer, param, masters);
   }
-  optimizer.masters().track(param, master);
-  const at::Tensor& stepped = master.defined() ? master : param;
-  stepped_.insert(stepped.unsafeGetTensorImpl());
-  optimizer.state->add_param(stepped);
-  if (master.defined()) move_state(*optimizer.wrapped, param, master);
+  optimizer.state->retain("Optimizer", params_of(*optimizer.wrapped));
+  checkpoint::save_in_float32(optimizer.state->model_params());
+}
+
+at::Tensor Amp::adopt(WrappedOptimizer& optimizer, const at::Tensor& param,
+                      const Masters& masters) {
+  const auto found = masters.find(param.unsafeGetTensorImpl());
+  at::Tensor master = found == masters.end() ? at::Tensor() : found->second;
+  const bool is_low_precision = c10::isReducedFloatingType(param.scalar_type());
+  const auto known = core::param_of(param);
+  const bool is_new = !master.defined() && (known == nullptr || !known->has_master());
+  if (is_new && keeps_masters() && is_low_precision) master = core::make_master(param);
+  const at::Tensor stepped = optimizer.state->add("Optimizer", param, master);
+  if (!stepped.is_same(param)) move_state(*optimizer.wrapped, param, stepped);
   return stepped;
 }
 
-at::Tensor Amp::master_of(const at::Tensor& model_param) const {
-  const auto found = master_of_.find(model_param.unsafeGetTensorImpl());
-  return found == master_of_.end() ? at::Tensor() : found->second;
-}
-
-/// The Masters that have the master of a parameter; null if it has no separate one.
-MasterWeights* Amp::weights_of(const at::Tensor& model_param) {
-  for (auto& optimizer : optimizers_) {
-    const at::Tensor master = optimizer.weights().master_of(model_param);
-    if (master.defined() && !master.is_same(model_param)) return &optimizer.weights();
-  }
-  return nullptr;
-}
-
 at::Tensor Amp::value(const at::Tensor& tensor) {
-  const MasterWeights* weights = weights_of(tensor);
-  if (weights != nullptr) return weights->master_value(tensor);
+  if (const auto param = core::param_of(tensor); param != nullptr && param->has_master()) {
+    core::refresh({param});
+    return param->value();
+  }
   const bool is_narrow = c10::isReducedFloatingType(tensor.scalar_type());
   return is_narrow ? tensor.detach().to(at::kFloat) : tensor.detach();
 }
 
 void Amp::set_value(const at::Tensor& tensor, const at::Tensor& value) {
-  MasterWeights* weights = weights_of(tensor);
-  if (weights != nullptr) weights->set_master_value(tensor, value);
+  if (const auto param = core::param_of(tensor)) param->set_master(value);
   at::Tensor(tensor).copy_(value);
   mark_synced(tensor);
 }
 
 void Amp::mark_synced(const at::Tensor& tensor) {
-  MasterWeights* weights = weights_of(tensor);
-  if (weights != nullptr) weights->mark_synced(tensor);
+  if (const auto param = core::param_of(tensor)) param->mark_synced();
 }
 
 void Amp::refresh() {
   check_not_released();
-  for (auto& optimizer : optimizers_) {
-    optimizer.state->refresh();
-  }
+  for (auto& optimizer : optimizers_) optimizer.state->refresh();
 }
 
 }  // namespace torchamp

@@ -51,13 +51,11 @@ void drop_grads(torch::nn::Module& model) {
 
 /// Replaces masters by the parameters that they are of.
 void restore_groups(const WrappedOptimizer& optimizer) {
-  const MasterWeights& weights = optimizer.weights();
   for (auto& group : optimizer.wrapped->param_groups()) {
-    const std::vector<size_t> indices = weights.indices_of(group.params());
-    for (size_t k = 0; k < indices.size(); ++k) {
-      const Tensor& param = weights.model_params()[indices[k]];
-      const Tensor master = std::exchange(group.params()[k], param);
-      if (!master.is_same(param)) move_state(*optimizer.wrapped, master, param);
+    for (Tensor& stepped : group.params()) {
+      const Tensor model = core::param_of(stepped)->model;
+      const Tensor master = std::exchange(stepped, model);
+      if (!master.is_same(model)) move_state(*optimizer.wrapped, master, model);
     }
   }
 }
@@ -87,7 +85,9 @@ std::vector<Tensor> Amp::cast_without_master() {
                          c10::isReducedFloatingType(tensor.scalar_type());
     if (!is_cast) return;
     const bool is_new = seen.insert(tensor.unsafeGetTensorImpl()).second;
-    if (is_new && weights_of(tensor) == nullptr) cast.push_back(tensor);
+    const auto param = core::param_of(tensor);
+    const bool has_master = param != nullptr && param->has_master();
+    if (is_new && !has_master) cast.push_back(tensor);
   };
   for (const auto& model : models_) {
     for (const Tensor& param : model->parameters()) add(param);
@@ -110,7 +110,7 @@ void Amp::give_back() {
   const torch::NoGradGuard no_grad;
   const c10::InferenceMode off(false);
   const auto optimizers = living_optimizers();
-  for (const auto& masters : masters_) masters->prepare_release();
+  for (const auto& optimizer : optimizers_) optimizer.state->prepare_release();
   std::vector<Widened> widened;
   std::vector<WidenedState> states;
   for (const Tensor& tensor : cast_without_master()) {
@@ -125,13 +125,13 @@ void Amp::give_back() {
     report_skipped_steps(*this, *optimizer);
     optimizer->wrapped->zero_grad();
     optimizer->state->zero_grad(/*set_to_none=*/true);
-    if (optimizer->fused != nullptr) optimizer->fused->take_skip();
   }
   for (const auto& model : models_) drop_grads(*model);
-  for (const auto& masters : masters_) masters->weights.release();
+  for (const auto& optimizer : optimizers_) core::give_masters_back(optimizer.state->params());
   for (const auto& [tensor, value] : widened) tensor.set_data(value);
   for (auto& [optimizer, key, state] : states) optimizer.state()[key] = std::move(state);
   for (const WrappedOptimizer* optimizer : optimizers) restore_groups(*optimizer);
+  for (auto& optimizer : optimizers_) optimizer.state = std::make_shared<core::OptimizerState>();
   for (const auto& model : models_) flatten_recurrent(*model);
 }
 

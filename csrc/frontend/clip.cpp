@@ -34,11 +34,8 @@ class Clipped {
 
  private:
   core::OptimizerState& track(const Optimizer& optimizer) {
-    core::OptimizerState& own = own_.emplace_back(std::make_shared<core::Masters>());
-    for (const Tensor& param : optimizer.master_params()) {
-      own.masters().track(param);
-      own.add_param(param);
-    }
+    core::OptimizerState& own = own_.emplace_back();
+    for (const Tensor& param : optimizer.master_params()) own.add("clip", param);
     return own;
   }
 

@@ -1,3 +1,5 @@
+#include <torchamp/detail/step.h>
+#include <torchamp/initialize.h>
 #include <torchamp/optim/fused_optimizer.h>
 #include <torchamp/optimizer.h>
 
@@ -12,11 +14,11 @@
 namespace torchamp {
 namespace {
 
-bool may_take_closure(Amp& amp, const MasterWeights& weights) {
+bool may_take_closure(Amp& amp, const core::OptimizerState& state) {
   if (!amp.enabled()) return true;
   const auto& scalers = amp.loss_scalers();
   const auto is_identity = [](const LossScaler& scaler) { return scaler.is_identity(); };
-  return !weights.has_masters() && std::all_of(scalers.begin(), scalers.end(), is_identity);
+  return !state.has_masters() && std::all_of(scalers.begin(), scalers.end(), is_identity);
 }
 
 /// LibTorch's own is not virtual, and drops options that it does not know.
@@ -25,25 +27,27 @@ void add_group(torch::optim::Optimizer& optimizer, const torch::optim::Optimizer
   fused != nullptr ? fused->add_param_group(group) : optimizer.add_param_group(group);
 }
 
-}  // namespace
-
-bool Optimizer::step_fused() {
-  WrappedOptimizer& optimizer = wrapped_of(*this);
-  optimizer.fused->take_skip();
-  const at::Tensor skip = optimizer.state->found_inf();
-  optimizer.fused->step_masters(optimizer.state->grads(), skip);
-  return !(skip.defined() && skip.is_cpu() && skip.item<float>() != 0.0f);
+/// As they are now. The program may keep references to the masters.
+void show_grads(core::OptimizerState& state) {
+  state.set_lazy(false);
+  state.show_grads();
 }
 
-bool Optimizer::step_or_skip() {
-  WrappedOptimizer& optimizer = wrapped_of(*this);
-  if (optimizer.state->is_refused()) {
-    optimizer.refuse();
-    return false;
+}  // namespace
+
+/// Whether it stepped, as far as the host knows.
+bool Optimizer::step_unless_overflowed() {
+  const WrappedOptimizer& optimizer = wrapped_of(*this);
+  core::OptimizerState& state = *optimizer.state;
+  const bool is_fused = optimizer.fused != nullptr;
+  const bool waits = !is_fused || state.found_inf().is_cpu();
+  const bool skips = waits && state.may_have_overflowed() && state.has_overflowed();
+  if (is_fused) {
+    optimizer.fused->step_masters(state);
+  } else if (!skips) {
+    optimizer.wrapped->step();
   }
-  optimizer.wrapped->step();
-  optimizer.weights().copy_to_model();
-  return true;
+  return !skips;
 }
 
 bool Optimizer::step() {
@@ -56,18 +60,20 @@ bool Optimizer::step() {
   for (size_t i = 0; i < optimizer.observers.size(); ++i) {
     if (const auto observer = optimizer.observers[i].lock()) observer->before_step();
   }
-  optimizer.end_own_step(amp_->scalers());
-  optimizer.state->begin_step("Optimizer::step", amp_->options().adopt_data_writes());
+  core::Step step(optimizer.state, amp_->scalers(),
+                  {amp_->options().adopt_data_writes(), optimizer.fused != nullptr});
+  step.begin("Optimizer::step");
   if (!optimizer.state->doubt().empty()) amp_->warn_once(optimizer.state->doubt());
-  const bool stepped = optimizer.fused != nullptr ? step_fused() : step_or_skip();
-  optimizer.state->end_step(amp_->scalers());
+  const bool stepped = step_unless_overflowed();
+  step.finish();
+  optimizer.backwards = 0;
   check_skipped_steps(*amp_, optimizer);
   return stepped;
 }
 
 at::Tensor Optimizer::step(const torch::optim::Optimizer::LossClosure& closure) {
   const WrappedOptimizer& optimizer = wrapped_of(*this);
-  TORCH_CHECK(may_take_closure(*amp_, optimizer.weights()),
+  TORCH_CHECK(may_take_closure(*amp_, *optimizer.state),
               "Optimizer::step: expected no closure at opt_level ",
               name(amp_->properties().opt_level),
               ", where the loss is scaled or masters are stepped; run the backward in scale_loss, "
@@ -85,18 +91,24 @@ void Optimizer::zero_grad(bool set_to_none) {
   WrappedOptimizer& optimizer = wrapped_of(*this);
   optimizer.wrapped->zero_grad(set_to_none);
   optimizer.state->zero_grad(set_to_none);
-  if (optimizer.fused != nullptr) optimizer.fused->take_skip();
 }
 
 void Optimizer::add_param_group(torch::optim::OptimizerParamGroup group) {
   WrappedOptimizer& optimizer = wrapped_of(*this);
-  for (const at::Tensor& param : group.params()) amp_->check_is_new(param);
+  for (const at::Tensor& param : group.params()) {
+    const auto known = core::param_of(param);
+    TORCH_CHECK(known == nullptr || !optimizer.state->steps(*known),
+                "Optimizer::add_param_group: expected parameters that are in no group yet, got one "
+                "of sizes ",
+                param.sizes(), " that the optimizer steps already");
+    if (known != nullptr) optimizer.state->check_free("Optimizer::add_param_group", *known);
+  }
   add_group(*optimizer.wrapped, group);
   wrapped_of(*this);
 }
 
 std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() {
-  wrapped_of(*this).state->grads().set_lazy(false);
+  show_grads(*wrapped_of(*this).state);
   return wrapped().param_groups();
 }
 
@@ -105,13 +117,13 @@ torch::optim::Optimizer& Optimizer::wrapped() const {
   return *wrapped_of(*this).wrapped;
 }
 
-MasterWeights& Optimizer::master_weights() const {
-  return wrapped_of(*this).weights();
+std::vector<at::Tensor> Optimizer::master_params() const {
+  show_grads(*wrapped_of(*this).state);
+  return params_of(wrapped());
 }
 
-std::vector<at::Tensor> Optimizer::master_params() const {
-  wrapped_of(*this).state->grads().set_lazy(false);
-  return params_of(wrapped());
+void refresh_masters(const Optimizer& optimizer) {
+  for (const auto& param : wrapped_of(optimizer).state->params()) param->overwrite_master();
 }
 
 }  // namespace torchamp

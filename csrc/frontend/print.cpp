@@ -3,6 +3,8 @@
 #include <torchamp/grad_scaler.h>
 #include <torchamp/optimizer.h>
 
+#include <algorithm>
+
 #include "core/backward_report.h"
 #include "frontend/facts.h"
 #include "frontend/wrapped.h"
@@ -89,10 +91,10 @@ std::ostream& operator<<(std::ostream& stream, const Amp& amp) {
 
 std::ostream& operator<<(std::ostream& stream, const Optimizer& optimizer) {
   if (!optimizer.amp()->enabled()) return stream << "Optimizer(" << *optimizer.amp() << ')';
-  const MasterWeights& weights = wrapped_of(optimizer).weights();
-  size_t separate = 0;
-  for (size_t i = 0; i < weights.size(); ++i) separate += weights.is_separate(i) ? 1 : 0;
-  return stream << "Optimizer(" << weights.size() << " tensors, " << separate
+  const auto& params = wrapped_of(optimizer).state->params();
+  const auto masters = std::count_if(params.begin(), params.end(),
+                                     [](const auto& param) { return param->has_master(); });
+  return stream << "Optimizer(" << params.size() << " tensors, " << masters
                 << " of them float32 masters, " << *optimizer.amp() << ')';
 }
 

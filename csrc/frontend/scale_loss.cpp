@@ -11,23 +11,15 @@
 namespace torchamp {
 namespace {
 
-/// Whether the host must know of an overflow immediately: LibTorch's optimizers do not skip on the
-/// device.
-bool must_know(const LossScaler& scaler, const std::vector<Optimizer>& optimizers) {
-  return scaler.device().is_cpu() ||
-         std::any_of(optimizers.begin(), optimizers.end(),
-                     [](const Optimizer& o) { return wrapped_of(o).fused == nullptr; });
-}
+/// After so many backwards without a step of Optimizer, the program probably steps the wrapped one.
+constexpr int64_t kManyBackwards = 100;
 
-/// The optimizers of `amp` that are not among `given`.
-std::vector<std::shared_ptr<core::OptimizerState>> others_of(Amp& amp,
-                                                             const std::vector<Optimizer>& given) {
-  std::vector<std::shared_ptr<core::OptimizerState>> others;
-  for (const WrappedOptimizer& optimizer : amp.optimizers()) {
-    const auto is_it = [&](const Optimizer& each) { return &wrapped_of(each) == &optimizer; };
-    if (std::none_of(given.begin(), given.end(), is_it)) others.push_back(optimizer.state);
-  }
-  return others;
+void count_backward(Amp& amp, WrappedOptimizer& optimizer) {
+  if (++optimizer.backwards != kManyBackwards) return;
+  amp.warn_once(c10::str(
+      "scale_loss: expected step() of the optimizer that initialize returned, got ", kManyBackwards,
+      " backwards without one; the wrapped optimizer's step() finds no grads of masters, "
+      "and does not skip after an overflow"));
 }
 
 }  // namespace
@@ -44,17 +36,13 @@ scale_loss::scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers
   LossScaler& scaler = amp_->loss_scaler(options.loss_id);
   std::vector<std::shared_ptr<core::OptimizerState>> states;
   for (const Optimizer& optimizer : optimizers_) states.push_back(wrapped_of(optimizer).state);
-  if (!core::Backward::is_needed(states, scaler)) {
-    scaled_loss_ = scaler.scale(loss);
-    return;
-  }
   auto backward = std::make_unique<core::Backward>(
       states, scaler,
-      core::Backward::Options{options.loss_id, options.delay_unscale, options.delay_overflow_check},
-      others_of(*amp_, optimizers_));
+      core::Backward::Options{options.loss_id, options.delay_unscale,
+                              options.delay_overflow_check});
   scaled_loss_ = backward->scale(loss);
   for (const Optimizer& optimizer : optimizers_) {
-    wrapped_of(optimizer).end_own_step(amp_->scalers());
+    count_backward(*amp_, wrapped_of(optimizer));
     check_skipped_steps(*amp_, wrapped_of(optimizer));
   }
   backward->prepare();
@@ -95,27 +83,7 @@ void scale_loss::cancel() {
 
 void scale_loss::finish() {
   const auto backward = std::exchange(backward_, nullptr);
-  if (backward == nullptr) return;
-  backward->finish();
-  if (options_.delay_unscale || !amp_->loss_scaler(options_.loss_id).dynamic()) return;
-  take_overflow_in();
-}
-
-/// Fused optimizers skip on the device. LibTorch's skip undefined grads, so for them an overflow
-/// drops the grads; detecting one is the step's only wait for the device.
-void scale_loss::take_overflow_in() {
-  const LossScaler& scaler = amp_->loss_scaler(options_.loss_id);
-  const at::Tensor& found_inf = scaler.found_inf();
-  const bool overflowed = must_know(scaler, optimizers_) && found_inf.item<float>() != 0.0f;
-  for (const Optimizer& optimizer : optimizers_) {
-    const WrappedOptimizer& each = wrapped_of(optimizer);
-    const at::Tensor gathered = each.state->found_inf();
-    if (each.fused != nullptr) {
-      each.fused->skip_if(gathered);
-    } else if (gathered.is_same(found_inf) ? overflowed : each.state->has_overflowed()) {
-      each.refuse();
-    }
-  }
+  if (backward != nullptr) backward->finish();
 }
 
 }  // namespace torchamp

@@ -7,23 +7,12 @@
 namespace torchamp {
 namespace {
 
-/// With the model's number if there are several; empty if none has it.
-std::string name_of(const at::Tensor& param, const Amp& amp) {
-  for (size_t i = 0; i < amp.models().size(); ++i) {
-    const std::string prefix = amp.models().size() > 1 ? c10::str("models[", i, "].") : "";
-    for (const auto& named : amp.models()[i]->named_parameters()) {
-      if (named.value().is_same(param)) return prefix + named.key();
-    }
-  }
-  return "";
-}
-
 /// Of the parameters in step.first.
 std::vector<std::string> names_of(const Amp& amp, const WrappedOptimizer& optimizer,
                                   const SkippedStep& step) {
   std::vector<std::string> names;
   for (const int64_t i : step.first) {
-    const std::string name = name_of(optimizer.weights().model_params()[i], amp);
+    const std::string name = amp.name_of(optimizer.state->params()[i]->model);
     names.push_back(name.empty() ? c10::str("parameter ", i) : name);
   }
   return names;

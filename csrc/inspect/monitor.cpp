@@ -46,15 +46,14 @@ struct Grad {
   at::Tensor factor;
 };
 
-std::vector<Grad> grads_of(const core::OptimizerState& state, const MasterWeights& weights) {
-  const bool is_deferred = state.grads().is_deferred();
+std::vector<Grad> grads_of(const core::OptimizerState& state) {
   std::vector<Grad> grads;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    const bool is_scaled = is_deferred && weights.is_separate(i);
-    const at::Tensor& param = is_scaled ? weights.model_params()[i] : weights.master_params()[i];
-    const at::Tensor& grad = param.grad();
+  for (const auto& param : state.params()) {
+    const bool is_checked = param->grad.state == core::GradState::kChecked;
+    const bool is_in_model = is_checked || !param->has_master();
+    const at::Tensor& grad = is_in_model ? param->model.grad() : param->grad.unscaled;
     if (!grad.defined() || grad.is_sparse() || grad.numel() == 0) continue;
-    grads.push_back({grad, is_scaled ? state.grads().deferred_factor() : at::Tensor()});
+    grads.push_back({grad, is_checked ? state.factor() : at::Tensor()});
   }
   return grads;
 }
@@ -119,7 +118,7 @@ struct Monitor::Observer : StepObserver {
     const WrappedOptimizer& wrapped = wrapped_of(optimizer);
     const at::Tensor scale = optimizer.amp()->loss_scaler().loss_scale_tensor();
     if (step % every == 0 && !is_captured(scale.device())) {
-      const auto grads = grads_of(*wrapped.state, wrapped.weights());
+      const auto grads = grads_of(*wrapped.state);
       pending.push_back(send(step, measure(scale, grads)));
     }
     write_arrived();

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <iomanip>
 #include <ostream>
+#include <set>
 #include <sstream>
 
 #include "inspect/exponents.h"
@@ -281,6 +282,24 @@ void add_findings(Preflight& found, const Format& format) {
   }
 }
 
+bool is_view(const Preflight::Tensor& op) {
+  static const std::set<std::string> views{"flatten", "reshape", "squeeze", "unsqueeze", "view"};
+  return views.count(op.name) > 0;
+}
+
+void add_notes(Preflight& found) {
+  std::string before;
+  for (const Preflight::Tensor& op : found.tensors) {
+    if (op.kind != Kind::kActivation || is_view(op)) continue;
+    if (op.name == "binary_cross_entropy" && before == "sigmoid") {
+      found.notes.emplace_back(
+          "The loss is the binary cross entropy of a sigmoid, which 16 bits round to 0 or 1: leave "
+          "out the sigmoid and use binary_cross_entropy_with_logits (BCEWithLogitsLoss).");
+    }
+    before = op.name;
+  }
+}
+
 }  // namespace
 }  // namespace inspect
 
@@ -298,6 +317,7 @@ Preflight preflight(torch::nn::Module& module, const inspect::Initialize& initia
   }
   inspect::add_findings(found, inspect::kFloat16);
   inspect::add_findings(found, inspect::kBFloat16);
+  inspect::add_notes(found);
   return found;
 }
 
@@ -333,6 +353,7 @@ std::ostream& operator<<(std::ostream& stream, const Preflight& found) {
     stream << "\nTake " << name(found.recommended) << '.';
   }
   for (const auto& each : found.findings) stream << '\n' << each.text;
+  for (const auto& note : found.notes) stream << '\n' << note;
   return stream;
 }
 

@@ -58,13 +58,12 @@ std::vector<at::Tensor> state_of(const torch::optim::Optimizer& optimizer,
 ByTensor bytes_of_optimizer(const Optimizer& optimizer, int64_t& float32_state) {
   ByTensor found;
   const WrappedOptimizer& wrapped = wrapped_of(optimizer);
-  const MasterWeights& weights = wrapped.weights();
-  const bool has_grads = !wrapped.state->grads().lazy();
-  for (size_t i = 0; i < weights.size(); ++i) {
-    const at::Tensor& master = weights.master_params()[i];
-    Bytes& bytes = found[weights.model_params()[i].unsafeGetTensorImpl()];
-    if (weights.is_separate(i)) {
-      bytes.masters = 4 * master.numel();
+  const bool has_grads = !wrapped.state->lazy();
+  for (const auto& param : wrapped.state->params()) {
+    const at::Tensor& master = param->master;
+    Bytes& bytes = found[param->model.unsafeGetTensorImpl()];
+    if (param->has_master()) {
+      bytes.masters = master.numel() * 4;
       bytes.grads = has_grads ? 4 * master.numel() : 0;
     }
     for (const at::Tensor& tensor : state_of(*wrapped.wrapped, master)) {

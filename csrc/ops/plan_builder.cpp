@@ -190,8 +190,7 @@ bool has_strides_of(const c10::TensorImpl& first, const c10::TensorImpl& other) 
 }
 
 /// How the kernels read `tensor`; empty if they cannot walk it together with `first`.
-std::optional<DType> plannable(const NamedList& list, const Tensor& tensor, const Tensor& first,
-                               at::Device device) {
+std::optional<DType> plannable(const Tensor& tensor, const Tensor& first, at::Device device) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   const bool walks_along = is_dense(tensor) && impl.device() == device &&
                            impl.sizes() == first.sizes() &&
@@ -270,7 +269,7 @@ class Table {
       plan_.data[at] = list.known->find(list.first_known + i, tensor, first, plan_.dtypes[at]);
       if (plan_.data[at] != nullptr) return true;
     }
-    const std::optional<DType> dtype = plannable(list, tensor, first, device_);
+    const std::optional<DType> dtype = plannable(tensor, first, device_);
     if (!dtype) return false;
     plan_.data[at] = tensor.data_ptr();
     plan_.dtypes[at] = *dtype;

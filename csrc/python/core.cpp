@@ -1,7 +1,9 @@
 #include <pybind11/functional.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torchamp/detail/backward.h>
 #include <torchamp/detail/clip.h>
 #include <torchamp/detail/open_autocast.h>
+#include <torchamp/detail/step.h>
 
 #include <utility>
 
@@ -10,15 +12,16 @@
 #include "python/bindings.h"
 #include "python/context.h"
 #include "python/suppressions.h"
+#include "python/tensor_list.h"
 
 namespace torchamp::python {
 namespace {
 
 namespace py = pybind11;
 using core::Backward;
-using core::Masters;
 using core::OptimizerState;
 using OptionalTensor = std::optional<at::Tensor>;
+using StateClass = py::class_<OptimizerState, std::shared_ptr<OptimizerState>>;
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 constexpr const char* kBackward = R"(One backward of one loss, for some optimizers, as a context.
@@ -34,9 +37,8 @@ masters and model. It ends by copying the masters to the model, also after an ex
 have come after some were stepped, unless the optimizer has written the model itself
 (writes_model). Raises RuntimeError while grads are scaled.)";
 
-OptionalTensor found_inf(const OptimizerState& state) {
-  const at::Tensor found = state.found_inf();
-  return found.defined() ? OptionalTensor(found) : std::nullopt;
+OptionalTensor optional(const at::Tensor& tensor) {
+  return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
 }
 
 /// Grads that have an object of Python's are freed under the GIL, which costs more to take for
@@ -60,7 +62,7 @@ std::pair<std::vector<SkippedStep>, std::string> flush_report(const OptimizerSta
   return {std::move(skipped), underflowed ? message_of(*underflowed) : ""};
 }
 
-/// A step of Python's; the model is synchronized with the masters even if the context is dropped.
+/// core::Step as a context.
 class Step {
  public:
   Step(std::shared_ptr<OptimizerState> state, std::vector<LossScaler*> scalers,
@@ -68,43 +70,43 @@ class Step {
       : state_(std::move(state)),
         scalers_(std::move(scalers)),
         suppressions_(std::move(suppressions)),
-        adopts_data_writes_(adopts_data_writes),
-        writes_model_(writes_model) {}
+        options_{adopts_data_writes, writes_model} {}
 
-  ~Step() { abandon(); }
+  ~Step() { end(); }
 
   void enter() {
-    auto scope = std::make_unique<Scope>(*suppressions_);
+    auto scope = std::make_unique<Scope>(*this);
     const py::gil_scoped_release unlocked;
-    state_->begin_step("step", adopts_data_writes_);
+    scope->step.begin("step");
     scope_ = std::move(scope);
   }
 
   void exit(const py::object& exception, const py::args&) {
-    if (!exception.is_none()) return abandon();
-    const auto ending = std::move(scope_);
-    const py::gil_scoped_release unlocked;
-    if (!writes_model_) state_->weights().copy_to_model();
-    state_->end_step(scalers_);
+    if (exception.is_none()) {
+      const py::gil_scoped_release unlocked;
+      scope_->step.finish();
+    }
+    end();
   }
 
  private:
   struct Scope {
-    explicit Scope(Suppressions& suppressions) : suppressed(suppressions) {}
+    explicit Scope(const Step& of)
+        : suppressed(*of.suppressions_), step(of.state_, of.scalers_, of.options_) {}
     ShieldFromAutocast shield;
     Suppressed suppressed;
+    core::Step step;
   };
 
-  void abandon() {
-    const auto ending = std::move(scope_);
+  void end() {
     const py::gil_scoped_release unlocked;
-    if (ending != nullptr && !writes_model_) state_->weights().copy_to_model();
+    scope_.reset();
   }
 
   std::shared_ptr<OptimizerState> state_;
   std::vector<LossScaler*> scalers_;
   std::shared_ptr<Suppressions> suppressions_;
-  bool adopts_data_writes_, writes_model_;
+  core::Step::Options options_;
   std::unique_ptr<Scope> scope_;  ///< while it is open
 };
 
@@ -160,43 +162,126 @@ at::Tensor clip_norm(const std::vector<std::shared_ptr<OptimizerState>>& states,
   return core::clip_grad_norm(clipped, max_norm, ranks);
 }
 
-std::unique_ptr<Backward> make_backward(
-    std::vector<std::shared_ptr<OptimizerState>> states, LossScaler& scaler, int64_t loss_id,
-    bool delay_unscale, bool delay_overflow_check,
-    const std::vector<std::shared_ptr<OptimizerState>>& others) {
-  return std::make_unique<Backward>(std::move(states), scaler,
-                                    Backward::Options{loss_id, delay_unscale, delay_overflow_check},
-                                    others);
+std::unique_ptr<Backward> make_backward(Backward::States states, LossScaler& scaler,
+                                        int64_t loss_id, bool delay_unscale,
+                                        bool delay_overflow_check) {
+  return std::make_unique<Backward>(
+      std::move(states), scaler, Backward::Options{loss_id, delay_unscale, delay_overflow_check});
+}
+
+/// Whether an optimizer's groups, a list of dicts, hold what the state steps. Reads lists bypassing
+/// __iter__.
+bool holds(const OptimizerState& state, const py::list& groups) {
+  size_t i = 0;
+  for (const py::handle group : groups) {
+    PyObject* const params = PyDict_GetItemString(group.ptr(), "params");
+    if (params == nullptr || !PyList_Check(params)) return false;
+    for (Py_ssize_t k = 0; k < PyList_GET_SIZE(params); ++k) {
+      PyObject* const param = PyList_GET_ITEM(params, k);
+      if (!is_tensor(param) || !state.steps_at(i++, THPVariable_Unpack(param))) return false;
+    }
+  }
+  return i == state.params().size();
+}
+
+void overwrite_masters(const OptimizerState& state) {
+  for (const auto& param : state.params()) param->overwrite_master();
+}
+
+void bind_stepped(StateClass& state) {
+  state
+      .def("holds", &holds, py::arg("param_groups"),
+           "Whether an optimizer's groups hold what it steps, in that order.")
+      .def(
+          "add",
+          [](OptimizerState& self, const std::string& function, const at::Tensor& param,
+             const OptionalTensor& master) {
+            return self.add(function.c_str(), param, master.value_or(at::Tensor()));
+          },
+          py::arg("function"), py::arg("param"), py::arg("master") = py::none(),
+          "Steps a parameter from now on. Returns what the groups are to hold for it: the master "
+          "that it has, master, or itself if None. Raises ValueError, which names function, if "
+          "another optimizer steps the master.")
+      .def(
+          "retain",
+          [](OptimizerState& self, const std::string& function,
+             const std::vector<at::Tensor>& held) { self.retain(function.c_str(), held); },
+          py::arg("function"), py::arg("held"),
+          "Steps only those from now on, of what it steps. Raises ValueError, which names "
+          "function, "
+          "for a tensor that comes twice.")
+      .def("params", &OptimizerState::params, "In the order of the groups.")
+      .def("model_params", &OptimizerState::model_params, "The model's tensors.")
+      .def("master_params", &OptimizerState::master_params, "What it steps for them.")
+      .def(
+          "steps",
+          [](const OptimizerState& self, const at::Tensor& tensor) {
+            const auto param = core::param_of(tensor);
+            return param != nullptr && self.steps(*param);
+          },
+          py::arg("tensor"), "Whether it steps a tensor of the model, or a master.")
+      .def(
+          "publish_masters",
+          [](const OptimizerState& self) { core::publish_masters(self.params()); }, Unlocked(),
+          "Copies masters that were written from outside to the model, where that was not written.")
+      .def_property_readonly("has_masters", &OptimizerState::has_masters)
+      .def("refresh", &OptimizerState::refresh, Unlocked(),
+           "Synchronizes model and masters where one was written from outside; the model wins.")
+      .def("overwrite_masters", &overwrite_masters, Unlocked(),
+           "master = float(model), regardless of the version counters.")
+      .def(
+          "copy_to_model", [](const OptimizerState& self) { core::copy_to_model(self.params()); },
+          Unlocked(), "model = master, rounded.")
+      .def("prepare_release", &OptimizerState::prepare_release, Unlocked(),
+           "Makes the masters what the model holds, in float32. Raises RuntimeError in a backward.")
+      .def(
+          "give_masters_back",
+          [](const OptimizerState& self) { core::give_masters_back(self.params()); }, Unlocked(),
+          "Gives the model's parameters their masters' memory: they become float32.");
+}
+
+void bind_fused(StateClass& state) {
+  state
+      .def_property("lazy", &OptimizerState::lazy, &OptimizerState::set_lazy,
+                    "Whether backwards may only check grads, which a fused step then unscales.")
+      .def(
+          "factor", [](const OptimizerState& self) { return optional(self.factor()); },
+          "What a fused step multiplies grads by that are only checked, a float32 scalar on the "
+          "device; None: there are none.")
+      .def("unscale", py::overload_cast<>(&OptimizerState::unscale), Unlocked(),
+           "Unscales grads that are only checked.");
 }
 
 void bind_optimizer_state(py::module_& module) {
-  py::class_<OptimizerState, std::shared_ptr<OptimizerState>>(
-      module, "OptimizerState",
-      "One optimizer's masters, and the state that its next step depends on.")
-      .def(py::init<std::shared_ptr<Masters>>(), py::arg("masters"))
+  StateClass state(module, "OptimizerState",
+                   "What one optimizer steps, and the state that its next step depends on.");
+  state.def(py::init<bool>(), py::arg("shows_grads") = true);
+  bind_stepped(state);
+  bind_fused(state);
+  state
       .def_property_readonly(
           "doubt", &OptimizerState::doubt,
           "What the program may not have meant, found by the last step; \"\": nothing.")
-      .def("add_param", &OptimizerState::add_param, py::arg("param"),
-           "Records that the optimizer steps a master, or a parameter without one.")
       .def_property_readonly("grads_are_scaled", &OptimizerState::grads_are_scaled,
                              "Whether a backward is open, or its grads are still scaled.")
-      .def("found_inf", &found_inf,
-           "float32 scalar, not 0 if the next step is to be skipped; None: it is not.")
+      .def(
+          "found_inf", [](const OptimizerState& self) { return optional(self.found_inf()); },
+          "float32 scalar, not 0 if the next step is to be skipped; None: it is not.")
       .def("has_overflowed", &OptimizerState::has_overflowed, Unlocked(),
            "Whether the next step is to be skipped. Waits for the device.")
       .def("clear_overflows", &OptimizerState::clear_overflows)
       .def("check_unscaled", &OptimizerState::check_unscaled, Unlocked(), py::arg("function"),
            "Discards grads that were zeroed or skipped. Raises RuntimeError while others are "
            "scaled.")
+      .def("end_step", &OptimizerState::end_step, Unlocked(), py::arg("scalers"),
+           "Ends a step, taken or skipped: drops the masters' grads.")
       .def("zero_grad", &zero_grad, py::arg("set_to_none"),
            "Like zero_grad, for grads that the optimizer's own does not reach.")
       .def_property_readonly("is_in_backward", &OptimizerState::is_in_backward,
                              "Whether a backward is open.")
-      .def(
-          "drop_set_aside", &OptimizerState::drop_set_aside, py::arg("model_params"),
-          "Within a backward: after the model's grads have become None, which does not reach those "
-          "that the backward has set aside.")
+      .def("note_zeroed", &OptimizerState::note_zeroed, py::arg("model_params"),
+           "After the model's zero_grad has zeroed the grads of those, which does not reach those "
+           "that an open backward has set aside.")
       .def("flush_report", &flush_report,
            "Counts the steps that the device has reported. Returns the skipped ones, and the line "
            "that reports the first that underflowed, once; \"\": none.")
@@ -212,8 +297,7 @@ void bind_core(py::module_& module) {
   py::class_<Backward>(module, "Backward", kBackward)
       .def(py::init(&make_backward), py::keep_alive<1, 3>(), py::arg("states"), py::arg("scaler"),
            py::arg("loss_id") = 0, py::arg("delay_unscale") = false,
-           py::arg("delay_overflow_check") = false,
-           py::arg("others") = std::vector<std::shared_ptr<OptimizerState>>())
+           py::arg("delay_overflow_check") = false)
       .def("scale", &Backward::scale, Unlocked(), py::arg("loss"),
            "The loss times the current scale.")
       .def("begin", [](py::object self) { return self; })

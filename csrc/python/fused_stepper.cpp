@@ -47,11 +47,11 @@ void step_all(const std::vector<FusedStepper*>& steppers, const OptionalTensor& 
 
 void step_masters(const std::vector<FusedStepper*>& steppers, core::OptimizerState& state,
                   const OptionalTensor& skip) {
-  const Tensor found_inf = state.found_inf();
+  const Tensor& found_inf = state.found_inf();
   const OptionalTensor any_skip = found_inf.defined() ? OptionalTensor(found_inf) : skip;
   for (FusedStepper* stepper : steppers) {
     const at::Device device = stepper->params().front().device();
-    state.grads().step(*stepper, on(device, any_skip).value_or(Tensor()));
+    state.step(*stepper, on(device, any_skip).value_or(Tensor()));
   }
 }
 

@@ -17,11 +17,6 @@ bool is_listed(const pybind11::handle& sequence) {
   return PyList_Check(sequence.ptr()) || PyTuple_Check(sequence.ptr());
 }
 
-/// THPVariable_Check is slow for subclasses of torch.Tensor.
-bool is_tensor(PyObject* object) {
-  return PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject*>(THPVariableClass)) != 0;
-}
-
 /// Reads the list's memory, not its __iter__.
 std::vector<at::Tensor> tensors_of(const char* function, const char* argument,
                                    const pybind11::handle& sequence) {
@@ -76,6 +71,10 @@ void drop_grads(const pybind11::handle& params) {
 }
 
 }  // namespace
+
+bool is_tensor(PyObject* object) {
+  return PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject*>(THPVariableClass)) != 0;
+}
 
 std::vector<at::Tensor> tensor_list(const char* function, const char* argument,
                                     const pybind11::handle& sequence) {

@@ -12,4 +12,7 @@ namespace torchamp::python {
 std::vector<at::Tensor> tensor_list(const char* function, const char* argument,
                                     const pybind11::handle& sequence);
 
+/// THPVariable_Check, which is slow for subclasses of torch.Tensor.
+bool is_tensor(PyObject* object);
+
 }  // namespace torchamp::python

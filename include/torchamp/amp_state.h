@@ -38,29 +38,23 @@ struct StepObserver {
 /// One optimizer of an Amp.
 struct WrappedOptimizer {
   /// The optimizer must outlive it.
-  WrappedOptimizer(torch::optim::Optimizer& optimizer, std::shared_ptr<core::Masters> masters)
+  explicit WrappedOptimizer(torch::optim::Optimizer& optimizer)
       : wrapped(&optimizer),
         fused(dynamic_cast<optim::FusedOptimizer*>(&optimizer)),
-        state(std::make_shared<core::OptimizerState>(std::move(masters),
-                                                     /*steps_unseen=*/fused == nullptr)) {}
+        state(std::make_shared<core::OptimizerState>(/*shows_grads=*/false)) {}
 
-  /// Shared by all optimizers if two of them step the same parameter.
-  core::Masters& masters() const { return state->masters(); }
-  /// The values of the masters.
-  MasterWeights& weights() const { return state->weights(); }
-  /// Drops the grads that it would step by, after an overflow.
-  void refuse() const;
-  /// Ends a step that the program took on `wrapped` directly, if detected. scalers: one per loss.
-  void end_own_step(const std::vector<LossScaler*>& scalers) const;
+  /// Whether its groups hold what `state` steps.
+  bool is_current() const;
 
-  torch::optim::Optimizer* wrapped;  ///< as the user created it
+  /// As the user created it; null once that is known to be destroyed.
+  torch::optim::Optimizer* wrapped;
   /// The same, if it is a fused optimizer: it skips on the device.
   optim::FusedOptimizer* fused;
-  size_t num_params = 0;  ///< in its groups, when the Amp looked last
-  /// Its masters, and the state that its next step depends on.
+  /// What it steps, and the state that its next step depends on.
   std::shared_ptr<core::OptimizerState> state;
   /// Called in this order; owned by their Monitors.
   std::vector<std::weak_ptr<StepObserver>> observers = {};
+  int64_t backwards = 0;  ///< since the last step of Optimizer
 };
 
 /// The scalers, masters and casts of the models and optimizers given to one initialize. Independent
@@ -90,9 +84,9 @@ class TORCHAMP_API Amp {
 
   /// In the order in which initialize was given them.
   std::vector<WrappedOptimizer>& optimizers() { return optimizers_; }
-  /// One of them, with masters for the parameters that were added to its groups since the last
-  /// call. Throws RuntimeError if it is known to be moved or destroyed, and for a parameter in two
-  /// groups.
+  /// One of them, stepping what its groups hold now, with masters for what is new. Throws
+  /// RuntimeError if it is known to be moved or destroyed, and ValueError for a parameter whose
+  /// master another one steps.
   WrappedOptimizer& optimizer(size_t index);
   /// Keeps an optimizer alive as long as this.
   void own(std::shared_ptr<torch::optim::Optimizer> optimizer) { owned_ = std::move(optimizer); }
@@ -106,12 +100,12 @@ class TORCHAMP_API Amp {
   const std::vector<std::shared_ptr<torch::nn::Module>>& models() const { return models_; }
   /// The same, by address.
   std::vector<LossScaler*> scalers();
+  /// A parameter's name, with the model's number if there are several; empty if no model has it.
+  std::string name_of(const at::Tensor& param) const;
 
   /// Synchronizes model parameters and masters if one was written from outside; before a
   /// forward or a backward.
   void refresh();
-  /// Throws RuntimeError if one of the optimizers steps `param` or its master.
-  void check_is_new(const at::Tensor& param) const;
   /// The value of a model's parameter or buffer: if it has 16 bits a float32 copy, of its master if
   /// it has one; else the tensor itself.
   at::Tensor value(const at::Tensor& tensor);
@@ -134,19 +128,19 @@ class TORCHAMP_API Amp {
   void check_not_released() const;
 
  private:
-  /// Whether the optimizers do not share masters.
-  bool keeps_masters_apart() const { return masters_.size() == optimizers_.size(); }
-  void wrap(const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers);
-  void make_masters();
+  using Masters = std::unordered_map<const c10::TensorImpl*, at::Tensor>;
+
+  void check_owners() const;
+  bool keeps_masters() const;
+  bool is_cast(const at::Tensor& param) const;
+  std::vector<at::Tensor> params_to_cast(torch::nn::Module& model) const;
+  Masters make_masters() const;
   void cast_models();
   void warn_of_strangers();
   void warn_of_float64();
   bool is_alive(const WrappedOptimizer& optimizer) const;
-  void adopt_params(WrappedOptimizer& optimizer);
-  at::Tensor adopt(WrappedOptimizer& optimizer, const at::Tensor& param);
-  at::Tensor master_of(const at::Tensor& model_param) const;
-  std::shared_ptr<core::Masters> masters_of(const WrappedOptimizer& optimizer) const;
-  MasterWeights* weights_of(const at::Tensor& model_param);
+  void follow_groups(WrappedOptimizer& optimizer, const Masters& masters = {});
+  at::Tensor adopt(WrappedOptimizer& optimizer, const at::Tensor& param, const Masters& masters);
   std::vector<WrappedOptimizer*> living_optimizers();
   void give_back();
   std::vector<at::Tensor> cast_without_master();
@@ -155,15 +149,11 @@ class TORCHAMP_API Amp {
   Properties properties_;
   std::vector<std::shared_ptr<torch::nn::Module>> models_;
   std::shared_ptr<torch::optim::Optimizer> owned_;
-  std::vector<std::shared_ptr<core::Masters>> masters_;  ///< one per optimizer, or one for all
   std::vector<WrappedOptimizer> optimizers_;
   std::vector<LossScaler> loss_scalers_;
   bool is_released_ = false;
   std::unordered_set<std::string> warned_;
   std::optional<OpenAutocast> open_autocast_;
-  std::unordered_map<const c10::TensorImpl*, at::Tensor>
-      master_of_;                                       ///< of the parameters that were cast
-  std::unordered_set<const c10::TensorImpl*> stepped_;  ///< masters, and parameters without one
 };
 
 /// One line: the properties, the models' classes, the current loss scales. Waits for the device,

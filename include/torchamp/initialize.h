@@ -239,9 +239,7 @@ inline std::vector<at::Tensor> master_params(const Optimizer& optimizer) {
 
 /// Makes the optimizer's masters what the model holds now. Needed only after writes that bypass
 /// PyTorch's version counters, for example through `.data()` or data pointers.
-inline void refresh_masters(const Optimizer& optimizer) {
-  optimizer.master_weights().force_refresh();
-}
+TORCHAMP_API void refresh_masters(const Optimizer& optimizer);
 
 /// @}
 

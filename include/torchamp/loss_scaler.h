@@ -59,8 +59,6 @@ class TORCHAMP_API LossScaler {
   /// snapshot(), the scale may be updated before the backward; without, autograd then raises an
   /// error. Throws TypeError unless `loss` is a floating-point tensor.
   at::Tensor scale(const at::Tensor& loss, const ScaleSnapshot* by = nullptr) const;
-  /// Whether to examine how the next loss was computed: true for the first few.
-  bool looks_at_loss() { return looks_ > 0 && looks_-- > 0; }
   /// The current 1 / loss_scale: a new float32 scalar that later updates do not change.
   at::Tensor inv_scale() const;
   /// The current scale, for the end of a backward: copied only if it is updated meanwhile.
@@ -129,7 +127,6 @@ class TORCHAMP_API LossScaler {
   std::vector<std::weak_ptr<ScaleSnapshot>> snapshots_;
   Agreement agreement_;
   bool is_compared_ = false;  ///< compare_ranks() has nothing to do
-  int looks_ = 8;             ///< that looks_at_loss() still grants
 };
 
 /// One line: the scale and its rule. Waits for the device, but not while a graph is captured: then

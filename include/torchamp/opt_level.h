@@ -183,7 +183,7 @@ class TORCHAMP_API Options {
   Agreement process_group_;
   int verbosity_ = 1;
   bool adopt_data_writes_ = false;
-  bool materialize_master_grads_ = true;
+  bool materialize_master_grads_ = false;
 };
 
 /// @}

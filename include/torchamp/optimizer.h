@@ -16,16 +16,14 @@ namespace torchamp {
 /// @{
 
 class Amp;
-class MasterWeights;
 
 /// A handle to a LibTorch optimizer that steps master weights and skips the step after an overflow.
 /// Cheap to copy. The wrapped optimizer must outlive it, unless initialize was given the ownership.
 /// It is not a `torch::optim::Optimizer`: code that takes one runs the backward without scale_loss.
 /// LibTorch's schedulers take wrapped().
 ///
-/// Calling step() on the wrapped optimizer works too: after an overflow it finds no gradients, and
-/// its new master weights reach the model at the next forward. Only when gradients are accumulated
-/// over several backwards must it be this step().
+/// Step and zero this, not the wrapped optimizer: its masters have gradients only within step(),
+/// and after master_params() or param_groups() have asked for them.
 class TORCHAMP_API Optimizer {
  public:
   /// Called by initialize, not by programs.
@@ -72,17 +70,13 @@ class TORCHAMP_API Optimizer {
 
   /// What the optimizer steps: masters, and parameters that have none. Clip the grads of these.
   std::vector<at::Tensor> master_params() const;
-  /// The masters' values, and their synchronization with the model.
-  MasterWeights& master_weights() const;
-
   /// Its scalers, masters and casts.
   const std::shared_ptr<Amp>& amp() const { return amp_; }
   /// Its place among the optimizers that initialize was given.
   size_t index() const { return index_; }
 
  private:
-  bool step_fused();
-  bool step_or_skip();
+  bool step_unless_overflowed();
 
   std::shared_ptr<Amp> amp_;
   size_t index_;

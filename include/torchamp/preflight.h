@@ -73,6 +73,7 @@ struct TORCHAMP_API Preflight {
   std::vector<Verdict> verdicts;        ///< of O1 to O5
   std::vector<Finding> findings;        ///< of float16, then of bfloat16
   std::vector<Tensor> tensors;          ///< ops in the order of their first calls, then parameters
+  std::vector<std::string> notes;       ///< what to write otherwise, whatever the level
 
   /// Of one level. Throws ValueError for O0.
   const Verdict& verdict(OptLevel level) const;

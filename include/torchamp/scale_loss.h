@@ -34,8 +34,7 @@ struct ScaleLossOptions {
 ///     }                                            // grads unscaled and checked, scale updated
 ///
 /// The end of the scope calls finish(). After an exception it restores the grads and the scaler
-/// instead. After an overflow the optimizers' grads are
-/// undefined and their next step() is skipped.
+/// instead. After an overflow the grads show it, and the optimizers' next step() is skipped.
 class TORCHAMP_API scale_loss {
  public:
   /// `loss`: a floating-point tensor that requires grad. Throws TypeError, IndexError for a loss_id
@@ -97,7 +96,6 @@ class TORCHAMP_API scale_loss {
 
   void cancel();
   void check_optimizers() const;
-  void take_overflow_in();
 
   std::shared_ptr<Amp> amp_;
   std::vector<Optimizer> optimizers_;

@@ -9,7 +9,6 @@
 #include <torchamp/cast.h>
 #include <torchamp/functions.h>
 // 3 keep masters
-#include <torchamp/detail/masters.h>
 // 4 scale, 5 unscale and check, 6 update
 #include <torchamp/grad_scaler.h>
 #include <torchamp/linear.h>

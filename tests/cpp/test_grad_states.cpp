@@ -83,7 +83,7 @@ class Run {
 
   /// The cast parameter's master and the kept parameter; all elements are equal.
   std::array<double, 2> values() {
-    const at::Tensor cast = amped_.optimizer.master_weights().master_value(pair_->cast);
+    const at::Tensor cast = core::param_of(pair_->cast)->master.to(at::kFloat);
     return {cast[0].item<double>(), pair_->kept->weight[0].item<double>()};
   }
 
@@ -98,20 +98,12 @@ class Run {
 /// The same for two numbers, a parameter with a master and one without.
 class Rule {
  public:
-  explicit Rule(const Way& way)
-      : keeps_grads_{way.level != OptLevel::O2, true},
-        takes_grads_away_(!way.is_fused && way.level != OptLevel::O2) {}
+  explicit Rule(const Way& way) : keeps_grads_{way.level != OptLevel::O2, true} {}
 
   void forget() {
     sums_ = {};
     is_bad_ = false;
     delayed_.reset();
-  }
-  /// An overflow removes the grads that LibTorch's optimizers step by: the model's own where there
-  /// are no masters, so nothing is left to zero.
-  void zero_model() {
-    const bool is_seen = !(is_bad_ && takes_grads_away_ && !delayed_);
-    if (is_seen) forget();
   }
   /// Delayed grads of another scale are unscaled first.
   void enter(int64_t loss_id) {
@@ -142,7 +134,6 @@ class Rule {
 
   std::array<double, 2> values_ = {kStart, kStart};
   std::array<bool, 2> keeps_grads_;
-  bool takes_grads_away_;
   std::array<std::optional<double>, 2> sums_;
   bool is_bad_ = false;
   std::optional<Scale> delayed_;  ///< the scale of delayed grads
@@ -175,7 +166,7 @@ const std::vector<Event>& events() {
        [](Rule& rule, double) { rule.move_scale(); }},
       {"zero", [](Run& run, double) { run.zero(); }, [](Rule& rule, double) { rule.forget(); }},
       {"zero model", [](Run& run, double) { run.zero_model(); },
-       [](Rule& rule, double) { rule.zero_model(); }},
+       [](Rule& rule, double) { rule.forget(); }},
       {"step", [](Run& run, double) { run.step(); }, [](Rule& rule, double) { rule.step(); }},
   };
   return all;

@@ -175,10 +175,9 @@ TEST_P(InitializeManyTest, AModelWithoutAnOptimizerGetsNoMasters) {
   torch::optim::SGD sgd(student->parameters(), 0.1);
   auto many =
       initialize(std::make_tuple(teacher, student), OptimizerRefs{sgd}, quiet(OptLevel::O2));
-  const MasterWeights& weights = many.optimizers[0].master_weights();
   EXPECT_EQ(teacher->first->weight.scalar_type(), at::kHalf);
-  EXPECT_FALSE(weights.master_of(teacher->first->weight).defined());
-  EXPECT_TRUE(weights.master_of(student->first->weight).defined());
+  EXPECT_EQ(core::param_of(teacher->first->weight), nullptr);
+  EXPECT_TRUE(core::param_of(student->first->weight)->has_master());
 }
 
 TEST_P(InitializeManyTest, TwoCallsDoNotKnowEachOther) {

@@ -1,12 +1,16 @@
 // Parameters that a program adds to an optimizer after initialize, by either of its handles.
 #include <torchamp/optim/sgd.h>
 
+#include <functional>
+#include <optional>
+
 #include "errors.h"
 #include "training.h"
 
 namespace torchamp {
 namespace {
 
+using at::Tensor;
 using Group = torch::optim::OptimizerParamGroup;
 
 /// A network whose last layer joins the optimizer in the middle of training.
@@ -73,14 +77,91 @@ TEST_P(GroupsTest, GradsOfABackwardBeforeAreNotStepped) {
   EXPECT_FALSE(same_bits(joining.net->last->parameters(), before));
 }
 
-TEST_P(GroupsTest, OfParametersThatAreSteppedAreRefused) {
-  Net net = make_net(device());
-  torch::optim::SGD one(net->first->parameters(), 0.1), other(net->last->parameters(), 0.1);
-  auto many = initialize(std::make_tuple(net), {one, other}, options());
-  one.add_param_group(Group(net->last->parameters()));
-  EXPECT_EQ(message_of([&] { many.optimizers[0].zero_grad(); }),
-            "Optimizer::add_param_group: expected parameters that are in no group yet, got one of "
-            "sizes [2, 16] that an optimizer of this initialize steps already");
+/// What was done to the groups of both: LibTorch's optimizer in float32, and one under initialize.
+template <class O>
+struct Edited {
+  Edited(at::Device device, const Options& options)
+      : net(make_net(device)), optimizer(net->first->parameters(), 0.25) {
+    const at::NoGradGuard no_grad;
+    for (const Tensor& param : net->parameters()) Tensor(param).fill_(0.5);
+    if (options.enabled()) amped.emplace(initialize(net, optimizer, options));
+  }
+
+  std::vector<Tensor>& group() { return optimizer.param_groups()[0].params(); }
+  /// A step by the sum of all that the groups may hold, whose grads are exact.
+  void step() {
+    optimizer.zero_grad();
+    net->zero_grad();
+    Tensor loss;
+    for (const Tensor& param : net->parameters()) {
+      const Tensor sum = param.to(at::kFloat).sum();
+      loss = loss.defined() ? loss + sum : sum;
+    }
+    if (amped) {
+      { scale_loss(loss, amped->optimizer).backward(); }
+      amped->optimizer.step();
+    } else {
+      loss.backward();
+      optimizer.step();
+    }
+  }
+  std::vector<Tensor> values() const {
+    std::vector<Tensor> all;
+    for (const Tensor& param : net->parameters()) {
+      const auto known = core::param_of(param);
+      all.push_back((known != nullptr ? known->master : param).detach().to(at::kFloat));
+    }
+    return all;
+  }
+
+  Net net;
+  O optimizer;
+  std::optional<Amped<Net>> amped;
+};
+
+template <class O>
+void expect_edits_are_followed(at::Device device, const Options& options) {
+  std::vector<Tensor> removed[2];
+  const std::vector<std::function<void(Net&, std::vector<Tensor>&, std::vector<Tensor>&)>> edits = {
+      [](Net& net, auto& group, auto&) { group.push_back(net->last->weight); },
+      [](Net&, auto& group, auto& kept) {
+        kept = {group[0]};
+        group.erase(group.begin());
+      },
+      [](Net&, auto& group, auto& kept) { group.push_back(kept[0]); },
+      [](Net& net, auto& group, auto& kept) {
+        group = net->parameters();
+        group[0] = kept[0];
+      },
+      [](Net& net, auto& group, auto& kept) {
+        group = {kept[0], net->last->bias};
+      },
+  };
+  Edited<O> edited(device, options), plain(device, Options(options).enabled(false));
+  for (const auto& edit : edits) {
+    edit(edited.net, edited.group(), removed[0]);
+    edit(plain.net, plain.group(), removed[1]);
+    for (Edited<O>* each : {&edited, &plain}) each->step();
+    const auto got = edited.values(), expected = plain.values();
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::allclose(got[i], expected[i])) << i;
+  }
+}
+
+TEST_P(GroupsTest, ThatTheProgramEditsAreFollowed) {
+  expect_edits_are_followed<torch::optim::SGD>(device(), options());
+  expect_edits_are_followed<optim::FusedSGD>(device(), options());
+}
+
+TEST_P(GroupsTest, TheOverflowOfARemovedParameterSkipsNobody) {
+  Edited<torch::optim::SGD> edited(device(), options().loss_scale("dynamic"));
+  edited.step();
+  {
+    scale_loss scaled_loss(edited.net->first->weight.to(at::kFloat).sum(), edited.amped->optimizer);
+    scaled_loss.backward();
+    edited.net->first->weight.grad().fill_(INFINITY);
+  }
+  edited.group().erase(edited.group().begin());
+  EXPECT_TRUE(edited.amped->optimizer.step());
 }
 
 TORCHAMP_AT_LEVELS(GroupsTest, OptLevel::O1, OptLevel::O2);

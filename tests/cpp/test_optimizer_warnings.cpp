@@ -1,11 +1,8 @@
 // Mistakes that may be meant: one line on std::clog each.
-#include <ATen/ops/binary_cross_entropy.h>
-
 #include <functional>
 #include <iostream>
 #include <sstream>
 
-#include "core/loss_graph.h"
 #include "training.h"
 
 namespace torchamp {
@@ -53,37 +50,6 @@ TEST_P(WarningsTest, OfAnOptimizerOfAnotherModel) {
 }
 
 TORCHAMP_AT_LEVELS(WarningsTest, OptLevel::O1, OptLevel::O2);
-
-/// A classifier that ends in a sigmoid, or in logits.
-struct ProbabilityImpl : torch::nn::Module {
-  explicit ProbabilityImpl(bool is_probability) : is_probability(is_probability) {}
-  Tensor forward(const Tensor& x) {
-    const Tensor logits = linear(x);
-    return is_probability ? logits.sigmoid().squeeze(1) : logits.squeeze(1);
-  }
-
-  bool is_probability;
-  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(4, 1));
-};
-TORCH_MODULE(Probability);
-
-class CrossEntropyTest : public LevelTest {};
-
-TEST_P(CrossEntropyTest, OfASigmoidIn16BitsIsFound) {
-  for (const bool is_probability : {true, false}) {
-    Probability net(is_probability);
-    net->to(device());
-    auto model = initialize(net, quiet(level()));
-    const Tensor output = model(make_batch(device()).data);
-    const Tensor probability = is_probability ? output : output.sigmoid();
-    const Tensor loss = at::binary_cross_entropy(probability, at::ones_like(probability));
-    const bool is_low_precision = is_probability && level() != OptLevel::O0;
-    EXPECT_EQ(core::has_cross_entropy_of_16_bit_sigmoid(loss * 0.5 + output.mean()),
-              is_low_precision);
-  }
-}
-
-TORCHAMP_AT_LEVELS(CrossEntropyTest, OptLevel::O0, OptLevel::O2, OptLevel::O5);
 
 }  // namespace
 }  // namespace torchamp

@@ -171,18 +171,6 @@ TEST_P(ReleaseTest, ASecondPhaseWithANewOptimizer) {
   EXPECT_TRUE(again.optimizer.step());
 }
 
-TEST_P(ReleaseTest, OptimizersThatShareAParameter) {
-  Net one = make_net(device(), 1), two = make_net(device(), 2);
-  torch::optim::SGD sgd(one->parameters(), 0.1), other(two->parameters(), 0.1);
-  other.param_groups()[0].params().push_back(one->last->bias);
-  auto amped = initialize(std::make_tuple(one, two), {sgd, other}, quiet(OptLevel::O2));
-  const auto values = values_of(one, *std::get<0>(amped.models).amp());
-  release(amped);
-  EXPECT_TRUE(same_bits(tensors_of(one), values));
-  EXPECT_TRUE(other.param_groups()[0].params().back().is_same(one->last->bias));
-  EXPECT_EQ(two->last->bias.scalar_type(), at::kFloat);
-}
-
 TEST_P(ReleaseTest, WithinScaleLossItIsRefusedAndChangesNothing) {
   Training training = trained(quiet(OptLevel::O2));
   {

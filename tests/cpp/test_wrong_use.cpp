@@ -180,7 +180,7 @@ std::vector<WrongUse> of_initialize() {
          Run run;
          initialize(Linear(4, 2), run.optimizer_given, "O2");
        },
-       warning("an optimizer steps no parameter of the models; give initialize the model whose")},
+       error<c10::ValueError>("^initialize: expected a parameter that no other optimizer steps")},
       {"an_optimizer_of_another_model",
        [] {
          Linear net(4, 2), other(4, 2);
@@ -233,7 +233,7 @@ std::vector<WrongUse> of_initialize() {
 
 std::vector<WrongUse> of_changed_models() {
   const auto retyped =
-      "^amp: expected model parameter 0 .* to hold Half as initialize left it, got ";
+      "^amp: expected a model parameter of sizes .* to hold Half as initialize left it, got ";
   const auto cast_to = [](at::ScalarType dtype) {
     return [dtype] {
       Run run;
@@ -252,8 +252,8 @@ std::vector<WrongUse> of_changed_models() {
          run.net->to(at::kHalf);
          run.step();
        },
-       error(
-           "^amp: expected model parameter 0 .* to hold BFloat16 as initialize left it, got Half")},
+       error("^amp: expected a model parameter of sizes .* to hold BFloat16 as initialize left it, "
+             "got Half")},
       {"to_another_device",
        [] {
          Run run;

@@ -15,26 +15,32 @@ namespace {
 using optim::FusedAdam;
 using torch::optim::Adam;
 
-/// A step after the model's grads were halved.
-template <class O>
-void clip_the_models_grads(const Options& options) {
-  Run<O> run(options);
-  run.backward();
-  for (const Tensor& param : run.net->parameters()) param.grad().mul_(0.5);
-  run.step();
-}
-
-template <class O>
-void backward_without_scale_loss(const Options& options) {
-  Run<O> run(options);
-  run.loss().backward();
-  run.step();
-}
-
 /// Of the parameters that the optimizer steps, to see that a step writes none.
 template <class O>
 std::vector<Tensor> values_of(Run<O>& run) {
   return clones(run.optimizer().master_params());
+}
+
+/// A step after the model's grads were zeroed by a product.
+template <class O>
+void clip_the_models_grads(const Options& options) {
+  Run<O> run(options);
+  const auto before = values_of(run);
+  run.amped.optimizer.zero_grad();
+  run.backward();
+  for (const Tensor& param : run.net->parameters()) param.grad().data().mul_(0);
+  run.step();
+  EXPECT_TRUE(same_bits(values_of(run), before));
+}
+
+/// Its grads are not scaled, and are used.
+template <class O>
+void backward_without_scale_loss(const Options& options) {
+  Run<O> run(options);
+  const auto before = values_of(run);
+  run.loss().backward();
+  run.step();
+  EXPECT_FALSE(same_bits(values_of(run), before));
 }
 
 std::vector<WrongUse> of_steps() {
@@ -107,19 +113,26 @@ std::vector<WrongUse> of_steps() {
       {"a_backward_without_scale_loss_at_O1",
        [] { backward_without_scale_loss<SGD>(at_level("O1")); }, right()},
       {"a_backward_without_scale_loss_at_O2",
-       [] { backward_without_scale_loss<SGD>(at_level("O2")); }, warning(no_grads)},
+       [] { backward_without_scale_loss<SGD>(at_level("O2")); }, right()},
       {"a_backward_without_scale_loss_at_O5",
-       [] { backward_without_scale_loss<SGD>(Options("O5")); }, warning(no_grads)},
+       [] { backward_without_scale_loss<SGD>(Options("O5")); }, right()},
       {"a_fused_backward_without_scale_loss",
-       [] { backward_without_scale_loss<FusedAdam>(at_level("O2")); }, warning(no_grads)},
+       [] { backward_without_scale_loss<FusedAdam>(at_level("O2")); }, right()},
       {"clipping_the_models_grads_of_sgd", [] { clip_the_models_grads<SGD>(at_level("O2")); },
-       warning("to be unmodified since scale_loss.*clip with amp.clip_grad_norm_")},
+       right()},
       {"clipping_the_models_grads_of_adam", [] { clip_the_models_grads<Adam>(at_level("O5")); },
-       warning("to be unmodified since scale_loss.*clip with amp.clip_grad_norm_")},
+       right()},
       {"clipping_the_models_grads_of_fused_adam",
-       [] { clip_the_models_grads<FusedAdam>(at_level("O2").materialize_master_grads(false)); },
+       [] {
+         Run<FusedAdam> run(at_level("O2"));
+         run.backward();
+         for (const Tensor& param : run.net->parameters()) param.grad().mul_(0.5);
+         run.step();
+       },
        error(
-           "^expected the grad of model parameter 0 .* to be unmodified since scale_loss, got a")},
+           "^expected the grad of a model's parameter, of sizes \\[2, 4\\], to be unmodified since "
+           "scale_loss, got a modified one; clip with amp.clip_grad_norm_, or modify the grads of "
+           "amp.master_params$")},
       {"clipping_the_masters_grads",
        [] {
          Run run;
@@ -202,16 +215,16 @@ std::vector<WrongUse> of_steps() {
          Two two(at_level("O2"));
          two.optimizer(0).add_param_group({{two.second->weight}});
        },
-       error(
-           "^Optimizer::add_param_group: expected parameters that are in no group yet, got one o")},
+       error<c10::ValueError>(
+           "^Optimizer::add_param_group: expected a parameter that no other optimizer steps")},
       {"a_known_parameter_behind_its_back",
        [] {
          Run run;
          run.optimizer_given.add_param_group({{run.net->weight}});
          run.step();
        },
-       error(
-           "^Optimizer::add_param_group: expected parameters that are in no group yet, got one o")},
+       error<c10::ValueError>("^Optimizer: expected each parameter in one group, and once, got one "
+                              "of sizes \\[2, 4\\] twice$")},
       {"a_group_of_no_leaf",
        [] {
          Run run;

@@ -292,7 +292,13 @@ class Run {
   }
   void step(const Words& words) { optimizer_at(words[0]).step(); }
   void zero(const Words& words) { optimizer_at(words[0]).zero_grad(words[1] == "none"); }
-  void zero_model(const Words& words) { net_->zero_grad(words[0] == "none"); }
+  /// Which Python notices at once, and C++ at the next look.
+  void zero_model(const Words& words) {
+    net_->zero_grad(words[0] == "none");
+    for (const size_t i : looked_at_) {
+      if (amped_) optimizers()[i].master_params();
+    }
+  }
 
   void drop(const Words& words) {
     for (const Tensor& param : params_of(words)) param.mutable_grad().reset();
@@ -353,7 +359,7 @@ class Run {
     for (const Tensor& param : params_of(words)) param.variable_data().mul_(0.5);
   }
   void refresh(const Words&) {
-    for (const amp::Optimizer& optimizer : optimizers()) optimizer.master_weights().force_refresh();
+    for (const amp::Optimizer& optimizer : optimizers()) amp::refresh_masters(optimizer);
   }
 
   /// From now on the grads of masters are shown, which must be made for that.
@@ -374,9 +380,8 @@ class Run {
            {scaler.loss_scale, double(scaler.growth_tracker), double(scaler.hysteresis_tracker)});
     }
     for (const auto& param : net_->named_parameters()) {
-      const Tensor held = held_value(*param);
       show("params." + param.key(), *param);
-      show("masters." + param.key(), held.defined() ? held : *param);
+      show("masters." + param.key(), value_of(*param));
       show("grads." + param.key(), param->grad());
     }
     for (const auto& buffer : net_->named_buffers()) show("buffers." + buffer.key(), *buffer);
@@ -485,14 +490,10 @@ class Run {
     return some.empty() ? optimizers() : some;
   }
 
-  /// In float32; undefined if no optimizer steps it.
-  Tensor held_value(const Tensor& param) {
-    if (!amped_) return {};
-    for (const amp::Optimizer& optimizer : optimizers()) {
-      const Tensor held = optimizer.master_weights().held_value(param);
-      if (held.defined()) return held;
-    }
-    return {};
+  /// As in a state dict.
+  static Tensor value_of(const Tensor& param) {
+    const auto known = amp::core::param_of(param);
+    return known == nullptr ? param : known->value();
   }
 
   amp::OptimizerRefs optimizer_refs() const {

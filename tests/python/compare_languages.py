@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import scripted
 from scripted import Seen
-from scripts import Script, is_plain
+from scripts import Script
 
 ROOT = Path(__file__).parents[2]
 BUILD = Path(os.environ.get("TORCHAMP_BUILD_DIR", ROOT / "build"))
@@ -61,45 +59,13 @@ def in_python(script: Script, folder: Path) -> list[Seen]:
         os.chdir(before)
 
 
-def is_of_grads(name: str) -> bool:
-    return name.startswith("grads.") or name.endswith(".grad")
-
-
-def may_differ(name: str, is_alone: bool) -> bool:
-    """Where C++ has lost grads. The norm of one optimizer's is infinite in both languages."""
-    return is_of_grads(name) or (name == "norm" and not is_alone)
-
-
-def has_overflowed(event: str, seen: Seen) -> bool:
-    grads = " ".join(seen[name] for name in seen if name == "norm" or is_of_grads(name))
-    return "overflow" in event or not all(map(math.isfinite, map(float, grads.split())))
-
-
-def taken_away(script: Script, python: list[Seen]) -> Iterator[bool]:
-    """After each event, whether C++ may have no grads: an overflow takes those of LibTorch's
-    optimizers away, until they are zeroed (docs/grads.md)."""
-    optimizers = [event for event in script if event.startswith("optimizer ")]
-    taken: set[str] = set()
-    for event, seen in zip(script, python):
-        if is_plain(script) and has_overflowed(event, seen):
-            taken = set(map(str, range(len(optimizers))))
-        if event.startswith("zero "):
-            taken.discard(event.split()[1])
-        if event == "release":
-            taken.clear()
-        yield bool(taken)
-
-
 def difference(script: Script, cpp: list[Seen], python: list[Seen]) -> str:
     """The first event after which the two differ, and in what; empty if they never do."""
-    without_grads = taken_away(script, python)
-    is_alone = sum(event.startswith("optimizer ") for event in script) == 1
-    for i, (event, one, other, skips) in enumerate(zip(script, cpp, python, without_grads)):
+    for i, (event, one, other) in enumerate(zip(script, cpp, python)):
         names = [
             f"{name} is{one.get(name, ' none')} in C++ and{other.get(name, ' none')} in Python"
             for name in {**one, **other}
             if one.get(name, "none") != other.get(name, "none")
-            and not (skips and may_differ(name, is_alone))
         ]
         if "crashed" in one:
             return f"after event {i}, {event!r}: C++ crashed with{one['crashed']}"

@@ -55,27 +55,15 @@ PARAMS = (
 PARTS = tuple(dict.fromkeys(param.partition(".")[0] for param in PARAMS))
 
 
-def params_in(parts: list[str]) -> set[str]:
-    """Those that are named, and those of named layers."""
-    return {param for param in PARAMS if {param, param.partition(".")[0]} & set(parts)}
-
-
 def drawn(seed: int) -> Script:
     """The script of a seed."""
     return Draw(seed).script()
 
 
 class Draw:
-    """Draws events, but none after which the languages are known to differ. All of these are about
-    LibTorch's optimizers; a script is plain if it has one:
+    """Draws events. Optimizers share parameters only at levels without masters. None of these, by
+    which LibTorch's optimizers differ from torch's:
 
-    - An overflow takes away their grads (docs/grads.md). So a plain script either has no overflows,
-      or no grads that a step refuses; and grads are not zeroed to zeros or through the model after
-      an overflow. If optimizers share parameters, backwards after an overflow are given all of
-      them, one that lost grads by the overflow of others is not stepped, and all are zeroed where
-      zeroing one would leave no grads. They share nothing with fused ones, and nothing is frozen.
-    - C++ cannot see whether they have stepped by themselves, and copies the masters to the model
-      over what was written by `.data`.
     - They step 16-bit parameters without masters by states in float32, torch's by 16-bit ones, and
       round otherwise. Only SGD does the same, unless it has stepped in float32 before.
     - Adam's averages of infinities are others than torch's.
@@ -87,12 +75,6 @@ class Draw:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.has_saved = False
-        #: The optimizers that have not been zeroed since an overflow.
-        self.overflowed: set[int] = set()
-        #: Those that may have lost grads by the overflow of others.
-        self.bystanders: set[int] = set()
-        #: The parameters that are stepped and have grads.
-        self.reached: set[str] = set()
 
     def happens(self, share: float) -> bool:
         return self.chance.random() < share
@@ -149,6 +131,7 @@ class Draw:
     def initialize(self, may_be_narrow: bool) -> Script:
         """may_be_narrow: whether 16-bit parameters may have no masters."""
         levels = [*LEVELS, "O2", "O2", "O5"]
+        levels = [each for each in levels if not (self.shares and each in ("O2", "O5"))]
         level = self.chance.choice([each for each in levels if may_be_narrow or each != "O3"])
         loss_scales = ["dynamic"] * 4 * self.overflows + ["128", "1"]
         loss_scale = self.chance.choice(loss_scales)
@@ -170,7 +153,7 @@ class Draw:
         }
         if level in ("O2", "O3", "O5"):
             shares["keep_batchnorm_fp32=0"] = shares["keep_batchnorm_fp32=1"] = 0.1
-            shares["master_weights=1"] = 0.1
+            shares["master_weights=1"] = 0.1 * (not self.shares)
             shares["master_weights=0"] = 0.1 * may_be_narrow
         return self.some(shares)
 
@@ -193,56 +176,29 @@ class Draw:
         return self.chance.choice("01")
 
     def to(self) -> str:
-        return "none" if self.overflowed else self.chance.choice(["none", "none", "zeros"])
+        return self.chance.choice(["none", "none", "zeros"])
 
     # ---- the events
 
     def backward(self) -> Script:
-        of = [] if self.overflowed and self.shares else self.indices()
+        of = self.indices()
         reach = self.reach(of)
         if reach == ["inner"] and not of:
             of = list(range(len(self.kinds)))
         flags = [*reach, *self.flags(), *self.some(IN_SCOPE), *self.end(reach)]
-        if self.plain:
-            self.note(of, flags)
         if of:
             flags.append("of=" + ",".join(map(str, of)))
         return [" ".join(["backward", self.loss_id(), str(self.chance.randrange(100)), *flags])]
 
     def reach(self, of: list[int]) -> list[str]:
         """The whole output, mostly; else some parameters, mostly of the optimizers given."""
-        may_stray = not (of and self.plain and self.overflows)
-        if may_stray and self.happens(0.5):
+        if self.happens(0.5):
             return ["inner"] * self.happens(0.2)
         known = [part for i in of or range(len(self.kinds)) for part in self.parts[i]]
-        strays = may_stray and self.happens(0.2)
+        strays = self.happens(0.2)
         among = list(PARAMS) if strays else list(dict.fromkeys(known))
         chosen = self.chance.sample(among, self.chance.randint(1, len(among)))
         return ["reach=" + ",".join(chosen)]
-
-    def note(self, of: list[int], flags: list[str]) -> None:
-        """What an overflow takes away."""
-        reached = self.reached_by(flags)
-        if not set(flags) & {"unused", "unscaled", *ENDS}:
-            self.reached |= params_in(reached) & set().union(*map(params_in, self.parts))
-        if {"overflow", "nan"} & set(flags):
-            everyone = set(range(len(self.kinds)))
-            self.overflowed = everyone
-            infinite = reached if "nan" in flags else reached[-1:]
-            skips = {i for i in everyone if set(infinite) & set(self.parts[i])}
-            self.bystanders |= (everyone - set(of) - skips) if of else set()
-
-    def reached_by(self, flags: list[str]) -> list[str]:
-        """What is stepped among it, and overflows last."""
-        for flag in flags:
-            if flag.startswith("reach="):
-                return flag.removeprefix("reach=").split(",")
-        layers = ("first", "norm") if "inner" in flags else ("first", "norm", "last")
-        units = dict.fromkeys(unit for parts in self.parts for unit in parts)
-        reached = [unit for unit in units if unit.partition(".")[0] in layers]
-        return sorted(
-            reached, key=lambda unit: (unit.partition(".")[0] == layers[-1], "bias" in unit)
-        )
 
     def flags(self) -> list[str]:
         overflows = self.overflows and (self.is_dynamic or not self.plain & {"Adam", "AdamW"})
@@ -255,30 +211,13 @@ class Draw:
         return [end for end in ends if end != "raising" or reach in ([], ["inner"])]
 
     def step(self) -> Script:
-        index = self.index()
-        return [f"step {index}"] if index not in self.bystanders else self.zero_all()
+        return [f"step {self.index()}"]
 
     def zero(self) -> Script:
-        index, to = self.index(), self.to()
-        self.reached -= params_in(self.parts[index])
-        if self.overflowed and self.shares and not self.reached:
-            return self.zero_all()
-        self.overflowed.discard(index)
-        self.bystanders.discard(index)
-        return [f"zero {index} {to}"]
+        return [f"zero {self.index()} {self.to()}"]
 
     def zero_model(self) -> Script:
-        if self.overflowed:
-            return self.zero_all()
-        return [f"zero_model {self.to()}"]
-
-    def zero_all(self) -> Script:
-        self.forget()
-        return [f"zero {i} none" for i in range(len(self.kinds))]
-
-    def forget(self) -> None:
-        for known in (self.overflowed, self.bystanders, self.reached):
-            known.clear()
+        return ["zero_model none"]
 
     def clip_norm(self) -> Script:
         return [" ".join(["clip_norm", self.chance.choice(["0.1", "10"]), *self.clipped()])]
@@ -290,8 +229,6 @@ class Draw:
         return list(map(str, self.indices()))
 
     def drop(self) -> Script:
-        if self.overflowed:
-            return self.zero_all()
         return [f"drop {self.part()}"]
 
     def replace(self) -> Script:
@@ -317,7 +254,7 @@ class Draw:
         return [f"scale {self.loss_id()} {value} {self.chance.choice([0, 1998, 1999])}"]
 
     def freeze(self) -> Script:
-        return [f"freeze {self.part()}"] * (not (self.plain and self.shares))
+        return [f"freeze {self.part()}"]
 
     def thaw(self) -> Script:
         return [f"thaw {self.part()}"]
@@ -327,7 +264,7 @@ class Draw:
 
     def write_data(self) -> Script:
         refresh = ["refresh"] * (not self.adopts)
-        return [f"write_data {self.part()}", *refresh] * (not self.plain)
+        return [f"write_data {self.part()}", *refresh]
 
     def add_group(self) -> Script:
         index = self.index()
@@ -344,5 +281,4 @@ class Draw:
         return ["load run.pt"] * self.has_saved
 
     def restart(self) -> Script:
-        self.forget()
         return ["release", *self.initialize(may_be_narrow=not self.plain)]

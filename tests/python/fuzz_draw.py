@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from fuzz_events import Event, Net, Program, Recipe, Setup
 from mirror import Mirror
-from mirror_state import Refused, Undetermined
+from mirror_state import CASTS, Refused, Undetermined
 
 #: Options by optimizer, and their values; every optimizer has an lr.
 COMMON = {"weight_decay": [0.0, 0.125], "maximize": [False, True]}
@@ -122,7 +122,7 @@ class Draw:
         #: torch's own fused steps misread grads of another layout than the parameter, round 16 bits
         #: otherwise, and with momentum fail where a parameter's first grad comes late.
         self.is_plain = "sliced" in self.parts or not keeps_masters
-        recipes = self.recipes(list(kept))
+        recipes = self.recipes(list(kept), may_share=not keeps_masters or level not in CASTS)
         frozen = [i for i in kept if self.chance.random() < 0.08]
         return Setup(level, self.parts, recipes, overrides, (*frozen, self.count - 1))
 

@@ -13,6 +13,7 @@ from mirror_state import Refused
 
 import torchamp
 from torchamp import amp, optimizers
+from torchamp._load import _C
 
 #: Of optimizers that are not torch's own code, and of what was clipped: relative and absolute.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
@@ -137,9 +138,10 @@ class Run:
 
     def look(self, of: int) -> dict[int, torch.Tensor | None]:
         masters = list(amp.master_params(self.optimizers[of]))
-        weights = self.optimizers[of]._torchamp.weights
         found = {id(master): master.grad for master in masters}
-        return {i: found.get(id(weights.master_of(param))) for i, param in enumerate(self.params)}
+        core = self.optimizers[of]._torchamp.core
+        grads = {id(param.model): found[id(param.master)] for param in core.params()}
+        return {i: grads.get(id(param)) for i, param in enumerate(self.params)}
 
     def write(self, param: int, seed: int) -> None:
         with torch.no_grad():
@@ -206,8 +208,8 @@ def check_close(name: str, found: torch.Tensor, expected: torch.Tensor, mirror: 
 class Pair:
     """torchamp and the mirror."""
 
-    def __init__(self, setup: Setup, avoids_known: bool) -> None:
-        self.mirror = Mirror(setup, avoids_known)
+    def __init__(self, setup: Setup) -> None:
+        self.mirror = Mirror(setup)
         self.run = Run(setup)
         self.names = [name for name, _ in self.run.model.named_parameters()]
 
@@ -272,10 +274,9 @@ class Pair:
 
     def compare_masters(self, of: int) -> None:
         """Those of the optimizer that has stepped."""
-        weights = self.run.optimizers[of]._torchamp.weights
         for i, param in enumerate(self.mirror.params):
             if param in self.mirror.optimizers[of].params:
-                master = weights.master_value(self.run.params[i])
+                master = _C.param_of(self.run.params[i]).master
                 value = param.value if param.has_master else param.in_model
                 check_close(f"master {i}", master, value, self.mirror)
 
@@ -283,9 +284,9 @@ class Pair:
         self.run.amp.close()
 
 
-def failure(program: Program, avoids_known: bool = True) -> str:
+def failure(program: Program) -> str:
     """What is different after which event; empty if nothing is. Raises Undetermined."""
-    pair = Pair(program.setup, avoids_known)
+    pair = Pair(program.setup)
     try:
         for number, event in enumerate(program.events):
             try:

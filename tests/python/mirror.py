@@ -9,12 +9,9 @@ Where the rule says nothing, or leaves a choice, events raise Undetermined and c
 - whether grads are still delayed after an exception, or after another optimizer that shares a
   parameter with one that delays, or with one that shares one, was given to a backward
 - a step or clipping of an optimizer of which a part was zeroed after an overflow, or that had no
-  grads to zero
-- another step by an optimizer of a shared parameter that still waits for the step of another; a
-  backward in between; and what waits for the step of one whose grads were zeroed
+  grads to zero; of parameters that several step, after an overflow or with a delay of another one
 - the step of momentum, decay or averages by grads that were zeroed to zeros
-- zeroing in a block that raises; clipping optimizers that share parameters together, of which not
-  all overflowed
+- zeroing in a block that raises; clipping optimizers that share parameters together
 - add_param_group of a parameter that has grads already
 - the low bits of masters after a write of what the model holds
 - sums that 16 bits do not hold
@@ -30,7 +27,6 @@ import torch
 from fuzz_events import EXACT, LARGEST, UNIT, Setup, drawn_coefs, drawn_value
 from mirror_state import (
     ALL,
-    Known,
     Param,
     Refused,
     Stepped,
@@ -48,9 +44,8 @@ LOSS_SCALES = {"O1": "dynamic", "O2": "dynamic"}
 class Mirror:
     """Follows a program. Its methods are the events."""
 
-    def __init__(self, setup: Setup, avoids_known: bool = True) -> None:
+    def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.avoids_known = avoids_known
         self.keeps_masters = keeps_masters(setup)
         self.loss_scale = setup.overrides.get("loss_scale", LOSS_SCALES.get(setup.level, 1.0))
         self.is_dynamic = self.loss_scale == "dynamic"
@@ -66,21 +61,12 @@ class Mirror:
 
     def is_identity(self, given: Sequence[Stepped]) -> bool:
         """Whether nothing is scaled, and nothing has a master."""
-        params = [param for stepped in self.together(given) for param in stepped.params]
+        params = [param for stepped in given for param in stepped.params]
         return self.loss_scale == 1.0 and not any(param.has_master for param in params)
-
-    def together(self, given: Sequence[Stepped]) -> list[Stepped]:
-        """Those that may be unscaled with the given ones."""
-        shares = any(len(param.users) > 1 for param in self.params)
-        return self.optimizers if shares else list(given)
-
-    def avoid(self, happens: Any, what: str) -> None:
-        if happens and self.avoids_known:
-            raise Known(what)
 
     def notice(self, given: Sequence[Stepped]) -> None:
         """As the start of a backward or step does, of what was zeroed."""
-        for stepped in self.together(given):
+        for stepped in given:
             for param in stepped.params:
                 param.is_unnoticed = False
 
@@ -126,8 +112,6 @@ class Mirror:
                 param.add(grad)
         self.note_overflow(given, grads_of, delayed)
         self.note_delay(given, reached, delayed)
-        for stepped in given:
-            stepped.is_to_step = True
 
     def check_backward(
         self,
@@ -139,6 +123,8 @@ class Mirror:
         ends: str | None,
     ) -> None:
         require(reached, "a loss that needs no grad")
+        if any(len(set(param.users) & set(given)) > 1 for param in self.params):
+            raise Refused
         for param in reached:
             require(not param.users or set(param.users) & set(given), "an optimizer is missing")
             total = 2 * LARGEST * UNIT if param.sum is None else 2 * LARGEST * UNIT + _size(param)
@@ -148,9 +134,14 @@ class Mirror:
             require(not delayed and ends in (None, "empty"), "nothing is scaled")
 
     def cancel(self, given: list[Stepped]) -> None:
-        for stepped in self.together(given):
+        for stepped in self.sharing(given):
             if stepped.delayed:
                 stepped.delayed = None
+
+    def sharing(self, given: Sequence[Stepped]) -> list[Stepped]:
+        """Those that step a parameter of the given ones."""
+        users = [user for stepped in given for param in stepped.params for user in param.users]
+        return list(dict.fromkeys([*given, *users]))
 
     def note_overflow(
         self, given: list[Stepped], grads: dict[Param, torch.Tensor], delayed: bool
@@ -163,13 +154,13 @@ class Mirror:
             if delayed and not set(bad) & set(stepped.params):
                 stepped.is_unclear = True
             stepped.overflow.add(ALL)
-        together = self.together(given)
-        if not delayed and any(e.delayed is not False and e.overflow for e in together):
+        sharing = self.sharing(given)
+        if not delayed and any(e.delayed is not False and e.overflow for e in sharing):
             for stepped in given:
                 stepped.is_unclear |= not stepped.overflow
 
     def note_delay(self, given: list[Stepped], reached: Iterable[Param], delayed: bool) -> None:
-        for stepped in self.together(given):
+        for stepped in self.sharing(given):
             is_reached = bool(set(stepped.params) & set(reached))
             if delayed:
                 stepped.delayed = True if is_reached else None
@@ -185,31 +176,18 @@ class Mirror:
             self.notice([stepped])
             raise Refused
         params = distinct(stepped.params)
-        for param in params:
-            require(not param.is_contested, "a sum that several claim")
-            used = stepped in param.done and param.sum is not None
-            require(not used, "a sum that was used, and is kept for another")
         if stepped.overflow:
             self.skip(stepped, params)
         else:
             self.take(stepped, params)
         self.notice([stepped])
         stepped.overflow.clear()
-        stepped.is_to_step = False
 
     def skip(self, stepped: Stepped, params: list[Param]) -> None:
         for param in params:
-            if not self.waits(param, stepped):
-                self.end(param, param.discard)
-            elif all(
-                other.overflow and not other.is_unclear
-                for other in param.users
-                if other.is_to_step is not False
-            ):
-                param.discard()
-            else:
-                param.done.add(stepped)
-                param.was_discarded |= any(other.is_unclear for other in param.users)
+            param.discard()
+            for other in param.users:
+                other.is_unclear |= other is not stepped and bool(other.overflow)
 
     def take(self, stepped: Stepped, params: list[Param]) -> None:
         for param in params:
@@ -221,27 +199,11 @@ class Mirror:
         stepped.optimizer.step()
         for param in params:
             param.value.grad = None
-            param.write(param.value) if not param.has_master else None
             if not param.has_master:
-                continue
-            if self.waits(param, stepped):
-                param.done.add(stepped)
+                param.write(param.value)
             elif param.sum is not None:
-                self.end(param, param.forget_but_zeros)
+                param.forget_but_zeros()
                 param.was_used = True
-
-    def waits(self, param: Param, stepped: Stepped) -> bool:
-        """Whether the sum is kept for another optimizer's step."""
-        others = [other.is_to_step for other in param.users if other is not stepped]
-        has_grad = param.sum is not None or param.may_be_zeros
-        if has_grad and None in others and True not in others:
-            param.is_contested = True
-        return has_grad and any(other is not False for other in others)
-
-    def end(self, param: Param, how: Any) -> None:
-        how()
-        for other in param.users:
-            other.overflow.discard(param)
 
     def zero(self, of: int, to_none: bool = True) -> None:
         stepped = self.optimizers[of]
@@ -250,7 +212,6 @@ class Mirror:
             for other in param.users:
                 self.note_part_zeroed(other, param, stepped)
         stepped.clear()
-        stepped.is_to_step = None if stepped.is_to_step else stepped.is_to_step
 
     def note_part_zeroed(self, other: Stepped, param: Param, by: Stepped | None) -> None:
         if other is by:
@@ -260,10 +221,6 @@ class Mirror:
             other.delayed = None
 
     def zero_model(self, to_none: bool = True) -> None:
-        has_masters = any(param.has_master for param in self.params)
-        require(to_none or not has_masters, "zeros in a model with masters")
-        is_flagged = any(each.overflow or each.delayed is not False for each in self.optimizers)
-        self.avoid(not to_none and is_flagged, "zeros in a model without masters")
         for stepped in self.optimizers:
             shows = any(param.sum is not None for param in stepped.params)
             stepped.is_unclear |= bool(stepped.overflow) and not shows
@@ -272,7 +229,6 @@ class Mirror:
         for stepped in self.optimizers:
             stepped.overflow.clear()
             stepped.delayed = None if stepped.delayed is None else False
-            stepped.is_to_step = None if stepped.is_to_step else stepped.is_to_step
 
     def drop_grads(self, params: list[int]) -> None:
         """Sets them to None."""
@@ -308,7 +264,8 @@ class Mirror:
         )
         if any(each.delayed for each in given):
             raise Refused
-        require(not any(param.is_contested or param.done for param in params), "who uses the sum")
+        is_shared = len(given) > 1 and any(len(param.users) > 1 for param in params)
+        require(not is_shared, "clipping sharers together")
         if not any(each.overflow for each in given):
             is_finite = all(p.sum is None or bool(p.sum.isfinite().all()) for p in params)
             require(is_finite, "another's overflow")
@@ -376,8 +333,9 @@ class Mirror:
     def add_group(self, of: int) -> None:
         """Of the extra parameter, which is thawed."""
         param, stepped = self.params[self.extra], self.optimizers[of]
-        if param.users:
+        if stepped in param.users or (param.users and param.has_master):
             raise Refused
+        require(not param.users, "a parameter that another steps")
         require(self.setup.parts[-1] == "extra", "no extra parameter")
         param.has_master = self.keeps_masters and param.dtype != torch.float32
         is_wide = param.has_master or stepped.recipe.is_fused

@@ -28,10 +28,6 @@ class Undetermined(Exception):
     """The rule does not say what this event does."""
 
 
-class Known(Undetermined):
-    """torchamp is known to break the rule here: test_fuzz.KNOWN has the programs."""
-
-
 class Refused(Exception):
     """torchamp must raise, and change nothing."""
 
@@ -56,10 +52,6 @@ class Param:
     was_used: bool = False
     #: Its values before the writes that no backward has noticed yet.
     before_writes: list[torch.Tensor] = field(default_factory=list)
-    #: Of a shared one: those that have used the sum, which waits for others.
-    done: set[Stepped] = field(default_factory=set)
-    #: Of a shared one: whether the rule does not say who uses the sum.
-    is_contested: bool = False
 
     @property
     def is_narrow(self) -> bool:
@@ -82,7 +74,6 @@ class Param:
         return any(((m.to(self.dtype) == written) & (m != written)).any() for m in masters)
 
     def add(self, grad: torch.Tensor) -> None:
-        self.is_contested |= bool(self.done)
         dtype = self.dtype if self.is_narrow else self.value.dtype
         total = grad if self.sum is None else self.sum.to(dtype) + grad.to(dtype)
         self.sum = total.to(self.value.dtype)
@@ -99,8 +90,7 @@ class Param:
         if self.sum is not None:
             self.sum = torch.zeros_like(self.sum)
         self.was_discarded &= not zeros
-        self.done.clear()
-        self.is_contested = self.was_used = self.is_unnoticed = False
+        self.was_used = self.is_unnoticed = False
 
     def forget_but_zeros(self) -> None:
         """As a step does: the zeros that the model has for a master stay."""
@@ -133,8 +123,6 @@ class Stepped:
     delayed: bool | None = False
     #: Whether the rule does not say if the next step is skipped.
     is_unclear: bool = False
-    #: Whether it was given to a backward since its last step; None: its grads were zeroed since.
-    is_to_step: bool | None = False
 
     def is_insensitive(self) -> bool:
         """Whether its step by zeros does nothing."""

@@ -84,8 +84,7 @@ def together(level: str, make: Callable = fused_adamw, **options: Any) -> tuple:
 
 def masters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """Copies; not an access, which would end deferred grads."""
-    weights = optimizer._torchamp.weights
-    return [weights.master_value(param) for param in weights.model_params()]
+    return [param.value().clone() for param in optimizer._torchamp.core.params()]
 
 
 def states_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -221,23 +220,6 @@ def of_two_losses() -> None:
     assert not any(map(torch.equal, masters_of(optimizer), before)), "skipped"
     assert gloo.are_same(masters_of(optimizer))
     assert [entry["loss_scale"] for entry in amp.state_dict().values()] == [32768, 65536]
-
-
-def of_shared_params() -> None:
-    """An optimizer that was not given the backward skips with those that were, on every rank."""
-    torch.manual_seed(0)
-    model = linear_net()
-    both = [fused_sgd(model.parameters()), torch.optim.SGD(model[0].parameters(), lr=0.1)]
-    amp.initialize(model, both, opt_level="O2", verbosity=0, process_group=distributed.group.WORLD)
-    for step in range(STEPS):
-        with overflowing(model, step):
-            with amp.scale_loss(loss_of(model, step), both[0]) as scaled_loss:
-                scaled_loss.backward()
-        for optimizer in reversed(both):
-            optimizer.step()
-        for optimizer in both:
-            optimizer.zero_grad()
-        assert gloo.are_same(masters_of(both[0])), f"the ranks part in step {step}"
 
 
 def counted(level: str) -> None:
@@ -541,7 +523,6 @@ def cases_of_two() -> Iterator[tuple[str, Callable[[], None]]]:
     for case in (
         alone,
         of_two_losses,
-        of_shared_params,
         fixed_scale,
         skipped_elsewhere,
         skipped_too_often,

@@ -27,7 +27,6 @@ ADDED = [
     "materialize_master_grads",
     "max_consecutive_skips",
     "keep_fp32",
-    "shard_masters",
     "process_group",
 ]
 

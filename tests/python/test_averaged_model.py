@@ -54,11 +54,11 @@ def test_averages_are_those_of_float32_masters_by_hand(level, mean):
 @pytest.mark.parametrize("level", MASTER_LEVELS)
 def test_masters_stay_deferred_and_averages_exact(level, make):
     model, optimizer = initialized(level, optimizer=make)
-    was_lazy = optimizer._torchamp.weights.lazy
+    was_lazy = optimizer._torchamp.core.lazy
     averaged = amp.AveragedModel(model)
     train_step(model, optimizer)
     averaged.update_parameters(model)
-    assert optimizer._torchamp.weights.lazy == was_lazy
+    assert optimizer._torchamp.core.lazy == was_lazy
     for average, master in zip(averaged.parameters(), masters_of(model)):
         assert torch.equal(average, master)
 

@@ -143,8 +143,7 @@ def scaled_backward(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> Non
 
 def masters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """Copies; not an access, which would end deferred grads."""
-    weights = optimizer._torchamp.weights
-    return [weights.master_value(param) for param in weights.model_params()]
+    return [param.value().clone() for param in optimizer._torchamp.core.params()]
 
 
 def scale_of() -> float:

@@ -10,13 +10,11 @@ if not distributed.is_available():
 import test_agreement  # noqa: E402
 import test_ddp  # noqa: E402
 import test_dtensor  # noqa: E402
-import test_zero  # noqa: E402
 
 CASES = {
     **{name: test_ddp.CASES[name] for name in ("no_sync-O2-inside", "no_sync-O5-fused_adamw")},
     "agreement": test_agreement.CASES["O2-fused_adamw"],
     **{name: test_dtensor.CASES[name] for name in ("scaled-FSDP-adamw", "FSDP-O2-adamw")},
-    **{name: test_zero.OF_FOUR[name] for name in ("near-O2", "memory", "tiny")},
 }
 
 

@@ -48,7 +48,7 @@ def test_an_iteration(level, position, value):
     train_step(model, optimizer)
     overflows = position is not None
     watch = Watch(model, optimizer)
-    has_masters = optimizer._torchamp.weights.has_masters
+    has_masters = optimizer._torchamp.core.has_masters
     grads = {"scaled_grads", "master_grads"}
 
     optimizer.zero_grad()

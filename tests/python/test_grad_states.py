@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from torchamp import amp, optimizers
+from torchamp._load import _C
 
 START = 8.0
 SCALES = (256.0, 64.0)
@@ -104,7 +105,7 @@ class Run:
 
     def values(self) -> tuple[float, ...]:
         """The cast parameter's master and the kept parameter; all elements are equal."""
-        cast = self.state.weights.master_value(self.model.cast)
+        cast = _C.param_of(self.model.cast).value()
         assert cast[0] == cast[1]
         return cast[0].item(), self.model.kept.weight[0].item()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from nets import batch, linear_net, overflow_at
+from nets import batch, linear_net, master_values, overflow_at
 
 import torchamp
 from torchamp import amp, optimizers
@@ -74,8 +74,7 @@ class Run:
 
     def values(self) -> tuple[torch.Tensor, ...]:
         """All that a step writes, but what the host counts."""
-        weights = self.optimizer._torchamp.weights
-        masters = [weights.master_value(param) for param in self.model.parameters()]
+        masters = master_values(self.optimizer)
         states = [
             value.clone()
             for entry in self.optimizer.state.values()
@@ -154,7 +153,7 @@ def test_an_interrupted_iteration_took_place_or_did_not(kind, overflows, event):
     interruptions = 0
     for at, run in places(kind, overflows, event):
         interruptions += 1
-        was_lazy = run.optimizer._torchamp.weights.lazy
+        was_lazy = run.optimizer._torchamp.core.lazy
         assert not run.optimizer._torchamp.accesses.suppressions.are_open, at
         assert not {"found_inf", "grad_scale"} & vars(run.optimizer).keys(), at
         run.iterate()
@@ -164,7 +163,7 @@ def test_an_interrupted_iteration_took_place_or_did_not(kind, overflows, event):
         run.iterate()
         assert equal(run.values(), course[steps + 1]), at
         assert run.loss_scale() in ({2.0**16, 2.0**15} if overflows else {2.0**16}), at
-        assert run.optimizer._torchamp.weights.lazy == was_lazy, at
+        assert run.optimizer._torchamp.core.lazy == was_lazy, at
     assert interruptions > 50
 
 

@@ -35,7 +35,6 @@ def test_gone_by_reference_count(level):
         optimizer,
         optimizer._torchamp,
         optimizer._torchamp.session,
-        optimizer._torchamp.weights,
         *amp.master_params(optimizer),
         *model.parameters(),
     ]

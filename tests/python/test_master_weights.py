@@ -12,13 +12,12 @@ from nets import (
     initialized,
     linear_net,
     loss_of,
-    overflow_at,
     sgd,
     train_step,
 )
 from torch import nn
 
-from torchamp import amp, optimizers
+from torchamp import amp
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 
@@ -76,98 +75,6 @@ def test_state_moves_to_the_masters_unrounded():
         assert now["exp_avg"].dtype == F32 and torch.equal(now["exp_avg"], state["exp_avg"])
         assert torch.equal(now["exp_avg_sq"], state["exp_avg_sq"])
     assert len(optimizer.state) == 6, "states of the low-precision parameters stayed behind"
-
-
-def test_one_master_for_a_tied_parameter():
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    model[1].weight = model[0].weight
-    one = torch.optim.SGD(model.parameters(), lr=0.1)
-    two = torch.optim.SGD([model[0].weight, model[1].bias], lr=0.1)
-    amp.initialize(model, [one, two], opt_level="O2", loss_scale=128, verbosity=0)
-    assert masters(one)[0] is masters(two)[0]
-    with amp.scale_loss(model(torch.ones(1, 3)).sum(), [one, two]) as scaled_loss:
-        scaled_loss.backward()
-    expected = model[0].weight.grad.float() / 128
-    assert torch.equal(masters(one)[0].grad, expected), "unscaled once, not once an optimizer"
-
-
-@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O5"])
-@pytest.mark.parametrize("make", [torch.optim.SGD, optimizers.FusedSGD])
-def test_optimizers_that_share_a_parameter_both_step_it(level, make):
-    model = nn.Linear(2, 2, bias=False)
-    before = model.weight.detach().clone()
-    pair = [make(model.parameters(), 0.5), make(model.parameters(), 0.25)]
-    model, pair = amp.initialize(model, pair, opt_level=level, verbosity=0, loss_scale=1.0)
-    for expected in (0.75, 1.5):
-        with amp.scale_loss(model(torch.ones(1, 2)).sum(), pair) as scaled_loss:
-            scaled_loss.backward()
-        for optimizer in pair:
-            optimizer.step()
-        for optimizer in pair:
-            optimizer.zero_grad()
-        (master,) = amp.master_params(pair[1])
-        torch.testing.assert_close(before - master, torch.full((2, 2), expected))
-
-
-def test_optimizers_that_share_a_parameter_drop_grads_that_none_still_needs():
-    model = linear_net()
-    one = torch.optim.SGD(model.parameters(), lr=0.0)
-    two = torch.optim.SGD([model[0].weight], lr=0.0)
-    amp.initialize(model, [one, two], opt_level="O2", verbosity=0)
-    backward(model, [one, two])
-    one.step()
-    assert [m.grad is None for m in masters(one)] == [False, True, True, True]
-    two.step()
-    assert masters(two)[0].grad is None
-
-
-def backward_of_ones(model, optimizers) -> None:
-    with amp.scale_loss(model(torch.ones(1, 2)).sum(), optimizers) as scaled_loss:
-        scaled_loss.backward()
-
-
-@pytest.mark.parametrize("zero", [lambda m: m.zero_grad(), lambda m: None], ids=["zeroed", "not"])
-def test_an_optimizer_that_is_not_used_keeps_no_grads_of_a_shared_parameter(zero):
-    model = nn.Linear(2, 2, bias=False)
-    before = model.weight.detach().clone()
-    one, unused = (torch.optim.SGD(model.parameters(), 0.25) for _ in range(2))
-    model, _ = amp.initialize(model, [one, unused], opt_level="O2", verbosity=0, loss_scale=1.0)
-    for _ in range(2):
-        backward_of_ones(model, one)
-        one.step()
-        zero(model)
-    torch.testing.assert_close(before - masters(one)[0], torch.full((2, 2), 0.5))
-
-
-@pytest.mark.parametrize("level", ["O1", "O2"])
-@pytest.mark.parametrize("make", [torch.optim.SGD, optimizers.FusedSGD])
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["given_first", "given_last"])
-def test_an_overflow_of_a_shared_parameter_skips_all_its_optimizers(level, make, order):
-    model = nn.Linear(2, 2, bias=False)
-    before = model.weight.detach().clone()
-    pair = [make(model.parameters(), 0.25) for _ in range(2)]
-    model, pair = amp.initialize(model, pair, opt_level=level, verbosity=0)
-    with amp.scale_loss(model(torch.full((1, 2), torch.inf)).sum(), pair[0]) as scaled_loss:
-        scaled_loss.backward()
-    for i in order:
-        pair[i].step()
-    assert torch.equal(masters(pair[0])[0], before)
-    backward_of_ones(model, pair)
-    for optimizer in pair:
-        optimizer.step()
-    torch.testing.assert_close(before - masters(pair[0])[0], torch.full((2, 2), 0.5))
-
-
-def test_a_shared_parameter_is_zeroed_by_its_model():
-    model = nn.Linear(2, 2, bias=False)
-    before = model.weight.detach().clone()
-    pair = [torch.optim.SGD(model.parameters(), 0.25) for _ in range(2)]
-    model, pair = amp.initialize(model, pair, opt_level="O2", verbosity=0, loss_scale=1.0)
-    for _ in range(2):
-        backward_of_ones(model, pair)
-        pair[0].step()  # the other never steps
-        model.zero_grad()
-    torch.testing.assert_close(before - masters(pair[0])[0], torch.full((2, 2), 0.5))
 
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)
@@ -244,7 +151,7 @@ def test_changing_the_type_afterwards_is_refused(change):
     change(model)
     with pytest.raises(RuntimeError, match="change the type before initialize"):
         amp.scale_loss(loss, optimizer).__enter__()
-    with pytest.raises(RuntimeError, match="expected model parameter 0 of the optimizer"):
+    with pytest.raises(RuntimeError, match="expected a model parameter of sizes"):
         optimizer.step()
 
 
@@ -269,12 +176,67 @@ def test_a_parameter_that_no_model_owns_gets_a_master_too():
     assert masters(optimizer)[-1].dtype == F32 and (extra == 0.5).all()
 
 
-def test_which_parameters_overflowed():
-    model, optimizer = initialized("O2", linear_net())
-    weights = optimizer._torchamp.weights
-    with overflow_at(model[2].bias):
-        backward(model, optimizer)
-    backward(model, optimizer)
-    assert weights.found_inf_per_param().tolist() == [0, 0, 0, 1], "the clean one hides nothing"
-    optimizer.step()
-    assert weights.found_inf_per_param() is None
+def shared(level: str) -> tuple[nn.Module, list[torch.optim.Optimizer]]:
+    """A net whose last layer two optimizers step."""
+    model = linear_net()
+    made = [sgd(model), torch.optim.Adam(model[2].parameters())]
+    amp.initialize(model, made, opt_level=level, verbosity=0)
+    return model, made
+
+
+ONE_OWNER = (
+    "make one optimizer with two groups, or train in phases: amp.release(model), then initialize "
+    "with the other optimizer"
+)
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_a_parameter_with_a_master_has_one_optimizer(level):
+    model = linear_net()
+    made = [sgd(model), torch.optim.Adam(model[2].parameters())]
+    with pytest.raises(ValueError) as refused:
+        amp.initialize(model, made, opt_level=level, verbosity=0)
+    assert str(refused.value) == (
+        "initialize: expected parameter '2.weight', which gets a float32 master, in one optimizer, "
+        f"got it in optimizers[0] (SGD) and optimizers[1] (Adam); {ONE_OWNER}"
+    )
+    assert all(param.dtype == F32 for param in model.parameters())
+    for optimizer in made:  # in phases, as it says
+        amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+        before = model.state_dict()["2.weight"]
+        train_step(model, optimizer)
+        assert not torch.equal(model.state_dict()["2.weight"], before)
+        amp.release(model)
+
+
+def test_add_param_group_of_another_optimizers_parameter_is_refused():
+    model, other = linear_net(), linear_net()
+    first, second = sgd(model), torch.optim.Adam(other.parameters())
+    amp.initialize([model, other], [first, second], opt_level="O2", verbosity=0)
+    group = {"params": [model[2].weight]}
+    with pytest.raises(ValueError) as refused:
+        second.add_param_group(group)
+    assert str(refused.value) == (
+        "add_param_group: expected params[0] to be in one optimizer, since it has a float32 "
+        f"master, got 'models[0].2.weight', which SGD steps too; {ONE_OWNER}"
+    )
+    assert len(second.param_groups) == 1 and group == {"params": [model[2].weight]}
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O3", "O4"])
+def test_without_masters_several_may_step_it_one_a_scale_loss(level):
+    model, made = shared(level)
+    for optimizer in made:
+        before = model[2].weight.detach().clone()
+        for each in made:
+            each.zero_grad()
+        train_step(model, optimizer)
+        assert not torch.equal(model[2].weight, before)
+    with pytest.raises(ValueError) as refused:
+        amp.scale_loss(loss_of(model), made)
+    assert str(refused.value) == (
+        f"scale_loss: expected optimizers that share no parameter, got one of sizes "
+        f"{list(model[2].weight.shape)} in optimizers[0] and optimizers[1]; make one optimizer "
+        "with two groups, or give a scale_loss only the optimizer that steps next"
+    )
+    amp.release(model)

@@ -55,7 +55,7 @@ def test_observing_changes_nothing(make, device):
         monitor = amp.Monitor(optimizer, Logged()) if observes else None
         for seed in range(4):
             train_step(model, optimizer, seed)
-        assert optimizer._torchamp.weights.lazy == isinstance(optimizer, optimizers.FusedOptimizer)
+        assert optimizer._torchamp.core.lazy == isinstance(optimizer, optimizers.FusedOptimizer)
         monitor and monitor.close()
         runs.append(list(model.state_dict().values()))
     assert all(torch.equal(a, b) for a, b in zip(*runs))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from nets import initialized
 
-from torchamp import amp
+from torchamp import Amp, amp
 from torchamp.amp._settings import settings_for
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
@@ -92,6 +92,29 @@ def test_refused(arguments, error, message):
 def test_a_level_in_the_place_of_enabled_is_refused():
     with pytest.raises(TypeError, match="got 'O2'; write opt_level='O2'"):
         amp.initialize(torch.nn.Linear(2, 2), None, "O2")
+
+
+@pytest.mark.parametrize(
+    "arguments, options, message",
+    [
+        ([None] * 11, {}, "too many positional arguments"),
+        ([None], {"cast_model_type": None}, "multiple values for argument 'cast_model_type'"),
+        ([], {"cast_model": None}, "got an unexpected keyword argument 'cast_model'"),
+    ],
+)
+def test_options_that_initialize_does_not_take(arguments, options, message):
+    with pytest.raises(TypeError, match=re.escape(f"initialize() {message}")):
+        amp.initialize(torch.nn.Linear(2, 2), None, True, "O2", *arguments, **options)
+
+
+@pytest.mark.parametrize("by_place", [False, True])
+def test_there_may_be_no_maximum_of_the_loss_scale(by_place):
+    model = torch.nn.Linear(2, 2)
+    if by_place:
+        amp.initialize(model, None, True, "O2", *([None] * 6), 1, 0, None, None)
+    else:
+        Amp(model, None, "O2", max_loss_scale=None, verbosity=0)
+    assert model._torchamp.session.scalers[0].rule.max_scale == float("inf")
 
 
 def test_the_settings_are_logged(heard):

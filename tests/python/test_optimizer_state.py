@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from nets import batch, linear_net
+from nets import batch, linear_net, master_values
 
 from torchamp import amp, optimizers
 from torchamp._load import _C
@@ -60,8 +60,7 @@ class Run:
         return next(iter(self.optimizer.state.values()))
 
     def values(self) -> list[torch.Tensor]:
-        weights = self.optimizer._torchamp.weights
-        return [weights.master_value(param) for param in self.model.parameters()]
+        return master_values(self.optimizer)
 
 
 def assert_close(one: Run, other: Run) -> None:
@@ -293,3 +292,21 @@ def test_another_entry_is_seen() -> None:
     state["a"] = dict(state["a"])
     assert not seen.is_still(state)
     assert not _C.SeenState(state).is_still({})
+
+
+@pytest.mark.parametrize("whole_file", [False, True])
+def test_one_rank_s_part_of_a_state_is_refused(whole_file, tmp_path):
+    """As shard_masters, which is removed, left them in checkpoints."""
+    run = Run(TORCH["adamw"], "O2").train(1)
+    group = run.optimizer.param_groups[0]
+    group["shard"] = "0 of 2"
+    amp.save(run.model, run.optimizer, tmp_path / "saved")
+    part = run.optimizer.state_dict()
+    del group["shard"]
+    before = copy.deepcopy(run.optimizer.state_dict())
+    with pytest.raises(RuntimeError, match="expected the state of a whole optimizer, got one rank"):
+        if whole_file:
+            amp.load(run.model, run.optimizer, tmp_path / "saved")
+        else:
+            run.optimizer.load_state_dict(part)
+    assert str(run.optimizer.state_dict()) == str(before)

@@ -159,23 +159,6 @@ def test_a_new_optimizer_after_the_old_one_is_gone():
     assert not changed(saved, dict(model.state_dict()))
 
 
-def test_several_models_and_optimizers_that_share_a_parameter():
-    one, two = Net(), Net()
-    two.first.weight = one.first.weight
-    first, second = sgd(one), adam(two)
-    amp.initialize([one, two], [first, second], opt_level="O2", verbosity=0)
-    with amp.scale_loss(loss_of(one) + loss_of(two), [first, second]) as scaled_loss:
-        scaled_loss.backward()
-    first.step()
-    second.step()
-    saved = {**one.state_dict(prefix="one."), **two.state_dict(prefix="two.")}
-    amp.release(two)
-    assert not changed(saved, {**one.state_dict(prefix="one."), **two.state_dict(prefix="two.")})
-    assert type(one) is Net and first.param_groups[0]["params"][0] is one.first.weight
-    assert second.param_groups[0]["params"][0] is one.first.weight
-    plain_step(one, first)
-
-
 @pytest.mark.parametrize("delay", [False, True])
 @pytest.mark.parametrize("make", [sgd, fused_adam])
 def test_grads_and_overflows_are_dropped(make, delay):

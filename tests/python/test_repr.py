@@ -38,7 +38,7 @@ def test_reading_defers_what_was_deferred(device):
     model, optimizer = initialized("O2", optimizer=fused, device=device)
     train_step(model, optimizer)
     repr(optimizer), repr(model)
-    assert optimizer._torchamp.weights.lazy
+    assert optimizer._torchamp.core.lazy
 
 
 def test_amp(device):

@@ -9,7 +9,7 @@ import typing
 import pytest
 
 from torchamp import optimizers
-from torchamp.amp import _types, initialize
+from torchamp.amp import _amp, _settings, initialize
 
 PROGRAM = pathlib.Path(__file__).with_name("typed_program.py")
 
@@ -21,9 +21,9 @@ def test_the_typed_program_runs(python):
 def test_the_types_of_overrides_are_those_of_arguments():
     """Every override that initialize takes, and no other."""
     taken = set(inspect.signature(initialize).parameters)
-    others = {"models", "optimizers", "enabled", "opt_level", "shard_masters", "process_group"}
-    assert set(_types.Overrides.__annotations__) == taken - others
-    levels = typing.get_args(typing.get_args(_types.Level)[0])
+    others = {"models", "optimizers", "enabled", "opt_level", "process_group"}
+    assert set(_settings.Overrides.__annotations__) == taken - others
+    levels = typing.get_args(typing.get_args(_amp.Level)[0])
     assert levels == ("O0", "O1", "O2", "O3", "O4", "O5")
 
 

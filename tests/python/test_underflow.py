@@ -189,17 +189,3 @@ def test_an_optimizer_that_the_loss_does_not_reach_has_none(make):
     with pytest.warns(UserWarning, match="expected grads, got none"):
         made[1].step()
     assert not any(finished(optimizer).underflowed for optimizer in made)
-
-
-def test_an_optimizer_of_a_shared_parameter_counts_the_others_backwards():
-    model = Net()
-    made = [
-        torch.optim.SGD(model.parameters(), 0.1),
-        torch.optim.SGD(model.last.parameters(), 0.1),
-    ]
-    amp.initialize(model, made, opt_level="O2", verbosity=0)
-    amp.telemetry(made[1])
-    backward(model, made[0])
-    backward(model, made[1], VANISHING)
-    made[1].step()
-    assert not finished(made[1]).underflowed

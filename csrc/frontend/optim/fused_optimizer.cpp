@@ -1,5 +1,4 @@
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/maximum.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <torchamp/detail/option_specs.h>
 #include <torchamp/optim/fused_optimizer.h>
@@ -85,15 +84,8 @@ Tensor FusedOptimizer::step(LossClosure closure) {
     at::AutoGradMode with_grads(true);
     loss = closure();
   }
-  FusedStepper::Step step;
-  if (const Tensor skip = take_skip(); skip.defined()) step.skip = skip;
-  step_with(step);
-  has_stepped_ = true;
+  step_with({});
   return loss;
-}
-
-void FusedOptimizer::skip_if(const Tensor& found_inf) {
-  skip_ = skip_.defined() ? at::maximum(skip_, found_inf) : found_inf;
 }
 
 void FusedOptimizer::step_with(const FusedStepper::Step& step) {
@@ -107,11 +99,11 @@ void FusedOptimizer::step_with(const FusedStepper::Step& step) {
   }
 }
 
-void FusedOptimizer::step_masters(MasterGrads& grads, const Tensor& skip) {
+void FusedOptimizer::step_masters(core::OptimizerState& state) {
   check_grads();
   update_steppers();
   for (Stepper& stepper : steppers_) {
-    grads.step(stepper.core, skip);
+    state.step(stepper.core, state.found_inf());
     publish_new(stepper);
   }
 }

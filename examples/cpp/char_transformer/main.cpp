@@ -23,8 +23,7 @@ using AmpedTransformer = amp::Amped<CharTransformer>;
 /// read unscaled master grads, so they are not materialized.
 AmpedTransformer initialize(CharTransformer net, torch::optim::Optimizer& adam,
                             const std::string& level) {
-  return amp::initialize(net, adam,
-                         amp::Options(level).materialize_master_grads(false).verbosity(0));
+  return amp::initialize(net, adam, amp::Options(level).verbosity(0));
 }
 
 Step train_step(AmpedTransformer& amped, WarmUpThenCosine& schedule, const Batch& batch) {

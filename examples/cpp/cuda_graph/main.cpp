@@ -124,9 +124,8 @@ void run(const Arguments& arguments) {
   net->to(device);
   // torchamp's optimizers skip on the device; LibTorch's would have to wait for it.
   amp::optim::FusedAdam adam(net->parameters(), amp::optim::FusedAdamOptions(kLearningRate));
-  amp::Amped<Net> amped = amp::initialize(
-      net, adam,
-      amp::Options(arguments.text("--level")).materialize_master_grads(false).verbosity(0));
+  amp::Amped<Net> amped =
+      amp::initialize(net, adam, amp::Options(arguments.text("--level")).verbosity(0));
   amp::LossScaler& scaler = amped.model.amp()->loss_scaler();
   if (scaler.dynamic()) scaler.set_loss_scale(kFirstLossScale);
 

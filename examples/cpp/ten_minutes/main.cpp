@@ -88,8 +88,7 @@ std::pair<double, double> train_and_resume(torch::Device device, const std::stri
   // [fused]
   torch::nn::Sequential net = make_net(device);
   amp::optim::FusedAdamW adam(net->parameters(), amp::optim::FusedAdamWOptions(1e-2));
-  const auto options = amp::Options("O2").materialize_master_grads(false);
-  auto amped = amp::initialize(net, adam, options);
+  auto amped = amp::initialize(net, adam, "O2");
   // [fused]
   for (int64_t i = 0; i < kSteps; ++i) train_step(amped, device);
   // [save]
@@ -98,7 +97,7 @@ std::pair<double, double> train_and_resume(torch::Device device, const std::stri
 
   torch::nn::Sequential other_net = make_net(device);
   amp::optim::FusedAdamW other_adam(other_net->parameters());
-  auto resumed = amp::initialize(other_net, other_adam, options);
+  auto resumed = amp::initialize(other_net, other_adam, "O2");
   // [load]
   amp::load(resumed, path);
   // [load]

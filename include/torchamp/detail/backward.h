@@ -11,10 +11,12 @@
 namespace torchamp::core {
 
 /// One backward of one loss, for the optimizers whose parameters get grads in it: scale() and
-/// prepare(), the backward, finish(). Without a backward, it unscales delayed grads. From prepare()
-/// to finish() it is open; its destructor cancels it.
+/// prepare(), the backward, finish(). Without a backward, it unscales grads that are kScaled. From
+/// prepare() to finish() it is open; its destructor cancels it.
 class TORCHAMP_API Backward {
  public:
+  using States = std::vector<std::shared_ptr<OptimizerState>>;
+
   /// Which loss it is of, and what is delayed until a later one.
   struct Options {
     int64_t loss_id = 0;
@@ -22,24 +24,21 @@ class TORCHAMP_API Backward {
     bool delay_overflow_check = false;
   };
 
-  /// `scaler` must outlive it. `others`: optimizers of the program that it is not given; grads
-  /// that it leaves their parameters are stray.
-  Backward(std::vector<std::shared_ptr<OptimizerState>> states, LossScaler& scaler, Options options,
-           const std::vector<std::shared_ptr<OptimizerState>>& others = {});
+  /// `scaler` must outlive it.
+  Backward(States states, LossScaler& scaler, Options options);
   ~Backward();
   Backward(const Backward&) = delete;
   Backward& operator=(const Backward&) = delete;
 
   /// Whether there is anything to do: otherwise autograd's grads are used as they are.
-  static bool is_needed(const std::vector<std::shared_ptr<OptimizerState>>& states,
-                        const LossScaler& scaler);
+  static bool is_needed(const States& states, const LossScaler& scaler);
 
   /// `loss` times the current scale.
   at::Tensor scale(const at::Tensor& loss);
-  /// Sets the grads of earlier backwards aside, if it is needed. Delayed ones that are scaled by
-  /// another scale than this backward's are unscaled first. Throws RuntimeError, and leaves grads
-  /// as they were, if another Backward of an optimizer is open, or a model was cast without the
-  /// optimizer's knowledge.
+  /// Sets the grads of earlier backwards aside, if it is needed. Those that are kScaled by another
+  /// scale than this backward's are unscaled first. Throws RuntimeError, and leaves grads as they
+  /// were, if another Backward of an optimizer is open, or a model was cast without the optimizer's
+  /// knowledge; ValueError if two optimizers share a parameter.
   void prepare();
   /// Instead of prepare(), after the backward, or several, whose losses the current scale has
   /// scaled: the grads that there are are theirs. Throws like prepare(), and if there are grads of
@@ -53,36 +52,33 @@ class TORCHAMP_API Backward {
 
  private:
   using Report = std::shared_ptr<const BackwardReport>;
-  /// The reports of a backward, which all its optimizers share.
-  struct Ends {
-    Report of_all;  ///< ranks
-    Report here;    ///< of this rank alone
-  };
   /// What became of the scaled loss, for its hook.
   struct Use {
     std::atomic<bool> was_used{false};   ///< it had a backward
     std::atomic<bool> has_ended{false};  ///< grads of a later one would stay scaled
   };
+  /// The end of a backward that may be one of all ranks.
+  struct End {
+    at::Tensor found_inf;
+    Report of_all;  ///< ranks
+    Report here;    ///< of this rank alone
+  };
 
-  void open(void (MasterGrads::*begin)());
-  std::vector<Masters*> distinct_masters() const;
-  std::vector<MasterGrads*> distinct_grads() const;
   static void note_use(Use& use);
-  void look_at(const at::Tensor& loss);
-  void watch_strangers(const at::Tensor& loss);
-  static void warn_of_saturation(const at::Tensor& loss);
-  void settle(Masters& masters);
-  void accumulate_shared(OptimizerState& user, const at::Tensor& found_inf) const;
-  void accumulate_shared(const Ends& ends, const at::Tensor& found_inf);
-  void report_to(OptimizerState& state, const Ends& ends, bool skips) const;
-  bool has_new_grads() const;
+  void check_apart() const;
+  void open(void (OptimizerState::*begin)());
+  void unscale_others();
+  End end_all(bool moves_scale);
+  End agree(const at::Tensor& found_inf, const ScaleSnapshot& by, const DynamicScale* moved,
+            const at::Tensor& loss, const Report& here) const;
+  void report(OptimizerState& state, const End& end, bool skips) const;
+  void tell_sharers(const End& end) const;
   void close();
 
-  std::vector<std::shared_ptr<OptimizerState>> states_;
+  States states_;
+  States others_;  ///< of this thread; grads that it leaves their parameters are stray
   LossScaler& scaler_;
   Options options_;
-  /// Those of other optimizers, that none of states_ has.
-  std::vector<std::shared_ptr<OptimizerState>> others_;
   bool is_needed_;
   std::shared_ptr<Use> use_;  ///< null if that is not known
   /// Of this backward: another one may update the scale before finish().

@@ -95,6 +95,7 @@ class TORCHAMP_API FusedStepper {
   bool clips_ = false;   ///< some group of LAMB has a max_grad_norm
   std::vector<at::Tensor> params_;
   std::vector<at::Tensor> states_;  ///< flat, as in StepLists
+  std::vector<bool> has_states_;    ///< of params_: they were made, or set
   std::shared_ptr<KnownTensors> known_;
   std::vector<int64_t> new_states_;
   std::vector<Row> rows_;

@@ -1,7 +1,7 @@
 // Stage 7: step. The base class of the fused optimizers.
 #pragma once
 
-#include <torchamp/detail/master_grads.h>
+#include <torchamp/detail/optimizer_state.h>
 #include <torchamp/optim/fused_options.h>
 #include <torchamp/optim/fused_param_state.h>
 
@@ -47,17 +47,9 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   /// The same without a closure: grads are multiplied by step.grad_factor. Unless step.skip is 0
   /// nothing changes, which only the device knows.
   void step_with(const FusedStepper::Step& step);
-  /// Steps the masters of `grads`, which must be all parameters of the groups, and writes the
-  /// model's parameters in the same pass. `skip`: float32 scalar on the device; undefined: 0.
-  void step_masters(MasterGrads& grads, const at::Tensor& skip = {});
-
-  /// Skips the next step if `found_inf`, a float32 scalar on the device, is not 0 then, or that of
-  /// an earlier call since the last step.
-  void skip_if(const at::Tensor& found_inf);
-  /// Returns the maximum of the skip_if() calls, and clears it; undefined if there were none.
-  at::Tensor take_skip() { return std::exchange(skip_, at::Tensor()); }
-  /// Whether step() was called since the last call of this.
-  bool take_stepped() { return std::exchange(has_stepped_, false); }
+  /// Steps what `state` does, all parameters of the groups, and writes the model's in the same
+  /// pass. After an overflow nothing changes, which only the device knows.
+  void step_masters(core::OptimizerState& state);
 
   /// How states, and parameters without a master, are stored from the next step on. Existing states
   /// are converted. The next step throws ValueError as FusedStepper does.
@@ -109,8 +101,6 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   std::vector<Place> places_;
   std::vector<Stepper> steppers_;
   StorageOptions storage_;
-  at::Tensor skip_;
-  bool has_stepped_ = false;
 };
 
 /// The constructors, like LibTorch's.

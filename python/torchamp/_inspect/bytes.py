@@ -92,22 +92,15 @@ def _stepped_by(optimizer: torch.optim.Optimizer) -> Iterator[_Stepped]:
         yield from _stepped_params(optimizer, params, None)
         return
     with amp_state.accesses.suppress():
-        weights = amp_state.weights
-        params = dict(zip(weights.master_params(), weights.model_params()))
-        pieces = {} if amp_state.session.reducer is None else _params_of_pieces(amp_state.session)
-        params = {master: pieces.get(param, param) for master, param in params.items()}
-        yield from _stepped_params(optimizer, params, weights)
-
-
-def _params_of_pieces(session: Any) -> dict[torch.Tensor, torch.Tensor]:
-    shards = session.reducer.sharded.all_shards()
-    return {shard.piece: shard.param for shard in shards if shard.piece is not None}
+        core = amp_state.core
+        params = {param.master: param.model for param in core.params()}
+        yield from _stepped_params(optimizer, params, core)
 
 
 def _stepped_params(
     optimizer: torch.optim.Optimizer,
     params: dict[torch.Tensor, torch.Tensor],
-    weights: _C.Masters | None,
+    core: _C.OptimizerState | None,
 ) -> Iterator[_Stepped]:
     """params: the model's, by what is stepped."""
     for group in optimizer.param_groups:
@@ -116,9 +109,9 @@ def _stepped_params(
             if param is None:
                 continue
             sizes = Bytes()
-            if weights is not None and param is not stepped and shard_of(param) is not stepped:
-                sizes.masters = 4 * stepped.numel()
-                sizes.grads = 0 if weights.lazy else 4 * stepped.numel()
+            if core is not None and param is not stepped and shard_of(param) is not stepped:
+                sizes.masters = stepped.numel() * 4
+                sizes.grads = 0 if core.lazy else 4 * stepped.numel()
             sizes.state, float32_state = _state_sizes(optimizer, group, stepped)
             yield _Stepped(param, sizes, float32_state)
 

@@ -69,8 +69,8 @@ class Monitor:
     every: how many steps from one that is observed to the next.
 
     Nothing waits for the device: values are written when they have arrived, at a later step or in
-    close(). Under DTensors and shard_masters, grads are those of this rank. Raises RuntimeError for
-    other optimizers, TypeError and ValueError for other arguments.
+    close(). Of DTensors, grads are those of this rank's shards. Raises RuntimeError for other
+    optimizers, TypeError and ValueError for other arguments.
     """
 
     def __init__(
@@ -138,15 +138,13 @@ class Monitor:
 
     def _grads(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         """Those that the step uses, each with the factor that unscales it; None: it is unscaled."""
-        weights = self._state.weights
+        core = self._state.core
         with self._state.accesses.suppress():
-            factor = weights.deferred_factor()
-            pairs = list(zip(weights.model_params(), weights.master_params()))
-            scaled = [factor is not None and param is not master for param, master in pairs]
-            grads = [
-                grad_of(pair[0] if is_scaled else pair[1]) for pair, is_scaled in zip(pairs, scaled)
+            factor = core.factor()
+            found = [
+                (grad_of(param.model if param.is_checked else param.master), param.is_checked)
+                for param in core.params()
             ]
-        found = zip(grads, scaled)
         return [
             (grad, factor if is_scaled else None)
             for grad, is_scaled in found

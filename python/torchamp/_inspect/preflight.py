@@ -27,6 +27,10 @@ _MANY = 0.5
 _SLOW = 2.0
 #: How ops begin whose outputs nothing has written yet.
 _UNWRITTEN = ("empty", "new_empty")
+_SIGMOID = (
+    "The loss is the binary cross entropy of a sigmoid, which 16 bits round to 0 or 1: leave out "
+    "the sigmoid and use binary_cross_entropy_with_logits (BCEWithLogitsLoss)."
+)
 #: Exponents of the loss scales that amp may choose.
 _SCALES = range(-10, 25)
 
@@ -71,6 +75,7 @@ class Preflight:
     verdicts: list[Verdict]  #: of O1 to O5; before them of TF32, where the device has it
     findings: list[Finding]
     tensors: list[TensorRange]
+    notes: list[str]  #: what to write otherwise, whatever the level
 
     def verdict(self, level: str) -> Verdict:
         """Raises KeyError for a level that was not tried."""
@@ -105,6 +110,7 @@ class Preflight:
             "verdicts": [dataclasses.asdict(each) for each in self.verdicts],
             "findings": [_finding_dict(each) for each in self.findings],
             "tensors": [_tensor_dict(each) for each in self.tensors],
+            "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
@@ -123,7 +129,8 @@ class Preflight:
         return header, [_cells(each) for each in self.verdicts]
 
     def _summary(self) -> str:
-        return "\n".join([self._recommendation(), *(each.text for each in self.findings)])
+        texts = (each.text for each in self.findings)
+        return "\n".join([self._recommendation(), *texts, *self.notes])
 
     def _recommendation(self) -> str:
         if self.recommended == "O0":
@@ -191,7 +198,8 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
     fitting = [each.level for each in verdicts if each.fits]
     recommended = next((level for level in _PREFERRED if level in fitting), "O0")
     findings = [found for format in FORMATS for found in _findings(tensors, format)]
-    return Preflight(type(model).__name__, device, recommended, verdicts, findings, tensors)
+    name, notes = type(model).__name__, _notes(tensors)
+    return Preflight(name, device, recommended, verdicts, findings, tensors, notes)
 
 
 def _check(model: Any) -> None:
@@ -271,6 +279,11 @@ def _check_finite(outcome: Outcome, seen: _Seen) -> None:
     first = [*seen.nans, *seen.infs][:1]
     where = "".join(f"; the first such op is {op} of {named(module)}" for _, module, op in first)
     raise ValueError(f"preflight: expected a finite iteration in float32, got {what}{where}")
+
+
+def _notes(tensors: list[TensorRange]) -> list[str]:
+    ops = [each.name for each in tensors if each.kind == "activation"]
+    return [_SIGMOID] if ("sigmoid", "binary_cross_entropy") in zip(ops, ops[1:]) else []
 
 
 def _findings(tensors: list[TensorRange], format: Format) -> list[Finding]:

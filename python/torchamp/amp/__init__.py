@@ -10,7 +10,7 @@ from torchamp._inspect.monitor import Monitor
 from torchamp._inspect.overflow_trace import trace_overflow
 from torchamp._inspect.preflight import Preflight, preflight
 from torchamp._inspect.report import Report, report
-from torchamp.amp._apex_style import (
+from torchamp.amp._amp import (
     clip_grad_norm_,
     clip_grad_value_,
     disable_casts,

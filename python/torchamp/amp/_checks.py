@@ -10,13 +10,14 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchamp._load import _C
 from torchamp._shards import shard_of
-from torchamp.amp._masters import params_of
+from torchamp.amp._masters import mastered, params_of
 from torchamp.amp._model import AmpModel
-from torchamp.amp._optimizer import AmpOptimizer
+from torchamp.amp._optimizer import ONE_OWNER, AmpOptimizer
+from torchamp.amp._session import names_of
 from torchamp.amp._settings import Settings
 
 #: warnings' stacklevel of the caller of amp.initialize.
-_CALLER = 4
+_CALLER = 5
 
 
 def as_list(argument: str, value: Any, kind: type) -> list:
@@ -174,6 +175,33 @@ def check_shares(models: list[torch.nn.Module], optimizers: list[torch.optim.Opt
             "none; pass all models that it trains",
             stacklevel=_CALLER,
         )
+
+
+def check_owners(
+    models: list[torch.nn.Module],
+    optimizers: list[torch.optim.Optimizer],
+    rounded: list[torch.Tensor],
+) -> None:
+    """Raises ValueError where two optimizers step one of `rounded`, which get masters."""
+    with_master = set(rounded)
+    owners: dict[torch.Tensor, int] = {}
+    for i, optimizer in enumerate(optimizers):
+        for param in params_of([optimizer]):
+            if mastered(param) is not None:
+                raise ValueError(
+                    f"initialize: expected optimizers[{i}] ({type(optimizer).__name__}) to step "
+                    "parameters that no other optimizer steps, got one of sizes "
+                    f"{list(param.shape)} that has a master of an earlier initialize; {ONE_OWNER}"
+                )
+            first = owners.setdefault(param, i)
+            if first != i and param in with_master:
+                name = names_of(models)[id(param)]
+                raise ValueError(
+                    f"initialize: expected parameter {name!r}, which gets a float32 master, in one "
+                    f"optimizer, got it in optimizers[{first}] "
+                    f"({type(optimizers[first]).__name__}) and optimizers[{i}] "
+                    f"({type(optimizer).__name__}); {ONE_OWNER}"
+                )
 
 
 def warn_of_float64(models: list[torch.nn.Module], settings: Settings) -> None:

@@ -18,13 +18,12 @@ def describe_model(session: Session | None, input_type: object) -> str:
     return f"torchamp: called with {str(input_type).replace('torch.', '')}"
 
 
-def describe_optimizer(session: Session, weights: _C.Masters) -> str:
+def describe_optimizer(session: Session, core: _C.OptimizerState) -> str:
     """A line, like those of an optimizer's groups."""
-    pairs = zip(weights.model_params(), weights.master_params())
-    masters = sum(param is not master for param, master in pairs)
-    count = len(weights.master_params())
+    params = core.params()
+    masters = sum(param.has_master for param in params)
     return (
-        f"torchamp: {count} tensors, {masters} of them float32 masters, "
+        f"torchamp: {len(params)} tensors, {masters} of them float32 masters, "
         f"{session.settings.properties}"
     )
 

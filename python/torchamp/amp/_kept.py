@@ -13,15 +13,15 @@ from torchamp._shards import is_dtensor
 Rule = Union[str, type[torch.nn.Module], Callable[[str, torch.nn.Module], bool]]
 
 
-def rules_of(keep_fp32: Any) -> tuple[Rule, ...]:
-    """Of initialize's argument: one rule or several. Raises TypeError."""
-    is_one = isinstance(keep_fp32, str) or not isinstance(keep_fp32, Iterable)
-    rules = (keep_fp32,) if is_one else tuple(keep_fp32)
+def rules_of(name: str, value: Any) -> tuple[Rule, ...]:
+    """Of initialize's argument `name`: one rule or several. Raises TypeError."""
+    is_one = isinstance(value, str) or not isinstance(value, Iterable)
+    rules = (value,) if is_one else tuple(value)
     for rule in rules:
         is_other_class = isinstance(rule, type) and not issubclass(rule, torch.nn.Module)
         if is_other_class or not (isinstance(rule, str) or callable(rule)):
             raise TypeError(
-                "initialize: expected keep_fp32 to be names of modules, classes of modules or "
+                f"initialize: expected {name} to be names of modules, classes of modules or "
                 f"functions of name and module, got {rule!r}"
             )
     return rules

@@ -19,7 +19,9 @@ class LossScalers(list[_C.LossScaler]):
     """One a loss."""
 
     def __init__(self, settings: Settings, device: torch.device) -> None:
-        super().__init__(_make_scaler(settings, device) for _ in range(settings.num_losses))
+        super().__init__(
+            _make_scaler(settings, device) for _ in range(settings.options["num_losses"])
+        )
         self._opt_level = settings.properties.opt_level
 
     @property
@@ -58,9 +60,12 @@ class LossScalers(list[_C.LossScaler]):
 
 
 def _make_scaler(settings: Settings, device: torch.device) -> _C.LossScaler:
-    rule = ops.ScaleRule(max_scale=settings.max_loss_scale)
-    if settings.min_loss_scale is not None:
-        rule.min_scale = settings.min_loss_scale
+    rule = ops.ScaleRule()
+    low, high = settings.options["min_loss_scale"], settings.options["max_loss_scale"]
+    if low is not None:
+        rule.min_scale = low
+    if high is not None:
+        rule.max_scale = high
     return _C.LossScaler(settings.properties.loss_scale, rule=rule, device=device)
 
 

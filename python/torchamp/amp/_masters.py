@@ -7,19 +7,17 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from torchamp._load import _C
 from torchamp._shards import is_dtensor, shard_of
 
-#: The Masters, weakly, of each model parameter that has a master of its own.
-_weights_of: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 
-def weights_of(model_param: torch.Tensor) -> _C.Masters | None:
-    """The Masters that keep the master of `model_param`; None if it has none of its own."""
-    found = _weights_of.get(model_param)
-    return None if found is None else found()
+def mastered(model_param: torch.Tensor) -> _C.Param | None:
+    """The Param of a model's tensor that has a master of its own; None if it has none."""
+    found = _C.param_of(model_param)
+    return found if found is not None and found.has_master else None
 
 
 def make_masters(
@@ -28,9 +26,7 @@ def make_masters(
     """float32 masters of those of `params` that the optimizers step, by parameter; to be called
     before the cast that rounds them. A shared one may come more than once."""
     stepped = set(params_of(optimizers))
-    return {
-        param: _C.Masters.make_master(param) for param in dict.fromkeys(params) if param in stepped
-    }
+    return {param: _C.make_master(param) for param in dict.fromkeys(params) if param in stepped}
 
 
 def params_of(optimizers: list[torch.optim.Optimizer]) -> list[torch.Tensor]:
@@ -43,47 +39,37 @@ def params_of(optimizers: list[torch.optim.Optimizer]) -> list[torch.Tensor]:
     ]
 
 
-def weights_for(optimizers: list[torch.optim.Optimizer]) -> list[_C.Masters]:
-    """A Masters for each optimizer; one for all of them if they share a parameter, which is
-    then unscaled once."""
-    distinct = [set(params_of([optimizer])) for optimizer in optimizers]
-    if len(set().union(*distinct)) < sum(map(len, distinct)):
-        return [_C.Masters()] * len(optimizers)
-    return [_C.Masters() for _ in optimizers]
-
-
-def track(
-    weights: _C.Masters,
+def adopt(
+    core: _C.OptimizerState,
+    function: str,
     param: torch.Tensor,
     masters: dict[torch.Tensor, torch.Tensor],
     keeps_masters: bool,
 ) -> torch.Tensor:
-    """Tracks `param` and returns what the optimizer is to step: the master it has already, the one
-    in `masters`, a new one if it is of low precision and masters are kept, or itself. Of a DTensor
-    the shard is tracked, as its own master."""
+    """Makes `core` step `param` and returns what the optimizer is to hold for it: the master it has
+    already, the one in `masters`, a new one if it is of low precision and masters are kept, or
+    itself. Of a DTensor the shard is stepped, as its own master. Raises ValueError, which names
+    `function`, where another optimizer steps the master."""
     if is_dtensor(param):
-        weights.track(shard_of(param))
+        core.add(function, shard_of(param))
         return param
     master = masters.get(param)
-    if master is None and keeps_masters and param.dtype in (torch.float16, torch.bfloat16):
-        master = _C.Masters.make_master(param)
-    stepped = weights.track(param, master)
-    if stepped is not param:
-        _weights_of[param] = weakref.ref(weights)
+    is_new = master is None and mastered(param) is None
+    if is_new and keeps_masters and param.dtype in LOW_PRECISION:
+        master = _C.make_master(param)
+    stepped = core.add(function, param, master)
+    if stepped is not param and getattr(param, "grad_dtype", None) == param.dtype:
+        # The program may assign float32 grads, as masters have them. Before 2.11, torch takes
+        # grads of the parameter's own dtype alone.
+        param.grad_dtype = None
     return stepped
-
-
-def forget_masters(weights: _C.Masters) -> None:
-    """Ends weights_of for its parameters."""
-    for param in weights.model_params():
-        _weights_of.pop(param, None)
 
 
 class AccessTracker:
     """Whether anyone but torchamp has accessed an optimizer's masters."""
 
-    def __init__(self, weights: _C.Masters) -> None:
-        self._weights = weights
+    def __init__(self, core: _C.OptimizerState) -> None:
+        self._core = core
         self.suppressions = _C.Suppressions()
         self._covered = type("CoveredMaster", (CoveredMaster,), {"_tracker": weakref.ref(self)})
 
@@ -92,12 +78,12 @@ class AccessTracker:
         master.__class__ = self._covered
 
     def record(self) -> None:
-        """Records an access: from now on master grads are materialized, the last backward's too.
+        """Records an access: from now on masters have grads, also those of the last backward.
         References may have been kept, so this is permanent."""
-        if self.suppressions.are_open or not self._weights.lazy:
+        if self.suppressions.are_open or not self._core.lazy:
             return
-        self._weights.lazy = False
-        for master in self._weights.master_params():
+        self._core.lazy = False
+        for master in self._core.master_params():
             if type(master) is self._covered:
                 master.__class__ = torch.Tensor
 

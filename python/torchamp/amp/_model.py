@@ -16,14 +16,16 @@ from typing import Any, NoReturn, SupportsIndex, TypeVar
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
+from torchamp._load import _C
 from torchamp._shards import is_dtensor
 from torchamp.amp._autocast import shield
 from torchamp.amp._describe import describe_model
 from torchamp.amp._kept import NONE, Kept
+from torchamp.amp._masters import mastered
 from torchamp.amp._ranks.data_parallel import DataParallel
-from torchamp.amp._ranks.sharded_masters import owner_of
 from torchamp.amp._session import Session
 from torchamp.amp._swap_class import Swapped, swap_class
 
@@ -190,12 +192,12 @@ class ModelState:
 
     def _context(self) -> contextlib.AbstractContextManager[None]:
         """The context of forward: at O1 the casts of the thread that called initialize."""
+        if torch.compiler.is_compiling():
+            return shield() if self.shielded else contextlib.nullcontext()
         if self.shielded:
-            return shield()
+            return _C.ShieldFromAutocast()
         casts = None if self.session is None else self.session.casts
-        if casts is None or torch.compiler.is_compiling():
-            return contextlib.nullcontext()
-        return casts.join()
+        return contextlib.nullcontext() if casts is None else casts.join()
 
 
 class AmpModel(Swapped, torch.nn.Module):
@@ -207,7 +209,22 @@ class AmpModel(Swapped, torch.nn.Module):
         """As the original, also for grads that an open scale_loss has set aside."""
         super().zero_grad(*args, **kwargs)
         if self._torchamp.session is not None:
-            self._torchamp.session.drop_set_aside(self)
+            self._torchamp.session.note_zeroed(self)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As the original's, in float32, also of modules that were added since initialize."""
+        self._hook_new_modules()
+        return super().state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As the original; reaches the masters."""
+        self._hook_new_modules()
+        return super().load_state_dict(*args, **kwargs)
+
+    def _hook_new_modules(self) -> None:
+        session = self._torchamp.session
+        if session is not None and session.hooks:
+            session.hooks.extend(hook_state_dict(self))
 
     def extra_repr(self) -> str:
         """As the original, and a line that says what initialize has made of it."""
@@ -247,8 +264,11 @@ def _methods(original: type[torch.nn.Module]) -> dict:
     @functools.wraps(original.forward)
     def forward(self: AmpModel, *args: Any, **kwargs: Any) -> Any:
         state = self._torchamp
-        if state.data_parallel is not None:
-            state.data_parallel.note_forward()
+        wrapper, known = DistributedDataParallel._active_ddp_module, state.data_parallel
+        if known is not None and (wrapper is not None or known.is_unsynced):
+            known.note_forward(wrapper)
+        if state.session is not None and not torch.compiler.is_compiling():
+            state.session.publish_masters()
         inner = state.inner_forward or functools.partial(original.forward, self)
         return state.run(inner, args, kwargs)
 
@@ -315,6 +335,8 @@ def hook_state_dict(model: torch.nn.Module) -> Iterator[RemovableHandle]:
     parameter: a copied or unpickled model has hooks that see its own parameters.
     """
     for module in model.modules():
+        if _give_float32 in module._state_dict_hooks.values():
+            continue
         yield module.register_state_dict_post_hook(_give_float32)
         yield module.register_load_state_dict_pre_hook(_load_masters)
         yield module.register_load_state_dict_post_hook(_mark_synced)
@@ -342,8 +364,11 @@ def _give_float32(
 def float32_of(tensor: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
     """The master where the model still holds it, rounded. Something else may have been swapped in,
     bypassing the version counter, by code that averages or clamps weights."""
-    owner = owner_of(tensor)
-    return given.float() if owner is None else owner.held_value(tensor)
+    param = mastered(tensor)
+    if param is None:
+        return given.float()
+    param.publish_master()
+    return param.value()
 
 
 def _load_masters(
@@ -363,17 +388,17 @@ def _load_masters(
             "load without assign, or before initialize"
         )
     for name, param in _own_tensors(module):
-        owner, loaded = owner_of(param), state_dict.get(prefix + name)
-        if owner is None or not isinstance(loaded, torch.Tensor) or loaded.shape != param.shape:
+        found, loaded = mastered(param), state_dict.get(prefix + name)
+        if found is None or not isinstance(loaded, torch.Tensor) or loaded.shape != param.shape:
             continue
-        owner.set_master_value(param, loaded)
+        found.set_master(loaded)
 
 
 def _mark_synced(module: torch.nn.Module, incompatible_keys: Any) -> None:
     for _, param in _own_tensors(module):
-        owner = owner_of(param)
-        if owner is not None and owner.is_rounded_master(param):
-            owner.mark_synced(param)
+        found = mastered(param)
+        if found is not None and found.is_rounded_master():
+            found.mark_synced()
 
 
 def cast_for_inference(

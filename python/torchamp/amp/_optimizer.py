@@ -12,8 +12,8 @@ import torch
 from torchamp._load import _C
 from torchamp._shards import shard_of
 from torchamp.amp._describe import describe_optimizer
-from torchamp.amp._masters import AccessTracker, MasterList, track
-from torchamp.amp._optimizer_states import check_shards, fitting, load_keeping_dtypes
+from torchamp.amp._masters import AccessTracker, MasterList, adopt, mastered, params_of
+from torchamp.amp._optimizer_states import check_whole, fitting, load_keeping_dtypes
 from torchamp.amp._report import announce_savings
 from torchamp.amp._session import Session
 from torchamp.amp._swap_class import Swapped, swap_class
@@ -33,6 +33,7 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
         where grads are still scaled.
         """
         state = self._torchamp
+        state.follow(self, "step")
         self._opt_called = True
         inner = state.inner_step or super().step
         if closure is not None:
@@ -48,22 +49,16 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
         """As the original, for the grads of the model's parameters and of the masters."""
         state = self._torchamp
         set_to_none = args[0] if args else kwargs.get("set_to_none", True)
-        with state.accesses.suppress():
+        with suppress_accesses([state]):
             super().zero_grad(*args, **kwargs)
         with state.session.shards.mirrored():
             state.core.zero_grad(set_to_none)
-        if state.session.reducer is not None:
-            state.session.reducer.sharded.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the original; masters take the place of the group's low-precision parameters, in
         `param_group` itself."""
         state = self._torchamp
-        if state.session.reducer is not None:
-            raise RuntimeError(
-                "add_param_group: expected all groups before initialize with shard_masters, got a "
-                "further one; ranks have divided the parameters among them"
-            )
+        state.follow(self, "add_param_group")
         before = dict(param_group) if isinstance(param_group, dict) else None
         with state.accesses.suppress():
             super().add_param_group(param_group)
@@ -74,24 +69,26 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
             param_group.clear()
             param_group.update(before)
             raise
-        state.adopt_group(self, param_group, {})
+        state.adopt_group(self, param_group, {}, "add_param_group")
 
     def __repr__(self) -> str:
         """As the original, and a line that says what it steps."""
         state = self._torchamp
         with state.accesses.suppress():
-            own = describe_optimizer(state.session, state.weights)
+            own = describe_optimizer(state.session, state.core)
             return f"{super().__repr__()}\n{own}"
 
     def state_dict(self) -> dict[str, Any]:
         """As the original's."""
+        self._torchamp.follow(self, "state_dict")
         with self._torchamp.accesses.suppress():
             return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As the original's; states that it has already, such as Adagrad's float32 sums of float16
         parameters, keep their dtype."""
-        check_shards(self, state_dict, "load_state_dict")
+        check_whole(state_dict, "load_state_dict")
+        self._torchamp.follow(self, "load_state_dict")
         with self._torchamp.accesses.suppress():
             load_keeping_dtypes(self, super().load_state_dict, state_dict)
 
@@ -101,7 +98,7 @@ def _bind(step: Callable, closure: Callable) -> Callable:
 
 
 def _check_closure(state: OptimizerState) -> None:
-    if state.weights.has_masters or not state.session.scalers.are_identity:
+    if state.core.has_masters or not state.session.scalers.are_identity:
         raise RuntimeError(
             "step: expected no closure at opt_level "
             f"{state.session.settings.properties.opt_level}, where the loss is scaled or masters "
@@ -111,11 +108,34 @@ def _check_closure(state: OptimizerState) -> None:
 
 def _check_new(state: OptimizerState, params: list[torch.Tensor]) -> None:
     for i, param in enumerate(params):
-        if any(weights.master_of(shard_of(param)) is not None for weights in state.session.weights):
+        if state.core.steps(shard_of(param)):
             raise ValueError(
                 f"add_param_group: expected params[{i}], of sizes {list(param.shape)}, to be in no "
-                "other group, got one that an optimizer of this initialize steps already"
+                "other group, got one that the optimizer steps already"
             )
+        check_owner("add_param_group", f"params[{i}]", param, state)
+
+
+def check_owner(function: str, what: str, param: torch.Tensor, state: OptimizerState) -> None:
+    """Raises ValueError if `param` has a master that another optimizer than that of `state`
+    steps."""
+    found = mastered(param)
+    if found is None or state.core.steps(param):
+        return
+    for other in state.session.optimizers():
+        if other._torchamp.core.steps(param):
+            name = state.session.reporter.name_of(param)
+            raise ValueError(
+                f"{function}: expected {what} to be in one optimizer, since it has a float32 "
+                f"master, got {name}, which {type(other).__name__} steps too; {ONE_OWNER}"
+            )
+
+
+#: What to do where two optimizers are to step one parameter.
+ONE_OWNER = (
+    "make one optimizer with two groups, or train in phases: amp.release(model), then initialize "
+    "with the other optimizer"
+)
 
 
 def _step(
@@ -124,15 +144,13 @@ def _step(
     session = state.session
     for observe in state.observers:
         observe()
-    if session.reducer is not None:
-        session.reducer.refresh("step")
     with (
         session.shards.mirrored(),
         _C.Step(
             state.core,
             session.scalers,
             state.accesses.suppressions,
-            session.settings.adopt_data_writes,
+            session.settings.options["adopt_data_writes"],
             isinstance(optimizer, FusedOptimizer),
         ),
     ):
@@ -140,8 +158,6 @@ def _step(
         if state.core.doubt and not has_closure:  # whose grads are yet to come
             warnings.warn(state.core.doubt, stacklevel=3)
         result = _step_unless_overflowed(optimizer, state, inner)
-    if session.reducer is not None:
-        session.reducer.sharded.gather()
     state.check_skips()
     return result
 
@@ -160,24 +176,19 @@ def _step_unless_overflowed(
 def adopt_optimizer(
     optimizer: torch.optim.Optimizer,
     session: Session,
-    weights: _C.Masters,
     masters: dict[torch.Tensor, torch.Tensor],
 ) -> None:
     """Makes `optimizer` an AmpOptimizer of `session` and puts masters in its groups: those of
     `masters`, by parameter, and new ones for other parameters of low precision."""
-    state = OptimizerState(session, weights, optimizer.__dict__.pop("step", None))
+    state = OptimizerState(session, optimizer.__dict__.pop("step", None))
     if isinstance(optimizer, FusedOptimizer):
         optimizer.amp_state = state.core
-        weights.lazy = (
-            session.settings.keeps_masters
-            and session.weights.count(weights) == 1
-            and not session.settings.materialize_master_grads
-        )
+        state.core.lazy = not session.settings.options["materialize_master_grads"]
     for group in optimizer.param_groups:
-        state.adopt_group(optimizer, group, masters)
-    if isinstance(optimizer, FusedOptimizer) and session.settings.verbosity > 0:
+        state.adopt_group(optimizer, group, masters, "initialize")
+    if isinstance(optimizer, FusedOptimizer) and session.settings.options["verbosity"] > 0:
         with state.accesses.suppress():
-            announce_savings(optimizer, weights)
+            announce_savings(optimizer, state.core)
     optimizer.__dict__["_torchamp"] = state
     swap_class(optimizer, AmpOptimizer, lambda original: {})
     session.add_optimizer(optimizer)
@@ -200,44 +211,56 @@ def suppress_accesses(states: Sequence[OptimizerState]) -> _C.Suppressed:
 
 
 class OptimizerState:
-    """One optimizer's masters, the accesses to them, and what is reported of its steps."""
+    """What one optimizer steps, the accesses to its masters, and what is reported of its steps."""
 
-    def __init__(self, session: Session, weights: _C.Masters, inner_step: Callable | None) -> None:
+    def __init__(self, session: Session, inner_step: Callable | None) -> None:
         self.session = session
-        self.weights = weights
-        self.core = _C.OptimizerState(weights)
+        self.core = _C.OptimizerState()
         #: A step that was bound to the object before initialize: a profiler's, a scheduler's.
         self.inner_step = inner_step
         #: Accesses to the masters, as long as their grads are deferred.
-        self.accesses = AccessTracker(weights)
+        self.accesses = AccessTracker(self.core)
         #: Called before each step.
         self.observers: list[Callable[[], None]] = []
-        session.optimizer_states.add(self.core)
+        session.states.append(self.core)
 
     def __reduce__(self) -> tuple:
         """Copies and pickles of the optimizer belong to no session: None takes this place."""
         return type(None), ()
+
+    def follow(self, optimizer: torch.optim.Optimizer, function: str) -> None:
+        """Steps what the groups hold now, which the program may have edited. Raises ValueError,
+        which names `function`, for a parameter whose master another optimizer steps."""
+        if self.session.shards or self.core.holds(optimizer.param_groups):
+            return
+        with self.accesses.suppress():
+            for group in optimizer.param_groups:
+                self.adopt_group(optimizer, group, {}, function)
+            self.core.retain(function, params_of([optimizer]))
 
     def adopt_group(
         self,
         optimizer: torch.optim.Optimizer,
         group: dict[str, Any],
         masters: dict[torch.Tensor, torch.Tensor],
+        function: str,
     ) -> None:
         """Puts masters in the place of the group's parameters, in its own list, and hands their
         state over."""
         keeps_masters = self.session.settings.keeps_masters
         params = group["params"]
+        if not isinstance(params, list):
+            params = group["params"] = list(params)
         self.session.add_shards(params)
         for i, param in enumerate(params):
-            params[i] = stepped = track(self.weights, param, masters, keeps_masters)
-            self.core.add_param(shard_of(stepped))
+            stepped = adopt(self.core, function, param, masters, keeps_masters)
+            params[i] = stepped
             if param in optimizer.state:
                 state = optimizer.state.pop(param)
                 optimizer.state[stepped] = fitting(optimizer, group, state, stepped)
-            if stepped is not param and self.weights.lazy:
+            if stepped is not param and self.core.lazy:
                 self.accesses.cover(stepped)
-        if self.weights.lazy:
+        if self.core.lazy and not isinstance(params, MasterList):
             group["params"] = MasterList(params, self.accesses)
 
     def report_skips(self) -> list[_C.SkippedStep]:
@@ -245,7 +268,7 @@ class OptimizerState:
         Returns those that were skipped."""
         known, underflow = self.core.flush_report()
         for skipped in known:
-            self.session.reporter.report_skip(skipped, self.weights)
+            self.session.reporter.report_skip(skipped, self.core)
         if underflow:
             self.session.reporter.report_underflow(underflow)
         return known

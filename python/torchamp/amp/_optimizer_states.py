@@ -32,18 +32,13 @@ def fitting(
     return {name: fit(name, value) for name, value in state.items()}
 
 
-def check_shards(optimizer: torch.optim.Optimizer, state_dict: Any, function: str) -> None:
-    """Raises RuntimeError where `state_dict` is of another rank's part of sharded masters."""
-    for here, there in zip(optimizer.param_groups, state_dict["param_groups"]):
-        if here.get("shard") != there.get("shard"):
-            raise RuntimeError(
-                f"{function}: expected the state of {_described_shard(here)}, as shard_masters "
-                f"divides it, got that of {_described_shard(there)}"
-            )
-
-
-def _described_shard(group: dict[str, Any]) -> str:
-    return "the whole optimizer" if "shard" not in group else f"shard {group['shard']}"
+def check_whole(state_dict: Any, function: str) -> None:
+    """Raises RuntimeError for one rank's part of a state, as the former shard_masters made it."""
+    if any("shard" in group for group in state_dict["param_groups"]):
+        raise RuntimeError(
+            f"{function}: expected the state of a whole optimizer, got one rank's part, which "
+            "shard_masters made; load the model's state alone, which is whole"
+        )
 
 
 def load_keeping_dtypes(

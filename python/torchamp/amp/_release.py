@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from torchamp.amp._masters import MasterList, forget_masters, weights_of
+from torchamp.amp._masters import MasterList, mastered
 from torchamp.amp._model import AmpModel
 from torchamp.amp._optimizer import AmpOptimizer
 from torchamp.amp._optimizer_states import fitting
@@ -40,11 +40,6 @@ def _session_of(model: Any, i: int) -> Session:
 def release(session: Session) -> None:
     """Gives all models and optimizers of `session` back. Raises RuntimeError, and changes nothing,
     within scale_loss, and where the program has given one of them another class or dtype."""
-    if session.reducer is not None:
-        raise RuntimeError(
-            "release: expected whole masters, got those of shard_masters, of which each rank has a "
-            "part; load model.state_dict() into a new model"
-        )
     models = [model for model in session.models() if model._torchamp.session is session]
     optimizers = session.optimizers()
     parts = session.parts()
@@ -52,15 +47,14 @@ def release(session: Session) -> None:
     _check_classes("parts of models", parts)
     _check_classes("optimizers", optimizers)
     _check_steps(optimizers)
-    for weights in session.weights:
-        weights.prepare_release()
+    for state in session.states:
+        state.prepare_release()
     widened = _widened(models, session)
     _drop_grads(models, optimizers)
     for optimizer in optimizers:
         _publish_states(optimizer)
-    for weights in session.weights:
-        weights.release()
-        forget_masters(weights)
+    for state in session.states:
+        state.give_masters_back()
     for tensor, data in widened.items():
         tensor.data = data
     for optimizer in optimizers:
@@ -98,7 +92,7 @@ def _widened(models: list[AmpModel], session: Session) -> dict[torch.Tensor, tor
             tensor: tensor.data.float()
             for model in models
             for tensor in (*model.parameters(), *model.buffers())
-            if tensor.dtype == dtype and weights_of(tensor) is None
+            if tensor.dtype == dtype and mastered(tensor) is None
         }
 
 
@@ -131,7 +125,7 @@ def _restore_model(model: AmpModel) -> None:
 
 def _restore_optimizer(optimizer: AmpOptimizer) -> None:
     state = vars(optimizer).pop("_torchamp")
-    params = dict(zip(state.weights.master_params(), state.weights.model_params()))
+    params = {param.master: param.model for param in state.core.params()}
     with state.accesses.suppress():
         for group in optimizer.param_groups:
             _restore_group(optimizer, group, params)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 
 import torch
 
 from torchamp._load import _C
 from torchamp._logging import log
+from torchamp.amp._masters import LOW_PRECISION
 from torchamp.amp._settings import Settings
 from torchamp.optimizers import FusedOptimizer
 
@@ -20,19 +20,18 @@ _DESCRIPTIONS = {
     "O4": "float32 weights, ops in bfloat16 where that is safe",
     "O5": "bfloat16 model, float32 batch norm and master weights",
 }
-_LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 
 def announce(settings: Settings) -> None:
     """Says what initialize is about to do, unless verbosity is 0."""
-    if settings.verbosity <= 0:
+    if settings.options["verbosity"] <= 0:
         return
     properties = settings.properties
     lines = [f"opt_level {properties.opt_level}: {_DESCRIPTIONS[properties.opt_level]}"]
     for name in ("cast_model_type", "keep_batchnorm_fp32", "master_weights", "loss_scale"):
-        lines.append(_line(name, getattr(properties, name), name in settings.overrides))
-    casts_ops = "patch_torch_functions" in settings.overrides
-    lines.append(_line("autocast_type", properties.autocast_type, casts_ops))
+        lines.append(_line(name, getattr(properties, name), settings.options.get(name) is not None))
+    casts_ops = settings.options["patch_torch_functions"]
+    lines.append(_line("autocast_type", properties.autocast_type, casts_ops is not None))
     log(logging.INFO, "\n".join(lines))
 
 
@@ -40,15 +39,14 @@ def _line(name: str, value: object, is_override: bool) -> str:
     return f"  {name:<22} : {value}{'  (override)' if is_override else ''}"
 
 
-def announce_savings(optimizer: FusedOptimizer, weights: _C.Masters) -> None:
+def announce_savings(optimizer: FusedOptimizer, core: _C.OptimizerState) -> None:
     """Says how many bytes the optimizer's choices save."""
     if optimizer.state_dtype is torch.bfloat16:
         _say_saved("optimizer state in bfloat16", 2 * _count_states(optimizer))
     if optimizer.stochastic_rounding:
-        pairs = zip(weights.model_params(), weights.master_params())
-        alone = [param for param, master in pairs if master is param]
-        low = sum(param.numel() for param in alone if param.dtype in _LOW_PRECISION)
-        _say_saved("stochastic rounding in place of masters", 4 * low)
+        params = [each.model for each in core.params() if not each.has_master]
+        alone = sum(param.numel() for param in params if param.dtype in LOW_PRECISION)
+        _say_saved("stochastic rounding in place of masters", 4 * alone)
 
 
 def _count_states(optimizer: FusedOptimizer) -> int:
@@ -67,30 +65,30 @@ class Reporter:
     """Reports skipped and underflowed steps."""
 
     def __init__(self, settings: Settings, names: dict[int, str]) -> None:
-        self._settings = settings
+        self._verbosity = settings.options["verbosity"]
+        self._max_consecutive_skips = settings.options["max_consecutive_skips"]
         self._names = names
 
-    def name_pieces(self, pieces: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
-        """Pieces are reported by the names of the parameters before them."""
-        for param, piece in pieces:
-            if piece is not None and id(param) in self._names:
-                self._names[id(piece)] = self._names[id(param)]
-
-    def report_skip(self, skipped: _C.SkippedStep, weights: _C.Masters) -> None:
-        """`weights`: those that the step would have written."""
-        if self._settings.verbosity > 0:
-            for level, message in skipped.messages(self._names_of(skipped, weights)):
+    def report_skip(self, skipped: _C.SkippedStep, core: _C.OptimizerState) -> None:
+        """`core`: of the optimizer whose step it was."""
+        if self._verbosity > 0:
+            for level, message in skipped.messages(self._names_of(skipped, core)):
                 log(level, message)
 
     def report_underflow(self, message: str) -> None:
-        if self._settings.verbosity > 0:
+        if self._verbosity > 0:
             log(logging.WARNING, message)
 
     def check_skip(self, skipped: _C.SkippedStep) -> None:
         """Raises RuntimeError after max_consecutive_skips in a row."""
-        if self._settings.max_consecutive_skips is not None:
-            skipped.check_in_a_row(self._settings.max_consecutive_skips)
+        if self._max_consecutive_skips is not None:
+            skipped.check_in_a_row(self._max_consecutive_skips)
 
-    def _names_of(self, skipped: _C.SkippedStep, weights: _C.Masters) -> list[str]:
-        params = weights.model_params()
+    def name_of(self, param: torch.Tensor) -> str:
+        """In quotes; its sizes where no model has it."""
+        name = self._names.get(id(param))
+        return f"one of sizes {list(param.shape)}" if name is None else repr(name)
+
+    def _names_of(self, skipped: _C.SkippedStep, core: _C.OptimizerState) -> list[str]:
+        params = core.model_params()
         return [self._names.get(id(params[i]), f"parameter {i}") for i in skipped.first]

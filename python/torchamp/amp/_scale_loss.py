@@ -16,7 +16,6 @@ from torchamp._load import _C
 from torchamp._shards import counted_elsewhere, mesh_groups_of, shard_of
 from torchamp.amp._optimizer import OptimizerState
 from torchamp.amp._ranks.dtensor import leave_unsynced
-from torchamp.amp._ranks.reduction import Reducer, Reduction
 from torchamp.amp._session import Session
 
 
@@ -43,7 +42,6 @@ class ScaledLoss(_C.Backward):
             loss_id,
             self._delays,
             delay_overflow_check,
-            session.other_states(given),
         )
         self._session = session
         self._states = states
@@ -53,7 +51,8 @@ class ScaledLoss(_C.Backward):
     def begin(self) -> torch.Tensor:
         """What the context yields."""
         for data_parallel in self._session.data_parallel:
-            data_parallel.share()
+            if data_parallel.noted is not None:
+                data_parallel.share()
         for state in self._states:
             state.check_skips()
         return _with_shielded_backward(self.scale(self._loss), self._loss, self._was_cast)
@@ -72,41 +71,6 @@ class DTensorLoss(ScaledLoss):
             super().__exit__(*exception)
 
 
-class ReducedLoss(ScaledLoss):
-    """The same for an optimizer whose masters are sharded."""
-
-    _reduction: Reduction | None = None
-
-    @property
-    def _reducer(self) -> Reducer:
-        assert self._session.reducer is not None
-        return self._session.reducer
-
-    def begin(self) -> torch.Tensor:
-        self._session.check_unwrapped()
-        self._reducer.prepare(self._scaler)
-        return super().begin()
-
-    def __enter__(self) -> torch.Tensor:
-        scaled_loss = super().__enter__()
-        self._reduction = self._reducer.begin(self._scaler, self._delays)
-        self._reduction.watch(scaled_loss)
-        return scaled_loss
-
-    def __exit__(self, exception: object, *rest: object) -> None:
-        reduction, self._reduction = self._reduction, None
-        assert reduction is not None
-        try:
-            if exception is None:
-                reduction.finish()
-        except BaseException as error:
-            exception = error
-            raise
-        finally:
-            reduction.cancel()  # unless it is finished
-            super().__exit__(exception, *rest)
-
-
 def scaled_loss(
     session: Session,
     states: Sequence[OptimizerState],
@@ -115,13 +79,9 @@ def scaled_loss(
     delay_unscale: bool | None,
     delay_overflow_check: bool,
 ) -> ScaledLoss:
-    """What scale_loss gives; see Amp.scale_loss."""
+    """What scale_loss gives; see amp.scale_loss."""
     session.check_order()
-    kind = ScaledLoss
-    if session.shards:
-        kind = DTensorLoss
-    elif session.reducer is not None and states:
-        kind = ReducedLoss
+    kind = DTensorLoss if session.shards else ScaledLoss
     return kind(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
 
@@ -141,11 +101,6 @@ def finish(session: Session, states: Sequence[OptimizerState], loss_id: int) -> 
     """Ends the backwards since the grads of `states` were zeroed, of losses that scale() gave: on
     this rank or, in a pipeline, on another."""
     scaler = session.scaler(loss_id, "finish")
-    if session.reducer is not None:
-        raise RuntimeError(
-            "finish: expected whole masters, got those of shard_masters, whose grads scale_loss "
-            "reduces; use scale_loss"
-        )
     for state in states:
         state.check_skips()
     with session.shards.mirrored():
@@ -158,7 +113,7 @@ def _is_unsynced(session: Session, states: Sequence[OptimizerState]) -> bool:
     if session.shards and leave_unsynced(session.models()):
         return True
     return any(
-        each.is_unsynced and each.reaches([state.weights for state in states])
+        each.is_unsynced and each.reaches([state.core for state in states])
         for each in session.data_parallel
     )
 
@@ -188,17 +143,15 @@ def clip_grad_norm(
     """Scales all grads so that their total norm is at most `max_norm`; returns the norm before
     clipping, a float32 scalar on the device. `params`: what the optimizers step."""
     _check_bound("clip_grad_norm_", "max_norm", max_norm)
-    reducer = states[0].session.reducer if states else None
-    if reducer is not None:
-        _check_norm_type(norm_type, "shard_masters")
-        reducer.refresh("clip_grad_norm_")
-        return _C.clip_grad_norm(_cores(states), max_norm, [], reducer.sharded.all_reduce_sum)
-    if _are_sharded(states):
-        _check_norm_type(norm_type, "DTensors")
+    if norm_type != 2.0 and _are_sharded(states):
+        raise ValueError(
+            "clip_grad_norm_: expected norm_type to be 2 with DTensors, where ranks sum squares, "
+            f"got {norm_type}"
+        )
     if norm_type == 2.0:
         with _mirrored(states):
             return _clip_by_l2norm(states, params, max_norm)
-    _materialize("clip_grad_norm_", states)
+    _unscale("clip_grad_norm_", states)
     norm = torch.nn.utils.clip_grad_norm_(params, max_norm, norm_type)
     found = [each for state in states if (each := state.core.found_inf()) is not None]
     if not found or len(found) < len(states):
@@ -233,21 +186,13 @@ def _clip_by_l2norm(
     return _C.clip_grad_norm(cores, max_norm, counted_elsewhere(params, groups), all_reduce_sum)
 
 
-def _check_norm_type(norm_type: float, of: str) -> None:
-    if norm_type != 2.0:
-        raise ValueError(
-            f"clip_grad_norm_: expected norm_type to be 2 with {of}, where ranks sum squares, "
-            f"got {norm_type}"
-        )
-
-
 def clip_grad_value(
     states: Sequence[OptimizerState], params: list[torch.Tensor], clip_value: float
 ) -> None:
     """Clamps every element of the grads to [-clip_value, clip_value]."""
     _check_bound("clip_grad_value_", "clip_value", clip_value)
     with _mirrored(states):
-        _materialize("clip_grad_value_", states)
+        _unscale("clip_grad_value_", states)
         clipped = [shard for shard in map(shard_of, params) if shard.grad is not None]
         if clipped:  # torch's own raises where there is nothing to clip
             torch.nn.utils.clip_grad_value_(clipped, clip_value)
@@ -260,7 +205,7 @@ def _check_bound(function: str, argument: str, bound: Any) -> None:
         raise ValueError(f"{function}: expected {argument} to be at least 0, got {bound}")
 
 
-def _materialize(function: str, states: Sequence[OptimizerState]) -> None:
+def _unscale(function: str, states: Sequence[OptimizerState]) -> None:
     for state in states:
         state.core.check_unscaled(function)
-        state.weights.materialize()
+        state.core.unscale()

@@ -12,7 +12,7 @@ import torch
 
 from torchamp._load import _C
 from torchamp.amp._optimizer import suppress_accesses
-from torchamp.amp._optimizer_states import check_shards
+from torchamp.amp._optimizer_states import check_whole
 from torchamp.optimizers import FusedOptimizer
 
 #: The entry that identifies a checkpoint, with its format's version.
@@ -198,7 +198,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], nam
     _check_count(name, "param_groups", here, there)
     for i, saved_group in enumerate(there):
         _check_type(saved_group, dict, f"{name}.param_groups[{i}]")
-    check_shards(optimizer, saved, "amp.load")
+    check_whole(saved, "amp.load")
     params = params_of(optimizer)
     for i, (group, saved_group) in enumerate(zip(here, there)):
         where = f"{name}.param_groups[{i}]"

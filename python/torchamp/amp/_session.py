@@ -17,7 +17,6 @@ from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._ranks.agreement import agreement_over
 from torchamp.amp._ranks.data_parallel import DataParallel
 from torchamp.amp._ranks.dtensor import are_sharded
-from torchamp.amp._ranks.reduction import Reducer
 from torchamp.amp._report import Reporter
 from torchamp.amp._settings import Settings
 
@@ -37,16 +36,13 @@ class Session:
         self.settings = settings
         self.device = device
         self.scalers: LossScalers = LossScalers(settings, device)
-        #: Kept alive here, for as long as a model or an optimizer of the session lives.
-        self.weights: list[_C.Masters] = []
-        #: Of the optimizers that are still there.
-        self.optimizer_states: weakref.WeakSet[_C.OptimizerState] = weakref.WeakSet()
+        #: One an optimizer. Kept alive here, for as long as a model or an optimizer of the session
+        #: lives.
+        self.states: list[_C.OptimizerState] = []
         #: One a model.
         self.data_parallel: list[DataParallel] = []
         #: Of the optimizers' parameters.
         self.shards: Shards = Shards()
-        #: Of sharded masters; None without shard_masters.
-        self.reducer: Reducer | None = None
         #: Of the models' state dicts.
         self.hooks: list[RemovableHandle] = []
         #: Whose ranks agree on overflows.
@@ -56,7 +52,7 @@ class Session:
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         #: Whether the models' parameters may still be sharded.
         self._may_be_sharded = not are_sharded(models)
-        self.reporter: Reporter = Reporter(settings, _names_of(models))
+        self.reporter: Reporter = Reporter(settings, names_of(models))
         self.casts: OpenCasts | None = _open_casts(models, settings)
 
     def add_model(self, model: torch.nn.Module) -> DataParallel:
@@ -128,31 +124,22 @@ class Session:
             )
         return self.scalers[index]
 
-    def other_states(self, given: list[_C.OptimizerState]) -> list[_C.OptimizerState]:
-        """Those of the session that are not among `given`."""
-        if len(given) == len(self.optimizer_states):
-            return []
-        return [state for state in self.optimizer_states if state not in given]
+    def note_zeroed(self, model: torch.nn.Module) -> None:
+        """After the model's grads have been zeroed."""
+        params = [shard_of(param) for param in model.parameters()]
+        for state in self.states:
+            state.note_zeroed(params)
 
-    def drop_set_aside(self, model: torch.nn.Module) -> None:
-        """After the model's grads have been zeroed: those that an open scale_loss has set aside."""
-        for state in self.optimizer_states:
-            if state.is_in_backward:
-                state.drop_set_aside([shard_of(param) for param in model.parameters()])
-
-    def check_unwrapped(self) -> None:
-        """Raises RuntimeError if a wrapper reduces the grads that sharded masters are to reduce."""
-        if any(each.is_running for each in self.data_parallel):
-            raise RuntimeError(
-                "scale_loss: expected no DistributedDataParallel around the model with "
-                "shard_masters, which reduces the grads itself, got one; use the model as it is"
-            )
+    def publish_masters(self) -> None:
+        """Copies masters that the program has written to the models, for a reader of them."""
+        for state in self.states:
+            state.publish_masters()
 
     def leave_step_to_the_program(self, loss_id: int) -> None:
         """Forgets overflows of a loss whose scale the program has updated itself: whether to step
         is its decision."""
         self.scalers[loss_id].forget_deferred()
-        for state in self.optimizer_states:
+        for state in self.states:
             state.clear_overflows()
 
     def close(self) -> None:
@@ -165,7 +152,7 @@ class Session:
         self.close()
         for hook in self.hooks:
             hook.remove()
-        self.hooks, self.weights, self.data_parallel = [], [], []
+        self.hooks, self.states, self.data_parallel = [], [], []
         self.shards = Shards()
         self._models, self._parts, self._optimizers = [], [], []
 
@@ -174,7 +161,7 @@ def _existing(references: list[weakref.ref[Any]]) -> list[Any]:
     return [each for each in (reference() for reference in references) if each is not None]
 
 
-def _names_of(models: list[torch.nn.Module]) -> dict[int, str]:
+def names_of(models: list[torch.nn.Module]) -> dict[int, str]:
     """The models' parameters' names by id; with the model's number if there are several."""
     names: dict[int, str] = {}
     for i, model in enumerate(models):

@@ -7,7 +7,6 @@ from torch import nn
 
 from torchamp._load import _C
 from torchamp.amp._ranks.data_parallel import running
-from torchamp.amp._ranks.sharded_masters import is_sharded
 
 
 class AccumulatingLinear(nn.Linear):
@@ -18,11 +17,6 @@ class AccumulatingLinear(nn.Linear):
             raise RuntimeError(
                 "accumulate_weight_grads: expected no DistributedDataParallel around the model, "
                 "got one, which does not see grads accumulated in the GEMM; leave out either"
-            )
-        if is_sharded(self.weight) and torch.is_grad_enabled():
-            raise RuntimeError(
-                "accumulate_weight_grads: expected masters not to be sharded, got shard_masters, "
-                "which does not see grads accumulated in the GEMM; leave out either"
             )
         return _C.linear(input, self.weight, self.bias)
 

@@ -25,31 +25,29 @@ def groups_of(function: str, process_group: ProcessGroups | None) -> list[Any]:
     if isinstance(process_group, Sequence) and not isinstance(process_group, str):
         groups = list(process_group)
     for group in groups:
-        check_group(function, "process_group", group, " or a list of them")
+        _check_group(function, group)
     return groups
 
 
-def check_group(function: str, argument: str, group: Any, alternative: str = "") -> None:
-    """Raises TypeError unless `group` is a group, ValueError for one that this rank is not in,
-    RuntimeError before init_process_group. `alternative`: what else the argument may be."""
+def _check_group(function: str, group: Any) -> None:
     if not distributed.is_available():
         raise RuntimeError(
-            f"{function}: expected a torch with distributed for {argument}, got one without"
+            f"{function}: expected a torch with distributed for process_group, got one without"
         )
     if group is distributed.GroupMember.NON_GROUP_MEMBER:
         raise ValueError(
-            f"{function}: expected {argument} to be one that this rank, "
+            f"{function}: expected process_group to be one that this rank, "
             f"{distributed.get_rank()}, is in, got one that it is not"
         )
     if not isinstance(group, distributed.ProcessGroup):
         raise TypeError(
-            f"{function}: expected {argument} to be a torch.distributed.ProcessGroup{alternative}, "
-            f"got {group!r}"
+            f"{function}: expected process_group to be a torch.distributed.ProcessGroup or a list "
+            f"of them, got {group!r}"
         )
     if not distributed.is_initialized():
         raise RuntimeError(
-            f"{function}: expected torch.distributed to be initialized for {argument}, but it is "
-            "not; call torch.distributed.init_process_group first"
+            f"{function}: expected torch.distributed to be initialized for process_group, but it "
+            "is not; call torch.distributed.init_process_group first"
         )
 
 

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from torchamp._load import _C
 from torchamp.amp._loss_scalers import LossScalers
-from torchamp.amp._masters import weights_of
+from torchamp.amp._masters import mastered
 
 
 def running() -> DistributedDataParallel | None:
@@ -27,41 +27,34 @@ class DataParallel:
         self._model = weakref.ref(model)
         self._scalers = scalers
         #: That of the last forward for a backward, until share().
-        self._noted: DistributedDataParallel | None = None
+        self.noted: DistributedDataParallel | None = None
         #: Whether the last forward for a backward ran in no_sync().
         self.is_unsynced: bool = False
         #: That for which share() has shared.
         self._shared: weakref.ref[DistributedDataParallel] | None = None
 
-    def note_forward(self) -> None:
-        """Called in a forward of the model; torch.compile captures it."""
-        wrapper = running()
-        if (wrapper is None and not self.is_unsynced) or not torch.is_grad_enabled():
-            return
-        self._noted = wrapper
-        self.is_unsynced = wrapper is not None and not wrapper.require_backward_grad_sync
+    def note_forward(self, wrapper: DistributedDataParallel | None) -> None:
+        """Called in a forward of the model, which `wrapper` runs; torch.compile captures it."""
+        if torch.is_grad_enabled():
+            self.noted = wrapper
+            self.is_unsynced = wrapper is not None and not wrapper.require_backward_grad_sync
 
-    @property
-    def is_running(self) -> bool:
-        """Whether it ran the last forward for a backward."""
-        return self._noted is not None
-
-    def reaches(self, masters: Sequence[_C.Masters]) -> bool:
-        """Whether one of the model's parameters is among `masters`."""
+    def reaches(self, states: Sequence[_C.OptimizerState]) -> bool:
+        """Whether one of `states` steps one of the model's parameters."""
         model = self._model()
         return model is not None and any(
-            each.master_of(param) is not None for each in masters for param in model.parameters()
+            state.steps(param) for state in states for param in model.parameters()
         )
 
     def share(self) -> None:
         """Gives every rank the first rank's masters and loss scales, once a wrapper. It has given
         them the first rank's model, which is rounded."""
-        wrapper = self._noted
+        wrapper = self.noted
         if wrapper is None or (self._shared is not None and self._shared() is wrapper):
-            self._noted = None
+            self.noted = None
             return
         _check_is_outside(wrapper)
-        self._noted = None
+        self.noted = None
         self._shared = weakref.ref(wrapper)
         self._share_after_join(wrapper)
         if wrapper._join_config.enable:
@@ -85,10 +78,10 @@ class DataParallel:
         """`source`: a rank of the wrapper's group."""
         group = wrapper.process_group
         source = distributed.get_global_rank(group, source)
-        for weights, param in _masters_in(wrapper):
-            value = weights.held_value(param)
+        for param in _masters_in(wrapper):
+            value = param.value()
             distributed.broadcast(value, source, group)
-            weights.adopt_where_held(param, value)
+            param.set_master_where_held(value)
         states = torch.tensor([scaler.state() for scaler in self._scalers], dtype=torch.float64)
         states = states.to(wrapper.device)
         distributed.broadcast(states, source, group)
@@ -119,16 +112,14 @@ def _check_is_outside(wrapper: DistributedDataParallel) -> None:
             )
 
 
-def _masters_in(
-    wrapper: DistributedDataParallel,
-) -> Iterator[tuple[_C.Masters, torch.Tensor]]:
+def _masters_in(wrapper: DistributedDataParallel) -> Iterator[_C.Param]:
     """Of the parameters that the wrapper synchronizes, those that have a master of their own."""
     for name, param in wrapper.module.named_parameters():
-        weights = weights_of(param)
-        if weights is not None and name not in wrapper.parameters_to_ignore:
-            yield weights, param
+        found = mastered(param)
+        if found is not None and name not in wrapper.parameters_to_ignore:
+            yield found
 
 
 def _round_masters(wrapper: DistributedDataParallel) -> None:
-    for weights, param in _masters_in(wrapper):
-        weights.adopt_where_held(param, param.detach().float())
+    for param in _masters_in(wrapper):
+        param.set_master_where_held(param.model.detach().float())

@@ -11,7 +11,7 @@ from typing import Any
 
 from torchamp._logging import log
 from torchamp.amp import master_params
-from torchamp.amp._apex_style import Last
+from torchamp.amp._amp import Last
 from torchamp.amp._checks import Float16Models
 from torchamp.amp._session import Session
 from torchamp.compat.apex.amp._properties import Properties
@@ -53,11 +53,11 @@ class AmpState(ModuleType):
 
     @property
     def min_loss_scale(self) -> float | None:
-        return _last_session().settings.min_loss_scale
+        return _last_session().settings.options["min_loss_scale"]
 
     @property
-    def max_loss_scale(self) -> float:
-        return _last_session().settings.max_loss_scale
+    def max_loss_scale(self) -> float | None:
+        return _last_session().settings.options["max_loss_scale"]
 
     @property
     def loss_scalers(self) -> list[LossScaler]:

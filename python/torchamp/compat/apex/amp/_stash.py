@@ -60,10 +60,9 @@ class Stash:
         return self._optimizer()._torchamp
 
     def _groups(self, choose: Callable) -> list[list[torch.Tensor]]:
-        weights = self._state.weights
         self._state.accesses.record()
-        pairs = zip(weights.model_params(), weights.master_params())
-        chosen = {id(master): choose(param, master) for param, master in pairs}
+        params = self._state.core.params()
+        chosen = {id(each.master): choose(each.model, each.master) for each in params}
         groups = [
             [chosen[id(p)] for p in group["params"]] for group in self._optimizer().param_groups
         ]
@@ -78,7 +77,7 @@ def attach_stash(optimizer: Any) -> None:
         _amp_stash=Stash(optimizer),
         _lazy_init_maybe_master_weights=_masters_are_there,
         _amp_lazy_init=_masters_are_there,
-        _master_params_to_model_params=optimizer._torchamp.weights.copy_to_model,
+        _master_params_to_model_params=optimizer._torchamp.core.copy_to_model,
     )
 
 

@@ -42,8 +42,7 @@ class FP16_Optimizer:  # noqa: N801  apex's name
         self.dynamic_loss_scale = dynamic_loss_scale
         self.overflow: bool = False
         self.first_closure_call_this_step: bool = True
-        self._weights = _C.Masters()
-        self._state = _C.OptimizerState(self._weights)
+        self._state = _C.OptimizerState()
         self._adopt_groups()
         device = self.all_params[0].device if self.all_params else torch.device("cpu")
         if dynamic_loss_scale:
@@ -65,14 +64,13 @@ class FP16_Optimizer:  # noqa: N801  apex's name
         for i, param in enumerate(group["params"]):
             _check_dtype(index, i, param)
             if param.dtype == torch.float32 or not param.requires_grad:
-                self._state.add_param(self._weights.track(param, None))
+                self._state.add("FP16_Optimizer", param)
                 wide.append(param)
                 continue
-            master = self._weights.track(param, _C.Masters.make_master(param))
+            master = self._state.add("FP16_Optimizer", param, _C.make_master(param))
             group["params"][i] = master
             if param in self.optimizer.state:
                 self.optimizer.state[master] = self.optimizer.state.pop(param)
-            self._state.add_param(master)
             low.append(param)
             masters.append(master)
         self.fp16_groups.append(low)
@@ -88,10 +86,6 @@ class FP16_Optimizer:  # noqa: N801  apex's name
         """Fills the model's grads with zeros, or drops them; drops the masters'."""
         self.optimizer.zero_grad(set_to_none=set_grads_to_None)
         self._state.zero_grad(set_grads_to_None)
-        self._forget_backwards()
-
-    def _forget_backwards(self) -> None:
-        self._weights.drop_master_grads()
         self.overflow = False
 
     def backward(
@@ -125,17 +119,18 @@ class FP16_Optimizer:  # noqa: N801  apex's name
             self._tell(f"Overflow: step skipped, the loss scale is now {self.loss_scale}")
             result = None
         else:
-            self._weights.refresh()
+            self._state.refresh()
             result = self.optimizer.step()
-        self._weights.copy_to_model()
-        self._forget_backwards()
+        self._state.copy_to_model()
+        self._state.end_step([self.loss_scaler])
+        self.overflow = False
         self.first_closure_call_this_step = True
         return result
 
     def _retrying(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def wrapped() -> Any:
             if not self.first_closure_call_this_step:
-                self._weights.copy_to_model()
+                self._state.copy_to_model()
             self.first_closure_call_this_step = False
             loss = self._call(closure)
             while self.overflow:
@@ -200,7 +195,7 @@ class FP16_Optimizer:  # noqa: N801  apex's name
         for current, saved in zip(self.fp32_from_fp16_groups, state_dict["fp32_from_fp16"]):
             for master, value in zip(current, saved):
                 master.copy_(value)
-        self._weights.copy_to_model()
+        self._state.copy_to_model()
 
     @property
     def loss_scale(self) -> float:

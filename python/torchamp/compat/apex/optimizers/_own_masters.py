@@ -11,6 +11,8 @@ import torch
 from torchamp._load import _C
 from torchamp.compat.apex.optimizers._translated import Translated
 
+_NAME = "step"
+
 
 class OwnMasters(Translated):
     """Steps float32 copies of the parameters of some dtypes, and writes the parameters from them.
@@ -25,95 +27,92 @@ class OwnMasters(Translated):
 
     kept_attributes: tuple[str, ...] = (*Translated.kept_attributes, "mastered_dtypes")
 
-    _weights: _C.Masters | None = None
+    _stepped: _C.OptimizerState | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        weights = self._weights or _C.Masters()
-        pairs = list(zip(weights.model_params(), weights.master_params()))
+        params = self._stepped.params() if self._stepped else []
+        pairs = [(param.model, param.master) for param in params]
         return {**super().__getstate__(), "pairs": pairs}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         pairs = state.pop("pairs", None)
         super().__setstate__(state)
         if pairs is not None:
-            self._weights = _C.Masters()
+            self._stepped = _C.OptimizerState()
             for param, stepped in pairs:
-                self._weights.track(param, None if stepped is param else stepped)
+                self._stepped.add(_NAME, param, None if stepped is param else stepped)
 
     def _step_params(self) -> None:
         if not self.mastered_dtypes:
             return super()._step_params()
-        with self._masters_in_groups() as weights:
-            weights.refresh()
-            with _master_grads(weights):
+        with self._masters_in_groups() as stepped:
+            stepped.refresh()
+            with _master_grads(stepped):
                 super()._step_params()
                 if getattr(self, "grad_scale", None) is not None:
-                    _leave_unscaled(weights)
-            weights.copy_to_model()
+                    _leave_unscaled(stepped)
+            stepped.copy_to_model()
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's, with the masters."""
         if not self.mastered_dtypes:
             return super().state_dict()
-        with self._masters_in_groups() as weights:
+        with self._masters_in_groups():
             state_dict = super().state_dict()
         for i, param in enumerate(self._params()):
             if param.dtype in self.mastered_dtypes:
                 state = state_dict["state"].get(i, {})
-                state_dict["state"][i] = {**state, "master_param": weights.master_of(param)}
+                state_dict["state"][i] = {**state, "master_param": self._master_of(param)}
         return state_dict
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, with or without masters."""
         if not self.mastered_dtypes:
             return super().load_state_dict(state_dict)
-        with self._masters_in_groups() as weights:
+        with self._masters_in_groups() as stepped:
             super().load_state_dict(state_dict)
-            for stepped in self._params():
-                saved = self.state[stepped].pop("master_param", None)
+            for master in self._params():
+                saved = self.state[master].pop("master_param", None)
                 if saved is not None:
-                    stepped.detach().copy_(saved)
-            weights.copy_to_model()
+                    master.detach().copy_(saved)
+            stepped.copy_to_model()
 
     def _params(self) -> list[torch.Tensor]:
         return [param for group in self.param_groups for param in group["params"]]
 
     @contextlib.contextmanager
-    def _masters_in_groups(self) -> Iterator[_C.Masters]:
-        self._weights = self._weights or _C.Masters()
+    def _masters_in_groups(self) -> Iterator[_C.OptimizerState]:
+        self._stepped = self._stepped or _C.OptimizerState()
         shown = [group["params"] for group in self.param_groups]
         try:
             for group in self.param_groups:
                 group["params"] = [self._master_of(param) for param in group["params"]]
-            yield self._weights
+            yield self._stepped
         finally:
             for group, params in zip(self.param_groups, shown):
                 group["params"] = params
 
     def _master_of(self, param: torch.Tensor) -> torch.Tensor:
-        known = self._weights.master_of(param)
-        if known is not None:
-            return known
-        has_master = param.dtype in self.mastered_dtypes
-        return self._weights.track(param, _C.Masters.make_master(param) if has_master else None)
+        is_new = param.dtype in self.mastered_dtypes and not self._stepped.steps(param)
+        return self._stepped.add(_NAME, param, _C.make_master(param) if is_new else None)
 
 
 @contextlib.contextmanager
-def _master_grads(weights: _C.Masters) -> Iterator[None]:
+def _master_grads(stepped: _C.OptimizerState) -> Iterator[None]:
     """While this is open, masters have their parameters' grads in float32."""
-    pairs = zip(weights.model_params(), weights.master_params())
-    separate = [(param, master) for param, master in pairs if param is not master]
-    for param, master in separate:
-        master.grad = None if param.grad is None else param.grad.float()
+    params = [param for param in stepped.params() if param.has_master]
+    for param in params:
+        grad = param.model.grad
+        param.master.grad = None if grad is None else grad.float()
     try:
         yield
     finally:
-        for _, master in separate:
-            master.grad = None
+        for param in params:
+            param.master.grad = None
 
 
-def _leave_unscaled(weights: _C.Masters) -> None:
+def _leave_unscaled(stepped: _C.OptimizerState) -> None:
     """Gives parameters the grads that a step has left their masters."""
-    for param, master in zip(weights.model_params(), weights.master_params()):
-        if param is not master and param.grad is not None:
-            param.grad.copy_(master.grad)
+    for param in stepped.params():
+        if param.has_master and param.model.grad is not None:
+            param.model.grad.copy_(param.master.grad)

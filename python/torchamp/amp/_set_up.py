@@ -1,0 +1,84 @@
+"""What initialize does: stages 1 to 3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from torchamp.amp._checks import (
+    check_in_backward,
+    check_models,
+    check_optimizers,
+    check_owners,
+    check_shares,
+    one_device,
+    warn_of_float64,
+)
+from torchamp.amp._kept import Kept, rules_of
+from torchamp.amp._masters import make_masters
+from torchamp.amp._model import (
+    adopt_model,
+    adopt_parts,
+    cast_model,
+    hook_state_dict,
+    params_to_cast,
+)
+from torchamp.amp._optimizer import adopt_optimizer
+from torchamp.amp._policy import is_marked
+from torchamp.amp._ranks.dtensor import check_dtensors, check_flattened
+from torchamp.amp._report import announce
+from torchamp.amp._session import Session
+from torchamp.amp._settings import Settings
+
+
+def set_up(
+    models: list[torch.nn.Module],
+    optimizers: list[torch.optim.Optimizer],
+    settings: Settings,
+    groups: Sequence[Any],
+) -> Session:
+    """Checks everything, then changes models and optimizers. groups: whose ranks agree."""
+    check_models(models)
+    check_optimizers(optimizers)
+    check_in_backward(models, settings)
+    check_shares(models, optimizers)
+    check_dtensors(models, settings)
+    check_flattened(optimizers, bool(groups), settings)
+    warn_of_float64(models, settings)
+    kept = Kept(models, rules_of("keep_fp32", settings.options["keep_fp32"]), is_marked)
+    rounded = list(_params_to_cast(models, settings, kept))
+    check_owners(models, optimizers, rounded)
+    session = Session(models, one_device(models, optimizers), settings)
+    announce(settings)
+    masters = make_masters(rounded, optimizers)
+    for model in models:
+        _cast(model, session, kept)
+        adopt_model(model, session)
+        adopt_parts(model, kept, session)
+    for optimizer in optimizers:
+        adopt_optimizer(optimizer, session, masters)
+    session.agree_over(groups)
+    return session
+
+
+def _params_to_cast(
+    models: list[torch.nn.Module], settings: Settings, kept: Kept
+) -> Iterator[torch.Tensor]:
+    """Those that are about to be rounded, and get masters."""
+    properties = settings.properties
+    if settings.keeps_masters and properties.cast_model_type is not None:
+        for model in models:
+            keeps_norms = bool(properties.keep_batchnorm_fp32)
+            yield from params_to_cast(model, properties.cast_model_type, keeps_norms, kept)
+
+
+def _cast(model: torch.nn.Module, session: Session, kept: Kept) -> None:
+    properties = session.settings.properties
+    if properties.cast_model_type is None:
+        return
+    keeps_norms = bool(properties.keep_batchnorm_fp32)
+    cast_model(model, properties.cast_model_type, keeps_norms, kept)
+    if properties.cast_model_type != torch.float32:
+        session.hooks.extend(hook_state_dict(model))
