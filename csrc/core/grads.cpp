@@ -325,7 +325,8 @@ Tensor OptimizerState::route(size_t i, UnscalePass& pass) const {
   return before;
 }
 
-/// Not while grads accumulate over several backwards: each may have its own scale.
+/// Not while grads accumulate over several backwards: each may have its own scale. Nor for views of
+/// a bucket: the reducer replaces them when it rebuilds its buckets, in a later forward.
 bool OptimizerState::can_check_only() const {
   bool any = false;
   for (const auto& param : params_) {
@@ -333,7 +334,8 @@ bool OptimizerState::can_check_only() const {
     const Tensor& grad = grad_of(param->model);
     const bool is_open = param->grad.state == GradState::kOpen;
     const Tensor& unscaled = is_open ? param->before.unscaled : param->grad.unscaled;
-    if (unscaled.defined() || (grad.defined() && grad.is_sparse())) return false;
+    if (unscaled.defined()) return false;
+    if (grad.defined() && (grad.is_sparse() || is_part_of_a_bucket(grad))) return false;
     any = true;
   }
   return any && lazy_;
