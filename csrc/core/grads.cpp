@@ -153,8 +153,9 @@ void OptimizerState::drop(Param& param) {
 // ---- grads of backwards without the optimizer
 
 void OptimizerState::watch_strays() {
+  settle();
   for (const auto& param : params_) {
-    if (has_stray(*param)) continue;
+    if (param->grad.state == GradState::kOpen || has_stray(*param)) continue;
     param->is_stray = false;
     param->stray = Mark(grad_of(param->model));
   }

@@ -291,8 +291,7 @@ void OptimizerState::show_grads() {
 void OptimizerState::lend_grads(bool lends) const {
   for (const auto& param : params_) {
     if (!param->has_master() || param->grad.state == GradState::kOpen) continue;
-    const bool has_one = lends && param->grad.state == GradState::kUnscaled;
-    param->master.mutable_grad() = has_one ? param->grad.unscaled : Tensor();
+    param->master.mutable_grad() = lends ? param->grad.unscaled : Tensor();
   }
 }
 

@@ -343,7 +343,8 @@ class Run:
 
     def show_optimizer(self, name: str, optimizer: torch.optim.Optimizer, is_looking: bool) -> None:
         if is_looking:
-            for i, param in enumerate(amp.master_params(optimizer)):
+            params = (param for group in optimizer.param_groups for param in group["params"])
+            for i, param in enumerate(params):
                 self.show(f"{name}{i}.grad", param.grad)
         for i, state in optimizer.state_dict()["state"].items():
             for key, tensor in state.items():

@@ -123,7 +123,8 @@ class Amp:
 
     def master_params(self) -> Iterator[torch.Tensor]:
         """See amp.master_params."""
-        return iter(params_of(self.optimizers))
+        for optimizer in self.optimizers:
+            yield from master_params(optimizer)
 
     def refresh_masters(self) -> None:
         """See amp.refresh_masters."""
@@ -379,6 +380,9 @@ def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     """The tensors that `optimizer` steps, group by group: float32 masters of the model's 16-bit
     parameters at O2 and O5, the parameters themselves elsewhere. After scale_loss their grads are
     unscaled; amp.clip_grad_norm_ clips them without making those of fused optimizers."""
+    state = getattr(optimizer, "_torchamp", None)
+    if state is not None:
+        state.accesses.show()
     for group in optimizer.param_groups:
         yield from group["params"]
 

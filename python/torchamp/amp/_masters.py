@@ -80,7 +80,12 @@ class AccessTracker:
     def record(self) -> None:
         """Records an access: from now on masters have grads, also those of the last backward.
         References may have been kept, so this is permanent."""
-        if self.suppressions.are_open or not self._core.lazy:
+        if self._core.lazy:
+            self.show()
+
+    def show(self) -> None:
+        """Records an access, whose masters' grads must be what a step would use now."""
+        if self.suppressions.are_open:
             return
         self._core.lazy = False
         for master in self._core.master_params():
