@@ -127,6 +127,7 @@ void Backward::unscale_others() {
       const bool skips = scaling->overflow != nullptr;
       if (skips) scaling->overflow->add(end.found_inf);
       if (skips) state->accumulate(end.found_inf, /*shares=*/true);
+      if (skips) tell_sharers(*state, end);
       report(*state, end, skips);
     }
     state->scaling_.reset();
@@ -171,9 +172,9 @@ void Backward::finish() {
   for (const auto& state : states_) {
     state->scaling_.reset();
     if (skips) state->accumulate(end.found_inf, shares);
+    if (skips) tell_sharers(*state, end);
     report(*state, end, skips);
   }
-  tell_sharers(end);
 }
 
 /// Unscales and checks all grads, in one pass unless ranks agree, which updates a dynamic scale:
@@ -226,20 +227,16 @@ void Backward::report(OptimizerState& state, const End& end, bool skips) const {
 }
 
 /// Optimizers that were not given to this backward step parameters that it has reached.
-void Backward::tell_sharers(const End& end) const {
-  if (!scaler_.dynamic()) return;
-  for (const auto& state : states_) {
-    std::map<OptimizerState*, std::vector<int64_t>> shared;
-    for (size_t i = 0; i < state->params().size(); ++i) {
-      for (OptimizerState* user : state->params()[i]->users) {
-        const bool is_other = user != state.get();
-        if (is_other) shared[user].push_back(static_cast<int64_t>(i));
-      }
+void Backward::tell_sharers(const OptimizerState& state, const End& end) const {
+  std::map<OptimizerState*, std::vector<int64_t>> shared;
+  for (size_t i = 0; i < state.params().size(); ++i) {
+    for (OptimizerState* user : state.params()[i]->users) {
+      if (user != &state) shared[user].push_back(static_cast<int64_t>(i));
     }
-    for (const auto& [user, indices] : shared) {
-      const Tensor theirs = state->overflow_of(indices);
-      user->accumulate(scaler_.agrees() ? end.found_inf : at::minimum(end.found_inf, theirs), true);
-    }
+  }
+  for (const auto& [user, indices] : shared) {
+    const Tensor theirs = state.overflow_of(indices);
+    user->accumulate(scaler_.agrees() ? end.found_inf : at::minimum(end.found_inf, theirs), true);
   }
 }
 

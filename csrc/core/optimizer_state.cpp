@@ -271,15 +271,16 @@ void OptimizerState::note_zeroed(const std::vector<Tensor>& model_params) {
   at::NoGradGuard no_grad;
   TensorSet zeroed;
   for (const Tensor& tensor : model_params) zeroed.insert(tensor.unsafeGetTensorImpl());
-  bool are_all = true;
+  bool had_any = false, are_all = true;
   for (const auto& param : params_) {
     if (zeroed.count(param->model.unsafeGetTensorImpl()) > 0) {
+      had_any |= has_contributed(*param);
       zero_grad(*param, /*set_to_none=*/!grad_of(param->model).defined());
     } else {
       are_all &= !has_contributed(*param);
     }
   }
-  if (are_all) forget_backwards();
+  if (had_any && are_all) forget_backwards();
 }
 
 void OptimizerState::show_grads() {

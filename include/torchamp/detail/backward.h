@@ -72,7 +72,7 @@ class TORCHAMP_API Backward {
   End agree(const at::Tensor& found_inf, const ScaleSnapshot& by, const DynamicScale* moved,
             const at::Tensor& loss, const Report& here) const;
   void report(OptimizerState& state, const End& end, bool skips) const;
-  void tell_sharers(const End& end) const;
+  void tell_sharers(const OptimizerState& state, const End& end) const;
   void close();
 
   States states_;
