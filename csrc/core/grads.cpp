@@ -134,6 +134,7 @@ void OptimizerState::discard_refused(Param& param) const {
 
 /// The program has zeroed the grad.
 void OptimizerState::drop(Param& param) {
+  for (OptimizerState* user : param.users) user->had_drops_ |= param.has_contributed();
   if (param.grad.state == GradState::kOpen) {
     forget_before(param);
   } else {
@@ -147,7 +148,6 @@ void OptimizerState::drop(Param& param) {
   if (param.has_master()) param.master.mutable_grad().reset();
   param.refused.reset();
   param.is_stray = false;
-  for (OptimizerState* user : param.users) user->had_drops_ = true;
 }
 
 // ---- grads of backwards without the optimizer

@@ -57,11 +57,6 @@ Tensor indices_tensor(const std::vector<int64_t>& indices, at::Device device) {
   return at::tensor(indices, at::TensorOptions(at::kLong).device(device));
 }
 
-bool has_contributed(const Param& param) {
-  const bool is_open = param.grad.state == GradState::kOpen;
-  return (is_open ? param.before.state : param.grad.state) != GradState::kNone;
-}
-
 }  // namespace
 
 OptimizerState::OptimizerState(bool shows_grads)
@@ -274,10 +269,10 @@ void OptimizerState::note_zeroed(const std::vector<Tensor>& model_params) {
   bool had_any = false, are_all = true;
   for (const auto& param : params_) {
     if (zeroed.count(param->model.unsafeGetTensorImpl()) > 0) {
-      had_any |= has_contributed(*param);
+      had_any |= param->has_contributed();
       zero_grad(*param, /*set_to_none=*/!grad_of(param->model).defined());
     } else {
-      are_all &= !has_contributed(*param);
+      are_all &= !param->has_contributed();
     }
   }
   if (had_any && are_all) forget_backwards();
@@ -325,7 +320,7 @@ void OptimizerState::note_doubt(const char* function) {
 
 bool OptimizerState::have_contributed() const {
   return std::any_of(params_.begin(), params_.end(),
-                     [](const auto& param) { return has_contributed(*param); });
+                     [](const auto& param) { return param->has_contributed(); });
 }
 
 bool OptimizerState::lacks_grads() const {

@@ -78,6 +78,10 @@ struct TORCHAMP_API Param {
 
   /// Whether the optimizer steps another tensor than the model's.
   bool has_master() const { return !model.is_same(master); }
+  /// Whether backwards before the open one have, since grads were zeroed.
+  bool has_contributed() const {
+    return (grad.state == GradState::kOpen ? before : grad).state != GradState::kNone;
+  }
   /// The model's grad.
   at::Tensor& model_grad() const { return model.mutable_grad(); }
 
