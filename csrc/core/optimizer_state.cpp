@@ -297,7 +297,10 @@ void OptimizerState::end_step(const std::vector<LossScaler*>& scalers) {
   const bool may_refuse = may_have_overflowed();
   for (const auto& param : params_) {
     if (!param->has_master()) {
-      if (may_refuse) param->refused = found_inf_;
+      if (may_refuse) {
+        param->refused = found_inf_;
+        param->grad.left = Mark(grad_of(param->model));
+      }
       continue;
     }
     param->master.mutable_grad().reset();

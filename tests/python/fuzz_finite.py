@@ -4,9 +4,8 @@ python tests/python/fuzz_finite.py --seed N    prints that script, and what is n
     --count M                                  tries the M scripts from there
     --shrink                                   makes one that is wrong short
 
-Unlike those of drawn_scripts.py, these do what the languages differ in: losses overflow that reach
-parameters of optimizers that their scale_loss is not given, and steps, clipping and zeroing follow
-in any order.
+Unlike those of drawn_scripts.py, losses overflow that reach parameters of optimizers that their
+scale_loss is not given, and steps, clipping and zeroing follow in any order.
 """
 
 from __future__ import annotations

@@ -97,6 +97,24 @@ def simple_loop(level: str, kind: str) -> Script:
 
 #: What one optimizer, of all parts, goes through at any level.
 OF_ONE = {
+    "a_look_after_a_skip": """
+        backward 0 1 overflow
+        step 0
+        look
+        step 0
+    """,
+    "a_look_at_delayed_grads": """
+        backward 0 1
+        backward 0 2 delayed
+        look
+        backward 0 3
+        step 0
+    """,
+    "a_look_at_plain_grads": """
+        backward 0 1 unused late
+        look
+        step 0
+    """,
     "zeros_of_nothing": """
         backward 0 1
         step 0
@@ -324,6 +342,12 @@ OF_TWO_THAT_SHARE = {
 
 #: Two optimizers of different parts, one of which is to skip.
 OF_TWO = {
+    "a_model_zeroed_after_an_overflow_elsewhere": """
+        backward 0 1 reach=last overflow
+        zero_model none
+        step 0
+        step 1
+    """,
     "clipped_with_an_overflowed_one": """
         backward 0 1 overflow
         step 0

@@ -32,7 +32,7 @@ MENDED = {
     "an_optimizer_that_shares_with_a_refused_one": """
         optimizer SGD first.bias last.bias
         optimizer SGD last.bias last.weight
-        initialize O2 dynamic
+        initialize O1 dynamic
         backward 0 3 overflow of=0
         step 0
         step 1
@@ -57,7 +57,7 @@ MENDED = {
         optimizer SGD sliced
         optimizer Adam strided
         optimizer Adam first sliced
-        initialize O2 dynamic
+        initialize O1 dynamic
         backward 0 17 reach=norm.bias,first.weight of=1
         add_group 0
         step 1
@@ -72,6 +72,43 @@ MENDED = {
         backward 0 48 of=0
         backward 0 4
         step 1
+    """,
+    "stray_grads_that_a_sharer_sets_aside": """
+        optimizer RMSprop norm
+        optimizer SGD scalar
+        optimizer RMSprop norm
+        initialize O1 dynamic
+        backward 0 69 nan of=1
+        backward 0 93 of=2
+        step 2
+    """,
+    "stray_grads_after_zeroed_ones": """
+        optimizer Adam strided
+        optimizer FusedAdam sliced
+        initialize O2 dynamic materialize_master_grads=1
+        backward 1 42 reach=sliced
+        zero_model none
+        backward 1 82 reach=sliced overflow of=0
+        step 1
+    """,
+    "a_delayed_overflow_of_a_sharer": """
+        optimizer RMSprop last
+        optimizer Adagrad last
+        initialize O0 dynamic
+        backward 0 6 delayed overflow of=1
+        backward 1 63 of=1
+        step 0
+    """,
+    "grads_that_clipping_made_infinite": """
+        optimizer RMSprop last.bias sliced
+        initialize O0 dynamic
+        backward 1 93 reach=sliced
+        zero 0 zeros
+        backward 1 99 overflow
+        clip_norm 0
+        clip_norm 0
+        step 0
+        step 0
     """,
 }
 
