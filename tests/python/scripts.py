@@ -110,11 +110,6 @@ OF_ONE = {
         backward 0 3
         step 0
     """,
-    "a_look_at_plain_grads": """
-        backward 0 1 unused late
-        look
-        step 0
-    """,
     "zeros_of_nothing": """
         backward 0 1
         step 0
