@@ -57,7 +57,7 @@ def plain(
 
 def drop_overloads(app: Sphinx) -> None:
     """Of initialize, whose own signature has all arguments and defaults."""
-    analyzer = ModuleAnalyzer.for_module("torchamp.amp._apex_style")
+    analyzer = ModuleAnalyzer.for_module("torchamp.amp._amp")
     analyzer.analyze()
     del analyzer.overloads["initialize"]
 
