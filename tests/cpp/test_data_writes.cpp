@@ -1,10 +1,10 @@
 // Writes to the model that bypass PyTorch's version counters.
-#include "training.h"
+#include <sstream>
+
+#include "checkpoints.h"
 
 namespace torchamp {
 namespace {
-
-using at::Tensor;
 
 class DataWritesTest : public DeviceTest {
  protected:
@@ -43,6 +43,27 @@ TEST_P(DataWritesTest, AreUndoneByTheNextStepOtherwise) {
   step_by_nothing(training);
   EXPECT_TRUE(same_bits(master_of(training), before));
   EXPECT_NE(training.net->last->weight[0][0].item<float>(), 0.5f);
+}
+
+TEST_P(DataWritesTest, AreSavedWithTheMastersOfWhatTheyDoNotChange) {
+  Training training = train(false), loaded = train(false);
+  training.step();
+  Tensor expected = master_of(training).clone();
+  write(training, 0.5f);
+  expected[0][0] = 0.5f;
+  const File file;
+  save(training.amped, file.path());
+  load(loaded.amped, file.path());
+  EXPECT_TRUE(same_bits(master_of(loaded), expected));
+  const auto expect_saved = [&](const auto& saved) {
+    std::stringstream archive;
+    torch::save(saved, archive);
+    Net plain = make_net(device(), 9);
+    torch::load(plain, archive, device());
+    EXPECT_TRUE(same_bits(plain->last->weight.detach(), expected));
+  };
+  expect_saved(training.net);
+  expect_saved(training.amped.model);
 }
 
 TEST_P(DataWritesTest, AreAdoptedByRefreshMasters) {

@@ -152,19 +152,51 @@ TEST_P(GroupsTest, ThatTheProgramEditsAreFollowed) {
   expect_edits_are_followed<optim::FusedSGD>(device(), options());
 }
 
-TEST_P(GroupsTest, TheOverflowOfARemovedParameterSkipsNobody) {
-  Edited<torch::optim::SGD> edited(device(), options().loss_scale("dynamic"));
+/// By the model's own tensor.
+template <class O>
+void expect_its_master_on_return(at::Device device, const Options& options) {
+  Edited<O> edited(device, options);
+  auto& groups = edited.optimizer.param_groups();
   edited.step();
-  {
-    scale_loss scaled_loss(edited.net->first->weight.to(at::kFloat).sum(), edited.amped->optimizer);
-    scaled_loss.backward();
-    edited.net->first->weight.grad().fill_(INFINITY);
-  }
-  edited.group().erase(edited.group().begin());
-  EXPECT_TRUE(edited.amped->optimizer.step());
+  const Tensor stepped = edited.group()[0], value = stepped.detach().clone();
+  const Group popped = std::move(groups.back());
+  groups.back() = Group(edited.net->last->parameters(), popped.options().clone());
+  edited.step();
+  EXPECT_TRUE(same_bits(stepped.detach(), value)) << "nobody steps it";
+  edited.optimizer.add_param_group(Group(edited.net->first->parameters()));
+  edited.step();
+  EXPECT_TRUE(groups.back().params()[0].is_same(stepped));
+  EXPECT_TRUE(same_bits(stepped.detach(), value.sub(0.25)));
 }
 
-TORCHAMP_AT_LEVELS(GroupsTest, OptLevel::O1, OptLevel::O2);
+TEST_P(GroupsTest, AParameterThatComesBackHasItsMasterAgain) {
+  expect_its_master_on_return<torch::optim::SGD>(device(), options());
+  expect_its_master_on_return<optim::FusedSGD>(device(), options());
+}
+
+/// Of one in the layer that the optimizer steps.
+template <class O>
+void expect_no_overflow_of_removed(at::Device device, const Options& options) {
+  Edited<O> edited(device, options);
+  edited.step();
+  edited.optimizer.zero_grad();
+  edited.net->zero_grad();
+  const auto& layer = edited.net->first;
+  const Tensor before = layer->bias.detach().clone();
+  const Tensor loss = layer->weight.to(at::kFloat).sum() * INFINITY;
+  { scale_loss(loss + layer->bias.to(at::kFloat).sum(), edited.amped->optimizer).backward(); }
+  edited.group().erase(edited.group().begin());
+  EXPECT_TRUE(edited.amped->optimizer.step());
+  EXPECT_TRUE(same_bits(layer->bias.detach(), before.sub(0.25)));
+}
+
+TEST_P(GroupsTest, TheOverflowOfARemovedParameterSkipsNobody) {
+  const Options dynamic = options().loss_scale("dynamic");
+  expect_no_overflow_of_removed<torch::optim::SGD>(device(), dynamic);
+  expect_no_overflow_of_removed<optim::FusedSGD>(device(), dynamic);
+}
+
+TORCHAMP_AT_LEVELS(GroupsTest, OptLevel::O0, OptLevel::O1, OptLevel::O2);
 
 }  // namespace
 }  // namespace torchamp
