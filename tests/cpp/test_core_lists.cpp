@@ -20,7 +20,7 @@ constexpr double kScale = 1024;
 /// float16 parameters with masters, and float32 ones without.
 struct Rig {
   Rig(const std::vector<bool>& have_masters, at::Device device)
-      : scaler({LossScale("dynamic"), kScale}, device) {
+      : scaler({LossScale("dynamic"), kScale, {}}, device) {
     for (const bool has_master : have_masters) {
       const Tensor wide = Random(40).normal({4, 2}, at::kFloat, device);
       models.push_back(has_master ? wide.to(at::kHalf) : wide);

@@ -58,7 +58,7 @@ class Run {
     if (!is_raising) backward.finish();
   }
   void step() {
-    Step step(state_, {&scaler_}, {/*adopts_data_writes=*/false, way_.is_fused()});
+    Step step(state_, {&scaler_}, {/*adopts_data_writes=*/true, way_.is_fused()});
     step.begin("step");
     if (way_.is_fused()) {
       step_fused();
@@ -84,6 +84,7 @@ class Run {
     if (grad().defined()) grad().mul_(2);
   }
   void write_model(float value) { model_.fill_(value); }
+  void write_data(float value) { model_.variable_data().fill_(value); }
   void write_master(float value) {
     if (way_.has_master()) master_.fill_(value);
   }
@@ -92,8 +93,9 @@ class Run {
   float value() const {
     const auto param = param_of(model_);
     refresh({param});
-    EXPECT_TRUE(same_bits(model_, master_.to(model_.scalar_type())));
-    return param->value()[1].item<float>();
+    const Tensor value = param->value();
+    EXPECT_TRUE(same_bits(model_, value.to(model_.scalar_type())));
+    return value[1].item<float>();
   }
 
  private:
@@ -148,6 +150,8 @@ class Rule {
     if (is_none_) zero();
     if (scaled_) throw Refused();
     look();
+    value_ = value();
+    data_.reset();
     check_not_written();
     if (!is_bad_) value_ -= sum_.value_or(0);
     if (has_master_ || (is_bad_ && !is_own_)) sum_.reset();
@@ -186,18 +190,31 @@ class Rule {
   }
   void write_model(float value) {
     value_ = value;
+    data_.reset();
     is_model_ahead_ = true;
+    is_master_ahead_ = false;
+  }
+  void write_data(float value) {
+    if (has_master_ && !is_model_ahead_) {
+      data_ = value;
+    } else {
+      value_ = value;
+    }
   }
   void write_master(float value) {
-    if (has_master_ && !is_model_ahead_) value_ = value;
+    if (!has_master_ || is_model_ahead_) return;
+    value_ = value;
+    is_master_ahead_ = true;
   }
   void move_scale() { ++scale_; }
 
-  float value() const { return value_; }
+  /// A counted write to the master alone has overwritten the model.
+  float value() const { return is_master_ahead_ ? value_ : data_.value_or(value_); }
 
  private:
   void look() {
-    is_model_ahead_ = false;
+    if (is_master_ahead_) data_.reset();
+    is_model_ahead_ = is_master_ahead_ = false;
     if (is_none_) zero();
   }
   void check_not_written() const {
@@ -214,13 +231,15 @@ class Rule {
   float value_ = kStart;
   std::optional<float> scaled_, sum_;
   int scale_ = 0, scaled_by_ = 0;
-  bool shows_ = false;           ///< the model's grad is not None
-  bool is_bad_ = false;          ///< the next step is to be skipped
-  bool is_checked_ = false;      ///< the sum is the model's grad, still scaled
-  bool is_written_ = false;      ///< which the program has written
-  bool is_none_ = false;         ///< the program has set the model's grad to None
-  bool is_own_ = false;          ///< the sum is what the program has assigned
-  bool is_model_ahead_ = false;  ///< it has written the model
+  bool shows_ = false;            ///< the model's grad is not None
+  bool is_bad_ = false;           ///< the next step is to be skipped
+  bool is_checked_ = false;       ///< the sum is the model's grad, still scaled
+  bool is_written_ = false;       ///< which the program has written
+  bool is_none_ = false;          ///< the program has set the model's grad to None
+  bool is_own_ = false;           ///< the sum is what the program has assigned
+  bool is_model_ahead_ = false;   ///< it has written the model
+  bool is_master_ahead_ = false;  ///< it has written the master alone
+  std::optional<float> data_;     ///< what the model holds by a write that PyTorch does not count
 };
 
 struct Event {
@@ -251,6 +270,8 @@ const std::vector<Event>& events() {
        [](Rule& rule, float) { rule.double_grad(); }},
       {"write model", [](Run& run, float grad) { run.write_model(4 + grad); },
        [](Rule& rule, float grad) { rule.write_model(4 + grad); }},
+      {"write data", [](Run& run, float grad) { run.write_data(5 + grad); },
+       [](Rule& rule, float grad) { rule.write_data(5 + grad); }},
       {"write master", [](Run& run, float grad) { run.write_master(3 + grad + 0x1p-20f); },
        [](Rule& rule, float grad) { rule.write_master(3 + grad + 0x1p-20f); }},
       {"move scale", [](Run& run, float) { run.move_scale(); },
