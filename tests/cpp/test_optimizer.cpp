@@ -1,5 +1,4 @@
 #include <torch/nn/utils/clip_grad.h>
-#include <torchamp/clip.h>
 #include <torchamp/logging.h>
 
 #include <cmath>
@@ -72,16 +71,6 @@ TEST_P(OptimizerTest, SteppingTheWrappedOptimizerAlwaysIsTold) {
                       "masters, and does not skip after an overflow"});
 }
 
-TEST_P(OptimizerTest, AnOverflowIsOverOnceTheModelIsZeroed) {
-  Training training = train_at(OptLevel::O2);
-  training.overflow();
-  training.sgd.step();
-  training.net->zero_grad();
-  { scale_loss(training.loss(), training.optimizer()).backward(); }
-  EXPECT_TRUE(std::isfinite(clip_grad_norm_(training.optimizer(), 1.0).item<float>()));
-  EXPECT_TRUE(training.optimizer().step());
-}
-
 TEST_P(OptimizerTest, OnlyTheFirstZeroingAfterAnOverflowMakesZeros) {
   for (const OptLevel level : {OptLevel::O1, OptLevel::O2}) {
     for (const bool set_to_none : {true, false}) {
@@ -142,27 +131,6 @@ TEST_P(OptimizerTest, ZeroGradReachesModelAndMasters) {
   }
 }
 
-TEST_P(OptimizerTest, RefusesToStepByScaledGrads) {
-  for (const OptLevel level : {OptLevel::O1, OptLevel::O2}) {
-    Training training = train_at(level);
-    { scale_loss(training.loss(), training.optimizer(), {0, /*delay_unscale=*/true}).backward(); }
-    const auto before = clones(training.optimizer().master_params());
-    EXPECT_EQ(
-        message_of([&] { training.optimizer().step(); }),
-        "Optimizer::step: expected unscaled grads, got grads still scaled by a scale_loss with "
-        "delay_unscale, as in no_sync(); run one without it before the step");
-    EXPECT_TRUE(same_bits(training.optimizer().master_params(), before));
-    training.step();
-    EXPECT_FALSE(same_bits(training.optimizer().master_params(), before)) << "after zero_grad";
-  }
-}
-
-TEST_P(OptimizerTest, ZeroGradTakesAnOverflowBack) {
-  Training training = train_at(OptLevel::O2);
-  training.overflow();
-  training.step();
-}
-
 TEST_P(OptimizerTest, GradsOfMasterParamsCanBeClipped) {
   Training training = train_at(OptLevel::O2);
   { scale_loss(training.loss(), training.optimizer()).backward(); }
@@ -175,21 +143,6 @@ TEST_P(OptimizerTest, GradsOfMasterParamsCanBeClipped) {
     moved += (after[i] - before[i]).square().sum().item<double>();
   }
   EXPECT_NEAR(std::sqrt(moved), 0.1 * 1e-3, 1e-6);
-}
-
-/// As a broadcast from another rank after initialize does.
-TEST_P(OptimizerTest, MastersFollowAModelThatIsWritten) {
-  Training training = train_at(OptLevel::O2);
-  {
-    const torch::NoGradGuard no_grad;
-    for (Tensor& param : training.net->parameters()) param.fill_(3);
-  }
-  { scale_loss(training.loss(), training.optimizer()).backward(); }
-  const auto masters = training.optimizer().master_params();
-  const auto model = training.net->parameters();
-  for (size_t i = 0; i < masters.size(); ++i) {
-    EXPECT_TRUE(same_bits(masters[i], model[i].to(at::kFloat))) << i;
-  }
 }
 
 TEST_P(OptimizerTest, IsAHandle) {

@@ -18,11 +18,6 @@ using at::Tensor;
 class DynamicTest : public LevelTest {
  protected:
   static Options options() { return quiet(level()).loss_scale("dynamic"); }
-  /// The dtype in which grads are computed.
-  static at::ScalarType grad_type() {
-    const Properties row = default_properties(level());
-    return row.autocast_type.value_or(row.cast_model_type.value_or(at::kFloat));
-  }
 };
 
 TEST_P(DynamicTest, AnOverflowAnywhereSkipsTheStepAndLeavesNoTrace) {
@@ -101,15 +96,6 @@ TEST_P(DynamicTest, OneOverflowAmongMicroBatchesSkipsTheirStep) {
   }
 }
 
-TEST_P(DynamicTest, MicroBatchesAddUp) {
-  Training once(device(), options()), twice(device(), options());
-  { scale_loss(once.loss(), once.optimizer()).backward(); }
-  for (int i = 0; i < 2; ++i) scale_loss(twice.loss(), twice.optimizer()).backward();
-  auto doubled = once.grads();
-  for (Tensor& grad : doubled) grad = grad * 2;
-  EXPECT_TRUE(same_bits(twice.grads(), doubled));
-}
-
 /// A backward does not overwrite what a later one still needs.
 TEST_P(DynamicTest, ForwardsMayComeBeforeTheOtherLossesBackwards) {
   Training training(device(), options()), in_turn(device(), options());
@@ -120,17 +106,6 @@ TEST_P(DynamicTest, ForwardsMayComeBeforeTheOtherLossesBackwards) {
   { scale_loss(third, training.optimizer()).backward(); }
   for (int i = 0; i < 3; ++i) scale_loss(in_turn.loss(), in_turn.optimizer()).backward();
   EXPECT_TRUE(same_bits(training.grads(), in_turn.grads()));
-}
-
-TEST_P(DynamicTest, DelayedUnscalingAddsUpInTheModel) {
-  Training plain(device(), options()), delayed(device(), options());
-  for (int i = 0; i < 2; ++i) scale_loss(plain.loss(), plain.optimizer()).backward();
-  { scale_loss(delayed.loss(), delayed.optimizer(), {0, /*delay_unscale=*/true}).backward(); }
-  { scale_loss(delayed.loss(), delayed.optimizer()).backward(); }
-  const auto got = delayed.grads(), expected = plain.grads();
-  for (size_t i = 0; i < got.size(); ++i) {
-    EXPECT_TRUE(close(got[i], expected[i], grad_type())) << i;
-  }
 }
 
 TEST_P(DynamicTest, AnExceptionPutsEverythingBack) {
@@ -215,46 +190,6 @@ TEST_P(DynamicTest, AGuardInADestructorMindsOnlyItsOwnExceptions) {
   };
   EXPECT_EQ(message_of(unwind), "older");
   EXPECT_EQ(training.scaler().state().growth_tracker, 1);
-}
-
-TEST_P(DynamicTest, OneWithinAnotherIsRefused) {
-  Training training(device(), options().num_losses(2));
-  {
-    scale_loss scaled_loss(training.loss(), training.optimizer());
-    const auto nest = [&] {
-      scale_loss(training.loss(), training.optimizer(), {1, false}).backward();
-    };
-    EXPECT_TRUE(contains(message_of(nest), "not to be inside an open scale_loss"));
-    scaled_loss.backward();
-  }
-  { scale_loss(training.loss(), training.optimizer(), {1, false}).backward(); }
-  EXPECT_TRUE(training.optimizer().step());
-}
-
-TEST_P(DynamicTest, AStepInsideIsRefusedAndChangesNothing) {
-  Training training(device(), options());
-  const auto before = clones(training.net->parameters());
-  {
-    scale_loss scaled_loss(training.loss(), training.optimizer());
-    scaled_loss.backward();
-    EXPECT_TRUE(
-        contains(message_of([&] { training.optimizer().step(); }),
-                 "Optimizer::step: expected the optimizer not to be inside an open scale_loss"));
-  }
-  EXPECT_TRUE(same_bits(training.net->parameters(), before));
-  EXPECT_TRUE(training.optimizer().step());
-}
-
-TEST_P(DynamicTest, DelayedGradsOfAnotherLossAreUnscaledByItsScale) {
-  const auto grads_of_two = [&](bool delay_unscale) {
-    Training training(device(), options().num_losses(2));
-    training.amped.model.amp()->loss_scaler(1).set_loss_scale(32.0);
-    { scale_loss(training.loss(), training.optimizer(), {1, delay_unscale}).backward(); }
-    { scale_loss(training.loss(), training.optimizer(), {0}).backward(); }
-    return training.grads();
-  };
-  const auto delayed = grads_of_two(true), at_once = grads_of_two(false);
-  for (size_t i = 0; i < delayed.size(); ++i) EXPECT_TRUE(same_bits(delayed[i], at_once[i])) << i;
 }
 
 TEST_P(DynamicTest, ZeroGradInsideDropsWhatWasSetAside) {

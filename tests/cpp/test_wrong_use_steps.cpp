@@ -13,24 +13,11 @@ namespace torchamp::wrong_use {
 namespace {
 
 using optim::FusedAdam;
-using torch::optim::Adam;
 
 /// Of the parameters that the optimizer steps, to see that a step writes none.
 template <class O>
 std::vector<Tensor> values_of(Run<O>& run) {
   return clones(run.optimizer().master_params());
-}
-
-/// A step after the model's grads were zeroed by a product.
-template <class O>
-void clip_the_models_grads(const Options& options) {
-  Run<O> run(options);
-  const auto before = values_of(run);
-  run.amped.optimizer.zero_grad();
-  run.backward();
-  for (const Tensor& param : run.net->parameters()) param.grad().data().mul_(0);
-  run.step();
-  EXPECT_TRUE(same_bits(values_of(run), before));
 }
 
 /// Its grads are not scaled, and are used.
@@ -118,21 +105,6 @@ std::vector<WrongUse> of_steps() {
        [] { backward_without_scale_loss<SGD>(Options("O5")); }, right()},
       {"a_fused_backward_without_scale_loss",
        [] { backward_without_scale_loss<FusedAdam>(at_level("O2")); }, right()},
-      {"clipping_the_models_grads_of_sgd", [] { clip_the_models_grads<SGD>(at_level("O2")); },
-       right()},
-      {"clipping_the_models_grads_of_adam", [] { clip_the_models_grads<Adam>(at_level("O5")); },
-       right()},
-      {"clipping_the_models_grads_of_fused_adam",
-       [] {
-         Run<FusedAdam> run(at_level("O2"));
-         run.backward();
-         for (const Tensor& param : run.net->parameters()) param.grad().mul_(0.5);
-         run.step();
-       },
-       error(
-           "^expected the grad of a model's parameter, of sizes \\[2, 4\\], to be unmodified since "
-           "scale_loss, got a modified one; clip with amp.clip_grad_norm_, or modify the grads of "
-           "amp.master_params$")},
       {"clipping_the_masters_grads",
        [] {
          Run run;
