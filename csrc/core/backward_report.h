@@ -27,7 +27,7 @@ class BackwardReport {
   /// How many parameters had a grad that was not finite, in all backwards since they were
   /// cleared.
   int64_t nonfinite() const;
-  /// The first of those, as indices into MasterWeights::model_params().
+  /// The first of those, as indices into OptimizerState::params().
   std::vector<int64_t> first_nonfinite() const;
 
   /// For the op.

@@ -1,5 +1,5 @@
 // A backward's passes over its grads, the last of which ends it: the op behind
-// MasterWeights::finish_backward.
+// OptimizerState::finish.
 #pragma once
 
 #include <ATen/core/Tensor.h>
