@@ -20,7 +20,8 @@ configure_file(cmake/build_config.h.in "${PROJECT_BINARY_DIR}/generated/build_co
 
 file(GLOB TORCHAMP_SOURCES CONFIGURE_DEPENDS
   csrc/autocast/*.cpp csrc/checkpoint/*.cpp csrc/core/*.cpp csrc/doctor/*.cpp csrc/frontend/*.cpp
-  csrc/frontend/optim/*.cpp csrc/inspect/*.cpp csrc/ops/*.cpp csrc/cpu/*.cpp csrc/aten/*.cpp csrc/cuda/*.cpp)
+  csrc/frontend/optim/*.cpp csrc/inspect/*.cpp csrc/ops/*.cpp csrc/report/*.cpp csrc/cpu/*.cpp csrc/aten/*.cpp
+  csrc/cuda/*.cpp)
 list(FILTER TORCHAMP_SOURCES EXCLUDE REGEX "csrc/doctor/main.cpp$")
 file(GLOB TORCHAMP_CPU_SOURCES CONFIGURE_DEPENDS csrc/cpu/*.cpp)
 set_source_files_properties(${TORCHAMP_CPU_SOURCES} PROPERTIES

@@ -1,11 +1,11 @@
 #include "aten/fallback.h"
 
 #include <ATen/ops/add.h>
-#include <ATen/ops/any.h>
 #include <ATen/ops/argsort.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/logical_or.h>
 #include <ATen/ops/mul.h>
@@ -49,13 +49,6 @@ void flag_nonfinite(const Tensor& tensor, int64_t position, const FlagTensors& f
   }
 }
 
-/// Of grads, before they are overwritten.
-void flag_grads(const Tensor& grads, int64_t position, const FlagTensors& flags) {
-  flag_nonfinite(grads, position, flags);
-  const Tensor& flag = flags.found_nonzero;
-  if (flag.defined()) flag.copy_(flag.logical_or(grads.any()));
-}
-
 void write(const Tensor& result, const Tensor& output, int64_t position, const FlagTensors& flags) {
   output.copy_(result);
   if (is_low_precision(output)) flag_nonfinite(output, position, flags);
@@ -65,22 +58,17 @@ bool covers(Checked checked, Checked list) {
   return (static_cast<uint8>(checked) & static_cast<uint8>(list)) != 0;
 }
 
-/// kAllZero … kLossNotFinite
-Tensor outcome_of(const FlagTensors& flags, const BackwardEnd& end) {
-  const Tensor zero = at::zeros_like(end.found_inf), found = end.found_inf.ne(0);
-  const Tensor loss = end.loss.defined() ? end.loss.reshape({}) : zero;
-  const Tensor finite = loss.isfinite();
-  Tensor outcome = zero.add(kAllZero);
-  if (flags.found_nonzero.defined()) {
-    outcome = outcome.masked_fill(loss.ne(0).logical_and(finite), kUnderflowed)
-                  .masked_fill(flags.found_nonzero.reshape({}).ne(0), kClean);
-  }
-  return outcome.masked_fill(found, kOverflowed)
-      .masked_fill(finite.logical_not().logical_and(found), kLossNotFinite);
+/// kClean, kOverflowed or kLossNotFinite.
+Tensor outcome_of(const BackwardEnd& end) {
+  const Tensor found = end.found_inf.ne(0);
+  const Tensor outcome = at::full_like(end.found_inf, kClean).masked_fill(found, kOverflowed);
+  if (!end.loss.defined()) return outcome;
+  const Tensor is_bad = end.loss.reshape({}).isfinite().logical_not();
+  return outcome.masked_fill(is_bad.logical_and(found), kLossNotFinite);
 }
 
 /// In two consecutive copies.
-void report(const FlagTensors& found, const BackwardEnd& end, const Tensor& loss_scale) {
+void report(const BackwardEnd& end, const Tensor& loss_scale) {
   const Tensor &report = end.report, &per_tensor = end.per_tensor;
   const Tensor flags = per_tensor.to(at::kInt);
   const Tensor first = flags.argsort(/*stable=*/true, 0, /*descending=*/true);
@@ -90,7 +78,7 @@ void report(const FlagTensors& found, const BackwardEnd& end, const Tensor& loss
   report.slice(0, first_byte, first_byte + bytes)
       .view(at::kInt)
       .copy_(names, /*non_blocking=*/true);
-  report_outcome(report, outcome_of(found, end), loss_scale);
+  report_outcome(report, outcome_of(end), loss_scale);
 }
 
 }  // namespace
@@ -106,7 +94,7 @@ void scale(const Positions& positions, TensorList inputs, TensorList outputs, do
 void unscale(const Positions& positions, TensorList scaled_grads, TensorList master_grads,
              const Tensor& inv_scale, bool accumulate, const FlagTensors& flags) {
   for (const int64_t i : positions) {
-    flag_grads(scaled_grads[i], i, flags);
+    flag_nonfinite(scaled_grads[i], i, flags);
     const Tensor &scaled = scaled_grads[i], &before = master_grads[i];
     const auto wide = accumulate ? wide_type({scaled, before}) : wide_type({scaled});
     Tensor result = scaled.to(wide).mul(inv_scale.squeeze());
@@ -126,7 +114,7 @@ void axpby(const Positions& positions, double a, TensorList x, double b, TensorL
 }
 
 void check(const Positions& positions, TensorList tensors, const FlagTensors& flags) {
-  for (const int64_t i : positions) flag_grads(tensors[i], i, flags);
+  for (const int64_t i : positions) flag_nonfinite(tensors[i], i, flags);
 }
 
 /// ATen's own norms add floats one by one and lose digits; its sum adds them pairwise.
@@ -204,11 +192,10 @@ void finalize(const FlagTensors& flags, const BackwardEnd& end, const Tensor& lo
                  end.found_inf, to_rule(end.moved->rule));
   }
   if (end.report.defined()) {
-    report(flags, end, end.moved != nullptr ? end.moved->loss_scale : loss_scale);
+    report(end, end.moved != nullptr ? end.moved->loss_scale : loss_scale);
   }
   flags.found_inf.zero_();
   flags.per_tensor->zero_();
-  if (flags.found_nonzero.defined()) flags.found_nonzero.zero_();
 }
 
 }  // namespace torchamp::aten

@@ -16,11 +16,10 @@ namespace torchamp::aten {
 /// Which positions of the lists to work on.
 using Positions = std::vector<int64_t>;
 
-/// Flags: found_inf and, if given, found_inf_per_tensor and found_nonzero.
+/// Flags: found_inf and, if given, found_inf_per_tensor.
 struct FlagTensors {
   at::Tensor found_inf;
   std::optional<at::Tensor> per_tensor;
-  at::Tensor found_nonzero = {};
 };
 
 void scale(const Positions& positions, at::TensorList inputs, at::TensorList outputs, double scale,

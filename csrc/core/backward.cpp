@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "core/backward_report.h"
-#include "core/late_report.h"
 #include "core/unscale_pass.h"
 
 namespace torchamp::core {
@@ -222,8 +221,9 @@ Backward::End Backward::agree(const Tensor& found_inf, const ScaleSnapshot& by,
 }
 
 void Backward::report(OptimizerState& state, const End& end, bool skips) const {
-  state.late_report().accumulate({options_.loss_id, end.of_all, state.last_report_, skips,
-                                  scaler_.agrees() ? end.here : nullptr});
+  if (state.observer_ == nullptr) return;
+  state.observer_->after_backward({options_.loss_id, end.of_all, state.last_report_, skips,
+                                   scaler_.agrees() ? end.here : nullptr});
 }
 
 /// Optimizers that were not given to this backward step parameters that it has reached.

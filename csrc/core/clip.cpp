@@ -38,25 +38,32 @@ struct Part {
   }
 };
 
-/// Each grad once.
-Part unscaled_part(OptimizerState& state, const RanksOfShards& ranks, TensorSet& seen) {
+/// Whether `state` is the first of `states` that steps it.
+bool is_of(const OptimizerState& state, const ClippedStates& states, const Param& param) {
+  const auto first = std::find_if(states.begin(), states.end(), [&](const OptimizerState* each) {
+    return each == &state || each->steps(param);
+  });
+  return *first == &state;
+}
+
+/// A grad of several optimizers is in the part of the first.
+Part unscaled_part(OptimizerState& state, const ClippedStates& states, const RanksOfShards& ranks) {
   Part part{&state, false, {}, {}};
   for (const auto& param : state.params()) {
     const Tensor& grad = param->has_master() ? param->grad.unscaled : grad_of(param->model);
-    const auto* const key = param->master.unsafeGetTensorImpl();
-    if (!grad.defined() || !seen.insert(key).second) continue;
+    if (!grad.defined() || !is_of(state, states, *param)) continue;
     part.unscaled.push_back(values_of(grad));
-    if (ranks.counted_elsewhere.count(key) == 0) part.counted.push_back(part.unscaled.back());
+    const bool is_counted = ranks.counted_elsewhere.count(param->master.unsafeGetTensorImpl()) == 0;
+    if (is_counted) part.counted.push_back(part.unscaled.back());
   }
   return part;
 }
 
 std::vector<Part> parts_of(const ClippedStates& states, const RanksOfShards& ranks) {
   std::vector<Part> parts;
-  TensorSet seen;
   for (OptimizerState* state : states) {
     if (state->norm_of_checked().defined()) parts.push_back({state, true, {}, {}});
-    Part unscaled = unscaled_part(*state, ranks, seen);
+    Part unscaled = unscaled_part(*state, states, ranks);
     if (!unscaled.unscaled.empty()) parts.push_back(std::move(unscaled));
   }
   if (parts.empty()) parts.push_back({states.empty() ? nullptr : states.front(), false, {}, {}});
@@ -144,9 +151,8 @@ void clip_grad_value(const ClippedStates& states, double clip_value) {
     state->check_unscaled("clip_grad_value_");
     state->unscale();
   }
-  TensorSet seen;
   for (OptimizerState* state : states) {
-    for (const Tensor& grad : unscaled_part(*state, {}, seen).unscaled) {
+    for (const Tensor& grad : unscaled_part(*state, states, {}).unscaled) {
       grad.clamp_(-clip_value, clip_value);
     }
   }

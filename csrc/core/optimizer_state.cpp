@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "core/autograd_meta.h"
-#include "core/late_report.h"
 
 namespace torchamp::core {
 namespace {
@@ -59,10 +58,10 @@ Tensor indices_tensor(const std::vector<int64_t>& indices, at::Device device) {
 
 }  // namespace
 
-OptimizerState::OptimizerState(bool shows_grads)
+OptimizerState::OptimizerState(bool shows_grads, std::shared_ptr<Observer> observer)
     : shows_grads_(shows_grads),
       thread_(std::this_thread::get_id()),
-      late_report_(std::make_unique<LateReport>()) {
+      observer_(std::move(observer)) {
   states().add(this);
 }
 
@@ -119,6 +118,7 @@ Tensor OptimizerState::add(const char* function, const Tensor& tensor, const Ten
   if (found_inf_per_param_.defined()) {
     found_inf_per_param_ = at::constant_pad_nd(found_inf_per_param_, {0, 1});
   }
+  if (adopts_data_writes_) param->watch_data_writes();
   if (had_scaled_loss_) {
     param->model_grad().reset();
     param->grad = Grad();
@@ -173,6 +173,11 @@ void OptimizerState::retire(const std::shared_ptr<Param>& param) {
   if (param->has_master()) retired_.push_back(param);
 }
 
+void OptimizerState::adopt_data_writes() {
+  adopts_data_writes_ = true;
+  for (const auto& param : params_) param->watch_data_writes();
+}
+
 void OptimizerState::prepare_release() {
   TORCH_CHECK(!is_in_backward(),
               "release: expected no scale_loss to be open, but one is; release after it");
@@ -210,7 +215,7 @@ void OptimizerState::accumulate(const Tensor& found_inf, bool shares) {
 void OptimizerState::clear_overflows() {
   found_inf_.reset();
   shares_overflows_ = false;
-  late_report_->clear();
+  if (observer_ != nullptr) observer_->forget_backwards();
 }
 
 /// float32 scalar, 1 if a grad of one of those parameters was not finite since the last step;
@@ -264,18 +269,16 @@ void OptimizerState::forget_backwards() {
 
 void OptimizerState::note_zeroed(const std::vector<Tensor>& model_params) {
   at::NoGradGuard no_grad;
-  TensorSet zeroed;
-  for (const Tensor& tensor : model_params) zeroed.insert(tensor.unsafeGetTensorImpl());
-  bool had_any = false, are_all = true;
-  for (const auto& param : params_) {
-    if (zeroed.count(param->model.unsafeGetTensorImpl()) > 0) {
-      had_any |= param->has_contributed();
-      zero_grad(*param, /*set_to_none=*/!grad_of(param->model).defined());
-    } else {
-      are_all &= !param->has_contributed();
-    }
+  const auto contributed = std::count_if(
+      params_.begin(), params_.end(), [](const auto& param) { return param->has_contributed(); });
+  int64_t zeroed = 0;
+  for (const Tensor& tensor : model_params) {
+    const auto param = param_of(tensor);
+    if (param == nullptr || !steps(*param)) continue;
+    zeroed += param->has_contributed();
+    zero_grad(*param, /*set_to_none=*/!grad_of(param->model).defined());
   }
-  if (had_any && are_all) forget_backwards();
+  if (zeroed > 0 && zeroed == contributed) forget_backwards();
 }
 
 void OptimizerState::show_grads() {
@@ -293,7 +296,7 @@ void OptimizerState::lend_grads(bool lends) const {
 
 /// Parameters without a master keep their grads, as in PyTorch.
 void OptimizerState::end_step(const std::vector<LossScaler*>& scalers) {
-  late_report_->note(scalers);
+  if (observer_ != nullptr) observer_->after_step(scalers);
   const bool may_refuse = may_have_overflowed();
   for (const auto& param : params_) {
     if (!param->has_master()) {

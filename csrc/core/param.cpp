@@ -1,11 +1,14 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
 #include <torchamp/detail/param.h>
 #include <torchamp/ops.h>
 
 #include <array>
+#include <functional>
 #include <mutex>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -68,14 +71,16 @@ bool is_misread_float(const Tensor& tensor) {
   return storage.use_count() == 1 && storage.nbytes() == sizeof(float) * tensor.numel();
 }
 
-/// Whether 16-bit tensors of equal sizes are equal; compares four elements at a time, torch one
-/// by one.
-bool equal_halves(const Tensor& one, const Tensor& other) {
-  const auto is_aligned = [](const Tensor& t) {
-    return t.is_contiguous() && t.storage_offset() % 4 == 0 && t.numel() % 4 == 0;
-  };
-  if (one.itemsize() != 2 || !is_aligned(one) || !is_aligned(other)) return at::equal(one, other);
-  return at::equal(one.view(-1).view(at::kLong), other.view(-1).view(at::kLong));
+/// int64 on the tensor's device: a hash of its bits.
+Tensor hash_of(const Tensor& tensor) {
+  const Tensor plain = tensor.detach();
+  const Tensor dense = plain.is_non_overlapping_and_dense() ? plain : plain.contiguous();
+  if (dense.is_cpu()) {
+    const std::string_view bytes(static_cast<const char*>(address_of(dense)), dense.nbytes());
+    return at::scalar_tensor(static_cast<int64_t>(std::hash<std::string_view>()(bytes)), at::kLong);
+  }
+  const Tensor bits = dense.as_strided({dense.numel()}, {1}).view(at::kShort);
+  return bits.cumsum(0, at::kLong).sum().mul(31).add(bits.sum(at::kLong));
 }
 
 /// docs/grads.md has the reasons. Rows: from; columns: to, both in GradState's order.
@@ -164,6 +169,11 @@ Param::Agreed Param::look() const {
 
 void Param::mark_synced() {
   agreed_ = look();
+  if (agreed_hash_.defined()) agreed_hash_.copy_(hash_of(model));
+}
+
+void Param::watch_data_writes() {
+  if (has_master() && !agreed_hash_.defined()) agreed_hash_ = hash_of(model);
 }
 
 void Param::check_unchanged() const {
@@ -207,7 +217,14 @@ Tensor Param::value() const {
   at::NoGradGuard no_grad;
   const Tensor held = model.detach(), wide = master.detach();
   if (!has_master()) return held.to(at::kFloat);
-  return at::where(wide.to(held.scalar_type()).eq(held), wide, held.to(at::kFloat));
+  Tensor is_masters = wide.to(held.scalar_type()).eq(held);
+  if (agreed_hash_.defined()) is_masters = is_masters.logical_or(is_hash_as_agreed());
+  return at::where(is_masters, wide, held.to(at::kFloat));
+}
+
+/// A bool scalar on the device.
+Tensor Param::is_hash_as_agreed() const {
+  return hash_of(model).eq(agreed_hash_);
 }
 
 void Param::set_master(const Tensor& value) {
@@ -224,11 +241,13 @@ void Param::set_master_where_held(const Tensor& value) {
 
 bool Param::is_rounded_master() const {
   at::NoGradGuard no_grad;
-  return equal_halves(master.detach().to(model.scalar_type()), model.detach());
+  return at::equal(master.detach().to(model.scalar_type()), model.detach());
 }
 
 void Param::adopt_data_writes() {
-  if (!has_master() || (model.is_cpu() && is_rounded_master())) return;
+  if (!has_master()) return;
+  const bool is_watched = agreed_hash_.defined();
+  if (is_watched && model.is_cpu() && is_hash_as_agreed().item<bool>()) return;
   set_master(value());
   mark_synced();
 }

@@ -20,7 +20,7 @@ void Step::begin(const char* function) {
   state.check_no_strays(function, /*set_aside=*/true);
   state.note_doubt(function);
   state.refresh();
-  if (options_.adopts_data_writes) {
+  if (state.adopts_data_writes()) {
     for (const auto& param : state.params()) param->adopt_data_writes();
   }
   if (!state.shows_grads()) state.lend_grads(true);
@@ -34,7 +34,7 @@ void Step::finish() {
 
 void Step::leave() {
   is_open_ = false;
-  if (!options_.writes_model) copy_to_model(state_->params());
+  if (!writes_model_) copy_to_model(state_->params());
   if (!state_->shows_grads()) state_->lend_grads(false);
 }
 

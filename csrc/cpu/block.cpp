@@ -52,6 +52,9 @@ struct AnyNonfinite {
   }
 };
 
+/// All bits of a float but its sign.
+constexpr uint32 kMagnitudeMask = 0x7fffffffu;
+
 /// The bits of the least float that rounds to infinity: half a unit above the largest value, whose
 /// last bit is 1.
 constexpr uint32 kHalfOverflow = 0x477ff000u;
@@ -63,20 +66,10 @@ struct AnyAtLeast {
   TORCHAMP_MATH static bool run(const float* values, const Span& span) {
     uint32 found[kLanes] = {};
     const auto look = [&](int i, int lane) {
-      found[lane] |= (float_to_bits(values[i]) & kMagnitude<float>) >= kMagnitudeBits;
+      found[lane] |= (float_to_bits(values[i]) & kMagnitudeMask) >= kMagnitudeBits;
     };
     for_each_element(span, look);
     return any(found) != 0;
-  }
-};
-
-template <class T, class Bits>
-struct AnyNonzero {
-  TORCHAMP_MATH static bool run(const T* data, const Span& span) {
-    Bits found[kLanes] = {};
-    const auto look = [&](int i, int lane) { found[lane] |= bits_of<Bits>(data[i]); };
-    for_each_element(span, look, data);
-    return (any(found) & kMagnitude<T>) != 0;
   }
 };
 
@@ -223,15 +216,6 @@ bool any_nonfinite(const Plan& plan, const Span& span, int list) {
       return any_nonfinite(static_cast<const bfloat16*>(data), span);
   }
   return false;
-}
-
-/// Both types of 16 bits have the same zeros.
-bool any_nonzero(const Plan& plan, const Span& span, int list) {
-  const void* data = address_of(plan, span, list);
-  if (plan.dtype(span.tensor, list) == DType::kFloat32) {
-    return run_block<AnyNonzero<float, uint32>>(static_cast<const float*>(data), span);
-  }
-  return run_block<AnyNonzero<float16, uint16>>(static_cast<const float16*>(data), span);
 }
 
 void fence() {

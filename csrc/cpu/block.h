@@ -37,9 +37,8 @@ void store(const Plan& plan, const Span& span, int list, const float* values, bo
 /// Whether a value is not finite once rounded to the list's low precision.
 bool any_overflow(const Plan& plan, const Span& span, int list, const float* values);
 
-/// Of the span's values in one list.
+/// Whether one of the span's values in the list is not finite.
 bool any_nonfinite(const Plan& plan, const Span& span, int list);
-bool any_nonzero(const Plan& plan, const Span& span, int list);
 
 /// Makes streamed stores visible to other threads.
 void fence();

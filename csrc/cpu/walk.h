@@ -120,23 +120,12 @@ inline void raise_flags(const Plan& plan, int64 tensor, const Flags& flags) {
   }
 }
 
-/// Reports values of the first list that are not zero. Once one is known, the rest is not read.
-inline void report_nonzero(const Plan& plan, const Piece& piece, const Flags& flags) {
-  if (flags.found_nonzero == nullptr) return;
-  float known;
-  __atomic_load(flags.found_nonzero, &known, __ATOMIC_RELAXED);
-  if (known != 0.0f || !any_nonzero(plan, whole(piece), 0)) return;
-  float yes = 1.0f;
-  __atomic_store(flags.found_nonzero, &yes, __ATOMIC_RELAXED);
-}
-
 /// Calls visit(Span, bool stream) -> bool for every block of the plan, on all threads, and raises
 /// the flags of the tensors for which it returned true. `output` is the list that is written.
 template <class Visit>
 void transform(const Plan& plan, int output, const Flags& flags, Visit visit) {
   const bool large = streams(plan, output);
   for_each_piece_in_parallel(plan, [&](const Piece& piece) {
-    report_nonzero(plan, piece, flags);
     bool found = false;
     const int64 head = large ? misaligned_head(plan, piece, output) : 0;
     for_each_block(piece, head, [&](const Span& span) {

@@ -1,5 +1,4 @@
-// check: reads, and reports non-finite values; in a backward also nonzero ones. The last block may
-// end a backward.
+// check: reads, and reports non-finite values. The last block may end a backward.
 #pragma once
 
 #include "cuda/arguments.h"
@@ -10,29 +9,10 @@
 
 namespace torchamp::cuda {
 
-struct CheckElement : L2normElement {
-  uint32 bits = 0;  ///< of all values
-
-  TORCHAMP_DEVICE float operator()(float value) {
-    bits |= float_to_bits(value);
-    return L2normElement::operator()(value);
-  }
-};
-
-/// Applies `element` to the slice, and reports what it found in the grads.
-template <class Element, int kLists>
-TORCHAMP_DEVICE void walk_grads(const Slice<kLists>& slice, Element& element, const Flags& flags) {
-  walk(slice, element, warp_team());
-  report(element.found, flags, slice.position);
-  report_nonzero(element.bits, flags);
-}
-
 /// Returns the thread's part of the sum of squares, whose cost the loads hide.
 template <int kLists>
 TORCHAMP_DEVICE float check_slice(const Slice<kLists>& slice, const Flags& flags) {
-  CheckElement element;
-  walk_grads(slice, element, flags);
-  return element.sum;
+  return walk_and_report(slice, L2normElement{}, flags).sum;
 }
 
 /// Called by all threads: stores the block's sum of squares; the last block then runs the

@@ -41,18 +41,6 @@ TORCHAMP_DEVICE void raise(T* flag) {
 #endif
 }
 
-/// Whether raise() has set it.
-template <class T>
-TORCHAMP_DEVICE bool is_raised(const T* flag) {
-  T value;
-#if defined(__CUDACC__)
-  value = *flag;
-#else
-  __atomic_load(flag, &value, __ATOMIC_RELAXED);
-#endif
-  return value != 0;
-}
-
 /// Called by whole warps: reports a non-finite value that any lane found in the tensor at
 /// `position`.
 TORCHAMP_DEVICE void report(bool found, const Flags& flags, int32 position) {
@@ -60,15 +48,6 @@ TORCHAMP_DEVICE void report(bool found, const Flags& flags, int32 position) {
   if (!any || threadIdx.x % kWarp != 0) return;
   if (flags.found_inf != nullptr) raise(flags.found_inf);
   if (flags.per_tensor != nullptr) raise(flags.per_tensor + position);
-}
-
-/// Called by whole warps: reports a value that is not zero, of which a lane has the `bits`. Nearly
-/// every warp has one, so the flag is read before it is written: that hits the cache.
-TORCHAMP_DEVICE void report_nonzero(uint32 bits, const Flags& flags) {
-  if (flags.found_nonzero == nullptr) return;
-  const bool any = __any_sync(kFullWarp, (bits & kMagnitude<float>) != 0);
-  if (!any || threadIdx.x % kWarp != 0) return;
-  if (!is_raised(flags.found_nonzero)) raise(flags.found_nonzero);
 }
 
 }  // namespace torchamp::cuda

@@ -16,13 +16,11 @@ struct UnscaleElement {
   float inv_scale;
   bool accumulate;
   bool found = false;
-  uint32 bits = 0;  ///< of all scaled grads
 
   TORCHAMP_DEVICE bool reads(int list) const { return list == 0 || accumulate; }
 
   TORCHAMP_DEVICE float operator()(float scaled_grad, float master_grad) {
     found |= is_nonfinite(scaled_grad);
-    bits |= float_to_bits(scaled_grad);
     return accumulate ? unscaled_onto(scaled_grad, inv_scale, master_grad)
                       : unscaled(scaled_grad, inv_scale);
   }
@@ -34,8 +32,7 @@ TORCHAMP_DEVICE float unscale_unit(const Launch& launch, uint32 unit) {
   const Flags& flags = arguments.pass.flags;
   const auto slice = slice_of(launch, unit);
   if (slice.address[1] == nullptr) return check_slice(slice, flags);
-  UnscaleElement element{factor(arguments.inv_scale), arguments.accumulate};
-  walk_grads(slice, element, flags);
+  walk_and_report(slice, UnscaleElement{factor(arguments.inv_scale), arguments.accumulate}, flags);
   return 0.0f;
 }
 

@@ -181,11 +181,13 @@ TORCHAMP_DEVICE void walk(const Slice<kLists>& slice, Element& element, Team tea
   walk_groups(slice, element, rest_of(slice.count, vectors), team);
 }
 
-/// Called by whole warps: applies `element` to the slice, and reports what it found.
+/// Called by whole warps: applies `element` to the slice, reports what it found, and returns it.
 template <class Element, int kLists>
-TORCHAMP_DEVICE void walk_and_report(const Slice<kLists>& slice, Element element, Flags flags) {
+TORCHAMP_DEVICE Element walk_and_report(const Slice<kLists>& slice, Element element,
+                                        const Flags& flags) {
   walk(slice, element, warp_team());
   report(element.found, flags, slice.position);
+  return element;
 }
 
 }  // namespace torchamp::cuda

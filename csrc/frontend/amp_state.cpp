@@ -128,6 +128,7 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
   cast_models();
   for (auto& optimizer : optimizers_) {
     follow_groups(optimizer, masters);
+    if (options.adopt_data_writes()) optimizer.state->adopt_data_writes();
     optimizer.state->set_lazy(optimizer.fused != nullptr && !options.materialize_master_grads());
   }
 }

@@ -10,6 +10,7 @@
 #include "checkpoint/float32_saves.h"
 #include "frontend/device_grads.h"
 #include "frontend/wrapped.h"
+#include "report/late_report.h"
 
 namespace torchamp {
 void move_state(torch::optim::Optimizer& optimizer, const at::Tensor& from, const at::Tensor& to) {
@@ -102,6 +103,13 @@ bool Amp::is_alive(const WrappedOptimizer& optimizer) const {
                                return param->has_master() && is_held(param);
                              });
   return !may_have_gone && (params.empty() || !optimizer.wrapped->param_groups().empty());
+}
+
+WrappedOptimizer::WrappedOptimizer(torch::optim::Optimizer& optimizer)
+    : wrapped(&optimizer),
+      fused(dynamic_cast<optim::FusedOptimizer*>(&optimizer)),
+      report(std::make_shared<LateReport>()) {
+  state = std::make_shared<core::OptimizerState>(/*shows_grads=*/false, report);
 }
 
 bool WrappedOptimizer::is_current() const {

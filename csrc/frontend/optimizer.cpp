@@ -60,8 +60,7 @@ bool Optimizer::step() {
   for (size_t i = 0; i < optimizer.observers.size(); ++i) {
     if (const auto observer = optimizer.observers[i].lock()) observer->before_step();
   }
-  core::Step step(optimizer.state, amp_->scalers(),
-                  {amp_->options().adopt_data_writes(), optimizer.fused != nullptr});
+  core::Step step(optimizer.state, amp_->scalers(), optimizer.fused != nullptr);
   step.begin("Optimizer::step");
   if (!optimizer.state->doubt().empty()) amp_->warn_once(optimizer.state->doubt());
   const bool stepped = step_unless_overflowed();

@@ -2,7 +2,7 @@
 
 #include <torchamp/logging.h>
 
-#include "core/skip_messages.h"
+#include "report/skip_messages.h"
 
 namespace torchamp {
 namespace {
@@ -21,15 +21,13 @@ std::vector<std::string> names_of(const Amp& amp, const WrappedOptimizer& optimi
 }  // namespace
 
 std::vector<SkippedStep> report_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer) {
-  std::vector<SkippedStep> skipped = optimizer.state->late_report().flush();
-  const auto underflowed = optimizer.state->late_report().take_underflow();
+  std::vector<SkippedStep> skipped = optimizer.report->flush();
   if (amp.options().verbosity() <= 0) return skipped;
   for (const SkippedStep& step : skipped) {
     for (const LogMessage& message : messages_of(step, names_of(amp, optimizer, step))) {
       log_message(message.level, message.text);
     }
   }
-  if (underflowed) log_message(LogLevel::kWarning, message_of(*underflowed));
   return skipped;
 }
 

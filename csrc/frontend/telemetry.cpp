@@ -6,7 +6,7 @@ namespace torchamp {
 Telemetry telemetry(const Optimizer& optimizer) {
   const WrappedOptimizer& wrapped = wrapped_of(optimizer);
   report_skipped_steps(*optimizer.amp(), wrapped);
-  return wrapped.state->late_report().known();
+  return wrapped.report->known();
 }
 
 }  // namespace torchamp

@@ -10,8 +10,8 @@ namespace torchamp {
 
 /// The inputs and outputs of a finalization, on the device.
 struct Finalization {
-  Flags flags;          ///< set by the passes; cleared. found_nonzero: null if they had no grads
-  int32 positions = 0;  ///< of flags.per_tensor
+  Flags flags;                          ///< set by the passes; cleared
+  int32 positions = 0;                  ///< of flags.per_tensor
   const float* loss_scale = nullptr;    ///< the scale of the grads
   const float* found_before = nullptr;  ///< counts as an overflow, too; may be null
   const float* loss = nullptr;          ///< scaled; may be null
@@ -31,15 +31,9 @@ TORCHAMP_MATH void finalize_position(const Finalization& end, int32 i) {
   end.flags.per_tensor[i] = 0;
 }
 
-TORCHAMP_MATH float outcome_of_zeros(const Finalization& end) {
-  if (end.flags.found_nonzero == nullptr || end.loss == nullptr) return kAllZero;
-  return is_nonzero(*end.loss) && !is_nonfinite(*end.loss) ? kUnderflowed : kAllZero;
-}
-
 TORCHAMP_MATH float outcome_of(const Finalization& end, bool found) {
-  if (found) return end.loss != nullptr && is_nonfinite(*end.loss) ? kLossNotFinite : kOverflowed;
-  const float* const nonzero = end.flags.found_nonzero;
-  return nonzero != nullptr && *nonzero != 0.0f ? kClean : outcome_of_zeros(end);
+  if (!found) return kClean;
+  return end.loss != nullptr && is_nonfinite(*end.loss) ? kLossNotFinite : kOverflowed;
 }
 
 TORCHAMP_MATH void report_to_host(const Finalization& end, bool found, float loss_scale) {
@@ -61,7 +55,6 @@ TORCHAMP_MATH void finalize_scalars(const Finalization& end) {
   const bool moves = end.moved.loss_scale != nullptr;
   const float loss_scale = moves ? update(end.moved, found) : scaled_by;
   if (end.report != nullptr) report_to_host(end, found, loss_scale);
-  if (end.flags.found_nonzero != nullptr) *end.flags.found_nonzero = 0.0f;
 }
 
 }  // namespace torchamp

@@ -99,12 +99,4 @@ TORCHAMP_MATH bool is_nonfinite(bfloat16 value) {
   return (value.bits & 0x7f80u) == 0x7f80u;
 }
 
-/// The bits that are set in neither zero.
-template <class T>
-constexpr uint32 kMagnitude = sizeof(T) == sizeof(float) ? 0x7fffffffu : 0x7fffu;
-
-TORCHAMP_MATH bool is_nonzero(float value) {
-  return (float_to_bits(value) & kMagnitude<float>) != 0;
-}
-
 }  // namespace torchamp

@@ -8,11 +8,9 @@ namespace torchamp {
 /// The outcome of a backward, as a float, so that ATen can write it, too. The outcome of several is
 /// the largest of theirs.
 constexpr float kNotArrived = 0.0f;
-constexpr float kAllZero = 1.0f;      ///< every grad, if any: the loss was 0, or is not known
-constexpr float kUnderflowed = 2.0f;  ///< every grad was zero although the loss was not
-constexpr float kClean = 3.0f;
-constexpr float kOverflowed = 4.0f;
-constexpr float kLossNotFinite = 5.0f;  ///< the loss itself was not finite, so no grad can be
+constexpr float kClean = 1.0f;
+constexpr float kOverflowed = 2.0f;
+constexpr float kLossNotFinite = 3.0f;  ///< the loss itself was not finite, so no grad can be
 
 /// How many of the positions that were not finite a report names.
 constexpr int kNamedPositions = 3;

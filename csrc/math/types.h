@@ -15,9 +15,8 @@ TORCHAMP_MATH int size_of(DType dtype) {
 /// Where an op reports what it finds in its tensors. All are only ever set to 1; the caller clears
 /// them.
 struct Flags {
-  float* found_inf = nullptr;      ///< a value is not finite
-  uint8* per_tensor = nullptr;     ///< the same, for each caller's position; may be null
-  float* found_nonzero = nullptr;  ///< a value of the first list is not zero; may be null
+  float* found_inf = nullptr;   ///< a value is not finite
+  uint8* per_tensor = nullptr;  ///< the same, for each caller's position; may be null
 };
 
 }  // namespace torchamp

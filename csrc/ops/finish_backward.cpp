@@ -72,17 +72,14 @@ T* pointer(const Tensor& tensor) {
   return tensor.defined() ? static_cast<T*>(tensor.mutable_data_ptr()) : nullptr;
 }
 
-/// has_grads: the backward has some; else found_nonzero is null.
-Flags flags_of(const Tensor& overflow_flags, bool has_grads = true) {
+Flags flags_of(const Tensor& overflow_flags) {
   uint8* const bytes = overflow_flags.mutable_data_ptr<uint8>();
-  auto* const words = reinterpret_cast<float*>(bytes);
-  return {words + 1, bytes + kFlagsHeader, has_grads ? words + 2 : nullptr};
+  return {reinterpret_cast<float*>(bytes) + 1, bytes + kFlagsHeader};
 }
 
-aten::FlagTensors flag_tensors(const Tensor& overflow_flags, bool has_grads = true) {
+aten::FlagTensors flag_tensors(const Tensor& overflow_flags) {
   const Tensor header = overflow_flags.slice(0, 0, kFlagsHeader).view(at::kFloat);
-  return {header.slice(0, 1, 2), overflow_flags.slice(0, kFlagsHeader),
-          has_grads ? header.slice(0, 2, 3) : Tensor()};
+  return {header.slice(0, 1, 2), overflow_flags.slice(0, kFlagsHeader)};
 }
 
 ScaleUpdate update_on_device(const DynamicScale* moved) {
@@ -92,8 +89,8 @@ ScaleUpdate update_on_device(const DynamicScale* moved) {
 }
 
 Finalization on_device(const BackwardEnd& end, const Tensor& loss_scale,
-                       const Tensor& overflow_flags, bool has_grads) {
-  return {flags_of(overflow_flags, has_grads),
+                       const Tensor& overflow_flags) {
+  return {flags_of(overflow_flags),
           static_cast<int32>(overflow_flags.numel() - kFlagsHeader),
           loss_scale.const_data_ptr<float>(),
           read(end.found_before),
@@ -139,12 +136,11 @@ void write_norm(const Tensor& norm, TensorList scaled_grads, TensorList master_g
 
 /// After passes that were not only the kernels'.
 void finalize(const DeviceKernels& kernels, const BackwardEnd& end, const Tensor& loss_scale,
-              const Tensor& overflow_flags, bool has_grads) {
+              const Tensor& overflow_flags) {
   if (kernels.usable()) {
-    return kernels.run(cpu::finalize, cuda::finalize,
-                       on_device(end, loss_scale, overflow_flags, has_grads));
+    return kernels.run(cpu::finalize, cuda::finalize, on_device(end, loss_scale, overflow_flags));
   }
-  aten::finalize(flag_tensors(overflow_flags, has_grads), end, loss_scale);
+  aten::finalize(flag_tensors(overflow_flags), end, loss_scale);
 }
 
 void run_finish_backward(TensorList scaled_grads, TensorList master_grads, const Tensor& loss_scale,
@@ -160,9 +156,9 @@ void run_finish_backward(TensorList scaled_grads, TensorList master_grads, const
   const bool ends_with_kernel = is_last && !has_rest && has_planned;
   if (has_planned) {
     const InvScale inv_scale{loss_scale.const_data_ptr<float>(), /*is_loss_scale=*/true};
-    kernels.run(
-        cpu::finish_backward, on_cuda, work.plan, inv_scale, accumulate, flags_of(overflow_flags),
-        ends_with_kernel ? on_device(end, loss_scale, overflow_flags, true) : Finalization());
+    kernels.run(cpu::finish_backward, on_cuda, work.plan, inv_scale, accumulate,
+                flags_of(overflow_flags),
+                ends_with_kernel ? on_device(end, loss_scale, overflow_flags) : Finalization());
   }
   if (has_rest) {
     pass_over_rest(work, scaled_grads, master_grads, loss_scale, accumulate,
@@ -170,7 +166,7 @@ void run_finish_backward(TensorList scaled_grads, TensorList master_grads, const
   }
   if (!is_last || ends_with_kernel) return;
   if (end.norm.defined()) write_norm(end.norm, scaled_grads, master_grads);
-  finalize(kernels, end, loss_scale, overflow_flags, has_planned || has_rest);
+  finalize(kernels, end, loss_scale, overflow_flags);
 }
 
 TORCH_LIBRARY_FRAGMENT(torchamp, m) {

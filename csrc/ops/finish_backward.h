@@ -21,8 +21,8 @@ struct BackwardEnd {
   const DynamicScale* moved = nullptr;  ///< updated by found_inf; may hold the loss_scale itself
 };
 
-/// Bytes of overflow flags before those of the tensors, which are aligned to as many: a ticket,
-/// found_inf, and found_nonzero.
+/// Bytes of overflow flags before those of the tensors, which are aligned to as many: a ticket and
+/// found_inf.
 constexpr int64_t kFlagsHeader = 16;
 
 /// The overflow flags of passes over lists of this length, for the last one: uint8, zeros before

@@ -18,7 +18,7 @@ void bind_ops(pybind11::module_& module);
 void bind_opt_level(pybind11::module_& module);
 void bind_params(pybind11::module_& module);
 void bind_seen_state(pybind11::module_& module);
-void bind_skipped_step(pybind11::module_& module);
+void bind_report(pybind11::module_& module);
 void bind_tuning(pybind11::module_& module);
 
 }  // namespace torchamp::python

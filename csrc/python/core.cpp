@@ -7,8 +7,6 @@
 
 #include <utility>
 
-#include "core/late_report.h"
-#include "core/skip_messages.h"
 #include "python/bindings.h"
 #include "python/context.h"
 #include "python/suppressions.h"
@@ -49,28 +47,15 @@ void zero_grad(OptimizerState& state, bool set_to_none) {
   state.zero_grad(set_to_none);
 }
 
-py::tuple telemetry(const OptimizerState& state) {
-  const Telemetry& known = state.late_report().known();
-  return py::make_tuple(known.steps, known.skipped_steps, known.stepped,
-                        py::tuple(py::cast(known.loss_scales)), known.underflowed_steps,
-                        known.underflowed);
-}
-
-std::pair<std::vector<SkippedStep>, std::string> flush_report(const OptimizerState& state) {
-  std::vector<SkippedStep> skipped = state.late_report().flush();
-  const auto underflowed = state.late_report().take_underflow();
-  return {std::move(skipped), underflowed ? message_of(*underflowed) : ""};
-}
-
 /// core::Step as a context.
 class Step {
  public:
   Step(std::shared_ptr<OptimizerState> state, std::vector<LossScaler*> scalers,
-       std::shared_ptr<Suppressions> suppressions, bool adopts_data_writes, bool writes_model)
+       std::shared_ptr<Suppressions> suppressions, bool writes_model)
       : state_(std::move(state)),
         scalers_(std::move(scalers)),
         suppressions_(std::move(suppressions)),
-        options_{adopts_data_writes, writes_model} {}
+        writes_model_(writes_model) {}
 
   ~Step() { end(); }
 
@@ -92,7 +77,7 @@ class Step {
  private:
   struct Scope {
     explicit Scope(const Step& of)
-        : suppressed(*of.suppressions_), step(of.state_, of.scalers_, of.options_) {}
+        : suppressed(*of.suppressions_), step(of.state_, of.scalers_, of.writes_model_) {}
     ShieldFromAutocast shield;
     Suppressed suppressed;
     core::Step step;
@@ -106,7 +91,7 @@ class Step {
   std::shared_ptr<OptimizerState> state_;
   std::vector<LossScaler*> scalers_;
   std::shared_ptr<Suppressions> suppressions_;
-  core::Step::Options options_;
+  bool writes_model_;
   std::unique_ptr<Scope> scope_;  ///< while it is open
 };
 
@@ -232,6 +217,8 @@ void bind_stepped(StateClass& state) {
       .def(
           "copy_to_model", [](const OptimizerState& self) { core::copy_to_model(self.params()); },
           Unlocked(), "model = master, rounded.")
+      .def("adopt_data_writes", &OptimizerState::adopt_data_writes, Unlocked(),
+           "From now on, steps adopt what was written to the model, or to masters, through .data.")
       .def("prepare_release", &OptimizerState::prepare_release, Unlocked(),
            "Makes the masters what the model holds, in float32. Raises RuntimeError in a backward.")
       .def(
@@ -255,7 +242,8 @@ void bind_fused(StateClass& state) {
 void bind_optimizer_state(py::module_& module) {
   StateClass state(module, "OptimizerState",
                    "What one optimizer steps, and the state that its next step depends on.");
-  state.def(py::init<bool>(), py::arg("shows_grads") = true);
+  state.def(py::init<bool, std::shared_ptr<core::Observer>>(), py::arg("shows_grads") = true,
+            py::arg("observer") = nullptr);
   bind_stepped(state);
   bind_fused(state);
   state
@@ -277,17 +265,9 @@ void bind_optimizer_state(py::module_& module) {
            "Ends a step, taken or skipped: drops the masters' grads.")
       .def("zero_grad", &zero_grad, py::arg("set_to_none"),
            "Like zero_grad, for grads that the optimizer's own does not reach.")
-      .def_property_readonly("is_in_backward", &OptimizerState::is_in_backward,
-                             "Whether a backward is open.")
       .def("note_zeroed", &OptimizerState::note_zeroed, py::arg("model_params"),
            "After the model's zero_grad has zeroed the grads of those, which does not reach those "
-           "that an open backward has set aside.")
-      .def("flush_report", &flush_report,
-           "Counts the steps that the device has reported. Returns the skipped ones, and the line "
-           "that reports the first that underflowed, once; \"\": none.")
-      .def("telemetry", &telemetry,
-           "(steps, skipped_steps, stepped, loss_scales, underflowed_steps, underflowed) since "
-           "the first call.");
+           "that an open backward has set aside.");
 }
 
 }  // namespace
@@ -305,9 +285,9 @@ void bind_core(py::module_& module) {
       .def("__exit__", &exit_backward);
   py::class_<Step>(module, "Step", kStep)
       .def(py::init<std::shared_ptr<OptimizerState>, std::vector<LossScaler*>,
-                    std::shared_ptr<Suppressions>, bool, bool>(),
+                    std::shared_ptr<Suppressions>, bool>(),
            py::keep_alive<1, 3>(), py::arg("state"), py::arg("scalers"), py::arg("suppressions"),
-           py::arg("adopts_data_writes"), py::arg("writes_model"))
+           py::arg("writes_model"))
       .def("__enter__", &Step::enter)
       .def("__exit__", &Step::exit);
   bind_context<Context<TemporaryItems, py::dict, py::dict>>(

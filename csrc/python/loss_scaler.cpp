@@ -35,10 +35,6 @@ void load_state(LossScaler& scaler, double loss_scale, int64_t growth, int64_t h
   scaler.load_state({loss_scale, growth, hysteresis});
 }
 
-std::shared_ptr<ScaleSnapshot> take_snapshot(LossScaler& scaler) {
-  return std::const_pointer_cast<ScaleSnapshot>(scaler.snapshot());
-}
-
 Agreement make_agreement(std::function<void(const at::Tensor&)> all_reduce_max, int64_t rank,
                          int64_t size) {
   return {std::move(all_reduce_max), rank, size};
@@ -72,13 +68,13 @@ void bind_scaling(py::class_<LossScaler>& scaler) {
       .def_property_readonly("is_identity", &LossScaler::is_identity,
                              "Whether scaling has no effect: fixed at 1.")
       .def_property_readonly("device", &LossScaler::device, "The device of scale and trackers.")
-      .def("scale", &LossScaler::scale, Unlocked(), py::arg("loss"), py::arg("by") = py::none(),
-           "loss * loss_scale in float32, of any shape, on the autograd graph. With a snapshot() "
-           "the scale may be updated before the backward.")
+      .def(
+          "scale", [](const LossScaler& self, const at::Tensor& loss) { return self.scale(loss); },
+          Unlocked(), py::arg("loss"),
+          "loss * loss_scale in float32, of any shape, on the autograd graph. Autograd raises "
+          "RuntimeError if the scale is updated before the backward.")
       .def("inv_scale", &LossScaler::inv_scale, Unlocked(),
            "The current 1 / loss_scale: a new float32 scalar that later updates do not change.")
-      .def("snapshot", &take_snapshot,
-           "The current scale, for finish_backward: copied only if it is updated meanwhile.")
       .def(
           "found_inf", &LossScaler::found_inf,
           "The float32 scalar that ops set when they meet a non-finite value: of the last finished "
@@ -118,14 +114,6 @@ void bind_state(py::class_<LossScaler>& scaler) {
 void bind_loss_scaler(py::module_& module) {
   bind_agreement(module);
   const LossScalerOptions defaults;
-  py::class_<ScaleSnapshot, std::shared_ptr<ScaleSnapshot>>(
-      module, "ScaleSnapshot", "The loss scale of one backward's grads.")
-      .def(
-          "is_still",
-          [](const ScaleSnapshot& self, const LossScaler& scaler) {
-            return self.is_still(scaler.loss_scale_tensor());
-          },
-          py::arg("scaler"), "Whether it is the scaler's, without an update in between.");
   py::class_<LossScaler> scaler(module, "LossScaler", kLossScaler);
   scaler.def(py::init(&make_scaler), py::arg("loss_scale") = "dynamic", py::kw_only(),
              py::arg("init_scale") = defaults.init_scale, py::arg("rule") = defaults.rule,

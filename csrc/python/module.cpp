@@ -12,7 +12,7 @@ PYBIND11_MODULE(_C, module) {
   py::bind_linear(module);
   py::bind_loss_scaler(module);
   py::bind_params(module);
-  py::bind_skipped_step(module);
+  py::bind_report(module);
   py::bind_checkpoint(module);
   py::bind_core(module);
   py::bind_autocast(module);

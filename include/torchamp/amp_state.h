@@ -24,6 +24,8 @@ namespace torchamp {
 /// @addtogroup choose
 /// @{
 
+class LateReport;
+
 /// What is told of an optimizer's steps: see Monitor.
 struct StepObserver {
   StepObserver() = default;
@@ -38,10 +40,7 @@ struct StepObserver {
 /// One optimizer of an Amp.
 struct WrappedOptimizer {
   /// The optimizer must outlive it.
-  explicit WrappedOptimizer(torch::optim::Optimizer& optimizer)
-      : wrapped(&optimizer),
-        fused(dynamic_cast<optim::FusedOptimizer*>(&optimizer)),
-        state(std::make_shared<core::OptimizerState>(/*shows_grads=*/false)) {}
+  explicit WrappedOptimizer(torch::optim::Optimizer& optimizer);
 
   /// Whether its groups hold what `state` steps.
   bool is_current() const;
@@ -52,6 +51,8 @@ struct WrappedOptimizer {
   optim::FusedOptimizer* fused;
   /// What it steps, and the state that its next step depends on.
   std::shared_ptr<core::OptimizerState> state;
+  /// What the device did in its steps.
+  std::shared_ptr<LateReport> report;
   /// Called in this order; owned by their Monitors.
   std::vector<std::weak_ptr<StepObserver>> observers = {};
   int64_t backwards = 0;  ///< since the last step of Optimizer

@@ -19,8 +19,6 @@ struct Telemetry {
   int64_t skipped_steps = 0;        ///< of those
   std::optional<bool> stepped;      ///< whether the last known step was taken, not skipped
   std::vector<double> loss_scales;  ///< one per loss, after that step
-  int64_t underflowed_steps = 0;    ///< taken by grads that were all zero although a loss was not
-  bool underflowed = false;         ///< whether the last known step was one of those
 };
 
 /// The reports that have arrived on the host since the first call, which starts the counting. Does

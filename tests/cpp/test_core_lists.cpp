@@ -117,7 +117,7 @@ TEST_P(ListsTest, AStepThatDoesNotFinishLeavesModelAndMasterAlike) {
   rig_.backward(grads(rig_, 5));
   const Param& param = *rig_.state->params()[0];
   {
-    Step step(rig_.state, {&rig_.scaler}, {});
+    Step step(rig_.state, {&rig_.scaler}, /*writes_model=*/false);
     step.begin("step");
     Tensor(param.master).sub_(param.master.grad());
   }

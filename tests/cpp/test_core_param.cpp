@@ -141,6 +141,22 @@ TEST_P(ParamTest, DataWritesShowInTheValueAndAreAdoptedWhereAsked) {
   EXPECT_TRUE(same_bits(master(), expected));
 }
 
+TEST_P(ParamTest, WatchedDataWritesToTheMasterStandUntilTheModelIsWritten) {
+  half_->watch_data_writes();
+  const Tensor data = half_->master.variable_data();
+  data.copy_(values(5.0001));
+  half_->adopt_data_writes();
+  EXPECT_TRUE(same_bits(half_->value(), values(5.0001)));
+  copy_to_model(both_);
+  data.copy_(values(6.0001));
+  model().variable_data()[1] = 9;
+  Tensor expected = values(5.0001).to(at::kHalf).to(at::kFloat);
+  expected[1] = 9;
+  EXPECT_TRUE(same_bits(half_->value(), expected)) << "both were written";
+  half_->adopt_data_writes();
+  EXPECT_TRUE(same_bits(master(), expected));
+}
+
 TEST_P(ParamTest, OverwriteMasterTakesTheModelAsItIs) {
   model().variable_data().copy_(values(9));
   half_->overwrite_master();

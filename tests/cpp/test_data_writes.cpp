@@ -66,6 +66,20 @@ TEST_P(DataWritesTest, AreSavedWithTheMastersOfWhatTheyDoNotChange) {
   expect_saved(training.amped.model);
 }
 
+TEST_P(DataWritesTest, ToMastersStandWhereTheModelIsUnwritten) {
+  Training training = train(true);
+  training.step();
+  for (const Tensor& master : training.optimizer().master_params()) {
+    master.variable_data().fill_(0.3);
+  }
+  write(training, 0.5f);
+  Tensor expected = training.net->last->weight.detach().to(at::kFloat);
+  step_by_nothing(training);
+  EXPECT_TRUE(same_bits(master_of(training), expected)) << "both were written";
+  const Tensor other = training.amped.model.amp()->value(training.net->last->bias);
+  EXPECT_TRUE(same_bits(other, at::full_like(other, 0.3)));
+}
+
 TEST_P(DataWritesTest, AreAdoptedByRefreshMasters) {
   Training training = train(false);
   write(training, 0.5f);

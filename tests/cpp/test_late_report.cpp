@@ -5,15 +5,14 @@
 #include <thread>
 
 #include "core/backward_report.h"
-#include "core/late_report.h"
-#include "core/skip_messages.h"
 #include "errors.h"
 #include "math/report.h"
+#include "report/late_report.h"
+#include "report/skip_messages.h"
 
 namespace torchamp {
 namespace {
 
-using Backward = LateReport::Backward;
 using Taken = std::shared_ptr<BackwardReport>;
 
 Taken take() {
@@ -35,12 +34,6 @@ void arrive(const BackwardReport& report, bool found, float loss_scale = 1.0f,
   publish(memory, packed_outcome(found ? kOverflowed : kClean, loss_scale));
 }
 
-/// The same, where all grads of a finite loss were finite.
-void arrive(const BackwardReport& report, float outcome) {
-  Report& memory = *static_cast<Report*>(report.bytes().mutable_data_ptr());
-  publish(memory, packed_outcome(outcome, 1.0f));
-}
-
 /// One optimizer's steps under a dynamic scale for each loss.
 class Steps {
  public:
@@ -54,10 +47,10 @@ class Steps {
     const Taken taken = take();
     LossScaler& scaler = *scalers_[loss_id];
     scaler.end_backward(scaler.found_inf(), /*moved=*/true, taken);
-    report_.accumulate({loss_id, taken, taken});
+    report_.after_backward({loss_id, taken, taken});
     return taken;
   }
-  void step() { report_.note(scalers_); }
+  void step() { report_.after_step(scalers_); }
   const Telemetry& known() { return report_.known(); }
 
   std::deque<LossScaler> owned_;
@@ -214,72 +207,14 @@ TEST(LateReportTest, ALossThatIsNotFiniteIsNamed) {
             std::vector<std::string>{"loss 0 is not finite: step skipped, loss scale now 0.5"});
 }
 
-/// The outcomes of a step's backwards, of which each may have arrived before the next.
-class UnderflowReportTest : public testing::TestWithParam<bool> {
- protected:
-  bool underflows(const std::vector<float>& outcomes) {
-    std::vector<Taken> backwards;
-    for (const float outcome : outcomes) {
-      backwards.push_back(steps_.backward());
-      if (GetParam()) arrive(*backwards.back(), outcome);
-    }
-    steps_.step();
-    for (size_t i = 0; i < outcomes.size(); ++i) arrive(*backwards[i], outcomes[i]);
-    steps_.report_.flush();
-    return steps_.known().underflowed;
-  }
-
-  Steps steps_;
-};
-
-TEST_P(UnderflowReportTest, IsOneOfAllBackwards) {
-  EXPECT_TRUE(underflows({kUnderflowed}));
-  EXPECT_TRUE(underflows({kAllZero, kUnderflowed, kAllZero, kAllZero}));
-  EXPECT_TRUE(underflows({kUnderflowed, kUnderflowed, kUnderflowed}));
-  EXPECT_EQ(steps_.known().stepped, true);
-  EXPECT_FALSE(underflows({kClean}));
-  EXPECT_FALSE(underflows({kClean, kUnderflowed, kAllZero, kUnderflowed}));
-  EXPECT_FALSE(underflows({kUnderflowed, kUnderflowed, kClean}));
-  EXPECT_FALSE(underflows({kAllZero, kAllZero, kAllZero}));
-  EXPECT_FALSE(underflows({kUnderflowed, kOverflowed, kUnderflowed}));
-  EXPECT_FALSE(underflows({}));
-  EXPECT_EQ(steps_.known().steps, 9);
-  EXPECT_EQ(steps_.known().skipped_steps, 1);
-  EXPECT_EQ(steps_.known().underflowed_steps, 3);
-}
-
-TEST_P(UnderflowReportTest, ZeroingForgetsIt) {
-  arrive(*steps_.backward(), kClean);
-  arrive(*steps_.backward(), kAllZero);
-  steps_.report_.clear();
-  EXPECT_TRUE(underflows({kUnderflowed}));
-}
-
-TEST_P(UnderflowReportTest, IsReportedOnce) {
-  EXPECT_FALSE(steps_.report_.take_underflow());
-  underflows({kUnderflowed});
-  const auto step = steps_.report_.take_underflow();
-  ASSERT_TRUE(step);
-  EXPECT_EQ(message_of(*step).find("gradient underflow in loss 0: step taken with gradients that "
-                                   "are all zero although the loss is not, loss scale now 1; "),
-            0u);
-  underflows({kUnderflowed});
-  EXPECT_FALSE(steps_.report_.take_underflow());
-}
-
-INSTANTIATE_TEST_SUITE_P(Reports, UnderflowReportTest, testing::Bool(), [](const auto& info) {
-  return std::string(info.param ? "ArriveAtOnce" : "ArriveAfterTheStep");
-});
-
 TEST(LateReportTest, AnOverflowUnderAFixedScaleIsNoSkip) {
   Steps steps;
   const Taken report = take();
-  arrive(*report, kOverflowed);
-  steps.report_.accumulate({0, report, report, /*skips=*/false});
+  arrive(*report, true);
+  steps.report_.after_backward({0, report, report, /*skips=*/false});
   steps.step();
   EXPECT_TRUE(steps.report_.flush().empty());
   EXPECT_EQ(steps.known().stepped, true);
-  EXPECT_FALSE(steps.known().underflowed);
 }
 
 SkippedStep skipped_step(int64_t in_a_row, bool is_loss_finite = true) {
@@ -345,7 +280,7 @@ TEST(SkipMessagesTest, TooManyInARowThrow) {
 TEST(LateReportTest, AClearedBackwardIsForgotten) {
   Steps steps;
   arrive(*steps.backward(), true);
-  steps.report_.clear();
+  steps.report_.forget_backwards();
   steps.step();
   EXPECT_TRUE(steps.report_.flush().empty());
   EXPECT_EQ(steps.known().stepped, true);
@@ -353,7 +288,7 @@ TEST(LateReportTest, AClearedBackwardIsForgotten) {
 
 TEST(LateReportTest, AStepInAGraphIsNotSeen) {
   Steps steps;
-  steps.report_.accumulate({0, nullptr, nullptr});
+  steps.report_.after_backward({0, nullptr, nullptr});
   steps.step();
   steps.report_.flush();
   EXPECT_EQ(steps.known().steps, 0);

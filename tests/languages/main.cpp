@@ -395,9 +395,8 @@ class Run {
  private:
   static void show_telemetry(const std::string& name, const amp::Optimizer& optimizer) {
     const amp::Telemetry known = amp::telemetry(optimizer);
-    std::vector<double> values{
-        double(known.steps), double(known.skipped_steps), double(known.underflowed_steps),
-        known.stepped ? double(*known.stepped) : -1.0, double(known.underflowed)};
+    std::vector<double> values{double(known.steps), double(known.skipped_steps),
+                               known.stepped ? double(*known.stepped) : -1.0};
     values.insert(values.end(), known.loss_scales.begin(), known.loss_scales.end());
     show(name + "telemetry", values);
   }

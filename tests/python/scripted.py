@@ -337,9 +337,9 @@ class Run:
 
     def show_telemetry(self, name: str, optimizer: torch.optim.Optimizer) -> None:
         known = amp.telemetry(optimizer)
-        counts = [known.steps, known.skipped_steps, known.underflowed_steps]
-        last = [-1 if known.stepped is None else known.stepped, known.underflowed]
-        self.show_values(f"{name}telemetry", [*counts, *last, *known.loss_scales])
+        stepped = -1 if known.stepped is None else known.stepped
+        counts = [known.steps, known.skipped_steps, stepped]
+        self.show_values(f"{name}telemetry", [*counts, *known.loss_scales])
 
     def show_optimizer(self, name: str, optimizer: torch.optim.Optimizer, is_looking: bool) -> None:
         if is_looking:

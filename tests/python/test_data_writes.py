@@ -56,6 +56,39 @@ def test_clamped_weights_stay_clamped(make, level):
     assert max(p.abs().max().item() for p in masters) <= 0.0625
 
 
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+@pytest.mark.parametrize("make", MAKERS)
+def test_clamped_masters_stay_clamped(device, make, level):
+    """As in WGANs whose critic is clamped by amp.master_params."""
+    model, optimizer = initialized(level, linear_net(), make, device=device, adopt_data_writes=True)
+    for i in range(4):
+        train_step(model, optimizer, seed=i)
+        for param in amp.master_params(optimizer):
+            param.data.clamp_(-0.0625, 0.0625)
+    expected = master_values(optimizer)
+    assert all(map(torch.equal, model.state_dict().values(), expected))
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    train_step(model, optimizer)
+    assert all(map(torch.equal, master_values(optimizer), expected))
+    rounded = [value.to(model[0].weight.dtype) for value in expected]
+    assert all(map(torch.equal, model.parameters(), rounded))
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_where_both_are_written_the_model_wins(device, make):
+    model, optimizer = initialized("O2", linear_net(), make, device=device, adopt_data_writes=True)
+    train_step(model, optimizer)
+    weight, bias = list(amp.master_params(optimizer))[:2]
+    model[0].weight.data.fill_(0.5)
+    weight.data.fill_(0.25)
+    bias.data.fill_(0.125)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    train_step(model, optimizer)
+    assert torch.all(weight == 0.5) and torch.all(bias == 0.125)
+
+
 @pytest.mark.parametrize("make", MAKERS)
 def test_unwritten_elements_keep_their_precision(device, make):
     model, optimizer = initialized("O2", linear_net(), make, device=device, adopt_data_writes=True)

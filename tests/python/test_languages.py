@@ -77,8 +77,8 @@ def test_many_drawn_scripts(first):
 @pytest.mark.parametrize("kind", ["SGD", "FusedAdam"])
 def test_the_simple_loop_steps_and_skips(cpp, level, kind):
     seen = cpp[f"simple_loop-{level}-{kind}"][-1]
-    steps, skipped, underflowed = map(int, seen["optimizers.0.telemetry"].split()[:3])
-    assert 0 < skipped < steps and underflowed == 0
+    steps, skipped = map(int, seen["optimizers.0.telemetry"].split()[:2])
+    assert 0 < skipped < steps
 
 
 def test_a_difference_is_named(tmp_path):

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torchamp/detail/fused_stepper.h>
+#include <torchamp/detail/observer.h>
 #include <torchamp/detail/param.h>
 #include <torchamp/loss_scaler.h>
 
@@ -10,20 +11,15 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 namespace torchamp {
 
-class LateReport;
 class UnscalePass;
 struct BackwardEnd;
 
 namespace core {
-
-/// Tensors by identity.
-using TensorSet = std::unordered_set<const c10::TensorImpl*>;
 
 /// The parameters that one optimizer steps, the grads that its next step uses, and the overflows
 /// that skip it. Those are not a scaler's found_inf, which belongs to one backward and updates the
@@ -31,7 +27,7 @@ using TensorSet = std::unordered_set<const c10::TensorImpl*>;
 class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<OptimizerState> {
  public:
   /// shows_grads: whether masters have their grads between backward and step, and not only in it.
-  explicit OptimizerState(bool shows_grads = true);
+  explicit OptimizerState(bool shows_grads = true, std::shared_ptr<Observer> observer = nullptr);
   ~OptimizerState();
   OptimizerState(const OptimizerState&) = delete;
   OptimizerState& operator=(const OptimizerState&) = delete;
@@ -86,6 +82,11 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   /// Clears overflows.
   void clear_overflows();
 
+  /// From now on, steps adopt what was written to the model, or to masters, bypassing PyTorch's
+  /// version counters, as through `.data`.
+  void adopt_data_writes();
+  /// Whether they do.
+  bool adopts_data_writes() const { return adopts_data_writes_; }
   /// Synchronizes masters and model; see core::refresh.
   void refresh() const { core::refresh(params_); }
   /// Takes notice of what the program has done to the grads, and discards what it zeroed or a step
@@ -99,8 +100,8 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   void end_step(const std::vector<LossScaler*>& scalers);
   /// Like torch's zero_grad, for grads that the optimizer's own does not reach.
   void zero_grad(bool set_to_none);
-  /// After the model's zero_grad has zeroed the grads of some parameters, which does not reach
-  /// those that an open backward has set aside.
+  /// After the model's zero_grad has zeroed the grads of some parameters, each once, which does not
+  /// reach those that an open backward has set aside.
   void note_zeroed(const std::vector<at::Tensor>& model_params);
   /// Whether masters have their grads between backward and step, and not only in it.
   bool shows_grads() const { return shows_grads_; }
@@ -136,8 +137,6 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   /// What the program may not have meant, found by the last step and by none before; empty if there
   /// is nothing.
   const std::string& doubt() const { return doubt_; }
-  /// The host's record of its steps.
-  LateReport& late_report() const { return *late_report_; }
 
  private:
   friend class Backward;
@@ -194,6 +193,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   ParamList retired_;  ///< stepped before, of tensors that the program still has
   bool shows_grads_;
   bool is_open_ = false;
+  bool adopts_data_writes_ = false;
   bool had_scaled_loss_ = false;            ///< a backward since it was made
   bool had_drops_ = false;                  ///< the program has zeroed grads since settle()
   std::shared_ptr<const Scaling> scaling_;  ///< of the last backward that left grads kScaled
@@ -207,7 +207,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   std::thread::id thread_;          ///< that used it last
   std::string doubt_;
   bool lacked_grads_ = false;
-  std::unique_ptr<LateReport> late_report_;
+  std::shared_ptr<Observer> observer_;  ///< may be null
   Report last_report_;
 };
 

@@ -93,8 +93,11 @@ struct TORCHAMP_API Param {
   /// Records that model and master agree.
   void mark_synced();
   /// In float32: the master's elements where the model's equal them, rounded; elsewhere the
-  /// model's, which were written bypassing its version counter, for example through `.data`.
+  /// model's, which were written bypassing its version counter, for example through `.data`. After
+  /// watch_data_writes(), all of the master's if the model was not written.
   at::Tensor value() const;
+  /// From now on, a hash of the model's bits tells such writes to it from those to the master.
+  void watch_data_writes();
   /// Sets the master to `value`, of any floating dtype. Does not write the model.
   void set_master(const at::Tensor& value);
   /// Sets the master's elements to those of `value`, float32, where the model's equal these,
@@ -130,10 +133,12 @@ struct TORCHAMP_API Param {
 
   Agreed look() const;
   bool is_as_agreed() const;
+  at::Tensor is_hash_as_agreed() const;
   void check_unchanged() const;
 
   at::ScalarType dtype_;
   Agreed agreed_;
+  at::Tensor agreed_hash_;  ///< of the model then; undefined unless data writes are watched
 };
 
 using ParamList = std::vector<std::shared_ptr<Param>>;

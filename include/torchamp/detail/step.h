@@ -12,15 +12,10 @@ namespace torchamp::core {
 /// finish(), as after an exception, its destructor copies what was stepped to the model.
 class TORCHAMP_API Step {
  public:
-  /// How the optimizer steps.
-  struct Options {
-    bool adopts_data_writes = false;  ///< detect what `.data` has written to the model
-    bool writes_model = false;        ///< the optimizer writes the model itself
-  };
-
-  /// `scalers` scale its losses and must outlive it.
-  Step(std::shared_ptr<OptimizerState> state, std::vector<LossScaler*> scalers, Options options)
-      : state_(std::move(state)), scalers_(std::move(scalers)), options_(options) {}
+  /// `scalers` scale its losses and must outlive it. writes_model: the optimizer writes the model
+  /// itself.
+  Step(std::shared_ptr<OptimizerState> state, std::vector<LossScaler*> scalers, bool writes_model)
+      : state_(std::move(state)), scalers_(std::move(scalers)), writes_model_(writes_model) {}
   ~Step();
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
@@ -36,7 +31,7 @@ class TORCHAMP_API Step {
 
   std::shared_ptr<OptimizerState> state_;
   std::vector<LossScaler*> scalers_;
-  Options options_;
+  bool writes_model_;
   bool is_open_ = false;
 };
 

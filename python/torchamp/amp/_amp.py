@@ -438,8 +438,8 @@ def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
 
 
 def telemetry(optimizer: torch.optim.Optimizer) -> Telemetry:
-    """How many steps were taken and skipped since the first call of this, whether the last was, the
-    loss scales, and how many underflowed, as known to the host without waiting for the device.
+    """How many steps were taken and skipped since the first call of this, whether the last was, and
+    the loss scales, as known to the host without waiting for the device.
 
     Args:
         optimizer: one that initialize returned.

@@ -150,7 +150,6 @@ def _step(
             state.core,
             session.scalers,
             state.accesses.suppressions,
-            session.settings.options["adopt_data_writes"],
             isinstance(optimizer, FusedOptimizer),
         ),
     ):
@@ -215,7 +214,10 @@ class OptimizerState:
 
     def __init__(self, session: Session, inner_step: Callable | None) -> None:
         self.session = session
-        self.core = _C.OptimizerState()
+        self.report = _C.LateReport()
+        self.core = _C.OptimizerState(observer=self.report)
+        if session.settings.options["adopt_data_writes"]:
+            self.core.adopt_data_writes()
         #: A step that was bound to the object before initialize: a profiler's, a scheduler's.
         self.inner_step = inner_step
         #: Accesses to the masters, as long as their grads are deferred.
@@ -264,13 +266,10 @@ class OptimizerState:
             group["params"] = MasterList(params, self.accesses)
 
     def report_skips(self) -> list[_C.SkippedStep]:
-        """Reports the steps that are known by now to be skipped, and the first that underflowed.
-        Returns those that were skipped."""
-        known, underflow = self.core.flush_report()
+        """Reports the steps that are known by now to be skipped. Returns them."""
+        known = self.report.flush()
         for skipped in known:
             self.session.reporter.report_skip(skipped, self.core)
-        if underflow:
-            self.session.reporter.report_underflow(underflow)
         return known
 
     def check_skips(self) -> None:
@@ -281,7 +280,7 @@ class OptimizerState:
     def telemetry(self) -> Telemetry:
         """What is known of the steps since the first call."""
         self.report_skips()
-        return Telemetry(*self.core.telemetry())
+        return Telemetry(*self.report.known())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,8 +291,6 @@ class Telemetry:
     skipped_steps: int = 0
     stepped: bool | None = None  #: whether the last one known was a step, and not skipped
     loss_scales: tuple[float, ...] = ()  #: one a loss, as they were at that step
-    underflowed_steps: int = 0  #: taken by grads that were all zero although a loss was not
-    underflowed: bool = False  #: whether the last one known was one of those
 
 
 #: torch's optimizers that have a fused step.

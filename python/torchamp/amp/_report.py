@@ -1,4 +1,4 @@
-"""What is logged: the chosen settings, skipped steps, and the first that underflowed."""
+"""What is logged: the chosen settings, and skipped steps."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _say_saved(how: str, saved: int) -> None:
 
 
 class Reporter:
-    """Reports skipped and underflowed steps."""
+    """Reports skipped steps."""
 
     def __init__(self, settings: Settings, names: dict[int, str]) -> None:
         self._verbosity = settings.options["verbosity"]
@@ -74,10 +74,6 @@ class Reporter:
         if self._verbosity > 0:
             for level, message in skipped.messages(self._names_of(skipped, core)):
                 log(level, message)
-
-    def report_underflow(self, message: str) -> None:
-        if self._verbosity > 0:
-            log(logging.WARNING, message)
 
     def check_skip(self, skipped: _C.SkippedStep) -> None:
         """Raises RuntimeError after max_consecutive_skips in a row."""

@@ -1,4 +1,4 @@
-#include "core/skip_messages.h"
+#include "report/skip_messages.h"
 
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
@@ -94,15 +94,6 @@ std::vector<LogMessage> messages_of(const SkippedStep& step,
     messages.push_back({LogLevel::kWarning, message_of_row(step)});
   }
   return messages;
-}
-
-std::string message_of(const UnderflowedStep& step) {
-  return c10::str(
-      "gradient underflow in loss ", step.loss_id,
-      ": step taken with gradients that are all zero although the loss is not, loss scale now ",
-      step.loss_scale,
-      "; raise the loss scale (loss_scale, or min_loss_scale if it is dynamic) or, if it is not "
-      "too low, check that the loss depends on the optimizer's parameters");
 }
 
 void check_in_a_row(const SkippedStep& step, int64_t max_in_a_row) {

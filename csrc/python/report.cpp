@@ -1,5 +1,5 @@
-#include "core/skip_messages.h"
 #include "python/bindings.h"
+#include "report/skip_messages.h"
 
 namespace torchamp::python {
 namespace {
@@ -15,9 +15,15 @@ std::vector<std::pair<int, std::string>> levels_and_texts(const SkippedStep& ste
   return result;
 }
 
+py::tuple known(LateReport& report) {
+  const Telemetry& known = report.known();
+  return py::make_tuple(known.steps, known.skipped_steps, known.stepped,
+                        py::tuple(py::cast(known.loss_scales)));
+}
+
 }  // namespace
 
-void bind_skipped_step(py::module_& module) {
+void bind_report(py::module_& module) {
   py::class_<SkippedStep>(module, "SkippedStep", "A step that the device skipped.")
       .def_readonly("first", &SkippedStep::first,
                     "The first parameters whose grad was not finite, as indices into "
@@ -26,6 +32,14 @@ void bind_skipped_step(py::module_& module) {
            "What reports it, as logging's levels and texts; names: of the parameters in first.")
       .def("check_in_a_row", &check_in_a_row, py::arg("max_in_a_row"),
            "Raises RuntimeError if it is that many in a row.");
+  py::class_<core::Observer, std::shared_ptr<core::Observer>>(
+      module, "Observer", "Is told what an OptimizerState does.");
+  py::class_<LateReport, core::Observer, std::shared_ptr<LateReport>>(
+      module, "LateReport", "Counts one optimizer's steps as the device reports them.")
+      .def(py::init<>())
+      .def("flush", &LateReport::flush,
+           "Counts the steps that the device has reported. Returns the skipped ones.")
+      .def("known", &known, "(steps, skipped_steps, stepped, loss_scales) since the first call.");
 }
 
 }  // namespace torchamp::python

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torchamp/detail/export.h>
+#include <torchamp/detail/observer.h>
 #include <torchamp/loss_scaler.h>
 #include <torchamp/telemetry.h>
 
@@ -32,47 +33,23 @@ struct SkippedStep {
   std::vector<double> scales_then;  ///< by loss_id, after the first of those in a row
 };
 
-/// A step that was taken by grads that were all zero, although the loss was not.
-struct UnderflowedStep {
-  int64_t loss_id;
-  double loss_scale;  ///< now
-};
-
 /// Counts one optimizer's steps once their backwards' reports have arrived. Does not wait for the
 /// device.
-class TORCHAMP_API LateReport {
+class TORCHAMP_API LateReport : public core::Observer {
  public:
-  using Report = std::shared_ptr<const BackwardReport>;
-
-  /// One backward, for the next step.
-  struct Backward {
-    int64_t loss_id = 0;
-    Report end;             ///< its scaler's last_report()
-    Report weights;         ///< that of the optimizer's weights
-    bool skips = true;      ///< whether an overflow skips the step; not under a fixed scale
-    Report here = nullptr;  ///< if `end` is that of all ranks, that of this one; else null
-
-    bool has_arrived() const;
-    bool has_skipped() const;
-    bool has_skipped_elsewhere() const;
-  };
-
-  void accumulate(Backward backward);
-  /// Discards the backwards since the last step.
-  void clear() { backwards_.clear(); }
-  /// Ends a step of those backwards. Does nothing if it was captured into a graph.
-  void note(const std::vector<LossScaler*>& scalers);
+  void after_backward(core::EndedBackward backward) override;
+  void forget_backwards() override { backwards_.clear(); }
+  /// Does nothing if the step was captured into a graph.
+  void after_step(const std::vector<LossScaler*>& scalers) override;
 
   /// Counts the reports that have arrived, and returns the skipped steps among them.
   std::vector<SkippedStep> flush();
-  /// The first step among those counted that underflowed, once.
-  std::optional<UnderflowedStep> take_underflow();
   /// The counts since the first call.
   const Telemetry& known();
 
  private:
   struct Step {
-    std::vector<Backward> backwards;
+    std::vector<core::EndedBackward> backwards;
     std::vector<ReportedScale> scales;  ///< by loss
     bool counts;
 
@@ -80,19 +57,15 @@ class TORCHAMP_API LateReport {
     bool was_skipped() const;
     SkippedStep skip() const;
     std::vector<double> scale_values() const;
-    std::optional<UnderflowedStep> underflow() const;
   };
 
-  void count(const Step& step, bool underflowed);
-  void note_underflow(const UnderflowedStep& step);
+  void count(const Step& step);
 
-  std::vector<Backward> backwards_;
+  std::vector<core::EndedBackward> backwards_;
   std::deque<Step> arriving_;
   int64_t skipped_in_a_row_ = 0;
   std::vector<double> scales_then_;  ///< after the first of those
   bool has_stepped_ = false;
-  bool has_underflowed_ = false;
-  std::optional<UnderflowedStep> underflow_;  ///< that take_underflow() is to return
   std::optional<Telemetry> known_;
 };
 

@@ -1,4 +1,4 @@
-// What programs are told of skipped and underflowed steps.
+// What programs are told of skipped steps.
 #pragma once
 
 #include <torchamp/detail/export.h>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/late_report.h"
+#include "report/late_report.h"
 
 namespace torchamp {
 
@@ -20,9 +20,6 @@ struct LogMessage {
 /// them. Long runs of skipped steps are reported ever more rarely.
 TORCHAMP_API std::vector<LogMessage> messages_of(const SkippedStep& step,
                                                  const std::vector<std::string>& names = {});
-
-/// What reports a step by zeros, and says what to do: a warning.
-TORCHAMP_API std::string message_of(const UnderflowedStep& step);
 
 /// Throws RuntimeError, which gives the reason, if `step` is the `max_in_a_row`-th in a row or a
 /// later one.
