@@ -8,6 +8,7 @@ if(NOT TORCHAMP_LOCAL_VERSION)
 endif()
 
 add_executable(torchamp_doctor csrc/doctor/main.cpp)
+target_include_directories(torchamp_doctor PRIVATE csrc)
 target_link_libraries(torchamp_doctor PRIVATE torchamp::torchamp)
 set_target_properties(torchamp_doctor PROPERTIES
   OUTPUT_NAME torchamp-doctor CXX_EXTENSIONS OFF

@@ -72,6 +72,13 @@ void restore(Param& param) {
 // ---- what the program has done
 
 void OptimizerState::settle() {
+  for (const auto& param : params_) {
+    if (param->refused.defined()) discard_refused(*param);
+  }
+  notice();
+}
+
+void OptimizerState::notice() {
   thread_ = std::this_thread::get_id();
   for (const auto& param : params_) notice(*param);
   if (!std::exchange(had_drops_, false)) return;
@@ -86,7 +93,6 @@ void OptimizerState::settle() {
 }
 
 void OptimizerState::notice(Param& param) {
-  if (param.refused.defined()) discard_refused(param);
   const Tensor& grad = grad_of(param.model);
   const GradState state = param.grad.state;
   if (state == GradState::kOpen) return;
@@ -421,7 +427,7 @@ Tensor OptimizerState::take_overflow_flags(at::Device device) {
 // ---- grads that are kChecked, and steps that use them
 
 void OptimizerState::set_lazy(bool lazy) {
-  if (!lazy && !is_open_) settle();
+  if (!lazy && !is_open_) notice();
   if (!lazy) unscale();
   lazy_ = lazy;
 }

@@ -1,9 +1,10 @@
+#include "doctor/doctor.h"
+
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torchamp/build_info.h>
-#include <torchamp/detail/doctor.h>
 
 #include <cstdlib>
 #include <filesystem>

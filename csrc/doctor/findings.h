@@ -2,10 +2,10 @@
 #pragma once
 
 #include <torchamp/build_info.h>
-#include <torchamp/detail/doctor.h>
 
 #include "cuda/image_store.h"
 #include "cuda/nvrtc.h"
+#include "doctor/doctor.h"
 
 namespace torchamp {
 

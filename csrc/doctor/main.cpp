@@ -1,13 +1,14 @@
 // torchamp-doctor: prints what torchamp finds on this machine, what is missing, and how to fix
 // it.
 #include <torchamp/build_info.h>
-#include <torchamp/detail/doctor.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <string>
 #include <vector>
+
+#include "doctor/doctor.h"
 
 namespace {
 

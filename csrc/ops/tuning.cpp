@@ -1,9 +1,10 @@
-#include "cuda/tuning.h"
+#include "ops/tuning.h"
 
 #include <c10/util/Exception.h>
-#include <torchamp/detail/tuning.h>
 
 #include <algorithm>
+
+#include "cuda/tuning.h"
 
 namespace torchamp {
 namespace {

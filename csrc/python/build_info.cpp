@@ -1,6 +1,6 @@
 #include <torchamp/build_info.h>
-#include <torchamp/detail/doctor.h>
 
+#include "doctor/doctor.h"
 #include "python/bindings.h"
 
 namespace torchamp::python {

@@ -1,4 +1,4 @@
-#include <torchamp/detail/tuning.h>
+#include "ops/tuning.h"
 
 #include "python/bindings.h"
 

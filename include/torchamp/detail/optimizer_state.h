@@ -89,8 +89,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   bool adopts_data_writes() const { return adopts_data_writes_; }
   /// Synchronizes masters and model; see core::refresh.
   void refresh() const { core::refresh(params_); }
-  /// Takes notice of what the program has done to the grads, and discards what it zeroed or a step
-  /// has skipped.
+  /// Discards what a step has skipped, and takes notice of what the program has done to the grads.
   void settle();
   /// The same, for clipping. Throws RuntimeError, which names `function`, while grads are scaled,
   /// also by a backward that was not given the optimizer.
@@ -174,6 +173,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   void check_no_strays(const char* function, bool set_aside) const;
 
   // What becomes of a grad.
+  void notice();
   void notice(Param& param);
   void take_over(Param& param, const at::Tensor& grad) const;
   void zero_grad(Param& param, bool set_to_none);
