@@ -33,7 +33,8 @@ class FusedOptimizer(torch.optim.Optimizer):
     tensors, and with the attributes `found_inf` and `grad_scale` of torch.amp's contract, or under
     torchamp.amp, an overflowed step changes nothing, without the host knowing.
 
-    Every fused optimizer also takes, by name, what saves memory:
+    Every fused optimizer takes parameters or groups, the learning rate as a float or a scalar
+    tensor, and by name what saves memory:
 
     state_dtype: torch.bfloat16 keeps states in 16 bits, with stochastic rounding (up or down
         with the probability that makes the mean right), since to nearest most small changes
@@ -42,8 +43,8 @@ class FusedOptimizer(torch.optim.Optimizer):
         without a float32 master, as at opt_level O5 with master_weights=False.
 
     Chance depends on the parameter's place, step and element alone, so runs repeat. State dicts
-    load into optimizers with other such choices. Raises ValueError for other dtypes, and for
-    stochastic_rounding of float16.
+    load into optimizers with other such choices. Raises ValueError for values outside of their
+    range, for other dtypes, and for stochastic_rounding of float16.
 
     Of DTensors (fully_shard, tensor parallelism) each rank steps its shard, and states are DTensors
     with the parameter's placements. Raises TypeError for those where steps need norms of whole
@@ -93,9 +94,21 @@ class FusedOptimizer(torch.optim.Optimizer):
         super().__init__(params, defaults)
         self._layout = None
 
+    def _init_with(self, arguments: dict[str, Any]) -> None:
+        """The base's __init__, of the locals() of a subclass's: what the base does not take are a
+        group's options."""
+        own = ("self", "params", "state_dtype", "stochastic_rounding")
+        FusedOptimizer.__init__(
+            self,
+            arguments["params"],
+            {name: value for name, value in arguments.items() if name not in own},
+            state_dtype=arguments["state_dtype"],
+            stochastic_rounding=arguments["stochastic_rounding"],
+        )
+
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
         """The algorithm of the group."""
-        raise NotImplementedError
+        return self._largest_algorithm
 
     @property
     def state_names(self) -> list[str]:
@@ -223,16 +236,12 @@ class FusedOptimizer(torch.optim.Optimizer):
             for param in params:
                 members.setdefault((algorithm, param.device), []).append((param, index))
         steppers = [
-            self._make_stepper(algorithm, placed) for (algorithm, _), placed in members.items()
+            _Stepper(algorithm, placed, self.state_dtype, self.stochastic_rounding)
+            for (algorithm, _), placed in members.items()
         ]
+        for stepper in steppers:
+            stepper.adopt_states(self.state)
         return _Layout(steppers, groups, _C.SeenState(self.state), shards)
-
-    def _make_stepper(
-        self, algorithm: _C.StepAlgorithm, placed: list[tuple[torch.Tensor, int]]
-    ) -> _Stepper:
-        stepper = _Stepper(algorithm, placed, self.state_dtype, self.stochastic_rounding)
-        stepper.adopt_states(self.state)
-        return stepper
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("state_dtype", "stochastic_rounding")
