@@ -18,6 +18,7 @@ from torchamp._inspect.watch import Op
 from torchamp._load import _C
 from torchamp._logging import log
 from torchamp._tables import html_table, text_table
+from torchamp.amp._model import check_is_module
 
 #: In this order, the first that fits is recommended.
 _PREFERRED = ("O1", "O4", "O2", "O5")
@@ -203,10 +204,7 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
 
 
 def _check(model: Any) -> None:
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(
-            f"preflight: expected model to be a torch.nn.Module, got a {type(model).__name__}"
-        )
+    check_is_module("preflight", model)
     if getattr(model, "_torchamp", None) is not None:
         raise ValueError(
             "preflight: expected a model before initialize, got one that it returned; call "

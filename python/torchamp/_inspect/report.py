@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 from torchamp._inspect.bytes import Bytes, bytes_of_params, float32_bytes_of
-from torchamp._inspect.watch import Op, Unchanged, Watch, call_model
+from torchamp._inspect.watch import Op, Watch, call_model, unchanged
 from torchamp._tables import html_table, text_table
 from torchamp.amp._autocast import shield
+from torchamp.amp._masters import LOW_PRECISION
+from torchamp.amp._model import check_is_module
 
 
 @dataclasses.dataclass
@@ -175,9 +177,6 @@ def _row_dict(row: ModuleRow) -> dict[str, Any]:
     }
 
 
-_LOW_PRECISION = (torch.float16, torch.bfloat16)
-
-
 def report(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | list[torch.optim.Optimizer] | None = None,
@@ -201,7 +200,7 @@ def report(
     """
     optimizers = _listed(optimizer)
     _check_arguments(model, optimizers)
-    rows = {name: ModuleRow(name, _type_of(module)) for name, module in model.named_modules()}
+    rows = {name: ModuleRow(name, type(module).__name__) for name, module in model.named_modules()}
     sizes, plain = bytes_of_params(model, optimizers), float32_bytes_of(model, optimizers)
     for name, module in model.named_modules():
         for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
@@ -209,13 +208,13 @@ def report(
             rows[name].bytes += sizes.pop(tensor, Bytes())
     if batch is not None:
         plain.activations = _run(model, batch, rows)
-    total = sum((row.bytes for row in rows.values()), Bytes())
+    session = _session_of(model)
     return Report(
-        _level_of(model),
+        "" if session is None else session.settings.properties.opt_level,
         _device_of(model),
         torch.get_float32_matmul_precision(),
         list(rows.values()),
-        total,
+        sum((row.bytes for row in rows.values()), Bytes()),
         plain,
     )
 
@@ -227,10 +226,7 @@ def _listed(optimizer: Any) -> list[torch.optim.Optimizer]:
 
 
 def _check_arguments(model: Any, optimizers: list[Any]) -> None:
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(
-            f"report: expected model to be a torch.nn.Module, got a {type(model).__name__}"
-        )
+    check_is_module("report", model)
     for i, optimizer in enumerate(optimizers):
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(
@@ -239,17 +235,8 @@ def _check_arguments(model: Any, optimizers: list[Any]) -> None:
             )
 
 
-def _type_of(module: torch.nn.Module) -> str:
-    return type(module).__name__
-
-
 def _session_of(model: torch.nn.Module) -> Any:
     return getattr(getattr(model, "_torchamp", None), "session", None)
-
-
-def _level_of(model: torch.nn.Module) -> str:
-    session = _session_of(model)
-    return "" if session is None else session.settings.properties.opt_level
 
 
 def _device_of(model: torch.nn.Module) -> torch.device:
@@ -260,12 +247,12 @@ def _device_of(model: torch.nn.Module) -> torch.device:
 def _run(model: torch.nn.Module, batch: Any, rows: dict[str, ModuleRow]) -> int:
     """Counts ops, casts and activations; returns the bytes of activations in float32."""
     devices = {_device_of(model)}
-    with Unchanged(model, devices):
+    with unchanged(model, devices):
         saved = _forward(model, batch, rows)
     session = _session_of(model)
     if session is None or session.casts is None:
-        return sum(size * (2 if dtype in _LOW_PRECISION else 1) for dtype, size in saved)
-    with Unchanged(model, devices), shield():
+        return sum(size * (2 if dtype in LOW_PRECISION else 1) for dtype, size in saved)
+    with unchanged(model, devices), shield():
         return sum(size for _, size in _forward(model, batch, None))
 
 
