@@ -104,9 +104,9 @@ class Amp:
         if self._session is None:
             return contextlib.nullcontext(loss)
         states = self._states("scale_loss", optimizers, self._session)
-        return _scale_loss.scaled_loss(
-            self._session, states, loss, loss_id, delay_unscale, delay_overflow_check
-        )
+        self._session.check_order()
+        kind = _scale_loss.DTensorLoss if self._session.shards else _scale_loss.ScaledLoss
+        return kind(self._session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
     def scale(self, loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
         """See amp.scale."""

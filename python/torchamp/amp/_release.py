@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from torchamp.amp._masters import MasterList, mastered
+from torchamp.amp._masters import LOW_PRECISION, MasterList, mastered
 from torchamp.amp._model import AmpModel
 from torchamp.amp._optimizer import AmpOptimizer
 from torchamp.amp._optimizer_states import fitting
@@ -85,7 +85,7 @@ def _check_steps(optimizers: list[AmpOptimizer]) -> None:
 def _widened(models: list[AmpModel], session: Session) -> dict[torch.Tensor, torch.Tensor]:
     """The float32 values of what initialize cast and gave no master."""
     dtype = session.settings.properties.cast_model_type
-    if dtype not in (torch.float16, torch.bfloat16):
+    if dtype not in LOW_PRECISION:
         return {}
     with torch.inference_mode(False):
         return {

@@ -29,18 +29,15 @@ class ScaledLoss(_C.Backward):
         session: Session,
         states: Sequence[OptimizerState],
         loss: torch.Tensor,
-        loss_id: int = 0,
-        delay_unscale: bool | None = None,
-        delay_overflow_check: bool = False,
+        loss_id: int,
+        delay_unscale: bool | None,
+        delay_overflow_check: bool,
     ) -> None:
-        given = [state.core for state in states]
-        self._scaler = session.scaler(loss_id, "scale_loss")
-        self._delays = _is_unsynced(session, states) if delay_unscale is None else delay_unscale
         super().__init__(
-            given,
-            self._scaler,
+            [state.core for state in states],
+            session.scaler(loss_id, "scale_loss"),
             loss_id,
-            self._delays,
+            _is_unsynced(session, states) if delay_unscale is None else delay_unscale,
             delay_overflow_check,
         )
         self._session = session
@@ -69,20 +66,6 @@ class DTensorLoss(ScaledLoss):
     def __exit__(self, *exception: object) -> None:
         with self._session.shards.mirrored():
             super().__exit__(*exception)
-
-
-def scaled_loss(
-    session: Session,
-    states: Sequence[OptimizerState],
-    loss: torch.Tensor,
-    loss_id: int,
-    delay_unscale: bool | None,
-    delay_overflow_check: bool,
-) -> ScaledLoss:
-    """What scale_loss gives; see amp.scale_loss."""
-    session.check_order()
-    kind = DTensorLoss if session.shards else ScaledLoss
-    return kind(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
 
 def scale(session: Session, loss: torch.Tensor, loss_id: int) -> torch.Tensor:
@@ -143,24 +126,20 @@ def clip_grad_norm(
     """Scales all grads so that their total norm is at most `max_norm`; returns the norm before
     clipping, a float32 scalar on the device. `params`: what the optimizers step."""
     _check_bound("clip_grad_norm_", "max_norm", max_norm)
-    if norm_type != 2.0 and _are_sharded(states):
+    if norm_type == 2.0:
+        with _mirrored(states):
+            return _clip_by_l2norm(states, params, max_norm)
+    if _are_sharded(states):
         raise ValueError(
             "clip_grad_norm_: expected norm_type to be 2 with DTensors, where ranks sum squares, "
             f"got {norm_type}"
         )
-    if norm_type == 2.0:
-        with _mirrored(states):
-            return _clip_by_l2norm(states, params, max_norm)
     _unscale("clip_grad_norm_", states)
     norm = torch.nn.utils.clip_grad_norm_(params, max_norm, norm_type)
     found = [each for state in states if (each := state.core.found_inf()) is not None]
     if not found or len(found) < len(states):
         return norm
     return norm.masked_fill(torch.stack(found).min() > 0, float("inf"))
-
-
-def _cores(states: Sequence[OptimizerState]) -> list[_C.OptimizerState]:
-    return list(dict.fromkeys(state.core for state in states))
 
 
 def _are_sharded(states: Sequence[OptimizerState]) -> bool:
@@ -174,7 +153,7 @@ def _mirrored(states: Sequence[OptimizerState]) -> contextlib.AbstractContextMan
 def _clip_by_l2norm(
     states: Sequence[OptimizerState], params: list[torch.Tensor], max_norm: float
 ) -> torch.Tensor:
-    cores = _cores(states)
+    cores = list(dict.fromkeys(state.core for state in states))
     groups = mesh_groups_of(params) if _are_sharded(states) else []
     if not groups:
         return _C.clip_grad_norm(cores, max_norm)

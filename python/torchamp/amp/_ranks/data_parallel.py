@@ -15,11 +15,6 @@ from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import mastered
 
 
-def running() -> DistributedDataParallel | None:
-    """The one whose forward runs."""
-    return DistributedDataParallel._active_ddp_module
-
-
 class DataParallel:
     """The DistributedDataParallel that runs one model's forwards, if there is one."""
 
