@@ -15,14 +15,7 @@ from torch.optim.optimizer import (
 )
 
 from torchamp._load import _C
-from torchamp._shards import (
-    Shards,
-    is_dtensor,
-    is_flattened,
-    local_state,
-    shard_of,
-    sharded_like,
-)
+from torchamp._shards import Shards, is_dtensor, is_flattened, local_state, shard_of, sharded_like
 
 
 class FusedOptimizer(torch.optim.Optimizer):
