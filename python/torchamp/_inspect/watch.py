@@ -59,7 +59,7 @@ class Watch(TorchDispatchMode):
         for module in self._model.modules():
             self._hooks += [
                 module.register_forward_pre_hook(self._enter_module),
-                module.register_forward_hook(self._leave_module, always_call=True),
+                module.register_forward_hook(lambda *_: self._calls.leave(), always_call=True),
             ]
         super().__enter__()
         return self
@@ -73,9 +73,6 @@ class Watch(TorchDispatchMode):
         name = self._names[id(module)]
         self.call_counts[name] += 1
         self._calls.enter(name)
-
-    def _leave_module(self, module: torch.nn.Module, args: object, outputs: object) -> None:
-        self._calls.leave()
 
     def __torch_dispatch__(
         self,

@@ -532,11 +532,8 @@ def _of(optimizers: Optimizers | None, function: str, models: Any = ()) -> Amp:
     chosen, models = _listed(optimizers or []), _listed(models)
     if _is_disabled(chosen):
         return Amp._of(None, models, chosen)
-    sessions = [
-        state_of(optimizer, f"{function}: expected optimizers[{i}]").session
-        for i, optimizer in enumerate(chosen)
-    ]
-    return Amp._of(sessions[0] if sessions else _last_session(function), models, chosen)
+    states = _known_states(chosen, function)
+    return Amp._of(states[0].session if states else _last_session(function), models, chosen)
 
 
 def _listed(values: Any) -> list:
@@ -572,14 +569,18 @@ def _last_scalers(function: str) -> LossScalers:
     return Last.scalers
 
 
+def _known_states(optimizers: list[torch.optim.Optimizer], function: str) -> list:
+    return [
+        state_of(optimizer, f"{function}: expected optimizers[{i}]")
+        for i, optimizer in enumerate(optimizers)
+    ]
+
+
 def states_of(optimizers: Optimizers, function: str, session: Session | None = None) -> list:
     """The state of each of `optimizers`. Raises RuntimeError, which names `function`, unless
     initialize returned them all, in one call: the first one's, or `session`'s."""
     optimizers = _listed(optimizers)
-    states = [
-        state_of(optimizer, f"{function}: expected optimizers[{i}]")
-        for i, optimizer in enumerate(optimizers)
-    ]
+    states = _known_states(optimizers, function)
     for i, state in enumerate(states):
         if state.session is not (session or states[0].session):
             raise RuntimeError(

@@ -381,15 +381,10 @@ def _scalar(value: torch.Tensor | float | None) -> torch.Tensor | None:
 
 
 def _check_option(where: str, option: _C.OptionSpec, value: Any) -> None:
-    if option.is_betas:
-        _check_betas(where, option.name, value)
-    elif isinstance(value, (int, float)) and not value >= option.minimum:
+    for i, beta in enumerate(value if option.is_betas else ()):
+        if not 0.0 <= beta < 1.0:
+            raise ValueError(f"{where}: expected {option.name}[{i}] to be in [0, 1), got {beta}")
+    if isinstance(value, (int, float)) and not value >= option.minimum:
         raise ValueError(
             f"{where}: expected {option.name} to be at least {option.minimum}, got {value}"
         )
-
-
-def _check_betas(where: str, name: str, betas: tuple[float, float]) -> None:
-    for i, beta in enumerate(betas):
-        if not 0.0 <= beta < 1.0:
-            raise ValueError(f"{where}: expected {name}[{i}] to be in [0, 1), got {beta}")

@@ -16,7 +16,7 @@ from torchamp.amp._checks import Float16Models
 from torchamp.amp._session import Session
 from torchamp.compat.apex.amp._properties import Properties
 from torchamp.compat.apex.amp.handle import AmpHandle
-from torchamp.compat.apex.amp.scaler import LossScaler, scalers_of
+from torchamp.compat.apex.amp.scaler import LossScaler, SessionScaler
 
 __all__ = ["AmpState", "master_params", "maybe_print"]
 
@@ -62,9 +62,8 @@ class AmpState(ModuleType):
     @property
     def loss_scalers(self) -> list[LossScaler]:
         session = _last_session()
-        if session not in _scalers:
-            _scalers[session] = scalers_of(session)
-        return _scalers[session]
+        own = [SessionScaler(session, i) for i in range(len(session.scalers))]
+        return _scalers.setdefault(session, own)
 
     @property
     def handle(self) -> AmpHandle:
@@ -73,9 +72,7 @@ class AmpState(ModuleType):
         session = _last_session()
         if session.casts is None:
             raise AttributeError
-        if session not in _handles:
-            _handles[session] = AmpHandle(casts=session.casts)
-        return _handles[session]
+        return _handles.setdefault(session, AmpHandle(casts=session.casts))
 
     def __getattr__(self, name: str) -> None:
         raise AttributeError(

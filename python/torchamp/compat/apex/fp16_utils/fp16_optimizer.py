@@ -205,7 +205,6 @@ class FP16_Optimizer:  # noqa: N801  apex's name
 
     @property
     def state(self) -> defaultdict[torch.Tensor, Any]:
-        """The optimizer's."""
         return self.optimizer.state
 
     @state.setter
