@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import copy
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -75,11 +76,7 @@ class Report:
         rows: dict[str, ModuleRow] = {}
         for row in self.rows:
             if row.depth <= depth:
-                rows[row.name] = dataclasses.replace(
-                    row,
-                    weight_dtypes=row.weight_dtypes.copy(),
-                    compute_dtypes=row.compute_dtypes.copy(),
-                )
+                rows[row.name] = copy.deepcopy(row)
             else:
                 rows[".".join(row.name.split(".")[:depth])].add(row)
         return dataclasses.replace(self, rows=list(rows.values()))

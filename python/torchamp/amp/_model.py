@@ -50,11 +50,7 @@ def cast_model(
     their identity. `keep_batchnorm_fp32` leaves affine batch norms alone. Recurrent modules get
     their weights flattened again."""
     for module in _cast_modules(model, keep_batchnorm_fp32, kept):
-        for param in module.parameters(recurse=False):
-            _cast_param(param, dtype)
-        for buffer in module.buffers(recurse=False):
-            if _changes(buffer, dtype):
-                buffer.data = buffer.data.to(dtype)
+        cast_own_tensors(module, dtype)
         if isinstance(module, torch.nn.RNNBase):
             module.flatten_parameters()
 
@@ -73,13 +69,15 @@ def _changes(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
     return tensor.is_floating_point() and tensor.dtype != dtype and not is_dtensor(tensor)
 
 
-def _cast_param(param: torch.nn.Parameter, dtype: torch.dtype) -> None:
-    if not _changes(param, dtype):
-        return
-    grad, param.grad = param.grad, None
-    param.data = param.data.to(dtype)
-    if grad is not None:
-        param.grad = grad.to(dtype)
+def cast_own_tensors(module: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Gives the module's own floating parameters, their grads and floating buffers `dtype`."""
+    for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+        if not _changes(tensor, dtype):
+            continue
+        grad, tensor.grad = tensor.grad, None
+        tensor.data = tensor.data.to(dtype)
+        if grad is not None:
+            tensor.grad = grad.to(dtype)
 
 
 #: Containers of these very types have no method `to`. Dynamo cannot ask each of them.

@@ -229,11 +229,9 @@ class FusedOptimizer(torch.optim.Optimizer):
             for param in params:
                 members.setdefault((algorithm, param.device), []).append((param, index))
         steppers = [
-            _Stepper(algorithm, placed, self.state_dtype, self.stochastic_rounding)
+            _Stepper(algorithm, placed, self.state_dtype, self.stochastic_rounding, self.state)
             for (algorithm, _), placed in members.items()
         ]
-        for stepper in steppers:
-            stepper.adopt_states(self.state)
         return _Layout(steppers, groups, _C.SeenState(self.state), shards)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -309,17 +307,15 @@ class _Stepper:
         placed: list[tuple[torch.Tensor, int]],
         state_dtype: torch.dtype,
         stochastic_rounding: bool,
+        state: dict[torch.Tensor, dict[str, Any]],
     ) -> None:
         """placed: parameters of one device, each with the number of its group; of DTensors the
-        shards are stepped."""
+        shards are stepped. Goes on from what `state` has of them."""
         self._params = [param for param, _ in placed]
         groups = [group for _, group in placed]
         shards = [shard_of(param) for param in self._params]
         self.core = _C.FusedStepper(algorithm, shards, groups, state_dtype, stochastic_rounding)
         self._names = _C.state_names(algorithm)
-
-    def adopt_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
-        """Goes on from what `state` has of the parameters."""
         for i, param in enumerate(self._params):
             if param in state:
                 self._adopt(i, state[param])
@@ -369,7 +365,7 @@ class _Stepper:
         return True
 
     def republish_scalars(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
-        """Puts the counts in `state` again, which a program may have moved by `.data`."""
+        """Puts the counts in `state` again."""
         for i, param in enumerate(self._params):
             if param in state:
                 state[param].update(self._scalars(i))
