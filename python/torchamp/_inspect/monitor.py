@@ -109,7 +109,8 @@ class Monitor:
         """Before a step."""
         step, self._count = self._count, self._count + 1
         device = self._state.session.device
-        if step % self._every == 0 and not _is_captured(device):
+        is_captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        if step % self._every == 0 and not is_captured:
             self._pending.append(_sent(step, self._values()))
         self._write_arrived()
 
@@ -152,10 +153,6 @@ class Monitor:
             for grad, is_scaled in found
             if grad is not None and not grad.is_sparse and grad.numel()
         ]
-
-
-def _is_captured(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _sent(step: int, values: torch.Tensor) -> _Pending:

@@ -544,13 +544,9 @@ def _listed(values: Any) -> list:
 def _is_disabled(optimizers: list[torch.optim.Optimizer]) -> bool:
     if not optimizers:
         return Last.is_disabled
-    return all(_is_left_alone(optimizer) for optimizer in optimizers)
-
-
-def _is_left_alone(optimizer: torch.optim.Optimizer) -> bool:
-    if hasattr(optimizer, "_torchamp"):
+    if any(hasattr(optimizer, "_torchamp") for optimizer in optimizers):
         return False
-    return Last.is_disabled or optimizer in Last.disabled_optimizers
+    return Last.is_disabled or all(each in Last.disabled_optimizers for each in optimizers)
 
 
 def _last_session(function: str) -> Session:
