@@ -109,7 +109,9 @@ class Preflight:
             "device": str(self.device),
             "recommended": self.recommended,
             "verdicts": [dataclasses.asdict(each) for each in self.verdicts],
-            "findings": [_finding_dict(each) for each in self.findings],
+            "findings": [
+                {**vars(each), "tensor": _tensor_dict(each.tensor)} for each in self.findings
+            ],
             "tensors": [_tensor_dict(each) for each in self.tensors],
             "notes": list(self.notes),
         }
@@ -148,11 +150,6 @@ def _exponent(scale: float) -> int:
 def _cells(verdict: Verdict) -> list[str]:
     scale = "" if verdict.loss_scale is None else f"2**{_exponent(verdict.loss_scale)}"
     return [verdict.level, "yes" if verdict.fits else "no", scale, verdict.reason]
-
-
-def _finding_dict(finding: Finding) -> dict[str, Any]:
-    tensor = _tensor_dict(finding.tensor)
-    return {"format": finding.format, "kind": finding.kind, "tensor": tensor, "text": finding.text}
 
 
 def _tensor_dict(tensor: TensorRange) -> dict[str, Any]:

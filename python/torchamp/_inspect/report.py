@@ -14,6 +14,7 @@ import torch
 from torchamp._inspect.bytes import Bytes, bytes_of_params, float32_bytes_of
 from torchamp._inspect.watch import Op, Watch, call_model, unchanged
 from torchamp._tables import html_table, text_table
+from torchamp.amp._amp import listed
 from torchamp.amp._autocast import shield
 from torchamp.amp._masters import LOW_PRECISION
 from torchamp.amp._model import check_is_module
@@ -163,13 +164,9 @@ def _cells(row: ModuleRow, kinds: list[str], unit: str) -> list[str]:
 
 def _row_dict(row: ModuleRow) -> dict[str, Any]:
     return {
-        "name": row.name,
-        "type": row.type,
-        "calls": row.calls,
+        **vars(row),
         "weight_dtypes": {_short(key): value for key, value in row.weight_dtypes.items()},
         "compute_dtypes": {_short(key): value for key, value in row.compute_dtypes.items()},
-        "casts_down": row.casts_down,
-        "casts_up": row.casts_up,
         "bytes": row.bytes.to_dict(),
     }
 
@@ -195,7 +192,7 @@ def report(
     element of a 16-bit activation. Raises TypeError for arguments of other types, and what the
     model's forward raises.
     """
-    optimizers = _listed(optimizer)
+    optimizers = [] if optimizer is None else listed(optimizer)
     _check_arguments(model, optimizers)
     rows = {name: ModuleRow(name, type(module).__name__) for name, module in model.named_modules()}
     sizes, plain = bytes_of_params(model, optimizers), float32_bytes_of(model, optimizers)
@@ -214,12 +211,6 @@ def report(
         sum((row.bytes for row in rows.values()), Bytes()),
         plain,
     )
-
-
-def _listed(optimizer: Any) -> list[torch.optim.Optimizer]:
-    if optimizer is None:
-        return []
-    return [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
 
 
 def _check_arguments(model: Any, optimizers: list[Any]) -> None:

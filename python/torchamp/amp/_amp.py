@@ -270,7 +270,7 @@ def initialize(
     returned = models if optimizers is None else (models, optimizers)
     Last.is_disabled = not enabled
     if not enabled:
-        Last.disabled_optimizers.update(_listed(optimizers or []))
+        Last.disabled_optimizers.update(listed(optimizers or []))
         return returned
     session = Amp(models, optimizers, opt_level, process_group=process_group, **overrides)._session
     assert session is not None
@@ -294,10 +294,10 @@ def release(models: torch.nn.Module | Iterable[torch.nn.Module]) -> None:
     Raises RuntimeError, and changes nothing, within scale_loss, for models that initialize did not
     return, and where the program has given one of them another class or dtype since.
     """
-    listed = _listed(models)
-    if Last.is_disabled and not any(hasattr(model, "_torchamp") for model in listed):
+    chosen = listed(models)
+    if Last.is_disabled and not any(hasattr(model, "_torchamp") for model in chosen):
         return
-    session = _release.session_of(listed)
+    session = _release.session_of(chosen)
     if session is not None:
         _release.release(session)
 
@@ -408,7 +408,7 @@ def clip_grad_norm_(
     and for a norm_type other than 2 with DTensors, RuntimeError where grads are still scaled and
     for optimizers that initialize did not return.
     """
-    chosen = _listed(optimizers)
+    chosen = listed(optimizers)
     if _is_disabled(chosen):
         return torch.nn.utils.clip_grad_norm_(params_of(chosen), max_norm, norm_type)
     states = states_of(chosen, "clip_grad_norm_")
@@ -429,7 +429,7 @@ def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
     NaN, RuntimeError where grads are still scaled and for optimizers that initialize did not
     return.
     """
-    chosen = _listed(optimizers)
+    chosen = listed(optimizers)
     if _is_disabled(chosen):
         return torch.nn.utils.clip_grad_value_(params_of(chosen), clip_value)
     states = states_of(chosen, "clip_grad_value_")
@@ -529,14 +529,15 @@ def load(
 
 def _of(optimizers: Optimizers | None, function: str, models: Any = ()) -> Amp:
     """That of `optimizers`; where there are none, of the last initialize."""
-    chosen, models = _listed(optimizers or []), _listed(models)
+    chosen, models = listed(optimizers or []), listed(models)
     if _is_disabled(chosen):
         return Amp._of(None, models, chosen)
     states = _known_states(chosen, function)
     return Amp._of(states[0].session if states else _last_session(function), models, chosen)
 
 
-def _listed(values: Any) -> list:
+def listed(values: Any) -> list:
+    """Models or optimizers, or one, as a list."""
     is_one = isinstance(values, (torch.nn.Module, torch.optim.Optimizer))
     return [values] if is_one else list(values)
 
@@ -575,7 +576,7 @@ def _known_states(optimizers: list[torch.optim.Optimizer], function: str) -> lis
 def states_of(optimizers: Optimizers, function: str, session: Session | None = None) -> list:
     """The state of each of `optimizers`. Raises RuntimeError, which names `function`, unless
     initialize returned them all, in one call: the first one's, or `session`'s."""
-    optimizers = _listed(optimizers)
+    optimizers = listed(optimizers)
     states = _known_states(optimizers, function)
     for i, state in enumerate(states):
         if state.session is not (session or states[0].session):

@@ -243,8 +243,7 @@ class OptimizerState:
         masters: dict[torch.Tensor, torch.Tensor],
         function: str,
     ) -> None:
-        """Puts masters in the place of the group's parameters, in its own list, and hands their
-        state over."""
+        """Puts masters in the place of parameters, in the group's own list, with their state."""
         keeps_masters = self.session.settings.keeps_masters
         params = group["params"]
         if not isinstance(params, list):

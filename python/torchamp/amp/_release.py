@@ -38,8 +38,7 @@ def _session_of(model: Any, i: int) -> Session:
 
 
 def release(session: Session) -> None:
-    """Gives all models and optimizers of `session` back. Raises RuntimeError, and changes nothing,
-    within scale_loss, and where the program has given one of them another class or dtype."""
+    """Gives all models and optimizers of `session` back; see amp.release."""
     models = [model for model in session.models() if model._torchamp.session is session]
     optimizers = session.optimizers()
     parts = session.parts()
@@ -137,8 +136,7 @@ def _restore_optimizer(optimizer: AmpOptimizer) -> None:
 def _restore_group(
     optimizer: AmpOptimizer, group: dict[str, Any], params: dict[torch.Tensor, torch.Tensor]
 ) -> None:
-    """Puts the parameters in the place of their masters, in the group's own list, and hands their
-    state over."""
+    """Puts parameters in the place of their masters, in the group's own list, with their state."""
     stepped = group["params"]
     if isinstance(stepped, MasterList):
         stepped = group["params"] = list(stepped)

@@ -20,9 +20,8 @@ from torchamp.amp._session import Session
 
 
 class ScaledLoss(_C.Backward):
-    """The context that scale_loss gives: yields `loss` scaled, float32 and of the same sizes, and
-    unscales the grads afterwards. After an exception grads and scaler are as before, and so they
-    are if an interrupt drops the context before it ends."""
+    """The context that scale_loss gives; see amp.scale_loss. Grads and scaler are as before also if
+    an interrupt drops it before it ends."""
 
     def __init__(
         self,
@@ -81,8 +80,7 @@ def scale(session: Session, loss: torch.Tensor, loss_id: int) -> torch.Tensor:
 
 
 def finish(session: Session, states: Sequence[OptimizerState], loss_id: int) -> None:
-    """Ends the backwards since the grads of `states` were zeroed, of losses that scale() gave: on
-    this rank or, in a pipeline, on another."""
+    """Ends the backwards since the grads of `states` were zeroed; see amp.finish."""
     scaler = session.scaler(loss_id, "finish")
     for state in states:
         state.check_skips()
@@ -123,8 +121,7 @@ def clip_grad_norm(
     max_norm: float,
     norm_type: float,
 ) -> torch.Tensor:
-    """Scales all grads so that their total norm is at most `max_norm`; returns the norm before
-    clipping, a float32 scalar on the device. `params`: what the optimizers step."""
+    """See amp.clip_grad_norm_. params: what the optimizers step."""
     _check_bound("clip_grad_norm_", "max_norm", max_norm)
     if norm_type == 2.0:
         with _mirrored(states):
@@ -168,7 +165,7 @@ def _clip_by_l2norm(
 def clip_grad_value(
     states: Sequence[OptimizerState], params: list[torch.Tensor], clip_value: float
 ) -> None:
-    """Clamps every element of the grads to [-clip_value, clip_value]."""
+    """See amp.clip_grad_value_. params: what the optimizers step."""
     _check_bound("clip_grad_value_", "clip_value", clip_value)
     with _mirrored(states):
         _unscale("clip_grad_value_", states)

@@ -61,11 +61,7 @@ def _check_not_sharded(function: str, run: Run) -> None:
 
 
 def save(run: Run, file: File) -> None:
-    """Writes everything that training resumes from. Waits for the device.
-
-    Raises TypeError, naming it, for anything in a state dict that is not a tensor, a number, text
-    or None, or a container of these.
-    """
+    """See amp.save. A TypeError names what in a state dict cannot be saved."""
     _check_not_sharded("save", run)
     checkpoint = {
         checks.MARK: checks.FORMAT,
@@ -96,11 +92,7 @@ def _write(checkpoint: dict[str, Any], file: File) -> None:
 
 
 def load(run: Run, file: File) -> None:
-    """Reads what save, here or in C++, wrote.
-
-    Raises RuntimeError, and changes nothing, where the file is damaged or holds anything but data,
-    or is of another level, other models or other optimizers.
-    """
+    """See amp.load. Checks everything before it changes anything."""
     _check_not_sharded("load", run)
     checkpoint = _read(file)
     checks.check_header(run.opt_level, checkpoint)
