@@ -26,7 +26,7 @@ def log(level: int, text: str) -> None:
     Where neither the logger nor one above it has a handler, messages from logging.INFO on go to
     stderr; logger.setLevel chooses another level.
     """
-    if not _is_rank_zero():
+    if not is_rank_zero():
         return
     if logger.hasHandlers():
         logger.log(level, "%s", text)
@@ -34,7 +34,8 @@ def log(level: int, text: str) -> None:
         _stderr.handle(logger.makeRecord(logger.name, level, "", 0, "%s", (text,), None))
 
 
-def _is_rank_zero() -> bool:
+def is_rank_zero() -> bool:
+    """Also without ranks."""
     distributed = torch.distributed
     return not (distributed.is_available() and distributed.is_initialized()) or (
         distributed.get_rank() == 0

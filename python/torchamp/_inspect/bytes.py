@@ -11,6 +11,7 @@ import torch
 
 from torchamp._load import _C
 from torchamp._shards import shard_of
+from torchamp.amp._masters import LOW_PRECISION
 from torchamp.optimizers import FusedOptimizer
 
 
@@ -72,8 +73,7 @@ def _size(tensor: torch.Tensor) -> int:
 
 
 def _float32_size(tensor: torch.Tensor) -> int:
-    low = tensor.dtype in (torch.float16, torch.bfloat16)
-    return _size(tensor) * (2 if low else 1)
+    return _size(tensor) * (2 if tensor.dtype in LOW_PRECISION else 1)
 
 
 @dataclasses.dataclass

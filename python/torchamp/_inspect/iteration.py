@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from torchamp._inspect.watch import Op, Unchanged, Watch, call_model, tensors_in
+from torchamp._inspect.watch import Op, Watch, call_model, tensors_in, unchanged
 
 #: As Watch names what runs outside of the model.
 LOSS = "(loss)"
@@ -78,7 +78,7 @@ def run_iteration(
     devices = {param.device for param in model.parameters()}
     batch = _detached(batch)
     model.zero_grad(set_to_none=True)
-    with Unchanged(model, devices), _sampled_outputs(model, outcome), torch.enable_grad():
+    with unchanged(model, devices), _sampled_outputs(model, outcome), torch.enable_grad():
         try:
             with watch:
                 loss = _loss_of(call_model(model, batch), loss_fn)

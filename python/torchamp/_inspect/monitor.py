@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import csv
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TextIO, Union
@@ -79,7 +80,7 @@ class Monitor:
         if not isinstance(every, int) or every < 1:
             raise ValueError(f"Monitor: expected every to be an integer from 1 on, got {every!r}")
         self._state = state_of(optimizer, "Monitor: expected optimizer")
-        self._writer = _writer_for(to)
+        self._log = _log_to(to)
         self._every = every
         self._count = 0
         self._pending: collections.deque[_Pending] = collections.deque()
@@ -95,7 +96,8 @@ class Monitor:
             if pending.arrived is not None:
                 pending.arrived.synchronize()
         self._write_arrived()
-        self._writer.close()
+        if isinstance(self._log, _CsvLog):
+            self._log.close()
 
     def __enter__(self) -> Monitor:
         return self
@@ -107,7 +109,8 @@ class Monitor:
         """Before a step."""
         step, self._count = self._count, self._count + 1
         device = self._state.session.device
-        if step % self._every == 0 and not _is_captured(device):
+        is_captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        if step % self._every == 0 and not is_captured:
             self._pending.append(_sent(step, self._values()))
         self._write_arrived()
 
@@ -116,7 +119,7 @@ class Monitor:
             pending = self._pending.popleft()
             known = self._state.telemetry()
             values = [*pending.values.tolist(), known.steps, known.skipped_steps]
-            self._writer.write(dict(zip(_NAMES, values)), pending.step)
+            self._log(dict(zip(_NAMES, values)), step=pending.step)
 
     @torch.no_grad()
     def _values(self) -> torch.Tensor:
@@ -152,10 +155,6 @@ class Monitor:
         ]
 
 
-def _is_captured(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
 def _sent(step: int, values: torch.Tensor) -> _Pending:
     """Copies to the host without waiting."""
     if values.device.type != "cuda":
@@ -167,13 +166,13 @@ def _sent(step: int, values: torch.Tensor) -> _Pending:
     return _Pending(step, host, arrived)
 
 
-class _CsvWriter:
+class _CsvLog:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file: TextIO = open(path, "w", newline="")  # noqa: SIM115  closed by close()
         self._rows = csv.writer(self._file)
         self._rows.writerow(["step", *(name.removeprefix("amp/") for name in _NAMES)])
 
-    def write(self, values: Mapping[str, float], step: int) -> None:
+    def __call__(self, values: Mapping[str, float], step: int) -> None:
         self._rows.writerow([step, *values.values()])
         self._file.flush()
 
@@ -181,24 +180,13 @@ class _CsvWriter:
         self._file.close()
 
 
-class _FunctionWriter:
-    def __init__(self, log: Log) -> None:
-        self._log = log
-
-    def write(self, values: Mapping[str, float], step: int) -> None:
-        self._log(dict(values), step=step)
-
-    def close(self) -> None:
-        """The program's own to close."""
-
-
-def _writer_for(to: Any) -> _CsvWriter | _FunctionWriter:
+def _log_to(to: Any) -> Log:
     if isinstance(to, (str, os.PathLike)):
-        return _CsvWriter(to)
+        return _CsvLog(to)
     if callable(getattr(to, "add_scalar", None)):
-        return _FunctionWriter(lambda values, step: _add_scalars(to, values, step))
+        return functools.partial(_add_scalars, to)
     if callable(to):
-        return _FunctionWriter(to)
+        return to
     raise TypeError(
         "Monitor: expected to to be a path, a SummaryWriter or a function, got a "
         f"{type(to).__name__}"

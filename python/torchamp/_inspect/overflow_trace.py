@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from torchamp._inspect.trial import named
 from torchamp._inspect.watch import Op, Watch
+from torchamp.amp._model import check_is_module
 
 _MAX_NAMES = 3
 
@@ -45,11 +47,7 @@ class OverflowTrace:
     """What amp.trace_overflow returns; print it."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        if not isinstance(model, torch.nn.Module):
-            raise TypeError(
-                "trace_overflow: expected model to be a torch.nn.Module, got a "
-                f"{type(model).__name__}"
-            )
+        check_is_module("trace_overflow", model)
         #: One for each iteration whose grads were not finite.
         self.origins: list[OverflowOrigin] = []
         #: The loss scale when each iteration began; of the first loss.
@@ -65,7 +63,7 @@ class OverflowTrace:
         self._hooks = [self._model.register_forward_pre_hook(self._begin)]
         for name, param in self._model.named_parameters():
             if param.requires_grad:
-                hook = _Check(self, name)
+                hook = functools.partial(self._note, name)
                 self._hooks.append(param.register_post_accumulate_grad_hook(hook))
         self._watch = Watch(self._model, self._see)
         self._watch.__enter__()
@@ -111,7 +109,7 @@ class OverflowTrace:
             self.loss_scales[-1] if self.loss_scales else None,
         )
 
-    def note(self, name: str, param: torch.Tensor) -> None:
+    def _note(self, name: str, param: torch.Tensor) -> None:
         """After a backward has added to the grad of the parameter `name`."""
         if self._first is None or param.grad is None or _is_finite(param.grad):
             return
@@ -119,15 +117,6 @@ class OverflowTrace:
             self.origins.append(self._first)
         if name not in self._first.params:
             self._first.params.append(name)
-
-
-@dataclasses.dataclass
-class _Check:
-    trace: OverflowTrace
-    name: str
-
-    def __call__(self, param: torch.Tensor) -> None:
-        self.trace.note(self.name, param)
 
 
 def _floating(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

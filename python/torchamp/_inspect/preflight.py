@@ -18,6 +18,7 @@ from torchamp._inspect.watch import Op
 from torchamp._load import _C
 from torchamp._logging import log
 from torchamp._tables import html_table, text_table
+from torchamp.amp._model import check_is_module
 
 #: In this order, the first that fits is recommended.
 _PREFERRED = ("O1", "O4", "O2", "O5")
@@ -108,7 +109,9 @@ class Preflight:
             "device": str(self.device),
             "recommended": self.recommended,
             "verdicts": [dataclasses.asdict(each) for each in self.verdicts],
-            "findings": [_finding_dict(each) for each in self.findings],
+            "findings": [
+                {**vars(each), "tensor": _tensor_dict(each.tensor)} for each in self.findings
+            ],
             "tensors": [_tensor_dict(each) for each in self.tensors],
             "notes": list(self.notes),
         }
@@ -147,11 +150,6 @@ def _exponent(scale: float) -> int:
 def _cells(verdict: Verdict) -> list[str]:
     scale = "" if verdict.loss_scale is None else f"2**{_exponent(verdict.loss_scale)}"
     return [verdict.level, "yes" if verdict.fits else "no", scale, verdict.reason]
-
-
-def _finding_dict(finding: Finding) -> dict[str, Any]:
-    tensor = _tensor_dict(finding.tensor)
-    return {"format": finding.format, "kind": finding.kind, "tensor": tensor, "text": finding.text}
 
 
 def _tensor_dict(tensor: TensorRange) -> dict[str, Any]:
@@ -203,10 +201,7 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
 
 
 def _check(model: Any) -> None:
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(
-            f"preflight: expected model to be a torch.nn.Module, got a {type(model).__name__}"
-        )
+    check_is_module("preflight", model)
     if getattr(model, "_torchamp", None) is not None:
         raise ValueError(
             "preflight: expected a model before initialize, got one that it returned; call "

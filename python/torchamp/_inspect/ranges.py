@@ -78,10 +78,6 @@ class Range:
         """Of the nonzero elements, those that 2**scale times them is rounded to 0 in `format`."""
         return self.share_below(format.subnormal - 1 - scale)
 
-    def share_subnormal(self, format: Format, scale: int = 0) -> float:
-        """Of the nonzero elements, those whose precision `format` cuts, without those it loses."""
-        return self.share_below(format.normal - scale) - self.share_lost(format, scale)
-
     def overflows(self, format: Format, scale: int = 0) -> bool:
         """Whether 2**scale times an element is beyond the largest of `format`."""
         return self.max_abs * 2.0**scale > format.largest

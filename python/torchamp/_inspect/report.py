@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import copy
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -11,9 +12,12 @@ from typing import Any
 import torch
 
 from torchamp._inspect.bytes import Bytes, bytes_of_params, float32_bytes_of
-from torchamp._inspect.watch import Op, Unchanged, Watch, call_model
+from torchamp._inspect.watch import Op, Watch, call_model, unchanged
 from torchamp._tables import html_table, text_table
+from torchamp.amp._amp import listed
 from torchamp.amp._autocast import shield
+from torchamp.amp._masters import LOW_PRECISION
+from torchamp.amp._model import check_is_module
 
 
 @dataclasses.dataclass
@@ -73,11 +77,7 @@ class Report:
         rows: dict[str, ModuleRow] = {}
         for row in self.rows:
             if row.depth <= depth:
-                rows[row.name] = dataclasses.replace(
-                    row,
-                    weight_dtypes=row.weight_dtypes.copy(),
-                    compute_dtypes=row.compute_dtypes.copy(),
-                )
+                rows[row.name] = copy.deepcopy(row)
             else:
                 rows[".".join(row.name.split(".")[:depth])].add(row)
         return dataclasses.replace(self, rows=list(rows.values()))
@@ -164,18 +164,11 @@ def _cells(row: ModuleRow, kinds: list[str], unit: str) -> list[str]:
 
 def _row_dict(row: ModuleRow) -> dict[str, Any]:
     return {
-        "name": row.name,
-        "type": row.type,
-        "calls": row.calls,
+        **vars(row),
         "weight_dtypes": {_short(key): value for key, value in row.weight_dtypes.items()},
         "compute_dtypes": {_short(key): value for key, value in row.compute_dtypes.items()},
-        "casts_down": row.casts_down,
-        "casts_up": row.casts_up,
         "bytes": row.bytes.to_dict(),
     }
-
-
-_LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 
 def report(
@@ -199,9 +192,9 @@ def report(
     element of a 16-bit activation. Raises TypeError for arguments of other types, and what the
     model's forward raises.
     """
-    optimizers = _listed(optimizer)
+    optimizers = [] if optimizer is None else listed(optimizer)
     _check_arguments(model, optimizers)
-    rows = {name: ModuleRow(name, _type_of(module)) for name, module in model.named_modules()}
+    rows = {name: ModuleRow(name, type(module).__name__) for name, module in model.named_modules()}
     sizes, plain = bytes_of_params(model, optimizers), float32_bytes_of(model, optimizers)
     for name, module in model.named_modules():
         for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
@@ -209,28 +202,19 @@ def report(
             rows[name].bytes += sizes.pop(tensor, Bytes())
     if batch is not None:
         plain.activations = _run(model, batch, rows)
-    total = sum((row.bytes for row in rows.values()), Bytes())
+    session = _session_of(model)
     return Report(
-        _level_of(model),
+        "" if session is None else session.settings.properties.opt_level,
         _device_of(model),
         torch.get_float32_matmul_precision(),
         list(rows.values()),
-        total,
+        sum((row.bytes for row in rows.values()), Bytes()),
         plain,
     )
 
 
-def _listed(optimizer: Any) -> list[torch.optim.Optimizer]:
-    if optimizer is None:
-        return []
-    return [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-
-
 def _check_arguments(model: Any, optimizers: list[Any]) -> None:
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(
-            f"report: expected model to be a torch.nn.Module, got a {type(model).__name__}"
-        )
+    check_is_module("report", model)
     for i, optimizer in enumerate(optimizers):
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(
@@ -239,17 +223,8 @@ def _check_arguments(model: Any, optimizers: list[Any]) -> None:
             )
 
 
-def _type_of(module: torch.nn.Module) -> str:
-    return type(module).__name__
-
-
 def _session_of(model: torch.nn.Module) -> Any:
     return getattr(getattr(model, "_torchamp", None), "session", None)
-
-
-def _level_of(model: torch.nn.Module) -> str:
-    session = _session_of(model)
-    return "" if session is None else session.settings.properties.opt_level
 
 
 def _device_of(model: torch.nn.Module) -> torch.device:
@@ -260,12 +235,12 @@ def _device_of(model: torch.nn.Module) -> torch.device:
 def _run(model: torch.nn.Module, batch: Any, rows: dict[str, ModuleRow]) -> int:
     """Counts ops, casts and activations; returns the bytes of activations in float32."""
     devices = {_device_of(model)}
-    with Unchanged(model, devices):
+    with unchanged(model, devices):
         saved = _forward(model, batch, rows)
     session = _session_of(model)
     if session is None or session.casts is None:
-        return sum(size * (2 if dtype in _LOW_PRECISION else 1) for dtype, size in saved)
-    with Unchanged(model, devices), shield():
+        return sum(size * (2 if dtype in LOW_PRECISION else 1) for dtype, size in saved)
+    with unchanged(model, devices), shield():
         return sum(size for _, size in _forward(model, batch, None))
 
 

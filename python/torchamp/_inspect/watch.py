@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -58,7 +59,7 @@ class Watch(TorchDispatchMode):
         for module in self._model.modules():
             self._hooks += [
                 module.register_forward_pre_hook(self._enter_module),
-                module.register_forward_hook(self._leave_module, always_call=True),
+                module.register_forward_hook(lambda *_: self._calls.leave(), always_call=True),
             ]
         super().__enter__()
         return self
@@ -72,9 +73,6 @@ class Watch(TorchDispatchMode):
         name = self._names[id(module)]
         self.call_counts[name] += 1
         self._calls.enter(name)
-
-    def _leave_module(self, module: torch.nn.Module, args: object, outputs: object) -> None:
-        self._calls.leave()
 
     def __torch_dispatch__(
         self,
@@ -179,20 +177,15 @@ def _holds_infinity(arguments: Any) -> bool:
     return isinstance(arguments, Mapping) and any(map(_holds_infinity, arguments.values()))
 
 
-class Unchanged:
+@contextlib.contextmanager
+def unchanged(model: torch.nn.Module, devices: Iterable[torch.device]) -> Iterator[None]:
     """A context after which the model's buffers and torch's random numbers are as before."""
-
-    def __init__(self, model: torch.nn.Module, devices: Iterable[torch.device]) -> None:
-        self._buffers = list(model.buffers())
-        cards = sorted({device.index or 0 for device in devices if device.type == "cuda"})
-        self._fork = torch.random.fork_rng(cards)
-
-    def __enter__(self) -> None:
-        self._before = [buffer.detach().clone() for buffer in self._buffers]
-        self._fork.__enter__()
-
-    def __exit__(self, *exception: Any) -> None:
-        self._fork.__exit__(*exception)
+    cards = sorted({device.index or 0 for device in devices if device.type == "cuda"})
+    kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        with torch.random.fork_rng(cards):
+            yield
+    finally:
         with torch.no_grad():
-            for buffer, before in zip(self._buffers, self._before):
+            for buffer, before in kept:
                 buffer.copy_(before)

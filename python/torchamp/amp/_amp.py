@@ -104,9 +104,9 @@ class Amp:
         if self._session is None:
             return contextlib.nullcontext(loss)
         states = self._states("scale_loss", optimizers, self._session)
-        return _scale_loss.scaled_loss(
-            self._session, states, loss, loss_id, delay_unscale, delay_overflow_check
-        )
+        self._session.check_order()
+        kind = _scale_loss.DTensorLoss if self._session.shards else _scale_loss.ScaledLoss
+        return kind(self._session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
     def scale(self, loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
         """See amp.scale."""
@@ -270,7 +270,7 @@ def initialize(
     returned = models if optimizers is None else (models, optimizers)
     Last.is_disabled = not enabled
     if not enabled:
-        Last.disabled_optimizers.update(_listed(optimizers or []))
+        Last.disabled_optimizers.update(listed(optimizers or []))
         return returned
     session = Amp(models, optimizers, opt_level, process_group=process_group, **overrides)._session
     assert session is not None
@@ -294,10 +294,10 @@ def release(models: torch.nn.Module | Iterable[torch.nn.Module]) -> None:
     Raises RuntimeError, and changes nothing, within scale_loss, for models that initialize did not
     return, and where the program has given one of them another class or dtype since.
     """
-    listed = _listed(models)
-    if Last.is_disabled and not any(hasattr(model, "_torchamp") for model in listed):
+    chosen = listed(models)
+    if Last.is_disabled and not any(hasattr(model, "_torchamp") for model in chosen):
         return
-    session = _release.session_of(listed)
+    session = _release.session_of(chosen)
     if session is not None:
         _release.release(session)
 
@@ -408,7 +408,7 @@ def clip_grad_norm_(
     and for a norm_type other than 2 with DTensors, RuntimeError where grads are still scaled and
     for optimizers that initialize did not return.
     """
-    chosen = _listed(optimizers)
+    chosen = listed(optimizers)
     if _is_disabled(chosen):
         return torch.nn.utils.clip_grad_norm_(params_of(chosen), max_norm, norm_type)
     states = states_of(chosen, "clip_grad_norm_")
@@ -429,7 +429,7 @@ def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
     NaN, RuntimeError where grads are still scaled and for optimizers that initialize did not
     return.
     """
-    chosen = _listed(optimizers)
+    chosen = listed(optimizers)
     if _is_disabled(chosen):
         return torch.nn.utils.clip_grad_value_(params_of(chosen), clip_value)
     states = states_of(chosen, "clip_grad_value_")
@@ -529,17 +529,15 @@ def load(
 
 def _of(optimizers: Optimizers | None, function: str, models: Any = ()) -> Amp:
     """That of `optimizers`; where there are none, of the last initialize."""
-    chosen, models = _listed(optimizers or []), _listed(models)
+    chosen, models = listed(optimizers or []), listed(models)
     if _is_disabled(chosen):
         return Amp._of(None, models, chosen)
-    sessions = [
-        state_of(optimizer, f"{function}: expected optimizers[{i}]").session
-        for i, optimizer in enumerate(chosen)
-    ]
-    return Amp._of(sessions[0] if sessions else _last_session(function), models, chosen)
+    states = _known_states(chosen, function)
+    return Amp._of(states[0].session if states else _last_session(function), models, chosen)
 
 
-def _listed(values: Any) -> list:
+def listed(values: Any) -> list:
+    """Models or optimizers, or one, as a list."""
     is_one = isinstance(values, (torch.nn.Module, torch.optim.Optimizer))
     return [values] if is_one else list(values)
 
@@ -547,13 +545,9 @@ def _listed(values: Any) -> list:
 def _is_disabled(optimizers: list[torch.optim.Optimizer]) -> bool:
     if not optimizers:
         return Last.is_disabled
-    return all(_is_left_alone(optimizer) for optimizer in optimizers)
-
-
-def _is_left_alone(optimizer: torch.optim.Optimizer) -> bool:
-    if hasattr(optimizer, "_torchamp"):
+    if any(hasattr(optimizer, "_torchamp") for optimizer in optimizers):
         return False
-    return Last.is_disabled or optimizer in Last.disabled_optimizers
+    return Last.is_disabled or all(each in Last.disabled_optimizers for each in optimizers)
 
 
 def _last_session(function: str) -> Session:
@@ -572,14 +566,18 @@ def _last_scalers(function: str) -> LossScalers:
     return Last.scalers
 
 
-def states_of(optimizers: Optimizers, function: str, session: Session | None = None) -> list:
-    """The state of each of `optimizers`. Raises RuntimeError, which names `function`, unless
-    initialize returned them all, in one call: the first one's, or `session`'s."""
-    optimizers = _listed(optimizers)
-    states = [
+def _known_states(optimizers: list[torch.optim.Optimizer], function: str) -> list:
+    return [
         state_of(optimizer, f"{function}: expected optimizers[{i}]")
         for i, optimizer in enumerate(optimizers)
     ]
+
+
+def states_of(optimizers: Optimizers, function: str, session: Session | None = None) -> list:
+    """The state of each of `optimizers`. Raises RuntimeError, which names `function`, unless
+    initialize returned them all, in one call: the first one's, or `session`'s."""
+    optimizers = listed(optimizers)
+    states = _known_states(optimizers, function)
     for i, state in enumerate(states):
         if state.session is not (session or states[0].session):
             raise RuntimeError(

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch.optim import swa_utils
 
+from torchamp.amp._masters import LOW_PRECISION
 from torchamp.amp._model import AmpModel, cast_model, float32_of
-
-_LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 
 class AveragedModel(swa_utils.AveragedModel):
@@ -50,12 +49,12 @@ class _Float32(torch.nn.Module):
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    return float32_of(tensor, tensor) if tensor.dtype in _LOW_PRECISION else tensor
+    return float32_of(tensor, tensor) if tensor.dtype in LOW_PRECISION else tensor
 
 
 def _widen(copied: torch.nn.Module) -> None:
     """Makes what initialize has cast of a copy float32, forwards and values."""
     for module in copied.modules():
-        if isinstance(module, AmpModel) and module._torchamp.input_type in _LOW_PRECISION:
+        if isinstance(module, AmpModel) and module._torchamp.input_type in LOW_PRECISION:
             module._torchamp.input_type = torch.float32
             cast_model(module, torch.float32, keep_batchnorm_fp32=False)

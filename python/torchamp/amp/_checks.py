@@ -225,13 +225,12 @@ def one_device(
     the CPU. Raises RuntimeError if the optimizers have several."""
     found = None
     for i, optimizer in enumerate(optimizers):
-        for group in optimizer.param_groups:
-            for param in group["params"]:
-                if found is not None and param.device != found:
-                    raise RuntimeError(
-                        "initialize: expected the parameters of all optimizers to be on one "
-                        f"device, {found}, got one on {param.device} in optimizers[{i}]"
-                    )
-                found = param.device
+        for param in params_of([optimizer]):
+            if found is not None and param.device != found:
+                raise RuntimeError(
+                    "initialize: expected the parameters of all optimizers to be on one "
+                    f"device, {found}, got one on {param.device} in optimizers[{i}]"
+                )
+            found = param.device
     params = (param for model in models for param in model.parameters())
     return found or next((param.device for param in params), torch.device("cpu"))

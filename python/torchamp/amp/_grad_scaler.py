@@ -11,11 +11,10 @@ import torch
 from torchamp import ops
 from torchamp._load import _C
 from torchamp._shards import grad_of, is_flattened, mesh_groups_of
-from torchamp.amp._masters import params_of
+from torchamp.amp._masters import LOW_PRECISION, params_of
 from torchamp.amp._optimizer import FUSED_IN_TORCH, can_skip_on_device
 from torchamp.amp._ranks.agreement import ProcessGroups, agreement_over, groups_of
 
-_LOW_PRECISION = (torch.float16, torch.bfloat16)
 #: Where growth ends: the largest power of two in float32.
 _MAX_SCALE = 2.0**127
 
@@ -93,7 +92,7 @@ class GradScaler(torch.amp.GradScaler):
         if not self._enabled:
             return outputs
         if isinstance(outputs, torch.Tensor):
-            is_low = outputs.dtype in _LOW_PRECISION
+            is_low = outputs.dtype in LOW_PRECISION
             return super().scale(outputs.float() if is_low else outputs)
         if isinstance(outputs, Mapping):
             return {key: self.scale(output) for key, output in outputs.items()}
@@ -318,6 +317,6 @@ def _dense(param: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
     first: sums may overflow."""
     if not grad.is_sparse:
         return grad
-    if grad.dtype in _LOW_PRECISION:
+    if grad.dtype in LOW_PRECISION:
         param.grad = grad = grad.coalesce()
     return grad._values()

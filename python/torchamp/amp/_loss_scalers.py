@@ -105,7 +105,9 @@ def _check_level(here: str, state_dict: Mapping[str, Any]) -> None:
 
 def _read(name: str, entry: Any) -> tuple[float, int, int]:
     """The arguments of LossScaler.load_state."""
-    missing = [key for key in ("loss_scale", "unskipped") if key not in _mapping(name, entry)]
+    if not isinstance(entry, Mapping):
+        raise RuntimeError(f"load_state_dict: expected {name} to be a dict, got {entry!r}")
+    missing = [key for key in ("loss_scale", "unskipped") if key not in entry]
     if missing:
         raise RuntimeError(
             f"load_state_dict: expected 'loss_scale' and 'unskipped' in {name}, found no "
@@ -121,9 +123,3 @@ def _read(name: str, entry: Any) -> tuple[float, int, int]:
             f"float32, and counts of 32 bits, got {dict(entry)}"
         ) from None
     return state
-
-
-def _mapping(name: str, entry: Any) -> Mapping[str, Any]:
-    if not isinstance(entry, Mapping):
-        raise RuntimeError(f"load_state_dict: expected {name} to be a dict, got {entry!r}")
-    return entry

@@ -24,13 +24,12 @@ from torchamp._shards import is_dtensor
 from torchamp.amp._autocast import shield
 from torchamp.amp._describe import describe_model
 from torchamp.amp._kept import NONE, Kept
-from torchamp.amp._masters import mastered
+from torchamp.amp._masters import LOW_PRECISION, mastered
 from torchamp.amp._ranks.data_parallel import DataParallel
 from torchamp.amp._session import Session
 from torchamp.amp._swap_class import Swapped, swap_class
 
 Model = TypeVar("Model", bound=torch.nn.Module)
-_LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 
 def params_to_cast(
@@ -51,11 +50,7 @@ def cast_model(
     their identity. `keep_batchnorm_fp32` leaves affine batch norms alone. Recurrent modules get
     their weights flattened again."""
     for module in _cast_modules(model, keep_batchnorm_fp32, kept):
-        for param in module.parameters(recurse=False):
-            _cast_param(param, dtype)
-        for buffer in module.buffers(recurse=False):
-            if _changes(buffer, dtype):
-                buffer.data = buffer.data.to(dtype)
+        cast_own_tensors(module, dtype)
         if isinstance(module, torch.nn.RNNBase):
             module.flatten_parameters()
 
@@ -74,13 +69,15 @@ def _changes(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
     return tensor.is_floating_point() and tensor.dtype != dtype and not is_dtensor(tensor)
 
 
-def _cast_param(param: torch.nn.Parameter, dtype: torch.dtype) -> None:
-    if not _changes(param, dtype):
-        return
-    grad, param.grad = param.grad, None
-    param.data = param.data.to(dtype)
-    if grad is not None:
-        param.grad = grad.to(dtype)
+def cast_own_tensors(module: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Gives the module's own floating parameters, their grads and floating buffers `dtype`."""
+    for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+        if not _changes(tensor, dtype):
+            continue
+        grad, tensor.grad = tensor.grad, None
+        tensor.data = tensor.data.to(dtype)
+        if grad is not None:
+            tensor.grad = grad.to(dtype)
 
 
 #: Containers of these very types have no method `to`. Dynamo cannot ask each of them.
@@ -278,16 +275,16 @@ def _methods(original: type[torch.nn.Module]) -> dict:
 def adopt_model(model: torch.nn.Module, session: Session) -> None:
     """Makes `model` an AmpModel that casts as the session's settings say, whatever an earlier
     session did."""
-    settings = session.settings
-    shielded = settings.properties.autocast_type is None
-    _set_state(model, settings.input_type, settings.output_type, shielded, session)
+    settings, properties = session.settings, session.settings.properties
+    shielded = properties.autocast_type is None
+    _set_state(model, properties.cast_model_type, settings.output_type, shielded, session)
 
 
 def adopt_parts(model: torch.nn.Module, kept: Kept, session: Session) -> None:
     """Makes the kept modules in `model` cast what they are called with to float32, and, where the
     model itself is cast, those that have 16-bit parameters cast it to their dtype."""
-    low = session.settings.input_type
-    if low not in _LOW_PRECISION and session.casts is None:
+    low = session.settings.properties.cast_model_type
+    if low not in LOW_PRECISION and session.casts is None:
         return
     inside = [module for module in model.modules() if module is not model]
     for module in inside:
@@ -304,11 +301,6 @@ def _has_own(module: torch.nn.Module, dtype: torch.dtype | None) -> bool:
 def _adopt_part(module: torch.nn.Module, dtype: torch.dtype | None, session: Session) -> None:
     _set_state(module, dtype, None, shielded=dtype == torch.float32, session=None)
     session.add_part(module)
-
-
-def _cast_calls(model: torch.nn.Module, input_type: torch.dtype, output_type: torch.dtype) -> None:
-    """Makes `model` an AmpModel of no session whose forward casts."""
-    _set_state(model, input_type, output_type, shielded=True, session=None)
 
 
 def _set_state(
@@ -354,10 +346,9 @@ def _give_float32(
 ) -> None:
     for name, tensor in _own_tensors(module):
         given = state_dict.get(prefix + name)
-        if not isinstance(given, torch.Tensor) or given.dtype not in _LOW_PRECISION:
+        if not isinstance(given, torch.Tensor) or given.dtype not in LOW_PRECISION:
             continue
-        keeps_vars = given is tensor
-        if not keeps_vars:
+        if given is not tensor:  # as with keep_vars
             state_dict[prefix + name] = float32_of(tensor, given)
 
 
@@ -422,16 +413,21 @@ def cast_for_inference(
     _check(model, dtype)
     with torch.inference_mode(False), torch.no_grad():
         cast_model(model, dtype, keep_batchnorm_fp32)
-    _cast_calls(model, dtype, dtype if cast_model_outputs is None else cast_model_outputs)
+    output_type = dtype if cast_model_outputs is None else cast_model_outputs
+    _set_state(model, dtype, output_type, shielded=True, session=None)
     return model
 
 
-def _check(model: torch.nn.Module, dtype: torch.dtype) -> None:
+def check_is_module(function: str, model: Any) -> None:
+    """Raises TypeError, which names `function`, unless `model` is a module."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(
-            "cast_for_inference: expected model to be a torch.nn.Module, got a "
-            f"{type(model).__name__}"
+            f"{function}: expected model to be a torch.nn.Module, got a {type(model).__name__}"
         )
+
+
+def _check(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    check_is_module("cast_for_inference", model)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise TypeError(f"cast_for_inference: expected dtype to be floating, got {dtype!r}")
     for name, param in model.named_parameters():

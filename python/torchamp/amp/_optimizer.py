@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -38,7 +39,7 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
         inner = state.inner_step or super().step
         if closure is not None:
             _check_closure(state)
-            inner = _bind(inner, closure)
+            inner = functools.partial(inner, closure)
         return _step(self, state, inner, has_closure=closure is not None)
 
     #: Tells torch's Optimizer that the original class's profiler hook is enough, and torch's
@@ -91,10 +92,6 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
         self._torchamp.follow(self, "load_state_dict")
         with self._torchamp.accesses.suppress():
             load_keeping_dtypes(self, super().load_state_dict, state_dict)
-
-
-def _bind(step: Callable, closure: Callable) -> Callable:
-    return lambda: step(closure)
 
 
 def _check_closure(state: OptimizerState) -> None:
@@ -167,9 +164,10 @@ def _step_unless_overflowed(
     found_inf = None if isinstance(optimizer, FusedOptimizer) else state.core.found_inf()
     if found_inf is None:
         return inner()
-    if can_skip_on_device(optimizer):
-        return _step_unless(found_inf, optimizer, inner)
-    return None if found_inf.item() else inner()
+    if not can_skip_on_device(optimizer):
+        return None if found_inf.item() else inner()
+    with _C.TemporaryItems(vars(optimizer), {"found_inf": found_inf, "grad_scale": None}):
+        return inner()
 
 
 def adopt_optimizer(
@@ -247,8 +245,7 @@ class OptimizerState:
         masters: dict[torch.Tensor, torch.Tensor],
         function: str,
     ) -> None:
-        """Puts masters in the place of the group's parameters, in its own list, and hands their
-        state over."""
+        """Puts masters in the place of parameters, in the group's own list, with their state."""
         keeps_masters = self.session.settings.keeps_masters
         params = group["params"]
         if not isinstance(params, list):
@@ -325,11 +322,3 @@ def _seed_momentum(optimizer: torch.optim.SGD) -> bool:
                 return False
             state["momentum_buffer"] = torch.zeros_like(param.grad)
     return True
-
-
-def _step_unless(
-    found_inf: torch.Tensor, optimizer: torch.optim.Optimizer, step: Callable[[], Any]
-) -> Any:
-    """What `step`, that of `optimizer`, returns; it does nothing if `found_inf` is not 0."""
-    with _C.TemporaryItems(vars(optimizer), {"found_inf": found_inf, "grad_scale": None}):
-        return step()

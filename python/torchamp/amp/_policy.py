@@ -17,7 +17,6 @@ _LEVELS: dict[str, tuple[str, dict[str, Any]]] = {
     "float16": ("O3", {}),
     "bfloat16": ("O3", {"cast_model_type": torch.bfloat16}),
 }
-_FLOAT32 = "float32"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +84,7 @@ def set_policy(module: torch.nn.Module, policy: Policy | str) -> torch.nn.Module
     at every level, like one of keep_fp32. Returns it. Raises ValueError for other policies, which
     are a whole model's."""
     policy = Policy(policy) if isinstance(policy, str) else policy
-    if policy.name != _FLOAT32:
+    if policy.name != "float32":
         raise ValueError(
             f"set_policy: expected the policy of a module to be 'float32', got {policy.name!r}, "
             "which is a whole model's; call initialize with it"

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from torchamp.amp._masters import MasterList, mastered
+from torchamp.amp._masters import LOW_PRECISION, MasterList, mastered
 from torchamp.amp._model import AmpModel
 from torchamp.amp._optimizer import AmpOptimizer
 from torchamp.amp._optimizer_states import fitting
@@ -38,8 +38,7 @@ def _session_of(model: Any, i: int) -> Session:
 
 
 def release(session: Session) -> None:
-    """Gives all models and optimizers of `session` back. Raises RuntimeError, and changes nothing,
-    within scale_loss, and where the program has given one of them another class or dtype."""
+    """Gives all models and optimizers of `session` back; see amp.release."""
     models = [model for model in session.models() if model._torchamp.session is session]
     optimizers = session.optimizers()
     parts = session.parts()
@@ -85,7 +84,7 @@ def _check_steps(optimizers: list[AmpOptimizer]) -> None:
 def _widened(models: list[AmpModel], session: Session) -> dict[torch.Tensor, torch.Tensor]:
     """The float32 values of what initialize cast and gave no master."""
     dtype = session.settings.properties.cast_model_type
-    if dtype not in (torch.float16, torch.bfloat16):
+    if dtype not in LOW_PRECISION:
         return {}
     with torch.inference_mode(False):
         return {
@@ -137,8 +136,7 @@ def _restore_optimizer(optimizer: AmpOptimizer) -> None:
 def _restore_group(
     optimizer: AmpOptimizer, group: dict[str, Any], params: dict[torch.Tensor, torch.Tensor]
 ) -> None:
-    """Puts the parameters in the place of their masters, in the group's own list, and hands their
-    state over."""
+    """Puts parameters in the place of their masters, in the group's own list, with their state."""
     stepped = group["params"]
     if isinstance(stepped, MasterList):
         stepped = group["params"] = list(stepped)

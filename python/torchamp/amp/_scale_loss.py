@@ -20,27 +20,23 @@ from torchamp.amp._session import Session
 
 
 class ScaledLoss(_C.Backward):
-    """The context that scale_loss gives: yields `loss` scaled, float32 and of the same sizes, and
-    unscales the grads afterwards. After an exception grads and scaler are as before, and so they
-    are if an interrupt drops the context before it ends."""
+    """The context that scale_loss gives; see amp.scale_loss. Grads and scaler are as before also if
+    an interrupt drops it before it ends."""
 
     def __init__(
         self,
         session: Session,
         states: Sequence[OptimizerState],
         loss: torch.Tensor,
-        loss_id: int = 0,
-        delay_unscale: bool | None = None,
-        delay_overflow_check: bool = False,
+        loss_id: int,
+        delay_unscale: bool | None,
+        delay_overflow_check: bool,
     ) -> None:
-        given = [state.core for state in states]
-        self._scaler = session.scaler(loss_id, "scale_loss")
-        self._delays = _is_unsynced(session, states) if delay_unscale is None else delay_unscale
         super().__init__(
-            given,
-            self._scaler,
+            [state.core for state in states],
+            session.scaler(loss_id, "scale_loss"),
             loss_id,
-            self._delays,
+            _is_unsynced(session, states) if delay_unscale is None else delay_unscale,
             delay_overflow_check,
         )
         self._session = session
@@ -71,20 +67,6 @@ class DTensorLoss(ScaledLoss):
             super().__exit__(*exception)
 
 
-def scaled_loss(
-    session: Session,
-    states: Sequence[OptimizerState],
-    loss: torch.Tensor,
-    loss_id: int,
-    delay_unscale: bool | None,
-    delay_overflow_check: bool,
-) -> ScaledLoss:
-    """What scale_loss gives; see amp.scale_loss."""
-    session.check_order()
-    kind = DTensorLoss if session.shards else ScaledLoss
-    return kind(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
-
-
 def scale(session: Session, loss: torch.Tensor, loss_id: int) -> torch.Tensor:
     """`loss` times its current scale, float32, for a backward that finish() ends."""
     session.check_order()
@@ -98,8 +80,7 @@ def scale(session: Session, loss: torch.Tensor, loss_id: int) -> torch.Tensor:
 
 
 def finish(session: Session, states: Sequence[OptimizerState], loss_id: int) -> None:
-    """Ends the backwards since the grads of `states` were zeroed, of losses that scale() gave: on
-    this rank or, in a pipeline, on another."""
+    """Ends the backwards since the grads of `states` were zeroed; see amp.finish."""
     scaler = session.scaler(loss_id, "finish")
     for state in states:
         state.check_skips()
@@ -140,27 +121,22 @@ def clip_grad_norm(
     max_norm: float,
     norm_type: float,
 ) -> torch.Tensor:
-    """Scales all grads so that their total norm is at most `max_norm`; returns the norm before
-    clipping, a float32 scalar on the device. `params`: what the optimizers step."""
+    """See amp.clip_grad_norm_. params: what the optimizers step."""
     _check_bound("clip_grad_norm_", "max_norm", max_norm)
-    if norm_type != 2.0 and _are_sharded(states):
+    if norm_type == 2.0:
+        with _mirrored(states):
+            return _clip_by_l2norm(states, params, max_norm)
+    if _are_sharded(states):
         raise ValueError(
             "clip_grad_norm_: expected norm_type to be 2 with DTensors, where ranks sum squares, "
             f"got {norm_type}"
         )
-    if norm_type == 2.0:
-        with _mirrored(states):
-            return _clip_by_l2norm(states, params, max_norm)
     _unscale("clip_grad_norm_", states)
     norm = torch.nn.utils.clip_grad_norm_(params, max_norm, norm_type)
     found = [each for state in states if (each := state.core.found_inf()) is not None]
     if not found or len(found) < len(states):
         return norm
     return norm.masked_fill(torch.stack(found).min() > 0, float("inf"))
-
-
-def _cores(states: Sequence[OptimizerState]) -> list[_C.OptimizerState]:
-    return list(dict.fromkeys(state.core for state in states))
 
 
 def _are_sharded(states: Sequence[OptimizerState]) -> bool:
@@ -174,7 +150,7 @@ def _mirrored(states: Sequence[OptimizerState]) -> contextlib.AbstractContextMan
 def _clip_by_l2norm(
     states: Sequence[OptimizerState], params: list[torch.Tensor], max_norm: float
 ) -> torch.Tensor:
-    cores = _cores(states)
+    cores = list(dict.fromkeys(state.core for state in states))
     groups = mesh_groups_of(params) if _are_sharded(states) else []
     if not groups:
         return _C.clip_grad_norm(cores, max_norm)
@@ -189,7 +165,7 @@ def _clip_by_l2norm(
 def clip_grad_value(
     states: Sequence[OptimizerState], params: list[torch.Tensor], clip_value: float
 ) -> None:
-    """Clamps every element of the grads to [-clip_value, clip_value]."""
+    """See amp.clip_grad_value_. params: what the optimizers step."""
     _check_bound("clip_grad_value_", "clip_value", clip_value)
     with _mirrored(states):
         _unscale("clip_grad_value_", states)

@@ -17,19 +17,8 @@ import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchamp._load import _C
+from torchamp.amp import _serialize_checks as checks
 from torchamp.amp._ranks.dtensor import are_sharded
-from torchamp.amp._serialize_checks import (
-    FORMAT,
-    MARK,
-    SCALER_KEYS,
-    check_header,
-    check_model,
-    check_optimizer,
-    completed,
-    entries_of,
-    kind_of,
-    scaler_state,
-)
 from torchamp.amp._session import Session
 
 File = Union[str, "os.PathLike[str]", IO[bytes]]
@@ -72,18 +61,14 @@ def _check_not_sharded(function: str, run: Run) -> None:
 
 
 def save(run: Run, file: File) -> None:
-    """Writes everything that training resumes from. Waits for the device.
-
-    Raises TypeError, naming it, for anything in a state dict that is not a tensor, a number, text
-    or None, or a container of these.
-    """
+    """See amp.save. A TypeError names what in a state dict cannot be saved."""
     _check_not_sharded("save", run)
     checkpoint = {
-        MARK: FORMAT,
+        checks.MARK: checks.FORMAT,
         "opt_level": run.opt_level,
         "models": [_plain(m.state_dict(), f"models[{i}]") for i, m in enumerate(run.models)],
         "optimizers": [_saved_optimizer(o, i) for i, o in enumerate(run.optimizers)],
-        "loss_scalers": [dict(zip(SCALER_KEYS, scaler.state())) for scaler in run.scalers],
+        "loss_scalers": [dict(zip(checks.SCALER_KEYS, scaler.state())) for scaler in run.scalers],
     }
     try:
         _write(checkpoint, file)
@@ -107,30 +92,26 @@ def _write(checkpoint: dict[str, Any], file: File) -> None:
 
 
 def load(run: Run, file: File) -> None:
-    """Reads what save, here or in C++, wrote.
-
-    Raises RuntimeError, and changes nothing, where the file is damaged or holds anything but data,
-    or is of another level, other models or other optimizers.
-    """
+    """See amp.load. Checks everything before it changes anything."""
     _check_not_sharded("load", run)
     checkpoint = _read(file)
-    check_header(run.opt_level, checkpoint)
-    models = entries_of(checkpoint, "models", "models", len(run.models))
-    optimizers = entries_of(checkpoint, "optimizers", "optimizers", len(run.optimizers))
+    checks.check_header(run.opt_level, checkpoint)
+    models = checks.entries_of(checkpoint, "models", "models", len(run.models))
+    optimizers = checks.entries_of(checkpoint, "optimizers", "optimizers", len(run.optimizers))
     scalers = [
-        scaler_state(saved, f"loss_scalers[{i}]")
+        checks.scaler_state(saved, f"loss_scalers[{i}]")
         for i, saved in enumerate(
-            entries_of(checkpoint, "loss_scalers", "losses", len(run.scalers))
+            checks.entries_of(checkpoint, "loss_scalers", "losses", len(run.scalers))
         )
     ]
     for i, (model, saved) in enumerate(zip(run.models, models)):
-        check_model(model, saved, f"models[{i}]")
+        checks.check_model(model, saved, f"models[{i}]")
     for i, (optimizer, saved) in enumerate(zip(run.optimizers, optimizers)):
-        check_optimizer(optimizer, saved, f"optimizers[{i}]")
+        checks.check_optimizer(optimizer, saved, f"optimizers[{i}]")
     for model, saved in zip(run.models, models):
         model.load_state_dict(saved)
     for optimizer, saved in zip(run.optimizers, optimizers):
-        optimizer.load_state_dict(completed(optimizer, saved))
+        optimizer.load_state_dict(checks.completed(optimizer, saved))
     for scaler, state in zip(run.scalers, scalers):
         scaler.load_state(*state)
 
@@ -157,7 +138,7 @@ def _plain(value: Any, where: str) -> Any:
 
 def _saved_optimizer(optimizer: torch.optim.Optimizer, index: int) -> dict[str, Any]:
     name = f"optimizers[{index}]"
-    return {"kind": kind_of(optimizer), **_plain(optimizer.state_dict(), name)}
+    return {"kind": checks.kind_of(optimizer), **_plain(optimizer.state_dict(), name)}
 
 
 def _read(file: File) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchamp._load import _C
+from torchamp.amp import _masters
 from torchamp.amp._optimizer import suppress_accesses
 from torchamp.amp._optimizer_states import check_whole
 from torchamp.optimizers import FusedOptimizer
@@ -43,7 +44,7 @@ def _class_of(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer]:
 def params_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """The tensors that the optimizer steps, without materializing anything."""
     with _suppressed(optimizer):
-        return [param for group in optimizer.param_groups for param in group["params"]]
+        return _masters.params_of([optimizer])
 
 
 def _suppressed(optimizer: torch.optim.Optimizer) -> _C.Suppressed:

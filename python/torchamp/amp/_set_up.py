@@ -7,15 +7,7 @@ from typing import Any
 
 import torch
 
-from torchamp.amp._checks import (
-    check_in_backward,
-    check_models,
-    check_optimizers,
-    check_owners,
-    check_shares,
-    one_device,
-    warn_of_float64,
-)
+from torchamp.amp import _checks
 from torchamp.amp._kept import Kept, rules_of
 from torchamp.amp._masters import make_masters
 from torchamp.amp._model import (
@@ -40,17 +32,17 @@ def set_up(
     groups: Sequence[Any],
 ) -> Session:
     """Checks everything, then changes models and optimizers. groups: whose ranks agree."""
-    check_models(models)
-    check_optimizers(optimizers)
-    check_in_backward(models, settings)
-    check_shares(models, optimizers)
+    _checks.check_models(models)
+    _checks.check_optimizers(optimizers)
+    _checks.check_in_backward(models, settings)
+    _checks.check_shares(models, optimizers)
     check_dtensors(models, settings)
     check_flattened(optimizers, bool(groups), settings)
-    warn_of_float64(models, settings)
+    _checks.warn_of_float64(models, settings)
     kept = Kept(models, rules_of("keep_fp32", settings.options["keep_fp32"]), is_marked)
     rounded = list(_params_to_cast(models, settings, kept))
-    check_owners(models, optimizers, rounded)
-    session = Session(models, one_device(models, optimizers), settings)
+    _checks.check_owners(models, optimizers, rounded)
+    session = Session(models, _checks.one_device(models, optimizers), settings)
     announce(settings)
     masters = make_masters(rounded, optimizers)
     for model in models:

@@ -146,11 +146,6 @@ class Settings:
     options: Overrides
 
     @property
-    def input_type(self) -> Optional[torch.dtype]:
-        """The dtype that forward casts floating inputs to; None if it does not cast them."""
-        return self.properties.cast_model_type
-
-    @property
     def output_type(self) -> Optional[torch.dtype]:
         """The dtype that forward casts floating outputs to; None if it does not cast them."""
         if self.options["cast_model_outputs"] is not None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from torchamp._load import _C
-from torchamp.amp._ranks.data_parallel import running
 
 
 class AccumulatingLinear(nn.Linear):
     """nn.Linear; after a backward `weight.grad` is float32, whatever the weight's dtype."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if running() is not None and torch.is_grad_enabled():
+        is_parallel = DistributedDataParallel._active_ddp_module is not None
+        if is_parallel and torch.is_grad_enabled():
             raise RuntimeError(
                 "accumulate_weight_grads: expected no DistributedDataParallel around the model, "
                 "got one, which does not see grads accumulated in the GEMM; leave out either"
@@ -42,7 +43,7 @@ def accumulate_weight_grads(model: nn.Module) -> nn.Module:
             "accumulate_weight_grads: expected model to be an nn.Module, got "
             f"{type(model).__name__}"
         )
-    if isinstance(model, nn.parallel.DistributedDataParallel):
+    if isinstance(model, DistributedDataParallel):
         raise ValueError(
             "accumulate_weight_grads: expected model not to be a "
             "DistributedDataParallel, which does not see grads accumulated in the GEMM"

@@ -15,14 +15,7 @@ from torch.optim.optimizer import (
 )
 
 from torchamp._load import _C
-from torchamp._shards import (
-    Shards,
-    is_dtensor,
-    is_flattened,
-    local_state,
-    shard_of,
-    sharded_like,
-)
+from torchamp._shards import Shards, is_dtensor, is_flattened, local_state, shard_of, sharded_like
 
 
 class FusedOptimizer(torch.optim.Optimizer):
@@ -33,7 +26,8 @@ class FusedOptimizer(torch.optim.Optimizer):
     tensors, and with the attributes `found_inf` and `grad_scale` of torch.amp's contract, or under
     torchamp.amp, an overflowed step changes nothing, without the host knowing.
 
-    Every fused optimizer also takes, by name, what saves memory:
+    Every fused optimizer takes parameters or groups, the learning rate as a float or a scalar
+    tensor, and by name what saves memory:
 
     state_dtype: torch.bfloat16 keeps states in 16 bits, with stochastic rounding (up or down
         with the probability that makes the mean right), since to nearest most small changes
@@ -42,8 +36,8 @@ class FusedOptimizer(torch.optim.Optimizer):
         without a float32 master, as at opt_level O5 with master_weights=False.
 
     Chance depends on the parameter's place, step and element alone, so runs repeat. State dicts
-    load into optimizers with other such choices. Raises ValueError for other dtypes, and for
-    stochastic_rounding of float16.
+    load into optimizers with other such choices. Raises ValueError for values outside of their
+    range, for other dtypes, and for stochastic_rounding of float16.
 
     Of DTensors (fully_shard, tensor parallelism) each rank steps its shard, and states are DTensors
     with the parameter's placements. Raises TypeError for those where steps need norms of whole
@@ -93,9 +87,21 @@ class FusedOptimizer(torch.optim.Optimizer):
         super().__init__(params, defaults)
         self._layout = None
 
+    def _init_with(self, arguments: dict[str, Any]) -> None:
+        """The base's __init__, of the locals() of a subclass's: what the base does not take are a
+        group's options."""
+        own = ("self", "params", "state_dtype", "stochastic_rounding")
+        FusedOptimizer.__init__(
+            self,
+            arguments["params"],
+            {name: value for name, value in arguments.items() if name not in own},
+            state_dtype=arguments["state_dtype"],
+            stochastic_rounding=arguments["stochastic_rounding"],
+        )
+
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
         """The algorithm of the group."""
-        raise NotImplementedError
+        return self._largest_algorithm
 
     @property
     def state_names(self) -> list[str]:
@@ -223,16 +229,10 @@ class FusedOptimizer(torch.optim.Optimizer):
             for param in params:
                 members.setdefault((algorithm, param.device), []).append((param, index))
         steppers = [
-            self._make_stepper(algorithm, placed) for (algorithm, _), placed in members.items()
+            _Stepper(algorithm, placed, self.state_dtype, self.stochastic_rounding, self.state)
+            for (algorithm, _), placed in members.items()
         ]
         return _Layout(steppers, groups, _C.SeenState(self.state), shards)
-
-    def _make_stepper(
-        self, algorithm: _C.StepAlgorithm, placed: list[tuple[torch.Tensor, int]]
-    ) -> _Stepper:
-        stepper = _Stepper(algorithm, placed, self.state_dtype, self.stochastic_rounding)
-        stepper.adopt_states(self.state)
-        return stepper
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("state_dtype", "stochastic_rounding")
@@ -307,17 +307,15 @@ class _Stepper:
         placed: list[tuple[torch.Tensor, int]],
         state_dtype: torch.dtype,
         stochastic_rounding: bool,
+        state: dict[torch.Tensor, dict[str, Any]],
     ) -> None:
         """placed: parameters of one device, each with the number of its group; of DTensors the
-        shards are stepped."""
+        shards are stepped. Goes on from what `state` has of them."""
         self._params = [param for param, _ in placed]
         groups = [group for _, group in placed]
         shards = [shard_of(param) for param in self._params]
         self.core = _C.FusedStepper(algorithm, shards, groups, state_dtype, stochastic_rounding)
         self._names = _C.state_names(algorithm)
-
-    def adopt_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
-        """Goes on from what `state` has of the parameters."""
         for i, param in enumerate(self._params):
             if param in state:
                 self._adopt(i, state[param])
@@ -367,7 +365,7 @@ class _Stepper:
         return True
 
     def republish_scalars(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
-        """Puts the counts in `state` again, which a program may have moved by `.data`."""
+        """Puts the counts in `state` again."""
         for i, param in enumerate(self._params):
             if param in state:
                 state[param].update(self._scalars(i))
@@ -379,15 +377,10 @@ def _scalar(value: torch.Tensor | float | None) -> torch.Tensor | None:
 
 
 def _check_option(where: str, option: _C.OptionSpec, value: Any) -> None:
-    if option.is_betas:
-        _check_betas(where, option.name, value)
-    elif isinstance(value, (int, float)) and not value >= option.minimum:
+    for i, beta in enumerate(value if option.is_betas else ()):
+        if not 0.0 <= beta < 1.0:
+            raise ValueError(f"{where}: expected {option.name}[{i}] to be in [0, 1), got {beta}")
+    if isinstance(value, (int, float)) and not value >= option.minimum:
         raise ValueError(
             f"{where}: expected {option.name} to be at least {option.minimum}, got {value}"
         )
-
-
-def _check_betas(where: str, name: str, betas: tuple[float, float]) -> None:
-    for i, beta in enumerate(betas):
-        if not 0.0 <= beta < 1.0:
-            raise ValueError(f"{where}: expected {name}[{i}] to be in [0, 1), got {beta}")

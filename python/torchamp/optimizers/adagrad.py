@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.optim.optimizer import ParamsT
 
@@ -15,14 +13,11 @@ class FusedAdagrad(FusedOptimizer):
     """torch.optim.Adagrad in one pass.
 
     Args:
-        params: parameters or groups.
-        lr: float or scalar tensor.
         lr_decay, weight_decay, eps, maximize: as in torch.optim.Adagrad.
         decoupled_weight_decay: weight decay shrinks the parameters; apex's adagrad_w_mode.
-        state_dtype, stochastic_rounding: as FusedOptimizer's.
+        params, lr, state_dtype, stochastic_rounding: as FusedOptimizer's.
 
-    Raises ValueError for values outside of their range. State dicts go to and from
-    torch.optim.Adagrad's.
+    State dicts go to and from torch.optim.Adagrad's.
     """
 
     options: _C.OptionTable = _C.OptionTable("FusedAdagrad")
@@ -41,20 +36,4 @@ class FusedAdagrad(FusedOptimizer):
         state_dtype: torch.dtype = torch.float32,
         stochastic_rounding: bool = False,
     ) -> None:
-        defaults = dict(
-            lr=lr,
-            lr_decay=lr_decay,
-            weight_decay=weight_decay,
-            eps=eps,
-            maximize=maximize,
-            decoupled_weight_decay=decoupled_weight_decay,
-        )
-        super().__init__(
-            params,
-            defaults,
-            state_dtype=state_dtype,
-            stochastic_rounding=stochastic_rounding,
-        )
-
-    def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
-        return _C.StepAlgorithm.ADAGRAD
+        self._init_with(locals())

@@ -15,15 +15,12 @@ class FusedAdam(FusedOptimizer):
     """torch.optim.Adam in one pass: weight decay is added to the grads.
 
     Args:
-        params: parameters or groups.
-        lr: float or scalar tensor.
         betas, eps, weight_decay, amsgrad, maximize: as in torch.optim.Adam.
         decoupled_weight_decay: weight decay as in AdamW.
         bias_correction: False disables bias correction, as in apex.
-        state_dtype, stochastic_rounding: as FusedOptimizer's.
+        params, lr, state_dtype, stochastic_rounding: as FusedOptimizer's.
 
-    Raises ValueError for values outside of their range. State dicts go to and from
-    torch.optim.Adam's and AdamW's.
+    State dicts go to and from torch.optim.Adam's and AdamW's.
     """
 
     options: _C.OptionTable = _C.OptionTable("FusedAdam")
@@ -44,22 +41,7 @@ class FusedAdam(FusedOptimizer):
         state_dtype: torch.dtype = torch.float32,
         stochastic_rounding: bool = False,
     ) -> None:
-        defaults = dict(
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            amsgrad=amsgrad,
-            maximize=maximize,
-            decoupled_weight_decay=decoupled_weight_decay,
-            bias_correction=bias_correction,
-        )
-        super().__init__(
-            params,
-            defaults,
-            state_dtype=state_dtype,
-            stochastic_rounding=stochastic_rounding,
-        )
+        self._init_with(locals())
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
         return _C.StepAlgorithm.AMSGRAD if group["amsgrad"] else _C.StepAlgorithm.ADAM
@@ -68,16 +50,8 @@ class FusedAdam(FusedOptimizer):
 class FusedAdamW(FusedAdam):
     """torch.optim.AdamW in one pass: weight decay shrinks the parameters themselves.
 
-    Args:
-        params: parameters or groups.
-        lr: float or scalar tensor.
-        betas, eps, weight_decay, amsgrad, maximize: as in torch.optim.AdamW.
-        decoupled_weight_decay: False adds weight decay to the grads, as in Adam.
-        bias_correction: False disables bias correction, as in apex.
-        state_dtype, stochastic_rounding: as FusedOptimizer's.
-
-    Raises ValueError for values outside of their range. State dicts go to and from
-    torch.optim.AdamW's and Adam's.
+    Arguments and state dicts as FusedAdam's; decoupled_weight_decay=False adds weight decay to the
+    grads, as in Adam.
     """
 
     options: _C.OptionTable = _C.OptionTable("FusedAdamW")
@@ -97,16 +71,4 @@ class FusedAdamW(FusedAdam):
         state_dtype: torch.dtype = torch.float32,
         stochastic_rounding: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            amsgrad,
-            maximize=maximize,
-            decoupled_weight_decay=decoupled_weight_decay,
-            bias_correction=bias_correction,
-            state_dtype=state_dtype,
-            stochastic_rounding=stochastic_rounding,
-        )
+        self._init_with(locals())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.optim.optimizer import ParamsT
 
@@ -15,16 +13,14 @@ class FusedLAMB(FusedOptimizer):
     """LAMB (You et al., arXiv:1904.00962): Adam's update, scaled to each tensor's own length.
 
     Args:
-        params: parameters or groups.
-        lr: float or scalar tensor.
         betas, eps, weight_decay, bias_correction, maximize: as FusedAdam's.
         decoupled_weight_decay: weight decay belongs to the update rather than to the grads.
         averages_grads: the share of a new grad is 1 - beta1 rather than 1; apex's grad_averaging.
         always_adapts: also groups without weight decay are scaled; apex's use_nvlamb.
         max_grad_norm: the norm to which the grads of all groups together are clipped; None: not.
-        state_dtype, stochastic_rounding: as FusedOptimizer's.
+        params, lr, state_dtype, stochastic_rounding: as FusedOptimizer's.
 
-    Raises ValueError for values outside of their range. Grads are left as they are.
+    Grads are left as they are.
     """
 
     options: _C.OptionTable = _C.OptionTable("FusedLAMB")
@@ -48,24 +44,4 @@ class FusedLAMB(FusedOptimizer):
         state_dtype: torch.dtype = torch.float32,
         stochastic_rounding: bool = False,
     ) -> None:
-        defaults = dict(
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            maximize=maximize,
-            bias_correction=bias_correction,
-            decoupled_weight_decay=decoupled_weight_decay,
-            averages_grads=averages_grads,
-            always_adapts=always_adapts,
-            max_grad_norm=max_grad_norm,
-        )
-        super().__init__(
-            params,
-            defaults,
-            state_dtype=state_dtype,
-            stochastic_rounding=stochastic_rounding,
-        )
-
-    def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
-        return _C.StepAlgorithm.LAMB
+        self._init_with(locals())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.optim.optimizer import ParamsT
 
@@ -16,16 +14,12 @@ class FusedNovoGrad(FusedOptimizer):
     running norm of its grads.
 
     Args:
-        params: parameters or groups.
-        lr: float or scalar tensor.
         betas, eps, weight_decay, bias_correction, maximize: as FusedAdam's.
         decay_in_moment: weight decay is averaged with the grads; apex's reg_inside_moment.
         averages_grads: the share of a new grad is 1 - beta1 rather than 1; apex's grad_averaging.
         starts_at_zero: the running norm starts at zero rather than at the first norm; apex's
             init_zero.
-        state_dtype, stochastic_rounding: as FusedOptimizer's.
-
-    Raises ValueError for values outside of their range.
+        params, lr, state_dtype, stochastic_rounding: as FusedOptimizer's.
     """
 
     options: _C.OptionTable = _C.OptionTable("FusedNovoGrad")
@@ -48,23 +42,4 @@ class FusedNovoGrad(FusedOptimizer):
         state_dtype: torch.dtype = torch.float32,
         stochastic_rounding: bool = False,
     ) -> None:
-        defaults = dict(
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            maximize=maximize,
-            bias_correction=bias_correction,
-            decay_in_moment=decay_in_moment,
-            averages_grads=averages_grads,
-            starts_at_zero=starts_at_zero,
-        )
-        super().__init__(
-            params,
-            defaults,
-            state_dtype=state_dtype,
-            stochastic_rounding=stochastic_rounding,
-        )
-
-    def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
-        return _C.StepAlgorithm.NOVOGRAD
+        self._init_with(locals())

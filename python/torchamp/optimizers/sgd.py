@@ -15,15 +15,12 @@ class FusedSGD(FusedOptimizer):
     """torch.optim.SGD in one pass.
 
     Args:
-        params: parameters or groups.
-        lr: float or scalar tensor.
         momentum, dampening, weight_decay, nesterov, maximize: as in torch.optim.SGD.
         decay_after_momentum: weight decay is added to the step instead of the grads; apex's
             wd_after_momentum.
-        state_dtype, stochastic_rounding: as FusedOptimizer's.
+        params, lr, state_dtype, stochastic_rounding: as FusedOptimizer's.
 
-    Raises ValueError for values outside of their range. State dicts go to and from
-    torch.optim.SGD's.
+    State dicts go to and from torch.optim.SGD's.
     """
 
     options: _C.OptionTable = _C.OptionTable("FusedSGD")
@@ -43,21 +40,7 @@ class FusedSGD(FusedOptimizer):
         state_dtype: torch.dtype = torch.float32,
         stochastic_rounding: bool = False,
     ) -> None:
-        defaults = dict(
-            lr=lr,
-            momentum=momentum,
-            dampening=dampening,
-            weight_decay=weight_decay,
-            nesterov=nesterov,
-            maximize=maximize,
-            decay_after_momentum=decay_after_momentum,
-        )
-        super().__init__(
-            params,
-            defaults,
-            state_dtype=state_dtype,
-            stochastic_rounding=stochastic_rounding,
-        )
+        self._init_with(locals())
 
     def _check_options(self, values: dict[str, Any]) -> None:
         super()._check_options(values)
@@ -80,11 +63,10 @@ class FusedLARS(FusedSGD):
     the group's.
 
     Args:
-        params, lr, momentum, …: as FusedSGD's.
         trust_coefficient: largest update of a tensor relative to its norm.
         eps: for the division.
         clip: LARC instead of LARS.
-        state_dtype, stochastic_rounding: as FusedOptimizer's.
+        params, lr, momentum, …: as FusedSGD's.
     """
 
     options: _C.OptionTable = _C.OptionTable("FusedLARS")
@@ -106,22 +88,4 @@ class FusedLARS(FusedSGD):
         state_dtype: torch.dtype = torch.float32,
         stochastic_rounding: bool = False,
     ) -> None:
-        defaults = dict(
-            lr=lr,
-            momentum=momentum,
-            dampening=dampening,
-            weight_decay=weight_decay,
-            nesterov=nesterov,
-            maximize=maximize,
-            decay_after_momentum=False,
-            trust_coefficient=trust_coefficient,
-            eps=eps,
-            clip=clip,
-        )
-        FusedOptimizer.__init__(
-            self,
-            params,
-            defaults,
-            state_dtype=state_dtype,
-            stochastic_rounding=stochastic_rounding,
-        )
+        self._init_with({**locals(), "decay_after_momentum": False})

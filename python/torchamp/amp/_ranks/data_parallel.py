@@ -15,11 +15,6 @@ from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import mastered
 
 
-def running() -> DistributedDataParallel | None:
-    """The one whose forward runs."""
-    return DistributedDataParallel._active_ddp_module
-
-
 class DataParallel:
     """The DistributedDataParallel that runs one model's forwards, if there is one."""
 
@@ -58,7 +53,8 @@ class DataParallel:
         self._shared = weakref.ref(wrapper)
         self._share_after_join(wrapper)
         if wrapper._join_config.enable:
-            _round_masters(wrapper)  # ranks without a batch would miss a broadcast
+            for param in _masters_in(wrapper):  # ranks without a batch would miss a broadcast
+                param.set_master_where_held(param.model.detach().float())
         else:
             self._broadcast(wrapper, source=0)
 
@@ -118,8 +114,3 @@ def _masters_in(wrapper: DistributedDataParallel) -> Iterator[_C.Param]:
         found = mastered(param)
         if found is not None and name not in wrapper.parameters_to_ignore:
             yield found
-
-
-def _round_masters(wrapper: DistributedDataParallel) -> None:
-    for param in _masters_in(wrapper):
-        param.set_master_where_held(param.model.detach().float())

@@ -11,13 +11,11 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchamp._shards import is_dtensor, is_flattened
-from torchamp.amp._masters import params_of
+from torchamp.amp._masters import LOW_PRECISION, params_of
 from torchamp.amp._settings import Settings, settings_for
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import MixedPrecisionPolicy
-
-_LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 
 def fsdp_policy(opt_level: str) -> MixedPrecisionPolicy:
@@ -43,7 +41,7 @@ def fsdp_policy(opt_level: str) -> MixedPrecisionPolicy:
             f"got {torch.__version__}"
         ) from None
     properties = settings_for(opt_level).properties
-    if properties.cast_model_type not in _LOW_PRECISION:
+    if properties.cast_model_type not in LOW_PRECISION:
         return MixedPrecisionPolicy()
     if not properties.master_weights:
         raise ValueError(
@@ -76,7 +74,7 @@ def check_flattened(
     cannot be applied to. has_groups: whether ranks agree."""
     if not any(map(is_flattened, params_of(optimizers))):
         return
-    if settings.properties.cast_model_type in _LOW_PRECISION:
+    if settings.properties.cast_model_type in LOW_PRECISION:
         raise TypeError(
             "initialize: expected optimizers not to have parameters of FullyShardedDataParallel at "
             f"{settings.properties.opt_level}, got some; use fully_shard with amp.fsdp_policy"
@@ -102,7 +100,7 @@ def _check_dtensor(
             f"initialize: expected {what} to be float32, as the shards are the masters, got a "
             f"DTensor of {param.dtype}"
         )
-    low = dtype if dtype in _LOW_PRECISION else None
+    low = dtype if dtype in LOW_PRECISION else None
     if low is not None and not settings.keeps_masters:
         raise TypeError(
             f"initialize: expected {what} to be a plain tensor at {level} without master weights, "

@@ -119,8 +119,17 @@ def _lamb(
 ) -> None:
     grads, params, *states = tensor_lists[:4]
     updates = _updates(grads, params, states, hyper, step, global_grad_norm, **scaling)
-    copies = tensor_lists[4] if len(tensor_lists) > 4 else ()
-    _apply(params, updates, hyper, copies, scaling.get("skip"))
+    fused_step(
+        StepAlgorithm.LAMB_APPLY,
+        updates,
+        params,
+        [],
+        hyper,
+        model_params=tensor_lists[4] if len(tensor_lists) > 4 else (),
+        skip=scaling.get("skip"),
+        param_norms=ops.l2norm(params, True)[1],
+        update_norms=ops.l2norm(updates, True)[1],
+    )
 
 
 def _updates(
@@ -145,26 +154,6 @@ def _updates(
         **scaling,
     )
     return updates
-
-
-def _apply(
-    params: list[torch.Tensor],
-    updates: list[torch.Tensor],
-    hyper: list[Number],
-    copies: list[torch.Tensor] | tuple = (),
-    skip: torch.Tensor | None = None,
-) -> None:
-    fused_step(
-        StepAlgorithm.LAMB_APPLY,
-        updates,
-        params,
-        [],
-        hyper,
-        model_params=copies,
-        skip=skip,
-        param_norms=ops.l2norm(params, True)[1],
-        update_norms=ops.l2norm(updates, True)[1],
-    )
 
 
 def multi_tensor_lamb_stage1_cuda(

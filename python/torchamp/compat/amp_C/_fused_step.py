@@ -31,10 +31,10 @@ def fused_step(
 ) -> None:
     """Steps `params` by `grads` for the `step`-th time.
 
-    states: the lists of the algorithm's states. hyper: its hyperparameters; a tensor may have
-    one element per parameter. model_params:
-    written as params, rounded. skip: a tensor of one element; unless 0, nothing is written. norms:
-    param_norms, update_norms, norm_averages, float32 of the lists' length.
+    states: the lists of the algorithm's states. hyper: its hyperparameters; a tensor may have one
+    element per parameter. model_params: written as params, rounded. skip: a tensor of one element;
+    unless 0, nothing is written. norms: param_norms, update_norms, norm_averages, float32 of the
+    lists' length.
     """
     device = params[0].device
     table = _table(hyper, device)

@@ -6,7 +6,7 @@ import torch
 
 from torchamp import ops
 from torchamp.compat.amp_C._fused_step import Number, fused_step
-from torchamp.compat.amp_C._lists import Lists, check_lists, found_inf_of
+from torchamp.compat.amp_C._lists import Lists, check_lists
 from torchamp.ops import StepAlgorithm
 
 
@@ -131,5 +131,4 @@ def _unscale(noop_flag: torch.Tensor, grads: list[torch.Tensor], inv_scale: torc
     device = grads[0].device
     inv_scale = inv_scale.to(device, torch.float32).reshape(())
     factor = torch.where(noop_flag.to(device).reshape(()) != 0, 1.0, inv_scale)
-    with found_inf_of(torch.zeros_like(noop_flag), grads) as found_inf:
-        ops.unscale(grads, grads, factor, found_inf)
+    ops.unscale(grads, grads, factor, torch.zeros((), device=device))

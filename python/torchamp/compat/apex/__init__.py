@@ -2,13 +2,7 @@
 
 import torch
 
-from torchamp.compat.apex import (
-    amp,
-    fp16_utils,
-    multi_tensor_apply,
-    normalization,
-    optimizers,
-)
+from torchamp.compat.apex import amp, fp16_utils, multi_tensor_apply, normalization, optimizers
 from torchamp.compat.apex._deprecation import DeprecatedFeatureWarning, deprecated_warning
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 import warnings
 
-import torch
+from torchamp._logging import is_rank_zero
 
 
 class DeprecatedFeatureWarning(FutureWarning):
@@ -11,7 +11,5 @@ class DeprecatedFeatureWarning(FutureWarning):
 
 def deprecated_warning(msg: str) -> None:
     """Warns on the first rank, or without ranks."""
-    distributed = torch.distributed
-    ranked = distributed.is_available() and distributed.is_initialized()
-    if not ranked or distributed.get_rank() == 0:
+    if is_rank_zero():
         warnings.warn(msg, DeprecatedFeatureWarning, stacklevel=2)

@@ -14,15 +14,42 @@ from torchamp.amp import master_params
 from torchamp.amp._amp import Last
 from torchamp.amp._checks import Float16Models
 from torchamp.amp._session import Session
-from torchamp.compat.apex.amp._properties import Properties
+from torchamp.amp._settings import Settings
 from torchamp.compat.apex.amp.handle import AmpHandle
-from torchamp.compat.apex.amp.scaler import LossScaler, scalers_of
+from torchamp.compat.apex.amp.scaler import LossScaler, SessionScaler
 
 __all__ = ["AmpState", "master_params", "maybe_print"]
 
 #: By session: apex's view of its loss scalers, and of its casts.
 _scalers: weakref.WeakKeyDictionary[Session, list[LossScaler]] = weakref.WeakKeyDictionary()
 _handles: weakref.WeakKeyDictionary[Session, AmpHandle] = weakref.WeakKeyDictionary()
+
+
+class Properties:
+    """A level's properties, as attributes and in the dict `options`."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.options: dict[str, Any] = _options_of(settings)
+
+    def __getattr__(self, name: str) -> Any:
+        options = self.__dict__.get("options", {})
+        if name not in options:
+            raise AttributeError(f"Properties: expected one of {', '.join(options)}, got {name!r}")
+        return options[name]
+
+
+def _options_of(settings: Settings | None) -> dict[str, Any]:
+    properties = None if settings is None else settings.properties
+    casts_ops = properties is not None and properties.autocast_type is not None
+    return {
+        "enabled": settings is not None,
+        "opt_level": properties and properties.opt_level,
+        "cast_model_type": properties and properties.cast_model_type,
+        "patch_torch_functions": casts_ops,
+        "keep_batchnorm_fp32": properties and properties.keep_batchnorm_fp32,
+        "master_weights": properties and properties.master_weights,
+        "loss_scale": properties.loss_scale if properties else 1.0,
+    }
 
 
 class AmpState(ModuleType):
@@ -62,9 +89,8 @@ class AmpState(ModuleType):
     @property
     def loss_scalers(self) -> list[LossScaler]:
         session = _last_session()
-        if session not in _scalers:
-            _scalers[session] = scalers_of(session)
-        return _scalers[session]
+        own: list[LossScaler] = [SessionScaler(session, i) for i in range(len(session.scalers))]
+        return _scalers.setdefault(session, own)
 
     @property
     def handle(self) -> AmpHandle:
@@ -73,9 +99,7 @@ class AmpState(ModuleType):
         session = _last_session()
         if session.casts is None:
             raise AttributeError
-        if session not in _handles:
-            _handles[session] = AmpHandle(casts=session.casts)
-        return _handles[session]
+        return _handles.setdefault(session, AmpHandle(casts=session.casts))
 
     def __getattr__(self, name: str) -> None:
         raise AttributeError(

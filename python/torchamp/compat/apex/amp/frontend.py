@@ -9,8 +9,7 @@ from typing import Any
 from torchamp import amp
 from torchamp.amp import load_state_dict, state_dict
 from torchamp.amp._settings import settings_for
-from torchamp.compat.apex.amp._amp_state import _amp_state
-from torchamp.compat.apex.amp._properties import Properties
+from torchamp.compat.apex.amp._amp_state import Properties, _amp_state
 from torchamp.compat.apex.amp._stash import attach_stash
 from torchamp.compat.apex.fp16_utils import FP16_Optimizer
 

@@ -34,7 +34,8 @@ class AmpHandle:
         self.loss_scale: float | str = loss_scale
         self.verbose: bool = verbose
         self.cache: dict[torch.Tensor, torch.Tensor] = {}
-        self._casts = OpenCasts(_device_types(), dtype) if casts is None else casts
+        types = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+        self._casts = OpenCasts(types, dtype) if casts is None else casts
         self._shield: Any = None
         self._wrappers: dict[torch.optim.Optimizer, OptimWrapper] = {}
 
@@ -98,7 +99,3 @@ class NoOpHandle(AmpHandle):
     ) -> contextlib.AbstractContextManager[torch.Tensor]:
         """A context that gives the loss as it is."""
         return contextlib.nullcontext(loss)
-
-
-def _device_types() -> list[str]:
-    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]

@@ -183,8 +183,3 @@ class SessionScaler(LossScaler):
         if session is not None:
             session.leave_step_to_the_program(self._loss_id)
         return must_skip
-
-
-def scalers_of(session: Session) -> list[LossScaler]:
-    """One a loss."""
-    return [SessionScaler(session, i) for i in range(len(session.scalers))]

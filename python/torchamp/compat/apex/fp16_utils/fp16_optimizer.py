@@ -9,14 +9,12 @@ from typing import Any
 
 import torch
 
-from torchamp import LossScaler
+from torchamp import LossScaler, ops
 from torchamp._load import _C
 from torchamp._logging import log
-from torchamp.compat.apex.fp16_utils._dynamic import dynamic_scaler, scaler_state
+from torchamp.amp._masters import LOW_PRECISION, params_of
 
 __all__ = ["FP16_Optimizer"]
-
-_LOW = (torch.float16, torch.bfloat16)
 
 
 class FP16_Optimizer:  # noqa: N801  apex's name
@@ -46,7 +44,7 @@ class FP16_Optimizer:  # noqa: N801  apex's name
         self._adopt_groups()
         device = self.all_params[0].device if self.all_params else torch.device("cpu")
         if dynamic_loss_scale:
-            self.loss_scaler: LossScaler = dynamic_scaler(device, **(dynamic_loss_args or {}))
+            self.loss_scaler: LossScaler = _dynamic_scaler(device, **(dynamic_loss_args or {}))
         else:
             self.loss_scaler = LossScaler(float(static_loss_scale), device=device)
 
@@ -80,7 +78,7 @@ class FP16_Optimizer:  # noqa: N801  apex's name
     @property
     def all_params(self) -> list[torch.Tensor]:
         """All that the optimizer steps."""
-        return [param for group in self.param_groups for param in group["params"]]
+        return params_of([self.optimizer])
 
     def zero_grad(self, set_grads_to_None: bool = False) -> None:  # noqa: N803  apex's name
         """Fills the model's grads with zeros, or drops them; drops the masters'."""
@@ -105,9 +103,8 @@ class FP16_Optimizer:  # noqa: N801  apex's name
         """Unscales the model's grads into the masters', checks them and updates the loss scale."""
         with self._backward(delay_unscale=False):
             pass
-        scaler = self.loss_scaler
         if self.dynamic_loss_scale:
-            self.overflow |= bool(scaler.found_inf())
+            self.overflow |= bool(self.loss_scaler.found_inf())
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps, unless a backward overflowed; returns what the optimizer's step returned. A
@@ -188,7 +185,7 @@ class FP16_Optimizer:  # noqa: N801  apex's name
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over what state_dict() or apex's gave; the model follows the masters."""
-        self.loss_scaler.load_state(*scaler_state(state_dict["loss_scaler"]))
+        self.loss_scaler.load_state(*_scaler_state(state_dict["loss_scaler"]))
         self.overflow = state_dict["overflow"]
         self.first_closure_call_this_step = state_dict["first_closure_call_this_step"]
         self.optimizer.load_state_dict(state_dict["optimizer_state_dict"])
@@ -208,7 +205,6 @@ class FP16_Optimizer:  # noqa: N801  apex's name
 
     @property
     def state(self) -> defaultdict[torch.Tensor, Any]:
-        """The optimizer's."""
         return self.optimizer.state
 
     @state.setter
@@ -229,8 +225,35 @@ class FP16_Optimizer:  # noqa: N801  apex's name
 
 
 def _check_dtype(group: int, index: int, param: torch.Tensor) -> None:
-    if param.dtype not in (torch.float32, *_LOW):
+    if param.dtype not in (torch.float32, *LOW_PRECISION):
         raise TypeError(
             f"FP16_Optimizer: expected params[{index}] of group {group} to be float16, bfloat16 or "
             f"float32, got {param.dtype}"
         )
+
+
+def _dynamic_scaler(
+    device: torch.device,
+    init_scale: float = 2.0**16,
+    scale_factor: float = 2.0,
+    scale_window: int = 2000,
+    min_loss_scale: float | None = None,
+    max_loss_scale: float = 2.0**24,
+) -> LossScaler:
+    """A dynamic loss scaler of apex's arguments. Without a min_loss_scale it stops at 2**-10, where
+    apex's goes on to 0."""
+    rule = ops.ScaleRule(
+        growth_factor=scale_factor,
+        backoff_factor=1.0 / scale_factor,
+        growth_interval=scale_window,
+        min_scale=min_loss_scale or ops.ScaleRule().min_scale,
+        max_scale=max_loss_scale,
+    )
+    return LossScaler("dynamic", init_scale=init_scale, rule=rule, device=device)
+
+
+def _scaler_state(saved: Any) -> tuple[float, int, int]:
+    """The scaler's state in a state dict: ours, or the object that apex saves."""
+    if isinstance(saved, (tuple, list)):
+        return tuple(saved)
+    return float(saved._loss_scale), int(saved._unskipped), 1

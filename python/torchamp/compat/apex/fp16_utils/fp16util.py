@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import clip_grad_norm_ as clip_grad_norm
 
 from torchamp import ops
-from torchamp.amp._model import cast_model
+from torchamp.amp._model import cast_model, cast_own_tensors
 
 __all__ = [
     "BN_convert_float",
@@ -53,13 +53,7 @@ def network_to_half(network: nn.Module) -> nn.Module:
 def convert_module(module: nn.Module, dtype: torch.dtype) -> None:
     """Gives the module's own floating parameters, grads and buffers `dtype`, in place; those of its
     children stay."""
-    for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
-        if not tensor.is_floating_point():
-            continue
-        grad, tensor.grad = tensor.grad, None
-        tensor.data = tensor.data.to(dtype)
-        if grad is not None:
-            tensor.grad = grad.to(dtype)
+    cast_own_tensors(module, dtype)
 
 
 def convert_network(network: nn.Module, dtype: torch.dtype) -> nn.Module:

@@ -56,10 +56,8 @@ class FusedDenseGeluDense(nn.Module):
         self.in_features = in_features
         self.intermediate_features = intermediate_features
         self.out_features = out_features
-        first, second = (
-            nn.Linear(in_features, intermediate_features),
-            nn.Linear(intermediate_features, out_features),
-        )
+        first = nn.Linear(in_features, intermediate_features)
+        second = nn.Linear(intermediate_features, out_features)
         self.weight1: torch.Tensor = first.weight
         self.bias1: nn.Parameter = first.bias
         self.weight2: torch.Tensor = second.weight

@@ -39,39 +39,28 @@ __all__ = [
 ]
 
 
+# apex's autograd functions, of which programs call `apply`.
 class FusedLayerNormFunction:
-    """fused_layer_norm, called by `apply`."""
-
     apply: staticmethod[..., torch.Tensor] = staticmethod(fused_layer_norm)
 
 
 class FusedLayerNormAffineFunction:
-    """fused_layer_norm_affine, called by `apply`."""
-
     apply: staticmethod[..., torch.Tensor] = staticmethod(fused_layer_norm_affine)
 
 
 class FusedLayerNormAffineMixedDtypesFunction:
-    """mixed_dtype_fused_layer_norm_affine, called by `apply`."""
-
     apply: staticmethod[..., torch.Tensor] = staticmethod(mixed_dtype_fused_layer_norm_affine)
 
 
 class FusedRMSNormFunction:
-    """fused_rms_norm, called by `apply`."""
-
     apply: staticmethod[..., torch.Tensor] = staticmethod(fused_rms_norm)
 
 
 class FusedRMSNormAffineFunction:
-    """fused_rms_norm_affine, called by `apply`."""
-
     apply: staticmethod[..., torch.Tensor] = staticmethod(fused_rms_norm_affine)
 
 
 class FusedRMSNormAffineMixedDtypesFunction:
-    """mixed_dtype_fused_rms_norm_affine, called by `apply`."""
-
     apply: staticmethod[..., torch.Tensor] = staticmethod(mixed_dtype_fused_rms_norm_affine)
 
 

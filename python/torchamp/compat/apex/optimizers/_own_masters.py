@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torchamp._load import _C
+from torchamp.amp._masters import params_of
 from torchamp.compat.apex.optimizers._translated import Translated
 
 _NAME = "step"
@@ -59,7 +60,7 @@ class OwnMasters(Translated):
             return super().state_dict()
         with self._masters_in_groups():
             state_dict = super().state_dict()
-        for i, param in enumerate(self._params()):
+        for i, param in enumerate(params_of([self])):
             if param.dtype in self.mastered_dtypes:
                 state = state_dict["state"].get(i, {})
                 state_dict["state"][i] = {**state, "master_param": self._master_of(param)}
@@ -71,14 +72,11 @@ class OwnMasters(Translated):
             return super().load_state_dict(state_dict)
         with self._masters_in_groups() as stepped:
             super().load_state_dict(state_dict)
-            for master in self._params():
+            for master in params_of([self]):
                 saved = self.state[master].pop("master_param", None)
                 if saved is not None:
                     master.detach().copy_(saved)
             stepped.copy_to_model()
-
-    def _params(self) -> list[torch.Tensor]:
-        return [param for group in self.param_groups for param in group["params"]]
 
     @contextlib.contextmanager
     def _masters_in_groups(self) -> Iterator[_C.OptimizerState]:

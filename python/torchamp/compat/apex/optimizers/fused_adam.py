@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torchamp import optimizers
+from torchamp.amp._masters import LOW_PRECISION
 from torchamp.compat.apex.optimizers._own_masters import OwnMasters
 from torchamp.compat.apex.optimizers._translated import refuse_amsgrad
 
@@ -54,7 +55,7 @@ class FusedAdam(OwnMasters, optimizers.FusedAdam):
         )
         self.set_grad_none = set_grad_none
         if master_weights:
-            self.mastered_dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
+            self.mastered_dtypes: tuple[torch.dtype, ...] = LOW_PRECISION
 
     def step(
         self,

@@ -11,11 +11,10 @@ __all__ = ["FusedLAMB"]
 
 
 class FusedLAMB(Translated, optimizers.FusedLAMB):
-    """torchamp.optimizers.FusedLAMB with apex's arguments. Grads are left as they are.
+    """torchamp.optimizers.FusedLAMB with apex's arguments.
 
-    adam_w_mode: weight decay belongs to the update rather than to the grads. grad_averaging: the
-    share of a new grad is 1 - beta1 rather than 1. use_nvlamb: also groups without weight decay are
-    scaled. max_grad_norm: 0 clips nothing. set_grad_none: what zero_grad() does.
+    adam_w_mode, grad_averaging, use_nvlamb: its decoupled_weight_decay, averages_grads and
+    always_adapts. max_grad_norm: 0 clips nothing. set_grad_none: what zero_grad() does.
 
     Raises RuntimeError for amsgrad.
     """

@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from torchamp import optimizers
+from torchamp.amp._masters import params_of
 from torchamp.compat.apex.optimizers._own_masters import OwnMasters
-from torchamp.compat.apex.optimizers._translated import refuse_amsgrad
+from torchamp.compat.apex.optimizers.fused_lamb import FusedLAMB
 
 __all__ = ["FusedMixedPrecisionLamb"]
 
 
-class FusedMixedPrecisionLamb(OwnMasters, optimizers.FusedLAMB):
+class FusedMixedPrecisionLamb(OwnMasters, FusedLAMB):
     """FusedLAMB that keeps float32 copies of the parameters of `reduced_precision_dtype`.
 
     Other arguments as FusedLAMB's. step: how many steps count as done. Made for torch.amp's
@@ -22,7 +22,6 @@ class FusedMixedPrecisionLamb(OwnMasters, optimizers.FusedLAMB):
     Raises RuntimeError for amsgrad.
     """
 
-    group_names: dict[str, str] = {"grad_averaging": "averages_grads"}
     kept_attributes: tuple[str, ...] = (*OwnMasters.kept_attributes, "_steps_done")
 
     def __init__(
@@ -41,18 +40,18 @@ class FusedMixedPrecisionLamb(OwnMasters, optimizers.FusedLAMB):
         use_nvlamb: bool = False,
         reduced_precision_dtype: torch.dtype | None = None,
     ) -> None:
-        refuse_amsgrad(self, amsgrad)
         super().__init__(
             params,
             lr,
+            bias_correction,
             betas,
             eps,
             weight_decay,
-            bias_correction=bool(bias_correction),
-            decoupled_weight_decay=bool(adam_w_mode),
-            averages_grads=bool(grad_averaging),
-            always_adapts=bool(use_nvlamb),
+            amsgrad,
+            adam_w_mode,
+            grad_averaging,
             max_grad_norm=max_grad_norm,
+            use_nvlamb=use_nvlamb,
         )
         if reduced_precision_dtype is not None:
             self.mastered_dtypes: tuple[torch.dtype, ...] = (reduced_precision_dtype,)
@@ -65,7 +64,7 @@ class FusedMixedPrecisionLamb(OwnMasters, optimizers.FusedLAMB):
 
     def _count_as_done(self) -> None:
         with self._masters_in_groups():
-            for param in self._params():
+            for param in params_of([self]):
                 zeros = [torch.zeros_like(param, dtype=torch.float32) for _ in self.state_names]
                 state = {"step": self._steps_done, **dict(zip(self.state_names, zeros))}
                 self.state[param] = self.state.get(param) or state

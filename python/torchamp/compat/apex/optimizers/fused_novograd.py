@@ -15,9 +15,8 @@ __all__ = ["FusedNovoGrad"]
 class FusedNovoGrad(Translated, optimizers.FusedNovoGrad):
     """torchamp.optimizers.FusedNovoGrad with apex's arguments.
 
-    reg_inside_moment: weight decay is averaged with the grads. grad_averaging: the share of a new
-    grad is 1 - beta1 rather than 1. init_zero: the running norms start at zero. norm_type: 2, the
-    Euclidean norm. set_grad_none: what zero_grad() does.
+    reg_inside_moment, grad_averaging, init_zero: its decay_in_moment, averages_grads and
+    starts_at_zero. norm_type: 2, the Euclidean norm. set_grad_none: what zero_grad() does.
 
     Raises RuntimeError for amsgrad and for other norms.
     """

@@ -37,17 +37,14 @@ class LARC(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The wrapped optimizer's."""
         return self.optim.param_groups
 
     @property
     def state(self) -> dict:
-        """The wrapped optimizer's."""
         return self.optim.state
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The wrapped optimizer's."""
         return self.optim.defaults
 
     def __getattr__(self, name: str) -> Any:
@@ -65,19 +62,15 @@ class LARC(torch.optim.Optimizer):
         return f"LARC({self.optim!r})"
 
     def state_dict(self) -> dict[str, Any]:
-        """The wrapped optimizer's."""
         return self.optim.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Into the wrapped optimizer."""
         self.optim.load_state_dict(state_dict)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """The wrapped optimizer's."""
         self.optim.zero_grad(*args, **kwargs)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """To the wrapped optimizer."""
         self.optim.add_param_group(param_group)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

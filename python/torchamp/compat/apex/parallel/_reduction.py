@@ -4,12 +4,15 @@ Annotations are not postponed here: torch inspects a hook's.
 """
 
 import dataclasses
+import functools
+import weakref
 from typing import Any
 
 import torch
 from torch import distributed
 from torch._C._distributed_c10d import GradBucket
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from torch.nn.parallel import DistributedDataParallel
 
 
 @dataclasses.dataclass
@@ -49,3 +52,39 @@ class Reduction:
 def reduce_bucket(reduction: Reduction, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """A communication hook of torch's DistributedDataParallel."""
     return reduction.start(bucket.buffer())
+
+
+class LateBackwards:
+    """Averages grads that come when torch's reducer is not waiting for any: several backwards of
+    one forward, or of a forward that ran while reducing was switched off."""
+
+    def __init__(self, parallel: DistributedDataParallel, reduction: Reduction) -> None:
+        #: Whether torch's reducer takes the next backward's grads.
+        self.torch_waits = False
+        self._parallel, self._reduction = weakref.ref(parallel), reduction
+        self._in_backward = False
+        self._params: list[torch.Tensor] = []
+        for param in parallel.module.parameters():
+            if param.requires_grad:
+                param.register_post_accumulate_grad_hook(
+                    functools.partial(_note, weakref.ref(self))
+                )
+
+    def note(self, param: torch.Tensor) -> None:
+        """Takes note of a grad that is there now."""
+        if not self._in_backward:
+            self._in_backward = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+        if not self.torch_waits:
+            self._params.append(param)
+
+    def _finish(self) -> None:
+        parallel, params = self._parallel(), self._params
+        self.torch_waits, self._in_backward, self._params = False, False, []
+        if parallel is not None and parallel.require_backward_grad_sync:
+            self._reduction.reduce([param.grad for param in params])
+
+
+def _note(late: weakref.ref[LateBackwards], param: torch.Tensor) -> None:
+    if late() is not None:
+        late().note(param)

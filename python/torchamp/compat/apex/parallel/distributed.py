@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import distributed, nn
 
-from torchamp.compat.apex.parallel._late_backwards import LateBackwards
-from torchamp.compat.apex.parallel._reduction import Reduction, reduce_bucket
+from torchamp.compat.apex.parallel._reduction import LateBackwards, Reduction, reduce_bucket
 from torchamp.compat.apex_C import flatten, unflatten
 
 __all__ = [

@@ -10,8 +10,6 @@ from torch import distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from torchamp.compat.apex.parallel._sync_statistics import normalize_over_ranks
-
 __all__ = ["SyncBatchNorm", "convert_syncbn_model", "create_syncbn_process_group"]
 
 
@@ -58,7 +56,7 @@ class SyncBatchNorm(_BatchNorm):
     def _normalized(self, input: torch.Tensor) -> torch.Tensor:
         if input.device.type == "cpu" and self._uses_ranks():
             self._check_input_dim(input)
-            return normalize_over_ranks(self, input)
+            return _normalize_over_ranks(self, input)
         return self._forward_over_ranks(input)
 
     def _uses_ranks(self) -> bool:
@@ -115,3 +113,55 @@ def create_syncbn_process_group(group_size: int) -> Any:
         group = distributed.new_group(list(ranks))
         own = group if distributed.get_rank() in ranks else own
     return own
+
+
+class _Sum(torch.autograd.Function):
+    """The sum of the ranks' tensors, on every rank."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        total = values.clone()
+        distributed.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _Sum.apply(grad, ctx.group), None
+
+
+def _normalize_over_ranks(norm: _BatchNorm, input: torch.Tensor) -> torch.Tensor:
+    """The input, [batch, channels, *], normalized by the statistics of all ranks' batches, with
+    the norm's weight and bias; updates its running statistics. Computed in float32."""
+    x = input.to(torch.promote_types(input.dtype, torch.float32))
+    dims = [d for d in range(x.dim()) if d != 1]
+    local = x.numel() // x.shape[1]
+    sums = torch.cat([x.sum(dims), x.new_tensor([local])])
+    sums = _Sum.apply(sums, norm.process_group)
+    count = sums[-1].item()
+    if count <= 1:
+        raise ValueError("SyncBatchNorm: expected more than one value per channel, got one")
+    mean = sums[:-1] / count
+    centred = x - _as_channels(mean, x)
+    var = _Sum.apply(centred.square().sum(dims), norm.process_group) / count
+    _update_running(norm, mean.detach(), var.detach(), count)
+    result = centred * _as_channels((var + norm.eps).rsqrt(), x)
+    if norm.affine:
+        result = result * _as_channels(norm.weight, x) + _as_channels(norm.bias, x)
+    return result.to(input.dtype)
+
+
+def _as_channels(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return values.reshape([1, -1] + [1] * (like.dim() - 2))
+
+
+@torch.no_grad()
+def _update_running(norm: _BatchNorm, mean: torch.Tensor, var: torch.Tensor, count: float) -> None:
+    if norm.running_mean is None:
+        return
+    norm.num_batches_tracked.add_(1)
+    momentum = norm.momentum
+    if momentum is None:
+        momentum = 1.0 / norm.num_batches_tracked.item()
+    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), momentum)
+    norm.running_var.lerp_((var * (count / (count - 1))).to(norm.running_var.dtype), momentum)

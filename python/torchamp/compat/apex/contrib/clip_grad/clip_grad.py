@@ -29,7 +29,8 @@ def clip_grad_norm_(
     if norm_type != 2.0 or not grads or any(grad.layout != torch.strided for grad in grads):
         return torch.nn.utils.clip_grad_norm_(params, max_norm, norm_type, error_if_nonfinite)
     by_device = _by_device(grads)
-    norm = _norm(by_device, grads[0].device)
+    norms = [ops.l2norm(members)[0].to(grads[0].device) for members in by_device.values()]
+    norm = torch.linalg.vector_norm(torch.stack(norms))
     if error_if_nonfinite and not norm.isfinite():
         raise RuntimeError(
             f"clip_grad_norm_: expected the grads to have a finite norm, got {norm.item()}; "
@@ -46,8 +47,3 @@ def _by_device(grads: list[torch.Tensor]) -> dict[torch.device, list[torch.Tenso
     for grad in grads:
         result.setdefault(grad.device, []).append(grad)
     return result
-
-
-def _norm(by_device: dict[torch.device, list[torch.Tensor]], device: torch.device) -> torch.Tensor:
-    norms = [ops.l2norm(grads)[0].to(device) for grads in by_device.values()]
-    return torch.linalg.vector_norm(torch.stack(norms))
