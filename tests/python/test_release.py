@@ -252,11 +252,15 @@ def test_what_has_replaced_a_class_or_step_since_is_named():
     with pytest.raises(RuntimeError, match=r"release: expected optimizers\[0\].step to be as"):
         amp.release(model)
     del vars(optimizer)["step"]
-    kind = type(model)
-    model.__class__ = type("Other", (kind,), {})
-    with pytest.raises(RuntimeError, match=r"release: expected models\[0\] to have the class"):
-        amp.release(model)
-    model.__class__ = kind
+    for instance, expected in (
+        (model, r"models\[0\] to be a model that initialize returned, got a Other that it did not"),
+        (optimizer, r"optimizers\[0\] to have the class that initialize gave it, got a Other"),
+    ):
+        kind = type(instance)
+        instance.__class__ = type("Other", (kind,), {})
+        with pytest.raises(RuntimeError, match=f"release: expected {expected}"):
+            amp.release(model)
+        instance.__class__ = kind
     amp.release(model)
 
 

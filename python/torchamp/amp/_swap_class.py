@@ -6,9 +6,34 @@ DataParallel would run every replica on the original.
 
 from __future__ import annotations
 
+import copyreg
+import functools
+import types
+import typing
 import weakref
 from collections.abc import Callable
 from typing import Any, SupportsIndex
+
+
+class SwappedType(type):
+    """The type of the subclasses. Objects and classes that a program makes by `type(x)` are made by
+    the user's class. `type(x) == UsersClass` is false: torch.compile finds super() by it."""
+
+    _torchamp_original: type
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict, **options: Any) -> Any:
+        """What a program derives, it derives from the user's class."""
+        bases = tuple(vars(base).get("_torchamp_original", base) for base in bases)
+        return types.new_class(name, bases, options, lambda own: own.update(namespace))
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls._torchamp_original(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls._torchamp_original)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, cls._torchamp_original)
 
 
 class Swapped:
@@ -51,7 +76,19 @@ def restore_class(instance: Swapped) -> None:
     instance.__class__ = instance._torchamp_original
 
 
+@functools.cache
+def _type_of(metaclass: type) -> type:
+    """A SwappedType that is a `metaclass` too."""
+    if metaclass is type:
+        kind = SwappedType
+    else:
+        kind = type(metaclass)(metaclass.__name__, (SwappedType, metaclass), {})
+    copyreg.pickle(kind, lambda subclass: (typing.cast, (None, subclass._torchamp_original)))
+    return kind
+
+
 def _make_subclass(original: type, mixin: type[Swapped], methods: dict) -> type:
+    """Bypasses the user's metaclass, which may refuse it or keep a register."""
     namespace = {
         "__module__": original.__module__,
         "__qualname__": original.__qualname__,
@@ -59,4 +96,5 @@ def _make_subclass(original: type, mixin: type[Swapped], methods: dict) -> type:
         "_torchamp_original": original,
         **methods,
     }
-    return type(original)(original.__name__, (mixin, original), namespace)
+    bases = (mixin, original)
+    return type.__new__(_type_of(type(original)), original.__name__, bases, namespace)
