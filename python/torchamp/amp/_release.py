@@ -39,7 +39,8 @@ def _session_of(model: Any, i: int) -> Session:
 
 def release(session: Session) -> None:
     """Gives all models and optimizers of `session` back. Raises RuntimeError, and changes nothing,
-    within scale_loss, and where the program has given one of them another class or dtype."""
+    within scale_loss, and where the program has given one of them another class or dtype;
+    ValueError where two optimizers are to step a master."""
     models = [model for model in session.models() if model._torchamp.session is session]
     optimizers = session.optimizers()
     parts = session.parts()
@@ -47,6 +48,8 @@ def release(session: Session) -> None:
     _check_classes("parts of models", parts)
     _check_classes("optimizers", optimizers)
     _check_steps(optimizers)
+    for optimizer in optimizers:
+        optimizer._torchamp.follow(optimizer, "release")
     for state in session.states:
         state.prepare_release()
     widened = _widened(models, session)
