@@ -255,12 +255,12 @@ class Structure:
     def load(self) -> None:
         """What was saved, and zeroes all grads."""
         require(self.saved and self.saved[0] == self.structure(), "nothing saved of these")
+        require(not any(stepped.left for stepped in self.optimizers), "others' states")
         _, values, states = copy.deepcopy(self.saved)
         self.notice_groups(self.optimizers)
         self.set_values(values)
         for i, (stepped, state) in enumerate(zip(self.optimizers, states)):
             stepped.optimizer.load_state_dict(state)
-            stepped.left.clear()
             self.zero(i)
         self.zero_model()
 
