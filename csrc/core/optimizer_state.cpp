@@ -303,7 +303,10 @@ void OptimizerState::note_zeroed(const std::vector<Tensor>& model_params) {
       are_all &= !param->has_contributed();
     }
   }
-  if (had_any && are_all) forget_backwards();
+  if (had_any && are_all) {
+    had_drops_ = false;  // or the overflow of an open backward would be forgotten with them
+    forget_backwards();
+  }
   if (had_any) clear_sharers();
 }
 

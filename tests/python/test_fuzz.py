@@ -217,6 +217,17 @@ MENDED = {
             step(1),
         ],
     ),
+    "an_overflow_after_a_zeroing_of_the_model_in_its_block": program(
+        "O2",
+        sgd(0),
+        sgd(1),
+        events=[
+            backward([1], [1]),
+            backward([0, 1], [0], inf_in=0, zero_inside="model"),
+            backward([1], [1]),
+            step(1),
+        ],
+    ),
     "releasing_a_parameter_without_its_optimizer": program(
         "O2", sgd(0, 1), events=[group(0, 1), step(0), phase(sgd(0, 1))]
     ),
