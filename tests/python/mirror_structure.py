@@ -112,6 +112,8 @@ class Structure:
         new = [param for param in after if param not in before]
         if how != "assign":
             after = [param for param in before if param in after] + new
+        is_known = not stepped.unnoticed.intersection(before)
+        require(is_known or not forgets, "states of what it does not know")
         self.check_joining(stepped, new)
         self.leave(stepped, [param for param in before if param not in after], forgets)
         stepped.groups[group] = after
