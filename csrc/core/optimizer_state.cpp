@@ -149,7 +149,7 @@ void OptimizerState::retain(const char* function, at::TensorList held) {
     kept.push_back(place->second);
     places.erase(place);
   }
-  if (found_inf_.defined() && !places.empty()) {
+  if (found_inf_.defined() && !places.empty() && !shares_overflows_) {
     const Tensor theirs = overflow_of(kept);
     if (theirs.defined()) found_inf_ = at::minimum(found_inf_, theirs);
   }
@@ -164,12 +164,28 @@ void OptimizerState::retain(const char* function, at::TensorList held) {
   retired_.erase(std::remove_if(retired_.begin(), retired_.end(), is_gone), retired_.end());
 }
 
+void OptimizerState::let_go(at::TensorList held) {
+  std::vector<std::shared_ptr<Param>> named;
+  for (const Tensor& tensor : held) named.push_back(param_of(tensor));
+  std::sort(named.begin(), named.end());
+  std::vector<Tensor> kept;
+  for (const auto& param : params_) {
+    if (std::binary_search(named.begin(), named.end(), param)) kept.push_back(param->master);
+  }
+  if (kept.size() < params_.size()) retain("let_go", kept);
+}
+
+/// A grad that others step by stays.
 void OptimizerState::retire(const std::shared_ptr<Param>& param) {
-  const bool is_scaled =
-      param->grad.state == GradState::kScaled || param->grad.state == GradState::kChecked;
-  if (is_scaled) param->model_grad().reset();
-  drop(*param);
-  param->users.erase(std::find(param->users.begin(), param->users.end(), this));
+  auto& users = param->users;
+  had_drops_ |= param->has_contributed();
+  if (users.size() == 1) {
+    const bool is_scaled =
+        param->grad.state == GradState::kScaled || param->grad.state == GradState::kChecked;
+    if (is_scaled) param->model_grad().reset();
+    drop(*param);
+  }
+  users.erase(std::find(users.begin(), users.end(), this));
   if (param->has_master()) retired_.push_back(param);
 }
 
@@ -181,8 +197,15 @@ void OptimizerState::adopt_data_writes() {
 void OptimizerState::prepare_release() {
   TORCH_CHECK(!is_in_backward(),
               "release: expected no scale_loss to be open, but one is; release after it");
-  refresh();
-  for (const auto& param : params_) param->adopt_data_writes();
+  for (const ParamList* params : {&params_, &retired_}) {
+    core::refresh(*params);
+    for (const auto& param : *params) param->adopt_data_writes();
+  }
+}
+
+void OptimizerState::give_masters_back() const {
+  core::give_masters_back(params_);
+  core::give_masters_back(retired_);
 }
 
 bool OptimizerState::grads_are_scaled() const {
@@ -239,6 +262,11 @@ void OptimizerState::zero_grad(bool set_to_none) {
   for (const auto& param : params_) zero_grad(*param, set_to_none);
   had_drops_ = false;
   forget_backwards();
+  clear_sharers();
+}
+
+/// Of those that have nothing left to skip.
+void OptimizerState::clear_sharers() {
   for (const auto& param : params_) {
     for (OptimizerState* user : param->users) {
       if (user != this && !user->have_contributed()) user->clear_overflows();
@@ -278,7 +306,11 @@ void OptimizerState::note_zeroed(const std::vector<Tensor>& model_params) {
     zeroed += param->has_contributed();
     zero_grad(*param, /*set_to_none=*/!grad_of(param->model).defined());
   }
-  if (zeroed > 0 && zeroed == contributed) forget_backwards();
+  if (zeroed > 0 && zeroed == contributed) {
+    had_drops_ = false;  // or the overflow of an open backward would be forgotten with them
+    forget_backwards();
+  }
+  if (zeroed > 0) clear_sharers();
 }
 
 void OptimizerState::show_grads() {

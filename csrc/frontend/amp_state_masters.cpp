@@ -125,6 +125,10 @@ bool WrappedOptimizer::is_current() const {
 /// Puts masters in the groups, in the place of the model's parameters. `masters`: of those that
 /// were just cast.
 void Amp::follow_groups(WrappedOptimizer& optimizer, const Masters& masters) {
+  for (const auto& other : optimizers_) {
+    const bool may_let_go = &other != &optimizer && is_alive(other);
+    if (may_let_go) other.state->let_go(params_of(*other.wrapped));
+  }
   for (auto& group : optimizer.wrapped->param_groups()) {
     for (at::Tensor& param : group.params()) param = adopt(optimizer, param, masters);
   }

@@ -127,7 +127,7 @@ void Amp::give_back() {
     optimizer->state->zero_grad(/*set_to_none=*/true);
   }
   for (const auto& model : models_) drop_grads(*model);
-  for (const auto& optimizer : optimizers_) core::give_masters_back(optimizer.state->params());
+  for (const auto& optimizer : optimizers_) optimizer.state->give_masters_back();
   for (const auto& [tensor, value] : widened) tensor.set_data(value);
   for (auto& [optimizer, key, state] : states) optimizer.state()[key] = std::move(state);
   for (const WrappedOptimizer* optimizer : optimizers) restore_groups(*optimizer);

@@ -195,6 +195,10 @@ void bind_stepped(StateClass& state) {
           "Steps only those from now on, of what it steps. Raises ValueError, which names "
           "function, "
           "for a tensor that comes twice.")
+      .def(
+          "let_go",
+          [](OptimizerState& self, const std::vector<at::Tensor>& held) { self.let_go(held); },
+          py::arg("held"), "Steps no longer what is not among those, which the groups hold.")
       .def("params", &OptimizerState::params, "In the order of the groups.")
       .def("model_params", &OptimizerState::model_params, "The model's tensors.")
       .def("master_params", &OptimizerState::master_params, "What it steps for them.")
@@ -221,10 +225,8 @@ void bind_stepped(StateClass& state) {
            "From now on, steps adopt what was written to the model, or to masters, through .data.")
       .def("prepare_release", &OptimizerState::prepare_release, Unlocked(),
            "Makes the masters what the model holds, in float32. Raises RuntimeError in a backward.")
-      .def(
-          "give_masters_back",
-          [](const OptimizerState& self) { core::give_masters_back(self.params()); }, Unlocked(),
-          "Gives the model's parameters their masters' memory: they become float32.");
+      .def("give_masters_back", &OptimizerState::give_masters_back, Unlocked(),
+           "Gives the model's parameters their masters' memory: they become float32.");
 }
 
 void bind_fused(StateClass& state) {

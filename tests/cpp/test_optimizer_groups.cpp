@@ -196,6 +196,20 @@ TEST_P(GroupsTest, TheOverflowOfARemovedParameterSkipsNobody) {
   expect_no_overflow_of_removed<optim::FusedSGD>(device(), dynamic);
 }
 
+/// Before the optimizer that it leaves is asked for anything.
+TEST_P(GroupsTest, AParameterMovesToAnotherOptimizer) {
+  Net net = make_net(device());
+  torch::optim::SGD from(net->first->parameters(), 0.25), to(net->last->parameters(), 0.25);
+  auto [models, optimizers] = initialize(std::make_tuple(net), OptimizerRefs{from, to}, options());
+  const Tensor moved = net->first->weight, before = moved.detach().clone();
+  auto& group = from.param_groups()[0].params();
+  group.erase(group.begin());
+  to.param_groups()[0].params().push_back(moved);
+  { scale_loss(moved.to(at::kFloat).sum(), optimizers[1]).backward(); }
+  EXPECT_TRUE(optimizers[1].step());
+  EXPECT_FALSE(same_bits(moved.detach(), before));
+}
+
 TORCHAMP_AT_LEVELS(GroupsTest, OptLevel::O0, OptLevel::O1, OptLevel::O2);
 
 }  // namespace

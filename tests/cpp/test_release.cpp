@@ -103,6 +103,19 @@ TEST_P(ReleaseTest, ParametersAreTheMasters) {
   }
 }
 
+TEST_P(ReleaseTest, AlsoWhatWasRemovedFromTheOptimizer) {
+  for (const Options& options : all_options()) {
+    SCOPED_TRACE(name(options.resolve().opt_level));
+    Training training = trained(options);
+    const auto values = values_of(training);
+    auto& params = training.sgd.param_groups()[0].params();
+    params.erase(params.begin());
+    training.amped.optimizer.zero_grad();
+    release(training.amped);
+    EXPECT_TRUE(same_bits(tensors_of(training.net), values));
+  }
+}
+
 TEST_P(ReleaseTest, ItTrainsAsAPlainNet) {
   for (const Options& options : all_options()) {
     SCOPED_TRACE(name(options.resolve().opt_level));

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import torch
+from draw_structure import StructureDraw
 from fuzz_events import Event, Net, Program, Recipe, Setup
 from mirror import Mirror
 from mirror_state import CASTS, Refused, Undetermined
@@ -74,12 +75,24 @@ WEIGHTS = {
     "thaw": 0.5,
     "set": 0.6,
     "scale": 0.6,
-    "add_group": 0.4,
-    "save": 0.3,
-    "load": 0.3,
+    "assign": 0.6,
+    "edit_grad": 0.9,
+    "group": 1.0,
+    "steal": 0.2,
+    "add_group": 0.5,
+    "pop_group": 0.6,
+    "push_group": 1.0,
+    "write_masters": 0.4,
+    "save": 0.4,
+    "load": 2.0,
+    "snapshot": 0.3,
+    "restore": 2.0,
+    "copy": 0.1,
+    "module": 0.4,
+    "phase": 0.2,
 }
 FLAGS = {"delayed": 0.15, "deferred": 0.1, "is_nan": 0.02, "twice": 0.05}
-LENGTH = 24
+LENGTH = 28
 
 
 def drawn_program(seed: int) -> Program:
@@ -87,7 +100,7 @@ def drawn_program(seed: int) -> Program:
     return Draw(seed).program()
 
 
-class Draw:
+class Draw(StructureDraw):
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
 
@@ -102,7 +115,7 @@ class Draw:
         for _ in range(3):
             event = Event(name, getattr(self, name)())
             try:
-                getattr(self.mirror, name)(**event.args)
+                self.mirror.follow(event)
             except Undetermined:
                 continue
             except Refused:
@@ -113,18 +126,24 @@ class Draw:
     # ---- the setup
 
     def draw_setup(self) -> Setup:
-        level = self.chance.choice(["O0", "O1", "O2", "O2", "O2", "O3", "O4", "O5", "O5"])
+        level = self.level()
         self.parts = self.draw_parts()
         self.count = len(list(Net(self.parts).parameters()))
         kept = range(self.count - 1)
         overrides = self.overrides(level)
+        recipes = self.recipes_at(level, overrides, list(kept))
+        frozen = [i for i in kept if self.chance.random() < 0.08]
+        return Setup(level, self.parts, recipes, overrides, (*frozen, self.count - 1))
+
+    def level(self) -> str:
+        return self.chance.choice(["O0", "O1", "O2", "O2", "O2", "O3", "O4", "O5", "O5"])
+
+    def recipes_at(self, level: str, overrides: dict, params: list[int]) -> tuple[Recipe, ...]:
         keeps_masters = overrides.get("master_weights", level != "O3")
         #: torch's own fused steps misread grads of another layout than the parameter, round 16 bits
         #: otherwise, and with momentum fail where a parameter's first grad comes late.
         self.is_plain = "sliced" in self.parts or not keeps_masters
-        recipes = self.recipes(list(kept), may_share=not keeps_masters or level not in CASTS)
-        frozen = [i for i in kept if self.chance.random() < 0.08]
-        return Setup(level, self.parts, recipes, overrides, (*frozen, self.count - 1))
+        return self.recipes(params, may_share=not keeps_masters or level not in CASTS)
 
     def draw_parts(self) -> tuple[str, ...]:
         others = ["linear", "norm", "layer_norm", "scalar", "empty", "strided", "sliced"]
@@ -140,6 +159,8 @@ class Draw:
             chosen["master_weights"] = self.chance.choice([True, False])
         if self.chance.random() < 0.2:
             chosen["adopt_data_writes"] = True
+        if self.chance.random() < 0.2:
+            chosen["materialize_master_grads"] = True
         return chosen
 
     def recipes(self, params: list[int], may_share: bool = True) -> tuple[Recipe, ...]:
@@ -175,11 +196,11 @@ class Draw:
     # ---- the arguments of events
 
     def of(self) -> int:
-        return self.chance.randrange(len(self.setup.optimizers))
+        return self.chance.randrange(len(self.mirror.optimizers))
 
     def some_of(self) -> list[int]:
         """Mostly all optimizers."""
-        everyone = list(range(len(self.setup.optimizers)))
+        everyone = list(range(len(self.mirror.optimizers)))
         if self.chance.random() < 0.5:
             return everyone
         return sorted(self.chance.sample(everyone, self.chance.randint(1, len(everyone))))
@@ -188,13 +209,16 @@ class Draw:
         return [i for i in params if self.chance.random() < share]
 
     def param(self) -> int:
-        return self.chance.randrange(self.count)
+        return self.chance.randrange(len(self.mirror.params))
 
     def backward(self) -> dict[str, Any]:
         of = self.some_of()
         given = {param for i in of for param in self.mirror.optimizers[i].params}
+        strays = self.chance.random() < 0.03
         known = [
-            i for i, param in enumerate(self.mirror.params) if param in given or not param.users
+            i
+            for i, param in enumerate(self.mirror.params)
+            if param.is_in_model and (strays or param in given or not param.users)
         ]
         reach = self.some(known, self.chance.choice([1.0, 1.0, 0.5]))
         args = {"loss": self.loss(), "of": of, "reach": reach, "coefs": self.seed()}
@@ -208,7 +232,7 @@ class Draw:
         return args
 
     def loss(self) -> int:
-        return self.chance.randrange(self.setup.overrides["num_losses"])
+        return self.chance.randrange(self.mirror.setup.overrides["num_losses"])
 
     def seed(self) -> int:
         return self.chance.randrange(100)
@@ -223,7 +247,7 @@ class Draw:
         return {"to_none": self.chance.random() < 0.7}
 
     def drop_grads(self) -> dict[str, Any]:
-        return {"params": self.some(list(range(self.count)), 0.5)}
+        return {"params": self.some(list(range(len(self.mirror.params))), 0.5)}
 
     def clip_norm(self) -> dict[str, Any]:
         return {"of": self.some_of(), "max_norm": self.chance.choice([0.05, 0.05, 100.0])}
@@ -256,19 +280,10 @@ class Draw:
         of = self.of()
         group = self.chance.randrange(len(self.mirror.optimizers[of].optimizer.param_groups))
         name, value = self.chance.choice([("lr", 0.25), ("lr", 0.0625), ("weight_decay", 0.25)])
-        if self.setup.optimizers[of].kind == "Rprop":
+        if self.mirror.optimizers[of].recipe.kind == "Rprop":
             name, value = "maximize", True
         return {"of": of, "group": group, "name": name, "value": value}
 
     def scale(self) -> dict[str, Any]:
         value = 2.0 ** self.chance.randint(4, 10)
         return {"loss": self.loss(), "value": value, "clean": self.chance.choice([0, 1998, 1999])}
-
-    def add_group(self) -> dict[str, Any]:
-        return {"of": self.of()}
-
-    def save(self) -> dict[str, Any]:
-        return {}
-
-    def load(self) -> dict[str, Any]:
-        return {}

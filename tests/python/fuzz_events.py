@@ -93,7 +93,7 @@ PARTS: dict[str, Callable[[], nn.Module]] = {
     "empty": lambda: Holder(torch.zeros(0, 2)),
     "strided": lambda: Holder(torch.zeros(3, 2).t()),
     "sliced": lambda: Holder(torch.zeros(3, 4)[:, ::2]),
-    #: What add_group adds; frozen until then.
+    #: What no optimizer has at first; frozen.
     "extra": lambda: Holder(torch.zeros(2)),
 }
 
@@ -111,10 +111,13 @@ class Net(nn.Module):
                 drawn = torch.rand(param.shape, generator=generator)
                 param.copy_((drawn + 0.5) * (drawn.mul(64).round() % 2 * 2 - 1))
 
-    def forward(self, coefs: list[torch.Tensor], reached: list[int]) -> torch.Tensor:
-        """A loss whose grads are `coefs`, of the parameters with the numbers `reached`."""
-        params = list(self.parameters())
-        products = [(params[i].float() * coef.float()).sum() for i, coef in zip(reached, coefs)]
+    def forward(self, coefs: list[torch.Tensor], reached: list[str]) -> torch.Tensor:
+        """A loss whose grads are `coefs`, of the parameters with the names `reached`. Keeps what it
+        has read."""
+        named = dict(self.named_parameters())
+        params = [named[name] for name in reached]
+        self.read = [param.detach().clone() for param in params]
+        products = [(param.float() * coef.float()).sum() for param, coef in zip(params, coefs)]
         return torch.stack(products).sum()
 
     def in_batch_norm(self) -> list[bool]:

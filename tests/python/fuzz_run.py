@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import io
 from typing import Any
 
 import torch
-from fuzz_events import Event, Net, Program, Setup, drawn_coefs, drawn_value
+from fuzz_events import Event, Program, Setup, drawn_coefs, drawn_value
 from mirror import Mirror
-from mirror_state import Refused
+from mirror_state import Param, Refused
+from run_structure import StructureRun
 
-import torchamp
-from torchamp import amp, optimizers
+from torchamp import amp
 from torchamp._load import _C
 
 #: Of optimizers that are not torch's own code, and of what was clipped: relative and absolute.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-#: Loss scales before the events.
-SCALES = (512.0, 64.0, 128.0)
 
 
 class Different(Exception):
@@ -30,34 +27,16 @@ def expect(is_so: Any, what: str) -> None:
         raise Different(what)
 
 
-class Run:
+class Run(StructureRun):
     """Follows a program by torchamp. Its methods are the events, and take what the mirror's do."""
-
-    def __init__(self, setup: Setup) -> None:
-        self.adopts = bool(setup.overrides.get("adopt_data_writes"))
-        self.model = Net(setup.parts)
-        self.params = list(self.model.parameters())
-        self.shapes = [param.shape for param in self.params]
-        for i in setup.frozen:
-            self.params[i].requires_grad_(False)
-        self.optimizers = [
-            recipe.make(
-                getattr(optimizers if recipe.is_fused else torch.optim, recipe.kind), self.params
-            )
-            for recipe in setup.optimizers
-        ]
-        self.amp = torchamp.Amp(
-            self.model, self.optimizers, setup.level, verbosity=0, **setup.overrides
-        )
-        if self.amp.loss_scalers[0].dynamic:
-            for scaler, value in zip(self.amp.loss_scalers, SCALES):
-                scaler.set_loss_scale(value)
 
     def given(self, of: list[int]) -> list[torch.optim.Optimizer]:
         return [self.optimizers[i] for i in of]
 
     def loss(self, reach: list[int], coefs: int, inf_in: int | None, is_nan: bool) -> torch.Tensor:
-        loss = self.model(drawn_coefs(self.shapes, reach, coefs, inf_in), reach)
+        names = self.names()
+        grads = drawn_coefs(self.shapes, reach, coefs, inf_in)
+        loss = self.model(grads, [names[i] for i in reach])
         return loss * float("nan") if is_nan else loss
 
     def backward(
@@ -168,34 +147,13 @@ class Run:
     def scale(self, loss: int, value: float, clean: int) -> None:
         self.amp.loss_scalers[loss].load_state(value, clean, 1)
 
-    def add_group(self, of: int) -> None:
-        extra = self.params[-1]
-        needed = extra.requires_grad
-        extra.requires_grad_(True)
-        try:
-            self.optimizers[of].add_param_group({"params": [extra]})
-        except ValueError:
-            extra.requires_grad_(needed)
-            raise
 
-    def save(self) -> None:
-        self.saved = io.BytesIO()
-        self.amp.save(self.saved)
-
-    def load(self) -> None:
-        self.saved.seek(0)
-        self.amp.load(self.saved)
-        for i in range(len(self.optimizers)):
-            self.zero(i)
-        self.zero_model()
-
-
-def compare_grads(found: dict, expected: dict, mirror: Mirror) -> None:
-    for i, grad in expected.items():
-        expect(found[i] is not None, f"the master of parameter {i} has no grad")
+def compare_found(what: str, found: dict, expected: dict, mirror: Mirror) -> None:
+    for i, tensor in expected.items():
+        expect(found[i] is not None, f"{what} {i} is not there")
         param = mirror.params[i]
-        held = grad.to(param.dtype) if param.is_narrow else grad
-        check_close(f"grad {i}", found[i], held, mirror)
+        held = tensor.to(param.dtype) if param.is_narrow else tensor
+        check_close(f"{what} {i}", found[i], held, mirror)
 
 
 def check_close(name: str, found: torch.Tensor, expected: torch.Tensor, mirror: Mirror) -> None:
@@ -211,23 +169,26 @@ class Pair:
     def __init__(self, setup: Setup) -> None:
         self.mirror = Mirror(setup)
         self.run = Run(setup)
-        self.names = [name for name, _ in self.run.model.named_parameters()]
 
     def follow(self, event: Event) -> None:
         """Raises Different, or Undetermined before anything is done."""
+        held = [param.in_model.clone() for param in self.mirror.params]
         try:
-            expected, is_refused = getattr(self.mirror, event.name)(**event.args), False
+            expected, is_refused = self.mirror.follow(event), False
         except Refused:
             expected, is_refused = None, True
         found = self.found(event, is_refused)
-        if event.name == "look":
-            compare_grads(found, expected, self.mirror)
+        if isinstance(expected, dict):
+            compare_found(event.name, found, expected, self.mirror)
         elif expected is not None:
             is_narrow = any(param.is_narrow for param in self.mirror.params)
             dtype = torch.bfloat16 if is_narrow else torch.float32
             check_close("the norm", found.to(dtype), expected.to(dtype), self.mirror)
             self.resynchronize_clipped(event.args["of"])
-        self.compare()
+        if event.name == "backward":
+            self.compare_read(event.args["reach"], held)
+        if event.name != "write_masters":  # the next event must find them
+            self.compare()
         if event.name == "step" and not is_refused:
             self.compare_masters(event.args["of"])
 
@@ -241,20 +202,32 @@ class Pair:
         expect(not is_refused, "did not raise")
         return found
 
+    def compare_read(self, reach: list[int], held: list[torch.Tensor]) -> None:
+        """What the forward of a loss has found in the model."""
+        for i, read in zip(reach, self.run.model.read):
+            is_same = torch.equal(read.nan_to_num(), held[i].nan_to_num())
+            expect(
+                is_same, f"forward read {read.tolist()} of parameter {i}, not {held[i].tolist()}"
+            )
+
     def compare(self) -> None:
         in_float32 = self.run.model.state_dict()
-        for i, (name, param) in enumerate(zip(self.names, self.mirror.params)):
+        for i, name in self.run.names().items():
+            param = self.mirror.params[i]
             value = param.value if param.has_master else param.in_model
+            expect(in_float32[name].dtype == torch.float32, f"{name} is not saved in float32")
             found = in_float32[name].to(value.dtype)
             check_close(name, found, value, self.mirror)
             if self.mirror.is_approximate:
                 self.resynchronize(param, found)
-            in_model = self.run.params[i].detach()
-            expect(in_model.dtype == param.dtype, f"{name} is of {in_model.dtype}")
-            expect(
-                torch.equal(in_model.nan_to_num(), param.in_model.nan_to_num()),
-                f"{name} in the model is {in_model.tolist()} for {param.in_model.tolist()}",
-            )
+            self.compare_in_model(name, self.run.params[i].detach(), param)
+
+    def compare_in_model(self, name: str, found: torch.Tensor, param: Param) -> None:
+        expect(found.dtype == param.dtype, f"{name} is of {found.dtype}")
+        expect(
+            torch.equal(found.nan_to_num(), param.in_model.nan_to_num()),
+            f"{name} in the model is {found.tolist()} for {param.in_model.tolist()}",
+        )
 
     def resynchronize(self, param: Any, found: torch.Tensor) -> None:
         """So that no rounding differs later."""
@@ -274,11 +247,13 @@ class Pair:
 
     def compare_masters(self, of: int) -> None:
         """Those of the optimizer that has stepped."""
-        for i, param in enumerate(self.mirror.params):
-            if param in self.mirror.optimizers[of].params:
-                master = _C.param_of(self.run.params[i]).master
-                value = param.value if param.has_master else param.in_model
-                check_close(f"master {i}", master, value, self.mirror)
+        stepped = self.mirror.optimizers[of].params
+        with self.run.optimizers[of]._torchamp.accesses.suppress():
+            for i, param in enumerate(self.mirror.params):
+                if param in stepped:
+                    master = _C.param_of(self.run.params[i]).master
+                    value = param.value if param.has_master else param.in_model
+                    check_close(f"master {i}", master, value, self.mirror)
 
     def close(self) -> None:
         self.run.amp.close()

@@ -24,6 +24,7 @@ class Loop:
         draw.parts, draw.is_plain = draw.draw_parts(), True
         self.nets = Net(draw.parts), Net(draw.parts)
         self.params, self.plain_params = (list(net.parameters()) for net in self.nets)
+        self.names = [name for name, _ in self.nets[0].named_parameters()]
         self.shapes = [param.shape for param in self.params]
         recipes = draw.recipes(list(range(len(self.params))), may_share=False)
         self.optimizers = [self.made(recipe) for recipe in recipes]
@@ -67,8 +68,9 @@ class Loop:
         inf_in = self.chance.randrange(count) if self.chance.random() < 0.1 else None
         grads = drawn_coefs(self.shapes, reach, self.chance.randrange(100), inf_in)
         if reach:
-            self.scaler.scale(self.nets[0](grads, reach)).backward()
-            self.nets[1](grads, reach).backward()
+            names = [self.names[i] for i in reach]
+            self.scaler.scale(self.nets[0](grads, names)).backward()
+            self.nets[1](grads, names).backward()
 
     def is_finite(self, optimizer: torch.optim.Optimizer) -> bool:
         params = [param for group in optimizer.param_groups for param in group["params"]]

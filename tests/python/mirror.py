@@ -12,52 +12,41 @@ Where the rule says nothing, or leaves a choice, events raise Undetermined and c
   grads to zero; of parameters that several step, after an overflow or with a delay of another one
 - the step of momentum, decay or averages by grads that were zeroed to zeros
 - zeroing in a block that raises; clipping optimizers that share parameters together
-- add_param_group of a parameter that has grads already
+- putting a parameter in a group that has grads already, or whose optimizer may not know yet that it
+  was taken out of one; whom its overflow skips where several optimizers were given to the backward
+- the grads of what was put in a group until its optimizer knows of it
+- grads that the program writes: infinite ones, delayed ones, those of strays, and for a fused
+  optimizer, unless the last backward has left them to its step
+- masters and model both written
 - the low bits of masters after a write of what the model holds
 - sums that 16 bits do not hold
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from fuzz_events import EXACT, LARGEST, UNIT, Setup, drawn_coefs, drawn_value
-from mirror_state import (
-    ALL,
-    Param,
-    Refused,
-    Stepped,
-    distinct,
-    keeps_masters,
-    made_optimizers,
-    made_params,
-    require,
-)
-
-#: Of the levels, unless overridden.
-LOSS_SCALES = {"O1": "dynamic", "O2": "dynamic"}
+from fuzz_events import EXACT, LARGEST, UNIT, Event, drawn_coefs, drawn_value
+from mirror_state import Param, Refused, Stepped, Undetermined, distinct, require
+from mirror_structure import Structure
 
 
-class Mirror:
+class Mirror(Structure):
     """Follows a program. Its methods are the events."""
 
-    def __init__(self, setup: Setup) -> None:
-        self.setup = setup
-        self.keeps_masters = keeps_masters(setup)
-        self.loss_scale = setup.overrides.get("loss_scale", LOSS_SCALES.get(setup.level, 1.0))
-        self.is_dynamic = self.loss_scale == "dynamic"
-        self.params = made_params(setup)
-        self.shapes = [param.value.shape for param in self.params]
-        self.optimizers = made_optimizers(setup, self.params)
-        self.extra = len(self.params) - 1
-        #: Whether numbers may differ in their last bits.
-        self.is_approximate = any(param.is_narrow for param in self.params) or any(
-            recipe.is_fused or "fused" in recipe.options for recipe in setup.optimizers
-        )
-        self.saved: Any = None
+    def follow(self, event: Event) -> Any:
+        """Raises Undetermined, after which nothing has changed, and Refused."""
+        ahead = [param for param in self.params if param.is_ahead and param.is_in_model]
+        try:
+            return getattr(self, event.name)(**event.args)
+        except Undetermined:
+            ahead = []
+            raise
+        finally:
+            for param in ahead if event.name != "write_masters" else []:
+                param.is_ahead = False
 
     def is_identity(self, given: Sequence[Stepped]) -> bool:
         """Whether nothing is scaled, and nothing has a master."""
@@ -65,10 +54,17 @@ class Mirror:
         return self.loss_scale == 1.0 and not any(param.has_master for param in params)
 
     def notice(self, given: Sequence[Stepped]) -> None:
-        """As the start of a backward or step does, of what was zeroed."""
+        """As the start of a backward or step does, of what was zeroed, written and regrouped."""
+        self.notice_groups(given)
         for stepped in given:
             for param in stepped.params:
                 param.is_unnoticed = False
+
+    def notice_writes(self, given: Sequence[Stepped]) -> None:
+        for stepped in given:
+            for param in stepped.params:
+                param.before_writes.clear()
+                param.is_ahead = False
 
     # ---- events
 
@@ -90,15 +86,17 @@ class Mirror:
         given = [self.optimizers[i] for i in of]
         grads = dict(zip(reach, drawn_coefs(self.shapes, reach, coefs, inf_in)))
         reached = {self.params[i]: grad for i, grad in grads.items() if self.params[i].is_trainable}
+        require(all(self.params[i].is_in_model for i in reach), "what is not in the model")
         is_bad = is_nan or inf_in is not None
+        is_cut = ends in ("raise", "scale_loss", "step")
+        require(not is_cut or (of and zero_inside is None), "zeroing in a block that raises")
         require(loss < self.setup.overrides.get("num_losses", 1), "no such loss")
         self.check_backward(given, reached, is_bad, is_nan or inf_in in grads, delayed, ends)
         self.notice(given)
-        for param in self.params:
-            param.before_writes.clear()
-        if ends in ("raise", "scale_loss", "step"):
-            require(zero_inside is None, "zeroing in a block that raises")
-            return self.cancel(given)
+        self.notice_writes(given)
+        self.note_checks(given, reached, delayed, ends)
+        if is_cut:
+            return self.cancel(given, reached)
         if zero_inside == "optimizer":
             for i in of:
                 self.zero(i)
@@ -106,6 +104,9 @@ class Mirror:
             self.zero_model()
         if ends == "empty":
             reached = {}
+        for param in self.missed(given, reached):
+            del reached[param]
+            param.is_stray = True
         grads_of = {p: grad * float("nan") if is_nan else grad for p, grad in reached.items()}
         for param, grad in grads_of.items():
             for _ in range(1 + twice):
@@ -125,15 +126,34 @@ class Mirror:
         require(reached, "a loss that needs no grad")
         if any(len(set(param.users) & set(given)) > 1 for param in self.params):
             raise Refused
+        require(not any(p.is_stray or p.is_spoilt for e in given for p in e.params), "such grads")
+        if self.missed(given, reached):
+            require(not (is_bad or delayed or ends or self.loss_scale == 1.0), "odd strays")
+            require(not any(user.is_edited for p in reached for user in p.users), "new strays")
         for param in reached:
-            require(not param.users or set(param.users) & set(given), "an optimizer is missing")
             total = 2 * LARGEST * UNIT if param.sum is None else 2 * LARGEST * UNIT + _size(param)
             require(total <= EXACT, "sums that 16 bits do not hold")
         require(not is_bad or (self.is_dynamic and shows), "an overflow of nothing")
         if self.is_identity(given):
             require(not delayed and ends in (None, "empty"), "nothing is scaled")
 
-    def cancel(self, given: list[Stepped]) -> None:
+    def missed(self, given: list[Stepped], reached: Iterable[Param]) -> list[Param]:
+        """Those that optimizers step which were not given."""
+        return [p for p in reached if p.users and not set(p.users) & set(given)]
+
+    def note_checks(
+        self, given: list[Stepped], reached: Iterable[Param], delayed: bool, ends: str | None
+    ) -> None:
+        """Which grads a fused step is to unscale: those of the first backward."""
+        for stepped in given:
+            mastered = [param for param in stepped.params if param.has_master]
+            is_first = stepped.is_lazy and not any(param.has_grad for param in mastered)
+            for param in mastered:
+                param.is_checked = is_first and not delayed and not ends and param in reached
+
+    def cancel(self, given: list[Stepped], reached: Iterable[Param]) -> None:
+        for param in reached:
+            param.is_dirty |= not param.users
         for stepped in self.sharing(given):
             if stepped.delayed:
                 stepped.delayed = None
@@ -150,10 +170,15 @@ class Mirror:
         for param in bad:
             for stepped in param.users:
                 stepped.overflow.add(param)
+                stepped.shares_overflow |= delayed
         for stepped in given if bad else []:
             if delayed and not set(bad) & set(stepped.params):
                 stepped.is_unclear = True
-            stepped.overflow.add(ALL)
+            stepped.overflow.update(bad)
+        for stepped in given:
+            stepped.shares_overflow |= len(given) > 1 or stepped.delayed is not False
+        for stepped in self.sharing(given):
+            stepped.shares_overflow |= stepped not in given
         sharing = self.sharing(given)
         if not delayed and any(e.delayed is not False and e.overflow for e in sharing):
             for stepped in given:
@@ -172,16 +197,19 @@ class Mirror:
     def step(self, of: int) -> None:
         stepped = self.optimizers[of]
         require(stepped.delayed is not None and not stepped.is_unclear, "delayed or not")
-        if stepped.delayed:
+        params = distinct(stepped.params)
+        if stepped.delayed or any(param.is_stray or param.is_spoilt for param in params):
             self.notice([stepped])
             raise Refused
-        params = distinct(stepped.params)
         if stepped.overflow:
             self.skip(stepped, params)
         else:
             self.take(stepped, params)
         self.notice([stepped])
-        stepped.overflow.clear()
+        self.notice_writes([stepped])
+        stepped.clear_overflow()
+        for param in params:
+            param.is_data_written = False
 
     def skip(self, stepped: Stepped, params: list[Param]) -> None:
         for param in params:
@@ -223,11 +251,15 @@ class Mirror:
     def zero_model(self, to_none: bool = True) -> None:
         for stepped in self.optimizers:
             shows = any(param.sum is not None for param in stepped.params)
-            stepped.is_unclear |= bool(stepped.overflow) and not shows
+            is_reached = all(param.is_in_model for param in [*stepped.params, *stepped.leaving])
+            stepped.is_unclear |= bool(stepped.overflow) and not (shows and is_reached)
+            if not is_reached and stepped.delayed:
+                stepped.delayed = None
         for param in self.params:
-            param.drop() if to_none else param.forget(zeros=True)
+            if param.is_in_model:
+                param.drop() if to_none else param.forget(zeros=True)
         for stepped in self.optimizers:
-            stepped.overflow.clear()
+            stepped.clear_overflow()
             stepped.delayed = None if stepped.delayed is None else False
 
     def drop_grads(self, params: list[int]) -> None:
@@ -254,6 +286,7 @@ class Mirror:
         for param in self.clipped(of) or []:
             if param.sum is not None:
                 param.sum = param.sum.clamp(-value, value)
+            param.is_checked = False
 
     def clipped(self, of: list[int]) -> list[Param] | None:
         """Whose grads are clipped; None: they are discarded by the next step."""
@@ -262,17 +295,29 @@ class Mirror:
         require(
             not any(each.delayed is None or each.is_unclear for each in given), "delayed or not"
         )
-        if any(each.delayed for each in given):
+        require(not any(param.is_spoilt for param in params), "clipping what a step will refuse")
+        is_bad = any(param.is_stray for param in params)
+        require(not is_bad or len(given) == 1, "clipping what is refused, and more")
+        is_aside = any(p.is_stray and p.has_master and p.sum is None for p in params)
+        require(not is_aside, "strays beside what is clipped")
+        if is_bad or any(each.delayed for each in given):
+            self.notice_groups(given)
             raise Refused
         is_shared = len(given) > 1 and any(len(param.users) > 1 for param in params)
         require(not is_shared, "clipping sharers together")
         if not any(each.overflow for each in given):
             is_finite = all(p.sum is None or bool(p.sum.isfinite().all()) for p in params)
             require(is_finite, "another's overflow")
+            self.notice_groups(given)
             return params
-        if all(user.overflow for param in params for user in param.users):
+        is_known = all(user.overflow for param in params for user in param.users)
+        is_own = all(len(param.users) == 1 for param in params)
+        require(is_known or is_own, "shared by one that overflowed")
+        self.notice_groups(given)
+        for each in given:
+            each.shares_overflow |= bool(each.overflow)
+        if is_known:
             return None
-        require(all(len(param.users) == 1 for param in params), "shared by one that overflowed")
         return [param for param in params if not param.users[0].overflow]
 
     def edit(self, of: int, how: str) -> None:
@@ -281,12 +326,15 @@ class Mirror:
         require(stepped.delayed is False and not stepped.overflow, "edits of scaled grads")
         for param in distinct(stepped.params):
             require(not param.may_be_zeros and not param.was_discarded, "edits of zeros or none")
+        self.access(stepped)
+        for param in distinct(stepped.params):
             if param.sum is not None:
                 param.sum = {"negate": param.sum.neg, "fill": lambda p=param: _filled(p)}[how]()
 
     def look(self, of: int) -> dict[int, torch.Tensor]:
         """The grads of the masters, by the parameters' numbers, as far as they are determined."""
         stepped = self.optimizers[of]
+        self.access(stepped)
         if stepped.delayed is not False or stepped.overflow or stepped.is_unclear:
             return {}
         known = {
@@ -306,13 +354,20 @@ class Mirror:
 
     def overwrite(self, param: Param, value: torch.Tensor) -> None:
         require(not param.holds_part_of(value), "a write of what the model holds")
+        require(not param.is_ahead, "masters and model both written")
         param.before_writes.append(param.value.detach().clone())
         param.write(value)
 
     def write_data(self, param: int, seed: int) -> None:
         """By `.data`; the masters are refreshed, unless every step adopts such writes."""
+        adopts = self.setup.overrides.get("adopt_data_writes")
+        is_known = not any(stepped.is_edited for stepped in self.optimizers)
+        is_known &= not any(param.is_ahead for param in self.params)
+        is_known &= bool(self.params[param].users) or not self.params[param].has_master
+        require(adopts or is_known, "masters that may not be known")
         self.write(param, seed)
-        if not self.setup.overrides.get("adopt_data_writes"):
+        self.params[param].is_data_written = bool(adopts)
+        if not adopts:
             for each in distinct(p for stepped in self.optimizers for p in stepped.params):
                 each.write(each.in_model)
 
@@ -320,7 +375,6 @@ class Mirror:
         self.params[param].is_trainable = False
 
     def thaw(self, param: int) -> None:
-        require(param != self.extra or self.params[param].users, "what nothing steps")
         self.params[param].is_trainable = True
 
     def set(self, of: int, group: int, name: str, value: float) -> None:
@@ -329,39 +383,6 @@ class Mirror:
     def scale(self, loss: int, value: float, clean: int) -> None:
         """Sets a loss scale, and how many clean backwards it has seen."""
         require(self.is_dynamic, "a fixed scale")
-
-    def add_group(self, of: int) -> None:
-        """Of the extra parameter, which is thawed."""
-        param, stepped = self.params[self.extra], self.optimizers[of]
-        if stepped in param.users or (param.users and param.has_master):
-            raise Refused
-        require(not param.users, "a parameter that another steps")
-        require(self.setup.parts[-1] == "extra", "no extra parameter")
-        param.has_master = self.keeps_masters and param.dtype != torch.float32
-        is_wide = param.has_master or stepped.recipe.is_fused
-        param.value = param.value.float() if is_wide else param.value
-        param.is_trainable = True
-        stepped.optimizer.add_param_group({"params": [param.value]})
-        stepped.params.append(param)
-        param.users.append(stepped)
-        self.saved = None
-
-    def save(self) -> None:
-        values = [param.value.clone() for param in self.params]
-        states = [stepped.optimizer.state_dict() for stepped in self.optimizers]
-        self.saved = copy.deepcopy((values, states))
-
-    def load(self) -> None:
-        """What was saved, and zeroes all grads."""
-        require(self.saved, "nothing saved")
-        values, states = copy.deepcopy(self.saved)
-        with torch.no_grad():
-            for param, value in zip(self.params, values):
-                param.value.copy_(value)
-        for i, (stepped, state) in enumerate(zip(self.optimizers, states)):
-            stepped.optimizer.load_state_dict(state)
-            self.zero(i)
-        self.zero_model()
 
 
 def _size(param: Param) -> float:

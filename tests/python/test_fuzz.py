@@ -75,6 +75,16 @@ def clip(*of: int) -> Event:
     return Event("clip_norm", {"of": list(of), "max_norm": 0.05})
 
 
+def group(of: int, *params: int, how: str = "in_place") -> Event:
+    return Event(
+        "group", {"of": of, "group": 0, "params": list(params), "how": how, "forgets": True}
+    )
+
+
+def phase(*optimizers: Recipe) -> Event:
+    return Event("phase", {"level": "O2", "optimizers": optimizers, "overrides": {"num_losses": 1}})
+
+
 #: Programs that were wrong once.
 MENDED = {
     "clipping_after_a_zeroing_of_the_model": program(
@@ -196,6 +206,72 @@ MENDED = {
         "O1",
         sgd(0),
         events=[backward([0], [0]), backward([0], [0], zero_inside="model"), step(0)],
+    ),
+    "zeroing_of_the_model_in_a_block_of_one_of_two": program(
+        "O1",
+        sgd(0),
+        sgd(0),
+        events=[
+            backward([0], [0], inf_in=0),
+            backward([1], [0], zero_inside="model"),
+            step(1),
+        ],
+    ),
+    "an_overflow_after_a_zeroing_of_the_model_in_its_block": program(
+        "O2",
+        sgd(0),
+        sgd(1),
+        events=[
+            backward([1], [1]),
+            backward([0, 1], [0], inf_in=0, zero_inside="model"),
+            backward([1], [1]),
+            step(1),
+        ],
+    ),
+    "releasing_a_parameter_without_its_optimizer": program(
+        "O2", sgd(0, 1), events=[group(0, 1), step(0), phase(sgd(0, 1))]
+    ),
+    "releasing_the_states_of_an_assigned_list": program(
+        "O2",
+        sgd(0, 1, momentum=0.5),
+        events=[
+            backward([0], [0, 1]),
+            step(0),
+            group(0, 0, 1, how="assign"),
+            phase(),
+            backward([0], [0, 1]),
+            step(0),
+        ],
+        num_losses=1,
+    ),
+    "moving_a_parameter_to_another_optimizer": program(
+        "O2",
+        sgd(0, 1),
+        sgd(2),
+        events=[
+            group(0, 0),
+            Event("add_group", {"of": 1, "params": [1]}),
+            backward([1], [1]),
+            step(1),
+        ],
+    ),
+    "removing_a_parameter_after_anothers_overflow": program(
+        "O2",
+        sgd(0, 1),
+        sgd(2),
+        events=[backward([0, 1], [0, 1, 2], inf_in=2), group(0, 0), step(0)],
+    ),
+    "removing_a_shared_parameter_with_delayed_grads": program(
+        "O1",
+        sgd(0, 1),
+        sgd(1, 2),
+        events=[
+            backward([1], [1], delayed=True),
+            group(0, 0),
+            Event("save"),
+            backward([1], [2]),
+            step(1),
+        ],
     ),
 }
 

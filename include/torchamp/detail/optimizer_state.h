@@ -57,11 +57,17 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   /// Throws ValueError, which names `function`, if another optimizer steps the param's master.
   void check_free(const char* function, const Param& param) const;
   /// Steps `held` alone from now on, which it has stepped before, in that order. The overflows of
-  /// others skip nothing. Masters of parameters that the program keeps are kept for their return.
-  /// Throws ValueError, which names `function`, and changes nothing, for a tensor that comes twice.
+  /// others skip nothing, unless other optimizers or ranks count on the skip. Masters of parameters
+  /// that the program keeps are kept for their return. Throws ValueError, which names `function`,
+  /// and changes nothing, for a tensor that comes twice.
   void retain(const char* function, at::TensorList held);
-  /// Throws RuntimeError in a backward. Makes the masters what the model holds, in float32.
+  /// Steps no longer what is not in `held`, the groups' tensors, so that others may.
+  void let_go(at::TensorList held);
+  /// Throws RuntimeError in a backward. Makes the masters what the model holds, in float32, also
+  /// those that are kept for a return.
   void prepare_release();
+  /// Gives their memory to the model's parameters, which become float32, without grads.
+  void give_masters_back() const;
 
   /// @}
   /// @name The next step
@@ -179,6 +185,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   void zero_grad(Param& param, bool set_to_none);
   void retire(const std::shared_ptr<Param>& param);
   void forget_backwards();
+  void clear_sharers();
   void discard_refused(Param& param) const;
   void drop(Param& param);
   bool have_contributed() const;

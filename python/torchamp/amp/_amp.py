@@ -292,7 +292,8 @@ def release(models: torch.nn.Module | Iterable[torch.nn.Module]) -> None:
         models: a model that initialize returned, or a list of them.
 
     Raises RuntimeError, and changes nothing, within scale_loss, for models that initialize did not
-    return, and where the program has given one of them another class or dtype since.
+    return, and where the program has given one of them another class or dtype since; ValueError
+    where the groups of two optimizers hold one master.
     """
     chosen = listed(models)
     if Last.is_disabled and not any(hasattr(model, "_torchamp") for model in chosen):

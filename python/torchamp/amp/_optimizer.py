@@ -60,6 +60,7 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
         `param_group` itself."""
         state = self._torchamp
         state.follow(self, "add_param_group")
+        state.session.let_go(but=self)
         before = dict(param_group) if isinstance(param_group, dict) else None
         with state.accesses.suppress():
             super().add_param_group(param_group)
@@ -233,6 +234,7 @@ class OptimizerState:
         which names `function`, for a parameter whose master another optimizer steps."""
         if self.session.shards or self.core.holds(optimizer.param_groups):
             return
+        self.session.let_go(but=optimizer)
         with self.accesses.suppress():
             for group in optimizer.param_groups:
                 self.adopt_group(optimizer, group, {}, function)

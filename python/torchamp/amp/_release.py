@@ -46,6 +46,8 @@ def release(session: Session) -> None:
     _check_classes("parts of models", parts)
     _check_classes("optimizers", optimizers)
     _check_steps(optimizers)
+    for optimizer in optimizers:
+        optimizer._torchamp.follow(optimizer, "release")
     for state in session.states:
         state.prepare_release()
     widened = _widened(models, session)

@@ -14,6 +14,7 @@ from torchamp._load import _C
 from torchamp._shards import Shards, mesh_groups_of, shard_of
 from torchamp.amp._autocast import OpenCasts
 from torchamp.amp._loss_scalers import LossScalers
+from torchamp.amp._masters import params_of
 from torchamp.amp._ranks.agreement import agreement_over
 from torchamp.amp._ranks.data_parallel import DataParallel
 from torchamp.amp._ranks.dtensor import are_sharded
@@ -129,6 +130,14 @@ class Session:
         params = [shard_of(param) for param in model.parameters()]
         for state in self.states:
             state.note_zeroed(params)
+
+    def let_go(self, but: torch.optim.Optimizer) -> None:
+        """Optimizers but that one step no longer what their groups do not hold."""
+        for optimizer in self.optimizers() if not self.shards else []:
+            state = optimizer._torchamp
+            if optimizer is not but and not state.core.holds(optimizer.param_groups):
+                with state.accesses.suppress():
+                    state.core.let_go(params_of([optimizer]))
 
     def publish_masters(self) -> None:
         """Copies masters that the program has written to the models, for a reader of them."""
