@@ -461,14 +461,14 @@ void OptimizerState::unscale() {
 
 Tensor OptimizerState::norm_of_checked() {
   wants_norm_ = true;
-  if (!is_checked() || norm_.defined()) return norm_;
+  if (!is_checked()) return norm_;
   std::vector<Tensor> grads;
   for (const auto& param : params_) {
     if (param->grad.state != GradState::kChecked) continue;
     check_not_written(*param);
     grads.push_back(grad_of(param->model));
   }
-  return std::get<0>(ops::l2norm(grads));
+  return norm_.defined() ? norm_ : std::get<0>(ops::l2norm(grads));
 }
 
 void OptimizerState::step(FusedStepper& stepper, const Tensor& skip) {

@@ -1,6 +1,7 @@
 // What programs do to the grads of net->parameters() between a backward and its step, against the
 // same in plain float32.
 #include <torch/nn/utils/clip_grad.h>
+#include <torchamp/clip.h>
 #include <torchamp/optim/sgd.h>
 
 #include <cmath>
@@ -190,6 +191,21 @@ TEST(ScaledModelGradsTest, MustNotBeWritten) {
     EXPECT_EQ(message_of([&] { run.step(); }), expected);
     EXPECT_EQ(message_of([&] { run.backward(); }), expected);
     EXPECT_TRUE(same_bits(run.values(), before));
+    run.amped.optimizer.zero_grad();
+  }
+}
+
+TEST(ScaledModelGradsTest, MustNotBeWrittenBeforeAnyClipping) {
+  FusedLayer run(lazily());
+  for (int step = 0; step < 2; ++step) {  // the second backward computes the norm in its pass
+    run.backward();
+    const Tensor grad = run.net->weight.grad();
+    EXPECT_NO_THROW(clip_grad_norm_(run.amped.optimizer, 1.0));
+    grad.mul_(0.5);
+    EXPECT_EQ(message_of([&] { clip_grad_norm_(run.amped.optimizer, 1.0); }),
+              "expected the grad of a model's parameter, of sizes [2, 4], to be unmodified since "
+              "scale_loss, got a modified one; clip with amp.clip_grad_norm_, or modify the grads "
+              "of amp.master_params");
     run.amped.optimizer.zero_grad();
   }
 }
