@@ -6,9 +6,8 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
+#include <torchamp/detail/option_specs.h>
 #include <torchamp/optim/fused_optimizer.h>
-
-#include "frontend/optim/option_specs.h"
 
 namespace torchamp::checkpoint {
 

@@ -1,12 +1,11 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <torchamp/detail/option_specs.h>
 #include <torchamp/optim/fused_optimizer.h>
 
 #include <algorithm>
 #include <typeinfo>
 #include <unordered_set>
-
-#include "frontend/optim/option_specs.h"
 
 namespace torchamp::optim {
 namespace {

@@ -1,5 +1,4 @@
-#include "frontend/optim/option_specs.h"
-
+#include <torchamp/detail/option_specs.h>
 #include <torchamp/optim/adagrad.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/optim/lamb.h>
