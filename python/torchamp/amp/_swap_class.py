@@ -79,10 +79,8 @@ def restore_class(instance: Swapped) -> None:
 @functools.cache
 def _type_of(metaclass: type) -> type:
     """A SwappedType that is a `metaclass` too."""
-    if metaclass is type:
-        kind = SwappedType
-    else:
-        kind = type(metaclass)(metaclass.__name__, (SwappedType, metaclass), {})
+    bases = (SwappedType,) if metaclass is type else (SwappedType, metaclass)
+    kind: Any = type(metaclass)(metaclass.__name__, bases, {})
     copyreg.pickle(kind, lambda subclass: (typing.cast, (None, subclass._torchamp_original)))
     return kind
 
