@@ -75,6 +75,7 @@ class Draw:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.has_saved = False
+        self.given_extra: set[int] = set()
 
     def happens(self, share: float) -> bool:
         return self.chance.random() < share
@@ -268,7 +269,10 @@ class Draw:
 
     def add_group(self) -> Script:
         index = self.index()
-        return [f"add_group {index}"] * (self.kinds[index] != "Adagrad")
+        if self.kinds[index] == "Adagrad":
+            return []
+        self.given_extra.add(index)
+        return [f"add_group {index}"]
 
     def look(self) -> Script:
         return [" ".join(["look", *map(str, self.indices())])]
@@ -281,4 +285,5 @@ class Draw:
         return ["load run.pt"] * self.has_saved
 
     def restart(self) -> Script:
+        self.shares |= len(self.given_extra) > 1
         return ["release", *self.initialize(may_be_narrow=not self.plain)]
