@@ -138,7 +138,8 @@ class TORCHAMP_API Options {
   /// 0: nothing is logged; see logging.h.
   Options& verbosity(int value);
   /// true: every step detects elements of the model that were written bypassing PyTorch's version
-  /// counters, for example through `.data()` pointers, and copies them to the masters.
+  /// counters, for example through `.data()` pointers, and copies them to the masters. Where the
+  /// model was not written, such writes to masters are kept.
   Options& adopt_data_writes(bool value);
   Options& adopt_data_writes(const char* text) = delete;
   /// false: with torchamp's fused optimizers, steps use the model's grads, and masters have none

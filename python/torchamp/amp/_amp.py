@@ -245,7 +245,7 @@ def initialize(
         max_loss_scale: of a dynamic scale; None: there is none.
         adopt_data_writes: True: every step detects elements of the model that were written
             bypassing PyTorch's version counters, e.g. by `param.data`, and copies them to the
-            masters.
+            masters. Where the model was not written, such writes to masters are kept.
         materialize_master_grads: True: every backward makes the masters' grads; by default those of
             fused optimizers are deferred until the program accesses the masters.
         max_consecutive_skips: the number of skipped steps in a row at which a step, or on CUDA a
