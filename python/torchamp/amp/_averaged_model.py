@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch.optim import swa_utils
 
+from torchamp.amp._cast import cast_model
 from torchamp.amp._masters import LOW_PRECISION
-from torchamp.amp._model import AmpModel, cast_model, float32_of
+from torchamp.amp._model import AmpModel
+from torchamp.amp._state_dicts import float32_of
 
 
 class AveragedModel(swa_utils.AveragedModel):

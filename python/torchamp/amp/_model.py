@@ -1,7 +1,7 @@
 """Stage 2: cast. The models of initialize and cast_for_inference.
 
-Its parameters and buffers are cast in place. The model stays the same object, of a subclass of its
-class, whose forward casts what goes in and what comes out. Its state dict is in float32.
+Each stays the same object, of a subclass of its class, whose forward casts what goes in and what
+comes out.
 """
 
 from __future__ import annotations
@@ -15,69 +15,21 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from typing import Any, NoReturn, SupportsIndex, TypeVar
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.hooks import RemovableHandle
 
 from torchamp._load import _C
 from torchamp._shards import is_dtensor
 from torchamp.amp._autocast import shield
+from torchamp.amp._cast import cast_model
 from torchamp.amp._describe import describe_model
-from torchamp.amp._kept import NONE, Kept
-from torchamp.amp._masters import LOW_PRECISION, mastered
+from torchamp.amp._kept import Kept
+from torchamp.amp._masters import LOW_PRECISION
 from torchamp.amp._ranks.data_parallel import DataParallel
 from torchamp.amp._session import Session
+from torchamp.amp._state_dicts import hook_state_dict
 from torchamp.amp._swap_class import Swapped, swap_class
 
 Model = TypeVar("Model", bound=torch.nn.Module)
-
-
-def params_to_cast(
-    model: torch.nn.Module, dtype: torch.dtype, keep_batchnorm_fp32: bool, kept: Kept = NONE
-) -> Iterator[torch.Tensor]:
-    """The floating parameters that cast_model would give another dtype; a shared one may come more
-    than once."""
-    for module in _cast_modules(model, keep_batchnorm_fp32, kept):
-        for param in module.parameters(recurse=False):
-            if _changes(param, dtype):
-                yield param
-
-
-def cast_model(
-    model: torch.nn.Module, dtype: torch.dtype, keep_batchnorm_fp32: bool, kept: Kept = NONE
-) -> None:
-    """Gives floating parameters, their grads and floating buffers `dtype`, in place: tensors keep
-    their identity. `keep_batchnorm_fp32` leaves affine batch norms alone. Recurrent modules get
-    their weights flattened again."""
-    for module in _cast_modules(model, keep_batchnorm_fp32, kept):
-        cast_own_tensors(module, dtype)
-        if isinstance(module, torch.nn.RNNBase):
-            module.flatten_parameters()
-
-
-def _cast_modules(
-    model: torch.nn.Module, keep_batchnorm_fp32: bool, kept: Kept
-) -> Iterator[torch.nn.Module]:
-    for module in model.modules():
-        is_norm = isinstance(module, _BatchNorm) and module.affine
-        if module not in kept and not (keep_batchnorm_fp32 and is_norm):
-            yield module
-
-
-def _changes(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
-    """DTensors stay in float32: fully_shard casts what it gathers."""
-    return tensor.is_floating_point() and tensor.dtype != dtype and not is_dtensor(tensor)
-
-
-def cast_own_tensors(module: torch.nn.Module, dtype: torch.dtype) -> None:
-    """Gives the module's own floating parameters, their grads and floating buffers `dtype`."""
-    for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
-        if not _changes(tensor, dtype):
-            continue
-        grad, tensor.grad = tensor.grad, None
-        tensor.data = tensor.data.to(dtype)
-        if grad is not None:
-            tensor.grad = grad.to(dtype)
 
 
 #: Containers of these very types have no method `to`. Dynamo cannot ask each of them.
@@ -317,79 +269,6 @@ def _set_state(
     model.__dict__["_torchamp"] = state
     if not isinstance(model, AmpModel):
         swap_class(model, AmpModel, _methods)
-
-
-def hook_state_dict(model: torch.nn.Module) -> Iterator[RemovableHandle]:
-    """Lets model.state_dict() give float32, and model.load_state_dict() reach the masters, until
-    the handles are removed.
-
-    The hooks, on every module for its own tensors, are functions that find masters by the
-    parameter: a copied or unpickled model has hooks that see its own parameters.
-    """
-    for module in model.modules():
-        if _give_float32 in module._state_dict_hooks.values():
-            continue
-        yield module.register_state_dict_post_hook(_give_float32)
-        yield module.register_load_state_dict_pre_hook(_load_masters)
-        yield module.register_load_state_dict_post_hook(_mark_synced)
-
-
-def _own_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    for named in (module._parameters, module._buffers):
-        for name, tensor in named.items():
-            if tensor is not None:
-                yield name, tensor
-
-
-def _give_float32(
-    module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: dict
-) -> None:
-    for name, tensor in _own_tensors(module):
-        given = state_dict.get(prefix + name)
-        if not isinstance(given, torch.Tensor) or given.dtype not in LOW_PRECISION:
-            continue
-        if given is not tensor:  # as with keep_vars
-            state_dict[prefix + name] = float32_of(tensor, given)
-
-
-def float32_of(tensor: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    """The master where the model still holds it, rounded. Something else may have been swapped in,
-    bypassing the version counter, by code that averages or clamps weights."""
-    param = mastered(tensor)
-    if param is None:
-        return given.float()
-    param.publish_master()
-    return param.value()
-
-
-def _load_masters(
-    module: torch.nn.Module,
-    state_dict: dict[str, Any],
-    prefix: str,
-    local_metadata: dict,
-    strict: bool,
-    missing_keys: list[str],
-    unexpected_keys: list[str],
-    error_msgs: list[str],
-) -> None:
-    if local_metadata.get("assign_to_params_buffers", False):
-        raise RuntimeError(
-            "load_state_dict: expected assign=False for a model that initialize has cast, got "
-            "True, which would replace the optimizer's parameters; "
-            "load without assign, or before initialize"
-        )
-    for name, param in _own_tensors(module):
-        found, loaded = mastered(param), state_dict.get(prefix + name)
-        if found is None or not isinstance(loaded, torch.Tensor) or loaded.shape != param.shape:
-            continue
-        found.set_master(loaded)
-
-
-def _mark_synced(module: torch.nn.Module, incompatible_keys: Any) -> None:
-    for _, param in _own_tensors(module):
-        found = mastered(param)
-        if found is not None and found.is_rounded_master():
-            found.mark_synced()
 
 
 def cast_for_inference(

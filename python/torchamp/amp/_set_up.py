@@ -8,21 +8,17 @@ from typing import Any
 import torch
 
 from torchamp.amp import _checks
+from torchamp.amp._cast import cast_model, params_to_cast
 from torchamp.amp._kept import Kept, rules_of
 from torchamp.amp._masters import make_masters
-from torchamp.amp._model import (
-    adopt_model,
-    adopt_parts,
-    cast_model,
-    hook_state_dict,
-    params_to_cast,
-)
+from torchamp.amp._model import adopt_model, adopt_parts
 from torchamp.amp._optimizer import adopt_optimizer
 from torchamp.amp._policy import is_marked
 from torchamp.amp._ranks.dtensor import check_dtensors, check_flattened
 from torchamp.amp._report import announce
 from torchamp.amp._session import Session
 from torchamp.amp._settings import Settings
+from torchamp.amp._state_dicts import hook_state_dict
 
 
 def set_up(
