@@ -45,6 +45,14 @@ struct ThreadState {
 
 thread_local ThreadState state;
 
+/// Of an entry: whether it casts on `device_type`.
+auto casts(c10::DeviceType device_type) {
+  return [device_type](const std::shared_ptr<OpenAutocast::Entry>& entry) {
+    const auto& types = entry->device_types;
+    return std::find(types.begin(), types.end(), device_type) != types.end();
+  };
+}
+
 bool inside_user_context() {
   const int depth = at::autocast::increment_nesting();
   at::autocast::decrement_nesting();
@@ -112,11 +120,9 @@ void OpenAutocast::settle() {
   entries.erase(std::remove_if(entries.begin(), entries.end(), is_closed), entries.end());
   std::vector<c10::DeviceType> unwanted;
   for (const auto& [device_type, before] : state.before) {
-    const auto wants = [type = device_type](const auto& entry) {
-      const auto& types = entry->device_types;
-      return std::find(types.begin(), types.end(), type) != types.end();
-    };
-    if (std::none_of(entries.begin(), entries.end(), wants)) unwanted.push_back(device_type);
+    if (std::none_of(entries.begin(), entries.end(), casts(device_type))) {
+      unwanted.push_back(device_type);
+    }
   }
   for (const auto device_type : unwanted) turn_off(device_type);
 }
@@ -155,10 +161,9 @@ JoinAutocast::~JoinAutocast() {
 
 namespace {
 
-/// The state that threads working for a shielded backward share.
+/// What the thread that called a backward has open, for all threads that work for it.
 struct BackwardInfo : c10::DebugInfoBase {
-  std::vector<c10::DeviceType> disabled;
-  c10::ScalarType dtype;
+  OpenAutocast::Entries entries;
 };
 
 /// BackwardInfo's slot: a number up to torch 2.11, the address of a name since.
@@ -172,70 +177,62 @@ Kind backward_info_kind() {
   }
 }
 
+/// Null outside of a ShieldBackward.
 const BackwardInfo* backward_info() {
   const auto kind = backward_info_kind<c10::DebugInfoKind>();
   return static_cast<const BackwardInfo*>(c10::ThreadLocalDebugInfo::get(kind));
 }
 
-bool works_for_backward(c10::DeviceType device_type) {
+/// Of this thread; of the one whose backward it works for, where it has none.
+const OpenAutocast::Entries& entries_here() {
   const BackwardInfo* info = backward_info();
-  if (info == nullptr) return false;
-  const auto& types = info->disabled;
-  return std::find(types.begin(), types.end(), device_type) != types.end();
+  return state.entries.empty() && info != nullptr ? info->entries : state.entries;
+}
+
+bool is_open(c10::DeviceType device_type) {
+  const auto& entries = entries_here();
+  return std::any_of(entries.begin(), entries.end(), casts(device_type));
+}
+
+/// Whether the program opened the innermost torch.autocast. A checkpoint does so in a backward, to
+/// cast as the forward did.
+bool is_programs_own(c10::DeviceType device_type) {
+  if (!inside_user_context()) return false;
+  return backward_info() == nullptr ||
+         get_autocast_dtype(device_type) != entries_here().front()->dtype;
 }
 
 }  // namespace
 
 std::optional<c10::ScalarType> casting_to(c10::DeviceType device_type) {
-  if (!is_autocast_enabled(device_type)) return {};
-  if (state.before.count(device_type) == 0 && !works_for_backward(device_type)) return {};
+  if (!is_autocast_enabled(device_type) || !is_open(device_type)) return {};
   return get_autocast_dtype(device_type);
 }
 
 ShieldFromAutocast::ShieldFromAutocast() {
   OpenAutocast::settle();
   ++state.shields;
-  if (inside_user_context()) return;
-  for (const auto& [device_type, before] : state.before) {
-    if (!is_autocast_enabled(device_type)) continue;
-    disabled_.push_back(device_type);
-    set_autocast_enabled(device_type, false);
+  for (const auto& entry : entries_here()) {
+    for (const auto device_type : entry->device_types) {
+      if (!is_autocast_enabled(device_type) || is_programs_own(device_type)) continue;
+      disabled_.push_back(device_type);
+      set_autocast_enabled(device_type, false);
+    }
   }
 }
 
 ShieldFromAutocast::~ShieldFromAutocast() {
   --state.shields;
   for (const auto device_type : disabled_) {
-    const bool still_open = state.before.count(device_type) != 0;
-    if (still_open) set_autocast_enabled(device_type, true);
+    if (is_open(device_type)) set_autocast_enabled(device_type, true);
   }
 }
 
-ShieldBackward::ShieldBackward(bool was_cast) {
-  if (!was_cast || shield_.disabled().empty()) return;
+ShieldBackward::ShieldBackward() {
+  if (state.entries.empty()) return;
   auto info = std::make_shared<BackwardInfo>();
-  info->disabled = shield_.disabled();
-  info->dtype = state.entries.front()->dtype;
+  info->entries = state.entries;
   info_.emplace(backward_info_kind<c10::DebugInfoKind>(), std::move(info));
-}
-
-CastInBackward::CastInBackward() : cache_before_(is_autocast_cache_enabled()) {
-  const BackwardInfo* info = backward_info();
-  if (info == nullptr) return;
-  for (const auto type : info->disabled) {
-    before_.push_back({type, is_autocast_enabled(type), get_autocast_dtype(type)});
-    set_autocast_enabled(type, true);
-    set_autocast_dtype(type, info->dtype);
-  }
-  set_autocast_cache_enabled(false);
-}
-
-CastInBackward::~CastInBackward() {
-  for (const Before& before : before_) {
-    set_autocast_enabled(before.device_type, before.enabled);
-    set_autocast_dtype(before.device_type, before.dtype);
-  }
-  set_autocast_cache_enabled(cache_before_);
 }
 
 }  // namespace torchamp

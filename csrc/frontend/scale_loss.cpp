@@ -73,7 +73,7 @@ void scale_loss::check_optimizers() const {
 
 void scale_loss::backward(const at::Tensor& gradient, std::optional<bool> retain_graph,
                           bool create_graph) {
-  const ShieldBackward shield(amp_->uses_autocast());
+  const ShieldBackward shield;
   scaled_loss_.backward(gradient, retain_graph, create_graph);
 }
 

@@ -78,7 +78,7 @@ Outcome run_iteration(torch::nn::Module& module, const detail::ModelAtLevel& mod
     const at::AutoGradMode grad_mode(true);
     const OpWatch watch(observer, "preflight");
     const at::Tensor loss = value_of(model.loss());
-    const ShieldBackward shield(model.amp->uses_autocast());
+    const ShieldBackward shield;
     {
       const Unobserved guard;
       outcome.loss = loss.detach().to(at::kDouble).item<double>();

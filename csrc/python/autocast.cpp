@@ -25,6 +25,13 @@ void settle_in_main_thread() {
       nullptr);
 }
 
+using AppliedState = Context<AppliedAutocast, AutocastState>;
+
+std::unique_ptr<AppliedState> captured_autocast() {
+  if (OpenAutocast::open_in_this_thread().empty()) return nullptr;
+  return std::make_unique<AppliedState>(autocast::capture_state());
+}
+
 std::vector<std::string> shielded_device_types() {
   std::vector<std::string> types;
   const ShieldFromAutocast shield;
@@ -49,12 +56,13 @@ void bind_autocast(py::module_& module) {
       .def(py::init<>());
   module.def("shielded_device_types", &shielded_device_types,
              "The device types whose autocast a ShieldFromAutocast would now switch off.");
-  bind_context<Context<ShieldBackward, bool>>(module, "ShieldBackward",
-                                              "A ShieldFromAutocast around a backward.")
-      .def(py::init<bool>(), py::arg("was_cast"));
-  bind_context<Context<CastInBackward>>(
-      module, "CastInBackward", "A context that lifts the ShieldBackward this thread works for.")
+  bind_context<Context<ShieldBackward>>(module, "ShieldBackward",
+                                        "A ShieldFromAutocast around a backward.")
       .def(py::init<>());
+  bind_context<AppliedState>(module, "AppliedAutocast",
+                             "A context in which autocast is as it was where this was made.");
+  module.def("captured_autocast", &captured_autocast,
+             "This thread's autocast, to apply later; None where O1 is not open in it.");
   module.def(
       "casting_to", [](const std::string& type) { return casting_to(c10::Device(type).type()); },
       py::arg("device_type"),

@@ -67,7 +67,8 @@ class TORCHAMP_API JoinAutocast {
 TORCHAMP_API std::optional<c10::ScalarType> casting_to(c10::DeviceType device_type);
 
 /// A scope that suspends OpenAutocast in this thread: backwards, optimizer steps and models of
-/// other levels run in it. A torch.autocast context of the user stays active.
+/// other levels run in it. A torch.autocast context of the user stays active, but for those that
+/// checkpoints open in a backward to cast as the forward did.
 class TORCHAMP_API ShieldFromAutocast {
  public:
   [[nodiscard]] ShieldFromAutocast();
@@ -82,35 +83,15 @@ class TORCHAMP_API ShieldFromAutocast {
   std::vector<c10::DeviceType> disabled_;
 };
 
-/// A ShieldFromAutocast around a backward, which its threads can lift by CastInBackward if the
-/// forward was cast (`was_cast`).
+/// A ShieldFromAutocast around a backward. What is open in this thread is known in the threads that
+/// work for the backward.
 class TORCHAMP_API ShieldBackward {
  public:
-  /// `was_cast`: whether the forward ran under O1 or O4.
-  explicit ShieldBackward(bool was_cast);
+  [[nodiscard]] ShieldBackward();
 
  private:
   ShieldFromAutocast shield_;
   std::optional<c10::DebugInfoGuard> info_;
-};
-
-/// Lifts the ShieldBackward of the backward that this thread works for: the program's own code,
-/// such as Python's autograd functions, runs in it and is cast as in the forward.
-class TORCHAMP_API CastInBackward {
- public:
-  CastInBackward();
-  ~CastInBackward();
-  CastInBackward(const CastInBackward&) = delete;
-  CastInBackward& operator=(const CastInBackward&) = delete;
-
- private:
-  struct Before {
-    c10::DeviceType device_type;
-    bool enabled;
-    c10::ScalarType dtype;
-  };
-  std::vector<Before> before_;
-  bool cache_before_;
 };
 
 /// @}

@@ -252,13 +252,34 @@ class Ban:
     is_lifted = False
 
 
-def _cast_in_backward(fn: Callable) -> Callable:
-    """For what autograd calls to run a Python function's backward, which O1 casts as its forward;
-    nothing else of a backward is cast."""
+def _shielded_engine(run: Callable) -> Callable:
+    """Autograd's engine, which casts nothing in a backward: it computes in the forward's dtypes."""
+
+    @functools.wraps(run)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with _C.ShieldBackward():
+            return run(*args, **kwargs)
+
+    return wrapper
+
+
+def _captures_casts(init: Callable) -> Callable:
+    """A Python function's node, made where its forward runs."""
+
+    @functools.wraps(init)
+    def wrapper(self: Any) -> None:
+        init(self)
+        self._torchamp_casts = _C.captured_autocast()
+
+    return wrapper
+
+
+def _cast_as_forward(fn: Callable) -> Callable:
+    """For what autograd calls to run a Python function's backward."""
 
     @functools.wraps(fn)
     def wrapper(self: Any, *args: Any) -> Any:
-        with _C.CastInBackward():
+        with getattr(self, "_torchamp_casts", None) or contextlib.nullcontext():
             return fn(self, *args)
 
     return wrapper
@@ -270,8 +291,10 @@ _BackwardCFunction = torch.autograd.function.BackwardCFunction
 OPEN = Patches(
     [
         Patch(torch.nn.functional, "binary_cross_entropy", _banned),
-        Patch(_BackwardCFunction, "apply", _cast_in_backward),
-        Patch(_BackwardCFunction, "apply_boxed", _cast_in_backward),
+        Patch(torch.autograd, "_engine_run_backward", _shielded_engine),
+        Patch(_BackwardCFunction, "__init__", _captures_casts),
+        Patch(_BackwardCFunction, "apply", _cast_as_forward),
+        Patch(_BackwardCFunction, "apply_boxed", _cast_as_forward),
     ]
 )
 

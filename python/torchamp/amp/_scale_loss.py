@@ -4,9 +4,7 @@ clipping, which comes after."""
 from __future__ import annotations
 
 import contextlib
-import functools
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, SupportsFloat
 
 import torch
@@ -42,7 +40,6 @@ class ScaledLoss(_C.Backward):
         self._session = session
         self._states = states
         self._loss = loss
-        self._was_cast = session.casts is not None
 
     def begin(self) -> torch.Tensor:
         """What the context yields."""
@@ -51,7 +48,7 @@ class ScaledLoss(_C.Backward):
                 data_parallel.share()
         for state in self._states:
             state.check_skips()
-        return _with_shielded_backward(self.scale(self._loss), self._loss, self._was_cast)
+        return self.scale(self._loss)
 
 
 class DTensorLoss(ScaledLoss):
@@ -70,13 +67,7 @@ class DTensorLoss(ScaledLoss):
 def scale(session: Session, loss: torch.Tensor, loss_id: int) -> torch.Tensor:
     """`loss` times its current scale, float32, for a backward that finish() ends."""
     session.check_order()
-    scaled_loss = session.scaler(loss_id, "scale").scale(loss)
-    # Of another object than the view, which may be a temporary: no cycle, and no weak reference.
-    result = scaled_loss.view_as(scaled_loss)
-    was_cast = session.casts is not None
-    backward = functools.partial(_shielded_backward, lambda: scaled_loss, was_cast)
-    result.__dict__["backward"] = backward
-    return result
+    return session.scaler(loss_id, "scale").scale(loss)
 
 
 def finish(session: Session, states: Sequence[OptimizerState], loss_id: int) -> None:
@@ -97,22 +88,6 @@ def _is_unsynced(session: Session, states: Sequence[OptimizerState]) -> bool:
         each.is_unsynced and each.reaches([state.core for state in states])
         for each in session.data_parallel
     )
-
-
-def _with_shielded_backward(
-    scaled_loss: torch.Tensor, loss: torch.Tensor, was_cast: bool
-) -> torch.Tensor:
-    """`scaled_loss` with a backward that runs outside O1's autocast; another object than `loss`.
-    Python functions in the backward are cast still, if the model `was_cast`."""
-    result = scaled_loss.view_as(scaled_loss) if scaled_loss is loss else scaled_loss
-    backward = functools.partial(_shielded_backward, weakref.ref(result), was_cast)
-    result.__dict__["backward"] = backward
-    return result
-
-
-def _shielded_backward(loss: Callable[[], Any], was_cast: bool, *args: Any, **kwargs: Any) -> None:
-    with _C.ShieldBackward(was_cast):
-        torch.Tensor.backward(loss(), *args, **kwargs)
 
 
 def clip_grad_norm(
