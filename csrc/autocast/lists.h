@@ -28,6 +28,9 @@ constexpr std::array kLowPrecision{
     "addbmm",
     "baddbmm",
     "bmm",
+    "chain_matmul",
+    "linalg_multi_dot",
+    "einsum",
     "lstm_cell",
     "gru_cell",
     "rnn_tanh_cell",
@@ -52,7 +55,9 @@ constexpr std::array kFloat32{
     "expm1",
     "log",
     "log10",
+    "log1p",
     "log2",
+    "logsumexp",
     "reciprocal",
     "rsqrt",
     "sinh",
@@ -63,6 +68,7 @@ constexpr std::array kFloat32{
     "cumprod",
     "cumsum",
     "dist",
+    "pdist",
     "norm.Scalar",
     "norm.ScalarOpt_dim",
     "prod",
@@ -90,6 +96,8 @@ constexpr std::array kFloat32{
     "log_softmax.int",
     "gelu",
     "layer_norm",
+    "native_layer_norm",
+    "rms_norm",
     "group_norm",
     "cosine_similarity",
     "poisson_nll_loss",
@@ -126,15 +134,17 @@ constexpr std::array kFloat32{
 };
 
 /// Run in float32 if one of the tensors, including 0-dim ones, is float32.
-constexpr std::array kWidest{"addcdiv",         "addcmul",    "atan2",      "cross",
-                             "bilinear",        "dot",        "vdot",       "equal",
-                             "add.Tensor",      "sub.Tensor", "mul.Tensor", "div.Tensor",
-                             "eq.Tensor",       "ne.Tensor",  "ge.Tensor",  "gt.Tensor",
-                             "div.Tensor_mode", "le.Tensor",  "lt.Tensor",  "rsub.Tensor"};
+constexpr std::array kWidest{
+    "addcdiv",    "addcmul",     "atan2",      "cross",      "bilinear",        "dot",
+    "vdot",       "equal",       "add.Tensor", "sub.Tensor", "mul.Tensor",      "div.Tensor",
+    "eq.Tensor",  "ne.Tensor",   "ge.Tensor",  "gt.Tensor",  "div.Tensor_mode", "le.Tensor",
+    "lt.Tensor",  "rsub.Tensor", "tensordot",  "index_add",  "index_copy",      "index_put",
+    "scatter_add"};
 
 /// In place: run in the type of the tensor that is written.
 constexpr std::array kTypeOfSelf{
-    "addmm_", "addmv_", "addr_", "addbmm_", "baddbmm_", "addcdiv_", "addcmul_", "atan2_",
+    "addmm_",   "addmv_", "addr_",      "addbmm_",     "baddbmm_",   "addcdiv_",
+    "addcmul_", "atan2_", "index_add_", "index_copy_", "index_put_", "scatter_add_",
 };
 
 /// In place, and rejected for 16-bit tensors, which cannot store the float32 result.

@@ -115,6 +115,9 @@ class TORCHAMP_API Amp {
   /// Records that a model's parameter agrees with its master, if it has one.
   void mark_synced(const at::Tensor& tensor);
 
+  /// Adds cause and remedy to an error of a forward where it is one about dtypes.
+  void explain(c10::Error& error) const;
+
   /// Logs a warning, unless it was logged before or verbosity is 0.
   void warn_once(const std::string& text);
 

@@ -82,10 +82,15 @@ class Model {
     } else {
       shield.emplace();
     }
-    if constexpr (std::is_void_v<Result>) {
-      std::invoke(function, **this, input(std::forward<Args>(args))...);
-    } else {
-      return output(std::invoke(function, **this, input(std::forward<Args>(args))...));
+    try {
+      if constexpr (std::is_void_v<Result>) {
+        std::invoke(function, **this, input(std::forward<Args>(args))...);
+      } else {
+        return output(std::invoke(function, **this, input(std::forward<Args>(args))...));
+      }
+    } catch (c10::Error& error) {
+      amp_->explain(error);
+      throw;
     }
   }
 

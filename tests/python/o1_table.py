@@ -1,4 +1,4 @@
-"""apex's lists of functions that O1 casts, with sizes of floating-point arguments for calls.
+"""apex's and torch's lists of functions that O1 casts, with sizes of floating-point arguments for calls.
 
 A table is {name: (function, size, ...)}.
 """
@@ -36,6 +36,10 @@ def _ints(x: torch.Tensor, *values: int) -> torch.Tensor:
     return torch.tensor(values, device=x.device)
 
 
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    return _ints(x, 3, 2, 1, 0)
+
+
 def _with_classes(loss: Callable) -> Callable:
     return lambda x: loss(x, _ints(x, 0, 1, 2, 3))
 
@@ -65,6 +69,10 @@ LOW_PRECISION = {
         )
     ),
     **_operators("matmul", MATRIX, MATRIX),
+    "torch.chain_matmul": (torch.chain_matmul, MATRIX, MATRIX),
+    "torch.linalg.multi_dot": (lambda a, b: torch.linalg.multi_dot([a, b]), MATRIX, MATRIX),
+    "torch.einsum": (lambda a, b: torch.einsum("ij,jk->ik", a, b), MATRIX, MATRIX),
+    "torch.einsum(sum)": (lambda a: torch.einsum("ij->i", a), MATRIX),
     "torch.lstm_cell": (
         lambda x, w, b: torch.lstm_cell(x, (x, x), w, w, b, b)[0],
         *(MATRIX, (16, 4), (16,)),
@@ -77,7 +85,7 @@ LOW_PRECISION = {
     "torch.rnn_relu_cell": (lambda x, w: torch.rnn_relu_cell(x, x, w, w), MATRIX, MATRIX),
 }
 
-_ELEMENTWISE = "acos asin cosh erfinv exp expm1 log log10 log2 reciprocal rsqrt sinh tan"
+_ELEMENTWISE = "acos asin cosh erfinv exp expm1 log log10 log1p log2 reciprocal rsqrt sinh tan"
 FLOAT32 = {
     **_also_methods(
         _named(
@@ -92,6 +100,13 @@ FLOAT32 = {
     **_operators("pow", MATRIX, MATRIX),
     "Tensor.__rpow__": (lambda x: 2**x, MATRIX),
     "Tensor.__rtruediv__": (lambda x: 2 / x, MATRIX),
+    "torch.logsumexp": (lambda x: torch.logsumexp(x, 0), MATRIX),
+    "torch.pdist": (torch.pdist, MATRIX),
+    "torch.native_layer_norm": (
+        lambda x, w, b: torch.native_layer_norm(x, (4,), w, b, 1e-5)[0],
+        *(MATRIX, VECTOR, VECTOR),
+    ),
+    "F.rms_norm": (lambda x, w: F.rms_norm(x, (4,), w), MATRIX, VECTOR),
     "torch.pow(scalar)": (lambda x: torch.pow(x, 3), MATRIX),
     "torch.cumprod": (lambda x: torch.cumprod(x, 0), MATRIX),
     "torch.cumsum": (lambda x: torch.cumsum(x, 0), MATRIX),
@@ -192,6 +207,11 @@ WIDEST = {
     ),
     **_operators("add sub mul truediv radd rsub rmul", MATRIX, MATRIX),
     "torch.div(floor)": (lambda a, b: torch.div(a, b, rounding_mode="floor"), MATRIX, MATRIX),
+    "torch.tensordot": (lambda a, b: torch.tensordot(a, b, 1), MATRIX, MATRIX),
+    "torch.index_add": (lambda a, b: torch.index_add(a, 0, _rows(a), b), MATRIX, MATRIX),
+    "torch.index_copy": (lambda a, b: torch.index_copy(a, 0, _rows(a), b), MATRIX, MATRIX),
+    "torch.index_put": (lambda a, b: torch.index_put(a, (_rows(a),), b), MATRIX, MATRIX),
+    "torch.scatter_add": (lambda a, b: torch.scatter_add(a, 0, _rows(a)[None], b), MATRIX, MATRIX),
     "torch.cat": (lambda a, b: torch.cat([a, b]), MATRIX, MATRIX),
     "torch.stack": (lambda a, b: torch.stack((a, b)), MATRIX, MATRIX),
 }

@@ -1,4 +1,4 @@
-"""O1's and O4's casts, function by function, from apex's lists."""
+"""O1's and O4's casts, function by function, from apex's and torch's lists."""
 
 import contextlib
 import itertools
@@ -17,7 +17,13 @@ LEVELS = {"O1": torch.float16, "O4": torch.bfloat16}
 #: torch has its own autocast rules for these on CUDA.
 UNLIKE_APEX_ON_CUDA = ("F.grid_sample", "torch.norm(nuc)")
 #: Their meta functions need a card.
-NOT_FAKED = (*UNLIKE_APEX_ON_CUDA, "torch.gru_cell", "F.ctc_loss", "F.ctc_loss(lists)")
+NOT_FAKED = (
+    *UNLIKE_APEX_ON_CUDA,
+    "torch.gru_cell",
+    "torch.scatter_add",
+    "F.ctc_loss",
+    "F.ctc_loss(lists)",
+)
 
 
 @contextlib.contextmanager
@@ -115,6 +121,18 @@ def test_cudas_lists_without_a_card(name, level):
             with FakeTensorMode(allow_non_fake_inputs=True), skipped_without_a_driver():
                 result = function(*arguments(sizes, dtypes, torch.device("cuda", 0)))
             assert result.dtype == expected_type(name, dtypes, low), dtypes
+
+
+#: Kernels of cuDNN and CUDA, and what convolutions call, which are cast before.
+ONLY_CUDAS = {"cudnn", "_thnn", "_scaled_dot_product_flash", "convolution", "_convolution"}
+
+
+def test_the_cpu_has_a_rule_for_each_op_that_cuda_has_one_for():
+    registrations = torch._C._dispatch_get_registrations_for_dispatch_key
+    with casts_of("O1", torch.device("cpu")):
+        missing = set(registrations("AutocastCUDA")) - set(registrations("AutocastCPU"))
+    names = {name.removeprefix("aten::") for name in missing if name.startswith("aten::")}
+    assert not {name for name in names if not name.startswith(tuple(ONLY_CUDAS))}
 
 
 def expected_type(name: str, dtypes: list[torch.dtype], low: torch.dtype) -> torch.dtype:

@@ -93,6 +93,33 @@ def test_operators_in_place_keep_tensor_and_type(o1, device):
 
 
 @pytest.mark.parametrize("self_dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x, rows, values: x.index_add_(0, rows, values),
+        lambda x, rows, values: x.index_copy_(0, rows, values),
+        lambda x, rows, values: x.index_put_((rows,), values),
+        lambda x, rows, values: x.scatter_add_(0, rows[:, None], values),
+        lambda x, rows, values: x.__setitem__(rows, values),
+        lambda x, rows, values: x.__setitem__(x < 2, values[0, 0]),
+    ],
+)
+def test_elements_are_written_in_the_type_of_the_tensor(write, self_dtype, o1, device):
+    x = torch.zeros(3, 3, dtype=self_dtype, device=device)
+    other = torch.float32 if self_dtype == torch.float16 else torch.float16
+    write(x, torch.tensor([0, 2], device=device), torch.full((2, 3), 0.5, device=device).to(other))
+    assert x.dtype == self_dtype and x[0, 0] == 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_adaptive_softmax_runs(dtype, o1, device):
+    loss = nn.AdaptiveLogSoftmaxWithLoss(8, 20, [5, 10]).to(device)
+    x = torch.randn(4, 8, device=device, dtype=dtype, requires_grad=True)
+    loss(x, torch.tensor([0, 6, 12, 19], device=device)).loss.backward()
+    assert x.grad.dtype == dtype and x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("self_dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("name", ["addmm_", "addbmm_", "addcmul_", "addcdiv_", "atan2_", "addr_"])
 def test_products_in_place_take_the_type_of_what_they_write(name, self_dtype, o1, device):
     sizes = {"addmm_": [(3, 3)] * 2, "addbmm_": [(2, 3, 3)] * 2, "addr_": [(3,)] * 2}
