@@ -1,4 +1,4 @@
-"""apex's and torch's lists of functions that O1 casts, with sizes of floating-point arguments for calls.
+"""apex's and torch's lists of functions that O1 casts, with sizes of floating arguments for calls.
 
 A table is {name: (function, size, ...)}.
 """
