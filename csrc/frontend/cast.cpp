@@ -49,6 +49,13 @@ void cast_tensor(at::Tensor tensor, at::ScalarType dtype) {
   if (grad.defined()) tensor.mutable_grad() = grad.to(dtype);
 }
 
+/// Tensors that are made in inference mode have no versions.
+at::Tensor as_counted(const at::Tensor& tensor, at::ScalarType dtype) {
+  const c10::InferenceMode off(false);
+  const torch::NoGradGuard no_grad;
+  return tensor.to(dtype);
+}
+
 }  // namespace
 
 std::vector<at::Tensor> params_to_cast(torch::nn::Module& module, at::ScalarType dtype,
@@ -75,6 +82,27 @@ void cast_module(torch::nn::Module& module, at::ScalarType dtype, bool keep_batc
   }
   flatten_recurrent(module);
 }
+
+namespace detail {
+
+CastTensor cast_tensor(const at::Tensor& tensor, at::ScalarType dtype) {
+  const bool infers = c10::InferenceMode::is_enabled();
+  const at::Tensor cast = infers ? as_counted(tensor, dtype) : tensor.to(dtype);
+  return {tensor, cast, static_cast<uint32_t>(cast._version())};
+}
+
+at::Tensor given_back(const at::Tensor& tensor, const std::vector<CastTensor>& casts,
+                      std::optional<at::ScalarType> dtype) {
+  for (const CastTensor& each : casts) {
+    if (!tensor.is_same(each.cast)) continue;
+    if (static_cast<uint32_t>(tensor._version()) != each.version) each.given.copy_(tensor);
+    return each.given;
+  }
+  const bool casts_back = dtype && tensor.defined() && tensor.is_floating_point();
+  return casts_back ? tensor.to(*dtype) : tensor;
+}
+
+}  // namespace detail
 
 void flatten_recurrent(torch::nn::Module& module) {
   for (const auto& child : module.modules()) {

@@ -19,7 +19,7 @@ namespace torchamp {
 ///
 /// Throws TypeError, and changes nothing, if `dtype` or cast_model_outputs is not floating, and
 /// ValueError for a null pointer.
-template <class M>
+template <class M, detail::IfHandle<M> = 0>
 Model<M> cast_for_inference(M model, c10::ScalarType dtype, bool keep_batchnorm_fp32 = true,
                             std::optional<c10::ScalarType> cast_model_outputs = c10::kFloat) {
   TORCH_CHECK_TYPE(c10::isFloatingType(dtype),
@@ -32,6 +32,12 @@ Model<M> cast_for_inference(M model, c10::ScalarType dtype, bool keep_batchnorm_
   auto amp = std::make_shared<Amp>(std::vector<std::shared_ptr<torch::nn::Module>>{},
                                    OptimizerRefs(), options);
   return {std::move(model), std::move(amp)};
+}
+
+/// The same for a module that the program keeps, which must outlive the result.
+template <class M, class... Args, detail::IfModule<M> = 0>
+auto cast_for_inference(M& module TORCHAMP_LIFETIMEBOUND, Args&&... args) {
+  return cast_for_inference(detail::pointer_to(module), std::forward<Args>(args)...);
 }
 
 /// @}

@@ -52,12 +52,26 @@ template <class M>
 constexpr bool has_module<M, std::void_t<decltype(std::declval<const M&>().ptr())>> =
     !std::is_base_of_v<torch::nn::Module, M>;
 
+/// A module itself, which initialize takes by reference.
+template <class M>
+constexpr bool is_module = std::is_base_of_v<torch::nn::Module, M>;
+template <class M>
+using IfModule = std::enable_if_t<is_module<M>, int>;
+template <class M>
+using IfHandle = std::enable_if_t<!is_module<M>, int>;
+
+/// A pointer that does not own, by which LibTorch's functions find the module itself.
+template <class M>
+std::shared_ptr<M> pointer_to(M& module) {
+  return std::shared_ptr<M>(&module, [](M*) {});
+}
+
 template <class M>
 std::shared_ptr<torch::nn::Module> module_of(const M& model) {
   static_assert(has_module<M>,
                 "a model must be a holder (of TORCH_MODULE, torch::nn::Sequential, "
-                "torch::nn::AnyModule) or a std::shared_ptr to a torch::nn::Module; a module by "
-                "value would be a copy: make it with std::make_shared");
+                "torch::nn::AnyModule), a std::shared_ptr to a torch::nn::Module, or alone a "
+                "module that the program keeps; in a tuple a module would be a copy");
   return model.ptr();
 }
 
@@ -103,7 +117,7 @@ AmpedMany<Ms...> initialize(std::tuple<Ms...> models,
 }
 
 /// One model and one optimizer, which must outlive the result.
-template <class M>
+template <class M, detail::IfHandle<M> = 0>
 Amped<M> initialize(M model, torch::optim::Optimizer& optimizer TORCHAMP_LIFETIMEBOUND,
                     const Options& options = {}) {
   auto many =
@@ -113,7 +127,7 @@ Amped<M> initialize(M model, torch::optim::Optimizer& optimizer TORCHAMP_LIFETIM
 
 /// The same for an optimizer that the result keeps alive; a std::unique_ptr to one becomes a
 /// std::shared_ptr.
-template <class M>
+template <class M, detail::IfHandle<M> = 0>
 Amped<M> initialize(M model, std::shared_ptr<torch::optim::Optimizer> optimizer,
                     const Options& options = {}) {
   TORCH_CHECK_VALUE(optimizer != nullptr, "initialize: expected an optimizer, got a null pointer");
@@ -124,17 +138,24 @@ Amped<M> initialize(M model, std::shared_ptr<torch::optim::Optimizer> optimizer,
 
 /// The same for one that moves into the result: `initialize(net, torch::optim::Adam(…), "O2")`, or
 /// `std::move(adam)` in a function that returns the result.
-template <class M, class O, class = std::enable_if_t<std::is_base_of_v<torch::optim::Optimizer, O>>>
+template <class M, class O, detail::IfHandle<M> = 0,
+          class = std::enable_if_t<std::is_base_of_v<torch::optim::Optimizer, O>>>
 Amped<M> initialize(M model, O&& optimizer, const Options& options = {}) {
   return initialize(std::move(model),
                     std::shared_ptr<torch::optim::Optimizer>(new O(std::move(optimizer))), options);
 }
 
 /// A model alone.
-template <class M>
+template <class M, detail::IfHandle<M> = 0>
 Model<M> initialize(M model, const Options& options = {}) {
   return std::get<0>(
       initialize(std::make_tuple(std::move(model)), OptimizerRefs(), options).models);
+}
+
+/// All of these for a module that the program keeps, which must outlive the result.
+template <class M, class... Args, detail::IfModule<M> = 0>
+auto initialize(M& module TORCHAMP_LIFETIMEBOUND, Args&&... args) {
+  return initialize(detail::pointer_to(module), std::forward<Args>(args)...);
 }
 
 /// The inverse of initialize, to train, save or initialize the models in another way: all models
@@ -176,6 +197,13 @@ void initialize(std::initializer_list<detail::AnyValue>, const OptimizerRefs&,
   static_assert(detail::never<T>,
                 "several models go into a tuple: "
                 "initialize(std::make_tuple(a, b), {adam, sgd}, opt_level)");
+}
+
+template <class M, class... Args, detail::IfModule<M> = 0>
+void initialize(M&&, Args&&...) {
+  static_assert(
+      detail::never<M>,
+      "initialize refers to the module, which must outlive the result: give it a variable");
 }
 
 template <class T, class... Args>

@@ -27,9 +27,10 @@ constexpr bool is_holder<M, std::void_t<decltype(*std::declval<M&>())>> = true;
 
 /// A handle to a module (a holder such as `torch::nn::Sequential`, a `torch::nn::AnyModule`, or a
 /// `std::shared_ptr` to a module) whose calls cast their inputs to the opt level's dtype and their
-/// outputs to float32: tensors, and the Parts of other values. Other inputs reach the
-/// module's function unchanged, references included. All other members are the module's, through
-/// ->. A const Model may be called, as a const pointer may be followed.
+/// outputs to float32: tensors, and the Parts of other values. What the module's function writes to
+/// inputs that it takes by reference comes back. Other inputs reach the function unchanged. All
+/// other members are the module's, through ->. A const Model may be called, as a const pointer may
+/// be followed.
 template <class M>
 class Model {
  public:
@@ -72,8 +73,6 @@ class Model {
   template <class Function, class... Args>
   auto call(const Function& function, Args&&... args) const {
     if (!amp_->enabled()) return std::invoke(function, **this, std::forward<Args>(args)...);
-    using Result = std::invoke_result_t<Function, decltype(**this),
-                                        decltype(input(std::forward<Args>(args)))...>;
     amp_->refresh();
     std::optional<ShieldFromAutocast> shield;
     std::optional<JoinAutocast> joined;
@@ -82,16 +81,16 @@ class Model {
     } else {
       shield.emplace();
     }
-    try {
-      if constexpr (std::is_void_v<Result>) {
-        std::invoke(function, **this, input(std::forward<Args>(args))...);
-      } else {
-        return output(std::invoke(function, **this, input(std::forward<Args>(args))...));
-      }
-    } catch (c10::Error& error) {
-      amp_->explain(error);
-      throw;
-    }
+    return call_cast(function,
+                     detail::Argument<Args>(std::forward<Args>(args), amp_->input_type())...);
+  }
+
+  /// `value` as call() would pass it, with its floating tensors in the dtype of the model's inputs:
+  /// `net->act(model.cast(x), epsilon)`. What such a call returns is not cast.
+  template <class T>
+  T cast(T value) const {
+    const auto dtype = amp_->input_type();
+    return dtype ? cast_floating(std::move(value), *dtype) : std::move(value);
   }
 
   /// The module itself, for everything except calls.
@@ -149,15 +148,22 @@ class Model {
     }
   }
 
-  template <class T>
-  decltype(auto) input(T&& value) const {
-    if constexpr (holds_tensors<std::decay_t<T>>) {
-      std::decay_t<T> given(std::forward<T>(value));
-      const auto dtype = amp_->input_type();
-      if (dtype) given = cast_floating(std::move(given), *dtype);
-      return given;
-    } else {
-      return std::forward<T>(value);
+  template <class Function, class... Arguments>
+  auto call_cast(const Function& function, Arguments... arguments) const {
+    const auto give_back = [&] { (arguments.give_back(amp_->output_type()), ...); };
+    try {
+      using Result = std::invoke_result_t<Function, decltype(**this), decltype(arguments.get())...>;
+      if constexpr (std::is_void_v<Result>) {
+        std::invoke(function, **this, arguments.get()...);
+        give_back();
+      } else {
+        auto result = output(std::invoke(function, **this, arguments.get()...));
+        give_back();
+        return result;
+      }
+    } catch (c10::Error& error) {
+      amp_->explain(error);
+      throw;
     }
   }
 

@@ -40,6 +40,12 @@ TEST_P(InferenceTest, CastsBatchNormsAndLeavesOutputsWhereAsked) {
   EXPECT_EQ(model(data_).scalar_type(), at::kBFloat16);
 }
 
+TEST_P(InferenceTest, TakesAModuleByReference) {
+  auto model = cast_for_inference(*net_, at::kHalf);
+  EXPECT_EQ(&*model, net_.get());
+  EXPECT_EQ(model(data_).scalar_type(), at::kFloat);
+}
+
 TEST_P(InferenceTest, ParametersKeepTheirIdentityAndMayBeFrozen) {
   const auto before = net_->parameters();
   before[0].set_requires_grad(false);

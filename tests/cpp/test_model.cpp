@@ -174,6 +174,110 @@ TEST_P(ModelTest, PackedSequencesGoInAndOut) {
   EXPECT_EQ(model->seen, at::kHalf);
 }
 
+/// Memory that a program keeps between calls.
+struct Memory {
+  Tensor state;
+  std::vector<Tensor> log;
+  int64_t calls = 0;
+};
+
+inline auto amp_members(Memory& memory) {
+  return std::tie(memory.state, memory.log);
+}
+
+/// Functions that write what they are called with.
+struct WriterImpl : torch::nn::Module {
+  Tensor forward(Tensor& x) { return x = linear(x); }
+  Tensor add(const Tensor& x, Tensor& sum) {
+    seen = sum.scalar_type();
+    return sum.add_(x);
+  }
+  void remember(Memory& memory) {
+    seen = memory.state.scalar_type();
+    memory.state = linear(memory.state);
+    memory.log.push_back(memory.state);
+    memory.log.front().add_(1);
+    ++memory.calls;
+  }
+  Tensor read(Tensor x) { return x.mul_(2); }
+
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(4, 4));
+  at::ScalarType seen = at::kByte;
+};
+TORCH_MODULE(Writer);
+
+TEST_P(ModelTest, WhatForwardAssignsComesBack) {
+  auto model = at_o2(Writer());
+  Tensor x = input({3, 4});
+  const Tensor expected = model.call([](WriterImpl& net, Tensor y) { return net.linear(y); }, x);
+  const Tensor y = model(x);
+  EXPECT_EQ(x.scalar_type(), at::kFloat);
+  EXPECT_TRUE(same_bits(x, expected) && same_bits(y, expected));
+}
+
+TEST_P(ModelTest, WhatForwardWritesInPlaceComesBack) {
+  auto model = at_o2(Writer());
+  for (const bool infers : {false, true}) {
+    const c10::InferenceMode inference(infers);
+    Tensor sum = at::full({4}, 1.0, device());
+    const Tensor same = sum;
+    model.call(&WriterImpl::add, at::full({4}, 2.0, device()), sum);
+    EXPECT_EQ(model->seen, at::kHalf);
+    EXPECT_TRUE(sum.is_same(same));
+    EXPECT_TRUE(same_bits(sum, at::full({4}, 3.0, device())));
+  }
+}
+
+TEST_P(ModelTest, WhatForwardDoesNotWriteStaysAsItWas) {
+  auto model = at_o2(Writer());
+  Tensor x = at::full({4}, 1.0 + 0x1p-20, device());
+  const Tensor same = x, before = x.clone();
+  model.call([](WriterImpl&, Tensor& y) { return y + 1; }, x);
+  EXPECT_TRUE(x.is_same(same) && same_bits(x, before));
+  const Tensor constant = x;
+  model.call(&WriterImpl::read, constant);
+  EXPECT_TRUE(same_bits(constant, before)) << "a const argument";
+}
+
+TEST_P(ModelTest, WhatForwardWritesIntoPartsComesBack) {
+  auto model = at_o2(Writer());
+  Memory memory{input({3, 4}), {at::zeros({4}, device())}, 0};
+  const Tensor first = memory.log.front();
+  model.call(&WriterImpl::remember, memory);
+  EXPECT_EQ(model->seen, at::kHalf);
+  EXPECT_EQ(memory.calls, 1);
+  EXPECT_EQ(dtypes_of({memory.state, memory.log.at(0), memory.log.at(1)}), "Float Float Float");
+  EXPECT_TRUE(memory.log[0].is_same(first) && same_bits(first, at::ones({4}, device())));
+  EXPECT_TRUE(same_bits(memory.log[1], memory.state));
+}
+
+TEST_P(ModelTest, CastGivesWhatOtherFunctionsOfTheModuleTake) {
+  const auto model = at_o2(Coder());
+  const Tensor x = input({3, 4});
+  EXPECT_TRUE(
+      same_bits(model->encode(model.cast(x)).to(at::kFloat), model.call(&CoderImpl::encode, x)));
+  EXPECT_EQ(model.cast(std::vector<Tensor>{x}).front().scalar_type(), at::kHalf);
+  const auto uncast = initialize(here(Coder()), quiet(OptLevel::O0));
+  EXPECT_TRUE(uncast.cast(x).is_same(x));
+}
+
+TEST_P(ModelTest, MayBeAModuleByReference) {
+  WriterImpl net;
+  net.to(device());
+  torch::optim::SGD sgd(net.parameters(), 0.5);
+  const auto before = clones(net.parameters());
+  auto [model, optimizer] = initialize(net, sgd, quiet(OptLevel::O2).loss_scale(128.0));
+  EXPECT_EQ(&*model, &net);
+  Tensor x = input({3, 4});
+  { scale_loss(model(x).sum(), optimizer).backward(); }
+  EXPECT_TRUE(optimizer.step());
+  EXPECT_EQ(dtypes_of(net.parameters()), "Half Half");
+  release(model);
+  EXPECT_FALSE(same_bits(net.parameters(), before));
+  WriterImpl alone;
+  EXPECT_EQ(dtypes_of(initialize(alone, quiet(OptLevel::O2))->parameters()), "Half Half");
+}
+
 TEST_P(ModelTest, ACloneIsAPlainModuleOfItsOwn) {
   auto model = at_o2(elsewhere::Tower());
   const auto clone = std::dynamic_pointer_cast<elsewhere::TowerImpl>(model->clone());

@@ -12,9 +12,10 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// The copy would be cast and stepped, not the net.
+// It would be gone, or a copy would be cast and stepped.
 void initialize_a_module_by_value(NetImpl& net, torch::optim::Optimizer& optimizer) {
-  torchamp::initialize(net, optimizer, "O2");  // error: a model must be a holder
+  torchamp::initialize(NetImpl(), optimizer, "O2");  // error: give it a variable
+  torchamp::initialize(std::make_tuple(net), optimizer, "O2");  // error: would be a copy
 }
 
 void initialize_what_is_no_module(const std::shared_ptr<torch::optim::Optimizer>& optimizer) {
