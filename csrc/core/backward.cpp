@@ -197,7 +197,7 @@ Backward::End Backward::end_all(bool moves_scale) {
   const Tensor any = delayed.defined() ? at::maximum(end.found_inf, delayed) : end.found_inf;
   scaler_.end_backward(any, moves_in_pass, end.of_all);
   if (!moves_scale) scaler_.deferred()->add(any);
-  if (moves && !moves_in_pass) scaler_.update();
+  if (moves && !moves_in_pass) scaler_.update(any);
   return end;
 }
 

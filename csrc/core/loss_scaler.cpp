@@ -120,10 +120,15 @@ void LossScaler::end_backward(const at::Tensor& found_inf, bool moved,
 }
 
 void LossScaler::update() {
+  update(found_inf_);
+  clear_found_inf();
+}
+
+void LossScaler::update(const at::Tensor& found_inf) {
   if (!dynamic()) return;
   reported_scale_ = {};
   about_to_move();
-  ops::update_scale(scale_.loss_scale, scale_.growth_tracker, scale_.hysteresis_tracker, found_inf_,
+  ops::update_scale(scale_.loss_scale, scale_.growth_tracker, scale_.hysteresis_tracker, found_inf,
                     scale_.rule);
 }
 

@@ -35,6 +35,10 @@ void load_state(LossScaler& scaler, double loss_scale, int64_t growth, int64_t h
   scaler.load_state({loss_scale, growth, hysteresis});
 }
 
+void update(LossScaler& scaler, const std::optional<at::Tensor>& found_inf) {
+  found_inf ? scaler.update(*found_inf) : scaler.update();
+}
+
 Agreement make_agreement(std::function<void(const at::Tensor&)> all_reduce_max, int64_t rank,
                          int64_t size) {
   return {std::move(all_reduce_max), rank, size};
@@ -78,7 +82,7 @@ void bind_scaling(py::class_<LossScaler>& scaler) {
       .def(
           "found_inf", &LossScaler::found_inf,
           "The float32 scalar that ops set when they meet a non-finite value: of the last finished "
-          "backward, or since clear_found_inf().")
+          "backward, or since update().")
       .def(
           "forget_deferred", [](const LossScaler& self) { self.deferred()->take(); },
           "Clears overflows that a later update would take into account.")
@@ -86,8 +90,9 @@ void bind_scaling(py::class_<LossScaler>& scaler) {
            "From the next backward on, overflows are those of all ranks.")
       .def("clear_found_inf", &LossScaler::clear_found_inf, Unlocked(),
            "Replaces found_inf with a new 0.")
-      .def("update", &LossScaler::update, Unlocked(),
-           "Takes found_inf into account: grows or backs off. A fixed scale stays.");
+      .def("update", &update, Unlocked(), py::arg("found_inf") = py::none(),
+           "Takes found_inf into account, and clears it: grows or backs off. A fixed scale stays. "
+           "With an argument, another one: a float32 scalar on the device.");
 }
 
 void bind_state(py::class_<LossScaler>& scaler) {

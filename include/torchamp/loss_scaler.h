@@ -42,8 +42,8 @@ struct ScaleState {
 ///     auto inv_scale = scaler.inv_scale();  // of this backward: update() may change the scale
 ///     scaled_loss.backward();
 ///     ops::unscale(grads, grads, inv_scale, scaler.found_inf());
-///     scaler.update();  // grows or backs off
-///     // the step is the caller's: skip it if found_inf was set
+///     const auto found_inf = scaler.found_inf();  // the step is the caller's: skip it unless 0
+///     scaler.update();                            // grows or backs off
 class TORCHAMP_API LossScaler {
  public:
   /// The scale lives on `device`. Throws ValueError unless it starts positive and finite, and
@@ -65,7 +65,7 @@ class TORCHAMP_API LossScaler {
   std::shared_ptr<const ScaleSnapshot> snapshot();
 
   /// float32 scalar that ops set when they meet a non-finite value: of the last finished
-  /// backward, or since clear_found_inf(), which must be called before ops check grads.
+  /// backward, or since update().
   const at::Tensor& found_inf() const { return found_inf_; }
   /// Replaces it with a new 0.
   void clear_found_inf();
@@ -79,8 +79,10 @@ class TORCHAMP_API LossScaler {
   const std::shared_ptr<const BackwardReport>& last_report() const { return last_report_; }
   /// The scale as the host knows it, or will; neither after update() or a graph has changed it.
   const ReportedScale& reported_scale() const { return reported_scale_; }
-  /// Takes found_inf into account. A fixed scale stays.
+  /// Takes found_inf into account, and clears it. A fixed scale stays.
   void update();
+  /// Takes another one into account: a float32 scalar on the device.
+  void update(const at::Tensor& found_inf);
   /// The scale for an op to update. Snapshots keep their value, except `but`, whose backward ends
   /// with the update, if no graph holds it any more.
   const DynamicScale& about_to_move(const ScaleSnapshot* but = nullptr);

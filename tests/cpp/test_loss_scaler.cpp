@@ -147,6 +147,20 @@ TEST_P(LossScalerTest, AGraphKeepsTheScaleThatItWasScaledBy) {
   }
 }
 
+/// The loop that LossScaler's documentation shows.
+TEST_P(LossScalerTest, RecoversFromOneOverflow) {
+  LossScaler scaler = make();
+  std::vector<int> skipped;
+  for (int step = 0; step < 25; ++step) {
+    const std::vector<Tensor> grads{at::full({3}, step == 2 ? INFINITY : 1.0, device())};
+    ops::unscale(grads, grads, scaler.inv_scale(), scaler.found_inf());
+    if (scaler.found_inf().item<float>() != 0) skipped.push_back(step);
+    scaler.update();
+  }
+  EXPECT_EQ(skipped, std::vector{2});
+  EXPECT_EQ(scaler.loss_scale(), 32768.0);
+}
+
 TEST_P(LossScalerTest, FoundInfIsANewOneForEachBackward) {
   LossScaler scaler = make();
   scaler.found_inf().fill_(1);

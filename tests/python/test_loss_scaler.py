@@ -18,6 +18,21 @@ def drive(scaler: LossScaler, overflow: bool) -> None:
     scaler.update()
 
 
+@pytest.mark.parametrize("loss_scale", ["dynamic", 65536.0])
+def test_it_recovers_from_one_overflow(loss_scale, device):
+    """The loop that its documentation shows."""
+    scaler = LossScaler(loss_scale, device=device)
+    skipped = []
+    for step in range(25):
+        grads = [torch.full((3,), math.inf if step == 2 else 1.0, device=device)]
+        ops.unscale(grads, grads, scaler.inv_scale(), scaler.found_inf())
+        if scaler.found_inf().item():
+            skipped.append(step)
+        scaler.update()
+    assert skipped == [2]
+    assert scaler.loss_scale() == (32768.0 if scaler.dynamic else 65536.0)
+
+
 def scripts() -> dict[str, list[bool]]:
     rng = random.Random(0)
     return {

@@ -96,10 +96,10 @@ class Trainer {
     const torch::Tensor inv_scale =
         scaler_.inv_scale();  // of this backward: update changes the scale
     scaler_.scale(loss).backward();
-    scaler_.clear_found_inf();
-    amp::ops::unscale(grads_of(params_), grads_of(masters_), inv_scale, scaler_.found_inf());
+    const torch::Tensor found_inf = scaler_.found_inf();
+    amp::ops::unscale(grads_of(params_), grads_of(masters_), inv_scale, found_inf);
     scaler_.update();
-    return scaler_.found_inf().item<float>() == 0;
+    return found_inf.item<float>() == 0;
   }
 
   Net net_;

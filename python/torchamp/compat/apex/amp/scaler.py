@@ -165,7 +165,7 @@ class LossScaler:
         found_inf = self._core.found_inf()
         if self._their_buffer is not None:
             found_inf.copy_(self._their_buffer.view(()).ne(0))
-        self._core.update()
+        self._core.update(found_inf)
         return self._has_overflow
 
 
