@@ -43,6 +43,14 @@ def _described(value: Any) -> str:
     return f"{type(value).__name__}{hint}"
 
 
+def check_is_module(function: str, model: Any) -> None:
+    """Raises TypeError, which names `function`, unless `model` is a module."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"{function}: expected model to be a torch.nn.Module, got a {type(model).__name__}"
+        )
+
+
 class Float16Models:
     """Whether initialize takes models that are in float16 already."""
 
@@ -71,6 +79,11 @@ def _check_is_new(where: str, model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, AmpModel) and not _may_start_again(module, module is model):
             part = f"{where}.{name}" if name else where
+            if module._torchamp.is_for_inference:
+                raise RuntimeError(
+                    f"initialize: expected {part} ({type(module).__name__}) to be in float32, got "
+                    "one that cast_for_inference has cast; load its state_dict() into a new model"
+                )
             raise RuntimeError(
                 f"initialize: expected {part} ({type(module).__name__}) not to be initialized "
                 "already, but it is; pass all models and optimizers that belong together to one "
