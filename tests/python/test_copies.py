@@ -6,10 +6,10 @@ import pickle
 
 import pytest
 import torch
-from nets import LEVELS, Net, batch, initialized, loss_of, sgd, train_step
+from nets import LEVELS, Net, adam, batch, initialized, loss_of, sgd, train_step
 from torch import nn
 
-from torchamp import amp
+from torchamp import amp, optimizers
 
 
 def through_pickle(model: nn.Module) -> nn.Module:
@@ -169,6 +169,9 @@ def test_a_shallow_copy_is_in_training():
     assert other.first is model.first and model.first.weight.dtype == torch.float16
     assert torch.equal(other(batch()[0]), model(batch()[0]))
     train_step(other, optimizer)
+    twin, weights = copy.copy(optimizer), model.first.weight.detach().clone()
+    train_step(model, twin)
+    assert not torch.equal(model.first.weight, weights)
 
 
 def test_an_average_by_hand_has_no_rounding():
@@ -204,3 +207,42 @@ def test_one_that_is_cast_for_inference_stays_so_and_is_not_trained():
         new = Net()
         new.load_state_dict(other.state_dict())
         initialized("O2", new)
+
+
+# With the optimizer.
+
+MAKERS = {
+    "sgd": sgd,
+    "adam": adam,
+    "fused": lambda model: optimizers.FusedAdamW(model.parameters(), lr=0.01),
+    "adagrad": lambda model: torch.optim.Adagrad(model.parameters(), lr=0.01),
+}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_both_are_what_release_makes_of_them(level, how, maker, order):
+    pair = make(level, (), optimizer=MAKERS[maker])
+    twins = HOWS[how](pair[::order])[::order]
+    amp.release(pair[0])
+    for model, optimizer in (pair, twins):
+        assert_plain(model)
+        for param, stepped in zip(model.parameters(), optimizer.param_groups[0]["params"]):
+            assert param is stepped
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()
+    assert all(map(torch.equal, pair[0].parameters(), twins[0].parameters()))
+    assert type(twins[1]) is type(pair[1]) and "_torchamp" not in vars(twins[1])
+    initialized(level, twins[0], lambda model: twins[1])
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("level", ["O2", "O5"])
+def test_copying_defers_masters_still(level, maker):
+    _, optimizer = make(level, (), optimizer=MAKERS[maker])
+    was_lazy = optimizer._torchamp.core.lazy
+    copy.deepcopy(optimizer)
+    assert optimizer._torchamp.core.lazy == was_lazy

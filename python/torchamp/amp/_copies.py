@@ -1,4 +1,4 @@
-"""Copies and pickles of the models that initialize returned: plain float32 models."""
+"""Copies and pickles of what initialize returned: plain models and optimizers in float32."""
 
 from __future__ import annotations
 
@@ -13,32 +13,34 @@ from torchamp.amp._swap_class import Swapped, restore_class
 
 
 class PlainState(NamedTuple):
-    """The state of a model, of which copy and pickle make a plain float32 one."""
+    """The state of a model or an optimizer, of which copy and pickle make a plain one."""
 
     own: Any
     #: Tensors of the model, and their float32 values.
     values: list[tuple[torch.Tensor, torch.Tensor]]
 
+    def set(self, set_own: Callable) -> None:
+        if self.own is not None:
+            set_own(self.own)
+        for tensor, value in self.values:
+            tensor.data = value
 
-def plain_state(model: torch.nn.Module, own: Any, cast_to: torch.dtype | None) -> PlainState:
-    """own: as the user's class gives it. cast_to: what initialize has made of the model."""
-    return PlainState(own, list(_values(model, cast_to)))
+
+def plain_state(own: Any, tensors: Iterable[torch.Tensor], cast_to: Any) -> PlainState:
+    """own: as the user's class gives it. cast_to: what initialize has made of `tensors`."""
+    return PlainState(own, list(_values(tensors, cast_to)))
 
 
 def _values(
-    model: torch.nn.Module, cast_to: torch.dtype | None
+    tensors: Iterable[torch.Tensor], cast_to: torch.dtype | None
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    for tensor in (*model.parameters(), *model.buffers()):
+    for tensor in tensors:
         if tensor.dtype == cast_to and cast_to in LOW_PRECISION:
             yield tensor, float32_of(tensor, tensor.detach())
 
 
-def set_plain_state(model: torch.nn.Module, state: PlainState, set_own: Callable) -> None:
-    """Makes `model`, which is being copied, what amp.release would make of the original."""
-    if state.own is not None:
-        set_own(state.own)
-    for tensor, value in state.values:
-        tensor.data = value
+def make_plain(model: torch.nn.Module) -> None:
+    """Makes `model`, a copy of one in training, the user's own."""
     unhook_state_dict(model)
     restore(module for module in model.modules() if isinstance(module, Swapped))
 

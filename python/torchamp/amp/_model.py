@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from torchamp._load import _C
 from torchamp.amp._autocast import shield
-from torchamp.amp._copies import PlainState, plain_state, set_plain_state
+from torchamp.amp._copies import PlainState, make_plain, plain_state
 from torchamp.amp._describe import describe_model
 from torchamp.amp._kept import Kept
 from torchamp.amp._masters import LOW_PRECISION
@@ -187,20 +187,16 @@ class AmpModel(Swapped, torch.nn.Module):
         function, args, *rest = super().__reduce_ex__(protocol)
         own, *items = rest or [None]
         if (session := self._torchamp.session) is not None:
-            own = plain_state(self, own, session.settings.properties.cast_model_type)
+            tensors = (*self.parameters(), *self.buffers())
+            own = plain_state(own, tensors, session.settings.properties.cast_model_type)
         return _rebuild, (function, args), own, *items
 
     def __setstate__(self, state: Any) -> None:
         if isinstance(state, PlainState):
-            set_plain_state(self, state, super().__setstate__)
+            state.set(super().__setstate__)
+            make_plain(self)
         else:
             super().__setstate__(state)
-
-    def __copy__(self) -> Any:
-        """Shares parameters and modules, and is in training, as the original."""
-        twin = self.__new__(type(self))
-        vars(twin).update(vars(self))
-        return twin
 
     def __prepare_scriptable__(self) -> NoReturn:
         """torch.jit.script calls it."""

@@ -6,18 +6,19 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 
 from torchamp._load import _C
 from torchamp._shards import shard_of
+from torchamp.amp._copies import PlainState, plain_state
 from torchamp.amp._describe import describe_optimizer
 from torchamp.amp._masters import AccessTracker, MasterList, adopt, mastered, params_of
-from torchamp.amp._optimizer_states import check_whole, fitting, load_keeping_dtypes
+from torchamp.amp._optimizer_states import check_whole, fitting, load_keeping_dtypes, with_params
 from torchamp.amp._report import announce_savings
 from torchamp.amp._session import Session
-from torchamp.amp._swap_class import Swapped, swap_class
+from torchamp.amp._swap_class import Swapped, restore_class, swap_class
 from torchamp.optimizers import FusedOptimizer
 
 
@@ -93,6 +94,36 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
         self._torchamp.follow(self, "load_state_dict")
         with self._torchamp.accesses.suppress():
             load_keeping_dtypes(self, super().load_state_dict, state_dict)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple:
+        """Copies and pickles are plain optimizers of the model's parameters in float32."""
+        function, args, own, *items = super().__reduce_ex__(protocol)
+        return _rebuild, (function, args), plain_state_of(self, own), *items
+
+    def __setstate__(self, state: Any) -> None:
+        if isinstance(state, PlainState):
+            state.set(super().__setstate__)
+            restore_class(self)
+        else:
+            super().__setstate__(state)
+
+
+def _rebuild(function: Callable, args: tuple) -> torch.optim.Optimizer:
+    optimizer = function(*args)
+    swap_class(optimizer, AmpOptimizer, lambda original: {})
+    return optimizer
+
+
+def plain_state_of(optimizer: AmpOptimizer, own: dict[str, Any]) -> PlainState:
+    """own: as the user's class gives it."""
+    state = optimizer._torchamp
+    state.follow(optimizer, "copy")
+    params = {param.master: param.model for param in state.core.params()}
+    cast_to = state.session.settings.properties.cast_model_type
+    with state.accesses.suppress():
+        stepped = [params.get(each, each) for each in params_of([optimizer])]
+        plain = plain_state(own, stepped, cast_to)
+        return plain._replace(own=with_params(optimizer, own, params, dict(plain.values)))
 
 
 def _check_closure(state: OptimizerState) -> None:

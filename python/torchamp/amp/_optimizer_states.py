@@ -32,6 +32,24 @@ def fitting(
     return {name: fit(name, value) for name, value in state.items()}
 
 
+def with_params(
+    optimizer: torch.optim.Optimizer,
+    own: dict[str, Any],
+    params: dict[torch.Tensor, torch.Tensor],
+    values: dict[torch.Tensor, torch.Tensor],
+) -> dict[str, Any]:
+    """`own`, of optimizer.__getstate__(), with `params`, by master, in the place of masters, and
+    with states that fit `values`, by parameter."""
+    groups, states = [], own["state"].copy()
+    for group in own["param_groups"]:
+        groups.append({**group, "params": [params.get(each, each) for each in group["params"]]})
+        for stepped, param in zip(group["params"], groups[-1]["params"]):
+            if stepped in states:
+                value = values.get(param, param)
+                states[param] = fitting(optimizer, group, states.pop(stepped), value)
+    return {**own, "param_groups": groups, "state": states}
+
+
 def check_whole(state_dict: Any, function: str) -> None:
     """Raises RuntimeError for one rank's part of a state, as the former shard_masters made it."""
     if any("shard" in group for group in state_dict["param_groups"]):
