@@ -10,7 +10,8 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchamp._load import _C
 from torchamp._shards import shard_of
-from torchamp.amp._masters import mastered, params_of
+from torchamp.amp._kept import Kept
+from torchamp.amp._masters import LOW_PRECISION, mastered, params_of
 from torchamp.amp._model import AmpModel
 from torchamp.amp._optimizer import ONE_OWNER, AmpOptimizer
 from torchamp.amp._session import names_of
@@ -73,6 +74,19 @@ def check_models(models: list[torch.nn.Module]) -> None:
             )
         _check_is_new(where, model)
         _check_tensors(where, model)
+
+
+def check_scripted(models: list[torch.nn.Module], settings: Settings, kept: Kept) -> None:
+    """Raises TypeError for a scripted module that would be cast, or whose calls would."""
+    is_cast = settings.properties.cast_model_type in LOW_PRECISION
+    for i, model in enumerate(models):
+        for name, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule) and (is_cast or module in kept):
+                raise TypeError(
+                    f"initialize: expected models[{i}].{name} to be a Python module, got a "
+                    f"{type(module).__name__}, whose state dict and calls cannot be cast; pass the "
+                    "module that it was made of, or use O1 or O4 without keep_fp32 for it"
+                )
 
 
 def _check_is_new(where: str, model: torch.nn.Module) -> None:
