@@ -13,7 +13,7 @@ import torch
 
 from torchamp._load import _C
 from torchamp.amp import _release, _scale_loss, _serialize
-from torchamp.amp._checks import as_list
+from torchamp.amp._checks import as_list, uncompiled
 from torchamp.amp._describe import describe, describe_as_html
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import params_of
@@ -226,7 +226,8 @@ def initialize(
     cast_model_type to loss_scale make of it where they are not None.
 
     Args:
-        models: a float32 module on its device, or a list of them; changed in place.
+        models: a float32 module on its device, or a list of them; changed in place. Of what
+            torch.compile returned, here and in all of amp, it is the module that it was given.
         optimizers: an optimizer of their parameters, or a list of them; changed in place.
         enabled: False leaves everything alone, and scale_loss gives the loss as it is.
         opt_level: "O0" float32, "O1" autocast to float16, "O2" float16 with float32 master weights,
@@ -538,9 +539,9 @@ def _of(optimizers: Optimizers | None, function: str, models: Any = ()) -> Amp:
 
 
 def listed(values: Any) -> list:
-    """Models or optimizers, or one, as a list."""
+    """Models or optimizers, or one, as a list, without torch.compile."""
     is_one = isinstance(values, (torch.nn.Module, torch.optim.Optimizer))
-    return [values] if is_one else list(values)
+    return list(map(uncompiled, [values] if is_one else values))
 
 
 def _is_disabled(optimizers: list[torch.optim.Optimizer]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.optim import swa_utils
 
+from torchamp.amp._checks import uncompiled
 from torchamp.amp._inference import cast_for_inference
 from torchamp.amp._masters import LOW_PRECISION
 from torchamp.amp._model import AmpModel
@@ -24,6 +25,7 @@ class AveragedModel(swa_utils.AveragedModel):
     """
 
     def __init__(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        model = uncompiled(model)
         super().__init__(model, *args, **kwargs)
         for original, copied in zip(model.modules(), self.module.modules()):
             if isinstance(original, AmpModel) and original._torchamp.input_type in LOW_PRECISION:

@@ -22,7 +22,8 @@ _CALLER = 5
 
 
 def as_list(argument: str, value: Any, kind: type) -> list:
-    """`value`, a `kind` or a list of them, as a list. Raises TypeError for anything else."""
+    """`value`, a `kind` or a list of them, as a list, and without torch.compile. Raises TypeError
+    for anything else."""
     values = value if isinstance(value, list) else [value]
     for i, element in enumerate(values):
         if not isinstance(element, kind):
@@ -32,7 +33,12 @@ def as_list(argument: str, value: Any, kind: type) -> list:
                 f"{'' if isinstance(value, list) else ' or a list of them'}, "
                 f"got {_described(element)}"
             )
-    return values
+    return list(map(uncompiled, values))
+
+
+def uncompiled(value: Any) -> Any:
+    """The model that torch.compile was given; anything else itself."""
+    return getattr(value, "_orig_mod", value)
 
 
 def _name(kind: type) -> str:
@@ -44,12 +50,14 @@ def _described(value: Any) -> str:
     return f"{type(value).__name__}{hint}"
 
 
-def check_is_module(function: str, model: Any) -> None:
-    """Raises TypeError, which names `function`, unless `model` is a module."""
+def module_of(function: str, model: Any) -> torch.nn.Module:
+    """`model` without torch.compile. Raises TypeError, which names `function`, unless it is a
+    module."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(
             f"{function}: expected model to be a torch.nn.Module, got a {type(model).__name__}"
         )
+    return uncompiled(model)
 
 
 class Float16Models:

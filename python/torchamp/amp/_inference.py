@@ -8,7 +8,7 @@ import torch
 
 from torchamp._shards import is_dtensor
 from torchamp.amp._cast import cast_model
-from torchamp.amp._checks import check_is_module
+from torchamp.amp._checks import module_of
 from torchamp.amp._model import AmpModel, set_state
 
 Model = TypeVar("Model", bound=torch.nn.Module)
@@ -32,16 +32,16 @@ def cast_for_inference(
     Raises TypeError if it is not a model or the dtype not floating, RuntimeError for a model in
     training at O2, O3 or O5, and changes nothing then.
     """
-    _check(model, dtype)
+    module = module_of("cast_for_inference", model)
+    _check(module, dtype)
     with torch.inference_mode(False), torch.no_grad():
-        cast_model(model, dtype, keep_batchnorm_fp32)
+        cast_model(module, dtype, keep_batchnorm_fp32)
     output_type = dtype if cast_model_outputs is None else cast_model_outputs
-    set_state(model, dtype, output_type, shielded=True, session=None)
+    set_state(module, dtype, output_type, shielded=True, session=None)
     return model
 
 
 def _check(model: torch.nn.Module, dtype: torch.dtype) -> None:
-    check_is_module("cast_for_inference", model)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise TypeError(f"cast_for_inference: expected dtype to be floating, got {dtype!r}")
     for name, param in model.named_parameters():

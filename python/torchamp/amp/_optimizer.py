@@ -12,10 +12,10 @@ import torch
 
 from torchamp._load import _C
 from torchamp._shards import shard_of
-from torchamp.amp._copies import PlainState, plain_state
+from torchamp.amp._copies import PlainState
 from torchamp.amp._describe import describe_optimizer
 from torchamp.amp._masters import AccessTracker, MasterList, adopt, mastered, params_of
-from torchamp.amp._optimizer_states import check_whole, fitting, load_keeping_dtypes, with_params
+from torchamp.amp._optimizer_states import check_whole, fitting, load_keeping_dtypes, plain_state_of
 from torchamp.amp._report import announce_savings
 from torchamp.amp._session import Session
 from torchamp.amp._swap_class import Swapped, restore_class, swap_class
@@ -112,18 +112,6 @@ def _rebuild(function: Callable, args: tuple) -> torch.optim.Optimizer:
     optimizer = function(*args)
     swap_class(optimizer, AmpOptimizer, lambda original: {})
     return optimizer
-
-
-def plain_state_of(optimizer: AmpOptimizer, own: dict[str, Any]) -> PlainState:
-    """own: as the user's class gives it."""
-    state = optimizer._torchamp
-    state.follow(optimizer, "copy")
-    params = {param.master: param.model for param in state.core.params()}
-    cast_to = state.session.settings.properties.cast_model_type
-    with state.accesses.suppress():
-        stepped = [params.get(each, each) for each in params_of([optimizer])]
-        plain = plain_state(own, stepped, cast_to)
-        return plain._replace(own=with_params(optimizer, own, params, dict(plain.values)))
 
 
 def _check_closure(state: OptimizerState) -> None:
