@@ -193,6 +193,21 @@ def test_another_initialize_works_while_the_exception_lives():
         assert error
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_optimizer_with_a_parameter_twice(level):
+    model = Net()
+    with pytest.warns(UserWarning, match="duplicate parameters"):
+        optimizer = torch.optim.SGD([model.last.bias, *model.parameters()], lr=0.1)
+    before = state_of(model, optimizer)
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        initialized(level, model, lambda model: optimizer)
+    assert str(caught.value) == (
+        "initialize: expected each parameter of optimizers[0] (SGD) once, got one of sizes "
+        "[3] twice"
+    )
+    assert state_of(model, optimizer) == before
+
+
 # Scripted modules.
 
 

@@ -161,7 +161,14 @@ def check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
                 f"initialize: expected optimizers[{i}] ({name}) not to be initialized already, "
                 "but it is; amp.release(model), of its model, makes it plain again"
             )
+        seen: set[torch.Tensor] = set()
         for k, param in enumerate(params_of([optimizer])):
+            if param in seen:
+                raise ValueError(
+                    f"initialize: expected each parameter of optimizers[{i}] ({name}) once, got "
+                    f"one of sizes {list(param.shape)} twice"
+                )
+            seen.add(param)
             if param.is_meta:
                 continue  # one_device() refuses it
             _check_memory(f"parameter {k} of optimizers[{i}] ({name})", param)
