@@ -296,7 +296,7 @@ def release(models: torch.nn.Module | Iterable[torch.nn.Module]) -> None:
     return, and where the program has given one of them another class or dtype since; ValueError
     where the groups of two optimizers hold one master.
     """
-    chosen = listed(models)
+    chosen = list(map(uncompiled, listed(models)))
     if Last.is_disabled and not any(hasattr(model, "_torchamp") for model in chosen):
         return
     session = _release.session_of(chosen)
@@ -531,7 +531,7 @@ def load(
 
 def _of(optimizers: Optimizers | None, function: str, models: Any = ()) -> Amp:
     """That of `optimizers`; where there are none, of the last initialize."""
-    chosen, models = listed(optimizers or []), listed(models)
+    chosen, models = listed(optimizers or []), list(map(uncompiled, listed(models)))
     if _is_disabled(chosen):
         return Amp._of(None, models, chosen)
     states = _known_states(chosen, function)
@@ -539,9 +539,9 @@ def _of(optimizers: Optimizers | None, function: str, models: Any = ()) -> Amp:
 
 
 def listed(values: Any) -> list:
-    """Models or optimizers, or one, as a list, without torch.compile."""
+    """Models or optimizers, or one, as a list."""
     is_one = isinstance(values, (torch.nn.Module, torch.optim.Optimizer))
-    return list(map(uncompiled, [values] if is_one else values))
+    return [values] if is_one else list(values)
 
 
 def _is_disabled(optimizers: list[torch.optim.Optimizer]) -> bool:
