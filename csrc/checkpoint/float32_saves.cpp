@@ -52,13 +52,6 @@ class Casts {
   std::unordered_map<const c10::TensorImpl*, WeakTensor> casts_;
 };
 
-Tensor value_of(const Tensor& tensor) {
-  const auto param = core::param_of(tensor);
-  if (param == nullptr) return tensor.detach().to(at::kFloat);
-  core::refresh({param});
-  return param->value();
-}
-
 /// Replaces cast tensors in what is about to be written, an object that torch::save has made.
 torch::jit::ExtraFilesMap widen(const torch::jit::Module& saved) {
   const at::NoGradGuard no_grad;
@@ -70,7 +63,8 @@ torch::jit::ExtraFilesMap widen(const torch::jit::Module& saved) {
       const Tensor tensor = object->getSlot(i).toTensor();
       if (!is_narrow(tensor) || !Casts::instance().has(tensor)) continue;
       Tensor& value = widened[tensor.unsafeGetTensorImpl()];
-      if (!value.defined()) value = value_of(tensor).set_requires_grad(tensor.requires_grad());
+      if (!value.defined())
+        value = core::float32_of(tensor).set_requires_grad(tensor.requires_grad());
       object->setSlot(i, value);
     }
   }

@@ -273,6 +273,15 @@ void publish_masters(const ParamList& params) {
   copy_masters(ahead);
 }
 
+Tensor float32_of(const Tensor& tensor) {
+  if (const auto param = param_of(tensor); param != nullptr && param->has_master()) {
+    refresh({param});
+    return param->value();
+  }
+  const bool is_narrow = c10::isReducedFloatingType(tensor.scalar_type());
+  return is_narrow ? tensor.detach().to(at::kFloat) : tensor.detach();
+}
+
 void copy_to_model(const ParamList& params) {
   at::NoGradGuard no_grad;
   std::vector<Param*> separate;

@@ -59,6 +59,18 @@ void check_each_once(
   }
 }
 
+void check_params_once(
+    const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers) {
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    std::unordered_set<const c10::TensorImpl*> seen;
+    for (const at::Tensor& param : params_of(optimizers[i])) {
+      TORCH_CHECK_VALUE(seen.insert(param.unsafeGetTensorImpl()).second,
+                        "initialize: expected each parameter of optimizers[", i,
+                        "] once, got one of sizes ", param.sizes(), " twice");
+    }
+  }
+}
+
 /// The device of the optimizers' parameters; without any, of the first model parameter.
 at::Device device_of(const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers,
                      const std::vector<std::shared_ptr<Module>>& models) {
@@ -113,6 +125,7 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
   if (!enabled()) return;
   for (const auto& model : models_) check_model(*model);
   check_kept(options.keep_fp32(), models_);
+  check_params_once(optimizers);
   check_owners();
   warn_of_strangers();
   warn_of_float64();

@@ -150,12 +150,7 @@ at::Tensor Amp::adopt(WrappedOptimizer& optimizer, const at::Tensor& param,
 }
 
 at::Tensor Amp::value(const at::Tensor& tensor) {
-  if (const auto param = core::param_of(tensor); param != nullptr && param->has_master()) {
-    core::refresh({param});
-    return param->value();
-  }
-  const bool is_narrow = c10::isReducedFloatingType(tensor.scalar_type());
-  return is_narrow ? tensor.detach().to(at::kFloat) : tensor.detach();
+  return core::float32_of(tensor);
 }
 
 void Amp::set_value(const at::Tensor& tensor, const at::Tensor& value) {

@@ -28,6 +28,7 @@
 #include <torchamp/report.h>
 #include <torchamp/telemetry.h>
 // all of it
+#include <torchamp/averaged_model.h>
 #include <torchamp/data_parallel.h>
 #include <torchamp/inference.h>
 #include <torchamp/initialize.h>

@@ -175,6 +175,19 @@ std::vector<WrongUse> of_initialize() {
        },
        error<c10::ValueError>(
            R"(^initialize: expected each optimizer once, got optimizers\[0\] a)")},
+      {"a_parameter_twice",
+       [] {
+         Linear net(4, 2);
+         SGD sgd({net->weight, net->bias, net->weight}, 0.1);
+         try {
+           initialize(net, sgd, "O2");
+         } catch (const c10::ValueError&) {
+           EXPECT_EQ(net->weight.scalar_type(), at::kFloat);
+           throw;
+         }
+       },
+       error<c10::ValueError>("^initialize: expected each parameter of optimizers\\[0\\] once, got "
+                              "one of sizes \\[2, 4\\] twice$")},
       {"the_optimizer_of_another_initialize",
        [] {
          Run run;

@@ -284,10 +284,11 @@ class Structure:
         self.set_values(self.copied[1])
 
     def copy(self) -> dict[int, torch.Tensor]:
-        """Copies the model; its state dict has these values."""
-        require(not any(param.is_ahead for param in self.params), "readers of the masters")
+        """Copies the model, which is a plain one of these values."""
         return {
-            i: param.in_model.float() for i, param in enumerate(self.params) if param.is_in_model
+            i: param.value.detach().clone()
+            for i, param in enumerate(self.params)
+            if param.is_in_model
         }
 
     # ---- modules and phases

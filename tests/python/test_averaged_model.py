@@ -1,6 +1,5 @@
 """amp.AveragedModel: torch's, in float32, of the masters."""
 
-import copy
 import io
 
 import pytest
@@ -172,12 +171,18 @@ def test_recurrent_modules_average():
     assert torch.equal(averaged(x), plain(x))
 
 
-def test_the_models_copy_stays_in_16_bits():
+def test_the_model_stays_in_16_bits():
     model, _ = initialized("O2")
-    copied = copy.deepcopy(model)
     amp.AveragedModel(model)
-    assert copied.first.weight.dtype == model.first.weight.dtype == torch.float16
-    assert copied(batch()[0]).dtype == torch.float32
+    assert model.first.weight.dtype == torch.float16
+    assert model(batch()[0]).dtype == torch.float32
+
+
+def test_one_of_a_model_for_inference():
+    model = amp.cast_for_inference(Net(), torch.bfloat16, keep_batchnorm_fp32=False)
+    averaged = amp.AveragedModel(model)
+    assert all(param.dtype == torch.float32 for param in averaged.parameters())
+    assert averaged(batch()[0].bfloat16()).dtype == torch.float32
 
 
 def assert_equal(states: dict, others: dict) -> None:

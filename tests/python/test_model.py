@@ -1,9 +1,7 @@
-"""The model that initialize returns is the same object; its copies are independent."""
+"""The model that initialize returns is the same object; test_copies.py is about copies."""
 
 import copy
 import inspect
-import io
-import pickle
 import re
 import types
 import weakref
@@ -20,20 +18,6 @@ LEVELS = ["O0", "O1", "O2", "O3", "O5"]
 CAST_LEVELS = [level for level in LEVELS if level != "O1"]
 
 
-def through_pickle(model: nn.Module) -> nn.Module:
-    return pickle.loads(pickle.dumps(model))
-
-
-def through_torch_save(model: nn.Module) -> nn.Module:
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
-    return torch.load(file, weights_only=False)
-
-
-COPIES = {"deepcopy": copy.deepcopy, "pickle": through_pickle, "torch.save": through_torch_save}
-
-
 def test_it_is_the_same_object_of_the_same_class():
     model = Net()
     kind = type(model)
@@ -41,38 +25,6 @@ def test_it_is_the_same_object_of_the_same_class():
     assert isinstance(model, Net) and type(model).__name__ == "Net"
     assert (type(model).__module__, type(model).__qualname__) == (kind.__module__, "Net")
     assert inspect.signature(model.forward) == inspect.signature(Net().forward)
-
-
-@pytest.mark.parametrize("how", COPIES)
-@pytest.mark.parametrize("level", CAST_LEVELS)
-def test_a_copy_runs_its_own_weights_and_casts(level, how):
-    model, optimizer = initialized(level)
-    model.eval()
-    x, _ = batch()
-    before = model(x)
-    other = COPIES[how](model)
-    assert torch.equal(other(x), before) and other(x).dtype == torch.float32
-    model.train()
-    train_step(model, optimizer)
-    assert torch.equal(other(x), before), "it follows the original"
-    with torch.no_grad():
-        other.last.bias.add_(1)
-    assert not torch.equal(other(x), before), "it runs the original's weights"
-
-
-@pytest.mark.parametrize("how", COPIES)
-def test_a_copy_of_an_o1_model_is_a_plain_model(how):
-    model, _ = initialized("O1")
-    other = COPIES[how](model)
-    assert type(other) is Net and "_torchamp" not in other.__dict__
-    assert other(batch()[0]).shape == (16, 3)
-
-
-def test_a_copy_is_not_new_to_initialize_either():
-    model, _ = initialized("O2")
-    other = copy.deepcopy(model)
-    with pytest.raises(RuntimeError, match="not to be initialized already"):
-        initialized("O2", other)
 
 
 @pytest.mark.parametrize("then", ["O0", "O1", "O2", "O3", "O5"])

@@ -217,7 +217,6 @@ READERS = {
     "two lists": lambda optimizer: torch._foreach_sub(params_of(optimizer), params_of(optimizer)),
     "torchamp's ops": lambda optimizer: [ops.l2norm(params_of(optimizer))[0]],
     "keys of the state": lambda optimizer: [param.sum() for param in optimizer.state],
-    "copy": lambda optimizer: torch._foreach_norm(params_of(copy.deepcopy(optimizer))),
 }
 
 

@@ -267,7 +267,7 @@ def test_what_has_replaced_a_class_or_step_since_is_named():
 def test_models_that_initialize_did_not_return():
     model, _ = trained("O2")
     other, _ = trained("O5")
-    for strange in (Net(), copy.deepcopy(model)):
+    for strange in (Net(), nn.Sequential(model)):
         with pytest.raises(RuntimeError, match=r"release: expected models\[0\] to be a model"):
             amp.release(strange)
     with pytest.raises(RuntimeError, match="to come from the same initialize as models"):

@@ -159,6 +159,9 @@ TORCHAMP_API void refresh(const ParamList& params);
 /// For readers of the model: copies the masters that were written from outside, in a way that
 /// PyTorch counts, where the model was not.
 TORCHAMP_API void publish_masters(const ParamList& params);
+/// What a tensor of a model stands for: a float32 copy if it has 16 bits, of its master if it has
+/// one; else the tensor itself.
+TORCHAMP_API at::Tensor float32_of(const at::Tensor& tensor);
 /// model = master, rounded; after a step.
 TORCHAMP_API void copy_to_model(const ParamList& params);
 /// Gives the model's parameters their masters' memory: they become float32, without grads.

@@ -10,7 +10,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torchamp._inspect.trial import named
 from torchamp._inspect.watch import Op, Watch
-from torchamp.amp._model import check_is_module
+from torchamp.amp._checks import module_of
 
 _MAX_NAMES = 3
 
@@ -47,12 +47,11 @@ class OverflowTrace:
     """What amp.trace_overflow returns; print it."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        check_is_module("trace_overflow", model)
         #: One for each iteration whose grads were not finite.
         self.origins: list[OverflowOrigin] = []
         #: The loss scale when each iteration began; of the first loss.
         self.loss_scales: list[float] = []
-        self._model = model
+        self._model = module_of("trace_overflow", model)
         #: None outside of the context: it refers to this object.
         self._watch: Watch | None = None
         self._iteration = -1

@@ -18,7 +18,7 @@ from torchamp._inspect.watch import Op
 from torchamp._load import _C
 from torchamp._logging import log
 from torchamp._tables import html_table, text_table
-from torchamp.amp._model import check_is_module
+from torchamp.amp._checks import module_of
 
 #: In this order, the first that fits is recommended.
 _PREFERRED = ("O1", "O4", "O2", "O5")
@@ -183,6 +183,7 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
     RuntimeError for a model that cannot be copied or that casts are open for, and what the float32
     iteration raises.
     """
+    model = module_of("preflight", model)
     _check(model)
     device = next(model.parameters()).device
     start = time.monotonic()
@@ -201,7 +202,6 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
 
 
 def _check(model: Any) -> None:
-    check_is_module("preflight", model)
     if getattr(model, "_torchamp", None) is not None:
         raise ValueError(
             "preflight: expected a model before initialize, got one that it returned; call "

@@ -16,8 +16,8 @@ from torchamp._inspect.watch import Op, Watch, call_model, unchanged
 from torchamp._tables import html_table, text_table
 from torchamp.amp._amp import listed
 from torchamp.amp._autocast import shield
+from torchamp.amp._checks import module_of
 from torchamp.amp._masters import LOW_PRECISION
-from torchamp.amp._model import check_is_module
 
 
 @dataclasses.dataclass
@@ -192,8 +192,9 @@ def report(
     element of a 16-bit activation. Raises TypeError for arguments of other types, and what the
     model's forward raises.
     """
+    model = module_of("report", model)
     optimizers = [] if optimizer is None else listed(optimizer)
-    _check_arguments(model, optimizers)
+    _check_optimizers(optimizers)
     rows = {name: ModuleRow(name, type(module).__name__) for name, module in model.named_modules()}
     sizes, plain = bytes_of_params(model, optimizers), float32_bytes_of(model, optimizers)
     for name, module in model.named_modules():
@@ -213,8 +214,7 @@ def report(
     )
 
 
-def _check_arguments(model: Any, optimizers: list[Any]) -> None:
-    check_is_module("report", model)
+def _check_optimizers(optimizers: list[Any]) -> None:
     for i, optimizer in enumerate(optimizers):
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(

@@ -13,7 +13,7 @@ import torch
 
 from torchamp._load import _C
 from torchamp.amp import _release, _scale_loss, _serialize
-from torchamp.amp._checks import as_list
+from torchamp.amp._checks import as_list, uncompiled
 from torchamp.amp._describe import describe, describe_as_html
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import params_of
@@ -226,7 +226,8 @@ def initialize(
     cast_model_type to loss_scale make of it where they are not None.
 
     Args:
-        models: a float32 module on its device, or a list of them; changed in place.
+        models: a float32 module on its device, or a list of them; changed in place. Of what
+            torch.compile returned, here and in all of amp, it is the module that it was given.
         optimizers: an optimizer of their parameters, or a list of them; changed in place.
         enabled: False leaves everything alone, and scale_loss gives the loss as it is.
         opt_level: "O0" float32, "O1" autocast to float16, "O2" float16 with float32 master weights,
@@ -295,7 +296,7 @@ def release(models: torch.nn.Module | Iterable[torch.nn.Module]) -> None:
     return, and where the program has given one of them another class or dtype since; ValueError
     where the groups of two optimizers hold one master.
     """
-    chosen = listed(models)
+    chosen = list(map(uncompiled, listed(models)))
     if Last.is_disabled and not any(hasattr(model, "_torchamp") for model in chosen):
         return
     session = _release.session_of(chosen)
@@ -530,7 +531,7 @@ def load(
 
 def _of(optimizers: Optimizers | None, function: str, models: Any = ()) -> Amp:
     """That of `optimizers`; where there are none, of the last initialize."""
-    chosen, models = listed(optimizers or []), listed(models)
+    chosen, models = listed(optimizers or []), list(map(uncompiled, listed(models)))
     if _is_disabled(chosen):
         return Amp._of(None, models, chosen)
     states = _known_states(chosen, function)

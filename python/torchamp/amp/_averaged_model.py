@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.optim import swa_utils
 
-from torchamp.amp._cast import cast_model
+from torchamp.amp._checks import uncompiled
+from torchamp.amp._inference import cast_for_inference
 from torchamp.amp._masters import LOW_PRECISION
 from torchamp.amp._model import AmpModel
 from torchamp.amp._state_dicts import float32_of
@@ -24,11 +25,11 @@ class AveragedModel(swa_utils.AveragedModel):
     """
 
     def __init__(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        model = uncompiled(model)
         super().__init__(model, *args, **kwargs)
-        _widen(self.module)
-        with torch.no_grad():
-            for averaged, value in zip(self.module.parameters(), _Float32(model).parameters()):
-                averaged.copy_(value)
+        for original, copied in zip(model.modules(), self.module.modules()):
+            if isinstance(original, AmpModel) and original._torchamp.input_type in LOW_PRECISION:
+                cast_for_inference(copied, torch.float32, keep_batchnorm_fp32=False)
 
     def update_parameters(self, model: torch.nn.Module) -> None:
         """Averages the values that `model`, of initialize or not, has now; the first call copies
@@ -52,11 +53,3 @@ class _Float32(torch.nn.Module):
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:
     return float32_of(tensor, tensor) if tensor.dtype in LOW_PRECISION else tensor
-
-
-def _widen(copied: torch.nn.Module) -> None:
-    """Makes what initialize has cast of a copy float32, forwards and values."""
-    for module in copied.modules():
-        if isinstance(module, AmpModel) and module._torchamp.input_type in LOW_PRECISION:
-            module._torchamp.input_type = torch.float32
-            cast_model(module, torch.float32, keep_batchnorm_fp32=False)

@@ -10,7 +10,8 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchamp._load import _C
 from torchamp._shards import shard_of
-from torchamp.amp._masters import mastered, params_of
+from torchamp.amp._kept import Kept
+from torchamp.amp._masters import LOW_PRECISION, mastered, params_of
 from torchamp.amp._model import AmpModel
 from torchamp.amp._optimizer import ONE_OWNER, AmpOptimizer
 from torchamp.amp._session import names_of
@@ -21,7 +22,8 @@ _CALLER = 5
 
 
 def as_list(argument: str, value: Any, kind: type) -> list:
-    """`value`, a `kind` or a list of them, as a list. Raises TypeError for anything else."""
+    """`value`, a `kind` or a list of them, as a list, and without torch.compile. Raises TypeError
+    for anything else."""
     values = value if isinstance(value, list) else [value]
     for i, element in enumerate(values):
         if not isinstance(element, kind):
@@ -31,7 +33,12 @@ def as_list(argument: str, value: Any, kind: type) -> list:
                 f"{'' if isinstance(value, list) else ' or a list of them'}, "
                 f"got {_described(element)}"
             )
-    return values
+    return list(map(uncompiled, values))
+
+
+def uncompiled(value: Any) -> Any:
+    """The model that torch.compile was given; anything else itself."""
+    return getattr(value, "_orig_mod", value)
 
 
 def _name(kind: type) -> str:
@@ -41,6 +48,16 @@ def _name(kind: type) -> str:
 def _described(value: Any) -> str:
     hint = "; pass a list: list(...)" if isinstance(value, tuple) else ""
     return f"{type(value).__name__}{hint}"
+
+
+def module_of(function: str, model: Any) -> torch.nn.Module:
+    """`model` without torch.compile. Raises TypeError, which names `function`, unless it is a
+    module."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"{function}: expected model to be a torch.nn.Module, got a {type(model).__name__}"
+        )
+    return uncompiled(model)
 
 
 class Float16Models:
@@ -67,10 +84,28 @@ def check_models(models: list[torch.nn.Module]) -> None:
         _check_tensors(where, model)
 
 
+def check_scripted(models: list[torch.nn.Module], settings: Settings, kept: Kept) -> None:
+    """Raises TypeError for a scripted module that would be cast, or whose calls would."""
+    is_cast = settings.properties.cast_model_type in LOW_PRECISION
+    for i, model in enumerate(models):
+        for name, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule) and (is_cast or module in kept):
+                raise TypeError(
+                    f"initialize: expected models[{i}].{name} to be a Python module, got a "
+                    f"{type(module).__name__}, whose state dict and calls cannot be cast; pass the "
+                    "module that it was made of, or use O1 or O4 without keep_fp32 for it"
+                )
+
+
 def _check_is_new(where: str, model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, AmpModel) and not _may_start_again(module, module is model):
             part = f"{where}.{name}" if name else where
+            if module._torchamp.is_for_inference:
+                raise RuntimeError(
+                    f"initialize: expected {part} ({type(module).__name__}) to be in float32, got "
+                    "one that cast_for_inference has cast; load its state_dict() into a new model"
+                )
             raise RuntimeError(
                 f"initialize: expected {part} ({type(module).__name__}) not to be initialized "
                 "already, but it is; pass all models and optimizers that belong together to one "
@@ -126,7 +161,14 @@ def check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
                 f"initialize: expected optimizers[{i}] ({name}) not to be initialized already, "
                 "but it is; amp.release(model), of its model, makes it plain again"
             )
+        seen: set[torch.Tensor] = set()
         for k, param in enumerate(params_of([optimizer])):
+            if param in seen:
+                raise ValueError(
+                    f"initialize: expected each parameter of optimizers[{i}] ({name}) once, got "
+                    f"one of sizes {list(param.shape)} twice"
+                )
+            seen.add(param)
             if param.is_meta:
                 continue  # one_device() refuses it
             _check_memory(f"parameter {k} of optimizers[{i}] ({name})", param)

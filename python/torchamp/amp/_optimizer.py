@@ -6,18 +6,19 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 
 from torchamp._load import _C
 from torchamp._shards import shard_of
+from torchamp.amp._copies import PlainState
 from torchamp.amp._describe import describe_optimizer
 from torchamp.amp._masters import AccessTracker, MasterList, adopt, mastered, params_of
-from torchamp.amp._optimizer_states import check_whole, fitting, load_keeping_dtypes
+from torchamp.amp._optimizer_states import check_whole, fitting, load_keeping_dtypes, plain_state_of
 from torchamp.amp._report import announce_savings
 from torchamp.amp._session import Session
-from torchamp.amp._swap_class import Swapped, swap_class
+from torchamp.amp._swap_class import Swapped, restore_class, swap_class
 from torchamp.optimizers import FusedOptimizer
 
 
@@ -93,6 +94,24 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
         self._torchamp.follow(self, "load_state_dict")
         with self._torchamp.accesses.suppress():
             load_keeping_dtypes(self, super().load_state_dict, state_dict)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple:
+        """Copies and pickles are plain optimizers of the model's parameters in float32."""
+        function, args, own, *items = super().__reduce_ex__(protocol)
+        return _rebuild, (function, args), plain_state_of(self, own), *items
+
+    def __setstate__(self, state: Any) -> None:
+        if isinstance(state, PlainState):
+            state.set(super().__setstate__)
+            restore_class(self)
+        else:
+            super().__setstate__(state)
+
+
+def _rebuild(function: Callable, args: tuple) -> torch.optim.Optimizer:
+    optimizer = function(*args)
+    swap_class(optimizer, AmpOptimizer, lambda original: {})
+    return optimizer
 
 
 def _check_closure(state: OptimizerState) -> None:

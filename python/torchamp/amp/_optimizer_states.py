@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torchamp.amp._copies import PlainState, plain_state
 from torchamp.amp._masters import params_of
 from torchamp.optimizers import FusedOptimizer
 
@@ -30,6 +31,36 @@ def fitting(
         return value if keeps_wide and is_wide else value.to(stepped.dtype)
 
     return {name: fit(name, value) for name, value in state.items()}
+
+
+def plain_state_of(optimizer: Any, own: dict[str, Any]) -> PlainState:
+    """Of a copy of an AmpOptimizer. own: as the user's class gives it."""
+    state = optimizer._torchamp
+    state.follow(optimizer, "copy")
+    params = {param.master: param.model for param in state.core.params()}
+    cast_to = state.session.settings.properties.cast_model_type
+    with state.accesses.suppress():
+        stepped = [params.get(each, each) for each in params_of([optimizer])]
+        plain = plain_state(own, stepped, cast_to)
+        return plain._replace(own=_with_params(optimizer, own, params, dict(plain.values)))
+
+
+def _with_params(
+    optimizer: torch.optim.Optimizer,
+    own: dict[str, Any],
+    params: dict[torch.Tensor, torch.Tensor],
+    values: dict[torch.Tensor, torch.Tensor],
+) -> dict[str, Any]:
+    """`own`, of optimizer.__getstate__(), with `params`, by master, in the place of masters, and
+    with states that fit `values`, by parameter."""
+    groups, states = [], own["state"].copy()
+    for group in own["param_groups"]:
+        groups.append({**group, "params": [params.get(each, each) for each in group["params"]]})
+        for stepped, param in zip(group["params"], groups[-1]["params"]):
+            if stepped in states:
+                value = values.get(param, param)
+                states[param] = fitting(optimizer, group, states.pop(stepped), value)
+    return {**own, "param_groups": groups, "state": states}
 
 
 def check_whole(state_dict: Any, function: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from torchamp.amp._copies import restore
 from torchamp.amp._masters import LOW_PRECISION, MasterList, mastered
 from torchamp.amp._model import AmpModel
 from torchamp.amp._optimizer import AmpOptimizer
@@ -32,7 +33,8 @@ def _session_of(model: Any, i: int) -> Session:
     if session is None:
         raise RuntimeError(
             f"release: expected models[{i}] to be a model that initialize returned, got a "
-            f"{type(model).__name__} that it did not"
+            f"{type(model).__name__} that it did not; copies of such a model, and released models, "
+            "are plain float32 models already"
         )
     return session
 
@@ -60,8 +62,7 @@ def release(session: Session) -> None:
         tensor.data = data
     for optimizer in optimizers:
         _restore_optimizer(optimizer)
-    for model in [*models, *parts]:
-        _restore_model(model)
+    restore([*models, *parts])
     session.end()
 
 
@@ -112,16 +113,6 @@ def _publish_states(optimizer: AmpOptimizer) -> None:
         with state.accesses.suppress():
             optimizer.publish_states()
         optimizer.amp_state = None
-
-
-def _restore_model(model: AmpModel) -> None:
-    state = vars(model).pop("_torchamp")
-    restore_class(model)
-    if state.inner_forward is not None:
-        vars(model)["forward"] = state.inner_forward
-    for module in model.modules():
-        if isinstance(module, torch.nn.RNNBase):
-            module.flatten_parameters()
 
 
 def _restore_optimizer(optimizer: AmpOptimizer) -> None:

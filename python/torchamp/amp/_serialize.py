@@ -18,6 +18,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchamp._load import _C
 from torchamp.amp import _serialize_checks as checks
+from torchamp.amp._checks import uncompiled
 from torchamp.amp._ranks.dtensor import are_sharded
 from torchamp.amp._session import Session
 
@@ -45,7 +46,8 @@ def run_of(
 ) -> Run:
     """`session`: None if initialize was disabled."""
     bare = [
-        m.module if isinstance(m, (DataParallel, DistributedDataParallel)) else m for m in models
+        uncompiled(m.module) if isinstance(m, (DataParallel, DistributedDataParallel)) else m
+        for m in models
     ]
     if session is None:
         return Run(bare, optimizers, "disabled", [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from torchamp.amp._ranks.dtensor import check_dtensors, check_flattened
 from torchamp.amp._report import announce
 from torchamp.amp._session import Session
 from torchamp.amp._settings import Settings
+from torchamp.amp._snapshot import Snapshot
 from torchamp.amp._state_dicts import hook_state_dict
 
 
@@ -27,7 +29,8 @@ def set_up(
     settings: Settings,
     groups: Sequence[Any],
 ) -> Session:
-    """Checks everything, then changes models and optimizers. groups: whose ranks agree."""
+    """Checks everything, then changes models and optimizers, or, after an exception, nothing.
+    groups: whose ranks agree."""
     _checks.check_models(models)
     _checks.check_optimizers(optimizers)
     _checks.check_in_backward(models, settings)
@@ -36,18 +39,26 @@ def set_up(
     check_flattened(optimizers, bool(groups), settings)
     _checks.warn_of_float64(models, settings)
     kept = Kept(models, rules_of("keep_fp32", settings.options["keep_fp32"]), is_marked)
+    _checks.check_scripted(models, settings, kept)
     rounded = list(_params_to_cast(models, settings, kept))
     _checks.check_owners(models, optimizers, rounded)
+    snapshot = Snapshot(models, optimizers)
     session = Session(models, _checks.one_device(models, optimizers), settings)
-    announce(settings)
-    masters = make_masters(rounded, optimizers)
-    for model in models:
-        _cast(model, session, kept)
-        adopt_model(model, session)
-        adopt_parts(model, kept, session)
-    for optimizer in optimizers:
-        adopt_optimizer(optimizer, session, masters)
-    session.agree_over(groups)
+    try:
+        announce(settings)
+        masters = make_masters(rounded, optimizers)
+        for model in models:
+            _cast(model, session, kept)
+            adopt_model(model, session)
+            adopt_parts(model, kept, session)
+        for optimizer in optimizers:
+            adopt_optimizer(optimizer, session, masters)
+        session.agree_over(groups)
+    except BaseException as error:
+        session.end()
+        snapshot.restore()
+        traceback.clear_frames(error.__traceback__)  # where variables hold masters
+        raise
     return session
 
 

@@ -16,7 +16,7 @@ def hook_state_dict(model: torch.nn.Module) -> Iterator[RemovableHandle]:
     the handles are removed.
 
     The hooks, on every module for its own tensors, are functions that find masters by the
-    parameter: a copied or unpickled model has hooks that see its own parameters.
+    parameter.
     """
     for module in model.modules():
         if _give_float32 in module._state_dict_hooks.values():
@@ -24,6 +24,23 @@ def hook_state_dict(model: torch.nn.Module) -> Iterator[RemovableHandle]:
         yield module.register_state_dict_post_hook(_give_float32)
         yield module.register_load_state_dict_pre_hook(_load_masters)
         yield module.register_load_state_dict_post_hook(_mark_synced)
+
+
+def unhook_state_dict(model: torch.nn.Module) -> None:
+    """Undoes hook_state_dict in a copy, whose hooks have no handles."""
+    for module in model.modules():
+        for hooks in (
+            module._state_dict_hooks,
+            module._load_state_dict_pre_hooks,
+            module._load_state_dict_post_hooks,
+        ):
+            for key in [key for key, hook in hooks.items() if _is_ours(hook)]:
+                del hooks[key]
+
+
+def _is_ours(hook: Any) -> bool:
+    """torch wraps some hooks."""
+    return getattr(hook, "hook", hook) in (_give_float32, _load_masters, _mark_synced)
 
 
 def _own_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -50,6 +50,12 @@ class Swapped:
         original = self._torchamp_original
         return function, tuple(original if arg is type(self) else arg for arg in args), *rest
 
+    def __copy__(self) -> Any:
+        """Shares all that the original holds, and is in training."""
+        twin = type(self).__new__(type(self))
+        vars(twin).update(vars(self))
+        return twin
+
     def __init_subclass__(cls) -> None:
         """Hides the subclass from the user's own __init_subclass__, which may keep a register."""
 
