@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import copyreg
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence, Set
@@ -32,46 +33,107 @@ from torchamp.amp._swap_class import Swapped, swap_class
 Model = TypeVar("Model", bound=torch.nn.Module)
 
 
-#: Containers of these very types have no method `to`. Dynamo cannot ask each of them.
-_PLAIN = (dict, collections.OrderedDict, list, tuple, set, frozenset)
+#: Kinds whose elements are not their attributes. Dynamo cannot ask each for a method `to`.
+_BUILT_IN = (dict, list, tuple, set, frozenset)
 
 
 def convert(value: Any, dtype: torch.dtype) -> Any:
-    """`value` with its floating tensors in `dtype`.
+    """`value` with its floating tensors in `dtype`; the caller's objects stay as they are.
 
-    Traverses mappings (keys stay), lists, tuples, named tuples, sets and iterators, keeps their
-    types, and returns the very object where nothing changes. Other objects that have a method `to`
-    are asked for `value.to(dtype)`. Strings, arrays, modules, dataclasses and all else stay as they
-    are.
+    Traverses mappings (keys stay), lists, tuples, named tuples, sets and iterators, and the
+    attributes of dataclasses and of other objects that have a method `to`, which is not called.
+    Keeps their types, without calling __init__ of such objects, and returns the very object where
+    nothing changes. Strings, arrays, modules and all else stay as they are.
     """
-    return _convert(value, dtype)[0]
+    return Conversion(dtype).convert(value)[0]
 
 
-def _convert(value: Any, dtype: torch.dtype) -> tuple[Any, bool]:
-    """And whether it is another object: Dynamo cannot compare containers by identity."""
-    if isinstance(value, torch.Tensor):
-        changes = value.is_floating_point() and value.dtype != dtype
-        return (value.to(dtype), True) if changes else (value, False)
-    if isinstance(value, (str, bytes, torch.nn.Module, type)):
+class Conversion:
+    """Of what one call of forward takes or returns."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        #: By id: objects may refer to each other.
+        self._objects: dict[int, tuple[Any, bool]] = {}
+
+    def convert(self, value: Any) -> tuple[Any, bool]:
+        """And whether it is another object: Dynamo cannot compare containers by identity."""
+        if isinstance(value, torch.Tensor):
+            changes = value.is_floating_point() and value.dtype != self.dtype
+            return (value.to(self.dtype), True) if changes else (value, False)
+        if isinstance(value, (str, bytes, torch.nn.Module, type)):
+            return value, False
+        if not isinstance(value, _BUILT_IN) and _is_batch(value):
+            return self._convert_object(value)
+        if isinstance(value, Mapping):
+            converted, changes = self._convert_values(value)
+            return (_with_values(value, converted), True) if changes else (value, False)
+        if isinstance(value, (Sequence, Set)):
+            return self._convert_elements(value)
+        if isinstance(value, Iterator):
+            return (convert(element, self.dtype) for element in value), True
         return value, False
-    if type(value) not in _PLAIN and callable(getattr(value, "to", None)):
-        converted = value.to(dtype)
-        return converted, converted is not value
-    if isinstance(value, Mapping):
-        return _convert_mapping(value, dtype)
-    if isinstance(value, (Sequence, Set)):
-        return _convert_elements(value, dtype)
-    if isinstance(value, Iterator):
-        return (convert(element, dtype) for element in value), True
-    return value, False
+
+    def _convert_object(self, value: Any) -> tuple[Any, bool]:
+        if torch.compiler.is_compiling():  # a graph would hold for objects of the same id alone
+            return self._convert_attributes(value, object.__new__(type(value)))
+        if id(value) not in self._objects:
+            result = _empty(type(value))
+            self._objects[id(value)] = result, False
+            self._objects[id(value)] = self._convert_attributes(value, result)
+        return self._objects[id(value)]
+
+    def _convert_attributes(self, value: Any, result: Any) -> tuple[Any, bool]:
+        own, has_own = self._convert_values(getattr(value, "__dict__", {}))
+        slots, has_slots = self._convert_values(_slots(value))
+        if result is None or not (has_own or has_slots):
+            return value, False
+        if own:
+            vars(result).update(own)
+        for name, element in slots.items():
+            object.__setattr__(result, name, element)
+        return result, True
+
+    def _convert_values(self, value: Mapping) -> tuple[dict, bool]:
+        converted, changes = {}, False
+        for key, element in value.items():
+            converted[key], changed = self.convert(element)
+            changes |= changed
+        return converted, changes
+
+    def _convert_elements(self, value: Sequence | Set) -> tuple[Any, bool]:
+        converted, changes = [], False
+        for element in value:
+            result, changed = self.convert(element)
+            converted.append(result)
+            changes |= changed
+        if not changes:
+            return value, False
+        if hasattr(value, "_fields"):
+            return type(value)(*converted), True
+        return _of_kind(type(value), converted), True
 
 
-def _convert_mapping(value: Mapping, dtype: torch.dtype) -> tuple[Mapping, bool]:
-    converted, changes = {}, False
-    for key, element in value.items():
-        converted[key], changed = _convert(element, dtype)
-        changes |= changed
-    return (_with_values(value, converted), True) if changes else (value, False)
+def _is_batch(value: Any) -> bool:
+    return callable(getattr(value, "to", None)) or dataclasses.is_dataclass(value)
+
+
+def _empty(kind: type) -> Any:
+    """An object of `kind` that lacks its attributes; None for kinds that C makes."""
+    try:
+        return object.__new__(kind)
+    except TypeError:
+        return None
+
+
+def _slots(value: Any) -> dict[str, Any]:
+    names = _slot_names(type(value))
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _slot_names(kind: type) -> list[str]:
+    return copyreg._slotnames(kind)  # type: ignore[attr-defined]
 
 
 def _with_values(value: Mapping, converted: dict) -> Mapping:
@@ -83,19 +145,6 @@ def _with_values(value: Mapping, converted: dict) -> Mapping:
     for key, element in converted.items():
         result[key] = element
     return result
-
-
-def _convert_elements(value: Sequence | Set, dtype: torch.dtype) -> tuple[Any, bool]:
-    converted, changes = [], False
-    for element in value:
-        result, changed = _convert(element, dtype)
-        converted.append(result)
-        changes |= changed
-    if not changes:
-        return value, False
-    if hasattr(value, "_fields"):
-        return type(value)(*converted), True
-    return _of_kind(type(value), converted), True
 
 
 def _of_kind(kind: Callable, content: dict | list) -> Any:
