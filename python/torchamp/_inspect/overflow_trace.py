@@ -10,7 +10,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torchamp._inspect.trial import named
 from torchamp._inspect.watch import Op, Watch
-from torchamp.amp._model import check_is_module
+from torchamp.amp._checks import check_is_module
 
 _MAX_NAMES = 3
 

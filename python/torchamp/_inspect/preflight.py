@@ -18,7 +18,7 @@ from torchamp._inspect.watch import Op
 from torchamp._load import _C
 from torchamp._logging import log
 from torchamp._tables import html_table, text_table
-from torchamp.amp._model import check_is_module
+from torchamp.amp._checks import check_is_module
 
 #: In this order, the first that fits is recommended.
 _PREFERRED = ("O1", "O4", "O2", "O5")

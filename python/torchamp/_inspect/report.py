@@ -16,8 +16,8 @@ from torchamp._inspect.watch import Op, Watch, call_model, unchanged
 from torchamp._tables import html_table, text_table
 from torchamp.amp._amp import listed
 from torchamp.amp._autocast import shield
+from torchamp.amp._checks import check_is_module
 from torchamp.amp._masters import LOW_PRECISION
-from torchamp.amp._model import check_is_module
 
 
 @dataclasses.dataclass

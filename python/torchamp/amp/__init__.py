@@ -39,7 +39,7 @@ from torchamp.amp._autocast import (
 )
 from torchamp.amp._averaged_model import AveragedModel
 from torchamp.amp._grad_scaler import GradScaler
-from torchamp.amp._model import cast_for_inference
+from torchamp.amp._inference import cast_for_inference
 from torchamp.amp._policy import LossScaleOptimizer, Policy, set_policy
 from torchamp.amp._ranks.dtensor import fsdp_policy
 from torchamp.amp._torch_autocast import autocast

@@ -43,6 +43,14 @@ def _described(value: Any) -> str:
     return f"{type(value).__name__}{hint}"
 
 
+def check_is_module(function: str, model: Any) -> None:
+    """Raises TypeError, which names `function`, unless `model` is a module."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"{function}: expected model to be a torch.nn.Module, got a {type(model).__name__}"
+        )
+
+
 class Float16Models:
     """Whether initialize takes models that are in float16 already."""
 

@@ -13,15 +13,13 @@ import copyreg
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence, Set
-from typing import Any, NoReturn, SupportsIndex, TypeVar
+from typing import Any, NoReturn, SupportsIndex
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from torchamp._load import _C
-from torchamp._shards import is_dtensor
 from torchamp.amp._autocast import shield
-from torchamp.amp._cast import cast_model
 from torchamp.amp._describe import describe_model
 from torchamp.amp._kept import Kept
 from torchamp.amp._masters import LOW_PRECISION
@@ -29,9 +27,6 @@ from torchamp.amp._ranks.data_parallel import DataParallel
 from torchamp.amp._session import Session
 from torchamp.amp._state_dicts import hook_state_dict
 from torchamp.amp._swap_class import Swapped, swap_class
-
-Model = TypeVar("Model", bound=torch.nn.Module)
-
 
 #: Kinds whose elements are not their attributes. Dynamo cannot ask each for a method `to`.
 _BUILT_IN = (dict, list, tuple, set, frozenset)
@@ -278,7 +273,7 @@ def adopt_model(model: torch.nn.Module, session: Session) -> None:
     session did."""
     settings, properties = session.settings, session.settings.properties
     shielded = properties.autocast_type is None
-    _set_state(model, properties.cast_model_type, settings.output_type, shielded, session)
+    set_model_state(model, properties.cast_model_type, settings.output_type, shielded, session)
 
 
 def adopt_parts(model: torch.nn.Module, kept: Kept, session: Session) -> None:
@@ -300,11 +295,11 @@ def _has_own(module: torch.nn.Module, dtype: torch.dtype | None) -> bool:
 
 
 def _adopt_part(module: torch.nn.Module, dtype: torch.dtype | None, session: Session) -> None:
-    _set_state(module, dtype, None, shielded=dtype == torch.float32, session=None)
+    set_model_state(module, dtype, None, shielded=dtype == torch.float32, session=None)
     session.add_part(module)
 
 
-def _set_state(
+def set_model_state(
     model: torch.nn.Module,
     input_type: torch.dtype | None,
     output_type: torch.dtype | None,
@@ -318,64 +313,3 @@ def _set_state(
     model.__dict__["_torchamp"] = state
     if not isinstance(model, AmpModel):
         swap_class(model, AmpModel, _methods)
-
-
-def cast_for_inference(
-    model: Model,
-    dtype: torch.dtype,
-    keep_batchnorm_fp32: bool = True,
-    cast_model_outputs: torch.dtype | None = torch.float32,
-) -> Model:
-    """Casts `model` once, in place, instead of at every call as autocast does, and returns it:
-    floating parameters and buffers become `dtype`, affine batch norms only with
-    keep_batchnorm_fp32=False. Its calls then cast floating inputs to `dtype` and outputs to
-    `cast_model_outputs`; None leaves them in `dtype`.
-
-    The model may have any floating dtype, be on any device, and be one that was trained at O0, O1
-    or O4; of one that is trained at O2, O3 or O5 take a copy.deepcopy. Load its weights first; call
-    eval() as for any inference.
-
-    Raises TypeError if it is not a model or the dtype not floating, RuntimeError for a model in
-    training at O2, O3 or O5, and changes nothing then.
-    """
-    _check(model, dtype)
-    with torch.inference_mode(False), torch.no_grad():
-        cast_model(model, dtype, keep_batchnorm_fp32)
-    output_type = dtype if cast_model_outputs is None else cast_model_outputs
-    _set_state(model, dtype, output_type, shielded=True, session=None)
-    return model
-
-
-def check_is_module(function: str, model: Any) -> None:
-    """Raises TypeError, which names `function`, unless `model` is a module."""
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(
-            f"{function}: expected model to be a torch.nn.Module, got a {type(model).__name__}"
-        )
-
-
-def _check(model: torch.nn.Module, dtype: torch.dtype) -> None:
-    check_is_module("cast_for_inference", model)
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise TypeError(f"cast_for_inference: expected dtype to be floating, got {dtype!r}")
-    for name, param in model.named_parameters():
-        if is_dtensor(param):
-            raise TypeError(
-                f"cast_for_inference: expected parameter {name!r} to be a plain tensor, got a "
-                "DTensor; cast before fully_shard or parallelize_module"
-            )
-    for name, module in model.named_modules():
-        if isinstance(module, AmpModel) and _is_cast(module, module is model):
-            part = f"model.{name}" if name else "model"
-            raise RuntimeError(
-                f"cast_for_inference: expected {part} ({type(module).__name__}) to be in float32, "
-                "got one that initialize has cast for training; cast a copy.deepcopy of it"
-            )
-
-
-def _is_cast(module: AmpModel, is_whole: bool) -> bool:
-    """Whether the module is in training in low precision, or is a part whose own forward casts."""
-    state = module._torchamp
-    if is_whole:
-        return state.session is not None and state.input_type not in (None, torch.float32)
-    return state.changes_forward
