@@ -9,9 +9,10 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
-import copyreg
 import dataclasses
 import functools
+import inspect
+import operator
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence, Set
 from typing import Any, NoReturn, SupportsIndex
 
@@ -27,6 +28,7 @@ from torchamp.amp._ranks.data_parallel import DataParallel
 from torchamp.amp._session import Session
 from torchamp.amp._state_dicts import hook_state_dict
 from torchamp.amp._swap_class import Swapped, swap_class
+from torchamp.amp._write_back import MAPPINGS, SEQUENCES, Copy, slots_of, write_back
 
 #: Kinds whose elements are not their attributes. Dynamo cannot ask each for a method `to`.
 _BUILT_IN = (dict, list, tuple, set, frozenset)
@@ -46,8 +48,10 @@ def convert(value: Any, dtype: torch.dtype) -> Any:
 class Conversion:
     """Of what one call of forward takes or returns."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, dtype: torch.dtype, copies: list[Copy] | None = None) -> None:
         self.dtype = dtype
+        #: Collects what may be written; None where nobody asks.
+        self.copies = copies
         #: By id: objects may refer to each other.
         self._objects: dict[int, tuple[Any, bool]] = {}
 
@@ -55,19 +59,33 @@ class Conversion:
         """And whether it is another object: Dynamo cannot compare containers by identity."""
         if isinstance(value, torch.Tensor):
             changes = value.is_floating_point() and value.dtype != self.dtype
-            return (value.to(self.dtype), True) if changes else (value, False)
+            return self._noted(value, self._cast(value)) if changes else (value, False)
         if isinstance(value, (str, bytes, torch.nn.Module, type)):
             return value, False
         if not isinstance(value, _BUILT_IN) and _is_batch(value):
             return self._convert_object(value)
         if isinstance(value, Mapping):
             converted, changes = self._convert_values(value)
-            return (_with_values(value, converted), True) if changes else (value, False)
+            if not changes:
+                return value, False
+            return self._noted(value, _with_values(value, converted))
         if isinstance(value, (Sequence, Set)):
             return self._convert_elements(value)
         if isinstance(value, Iterator):
             return (convert(element, self.dtype) for element in value), True
         return value, False
+
+    def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Inference mode would not count writes to it."""
+        if self.copies is None or not torch.is_inference_mode_enabled():
+            return tensor.to(self.dtype)
+        with torch.inference_mode(False), torch.no_grad():
+            return tensor.to(self.dtype)
+
+    def _noted(self, given: Any, made: Any) -> tuple[Any, bool]:
+        if self.copies is not None:
+            self.copies.append((given, made, _state(made)))
+        return made, True
 
     def _convert_object(self, value: Any) -> tuple[Any, bool]:
         if torch.compiler.is_compiling():  # a graph would hold for objects of the same id alone
@@ -80,14 +98,15 @@ class Conversion:
 
     def _convert_attributes(self, value: Any, result: Any) -> tuple[Any, bool]:
         own, has_own = self._convert_values(getattr(value, "__dict__", {}))
-        slots, has_slots = self._convert_values(_slots(value))
+        slots, has_slots = self._convert_values(slots_of(value))
         if result is None or not (has_own or has_slots):
             return value, False
         if own:
             vars(result).update(own)
+            self._noted(vars(value), vars(result))
         for name, element in slots.items():
             object.__setattr__(result, name, element)
-        return result, True
+        return self._noted(value, result)
 
     def _convert_values(self, value: Mapping) -> tuple[dict, bool]:
         converted, changes = {}, False
@@ -106,7 +125,41 @@ class Conversion:
             return value, False
         if hasattr(value, "_fields"):
             return type(value)(*converted), True
-        return _of_kind(type(value), converted), True
+        return self._noted(value, _of_kind(type(value), converted))
+
+
+def _name_of(
+    dtype: torch.dtype, forward: Callable, args: tuple, kwargs: dict, tensor: torch.Tensor
+) -> str:
+    """That of the argument whose conversion to `dtype` cast `tensor`."""
+    bound = inspect.signature(forward).bind(*args, **kwargs)
+    for name, value in bound.arguments.items():
+        copies: list[Copy] = []
+        Conversion(dtype, copies).convert(value)
+        if any(given is tensor for given, _, _ in copies):
+            return name
+    return ""
+
+
+def _state(made: Any) -> Any:
+    return made._version if isinstance(made, torch.Tensor) else _elements(made)
+
+
+def _is_written(copy: Copy) -> bool:
+    _, made, state = copy
+    if isinstance(made, torch.Tensor):
+        return made._version != state
+    elements = _elements(made)
+    return len(elements) != len(state) or not all(map(operator.is_, elements, state))
+
+
+def _elements(made: Any) -> list:
+    """What forward may replace in it."""
+    if isinstance(made, SEQUENCES):
+        return list(made)
+    if isinstance(made, MAPPINGS):
+        return [*made, *made.values()]
+    return [] if isinstance(made, _BUILT_IN) else list(slots_of(made).values())
 
 
 def _is_batch(value: Any) -> bool:
@@ -119,16 +172,6 @@ def _empty(kind: type) -> Any:
         return object.__new__(kind)
     except TypeError:
         return None
-
-
-def _slots(value: Any) -> dict[str, Any]:
-    names = _slot_names(type(value))
-    return {name: getattr(value, name) for name in names if hasattr(value, name)}
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _slot_names(kind: type) -> list[str]:
-    return copyreg._slotnames(kind)  # type: ignore[attr-defined]
 
 
 def _with_values(value: Mapping, converted: dict) -> Mapping:
@@ -173,11 +216,28 @@ class ModelState:
         return {**self.__dict__, "session": None, "data_parallel": None}
 
     def run(self, forward: Callable, args: tuple, kwargs: dict) -> Any:
-        if self.input_type is not None:
-            args = tuple(convert(arg, self.input_type) for arg in args)
-            kwargs = {name: convert(arg, self.input_type) for name, arg in kwargs.items()}
-        outputs = self._run(forward, args, kwargs)
+        if self.input_type is None:
+            outputs = self._run(forward, args, kwargs)
+        else:
+            outputs = self._run_on_copies(self.input_type, forward, args, kwargs)
         return outputs if self.output_type is None else convert(outputs, self.output_type)
+
+    def _run_on_copies(
+        self, dtype: torch.dtype, forward: Callable, args: tuple, kwargs: dict
+    ) -> Any:
+        """The caller sees what forward writes to them, but not in graphs."""
+        copies: list[Copy] | None = None if torch.compiler.is_compiling() else []
+        made = Conversion(dtype, copies)
+        outputs = self._run(
+            forward,
+            tuple([made.convert(arg)[0] for arg in args]),
+            {name: made.convert(arg)[0] for name, arg in kwargs.items()},
+        )
+        written = [copy for copy in copies or () if _is_written(copy)]
+        if written and copies:
+            name_of = functools.partial(_name_of, dtype, forward, args, kwargs)
+            write_back(written, copies, name_of)
+        return outputs
 
     def _run(self, forward: Callable, args: tuple, kwargs: dict) -> Any:
         with self._context():
