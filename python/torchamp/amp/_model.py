@@ -371,5 +371,7 @@ def set_model_state(
     inner_forward = model.__dict__.pop("forward", earlier and earlier.inner_forward)
     state = ModelState(input_type, output_type, shielded, inner_forward, session, data_parallel)
     model.__dict__["_torchamp"] = state
+    if earlier and earlier.session:
+        earlier.session.close_if_left()
     if not isinstance(model, AmpModel):
         swap_class(model, AmpModel, _methods)

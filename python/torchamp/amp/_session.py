@@ -156,6 +156,11 @@ class Session:
         if self.casts is not None:
             self.casts.close()
 
+    def close_if_left(self) -> None:
+        """Where later calls of initialize have taken all of its models."""
+        if all(model._torchamp.session is not self for model in self.models()):
+            self.close()
+
     def end(self) -> None:
         """Forgets models and optimizers, which are plain again."""
         self.close()

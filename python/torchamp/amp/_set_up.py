@@ -29,6 +29,7 @@ def set_up(
 ) -> Session:
     """Checks everything, then changes models and optimizers. groups: whose ranks agree."""
     _checks.check_models(models)
+    _checks.check_casts(settings)
     _checks.check_optimizers(optimizers)
     _checks.check_in_backward(models, settings)
     _checks.check_shares(models, optimizers)
@@ -48,6 +49,7 @@ def set_up(
     for optimizer in optimizers:
         adopt_optimizer(optimizer, session, masters)
     session.agree_over(groups)
+    _checks.warn_of_casts(models, settings)
     return session
 
 
