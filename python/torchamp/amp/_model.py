@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torchamp._load import _C
 from torchamp.amp._autocast import shield
 from torchamp.amp._describe import describe_model
+from torchamp.amp._dtype_errors import explain
 from torchamp.amp._kept import Kept
 from torchamp.amp._masters import LOW_PRECISION
 from torchamp.amp._ranks.data_parallel import DataParallel
@@ -323,7 +324,12 @@ def _methods(original: type[torch.nn.Module]) -> dict:
         if state.session is not None and not torch.compiler.is_compiling():
             state.session.publish_masters()
         inner = state.inner_forward or functools.partial(original.forward, self)
-        return state.run(inner, args, kwargs)
+        try:
+            return state.run(inner, args, kwargs)
+        except (RuntimeError, ValueError) as error:
+            if state.session is not None and not torch.compiler.is_compiling():
+                explain(error, self, state.session)
+            raise
 
     return {"forward": forward}
 
