@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from nets import Net, batch, initialized, linear_net, train_step
+from nets import Net, batch, initialized, linear_net, loss_of, train_step
 
 from torchamp import Amp, amp
 
@@ -88,7 +88,7 @@ def test_another_dtype_is_refused(first, then, end):
 
 def doubt(dtype: torch.dtype) -> str:
     return (
-        f"initialize: expected no casts in this thread, got a model of an earlier initialize that "
+        f"scale_loss: expected no casts in this thread, got a model of an earlier initialize that "
         f"casts to {dtype} outside of forwards, in loss functions too; end them by "
         "amp.release(model) of that model, or suspend them by amp.disable_casts()"
     )
@@ -98,12 +98,13 @@ def doubt(dtype: torch.dtype) -> str:
 @pytest.mark.parametrize("first", DTYPES)
 def test_a_warning_says_that_other_code_is_cast(first, then):
     kept, _ = initialized(first)
+    model, optimizer = initialized(then)
     with pytest.warns(UserWarning, match=f"^{re.escape(doubt(DTYPES[first]))}$") as seen:
-        model, optimizer = amp.initialize(
-            net := Net(), torch.optim.SGD(net.parameters(), 0.1), opt_level=then, verbosity=0
-        )
+        for _ in range(3):
+            loss = loss_of(model)
+            with amp.scale_loss(loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
     assert len(seen) == 1 and seen[0].filename == __file__
-    train_step(model, optimizer)
     assert product_dtype() == DTYPES[first]
     amp.release(kept)
     assert product_dtype() == torch.float32
@@ -119,6 +120,16 @@ def test_its_other_remedy(no_warnings):
 
 
 # No reason for a warning.
+
+
+@pytest.mark.parametrize("then", OTHERS)
+@pytest.mark.parametrize("leave", [initialized, train_and_leave])
+def test_names_that_are_bound_anew(leave, then, no_warnings):
+    """The earlier run exists until initialize has returned."""
+    pair = leave("O1")
+    pair = initialized(then)
+    train_step(*pair)
+    assert product_dtype() == torch.float32
 
 
 @pytest.mark.parametrize("level", DTYPES)
@@ -145,6 +156,7 @@ def test_a_model_that_is_initialized_again(first, then, no_warnings):
 def test_one_of_two_that_is_initialized_again():
     models = [linear_net(), linear_net()]
     amp.initialize(models, opt_level="O1", verbosity=0)
-    with pytest.warns(UserWarning, match="expected no casts in this thread"):
-        amp.initialize(models[0], opt_level="O0", verbosity=0)
+    model, optimizer = initialized("O0", models[0])
     assert models[1](batch()[0]).dtype == torch.float16
+    with pytest.warns(UserWarning, match="expected no casts in this thread"):
+        train_step(model, optimizer)

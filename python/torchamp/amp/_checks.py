@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchamp._load import _C
 from torchamp._shards import shard_of
+from torchamp.amp._autocast import lasting_casts
 from torchamp.amp._masters import mastered, params_of
 from torchamp.amp._model import AmpModel
 from torchamp.amp._optimizer import ONE_OWNER, AmpOptimizer
@@ -217,31 +217,13 @@ def check_casts(settings: Settings) -> None:
     """Ends the casts of runs that are gone. Raises RuntimeError for those of another dtype that
     remain."""
     wanted = settings.properties.autocast_type
-    if _open_casts() - {wanted}:
-        gc.collect()
-    for found in _open_casts() - {wanted} if wanted else ():
+    others = lasting_casts(wanted) - {wanted}
+    if wanted and others:
         raise RuntimeError(
             f"initialize: expected no casts but to {wanted} in this thread, got a model of an "
-            f"earlier initialize that casts to {found}; end them by amp.release(model), also of a "
-            "model that only a notebook's Out holds, or use another thread"
+            f"earlier initialize that casts to {others.pop()}; end them by amp.release(model), "
+            "also of a model that only a notebook's Out holds, or use another thread"
         )
-
-
-def warn_of_casts(models: list[torch.nn.Module], settings: Settings) -> None:
-    """Of those that the code around models that are not cast so runs in."""
-    are_cast = settings.properties.autocast_type is not None
-    for found in () if are_cast or not models else _open_casts():
-        warnings.warn(
-            "initialize: expected no casts in this thread, got a model of an earlier initialize "
-            f"that casts to {found} outside of forwards, in loss functions too; end them by "
-            "amp.release(model) of that model, or suspend them by amp.disable_casts()",
-            stacklevel=_CALLER,
-        )
-
-
-def _open_casts() -> set[torch.dtype | None]:
-    """The dtypes of O1 and O4 in this thread: one at most."""
-    return {_C.casting_to(device_type) for device_type in _C.shielded_device_types()}
 
 
 def warn_of_float64(models: list[torch.nn.Module], settings: Settings) -> None:

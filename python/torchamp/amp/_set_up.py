@@ -49,7 +49,6 @@ def set_up(
     for optimizer in optimizers:
         adopt_optimizer(optimizer, session, masters)
     session.agree_over(groups)
-    _checks.warn_of_casts(models, settings)
     return session
 
 
