@@ -116,16 +116,6 @@ def test_disable_casts_without_o1_does_nothing():
         assert not is_on()
 
 
-def test_two_dtypes_in_one_thread_are_refused():
-    model, _ = initialized("O1")
-    other = Net()
-    with pytest.raises(
-        RuntimeError, match="autocast to Half is already active .* cannot also .* BFloat16"
-    ):
-        amp.initialize(other, opt_level="O4", verbosity=0)
-    assert type(other) is Net
-
-
 def test_threads_do_not_see_each_other():
     seen = []
 

@@ -1,6 +1,7 @@
 """torch.compile and torch.export of models that initialize returned: one graph, eager's numbers."""
 
 import collections
+import dataclasses
 import gc
 import shutil
 
@@ -119,6 +120,47 @@ def test_containers_of_tensors_are_cast_in_the_graph(level):
     compiled = torch.compile(model, backend=counter, fullgraph=True)
     assert_same(compiled(**arguments), expected)
     assert counter.graphs == 1
+
+
+@dataclasses.dataclass
+class Sample:
+    x: torch.Tensor
+    target: torch.Tensor
+
+
+class Slotted:
+    """A batch, by its `to`, with slots."""
+
+    __slots__ = ("target", "x")
+
+    def __init__(self, x, target):
+        self.x, self.target = x, target
+
+    def to(self, device):
+        raise AssertionError
+
+
+class TakesSamples(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, sample):
+        return Sample(self.layer(sample.x), sample.target)
+
+
+@pytest.mark.skipif(torch.__version__ < (2, 7), reason="Dynamo asks no object for its attributes")
+@pytest.mark.parametrize("kind", [Sample, Slotted])
+@pytest.mark.parametrize("level", LEVELS)
+def test_batch_objects_are_cast_in_the_graph(level, kind):
+    model, _ = initialized(level, TakesSamples())
+    counter = Counter()
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    for seed in range(3):
+        x, target = batch(seed)
+        expected, result = model(kind(x, target)), compiled(kind(x, target))
+        assert_same((result.x, result.target), (expected.x, expected.target))
+    assert counter.graphs == 1 and x.dtype == torch.float32
 
 
 def test_a_forward_bound_to_the_object_is_captured():

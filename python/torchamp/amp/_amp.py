@@ -258,6 +258,12 @@ def initialize(
             the step of all. DistributedDataParallel does not need it. None: ranks decide by
             themselves.
 
+    A model that is cast, to float32 at O0, casts the floating tensors of its arguments and outputs.
+    It finds them in mappings, sequences, dataclasses and objects that have a method `to`, of which
+    it makes copies. What forward writes to tensors, dicts, lists, deques and attributes of its
+    arguments is written to the caller's after it, but not in graphs of torch.compile, and not
+    writes through `.data`.
+
     Returns models and optimizers, the very objects, in the shape they were given: `model`, or
     `(model, optimizer)`, each a list where a list was given. Raises TypeError, ValueError or
     RuntimeError, and changes nothing, where an argument is wrong.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import gc
 import inspect
 import threading
 import types
@@ -328,6 +329,19 @@ def _both(
 def _shielded_device_types() -> list[str]:
     """While a graph is captured. Under another state of autocast, Dynamo captures another graph."""
     return _C.shielded_device_types()
+
+
+def lasting_casts(wanted: torch.dtype | None = None) -> set[torch.dtype]:
+    """The dtypes, one at most, that O1 and O4 cast to in this thread, once models that only
+    reference cycles hold are gone. Leaves those be where it is `wanted`."""
+    if _open_casts() - {wanted}:
+        gc.collect()
+    return _open_casts()
+
+
+def _open_casts() -> set[torch.dtype]:
+    types = {_C.casting_to(device_type) for device_type in _C.shielded_device_types()}
+    return {dtype for dtype in types if dtype is not None}
 
 
 class OpenCasts:

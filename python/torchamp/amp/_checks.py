@@ -10,6 +10,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchamp._load import _C
 from torchamp._shards import shard_of
+from torchamp.amp._autocast import lasting_casts
 from torchamp.amp._kept import Kept
 from torchamp.amp._masters import LOW_PRECISION, mastered, params_of
 from torchamp.amp._model import AmpModel
@@ -244,6 +245,19 @@ def check_owners(
                     f"({type(optimizers[first]).__name__}) and optimizers[{i}] "
                     f"({type(optimizer).__name__}); {ONE_OWNER}"
                 )
+
+
+def check_casts(settings: Settings) -> None:
+    """Ends the casts of runs that are gone. Raises RuntimeError for those of another dtype that
+    remain."""
+    wanted = settings.properties.autocast_type
+    others = lasting_casts(wanted) - {wanted}
+    if wanted and others:
+        raise RuntimeError(
+            f"initialize: expected no casts but to {wanted} in this thread, got a model of an "
+            f"earlier initialize that casts to {others.pop()}; end them by amp.release(model), "
+            "also of a model that only a notebook's Out holds, or use another thread"
+        )
 
 
 def warn_of_float64(models: list[torch.nn.Module], settings: Settings) -> None:

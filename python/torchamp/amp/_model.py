@@ -11,6 +11,8 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import inspect
+import operator
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence, Set
 from typing import Any, NoReturn, SupportsIndex
 
@@ -21,53 +23,157 @@ from torchamp._load import _C
 from torchamp.amp._autocast import shield
 from torchamp.amp._copies import PlainState, make_plain, plain_state
 from torchamp.amp._describe import describe_model
+from torchamp.amp._dtype_errors import explain
 from torchamp.amp._kept import Kept
 from torchamp.amp._masters import LOW_PRECISION
 from torchamp.amp._ranks.data_parallel import DataParallel
 from torchamp.amp._session import Session
 from torchamp.amp._state_dicts import hook_state_dict
 from torchamp.amp._swap_class import Swapped, swap_class
+from torchamp.amp._write_back import MAPPINGS, SEQUENCES, Copy, slots_of, write_back
 
-#: Containers of these very types have no method `to`. Dynamo cannot ask each of them.
-_PLAIN = (dict, collections.OrderedDict, list, tuple, set, frozenset)
+#: Kinds whose elements are not their attributes. Dynamo cannot ask each for a method `to`.
+_BUILT_IN = (dict, list, tuple, set, frozenset)
 
 
 def convert(value: Any, dtype: torch.dtype) -> Any:
-    """`value` with its floating tensors in `dtype`.
+    """`value` with its floating tensors in `dtype`; the caller's objects stay as they are.
 
-    Traverses mappings (keys stay), lists, tuples, named tuples, sets and iterators, keeps their
-    types, and returns the very object where nothing changes. Other objects that have a method `to`
-    are asked for `value.to(dtype)`. Strings, arrays, modules, dataclasses and all else stay as they
-    are.
+    Traverses mappings (keys stay), lists, tuples, named tuples, sets and iterators, and the
+    attributes of dataclasses and of other objects that have a method `to`, which is not called.
+    Keeps their types, without calling __init__ of such objects, and returns the very object where
+    nothing changes. Strings, arrays, modules and all else stay as they are.
     """
-    return _convert(value, dtype)[0]
+    return Conversion(dtype).convert(value)[0]
 
 
-def _convert(value: Any, dtype: torch.dtype) -> tuple[Any, bool]:
-    """And whether it is another object: Dynamo cannot compare containers by identity."""
-    if isinstance(value, torch.Tensor):
-        changes = value.is_floating_point() and value.dtype != dtype
-        return (value.to(dtype), True) if changes else (value, False)
-    if isinstance(value, (str, bytes, torch.nn.Module, type)):
+class Conversion:
+    """Of what one call of forward takes or returns."""
+
+    def __init__(self, dtype: torch.dtype, copies: list[Copy] | None = None) -> None:
+        self.dtype = dtype
+        #: Collects what may be written; None where nobody asks.
+        self.copies = copies
+        #: By id: objects may refer to each other.
+        self._objects: dict[int, tuple[Any, bool]] = {}
+
+    def convert(self, value: Any) -> tuple[Any, bool]:
+        """And whether it is another object: Dynamo cannot compare containers by identity."""
+        if isinstance(value, torch.Tensor):
+            changes = value.is_floating_point() and value.dtype != self.dtype
+            return self._noted(value, self._cast(value)) if changes else (value, False)
+        if isinstance(value, (str, bytes, torch.nn.Module, type)):
+            return value, False
+        if not isinstance(value, _BUILT_IN) and _is_batch(value):
+            return self._convert_object(value)
+        if isinstance(value, Mapping):
+            converted, changes = self._convert_values(value)
+            if not changes:
+                return value, False
+            return self._noted(value, _with_values(value, converted))
+        if isinstance(value, (Sequence, Set)):
+            return self._convert_elements(value)
+        if isinstance(value, Iterator):
+            return (convert(element, self.dtype) for element in value), True
         return value, False
-    if type(value) not in _PLAIN and callable(getattr(value, "to", None)):
-        converted = value.to(dtype)
-        return converted, converted is not value
-    if isinstance(value, Mapping):
-        return _convert_mapping(value, dtype)
-    if isinstance(value, (Sequence, Set)):
-        return _convert_elements(value, dtype)
-    if isinstance(value, Iterator):
-        return (convert(element, dtype) for element in value), True
-    return value, False
+
+    def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Inference mode would not count writes to it."""
+        if self.copies is None or not torch.is_inference_mode_enabled():
+            return tensor.to(self.dtype)
+        with torch.inference_mode(False), torch.no_grad():
+            return tensor.to(self.dtype)
+
+    def _noted(self, given: Any, made: Any) -> tuple[Any, bool]:
+        if self.copies is not None:
+            self.copies.append((given, made, _state(made)))
+        return made, True
+
+    def _convert_object(self, value: Any) -> tuple[Any, bool]:
+        if torch.compiler.is_compiling():  # a graph would hold for objects of the same id alone
+            return self._convert_attributes(value, object.__new__(type(value)))
+        if id(value) not in self._objects:
+            result = _empty(type(value))
+            self._objects[id(value)] = result, False
+            self._objects[id(value)] = self._convert_attributes(value, result)
+        return self._objects[id(value)]
+
+    def _convert_attributes(self, value: Any, result: Any) -> tuple[Any, bool]:
+        own, has_own = self._convert_values(getattr(value, "__dict__", {}))
+        slots, has_slots = self._convert_values(slots_of(value))
+        if result is None or not (has_own or has_slots):
+            return value, False
+        if own:
+            vars(result).update(own)
+            self._noted(vars(value), vars(result))
+        for name, element in slots.items():
+            object.__setattr__(result, name, element)
+        return self._noted(value, result)
+
+    def _convert_values(self, value: Mapping) -> tuple[dict, bool]:
+        converted, changes = {}, False
+        for key, element in value.items():
+            converted[key], changed = self.convert(element)
+            changes |= changed
+        return converted, changes
+
+    def _convert_elements(self, value: Sequence | Set) -> tuple[Any, bool]:
+        converted, changes = [], False
+        for element in value:
+            result, changed = self.convert(element)
+            converted.append(result)
+            changes |= changed
+        if not changes:
+            return value, False
+        if hasattr(value, "_fields"):
+            return type(value)(*converted), True
+        return self._noted(value, _of_kind(type(value), converted))
 
 
-def _convert_mapping(value: Mapping, dtype: torch.dtype) -> tuple[Mapping, bool]:
-    converted, changes = {}, False
-    for key, element in value.items():
-        converted[key], changed = _convert(element, dtype)
-        changes |= changed
-    return (_with_values(value, converted), True) if changes else (value, False)
+def _name_of(
+    dtype: torch.dtype, forward: Callable, args: tuple, kwargs: dict, tensor: torch.Tensor
+) -> str:
+    """That of the argument whose conversion to `dtype` cast `tensor`."""
+    bound = inspect.signature(forward).bind(*args, **kwargs)
+    for name, value in bound.arguments.items():
+        copies: list[Copy] = []
+        Conversion(dtype, copies).convert(value)
+        if any(given is tensor for given, _, _ in copies):
+            return name
+    return ""
+
+
+def _state(made: Any) -> Any:
+    return made._version if isinstance(made, torch.Tensor) else _elements(made)
+
+
+def _is_written(copy: Copy) -> bool:
+    _, made, state = copy
+    if isinstance(made, torch.Tensor):
+        return made._version != state
+    elements = _elements(made)
+    return len(elements) != len(state) or not all(map(operator.is_, elements, state))
+
+
+def _elements(made: Any) -> list:
+    """What forward may replace in it."""
+    if isinstance(made, SEQUENCES):
+        return list(made)
+    if isinstance(made, MAPPINGS):
+        return [*made, *made.values()]
+    return [] if isinstance(made, _BUILT_IN) else list(slots_of(made).values())
+
+
+def _is_batch(value: Any) -> bool:
+    return callable(getattr(value, "to", None)) or dataclasses.is_dataclass(value)
+
+
+def _empty(kind: type) -> Any:
+    """An object of `kind` that lacks its attributes; None for kinds that C makes."""
+    try:
+        return object.__new__(kind)
+    except TypeError:
+        return None
 
 
 def _with_values(value: Mapping, converted: dict) -> Mapping:
@@ -79,19 +185,6 @@ def _with_values(value: Mapping, converted: dict) -> Mapping:
     for key, element in converted.items():
         result[key] = element
     return result
-
-
-def _convert_elements(value: Sequence | Set, dtype: torch.dtype) -> tuple[Any, bool]:
-    converted, changes = [], False
-    for element in value:
-        result, changed = _convert(element, dtype)
-        converted.append(result)
-        changes |= changed
-    if not changes:
-        return value, False
-    if hasattr(value, "_fields"):
-        return type(value)(*converted), True
-    return _of_kind(type(value), converted), True
 
 
 def _of_kind(kind: Callable, content: dict | list) -> Any:
@@ -129,11 +222,28 @@ class ModelState:
         return {**self.__dict__, "session": None, "data_parallel": None}
 
     def run(self, forward: Callable, args: tuple, kwargs: dict) -> Any:
-        if self.input_type is not None:
-            args = tuple(convert(arg, self.input_type) for arg in args)
-            kwargs = {name: convert(arg, self.input_type) for name, arg in kwargs.items()}
-        outputs = self._run(forward, args, kwargs)
+        if self.input_type is None:
+            outputs = self._run(forward, args, kwargs)
+        else:
+            outputs = self._run_on_copies(self.input_type, forward, args, kwargs)
         return outputs if self.output_type is None else convert(outputs, self.output_type)
+
+    def _run_on_copies(
+        self, dtype: torch.dtype, forward: Callable, args: tuple, kwargs: dict
+    ) -> Any:
+        """The caller sees what forward writes to them, but not in graphs."""
+        copies: list[Copy] | None = None if torch.compiler.is_compiling() else []
+        made = Conversion(dtype, copies)
+        outputs = self._run(
+            forward,
+            tuple([made.convert(arg)[0] for arg in args]),
+            {name: made.convert(arg)[0] for name, arg in kwargs.items()},
+        )
+        written = [copy for copy in copies or () if _is_written(copy)]
+        if written and copies:
+            name_of = functools.partial(_name_of, dtype, forward, args, kwargs)
+            write_back(written, copies, name_of)
+        return outputs
 
     def _run(self, forward: Callable, args: tuple, kwargs: dict) -> Any:
         with self._context():
@@ -223,7 +333,12 @@ def _methods(original: type[torch.nn.Module]) -> dict:
         if state.session is not None and not torch.compiler.is_compiling():
             state.session.publish_masters()
         inner = state.inner_forward or functools.partial(original.forward, self)
-        return state.run(inner, args, kwargs)
+        try:
+            return state.run(inner, args, kwargs)
+        except (RuntimeError, ValueError) as error:
+            if state.session is not None and not torch.compiler.is_compiling():
+                explain(error, self, state.session)
+            raise
 
     return {"forward": forward}
 
@@ -271,5 +386,7 @@ def set_state(
     inner_forward = model.__dict__.pop("forward", earlier and earlier.inner_forward)
     state = ModelState(input_type, output_type, shielded, inner_forward, session, data_parallel)
     model.__dict__["_torchamp"] = state
+    if earlier and earlier.session:
+        earlier.session.close_if_left()
     if not isinstance(model, AmpModel):
         swap_class(model, AmpModel, _methods)

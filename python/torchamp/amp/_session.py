@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torchamp._load import _C
 from torchamp._shards import Shards, mesh_groups_of, shard_of
-from torchamp.amp._autocast import OpenCasts
+from torchamp.amp._autocast import OpenCasts, lasting_casts
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import params_of
 from torchamp.amp._ranks.agreement import agreement_over
@@ -100,13 +101,16 @@ class Session:
 
     def check_order(self) -> None:
         """At the first call: raises RuntimeError where initialize came before what shards the
-        parameters, so that the optimizers step others than the model has."""
+        parameters, so that the optimizers step others than the model has. Warns where O1 or O4 of
+        another run casts the code around the models."""
         if self._may_be_sharded and are_sharded(self.models()):
             raise RuntimeError(
                 "scale_loss: expected fully_shard, parallelize_module and FullyShardedDataParallel "
                 "before initialize, got a model that was sharded after it, whose parameters no "
                 "optimizer steps; shard the model, make the optimizer, then call initialize"
             )
+        if self._may_be_sharded and self.casts is None and self.models():
+            _warn_of_casts()
         self._may_be_sharded = False
 
     def scaler(self, loss_id: int, function: str) -> _C.LossScaler:
@@ -156,6 +160,11 @@ class Session:
         if self.casts is not None:
             self.casts.close()
 
+    def close_if_left(self) -> None:
+        """Where later calls of initialize have taken all of its models."""
+        if all(model._torchamp.session is not self for model in self.models()):
+            self.close()
+
     def end(self) -> None:
         """Forgets models and optimizers, which are plain again."""
         self.close()
@@ -164,6 +173,16 @@ class Session:
         self.hooks, self.states, self.data_parallel = [], [], []
         self.shards = Shards()
         self._models, self._parts, self._optimizers = [], [], []
+
+
+def _warn_of_casts() -> None:
+    for dtype in lasting_casts():
+        warnings.warn(
+            "scale_loss: expected no casts in this thread, got a model of an earlier initialize "
+            f"that casts to {dtype} outside of forwards, in loss functions too; end them by "
+            "amp.release(model) of that model, or suspend them by amp.disable_casts()",
+            stacklevel=5,
+        )
 
 
 def _existing(references: list[weakref.ref[Any]]) -> list[Any]:

@@ -32,6 +32,7 @@ def set_up(
     """Checks everything, then changes models and optimizers, or, after an exception, nothing.
     groups: whose ranks agree."""
     _checks.check_models(models)
+    _checks.check_casts(settings)
     _checks.check_optimizers(optimizers)
     _checks.check_in_backward(models, settings)
     _checks.check_shares(models, optimizers)
