@@ -119,6 +119,8 @@ class ModelState:
     session: Session | None
     #: None if there is no session.
     data_parallel: DataParallel | None
+    #: The places and names of arguments that are cast to float32, whatever the input_type.
+    kept_inputs: tuple[int | str, ...] = ()
 
     @property
     def changes_forward(self) -> bool:
@@ -129,9 +131,10 @@ class ModelState:
         return {**self.__dict__, "session": None, "data_parallel": None}
 
     def run(self, forward: Callable, args: tuple, kwargs: dict) -> Any:
-        if self.input_type is not None:
-            args = tuple(convert(arg, self.input_type) for arg in args)
-            kwargs = {name: convert(arg, self.input_type) for name, arg in kwargs.items()}
+        if (dtype := self.input_type) is not None:
+            kept = dict.fromkeys(self.kept_inputs, torch.float32)
+            args = tuple(convert(arg, kept.get(i, dtype)) for i, arg in enumerate(args))
+            kwargs = {name: convert(arg, kept.get(name, dtype)) for name, arg in kwargs.items()}
         outputs = self._run(forward, args, kwargs)
         return outputs if self.output_type is None else convert(outputs, self.output_type)
 
@@ -224,12 +227,13 @@ def _methods(original: type[torch.nn.Module]) -> dict:
     return {"forward": forward}
 
 
-def adopt_model(model: torch.nn.Module, session: Session) -> None:
+def adopt_model(model: torch.nn.Module, session: Session, kept: Kept) -> None:
     """Makes `model` an AmpModel that casts as the session's settings say, whatever an earlier
     session did."""
     settings, properties = session.settings, session.settings.properties
     shielded = properties.autocast_type is None
-    _set_state(model, properties.cast_model_type, settings.output_type, shielded, session)
+    inputs = kept.inputs_of(model)
+    _set_state(model, properties.cast_model_type, settings.output_type, shielded, session, inputs)
 
 
 def adopt_parts(model: torch.nn.Module, kept: Kept, session: Session) -> None:
@@ -242,7 +246,7 @@ def adopt_parts(model: torch.nn.Module, kept: Kept, session: Session) -> None:
     for module in inside:
         if module in kept.outermost:
             _adopt_part(module, torch.float32, session)
-        elif kept.outermost and module not in kept and _has_own(module, low):
+        elif kept and module not in kept and _has_own(module, low):
             _adopt_part(module, low, session)
 
 
@@ -261,12 +265,14 @@ def _set_state(
     output_type: torch.dtype | None,
     shielded: bool,
     session: Session | None,
+    kept_inputs: tuple[int | str, ...] = (),
 ) -> None:
     data_parallel = None if session is None else session.add_model(model)
     earlier = model.__dict__.get("_torchamp")
     inner_forward = model.__dict__.pop("forward", earlier and earlier.inner_forward)
-    state = ModelState(input_type, output_type, shielded, inner_forward, session, data_parallel)
-    model.__dict__["_torchamp"] = state
+    model.__dict__["_torchamp"] = ModelState(
+        input_type, output_type, shielded, inner_forward, session, data_parallel, kept_inputs
+    )
     if not isinstance(model, AmpModel):
         swap_class(model, AmpModel, _methods)
 
@@ -278,7 +284,7 @@ def cast_for_inference(
     cast_model_outputs: torch.dtype | None = torch.float32,
 ) -> Model:
     """Casts `model` once, in place, instead of at every call as autocast does, and returns it:
-    floating parameters and buffers become `dtype`, affine batch norms only with
+    floating parameters and buffers become `dtype`, batch norms only with
     keep_batchnorm_fp32=False. Its calls then cast floating inputs to `dtype` and outputs to
     `cast_model_outputs`; None leaves them in `dtype`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 import torch
 
@@ -21,6 +22,9 @@ _DESCRIPTIONS = {
     "O5": "bfloat16 model, float32 batch norm and master weights",
 }
 
+#: So many names of buffers are said.
+_FEW = 4
+
 
 def announce(settings: Settings) -> None:
     """Says what initialize is about to do, unless verbosity is 0."""
@@ -33,6 +37,20 @@ def announce(settings: Settings) -> None:
     casts_ops = settings.options["patch_torch_functions"]
     lines.append(_line("autocast_type", properties.autocast_type, casts_ops is not None))
     log(logging.INFO, "\n".join(lines))
+
+
+def announce_buffers(settings: Settings, cast: Iterable[str]) -> None:
+    """Says which buffers initialize is about to round, unless verbosity is 0."""
+    dtype, names = settings.properties.cast_model_type, list(dict.fromkeys(cast))
+    if not names or dtype not in LOW_PRECISION or settings.options["verbosity"] <= 0:
+        return
+    first = ", ".join(map(repr, names[:_FEW]))
+    others = f" and {len(names) - _FEW} others" if len(names) > _FEW else ""
+    log(
+        logging.INFO,
+        f"initialize: buffers cast to {dtype}: {first}{others}; keep_fp32 takes the names of those "
+        "that must stay in float32",
+    )
 
 
 def _line(name: str, value: object, is_override: bool) -> str:
