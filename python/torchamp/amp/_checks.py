@@ -10,7 +10,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchamp._load import _C
 from torchamp._shards import shard_of
-from torchamp.amp._masters import mastered, params_of
+from torchamp.amp._masters import LOW_PRECISION, mastered, params_of
 from torchamp.amp._model import AmpModel
 from torchamp.amp._optimizer import ONE_OWNER, AmpOptimizer
 from torchamp.amp._session import names_of
@@ -214,6 +214,28 @@ def warn_of_float64(models: list[torch.nn.Module], settings: Settings) -> None:
             warnings.warn(
                 f"initialize: expected models[{i}] to be in float32, got parameter {name!r} in "
                 f"float64; it is rounded to {dtype}, and a master of it to float32",
+                stacklevel=_CALLER,
+            )
+
+
+def warn_of_averages(
+    models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer], settings: Settings
+) -> None:
+    """Warns of a model that no optimizer steps beside one of the same parameters that is stepped:
+    as a teacher in self-distillation, which is written by averages of the student."""
+    if settings.properties.cast_model_type not in LOW_PRECISION:
+        return
+    stepped = set(params_of(optimizers))
+    sizes = [{name: param.shape for name, param in m.named_parameters()} for m in models]
+    students = [k for k, m in enumerate(models) if not stepped.isdisjoint(m.parameters())]
+    for i, own in enumerate(sizes):
+        student = next((k for k in students if i not in students and sizes[k] == own), None)
+        if student is not None:
+            warnings.warn(
+                f"initialize: expected an optimizer to step models[{i}], got a model like "
+                f"models[{student}] that none steps; if it averages models[{student}], its "
+                "averages stall in 16 bits: leave it out and use amp.AveragedModel; if its weights "
+                "stay as they are, leave it out and use amp.cast_for_inference",
                 stacklevel=_CALLER,
             )
 

@@ -35,6 +35,7 @@ def set_up(
     check_dtensors(models, settings)
     check_flattened(optimizers, bool(groups), settings)
     _checks.warn_of_float64(models, settings)
+    _checks.warn_of_averages(models, optimizers, settings)
     kept = Kept(models, rules_of("keep_fp32", settings.options["keep_fp32"]), is_marked)
     keeps_masters = settings.keeps_masters
     rounded = list(_to_cast(params_to_cast, models, settings, kept)) if keeps_masters else []
