@@ -44,7 +44,7 @@ def _described(value: Any) -> str:
 
 
 class Float16Models:
-    """Whether initialize takes models that are in float16 already."""
+    """Whether initialize takes models that train in float16 already."""
 
     are_allowed = False
 
@@ -96,13 +96,15 @@ def _check_tensors(where: str, model: torch.nn.Module) -> None:
                     f"initialize: expected {kind} {name!r} of {where} to be materialized, got a "
                     "lazy one; run a forward first"
                 )
-            if kind == "parameter":
-                _check_memory(f"parameter {name!r} of {where}", tensor)
-            if tensor.dtype == torch.float16 and not Float16Models.are_allowed:
-                raise RuntimeError(
-                    f"initialize: expected {where} to be a float32 model, got {kind} {name!r} in "
-                    "float16; initialize casts the model itself: remove the call of half()"
-                )
+    for name, param in model.named_parameters():
+        _check_memory(f"parameter {name!r} of {where}", param)
+        is_half = param.dtype == torch.float16 and param.requires_grad
+        if is_half and not Float16Models.are_allowed:
+            raise RuntimeError(
+                f"initialize: expected {where} to be a float32 model, got parameter {name!r} in "
+                "float16; initialize casts the model itself: remove the call of half(), or freeze "
+                "what does not train by requires_grad_(False)"
+            )
 
 
 def _check_memory(what: str, param: torch.Tensor) -> None:
@@ -175,6 +177,23 @@ def check_shares(models: list[torch.nn.Module], optimizers: list[torch.optim.Opt
             "none; pass all models that it trains",
             stacklevel=_CALLER,
         )
+
+
+def check_real(
+    models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer], settings: Settings
+) -> None:
+    """Raises TypeError for complex parameters whose grads would have to be unscaled."""
+    if not settings.keeps_masters and settings.properties.loss_scale == 1.0:
+        return
+    stepped = set(params_of(optimizers))
+    for i, model in enumerate(models):
+        for name, param in model.named_parameters():
+            if param.is_complex() and param.requires_grad and param in stepped:
+                raise TypeError(
+                    f"initialize: expected parameter {name!r} of models[{i}] to be real, got "
+                    f"{param.dtype}, whose grads cannot be unscaled; make torch.view_as_real of it "
+                    "the parameter, and use torch.view_as_complex in forward"
+                )
 
 
 def check_owners(

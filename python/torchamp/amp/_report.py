@@ -9,7 +9,7 @@ import torch
 
 from torchamp._load import _C
 from torchamp._logging import log
-from torchamp.amp._masters import LOW_PRECISION
+from torchamp.amp._masters import LOW_PRECISION, params_of
 from torchamp.amp._settings import Settings
 from torchamp.optimizers import FusedOptimizer
 
@@ -51,6 +51,24 @@ def announce_buffers(settings: Settings, cast: Iterable[str]) -> None:
         f"initialize: buffers cast to {dtype}: {first}{others}; keep_fp32 takes the names of those "
         "that must stay in float32",
     )
+
+
+def announce_frozen(
+    settings: Settings, optimizers: list[torch.optim.Optimizer], rounded: list[torch.Tensor]
+) -> None:
+    """Says what masters of frozen parameters take, unless verbosity is 0."""
+    if not settings.keeps_masters or settings.options["verbosity"] <= 0:
+        return
+    rounded_ones = set(rounded)
+    frozen = {param for param in params_of(optimizers) if not param.requires_grad}
+    mastered = [each for each in frozen if each in rounded_ones or each.dtype in LOW_PRECISION]
+    if mastered:
+        log(
+            logging.INFO,
+            f"initialize: float32 masters of {len(mastered)} frozen parameters take "
+            f"{4 * sum(each.numel() for each in mastered) / 2**20:.1f} MiB; leave them out of the "
+            "optimizer, and pass them to add_param_group when they are to train",
+        )
 
 
 def _line(name: str, value: object, is_override: bool) -> str:

@@ -15,7 +15,7 @@ from torchamp.amp._model import adopt_model, adopt_parts
 from torchamp.amp._optimizer import adopt_optimizer
 from torchamp.amp._policy import is_marked
 from torchamp.amp._ranks.dtensor import check_dtensors, check_flattened
-from torchamp.amp._report import announce, announce_buffers
+from torchamp.amp._report import announce, announce_buffers, announce_frozen
 from torchamp.amp._session import Session
 from torchamp.amp._settings import Settings
 from torchamp.amp._state_dicts import hook_state_dict
@@ -32,6 +32,7 @@ def set_up(
     _checks.check_optimizers(optimizers)
     _checks.check_in_backward(models, settings)
     _checks.check_shares(models, optimizers)
+    _checks.check_real(models, optimizers, settings)
     check_dtensors(models, settings)
     check_flattened(optimizers, bool(groups), settings)
     _checks.warn_of_float64(models, settings)
@@ -42,6 +43,7 @@ def set_up(
     _checks.check_owners(models, optimizers, rounded)
     session = Session(models, _checks.one_device(models, optimizers), settings)
     announce(settings)
+    announce_frozen(settings, optimizers, rounded)
     announce_buffers(settings, _to_cast(buffers_to_cast, models, settings, kept))
     masters = make_masters(rounded, optimizers)
     for model in models:
