@@ -226,7 +226,7 @@ def initialize(
     cast_model_type to loss_scale make of it where they are not None.
 
     Args:
-        models: a float32 module on its device, or a list of them; changed in place.
+        models: a module on its device, or a list of them; changed in place. What trains is float32.
         optimizers: an optimizer of their parameters, or a list of them; changed in place.
         enabled: False leaves everything alone, and scale_loss gives the loss as it is.
         opt_level: "O0" float32, "O1" autocast to float16, "O2" float16 with float32 master weights,
