@@ -3,7 +3,6 @@
 #include <torchamp/logging.h>
 
 #include <algorithm>
-#include <unordered_set>
 #include <utility>
 
 #include "checkpoint/float32_saves.h"
@@ -15,36 +14,30 @@ namespace {
 
 using torch::nn::Module;
 
-template <class Tensors>
-void check_float32(const char* kind, const Tensors& named) {
-  for (const auto& tensor : named) {
-    TORCH_CHECK(!c10::isReducedFloatingType(tensor->scalar_type()),
-                "initialize: expected a float32 model, got ", kind, " \"", tensor.key(), "\" in ",
-                tensor->scalar_type(),
-                ". initialize casts the model itself: remove the call of to(torch::kHalf); a model "
-                "that was initialized becomes float32 by torchamp::release, a clone of one by "
-                "to(torch::kFloat)");
-  }
-}
-
 void check_model(const Module& model) {
   for (const auto& param : model.named_parameters()) {
     const std::string name = "parameter \"" + param.key() + "\"";
     check_memory("initialize", name.c_str(), *param, /*takes_meta=*/false);
+    TORCH_CHECK(!c10::isReducedFloatingType(param->scalar_type()) || !param->requires_grad(),
+                "initialize: expected a float32 model, got ", name, " in ", param->scalar_type(),
+                ". initialize casts the model itself: remove the call of to(torch::kHalf), or "
+                "freeze what does not train by set_requires_grad(false); a model that was "
+                "initialized becomes float32 by torchamp::release, a clone of one by "
+                "to(torch::kFloat)");
   }
-  check_float32("parameter", model.named_parameters());
-  check_float32("buffer", model.named_buffers());
 }
 
 void check_kept(const std::vector<std::string>& names,
                 const std::vector<std::shared_ptr<Module>>& models) {
   for (const auto& name : names) {
     const auto has_it = [&name](const std::shared_ptr<Module>& model) {
-      return !name.empty() && model->named_modules().contains(name);
+      const bool is_module = !name.empty() && model->named_modules().contains(name);
+      return is_module || model->named_buffers().contains(name);
     };
-    TORCH_CHECK_VALUE(std::any_of(models.begin(), models.end(), has_it),
-                      "initialize: expected keep_fp32 to name modules in the model, got \"", name,
-                      "\"");
+    TORCH_CHECK_VALUE(
+        std::any_of(models.begin(), models.end(), has_it),
+        "initialize: expected keep_fp32 to name modules or buffers in the model, got \"", name,
+        "\"");
   }
 }
 
@@ -127,7 +120,9 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
   check_kept(options.keep_fp32(), models_);
   check_params_once(optimizers);
   check_owners();
+  check_real();
   warn_of_strangers();
+  warn_of_averages();
   warn_of_float64();
   const at::Device device = device_of(optimizers, models_);
   if (properties_.autocast_type) {
@@ -138,6 +133,7 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
     loss_scalers_.back().set_agreement(options_.process_group());
   }
   const Masters masters = make_masters();
+  announce_frozen(masters);
   cast_models();
   for (auto& optimizer : optimizers_) {
     follow_groups(optimizer, masters);
@@ -185,40 +181,9 @@ void Amp::warn_once(const std::string& text) {
   }
 }
 
-/// A clone, or a model that was made after the optimizer, looks like the model that it steps.
-void Amp::warn_of_strangers() {
-  std::unordered_set<const c10::TensorImpl*> of_models;
-  for (const auto& model : models_) {
-    for (const auto& param : model->parameters()) of_models.insert(param.unsafeGetTensorImpl());
-  }
-  const auto is_known = [&](const at::Tensor& param) {
-    return of_models.count(param.unsafeGetTensorImpl()) > 0;
-  };
-  for (const auto& optimizer : optimizers_) {
-    const auto params = params_of(*optimizer.wrapped);
-    if (std::any_of(params.begin(), params.end(), is_known)) continue;
-    warn_once(
-        "initialize: an optimizer steps no parameter of the models; give initialize the model "
-        "whose parameters() the optimizer was made of");
-  }
-}
-
-void Amp::warn_of_float64() {
-  const auto dtype = properties_.cast_model_type;
-  if (!dtype || *dtype == at::kDouble) return;
-  for (size_t i = 0; i < models_.size(); ++i) {
-    const auto params = models_[i]->named_parameters();
-    const auto is_float64 = [](const auto& param) { return param->scalar_type() == at::kDouble; };
-    const auto found = std::find_if(params.begin(), params.end(), is_float64);
-    if (found == params.end()) continue;
-    warn_once(c10::str("initialize: expected models[", i, "] to be in float32, got parameter \"",
-                       found->key(), "\" in float64; it is rounded to ", *dtype,
-                       ", and a master of it to float32"));
-  }
-}
-
 void Amp::cast_models() {
   if (!properties_.cast_model_type) return;
+  announce_buffers();
   for (const auto& model : models_) {
     cast_module(*model, *properties_.cast_model_type,
                 properties_.keep_batchnorm_fp32.value_or(false), options_.keep_fp32());

@@ -40,6 +40,16 @@ void Amp::check_owners() const {
   }
 }
 
+std::unordered_set<const c10::TensorImpl*> Amp::stepped() const {
+  std::unordered_set<const c10::TensorImpl*> stepped;
+  for (const auto& optimizer : optimizers_) {
+    for (const auto& param : params_of(*optimizer.wrapped)) {
+      stepped.insert(param.unsafeGetTensorImpl());
+    }
+  }
+  return stepped;
+}
+
 bool Amp::keeps_masters() const {
   return properties_.master_weights.value_or(false);
 }
@@ -62,12 +72,7 @@ bool Amp::is_cast(const at::Tensor& param) const {
 Amp::Masters Amp::make_masters() const {
   Masters masters;
   if (!keeps_masters()) return masters;
-  std::unordered_set<const c10::TensorImpl*> stepped;
-  for (const auto& optimizer : optimizers_) {
-    for (const auto& param : params_of(*optimizer.wrapped)) {
-      stepped.insert(param.unsafeGetTensorImpl());
-    }
-  }
+  const auto stepped = this->stepped();
   for (const auto& model : models_) {
     for (const auto& param : params_to_cast(*model)) {
       if (stepped.count(param.unsafeGetTensorImpl()) == 0) continue;

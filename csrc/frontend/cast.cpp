@@ -9,31 +9,31 @@
 namespace torchamp {
 namespace {
 
-template <class BatchNorm>
-bool is_affine(const torch::nn::Module& module) {
-  const auto* norm = dynamic_cast<const BatchNorm*>(&module);
-  return norm != nullptr && norm->options.affine();
-}
-
-bool is_kept(const torch::nn::Module& module, bool keep_batchnorm_fp32) {
-  return keep_batchnorm_fp32 && (is_affine<torch::nn::BatchNorm1dImpl>(module) ||
-                                 is_affine<torch::nn::BatchNorm2dImpl>(module) ||
-                                 is_affine<torch::nn::BatchNorm3dImpl>(module));
+bool is_batch_norm(const torch::nn::Module& module) {
+  return module.as<torch::nn::BatchNorm1d>() != nullptr ||
+         module.as<torch::nn::BatchNorm2d>() != nullptr ||
+         module.as<torch::nn::BatchNorm3d>() != nullptr;
 }
 
 bool is_in(const std::string& name, const std::string& outer) {
   return name == outer || name.rfind(outer + '.', 0) == 0;
 }
 
+bool is_kept(const std::string& name, const std::vector<std::string>& keep_fp32) {
+  return std::any_of(keep_fp32.begin(), keep_fp32.end(),
+                     [&name](const std::string& outer) { return is_in(name, outer); });
+}
+
+using NamedModules =
+    std::vector<torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>>::Item>;
+
 /// The module and those in it, but for the kept ones.
-std::vector<std::shared_ptr<torch::nn::Module>> modules_to_cast(
-    torch::nn::Module& module, bool keep_batchnorm_fp32,
-    const std::vector<std::string>& keep_fp32) {
-  std::vector<std::shared_ptr<torch::nn::Module>> modules;
+NamedModules modules_to_cast(torch::nn::Module& module, bool keep_batchnorm_fp32,
+                             const std::vector<std::string>& keep_fp32) {
+  NamedModules modules;
   for (const auto& child : module.named_modules()) {
-    const auto keeps = [&child](const std::string& name) { return is_in(child.key(), name); };
-    if (is_kept(*child.value(), keep_batchnorm_fp32)) continue;
-    if (std::none_of(keep_fp32.begin(), keep_fp32.end(), keeps)) modules.push_back(child.value());
+    if (keep_batchnorm_fp32 && is_batch_norm(*child.value())) continue;
+    if (!is_kept(child.key(), keep_fp32)) modules.push_back(child);
   }
   return modules;
 }
@@ -43,7 +43,6 @@ bool changes(const at::Tensor& tensor, at::ScalarType dtype) {
 }
 
 void cast_tensor(at::Tensor tensor, at::ScalarType dtype) {
-  if (!changes(tensor, dtype)) return;
   const at::Tensor grad = std::exchange(tensor.mutable_grad(), at::Tensor());
   tensor.set_data(tensor.variable_data().to(dtype));
   if (grad.defined()) tensor.mutable_grad() = grad.to(dtype);
@@ -64,7 +63,7 @@ std::vector<at::Tensor> params_to_cast(torch::nn::Module& module, at::ScalarType
   std::vector<at::Tensor> params;
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const auto& child : modules_to_cast(module, keep_batchnorm_fp32, keep_fp32)) {
-    for (const auto& param : child->parameters(/*recurse=*/false)) {
+    for (const auto& param : child.value()->parameters(/*recurse=*/false)) {
       const bool is_new = seen.insert(param.unsafeGetTensorImpl()).second;
       if (is_new && changes(param, dtype)) params.push_back(param);
     }
@@ -72,14 +71,28 @@ std::vector<at::Tensor> params_to_cast(torch::nn::Module& module, at::ScalarType
   return params;
 }
 
+std::vector<std::pair<std::string, at::Tensor>> buffers_to_cast(
+    torch::nn::Module& module, at::ScalarType dtype, bool keep_batchnorm_fp32,
+    const std::vector<std::string>& keep_fp32) {
+  std::vector<std::pair<std::string, at::Tensor>> buffers;
+  for (const auto& child : modules_to_cast(module, keep_batchnorm_fp32, keep_fp32)) {
+    const std::string prefix = child.key().empty() ? "" : child.key() + '.';
+    for (const auto& buffer : child.value()->named_buffers(/*recurse=*/false)) {
+      const std::string name = prefix + buffer.key();
+      if (!is_kept(name, keep_fp32) && changes(*buffer, dtype)) buffers.emplace_back(name, *buffer);
+    }
+  }
+  return buffers;
+}
+
 void cast_module(torch::nn::Module& module, at::ScalarType dtype, bool keep_batchnorm_fp32,
                  const std::vector<std::string>& keep_fp32) {
   const torch::NoGradGuard no_grad;
   const c10::InferenceMode off(false);  // whose tensors could never be trained, nor hashed
-  for (const auto& child : modules_to_cast(module, keep_batchnorm_fp32, keep_fp32)) {
-    for (const auto& param : child->parameters(/*recurse=*/false)) cast_tensor(param, dtype);
-    for (const auto& buffer : child->buffers(/*recurse=*/false)) cast_tensor(buffer, dtype);
-  }
+  const auto params = params_to_cast(module, dtype, keep_batchnorm_fp32, keep_fp32);
+  const auto buffers = buffers_to_cast(module, dtype, keep_batchnorm_fp32, keep_fp32);
+  for (const auto& param : params) cast_tensor(param, dtype);
+  for (const auto& buffer : buffers) cast_tensor(buffer.second, dtype);
   flatten_recurrent(module);
 }
 

@@ -138,8 +138,8 @@ Options& Options::keep_batchnorm_fp32(const std::string& text) {
   return keep_batchnorm_fp32(text == "True");
 }
 
-Options& Options::keep_fp32(std::vector<std::string> modules) {
-  keep_fp32_ = std::move(modules);
+Options& Options::keep_fp32(std::vector<std::string> names) {
+  keep_fp32_ = std::move(names);
   return *this;
 }
 

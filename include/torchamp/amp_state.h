@@ -135,12 +135,17 @@ class TORCHAMP_API Amp {
   using Masters = std::unordered_map<const c10::TensorImpl*, at::Tensor>;
 
   void check_owners() const;
+  void check_real() const;
+  std::unordered_set<const c10::TensorImpl*> stepped() const;
   bool keeps_masters() const;
   bool is_cast(const at::Tensor& param) const;
   std::vector<at::Tensor> params_to_cast(torch::nn::Module& model) const;
   Masters make_masters() const;
   void cast_models();
+  void announce_frozen(const Masters& masters) const;
+  void announce_buffers() const;
   void warn_of_strangers();
+  void warn_of_averages();
   void warn_of_float64();
   bool is_alive(const WrappedOptimizer& optimizer) const;
   void follow_groups(WrappedOptimizer& optimizer, const Masters& masters = {});

@@ -22,9 +22,14 @@ TORCHAMP_API std::vector<at::Tensor> params_to_cast(torch::nn::Module& module, a
                                                     bool keep_batchnorm_fp32,
                                                     const std::vector<std::string>& keep_fp32 = {});
 
+/// The floating buffers whose dtype cast_module would change, with their names in `module`.
+TORCHAMP_API std::vector<std::pair<std::string, at::Tensor>> buffers_to_cast(
+    torch::nn::Module& module, at::ScalarType dtype, bool keep_batchnorm_fp32,
+    const std::vector<std::string>& keep_fp32 = {});
+
 /// Casts floating parameters (in place), their grads and floating buffers to `dtype`.
-/// `keep_batchnorm_fp32` excludes affine batch norms, `keep_fp32` the modules of these names and
-/// those in them. The weights of recurrent modules are flattened again.
+/// `keep_batchnorm_fp32` excludes batch norms, `keep_fp32` the buffers and modules of these names
+/// and those in them. The weights of recurrent modules are flattened again.
 TORCHAMP_API void cast_module(torch::nn::Module& module, at::ScalarType dtype,
                               bool keep_batchnorm_fp32,
                               const std::vector<std::string>& keep_fp32 = {});

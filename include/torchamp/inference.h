@@ -12,7 +12,7 @@ namespace torchamp {
 /// @{
 
 /// Casts a model once, in place, instead of at every call as autocast does: floating parameters and
-/// buffers to `dtype`, affine batch norms only with keep_batchnorm_fp32 false. Calls of the
+/// buffers to `dtype`, batch norms only with keep_batchnorm_fp32 false. Calls of the
 /// returned model cast floating inputs to `dtype` and outputs to cast_model_outputs; nullopt leaves
 /// them in `dtype`. The model may have any floating dtype, be on any device, and may have been
 /// trained at O0, O1 or O4. Load its weights first, and call eval() as usual.

@@ -88,11 +88,13 @@ TORCHAMP_API void load_module(Amp& amp, torch::nn::Module& module,
 
 }  // namespace detail
 
-/// Prepares models and optimizers for training at `options`' level. The models must be float32, on
-/// their device, and already passed to the optimizers. They are cast in place; parameters keep
-/// their identity. The optimizers' groups get float32 masters if the level uses them.
+/// Prepares models and optimizers for training at `options`' level. The models must be on their
+/// device and already passed to the optimizers; what trains must be float32. They are cast in
+/// place; parameters keep their identity. The optimizers' groups get float32 masters if the level
+/// uses them.
 ///
-/// Throws if an option contradicts the level or a model is not float32, before anything is changed.
+/// Throws if an option contradicts the level or a model that trains is not float32, before anything
+/// is changed.
 template <class... Ms>
 AmpedMany<Ms...> initialize(std::tuple<Ms...> models, const OptimizerRefs& optimizers,
                             const Options& options = {}) {

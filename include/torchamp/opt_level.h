@@ -55,7 +55,7 @@ struct Properties {
   std::optional<c10::ScalarType>
       cast_model_type;  ///< dtype of the model's parameters, buffers and inputs
   std::optional<c10::ScalarType> autocast_type;  ///< dtype that autocast casts ops to
-  std::optional<bool> keep_batchnorm_fp32;       ///< affine batch norms stay in float32
+  std::optional<bool> keep_batchnorm_fp32;       ///< batch norms stay in float32
   std::optional<bool> master_weights;            ///< optimizers step float32 copies
   LossScale loss_scale = 1.0;                    ///< of every loss
 };
@@ -99,7 +99,7 @@ class TORCHAMP_API Options {
   /// autocast(), by its name in apex.
   Options& patch_torch_functions(bool value) { return autocast(value); }
   Options& patch_torch_functions(const char* text) = delete;
-  /// Whether affine batch norms stay in float32. Not for O1 and O4, where they always do.
+  /// Whether batch norms stay in float32. Not for O1 and O4, where they always do.
   Options& keep_batchnorm_fp32(bool value);
   /// As given on a command line. Throws ValueError for other than "True" and "False".
   Options& keep_batchnorm_fp32(const std::string& true_or_false);
@@ -107,12 +107,12 @@ class TORCHAMP_API Options {
   Options& keep_batchnorm_fp32(const char* text) {
     return keep_batchnorm_fp32(std::string(detail::checked_text("keep_batchnorm_fp32", text)));
   }
-  /// Names of modules, as in named_modules(), that stay in float32 with all that is in them, at
-  /// levels that cast the model. The program casts what it calls them with, and what they return:
-  /// `net->head->forward(x.to(torch::kFloat))`. initialize throws ValueError for a name that no
-  /// model has, and RuntimeError at O1 and O4, where a disable_casts around the call has that
-  /// effect.
-  Options& keep_fp32(std::vector<std::string> modules);
+  /// Names of modules, as in named_modules(), that stay in float32 with all that is in them, and of
+  /// buffers, as in named_buffers(), at levels that cast the model. The program casts what it calls
+  /// such modules with, and what they return: `net->head->forward(x.to(torch::kFloat))`. initialize
+  /// throws ValueError for a name that no model has, and RuntimeError at O1 and O4, where a
+  /// disable_casts around the call has that effect.
+  Options& keep_fp32(std::vector<std::string> names);
   /// Whether optimizers step float32 masters of 16-bit parameters. Not for O1 and O4.
   Options& master_weights(bool value);
   Options& master_weights(const char* text) = delete;

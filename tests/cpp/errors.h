@@ -1,7 +1,8 @@
-// Error messages in tests.
+// Error messages and what is logged, in tests.
 #pragma once
 
 #include <c10/util/Exception.h>
+#include <torchamp/logging.h>
 
 #include <string>
 
@@ -19,6 +20,24 @@ std::string message_of(Call call) {
   }
   return "no error";
 }
+
+/// What torchamp logs while it lives, a message a line.
+class Logged {
+ public:
+  Logged() {
+    before_ =
+        set_log_sink([this](LogLevel, const std::string& message) { text_ += message + '\n'; });
+  }
+  Logged(const Logged&) = delete;
+  Logged& operator=(const Logged&) = delete;
+  ~Logged() { set_log_sink(before_); }
+
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+  LogSink before_;
+};
 
 /// Whether `text` contains `part`.
 inline bool contains(const std::string& text, const std::string& part) {

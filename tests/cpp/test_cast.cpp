@@ -52,7 +52,7 @@ TEST_P(CastTest, RoundsToNearest) {
   EXPECT_TRUE(same_bits(linear->weight, before.to(at::kBFloat16)));
 }
 
-TEST_P(CastTest, AffineBatchNormsAreKeptWhereverTheyAre) {
+TEST_P(CastTest, BatchNormsAreKeptWhereverTheyAre) {
   ModuleList inner(Linear(2, 2), BatchNorm2d(2));
   ModuleList outer(inner, BatchNorm1d(2), BatchNorm3d(2), BatchNorm1d(BatchNormOptions(2)));
   here(outer);
@@ -64,10 +64,28 @@ TEST_P(CastTest, AffineBatchNormsAreKeptWhereverTheyAre) {
   EXPECT_EQ(outer->named_buffers()["1.running_var"].scalar_type(), at::kFloat);
 }
 
-TEST_P(CastTest, ABatchNormWithoutWeightsIsNotKept) {
-  auto norm = here(BatchNorm1d(BatchNormOptions(2).affine(false)));
+template <class Norm>
+void train_without_weights(Norm norm, const Tensor& input) {
   cast_module(*norm, at::kHalf, /*keep_batchnorm_fp32=*/true);
-  EXPECT_EQ(norm->running_mean.scalar_type(), at::kHalf);
+  EXPECT_EQ(norm->running_mean.scalar_type(), at::kFloat);
+  const Tensor x = input.to(at::kHalf).set_requires_grad(true);
+  const Tensor output = norm->forward(x);
+  output.sum().backward();
+  EXPECT_EQ(output.scalar_type(), at::kHalf);
+  EXPECT_EQ(x.grad().scalar_type(), at::kHalf);
+  EXPECT_TRUE(norm->running_mean.ne(0).all().template item<bool>());
+  norm->eval();
+  EXPECT_EQ(norm->forward(x).scalar_type(), at::kHalf);
+}
+
+TEST_P(CastTest, BatchNormsWithoutWeightsAreKeptAndTakeLowPrecision) {
+  const auto options = BatchNormOptions(2).affine(false);
+  Random random(61);
+  train_without_weights(here(BatchNorm1d(options)), random.normal({5, 2}, at::kFloat, device()));
+  train_without_weights(here(BatchNorm2d(options)),
+                        random.normal({5, 2, 3, 3}, at::kFloat, device()));
+  train_without_weights(here(BatchNorm3d(options)),
+                        random.normal({5, 2, 3, 3, 3}, at::kFloat, device()));
 }
 
 struct SubclassedNormImpl : torch::nn::BatchNorm2dImpl {
@@ -128,6 +146,50 @@ TEST_P(CastTest, KeepsModulesByName) {
   EXPECT_EQ(params_to_cast(*net, at::kBFloat16, false, {"body.1", "body_2"}).size(), 2U);
 }
 
+/// Of tables that it makes, and of one that those in it have.
+struct Rotary : torch::nn::Module {
+  explicit Rotary(int count) {
+    register_buffer("cos", at::ones({2}));
+    register_module("inner", inner);
+    inner->register_buffer("steps", at::zeros({}, at::kLong));
+    for (int i = 0; i < count; ++i) inner->register_buffer("sin_" + c10::str(i), at::ones({2}));
+  }
+  std::shared_ptr<Module> inner = std::make_shared<Module>();
+};
+
+TEST_P(CastTest, KeepsBuffersByName) {
+  const auto net = here(std::make_shared<Rotary>(2));
+  ASSERT_EQ(buffers_to_cast(*net, at::kHalf, false).size(), 3U);
+  EXPECT_EQ(buffers_to_cast(*net, at::kHalf, false).front().first, "cos");
+  cast_module(*net, at::kHalf, /*keep_batchnorm_fp32=*/false, {"cos", "inner.sin_1"});
+  const auto buffers = net->named_buffers();
+  EXPECT_EQ(buffers["cos"].scalar_type(), at::kFloat);
+  EXPECT_EQ(buffers["inner.sin_0"].scalar_type(), at::kHalf);
+  EXPECT_EQ(buffers["inner.sin_1"].scalar_type(), at::kFloat);
+  EXPECT_EQ(buffers["inner.steps"].scalar_type(), at::kLong);
+}
+
+/// What initialize logs.
+std::string said(int buffers, const Options& options) {
+  const Logged logged;
+  initialize(std::make_tuple(std::make_shared<Rotary>(buffers), std::make_shared<Rotary>(0)),
+             OptimizerRefs(), options);
+  return logged.text();
+}
+
+TEST(CastBuffers, SaysWhichBuffersItCasts) {
+  const std::string remedy = "; keep_fp32 takes the names of those that must stay in float32\n";
+  EXPECT_EQ(said(1, "O2"), "initialize: buffers cast to Half: \"cos\", \"inner.sin_0\"" + remedy);
+  EXPECT_EQ(said(5, "O5"),
+            "initialize: buffers cast to BFloat16: \"cos\", \"inner.sin_0\", \"inner.sin_1\", "
+            "\"inner.sin_2\" and 2 others" +
+                remedy);
+  EXPECT_EQ(said(1, Options("O3").keep_fp32({"cos", "inner"})), "");
+  EXPECT_EQ(said(1, Options("O2").keep_fp32({"cos", "inner.sin_0"})), "");
+  EXPECT_EQ(said(1, Options("O2").verbosity(0)), "");
+  for (const char* level : {"O0", "O1", "O4"}) EXPECT_EQ(said(1, level), "");
+}
+
 TEST_P(CastTest, InitializeKeepsModulesByName) {
   torch::nn::Sequential net(Linear(2, 2), Linear(2, 2));
   here(net);
@@ -139,7 +201,7 @@ TEST_P(CastTest, InitializeKeepsModulesByName) {
     return message_of([&] { initialize(net, sgd, wrong); });
   };
   EXPECT_EQ(error_of(options("O2", "head")),
-            "initialize: expected keep_fp32 to name modules in the model, got \"head\"");
+            "initialize: expected keep_fp32 to name modules or buffers in the model, got \"head\"");
   EXPECT_TRUE(contains(error_of(options("O1", "1")), "keep_fp32 cannot be set at opt_level O1"));
   auto amped = initialize(net, sgd, options("O2", "1"));
   EXPECT_EQ(net[0]->as<Linear>()->weight.scalar_type(), at::kHalf);

@@ -106,11 +106,12 @@ TEST_P(InitializeTest, RefusesAModelThatIsNotFloat32BeforeItTouchesAny) {
   const auto call = [&] {
     initialize(std::make_tuple(net_, half), OptimizerRefs{sgd_}, quiet(level()));
   };
-  EXPECT_EQ(message_of(call),
-            "initialize: expected a float32 model, got parameter \"last.weight\" in Half. "
-            "initialize casts the model itself: remove the call of to(torch::kHalf); a model that "
-            "was initialized becomes float32 by torchamp::release, a clone of one by "
-            "to(torch::kFloat)");
+  EXPECT_EQ(
+      message_of(call),
+      "initialize: expected a float32 model, got parameter \"last.weight\" in Half. "
+      "initialize casts the model itself: remove the call of to(torch::kHalf), or freeze what "
+      "does not train by set_requires_grad(false); a model that was initialized becomes "
+      "float32 by torchamp::release, a clone of one by to(torch::kFloat)");
   EXPECT_EQ(dtypes_of(net_->parameters()), kExpected[0].model_dtypes);
   EXPECT_TRUE(sgd_.param_groups()[0].params()[0].is_same(net_->first->weight));
 }
@@ -168,6 +169,114 @@ TEST_P(InitializeManyTest, TwoModelsTwoOptimizersTwoLosses) {
     (step == 0 ? first_loss : last_loss) = joint.item<float>() + alone.item<float>();
   }
   EXPECT_LT(last_loss, first_loss / 2);
+}
+
+/// A frozen base of 16 bits, and a float32 layer that is added to it.
+struct Adapted : torch::nn::Module {
+  Adapted(at::ScalarType dtype, at::Device device) {
+    base->to(dtype);
+    base->register_buffer("scale", at::ones({}, dtype));
+    base->weight.set_requires_grad(false);
+    base->bias.set_requires_grad(false);
+    to(device);
+  }
+  Tensor forward(const Tensor& x) {
+    return base->forward(x.to(base->weight.scalar_type())) + adapter->forward(x);
+  }
+  torch::nn::Linear base = register_module("base", torch::nn::Linear(4, 3));
+  torch::nn::Linear adapter = register_module("adapter", torch::nn::Linear(4, 3));
+};
+
+template <class Amped>
+void train_once(Amped& amped, const Batch& batch) {
+  amped.optimizer.zero_grad();
+  scale_loss(loss_of(amped.model(batch.data), batch.target), amped.optimizer).backward();
+  EXPECT_TRUE(amped.optimizer.step());
+}
+
+TEST_P(InitializeManyTest, AFrozenBaseStaysAsItIs) {
+  for (const char* level : {"O1", "O2", "O4", "O5"}) {
+    const bool is_half = level[1] < '4';
+    const at::ScalarType dtype = is_half ? at::kHalf : at::kBFloat16;
+    const auto net = std::make_shared<Adapted>(dtype, device());
+    const auto before = clones(net->base->parameters());
+    const auto adapter = net->adapter->weight.to(dtype, /*non_blocking=*/false, /*copy=*/true);
+    torch::optim::SGD sgd(net->adapter->parameters(), 0.1);
+    auto amped = initialize(net, sgd, Options(level).verbosity(0).loss_scale(64.0));
+    train_once(amped, make_batch(device()));
+    EXPECT_TRUE(same_bits(net->base->parameters(), before));
+    EXPECT_FALSE(same_bits(net->adapter->weight.detach().to(dtype), adapter));
+    EXPECT_EQ(core::param_of(net->base->weight), nullptr);
+  }
+}
+
+TEST_P(InitializeManyTest, WhatIsThawedTrainsByMasters) {
+  for (const bool is_in_optimizer : {true, false}) {
+    const auto net = std::make_shared<Adapted>(at::kHalf, device());
+    torch::optim::SGD sgd(is_in_optimizer ? net->parameters() : net->adapter->parameters(), 0.1);
+    auto amped = initialize(net, sgd, quiet(OptLevel::O2).loss_scale(64.0));
+    const Batch batch = make_batch(device());
+    train_once(amped, batch);
+    net->base->weight.set_requires_grad(true);
+    if (!is_in_optimizer) amped.optimizer.add_param_group({{net->base->weight}});
+    const Tensor before = net->base->weight.detach().clone();
+    train_once(amped, batch);
+    EXPECT_FALSE(same_bits(net->base->weight.detach(), before));
+    EXPECT_TRUE(core::param_of(net->base->weight)->has_master());
+  }
+}
+
+TEST_P(InitializeManyTest, SaysWhatMastersOfFrozenParametersTake) {
+  const Logged logged;
+  for (const bool is_in_optimizer : {true, false}) {
+    const auto net = std::make_shared<Adapted>(at::kHalf, device());
+    torch::optim::SGD sgd(is_in_optimizer ? net->parameters() : net->adapter->parameters(), 0.1);
+    initialize(net, sgd, "O2");
+  }
+  EXPECT_EQ(
+      logged.text(),
+      "initialize: float32 masters of 2 frozen parameters take 0.0 MiB; leave them out of the "
+      "optimizer, and pass them to add_param_group when they are to train\n");
+}
+
+struct Spectral : torch::nn::Module {
+  Tensor weight = register_parameter("weight", at::ones({4}, at::kComplexFloat));
+};
+
+TEST_P(InitializeManyTest, RefusesComplexParametersThatAreToBeUnscaled) {
+  const auto net = std::make_shared<Spectral>();
+  net->to(device());
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  for (const auto level : {OptLevel::O1, OptLevel::O2, OptLevel::O5}) {
+    EXPECT_EQ(message_of([&] { initialize(net, sgd, quiet(level)); }),
+              "initialize: expected parameter \"weight\" of models[0] to be real, got "
+              "ComplexFloat, whose grads cannot be unscaled; make torch::view_as_real of it the "
+              "parameter, and use torch::view_as_complex in forward");
+  }
+  initialize(net, sgd, quiet(OptLevel::O0));
+  net->weight.set_requires_grad(false);
+  initialize(net, sgd, quiet(OptLevel::O2));
+  EXPECT_EQ(net->weight.scalar_type(), at::kComplexFloat);
+}
+
+TEST_P(InitializeManyTest, WarnsOfAModelThatMayAverageAnother) {
+  const auto said = [&](auto models, const Options& options, bool with_optimizer = true) {
+    const Logged logged;
+    torch::optim::SGD sgd(std::get<0>(models)->parameters(), 0.1);
+    initialize(models, with_optimizer ? OptimizerRefs{sgd} : OptimizerRefs(), options);
+    return logged.text();
+  };
+  const auto twins = [&] { return std::make_tuple(make_net(device()), make_net(device())); };
+  const std::string warning =
+      "initialize: expected an optimizer to step models[1], got a model like models[0] that none "
+      "steps; if it averages models[0], its averages stall in 16 bits: leave it out and average "
+      "master_params; if its weights stay as they are, leave it out and use cast_for_inference\n";
+  for (const char* level : {"O2", "O5"}) EXPECT_EQ(said(twins(), level), warning);
+  for (const char* level : {"O0", "O1", "O4"}) EXPECT_EQ(said(twins(), level), "");
+  EXPECT_EQ(said(twins(), Options("O2").verbosity(0)), "");
+  EXPECT_EQ(said(twins(), "O2", /*with_optimizer=*/false), "");
+  torch::nn::Linear features(4, 3);
+  EXPECT_EQ(said(std::make_tuple(make_net(device()), features), "O2"), "");
 }
 
 TEST_P(InitializeManyTest, AModelWithoutAnOptimizerGetsNoMasters) {

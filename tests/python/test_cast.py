@@ -1,5 +1,7 @@
 """Stage 2: which parameters and buffers are cast, and that they stay the same objects."""
 
+import re
+
 import pytest
 import torch
 from nets import LEVELS, Net, batch, initialized
@@ -32,12 +34,60 @@ def dtypes(model: nn.Module) -> dict[str, torch.dtype]:
 def test_keep_batchnorm_fp32():
     kept = dtypes(amp.initialize(Zoo(), opt_level="O2", verbosity=0))
     floating = {name for name, dtype in kept.items() if dtype.is_floating_point}
-    affine = ("batch_norm.", "synced.")
+    norms = ("batch_norm.", "plain_batch_norm.", "synced.")
     assert {name for name in floating if kept[name] == F32} == {
-        name for name in floating if name.startswith(affine)
+        name for name in floating if name.startswith(norms)
     }
-    assert kept["plain_batch_norm.running_mean"] == kept["scale"] == F16
+    assert kept["scale"] == F16
     assert kept["count"] == torch.int64
+
+
+@pytest.mark.parametrize("level", ["O2", "O5"])
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, nn.SyncBatchNorm])
+def test_statistics_of_batch_norms_without_weights_are_those_of_float32(norm, level, device):
+    plain, model = norm(4, affine=False).to(device), norm(4, affine=False).to(device)
+    model = amp.initialize(nn.Sequential(model), opt_level=level, verbosity=0)
+    for seed in range(500):
+        x = (batch(seed, device)[0] + 1).to(BF16).float()
+        plain(x)
+        model(x.requires_grad_()).sum().backward()
+    torch.testing.assert_close(model[0].running_mean, plain.running_mean)
+    torch.testing.assert_close(model[0].running_var, plain.running_var)
+    torch.testing.assert_close(model.eval()(x), plain.eval()(x), rtol=1e-2, atol=1e-2)
+
+
+class Tables(nn.Module):
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(2)
+        self.rope = nn.Module()
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        for i in range(count):
+            self.rope.register_buffer(f"cos_{i}", torch.ones(2))
+
+
+def said(heard, *args, **options) -> str:
+    """What initialize logs beside its settings."""
+    amp.initialize(*args, **options)
+    return re.sub(r"INFO: opt_level .*\n(  .*\n)+", "", heard.take())
+
+
+def test_buffers_that_are_cast_are_said(heard):
+    remedy = "; keep_fp32 takes the names of those that must stay in float32\n"
+    assert said(heard, Tables(2), opt_level="O2") == (
+        "INFO: initialize: buffers cast to torch.float16: 'rope.cos_0', 'rope.cos_1'" + remedy
+    )
+    assert said(heard, [Tables(6), Tables(3)], opt_level="O5") == (
+        "INFO: initialize: buffers cast to torch.bfloat16: 'rope.cos_0', 'rope.cos_1', "
+        "'rope.cos_2', 'rope.cos_3' and 2 others" + remedy
+    )
+    assert said(heard, Tables(2), opt_level="O3", keep_batchnorm_fp32=True, keep_fp32="rope") == ""
+    names = ["rope.cos_0", "rope.cos_1"]
+    assert said(heard, Tables(2), opt_level="O2", keep_fp32=names) == ""
+    assert said(heard, Tables(0), opt_level="O2") == said(heard, Tables(2), opt_level="O0") == ""
+    assert said(heard, Tables(2), opt_level="O2", verbosity=0) == ""
+    for level in ("O1", "O4"):
+        assert said(heard, Tables(2), opt_level=level) == ""
 
 
 @pytest.mark.parametrize("level, dtype", [("O3", F16), ("O0", F32)])

@@ -1,9 +1,10 @@
-"""keep_fp32: modules that compute in float32 at every level."""
+"""keep_fp32: modules, buffers and arguments that are float32 at every level."""
 
 from __future__ import annotations
 
 import copy
 import pickle
+import re
 
 import pytest
 import torch
@@ -170,13 +171,95 @@ def test_compiled_in_one_graph(opt_level):
 def test_what_nothing_matches_is_an_error(device):
     model = Net().to(device)
     before = copy.deepcopy(model.state_dict())
-    for wrong, text in [("tail", "'tail'"), ([nn.Linear, nn.Conv2d], "Conv2d")]:
-        with pytest.raises(
-            ValueError, match=f"keep_fp32 to name modules in the models, got .*{text}"
-        ):
+    conv = "<class 'torch.nn.modules.conv.Conv2d'>"
+    for wrong, text in [("tail", "'tail'"), ([nn.Linear, nn.Conv2d], conv)]:
+        message = (
+            "initialize: expected keep_fp32 to name modules or buffers in the models, or arguments "
+            f"of their forward, got {text}"
+        )
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             amp.initialize(model, opt_level="O2", keep_fp32=wrong, verbosity=0)
-    for wrong in (3, [nn.Linear, 3], int):
-        with pytest.raises(TypeError, match="keep_fp32 to be names of modules, classes of modules"):
+    for wrong, shown in ((3, "3"), ([nn.Linear, 3], "3"), (int, "<class 'int'>")):
+        message = (
+            "initialize: expected keep_fp32 to be names, classes of modules or functions of name "
+            f"and module, got {shown}"
+        )
+        with pytest.raises(TypeError, match=f"^{message}$"):
             amp.initialize(model, opt_level="O2", keep_fp32=wrong, verbosity=0)
     assert type(model) is Net
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+class Rotary(nn.Module):
+    """Tables and counters, and arguments that 16 bits would round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("frequencies", 10000 ** (-torch.arange(0, 16, 2) / 16))
+        self.inner = nn.Module()
+        self.inner.register_buffer("count", torch.zeros(()))
+        self.last = nn.Linear(8, 2)
+
+    def forward(self, x, positions, *, offset=0.0):
+        self.inner.count += len(x)
+        self.seen = x.dtype, positions.dtype, torch.as_tensor(offset).dtype
+        return self.last(torch.outer(positions + offset, self.frequencies).cos() * x)
+
+
+BUFFERS = ["frequencies", "inner.count"]
+
+
+@pytest.mark.parametrize("opt_level", LOW)
+def test_buffers_stay_float32_by_name(opt_level, device):
+    model, _ = initialized(opt_level, Rotary(), device=device, keep_fp32=BUFFERS)
+    x, positions = torch.ones(300, 8, device=device), torch.arange(300.0, device=device)
+    for _ in range(16):
+        model(x, positions)
+    assert model.frequencies.dtype == model.inner.count.dtype == torch.float32
+    assert torch.equal(model.frequencies, Rotary().frequencies.to(device))
+    assert model.inner.count == 4800
+
+
+@pytest.mark.parametrize("opt_level", CAST_LEVELS)
+def test_arguments_stay_float32_by_name(opt_level, device):
+    keep = ["frequencies", "positions", "offset"]
+    model, _ = initialized(opt_level, Rotary(), device=device, keep_fp32=keep)
+    x, positions = torch.ones(3, 8, device=device), torch.tensor([1.0, 2.0, 2049.0], device=device)
+    by_place = model(x, positions, offset=torch.ones((), device=device))
+    assert model.seen == (LOW[opt_level], torch.float32, torch.float32)
+    by_name = model(x=x, positions=positions.double(), offset=torch.ones((), device=device))
+    assert model.seen == (LOW[opt_level], torch.float32, torch.float32)
+    assert torch.equal(by_place, by_name)
+    twin = copy.deepcopy(model)
+    twin(x, positions)
+    assert twin.seen[:2] == (LOW[opt_level], torch.float32)
+
+
+def test_a_module_comes_before_an_argument_of_its_name():
+    class Same(nn.Linear):
+        def forward(self, head):
+            self.seen = head.dtype
+            return super().forward(head) + self.head(head)
+
+    model = Same(4, 4)
+    model.head = nn.Linear(4, 4)
+    model, _ = initialized("O2", model, keep_fp32="head")
+    model(torch.ones(2, 4))
+    assert model.seen == torch.float16 and model.head.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("opt_level", CAST_LEVELS)
+def test_arguments_and_buffers_compiled_in_one_graph(opt_level):
+    model, _ = initialized(opt_level, Rotary(), keep_fp32=[*BUFFERS, "positions"])
+    x, positions = torch.ones(3, 8), torch.tensor([1.0, 2.0, 2049.0])
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, positions=positions), model(x, positions))
+
+
+def test_a_forward_of_the_object_has_its_own_arguments(device):
+    model = Net().to(device)
+    seen = []
+    model.forward = lambda images, mask: seen.extend([images.dtype, mask.dtype]) or mask
+    amp.initialize(model, opt_level="O2", keep_fp32="mask", verbosity=0)
+    model(torch.ones(1, device=device), torch.ones(1, device=device))
+    assert seen == [torch.float16, torch.float32]

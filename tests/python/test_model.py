@@ -155,11 +155,12 @@ def test_spectral_norm(level):
         (lambda: [Net(), "net"], TypeError, "models[1] to be a torch.nn.Module, got str"),
         (lambda: {"net": Net()}, TypeError, "got dict"),
         (lambda: nn.DataParallel(Net()), RuntimeError, "wrapped in DataParallel; initialize first"),
-        (lambda: Net().half(), RuntimeError, "got parameter 'first.weight' in float16"),
         (
-            lambda: nn.Sequential(nn.BatchNorm1d(2, affine=False).half()),
+            lambda: Net().half(),
             RuntimeError,
-            "got buffer '0.running_mean' in float16",
+            "models[0] to be a float32 model, got parameter 'first.weight' in float16; initialize "
+            "casts the model itself: remove the call of half(), or freeze what does not train by "
+            "requires_grad_(False)",
         ),
         (lambda: nn.LazyLinear(3), RuntimeError, "got a lazy one; run a forward first"),
         (lambda: torch.jit.script(linear_net()), TypeError, "initialize first, then trace"),

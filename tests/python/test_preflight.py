@@ -187,6 +187,65 @@ def test_precision_that_bfloat16_lacks(device: torch.device):
     )
 
 
+class Rotary(nn.Module):
+    """Of large angles, of which 16 bits hold no fraction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("frequencies", 10000 ** (-torch.arange(0, 16, 2) / 16))
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        return torch.outer(positions.type_as(self.frequencies), self.frequencies).cos()
+
+
+class Rotated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rope, self.last = Rotary(), nn.Linear(8, 2)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        self.count += len(x)
+        return self.last(x + 1e-3 * self.rope(positions).to(x.dtype)).float().square().mean()
+
+
+def test_buffers_that_must_not_be_rounded(device: torch.device):
+    model, x = Rotated().to(device), torch.randn(2048, 8, device=device)
+    found = amp.preflight(model, (x, torch.arange(0, 16384, 8, device=device)))
+    verdict = found.verdict("O5")
+    assert not verdict.fits and verdict.module == "rope"
+    assert verdict.reason == (
+        "precision: buffer 'rope.frequencies' in 16 bits: outputs of 'rope' are off float32; "
+        "keep_fp32='rope.frequencies' avoids it"
+    )
+    assert found.notes == [
+        "The forward writes buffer 'count', which O2, O3 and O5 round: what it adds up there stops "
+        "early. keep_fp32='count' keeps it in float32."
+    ]
+    assert found.verdict("O4").fits and model.count == 0
+
+
+def test_inputs_that_must_not_be_rounded(device: torch.device):
+    class Timed(Rotated):
+        def forward(self, x, positions):
+            return self.last(x + 1e-3 * self.rope(positions).to(x.dtype)).float().square().mean()
+
+    class Times(Rotary):
+        def forward(self, positions):
+            return torch.outer(positions.float(), self.frequencies.float()).cos()
+
+    model = Timed()
+    model.rope = Times()
+    model.rope.frequencies.fill_(1.0)
+    batch = {"x": torch.randn(2048, 8), "positions": torch.arange(2048.0)}
+    found = amp.preflight(model.to(device), {name: t.to(device) for name, t in batch.items()})
+    assert found.verdict("O5").reason == (
+        "precision: the inputs in 16 bits: outputs of 'rope' are off float32; "
+        "keep_fp32 with the names of forward's arguments avoids it"
+    )
+    assert found.notes == []
+
+
 def test_the_loss_function(device: torch.device):
     model = nn.Linear(6, 6).to(device)
     report = amp.preflight(model, inputs(device), lambda y: (y * 1e6).pow(2).mean() * 1e-12)

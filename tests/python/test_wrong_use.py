@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import io
 import math
+import re
 import warnings
 from collections.abc import Callable
 
@@ -108,6 +109,37 @@ def an_optimizer_of_a_copy():
 def one_optimizer_of_another_model():
     net = linear_net()
     initialize(net, [sgd(net), sgd(linear_net())])
+
+
+def a_teacher(level: str = "O2"):
+    student = linear_net()
+    initialize([student, copy.deepcopy(student)], sgd(student), opt_level=level)
+
+
+def a_teacher_that_stays_as_it_is():
+    student, _ = made("O2")
+    teacher = amp.cast_for_inference(linear_net(), torch.float16)
+    assert teacher(torch.ones(1, 4)).dtype == student(torch.ones(1, 4)).dtype
+
+
+def an_average_of_the_student(level: str):
+    student, optimizer = made(level, lambda net: sgd(net, lr=1e-3, momentum=0.0))
+    teacher = amp.AveragedModel(
+        student, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.999)
+    )
+    before = teacher.module[0].weight.clone()
+    for seed in range(5):
+        backward(student, optimizer, seed)
+        optimizer.step()
+        teacher.update_parameters(student)
+    assert not torch.equal(teacher.module[0].weight, before)
+
+
+def models_that_no_optimizer_steps():
+    """Features of a loss, and inference."""
+    student = linear_net()
+    initialize([student, Net().requires_grad_(False)], sgd(student))
+    initialize([linear_net(), linear_net()])
 
 
 def an_optimizer_of_a_head_on_a_frozen_model():
@@ -684,8 +716,17 @@ ERRORS = (
     (fused_out_of_range, ValueError, "lr to be at least 0"),
     (fused_state_in_half, ValueError, "state_dtype to be torch.float32 or torch.bfloat16"),
 )
+TEACHER = re.escape(
+    "initialize: expected an optimizer to step models[1], got a model like models[0] that none "
+    "steps; if it averages models[0], its averages stall in 16 bits: leave it out and use "
+    "amp.AveragedModel; if its weights stay as they are, leave it out and use "
+    "amp.cast_for_inference"
+)
 WARNINGS = (
     (one_optimizer_of_another_model, r"optimizers\[1\] to have parameters of models"),
+    (a_teacher, TEACHER),
+    (lambda: a_teacher("O3"), TEACHER),
+    (lambda: a_teacher("O5"), TEACHER),
     (lambda: a_float64_model("O0"), "float64; it is rounded to torch.float32"),
     (lambda: a_float64_model("O2"), "float64; it is rounded to torch.float16"),
     (lambda: step_without_a_backward("O1"), "step: expected grads, got none"),
@@ -696,6 +737,12 @@ WARNINGS = (
 RIGHT = (
     lambda: clip_for_an_optimizer_not_given("O2", amp.clip_grad_norm_),
     an_optimizer_of_a_head_on_a_frozen_model,
+    lambda: a_teacher("O0"),
+    lambda: a_teacher("O1"),
+    a_teacher_that_stays_as_it_is,
+    lambda: an_average_of_the_student("O2"),
+    lambda: an_average_of_the_student("O5"),
+    models_that_no_optimizer_steps,
     lambda: a_float64_model("O1"),
     option("keep_batchnorm_fp32", "True"),
     a_part_of_the_scaled_loss,

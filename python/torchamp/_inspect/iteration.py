@@ -33,6 +33,8 @@ class Outcome:
     outputs: list[tuple[str, torch.Tensor]] = dataclasses.field(default_factory=list)
     #: By parameter, in float32 and not scaled.
     grads: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+    #: The names of buffers that the forward has written.
+    written: list[str] = dataclasses.field(default_factory=list)
     error: Exception | None = None
     #: The op that raised `error`, and its module.
     raised: tuple[str, str] | None = None
@@ -77,6 +79,7 @@ def run_iteration(
     watch = Watch(model, see, outside=LOSS)
     devices = {param.device for param in model.parameters()}
     batch = _detached(batch)
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.zero_grad(set_to_none=True)
     with unchanged(model, devices), _sampled_outputs(model, outcome), torch.enable_grad():
         try:
@@ -87,12 +90,18 @@ def run_iteration(
                 (loss.float() * scale).backward()
         except Exception as error:
             outcome.error, outcome.raised = error, watch.raised
+        now = dict(model.named_buffers())
+        outcome.written = [name for name in now if not _is(now[name], buffers.get(name))]
     outcome.grads = {
         name: param.grad.float() / scale
         for name, param in model.named_parameters()
         if param.grad is not None
     }
     return outcome
+
+
+def _is(buffer: torch.Tensor, before: torch.Tensor | None) -> bool:
+    return before is not None and torch.equal(buffer, before)
 
 
 def _loss_of(outputs: Any, loss_fn: LossFunction | None) -> torch.Tensor:
@@ -136,4 +145,5 @@ def _sampled_outputs(model: torch.nn.Module, outcome: Outcome) -> Iterator[None]
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
     flat = tensor.detach().flatten()
-    return flat[:: -(-flat.numel() // _SAMPLES)].float().cpu()
+    step = -(-flat.numel() // _SAMPLES) | 1  # odd, to meet every column of a width of 2**n
+    return flat[::step].float().cpu()

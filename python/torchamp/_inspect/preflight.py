@@ -18,7 +18,9 @@ from torchamp._inspect.watch import Op
 from torchamp._load import _C
 from torchamp._logging import log
 from torchamp._tables import html_table, text_table
+from torchamp.amp._cast import buffers_to_cast
 from torchamp.amp._checks import module_of
+from torchamp.amp._kept import NONE
 
 #: In this order, the first that fits is recommended.
 _PREFERRED = ("O1", "O4", "O2", "O5")
@@ -178,8 +180,9 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
         loss, or an object that has it as `.loss`.
 
     A level fits if its loss is within 2 % of float32's, what the model returns within 10 % of the
-    norm and the grads of parameters within 50 %, and no parameter loses all its grads. One
-    iteration does not show what later ones do. Raises TypeError and ValueError for other arguments,
+    norm and the grads of parameters within 50 %, no parameter loses all its grads, and buffers and
+    inputs, rounded alone, leave what each module returns within 10 %. One iteration does not show
+    what later ones do. Raises TypeError and ValueError for other arguments,
     RuntimeError for a model that cannot be copied or that casts are open for, and what the float32
     iteration raises.
     """
@@ -197,7 +200,8 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
     fitting = [each.level for each in verdicts if each.fits]
     recommended = next((level for level in _PREFERRED if level in fitting), "O0")
     findings = [found for format in FORMATS for found in _findings(tensors, format)]
-    name, notes = type(model).__name__, _notes(tensors)
+    name = type(model).__name__
+    notes = [*_notes(tensors), *_notes_on_buffers(model, reference.outcome)]
     return Preflight(name, device, recommended, verdicts, findings, tensors, notes)
 
 
@@ -279,6 +283,17 @@ def _check_finite(outcome: Outcome, seen: _Seen) -> None:
 def _notes(tensors: list[TensorRange]) -> list[str]:
     ops = [each.name for each in tensors if each.kind == "activation"]
     return [_SIGMOID] if ("sigmoid", "binary_cross_entropy") in zip(ops, ops[1:]) else []
+
+
+def _notes_on_buffers(model: torch.nn.Module, outcome: Outcome) -> list[str]:
+    """On those that forward writes, and O2 and O5 round."""
+    cast = buffers_to_cast(model, torch.bfloat16, keep_batchnorm_fp32=True, kept=NONE)
+    return [
+        f"The forward writes buffer {name!r}, which O2, O3 and O5 round: what it adds up there "
+        f"stops early. keep_fp32={name!r} keeps it in float32."
+        for name in cast
+        if name in outcome.written
+    ]
 
 
 def _findings(tensors: list[TensorRange], format: Format) -> list[Finding]:

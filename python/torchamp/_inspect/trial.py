@@ -11,6 +11,7 @@ import torch
 
 from torchamp._inspect.iteration import LOSS, LossFunction, Outcome, copied, run_iteration
 from torchamp._inspect.ranges import BFLOAT16, FLOAT16, TF32, Range
+from torchamp._inspect.rounding import Rounding
 from torchamp._inspect.watch import Op
 from torchamp.amp._amp import Amp
 
@@ -24,6 +25,8 @@ FORMATS = {
 }
 
 LEVELS = ("O1", "O2", "O3", "O4", "O5")
+#: Those that round buffers and inputs.
+_CASTING = ("O2", "O3", "O5")
 
 #: The largest relative differences from float32 of a level that fits.
 MAX_LOSS_ERROR = 0.02
@@ -107,7 +110,26 @@ def trial(
                 break
             exponent = max(exponent - 2, _LAST_SCALE)
     scale = 2.0**exponent if is_scaled else None
-    return _judged(level, outcome, bad.op, scale, reference)
+    verdict = _judged(level, outcome, bad.op, scale, reference)
+    if not verdict.fits or level not in _CASTING:
+        return verdict
+    dtype = getattr(torch, FORMATS[level].name)
+    rounding = Rounding(model, batch, loss_fn, dtype, keeps_norms=level != "O3")
+    return _rounded(verdict, rounding, reference.outcome)
+
+
+def _rounded(verdict: Verdict, rounding: Rounding, reference: Outcome) -> Verdict:
+    """The verdict, or that the level rounds what some module's outputs depend on."""
+    with tf32(False):
+        if _first_imprecise(rounding.of_all(), reference) is None:
+            return verdict
+        for what, remedy, outcome in rounding.of_each():
+            module = _first_imprecise(outcome, reference)
+            if module is not None:
+                off = f"{what} in 16 bits: outputs of {named(module)} are off float32"
+                reason = f"precision: {off}; {remedy} avoids it"
+                return dataclasses.replace(verdict, fits=False, reason=reason, module=module)
+    return verdict
 
 
 @contextlib.contextmanager

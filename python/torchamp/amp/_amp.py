@@ -226,8 +226,9 @@ def initialize(
     cast_model_type to loss_scale make of it where they are not None.
 
     Args:
-        models: a float32 module on its device, or a list of them; changed in place. Of what
-            torch.compile returned, here and in all of amp, it is the module that it was given.
+        models: a module on its device, or a list of them; changed in place. What trains is float32.
+            Of what torch.compile returned, here and in all of amp, it is the module that it was
+            given.
         optimizers: an optimizer of their parameters, or a list of them; changed in place.
         enabled: False leaves everything alone, and scale_loss gives the loss as it is.
         opt_level: "O0" float32, "O1" autocast to float16, "O2" float16 with float32 master weights,
@@ -235,7 +236,7 @@ def initialize(
             set_global_policy, or O1.
         cast_model_type: the dtype of the model; False: it is not cast.
         patch_torch_functions: whether ops are cast, by autocast.
-        keep_batchnorm_fp32: whether affine batch norms stay float32; also "True" and "False".
+        keep_batchnorm_fp32: whether batch norms stay float32; also "True" and "False".
         master_weights: whether optimizers step float32 masters.
         loss_scale: "dynamic", or a number, which is fixed.
         cast_model_outputs: the dtype of the model's outputs; by default float32 where the model is
@@ -252,7 +253,8 @@ def initialize(
         max_consecutive_skips: the number of skipped steps in a row at which a step, or on CUDA a
             later call, raises RuntimeError with the reason. None: training goes on.
         keep_fp32: modules that compute in float32 at every level: names, classes, or functions of
-            name and module that return whether to keep it.
+            name and module that return whether to keep it. Names of buffers, which stay in
+            float32, and of forward's arguments, which are cast to float32.
         process_group: the torch.distributed ProcessGroup, or a list of those of a mesh, whose ranks
             have to skip the same steps though their grads differ: an overflow on one of them skips
             the step of all. DistributedDataParallel does not need it. None: ranks decide by

@@ -62,7 +62,7 @@ def module_of(function: str, model: Any) -> torch.nn.Module:
 
 
 class Float16Models:
-    """Whether initialize takes models that are in float16 already."""
+    """Whether initialize takes models that train in float16 already."""
 
     are_allowed = False
 
@@ -132,13 +132,15 @@ def _check_tensors(where: str, model: torch.nn.Module) -> None:
                     f"initialize: expected {kind} {name!r} of {where} to be materialized, got a "
                     "lazy one; run a forward first"
                 )
-            if kind == "parameter":
-                _check_memory(f"parameter {name!r} of {where}", tensor)
-            if tensor.dtype == torch.float16 and not Float16Models.are_allowed:
-                raise RuntimeError(
-                    f"initialize: expected {where} to be a float32 model, got {kind} {name!r} in "
-                    "float16; initialize casts the model itself: remove the call of half()"
-                )
+    for name, param in model.named_parameters():
+        _check_memory(f"parameter {name!r} of {where}", param)
+        is_half = param.dtype == torch.float16 and param.requires_grad
+        if is_half and not Float16Models.are_allowed:
+            raise RuntimeError(
+                f"initialize: expected {where} to be a float32 model, got parameter {name!r} in "
+                "float16; initialize casts the model itself: remove the call of half(), or freeze "
+                "what does not train by requires_grad_(False)"
+            )
 
 
 def _check_memory(what: str, param: torch.Tensor) -> None:
@@ -220,6 +222,23 @@ def check_shares(models: list[torch.nn.Module], optimizers: list[torch.optim.Opt
         )
 
 
+def check_real(
+    models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer], settings: Settings
+) -> None:
+    """Raises TypeError for complex parameters whose grads would have to be unscaled."""
+    if not settings.keeps_masters and settings.properties.loss_scale == 1.0:
+        return
+    stepped = set(params_of(optimizers))
+    for i, model in enumerate(models):
+        for name, param in model.named_parameters():
+            if param.is_complex() and param.requires_grad and param in stepped:
+                raise TypeError(
+                    f"initialize: expected parameter {name!r} of models[{i}] to be real, got "
+                    f"{param.dtype}, whose grads cannot be unscaled; make torch.view_as_real of it "
+                    "the parameter, and use torch.view_as_complex in forward"
+                )
+
+
 def check_owners(
     models: list[torch.nn.Module],
     optimizers: list[torch.optim.Optimizer],
@@ -270,6 +289,28 @@ def warn_of_float64(models: list[torch.nn.Module], settings: Settings) -> None:
             warnings.warn(
                 f"initialize: expected models[{i}] to be in float32, got parameter {name!r} in "
                 f"float64; it is rounded to {dtype}, and a master of it to float32",
+                stacklevel=_CALLER,
+            )
+
+
+def warn_of_averages(
+    models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer], settings: Settings
+) -> None:
+    """Warns of a model that no optimizer steps beside one of the same parameters that is stepped:
+    as a teacher in self-distillation, which is written by averages of the student."""
+    if settings.properties.cast_model_type not in LOW_PRECISION:
+        return
+    stepped = set(params_of(optimizers))
+    sizes = [{name: param.shape for name, param in m.named_parameters()} for m in models]
+    students = [k for k, m in enumerate(models) if not stepped.isdisjoint(m.parameters())]
+    for i, own in enumerate(sizes):
+        student = next((k for k in students if i not in students and sizes[k] == own), None)
+        if student is not None:
+            warnings.warn(
+                f"initialize: expected an optimizer to step models[{i}], got a model like "
+                f"models[{student}] that none steps; if it averages models[{student}], its "
+                "averages stall in 16 bits: leave it out and use amp.AveragedModel; if its weights "
+                "stay as they are, leave it out and use amp.cast_for_inference",
                 stacklevel=_CALLER,
             )
 

@@ -21,7 +21,7 @@ def cast_for_inference(
     cast_model_outputs: torch.dtype | None = torch.float32,
 ) -> Model:
     """Casts `model` once, in place, instead of at every call as autocast does, and returns it:
-    floating parameters and buffers become `dtype`, affine batch norms only with
+    floating parameters and buffers become `dtype`, batch norms only with
     keep_batchnorm_fp32=False. Its calls then cast floating inputs to `dtype` and outputs to
     `cast_model_outputs`; None leaves them in `dtype`.
 

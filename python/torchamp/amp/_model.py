@@ -208,6 +208,8 @@ class ModelState:
     session: Session | None
     #: None if there is no session.
     data_parallel: DataParallel | None
+    #: The places and names of arguments that are cast to float32, whatever the input_type.
+    kept_inputs: tuple[int | str, ...] = ()
 
     @property
     def changes_forward(self) -> bool:
@@ -234,10 +236,11 @@ class ModelState:
         """The caller sees what forward writes to them, but not in graphs."""
         copies: list[Copy] | None = None if torch.compiler.is_compiling() else []
         made = Conversion(dtype, copies)
+        kept = dict.fromkeys(self.kept_inputs, Conversion(torch.float32, copies))
         outputs = self._run(
             forward,
-            tuple([made.convert(arg)[0] for arg in args]),
-            {name: made.convert(arg)[0] for name, arg in kwargs.items()},
+            tuple([kept.get(i, made).convert(arg)[0] for i, arg in enumerate(args)]),
+            {name: kept.get(name, made).convert(arg)[0] for name, arg in kwargs.items()},
         )
         written = [copy for copy in copies or () if _is_written(copy)]
         if written and copies:
@@ -343,12 +346,13 @@ def _methods(original: type[torch.nn.Module]) -> dict:
     return {"forward": forward}
 
 
-def adopt_model(model: torch.nn.Module, session: Session) -> None:
+def adopt_model(model: torch.nn.Module, session: Session, kept: Kept) -> None:
     """Makes `model` an AmpModel that casts as the session's settings say, whatever an earlier
     session did."""
     settings, properties = session.settings, session.settings.properties
     shielded = properties.autocast_type is None
-    set_state(model, properties.cast_model_type, settings.output_type, shielded, session)
+    inputs = kept.inputs_of(model)
+    set_state(model, properties.cast_model_type, settings.output_type, shielded, session, inputs)
 
 
 def adopt_parts(model: torch.nn.Module, kept: Kept, session: Session) -> None:
@@ -361,7 +365,7 @@ def adopt_parts(model: torch.nn.Module, kept: Kept, session: Session) -> None:
     for module in inside:
         if module in kept.outermost:
             _adopt_part(module, torch.float32, session)
-        elif kept.outermost and module not in kept and _has_own(module, low):
+        elif kept and module not in kept and _has_own(module, low):
             _adopt_part(module, low, session)
 
 
@@ -380,12 +384,14 @@ def set_state(
     output_type: torch.dtype | None,
     shielded: bool,
     session: Session | None,
+    kept_inputs: tuple[int | str, ...] = (),
 ) -> None:
     data_parallel = None if session is None else session.add_model(model)
     earlier = model.__dict__.get("_torchamp")
     inner_forward = model.__dict__.pop("forward", earlier and earlier.inner_forward)
-    state = ModelState(input_type, output_type, shielded, inner_forward, session, data_parallel)
-    model.__dict__["_torchamp"] = state
+    model.__dict__["_torchamp"] = ModelState(
+        input_type, output_type, shielded, inner_forward, session, data_parallel, kept_inputs
+    )
     if earlier and earlier.session:
         earlier.session.close_if_left()
     if not isinstance(model, AmpModel):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 import torch
 
 from torchamp._load import _C
 from torchamp._logging import log
-from torchamp.amp._masters import LOW_PRECISION
+from torchamp.amp._masters import LOW_PRECISION, params_of
 from torchamp.amp._settings import Settings
 from torchamp.optimizers import FusedOptimizer
 
@@ -20,6 +21,9 @@ _DESCRIPTIONS = {
     "O4": "float32 weights, ops in bfloat16 where that is safe",
     "O5": "bfloat16 model, float32 batch norm and master weights",
 }
+
+#: So many names of buffers are said.
+_FEW = 4
 
 
 def announce(settings: Settings) -> None:
@@ -33,6 +37,38 @@ def announce(settings: Settings) -> None:
     casts_ops = settings.options["patch_torch_functions"]
     lines.append(_line("autocast_type", properties.autocast_type, casts_ops is not None))
     log(logging.INFO, "\n".join(lines))
+
+
+def announce_buffers(settings: Settings, cast: Iterable[str]) -> None:
+    """Says which buffers initialize is about to round, unless verbosity is 0."""
+    dtype, names = settings.properties.cast_model_type, list(dict.fromkeys(cast))
+    if not names or dtype not in LOW_PRECISION or settings.options["verbosity"] <= 0:
+        return
+    first = ", ".join(map(repr, names[:_FEW]))
+    others = f" and {len(names) - _FEW} others" if len(names) > _FEW else ""
+    log(
+        logging.INFO,
+        f"initialize: buffers cast to {dtype}: {first}{others}; keep_fp32 takes the names of those "
+        "that must stay in float32",
+    )
+
+
+def announce_frozen(
+    settings: Settings, optimizers: list[torch.optim.Optimizer], rounded: list[torch.Tensor]
+) -> None:
+    """Says what masters of frozen parameters take, unless verbosity is 0."""
+    if not settings.keeps_masters or settings.options["verbosity"] <= 0:
+        return
+    rounded_ones = set(rounded)
+    frozen = {param for param in params_of(optimizers) if not param.requires_grad}
+    mastered = [each for each in frozen if each in rounded_ones or each.dtype in LOW_PRECISION]
+    if mastered:
+        log(
+            logging.INFO,
+            f"initialize: float32 masters of {len(mastered)} frozen parameters take "
+            f"{4 * sum(each.numel() for each in mastered) / 2**20:.1f} MiB; leave them out of the "
+            "optimizer, and pass them to add_param_group when they are to train",
+        )
 
 
 def _line(name: str, value: object, is_override: bool) -> str:

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import clip_grad_norm_ as clip_grad_norm
 
 from torchamp import ops
-from torchamp.amp._cast import cast_model, cast_own_tensors
+from torchamp.amp._cast import cast_own_tensors
 
 __all__ = [
     "BN_convert_float",
@@ -37,10 +37,14 @@ class tofp16(nn.Module):  # noqa: N801  apex's name
         return input.half()
 
 
+def _is_affine_norm(module: nn.Module) -> bool:
+    return isinstance(module, _BatchNorm) and module.affine
+
+
 def BN_convert_float(module: nn.Module) -> nn.Module:  # noqa: N802  apex's name
     """Makes the affine batch norms in `module` float32, in place; returns it."""
     for part in module.modules():
-        if isinstance(part, _BatchNorm) and part.affine:
+        if _is_affine_norm(part):
             part.float()
     return module
 
@@ -58,7 +62,11 @@ def convert_module(module: nn.Module, dtype: torch.dtype) -> None:
 
 def convert_network(network: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Gives the network `dtype`, in place, but for affine batch norms; returns it."""
-    cast_model(network, dtype, keep_batchnorm_fp32=True)
+    for module in network.modules():
+        if not _is_affine_norm(module):
+            cast_own_tensors(module, dtype)
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()
     return network
 
 
