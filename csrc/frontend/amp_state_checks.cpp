@@ -94,8 +94,8 @@ void Amp::warn_of_averages() {
     warn_once(c10::str("initialize: expected an optimizer to step models[", i,
                        "], got a model like models[", k,
                        "] that none steps; if it averages models[", k,
-                       "], its averages stall in 16 bits: leave it out and average "
-                       "master_params; if its weights stay as they are, leave it out and use "
+                       "], its averages stall in 16 bits: leave it out and use "
+                       "AveragedModel; if its weights stay as they are, leave it out and use "
                        "cast_for_inference"));
   }
 }

@@ -269,8 +269,8 @@ TEST_P(InitializeManyTest, WarnsOfAModelThatMayAverageAnother) {
   const auto twins = [&] { return std::make_tuple(make_net(device()), make_net(device())); };
   const std::string warning =
       "initialize: expected an optimizer to step models[1], got a model like models[0] that none "
-      "steps; if it averages models[0], its averages stall in 16 bits: leave it out and average "
-      "master_params; if its weights stay as they are, leave it out and use cast_for_inference\n";
+      "steps; if it averages models[0], its averages stall in 16 bits: leave it out and use "
+      "AveragedModel; if its weights stay as they are, leave it out and use cast_for_inference\n";
   for (const char* level : {"O2", "O5"}) EXPECT_EQ(said(twins(), level), warning);
   for (const char* level : {"O0", "O1", "O4"}) EXPECT_EQ(said(twins(), level), "");
   EXPECT_EQ(said(twins(), Options("O2").verbosity(0)), "");
