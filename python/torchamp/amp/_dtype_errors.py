@@ -17,6 +17,7 @@ _MISMATCH = re.compile(
     r"|expected dtype|(16|Half)\w*\) and weight type \(torch\.(cuda\.)?Float"
 )
 _OVERFLOW = "without overflow"
+_NO_KERNEL = re.compile("not implemented for '(Half|BFloat16)'")
 
 
 def explain(error: Exception, model: torch.nn.Module, session: Session) -> None:
@@ -26,6 +27,8 @@ def explain(error: Exception, model: torch.nn.Module, session: Session) -> None:
         return
     if _OVERFLOW in str(error):
         _add_note(error, _of_overflow(_running(error), model))
+    elif _NO_KERNEL.search(str(error)):
+        _add_note(error, _of_kernel(_running(error), model))
     elif _MISMATCH.search(str(error)):
         _add_note(error, _of_mismatch(_running(error), model))
 
@@ -41,6 +44,13 @@ def _of_overflow(running: list[torch.nn.Module], model: torch.nn.Module) -> str:
         f"{_described(running[-1], model)} computes in {dtype}, whose largest number is "
         f"{torch.finfo(dtype).max:g}; write torch.finfo(x.dtype).min, of an input x, in the place "
         "of a number like -1e9"
+    )
+
+
+def _of_kernel(running: list[torch.nn.Module], model: torch.nn.Module) -> str:
+    return (
+        f"{_described(running[-1], model)} computes in {_dtype_of(running)}, in which torch has no "
+        "such kernel for the device; name the module in keep_fp32"
     )
 
 

@@ -1,0 +1,117 @@
+"""The training variants that bench_training.py compares, all with AdamW."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from networks import Batch, loss_of
+from torch import Tensor, nn
+
+import torchamp
+from torchamp import optimizers
+
+LEARNING_RATE = 1e-4
+T = TypeVar("T")
+
+
+@dataclass
+class Training:
+    """step: runs one iteration and returns its loss. skipped_steps: the number so far; waits for
+    the device. close: ends autocast."""
+
+    step: Callable[[], Tensor]
+    skipped_steps: Callable[[], int] = lambda: 0
+    close: Callable[[], None] = lambda: None
+
+
+def halvings(first_scale: float, last_scale: float) -> int:
+    """The number of skipped steps: each halves the loss scale, which does not grow in 2,000
+    steps."""
+    return round(math.log2(first_scale / last_scale))
+
+
+def float32(network: nn.Module, batch: Batch) -> Training:
+    optimizer = torch.optim.AdamW(network.parameters(), LEARNING_RATE, fused=True)
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(network, batch)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Training(step)
+
+
+def torch_amp(network: nn.Module, batch: Batch, dtype: torch.dtype) -> Training:
+    """torch.amp, with a GradScaler for float16."""
+    device = batch.inputs[0].device.type
+    optimizer = torch.optim.AdamW(network.parameters(), LEARNING_RATE, fused=True)
+    scaler = torch.amp.GradScaler(device, enabled=dtype == torch.float16)
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        with torch.autocast(device, dtype):
+            loss = loss_of(network, batch)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss
+
+    first_scale = scaler.get_scale()
+    return Training(step, lambda: halvings(first_scale, scaler.get_scale()))
+
+
+def opt_level(network: nn.Module, batch: Batch, level: str) -> Training:
+    optimizer = optimizers.FusedAdamW(network.parameters(), LEARNING_RATE)
+    handle = torchamp.Amp(network, optimizer, level)
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(network, batch)
+        with handle.scale_loss(loss) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        return loss
+
+    scaler = handle.loss_scalers[0]
+    first_scale = scaler.loss_scale()
+    return Training(step, lambda: halvings(first_scale, scaler.loss_scale()), handle.close)
+
+
+#: Factories by name, which take a network on its device and a batch.
+VARIANTS: dict[str, Callable[[nn.Module, Batch], Training]] = {
+    "float32": float32,
+    "TF32": float32,
+    "torch.amp, float16": lambda *task: torch_amp(*task, torch.float16),
+    "torch.amp, bfloat16": lambda *task: torch_amp(*task, torch.bfloat16),
+    "O1": lambda *task: opt_level(*task, "O1"),
+    "O2": lambda *task: opt_level(*task, "O2"),
+    "O4": lambda *task: opt_level(*task, "O4"),
+    "O5": lambda *task: opt_level(*task, "O5"),
+}
+
+
+#: In order of importance. On CPUs float16 comes last, because it may be unusably slow, and there is
+#: no TF32.
+ON_CUDA = list(VARIANTS)
+ON_CPU = ["float32", "torch.amp, bfloat16", "O4", "O5", "torch.amp, float16", "O1", "O2"]
+
+
+def names_for(device: str) -> list[str]:
+    return ON_CUDA if device == "cuda" else ON_CPU
+
+
+def base_for(device: str) -> str:
+    """The torch.amp variant that serves as the baseline."""
+    return "torch.amp, float16" if device == "cuda" else "torch.amp, bfloat16"
+
+
+def set_precision(name: str) -> None:
+    """Sets whether float32 products use TF32: never, always, or PyTorch's default."""
+    torch.set_float32_matmul_precision("high" if name == "TF32" else "highest")
+    torch.backends.cudnn.allow_tf32 = name != "float32"

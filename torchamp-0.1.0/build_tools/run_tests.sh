@@ -1,0 +1,57 @@
+#!/bin/sh
+# Builds and runs the C++ tests, then the Python tests, with the python on PATH. The Python tests run
+# even if C++ tests fail. The last line gives the time of each part.
+#
+#   MAX_JOBS=2 GTEST_SOURCE=<folder> run_tests.sh         all but the soak tests
+#   MAX_JOBS=2 GTEST_SOURCE=<folder> run_tests.sh soak    the soak tests
+set -eu
+. build_tools/packages.sh
+
+jobs=${MAX_JOBS:-$(nproc)}
+if [ "${1:-}" = soak ]; then
+  soak=ON label='-L soak' mark=soak
+else
+  soak=OFF label='-LE soak' mark='not soak'
+fi
+results=out/tests/python.xml
+times=
+failed=
+
+build() {
+  googletest=$(build_tools/find_googletest.sh "${GTEST_SOURCE:-}")
+  cmake -S . -B build -DTORCHAMP_BUILD_TESTS=ON -DTORCHAMP_SOAK_TESTS=$soak \
+    -DTORCHAMP_BUILD_EXAMPLES=OFF \
+    -DTORCHAMP_ALLOW_DOWNLOAD=ON -DTORCHAMP_GTEST_SOURCE_DIR="$googletest" &&
+    cmake --build build --parallel "$jobs"
+}
+
+# Waiting threads must not spin: other tests need the cores.
+cpp_tests() { (cd build && OMP_WAIT_POLICY=passive ctest $label --output-on-failure --parallel "$jobs"); }
+
+# The workers share the cores, so each uses one thread.
+python_tests() {
+  if [ "$jobs" -gt 1 ] && python -c 'import xdist' 2>/dev/null; then
+    OMP_NUM_THREADS=1 python -m pytest -rs -m "$mark" --junitxml "$results" --numprocesses "$jobs" --dist loadgroup
+  else
+    python -m pytest -rs -m "$mark" --junitxml "$results"
+  fi
+}
+
+# part <name> <command>: runs it, and records its time and whether it failed.
+part() {
+  begin=$(date +%s)
+  "$2" || failed="$failed $2"
+  times="$times${times:+, }$1 $(($(date +%s) - begin)) s"
+}
+
+part "build" build
+if [ -z "$failed" ]; then
+  part "C++ tests" cpp_tests
+  part "Python tests" python_tests
+fi
+if [ -n "$failed" ]; then
+  say "$times: FAILED:$failed"
+  exit 1
+fi
+[ "$soak" = ON ] || python build_tools/tested_with.py record
+say "$times: all passed"

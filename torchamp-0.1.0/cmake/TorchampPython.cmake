@@ -1,0 +1,30 @@
+# The Python package in the build tree: `PYTHONPATH=<build>/python python -c "import torchamp"`. The
+# compiled module is beside symlinks to the sources, so edited Python files take effect immediately.
+
+find_package(Python3 COMPONENTS Interpreter Development.Module REQUIRED)
+
+set(TORCHAMP_PYTHON_PACKAGE "${PROJECT_BINARY_DIR}/python/torchamp")
+configure_file(cmake/built_for.py.in "${TORCHAMP_PYTHON_PACKAGE}/_built_for.py" @ONLY)
+
+file(GLOB_RECURSE _TORCHAMP_PYTHON_FILES CONFIGURE_DEPENDS
+  RELATIVE "${PROJECT_SOURCE_DIR}/python/torchamp" "${PROJECT_SOURCE_DIR}/python/torchamp/*.py")
+list(REMOVE_ITEM _TORCHAMP_PYTHON_FILES _built_for.py)  # of an editable installation
+foreach(file IN LISTS _TORCHAMP_PYTHON_FILES)
+  get_filename_component(folder "${TORCHAMP_PYTHON_PACKAGE}/${file}" DIRECTORY)
+  file(MAKE_DIRECTORY "${folder}")
+  file(CREATE_LINK "${PROJECT_SOURCE_DIR}/python/torchamp/${file}"
+       "${TORCHAMP_PYTHON_PACKAGE}/${file}" SYMBOLIC)
+endforeach()
+
+# torch/include comes before Python's include folders, which may contain another pybind11.
+file(GLOB _TORCHAMP_PYTHON_SOURCES CONFIGURE_DEPENDS csrc/python/*.cpp)
+add_library(torchamp_python MODULE ${_TORCHAMP_PYTHON_SOURCES})
+target_compile_options(torchamp_python PRIVATE -Wall -Wextra -ffp-contract=off)
+target_include_directories(torchamp_python PRIVATE csrc)
+target_link_libraries(torchamp_python PRIVATE torchamp::torchamp Python3::Module
+  "${TORCHAMP_TORCH_DIR}/lib/libtorch_python.so")
+set_target_properties(torchamp_python PROPERTIES
+  OUTPUT_NAME _C PREFIX "" SUFFIX ".${Python3_SOABI}.so" CXX_EXTENSIONS OFF
+  UNITY_BUILD ${TORCHAMP_UNITY_BUILD} UNITY_BUILD_BATCH_SIZE 0
+  CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+  LIBRARY_OUTPUT_DIRECTORY "${TORCHAMP_PYTHON_PACKAGE}")

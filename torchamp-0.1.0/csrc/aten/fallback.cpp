@@ -1,0 +1,201 @@
+#include "aten/fallback.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/argsort.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/logical_or.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+
+#include "ops/scale_rule.h"
+
+namespace torchamp::aten {
+namespace {
+
+using at::Tensor;
+using at::TensorList;
+
+/// The dtype that an op on `inputs` computes in: float64 if one of them is, else float32.
+at::ScalarType wide_type(std::initializer_list<Tensor> inputs) {
+  const auto is_double = [](const Tensor& input) { return input.scalar_type() == at::kDouble; };
+  return std::any_of(inputs.begin(), inputs.end(), is_double) ? at::kDouble : at::kFloat;
+}
+
+Tensor widened(const Tensor& tensor) {
+  return tensor.to(wide_type({tensor}));
+}
+
+bool is_low_precision(const Tensor& tensor) {
+  return tensor.element_size() == 2;
+}
+
+void flag_nonfinite(const Tensor& tensor, int64_t position, const FlagTensors& flags) {
+  const Tensor bad = at::isfinite(tensor).all().logical_not();
+  if (flags.found_inf.defined()) {
+    flags.found_inf.copy_(flags.found_inf.logical_or(bad).reshape_as(flags.found_inf));
+  }
+  if (flags.per_tensor.has_value()) {
+    const Tensor flag = flags.per_tensor->view({-1}).select(0, position);
+    flag.copy_(flag.logical_or(bad));
+  }
+}
+
+void write(const Tensor& result, const Tensor& output, int64_t position, const FlagTensors& flags) {
+  output.copy_(result);
+  if (is_low_precision(output)) flag_nonfinite(output, position, flags);
+}
+
+bool covers(Checked checked, Checked list) {
+  return (static_cast<uint8>(checked) & static_cast<uint8>(list)) != 0;
+}
+
+/// kClean, kOverflowed or kLossNotFinite.
+Tensor outcome_of(const BackwardEnd& end) {
+  const Tensor found = end.found_inf.ne(0);
+  const Tensor outcome = at::full_like(end.found_inf, kClean).masked_fill(found, kOverflowed);
+  if (!end.loss.defined()) return outcome;
+  const Tensor is_bad = end.loss.reshape({}).isfinite().logical_not();
+  return outcome.masked_fill(is_bad.logical_and(found), kLossNotFinite);
+}
+
+/// In two consecutive copies.
+void report(const BackwardEnd& end, const Tensor& loss_scale) {
+  const Tensor &report = end.report, &per_tensor = end.per_tensor;
+  const Tensor flags = per_tensor.to(at::kInt);
+  const Tensor first = flags.argsort(/*stable=*/true, 0, /*descending=*/true);
+  const Tensor named = first.slice(0, 0, kNamedPositions);
+  const Tensor names = at::cat({flags.sum().reshape({1}), named}).to(at::kInt);
+  const int64_t first_byte = sizeof(uint64), bytes = names.numel() * int64_t{sizeof(int32)};
+  report.slice(0, first_byte, first_byte + bytes)
+      .view(at::kInt)
+      .copy_(names, /*non_blocking=*/true);
+  report_outcome(report, outcome_of(end), loss_scale);
+}
+
+}  // namespace
+
+void scale(const Positions& positions, TensorList inputs, TensorList outputs, double scale,
+           const FlagTensors& flags) {
+  for (const int64_t i : positions) {
+    flag_nonfinite(inputs[i], i, flags);
+    write(widened(inputs[i]).mul(scale), outputs[i], i, flags);
+  }
+}
+
+void unscale(const Positions& positions, TensorList scaled_grads, TensorList master_grads,
+             const Tensor& inv_scale, bool accumulate, const FlagTensors& flags) {
+  for (const int64_t i : positions) {
+    flag_nonfinite(scaled_grads[i], i, flags);
+    const Tensor &scaled = scaled_grads[i], &before = master_grads[i];
+    const auto wide = accumulate ? wide_type({scaled, before}) : wide_type({scaled});
+    Tensor result = scaled.to(wide).mul(inv_scale.squeeze());
+    if (accumulate) result = result.add(before.to(wide));
+    write(result, before, i, flags);
+  }
+}
+
+void axpby(const Positions& positions, double a, TensorList x, double b, TensorList y,
+           TensorList outputs, Checked checked, const FlagTensors& flags) {
+  for (const int64_t i : positions) {
+    if (covers(checked, Checked::kX)) flag_nonfinite(x[i], i, flags);
+    if (covers(checked, Checked::kY)) flag_nonfinite(y[i], i, flags);
+    const auto wide = wide_type({x[i], y[i]});
+    write(x[i].to(wide).mul(a).add(y[i].to(wide).mul(b)), outputs[i], i, flags);
+  }
+}
+
+void check(const Positions& positions, TensorList tensors, const FlagTensors& flags) {
+  for (const int64_t i : positions) flag_nonfinite(tensors[i], i, flags);
+}
+
+/// ATen's own norms add floats one by one and lose digits; its sum adds them pairwise.
+Tensor l2norms(const Positions& positions, TensorList tensors) {
+  std::vector<Tensor> norms;
+  for (const int64_t i : positions) {
+    norms.push_back(widened(tensors[i]).square().sum().sqrt().to(at::kFloat));
+  }
+  return at::stack(norms);
+}
+
+/// One of the same type at the same place is the same tensor, perhaps of other strides, which copy_
+/// refuses.
+void copy_cast(const Positions& positions, TensorList master_params, TensorList model_params) {
+  for (const int64_t i : positions) {
+    const Tensor &master = master_params[i], &model = model_params[i];
+    const bool is_same = model.is_alias_of(master) && model.dtype() == master.dtype() &&
+                         model.storage_offset() == master.storage_offset();
+    if (!is_same) model.copy_(master);
+  }
+}
+
+void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
+                  const Tensor& hysteresis_tracker, const Tensor& found_inf,
+                  const ScaleUpdate::Rule& rule) {
+  const Tensor overflow = found_inf.reshape_as(loss_scale).ne(0);
+  const Tensor budget = hysteresis_tracker.reshape_as(loss_scale).sub(1);
+  const Tensor count = growth_tracker.reshape_as(loss_scale).add(1);
+  const Tensor recovers = count.le(0);
+  const Tensor grows = recovers.logical_or(count.ge(rule.growth_interval));
+  const Tensor backs_off = overflow.logical_and(budget.le(0));
+  const Tensor before = loss_scale.clamp_max(rule.max_scale);
+  const Tensor smaller = before.mul(rule.backoff_factor);
+  const float collapsed = rule.min_scale <= kUseful ? rule.min_scale : 0.0f;
+  const Tensor collapses = backs_off.logical_and(smaller.lt(collapsed));
+  const Tensor larger = before.mul(rule.growth_factor).clamp_max(rule.max_scale);
+  const Tensor lowered = at::where(backs_off, smaller.clamp_min(rule.min_scale), before);
+  const Tensor raised = at::where(grows, larger, before);
+  const Tensor after_overflow = count.clamp_max(0).masked_fill(collapses, -kRecoveryOverflows);
+  const Tensor ended =
+      grows.logical_and(recovers.logical_not().logical_or(raised.eq(rule.max_scale)));
+  const Tensor after_clean = count.sub(recovers.to(at::kInt)).masked_fill(ended, 0);
+  growth_tracker.copy_(at::where(overflow, after_overflow, after_clean).reshape_as(growth_tracker));
+  hysteresis_tracker.copy_(at::where(overflow, budget, budget.new_full({}, rule.hysteresis))
+                               .reshape_as(hysteresis_tracker));
+  loss_scale.copy_(at::where(overflow, lowered, raised));
+}
+
+void clip_factors(TensorList norms, TensorList factors, double max_norm, const Tensor& norm,
+                  const Tensor& coefficient, TensorList clipped) {
+  const auto factor = [&](size_t i) {
+    return factors[i].defined() ? factors[i].reshape({}) : at::ones_like(norm);
+  };
+  std::vector<Tensor> counted;
+  for (size_t i = 0; i < norms.size(); ++i) counted.push_back(norms[i].mul(factor(i)));
+  norm.copy_(at::stack(counted).to(at::kDouble).square().sum().sqrt());
+  coefficient.fill_(max_norm).div_(norm.add(1e-6)).clamp_max_(1.0);
+  for (size_t i = 0; i < norms.size(); ++i) clipped[i].copy_(factor(i).mul(coefficient));
+}
+
+void report_outcome(const Tensor& report, const Tensor& outcome, const Tensor& loss_scale) {
+  const Tensor both = at::stack({outcome.reshape({}), loss_scale.reshape({})});
+  report.slice(0, 0, sizeof(uint64)).view(at::kFloat).copy_(both, /*non_blocking=*/true);
+}
+
+void finalize(const FlagTensors& flags, const BackwardEnd& end, const Tensor& loss_scale) {
+  const Tensor found = flags.found_inf.ne(0).reshape({});
+  const Tensor& before = end.found_before;
+  end.found_inf.copy_(before.defined() ? found.logical_or(before.reshape({}).ne(0)) : found);
+  end.per_tensor.copy_(end.adds_per_tensor ? end.per_tensor.logical_or(*flags.per_tensor)
+                                           : *flags.per_tensor);
+  end.inv_scale.copy_(loss_scale.reciprocal().reshape({}));
+  if (end.moved != nullptr) {
+    update_scale(end.moved->loss_scale, end.moved->growth_tracker, end.moved->hysteresis_tracker,
+                 end.found_inf, to_rule(end.moved->rule));
+  }
+  if (end.report.defined()) {
+    report(end, end.moved != nullptr ? end.moved->loss_scale : loss_scale);
+  }
+  flags.found_inf.zero_();
+  flags.per_tensor->zero_();
+}
+
+}  // namespace torchamp::aten

@@ -1,0 +1,238 @@
+#include <ATen/autocast_mode.h>
+#include <pthread.h>
+#include <torchamp/detail/open_autocast.h>
+
+#include <algorithm>
+#include <atomic>
+#include <list>
+#include <map>
+#include <string_view>
+#include <type_traits>
+
+#include "autocast/ops.h"
+
+namespace torchamp {
+
+using at::autocast::get_autocast_dtype;
+using at::autocast::is_autocast_cache_enabled;
+using at::autocast::is_autocast_enabled;
+using at::autocast::set_autocast_cache_enabled;
+using at::autocast::set_autocast_dtype;
+using at::autocast::set_autocast_enabled;
+
+struct OpenAutocast::Entry {
+  std::vector<c10::DeviceType> device_types;
+  c10::ScalarType dtype;
+  std::list<AutocastOps> ops;
+  std::atomic<bool> open{true};
+};
+
+namespace {
+
+/// A device type's state before the first OpenAutocast of a thread.
+struct Before {
+  bool enabled;
+  c10::ScalarType dtype;
+};
+
+/// OpenAutocast's state of one thread.
+struct ThreadState {
+  std::vector<std::shared_ptr<OpenAutocast::Entry>> entries;
+  std::map<c10::DeviceType, Before> before;
+  bool cache_before = true;
+  int shields = 0;
+};
+
+thread_local ThreadState state;
+
+/// Of an entry: whether it casts on `device_type`.
+auto casts(c10::DeviceType device_type) {
+  return [device_type](const std::shared_ptr<OpenAutocast::Entry>& entry) {
+    const auto& types = entry->device_types;
+    return std::find(types.begin(), types.end(), device_type) != types.end();
+  };
+}
+
+bool inside_user_context() {
+  const int depth = at::autocast::increment_nesting();
+  at::autocast::decrement_nesting();
+  return depth > 1;
+}
+
+void turn_on(c10::DeviceType device_type, c10::ScalarType dtype) {
+  if (state.before.empty()) state.cache_before = is_autocast_cache_enabled();
+  const Before before{is_autocast_enabled(device_type), get_autocast_dtype(device_type)};
+  state.before.emplace(device_type, before);
+  set_autocast_enabled(device_type, true);
+  set_autocast_dtype(device_type, dtype);
+  set_autocast_cache_enabled(false);
+}
+
+void turn_off(c10::DeviceType device_type) {
+  const Before before = state.before.at(device_type);
+  set_autocast_enabled(device_type, before.enabled);
+  set_autocast_dtype(device_type, before.dtype);
+  state.before.erase(device_type);
+  if (state.before.empty()) set_autocast_cache_enabled(state.cache_before);
+}
+
+/// A forked worker inherits the thread's state, but must not cast.
+void leave_in_child() {
+  state.entries.clear();
+  while (!state.before.empty()) turn_off(state.before.begin()->first);
+}
+
+void watch_for_forks() {
+  static const int registered = pthread_atfork(nullptr, nullptr, leave_in_child);
+  (void)registered;
+}
+
+}  // namespace
+
+OpenAutocast::OpenAutocast(std::vector<c10::DeviceType> device_types, c10::ScalarType dtype) {
+  watch_for_forks();
+  settle();
+  for (const auto& open : state.entries) {
+    TORCH_CHECK(open->dtype == dtype, "initialize: autocast to ", open->dtype,
+                " is already active for a model in this thread, cannot also autocast to ", dtype,
+                "; close that model first, or use it in another thread");
+  }
+  entry_ = std::make_shared<Entry>();
+  entry_->device_types = std::move(device_types);
+  entry_->dtype = dtype;
+  for (const auto device_type : entry_->device_types) entry_->ops.emplace_back(device_type);
+  state.entries.push_back(entry_);
+  for (const auto device_type : entry_->device_types) turn_on(device_type, dtype);
+}
+
+OpenAutocast::~OpenAutocast() {
+  close();
+}
+
+void OpenAutocast::close() {
+  if (entry_->open.exchange(false)) entry_->ops.clear();
+  settle();
+}
+
+void OpenAutocast::settle() {
+  auto& entries = state.entries;
+  const auto is_closed = [](const auto& entry) { return !entry->open; };
+  entries.erase(std::remove_if(entries.begin(), entries.end(), is_closed), entries.end());
+  std::vector<c10::DeviceType> unwanted;
+  for (const auto& [device_type, before] : state.before) {
+    if (std::none_of(entries.begin(), entries.end(), casts(device_type))) {
+      unwanted.push_back(device_type);
+    }
+  }
+  for (const auto device_type : unwanted) turn_off(device_type);
+}
+
+OpenAutocast::Entries OpenAutocast::open_in_this_thread() {
+  settle();
+  return state.entries;
+}
+
+JoinAutocast::JoinAutocast(const OpenAutocast& opened)
+    : JoinAutocast(OpenAutocast::Entries{opened.entry_}) {}
+
+JoinAutocast::JoinAutocast(const OpenAutocast::Entries& opened) {
+  OpenAutocast::settle();
+  if (!state.entries.empty() || state.shields > 0) return;
+  for (const auto& entry : opened) {
+    if (!entry->open) continue;
+    joined_.push_back(entry);
+    state.entries.push_back(entry);
+    for (const auto device_type : entry->device_types) {
+      const bool is_refused = inside_user_context() && !is_autocast_enabled(device_type);
+      if (!is_refused) turn_on(device_type, entry->dtype);
+    }
+  }
+}
+
+JoinAutocast::~JoinAutocast() {
+  if (joined_.empty()) return;
+  auto& entries = state.entries;
+  for (const auto& entry : joined_) {
+    const auto found = std::find(entries.begin(), entries.end(), entry);
+    if (found != entries.end()) entries.erase(found);
+  }
+  OpenAutocast::settle();
+}
+
+namespace {
+
+/// What the thread that called a backward has open, for all threads that work for it.
+struct BackwardInfo : c10::DebugInfoBase {
+  OpenAutocast::Entries entries;
+};
+
+/// BackwardInfo's slot: a number up to torch 2.11, the address of a name since.
+template <class Kind>
+Kind backward_info_kind() {
+  static constexpr std::string_view kName = "torchamp backward";
+  if constexpr (std::is_enum_v<Kind>) {
+    return static_cast<Kind>(0xA0);
+  } else {
+    return Kind(&kName);
+  }
+}
+
+/// Null outside of a ShieldBackward.
+const BackwardInfo* backward_info() {
+  const auto kind = backward_info_kind<c10::DebugInfoKind>();
+  return static_cast<const BackwardInfo*>(c10::ThreadLocalDebugInfo::get(kind));
+}
+
+/// Of this thread; of the one whose backward it works for, where it has none.
+const OpenAutocast::Entries& entries_here() {
+  const BackwardInfo* info = backward_info();
+  return state.entries.empty() && info != nullptr ? info->entries : state.entries;
+}
+
+bool is_open(c10::DeviceType device_type) {
+  const auto& entries = entries_here();
+  return std::any_of(entries.begin(), entries.end(), casts(device_type));
+}
+
+/// Whether the program opened the innermost torch.autocast. A checkpoint does so in a backward, to
+/// cast as the forward did.
+bool is_programs_own(c10::DeviceType device_type) {
+  if (!inside_user_context()) return false;
+  return backward_info() == nullptr ||
+         get_autocast_dtype(device_type) != entries_here().front()->dtype;
+}
+
+}  // namespace
+
+std::optional<c10::ScalarType> casting_to(c10::DeviceType device_type) {
+  if (!is_autocast_enabled(device_type) || !is_open(device_type)) return {};
+  return get_autocast_dtype(device_type);
+}
+
+ShieldFromAutocast::ShieldFromAutocast() {
+  OpenAutocast::settle();
+  ++state.shields;
+  for (const auto& entry : entries_here()) {
+    for (const auto device_type : entry->device_types) {
+      if (!is_autocast_enabled(device_type) || is_programs_own(device_type)) continue;
+      disabled_.push_back(device_type);
+      set_autocast_enabled(device_type, false);
+    }
+  }
+}
+
+ShieldFromAutocast::~ShieldFromAutocast() {
+  --state.shields;
+  for (const auto device_type : disabled_) {
+    if (is_open(device_type)) set_autocast_enabled(device_type, true);
+  }
+}
+
+ShieldBackward::ShieldBackward() {
+  if (state.entries.empty()) return;
+  auto info = std::make_shared<BackwardInfo>();
+  info->entries = state.entries;
+  info_.emplace(backward_info_kind<c10::DebugInfoKind>(), std::move(info));
+}
+
+}  // namespace torchamp

@@ -1,0 +1,143 @@
+#include "autocast/unboxed_ops.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/add_ops.h>
+#include <ATen/ops/addcdiv_ops.h>
+#include <ATen/ops/addcmul_ops.h>
+#include <ATen/ops/cumsum_ops.h>
+#include <ATen/ops/div_ops.h>
+#include <ATen/ops/eq_ops.h>
+#include <ATen/ops/exp_ops.h>
+#include <ATen/ops/ge_ops.h>
+#include <ATen/ops/gelu_ops.h>
+#include <ATen/ops/gt_ops.h>
+#include <ATen/ops/layer_norm_ops.h>
+#include <ATen/ops/le_ops.h>
+#include <ATen/ops/linalg_vector_norm_ops.h>
+#include <ATen/ops/log_ops.h>
+#include <ATen/ops/log_softmax_ops.h>
+#include <ATen/ops/lt_ops.h>
+#include <ATen/ops/mul_ops.h>
+#include <ATen/ops/ne_ops.h>
+#include <ATen/ops/norm_ops.h>
+#include <ATen/ops/pow_ops.h>
+#include <ATen/ops/reciprocal_ops.h>
+#include <ATen/ops/rsqrt_ops.h>
+#include <ATen/ops/rsub_ops.h>
+#include <ATen/ops/softmax_ops.h>
+#include <ATen/ops/sub_ops.h>
+#include <ATen/ops/sum_ops.h>
+#include <torchamp/detail/open_autocast.h>
+
+#include <optional>
+#include <string>
+
+#include "autocast/rules.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+namespace rules = autocast_rules;
+
+/// The arguments of a call.
+struct Seen {
+  template <class Argument>
+  void see(c10::DeviceType, const Argument&) {}
+  void see(c10::DeviceType device_type, const Tensor& tensor) { types.see(device_type, tensor); }
+  void see(c10::DeviceType device_type, const std::optional<Tensor>& tensor) {
+    if (tensor) types.see(device_type, *tensor);
+  }
+  void see(c10::DeviceType, const std::optional<c10::ScalarType>& dtype) {
+    has_chosen_dtype |= dtype.has_value();
+  }
+
+  rules::SeenTypes types;
+  bool has_chosen_dtype = false;
+};
+
+struct ToFloat32 {
+  static bool casts(const Seen& seen) { return seen.types.has_16_bit && !seen.has_chosen_dtype; }
+};
+
+struct ToWidest {
+  static bool casts(const Seen& seen) { return seen.types.are_mixed(); }
+};
+
+template <class Argument>
+const Argument& float32_of(c10::DeviceType, const Argument& argument) {
+  return argument;
+}
+
+Tensor float32_of(c10::DeviceType device_type, const Tensor& tensor) {
+  return rules::is_castable(device_type, tensor) ? tensor.to(c10::kFloat) : tensor;
+}
+
+std::optional<Tensor> float32_of(c10::DeviceType device_type, const std::optional<Tensor>& tensor) {
+  return tensor ? std::optional(float32_of(device_type, *tensor)) : std::nullopt;
+}
+
+template <class Op, class Rule, class Signature>
+struct Unboxed;
+
+template <class Op, class Rule, class... Args>
+struct Unboxed<Op, Rule, Tensor(Args...)> {
+  static Tensor kernel(DispatchKeySet keys, Args... args) {
+    const DispatchKey key = keys.highestPriorityTypeId();
+    const DispatchKeySet below = keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, key);
+    const c10::DeviceType device_type = rules::device_type_of(key);
+    if (!casting_to(device_type) || rules::is_inside_of_an_op()) {
+      return Op::redispatch(below, args...);
+    }
+    Seen seen;
+    (seen.see(device_type, args), ...);
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
+    return Rule::casts(seen) ? Op::call(float32_of(device_type, args)...)
+                             : Op::redispatch(below, args...);
+  }
+};
+
+template <class Op, class Rule>
+void add(torch::Library& library, DispatchKey key) {
+  const auto op = c10::Dispatcher::singleton().findSchema({Op::name, Op::overload_name});
+  if (!op || op->hasKernelForDispatchKey(key)) return;
+  const std::string name = std::string(Op::name) + '.' + Op::overload_name;
+  library.impl(name.substr(0, name.find_last_not_of('.') + 1).c_str(),
+               &Unboxed<Op, Rule, typename Op::schema>::kernel);
+}
+
+}  // namespace
+
+void add_unboxed(torch::Library& library, DispatchKey key) {
+  add<at::_ops::add_Tensor, ToWidest>(library, key);
+  add<at::_ops::sub_Tensor, ToWidest>(library, key);
+  add<at::_ops::rsub_Tensor, ToWidest>(library, key);
+  add<at::_ops::mul_Tensor, ToWidest>(library, key);
+  add<at::_ops::div_Tensor, ToWidest>(library, key);
+  add<at::_ops::eq_Tensor, ToWidest>(library, key);
+  add<at::_ops::ne_Tensor, ToWidest>(library, key);
+  add<at::_ops::ge_Tensor, ToWidest>(library, key);
+  add<at::_ops::gt_Tensor, ToWidest>(library, key);
+  add<at::_ops::le_Tensor, ToWidest>(library, key);
+  add<at::_ops::lt_Tensor, ToWidest>(library, key);
+  add<at::_ops::addcmul, ToWidest>(library, key);
+  add<at::_ops::addcdiv, ToWidest>(library, key);
+  add<at::_ops::exp, ToFloat32>(library, key);
+  add<at::_ops::log, ToFloat32>(library, key);
+  add<at::_ops::reciprocal, ToFloat32>(library, key);
+  add<at::_ops::rsqrt, ToFloat32>(library, key);
+  add<at::_ops::pow_Tensor_Scalar, ToFloat32>(library, key);
+  add<at::_ops::cumsum, ToFloat32>(library, key);
+  add<at::_ops::sum, ToFloat32>(library, key);
+  add<at::_ops::sum_dim_IntList, ToFloat32>(library, key);
+  add<at::_ops::norm_ScalarOpt_dim, ToFloat32>(library, key);
+  add<at::_ops::linalg_vector_norm, ToFloat32>(library, key);
+  add<at::_ops::softmax_int, ToFloat32>(library, key);
+  add<at::_ops::log_softmax_int, ToFloat32>(library, key);
+  add<at::_ops::gelu, ToFloat32>(library, key);
+  add<at::_ops::layer_norm, ToFloat32>(library, key);
+}
+
+}  // namespace torchamp

@@ -1,0 +1,110 @@
+#include "checkpoint/file.h"
+
+#include <ATen/EmptyTensor.h>
+#include <caffe2/serialize/inline_container.h>
+#include <torch/csrc/jit/serialization/export.h>
+#include <torch/csrc/jit/serialization/pickler.h>
+#include <torch/csrc/jit/serialization/unpickler.h>
+
+#include <algorithm>
+#include <cstring>
+#include <istream>
+#include <ostream>
+#include <unordered_map>
+
+#include "checkpoint/checksums.h"
+
+namespace torchamp::checkpoint {
+
+using at::Tensor;
+using c10::IValue;
+
+namespace {
+
+/// torch's names of the zip's records: data.pkl, data/0, data/1, …
+constexpr const char* kData = "data";
+
+/// Where each record was read to, and how many bytes it had.
+using Records = std::unordered_map<const void*, size_t>;
+
+/// Pickles contain the sizes of their tensors, which are not yet checked against the file.
+void check_bounds(const Tensor& tensor, const Records& records) {
+  if (!tensor.defined() || tensor.numel() == 0) return;
+  const auto strides = tensor.strides();
+  const bool is_dense = tensor.layout() == at::kStrided &&
+                        std::all_of(strides.begin(), strides.end(), [](auto s) { return s >= 0; });
+  const auto record = is_dense ? records.find(tensor.storage().data()) : records.end();
+  TORCH_CHECK(record != records.end() && tensor.storage_offset() >= 0 &&
+                  at::detail::computeStorageNbytes(tensor.sizes(), strides, tensor.itemsize(),
+                                                   tensor.storage_offset()) <= record->second,
+              "a tensor of sizes ", tensor.sizes(), " is longer than its record");
+}
+
+void check_bounds(const IValue& value, const Records& records) {
+  if (value.isTensor()) {
+    check_bounds(value.toTensor(), records);
+  } else if (value.isGenericDict()) {
+    for (const auto& entry : value.toGenericDict()) check_bounds(entry.value(), records);
+  } else if (value.isList() || value.isTuple()) {
+    for (const IValue& each : as_list(value, "")) check_bounds(each, records);
+  }
+}
+
+IValue unpickle(caffe2::serialize::PyTorchStreamReader& zip) {
+  const auto [pickle, size] = zip.getRecord(std::string(kData) + ".pkl");
+  size_t position = 0;
+  const auto read = [&, data = static_cast<const char*>(pickle.get()), end = size](char* buffer,
+                                                                                   size_t wanted) {
+    const size_t given = std::min(wanted, end - position);
+    std::memcpy(buffer, data + position, given);
+    position += given;
+    return given;
+  };
+  Records records;
+  const auto read_record = [&](const std::string& name) {
+    auto [data, bytes] = zip.getRecord(std::string(kData) + "/" + name);
+    records[data.get()] = bytes;
+    return std::move(data);
+  };
+  torch::jit::Unpickler unpickler(read, /*type_resolver=*/nullptr, /*obj_loader=*/nullptr,
+                                  read_record, at::Device(at::kCPU));
+  unpickler.set_version(zip.version());
+  IValue value = unpickler.parse_ivalue();
+  check_bounds(value, records);
+  return value;
+}
+
+}  // namespace
+
+void write_file(const Tree& tree, std::ostream& file) {
+  std::string pickle;
+  const auto append = [&](const char* data, size_t size) { pickle.append(data, size); };
+  // Tags of the lists' and dictionaries' types would be calls, which Python refuses.
+  torch::jit::Pickler pickler(append, nullptr, nullptr, nullptr, nullptr,
+                              /*tag_aggregates=*/false);
+  pickler.protocol();
+  pickler.pushIValue(tree);
+  pickler.stop();
+  caffe2::serialize::PyTorchStreamWriter zip([&](const void* data, size_t size) {
+    file.write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
+    return size;  // after an error, the zip's destructor would throw; the stream keeps it
+  });
+  torch::jit::writeArchiveAndTensors(kData, pickle.data(), pickle.size(), pickler.tensorData(),
+                                     zip);
+  zip.writeEndOfFile();
+}
+
+Tree read_file(std::istream& file, const std::string& name) {
+  const char* problem = "\" to be a file that amp::save wrote, got one that cannot be read: ";
+  try {
+    check_checksums(file);
+    caffe2::serialize::PyTorchStreamReader zip(&file);
+    return as_tree(unpickle(zip), "the file");
+  } catch (const c10::Error& error) {
+    TORCH_CHECK(false, "amp::load: expected \"", name, problem, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    TORCH_CHECK(false, "amp::load: expected \"", name, problem, error.what());
+  }
+}
+
+}  // namespace torchamp::checkpoint

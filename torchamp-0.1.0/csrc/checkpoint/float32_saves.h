@@ -1,0 +1,14 @@
+// What torch::save writes of tensors that initialize has cast.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace torchamp::checkpoint {
+
+/// Makes torch::save write those of `tensors` that have 16 bits, alone or in a module, in float32:
+/// with their masters' values as long as they have masters.
+void save_in_float32(const std::vector<at::Tensor>& tensors);
+
+}  // namespace torchamp::checkpoint

@@ -1,0 +1,230 @@
+#include <ATen/ops/from_blob.h>
+#include <torch/nn/module.h>
+#include <torchamp/serialize.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "checkpoint/file.h"
+#include "checkpoint/module.h"
+#include "checkpoint/optimizer.h"
+#include "checkpoint/replace_file.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+using c10::IValue;
+using checkpoint::Tree;
+using torch::serialize::InputArchive;
+using torch::serialize::OutputArchive;
+
+/// The entry that identifies a checkpoint, with its format's version.
+constexpr const char* kMark = "torchamp";
+constexpr int64_t kFormat = 1;
+
+std::string numbered(const char* list, size_t i) {
+  return std::string(list) + "[" + std::to_string(i) + "]";
+}
+
+Tree saved_model(Amp& amp, const torch::nn::Module& model) {
+  Tree tree = checkpoint::new_tree();
+  for (const auto& tensor : checkpoint::tensors_of(model)) {
+    if (tensor->defined()) tree.insert(tensor.key(), amp.value(tensor.value()));
+  }
+  return tree;
+}
+
+Tree saved_scaler(const LossScaler& scaler) {
+  const ScaleState state = scaler.state();
+  Tree tree = checkpoint::new_tree();
+  tree.insert("loss_scale", state.loss_scale);
+  tree.insert("growth_tracker", state.growth_tracker);
+  tree.insert("hysteresis_tracker", state.hysteresis_tracker);
+  return tree;
+}
+
+const char* level_of(const Amp& amp) {
+  return amp.enabled() ? name(amp.properties().opt_level) : "disabled";
+}
+
+Tree saved(Amp& amp) {
+  torch::NoGradGuard no_grad;
+  amp.refresh();
+  std::vector<IValue> models, optimizers, scalers;
+  for (const auto& model : amp.models()) models.emplace_back(saved_model(amp, *model));
+  for (const auto& optimizer : amp.optimizers()) {
+    const std::string name = numbered("optimizers", optimizers.size());
+    optimizers.emplace_back(checkpoint::saved_optimizer(*optimizer.wrapped, name));
+  }
+  for (const LossScaler& scaler : amp.loss_scalers()) scalers.emplace_back(saved_scaler(scaler));
+  Tree tree = checkpoint::new_tree();
+  tree.insert(kMark, kFormat);
+  tree.insert("opt_level", level_of(amp));
+  tree.insert("models", checkpoint::list_of(models));
+  tree.insert("optimizers", checkpoint::list_of(optimizers));
+  tree.insert("loss_scalers", checkpoint::list_of(scalers));
+  return tree;
+}
+
+void check_header(const Amp& amp, const Tree& tree) {
+  const int64_t format = checkpoint::as_int(checkpoint::take(tree, kMark), kMark);
+  TORCH_CHECK(format == kFormat, "amp::load: expected a checkpoint of format ", kFormat, ", got ",
+              format, ", written by another version of torchamp");
+  const auto level = checkpoint::as_text(checkpoint::take(tree, "opt_level"), "opt_level");
+  TORCH_CHECK(level == level_of(amp), "amp::load: expected a checkpoint of opt_level ",
+              level_of(amp), ", got one of ", level, "; initialize at ", level, " to load it");
+}
+
+/// The trees of a list that must have `expected` entries.
+std::vector<Tree> take_trees(const Tree& tree, const char* list, const char* what,
+                             size_t expected) {
+  const auto values = checkpoint::as_list(checkpoint::take(tree, list), list);
+  TORCH_CHECK(values.size() == expected, "amp::load: expected a checkpoint of ", expected, " ",
+              what, ", got one of ", values.size());
+  std::vector<Tree> trees;
+  for (size_t i = 0; i < values.size(); ++i) {
+    trees.push_back(checkpoint::as_tree(values[i], numbered(list, i)));
+  }
+  return trees;
+}
+
+/// A loaded value and its destination.
+struct Loaded {
+  Tensor target;
+  Tensor value;
+};
+
+/// Describes how the file's model differs: ", missing key \"a\", unexpected key \"b\"".
+class Differences {
+ public:
+  template <class... Parts>
+  void add(const Parts&... parts) {
+    text_ << ", ";
+    (text_ << ... << parts);
+  }
+  void check(const std::string& model) const {
+    const std::string text = text_.str();
+    TORCH_CHECK(text.empty(), "amp::load: expected ", model,
+                " of the checkpoint to have the names, sizes and types of the model here, got ",
+                text.substr(std::min<size_t>(text.size(), 2)));
+  }
+
+ private:
+  std::ostringstream text_;
+};
+
+/// Values of one kind are converted to each other: float16 and float32, int32 and int64.
+enum class NumberKind { kBool, kInteger, kFloating, kComplex };
+
+NumberKind number_kind(const Tensor& tensor) {
+  if (tensor.is_floating_point()) return NumberKind::kFloating;
+  if (tensor.is_complex()) return NumberKind::kComplex;
+  return tensor.scalar_type() == at::kBool ? NumberKind::kBool : NumberKind::kInteger;
+}
+
+void read_model(const torch::nn::Module& model, const Tree& saved, const std::string& name,
+                std::vector<Loaded>& loaded) {
+  Differences differences;
+  const auto tensors = checkpoint::tensors_of(model);
+  for (const auto& tensor : tensors) {
+    if (!tensor->defined()) continue;
+    if (!saved.contains(tensor.key())) {
+      differences.add("missing key \"", tensor.key(), "\"");
+      continue;
+    }
+    const Tensor value = checkpoint::as_tensor(saved.at(tensor.key()), tensor.key());
+    if (number_kind(value) != number_kind(tensor.value())) {
+      differences.add("\"", tensor.key(), "\" of type ", value.scalar_type(), ", expected ",
+                      tensor->scalar_type());
+    }
+    if (value.sizes() != tensor->sizes()) {
+      differences.add("\"", tensor.key(), "\" with sizes ", value.sizes(), ", expected ",
+                      tensor->sizes());
+    }
+    loaded.push_back({tensor.value(), value});
+  }
+  for (const auto& entry : saved) {
+    const std::string key = checkpoint::as_text(entry.key(), name);
+    if (!tensors.contains(key)) differences.add("unexpected key \"", key, "\"");
+  }
+  differences.check(name);
+}
+
+ScaleState read_scaler(const Tree& saved, const std::string& name) {
+  const auto tracker = [&](const char* key) {
+    return checkpoint::as_int(checkpoint::take(saved, key), name + "." + key);
+  };
+  const ScaleState state{
+      checkpoint::as_double(checkpoint::take(saved, "loss_scale"), name + ".loss_scale"),
+      tracker("growth_tracker"), tracker("hysteresis_tracker")};
+  TORCH_CHECK(state.is_valid(), "amp::load: expected ", name,
+              " of the checkpoint to have a loss_scale above 0 that is finite in float32, and "
+              "trackers of 32 bits, got ",
+              state.loss_scale, ", ", state.growth_tracker, " and ", state.hysteresis_tracker);
+  return state;
+}
+
+void load(Amp& amp, const Tree& tree) {
+  torch::NoGradGuard no_grad;
+  amp.check_not_released();
+  check_header(amp, tree);
+  std::vector<Loaded> loaded;
+  const auto models = take_trees(tree, "models", "models", amp.models().size());
+  for (size_t i = 0; i < models.size(); ++i) {
+    read_model(*amp.models()[i], models[i], numbered("models", i), loaded);
+  }
+  std::vector<ScaleState> scalers;
+  for (const Tree& saved : take_trees(tree, "loss_scalers", "losses", amp.loss_scalers().size())) {
+    scalers.push_back(read_scaler(saved, numbered("loss_scalers", scalers.size())));
+  }
+  std::vector<checkpoint::LoadedOptimizer> optimizers;
+  for (const Tree& saved : take_trees(tree, "optimizers", "optimizers", amp.optimizers().size())) {
+    const size_t i = optimizers.size();
+    optimizers.emplace_back(*amp.optimizers()[i].wrapped, saved, numbered("optimizers", i));
+  }
+  for (const auto& each : loaded) amp.set_value(each.target, each.value);
+  for (auto& optimizer : optimizers) optimizer.apply();
+  for (size_t i = 0; i < scalers.size(); ++i) amp.loss_scalers()[i].load_state(scalers[i]);
+}
+
+}  // namespace
+
+void save(Amp& amp, OutputArchive& archive) {
+  std::ostringstream file;
+  checkpoint::write_file(saved(amp), file);
+  std::string bytes = file.str();
+  const auto size = static_cast<int64_t>(bytes.size());
+  archive.write(kMark, at::from_blob(bytes.data(), {size}, at::kByte).clone());
+}
+
+void load(Amp& amp, InputArchive& archive) {
+  Tensor bytes;
+  TORCH_CHECK(archive.try_read(kMark, bytes) && bytes.scalar_type() == at::kByte,
+              "amp::load: expected the archive to contain \"", kMark,
+              "\", but it is missing: the archive is damaged or was not written by amp::save");
+  bytes = bytes.cpu().contiguous();
+  std::istringstream file(std::string(static_cast<const char*>(bytes.const_data_ptr()),
+                                      static_cast<size_t>(bytes.numel())));
+  load(amp, checkpoint::read_file(file, kMark));
+}
+
+void save(Amp& amp, const std::string& path) {
+  const Tree tree = saved(amp);
+  checkpoint::replace_file(path, [&](const std::string& temporary) {
+    std::ofstream file(temporary, std::ios::binary);
+    TORCH_CHECK(file, "amp::save: expected \"", path,
+                "\" to be a path that can be written, got one that cannot be opened");
+    checkpoint::write_file(tree, file);
+    TORCH_CHECK(file.flush(), "amp::save: expected \"", path, "\" to have room for the checkpoint");
+  });
+}
+
+void load(Amp& amp, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  TORCH_CHECK(file, "amp::load: expected \"", path,
+              "\" to be a file that amp::save wrote, got one that cannot be opened");
+  load(amp, checkpoint::read_file(file, path));
+}
+
+}  // namespace torchamp

@@ -1,0 +1,243 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
+#include <ATen/ops/zeros_like.h>
+#include <torchamp/detail/backward.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "core/backward_report.h"
+#include "core/unscale_pass.h"
+
+namespace torchamp::core {
+
+using at::Tensor;
+
+Backward::Backward(States states, LossScaler& scaler, Options options)
+    : states_(std::move(states)),
+      scaler_(scaler),
+      options_(options),
+      is_needed_(is_needed(states_, scaler)) {
+  std::vector<OptimizerState*> distinct;
+  const auto is_second = [&](const auto& state) {
+    const bool is_known =
+        std::find(distinct.begin(), distinct.end(), state.get()) != distinct.end();
+    if (!is_known) distinct.push_back(state.get());
+    return is_known;
+  };
+  states_.erase(std::remove_if(states_.begin(), states_.end(), is_second), states_.end());
+  check_apart();
+}
+
+Backward::~Backward() {
+  cancel();
+  if (use_ != nullptr) use_->has_ended = true;
+}
+
+bool Backward::is_needed(const States& states, const LossScaler& scaler) {
+  return !scaler.is_identity() || std::any_of(states.begin(), states.end(), [](const auto& state) {
+    return state->has_masters() || state->grads_are_scaled();
+  });
+}
+
+Tensor Backward::scale(const Tensor& loss) {
+  if (scaled_by_ == nullptr) scaled_by_ = scaler_.snapshot();
+  const Tensor scaled_loss = scaler_.scale(loss, scaled_by_.get());
+  const bool is_plain = !scaled_loss.key_set().has(c10::DispatchKey::Python);
+  const bool is_scalar = scaled_loss.numel() == 1 && scaled_loss.device() == scaler_.device();
+  if (is_plain && is_scalar) loss_ = scaled_loss.detach();
+  if (scaled_loss.requires_grad() && !scaler_.is_identity()) {
+    use_ = std::make_shared<Use>();
+    scaled_loss.register_hook([use = use_](const Tensor&) { note_use(*use); });
+  }
+  return scaled_loss;
+}
+
+void Backward::note_use(Use& use) {
+  TORCH_CHECK(!use.has_ended,
+              "scale_loss: expected the backward of the scaled loss before the end of its "
+              "scale_loss, which unscales the grads, got one after it; call scaled_loss.backward() "
+              "inside");
+  use.was_used = true;
+}
+
+void Backward::prepare() {
+  open(&OptimizerState::open_grads);
+}
+
+void Backward::take_grads() {
+  for (const auto& state : states_) {
+    TORCH_CHECK(!state->has_finished_grads(),
+                "finish: expected grads of backwards since the last finish, got some that it has "
+                "unscaled; call the optimizer's zero_grad() before the backwards of a step");
+  }
+  open(&OptimizerState::take_grads);
+}
+
+void Backward::check_apart() const {
+  for (size_t i = 0; i < states_.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      for (const auto& param : states_[i]->params()) {
+        TORCH_CHECK_VALUE(param->users.size() < 2 || !states_[j]->steps(*param),
+                          "scale_loss: expected optimizers that share no parameter, got one of "
+                          "sizes ",
+                          param->model.sizes(), " in optimizers[", j, "] and optimizers[", i,
+                          "]; make one optimizer with two groups, or give a scale_loss only the "
+                          "optimizer that steps next");
+      }
+    }
+  }
+}
+
+void Backward::open(void (OptimizerState::*begin)()) {
+  if (!is_needed_) return;
+  for (const auto& state : states_) {
+    TORCH_CHECK(!state->grads_are_open(),
+                "scale_loss: expected the optimizer not to be inside an open scale_loss, but it "
+                "is; close that scale_loss first, or scale the sum of the losses");
+  }
+  if (!options_.delay_unscale) scaler_.compare_ranks();
+  for (const auto& state : states_) state->refresh();
+  if (scaled_by_ == nullptr) scaled_by_ = scaler_.snapshot();
+  for (const auto& state : states_) state->is_open_ = true;
+  is_open_ = true;
+  try {
+    for (const auto& state : states_) state->settle();
+    unscale_others();
+    for (const auto& state : states_) (state.get()->*begin)();
+  } catch (...) {
+    cancel();
+    throw;
+  }
+  others_ = OptimizerState::others_than(states_);
+  for (const auto& other : others_) other->watch_strays();
+}
+
+/// Grads that are kScaled by another scale than this backward's.
+void Backward::unscale_others() {
+  for (const auto& state : states_) {
+    for (const auto& scaling : state->other_scalings(scaler_)) {
+      const Tensor found_inf = state->unscale(*scaling);
+      End end{found_inf, state->last_report_, state->last_report_};
+      if (scaler_.agrees()) end = agree(found_inf, *scaling->by, nullptr, scaling->loss, end.here);
+      const bool skips = scaling->overflow != nullptr;
+      if (skips) scaling->overflow->add(end.found_inf);
+      if (skips) state->accumulate(end.found_inf, /*shares=*/true);
+      if (skips) tell_sharers(*state, end);
+      report(*state, end, skips);
+    }
+    state->scaling_.reset();
+  }
+}
+
+void Backward::close() {
+  is_open_ = false;
+  if (use_ != nullptr) use_->has_ended = true;
+  for (const auto& state : states_) state->is_open_ = false;
+  for (const auto& other : others_) other->note_strays(!scaler_.is_identity());
+  others_.clear();
+}
+
+void Backward::cancel() {
+  if (!is_open_) return;
+  close();
+  for (const auto& state : states_) state->restore_grads();
+}
+
+void Backward::finish() {
+  if (!is_open_) return;
+  const bool is_unused = use_ != nullptr && !use_->was_used;
+  if (is_unused && std::any_of(states_.begin(), states_.end(),
+                               [](const auto& state) { return state->has_new_grads(); })) {
+    cancel();
+    TORCH_CHECK(false,
+                "scale_loss: expected the backward of the scaled loss, got grads of another loss, "
+                "which must not be unscaled; call scaled_loss.backward()");
+  }
+  close();
+  for (const auto& state : states_) state->had_scaled_loss_ |= !scaler_.is_identity();
+  if (options_.delay_unscale) {
+    const auto overflow = scaler_.dynamic() ? scaler_.deferred() : nullptr;
+    const auto scaling = std::make_shared<const Scaling>(Scaling{scaled_by_, overflow, loss_});
+    for (const auto& state : states_) state->delay(scaling);
+    return;
+  }
+  const End end = end_all(!options_.delay_overflow_check);
+  const bool skips = scaler_.dynamic();
+  const bool shares = states_.size() > 1 || scaler_.agrees();
+  for (const auto& state : states_) {
+    state->scaling_.reset();
+    if (skips) state->accumulate(end.found_inf, shares);
+    if (skips) tell_sharers(*state, end);
+    report(*state, end, skips);
+  }
+}
+
+/// Unscales and checks all grads, in one pass unless ranks agree, which updates a dynamic scale:
+/// delayed overflows do that in a launch of their own, and skip no step.
+Backward::End Backward::end_all(bool moves_scale) {
+  const Tensor delayed = scaler_.deferred()->take();
+  const bool moves = moves_scale && scaler_.dynamic();
+  const bool agrees = scaler_.agrees();
+  const bool moves_in_pass = moves && !delayed.defined() && (agrees || !states_.empty());
+  const auto moved = [&](bool is_last) {
+    return moves_in_pass && is_last ? &scaler_.about_to_move(scaled_by_.get()) : nullptr;
+  };
+  End end;
+  for (const auto& state : states_) {
+    const bool is_last = state == states_.back() && !agrees;
+    end.found_inf = state->finish(scaled_by_->loss_scale(), end.found_inf, moved(is_last), loss_);
+    end.of_all = end.here = state->last_report_;
+  }
+  if (!end.found_inf.defined()) end.found_inf = at::zeros_like(scaler_.found_inf());
+  if (agrees) end = agree(end.found_inf, *scaled_by_, moved(true), loss_, end.here);
+  const Tensor any = delayed.defined() ? at::maximum(end.found_inf, delayed) : end.found_inf;
+  scaler_.end_backward(any, moves_in_pass, end.of_all);
+  if (!moves_scale) scaler_.deferred()->add(any);
+  if (moves && !moves_in_pass) scaler_.update(any);
+  return end;
+}
+
+/// Agrees on the `found_inf` of this rank's pass over its grads, then updates `moved` and reports,
+/// in one launch, as that pass does without other ranks.
+Backward::End Backward::agree(const Tensor& found_inf, const ScaleSnapshot& by,
+                              const DynamicScale* moved, const Tensor& loss,
+                              const Report& here) const {
+  scaler_.agree(found_inf);
+  const auto report = acquire_report(scaler_.device());
+  BackwardEnd end;
+  end.found_before = found_inf;
+  end.found_inf = at::empty_like(found_inf);
+  end.inv_scale = at::empty_like(found_inf);
+  end.per_tensor = at::empty({0}, found_inf.options().dtype(at::kByte));
+  end.moved = moved;
+  end.loss = loss;
+  if (report != nullptr) end.report = report->bytes();
+  UnscalePass(0).run(by.loss_scale(), make_overflow_flags(0, scaler_.device()), end);
+  return {end.found_inf, report, here};
+}
+
+void Backward::report(OptimizerState& state, const End& end, bool skips) const {
+  if (state.observer_ == nullptr) return;
+  state.observer_->after_backward({options_.loss_id, end.of_all, state.last_report_, skips,
+                                   scaler_.agrees() ? end.here : nullptr});
+}
+
+/// Optimizers that were not given to this backward step parameters that it has reached.
+void Backward::tell_sharers(const OptimizerState& state, const End& end) const {
+  std::map<OptimizerState*, std::vector<int64_t>> shared;
+  for (size_t i = 0; i < state.params().size(); ++i) {
+    for (OptimizerState* user : state.params()[i]->users) {
+      if (user != &state) shared[user].push_back(static_cast<int64_t>(i));
+    }
+  }
+  for (const auto& [user, indices] : shared) {
+    const Tensor theirs = state.overflow_of(indices);
+    user->accumulate(scaler_.agrees() ? end.found_inf : at::minimum(end.found_inf, theirs), true);
+  }
+}
+
+}  // namespace torchamp::core

@@ -1,0 +1,161 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/minimum.h>
+#include <ATen/ops/zeros.h>
+#include <torchamp/detail/clip.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "core/autograd_meta.h"
+#include "core/unscale_pass.h"
+#include "ops/clip_factors.h"
+
+namespace torchamp::core {
+namespace {
+
+using at::Tensor;
+using ClippedStates = std::vector<OptimizerState*>;
+
+/// Grads of one optimizer that are clipped by one factor: those that are kChecked, or unscaled
+/// ones, of sparse ones the values.
+struct Part {
+  OptimizerState* state;  ///< null where there are no grads
+  bool is_checked;
+  std::vector<Tensor> unscaled;
+  std::vector<Tensor> counted;  ///< of those, the ones that this rank counts
+
+  Tensor norm() const {
+    if (is_checked) return state->norm_of_checked();
+    if (!counted.empty() || unscaled.empty()) return std::get<0>(ops::l2norm(counted));
+    return at::zeros({}, unscaled.front().options().dtype(at::kFloat));
+  }
+  Tensor factor() const { return is_checked ? state->factor() : Tensor(); }
+  void clip(const Tensor& factor, const Tensor& coefficient) const {
+    if (is_checked) return state->set_factor(factor);
+    if (!unscaled.empty()) at::_foreach_mul_(unscaled, coefficient);
+  }
+};
+
+/// Whether `state` is the first of `states` that steps it.
+bool is_of(const OptimizerState& state, const ClippedStates& states, const Param& param) {
+  const auto first = std::find_if(states.begin(), states.end(), [&](const OptimizerState* each) {
+    return each == &state || each->steps(param);
+  });
+  return *first == &state;
+}
+
+/// A grad of several optimizers is in the part of the first.
+Part unscaled_part(OptimizerState& state, const ClippedStates& states, const RanksOfShards& ranks) {
+  Part part{&state, false, {}, {}};
+  for (const auto& param : state.params()) {
+    const Tensor& grad = param->has_master() ? param->grad.unscaled : grad_of(param->model);
+    if (!grad.defined() || !is_of(state, states, *param)) continue;
+    part.unscaled.push_back(values_of(grad));
+    const bool is_counted = ranks.counted_elsewhere.count(param->master.unsafeGetTensorImpl()) == 0;
+    if (is_counted) part.counted.push_back(part.unscaled.back());
+  }
+  return part;
+}
+
+std::vector<Part> parts_of(const ClippedStates& states, const RanksOfShards& ranks) {
+  std::vector<Part> parts;
+  for (OptimizerState* state : states) {
+    if (state->norm_of_checked().defined()) parts.push_back({state, true, {}, {}});
+    Part unscaled = unscaled_part(*state, states, ranks);
+    if (!unscaled.unscaled.empty()) parts.push_back(std::move(unscaled));
+  }
+  if (parts.empty()) parts.push_back({states.empty() ? nullptr : states.front(), false, {}, {}});
+  return parts;
+}
+
+/// Not 0 if the next steps of all of them are to be skipped; undefined: they are not.
+Tensor found_by_all(const ClippedStates& states) {
+  Tensor all;
+  for (const OptimizerState* state : states) {
+    const Tensor& found_inf = state->found_inf();
+    if (!found_inf.defined()) return {};
+    all = all.defined() ? at::minimum(all, found_inf) : found_inf;
+  }
+  return all;
+}
+
+/// 0 where the optimizer is to skip, but not all of `states`: infinite grads must not make the
+/// others' zero.
+Tensor norm_if_stepped(const Part& part, const ClippedStates& states) {
+  const Tensor norm = part.norm();
+  const Tensor skipped = states.size() < 2 ? Tensor() : part.state->found_inf();
+  if (!skipped.defined()) return norm;
+  const Tensor all_skip = found_by_all(states);
+  const Tensor is_left_out = all_skip.defined() ? skipped.gt(all_skip) : skipped.gt(0);
+  return norm.masked_fill(is_left_out, 0);
+}
+
+void check_bound(const char* function, const char* argument, double bound) {
+  TORCH_CHECK_VALUE(bound >= 0, function, ": expected ", argument, " to be at least 0, got ",
+                    bound);
+}
+
+/// In float64: a large float32 norm has no square.
+Tensor norm_of_all(const Tensor& own, const RanksOfShards& ranks) {
+  const Tensor square = own.to(at::kDouble).square();
+  ranks.all_reduce_sum(square);
+  return square.sqrt().to(at::kFloat);
+}
+
+/// The factors of this rank's parts by the norm of the parts of all.
+ClipFactors factors_by(const Tensor& norm, const std::vector<NormPart>& parts, double max_norm) {
+  ClipFactors factors = clip_factors({{norm, {}}}, max_norm);
+  factors.clipped.clear();
+  for (const NormPart& part : parts) {
+    const Tensor& coefficient = factors.coefficient;
+    factors.clipped.push_back(part.factor.defined() ? part.factor.mul(coefficient) : coefficient);
+  }
+  return factors;
+}
+
+/// Whether overflows that skip the step can only be among grads that are kChecked, whose norm
+/// shows them.
+bool shows_overflows(const ClippedStates& states) {
+  return states.size() == 1 && states.front()->is_checked() && !states.front()->shares_overflows();
+}
+
+/// Not finite where all of `states` are to skip, also by the grads of others.
+Tensor norm_if_any_steps(const Tensor& norm, const ClippedStates& states) {
+  const Tensor all_skip = shows_overflows(states) ? Tensor() : found_by_all(states);
+  return all_skip.defined() ? norm.masked_fill(all_skip.gt(0), INFINITY) : norm;
+}
+
+}  // namespace
+
+Tensor clip_grad_norm(const ClippedStates& states, double max_norm, const RanksOfShards& ranks) {
+  at::NoGradGuard no_grad;
+  check_bound("clip_grad_norm_", "max_norm", max_norm);
+  for (OptimizerState* state : states) state->check_unscaled("clip_grad_norm_");
+  const std::vector<Part> parts = parts_of(states, ranks);
+  std::vector<NormPart> norms;
+  for (const Part& part : parts) norms.push_back({norm_if_stepped(part, states), part.factor()});
+  ClipFactors factors = clip_factors(norms, max_norm);
+  if (ranks.all_reduce_sum) {
+    factors = factors_by(norm_of_all(factors.norm, ranks), norms, max_norm);
+  }
+  for (size_t i = 0; i < parts.size(); ++i) parts[i].clip(factors.clipped[i], factors.coefficient);
+  return norm_if_any_steps(factors.norm, states);
+}
+
+void clip_grad_value(const ClippedStates& states, double clip_value) {
+  at::NoGradGuard no_grad;
+  check_bound("clip_grad_value_", "clip_value", clip_value);
+  for (OptimizerState* state : states) {
+    state->check_unscaled("clip_grad_value_");
+    state->unscale();
+  }
+  for (OptimizerState* state : states) {
+    for (const Tensor& grad : unscaled_part(*state, states, {}).unscaled) {
+      grad.clamp_(-clip_value, clip_value);
+    }
+  }
+}
+
+}  // namespace torchamp::core

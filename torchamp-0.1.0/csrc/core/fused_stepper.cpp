@@ -1,0 +1,256 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <torchamp/detail/fused_stepper.h>
+#include <torchamp/ops.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/outside_capture.h"
+#include "ops/borrowed.h"
+#include "ops/known_tensors.h"
+#include "ops/memory.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+
+/// Columns of hyperparameters that require norms.
+constexpr size_t kTrustCoefficient = 7;  // of kSgd and kMomentum
+constexpr size_t kMaxGradNorm = 10;      // of kLambUpdate
+
+bool is_sgd(StepAlgorithm algorithm) {
+  return algorithm == StepAlgorithm::kSgd || algorithm == StepAlgorithm::kMomentum;
+}
+
+void check_storage(const FusedStepper::Storage& storage, const std::vector<Tensor>& params) {
+  const auto dtype = storage.state_dtype;
+  TORCH_CHECK_VALUE(dtype == at::kFloat || dtype == at::kBFloat16,
+                    "FusedStepper: expected state_dtype to be float32 or bfloat16, got ", dtype);
+  for (size_t i = 0; storage.stochastic_rounding && i < params.size(); ++i) {
+    TORCH_CHECK_VALUE(params[i].scalar_type() != at::kHalf, "FusedStepper: expected params[", i,
+                      "] to be bfloat16 or wider for stochastic rounding, got Half");
+  }
+}
+
+Tensor multiplied(const Tensor& norms, const std::optional<Tensor>& grad_factor) {
+  return grad_factor ? norms.mul(grad_factor->reshape({})).abs() : norms;
+}
+
+}  // namespace
+
+FusedStepper::FusedStepper(StepAlgorithm algorithm, std::vector<Tensor> params,
+                           std::vector<int64_t> groups, Storage storage)
+    : algorithm_(algorithm),
+      storage_(storage),
+      kept_states_(algorithm == StepAlgorithm::kLambUpdate ? 2 : states_of(algorithm)),
+      params_(std::move(params)),
+      states_(kept_states_ * params_.size()),
+      has_states_(params_.size()),
+      known_(std::make_shared<KnownTensors>()) {
+  known_->resize(states_.size() + 2 * params_.size());
+  TORCH_CHECK_VALUE(groups.size() == params_.size(),
+                    "FusedStepper: expected groups to have one element per parameter, ",
+                    params_.size(), ", got ", groups.size());
+  check_storage(storage_, params_);
+  const auto length = static_cast<int64_t>(params_.size());
+  const OutsideCapture outside(options(at::kFloat).device());
+  steps_ = at::zeros({length}, options(at::kFloat));
+  groups_ = at::tensor(groups, at::TensorOptions(at::kInt));
+  ticket_ = at::zeros({}, options(at::kInt));
+  if (algorithm == StepAlgorithm::kNovoGrad) norm_averages_ = at::zeros_like(steps_);
+}
+
+at::TensorOptions FusedStepper::options(at::ScalarType dtype) const {
+  return at::TensorOptions(dtype).device(params_.empty() ? at::kCPU : params_.front().device());
+}
+
+at::ScalarType FusedStepper::state_type(const Tensor& param) const {
+  return param.scalar_type() == at::kDouble ? at::kDouble : storage_.state_dtype;
+}
+
+std::vector<Tensor> FusedStepper::states(size_t i) const {
+  std::vector<Tensor> found;
+  for (int64_t s = 0; s < kept_states_; ++s) found.push_back(states_[s * params_.size() + i]);
+  if (!found.empty() && !found.front().defined()) found.clear();
+  return found;
+}
+
+Tensor FusedStepper::step_count(size_t i) const {
+  return steps_.select(0, static_cast<int64_t>(i));
+}
+
+Tensor FusedStepper::norm_average(size_t i) const {
+  return norm_averages_.defined() ? norm_averages_.select(0, static_cast<int64_t>(i)) : Tensor();
+}
+
+void FusedStepper::set_state(size_t i, const std::vector<Tensor>& states, const Tensor& step_count,
+                             const Tensor& norm_average) {
+  TORCH_CHECK_VALUE(static_cast<int64_t>(states.size()) == kept_states_,
+                    "FusedStepper::set_state: expected ", kept_states_, " states, got ",
+                    states.size());
+  at::NoGradGuard no_grad;
+  const Tensor& param = params_[i];
+  const auto dtype = state_type(param);
+  for (size_t s = 0; s < states.size(); ++s) {
+    states_[s * params_.size() + i] =
+        states[s].defined() ? states[s].to(param.device(), dtype) : at::zeros_like(param, dtype);
+  }
+  has_states_[i] = true;
+  this->step_count(i).copy_(step_count);
+  if (norm_averages_.defined() && norm_average.defined()) {
+    this->norm_average(i).copy_(norm_average);
+  }
+}
+
+void FusedStepper::set_hyper(const std::vector<Row>& rows) {
+  lrs_.assign(rows.size(), Tensor());
+  if (rows == rows_) return;
+  rows_ = rows;
+  const auto any_has = [&](size_t column) {
+    return std::any_of(rows.begin(), rows.end(),
+                       [=](const Row& row) { return row[column] != 0.0; });
+  };
+  adapts_ = is_sgd(algorithm_) && any_has(kTrustCoefficient);
+  clips_ = algorithm_ == StepAlgorithm::kLambUpdate && any_has(kMaxGradNorm);
+  hyper_ = at::empty({static_cast<int64_t>(rows.size()), kHyperparameters}, at::kDouble);
+  std::copy_n(rows.front().data(), hyper_.numel(), hyper_.mutable_data_ptr<double>());
+}
+
+void FusedStepper::set_lr(int64_t group, const Tensor& lr) {
+  if (lr.is_cpu() && !steps_.is_cpu()) {
+    rows_[group][0] = lr.item<double>();
+    hyper_.mutable_data_ptr<double>()[group * kHyperparameters] = rows_[group][0];
+    return;
+  }
+  const bool is_float = lr.scalar_type() == at::kFloat || lr.scalar_type() == at::kDouble;
+  lrs_[group] = lr.to(steps_.device(), is_float ? lr.scalar_type() : at::kDouble,
+                      /*non_blocking=*/true);
+}
+
+/// The parameters that have a grad for the first time, and need states: for stochastic rounding the
+/// count of steps, by which chance is drawn.
+std::vector<size_t> FusedStepper::without_states(const Lists& lists) const {
+  std::vector<size_t> found;
+  const bool keep_states = kept_states_ > 0 || storage_.stochastic_rounding;
+  for (size_t i = 0; keep_states && i < params_.size(); ++i) {
+    if (lists.grads[i].defined() && !has_states_[i]) found.push_back(i);
+  }
+  return found;
+}
+
+void FusedStepper::make_states(const Lists& lists) {
+  const std::vector<size_t> fresh = without_states(lists);
+  if (fresh.empty()) return;
+  const bool takes_meta = is_meta(steps_);
+  for (const size_t i : fresh) {
+    check_memory("step", "params", i, params_[i], takes_meta);
+    check_memory("step", "grads", i, lists.grads[i], takes_meta);
+    TORCH_CHECK_TYPE(params_[i].is_floating_point(), "step: expected params[", i,
+                     "] to be float16, bfloat16, float32 or float64, got ",
+                     params_[i].scalar_type());
+  }
+  const OutsideCapture outside(steps_.device());
+  for (const size_t i : fresh) make_state(i);
+}
+
+void FusedStepper::make_state(size_t i) {
+  const auto dtype = state_type(params_[i]);
+  for (int64_t s = 0; s < kept_states_; ++s) {
+    states_[s * params_.size() + i] = at::zeros_like(params_[i], dtype);
+  }
+  has_states_[i] = true;
+  new_states_.push_back(static_cast<int64_t>(i));
+}
+
+StepScalars FusedStepper::scalars(const Step& step) const {
+  StepScalars scalars{steps_, hyper_, groups_, step.grad_factor, step.skip};
+  if (norm_averages_.defined()) scalars.norm_averages = norm_averages_;
+  scalars.stochastic_rounding = storage_.stochastic_rounding;
+  scalars.ticket = ticket_;
+  scalars.lrs = lrs_;
+  return scalars;
+}
+
+StepLists FusedStepper::step_lists(const Lists& lists) const {
+  return {lists.grads, params_, states_, lists.model_params, known_.get(), lists.unscaled};
+}
+
+void FusedStepper::step(const Step& step) {
+  Borrowed grads(params_.size());
+  for (size_t i = 0; i < params_.size(); ++i) grads.set(i, params_[i].grad());
+  this->step({grads}, step);
+  if (step.grad_factor) leave_unscaled(grads, step);
+}
+
+/// A step that is skipped leaves them scaled.
+void FusedStepper::leave_unscaled(at::TensorList grads, const Step& step) {
+  at::NoGradGuard no_grad;
+  Tensor factor = *step.grad_factor;
+  if (step.skip) factor = at::where(step.skip->ne(0), at::ones_like(factor), factor);
+  ops::unscale(grads, grads, factor, at::zeros_like(factor));
+}
+
+void FusedStepper::step(const Lists& lists, const Step& step) {
+  at::NoGradGuard no_grad;
+  make_states(lists);
+  count_empty(lists, step);
+  if (algorithm_ == StepAlgorithm::kLambUpdate) return step_lamb(lists, step);
+  if (algorithm_ == StepAlgorithm::kNovoGrad || adapts_) return step_by_norms(lists, step);
+  fused_step(algorithm_, step_lists(lists), scalars(step));
+}
+
+/// The steps of empty parameters, which kernels do not see: shards of DTensors may be empty.
+void FusedStepper::count_empty(const Lists& lists, const Step& step) {
+  for (size_t i = 0; i < params_.size(); ++i) {
+    if (params_[i].numel() != 0 || !lists.grads[i].defined()) continue;
+    const Tensor count = step_count(i);
+    step.skip ? count.add_(step.skip->reshape({}).eq(0)) : count.add_(1);
+  }
+}
+
+/// Each one's, unscaled.
+Tensor FusedStepper::norms_of_grads(const Lists& lists, const Step& step) const {
+  std::vector<Tensor> scaled = lists.grads.vec(), unscaled(scaled.size());
+  for (const int64_t i : lists.unscaled) std::swap(scaled[i], unscaled[i]);
+  const Tensor norms = multiplied(std::get<1>(ops::l2norm(scaled, true)), step.grad_factor);
+  return lists.unscaled.empty() ? norms : norms.add(std::get<1>(ops::l2norm(unscaled, true)));
+}
+
+void FusedStepper::step_by_norms(const Lists& lists, const Step& step) {
+  StepScalars scalars = this->scalars(step);
+  scalars.update_norms = norms_of_grads(lists, step);
+  if (adapts_) scalars.param_norms = std::get<1>(ops::l2norm(params_, true));
+  fused_step(algorithm_, step_lists(lists), scalars);
+}
+
+void FusedStepper::step_lamb(const Lists& lists, const Step& step) {
+  StepScalars scalars = this->scalars(step);
+  if (clips_) {
+    const Tensor norm = multiplied(std::get<0>(ops::l2norm(lists.grads)), step.grad_factor);
+    scalars.update_norms = norm.expand_as(steps_).contiguous();
+  }
+  std::vector<Tensor> updates(params_.size());
+  for (size_t i = 0; i < params_.size(); ++i) {
+    const bool wide = params_[i].scalar_type() == at::kDouble;
+    if (lists.grads[i].defined()) {
+      updates[i] = at::empty_like(params_[i], wide ? at::kDouble : at::kFloat);
+    }
+  }
+  std::vector<Tensor> states = states_;
+  states.insert(states.end(), updates.begin(), updates.end());
+  fused_step(algorithm_, {lists.grads, params_, states, {}, nullptr, lists.unscaled}, scalars);
+  scalars.grad_factor.reset();
+  scalars.param_norms = std::get<1>(ops::l2norm(params_, true));
+  scalars.update_norms = std::get<1>(ops::l2norm(updates, true));
+  fused_step(StepAlgorithm::kLambApply, {updates, params_, {}, lists.model_params}, scalars);
+}
+
+}  // namespace torchamp

@@ -1,0 +1,19 @@
+#include "core/outside_capture.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "cuda/stream.h"
+
+namespace torchamp {
+
+OutsideCapture::OutsideCapture(at::Device device) {
+  if (!device.is_cuda() || !cuda::is_capturing(cuda::current_queue(device.index()))) return;
+  relaxed_.emplace(cuda::driver());
+  other_stream_.emplace(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
+}
+
+OutsideCapture::~OutsideCapture() noexcept(false) {
+  if (other_stream_) other_stream_->current_stream().synchronize();
+}
+
+}  // namespace torchamp

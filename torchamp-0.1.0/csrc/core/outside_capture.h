@@ -1,0 +1,27 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StreamGuard.h>
+
+#include <optional>
+
+#include "cuda/driver.h"
+
+namespace torchamp {
+
+/// For tensors that are first used in a graph's capture, but must keep their values between
+/// replays: while this lives, the thread's work on `device` goes to a stream that is not captured,
+/// and is complete when it ends. Does nothing without a capture.
+class OutsideCapture {
+ public:
+  explicit OutsideCapture(at::Device device);
+  ~OutsideCapture() noexcept(false);
+  OutsideCapture(const OutsideCapture&) = delete;
+  OutsideCapture& operator=(const OutsideCapture&) = delete;
+
+ private:
+  std::optional<cuda::RelaxedCaptureScope> relaxed_;
+  std::optional<c10::StreamGuard> other_stream_;
+};
+
+}  // namespace torchamp

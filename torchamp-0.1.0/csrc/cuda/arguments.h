@@ -1,0 +1,86 @@
+// The arguments of each op's kernel, in addition to `kLists` lists of tensors.
+#pragma once
+
+#include "math/finalize.h"
+#include "math/optim/step.h"
+#include "math/types.h"
+#include "math/unscale.h"
+#include "math/update_scale.h"
+
+namespace torchamp::cuda {
+
+/// Elements of a warp's unit. Small ones let small models fill the card; large ones spread a unit's
+/// fixed costs, the search for its tensor and the report at its end, over more elements.
+constexpr int kWarpUnit = 2048, kLargeWarpUnit = 8192;
+/// Elements of a block's unit, where each unit leaves a partial sum to be added up afterwards.
+constexpr int kBlockUnit = 32768;
+
+struct ScaleArguments {
+  static constexpr int kLists = 2;  ///< input, output
+  float scale;
+  Flags flags;
+};
+
+/// The finalization of passes over a backward's grads, done by the last launch.
+struct Pass {
+  Flags flags;
+  Finalization end;           ///< ticket: null except in the last launch
+  float* partials = nullptr;  ///< a sum of squares per block, if end.norm is set
+  uint32 first_block = 0;     ///< blocks of the previous launches
+};
+
+struct CheckArguments {
+  static constexpr int kLists = 1;
+  Pass pass;
+};
+
+struct UnscaleArguments {
+  static constexpr int kLists = 2;  ///< scaled_grads, master_grads, whose addresses may be null
+  Pass pass;
+  InvScale inv_scale;
+  bool accumulate;
+};
+
+struct AxpbyArguments {
+  static constexpr int kLists = 3;  ///< x, y, out
+  float a;
+  float b;
+  bool check_x;
+  bool check_y;
+  Flags flags;
+};
+
+struct CopyCastArguments {
+  static constexpr int kLists = 2;  ///< source, destination
+};
+
+/// Unit u leaves its sum of squares in partials[u].
+struct L2normArguments {
+  static constexpr int kLists = 1;
+  float* partials;
+  float* per_tensor;
+  Flags flags;
+};
+
+struct L2normTotalArguments {
+  const float* partials;
+  int64 count;
+  float* norm;
+};
+
+/// lists: grads, params, states …, model_params, whose addresses may be null. Rows are the groups'
+/// hyperparameters.
+template <class Rule>
+struct StepArguments {
+  using Row = HyperRow;
+  static constexpr int kLists = 3 + Rule::kStates;
+  StepInputs inputs;
+  uint32* ticket;
+};
+
+struct UpdateScaleArguments {
+  ScaleUpdate scale;
+  const float* found_inf;
+};
+
+}  // namespace torchamp::cuda

@@ -1,0 +1,11 @@
+#include "cuda/arguments.h"
+#include "cuda/launch.h"
+
+namespace torchamp::cuda {
+
+void axpby(Queue queue, const Plan& plan, float a, float b, Checked checked, Flags flags) {
+  const AxpbyArguments arguments{a, b, checked != Checked::kY, checked != Checked::kX, flags};
+  launch_warps(queue, Kernel::kAxpby, plan, arguments);
+}
+
+}  // namespace torchamp::cuda

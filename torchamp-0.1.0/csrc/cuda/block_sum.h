@@ -1,0 +1,30 @@
+// A block's sum, in a fixed order.
+#pragma once
+
+#include "cuda/device.h"
+
+namespace torchamp::cuda {
+
+/// The warp's sum, in its first lane.
+template <class T>
+TORCHAMP_DEVICE T warp_sum(T value) {
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    value += __shfl_down_sync(kFullWarp, value, distance);
+  }
+  return value;
+}
+
+/// The block's sum. All threads of the block call it, once in a kernel.
+template <class T>
+TORCHAMP_DEVICE T block_sum(T value) {
+  TORCHAMP_SHARED(T, sums, kMaxWarps);
+  const T of_warp = warp_sum(value);
+  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = of_warp;
+  __syncthreads();
+  T total = 0;
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+  for (int warp = 0; warp < warps; ++warp) total += sums[warp];
+  return total;
+}
+
+}  // namespace torchamp::cuda

@@ -1,0 +1,48 @@
+// The kernel program: compiled by nvcc into a fatbin if available, by NVRTC when it is used,
+// and as plain C++ by the tests. Nothing of torch, of CUDA's headers or of the standard library is
+// included. TORCHAMP_ONLY defines a subset of the kernels: compiling all with NVRTC takes
+// seconds.
+#include "cuda/axpby.cuh"
+#include "cuda/check.cuh"
+#include "cuda/clip.cuh"
+#include "cuda/copy_cast.cuh"
+#include "cuda/finalize.cuh"
+#include "cuda/kernel_list.h"
+#include "cuda/l2norm.cuh"
+#include "cuda/scale.cuh"
+#include "cuda/step.cuh"
+#include "cuda/unscale.cuh"
+#include "cuda/update_scale.cuh"
+
+namespace torchamp::cuda {
+
+#define TORCHAMP_DEFINE_STEP(Name, name)                             \
+  template <class Launch>                                            \
+  TORCHAMP_DEVICE void step_##name(const Launch& launch) {           \
+    step<Name, /*kCompact=*/false>(launch);                          \
+  }                                                                  \
+  template <class Launch>                                            \
+  TORCHAMP_DEVICE void step_##name##_compact(const Launch& launch) { \
+    step<Name, /*kCompact=*/true>(launch);                           \
+  }
+
+TORCHAMP_ALGORITHMS(TORCHAMP_DEFINE_STEP)
+
+#undef TORCHAMP_DEFINE_STEP
+
+#define TORCHAMP_DEFINE(Name, name, function, Parameter)             \
+  extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)       \
+      torchamp_##name(const Parameter __grid_constant__ parameter) { \
+    wait_for_previous_kernel();                                      \
+    function(parameter);                                             \
+  }
+
+#if defined(TORCHAMP_ONLY)
+TORCHAMP_ONLY
+#else
+TORCHAMP_KERNELS(TORCHAMP_DEFINE)
+#endif
+
+#undef TORCHAMP_DEFINE
+
+}  // namespace torchamp::cuda

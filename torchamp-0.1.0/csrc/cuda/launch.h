@@ -1,0 +1,100 @@
+// Starting kernels.
+#pragma once
+
+#include "cuda/block.h"
+#include "cuda/kernel.h"
+#include "cuda/table_store.h"
+#include "cuda/tables.h"
+#include "ops/kernels.h"
+
+namespace torchamp::cuda {
+
+/// Starts blocks of `threads` threads on the queue. `parameter` is the kernel's only one, and is
+/// copied. Throws std::runtime_error if the device has no kernels or the driver fails.
+void launch(Queue queue, Kernel kernel, uint32 blocks, int threads, const void* parameter);
+
+/// Blocks that walk a table, one unit per warp.
+inline uint32 blocks_for(uint32 units, int threads) {
+  const auto warps = static_cast<uint32>(threads / kWarp);
+  return (units + warps - 1) / warps;
+}
+
+/// Elements of a warp's unit.
+inline int64 warp_unit_for(const Plan& plan) {
+  constexpr int64 kLarge = int64{1} << 26;  // elements that fill any card with large units
+  if (tuning().unit != 0) return tuning().unit;
+  return plan.elements() < kLarge ? kWarpUnit : kLargeWarpUnit;
+}
+
+/// How a per-iteration kernel is started.
+struct Iteration {
+  Kernel kernel;
+  int threads;
+  bool backwards;
+};
+
+/// Starts the kernel for one table, after prepare(parameter, blocks), which may count the tables.
+template <class Parameter, class Prepare>
+void launch_table(Queue queue, const Iteration& iteration, Parameter& launched, Prepare& prepare) {
+  const uint32 blocks = blocks_for(launched.units, iteration.threads);
+  launched.backwards = iteration.backwards;
+  prepare(launched, blocks);
+  launch(queue, iteration.kernel, blocks, iteration.threads, &launched);
+}
+
+/// The same for each table in turn.
+template <class Parameter, class Arguments, class Prepare>
+void launch_parameters(Queue queue, const Iteration& iteration, const Plan& plan,
+                       const Arguments& arguments, const Rows& rows, Prepare prepare) {
+  for_each_table<Parameter>(plan, arguments, warp_unit_for(plan), rows, [&](Parameter& launched) {
+    launch_table(queue, iteration, launched, prepare);
+  });
+}
+
+/// Starts a kernel that walks the plan, one unit per warp.
+template <class Arguments>
+void launch_warps(Queue queue, Kernel kernel, const Plan& plan, const Arguments& arguments) {
+  launch_parameters<Launch<Arguments>>(queue, {kernel, kThreads, false}, plan, arguments, {},
+                                       [](auto&, uint32) {});
+}
+
+/// The same with one table on the device. Returns false if it cannot be put there now.
+template <class Arguments, class Prepare>
+bool launch_resident(Queue queue, const Iteration& iteration, const Plan& plan,
+                     const Arguments& arguments, const Rows& rows, Prepare prepare) {
+  ResidentLaunch<Arguments> launched;
+  begin(launched, arguments, warp_unit_for(plan));
+  std::vector<unsigned char> table(table_bytes<Arguments>(plan, rows));
+  TableWriter<Arguments> writer(launched, table.data(), table.data() + table.size(), rows);
+  for (int64 tensor = 0; tensor < plan.tensors(); ++tensor) writer.add(plan, tensor);
+  const unsigned char* const placed = queue.tables->put(static_cast<int>(iteration.kernel), table);
+  if (placed == nullptr) return false;
+  launched.begin = placed;
+  launched.end = placed + table.size();
+  launch_table(queue, iteration, launched, prepare);
+  return true;
+}
+
+/// Starts a per-iteration kernel in the cheapest way for a table of this length: in a small
+/// parameter, in a large one, on the device, or in several parameters.
+template <class Arguments, class Prepare>
+void launch_iteration(Queue queue, Iteration iteration, const Plan& plan,
+                      const Arguments& arguments, const Rows& rows, Prepare prepare) {
+  const int64 bytes = table_bytes<Arguments>(plan, rows);
+  const Kernel kernel = iteration.kernel;
+  if (tuning().small_parameters != 0 && bytes <= SmallLaunch<Arguments>::kTableBytes) {
+    iteration.kernel = small(kernel);
+    return launch_parameters<SmallLaunch<Arguments>>(queue, iteration, plan, arguments, rows,
+                                                     prepare);
+  }
+  const bool fits = bytes <= Launch<Arguments>::kTableBytes;
+  const bool rows_have_numbers = rows.size() <= kMostRows;
+  if (!fits && rows_have_numbers && queue.tables != nullptr && tuning().resident_tables != 0) {
+    iteration.kernel = resident(kernel);
+    if (launch_resident(queue, iteration, plan, arguments, rows, prepare)) return;
+  }
+  iteration.kernel = kernel;
+  launch_parameters<Launch<Arguments>>(queue, iteration, plan, arguments, rows, prepare);
+}
+
+}  // namespace torchamp::cuda

@@ -1,0 +1,42 @@
+// Chooses one device's backend: fatbin, else NVRTC, else ATen.
+#pragma once
+
+#include <string>
+
+#include "cuda/driver.h"
+#include "cuda/kernel.h"
+#include "cuda/module.h"
+
+namespace torchamp::cuda {
+
+/// The values of TORCHAMP_KERNELS.
+enum class Choice { kAuto, kAot, kNvrtc, kAten };
+
+/// Null or empty means auto. Throws std::runtime_error that names the variable and its values for
+/// anything else.
+Choice parse_choice(const char* value);
+
+/// parse_choice of the environment at the first call.
+Choice choice();
+
+/// One device's kernels, none of which is loaded yet.
+struct Module {
+  Backend backend = Backend::kAten;
+  std::string reason;
+  void* context = nullptr;
+  int capability = 0;      ///< 10 · major + minor
+  void* fatbin = nullptr;  ///< all kernels, with that backend
+};
+
+/// Chooses the device's backend. Never throws for Choice::kAuto and kAten; for the others,
+/// std::runtime_error if the backend is unavailable.
+Module load_module(const Driver& driver, int device, Choice choice);
+
+/// The function of one of the module's kernels, which with NVRTC is compiled for it. Throws
+/// std::runtime_error if it is unavailable. Not to be called by two threads at once.
+void* load_kernel(const Driver& driver, const Module& module, Kernel kernel);
+
+/// A module without kernels.
+Module aten_module(const std::string& reason);
+
+}  // namespace torchamp::cuda

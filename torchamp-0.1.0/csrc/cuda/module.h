@@ -1,0 +1,32 @@
+// The kernels of each CUDA device: which backend each uses: fatbin, else NVRTC, else ATen,
+// and why.
+#pragma once
+
+#include <string>
+
+namespace torchamp::cuda {
+
+enum class Backend { kFatbin, kNvrtc, kAten };
+
+/// "fatbin", "nvrtc" or "aten".
+const char* name(Backend backend);
+
+/// Whether TORCHAMP_KERNELS=aten turns all kernels off, the CPU's too. Throws std::runtime_error if
+/// the variable has an invalid value.
+bool forced_aten();
+
+/// Chooses the backend of a device now rather than at its first launch. Each kernel is
+/// loaded, and with NVRTC compiled, when it is first launched: from any thread, also during a
+/// graph's capture. Throws std::runtime_error in a process forked after the first load, and when
+/// the backend that TORCHAMP_KERNELS requests is unavailable; without a request the device falls
+/// back to ATen.
+void load(int device);
+
+/// The backend of the device's kernels; chosen if need be, as load() does.
+Backend backend(int device);
+
+/// Why the device does not use a better backend: one line per backend tried. Empty for the
+/// highest.
+std::string backend_reason(int device);
+
+}  // namespace torchamp::cuda

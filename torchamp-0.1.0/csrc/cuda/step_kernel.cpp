@@ -1,0 +1,45 @@
+#include "cuda/launch.h"
+
+namespace torchamp::cuda {
+namespace {
+
+/// Whether some list is rounded stochastically.
+template <class Rule>
+bool is_compact(const Plan& plan, const StepInputs& inputs) {
+  if (inputs.stochastic_rounding) return true;
+  for (int64 tensor = 0; tensor < plan.tensors(); ++tensor) {
+    for (int state = 0; state < Rule::kStates; ++state) {
+      if (plan.dtype(tensor, 2 + state) == DType::kBFloat16) return true;
+    }
+  }
+  return false;
+}
+
+template <class Rule>
+void step(Queue queue, Kernel plain, Kernel compact, const Plan& plan, const StepInputs& inputs,
+          const Rows& rows, uint32* ticket) {
+  const StepArguments<Rule> arguments{inputs, ticket};
+  const auto prepare = [](auto&, uint32) {};
+  Iteration iteration{plain, tuning().step_threads, tuning().walks_backwards != 0};
+  if (!is_compact<Rule>(plan, inputs)) {
+    return launch_iteration(queue, iteration, plan, arguments, rows, prepare);
+  }
+  iteration.kernel = compact;
+  launch_parameters<Launch<StepArguments<Rule>>>(queue, iteration, plan, arguments, rows, prepare);
+}
+
+}  // namespace
+
+void step(Queue queue, Algorithm algorithm, const Plan& plan, const StepInputs& inputs,
+          const Rows& rows, uint32* ticket) {
+  switch (algorithm) {
+#define TORCHAMP_CASE(Name, name)                                                             \
+  case Algorithm::k##Name:                                                                    \
+    return step<Name>(queue, Kernel::kStep##Name, Kernel::kStep##Name##Compact, plan, inputs, \
+                      rows, ticket);
+    TORCHAMP_ALGORITHMS(TORCHAMP_CASE)
+#undef TORCHAMP_CASE
+  }
+}
+
+}  // namespace torchamp::cuda

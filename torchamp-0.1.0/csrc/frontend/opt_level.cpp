@@ -1,0 +1,244 @@
+#include <c10/util/Exception.h>
+#include <torchamp/opt_level.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <utility>
+
+#include "core/ranks.h"
+
+namespace torchamp {
+namespace {
+
+constexpr const char* kNames[] = {"O0", "O1", "O2", "O3", "O4", "O5"};
+
+/// A suggestion for a mistyped `text`: O1 for "01" and "o1".
+std::string suggestion(const std::string& text) {
+  const bool near_miss =
+      text.size() == 2 && (text[0] == '0' || text[0] == 'o') && text[1] >= '0' && text[1] <= '5';
+  return near_miss ? std::string("; did you mean \"O") + text[1] + "\" (letter O, digit)?" : "";
+}
+
+bool is_autocast_level(OptLevel level) {
+  return level == OptLevel::O1 || level == OptLevel::O4;
+}
+
+[[noreturn]] void refuse(const char* property, OptLevel level, const char* why) {
+  TORCH_CHECK(false, "initialize: ", property, " cannot be set at opt_level ", name(level), ": ",
+              why);
+}
+
+}  // namespace
+
+const char* detail::checked_text(const char* option, const char* text) {
+  TORCH_CHECK_VALUE(text != nullptr, "initialize: expected ", option,
+                    " to be text, got a null pointer, which std::getenv returns for a variable "
+                    "that is not set");
+  return text;
+}
+
+OptLevel parse_opt_level(const std::string& text) {
+  for (int level = 0; level < 6; ++level) {
+    if (text == kNames[level]) return static_cast<OptLevel>(level);
+  }
+  TORCH_CHECK(false,
+              "initialize: expected opt_level to be one of \"O0\", \"O1\", \"O2\", \"O3\", \"O4\", "
+              "\"O5\", got \"",
+              text, "\"", suggestion(text));
+}
+
+const char* name(OptLevel opt_level) {
+  return kNames[static_cast<int>(opt_level)];
+}
+
+LossScale::LossScale(const std::string& text) {
+  if (text == "dynamic") return;
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  TORCH_CHECK_VALUE(!text.empty() && *end == '\0',
+                    "initialize: expected loss_scale to be \"dynamic\" or a number, got \"", text,
+                    "\"");
+  fixed = value;
+}
+
+Properties default_properties(OptLevel opt_level) {
+  Properties row;
+  row.opt_level = opt_level;
+  switch (opt_level) {
+    case OptLevel::O0:
+      row.cast_model_type = c10::kFloat;
+      row.master_weights = false;
+      break;
+    case OptLevel::O1:
+      row.autocast_type = c10::kHalf;
+      row.loss_scale = LossScale("dynamic");
+      break;
+    case OptLevel::O2:
+      row.cast_model_type = c10::kHalf;
+      row.keep_batchnorm_fp32 = true;
+      row.master_weights = true;
+      row.loss_scale = LossScale("dynamic");
+      break;
+    case OptLevel::O3:
+      row.cast_model_type = c10::kHalf;
+      row.keep_batchnorm_fp32 = false;
+      row.master_weights = false;
+      break;
+    case OptLevel::O4:
+      row.autocast_type = c10::kBFloat16;
+      break;
+    case OptLevel::O5:
+      row.cast_model_type = c10::kBFloat16;
+      row.keep_batchnorm_fp32 = true;
+      row.master_weights = true;
+      break;
+  }
+  return row;
+}
+
+Options& Options::opt_level(OptLevel value) {
+  opt_level_ = value;
+  return *this;
+}
+
+Options& Options::enabled(bool value) {
+  enabled_ = value;
+  return *this;
+}
+
+Options& Options::cast_model_type(c10::ScalarType dtype) {
+  TORCH_CHECK_TYPE(c10::isFloatingType(dtype) && c10::elementSize(dtype) >= 2,
+                   "initialize: expected cast_model_type to be a floating dtype of 16 bits or "
+                   "more, got ",
+                   dtype);
+  cast_model_type_ = std::optional<c10::ScalarType>(dtype);
+  return *this;
+}
+
+Options& Options::dont_cast_model() {
+  cast_model_type_ = std::optional<c10::ScalarType>();
+  return *this;
+}
+
+Options& Options::autocast(bool value) {
+  autocast_ = value;
+  return *this;
+}
+
+Options& Options::keep_batchnorm_fp32(bool value) {
+  keep_batchnorm_fp32_ = value;
+  return *this;
+}
+
+Options& Options::keep_batchnorm_fp32(const std::string& text) {
+  TORCH_CHECK_VALUE(
+      text == "True" || text == "False",
+      "initialize: expected keep_batchnorm_fp32 to be a boolean, \"True\" or \"False\", got \"",
+      text, "\"");
+  return keep_batchnorm_fp32(text == "True");
+}
+
+Options& Options::keep_fp32(std::vector<std::string> names) {
+  keep_fp32_ = std::move(names);
+  return *this;
+}
+
+Options& Options::master_weights(bool value) {
+  master_weights_ = value;
+  return *this;
+}
+
+Options& Options::loss_scale(LossScale value) {
+  TORCH_CHECK_VALUE(value.dynamic() || (std::isfinite(*value.fixed) && *value.fixed > 0),
+                    "initialize: expected loss_scale to be positive and finite, got ",
+                    value.fixed.value_or(0));
+  loss_scale_ = value;
+  return *this;
+}
+
+Options& Options::cast_model_outputs(c10::ScalarType dtype) {
+  TORCH_CHECK_TYPE(c10::isFloatingType(dtype),
+                   "initialize: expected cast_model_outputs to be a floating dtype, got ", dtype);
+  cast_model_outputs_ = dtype;
+  return *this;
+}
+
+Options& Options::num_losses(int64_t value) {
+  TORCH_CHECK_VALUE(value >= 1, "initialize: expected num_losses to be at least 1, got ", value);
+  num_losses_ = value;
+  return *this;
+}
+
+Options& Options::min_loss_scale(double value) {
+  min_loss_scale_ = value;
+  return *this;
+}
+
+Options& Options::max_loss_scale(double value) {
+  max_loss_scale_ = value;
+  return *this;
+}
+
+Options& Options::max_consecutive_skips(int64_t value) {
+  TORCH_CHECK_VALUE(value >= 1, "initialize: expected max_consecutive_skips to be at least 1, got ",
+                    value);
+  max_consecutive_skips_ = value;
+  return *this;
+}
+
+Options& Options::process_group(Agreement ranks) {
+  check_ranks("initialize", ranks);
+  process_group_ = std::move(ranks);
+  return *this;
+}
+
+Options& Options::adopt_data_writes(bool value) {
+  adopt_data_writes_ = value;
+  return *this;
+}
+
+Options& Options::materialize_master_grads(bool value) {
+  materialize_master_grads_ = value;
+  return *this;
+}
+
+Options& Options::verbosity(int value) {
+  verbosity_ = value;
+  return *this;
+}
+
+Properties Options::resolve() const {
+  Properties result = default_properties(opt_level_);
+  const bool casts_ops = is_autocast_level(opt_level_);
+  if (cast_model_type_) {
+    if (casts_ops && cast_model_type_->value_or(c10::kFloat) != c10::kFloat) {
+      refuse("cast_model_type", opt_level_,
+             "its weights stay in float32 and autocast chooses the type of each op");
+    }
+    result.cast_model_type = *cast_model_type_;
+  }
+  if (autocast_) {
+    if (*autocast_ && !casts_ops) {
+      refuse("patch_torch_functions", opt_level_, "only O1 and O4 cast op by op");
+    }
+    if (!*autocast_) result.autocast_type.reset();
+  }
+  if (keep_batchnorm_fp32_) {
+    if (casts_ops)
+      refuse("keep_batchnorm_fp32", opt_level_, "batch norm is always float32 at this level");
+    result.keep_batchnorm_fp32 = keep_batchnorm_fp32_;
+  }
+  if (casts_ops && !keep_fp32_.empty()) {
+    refuse("keep_fp32", opt_level_,
+           "weights are float32 already; call the module in an amp::disable_casts scope");
+  }
+  if (master_weights_) {
+    if (casts_ops)
+      refuse("master_weights", opt_level_, "the model's own weights are float32 already");
+    result.master_weights = master_weights_;
+  }
+  if (loss_scale_) result.loss_scale = *loss_scale_;
+  return result;
+}
+
+}  // namespace torchamp

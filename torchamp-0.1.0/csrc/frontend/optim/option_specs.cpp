@@ -1,0 +1,82 @@
+#include <torchamp/detail/option_specs.h>
+#include <torchamp/optim/adagrad.h>
+#include <torchamp/optim/adam.h>
+#include <torchamp/optim/lamb.h>
+#include <torchamp/optim/novograd.h>
+#include <torchamp/optim/sgd.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "frontend/optim/columns.h"
+
+namespace torchamp::optim {
+namespace {
+
+/// FusedLARS has no default learning rate; this one is not used.
+std::vector<std::unique_ptr<FusedOptions>> all_options() {
+  std::vector<std::unique_ptr<FusedOptions>> all;
+  all.push_back(std::make_unique<FusedAdamOptions>());
+  all.push_back(std::make_unique<FusedAdamWOptions>());
+  all.push_back(std::make_unique<FusedSGDOptions>());
+  all.push_back(std::make_unique<FusedLARSOptions>(0.0));
+  all.push_back(std::make_unique<FusedAdagradOptions>());
+  all.push_back(std::make_unique<FusedNovoGradOptions>());
+  all.push_back(std::make_unique<FusedLAMBOptions>());
+  return all;
+}
+
+std::vector<double> columns_of(const OptionField& field) {
+  std::vector<double> columns(2);
+  double* const end =
+      std::visit([&](auto* option) { return put(option->value, columns.data()); }, field.option);
+  columns.resize(end - columns.data());
+  return columns;
+}
+
+}  // namespace
+
+std::vector<OptionSpec> option_specs(const std::string& optimizer) {
+  std::vector<OptionSpec> specs;
+  for (const auto& options : all_options()) {
+    if (options->optimizer_name() != optimizer) continue;
+    for (const OptionField& field : options->fields()) {
+      specs.push_back({field.name, columns_of(field), field.minimum});
+    }
+  }
+  TORCH_CHECK_VALUE(!specs.empty(), "option_specs: expected a fused optimizer, got ", optimizer);
+  return specs;
+}
+
+std::vector<std::string> state_names(StepAlgorithm algorithm) {
+  switch (algorithm) {
+    case StepAlgorithm::kAdam:
+    case StepAlgorithm::kLambUpdate:
+      return {"exp_avg", "exp_avg_sq"};
+    case StepAlgorithm::kAmsGrad:
+      return {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
+    case StepAlgorithm::kMomentum:
+      return {"momentum_buffer"};
+    case StepAlgorithm::kAdagrad:
+      return {"sum"};
+    case StepAlgorithm::kNovoGrad:
+      return {"exp_avg"};
+    case StepAlgorithm::kSgd:
+    case StepAlgorithm::kLambApply:
+      return {};
+  }
+  return {};
+}
+
+std::vector<std::string> required_states(StepAlgorithm algorithm) {
+  auto names = state_names(algorithm);
+  const auto may_be_absent = [](const std::string& name) {
+    return name == "momentum_buffer" || name == "max_exp_avg_sq";
+  };
+  names.erase(std::remove_if(names.begin(), names.end(), may_be_absent), names.end());
+  if (!names.empty()) names.emplace_back("step");
+  if (algorithm == StepAlgorithm::kNovoGrad) names.emplace_back("norm_average");
+  return names;
+}
+
+}  // namespace torchamp::optim

@@ -1,0 +1,101 @@
+#include <c10/util/StringUtil.h>
+#include <torchamp/amp_state.h>
+#include <torchamp/grad_scaler.h>
+#include <torchamp/optimizer.h>
+
+#include <algorithm>
+
+#include "core/backward_report.h"
+#include "frontend/facts.h"
+#include "frontend/wrapped.h"
+
+namespace torchamp {
+namespace {
+
+std::string dtype_name(at::ScalarType dtype) {
+  if (dtype == at::kHalf) return "float16";
+  if (dtype == at::kBFloat16) return "bfloat16";
+  return dtype == at::kFloat ? "float32" : c10::str(dtype);
+}
+
+std::string shown_scale(const LossScaler& scaler) {
+  if (may_be_captured(scaler.device())) return "on the device";
+  return c10::str(scaler.loss_scale());
+}
+
+/// `a, b`, of objects by `text_of`.
+template <class Objects, class Function>
+std::string joined_text(const Objects& objects, const Function& text_of) {
+  std::string text;
+  for (const auto& object : objects) {
+    text += (text.empty() ? "" : ", ") + text_of(object);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> facts_of(const Properties& properties) {
+  std::vector<std::pair<std::string, std::string>> facts;
+  if (properties.cast_model_type) {
+    facts.emplace_back("weights", dtype_name(*properties.cast_model_type));
+  }
+  const bool is_low = properties.cast_model_type.value_or(at::kFloat) != at::kFloat;
+  if (is_low && properties.keep_batchnorm_fp32.value_or(false)) {
+    facts.emplace_back("batch norms", "float32");
+  }
+  if (properties.autocast_type) {
+    facts.emplace_back("ops", dtype_name(*properties.autocast_type) + " where that is safe");
+  }
+  if (properties.master_weights.value_or(false)) facts.emplace_back("masters", "float32");
+  const LossScale& scale = properties.loss_scale;
+  facts.emplace_back("loss scale", scale.dynamic() ? "dynamic" : c10::str(*scale.fixed));
+  return facts;
+}
+
+std::ostream& operator<<(std::ostream& stream, const Properties& properties) {
+  const auto line = [](const auto& fact) { return fact.first + ": " + fact.second; };
+  return stream << name(properties.opt_level) << " (" << joined_text(facts_of(properties), line)
+                << ')';
+}
+
+std::ostream& operator<<(std::ostream& stream, const LossScaler& scaler) {
+  stream << "LossScaler(loss_scale=" << shown_scale(scaler);
+  if (scaler.dynamic()) {
+    const ops::ScaleRule& rule = scaler.rule();
+    stream << ", dynamic, growth_factor=" << rule.growth_factor
+           << ", backoff_factor=" << rule.backoff_factor
+           << ", growth_interval=" << rule.growth_interval << ", min_scale=" << rule.min_scale
+           << ", max_scale=" << rule.max_scale;
+  } else {
+    stream << ", fixed";
+  }
+  return stream << ", device=" << scaler.device() << ')';
+}
+
+std::ostream& operator<<(std::ostream& stream, const GradScaler& scaler) {
+  if (!scaler.is_enabled()) return stream << "GradScaler(enabled=false)";
+  return stream << "GradScaler(scale=" << shown_scale(scaler.scaler_)
+                << ", growth_factor=" << scaler.get_growth_factor()
+                << ", backoff_factor=" << scaler.get_backoff_factor()
+                << ", growth_interval=" << scaler.get_growth_interval()
+                << ", device=" << scaler.scaler_.device() << ')';
+}
+
+std::ostream& operator<<(std::ostream& stream, const Amp& amp) {
+  if (!amp.enabled()) return stream << "Amp(enabled=false)";
+  const auto class_of = [](const auto& model) { return model->name(); };
+  return stream << "Amp(" << amp.properties() << ", models: " << joined_text(amp.models(), class_of)
+                << ", loss scales: " << joined_text(amp.loss_scalers(), shown_scale) << ')';
+}
+
+std::ostream& operator<<(std::ostream& stream, const Optimizer& optimizer) {
+  if (!optimizer.amp()->enabled()) return stream << "Optimizer(" << *optimizer.amp() << ')';
+  const auto& params = wrapped_of(optimizer).state->params();
+  const auto masters = std::count_if(params.begin(), params.end(),
+                                     [](const auto& param) { return param->has_master(); });
+  return stream << "Optimizer(" << params.size() << " tensors, " << masters
+                << " of them float32 masters, " << *optimizer.amp() << ')';
+}
+
+}  // namespace torchamp

@@ -1,0 +1,89 @@
+#include <torchamp/detail/backward.h>
+#include <torchamp/scale_loss.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "frontend/skip_messages.h"
+#include "frontend/wrapped.h"
+
+namespace torchamp {
+namespace {
+
+/// After so many backwards without a step of Optimizer, the program probably steps the wrapped one.
+constexpr int64_t kManyBackwards = 100;
+
+void count_backward(Amp& amp, WrappedOptimizer& optimizer) {
+  if (++optimizer.backwards != kManyBackwards) return;
+  amp.warn_once(c10::str(
+      "scale_loss: expected step() of the optimizer that initialize returned, got ", kManyBackwards,
+      " backwards without one; the wrapped optimizer's step() finds no grads of masters, "
+      "and does not skip after an overflow"));
+}
+
+}  // namespace
+
+scale_loss::scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers,
+                       ScaleLossOptions options)
+    : optimizers_(std::move(optimizers)),
+      options_(options),
+      exceptions_(std::uncaught_exceptions()) {
+  check_optimizers();
+  amp_ = optimizers_.front().amp();
+  scaled_loss_ = loss;
+  if (!amp_->enabled()) return;
+  LossScaler& scaler = amp_->loss_scaler(options.loss_id);
+  std::vector<std::shared_ptr<core::OptimizerState>> states;
+  for (const Optimizer& optimizer : optimizers_) states.push_back(wrapped_of(optimizer).state);
+  auto backward = std::make_unique<core::Backward>(
+      states, scaler,
+      core::Backward::Options{options.loss_id, options.delay_unscale,
+                              options.delay_overflow_check});
+  scaled_loss_ = backward->scale(loss);
+  for (const Optimizer& optimizer : optimizers_) {
+    count_backward(*amp_, wrapped_of(optimizer));
+    check_skipped_steps(*amp_, wrapped_of(optimizer));
+  }
+  backward->prepare();
+  backward_ = std::move(backward);
+}
+
+scale_loss::~scale_loss() noexcept(false) {
+  if (std::uncaught_exceptions() > exceptions_) {
+    cancel();
+  } else {
+    finish();
+  }
+}
+
+void scale_loss::check_optimizers() const {
+  TORCH_CHECK_VALUE(!optimizers_.empty(), "scale_loss: expected at least one optimizer, got none");
+  for (size_t i = 0; i < optimizers_.size(); ++i) {
+    TORCH_CHECK_VALUE(
+        optimizers_[i].amp() == optimizers_.front().amp(), "scale_loss: expected optimizers[", i,
+        "] to come from the initialize of optimizers[0], got one from another initialize");
+    for (size_t j = 0; j < i; ++j) {
+      TORCH_CHECK_VALUE(optimizers_[i].index() != optimizers_[j].index(),
+                        "scale_loss: expected each optimizer once, got optimizers[", j,
+                        "] again as optimizers[", i, "]");
+    }
+  }
+}
+
+void scale_loss::backward(const at::Tensor& gradient, std::optional<bool> retain_graph,
+                          bool create_graph) {
+  const ShieldBackward shield;
+  scaled_loss_.backward(gradient, retain_graph, create_graph);
+}
+
+void scale_loss::cancel() {
+  backward_.reset();
+}
+
+void scale_loss::finish() {
+  const auto backward = std::exchange(backward_, nullptr);
+  if (backward != nullptr) backward->finish();
+}
+
+}  // namespace torchamp

@@ -1,0 +1,41 @@
+#include "frontend/skip_messages.h"
+
+#include <torchamp/logging.h>
+
+#include "report/skip_messages.h"
+
+namespace torchamp {
+namespace {
+
+/// Of the parameters in step.first.
+std::vector<std::string> names_of(const Amp& amp, const WrappedOptimizer& optimizer,
+                                  const SkippedStep& step) {
+  std::vector<std::string> names;
+  for (const int64_t i : step.first) {
+    const std::string name = amp.name_of(optimizer.state->params()[i]->model);
+    names.push_back(name.empty() ? c10::str("parameter ", i) : name);
+  }
+  return names;
+}
+
+}  // namespace
+
+std::vector<SkippedStep> report_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer) {
+  std::vector<SkippedStep> skipped = optimizer.report->flush();
+  if (amp.options().verbosity() <= 0) return skipped;
+  for (const SkippedStep& step : skipped) {
+    for (const LogMessage& message : messages_of(step, names_of(amp, optimizer, step))) {
+      log_message(message.level, message.text);
+    }
+  }
+  return skipped;
+}
+
+void check_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer) {
+  const auto max_in_a_row = amp.options().max_consecutive_skips();
+  for (const SkippedStep& step : report_skipped_steps(amp, optimizer)) {
+    if (max_in_a_row) check_in_a_row(step, *max_in_a_row);
+  }
+}
+
+}  // namespace torchamp

@@ -1,0 +1,68 @@
+// One element of Adam (Kingma and Ba, arXiv:1412.6980), AdamW (Loshchilov and Hutter,
+// arXiv:1711.05101) and AMSGrad (Reddi et al., arXiv:1904.09237), as in torch.optim.
+#pragma once
+
+#include "math/optim/coefficients.h"
+
+namespace torchamp {
+
+struct Adam : OneStep {
+  static constexpr int kStates = 2;  ///< exp_avg, exp_avg_sq
+
+  struct Hyper {
+    double lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction;
+  };
+
+  struct Coefficients {
+    float grad_factor, l2, decay, one_minus_beta1, beta2, one_minus_beta2, root_factor, eps,
+        step_size;
+  };
+
+  TORCHAMP_MATH static Coefficients coefficients(const Hyper& hyper, const StepTensor& tensor) {
+    const bool corrects = hyper.bias_correction != 0.0;
+    const bool decoupled = hyper.decoupled != 0.0;
+    const double correction1 = bias_correction(hyper.beta1, tensor, corrects);
+    const double correction2 = bias_correction(hyper.beta2, tensor, corrects);
+    Coefficients c;
+    c.grad_factor = static_cast<float>(signed_factor(tensor, hyper.maximize != 0.0));
+    c.l2 = static_cast<float>(decoupled ? 0.0 : hyper.weight_decay);
+    c.decay = static_cast<float>(decoupled ? 1.0 - hyper.lr * hyper.weight_decay : 1.0);
+    c.one_minus_beta1 = static_cast<float>(1.0 - hyper.beta1);
+    c.beta2 = static_cast<float>(hyper.beta2);
+    c.one_minus_beta2 = static_cast<float>(1.0 - hyper.beta2);
+    c.root_factor = static_cast<float>(1.0 / sqrt(correction2));
+    c.eps = static_cast<float>(hyper.eps);
+    c.step_size = static_cast<float>(hyper.lr / correction1);
+    return c;
+  }
+
+  TORCHAMP_MATH static float step(const Coefficients& c, float grad, float param, float* states) {
+    update_averages(c, grad, param, states);
+    return stepped(c, param, states[0], states[1]);
+  }
+
+  TORCHAMP_MATH static void update_averages(const Coefficients& c, float grad, float param,
+                                            float* states) {
+    const float g = fmaf(c.l2, param, grad * c.grad_factor);
+    states[0] = flushed(fmaf(c.one_minus_beta1, g - states[0], states[0]));
+    states[1] = flushed(fmaf(c.one_minus_beta2 * g, g, c.beta2 * states[1]));
+  }
+
+  TORCHAMP_MATH static float stepped(const Coefficients& c, float param, float average,
+                                     float average_of_squares) {
+    const float root = fmaf(sqrtf(average_of_squares), c.root_factor, c.eps);
+    return fmaf(-c.step_size, average / root, param * c.decay);
+  }
+};
+
+struct AmsGrad : Adam {
+  static constexpr int kStates = 3;  ///< exp_avg, exp_avg_sq, max_exp_avg_sq
+
+  TORCHAMP_MATH static float step(const Coefficients& c, float grad, float param, float* states) {
+    update_averages(c, grad, param, states);
+    states[2] = states[1] > states[2] ? states[1] : states[2];
+    return stepped(c, param, states[0], states[2]);
+  }
+};
+
+}  // namespace torchamp

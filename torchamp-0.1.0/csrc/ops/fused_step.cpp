@@ -1,0 +1,202 @@
+#include "aten/fused_step.h"
+
+#include <ATen/ops/zeros.h>
+#include <torchamp/fused_step.h>
+
+#include <algorithm>
+
+#include "ops/device_kernels.h"
+#include "ops/dispatch.h"
+#include "ops/fused_step_checks.h"
+#include "ops/plan_builder.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+using at::TensorList;
+using OptionalTensor = std::optional<Tensor>;
+
+constexpr const char* kFusedStepSchema =
+    "_fused_step(int algorithm, Tensor[] grads, Tensor(a!)[] params, Tensor(b!)[] states, "
+    "Tensor(c!)[] model_params, Tensor(d!) steps, Tensor hyper, Tensor groups, "
+    "Tensor? grad_factor, Tensor? skip, Tensor? param_norms, Tensor? update_norms, "
+    "Tensor(e!)? norm_averages, bool stochastic_rounding, Tensor(f!)? ticket, Tensor[] lrs, "
+    "int[] lr_groups, int[] unscaled) -> ()";
+
+#define TORCHAMP_ASSERT(Name, name) \
+  static_assert(static_cast<int>(StepAlgorithm::k##Name) == static_cast<int>(Algorithm::k##Name));
+TORCHAMP_ALGORITHMS(TORCHAMP_ASSERT)
+#undef TORCHAMP_ASSERT
+static_assert(kHyperparameters == kHyperSize, "rows are of one length");
+
+/// Of this thread's current step: no schema has a type for them.
+thread_local KnownTensors* known_tensors = nullptr;
+
+/// Passes a caller's to the op.
+struct KnownTensorsGuard {
+  explicit KnownTensorsGuard(KnownTensors* of_caller) { known_tensors = of_caller; }
+  ~KnownTensorsGuard() { known_tensors = nullptr; }
+  KnownTensorsGuard(const KnownTensorsGuard&) = delete;
+  KnownTensorsGuard& operator=(const KnownTensorsGuard&) = delete;
+};
+
+template <class T>
+T* pointer(const OptionalTensor& tensor) {
+  return tensor ? tensor->mutable_data_ptr<T>() : nullptr;
+}
+
+StepInputs inputs_of(const StepScalars& scalars) {
+  return {scalars.steps.mutable_data_ptr<float>(),
+          pointer<float>(scalars.grad_factor),
+          pointer<float>(scalars.skip),
+          pointer<float>(scalars.param_norms),
+          pointer<float>(scalars.update_norms),
+          pointer<float>(scalars.norm_averages),
+          scalars.stochastic_rounding};
+}
+
+std::vector<HyperRow> rows_of(const StepScalars& scalars) {
+  const bool by_value = scalars.hyper.is_cpu();
+  const double* const values = scalars.hyper.const_data_ptr<double>();
+  std::vector<HyperRow> rows(scalars.hyper.size(0));
+  for (size_t g = 0; g < rows.size(); ++g) {
+    const double* const row = values + g * kHyperparameters;
+    if (by_value) std::copy_n(row, kHyperparameters, rows[g].values);
+    if (!by_value) rows[g].on_device = row;
+    if (scalars.lrs.empty() || !scalars.lrs[g].defined()) continue;
+    rows[g].lr = scalars.lrs[g].const_data_ptr();
+    rows[g].lr_is_double = scalars.lrs[g].scalar_type() == at::kDouble;
+  }
+  return rows;
+}
+
+/// One element per group, undefined if the group has none; empty if none has one.
+std::vector<Tensor> by_group(TensorList lrs, at::IntArrayRef lr_groups, int64_t groups) {
+  std::vector<Tensor> all(lrs.empty() ? 0 : groups);
+  for (size_t k = 0; k < lrs.size(); ++k) all[lr_groups[k]] = lrs[k];
+  return all;
+}
+
+/// Each planned tensor's row.
+std::vector<int32> row_numbers(const Plan& plan, const Tensor& groups) {
+  const int32* const row_of = groups.const_data_ptr<int32>();
+  std::vector<int32> numbers;
+  numbers.reserve(plan.positions.size());
+  for (const int32 position : plan.positions) numbers.push_back(row_of[position]);
+  return numbers;
+}
+
+std::vector<uint8> tags_of(const Plan& plan, at::IntArrayRef unscaled, size_t length) {
+  if (unscaled.empty()) return {};
+  std::vector<uint8> by_position(length), tags;
+  for (const int64_t i : unscaled) by_position[i] = 1;
+  tags.reserve(plan.positions.size());
+  for (const int32 position : plan.positions) tags.push_back(by_position[position]);
+  return tags;
+}
+
+/// A list without undefined tensors, which dispatch modes reject, and the groups of its learning
+/// rates.
+struct LearningRates {
+  explicit LearningRates(TensorList by_group) {
+    for (size_t g = 0; g < by_group.size(); ++g) {
+      if (!by_group[g].defined()) continue;
+      lrs.push_back(by_group[g]);
+      groups.push_back(static_cast<int64_t>(g));
+    }
+  }
+
+  std::vector<Tensor> lrs;
+  std::vector<int64_t> groups;
+};
+
+Work plan_step(int64_t states, const StepLists& lists, const DeviceKernels& kernels) {
+  const size_t length = lists.grads.size();
+  const NamedList grads{"grads", lists.grads};
+  NamedList params{"params", lists.params};
+  params.known = lists.known;
+  params.first_known = states * length;
+  NamedList models{"model_params", lists.model_params, /*optional=*/true};
+  models.known = lists.known;
+  models.first_known = params.first_known + length;
+  const auto state = [&](size_t s) {
+    const size_t first = s * length;
+    NamedList list{"states", lists.states.slice(first, length), /*optional=*/false, first};
+    list.known = lists.known;
+    list.first_known = first;
+    return list;
+  };
+  switch (states) {
+    case 0:
+      return build_plan("fused_step", {grads, params, models}, kernels);
+    case 1:
+      return build_plan("fused_step", {grads, params, state(0), models}, kernels);
+    case 2:
+      return build_plan("fused_step", {grads, params, state(0), state(1), models}, kernels);
+    default:
+      return build_plan("fused_step", {grads, params, state(0), state(1), state(2), models},
+                        kernels);
+  }
+}
+
+void run_fused_step(int64_t which, TensorList grads, TensorList params, TensorList states,
+                    TensorList model_params, const Tensor& steps, const Tensor& hyper,
+                    const Tensor& groups, const OptionalTensor& grad_factor,
+                    const OptionalTensor& skip, const OptionalTensor& param_norms,
+                    const OptionalTensor& update_norms, const OptionalTensor& norm_averages,
+                    bool stochastic_rounding, const OptionalTensor& ticket, TensorList lrs,
+                    at::IntArrayRef lr_groups, at::IntArrayRef unscaled) {
+  const std::vector<Tensor> lr_of_group = by_group(lrs, lr_groups, hyper.size(0));
+  const auto algorithm = static_cast<StepAlgorithm>(which);
+  const StepLists lists{grads, params, states, model_params, known_tensors, unscaled};
+  const StepScalars scalars{steps,       hyper,        groups,        grad_factor,         skip,
+                            param_norms, update_norms, norm_averages, stochastic_rounding, ticket,
+                            lr_of_group};
+  const DeviceKernels kernels(steps.device());
+  Work work = plan_step(states_of(algorithm), lists, kernels);
+  if (work.plan.tensors() > 0) {
+    work.plan.tags = tags_of(work.plan, unscaled, grads.size());
+    work.plan.rows = row_numbers(work.plan, groups);
+    const Tensor own = ticket ? *ticket : at::zeros({}, steps.options().dtype(at::kInt));
+    kernels.run(cpu::step, cuda::step, static_cast<Algorithm>(which), work.plan, inputs_of(scalars),
+                rows_of(scalars), reinterpret_cast<uint32*>(own.mutable_data_ptr<int32>()));
+  }
+  aten::fused_step(work.rest, algorithm, lists, scalars);
+}
+
+TORCH_LIBRARY_FRAGMENT(torchamp, m) {
+  define(m, kFusedStepSchema, run_fused_step);
+}
+
+}  // namespace
+
+int64_t states_of(StepAlgorithm algorithm) {
+  switch (static_cast<Algorithm>(algorithm)) {
+#define TORCHAMP_CASE(Name, name) \
+  case Algorithm::k##Name:        \
+    return Name::kStates;
+    TORCHAMP_ALGORITHMS(TORCHAMP_CASE)
+#undef TORCHAMP_CASE
+  }
+  return 0;
+}
+
+void fused_step(StepAlgorithm algorithm, const StepLists& lists, const StepScalars& scalars) {
+  check_arguments(algorithm, lists, scalars);
+  const LearningRates rates(scalars.lrs);
+  const KnownTensorsGuard known(lists.known);
+  dispatch<run_fused_step>(kFusedStepSchema, scalars.steps, static_cast<int64_t>(algorithm),
+                           lists.grads, lists.params, lists.states, lists.model_params,
+                           scalars.steps, scalars.hyper, scalars.groups, scalars.grad_factor,
+                           scalars.skip, scalars.param_norms, scalars.update_norms,
+                           scalars.norm_averages, scalars.stochastic_rounding, scalars.ticket,
+                           rates.lrs, rates.groups, lists.unscaled);
+  if (algorithm != StepAlgorithm::kLambUpdate) mark_written(lists.params);
+  if (lists.known == nullptr) mark_written(lists.states);
+  mark_written(lists.model_params);
+  mark_written(scalars.steps);
+  if (scalars.norm_averages) mark_written(*scalars.norm_averages);
+}
+
+}  // namespace torchamp

@@ -1,0 +1,85 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/zeros.h>
+#include <torchamp/ops.h>
+
+#include "aten/fallback.h"
+#include "ops/checks.h"
+#include "ops/device_kernels.h"
+#include "ops/dispatch.h"
+#include "ops/plan_builder.h"
+
+namespace torchamp::ops {
+namespace {
+
+using at::Tensor;
+using at::TensorList;
+using Norms = std::tuple<Tensor, Tensor>;
+using OptionalTensor = std::optional<Tensor>;
+
+constexpr const char* kL2normSchema =
+    "_l2norm(Tensor[] tensors, bool per_tensor, Tensor(a!)? found_inf, "
+    "Tensor(b!)? found_inf_per_tensor) -> (Tensor, Tensor)";
+
+/// The norm of the kernels' part together with those that ATen computed for the rest.
+Tensor combine(const Tensor& of_plan, const Tensor& of_rest) {
+  const Tensor all = at::linalg_vector_norm(of_rest.to(at::kDouble), 2).square();
+  return of_plan.to(at::kDouble).square().add(all).sqrt().to(at::kFloat);
+}
+
+void on_cuda(cuda::Queue queue, const Plan& plan, float* norm, float* per_tensor, Flags flags) {
+  const Tensor workspace = make_workspace(cuda::l2norm_workspace(plan), queue.device);
+  cuda::l2norm(queue, plan, norm, per_tensor, flags, workspace.data_ptr());
+}
+
+Norms run_l2norm(TensorList tensors, bool per_tensor, const OptionalTensor& found_inf,
+                 const OptionalTensor& found_inf_per_tensor) {
+  const DeviceKernels kernels((found_inf ? *found_inf : first_defined(tensors)).device());
+  const auto options = at::TensorOptions().device(kernels.device()).dtype(at::kFloat);
+  const Work work =
+      build_plan(found_inf ? "check_l2norm" : "l2norm", {{"tensors", tensors}}, kernels);
+  Tensor norm = at::zeros({}, options);
+  Tensor norms = per_tensor ? at::zeros({static_cast<int64_t>(tensors.size())}, options) : Tensor();
+  if (work.plan.tensors() > 0) {
+    float* const of_each = per_tensor ? norms.mutable_data_ptr<float>() : nullptr;
+    kernels.run(cpu::l2norm, on_cuda, work.plan, norm.mutable_data_ptr<float>(), of_each,
+                make_flags(found_inf.value_or(Tensor()), found_inf_per_tensor));
+  }
+  if (work.rest.empty()) return {norm, norms};
+  const Tensor of_rest = aten::l2norms(work.rest, tensors);
+  for (size_t i = 0; per_tensor && i < work.rest.size(); ++i) {
+    norms.select(0, work.rest[i]).copy_(of_rest.select(0, static_cast<int64_t>(i)));
+  }
+  aten::check(work.rest, tensors, {found_inf.value_or(Tensor()), found_inf_per_tensor});
+  return {combine(norm, of_rest), norms};
+}
+
+Norms l2norm_on_meta(TensorList tensors, bool per_tensor, const OptionalTensor&,
+                     const OptionalTensor&) {
+  const auto options = at::TensorOptions().device(at::kMeta).dtype(at::kFloat);
+  const auto length = static_cast<int64_t>(tensors.size());
+  return {at::empty({}, options), per_tensor ? at::empty({length}, options) : Tensor()};
+}
+
+TORCH_LIBRARY_FRAGMENT(torchamp, m) {
+  define(m, kL2normSchema, run_l2norm, l2norm_on_meta);
+}
+
+}  // namespace
+
+Tensor check_l2norm(TensorList tensors, const Tensor& found_inf,
+                    const OptionalTensor& found_inf_per_tensor) {
+  check_flags("check_l2norm", found_inf, found_inf_per_tensor, tensors.size());
+  const Norms norms = dispatch<run_l2norm>(kL2normSchema, found_inf, tensors, false,
+                                           OptionalTensor(found_inf), found_inf_per_tensor);
+  mark_written(found_inf);
+  return std::get<0>(norms);
+}
+
+Norms l2norm(TensorList tensors, bool per_tensor) {
+  const Tensor& first = dispatched_by("l2norm", "tensors", tensors);
+  return dispatch<run_l2norm>(kL2normSchema, first, tensors, per_tensor, OptionalTensor(),
+                              OptionalTensor());
+}
+
+}  // namespace torchamp::ops

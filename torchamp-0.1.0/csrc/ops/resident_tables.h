@@ -1,0 +1,19 @@
+// Long tables in torch's memory.
+#pragma once
+
+#include "cuda/table_store.h"
+#include "ops/kernels.h"
+
+namespace torchamp {
+
+/// The calling thread's tables on a stream. They are copied only after a change.
+class ResidentTables : public cuda::TableStore {
+ public:
+  explicit ResidentTables(const cuda::Queue& queue) : queue_(queue) {}
+  const unsigned char* put(int kernel, const std::vector<unsigned char>& table) override;
+
+ private:
+  const cuda::Queue& queue_;
+};
+
+}  // namespace torchamp

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+namespace torchamp::python {
+
+void bind_autocast(pybind11::module_& module);
+void bind_build_info(pybind11::module_& module);
+void bind_checkpoint(pybind11::module_& module);
+void bind_core(pybind11::module_& module);
+void bind_fused_step(pybind11::module_& module);
+void bind_fused_stepper(pybind11::module_& module);
+void bind_lists(pybind11::module_& module);
+void bind_linear(pybind11::module_& module);
+void bind_loss_scaler(pybind11::module_& module);
+void bind_option_table(pybind11::module_& module);
+void bind_ops(pybind11::module_& module);
+void bind_opt_level(pybind11::module_& module);
+void bind_params(pybind11::module_& module);
+void bind_seen_state(pybind11::module_& module);
+void bind_report(pybind11::module_& module);
+void bind_tuning(pybind11::module_& module);
+
+}  // namespace torchamp::python

@@ -1,0 +1,84 @@
+#include <torchamp/detail/param.h>
+
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "python/bindings.h"
+#include "python/context.h"
+#include "python/suppressions.h"
+
+namespace torchamp::python {
+namespace {
+
+namespace py = pybind11;
+using core::Param;
+using Unlocked = py::call_guard<py::gil_scoped_release>;
+
+void publish_master(const std::shared_ptr<Param>& param) {
+  core::publish_masters({param});
+}
+
+void bind_param(py::module_& module) {
+  py::class_<Param, std::shared_ptr<Param>>(
+      module, "Param", "A model's parameter, and the tensor that an optimizer steps for it.")
+      .def_readonly("model", &Param::model)
+      .def_readonly("master", &Param::master, "float32, or the model's itself.")
+      .def_property_readonly("has_master", &Param::has_master,
+                             "Whether that is another tensor than the model's.")
+      .def_property_readonly(
+          "is_checked",
+          [](const Param& self) { return self.grad.state == core::GradState::kChecked; },
+          "Whether its grad is in the model, checked, and the step unscales it.")
+      .def("publish_master", &publish_master, Unlocked(),
+           "Copies the master to the model if it was written from outside, and the model was not.")
+      .def("mark_synced", &Param::mark_synced, "Records that both agree.")
+      .def("value", &Param::value, Unlocked(),
+           "In float32: the master's elements where the model's equal them, rounded; elsewhere the "
+           "model's.")
+      .def("set_master", &Param::set_master, py::arg("value"),
+           "Sets the master to value, of any floating dtype.")
+      .def("set_master_where_held", &Param::set_master_where_held, Unlocked(), py::arg("value"),
+           "Sets the master's elements to value's, float32, where the model's equal them, rounded.")
+      .def("is_rounded_master", &Param::is_rounded_master, Unlocked(),
+           "Whether the model's equals the master, rounded. Waits for the device.");
+  module.def("make_master", &core::make_master, py::arg("model_param"),
+             "The float32 master of a parameter that is about to be cast; adopts its float32 "
+             "memory.");
+  module.def("param_of", &core::param_of, py::arg("tensor"),
+             "The Param of a tensor of a model, or of a master; None: nobody steps it.");
+}
+
+using SuppressionsList = std::vector<std::shared_ptr<Suppressions>>;
+
+/// A scope in which accesses to several optimizers' masters do not count.
+class AllSuppressed {
+ public:
+  explicit AllSuppressed(SuppressionsList all) : all_(std::move(all)) {
+    for (const auto& each : all_) scopes_.emplace_back(*each);
+  }
+
+ private:
+  SuppressionsList all_;
+  std::deque<Suppressed> scopes_;
+};
+
+void bind_suppressions(py::module_& module) {
+  py::class_<Suppressions, std::shared_ptr<Suppressions>>(
+      module, "Suppressions", "The contexts that suppress accesses to an optimizer's masters.")
+      .def(py::init<>())
+      .def_property_readonly("are_open", [](const Suppressions& self) { return self.open > 0; });
+  bind_context<Context<AllSuppressed, SuppressionsList>>(module, "Suppressed",
+                                                         "One of those contexts, for a list.")
+      .def(py::init<SuppressionsList>(), py::arg("suppressions"));
+}
+
+}  // namespace
+
+void bind_params(py::module_& module) {
+  bind_param(module);
+  bind_suppressions(module);
+}
+
+}  // namespace torchamp::python

@@ -1,0 +1,45 @@
+#include "python/bindings.h"
+#include "report/skip_messages.h"
+
+namespace torchamp::python {
+namespace {
+
+namespace py = pybind11;
+
+std::vector<std::pair<int, std::string>> levels_and_texts(const SkippedStep& step,
+                                                          const std::vector<std::string>& names) {
+  std::vector<std::pair<int, std::string>> result;
+  for (LogMessage& message : messages_of(step, names)) {
+    result.emplace_back(static_cast<int>(message.level), std::move(message.text));
+  }
+  return result;
+}
+
+py::tuple known(LateReport& report) {
+  const Telemetry& known = report.known();
+  return py::make_tuple(known.steps, known.skipped_steps, known.stepped,
+                        py::tuple(py::cast(known.loss_scales)));
+}
+
+}  // namespace
+
+void bind_report(py::module_& module) {
+  py::class_<SkippedStep>(module, "SkippedStep", "A step that the device skipped.")
+      .def_readonly("first", &SkippedStep::first,
+                    "The first parameters whose grad was not finite, as indices into "
+                    "model_params().")
+      .def("messages", &levels_and_texts, py::arg("names"),
+           "What reports it, as logging's levels and texts; names: of the parameters in first.")
+      .def("check_in_a_row", &check_in_a_row, py::arg("max_in_a_row"),
+           "Raises RuntimeError if it is that many in a row.");
+  py::class_<core::Observer, std::shared_ptr<core::Observer>>(
+      module, "Observer", "Is told what an OptimizerState does.");
+  py::class_<LateReport, core::Observer, std::shared_ptr<LateReport>>(
+      module, "LateReport", "Counts one optimizer's steps as the device reports them.")
+      .def(py::init<>())
+      .def("flush", &LateReport::flush,
+           "Counts the steps that the device has reported. Returns the skipped ones.")
+      .def("known", &known, "(steps, skipped_steps, stepped, loss_scales) since the first call.");
+}
+
+}  // namespace torchamp::python

@@ -1,0 +1,132 @@
+#include "report/late_report.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/backward_report.h"
+
+namespace torchamp {
+namespace {
+
+using core::EndedBackward;
+
+bool is_known(const ReportedScale& scale) {
+  return scale.value || scale.report != nullptr;
+}
+
+/// The scale that the host will know.
+ReportedScale scale_of(const LossScaler& scaler) {
+  const ReportedScale& known = scaler.reported_scale();
+  if (is_known(known)) return known;
+  return {std::nullopt, report_scale(scaler.loss_scale_tensor())};
+}
+
+double value_of(const ReportedScale& scale) {
+  return scale.value ? *scale.value : scale.report->loss_scale();
+}
+
+bool has_arrived(const EndedBackward& backward) {
+  return backward.end->has_arrived() && backward.weights->has_arrived() &&
+         (!backward.here || backward.here->has_arrived());
+}
+
+bool has_skipped(const EndedBackward& backward) {
+  return backward.skips && backward.end->found_inf();
+}
+
+bool has_skipped_elsewhere(const EndedBackward& backward) {
+  return has_skipped(backward) && backward.here && !backward.here->found_inf();
+}
+
+bool is_in_graph(const EndedBackward& backward) {
+  return !backward.end || !backward.weights;
+}
+
+}  // namespace
+
+bool LateReport::Step::has_arrived() const {
+  return std::all_of(backwards.begin(), backwards.end(), torchamp::has_arrived) &&
+         std::all_of(scales.begin(), scales.end(), [](const ReportedScale& scale) {
+           return scale.value || scale.report->has_arrived();
+         });
+}
+
+bool LateReport::Step::was_skipped() const {
+  return std::any_of(backwards.begin(), backwards.end(), has_skipped);
+}
+
+SkippedStep LateReport::Step::skip() const {
+  SkippedStep skipped;
+  std::map<int64_t, Overflow> overflows;
+  for (const EndedBackward& each : backwards) {
+    if (has_skipped(each)) {
+      const double scale = value_of(scales.at(each.loss_id));
+      Overflow& overflow =
+          overflows.try_emplace(each.loss_id, Overflow{each.loss_id, scale, true, true})
+              .first->second;
+      overflow.is_loss_finite &= !each.end->found_bad_loss();
+      overflow.is_elsewhere &= has_skipped_elsewhere(each);
+    }
+    if (each.weights->nonfinite() == 0) continue;
+    skipped.nonfinite = each.weights->nonfinite();
+    skipped.first = each.weights->first_nonfinite();
+  }
+  for (const auto& [loss_id, overflow] : overflows) skipped.overflows.push_back(overflow);
+  return skipped;
+}
+
+std::vector<double> LateReport::Step::scale_values() const {
+  std::vector<double> values;
+  for (const ReportedScale& scale : scales) values.push_back(value_of(scale));
+  return values;
+}
+
+/// Those that are known to skip nothing do not pile up.
+void LateReport::after_backward(EndedBackward backward) {
+  const auto is_settled = [](const EndedBackward& each) {
+    return !is_in_graph(each) && has_arrived(each) && !has_skipped(each);
+  };
+  backwards_.erase(std::remove_if(backwards_.begin(), backwards_.end(), is_settled),
+                   backwards_.end());
+  backwards_.push_back(std::move(backward));
+}
+
+void LateReport::after_step(const std::vector<LossScaler*>& scalers) {
+  Step step{std::exchange(backwards_, {}), {}, known_.has_value()};
+  if (std::any_of(step.backwards.begin(), step.backwards.end(), is_in_graph)) return;
+  if (may_be_captured(scalers.front()->device())) return;
+  for (const LossScaler* scaler : scalers) step.scales.push_back(scale_of(*scaler));
+  if (!std::all_of(step.scales.begin(), step.scales.end(), is_known)) return;
+  arriving_.push_back(std::move(step));
+}
+
+std::vector<SkippedStep> LateReport::flush() {
+  std::vector<SkippedStep> skipped;
+  for (; !arriving_.empty() && arriving_.front().has_arrived(); arriving_.pop_front()) {
+    const Step& step = arriving_.front();
+    if (step.counts) count(step);
+    skipped_in_a_row_ = step.was_skipped() ? skipped_in_a_row_ + 1 : 0;
+    has_stepped_ |= !step.was_skipped();
+    if (!step.was_skipped()) continue;
+    if (skipped_in_a_row_ == 1) scales_then_ = step.scale_values();
+    skipped.push_back(step.skip());
+    skipped.back().in_a_row = skipped_in_a_row_;
+    skipped.back().is_at_start = !has_stepped_;
+    skipped.back().scales_then = scales_then_;
+  }
+  return skipped;
+}
+
+void LateReport::count(const Step& step) {
+  known_->steps += 1;
+  known_->stepped = !step.was_skipped();
+  known_->skipped_steps += step.was_skipped();
+  known_->loss_scales = step.scale_values();
+}
+
+const Telemetry& LateReport::known() {
+  if (!known_) known_.emplace();
+  return *known_;
+}
+
+}  // namespace torchamp

@@ -1,0 +1,28 @@
+// What programs are told of skipped steps.
+#pragma once
+
+#include <torchamp/detail/export.h>
+#include <torchamp/logging.h>
+
+#include <string>
+#include <vector>
+
+#include "report/late_report.h"
+
+namespace torchamp {
+
+struct LogMessage {
+  LogLevel level;
+  std::string text;
+};
+
+/// What reports a skipped step. `names`: of the parameters in `step.first`, for whom it knows
+/// them. Long runs of skipped steps are reported ever more rarely.
+TORCHAMP_API std::vector<LogMessage> messages_of(const SkippedStep& step,
+                                                 const std::vector<std::string>& names = {});
+
+/// Throws RuntimeError, which gives the reason, if `step` is the `max_in_a_row`-th in a row or a
+/// later one.
+TORCHAMP_API void check_in_a_row(const SkippedStep& step, int64_t max_in_a_row);
+
+}  // namespace torchamp

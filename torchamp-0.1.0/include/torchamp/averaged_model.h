@@ -1,0 +1,91 @@
+// Averages of a model's weights: AveragedModel.
+#pragma once
+
+#include <torchamp/initialize.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <type_traits>
+
+namespace torchamp {
+namespace detail {
+
+/// What clone() gives, with the values of `module` in float32. Throws TypeError if it has no
+/// clone().
+TORCHAMP_API std::shared_ptr<torch::nn::Module> clone_in_float32(const torch::nn::Module& module);
+
+/// Moves parameters of `averaged` towards those of `model`, by `weight` of the way, and copies
+/// buffers.
+TORCHAMP_API void average(const torch::nn::Module& model, const torch::nn::Module& averaged,
+                          double weight);
+
+/// Throws ValueError unless it is from 0 to 1.
+TORCHAMP_API void check_decay(double decay);
+
+template <class M>
+M averaged_clone(const M& model) {
+  return std::dynamic_pointer_cast<typename M::ContainedType>(clone_in_float32(*module_of(model)));
+}
+template <class T>
+std::shared_ptr<T> averaged_clone(const std::shared_ptr<T>& model) {
+  return std::dynamic_pointer_cast<T>(clone_in_float32(*module_of(model)));
+}
+
+}  // namespace detail
+
+/// @addtogroup cast
+/// @{
+
+/// A float32 copy of a model, a holder or a `std::shared_ptr` to a module, whose parameters are
+/// averages of the model's over the calls of update_parameters: of its masters where there are
+/// some. Buffers are copied.
+///
+///     amp::AveragedModel target(model, /*decay=*/0.995);
+///     optimizer.step();
+///     target.update_parameters(model);
+///     auto values = target->forward(x);
+///
+/// The module must have clone(), for example by deriving from torch::nn::Cloneable; else it throws
+/// TypeError.
+template <class M>
+class AveragedModel {
+ public:
+  /// decay: of an exponential average, from 0 to 1; nullopt for the mean. Throws ValueError.
+  explicit AveragedModel(const M& model, std::optional<double> decay = std::nullopt)
+      : decay_(decay), module_(detail::averaged_clone(model)) {
+    if (decay) detail::check_decay(*decay);
+  }
+  /// Of a model that initialize or cast_for_inference returned.
+  explicit AveragedModel(const Model<M>& model, std::optional<double> decay = std::nullopt)
+      : AveragedModel(model.module(), decay) {}
+
+  /// Averages the values that `model` has now; the first call copies them. Throws ValueError for a
+  /// model with other parameters.
+  void update_parameters(const M& model) {
+    const double equal = 1.0 / static_cast<double>(n_averaged_ + 1);
+    const double weight = decay_ && n_averaged_ > 0 ? 1.0 - *decay_ : equal;
+    detail::average(*detail::module_of(model), *detail::module_of(module_), weight);
+    ++n_averaged_;
+  }
+  /// The same.
+  void update_parameters(const Model<M>& model) { update_parameters(model.module()); }
+
+  /// The float32 module, which does not cast. torch::save and torch::load take it.
+  M& module() { return module_; }
+  /// Its functions.
+  auto* operator->() { return &*module_; }
+
+  /// How many calls of update_parameters made the averages. Save it with the module, and assign to
+  /// it to go on.
+  int64_t& n_averaged() { return n_averaged_; }
+
+ private:
+  std::optional<double> decay_;
+  int64_t n_averaged_ = 0;
+  M module_;
+};
+
+/// @}
+
+}  // namespace torchamp

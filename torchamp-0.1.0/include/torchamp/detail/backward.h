@@ -1,0 +1,90 @@
+// Stages 4 to 6, around one backward: both languages' scale_loss holds one.
+#pragma once
+
+#include <torchamp/detail/optimizer_state.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace torchamp::core {
+
+/// One backward of one loss, for the optimizers whose parameters get grads in it: scale() and
+/// prepare(), the backward, finish(). Without a backward, it unscales grads that are kScaled. From
+/// prepare() to finish() it is open; its destructor cancels it.
+class TORCHAMP_API Backward {
+ public:
+  using States = std::vector<std::shared_ptr<OptimizerState>>;
+
+  /// Which loss it is of, and what is delayed until a later one.
+  struct Options {
+    int64_t loss_id = 0;
+    bool delay_unscale = false;
+    bool delay_overflow_check = false;
+  };
+
+  /// `scaler` must outlive it.
+  Backward(States states, LossScaler& scaler, Options options);
+  ~Backward();
+  Backward(const Backward&) = delete;
+  Backward& operator=(const Backward&) = delete;
+
+  /// Whether there is anything to do: otherwise autograd's grads are used as they are.
+  static bool is_needed(const States& states, const LossScaler& scaler);
+
+  /// `loss` times the current scale.
+  at::Tensor scale(const at::Tensor& loss);
+  /// Sets the grads of earlier backwards aside, if it is needed. Those that are kScaled by another
+  /// scale than this backward's are unscaled first. Throws RuntimeError, and leaves grads as they
+  /// were, if another Backward of an optimizer is open, or a model was cast without the optimizer's
+  /// knowledge; ValueError if two optimizers share a parameter.
+  void prepare();
+  /// Instead of prepare(), after the backward, or several, whose losses the current scale has
+  /// scaled: the grads that there are are theirs. Throws like prepare(), and if there are grads of
+  /// an earlier backward, unscaled by now.
+  void take_grads();
+  /// Restores the grads that prepare() set aside.
+  void cancel();
+  /// Unscales, checks and updates, or delays that. Throws RuntimeError, and cancels, if there are
+  /// grads, but not of the scaled loss.
+  void finish();
+
+ private:
+  using Report = std::shared_ptr<const BackwardReport>;
+  /// What became of the scaled loss, for its hook.
+  struct Use {
+    std::atomic<bool> was_used{false};   ///< it had a backward
+    std::atomic<bool> has_ended{false};  ///< grads of a later one would stay scaled
+  };
+  /// The end of a backward that may be one of all ranks.
+  struct End {
+    at::Tensor found_inf;
+    Report of_all;  ///< ranks
+    Report here;    ///< of this rank alone
+  };
+
+  static void note_use(Use& use);
+  void check_apart() const;
+  void open(void (OptimizerState::*begin)());
+  void unscale_others();
+  End end_all(bool moves_scale);
+  End agree(const at::Tensor& found_inf, const ScaleSnapshot& by, const DynamicScale* moved,
+            const at::Tensor& loss, const Report& here) const;
+  void report(OptimizerState& state, const End& end, bool skips) const;
+  void tell_sharers(const OptimizerState& state, const End& end) const;
+  void close();
+
+  States states_;
+  States others_;  ///< of this thread; grads that it leaves their parameters are stray
+  LossScaler& scaler_;
+  Options options_;
+  bool is_needed_;
+  std::shared_ptr<Use> use_;  ///< null if that is not known
+  /// Of this backward: another one may update the scale before finish().
+  std::shared_ptr<const ScaleSnapshot> scaled_by_;
+  at::Tensor loss_;  ///< scaled; undefined unless a scalar on the device
+  bool is_open_ = false;
+};
+
+}  // namespace torchamp::core

@@ -1,0 +1,99 @@
+// O1's and O4's autocast: initialize opens it in a thread; others join it or are shielded from it.
+#pragma once
+
+#include <c10/core/DeviceType.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <torchamp/detail/export.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace torchamp {
+/// @addtogroup autocast_ops
+/// @{
+
+/// Autocast from now until closed, in the thread that opened it: the casts of O1. Several can be
+/// open, for the same dtype. Losses, criteria and methods other than forward are covered, as in
+/// apex, and on CPU and CUDA all ops of apex's lists, where torch's are shorter.
+class TORCHAMP_API OpenAutocast {
+ public:
+  /// Throws if this thread has one open with another dtype.
+  OpenAutocast(std::vector<c10::DeviceType> device_types, c10::ScalarType dtype);
+  ~OpenAutocast();
+  OpenAutocast(const OpenAutocast&) = delete;
+  OpenAutocast& operator=(const OpenAutocast&) = delete;
+
+  /// May be called from any thread, and more than once. From another thread it takes effect
+  /// in the opening thread at the next call of settle().
+  void close();
+
+  /// Updates this thread's autocast state to what is still open.
+  static void settle();
+
+  /// What one OpenAutocast has opened, for all threads that join it.
+  struct Entry;
+  /// What several OpenAutocasts have opened.
+  using Entries = std::vector<std::shared_ptr<Entry>>;
+  /// The entries that this thread casts by: its own, and those it has joined.
+  static Entries open_in_this_thread();
+
+ private:
+  friend class JoinAutocast;
+  std::shared_ptr<Entry> entry_;
+};
+
+/// A scope that casts in this thread as in the thread that opened `opened`: forwards of its models
+/// in threads of DataParallel, or of the program, run in it. Does nothing once
+/// `opened` is closed, in a thread that has opened one itself, under a shield, and for device types
+/// that an autocast scope of the thread has switched off.
+class TORCHAMP_API JoinAutocast {
+ public:
+  /// Saves this thread's state until the end of the scope.
+  explicit JoinAutocast(const OpenAutocast& opened);
+  /// The same for all entries of a thread.
+  explicit JoinAutocast(const OpenAutocast::Entries& opened);
+  ~JoinAutocast();
+  JoinAutocast(const JoinAutocast&) = delete;
+  JoinAutocast& operator=(const JoinAutocast&) = delete;
+
+ private:
+  OpenAutocast::Entries joined_;
+};
+
+/// The dtype that OpenAutocast currently casts tensors of `device_type` to in this thread; empty if
+/// none is open, or if it is switched off.
+TORCHAMP_API std::optional<c10::ScalarType> casting_to(c10::DeviceType device_type);
+
+/// A scope that suspends OpenAutocast in this thread: backwards, optimizer steps and models of
+/// other levels run in it. A torch.autocast context of the user stays active, but for those that
+/// checkpoints open in a backward to cast as the forward did.
+class TORCHAMP_API ShieldFromAutocast {
+ public:
+  [[nodiscard]] ShieldFromAutocast();
+  ~ShieldFromAutocast();
+  ShieldFromAutocast(const ShieldFromAutocast&) = delete;
+  ShieldFromAutocast& operator=(const ShieldFromAutocast&) = delete;
+
+  /// The device types whose autocast it switched off.
+  const std::vector<c10::DeviceType>& disabled() const { return disabled_; }
+
+ private:
+  std::vector<c10::DeviceType> disabled_;
+};
+
+/// A ShieldFromAutocast around a backward. What is open in this thread is known in the threads that
+/// work for the backward.
+class TORCHAMP_API ShieldBackward {
+ public:
+  [[nodiscard]] ShieldBackward();
+
+ private:
+  ShieldFromAutocast shield_;
+  std::optional<c10::DebugInfoGuard> info_;
+};
+
+/// @}
+
+}  // namespace torchamp

@@ -1,0 +1,198 @@
+// The model that initialize and cast_for_inference return.
+#pragma once
+
+#include <torchamp/amp_state.h>
+#include <torchamp/cast.h>
+#include <torchamp/detail/misuse.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <type_traits>
+#include <utility>
+
+namespace torchamp {
+namespace detail {
+
+template <class M, class = void>
+constexpr bool is_holder = false;  // of a module that `*` gives
+template <class M>
+constexpr bool is_holder<M, std::void_t<decltype(*std::declval<M&>())>> = true;
+
+}  // namespace detail
+
+/// @addtogroup cast
+/// @{
+
+/// A handle to a module (a holder such as `torch::nn::Sequential`, a `torch::nn::AnyModule`, or a
+/// `std::shared_ptr` to a module) whose calls cast their inputs to the opt level's dtype and their
+/// outputs to float32: tensors, and the Parts of other values. What the module's function writes to
+/// inputs that it takes by reference comes back. Other inputs reach the function unchanged. All
+/// other members are the module's, through ->. A const Model may be called, as a const pointer may
+/// be followed.
+template <class M>
+class Model {
+ public:
+  /// Called by initialize, not by programs.
+  Model(M module, std::shared_ptr<Amp> amp) : module_(std::move(module)), amp_(std::move(amp)) {}
+  /// A copy refers to the same module. Moves copy, so that a Model is never empty.
+  Model(const Model&) = default;
+  /// The same.
+  Model& operator=(const Model&) = default;
+  /// Does not compile, like the module's functions below.
+  Model() {
+    static_assert(detail::never<M>,
+                  "initialize makes Models: store its result in a std::optional, or in the "
+                  "initializer list of a constructor");
+  }
+
+  /// The module's forward on cast inputs, and its outputs cast. Throws RuntimeError if a parameter
+  /// changed its dtype since initialize, as after torch::load and `to(kHalf)`.
+  template <class... Args>
+  auto operator()(Args&&... args) const {
+    return forward(std::forward<Args>(args)...);
+  }
+
+  /// The same. Give `Return` where the module's own forward takes it: Sequential's and AnyModule's,
+  /// whose result is a tensor otherwise.
+  template <class Return = void, class... Args>
+  auto forward(Args&&... args) const {
+    const auto call_forward = [](auto& module, auto&&... cast) {
+      if constexpr (std::is_void_v<Return>) {
+        return module.forward(std::forward<decltype(cast)>(cast)...);
+      } else {
+        return module.template forward<Return>(std::forward<decltype(cast)>(cast)...);
+      }
+    };
+    return call(call_forward, std::forward<Args>(args)...);
+  }
+
+  /// The same for another function of the module, `model.call(&NetImpl::decode, z)`, or a callable
+  /// that takes the module first.
+  template <class Function, class... Args>
+  auto call(const Function& function, Args&&... args) const {
+    if (!amp_->enabled()) return std::invoke(function, **this, std::forward<Args>(args)...);
+    amp_->refresh();
+    std::optional<ShieldFromAutocast> shield;
+    std::optional<JoinAutocast> joined;
+    if (amp_->uses_autocast()) {
+      joined.emplace(amp_->open_autocast());
+    } else {
+      shield.emplace();
+    }
+    return call_cast(function,
+                     detail::Argument<Args>(std::forward<Args>(args), amp_->input_type())...);
+  }
+
+  /// `value` as call() would pass it, with its floating tensors in the dtype of the model's inputs:
+  /// `net->act(model.cast(x), epsilon)`. What such a call returns is not cast.
+  template <class T>
+  T cast(T value) const {
+    const auto dtype = amp_->input_type();
+    return dtype ? cast_floating(std::move(value), *dtype) : std::move(value);
+  }
+
+  /// The module itself, for everything except calls.
+  auto* operator->() const { return &**this; }
+  /// The same.
+  auto& operator*() const { return target(module_); }
+
+  /// @cond
+  template <class... Args>
+  void train(Args&&...) const {
+    use_arrow<Args...>();
+  }
+  template <class... Args>
+  void eval(Args&&...) const {
+    use_arrow<Args...>();
+  }
+  template <class... Args>
+  void to(Args&&...) const {
+    use_arrow<Args...>();
+  }
+  template <class... Args>
+  void zero_grad(Args&&...) const {
+    use_arrow<Args...>();
+  }
+  template <class... Args>
+  void parameters(Args&&...) const {
+    use_arrow<Args...>();
+  }
+  template <class... Args>
+  void named_parameters(Args&&...) const {
+    use_arrow<Args...>();
+  }
+  /// @endcond
+
+  /// The holder or pointer that initialize was given.
+  M& module() const { return module_; }
+  /// Its scalers, masters and casts.
+  const std::shared_ptr<Amp>& amp() const { return amp_; }
+
+ private:
+  template <class... Args>
+  static void use_arrow() {
+    static_assert(detail::never<Args...>,
+                  "the module's functions are called through the arrow: model->train(), "
+                  "model->parameters()");
+  }
+
+  /// The object that has the forward.
+  template <class Holder>
+  static auto& target(Holder& holder) {
+    if constexpr (detail::is_holder<M>) {
+      return *holder;
+    } else {
+      return holder;
+    }
+  }
+
+  template <class Function, class... Arguments>
+  auto call_cast(const Function& function, Arguments... arguments) const {
+    const auto give_back = [&] { (arguments.give_back(amp_->output_type()), ...); };
+    try {
+      using Result = std::invoke_result_t<Function, decltype(**this), decltype(arguments.get())...>;
+      if constexpr (std::is_void_v<Result>) {
+        std::invoke(function, **this, arguments.get()...);
+        give_back();
+      } else {
+        auto result = output(std::invoke(function, **this, arguments.get()...));
+        give_back();
+        return result;
+      }
+    } catch (c10::Error& error) {
+      amp_->explain(error);
+      throw;
+    }
+  }
+
+  template <class T>
+  T output(T value) const {
+    static_assert(is_understood<T>,
+                  "forward returns a type in which torchamp cannot find tensors to cast: "
+                  "declare `inline auto amp_members(Output& output) { return "
+                  "std::tie(output.a, output.b); }` beside the type, with its members that hold "
+                  "tensors (see <torchamp/parts.h>)");
+    const auto dtype = amp_->output_type();
+    return dtype ? cast_floating(std::move(value), *dtype) : std::move(value);
+  }
+
+  mutable M module_;  ///< a handle too
+  std::shared_ptr<Amp> amp_;
+};
+
+/// The module's own text, and a line of its Amp.
+template <class M>
+std::ostream& operator<<(std::ostream& stream, const Model<M>& model) {
+  if constexpr (std::is_base_of_v<torch::nn::Module, std::decay_t<decltype(*model)>>) {
+    stream << *model;
+  } else {
+    stream << *model->ptr();  // an AnyModule's
+  }
+  return stream << '\n' << *model.amp();
+}
+
+/// @}
+
+}  // namespace torchamp

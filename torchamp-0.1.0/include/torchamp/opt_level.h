@@ -1,0 +1,192 @@
+// Stage 1: choose. An opt level is a set of property defaults; overrides change single properties.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+#include <torchamp/agreement.h>
+#include <torchamp/detail/export.h>
+
+#include <iosfwd>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace torchamp {
+/// @addtogroup choose
+/// @{
+
+/// A set of defaults of Properties.
+enum class OptLevel {
+  O0,  ///< float32
+  O1,  ///< float32 model, autocast to float16
+  O2,  ///< float16 model, float32 batch norm and master weights
+  O3,  ///< float16 throughout
+  O4,  ///< O1 in bfloat16
+  O5,  ///< O2 in bfloat16
+};
+
+namespace detail {
+/// `text`; throws ValueError for a null pointer, as of getenv, which names `option`.
+TORCHAMP_API const char* checked_text(const char* option, const char* text);
+}  // namespace detail
+
+/// Parses "O0" … "O5"; the RuntimeError for a near miss ("01", "o2") suggests the level.
+TORCHAMP_API OptLevel parse_opt_level(const std::string& text);
+/// "O0" … "O5".
+TORCHAMP_API const char* name(OptLevel opt_level);
+
+/// "dynamic", or a fixed factor.
+struct LossScale {
+  /// A fixed factor; initialize requires it to be positive and finite.
+  LossScale(double factor) : fixed(factor) {}
+  /// Throws unless `text` is "dynamic" or a positive number.
+  TORCHAMP_API LossScale(const std::string& text);
+  /// The same.
+  LossScale(const char* text) : LossScale(std::string(detail::checked_text("loss_scale", text))) {}
+
+  /// Whether it is dynamic.
+  bool dynamic() const { return !fixed.has_value(); }
+
+  std::optional<double> fixed;  ///< empty: dynamic
+};
+
+/// What initialize does. Properties that the level does not set are empty.
+struct Properties {
+  OptLevel opt_level = OptLevel::O1;  ///< the level
+  std::optional<c10::ScalarType>
+      cast_model_type;  ///< dtype of the model's parameters, buffers and inputs
+  std::optional<c10::ScalarType> autocast_type;  ///< dtype that autocast casts ops to
+  std::optional<bool> keep_batchnorm_fp32;       ///< batch norms stay in float32
+  std::optional<bool> master_weights;            ///< optimizers step float32 copies
+  LossScale loss_scale = 1.0;                    ///< of every loss
+};
+
+/// One line: the level, the dtypes of weights, batch norms, ops and masters, the loss scale.
+TORCHAMP_API std::ostream& operator<<(std::ostream& stream, const Properties& properties);
+
+/// The defaults of a level.
+TORCHAMP_API Properties default_properties(OptLevel opt_level);
+
+/// The arguments of initialize: a level and its overrides. Setters chain:
+/// `Options(OptLevel::O2).loss_scale(128.0).keep_batchnorm_fp32(false)`.
+class TORCHAMP_API Options {
+ public:
+  /// A level with its defaults.
+  Options(OptLevel level = OptLevel::O1) : opt_level_(level) {}
+  /// The same by name. Throws RuntimeError as parse_opt_level().
+  Options(const std::string& level) : opt_level_(parse_opt_level(level)) {}
+  /// The same.
+  Options(const char* level) : Options(std::string(detail::checked_text("opt_level", level))) {}
+
+  /// Sets another level and keeps the overrides.
+  Options& opt_level(OptLevel value);
+  /// The same by name.
+  Options& opt_level(const std::string& value) { return opt_level(parse_opt_level(value)); }
+  /// The same.
+  Options& opt_level(const char* value) {
+    return opt_level(std::string(detail::checked_text("opt_level", value)));
+  }
+  /// false: initialize changes nothing, so that one program can train with and without it.
+  Options& enabled(bool value);
+  Options& enabled(const char* text) = delete;
+  /// The dtype of parameters, buffers and inputs. Throws TypeError for a dtype that is not
+  /// floating; resolve() rejects it at O1 and O4.
+  Options& cast_model_type(c10::ScalarType dtype);
+  /// Keeps the model's dtype at every level.
+  Options& dont_cast_model();
+  /// Turns O1's and O4's autocast on or off.
+  Options& autocast(bool value);
+  Options& autocast(const char* text) = delete;
+  /// autocast(), by its name in apex.
+  Options& patch_torch_functions(bool value) { return autocast(value); }
+  Options& patch_torch_functions(const char* text) = delete;
+  /// Whether batch norms stay in float32. Not for O1 and O4, where they always do.
+  Options& keep_batchnorm_fp32(bool value);
+  /// As given on a command line. Throws ValueError for other than "True" and "False".
+  Options& keep_batchnorm_fp32(const std::string& true_or_false);
+  /// The same.
+  Options& keep_batchnorm_fp32(const char* text) {
+    return keep_batchnorm_fp32(std::string(detail::checked_text("keep_batchnorm_fp32", text)));
+  }
+  /// Names of modules, as in named_modules(), that stay in float32 with all that is in them, and of
+  /// buffers, as in named_buffers(), at levels that cast the model. The program casts what it calls
+  /// such modules with, and what they return: `net->head->forward(x.to(torch::kFloat))`. initialize
+  /// throws ValueError for a name that no model has, and RuntimeError at O1 and O4, where a
+  /// disable_casts around the call has that effect.
+  Options& keep_fp32(std::vector<std::string> names);
+  /// Whether optimizers step float32 masters of 16-bit parameters. Not for O1 and O4.
+  Options& master_weights(bool value);
+  Options& master_weights(const char* text) = delete;
+  /// "dynamic", or a fixed number. Throws ValueError unless it is positive and finite.
+  Options& loss_scale(LossScale value);
+  /// The dtype of forward's outputs, at every level; by default float32 if inputs are cast. Throws
+  /// TypeError for a dtype that is not floating.
+  Options& cast_model_outputs(c10::ScalarType dtype);
+  /// How many losses have a scale of their own, by `ScaleLossOptions::loss_id`. Throws ValueError
+  /// below 1.
+  Options& num_losses(int64_t value);
+  /// A dynamic scale never goes below this, by default 2⁻¹⁰.
+  Options& min_loss_scale(double value);
+  /// A dynamic scale never goes above this, by default 2²⁴.
+  Options& max_loss_scale(double value);
+  /// The number of skipped steps in a row at which a step, or on CUDA a later call, throws
+  /// RuntimeError with the reason. By default training goes on. Throws ValueError below 1.
+  Options& max_consecutive_skips(int64_t value);
+  /// The ranks that have to skip the same steps though their grads differ: an overflow on one of
+  /// them skips the step of all. By default ranks decide by themselves, which is enough where all
+  /// have the same grads. Throws ValueError unless its rank is below its size.
+  Options& process_group(Agreement ranks);
+  /// 0: nothing is logged; see logging.h.
+  Options& verbosity(int value);
+  /// true: every step detects elements of the model that were written bypassing PyTorch's version
+  /// counters, for example through `.data()` pointers, and copies them to the masters. Where the
+  /// model was not written, such writes to masters are kept.
+  Options& adopt_data_writes(bool value);
+  Options& adopt_data_writes(const char* text) = delete;
+  /// false: with torchamp's fused optimizers, steps use the model's grads, and masters have none
+  /// unless the program calls the handle's master_params() or param_groups(). The step must then be
+  /// the handle's; the wrapped optimizer's own finds no grads.
+  Options& materialize_master_grads(bool value);
+  Options& materialize_master_grads(const char* text) = delete;
+
+  /// @{
+  /// The last value given to the setter of this name, or its default.
+  bool enabled() const { return enabled_; }
+  const std::vector<std::string>& keep_fp32() const { return keep_fp32_; }
+  std::optional<c10::ScalarType> cast_model_outputs() const { return cast_model_outputs_; }
+  int64_t num_losses() const { return num_losses_; }
+  std::optional<double> min_loss_scale() const { return min_loss_scale_; }
+  double max_loss_scale() const { return max_loss_scale_; }
+  std::optional<int64_t> max_consecutive_skips() const { return max_consecutive_skips_; }
+  const Agreement& process_group() const { return process_group_; }
+  int verbosity() const { return verbosity_; }
+  bool adopt_data_writes() const { return adopt_data_writes_; }
+  bool materialize_master_grads() const { return materialize_master_grads_; }
+  /// @}
+
+  /// The level's defaults with the overrides applied. Throws if an override contradicts the
+  /// level.
+  Properties resolve() const;
+
+ private:
+  OptLevel opt_level_;
+  bool enabled_ = true;
+  std::optional<std::optional<c10::ScalarType>> cast_model_type_;
+  std::optional<bool> autocast_;
+  std::optional<bool> keep_batchnorm_fp32_;
+  std::vector<std::string> keep_fp32_;
+  std::optional<bool> master_weights_;
+  std::optional<LossScale> loss_scale_;
+  std::optional<c10::ScalarType> cast_model_outputs_;
+  int64_t num_losses_ = 1;
+  std::optional<double> min_loss_scale_;
+  double max_loss_scale_ = 16777216.0;
+  std::optional<int64_t> max_consecutive_skips_;
+  Agreement process_group_;
+  int verbosity_ = 1;
+  bool adopt_data_writes_ = false;
+  bool materialize_master_grads_ = false;
+};
+
+/// @}
+
+}  // namespace torchamp

@@ -1,0 +1,125 @@
+// Stage 7: step. The base class of the fused optimizers.
+#pragma once
+
+#include <torchamp/detail/optimizer_state.h>
+#include <torchamp/optim/fused_options.h>
+#include <torchamp/optim/fused_param_state.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace torchamp::optim {
+/// @addtogroup fused
+/// @{
+
+/// How a fused optimizer stores values, with chained setters like LibTorch's options:
+/// `StorageOptions().state_dtype(torch::kBFloat16).stochastic_rounding(true)`.
+class StorageOptions {
+  /// float32, or bfloat16, which is rounded stochastically.
+  TORCH_ARG(at::ScalarType, state_dtype) = at::kFloat;
+  /// Of bfloat16 parameters.
+  TORCH_ARG(bool, stochastic_rounding) = false;
+};
+
+/// A LibTorch optimizer whose step is one pass over all parameters of a device.
+///
+/// Parameters and grads may be float16, bfloat16, float32 and float64, mixed; states are kept in
+/// float32 (float64 for float64 parameters). Nothing waits for the device. LibTorch's schedulers
+/// accept it. It exchanges files with LibTorch's optimizer of the same algorithm.
+class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
+ public:
+  /// Parameters, and options that differ from the optimizer's.
+  using Group = torch::optim::OptimizerParamGroup;
+
+  /// Throws ValueError for options out of their range.
+  FusedOptimizer(const std::vector<Group>& groups, std::unique_ptr<FusedOptions> defaults);
+
+  /// Adds a group. Unset options default to the optimizer's. Call it on this class:
+  /// torch::optim::Optimizer's own drops the options of optimizers that are not LibTorch's.
+  /// Throws ValueError for another optimizer's options, for values out of their range and for
+  /// parameters that are in a group already.
+  void add_param_group(const Group& group);
+
+  /// Steps every parameter that has a grad; returns what the closure returned.
+  /// Throws TypeError for sparse grads, before anything is written.
+  at::Tensor step(LossClosure closure = nullptr) override;
+  /// The same without a closure: grads are multiplied by step.grad_factor. Unless step.skip is 0
+  /// nothing changes, which only the device knows.
+  void step_with(const FusedStepper::Step& step);
+  /// Steps what `state` does, all parameters of the groups, and writes the model's in the same
+  /// pass. After an overflow nothing changes, which only the device knows.
+  void step_masters(core::OptimizerState& state);
+
+  /// How states, and parameters without a master, are stored from the next step on. Existing states
+  /// are converted. The next step throws ValueError as FusedStepper does.
+  void set_storage(StorageOptions storage);
+  /// What set_storage() was given last.
+  const StorageOptions& storage() const { return storage_; }
+  /// Makes the next step read `state()` again, which has been changed.
+  void forget_steppers();
+
+  /// Writes groups, options and states. Waits for the device.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  /// Loads the options and states of a file that this class, or LibTorch's of the same algorithm,
+  /// has saved. Throws ValueError, and changes nothing, if the file's groups or its kind of
+  /// optimizer differ.
+  void load(torch::serialize::InputArchive& archive) override;
+
+ private:
+  /// A parameter's place, compared to detect changed groups.
+  struct Place {
+    at::Tensor param;
+    at::Device device;
+    at::ScalarType dtype;
+    StepAlgorithm algorithm;
+    int64_t group;
+
+    bool operator==(const Place& other) const;
+  };
+  struct Stepper {
+    StepAlgorithm algorithm;
+    FusedStepper core;
+  };
+
+  const char* name() const;
+  FusedOptions& checked_kind(torch::optim::OptimizerOptions& options) const;
+  void check_new_params(const std::vector<at::Tensor>& params) const;
+  void check_grads() const;
+  /// The options of a new group.
+  std::unique_ptr<torch::optim::OptimizerOptions> complete(const Group& group) const;
+
+  std::vector<Place> places();
+  void make_steppers(const std::vector<Place>& places);
+  void update_steppers();
+  /// Passes `state()` of parameter i to its stepper.
+  void adopt(Stepper& stepper, size_t i);
+  /// Puts its states in `state()`.
+  void publish(const Stepper& stepper, size_t i);
+  void publish_new(Stepper& stepper);
+
+  std::vector<Place> places_;
+  std::vector<Stepper> steppers_;
+  StorageOptions storage_;
+};
+
+/// The constructors, like LibTorch's.
+template <class Options>
+class FusedOptimizerOf : public FusedOptimizer {
+ public:
+  /// `defaults`: for options that groups do not set. `storage`: as set_storage().
+  explicit FusedOptimizerOf(const std::vector<Group>& groups, Options defaults = Options(),
+                            StorageOptions storage = {})
+      : FusedOptimizer(groups, std::make_unique<Options>(std::move(defaults))) {
+    set_storage(storage);
+  }
+  /// One group.
+  explicit FusedOptimizerOf(std::vector<at::Tensor> params, Options defaults = Options(),
+                            StorageOptions storage = {})
+      : FusedOptimizerOf(std::vector<Group>{Group(std::move(params))}, std::move(defaults),
+                         storage) {}
+};
+
+/// @}
+
+}  // namespace torchamp::optim

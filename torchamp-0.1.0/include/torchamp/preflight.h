@@ -1,0 +1,132 @@
+// Which opt level fits a model: one iteration in float32, and one at each level.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torchamp/detail/export.h>
+#include <torchamp/initialize.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace torchamp {
+/// @addtogroup choose
+/// @{
+
+/// How many elements of some tensors have which exponent: floor(log2(|x|)).
+struct TORCHAMP_API ExponentCounts {
+  /// The exponent of float32's smallest number.
+  static constexpr int kLowest = -149;
+
+  std::array<int64_t, 277> counts{};  ///< of the exponents from kLowest to 127
+  int64_t zeros = 0;                  ///< elements that are 0
+  int64_t not_finite = 0;             ///< those that are inf or NaN
+  double max_abs = 0;                 ///< of the finite elements
+
+  /// Adds those of other tensors.
+  ExponentCounts& operator+=(const ExponentCounts& other);
+  /// The number of elements that are finite and not 0.
+  int64_t nonzero() const;
+  /// The share of these below 2**exponent; 0 of none.
+  double share_below(int exponent) const;
+};
+
+/// What preflight() found. `std::cout << found` prints a row a level, and the findings.
+struct TORCHAMP_API Preflight {
+  /// What a level does to one iteration.
+  struct Verdict {
+    OptLevel level;      ///< O1 to O5
+    bool fits;           ///< by the rule of preflight()
+    std::string reason;  ///< why not, or how far it is from float32
+    /// The loss's difference from float32's, relative; empty where the iteration did not end with
+    /// finite numbers.
+    std::optional<double> loss_error;
+    std::optional<double> grad_error;  ///< the same of the norm of all parameters' grads
+    std::optional<double> loss_scale;  ///< at which no grad overflows; empty without loss scaling
+  };
+
+  /// What a tensor is.
+  enum class Kind { kWeight, kActivation, kActivationGrad, kWeightGrad };
+
+  /// The magnitudes, in float32, of a parameter or of all that an op returned.
+  struct Tensor {
+    Kind kind;              ///< what it is
+    std::string scope;      ///< of an op: the innermost RECORD_USER_SCOPE
+    std::string name;       ///< of the op, or of the parameter as in named_parameters()
+    ExponentCounts values;  ///< before loss scaling
+  };
+
+  /// A tensor that a 16-bit format does not hold.
+  struct Finding {
+    at::ScalarType format;  ///< float16 or bfloat16
+    bool is_overflow;       ///< else it rounds half of the nonzero elements, or more, to 0
+    size_t tensor;          ///< its index in tensors
+    std::string text;       ///< one line
+  };
+
+  OptLevel recommended = OptLevel::O0;  ///< the first of O1, O4, O2 and O5 that fits, else O0
+  std::vector<Verdict> verdicts;        ///< of O1 to O5
+  std::vector<Finding> findings;        ///< of float16, then of bfloat16
+  std::vector<Tensor> tensors;          ///< ops in the order of their first calls, then parameters
+  std::vector<std::string> notes;       ///< what to write otherwise, whatever the level
+
+  /// Of one level. Throws ValueError for O0.
+  const Verdict& verdict(OptLevel level) const;
+  /// Of the grads that are not 0, the share that float16 rounds to 0 at this loss scale, a power of
+  /// two.
+  double share_lost(double loss_scale) const;
+};
+
+/// The levels, and what each does.
+TORCHAMP_API std::ostream& operator<<(std::ostream& stream, const Preflight& found);
+
+namespace detail {
+
+/// A model at a level, and a function that calls it and makes a loss.
+struct ModelAtLevel {
+  std::shared_ptr<Amp> amp;
+  std::function<at::Tensor()> loss;
+};
+
+TORCHAMP_API Preflight preflight(torch::nn::Module& module,
+                                 const std::function<ModelAtLevel(const Options&)>& initialize);
+
+}  // namespace detail
+
+/// Finds out which opt level fits a model, before initialize: runs one forward and backward in
+/// float32 and looks at every activation, weight and grad, then one at each of O1 to O5, in place.
+/// Parameters, buffers, grads and torch's random numbers are as before when it returns or throws;
+/// until then it keeps a copy of them.
+///
+/// model: what initialize takes, with float32 parameters.
+/// loss_of: calls the model that it is given and returns a loss of one element.
+///
+///     const auto found = amp::preflight(net, [&](const auto& model) {
+///       return torch::mse_loss(model(x), y);
+///     });
+///     std::cout << found << '\n';
+///
+/// A level fits if its loss is within 2 % of float32's, the grads of parameters within 50 % of
+/// their norm, and no parameter loses all its grads. One iteration does not show what later ones
+/// do. Throws ValueError for a model that is not in float32 or has no parameter that requires grad,
+/// and where the loss or the grads in float32 are not finite; RuntimeError while casts are open in
+/// this thread; and what the float32 iteration throws.
+template <class M, class LossOf>
+Preflight preflight(const M& model, const LossOf& loss_of) {
+  const auto module = detail::module_of(model);
+  TORCH_CHECK_VALUE(module != nullptr, "preflight: expected a model, got a null pointer");
+  return detail::preflight(*module, [&](const Options& options) {
+    const auto at_level = std::make_shared<const Model<M>>(initialize(model, options));
+    const auto loss = [at_level, &loss_of] { return at::Tensor(loss_of(*at_level)); };
+    return detail::ModelAtLevel{at_level->amp(), loss};
+  });
+}
+
+/// @}
+
+}  // namespace torchamp

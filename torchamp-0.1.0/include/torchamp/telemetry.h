@@ -1,0 +1,31 @@
+// After stage 7: what the device did in each step.
+#pragma once
+
+#include <torchamp/detail/export.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace torchamp {
+/// @addtogroup step
+/// @{
+
+class Optimizer;
+
+/// What the host knows of an optimizer's steps. On CUDA the last ones may be missing.
+struct Telemetry {
+  int64_t steps = 0;                ///< since the first call of telemetry(), including skipped ones
+  int64_t skipped_steps = 0;        ///< of those
+  std::optional<bool> stepped;      ///< whether the last known step was taken, not skipped
+  std::vector<double> loss_scales;  ///< one per loss, after that step
+};
+
+/// The reports that have arrived on the host since the first call, which starts the counting. Does
+/// not wait for the device: a backward's last pass writes outcome and scale to pinned memory. Steps
+/// captured into a graph are not counted.
+TORCHAMP_API Telemetry telemetry(const Optimizer& optimizer);
+
+/// @}
+
+}  // namespace torchamp

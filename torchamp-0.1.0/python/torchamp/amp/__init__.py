@@ -1,0 +1,87 @@
+"""Mixed precision at apex's opt levels: `from torchamp import amp` for `from apex import amp`.
+
+model, optimizer = amp.initialize(model, optimizer, opt_level="O2")
+with amp.scale_loss(loss, optimizer) as scaled_loss:
+    scaled_loss.backward()
+optimizer.step()
+"""
+
+from torchamp._inspect.monitor import Monitor
+from torchamp._inspect.overflow_trace import trace_overflow
+from torchamp._inspect.preflight import Preflight, preflight
+from torchamp._inspect.report import Report, report
+from torchamp.amp._amp import (
+    clip_grad_norm_,
+    clip_grad_value_,
+    disable_casts,
+    finish,
+    initialize,
+    load,
+    load_state_dict,
+    master_params,
+    refresh_masters,
+    release,
+    save,
+    scale,
+    scale_loss,
+    state_dict,
+    telemetry,
+)
+from torchamp.amp._autocast import (
+    bfloat16_function,
+    float_function,
+    half_function,
+    promote_function,
+    register_bfloat16_function,
+    register_float_function,
+    register_half_function,
+    register_promote_function,
+)
+from torchamp.amp._averaged_model import AveragedModel
+from torchamp.amp._grad_scaler import GradScaler
+from torchamp.amp._inference import cast_for_inference
+from torchamp.amp._policy import LossScaleOptimizer, Policy, set_policy
+from torchamp.amp._ranks.dtensor import fsdp_policy
+from torchamp.amp._torch_autocast import autocast
+from torchamp.amp._weight_grads import accumulate_weight_grads
+
+__all__ = [
+    "AveragedModel",
+    "GradScaler",
+    "LossScaleOptimizer",
+    "Monitor",
+    "Policy",
+    "Preflight",
+    "Report",
+    "accumulate_weight_grads",
+    "autocast",
+    "bfloat16_function",
+    "cast_for_inference",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "disable_casts",
+    "finish",
+    "float_function",
+    "fsdp_policy",
+    "half_function",
+    "initialize",
+    "load",
+    "load_state_dict",
+    "master_params",
+    "preflight",
+    "promote_function",
+    "refresh_masters",
+    "register_bfloat16_function",
+    "register_float_function",
+    "register_half_function",
+    "register_promote_function",
+    "release",
+    "report",
+    "save",
+    "scale",
+    "scale_loss",
+    "set_policy",
+    "state_dict",
+    "telemetry",
+    "trace_overflow",
+]

@@ -1,0 +1,333 @@
+"""What initialize demands of models and optimizers, before it changes anything."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from torchamp._load import _C
+from torchamp._shards import shard_of
+from torchamp.amp._autocast import lasting_casts
+from torchamp.amp._kept import Kept
+from torchamp.amp._masters import LOW_PRECISION, mastered, params_of
+from torchamp.amp._model import AmpModel
+from torchamp.amp._optimizer import ONE_OWNER, AmpOptimizer
+from torchamp.amp._session import names_of
+from torchamp.amp._settings import Settings
+
+#: warnings' stacklevel of the caller of amp.initialize.
+_CALLER = 5
+
+
+def as_list(argument: str, value: Any, kind: type) -> list:
+    """`value`, a `kind` or a list of them, as a list, and without torch.compile. Raises TypeError
+    for anything else."""
+    values = value if isinstance(value, list) else [value]
+    for i, element in enumerate(values):
+        if not isinstance(element, kind):
+            where = f"{argument}[{i}]" if isinstance(value, list) else argument
+            raise TypeError(
+                f"initialize: expected {where} to be a {_name(kind)}"
+                f"{'' if isinstance(value, list) else ' or a list of them'}, "
+                f"got {_described(element)}"
+            )
+    return list(map(uncompiled, values))
+
+
+def uncompiled(value: Any) -> Any:
+    """The model that torch.compile was given; anything else itself."""
+    return getattr(value, "_orig_mod", value)
+
+
+def _name(kind: type) -> str:
+    return f"torch.{'nn' if issubclass(kind, torch.nn.Module) else 'optim'}.{kind.__name__}"
+
+
+def _described(value: Any) -> str:
+    hint = "; pass a list: list(...)" if isinstance(value, tuple) else ""
+    return f"{type(value).__name__}{hint}"
+
+
+def module_of(function: str, model: Any) -> torch.nn.Module:
+    """`model` without torch.compile. Raises TypeError, which names `function`, unless it is a
+    module."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"{function}: expected model to be a torch.nn.Module, got a {type(model).__name__}"
+        )
+    return uncompiled(model)
+
+
+class Float16Models:
+    """Whether initialize takes models that train in float16 already."""
+
+    are_allowed = False
+
+
+def check_models(models: list[torch.nn.Module]) -> None:
+    """Raises TypeError or RuntimeError for a model that initialize cannot take."""
+    for i, model in enumerate(models):
+        where = f"models[{i}]"
+        if isinstance(model, (DataParallel, DistributedDataParallel)):
+            raise RuntimeError(
+                f"initialize: expected {where} to be an unwrapped model, got one wrapped in "
+                f"{type(model).__name__}; initialize first, then wrap"
+            )
+        if isinstance(model, torch.jit.ScriptModule):
+            raise TypeError(
+                f"initialize: expected {where} to be a Python model, got a "
+                f"{type(model).__name__}; initialize first, then trace"
+            )
+        _check_is_new(where, model)
+        _check_tensors(where, model)
+
+
+def check_scripted(models: list[torch.nn.Module], settings: Settings, kept: Kept) -> None:
+    """Raises TypeError for a scripted module that would be cast, or whose calls would."""
+    is_cast = settings.properties.cast_model_type in LOW_PRECISION
+    for i, model in enumerate(models):
+        for name, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule) and (is_cast or module in kept):
+                raise TypeError(
+                    f"initialize: expected models[{i}].{name} to be a Python module, got a "
+                    f"{type(module).__name__}, whose state dict and calls cannot be cast; pass the "
+                    "module that it was made of, or use O1 or O4 without keep_fp32 for it"
+                )
+
+
+def _check_is_new(where: str, model: torch.nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, AmpModel) and not _may_start_again(module, module is model):
+            part = f"{where}.{name}" if name else where
+            if module._torchamp.is_for_inference:
+                raise RuntimeError(
+                    f"initialize: expected {part} ({type(module).__name__}) to be in float32, got "
+                    "one that cast_for_inference has cast; load its state_dict() into a new model"
+                )
+            raise RuntimeError(
+                f"initialize: expected {part} ({type(module).__name__}) not to be initialized "
+                "already, but it is; pass all models and optimizers that belong together to one "
+                "call, or end the earlier training by amp.release(model)"
+            )
+
+
+def _may_start_again(module: AmpModel, is_whole: bool) -> bool:
+    """Whether a model of an earlier initialize can be initialized again: its parameters are still
+    float32, and, for a part of a model, its forward is unchanged."""
+    state = module._torchamp
+    return state.input_type in (None, torch.float32) if is_whole else not state.changes_forward
+
+
+def _check_tensors(where: str, model: torch.nn.Module) -> None:
+    for kind, named in (
+        ("parameter", model.named_parameters()),
+        ("buffer", model.named_buffers()),
+    ):
+        for name, tensor in named:
+            if torch.nn.parameter.is_lazy(tensor):
+                raise RuntimeError(
+                    f"initialize: expected {kind} {name!r} of {where} to be materialized, got a "
+                    "lazy one; run a forward first"
+                )
+    for name, param in model.named_parameters():
+        _check_memory(f"parameter {name!r} of {where}", param)
+        is_half = param.dtype == torch.float16 and param.requires_grad
+        if is_half and not Float16Models.are_allowed:
+            raise RuntimeError(
+                f"initialize: expected {where} to be a float32 model, got parameter {name!r} in "
+                "float16; initialize casts the model itself: remove the call of half(), or freeze "
+                "what does not train by requires_grad_(False)"
+            )
+
+
+def _check_memory(what: str, param: torch.Tensor) -> None:
+    if not _C.has_memory(shard_of(param)):
+        raise TypeError(
+            f"initialize: expected {what} to have memory of its own, got a "
+            f"{type(param).__name__} on {param.device}"
+        )
+
+
+def check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
+    """Raises TypeError, ValueError or RuntimeError for an optimizer that initialize cannot take."""
+    for i, optimizer in enumerate(optimizers):
+        name = type(optimizer).__name__
+        if any(optimizer is other for other in optimizers[:i]):
+            raise ValueError(
+                f"initialize: expected each optimizer once, got optimizers[{i}] ({name}) twice"
+            )
+        if isinstance(optimizer, AmpOptimizer):
+            raise RuntimeError(
+                f"initialize: expected optimizers[{i}] ({name}) not to be initialized already, "
+                "but it is; amp.release(model), of its model, makes it plain again"
+            )
+        seen: set[torch.Tensor] = set()
+        for k, param in enumerate(params_of([optimizer])):
+            if param in seen:
+                raise ValueError(
+                    f"initialize: expected each parameter of optimizers[{i}] ({name}) once, got "
+                    f"one of sizes {list(param.shape)} twice"
+                )
+            seen.add(param)
+            if param.is_meta:
+                continue  # one_device() refuses it
+            _check_memory(f"parameter {k} of optimizers[{i}] ({name})", param)
+        if any(base.__name__ == "ZeroRedundancyOptimizer" for base in type(optimizer).__mro__):
+            raise TypeError(
+                f"initialize: expected optimizers[{i}] to step the parameters in its param_groups, "
+                f"got a {name}, which does not"
+            )
+        if any(base.__name__ == "PostLocalSGDOptimizer" for base in type(optimizer).__mro__):
+            raise TypeError(
+                f"initialize: expected optimizers[{i}] not to average in its step, which a rank "
+                f"may skip alone, got a {name}; pass its optim, and average after the step"
+            )
+
+
+def check_in_backward(models: list[torch.nn.Module], settings: Settings) -> None:
+    """Raises RuntimeError for parameters with in-backward optimizers that a cast would detach."""
+    dtype = settings.properties.cast_model_type
+    if dtype in (None, torch.float32):
+        return
+    for i, model in enumerate(models):
+        for name, param in model.named_parameters():
+            if param.dtype != dtype and hasattr(param, "_in_backward_optimizers"):
+                raise RuntimeError(
+                    f"initialize: expected parameter {name!r} of models[{i}] to be stepped after "
+                    "the backward, got one that apply_optimizer_in_backward steps in it; use O0 or "
+                    "O4, which leave parameters alone and do not scale the loss"
+                )
+
+
+def check_shares(models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
+    """Raises ValueError where models have parameters to train, and no optimizer has any of them.
+    Warns of one optimizer of several that has none: its parameters may be in no model."""
+    params = {param for model in models for param in model.parameters()}
+    if not any(param.requires_grad for param in params):
+        return
+    strangers = [i for i, each in enumerate(optimizers) if params.isdisjoint(params_of([each]))]
+    if strangers and len(strangers) == len(optimizers):
+        raise ValueError(
+            "initialize: expected optimizers to have parameters of models, got none that has any; "
+            "make the optimizer after everything that replaces the model's parameters"
+        )
+    for i in strangers:
+        warnings.warn(
+            f"initialize: expected optimizers[{i}] to have parameters of models, got one that has "
+            "none; pass all models that it trains",
+            stacklevel=_CALLER,
+        )
+
+
+def check_real(
+    models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer], settings: Settings
+) -> None:
+    """Raises TypeError for complex parameters whose grads would have to be unscaled."""
+    if not settings.keeps_masters and settings.properties.loss_scale == 1.0:
+        return
+    stepped = set(params_of(optimizers))
+    for i, model in enumerate(models):
+        for name, param in model.named_parameters():
+            if param.is_complex() and param.requires_grad and param in stepped:
+                raise TypeError(
+                    f"initialize: expected parameter {name!r} of models[{i}] to be real, got "
+                    f"{param.dtype}, whose grads cannot be unscaled; make torch.view_as_real of it "
+                    "the parameter, and use torch.view_as_complex in forward"
+                )
+
+
+def check_owners(
+    models: list[torch.nn.Module],
+    optimizers: list[torch.optim.Optimizer],
+    rounded: list[torch.Tensor],
+) -> None:
+    """Raises ValueError where two optimizers step one of `rounded`, which get masters."""
+    with_master = set(rounded)
+    owners: dict[torch.Tensor, int] = {}
+    for i, optimizer in enumerate(optimizers):
+        for param in params_of([optimizer]):
+            if mastered(param) is not None:
+                raise ValueError(
+                    f"initialize: expected optimizers[{i}] ({type(optimizer).__name__}) to step "
+                    "parameters that no other optimizer steps, got one of sizes "
+                    f"{list(param.shape)} that has a master of an earlier initialize; {ONE_OWNER}"
+                )
+            first = owners.setdefault(param, i)
+            if first != i and param in with_master:
+                name = names_of(models)[id(param)]
+                raise ValueError(
+                    f"initialize: expected parameter {name!r}, which gets a float32 master, in one "
+                    f"optimizer, got it in optimizers[{first}] "
+                    f"({type(optimizers[first]).__name__}) and optimizers[{i}] "
+                    f"({type(optimizer).__name__}); {ONE_OWNER}"
+                )
+
+
+def check_casts(settings: Settings) -> None:
+    """Ends the casts of runs that are gone. Raises RuntimeError for those of another dtype that
+    remain."""
+    wanted = settings.properties.autocast_type
+    others = lasting_casts(wanted) - {wanted}
+    if wanted and others:
+        raise RuntimeError(
+            f"initialize: expected no casts but to {wanted} in this thread, got a model of an "
+            f"earlier initialize that casts to {others.pop()}; end them by amp.release(model), "
+            "also of a model that only a notebook's Out holds, or use another thread"
+        )
+
+
+def warn_of_float64(models: list[torch.nn.Module], settings: Settings) -> None:
+    dtype = settings.properties.cast_model_type
+    if dtype in (None, torch.float64):
+        return
+    for i, model in enumerate(models):
+        name = next((n for n, p in model.named_parameters() if p.dtype == torch.float64), None)
+        if name is not None:
+            warnings.warn(
+                f"initialize: expected models[{i}] to be in float32, got parameter {name!r} in "
+                f"float64; it is rounded to {dtype}, and a master of it to float32",
+                stacklevel=_CALLER,
+            )
+
+
+def warn_of_averages(
+    models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer], settings: Settings
+) -> None:
+    """Warns of a model that no optimizer steps beside one of the same parameters that is stepped:
+    as a teacher in self-distillation, which is written by averages of the student."""
+    if settings.properties.cast_model_type not in LOW_PRECISION:
+        return
+    stepped = set(params_of(optimizers))
+    sizes = [{name: param.shape for name, param in m.named_parameters()} for m in models]
+    students = [k for k, m in enumerate(models) if not stepped.isdisjoint(m.parameters())]
+    for i, own in enumerate(sizes):
+        student = next((k for k in students if i not in students and sizes[k] == own), None)
+        if student is not None:
+            warnings.warn(
+                f"initialize: expected an optimizer to step models[{i}], got a model like "
+                f"models[{student}] that none steps; if it averages models[{student}], its "
+                "averages stall in 16 bits: leave it out and use amp.AveragedModel; if its weights "
+                "stay as they are, leave it out and use amp.cast_for_inference",
+                stacklevel=_CALLER,
+            )
+
+
+def one_device(
+    models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]
+) -> torch.device:
+    """The device of the optimizers' parameters; without any, of the first model parameter, else
+    the CPU. Raises RuntimeError if the optimizers have several."""
+    found = None
+    for i, optimizer in enumerate(optimizers):
+        for param in params_of([optimizer]):
+            if found is not None and param.device != found:
+                raise RuntimeError(
+                    "initialize: expected the parameters of all optimizers to be on one "
+                    f"device, {found}, got one on {param.device} in optimizers[{i}]"
+                )
+            found = param.device
+    params = (param for model in models for param in model.parameters())
+    return found or next((param.device for param in params), torch.device("cpu"))

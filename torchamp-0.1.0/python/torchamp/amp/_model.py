@@ -1,0 +1,398 @@
+"""Stage 2: cast. The models of initialize and cast_for_inference.
+
+Each stays the same object, of a subclass of its class, whose forward casts what goes in and what
+comes out.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copy
+import dataclasses
+import functools
+import inspect
+import operator
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence, Set
+from typing import Any, NoReturn, SupportsIndex
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from torchamp._load import _C
+from torchamp.amp._autocast import shield
+from torchamp.amp._copies import PlainState, make_plain, plain_state
+from torchamp.amp._describe import describe_model
+from torchamp.amp._dtype_errors import explain
+from torchamp.amp._kept import Kept
+from torchamp.amp._masters import LOW_PRECISION
+from torchamp.amp._ranks.data_parallel import DataParallel
+from torchamp.amp._session import Session
+from torchamp.amp._state_dicts import hook_state_dict
+from torchamp.amp._swap_class import Swapped, swap_class
+from torchamp.amp._write_back import MAPPINGS, SEQUENCES, Copy, slots_of, write_back
+
+#: Kinds whose elements are not their attributes. Dynamo cannot ask each for a method `to`.
+_BUILT_IN = (dict, list, tuple, set, frozenset)
+
+
+def convert(value: Any, dtype: torch.dtype) -> Any:
+    """`value` with its floating tensors in `dtype`; the caller's objects stay as they are.
+
+    Traverses mappings (keys stay), lists, tuples, named tuples, sets and iterators, and the
+    attributes of dataclasses and of other objects that have a method `to`, which is not called.
+    Keeps their types, without calling __init__ of such objects, and returns the very object where
+    nothing changes. Strings, arrays, modules and all else stay as they are.
+    """
+    return Conversion(dtype).convert(value)[0]
+
+
+class Conversion:
+    """Of what one call of forward takes or returns."""
+
+    def __init__(self, dtype: torch.dtype, copies: list[Copy] | None = None) -> None:
+        self.dtype = dtype
+        #: Collects what may be written; None where nobody asks.
+        self.copies = copies
+        #: By id: objects may refer to each other.
+        self._objects: dict[int, tuple[Any, bool]] = {}
+
+    def convert(self, value: Any) -> tuple[Any, bool]:
+        """And whether it is another object: Dynamo cannot compare containers by identity."""
+        if isinstance(value, torch.Tensor):
+            changes = value.is_floating_point() and value.dtype != self.dtype
+            return self._noted(value, self._cast(value)) if changes else (value, False)
+        if isinstance(value, (str, bytes, torch.nn.Module, type)):
+            return value, False
+        if not isinstance(value, _BUILT_IN) and _is_batch(value):
+            return self._convert_object(value)
+        if isinstance(value, Mapping):
+            converted, changes = self._convert_values(value)
+            if not changes:
+                return value, False
+            return self._noted(value, _with_values(value, converted))
+        if isinstance(value, (Sequence, Set)):
+            return self._convert_elements(value)
+        if isinstance(value, Iterator):
+            return (convert(element, self.dtype) for element in value), True
+        return value, False
+
+    def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Inference mode would not count writes to it."""
+        if self.copies is None or not torch.is_inference_mode_enabled():
+            return tensor.to(self.dtype)
+        with torch.inference_mode(False), torch.no_grad():
+            return tensor.to(self.dtype)
+
+    def _noted(self, given: Any, made: Any) -> tuple[Any, bool]:
+        if self.copies is not None:
+            self.copies.append((given, made, _state(made)))
+        return made, True
+
+    def _convert_object(self, value: Any) -> tuple[Any, bool]:
+        if torch.compiler.is_compiling():  # a graph would hold for objects of the same id alone
+            return self._convert_attributes(value, object.__new__(type(value)))
+        if id(value) not in self._objects:
+            result = _empty(type(value))
+            self._objects[id(value)] = result, False
+            self._objects[id(value)] = self._convert_attributes(value, result)
+        return self._objects[id(value)]
+
+    def _convert_attributes(self, value: Any, result: Any) -> tuple[Any, bool]:
+        own, has_own = self._convert_values(getattr(value, "__dict__", {}))
+        slots, has_slots = self._convert_values(slots_of(value))
+        if result is None or not (has_own or has_slots):
+            return value, False
+        if own:
+            vars(result).update(own)
+            self._noted(vars(value), vars(result))
+        for name, element in slots.items():
+            object.__setattr__(result, name, element)
+        return self._noted(value, result)
+
+    def _convert_values(self, value: Mapping) -> tuple[dict, bool]:
+        converted, changes = {}, False
+        for key, element in value.items():
+            converted[key], changed = self.convert(element)
+            changes |= changed
+        return converted, changes
+
+    def _convert_elements(self, value: Sequence | Set) -> tuple[Any, bool]:
+        converted, changes = [], False
+        for element in value:
+            result, changed = self.convert(element)
+            converted.append(result)
+            changes |= changed
+        if not changes:
+            return value, False
+        if hasattr(value, "_fields"):
+            return type(value)(*converted), True
+        return self._noted(value, _of_kind(type(value), converted))
+
+
+def _name_of(
+    dtype: torch.dtype, forward: Callable, args: tuple, kwargs: dict, tensor: torch.Tensor
+) -> str:
+    """That of the argument whose conversion to `dtype` cast `tensor`."""
+    bound = inspect.signature(forward).bind(*args, **kwargs)
+    for name, value in bound.arguments.items():
+        copies: list[Copy] = []
+        Conversion(dtype, copies).convert(value)
+        if any(given is tensor for given, _, _ in copies):
+            return name
+    return ""
+
+
+def _state(made: Any) -> Any:
+    return made._version if isinstance(made, torch.Tensor) else _elements(made)
+
+
+def _is_written(copy: Copy) -> bool:
+    _, made, state = copy
+    if isinstance(made, torch.Tensor):
+        return made._version != state
+    elements = _elements(made)
+    return len(elements) != len(state) or not all(map(operator.is_, elements, state))
+
+
+def _elements(made: Any) -> list:
+    """What forward may replace in it."""
+    if isinstance(made, SEQUENCES):
+        return list(made)
+    if isinstance(made, MAPPINGS):
+        return [*made, *made.values()]
+    return [] if isinstance(made, _BUILT_IN) else list(slots_of(made).values())
+
+
+def _is_batch(value: Any) -> bool:
+    return callable(getattr(value, "to", None)) or dataclasses.is_dataclass(value)
+
+
+def _empty(kind: type) -> Any:
+    """An object of `kind` that lacks its attributes; None for kinds that C makes."""
+    try:
+        return object.__new__(kind)
+    except TypeError:
+        return None
+
+
+def _with_values(value: Mapping, converted: dict) -> Mapping:
+    if type(value) is collections.OrderedDict:  # by name, for Dynamo
+        return collections.OrderedDict(converted)
+    if type(value) is dict or not isinstance(value, MutableMapping):
+        return _of_kind(type(value), converted)
+    result = copy.copy(value)
+    for key, element in converted.items():
+        result[key] = element
+    return result
+
+
+def _of_kind(kind: Callable, content: dict | list) -> Any:
+    """A `kind` of `content`; plain content where a `kind` is not made that way."""
+    try:
+        return kind(content)
+    except TypeError:
+        return content
+
+
+@dataclasses.dataclass
+class ModelState:
+    """The forward of one model, and the session that the model keeps alive."""
+
+    input_type: torch.dtype | None
+    output_type: torch.dtype | None
+    #: Whether forward runs outside the autocast of other models in this thread.
+    shielded: bool
+    #: A forward that was bound to the object before initialize.
+    inner_forward: Callable | None
+    session: Session | None
+    #: None if there is no session.
+    data_parallel: DataParallel | None
+    #: The places and names of arguments that are cast to float32, whatever the input_type.
+    kept_inputs: tuple[int | str, ...] = ()
+
+    @property
+    def changes_forward(self) -> bool:
+        return bool(self.input_type or self.output_type or self.inner_forward)
+
+    @property
+    def is_for_inference(self) -> bool:
+        return self.session is None and self.output_type is not None
+
+    def __getstate__(self) -> dict:
+        """Copies and pickles belong to no session."""
+        return {**self.__dict__, "session": None, "data_parallel": None}
+
+    def run(self, forward: Callable, args: tuple, kwargs: dict) -> Any:
+        if self.input_type is None:
+            outputs = self._run(forward, args, kwargs)
+        else:
+            outputs = self._run_on_copies(self.input_type, forward, args, kwargs)
+        return outputs if self.output_type is None else convert(outputs, self.output_type)
+
+    def _run_on_copies(
+        self, dtype: torch.dtype, forward: Callable, args: tuple, kwargs: dict
+    ) -> Any:
+        """The caller sees what forward writes to them, but not in graphs."""
+        copies: list[Copy] | None = None if torch.compiler.is_compiling() else []
+        made = Conversion(dtype, copies)
+        kept = dict.fromkeys(self.kept_inputs, Conversion(torch.float32, copies))
+        outputs = self._run(
+            forward,
+            tuple([kept.get(i, made).convert(arg)[0] for i, arg in enumerate(args)]),
+            {name: kept.get(name, made).convert(arg)[0] for name, arg in kwargs.items()},
+        )
+        written = [copy for copy in copies or () if _is_written(copy)]
+        if written and copies:
+            name_of = functools.partial(_name_of, dtype, forward, args, kwargs)
+            write_back(written, copies, name_of)
+        return outputs
+
+    def _run(self, forward: Callable, args: tuple, kwargs: dict) -> Any:
+        with self._context():
+            return forward(*args, **kwargs)
+
+    def _context(self) -> contextlib.AbstractContextManager[None]:
+        """The context of forward: at O1 the casts of the thread that called initialize."""
+        if torch.compiler.is_compiling():
+            return shield() if self.shielded else contextlib.nullcontext()
+        if self.shielded:
+            return _C.ShieldFromAutocast()
+        casts = None if self.session is None else self.session.casts
+        return contextlib.nullcontext() if casts is None else casts.join()
+
+
+class AmpModel(Swapped, torch.nn.Module):
+    """A model that initialize returned."""
+
+    _torchamp: ModelState
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """As the original, also for grads that an open scale_loss has set aside."""
+        super().zero_grad(*args, **kwargs)
+        if self._torchamp.session is not None:
+            self._torchamp.session.note_zeroed(self)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As the original's, in float32, also of modules that were added since initialize."""
+        self._hook_new_modules()
+        return super().state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As the original; reaches the masters."""
+        self._hook_new_modules()
+        return super().load_state_dict(*args, **kwargs)
+
+    def _hook_new_modules(self) -> None:
+        session = self._torchamp.session
+        if session is not None and session.hooks:
+            session.hooks.extend(hook_state_dict(self))
+
+    def extra_repr(self) -> str:
+        """As the original, and a line that says what initialize has made of it."""
+        state = self._torchamp
+        own = describe_model(state.session, state.input_type)
+        return "\n".join(filter(None, [super().extra_repr(), own]))
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple:
+        """Copies and pickles are plain float32 models. Those of cast_for_inference cast as it
+        does."""
+        function, args, *rest = super().__reduce_ex__(protocol)
+        own, *items = rest or [None]
+        if (session := self._torchamp.session) is not None:
+            tensors = (*self.parameters(), *self.buffers())
+            own = plain_state(own, tensors, session.settings.properties.cast_model_type)
+        return _rebuild, (function, args), own, *items
+
+    def __setstate__(self, state: Any) -> None:
+        if isinstance(state, PlainState):
+            state.set(super().__setstate__)
+            make_plain(self)
+        else:
+            super().__setstate__(state)
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """torch.jit.script calls it."""
+        raise RuntimeError(
+            "torch.jit.script: expected a model that is not of amp, got one that initialize "
+            "returned, whose forward it cannot read; use torch.compile, torch.export.export or "
+            "torch.jit.trace"
+        )
+
+
+def _rebuild(function: Callable, args: tuple) -> torch.nn.Module:
+    model = function(*args)
+    swap_class(model, AmpModel, _methods)
+    return model
+
+
+def _methods(original: type[torch.nn.Module]) -> dict:
+    @functools.wraps(original.forward)
+    def forward(self: AmpModel, *args: Any, **kwargs: Any) -> Any:
+        state = self._torchamp
+        wrapper, known = DistributedDataParallel._active_ddp_module, state.data_parallel
+        if known is not None and (wrapper is not None or known.is_unsynced):
+            known.note_forward(wrapper)
+        if state.session is not None and not torch.compiler.is_compiling():
+            state.session.publish_masters()
+        inner = state.inner_forward or functools.partial(original.forward, self)
+        try:
+            return state.run(inner, args, kwargs)
+        except (RuntimeError, ValueError) as error:
+            if state.session is not None and not torch.compiler.is_compiling():
+                explain(error, self, state.session)
+            raise
+
+    return {"forward": forward}
+
+
+def adopt_model(model: torch.nn.Module, session: Session, kept: Kept) -> None:
+    """Makes `model` an AmpModel that casts as the session's settings say, whatever an earlier
+    session did."""
+    settings, properties = session.settings, session.settings.properties
+    shielded = properties.autocast_type is None
+    inputs = kept.inputs_of(model)
+    set_state(model, properties.cast_model_type, settings.output_type, shielded, session, inputs)
+
+
+def adopt_parts(model: torch.nn.Module, kept: Kept, session: Session) -> None:
+    """Makes the kept modules in `model` cast what they are called with to float32, and, where the
+    model itself is cast, those that have 16-bit parameters cast it to their dtype."""
+    low = session.settings.properties.cast_model_type
+    if low not in LOW_PRECISION and session.casts is None:
+        return
+    inside = [module for module in model.modules() if module is not model]
+    for module in inside:
+        if module in kept.outermost:
+            _adopt_part(module, torch.float32, session)
+        elif kept and module not in kept and _has_own(module, low):
+            _adopt_part(module, low, session)
+
+
+def _has_own(module: torch.nn.Module, dtype: torch.dtype | None) -> bool:
+    return any(param.dtype == dtype for param in module.parameters(recurse=False))
+
+
+def _adopt_part(module: torch.nn.Module, dtype: torch.dtype | None, session: Session) -> None:
+    set_state(module, dtype, None, shielded=dtype == torch.float32, session=None)
+    session.add_part(module)
+
+
+def set_state(
+    model: torch.nn.Module,
+    input_type: torch.dtype | None,
+    output_type: torch.dtype | None,
+    shielded: bool,
+    session: Session | None,
+    kept_inputs: tuple[int | str, ...] = (),
+) -> None:
+    data_parallel = None if session is None else session.add_model(model)
+    earlier = model.__dict__.get("_torchamp")
+    inner_forward = model.__dict__.pop("forward", earlier and earlier.inner_forward)
+    model.__dict__["_torchamp"] = ModelState(
+        input_type, output_type, shielded, inner_forward, session, data_parallel, kept_inputs
+    )
+    if earlier and earlier.session:
+        earlier.session.close_if_left()
+    if not isinstance(model, AmpModel):
+        swap_class(model, AmpModel, _methods)

@@ -1,0 +1,174 @@
+"""fully_shard and tensor parallelism around what initialize is given: whose float32 shards are the
+masters."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from torchamp._shards import is_dtensor, is_flattened
+from torchamp.amp._masters import LOW_PRECISION, params_of
+from torchamp.amp._settings import Settings, settings_for
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+
+def fsdp_policy(opt_level: str) -> MixedPrecisionPolicy:
+    """The mp_policy of torch's fully_shard for a model that is to be initialized at `opt_level`:
+
+        fully_shard(model, mp_policy=amp.fsdp_policy("O2"))
+        optimizer = FusedAdamW(model.parameters())
+        model, optimizer = amp.initialize(model, optimizer, opt_level="O2")
+
+    At O2 and O5 the parameters that it gathers are float16 or bfloat16, grads are reduced in
+    float32, and the float32 shards are the masters. At O0, O1 and O4 they are gathered in float32.
+    So are the batch norms that O2 and O5 keep in float32: shard these first, with
+    `fsdp_policy("O0")`.
+
+    Raises RuntimeError for an unknown level and a torch without fully_shard, ValueError for O3,
+    which has no masters.
+    """
+    try:
+        from torch.distributed.fsdp import MixedPrecisionPolicy
+    except ImportError:
+        raise RuntimeError(
+            "fsdp_policy: expected a torch with torch.distributed.fsdp.fully_shard, 2.6 or later, "
+            f"got {torch.__version__}"
+        ) from None
+    properties = settings_for(opt_level).properties
+    if properties.cast_model_type not in LOW_PRECISION:
+        return MixedPrecisionPolicy()
+    if not properties.master_weights:
+        raise ValueError(
+            "fsdp_policy: expected opt_level to have master weights, which the shards are, got "
+            f"{opt_level!r}"
+        )
+    return MixedPrecisionPolicy(param_dtype=properties.cast_model_type, reduce_dtype=torch.float32)
+
+
+def check_dtensors(models: list[torch.nn.Module], settings: Settings) -> None:
+    """Raises TypeError or ValueError for DTensors that `settings` cannot be applied to."""
+    for i, model in enumerate(models):
+        for name, buffer in model.named_buffers():
+            if is_dtensor(buffer) and _changes(buffer, settings):
+                raise TypeError(
+                    f"initialize: expected buffer {name!r} of models[{i}] to be a plain tensor, "
+                    f"which {settings.properties.opt_level} casts, got a DTensor"
+                )
+        for name, module, policy in _owned(model):
+            for param_name, param in module.named_parameters(recurse=False):
+                if is_dtensor(param):
+                    what = f"parameter {'.'.join((name, param_name)).lstrip('.')!r} of models[{i}]"
+                    _check_dtensor(what, module, param, policy, settings)
+
+
+def check_flattened(
+    optimizers: list[torch.optim.Optimizer], has_groups: bool, settings: Settings
+) -> None:
+    """Raises RuntimeError or TypeError for parameters of FullyShardedDataParallel that `settings`
+    cannot be applied to. has_groups: whether ranks agree."""
+    if not any(map(is_flattened, params_of(optimizers))):
+        return
+    if settings.properties.cast_model_type in LOW_PRECISION:
+        raise TypeError(
+            "initialize: expected optimizers not to have parameters of FullyShardedDataParallel at "
+            f"{settings.properties.opt_level}, got some; use fully_shard with amp.fsdp_policy"
+        )
+    if not has_groups and settings.properties.loss_scale == "dynamic":
+        raise RuntimeError(
+            "initialize: expected process_group with parameters of FullyShardedDataParallel, of "
+            "which each rank has another part, got None"
+        )
+
+
+def _changes(tensor: torch.Tensor, settings: Settings) -> bool:
+    dtype = settings.properties.cast_model_type
+    return dtype is not None and tensor.is_floating_point() and tensor.dtype != dtype
+
+
+def _check_dtensor(
+    what: str, module: torch.nn.Module, param: torch.Tensor, policy: Any, settings: Settings
+) -> None:
+    level, dtype = settings.properties.opt_level, settings.properties.cast_model_type
+    if param.is_floating_point() and param.dtype != torch.float32:
+        raise TypeError(
+            f"initialize: expected {what} to be float32, as the shards are the masters, got a "
+            f"DTensor of {param.dtype}"
+        )
+    low = dtype if dtype in LOW_PRECISION else None
+    if low is not None and not settings.keeps_masters:
+        raise TypeError(
+            f"initialize: expected {what} to be a plain tensor at {level} without master weights, "
+            "got a DTensor, whose float32 shards are masters"
+        )
+    if low is not None and policy is None:
+        raise TypeError(
+            f"initialize: expected {what} to be a plain tensor or one that fully_shard casts, got "
+            f"another DTensor, which {level} cannot cast; fully_shard it with "
+            f"mp_policy=amp.fsdp_policy({level!r}), or use O0, O1 or O4"
+        )
+    is_kept = bool(settings.properties.keep_batchnorm_fp32) and isinstance(module, _BatchNorm)
+    expected = None if is_kept else low
+    got = getattr(policy, "param_dtype", None)
+    if got != expected and (got, expected) != (torch.float32, None):
+        fitting = level if expected is not None else "O0"
+        raise ValueError(
+            f"initialize: expected {what} to be sharded with mp_policy=amp.fsdp_policy("
+            f"{fitting!r}), whose param_dtype is {expected}, got param_dtype {got}"
+        )
+
+
+def _owned(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, Any]]:
+    """Every module, its name, and the mp_policy of the fully_shard that its own parameters belong
+    to; None: of none."""
+    policies: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        parent = name.rpartition(".")[0] if name else None
+        inherited = None if parent is None else policies[parent]
+        policies[name] = _state_of(module)._mp_policy if _is_fsdp(module) else inherited
+        yield name, module, policies[name]
+
+
+def _state_of(module: Any) -> Any:
+    return module._get_fsdp_state()
+
+
+def _is_fsdp(module: torch.nn.Module) -> bool:
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return isinstance(module, getattr(fsdp, "FSDPModule", ()))
+
+
+def are_sharded(models: Iterable[torch.nn.Module]) -> bool:
+    """Whether fully_shard, tensor parallelism or FullyShardedDataParallel has been applied to
+    one."""
+    return any(
+        _is_fsdp(module)
+        or any(is_dtensor(p) or is_flattened(p) for p in module.parameters(recurse=False))
+        for model in models
+        for module in model.modules()
+    )
+
+
+def leave_unsynced(models: Iterable[torch.nn.Module]) -> bool:
+    """Whether fully_shard leaves the grads of one of `models` to this rank, by
+    set_requires_gradient_sync(False), and reduces them with those of a later backward."""
+    return any(
+        not group.reduce_grads
+        for model in models
+        for module in model.modules()
+        if _is_fsdp(module)
+        for group in _groups_in(_state_of(module))
+    )
+
+
+def _groups_in(state: Any) -> list[Any]:
+    """What it gathers and reduces together: older torch has one a module, at most."""
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:
+        groups = [state._fsdp_param_group]
+    return [group for group in groups if group is not None]

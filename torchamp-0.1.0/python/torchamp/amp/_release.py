@@ -1,0 +1,140 @@
+"""The inverse of initialize: its models and optimizers are plain float32 ones again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchamp.amp._copies import restore
+from torchamp.amp._masters import LOW_PRECISION, MasterList, mastered
+from torchamp.amp._model import AmpModel
+from torchamp.amp._optimizer import AmpOptimizer
+from torchamp.amp._optimizer_states import fitting
+from torchamp.amp._session import Session
+from torchamp.amp._swap_class import is_as_swapped, restore_class
+from torchamp.optimizers import FusedOptimizer
+
+
+def session_of(models: Any) -> Session | None:
+    """The one that all of `models` belong to; None if there are no models. Raises RuntimeError."""
+    sessions = [_session_of(model, i) for i, model in enumerate(models)]
+    for i, session in enumerate(sessions):
+        if session is not sessions[0]:
+            raise RuntimeError(
+                f"release: expected models[{i}] to come from the same initialize as models[0], "
+                "got one from another"
+            )
+    return sessions[0] if sessions else None
+
+
+def _session_of(model: Any, i: int) -> Session:
+    session = model._torchamp.session if isinstance(model, AmpModel) else None
+    if session is None:
+        raise RuntimeError(
+            f"release: expected models[{i}] to be a model that initialize returned, got a "
+            f"{type(model).__name__} that it did not; copies of such a model, and released models, "
+            "are plain float32 models already"
+        )
+    return session
+
+
+def release(session: Session) -> None:
+    """Gives all models and optimizers of `session` back; see amp.release."""
+    models = [model for model in session.models() if model._torchamp.session is session]
+    optimizers = session.optimizers()
+    parts = session.parts()
+    _check_classes("models", models)
+    _check_classes("parts of models", parts)
+    _check_classes("optimizers", optimizers)
+    _check_steps(optimizers)
+    for optimizer in optimizers:
+        optimizer._torchamp.follow(optimizer, "release")
+    for state in session.states:
+        state.prepare_release()
+    widened = _widened(models, session)
+    _drop_grads(models, optimizers)
+    for optimizer in optimizers:
+        _publish_states(optimizer)
+    for state in session.states:
+        state.give_masters_back()
+    for tensor, data in widened.items():
+        tensor.data = data
+    for optimizer in optimizers:
+        _restore_optimizer(optimizer)
+    restore([*models, *parts])
+    session.end()
+
+
+def _check_classes(argument: str, instances: list) -> None:
+    for i, instance in enumerate(instances):
+        if not is_as_swapped(instance):
+            raise RuntimeError(
+                f"release: expected {argument}[{i}] to have the class that initialize gave it, got "
+                f"a {type(instance).__name__}; undo what has changed its class since"
+            )
+
+
+def _check_steps(optimizers: list[AmpOptimizer]) -> None:
+    for i, optimizer in enumerate(optimizers):
+        if "step" in vars(optimizer):
+            raise RuntimeError(
+                f"release: expected optimizers[{i}].step to be as initialize left it, got another; "
+                "undo what has replaced it since"
+            )
+
+
+def _widened(models: list[AmpModel], session: Session) -> dict[torch.Tensor, torch.Tensor]:
+    """The float32 values of what initialize cast and gave no master."""
+    dtype = session.settings.properties.cast_model_type
+    if dtype not in LOW_PRECISION:
+        return {}
+    with torch.inference_mode(False):
+        return {
+            tensor: tensor.data.float()
+            for model in models
+            for tensor in (*model.parameters(), *model.buffers())
+            if tensor.dtype == dtype and mastered(tensor) is None
+        }
+
+
+def _drop_grads(models: list[AmpModel], optimizers: list[AmpOptimizer]) -> None:
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    for model in models:
+        for param in model.parameters():
+            param.grad = None
+
+
+def _publish_states(optimizer: AmpOptimizer) -> None:
+    state = optimizer._torchamp
+    state.report_skips()
+    if isinstance(optimizer, FusedOptimizer):
+        with state.accesses.suppress():
+            optimizer.publish_states()
+        optimizer.amp_state = None
+
+
+def _restore_optimizer(optimizer: AmpOptimizer) -> None:
+    state = vars(optimizer).pop("_torchamp")
+    params = {param.master: param.model for param in state.core.params()}
+    with state.accesses.suppress():
+        for group in optimizer.param_groups:
+            _restore_group(optimizer, group, params)
+    restore_class(optimizer)
+    if state.inner_step is not None:
+        vars(optimizer)["step"] = state.inner_step
+
+
+def _restore_group(
+    optimizer: AmpOptimizer, group: dict[str, Any], params: dict[torch.Tensor, torch.Tensor]
+) -> None:
+    """Puts parameters in the place of their masters, in the group's own list, with their state."""
+    stepped = group["params"]
+    if isinstance(stepped, MasterList):
+        stepped = group["params"] = list(stepped)
+    for i, master in enumerate(stepped):
+        stepped[i] = param = params.get(master, master)
+        if master in optimizer.state:
+            state = optimizer.state.pop(master)
+            optimizer.state[param] = fitting(optimizer, group, state, param)

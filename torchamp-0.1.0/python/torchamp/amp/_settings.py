@@ -1,0 +1,174 @@
+"""Stage 1: choose. The options of initialize: their types, defaults and checks, each option once.
+
+Their types are evaluated, and so are written as Python 3.9 reads them.
+"""
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Optional, SupportsFloat, TypedDict, Union
+
+import torch
+
+from torchamp._load import _C
+from torchamp.amp._kept import Rule, rules_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """What an option's type does not say."""
+
+    default: Any
+    #: Of the option's name and a value that is not None, what settings have. Raises TypeError.
+    check: Callable[[str, Any], Any]
+    #: Gives that to C++, which raises RuntimeError or ValueError.
+    tell: Optional[Callable[[_C.Options, Any], object]] = None
+    #: Those that apex has can be given by their place.
+    kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+_BY_NAME = inspect.Parameter.KEYWORD_ONLY
+
+
+def _expect(is_right: bool, name: str, what: str, value: Any) -> None:
+    if not is_right:
+        raise TypeError(f"initialize: expected {name} to be {what}, got {value!r}")
+
+
+def _integer(name: str, value: Any) -> int:
+    _expect(isinstance(value, int), name, "an integer", value)
+    return value
+
+
+def _number(name: str, value: Any) -> float:
+    _expect(isinstance(value, SupportsFloat), name, "a number", value)
+    return float(value)
+
+
+def _boolean(name: str, value: Any) -> bool:
+    _expect(value in (True, False), name, "True or False", value)
+    return bool(value)
+
+
+def _text_or_boolean(name: str, value: Any) -> bool:
+    """As apex, with its AssertionError."""
+    if value not in (True, False, "True", "False"):
+        raise AssertionError(
+            f"initialize: expected {name} to be True, False, 'True' or 'False', got {value!r}"
+        )
+    return value in (True, "True")
+
+
+def _floating_dtype(name: str, value: Any) -> torch.dtype:
+    _expect(isinstance(value, torch.dtype), name, "a torch.dtype", value)
+    _expect(value.is_floating_point, name, "a floating dtype", value)
+    return value
+
+
+def _dtype_or_false(name: str, value: Any) -> Union[torch.dtype, bool]:
+    _expect(value is False or isinstance(value, torch.dtype), name, "a torch.dtype", value)
+    return value
+
+
+def _tell_cast(options: _C.Options, value: Any) -> None:
+    if value is False:
+        options.dont_cast_model()
+    else:
+        options.cast_model_type(value)
+
+
+def _text_or_number(name: str, value: Any) -> Union[str, float]:
+    is_right = isinstance(value, (str, SupportsFloat))
+    _expect(is_right, name, "'dynamic' or a number", value)
+    return value if isinstance(value, str) else float(value)
+
+
+class Overrides(TypedDict, total=False):
+    """What initialize changes of a level; its docstring says what each means."""
+
+    cast_model_type: Annotated[
+        Optional[Union[torch.dtype, bool]], Option(None, _dtype_or_false, _tell_cast)
+    ]
+    patch_torch_functions: Annotated[Optional[bool], Option(None, _boolean, _C.Options.autocast)]
+    keep_batchnorm_fp32: Annotated[
+        Optional[Union[bool, str]], Option(None, _text_or_boolean, _C.Options.keep_batchnorm_fp32)
+    ]
+    master_weights: Annotated[Optional[bool], Option(None, _boolean, _C.Options.master_weights)]
+    loss_scale: Annotated[
+        Optional[Union[float, str]], Option(None, _text_or_number, _C.Options.loss_scale)
+    ]
+    cast_model_outputs: Annotated[Optional[torch.dtype], Option(None, _floating_dtype)]
+    num_losses: Annotated[int, Option(1, _integer, _C.Options.num_losses)]
+    verbosity: Annotated[int, Option(1, _integer)]
+    min_loss_scale: Annotated[Optional[float], Option(None, _number)]
+    max_loss_scale: Annotated[Optional[float], Option(2.0**24, _number)]
+    adopt_data_writes: Annotated[bool, Option(False, _boolean, kind=_BY_NAME)]
+    materialize_master_grads: Annotated[bool, Option(False, _boolean, kind=_BY_NAME)]
+    max_consecutive_skips: Annotated[
+        Optional[int], Option(None, _integer, _C.Options.max_consecutive_skips, kind=_BY_NAME)
+    ]
+    keep_fp32: Annotated[Union[Rule, Iterable[Rule]], Option((), rules_of, kind=_BY_NAME)]
+
+
+_HINTS = typing.get_type_hints(Overrides, include_extras=True)
+_OPTIONS: dict[str, Option] = {name: hint.__metadata__[0] for name, hint in _HINTS.items()}
+_PARAMETERS = [
+    inspect.Parameter(name, option.kind, default=option.default, annotation=hint.__origin__)
+    for (name, option), hint in zip(_OPTIONS.items(), _HINTS.values())
+]
+
+
+def show_options(function: Callable) -> None:
+    """Makes inspect.signature show the options in the place of the function's *args and **kwargs,
+    which is its last."""
+    signature = inspect.signature(function)
+    own = list(signature.parameters.values())
+    place = [each.kind for each in own].index(inspect.Parameter.VAR_POSITIONAL)
+    shown = [*own[:place], *_PARAMETERS, *own[place + 1 : -1]]
+    vars(function)["__signature__"] = signature.replace(parameters=shown)
+
+
+def named(*by_place: Any, **by_name: Any) -> dict[str, Any]:
+    """The options that are given, by name. Raises TypeError for others."""
+    try:
+        return inspect.Signature(_PARAMETERS).bind(*by_place, **by_name).arguments
+    except TypeError as error:
+        raise TypeError(f"initialize() {error}") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Of one initialize."""
+
+    properties: _C.Properties
+    #: All of them, checked. None: what the level has.
+    options: Overrides
+
+    @property
+    def output_type(self) -> Optional[torch.dtype]:
+        """The dtype that forward casts floating outputs to; None if it does not cast them."""
+        if self.options["cast_model_outputs"] is not None:
+            return self.options["cast_model_outputs"]
+        return None if self.properties.cast_model_type is None else torch.float32
+
+    @property
+    def keeps_masters(self) -> bool:
+        return bool(self.properties.master_weights)
+
+
+def settings_for(opt_level: str = "O1", **given: Any) -> Settings:
+    """Settings of `opt_level` with the options that are given.
+
+    Raises RuntimeError for an unknown level and for a property that contradicts it, TypeError,
+    ValueError and (keep_batchnorm_fp32, as apex) AssertionError for values that no level takes.
+    """
+    given = named(**given)
+    level = _C.Options(opt_level if isinstance(opt_level, str) else repr(opt_level))
+    options: Any = {}
+    for name, option in _OPTIONS.items():
+        value = given.get(name, option.default)
+        options[name] = value = None if value is None else option.check(name, value)
+        if option.tell is not None and value is not None:
+            option.tell(level, value)
+    return Settings(level.resolve(), options)

@@ -1,0 +1,104 @@
+"""Adds methods to one object, by a subclass of its class that has the same name.
+
+A method bound to the object itself would make a reference cycle, would not pickle, and under
+DataParallel would run every replica on the original.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import types
+import typing
+import weakref
+from collections.abc import Callable
+from typing import Any, SupportsIndex
+
+
+class SwappedType(type):
+    """The type of the subclasses. Objects and classes that a program makes by `type(x)` are made by
+    the user's class. `type(x) == UsersClass` is false: torch.compile finds super() by it."""
+
+    _torchamp_original: type
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict, **options: Any) -> Any:
+        """What a program derives, it derives from the user's class."""
+        bases = tuple(vars(base).get("_torchamp_original", base) for base in bases)
+        return types.new_class(name, bases, options, lambda own: own.update(namespace))
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls._torchamp_original(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls._torchamp_original)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, cls._torchamp_original)
+
+
+class Swapped:
+    """Comes before the user's class in the method resolution order of the subclasses."""
+
+    #: The user's class.
+    _torchamp_original: type
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple:
+        """Makes pickle and copy return an object of the user's class."""
+        # Of protocol 2 on, pickle insists on the object's own class; protocol 1 takes any.
+        reduced: Any = super().__reduce_ex__(1)
+        function, args, *rest = reduced
+        original = self._torchamp_original
+        return function, tuple(original if arg is type(self) else arg for arg in args), *rest
+
+    def __copy__(self) -> Any:
+        """Shares all that the original holds, and is in training."""
+        twin = type(self).__new__(type(self))
+        vars(twin).update(vars(self))
+        return twin
+
+    def __init_subclass__(cls) -> None:
+        """Hides the subclass from the user's own __init_subclass__, which may keep a register."""
+
+
+_subclasses: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
+
+
+def swap_class(instance: Any, mixin: type[Swapped], methods: Callable[[Any], dict]) -> None:
+    """Makes `instance` a `mixin`, and adds `methods(type(instance))`."""
+    original = type(instance)
+    known = _subclasses.get(original, lambda: None)()
+    subclass = known or _make_subclass(original, mixin, methods(original))
+    _subclasses[original] = weakref.ref(subclass)
+    instance.__class__ = subclass
+
+
+def is_as_swapped(instance: Swapped) -> bool:
+    """Whether the class that swap_class gave it is still its own, and not a base of it."""
+    return "_torchamp_original" in vars(type(instance))
+
+
+def restore_class(instance: Swapped) -> None:
+    """Undoes swap_class."""
+    instance.__class__ = instance._torchamp_original
+
+
+@functools.cache
+def _type_of(metaclass: type) -> type:
+    """A SwappedType that is a `metaclass` too."""
+    bases = (SwappedType,) if metaclass is type else (SwappedType, metaclass)
+    kind: Any = type(metaclass)(metaclass.__name__, bases, {})
+    copyreg.pickle(kind, lambda subclass: (typing.cast, (None, subclass._torchamp_original)))
+    return kind
+
+
+def _make_subclass(original: type, mixin: type[Swapped], methods: dict) -> type:
+    """Bypasses the user's metaclass, which may refuse it or keep a register."""
+    namespace = {
+        "__module__": original.__module__,
+        "__qualname__": original.__qualname__,
+        "__doc__": original.__doc__,
+        "_torchamp_original": original,
+        **methods,
+    }
+    bases = (mixin, original)
+    return type.__new__(_type_of(type(original)), original.__name__, bases, namespace)

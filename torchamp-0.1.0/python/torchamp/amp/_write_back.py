@@ -1,0 +1,79 @@
+"""What forward writes to copies of its arguments, written to the arguments."""
+
+from __future__ import annotations
+
+import collections
+import copyreg
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+#: Kinds in which the caller sees what forward sets, as in attributes.
+MAPPINGS = (dict, collections.UserDict)
+SEQUENCES = (list, collections.deque)
+#: An argument or what is in it, what was made of it, and the state of that before forward.
+Copy = tuple[Any, Any, Any]
+#: warnings' stacklevel of the caller of the model.
+_CALLER = 8
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _slot_names(kind: type) -> list[str]:
+    return copyreg._slotnames(kind)  # type: ignore[attr-defined]
+
+
+def slots_of(value: Any) -> dict[str, Any]:
+    """Its attributes that have a slot."""
+    names = _slot_names(type(value))
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+
+def write_back(
+    written: list[Copy], copies: list[Copy], name_of: Callable[[torch.Tensor], str]
+) -> None:
+    """Gives arguments what forward wrote to the copies that were made of them.
+
+    Args:
+        written: those of `copies` that forward wrote to.
+        name_of: the name of the argument that a tensor is in, for a warning that it is not written.
+    """
+    originals = {id(made): given for given, made, _ in copies}
+    for given, made, _ in written:
+        if isinstance(made, torch.Tensor):
+            _write_tensor(given, made, name_of)
+        elif isinstance(made, SEQUENCES):
+            given.clear()
+            given.extend(originals.get(id(element), element) for element in made)
+        elif isinstance(made, MAPPINGS):
+            _write_mapping(given, made, originals)
+        else:
+            for name, element in slots_of(made).items():
+                object.__setattr__(given, name, originals.get(id(element), element))
+
+
+def _write_mapping(given: Any, made: Any, originals: dict[int, Any]) -> None:
+    for key in given.keys() - made.keys():
+        del given[key]
+    for key, element in made.items():
+        given[key] = originals.get(id(element), element)
+
+
+def _write_tensor(given: torch.Tensor, made: torch.Tensor, name_of: Callable[[Any], str]) -> None:
+    try:
+        given.copy_(_merged(given, made))
+    except RuntimeError as error:
+        warnings.warn(
+            f"forward: expected to write its argument {name_of(given)!r} back to the caller's "
+            f"tensor, got one that cannot be written and stays as it was: {error}; return the new "
+            "value from forward instead",
+            stacklevel=_CALLER,
+        )
+
+
+def _merged(given: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    """What was not written stays unrounded, unless grads flow back through `made`."""
+    if made.requires_grad:
+        return made
+    return torch.where(given.to(made.dtype) == made, given, made.to(given.dtype))

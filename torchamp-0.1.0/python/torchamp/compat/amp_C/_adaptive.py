@@ -1,0 +1,203 @@
+"""amp_C's steps that need the tensors' norms: NovoGrad and LAMB. Arguments as apex's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchamp import ops
+from torchamp.compat.amp_C._fused_step import Number, fused_step
+from torchamp.compat.amp_C._lists import Lists, check_lists
+from torchamp.ops import StepAlgorithm
+
+
+def multi_tensor_novograd(
+    chunk_size: int,
+    noop_flag: torch.Tensor,
+    tensor_lists: Lists,
+    grad_norms: torch.Tensor,
+    lr: Number,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    step: Number,
+    bias_correction: int,
+    weight_decay: float,
+    grad_averaging: int,
+    mode: int,
+    norm_type: int,
+) -> None:
+    """tensor_lists: grads, params, exp_avg. grad_norms: the running norms, float32, one per tensor,
+    updated. mode: 0 averages weight decay with the grads, 1 does not. norm_type: 2, the Euclidean
+    norm; RuntimeError for others."""
+    check_lists("multi_tensor_novograd", tensor_lists, 3)
+    if norm_type != 2:
+        raise RuntimeError(
+            f"multi_tensor_novograd: expected norm_type to be 2, the only norm, got {norm_type}"
+        )
+    grads, params, averages = tensor_lists
+    hyper: list[Number] = [lr, beta1, beta2, epsilon, weight_decay, 0.0, bias_correction]
+    hyper += [mode == 0, grad_averaging, 1.0]
+    norms = ops.l2norm(grads, True)[1]
+    fused_step(
+        StepAlgorithm.NOVOGRAD,
+        grads,
+        params,
+        [averages],
+        hyper,
+        step,
+        update_norms=norms,
+        norm_averages=grad_norms,
+    )
+
+
+def multi_tensor_lamb(
+    chunk_size: int,
+    noop_flag: torch.Tensor,
+    tensor_lists: Lists,
+    lr: Number,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    step: Number,
+    bias_correction: int,
+    weight_decay: float,
+    grad_averaging: int,
+    mode: int,
+    global_grad_norm: Number,
+    max_grad_norm: Number,
+    use_nvlamb: bool = False,
+) -> None:
+    """tensor_lists: grads, params, exp_avg, exp_avg_sq. Unlike in apex, grads are left as they are.
+    mode: 0 adds weight decay to the grads, 1 to the update. global_grad_norm: of all grads of the
+    step; above max_grad_norm (0: none) they are clipped. use_nvlamb: adapts without weight decay
+    too."""
+    check_lists("multi_tensor_lamb", tensor_lists, 4)
+    hyper: list[Number] = [lr, beta1, beta2, epsilon, weight_decay, mode, 0.0, bias_correction]
+    hyper += [grad_averaging, bool(use_nvlamb), max_grad_norm]
+    _lamb(tensor_lists, hyper, step, global_grad_norm)
+
+
+def multi_tensor_lamb_mp(
+    chunk_size: int,
+    noop_flag: torch.Tensor,
+    tensor_lists: Lists,
+    lr: torch.Tensor,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    step: torch.Tensor,
+    bias_correction: int,
+    weight_decay: float,
+    grad_averaging: int,
+    mode: int,
+    global_grad_norm: torch.Tensor,
+    max_grad_norm: torch.Tensor,
+    use_nvlamb: bool,
+    found_inf: torch.Tensor,
+    inv_scale: torch.Tensor,
+) -> None:
+    """multi_tensor_lamb of grads that are multiplied with `inv_scale`, and nothing where noop_flag
+    or found_inf is set. A fifth list is written as the params, rounded. global_grad_norm and
+    max_grad_norm are those of the grads as they come."""
+    check_lists("multi_tensor_lamb_mp", tensor_lists, 4, 5)
+    hyper: list[Number] = [lr, beta1, beta2, epsilon, weight_decay, mode, 0.0, bias_correction]
+    inv_scale = inv_scale.reshape(())
+    hyper += [grad_averaging, bool(use_nvlamb), max_grad_norm.reshape(()) * inv_scale]
+    skip = torch.maximum(noop_flag.float(), found_inf.float().to(noop_flag.device))
+    norm = global_grad_norm.reshape(()) * inv_scale
+    _lamb(tensor_lists, hyper, step, norm, grad_factor=inv_scale, skip=skip)
+
+
+def _lamb(
+    tensor_lists: Lists,
+    hyper: list[Number],
+    step: Number,
+    global_grad_norm: Number,
+    **scaling: Any,
+) -> None:
+    grads, params, *states = tensor_lists[:4]
+    updates = _updates(grads, params, states, hyper, step, global_grad_norm, **scaling)
+    fused_step(
+        StepAlgorithm.LAMB_APPLY,
+        updates,
+        params,
+        [],
+        hyper,
+        model_params=tensor_lists[4] if len(tensor_lists) > 4 else (),
+        skip=scaling.get("skip"),
+        param_norms=ops.l2norm(params, True)[1],
+        update_norms=ops.l2norm(updates, True)[1],
+    )
+
+
+def _updates(
+    grads: list[torch.Tensor],
+    params: list[torch.Tensor],
+    states: Lists,
+    hyper: list[Number],
+    step: Number,
+    global_grad_norm: Number,
+    **scaling: Any,
+) -> list[torch.Tensor]:
+    updates = [torch.zeros_like(state) for state in states[0]]
+    norm = torch.as_tensor(global_grad_norm, dtype=torch.float32, device=params[0].device)
+    fused_step(
+        StepAlgorithm.LAMB,
+        grads,
+        params,
+        [*states, updates],
+        hyper,
+        step,
+        update_norms=norm.reshape(()).expand(len(params)).contiguous(),
+        **scaling,
+    )
+    return updates
+
+
+def multi_tensor_lamb_stage1_cuda(
+    chunk_size: int,
+    noop_flag: torch.Tensor,
+    tensor_lists: Lists,
+    per_tensor_decay: torch.Tensor,
+    step: int,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    global_grad_norm: Number,
+    max_global_grad_norm: float,
+) -> None:
+    """LAMB's first pass. tensor_lists: grads, params, exp_avg, exp_avg_sq, updates, which are
+    written. per_tensor_decay: float32, one per tensor. step: those done before this one."""
+    check_lists("multi_tensor_lamb_stage1_cuda", tensor_lists, 5)
+    grads, params, *states, updates = tensor_lists
+    hyper: list[Number] = [0.0, beta1, beta2, epsilon, per_tensor_decay, 1.0, 0.0, 1.0, 1.0, 0.0]
+    hyper += [max_global_grad_norm]
+    made = _updates(grads, params, states, hyper, step + 1, global_grad_norm)
+    ops.copy_cast(made, updates)
+
+
+def multi_tensor_lamb_stage2_cuda(
+    chunk_size: int,
+    noop_flag: torch.Tensor,
+    tensor_lists: Lists,
+    per_tensor_param_norm: torch.Tensor,
+    per_tensor_update_norm: torch.Tensor,
+    lr: Number,
+    weight_decay: float,
+    use_nvlamb: bool = False,
+) -> None:
+    """LAMB's second pass. tensor_lists: params, updates. The norms: float32, one per tensor."""
+    check_lists("multi_tensor_lamb_stage2_cuda", tensor_lists, 2)
+    params, updates = tensor_lists
+    hyper: list[Number] = [lr, 0.0, 0.0, 0.0, weight_decay, 1.0, 0.0, 0.0, 0.0, bool(use_nvlamb)]
+    fused_step(
+        StepAlgorithm.LAMB_APPLY,
+        updates,
+        params,
+        [],
+        hyper,
+        param_norms=per_tensor_param_norm,
+        update_norms=per_tensor_update_norm,
+    )

@@ -1,0 +1,24 @@
+"""The module that `import apex` gives under the alias."""
+
+import torch
+
+from torchamp.compat.apex import amp, fp16_utils, multi_tensor_apply, normalization, optimizers
+from torchamp.compat.apex._deprecation import DeprecatedFeatureWarning, deprecated_warning
+
+__all__ = [
+    "DeprecatedFeatureWarning",
+    "amp",
+    "deprecated_warning",
+    "fp16_utils",
+    "multi_tensor_apply",
+    "normalization",
+    "optimizers",
+]
+
+if torch.distributed.is_available():
+    from torchamp.compat.apex import parallel  # noqa: F401  as in apex, only then
+
+    __all__.append("parallel")
+
+#: Of the apex whose names these are.
+__version__ = "0.1"

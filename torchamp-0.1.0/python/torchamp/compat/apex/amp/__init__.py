@@ -1,0 +1,20 @@
+"""apex.amp: torchamp.amp's functions, which have apex's names and signatures, and the private names
+of apex's that programs reach for."""
+
+from torchamp.amp import *  # noqa: F403
+from torchamp.amp import __all__ as _public
+from torchamp.compat.apex.amp import _amp_state, amp, frontend, handle, opt, rnn_compat, scaler
+from torchamp.compat.apex.amp.amp import init
+from torchamp.compat.apex.amp.frontend import initialize  # type: ignore[no-redef]  # noqa: F401  in _public
+
+__all__ = [
+    *_public,
+    "_amp_state",
+    "amp",
+    "frontend",
+    "handle",
+    "init",
+    "opt",
+    "rnn_compat",
+    "scaler",
+]

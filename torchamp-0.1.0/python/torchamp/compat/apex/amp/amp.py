@@ -1,0 +1,46 @@
+"""apex.amp.amp: casts of O1 without a model, and functions of the program's own under them."""
+
+from __future__ import annotations
+
+import torch
+
+from torchamp.amp import (
+    float_function,
+    half_function,
+    promote_function,
+    register_float_function,
+    register_half_function,
+    register_promote_function,
+)
+from torchamp.amp._autocast import Ban
+from torchamp.compat.apex.amp._amp_state import _amp_state
+from torchamp.compat.apex.amp.handle import AmpHandle, NoOpHandle
+
+__all__ = [
+    "float_function",
+    "half_function",
+    "init",
+    "promote_function",
+    "register_float_function",
+    "register_half_function",
+    "register_promote_function",
+]
+
+
+def init(
+    enabled: bool = True,
+    loss_scale: float | str = "dynamic",
+    enable_caching: bool = True,
+    verbose: bool = False,
+    allow_banned: bool = False,
+    *,
+    patch_type: torch.dtype = torch.float16,
+) -> AmpHandle:
+    """Casts as O1 from now on in this thread, until the handle's _deactivate(). The handle scales
+    losses by `loss_scale`. allow_banned: whether functions that O1 refuses for 16-bit tensors run
+    in float32 instead. patch_type: the 16-bit type, as in ROCm's apex; bfloat16 casts as O4."""
+    if not enabled:
+        return NoOpHandle()
+    Ban.is_lifted = allow_banned
+    _amp_state.legacy_handle = AmpHandle(loss_scale, enable_caching, verbose, dtype=patch_type)
+    return _amp_state.legacy_handle

@@ -1,0 +1,185 @@
+"""apex.amp.scaler: a loss scaler under apex's names."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+import torch
+
+from torchamp import ops
+from torchamp._load import _C
+from torchamp.amp._session import Session
+
+__all__ = ["LossScaler"]
+
+_WINDOW = 2000
+#: Without a min_loss_scale.
+_FLOOR = ops.ScaleRule().min_scale
+
+
+class LossScaler:
+    """A loss scale, "dynamic" or a number, with apex's attributes over torchamp.LossScaler.
+
+    scale_factor is accepted as in apex, whose scales always double and halve. Without a
+    min_loss_scale the scale stops at 2**-10, where apex's goes on to 0.
+    """
+
+    has_fused_kernel = True
+
+    #: The program's buffer, used instead of the scaler's own.
+    _their_buffer: torch.Tensor | None = None
+
+    def __init__(
+        self,
+        loss_scale: float | str,
+        init_scale: float = 2.0**16,
+        scale_factor: float = 2.0,
+        scale_window: int = _WINDOW,
+        min_loss_scale: float | None = None,
+        max_loss_scale: float = 2.0**24,
+    ) -> None:
+        rule = ops.ScaleRule(
+            growth_interval=scale_window,
+            min_scale=min_loss_scale or _FLOOR,
+            max_scale=max_loss_scale,
+        )
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._core = _C.LossScaler(loss_scale, init_scale=init_scale, rule=rule, device=device)
+
+    @property
+    def dynamic(self) -> bool:
+        return self._core.dynamic
+
+    def loss_scale(self) -> float:
+        """The scale. Waits for the device."""
+        return self._core.loss_scale()
+
+    @property
+    def _loss_scale(self) -> float:
+        return self._core.loss_scale()
+
+    @_loss_scale.setter
+    def _loss_scale(self, value: float) -> None:
+        self._core.set_loss_scale(float(value))
+
+    @property
+    def _unskipped(self) -> int:
+        return self._core.state()[1]
+
+    @_unskipped.setter
+    def _unskipped(self, value: int) -> None:
+        loss_scale, _, hysteresis = self._core.state()
+        self._core.load_state(loss_scale, value, hysteresis)
+
+    @property
+    def _scale_seq_len(self) -> int:
+        return self._core.rule.growth_interval
+
+    @_scale_seq_len.setter
+    def _scale_seq_len(self, value: int) -> None:
+        self._change_rule(growth_interval=value)
+
+    @property
+    def _min_loss_scale(self) -> float | None:
+        floor = self._core.rule.min_scale
+        return None if floor == _FLOOR else floor
+
+    @_min_loss_scale.setter
+    def _min_loss_scale(self, value: float | None) -> None:
+        self._change_rule(min_scale=value or _FLOOR)
+
+    @property
+    def _max_loss_scale(self) -> float:
+        return self._core.rule.max_scale
+
+    @_max_loss_scale.setter
+    def _max_loss_scale(self, value: float) -> None:
+        self._change_rule(max_scale=value)
+
+    def _change_rule(self, **changes: float) -> None:
+        rule = self._core.rule
+        for name, value in changes.items():
+            setattr(rule, name, value)
+        self._core.rule = rule
+
+    @property
+    def _has_overflow(self) -> bool:
+        """Whether the last backward overflowed."""
+        return self.dynamic and bool(self._core.found_inf())
+
+    @property
+    def _overflow_buf(self) -> torch.Tensor:
+        """int32 of one element, not 0 after an overflow. Programs replace it by their own,
+        which the next update_scale reads."""
+        if self._their_buffer is not None:
+            return self._their_buffer
+        return self._core.found_inf().ne(0).int().view(1)
+
+    @_overflow_buf.setter
+    def _overflow_buf(self, buffer: torch.Tensor) -> None:
+        self._their_buffer = buffer
+
+    def clear_overflow_state(self) -> None:
+        """Forgets the last backward's overflow."""
+        self._core.clear_found_inf()
+        if self._their_buffer is not None:
+            self._their_buffer.zero_()
+
+    def unscale(
+        self,
+        model_grads: Sequence[torch.Tensor],
+        master_grads: Sequence[torch.Tensor],
+        unused_scale: float | None = None,
+        models_are_masters: bool = False,
+        scale_override: float | None = None,
+    ) -> None:
+        """master_grads = model_grads / scale, noting an overflow."""
+        inv_scale = self._core.inv_scale()
+        if scale_override is not None:
+            inv_scale.fill_(1.0 / scale_override)
+        ops.unscale(list(model_grads), list(master_grads), inv_scale, self._core.found_inf())
+
+    def unscale_with_stashed(
+        self,
+        model_grads: Sequence[torch.Tensor],
+        stashed_master_grads: Sequence[torch.Tensor],
+        master_grads: Sequence[torch.Tensor],
+        scale_override: tuple[float, float, float] | None = None,
+    ) -> None:
+        """master_grads = (o / g) * model_grads + (o / s) * stashed_master_grads, noting overflows
+        of the former; scale_override: (g, s, o), by default (scale, 1, 1)."""
+        of_grads, of_stash, of_output = scale_override or (self.loss_scale(), 1.0, 1.0)
+        ops.axpby(
+            of_output / of_grads,
+            list(model_grads),
+            of_output / of_stash,
+            list(stashed_master_grads),
+            list(master_grads),
+            self._core.found_inf(),
+            ops.Check.X,
+        )
+
+    def update_scale(self) -> bool:
+        """Takes the last backward into account; returns whether its step must be skipped."""
+        found_inf = self._core.found_inf()
+        if self._their_buffer is not None:
+            found_inf.copy_(self._their_buffer.view(()).ne(0))
+        self._core.update(found_inf)
+        return self._has_overflow
+
+
+class SessionScaler(LossScaler):
+    """That of one loss of an initialize."""
+
+    def __init__(self, session: Session, loss_id: int) -> None:
+        self._core = session.scalers[loss_id]
+        self._session, self._loss_id = weakref.ref(session), loss_id
+
+    def update_scale(self) -> bool:
+        """As LossScaler's; the program decides about the step, which amp leaves to it."""
+        must_skip = super().update_scale()
+        session = self._session()
+        if session is not None:
+            session.leave_step_to_the_program(self._loss_id)
+        return must_skip

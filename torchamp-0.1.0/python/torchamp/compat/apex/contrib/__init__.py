@@ -1,0 +1,3 @@
+"""apex.contrib: what torchamp has of it."""
+
+__all__: list = []

@@ -1,0 +1,97 @@
+"""The base of apex's optimizers, on top of torchamp's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchamp.optimizers import FusedOptimizer
+
+
+class Translated(FusedOptimizer):
+    """A fused optimizer of torchamp's that answers to apex's names.
+
+    `zero_grad()` follows `set_grad_none`, unless given an argument. Sparse grads raise
+    RuntimeError. Param groups and state dicts may use apex's names.
+    """
+
+    #: apex's names of a group's options, and torchamp's.
+    group_names: dict[str, str] = {}
+
+    #: The default of zero_grad()'s argument.
+    set_grad_none = True
+
+    #: Attributes that copies and pickles keep, in addition to torch's.
+    kept_attributes: tuple[str, ...] = ("set_grad_none",)
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {name: getattr(self, name) for name in self.kept_attributes}
+        return {**super().__getstate__(), **kept}
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Steps every parameter that has a grad; returns what the closure returned."""
+        loss = None if closure is None else closure()
+        try:
+            self._step_params()
+        except TypeError as error:
+            raise RuntimeError(str(error)) from error
+        return loss
+
+    def _step_params(self) -> None:
+        FusedOptimizer.step(self)  # not super(): torch hooks the steps of classes it has met
+
+    def zero_grad(self, set_to_none: bool | None = None) -> None:
+        """Drops the grads, or fills them with zeros."""
+        super().zero_grad(self.set_grad_none if set_to_none is None else set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's."""
+        if isinstance(param_group, dict):
+            _rename(param_group, self.group_names)
+        super().add_param_group(param_group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch's; from apex's too, which counts steps by group and not by parameter."""
+        groups = [
+            self._translated(group, current)
+            for group, current in zip(state_dict["param_groups"], self.param_groups)
+        ]
+        groups += state_dict["param_groups"][len(groups) :]
+        state = {key: dict(value) for key, value in state_dict["state"].items()}
+        for group, current in zip(groups, self.param_groups):
+            self._translate_state(group, current["params"], state)
+        super().load_state_dict({**state_dict, "param_groups": groups, "state": state})
+
+    def _translated(self, group: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
+        """The group in torchamp's names, and with the options that apex does not keep in it."""
+        result = dict(group)
+        _rename(result, self.group_names)
+        return {**current, **result}
+
+    def _translate_state(
+        self,
+        group: dict[str, Any],
+        params: list[torch.Tensor],
+        state: dict[int, dict[str, Any]],
+    ) -> None:
+        steps = group.pop("step", None)
+        for index in group["params"] if steps is not None else []:
+            if index in state:
+                state[index].setdefault("step", torch.tensor(float(steps)))
+
+
+def _rename(group: dict[str, Any], names: dict[str, str]) -> None:
+    for theirs, ours in names.items():
+        if theirs in group:
+            group[ours] = group.pop(theirs)
+
+
+def refuse_amsgrad(optimizer: FusedOptimizer, amsgrad: bool) -> None:
+    """Raises RuntimeError for amsgrad, which apex's optimizers do not have."""
+    if amsgrad:
+        raise RuntimeError(
+            f"{type(optimizer).__name__}: expected amsgrad to be False, as in apex, got True; "
+            "torchamp.optimizers.FusedAdam and FusedAdamW have it"
+        )

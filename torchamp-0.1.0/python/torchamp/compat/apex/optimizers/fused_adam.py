@@ -1,0 +1,77 @@
+"""apex's FusedAdam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchamp import optimizers
+from torchamp.amp._masters import LOW_PRECISION
+from torchamp.compat.apex.optimizers._own_masters import OwnMasters
+from torchamp.compat.apex.optimizers._translated import refuse_amsgrad
+
+__all__ = ["FusedAdam"]
+
+
+class FusedAdam(OwnMasters, optimizers.FusedAdam):
+    """torchamp.optimizers.FusedAdam with apex's arguments: AdamW by default.
+
+    adam_w_mode: weight decay shrinks the parameters. set_grad_none: what zero_grad() does.
+    capturable: accepted; every step may be captured. master_weights: parameters of low precision
+    are stepped in float32 copies that the optimizer keeps; needs capturable, as in apex.
+
+    Raises RuntimeError for amsgrad, and for master_weights without capturable.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1e-3,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        adam_w_mode: bool = True,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        set_grad_none: bool = True,
+        capturable: bool = False,
+        master_weights: bool = False,
+    ) -> None:
+        refuse_amsgrad(self, amsgrad)
+        if master_weights and not capturable:
+            raise RuntimeError(
+                "FusedAdam: expected capturable to be True with master_weights, got False"
+            )
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            decoupled_weight_decay=bool(adam_w_mode),
+            bias_correction=bool(bias_correction),
+        )
+        self.set_grad_none = set_grad_none
+        if master_weights:
+            self.mastered_dtypes: tuple[torch.dtype, ...] = LOW_PRECISION
+
+    def step(
+        self,
+        closure: Callable[[], Any] | None = None,
+        grads: None = None,
+        output_params: None = None,
+        scale: None = None,
+        grad_norms: None = None,
+    ) -> Any:
+        """Steps every parameter that has a grad; returns what the closure returned. Raises
+        RuntimeError for the other arguments, which apex had given up."""
+        refused = dict(grads=grads, output_params=output_params, scale=scale, grad_norms=grad_norms)
+        for name, value in refused.items():
+            if value is not None:
+                raise RuntimeError(
+                    f"FusedAdam.step: expected {name} to be left out, got a "
+                    f"{type(value).__name__}; torchamp.amp replaces it"
+                )
+        return super().step(closure)

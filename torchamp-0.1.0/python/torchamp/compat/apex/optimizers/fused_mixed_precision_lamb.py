@@ -1,0 +1,71 @@
+"""apex's FusedMixedPrecisionLamb."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchamp.amp._masters import params_of
+from torchamp.compat.apex.optimizers._own_masters import OwnMasters
+from torchamp.compat.apex.optimizers.fused_lamb import FusedLAMB
+
+__all__ = ["FusedMixedPrecisionLamb"]
+
+
+class FusedMixedPrecisionLamb(OwnMasters, FusedLAMB):
+    """FusedLAMB that keeps float32 copies of the parameters of `reduced_precision_dtype`.
+
+    Other arguments as FusedLAMB's. step: how many steps count as done. Made for torch.amp's
+    GradScaler, which hands over scale and overflow on the device.
+
+    Raises RuntimeError for amsgrad.
+    """
+
+    kept_attributes: tuple[str, ...] = (*OwnMasters.kept_attributes, "_steps_done")
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1e-3,
+        step: int = 0,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        amsgrad: bool = False,
+        adam_w_mode: bool = True,
+        grad_averaging: bool = True,
+        max_grad_norm: float = 1.0,
+        use_nvlamb: bool = False,
+        reduced_precision_dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            bias_correction,
+            betas,
+            eps,
+            weight_decay,
+            amsgrad,
+            adam_w_mode,
+            grad_averaging,
+            max_grad_norm=max_grad_norm,
+            use_nvlamb=use_nvlamb,
+        )
+        if reduced_precision_dtype is not None:
+            self.mastered_dtypes: tuple[torch.dtype, ...] = (reduced_precision_dtype,)
+        self._steps_done = step
+
+    def _step_params(self) -> None:
+        if self._steps_done:
+            self._count_as_done()
+        super()._step_params()
+
+    def _count_as_done(self) -> None:
+        with self._masters_in_groups():
+            for param in params_of([self]):
+                zeros = [torch.zeros_like(param, dtype=torch.float32) for _ in self.state_names]
+                state = {"step": self._steps_done, **dict(zip(self.state_names, zeros))}
+                self.state[param] = self.state.get(param) or state
+        self._steps_done = 0

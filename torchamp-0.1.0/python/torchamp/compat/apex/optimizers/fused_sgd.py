@@ -1,0 +1,59 @@
+"""apex's FusedSGD."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.optim.optimizer import required
+
+from torchamp import optimizers
+from torchamp.compat.apex.optimizers._translated import Translated
+
+__all__ = ["FusedSGD"]
+
+
+class FusedSGD(Translated, optimizers.FusedSGD):
+    """torchamp.optimizers.FusedSGD with apex's arguments.
+
+    lr: needed, here or in every group. wd_after_momentum: weight decay is added to the step instead
+    of the grads. materialize_master_grads: accepted; under torchamp.amp master grads are made when
+    the program accesses them, so that clipping is right with either value. set_grad_none: what
+    zero_grad() does.
+
+    Raises ValueError for values outside of their range, and for a group without lr.
+    """
+
+    group_names: dict[str, str] = {"wd_after_momentum": "decay_after_momentum"}
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = required,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        wd_after_momentum: bool = False,
+        materialize_master_grads: bool = True,
+        set_grad_none: bool = False,
+    ) -> None:
+        params = _with_lr(params) if lr is required else params
+        super().__init__(
+            params,
+            0.0 if lr is required else lr,
+            momentum,
+            dampening,
+            weight_decay,
+            nesterov,
+            decay_after_momentum=wd_after_momentum,
+        )
+        self.defaults["lr"] = lr
+        self.set_grad_none = set_grad_none
+
+
+def _with_lr(params: Any) -> list:
+    """`params` as a list. Raises ValueError unless they are groups which each have an lr."""
+    groups = list(params)
+    if not all(isinstance(group, dict) and "lr" in group for group in groups):
+        raise ValueError("FusedSGD: expected lr, or an lr in every group")
+    return groups

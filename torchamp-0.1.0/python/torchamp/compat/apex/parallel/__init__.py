@@ -1,0 +1,24 @@
+"""apex.parallel, on torch's own."""
+
+from __future__ import annotations
+
+from torch.distributed import ReduceOp
+
+from torchamp.compat.apex.parallel import LARC, distributed
+from torchamp.compat.apex.parallel.distributed import DistributedDataParallel, Reducer
+from torchamp.compat.apex.parallel.sync_batchnorm import (
+    SyncBatchNorm,
+    convert_syncbn_model,
+    create_syncbn_process_group,
+)
+
+__all__ = [
+    "DistributedDataParallel",
+    "LARC",
+    "ReduceOp",
+    "Reducer",
+    "SyncBatchNorm",
+    "convert_syncbn_model",
+    "create_syncbn_process_group",
+    "distributed",
+]

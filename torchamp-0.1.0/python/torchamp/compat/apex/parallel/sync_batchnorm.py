@@ -1,0 +1,167 @@
+"""apex's batch norm over all ranks, on torch's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import distributed, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+__all__ = ["SyncBatchNorm", "convert_syncbn_model", "create_syncbn_process_group"]
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Batch norm whose statistics are those of all ranks together.
+
+    num_features, eps, momentum, affine, track_running_stats, process_group: as
+    torch.nn.SyncBatchNorm's. channel_last: the input's last dimension has the channels, instead of
+    its second. fuse_relu: ReLU at the end.
+
+    input: [batch, channels, *], z: None, or what to add before the ReLU, of the input's sizes;
+    output: of the input's sizes and dtype. Runs on the CPU too, where torch's does not, and is
+    therefore no subclass of it.
+    """
+
+    #: torch's, which take any batch norm.
+    _check_input_dim: Any = nn.SyncBatchNorm._check_input_dim
+    _check_non_zero_input_channels: Any = nn.SyncBatchNorm._check_non_zero_input_channels
+    _forward_over_ranks: Any = nn.SyncBatchNorm.forward
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Any = None,
+        channel_last: bool = False,
+        fuse_relu: bool = False,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+        self.process_group = process_group
+        self.channel_last = channel_last
+        self.fuse_relu = fuse_relu
+
+    def forward(self, input: torch.Tensor, z: torch.Tensor | None = None) -> torch.Tensor:
+        moves = self.channel_last and input.dim() > 2
+        result = self._normalized(input.movedim(-1, 1) if moves else input)
+        result = result.movedim(1, -1) if moves else result
+        result = result if z is None else result + z
+        return F.relu(result) if self.fuse_relu else result
+
+    def _normalized(self, input: torch.Tensor) -> torch.Tensor:
+        if input.device.type == "cpu" and self._uses_ranks():
+            self._check_input_dim(input)
+            return _normalize_over_ranks(self, input)
+        return self._forward_over_ranks(input)
+
+    def _uses_ranks(self) -> bool:
+        by_batch = self.training or self.running_mean is None
+        ranked = distributed.is_available() and distributed.is_initialized()
+        return by_batch and ranked and distributed.get_world_size(self.process_group) > 1
+
+
+def convert_syncbn_model(
+    module: nn.Module, process_group: Any = None, channel_last: bool = False
+) -> nn.Module:
+    """Replaces every batch norm in `module` by a SyncBatchNorm; returns it, or its own
+    replacement. Parameters, buffers and modes are kept; instance norms and
+    norms over ranks are left alone."""
+    if isinstance(module, (_InstanceNorm, nn.SyncBatchNorm, SyncBatchNorm)):
+        return module
+    if isinstance(module, _BatchNorm):
+        return _converted(module, process_group, channel_last)
+    for name, child in module.named_children():
+        setattr(module, name, convert_syncbn_model(child, process_group, channel_last))
+    return module
+
+
+def _converted(module: _BatchNorm, process_group: Any, channel_last: bool) -> SyncBatchNorm:
+    result = SyncBatchNorm(
+        module.num_features,
+        module.eps,
+        module.momentum,
+        module.affine,
+        module.track_running_stats,
+        process_group,
+        channel_last,
+    )
+    result._parameters.update(module._parameters)
+    result._buffers.update(module._buffers)
+    return result.train(module.training)
+
+
+def create_syncbn_process_group(group_size: int) -> Any:
+    """The group of this rank when all ranks are divided into groups of `group_size` neighbours;
+    None for 0. To be called on every rank. Raises AssertionError if that does not divide the
+    number of ranks."""
+    if group_size == 0:
+        return None
+    world_size = distributed.get_world_size()
+    if world_size < group_size or world_size % group_size:
+        raise AssertionError(
+            f"create_syncbn_process_group: expected group_size to divide the number of ranks, "
+            f"{world_size}, got {group_size}"
+        )
+    own = None
+    for first in range(0, world_size, group_size):
+        ranks = range(first, first + group_size)
+        group = distributed.new_group(list(ranks))
+        own = group if distributed.get_rank() in ranks else own
+    return own
+
+
+class _Sum(torch.autograd.Function):
+    """The sum of the ranks' tensors, on every rank."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        total = values.clone()
+        distributed.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _Sum.apply(grad, ctx.group), None
+
+
+def _normalize_over_ranks(norm: _BatchNorm, input: torch.Tensor) -> torch.Tensor:
+    """The input, [batch, channels, *], normalized by the statistics of all ranks' batches, with
+    the norm's weight and bias; updates its running statistics. Computed in float32."""
+    x = input.to(torch.promote_types(input.dtype, torch.float32))
+    dims = [d for d in range(x.dim()) if d != 1]
+    local = x.numel() // x.shape[1]
+    sums = torch.cat([x.sum(dims), x.new_tensor([local])])
+    sums = _Sum.apply(sums, norm.process_group)
+    count = sums[-1].item()
+    if count <= 1:
+        raise ValueError("SyncBatchNorm: expected more than one value per channel, got one")
+    mean = sums[:-1] / count
+    centred = x - _as_channels(mean, x)
+    var = _Sum.apply(centred.square().sum(dims), norm.process_group) / count
+    _update_running(norm, mean.detach(), var.detach(), count)
+    result = centred * _as_channels((var + norm.eps).rsqrt(), x)
+    if norm.affine:
+        result = result * _as_channels(norm.weight, x) + _as_channels(norm.bias, x)
+    return result.to(input.dtype)
+
+
+def _as_channels(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return values.reshape([1, -1] + [1] * (like.dim() - 2))
+
+
+@torch.no_grad()
+def _update_running(norm: _BatchNorm, mean: torch.Tensor, var: torch.Tensor, count: float) -> None:
+    if norm.running_mean is None:
+        return
+    norm.num_batches_tracked.add_(1)
+    momentum = norm.momentum
+    if momentum is None:
+        momentum = 1.0 / norm.num_batches_tracked.item()
+    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), momentum)
+    norm.running_var.lerp_((var * (count / (count - 1))).to(norm.running_var.dtype), momentum)

@@ -1,0 +1,386 @@
+"""The base of the fused optimizers: steppers for the groups, states, skipping on the device."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C._autograd import _profiler_enabled
+from torch.optim.optimizer import (
+    ParamsT,
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+)
+
+from torchamp._load import _C
+from torchamp._shards import Shards, is_dtensor, is_flattened, local_state, shard_of, sharded_like
+
+
+class FusedOptimizer(torch.optim.Optimizer):
+    """A torch optimizer whose step is one pass over all parameters of a device.
+
+    Parameters and grads may be float16, bfloat16, float32 and float64, mixed; states are kept in
+    float32 (float64 for float64 parameters). Nothing waits for the device: learning rates may be
+    tensors, and with the attributes `found_inf` and `grad_scale` of torch.amp's contract, or under
+    torchamp.amp, an overflowed step changes nothing, without the host knowing.
+
+    Every fused optimizer takes parameters or groups, the learning rate as a float or a scalar
+    tensor, and by name what saves memory:
+
+    state_dtype: torch.bfloat16 keeps states in 16 bits, with stochastic rounding (up or down
+        with the probability that makes the mean right), since to nearest most small changes
+        would be lost.
+    stochastic_rounding: True rounds bfloat16 parameters stochastically: small updates add up
+        without a float32 master, as at opt_level O5 with master_weights=False.
+
+    Chance depends on the parameter's place, step and element alone, so runs repeat. State dicts
+    load into optimizers with other such choices. Raises ValueError for values outside of their
+    range, for other dtypes, and for stochastic_rounding of float16.
+
+    Of DTensors (fully_shard, tensor parallelism) each rank steps its shard, and states are DTensors
+    with the parameter's placements. Raises TypeError for those where steps need norms of whole
+    tensors: FusedLAMB, FusedLARS, FusedNovoGrad.
+    """
+
+    #: The attribute that torch.amp.GradScaler checks.
+    _step_supports_amp_scaling = True
+
+    #: A group's options: their ranges, and their columns in fused_step.
+    options: _C.OptionTable
+
+    #: The algorithm that keeps the most states.
+    _largest_algorithm: _C.StepAlgorithm
+
+    #: Whose masters it steps, and whose overflows skip the step: torchamp.amp's.
+    amp_state: _C.OptimizerState | None = None
+
+    #: None if it must be made anew.
+    _layout: _Layout | None
+
+    #: Whether a step can do with a shard of each parameter, as of DTensors.
+    _takes_shards = True
+
+    #: Whether a subclass has its own step, which torch hooks.
+    _has_outer_step = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._has_outer_step = cls.step is not FusedOptimizer.step
+
+    def __init__(
+        self,
+        params: ParamsT,
+        defaults: dict[str, Any],
+        *,
+        state_dtype: torch.dtype = torch.float32,
+        stochastic_rounding: bool = False,
+    ) -> None:
+        if state_dtype not in (torch.float32, torch.bfloat16):
+            raise ValueError(
+                f"{type(self).__name__}: expected state_dtype to be torch.float32 or "
+                f"torch.bfloat16, got {state_dtype}"
+            )
+        self.state_dtype = state_dtype
+        self.stochastic_rounding = stochastic_rounding
+        super().__init__(params, defaults)
+        self._layout = None
+
+    def _init_with(self, arguments: dict[str, Any]) -> None:
+        """The base's __init__, of the locals() of a subclass's: what the base does not take are a
+        group's options."""
+        own = ("self", "params", "state_dtype", "stochastic_rounding")
+        FusedOptimizer.__init__(
+            self,
+            arguments["params"],
+            {name: value for name, value in arguments.items() if name not in own},
+            state_dtype=arguments["state_dtype"],
+            stochastic_rounding=arguments["stochastic_rounding"],
+        )
+
+    def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
+        """The algorithm of the group."""
+        return self._largest_algorithm
+
+    @property
+    def state_names(self) -> list[str]:
+        """The names of the states that a parameter may have."""
+        return _C.state_names(self._largest_algorithm)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's. Raises ValueError for values outside of their range."""
+        if isinstance(param_group, dict):
+            self._check_options({**self.defaults, **param_group})
+        super().add_param_group(param_group)
+        try:
+            self._check_shards(param_group["params"])
+        except TypeError:
+            self.param_groups.pop()
+            raise
+        # torch's ShardedGradScaler makes ranks agree in unscale_ alone, which an optimizer that
+        # unscales in its step does without.
+        if any(map(is_flattened, param_group["params"])):
+            self._step_supports_amp_scaling = False
+
+    def _check_shards(self, params: list[torch.Tensor]) -> None:
+        for i, param in enumerate(params):
+            if is_dtensor(param) and not self._takes_shards:
+                raise TypeError(
+                    f"{type(self).__name__}: expected params[{i}] to be whole, because steps need "
+                    "its norm, got a DTensor; FusedAdam, FusedAdamW, FusedSGD and FusedAdagrad "
+                    "step shards"
+                )
+
+    def _check_options(self, values: dict[str, Any]) -> None:
+        for option in self.options.specs:
+            _check_option(type(self).__name__, option, values.get(option.name))
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Steps every parameter that has a grad; returns what the closure returned.
+
+        Raises TypeError for sparse grads, before anything is written.
+        """
+        return self._watched_step(closure) if self._is_watched() else self._step(closure)
+
+    #: Tells torch's Optimizer that step runs its hooks, which cost as much as the host's part
+    #: of the step itself.
+    vars(step)["hooked"] = True
+
+    def _is_watched(self) -> bool:
+        """Whether a profiler or a hook is to hear of steps, and has not yet."""
+        return not self._has_outer_step and bool(
+            _profiler_enabled()
+            or self._optimizer_step_pre_hooks
+            or self._optimizer_step_post_hooks
+            or _global_optimizer_pre_hooks
+            or _global_optimizer_post_hooks
+        )
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's."""
+        if not set_to_none or _profiler_enabled():
+            super().zero_grad(set_to_none)
+            return
+        for group in self.param_groups:
+            _C.drop_grads(group["params"])
+
+    def _step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        layout = self._current_layout()
+        steppers = [stepper.core for stepper in layout.steppers]
+        grad_scale = getattr(self, "grad_scale", None)
+        skip = _scalar(getattr(self, "found_inf", None))
+        if self.amp_state is None:
+            grad_factor = None if grad_scale is None else grad_scale.float().reciprocal()
+            with layout.shards.mirrored():
+                _C.step_all(steppers, grad_factor, skip)
+        elif grad_scale is None:
+            _C.step_masters(steppers, self.amp_state, skip)
+        else:
+            raise RuntimeError(
+                "step: expected grads unscaled by scale_loss, since initialize returned the "
+                "optimizer, got those of a GradScaler; use scale_loss, or do not call initialize"
+            )
+        layout.publish_new_states(self.state)
+        return loss
+
+    _watched_step = torch.optim.Optimizer.profile_hook_step(_step)
+
+    def _current_layout(self) -> _Layout:
+        """The layout for the groups, hyperparameters and states as they are now."""
+        layout = self._known_layout()
+        if layout is None:
+            layout = self._layout = self._make_layout()
+        for stepper in layout.steppers:
+            stepper.update(self.options, self.param_groups)
+        return layout
+
+    def _known_layout(self) -> _Layout | None:
+        """None where the program has changed groups, parameters or states since."""
+        layout = self._layout
+        if layout is None:
+            return None
+        layout.publish_new_states(self.state)  # of a step that was interrupted
+        is_current = (
+            layout.seen_state.is_still(self.state)
+            and len(layout.groups) == len(self.param_groups)
+            and all(
+                algorithm is self.algorithm_of(group) and seen.are_still(group["params"])
+                for (algorithm, seen), group in zip(layout.groups, self.param_groups)
+            )
+        )
+        return layout if is_current else None
+
+    def _make_layout(self) -> _Layout:
+        groups = [
+            (self.algorithm_of(group), _C.SeenParams(group["params"]))
+            for group in self.param_groups
+        ]
+        members: dict[tuple, list[tuple[torch.Tensor, int]]] = {}
+        shards = Shards()
+        for index, (algorithm, _) in enumerate(groups):
+            params = self.param_groups[index]["params"]
+            self._check_shards(params)
+            shards.add(params)
+            for param in params:
+                members.setdefault((algorithm, param.device), []).append((param, index))
+        steppers = [
+            _Stepper(algorithm, placed, self.state_dtype, self.stochastic_rounding, self.state)
+            for (algorithm, _), placed in members.items()
+        ]
+        return _Layout(steppers, groups, _C.SeenState(self.state), shards)
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("state_dtype", "stochastic_rounding")
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in kept}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._layout = None
+
+    def publish_states(self) -> None:
+        """Makes `state` what steps have made of it, and of counts that were moved by `.data`."""
+        layout = self._known_layout()
+        if layout is not None:
+            layout.republish_scalars(self.state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's."""
+        self.publish_states()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Like torch's, from this optimizer or from torch's of the same algorithm; states keep
+        their precision, whatever the parameters' dtype."""
+        super().load_state_dict(state_dict)
+        saved_ids = [i for group in state_dict["param_groups"] for i in group["params"]]
+        params = [param for group in self.param_groups for param in group["params"]]
+        for saved_id, param in zip(saved_ids, params):
+            saved = state_dict["state"].get(saved_id)
+            if saved is not None:
+                self.state[param] = self._loaded_state(saved, param)
+        self._layout = None
+
+    def _loaded_state(self, saved: dict[str, Any], param: torch.Tensor) -> dict[str, Any]:
+        state = dict(saved)
+        dtype = torch.float64 if param.dtype == torch.float64 else self.state_dtype
+        for name in self.state_names:
+            if isinstance(saved.get(name), torch.Tensor):
+                state[name] = saved[name].to(param.device, dtype, copy=True)
+        return state
+
+
+@dataclasses.dataclass
+class _Layout:
+    """The steppers of an optimizer, and what they were made for."""
+
+    steppers: list[_Stepper]
+    #: Of each group.
+    groups: list[tuple[_C.StepAlgorithm, _C.SeenParams]]
+    seen_state: _C.SeenState
+    #: Of the parameters that are DTensors.
+    shards: Shards
+
+    def publish_new_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
+        """Puts the states that steps have made in `state`."""
+        if any([stepper.publish_new_states(state) for stepper in self.steppers]):
+            self.seen_state = _C.SeenState(state)
+
+    def republish_scalars(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
+        """Puts the counts in `state` again, which a program may have moved by `.data`."""
+        for stepper in self.steppers:
+            stepper.republish_scalars(state)
+        self.seen_state = _C.SeenState(state)
+
+
+class _Stepper:
+    """That of one device and algorithm: a FusedStepper, and the optimizer's `state` of its
+    parameters."""
+
+    def __init__(
+        self,
+        algorithm: _C.StepAlgorithm,
+        placed: list[tuple[torch.Tensor, int]],
+        state_dtype: torch.dtype,
+        stochastic_rounding: bool,
+        state: dict[torch.Tensor, dict[str, Any]],
+    ) -> None:
+        """placed: parameters of one device, each with the number of its group; of DTensors the
+        shards are stepped. Goes on from what `state` has of them."""
+        self._params = [param for param, _ in placed]
+        groups = [group for _, group in placed]
+        shards = [shard_of(param) for param in self._params]
+        self.core = _C.FusedStepper(algorithm, shards, groups, state_dtype, stochastic_rounding)
+        self._names = _C.state_names(algorithm)
+        for i, param in enumerate(self._params):
+            if param in state:
+                self._adopt(i, state[param])
+
+    def _adopt(self, i: int, state: dict[str, Any]) -> None:
+        """Missing states start as zeros: the maxima if amsgrad was switched on later."""
+        param = self._params[i]
+        states = [local_state(param, name, state.get(name)) for name in self._names]
+        if not state or (self._names and all(value is None for value in states)):
+            return
+        done = torch.as_tensor(float(state.get("step", 1.0)))
+        norm = state.get("norm_average")
+        norm_average = None if norm is None else torch.as_tensor(float(norm))
+        self.core.set_state(i, states, done, norm_average)
+        state.update(self._scalars(i))
+        state.update(self._states(i))
+
+    def _states(self, i: int) -> dict[str, torch.Tensor]:
+        param = self._params[i]
+        return {
+            name: sharded_like(param, state)
+            for name, state in zip(self._names, self.core.states(i))
+        }
+
+    def _scalars(self, i: int) -> dict[str, torch.Tensor]:
+        scalars = {"step": self.core.step_count(i)}
+        norm = self.core.norm_average(i)
+        if norm is not None:
+            scalars["norm_average"] = norm
+        return scalars
+
+    def update(self, options: _C.OptionTable, groups: list[dict[str, Any]]) -> None:
+        """Takes the groups' hyperparameters over."""
+        options.set_hyper(self.core, groups)
+        for index, group in enumerate(groups):
+            if isinstance(group["lr"], torch.Tensor):
+                self.core.set_lr(index, group["lr"])
+
+    def publish_new_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> bool:
+        """Puts the states that steps have made in `state`; returns whether there were any."""
+        made = self.core.new_states()
+        if not made:
+            return False
+        for i in made:
+            state[self._params[i]] = {**self._scalars(i), **self._states(i)}
+        self.core.clear_new_states()
+        return True
+
+    def republish_scalars(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
+        """Puts the counts in `state` again."""
+        for i, param in enumerate(self._params):
+            if param in state:
+                state[param].update(self._scalars(i))
+
+
+def _scalar(value: torch.Tensor | float | None) -> torch.Tensor | None:
+    """torch's GradScaler leaves a number where no parameter has a grad."""
+    return None if value is None else torch.as_tensor(value)
+
+
+def _check_option(where: str, option: _C.OptionSpec, value: Any) -> None:
+    for i, beta in enumerate(value if option.is_betas else ()):
+        if not 0.0 <= beta < 1.0:
+            raise ValueError(f"{where}: expected {option.name}[{i}] to be in [0, 1), got {beta}")
+    if isinstance(value, (int, float)) and not value >= option.minimum:
+        raise ValueError(
+            f"{where}: expected {option.name} to be at least {option.minimum}, got {value}"
+        )

@@ -1,0 +1,91 @@
+"""Stochastic gradient descent, and LARS, which adapts the learning rate to each tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim.optimizer import ParamsT
+
+from torchamp._load import _C
+from torchamp.optimizers._fused import FusedOptimizer
+
+
+class FusedSGD(FusedOptimizer):
+    """torch.optim.SGD in one pass.
+
+    Args:
+        momentum, dampening, weight_decay, nesterov, maximize: as in torch.optim.SGD.
+        decay_after_momentum: weight decay is added to the step instead of the grads; apex's
+            wd_after_momentum.
+        params, lr, state_dtype, stochastic_rounding: as FusedOptimizer's.
+
+    State dicts go to and from torch.optim.SGD's.
+    """
+
+    options: _C.OptionTable = _C.OptionTable("FusedSGD")
+    _largest_algorithm = _C.StepAlgorithm.MOMENTUM
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | torch.Tensor = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        decay_after_momentum: bool = False,
+        state_dtype: torch.dtype = torch.float32,
+        stochastic_rounding: bool = False,
+    ) -> None:
+        self._init_with(locals())
+
+    def _check_options(self, values: dict[str, Any]) -> None:
+        super()._check_options(values)
+        momentum, dampening = values["momentum"], values["dampening"]
+        if values["nesterov"] and (momentum <= 0.0 or dampening != 0.0):
+            raise ValueError(
+                f"{type(self).__name__}: expected a positive momentum and no dampening with "
+                f"nesterov, got momentum {momentum} and dampening {dampening}"
+            )
+
+    def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
+        return _C.StepAlgorithm.MOMENTUM if group["momentum"] != 0 else _C.StepAlgorithm.SGD
+
+
+class FusedLARS(FusedSGD):
+    """Layer-wise adaptive rate scaling (You et al., arXiv:1708.03888) on SGD.
+
+    A tensor's learning rate is trust_coefficient · ‖param‖ / (‖grad‖ + weight_decay · ‖param‖ +
+    eps), times the group's; with `clip` (LARC) it is at most the group's. Tensors of norm zero take
+    the group's.
+
+    Args:
+        trust_coefficient: largest update of a tensor relative to its norm.
+        eps: for the division.
+        clip: LARC instead of LARS.
+        params, lr, momentum, …: as FusedSGD's.
+    """
+
+    options: _C.OptionTable = _C.OptionTable("FusedLARS")
+    _takes_shards = False
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | torch.Tensor,
+        momentum: float = 0.9,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        trust_coefficient: float = 0.001,
+        eps: float = 1e-8,
+        clip: bool = False,
+        maximize: bool = False,
+        state_dtype: torch.dtype = torch.float32,
+        stochastic_rounding: bool = False,
+    ) -> None:
+        self._init_with({**locals(), "decay_after_momentum": False})

@@ -1,0 +1,100 @@
+// Must not compile with -Werror: each mistake, and the expected compiler message.
+#include <torch/optim/adam.h>
+#include <torch/optim/schedulers/step_lr.h>
+#include <torch/serialize.h>
+#include <torchamp/autocast.h>
+#include <torchamp/grad_scaler.h>
+#include <torchamp/initialize.h>
+#include <torchamp/scale_loss.h>
+
+struct NetImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return x; }
+};
+TORCH_MODULE(Net);
+
+// It would be gone, or a copy would be cast and stepped.
+void initialize_a_module_by_value(NetImpl& net, torch::optim::Optimizer& optimizer) {
+  torchamp::initialize(NetImpl(), optimizer, "O2");  // error: give it a variable
+  torchamp::initialize(std::make_tuple(net), optimizer, "O2");  // error: would be a copy
+}
+
+void initialize_what_is_no_module(const std::shared_ptr<torch::optim::Optimizer>& optimizer) {
+  torchamp::initialize(optimizer, "O2");  // error: a model must be a torch::nn::Module
+}
+
+// Its groups already contain masters.
+void initialize_an_optimizer_again(const Net& net, torchamp::Optimizer& optimizer) {
+  torchamp::initialize(net, optimizer, "O2");  // error: that another initialize was given
+}
+
+void initialize_models_in_braces(const Net& a, const Net& b, torch::optim::Adam& adam) {
+  torchamp::initialize({a, b}, {adam}, "O2");  // error: std::make_tuple(a, b), {adam, sgd}
+}
+
+void initialize_a_model_that_is_not_shared(const std::unique_ptr<NetImpl>& net,
+                                           torch::optim::Adam& adam) {
+  torchamp::initialize(net, adam, "O2");  // error: make it with std::make_shared
+}
+
+void make_nothing() {
+  torchamp::Amped<Net> amped;  // says: initialize makes Models
+  torchamp::Optimizer nobody;  // says: initialize makes Optimizers
+}
+
+// Any pointer would be true.
+void choose_by_text() {
+  torchamp::Options("O2").master_weights("False");  // error: deleted
+}
+
+void call_the_modules_functions(const torchamp::Model<Net>& model) {
+  model.train();  // error: model->train()
+}
+
+// LibTorch's files have no masters and loss scales.
+void save_by_torch(torchamp::Amped<Net>& amped) {
+  torch::save(amped, "net.pt");            // error: torchamp::save(amped, path)
+  torch::save(amped.optimizer, "net.pt");  // error: torchamp::save(amped, path)
+  torch::load(amped, "net.pt");            // error: torchamp::load(amped, path)
+}
+
+// Its backward would run without scale_loss.
+void train(torch::optim::Optimizer& optimizer);
+void train_by_what_knows_no_amp(torchamp::Optimizer& optimizer) {
+  train(optimizer);                              // error: let it take a torchamp::Optimizer&
+  torch::optim::StepLR schedule(optimizer, 10);  // says: schedulers optimizer.wrapped()
+}
+
+void scale_for_what_initialize_was_given(const at::Tensor& loss, torch::optim::Adam& adam) {
+  torchamp::scale_loss(loss, adam).backward();  // error: the optimizer that initialize returned
+}
+
+struct Output {
+  at::Tensor logits;
+};
+struct OpaqueImpl : torch::nn::Module {
+  Output forward(const at::Tensor& x) { return {x}; }
+};
+TORCH_MODULE(Opaque);
+
+// The logits would stay in float16.
+void return_what_nobody_can_look_into(torchamp::Model<Opaque>& model, const at::Tensor& x) {
+  model(x);  // says: forward returns a type in which torchamp cannot find tensors
+}
+
+// Its grads were unscaled by scale_loss.
+void step_by_two_scalers(torchamp::GradScaler& scaler, torchamp::Optimizer& optimizer) {
+  scaler.step(optimizer);  // error: deleted
+}
+
+// Guards that are destroyed before any backward or other code runs in them.
+void scale_for_nothing(const at::Tensor& loss, const std::vector<torchamp::Optimizer>& optimizers) {
+  torchamp::scale_loss(loss, optimizers.front());                                // error: nodiscard
+  torchamp::scale_loss(loss, optimizers);                                        // error: nodiscard
+  torchamp::scale_loss(loss, optimizers.front(), torchamp::ScaleLossOptions());  // error: nodiscard
+}
+
+void guard_nothing(const torchamp::AutocastState& casts) {
+  torchamp::autocast(c10::kCUDA, c10::kHalf);  // error: nodiscard
+  torchamp::disable_casts();                   // error: nodiscard
+  casts.apply();                               // error: nodiscard
+}

@@ -1,0 +1,185 @@
+// core::Backward and core::Step on several parameters, and by sparse grads.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <torchamp/detail/backward.h>
+#include <torchamp/detail/step.h>
+
+#include <cmath>
+
+#include "device.h"
+#include "errors.h"
+#include "tensors.h"
+
+namespace torchamp::core {
+namespace {
+
+using at::Tensor;
+
+constexpr double kScale = 1024;
+
+/// float16 parameters with masters, and float32 ones without.
+struct Rig {
+  Rig(const std::vector<bool>& have_masters, at::Device device)
+      : scaler({LossScale("dynamic"), kScale, {}}, device) {
+    for (const bool has_master : have_masters) {
+      const Tensor wide = Random(40).normal({4, 2}, at::kFloat, device);
+      models.push_back(has_master ? wide.to(at::kHalf) : wide);
+      state->add("Rig", models.back(), wide);
+    }
+  }
+
+  /// `grads`: scaled; undefined: none.
+  void backward(const std::vector<Tensor>& grads) {
+    Backward backward({state}, scaler, {});
+    backward.prepare();
+    give(grads);
+    backward.finish();
+  }
+  void give(const std::vector<Tensor>& grads) const {
+    for (size_t i = 0; i < grads.size(); ++i) {
+      if (grads[i].defined()) models[i].mutable_grad() = grads[i];
+    }
+  }
+  Tensor grad(size_t i) const {
+    const Param& param = *state->params()[i];
+    return param.has_master() ? param.grad.unscaled : param.model_grad();
+  }
+
+  std::vector<Tensor> models;
+  std::shared_ptr<OptimizerState> state = std::make_shared<OptimizerState>();
+  LossScaler scaler;
+};
+
+class ListsTest : public DeviceTest {
+ protected:
+  /// A scaled grad per parameter.
+  static std::vector<Tensor> grads(const Rig& rig, double value) {
+    std::vector<Tensor> all;
+    for (const Tensor& model : rig.models) all.push_back(model.new_full({4, 2}, value * kScale));
+    return all;
+  }
+  static Tensor filled(double value) {
+    return tensor_of(std::vector<double>(8, value), at::kFloat, device()).view({4, 2});
+  }
+
+  Rig rig_{{true, false, true}, device()};
+};
+
+TEST_P(ListsTest, AParameterThatGetsNoGradKeepsWhatItHad) {
+  for (const bool lazy : {false, true}) {
+    Rig rig({true, false, true}, device());
+    rig.state->set_lazy(lazy);
+    rig.backward(grads(rig, 5));
+    rig.backward({grads(rig, 1)[0], {}, {}});
+    EXPECT_TRUE(same_bits(rig.grad(0), filled(6)));
+    EXPECT_TRUE(same_bits(rig.grad(1), filled(5)));
+    EXPECT_TRUE(same_bits(rig.grad(2), filled(5)));
+  }
+}
+
+TEST_P(ListsTest, CancelPutsTheVeryTensorsBack) {
+  rig_.backward(grads(rig_, 5));
+  std::vector<Tensor> before;
+  for (const Tensor& model : rig_.models) before.push_back(model.grad());
+  Backward backward({rig_.state}, rig_.scaler, {});
+  backward.prepare();
+  for (const Tensor& model : rig_.models) EXPECT_FALSE(model.grad().defined());
+  rig_.give(grads(rig_, 7));
+  backward.cancel();
+  for (size_t i = 0; i < before.size(); ++i) {
+    EXPECT_TRUE(rig_.models[i].grad().is_same(before[i])) << i;
+    EXPECT_TRUE(same_bits(rig_.grad(i), filled(5))) << i;
+  }
+}
+
+TEST_P(ListsTest, TheModelsGradIsTheMasters) {
+  rig_.backward(grads(rig_, 5));
+  for (const auto& param : rig_.state->params()) {
+    EXPECT_TRUE(param->model.grad().is_same(param->master.grad()));
+  }
+}
+
+TEST_P(ListsTest, TakesGradsOfBackwardsThatItDidNotSee) {
+  rig_.give(grads(rig_, 5));
+  Backward backward({rig_.state}, rig_.scaler, {});
+  backward.take_grads();
+  backward.finish();
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(rig_.grad(i), filled(5))) << i;
+  Backward again({rig_.state}, rig_.scaler, {});
+  EXPECT_EQ(message_of([&] { again.take_grads(); }),
+            "finish: expected grads of backwards since the last finish, got some that it has "
+            "unscaled; call the optimizer's zero_grad() before the backwards of a step");
+}
+
+/// As after an exception.
+TEST_P(ListsTest, AStepThatDoesNotFinishLeavesModelAndMasterAlike) {
+  const at::NoGradGuard no_grad;
+  rig_.backward(grads(rig_, 5));
+  const Param& param = *rig_.state->params()[0];
+  {
+    Step step(rig_.state, {&rig_.scaler}, /*writes_model=*/false);
+    step.begin("step");
+    Tensor(param.master).sub_(param.master.grad());
+  }
+  EXPECT_TRUE(param.is_rounded_master());
+  EXPECT_TRUE(same_bits(rig_.grad(0), filled(5)));
+}
+
+TORCHAMP_ON_EACH_DEVICE(ListsTest);
+
+class SparseTest : public ::testing::TestWithParam<std::tuple<at::Device, bool>> {
+ protected:
+  static at::Device device() { return std::get<0>(GetParam()); }
+  /// A scaled grad with rows 3, 1 and 3 again: coalesced, it is 1, 0, and 2·value.
+  Tensor sparse(double value) const {
+    const Tensor rows = tensor_of({3, 1, 3}, at::kLong, device()).view({1, 3});
+    const Tensor values = tensor_of({value, 0, 1, 1, value, 0}, at::kFloat, device()).view({3, 2});
+    return at::sparse_coo_tensor(rows, values.mul(kScale).to(rig_.models[0].scalar_type()), {4, 2});
+  }
+  Tensor dense(double value) const { return rig_.models[0].new_full({4, 2}, value * kScale); }
+  /// `base` everywhere, plus the unscaled sparse(value) in rows 1 and 3.
+  static Tensor expected(double value, double base = 0) {
+    const double b = base;
+    return tensor_of({b, b, 1 + b, 1 + b, b, b, 2 * value + b, b}, at::kFloat, device())
+        .view({4, 2});
+  }
+  void backward(const Tensor& grad) { rig_.backward({grad}); }
+
+  Rig rig_{{std::get<1>(GetParam())}, device()};
+};
+
+TEST_P(SparseTest, StaysSparse) {
+  rig_.state->set_lazy(true);
+  backward(sparse(3));
+  EXPECT_TRUE(rig_.grad(0).is_sparse());
+  EXPECT_EQ(rig_.grad(0).scalar_type(), at::kFloat);
+  EXPECT_TRUE(same_bits(rig_.grad(0).to_dense(), expected(3)));
+  EXPECT_FALSE(rig_.state->has_overflowed());
+}
+
+TEST_P(SparseTest, AddsUpWithSparseAndDense) {
+  backward(sparse(3));
+  backward(sparse(4));
+  EXPECT_TRUE(same_bits(rig_.grad(0).to_dense(), expected(3).add(expected(4))));
+  backward(dense(7));
+  EXPECT_TRUE(same_bits(rig_.grad(0).to_dense(), expected(3).add(expected(4, 7))));
+  backward(sparse(1));
+  EXPECT_TRUE(same_bits(rig_.grad(0).to_dense(), expected(3).add(expected(4, 7)).add(expected(1))));
+}
+
+TEST_P(SparseTest, IsChecked) {
+  backward(sparse(INFINITY));
+  EXPECT_TRUE(rig_.state->has_overflowed());
+}
+
+std::string case_name(const ::testing::TestParamInfo<std::tuple<at::Device, bool>>& info) {
+  return std::string(std::get<0>(info.param).is_cuda() ? "cuda" : "cpu") +
+         (std::get<1>(info.param) ? "_with_master" : "_without_master");
+}
+
+INSTANTIATE_TEST_SUITE_P(On, SparseTest,
+                         ::testing::Combine(::testing::ValuesIn(devices()), ::testing::Bool()),
+                         case_name);
+
+}  // namespace
+}  // namespace torchamp::core

@@ -1,0 +1,407 @@
+// Every sequence of four things that may happen to one parameter, by core::Backward and core::Step,
+// against plain arithmetic: a step uses the sum of the grads of all backwards since the last
+// zeroing or step, each unscaled by its own scale, with what the program has done to that sum in
+// between.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full_like.h>
+#include <torchamp/detail/backward.h>
+#include <torchamp/detail/fused_stepper.h>
+#include <torchamp/detail/step.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include "errors.h"
+#include "tensors.h"
+
+namespace torchamp::core {
+namespace {
+
+using at::Tensor;
+
+/// Of a parameter.
+enum class Kind { kFloat16WithMaster, kFloat32, kFloat16 };
+/// Of its optimizer: masters have grads always, or in a step alone; or steps unscale.
+enum class Steps { kShown, kLent, kFused };
+
+struct Way {
+  Kind kind;
+  Steps steps;
+
+  bool has_master() const { return kind == Kind::kFloat16WithMaster; }
+  bool is_fused() const { return steps == Steps::kFused; }
+};
+
+constexpr float kStart = 8;
+
+class Run {
+ public:
+  explicit Run(const Way& way)
+      : way_(way),
+        model_(tensor_of({kStart, kStart}, way.kind == Kind::kFloat32 ? at::kFloat : at::kHalf)),
+        master_(way.has_master() ? model_.to(at::kFloat) : model_) {
+    state_->add("Run", model_, master_);
+    state_->adopt_data_writes();
+    state_->set_lazy(way.is_fused());
+    scaler_.set_loss_scale(256);
+  }
+
+  void backward(float grad, const Backward::Options& options, bool is_raising = false) {
+    Backward backward({state_}, scaler_, options);
+    backward.prepare();
+    add(grad * static_cast<float>(scaler_.loss_scale()));
+    if (!is_raising) backward.finish();
+  }
+  void step() {
+    Step step(state_, {&scaler_}, way_.is_fused());
+    step.begin("step");
+    if (way_.is_fused()) {
+      step_fused();
+    } else if (!state_->has_overflowed() && master_.grad().defined()) {
+      master_.sub_(master_.grad());
+    }
+    step.finish();
+  }
+  void zero(bool set_to_none) {
+    Tensor& stepped = master_.mutable_grad();
+    if (set_to_none) stepped.reset();
+    if (stepped.defined()) stepped.zero_();
+    state_->zero_grad(set_to_none);
+  }
+  void set_none() { grad().reset(); }
+  /// Where grads are scaled, so is what the program puts in their place.
+  void assign(float value) {
+    const auto& scaling = param_of(model_)->grad.scaling;
+    const double scale = scaling == nullptr ? 1 : scaling->by->loss_scale().item<double>();
+    grad() = at::full_like(model_, value * scale);
+  }
+  void double_grad() {
+    if (grad().defined()) grad().mul_(2);
+  }
+  void write_model(float value) { model_.fill_(value); }
+  void write_data(float value) { model_.variable_data().fill_(value); }
+  void write_master(float value) {
+    if (way_.has_master()) master_.fill_(value);
+  }
+  void write_master_data(float value) {
+    if (way_.has_master()) master_.variable_data().fill_(value);
+    is_master_hidden_ = true;
+  }
+  void move_scale() { scaler_.set_loss_scale(scaler_.loss_scale() == 256 ? 64 : 256); }
+
+  float value() const {
+    const auto param = param_of(model_);
+    refresh({param});
+    const Tensor value = param->value();
+    EXPECT_TRUE(is_master_hidden_ || same_bits(model_, value.to(model_.scalar_type())));
+    return value[1].item<float>();
+  }
+
+ private:
+  Tensor& grad() const { return model_.mutable_grad(); }
+  /// As autograd does.
+  void add(float scaled) {
+    const Tensor fresh = at::full_like(model_, scaled);
+    grad().defined() ? grad().add_(fresh) : grad() = fresh;
+  }
+  void step_fused() {
+    if (!stepper_) {
+      stepper_.emplace(StepAlgorithm::kSgd, std::vector{master_}, std::vector<int64_t>{0});
+      stepper_->set_hyper({{/*lr=*/1.0}});
+    }
+    state_->step(*stepper_, state_->found_inf());
+  }
+
+  at::NoGradGuard no_grad_;
+  Way way_;
+  Tensor model_, master_;
+  LossScaler scaler_;
+  std::shared_ptr<OptimizerState> state_ =
+      std::make_shared<OptimizerState>(way_.steps == Steps::kShown);
+  std::optional<FusedStepper> stepper_;
+  bool is_master_hidden_ = false;  ///< it was written without the model's knowledge
+};
+
+/// What a program must not do.
+struct Refused {};
+
+/// The same for one number.
+class Rule {
+ public:
+  explicit Rule(const Way& way)
+      : has_master_(way.has_master()), is_lazy_(way.has_master() && way.is_fused()) {}
+
+  void open() {
+    look();
+    if (scaled_ && scaled_by_ != scale_) unscale();
+    check_not_written();
+    is_checked_ = false;
+  }
+  void backward(float grad, const Backward::Options& options) {
+    open();
+    scaled_ = scaled_.value_or(0) + grad;
+    scaled_by_ = scale_;
+    shows_ = true;
+    if (options.delay_unscale) return;
+    is_checked_ = is_lazy_ && !sum_;
+    unscale();
+  }
+  void step() {
+    if (is_none_) zero();
+    if (scaled_) throw Refused();
+    look();
+    value_ = value();
+    data_.reset();
+    check_not_written();
+    if (!is_bad_) value_ -= sum_.value_or(0);
+    if (has_master_ || is_bad_) sum_.reset();
+    shows_ &= has_master_ || sum_;
+    is_bad_ = is_checked_ = false;
+  }
+  void zero() {
+    scaled_.reset();
+    sum_.reset();
+    shows_ = is_bad_ = is_checked_ = is_written_ = is_none_ = false;
+  }
+  void zeros() {
+    const bool shows = shows_ && !is_none_;
+    zero();
+    if (shows) sum_ = 0;
+    shows_ = shows;
+  }
+  void set_none() { is_none_ = true; }
+  void assign(float value) {
+    is_none_ = false;
+    shows_ = true;
+    if (scaled_) {
+      scaled_ = value;
+    } else if (is_checked_) {
+      is_written_ = true;
+    } else {
+      sum_ = value;
+    }
+  }
+  void double_grad() {
+    if (is_none_) return;
+    is_written_ = is_checked_;
+    auto& seen = scaled_ ? scaled_ : sum_;
+    if (seen) seen = 2 * *seen;
+  }
+  void write_model(float value) {
+    value_ = value;
+    data_.reset();
+    is_model_ahead_ = true;
+    is_master_ahead_ = false;
+  }
+  void write_data(float value) {
+    if (has_master_ && !is_model_ahead_) {
+      data_ = value;
+    } else {
+      value_ = value;
+    }
+  }
+  void write_master(float value) {
+    if (!has_master_ || is_model_ahead_) return;
+    value_ = value;
+    is_master_ahead_ = true;
+  }
+  void write_master_data(float value) {
+    if (!has_master_ || is_model_ahead_ || (data_ && !is_master_ahead_)) return;
+    value_ = value;
+  }
+  void move_scale() { ++scale_; }
+
+  /// A counted write to the master alone has overwritten the model.
+  float value() const { return is_master_ahead_ ? value_ : data_.value_or(value_); }
+
+ private:
+  void look() {
+    if (is_master_ahead_) data_.reset();
+    is_model_ahead_ = is_master_ahead_ = false;
+    if (is_none_) zero();
+  }
+  void check_not_written() const {
+    if (is_checked_ && is_written_) throw Refused();
+  }
+  void unscale() {
+    is_bad_ |= std::isinf(*scaled_);
+    sum_ = sum_.value_or(0) + *scaled_;
+    scaled_.reset();
+  }
+
+  bool has_master_, is_lazy_;
+  float value_ = kStart;
+  std::optional<float> scaled_, sum_;
+  int scale_ = 0, scaled_by_ = 0;
+  bool shows_ = false;            ///< the model's grad is not None
+  bool is_bad_ = false;           ///< the next step is to be skipped
+  bool is_checked_ = false;       ///< the sum is the model's grad, still scaled
+  bool is_written_ = false;       ///< which the program has written
+  bool is_none_ = false;          ///< the program has set the model's grad to None
+  bool is_model_ahead_ = false;   ///< it has written the model
+  bool is_master_ahead_ = false;  ///< it has written the master alone
+  std::optional<float> data_;     ///< what the model holds by a write that PyTorch does not count
+};
+
+struct Event {
+  std::string name;
+  std::function<void(Run&, float)> on_run;
+  std::function<void(Rule&, float)> on_rule;
+};
+
+Event backward(std::string name, bool delays, float factor = 1) {
+  const Backward::Options options{0, delays, false};
+  return {std::move(name), [=](Run& run, float grad) { run.backward(grad * factor, options); },
+          [=](Rule& rule, float grad) { rule.backward(grad * factor, options); }};
+}
+
+const std::vector<Event>& events() {
+  static const std::vector<Event> all = {
+      backward("backward", false),
+      backward("delayed", true),
+      backward("overflow", false, INFINITY),
+      backward("delayed overflow", true, INFINITY),
+      {"raising", [](Run& run, float grad) { run.backward(grad, {}, true); },
+       [](Rule& rule, float) { rule.open(); }},
+      {"zero", [](Run& run, float) { run.zero(true); }, [](Rule& rule, float) { rule.zero(); }},
+      {"zeros", [](Run& run, float) { run.zero(false); }, [](Rule& rule, float) { rule.zeros(); }},
+      {"none", [](Run& run, float) { run.set_none(); }, [](Rule& rule, float) { rule.set_none(); }},
+      {"assign", &Run::assign, &Rule::assign},
+      {"double", [](Run& run, float) { run.double_grad(); },
+       [](Rule& rule, float) { rule.double_grad(); }},
+      {"write model", [](Run& run, float grad) { run.write_model(4 + grad); },
+       [](Rule& rule, float grad) { rule.write_model(4 + grad); }},
+      {"write data", [](Run& run, float grad) { run.write_data(5 + grad); },
+       [](Rule& rule, float grad) { rule.write_data(5 + grad); }},
+      {"write master", [](Run& run, float grad) { run.write_master(3 + grad + 0x1p-20f); },
+       [](Rule& rule, float grad) { rule.write_master(3 + grad + 0x1p-20f); }},
+      {"write master data",
+       [](Run& run, float grad) { run.write_master_data(6 + grad + 0x1p-20f); },
+       [](Rule& rule, float grad) { rule.write_master_data(6 + grad + 0x1p-20f); }},
+      {"move scale", [](Run& run, float) { run.move_scale(); },
+       [](Rule& rule, float) { rule.move_scale(); }},
+      {"step", [](Run& run, float) { run.step(); }, [](Rule& rule, float) { rule.step(); }},
+  };
+  return all;
+}
+
+template <class Error, class Call>
+bool throws(const Call& call) {
+  try {
+    call();
+  } catch (const Error&) {
+    return true;
+  }
+  return false;
+}
+
+/// A step ends the sequence.
+void check(const Way& way, std::vector<const Event*> sequence) {
+  Run run(way);
+  Rule rule(way);
+  sequence.push_back(&events().back());
+  std::string so_far;
+  float grad = 1.0f / 64;  // powers of two, so that sums identify their terms
+  for (const Event* event : sequence) {
+    so_far += " / " + event->name;
+    ASSERT_EQ(throws<c10::Error>([&] { event->on_run(run, grad); }),
+              throws<Refused>([&] { event->on_rule(rule, grad); }))
+        << so_far;
+    grad *= 2;
+  }
+  ASSERT_EQ(run.value(), rule.value()) << so_far;
+}
+
+class StatesTest : public ::testing::TestWithParam<Way> {};
+
+TEST_P(StatesTest, FollowTheRuleThroughEverySequence) {
+  for (const Event& first : events()) {
+    for (const Event& second : events()) {
+      for (const Event& third : events()) {
+        for (const Event& fourth : events()) {
+          check(GetParam(), {&first, &second, &third, &fourth});
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+std::string name_of(const ::testing::TestParamInfo<Way>& info) {
+  const std::map<Kind, std::string> kinds{{Kind::kFloat16WithMaster, "Float16WithMaster"},
+                                          {Kind::kFloat32, "Float32"},
+                                          {Kind::kFloat16, "Float16"}};
+  const std::map<Steps, std::string> steps{
+      {Steps::kShown, "Shown"}, {Steps::kLent, "Lent"}, {Steps::kFused, "Fused"}};
+  return kinds.at(info.param.kind) + steps.at(info.param.steps);
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, StatesTest,
+                         ::testing::Values(Way{Kind::kFloat16WithMaster, Steps::kShown},
+                                           Way{Kind::kFloat16WithMaster, Steps::kLent},
+                                           Way{Kind::kFloat16WithMaster, Steps::kFused},
+                                           Way{Kind::kFloat32, Steps::kLent},
+                                           Way{Kind::kFloat32, Steps::kFused},
+                                           Way{Kind::kFloat16, Steps::kLent},
+                                           Way{Kind::kFloat16, Steps::kFused}),
+                         name_of);
+
+// ---- the table of docs/grads.md
+
+/// "| a | b |": {"a", "b"}.
+std::vector<std::string> cells_of(const std::string& line) {
+  std::vector<std::string> cells;
+  std::istringstream stream(line);
+  for (std::string cell; std::getline(stream, cell, '|');) {
+    const size_t begin = cell.find_first_not_of(' '), end = cell.find_last_not_of(' ');
+    if (begin != std::string::npos) cells.push_back(cell.substr(begin, end + 1 - begin));
+  }
+  return cells;
+}
+
+/// Of its states, the next ones.
+std::map<std::string, std::set<std::string>> documented_moves() {
+  const auto tests = std::filesystem::path(__FILE__).parent_path();
+  std::ifstream file(tests / "../../docs/grads.md");
+  std::map<std::string, std::set<std::string>> moves;
+  bool is_inside = false;
+  for (std::string line; std::getline(file, line);) {
+    const auto cells = cells_of(line);
+    if (cells.empty() || line[0] != '|') {
+      is_inside = false;
+    } else if (is_inside && cells[0].find("--") == std::string::npos) {
+      std::istringstream names(cells.back());
+      for (std::string name; names >> name;) moves[cells[0]].insert(name.substr(0, name.find(',')));
+    } else {
+      is_inside |= cells.front() == "state" && cells.back() == "next state";
+    }
+  }
+  return moves;
+}
+
+TEST(GradStateTest, MovesAreThoseOfTheDocumentation) {
+  std::map<std::string, std::set<std::string>> moves;
+  for (size_t i = 0; i < kGradStates; ++i) {
+    const auto from = static_cast<GradState>(i);
+    for (size_t j = 0; j < kGradStates; ++j) {
+      const auto to = static_cast<GradState>(j);
+      if (i != j && can_move(from, to)) moves[name_of(from)].insert(name_of(to));
+    }
+  }
+  EXPECT_EQ(moves, documented_moves());
+}
+
+TEST(GradStateTest, OtherMovesAreRefused) {
+  Grad grad;
+  EXPECT_TRUE(contains(message_of([&] { grad.move(GradState::kChecked); }), "none to checked"));
+  EXPECT_EQ(grad.state, GradState::kNone);
+}
+
+}  // namespace
+}  // namespace torchamp::core

@@ -1,0 +1,187 @@
+// The choice of a backend, with a fake driver that fails on request.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+
+#include "cuda/embedded.h"
+#include "cuda/loader.h"
+
+namespace torchamp::cuda {
+namespace {
+
+/// The fake driver's behaviour, and a record of its calls.
+struct Machine {
+  int driver_version = 13000;
+  int capability = 90;
+  int load_error = 0;
+  const char* missing_kernel = "";
+
+  int contexts = 0;
+  int capture_mode = 0;
+  int modules = 0;
+  int images_tried = 0;
+  int functions = 0;
+};
+
+Machine machine;
+
+void expect_loading_scope() {
+  EXPECT_EQ(machine.contexts, 1) << "loaded outside the device's context";
+  EXPECT_EQ(machine.capture_mode, 2) << "loaded without relaxing the capture mode";
+}
+
+int module_load(void** module, const void*) {
+  ++machine.images_tried;
+  expect_loading_scope();
+  if (machine.load_error != 0) return machine.load_error;
+  *module = &++machine.modules;
+  return 0;
+}
+
+int module_function(void** function, void*, const char* name) {
+  expect_loading_scope();
+  if (std::strcmp(name, machine.missing_kernel) == 0) return 500;
+  *function = const_cast<char*>(name);
+  return 0;
+}
+
+int error_name(int code, const char** name) {
+  *name = code == 209 ? "CUDA_ERROR_NO_BINARY_FOR_GPU" : "CUDA_ERROR_NOT_FOUND";
+  return 0;
+}
+
+Driver make_driver() {
+  Driver driver{};
+  driver.driver_version = [](int* version) { return *version = machine.driver_version, 0; };
+  driver.device_get = [](int* device, int ordinal) { return *device = ordinal, 0; };
+  driver.device_attribute = [](int* value, int attribute, int) {
+    *value = attribute == 75 ? machine.capability / 10 : machine.capability % 10;
+    return 0;
+  };
+  driver.primary_context_retain = [](void** context, int) { return *context = &machine, 0; };
+  driver.context_push = [](void*) { return ++machine.contexts, 0; };
+  driver.context_pop = [](void**) { return --machine.contexts, 0; };
+  driver.module_load = module_load;
+  driver.module_unload = [](void*) { return --machine.modules, 0; };
+  driver.module_function = module_function;
+  driver.function_load = [](void*) { return expect_loading_scope(), ++machine.functions, 0; };
+  driver.exchange_capture_mode = [](int* mode) {
+    return std::swap(*mode, machine.capture_mode), 0;
+  };
+  driver.error_name = error_name;
+  return driver;
+}
+
+class Loader : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { setenv("TORCHAMP_CACHE", "off", 1); }
+  void SetUp() override { machine = Machine{}; }
+  void TearDown() override {
+    EXPECT_EQ(machine.contexts, 0) << "a context stayed current";
+    EXPECT_EQ(machine.capture_mode, 0) << "the capture mode was not restored";
+  }
+
+  const Driver driver_ = make_driver();
+};
+
+bool has_fatbin() {
+  return embedded_fatbin().size > 0;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST_F(Loader, TakesTheFatbinFirst) {
+  if (!has_fatbin()) GTEST_SKIP() << "built without nvcc";
+  const Module module = load_module(driver_, 0, Choice::kAuto);
+  EXPECT_EQ(module.backend, Backend::kFatbin);
+  EXPECT_EQ(module.reason, "");
+  EXPECT_EQ(module.context, &machine);
+  EXPECT_EQ(machine.images_tried, 1);
+  EXPECT_EQ(machine.functions, 0) << "kernels are loaded by need";
+  for (int i = 0; i < kKernels; ++i) {
+    const void* function = load_kernel(driver_, module, static_cast<Kernel>(i));
+    EXPECT_STREQ(static_cast<const char*>(function), kKernelNames[i]);
+    EXPECT_EQ(machine.functions, i + 1);
+  }
+  EXPECT_EQ(machine.images_tried, 1);
+}
+
+TEST_F(Loader, LeavesTheDeviceToAtenWhenNoImageLoads) {
+  machine.load_error = 209;
+  const Module module = load_module(driver_, 0, Choice::kAuto);
+  EXPECT_EQ(module.backend, Backend::kAten);
+  EXPECT_TRUE(contains(module.reason, "fatbin: "));
+  EXPECT_TRUE(contains(module.reason, "nvrtc: "));
+  if (has_fatbin()) {
+    EXPECT_TRUE(contains(module.reason, "CUDA_ERROR_NO_BINARY_FOR_GPU (209)")) << module.reason;
+  }
+}
+
+TEST_F(Loader, NamesAKernelThatTheImageLacks) {
+  if (!has_fatbin()) GTEST_SKIP() << "built without nvcc";
+  machine.missing_kernel = "torchamp_unscale";
+  const Module module = load_module(driver_, 0, Choice::kAuto);
+  const std::string message = message_of([&] { load_kernel(driver_, module, Kernel::kUnscale); });
+  EXPECT_EQ(message, "finding torchamp_unscale failed: CUDA_ERROR_NOT_FOUND (500)");
+  load_kernel(driver_, module, Kernel::kScale);
+}
+
+TEST_F(Loader, ThrowsWhenTheDemandedBackendCannotBeHad) {
+  machine.load_error = 209;
+  for (const Choice choice : {Choice::kAot, Choice::kNvrtc}) {
+    const std::string message = message_of([&] { load_module(driver_, 3, choice); });
+    EXPECT_TRUE(contains(message, "TORCHAMP_KERNELS")) << message;
+    EXPECT_TRUE(contains(message, "CUDA device 3")) << message;
+    EXPECT_EQ(contains(message, "fatbin: "), choice == Choice::kAot) << message;
+    EXPECT_EQ(contains(message, "nvrtc: "), choice == Choice::kNvrtc) << message;
+  }
+}
+
+TEST_F(Loader, DoesNotTouchTheDriverWhenAtenIsDemanded) {
+  const Module module = load_module(Driver{}, 0, Choice::kAten);
+  EXPECT_EQ(module.backend, Backend::kAten);
+  EXPECT_EQ(module.reason, "TORCHAMP_KERNELS=aten");
+}
+
+TEST_F(Loader, NamesADriverThatIsTooOld) {
+  machine.driver_version = 12000;
+  const Module module = load_module(driver_, 1, Choice::kAuto);
+  EXPECT_EQ(module.backend, Backend::kAten);
+  EXPECT_EQ(module.reason, "device 1: the driver supports CUDA 12.0, the kernels need 12.1");
+}
+
+TEST_F(Loader, NamesACardThatIsTooOld) {
+  machine.capability = 61;
+  const Module module = load_module(driver_, 0, Choice::kAuto);
+  EXPECT_EQ(module.reason, "device 0: the device has compute capability 6.1, the kernels need 7.0");
+}
+
+TEST(ParseChoice, KnowsItsValues) {
+  EXPECT_EQ(parse_choice(nullptr), Choice::kAuto);
+  EXPECT_EQ(parse_choice(""), Choice::kAuto);
+  EXPECT_EQ(parse_choice("auto"), Choice::kAuto);
+  EXPECT_EQ(parse_choice("aot"), Choice::kAot);
+  EXPECT_EQ(parse_choice("nvrtc"), Choice::kNvrtc);
+  EXPECT_EQ(parse_choice("aten"), Choice::kAten);
+}
+
+TEST(ParseChoice, NamesTheVariableAndItsValues) {
+  EXPECT_EQ(message_of([] { parse_choice("cuda"); }),
+            "TORCHAMP_KERNELS: expected auto, aot, nvrtc or aten, got cuda");
+}
+
+}  // namespace
+}  // namespace torchamp::cuda

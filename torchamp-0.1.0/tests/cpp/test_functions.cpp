@@ -1,0 +1,107 @@
+#include <ATen/ops/exp.h>
+#include <ATen/ops/mm.h>
+#include <torchamp/functions.h>
+
+#include "device.h"
+#include "tensors.h"
+
+namespace torchamp {
+namespace {
+
+using Types = std::vector<at::ScalarType>;
+
+class FunctionsTest : public DeviceTest {
+ protected:
+  static at::Tensor matrix(at::ScalarType dtype) {
+    return Random(70).normal({3, 3}, dtype, device());
+  }
+  static OpenAutocast open(at::ScalarType dtype = at::kHalf) { return {{device().type()}, dtype}; }
+  /// The dtypes with which float16, float32 and float64 matrices reach `types_of`.
+  template <class Wrapped>
+  static Types through(Wrapped wrapped) {
+    return wrapped(matrix(at::kHalf), matrix(at::kFloat), matrix(at::kDouble));
+  }
+};
+
+Types types_of(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) {
+  return {a.scalar_type(), b.scalar_type(), c.scalar_type()};
+}
+
+TEST_P(FunctionsTest, CastWhereItIsOn) {
+  const OpenAutocast opened = open();
+  EXPECT_EQ(through(half_function(types_of)), Types({at::kHalf, at::kHalf, at::kDouble}));
+  EXPECT_EQ(through(bfloat16_function(types_of)),
+            Types({at::kBFloat16, at::kBFloat16, at::kDouble}));
+  EXPECT_EQ(through(float_function(types_of)), Types({at::kFloat, at::kFloat, at::kDouble}));
+  EXPECT_EQ(through(promote_function(types_of)), Types({at::kFloat, at::kFloat, at::kDouble}));
+}
+
+TEST_P(FunctionsTest, CastToTheLevelsType) {
+  const OpenAutocast opened = open(at::kBFloat16);
+  EXPECT_EQ(through(half_function(types_of)), Types({at::kBFloat16, at::kBFloat16, at::kDouble}));
+}
+
+TEST_P(FunctionsTest, LeaveOneTypeAsItIsWhenPromoting) {
+  const OpenAutocast opened = open();
+  const auto low = promote_function(types_of)(matrix(at::kHalf), matrix(at::kHalf), at::Tensor());
+  EXPECT_EQ(low, Types({at::kHalf, at::kHalf, at::ScalarType::Undefined}));
+}
+
+TEST_P(FunctionsTest, DoNothingWhereItIsOff) {
+  const Types as_given = {at::kHalf, at::kFloat, at::kDouble};
+  auto wrapped = float_function(types_of);
+  EXPECT_EQ(through(wrapped), as_given);
+  const OpenAutocast opened = open();
+  const ShieldFromAutocast shield;
+  EXPECT_EQ(through(wrapped), as_given);
+}
+
+TEST_P(FunctionsTest, CastOptionalTensorsAndLists) {
+  const OpenAutocast opened = open();
+  auto wrapped = half_function([](const std::optional<at::Tensor>& bias,
+                                  const std::vector<at::Tensor>& tensors, double factor) {
+    return bias->scalar_type() == at::kHalf && tensors[0].scalar_type() == at::kHalf &&
+           tensors[1].scalar_type() == at::kHalf && factor == 2.5;
+  });
+  const std::vector<at::Tensor> tensors = {matrix(at::kHalf), matrix(at::kFloat)};
+  EXPECT_TRUE(wrapped(std::make_optional(matrix(at::kFloat)), tensors, 2.5));
+  EXPECT_EQ(tensors[1].scalar_type(), at::kFloat) << "the caller's were changed";
+  auto empty = half_function([](const std::optional<at::Tensor>& bias) { return !bias; });
+  EXPECT_TRUE(empty(std::optional<at::Tensor>()));
+}
+
+TEST_P(FunctionsTest, RunWithoutFurtherCasts) {
+  const OpenAutocast opened = open();
+  auto product = [](const at::Tensor& a, const at::Tensor& b) { return at::mm(a, b); };
+  EXPECT_EQ(float_function(product)(matrix(at::kHalf), matrix(at::kFloat)).scalar_type(),
+            at::kFloat);
+  EXPECT_EQ(half_function(at::exp)(matrix(at::kFloat)).scalar_type(), at::kHalf);
+  EXPECT_EQ(at::mm(matrix(at::kFloat), matrix(at::kFloat)).scalar_type(), at::kHalf);
+}
+
+TEST_P(FunctionsTest, WrapMemberFunctionsAndKeepReferences) {
+  struct Layer {
+    at::ScalarType seen = at::kByte;
+    Layer& forward(const at::Tensor& x) {
+      seen = x.scalar_type();
+      return *this;
+    }
+  };
+  const OpenAutocast opened = open();
+  Layer layer;
+  Layer& returned = half_function(&Layer::forward)(layer, matrix(at::kFloat));
+  EXPECT_EQ(&returned, &layer);
+  EXPECT_EQ(layer.seen, at::kHalf);
+}
+
+TEST_P(FunctionsTest, LetGradientsThrough) {
+  const OpenAutocast opened = open();
+  const at::Tensor leaf = matrix(at::kFloat).set_requires_grad(true);
+  half_function([](const at::Tensor& x) { return x.sum(); })(leaf).backward();
+  EXPECT_EQ(leaf.grad().scalar_type(), at::kFloat);
+}
+
+TORCHAMP_ON_EACH_DEVICE(FunctionsTest);
+
+}  // namespace
+}  // namespace torchamp

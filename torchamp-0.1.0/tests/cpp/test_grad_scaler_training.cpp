@@ -1,0 +1,168 @@
+// Training loops with GradScaler, against the same loops without a scale that omit the overflowed
+// steps; and the names of <torchamp/torch_amp.h>.
+
+#include <ATen/autocast_mode.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/serialize.h>
+#include <torchamp/torch_amp.h>
+
+#include <sstream>
+
+#include "fused_cases.h"
+#include "net.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+
+constexpr int kSteps = 5, kOverflowed = 2;
+
+using Make = std::function<std::unique_ptr<torch::optim::Optimizer>(const Groups&)>;
+
+class GradScalerTrainingTest : public FusedCaseTest {
+ protected:
+  struct Run {
+    explicit Run(const Make& make)
+        : net(make_net(device())), optimizer(make(Groups{{net->parameters()}})) {}
+    Net net;
+    std::unique_ptr<torch::optim::Optimizer> optimizer;
+  };
+
+  static void backward(Run& run, GradScaler& scaler, int step, bool overflow) {
+    const Batch batch = make_batch(device(), static_cast<unsigned>(step));
+    run.optimizer->zero_grad();
+    scaler.scale(loss_of(run.net(batch.data), batch.target)).backward();
+    if (overflow) run.net->last->bias.grad()[1].fill_(INFINITY);
+  }
+
+  static std::vector<Tensor> trained(const Make& make, GradScaler scaler, bool clips) {
+    Run run(make);
+    for (int step = 0; step < kSteps; ++step) {
+      const bool overflow = step == kOverflowed;
+      if (overflow && !scaler.is_enabled()) continue;
+      backward(run, scaler, step, overflow);
+      if (clips) {
+        scaler.unscale_(*run.optimizer);
+        torch::nn::utils::clip_grad_norm_(run.net->parameters(), 0.01);
+      }
+      EXPECT_EQ(scaler.step(*run.optimizer), !overflow || device().is_cuda());
+      scaler.update();
+    }
+    return clones(run.net->parameters());
+  }
+
+  static GradScaler enabled() { return GradScaler(1024, 2, 0.5, 2); }
+  static GradScaler disabled() { return GradScaler(1, 2, 0.5, 2, /*enabled=*/false); }
+};
+
+TEST_P(GradScalerTrainingTest, OursSkipAndUnscaleInTheirStep) {
+  const Make make = each().ours;
+  EXPECT_LE(distance(trained(make, enabled(), false), trained(make, disabled(), false)), 1e-6);
+}
+
+TEST_P(GradScalerTrainingTest, OursTakeUnscaledAndClippedGrads) {
+  const Make make = each().ours;
+  EXPECT_LE(distance(trained(make, enabled(), true), trained(make, disabled(), true)), 1e-6);
+}
+
+TEST_P(GradScalerTrainingTest, LibTorchsTrainAsWithoutAScale) {
+  if (!each().theirs) return;
+  for (const bool clips : {false, true}) {
+    const Make make = each().theirs;
+    EXPECT_LE(distance(trained(make, enabled(), clips), trained(make, disabled(), clips)), 1e-6);
+  }
+}
+
+/// Also in the first step, which creates states.
+TEST_P(GradScalerTrainingTest, AnOverflowLeavesEveryByte) {
+  GradScaler scaler(1024);
+  Run run(each().ours);
+  for (int step = 0; step < 2; ++step) {
+    const auto before = clones(run.net->parameters());
+    backward(run, scaler, step, true);
+    scaler.step(*run.optimizer);
+    scaler.update();
+    EXPECT_TRUE(same_bits(clones(run.net->parameters()), before));
+    backward(run, scaler, step, false);
+    scaler.step(*run.optimizer);
+    scaler.update();
+    EXPECT_FALSE(same_bits(clones(run.net->parameters()), before));
+    for (const Tensor& param : run.net->parameters()) {
+      EXPECT_TRUE(param.isfinite().all().item<bool>());
+    }
+  }
+}
+
+TEST_P(GradScalerTrainingTest, ResumesBitForBit) {
+  Run whole(each().ours), resumed(each().ours);
+  GradScaler scaler(1024, 2, 0.5, 3), loaded;
+  const auto train = [](Run& run, GradScaler& with, int first, int last) {
+    for (int step = first; step < last; ++step) {
+      backward(run, with, step, step == kOverflowed);
+      with.step(*run.optimizer);
+      with.update();
+    }
+  };
+  train(whole, scaler, 0, 4);
+  std::stringstream net, optimizer, scale;
+  torch::save(whole.net, net);
+  torch::save(*whole.optimizer, optimizer);
+  torch::save(scaler, scale);
+  torch::load(resumed.net, net);
+  torch::load(*resumed.optimizer, optimizer);
+  torch::load(loaded, scale);
+  train(whole, scaler, 4, 9);
+  train(resumed, loaded, 4, 9);
+  EXPECT_TRUE(same_bits(everything(*resumed.optimizer, resumed.net->parameters()),
+                        everything(*whole.optimizer, whole.net->parameters())));
+  EXPECT_EQ(loaded.get_scale(), scaler.get_scale());
+}
+
+TORCHAMP_ON_FUSED_CASES(GradScalerTrainingTest, fused_cases());
+
+class TorchNamesTest : public DeviceTest {};
+
+TEST_P(TorchNamesTest, TrainAsProgramsSpellThem) {
+  Net net = make_net(device());
+  torch::optim::Adam adam(net->parameters(), 0.02);
+  torch::amp::GradScaler scaler(device());
+  const Batch batch = make_batch(device());
+  double first = 0, last = 0;
+  for (int step = 0; step < 60; ++step) {
+    adam.zero_grad();
+    Tensor loss;
+    {
+      torch::autocast guard(device().type(), torch::kHalf);
+      const Tensor output = net(batch.data);
+      EXPECT_EQ(output.scalar_type(), torch::kHalf);
+      loss = loss_of(output.to(torch::kFloat), batch.target);
+    }
+    scaler.scale(loss).backward();
+    scaler.step(adam);
+    scaler.update();
+    last = loss.item<double>();
+    if (step == 0) first = last;
+  }
+  EXPECT_LT(last, 0.5 * first);
+}
+
+TEST_P(TorchNamesTest, AreTheSameClasses) {
+  EXPECT_TRUE((std::is_same_v<torch::cuda::amp::GradScaler, GradScaler>));
+  EXPECT_TRUE((std::is_same_v<torch::amp::autocast, torch::autocast>));
+  const auto is_on = [] { return at::autocast::is_autocast_enabled(at::kCUDA); };
+  {
+    const torch::cuda::amp::autocast guard(true, at::kBFloat16);
+    EXPECT_TRUE(is_on());
+    EXPECT_EQ(at::autocast::get_autocast_dtype(at::kCUDA), at::kBFloat16);
+    const torch::cuda::amp::autocast inner(false);
+    EXPECT_FALSE(is_on());
+  }
+  EXPECT_FALSE(is_on());
+  EXPECT_EQ(at::autocast::get_autocast_dtype(at::kCUDA), at::kHalf);
+}
+
+TORCHAMP_ON_EACH_DEVICE(TorchNamesTest);
+
+}  // namespace
+}  // namespace torchamp

@@ -1,0 +1,318 @@
+#include <ATen/ops/mm.h>
+
+#include <thread>
+
+#include "errors.h"
+#include "net.h"
+#include "tensors.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+
+struct Expected {
+  const char* model_dtypes;  ///< first.weight, .bias, last.weight, .bias, norm.weight, .bias
+  const char* stepped_dtypes;
+  bool scales;
+};
+
+const Expected kExpected[] = {
+    {"Float Float Float Float Float Float", "Float Float Float Float Float Float", false},
+    {"Float Float Float Float Float Float", "Float Float Float Float Float Float", true},
+    {"Half Half Half Half Float Float", "Float Float Float Float Float Float", true},
+    {"Half Half Half Half Half Half", "Half Half Half Half Half Half", false},
+    {"Float Float Float Float Float Float", "Float Float Float Float Float Float", false},
+    {"BFloat16 BFloat16 BFloat16 BFloat16 Float Float", "Float Float Float Float Float Float",
+     false},
+};
+
+class InitializeTest : public LevelTest {
+ protected:
+  static const Expected& expected() { return kExpected[static_cast<int>(level())]; }
+
+  Net net_ = make_net(device());
+  torch::optim::SGD sgd_{net_->parameters(), torch::optim::SGDOptions(0.5).momentum(0.9)};
+  Batch batch_ = make_batch(device());
+};
+
+TEST_P(InitializeTest, Learns) {
+  auto amped = initialize(net_, sgd_, quiet(level()));
+  auto& [model, optimizer] = amped;
+  for (int step = 0; step < 60; ++step) {
+    optimizer.zero_grad();
+    const Tensor loss = loss_of(model(batch_.data), batch_.target);
+    {
+      scale_loss scaled_loss(loss, optimizer);
+      scaled_loss.backward();
+    }
+    optimizer.step();
+  }
+  EXPECT_LT(loss_of(model(batch_.data), batch_.target).item<float>(), 0.15f);
+}
+
+TEST_P(InitializeTest, GivesTheModelAndTheOptimizerTheirDtypes) {
+  const auto before = net_->parameters();
+  auto amped = initialize(net_, sgd_, quiet(level()));
+  EXPECT_EQ(dtypes_of(net_->parameters()), expected().model_dtypes);
+  EXPECT_EQ(dtypes_of(amped.optimizer.master_params()), expected().stepped_dtypes);
+  EXPECT_EQ(amped.model.amp()->loss_scaler().is_identity(), !expected().scales);
+  const auto after = net_->parameters();
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(before[i].is_same(after[i])) << i;
+}
+
+TEST_P(InitializeTest, OutputsAreFloat32UnlessAskedFor) {
+  const bool casts_model = default_properties(level()).cast_model_type.has_value();
+  auto model = initialize(net_, quiet(level()));
+  EXPECT_EQ(model(batch_.data).scalar_type() == at::kFloat, casts_model);
+  auto other = initialize(make_net(device()), quiet(level()).cast_model_outputs(at::kBFloat16));
+  EXPECT_EQ(other(batch_.data).scalar_type(), at::kBFloat16);
+}
+
+TEST_P(InitializeTest, MovesTheMomentumThatIsThereAlready) {
+  loss_of(net_->forward(batch_.data), batch_.target).backward();
+  sgd_.step();
+  const Tensor weight = net_->first->weight;
+  auto& state =
+      static_cast<torch::optim::SGDParamState&>(*sgd_.state().at(weight.unsafeGetTensorImpl()));
+  const Tensor momentum = state.momentum_buffer();
+  auto amped = initialize(net_, sgd_, quiet(level()));
+  const Tensor stepped = amped.optimizer.master_params()[0];
+  const auto found = sgd_.state().find(stepped.unsafeGetTensorImpl());
+  ASSERT_NE(found, sgd_.state().end());
+  EXPECT_TRUE(static_cast<torch::optim::SGDParamState&>(*found->second)
+                  .momentum_buffer()
+                  .is_same(momentum));
+  EXPECT_EQ(sgd_.state().size(), 6U);
+}
+
+TEST_P(InitializeTest, DisabledChangesNothing) {
+  const auto before = clones(net_->parameters());
+  auto amped = initialize(net_, sgd_, quiet(level()).enabled(false));
+  EXPECT_TRUE(same_bits(net_->parameters(), before));
+  const Tensor loss = loss_of(amped.model(batch_.data), batch_.target);
+  {
+    scale_loss scaled_loss(loss, amped.optimizer);
+    EXPECT_TRUE(scaled_loss.tensor().is_same(loss));
+    scaled_loss.backward();
+  }
+  EXPECT_TRUE(amped.optimizer.step());
+  EXPECT_FALSE(same_bits(net_->parameters(), before));
+}
+
+TEST_P(InitializeTest, RefusesAModelThatIsNotFloat32BeforeItTouchesAny) {
+  Net half = make_net(device());
+  half->last->weight.set_data(half->last->weight.to(at::kHalf));
+  const auto call = [&] {
+    initialize(std::make_tuple(net_, half), OptimizerRefs{sgd_}, quiet(level()));
+  };
+  EXPECT_EQ(
+      message_of(call),
+      "initialize: expected a float32 model, got parameter \"last.weight\" in Half. "
+      "initialize casts the model itself: remove the call of to(torch::kHalf), or freeze what "
+      "does not train by set_requires_grad(false); a model that was initialized becomes "
+      "float32 by torchamp::release, a clone of one by to(torch::kFloat)");
+  EXPECT_EQ(dtypes_of(net_->parameters()), kExpected[0].model_dtypes);
+  EXPECT_TRUE(sgd_.param_groups()[0].params()[0].is_same(net_->first->weight));
+}
+
+/// O1's autocast ends when the result of initialize is destroyed.
+TEST_P(InitializeTest, LeavesNoAutocastBehind) {
+  const auto mm_type = [&] { return at::mm(batch_.data, batch_.data.t()).scalar_type(); };
+  {
+    auto amped = initialize(net_, sgd_, quiet(level()));
+    const auto autocast_type = default_properties(level()).autocast_type;
+    EXPECT_EQ(mm_type(), autocast_type.value_or(at::kFloat));
+  }
+  EXPECT_EQ(mm_type(), at::kFloat);
+}
+
+/// Forwards in other threads behave as in the thread of initialize.
+TEST_P(InitializeTest, ForwardsInOtherThreadsCastAlike) {
+  auto amped = initialize(net_, sgd_, quiet(level()));
+  const at::Tensor expected = amped.model(batch_.data);
+  at::Tensor in_thread;
+  std::thread([&] { in_thread = amped.model(batch_.data); }).join();
+  EXPECT_TRUE(same_bits(in_thread, expected));
+}
+
+TORCHAMP_AT_LEVELS(InitializeTest, OptLevel::O0, OptLevel::O1, OptLevel::O2, OptLevel::O3,
+                   OptLevel::O4, OptLevel::O5);
+
+class InitializeManyTest : public DeviceTest {};
+
+TEST_P(InitializeManyTest, MastersKeepTheBitsThatFloat16Loses) {
+  Net net = make_net(device());
+  const auto before = clones(net->parameters());
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto amped = initialize(net, sgd, quiet(OptLevel::O2));
+  EXPECT_TRUE(same_bits(master_params(amped.optimizer), before));
+  EXPECT_FALSE(same_bits(net->first->weight.to(at::kFloat), before[0]));
+}
+
+TEST_P(InitializeManyTest, TwoModelsTwoOptimizersTwoLosses) {
+  Net left = make_net(device(), 1), right = make_net(device(), 2);
+  torch::optim::SGD of_left(left->parameters(), 0.1);
+  torch::optim::Adam of_right(right->parameters(), 1e-2);
+  auto many = initialize(std::make_tuple(left, right), OptimizerRefs{of_left, of_right},
+                         quiet(OptLevel::O2).num_losses(2));
+  auto& [model_left, model_right] = many.models;
+  const Batch batch = make_batch(device());
+  float first_loss = 0, last_loss = 0;
+  for (int step = 0; step < 60; ++step) {
+    for (auto& optimizer : many.optimizers) optimizer.zero_grad();
+    const Tensor joint = loss_of(model_left(batch.data) + model_right(batch.data), batch.target);
+    const Tensor alone = loss_of(model_right(batch.data), batch.target);
+    { scale_loss(joint, many.optimizers, {0, false}).backward(); }
+    { scale_loss(alone, many.optimizers[1], {1, false}).backward(); }
+    for (auto& optimizer : many.optimizers) EXPECT_TRUE(optimizer.step());
+    (step == 0 ? first_loss : last_loss) = joint.item<float>() + alone.item<float>();
+  }
+  EXPECT_LT(last_loss, first_loss / 2);
+}
+
+/// A frozen base of 16 bits, and a float32 layer that is added to it.
+struct Adapted : torch::nn::Module {
+  Adapted(at::ScalarType dtype, at::Device device) {
+    base->to(dtype);
+    base->register_buffer("scale", at::ones({}, dtype));
+    base->weight.set_requires_grad(false);
+    base->bias.set_requires_grad(false);
+    to(device);
+  }
+  Tensor forward(const Tensor& x) {
+    return base->forward(x.to(base->weight.scalar_type())) + adapter->forward(x);
+  }
+  torch::nn::Linear base = register_module("base", torch::nn::Linear(4, 3));
+  torch::nn::Linear adapter = register_module("adapter", torch::nn::Linear(4, 3));
+};
+
+template <class Amped>
+void train_once(Amped& amped, const Batch& batch) {
+  amped.optimizer.zero_grad();
+  scale_loss(loss_of(amped.model(batch.data), batch.target), amped.optimizer).backward();
+  EXPECT_TRUE(amped.optimizer.step());
+}
+
+TEST_P(InitializeManyTest, AFrozenBaseStaysAsItIs) {
+  for (const char* level : {"O1", "O2", "O4", "O5"}) {
+    const bool is_half = level[1] < '4';
+    const at::ScalarType dtype = is_half ? at::kHalf : at::kBFloat16;
+    const auto net = std::make_shared<Adapted>(dtype, device());
+    const auto before = clones(net->base->parameters());
+    const auto adapter = net->adapter->weight.to(dtype, /*non_blocking=*/false, /*copy=*/true);
+    torch::optim::SGD sgd(net->adapter->parameters(), 0.1);
+    auto amped = initialize(net, sgd, Options(level).verbosity(0).loss_scale(64.0));
+    train_once(amped, make_batch(device()));
+    EXPECT_TRUE(same_bits(net->base->parameters(), before));
+    EXPECT_FALSE(same_bits(net->adapter->weight.detach().to(dtype), adapter));
+    EXPECT_EQ(core::param_of(net->base->weight), nullptr);
+  }
+}
+
+TEST_P(InitializeManyTest, WhatIsThawedTrainsByMasters) {
+  for (const bool is_in_optimizer : {true, false}) {
+    const auto net = std::make_shared<Adapted>(at::kHalf, device());
+    torch::optim::SGD sgd(is_in_optimizer ? net->parameters() : net->adapter->parameters(), 0.1);
+    auto amped = initialize(net, sgd, quiet(OptLevel::O2).loss_scale(64.0));
+    const Batch batch = make_batch(device());
+    train_once(amped, batch);
+    net->base->weight.set_requires_grad(true);
+    if (!is_in_optimizer) amped.optimizer.add_param_group({{net->base->weight}});
+    const Tensor before = net->base->weight.detach().clone();
+    train_once(amped, batch);
+    EXPECT_FALSE(same_bits(net->base->weight.detach(), before));
+    EXPECT_TRUE(core::param_of(net->base->weight)->has_master());
+  }
+}
+
+TEST_P(InitializeManyTest, SaysWhatMastersOfFrozenParametersTake) {
+  const Logged logged;
+  for (const bool is_in_optimizer : {true, false}) {
+    const auto net = std::make_shared<Adapted>(at::kHalf, device());
+    torch::optim::SGD sgd(is_in_optimizer ? net->parameters() : net->adapter->parameters(), 0.1);
+    initialize(net, sgd, "O2");
+  }
+  EXPECT_EQ(
+      logged.text(),
+      "initialize: float32 masters of 2 frozen parameters take 0.0 MiB; leave them out of the "
+      "optimizer, and pass them to add_param_group when they are to train\n");
+}
+
+struct Spectral : torch::nn::Module {
+  Tensor weight = register_parameter("weight", at::ones({4}, at::kComplexFloat));
+};
+
+TEST_P(InitializeManyTest, RefusesComplexParametersThatAreToBeUnscaled) {
+  const auto net = std::make_shared<Spectral>();
+  net->to(device());
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  for (const auto level : {OptLevel::O1, OptLevel::O2, OptLevel::O5}) {
+    EXPECT_EQ(message_of([&] { initialize(net, sgd, quiet(level)); }),
+              "initialize: expected parameter \"weight\" of models[0] to be real, got "
+              "ComplexFloat, whose grads cannot be unscaled; make torch::view_as_real of it the "
+              "parameter, and use torch::view_as_complex in forward");
+  }
+  initialize(net, sgd, quiet(OptLevel::O0));
+  net->weight.set_requires_grad(false);
+  initialize(net, sgd, quiet(OptLevel::O2));
+  EXPECT_EQ(net->weight.scalar_type(), at::kComplexFloat);
+}
+
+TEST_P(InitializeManyTest, WarnsOfAModelThatMayAverageAnother) {
+  const auto said = [&](auto models, const Options& options, bool with_optimizer = true) {
+    const Logged logged;
+    torch::optim::SGD sgd(std::get<0>(models)->parameters(), 0.1);
+    initialize(models, with_optimizer ? OptimizerRefs{sgd} : OptimizerRefs(), options);
+    return logged.text();
+  };
+  const auto twins = [&] { return std::make_tuple(make_net(device()), make_net(device())); };
+  const std::string warning =
+      "initialize: expected an optimizer to step models[1], got a model like models[0] that none "
+      "steps; if it averages models[0], its averages stall in 16 bits: leave it out and use "
+      "AveragedModel; if its weights stay as they are, leave it out and use cast_for_inference\n";
+  for (const char* level : {"O2", "O5"}) EXPECT_EQ(said(twins(), level), warning);
+  for (const char* level : {"O0", "O1", "O4"}) EXPECT_EQ(said(twins(), level), "");
+  EXPECT_EQ(said(twins(), Options("O2").verbosity(0)), "");
+  EXPECT_EQ(said(twins(), "O2", /*with_optimizer=*/false), "");
+  torch::nn::Linear features(4, 3);
+  EXPECT_EQ(said(std::make_tuple(make_net(device()), features), "O2"), "");
+}
+
+TEST_P(InitializeManyTest, AModelWithoutAnOptimizerGetsNoMasters) {
+  Net teacher = make_net(device(), 1), student = make_net(device(), 2);
+  torch::optim::SGD sgd(student->parameters(), 0.1);
+  auto many =
+      initialize(std::make_tuple(teacher, student), OptimizerRefs{sgd}, quiet(OptLevel::O2));
+  EXPECT_EQ(teacher->first->weight.scalar_type(), at::kHalf);
+  EXPECT_EQ(core::param_of(teacher->first->weight), nullptr);
+  EXPECT_TRUE(core::param_of(student->first->weight)->has_master());
+}
+
+TEST_P(InitializeManyTest, TwoCallsDoNotKnowEachOther) {
+  Net a = make_net(device(), 1), b = make_net(device(), 1);
+  torch::optim::SGD of_a(a->parameters(), 0.1), of_b(b->parameters(), 0.1);
+  auto amped_a = initialize(a, of_a, quiet(OptLevel::O2));
+  auto amped_b = initialize(b, of_b, quiet(OptLevel::O5));
+  amped_a.model.amp()->loss_scaler().set_loss_scale(8);
+  EXPECT_TRUE(amped_b.model.amp()->loss_scaler().is_identity());
+  EXPECT_EQ(a->first->weight.scalar_type(), at::kHalf);
+  EXPECT_EQ(b->first->weight.scalar_type(), at::kBFloat16);
+}
+
+/// A model of O2 beside one of O1 runs in its own dtype, not in O1's.
+TEST_P(InitializeManyTest, OtherLevelsForwardsAreShieldedFromO1) {
+  Net net = make_net(device(), 1);
+  auto o1 = initialize(make_net(device(), 2), quiet(OptLevel::O1));
+  auto o0 = initialize(net, quiet(OptLevel::O0));
+  const Batch batch = make_batch(device());
+  net->eval();
+  const Tensor in_float32 = o0(batch.data);
+  o1.amp()->close();
+  EXPECT_TRUE(same_bits(in_float32, net->forward(batch.data)));
+}
+
+TORCHAMP_ON_EACH_DEVICE(InitializeManyTest);
+
+}  // namespace
+}  // namespace torchamp

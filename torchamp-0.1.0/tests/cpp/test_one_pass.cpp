@@ -1,0 +1,162 @@
+// Fused optimizers under initialize: skipping on the device, steps without master grads, clipping.
+#include <torchamp/clip.h>
+#include <torchamp/optim/adam.h>
+
+#include <cmath>
+
+#include "errors.h"
+#include "net.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+
+/// A network trained with FusedAdamW.
+struct FusedTraining {
+  FusedTraining(at::Device device, const Options& options)
+      : net(make_net(device, 1)),
+        batch(make_batch(device)),
+        adamw(net->parameters(), optim::FusedAdamWOptions(0.01).eps(1e-4)),
+        amped(initialize(net, adamw, options)) {}
+
+  Tensor loss() { return loss_of(amped.model(batch.data), batch.target); }
+  core::OptimizerState& state() { return *amped.optimizer.amp()->optimizers()[0].state; }
+  void backward() { scale_loss(loss(), amped.optimizer).backward(); }
+  void overflow() {
+    scale_loss scaled_loss(loss(), amped.optimizer);
+    scaled_loss.backward();
+    net->last->bias.grad().fill_(INFINITY);
+  }
+  /// The model, the masters and the optimizer state.
+  std::vector<Tensor> everything() {
+    std::vector<Tensor> found = net->parameters();
+    for (const Tensor& master : state().master_params()) {
+      found.push_back(master);
+      const auto state = adamw.state().find(master.unsafeGetTensorImpl());
+      if (state == adamw.state().end()) continue;
+      const auto& kept = static_cast<const optim::FusedParamState&>(*state->second);
+      for (const char* name : {"exp_avg", "exp_avg_sq", "step"}) found.push_back(kept.get(name));
+    }
+    return clones(found);
+  }
+
+  Net net;
+  Batch batch;
+  optim::FusedAdamW adamw;
+  Amped<Net> amped;
+};
+
+class OnePassTest : public LevelTest {
+ protected:
+  static Options lazy() { return quiet(level()).loss_scale("dynamic"); }
+  static Options eager() { return lazy().materialize_master_grads(true); }
+
+  static void step(FusedTraining& training) {
+    training.amped.optimizer.zero_grad();
+    training.backward();
+    training.amped.optimizer.step();
+  }
+};
+
+TEST_P(OnePassTest, WithoutMasterGradsTheNumbersAreTheSame) {
+  FusedTraining made(device(), eager()), training(device(), lazy());
+  for (int step = 0; step < 5; ++step) {
+    for (FusedTraining* each : {&made, &training}) {
+      each->amped.optimizer.zero_grad();
+      each->backward();
+      EXPECT_EQ(each->state().is_checked(), each == &training);
+      EXPECT_TRUE(each->amped.optimizer.step());
+    }
+    EXPECT_TRUE(same_bits(training.everything(), made.everything())) << step;
+  }
+}
+
+TEST_P(OnePassTest, AnOverflowSkips) {
+  for (const Options& options : {eager(), lazy()}) {
+    FusedTraining training(device(), options);
+    training.backward();
+    training.amped.optimizer.step();
+    const auto before = training.everything();
+    training.amped.optimizer.zero_grad();
+    training.overflow();
+    EXPECT_EQ(training.amped.optimizer.step(), !device().is_cpu());
+    EXPECT_TRUE(same_bits(training.everything(), before));
+    EXPECT_EQ(training.amped.model.amp()->loss_scaler().loss_scale(), 32768);
+    training.amped.optimizer.zero_grad();
+    training.backward();
+    training.amped.optimizer.step();
+    EXPECT_FALSE(same_bits(training.everything(), before));
+  }
+}
+
+TEST_P(OnePassTest, EveryAccessFindsGrads) {
+  FusedTraining training(device(), lazy());
+  training.backward();
+  for (const Tensor& master : training.amped.optimizer.master_params()) {
+    EXPECT_TRUE(master.grad().defined());
+  }
+  EXPECT_FALSE(training.state().lazy());
+}
+
+TEST_P(OnePassTest, ClippingByNorm) {
+  FusedTraining made(device(), eager()), training(device(), lazy());
+  for (int step = 0; step < 3; ++step) {
+    std::vector<Tensor> norms;
+    for (FusedTraining* each : {&made, &training}) {
+      each->amped.optimizer.zero_grad();
+      each->backward();
+      norms.push_back(clip_grad_norm_(each->amped.optimizer, 0.01));
+      each->amped.optimizer.step();
+    }
+    EXPECT_TRUE(at::allclose(norms[0], norms[1], 1e-4));
+    const auto got = training.everything(), expected = made.everything();
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_TRUE(at::allclose(got[i], expected[i], 1e-3, 1e-5));
+  }
+}
+
+TEST_P(OnePassTest, ClippingLeavesOutGradsThatWereDropped) {
+  FusedTraining made(device(), eager()), training(device(), lazy());
+  std::vector<Tensor> norms;
+  for (FusedTraining* each : {&made, &training}) {
+    step(*each);
+    clip_grad_norm_(each->amped.optimizer, 1.0);
+    each->amped.optimizer.zero_grad();
+    each->backward();
+    each->net->first->weight.mutable_grad().reset();
+    norms.push_back(clip_grad_norm_(each->amped.optimizer, 1.0));
+  }
+  EXPECT_TRUE(at::allclose(norms[0], norms[1], 1e-4));
+  EXPECT_TRUE(training.state().is_checked());
+}
+
+TEST_P(OnePassTest, ClippingByValue) {
+  FusedTraining training(device(), lazy());
+  training.backward();
+  clip_grad_value_(training.amped.optimizer, 1e-3);
+  EXPECT_TRUE(training.state().lazy());
+  for (const Tensor& param : training.net->parameters()) {
+    EXPECT_LE(param.grad().abs().max().item<float>(), 1e-3f);
+  }
+}
+
+TORCHAMP_AT_LEVELS(OnePassTest, OptLevel::O2, OptLevel::O5);
+
+class DisabledTest : public DeviceTest {};
+
+TEST_P(DisabledTest, GradsAreClippedAllTheSame) {
+  FusedTraining training(device(), quiet(OptLevel::O2).enabled(false));
+  training.backward();
+  clip_grad_norm_(training.amped.optimizer, 0.01);
+  double squares = 0;
+  for (const Tensor& param : training.net->parameters()) {
+    squares += param.grad().square().sum().item<double>();
+  }
+  EXPECT_NEAR(std::sqrt(squares), 0.01, 1e-5);
+}
+
+TORCHAMP_ON_EACH_DEVICE(DisabledTest);
+
+}  // namespace
+}  // namespace torchamp

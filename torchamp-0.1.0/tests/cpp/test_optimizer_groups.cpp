@@ -1,0 +1,216 @@
+// Parameters that a program adds to an optimizer after initialize, by either of its handles.
+#include <torchamp/optim/sgd.h>
+
+#include <functional>
+#include <optional>
+
+#include "errors.h"
+#include "training.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+using Group = torch::optim::OptimizerParamGroup;
+
+/// A network whose last layer joins the optimizer in the middle of training.
+template <class SGD, class Options>
+struct Joining {
+  Joining(at::Device device, torchamp::Options options)
+      : net(make_net(device)),
+        batch(make_batch(device)),
+        sgd(net->first->parameters(), Options(0.1)),
+        amped(initialize(net, sgd, options)) {}
+
+  void backward() {
+    scale_loss(loss_of(amped.model(batch.data), batch.target), amped.optimizer).backward();
+  }
+  void step() {
+    amped.optimizer.zero_grad();
+    backward();
+    EXPECT_TRUE(amped.optimizer.step());
+  }
+
+  Net net;
+  Batch batch;
+  SGD sgd;
+  Amped<Net> amped;
+};
+
+class GroupsTest : public LevelTest {
+ protected:
+  static Options options() { return quiet(level()).loss_scale(1024.0); }
+  /// The parameters after two steps with the group, which `add` adds.
+  template <class SGD, class SGDOptions, class Add>
+  static std::vector<at::Tensor> trained(const Add& add) {
+    Joining<SGD, SGDOptions> joining(device(), options());
+    joining.step();
+    add(joining, Group(joining.net->last->parameters()));
+    joining.step();
+    joining.step();
+    EXPECT_EQ(joining.amped.optimizer.master_params().size(), 4U);
+    return clones(joining.net->parameters());
+  }
+  template <class SGD, class SGDOptions>
+  static void expect_both_ways_alike() {
+    const auto expected = trained<SGD, SGDOptions>(
+        [](auto& joining, const Group& group) { joining.amped.optimizer.add_param_group(group); });
+    const auto got = trained<SGD, SGDOptions>(
+        [](auto& joining, const Group& group) { joining.sgd.add_param_group(group); });
+    EXPECT_TRUE(same_bits(got, expected));
+  }
+};
+
+TEST_P(GroupsTest, OfTheWrappedOptimizerAreTrainedAlike) {
+  expect_both_ways_alike<torch::optim::SGD, torch::optim::SGDOptions>();
+  expect_both_ways_alike<optim::FusedSGD, optim::FusedSGDOptions>();
+}
+
+TEST_P(GroupsTest, GradsOfABackwardBeforeAreNotStepped) {
+  Joining<torch::optim::SGD, torch::optim::SGDOptions> joining(device(), options());
+  joining.backward();
+  const auto before = clones(joining.net->last->parameters());
+  joining.amped.optimizer.add_param_group(Group(joining.net->last->parameters()));
+  EXPECT_TRUE(joining.amped.optimizer.step());
+  EXPECT_TRUE(same_bits(joining.net->last->parameters(), before));
+  joining.step();
+  EXPECT_FALSE(same_bits(joining.net->last->parameters(), before));
+}
+
+/// What was done to the groups of both: LibTorch's optimizer in float32, and one under initialize.
+template <class O>
+struct Edited {
+  Edited(at::Device device, const Options& options)
+      : net(make_net(device)), optimizer(net->first->parameters(), 0.25) {
+    const at::NoGradGuard no_grad;
+    for (const Tensor& param : net->parameters()) Tensor(param).fill_(0.5);
+    if (options.enabled()) amped.emplace(initialize(net, optimizer, options));
+  }
+
+  std::vector<Tensor>& group() { return optimizer.param_groups()[0].params(); }
+  /// A step by the sum of all that the groups may hold, whose grads are exact.
+  void step() {
+    optimizer.zero_grad();
+    net->zero_grad();
+    Tensor loss;
+    for (const Tensor& param : net->parameters()) {
+      const Tensor sum = param.to(at::kFloat).sum();
+      loss = loss.defined() ? loss + sum : sum;
+    }
+    if (amped) {
+      { scale_loss(loss, amped->optimizer).backward(); }
+      amped->optimizer.step();
+    } else {
+      loss.backward();
+      optimizer.step();
+    }
+  }
+  std::vector<Tensor> values() const {
+    std::vector<Tensor> all;
+    for (const Tensor& param : net->parameters()) {
+      const auto known = core::param_of(param);
+      all.push_back((known != nullptr ? known->master : param).detach().to(at::kFloat));
+    }
+    return all;
+  }
+
+  Net net;
+  O optimizer;
+  std::optional<Amped<Net>> amped;
+};
+
+template <class O>
+void expect_edits_are_followed(at::Device device, const Options& options) {
+  std::vector<Tensor> removed[2];
+  const std::vector<std::function<void(Net&, std::vector<Tensor>&, std::vector<Tensor>&)>> edits = {
+      [](Net& net, auto& group, auto&) { group.push_back(net->last->weight); },
+      [](Net&, auto& group, auto& kept) {
+        kept = {group[0]};
+        group.erase(group.begin());
+      },
+      [](Net&, auto& group, auto& kept) { group.push_back(kept[0]); },
+      [](Net& net, auto& group, auto& kept) {
+        group = net->parameters();
+        group[0] = kept[0];
+      },
+      [](Net& net, auto& group, auto& kept) {
+        group = {kept[0], net->last->bias};
+      },
+  };
+  Edited<O> edited(device, options), plain(device, Options(options).enabled(false));
+  for (const auto& edit : edits) {
+    edit(edited.net, edited.group(), removed[0]);
+    edit(plain.net, plain.group(), removed[1]);
+    for (Edited<O>* each : {&edited, &plain}) each->step();
+    const auto got = edited.values(), expected = plain.values();
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::allclose(got[i], expected[i])) << i;
+  }
+}
+
+TEST_P(GroupsTest, ThatTheProgramEditsAreFollowed) {
+  expect_edits_are_followed<torch::optim::SGD>(device(), options());
+  expect_edits_are_followed<optim::FusedSGD>(device(), options());
+}
+
+/// By the model's own tensor.
+template <class O>
+void expect_its_master_on_return(at::Device device, const Options& options) {
+  Edited<O> edited(device, options);
+  auto& groups = edited.optimizer.param_groups();
+  edited.step();
+  const Tensor stepped = edited.group()[0], value = stepped.detach().clone();
+  const Group popped = std::move(groups.back());
+  groups.back() = Group(edited.net->last->parameters(), popped.options().clone());
+  edited.step();
+  EXPECT_TRUE(same_bits(stepped.detach(), value)) << "nobody steps it";
+  edited.optimizer.add_param_group(Group(edited.net->first->parameters()));
+  edited.step();
+  EXPECT_TRUE(groups.back().params()[0].is_same(stepped));
+  EXPECT_TRUE(same_bits(stepped.detach(), value.sub(0.25)));
+}
+
+TEST_P(GroupsTest, AParameterThatComesBackHasItsMasterAgain) {
+  expect_its_master_on_return<torch::optim::SGD>(device(), options());
+  expect_its_master_on_return<optim::FusedSGD>(device(), options());
+}
+
+/// Of one in the layer that the optimizer steps.
+template <class O>
+void expect_no_overflow_of_removed(at::Device device, const Options& options) {
+  Edited<O> edited(device, options);
+  edited.step();
+  edited.optimizer.zero_grad();
+  edited.net->zero_grad();
+  const auto& layer = edited.net->first;
+  const Tensor before = layer->bias.detach().clone();
+  const Tensor loss = layer->weight.to(at::kFloat).sum() * INFINITY;
+  { scale_loss(loss + layer->bias.to(at::kFloat).sum(), edited.amped->optimizer).backward(); }
+  edited.group().erase(edited.group().begin());
+  EXPECT_TRUE(edited.amped->optimizer.step());
+  EXPECT_TRUE(same_bits(layer->bias.detach(), before.sub(0.25)));
+}
+
+TEST_P(GroupsTest, TheOverflowOfARemovedParameterSkipsNobody) {
+  const Options dynamic = options().loss_scale("dynamic");
+  expect_no_overflow_of_removed<torch::optim::SGD>(device(), dynamic);
+  expect_no_overflow_of_removed<optim::FusedSGD>(device(), dynamic);
+}
+
+/// Before the optimizer that it leaves is asked for anything.
+TEST_P(GroupsTest, AParameterMovesToAnotherOptimizer) {
+  Net net = make_net(device());
+  torch::optim::SGD from(net->first->parameters(), 0.25), to(net->last->parameters(), 0.25);
+  auto [models, optimizers] = initialize(std::make_tuple(net), OptimizerRefs{from, to}, options());
+  const Tensor moved = net->first->weight, before = moved.detach().clone();
+  auto& group = from.param_groups()[0].params();
+  group.erase(group.begin());
+  to.param_groups()[0].params().push_back(moved);
+  { scale_loss(moved.to(at::kFloat).sum(), optimizers[1]).backward(); }
+  EXPECT_TRUE(optimizers[1].step());
+  EXPECT_FALSE(same_bits(moved.detach(), before));
+}
+
+TORCHAMP_AT_LEVELS(GroupsTest, OptLevel::O0, OptLevel::O1, OptLevel::O2);
+
+}  // namespace
+}  // namespace torchamp

@@ -1,0 +1,137 @@
+// LibTorch's own code with the optimizer that initialize returns.
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
+#include <torch/optim/schedulers/step_lr.h>
+
+#include "errors.h"
+#include "training.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+
+double lr_of(torch::optim::Optimizer& optimizer) {
+  return optimizer.param_groups()[0].options().get_lr();
+}
+
+class LibTorchTest : public DeviceTest {
+ protected:
+  static Training train_at(OptLevel level) { return {device(), quiet(level)}; }
+};
+
+TEST_P(LibTorchTest, StepLRSetsTheRateOfTheNextStep) {
+  for (const OptLevel level : {OptLevel::O1, OptLevel::O2, OptLevel::O5}) {
+    Training training = train_at(level), by_hand = train_at(level);
+    torch::optim::StepLR scheduler(training.optimizer().wrapped(), /*step_size=*/1, /*gamma=*/0.5);
+    scheduler.step();
+    for (int step = 0; step < 3; ++step) {
+      by_hand.sgd.param_groups()[0].options().set_lr(0.1 * std::pow(0.5, step));
+      training.step();
+      by_hand.step();
+      scheduler.step();
+      EXPECT_TRUE(same_bits(training.net->parameters(), by_hand.net->parameters())) << step;
+    }
+    EXPECT_DOUBLE_EQ(lr_of(training.sgd), 0.0125);
+  }
+}
+
+TEST_P(LibTorchTest, ASchedulerCreatedBeforeInitializeWorks) {
+  Net net = make_net(device());
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  torch::optim::StepLR scheduler(sgd, /*step_size=*/1, /*gamma=*/0.0);
+  auto amped = initialize(net, sgd, quiet(OptLevel::O2));
+  scheduler.step();
+  scheduler.step();
+  const auto before = clones(net->parameters());
+  const Batch batch = make_batch(device());
+  { scale_loss(loss_of(amped.model(batch.data), batch.target), amped.optimizer).backward(); }
+  EXPECT_TRUE(amped.optimizer.step());
+  EXPECT_TRUE(same_bits(net->parameters(), before));
+}
+
+TEST_P(LibTorchTest, ReduceLROnPlateauSetsTheRateOfTheNextStep) {
+  Training training = train_at(OptLevel::O2), by_hand = train_at(OptLevel::O2);
+  torch::optim::ReduceLROnPlateauScheduler scheduler(
+      training.optimizer().wrapped(), torch::optim::ReduceLROnPlateauScheduler::min, /*factor=*/0.5,
+      /*patience=*/0);
+  for (const float metric : {1.0f, 0.5f, 0.5f}) scheduler.step(metric);
+  EXPECT_DOUBLE_EQ(lr_of(training.sgd), 0.05);
+  by_hand.sgd.param_groups()[0].options().set_lr(0.05);
+  training.step();
+  by_hand.step();
+  EXPECT_TRUE(same_bits(training.net->parameters(), by_hand.net->parameters()));
+}
+
+TEST_P(LibTorchTest, AClosureIsRefusedWhereItWouldGoWrong) {
+  for (const OptLevel level : {OptLevel::O1, OptLevel::O2, OptLevel::O5}) {
+    Training training = train_at(level);
+    const auto params = clones(training.net->parameters());
+    EXPECT_EQ(message_of([&] { training.optimizer().step([&] { return training.loss(); }); }),
+              std::string("Optimizer::step: expected no closure at opt_level ") + name(level) +
+                  ", where the loss is scaled or masters are stepped; run the backward in "
+                  "scale_loss, then call step(). Optimizers that need a closure, such as LBFGS, "
+                  "work at O0");
+    EXPECT_TRUE(same_bits(training.net->parameters(), params));
+  }
+}
+
+TEST_P(LibTorchTest, AClosureIsTakenWhereNothingIsScaled) {
+  for (const OptLevel level : {OptLevel::O0, OptLevel::O3, OptLevel::O4}) {
+    Training closure = train_at(level), plain = train_at(level);
+    plain.step();
+    closure.optimizer().step([&] {
+      closure.optimizer().zero_grad();
+      const Tensor loss = closure.loss();
+      loss.backward();
+      return loss;
+    });
+    EXPECT_TRUE(same_bits(closure.net->parameters(), plain.net->parameters())) << level;
+  }
+}
+
+struct Fit {
+  explicit Fit(at::Device device) : net(make_net(device)), batch(make_batch(device)) {}
+
+  /// The loss after a few steps, each of which calls `closure` several times.
+  template <class Step, class Forward>
+  float run(const Step& step, const Forward& forward) {
+    const auto closure = [&] {
+      lbfgs.zero_grad();
+      const Tensor loss = loss_of(forward(batch.data), batch.target);
+      loss.backward();
+      return loss;
+    };
+    for (int i = 0; i < 5; ++i) step(closure);
+    return loss_of(forward(batch.data), batch.target).item().toFloat();
+  }
+
+  Net net;
+  Batch batch;
+  torch::optim::LBFGS lbfgs{net->parameters(), torch::optim::LBFGSOptions(0.5)};
+};
+
+TEST_P(LibTorchTest, LBFGSFitsAsItDoesAlone) {
+  Fit alone(device());
+  const float expected = alone.run([&](const auto& closure) { alone.lbfgs.step(closure); },
+                                   [&](const Tensor& data) { return alone.net(data); });
+  Fit amped(device());
+  auto [model, optimizer] = initialize(amped.net, amped.lbfgs, quiet(OptLevel::O0));
+  const float got = amped.run([&o = optimizer](const auto& closure) { o.step(closure); },
+                              [&m = model](const Tensor& data) { return m(data); });
+  EXPECT_EQ(got, expected);
+  EXPECT_LT(got, 0.2f);
+}
+
+TEST_P(LibTorchTest, LBFGSFitsInBFloat16WhereNothingIsScaledAndNothingHasMasters) {
+  Fit fit(device());
+  auto [model, optimizer] = initialize(fit.net, fit.lbfgs, quiet(OptLevel::O4));
+  const float loss = fit.run([&o = optimizer](const auto& closure) { o.step(closure); },
+                             [&m = model](const Tensor& data) { return m(data); });
+  EXPECT_LT(loss, 0.5f);
+}
+
+TORCHAMP_ON_EACH_DEVICE(LibTorchTest);
+
+}  // namespace
+}  // namespace torchamp

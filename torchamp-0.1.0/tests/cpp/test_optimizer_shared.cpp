@@ -1,0 +1,131 @@
+// Optimizers that share a parameter.
+#include <torchamp/optim/sgd.h>
+
+#include <cmath>
+
+#include "errors.h"
+#include "net.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+
+class SharedTest : public LevelTest {
+ protected:
+  static std::vector<Tensor> params_from(const Net& net, bool first) {
+    return first ? std::vector{net->first->weight, net->last->weight}
+                 : std::vector{net->last->weight, net->norm->weight};
+  }
+  AmpedMany<Net> initialized() {
+    return initialize(std::make_tuple(net_), OptimizerRefs{one_, other_},
+                      quiet(level()).loss_scale("dynamic"));
+  }
+
+  Net net_ = make_net(device());
+  torch::optim::SGD one_{params_from(net_, true), 0.5};
+  torch::optim::SGD other_{params_from(net_, false), 0.5};
+  Batch batch_ = make_batch(device());
+};
+
+TEST_P(SharedTest, EachStepsItByItsOwnBackward) {
+  auto many = initialized();
+  auto& model = std::get<0>(many.models);
+  const Tensor& shared = net_->last->weight;
+  for (Optimizer& optimizer : many.optimizers) {
+    many.optimizers[0].zero_grad();
+    many.optimizers[1].zero_grad();
+    const Tensor before = shared.detach().clone();
+    { scale_loss(loss_of(model(batch_.data), batch_.target), optimizer).backward(); }
+    const Tensor expected = before.sub(shared.grad(), 0.5);
+    EXPECT_TRUE(optimizer.step());
+    EXPECT_TRUE(same_bits(shared.detach(), expected));
+    net_->zero_grad();
+  }
+}
+
+TEST_P(SharedTest, AScaleLossTakesOneOfThem) {
+  auto many = initialized();
+  const Tensor loss = loss_of(std::get<0>(many.models)(batch_.data), batch_.target);
+  EXPECT_EQ(message_of([&] { scale_loss(loss, many.optimizers).backward(); }),
+            "scale_loss: expected optimizers that share no parameter, got one of sizes [2, 16] in "
+            "optimizers[0] and optimizers[1]; make one optimizer with two groups, or give a "
+            "scale_loss only the optimizer that steps next");
+  { scale_loss(loss, many.optimizers[0]).backward(); }
+  EXPECT_TRUE(many.optimizers[0].step());
+}
+
+/// Whether the shared parameter is as before, after an overflow in it of a backward that only the
+/// first optimizer was given, and steps of both.
+template <class Sgd>
+bool skips_both(Net net, const Options& options, size_t first) {
+  Sgd one({net->first->weight, net->last->weight}, 0.5);
+  Sgd other({net->last->weight, net->norm->weight}, 0.5);
+  auto many = initialize(std::make_tuple(net), OptimizerRefs{one, other}, options);
+  const Tensor before = net->last->weight.detach().clone();
+  { scale_loss(net->last->weight.sum() * INFINITY, many.optimizers[0]).backward(); }
+  const bool first_stepped = many.optimizers[first].step();
+  const bool second_stepped = many.optimizers[1 - first].step();
+  return !first_stepped && !second_stepped && same_bits(net->last->weight.detach(), before);
+}
+
+TEST_P(SharedTest, AnOverflowSkipsTheOneThatWasNotGiven) {
+  const Options options = quiet(level()).loss_scale("dynamic");
+  for (const size_t first : {0, 1}) {
+    EXPECT_TRUE(skips_both<torch::optim::SGD>(make_net(device()), options, first));
+    EXPECT_TRUE(skips_both<optim::FusedSGD>(make_net(device()), options, first));
+  }
+}
+
+TORCHAMP_AT_LEVELS(SharedTest, OptLevel::O0, OptLevel::O1, OptLevel::O4);
+
+class OneOwnerTest : public SharedTest {};
+
+const char* const kRemedy = "make one optimizer with two groups, or train in phases: ";
+
+TEST_P(OneOwnerTest, InitializeRefusesASecondOneAndChangesNothing) {
+  EXPECT_EQ(message_of([&] { initialized(); }),
+            std::string("initialize: expected parameter \"last.weight\", which gets a float32 "
+                        "master, in one optimizer, got it in optimizers[0] and optimizers[1]; ") +
+                kRemedy + "torchamp::release(model), then initialize with the other optimizer");
+  EXPECT_EQ(net_->last->weight.scalar_type(), at::kFloat);
+  EXPECT_TRUE(one_.param_groups()[0].params()[1].is_same(net_->last->weight));
+}
+
+TEST_P(OneOwnerTest, AddParamGroupRefusesASecondOne) {
+  torch::optim::SGD third(net_->norm->parameters(), 0.5);
+  Net other = make_net(device(), 2);
+  torch::optim::SGD of_other(other->parameters(), 0.5);
+  auto many =
+      initialize(std::make_tuple(net_, other), OptimizerRefs{third, of_other}, quiet(level()));
+  const auto add = [&](size_t i, const Tensor& param) {
+    many.optimizers[i].add_param_group(torch::optim::OptimizerParamGroup({param}));
+  };
+  const std::string expected =
+      std::string(
+          "Optimizer::add_param_group: expected a parameter that no other optimizer steps, since "
+          "it has a float32 master, got one of sizes [2, 16] that another steps; ") +
+      kRemedy + "amp.release(model), then initialize with the other optimizer";
+  EXPECT_EQ(message_of([&] { add(0, other->last->weight); }), expected);
+  EXPECT_EQ(message_of([&] { add(0, many.optimizers[1].master_params()[2]); }), expected);
+  EXPECT_EQ(message_of([&] { add(1, other->last->weight); }),
+            "Optimizer::add_param_group: expected parameters that are in no group yet, got one of "
+            "sizes [2, 16] that the optimizer steps already");
+  EXPECT_EQ(message_of([&] { add(0, net_->last->weight); }), "no error");
+}
+
+TEST_P(OneOwnerTest, PhasesByReleaseWork) {
+  for (torch::optim::SGD* sgd : {&one_, &other_}) {
+    auto amped = initialize(net_, *sgd, quiet(level()));
+    const Tensor before = core::param_of(net_->last->weight)->master.detach().clone();
+    { scale_loss(loss_of(amped.model(batch_.data), batch_.target), amped.optimizer).backward(); }
+    EXPECT_TRUE(amped.optimizer.step());
+    EXPECT_FALSE(same_bits(core::param_of(net_->last->weight)->master.detach(), before));
+    release(amped);
+  }
+}
+
+TORCHAMP_AT_LEVELS(OneOwnerTest, OptLevel::O2, OptLevel::O5);
+
+}  // namespace
+}  // namespace torchamp

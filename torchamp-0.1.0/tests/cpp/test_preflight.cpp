@@ -1,0 +1,220 @@
+#include <ATen/record_function.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torchamp/preflight.h>
+
+#include <cmath>
+#include <memory>
+#include <sstream>
+
+#include "device.h"
+#include "errors.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+using Function = std::function<Tensor(const Tensor&)>;
+
+/// A linear layer, and an op after it.
+struct WithOp : torch::nn::Module {
+  explicit WithOp(Function op) : op_(std::move(op)) {
+    linear = register_module("linear", torch::nn::Linear(8, 8));
+  }
+
+  Tensor forward(const Tensor& x) {
+    const Tensor y = linear->forward(x);
+    RECORD_USER_SCOPE("op");
+    return op_(y);
+  }
+
+  torch::nn::Linear linear = nullptr;
+
+ private:
+  Function op_;
+};
+
+class PreflightTest : public DeviceTest {
+ protected:
+  static Tensor ones() { return at::ones({4, 8}, at::TensorOptions(device())); }
+
+  static std::shared_ptr<WithOp> net_with(Function op) {
+    auto net = std::make_shared<WithOp>(std::move(op));
+    const at::NoGradGuard no_grad;
+    net->linear->weight.fill_(0.125);
+    net->linear->bias.fill_(0.5);
+    net->to(device());
+    return net;
+  }
+
+  static Preflight preflight_of(const Function& op) {
+    return preflight(net_with(op), [](const auto& model) { return model(ones()).mean(); });
+  }
+
+  static bool names(const Preflight& found, at::ScalarType format, bool is_overflow,
+                    const std::string& op) {
+    for (const auto& each : found.findings) {
+      if (each.format == format && each.is_overflow == is_overflow &&
+          found.tensors[each.tensor].name == op) {
+        return true;
+      }
+    }
+    return false;
+  }
+};
+
+TEST_P(PreflightTest, AHealthyModelFitsEveryLevel) {
+  torch::nn::Sequential net(torch::nn::BatchNorm1d(8), torch::nn::Linear(8, 16), torch::nn::ReLU(),
+                            torch::nn::Dropout(0.5), torch::nn::Linear(16, 1));
+  net->to(device());
+  const Tensor x = at::rand({64, 8}, device());
+  const Preflight found =
+      preflight(net, [&x](const auto& model) { return model(x).square().mean(); });
+  ASSERT_EQ(found.verdicts.size(), 5U);
+  for (const auto& verdict : found.verdicts) {
+    EXPECT_TRUE(verdict.fits) << name(verdict.level) << ": " << verdict.reason;
+    EXPECT_LT(*verdict.loss_error, 0.02);
+    EXPECT_EQ(verdict.loss_scale.has_value(), verdict.level < OptLevel::O4);
+  }
+  EXPECT_EQ(found.recommended, OptLevel::O1);
+  for (const auto& each : found.findings) ADD_FAILURE() << each.text;
+}
+
+TEST_P(PreflightTest, NamesAnOverflowOfTheForward) {
+  const Preflight found = preflight_of([](const Tensor& y) { return y * 60000.0; });
+  for (const auto level : {OptLevel::O2, OptLevel::O3}) {
+    EXPECT_FALSE(found.verdict(level).fits);
+    EXPECT_NE(found.verdict(level).reason.find("mul of \"op\" in the forward makes inf"),
+              std::string::npos)
+        << found.verdict(level).reason;
+  }
+  EXPECT_TRUE(found.verdict(OptLevel::O4).fits);
+  EXPECT_EQ(found.recommended, OptLevel::O4);
+  EXPECT_TRUE(names(found, at::kHalf, true, "mul"));
+  EXPECT_FALSE(names(found, at::kBFloat16, true, "mul"));
+}
+
+TEST_P(PreflightTest, NamesGradsThatFloat16Loses) {
+  const Preflight found = preflight_of([](const Tensor& y) { return y * 1e-20; });
+  EXPECT_FALSE(found.verdict(OptLevel::O2).fits);
+  EXPECT_NE(found.verdict(OptLevel::O2).reason.find("underflow: all grads of 'linear."),
+            std::string::npos)
+      << found.verdict(OptLevel::O2).reason;
+  EXPECT_TRUE(found.verdict(OptLevel::O5).fits) << found.verdict(OptLevel::O5).reason;
+  EXPECT_TRUE(names(found, at::kHalf, false, "mul"));
+}
+
+TEST_P(PreflightTest, NamesAMaskThatFloat16CannotHold) {
+  const Preflight found = preflight_of([](const Tensor& y) {
+    const Tensor mask = at::eye(4, 8, y.options().dtype(at::kBool));
+    return y.masked_fill(mask, -1e9).softmax(-1) * y;
+  });
+  const auto& verdict = found.verdict(OptLevel::O2);
+  EXPECT_FALSE(verdict.fits);
+  EXPECT_NE(verdict.reason.find("masked_fill"), std::string::npos) << verdict.reason;
+  EXPECT_NE(verdict.reason.find(" of \"op\" throws: "), std::string::npos) << verdict.reason;
+  EXPECT_EQ(found.recommended, OptLevel::O4);
+}
+
+TEST_P(PreflightTest, NamesAnOpThat16BitsDoNotHave) {
+  const Preflight found = preflight_of([](const Tensor& y) {
+    const Tensor square = y.t().matmul(y) + at::eye(8, y.options());
+    return std::get<0>(at::linalg_cholesky_ex(square)).sum();
+  });
+  for (const auto level : {OptLevel::O2, OptLevel::O5}) {
+    EXPECT_FALSE(found.verdict(level).fits);
+    EXPECT_NE(found.verdict(level).reason.find("cholesky"), std::string::npos)
+        << found.verdict(level).reason;
+  }
+}
+
+TEST_P(PreflightTest, LeavesEverythingAsItWas) {
+  torch::nn::Sequential net(torch::nn::Linear(8, 8), torch::nn::BatchNorm1d(8),
+                            torch::nn::Dropout(0.5));
+  net->to(device());
+  (*net)[0]->parameters()[0].mutable_grad() = at::ones({8, 8}, device());
+  std::vector<Tensor> before;
+  for (const auto& tensor : net->parameters()) before.push_back(tensor.detach().clone());
+  for (const auto& tensor : net->buffers()) before.push_back(tensor.clone());
+  const void* const memory = net->parameters()[0].const_data_ptr();
+  at::manual_seed(3);
+  const Tensor expected = at::rand({3}, device());
+  at::manual_seed(3);
+  preflight(net, [](const auto& model) { return model(ones()).square().sum(); });
+  EXPECT_TRUE(at::equal(at::rand({3}, device()), expected));
+  std::vector<Tensor> after = net->parameters();
+  for (const auto& tensor : net->buffers()) after.push_back(tensor);
+  ASSERT_EQ(after.size(), before.size());
+  for (size_t i = 0; i < after.size(); ++i) {
+    EXPECT_EQ(after[i].scalar_type(), before[i].scalar_type());
+    EXPECT_TRUE(at::equal(after[i].detach(), before[i]));
+  }
+  EXPECT_EQ(net->parameters()[0].const_data_ptr(), memory);
+  EXPECT_TRUE(at::equal(net->parameters()[0].grad(), at::ones({8, 8}, device())));
+  EXPECT_FALSE(net->parameters()[1].grad().defined());
+  EXPECT_FALSE(casting_to(device().type()));
+}
+
+TEST_P(PreflightTest, CountsExponents) {
+  const Preflight found = preflight_of([](const Tensor& y) { return y * 3.0; });
+  for (const auto& tensor : found.tensors) {
+    if (tensor.kind != Preflight::Kind::kActivation || tensor.name != "mul") continue;
+    EXPECT_EQ(tensor.scope, "op");
+    EXPECT_EQ(tensor.values.max_abs, 4.5);  // 3 · (8 · 0.125 + 0.5)
+    EXPECT_EQ(tensor.values.nonzero(), 32);
+    EXPECT_EQ(tensor.values.counts[2 - ExponentCounts::kLowest], 32);
+    EXPECT_EQ(tensor.values.share_below(2), 0);
+    EXPECT_EQ(tensor.values.share_below(3), 1);
+    return;
+  }
+  FAIL() << "no mul";
+}
+
+TEST_P(PreflightTest, SharesOfGradsLost) {
+  const Preflight found = preflight_of([](const Tensor& y) { return y * 1e-9; });
+  EXPECT_GT(found.share_lost(1), 0.5);
+  EXPECT_EQ(found.share_lost(std::ldexp(1, 20)), 0);
+}
+
+TEST_P(PreflightTest, RefusesWhatItCannotJudge) {
+  const auto error_of = [](const Function& op) { return message_of([&op] { preflight_of(op); }); };
+  EXPECT_EQ(error_of([](const Tensor& y) {
+              return y * INFINITY;
+            }).rfind("preflight: expected a finite iteration in float32, got a loss of inf", 0),
+            0U);
+  EXPECT_NE(error_of([](const Tensor& y) { return y.detach(); }).find("grad_fn"),
+            std::string::npos);
+  const auto net = net_with([](const Tensor& y) { return y; });
+  const auto loss_of = [](const auto& model) { return model(ones()).mean(); };
+  {
+    auto model = initialize(net, Options("O1").verbosity(0));
+    EXPECT_NE(message_of([&] { preflight(net, loss_of); }).find("expected no casts"),
+              std::string::npos);
+    release(model);
+  }
+  net->to(at::kHalf);
+  EXPECT_NE(message_of([&] { preflight(net, loss_of); }).find("expected float32 parameters"),
+            std::string::npos);
+  net->to(at::kFloat);
+  for (auto& param : net->parameters()) param.requires_grad_(false);
+  EXPECT_NE(message_of([&] { preflight(net, loss_of); }).find("requires grad"), std::string::npos);
+}
+
+TEST_P(PreflightTest, Prints) {
+  std::ostringstream text;
+  text << preflight_of([](const Tensor& y) { return y * 60000.0; });
+  EXPECT_NE(text.str().find("\nO4     yes               off float32: loss "), std::string::npos)
+      << text.str();
+  EXPECT_NE(text.str().find("\n\nTake O4.\nactivation mul of \"op\" reaches 9e+04: float16 ends"),
+            std::string::npos)
+      << text.str();
+}
+
+TORCHAMP_ON_EACH_DEVICE(PreflightTest);
+
+}  // namespace
+}  // namespace torchamp

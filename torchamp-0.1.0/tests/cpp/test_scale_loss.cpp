@@ -1,0 +1,359 @@
+#include <ATen/ops/mm.h>
+#include <torchamp/clip.h>
+#include <torchamp/telemetry.h>
+
+#include <iostream>
+#include <sstream>
+#include <stdexcept>
+
+#include "errors.h"
+#include "training.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+
+/// The levels with a dynamic scale, by default or by option.
+class DynamicTest : public LevelTest {
+ protected:
+  static Options options() { return quiet(level()).loss_scale("dynamic"); }
+};
+
+TEST_P(DynamicTest, AnOverflowAnywhereSkipsTheStepAndLeavesNoTrace) {
+  Training training(device(), options());
+  training.step();
+  telemetry(training.optimizer());
+  for (size_t bad = 0; bad < training.net->parameters().size(); ++bad) {
+    const auto masters = clones(training.optimizer().master_params());
+    const auto params = clones(training.net->parameters());
+    const auto momenta = training.momenta();
+    const double scale = training.scaler().loss_scale();
+    training.optimizer().zero_grad();
+    {
+      scale_loss scaled_loss(training.loss(), training.optimizer());
+      scaled_loss.backward();
+      training.net->parameters()[bad].grad().view({-1})[0].fill_(bad % 2 ? NAN : INFINITY);
+    }
+    EXPECT_EQ(training.scaler().loss_scale(), scale / 2) << bad;
+    EXPECT_EQ(training.scaler().state().growth_tracker, 0) << bad;
+    EXPECT_FALSE(training.net->parameters()[bad].grad().isfinite().all().item<bool>()) << bad;
+    EXPECT_FALSE(training.optimizer().step()) << bad;
+    EXPECT_EQ(telemetry(training.optimizer()).skipped_steps, static_cast<int64_t>(bad) + 1);
+    EXPECT_TRUE(same_bits(training.optimizer().master_params(), masters)) << bad;
+    EXPECT_TRUE(same_bits(training.net->parameters(), params)) << bad;
+    EXPECT_TRUE(same_bits(training.momenta(), momenta)) << bad;
+  }
+  const auto params = clones(training.net->parameters());
+  training.step();
+  EXPECT_FALSE(same_bits(training.net->parameters(), params));
+}
+
+TEST_P(DynamicTest, StageByStage) {
+  Training training(device(), options());
+  const double scale = training.scaler().loss_scale();
+  const Tensor loss = training.loss();
+  scale_loss scaled_loss(loss, training.optimizer());
+  EXPECT_TRUE(same_bits(scaled_loss.tensor(), loss.to(at::kFloat).mul(scale)));
+  scaled_loss.backward();
+  std::vector<Tensor> expected;
+  const auto masters = training.optimizer().master_params();
+  for (size_t i = 0; i < masters.size(); ++i) {
+    const Tensor param = training.net->parameters()[i];
+    expected.push_back(param.grad().to(masters[i].scalar_type()).div(scale));
+    const bool separate = !param.is_same(masters[i]);
+    EXPECT_FALSE(separate && masters[i].grad().defined()) << "unscaled before its time";
+  }
+  scaled_loss.finish();
+  EXPECT_TRUE(same_bits(training.grads(), expected));
+  EXPECT_EQ(training.scaler().loss_scale(), scale);
+  EXPECT_EQ(training.scaler().state().growth_tracker, 1);
+}
+
+TEST_P(DynamicTest, GradsAreDividedByTheScaleTheyWereMultipliedWith) {
+  Training fresh(device(), options()), before_growth(device(), options());
+  before_growth.scaler().load_state({65536, 1999, 1});
+  { scale_loss(fresh.loss(), fresh.optimizer()).backward(); }
+  { scale_loss(before_growth.loss(), before_growth.optimizer()).backward(); }
+  EXPECT_EQ(before_growth.scaler().loss_scale(), 131072);
+  EXPECT_TRUE(same_bits(before_growth.grads(), fresh.grads()));
+}
+
+TEST_P(DynamicTest, OneOverflowAmongMicroBatchesSkipsTheirStep) {
+  for (const int bad : {0, 1, 2}) {
+    Training training(device(), options());
+    const auto params = clones(training.net->parameters());
+    for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
+      scale_loss scaled_loss(training.loss(), training.optimizer());
+      scaled_loss.backward();
+      if (micro_batch == bad) training.net->first->weight.grad().fill_(INFINITY);
+    }
+    EXPECT_FALSE(std::isfinite(clip_grad_norm_(training.optimizer(), 1.0).item<float>())) << bad;
+    EXPECT_FALSE(training.optimizer().step()) << bad;
+    EXPECT_TRUE(same_bits(training.net->parameters(), params)) << bad;
+    EXPECT_EQ(training.scaler().loss_scale(), 32768) << bad;
+    training.step();
+  }
+}
+
+/// A backward does not overwrite what a later one still needs.
+TEST_P(DynamicTest, ForwardsMayComeBeforeTheOtherLossesBackwards) {
+  Training training(device(), options()), in_turn(device(), options());
+  const Tensor first = training.loss(), second = training.loss();
+  { scale_loss(first, training.optimizer()).backward(); }
+  const Tensor third = training.loss();
+  { scale_loss(second, training.optimizer()).backward(); }
+  { scale_loss(third, training.optimizer()).backward(); }
+  for (int i = 0; i < 3; ++i) scale_loss(in_turn.loss(), in_turn.optimizer()).backward();
+  EXPECT_TRUE(same_bits(training.grads(), in_turn.grads()));
+}
+
+TEST_P(DynamicTest, AnExceptionPutsEverythingBack) {
+  Training training(device(), options());
+  { scale_loss(training.loss(), training.optimizer()).backward(); }
+  const auto grads = training.grads();
+  std::vector<Tensor> model_grads;
+  for (const Tensor& param : training.net->parameters()) model_grads.push_back(param.grad());
+  const ScaleState state = training.scaler().state();
+  const auto backward_and_throw = [&] {
+    scale_loss scaled_loss(training.loss(), training.optimizer());
+    scaled_loss.backward();
+    throw std::runtime_error("mine");
+  };
+  EXPECT_EQ(message_of(backward_and_throw), "mine");
+  const auto throw_in_function = [&] {
+    scale_loss(training.loss(), training.optimizer(), [](const Tensor& scaled_loss) {
+      scaled_loss.backward();
+      throw std::runtime_error("mine");
+    });
+  };
+  EXPECT_EQ(message_of(throw_in_function), "mine");
+  EXPECT_TRUE(same_bits(training.grads(), grads));
+  for (size_t i = 0; i < model_grads.size(); ++i) {
+    EXPECT_TRUE(training.net->parameters()[i].grad().is_same(model_grads[i])) << i;
+  }
+  EXPECT_EQ(training.scaler().state().loss_scale, state.loss_scale);
+  EXPECT_EQ(training.scaler().state().growth_tracker, state.growth_tracker);
+  EXPECT_TRUE(training.optimizer().step());
+}
+
+TEST_P(DynamicTest, TheBackwardComesBeforeTheEnd) {
+  Training training(device(), options());
+  const auto before = clones(training.net->parameters());
+  const auto backward_after_it = [&] {
+    Tensor scaled_loss;
+    { scaled_loss = scale_loss(training.loss(), training.optimizer()).tensor(); }
+    scaled_loss.backward();
+  };
+  EXPECT_TRUE(
+      contains(message_of(backward_after_it),
+               "expected the backward of the scaled loss before the end of its scale_loss"));
+  for (const Tensor& param : training.net->parameters()) EXPECT_FALSE(param.grad().defined());
+  training.optimizer().step();
+  EXPECT_TRUE(same_bits(training.net->parameters(), before));
+}
+
+TEST_P(DynamicTest, TheFunctionIsTheGuard) {
+  Training guard(device(), options()), function(device(), options());
+  { scale_loss(guard.loss(), guard.optimizer()).backward(); }
+  scale_loss(function.loss(), function.optimizer(),
+             [](const Tensor& scaled_loss) { scaled_loss.backward(); });
+  EXPECT_TRUE(same_bits(function.grads(), guard.grads()));
+  EXPECT_EQ(function.scaler().state().growth_tracker, 1);
+}
+
+TEST_P(DynamicTest, FinishedEarlyItIsFinishedOnce) {
+  Training training(device(), options());
+  const auto finish_and_throw = [&] {
+    scale_loss scaled_loss(training.loss(), training.optimizer());
+    scaled_loss.backward();
+    scaled_loss.finish();
+    scaled_loss.finish();
+    throw std::runtime_error("after it");
+  };
+  EXPECT_EQ(message_of(finish_and_throw), "after it");
+  EXPECT_EQ(training.scaler().state().growth_tracker, 1);
+  for (const Tensor& grad : training.grads()) EXPECT_TRUE(grad.defined());
+}
+
+/// Runs a whole backward during stack unwinding.
+struct StepsWhenDestroyed {
+  ~StepsWhenDestroyed() { scale_loss(training.loss(), training.optimizer()).backward(); }
+  Training& training;
+};
+
+TEST_P(DynamicTest, AGuardInADestructorMindsOnlyItsOwnExceptions) {
+  Training training(device(), options());
+  const auto unwind = [&] {
+    const StepsWhenDestroyed steps{training};
+    throw std::runtime_error("older");
+  };
+  EXPECT_EQ(message_of(unwind), "older");
+  EXPECT_EQ(training.scaler().state().growth_tracker, 1);
+}
+
+TEST_P(DynamicTest, ZeroGradInsideDropsWhatWasSetAside) {
+  Training once(device(), options()), dropped(device(), options());
+  { scale_loss(once.loss(), once.optimizer()).backward(); }
+  { scale_loss(dropped.loss(), dropped.optimizer()).backward(); }
+  {
+    scale_loss scaled_loss(dropped.loss(), dropped.optimizer());
+    dropped.optimizer().zero_grad();
+    scaled_loss.backward();
+  }
+  EXPECT_TRUE(same_bits(dropped.grads(), once.grads()));
+}
+
+TEST_P(DynamicTest, AFixedScaleSkipsNothing) {
+  Training training(device(), quiet(level()).loss_scale(128.0));
+  {
+    scale_loss scaled_loss(training.loss(), training.optimizer());
+    scaled_loss.backward();
+    training.net->last->bias.grad().fill_(INFINITY);
+  }
+  EXPECT_TRUE(training.optimizer().step());
+  EXPECT_EQ(training.scaler().loss_scale(), 128);
+}
+
+/// What is written to std::clog as long as it lives.
+class Heard {
+ public:
+  Heard() : before_(std::clog.rdbuf(text_.rdbuf())) {}
+  ~Heard() { std::clog.rdbuf(before_); }
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
+  std::streambuf* before_;
+};
+
+TEST_P(DynamicTest, ASkippedStepIsReportedUnlessQuiet) {
+  for (const int verbosity : {0, 1}) {
+    Training training(device(), options().verbosity(verbosity));
+    const Heard heard;
+    {
+      scale_loss scaled_loss(training.loss(), training.optimizer());
+      scaled_loss.backward();
+      training.net->last->bias.grad().fill_(INFINITY);
+    }
+    training.optimizer().step();
+    training.scaler().loss_scale();  // waits for the device
+    telemetry(training.optimizer());
+    const std::string skipped =
+        "torchamp: gradient overflow in loss 0, at last.bias: step skipped, loss scale now "
+        "32768; this is normal before the first step, since the scale starts high\n";
+    EXPECT_EQ(heard.text(), verbosity == 0 ? "" : skipped);
+  }
+}
+
+/// Whether the step of a loss times `factor` is taken.
+bool step_of(Training& training, double factor) {
+  training.optimizer().zero_grad();
+  scale_loss(training.loss() * factor, training.optimizer()).backward();
+  return training.optimizer().step();
+}
+
+TEST_P(DynamicTest, ARunOfNanLossesIsNamedAndItsScaleRecovers) {
+  const Heard heard;
+  Training training(device(), options().verbosity(1));
+  for (int step = 0; step < 100; ++step) EXPECT_FALSE(step_of(training, NAN));
+  EXPECT_TRUE(contains(heard.text(), "loss 0 is not finite: step skipped"));
+  EXPECT_TRUE(contains(heard.text(),
+                       "80 steps skipped in a row, loss scale from 32768 to 0.000976562: the "
+                       "loss itself is not finite"));
+  EXPECT_FALSE(contains(heard.text(), "90 steps"));
+  EXPECT_EQ(training.scaler().loss_scale(), 0x1p-10);
+  int taken = 0;
+  for (int step = 0; step < 40; ++step) taken += step_of(training, 1.0);
+  EXPECT_GE(training.scaler().loss_scale(), 0x1p12);
+  EXPECT_GE(taken, 36);
+}
+
+TEST_P(DynamicTest, TooManySkipsInARowThrow) {
+  Training training(device(), options().verbosity(0).max_consecutive_skips(3));
+  const auto step = [&] {
+    for (int i = 0; i < 3; ++i) step_of(training, NAN);
+    training.scaler().loss_scale();  // waits for the device
+    step_of(training, NAN);
+  };
+  EXPECT_PRED2(
+      contains, message_of(step),
+      "max_consecutive_skips = 3 skipped steps in a row, got 3, loss scale from 32768 to 8192: the "
+      "loss itself");
+  EXPECT_TRUE(step_of(training, 1.0));
+  EXPECT_THROW(options().max_consecutive_skips(0), c10::ValueError);
+}
+
+TEST_P(DynamicTest, EachLossHasItsScaler) {
+  Training training(device(), options().num_losses(2));
+  auto& scalers = training.amped.model.amp()->loss_scalers();
+  {
+    scale_loss scaled_loss(training.loss(), training.optimizer(), {1, false});
+    scaled_loss.backward();
+    training.net->last->bias.grad().fill_(INFINITY);
+  }
+  { scale_loss(training.loss(), training.optimizer(), {0, false}).backward(); }
+  EXPECT_EQ(scalers[0].loss_scale(), 65536);
+  EXPECT_EQ(scalers[1].loss_scale(), 32768);
+  EXPECT_FALSE(training.optimizer().step())
+      << "the second loss's backward was clean, the first not";
+}
+
+TEST_P(DynamicTest, BackwardRunsOutsideOfAutocast) {
+  Training training(device(), options());
+  at::ScalarType mm_type = at::kHalf;
+  training.net->last->weight.register_hook([&](const Tensor&) {
+    mm_type = at::mm(training.batch.data, training.batch.data.t()).scalar_type();
+  });
+  { scale_loss(training.loss(), training.optimizer()).backward(); }
+  EXPECT_EQ(mm_type, at::kFloat);
+}
+
+TORCHAMP_AT_LEVELS(DynamicTest, OptLevel::O0, OptLevel::O1, OptLevel::O2, OptLevel::O3,
+                   OptLevel::O4, OptLevel::O5);
+
+class ScaleLossTest : public DeviceTest {};
+
+TEST_P(ScaleLossTest, WithoutAScaleOrMastersGradsAreAutograds) {
+  Training training(device(), quiet(OptLevel::O0));
+  const Tensor loss = training.loss();
+  scale_loss scaled_loss(loss, training.optimizer());
+  EXPECT_TRUE(same_bits(scaled_loss.tensor(), loss));
+  scaled_loss.backward();
+  const auto grads = training.grads();
+  scaled_loss.finish();
+  EXPECT_TRUE(same_bits(training.grads(), grads));
+}
+
+TEST_P(ScaleLossTest, OptimizersOfOneInitializeOnly) {
+  Training one(device(), quiet(OptLevel::O2)), other(device(), quiet(OptLevel::O2));
+  EXPECT_EQ(message_of([&] {
+              const std::vector<Optimizer> mixed = {one.optimizer(), other.optimizer()};
+              scale_loss(one.loss(), mixed).backward();
+            }),
+            "scale_loss: expected optimizers[1] to come from the initialize of optimizers[0], got "
+            "one from another initialize");
+  EXPECT_EQ(message_of([&] {
+              const std::vector<Optimizer> twice = {one.optimizer(), one.optimizer()};
+              scale_loss(one.loss(), twice).backward();
+            }),
+            "scale_loss: expected each optimizer once, got optimizers[0] again as optimizers[1]");
+  EXPECT_EQ(message_of([&] { scale_loss(one.loss(), std::vector<Optimizer>()).backward(); }),
+            "scale_loss: expected at least one optimizer, got none");
+}
+
+TEST_P(ScaleLossTest, LossesThatThereAre) {
+  Training training(device(), quiet(OptLevel::O2).num_losses(2));
+  for (const int64_t loss_id : {-1, 2}) {
+    const auto scale = [&] {
+      scale_loss(training.loss(), training.optimizer(), {loss_id, false}).backward();
+    };
+    EXPECT_EQ(message_of(scale), "scale_loss: expected loss_id to be below num_losses, 2, got " +
+                                     std::to_string(loss_id));
+  }
+}
+
+TORCHAMP_ON_EACH_DEVICE(ScaleLossTest);
+
+}  // namespace
+}  // namespace torchamp

@@ -1,0 +1,159 @@
+#include <functional>
+#include <sstream>
+
+#include "checkpoints.h"
+#include "errors.h"
+
+namespace torchamp {
+namespace {
+
+class ResumeTest : public LevelTest {
+ protected:
+  static Training make(uint64_t seed) { return {device(), quiet(level()), seed}; }
+};
+
+TEST_P(ResumeTest, ALoadedRunIsBitForBitTheRunThatNeverStopped) {
+  const File file;
+  Training whole = make(1);
+  for (int step = 0; step < 3; ++step) whole.step();
+  if (default_properties(level()).loss_scale.dynamic()) whole.overflow();
+  save(whole.amped, file.path());
+  Training resumed = make(2);
+  load(resumed.amped, file.path());
+  expect_same(resumed, Snapshot(whole));
+  for (int step = 0; step < 3; ++step) {
+    whole.step();
+    resumed.step();
+  }
+  expect_same(resumed, Snapshot(whole));
+}
+
+TEST_P(ResumeTest, LoadingTheStartForgetsTheMomentum) {
+  const File file;
+  Training fresh = make(1), resumed = make(2);
+  save(fresh.amped, file.path());
+  resumed.step();
+  load(resumed.amped, file.path());
+  EXPECT_TRUE(resumed.sgd.state().empty());
+  fresh.step();
+  resumed.step();
+  expect_same(resumed, Snapshot(fresh));
+}
+
+TEST_P(ResumeTest, AFileHoldsTheModelInFloat32) {
+  const File file;
+  Training training = make(1);
+  save(training.amped, file.path());
+  const Tensor weight = only(entries_of(file.path()), "models").at("first.weight").toTensor();
+  EXPECT_TRUE(same_bits(weight, training.optimizer().master_params()[0].to(at::kFloat)));
+}
+
+TEST_P(ResumeTest, AnArchiveHoldsTheSame) {
+  Training whole = make(1), resumed = make(2);
+  whole.step();
+  torch::serialize::OutputArchive written;
+  save(whole.amped, written);
+  std::stringstream stream;
+  written.save_to(stream);
+  torch::serialize::InputArchive read;
+  read.load_from(stream);
+  load(resumed.amped, read);
+  expect_same(resumed, Snapshot(whole));
+}
+
+TEST_P(ResumeTest, SavingChangesNothing) {
+  const File file;
+  Training training = make(1);
+  training.step();
+  const Snapshot before(training);
+  save(training.amped, file.path());
+  expect_same(training, before);
+}
+
+TORCHAMP_AT_LEVELS(ResumeTest, OptLevel::O0, OptLevel::O1, OptLevel::O2, OptLevel::O3, OptLevel::O4,
+                   OptLevel::O5);
+
+class SerializeTest : public DeviceTest {
+ protected:
+  File file_;
+};
+
+/// Two models, each with its optimizer and its loss.
+struct Pair {
+  Pair(at::Device device, uint64_t seed)
+      : left(make_net(device, seed)),
+        right(make_net(device, seed + 1)),
+        of_left(left->parameters(), 0.1),
+        of_right(right->parameters(), 1e-2),
+        many(initialize(std::make_tuple(left, right), OptimizerRefs{of_left, of_right},
+                        quiet(OptLevel::O2).num_losses(2))) {}
+
+  void step(const Batch& batch) {
+    for (auto& optimizer : many.optimizers) optimizer.zero_grad();
+    const Tensor of_one = loss_of(std::get<0>(many.models)(batch.data), batch.target);
+    const Tensor of_other = loss_of(std::get<1>(many.models)(batch.data), batch.target);
+    { scale_loss(of_one, many.optimizers[0], {0, false}).backward(); }
+    { scale_loss(of_other, many.optimizers[1], {1, false}).backward(); }
+    for (auto& optimizer : many.optimizers) optimizer.step();
+  }
+  Amp& amp() { return *std::get<0>(many.models).amp(); }
+
+  Net left, right;
+  torch::optim::SGD of_left;
+  torch::optim::Adam of_right;
+  AmpedMany<Net, Net> many;
+};
+
+TEST_P(SerializeTest, SeveralModelsOptimizersAndLossesResume) {
+  const Batch batch = make_batch(device());
+  Pair whole(device(), 1), resumed(device(), 3);
+  whole.step(batch);
+  whole.amp().loss_scaler(1).set_loss_scale(512);
+  save(whole.many, file_.path());
+  load(resumed.many, file_.path());
+  whole.step(batch);
+  resumed.step(batch);
+  EXPECT_TRUE(same_bits(resumed.left->parameters(), whole.left->parameters()));
+  EXPECT_TRUE(same_bits(resumed.right->parameters(), whole.right->parameters()));
+  EXPECT_EQ(resumed.amp().loss_scaler(0).loss_scale(), 65536);
+  EXPECT_EQ(resumed.amp().loss_scaler(1).loss_scale(), 512);
+}
+
+TEST_P(SerializeTest, WhereTheSecondOptimizerIsRefusedTheFirstIsPutBack) {
+  const Batch batch = make_batch(device());
+  Net left = make_net(device()), right = make_net(device());
+  torch::optim::SGD of_left(left->parameters(), 0.7), of_right(right->parameters(), 0.7);
+  auto many = initialize(std::make_tuple(left, right), OptimizerRefs{of_left, of_right},
+                         quiet(OptLevel::O2).num_losses(2));
+  save(*std::get<0>(many.models).amp(), file_.path());
+  Pair pair(device(), 1), same(device(), 1);
+  const std::string message = message_of([&] { load(pair.amp(), file_.path()); });
+  EXPECT_TRUE(contains(
+      message, "amp::load: expected optimizers[1] of the checkpoint to be of kind Adam, got SGD"))
+      << message;
+  for (Pair* each : {&pair, &same}) each->step(batch);
+  EXPECT_TRUE(same_bits(pair.left->parameters(), same.left->parameters()));
+  EXPECT_TRUE(same_bits(pair.right->parameters(), same.right->parameters()));
+}
+
+/// LibTorch replaces the memory of the float16 parameters by the archive's float32 memory.
+TEST_P(SerializeTest, TorchLoadIntoAnInitializedNetIsRefused) {
+  Net trained = make_net(device(), 3);
+  torch::save(trained, file_.path());
+  Training training(device(), quiet(OptLevel::O2));
+  const auto masters = clones(training.optimizer().master_params());
+  torch::load(training.net, file_.path(), device());
+  for (const auto& use : std::vector<std::function<void()>>{
+           [&] { training.loss(); }, [&] { training.optimizer().step(); },
+           [&] { save(training.amped, file_.path()); }}) {
+    const std::string message = message_of(use);
+    EXPECT_TRUE(contains(message, "to hold Half as initialize left it, got Float")) << message;
+    EXPECT_TRUE(contains(message, "load checkpoints with amp::load")) << message;
+  }
+  EXPECT_TRUE(same_bits(training.optimizer().master_params()[0], masters[0]));
+}
+
+TORCHAMP_ON_EACH_DEVICE(SerializeTest);
+
+}  // namespace
+}  // namespace torchamp

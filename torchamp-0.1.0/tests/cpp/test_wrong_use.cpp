@@ -1,0 +1,417 @@
+// Wrong uses of initialize, and of the models and handles that it returns.
+#include <torch/nn/modules/container/sequential.h>
+#include <torchamp/clip.h>
+#include <torchamp/data_parallel.h>
+#include <torchamp/inference.h>
+#include <torchamp/serialize.h>
+#include <torchamp/telemetry.h>
+
+#include <memory>
+
+#include "checkpoints.h"
+#include "wrong_use_training.h"
+
+namespace torchamp::wrong_use {
+namespace {
+
+/// A net that initialize refuses must stay as it was.
+void refused(const Options& options) {
+  Linear net(4, 2);
+  SGD sgd(net->parameters(), 0.1);
+  try {
+    initialize(net, sgd, options);
+  } catch (...) {
+    EXPECT_EQ(net->weight.scalar_type(), at::kFloat);
+    EXPECT_TRUE(sgd.param_groups()[0].params()[0].is_same(net->weight));
+    throw;
+  }
+}
+
+std::vector<WrongUse> of_options() {
+  return {
+      {"an_unknown_level", [] { refused("O7"); },
+       error("^initialize: expected opt_level to be one of \"O0\".*, got \"O7\"")},
+      {"a_lower_case_level", [] { refused("o1"); }, error("got \"o1\".*\"O1\"")},
+      {"a_level_with_a_zero", [] { refused("02"); }, error("got \"02\".*\"O2\"")},
+      {"a_level_without_its_letter", [] { refused("2"); }, error("expected opt_level.*got \"2\"")},
+      {"no_level", [] { refused(""); }, error("expected opt_level.*got \"\"")},
+      {"a_level_of_no_variable", [] { refused(Options(static_cast<const char*>(nullptr))); },
+       error<c10::ValueError>(
+           "expected opt_level to be text, got a null pointer, which std::geten")},
+      {"a_scale_of_no_variable", [] { Options().loss_scale(static_cast<const char*>(nullptr)); },
+       error<c10::ValueError>("expected loss_scale to be text, got a null pointer")},
+      {"a_scale_in_words", [] { Options().loss_scale("large"); },
+       error<c10::ValueError>("expected loss_scale to be \"dynamic\" or a number, got \"large\"")},
+      {"a_scale_with_a_unit", [] { Options().loss_scale("128x"); },
+       error<c10::ValueError>("expected loss_scale to be \"dynamic\" or a number, got \"128x\"")},
+      {"an_empty_scale", [] { Options().loss_scale(""); },
+       error<c10::ValueError>("expected loss_scale to be \"dynamic\" or a number, got \"\"")},
+      {"a_negative_scale", [] { Options().loss_scale(-1.0); },
+       error<c10::ValueError>("expected loss_scale to be positive and finite, got -1$")},
+      {"a_negative_scale_as_text", [] { Options().loss_scale("-1"); },
+       error<c10::ValueError>("expected loss_scale to be positive and finite, got -1$")},
+      {"a_scale_of_0", [] { Options().loss_scale(0.0); },
+       error<c10::ValueError>("expected loss_scale to be positive and finite, got 0$")},
+      {"a_scale_of_nan", [] { Options().loss_scale(kNaN); },
+       error<c10::ValueError>("expected loss_scale to be positive and finite, got nan$")},
+      {"an_infinite_scale", [] { Options().loss_scale(kInfinity); },
+       error<c10::ValueError>("expected loss_scale to be positive and finite, got inf$")},
+      {"a_scale_that_float32_lacks", [] { refused(Options("O2").loss_scale(1e39)); },
+       error<c10::ValueError>(
+           "expected the initial scale to be positive and finite, got 1e\\+39$")},
+      {"a_scale_that_float32_rounds_to_0", [] { refused(Options("O2").loss_scale(1e-50)); },
+       error<c10::ValueError>("expected the initial scale to be positive and finite, got 1e-50$")},
+      {"no_losses", [] { Options().num_losses(0); },
+       error<c10::ValueError>("^initialize: expected num_losses to be at least 1, got 0$")},
+      {"negative_losses", [] { Options().num_losses(-2); },
+       error<c10::ValueError>("^initialize: expected num_losses to be at least 1, got -2$")},
+      {"no_skips", [] { Options().max_consecutive_skips(0); },
+       error<c10::ValueError>("expected max_consecutive_skips to be at least 1, got 0$")},
+      {"a_min_scale_of_nan", [] { refused(Options("O2").min_loss_scale(kNaN)); },
+       error<c10::ValueError>("expected min_scale to be between 0 and max_scale, got nan")},
+      {"a_negative_min_scale", [] { refused(Options("O2").min_loss_scale(-1)); },
+       error<c10::ValueError>("expected min_scale to be between 0 and max_scale, got -1")},
+      {"a_min_scale_above_the_max", [] { refused(Options("O2").min_loss_scale(0x1p25)); },
+       error<c10::ValueError>("expected min_scale to be between 0 and max_scale, got 3.35")},
+      {"a_max_scale_of_0", [] { refused(Options("O2").max_loss_scale(0)); },
+       error<c10::ValueError>("expected the initial scale to be positive and finite, got 0$")},
+      {"a_max_scale_of_nan", [] { refused(Options("O2").max_loss_scale(kNaN)); },
+       error<c10::ValueError>("and a max_scale of nan$")},
+      {"an_integer_model", [] { Options().cast_model_type(at::kInt); },
+       error<c10::TypeError>(
+           "expected cast_model_type to be a floating dtype of 16 bits or more, got Int$")},
+      {"a_complex_model", [] { Options().cast_model_type(at::kComplexFloat); },
+       error<c10::TypeError>(
+           "expected cast_model_type to be a floating dtype of 16 bits or more, got ComplexF")},
+      {"a_model_of_8_bits", [] { Options().cast_model_type(at::kFloat8_e4m3fn); },
+       error<c10::TypeError>(
+           "expected cast_model_type to be a floating dtype of 16 bits or more, got Float8_e4m3f")},
+      {"integer_outputs", [] { Options().cast_model_outputs(at::kLong); },
+       error<c10::TypeError>("expected cast_model_outputs to be a floating dtype, got Long$")},
+      {"batch_norms_in_words", [] { Options().keep_batchnorm_fp32("yes"); },
+       error<c10::ValueError>("expected keep_batchnorm_fp32 to be a boolean.*, got \"yes\"$")},
+      {"batch_norms_in_lower_case", [] { Options().keep_batchnorm_fp32("true"); },
+       error<c10::ValueError>("expected keep_batchnorm_fp32 to be a boolean.*, got \"true\"$")},
+      {"batch_norms_of_no_variable",
+       [] { Options().keep_batchnorm_fp32(static_cast<const char*>(nullptr)); },
+       error<c10::ValueError>("expected keep_batchnorm_fp32 to be text, got a null pointer")},
+      {"a_float16_model_at_O1", [] { refused(Options("O1").cast_model_type(at::kHalf)); },
+       error("^initialize: cast_model_type cannot be set at opt_level O1: its weights stay")},
+      {"batch_norms_at_O4", [] { refused(Options("O4").keep_batchnorm_fp32(true)); },
+       error(
+           "^initialize: keep_batchnorm_fp32 cannot be set at opt_level O4: batch norm is alway")},
+      {"masters_at_O1", [] { refused(Options("O1").master_weights(true)); },
+       error("^initialize: master_weights cannot be set at opt_level O1: the model's own weights")},
+      {"autocast_at_O2", [] { refused(Options("O2").autocast(true)); },
+       error("^initialize: patch_torch_functions cannot be set at opt_level O2: only O1 and O4")},
+  };
+}
+
+void initialize_half(at::ScalarType dtype, const char* level) {
+  Linear net(4, 2);
+  net->to(dtype);
+  SGD sgd(net->parameters(), 0.1);
+  initialize(net, sgd, level);
+}
+
+std::vector<WrongUse> of_initialize() {
+  return {
+      {"a_float16_model_at_O0", [] { initialize_half(at::kHalf, "O0"); },
+       error(
+           "^initialize: expected a float32 model, got parameter \"weight\" in Half.*remove the")},
+      {"a_float16_model_at_O2", [] { initialize_half(at::kHalf, "O2"); },
+       error(
+           "^initialize: expected a float32 model, got parameter \"weight\" in Half.*remove the")},
+      {"a_bfloat16_model_at_O5", [] { initialize_half(at::kBFloat16, "O5"); },
+       error("^initialize: expected a float32 model, got parameter \"weight\" in BFloat16")},
+      {"a_float64_model_at_O0", [] { initialize_half(at::kDouble, "O0"); },
+       warning(
+           R"(initialize: expected models\[0\] to be in float32, .*float64.* rounded to Float)")},
+      {"a_float64_model_at_O2", [] { initialize_half(at::kDouble, "O2"); },
+       warning(
+           R"(initialize: expected models\[0\] to be in float32, .*float64.* rounded to Half)")},
+      {"a_float64_model_at_O1", [] { initialize_half(at::kDouble, "O1"); }, right()},
+      {"a_float16_buffer",
+       [] {
+         Net net;
+         net->norm->running_mean.set_data(net->norm->running_mean.to(at::kHalf));
+         initialize(net, "O2");
+       },
+       right()},
+      {"the_model_again",
+       [] {
+         Run run;
+         SGD sgd(run.net->parameters(), 0.1);
+         initialize(run.net, sgd, "O2");
+       },
+       error("got parameter \"weight\" in Half.*a model that was initialized becomes .*release")},
+      {"the_model_again_after_its_release",
+       [] {
+         Run run;
+         release(run.amped);
+         initialize(run.net, run.optimizer_given, "O5");
+       },
+       right()},
+      {"a_clone_of_the_model",
+       [] {
+         Run run;
+         auto clone = std::dynamic_pointer_cast<torch::nn::LinearImpl>(run.net->clone());
+         initialize(clone, "O2");
+       },
+       error("got parameter \"weight\" in Half.*a clone of one by to\\(torch::kFloat\\)")},
+      {"a_null_model", [] { initialize(std::shared_ptr<torch::nn::LinearImpl>(), "O2"); },
+       error<c10::ValueError>(
+           R"(^initialize: expected modules, got a null pointer as models\[0\])")},
+      {"an_empty_holder", [] { initialize(Linear(nullptr), "O2"); },
+       error("Accessing empty ModuleHolder")},
+      {"a_null_optimizer",
+       [] { initialize(Linear(4, 2), std::shared_ptr<torch::optim::Optimizer>(), "O2"); },
+       error<c10::ValueError>("^initialize: expected an optimizer, got a null pointer$")},
+      {"an_optimizer_twice",
+       [] {
+         Linear net(4, 2);
+         SGD sgd(net->parameters(), 0.1);
+         initialize(std::make_tuple(net), {sgd, sgd}, "O2");
+       },
+       error<c10::ValueError>(
+           R"(^initialize: expected each optimizer once, got optimizers\[0\] a)")},
+      {"a_parameter_twice",
+       [] {
+         Linear net(4, 2);
+         SGD sgd({net->weight, net->bias, net->weight}, 0.1);
+         try {
+           initialize(net, sgd, "O2");
+         } catch (const c10::ValueError&) {
+           EXPECT_EQ(net->weight.scalar_type(), at::kFloat);
+           throw;
+         }
+       },
+       error<c10::ValueError>("^initialize: expected each parameter of optimizers\\[0\\] once, got "
+                              "one of sizes \\[2, 4\\] twice$")},
+      {"the_optimizer_of_another_initialize",
+       [] {
+         Run run;
+         initialize(Linear(4, 2), run.optimizer_given, "O2");
+       },
+       error<c10::ValueError>("^initialize: expected a parameter that no other optimizer steps")},
+      {"an_optimizer_of_another_model",
+       [] {
+         Linear net(4, 2), other(4, 2);
+         SGD sgd(other->parameters(), 0.1);
+         initialize(net, sgd, "O2");
+       },
+       warning("an optimizer steps no parameter of the models")},
+      {"one_optimizer_of_another_model",
+       [] {
+         Linear net(4, 2), other(4, 2);
+         SGD sgd(net->parameters(), 0.1), stranger(other->parameters(), 0.1);
+         initialize(std::make_tuple(net), {sgd, stranger}, "O1");
+       },
+       warning("an optimizer steps no parameter of the models")},
+      {"an_optimizer_of_nothing",
+       [] {
+         SGD sgd(std::vector<Tensor>(), 0.1);
+         initialize(Linear(4, 2), sgd, "O2");
+       },
+       warning("an optimizer steps no parameter of the models")},
+      {"an_optimizer_made_before_the_model",
+       [] {
+         Linear net(4, 2);
+         SGD sgd(net->parameters(), 0.1);
+         net = Linear(4, 2);
+         initialize(net, sgd, "O2");
+       },
+       warning("an optimizer steps no parameter of the models")},
+      {"a_model_twice",
+       [] {
+         Linear net(4, 2);
+         SGD sgd(net->parameters(), 0.1);
+         auto amped = initialize(std::make_tuple(net, net), sgd, at_level("O2"));
+         const Tensor loss = Two::loss_of(std::get<0>(amped.models));
+         scale_loss(loss, amped.optimizers).backward();
+         EXPECT_TRUE(amped.optimizers[0].step());
+       },
+       right()},
+      {"optimizers_on_two_devices",
+       [] {
+         Linear net(4, 2);
+         const Tensor other = at::empty({2}, at::kMeta).set_requires_grad(true);
+         SGD sgd(net->parameters(), 0.1), elsewhere({other}, 0.1);
+         initialize(std::make_tuple(net), {sgd, elsewhere}, quiet(OptLevel::O2));
+       },
+       error(
+           "^initialize: expected the parameters of all optimizers to be on one device, cpu, got")},
+  };
+}
+
+std::vector<WrongUse> of_changed_models() {
+  const auto retyped =
+      "^amp: expected a model parameter of sizes .* to hold Half as initialize left it, got ";
+  const auto cast_to = [](at::ScalarType dtype) {
+    return [dtype] {
+      Run run;
+      run.net->to(dtype);
+      run.loss();
+    };
+  };
+  return {
+      {"to_float32", cast_to(at::kFloat), error(std::string(retyped) + "Float")},
+      {"to_float64", cast_to(at::kDouble), error(std::string(retyped) + "Double")},
+      {"to_bfloat16", cast_to(at::kBFloat16), error(std::string(retyped) + "BFloat16")},
+      {"to_float16_at_O5_before_the_step",
+       [] {
+         Run run(at_level("O5"));
+         run.backward();
+         run.net->to(at::kHalf);
+         run.step();
+       },
+       error("^amp: expected a model parameter of sizes .* to hold BFloat16 as initialize left it, "
+             "got Half")},
+      {"to_another_device",
+       [] {
+         Run run;
+         run.net->to(at::kMeta);
+       },
+       error("incompatible tensor type")},
+      {"cast_for_inference_kReleased",
+       [] {
+         Run run;
+         cast_for_inference(run.net, at::kBFloat16);
+         run.loss();
+       },
+       error(std::string(retyped) + "BFloat16")},
+      {"cast_for_inference_to_integers", [] { cast_for_inference(Linear(4, 2), at::kInt); },
+       error<c10::TypeError>("^cast_for_inference: expected dtype to be floating, got Int$")},
+      {"cast_for_inference_with_integer_outputs",
+       [] { cast_for_inference(Linear(4, 2), at::kHalf, true, at::kLong); },
+       error<c10::TypeError>("expected cast_model_outputs to be .*floating.*, got Long$")},
+      {"cast_for_inference_of_a_null_model",
+       [] { cast_for_inference(std::shared_ptr<torch::nn::LinearImpl>(), at::kHalf); },
+       error<c10::ValueError>("^cast_for_inference: expected a module, got a null pointer$")},
+      {"an_integer_input",
+       [] {
+         Run().amped.model(at::ones({2, 4}, at::kLong));
+       },
+       error("must have the same dtype, but got Long and Half")},
+      {"an_undefined_input", [] { Run().amped.model(Tensor()); },
+       error("got None \\(or an undefined Tensor in C\\+\\+\\)")},
+      {"an_empty_sequential",
+       [] {
+         initialize(torch::nn::Sequential(), "O2").forward(at::ones({2, 4}));
+       },
+       error("Cannot call forward\\(\\) on an empty Sequential")},
+      {"data_parallel_on_no_device",
+       [] {
+         Run run;
+         data_parallel(run.amped.model, at::ones({2, 4}), std::vector<at::Device>());
+       },
+       error<c10::ValueError>("^data_parallel: expected at least one device, got none$")},
+      {"data_parallel_along_no_dimension",
+       [] {
+         Run run;
+         data_parallel(run.amped.model, at::ones({2, 4}), {at::kCPU, at::kCPU}, {}, 5);
+       },
+       error<c10::IndexError>("Dimension out of range")},
+      {"data_parallel_of_a_module_without_clone",
+       [] {
+         Net net;
+         auto model = initialize(net, "O1");
+         data_parallel(model, at::ones({2, 4}), {at::kCPU, at::kCPU});
+       },
+       error("clone\\(\\) has not been implemented for torchamp::NetImpl")},
+      {"release_of_a_model_for_inference",
+       [] { release(cast_for_inference(Linear(4, 2), at::kHalf)); },
+       error(
+           "^release: expected a model that initialize returned, got one of cast_for_inference$")},
+      {"a_scale_below_0", [] { Run().amp().loss_scaler().set_loss_scale(-1); },
+       error<c10::ValueError>("expected .* to be positive and finite, got -1$")},
+      {"a_scale_of_nan", [] { Run().amp().loss_scaler().set_loss_scale(kNaN); },
+       error<c10::ValueError>("expected .* to be positive and finite, got nan$")},
+      {"a_state_without_a_scale",
+       [] {
+         Run().amp().loss_scaler().load_state({0, 0, 1});
+       },
+       error<c10::ValueError>("^load_state: expected loss_scale to be positive and finite")},
+      {"a_growth_tracker_of_64_bits",
+       [] {
+         Run().amp().loss_scaler().load_state({1, int64_t{1} << 40, 1});
+       },
+       error<c10::ValueError>("^load_state: .*and the trackers to have 32 bits")},
+      {"the_scaler_of_no_loss", [] { Run().amp().loss_scaler(1); },
+       error<c10::IndexError>("expected loss_id to be below num_losses, 1, got 1$")},
+  };
+}
+
+const char* const kReleased =
+    "^amp: expected a model and optimizers in training, got those of an initialize that was rele";
+
+/// What a program does with the handles of an initialize that was released.
+WrongUse released(const std::string& name, const std::function<void(Run<>&)>& program) {
+  return {name,
+          [program] {
+            Run run;
+            release(run.amped);
+            program(run);
+          },
+          error(kReleased)};
+}
+
+std::vector<WrongUse> of_released() {
+  return {
+      released("forward", [](Run<>& run) { run.loss(); }),
+      released("scale", [](Run<>& run) { scale_loss(at::ones({}), run.optimizer()).backward(); }),
+      released("step", [](Run<>& run) { run.step(); }),
+      released("step_by_a_closure",
+               [](Run<>& run) { run.optimizer().step([] { return at::ones({}); }); }),
+      released("zero_grad", [](Run<>& run) { run.optimizer().zero_grad(); }),
+      released("add_param_group",
+               [](Run<>& run) { run.optimizer().add_param_group({{at::ones({2})}}); }),
+      released("param_groups", [](Run<>& run) { run.optimizer().param_groups(); }),
+      released("masters", [](Run<>& run) { master_params(run.optimizer()); }),
+      released("refresh", [](Run<>& run) { refresh_masters(run.optimizer()); }),
+      released("clip", [](Run<>& run) { clip_grad_norm_(run.optimizer(), 1); }),
+      released("clip_values", [](Run<>& run) { clip_grad_value_(run.optimizer(), 1); }),
+      released("report", [](Run<>& run) { telemetry(run.optimizer()); }),
+      released("write", [](Run<>& run) { save(run.amped, File().path()); }),
+      {"read",
+       [] {
+         const File file;
+         Run run;
+         save(run.amped, file.path());
+         release(run.amped);
+         load(run.amped, file.path());
+       },
+       error(kReleased)},
+      {"release_again",
+       [] {
+         Run run;
+         release(run.amped);
+         release(run.amped);
+         EXPECT_EQ(run.net->weight.scalar_type(), at::kFloat);
+       },
+       right()},
+      {"training_by_what_initialize_was_given",
+       [] {
+         Run run;
+         release(run.amped);
+         run.net->forward(at::ones({2, 4})).sum().backward();
+         run.amped.optimizer.wrapped().step();
+       },
+       right()},
+  };
+}
+
+class WrongUseTest : public ::testing::TestWithParam<WrongUse> {};
+
+TEST_P(WrongUseTest, GetsItsOutcome) {
+  check(GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Options, WrongUseTest, ::testing::ValuesIn(of_options()), name_of);
+INSTANTIATE_TEST_SUITE_P(Initialize, WrongUseTest, ::testing::ValuesIn(of_initialize()), name_of);
+INSTANTIATE_TEST_SUITE_P(ChangedModels, WrongUseTest, ::testing::ValuesIn(of_changed_models()),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Released, WrongUseTest, ::testing::ValuesIn(of_released()), name_of);
+
+}  // namespace
+}  // namespace torchamp::wrong_use

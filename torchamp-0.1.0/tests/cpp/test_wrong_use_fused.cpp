@@ -1,0 +1,431 @@
+// Wrong uses of the fused optimizers and of GradScaler.
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+#include <torchamp/grad_scaler.h>
+#include <torchamp/optim/adagrad.h>
+#include <torchamp/optim/adam.h>
+#include <torchamp/optim/lamb.h>
+#include <torchamp/optim/novograd.h>
+#include <torchamp/optim/sgd.h>
+
+#include <memory>
+#include <sstream>
+
+#include "tensors.h"
+#include "wrong_use.h"
+
+namespace torchamp::wrong_use {
+namespace {
+
+using at::Tensor;
+using torch::optim::OptimizerParamGroup;
+using torch::optim::SGD;
+
+Tensor param(at::ScalarType dtype = at::kFloat) {
+  return tensor_of({1, 2}, dtype).set_requires_grad(true);
+}
+
+std::vector<Tensor> params(at::ScalarType dtype = at::kFloat) {
+  return {param(dtype)};
+}
+
+/// Makes an optimizer with an option out of its range.
+template <class Optimizer, class Options>
+WrongUse bad(const std::string& name, const Options& options, const std::string& words) {
+  return {name, [=] { Optimizer(params(), options); }, error<c10::ValueError>(words)};
+}
+
+std::vector<WrongUse> of_fused_options() {
+  using namespace optim;
+  using Adam = FusedAdamOptions;
+  using AdamW = FusedAdamWOptions;
+  using Sgd = FusedSGDOptions;
+  using Lars = FusedLARSOptions;
+  using Adagrad = FusedAdagradOptions;
+  using NovoGrad = FusedNovoGradOptions;
+  using Lamb = FusedLAMBOptions;
+  return {
+      bad<FusedAdam>("adam_lr", Adam(-1), "^FusedAdam: expected lr to be at least 0, got -1$"),
+      bad<FusedAdam>("adam_lr_nan", Adam(kNaN),
+                     "^FusedAdam: expected lr to be at least 0, got nan$"),
+      bad<FusedAdam>("adam_beta1", Adam().betas({-0.1, 0.9}),
+                     R"(^FusedAdam: expected betas\[0\] to be in \[0, 1\), got -0.1$)"),
+      bad<FusedAdam>("adam_beta1_nan", Adam().betas({kNaN, 0.9}),
+                     R"(^FusedAdam: expected betas\[0\] to be in \[0, 1\), got nan$)"),
+      bad<FusedAdam>("adam_beta2", Adam().betas({0.9, 1}),
+                     R"(^FusedAdam: expected betas\[1\] to be in \[0, 1\), got 1$)"),
+      bad<FusedAdam>("adam_beta2_in_percent", Adam().betas({0.9, 99.9}),
+                     R"(^FusedAdam: expected betas\[1\] to be in \[0, 1\), got 99.9$)"),
+      bad<FusedAdam>("adam_eps", Adam().eps(-1e-8), "^FusedAdam: expected eps to be at least 0"),
+      bad<FusedAdam>("adam_weight_decay", Adam().weight_decay(-0.1),
+                     "^FusedAdam: expected weight_decay to be at least 0, got -0.1$"),
+      bad<FusedAdamW>("adamw_lr", AdamW(-1), "^FusedAdamW: expected lr to be at least 0, got -1$"),
+      bad<FusedAdamW>("adamw_weight_decay", AdamW().weight_decay(kNaN),
+                      "^FusedAdamW: expected weight_decay to be at least 0, got nan$"),
+      bad<FusedSGD>("sgd_lr", Sgd(-1), "^FusedSGD: expected lr to be at least 0, got -1$"),
+      bad<FusedSGD>("sgd_momentum", Sgd(0.1).momentum(-0.9),
+                    "^FusedSGD: expected momentum to be at least 0, got -0.9$"),
+      bad<FusedSGD>("sgd_momentum_nan", Sgd(0.1).momentum(kNaN),
+                    "^FusedSGD: expected momentum to be at least 0, got nan$"),
+      bad<FusedSGD>("sgd_dampening_nan", Sgd(0.1).dampening(kNaN),
+                    "^FusedSGD: expected dampening to be at least -inf, got nan$"),
+      bad<FusedSGD>("sgd_weight_decay", Sgd(0.1).weight_decay(-1),
+                    "^FusedSGD: expected weight_decay to be at least 0, got -1$"),
+      bad<FusedSGD>("sgd_nesterov_alone", Sgd(0.1).nesterov(true),
+                    "^FusedSGD: expected a positive momentum and no dampening with nesterov"),
+      bad<FusedSGD>("sgd_nesterov_dampened", Sgd(0.1).nesterov(true).momentum(0.9).dampening(0.5),
+                    "with nesterov, got momentum 0.9 and dampening 0.5$"),
+      bad<FusedLARS>("lars_lr", Lars(-1), "^FusedLARS: expected lr to be at least 0, got -1$"),
+      bad<FusedLARS>("lars_trust_coefficient", Lars(0.1).trust_coefficient(-1),
+                     "^FusedLARS: expected trust_coefficient to be at least 0, got -1$"),
+      bad<FusedLARS>("lars_eps", Lars(0.1).eps(kNaN), "^FusedLARS: expected eps to be at least 0"),
+      bad<FusedAdagrad>("adagrad_lr", Adagrad(-1), "^FusedAdagrad: expected lr to be at least 0"),
+      bad<FusedAdagrad>("adagrad_lr_decay", Adagrad().lr_decay(-1),
+                        "^FusedAdagrad: expected lr_decay to be at least 0, got -1$"),
+      bad<FusedAdagrad>("adagrad_eps", Adagrad().eps(-1),
+                        "^FusedAdagrad: expected eps to be at least 0, got -1$"),
+      bad<FusedAdagrad>("adagrad_weight_decay", Adagrad().weight_decay(-1),
+                        "^FusedAdagrad: expected weight_decay to be at least 0, got -1$"),
+      bad<FusedNovoGrad>("novograd_lr", NovoGrad(-1), "^FusedNovoGrad: expected lr to be at least"),
+      bad<FusedNovoGrad>("novograd_betas", NovoGrad().betas({1, 0.9}),
+                         R"(^FusedNovoGrad: expected betas\[0\] to be in \[0, 1\), got 1$)"),
+      bad<FusedNovoGrad>("novograd_eps", NovoGrad().eps(-1),
+                         "^FusedNovoGrad: expected eps to be at least 0, got -1$"),
+      bad<FusedNovoGrad>("novograd_weight_decay", NovoGrad().weight_decay(-1),
+                         "^FusedNovoGrad: expected weight_decay to be at least 0, got -1$"),
+      bad<FusedLAMB>("lamb_lr", Lamb(-1), "^FusedLAMB: expected lr to be at least 0, got -1$"),
+      bad<FusedLAMB>("lamb_betas", Lamb().betas({0.9, -1}),
+                     R"(^FusedLAMB: expected betas\[1\] to be in \[0, 1\), got -1$)"),
+      bad<FusedLAMB>("lamb_eps", Lamb().eps(-1), "^FusedLAMB: expected eps to be at least 0, got"),
+      bad<FusedLAMB>("lamb_weight_decay", Lamb().weight_decay(-1),
+                     "^FusedLAMB: expected weight_decay to be at least 0, got -1$"),
+      bad<FusedLAMB>("lamb_max_grad_norm", Lamb().max_grad_norm(-1),
+                     "^FusedLAMB: expected max_grad_norm to be at least 0, got -1$"),
+      bad<FusedLAMB>("lamb_max_grad_norm_nan", Lamb().max_grad_norm(kNaN),
+                     "^FusedLAMB: expected max_grad_norm to be at least 0, got nan$"),
+  };
+}
+
+optim::StorageOptions stored_in(at::ScalarType dtype) {
+  return optim::StorageOptions().state_dtype(dtype);
+}
+
+/// Steps by a grad of ones.
+template <class Optimizer>
+void step(Optimizer& optimizer) {
+  for (auto& group : optimizer.param_groups()) {
+    for (Tensor& each : group.params()) each.mutable_grad() = at::ones_like(each);
+  }
+  optimizer.step();
+}
+
+template <class Optimizer>
+std::stringstream saved(const Optimizer& optimizer) {
+  std::stringstream file;
+  torch::save(optimizer, file);
+  return file;
+}
+
+std::vector<WrongUse> of_fused() {
+  using optim::FusedAdam;
+  using optim::FusedAdamOptions;
+  using optim::FusedSGD;
+  using optim::StorageOptions;
+  return {
+      {"states_in_float16",
+       [] {
+         FusedAdam adam(params(), 0.1, stored_in(at::kHalf));
+         step(adam);
+       },
+       error<c10::ValueError>("expected state_dtype to be float32 or bfloat16, got Half")},
+      {"states_in_float64",
+       [] {
+         FusedAdam adam(params(), 0.1, stored_in(at::kDouble));
+         step(adam);
+       },
+       error<c10::ValueError>("expected state_dtype to be float32 or bfloat16, got Double")},
+      {"stochastic_rounding_of_float16",
+       [] {
+         FusedAdam adam(params(at::kHalf), 0.1, StorageOptions().stochastic_rounding(true));
+         step(adam);
+       },
+       error<c10::ValueError>("to be bfloat16 or wider for stochastic rounding, got Half")},
+      {"a_parameter_twice",
+       [] {
+         const Tensor one = param();
+         FusedAdam({one, one}, 0.1);
+       },
+       error<c10::ValueError>(R"(expected parameters that are in no group yet, got params\[1\])")},
+      {"a_parameter_in_two_groups",
+       [] {
+         const Tensor one = param();
+         FusedAdam(std::vector<OptimizerParamGroup>{{{one}}, {{one}}}, 0.1);
+       },
+       error<c10::ValueError>(R"(expected parameters that are in no group yet, got params\[0\])")},
+      {"a_parameter_that_is_no_leaf", [] { FusedAdam({param() * 2}, 0.1); },
+       error("can't optimize a non-leaf Tensor")},
+      {"an_undefined_parameter", [] { FusedAdam({Tensor()}, 0.1); },
+       error<c10::TypeError>(R"(^FusedAdam: expected params\[0\] to be a tensor, got none)")},
+      {"no_parameters",
+       [] {
+         FusedAdam adam(std::vector<Tensor>(), 0.1);
+         step(adam);
+       },
+       right()},
+      {"an_integer_parameter",
+       [] {
+         FusedAdam adam({at::ones({2}, at::kLong)}, 0.1);
+         adam.param_groups()[0].params()[0].mutable_grad() = at::ones({2}, at::kLong);
+         adam.step();
+       },
+       error<c10::TypeError>("to be float16, bfloat16, float32 or float64, got Long")},
+      {"options_of_another_optimizer",
+       [] {
+         std::vector<OptimizerParamGroup> groups;
+         groups.emplace_back(params(), std::make_unique<optim::FusedSGDOptions>(0.1));
+         FusedAdam adam(groups);
+       },
+       error<c10::ValueError>(
+           "^FusedAdam: expected the options of its groups to be FusedAdamOpti")},
+      {"options_of_libtorchs",
+       [] {
+         std::vector<OptimizerParamGroup> groups;
+         groups.emplace_back(params(), std::make_unique<torch::optim::SGDOptions>(0.1));
+         FusedSGD sgd(groups, 0.1);
+       },
+       error<c10::ValueError>(
+           "^FusedSGD: expected the options of its groups to be FusedSGDOption")},
+      {"an_added_group_out_of_range",
+       [] {
+         FusedAdam adam(params(), 0.1);
+         adam.add_param_group({params(), std::make_unique<FusedAdamOptions>(-0.1)});
+       },
+       error<c10::ValueError>("^FusedAdam: expected lr to be at least 0, got -0.1")},
+      {"a_sparse_grad",
+       [] {
+         const Tensor one = param();
+         FusedSGD sgd({one}, 0.1);
+         one.mutable_grad() = at::ones({2}).to_sparse();
+         sgd.step();
+       },
+       error<c10::TypeError>(
+           R"(^FusedSGD: expected the grad of param_groups\[0\].params\(\)\[0\] to be dense, got)")},
+      {"a_step_without_grads",
+       [] {
+         const Tensor one = param();
+         FusedAdam({one}, 0.1).step();
+         EXPECT_TRUE(same_bits(one.detach(), tensor_of({1, 2})));
+       },
+       right()},
+      {"a_parameter_cast_between_steps",
+       [] {
+         const Tensor one = param();
+         FusedSGD sgd({one}, 1.0);
+         step(sgd);
+         one.mutable_grad().reset();
+         one.set_data(one.detach().to(at::kHalf));
+         step(sgd);
+         EXPECT_TRUE(same_bits(one.detach(), tensor_of({-1, 0}, at::kHalf)));
+       },
+       right()},
+      {"a_parameter_resized_between_steps",
+       [] {
+         const Tensor one = param();
+         FusedAdam adam({one}, 0.1);
+         step(adam);
+         one.mutable_grad().reset();
+         one.set_data(at::ones({3}));
+         step(adam);
+       },
+       error(R"(to have the sizes of .*, \[3\], got \[2\])")},
+      {"a_file_of_another_optimizer",
+       [] {
+         auto file = saved(FusedSGD(params(), 0.1));
+         FusedAdam adam(params(), 0.1);
+         torch::load(adam, file);
+       },
+       error<c10::ValueError>("^FusedAdam: expected the file's options to contain \"")},
+      {"a_file_of_other_groups",
+       [] {
+         auto file = saved(FusedAdam({param(), param()}, 0.1));
+         FusedAdam adam(params(), 0.1);
+         torch::load(adam, file);
+       },
+       error<c10::ValueError>("^FusedAdam: expected a file of 1 .*, got 2")},
+      {"a_file_of_another_size",
+       [] {
+         FusedAdam other({at::ones({3}).set_requires_grad(true)}, 0.1);
+         step(other);
+         auto file = saved(other);
+         FusedAdam adam(params(), 0.1);
+         torch::load(adam, file);
+       },
+       error<c10::ValueError>(
+           R"(^FusedAdam: expected the file's ".*" to have the sizes of its pa)")},
+      {"a_file_of_a_tensor",
+       [] {
+         auto file = saved(at::ones({2}));
+         FusedAdam adam(params(), 0.1);
+         torch::load(adam, file);
+       },
+       error<c10::ValueError>(
+           "^FusedAdam: expected the file to contain \".*\", but it is missing")},
+  };
+}
+
+/// One parameter that a GradScaler trains.
+struct Scaled {
+  Tensor weight = param();
+  SGD sgd{{weight}, 1.0};
+  GradScaler scaler{4.0};
+
+  void backward() { scaler.scale(weight.sum()).backward(); }
+};
+
+std::vector<WrongUse> of_grad_scaler() {
+  return {
+      {"a_growth_factor_of_1", [] { GradScaler(4, 1); },
+       error<c10::ValueError>("^GradScaler: expected growth_factor to be above 1, got 1$")},
+      {"a_growth_factor_of_nan", [] { GradScaler(4, kNaN); },
+       error<c10::ValueError>("^GradScaler: expected growth_factor to be above 1, got nan$")},
+      {"a_backoff_factor_of_0", [] { GradScaler(4, 2, 0); },
+       error<c10::ValueError>(
+           "^GradScaler: expected backoff_factor to be between 0 and 1, got 0$")},
+      {"a_backoff_factor_of_2", [] { GradScaler().set_backoff_factor(2); },
+       error<c10::ValueError>(
+           "^GradScaler: expected backoff_factor to be between 0 and 1, got 2$")},
+      {"a_later_growth_factor_below_1", [] { GradScaler().set_growth_factor(0.5); },
+       error<c10::ValueError>("^GradScaler: expected growth_factor to be above 1, got 0.5$")},
+      {"an_initial_scale_of_0", [] { GradScaler scaler(0.0); },
+       error<c10::ValueError>("expected the initial scale to be positive and finite, got 0$")},
+      {"a_negative_initial_scale", [] { GradScaler scaler(-4.0); },
+       error<c10::ValueError>("expected the initial scale to be positive and finite, got -4$")},
+      {"an_initial_scale_of_nan", [] { GradScaler scaler(kNaN); },
+       error<c10::ValueError>("expected the initial scale to be positive and finite, got nan$")},
+      {"unscale_before_scale",
+       [] {
+         Scaled run;
+         run.scaler.unscale_(run.sgd);
+       },
+       error("^GradScaler::unscale_: expected scale\\(\\) to be called first$")},
+      {"step_before_scale",
+       [] {
+         Scaled run;
+         run.scaler.step(run.sgd);
+       },
+       error("^GradScaler::step: expected scale\\(\\) to be called first$")},
+      {"update_before_scale", [] { Scaled().scaler.update(); },
+       error("^GradScaler::update: expected scale\\(\\) to be called first$")},
+      {"update_without_a_step",
+       [] {
+         Scaled run;
+         run.backward();
+         run.scaler.update();
+       },
+       error(
+           "^GradScaler::update: expected a step\\(\\) or unscale_\\(\\) of an optimizer.*got n")},
+      {"unscale_twice",
+       [] {
+         Scaled run;
+         run.backward();
+         run.scaler.unscale_(run.sgd);
+         run.scaler.unscale_(run.sgd);
+       },
+       error("^GradScaler::unscale_: expected one call per optimizer.*, got a second call$")},
+      {"unscale_after_the_step",
+       [] {
+         Scaled run;
+         run.backward();
+         run.scaler.step(run.sgd);
+         run.scaler.unscale_(run.sgd);
+       },
+       error("^GradScaler::unscale_: expected one call per optimizer.*, got a call after step")},
+      {"step_twice",
+       [] {
+         Scaled run;
+         run.backward();
+         run.scaler.step(run.sgd);
+         run.scaler.step(run.sgd);
+       },
+       error("^GradScaler::step: expected one step per optimizer.*, got a second step$")},
+      {"step_without_grads",
+       [] {
+         Scaled run;
+         run.scaler.scale(run.weight.sum());
+         run.scaler.step(run.sgd);
+       },
+       error(
+           "^GradScaler::step: expected the optimizer to have a parameter with a grad, got none")},
+      {"scale_of_no_tensor", [] { GradScaler().scale(Tensor()); },
+       error<c10::TypeError>(
+           "^GradScaler::scale: expected outputs to be a floating-.*, got none$")},
+      {"scale_of_an_integer_tensor", [] { GradScaler().scale(at::ones({}, at::kLong)); },
+       error<c10::TypeError>(
+           "^GradScaler::scale: expected outputs to be a floating-.*, got .*Long")},
+      {"scale_of_a_list_with_none",
+       [] {
+         GradScaler().scale(std::vector<Tensor>{at::ones({}), Tensor()});
+       },
+       error<c10::TypeError>(
+           "^GradScaler::scale: expected outputs to be a floating-.*, got none$")},
+      {"update_to_0", [] { GradScaler().update(0.0); },
+       error<c10::ValueError>("to be positive and finite, got 0$")},
+      {"update_to_nan", [] { GradScaler().update(kNaN); },
+       error<c10::ValueError>("to be positive and finite, got nan$")},
+      {"update_to_infinity", [] { GradScaler().update(kInfinity); },
+       error<c10::ValueError>("to be positive and finite, got inf$")},
+      {"update_to_two_scales", [] { GradScaler().update(at::ones({2})); },
+       error<c10::ValueError>(
+           "^GradScaler::update: expected new_scale to have one element, got 2$")},
+      {"update_to_no_scale", [] { GradScaler().update(Tensor()); },
+       error<c10::ValueError>(
+           "^GradScaler::update: expected new_scale to have one element, got no")},
+      {"a_file_without_a_scale",
+       [] {
+         auto file = saved(at::ones({2}));
+         GradScaler scaler;
+         torch::load(scaler, file);
+       },
+       error("^GradScaler::load: expected the archive to contain \"scale\", but it is missing")},
+      {"the_unscaled_loss",
+       [] {
+         Scaled run;
+         run.scaler.scale(run.weight.sum());
+         run.weight.sum().mul(4).backward();
+         run.scaler.step(run.sgd);
+         EXPECT_TRUE(same_bits(run.weight.detach(), tensor_of({0, 1})));
+       },
+       right()},
+      {"overflowed_params_of_a_stranger",
+       [] {
+         Scaled run, other;
+         run.backward();
+         run.scaler.step(run.sgd);
+         EXPECT_TRUE(run.scaler.overflowed_params(other.sgd).empty());
+       },
+       right()},
+      {"a_moved_scaler",
+       [] {
+         Scaled run;
+         const GradScaler moved = std::move(run.scaler);
+         run.backward();
+       },
+       error("^GradScaler::scale: expected a GradScaler that holds its scale, got one that was "
+             "moved from$")},
+  };
+}
+
+class WrongUseOfFusedTest : public ::testing::TestWithParam<WrongUse> {};
+
+TEST_P(WrongUseOfFusedTest, GetsItsOutcome) {
+  check(GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Options, WrongUseOfFusedTest, ::testing::ValuesIn(of_fused_options()),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Fused, WrongUseOfFusedTest, ::testing::ValuesIn(of_fused()), name_of);
+INSTANTIATE_TEST_SUITE_P(GradScaler, WrongUseOfFusedTest, ::testing::ValuesIn(of_grad_scaler()),
+                         name_of);
+
+}  // namespace
+}  // namespace torchamp::wrong_use

@@ -1,0 +1,312 @@
+// Wrong uses of steps, and of what comes between a backward and its step.
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/lbfgs.h>
+#include <torchamp/clip.h>
+#include <torchamp/optim/adam.h>
+
+#include <memory>
+
+#include "wrong_use_training.h"
+
+namespace torchamp::wrong_use {
+namespace {
+
+using optim::FusedAdam;
+
+/// Of the parameters that the optimizer steps, to see that a step writes none.
+template <class O>
+std::vector<Tensor> values_of(Run<O>& run) {
+  return clones(run.optimizer().master_params());
+}
+
+/// Its grads are not scaled, and are used.
+template <class O>
+void backward_without_scale_loss(const Options& options) {
+  Run<O> run(options);
+  const auto before = values_of(run);
+  run.loss().backward();
+  run.step();
+  EXPECT_FALSE(same_bits(values_of(run), before));
+}
+
+std::vector<WrongUse> of_steps() {
+  const auto no_grads = "^torchamp: Optimizer::step: expected grads, got none, so nothing changes";
+  return {
+      {"a_step_without_a_backward_at_O1", [] { Run(at_level("O1")).step(); }, warning(no_grads)},
+      {"a_step_without_a_backward_at_O2", [] { Run().step(); }, warning(no_grads)},
+      {"a_fused_step_without_a_backward", [] { Run<FusedAdam>().step(); }, warning(no_grads)},
+      {"two_steps_after_a_backward",
+       [] {
+         Run run;
+         run.backward();
+         run.step();
+         const auto before = values_of(run);
+         run.step();
+         EXPECT_TRUE(same_bits(values_of(run), before));
+       },
+       warning(no_grads)},
+      {"many_steps_without_a_backward",
+       [] {
+         Run run;
+         for (int i = 0; i < 3; ++i) run.step();
+       },
+       warning(no_grads)},
+      {"zero_grad_before_the_step",
+       [] {
+         Run run;
+         run.backward();
+         run.optimizer().zero_grad();
+         run.step();
+       },
+       warning(no_grads)},
+      {"the_models_zero_grad_before_the_step",
+       [] {
+         Run run;
+         run.backward();
+         run.net->zero_grad();
+         run.step();
+       },
+       warning(no_grads)},
+      {"zero_grad_inside_scale_loss",
+       [] {
+         Run run;
+         {
+           scale_loss scaled_loss(run.loss(), run.optimizer());
+           run.optimizer().zero_grad();
+           scaled_loss.backward();
+         }
+         EXPECT_TRUE(run.step());
+       },
+       right()},
+      {"zero_grad_of_the_wrapped_optimizer",
+       [] {
+         Run run, expected;
+         for (const Tensor& param : expected.net->parameters()) param.detach().fill_(0.5);
+         for (const Tensor& param : run.net->parameters()) param.detach().fill_(0.5);
+         for (Run<>* each : {&run, &expected}) each->backward();
+         run.optimizer_given.zero_grad();
+         expected.optimizer().zero_grad();
+         for (Run<>* each : {&run, &expected}) {
+           each->net->zero_grad();
+           each->backward();
+           each->step();
+         }
+         EXPECT_TRUE(same_bits(values_of(run), values_of(expected)));
+       },
+       right()},
+      {"a_backward_without_scale_loss_at_O0",
+       [] { backward_without_scale_loss<SGD>(Options("O0")); }, right()},
+      {"a_backward_without_scale_loss_at_O1",
+       [] { backward_without_scale_loss<SGD>(at_level("O1")); }, right()},
+      {"a_backward_without_scale_loss_at_O2",
+       [] { backward_without_scale_loss<SGD>(at_level("O2")); }, right()},
+      {"a_backward_without_scale_loss_at_O5",
+       [] { backward_without_scale_loss<SGD>(Options("O5")); }, right()},
+      {"a_fused_backward_without_scale_loss",
+       [] { backward_without_scale_loss<FusedAdam>(at_level("O2")); }, right()},
+      {"clipping_the_masters_grads",
+       [] {
+         Run run;
+         run.backward();
+         torch::nn::utils::clip_grad_norm_(master_params(run.optimizer()), 0.01);
+         EXPECT_TRUE(run.step());
+       },
+       right()},
+      {"writing_data_of_the_masters_grads",
+       [] {
+         Run run;
+         run.backward();
+         const auto before = values_of(run);
+         for (const Tensor& param : run.optimizer().master_params()) param.grad().data().zero_();
+         run.step();
+         EXPECT_TRUE(same_bits(values_of(run), before));
+       },
+       right()},
+      {"a_closure_at_O2",
+       [] {
+         Run run;
+         run.optimizer().step([&] { return run.loss(); });
+       },
+       error("^Optimizer::step: expected no closure at opt_level O2")},
+      {"a_closure_at_O1",
+       [] {
+         Run run(at_level("O1"));
+         run.optimizer().step([&] { return run.loss(); });
+       },
+       error("^Optimizer::step: expected no closure at opt_level O1")},
+      {"a_closure_at_O0",
+       [] {
+         Run run(Options("O0"));
+         run.optimizer().step([&] {
+           const Tensor loss = run.loss();
+           loss.backward();
+           return loss;
+         });
+       },
+       right()},
+      {"lbfgs_without_a_closure",
+       [] {
+         Run<torch::optim::LBFGS> run(Options("O0"));
+         run.backward();
+         run.step();
+       },
+       error("LBFGS requires a closure function")},
+      {"an_overflow",
+       [] {
+         Run run(Options("O2").verbosity(0));
+         scale_loss(run.loss() * kInfinity, run.optimizer()).backward();
+         EXPECT_FALSE(run.step());
+       },
+       right()},
+      {"too_many_overflows",
+       [] {
+         Run run(Options("O2").verbosity(0).max_consecutive_skips(2));
+         for (int i = 0; i < 3; ++i) {
+           scale_loss(run.loss() * kInfinity, run.optimizer()).backward();
+           run.step();
+         }
+       },
+       error("^expected fewer than max_consecutive_skips = 2 skipped steps in a row, got 2")},
+      {"a_group_with_a_known_parameter",
+       [] {
+         Run run;
+         run.optimizer().add_param_group({{run.net->weight}});
+       },
+       error(
+           "^Optimizer::add_param_group: expected parameters that are in no group yet, got one o")},
+      {"a_group_with_a_master",
+       [] {
+         Run run;
+         run.optimizer().add_param_group({{run.optimizer().master_params()[0]}});
+       },
+       error(
+           "^Optimizer::add_param_group: expected parameters that are in no group yet, got one o")},
+      {"a_group_of_another_optimizers_parameter",
+       [] {
+         Two two(at_level("O2"));
+         two.optimizer(0).add_param_group({{two.second->weight}});
+       },
+       error<c10::ValueError>(
+           "^Optimizer::add_param_group: expected a parameter that no other optimizer steps")},
+      {"a_known_parameter_behind_its_back",
+       [] {
+         Run run;
+         run.optimizer_given.add_param_group({{run.net->weight}});
+         run.step();
+       },
+       error<c10::ValueError>("^Optimizer: expected each parameter in one group, and once, got one "
+                              "of sizes \\[2, 4\\] twice$")},
+      {"a_group_of_no_leaf",
+       [] {
+         Run run;
+         run.optimizer().add_param_group({{run.net->weight * 2}});
+       },
+       error("can't optimize a non-leaf Tensor")},
+      {"emptied_groups",
+       [] {
+         Run run;
+         run.optimizer_given.param_groups().clear();
+         run.step();
+       },
+       error(
+           "^Optimizer: expected the optimizer that initialize was given to hold its parameters")},
+      {"a_destroyed_optimizer",
+       [] {
+         Linear net(4, 2);
+         auto sgd = std::make_unique<SGD>(net->parameters(), 0.1);
+         auto amped = initialize(net, *sgd, at_level("O2"));
+         sgd.reset();
+         amped.optimizer.step();
+       },
+       error("but it was destroyed, moved or emptied; keep it where it is, or let initialize own "
+             "it")},
+      {"a_moved_optimizer",
+       [] {
+         Run run;
+         const SGD moved = std::move(run.optimizer_given);
+         scale_loss(run.loss(), run.optimizer()).backward();
+       },
+       error("but it was destroyed, moved or emptied; keep it where it is, or let initialize own "
+             "it")},
+      {"moved_handles",
+       [] {
+         Run run;
+         auto moved = std::move(run.amped);
+         run.backward();
+         EXPECT_TRUE(moved.optimizer.step());
+       },
+       right()},
+      {"a_sparse_grad_for_a_fused_optimizer",
+       [] {
+         torch::nn::Embedding net(torch::nn::EmbeddingOptions(4, 2).sparse(true));
+         FusedAdam adam(net->parameters(), 0.1);
+         auto amped = initialize(net, adam, at_level("O1"));
+         scale_loss(amped.model(at::ones({2}, at::kLong)).sum(), amped.optimizer).backward();
+         amped.optimizer.step();
+       },
+       error<c10::TypeError>("^FusedAdam: expected the grad of .* to be dense, got layout Sparse")},
+  };
+}
+
+std::vector<WrongUse> of_clipping() {
+  const auto clip = [](double max_norm) {
+    return [max_norm] {
+      Run run;
+      run.backward();
+      clip_grad_norm_(run.optimizer(), max_norm);
+    };
+  };
+  const auto clip_value = [](double value) {
+    return [value] {
+      Run run;
+      run.backward();
+      clip_grad_value_(run.optimizer(), value);
+    };
+  };
+  const std::vector<Optimizer> none;
+  return {
+      {"a_negative_norm", clip(-1),
+       error<c10::ValueError>("^clip_grad_norm_: expected max_norm to be at least 0, got -1$")},
+      {"a_norm_of_nan", clip(kNaN),
+       error<c10::ValueError>("^clip_grad_norm_: expected max_norm to be at least 0, got nan$")},
+      {"a_norm_of_minus_infinity", clip(-kInfinity),
+       error<c10::ValueError>("^clip_grad_norm_: expected max_norm to be at least 0, got -inf$")},
+      {"a_negative_value", clip_value(-0.5),
+       error<c10::ValueError>(
+           "^clip_grad_value_: expected clip_value to be at least 0, got -0.5$")},
+      {"a_value_of_nan", clip_value(kNaN),
+       error<c10::ValueError>("^clip_grad_value_: expected clip_value to be at least 0, got nan$")},
+      {"no_optimizers", [=] { clip_grad_norm_(none, 1); },
+       error<c10::ValueError>("^clip_grad_norm_: expected at least one optimizer, got none$")},
+      {"no_optimizers_for_values", [=] { clip_grad_value_(none, 1); },
+       error<c10::ValueError>("^clip_grad_value_: expected at least one optimizer, got none$")},
+      {"a_negative_norm_when_disabled",
+       [] { clip_grad_norm_(Run(Options("O2").enabled(false)).optimizer(), -1); },
+       error<c10::ValueError>("^clip_grad_norm_: expected max_norm to be at least 0, got -1$")},
+      {"before_any_backward",
+       [] { EXPECT_EQ(clip_grad_norm_(Run().optimizer(), 1).item<float>(), 0); }, right()},
+      {"an_optimizer_twice",
+       [] {
+         Run run;
+         run.backward();
+         const Tensor once = clip_grad_norm_(run.optimizer(), kInfinity);
+         const std::vector<Optimizer> both{run.optimizer(), run.optimizer()};
+         EXPECT_TRUE(same_bits(clip_grad_norm_(both, kInfinity), once));
+       },
+       right()},
+  };
+}
+
+class WrongUseOfStepsTest : public ::testing::TestWithParam<WrongUse> {};
+
+TEST_P(WrongUseOfStepsTest, GetsItsOutcome) {
+  check(GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Steps, WrongUseOfStepsTest, ::testing::ValuesIn(of_steps()), name_of);
+INSTANTIATE_TEST_SUITE_P(Clipping, WrongUseOfStepsTest, ::testing::ValuesIn(of_clipping()),
+                         name_of);
+
+}  // namespace
+}  // namespace torchamp::wrong_use

@@ -1,0 +1,59 @@
+// What the tables of mistakes train.
+#pragma once
+
+#include <ATen/ops/ones.h>
+#include <torchamp/initialize.h>
+#include <torchamp/scale_loss.h>
+
+#include "net.h"
+#include "wrong_use.h"
+
+namespace torchamp::wrong_use {
+
+using at::Tensor;
+using torch::nn::Linear;
+using torch::optim::SGD;
+
+/// With a fixed loss scale, to tell scaled grads from others.
+inline Options at_level(const char* level) {
+  return Options(level).loss_scale(1024.0);
+}
+
+/// One layer in training.
+template <class O = SGD>
+struct Run {
+  explicit Run(const Options& options = at_level("O2"))
+      : optimizer_given(net->parameters(), 0.1), amped(initialize(net, optimizer_given, options)) {}
+
+  Tensor loss() { return amped.model(at::ones({2, 4})).square().mean(); }
+  Optimizer& optimizer() { return amped.optimizer; }
+  Amp& amp() { return *amped.model.amp(); }
+  void backward(ScaleLossOptions options = {}) {
+    scale_loss(loss(), optimizer(), options).backward();
+  }
+  bool step() { return optimizer().step(); }
+
+  Linear net{4, 2};
+  O optimizer_given;
+  Amped<Linear> amped;
+};
+
+/// Two layers in training, with an optimizer each.
+struct Two {
+  explicit Two(const Options& options = at_level("O1"))
+      : amped(initialize(std::make_tuple(first, second), {of_first, of_second}, options)) {}
+
+  Tensor loss_of_first() { return loss_of(std::get<0>(amped.models)); }
+  Tensor loss_of_second() { return loss_of(std::get<1>(amped.models)); }
+  Tensor loss_of_both() { return loss_of_first() + loss_of_second(); }
+  Optimizer& optimizer(size_t i) { return amped.optimizers[i]; }
+  static Tensor loss_of(const Model<Linear>& model) {
+    return model(at::ones({2, 4})).square().mean();
+  }
+
+  Linear first{4, 2}, second{4, 2};
+  SGD of_first{first->parameters(), 0.1}, of_second{second->parameters(), 0.1};
+  AmpedMany<Linear, Linear> amped;
+};
+
+}  // namespace torchamp::wrong_use

@@ -1,0 +1,106 @@
+// exchange <level> <optimizer> <from> <first step> <end step> <to>
+//
+// Loads a checkpoint, trains from the first step up to before the end step, and writes a
+// checkpoint, and the net alone, as LibTorch does, to <to>.net. Starts with new weights if <from>
+// is "-". Network, batches and options match Python's tests.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/relu.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+#include <torchamp/optim/adagrad.h>
+#include <torchamp/optim/adam.h>
+#include <torchamp/optim/lamb.h>
+#include <torchamp/optim/novograd.h>
+#include <torchamp/optim/sgd.h>
+#include <torchamp/scale_loss.h>
+#include <torchamp/serialize.h>
+
+#include <functional>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace {
+
+using at::Tensor;
+using Params = std::vector<Tensor>;
+using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(Params)>;
+
+struct NetImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return last(at::relu(norm(first(x)))); }
+
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(4, 8));
+  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(8));
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(8, 3));
+};
+TORCH_MODULE(Net);
+
+template <class Optimizer, class Options>
+MakeOptimizer maker(const Options& options) {
+  return [options](Params params) { return std::make_unique<Optimizer>(params, options); };
+}
+
+const std::map<std::string, MakeOptimizer>& makers() {
+  using namespace torch::optim;
+  using namespace torchamp::optim;
+  static const std::map<std::string, MakeOptimizer> all{
+      {"SGD", maker<SGD>(SGDOptions(0.125).momentum(0.5))},
+      {"Adam", maker<Adam>(AdamOptions(0.01).amsgrad(true))},
+      {"AdamW", maker<AdamW>(AdamWOptions(0.01))},
+      {"Adagrad", maker<Adagrad>(AdagradOptions(0.01))},
+      {"RMSprop", maker<RMSprop>(RMSpropOptions(0.01).momentum(0.5).centered(true))},
+      {"FusedSGD", maker<FusedSGD>(FusedSGDOptions(0.125).momentum(0.5))},
+      {"FusedLARS", maker<FusedLARS>(FusedLARSOptions(0.125))},
+      {"FusedAdam", maker<FusedAdam>(FusedAdamOptions(0.01).amsgrad(true))},
+      {"FusedAdamW", maker<FusedAdamW>(FusedAdamWOptions(0.01))},
+      {"FusedAdagrad", maker<FusedAdagrad>(FusedAdagradOptions(0.01))},
+      {"FusedNovoGrad", maker<FusedNovoGrad>(FusedNovoGradOptions(0.01))},
+      {"FusedLAMB", maker<FusedLAMB>(FusedLAMBOptions(0.01))}};
+  return all;
+}
+
+/// The loss on the batch of that seed.
+Tensor loss_of(torchamp::Model<Net>& model, int64_t seed) {
+  const Tensor x = at::randn({16, 4}, at::detail::createCPUGenerator(seed));
+  return at::cross_entropy_loss(model(x).to(at::kFloat), x.sum(1).gt(0).to(at::kLong));
+}
+
+void train(torchamp::Amped<Net>& amped, int64_t first, int64_t end) {
+  for (int64_t step = first; step < end; ++step) {
+    amped.optimizer.zero_grad();
+    { torchamp::scale_loss(loss_of(amped.model, step), amped.optimizer).backward(); }
+    amped.optimizer.step();
+  }
+}
+
+void run(const std::vector<std::string>& arguments) {
+  Net net;
+  const auto optimizer = makers().at(arguments.at(1))(net->parameters());
+  auto amped =
+      torchamp::initialize(net, *optimizer, torchamp::Options(arguments.at(0)).verbosity(0));
+  if (arguments.at(2) != "-") torchamp::load(amped, arguments.at(2));
+  train(amped, std::stoll(arguments.at(3)), std::stoll(arguments.at(4)));
+  torchamp::save(amped, arguments.at(5));
+  torch::save(net, arguments.at(5) + ".net");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    run({argv + 1, argv + argc});
+  } catch (const c10::Error& error) {
+    std::cerr << error.what_without_backtrace() << '\n';
+    return 1;
+  }
+}

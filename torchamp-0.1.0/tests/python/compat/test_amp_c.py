@@ -1,0 +1,171 @@
+"""amp_C's scaling, sums, norms and scale update, called as in programs."""
+
+import math
+
+import amp_C
+import pytest
+import torch
+from apex.multi_tensor_apply import MultiTensorApply, multi_tensor_applier
+
+LOW_AND_FLOAT = [torch.float16, torch.bfloat16, torch.float32]
+
+
+@pytest.fixture
+def flag(device):
+    return torch.zeros(1, dtype=torch.int32, device=device)
+
+
+def tensors(device, dtype=torch.float32, count=3):
+    return [torch.randn(5, i + 1, device=device).to(dtype) for i in range(count)]
+
+
+def test_the_applier_hands_everything_over():
+    assert MultiTensorApply.available and multi_tensor_applier.chunk_size == 65536
+    multi_tensor_applier.check_avail()
+    seen = multi_tensor_applier(lambda *args: args, "flag", [[1]], 2, 3)
+    assert seen == (65536, "flag", [[1]], 2, 3)
+
+
+@pytest.mark.parametrize("out_dtype", LOW_AND_FLOAT)
+@pytest.mark.parametrize("dtype", LOW_AND_FLOAT)
+def test_scale(dtype, out_dtype, flag, device):
+    inputs = tensors(device, dtype)
+    outputs = [torch.empty_like(t, dtype=out_dtype) for t in inputs]
+    multi_tensor_applier(amp_C.multi_tensor_scale, flag, [inputs, outputs], 0.5)
+    for got, x in zip(outputs, inputs):
+        assert torch.equal(got, (x.float() * 0.5).to(out_dtype))
+    assert flag.item() == 0
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("where", [0, 2])
+def test_scale_flags_what_is_not_finite_and_writes_it(bad, where, flag, device):
+    inputs = tensors(device)
+    inputs[where].view(-1)[-1] = bad
+    multi_tensor_applier(amp_C.multi_tensor_scale, flag, [inputs, inputs], 1.0)
+    assert flag.tolist() == [1] and flag.dtype == torch.int32
+    multi_tensor_applier(amp_C.multi_tensor_scale, flag, [tensors(device)] * 2, 1.0)
+    assert flag.item() == 1, "no function clears it"
+
+
+def test_scale_flags_an_output_that_overflows(flag, device):
+    """apex checked only the inputs."""
+    inputs = [torch.full((3,), 6e4, device=device)]
+    amp_C.multi_tensor_scale(65536, flag, [inputs, [inputs[0].half()]], 2.0)
+    assert flag.item() == 1
+
+
+def test_empty_tensors_do_not_drop_the_others(flag, device):
+    """In apex an empty tensor at the end of a list dropped pending work."""
+    inputs = [torch.ones(4, device=device), torch.empty(0, device=device)]
+    amp_C.multi_tensor_scale(65536, flag, [inputs, inputs], 3.0)
+    assert inputs[0].tolist() == [3.0] * 4
+
+
+def test_every_tensor_has_its_own_dtype_and_layout(flag, device):
+    """apex read all tensors with the dtype of the first."""
+    inputs = [torch.ones(4, device=device).half(), torch.ones(2, 3, 4, 4, device=device)]
+    inputs[1] = torch.randn_like(inputs[1]).contiguous(memory_format=torch.channels_last)
+    outputs = [torch.zeros(4, device=device), torch.zeros(2, 3, 4, 4, device=device)]
+    amp_C.multi_tensor_scale(65536, flag, [inputs, outputs], 2.0)
+    for x, y in zip(inputs, outputs):
+        assert torch.equal(y, x.float() * 2)
+
+
+@pytest.mark.parametrize(
+    ("checked", "bad_x", "bad_y", "flagged"),
+    [(-1, 1, 0, 1), (-1, 0, 1, 1), (0, 0, 1, 0), (0, 1, 0, 1), (1, 1, 0, 0), (1, 0, 1, 1)],
+)
+def test_axpby(checked, bad_x, bad_y, flagged, flag, device):
+    x, y, out = tensors(device), tensors(device, torch.float16), tensors(device)
+    x[0][0, 0] = math.nan if bad_x else 1.0
+    y[0][0, 0] = math.nan if bad_y else 1.0
+    multi_tensor_applier(amp_C.multi_tensor_axpby, flag, [x, y, out], 2.0, -0.5, checked)
+    assert flag.item() == flagged
+    for a, b, got in zip(x[1:], y[1:], out[1:]):
+        torch.testing.assert_close(got, 2.0 * a - 0.5 * b.float())
+
+
+@pytest.mark.parametrize("name", ["multi_tensor_l2norm", "multi_tensor_l2norm_mp"])
+@pytest.mark.parametrize("dtype", LOW_AND_FLOAT)
+def test_l2norm(name, dtype, flag, device):
+    lists = [tensors(device, dtype)]
+    wanted = [t.double().norm().item() for t in lists[0]]
+    flag.fill_(1 if name.endswith("mp") else 0)  # where apex returned uninitialised memory
+    norm, norms = multi_tensor_applier(getattr(amp_C, name), flag, lists, True)
+    assert norm.shape == (1,) and norm.dtype == torch.float32 and norms.shape == (3,)
+    assert norms.tolist() == pytest.approx(wanted, rel=1e-5)
+    assert norm.item() == pytest.approx(math.hypot(*wanted), rel=1e-5)
+    norm, norms = multi_tensor_applier(getattr(amp_C, name), flag, lists, False)
+    assert norms.numel() == 0
+
+
+def test_l2norm_flags_inputs_alone(flag, device):
+    """apex flagged finite values whose squares overflow."""
+    amp_C.multi_tensor_l2norm(65536, flag, [[torch.full((2,), 1e30, device=device)]])
+    assert flag.item() == 0
+    amp_C.multi_tensor_l2norm(65536, flag, [[torch.full((2,), math.inf, device=device)]])
+    assert flag.item() == 1
+
+
+def test_l2norm_scale_and_unscale_l2norm(flag, device):
+    x, out = tensors(device), tensors(device)
+    wanted = torch.stack([t.norm() for t in x])
+    norm, norms = amp_C.multi_tensor_l2norm_scale(65536, flag, [x, out], 0.25, True)
+    torch.testing.assert_close(norms, wanted)
+    assert torch.equal(out[1], x[1] * 0.25)
+    inv_scale = torch.tensor([0.5], device=device)
+    norm, norms = amp_C.multi_tensor_unscale_l2norm(65536, flag, [x], inv_scale, True)
+    torch.testing.assert_close(norms, wanted * 0.5)
+    torch.testing.assert_close(norm, wanted.norm().reshape(1) * 0.5)
+
+
+@pytest.mark.parametrize(
+    ("lists", "message"),
+    [
+        ([[]], "expected tensor_lists to have 2 lists, got 1"),
+        ([[], []], r"expected tensor_lists\[0\] to have tensors, got none"),
+        ([[1], [1, 2]], r"expected tensor_lists\[1\] to have as many tensors as tensor_lists\[0\]"),
+    ],
+)
+def test_lists_are_checked(lists, message, flag):
+    lists = [[torch.zeros(2) for _ in tensors] for tensors in lists]
+    with pytest.raises(RuntimeError, match=f"multi_tensor_scale: {message}"):
+        amp_C.multi_tensor_scale(65536, flag, lists, 1.0)
+
+
+def test_sizes_are_checked(flag, device):
+    lists = [[torch.zeros(2, device=device)], [torch.zeros(3, device=device)]]
+    with pytest.raises(RuntimeError, match="to have the sizes of"):
+        amp_C.multi_tensor_scale(65536, flag, lists, 1.0)
+
+
+def test_hysteresis(device):
+    scale = torch.tensor([1024.0], device=device)
+    growth, budget = (torch.tensor([n], dtype=torch.int32, device=device) for n in (0, 2))
+    trajectory = []
+    for inf in [1, 1, 1, 0, 0, 1, 0]:
+        found_inf = torch.tensor([float(inf)], device=device)
+        same = amp_C.update_scale_hysteresis(scale, growth, budget, found_inf, 2.0, 0.5, 2, 2)
+        assert same is scale
+        trajectory.append(scale.item())
+    assert trajectory == [1024, 512, 256, 256, 512, 512, 512]
+
+
+def test_hysteresis_ends_above_zero_and_recovers(device):
+    scale = torch.tensor([2.0**-125], device=device)
+    growth, budget = (torch.tensor([n], dtype=torch.int32, device=device) for n in (0, 1))
+    scales = []
+    for inf in [1, 1, 0, 0]:
+        found_inf = torch.tensor([float(inf)], device=device)
+        amp_C.update_scale_hysteresis(scale, growth, budget, found_inf, 2.0, 0.5, 2000, 1)
+        scales.append(scale.item())
+    assert scales == [2.0**-126, 2.0**-126, 2.0**-125, 2.0**-124]
+
+
+def test_hysteresis_takes_nan_for_an_overflow(device):
+    scale = torch.tensor([8.0], device=device)
+    trackers = [torch.ones(1, dtype=torch.int32, device=device) for _ in range(2)]
+    found_inf = torch.tensor([math.nan], device=device)
+    amp_C.update_scale_hysteresis(scale, *trackers, found_inf, 2.0, 0.5, 2, 1)
+    assert scale.item() == 4.0 and trackers[0].item() == 0

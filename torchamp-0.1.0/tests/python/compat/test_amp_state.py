@@ -1,0 +1,270 @@
+"""apex.amp's private names that programs use: the state, its scalers, the stash, the handle."""
+
+import inspect
+import math
+
+import pytest
+import torch
+from apex import amp
+from apex.amp._amp_state import _amp_state, master_params
+from apex.amp.scaler import LossScaler
+from apex.fp16_utils import FP16_Optimizer
+from nets import adam, batch, linear_net, loss_of, overflow_at, sgd
+
+import torchamp
+
+
+def initialized(level="O2", make=sgd, **options):
+    model = linear_net()
+    return amp.initialize(model, make(model), opt_level=level, verbosity=0, **options)
+
+
+def backward(model, optimizer, **options):
+    with amp.scale_loss(loss_of(model), optimizer, **options) as scaled_loss:
+        scaled_loss.backward()
+
+
+# The state.
+
+
+def test_every_spelling_of_the_state_is_one_object(python):
+    python(
+        "-c",
+        "import torchamp; torchamp.install_as_apex()\n"
+        "import apex.amp._amp_state\n"
+        "from apex.amp._amp_state import _amp_state as one\n"
+        "from apex.amp import _amp_state as other\n"
+        "from apex import amp\n"
+        "assert one is other is amp._amp_state is apex.amp._amp_state\n"
+        "assert one.verbosity == 1 and not one.hard_override\n"
+        "assert not hasattr(one, 'loss_scalers')",
+    )
+
+
+def test_master_params_is_there_too():
+    assert master_params is amp.master_params
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3", "O5"])
+def test_the_chosen_properties(level):
+    model, optimizer = initialized(level)
+    properties = _amp_state.opt_properties
+    assert properties.enabled and properties.opt_level == level
+    assert properties.master_weights is properties.options["master_weights"]
+    assert bool(properties.master_weights) == (level in ("O2", "O5"))
+    assert properties.patch_torch_functions == (level == "O1")
+    with pytest.raises(AttributeError, match="master_weight'"):
+        properties.master_weight  # noqa: B018
+    del model, optimizer
+
+
+def test_disabled():
+    model = linear_net()
+    amp.initialize(model, sgd(model), enabled=False)
+    assert not _amp_state.opt_properties.enabled
+    assert not hasattr(_amp_state, "loss_scalers")
+
+
+def test_the_last_initialize_s_scalers():
+    one, other = initialized(loss_scale=2.0), initialized(num_losses=2, min_loss_scale=4.0)
+    assert len(_amp_state.loss_scalers) == 2 and _amp_state.min_loss_scale == 4.0
+    assert _amp_state.loss_scalers[0] is _amp_state.loss_scalers[0]
+    del one, other
+    with pytest.raises(AttributeError, match="expected 'loss_scalers' to be an attribute that"):
+        _amp_state.loss_scalers  # noqa: B018
+
+
+def test_low_precision_models_where_the_program_allows_them(monkeypatch):
+    monkeypatch.setattr(_amp_state, "allow_incoming_model_not_fp32", True)
+    model = linear_net().half()
+    model, optimizer = amp.initialize(model, sgd(model), opt_level="O2", verbosity=0)
+    backward(model, optimizer)
+    optimizer.step()
+    assert {p.dtype for p in amp.master_params(optimizer)} == {torch.float32}
+
+
+LEVELS = ["O0", "O1", "O2", "O3", "O5"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_is_not_cast_stays_as_it_is(level, monkeypatch):
+    monkeypatch.setattr(_amp_state, "allow_incoming_model_not_fp32", True)
+    model = linear_net()
+    model[0].half()
+    optimizer = sgd(model)
+    amp.initialize(model, optimizer, opt_level=level, cast_model_type=False, verbosity=0)
+    assert [param.dtype for param in model.parameters()] == [torch.half] * 2 + [torch.float32] * 2
+    has_masters = level in ("O2", "O5")
+    masters = {param.dtype for param in amp.master_params(optimizer)}
+    assert masters == ({torch.float32} if has_masters else {torch.half, torch.float32})
+
+
+def test_low_precision_models_elsewhere():
+    model = linear_net().half()
+    with pytest.raises(RuntimeError, match="expected models\\[0\\] to be a float32 model"):
+        amp.initialize(model, sgd(model), opt_level="O1", verbosity=0)
+
+
+# The scalers.
+
+
+def test_writing_the_scale():
+    model, optimizer = initialized()
+    _amp_state.loss_scalers[0]._loss_scale = 2**20
+    assert _amp_state.loss_scalers[0].loss_scale() == 2.0**20
+    with amp.scale_loss(torch.ones(()), optimizer) as scaled_loss:
+        assert scaled_loss == 2**20
+    del model
+
+
+def test_reading_the_overflow_after_the_step():
+    model, optimizer = initialized(num_losses=2)
+    with overflow_at(model[0].weight):
+        backward(model, optimizer, loss_id=1)
+    assert optimizer._amp_stash.already_patched
+    optimizer.step()
+    clean, overflowed = amp._amp_state.loss_scalers
+    assert overflowed._has_overflow and not clean._has_overflow
+    assert overflowed._loss_scale == 2**15 and overflowed._unskipped == 0
+    assert not optimizer._amp_stash.already_patched
+    backward(model, optimizer, loss_id=1)
+    assert not overflowed._has_overflow and overflowed._unskipped == 1
+
+
+@pytest.mark.parametrize("make", [sgd, adam])
+def test_a_program_that_updates_the_scale_and_steps_by_itself(make):
+    model, optimizer = initialized(make=make)
+    scaler = _amp_state.loss_scalers[0]
+    buffer = torch.zeros(1, dtype=torch.int32)
+    stepped = []
+    for i in range(6):
+        with overflow_at(model[0].weight, float("inf") if i in (1, 2) else 0.0):
+            backward(model, optimizer, delay_overflow_check=True)
+        grads = [p.grad for p in amp.master_params(optimizer)]
+        buffer.fill_(not all(grad.isfinite().all() for grad in grads))
+        scaler._overflow_buf = buffer
+        before = [p.detach().clone() for p in model.parameters()]
+        if scaler.update_scale():
+            for param in optimizer._amp_stash.all_fp32_from_fp16_params:
+                param.grad = None
+        else:
+            optimizer.step()
+        for param in model.parameters():
+            param.grad = None
+        stepped.append(not all(map(torch.equal, model.parameters(), before)))
+    assert stepped == [True, False, False, True, True, True]
+    assert scaler.loss_scale() == 2.0**14 and scaler._unskipped == 3
+
+
+def test_programs_change_the_rule_of_the_scale():
+    model, optimizer = initialized("O1")
+    scaler = _amp_state.loss_scalers[0]
+    scaler._scale_seq_len, scaler._min_loss_scale, scaler._max_loss_scale = 2, 2.0**15, 2.0**17
+    scales = []
+    for factor in (1.0, 1.0, 1.0, 1.0, math.inf, math.inf, math.inf):
+        optimizer.zero_grad()
+        with amp.scale_loss(loss_of(model) * factor, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        scales.append(scaler.loss_scale())
+    assert scales == [2.0**16, 2.0**17, 2.0**17, 2.0**17, 2.0**16, 2.0**15, 2.0**15]
+
+
+def test_a_scale_that_always_overflows_does_not_vanish():
+    scaler = LossScaler("dynamic")
+    where = scaler._overflow_buf.device
+    for _ in range(60):
+        scaler.clear_overflow_state()
+        scaler.unscale([torch.full((1,), math.inf, device=where)], [torch.ones(1, device=where)])
+        assert scaler.update_scale()
+    assert scaler.loss_scale() == 2.0**-10 and scaler._min_loss_scale is None
+    scaler._min_loss_scale = 4.0
+    scaler.update_scale()
+    assert scaler.loss_scale() == 4.0
+
+
+def test_a_scaler_of_the_program_s_own():
+    scaler = LossScaler("dynamic", init_scale=8.0, scale_window=2, max_loss_scale=16.0)
+    assert scaler.dynamic and scaler._scale_seq_len == 2 and scaler._max_loss_scale == 16.0
+    where = scaler._overflow_buf.device
+    master = torch.ones(3, device=where)
+    scaler.unscale([torch.full((3,), 4.0, dtype=torch.half, device=where)], [master])
+    assert master.tolist() == [0.5] * 3
+    scaler.unscale_with_stashed([4 * torch.ones_like(master)], [master.fill_(2)], [master])
+    assert master.tolist() == [2.5] * 3
+    assert [scaler.update_scale() for _ in range(2)] == [False, False]
+    assert scaler.loss_scale() == 16.0
+    scaler.unscale([torch.tensor([float("nan")], device=where)], [torch.zeros(1, device=where)])
+    assert scaler._overflow_buf.tolist() == [1] and scaler.update_scale()
+    assert scaler._has_overflow and scaler.loss_scale() == 8.0
+    scaler.clear_overflow_state()
+    assert not scaler._has_overflow and scaler._overflow_buf.dtype == torch.int32
+
+
+def test_a_fixed_scaler_never_skips():
+    scaler = LossScaler(4)
+    grad = torch.tensor([float("inf")], device=scaler._overflow_buf.device)
+    scaler.unscale([grad], [torch.zeros_like(grad)], scale_override=2.0)
+    assert not scaler.update_scale() and scaler.loss_scale() == 4.0 and not scaler.dynamic
+
+
+# The stash.
+
+
+@pytest.mark.parametrize("level", ["O0", "O2", "O3"])
+def test_the_stash_pairs_masters_with_parameters(level):
+    model, optimizer = initialized(level)
+    stash = optimizer._amp_stash
+    assert stash.lazy_init_called and not stash.params_have_scaled_gradients
+    if level != "O2":
+        assert stash.all_fp16_params == [] and stash.fp32_from_fp16_groups == [[]]
+        assert all(map(torch.equal, stash.all_fp32_from_fp32_params, model.parameters()))
+        return
+    assert [p.dtype for p in stash.all_fp16_params] == [torch.float16] * 4
+    masters = stash.all_fp32_from_fp16_params
+    assert all(a is b for a, b in zip(masters, amp.master_params(optimizer)))
+    assert all(map(torch.equal, stash.fp16_groups[0], [m.half() for m in masters]))
+    assert stash.fp32_from_fp32_groups == [[]]
+
+
+def test_masters_are_restored_as_programs_do_it():
+    (model, optimizer), (twin, twin_optimizer) = initialized(make=adam), initialized(make=adam)
+    for _ in range(3):
+        optimizer.zero_grad()
+        backward(model, optimizer)
+        optimizer.step()
+    twin_optimizer._lazy_init_maybe_master_weights()
+    twin_optimizer._amp_lazy_init()
+    twin_optimizer._amp_stash.lazy_init_called = True
+    twin_optimizer.load_state_dict(optimizer.state_dict())
+    for param, saved in zip(amp.master_params(twin_optimizer), amp.master_params(optimizer)):
+        param.data.copy_(saved.data)
+    twin_optimizer._master_params_to_model_params()
+    x, _ = batch()
+    assert torch.equal(twin(x), model(x))
+
+
+# initialize.
+
+
+@pytest.mark.parametrize(
+    ("options", "adopted"), [({}, True), ({"adopt_data_writes": False}, False)]
+)
+def test_writes_through_data_are_adopted_unless_refused(options, adopted):
+    model, optimizer = initialized(**options)
+    model[0].weight.data.fill_(0.5)
+    optimizer.step()
+    assert bool((model[0].weight == 0.5).all()) == adopted
+
+
+def test_initialize_has_torchamp_s_signature_and_its_own_place():
+    assert inspect.signature(amp.initialize) == inspect.signature(torchamp.amp.initialize)
+    assert amp.initialize.__module__ == "torchamp.compat.apex.amp.frontend"
+
+
+@pytest.mark.parametrize("wrap", [lambda o: o, lambda o: [o]], ids=["one", "list"])
+def test_an_fp16_optimizer_is_apex_s_error(wrap):
+    model = linear_net()
+    with pytest.raises(RuntimeError, match="got an FP16_Optimizer, which keeps masters"):
+        amp.initialize(model, wrap(FP16_Optimizer(sgd(model))), opt_level="O2")
+    assert model[0].weight.dtype == torch.float32

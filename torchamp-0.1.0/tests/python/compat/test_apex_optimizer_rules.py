@@ -1,0 +1,185 @@
+"""apex.optimizers with schedulers, scalers, hooks and wrong arguments."""
+
+import pytest
+import torch
+from apex.optimizers import FusedAdam, FusedLAMB, FusedMixedPrecisionLamb, FusedNovoGrad, FusedSGD
+from apex_optimizers import ALL, assert_equal, every, make_params, set_grads, train
+from torch import nn
+
+import torchamp
+from torchamp import amp
+
+
+@every
+def test_amp_takes_them_at_every_level(kind, device):
+    for level in ("O0", "O1", "O2", "O3"):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 3).to(device)
+        optimizer = kind(model.parameters(), **ALL[kind])
+        amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+        assert isinstance(optimizer, kind) and type(optimizer).__name__ == kind.__name__
+        before = model.weight.detach().clone()
+        loss = model(torch.randn(8, 4, device=device)).float().square().mean()
+        optimizer.zero_grad()
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)
+        optimizer.step()
+        assert not torch.equal(before, model.weight)
+
+
+@every
+def test_a_scheduler_takes_them(kind, device):
+    params = make_params(device)
+    optimizer = kind(params, **ALL[kind])
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    before = optimizer.param_groups[0]["lr"]
+    train(optimizer, params, 1)
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == before / 2
+
+
+@every
+def test_a_group_added_later_is_stepped(kind, device):
+    """apex's FusedAdam ignored such groups."""
+    first, second = make_params(device)[:1], make_params(device)[1:]
+    optimizer = kind(first, **ALL[kind])
+    train(optimizer, first, 1)
+    optimizer.add_param_group({"params": second})
+    before = [param.detach().clone() for param in second]
+    train(optimizer, first + second, 1, first=1)
+    assert all(not torch.equal(a, b) for a, b in zip(before, second))
+
+
+@every
+def test_zero_grad_follows_its_arguments(kind, device):
+    params = make_params(device)
+    optimizer = kind(params, **ALL[kind])
+    for arguments, is_none in [((), kind is not FusedSGD), ((True,), True), ((False,), False)]:
+        set_grads(params, 0)
+        optimizer.zero_grad(*arguments)
+        assert all((param.grad is None) == is_none for param in params)
+    set_grads(params, 0)
+    optimizer.zero_grad(set_to_none=True)
+    assert params[0].grad is None
+    optimizer.set_grad_none = False
+    set_grads(params, 0)
+    optimizer.zero_grad()
+    assert torch.count_nonzero(params[0].grad) == 0
+
+
+@every
+def test_a_closure_is_called_once_with_grad_mode_as_it_is(kind, device):
+    params = make_params(device)
+    optimizer = kind(params, **ALL[kind])
+    calls = []
+
+    def closure():
+        optimizer.zero_grad()
+        loss = sum(param.square().sum() for param in params)
+        loss.backward()
+        calls.append(loss)
+        return loss
+
+    assert optimizer.step(closure) is calls[0] and len(calls) == 1
+    assert all(param.grad is not None for param in params)
+
+
+@every
+def test_step_hooks_run_once(kind, device):
+    getattr(torchamp.optimizers, kind.__name__, torchamp.optimizers.FusedLAMB)(
+        make_params(device), lr=0.1
+    )
+    params = make_params(device)
+    optimizer = kind(params, **ALL[kind])
+    seen = []
+    optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
+    optimizer.register_step_post_hook(lambda *_: seen.append("after"))
+    train(optimizer, params, 1)
+    assert seen == ["before", "after"]
+
+
+@every
+def test_torchs_grad_scaler_skips_on_the_device(kind, device):
+    params = make_params(device)
+    optimizer = kind(params, **ALL[kind])
+    scaler = torch.amp.GradScaler(device.type, init_scale=4.0)
+    scaler.scale(sum((param * float("inf")).sum() for param in params)).backward()
+    before = [param.detach().clone() for param in params]
+    scaler.step(optimizer)
+    scaler.update()
+    assert_equal(params, before)
+    assert scaler.get_scale() == 2.0
+
+
+@every
+def test_sparse_grads_are_refused(kind, device):
+    embedding = nn.Embedding(5, 3, sparse=True).to(device)
+    optimizer = kind(embedding.parameters(), **ALL[kind])
+    embedding(torch.tensor([1], device=device)).sum().backward()
+    with pytest.raises(RuntimeError, match="dense"):
+        optimizer.step()
+
+
+def test_wrong_arguments_are_refused_as_in_apex(device):
+    params = make_params(device)
+    for kind in (FusedAdam, FusedLAMB, FusedNovoGrad, FusedMixedPrecisionLamb):
+        with pytest.raises(RuntimeError, match=f"{kind.__name__}: expected amsgrad to be False"):
+            kind(params, amsgrad=True)
+    with pytest.raises(RuntimeError, match="expected capturable to be True with master_weights"):
+        FusedAdam(params, master_weights=True)
+    with pytest.raises(RuntimeError, match="expected norm_type to be 2.*got 0"):
+        FusedNovoGrad(params, norm_type=0)
+    for wrong in ({"lr": -1.0}, {"momentum": -1.0}, {"weight_decay": -1.0}, {"nesterov": True}):
+        with pytest.raises(ValueError, match="FusedSGD: expected"):
+            FusedSGD(params, **{"lr": 0.1, **wrong})
+
+
+@pytest.mark.parametrize("name", ["grads", "output_params", "scale", "grad_norms"])
+def test_what_apex_gave_up_is_refused(name, device):
+    optimizer = FusedAdam(make_params(device))
+    with pytest.raises(RuntimeError, match=f"FusedAdam.step: expected {name} to be left out"):
+        optimizer.step(**{name: []})
+
+
+def test_sgd_needs_an_lr_somewhere(device):
+    params = make_params(device)
+    with pytest.raises(ValueError, match="FusedSGD: expected lr"):
+        FusedSGD(params)
+    with pytest.raises(ValueError, match="FusedSGD: expected lr"):
+        FusedSGD([{"params": params[:1], "lr": 0.1}, {"params": params[1:]}])
+    optimizer = FusedSGD([{"params": params[:1], "lr": 0.1}])
+    with pytest.raises(ValueError, match="lr"):
+        optimizer.add_param_group({"params": params[1:]})
+
+
+@pytest.mark.parametrize("materialize", [False, True])
+def test_clipping_masters_is_right_whatever_sgd_materializes(materialize, device):
+    """In apex the masters had no grads without materialize_master_grads."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)).to(device)
+    optimizer = FusedSGD(model.parameters(), 1.0, materialize_master_grads=materialize)
+    amp.initialize(model, optimizer, opt_level="O2", loss_scale=8.0, verbosity=0)
+    before = [param.detach().clone() for param in amp.master_params(optimizer)]
+    x, weights = torch.randn(8, 4, device=device), torch.randn(8, 6, device=device)
+    loss = (model(x) * weights).sum()
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+    assert nn.utils.clip_grad_norm_(amp.master_params(optimizer), 0.5) > 1.0
+    optimizer.step()
+    moved = [a - b for a, b in zip(before, amp.master_params(optimizer))]
+    assert torch.cat([m.flatten() for m in moved]).norm().item() == pytest.approx(0.5, rel=1e-4)
+
+
+def test_a_skipped_step_is_not_counted_in_any_group(device):
+    """apex's capturable FusedAdam counted by the flag of the step before, each group by its own."""
+    params = make_params(device)
+    groups = [{"params": params[:2]}, {"params": params[2:]}]
+    optimizer = FusedAdam(groups, capturable=True)
+    scaler = torch.amp.GradScaler(device.type, init_scale=4.0)
+    for factor in (1.0, float("inf"), 1.0):
+        optimizer.zero_grad()
+        scaler.scale(sum((param * factor).sum() for param in params)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert [int(optimizer.state[param]["step"]) for param in params] == [2] * len(params)

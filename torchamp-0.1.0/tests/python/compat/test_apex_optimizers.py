@@ -1,0 +1,207 @@
+"""apex.optimizers: apex's arguments and defaults, and torch's numbers."""
+
+import inspect
+
+import pytest
+import torch
+from apex.optimizers import (
+    FusedAdagrad,
+    FusedAdam,
+    FusedLAMB,
+    FusedMixedPrecisionLamb,
+    FusedNovoGrad,
+    FusedSGD,
+)
+from apex_optimizers import ALL, assert_equal, every, make_params, set_grads, train
+from torch import nn
+from torch.optim.optimizer import required
+
+ADAM = dict(lr=1e-3, bias_correction=True, betas=(0.9, 0.999), eps=1e-8)
+SIGNATURES = {
+    FusedAdam: dict(
+        **ADAM,
+        adam_w_mode=True,
+        weight_decay=0.0,
+        amsgrad=False,
+        set_grad_none=True,
+        capturable=False,
+        master_weights=False,
+    ),
+    FusedLAMB: dict(
+        **{**ADAM, "eps": 1e-6},
+        weight_decay=0.01,
+        amsgrad=False,
+        adam_w_mode=True,
+        grad_averaging=True,
+        set_grad_none=True,
+        max_grad_norm=1.0,
+        use_nvlamb=False,
+    ),
+    FusedNovoGrad: dict(
+        **ADAM,
+        weight_decay=0.0,
+        amsgrad=False,
+        reg_inside_moment=False,
+        grad_averaging=True,
+        norm_type=2,
+        init_zero=False,
+        set_grad_none=True,
+    ),
+    FusedAdagrad: dict(
+        lr=1e-2, eps=1e-10, weight_decay=0.0, set_grad_none=True, adagrad_w_mode=False
+    ),
+    FusedSGD: dict(
+        lr=required,
+        momentum=0.0,
+        dampening=0.0,
+        weight_decay=0.0,
+        nesterov=False,
+        wd_after_momentum=False,
+        materialize_master_grads=True,
+        set_grad_none=False,
+    ),
+    FusedMixedPrecisionLamb: dict(
+        lr=1e-3,
+        step=0,
+        bias_correction=True,
+        betas=(0.9, 0.999),
+        eps=1e-6,
+        weight_decay=0.01,
+        amsgrad=False,
+        adam_w_mode=True,
+        grad_averaging=True,
+        max_grad_norm=1.0,
+        use_nvlamb=False,
+        reduced_precision_dtype=None,
+    ),
+}
+#: apex's optimizer, its arguments, and the reference: torch's in float64
+PAIRS = {
+    "adam_is_adamw": (
+        lambda p: FusedAdam(p, 1e-2, weight_decay=0.1),
+        lambda p: torch.optim.AdamW(p, 1e-2, weight_decay=0.1),
+    ),
+    "adam_l2": (
+        lambda p: FusedAdam(p, lr=1e-2, adam_w_mode=False, weight_decay=0.1),
+        lambda p: torch.optim.Adam(p, 1e-2, weight_decay=0.1),
+    ),
+    "adam_positional": (
+        lambda p: FusedAdam(p, 1e-2, True, (0.5, 0.7), 1e-3, False, 0.1),
+        lambda p: torch.optim.Adam(p, 1e-2, (0.5, 0.7), 1e-3, 0.1),
+    ),
+    "sgd": (
+        lambda p: FusedSGD(p, 0.1, 0.9, 0.0, 0.1, True),
+        lambda p: torch.optim.SGD(p, 0.1, 0.9, 0.0, 0.1, True),
+    ),
+    "sgd_dampening": (
+        lambda p: FusedSGD(p, lr=0.1, momentum=0.9, dampening=0.3),
+        lambda p: torch.optim.SGD(p, 0.1, 0.9, 0.3),
+    ),
+    "adagrad": (
+        lambda p: FusedAdagrad(p, 0.1, 1e-3, 0.1),
+        lambda p: torch.optim.Adagrad(p, 0.1, weight_decay=0.1, eps=1e-3),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SIGNATURES, ids=lambda kind: kind.__name__)
+def test_arguments_and_defaults_are_apexs(kind):
+    parameters = list(inspect.signature(kind.__init__).parameters.values())[2:]
+    assert {p.name: p.default for p in parameters} == SIGNATURES[kind]
+    assert [p.name for p in parameters] == list(SIGNATURES[kind])
+
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_steps_as_torch(case, device):
+    ours, theirs = PAIRS[case]
+    params, exact = make_params(device), make_params(device, torch.float64)
+    train(ours(params), params, 5)
+    for got, wanted in zip(params, train(theirs(exact), exact, 5)):
+        torch.testing.assert_close(got.double(), wanted, rtol=2e-6, atol=2e-6)
+
+
+def lamb_by_hand(params, grads, state, step, lr, weight_decay, use_nvlamb=False):
+    """One step of LAMB as documented by apex, in float64, with decoupled decay."""
+    norm = torch.sqrt(sum(grad.double().square().sum() for grad in grads))
+    clip = torch.clamp(norm, min=1.0)
+    for i, (param, grad) in enumerate(zip(params, grads)):
+        g = grad.double() / clip
+        m, v = state.setdefault(i, [torch.zeros_like(param), torch.zeros_like(param)])
+        m.mul_(0.9).add_(0.1 * g)
+        v.mul_(0.999).add_(0.001 * g * g)
+        update = (m / (1 - 0.9**step)) / ((v / (1 - 0.999**step)).sqrt() + 1e-6)
+        update += weight_decay * param
+        lengths = param.norm(), update.norm()
+        adapts = (weight_decay != 0 or use_nvlamb) and min(lengths) != 0
+        param -= lr * (lengths[0] / lengths[1] if adapts else 1.0) * update
+
+
+@pytest.mark.parametrize(("weight_decay", "use_nvlamb"), [(0.01, False), (0.0, False), (0.0, True)])
+def test_lamb_steps_as_apex_describes_and_leaves_grads_alone(weight_decay, use_nvlamb, device):
+    params = make_params(device)
+    exact, state = [param.detach().double() for param in params], {}
+    optimizer = FusedLAMB(params, 1e-2, weight_decay=weight_decay, use_nvlamb=use_nvlamb)
+    for step in range(1, 5):
+        set_grads(params, step)
+        grads = [param.grad.clone() for param in params]
+        optimizer.step()
+        assert_equal([param.grad for param in params], grads)
+        lamb_by_hand(exact, grads, state, step, 1e-2, weight_decay, use_nvlamb)
+    for got, wanted in zip(params, exact):
+        torch.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_novograd_steps_as_apex_describes(inside, device):
+    (param, *_) = params = make_params(device)[:1]
+    exact = param.detach().double()
+    optimizer = FusedNovoGrad(params, 1e-2, weight_decay=0.1, reg_inside_moment=inside)
+    average, length = torch.zeros_like(exact), None
+    for step in range(1, 5):
+        set_grads(params, step)
+        grad = param.grad.double()
+        optimizer.step()
+        square = grad.norm() ** 2
+        length = square.sqrt() if length is None else (0.999 * length**2 + 0.001 * square).sqrt()
+        divisor = length / (1 - 0.999**step) ** 0.5 + 1e-8
+        if inside:
+            average = 0.9 * average + 0.1 * (grad / divisor + 0.1 * exact)
+            exact -= 1e-2 * average / (1 - 0.9**step)
+        else:
+            average = 0.9 * average + 0.1 * grad
+            exact -= 1e-2 * (average / (1 - 0.9**step) / divisor + 0.1 * exact)
+    torch.testing.assert_close(param.double(), exact, rtol=1e-5, atol=1e-6)
+
+
+def test_weight_decay_after_momentum(device):
+    (param,) = params = [nn.Parameter(torch.ones(3, device=device))]
+    optimizer = FusedSGD(params, 0.5, momentum=0.9, weight_decay=0.1, wd_after_momentum=True)
+    param.grad = torch.ones_like(param)
+    optimizer.step()
+    torch.testing.assert_close(param.detach(), torch.full_like(param, 1 - 0.5 * 1.1))
+    assert torch.equal(optimizer.state[param]["momentum_buffer"], torch.ones_like(param))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.float16])
+@every
+def test_no_dtype_is_skipped(kind, dtype, device):
+    """apex's FusedSGD silently ignored bfloat16 and float64."""
+    params = make_params(device, dtype)
+    before = [param.detach().clone() for param in params]
+    train(kind(params, **{**ALL[kind], "lr": 0.1}), params, 1)
+    assert all(not torch.equal(a, b) for a, b in zip(before, params))
+
+
+def test_the_momentum_of_a_param_does_not_depend_on_its_place(device):
+    """apex's FusedSGD used the last parameter's first-step flag for all."""
+    params, alone = make_params(device)[:2], make_params(device)[:1]
+    optimizer, single = FusedSGD(params, 0.1, momentum=0.9, dampening=0.5), None
+    single = FusedSGD(alone, 0.1, momentum=0.9, dampening=0.5)
+    for step in range(3):
+        set_grads(params, step)
+        alone[0].grad = params[0].grad.clone()
+        if step < 2:
+            params[1].grad = None
+        optimizer.step()
+        single.step()
+    assert torch.equal(params[0], alone[0])

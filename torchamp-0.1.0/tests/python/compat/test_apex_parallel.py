@@ -1,0 +1,227 @@
+"""apex.parallel over two gloo ranks, and its arguments."""
+
+import copy
+import gc
+import pickle
+import weakref
+
+import pytest
+import torch
+from apex import amp
+from apex.optimizers import FusedAdam
+from apex.parallel import DistributedDataParallel, convert_syncbn_model
+from ranks import assert_same_on_both, gathered, run_on_two_ranks
+from torch import distributed, nn
+
+
+class Net(nn.Module):
+    """A net in which only some forwards use `extra`."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.extra = nn.Linear(4, 4)
+
+    def forward(self, x, uses_extra=True):
+        x = self.norm(self.first(x))
+        return self.extra(x) if uses_extra else x
+
+
+OPTIONS = {
+    "plain": ({}, 1.0),
+    "delayed": ({"delay_allreduce": True}, 1.0),
+    "small_messages": ({"message_size": 1}, 1.0),
+    "float32": ({"allreduce_always_fp32": True}, 1.0),
+    "sum": ({"gradient_average": False}, 2.0),
+    "predivided": ({"gradient_predivide_factor": 4.0}, 1.0),
+    "predivided_sum": ({"gradient_predivide_factor": 4.0, "gradient_average": False}, 0.5),
+}
+
+
+def _data_parallel(rank):
+    for name, (options, factor) in OPTIONS.items():
+        torch.manual_seed(rank)
+        net = Net()
+        net.norm.running_mean.fill_(float(rank))
+        parallel = DistributedDataParallel(net, **options)
+        assert isinstance(parallel, nn.parallel.DistributedDataParallel)
+        assert list(parallel.state_dict())[0] == "module.first.weight"
+        assert_same_on_both(*net.parameters(), net.norm.running_mean)
+        x = torch.randn(6, 3, generator=torch.Generator().manual_seed(10 + rank))
+        for uses_extra in (True, False, True):
+            net.zero_grad()
+            with parallel.no_sync():
+                _own_backward(net, x, uses_extra)
+            own = [None if p.grad is None else p.grad.clone() for p in net.parameters()]
+            net.zero_grad()
+            parallel(x, uses_extra).square().sum().backward()
+            for param, grad in zip(net.parameters(), own):
+                if grad is None:
+                    assert param.grad is None or not param.grad.any()
+                    continue
+                wanted = sum(gathered(grad)) / 2 * factor
+                torch.testing.assert_close(param.grad, wanted, msg=name)
+
+
+def _own_backward(net, x, uses_extra):
+    mean, var = net.norm.running_mean.clone(), net.norm.running_var.clone()
+    net(x, uses_extra).square().sum().backward()
+    net.norm.running_mean.copy_(mean)
+    net.norm.running_var.copy_(var)
+
+
+def _two_forwards_before_the_backwards(rank):
+    """As for a discriminator: torch's broadcast of buffers would break the first graph."""
+    net = Net()
+    parallel = DistributedDataParallel(net)
+    real, fake = parallel(torch.randn(6, 3)), parallel(torch.randn(6, 3))
+    (real.sum() - fake.sum()).backward()
+    assert_same_on_both(*(param.grad for param in net.parameters()))
+    a, b = gathered(net.norm.running_mean)
+    assert not torch.equal(a, b), "statistics are each rank's own"
+
+
+def _every_backward_is_reduced(rank):
+    """torch's DDP silently reduces only the first backward after a forward."""
+    net = nn.Linear(3, 2, bias=False)
+    parallel = DistributedDataParallel(net)
+    x = torch.full((1, 3), float(rank + 1))
+    out = parallel(x)
+    for backwards in (1, 2, 3):
+        out.sum().backward(retain_graph=True)
+        assert net.weight.grad[0, 0] == 1.5 * backwards
+    net.zero_grad()
+    first, second = parallel(x), parallel(x)
+    first.sum().backward()
+    second.sum().backward()
+    assert net.weight.grad[0, 0] == 3.0
+    net.zero_grad()
+    with parallel.no_sync():
+        parallel(x).sum().backward()
+    assert net.weight.grad[0, 0] == rank + 1
+    parallel(x).sum().backward()
+    assert net.weight.grad[0, 0] == 3.0
+
+
+def _the_wrapper_goes_with_its_last_reference(rank):
+    net = nn.Linear(3, 2)
+    parallel = DistributedDataParallel(net)
+    parallel(torch.ones(1, 3)).sum().backward()
+    gone = weakref.ref(parallel._late_backwards)
+    del parallel
+    gc.collect()
+    assert gone() is None
+    net.zero_grad()
+    net(torch.full((1, 3), float(rank))).sum().backward()
+    assert net.weight.grad[0, 0] == rank
+
+
+def _copies_reduce_too(rank):
+    """apex's wrapper could not be copied."""
+    parallel = DistributedDataParallel(nn.Linear(3, 2), gradient_average=False)
+    x = torch.full((1, 3), float(rank + 1))
+    parallel(x).sum().backward()
+    for twin in (copy.deepcopy(parallel), pickle.loads(pickle.dumps(parallel))):
+        twin.zero_grad()
+        twin(x).sum().backward()
+        assert twin.module.weight.grad[0, 0] == 3.0
+        assert twin.module.weight is not parallel.module.weight
+
+
+def _switched_off(rank):
+    net = nn.Linear(3, 2)
+    parallel = DistributedDataParallel(net)
+    x = torch.full((4, 3), float(rank + 1))
+    parallel.disable_allreduce()
+    parallel(x).sum().backward()
+    assert net.weight.grad[0, 0] == 4.0 * (rank + 1)
+    net.zero_grad()
+    out = parallel(x).sum()
+    parallel.enable_allreduce()
+    out.backward()
+    assert net.weight.grad[0, 0] == 6.0
+    net.zero_grad()
+    parallel(x).sum().backward()
+    assert net.weight.grad[0, 0] == 6.0
+
+
+def _low_precision_sums_in_float32(rank):
+    net = nn.Linear(1, 1, bias=False).half()
+    parallel = DistributedDataParallel(net, allreduce_always_fp32=True)
+    parallel(torch.full((1, 1), 4e4, dtype=torch.half)).float().sum().backward()
+    assert net.weight.grad.dtype == torch.float16
+    assert net.weight.grad.item() == pytest.approx(4e4, rel=1e-3)
+
+
+def _amp_levels(rank):
+    for level in ("O0", "O1", "O2", "O3"):
+        torch.manual_seed(rank)
+        net = convert_syncbn_model(Net())
+        optimizer = FusedAdam(net.parameters(), 1e-3)
+        net, optimizer = amp.initialize(net, optimizer, opt_level=level, verbosity=0)
+        parallel = DistributedDataParallel(net, delay_allreduce=True)
+        for step in range(3):
+            optimizer.zero_grad()
+            loss = parallel(torch.randn(6, 3)).float().square().mean()
+            loss = loss * float("inf") if (step, rank) == (1, 1) else loss
+            with amp.scale_loss(loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+            if level in ("O1", "O2"):
+                assert_same_on_both(*amp.master_params(optimizer))
+                assert all(param.isfinite().all() for param in net.parameters())
+
+
+def test_two_ranks():
+    run_on_two_ranks(
+        _data_parallel,
+        _two_forwards_before_the_backwards,
+        _every_backward_is_reduced,
+        _the_wrapper_goes_with_its_last_reference,
+        _copies_reduce_too,
+        _switched_off,
+        _low_precision_sums_in_float32,
+    )
+
+
+def test_two_ranks_of_amp():
+    run_on_two_ranks(_amp_levels)
+
+
+@pytest.fixture
+def one_rank(tmp_path):
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"shared_param": True}, ValueError, "expected shared_param to be None"),
+        ({"retain_allreduce_buffers": True}, ValueError, "retain_allreduce_buffers to be False"),
+        (
+            {"delay_allreduce": True, "num_allreduce_streams": 2},
+            ValueError,
+            "expected num_allreduce_streams to be 1 with delay_allreduce, got 2",
+        ),
+        (
+            {"delay_allreduce": True, "allreduce_trigger_params": [1]},
+            ValueError,
+            "expected no allreduce_trigger_params with delay_allreduce",
+        ),
+        ({"allreduce_communicators": ([], [])}, AssertionError, "1, groups and streams, got 0"),
+    ],
+)
+def test_arguments_that_exclude_each_other(options, error, message, one_rank):
+    with pytest.raises(error, match=message):
+        DistributedDataParallel(nn.Linear(2, 2), **options)
+
+
+def test_amp_refuses_a_wrapped_model(one_rank):
+    """apex looked for its own wrapper and never found it."""
+    with pytest.raises(RuntimeError, match="initialize first, then wrap"):
+        amp.initialize(DistributedDataParallel(nn.Linear(2, 2)), opt_level="O2", verbosity=0)

@@ -1,0 +1,81 @@
+"""apex.mlp and apex.fused_dense."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from apex.fused_dense import (
+    FusedDense,
+    FusedDenseGeluDense,
+    dense_no_bias_function,
+    fused_dense_function,
+)
+from apex.mlp import MLP
+from torch import nn
+
+from torchamp import Amp
+
+ACTIVATIONS = {"none": nn.Identity(), "relu": nn.ReLU(), "sigmoid": nn.Sigmoid()}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_an_mlp_is_linear_layers_and_activations(activation, bias, device):
+    mlp = MLP([4, 8, 3], bias=bias, activation=activation).to(device)
+    layers = [nn.Linear(4, 8, bias=bias), nn.Linear(8, 3, bias=bias)]
+    for i, layer in enumerate(layers):
+        layer.weight = getattr(mlp, f"weight_{i}")
+        layer.bias = getattr(mlp, f"bias_{i}") if bias else None
+    act = ACTIVATIONS[activation]
+    x = torch.randn(5, 4, device=device)
+    torch.testing.assert_close(mlp(x), act(layers[1](act(layers[0](x)))))
+
+
+def test_an_mlps_parameters_have_apexs_names_and_spread():
+    mlp = MLP([4, 2000, 3])
+    assert list(mlp.state_dict()) == ["weight_0", "bias_0", "weight_1", "bias_1"]
+    assert mlp.weight_0.std().item() == pytest.approx((2 / 2004) ** 0.5, rel=0.1)
+    assert mlp.bias_0.std().item() == pytest.approx((1 / 2000) ** 0.5, rel=0.1)
+    assert list(MLP([4, 3], bias=False).state_dict()) == ["weight_0"]
+    assert "MLP sizes: [4, 2000, 3], Bias=True, activation=1" in repr(mlp)
+    with pytest.raises(TypeError, match="expected activation to be one of .* got 'gelu'"):
+        MLP([4, 3], activation="gelu")
+
+
+def test_a_copied_mlp_has_weights_of_its_own(device):
+    mlp = MLP([4, 3]).to(device)
+    twin = copy.deepcopy(mlp)
+    with torch.no_grad():
+        mlp.weight_0.zero_()
+    assert twin.weights[0] is twin.weight_0 and twin.weights[0].any()
+    assert mlp.double().weights[0].dtype == torch.float64
+
+
+@pytest.mark.parametrize("layer", [MLP([4, 3]), FusedDense(4, 3), FusedDenseGeluDense(4, 5, 3)])
+def test_autocast_reaches_them(layer, device):
+    layer = layer.to(device)
+    with Amp(layer, opt_level="O1", verbosity=0):
+        assert layer(torch.randn(2, 4, device=device)).dtype == torch.float16
+
+
+def test_dense_layers_are_linear(device):
+    x = torch.randn(2, 5, 4, device=device)
+    layer = FusedDense(4, 3).to(device)
+    assert list(layer.state_dict()) == ["weight", "bias"]
+    torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias))
+    torch.testing.assert_close(fused_dense_function(x, layer.weight, layer.bias), layer(x))
+    plain = FusedDense(4, 3, bias=False).to(device)
+    torch.testing.assert_close(dense_no_bias_function(x, plain.weight), plain(x))
+    assert plain.bias is None
+
+
+def test_gelu_stands_between(device):
+    layer = FusedDenseGeluDense(4, 6, 3).to(device)
+    assert list(layer.state_dict()) == ["weight1", "bias1", "weight2", "bias2"]
+    x = torch.randn(5, 4, device=device)
+    hidden = F.gelu(F.linear(x, layer.weight1, layer.bias1))
+    wanted = F.linear(hidden, layer.weight2, layer.bias2)
+    torch.testing.assert_close(layer(x), wanted, rtol=1e-2, atol=2e-3)
+    with pytest.raises(AssertionError, match="expected bias to be True"):
+        FusedDenseGeluDense(4, 6, 3, bias=False)

@@ -1,0 +1,92 @@
+"""apex.parallel's batch norm over ranks, against one batch norm over all of the data."""
+
+import pytest
+import torch
+from apex.parallel import SyncBatchNorm, convert_syncbn_model
+from ranks import gathered, run_on_two_ranks
+from torch import nn
+
+SIZES = [(5, 3), (5, 3, 4), (5, 3, 4, 2), (5, 3, 2, 2, 2)]
+
+
+def _of_ranks(rank):
+    for size in SIZES:
+        for momentum in (0.1, None):
+            _compare(rank, size, momentum, torch.float64)
+    _compare(rank, (5, 3, 4), 0.1, torch.float32, offset=1e3)
+
+
+def _compare(rank, size, momentum, dtype, offset=0.0):
+    """Batches of different sizes on the ranks: 3 and 2."""
+    generator = torch.Generator().manual_seed(1)
+    x = (torch.randn(size, generator=generator, dtype=torch.float64) + offset).to(dtype)
+    grad = torch.randn(size, generator=generator, dtype=torch.float64)
+    exact = nn.SyncBatchNorm(3, momentum=momentum).double()
+    ours = SyncBatchNorm(3, momentum=momentum).to(dtype)
+    wide = x.double().requires_grad_()
+    wanted = nn.functional.batch_norm(
+        wide, exact.running_mean, exact.running_var, exact.weight, exact.bias, True, momentum or 1.0
+    )
+    wanted.backward(grad)
+    part = slice(0, 3) if rank == 0 else slice(3, 5)
+    own = x[part].detach().clone().requires_grad_()
+    result = ours(own)
+    result.backward(grad[part].to(dtype))
+    tolerance = {"rtol": 1e-3, "atol": 1e-3} if dtype == torch.float32 else {}
+    torch.testing.assert_close(result.double(), wanted[part], **tolerance)
+    torch.testing.assert_close(own.grad.double(), wide.grad[part], **tolerance)
+    for name in ("running_mean", "running_var"):
+        torch.testing.assert_close(
+            getattr(ours, name).double(), getattr(exact, name), rtol=1e-5, atol=1e-5
+        )
+    torch.testing.assert_close(sum(gathered(ours.bias.grad)).double(), exact.bias.grad, **tolerance)
+
+
+def _forms(rank):
+    torch.manual_seed(0)
+    x, z = torch.randn(2, 4, 3, 5, 5)
+    last = SyncBatchNorm(3, channel_last=True, fuse_relu=True)
+    plain = SyncBatchNorm(3)
+    got = last(x.movedim(1, -1), z.movedim(1, -1))
+    assert got.shape == (4, 5, 5, 3)
+    torch.testing.assert_close(got.movedim(-1, 1), torch.relu(plain(x) + z))
+    last.eval()
+    plain.eval()
+    torch.testing.assert_close(last(x.movedim(1, -1)).movedim(-1, 1), torch.relu(plain(x)))
+    half = SyncBatchNorm(3)(x.half())
+    assert half.dtype == torch.float16
+    untracked = SyncBatchNorm(3, track_running_stats=False)
+    torch.testing.assert_close(untracked(x).mean((0, 2, 3)), torch.zeros(3), rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="at least 2D"):
+        plain.train()(torch.randn(3))
+
+
+def test_ranks_together_are_one_batch():
+    run_on_two_ranks(_of_ranks, _forms)
+
+
+def test_one_process_is_a_batch_norm():
+    x = torch.randn(4, 3, 5)
+    torch.testing.assert_close(SyncBatchNorm(3)(x), nn.BatchNorm1d(3)(x))
+
+
+def test_converting_keeps_what_was_there():
+    """apex lost the training mode and requires_grad of parameters."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4, eps=1e-3), nn.InstanceNorm2d(4))
+    net.add_module("inner", nn.Sequential(nn.BatchNorm1d(4, affine=False), SyncBatchNorm(4)))
+    net[1].eval().weight.requires_grad_(False)
+    norm, instance, sync = net[1], net[2], net.inner[1]
+    assert convert_syncbn_model(net) is net
+    new = net[1]
+    assert type(new) is SyncBatchNorm and new.eps == 1e-3 and not new.training
+    assert new.weight is norm.weight and not new.weight.requires_grad
+    assert new.running_mean is norm.running_mean
+    assert net[2] is instance and net.inner[1] is sync
+    assert type(net.inner[0]) is SyncBatchNorm and net.inner[0].weight is None
+    assert list(net.state_dict()) == list(convert_syncbn_model(net).state_dict())
+
+
+def test_a_root_is_converted_too():
+    root = convert_syncbn_model(nn.BatchNorm2d(4), channel_last=True)
+    assert type(root) is SyncBatchNorm and root.channel_last
+    assert isinstance(root, nn.modules.batchnorm._BatchNorm)

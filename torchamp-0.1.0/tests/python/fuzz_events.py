@@ -1,0 +1,153 @@
+"""What a fuzzed program is: a setup and events, which print as text that can be read and run.
+
+The grads of a loss are drawn integers times UNIT, whatever the parameters hold: sums of them, and
+their products with a loss scale, are exact in every dtype.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+UNIT = 2.0**-6
+LARGEST = 7
+#: Up to here, sums of units are exact in bfloat16.
+EXACT = 255 * UNIT
+INF = float("inf")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An optimizer: one of torch.optim or, if its name starts with Fused, of torchamp.optimizers.
+    Its groups are given by the parameters' numbers; each has half the lr of the one before."""
+
+    kind: str
+    groups: tuple[tuple[int, ...], ...]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_fused(self) -> bool:
+        return self.kind.startswith("Fused")
+
+    def make(self, kind: Callable, params: Sequence[torch.Tensor], **others: Any) -> Any:
+        options = {**self.options, **others}
+        lr = options.pop("lr")
+        as_number: Callable = torch.tensor if options.pop("tensor_lr", False) else float
+        groups = [
+            {"params": [params[i] for i in group], "lr": as_number(lr * 0.5**n)}
+            for n, group in enumerate(self.groups)
+        ]
+        return kind(groups, lr=as_number(lr), **options)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A net of these parts, its optimizers, and how they are initialized."""
+
+    level: str
+    parts: tuple[str, ...]
+    optimizers: tuple[Recipe, ...]
+    overrides: dict[str, Any] = field(default_factory=dict)
+    #: The parameters that need no grad at first.
+    frozen: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Event:
+    name: str
+    args: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.args.items())})"
+
+
+@dataclass(frozen=True)
+class Program:
+    setup: Setup
+    events: tuple[Event, ...]
+
+    def __str__(self) -> str:
+        setup = ",\n".join(
+            f"    {each.name}={getattr(self.setup, each.name)!r}"
+            for each in dataclasses.fields(self.setup)
+        )
+        return "\n".join([f"Setup(\n{setup},\n)", *map(str, self.events)])
+
+
+class Holder(nn.Module):
+    def __init__(self, value: torch.Tensor) -> None:
+        super().__init__()
+        self.value = nn.Parameter(value)
+
+
+PARTS: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: nn.Linear(3, 2),
+    "norm": lambda: nn.BatchNorm1d(3),
+    "layer_norm": lambda: nn.LayerNorm(3),
+    "scalar": lambda: Holder(torch.zeros(())),
+    "empty": lambda: Holder(torch.zeros(0, 2)),
+    "strided": lambda: Holder(torch.zeros(3, 2).t()),
+    "sliced": lambda: Holder(torch.zeros(3, 4)[:, ::2]),
+    #: What no optimizer has at first; frozen.
+    "extra": lambda: Holder(torch.zeros(2)),
+}
+
+
+class Net(nn.Module):
+    """Parts whose parameters are reached one by one."""
+
+    def __init__(self, parts: Sequence[str]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(PARTS[part]() for part in parts)
+        self.tied = self.parts[0]
+        generator = torch.Generator().manual_seed(len(parts))
+        with torch.no_grad():
+            for param in self.parameters():
+                drawn = torch.rand(param.shape, generator=generator)
+                param.copy_((drawn + 0.5) * (drawn.mul(64).round() % 2 * 2 - 1))
+
+    def forward(self, coefs: list[torch.Tensor], reached: list[str]) -> torch.Tensor:
+        """A loss whose grads are `coefs`, of the parameters with the names `reached`. Keeps what it
+        has read."""
+        named = dict(self.named_parameters())
+        params = [named[name] for name in reached]
+        self.read = [param.detach().clone() for param in params]
+        products = [(param.float() * coef.float()).sum() for param, coef in zip(params, coefs)]
+        return torch.stack(products).sum()
+
+    def in_batch_norm(self) -> list[bool]:
+        """Whether each parameter is batch norm's."""
+        inside = {
+            id(param)
+            for part in self.parts
+            if isinstance(part, nn.BatchNorm1d)
+            for param in part.parameters()
+        }
+        return [id(param) in inside for param in self.parameters()]
+
+
+def drawn(shape: torch.Size, seed: int) -> torch.Tensor:
+    """Integers times UNIT."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-LARGEST, LARGEST + 1, shape, generator=generator) * UNIT
+
+
+def drawn_coefs(
+    shapes: Sequence[torch.Size], reached: Sequence[int], coefs: int, inf_in: int | None
+) -> list[torch.Tensor]:
+    """The grads of a loss, by the seed `coefs`; one element of `inf_in`'s is infinite."""
+    grads = [drawn(shapes[i], coefs * 100 + i) for i in reached]
+    for i, grad in zip(reached, grads):
+        if i == inf_in and grad.numel():
+            grad.view(-1)[-1] = INF
+    return grads
+
+
+def drawn_value(shape: torch.Size, seed: int) -> torch.Tensor:
+    """A parameter's value: exact in every dtype, and none of another seed's."""
+    return drawn(shape, seed) + 2.0 + seed % 7 / 4

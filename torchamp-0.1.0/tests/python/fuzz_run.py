@@ -1,0 +1,273 @@
+"""Follows a fuzzed program by torchamp and by the mirror, and compares them after every event."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from fuzz_events import Event, Program, Setup, drawn_coefs, drawn_value
+from mirror import Mirror
+from mirror_state import Param, Refused
+from run_structure import StructureRun
+
+from torchamp import amp
+from torchamp._load import _C
+
+#: Of optimizers that are not torch's own code, and of what was clipped: relative and absolute.
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+
+class Different(Exception):
+    """torchamp and the mirror are."""
+
+
+def expect(is_so: Any, what: str) -> None:
+    if not is_so:
+        raise Different(what)
+
+
+class Run(StructureRun):
+    """Follows a program by torchamp. Its methods are the events, and take what the mirror's do."""
+
+    def given(self, of: list[int]) -> list[torch.optim.Optimizer]:
+        return [self.optimizers[i] for i in of]
+
+    def loss(self, reach: list[int], coefs: int, inf_in: int | None, is_nan: bool) -> torch.Tensor:
+        names = self.names()
+        grads = drawn_coefs(self.shapes, reach, coefs, inf_in)
+        loss = self.model(grads, [names[i] for i in reach])
+        return loss * float("nan") if is_nan else loss
+
+    def backward(
+        self,
+        loss: int,
+        of: list[int],
+        reach: list[int],
+        coefs: int,
+        delayed: bool = False,
+        deferred: bool = False,
+        inf_in: int | None = None,
+        is_nan: bool = False,
+        twice: bool = False,
+        zero_inside: str | None = None,
+        ends: str | None = None,
+    ) -> None:
+        flags = {"delay_unscale": delayed, "delay_overflow_check": deferred}
+        value = self.loss(reach, coefs, inf_in, is_nan)
+        with self.must_end(ends):
+            with self.amp.scale_loss(value, self.given(of), loss, **flags) as scaled_loss:
+                self.zero_in_block(zero_inside, of)
+                if ends != "empty":
+                    scaled_loss.backward(retain_graph=True)
+                if twice and ends != "empty":
+                    scaled_loss.backward()
+                self.end_block(ends, value, of)
+
+    @contextlib.contextmanager
+    def must_end(self, ends: str | None) -> Any:
+        raised = {"raise": KeyError, "scale_loss": RuntimeError, "step": RuntimeError}.get(ends)
+        if raised is None:
+            yield
+            return
+        try:
+            yield
+        except raised:
+            return
+        raise Different(f"expected the block to be ended by an exception: {ends}")
+
+    def end_block(self, ends: str | None, loss: torch.Tensor, of: list[int]) -> None:
+        if ends == "raise":
+            raise KeyError
+        if ends == "step":
+            self.optimizers[of[0]].step()
+        if ends == "scale_loss":
+            with self.amp.scale_loss(loss, self.given(of)):
+                pass
+
+    def zero_in_block(self, zero_inside: str | None, of: list[int]) -> None:
+        if zero_inside == "model":
+            self.model.zero_grad()
+        for i in of if zero_inside == "optimizer" else []:
+            self.optimizers[i].zero_grad()
+
+    def step(self, of: int) -> None:
+        self.optimizers[of].step()
+
+    def zero(self, of: int, to_none: bool = True) -> None:
+        self.optimizers[of].zero_grad(set_to_none=to_none)
+
+    def zero_model(self, to_none: bool = True) -> None:
+        self.model.zero_grad(set_to_none=to_none)
+
+    def drop_grads(self, params: list[int]) -> None:
+        for i in params:
+            self.params[i].grad = None
+
+    def clip_norm(self, of: list[int], max_norm: float) -> torch.Tensor:
+        return amp.clip_grad_norm_(self.given(of), max_norm)
+
+    def clip_value(self, of: list[int], value: float) -> None:
+        amp.clip_grad_value_(self.given(of), value)
+
+    def edit(self, of: int, how: str) -> None:
+        for param in amp.master_params(self.optimizers[of]):
+            if param.grad is not None:
+                param.grad.neg_() if how == "negate" else param.grad.fill_(3 / 64)
+
+    def look(self, of: int) -> dict[int, torch.Tensor | None]:
+        masters = list(amp.master_params(self.optimizers[of]))
+        found = {id(master): master.grad for master in masters}
+        core = self.optimizers[of]._torchamp.core
+        grads = {id(param.model): found[id(param.master)] for param in core.params()}
+        return {i: grads.get(id(param)) for i, param in enumerate(self.params)}
+
+    def write(self, param: int, seed: int) -> None:
+        with torch.no_grad():
+            self.params[param].copy_(drawn_value(self.shapes[param], seed))
+
+    def halve(self, param: int) -> None:
+        with torch.no_grad():
+            self.params[param].mul_(0.5)
+
+    def write_data(self, param: int, seed: int) -> None:
+        self.params[param].data.copy_(drawn_value(self.shapes[param], seed))
+        if not self.adopts:
+            self.amp.refresh_masters()
+
+    def freeze(self, param: int) -> None:
+        self.params[param].requires_grad_(False)
+
+    def thaw(self, param: int) -> None:
+        self.params[param].requires_grad_(True)
+
+    def set(self, of: int, group: int, name: str, value: float) -> None:
+        self.optimizers[of].param_groups[group][name] = value
+
+    def scale(self, loss: int, value: float, clean: int) -> None:
+        self.amp.loss_scalers[loss].load_state(value, clean, 1)
+
+
+def compare_found(what: str, found: dict, expected: dict, mirror: Mirror) -> None:
+    for i, tensor in expected.items():
+        expect(found[i] is not None, f"{what} {i} is not there")
+        param = mirror.params[i]
+        held = tensor.to(param.dtype) if param.is_narrow else tensor
+        check_close(f"{what} {i}", found[i], held, mirror)
+
+
+def check_close(name: str, found: torch.Tensor, expected: torch.Tensor, mirror: Mirror) -> None:
+    found, expected = found.detach(), expected.detach()
+    tolerance = TOLERANCE[expected.dtype] if mirror.is_approximate else 0.0
+    is_close = torch.isclose(found.to(expected.dtype), expected, tolerance, tolerance, True)
+    expect(is_close.all(), f"{name} is {found.tolist()} for {expected.tolist()}")
+
+
+class Pair:
+    """torchamp and the mirror."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.mirror = Mirror(setup)
+        self.run = Run(setup)
+
+    def follow(self, event: Event) -> None:
+        """Raises Different, or Undetermined before anything is done."""
+        held = [param.in_model.clone() for param in self.mirror.params]
+        try:
+            expected, is_refused = self.mirror.follow(event), False
+        except Refused:
+            expected, is_refused = None, True
+        found = self.found(event, is_refused)
+        if isinstance(expected, dict):
+            compare_found(event.name, found, expected, self.mirror)
+        elif expected is not None:
+            is_narrow = any(param.is_narrow for param in self.mirror.params)
+            dtype = torch.bfloat16 if is_narrow else torch.float32
+            check_close("the norm", found.to(dtype), expected.to(dtype), self.mirror)
+            self.resynchronize_clipped(event.args["of"])
+        if event.name == "backward":
+            self.compare_read(event.args["reach"], held)
+        if event.name != "write_masters":  # the next event must find them
+            self.compare()
+        if event.name == "step" and not is_refused:
+            self.compare_masters(event.args["of"])
+
+    def found(self, event: Event, is_refused: bool) -> Any:
+        try:
+            found = getattr(self.run, event.name)(**event.args)
+        except Exception as error:
+            is_expected = is_refused and isinstance(error, (RuntimeError, ValueError))
+            expect(is_expected, f"raised {type(error).__name__}: {error}")
+            return None
+        expect(not is_refused, "did not raise")
+        return found
+
+    def compare_read(self, reach: list[int], held: list[torch.Tensor]) -> None:
+        """What the forward of a loss has found in the model."""
+        for i, read in zip(reach, self.run.model.read):
+            is_same = torch.equal(read.nan_to_num(), held[i].nan_to_num())
+            expect(
+                is_same, f"forward read {read.tolist()} of parameter {i}, not {held[i].tolist()}"
+            )
+
+    def compare(self) -> None:
+        in_float32 = self.run.model.state_dict()
+        for i, name in self.run.names().items():
+            param = self.mirror.params[i]
+            value = param.value if param.has_master else param.in_model
+            expect(in_float32[name].dtype == torch.float32, f"{name} is not saved in float32")
+            found = in_float32[name].to(value.dtype)
+            check_close(name, found, value, self.mirror)
+            if self.mirror.is_approximate:
+                self.resynchronize(param, found)
+            self.compare_in_model(name, self.run.params[i].detach(), param)
+
+    def compare_in_model(self, name: str, found: torch.Tensor, param: Param) -> None:
+        expect(found.dtype == param.dtype, f"{name} is of {found.dtype}")
+        expect(
+            torch.equal(found.nan_to_num(), param.in_model.nan_to_num()),
+            f"{name} in the model is {found.tolist()} for {param.in_model.tolist()}",
+        )
+
+    def resynchronize(self, param: Any, found: torch.Tensor) -> None:
+        """So that no rounding differs later."""
+        with torch.no_grad():
+            param.value.copy_(found)
+
+    def resynchronize_clipped(self, of: list[int]) -> None:
+        """So that later grads do not cancel all but the rounding of clipped ones of 16 bits."""
+        given = [self.mirror.optimizers[i] for i in of]
+        for i, param in enumerate(self.mirror.params):
+            is_clipped = any(user in given for user in param.users)
+            is_discarded = param.was_discarded or any(user.overflow for user in param.users)
+            if param.is_narrow and param.sum is not None and is_clipped and not is_discarded:
+                grad = self.run.params[i].grad
+                check_close(f"grad {i}", grad, param.sum.to(param.dtype), self.mirror)
+                param.sum = grad.to(param.sum.dtype, copy=True)
+
+    def compare_masters(self, of: int) -> None:
+        """Those of the optimizer that has stepped."""
+        stepped = self.mirror.optimizers[of].params
+        with self.run.optimizers[of]._torchamp.accesses.suppress():
+            for i, param in enumerate(self.mirror.params):
+                if param in stepped:
+                    master = _C.param_of(self.run.params[i]).master
+                    value = param.value if param.has_master else param.in_model
+                    check_close(f"master {i}", master, value, self.mirror)
+
+    def close(self) -> None:
+        self.run.amp.close()
+
+
+def failure(program: Program) -> str:
+    """What is different after which event; empty if nothing is. Raises Undetermined."""
+    pair = Pair(program.setup)
+    try:
+        for number, event in enumerate(program.events):
+            try:
+                pair.follow(event)
+            except Different as difference:
+                return f"after event {number}, {event}: {difference}"
+    finally:
+        pair.close()
+    return ""

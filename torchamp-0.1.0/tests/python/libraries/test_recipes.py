@@ -1,0 +1,233 @@
+"""The snippets of docs/libraries.md, each where its library is installed: they train, and skip the
+step of an overflow."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+import warnings
+
+import pytest
+import torch
+from nets import Net, batch
+from torch import nn
+
+import torchamp
+from torchamp import amp
+
+DOCS = pathlib.Path(__file__).parents[3] / "docs" / "libraries.md"
+BATCHES = 4
+#: The batch whose grads overflow.
+BAD = 1
+
+
+def recipe(title: str) -> str:
+    section = DOCS.read_text().split(f"## {title}\n", 1)[1]
+    return section.split("```python\n", 1)[1].split("```", 1)[0]
+
+
+def run(title: str, package: str, **names) -> dict:
+    """The snippet's names, after it has run with `names`."""
+    pytest.importorskip(package, reason=f"{package} is not installed: its recipe is not tested")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exec(compile(recipe(title), f"{DOCS.name}, {title}", "exec"), names)
+    return names
+
+
+class Overflowing(Net):
+    """Its BAD-th backward overflows."""
+
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs = super().forward(x)
+        if outputs.requires_grad and type(self).calls == BAD:
+            outputs.register_hook(lambda grad: torch.full_like(grad, torch.inf))
+        type(self).calls += 1
+        return outputs
+
+
+def cross_entropy(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(outputs.float(), target)
+
+
+@pytest.fixture
+def names():
+    """What the snippets take from their reader."""
+    Overflowing.calls = 0
+    torch.manual_seed(0)
+    model = Overflowing()
+    return {
+        "model": model,
+        "optimizer": torch.optim.AdamW(model.parameters(), lr=0.01, fused=True),
+        "loss_fn": cross_entropy,
+        "loader": [batch(seed) for seed in range(BATCHES)],
+    }
+
+
+def assert_trained(before: torch.Tensor, model: nn.Module) -> None:
+    after = model.state_dict()["first.weight"]
+    assert after.isfinite().all(), "an overflow was stepped by"
+    assert not torch.equal(before, after), "nothing was trained"
+
+
+def weight_of(model: nn.Module) -> torch.Tensor:
+    return model.state_dict()["first.weight"].clone()
+
+
+def test_lightning(names, tmp_path, monkeypatch):
+    pl = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
+    monkeypatch.chdir(tmp_path)
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = names["model"]
+
+        def training_step(self, batch, index):
+            return cross_entropy(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return names["optimizer"]
+
+    before = weight_of(names["model"])
+    loader = torch.utils.data.DataLoader(names["loader"], batch_size=None)
+    trainer = run("Lightning", "lightning", module=Module(), loader=loader)["trainer"]
+    assert_trained(before, names["model"])
+    scales = trainer.precision_plugin.state_dict()
+    assert scales["loss_scaler0"] == {"loss_scale": 2.0**15, "unskipped": 2}
+
+
+def test_accelerate(names):
+    before = weight_of(names["model"])
+    scheduler = torch.optim.lr_scheduler.StepLR(names["optimizer"], 1, 0.5)
+    names = run("Accelerate", "accelerate", **names, scheduler=scheduler, precision="no")
+    assert_trained(before, names["model"])
+    assert names["accelerator"].scaler.get_scale() == 2.0**15
+    assert scheduler.get_last_lr() == [0.01 * 0.5 ** (BATCHES - 1)], "the schedule ran ahead"
+
+
+def test_hugging_face_trainer(names, tmp_path):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = names["model"]
+
+        def forward(self, x, labels):
+            outputs = self.net(x)
+            return {"loss": cross_entropy(outputs, labels), "logits": outputs}
+
+    args = transformers.TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=BATCHES,
+        per_device_train_batch_size=16,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        optim="adamw_torch_fused",
+    )
+    dataset = [
+        {"x": x, "labels": label} for seed in range(BATCHES) for x, label in zip(*batch(seed))
+    ]
+    before = weight_of(names["model"])
+    found = run("Hugging Face Trainer", "transformers", model=Model(), args=args, dataset=dataset)
+    assert_trained(before, names["model"])
+    trainer = found["trainer"]
+    assert trainer.accelerator.scaler.get_scale() == 2.0**15
+    assert trainer.lr_scheduler.last_epoch == BATCHES - 1, "the schedule ran ahead"
+
+
+def test_mmengine(names, tmp_path):
+    model = pytest.importorskip("mmengine.model", reason="mmengine is not installed")
+
+    class Model(model.BaseModel):
+        def __init__(self):
+            super().__init__()
+            self.net = names["model"]
+
+        def forward(self, x, target, mode="loss"):
+            return {"loss": cross_entropy(self.net(x), target)}
+
+    before = weight_of(names["model"])
+    loader = torch.utils.data.DataLoader(
+        [pair for seed in range(BATCHES) for pair in zip(*batch(seed))], batch_size=16
+    )
+    whole = Model()
+    options = {"model": whole, "loader": loader, "optimizer": names["optimizer"]}
+    run("mmengine", "mmengine", **options, work_dir=str(tmp_path))
+    assert_trained(before, names["model"])
+    assert names["model"].first.weight.dtype == torch.float16
+    assert_one_skip()
+
+
+def test_ignite(names):
+    before = weight_of(names["model"])
+    names = run("ignite", "ignite", **names)
+    assert_trained(before, names["model"])
+    assert_one_skip()
+
+
+def test_ignite_over_grad_scaler(names):
+    engine = pytest.importorskip("ignite.engine", reason="ignite is not installed")
+    before = weight_of(names["model"])
+    scaler = torchamp.GradScaler("cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        engine.create_supervised_trainer(
+            names["model"], names["optimizer"], cross_entropy, amp_mode="amp", scaler=scaler
+        ).run(names["loader"])
+    assert_trained(before, names["model"])
+    assert scaler.get_scale() == 2.0**15
+
+
+def test_timm(names):
+    torchamp.install_as_apex()
+    before = weight_of(names["model"])
+    names = run("timm", "timm", **names)
+    assert_trained(before, names["model"])
+    assert_one_skip()
+    average = names["ema"].module.first.weight
+    assert average.dtype == torch.float32 and not torch.equal(average, before)
+
+
+def test_fastai(names):
+    data = pytest.importorskip("fastai.data.core", reason="fastai is not installed")
+    load = importlib.import_module("fastai.data.load")
+    pairs = [pair for seed in range(BATCHES) for pair in zip(*batch(seed))]
+    loader = load.DataLoader(pairs, bs=16)
+    before = weight_of(names["model"])
+    options = {"model": names["model"], "loss_fn": cross_entropy}
+    scales = []
+    with pytest.MonkeyPatch.context() as patch:
+        update = torchamp.GradScaler.update
+        patch.setattr(
+            torchamp.GradScaler,
+            "update",
+            lambda self, *args: (update(self, *args), scales.append(self.get_scale())),
+        )
+        run(
+            "fastai",
+            "fastai",
+            **options,
+            dls=data.DataLoaders(loader, loader, device=torch.device("cpu")),
+        )
+    assert_trained(before, names["model"])
+    assert scales[-1] == 2.0**15
+
+
+def test_averages_of_weights(names):
+    model, optimizer = names["model"], names["optimizer"]
+    amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+    averaged = run("Averages of weights", "torch", **names)["averaged"]
+    assert averaged.n_averaged == BATCHES
+    assert averaged.module.first.weight.dtype == torch.float32
+
+
+def assert_one_skip() -> None:
+    scales = amp.state_dict()
+    assert scales["loss_scaler0"] == {"loss_scale": 2.0**15, "unskipped": BATCHES - 2}

@@ -1,0 +1,399 @@
+"""The rule of docs/grads.md in plain PyTorch: float32 masters that follow the events of a program.
+
+Where the rule says nothing, or leaves a choice, events raise Undetermined and change nothing:
+
+- non-finite grads under a fixed loss scale, and those that a program writes itself
+- a delay and an exception where the loss scale is 1 and there are no masters
+- a delay given optimizers whose parameters it does not reach; whom delayed overflows skip of those
+  that are given to the backward that unscales
+- whether grads are still delayed after an exception, or after another optimizer that shares a
+  parameter with one that delays, or with one that shares one, was given to a backward
+- a step or clipping of an optimizer of which a part was zeroed after an overflow, or that had no
+  grads to zero; of parameters that several step, after an overflow or with a delay of another one
+- the step of momentum, decay or averages by grads that were zeroed to zeros
+- zeroing in a block that raises; clipping optimizers that share parameters together
+- putting a parameter in a group that has grads already, or whose optimizer may not know yet that it
+  was taken out of one; whom its overflow skips where several optimizers were given to the backward
+- the grads of what was put in a group until its optimizer knows of it
+- grads that the program writes: infinite ones, delayed ones, those of strays, and for a fused
+  optimizer, unless the last backward has left them to its step
+- masters and model both written
+- the low bits of masters after a write of what the model holds
+- sums that 16 bits do not hold
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from fuzz_events import EXACT, LARGEST, UNIT, Event, drawn_coefs, drawn_value
+from mirror_state import Param, Refused, Stepped, Undetermined, distinct, require
+from mirror_structure import Structure
+
+
+class Mirror(Structure):
+    """Follows a program. Its methods are the events."""
+
+    def follow(self, event: Event) -> Any:
+        """Raises Undetermined, after which nothing has changed, and Refused."""
+        ahead = [param for param in self.params if param.is_ahead and param.is_in_model]
+        try:
+            return getattr(self, event.name)(**event.args)
+        except Undetermined:
+            ahead = []
+            raise
+        finally:
+            for param in ahead if event.name != "write_masters" else []:
+                param.is_ahead = False
+
+    def is_identity(self, given: Sequence[Stepped]) -> bool:
+        """Whether nothing is scaled, and nothing has a master."""
+        params = [param for stepped in given for param in stepped.params]
+        return self.loss_scale == 1.0 and not any(param.has_master for param in params)
+
+    def notice(self, given: Sequence[Stepped]) -> None:
+        """As the start of a backward or step does, of what was zeroed, written and regrouped."""
+        self.notice_groups(given)
+        for stepped in given:
+            for param in stepped.params:
+                param.is_unnoticed = False
+
+    def notice_writes(self, given: Sequence[Stepped]) -> None:
+        for stepped in given:
+            for param in stepped.params:
+                param.before_writes.clear()
+                param.is_ahead = False
+
+    # ---- events
+
+    def backward(
+        self,
+        loss: int,
+        of: list[int],
+        reach: list[int],
+        coefs: int,
+        delayed: bool = False,
+        deferred: bool = False,
+        inf_in: int | None = None,
+        is_nan: bool = False,
+        twice: bool = False,
+        zero_inside: str | None = None,
+        ends: str | None = None,
+    ) -> None:
+        """ends: "empty" without a backward; "raise", "scale_loss", "step": by that exception."""
+        given = [self.optimizers[i] for i in of]
+        grads = dict(zip(reach, drawn_coefs(self.shapes, reach, coefs, inf_in)))
+        reached = {self.params[i]: grad for i, grad in grads.items() if self.params[i].is_trainable}
+        require(all(self.params[i].is_in_model for i in reach), "what is not in the model")
+        is_bad = is_nan or inf_in is not None
+        is_cut = ends in ("raise", "scale_loss", "step")
+        require(not is_cut or (of and zero_inside is None), "zeroing in a block that raises")
+        require(loss < self.setup.overrides.get("num_losses", 1), "no such loss")
+        self.check_backward(given, reached, is_bad, is_nan or inf_in in grads, delayed, ends)
+        self.notice(given)
+        self.notice_writes(given)
+        self.note_checks(given, reached, delayed, ends)
+        if is_cut:
+            return self.cancel(given, reached)
+        if zero_inside == "optimizer":
+            for i in of:
+                self.zero(i)
+        elif zero_inside == "model":
+            self.zero_model()
+        if ends == "empty":
+            reached = {}
+        for param in self.missed(given, reached):
+            del reached[param]
+            param.is_stray = True
+        grads_of = {p: grad * float("nan") if is_nan else grad for p, grad in reached.items()}
+        for param, grad in grads_of.items():
+            for _ in range(1 + twice):
+                param.add(grad)
+        self.note_overflow(given, grads_of, delayed)
+        self.note_delay(given, reached, delayed)
+
+    def check_backward(
+        self,
+        given: list[Stepped],
+        reached: dict[Param, torch.Tensor],
+        is_bad: bool,
+        shows: bool,
+        delayed: bool,
+        ends: str | None,
+    ) -> None:
+        require(reached, "a loss that needs no grad")
+        if any(len(set(param.users) & set(given)) > 1 for param in self.params):
+            raise Refused
+        require(not any(p.is_stray or p.is_spoilt for e in given for p in e.params), "such grads")
+        if self.missed(given, reached):
+            require(not (is_bad or delayed or ends or self.loss_scale == 1.0), "odd strays")
+            require(not any(user.is_edited for p in reached for user in p.users), "new strays")
+        for param in reached:
+            total = 2 * LARGEST * UNIT if param.sum is None else 2 * LARGEST * UNIT + _size(param)
+            require(total <= EXACT, "sums that 16 bits do not hold")
+        require(not is_bad or (self.is_dynamic and shows), "an overflow of nothing")
+        if self.is_identity(given):
+            require(not delayed and ends in (None, "empty"), "nothing is scaled")
+
+    def missed(self, given: list[Stepped], reached: Iterable[Param]) -> list[Param]:
+        """Those that optimizers step which were not given."""
+        return [p for p in reached if p.users and not set(p.users) & set(given)]
+
+    def note_checks(
+        self, given: list[Stepped], reached: Iterable[Param], delayed: bool, ends: str | None
+    ) -> None:
+        """Which grads a fused step is to unscale: those of the first backward."""
+        for stepped in given:
+            mastered = [param for param in stepped.params if param.has_master]
+            is_first = stepped.is_lazy and not any(param.has_grad for param in mastered)
+            for param in mastered:
+                param.is_checked = is_first and not delayed and not ends and param in reached
+
+    def cancel(self, given: list[Stepped], reached: Iterable[Param]) -> None:
+        for param in reached:
+            param.is_dirty |= not param.users
+        for stepped in self.sharing(given):
+            if stepped.delayed:
+                stepped.delayed = None
+
+    def sharing(self, given: Sequence[Stepped]) -> list[Stepped]:
+        """Those that step a parameter of the given ones."""
+        users = [user for stepped in given for param in stepped.params for user in param.users]
+        return list(dict.fromkeys([*given, *users]))
+
+    def note_overflow(
+        self, given: list[Stepped], grads: dict[Param, torch.Tensor], delayed: bool
+    ) -> None:
+        bad = [param for param, grad in grads.items() if param.users and not grad.isfinite().all()]
+        for param in bad:
+            for stepped in param.users:
+                stepped.overflow.add(param)
+                stepped.shares_overflow |= delayed
+        for stepped in given if bad else []:
+            if delayed and not set(bad) & set(stepped.params):
+                stepped.is_unclear = True
+            stepped.overflow.update(bad)
+        for stepped in given:
+            stepped.shares_overflow |= len(given) > 1 or stepped.delayed is not False
+        for stepped in self.sharing(given):
+            stepped.shares_overflow |= stepped not in given
+        sharing = self.sharing(given)
+        if not delayed and any(e.delayed is not False and e.overflow for e in sharing):
+            for stepped in given:
+                stepped.is_unclear |= not stepped.overflow
+
+    def note_delay(self, given: list[Stepped], reached: Iterable[Param], delayed: bool) -> None:
+        for stepped in self.sharing(given):
+            is_reached = bool(set(stepped.params) & set(reached))
+            if delayed:
+                stepped.delayed = True if is_reached else None
+            elif not delayed and stepped in given:
+                stepped.delayed = False
+            elif not delayed and stepped.delayed:
+                stepped.delayed = None
+
+    def step(self, of: int) -> None:
+        stepped = self.optimizers[of]
+        require(stepped.delayed is not None and not stepped.is_unclear, "delayed or not")
+        params = distinct(stepped.params)
+        if stepped.delayed or any(param.is_stray or param.is_spoilt for param in params):
+            self.notice([stepped])
+            raise Refused
+        if stepped.overflow:
+            self.skip(stepped, params)
+        else:
+            self.take(stepped, params)
+        self.notice([stepped])
+        self.notice_writes([stepped])
+        stepped.clear_overflow()
+        for param in params:
+            param.is_data_written = False
+
+    def skip(self, stepped: Stepped, params: list[Param]) -> None:
+        for param in params:
+            param.discard()
+            for other in param.users:
+                other.is_unclear |= other is not stepped and bool(other.overflow)
+
+    def take(self, stepped: Stepped, params: list[Param]) -> None:
+        for param in params:
+            require(not param.may_be_zeros or stepped.is_insensitive(), "zeros or none")
+            is_finite = param.sum is None or bool(param.sum.isfinite().all())
+            require(is_finite, "another's overflow")
+        for param in params:
+            param.value.grad = None if param.sum is None else _laid_out(param)
+        stepped.optimizer.step()
+        for param in params:
+            param.value.grad = None
+            if not param.has_master:
+                param.write(param.value)
+            elif param.sum is not None:
+                param.forget_but_zeros()
+                param.was_used = True
+
+    def zero(self, of: int, to_none: bool = True) -> None:
+        stepped = self.optimizers[of]
+        for param in distinct(stepped.params):
+            param.forget(zeros=not to_none)
+            for other in param.users:
+                self.note_part_zeroed(other, param, stepped)
+        stepped.clear()
+
+    def note_part_zeroed(self, other: Stepped, param: Param, by: Stepped | None) -> None:
+        if other is by:
+            return
+        other.is_unclear |= bool(other.overflow)
+        if other.delayed:
+            other.delayed = None
+
+    def zero_model(self, to_none: bool = True) -> None:
+        for stepped in self.optimizers:
+            shows = any(param.sum is not None for param in stepped.params)
+            is_reached = all(param.is_in_model for param in [*stepped.params, *stepped.leaving])
+            stepped.is_unclear |= bool(stepped.overflow) and not (shows and is_reached)
+            if not is_reached and stepped.delayed:
+                stepped.delayed = None
+        for param in self.params:
+            if param.is_in_model:
+                param.drop() if to_none else param.forget(zeros=True)
+        for stepped in self.optimizers:
+            stepped.clear_overflow()
+            stepped.delayed = None if stepped.delayed is None else False
+
+    def drop_grads(self, params: list[int]) -> None:
+        """Sets them to None."""
+        for i in params:
+            param = self.params[i]
+            param.drop()
+            for other in param.users:
+                self.note_part_zeroed(other, param, None)
+
+    def clip_norm(self, of: list[int], max_norm: float) -> torch.Tensor | None:
+        """The norm before it; None if it is not finite."""
+        params = self.clipped(of)
+        if params is None:
+            return None
+        self.is_approximate = True
+        sums = [param.sum for param in params if param.sum is not None]
+        norm = torch.stack([torch.zeros(()), *(each.float().norm() for each in sums)]).norm()
+        for each in sums:
+            each.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+        return norm
+
+    def clip_value(self, of: list[int], value: float) -> None:
+        for param in self.clipped(of) or []:
+            if param.sum is not None:
+                param.sum = param.sum.clamp(-value, value)
+            param.is_checked = False
+
+    def clipped(self, of: list[int]) -> list[Param] | None:
+        """Whose grads are clipped; None: they are discarded by the next step."""
+        given = [self.optimizers[i] for i in of]
+        params = distinct(param for stepped in given for param in stepped.params)
+        require(
+            not any(each.delayed is None or each.is_unclear for each in given), "delayed or not"
+        )
+        require(not any(param.is_spoilt for param in params), "clipping what a step will refuse")
+        is_bad = any(param.is_stray for param in params)
+        require(not is_bad or len(given) == 1, "clipping what is refused, and more")
+        is_aside = any(p.is_stray and p.has_master and p.sum is None for p in params)
+        require(not is_aside, "strays beside what is clipped")
+        if is_bad or any(each.delayed for each in given):
+            self.notice_groups(given)
+            raise Refused
+        is_shared = len(given) > 1 and any(len(param.users) > 1 for param in params)
+        require(not is_shared, "clipping sharers together")
+        if not any(each.overflow for each in given):
+            is_finite = all(p.sum is None or bool(p.sum.isfinite().all()) for p in params)
+            require(is_finite, "another's overflow")
+            self.notice_groups(given)
+            return params
+        is_known = all(user.overflow for param in params for user in param.users)
+        is_own = all(len(param.users) == 1 for param in params)
+        require(is_known or is_own, "shared by one that overflowed")
+        self.notice_groups(given)
+        for each in given:
+            each.shares_overflow |= bool(each.overflow)
+        if is_known:
+            return None
+        return [param for param in params if not param.users[0].overflow]
+
+    def edit(self, of: int, how: str) -> None:
+        """The program writes the grads of the masters itself."""
+        stepped = self.optimizers[of]
+        require(stepped.delayed is False and not stepped.overflow, "edits of scaled grads")
+        for param in distinct(stepped.params):
+            require(not param.may_be_zeros and not param.was_discarded, "edits of zeros or none")
+        self.access(stepped)
+        for param in distinct(stepped.params):
+            if param.sum is not None:
+                param.sum = {"negate": param.sum.neg, "fill": lambda p=param: _filled(p)}[how]()
+
+    def look(self, of: int) -> dict[int, torch.Tensor]:
+        """The grads of the masters, by the parameters' numbers, as far as they are determined."""
+        stepped = self.optimizers[of]
+        self.access(stepped)
+        if stepped.delayed is not False or stepped.overflow or stepped.is_unclear:
+            return {}
+        known = {
+            i: param.sum
+            for i, param in enumerate(self.params)
+            if param in stepped.params and param.sum is not None and not param.was_discarded
+        }
+        return known
+
+    def write(self, param: int, seed: int) -> None:
+        self.overwrite(self.params[param], drawn_value(self.shapes[param], seed))
+
+    def halve(self, param: int) -> None:
+        """In place."""
+        found = self.params[param]
+        self.overwrite(found, found.in_model * 0.5)
+
+    def overwrite(self, param: Param, value: torch.Tensor) -> None:
+        require(not param.holds_part_of(value), "a write of what the model holds")
+        require(not param.is_ahead, "masters and model both written")
+        param.before_writes.append(param.value.detach().clone())
+        param.write(value)
+
+    def write_data(self, param: int, seed: int) -> None:
+        """By `.data`; the masters are refreshed, unless every step adopts such writes."""
+        adopts = self.setup.overrides.get("adopt_data_writes")
+        is_known = not any(stepped.is_edited for stepped in self.optimizers)
+        is_known &= not any(param.is_ahead for param in self.params)
+        is_known &= bool(self.params[param].users) or not self.params[param].has_master
+        require(adopts or is_known, "masters that may not be known")
+        self.write(param, seed)
+        self.params[param].is_data_written = bool(adopts)
+        if not adopts:
+            for each in distinct(p for stepped in self.optimizers for p in stepped.params):
+                each.write(each.in_model)
+
+    def freeze(self, param: int) -> None:
+        self.params[param].is_trainable = False
+
+    def thaw(self, param: int) -> None:
+        self.params[param].is_trainable = True
+
+    def set(self, of: int, group: int, name: str, value: float) -> None:
+        self.optimizers[of].optimizer.param_groups[group][name] = value
+
+    def scale(self, loss: int, value: float, clean: int) -> None:
+        """Sets a loss scale, and how many clean backwards it has seen."""
+        require(self.is_dynamic, "a fixed scale")
+
+
+def _size(param: Param) -> float:
+    finite = param.sum[param.sum.isfinite()].abs()
+    return finite.max().item() if finite.numel() else 0.0
+
+
+def _laid_out(param: Param) -> torch.Tensor:
+    """The sum as autograd leaves grads in memory: torch's optimizers round by it."""
+    return torch.empty_like(param.value).copy_(param.sum)
+
+
+def _filled(param: Param) -> torch.Tensor:
+    return torch.full_like(param.sum, 3 * UNIT)

@@ -1,0 +1,360 @@
+"""The part of the mirror that knows what is around the grads: groups, masters, modules, phases."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from fuzz_events import PARTS, Recipe, Setup, drawn, drawn_value
+from mirror_state import (
+    CASTS,
+    Param,
+    Refused,
+    Stepped,
+    distinct,
+    initialize,
+    is_lazy,
+    keeps_masters,
+    made_optimizers,
+    made_params,
+    require,
+)
+
+#: Of the levels, unless overridden.
+LOSS_SCALES = {"O1": "dynamic", "O2": "dynamic"}
+
+
+class Structure:
+    """Its methods are events."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.params = made_params(setup)
+        self.shapes = [param.value.shape for param in self.params]
+        #: Of each part of the net, its parameters.
+        self.parts = _split(setup.parts, self.params)
+        self.optimizers = made_optimizers(setup, self.params)
+        self.is_approximate = False
+        self.begin(setup)
+
+    def begin(self, setup: Setup) -> None:
+        self.setup = setup
+        self.keeps_masters = keeps_masters(setup)
+        self.loss_scale = setup.overrides.get("loss_scale", LOSS_SCALES.get(setup.level, 1.0))
+        self.is_dynamic = self.loss_scale == "dynamic"
+        #: Whether numbers may differ in their last bits.
+        self.is_approximate |= any(
+            recipe.is_fused or "fused" in recipe.options for recipe in setup.optimizers
+        )
+        self.is_approximate |= any(param.is_narrow and param.users for param in self.params)
+        self.saved: Any = None
+        self.copied: Any = None
+
+    def notice_groups(self, given: Sequence[Stepped]) -> None:
+        for stepped in given:
+            stepped.unnoticed.clear()
+            stepped.leaving.clear()
+
+    def in_model(self) -> list[Param]:
+        return [param for param in self.params if param.is_in_model]
+
+    def access(self, stepped: Stepped) -> None:
+        """The program uses the masters: the model's grads are unscaled from now on."""
+        require(not stepped.is_edited, "masters that are not known yet")
+        require(
+            not any(p.is_spoilt or p.is_stray for p in stepped.params), "grads that are refused"
+        )
+        stepped.is_lazy = False
+        for param in stepped.params:
+            param.is_checked = False
+
+    # ---- grads
+
+    def assign(self, param: int, seed: int, wide: bool = False) -> None:
+        """The program gives the model's parameter another grad."""
+        found = self.params[param]
+        self.check_surgery(found)
+        require(not wide or found.has_master, "a grad of another dtype")
+        found.sum = drawn(self.shapes[param], seed).to(found.value.dtype)
+        found.is_as_added()
+        found.is_spoilt = found.is_checked
+
+    def edit_grad(self, param: int, how: str) -> None:
+        """It writes the grad of the model's parameter in place, if by `.data`, uncounted."""
+        found = self.params[param]
+        self.check_surgery(found)
+        is_whole = found.sum is not None and not (found.may_be_zeros or found.was_discarded)
+        require(is_whole and not any(user.overflow for user in found.users), "edits of no grad")
+        require(how != "data" or not found.is_checked, "what cannot be noticed")
+        found.sum = torch.full_like(found.sum, 3 / 64) if how == "fill" else -found.sum
+        found.is_spoilt = found.is_checked
+
+    def check_surgery(self, param: Param) -> None:
+        users = param.users
+        require(users and not param.is_stray and not param.is_spoilt, "grads that are not used")
+        is_known = all(user.delayed is False and not user.is_unclear for user in users)
+        require(is_known and not any(param in u.unnoticed for u in users), "scaled, or unknown")
+        is_lazy = param.has_master and users[0].is_lazy
+        require(not is_lazy or param.is_checked, "scaled or not")
+
+    # ---- groups
+
+    def group(
+        self, of: int, group: int, params: list[int], how: str, forgets: bool = False
+    ) -> None:
+        """The program edits a group, and drops the grads of what comes. how: "assign" a list of the
+        model's, "filter" a new one with what the group has, "in_place". forgets: with the
+        optimizer's states of what goes."""
+        stepped = self.optimizers[of]
+        before, after = stepped.groups[group], distinct(self.params[i] for i in params)
+        new = [param for param in after if param not in before]
+        if how != "assign":
+            after = [param for param in before if param in after] + new
+        is_known = not stepped.unnoticed.intersection(before)
+        require(is_known or not forgets, "states of what it does not know")
+        self.check_joining(stepped, new)
+        self.leave(stepped, [param for param in before if param not in after], forgets)
+        stepped.groups[group] = after
+        self.join(stepped, new)
+        if how == "assign":
+            stepped.unnoticed.update(after)
+        stepped.optimizer.param_groups[group]["params"] = [param.value for param in after]
+
+    def check_joining(self, stepped: Stepped, new: list[Param]) -> None:
+        for param in new:
+            self.check_free(param, [each for each in self.optimizers if each is not stepped])
+            require(param not in stepped.leaving, "a parameter that has not left")
+            has_state = (
+                "Adagrad" not in stepped.recipe.kind or param.value in stepped.optimizer.state
+            )
+            require(has_state, "a state that only add_param_group makes")
+
+    def check_free(self, param: Param, others: list[Stepped]) -> None:
+        require(not param.users, "what another group has")
+        is_leaving = any(param in other.leaving for other in others)
+        require(not is_leaving or param.has_master, "a parameter that has not left another")
+
+    def join(self, stepped: Stepped, new: list[Param]) -> None:
+        for param in new:
+            param.drop()
+            param.is_as_added()
+            param.has_master |= self.keeps_masters and param.dtype != torch.float32
+            if param.has_master or stepped.recipe.is_fused:
+                param.value = param.value.float()
+            param.users.append(stepped)
+            stepped.unnoticed.add(param)
+            stepped.left.discard(param)
+            self.is_approximate |= param.is_narrow
+
+    def leave(self, stepped: Stepped, gone: list[Param], forgets: bool = False) -> None:
+        for param in gone:
+            stepped.left.add(param)
+            if forgets:
+                stepped.left.discard(param)
+                stepped.optimizer.state.pop(param.value, None)
+            param.users.remove(stepped)
+            stepped.unnoticed.discard(param)
+            stepped.leaving.add(param)
+            stepped.delayed = stepped.delayed and None
+            self.leave_overflow(stepped, param)
+            if not param.users:
+                param.is_dirty = param.has_grad
+                param.forget()
+                param.may_be_zeros = param.was_discarded = False
+
+    def leave_overflow(self, stepped: Stepped, param: Param) -> None:
+        """It skips nobody, as far as others have not been told of it."""
+        for other in self.optimizers:
+            if param in other.overflow:
+                other.is_unclear |= other is not stepped or other.shares_overflow
+        stepped.overflow.discard(param)
+        has_any = any(each.sum is not None for each in stepped.params)
+        stepped.is_unclear |= bool(stepped.overflow) and not has_any
+
+    def steal(self, of: int, param: int) -> None:
+        """Puts a parameter in a group that is in one already; the program takes it out again."""
+        stepped, found = self.optimizers[of], self.params[param]
+        require(stepped in found.users or (found.users and found.has_master), "what it may have")
+        require(not any(user.is_edited for user in [stepped, *found.users]), "other edits")
+        raise Refused
+
+    def add_group(self, of: int, params: list[int]) -> None:
+        """Of those, which are thawed, and have no grads any more."""
+        require(params, "an empty group")
+        stepped, new = self.optimizers[of], distinct(self.params[i] for i in params)
+        self.add(stepped, new, {})
+        for param in new:
+            param.is_trainable = True
+
+    def add(self, stepped: Stepped, new: list[Param], options: dict) -> None:
+        is_known = not any(param in user.unnoticed for param in new for user in param.users)
+        require(is_known, "which of two has it")
+        is_refused = any(
+            stepped in param.users or (param.users and param.has_master) for param in new
+        )
+        if not is_refused:
+            self.check_adding(stepped, new)
+        self.notice_groups([stepped])
+        if is_refused:
+            raise Refused
+        self.join(stepped, new)
+        self.notice_groups([stepped])
+        values = [param.value for param in new]
+        stepped.optimizer.add_param_group({**options, "params": values})
+        stepped.groups.append(new)
+
+    def check_adding(self, stepped: Stepped, new: list[Param]) -> None:
+        for param in new:
+            self.check_free(param, [each for each in self.optimizers if each is not stepped])
+            has_state = param.value in stepped.optimizer.state
+            require("Adagrad" not in stepped.recipe.kind or not has_state, "a state made anew")
+
+    def pop_group(self, of: int, group: int) -> None:
+        stepped = self.optimizers[of]
+        require(len(stepped.groups) > 1, "the last group")
+        options = stepped.optimizer.param_groups.pop(group)
+        stepped.popped = {**options}, stepped.groups.pop(group)
+        self.leave(stepped, stepped.popped[1])
+
+    def push_group(self, of: int) -> None:
+        """Adds the group that was taken out last."""
+        stepped = self.optimizers[of]
+        require(stepped.popped is not None, "nothing taken out")
+        self.add(stepped, stepped.popped[1], stepped.popped[0])
+        stepped.popped = None
+
+    # ---- masters, and what programs keep of the model
+
+    def write_masters(self, of: int) -> None:
+        """In place, as an optimizer of weights around the optimizer does."""
+        stepped = self.optimizers[of]
+        params = distinct(stepped.params)
+        is_written = any(param.before_writes or param.is_data_written for param in params)
+        require(not is_written, "masters and model both written")
+        self.access(stepped)
+        for param in params:
+            held = param.value if param.has_master else param.in_model
+            with torch.no_grad():
+                param.value.copy_(held * 0.75 + 2.0**-13)
+            param.is_ahead = True
+
+    def save(self) -> None:
+        require(not any(stepped.left for stepped in self.optimizers), "others' states")
+        self.notice_groups(self.optimizers)
+        values = [param.value.clone() for param in self.params]
+        states = [stepped.optimizer.state_dict() for stepped in self.optimizers]
+        self.saved = copy.deepcopy((self.structure(), values, states))
+
+    def structure(self) -> tuple:
+        numbers = {param: i for i, param in enumerate(self.params)}
+        return [numbers[param] for param in self.in_model()], [
+            [[numbers[param] for param in group] for group in stepped.groups]
+            for stepped in self.optimizers
+        ]
+
+    def load(self) -> None:
+        """What was saved, and zeroes all grads."""
+        require(self.saved and self.saved[0] == self.structure(), "nothing saved of these")
+        require(not any(stepped.left for stepped in self.optimizers), "others' states")
+        _, values, states = copy.deepcopy(self.saved)
+        self.notice_groups(self.optimizers)
+        self.set_values(values)
+        for i, (stepped, state) in enumerate(zip(self.optimizers, states)):
+            stepped.optimizer.load_state_dict(state)
+            self.zero(i)
+        self.zero_model()
+
+    def set_values(self, values: list[torch.Tensor]) -> None:
+        for param, value in zip(self.params, values):
+            if param.is_in_model:
+                held = value.to(param.dtype) if param.is_narrow else value
+                with torch.no_grad():
+                    param.value.copy_(held)
+
+    def snapshot(self) -> None:
+        """The program keeps a copy of the model's state dict, for restore()."""
+        values = [param.value.detach().clone() for param in self.params]
+        self.copied = self.structure()[0], values
+
+    def restore(self) -> None:
+        require(self.copied and self.copied[0] == self.structure()[0], "nothing kept of these")
+        require(not any(stepped.unnoticed for stepped in self.optimizers), "masters to come")
+        self.set_values(self.copied[1])
+
+    def copy(self) -> dict[int, torch.Tensor]:
+        """Copies the model, which is a plain one of these values."""
+        return {
+            i: param.value.detach().clone()
+            for i, param in enumerate(self.params)
+            if param.is_in_model
+        }
+
+    # ---- modules and phases
+
+    def module(self, part: str, seed: int, narrow: bool = False, at: int | None = None) -> None:
+        """A new part, at the end or in the place of another, of 16 bits if the model is."""
+        require(at is None or 0 < at < len(self.parts), "no part, or one that is there twice")
+        require(not narrow or self.setup.level in CASTS, "a model of 32 bits")
+        dtype = CASTS[self.setup.level] if narrow else torch.float32
+        made = PARTS[part]()
+        new = []
+        for param in made.parameters():
+            value = drawn_value(param.shape, seed).to(dtype)
+            is_norm = isinstance(made, torch.nn.BatchNorm1d)
+            new.append(Param(value, dtype, False, True, is_norm))
+        for param in self.parts[at] if at is not None else []:
+            param.is_in_model = False
+        if at is None:
+            self.parts.append(new)
+        else:
+            self.parts[at] = new
+        self.params += new
+        self.shapes += [param.value.shape for param in new]
+
+    def phase(self, level: str, optimizers: tuple[Recipe, ...], overrides: dict) -> None:
+        """Releases the model and initializes it again, with new optimizers if there are any."""
+        setup = dataclasses.replace(self.setup, level=level, overrides=overrides)
+        if optimizers:
+            self.renew(dataclasses.replace(setup, optimizers=optimizers))
+        else:
+            self.go_on(setup)
+
+    def renew(self, setup: Setup) -> None:
+        numbers = [sum(recipe.groups, ()) for recipe in setup.optimizers]
+        is_there = all(self.params[i].is_in_model for i in sum(numbers, ()))
+        require(is_there, "what is not in the model")
+        for i, param in enumerate(self.params):
+            param.release()
+            param.value = param.value.clone()
+            param.users.clear()
+            recipes = [recipe for recipe, its in zip(setup.optimizers, numbers) if i in its]
+            initialize(setup, param, recipes)
+        self.optimizers = made_optimizers(setup, self.params)
+        self.begin(setup)
+
+    def go_on(self, setup: Setup) -> None:
+        """With the same optimizers, at the same level."""
+        params = [param for stepped in self.optimizers for param in stepped.params]
+        require(setup.level == self.setup.level, "another level")
+        require(keeps_masters(setup) == self.keeps_masters, "other masters")
+        require(not any(param.is_narrow for param in params), "states of 16 bits")
+        require(not any(stepped.left for stepped in self.optimizers), "others' states")
+        for stepped in self.optimizers:
+            is_of_model = any(param.is_in_model for param in stepped.params)
+            require(is_of_model, "an optimizer of no parameter of the model")
+        for param in self.params:
+            param.release()
+            initialize(setup, param, [stepped.recipe for stepped in param.users])
+        for stepped in self.optimizers:
+            stepped.clear()
+            stepped.popped, stepped.is_lazy = None, is_lazy(setup, stepped.recipe)
+        self.notice_groups(self.optimizers)
+        self.begin(setup)
+
+
+def _split(parts: Sequence[str], params: list[Param]) -> list[list[Param]]:
+    """The parameters of each part."""
+    left = iter(params)
+    return [[next(left) for _ in PARTS[part]().parameters()] for part in parts]

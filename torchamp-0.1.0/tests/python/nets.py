@@ -1,0 +1,117 @@
+"""Small models, data and training steps for the tests of the front end."""
+
+import contextlib
+import math
+
+import torch
+from torch import nn
+
+from torchamp import amp
+
+LEVELS = ["O0", "O1", "O2", "O3", "O4", "O5"]
+MASTER_LEVELS = ["O2", "O5"]
+
+
+class Net(nn.Module):
+    """Linear, batch norm, linear: 6 parameters, 3 buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.norm(self.first(x))))
+
+
+def linear_net() -> nn.Sequential:
+    """Two linear layers: 4 parameters."""
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def sgd(model: nn.Module, **options) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), **{"lr": 0.125, "momentum": 0.5, **options})
+
+
+def adam(model: nn.Module, **options) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), **{"lr": 0.01, "eps": 1e-4, **options})
+
+
+def initialized(opt_level: str, model=None, optimizer=sgd, device="cpu", **options):
+    """(model, optimizer) at `opt_level`, silent."""
+    model = (Net() if model is None else model).to(device)
+    options = {"verbosity": 0, **options}
+    return amp.initialize(model, optimizer(model), opt_level=opt_level, **options)
+
+
+def batch(seed: int = 0, device="cpu") -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(16, 4, generator=generator)
+    return x.to(device), (x.sum(1) > 0).long().to(device)
+
+
+def loss_of(model: nn.Module, seed: int = 0) -> torch.Tensor:
+    x, target = batch(seed, next(model.parameters()).device)
+    return nn.functional.cross_entropy(model(x).float(), target)
+
+
+def backward(model, optimizer, seed: int = 0, **options) -> None:
+    with amp.scale_loss(loss_of(model, seed), optimizer, **options) as scaled_loss:
+        scaled_loss.backward()
+
+
+def train_step(model, optimizer, seed: int = 0) -> None:
+    optimizer.zero_grad()
+    backward(model, optimizer, seed)
+    optimizer.step()
+
+
+@contextlib.contextmanager
+def overflow_at(param: torch.Tensor, value: float = math.inf):
+    """A context in which the first element of the parameter's gradient is not finite."""
+
+    def plant(grad: torch.Tensor) -> torch.Tensor:
+        grad = grad.clone()
+        grad.view(-1)[0] = value
+        return grad
+
+    handle = param.register_hook(plant)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def everything(model, optimizer) -> dict[str, torch.Tensor]:
+    """A copy of every tensor that a step may write: of the model, the masters, their state."""
+    tensors = {f"model.{name}": t for name, t in model.named_parameters()}
+    for i, param in enumerate(amp.master_params(optimizer)):
+        tensors[f"master.{i}"] = param
+        for name, value in optimizer.state.get(param, {}).items():
+            if isinstance(value, torch.Tensor):
+                tensors[f"state.{i}.{name}"] = value
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
+    """The names whose bytes differ, or that only one side has."""
+    common = before.keys() & after.keys()
+    return (before.keys() ^ after.keys()) | {
+        name for name in common if not torch.equal(_bytes(before[name]), _bytes(after[name]))
+    }
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def own_masters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The masters of an optimizer, except parameters that are their own masters. Does not count as
+    an access."""
+    return [param.master for param in optimizer._torchamp.core.params() if param.has_master]
+
+
+def master_values(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Copies of what an optimizer steps. Does not count as an access."""
+    return [param.value().clone() for param in optimizer._torchamp.core.params()]

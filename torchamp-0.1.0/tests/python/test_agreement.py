@@ -1,0 +1,549 @@
+"""process_group: ranks whose grads differ skip the same steps and keep one loss scale."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import gloo
+import pytest
+import torch
+from nets import batch, linear_net, loss_of, overflow_at
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import torchamp
+from torchamp import amp, optimizers
+
+pytestmark = [
+    pytest.mark.skipif(not distributed.is_available(), reason="torch has no distributed"),
+    pytest.mark.xdist_group("agreement"),
+]
+
+STEPS = 5
+#: The step of an overflow, on the last rank.
+OVERFLOW = 2
+START = {"loss_scaler0": {"loss_scale": 1024.0, "unskipped": 0}}
+
+
+def adamw(params) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(params, lr=0.01)
+
+
+def adamw_of_torch_fused(params) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(params, lr=0.01, fused=True)
+
+
+def fused_adamw(params) -> torch.optim.Optimizer:
+    return optimizers.FusedAdamW(params, lr=0.01)
+
+
+def fused_sgd(params) -> torch.optim.Optimizer:
+    return optimizers.FusedSGD(params, lr=0.125, momentum=0.5)
+
+
+MAKERS = (adamw, adamw_of_torch_fused, fused_adamw, fused_sgd)
+
+
+def here() -> int:
+    return distributed.get_rank()
+
+
+def is_last_rank() -> bool:
+    return here() == distributed.get_world_size() - 1
+
+
+def overflowing(model: nn.Module, step: int, ranks: str = "last") -> Any:
+    """A context for a backward, which overflows in one step: on the last rank alone, or all."""
+    overflows = step == OVERFLOW and (ranks == "all" or is_last_rank())
+    return overflow_at(model[0].bias) if overflows else contextlib.nullcontext()
+
+
+def started(
+    level: str, make: Callable = fused_adamw, **options: Any
+) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """The same on every rank."""
+    torch.manual_seed(0)
+    model = linear_net()
+    optimizer = make(model.parameters())
+    options = {"loss_scale": "dynamic", "verbosity": 0, **options}
+    amp.initialize(model, optimizer, opt_level=level, **options)
+    if options.get("num_losses", 1) == 1:
+        amp.load_state_dict(START)
+    return model, optimizer
+
+
+def together(level: str, make: Callable = fused_adamw, **options: Any) -> tuple:
+    return started(level, make, process_group=distributed.group.WORLD, **options)
+
+
+def masters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Copies; not an access, which would end deferred grads."""
+    return [param.value().clone() for param in optimizer._torchamp.core.params()]
+
+
+def states_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [
+        torch.as_tensor(value)
+        for state in optimizer.state_dict()["state"].values()
+        for value in state.values()
+    ]
+
+
+def scale_of() -> float:
+    return amp.state_dict()["loss_scaler0"]["loss_scale"]
+
+
+class Counter:
+    """The bytes of each all-reduce while it is open."""
+
+    def __enter__(self) -> list[int]:
+        self.bytes: list[int] = []
+        self._real = distributed.all_reduce
+
+        def all_reduce(tensor, *args, **kwargs):
+            self.bytes.append(tensor.numel() * tensor.element_size())
+            return self._real(tensor, *args, **kwargs)
+
+        distributed.all_reduce = all_reduce
+        return self.bytes
+
+    def __exit__(self, *exception) -> None:
+        distributed.all_reduce = self._real
+
+
+def plain(model, optimizer, step: int, ranks: str) -> None:
+    with overflowing(model, step, ranks):
+        with amp.scale_loss(loss_of(model, step), optimizer) as scaled_loss:
+            scaled_loss.backward()
+
+
+def of_micro_batches(model, optimizer, step: int, ranks: str) -> None:
+    """The overflow is in one that leaves the grads scaled."""
+    for micro in range(3):
+        with overflowing(model, step if micro == 0 else -1, ranks):
+            loss = loss_of(model, 10 * step + micro)
+            with amp.scale_loss(loss, optimizer, delay_unscale=micro < 2) as scaled_loss:
+                scaled_loss.backward()
+
+
+def of_late_checks(model, optimizer, step: int, ranks: str) -> None:
+    """The overflow is in a backward that leaves the scale to a later one."""
+    for micro in range(2):
+        with overflowing(model, step if micro == 0 else -1, ranks):
+            loss = loss_of(model, 10 * step + micro)
+            with amp.scale_loss(loss, optimizer, delay_overflow_check=micro == 0) as scaled_loss:
+                scaled_loss.backward()
+
+
+def clipped(model, optimizer, step: int, ranks: str) -> None:
+    plain(model, optimizer, step, ranks)
+    amp.clip_grad_norm_(optimizer, 0.1)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Ranks that have the same batches, and an overflow on one of them: they train as each does
+    alone if all of them overflow."""
+
+    level: str
+    make: Callable
+    backwards: Callable = plain
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> None:
+        expected = self.train(*started(self.level, self.make, **self.options), ranks="all")
+        model, optimizer = together(self.level, self.make, **self.options)
+        found = self.train(model, optimizer, ranks="last")
+        assert gloo.are_same(found), "the ranks part"
+        assert all(map(torch.equal, found, expected)), "another training than due"
+
+    def train(self, model, optimizer, ranks: str) -> list[torch.Tensor]:
+        amp.telemetry(optimizer)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            self.backwards(model, optimizer, step, ranks)
+            optimizer.step()
+            if step == OVERFLOW:
+                assert scale_of() == 512, "the scale has not backed off once"
+        known = amp.telemetry(optimizer)
+        assert (known.steps, known.skipped_steps, known.stepped) == (STEPS, 1, True)
+        assert known.loss_scales == (512,)
+        return [*masters_of(optimizer), *states_of(optimizer), *model.parameters()]
+
+
+def trainings() -> Iterator[tuple[str, Callable[[], None]]]:
+    for level, make in itertools.product(("O0", "O1", "O2", "O5"), MAKERS):
+        yield f"{level}-{make.__name__}", Training(level, make)
+    for backwards in (of_micro_batches, of_late_checks, clipped):
+        for level, make in itertools.product(("O1", "O2"), (adamw, fused_adamw)):
+            yield f"{backwards.__name__}-{level}-{make.__name__}", Training(level, make, backwards)
+    options = {"materialize_master_grads": True}
+    yield "materialized-O2", Training("O2", fused_adamw, options=options)
+
+
+def alone() -> None:
+    """Without process_group the ranks part: the other tests test something."""
+    model, optimizer = started("O2")
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        plain(model, optimizer, step, "last")
+        optimizer.step()
+    assert not gloo.are_same(masters_of(optimizer))
+    assert not gloo.are_same([torch.tensor(scale_of())])
+
+
+def of_two_losses() -> None:
+    """Grads that wait under the scale of one loss are unscaled where another's backward opens."""
+    model, optimizer = together("O2", num_losses=2)
+    with amp.scale_loss(loss_of(model), optimizer, loss_id=0) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    before = masters_of(optimizer)
+    with overflowing(model, OVERFLOW):
+        with amp.scale_loss(loss_of(model), optimizer, 0, delay_unscale=True) as scaled_loss:
+            scaled_loss.backward()
+    with amp.scale_loss(loss_of(model), optimizer, loss_id=1) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+    assert all(map(torch.equal, masters_of(optimizer), before)), "not skipped"
+    optimizer.zero_grad()
+    with amp.scale_loss(loss_of(model), optimizer, loss_id=0) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+    assert not any(map(torch.equal, masters_of(optimizer), before)), "skipped"
+    assert gloo.are_same(masters_of(optimizer))
+    assert [entry["loss_scale"] for entry in amp.state_dict().values()] == [32768, 65536]
+
+
+def counted(level: str) -> None:
+    """One all-reduce of 4 bytes a backward, none for micro-batches; one more compares scales."""
+    model, optimizer = together(level)
+    counts = []
+    for step in range(3):
+        optimizer.zero_grad()
+        with Counter() as counter:
+            of_micro_batches(model, optimizer, step, "last")
+            optimizer.step()
+        counts.append(counter)
+    compared = 12 * distributed.get_world_size()
+    assert counts == [[compared, 4], [4], [4]]
+
+
+def fixed_scale() -> None:
+    """Skips nothing, so there is nothing to agree on."""
+    model, optimizer = together("O2", loss_scale=128.0)
+    with Counter() as counter:
+        plain(model, optimizer, 0, "last")
+        optimizer.step()
+    assert counter == []
+
+
+def skipped_elsewhere() -> None:
+    """What the ranks say of it: logged in the first, so not a parameter of its own."""
+    model, optimizer = together("O2", verbosity=1)
+    with contextlib.redirect_stderr(io.StringIO()) as printed:
+        plain(model, optimizer, OVERFLOW, "last")
+        optimizer.step()
+        amp.telemetry(optimizer)
+    said = "gradient overflow in loss 0 on another rank: step skipped, loss scale now 512"
+    if here() == 0:
+        assert said in printed.getvalue(), printed.getvalue()
+
+
+def skipped_too_often() -> None:
+    """All ranks raise, in the same step."""
+    model, optimizer = together("O2", max_consecutive_skips=2)
+    plain(model, optimizer, OVERFLOW, "last")
+    optimizer.step()
+    optimizer.zero_grad()
+    plain(model, optimizer, OVERFLOW, "last")
+    with pytest.raises(RuntimeError, match="max_consecutive_skips = 2 skipped steps in a row"):
+        optimizer.step()
+
+
+def in_groups_of_a_mesh() -> None:
+    """Rows and columns: one after the other they reach all ranks."""
+    half = distributed.get_world_size() // 2
+    rows = [distributed.new_group([2 * i, 2 * i + 1]) for i in range(half)]
+    columns = [distributed.new_group(list(range(i, 2 * half, 2))) for i in range(2)]
+    groups = [rows[here() // 2], columns[here() % 2]]
+    model, optimizer = started("O2", process_group=groups)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        plain(model, optimizer, step, "last")
+        optimizer.step()
+    assert gloo.are_same(masters_of(optimizer))
+    assert scale_of() == 512
+
+
+def with_ignored_params() -> None:
+    """Those that DistributedDataParallel leaves to each rank."""
+    model, optimizer = together("O2")
+    ignored = "0.bias"
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, [ignored])
+    parallel = DistributedDataParallel(model)
+    shared = [i for i, (name, _) in enumerate(model.named_parameters()) if name != ignored]
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        with overflowing(model, step):
+            with amp.scale_loss(loss_of(parallel, 10 * step + here()), optimizer) as scaled_loss:
+                scaled_loss.backward()
+        optimizer.step()
+        masters = masters_of(optimizer)
+        assert gloo.are_same([masters[i] for i in shared]), f"the ranks part in step {step}"
+        assert gloo.are_same([torch.tensor(scale_of())])
+    assert not gloo.are_same(masters), "nothing was ignored"
+
+
+def other_scales() -> None:
+    """Raises on every rank, before anything has changed; and goes on with the same."""
+    model, optimizer = together("O2")
+    scale = 1024.0 / (1 + here())
+    amp.load_state_dict({"loss_scaler0": {"loss_scale": scale, "unskipped": 3}})
+    loss = loss_of(model)
+    for _ in range(2):
+        with pytest.raises(RuntimeError) as raised:
+            with amp.scale_loss(loss, optimizer):
+                raise AssertionError("entered")
+    values = " and ".join(f"{1024 / (1 + rank):g} on rank {rank}" for rank in (1, 0))
+    assert str(raised.value).split("\n")[0] == (
+        f"scale_loss: expected the ranks of process_group to have one loss scale, got {values}; "
+        "load the same state on every rank"
+    )
+    amp.load_state_dict({"loss_scaler0": {"loss_scale": 1024.0, "unskipped": here()}})
+    with pytest.raises(RuntimeError, match="one growth tracker, got 0 on rank 0 and 1 on rank 1"):
+        with amp.scale_loss(loss, optimizer):
+            raise AssertionError("entered")
+    amp.load_state_dict(START)
+    plain(model, optimizer, OVERFLOW, "last")
+    optimizer.step()
+    assert scale_of() == 512
+
+
+def other_scales_in_a_file() -> None:
+    """amp.load is a load, too."""
+    model, optimizer = together("O2")
+    amp.load_state_dict({"loss_scaler0": {"loss_scale": 64.0 + here(), "unskipped": 0}})
+    file = io.BytesIO()
+    amp.save(model, optimizer, file)
+    amp.load_state_dict(START)
+    plain(model, optimizer, 0, "last")
+    file.seek(0)
+    amp.load(model, optimizer, file)
+    with pytest.raises(RuntimeError, match="one loss scale, got 64 on rank 0 and 65 on rank 1"):
+        plain(model, optimizer, 0, "last")
+
+
+def scaler_training(make: Callable, unscales: bool) -> None:
+    """torchamp.GradScaler."""
+    torch.manual_seed(0)
+    model = linear_net()
+    optimizer = make(model.parameters())
+    scaler = torchamp.GradScaler("cpu", 1024.0, process_group=distributed.group.WORLD)
+    before = None
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        with overflowing(model, step):
+            scaler.scale(loss_of(model, step)).backward()
+        with Counter() as counter:
+            if unscales:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            scaler.step(optimizer)
+            scaler.update()
+        assert counter == ([12 * distributed.get_world_size()] if step == 0 else []) + [4]
+        after = [param.detach().clone() for param in model.parameters()]
+        assert gloo.are_same([*after, *states_of(optimizer)]), f"the ranks part in step {step}"
+        if step == OVERFLOW:
+            assert all(map(torch.equal, before, after)), "not skipped"
+        before = after
+    assert scaler.get_scale() == 512
+    assert bool(scaler.overflowed_params(optimizer)) is False
+
+
+def scaler_without_grads() -> None:
+    """A rank that has none goes by the others' flag."""
+    torch.manual_seed(0)
+    model = linear_net()
+    optimizer = fused_sgd(model.parameters())
+    scaler = torchamp.GradScaler("cpu", 1024.0, process_group=distributed.group.WORLD)
+    scaled_loss = scaler.scale(loss_of(model))
+    if is_last_rank():
+        with overflowing(model, OVERFLOW):
+            scaled_loss.backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 512
+
+
+def scalers_of_other_scales() -> None:
+    model = linear_net()
+    optimizer = fused_sgd(model.parameters())
+    scaler = torchamp.GradScaler("cpu", 64.0, process_group=distributed.group.WORLD)
+    scaler.scale(loss_of(model)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    scaler.load_state_dict({**scaler.state_dict(), "scale": 64.0 + here()})
+    scaler.scale(loss_of(model)).backward()
+    with pytest.raises(RuntimeError, match="one loss scale, got 64 on rank 0 and 65 on rank 1"):
+        scaler.step(optimizer)
+
+
+def wrong_groups() -> None:
+    """Each is refused before anything has changed."""
+    of_others = [distributed.new_group([rank]) for rank in range(distributed.get_world_size())]
+    others = of_others[(here() + 1) % distributed.get_world_size()]
+    cases = [
+        (others, ValueError, f"one that this rank, {here()}, is in"),
+        ("gloo", TypeError, "a torch.distributed.ProcessGroup or a list of them, got 'gloo'"),
+        ([distributed.group.WORLD, 3], TypeError, "a torch.distributed.ProcessGroup or a list"),
+    ]
+    model = linear_net()
+    optimizer = fused_sgd(model.parameters())
+    for group, error, message in cases:
+        with pytest.raises(error, match=f"^initialize: expected process_group to be {message}"):
+            amp.initialize(model, optimizer, opt_level="O2", process_group=group)
+        with pytest.raises(error, match=f"^GradScaler: expected process_group to be {message}"):
+            torchamp.GradScaler("cpu", process_group=group)
+    assert not hasattr(model, "_torchamp")
+
+
+class Stage:
+    """A half of a model on each of two ranks: micro-batches go forward, their grads back."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.is_last = here() == 1
+
+    def run(self, step: int) -> None:
+        for micro in range(2):
+            x, target = batch(10 * step + micro)
+            self.last(target) if self.is_last else self.first(x)
+
+    def first(self, x: torch.Tensor) -> None:
+        output = self.model(x).float()  # O1 gives float16
+        distributed.send(output.detach(), 1)
+        grad = torch.empty_like(output)
+        distributed.recv(grad, 1)
+        output.backward(grad)
+
+    def last(self, target: torch.Tensor) -> None:
+        received = torch.empty(len(target), 8)
+        distributed.recv(received, 0)
+        received.requires_grad_()
+        loss = nn.functional.cross_entropy(self.model(received), target)
+        amp.scale(loss).backward()
+        distributed.send(received.grad, 0)
+
+
+def pipelined(level: str, make: Callable) -> None:
+    """Stages train as the whole model does in one process, with an overflow in the second's own
+    grads alone."""
+    expected = whole(level, make)
+    torch.manual_seed(0)
+    model = linear_net()
+    stage = Stage(model[:2] if here() == 0 else model[2:])
+    optimizer = make(stage.model.parameters())
+    amp.initialize(
+        stage.model,
+        optimizer,
+        opt_level=level,
+        loss_scale="dynamic",
+        verbosity=0,
+        process_group=distributed.group.WORLD,
+    )
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        overflows = step == OVERFLOW and stage.is_last
+        with overflow_at(stage.model[0].bias) if overflows else contextlib.nullcontext():
+            stage.run(step)
+        amp.finish(optimizer)
+        optimizer.step()
+        assert gloo.are_same([torch.tensor(scale_of())]), f"the scales part in step {step}"
+    assert scale_of() == 32768
+    found = masters_of(optimizer)
+    mine = expected[2:] if stage.is_last else expected[:2]
+    assert all(map(torch.equal, found, mine)), "another training than due"
+
+
+def whole(level: str, make: Callable) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    model = linear_net()
+    optimizer = make(model.parameters())
+    amp.initialize(model, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        with overflow_at(model[2].bias) if step == OVERFLOW else contextlib.nullcontext():
+            for micro in range(2):
+                loss = loss_of(model, 10 * step + micro)
+                with amp.scale_loss(loss, optimizer, delay_unscale=micro == 0) as scaled_loss:
+                    scaled_loss.backward()
+        optimizer.step()
+    return masters_of(optimizer)
+
+
+def finished_twice(level: str, make: Callable) -> None:
+    """Raises on every rank and changes nothing, as unscaled grads must not be unscaled again."""
+    model, optimizer = together(level, make)
+    amp.scale(loss_of(model)).backward()
+    amp.finish(optimizer)
+    amp.scale(loss_of(model)).backward()
+    both = [param.grad.clone() for param in model.parameters()]
+    with pytest.raises(RuntimeError, match="finish: expected grads of backwards since the last"):
+        amp.finish(optimizer)
+    assert all(map(torch.equal, (param.grad for param in model.parameters()), both))
+    optimizer.zero_grad()
+    amp.scale(loss_of(model)).backward()
+    amp.finish(optimizer)
+    optimizer.step()
+
+
+def cases_of_two() -> Iterator[tuple[str, Callable[[], None]]]:
+    yield from trainings()
+    for level in ("O0", "O2"):
+        yield f"counted-{level}", functools.partial(counted, level)
+    for make, unscales in itertools.product((adamw, *MAKERS[1:]), (False, True)):
+        name = f"scaler-{make.__name__}{'-unscale_' if unscales else ''}"
+        yield name, functools.partial(scaler_training, make, unscales)
+    for level, make in itertools.product(("O0", "O1", "O2", "O5"), (adamw, fused_adamw)):
+        yield f"pipelined-{level}-{make.__name__}", functools.partial(pipelined, level, make)
+    for level, make in itertools.product(("O0", "O2"), (adamw, fused_adamw)):
+        yield (
+            f"finished_twice-{level}-{make.__name__}",
+            functools.partial(finished_twice, level, make),
+        )
+    for case in (
+        alone,
+        of_two_losses,
+        fixed_scale,
+        skipped_elsewhere,
+        skipped_too_often,
+        with_ignored_params,
+        other_scales,
+        other_scales_in_a_file,
+        scaler_without_grads,
+        scalers_of_other_scales,
+        wrong_groups,
+    ):
+        yield case.__name__, case
+
+
+CASES = dict(cases_of_two())
+OF_FOUR = {"in_groups_of_a_mesh": in_groups_of_a_mesh, "O2-fused_adamw": CASES["O2-fused_adamw"]}
+
+
+test_two_ranks = gloo.tests_on(2, CASES)
+test_four_ranks = gloo.tests_on(4, OF_FOUR)
+
+
+def test_a_process_group_needs_init_process_group():
+    with pytest.raises(RuntimeError, match="expected torch.distributed to be initialized"):
+        torchamp.GradScaler("cpu", process_group=distributed.ProcessGroup(0, 1))

@@ -1,0 +1,167 @@
+"""O1 and O4: casts op by op, in this thread, from initialize until closed."""
+
+import os
+import threading
+
+import pytest
+import torch
+from nets import LEVELS, Net, batch, initialized, linear_net, loss_of, train_step
+from torch import nn
+
+from torchamp import Amp, amp
+
+DTYPES = {"O1": torch.float16, "O4": torch.bfloat16}
+
+
+def is_on() -> bool:
+    return torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("level", DTYPES)
+def test_it_is_on_outside_of_forward_too(level):
+    model, _ = initialized(level)
+    weight = torch.randn(3, 3)
+    assert (weight @ weight).dtype == nn.functional.linear(weight, weight).dtype == DTYPES[level]
+    low = weight.to(DTYPES[level])
+    assert nn.functional.mse_loss(low, low).dtype == torch.float32
+    assert not torch.is_autocast_cache_enabled()
+
+
+def test_it_ends_with_the_last_model():
+    one, other = initialized("O1"), initialized("O1")
+    del one
+    assert is_on()
+    del other
+    assert not is_on() and torch.is_autocast_cache_enabled()
+
+
+def test_close():
+    model = Net()
+    with Amp(model, opt_level="O1", verbosity=0) as owner:
+        assert is_on()
+    assert not is_on()
+    owner.close()
+    assert model(batch()[0]).dtype == torch.float32
+
+
+def test_other_levels_are_shielded():
+    keeper = initialized("O1")
+    inside = []
+    model, optimizer = initialized("O0", linear_net())
+    model[0].register_forward_hook(lambda module, args, out: inside.append(out.dtype))
+    outputs = model(batch()[0])
+    assert inside == [torch.float32] and outputs.dtype == torch.float32
+    assert is_on(), "the shield was taken down too late"
+    train_step(model, optimizer)
+    del keeper
+
+
+def test_o1_then_o0_in_one_process():
+    pair = initialized("O1")
+    train_step(*pair)
+    del pair
+    model, optimizer = initialized("O0", linear_net())
+    train_step(model, optimizer)
+    weight = torch.randn(3, 3)
+    assert (weight @ weight).dtype == model(batch()[0]).dtype == torch.float32
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_backward_runs_without_it(level):
+    seen = []
+    model, optimizer = initialized(level)
+    keeper = initialized("O1") if level != "O4" else None
+    loss = loss_of(model)
+    loss.register_hook(lambda grad: seen.append(is_on()))
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+    assert seen == [False] and is_on()
+    del keeper
+
+
+def test_backward_passes_its_arguments_on():
+    model, optimizer = initialized("O1")
+    with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
+        scaled_loss.backward(torch.tensor(2.0), retain_graph=True)
+        scaled_loss.backward(gradient=torch.tensor(1.0), inputs=[model.last.bias])
+    assert model.last.bias.grad is not None
+
+
+def test_a_users_own_context_keeps_its_effect():
+    model, _ = initialized("O0", linear_net())
+    keeper = initialized("O1")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        weight = torch.randn(3, 3)
+        assert (weight @ weight).dtype == torch.bfloat16
+    assert (weight @ weight).dtype == torch.float16
+    del keeper, model
+
+
+def test_disable_casts():
+    model, _ = initialized("O1")
+    weight = torch.randn(3, 3)
+    with amp.disable_casts():
+        assert (weight @ weight).dtype == torch.float32
+        with amp.disable_casts():
+            pass
+        assert (weight @ weight).dtype == torch.float32, "an inner one turned it on again"
+    assert (weight @ weight).dtype == torch.float16
+    with pytest.raises(KeyError), amp.disable_casts():
+        raise KeyError
+    assert is_on()
+
+
+def test_disable_casts_without_o1_does_nothing():
+    with amp.disable_casts():
+        assert not is_on()
+
+
+def test_threads_do_not_see_each_other():
+    seen = []
+
+    def work():
+        seen.append(is_on())
+        model, optimizer = initialized("O4", linear_net())
+        seen.append(torch.get_autocast_dtype("cpu"))
+        train_step(model, optimizer)
+
+    model, _ = initialized("O1")
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [False, torch.bfloat16]
+    assert torch.get_autocast_dtype("cpu") == torch.float16
+
+
+def test_forked_workers_switch_it_off():
+    model, _ = initialized("O1")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, b"on" if is_on() else b"off")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reader, 8) == b"off" and is_on()
+    os.close(reader)
+    os.close(writer)
+
+
+def test_weights_edited_in_place_are_not_served_from_a_cache():
+    model, _ = initialized("O1", linear_net())
+    x, _ = batch()
+    with torch.no_grad():
+        before = model(x)
+        model[2].bias.add_(1)
+        model[0].weight.mul_(2)
+        assert not torch.equal(model(x), before + 1)
+
+
+@pytest.mark.parametrize("level", DTYPES)
+def test_training_learns(level):
+    model, optimizer = initialized(level)
+    losses = []
+    for _ in range(30):
+        train_step(model, optimizer)
+        losses.append(loss_of(model).item())
+    assert losses[-1] < 0.6 * losses[0]
+    assert all(p.dtype == p.grad.dtype == torch.float32 for p in model.parameters())

@@ -1,0 +1,191 @@
+"""amp.AveragedModel: torch's, in float32, of the masters."""
+
+import io
+
+import pytest
+import torch
+from nets import LEVELS, MASTER_LEVELS, Net, batch, initialized, sgd, train_step
+from torch import nn
+from torch.optim import swa_utils
+
+from torchamp import amp, optimizers
+
+DECAY = 0.75
+STEPS = 8
+
+MEANS = {
+    "ema": lambda: {"multi_avg_fn": swa_utils.get_ema_multi_avg_fn(DECAY)},
+    "ema, one by one": lambda: {"avg_fn": swa_utils.get_ema_avg_fn(DECAY)},
+    "equal": dict,
+}
+
+
+def weight_of(mean: str, step: int) -> float:
+    """That of the step's values."""
+    return 1 / (step + 1) if mean == "equal" else 1 if step == 0 else 1 - DECAY
+
+
+def fused_adamw(model):
+    return optimizers.FusedAdamW(model.parameters(), lr=0.01)
+
+
+def masters_of(model) -> list[torch.Tensor]:
+    return [model.state_dict()[name].clone() for name, _ in model.named_parameters()]
+
+
+@pytest.mark.parametrize("mean", MEANS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_averages_are_those_of_float32_masters_by_hand(level, mean):
+    model, optimizer = initialized(level, loss_scale=128.0)
+    averaged = amp.AveragedModel(model, **MEANS[mean]())
+    expected = [torch.zeros_like(master, dtype=torch.float64) for master in masters_of(model)]
+    for step in range(STEPS):
+        train_step(model, optimizer, step)
+        averaged.update_parameters(model)
+        for average, master in zip(expected, amp.master_params(optimizer)):
+            average.lerp_(master.detach().double(), weight_of(mean, step))
+    for average, wanted in zip(averaged.parameters(), expected):
+        assert average.dtype == torch.float32
+        torch.testing.assert_close(average.double(), wanted, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("make", [sgd, fused_adamw])
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_masters_stay_deferred_and_averages_exact(level, make):
+    model, optimizer = initialized(level, optimizer=make)
+    was_lazy = optimizer._torchamp.core.lazy
+    averaged = amp.AveragedModel(model)
+    train_step(model, optimizer)
+    averaged.update_parameters(model)
+    assert optimizer._torchamp.core.lazy == was_lazy
+    for average, master in zip(averaged.parameters(), masters_of(model)):
+        assert torch.equal(average, master)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_it_starts_from_the_masters(level):
+    model, optimizer = initialized(level)
+    train_step(model, optimizer)
+    for average, master in zip(amp.AveragedModel(model).parameters(), masters_of(model)):
+        assert torch.equal(average, master)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_one_made_before_initialize_is_the_same(level):
+    model = Net()
+    before = amp.AveragedModel(model, **MEANS["ema"]())
+    model, optimizer = initialized(level, model)
+    after = amp.AveragedModel(model, **MEANS["ema"]())
+    for step in range(3):
+        train_step(model, optimizer, step)
+        before.update_parameters(model)
+        after.update_parameters(model)
+    assert_equal(before.state_dict(), after.state_dict())
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_it_runs_in_float32_and_can_be_torchs(level):
+    model, optimizer = initialized(level)
+    averaged = amp.AveragedModel(model)
+    train_step(model, optimizer)
+    averaged.update_parameters(model)
+    plain = swa_utils.AveragedModel(Net())
+    plain.load_state_dict(averaged.state_dict())
+    averaged.eval(), plain.eval()
+    x, _ = batch()
+    for inputs in (x, x.to(next(model.parameters()).dtype)):
+        with amp.disable_casts():
+            assert torch.equal(averaged(inputs), plain(inputs.float()))
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_buffers_are_copied_or_averaged_in_float32(level):
+    model, optimizer = initialized(level, keep_batchnorm_fp32=False)
+    copied = amp.AveragedModel(model)
+    averaged = amp.AveragedModel(model, use_buffers=True)
+    means = []
+    for step in range(3):
+        train_step(model, optimizer, step)
+        copied.update_parameters(model)
+        averaged.update_parameters(model)
+        means.append(model.norm.running_mean.float())
+    assert copied.module.norm.running_mean.dtype == torch.float32
+    assert torch.equal(copied.module.norm.running_mean, means[-1])
+    torch.testing.assert_close(averaged.module.norm.running_mean, sum(means) / 3)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_update_bn_takes_it(level):
+    model, optimizer = initialized(level)
+    averaged = amp.AveragedModel(model)
+    train_step(model, optimizer)
+    averaged.update_parameters(model)
+    x, _ = batch()
+    with amp.disable_casts():
+        swa_utils.update_bn([x], averaged)
+        first = averaged.module.first(x)
+    torch.testing.assert_close(averaged.module.norm.running_mean, first.mean(0))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_saved_one_goes_on(level):
+    model, optimizer = initialized(level)
+    averaged = amp.AveragedModel(model, **MEANS["ema"]())
+    train_step(model, optimizer, 0)
+    averaged.update_parameters(model)
+    file = io.BytesIO()
+    torch.save(averaged.state_dict(), file)
+    file.seek(0)
+    resumed = amp.AveragedModel(model, **MEANS["ema"]())
+    resumed.load_state_dict(torch.load(file))
+    train_step(model, optimizer, 1)
+    averaged.update_parameters(model)
+    resumed.update_parameters(model)
+    assert_equal(resumed.state_dict(), averaged.state_dict())
+
+
+def test_float64_and_integers_keep_their_dtype():
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8)).double()
+    averaged = amp.AveragedModel(model)
+    averaged.update_parameters(model)
+    averaged.update_parameters(model)
+    assert {param.dtype for param in averaged.parameters()} == {torch.float64}
+    assert averaged.module[1].num_batches_tracked.dtype == torch.int64
+
+
+def test_recurrent_modules_average():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.last = nn.LSTM(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.last(self.lstm(x)[0])
+
+    model, optimizer = initialized("O5", Recurrent())
+    averaged = amp.AveragedModel(model)
+    averaged.update_parameters(model)
+    x, _ = batch()
+    plain = Recurrent()
+    plain.load_state_dict(model.state_dict())
+    assert torch.equal(averaged(x), plain(x))
+
+
+def test_the_model_stays_in_16_bits():
+    model, _ = initialized("O2")
+    amp.AveragedModel(model)
+    assert model.first.weight.dtype == torch.float16
+    assert model(batch()[0]).dtype == torch.float32
+
+
+def test_one_of_a_model_for_inference():
+    model = amp.cast_for_inference(Net(), torch.bfloat16, keep_batchnorm_fp32=False)
+    averaged = amp.AveragedModel(model)
+    assert all(param.dtype == torch.float32 for param in averaged.parameters())
+    assert averaged(batch()[0].bfloat16()).dtype == torch.float32
+
+
+def assert_equal(states: dict, others: dict) -> None:
+    assert states.keys() == others.keys()
+    for name, value in states.items():
+        assert value.dtype == others[name].dtype and torch.equal(value, others[name]), name

@@ -1,0 +1,191 @@
+"""adopt_data_writes: writes to the model that bypass PyTorch's version counters, through `.data`,
+reach the masters element by element."""
+
+import pytest
+import torch
+from nets import (
+    MASTER_LEVELS,
+    adam,
+    initialized,
+    linear_net,
+    master_values,
+    overflow_at,
+    sgd,
+    train_step,
+)
+
+from torchamp import Amp, amp
+from torchamp.optimizers import FusedSGD
+
+
+def fused(model):
+    return FusedSGD(model.parameters(), lr=0.125, momentum=0.5)
+
+
+MAKERS = [sgd, adam, fused]
+
+
+def clamped_run(make, level="O2", steps=6, clamp=0.0625, resume_at=None):
+    torch.manual_seed(3)
+    model, optimizer = initialized(level, linear_net(), make, adopt_data_writes=True)
+    for i in range(steps):
+        if i == resume_at:
+            saved = model.state_dict(), optimizer.state_dict(), amp.state_dict()
+            model, optimizer = initialized(level, linear_net(), make, adopt_data_writes=True)
+            for load, state in zip(
+                (model.load_state_dict, optimizer.load_state_dict, amp.load_state_dict), saved
+            ):
+                load(state)
+        train_step(model, optimizer, seed=i)
+        for param in model.parameters():
+            param.data.clamp_(-clamp, clamp)
+    return model, optimizer
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+@pytest.mark.parametrize("make", MAKERS)
+def test_clamped_weights_stay_clamped(make, level):
+    """Masters that differ from the model would show in the next step with a learning rate of 0."""
+    model, optimizer = clamped_run(make, level)
+    before = [p.detach().clone() for p in model.parameters()]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    train_step(model, optimizer)
+    assert all(map(torch.equal, model.parameters(), before))
+    masters = [p.to(model[0].weight.dtype) for p in amp.master_params(optimizer)]
+    assert max(p.abs().max().item() for p in masters) <= 0.0625
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+@pytest.mark.parametrize("make", MAKERS)
+def test_clamped_masters_stay_clamped(device, make, level):
+    """As in WGANs whose critic is clamped by amp.master_params."""
+    model, optimizer = initialized(level, linear_net(), make, device=device, adopt_data_writes=True)
+    for i in range(4):
+        train_step(model, optimizer, seed=i)
+        for param in amp.master_params(optimizer):
+            param.data.clamp_(-0.0625, 0.0625)
+    expected = master_values(optimizer)
+    assert all(map(torch.equal, model.state_dict().values(), expected))
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    train_step(model, optimizer)
+    assert all(map(torch.equal, master_values(optimizer), expected))
+    rounded = [value.to(model[0].weight.dtype) for value in expected]
+    assert all(map(torch.equal, model.parameters(), rounded))
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_where_both_are_written_the_model_wins(device, make):
+    model, optimizer = initialized("O2", linear_net(), make, device=device, adopt_data_writes=True)
+    train_step(model, optimizer)
+    weight, bias = list(amp.master_params(optimizer))[:2]
+    model[0].weight.data.fill_(0.5)
+    weight.data.fill_(0.25)
+    bias.data.fill_(0.125)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    train_step(model, optimizer)
+    assert torch.all(weight == 0.5) and torch.all(bias == 0.125)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_unwritten_elements_keep_their_precision(device, make):
+    model, optimizer = initialized("O2", linear_net(), make, device=device, adopt_data_writes=True)
+    train_step(model, optimizer)
+    weight = model[0].weight
+    before = master_values(optimizer)[0]
+    weight.data[0, 0] = 0.25
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    train_step(model, optimizer)
+    after = master_values(optimizer)[0]
+    assert after[0, 0].half() == 0.25
+    assert torch.equal(after.flatten()[1:], before.flatten()[1:])
+    assert not torch.equal(before, before.half().float()), "nothing to lose"
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("resume_at", [1, 4])
+def test_resuming_a_clamped_run_is_exact(make, resume_at):
+    resumed, _ = clamped_run(make, resume_at=resume_at)
+    whole, _ = clamped_run(make)
+    for name, value in whole.state_dict().items():
+        assert torch.equal(resumed.state_dict()[name], value)
+
+
+def test_without_writes_nothing_changes():
+    def run(**options):
+        torch.manual_seed(3)
+        model, optimizer = initialized("O2", optimizer=adam, **options)
+        for i in range(6):
+            with overflow_at(model.first.weight, float("inf") if i == 2 else 0.0):
+                train_step(model, optimizer, seed=i)
+        return model.state_dict()
+
+    assert all(map(torch.equal, run().values(), run(adopt_data_writes=True).values()))
+
+
+LAYOUTS = {
+    "plain": torch.zeros(4, 4),
+    "odd": torch.zeros(3, 5),
+    "one": torch.zeros(1),
+    "scalar": torch.zeros(()),
+    "channels_last": torch.zeros(2, 4, 2, 2).to(memory_format=torch.channels_last),
+    "transposed": torch.zeros(4, 8).t(),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_writes_are_seen_in_any_layout(layout):
+    model = torch.nn.Module()
+    model.weight = torch.nn.Parameter(LAYOUTS[layout] + torch.randn(LAYOUTS[layout].shape))
+    optimizer = sgd(model, lr=0.0)
+    Amp(model, optimizer, "O2", verbosity=0, adopt_data_writes=True)
+    master = next(amp.master_params(optimizer))
+    before = master.detach().clone()
+    optimizer.step()
+    assert torch.equal(master, before)
+    last = tuple(size - 1 for size in model.weight.shape)
+    model.weight.data[last] = 0.5
+    optimizer.step()
+    assert master[last] == 0.5 and (master != before).sum() == 1
+
+
+def test_a_write_before_a_skipped_step_is_not_lost():
+    model, optimizer = initialized("O2", linear_net(), adopt_data_writes=True)
+    model[0].weight.data.fill_(0.5)
+    with overflow_at(model[0].weight):
+        train_step(model, optimizer)
+    assert (model[0].weight == 0.5).all()
+    assert (next(amp.master_params(optimizer)) == 0.5).all()
+
+
+def test_averages_swapped_in_and_out_leave_no_trace():
+    def run(swaps: bool):
+        torch.manual_seed(3)
+        model, optimizer = initialized("O2", optimizer=adam, adopt_data_writes=True)
+        for i in range(4):
+            train_step(model, optimizer, seed=i)
+            if swaps:
+                kept = [param.data for param in model.parameters()]
+                for param in model.parameters():
+                    param.data = param.data * 0.5
+                saved = model.state_dict()
+                assert torch.equal(saved["first.weight"], model.first.weight.float())
+                for param, data in zip(model.parameters(), kept):
+                    param.data = data
+        return model.state_dict()
+
+    assert all(map(torch.equal, run(True).values(), run(False).values()))
+
+
+def test_unless_asked_for_masters_win():
+    model = linear_net()
+    optimizer = sgd(model, lr=0.0)
+    Amp(model, optimizer, "O2", verbosity=0)
+    train_step(model, optimizer)
+    before = model[0].weight.detach().clone()
+    model[0].weight.data.fill_(0.5)
+    train_step(model, optimizer)
+    assert torch.equal(model[0].weight, before)

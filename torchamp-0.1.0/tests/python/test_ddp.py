@@ -1,0 +1,344 @@
+"""DistributedDataParallel around what initialize returned: ranks keep the same masters, and train
+as one process with float32 masters does on all their batches."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import gloo
+import pytest
+import torch
+import torch._dynamo
+from nets import linear_net, loss_of, overflow_at
+from torch import distributed, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from torchamp import amp, optimizers
+from torchamp.compat.apex.parallel import DistributedDataParallel as ApexDistributedDataParallel
+
+pytestmark = [
+    pytest.mark.skipif(not distributed.is_available(), reason="torch has no distributed"),
+    pytest.mark.xdist_group("ddp"),
+]
+
+STEPS, MICRO_BATCHES = 6, 4
+#: The step, rank and micro-batch of an overflow.
+OVERFLOW = (2, 1, 0)
+DTYPES = {"O2": torch.float16, "O5": torch.bfloat16}
+LEVELS = ("O0", "O1", "O2", "O5")
+
+
+def sgd(params) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=0.125, momentum=0.5)
+
+
+def fused_sgd(params) -> torch.optim.Optimizer:
+    return optimizers.FusedSGD(params, lr=0.125, momentum=0.5)
+
+
+def fused_adamw(params) -> torch.optim.Optimizer:
+    return optimizers.FusedAdamW(params, lr=0.01)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Micro-batches of which the last alone is synchronized."""
+
+    level: str
+    make: Callable = sgd
+    #: Where scale_loss and the backward of an unsynchronized micro-batch are.
+    inside: bool = True
+    wrapped: dict[str, Any] = field(default_factory=dict)
+    syncs_every: bool = False
+    overflows: bool = True
+
+    def __call__(self) -> None:
+        model, optimizer = self.start()
+        start = [tensor.detach().clone() for tensor in masters_of(optimizer)]
+        parallel = DistributedDataParallel(model, **self.wrapped)
+        for step in range(STEPS):
+            self.step(parallel, model, optimizer, step)
+            assert gloo.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
+            assert gloo.are_same(list(model.parameters()))
+            assert gloo.are_same([torch.tensor(scale_of())])
+        if self.make is not fused_adamw:
+            self.check(start, masters_of(optimizer))
+
+    def start(self) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """Another start on each rank."""
+        torch.manual_seed(distributed.get_rank())
+        model = linear_net()
+        optimizer = self.make(model.parameters())
+        amp.initialize(model, optimizer, opt_level=self.level, loss_scale="dynamic", verbosity=0)
+        amp.load_state_dict({"loss_scaler0": {"loss_scale": 1024.0, "unskipped": 0}})
+        return model, optimizer
+
+    def step(self, parallel, model, optimizer, step: int) -> None:
+        optimizer.zero_grad()
+        for micro in range(MICRO_BATCHES):
+            self.backward(parallel, model, optimizer, step, micro)
+        optimizer.step()
+
+    def backward(self, parallel, model, optimizer, step: int, micro: int) -> None:
+        here = (step, distributed.get_rank(), micro)
+        starts = step == 0 and "static_graph" in self.wrapped  # torch needs a synchronized one then
+        is_synced = starts or self.syncs_every or micro == MICRO_BATCHES - 1
+        no_sync = contextlib.nullcontext if is_synced else parallel.no_sync
+        bad = float("inf") if self.overflows and here == OVERFLOW else 0.0
+        with overflow_at(model[0].bias, bad) if bad else contextlib.nullcontext():
+            with no_sync():
+                loss = loss_of(parallel, seed_of(*here))
+                if self.inside:
+                    scaled_backward(loss, optimizer)
+            if not self.inside:
+                scaled_backward(loss, optimizer)
+
+    def check(self, start: list[torch.Tensor], masters: list[torch.Tensor]) -> None:
+        """Against the oracle, from the first rank's start."""
+        for tensor in start:
+            distributed.broadcast(tensor, 0)
+        expected = self.oracle([tensor.clone() for tensor in start])
+        for before, after, wanted in zip(start, masters, expected):
+            moved = (wanted - before).norm()
+            assert (after.detach() - wanted).norm() <= 0.02 * moved, "another update than due"
+
+    def oracle(self, masters: list[torch.Tensor]) -> list[torch.Tensor]:
+        """One process, float32 masters by hand, all ranks' micro-batches."""
+        model = linear_net()
+        dtype = DTYPES.get(self.level, torch.float32)
+        optimizer = torch.optim.SGD(masters, lr=0.125, momentum=0.5)
+        world = range(distributed.get_world_size())
+        for step in range(STEPS):
+            if self.overflows and step == OVERFLOW[0]:
+                continue
+            with torch.no_grad():
+                for param, master in zip(model.parameters(), masters):
+                    param.copy_(master.to(dtype))
+            seeds = [
+                seed_of(step, *each) for each in itertools.product(world, range(MICRO_BATCHES))
+            ]
+            loss = sum(loss_of(model, seed) for seed in seeds) / len(world)
+            grads = torch.autograd.grad(loss, list(model.parameters()))
+            for master, grad in zip(masters, grads):
+                master.grad = grad
+            optimizer.step()
+        return masters
+
+
+def seed_of(step: int, rank: int, micro: int) -> int:
+    return 100 * step + 10 * rank + micro
+
+
+def scaled_backward(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+
+
+def masters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Copies; not an access, which would end deferred grads."""
+    return [param.value().clone() for param in optimizer._torchamp.core.params()]
+
+
+def scale_of() -> float:
+    return amp.state_dict()["loss_scaler0"]["loss_scale"]
+
+
+def no_sync_cases() -> Iterator[tuple[str, Callable[[], None]]]:
+    for level, inside in itertools.product(LEVELS, (True, False)):
+        yield f"{level}-{'inside' if inside else 'outside'}", Training(level, inside=inside)
+    for make, level in itertools.product((fused_sgd, fused_adamw), ("O1", "O2", "O5")):
+        yield f"{level}-{make.__name__}", Training(level, make)
+    for option in ("gradient_as_bucket_view", "static_graph", "find_unused_parameters"):
+        for level in LEVELS:
+            yield f"{level}-{option}", Training(level, fused_sgd, wrapped={option: True})
+    for level in LEVELS:
+        both = {"gradient_as_bucket_view": True, "static_graph": True}
+        yield f"{level}-static_graph_of_bucket_views", Training(level, fused_sgd, wrapped=both)
+    for level, make in itertools.product(("O1", "O2"), (sgd, fused_sgd)):
+        options = {"gradient_as_bucket_view": True}
+        name = f"{level}-{make.__name__}-buckets-every"
+        yield name, Training(level, make, wrapped=options, syncs_every=True)
+
+
+def resume(level: str, make: Callable, order: str) -> None:
+    """Training goes on from a checkpoint as if it had never stopped."""
+    training = Training(level, make, overflows=False)
+    model, optimizer = training.start()
+    parallel = DistributedDataParallel(model)
+    training.step(parallel, model, optimizer, 0)
+    file = io.BytesIO()
+    amp.save(model, optimizer, file)
+    training.step(parallel, model, optimizer, 1)
+    expected = masters_of(optimizer)
+
+    model, optimizer = training.start()
+    if order == "wrap, load":
+        parallel = DistributedDataParallel(model)
+    file.seek(0)
+    amp.load(model, optimizer, file)
+    if order == "load, wrap":
+        parallel = DistributedDataParallel(model)
+    training.step(parallel, model, optimizer, 1)
+    assert all(map(torch.equal, masters_of(optimizer), expected))
+
+
+def resume_cases() -> Iterator[tuple[str, Callable[[], None]]]:
+    for level, order in itertools.product(("O1", "O2", "O5"), ("load, wrap", "wrap, load")):
+        for make in (sgd, fused_adamw):
+            yield f"{level}-{make.__name__}-{order}", functools.partial(resume, level, make, order)
+
+
+def join(level: str, make: Callable) -> None:
+    """Ranks with other numbers of batches, and an overflow after one has none left."""
+    training = Training(level, make, overflows=False)
+    model, optimizer = training.start()
+    parallel = DistributedDataParallel(model)
+    for epoch in range(2):
+        with parallel.join():
+            for step in range(max(1, 4 - 2 * distributed.get_rank())):
+                optimizer.zero_grad()
+                bad = epoch == 0 and step == 3
+                with overflow_at(model[0].bias) if bad else contextlib.nullcontext():
+                    scaled_backward(loss_of(parallel, seed_of(step, epoch, 0)), optimizer)
+                optimizer.step()
+        assert gloo.are_same(list(model.parameters()))
+        assert gloo.are_same(masters_of(optimizer)), "the ranks' masters part"
+        assert gloo.are_same([torch.tensor(scale_of())]), "the ranks' loss scales part"
+
+
+def hooked(level: str, register: Callable) -> None:
+    """With a communication hook."""
+    training = Training(level, fused_sgd)
+    model, optimizer = training.start()
+    parallel = DistributedDataParallel(model)
+    register(parallel)
+    for step in range(STEPS):
+        training.step(parallel, model, optimizer, step)
+        assert gloo.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
+
+
+def in_float16(parallel: DistributedDataParallel) -> None:
+    parallel.register_comm_hook(None, default_hooks.fp16_compress_hook)
+
+
+def in_bfloat16(parallel: DistributedDataParallel) -> None:
+    """As torch's own hook does, which asks for NCCL."""
+
+    def hook(group, bucket):
+        buffer = bucket.buffer()
+        mean = buffer.to(torch.bfloat16).div_(distributed.get_world_size())
+        reduced = distributed.all_reduce(mean, async_op=True).get_future()
+        return reduced.then(lambda done: buffer.copy_(done.value()[0]))
+
+    parallel.register_comm_hook(None, hook)
+
+
+def by_power_sgd(parallel: DistributedDataParallel) -> None:
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+    parallel.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
+def under_apex(level: str) -> None:
+    """apex's wrapper."""
+    training = Training(level, fused_sgd)
+    model, optimizer = training.start()
+    parallel = ApexDistributedDataParallel(model)
+    for step in range(STEPS):
+        training.step(parallel, model, optimizer, step)
+        assert gloo.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
+
+
+def compiled(level: str) -> None:
+    """torch.compile after initialize: one graph where grads are synchronized, one elsewhere."""
+    training = Training(level, fused_sgd)
+    model, optimizer = training.start()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    model.compile(backend="eager")
+    parallel = DistributedDataParallel(model)
+    for step in range(STEPS):
+        training.step(parallel, model, optimizer, step)
+        assert gloo.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
+    assert not torch._dynamo.utils.counters["graph_break"]
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
+    torch._dynamo.reset()  # which else keeps the model
+
+
+def accumulating_weight_grads() -> None:
+    """The reducer would not see the grads."""
+    model, _ = Training("O2").start()
+    parallel = DistributedDataParallel(amp.accumulate_weight_grads(model))
+    with pytest.raises(RuntimeError, match="expected no DistributedDataParallel around the model"):
+        loss_of(parallel)
+
+
+def wrapped_before(level: str) -> None:
+    """initialize after the wrapper, of the module in it: a level that casts the parameters takes
+    them from the reducer."""
+    training = Training(level, fused_sgd)
+    torch.manual_seed(distributed.get_rank())
+    model = linear_net()
+    parallel = DistributedDataParallel(model)
+    optimizer = fused_sgd(model.parameters())
+    amp.initialize(parallel.module, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
+    if level in DTYPES:
+        before = masters_of(optimizer)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="wrap the model after initialize"):
+                training.step(parallel, model, optimizer, 0)
+        assert all(map(torch.equal, before, masters_of(optimizer)))
+        return
+    for step in range(STEPS):
+        training.step(parallel, model, optimizer, step)
+        assert gloo.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
+
+
+def step_by_unsynced_grads(level: str) -> None:
+    """A step before the synchronized backward: it raises, and the next synchronized one works."""
+    model, optimizer = Training(level, fused_sgd).start()
+    parallel = DistributedDataParallel(model)
+    with parallel.no_sync():
+        scaled_backward(loss_of(parallel), optimizer)
+    before = masters_of(optimizer)
+    with pytest.raises(RuntimeError, match="step: expected"):
+        optimizer.step()
+    assert all(map(torch.equal, before, masters_of(optimizer)))
+    scaled_backward(loss_of(parallel), optimizer)
+    optimizer.step()
+    assert gloo.are_same(masters_of(optimizer))
+    assert not all(map(torch.equal, before, masters_of(optimizer)))
+
+
+def other_cases() -> Iterator[tuple[str, Callable[[], None]]]:
+    for level, make in itertools.product(("O1", "O2"), (sgd, fused_sgd)):
+        yield f"join-{level}-{make.__name__}", functools.partial(join, level, make)
+    yield "accumulating_weight_grads", accumulating_weight_grads
+    for level in LEVELS:
+        yield f"apex-{level}", functools.partial(under_apex, level)
+        yield f"compiled-{level}", functools.partial(compiled, level)
+        yield f"wrapped_before-{level}", functools.partial(wrapped_before, level)
+        yield f"step_by_unsynced_grads-{level}", functools.partial(step_by_unsynced_grads, level)
+        yield f"bfloat16-{level}", functools.partial(hooked, level, in_bfloat16)
+        yield f"float16-{level}", functools.partial(hooked, level, in_float16)
+        yield f"power_sgd-{level}", functools.partial(hooked, level, by_power_sgd)
+
+
+CASES = {
+    **{f"no_sync-{name}": case for name, case in no_sync_cases()},
+    **dict(other_cases()),
+    **{f"resume-{name}": case for name, case in resume_cases()},
+}
+
+
+OF_FOUR = ("no_sync-O1-fused_sgd", "no_sync-O2-inside", "no_sync-O2-fused_adamw", "join-O2-sgd")
+
+
+test_two_ranks = gloo.tests_on(2, CASES)
+test_four_ranks = gloo.tests_on(4, {name: CASES[name] for name in OF_FOUR})

@@ -1,0 +1,185 @@
+"""The doctor's report: a line per finding, the remedy under it, the worst status as the result."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import torchamp
+from torchamp import _load, doctor
+from torchamp.doctor import Finding
+
+
+def test_report_puts_the_remedy_under_the_finding() -> None:
+    findings = [Finding("CMake", "4.0"), Finding("torch", "none", 2, "pip install torch")]
+    assert doctor.report(findings).splitlines() == [
+        "    ok  CMake: 4.0",
+        "BROKEN  torch: none",
+        "        -> pip install torch",
+    ]
+
+
+def test_an_unknown_backend_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHAMP_KERNELS", "cutlass")
+    assert doctor.check_kernels_variable() == Finding(
+        "TORCHAMP_KERNELS", "cutlass", 2, "expected one of auto, aot, nvrtc, aten"
+    )
+
+
+@pytest.mark.parametrize(
+    ("backend", "reason", "status"),
+    [
+        ("fatbin", "", 0),
+        ("nvrtc", "fatbin: torchamp was built without nvcc", 0),
+        ("aten", "nvrtc: libnvrtc was not found", 1),
+    ],
+)
+def test_only_atens_kernels_are_less_than_could_be(
+    monkeypatch: pytest.MonkeyPatch, backend: str, reason: str, status: int
+) -> None:
+    monkeypatch.setattr(_load, "_devices", lambda: ["cuda:0"])
+    monkeypatch.setattr(_load, "backend", lambda device: (backend, reason))
+    finding = doctor.check_backends()
+    assert finding.status == status
+    assert finding.found == f"cuda:0: {backend} ({reason})" if reason else f"cuda:0: {backend}"
+
+
+def test_only_building_needs_a_compiler_headers_and_cmake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name, path=None: None)
+    monkeypatch.setattr(doctor.sysconfig, "get_paths", lambda: {"include": "/nowhere"})
+    needed = "; only building torchamp needs it: "
+    assert doctor.check_compiler() == Finding(
+        "C++ compiler", f"none{needed}apt-get install g++", status=0
+    )
+    assert doctor.check_cmake() == Finding("CMake", f"none{needed}pip install cmake", status=0)
+    assert doctor.check_python().status == 0
+    assert doctor.check_python().found.endswith(
+        f"without Python.h{needed}apt-get install python3-dev"
+    )
+
+
+def test_two_copies_of_torch_are_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name / "torch").mkdir(parents=True)
+        (tmp_path / name / "torch" / "version.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "first"), str(tmp_path / "second")])
+    finding = doctor.check_torch_copies()
+    assert finding.status == 1
+    assert "second" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("capability", "precision", "found"),
+    [
+        ((9, 0), "highest", "off for matrix products; torch.set_float32_matmul_precision"),
+        ((9, 0), "high", "on for matrix products (float32_matmul_precision: high)"),
+        ((7, 5), "highest", "not supported by this GPU"),
+        (None, "highest", "not on this machine"),
+    ],
+)
+def test_tf32(monkeypatch: pytest.MonkeyPatch, capability, precision, found) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
+    finding = doctor.check_tf32()
+    assert finding.status == 0 and finding.found.startswith(found)
+
+
+def test_main_returns_the_worst_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    findings = [Finding("a", "fine"), Finding("b", "bad", 2), Finding("c", "meh", 1)]
+    monkeypatch.setattr(doctor, "CHECKS", [lambda f=f: f for f in findings])
+    monkeypatch.setattr(doctor, "library_findings", list)
+    assert doctor.main([]) == 2
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert doctor.main(["--json"]) == 2
+    assert json.loads(capsys.readouterr().out) == {
+        "status": "broken",
+        "findings": [
+            {"subject": "a", "found": "fine", "status": "ok", "remedy": ""},
+            {"subject": "b", "found": "bad", "status": "broken", "remedy": ""},
+            {"subject": "c", "found": "meh", "status": "note", "remedy": ""},
+        ],
+    }
+
+
+def test_it_runs_as_a_script_where_torchamp_is_missing(tmp_path: pathlib.Path) -> None:
+    script = [sys.executable, "-I", "-S", doctor.__file__]
+    done = subprocess.run(script, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "BROKEN  torchamp: cannot be imported" in done.stdout
+
+
+def test_the_command_reports_what_torchamp_refuses() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "torchamp"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TORCHAMP_KERNELS": "cutlass"},
+    )
+    assert done.returncode == 2, done.stderr
+    assert "BROKEN  kernels: unavailable: TORCHAMP_KERNELS: expected" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command", [["-m", "torchamp"], ["-m", "torchamp.apex"], [doctor.__file__]], ids=" ".join
+)
+def test_every_command_has_help(command: list) -> None:
+    done = subprocess.run([sys.executable, *command, "--help"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: ")
+
+
+def test_the_command_prints_json() -> None:
+    command = [sys.executable, "-m", "torchamp", "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    report = json.loads(done.stdout)
+    assert report["status"] == ["ok", "note", "broken"][done.returncode]
+    assert {"torch", "torchamp", "NVRTC"} <= {each["subject"] for each in report["findings"]}
+
+
+def test_the_command_prints_the_version() -> None:
+    command = [sys.executable, "-m", "torchamp", "--version"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed == f"torchamp {torchamp.__version__}\n"
+
+
+def test_the_doctor_prints_the_installed_version(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: f"1.2 of {name}")
+    with pytest.raises(SystemExit, match="0"):
+        doctor.main(["--version"])
+    assert capsys.readouterr().out == "torchamp 1.2 of torchamp\n"
+
+
+@pytest.mark.parametrize("command", ["torchamp.apex --explain", "torchamp --json"])
+def test_a_reader_that_leaves_early_is_no_error(command: str) -> None:
+    program = [sys.executable, "-m", *command.split()]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(program, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert done.stderr == ""
+    assert done.returncode in (0, 1)  # 1: a tool could be better
+
+
+def test_cmakedir_prints_one_folder() -> None:
+    command = [sys.executable, "-m", "torchamp", "--cmakedir"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed.strip().endswith("share/cmake")
+    assert len(printed.splitlines()) == 1
+
+
+def test_the_library_adds_what_python_cannot_see() -> None:
+    findings = doctor.library_findings()
+    assert [finding.subject for finding in findings] == list(doctor.LIBRARY_SUBJECTS)
+    assert findings[0].found.startswith("_GLIBCXX_USE_CXX11_ABI=")

@@ -1,0 +1,241 @@
+"""Torch's errors about dtypes in a cast model say where they come from, and what to do."""
+
+import sys
+
+import pytest
+import torch
+from nets import batch, initialized
+from torch import nn
+
+from torchamp import amp
+
+DTYPES = {"O2": torch.float16, "O3": torch.float16, "O5": torch.bfloat16}
+
+pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes")
+
+
+class Block(nn.Module):
+    """Runs `body` with its layer and input."""
+
+    def __init__(self, body):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.body = body
+        self.hidden = [nn.Linear(4, 4)]
+
+    def forward(self, x):
+        return self.body(self, x)
+
+
+class Net(nn.Module):
+    def __init__(self, body=lambda block, x: block.layer(x)):
+        super().__init__()
+        self.block = Block(body)
+
+    def forward(self, x):
+        return self.block(x)
+
+
+def assign(block, x):
+    x = x.clone()
+    x[torch.tensor([0])] = torch.ones(4)
+    return x
+
+
+MADE = (
+    "torchamp: {} has got a tensor that is not in {dtype}; make tensors in forward in the dtype of "
+    "an input x, as torch.zeros(3, dtype=x.dtype, device=x.device)"
+)
+LARGE = (
+    "torchamp: 'block' (Block) computes in {dtype}, whose largest number is {largest:g}; write "
+    "torch.finfo(x.dtype).min, of an input x, in the place of a number like -1e9"
+)
+UNREGISTERED = (
+    "torchamp: 'block' (Block) calls a Linear that initialize has not cast to {dtype}, because it "
+    "is no submodule; assign it to an attribute or put it in a torch.nn.ModuleList, before "
+    "initialize"
+)
+ADDED = (
+    "torchamp: parameter 'weight' of 'block.layer' (Linear) is in torch.float32, in a model that "
+    "initialize has cast to {dtype}; add or replace modules before initialize"
+)
+
+#: What a forward does, what it should do, and the note.
+CASES = {
+    "made": (
+        lambda block, x: block.layer(torch.ones(3, 4)),
+        lambda block, x: block.layer(torch.ones(3, 4, dtype=x.dtype, device=x.device)),
+        MADE.format("'block.layer' (Linear)", dtype="{dtype}"),
+    ),
+    "products": (
+        lambda block, x: x @ torch.ones(4, 4),
+        lambda block, x: x @ torch.ones(4, 4, dtype=x.dtype),
+        MADE.format("'block' (Block)", dtype="{dtype}"),
+    ),
+    "batches of products": (
+        lambda block, x: torch.bmm(x[None], torch.ones(1, 4, 4)),
+        lambda block, x: torch.bmm(x[None], torch.ones(1, 4, 4, dtype=x.dtype)),
+        MADE.format("'block' (Block)", dtype="{dtype}"),
+    ),
+    "convolutions": (
+        lambda block, x: nn.functional.conv1d(x[None], torch.ones(1, 16, 1)),
+        lambda block, x: nn.functional.conv1d(x[None], torch.ones(1, 16, 1, dtype=x.dtype)),
+        MADE.format("'block' (Block)", dtype="{dtype}"),
+    ),
+    "norms": (
+        lambda block, x: torch.dot(x[0], torch.ones(4)),
+        lambda block, x: torch.dot(x[0], torch.ones(4, dtype=x.dtype)),
+        MADE.format("'block' (Block)", dtype="{dtype}"),
+    ),
+    "assigned": (
+        assign,
+        lambda block, x: x.index_fill(0, torch.tensor([0]), 1.0),
+        MADE.format("'block' (Block)", dtype="{dtype}"),
+    ),
+    "unregistered": (
+        lambda block, x: block.hidden[0](x),
+        lambda block, x: block.layer(x),
+        UNREGISTERED,
+    ),
+    "large": (
+        lambda block, x: x.masked_fill(x > 0, -1e39),
+        lambda block, x: x.masked_fill(x > 0, torch.finfo(x.dtype).min),
+        LARGE,
+    ),
+}
+
+
+def note_of(model) -> str:
+    """The one that an error in its forward has."""
+    with pytest.raises(RuntimeError) as raised:
+        model(batch()[0])
+    (note,) = raised.value.__notes__
+    return note
+
+
+def expected(note: str, level: str) -> str:
+    dtype = DTYPES[level]
+    return note.format(dtype=dtype, largest=torch.finfo(dtype).max)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("level", DTYPES)
+def test_notes(level, case):
+    body, _, note = CASES[case]
+    assert note_of(initialized(level, Net(body))[0]) == expected(note, level)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("level", DTYPES)
+def test_remedies(level, case):
+    model, _ = initialized(level, Net(CASES[case][1]))
+    assert model(batch()[0]).dtype == torch.float32
+
+
+@pytest.mark.parametrize("level", DTYPES)
+def test_a_module_without_a_kernel(level):
+    def pooled(**options):
+        net = nn.Sequential(nn.Linear(4, 4), nn.Unflatten(1, (1, 2, 1, 2)), nn.AvgPool3d((1, 1, 2)))
+        return initialized(level, net, **options)[0]
+
+    assert note_of(pooled()) == (
+        f"torchamp: '2' (AvgPool3d) computes in {DTYPES[level]}, in which torch has no such kernel "
+        "for the device; name the module in keep_fp32"
+    )
+    assert pooled(keep_fp32="2")(batch()[0]).shape == (16, 1, 2, 1, 1)
+
+
+@pytest.mark.parametrize("level", DTYPES)
+def test_a_module_that_was_replaced(level):
+    model, _ = initialized(level, Net())
+    model.block.layer = nn.Linear(4, 4)
+    assert note_of(model) == expected(ADDED, level)
+
+
+@pytest.mark.parametrize("level", DTYPES)
+def test_its_remedy(level):
+    net = Net()
+    net.block.layer = nn.Linear(4, 4)
+    model, _ = initialized(level, net)
+    assert model(batch()[0]).dtype == torch.float32
+
+
+@pytest.mark.parametrize("level", DTYPES)
+def test_recurrent_modules(level):
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm = nn.LSTM(4, 3)
+
+        def forward(self, x):
+            return self.lstm(x.float())
+
+    model, _ = initialized(level, Recurrent())
+    with pytest.raises(ValueError) as raised:
+        model(batch()[0])
+    assert raised.value.__notes__ == [MADE.format("'lstm' (LSTM)", dtype=DTYPES[level])]
+
+
+def raising(message):
+    def body(block, x):
+        raise RuntimeError(message)
+
+    return body
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "mat1 and mat2 must have the same dtype, but got Float and Half",
+        "expected m1 and m2 to have the same dtype, but got: float != c10::Half",
+        "expected scalar type Half but found Float",
+        "mixed dtype (CPU): expect parameter to have scalar type of Float",
+        "Input type (c10::Half) and bias type (float) should be the same",
+        "Input type (torch.cuda.HalfTensor) and weight type (torch.cuda.FloatTensor) should be "
+        "the same",
+        "Input type (CPUBFloat16Type) and weight type (torch.FloatTensor) should be the same",
+        "Index put requires the source and destination dtypes match, got Half for the destination "
+        "and Float for the source.",
+        "scatter(): Expected self.dtype to be equal to src.dtype",
+        "index_add_(): self (Half) and source (Float) must have the same scalar type",
+        "expected dtype c10::Half for `weight` but got dtype float",
+    ],
+)
+def test_torchs_words(message):
+    model, _ = initialized("O2", Net(raising(message)))
+    assert note_of(model) == expected(MADE.format("'block' (Block)", dtype="{dtype}"), "O2")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Input type (torch.HalfTensor) and weight type (torch.cuda.HalfTensor) should be the same",
+        "Expected all tensors to be on the same device, but found at least two devices",
+    ],
+)
+def test_other_words_of_torchs(message):
+    model, _ = initialized("O2", Net(raising(message)))
+    with pytest.raises(RuntimeError) as raised:
+        model(batch()[0])
+    assert not hasattr(raised.value, "__notes__")
+
+
+def test_kept_modules_are_not_called_added():
+    model, _ = initialized("O2", Net(lambda block, x: block.layer(x.half())), keep_fp32="block")
+    assert note_of(model) == MADE.format("'block.layer' (Linear)", dtype="torch.float32")
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O4"])
+def test_no_note_at_other_levels(level):
+    model, _ = initialized(level, Net(lambda block, x: x.double() @ torch.ones(4, 4)))
+    with pytest.raises(RuntimeError) as raised:
+        model(batch()[0])
+    assert not hasattr(raised.value, "__notes__")
+    amp.release(model)  # which the traceback holds
+
+
+def test_no_note_on_other_errors():
+    model, _ = initialized("O2", Net(lambda block, x: x @ torch.ones(5, 4, dtype=x.dtype)))
+    with pytest.raises(RuntimeError) as raised:
+        model(batch()[0])
+    assert not hasattr(raised.value, "__notes__")

@@ -1,0 +1,316 @@
+"""What programs edit between calls is what counts: groups, grads, masters and the model, each as
+the same program does it in plain float32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from nets import LEVELS, MASTER_LEVELS
+from torch import nn
+
+from torchamp import amp, optimizers
+
+MAKERS = {"torch": torch.optim.SGD, "fused": optimizers.FusedSGD}
+
+
+class Net(nn.Module):
+    """Its loss's grads are powers of two, whatever the weights are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
+        for param in self.parameters():
+            nn.init.constant_(param, 0.5)
+
+    def forward(self, factor: float) -> torch.Tensor:
+        return factor * sum(param.float().sum() for param in self.parameters())
+
+
+class Program:
+    """One that trains at a level, or in plain float32."""
+
+    def __init__(self, level: str | None, make: str = "torch", count: int = 2) -> None:
+        self.model = Net()
+        self.optimizer = MAKERS[make](self.model.layers[:count].parameters(), lr=0.25)
+        self.level = level
+        if level is not None:
+            amp.initialize(
+                self.model, self.optimizer, opt_level=level, loss_scale="dynamic", verbosity=0
+            )
+
+    @property
+    def params(self) -> list[nn.Parameter]:
+        return list(self.model.parameters())
+
+    @property
+    def group(self) -> dict:
+        return self.optimizer.param_groups[0]
+
+    def backward(self, factor: float = 0.25) -> None:
+        if self.level is None:
+            self.model(factor).backward()
+            return
+        with amp.scale_loss(self.model(factor), self.optimizer) as scaled_loss:
+            scaled_loss.backward()
+
+    def step(self, edit=lambda program: None) -> None:
+        self.optimizer.zero_grad()
+        self.model.zero_grad()
+        self.backward()
+        edit(self)
+        self.optimizer.step()
+
+    def values(self) -> list[torch.Tensor]:
+        return [value.float().clone() for value in self.model.state_dict().values()]
+
+
+def expect_alike(level: str, make: str, *edits, before: bool = False) -> None:
+    """Each edit before a backward, or between backward and step."""
+    ours, plain = Program(level, make), Program(None, make)
+    for edit in edits:
+        for program in (ours, plain):
+            if before:
+                edit(program)
+                program.step()
+            else:
+                program.step(edit)
+        for value, expected in zip(ours.values(), plain.values()):
+            torch.testing.assert_close(value, expected, rtol=0, atol=2e-3)  # of 16-bit grads
+    amp.release(ours.model)
+
+
+# ---- groups
+
+
+def append(program):
+    program.group["params"].append(program.params[-1])
+
+
+def pop(program):
+    program.popped = program.group["params"].pop(0)
+
+
+def give_back(program):
+    program.group["params"].append(program.popped)
+
+
+def pop_group(program):
+    program.groups = [program.optimizer.param_groups.pop()]
+    program.optimizer.param_groups.append({**program.groups[0], "params": program.params[:1]})
+
+
+def add_group(program):
+    left = [p for p in program.params[:4] if p is not program.params[0]]
+    program.optimizer.add_param_group({"params": left})
+
+
+def assign(program):
+    program.group["params"] = program.params
+
+
+def assign_trainable(program):
+    program.params[0].requires_grad_(False)
+    program.group["params"] = [p for p in program.params if p.requires_grad]
+
+
+def replace(program):
+    layer = program.model.layers[0]
+    layer.bias = nn.Parameter(torch.full_like(layer.bias, 2.0))
+    program.group["params"] = program.params
+
+
+def make_again(program):
+    kind = type(program.optimizer)
+    kind.__init__(program.optimizer, program.params, lr=0.25)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "edits",
+    [
+        (append, pop),
+        (pop, give_back),
+        (pop_group, add_group),
+        (assign, pop, assign),
+        (assign_trainable,),
+        (replace,),
+        (make_again,),
+    ],
+    ids=lambda edits: " ".join(edit.__name__ for edit in edits),
+)
+def test_edited_groups_are_what_is_stepped(level, make, edits):
+    expect_alike(level, make, *edits, before=True)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_the_overflow_of_a_removed_parameter_skips_nobody(level, make):
+    program = Program(level, make)
+    program.params[0].register_hook(lambda grad: grad * float("inf"))
+    before = program.values()
+    program.backward()
+    program.group["params"].pop(0)
+    program.optimizer.step()
+    assert not torch.equal(program.values()[1], before[1])
+    amp.release(program.model)
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_a_parameter_that_returns_has_its_master_again(level):
+    program = Program(level)
+    master = program.group["params"][0]
+    pop(program)
+    program.step()
+    program.group["params"].append(program.params[0])
+    program.step()
+    assert program.group["params"][-1] is master
+
+
+def test_a_parameter_twice_is_refused():
+    program = Program("O2")
+    program.group["params"].append(program.params[0])
+    with pytest.raises(ValueError) as refused:
+        program.optimizer.step()
+    assert str(refused.value) == (
+        "step: expected each parameter in one group, and once, got one of sizes [2, 2] twice"
+    )
+
+
+# ---- grads
+
+
+def clip(program):
+    torch.nn.utils.clip_grad_norm_(program.params[:4], 0.125)
+
+
+def clamp_data(program):
+    for param in program.params:
+        if param.grad is not None:
+            param.grad.data.clamp_(-0.0625, 0.0625)
+
+
+def mask(program):
+    program.params[0].grad = torch.zeros_like(program.params[0])
+
+
+def assign_half(program):
+    grad = torch.full_like(program.params[1], 0.5)
+    program.params[1].grad = grad
+
+
+def negate(program):
+    program.params[0].grad.neg_()
+
+
+def zero_in_place(program):
+    program.params[0].grad.zero_()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("edit", [clip, clamp_data, mask, assign_half, negate, zero_in_place])
+def test_the_models_grads_are_what_is_stepped(level, edit):
+    expect_alike(level, "torch", edit, edit)
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+@pytest.mark.parametrize("edit", [clip, mask, assign_half, negate])
+def test_what_a_fused_step_would_scale_is_told(level, edit):
+    program = Program(level, "fused")
+    with pytest.raises(RuntimeError) as refused:
+        program.step(edit)
+    assert str(refused.value) in {
+        f"expected the grad of a model's parameter, of sizes {sizes}, to be unmodified since "
+        "scale_loss, got a modified one; clip with amp.clip_grad_norm_, or modify the grads of "
+        "amp.master_params"
+        for sizes in ([2, 2], [2])
+    }
+    program.optimizer.zero_grad()
+    list(amp.master_params(program.optimizer))  # as it says
+    program.step(negate)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_backward_outside_of_scale_loss_counts_unscaled(level, make):
+    def outside(program):
+        program.model(0.5).backward()
+
+    if make == "torch" or level not in MASTER_LEVELS:
+        expect_alike(level, make, outside)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_zeros_by_the_model_end_an_overflow(level):
+    program = Program(level)
+    hook = program.params[0].register_hook(lambda grad: grad * float("inf"))
+    program.backward()
+    hook.remove()
+    program.model.zero_grad(set_to_none=False)
+    before = program.values()
+    program.backward()
+    program.optimizer.step()
+    assert not torch.equal(program.values()[0], before[0])
+    amp.release(program.model)
+
+
+# ---- masters and the model
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_written_masters_reach_every_reader(level, make):
+    program = Program(level, make)
+
+    def write(value):
+        with torch.no_grad():
+            for param in amp.master_params(program.optimizer):
+                param.fill_(value)
+
+    write(3.0)
+    assert program.model(1.0).item() == 3.0 * 12 + 0.5 * 6
+    write(5.0)
+    assert (program.model.state_dict()["layers.0.weight"] == 5).all()
+    write(7.0)
+    program.backward()
+    assert (program.params[0] == 7).all()
+    amp.release(program.model)
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_modules_added_later_are_in_state_dicts(level):
+    program = Program(level)
+    dtype = program.params[0].dtype
+    program.model.layers.append(nn.Linear(2, 2).to(dtype))
+    program.optimizer.add_param_group({"params": list(program.model.layers[-1].parameters())})
+    master = program.optimizer.param_groups[1]["params"][0]
+    with torch.no_grad():
+        master.fill_(1 + 2.0**-15)
+    saved = program.model.state_dict()["layers.3.weight"]
+    assert saved.dtype == torch.float32 and torch.equal(saved, master)
+    program.model.load_state_dict(
+        {name: value * 2 for name, value in program.model.state_dict().items()}
+    )
+    assert (master == 2 * (1 + 2.0**-15)).all()
+
+
+def test_stochastic_rounding_without_momentum_resumes():
+    def trained(program, steps):
+        for _ in range(steps):
+            program.step()
+
+    def make():
+        model = Net()
+        optimizer = optimizers.FusedSGD(model.parameters(), lr=2.0**-12, stochastic_rounding=True)
+        program = Program.__new__(Program)
+        program.model, program.optimizer, program.level = model, optimizer, "O5"
+        amp.initialize(model, optimizer, opt_level="O5", master_weights=False, verbosity=0)
+        return program
+
+    whole, first, second = make(), make(), make()
+    trained(whole, 8)
+    trained(first, 4)
+    second.model.load_state_dict(first.model.state_dict())
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
+    trained(second, 4)
+    assert all(map(torch.equal, whole.values(), second.values()))

@@ -1,0 +1,484 @@
+"""The fused optimizers against torch's, and the guarantees that they add."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchamp import optimizers
+
+#: our optimizer, torch's, arguments of both
+PAIRS = {
+    "adam": (optimizers.FusedAdam, torch.optim.Adam, {"lr": 1e-2}),
+    "adam_l2": (optimizers.FusedAdam, torch.optim.Adam, {"lr": 1e-2, "weight_decay": 0.1}),
+    "adam_maximize": (optimizers.FusedAdam, torch.optim.Adam, {"maximize": True, "eps": 1e-3}),
+    "amsgrad": (optimizers.FusedAdam, torch.optim.Adam, {"amsgrad": True, "betas": (0.5, 0.6)}),
+    "adamw": (optimizers.FusedAdamW, torch.optim.AdamW, {"lr": 1e-2}),
+    "adamw_amsgrad": (optimizers.FusedAdamW, torch.optim.AdamW, {"amsgrad": True}),
+    "sgd": (optimizers.FusedSGD, torch.optim.SGD, {"lr": 0.1}),
+    "sgd_l2": (optimizers.FusedSGD, torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.1}),
+    "momentum": (optimizers.FusedSGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+    "dampening": (
+        optimizers.FusedSGD,
+        torch.optim.SGD,
+        {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "maximize": True},
+    ),
+    "nesterov": (
+        optimizers.FusedSGD,
+        torch.optim.SGD,
+        {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+    ),
+    "adagrad": (optimizers.FusedAdagrad, torch.optim.Adagrad, {"lr": 0.1}),
+    "adagrad_decay": (
+        optimizers.FusedAdagrad,
+        torch.optim.Adagrad,
+        {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.1},
+    ),
+}
+OURS = {
+    "adam": lambda params: optimizers.FusedAdam(params),
+    "adamw": lambda params: optimizers.FusedAdamW(params, amsgrad=True),
+    "sgd": lambda params: optimizers.FusedSGD(params, 0.1),
+    "momentum": lambda params: optimizers.FusedSGD(params, 0.1, 0.9),
+    "lars": lambda params: optimizers.FusedLARS(params, 0.1),
+    "adagrad": lambda params: optimizers.FusedAdagrad(params),
+    "novograd": lambda params: optimizers.FusedNovoGrad(params),
+    "lamb": lambda params: optimizers.FusedLAMB(params),
+}
+SIZES = [(3,), (17, 33), (0,), (2048,), (4, 3, 2, 2), ()]
+
+
+def test_a_parameter_that_changed_its_dtype_is_stepped_on():
+    moved, kept = (nn.Parameter(torch.linspace(-1, 1, 5)) for _ in range(2))
+    pair = [optimizers.FusedAdam([param], lr=0.1) for param in (moved, kept)]
+    for step in range(4):
+        if step == 2:
+            moved.grad, moved.data = None, moved.data.double()
+        for param, optimizer in zip((moved, kept), pair):
+            param.grad = torch.cos(torch.arange(5.0) + step).to(param.dtype)
+            optimizer.step()
+    torch.testing.assert_close(moved.float(), kept, rtol=1e-5, atol=1e-6)
+    assert pair[0].state[moved]["exp_avg"].dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", sorted({*optimizers.__all__} - {"FusedOptimizer"}))
+def test_defaults_are_those_of_cpp(name):
+    kind = getattr(optimizers, name)
+    needs_lr = inspect.signature(kind).parameters["lr"].default is inspect.Parameter.empty
+    params = [nn.Parameter(torch.zeros(1))]
+    defaults = (kind(params, lr=0.0) if needs_lr else kind(params)).defaults
+    for option in kind.options.specs:
+        value = defaults.pop(option.name)
+        assert (list(value) if option.is_betas else [float(value or 0)]) == option.defaults
+    assert not defaults
+
+
+def make_params(device, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(5)
+    values = [torch.randn(size, generator=generator) for size in SIZES]
+    params = [nn.Parameter(value.to(device, dtype)) for value in values]
+    params[4].data = params[4].data.contiguous(memory_format=torch.channels_last)
+    return params
+
+
+def set_grads(params, step, dtype=None):
+    generator = torch.Generator().manual_seed(100 + step)
+    for param in params:
+        grad = torch.randn(param.shape, generator=generator).to(param.device, dtype or param.dtype)
+        param.grad = torch.empty_like(param, dtype=grad.dtype).copy_(grad)
+
+
+def train(optimizer, params, steps, first=0):
+    for step in range(first, first + steps):
+        set_grads(params, step)
+        optimizer.step()
+
+
+def two_groups(params):
+    return [{"params": params[:2]}, {"params": params[2:], "lr": 0.03}]
+
+
+def everything(optimizer, params):
+    """Copies of everything that a step may write."""
+    states = [
+        value.clone()
+        for param in params
+        for _, value in sorted(optimizer.state[param].items())
+        if isinstance(value, torch.Tensor)
+    ]
+    return [param.detach().clone() for param in params] + states
+
+
+def assert_same_bytes(before, after):
+    assert len(before) == len(after)
+    for a, b in zip(before, after):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_steps_as_torch(case, device):
+    ours, theirs, options = PAIRS[case]
+    params, reference = make_params(device), make_params(device, torch.float64)
+    optimizer = ours(two_groups(params), **options)
+    oracle = theirs(two_groups(reference), **options)
+    for step in range(10):
+        set_grads(params, step)
+        for param, exact in zip(params, reference):
+            exact.grad = param.grad.double()
+        optimizer.step()
+        oracle.step()
+    for param, exact in zip(params, reference):
+        torch.testing.assert_close(param.double(), exact, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_float64_is_stepped_in_float64(case, device):
+    ours, theirs, options = PAIRS[case]
+    params, reference = make_params(device, torch.float64), make_params(device, torch.float64)
+    train(ours(params, **options), params, 5)
+    train(theirs(reference, **options), reference, 5)
+    for param, exact in zip(params, reference):
+        torch.testing.assert_close(param, exact, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_low_precision_params_are_rounded_once(name, dtype, device):
+    params, exact = make_params(device, dtype), make_params(device, dtype)
+    wide = [nn.Parameter(param.detach().float()) for param in exact]
+    optimizer, oracle = OURS[name](params), OURS[name](wide)
+    set_grads(params, 0)
+    for param, reference in zip(params, wide):
+        reference.grad = param.grad.float()
+    optimizer.step()
+    oracle.step()
+    for param, reference in zip(params, wide):
+        assert torch.equal(param, reference.to(dtype))
+        for state in optimizer.state[param].values():
+            assert state.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_skipped_step_leaves_every_byte(name, device):
+    params = make_params(device)
+    optimizer = OURS[name](params)
+    train(optimizer, params, 2)
+    before = everything(optimizer, params)
+    set_grads(params, 2)
+    params[1].grad.fill_(float("nan"))
+    optimizer.found_inf = torch.ones((), device=device)
+    optimizer.step()
+    assert_same_bytes(before, everything(optimizer, params))
+    optimizer.found_inf = torch.zeros((), device=device)
+    train(optimizer, params, 1, first=2)
+    assert not torch.equal(before[0], params[0])
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_first_step_may_be_skipped(name, device):
+    params, others = make_params(device), make_params(device)
+    optimizer, plain = OURS[name](params), OURS[name](others)
+    set_grads(params, 0)
+    optimizer.found_inf = torch.ones((), device=device)
+    optimizer.step()
+    del optimizer.found_inf
+    train(optimizer, params, 2)
+    train(plain, others, 2)
+    assert_same_bytes(everything(plain, others), everything(optimizer, params))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_grad_scale_divides_the_grads(name, device):
+    params, others = make_params(device), make_params(device)
+    optimizer, plain = OURS[name](params), OURS[name](others)
+    for step in range(3):
+        set_grads(params, step)
+        set_grads(others, step)
+        for param in params:
+            param.grad.mul_(1024)
+        optimizer.grad_scale = torch.full((), 1024.0, device=device)
+        optimizer.step()
+        plain.step()
+    assert_same_bytes(everything(plain, others), everything(optimizer, params))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_params_without_grads_are_skipped(name, device):
+    params = make_params(device)
+    optimizer = OURS[name](params)
+    set_grads(params, 0)
+    params[1].grad = None
+    before = params[1].detach().clone()
+    optimizer.step()
+    assert torch.equal(params[1], before)
+    assert params[1] not in optimizer.state
+    set_grads(params, 1)
+    optimizer.step()
+    if name != "sgd":
+        assert [optimizer.state[params[i]]["step"].item() for i in (0, 1)] == [2, 1]
+
+
+@pytest.mark.parametrize("case", PAIRS)
+@pytest.mark.parametrize("direction", ["from_torch", "into_torch"])
+def test_state_dicts_are_torchs(case, direction, device):
+    ours, theirs, options = PAIRS[case]
+    source, target = (theirs, ours) if direction == "from_torch" else (ours, theirs)
+    params = make_params(device)
+    first = source(two_groups(params), **options)
+    train(first, params, 4)
+    second = target(two_groups(params), **options)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    others = [nn.Parameter(param.detach().clone()) for param in params]
+    straight = source(two_groups(others), **options)
+    straight.load_state_dict(copy.deepcopy(first.state_dict()))
+    train(second, params, 3, first=4)
+    train(straight, others, 3, first=4)
+    for param, other in zip(params, others):
+        torch.testing.assert_close(param, other, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("how", ["load", "pickle", "deepcopy"])
+def test_a_resumed_run_is_the_run_that_never_stopped(name, how, device):
+    params = make_params(device, torch.float16)
+    optimizer = OURS[name](params)
+    train(optimizer, params, 3)
+    if how == "load":
+        copies = [nn.Parameter(param.detach().clone()) for param in params]
+        resumed = OURS[name](copies)
+        resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    else:
+        both = (params, optimizer)
+        both = copy.deepcopy(both) if how == "deepcopy" else pickle.loads(pickle.dumps(both))
+        copies, resumed = both
+    train(optimizer, params, 3, first=3)
+    train(resumed, copies, 3, first=3)
+    assert_same_bytes(everything(optimizer, params), everything(resumed, copies))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_learning_rates_may_be_tensors(name, device):
+    params, others = make_params(device), make_params(device)
+    optimizer, plain = OURS[name](params), OURS[name](others)
+    for step in range(3):
+        lr = 0.1 / (step + 1)
+        optimizer.param_groups[0]["lr"] = torch.tensor(lr, device=device, dtype=torch.float64)
+        plain.param_groups[0]["lr"] = lr
+        train(optimizer, params, 1, first=step)
+        train(plain, others, 1, first=step)
+    assert_same_bytes(everything(plain, others), everything(optimizer, params))
+
+
+@pytest.mark.parametrize("after", [0.0, 0.1])
+def test_a_number_takes_the_place_of_a_tensor(after, device):
+    params = make_params(device)
+    optimizer = optimizers.FusedSGD(params, 0.1)
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.3, device=device)
+    train(optimizer, params, 1)
+    optimizer.param_groups[0]["lr"] = after
+    before = params[0].detach().clone()
+    train(optimizer, params, 1)
+    torch.testing.assert_close(before - params[0], after * params[0].grad)
+
+
+def test_dispatch_modes_see_steps_of_mixed_learning_rates(device):
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            names.append(func.name())
+            return func(*args, **(kwargs or {}))
+
+    names = []
+    params = make_params(device)
+    rates = [{"params": params[:2]}, {"params": params[2:], "lr": torch.tensor(0.3, device=device)}]
+    optimizer = optimizers.FusedSGD(rates, 0.1)
+    train(optimizer, params, 1)
+    before = [param.detach().clone() for param in params]
+    with Names():
+        optimizer.step()
+    count_of_the_empty_one = ["aten::select.int", "aten::add_.Scalar"]
+    assert names == [*count_of_the_empty_one, "torchamp::_fused_step"]
+    for i, param in enumerate(params):
+        torch.testing.assert_close(before[i] - param, (0.1 if i < 2 else 0.3) * param.grad)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_groups_may_be_added(name, device):
+    params, others = make_params(device), make_params(device)
+    optimizer, plain = OURS[name](params[:2]), OURS[name](others)
+    optimizer.add_param_group({"params": params[2:]})
+    train(optimizer, params, 2)
+    train(plain, others, 2)
+    assert_same_bytes(everything(plain, others), everything(optimizer, params))
+
+
+def test_schedulers_take_them(device):
+    params = make_params(device)
+    optimizer = optimizers.FusedSGD(params, 1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    for lr in (1.0, 0.5, 0.25):
+        before = params[0].detach().clone()
+        train(optimizer, params, 1)
+        torch.testing.assert_close(before - params[0], lr * params[0].grad)
+        scheduler.step()
+
+
+def test_a_closure_is_called_once_with_grads(device):
+    params = make_params(device)
+    optimizer = optimizers.FusedAdam(params)
+    calls = []
+
+    def closure():
+        optimizer.zero_grad()
+        loss = sum(param.square().sum() for param in params)
+        loss.backward()
+        calls.append(loss)
+        return loss
+
+    assert optimizer.step(closure) is calls[0] and len(calls) == 1
+
+
+@pytest.mark.parametrize("name", ["adam", "momentum", "novograd"])
+def test_states_that_programs_move_are_stepped_where_they_are(name, device):
+    params = make_params(device)
+    expected_params = [nn.Parameter(param.detach().clone()) for param in params]
+    moved, expected = OURS[name](params), OURS[name](expected_params)
+    for step in range(4):
+        for optimizer, its in ((moved, params), (expected, expected_params)):
+            set_grads(its, step)
+            optimizer.step()
+        for state in moved.state.values():
+            for value in state.values():
+                value.data = value.data.clone()
+    for param, other in zip(params, expected_params):
+        assert torch.equal(param, other)
+    for i, state in expected.state_dict()["state"].items():
+        for key, value in state.items():
+            assert torch.equal(moved.state_dict()["state"][i][key], value), key
+
+
+class OwnStep(optimizers.FusedAdamW):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("kind", [optimizers.FusedAdamW, OwnStep])
+def test_hooks_hear_of_steps_once(kind):
+    params = make_params("cpu")
+    optimizer = kind(params)
+    set_grads(params, 0)
+    heard = []
+    handles = [
+        optimizer.register_step_pre_hook(lambda *args: heard.append("before")),
+        optimizer.register_step_post_hook(lambda *args: heard.append("after")),
+        register_optimizer_step_post_hook(lambda *args: heard.append("any")),
+    ]
+    optimizer.step()
+    for handle in handles:
+        handle.remove()
+    optimizer.step()
+    assert heard == ["before", "after", "any"]
+
+
+def test_profilers_see_steps():
+    params = make_params("cpu")
+    optimizer = optimizers.FusedAdamW(params)
+    set_grads(params, 0)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        optimizer.step()
+        optimizer.zero_grad()
+    seen = [event.name for event in profile.events()]
+    assert "Optimizer.step#FusedAdamW.step" in seen
+    assert "Optimizer.zero_grad#FusedAdamW.zero_grad" in seen
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_zero_grad_is_torchs(set_to_none):
+    params = make_params("cpu")
+    optimizer = optimizers.FusedAdamW(params)
+    set_grads(params, 0)
+    optimizer.zero_grad(set_to_none)
+    for param in params:
+        assert param.grad is None if set_to_none else not param.grad.any()
+
+
+def test_sparse_grads_are_refused(device):
+    embedding = nn.Embedding(4, 3, sparse=True, device=device)
+    optimizer = optimizers.FusedAdam(embedding.parameters())
+    embedding(torch.tensor([1], device=device)).sum().backward()
+    before = embedding.weight.detach().clone()
+    with pytest.raises(TypeError, match=r"expected grads\[0\] to be dense"):
+        optimizer.step()
+    assert torch.equal(embedding.weight, before)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: optimizers.FusedAdam(p, lr=-1), "FusedAdam: expected lr to be at least 0.0"),
+        (lambda p: optimizers.FusedAdamW(p, betas=(0.9, 1.0)), r"expected betas\[1\] to be in"),
+        (lambda p: optimizers.FusedSGD(p, 0.1, nesterov=True), "expected a positive momentum"),
+        (lambda p: optimizers.FusedLAMB(p, eps=float("nan")), "expected eps to be at least 0.0"),
+    ],
+)
+def test_values_out_of_range(make, message):
+    with pytest.raises(ValueError, match=message):
+        make([nn.Parameter(torch.zeros(1))])
+
+
+def test_torch_grad_scaler_takes_them():
+    params, others = make_params("cpu"), make_params("cpu")
+    optimizer, plain = optimizers.FusedAdam(params), optimizers.FusedAdam(others)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    for step in range(3):
+        set_grads(others, step)
+        loss = sum((param * other.grad).sum() for param, other in zip(params, others))
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        if step == 1:
+            params[0].grad[0] = float("inf")
+        scaler.step(optimizer)
+        scaler.update()
+        if step != 1:
+            plain.step()
+    assert scaler.get_scale() == 128.0
+    assert_same_bytes(everything(plain, others), everything(optimizer, params))
+
+
+def test_torch_grad_scaler_takes_them_without_grads():
+    params = make_params("cpu")
+    before = [param.detach().clone() for param in params]
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    scaler.step(optimizers.FusedAdam(params))
+    assert all(torch.equal(*pair) for pair in zip(params, before))
+
+
+def step_with_ones(optimizer, param) -> None:
+    param.grad = torch.ones_like(param)
+    optimizer.step()
+
+
+def test_amsgrad_may_be_switched_on_later():
+    ours, torchs = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3))
+    optimizer, expected = optimizers.FusedAdam([ours]), torch.optim.Adam([torchs])
+    for _ in range(3):
+        step_with_ones(optimizer, ours)
+        step_with_ones(expected, torchs)
+    optimizer.param_groups[0]["amsgrad"] = expected.param_groups[0]["amsgrad"] = True
+    expected.state[torchs]["max_exp_avg_sq"] = torch.zeros(3)
+    for _ in range(3):
+        step_with_ones(optimizer, ours)
+        step_with_ones(expected, torchs)
+    torch.testing.assert_close(ours, torchs)
+    state = optimizer.state[ours]
+    assert state["step"] == 6
+    torch.testing.assert_close(
+        state["max_exp_avg_sq"], expected.state[torchs]["max_exp_avg_sq"], rtol=1e-6, atol=0
+    )

@@ -1,0 +1,49 @@
+"""The ops on views that chance lays over each other: fuzz_ops.py."""
+
+import pytest
+import torch
+from fuzz_ops import Call, View
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+FEW, MANY = 500, 5_000
+
+
+def assert_no_call_is_wrong(first: int, count: int) -> None:
+    for seed in range(first, first + count):
+        failure = Call(seed).failure()
+        assert not failure, f"seed {seed}: {failure}\n{Call(seed)}"
+
+
+@pytest.mark.parametrize("first", range(0, 4 * FEW, FEW))
+def test_calls(first):
+    assert_no_call_is_wrong(first, FEW)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(4 * FEW, 50_000, MANY))
+def test_many_calls(first):
+    assert_no_call_is_wrong(first, MANY)
+
+
+@pytest.mark.parametrize("seed", [103_242, 111_507, 127_920, 134_525, 272_205, 3_863])
+def test_mended_calls(seed):
+    """Single elements of other strides, and views of other types at one offset."""
+    assert_no_call_is_wrong(seed, 1)
+
+
+def test_hazards_are_drawn():
+    """Else the calls would show nothing."""
+    calls = [Call(seed) for seed in range(500)]
+    hazards = sum(call.hazards() for call in calls)
+    assert 25 < hazards < 250
+
+
+def test_views_in_the_way_are_known():
+    whole = View(torch.float32, (4,), (1,), 0)
+    later = View(torch.float32, (4,), (1,), 1)
+    even, odd = (View(torch.float32, (4,), (2,), offset) for offset in (0, 1))
+    sliding = View(torch.float32, (2, 2), (1, 1), 0)
+    assert later.is_in_the_way_of(whole) and not whole.is_in_the_way_of(whole)
+    assert not even.is_in_the_way_of(odd)
+    assert sliding.overlaps_itself() and not even.overlaps_itself()

@@ -1,0 +1,306 @@
+"""torchamp.GradScaler call by call: torch.amp's API, stages and errors, and our additions."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import inspect
+import math
+import pickle
+import random
+
+import pytest
+import torch
+from nets import initialized
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import torchamp
+from torchamp import GradScaler
+
+Pair = collections.namedtuple("Pair", "first second")
+
+
+def make_scaler(device="cpu", **options) -> GradScaler:
+    return GradScaler(torch.device(device).type, **{"init_scale": 4.0, **options})
+
+
+def make_param(values=(1.0, 2.0), dtype=torch.float32, device="cpu") -> nn.Parameter:
+    return nn.Parameter(torch.tensor(values, dtype=dtype, device=device))
+
+
+def sgd(*params: torch.Tensor, **options) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, **{"lr": 1.0, **options})
+
+
+def backward(scaler: GradScaler, *params: torch.Tensor, factor: float = 1.0) -> None:
+    """Sets the grad of every element of `params` to `factor`, scaled."""
+    scaler.scale(sum((param.float() * factor).sum() for param in params)).backward()
+
+
+def iterate(scaler, optimizer, overflow: bool = False) -> None:
+    optimizer.zero_grad()
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    backward(scaler, *params)
+    if overflow:
+        params[-1].grad.view(-1)[0] = math.inf
+    scaler.step(optimizer)
+    scaler.update()
+
+
+class CountReads(TorchDispatchMode):
+    """Counts how often the host reads a tensor's value."""
+
+    reads = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.reads += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_it_is_one_of_torchs():
+    assert issubclass(GradScaler, torch.amp.GradScaler)
+    *parameters, group, skip = inspect.signature(GradScaler).parameters.values()
+    torchs = inspect.signature(torch.amp.GradScaler).parameters.values()
+    assert [(each.name, each.kind, each.default) for each in parameters] == [
+        (each.name, each.kind, each.default) for each in torchs
+    ]
+    own = [(each.name, each.kind, each.default) for each in (group, skip)]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    assert own == [("process_group", keyword, None), ("skip_on_device", keyword, True)]
+    assert torchamp.amp.GradScaler is GradScaler
+    assert "GradScaler" in torchamp.amp.__all__
+
+
+def test_scale_takes_nests(device):
+    scaler = make_scaler(device)
+    one, two = torch.ones((), device=device), torch.full((2,), 2.0, device=device)
+    scaled = scaler.scale([one, (two, Pair(one, [two])), {"loss": one}])
+    assert type(scaled) is list and type(scaled[1]) is tuple and type(scaled[1][1]) is Pair
+    assert scaled[0] == 4 and scaled[1][0].tolist() == [8, 8] and scaled[2] == {"loss": 4}
+    assert scaled[1][1].first == 4 and scaled[1][1].second[0].tolist() == [8, 8]
+    lazy = scaler.scale(tensor for tensor in (one, two))
+    assert isinstance(lazy, collections.abc.Iterator)
+    assert [t.sum().item() for t in lazy] == [4, 16]
+
+
+@pytest.mark.parametrize("outputs", ["loss", 1.0, None, [torch.ones(()), "loss"]])
+def test_scale_refuses_what_holds_no_tensors(outputs):
+    with pytest.raises(ValueError, match="scale: expected outputs to be a tensor or a nest"):
+        make_scaler().scale(outputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_scale_does_not_overflow_in_16_bits(dtype):
+    outputs = torch.full((3,), 3.0, dtype=dtype, requires_grad=True)
+    scaled = make_scaler(init_scale=2.0**16).scale(outputs)
+    assert scaled.tolist() == [3 * 2.0**16] * 3
+    assert scaled.dtype == torch.promote_types(dtype, torch.float32)
+    scaled.sum().mul(2.0**-10).backward()
+    assert outputs.grad.tolist() == [64.0] * 3
+
+
+def test_arguments_and_their_getters():
+    scaler = GradScaler("cpu", 8.0, 3.0, 0.25, 7, True)
+    assert scaler.is_enabled() and scaler.get_scale() == 8.0
+    assert (scaler.get_growth_factor(), scaler.get_backoff_factor()) == (3.0, 0.25)
+    assert scaler.get_growth_interval() == 7
+    scaler.set_growth_factor(4.0)
+    scaler.set_backoff_factor(0.125)
+    scaler.set_growth_interval(1)
+    optimizer = sgd(make_param())
+    iterate(scaler, optimizer)
+    assert scaler.get_scale() == 32.0
+    iterate(scaler, optimizer, overflow=True)
+    assert scaler.get_scale() == 4.0
+
+
+@pytest.mark.parametrize("options", [{"growth_factor": 1.0}, {"backoff_factor": 1.0}])
+def test_factors_that_do_not_move_the_scale_are_refused(options):
+    with pytest.raises(AssertionError):
+        make_scaler(**options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_without_cuda_a_scaler_for_it_is_off():
+    with pytest.warns(UserWarning, match="CUDA is not available"):
+        scaler = GradScaler()
+    assert not scaler.is_enabled()
+
+
+def test_disabled_it_does_nothing():
+    scaler = make_scaler(enabled=False)
+    param = make_param()
+    optimizer = sgd(param)
+    outputs = {"loss": param.sum()}
+    assert scaler.scale(outputs) is outputs
+    outputs["loss"].backward()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    assert param.tolist() == [0.0, 1.0] and scaler.get_scale() == 1.0
+    assert scaler.state_dict() == {} and scaler.overflowed_params(optimizer) == []
+    scaler.load_state_dict({"scale": 2.0})
+    assert scaler.get_scale() == 1.0
+    assert not pickle.loads(pickle.dumps(scaler)).is_enabled()
+    with pytest.raises(RuntimeError, match="empty"):
+        make_scaler().load_state_dict(scaler.state_dict())
+
+
+def test_stages():
+    scaler, optimizer = make_scaler(), sgd(make_param())
+    backward(scaler, *optimizer.param_groups[0]["params"])
+    scaler.unscale_(optimizer)
+    with pytest.raises(RuntimeError, match="already been called"):
+        scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    with pytest.raises(RuntimeError, match="already been called"):
+        scaler.step(optimizer)
+    with pytest.raises(RuntimeError, match="after step"):
+        scaler.unscale_(optimizer)
+    scaler.update()
+    scaler.unscale_(optimizer)
+
+
+def test_nothing_was_scaled():
+    scaler, optimizer = make_scaler(), sgd(make_param())
+    for call in (
+        lambda: scaler.unscale_(optimizer),
+        lambda: scaler.step(optimizer),
+        lambda: scaler.update(),
+    ):
+        with pytest.raises(AssertionError, match="_scale is None"):
+            call()
+
+
+def test_nothing_was_checked():
+    scaler, optimizer = make_scaler(), sgd(make_param())
+    scaler.scale(torch.ones(()))
+    with pytest.raises(AssertionError, match="No inf checks"):
+        scaler.step(optimizer)
+    with pytest.raises(AssertionError, match="update: expected checked grads, got none"):
+        scaler.update()
+
+
+FUSED = {
+    "torch's": lambda params: torch.optim.AdamW(params, fused=True),
+    "ours": torchamp.optimizers.FusedAdamW,
+    "plain": lambda params: sgd(*params),
+}
+
+
+@pytest.mark.parametrize("skip_on_device", [True, False])
+@pytest.mark.parametrize("make", FUSED.values(), ids=FUSED)
+def test_the_host_skips_where_it_is_to(make, skip_on_device):
+    """Then libraries can tell that step was not called."""
+    scaler, param = make_scaler(skip_on_device=skip_on_device), make_param()
+    optimizer, calls = make([param]), []
+    optimizer.register_step_pre_hook(lambda *_: calls.append(1))
+    for overflow in (False, True, False):
+        before, called = param.detach().clone(), len(calls)
+        for each in (scaler, copy.deepcopy(scaler)):
+            iterate(each, optimizer, overflow)
+        on_device = skip_on_device and make is not FUSED["plain"]
+        assert len(calls) - called == (2 if on_device or not overflow else 0)
+        assert torch.equal(param, before) == overflow
+
+
+def test_closures_are_refused():
+    scaler, param = make_scaler(), make_param()
+    optimizer = sgd(param)
+    backward(scaler, param)
+    with pytest.raises(RuntimeError, match="[Cc]losure"):
+        scaler.step(optimizer, closure=lambda: None)
+    with pytest.raises(RuntimeError, match="step: expected no closure"):
+        scaler.step(optimizer, lambda: None)
+    assert param.tolist() == [1.0, 2.0]
+
+
+def test_amps_own_optimizers_are_refused():
+    model, optimizer = initialized("O2")
+    scaler = make_scaler()
+    scaler.scale(torch.ones(()))
+    for method in ("unscale_", "step"):
+        with pytest.raises(
+            RuntimeError, match=f"{method}: expected an optimizer not returned by amp"
+        ):
+            getattr(scaler, method)(optimizer)
+
+
+@pytest.mark.parametrize("new_scale", [2.0, 2, torch.tensor(2.0)])
+def test_a_scale_of_ones_own(new_scale):
+    scaler = make_scaler()
+    scaler.scale(torch.ones(()))
+    scaler.update(new_scale)
+    if isinstance(new_scale, torch.Tensor):
+        new_scale.fill_(9.0)
+    assert scaler.get_scale() == 2.0
+
+
+@pytest.mark.parametrize("new_scale", [torch.ones(2), torch.ones((), requires_grad=True)])
+def test_a_scale_that_is_none(new_scale):
+    scaler = make_scaler()
+    scaler.scale(torch.ones(()))
+    with pytest.raises(AssertionError, match="new_scale"):
+        scaler.update(new_scale)
+    assert scaler.get_scale() == 4.0
+
+
+def test_the_scale_moves_as_torchs(device):
+    rng = random.Random(1)
+    options = {"init_scale": 2.0**10, "growth_interval": 3}
+    ours = GradScaler(device.type, **options)
+    torchs = torch.amp.GradScaler(device.type, **options)
+    pairs = [(each, sgd(make_param(device=device))) for each in (ours, torchs)]
+    for _ in range(300):
+        overflow = rng.random() < 0.25
+        for scaler, optimizer in pairs:
+            iterate(scaler, optimizer, overflow)
+        assert ours.state_dict() == torchs.state_dict()
+
+
+def test_the_scale_stays_above_zero_and_finite(device):
+    scaler, optimizer = make_scaler(device, growth_interval=1), sgd(make_param(device=device))
+    for _ in range(140):
+        iterate(scaler, optimizer, overflow=True)
+    assert scaler.get_scale() == torch.finfo(torch.float32).tiny
+    for _ in range(260):
+        iterate(scaler, optimizer)
+    assert scaler.get_scale() == 2.0**127
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_state_goes_to_and_from_torchs(used):
+    options = {"growth_factor": 3.0, "backoff_factor": 0.25, "growth_interval": 9}
+    for source, target in ((GradScaler, torch.amp.GradScaler), (torch.amp.GradScaler, GradScaler)):
+        saved, loaded = source("cpu", 8.0, **options), target("cpu")
+        for _ in range(2):
+            iterate(saved, sgd(make_param()))
+        if used:
+            iterate(loaded, sgd(make_param()))
+        loaded.load_state_dict(saved.state_dict())
+        assert (
+            loaded.state_dict()
+            == saved.state_dict()
+            == {"scale": 8.0, **options} | {"_growth_tracker": 2}
+        )
+        for _ in range(7):
+            iterate(loaded, sgd(make_param()))
+        assert loaded.get_scale() == 24.0
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
+def test_copies_continue(copied):
+    scaler, optimizer = make_scaler(growth_interval=3), sgd(make_param())
+    for _ in range(2):
+        iterate(scaler, optimizer)
+    other = copied(scaler)
+    assert other.state_dict() == scaler.state_dict()
+    iterate(other, optimizer)
+    assert (other.get_scale(), scaler.get_scale()) == (8.0, 4.0)
+    iterate(scaler, optimizer, overflow=True)
+    assert scaler.overflowed_params(optimizer) and not copied(scaler).overflowed_params(optimizer)
+    backward(scaler, make_param())
+    scaler.unscale_(optimizer)
+    with pytest.raises(AssertionError):
+        copied(scaler)

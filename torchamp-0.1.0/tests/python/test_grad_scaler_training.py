@@ -1,0 +1,254 @@
+"""Training loops with torchamp.GradScaler, against the same loops in float32 without a scale that
+omit the overflowed steps."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from nets import linear_net
+from torch import nn
+
+import torchamp
+from torchamp import GradScaler, optimizers
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.25),
+    "momentum": lambda p: torch.optim.SGD(p, 0.25, 0.5, foreach=False),
+    "torch_fused": lambda p: torch.optim.SGD(p, 0.25, 0.5, fused=True),
+    "torch_adam": lambda p: torch.optim.Adam(p, 0.02, fused=True),
+    "ours": lambda p: optimizers.FusedSGD(p, 0.25, 0.5),
+    "adamw": lambda p: optimizers.FusedAdamW(p, 0.01),
+}
+STEPS, OVERFLOWED = 5, 2
+
+
+class Plain:
+    """A scaler's methods for loops without scaling."""
+
+    def scale(self, outputs):
+        return outputs
+
+    def unscale_(self, optimizer) -> None:
+        pass
+
+    def step(self, optimizer) -> None:
+        optimizer.step()
+
+    def update(self) -> None:
+        pass
+
+    def get_scale(self) -> float:
+        return 1.0
+
+
+def batches(device) -> list:
+    generator = torch.Generator().manual_seed(3)
+    pairs = [torch.randn(2, 8, 4, generator=generator).to(device) for _ in range(STEPS)]
+    return [(x, target[:, :3]) for x, target in pairs]
+
+
+def make_net(device, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return linear_net().to(device)
+
+
+def mse(net, batch) -> torch.Tensor:
+    return nn.functional.mse_loss(net(batch[0]), batch[1])
+
+
+def plain(scaler, net, optimizer, batch, overflow):
+    scaler.scale(mse(net, batch)).backward()
+    overflow(net)
+    scaler.step(optimizer)
+
+
+def clipping(scaler, net, optimizer, batch, overflow):
+    scaler.scale(mse(net, batch)).backward()
+    overflow(net)
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(net.parameters(), 0.25)
+    scaler.step(optimizer)
+
+
+def clipping_what_is_scaled(scaler, net, optimizer, batch, overflow):
+    scaler.scale(mse(net, batch)).backward()
+    nn.utils.clip_grad_value_(net.parameters(), 0.0625 * scaler.get_scale())
+    overflow(net)
+    scaler.step(optimizer)
+
+
+def penalty(scaler, net, optimizer, batch, overflow):
+    loss = mse(net, batch)
+    scaled = torch.autograd.grad(scaler.scale(loss), net.parameters(), create_graph=True)
+    grads = [grad / scaler.get_scale() for grad in scaled]
+    norm = sum(grad.pow(2).sum() for grad in grads).sqrt()
+    scaler.scale(loss + norm).backward()
+    overflow(net)
+    scaler.step(optimizer)
+
+
+def accumulation(scaler, net, optimizer, batch, overflow):
+    for half in zip(batch[0].chunk(2), batch[1].chunk(2)):
+        scaler.scale(mse(net, half) / 2).backward()
+    overflow(net)
+    scaler.step(optimizer)
+
+
+def run(loop, scaler, make, device, overflows: bool) -> tuple:
+    """`loop` with an overflow in one step or, if not `overflows`, without that step."""
+    net = make_net(device)
+    optimizer = make(net.parameters())
+    for i, batch in enumerate(batches(device)):
+        if i == OVERFLOWED and not overflows:
+            continue
+
+        def overflow(net, now=i == OVERFLOWED):
+            if now:
+                net[2].weight.grad[1, 1] = math.inf
+
+        optimizer.zero_grad()
+        loop(scaler, net, optimizer, batch, overflow)
+        scaler.update()
+    return net, optimizer
+
+
+def assert_same_training(got: list, expected: list) -> None:
+    for a, b in zip(got, expected):
+        torch.testing.assert_close(a.detach(), b.detach(), rtol=1e-6, atol=1e-7)
+
+
+LOOPS = [plain, clipping, clipping_what_is_scaled, penalty, accumulation]
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_loops(loop, make, device):
+    scaler = GradScaler(device.type, init_scale=128.0, growth_interval=2)
+    net, optimizer = run(loop, scaler, OPTIMIZERS[make], device, overflows=True)
+    expected, _ = run(loop, Plain(), OPTIMIZERS[make], device, overflows=False)
+    assert_same_training(net.parameters(), expected.parameters())
+    assert scaler.get_scale() == 256.0
+    assert scaler.overflowed_params(optimizer) == []
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_loop_without_overflow(enabled, device):
+    scaler = GradScaler(device.type, init_scale=128.0, enabled=enabled)
+    make = OPTIMIZERS["momentum"]
+    net, _ = run(lambda *args: plain(*args[:4], lambda net: None), scaler, make, device, True)
+    expected, _ = run(lambda *args: plain(*args[:4], lambda net: None), Plain(), make, device, True)
+    assert_same_training(net.parameters(), expected.parameters())
+
+
+@pytest.mark.parametrize("overflowed", [None, 0, 1])
+@pytest.mark.parametrize("unscales", [(), (0,), (0, 1)])
+def test_two_models_losses_and_optimizers(overflowed, unscales, device):
+    """Both losses reach both models; an overflow in one does not skip the other's step."""
+    scaler = GradScaler(device.type, init_scale=128.0, growth_interval=1)
+    nets, expected = ([make_net(device, seed) for seed in (0, 1)] for _ in range(2))
+    kinds = [OPTIMIZERS["momentum"], OPTIMIZERS["adamw"]]
+    steppers = [make(net.parameters()) for make, net in zip(kinds, nets)]
+    controls = [make(net.parameters()) for make, net in zip(kinds, expected)]
+    for batch in batches(device):
+        for models, by, each in ((nets, steppers, scaler), (expected, controls, Plain())):
+            for optimizer in by:
+                optimizer.zero_grad()
+            one, two = (mse(model, batch) for model in models)
+            each.scale(one + 2 * two).backward(retain_graph=True)
+            each.scale(3 * one - two).backward()
+        if overflowed is not None:
+            nets[overflowed][0].bias.grad[3] = math.nan
+        for i in unscales:
+            scaler.unscale_(steppers[i])
+        for i in range(2):
+            scaler.step(steppers[i])
+            if i != overflowed:
+                controls[i].step()
+        scaler.update()
+    for i in range(2):
+        assert_same_training(nets[i].parameters(), expected[i].parameters())
+        found = [nets[i][0].bias] if i == overflowed else []
+        assert list(map(id, scaler.overflowed_params(steppers[i]))) == list(map(id, found))
+    assert scaler.get_scale() == 128.0 * 2.0 ** (STEPS if overflowed is None else -STEPS)
+
+
+@pytest.mark.parametrize("make", ["momentum", "torch_adam", "ours"])
+@pytest.mark.parametrize("half", [False, True])
+def test_training_in_float16_learns(make, half, device):
+    """Under autocast, and with a float16 model, which torch's GradScaler rejects."""
+    net = make_net(device)
+    net = net.half() if half else net
+    optimizer = OPTIMIZERS[make](net.parameters())
+    scaler = GradScaler(device.type, init_scale=2.0**24)
+    x, target = batches(device)[0]
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        with torchamp.autocast(device.type, dtype=torch.float16):
+            output = net(x)
+            loss = nn.functional.mse_loss(output, target)
+        assert output.dtype == torch.float16
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0] and scaler.get_scale() < 2.0**24
+
+
+def test_autocast_is_a_decorator_and_restores():
+    @torchamp.autocast("cpu", dtype=torch.bfloat16)
+    def multiply(x):
+        return x @ x
+
+    x = torch.ones(2, 2)
+    assert multiply(x).dtype == torch.bfloat16
+    with pytest.raises(KeyError), torchamp.autocast("cpu", dtype=torch.float16):
+        raise KeyError
+    assert (x @ x).dtype == torch.float32
+
+
+def settings_of(context: torch.autocast) -> tuple:
+    return context.device, context.fast_dtype, context._enabled, context._cache_enabled
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's, that there is no CUDA
+@pytest.mark.parametrize(
+    "args, kwargs",
+    [
+        ((), {}),
+        ((False,), {}),
+        ((True, torch.bfloat16), {}),
+        ((True, torch.bfloat16, False), {}),
+        ((), {"enabled": False}),
+        ((), {"dtype": torch.bfloat16, "cache_enabled": False}),
+    ],
+)
+def test_autocast_takes_what_torch_cuda_amp_takes(args, kwargs):
+    context = torchamp.autocast(*args, **kwargs)
+    assert type(context) is torch.autocast
+    assert settings_of(context) == settings_of(torch.cuda.amp.autocast(*args, **kwargs))
+
+
+@pytest.mark.parametrize(
+    "args, kwargs",
+    [
+        (("cpu",), {}),
+        (("cpu", torch.float16), {}),
+        (("cpu", torch.bfloat16, False), {}),
+        ((), {"device_type": "cpu", "cache_enabled": False}),
+    ],
+)
+def test_autocast_takes_what_torch_takes(args, kwargs):
+    context = torchamp.autocast(*args, **kwargs)
+    assert settings_of(context) == settings_of(torch.autocast(*args, **kwargs))
+
+
+def test_autocast_is_captured_in_one_graph():
+    def multiply(x):
+        with torchamp.autocast("cpu", dtype=torch.bfloat16):
+            return x @ x
+
+    compiled = torch.compile(multiply, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(2, 2)).dtype == torch.bfloat16

@@ -1,0 +1,79 @@
+"""No module of the package imports itself by way of others, for types or in a function either."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+import torchamp
+
+
+def modules_in(package: pathlib.Path) -> dict[str, ast.Module]:
+    """By name, every module of the package."""
+    found = {}
+    for path in package.rglob("*.py"):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = ast.parse(path.read_text())
+    return found
+
+
+def imports_of(module: ast.Module) -> Iterator[tuple[str, str]]:
+    """(module, name) for each name that is imported anywhere in it."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+def graph_of(package: pathlib.Path) -> dict[str, set[str]]:
+    """By module, the package's modules that it imports. The compiled one imports none."""
+    modules = modules_in(package)
+    compiled = f"{package.name}._C"
+    known = {*modules, compiled}
+    graph = {}
+    for importer, module in modules.items():
+        targets = {
+            f"{source}.{name}" if f"{source}.{name}" in known else source
+            for source, name in imports_of(module)
+        }
+        graph[importer] = targets & known
+    return graph
+
+
+def sort(package: pathlib.Path) -> list[str]:
+    """The modules, each after those it imports. Raises CycleError, which names the circle."""
+    return list(graphlib.TopologicalSorter(graph_of(package)).static_order())
+
+
+def test_there_are_no_circles() -> None:
+    order = sort(pathlib.Path(torchamp.__file__).parent)
+    assert order.index("torchamp._C") < order.index("torchamp._load") < order.index("torchamp")
+
+
+@pytest.mark.parametrize(
+    "way_back",
+    [
+        "from package.first import name",
+        "import package.first",
+        "from package import first",
+        "if TYPE_CHECKING:\n    from package.first import name",
+        "def function():\n    from package.first import name",
+    ],
+)
+def test_a_circle_is_found(tmp_path: pathlib.Path, way_back: str) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("from package.first import name")
+    (package / "first.py").write_text("from package import second")
+    (package / "second.py").write_text("")
+    assert sort(package) == ["package.second", "package.first", "package"]
+    (package / "second.py").write_text(way_back)
+    with pytest.raises(graphlib.CycleError, match="first.*second|second.*first"):
+        sort(package)

@@ -1,0 +1,239 @@
+"""An initialize that raises has changed nothing, wherever it was."""
+
+import pathlib
+import sys
+
+import pytest
+import torch
+from nets import LEVELS, Net, adam, initialized, loss_of, sgd, train_step
+from torch import nn
+
+import torchamp
+from torchamp import amp, optimizers
+
+PACKAGE = str(pathlib.Path(torchamp.__file__).parent)
+
+
+class Planted(Exception):
+    pass
+
+
+class RaisesAt:
+    """A context in which the `n`-th function of torchamp that initialize calls after its checks
+    raises, where there is one."""
+
+    def __init__(self, n: int) -> None:
+        self.left, self.is_on = n, False
+
+    def __enter__(self):
+        sys.settrace(self.trace)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        sys.settrace(None)
+
+    def trace(self, frame, event, arg):
+        code = frame.f_code
+        is_generator = code.co_name == "<genexpr>"  # which may be about to be closed
+        if is_generator or not code.co_filename.startswith(PACKAGE) or self.left == 0:
+            return
+        self.is_on = self.is_on or code.co_name == "announce"
+        self.left -= self.is_on
+        if self.is_on and self.left == 0:
+            raise Planted
+
+
+def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> list:
+    """What initialize could change."""
+    kinds = ("_state_dict_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
+    hooks = [len(getattr(module, kind)) for module in model.modules() for kind in kinds]
+    classes = [type(each) for each in (*model.modules(), optimizer)]
+    names = [set(vars(each)) for each in (*model.modules(), optimizer)]
+    tensors = [*model.parameters(), *model.buffers()]
+    params = [(type(group["params"]), *group["params"]) for group in optimizer.param_groups]
+    return [
+        hooks,
+        classes,
+        names,
+        [(tensor.dtype, tensor.grad is None, tensor.data_ptr()) for tensor in tensors],
+        [[id(each) for each in group] for group in params],
+        {id(param): dict(state) for param, state in optimizer.state.items()},
+        torch.is_autocast_enabled("cpu"),
+    ]
+
+
+def fused(model: nn.Module) -> torch.optim.Optimizer:
+    return optimizers.FusedAdam(model.parameters(), lr=0.01)
+
+
+def stepped_before(make):
+    def make_stepped(model: nn.Module) -> torch.optim.Optimizer:
+        optimizer = make(model)
+        loss_of(model).backward()
+        optimizer.step()
+        optimizer.param_groups[0]["params"] = tuple(optimizer.param_groups[0]["params"])
+        return optimizer
+
+    return make_stepped
+
+
+@pytest.mark.parametrize("make", [sgd, fused, stepped_before(adam)])
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_exception_anywhere_changes_nothing(level, make):
+    model = Net()
+    optimizer = make(model)
+    before = state_of(model, optimizer)
+    for n in range(1, 10_000):
+        with RaisesAt(n) as planted:
+            try:
+                amp.initialize(model, optimizer, opt_level=level, keep_fp32="last", verbosity=0)
+                break
+            except Planted:
+                pass
+        assert planted.left == 0 and state_of(model, optimizer) == before, n
+    assert n > 10
+    losses = [loss_of(model).item()]
+    for _ in range(4):
+        train_step(model, optimizer)
+    assert loss_of(model).item() < losses[0]
+
+
+class RefusesClass(Net):
+    def __setattr__(self, name, value):
+        if name == "__class__":
+            raise AttributeError("a frozen class")
+        super().__setattr__(name, value)
+
+
+class Ordered(type):
+    def mro(cls):
+        if cls.__bases__ != (Net,):
+            raise TypeError("no class of these bases")
+        return super().mro()
+
+
+class RefusesSubclasses(Net, metaclass=Ordered):
+    pass
+
+
+class RefusesHooks(Net):
+    def register_state_dict_post_hook(self, hook):
+        raise RuntimeError("no hooks")
+
+
+class RefusesLoadHooks(Net):
+    def __init__(self):
+        super().__init__()
+        self.last.register_load_state_dict_post_hook = None
+
+
+class Uncastable(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if getattr(func, "__name__", "") == "to":
+            raise RuntimeError("no cast")
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class RefusesCasts(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("fixed", torch.ones(3).as_subclass(Uncastable))
+
+
+class FrozenSGD(torch.optim.SGD):
+    def __setattr__(self, name, value):
+        if name == "__class__":
+            raise AttributeError("a frozen class")
+        super().__setattr__(name, value)
+
+
+def frozen_sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return FrozenSGD(model.parameters(), lr=0.1)
+
+
+def with_a_state_of_its_own(model: nn.Module) -> torch.optim.Optimizer:
+    optimizer = adam(model)
+    optimizer.state[model.first.weight] = ["no dictionary"]
+    return optimizer
+
+
+FAILING = {
+    "class": (RefusesClass, sgd, "a frozen class"),
+    "subclasses": (RefusesSubclasses, sgd, "no class of these bases"),
+    "hooks": (RefusesHooks, sgd, "no hooks"),
+    "load hooks": (RefusesLoadHooks, sgd, "'NoneType' object is not callable"),
+    "casts": (RefusesCasts, sgd, "no cast"),
+    "optimizer's class": (Net, frozen_sgd, "a frozen class"),
+    "optimizer's state": (Net, with_a_state_of_its_own, "'list' object has no attribute 'items'"),
+}
+
+
+@pytest.mark.parametrize("case", FAILING)
+@pytest.mark.parametrize("level", ["O2", "O3", "O5"])
+def test_models_and_optimizers_that_refuse(level, case):
+    kind, make, message = FAILING[case]
+    model = kind()
+    optimizer = make(model)
+    before = [state_of(model, sgd(model)), vars(optimizer).keys()]
+    with pytest.raises(Exception) as caught:  # noqa: B017, PT011
+        initialized(level, model, lambda model: optimizer)
+    assert str(caught.value) == message
+    assert [state_of(model, sgd(model)), vars(optimizer).keys()] == before
+    initialized(level, Net())
+
+
+def test_another_initialize_works_while_the_exception_lives():
+    model = Net()
+    try:
+        initialized("O2", model, frozen_sgd)
+    except AttributeError as error:
+        model, optimizer = initialized("O2", model)
+        train_step(model, optimizer)
+        assert error
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_optimizer_with_a_parameter_twice(level):
+    model = Net()
+    with pytest.warns(UserWarning, match="duplicate parameters"):
+        optimizer = torch.optim.SGD([model.last.bias, *model.parameters()], lr=0.1)
+    before = state_of(model, optimizer)
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        initialized(level, model, lambda model: optimizer)
+    assert str(caught.value) == (
+        "initialize: expected each parameter of optimizers[0] (SGD) once, got one of sizes "
+        "[3] twice"
+    )
+    assert state_of(model, optimizer) == before
+
+
+# Scripted modules.
+
+
+def scripted_net() -> nn.Module:
+    model = Net()
+    model.last = torch.jit.script(model.last)
+    return model
+
+
+MESSAGE = (
+    "initialize: expected models[0].last to be a Python module, got a RecursiveScriptModule, whose "
+    "state dict and calls cannot be cast; pass the module that it was made of, or use O1 or O4 "
+    "without keep_fp32 for it"
+)
+
+
+@pytest.mark.parametrize(
+    ("level", "kept"), [("O2", ()), ("O3", ()), ("O5", ()), ("O1", "last"), ("O4", "last")]
+)
+def test_scripted_modules_that_would_be_cast(level, kept):
+    model = scripted_net()
+    optimizer = sgd(model)
+    with pytest.raises(TypeError) as caught:
+        initialized(level, model, lambda model: optimizer, keep_fp32=kept)
+    assert str(caught.value) == MESSAGE
+    initialized(level, Net(), keep_fp32=kept)
+    model, optimizer = initialized("O4", model, lambda model: optimizer)
+    train_step(model, optimizer)
+    amp.release(model)

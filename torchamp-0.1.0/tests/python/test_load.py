@@ -1,0 +1,75 @@
+"""What `import torchamp` checks, and build_info."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import torchamp
+from torchamp._load import check_torch
+
+
+@pytest.mark.parametrize("found", ["2.13.0", "2.13.0+cu130", "2.13.1+cpu", "2.13.0a0+git1234567"])
+def test_any_build_of_the_same_minor_version_is_accepted(found: str) -> None:
+    check_torch("2.13.0+cpu", found)
+
+
+@pytest.mark.parametrize("found", ["2.12.1", "2.14.0+cpu", "3.13.0", "2.1.3"])
+def test_another_minor_version_is_refused_with_the_remedy(found: str) -> None:
+    with pytest.raises(ImportError) as raised:
+        check_torch("2.13.0+cpu", found)
+    message = str(raised.value)
+    assert message.startswith(
+        f"torchamp was built for torch 2.13, but torch {found} is installed. "
+    )
+    assert "pip install --force-reinstall --no-deps --no-cache-dir torchamp" in message
+    assert "pip install 'torch==2.13.*'" in message
+
+
+def test_build_info_has_what_bug_reports_need() -> None:
+    info = torchamp.build_info()
+    assert info["version"] == torchamp.__version__
+    assert info["torch_version"].split(".")[:2] == torch.__version__.split(".")[:2]
+    assert info["cxx_standard"] in (17, 20)
+    assert bool(info["fatbin"]) != info["nvcc"].startswith("absent: ")
+
+
+def test_build_info_names_the_kernel_cache() -> None:
+    code = "import torchamp; print(torchamp.build_info()['kernel_cache'])"
+    for variable, folder in (("/somewhere/else", "/somewhere/else"), ("off", "")):
+        environment = {**os.environ, "TORCHAMP_CACHE": variable}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert done.stdout == f"{folder}\n", done.stderr
+
+
+@pytest.mark.card
+def test_build_info_names_the_kernels_of_every_device() -> None:
+    kernels = torchamp.build_info()["kernels"]
+    cards = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    assert list(kernels) == ["cpu", *cards]
+    assert kernels["cpu"] in ("avx2", "portable")
+    assert {kernels[card] for card in cards} <= {"fatbin", "nvrtc", "aten"}
+
+
+def backend_of_the_cpu(kernels: str) -> subprocess.CompletedProcess:
+    """Uses a new process, because each reads TORCHAMP_KERNELS once."""
+    code = "from torchamp._load import backend; print(*backend('cpu'), sep=': ')"
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TORCHAMP_KERNELS": kernels},
+    )
+
+
+def test_the_variable_takes_the_kernels_away() -> None:
+    assert backend_of_the_cpu("aten").stdout == "aten: TORCHAMP_KERNELS is aten\n"
+
+
+def test_an_unknown_value_of_the_variable_is_refused() -> None:
+    done = backend_of_the_cpu("cutlass")
+    assert done.stdout == ""
+    assert "TORCHAMP_KERNELS: expected auto, aot, nvrtc or aten, got cutlass" in done.stderr

@@ -1,0 +1,242 @@
+"""Stage 3: which parameters get masters, from what, and how model and masters stay in sync."""
+
+import copy
+
+import pytest
+import torch
+from nets import (
+    MASTER_LEVELS,
+    Net,
+    adam,
+    backward,
+    initialized,
+    linear_net,
+    loss_of,
+    sgd,
+    train_step,
+)
+from torch import nn
+
+from torchamp import amp
+
+F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
+
+
+def masters(optimizer) -> list[torch.Tensor]:
+    return list(amp.master_params(optimizer))
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_masters_keep_every_bit_of_the_weights(level):
+    model = Net()
+    before = [p.detach().clone() for p in model.parameters()]
+    _, optimizer = initialized(level, model)
+    for master, weight, param in zip(masters(optimizer), before, model.parameters()):
+        assert master.dtype == F32 and torch.equal(master, weight)
+        assert torch.equal(param, weight.to(param.dtype))
+        assert (master is param) == (param.dtype == F32), "batch norm is its own master"
+
+
+def test_masters_take_over_the_memory_of_the_weights():
+    model = Net()
+    address = model.first.weight.data_ptr()
+    _, optimizer = initialized("O2", model)
+    assert masters(optimizer)[0].data_ptr() == address != model.first.weight.data_ptr()
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O3", "O4"])
+def test_levels_without_masters(level):
+    model, optimizer = initialized(level)
+    assert all(m is p for m, p in zip(masters(optimizer), model.parameters()))
+
+
+def test_groups_stay_the_same_objects():
+    model = Net()
+    optimizer = torch.optim.SGD(
+        [{"params": model.first.parameters()}, {"params": list(model.last.parameters())}], lr=0.1
+    )
+    groups = optimizer.param_groups
+    each, lists = list(groups), [group["params"] for group in groups]
+    amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+    assert optimizer.param_groups is groups
+    assert all(a is b for a, b in zip(groups, each))
+    assert all(group["params"] is params for group, params in zip(groups, lists))
+
+
+def test_state_moves_to_the_masters_unrounded():
+    model = Net()
+    optimizer = adam(model)
+    model(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+    before = [copy.deepcopy(optimizer.state[p]) for p in model.parameters()]
+    amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+    for master, state in zip(masters(optimizer), before):
+        now = optimizer.state[master]
+        assert now["exp_avg"].dtype == F32 and torch.equal(now["exp_avg"], state["exp_avg"])
+        assert torch.equal(now["exp_avg_sq"], state["exp_avg_sq"])
+    assert len(optimizer.state) == 6, "states of the low-precision parameters stayed behind"
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_frozen_parameters_can_be_thawed(level):
+    model = linear_net()
+    model[0].weight.requires_grad_(False)
+    _, optimizer = initialized(level, model)
+    train_step(model, optimizer)
+    frozen = masters(optimizer)[0].detach().clone()
+    model[0].weight.requires_grad_(True)
+    train_step(model, optimizer)
+    now = masters(optimizer)[0]
+    assert not torch.equal(now, frozen)
+    assert torch.equal(model[0].weight, now.to(model[0].weight.dtype))
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_the_model_follows_the_masters(level):
+    model, optimizer = initialized(level)
+    for seed in range(3):
+        train_step(model, optimizer, seed)
+        for master, param in zip(masters(optimizer), model.parameters()):
+            assert torch.equal(param, master.to(param.dtype))
+
+
+def test_masters_follow_what_is_written_to_the_model():
+    model, optimizer = initialized("O2", linear_net())
+    with torch.no_grad():
+        model[0].weight.fill_(3.0)
+    backward(model, optimizer)
+    assert torch.equal(masters(optimizer)[0], torch.full((8, 4), 3.0))
+    assert not torch.equal(masters(optimizer)[1], model[0].bias.float()), "others keep their bits"
+
+
+def test_a_write_leaves_the_masters_of_what_it_does_not_change():
+    model, optimizer = initialized("O2", linear_net())
+    expected = masters(optimizer)[0].detach().clone()
+    expected[0, 0] = 3.0
+    with torch.no_grad():
+        model[0].weight[0, 0] = 3.0
+    backward(model, optimizer)
+    assert torch.equal(masters(optimizer)[0], expected)
+
+
+def test_masters_follow_writes_between_backward_and_step():
+    model, optimizer = initialized("O2", linear_net(), lambda m: sgd(m, lr=0.0))
+    backward(model, optimizer)
+    with torch.no_grad():
+        model[0].weight.fill_(3.0)
+    optimizer.step()
+    assert (model[0].weight == 3).all() and (masters(optimizer)[0] == 3).all()
+
+
+def test_writes_past_the_version_counter_need_a_word():
+    model, optimizer = initialized("O2", linear_net(), lambda m: sgd(m, lr=0.0))
+    model[0].weight.data.fill_(3.0)
+    amp.refresh_masters(optimizer)
+    train_step(model, optimizer)
+    assert (model[0].weight == 3).all()
+
+
+def test_the_model_follows_masters_written_by_hand():
+    model, optimizer = initialized("O2", linear_net(), lambda m: sgd(m, lr=0.0))
+    with torch.no_grad():
+        masters(optimizer)[0].fill_(2.0)
+    train_step(model, optimizer)
+    assert (model[0].weight == 2).all()
+
+
+@pytest.mark.parametrize("change", [nn.Module.float, nn.Module.bfloat16])
+def test_changing_the_type_afterwards_is_refused(change):
+    model, optimizer = initialized("O2", linear_net())
+    loss = loss_of(model)
+    change(model)
+    with pytest.raises(RuntimeError, match="change the type before initialize"):
+        amp.scale_loss(loss, optimizer).__enter__()
+    with pytest.raises(RuntimeError, match="expected a model parameter of sizes"):
+        optimizer.step()
+
+
+def test_sub_ulp_updates_add_up_in_the_masters():
+    model, optimizer = initialized("O5", nn.Linear(2, 3, bias=False), lambda m: sgd(m, lr=2.0**-14))
+    with torch.no_grad():
+        model.weight.fill_(1.0)
+    for _ in range(8):
+        with amp.scale_loss(-model(torch.ones(1, 2)).sum(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+    assert (model.weight == 1).all() and (masters(optimizer)[0] > 1).all()
+
+
+def test_a_parameter_that_no_model_owns_gets_a_master_too():
+    model, extra = linear_net(), nn.Parameter(torch.ones(3).half())
+    optimizer = torch.optim.SGD([*model.parameters(), extra], lr=0.5)
+    amp.initialize(model, optimizer, opt_level="O2", loss_scale=128, verbosity=0)
+    with amp.scale_loss(extra.float().sum(), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+    assert masters(optimizer)[-1].dtype == F32 and (extra == 0.5).all()
+
+
+def shared(level: str) -> tuple[nn.Module, list[torch.optim.Optimizer]]:
+    """A net whose last layer two optimizers step."""
+    model = linear_net()
+    made = [sgd(model), torch.optim.Adam(model[2].parameters())]
+    amp.initialize(model, made, opt_level=level, verbosity=0)
+    return model, made
+
+
+ONE_OWNER = (
+    "make one optimizer with two groups, or train in phases: amp.release(model), then initialize "
+    "with the other optimizer"
+)
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_a_parameter_with_a_master_has_one_optimizer(level):
+    model = linear_net()
+    made = [sgd(model), torch.optim.Adam(model[2].parameters())]
+    with pytest.raises(ValueError) as refused:
+        amp.initialize(model, made, opt_level=level, verbosity=0)
+    assert str(refused.value) == (
+        "initialize: expected parameter '2.weight', which gets a float32 master, in one optimizer, "
+        f"got it in optimizers[0] (SGD) and optimizers[1] (Adam); {ONE_OWNER}"
+    )
+    assert all(param.dtype == F32 for param in model.parameters())
+    for optimizer in made:  # in phases, as it says
+        amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+        before = model.state_dict()["2.weight"]
+        train_step(model, optimizer)
+        assert not torch.equal(model.state_dict()["2.weight"], before)
+        amp.release(model)
+
+
+def test_add_param_group_of_another_optimizers_parameter_is_refused():
+    model, other = linear_net(), linear_net()
+    first, second = sgd(model), torch.optim.Adam(other.parameters())
+    amp.initialize([model, other], [first, second], opt_level="O2", verbosity=0)
+    group = {"params": [model[2].weight]}
+    with pytest.raises(ValueError) as refused:
+        second.add_param_group(group)
+    assert str(refused.value) == (
+        "add_param_group: expected params[0] to be in one optimizer, since it has a float32 "
+        f"master, got 'models[0].2.weight', which SGD steps too; {ONE_OWNER}"
+    )
+    assert len(second.param_groups) == 1 and group == {"params": [model[2].weight]}
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O3", "O4"])
+def test_without_masters_several_may_step_it_one_a_scale_loss(level):
+    model, made = shared(level)
+    for optimizer in made:
+        before = model[2].weight.detach().clone()
+        for each in made:
+            each.zero_grad()
+        train_step(model, optimizer)
+        assert not torch.equal(model[2].weight, before)
+    with pytest.raises(ValueError) as refused:
+        amp.scale_loss(loss_of(model), made)
+    assert str(refused.value) == (
+        f"scale_loss: expected optimizers that share no parameter, got one of sizes "
+        f"{list(model[2].weight.shape)} in optimizers[0] and optimizers[1]; make one optimizer "
+        "with two groups, or give a scale_loss only the optimizer that steps next"
+    )
+    amp.release(model)

@@ -1,0 +1,141 @@
+"""O1's and O4's casts, function by function, from apex's and torch's lists."""
+
+import contextlib
+import itertools
+
+import pytest
+import torch
+from nets import linear_net
+from o1_table import COMPARISONS, FLOAT32, LOW_PRECISION, WIDEST
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from torchamp import Amp, amp
+from torchamp._load import _C
+
+LEVELS = {"O1": torch.float16, "O4": torch.bfloat16}
+
+#: torch has its own autocast rules for these on CUDA.
+UNLIKE_APEX_ON_CUDA = ("F.grid_sample", "torch.norm(nuc)")
+#: Their meta functions need a card.
+NOT_FAKED = (
+    *UNLIKE_APEX_ON_CUDA,
+    "torch.gru_cell",
+    "torch.scatter_add",
+    "F.ctc_loss",
+    "F.ctc_loss(lists)",
+)
+
+
+@contextlib.contextmanager
+def casts_of(level: str, device: torch.device):
+    """O1 or O4 in this thread."""
+    with Amp(linear_net().to(device), opt_level=level, verbosity=0):
+        yield LEVELS[level]
+
+
+def arguments(sizes, dtypes, device) -> list[torch.Tensor]:
+    """Numbers in (0.1, 0.9), of alternating dtypes."""
+    return [
+        (0.1 + 0.8 * torch.rand(size, device=device)).to(dtype)
+        for size, dtype in zip(sizes, itertools.cycle(dtypes))
+    ]
+
+
+def mixtures(low: torch.dtype, count: int) -> list[list[torch.dtype]]:
+    """Dtypes for `count` arguments; mixed dtypes in both orders."""
+    both = [[torch.float32], [low]]
+    return both if count == 1 else [*both, [torch.float32, low], [low, torch.float32]]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", LOW_PRECISION)
+def test_low_precision_list(name, level, device):
+    function, *sizes = LOW_PRECISION[name]
+    with casts_of(level, device) as low:
+        for dtypes in mixtures(low, len(sizes)):
+            assert function(*arguments(sizes, dtypes, device)).dtype == low, dtypes
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", FLOAT32)
+def test_float32_list(name, level, device):
+    if device.type == "cuda" and name in UNLIKE_APEX_ON_CUDA:
+        pytest.skip("a documented difference")
+    function, *sizes = FLOAT32[name]
+    with casts_of(level, device) as low:
+        for dtypes in mixtures(low, len(sizes)):
+            given = arguments(sizes, dtypes, device)
+            result = function(*given)
+            assert result.dtype == torch.float32, dtypes
+            with amp.disable_casts():
+                expected = function(*[argument.float() for argument in given])
+            torch.testing.assert_close(result, expected)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", WIDEST)
+def test_widest_list(name, level, device):
+    function, *sizes = WIDEST[name]
+    with casts_of(level, device) as low:
+        for dtypes in mixtures(low, len(sizes)):
+            expected = expected_type(name, dtypes, low)
+            assert function(*arguments(sizes, dtypes, device)).dtype == expected, dtypes
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_comparisons_compare_in_the_widest_type(name, level, device):
+    function, *sizes = COMPARISONS[name]
+    with casts_of(level, device) as low:
+        third = torch.full(sizes[0], 1 / 3, device=device)
+        for a, b in [(third, third.to(low)), (third.to(low), third)]:
+            assert_equal(function(a, b), function(a.float(), b.float()))
+
+
+def assert_equal(actual, expected) -> None:
+    """The result for bool tensors, or for bools."""
+    assert torch.equal(torch.as_tensor(actual), torch.as_tensor(expected))
+
+
+@contextlib.contextmanager
+def skipped_without_a_driver():
+    """For fake convolutions in bfloat16, torch 2.6 to 2.9 ask the driver."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "CUDA driver version is insufficient" in str(error):
+            pytest.skip("this torch fakes it only with a driver")
+        raise
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", [*LOW_PRECISION, *FLOAT32, *WIDEST])
+def test_cudas_lists_without_a_card(name, level):
+    """Every torch has CUDA's dispatcher entries, which fake tensors can reach."""
+    if name in NOT_FAKED:
+        pytest.skip("cannot be faked")
+    function, *sizes = {**LOW_PRECISION, **FLOAT32, **WIDEST}[name]
+    low = LEVELS[level]
+    with contextlib.closing(_C.OpenAutocast(["cuda"], low)):
+        for dtypes in mixtures(low, len(sizes)):
+            with FakeTensorMode(allow_non_fake_inputs=True), skipped_without_a_driver():
+                result = function(*arguments(sizes, dtypes, torch.device("cuda", 0)))
+            assert result.dtype == expected_type(name, dtypes, low), dtypes
+
+
+#: Kernels of cuDNN and CUDA, and what convolutions call, which are cast before.
+ONLY_CUDAS = {"cudnn", "_thnn", "_scaled_dot_product_flash", "convolution", "_convolution"}
+
+
+def test_the_cpu_has_a_rule_for_each_op_that_cuda_has_one_for():
+    registrations = torch._C._dispatch_get_registrations_for_dispatch_key
+    with casts_of("O1", torch.device("cpu")):
+        missing = set(registrations("AutocastCUDA")) - set(registrations("AutocastCPU"))
+    names = {name.removeprefix("aten::") for name in missing if name.startswith("aten::")}
+    assert not {name for name in names if not name.startswith(tuple(ONLY_CUDAS))}
+
+
+def expected_type(name: str, dtypes: list[torch.dtype], low: torch.dtype) -> torch.dtype:
+    if name in LOW_PRECISION or (name in WIDEST and torch.float32 not in dtypes):
+        return low
+    return torch.float32

@@ -1,0 +1,184 @@
+"""Where O1 casts outside of the thread that opened it: backwards of custom functions, threads,
+copies and checkpoints."""
+
+import copy
+import pickle
+import threading
+
+import pytest
+import torch
+from nets import backward, batch, initialized, linear_net, train_step
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from torchamp import Amp, amp
+
+LEVELS = {"O1": torch.float16, "O4": torch.bfloat16}
+
+
+class Product(torch.autograd.Function):
+    """x @ weight, with forward and backward that ignore dtypes."""
+
+    dtypes: list = []
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x.mm(weight)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        x_grad, weight_grad = grad.mm(weight.t()), x.t().mm(grad)
+        Product.dtypes = [x_grad.dtype, weight_grad.dtype, torch.exp(grad).dtype]
+        return x_grad, weight_grad
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.weight = nn.Parameter(torch.randn(4, 3))
+
+    def forward(self, x):
+        return Product.apply(self.first(x), self.weight)
+
+
+def run_in_thread(function):
+    """The result of `function` in another thread."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(function()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+# Backwards.
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_functions_of_a_program_are_cast_in_both_directions(level, device):
+    model, optimizer = initialized(level, Layer(), device=device, loss_scale=128.0)
+    low = LEVELS[level]
+    assert model(batch(device=device)[0]).dtype == low
+    before = [p.detach().clone() for p in model.parameters()]
+    train_step(model, optimizer)
+    assert Product.dtypes == [low, low, torch.float32]
+    assert all(p.grad.dtype == torch.float32 for p in model.parameters())
+    assert not any(torch.equal(p, b) for p, b in zip(model.parameters(), before))
+
+
+def test_they_are_not_cast_by_disable_casts(device):
+    model, optimizer = initialized("O1", Layer(), device=device)
+    with amp.disable_casts():
+        train_step(model, optimizer)
+    assert Product.dtypes == [torch.float32] * 3
+
+
+def test_nor_at_other_levels():
+    keeper = initialized("O1")
+    model, optimizer = initialized("O0", Layer())
+    train_step(model, optimizer)
+    assert Product.dtypes == [torch.float32] * 3
+    del keeper
+
+
+def test_backward_leaves_things_as_they_were():
+    original = torch.autograd.function.BackwardCFunction.apply
+    model, optimizer = initialized("O1", Layer())
+    backward(model, optimizer)
+    assert torch.is_autocast_enabled("cpu") and not torch.is_autocast_cache_enabled()
+    del model, optimizer
+    assert torch.autograd.function.BackwardCFunction.apply is original
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpoints_compute_again_what_they_computed(use_reentrant, device):
+    block = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Softplus(), nn.Linear(4, 3))
+    model, optimizer = initialized("O1", block, device=device)
+    x = batch(device=device)[0].requires_grad_()
+    grads = []
+    for run in (model, lambda x: checkpoint(model, x, use_reentrant=use_reentrant)):
+        optimizer.zero_grad()
+        with amp.scale_loss(run(x).std(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        grads.append([p.grad for p in model.parameters()])
+    assert all(torch.equal(a, b) and a.any() for a, b in zip(*grads))
+
+
+# Threads.
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_forwards_in_other_threads_are_cast(level, device):
+    model, _ = initialized(level, linear_net(), device=device)
+    x, _ = batch(device=device)
+
+    def work():
+        out = model(x)
+        return out.dtype, torch.is_autocast_enabled(device.type), (x @ x.t()).dtype
+
+    assert run_in_thread(work) == (LEVELS[level], False, torch.float32)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_replicas_get_the_dtype_that_data_parallel_does_not_hand_over(level, device):
+    model, _ = initialized(level, linear_net(), device=device)
+    enabled = torch.is_autocast_enabled(device.type)
+    replica = model._replicate_for_data_parallel()
+    x, _ = batch(device=device)
+
+    def work():
+        with torch.autocast(device.type, enabled=enabled):
+            return replica(x).dtype, torch.get_autocast_dtype(device.type)
+
+    out, dtype_before = run_in_thread(work)
+    assert out == LEVELS[level]
+    assert dtype_before == run_in_thread(lambda: torch.get_autocast_dtype(device.type))
+
+
+def test_a_thread_may_refuse(device):
+    model, _ = initialized("O1", linear_net(), device=device)
+    x, _ = batch(device=device)
+
+    def refused():
+        with torch.autocast(device.type, enabled=False):
+            return model(x).dtype
+
+    def without_casts():
+        with amp.disable_casts():
+            return model(x).dtype
+
+    assert run_in_thread(refused) == run_in_thread(without_casts) == torch.float32
+
+
+def test_a_closed_model_is_not_cast_anywhere():
+    model = linear_net()
+    with Amp(model, opt_level="O1", verbosity=0):
+        pass
+    x, _ = batch()
+    assert run_in_thread(lambda: model(x).dtype) == torch.float32
+
+
+def test_a_thread_with_o4_of_its_own_keeps_it():
+    model, _ = initialized("O1", linear_net())
+    x, _ = batch()
+
+    def work():
+        with Amp(linear_net(), opt_level="O4", verbosity=0):
+            return model(x).dtype
+
+    assert run_in_thread(work) == torch.bfloat16
+
+
+# Copies.
+
+
+@pytest.mark.parametrize("make", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_copies_are_cast_while_the_original_lives(make):
+    model, optimizer = initialized("O1", linear_net())
+    x, _ = batch()
+    twin = make(model)
+    assert torch.equal(twin(x), model(x)) and twin(x).dtype == torch.float16
+    del model, optimizer
+    assert twin(x).dtype == torch.float32, "a copy kept O1 open"

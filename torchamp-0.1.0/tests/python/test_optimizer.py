@@ -1,0 +1,247 @@
+"""The optimizer that initialize returns is the same object and behaves like torch's."""
+
+import copy
+import pickle
+import re
+import warnings
+
+import pytest
+import torch
+from nets import (
+    Net,
+    adam,
+    backward,
+    changed,
+    everything,
+    initialized,
+    linear_net,
+    loss_of,
+    overflow_at,
+    sgd,
+    train_step,
+)
+from torch import nn
+
+from torchamp import amp
+
+LEVELS = ["O0", "O1", "O2"]
+F32 = torch.float32
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_it_is_the_same_object_of_the_same_class(level):
+    model = Net()
+    optimizer = sgd(model)
+    returned = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    assert returned[0] is model and returned[1] is optimizer
+    assert isinstance(optimizer, torch.optim.SGD) and type(optimizer).__name__ == "SGD"
+    assert optimizer.step.hooked and "step" not in optimizer.__dict__
+
+
+@pytest.mark.parametrize("arguments", [{}, {"set_to_none": True}, {"set_to_none": False}])
+@pytest.mark.parametrize("positional", [True, False])
+@pytest.mark.parametrize("level", LEVELS)
+def test_zero_grad(level, arguments, positional):
+    model, optimizer = initialized(level)
+    backward(model, optimizer)
+    if positional:
+        optimizer.zero_grad(*arguments.values())
+    else:
+        optimizer.zero_grad(**arguments)
+    for tensor in (*model.parameters(), *amp.master_params(optimizer)):
+        if arguments.get("set_to_none", True):
+            assert tensor.grad is None
+        else:
+            assert torch.equal(tensor.grad, torch.zeros_like(tensor))
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_zero_grad_starts_accumulation_afresh(set_to_none):
+    model, optimizer = initialized("O2", linear_net())
+    backward(model, optimizer)
+    once = [p.grad.clone() for p in amp.master_params(optimizer)]
+    optimizer.zero_grad(set_to_none=set_to_none)
+    backward(model, optimizer)
+    assert all(torch.equal(p.grad, g) for p, g in zip(amp.master_params(optimizer), once))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_schedulers_act_and_do_not_warn(level, when):
+    model = linear_net()
+    optimizer = sgd(model)
+    make = lambda: torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)  # noqa: E731
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scheduler = make() if when == "before" else None
+        amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale="dynamic")
+        scheduler = scheduler or make()
+        with overflow_at(model[0].weight):
+            backward(model, optimizer)
+        optimizer.step()
+        scheduler.step()
+        train_step(model, optimizer)
+        scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == 0.125 / 4
+
+
+def test_a_scheduler_that_steps_first_still_warns():
+    model, optimizer = initialized("O2")
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
+    with pytest.warns(UserWarning, match="lr_scheduler.step"):
+        scheduler.step()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_step_that_someone_wrapped_is_called(when):
+    model, calls = linear_net(), []
+    optimizer = sgd(model)
+
+    def wrap():
+        inner = optimizer.step
+        optimizer.step = lambda *args: (calls.append("step"), inner(*args))[1]
+
+    if when == "before":
+        wrap()
+    amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+    if when == "after":
+        wrap()
+    before = everything(model, optimizer)
+    train_step(model, optimizer)
+    assert calls == ["step"] and changed(before, everything(model, optimizer))
+
+
+def test_step_hooks_run_once_and_not_when_skipped():
+    calls = []
+    model, optimizer = initialized("O2")
+    optimizer.register_step_pre_hook(lambda *args: calls.append("pre"))
+    optimizer.register_step_post_hook(lambda *args: calls.append("post"))
+    train_step(model, optimizer)
+    assert calls == ["pre", "post"]
+    with overflow_at(model.last.bias):
+        train_step(model, optimizer)
+    assert calls == ["pre", "post"]
+
+
+@pytest.mark.parametrize("level, dtype", [("O0", F32), ("O1", F32), ("O2", torch.float16)])
+def test_add_param_group_after_some_steps(level, dtype):
+    model = linear_net()
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.5)
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale=128.0)
+    for seed in range(3):
+        train_step(model, optimizer, seed)
+    group = {"params": model[2].parameters(), "lr": 0.25}
+    optimizer.add_param_group(group)
+    assert optimizer.param_groups[1] is group and group["lr"] == 0.25
+    assert model[2].weight.dtype == dtype and group["params"][0].dtype == F32
+    before = everything(model, optimizer)
+    train_step(model, optimizer)
+    now = everything(model, optimizer)
+    assert {"model.2.weight", "master.2", "model.2.bias"} <= changed(before, now)
+    assert torch.equal(now["model.2.weight"], now["master.2"].to(dtype))
+
+
+@pytest.mark.parametrize(
+    "make, error, message",
+    [
+        (lambda m: [m[2].weight], TypeError, "param_group must be a dict"),
+        (lambda m: {"params": {m[2].weight}}, TypeError, "ordered collections"),
+        (lambda m: {"params": ["text"]}, TypeError, "can only optimize Tensors"),
+        (lambda m: {"params": [m[2].weight, m[0].weight]}, ValueError, "in no other group"),
+    ],
+)
+def test_add_param_group_refuses(make, error, message):
+    model = linear_net()
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.5)
+    amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+    group = make(model)
+    with pytest.raises(error, match=message):
+        optimizer.add_param_group(group)
+    assert len(optimizer.param_groups) == 1
+    assert not isinstance(group, dict) or list(group) == ["params"]
+    train_step(model, optimizer)
+
+
+def test_state_dicts_are_those_of_a_float32_optimizer():
+    model, optimizer = initialized("O2", linear_net(), adam)
+    train_step(model, optimizer)
+    plain = adam(linear_net())
+    plain.load_state_dict(optimizer.state_dict())
+    for state in plain.state.values():
+        assert state["exp_avg"].dtype == F32
+    optimizer.load_state_dict(plain.state_dict())
+    before = everything(model, optimizer)
+    train_step(model, optimizer)
+    assert changed(before, everything(model, optimizer))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_copy_is_a_plain_optimizer(level, copied):
+    model, optimizer = initialized(level, optimizer=adam)
+    train_step(model, optimizer)
+    other = copied(optimizer)
+    assert type(other) is torch.optim.Adam
+    assert other.state_dict()["param_groups"] == optimizer.state_dict()["param_groups"]
+    other.step()
+    with pytest.raises(RuntimeError, match="an optimizer that initialize returned, got a Adam"):
+        amp.scale_loss(torch.ones(()), other)
+
+
+def test_optimizers_that_keep_a_register_of_their_subclasses():
+    registered = []
+
+    class Registered(torch.optim.SGD):
+        def __init_subclass__(cls, **kwargs):
+            registered.append(cls)
+
+    initialized("O2", optimizer=lambda m: Registered(m.parameters(), lr=0.1))
+    assert registered == []
+
+
+def test_two_optimizers_of_one_class_share_the_class():
+    one, other = initialized("O2")[1], initialized("O0")[1]
+    assert type(one) is type(other) is not torch.optim.SGD
+
+
+def test_optimizers_step_independently_as_in_a_gan():
+    nets = [linear_net(), linear_net()]
+    optimizers = [sgd(net) for net in nets]
+    amp.initialize(nets, optimizers, opt_level="O2", num_losses=2, verbosity=0)
+    for i, (net, optimizer) in enumerate(zip(nets, optimizers)):
+        backward(net, optimizer, loss_id=i)
+    before = [everything(n, o) for n, o in zip(nets, optimizers)]
+    optimizers[0].step()
+    after = [everything(n, o) for n, o in zip(nets, optimizers)]
+    assert changed(before[0], after[0]) and not changed(before[1], after[1])
+    optimizers[1].step()
+    assert changed(before[1], everything(nets[1], optimizers[1]))
+
+
+class ZeroRedundancyOptimizer(torch.optim.SGD):
+    """Has the name that is searched for."""
+
+
+@pytest.mark.parametrize(
+    "optimizers, error, message",
+    [
+        (lambda m: "SGD", TypeError, "optimizers to be a torch.optim.Optimizer or a list of them"),
+        (lambda m: (sgd(m),), TypeError, "got tuple; pass a list"),
+        (lambda m: [sgd(m), None], TypeError, "optimizers[1] to be a torch.optim.Optimizer"),
+        (lambda m: ZeroRedundancyOptimizer(m.parameters(), lr=1), TypeError, "got a ZeroRedund"),
+        (
+            lambda m: torch.optim.SGD(
+                [*m.parameters(), nn.Parameter(torch.ones(1, device="meta"))]
+            ),
+            RuntimeError,
+            "on one device, cpu, got one on meta in optimizers[0]",
+        ),
+        (lambda m: initialized("O2")[1], RuntimeError, "optimizers[0] (SGD) not to be"),
+    ],
+)
+def test_refused(optimizers, error, message):
+    model = Net()
+    with pytest.raises(error, match="^initialize: expected .*" + re.escape(message)):
+        amp.initialize(model, optimizers(model), opt_level="O2", verbosity=0)
+    assert type(model) is Net and model.first.weight.dtype == F32, "nothing was changed"
+    assert loss_of(model).isfinite()

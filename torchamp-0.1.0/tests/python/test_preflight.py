@@ -1,0 +1,369 @@
+"""amp.preflight: planted faults are named, and a healthy network is clean."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from nets import Net, batch
+from torch import nn
+from torch.nn import functional as F
+
+from torchamp import amp
+from torchamp._inspect.ranges import BFLOAT16, FLOAT16, range_of
+
+FLOAT16_LEVELS = ("O1", "O2", "O3")
+BFLOAT16_LEVELS = ("O4", "O5")
+
+
+class Convolutions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.dropout = nn.Dropout(0.5)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.dropout(F.relu(self.norm(self.first(x)))).mean((2, 3)))
+
+
+class Inner(nn.Module):
+    """Linear layers around what a test plants."""
+
+    def __init__(self, planted, after=lambda y: y) -> None:
+        super().__init__()
+        self.before = nn.Linear(6, 6)
+        self.middle = Planted(planted)
+        self.after = nn.Linear(6, 6)
+        self.last = after
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.after(self.middle(self.before(x)))).pow(2).mean()
+
+
+class Planted(nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+def masked_softmax(x: torch.Tensor) -> torch.Tensor:
+    scores = x @ x.transpose(-1, -2)
+    mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
+    return scores.masked_fill(mask, -1e9).softmax(-1) @ x
+
+
+def cholesky(x: torch.Tensor) -> torch.Tensor:
+    eye = torch.eye(x.shape[-2], dtype=x.dtype, device=x.device)
+    return torch.linalg.cholesky(x @ x.transpose(-1, -2) + eye) @ x
+
+
+def inputs(device: torch.device) -> torch.Tensor:
+    return torch.randn(4, 5, 6, device=device)
+
+
+def fitting(report: amp.Preflight) -> list[str]:
+    return [verdict.level for verdict in report.verdicts if verdict.fits]
+
+
+def test_a_healthy_network_is_clean(device: torch.device):
+    model = Convolutions().to(device)
+    target = torch.tensor([0, 1, 2, 3], device=device)
+    x = torch.randn(4, 3, 8, 8, device=device)
+    report = amp.preflight(model, x, lambda outputs: F.cross_entropy(outputs, target))
+    assert {*FLOAT16_LEVELS, *BFLOAT16_LEVELS} <= set(fitting(report))
+    assert report.findings == [] and report.recommended == "O1"
+    for verdict in report.verdicts:
+        bound = 0.05 if verdict.level in BFLOAT16_LEVELS else 0.01
+        assert max(verdict.loss_error, verdict.output_error, verdict.grad_error) < bound
+        assert (verdict.loss_scale is None) == (verdict.level not in FLOAT16_LEVELS)
+
+
+def test_a_healthy_transformer_is_clean(device: torch.device):
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model = nn.Sequential(nn.Embedding(20, 16), nn.TransformerEncoder(layer, 2)).to(device)
+    tokens = torch.randint(0, 16, (3, 7), device=device)
+    loss_fn = lambda y: F.cross_entropy(y.flatten(0, 1), tokens.flatten())  # noqa: E731
+    report = amp.preflight(model, tokens, loss_fn)
+    assert report.findings == [] and {*FLOAT16_LEVELS, *BFLOAT16_LEVELS} <= set(fitting(report))
+
+
+def test_an_overflow_of_an_activation(device: torch.device):
+    report = amp.preflight(Inner(lambda x: x * 1e6 / 1e6).to(device), inputs(device))
+    for level in FLOAT16_LEVELS:
+        verdict = report.verdict(level)
+        assert not verdict.fits and "in the forward" in verdict.reason
+        assert "reaches" in verdict.reason and "float16 ends at 65504" in verdict.reason
+        assert (verdict.module, verdict.op) == ("middle", "mul")
+    assert set(BFLOAT16_LEVELS) <= set(fitting(report)) and report.recommended == "O4"
+    (finding,) = report.findings
+    assert (finding.format, finding.kind) == ("float16", "overflow")
+    assert (finding.tensor.module, finding.tensor.name) == ("middle", "mul")
+    assert finding.tensor.range.max_abs > 65504
+
+
+def test_a_weight_beyond_float16(device: torch.device):
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6)).to(device)
+    nn.init.constant_(model[1].weight, 1e6)
+    report = amp.preflight(model, inputs(device), lambda y: (y * 1e-6).pow(2).mean())
+    assert fitting(report) == [*BFLOAT16_LEVELS] or device.type == "cuda"
+    assert "weight '1.weight' reaches 1e+06: float16 ends at 65504" in str(report)
+    assert report.verdict("O1").module == "1"
+
+
+def test_grads_that_vanish(device: torch.device):
+    report = amp.preflight(Inner(lambda x: x * 1e-12).to(device), inputs(device))
+    for level in FLOAT16_LEVELS:
+        assert not report.verdict(level).fits
+        assert "underflow: all grads of 'before.weight'" in report.verdict(level).reason
+    assert set(BFLOAT16_LEVELS) <= set(fitting(report))
+    named = {(f.tensor.kind, f.tensor.module, f.tensor.name) for f in report.findings}
+    assert ("weight grad", "before", "weight") in named
+    assert ("activation", "middle", "mul") in named
+    assert {finding.format for finding in report.findings} == {"float16"}
+
+
+def test_grads_that_loss_scaling_saves(device: torch.device):
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6)).to(device)
+    report = amp.preflight(model, inputs(device), lambda y: y.float().pow(2).mean() * 2.0**-18)
+    assert report.share_lost(1.0) > 0.1 > 0.02 > report.share_lost(2.0**16)
+    assert set(FLOAT16_LEVELS) <= set(fitting(report))
+
+
+def test_grads_that_overflow_at_every_scale(device: torch.device):
+    class Steep(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 1e12
+
+    report = amp.preflight(Inner(Steep.apply).to(device), inputs(device))
+    verdict = report.verdict("O2")
+    assert not verdict.fits and verdict.module == "middle"
+    assert "in the backward, at every loss scale down to 2**-10" in verdict.reason
+    assert any(finding.tensor.kind == "weight grad" for finding in report.findings)
+
+
+def test_masks_of_minus_a_billion(device: torch.device):
+    report = amp.preflight(Inner(masked_softmax).to(device), inputs(device))
+    for level in FLOAT16_LEVELS:
+        assert not report.verdict(level).fits
+        assert (report.verdict(level).module, report.verdict(level).op) == ("middle", "masked_fill")
+    assert set(BFLOAT16_LEVELS) <= set(fitting(report))
+    assert [finding.tensor.name for finding in report.findings] == ["masked_fill"]
+
+
+def test_masks_of_minus_infinity_are_meant(device: torch.device):
+    def softmax(x: torch.Tensor) -> torch.Tensor:
+        mask = torch.ones(5, 5, dtype=torch.bool, device=x.device).triu(1)
+        return (x @ x.transpose(-1, -2)).masked_fill(mask, -torch.inf).softmax(-1) @ x
+
+    report = amp.preflight(Inner(softmax).to(device), inputs(device))
+    assert report.findings == [] and report.recommended == "O1"
+
+
+def test_linear_algebra(device: torch.device):
+    report = amp.preflight(Inner(cholesky).to(device), inputs(device))
+    for level in ("O2", "O3", "O5"):
+        verdict = report.verdict(level)
+        assert not verdict.fits and "not implemented for" in verdict.reason
+        assert (verdict.module, verdict.op) == ("middle", "linalg_cholesky_ex")
+
+
+def test_precision_that_bfloat16_lacks(device: torch.device):
+    report = amp.preflight(Inner(lambda x: (x + 2000) - 2000).to(device), inputs(device))
+    verdict = report.verdict("O5")
+    assert not verdict.fits and verdict.module == "middle"
+    assert (
+        "precision: outputs are" in verdict.reason and "first those of 'middle'" in verdict.reason
+    )
+
+
+class Rotary(nn.Module):
+    """Of large angles, of which 16 bits hold no fraction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("frequencies", 10000 ** (-torch.arange(0, 16, 2) / 16))
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        return torch.outer(positions.type_as(self.frequencies), self.frequencies).cos()
+
+
+class Rotated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rope, self.last = Rotary(), nn.Linear(8, 2)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        self.count += len(x)
+        return self.last(x + 1e-3 * self.rope(positions).to(x.dtype)).float().square().mean()
+
+
+def test_buffers_that_must_not_be_rounded(device: torch.device):
+    model, x = Rotated().to(device), torch.randn(2048, 8, device=device)
+    found = amp.preflight(model, (x, torch.arange(0, 16384, 8, device=device)))
+    verdict = found.verdict("O5")
+    assert not verdict.fits and verdict.module == "rope"
+    assert verdict.reason == (
+        "precision: buffer 'rope.frequencies' in 16 bits: outputs of 'rope' are off float32; "
+        "keep_fp32='rope.frequencies' avoids it"
+    )
+    assert found.notes == [
+        "The forward writes buffer 'count', which O2, O3 and O5 round: what it adds up there stops "
+        "early. keep_fp32='count' keeps it in float32."
+    ]
+    assert found.verdict("O4").fits and model.count == 0
+
+
+def test_inputs_that_must_not_be_rounded(device: torch.device):
+    class Timed(Rotated):
+        def forward(self, x, positions):
+            return self.last(x + 1e-3 * self.rope(positions).to(x.dtype)).float().square().mean()
+
+    class Times(Rotary):
+        def forward(self, positions):
+            return torch.outer(positions.float(), self.frequencies.float()).cos()
+
+    model = Timed()
+    model.rope = Times()
+    model.rope.frequencies.fill_(1.0)
+    batch = {"x": torch.randn(2048, 8), "positions": torch.arange(2048.0)}
+    found = amp.preflight(model.to(device), {name: t.to(device) for name, t in batch.items()})
+    assert found.verdict("O5").reason == (
+        "precision: the inputs in 16 bits: outputs of 'rope' are off float32; "
+        "keep_fp32 with the names of forward's arguments avoids it"
+    )
+    assert found.notes == []
+
+
+def test_the_loss_function(device: torch.device):
+    model = nn.Linear(6, 6).to(device)
+    report = amp.preflight(model, inputs(device), lambda y: (y * 1e6).pow(2).mean() * 1e-12)
+    assert "the loss function" in report.verdict("O3").reason or "O3" in fitting(report)
+    assert any(finding.tensor.module == "(loss)" for finding in report.findings)
+
+
+def test_nothing_changes(device: torch.device):
+    model = Net().to(device)
+    x = batch(0, device)[0]
+    model(x).sum().backward()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    grads = [param.grad.clone() for param in model.parameters()]
+    state = torch.get_rng_state(), torch.get_float32_matmul_precision()
+    amp.preflight(model, x, lambda y: y.pow(2).mean())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(torch.equal(param.grad, grad) for param, grad in zip(model.parameters(), grads))
+    assert torch.equal(torch.get_rng_state(), state[0])
+    assert torch.get_float32_matmul_precision() == state[1]
+    assert type(model) is Net and not torch.is_autocast_enabled(device.type)
+
+
+def test_random_numbers_are_the_same_in_each_run(device: torch.device):
+    model = nn.Sequential(nn.Linear(6, 64), nn.Dropout(0.5), nn.Linear(64, 6)).to(device)
+    report = amp.preflight(model, inputs(device), lambda y: y.pow(2).mean())
+    assert all(verdict.output_error < 0.02 for verdict in report.verdicts)
+
+
+def test_losses_that_models_return(device: torch.device):
+    class Result:
+        def __init__(self, loss):
+            self.loss = loss
+
+    class Returns(nn.Linear):
+        def forward(self, x, scale=1.0):
+            return Result(super().forward(x).pow(2).mean() * scale)
+
+    model = Returns(6, 6).to(device)
+    assert amp.preflight(model, (inputs(device),)).recommended == "O1"
+    assert amp.preflight(model, {"x": inputs(device), "scale": 2.0}).recommended == "O1"
+
+
+def test_long_ones_log_their_progress(heard, monkeypatch, device: torch.device):
+    model, x = nn.Linear(6, 6).to(device), inputs(device)
+    amp.preflight(model, x, lambda y: y.pow(2).mean())
+    assert heard.take() == ""
+    monkeypatch.setattr("torchamp._inspect.preflight._SLOW", 0.0)
+    amp.preflight(model, x, lambda y: y.pow(2).mean())
+    assert "INFO: preflight: trying O1\nINFO: preflight: trying O2\n" in heard.take()
+
+
+def test_a_model_that_is_not_finite_in_float32(device: torch.device):
+    with pytest.raises(
+        ValueError, match="finite iteration in float32, got a loss of nan; .* mul of 'middle'"
+    ):
+        amp.preflight(Inner(lambda x: -x.abs().log() * torch.nan).to(device), inputs(device))
+
+
+def test_wrong_arguments():
+    model, x = nn.Linear(6, 6), inputs(torch.device("cpu"))
+    with pytest.raises(TypeError, match="preflight: expected model to be a torch.nn.Module, got a"):
+        amp.preflight(x, x)
+    with pytest.raises(TypeError, match="expected a loss of one element with a grad_fn, got a str"):
+        amp.preflight(model, x, lambda y: "loss")
+    with pytest.raises(ValueError, match=r"grad_fn, got one of sizes \[4, 5, 6\] with one"):
+        amp.preflight(model, x)
+    with pytest.raises(ValueError, match=r"grad_fn, got one of sizes \[\] without one"):
+        amp.preflight(model, x, lambda y: y.sum().detach())
+    with pytest.raises(
+        ValueError, match="expected float32 parameters, got 'weight' of torch.float16"
+    ):
+        amp.preflight(nn.Linear(6, 6).half(), x)
+    with pytest.raises(ValueError, match="a parameter that requires grad"):
+        amp.preflight(nn.Linear(6, 6).requires_grad_(False), x)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(RuntimeError, match="no casts"):
+        amp.preflight(model, x, lambda y: y.sum())
+    ready = amp.initialize(nn.Linear(6, 6), opt_level="O2", verbosity=0)
+    with pytest.raises(ValueError, match="before initialize"):
+        amp.preflight(ready, x, lambda y: y.sum())
+
+
+def test_what_the_iteration_raises_is_raised():
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        amp.preflight(nn.Linear(6, 6), torch.randn(2, 3), lambda y: y.sum())
+
+
+def test_as_dict_html_and_plots(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: no plots")
+    report = amp.preflight(Inner(lambda x: x * 1e6 / 1e6), inputs(torch.device("cpu")))
+    facts = json.loads(json.dumps(report.to_dict()))
+    assert facts["recommended"] == "O4" and facts["verdicts"][0]["level"] == "O1"
+    assert facts["findings"][0]["tensor"]["name"] == "mul"
+    assert "<table>" in report._repr_html_() and "O4" in report._repr_html_()
+    paths = report.save_plots(tmp_path / "plots")
+    assert [path.rpartition("/")[2] for path in paths] == ["range.png", "grads.png"]
+    assert all((tmp_path / "plots" / path).stat().st_size > 10_000 for path in paths)
+
+
+@pytest.mark.parametrize("format", [FLOAT16, BFLOAT16], ids=lambda format: format.name)
+def test_shares_are_those_of_a_cast(format):
+    """Of numbers of all exponents: what the format makes 0 or inf."""
+    dtype = getattr(torch, format.name)
+    exponents = torch.arange(-149.0, 128.0)
+    values = torch.cat([torch.exp2(exponents), 1.75 * torch.exp2(exponents[30:])])
+    values = values[values != 2.0 ** (format.subnormal - 1)]  # a tie, which goes to 0
+    found = range_of(values)
+    cast = values.to(dtype)
+    assert found.share_lost(format) == pytest.approx(float((cast == 0).double().mean()))
+    assert range_of(torch.tensor([format.largest])).overflows(format) is False
+    assert range_of(torch.tensor([format.largest]) * 1.003).overflows(format) is True
+    assert torch.tensor(format.largest).to(dtype).item() == torch.finfo(dtype).max
+
+
+def test_ranges_of_special_numbers():
+    found = range_of(
+        torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 3.0, -0.25, 2**-149])
+    )
+    assert (found.zeros, found.infs, found.nans, found.nonzero) == (2, 2, 1, 3)
+    assert found.exponents == {1: 1, -2: 1, -149: 1} and found.max_abs == 3.0
+    assert (found.quantile(0.0), found.quantile(1.0)) == (-149, 1)
+    assert range_of(torch.zeros(0)).quantile(0.5) is None

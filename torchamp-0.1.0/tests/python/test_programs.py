@@ -1,0 +1,113 @@
+"""Programs in the style of 2018 to 2021, unchanged under the alias: they learn, skip, have their
+level's weights, and resume. Each has its own assertions too."""
+
+import pathlib
+import re
+
+import pytest
+from run_program import run_program, run_ranks
+
+FOLDER = pathlib.Path(__file__).parent / "programs"
+LEVELS = ["O0", "O1", "O2", "O3"]
+
+#: By program: the upper bound of the ratio of last to first loss.
+LEARNS = {
+    "amp_init": 0.5,
+    "bert_finetune": 0.3,
+    "config_driven": 0.5,
+    "dcgan": 0.7,
+    "distill": 0.4,
+    "ema": 0.3,
+    "fast_adversarial": 0.3,
+    "fp16_optimizer": 0.5,
+    "imagenet": 0.5,
+    "larc": 0.8,
+    "multi_optimizer": 0.3,
+    "pretrain_lamb": 0.7,
+    "speech_ctc": 0.4,
+    "wgan_clip": 0.9,
+    "wgan_gp": 0.6,
+    "word_lm": 0.3,
+}
+
+#: Programs whose first loss scale is too high, and the levels where they have one.
+SKIPS = {
+    "fp16_optimizer": ["O2"],
+    "pretrain_lamb": LEVELS,
+    "wgan_gp": ["O1", "O2"],
+}
+
+#: Programs without opt levels, and their weights.
+OWN_WEIGHTS = {"amp_init": "float32"}
+
+
+def path_of(program: str) -> str:
+    return str(FOLDER / f"{program}.py")
+
+
+def losses_of(said: str) -> list[float]:
+    return [float(found) for found in re.findall(r"^loss (\S+)", said, re.MULTILINE)]
+
+
+def printed(said: str, name: str) -> str:
+    return re.search(rf"\b{name} (\S+)", said).group(1)
+
+
+def test_every_program_is_in_the_table():
+    assert set(LEARNS) == {file.stem for file in FOLDER.glob("*.py")}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("program", LEARNS)
+def test_it_trains(program, level, tmp_path):
+    said = run_program([path_of(program), "--opt-level", level], tmp_path / "log")
+    losses = losses_of(said)
+    assert losses[-1] < LEARNS[program] * losses[0], said
+    weights = "float16" if level in ("O2", "O3") else "float32"
+    assert printed(said, "weights") == f"torch.{OWN_WEIGHTS.get(program, weights)}"
+    if " batchnorm " in said:
+        assert printed(said, "batchnorm") == f"torch.float{16 if level == 'O3' else 32}"
+    if level in SKIPS.get(program, []):
+        assert "skip" in said
+
+
+def test_from_the_command_line(python):
+    said = python("-m", "torchamp.apex", path_of("word_lm"), "--opt-level", "O2")
+    assert printed(said, "weights") == "torch.float16"
+
+
+@pytest.mark.parametrize(
+    ("level", "arguments", "batchnorm"),
+    [
+        ("O2", ["--keep-batchnorm-fp32", "False"], "float16"),
+        ("O3", ["--keep-batchnorm-fp32", "True"], "float32"),
+        ("O1", ["--loss-scale", "128.0"], "float32"),
+        ("O2", ["--loss-scale", "dynamic"], "float32"),
+    ],
+)
+def test_strings_from_the_command_line(level, arguments, batchnorm, tmp_path):
+    arguments = [path_of("imagenet"), "--opt-level", level, *arguments]
+    said = run_program(arguments, tmp_path / "log")
+    assert printed(said, "batchnorm") == f"torch.{batchnorm}"
+    assert losses_of(said)[-1] < 0.5 * losses_of(said)[0]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("program", "at"), [("imagenet", 1), ("pretrain_lamb", 7)])
+def test_resuming_is_as_never_having_stopped(program, at, level, tmp_path):
+    arguments = [path_of(program), "--opt-level", level]
+    whole = run_program([*arguments, "--save", f"{tmp_path}/%d.pt"], tmp_path / "whole")
+    rest = run_program([*arguments, "--resume", f"{tmp_path}/{at}.pt"], tmp_path / "rest")
+    assert printed(rest, "sum") == printed(whole, "sum")
+    assert losses_of(rest) == losses_of(whole)[at + 1 :]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_two_ranks_stay_together(level, tmp_path):
+    common = [path_of("imagenet"), "--opt-level", level, "--sync_bn", "--world-size", "2"]
+    common += ["--rendezvous", f"file://{tmp_path}/rendezvous"]
+    ranks = [[*common, "--local_rank", str(rank)] for rank in range(2)]
+    first, second = run_ranks(ranks, [tmp_path / "first", tmp_path / "second"])
+    assert printed(first, "sum") == printed(second, "sum")
+    assert losses_of(first) != losses_of(second)
+    assert losses_of(first)[-1] < 0.5 * losses_of(first)[0]

@@ -1,0 +1,354 @@
+"""Stages 4 to 6 around a backward: the scaled loss, the grads, and the order."""
+
+import copy
+import math
+
+import pytest
+import torch
+from nets import (
+    LEVELS,
+    MASTER_LEVELS,
+    Net,
+    backward,
+    initialized,
+    linear_net,
+    loss_of,
+    overflow_at,
+    sgd,
+)
+from torch import nn
+
+from torchamp import amp, optimizers
+
+NEVER_SCALED = ["O0", "O3", "O4"]
+
+
+def grads(optimizer) -> list[torch.Tensor]:
+    return [p.grad.clone() for p in amp.master_params(optimizer)]
+
+
+def scaler_of(optimizer, loss_id: int = 0):
+    return optimizer._torchamp.session.scalers[loss_id]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_yields_float32(level):
+    _, optimizer = initialized(level, loss_scale=256.0)
+    for loss in (torch.ones((), requires_grad=True), torch.ones(3, requires_grad=True).half()):
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            assert scaled_loss.dtype == torch.float32 and scaled_loss.shape == loss.shape
+            assert (scaled_loss == 256).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("loss_scale", [1.0, 128.0, "dynamic"])
+def test_grads_are_true_afterwards(device, level, loss_scale):
+    reference = linear_net().to(device)
+    model = linear_net()
+    model.load_state_dict(reference.state_dict())
+    model, optimizer = initialized(level, model, device=device, loss_scale=loss_scale)
+    loss_of(reference).backward()
+    backward(model, optimizer)
+    tolerance = 1e-6 if level == "O0" else 5e-2
+    for got, param in zip(grads(optimizer), reference.parameters()):
+        torch.testing.assert_close(got.float(), param.grad, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O5"])
+def test_powers_of_two_leave_no_trace(level):
+    results = []
+    for loss_scale in (1.0, 1024.0):
+        torch.manual_seed(1)
+        model, optimizer = initialized(level, linear_net(), loss_scale=loss_scale)
+        with amp.scale_loss(loss_of(model) * 64, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        results.append(grads(optimizer))
+        del model, optimizer
+    for one, other in zip(*results):
+        torch.testing.assert_close(one, other, rtol=1e-3 if level in ("O1", "O2") else 0, atol=0)
+
+
+@pytest.mark.parametrize("level", NEVER_SCALED)
+def test_without_scale_and_masters_grads_are_left_to_autograd(level):
+    model, optimizer = initialized(level)
+    loss_of(model).backward()
+    expected = [p.grad.clone() for p in model.parameters()]
+    optimizer.zero_grad()
+    model.first.weight.grad = earlier = torch.ones_like(model.first.weight)
+    backward(model, optimizer)
+    assert model.first.weight.grad is earlier
+    assert torch.equal(earlier - 1, (expected[0] + 1) - 1)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O5"])
+def test_backwards_accumulate(level):
+    model, optimizer = initialized(level, linear_net(), loss_scale=64.0)
+    sums = [torch.zeros_like(p, dtype=torch.float32) for p in model.parameters()]
+    for seed in range(3):
+        optimizer.zero_grad()
+        backward(model, optimizer, seed)
+        sums = [s + g for s, g in zip(sums, grads(optimizer))]
+    optimizer.zero_grad()
+    for seed in range(3):
+        backward(model, optimizer, seed)
+    for got, expected in zip(grads(optimizer), sums):
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_accumulation_across_a_growth_of_the_scale():
+    model, optimizer = initialized("O2", linear_net())
+    backward(model, optimizer)
+    once = grads(optimizer)
+    optimizer.zero_grad()
+    scaler_of(optimizer).load_state(2.0**10, 1999, 1)
+    backward(model, optimizer)
+    assert scaler_of(optimizer).loss_scale() == 2.0**11
+    backward(model, optimizer)
+    for got, expected in zip(grads(optimizer), once):
+        torch.testing.assert_close(got, 2 * expected, rtol=1e-2, atol=1e-5)
+
+
+def test_the_step_after_the_2000th_clean_backward_takes_the_whole_gradient():
+    model, optimizer = initialized("O1", linear_net())
+    scaler_of(optimizer).load_state(2.0**8, 1998, 1)
+    taken = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        backward(model, optimizer)
+        taken.append(grads(optimizer)[0])
+    assert scaler_of(optimizer).loss_scale() == 2.0**9
+    for grad in taken[1:]:
+        torch.testing.assert_close(grad, taken[0], rtol=1e-2, atol=1e-5)
+
+
+def test_the_models_grads_are_the_masters():
+    model, optimizer = initialized("O2", linear_net(), loss_scale=128.0)
+    backward(model, optimizer)
+    for param, master in zip(model.parameters(), amp.master_params(optimizer)):
+        assert param.grad.dtype == torch.float32 and param.grad is master.grad
+
+
+def test_batch_norm_grads_survive_accumulation_at_a_fixed_scale_of_one():
+    model, optimizer = initialized("O2", Net(), loss_scale=1.0)
+    backward(model, optimizer)
+    once = model.norm.weight.grad.clone()
+    backward(model, optimizer)
+    torch.testing.assert_close(model.norm.weight.grad, 2 * once, rtol=1e-2, atol=1e-6)
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_delayed_unscaling_is_one_unscaling(level):
+    def run(delay: bool) -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        model, optimizer = initialized(level, linear_net(), loss_scale=64.0)
+        backward(model, optimizer, seed=0, delay_unscale=delay)
+        backward(model, optimizer, seed=1)
+        return grads(optimizer)
+
+    for at_once, late in zip(run(False), run(True)):
+        torch.testing.assert_close(at_once, late, rtol=2e-2, atol=1e-3)
+
+
+def test_delayed_unscaling_leaves_scaler_and_masters_alone():
+    model, optimizer = initialized("O2", linear_net())
+    with overflow_at(model[0].weight):
+        backward(model, optimizer, delay_unscale=True)
+    assert scaler_of(optimizer).state() == (2.0**16, 0, 1)
+    assert all(p.grad is None for p in amp.master_params(optimizer))
+    with pytest.raises(RuntimeError, match="step: expected unscaled grads"):
+        optimizer.step()
+    backward(model, optimizer)
+    assert scaler_of(optimizer).loss_scale() == 2.0**15
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_step_inside_is_refused_and_changes_nothing(level):
+    model, optimizer = initialized(level, linear_net())
+    before = [param.detach().clone() for param in model.parameters()]
+    with pytest.raises(
+        RuntimeError, match="step: expected the optimizer not to be inside an open scale_loss"
+    ):
+        with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
+            scaled_loss.backward()
+            optimizer.step()
+    assert all(map(torch.equal, model.parameters(), before))
+    backward(model, optimizer)
+    optimizer.step()
+    assert not any(map(torch.equal, model.parameters(), before))
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, optimizers.FusedSGD])
+def test_a_group_may_be_added_between_backward_and_step(make):
+    model, added = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+    optimizer = make(model.parameters(), lr=1.0)
+    models = nn.ModuleList([model, added])
+    amp.initialize(models, optimizer, opt_level="O2", verbosity=0, loss_scale=128.0)
+    before = [param.detach().float() for param in (model.weight, added.weight)]
+    with amp.scale_loss(model.weight.float().sum(), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.add_param_group({"params": [added.weight]})
+    amp.clip_grad_norm_(optimizer, 100.0)
+    optimizer.step()
+    one, other = amp.master_params(optimizer)
+    torch.testing.assert_close(before[0] - one, torch.ones(2, 2), rtol=0, atol=1e-3)
+    assert torch.equal(other, before[1])
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_grads_from_before_a_parameter_was_added_are_not_stepped(level):
+    model = linear_net()
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.5)
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale=128.0)
+    backward(model, optimizer)
+    before = [param.detach().clone() for param in model[2].parameters()]
+    optimizer.add_param_group({"params": model[2].parameters()})
+    optimizer.step()
+    assert all(map(torch.equal, model[2].parameters(), before))
+
+
+def test_a_delayed_overflow_check_is_caught_up_later():
+    model, optimizer = initialized("O2", linear_net())
+    with overflow_at(model[0].weight):
+        backward(model, optimizer, delay_overflow_check=True)
+    assert scaler_of(optimizer).loss_scale() == 2.0**16
+    backward(model, optimizer)
+    assert scaler_of(optimizer).loss_scale() == 2.0**15
+    backward(model, optimizer)
+    assert scaler_of(optimizer).state()[:2] == (2.0**15, 1), "it is told once"
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2"])
+def test_an_exception_leaves_grads_and_scaler_as_before(level):
+    model, optimizer = initialized(level, loss_scale="dynamic")
+    backward(model, optimizer)
+    tensors = [*model.parameters(), *amp.master_params(optimizer)]
+    before = [(t.grad, t.grad.clone()) for t in tensors]
+    state = scaler_of(optimizer).state()
+    with pytest.raises(KeyError), amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
+        scaled_loss.backward()
+        raise KeyError
+    for tensor, (grad, value) in zip(tensors, before):
+        assert tensor.grad is grad and torch.equal(grad, value)
+    assert scaler_of(optimizer).state() == state
+    optimizer.step()
+    assert not torch.is_autocast_enabled("cpu") or level == "O1"
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_one_within_another_is_refused(level):
+    model, optimizer = initialized(level, linear_net(), num_losses=2)
+    with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
+        with pytest.raises(RuntimeError, match="not to be inside an open scale_loss"):
+            backward(model, optimizer, loss_id=1)
+        scaled_loss.backward()
+    optimizer.step()
+    backward(model, optimizer, loss_id=1)
+
+
+def test_one_within_another_of_another_optimizer():
+    models = [linear_net(), linear_net()]
+    twins = copy.deepcopy(models)
+    optimizers = [sgd(model) for model in models]
+    amp.initialize(models, optimizers, opt_level="O2", loss_scale=32.0, verbosity=0)
+    with amp.scale_loss(loss_of(models[0]), optimizers[0]) as scaled_loss:
+        backward(models[1], optimizers[1])
+        scaled_loss.backward()
+    alone = [sgd(model) for model in twins]
+    amp.initialize(twins, alone, opt_level="O2", loss_scale=32.0, verbosity=0)
+    for model, optimizer, other in zip(twins, alone, optimizers):
+        backward(model, optimizer)
+        assert torch.equal(grads(optimizer)[0], grads(other)[0])
+
+
+def test_no_optimizer_counts_as_a_clean_backward():
+    model, _ = initialized("O1", linear_net())
+    with amp.scale_loss(loss_of(model), []) as scaled_loss:
+        scaled_loss.backward()
+    assert amp.state_dict()["loss_scaler0"]["unskipped"] == 1
+
+
+def test_grads_are_unscaled_by_the_scale_before_another_loss_changed_it():
+    models = [linear_net(), linear_net()]
+    optimizers = [sgd(model) for model in models]
+    amp.initialize(models, optimizers, opt_level="O2", verbosity=0)
+    with amp.scale_loss(loss_of(models[0]), optimizers[0]) as scaled_loss:
+        with overflow_at(models[1][0].weight):
+            backward(models[1], optimizers[1])
+        assert amp.state_dict()["loss_scaler0"]["loss_scale"] == 2.0**15
+        scaled_loss.backward()
+    first = grads(optimizers[0])[0]
+    optimizers[0].zero_grad()
+    amp.load_state_dict({"loss_scaler0": {"loss_scale": 2.0**16, "unskipped": 0}})
+    backward(models[0], optimizers[0])
+    assert torch.equal(grads(optimizers[0])[0], first)
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2"])
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_zero_grad_inside(level, set_to_none):
+    model, optimizer = initialized(level, Net(), loss_scale=64.0)
+    backward(model, optimizer)
+    expected = grads(optimizer)
+    with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
+        optimizer.zero_grad(set_to_none=set_to_none)
+        scaled_loss.backward()
+    for got, once in zip(grads(optimizer), expected):
+        torch.testing.assert_close(got, once, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O5"])
+def test_parameters_that_take_no_part_have_no_grads(level):
+    model, optimizer = initialized(level, Net(), loss_scale="dynamic")
+    loss = model.first(torch.ones(2, 4, dtype=model.first.weight.dtype)).float().sum() / 64
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+    assert [p.grad is None for p in amp.master_params(optimizer)] == [False] * 2 + [True] * 4
+    optimizer.step()
+
+
+def test_losses_have_their_own_scales():
+    model, optimizer = initialized("O2", linear_net(), num_losses=3)
+    with overflow_at(model[0].weight):
+        backward(model, optimizer, loss_id=1)
+    backward(model, optimizer, loss_id=2)
+    states = [scaler_of(optimizer, i).state()[:2] for i in range(3)]
+    assert states == [(2.0**16, 0), (2.0**15, 0), (2.0**16, 1)]
+
+
+@pytest.mark.parametrize("kind", [tuple, list, iter])
+def test_any_iterable_of_optimizers(kind):
+    models = [linear_net(), linear_net()]
+    optimizers = [sgd(model) for model in models]
+    amp.initialize(models, optimizers, opt_level="O2", verbosity=0)
+    loss = loss_of(models[0]) + loss_of(models[1])
+    with amp.scale_loss(loss, kind(optimizers)) as scaled_loss:
+        scaled_loss.backward()
+    assert all(p.grad is not None for o in optimizers for p in amp.master_params(o))
+
+
+def test_an_overflow_in_one_skips_all_that_are_listed():
+    models = [linear_net(), linear_net()]
+    optimizers = [sgd(model) for model in models]
+    amp.initialize(models, optimizers, opt_level="O2", verbosity=0)
+    before = [p.detach().clone() for model in models for p in model.parameters()]
+    with overflow_at(models[1][2].bias, math.nan):
+        backward_of = loss_of(models[0]) + loss_of(models[1])
+        with amp.scale_loss(backward_of, optimizers) as scaled_loss:
+            scaled_loss.backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    after = [p for model in models for p in model.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(after, before))
+
+
+def test_sparse_grads():
+    model = torch.nn.Embedding(10, 3, sparse=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    amp.initialize(model, optimizer, opt_level="O2", loss_scale=128.0, verbosity=0)
+    for _ in range(2):
+        with amp.scale_loss(model(torch.tensor([1, 1, 4])).sum(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+    (grad,) = grads(optimizer)
+    assert grad.is_sparse and grad.dtype == torch.float32
+    assert grad.to_dense().sum(1).tolist() == [0, 12, 0, 0, 6, 0, 0, 0, 0, 0]
+    optimizer.step()

@@ -1,0 +1,92 @@
+"""Long runs of skipped steps: what the program is told, how they end, and what training does after
+them."""
+
+import math
+
+import pytest
+import torch
+from nets import Net, initialized, loss_of, overflow_at, sgd, train_step
+
+from torchamp import amp, optimizers
+
+MAKERS = {"torch's": sgd, "fused": lambda model: optimizers.FusedSGD(model.parameters(), 0.1)}
+
+
+@pytest.fixture(params=MAKERS)
+def make(request):
+    return MAKERS[request.param]
+
+
+def bad_step(model, optimizer, factor=math.nan):
+    """A step of a loss that is not finite."""
+    optimizer.zero_grad()
+    with amp.scale_loss(loss_of(model) * factor, optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("factor", [math.nan, math.inf])
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_loss_that_is_not_finite_is_named(level, make, factor, heard, device):
+    model, optimizer = initialized(level, Net(), make, device, verbosity=1)
+    heard.take()
+    bad_step(model, optimizer, factor)
+    amp.telemetry(optimizer)
+    assert heard.take() == ("INFO: loss 0 is not finite: step skipped, loss scale now 32768\n")
+
+
+def test_an_overflow_of_a_finite_loss_is_not(make, heard, device):
+    model, optimizer = initialized("O2", Net(), make, device, verbosity=1)
+    heard.take()
+    with overflow_at(model.first.weight):
+        train_step(model, optimizer)
+    amp.telemetry(optimizer)
+    assert "gradient overflow in loss 0, at first.weight" in heard.take()
+
+
+def test_a_long_run_is_reported_rarely_and_training_recovers(make, heard, device):
+    model, optimizer = initialized("O2", Net(), make, device, verbosity=1)
+    before = [param.clone() for param in model.parameters()]
+    heard.take()
+    for _ in range(1000):
+        bad_step(model, optimizer)
+    lines = heard.take().splitlines()
+    assert len(lines) < 30
+    assert lines[-1].startswith(
+        "WARNING: 640 steps skipped in a row, loss scale from 32768 to 0.000976562: the loss "
+    )
+    assert all(map(torch.equal, before, model.parameters()))
+    for batch in range(40):
+        train_step(model, optimizer, batch)
+    assert amp.state_dict()["loss_scaler0"]["loss_scale"] >= 2.0**12
+    assert not torch.equal(before[0], next(model.parameters()))
+
+
+def test_too_many_in_a_row_end_the_run(make):
+    model, optimizer = initialized("O2", Net(), make, max_consecutive_skips=3)
+    before = [param.clone() for param in model.parameters()]
+    for _ in range(2):
+        bad_step(model, optimizer)
+    train_step(model, optimizer)
+    with torch.no_grad():
+        for param, value in zip(model.parameters(), before):
+            param.copy_(value)
+    for _ in range(2):
+        bad_step(model, optimizer)
+    with pytest.raises(
+        RuntimeError,
+        match="expected fewer than max_consecutive_skips = 3 skipped steps in a row, got 3, loss "
+        "scale from [0-9]+ to [0-9]+: the loss itself is not finite",
+    ):
+        bad_step(model, optimizer)
+    assert all(map(torch.equal, before, model.parameters()))
+    train_step(model, optimizer)
+    assert not torch.equal(before[0], next(model.parameters()))
+
+
+@pytest.mark.parametrize("value, error", [(0, ValueError), (2.5, TypeError)])
+def test_a_wrong_number_is_refused(value, error):
+    model = Net()
+    with pytest.raises(error, match="initialize: expected max_consecutive_skips to be"):
+        amp.initialize(model, sgd(model), opt_level="O2", max_consecutive_skips=value)
+    assert model.first.weight.dtype == torch.float32

@@ -1,0 +1,164 @@
+"""model.state_dict() and load_state_dict() read and write the masters."""
+
+import copy
+from collections import OrderedDict
+
+import pytest
+import torch
+from nets import MASTER_LEVELS, Net, initialized, linear_net, train_step
+from torch import nn
+
+from torchamp import amp
+
+F32 = torch.float32
+
+
+def masters(optimizer) -> list[torch.Tensor]:
+    return list(amp.master_params(optimizer))
+
+
+def trained(level: str, model=None):
+    model, optimizer = initialized(level, model)
+    for seed in range(2):
+        train_step(model, optimizer, seed)
+    return model, optimizer
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_it_gives_the_masters(level):
+    model, optimizer = trained(level)
+    state = model.state_dict()
+    assert {t.dtype for t in state.values()} == {F32, torch.int64}
+    assert list(state) == list(Net().state_dict())
+    for (name, _), master in zip(model.named_parameters(), masters(optimizer)):
+        assert torch.equal(state[name], master)
+
+
+def test_it_gives_copies_of_what_was_cast():
+    model, optimizer = trained("O2")
+    state = model.state_dict()
+    state["first.weight"].fill_(0)
+    assert (masters(optimizer)[0] != 0).all()
+
+
+def test_it_gives_float32_without_masters():
+    model, _ = trained("O3")
+    state = model.state_dict()
+    assert state["first.weight"].dtype == state["norm.running_mean"].dtype == F32
+    assert torch.equal(state["first.weight"], model.first.weight.float())
+
+
+def test_submodules_and_prefixes():
+    model, optimizer = trained("O2")
+    assert torch.equal(model.first.state_dict()["weight"], masters(optimizer)[0])
+    outer = nn.ModuleDict({"net": model})
+    assert torch.equal(outer.state_dict()["net.first.weight"], masters(optimizer)[0])
+
+
+def test_weights_swapped_in_past_the_counter_are_what_is_saved():
+    model, optimizer = trained("O2")
+    average = torch.full_like(model.first.weight, 0.5)
+    model.first.weight.data.copy_(average)
+    state = model.state_dict()
+    assert (state["first.weight"] == 0.5).all()
+    assert torch.equal(state["first.bias"], masters(optimizer)[1])
+
+
+def test_keep_vars_gives_the_parameters_themselves():
+    model, _ = trained("O2")
+    assert model.state_dict(keep_vars=True)["first.weight"] is model.first.weight
+
+
+def test_extra_state_is_left_alone():
+    class WithExtra(Net):
+        def get_extra_state(self):
+            return {"epoch": 3}
+
+        def set_extra_state(self, state):
+            self.epoch = state["epoch"]
+
+    model, _ = trained("O2", WithExtra())
+    model.load_state_dict(model.state_dict())
+    assert model.state_dict()["_extra_state"] == {"epoch": 3} and model.epoch == 3
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_loading_reaches_the_masters(level):
+    source = Net()
+    state = {
+        name: t + 1e-4 if t.is_floating_point() else t for name, t in source.state_dict().items()
+    }
+    model, optimizer = trained(level)
+    model.load_state_dict(state)
+    for (name, param), master in zip(model.named_parameters(), masters(optimizer)):
+        assert torch.equal(master, state[name]) and torch.equal(param, state[name].to(param.dtype))
+    optimizer.param_groups[0].update(lr=0.0)
+    train_step(model, optimizer)
+    assert all(
+        torch.equal(m, state[n]) for m, (n, _) in zip(masters(optimizer), model.named_parameters())
+    )
+
+
+def test_loading_a_submodule():
+    model, optimizer = trained("O2")
+    before = masters(optimizer)[4].clone()
+    model.first.load_state_dict({"weight": torch.full((8, 4), 1 / 3), "bias": torch.zeros(8)})
+    assert (masters(optimizer)[0] == 1 / 3).all() and torch.equal(masters(optimizer)[4], before)
+
+
+def test_loading_part_of_a_model():
+    model, optimizer = trained("O2")
+    before = masters(optimizer)[1].clone()
+    model.load_state_dict({"first.weight": torch.full((8, 4), 1 / 3)}, strict=False)
+    assert (masters(optimizer)[0] == 1 / 3).all() and torch.equal(masters(optimizer)[1], before)
+
+
+def test_a_load_that_fails_leaves_masters_and_model_together():
+    model, optimizer = trained("O2")
+    with pytest.raises(RuntimeError, match="size mismatch for first.weight"):
+        model.load_state_dict({**model.state_dict(), "first.weight": torch.ones(2, 2)})
+    train_step(model, optimizer)
+    for param, master in zip(model.parameters(), masters(optimizer)):
+        assert torch.equal(param, master.to(param.dtype))
+
+
+def test_loading_low_precision_values():
+    model, optimizer = trained("O2")
+    halves = {n: t.half() if t.is_floating_point() else t for n, t in model.state_dict().items()}
+    model.load_state_dict(halves)
+    assert torch.equal(masters(optimizer)[0], halves["first.weight"].float())
+
+
+def test_assign_is_refused_before_anything_is_loaded():
+    model, optimizer = trained("O2")
+    before = model.state_dict()
+    with pytest.raises(RuntimeError, match="load_state_dict: expected assign=False"):
+        model.load_state_dict(Net().state_dict(), assign=True)
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+
+
+def test_a_copied_model_is_its_own():
+    model, optimizer = trained("O2")
+    average = copy.deepcopy(model)
+    kept = masters(optimizer)[0].clone()
+    average.load_state_dict({n: torch.zeros_like(t) for n, t in average.state_dict().items()})
+    assert torch.equal(masters(optimizer)[0], kept) and (average.first.weight == 0).all()
+    assert (average.state_dict()["first.weight"] == 0).all()
+
+
+def test_masters_outlive_the_optimizer():
+    model, optimizer = trained("O2")
+    kept = masters(optimizer)[0].clone()
+    del optimizer
+    assert torch.equal(model.state_dict()["first.weight"], kept)
+
+
+def test_an_average_of_weights_by_state_dict():
+    model, optimizer = trained("O2", linear_net())
+    average = OrderedDict((n, t.clone()) for n, t in model.state_dict().items())
+    for seed in range(3):
+        train_step(model, optimizer, seed)
+        for name, tensor in model.state_dict().items():
+            average[name].lerp_(tensor, 0.5)
+    model.load_state_dict(average)
+    assert torch.equal(masters(optimizer)[0], average["0.weight"])

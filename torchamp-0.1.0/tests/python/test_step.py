@@ -1,0 +1,209 @@
+"""Stage 7: steps and skipped steps."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from nets import (
+    Net,
+    adam,
+    backward,
+    changed,
+    everything,
+    initialized,
+    linear_net,
+    loss_of,
+    overflow_at,
+    sgd,
+    train_step,
+)
+
+from torchamp import amp
+
+DYNAMIC = {"O0": {"loss_scale": "dynamic"}, "O1": {}, "O2": {}, "O5": {"loss_scale": "dynamic"}}
+OPTIMIZERS = {
+    "SGD": sgd,
+    "SGD fused": lambda m: sgd(m, fused=True),
+    "SGD dampened": lambda m: sgd(m, dampening=0.25),
+    "SGD dampened fused": lambda m: sgd(m, dampening=0.25, fused=True),
+    "Adam": adam,
+    "Adam fused": lambda m: adam(m, fused=True),
+    "AdamW fused": lambda m: torch.optim.AdamW(m.parameters(), lr=0.01, fused=True),
+    "Adagrad fused": lambda m: torch.optim.Adagrad(m.parameters(), lr=0.01, fused=True),
+    "RMSprop": lambda m: torch.optim.RMSprop(m.parameters(), lr=0.01),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("level", DYNAMIC)
+def test_a_skipped_step_changes_nothing(device, level, name):
+    model, optimizer = initialized(level, Net(), OPTIMIZERS[name], device, **DYNAMIC[level])
+    train_step(model, optimizer)
+    before = everything(model, optimizer)
+    optimizer.zero_grad()
+    with overflow_at(model.norm.bias):
+        backward(model, optimizer)
+    assert optimizer.step() is None
+    assert changed(before, everything(model, optimizer)) == set()
+    train_step(model, optimizer)
+    assert changed(before, everything(model, optimizer)) != set(), "the next one is not skipped"
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_skipped_first_step_leaves_no_trace(name):
+    """torch's fused SGD leaves its momentum uninitialised there."""
+
+    def run(overflow_first: bool) -> dict[str, torch.Tensor]:
+        torch.manual_seed(5)
+        options = {"loss_scale": "dynamic"}
+        model, optimizer = initialized("O0", linear_net(), OPTIMIZERS[name], **options)
+        if overflow_first:
+            with overflow_at(model[0].weight):
+                backward(model, optimizer)
+            optimizer.step()
+        optimizer._torchamp.session.scalers[0].load_state(2.0**16, 0, 1)
+        for seed in range(3):
+            train_step(model, optimizer, seed)
+        return everything(model, optimizer)
+
+    assert changed(run(False), run(True)) == set()
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if "fused" in name])
+def test_fused_optimizers_step_as_they_do_alone(name):
+    def run(level: str | None) -> list[torch.Tensor]:
+        torch.manual_seed(5)
+        model = linear_net()
+        optimizer = OPTIMIZERS[name](model)
+        if level:
+            amp.initialize(model, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
+        for seed in range(4):
+            optimizer.zero_grad()
+            if level:
+                backward(model, optimizer, seed)
+            else:
+                loss_of(model, seed).backward()
+            optimizer.step()
+        return [p.detach().clone() for p in model.parameters()]
+
+    for alone, ours in zip(run(None), run("O0")):
+        torch.testing.assert_close(ours, alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("first, second", [(True, False), (False, True)])
+def test_one_bad_micro_batch_of_two_skips_the_step(first, second):
+    model, optimizer = initialized("O2", linear_net())
+    before = everything(model, optimizer)
+    for seed, bad in enumerate((first, second)):
+        with overflow_at(model[0].weight, math.nan if bad else 0.0):
+            backward(model, optimizer, seed)
+    optimizer.step()
+    assert changed(before, everything(model, optimizer)) == set()
+
+
+def test_zero_grad_forgets_an_overflow():
+    model, optimizer = initialized("O2", linear_net())
+    with overflow_at(model[0].weight):
+        backward(model, optimizer)
+    before = everything(model, optimizer)
+    train_step(model, optimizer)
+    assert changed(before, everything(model, optimizer)) != set()
+
+
+def test_a_fixed_scale_never_skips():
+    model, optimizer = initialized("O2", linear_net(), loss_scale=128.0)
+    with overflow_at(model[0].weight):
+        backward(model, optimizer)
+    optimizer.step()
+    assert not torch.isfinite(model[0].weight).all()
+
+
+@pytest.mark.parametrize("level", ["O2", "O5"])
+@pytest.mark.parametrize("overflow", [False, True])
+def test_master_grads_are_gone_after_the_step(level, overflow):
+    model, optimizer = initialized(level, Net(), loss_scale="dynamic")
+    with overflow_at(model.first.weight, math.inf if overflow else 0.0):
+        backward(model, optimizer)
+    optimizer.step()
+    for master, param in zip(amp.master_params(optimizer), model.parameters()):
+        assert (master.grad is None) == (master is not param)
+
+
+def test_a_step_without_a_backward():
+    model, optimizer = initialized("O2", linear_net())
+    before = everything(model, optimizer)
+    optimizer.step()
+    assert changed(before, everything(model, optimizer)) == set()
+
+
+def test_steps_run_outside_autocast():
+    seen = []
+
+    class Watching(torch.optim.SGD):
+        def step(self, closure=None):
+            seen.append(torch.is_autocast_enabled("cpu"))
+            return super().step(closure)
+
+    model, optimizer = initialized("O1", linear_net(), lambda m: Watching(m.parameters(), lr=0.1))
+    assert torch.is_autocast_enabled("cpu")
+    train_step(model, optimizer)
+    assert seen == [False] and torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize(
+    "level, options", [("O1", {}), ("O2", {}), ("O5", {}), ("O3", {"loss_scale": 8})]
+)
+def test_a_closure_is_refused_where_it_would_bypass_scale_or_masters(level, options):
+    _, optimizer = initialized(level, **options)
+    with pytest.raises(RuntimeError, match=f"step: expected no closure at opt_level {level}"):
+        optimizer.step(lambda: torch.zeros(()))
+
+
+@pytest.mark.parametrize("level", ["O0", "O4"])
+def test_a_closure_is_taken_elsewhere(level):
+    model, optimizer = initialized(
+        level, linear_net(), lambda m: torch.optim.LBFGS(m.parameters(), max_iter=2)
+    )
+
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_of(model)
+        loss.backward()
+        return loss
+
+    first = optimizer.step(closure)
+    assert optimizer.step(closure) < first
+
+
+def test_the_overflow_message(heard):
+    model, optimizer = initialized("O2", Net(), num_losses=2, verbosity=1)
+    heard.take()
+    with overflow_at(model.last.weight), overflow_at(model.norm.bias):
+        backward(model, optimizer, loss_id=1)
+    backward(model, optimizer, loss_id=0)
+    assert heard.take() == ""
+    optimizer.step()
+    said = heard.take()
+    assert "gradient overflow in loss 1" in said and "loss 0" not in said
+    assert "norm.bias, last.weight" in said and "loss scale now 32768" in said
+    train_step(model, optimizer)
+    assert heard.take() == ""
+
+
+def test_the_message_when_the_device_skips(heard):
+    model, optimizer = initialized("O2", Net(), OPTIMIZERS["Adam fused"], verbosity=1)
+    heard.take()
+    with overflow_at(model.last.bias):
+        backward(model, optimizer)
+    optimizer.step()
+    assert "overflow in loss 0, at last.bias: step skipped" in heard.take()
+
+
+def test_many_parameters_are_named_in_short(heard):
+    model, optimizer = initialized("O2", Net(), verbosity=1)
+    with amp.scale_loss(loss_of(model) * 1e30, optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+    assert "first.weight, first.bias, norm.weight and 3 more" in heard.take()

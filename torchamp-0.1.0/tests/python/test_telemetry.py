@@ -1,0 +1,168 @@
+"""The host's information about steps that the device may skip."""
+
+import contextlib
+
+import pytest
+import torch
+from nets import Net, adam, backward, initialized, loss_of, overflow_at, sgd, train_step
+
+from torchamp import amp, optimizers
+
+MAKERS = {
+    "foreign": sgd,
+    "torch's fused": lambda model: adam(model, fused=True),
+    "ours": lambda model: optimizers.FusedAdam(model.parameters(), 0.01),
+}
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O5"])
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("verbosity", [0, 1, 2])
+def test_steps_and_scales(level, name, verbosity, heard, device):
+    options = {"loss_scale": "dynamic", "verbosity": verbosity}
+    model, optimizer = initialized(level, Net(), MAKERS[name], device, **options)
+    assert amp.telemetry(optimizer) == type(amp.telemetry(optimizer))()
+    train_step(model, optimizer)
+    known = finished(optimizer)
+    assert (known.steps, known.skipped_steps, known.stepped) == (1, 0, True)
+    assert known.loss_scales == (65536.0,)
+    with overflow_at(model.first.weight):
+        train_step(model, optimizer, 1)
+    known = finished(optimizer)
+    assert (known.steps, known.skipped_steps, known.stepped) == (2, 1, False)
+    assert known.loss_scales == (32768.0,)
+    train_step(model, optimizer, 2)
+    assert finished(optimizer).stepped
+    said = heard.take().count("gradient overflow in loss 0, at first.weight")
+    assert said == min(verbosity, 1)
+
+
+def finished(optimizer):
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return amp.telemetry(optimizer)
+
+
+def test_a_fixed_scale_skips_nothing():
+    model, optimizer = initialized("O2", Net(), sgd, loss_scale=128.0)
+    amp.telemetry(optimizer)
+    train_step(model, optimizer)
+    assert amp.telemetry(optimizer) == type(amp.telemetry(optimizer))(1, 0, True, (128.0,))
+
+
+def test_several_losses():
+    model, optimizer = initialized("O2", Net(), sgd, loss_scale="dynamic", num_losses=2)
+    amp.telemetry(optimizer)
+    with amp.scale_loss(model(torch.randn(5, 4)).float().sum(), optimizer, loss_id=1) as scaled:
+        (scaled * float("inf")).backward()
+    optimizer.step()
+    assert amp.telemetry(optimizer).loss_scales == (65536.0, 32768.0)
+    assert amp.telemetry(optimizer).skipped_steps == 1
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("verbosity", [0, 1])
+def test_every_step_of_a_mix_is_counted(name, verbosity, heard, device):
+    options = {"loss_scale": "dynamic", "verbosity": verbosity}
+    model, optimizer = initialized("O2", Net(), MAKERS[name], device, **options)
+    amp.telemetry(optimizer)
+    skipped = 0
+    for step in range(100):
+        overflows = step % 9 in (2, 3)
+        with overflow_at(model.last.bias) if overflows else contextlib.nullcontext():
+            train_step(model, optimizer, step)
+        skipped += overflows
+    known = finished(optimizer)
+    assert (known.steps, known.skipped_steps, known.stepped) == (100, skipped, True)
+    assert known.loss_scales == (65536 * 0.5**skipped,)
+    lines = [line for line in heard.take().splitlines() if "overflow" in line]
+    scales = [f"loss scale now {65536 * 0.5**i:g}" for i in range(1, skipped + 1)]
+    assert [line.split("step skipped, ")[1] for line in lines] == scales * verbosity
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("overflowing", [0, 1, 2])
+def test_micro_batches_are_one_step(name, overflowing, heard, device):
+    options = {"loss_scale": "dynamic", "verbosity": 1}
+    model, optimizer = initialized("O2", Net(), MAKERS[name], device, **options)
+    amp.telemetry(optimizer)
+    for micro_batch in range(3):
+        overflows = micro_batch == overflowing
+        with overflow_at(model.first.bias) if overflows else contextlib.nullcontext():
+            backward(model, optimizer, micro_batch, delay_overflow_check=micro_batch < 2)
+    optimizer.step()
+    assert finished(optimizer) == type(finished(optimizer))(1, 1, False, (32768.0,))
+    expected = "gradient overflow in loss 0, at first.bias: step skipped, loss scale now 32768"
+    assert expected in heard.take().splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_skipped_step_is_reported_once(name, heard, device):
+    options = {"loss_scale": "dynamic", "verbosity": 1, "num_losses": 2}
+    model, optimizer = initialized("O2", Net(), MAKERS[name], device, **options)
+    heard.take()
+    for _ in range(3):
+        optimizer.zero_grad()
+        for loss_id in (0, 0, 1):
+            with overflow_at(model.first.bias):
+                backward(model, optimizer, loss_id=loss_id)
+        optimizer.step()
+    finished(optimizer)
+    assert heard.take().splitlines() == [
+        "INFO: gradient overflow in loss 0 and gradient overflow in loss 1, at first.bias: "
+        f"step skipped, loss scales now {scales}; this is normal before the first step, since the "
+        "scale starts high"
+        for scales in ("16384 and 32768", "4096 and 16384", "1024 and 8192")
+    ]
+
+
+def test_grads_that_are_dropped_are_no_step(heard):
+    model, optimizer = initialized("O2", Net(), sgd, verbosity=1)
+    amp.telemetry(optimizer)
+    with overflow_at(model.first.bias):
+        backward(model, optimizer)
+    train_step(model, optimizer)
+    assert amp.telemetry(optimizer).skipped_steps == 0
+    assert "overflow" not in heard.take()
+
+
+def test_three_parameters_are_named_and_the_rest_counted(heard):
+    model, optimizer = initialized("O2", Net(), sgd, verbosity=1)
+    with contextlib.ExitStack() as stack:
+        for param in model.parameters():
+            stack.enter_context(overflow_at(param))
+        train_step(model, optimizer)
+    named = "at first.weight, first.bias, norm.weight and 3 more: step skipped"
+    assert named in heard.take()
+
+
+def test_optimizers_of_one_loss_skip_together(heard):
+    models = [Net(), Net()]
+    made = [MAKERS["ours"](models[0]), sgd(models[1])]
+    amp.initialize(models, made, opt_level="O2", verbosity=1)
+    for optimizer in made:
+        amp.telemetry(optimizer)
+    with overflow_at(models[1].first.bias):
+        with amp.scale_loss(loss_of(models[0]) + loss_of(models[1]), made) as scaled_loss:
+            scaled_loss.backward()
+    for optimizer in made:
+        optimizer.step()
+        assert amp.telemetry(optimizer).skipped_steps == 1
+    said = heard.take()
+    assert "gradient overflow in loss 0: step skipped" in said, "none of the first's grads"
+    assert "gradient overflow in loss 0, at models[1].first.bias: step skipped" in said
+
+
+def test_a_scale_that_was_loaded_is_the_scale():
+    model, optimizer = initialized("O2", Net(), sgd, num_losses=2)
+    state = amp.state_dict()
+    state["loss_scaler1"]["loss_scale"] = 1024.0
+    amp.load_state_dict(state)
+    amp.telemetry(optimizer)
+    train_step(model, optimizer)
+    assert amp.telemetry(optimizer).loss_scales == (65536.0, 1024.0)
+
+
+def test_of_an_optimizer_that_is_not_amps():
+    with pytest.raises(RuntimeError, match="telemetry: expected optimizer to be an optimizer that"):
+        amp.telemetry(sgd(Net()))

@@ -1,0 +1,39 @@
+"""Types of the public names. make lint runs mypy on the package and on the typed program."""
+
+from __future__ import annotations
+
+import inspect
+import pathlib
+import typing
+
+import pytest
+
+from torchamp import optimizers
+from torchamp.amp import _amp, _settings, initialize
+
+PROGRAM = pathlib.Path(__file__).with_name("typed_program.py")
+
+
+def test_the_typed_program_runs(python):
+    assert python(str(PROGRAM)).startswith("O1 True 1 True ")
+
+
+def test_the_types_of_overrides_are_those_of_arguments():
+    """Every override that initialize takes, and no other."""
+    taken = set(inspect.signature(initialize).parameters)
+    others = {"models", "optimizers", "enabled", "opt_level", "process_group"}
+    assert set(_settings.Overrides.__annotations__) == taken - others
+    levels = typing.get_args(typing.get_args(_amp.Level)[0])
+    assert levels == ("O0", "O1", "O2", "O3", "O4", "O5")
+
+
+@pytest.mark.parametrize("name", optimizers.__all__)
+def test_fused_optimizers_name_all_that_they_take(name):
+    """FusedOptimizer's own arguments, too, and in the same way."""
+    parameters = inspect.signature(getattr(optimizers, name)).parameters
+    assert not any(
+        each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters.values()
+    )
+    own = inspect.signature(optimizers.FusedOptimizer).parameters
+    for storage in ("state_dtype", "stochastic_rounding"):
+        assert parameters[storage] == own[storage]
