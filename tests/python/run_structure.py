@@ -151,8 +151,13 @@ class StructureRun:
         self.model.load_state_dict(self.copied)
 
     def copy(self) -> dict[int, torch.Tensor]:
-        state = copy.deepcopy(self.model).state_dict()
-        return {i: state[name] for i, name in self.names().items()}
+        """Of a copy that has been through an initialize of its own."""
+        copied = copy.deepcopy(self.model)
+        sgd = torch.optim.SGD(copied.parameters(), 0.5)
+        level = "O2" if self.level == "O3" else self.level  # which would round it
+        torchamp.Amp(copied, sgd, level, verbosity=0).release()
+        params = dict(copied.named_parameters())
+        return {i: params[name] for i, name in self.names().items()}
 
     # ---- modules and phases
 

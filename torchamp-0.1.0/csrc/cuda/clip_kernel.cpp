@@ -1,9 +1,0 @@
-#include "cuda/launch.h"
-
-namespace torchamp::cuda {
-
-void clip(Queue queue, const Clipping& clipping) {
-  launch(queue, Kernel::kClip, 1, kThreads, &clipping);
-}
-
-}  // namespace torchamp::cuda

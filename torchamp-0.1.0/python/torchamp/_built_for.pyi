@@ -1,1 +1,0 @@
-TORCH_VERSION: str

@@ -1,1 +1,0 @@
-"""Reference implementations in plain PyTorch."""
