@@ -37,7 +37,7 @@ Model<M> cast_for_inference(M model, c10::ScalarType dtype, bool keep_batchnorm_
 /// The same for a module that the program keeps, which must outlive the result.
 template <class M, class... Args, detail::IfModule<M> = 0>
 auto cast_for_inference(M& module TORCHAMP_LIFETIMEBOUND, Args&&... args) {
-  return cast_for_inference(detail::pointer_to(module), std::forward<Args>(args)...);
+  return cast_for_inference(detail::unowned(module), std::forward<Args>(args)...);
 }
 
 /// @}

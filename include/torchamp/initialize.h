@@ -62,7 +62,7 @@ using IfHandle = std::enable_if_t<!is_module<M>, int>;
 
 /// A pointer that does not own, by which LibTorch's functions find the module itself.
 template <class M>
-std::shared_ptr<M> pointer_to(M& module) {
+std::shared_ptr<M> unowned(M& module) {
   return std::shared_ptr<M>(&module, [](M*) {});
 }
 
@@ -157,7 +157,7 @@ Model<M> initialize(M model, const Options& options = {}) {
 /// All of these for a module that the program keeps, which must outlive the result.
 template <class M, class... Args, detail::IfModule<M> = 0>
 auto initialize(M& module TORCHAMP_LIFETIMEBOUND, Args&&... args) {
-  return initialize(detail::pointer_to(module), std::forward<Args>(args)...);
+  return initialize(detail::unowned(module), std::forward<Args>(args)...);
 }
 
 /// The inverse of initialize, to train, save or initialize the models in another way: all models
