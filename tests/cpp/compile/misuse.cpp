@@ -14,7 +14,7 @@ TORCH_MODULE(Net);
 
 // It would be gone, or a copy would be cast and stepped.
 void initialize_a_module_by_value(NetImpl& net, torch::optim::Optimizer& optimizer) {
-  torchamp::initialize(NetImpl(), optimizer, "O2");  // error: give it a variable
+  torchamp::initialize(NetImpl(), optimizer, "O2");             // error: give it a variable
   torchamp::initialize(std::make_tuple(net), optimizer, "O2");  // error: would be a copy
 }
 
