@@ -84,12 +84,13 @@ def test_nor_at_other_levels():
 
 
 def test_backward_leaves_things_as_they_were():
-    original = torch.autograd.function.BackwardCFunction.apply
+    function = torch.autograd.function.BackwardCFunction
+    before = function.apply, function.__init__, torch.autograd._engine_run_backward
     model, optimizer = initialized("O1", Layer())
     backward(model, optimizer)
     assert torch.is_autocast_enabled("cpu") and not torch.is_autocast_cache_enabled()
     del model, optimizer
-    assert torch.autograd.function.BackwardCFunction.apply is original
+    assert (function.apply, function.__init__, torch.autograd._engine_run_backward) == before
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])

@@ -258,7 +258,7 @@ def _shielded_engine(run: Callable) -> Callable:
 
     @functools.wraps(run)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with _C.ShieldBackward():
+        with shield() if torch.compiler.is_compiling() else _C.ShieldBackward():
             return run(*args, **kwargs)
 
     return wrapper
