@@ -253,7 +253,7 @@ def test_what_has_replaced_a_class_or_step_since_is_named():
         amp.release(model)
     del vars(optimizer)["step"]
     for instance, expected in (
-        (model, r"models\[0\] to be a model that initialize returned, got a Other that it did not"),
+        (model, r"models\[0\] to be a model that initialize returned, or a plain one, got a Other"),
         (optimizer, r"optimizers\[0\] to have the class that initialize gave it, got a Other"),
     ):
         kind = type(instance)
@@ -267,11 +267,19 @@ def test_what_has_replaced_a_class_or_step_since_is_named():
 def test_models_that_initialize_did_not_return():
     model, _ = trained("O2")
     other, _ = trained("O5")
-    for strange in (Net(), nn.Sequential(model)):
-        with pytest.raises(RuntimeError, match=r"release: expected models\[0\] to be a model"):
+    for strange in (nn.Sequential(model), amp.cast_for_inference(Net(), torch.float16), "model"):
+        with pytest.raises(RuntimeError) as caught:
             amp.release(strange)
-    with pytest.raises(RuntimeError, match="to come from the same initialize as models"):
-        amp.release([model, other])
+        assert str(caught.value) == (
+            "release: expected models[0] to be a model that initialize returned, or a plain one, "
+            f"got a {type(strange).__name__}"
+        )
+    with pytest.raises(RuntimeError) as caught:
+        amp.release([Net(), model, other])
+    assert str(caught.value) == (
+        "release: expected models[2] to come from the same initialize as those before it, got one "
+        "from another"
+    )
 
 
 def test_disabled_and_twice():

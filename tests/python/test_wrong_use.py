@@ -517,8 +517,8 @@ def release_in_the_block():
         amp.release(net)
 
 
-def release_of_a_plain_model():
-    amp.release(linear_net())
+def release_of_a_wrapper():
+    amp.release(torch.nn.Sequential(made()[0]))
 
 
 def release_of_two_sessions():
@@ -609,7 +609,7 @@ ERRORS = (
     (backward_in_the_block_and_after_it, RuntimeError, "before the end of its scale_loss"),
     (backward_after_an_exception, RuntimeError, "before the end of its scale_loss"),
     (release_in_the_block, RuntimeError, "no scale_loss to be open"),
-    (release_of_a_plain_model, RuntimeError, "to be a model that initialize returned"),
+    (release_of_a_wrapper, RuntimeError, "to be a model that initialize returned"),
     (release_of_two_sessions, RuntimeError, "to come from the same initialize"),
     (scale_after_the_release, RuntimeError, "to be an optimizer that initialize returned"),
     (clip(-1.0), ValueError, "max_norm to be at least 0"),

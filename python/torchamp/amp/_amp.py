@@ -295,19 +295,17 @@ def release(models: torch.nn.Module | Iterable[torch.nn.Module]) -> None:
     and optimizers of the initialize that returned `models` are plain float32 ones again. They stay
     the same objects. Parameters have their masters' values, bit for bit, and optimizers step them
     with the states that they have. Grads are dropped, as by zero_grad(), and scale_loss knows the
-    optimizers no longer. Ignored after initialize(enabled=False).
+    optimizers no longer. Plain models stay as they are: copies, models that are released, and those
+    of initialize(enabled=False).
 
     Args:
         models: a model that initialize returned, or a list of them.
 
-    Raises RuntimeError, and changes nothing, within scale_loss, for models that initialize did not
-    return, and where the program has given one of them another class or dtype since; ValueError
-    where the groups of two optimizers hold one master.
+    Raises RuntimeError, and changes nothing, within scale_loss, for models that contain one that
+    initialize returned, and where the program has given one of them another class or dtype since;
+    ValueError where the groups of two optimizers hold one master.
     """
-    chosen = list(map(uncompiled, listed(models)))
-    if Last.is_disabled and not any(hasattr(model, "_torchamp") for model in chosen):
-        return
-    session = _release.session_of(chosen)
+    session = _release.session_of(map(uncompiled, listed(models)))
     if session is not None:
         _release.release(session)
 

@@ -17,26 +17,34 @@ from torchamp.optimizers import FusedOptimizer
 
 
 def session_of(models: Any) -> Session | None:
-    """The one that all of `models` belong to; None if there are no models. Raises RuntimeError."""
-    sessions = [_session_of(model, i) for i, model in enumerate(models)]
-    for i, session in enumerate(sessions):
-        if session is not sessions[0]:
+    """The one that all of `models` that are not plain belong to, or None. Raises RuntimeError."""
+    found: Session | None = None
+    for i, model in enumerate(models):
+        session = _session_of(model, i)
+        if found and session and found is not session:
             raise RuntimeError(
-                f"release: expected models[{i}] to come from the same initialize as models[0], "
-                "got one from another"
+                f"release: expected models[{i}] to come from the same initialize as those before "
+                "it, got one from another"
             )
-    return sessions[0] if sessions else None
+        found = found or session
+    return found
 
 
-def _session_of(model: Any, i: int) -> Session:
+def _session_of(model: Any, i: int) -> Session | None:
     session = model._torchamp.session if isinstance(model, AmpModel) else None
-    if session is None:
+    if session is None and not _is_plain(model):
         raise RuntimeError(
-            f"release: expected models[{i}] to be a model that initialize returned, got a "
-            f"{type(model).__name__} that it did not; copies of such a model, and released models, "
-            "are plain float32 models already"
+            f"release: expected models[{i}] to be a model that initialize returned, or a plain "
+            f"one, got a {type(model).__name__}"
         )
     return session
+
+
+def _is_plain(model: Any) -> bool:
+    """As copies are, and models that are released."""
+    if not isinstance(model, torch.nn.Module):
+        return False
+    return not any("_torchamp" in vars(module) for module in model.modules())
 
 
 def release(session: Session) -> None:
