@@ -7,9 +7,10 @@ from typing import TypeVar
 import torch
 
 from torchamp._shards import is_dtensor
+from torchamp.amp._adopt import set_state
 from torchamp.amp._cast import cast_model
 from torchamp.amp._checks import module_of
-from torchamp.amp._model import AmpModel, set_state
+from torchamp.amp._model import AmpModel
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from torchamp.amp import _checks
+from torchamp.amp._adopt import adopt_model, adopt_parts
 from torchamp.amp._cast import buffers_to_cast, cast_model, params_to_cast
 from torchamp.amp._kept import Kept, rules_of
 from torchamp.amp._masters import make_masters
-from torchamp.amp._model import adopt_model, adopt_parts
 from torchamp.amp._optimizer import adopt_optimizer
 from torchamp.amp._policy import is_marked
 from torchamp.amp._ranks.dtensor import check_dtensors, check_flattened
