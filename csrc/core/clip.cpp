@@ -147,10 +147,8 @@ Tensor clip_grad_norm(const ClippedStates& states, double max_norm, const RanksO
 void clip_grad_value(const ClippedStates& states, double clip_value) {
   at::NoGradGuard no_grad;
   check_bound("clip_grad_value_", "clip_value", clip_value);
-  for (OptimizerState* state : states) {
-    state->check_unscaled("clip_grad_value_");
-    state->unscale();
-  }
+  for (OptimizerState* state : states) state->check_unscaled("clip_grad_value_");
+  for (OptimizerState* state : states) state->unscale();
   for (OptimizerState* state : states) {
     for (const Tensor& grad : unscaled_part(*state, states, {}).unscaled) {
       grad.clamp_(-clip_value, clip_value);

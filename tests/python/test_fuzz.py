@@ -96,6 +96,18 @@ MENDED = {
     "clipping_after_a_skipped_step": program(
         "O1", sgd(0), events=[backward([0], [0], inf_in=0), step(0), clip(0)]
     ),
+    "clipping_two_of_which_the_second_waits": program(
+        "O2",
+        sgd(0, kind="FusedSGD"),
+        sgd(1, kind="FusedSGD"),
+        events=[
+            backward([0], [0]),
+            backward([1], [1], delayed=True),
+            Event("clip_value", {"of": [0, 1], "value": 0.05}),
+            Event("edit_grad", {"param": 0, "how": "negate"}),
+            step(0),
+        ],
+    ),
     "clipping_one_of_two_that_share": program(
         "O1", sgd(0, 1), sgd(1, 2), events=[backward([0], [0, 1]), backward([1], [2]), clip(0)]
     ),

@@ -159,4 +159,5 @@ def _check_bound(function: str, argument: str, bound: Any) -> None:
 def _unscale(function: str, states: Sequence[OptimizerState]) -> None:
     for state in states:
         state.core.check_unscaled(function)
+    for state in states:
         state.core.unscale()
