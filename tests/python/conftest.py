@@ -1,5 +1,6 @@
 """Fixtures for all Python tests: every available device, one seed, no autocast left on."""
 
+import gc
 import logging
 import os
 import pathlib
@@ -34,6 +35,16 @@ def _same_start():
     was_on = torch.is_autocast_enabled("cpu")
     yield
     assert was_on or not torch.is_autocast_enabled("cpu"), "the test left O1's autocast on"
+
+
+@pytest.fixture
+def no_collector():
+    """Cycles live on."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.collect()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Models and optimizers are freed with their last reference, without the garbage collector."""
 
-import gc
 import weakref
 
 import pytest
@@ -9,13 +8,7 @@ from nets import LEVELS, Net, adam, backward, initialized, loss_of, train_step
 
 from torchamp import Amp, amp
 
-
-@pytest.fixture(autouse=True)
-def no_collector():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+pytestmark = pytest.mark.usefixtures("no_collector")
 
 
 def use(model, optimizer) -> None:

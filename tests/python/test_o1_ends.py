@@ -1,6 +1,5 @@
 """O1 and O4 end with their run: at the next initialize that would be cast too."""
 
-import gc
 import re
 import warnings
 
@@ -14,13 +13,7 @@ DTYPES = {"O1": torch.float16, "O4": torch.bfloat16}
 OTHERS = ["O0", "O2", "O3", "O5"]
 
 
-@pytest.fixture(autouse=True)
-def no_collector():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-    gc.collect()
+pytestmark = pytest.mark.usefixtures("no_collector")
 
 
 def product_dtype() -> torch.dtype:
