@@ -79,9 +79,8 @@ def run_iteration(
     watch = Watch(model, see, outside=LOSS)
     devices = {param.device for param in model.parameters()}
     batch = _detached(batch)
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.zero_grad(set_to_none=True)
-    with unchanged(model, devices), _sampled_outputs(model, outcome), torch.enable_grad():
+    with unchanged(model, devices) as before, _sampled_outputs(model, outcome), torch.enable_grad():
         try:
             with watch:
                 loss = _loss_of(call_model(model, batch), loss_fn)
@@ -91,7 +90,7 @@ def run_iteration(
         except Exception as error:
             outcome.error, outcome.raised = error, watch.raised
         now = dict(model.named_buffers())
-        outcome.written = [name for name in now if not _is(now[name], buffers.get(name))]
+        outcome.written = [name for name in now if not _is(now[name], before.get(name))]
     outcome.grads = {
         name: param.grad.float() / scale
         for name, param in model.named_parameters()

@@ -178,14 +178,18 @@ def _holds_infinity(arguments: Any) -> bool:
 
 
 @contextlib.contextmanager
-def unchanged(model: torch.nn.Module, devices: Iterable[torch.device]) -> Iterator[None]:
-    """A context after which the model's buffers and torch's random numbers are as before."""
+def unchanged(
+    model: torch.nn.Module, devices: Iterable[torch.device]
+) -> Iterator[dict[str, torch.Tensor]]:
+    """A context after which the model's buffers and torch's random numbers are as before. Gives
+    copies of the buffers, by name."""
     cards = sorted({device.index or 0 for device in devices if device.type == "cuda"})
-    kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    buffers = dict(model.named_buffers())
+    before = {name: buffer.detach().clone() for name, buffer in buffers.items()}
     try:
         with torch.random.fork_rng(cards):
-            yield
+            yield before
     finally:
         with torch.no_grad():
-            for buffer, before in kept:
-                buffer.copy_(before)
+            for name, buffer in buffers.items():
+                buffer.copy_(before[name])
