@@ -6,7 +6,7 @@ import torch
 
 from torchamp.amp._kept import Kept
 from torchamp.amp._masters import LOW_PRECISION
-from torchamp.amp._model import AmpModel, ModelState, methods
+from torchamp.amp._model import AmpModel, ModelState
 from torchamp.amp._session import Session
 from torchamp.amp._swap_class import swap_class
 
@@ -60,4 +60,4 @@ def set_state(
     if earlier and earlier.session:
         earlier.session.close_if_left()
     if not isinstance(model, AmpModel):
-        swap_class(model, AmpModel, methods)
+        swap_class(model, AmpModel)

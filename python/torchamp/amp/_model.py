@@ -27,7 +27,7 @@ from torchamp.amp._dtype_errors import explain
 from torchamp.amp._ranks.data_parallel import DataParallel
 from torchamp.amp._session import Session
 from torchamp.amp._state_dicts import hook_state_dict
-from torchamp.amp._swap_class import Swapped, swap_class
+from torchamp.amp._swap_class import Swapped, remade
 from torchamp.amp._write_back import MAPPINGS, SEQUENCES, Copy, slots_of, write_back
 
 #: Kinds whose elements are not their attributes. Dynamo cannot ask each for a method `to`.
@@ -265,6 +265,26 @@ class AmpModel(Swapped, torch.nn.Module):
 
     _torchamp: ModelState
 
+    @staticmethod
+    def _torchamp_methods(original: type[torch.nn.Module]) -> dict[str, Any]:
+        @functools.wraps(original.forward)
+        def forward(self: AmpModel, *args: Any, **kwargs: Any) -> Any:
+            state = self._torchamp
+            wrapper, known = DistributedDataParallel._active_ddp_module, state.data_parallel
+            if known is not None and (wrapper is not None or known.is_unsynced):
+                known.note_forward(wrapper)
+            if state.session is not None and not torch.compiler.is_compiling():
+                state.session.publish_masters()
+            inner = state.inner_forward or functools.partial(original.forward, self)
+            try:
+                return state.run(inner, args, kwargs)
+            except (RuntimeError, ValueError) as error:
+                if state.session is not None and not torch.compiler.is_compiling():
+                    explain(error, self, state.session)
+                raise
+
+        return {"forward": forward}
+
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the original, also for grads that an open scale_loss has set aside."""
         super().zero_grad(*args, **kwargs)
@@ -300,7 +320,7 @@ class AmpModel(Swapped, torch.nn.Module):
         if (session := self._torchamp.session) is not None:
             tensors = (*self.parameters(), *self.buffers())
             own = plain_state(own, tensors, session.settings.properties.cast_model_type)
-        return _rebuild, (function, args), own, *items
+        return remade, (AmpModel, function, args), own, *items
 
     def __setstate__(self, state: Any) -> None:
         if isinstance(state, PlainState):
@@ -316,29 +336,3 @@ class AmpModel(Swapped, torch.nn.Module):
             "returned, whose forward it cannot read; use torch.compile, torch.export.export or "
             "torch.jit.trace"
         )
-
-
-def _rebuild(function: Callable, args: tuple) -> torch.nn.Module:
-    model = function(*args)
-    swap_class(model, AmpModel, methods)
-    return model
-
-
-def methods(original: type[torch.nn.Module]) -> dict:
-    @functools.wraps(original.forward)
-    def forward(self: AmpModel, *args: Any, **kwargs: Any) -> Any:
-        state = self._torchamp
-        wrapper, known = DistributedDataParallel._active_ddp_module, state.data_parallel
-        if known is not None and (wrapper is not None or known.is_unsynced):
-            known.note_forward(wrapper)
-        if state.session is not None and not torch.compiler.is_compiling():
-            state.session.publish_masters()
-        inner = state.inner_forward or functools.partial(original.forward, self)
-        try:
-            return state.run(inner, args, kwargs)
-        except (RuntimeError, ValueError) as error:
-            if state.session is not None and not torch.compiler.is_compiling():
-                explain(error, self, state.session)
-            raise
-
-    return {"forward": forward}

@@ -18,7 +18,7 @@ from torchamp.amp._masters import AccessTracker, MasterList, adopt, mastered, pa
 from torchamp.amp._optimizer_states import check_whole, fitting, load_keeping_dtypes, plain_state_of
 from torchamp.amp._report import announce_savings
 from torchamp.amp._session import Session
-from torchamp.amp._swap_class import Swapped, restore_class, swap_class
+from torchamp.amp._swap_class import Swapped, remade, restore_class, swap_class
 from torchamp.optimizers import FusedOptimizer
 
 
@@ -98,7 +98,7 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple:
         """Copies and pickles are plain optimizers of the model's parameters in float32."""
         function, args, own, *items = super().__reduce_ex__(protocol)
-        return _rebuild, (function, args), plain_state_of(self, own), *items
+        return remade, (AmpOptimizer, function, args), plain_state_of(self, own), *items
 
     def __setstate__(self, state: Any) -> None:
         if isinstance(state, PlainState):
@@ -106,12 +106,6 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
             restore_class(self)
         else:
             super().__setstate__(state)
-
-
-def _rebuild(function: Callable, args: tuple) -> torch.optim.Optimizer:
-    optimizer = function(*args)
-    swap_class(optimizer, AmpOptimizer, lambda original: {})
-    return optimizer
 
 
 def _check_closure(state: OptimizerState) -> None:
@@ -207,7 +201,7 @@ def adopt_optimizer(
         with state.accesses.suppress():
             announce_savings(optimizer, state.core)
     optimizer.__dict__["_torchamp"] = state
-    swap_class(optimizer, AmpOptimizer, lambda original: {})
+    swap_class(optimizer, AmpOptimizer)
     session.add_optimizer(optimizer)
 
 

@@ -42,6 +42,11 @@ class Swapped:
     #: The user's class.
     _torchamp_original: type
 
+    @staticmethod
+    def _torchamp_methods(original: Any) -> dict[str, Any]:
+        """Those of the subclass of `original`, the user's class, that know it."""
+        return {}
+
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple:
         """Makes pickle and copy return an object of the user's class."""
         # Of protocol 2 on, pickle insists on the object's own class; protocol 1 takes any.
@@ -63,13 +68,20 @@ class Swapped:
 _subclasses: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
 
 
-def swap_class(instance: Any, mixin: type[Swapped], methods: Callable[[Any], dict]) -> None:
-    """Makes `instance` a `mixin`, and adds `methods(type(instance))`."""
+def swap_class(instance: Any, mixin: type[Swapped]) -> None:
+    """Makes `instance` a `mixin`."""
     original = type(instance)
     known = _subclasses.get(original, lambda: None)()
-    subclass = known or _make_subclass(original, mixin, methods(original))
+    subclass = known or _make_subclass(original, mixin)
     _subclasses[original] = weakref.ref(subclass)
     instance.__class__ = subclass
+
+
+def remade(mixin: type[Swapped], function: Callable, args: tuple) -> Any:
+    """An object that a user's class reduced to `function` and `args`, as a `mixin`."""
+    instance = function(*args)
+    swap_class(instance, mixin)
+    return instance
 
 
 def is_as_swapped(instance: Swapped) -> bool:
@@ -91,14 +103,14 @@ def _type_of(metaclass: type) -> type:
     return kind
 
 
-def _make_subclass(original: type, mixin: type[Swapped], methods: dict) -> type:
+def _make_subclass(original: type, mixin: type[Swapped]) -> type:
     """Bypasses the user's metaclass, which may refuse it or keep a register."""
     namespace = {
         "__module__": original.__module__,
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
         "_torchamp_original": original,
-        **methods,
+        **mixin._torchamp_methods(original),
     }
     bases = (mixin, original)
     return type.__new__(_type_of(type(original)), original.__name__, bases, namespace)
