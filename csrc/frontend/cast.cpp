@@ -98,10 +98,12 @@ void cast_module(torch::nn::Module& module, at::ScalarType dtype, bool keep_batc
 
 namespace detail {
 
-CastTensor cast_tensor(const at::Tensor& tensor, at::ScalarType dtype) {
+void cast_argument(at::Tensor& tensor, at::ScalarType dtype, std::vector<CastTensor>& casts) {
+  if (!changes(tensor, dtype)) return;
   const bool infers = c10::InferenceMode::is_enabled();
   const at::Tensor cast = infers ? as_counted(tensor, dtype) : tensor.to(dtype);
-  return {tensor, cast, static_cast<uint32_t>(cast._version())};
+  casts.push_back({tensor, cast, static_cast<uint32_t>(cast._version())});
+  tensor = cast;
 }
 
 at::Tensor given_back(const at::Tensor& tensor, const std::vector<CastTensor>& casts,

@@ -58,8 +58,10 @@ struct CastTensor {
   uint32_t version;
 };
 
-/// `tensor` in `dtype`, a tensor whose version counts.
-TORCHAMP_API CastTensor cast_tensor(const at::Tensor& tensor, at::ScalarType dtype);
+/// Replaces a floating `tensor` of another dtype by its copy in `dtype`, whose version counts, and
+/// adds both to `casts`.
+TORCHAMP_API void cast_argument(at::Tensor& tensor, at::ScalarType dtype,
+                                std::vector<CastTensor>& casts);
 /// What the caller gets of a `tensor` that forward has left in a cast argument: the given one, with
 /// what was written to its copy, and another one in `dtype`.
 TORCHAMP_API at::Tensor given_back(const at::Tensor& tensor, const std::vector<CastTensor>& casts,
@@ -77,12 +79,7 @@ class Argument {
     if constexpr (kIsCast) {
       if (!dtype) return;
       value_.emplace(given);
-      for_each_tensor(*value_, [&](at::Tensor& tensor) {
-        if (!tensor.defined() || !tensor.is_floating_point()) return;
-        if (tensor.scalar_type() == *dtype) return;
-        casts_.push_back(cast_tensor(tensor, *dtype));
-        tensor = casts_.back().cast;
-      });
+      for_each_tensor(*value_, [&](at::Tensor& tensor) { cast_argument(tensor, *dtype, casts_); });
     }
   }
 

@@ -141,6 +141,18 @@ TEST_P(OnePassTest, ClippingByValue) {
   }
 }
 
+TEST_P(OnePassTest, ClippingTwoOfWhichTheSecondWaitsChangesNothing) {
+  FusedTraining first(device(), lazy()), second(device(), lazy());
+  first.backward();
+  ScaleLossOptions delayed;
+  delayed.delay_unscale = true;
+  scale_loss(second.loss(), second.amped.optimizer, delayed).backward();
+  const std::vector<Optimizer> both{first.amped.optimizer, second.amped.optimizer};
+  EXPECT_TRUE(contains(message_of([&] { clip_grad_value_(both, 1e-3); }),
+                       "clip_grad_value_: expected unscaled grads, got grads still scaled"));
+  EXPECT_TRUE(first.state().is_checked());
+}
+
 TORCHAMP_AT_LEVELS(OnePassTest, OptLevel::O2, OptLevel::O5);
 
 class DisabledTest : public DeviceTest {};
