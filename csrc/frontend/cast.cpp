@@ -6,8 +6,13 @@
 #include <unordered_set>
 #include <utility>
 
+#include "frontend/round_arguments.h"
+
 namespace torchamp {
 namespace {
+
+/// RoundArguments' dtype.
+thread_local std::optional<at::ScalarType> rounded_to;
 
 bool is_batch_norm(const torch::nn::Module& module) {
   return module.as<torch::nn::BatchNorm1d>() != nullptr ||
@@ -48,14 +53,23 @@ void cast_tensor(at::Tensor tensor, at::ScalarType dtype) {
   if (grad.defined()) tensor.mutable_grad() = grad.to(dtype);
 }
 
-/// Tensors that are made in inference mode have no versions.
-at::Tensor as_counted(const at::Tensor& tensor, at::ScalarType dtype) {
+/// A copy whose versions count, which those of tensors made in inference mode do not.
+at::Tensor counted_copy(const at::Tensor& tensor, at::ScalarType dtype) {
+  if (!c10::InferenceMode::is_enabled()) return tensor.to(dtype);
   const c10::InferenceMode off(false);
   const torch::NoGradGuard no_grad;
   return tensor.to(dtype);
 }
 
 }  // namespace
+
+RoundArguments::RoundArguments(at::ScalarType dtype) {
+  rounded_to = dtype;
+}
+
+RoundArguments::~RoundArguments() {
+  rounded_to.reset();
+}
 
 std::vector<at::Tensor> params_to_cast(torch::nn::Module& module, at::ScalarType dtype,
                                        bool keep_batchnorm_fp32,
@@ -99,9 +113,9 @@ void cast_module(torch::nn::Module& module, at::ScalarType dtype, bool keep_batc
 namespace detail {
 
 void cast_argument(at::Tensor& tensor, at::ScalarType dtype, std::vector<CastTensor>& casts) {
-  if (!changes(tensor, dtype)) return;
-  const bool infers = c10::InferenceMode::is_enabled();
-  const at::Tensor cast = infers ? as_counted(tensor, dtype) : tensor.to(dtype);
+  const bool rounds = rounded_to && changes(tensor, *rounded_to);
+  if (!rounds && !changes(tensor, dtype)) return;
+  const at::Tensor cast = counted_copy(rounds ? tensor.to(*rounded_to) : tensor, dtype);
   casts.push_back({tensor, cast, static_cast<uint32_t>(cast._version())});
   tensor = cast;
 }

@@ -12,10 +12,6 @@
 namespace torchamp::inspect {
 namespace {
 
-std::string named(const WatchedOp& op) {
-  return op.scope.empty() ? op.name : op.name + " of \"" + op.scope + '"';
-}
-
 at::Tensor value_of(const at::Tensor& loss) {
   TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1 && loss.requires_grad(),
                     "preflight: expected a loss of one element with a grad_fn, got ",
@@ -25,6 +21,10 @@ at::Tensor value_of(const at::Tensor& loss) {
 }
 
 }  // namespace
+
+std::string named(const WatchedOp& op) {
+  return op.scope.empty() ? op.name : op.name + " of \"" + op.scope + '"';
+}
 
 Unchanged::Unchanged(torch::nn::Module& module) {
   const at::NoGradGuard no_grad;
@@ -58,6 +58,12 @@ Unchanged::~Unchanged() {
     const std::lock_guard<std::mutex> lock(random.generator.mutex());
     random.generator.set_state(random.state);
   }
+}
+
+bool Unchanged::is_written(const at::Tensor& tensor) const {
+  return std::any_of(kept_.begin(), kept_.end(), [&tensor](const Kept& kept) {
+    return kept.tensor.is_same(tensor) && !at::equal(tensor, kept.value);
+  });
 }
 
 bool Outcome::has_finite_loss() const {

@@ -26,6 +26,9 @@ class Unchanged {
   Unchanged(const Unchanged&) = delete;
   Unchanged& operator=(const Unchanged&) = delete;
 
+  /// Whether one of the tensors has another value by now.
+  bool is_written(const at::Tensor& tensor) const;
+
  private:
   struct Kept {
     at::Tensor tensor;
@@ -58,6 +61,9 @@ struct Outcome {
 Outcome run_iteration(torch::nn::Module& module, const detail::ModelAtLevel& model, double scale,
                       const std::shared_ptr<OpObserver>& observer);
 
+/// "mul", or "mul of "head"".
+std::string named(const WatchedOp& op);
+
 /// Collects the magnitudes of what ops return.
 class SeenRanges : public CountedOps {
  public:
@@ -80,7 +86,7 @@ class SeenFailure : public FirstOverflow {
  public:
   void after(const WatchedOp& op, const at::ObserverContext* begun) override;
 
-  /// "mul", or "mul of "head""; "" if none threw.
+  /// Its name; "" if none threw.
   const std::string& raised() const { return raised_; }
 
  private:

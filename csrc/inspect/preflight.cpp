@@ -10,6 +10,7 @@
 
 #include "inspect/exponents.h"
 #include "inspect/iteration.h"
+#include "inspect/rounding.h"
 
 namespace torchamp {
 namespace inspect {
@@ -17,7 +18,6 @@ namespace {
 
 using Kind = Preflight::Kind;
 using Verdict = Preflight::Verdict;
-using Initialize = std::function<detail::ModelAtLevel(const Options&)>;
 
 /// The largest differences from float32 of a level that fits, relative.
 constexpr double kMaxLossError = 0.02;
@@ -34,6 +34,7 @@ constexpr int kLargestScale = 24;
 struct Reference {
   Outcome outcome;
   int largest_scale = kFirstScale;  ///< the exponent of the first loss scale to try in float16
+  std::vector<std::string> written_buffers;  ///< of those that O2 and O5 cast
 };
 
 bool is_grad(Kind kind) {
@@ -159,7 +160,7 @@ Verdict judge(OptLevel level, const Outcome& outcome, const SeenFailure& seen, i
 }
 
 /// Of one iteration, or of some with ever smaller loss scales.
-Verdict trial(OptLevel level, torch::nn::Module& module, const Initialize& initialize,
+Verdict verdict_of_trial(OptLevel level, torch::nn::Module& module, const Initialize& initialize,
               const Reference& reference) {
   const bool is_scaled = &format_of(level) == &kFloat16;
   int scale = is_scaled ? reference.largest_scale : 0;
@@ -175,6 +176,20 @@ Verdict trial(OptLevel level, torch::nn::Module& module, const Initialize& initi
     }
     scale = std::max(scale - 2, kLastScale);
   }
+}
+
+Verdict trial(OptLevel level, torch::nn::Module& module, const Initialize& initialize,
+              const Reference& reference) {
+  Verdict verdict = verdict_of_trial(level, module, initialize, reference);
+  const Properties properties = default_properties(level);
+  if (!verdict.fits || !properties.cast_model_type) return verdict;
+  const Rounding rounding(module, initialize, *properties.cast_model_type,
+                          *properties.keep_batchnorm_fp32);
+  const std::string reason = rounding.imprecision();
+  if (reason.empty()) return verdict;
+  verdict.fits = false;
+  verdict.reason = reason;
+  return verdict;
 }
 
 // The iteration in float32.
@@ -215,6 +230,9 @@ Reference run_in_float32(torch::nn::Module& module, const Initialize& initialize
   Reference reference;
   reference.outcome = run_iteration(module, model, 1, seen);
   check_is_finite(reference.outcome, seen->first_infinite());
+  for (const auto& [name, buffer] : buffers_to_cast(module, at::kBFloat16, true)) {
+    if (guard.is_written(buffer)) reference.written_buffers.push_back(name);
+  }
   tensors = seen->tensors();
   const double largest = std::max(sum_of_grads(tensors).max_abs, 1e-300);
   const int room = kFloat16.top - static_cast<int>(std::floor(std::log2(largest)));
@@ -287,7 +305,7 @@ bool is_view(const Preflight::Tensor& op) {
   return views.count(op.name) > 0;
 }
 
-void add_notes(Preflight& found) {
+void add_notes(Preflight& found, const std::vector<std::string>& written_buffers) {
   std::string before;
   for (const Preflight::Tensor& op : found.tensors) {
     if (op.kind != Kind::kActivation || is_view(op)) continue;
@@ -297,6 +315,12 @@ void add_notes(Preflight& found) {
           "out the sigmoid and use binary_cross_entropy_with_logits (BCEWithLogitsLoss).");
     }
     before = op.name;
+  }
+  for (const auto& name : written_buffers) {
+    found.notes.push_back("The forward writes buffer '" + name +
+                          "', which O2, O3 and O5 round: what it adds up there stops early. "
+                          "Options::keep_fp32({\"" +
+                          name + "\"}) keeps it in float32.");
   }
 }
 
@@ -317,7 +341,7 @@ Preflight preflight(torch::nn::Module& module, const inspect::Initialize& initia
   }
   inspect::add_findings(found, inspect::kFloat16);
   inspect::add_findings(found, inspect::kBFloat16);
-  inspect::add_notes(found);
+  inspect::add_notes(found, reference.written_buffers);
   return found;
 }
 

@@ -38,6 +38,44 @@ struct WithOp : torch::nn::Module {
   Function op_;
 };
 
+/// A linear layer, and a little of the cosines of angles: a buffer's or an input's.
+struct WithAngles : torch::nn::Module {
+  struct Angles {
+    Tensor values;
+  };
+
+  WithAngles() {
+    linear = register_module("linear", torch::nn::Linear(8, 8));
+    angles = register_buffer("angles", at::linspace(5000, 5010, 8));
+  }
+
+  Tensor forward(const Tensor& x) { return forward(x, angles); }
+  Tensor forward(const Tensor& x, const Tensor& given) {
+    RECORD_USER_SCOPE("angles");
+    return linear->forward(x) + (given.cos() * 0.01).to(x.scalar_type());
+  }
+  Tensor forward(const Tensor& x, const Angles& given) { return forward(x, given.values); }
+
+  torch::nn::Linear linear = nullptr;
+  Tensor angles;
+};
+
+/// A linear layer that counts its calls in a buffer.
+struct Counting : torch::nn::Module {
+  Counting() {
+    linear = register_module("linear", torch::nn::Linear(8, 8));
+    count = register_buffer("count", at::zeros({}));
+  }
+
+  Tensor forward(const Tensor& x) {
+    count.add_(1);
+    return linear->forward(x);
+  }
+
+  torch::nn::Linear linear = nullptr;
+  Tensor count;
+};
+
 class PreflightTest : public DeviceTest {
  protected:
   static Tensor ones() { return at::ones({4, 8}, at::TensorOptions(device())); }
@@ -130,6 +168,61 @@ TEST_P(PreflightTest, NamesAnOpThat16BitsDoNotHave) {
     EXPECT_NE(found.verdict(level).reason.find("cholesky"), std::string::npos)
         << found.verdict(level).reason;
   }
+}
+
+constexpr OptLevel kCasting[] = {OptLevel::O2, OptLevel::O3, OptLevel::O5};
+
+TEST_P(PreflightTest, NamesABufferThatMustNotBeRounded) {
+  const auto net = std::make_shared<WithAngles>();
+  net->to(device());
+  const Tensor before = net->angles.clone();
+  const Preflight found =
+      preflight(net, [](const auto& model) { return model(ones()).square().mean(); });
+  for (const auto level : kCasting) {
+    EXPECT_FALSE(found.verdict(level).fits);
+    EXPECT_EQ(found.verdict(level).reason,
+              "precision: buffer 'angles' in 16 bits: cos of \"angles\" is off float32; "
+              "Options::keep_fp32({\"angles\"}) avoids it");
+  }
+  EXPECT_TRUE(found.verdict(OptLevel::O4).fits) << found.verdict(OptLevel::O4).reason;
+  EXPECT_TRUE(at::equal(net->angles, before));
+  const Tensor expected = net->forward(ones());
+  const auto model =
+      initialize(net, Options("O5").keep_fp32({"angles"}).cast_model_outputs(at::kFloat));
+  EXPECT_TRUE(at::allclose(model(ones()), expected, 0.01, 0.01));
+  EXPECT_EQ(net->angles.scalar_type(), at::kFloat);
+}
+
+TEST_P(PreflightTest, NamesInputsThatMustNotBeRounded) {
+  const auto net = std::make_shared<WithAngles>();
+  net->to(device());
+  const Tensor angles = net->angles.clone();
+  net->angles.zero_();
+  const Preflight found =
+      preflight(net, [&](const auto& model) { return model(ones(), angles).square().mean(); });
+  for (const auto level : kCasting) {
+    EXPECT_EQ(found.verdict(level).reason,
+              "precision: the inputs in 16 bits: cos of \"angles\" is off float32; integers, and "
+              "members of a struct without amp_members, are not cast");
+  }
+  const Preflight kept = preflight(net, [&](const auto& model) {
+    return model(ones(), WithAngles::Angles{angles}).square().mean();
+  });
+  for (const auto level : kCasting) {
+    EXPECT_TRUE(kept.verdict(level).fits) << kept.verdict(level).reason;
+  }
+}
+
+TEST_P(PreflightTest, NotesABufferThatTheForwardWrites) {
+  const auto net = std::make_shared<Counting>();
+  net->to(device());
+  const Preflight found =
+      preflight(net, [](const auto& model) { return model(ones()).square().mean(); });
+  ASSERT_EQ(found.notes.size(), 1U);
+  EXPECT_EQ(found.notes[0],
+            "The forward writes buffer 'count', which O2, O3 and O5 round: what it adds up there "
+            "stops early. Options::keep_fp32({\"count\"}) keeps it in float32.");
+  EXPECT_EQ(net->count.item<float>(), 0);
 }
 
 TEST_P(PreflightTest, LeavesEverythingAsItWas) {

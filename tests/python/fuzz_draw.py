@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from draw_structure import StructureDraw
+from fuzz_calls import BATCHES, ISLANDS
 from fuzz_events import Event, Net, Program, Recipe, Setup
 from mirror import Mirror
 from mirror_state import CASTS, Refused, Undetermined
@@ -91,7 +92,7 @@ WEIGHTS = {
     "module": 0.4,
     "phase": 0.2,
 }
-FLAGS = {"delayed": 0.15, "deferred": 0.1, "is_nan": 0.02, "twice": 0.05}
+FLAGS = {"delayed": 0.15, "deferred": 0.1, "is_nan": 0.02, "twice": 0.05, "writes": 0.1}
 LENGTH = 28
 
 
@@ -227,6 +228,10 @@ class Draw(StructureDraw):
             args["inf_in"] = self.chance.choice(reach)
         if self.chance.random() < 0.06:
             args["zero_inside"] = self.chance.choice(["optimizer", "model"])
+        if self.chance.random() < 0.1:
+            args["batch"] = self.chance.choice(list(BATCHES))
+        if self.chance.random() < 0.15:
+            args["island"] = self.chance.choice(list(ISLANDS))
         if self.chance.random() < 0.12:
             args["ends"] = self.chance.choice(["empty", "raise", "scale_loss", "step"])
         return args

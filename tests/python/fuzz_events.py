@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from fuzz_calls import FINE, coefs_in, product_in, remember
 from torch import nn
 
 UNIT = 2.0**-6
@@ -111,13 +112,22 @@ class Net(nn.Module):
                 drawn = torch.rand(param.shape, generator=generator)
                 param.copy_((drawn + 0.5) * (drawn.mul(64).round() % 2 * 2 - 1))
 
-    def forward(self, coefs: list[torch.Tensor], reached: list[str]) -> torch.Tensor:
-        """A loss whose grads are `coefs`, of the parameters with the names `reached`. Keeps what it
-        has read."""
+    def forward(
+        self,
+        batch: Any,
+        reached: list[str],
+        island: str | None = None,
+        memory: dict[str, Any] | None = None,
+    ) -> torch.Tensor:
+        """A loss whose grads are the coefficients in `batch`, of the parameters with the names
+        `reached`. Keeps what it has read."""
+        coefs = coefs_in(batch)
         named = dict(self.named_parameters())
         params = [named[name] for name in reached]
         self.read = [param.detach().clone() for param in params]
-        products = [(param.float() * coef.float()).sum() for param, coef in zip(params, coefs)]
+        if memory is not None:
+            remember(memory, coefs)
+        products = [product_in(island, param, coef) for param, coef in zip(params, coefs)]
         return torch.stack(products).sum()
 
     def in_batch_norm(self) -> list[bool]:
@@ -138,10 +148,16 @@ def drawn(shape: torch.Size, seed: int) -> torch.Tensor:
 
 
 def drawn_coefs(
-    shapes: Sequence[torch.Size], reached: Sequence[int], coefs: int, inf_in: int | None
+    shapes: Sequence[torch.Size],
+    reached: Sequence[int],
+    coefs: int,
+    inf_in: int | None,
+    is_fine: bool = False,
 ) -> list[torch.Tensor]:
-    """The grads of a loss, by the seed `coefs`; one element of `inf_in`'s is infinite."""
-    grads = [drawn(shapes[i], coefs * 100 + i) for i in reached]
+    """The grads of a loss, by the seed `coefs`; one element of `inf_in`'s is infinite. is_fine:
+    such that 16 bits do not hold them."""
+    factor = FINE if is_fine else 1.0
+    grads = [drawn(shapes[i], coefs * 100 + i) * factor for i in reached]
     for i, grad in zip(reached, grads):
         if i == inf_in and grad.numel():
             grad.view(-1)[-1] = INF

@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 import torch
+from fuzz_calls import BATCHES, LABELS, check_memory, coefs_in, is_fine
 from fuzz_events import Event, Program, Setup, drawn_coefs, drawn_value
 from mirror import Mirror
 from mirror_state import Param, Refused
@@ -33,11 +34,22 @@ class Run(StructureRun):
     def given(self, of: list[int]) -> list[torch.optim.Optimizer]:
         return [self.optimizers[i] for i in of]
 
-    def loss(self, reach: list[int], coefs: int, inf_in: int | None, is_nan: bool) -> torch.Tensor:
+    def loss(
+        self,
+        reach: list[int],
+        coefs: list[torch.Tensor],
+        batch: str | None,
+        island: str | None,
+        writes: bool,
+    ) -> torch.Tensor:
         names = self.names()
-        grads = drawn_coefs(self.shapes, reach, coefs, inf_in)
-        loss = self.model(grads, [names[i] for i in reach])
-        return loss * float("nan") if is_nan else loss
+        given = coefs if batch is None else BATCHES[batch](coefs, LABELS.clone())
+        memory = {"calls": torch.zeros(1)} if writes else None
+        loss = self.model(given, [names[i] for i in reach], island, memory)
+        expect(all(a is b for a, b in zip(coefs_in(given), coefs)), "the batch was changed")
+        if memory is not None:
+            check_memory(memory, coefs)
+        return loss
 
     def backward(
         self,
@@ -52,9 +64,15 @@ class Run(StructureRun):
         twice: bool = False,
         zero_inside: str | None = None,
         ends: str | None = None,
+        batch: str | None = None,
+        island: str | None = None,
+        writes: bool = False,
     ) -> None:
         flags = {"delay_unscale": delayed, "delay_overflow_check": deferred}
-        value = self.loss(reach, coefs, inf_in, is_nan)
+        grads = drawn_coefs(self.shapes, reach, coefs, inf_in, is_fine(island, self.level))
+        value = self.loss(reach, grads, batch, island, writes and bool(reach))
+        if is_nan:
+            value = value * float("nan")
         with self.must_end(ends):
             with self.amp.scale_loss(value, self.given(of), loss, **flags) as scaled_loss:
                 self.zero_in_block(zero_inside, of)

@@ -28,6 +28,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from fuzz_calls import is_fine
 from fuzz_events import EXACT, LARGEST, UNIT, Event, drawn_coefs, drawn_value
 from mirror_state import Param, Refused, Stepped, Undetermined, distinct, require
 from mirror_structure import Structure
@@ -81,10 +82,14 @@ class Mirror(Structure):
         twice: bool = False,
         zero_inside: str | None = None,
         ends: str | None = None,
+        island: str | None = None,
+        **call: Any,
     ) -> None:
-        """ends: "empty" without a backward; "raise", "scale_loss", "step": by that exception."""
+        """ends: "empty" without a backward; "raise", "scale_loss", "step": by that exception. call:
+        what does not change the grads."""
         given = [self.optimizers[i] for i in of]
-        grads = dict(zip(reach, drawn_coefs(self.shapes, reach, coefs, inf_in)))
+        fine = is_fine(island, self.setup.level)
+        grads = dict(zip(reach, drawn_coefs(self.shapes, reach, coefs, inf_in, fine)))
         reached = {self.params[i]: grad for i, grad in grads.items() if self.params[i].is_trainable}
         require(all(self.params[i].is_in_model for i in reach), "what is not in the model")
         is_bad = is_nan or inf_in is not None

@@ -180,6 +180,25 @@ def test_attributes(level, kind):
     assert memory.calls == 1 and memory.h is h
 
 
+@pytest.mark.parametrize(
+    "make, write, read",
+    [
+        (dict, lambda h, memory: memory.update(h=h), lambda memory: memory["h"]),
+        (list, lambda h, memory: memory.append(h), lambda memory: memory[0]),
+        (lambda: {"deep": []}, lambda h, memory: memory["deep"].append(h), lambda m: m["deep"][0]),
+        (
+            lambda: Slotted(torch.ones(1)),
+            lambda h, memory: setattr(memory, "h", h),
+            lambda memory: memory.h,
+        ),
+    ],
+)
+@pytest.mark.parametrize("level", CAST_LEVELS)
+def test_what_forward_leaves_in_them_is_an_output(level, make, write, read):
+    memory, h = called(level, write, make())
+    assert read(memory).dtype == h.dtype == torch.float32 and torch.equal(read(memory), h)
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_what_forward_moves_is_the_callers(level):
     tensor = torch.ones(1)

@@ -32,6 +32,7 @@ from torchamp.amp._write_back import MAPPINGS, SEQUENCES, Copy, slots_of, write_
 
 #: Kinds whose elements are not their attributes. Dynamo cannot ask each for a method `to`.
 _BUILT_IN = (dict, list, tuple, set, frozenset)
+_MUTABLE = (dict, collections.OrderedDict, list, collections.deque)
 
 
 def convert(value: Any, dtype: torch.dtype) -> Any:
@@ -66,7 +67,7 @@ class Conversion:
             return self._convert_object(value)
         if isinstance(value, Mapping):
             converted, changes = self._convert_values(value)
-            if not changes:
+            if not (changes or self._may_get_16_bits(value)):
                 return value, False
             return self._noted(value, _with_values(value, converted))
         if isinstance(value, (Sequence, Set)):
@@ -74,6 +75,10 @@ class Conversion:
         if isinstance(value, Iterator):
             return (convert(element, self.dtype) for element in value), True
         return value, False
+
+    def _may_get_16_bits(self, value: Any) -> bool:
+        """Whether forward may leave such tensors in it, which the caller gets as outputs."""
+        return self.copies is not None and self.dtype.itemsize < 4 and type(value) in _MUTABLE
 
     def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
         """Inference mode would not count writes to it."""
@@ -121,7 +126,7 @@ class Conversion:
             result, changed = self.convert(element)
             converted.append(result)
             changes |= changed
-        if not changes:
+        if not (changes or self._may_get_16_bits(value)):
             return value, False
         if hasattr(value, "_fields"):
             return type(value)(*converted), True
@@ -226,6 +231,9 @@ class ModelState:
             outputs = self._run(forward, args, kwargs)
         else:
             outputs = self._run_on_copies(self.input_type, forward, args, kwargs)
+        return self._converted(outputs)
+
+    def _converted(self, outputs: Any) -> Any:
         return outputs if self.output_type is None else convert(outputs, self.output_type)
 
     def _run_on_copies(
@@ -243,7 +251,7 @@ class ModelState:
         written = [copy for copy in copies or () if _is_written(copy)]
         if written and copies:
             name_of = functools.partial(_name_of, dtype, forward, args, kwargs)
-            write_back(written, copies, name_of)
+            write_back(written, copies, self._converted, name_of)
         return outputs
 
     def _run(self, forward: Callable, args: tuple, kwargs: dict) -> Any:

@@ -31,33 +31,41 @@ def slots_of(value: Any) -> dict[str, Any]:
 
 
 def write_back(
-    written: list[Copy], copies: list[Copy], name_of: Callable[[torch.Tensor], str]
+    written: list[Copy],
+    copies: list[Copy],
+    convert: Callable[[Any], Any],
+    name_of: Callable[[torch.Tensor], str],
 ) -> None:
     """Gives arguments what forward wrote to the copies that were made of them.
 
     Args:
         written: those of `copies` that forward wrote to.
+        convert: makes an output of an object that forward left in an argument.
         name_of: the name of the argument that a tensor is in, for a warning that it is not written.
     """
     originals = {id(made): given for given, made, _ in copies}
+
+    def callers(element: Any) -> Any:
+        return originals[id(element)] if id(element) in originals else convert(element)
+
     for given, made, _ in written:
         if isinstance(made, torch.Tensor):
             _write_tensor(given, made, name_of)
         elif isinstance(made, SEQUENCES):
             given.clear()
-            given.extend(originals.get(id(element), element) for element in made)
+            given.extend(map(callers, made))
         elif isinstance(made, MAPPINGS):
-            _write_mapping(given, made, originals)
+            _write_mapping(given, made, callers)
         else:
             for name, element in slots_of(made).items():
-                object.__setattr__(given, name, originals.get(id(element), element))
+                object.__setattr__(given, name, callers(element))
 
 
-def _write_mapping(given: Any, made: Any, originals: dict[int, Any]) -> None:
+def _write_mapping(given: Any, made: Any, callers: Callable[[Any], Any]) -> None:
     for key in given.keys() - made.keys():
         del given[key]
     for key, element in made.items():
-        given[key] = originals.get(id(element), element)
+        given[key] = callers(element)
 
 
 def _write_tensor(given: torch.Tensor, made: torch.Tensor, name_of: Callable[[Any], str]) -> None:

@@ -1,0 +1,42 @@
+// What rounding buffers and inputs does to a model in float32: for preflight.
+#pragma once
+
+#include <torchamp/preflight.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace torchamp::inspect {
+
+using Initialize = std::function<detail::ModelAtLevel(const Options&)>;
+
+/// Iterations of a model in float32 whose buffers, those that a cast to `dtype` would change, or
+/// inputs are rounded to `dtype`. They leave the module as it was.
+class Rounding {
+ public:
+  Rounding(torch::nn::Module& module, const Initialize& initialize, at::ScalarType dtype,
+           bool keep_batchnorm_fp32);
+
+  /// The first buffer, or the inputs, that must not be rounded, and what keeps it in float32; "" if
+  /// what ops of the forward return stays within 10 % of its norm.
+  std::string imprecision() const;
+
+ private:
+  using NamedBuffers = std::vector<std::pair<std::string, at::Tensor>>;
+  /// What an op of the forward returned: its name, and some of the elements.
+  using Output = std::pair<std::string, at::Tensor>;
+  class SeenOutputs;
+
+  std::vector<Output> outputs(const NamedBuffers& rounded, bool rounds_inputs) const;
+  std::string first_imprecise(const std::vector<Output>& expected, const NamedBuffers& rounded,
+                              bool rounds_inputs) const;
+
+  torch::nn::Module& module_;
+  const Initialize& initialize_;
+  at::ScalarType dtype_;
+  NamedBuffers buffers_;
+};
+
+}  // namespace torchamp::inspect
