@@ -4,8 +4,10 @@
 #include <torch/csrc/jit/serialization/export.h>
 #include <torchamp/detail/param.h>
 
+#include <algorithm>
 #include <iterator>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 
 namespace torchamp::checkpoint {
@@ -52,8 +54,16 @@ class Casts {
   std::unordered_map<const c10::TensorImpl*, WeakTensor> casts_;
 };
 
-/// Replaces cast tensors in what is about to be written, an object that torch::save has made.
+/// What torch::save makes of a module, not a program's own, which stays as it is.
+bool is_archive(const torch::jit::Module& saved) {
+  const std::string name = saved.type()->name()->qualifiedName();
+  return saved.type()->methods().empty() && name.rfind("__torch__.", 0) == 0 &&
+         saved.type()->name()->name() == "Module";
+}
+
+/// Replaces cast tensors in what is about to be written.
 torch::jit::ExtraFilesMap widen(const torch::jit::Module& saved) {
+  if (!is_archive(saved)) return {};
   const at::NoGradGuard no_grad;
   std::unordered_map<const c10::TensorImpl*, Tensor> widened;  // a shared tensor is written once
   for (const torch::jit::Module& module : saved.modules()) {
@@ -74,6 +84,7 @@ torch::jit::ExtraFilesMap widen(const torch::jit::Module& saved) {
 }  // namespace
 
 void save_in_float32(const std::vector<Tensor>& tensors) {
+  if (std::none_of(tensors.begin(), tensors.end(), is_narrow)) return;
   static const bool is_hooked = (torch::jit::SetExportModuleExtraFilesHook(widen), true);
   static_cast<void>(is_hooked);
   Casts::instance().add(tensors);

@@ -53,9 +53,9 @@ Tree saved(Amp& amp) {
   amp.refresh();
   std::vector<IValue> models, optimizers, scalers;
   for (const auto& model : amp.models()) models.emplace_back(saved_model(amp, *model));
-  for (const auto& optimizer : amp.optimizers()) {
-    const std::string name = numbered("optimizers", optimizers.size());
-    optimizers.emplace_back(checkpoint::saved_optimizer(*optimizer.wrapped, name));
+  for (size_t i = 0; i < amp.optimizers().size(); ++i) {
+    const std::string name = numbered("optimizers", i);
+    optimizers.emplace_back(checkpoint::saved_optimizer(*amp.optimizer(i).wrapped, name));
   }
   for (const LossScaler& scaler : amp.loss_scalers()) scalers.emplace_back(saved_scaler(scaler));
   Tree tree = checkpoint::new_tree();
@@ -181,7 +181,7 @@ void load(Amp& amp, const Tree& tree) {
   std::vector<checkpoint::LoadedOptimizer> optimizers;
   for (const Tree& saved : take_trees(tree, "optimizers", "optimizers", amp.optimizers().size())) {
     const size_t i = optimizers.size();
-    optimizers.emplace_back(*amp.optimizers()[i].wrapped, saved, numbered("optimizers", i));
+    optimizers.emplace_back(*amp.optimizer(i).wrapped, saved, numbered("optimizers", i));
   }
   for (const auto& each : loaded) amp.set_value(each.target, each.value);
   for (auto& optimizer : optimizers) optimizer.apply();

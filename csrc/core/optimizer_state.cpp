@@ -18,6 +18,12 @@ namespace {
 
 using at::Tensor;
 
+constexpr const char* kWrittenBesideScaled =
+    "zero_grad: expected the model to be written by the optimizer that initialize returned, got "
+    "writes after a backward whose grads no step has used; these grads are scaled. If a second "
+    "optimizer steps the model, make one optimizer of both, with two groups; if the program uses "
+    "the grads itself, set materialize_master_grads to true";
+
 /// All OptimizerStates, for all threads.
 class States {
  public:
@@ -259,6 +265,7 @@ void OptimizerState::check_unscaled(const char* function) {
 
 void OptimizerState::zero_grad(bool set_to_none) {
   at::NoGradGuard no_grad;
+  tell_once(has_written_beside_scaled() ? kWrittenBesideScaled : "");
   for (const auto& param : params_) zero_grad(*param, set_to_none);
   had_drops_ = false;
   forget_backwards();
@@ -346,14 +353,15 @@ void OptimizerState::end_step(const std::vector<LossScaler*>& scalers) {
   forget_backwards();
 }
 
-/// Once.
-void OptimizerState::note_doubt(const char* function) {
-  doubt_.clear();
-  if (lacked_grads_ || params_.empty() || !lacks_grads()) return;
-  lacked_grads_ = true;
-  doubt_ = std::string(function) +
-           ": expected grads, got none, so nothing changes; run the backward, of a loss that "
-           "reaches the optimizer's parameters, in scale_loss";
+void OptimizerState::tell_once(const std::string& doubt) {
+  doubt_ = doubt.empty() || !told_.insert(doubt).second ? "" : doubt;
+}
+
+/// Whether the program has written the model while its grads were scaled for a fused step.
+bool OptimizerState::has_written_beside_scaled() const {
+  return std::any_of(params_.begin(), params_.end(), [](const auto& param) {
+    return param->grad.state == GradState::kChecked && param->is_model_written();
+  });
 }
 
 bool OptimizerState::have_contributed() const {
@@ -362,7 +370,7 @@ bool OptimizerState::have_contributed() const {
 }
 
 bool OptimizerState::lacks_grads() const {
-  return std::none_of(params_.begin(), params_.end(), [](const auto& param) {
+  return !params_.empty() && std::none_of(params_.begin(), params_.end(), [](const auto& param) {
     if (!param->has_master()) return grad_of(param->model).defined();
     return param->grad.state == GradState::kUnscaled || param->grad.state == GradState::kChecked;
   });

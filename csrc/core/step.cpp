@@ -3,6 +3,13 @@
 #include <utility>
 
 namespace torchamp::core {
+namespace {
+
+constexpr const char* kLacksGrads =
+    ": expected grads, got none, so nothing changes; run the backward, of a loss that reaches the "
+    "optimizer's parameters, in scale_loss";
+
+}  // namespace
 
 Step::~Step() {
   if (is_open_) leave();
@@ -18,7 +25,7 @@ void Step::begin(const char* function) {
               ": expected unscaled grads, got grads still scaled by a scale_loss with "
               "delay_unscale, as in no_sync(); run one without it before the step");
   state.check_no_strays(function, /*set_aside=*/true);
-  state.note_doubt(function);
+  state.tell_once(state.lacks_grads() ? std::string(function) + kLacksGrads : "");
   state.refresh();
   if (state.adopts_data_writes()) {
     for (const auto& param : state.params()) param->adopt_data_writes();

@@ -18,7 +18,10 @@ void check_model(const Module& model) {
   for (const auto& param : model.named_parameters()) {
     const std::string name = "parameter \"" + param.key() + "\"";
     check_memory("initialize", name.c_str(), *param, /*takes_meta=*/false);
-    TORCH_CHECK(!c10::isReducedFloatingType(param->scalar_type()) || !param->requires_grad(),
+    const bool is_in_training = core::param_of(*param) != nullptr;
+    const bool is_refused = param->scalar_type() == at::kHalf ||
+                            (param->scalar_type() == at::kBFloat16 && is_in_training);
+    TORCH_CHECK(!is_refused || !param->requires_grad(),
                 "initialize: expected a float32 model, got ", name, " in ", param->scalar_type(),
                 ". initialize casts the model itself: remove the call of to(torch::kHalf), or "
                 "freeze what does not train by set_requires_grad(false); a model that was "
@@ -121,7 +124,7 @@ Amp::Amp(std::vector<std::shared_ptr<Module>> models,
   check_params_once(optimizers);
   check_owners();
   check_real();
-  warn_of_strangers();
+  check_shares();
   warn_of_averages();
   warn_of_float64();
   const at::Device device = device_of(optimizers, models_);
@@ -149,7 +152,8 @@ std::optional<at::ScalarType> Amp::input_type() const {
 std::optional<at::ScalarType> Amp::output_type() const {
   if (!enabled()) return std::nullopt;
   if (options_.cast_model_outputs()) return options_.cast_model_outputs();
-  return properties_.cast_model_type ? std::optional(at::kFloat) : std::nullopt;
+  const bool casts = properties_.cast_model_type || properties_.autocast_type;
+  return casts ? std::optional(at::kFloat) : std::nullopt;
 }
 
 LossScaler& Amp::loss_scaler(int64_t loss_id) {

@@ -63,20 +63,33 @@ void Amp::check_real() const {
 }
 
 /// A clone, or a model that was made after the optimizer, looks like the model that it steps.
-void Amp::warn_of_strangers() {
+void Amp::check_shares() {
   std::unordered_set<const c10::TensorImpl*> of_models;
+  bool is_trained = false;
   for (const auto& model : models_) {
-    for (const auto& param : model->parameters()) of_models.insert(param.unsafeGetTensorImpl());
+    for (const auto& param : model->parameters()) {
+      of_models.insert(param.unsafeGetTensorImpl());
+      is_trained |= param.requires_grad();
+    }
   }
-  const auto is_known = [&](const at::Tensor& param) {
-    return of_models.count(param.unsafeGetTensorImpl()) > 0;
-  };
-  for (const auto& optimizer : optimizers_) {
-    const auto params = params_of(*optimizer.wrapped);
-    if (std::any_of(params.begin(), params.end(), is_known)) continue;
-    warn_once(
-        "initialize: an optimizer steps no parameter of the models; give initialize the model "
-        "whose parameters() the optimizer was made of");
+  if (!is_trained) return;
+  std::vector<size_t> strangers;
+  for (size_t i = 0; i < optimizers_.size(); ++i) {
+    const auto params = params_of(*optimizers_[i].wrapped);
+    const bool is_known =
+        std::any_of(params.begin(), params.end(), [&of_models](const at::Tensor& param) {
+          return of_models.count(param.unsafeGetTensorImpl()) > 0;
+        });
+    if (!is_known) strangers.push_back(i);
+  }
+  TORCH_CHECK_VALUE(strangers.empty() || strangers.size() < optimizers_.size(),
+                    "initialize: expected optimizers to have parameters of models, got none that "
+                    "has any; make the optimizer after everything that replaces the model's "
+                    "parameters");
+  for (const size_t i : strangers) {
+    warn_once(c10::str("initialize: expected optimizers[", i,
+                       "] to have parameters of models, got one that has none; pass all models "
+                       "that it trains"));
   }
 }
 

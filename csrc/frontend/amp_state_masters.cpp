@@ -9,6 +9,7 @@
 
 #include "checkpoint/float32_saves.h"
 #include "frontend/device_grads.h"
+#include "frontend/lifetime.h"
 #include "frontend/wrapped.h"
 #include "report/late_report.h"
 
@@ -83,10 +84,15 @@ Amp::Masters Amp::make_masters() const {
 }
 
 WrappedOptimizer& Amp::optimizer(size_t index) {
+  if (enabled()) check_not_released();
+  WrappedOptimizer& optimizer = living_optimizer(index);
+  if (enabled() && !optimizer.is_current()) follow_groups(optimizer);
+  return optimizer;
+}
+
+WrappedOptimizer& Amp::living_optimizer(size_t index) {
   WrappedOptimizer& optimizer = optimizers_[index];
-  if (!enabled()) return optimizer;
-  check_not_released();
-  if (!is_alive(optimizer)) {  // its masters must not bind the next optimizer
+  if (!optimizer.is_alive()) {  // its masters must not bind the next optimizer
     optimizer.wrapped = nullptr;
     optimizer.state = std::make_shared<core::OptimizerState>(/*shows_grads=*/false);
   }
@@ -94,24 +100,17 @@ WrappedOptimizer& Amp::optimizer(size_t index) {
               "Optimizer: expected the optimizer that initialize was given to hold its parameters, "
               "but it was destroyed, moved or emptied; keep it where it is, or let initialize own "
               "it: initialize(model, std::move(optimizer), opt_level)");
-  if (!optimizer.is_current()) follow_groups(optimizer);
   return optimizer;
 }
 
-/// LibTorch's optimizers do not say when they are destroyed, but then nobody else has the masters.
-bool Amp::is_alive(const WrappedOptimizer& optimizer) const {
-  if (optimizer.wrapped == nullptr) return false;
-  const auto& params = optimizer.state->params();
-  const auto is_held = [](const auto& param) { return param->master.use_count() > 1; };
-  const bool may_have_gone = optimizer.state->has_masters() &&
-                             std::none_of(params.begin(), params.end(), [&](const auto& param) {
-                               return param->has_master() && is_held(param);
-                             });
-  return !may_have_gone && (params.empty() || !optimizer.wrapped->param_groups().empty());
+bool WrappedOptimizer::is_alive() const {
+  if (wrapped == nullptr || life.expired()) return false;
+  return state->params().empty() || !wrapped->param_groups().empty();
 }
 
 WrappedOptimizer::WrappedOptimizer(torch::optim::Optimizer& optimizer)
     : wrapped(&optimizer),
+      life(lifetime_of(optimizer)),
       fused(dynamic_cast<optim::FusedOptimizer*>(&optimizer)),
       report(std::make_shared<LateReport>()) {
   state = std::make_shared<core::OptimizerState>(/*shows_grads=*/false, report);
@@ -131,7 +130,7 @@ bool WrappedOptimizer::is_current() const {
 /// were just cast.
 void Amp::follow_groups(WrappedOptimizer& optimizer, const Masters& masters) {
   for (const auto& other : optimizers_) {
-    const bool may_let_go = &other != &optimizer && is_alive(other);
+    const bool may_let_go = &other != &optimizer && other.is_alive();
     if (may_let_go) other.state->let_go(params_of(*other.wrapped));
   }
   for (auto& group : optimizer.wrapped->param_groups()) {

@@ -71,7 +71,7 @@ void Amp::check_not_released() const {
 std::vector<WrappedOptimizer*> Amp::living_optimizers() {
   std::vector<WrappedOptimizer*> living;
   for (size_t i = 0; i < optimizers_.size(); ++i) {
-    if (is_alive(optimizers_[i])) living.push_back(&optimizer(i));
+    if (optimizers_[i].is_alive()) living.push_back(&optimizer(i));
   }
   return living;
 }

@@ -3,23 +3,16 @@
 #include <torchamp/optim/fused_optimizer.h>
 #include <torchamp/optimizer.h>
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "checkpoint/kinds.h"
 #include "frontend/device_grads.h"
 #include "frontend/skip_messages.h"
 #include "frontend/wrapped.h"
 
 namespace torchamp {
 namespace {
-
-bool may_take_closure(Amp& amp, const core::OptimizerState& state) {
-  if (!amp.enabled()) return true;
-  const auto& scalers = amp.loss_scalers();
-  const auto is_identity = [](const LossScaler& scaler) { return scaler.is_identity(); };
-  return !state.has_masters() && std::all_of(scalers.begin(), scalers.end(), is_identity);
-}
 
 /// LibTorch's own is not virtual, and drops options that it does not know.
 void add_group(torch::optim::Optimizer& optimizer, const torch::optim::OptimizerParamGroup& group) {
@@ -72,24 +65,46 @@ bool Optimizer::step() {
 
 at::Tensor Optimizer::step(const torch::optim::Optimizer::LossClosure& closure) {
   const WrappedOptimizer& optimizer = wrapped_of(*this);
-  TORCH_CHECK(may_take_closure(*amp_, *optimizer.state),
-              "Optimizer::step: expected no closure at opt_level ",
-              name(amp_->properties().opt_level),
-              ", where the loss is scaled or masters are stepped; run the backward in scale_loss, "
-              "then call step(). Optimizers that need a closure, such as LBFGS, work at O0");
+  if (checkpoint::kind_of(*optimizer.wrapped) == nullptr) return step_by_closures(closure);
+  at::Tensor loss;
+  {
+    const at::AutoGradMode grad_mode(true);
+    loss = closure();
+  }
+  step();
+  return loss;
+}
+
+/// By an optimizer that may call it several times, at points that it chooses.
+at::Tensor Optimizer::step_by_closures(const torch::optim::Optimizer::LossClosure& closure) {
+  const WrappedOptimizer& optimizer = wrapped_of(*this);
+  core::OptimizerState& state = *optimizer.state;
+  for (const LossScaler& scaler : amp_->loss_scalers()) {
+    TORCH_CHECK(!scaler.dynamic(),
+                "Optimizer::step: expected a fixed loss scale for an optimizer that calls its "
+                "closure several times, got a dynamic one, which skips steps; set "
+                "Options::loss_scale, or take O4 or O5, which need none. With an optimizer that "
+                "needs the grads once, run the backward in scale_loss, then call step()");
+  }
+  show_grads(state);
   std::optional<ShieldFromAutocast> shield(std::in_place);
-  return optimizer.wrapped->step([&] {
+  const at::Tensor loss = optimizer.wrapped->step([&] {
     shield.reset();
-    at::Tensor loss = closure();
+    const at::Tensor found = closure();
     shield.emplace();
-    return loss;
+    state.check_unscaled("Optimizer::step");
+    return found;
   });
+  state.refresh();
+  state.end_step(amp_->scalers());
+  return loss;
 }
 
 void Optimizer::zero_grad(bool set_to_none) {
   WrappedOptimizer& optimizer = wrapped_of(*this);
   optimizer.wrapped->zero_grad(set_to_none);
   optimizer.state->zero_grad(set_to_none);
+  if (!optimizer.state->doubt().empty()) amp_->warn_once(optimizer.state->doubt());
 }
 
 void Optimizer::add_param_group(torch::optim::OptimizerParamGroup group) {
@@ -112,13 +127,20 @@ std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() {
 }
 
 torch::optim::Optimizer& Optimizer::wrapped() const {
-  if (amp_->is_released()) return *amp_->optimizers()[index_].wrapped;
+  if (amp_->is_released()) return *amp_->living_optimizer(index_).wrapped;
   return *wrapped_of(*this).wrapped;
 }
 
 std::vector<at::Tensor> Optimizer::master_params() const {
   show_grads(*wrapped_of(*this).state);
   return params_of(wrapped());
+}
+
+Amp& detail::common_amp(const char* function, const std::shared_ptr<Amp>& of_model,
+                        const Optimizer& optimizer) {
+  TORCH_CHECK_VALUE(of_model == optimizer.amp(), function,
+                    ": expected a model and an optimizer of one initialize, got those of two");
+  return *of_model;
 }
 
 void refresh_masters(const Optimizer& optimizer) {

@@ -174,17 +174,7 @@ void print_bytes(std::ostream& stream, const Bytes& bytes) {
   }
 }
 
-}  // namespace
-
-Bytes& Bytes::operator+=(const Bytes& other) {
-  weights += other.weights;
-  grads += other.grads;
-  masters += other.masters;
-  state += other.state;
-  return *this;
-}
-
-MemoryReport report(const torch::nn::Module& module, const Optimizer& optimizer) {
+MemoryReport report_of_tensors(const torch::nn::Module& module, const Optimizer& optimizer) {
   MemoryReport result;
   result.properties = optimizer.amp()->properties();
   ByTensor kept = bytes_of_optimizer(optimizer, result.float32_total);
@@ -209,9 +199,20 @@ MemoryReport report(const torch::nn::Module& module, const Optimizer& optimizer)
   return result;
 }
 
+}  // namespace
+
+Bytes& Bytes::operator+=(const Bytes& other) {
+  weights += other.weights;
+  grads += other.grads;
+  masters += other.masters;
+  state += other.state;
+  return *this;
+}
+
 MemoryReport report(const torch::nn::Module& module, const Optimizer& optimizer,
                     const std::function<at::Tensor()>& forward) {
-  MemoryReport result = report(module, optimizer);
+  MemoryReport result = report_of_tensors(module, optimizer);
+  if (forward == nullptr) return result;
   const auto params = module.parameters();
   const auto device = params.empty() ? c10::kCPU : params.front().device().type();
   const auto counter = std::make_shared<ScopeCounter>();

@@ -249,9 +249,9 @@ void bind_optimizer_state(py::module_& module) {
   bind_stepped(state);
   bind_fused(state);
   state
-      .def_property_readonly(
-          "doubt", &OptimizerState::doubt,
-          "What the program may not have meant, found by the last step; \"\": nothing.")
+      .def_property_readonly("doubt", &OptimizerState::doubt,
+                             "What the program may not have meant, found by the last step or "
+                             "zero_grad; \"\": nothing.")
       .def_property_readonly("grads_are_scaled", &OptimizerState::grads_are_scaled,
                              "Whether a backward is open, or its grads are still scaled.")
       .def(

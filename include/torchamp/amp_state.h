@@ -44,9 +44,13 @@ struct WrappedOptimizer {
 
   /// Whether its groups hold what `state` steps.
   bool is_current() const;
+  /// False once it is known to be destroyed, moved or emptied.
+  bool is_alive() const;
 
   /// As the user created it; null once that is known to be destroyed.
   torch::optim::Optimizer* wrapped;
+  /// Expires with it.
+  std::weak_ptr<const void> life;
   /// The same, if it is a fused optimizer: it skips on the device.
   optim::FusedOptimizer* fused;
   /// What it steps, and the state that its next step depends on.
@@ -89,6 +93,9 @@ class TORCHAMP_API Amp {
   /// RuntimeError if it is known to be moved or destroyed, and ValueError for a parameter whose
   /// master another one steps.
   WrappedOptimizer& optimizer(size_t index);
+  /// One of them as it is, also after release(). Throws RuntimeError if it is known to be moved or
+  /// destroyed.
+  WrappedOptimizer& living_optimizer(size_t index);
   /// Keeps an optimizer alive as long as this.
   void own(std::shared_ptr<torch::optim::Optimizer> optimizer) { owned_ = std::move(optimizer); }
   /// The scaler of one of num_losses losses. Throws IndexError for another id.
@@ -136,6 +143,7 @@ class TORCHAMP_API Amp {
 
   void check_owners() const;
   void check_real() const;
+  void check_shares();
   std::unordered_set<const c10::TensorImpl*> stepped() const;
   bool keeps_masters() const;
   bool is_cast(const at::Tensor& param) const;
@@ -144,10 +152,8 @@ class TORCHAMP_API Amp {
   void cast_models();
   void announce_frozen(const Masters& masters) const;
   void announce_buffers() const;
-  void warn_of_strangers();
   void warn_of_averages();
   void warn_of_float64();
-  bool is_alive(const WrappedOptimizer& optimizer) const;
   void follow_groups(WrappedOptimizer& optimizer, const Masters& masters = {});
   at::Tensor adopt(WrappedOptimizer& optimizer, const at::Tensor& param, const Masters& masters);
   std::vector<WrappedOptimizer*> living_optimizers();

@@ -3,6 +3,7 @@
 
 #include <torchamp/amp_state.h>
 #include <torchamp/detail/export.h>
+#include <torchamp/detail/mistakes.h>
 #include <torchamp/detail/misuse.h>
 #include <torchamp/model.h>
 #include <torchamp/optimizer.h>
@@ -15,23 +16,40 @@
 #include <utility>
 #include <vector>
 
+/// Why what initialize returns must not be dropped.
+#define TORCHAMP_DROPPED \
+  "call and step what initialize returns; without it, nothing scales, casts or updates masters"
+
 namespace torchamp {
 /// @addtogroup choose
 /// @{
 
 /// What initialize(model, optimizer) returns; `auto& [model, optimizer] = amped;` if you like.
 template <class M>
-struct Amped {
+struct TORCHAMP_NODISCARD(TORCHAMP_DROPPED) Amped {
   Model<M> model;       ///< call this instead of the module
   Optimizer optimizer;  ///< step this instead of the given optimizer
 };
 
-/// What initialize returns for several models and optimizers.
-template <class... Ms>
-struct AmpedMany {
-  std::tuple<Model<Ms>...> models;    ///< in the order in which they were given
+/// What initialize returns for one model and several optimizers.
+template <class M>
+struct TORCHAMP_NODISCARD(TORCHAMP_DROPPED) AmpedModel {
+  Model<M> model;                     ///< call this instead of the module
   std::vector<Optimizer> optimizers;  ///< in the order in which they were given
 };
+
+/// What initialize returns for several models, each in the order in which they were given.
+template <class Models>
+struct TORCHAMP_NODISCARD(TORCHAMP_DROPPED) AmpedModels {
+  Models models;                      ///< a tuple of Models, or a vector of one kind
+  std::vector<Optimizer> optimizers;  ///< none, if none were given
+};
+/// Of a tuple.
+template <class... Ms>
+using AmpedMany = AmpedModels<std::tuple<Model<Ms>...>>;
+/// Of a vector, as of an ensemble.
+template <class M>
+using AmpedVector = AmpedModels<std::vector<Model<M>>>;
 
 /// `{adam, sgd}`: optimizers that the program owns.
 using OptimizerRefs = std::vector<std::reference_wrapper<torch::optim::Optimizer>>;
@@ -56,9 +74,26 @@ constexpr bool has_module<M, std::void_t<decltype(std::declval<const M&>().ptr()
 template <class M>
 constexpr bool is_module = std::is_base_of_v<torch::nn::Module, M>;
 template <class M>
+constexpr bool is_several = false;
+template <class... Ms>
+constexpr bool is_several<std::tuple<Ms...>> = true;
+template <class M>
+constexpr bool is_several<std::vector<M>> = true;
+template <class M>
 using IfModule = std::enable_if_t<is_module<M>, int>;
 template <class M>
-using IfHandle = std::enable_if_t<!is_module<M>, int>;
+using IfSeveral = std::enable_if_t<is_several<M>, int>;
+template <class M>
+using IfHandle = std::enable_if_t<!is_module<M> && !is_several<M>, int>;
+
+using Modules = std::vector<std::shared_ptr<torch::nn::Module>>;
+
+/// Of all optimizers of an Amp.
+inline std::vector<Optimizer> handles(const std::shared_ptr<Amp>& amp) {
+  std::vector<Optimizer> optimizers;
+  for (size_t i = 0; i < amp->optimizers().size(); ++i) optimizers.emplace_back(amp, i);
+  return optimizers;
+}
 
 /// A pointer that does not own, by which LibTorch's functions find the module itself.
 template <class M>
@@ -71,7 +106,7 @@ std::shared_ptr<torch::nn::Module> module_of(const M& model) {
   static_assert(has_module<M>,
                 "a model must be a holder (of TORCH_MODULE, torch::nn::Sequential, "
                 "torch::nn::AnyModule), a std::shared_ptr to a torch::nn::Module, or alone a "
-                "module that the program keeps; in a tuple a module would be a copy");
+                "module that the program keeps; in a tuple or vector a module would be a copy");
   return model.ptr();
 }
 
@@ -99,32 +134,54 @@ template <class... Ms>
 AmpedMany<Ms...> initialize(std::tuple<Ms...> models, const OptimizerRefs& optimizers,
                             const Options& options = {}) {
   const auto modules_of = [](const Ms&... each) {
-    return std::vector<std::shared_ptr<torch::nn::Module>>{detail::module_of(each)...};
+    return detail::Modules{detail::module_of(each)...};
   };
   const auto amp = std::make_shared<Amp>(std::apply(modules_of, models), optimizers, options);
   const auto wrap = [&amp](const Ms&... each) {
     return std::tuple<Model<Ms>...>(Model<Ms>(each, amp)...);
   };
-  AmpedMany<Ms...> result{std::apply(wrap, models), {}};
-  for (size_t i = 0; i < optimizers.size(); ++i) result.optimizers.emplace_back(amp, i);
+  return {std::apply(wrap, models), detail::handles(amp)};
+}
+
+/// The same for models of one kind, as of an ensemble. Throws ValueError for none.
+template <class M>
+AmpedVector<M> initialize(const std::vector<M>& models, const OptimizerRefs& optimizers,
+                          const Options& options = {}) {
+  TORCH_CHECK_VALUE(!models.empty(), "initialize: expected at least one model, got none");
+  detail::Modules modules;
+  for (const M& model : models) modules.push_back(detail::module_of(model));
+  const auto amp = std::make_shared<Amp>(std::move(modules), optimizers, options);
+  AmpedVector<M> result{{}, detail::handles(amp)};
+  for (const M& model : models) result.models.emplace_back(model, amp);
   return result;
 }
 
-/// Several models and one optimizer.
-template <class... Ms>
-AmpedMany<Ms...> initialize(std::tuple<Ms...> models,
-                            torch::optim::Optimizer& optimizer TORCHAMP_LIFETIMEBOUND,
-                            const Options& options = {}) {
+/// Several models, in a tuple or a vector, and one optimizer.
+template <class Models, detail::IfSeveral<Models> = 0>
+auto initialize(Models models, torch::optim::Optimizer& optimizer TORCHAMP_LIFETIMEBOUND,
+                const Options& options = {}) {
   return initialize(std::move(models), OptimizerRefs{optimizer}, options);
+}
+
+/// Several models alone.
+template <class Models, detail::IfSeveral<Models> = 0>
+auto initialize(Models models, const Options& options = {}) {
+  return initialize(std::move(models), OptimizerRefs(), options);
+}
+
+/// One model and several optimizers, `{adam, sgd}`, which must outlive the result.
+template <class M, detail::IfHandle<M> = 0>
+AmpedModel<M> initialize(M model, const OptimizerRefs& optimizers, const Options& options = {}) {
+  auto many = initialize(std::make_tuple(std::move(model)), optimizers, options);
+  return {std::get<0>(many.models), std::move(many.optimizers)};
 }
 
 /// One model and one optimizer, which must outlive the result.
 template <class M, detail::IfHandle<M> = 0>
 Amped<M> initialize(M model, torch::optim::Optimizer& optimizer TORCHAMP_LIFETIMEBOUND,
                     const Options& options = {}) {
-  auto many =
-      initialize(std::make_tuple(std::move(model)), OptimizerRefs{std::ref(optimizer)}, options);
-  return {std::get<0>(many.models), many.optimizers.front()};
+  auto several = initialize(std::move(model), OptimizerRefs{optimizer}, options);
+  return {std::move(several.model), std::move(several.optimizers.front())};
 }
 
 /// The same for an optimizer that the result keeps alive; a std::unique_ptr to one becomes a
@@ -150,8 +207,7 @@ Amped<M> initialize(M model, O&& optimizer, const Options& options = {}) {
 /// A model alone.
 template <class M, detail::IfHandle<M> = 0>
 Model<M> initialize(M model, const Options& options = {}) {
-  return std::get<0>(
-      initialize(std::make_tuple(std::move(model)), OptimizerRefs(), options).models);
+  return initialize(std::move(model), OptimizerRefs(), options).model;
 }
 
 /// All of these for a module that the program keeps, which must outlive the result.
@@ -159,6 +215,39 @@ template <class M, class... Args, detail::IfModule<M> = 0>
 auto initialize(M& module TORCHAMP_LIFETIMEBOUND, Args&&... args) {
   return initialize(detail::unowned(module), std::forward<Args>(args)...);
 }
+
+namespace detail {
+
+template <class M>
+const std::shared_ptr<Amp>& amp_of(const Model<M>& model) {
+  return model.amp();
+}
+template <class M>
+const std::shared_ptr<Amp>& amp_of(const Amped<M>& amped) {
+  return amped.model.amp();
+}
+template <class M>
+const std::shared_ptr<Amp>& amp_of(const AmpedModel<M>& amped) {
+  return amped.model.amp();
+}
+template <class... Ms>
+const std::shared_ptr<Amp>& amp_of(const AmpedMany<Ms...>& amped) {
+  return std::get<0>(amped.models).amp();
+}
+template <class M>
+const std::shared_ptr<Amp>& amp_of(const AmpedVector<M>& amped) {
+  return amped.models.front().amp();
+}
+
+/// What initialize returns, and a Model of it.
+template <class T>
+using IfAmped = std::enable_if_t<!std::is_void_v<decltype(amp_of(std::declval<const T&>()))>, int>;
+
+/// That of one initialize. `function` names the caller in the ValueError for two.
+TORCHAMP_API Amp& common_amp(const char* function, const std::shared_ptr<Amp>& of_model,
+                             const Optimizer& optimizer);
+
+}  // namespace detail
 
 /// The inverse of initialize, to train, save or initialize the models in another way: all models
 /// and optimizers that the initialize was given are plain float32 ones again, in place. Parameters
@@ -168,31 +257,14 @@ auto initialize(M& module TORCHAMP_LIFETIMEBOUND, Args&&... args) {
 ///
 /// Throws RuntimeError, and changes nothing, while a scale_loss is open, if a parameter changed its
 /// dtype since initialize, and without masters for optimizers that torchamp::save does not know.
-template <class M>
-void release(const Model<M>& model) {
-  model.amp()->release();
-}
-
-/// The same.
-template <class M>
-void release(const Amped<M>& amped) {
-  amped.model.amp()->release();
-}
-
-/// The same.
-template <class... Ms>
-void release(const AmpedMany<Ms...>& amped) {
-  std::get<0>(amped.models).amp()->release();
+///
+/// amped: what initialize returned, or a Model of it.
+template <class T, detail::IfAmped<T> = 0>
+void release(const T& amped) {
+  detail::amp_of(amped)->release();
 }
 
 /// @cond
-template <class M>
-Amped<M> initialize(M, const Optimizer&, const Options& = {}) {
-  static_assert(detail::never<M>,
-                "initialize takes the optimizer that another initialize was given, not the one "
-                "that it returned: its groups already contain masters");
-}
-
 template <class T = void>
 void initialize(std::initializer_list<detail::AnyValue>, const OptimizerRefs&,
                 const Options& = {}) {
@@ -208,11 +280,30 @@ void initialize(M&&, Args&&...) {
       "initialize refers to the module, which must outlive the result: give it a variable");
 }
 
-template <class T, class... Args>
-void initialize(const std::unique_ptr<T>&, Args&&...) {
-  static_assert(detail::never<T>,
+template <class M, class... Args, detail::IfMistaken<M, Args...> = 0>
+void initialize(M&&, Args&&...) {
+  using detail::Mistake;
+  constexpr Mistake kMistake = detail::mistake<M, Args...>();
+  static_assert(kMistake != Mistake::kUniqueModel,
                 "a model must be shared with its Model: make it with std::make_shared, or move the "
                 "std::unique_ptr into a std::shared_ptr");
+  static_assert(kMistake != Mistake::kModelPointer,
+                "initialize takes the module itself, *model, or a std::shared_ptr to it");
+  static_assert(kMistake != Mistake::kScriptModule,
+                "initialize takes modules of torch::nn; a torch::jit::Module trains by "
+                "torchamp::autocast and torchamp::GradScaler");
+  static_assert(kMistake != Mistake::kSwapped,
+                "the model comes first: initialize(model, optimizer, opt_level)");
+  static_assert(kMistake != Mistake::kOptimizerPointer,
+                "initialize takes the optimizer itself: *optimizer");
+  static_assert(kMistake != Mistake::kUniqueOptimizer,
+                "initialize takes the optimizer itself, *optimizer, or the std::unique_ptr by "
+                "std::move");
+  static_assert(kMistake != Mistake::kInitialized,
+                "initialize takes the optimizer that another initialize was given, not the one "
+                "that it returned: its groups already contain masters");
+  static_assert(kMistake != Mistake::kNumber,
+                "an opt level is a text such as \"O2\", or OptLevel::O2, not a number");
 }
 
 namespace detail {
@@ -221,8 +312,10 @@ template <class T>
 constexpr bool has_state_to_save = std::is_same_v<T, Optimizer>;
 template <class M>
 constexpr bool has_state_to_save<Amped<M>> = true;
-template <class... Ms>
-constexpr bool has_state_to_save<AmpedMany<Ms...>> = true;
+template <class M>
+constexpr bool has_state_to_save<AmpedModel<M>> = true;
+template <class Models>
+constexpr bool has_state_to_save<AmpedModels<Models>> = true;
 
 }  // namespace detail
 

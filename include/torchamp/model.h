@@ -58,6 +58,9 @@ class Model {
   /// whose result is a tensor otherwise.
   template <class Return = void, class... Args>
   auto forward(Args&&... args) const {
+    static_assert(!std::is_same_v<std::decay_t<decltype(**this)>, torch::nn::Module>,
+                  "torch::nn::Module has no forward: give initialize the pointer or holder of the "
+                  "model's own class");
     const auto call_forward = [](auto& module, auto&&... cast) {
       if constexpr (std::is_void_v<Return>) {
         return module.forward(std::forward<decltype(cast)>(cast)...);
@@ -72,6 +75,10 @@ class Model {
   /// that takes the module first.
   template <class Function, class... Args>
   auto call(const Function& function, Args&&... args) const {
+    static_assert(!std::is_member_function_pointer_v<Function> ||
+                      std::is_invocable_v<Function, decltype(**this), Args&&...>,
+                  "the function does not take these arguments; a pointer to it knows no default "
+                  "arguments: give all, or call it by model->function(model.cast(x))");
     if (!amp_->enabled()) return std::invoke(function, **this, std::forward<Args>(args)...);
     amp_->refresh();
     std::optional<ShieldFromAutocast> shield;

@@ -43,8 +43,9 @@ class TORCHAMP_API Optimizer {
   /// Steps, unless a backward since the last step overflowed; then it only drops the grads.
   /// Returns whether it stepped; true if only a GPU knows, because fused optimizers skip there.
   bool step();
-  /// Throws if the loss is scaled or there are masters: a closure that runs its own backward would
-  /// bypass both.
+  /// The same after `closure`, which runs the backward in scale_loss, and returns the loss. An
+  /// optimizer that calls it several times, LBFGS or one of a program's own class, needs a fixed
+  /// loss scale. Returns what it returned first.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure);
   /// Zeroes the grads of model and masters, or makes them undefined; also clears an
   /// overflow.
@@ -77,6 +78,7 @@ class TORCHAMP_API Optimizer {
 
  private:
   bool step_unless_overflowed();
+  at::Tensor step_by_closures(const torch::optim::Optimizer::LossClosure& closure);
 
   std::shared_ptr<Amp> amp_;
   size_t index_;

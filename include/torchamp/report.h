@@ -3,6 +3,7 @@
 
 #include <torch/nn/module.h>
 #include <torchamp/detail/export.h>
+#include <torchamp/initialize.h>
 #include <torchamp/opt_level.h>
 #include <torchamp/optimizer.h>
 
@@ -60,16 +61,19 @@ struct MemoryReport {
 };
 
 /// The dtypes of each module's tensors, and the bytes of weights, grads, masters and the state of
-/// the optimizer. `module` is the one that initialize cast: `report(*model, optimizer)`. Nothing
-/// is run; grads are counted as after a backward. Throws
-/// RuntimeError for an optimizer of which torchamp does not know the state.
-TORCHAMP_API MemoryReport report(const torch::nn::Module& module, const Optimizer& optimizer);
-
-/// The same with the ops of `forward`, which calls the model and returns its output or a loss:
-/// `report(*model, optimizer, [&] { return loss_of(model(x)); })`. Throws RuntimeError during an
-/// OverflowTrace, and what `forward` throws.
+/// the optimizer. `module` is one that initialize cast. `forward` calls the model and returns its
+/// output or a loss; the report then has its ops. Without it nothing is run. Grads are counted as
+/// after a backward. Throws RuntimeError for an optimizer of which torchamp does not know the
+/// state, and during an OverflowTrace, and what `forward` throws.
 TORCHAMP_API MemoryReport report(const torch::nn::Module& module, const Optimizer& optimizer,
-                                 const std::function<at::Tensor()>& forward);
+                                 const std::function<at::Tensor()>& forward = nullptr);
+
+/// The same of a model: `report(model, optimizer, [&] { return loss_of(model(x)); })`.
+template <class M>
+MemoryReport report(const Model<M>& model, const Optimizer& optimizer,
+                    const std::function<at::Tensor()>& forward = nullptr) {
+  return report(*detail::module_of(model.module()), optimizer, forward);
+}
 
 /// A table with a row for each module, and the sums; then one with a row for each scope.
 TORCHAMP_API std::ostream& operator<<(std::ostream& stream, const MemoryReport& report);

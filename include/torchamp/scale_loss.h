@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace torchamp {
@@ -16,6 +17,15 @@ namespace torchamp {
 namespace core {
 class Backward;
 }
+
+namespace detail {
+
+/// What initialize returns for one optimizer.
+template <class T>
+using IfHasOptimizer =
+    std::enable_if_t<std::is_same_v<decltype(std::declval<T>().optimizer), Optimizer>, int>;
+
+}  // namespace detail
 
 /// Which loss a backward is of, and whether it is the last before the step.
 struct ScaleLossOptions {
@@ -48,6 +58,13 @@ class TORCHAMP_API scale_loss {
   /// The same for one optimizer.
   [[nodiscard]] scale_loss(const at::Tensor& loss, Optimizer optimizer, ScaleLossOptions options)
       : scale_loss(loss, std::vector<Optimizer>{std::move(optimizer)}, options) {}
+  /// With the options' loss_id alone.
+  [[nodiscard]] scale_loss(const at::Tensor& loss, Optimizer optimizer, int64_t loss_id)
+      : scale_loss(loss, std::move(optimizer), ScaleLossOptions{loss_id}) {}
+  /// The same for several optimizers.
+  [[nodiscard]] scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers,
+                           int64_t loss_id)
+      : scale_loss(loss, std::move(optimizers), ScaleLossOptions{loss_id}) {}
 
   /// The whole as one call: `amp::scale_loss(loss, optimizer, [](const at::Tensor& scaled_loss) {
   /// scaled_loss.backward(); })`.
@@ -64,6 +81,11 @@ class TORCHAMP_API scale_loss {
     static_assert(detail::never<O>,
                   "scale_loss takes the optimizer that initialize returned, not the one that "
                   "initialize was given");
+  }
+  template <class T, class... Args, detail::IfHasOptimizer<T> = 0>
+  scale_loss(const at::Tensor& loss, const T&, Args&&...)
+      : scale_loss(loss, std::vector<Optimizer>()) {
+    static_assert(detail::never<T>, "scale_loss takes an optimizer: amped.optimizer");
   }
   /// @endcond
 

@@ -35,29 +35,29 @@ TORCHAMP_API void load(Amp& amp, torch::serialize::InputArchive& archive);
 /// The same from a file.
 TORCHAMP_API void load(Amp& amp, const std::string& path);
 
-/// The same of what initialize returned for one model and one optimizer; `file`: a path or archive.
+/// The same of all that initialize returned; `file`: a path or archive.
+template <class T, class File, detail::IfAmped<T> = 0>
+void save(const T& amped, File&& file) {
+  save(*detail::amp_of(amped), file);
+}
+
+/// The same into all that initialize returned; `file`: a path or archive.
+template <class T, class File, detail::IfAmped<T> = 0>
+void load(const T& amped, File&& file) {
+  load(*detail::amp_of(amped), file);
+}
+
+/// The same of a model and an optimizer, and all that was given to their initialize. Throws
+/// ValueError for those of two.
 template <class M, class File>
-void save(const Amped<M>& amped, File&& file) {
-  save(*amped.model.amp(), file);
+void save(const Model<M>& model, const Optimizer& optimizer, File&& file) {
+  save(detail::common_amp("save", model.amp(), optimizer), file);
 }
 
-/// The same into what initialize returned for one model and one optimizer; `file`: a path or
-/// archive.
+/// The same into a model and an optimizer, and all that was given to their initialize.
 template <class M, class File>
-void load(const Amped<M>& amped, File&& file) {
-  load(*amped.model.amp(), file);
-}
-
-/// The same of what initialize returned for several.
-template <class... Ms, class File>
-void save(const AmpedMany<Ms...>& amped, File&& file) {
-  save(*std::get<0>(amped.models).amp(), file);
-}
-
-/// The same into what initialize returned for several.
-template <class... Ms, class File>
-void load(const AmpedMany<Ms...>& amped, File&& file) {
-  load(*std::get<0>(amped.models).amp(), file);
+void load(const Model<M>& model, const Optimizer& optimizer, File&& file) {
+  load(detail::common_amp("load", model.amp(), optimizer), file);
 }
 
 /// @}

@@ -1,6 +1,8 @@
 // torchamp under the names of Python's torch, which LibTorch does not have:
 // torch::amp::GradScaler, torch::cuda::amp::autocast, … Opt-in: nothing else includes this. After
 // `using namespace torch` its torch::amp hides the short name of <torchamp/amp.h>: use torchamp::.
+//
+// They are classes, not aliases: a program may have declared them.
 #pragma once
 
 #include <torchamp/autocast.h>
@@ -8,15 +10,35 @@
 
 namespace torch {
 
-using torchamp::autocast;
+/// torchamp's, with its constructors.
+class autocast : public torchamp::autocast {
+ public:
+  using torchamp::autocast::autocast;
+};
 
 namespace amp {
-using torchamp::autocast;
-using torchamp::GradScaler;
+
+/// torchamp's, with its constructors.
+class autocast : public torch::autocast {
+ public:
+  using torch::autocast::autocast;
+};
+
+/// torchamp's, with its constructors.
+class GradScaler : public torchamp::GradScaler {
+ public:
+  using torchamp::GradScaler::GradScaler;
+};
+
 }  // namespace amp
 
 namespace cuda::amp {
-using torchamp::GradScaler;
+
+/// torch::amp's, with its constructors.
+class GradScaler : public torch::amp::GradScaler {
+ public:
+  using torch::amp::GradScaler::GradScaler;
+};
 
 /// For CUDA, with the arguments of Python's torch.cuda.amp.autocast. The weight-cast cache is off.
 class autocast : public torchamp::autocast {
@@ -26,6 +48,7 @@ class autocast : public torchamp::autocast {
                     bool cache_enabled = false)
       : torchamp::autocast(c10::DeviceType::CUDA, dtype, enabled, cache_enabled) {}
 };
+
 }  // namespace cuda::amp
 
 }  // namespace torch

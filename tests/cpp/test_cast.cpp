@@ -172,8 +172,8 @@ TEST_P(CastTest, KeepsBuffersByName) {
 /// What initialize logs.
 std::string said(int buffers, const Options& options) {
   const Logged logged;
-  initialize(std::make_tuple(std::make_shared<Rotary>(buffers), std::make_shared<Rotary>(0)),
-             OptimizerRefs(), options);
+  (void)initialize(std::make_tuple(std::make_shared<Rotary>(buffers), std::make_shared<Rotary>(0)),
+                   OptimizerRefs(), options);
   return logged.text();
 }
 
@@ -198,7 +198,7 @@ TEST_P(CastTest, InitializeKeepsModulesByName) {
     return Options(level).keep_fp32({name}).verbosity(0);
   };
   const auto error_of = [&](const Options& wrong) {
-    return message_of([&] { initialize(net, sgd, wrong); });
+    return message_of([&] { (void)initialize(net, sgd, wrong); });
   };
   EXPECT_EQ(error_of(options("O2", "head")),
             "initialize: expected keep_fp32 to name modules or buffers in the model, got \"head\"");

@@ -62,9 +62,8 @@ TEST_P(InitializeTest, GivesTheModelAndTheOptimizerTheirDtypes) {
 }
 
 TEST_P(InitializeTest, OutputsAreFloat32UnlessAskedFor) {
-  const bool casts_model = default_properties(level()).cast_model_type.has_value();
   auto model = initialize(net_, quiet(level()));
-  EXPECT_EQ(model(batch_.data).scalar_type() == at::kFloat, casts_model);
+  EXPECT_EQ(model(batch_.data).scalar_type(), at::kFloat);
   auto other = initialize(make_net(device()), quiet(level()).cast_model_outputs(at::kBFloat16));
   EXPECT_EQ(other(batch_.data).scalar_type(), at::kBFloat16);
 }
@@ -104,7 +103,7 @@ TEST_P(InitializeTest, RefusesAModelThatIsNotFloat32BeforeItTouchesAny) {
   Net half = make_net(device());
   half->last->weight.set_data(half->last->weight.to(at::kHalf));
   const auto call = [&] {
-    initialize(std::make_tuple(net_, half), OptimizerRefs{sgd_}, quiet(level()));
+    (void)initialize(std::make_tuple(net_, half), OptimizerRefs{sgd_}, quiet(level()));
   };
   EXPECT_EQ(
       message_of(call),
@@ -171,6 +170,58 @@ TEST_P(InitializeManyTest, TwoModelsTwoOptimizersTwoLosses) {
   EXPECT_LT(last_loss, first_loss / 2);
 }
 
+template <class Amped>
+void train_once(Amped& amped, const Batch& batch) {
+  amped.optimizer.zero_grad();
+  scale_loss(loss_of(amped.model(batch.data), batch.target), amped.optimizer).backward();
+  EXPECT_TRUE(amped.optimizer.step());
+}
+
+TEST_P(InitializeManyTest, AnEnsembleTrainsAsItsModelsAlone) {
+  const Batch batch = make_batch(device());
+  std::vector<Net> nets{make_net(device(), 1), make_net(device(), 2)};
+  std::vector<Tensor> params = nets[0]->parameters();
+  for (const Tensor& param : nets[1]->parameters()) params.push_back(param);
+  torch::optim::SGD sgd(params, 0.1);
+  auto ensemble = initialize(nets, sgd, quiet(OptLevel::O2));
+  Tensor loss = at::zeros({}, device());
+  for (const auto& model : ensemble.models) loss = loss + loss_of(model(batch.data), batch.target);
+  scale_loss(loss, ensemble.optimizers[0]).backward();
+  EXPECT_TRUE(ensemble.optimizers[0].step());
+  for (uint64_t i = 0; i < 2; ++i) {
+    Net alone = make_net(device(), i + 1);
+    torch::optim::SGD of_alone(alone->parameters(), 0.1);
+    auto amped = initialize(alone, of_alone, quiet(OptLevel::O2));
+    train_once(amped, batch);
+    EXPECT_TRUE(same_bits(nets[i]->parameters(), alone->parameters()));
+  }
+  EXPECT_EQ(message_of([] { (void)initialize(std::vector<Net>(), quiet(OptLevel::O2)); }),
+            "initialize: expected at least one model, got none");
+}
+
+TEST_P(InitializeManyTest, OneModelHasSeveralOptimizers) {
+  const Batch batch = make_batch(device());
+  Net net = make_net(device());
+  torch::optim::SGD sgd(net->first->parameters(), 0.1);
+  torch::optim::Adam adam(net->last->parameters(), 1e-2);
+  auto [model, optimizers] = initialize(net, {sgd, adam}, quiet(OptLevel::O2));
+  const auto before = clones(net->parameters());
+  scale_loss(loss_of(model(batch.data), batch.target), optimizers).backward();
+  for (Optimizer& optimizer : optimizers) EXPECT_TRUE(optimizer.step());
+  EXPECT_FALSE(same_bits(net->first->weight.detach(), before[0]));
+  EXPECT_FALSE(same_bits(net->last->weight.detach(), before[before.size() - 2]));
+  EXPECT_EQ(optimizers.size(), 2U);
+}
+
+TEST_P(InitializeManyTest, SeveralModelsNeedNoOptimizer) {
+  Net left = make_net(device(), 1), right = make_net(device(), 2);
+  auto many = initialize(std::make_tuple(left, right), quiet(OptLevel::O5));
+  EXPECT_EQ(std::get<1>(many.models)(make_batch(device()).data).scalar_type(), at::kFloat);
+  EXPECT_EQ(left->last->weight.scalar_type(), at::kBFloat16);
+  release(many);
+  EXPECT_EQ(left->last->weight.scalar_type(), at::kFloat);
+}
+
 /// A frozen base of 16 bits, and a float32 layer that is added to it.
 struct Adapted : torch::nn::Module {
   Adapted(at::ScalarType dtype, at::Device device) {
@@ -186,13 +237,6 @@ struct Adapted : torch::nn::Module {
   torch::nn::Linear base = register_module("base", torch::nn::Linear(4, 3));
   torch::nn::Linear adapter = register_module("adapter", torch::nn::Linear(4, 3));
 };
-
-template <class Amped>
-void train_once(Amped& amped, const Batch& batch) {
-  amped.optimizer.zero_grad();
-  scale_loss(loss_of(amped.model(batch.data), batch.target), amped.optimizer).backward();
-  EXPECT_TRUE(amped.optimizer.step());
-}
 
 TEST_P(InitializeManyTest, AFrozenBaseStaysAsItIs) {
   for (const char* level : {"O1", "O2", "O4", "O5"}) {
@@ -231,7 +275,7 @@ TEST_P(InitializeManyTest, SaysWhatMastersOfFrozenParametersTake) {
   for (const bool is_in_optimizer : {true, false}) {
     const auto net = std::make_shared<Adapted>(at::kHalf, device());
     torch::optim::SGD sgd(is_in_optimizer ? net->parameters() : net->adapter->parameters(), 0.1);
-    initialize(net, sgd, "O2");
+    (void)initialize(net, sgd, "O2");
   }
   EXPECT_EQ(
       logged.text(),
@@ -248,14 +292,14 @@ TEST_P(InitializeManyTest, RefusesComplexParametersThatAreToBeUnscaled) {
   net->to(device());
   torch::optim::SGD sgd(net->parameters(), 0.1);
   for (const auto level : {OptLevel::O1, OptLevel::O2, OptLevel::O5}) {
-    EXPECT_EQ(message_of([&] { initialize(net, sgd, quiet(level)); }),
+    EXPECT_EQ(message_of([&] { (void)initialize(net, sgd, quiet(level)); }),
               "initialize: expected parameter \"weight\" of models[0] to be real, got "
               "ComplexFloat, whose grads cannot be unscaled; make torch::view_as_real of it the "
               "parameter, and use torch::view_as_complex in forward");
   }
-  initialize(net, sgd, quiet(OptLevel::O0));
+  (void)initialize(net, sgd, quiet(OptLevel::O0));
   net->weight.set_requires_grad(false);
-  initialize(net, sgd, quiet(OptLevel::O2));
+  (void)initialize(net, sgd, quiet(OptLevel::O2));
   EXPECT_EQ(net->weight.scalar_type(), at::kComplexFloat);
 }
 
@@ -263,7 +307,7 @@ TEST_P(InitializeManyTest, WarnsOfAModelThatMayAverageAnother) {
   const auto said = [&](auto models, const Options& options, bool with_optimizer = true) {
     const Logged logged;
     torch::optim::SGD sgd(std::get<0>(models)->parameters(), 0.1);
-    initialize(models, with_optimizer ? OptimizerRefs{sgd} : OptimizerRefs(), options);
+    (void)initialize(models, with_optimizer ? OptimizerRefs{sgd} : OptimizerRefs(), options);
     return logged.text();
   };
   const auto twins = [&] { return std::make_tuple(make_net(device()), make_net(device())); };

@@ -1,5 +1,11 @@
 // Handles and optimizers that a program moves, or destroys too early.
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
 #include <torchamp/optim/adam.h>
+#include <torchamp/optim/sgd.h>
+#include <torchamp/serialize.h>
 
 #include "errors.h"
 #include "training.h"
@@ -46,7 +52,7 @@ TEST_P(LifetimesTest, AnOptimizerMayBeGivenAsAPointer) {
   const float first = loss_after_a_step(amped);
   EXPECT_LT(loss_after_a_step(amped), first);
   EXPECT_EQ(message_of([&] {
-              initialize(net, std::shared_ptr<torch::optim::Optimizer>(), quiet(level()));
+              (void)initialize(net, std::shared_ptr<torch::optim::Optimizer>(), quiet(level()));
             }),
             "initialize: expected an optimizer, got a null pointer");
 }
@@ -66,8 +72,76 @@ TEST_P(LifetimesTest, AMovedOptimizerIsRefused) {
   EXPECT_EQ(message_of([&] { training.optimizer().step(); }), kDestroyed);
 }
 
+template <class O>
+class Destroyed {
+ public:
+  Destroyed(at::Device device, const Options& options, bool holds_masters)
+      : net_(make_net(device)), data_(make_batch(device).data) {
+    optimizer_.emplace(net_->parameters());
+    amped_.emplace(initialize(net_, *optimizer_, options));
+    if (holds_masters) masters_ = amped_->optimizer.master_params();
+    optimizer_.reset();
+  }
+  void expect_refusals() {
+    Optimizer& optimizer = amped_->optimizer;
+    const Tensor loss = amped_->model(data_).sum();
+    EXPECT_EQ(message_of([&] { scale_loss(loss, optimizer).backward(); }), kDestroyed);
+    EXPECT_EQ(message_of([&] { optimizer.step(); }), kDestroyed);
+    EXPECT_EQ(message_of([&] { optimizer.zero_grad(); }), kDestroyed);
+    EXPECT_EQ(message_of([&] { optimizer.master_params(); }), kDestroyed);
+    EXPECT_EQ(message_of([&] { optimizer.wrapped(); }), kDestroyed);
+    EXPECT_EQ(message_of([&] { save(*amped_, "/dev/null"); }), kDestroyed);
+    release(*amped_);
+    EXPECT_EQ(message_of([&] { optimizer.wrapped(); }), kDestroyed);
+  }
+
+ private:
+  Net net_;
+  Tensor data_;
+  std::optional<O> optimizer_;
+  std::optional<Amped<Net>> amped_;
+  std::vector<Tensor> masters_;
+};
+
+template <class O>
+struct Kind {
+  using type = O;
+};
+struct OwnSgd : torch::optim::SGD {
+  explicit OwnSgd(const std::vector<Tensor>& params) : SGD(params, 0.1) {}
+};
+
+TEST_P(LifetimesTest, ADestroyedOptimizerIsRefused) {
+  for (const bool holds_masters : {false, true}) {
+    const auto expect_refusals = [&](auto kind) {
+      Destroyed<typename decltype(kind)::type>(device(), quiet(level()), holds_masters)
+          .expect_refusals();
+    };
+    expect_refusals(Kind<OwnSgd>());
+    expect_refusals(Kind<torch::optim::Adam>());
+    expect_refusals(Kind<torch::optim::AdamW>());
+    expect_refusals(Kind<torch::optim::Adagrad>());
+    expect_refusals(Kind<torch::optim::RMSprop>());
+    expect_refusals(Kind<torch::optim::LBFGS>());
+    expect_refusals(Kind<optim::FusedAdam>());
+    expect_refusals(Kind<optim::FusedSGD>());
+  }
+}
+
+TEST_P(LifetimesTest, AnOptimizersDefaultsStayWhatTheyAre) {
+  Net net = make_net(device());
+  torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(0.5).eps(0.25));
+  auto first = initialize(net, adam, quiet(level()));
+  release(first);
+  auto amped = initialize(net, adam, quiet(level()));
+  EXPECT_EQ(static_cast<torch::optim::AdamOptions&>(adam.defaults()).eps(), 0.25);
+  const Tensor added = at::ones({2}, device()).requires_grad_();
+  adam.add_param_group(torch::optim::OptimizerParamGroup({added}));
+  EXPECT_EQ(static_cast<torch::optim::AdamOptions&>(adam.param_groups()[1].options()).eps(), 0.25);
+}
+
 TEST_P(LifetimesTest, ANullModelIsRefused) {
-  EXPECT_EQ(message_of([&] { initialize(std::shared_ptr<NetImpl>(), quiet(level())); }),
+  EXPECT_EQ(message_of([&] { (void)initialize(std::shared_ptr<NetImpl>(), quiet(level())); }),
             "initialize: expected modules, got a null pointer as models[0]");
 }
 
@@ -75,19 +149,16 @@ TORCHAMP_AT_LEVELS(LifetimesTest, OptLevel::O0, OptLevel::O1, OptLevel::O2, OptL
 
 class MastersLifetimeTest : public LevelTest {};
 
-TEST_P(MastersLifetimeTest, ADestroyedOptimizerIsRefused) {
+TEST_P(MastersLifetimeTest, ADestroyedOptimizerBindsNoOther) {
   Net net = make_net(device());
   std::optional<torch::optim::SGD> sgd(std::in_place, net->parameters(), 0.1);
-  std::optional<optim::FusedAdam> adam(std::in_place, net->parameters());
+  optim::FusedAdam adam(net->parameters());
   auto of_sgd = initialize(net, *sgd, quiet(level()));
   sgd.reset();
   EXPECT_EQ(message_of([&] { of_sgd.optimizer.step(); }), kDestroyed);
-  EXPECT_EQ(message_of([&] { of_sgd.optimizer.zero_grad(); }), kDestroyed);
   net->to(at::kFloat);
-  auto of_adam = initialize(net, *adam, quiet(level()));
-  adam.reset();
-  EXPECT_EQ(message_of([&] { of_adam.optimizer.step(); }), kDestroyed);
-  EXPECT_TRUE(of_adam.model(make_batch(device()).data).defined()) << "may be evaluated";
+  auto of_adam = initialize(net, adam, quiet(level()));
+  EXPECT_TRUE(of_adam.model(make_batch(device()).data).defined());
 }
 
 TORCHAMP_AT_LEVELS(MastersLifetimeTest, OptLevel::O2, OptLevel::O5);

@@ -63,20 +63,29 @@ TEST_P(LibTorchTest, ReduceLROnPlateauSetsTheRateOfTheNextStep) {
   EXPECT_TRUE(same_bits(training.net->parameters(), by_hand.net->parameters()));
 }
 
-TEST_P(LibTorchTest, AClosureIsRefusedWhereItWouldGoWrong) {
-  for (const OptLevel level : {OptLevel::O1, OptLevel::O2, OptLevel::O5}) {
-    Training training = train_at(level);
-    const auto params = clones(training.net->parameters());
-    EXPECT_EQ(message_of([&] { training.optimizer().step([&] { return training.loss(); }); }),
-              std::string("Optimizer::step: expected no closure at opt_level ") + name(level) +
-                  ", where the loss is scaled or masters are stepped; run the backward in "
-                  "scale_loss, then call step(). Optimizers that need a closure, such as LBFGS, "
-                  "work at O0");
-    EXPECT_TRUE(same_bits(training.net->parameters(), params));
+TEST_P(LibTorchTest, AClosureRunsTheBackwardAndIsSteppedByIt) {
+  for (const OptLevel level :
+       {OptLevel::O0, OptLevel::O1, OptLevel::O2, OptLevel::O4, OptLevel::O5}) {
+    Training closure = train_at(level), plain = train_at(level);
+    for (const bool overflows : {false, true, false}) {
+      const double factor = overflows ? INFINITY : 1;
+      plain.optimizer().zero_grad();
+      const Tensor expected = plain.loss();
+      scale_loss(expected * factor, plain.optimizer()).backward();
+      plain.optimizer().step();
+      const Tensor found = closure.optimizer().step([&] {
+        closure.optimizer().zero_grad();
+        const Tensor loss = closure.loss();
+        scale_loss(loss * factor, closure.optimizer()).backward();
+        return loss;
+      });
+      EXPECT_TRUE(same_bits(found.detach(), expected.detach()));
+      EXPECT_TRUE(same_bits(closure.net->parameters(), plain.net->parameters())) << level;
+    }
   }
 }
 
-TEST_P(LibTorchTest, AClosureIsTakenWhereNothingIsScaled) {
+TEST_P(LibTorchTest, AClosureMayRunItsOwnBackwardWhereNothingIsScaled) {
   for (const OptLevel level : {OptLevel::O0, OptLevel::O3, OptLevel::O4}) {
     Training closure = train_at(level), plain = train_at(level);
     plain.step();
@@ -123,12 +132,22 @@ TEST_P(LibTorchTest, LBFGSFitsAsItDoesAlone) {
   EXPECT_LT(got, 0.2f);
 }
 
-TEST_P(LibTorchTest, LBFGSFitsInBFloat16WhereNothingIsScaledAndNothingHasMasters) {
-  Fit fit(device());
-  auto [model, optimizer] = initialize(fit.net, fit.lbfgs, quiet(OptLevel::O4));
-  const float loss = fit.run([&o = optimizer](const auto& closure) { o.step(closure); },
-                             [&m = model](const Tensor& data) { return m(data); });
-  EXPECT_LT(loss, 0.5f);
+TEST_P(LibTorchTest, LBFGSFitsAtEveryLevelByAFixedScale) {
+  for (const char* level : {"O0", "O1", "O2", "O4", "O5"}) {
+    Fit fit(device());
+    auto amped = initialize(fit.net, fit.lbfgs, Options(level).loss_scale(64.0).verbosity(0));
+    const auto closure = [&] {
+      amped.optimizer.zero_grad();
+      const Tensor loss = loss_of(amped.model(fit.batch.data), fit.batch.target);
+      scale_loss(loss, amped.optimizer).backward();
+      return loss;
+    };
+    for (int i = 0; i < 5; ++i) EXPECT_TRUE(amped.optimizer.step(closure).defined());
+    EXPECT_LT(closure().item<float>(), 0.4f) << level;
+    const Tensor master = amped.optimizer.master_params().front();
+    const Tensor& param = fit.net->first->weight;
+    EXPECT_TRUE(same_bits(param.detach(), master.detach().to(param.scalar_type()))) << level;
+  }
 }
 
 TORCHAMP_ON_EACH_DEVICE(LibTorchTest);

@@ -84,7 +84,7 @@ class OneOwnerTest : public SharedTest {};
 const char* const kRemedy = "make one optimizer with two groups, or train in phases: ";
 
 TEST_P(OneOwnerTest, InitializeRefusesASecondOneAndChangesNothing) {
-  EXPECT_EQ(message_of([&] { initialized(); }),
+  EXPECT_EQ(message_of([&] { (void)initialized(); }),
             std::string("initialize: expected parameter \"last.weight\", which gets a float32 "
                         "master, in one optimizer, got it in optimizers[0] and optimizers[1]; ") +
                 kRemedy + "torchamp::release(model), then initialize with the other optimizer");

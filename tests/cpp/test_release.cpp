@@ -216,7 +216,7 @@ TEST_P(ReleaseTest, ASecondInitializeNamesIt) {
   Training training = trained(quiet(OptLevel::O2));
   torch::optim::SGD sgd(training.net->parameters(), 0.1);
   const std::string message =
-      message_of([&] { initialize(training.net, sgd, quiet(OptLevel::O2)); });
+      message_of([&] { (void)initialize(training.net, sgd, quiet(OptLevel::O2)); });
   EXPECT_TRUE(contains(message, "becomes float32 by torchamp::release")) << message;
 }
 
@@ -240,7 +240,7 @@ TEST_P(ReleaseTest, TorchSaveWritesFloat32WhenTheMastersAreGone) {
   Net net = make_net(device());
   {
     torch::optim::SGD sgd(net->parameters(), 0.1);
-    initialize(net, sgd, quiet(OptLevel::O2));
+    (void)initialize(net, sgd, quiet(OptLevel::O2));
   }
   const Tensor rounded = net->first->weight.to(at::kFloat);
   EXPECT_TRUE(same_bits(loaded_from(net, device())->first->weight, rounded));

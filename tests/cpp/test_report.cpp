@@ -49,6 +49,9 @@ TEST_P(ReportTest, CountsAtO2) {
   const MemoryReport after = report(*training.net, training.optimizer());
   EXPECT_EQ(after.bytes.state, 4 * sizes.elements);
   EXPECT_EQ(after.float32_total, 3 * 4 * sizes.elements + sizes.buffers_bytes);
+  const MemoryReport of_model = report(training.amped.model, training.optimizer());
+  EXPECT_EQ(of_model.bytes.total(), after.bytes.total());
+  EXPECT_FALSE(of_model.activations.has_value());
 }
 
 TEST_P(ReportTest, MastersWithoutGrads) {

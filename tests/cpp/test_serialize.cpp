@@ -119,6 +119,18 @@ TEST_P(SerializeTest, SeveralModelsOptimizersAndLossesResume) {
   EXPECT_EQ(resumed.amp().loss_scaler(1).loss_scale(), 512);
 }
 
+TEST_P(SerializeTest, AModelAndAnOptimizerNameTheirInitialize) {
+  Training one(device(), quiet(OptLevel::O2)), other(device(), quiet(OptLevel::O2), 3);
+  one.step();
+  save(one.amped.model, one.optimizer(), file_.path());
+  load(other.amped.model, other.optimizer(), file_.path());
+  EXPECT_TRUE(same_bits(other.net->parameters(), one.net->parameters()));
+  EXPECT_EQ(message_of([&] { save(one.amped.model, other.optimizer(), file_.path()); }),
+            "save: expected a model and an optimizer of one initialize, got those of two");
+  EXPECT_EQ(message_of([&] { load(one.amped.model, other.optimizer(), file_.path()); }),
+            "load: expected a model and an optimizer of one initialize, got those of two");
+}
+
 TEST_P(SerializeTest, WhereTheSecondOptimizerIsRefusedTheFirstIsPutBack) {
   const Batch batch = make_batch(device());
   Net left = make_net(device()), right = make_net(device());

@@ -19,7 +19,7 @@ void refused(const Options& options) {
   Linear net(4, 2);
   SGD sgd(net->parameters(), 0.1);
   try {
-    initialize(net, sgd, options);
+    (void)initialize(net, sgd, options);
   } catch (...) {
     EXPECT_EQ(net->weight.scalar_type(), at::kFloat);
     EXPECT_TRUE(sgd.param_groups()[0].params()[0].is_same(net->weight));
@@ -111,7 +111,7 @@ void initialize_half(at::ScalarType dtype, const char* level) {
   Linear net(4, 2);
   net->to(dtype);
   SGD sgd(net->parameters(), 0.1);
-  initialize(net, sgd, level);
+  (void)initialize(net, sgd, level);
 }
 
 std::vector<WrongUse> of_initialize() {
@@ -122,8 +122,7 @@ std::vector<WrongUse> of_initialize() {
       {"a_float16_model_at_O2", [] { initialize_half(at::kHalf, "O2"); },
        error(
            "^initialize: expected a float32 model, got parameter \"weight\" in Half.*remove the")},
-      {"a_bfloat16_model_at_O5", [] { initialize_half(at::kBFloat16, "O5"); },
-       error("^initialize: expected a float32 model, got parameter \"weight\" in BFloat16")},
+      {"a_bfloat16_model_at_O5", [] { initialize_half(at::kBFloat16, "O5"); }, right()},
       {"a_float64_model_at_O0", [] { initialize_half(at::kDouble, "O0"); },
        warning(
            R"(initialize: expected models\[0\] to be in float32, .*float64.* rounded to Float)")},
@@ -142,14 +141,22 @@ std::vector<WrongUse> of_initialize() {
        [] {
          Run run;
          SGD sgd(run.net->parameters(), 0.1);
-         initialize(run.net, sgd, "O2");
+         (void)initialize(run.net, sgd, "O2");
        },
        error("got parameter \"weight\" in Half.*a model that was initialized becomes .*release")},
+      {"the_model_again_in_bfloat16",
+       [] {
+         Run run(at_level("O5"));
+         SGD sgd(run.net->parameters(), 0.1);
+         (void)initialize(run.net, sgd, "O5");
+       },
+       error(
+           "got parameter \"weight\" in BFloat16.*a model that was initialized becomes .*release")},
       {"the_model_again_after_its_release",
        [] {
          Run run;
          release(run.amped);
-         initialize(run.net, run.optimizer_given, "O5");
+         (void)initialize(run.net, run.optimizer_given, "O5");
        },
        right()},
       {"a_clone_of_the_model",
@@ -165,13 +172,13 @@ std::vector<WrongUse> of_initialize() {
       {"an_empty_holder", [] { initialize(Linear(nullptr), "O2"); },
        error("Accessing empty ModuleHolder")},
       {"a_null_optimizer",
-       [] { initialize(Linear(4, 2), std::shared_ptr<torch::optim::Optimizer>(), "O2"); },
+       [] { (void)initialize(Linear(4, 2), std::shared_ptr<torch::optim::Optimizer>(), "O2"); },
        error<c10::ValueError>("^initialize: expected an optimizer, got a null pointer$")},
       {"an_optimizer_twice",
        [] {
          Linear net(4, 2);
          SGD sgd(net->parameters(), 0.1);
-         initialize(std::make_tuple(net), {sgd, sgd}, "O2");
+         (void)initialize(std::make_tuple(net), {sgd, sgd}, "O2");
        },
        error<c10::ValueError>(
            R"(^initialize: expected each optimizer once, got optimizers\[0\] a)")},
@@ -180,7 +187,7 @@ std::vector<WrongUse> of_initialize() {
          Linear net(4, 2);
          SGD sgd({net->weight, net->bias, net->weight}, 0.1);
          try {
-           initialize(net, sgd, "O2");
+           (void)initialize(net, sgd, "O2");
          } catch (const c10::ValueError&) {
            EXPECT_EQ(net->weight.scalar_type(), at::kFloat);
            throw;
@@ -191,37 +198,45 @@ std::vector<WrongUse> of_initialize() {
       {"the_optimizer_of_another_initialize",
        [] {
          Run run;
-         initialize(Linear(4, 2), run.optimizer_given, "O2");
+         (void)initialize(Linear(4, 2), run.optimizer_given, "O2");
        },
        error<c10::ValueError>("^initialize: expected a parameter that no other optimizer steps")},
       {"an_optimizer_of_another_model",
        [] {
          Linear net(4, 2), other(4, 2);
          SGD sgd(other->parameters(), 0.1);
-         initialize(net, sgd, "O2");
+         (void)initialize(net, sgd, "O2");
        },
-       warning("an optimizer steps no parameter of the models")},
+       error<c10::ValueError>("^initialize: expected optimizers to have parameters of models, got "
+                              "none that has any; make the optimizer after everything that "
+                              "replaces the model's parameters$")},
       {"one_optimizer_of_another_model",
        [] {
          Linear net(4, 2), other(4, 2);
          SGD sgd(net->parameters(), 0.1), stranger(other->parameters(), 0.1);
-         initialize(std::make_tuple(net), {sgd, stranger}, "O1");
+         (void)initialize(std::make_tuple(net), {sgd, stranger}, "O1");
        },
-       warning("an optimizer steps no parameter of the models")},
+       warning(
+           R"(initialize: expected optimizers\[1\] to have parameters of models, got one that has )"
+           "none; pass all models that it trains")},
       {"an_optimizer_of_nothing",
        [] {
          SGD sgd(std::vector<Tensor>(), 0.1);
-         initialize(Linear(4, 2), sgd, "O2");
+         (void)initialize(Linear(4, 2), sgd, "O2");
        },
-       warning("an optimizer steps no parameter of the models")},
+       error<c10::ValueError>("^initialize: expected optimizers to have parameters of models, got "
+                              "none that has any; make the optimizer after everything that "
+                              "replaces the model's parameters$")},
       {"an_optimizer_made_before_the_model",
        [] {
          Linear net(4, 2);
          SGD sgd(net->parameters(), 0.1);
          net = Linear(4, 2);
-         initialize(net, sgd, "O2");
+         (void)initialize(net, sgd, "O2");
        },
-       warning("an optimizer steps no parameter of the models")},
+       error<c10::ValueError>("^initialize: expected optimizers to have parameters of models, got "
+                              "none that has any; make the optimizer after everything that "
+                              "replaces the model's parameters$")},
       {"a_model_twice",
        [] {
          Linear net(4, 2);
@@ -237,7 +252,7 @@ std::vector<WrongUse> of_initialize() {
          Linear net(4, 2);
          const Tensor other = at::empty({2}, at::kMeta).set_requires_grad(true);
          SGD sgd(net->parameters(), 0.1), elsewhere({other}, 0.1);
-         initialize(std::make_tuple(net), {sgd, elsewhere}, quiet(OptLevel::O2));
+         (void)initialize(std::make_tuple(net), {sgd, elsewhere}, quiet(OptLevel::O2));
        },
        error(
            "^initialize: expected the parameters of all optimizers to be on one device, cpu, got")},

@@ -126,15 +126,22 @@ std::vector<WrongUse> of_steps() {
       {"a_closure_at_O2",
        [] {
          Run run;
-         run.optimizer().step([&] { return run.loss(); });
+         run.optimizer().step([&] {
+           const Tensor loss = run.loss();
+           scale_loss(loss, run.optimizer()).backward();
+           return loss;
+         });
        },
-       error("^Optimizer::step: expected no closure at opt_level O2")},
-      {"a_closure_at_O1",
+       right()},
+      {"lbfgs_by_a_dynamic_scale",
        [] {
-         Run run(at_level("O1"));
+         Run<torch::optim::LBFGS> run(Options("O2").verbosity(0));
          run.optimizer().step([&] { return run.loss(); });
        },
-       error("^Optimizer::step: expected no closure at opt_level O1")},
+       error("^Optimizer::step: expected a fixed loss scale for an optimizer that calls its "
+             "closure several times, got a dynamic one, which skips steps; set "
+             "Options::loss_scale, or take O4 or O5, which need none. With an optimizer that "
+             "needs the grads once, run the backward in scale_loss, then call step\\(\\)$")},
       {"a_closure_at_O0",
        [] {
          Run run(Options("O0"));

@@ -24,6 +24,24 @@ def test_no_backward_at_all(level):
     assert changed(before, everything(model, optimizer))
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("level", LEVELS)
+def test_backward_in_one_call(level, enabled):
+    after = []
+    for in_one_call in (True, False):
+        model, optimizer = initialized(level, linear_net(), enabled=enabled)
+        loss = loss_of(model)
+        if in_one_call:
+            amp.scale_loss(loss, optimizer).backward(retain_graph=True)
+        else:
+            with amp.scale_loss(loss, optimizer) as scaled_loss:
+                scaled_loss.backward(retain_graph=True)
+        optimizer.step()
+        loss.backward()  # the graph is there
+        after.append(everything(model, optimizer))
+    assert not changed(*after)
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_gradient_of_the_input_is_scaled(level):
     model, optimizer = initialized(level, linear_net(), **SCALED)

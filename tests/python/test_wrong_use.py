@@ -283,6 +283,15 @@ def two_steps_after_one_backward():
     optimizer.step()
 
 
+def a_second_optimizer():
+    net, optimizer = made("O2", fused)
+    second = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        backward(net, optimizer)
+        second.step()
+
+
 def many_steps_without_a_backward():
     _, optimizer = made()
     for _ in range(3):
@@ -716,6 +725,12 @@ ERRORS = (
     (fused_out_of_range, ValueError, "lr to be at least 0"),
     (fused_state_in_half, ValueError, "state_dtype to be torch.float32 or torch.bfloat16"),
 )
+SECOND = re.escape(
+    "zero_grad: expected the model to be written by the optimizer that initialize returned, got "
+    "writes after a backward whose grads no step has used; these grads are scaled. If a second "
+    "optimizer steps the model, make one optimizer of both, with two groups; if the program uses "
+    "the grads itself, set materialize_master_grads to true"
+)
 TEACHER = re.escape(
     "initialize: expected an optimizer to step models[1], got a model like models[0] that none "
     "steps; if it averages models[0], its averages stall in 16 bits: leave it out and use "
@@ -733,6 +748,7 @@ WARNINGS = (
     (lambda: step_without_a_backward("O2"), "step: expected grads, got none"),
     (two_steps_after_one_backward, "step: expected grads, got none"),
     (many_steps_without_a_backward, "step: expected grads, got none"),
+    (a_second_optimizer, SECOND),
 )
 RIGHT = (
     lambda: clip_for_an_optimizer_not_given("O2", amp.clip_grad_norm_),

@@ -41,11 +41,42 @@ double train_plainly(torch::Device device) {
   return accuracy([&](const torch::Tensor& points) { return net->forward(points); }, device);
 }
 
-double train_at_o2(torch::Device device) {
-  // [o2]
+double train_with_grad_scaler(torch::Device device) {
   torch::nn::Sequential net = make_net(device);
   torch::optim::AdamW adam(net->parameters(), torch::optim::AdamWOptions(1e-2));
-  auto amped = amp::initialize(net, adam, "O2");
+  // [grad_scaler]
+  amp::GradScaler scaler;
+
+  for (int64_t i = 0; i < kSteps; ++i) {
+    const auto [points, labels] = next_batch(device);
+    adam.zero_grad();
+    torch::Tensor loss;
+    {
+      const amp::autocast half(device.type(), torch::kHalf);
+      loss = F::cross_entropy(net->forward(points), labels);
+    }
+    scaler.scale(loss).backward();
+    scaler.unscale_(adam);
+    torch::nn::utils::clip_grad_norm_(net->parameters(), 1.0);
+    scaler.step(adam);
+    scaler.update();
+  }
+  // [grad_scaler]
+  return accuracy([&](const torch::Tensor& points) { return net->forward(points); }, device);
+}
+
+double train_at_o2(torch::Device device) {
+  torch::nn::Sequential net = make_net(device);
+  const auto [first_points, first_labels] = next_batch(device);
+  const torch::Tensor points = first_points, labels = first_labels;
+  // [preflight]
+  const auto found = amp::preflight(net, [&](const auto& model) {  //
+    return F::cross_entropy(model(points), labels);
+  });
+  std::cout << found << '\n';
+  // [preflight]
+  // [o2]
+  auto amped = amp::initialize(net, torch::optim::AdamW(net->parameters(), 1e-2), "O2");
   auto& [model, optimizer] = amped;
 
   for (int64_t i = 0; i < kSteps; ++i) {
@@ -104,38 +135,73 @@ std::pair<double, double> train_and_resume(torch::Device device, const std::stri
   return {continue_training(amped, device), continue_training(resumed, device)};
 }
 
-double train_with_grad_scaler(torch::Device device) {
+double train_with_average(torch::Device device) {
   torch::nn::Sequential net = make_net(device);
-  torch::optim::AdamW adam(net->parameters(), torch::optim::AdamWOptions(1e-2));
-  // [grad_scaler]
-  amp::GradScaler scaler;
+  amp::optim::FusedAdamW adam(net->parameters(), amp::optim::FusedAdamWOptions(1e-2));
+  auto amped = amp::initialize(net, adam, "O2");
+  // [average]
+  amp::AveragedModel target(amped.model, /*decay=*/0.9);
+  for (int64_t i = 0; i < kSteps; ++i) {
+    train_step(amped, device);
+    target.update_parameters(amped.model);
+  }
+  // [average]
+  return accuracy([&](const torch::Tensor& points) { return target->forward(points); }, device);
+}
 
+// [function]
+struct Product : torch::autograd::Function<Product> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               const torch::Tensor& weight) {
+    context->save_for_backward({x, weight});
+    return x.mm(weight.t());
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& grads) {
+    const auto saved = context->get_saved_variables();
+    return {grads[0].mm(saved[1]), grads[0].t().mm(saved[0])};
+  }
+};
+
+torch::Tensor product(const torch::Tensor& x, const torch::Tensor& weight) {
+  return Product::apply(x, weight);
+}
+
+struct Net : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& points) {
+    const torch::Tensor hidden = torch::relu(first(points));
+    return last(torch::relu(amp::half_function(product)(hidden, middle->weight)));
+  }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(2, 64));
+  torch::nn::Linear middle = register_module("middle", torch::nn::Linear(64, 64));
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(64, 2));
+};
+// [function]
+
+double train_at_o1(torch::Device device) {
+  torch::manual_seed(1);
+  Net net;
+  net.to(device);
+  auto amped = amp::initialize(net, torch::optim::AdamW(net.parameters(), 1e-2), "O1");
   for (int64_t i = 0; i < kSteps; ++i) {
     const auto [points, labels] = next_batch(device);
-    adam.zero_grad();
-    torch::Tensor loss;
-    {
-      const amp::autocast half(device.type(), torch::kHalf);
-      loss = F::cross_entropy(net->forward(points), labels);
-    }
-    scaler.scale(loss).backward();
-    scaler.unscale_(adam);
-    torch::nn::utils::clip_grad_norm_(net->parameters(), 1.0);
-    scaler.step(adam);
-    scaler.update();
+    amped.optimizer.zero_grad();
+    amp::scale_loss(F::cross_entropy(amped.model(points), labels), amped.optimizer).backward();
+    amped.optimizer.step();
   }
-  // [grad_scaler]
-  return accuracy([&](const torch::Tensor& points) { return net->forward(points); }, device);
+  return accuracy(amped.model, device);
 }
 
 int main(int argc, char** argv) try {
   const torch::Device device = torch::cuda::is_available() ? torch::kCUDA : torch::kCPU;
   const std::string path = argc > 1 ? argv[1] : "ten_minutes.pt";
   std::cout << "plain       " << train_plainly(device) << '\n';
+  std::cout << "GradScaler  " << train_with_grad_scaler(device) << '\n';
   std::cout << "O2          " << train_at_o2(device) << '\n';
   const auto [uninterrupted, resumed] = train_and_resume(device, path);
   std::cout << "fused       " << uninterrupted << "\nresumed     " << resumed << '\n';
-  std::cout << "GradScaler  " << train_with_grad_scaler(device) << '\n';
+  std::cout << "average     " << train_with_average(device) << '\n';
+  std::cout << "function    " << train_at_o1(device) << '\n';
 } catch (const std::exception& error) {
   std::cerr << error.what() << '\n';
   return EXIT_FAILURE;

@@ -8,6 +8,13 @@
 #define TORCHAMP_LIFETIMEBOUND
 #endif
 
+/// Compilers warn where the result is dropped; from C++20 on they say why not to.
+#if __cplusplus >= 202002L
+#define TORCHAMP_NODISCARD(reason) [[nodiscard(reason)]]
+#else
+#define TORCHAMP_NODISCARD(reason) [[nodiscard]]
+#endif
+
 namespace torchamp::detail {
 
 /// False, in a way that depends on a template's arguments.

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -139,8 +140,8 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
 
   /// @}
 
-  /// What the program may not have meant, found by the last step and by none before; empty if there
-  /// is nothing.
+  /// What the program may not have meant, found by the last step or zero_grad() and by none before;
+  /// empty if there is nothing.
   const std::string& doubt() const { return doubt_; }
 
  private:
@@ -193,7 +194,8 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   bool lacks_grads() const;
   at::Tensor overflow_of(const std::vector<int64_t>& indices) const;
   void lend_grads(bool lends) const;
-  void note_doubt(const char* function);
+  bool has_written_beside_scaled() const;
+  void tell_once(const std::string& doubt);
   void check_not_written(const Param& param) const;
 
   ParamList params_;
@@ -213,7 +215,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   at::Tensor overflow_flags_;       ///< for passes over grads; undefined if one has failed
   std::thread::id thread_;          ///< that used it last
   std::string doubt_;
-  bool lacked_grads_ = false;
+  std::unordered_set<std::string> told_;
   std::shared_ptr<Observer> observer_;  ///< may be null
   Report last_report_;
 };

@@ -88,6 +88,8 @@ struct TORCHAMP_API Param {
   /// Copies the model's to the master if it was written from outside (a broadcast, a load), in a
   /// way that PyTorch counts. Throws RuntimeError if it changed its dtype or device.
   void follow_model();
+  /// Whether the model was written from outside since it agreed with the master.
+  bool is_model_written() const { return has_master() && !is_as_agreed(); }
   /// Whether the master was written from outside, and the model was not.
   bool is_master_ahead() const;
   /// Records that model and master agree.

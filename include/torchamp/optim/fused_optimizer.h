@@ -58,6 +58,8 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   const StorageOptions& storage() const { return storage_; }
   /// Makes the next step read `state()` again, which has been changed.
   void forget_steppers();
+  /// Expires when it, or what it is moved to, is destroyed.
+  std::weak_ptr<const void> life() const { return life_; }
 
   /// Writes groups, options and states. Waits for the device.
   void save(torch::serialize::OutputArchive& archive) const override;
@@ -101,6 +103,7 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   std::vector<Place> places_;
   std::vector<Stepper> steppers_;
   StorageOptions storage_;
+  std::shared_ptr<const void> life_ = std::make_shared<char>();
 };
 
 /// The constructors, like LibTorch's.

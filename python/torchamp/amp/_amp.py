@@ -99,10 +99,10 @@ class Amp:
         *,
         delay_unscale: bool | None = None,
         delay_overflow_check: bool = False,
-    ) -> contextlib.AbstractContextManager[torch.Tensor]:
+    ) -> _scale_loss.LossContext:
         """See amp.scale_loss."""
         if self._session is None:
-            return contextlib.nullcontext(loss)
+            return _scale_loss.PlainLoss(loss)
         states = self._states("scale_loss", optimizers, self._session)
         self._session.check_order()
         kind = _scale_loss.DTensorLoss if self._session.shards else _scale_loss.ScaledLoss
@@ -317,9 +317,9 @@ def scale_loss(
     model: torch.nn.Module | None = None,
     delay_unscale: bool | None = None,
     delay_overflow_check: bool = False,
-) -> contextlib.AbstractContextManager[torch.Tensor]:
+) -> _scale_loss.LossContext:
     """A context that gives the scaled loss, float32 and of the loss's sizes; call its backward in
-    it. At the end the grads that `optimizers` step by are unscaled and checked, and the loss scale
+    it, or in one call: `amp.scale_loss(loss, optimizer).backward()`. At the end the grads that `optimizers` step by are unscaled and checked, and the loss scale
     is updated. After an overflow the next step of each is skipped.
 
     Args:

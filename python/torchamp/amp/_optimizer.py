@@ -55,6 +55,8 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
             super().zero_grad(*args, **kwargs)
         with state.session.shards.mirrored():
             state.core.zero_grad(set_to_none)
+        if state.core.doubt:
+            warnings.warn(state.core.doubt, stacklevel=2)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the original; masters take the place of the group's low-precision parameters, in

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, SupportsFloat
+from typing import Any, Protocol, SupportsFloat
 
 import torch
 from torch import distributed
@@ -17,8 +17,27 @@ from torchamp.amp._ranks.dtensor import leave_unsynced
 from torchamp.amp._session import Session
 
 
+class LossContext(Protocol):
+    """What amp.scale_loss returns."""
+
+    def __enter__(self) -> torch.Tensor:
+        """The scaled loss."""
+
+    def __exit__(self, kind: object, /, *others: object) -> None:
+        """Unscales and checks the grads, and updates the loss scale."""
+
+    def backward(self, *args: Any, **kwargs: Any) -> None:
+        """All of it: the scaled loss's backward, with these arguments, in the context."""
+        with self as scaled_loss:
+            scaled_loss.backward(*args, **kwargs)
+
+
+class PlainLoss(contextlib.nullcontext, LossContext):
+    """That of an initialize which is not enabled."""
+
+
 class ScaledLoss(_C.Backward):
-    """The context that scale_loss gives; see amp.scale_loss. Grads and scaler are as before also if
+    """That of one which is; see amp.scale_loss. Grads and scaler are as before also if
     an interrupt drops it before it ends."""
 
     def __init__(
@@ -40,6 +59,8 @@ class ScaledLoss(_C.Backward):
         self._session = session
         self._states = states
         self._loss = loss
+
+    backward = LossContext.backward
 
     def begin(self) -> torch.Tensor:
         """What the context yields."""

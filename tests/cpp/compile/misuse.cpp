@@ -1,5 +1,6 @@
 // Must not compile with -Werror: each mistake, and the expected compiler message.
 #include <torch/optim/adam.h>
+#include <torch/csrc/jit/api/module.h>
 #include <torch/optim/schedulers/step_lr.h>
 #include <torch/serialize.h>
 #include <torchamp/autocast.h>
@@ -19,7 +20,36 @@ void initialize_a_module_by_value(NetImpl& net, torch::optim::Optimizer& optimiz
 }
 
 void initialize_what_is_no_module(const std::shared_ptr<torch::optim::Optimizer>& optimizer) {
-  torchamp::initialize(optimizer, "O2");  // error: a model must be a torch::nn::Module
+  (void)torchamp::initialize(optimizer, "O2");  // error: a model must be a torch::nn::Module
+}
+
+// A copy of each would be cast.
+void initialize_a_vector_of_modules(std::vector<NetImpl>& nets) {
+  (void)torchamp::initialize(nets, "O2");  // error: in a tuple or vector a module would be a copy
+}
+
+void initialize_by_pointers(Net& net, NetImpl* module, torch::optim::Adam* adam,
+                            const std::unique_ptr<torch::optim::Optimizer>& owned) {
+  torchamp::initialize(module, *adam, "O2");  // error: takes the module itself, *model
+  torchamp::initialize(net, adam, "O2");      // error: takes the optimizer itself: *optimizer
+  torchamp::initialize(net, owned, "O2");     // error: or the std::unique_ptr by std::move
+}
+
+void initialize_a_script(torch::jit::Module& script, torch::optim::Adam& adam) {
+  torchamp::initialize(script, adam, "O2");  // error: initialize takes modules of torch::nn
+}
+
+void initialize_out_of_order(Net& net, torch::optim::Adam& adam) {
+  torchamp::initialize(adam, net, "O2");  // error: the model comes first
+  torchamp::initialize(net, adam, 2);     // error: an opt level is a text such as "O2"
+}
+
+// Nothing would scale the losses, or step the masters.
+void drop_what_initialize_returns(Net& net, torch::optim::Adam& adam) {
+  torchamp::initialize(net, adam, "O1");                              // error: nodiscard
+  torchamp::initialize(net, "O1");                                    // error: nodiscard
+  torchamp::initialize(std::make_tuple(net, net), "O2");              // error: nodiscard
+  torchamp::initialize(net, torchamp::OptimizerRefs{adam, adam}, "O2");  // error: nodiscard
 }
 
 // Its groups already contain masters.
@@ -46,8 +76,16 @@ void choose_by_text() {
   torchamp::Options("O2").master_weights("False");  // error: deleted
 }
 
-void call_the_modules_functions(const torchamp::Model<Net>& model) {
-  model.train();  // error: model->train()
+struct DecoderImpl : torch::nn::Module {
+  at::Tensor decode(const at::Tensor& x, double scale = 1) { return x * scale; }
+};
+
+void call_the_modules_functions(const torchamp::Model<Net>& model, const at::Tensor& x,
+                                const torchamp::Model<std::shared_ptr<DecoderImpl>>& decoder,
+                                const torchamp::Model<std::shared_ptr<torch::nn::Module>>& any) {
+  model.train();                         // error: model->train()
+  decoder.call(&DecoderImpl::decode, x);  // says: a pointer to it knows no default arguments
+  any(x);                                // says: torch::nn::Module has no forward
 }
 
 // LibTorch's files have no masters and loss scales.
@@ -66,6 +104,10 @@ void train_by_what_knows_no_amp(torchamp::Optimizer& optimizer) {
 
 void scale_for_what_initialize_was_given(const at::Tensor& loss, torch::optim::Adam& adam) {
   torchamp::scale_loss(loss, adam).backward();  // error: the optimizer that initialize returned
+}
+
+void scale_for_all_that_initialize_returned(const at::Tensor& loss, torchamp::Amped<Net>& amped) {
+  torchamp::scale_loss(loss, amped).backward();  // error: takes an optimizer: amped.optimizer
 }
 
 struct Output {

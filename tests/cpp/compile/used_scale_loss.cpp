@@ -8,5 +8,7 @@ void train(const at::Tensor& loss, const torchamp::Optimizer& optimizer) {
   }
   { torchamp::scale_loss(loss, optimizer).backward(); }
   { torchamp::scale_loss(loss, optimizer, {1, false}).backward(); }
+  { torchamp::scale_loss(loss, optimizer, 1).backward(); }
+  { torchamp::scale_loss(loss, {optimizer, optimizer}, 1).backward(); }
   torchamp::scale_loss(loss, optimizer, [](const at::Tensor& scaled) { scaled.backward(); });
 }
