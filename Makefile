@@ -61,7 +61,7 @@ experiments: setup
 	  $(IN_VENV) $(BIN)/python examples/python/$$each.py || failed="$$failed $$each"; \
 	done; \
 	for each in $(CPP_EXPERIMENTS); do \
-	  build/examples/cpp/$$each/$$each || failed="$$failed $$each (C++)"; \
+	  build/examples/cpp/experiments/$$each/$$each || failed="$$failed $$each (C++)"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "experiments failed:$$failed" >&2; exit 1; fi
 

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("TORCHAMP_BUILD_DIR", ROOT / "build"))
 FOLDER = BUILD / "install_tests"
 CONSUMER = ROOT / "tests" / "install" / "consumer"
-EXAMPLES = {path.parent.name: path.parent for path in ROOT.glob("examples/cpp/*/CMakeLists.txt")}
+EXAMPLES = {path.parent.name: path.parent for path in ROOT.glob("examples/cpp/**/CMakeLists.txt")}
 
 #: Identifies the processes of one test run.
 TEST_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))

@@ -2,152 +2,129 @@
 // are captured once and replayed with new data. Overflows are detected and steps are skipped inside
 // the graph, because the loss scale, the flags and the decision to skip live on the device.
 //
-//     cuda_graph --level O2 --steps 300 --out steps.csv
+//     cuda_graph --level O2
 //
 // It needs a CUDA device, the CUDA build of LibTorch and the CUDA toolkit's headers. Without them
 // it prints a message and does nothing.
-#include "arguments.h"
-
 #ifdef WITH_CUDA
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <torch/nn/functional/loss.h>
-#include <torch/nn/modules/linear.h>
+#include <torch/nn.h>
+#endif
+#include <torch/cuda.h>
 #include <torchamp/amp.h>
 
-#include "digits.h"
-#include "report.h"
+#include <iostream>
+#include <map>
+#include <string>
+#include <utility>
 
+#ifdef WITH_CUDA
+constexpr int64_t kSteps = 300;
+constexpr int64_t kWarmUpSteps = 3;
 constexpr int64_t kBatchSize = 64;
-constexpr double kLearningRate = 1e-3;
-constexpr double kFirstLossScale = 1 << 24;  // too high for float16: the first steps overflow
-constexpr int kWarmUpSteps = 3;
 
-struct NetImpl : torch::nn::Module {
-  torch::nn::Linear fc1{kPixels, 64};
-  torch::nn::Linear fc2{64, 10};
+using AmpedNet = amp::Amped<torch::nn::Sequential>;
 
-  NetImpl() {
-    register_module("fc1", fc1);
-    register_module("fc2", fc2);
-  }
-
-  torch::Tensor forward(const torch::Tensor& images) {
-    return fc2(torch::relu(fc1(images.flatten(1))));
-  }
-};
-TORCH_MODULE(Net);
-
-/// One training step, always on the same tensors, for a graph to replay.
-class StaticStep {
- public:
-  StaticStep(amp::Amped<Net>& amped, const Digits& example)
-      : amped_(amped), batch_{example.images.clone(), example.labels.clone()} {
-    loss_ = torch::zeros({}, example.images.device());
-  }
-
-  /// Never waits for the device.
-  void run() {
-    auto& [model, optimizer] = amped_;
-    optimizer.zero_grad();
-    const torch::Tensor loss =
-        torch::nn::functional::cross_entropy(model(batch_.images), batch_.labels);
-    amp::scale_loss(loss, optimizer).backward();
-    optimizer.step();
-    loss_.copy_(loss.detach());
-  }
-
-  void load(const Digits& batch) {
-    batch_.images.copy_(batch.images);
-    batch_.labels.copy_(batch.labels);
-  }
-
-  /// Loads a batch, calls `run_or_replay` and reads the result, which waits for the device.
-  template <class RunOrReplay>
-  Step measure(int64_t index, const Digits& batch, RunOrReplay&& run_or_replay) {
-    const amp::LossScaler& scaler = amped_.model.amp()->loss_scaler();
-    const double loss_scale = scaler.loss_scale();
-    load(batch);
-    run_or_replay();
-    return {index, loss_.item<float>(), loss_scale, scaler.found_inf().item<float>() != 0};
-  }
-
- private:
-  amp::Amped<Net>& amped_;
-  Digits batch_;
-  torch::Tensor loss_;
+/// What a graph reads and writes: tensors that stay where they are.
+struct Static {
+  torch::Tensor points;  ///< float32 [kBatchSize, 2]
+  torch::Tensor labels;  ///< int64 [kBatchSize]
+  torch::Tensor loss;    ///< float32 []
 };
 
-c10::Stream side_stream(torch::Device device) {
-  return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+/// Points of the plane, float32 [n, 2], and whether each is in a ring, int64 [n].
+std::pair<torch::Tensor, torch::Tensor> random_points(int64_t count, torch::Device device) {
+  const torch::Tensor points = torch::randn({count, 2}).to(device);
+  const torch::Tensor radius = points.norm(2, 1);
+  return {points, radius.gt(0.7).logical_and(radius.lt(1.5)).to(torch::kLong)};
 }
 
-/// Trains: some eager steps, which also create state that must exist before a capture, then
-/// replays.
-void train(StaticStep& step, const Digits& digits, int64_t steps, Report& report) {
-  const auto sample = [&digits] {
-    const torch::Tensor rows = torch::randint(digits.labels.size(0), {kBatchSize});
-    return take(digits, rows);
-  };
+/// Never waits for the device.
+void train_step(AmpedNet& amped, Static& data) {
+  auto& [model, optimizer] = amped;
+  optimizer.zero_grad();
+  const torch::Tensor loss = torch::nn::functional::cross_entropy(model(data.points), data.labels);
+  amp::scale_loss(loss, optimizer).backward();
+  optimizer.step();
+  data.loss.copy_(loss.detach());
+}
+
+/// Loads a batch, calls `run_or_replay`, and returns whether the step was skipped, which waits for
+/// the device.
+template <class RunOrReplay>
+bool load_and(const RunOrReplay& run_or_replay, const AmpedNet& amped, Static& data) {
+  const auto [points, labels] = random_points(kBatchSize, data.loss.device());
+  data.points.copy_(points);
+  data.labels.copy_(labels);
+  run_or_replay();
+  return amped.model.amp()->loss_scaler().found_inf().item<float>() != 0;
+}
+
+/// Some eager steps, which also create state that must exist before a capture, then replays.
+/// Returns how many were skipped.
+int64_t train(AmpedNet& amped, Static& data) {
+  int64_t skipped = 0;
   at::cuda::CUDAGraph graph;
-  const torch::Device device = digits.labels.device();
+  const torch::Device device = data.loss.device();
   torch::cuda::synchronize(device.index());  // pending work is in another stream
-  const c10::StreamGuard not_the_default_stream(side_stream(device));
+  const c10::impl::VirtualGuardImpl streams(device.type());
+  const c10::StreamGuard not_the_default_stream(streams.getStreamFromGlobalPool(device));
   for (int64_t i = 0; i < kWarmUpSteps; ++i) {
-    report.add(step.measure(i, sample(), [&step] { step.run(); }));
+    skipped += load_and([&] { train_step(amped, data); }, amped, data);
   }
   graph.capture_begin();
-  step.run();
+  train_step(amped, data);
   graph.capture_end();
-  for (int64_t i = kWarmUpSteps; i < steps; ++i) {
-    report.add(step.measure(i, sample(), [&graph] { graph.replay(); }));
+  for (int64_t i = kWarmUpSteps; i < kSteps; ++i) {
+    skipped += load_and([&] { graph.replay(); }, amped, data);
   }
+  return skipped;
 }
 
-double accuracy(amp::Amped<Net>& amped, const Digits& digits) {
-  torch::NoGradGuard no_grad;
-  const torch::Tensor right = amped.model(digits.images).argmax(1).eq(digits.labels);
-  return right.to(torch::kDouble).mean().item<double>();
-}
-
-void run(const Arguments& arguments) {
-  const torch::Device device = arguments.device();
-  if (!device.is_cuda()) {
-    std::cout << "cuda_graph: NOTHING WAS RUN: it needs a CUDA device, got " << device << '\n';
-    return;
-  }
-  const int64_t steps = arguments.integer("--steps");
-  const Split digits = load_digits(EXAMPLES_DATA "/digits.csv", device);
-  torch::manual_seed(arguments.integer("--seed"));
-  Net net;
+void run(const std::string& level, torch::Device device) {
+  torch::manual_seed(1);
+  torch::nn::Sequential net(torch::nn::Linear(2, 64), torch::nn::ReLU(),   //
+                            torch::nn::Linear(64, 64), torch::nn::ReLU(),  //
+                            torch::nn::Linear(64, 2));
   net->to(device);
   // torchamp's optimizers skip on the device; LibTorch's would have to wait for it.
-  amp::optim::FusedAdam adam(net->parameters(), amp::optim::FusedAdamOptions(kLearningRate));
-  amp::Amped<Net> amped =
-      amp::initialize(net, adam, amp::Options(arguments.text("--level")).verbosity(0));
+  amp::optim::FusedAdam adam(net->parameters(), amp::optim::FusedAdamOptions(1e-2));
+  AmpedNet amped = amp::initialize(net, adam, level);
   amp::LossScaler& scaler = amped.model.amp()->loss_scaler();
-  if (scaler.dynamic()) scaler.set_loss_scale(kFirstLossScale);
+  if (scaler.dynamic()) scaler.set_loss_scale(1 << 24);  // too high: the first steps overflow
 
-  StaticStep step(amped, take(digits.train, torch::arange(kBatchSize)));
-  Report report("cuda_graph", steps, arguments.text("--out"));
-  train(step, digits.train, steps, report);
-  std::cout << "test_accuracy " << accuracy(amped, digits.test) << "\nskipped_steps "
-            << report.skipped_steps() << '\n';
+  const auto [first_points, first_labels] = random_points(kBatchSize, device);
+  Static data{first_points, first_labels, torch::zeros({}, first_points.device())};
+  const int64_t skipped = train(amped, data);
+  const torch::NoGradGuard no_grad;
+  const auto [points, labels] = random_points(1024, device);
+  const torch::Tensor right = amped.model(points).argmax(1).eq(labels);
+  std::cout << "test_accuracy " << right.to(torch::kDouble).mean().item<double>() << "\nlast_loss "
+            << data.loss.item<float>() << "\nskipped_steps " << skipped << '\n';
 }
 #else
-void run(const Arguments&) {
+void run(const std::string&, torch::Device) {
   std::cout << "cuda_graph: NOTHING WAS RUN: it needs a CUDA device, and was built without CUDA\n";
 }
 #endif
 
-int main(int argc, char** argv) {
-  return run_example([&] {
-    run(Arguments(argc, argv,
-                  {{"--level", "O2"},
-                   {"--steps", "300"},
-                   {"--seed", "1"},
-                   {"--device", "auto"},
-                   {"--out", ""}}));
-  });
+int main(int argc, char** argv) try {
+  std::map<std::string, std::string> options{
+      {"--level", "O2"}, {"--device", torch::cuda::is_available() ? "cuda" : "cpu"}};
+  for (int i = 1; i < argc; i += 2) {
+    TORCH_CHECK(options.count(argv[i]) == 1 && i + 1 < argc,
+                "expected an option and its value, got ", argv[i]);
+    options[argv[i]] = argv[i + 1];
+  }
+  const torch::Device device(options["--device"]);
+  if (device.is_cuda()) {
+    run(options["--level"], device);
+  } else {
+    std::cout << "cuda_graph: NOTHING WAS RUN: it needs a CUDA device, got " << device << '\n';
+  }
+} catch (const c10::Error& error) {
+  std::cerr << error.what_without_backtrace() << '\n';
+  return 1;
 }

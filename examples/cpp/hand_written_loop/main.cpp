@@ -2,37 +2,29 @@
 // ops. It shows what initialize, scale_loss and step do, for programs with their own training loop.
 //
 //     hand_written_loop --steps 200 --out steps.csv
-#include <torch/nn/functional/loss.h>
-#include <torch/nn/modules/linear.h>
+#include <torch/cuda.h>
+#include <torch/nn.h>
 #include <torch/optim/sgd.h>
 #include <torchamp/amp.h>
 
-#include "arguments.h"
-#include "digits.h"
-#include "report.h"
-
-constexpr int64_t kBatchSize = 64;
-constexpr double kLearningRate = 0.2;
-constexpr double kFirstLossScale = 1 << 24;  // too high for float16: the first steps overflow
+#include <fstream>
+#include <iomanip>
+#include <iostream>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
 using Tensors = std::vector<torch::Tensor>;
 
-struct NetImpl : torch::nn::Module {
-  torch::nn::Linear fc1{kPixels, 48};
-  torch::nn::Linear fc2{48, 10};
+/// Points of the plane, float32 [n, 2], and whether each is in a ring, int64 [n].
+std::pair<torch::Tensor, torch::Tensor> random_points(int64_t count, torch::Device device) {
+  const torch::Tensor points = torch::randn({count, 2}).to(device);
+  const torch::Tensor radius = points.norm(2, 1);
+  return {points, radius.gt(0.7).logical_and(radius.lt(1.5)).to(torch::kLong)};
+}
 
-  NetImpl() {
-    register_module("fc1", fc1);
-    register_module("fc2", fc2);
-  }
-
-  torch::Tensor forward(const torch::Tensor& images) {
-    return fc2(torch::relu(fc1(images.flatten(1))));
-  }
-};
-TORCH_MODULE(Net);
-
-/// A float32 copy of each parameter, with a grad to unscale into.
+/// Float32 copies of parameters, with grads to unscale into.
 Tensors make_masters(const Tensors& params) {
   Tensors masters;
   for (const torch::Tensor& param : params) {
@@ -48,88 +40,74 @@ Tensors grads_of(const Tensors& params) {
   return grads;
 }
 
-/// The float16 network, its masters, and the state that training them needs.
-class Trainer {
- public:
-  explicit Trainer(torch::Device device) : scaler_(scaler_options(), device) {
-    net_->to(device);
-    params_ = net_->parameters();
-    masters_ = make_masters(params_);  // before the cast, which loses precision
-    amp::cast_module(*net_, torch::kHalf, /*keep_batchnorm_fp32=*/true);
-    sgd_.emplace(masters_, torch::optim::SGDOptions(kLearningRate));
-  }
-
-  Step step(const Digits& batch) {
-    const double loss_scale = scaler_.loss_scale();
-    const torch::Tensor loss =
-        torch::nn::functional::cross_entropy(forward(batch.images), batch.labels);
-    const bool finite = backward(loss);
-    if (finite) {
-      sgd_->step();
-      amp::ops::copy_cast(masters_, params_);
-    }
-    return {0, loss.item<float>(), loss_scale, !finite};
-  }
-
-  double accuracy(const Digits& digits) {
-    torch::NoGradGuard no_grad;
-    const torch::Tensor right = forward(digits.images).argmax(1).eq(digits.labels);
-    return right.to(torch::kDouble).mean().item<double>();
-  }
-
- private:
-  static amp::LossScalerOptions scaler_options() {
-    amp::LossScalerOptions options;
-    options.init_scale = kFirstLossScale;
-    options.rule.growth_interval = 50;
-    return options;
-  }
-
-  torch::Tensor forward(const torch::Tensor& images) {
-    return net_(images.to(torch::kHalf)).to(torch::kFloat);
-  }
-
-  /// Unscales the grads into the masters' grads and returns whether they are finite, which waits
-  /// for the device.
-  bool backward(const torch::Tensor& loss) {
-    net_->zero_grad();
-    const torch::Tensor inv_scale =
-        scaler_.inv_scale();  // of this backward: update changes the scale
-    scaler_.scale(loss).backward();
-    const torch::Tensor found_inf = scaler_.found_inf();
-    amp::ops::unscale(grads_of(params_), grads_of(masters_), inv_scale, found_inf);
-    scaler_.update();
-    return found_inf.item<float>() == 0;
-  }
-
-  Net net_;
-  Tensors params_;
-  Tensors masters_;
-  amp::LossScaler scaler_;
-  std::optional<torch::optim::SGD> sgd_;
-};
-
-void run(const Arguments& arguments) {
-  const torch::Device device = arguments.device();
-  const int64_t steps = arguments.integer("--steps");
-  const Split digits = load_digits(EXAMPLES_DATA "/digits.csv", device);
-  torch::manual_seed(arguments.integer("--seed"));
-  Trainer trainer(device);
-
-  Report report("hand_written_loop", steps, arguments.text("--out"));
-  for (int64_t i = 0; i < steps; ++i) {
-    const torch::Tensor rows = torch::randint(digits.train.labels.size(0), {kBatchSize}).to(device);
-    Step step = trainer.step(take(digits.train, rows));
-    step.index = i;
-    report.add(step);
-  }
-  std::cout << "test_accuracy " << trainer.accuracy(digits.test) << "\nskipped_steps "
-            << report.skipped_steps() << '\n';
+amp::LossScalerOptions scaler_options() {
+  amp::LossScalerOptions options;
+  options.init_scale = 1 << 24;  // too high for float16: the first steps overflow
+  options.rule.growth_interval = 50;
+  return options;
 }
 
-int main(int argc, char** argv) {
-  return run_example([&] {
-    run(Arguments(argc, argv,
-                  {{"--steps", "200"}, {"--seed", "1"}, {"--device", "auto"}, {"--out", ""}}));
-  });
+torch::Tensor call(torch::nn::Sequential& net, const torch::Tensor& points) {
+  return net->forward(points.to(torch::kHalf)).to(torch::kFloat);
+}
+
+/// Returns how many steps were skipped.
+int64_t train(torch::nn::Sequential& net, int64_t steps, torch::Device device, std::ostream& csv) {
+  const Tensors params = net->parameters();
+  const Tensors masters = make_masters(params);  // before the cast, which loses precision
+  amp::cast_module(*net, torch::kHalf, /*keep_batchnorm_fp32=*/true);
+  torch::optim::SGD sgd(masters, torch::optim::SGDOptions(0.2).momentum(0.9));
+  amp::LossScaler scaler(scaler_options(), masters[0].device());
+  int64_t skipped = 0;
+
+  for (int64_t i = 0; i < steps; ++i) {
+    const auto [points, labels] = random_points(64, device);
+    const double loss_scale = scaler.loss_scale();
+    net->zero_grad();
+    const torch::Tensor loss = torch::nn::functional::cross_entropy(call(net, points), labels);
+    const torch::Tensor inv_scale = scaler.inv_scale();  // before update changes the scale
+    scaler.scale(loss).backward();
+    const torch::Tensor found_inf = scaler.found_inf();
+    amp::ops::unscale(grads_of(params), grads_of(masters), inv_scale, found_inf);
+    scaler.update();
+    const bool finite = found_inf.item<float>() == 0;  // waits for the device
+    if (finite) {
+      sgd.step();
+      amp::ops::copy_cast(masters, params);
+    }
+    csv << i << ',' << loss.item<float>() << ',' << loss_scale << ',' << !finite << '\n';
+    skipped += !finite;
+  }
+  return skipped;
+}
+
+int main(int argc, char** argv) try {
+  std::map<std::string, std::string> options{
+      {"--steps", "200"},
+      {"--device", torch::cuda::is_available() ? "cuda" : "cpu"},
+      {"--out", "/dev/null"}};
+  for (int i = 1; i < argc; i += 2) {
+    TORCH_CHECK(options.count(argv[i]) == 1 && i + 1 < argc,
+                "expected an option and its value, got ", argv[i]);
+    options[argv[i]] = argv[i + 1];
+  }
+  std::ofstream csv(options["--out"]);
+  TORCH_CHECK(csv, "expected --out to name a writable file, got ", options["--out"]);
+  csv << std::setprecision(9) << "step,loss,loss_scale,skipped\n";
+
+  torch::manual_seed(1);
+  torch::nn::Sequential net(torch::nn::Linear(2, 64), torch::nn::ReLU(),   //
+                            torch::nn::Linear(64, 64), torch::nn::ReLU(),  //
+                            torch::nn::Linear(64, 2));
+  const torch::Device device(options["--device"]);
+  net->to(device);
+  const int64_t skipped = train(net, std::stoll(options["--steps"]), device, csv);
+  const torch::NoGradGuard no_grad;
+  const auto [points, labels] = random_points(1024, device);
+  const torch::Tensor right = call(net, points).argmax(1).eq(labels);
+  std::cout << "test_accuracy " << right.to(torch::kDouble).mean().item<double>()
+            << "\nskipped_steps " << skipped << '\n';
+} catch (const c10::Error& error) {
+  std::cerr << error.what_without_backtrace() << '\n';
+  return 1;
 }

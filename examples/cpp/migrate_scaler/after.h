@@ -2,30 +2,33 @@
 // as in ../lstm, it would be even shorter.
 #pragma once
 
-#include <torch/nn/functional/loss.h>
+#include <torch/nn.h>
+#include <torch/optim/adam.h>
 #include <torchamp/amp.h>
 
-#include "problem.h"
+#include <ostream>
 
 /// The loss, computed under autocast that ends when this returns or throws.
-inline torch::Tensor autocast_loss(Net& net, const Problem& problem) {
-  const amp::autocast casting(problem.inputs.device().type(), torch::kHalf);
-  return torch::nn::functional::mse_loss(net->forward(problem.inputs), problem.targets);
+inline torch::Tensor autocast_loss(torch::nn::Sequential& net, const torch::Tensor& inputs,
+                                   const torch::Tensor& targets) {
+  const amp::autocast casting(inputs.device().type(), torch::kHalf);
+  return torch::nn::functional::mse_loss(net->forward(inputs), targets);
 }
 
-/// Trains, and returns the steps.
-inline std::vector<Step> train_after(Net net, const Problem& problem, int64_t steps) {
-  torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(kLearningRate));
-  amp::GradScaler scaler(problem.inputs.device(), kFirstLossScale);
-  std::vector<Step> done;
+/// Trains, writes a line a step, and returns the last loss.
+inline float train_after(torch::nn::Sequential net, const torch::Tensor& inputs,
+                         const torch::Tensor& targets, int64_t steps, std::ostream& csv) {
+  torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(1e-2));
+  amp::GradScaler scaler(inputs.device(), /*init_scale=*/1 << 24);
+  torch::Tensor loss;
   for (int64_t i = 0; i < steps; ++i) {
     adam.zero_grad();
-    const torch::Tensor loss = autocast_loss(net, problem);
+    loss = autocast_loss(net, inputs, targets);
     const double loss_scale = scaler.get_scale();
     scaler.scale(loss).backward();
     const bool stepped = scaler.step(adam);  // skipped if any grad is not finite
     scaler.update();                         // backs off, grows, and can be saved
-    done.push_back({i, loss.item<float>(), loss_scale, !stepped});
+    csv << i << ',' << loss.item<float>() << ',' << loss_scale << ',' << !stepped << '\n';
   }
-  return done;
+  return loss.item<float>();
 }

@@ -6,8 +6,8 @@
 // of torchamp at O1 differ by more than 1e-2 in an epoch. examples/python/compare.py is the same
 // experiment in Python, where torch.amp and apex's loop are arms, too.
 #include "arms.h"
-#include "digits_net.h"
 #include "lab.h"
+#include "net.h"
 #include "summary.h"
 
 constexpr int64_t kBatchSize = 64;
