@@ -1,5 +1,5 @@
-# Each folder of examples/cpp and examples/cpp/experiments with a CMakeLists.txt is a stand-alone project that calls find_package(torchamp). Here the package is
-# this build, so the examples use its target and need no installed package.
+# Each CMakeLists.txt of examples/cpp is a stand-alone project that calls find_package(torchamp). Here
+# the package is this build, so the examples use its target and need no installed package.
 
 file(GLOB _TORCHAMP_EXAMPLES CONFIGURE_DEPENDS
   examples/cpp/*/CMakeLists.txt examples/cpp/experiments/*/CMakeLists.txt)

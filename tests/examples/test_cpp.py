@@ -77,7 +77,7 @@ def test_ddpm(tmp_path: Path, level: str) -> None:
 
 
 def test_hand_written_loop(tmp_path: Path) -> None:
-    """It skips the first steps, whose scale is too high, and learns the digits."""
+    """It skips the first steps, whose scale is too high, and learns its task."""
     steps_csv = tmp_path / "steps.csv"
     done = run_cpp("hand_written_loop", "--out", steps_csv)
     steps = read_steps(steps_csv)

@@ -16,5 +16,11 @@ def test_runs() -> None:
 
 
 def test_every_example_is_a_project() -> None:
-    folders = {path.name for path in (ROOT / "examples" / "cpp").iterdir() if path.is_dir()}
-    assert folders - {"common"} == EXAMPLES.keys()
+    assert {path.parent.name for path in ROOT.glob("examples/cpp/**/main.cpp")} == EXAMPLES.keys()
+
+
+def test_every_example_but_the_experiments_is_one_file() -> None:
+    """migrate_scaler has two versions of a loop."""
+    programs = ROOT.glob("examples/cpp/*/main.cpp")
+    several = {path.parent.name for path in programs if '#include "' in path.read_text()}
+    assert several == {"migrate_scaler"}

@@ -1,4 +1,4 @@
-// The command line of an example.
+// The command line of an experiment.
 #pragma once
 
 #include <torch/cuda.h>
@@ -10,7 +10,6 @@
 #include <map>
 #include <sstream>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -93,16 +92,11 @@ class Arguments {
   Values values_;
 };
 
-/// Runs an example from main, and returns the status that `body` returns, or 0. Prints an exception
-/// to stderr and returns 1.
+/// Runs an experiment from main, and returns the status that `body` returns. Prints an exception to
+/// stderr and returns 1.
 template <class Body>
-int run_example(Body&& body) try {
-  if constexpr (std::is_same_v<decltype(body()), int>) {
-    return body();
-  } else {
-    body();
-    return 0;
-  }
+int run_experiment(const Body& body) try {
+  return body();
 } catch (const c10::Error& error) {
   std::cerr << error.what_without_backtrace() << '\n';
   return 1;

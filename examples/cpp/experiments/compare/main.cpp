@@ -79,7 +79,7 @@ int run(const Arguments& arguments) {
 int main(int argc, char** argv) {
   const Presets presets{{"small", {{"--epochs", "5"}, {"--repeats", "3"}}},
                         {"original", {{"--epochs", "30"}, {"--repeats", "5"}}}};
-  return run_example([&] {
+  return run_experiment([&] {
     return run(parse_command_line(argc, argv, "compare_cpp",
                                   {{"--arms", kArms}, {"--tolerance", "1e-2"}}, presets));
   });

@@ -106,7 +106,7 @@ int main(int argc, char** argv) {
                           {"--channels", "128"},
                           {"--batch", "50"},
                           {"--epochs", "10"}}}};
-  return run_example([&] {
+  return run_experiment([&] {
     return run(parse_command_line(argc, argv, "conv_noise_cpp",
                                   {{"--levels", "O0 O1 O2 O4 O5"}, {"--tolerance", "0.02"}},
                                   presets));

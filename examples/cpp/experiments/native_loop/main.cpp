@@ -82,7 +82,7 @@ int main(int argc, char** argv) {
   const Presets presets{
       {"small", {{"--steps", "50"}, {"--width", "128"}, {"--batch", "1024"}}},
       {"original", {{"--steps", "500"}, {"--width", "4096"}, {"--batch", "16384"}}}};
-  return run_example([&] {
+  return run_experiment([&] {
     return run(parse_command_line(
         argc, argv, "native_loop_cpp",
         {{"--style", "all"}, {"--data-parallel", "2"}, {"--tolerance", "0.02"}}, presets));

@@ -103,7 +103,7 @@ int main(int argc, char** argv) {
                           {"--batch", "128 256 512 1024 2048"},
                           {"--epochs", "20"},
                           {"--repeats", "3"}}}};
-  return run_example([&] {
+  return run_experiment([&] {
     return run(parse_command_line(argc, argv, "vgg_sweep_cpp",
                                   {{"--levels", "O0 O3 O1 O2 O5"}, {"--tolerance", "0.02"}},
                                   presets));
