@@ -27,6 +27,15 @@ constexpr int64_t kBatchSize = 64;
 
 using AmpedNet = amp::Amped<torch::nn::Sequential>;
 
+torch::nn::Sequential make_net(torch::Device device) {
+  torch::manual_seed(1);
+  torch::nn::Sequential net(torch::nn::Linear(2, 64), torch::nn::ReLU(),   //
+                            torch::nn::Linear(64, 64), torch::nn::ReLU(),  //
+                            torch::nn::Linear(64, 2));
+  net->to(device);
+  return net;
+}
+
 /// What a graph reads and writes: tensors that stay where they are.
 struct Static {
   torch::Tensor points;  ///< float32 [kBatchSize, 2]
@@ -84,11 +93,7 @@ int64_t train(AmpedNet& amped, Static& data) {
 }
 
 void run(const std::string& level, torch::Device device) {
-  torch::manual_seed(1);
-  torch::nn::Sequential net(torch::nn::Linear(2, 64), torch::nn::ReLU(),   //
-                            torch::nn::Linear(64, 64), torch::nn::ReLU(),  //
-                            torch::nn::Linear(64, 2));
-  net->to(device);
+  torch::nn::Sequential net = make_net(device);
   // torchamp's optimizers skip on the device; LibTorch's would have to wait for it.
   amp::optim::FusedAdam adam(net->parameters(), amp::optim::FusedAdamOptions(1e-2));
   AmpedNet amped = amp::initialize(net, adam, level);

@@ -18,6 +18,15 @@
 #include <utility>
 #include <vector>
 
+torch::nn::Sequential make_net(torch::Device device) {
+  torch::manual_seed(1);  // the same weights on every rank
+  torch::nn::Sequential net(torch::nn::Linear(2, 64), torch::nn::ReLU(),   //
+                            torch::nn::Linear(64, 64), torch::nn::ReLU(),  //
+                            torch::nn::Linear(64, 2));
+  net->to(device);
+  return net;
+}
+
 /// The processes that torchrun or launch.sh has started. Their all-reduces go over c10d's TCPStore:
 /// slow, but in every LibTorch with c10d, and of any device.
 class Ranks {
@@ -133,11 +142,7 @@ std::vector<torch::Tensor> Ranks::gather(const torch::Tensor& tensor) {
 
 void run(int64_t steps, torch::Device device) {
   Ranks ranks;
-  torch::manual_seed(1);  // the same weights on every rank
-  torch::nn::Sequential net(torch::nn::Linear(2, 64), torch::nn::ReLU(),   //
-                            torch::nn::Linear(64, 64), torch::nn::ReLU(),  //
-                            torch::nn::Linear(64, 2));
-  net->to(device);
+  torch::nn::Sequential net = make_net(device);
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.2).momentum(0.9));
   AmpedNet amped = initialize(net, sgd, ranks);
   torch::manual_seed(2 + ranks.rank());  // other batches on every rank

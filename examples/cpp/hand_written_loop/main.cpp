@@ -17,6 +17,15 @@
 
 using Tensors = std::vector<torch::Tensor>;
 
+torch::nn::Sequential make_net(torch::Device device) {
+  torch::manual_seed(1);
+  torch::nn::Sequential net(torch::nn::Linear(2, 64), torch::nn::ReLU(),   //
+                            torch::nn::Linear(64, 64), torch::nn::ReLU(),  //
+                            torch::nn::Linear(64, 2));
+  net->to(device);
+  return net;
+}
+
 /// Points of the plane, float32 [n, 2], and whether each is in a ring, int64 [n].
 std::pair<torch::Tensor, torch::Tensor> random_points(int64_t count, torch::Device device) {
   const torch::Tensor points = torch::randn({count, 2}).to(device);
@@ -95,12 +104,8 @@ int main(int argc, char** argv) try {
   TORCH_CHECK(csv, "expected --out to name a writable file, got ", options["--out"]);
   csv << std::setprecision(9) << "step,loss,loss_scale,skipped\n";
 
-  torch::manual_seed(1);
-  torch::nn::Sequential net(torch::nn::Linear(2, 64), torch::nn::ReLU(),   //
-                            torch::nn::Linear(64, 64), torch::nn::ReLU(),  //
-                            torch::nn::Linear(64, 2));
   const torch::Device device(options["--device"]);
-  net->to(device);
+  torch::nn::Sequential net = make_net(device);
   const int64_t skipped = train(net, std::stoll(options["--steps"]), device, csv);
   const torch::NoGradGuard no_grad;
   const auto [points, labels] = random_points(1024, device);
