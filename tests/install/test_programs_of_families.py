@@ -1,0 +1,133 @@
+"""Programs in the shape of public LibTorch programs, one for each family. Each is built twice: with
+torchamp, and as it was before."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import pathlib
+import sys
+from typing import NamedTuple
+
+import pytest
+from installed import FOLDER, ROOT, launcher, once, run
+
+SOURCES = ROOT / "tests" / "install" / "programs"
+ITERATIONS = 12
+OVERFLOW_AT = 8
+
+#: How far losses may be from those in float32, by `distance`. The largest measured is 0.02, of ppo
+#: at O5; the programs without their steps are at least 0.09 away.
+TOLERANCE = 0.04
+
+#: Backwards of an iteration, all of one loss scale, where there are several.
+BACKWARDS = {"ddpg": 2, "ppo": 4}
+
+NAMES = [
+    pytest.param(path.stem, marks=pytest.mark.xdist_group(path.stem))
+    for path in sorted(SOURCES.glob("*.cpp"))
+]
+every_program = pytest.mark.parametrize("name", NAMES)
+every_level = pytest.mark.parametrize("level", ["O1", "O2", "O4", "O5"])
+
+
+class Line(NamedTuple):
+    """What a program prints of an iteration."""
+
+    losses: list[float]
+    weights: list[float]
+    scales: list[float]
+
+
+@functools.cache
+def printed(program: pathlib.Path, *words: str) -> list[str]:
+    """The lines that a program prints, with one thread, which adds in one order."""
+    return run(program, *words, OMP_NUM_THREADS=1).splitlines()
+
+
+def parsed(printed: list[str]) -> list[Line]:
+    """Those of a whole run, as numbers."""
+    assert [int(line.split()[0]) for line in printed] == list(range(ITERATIONS))
+    return [Line(*map(numbers, line.partition(" ")[2].split("|"))) for line in printed]
+
+
+def numbers(text: str) -> list[float]:
+    return [float.fromhex(word) for word in text.split()]
+
+
+@pytest.fixture(scope="session")
+def programs(prefix: pathlib.Path) -> pathlib.Path:
+    """The folder of the programs, built against an installed torchamp."""
+    tree = FOLDER / "programs"
+
+    def build() -> None:
+        python = f"-DPython3_EXECUTABLE={sys.executable}"
+        found = f"-DCMAKE_PREFIX_PATH={prefix}"
+        run("cmake", "-S", SOURCES, "-B", tree, *launcher(), python, found)
+        run("cmake", "--build", tree, "--parallel", os.environ.get("MAX_JOBS", "2"))
+
+    once("programs", build)
+    return tree
+
+
+def distance(ours: list[Line], theirs: list[Line]) -> float:
+    """The sum of differences of losses, as a share of the sum of losses; of several losses, the
+    largest."""
+
+    def of_one(ours: tuple[float, ...], theirs: tuple[float, ...]) -> float:
+        return sum(abs(a - b) for a, b in zip(ours, theirs)) / sum(map(abs, theirs))
+
+    def columns(lines: list[Line]) -> zip[tuple[float, ...]]:
+        return zip(*(line.losses for line in lines))
+
+    return max(map(of_one, columns(ours), columns(theirs)))
+
+
+@pytest.mark.parametrize("words", [(), (f"overflow={ITERATIONS - 1}",)], ids=["", "overflow"])
+@every_program
+def test_o0_is_the_program_without_torchamp(
+    programs: pathlib.Path, name: str, words: tuple[str, ...]
+) -> None:
+    """Up to an overflow, which float32 does not survive."""
+    at_o0 = printed(programs / name, *words)
+    assert len(parsed(at_o0)) == ITERATIONS
+    assert at_o0 == printed(programs / f"{name}_plain", *words)
+
+
+@every_level
+@every_program
+def test_learns_as_in_float32(programs: pathlib.Path, name: str, level: str) -> None:
+    """With a loss scale at which no step is skipped."""
+    scale = ["loss_scale=128"] if level in ("O1", "O2") else []
+    ours = parsed(printed(programs / name, f"level={level}", *scale))
+    theirs = parsed(printed(programs / f"{name}_plain"))
+    assert 0 < distance(ours, theirs) < TOLERANCE
+
+
+@every_level
+@every_program
+def test_skips_the_step_of_an_overflow(programs: pathlib.Path, name: str, level: str) -> None:
+    """And goes on with a lower loss scale. O4 and O5 skip none with their own, which is fixed."""
+    words = [f"level={level}", f"overflow={OVERFLOW_AT}", "loss_scale=dynamic"]
+    lines = parsed(printed(programs / name, *words))
+    before, overflow, last = lines[OVERFLOW_AT - 1], lines[OVERFLOW_AT], lines[-1]
+    assert before.weights != lines[0].weights
+    assert overflow.weights == before.weights
+    halved = 0.5 ** BACKWARDS.get(name, 1)
+    assert overflow.scales == [halved * scale for scale in before.scales]
+    assert all(a != b for a, b in zip(overflow.weights, last.weights))
+    assert all(map(math.isfinite, last.losses + last.weights))
+
+
+@pytest.mark.parametrize("level", ["plain", "O0", "O1", "O2", "O4", "O5"])
+@every_program
+def test_resumes(programs: pathlib.Path, name: str, level: str, tmp_path: pathlib.Path) -> None:
+    """A process that loads goes on bit for bit; saving changes nothing."""
+    program = programs / (f"{name}_plain" if level == "plain" else name)
+    words = [] if level == "plain" else [f"level={level}"]
+    uninterrupted = printed(program, *words)
+    assert len(uninterrupted) == ITERATIONS
+    assert printed(program, *words, f"save={tmp_path}/run") == uninterrupted
+    resumed = printed(program, *words, f"resume={tmp_path}/run")
+    assert resumed == uninterrupted[ITERATIONS // 2 :]
