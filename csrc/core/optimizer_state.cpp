@@ -12,11 +12,16 @@
 #include <utility>
 
 #include "core/autograd_meta.h"
+#include "cuda/stream.h"
 
 namespace torchamp::core {
 namespace {
 
 using at::Tensor;
+
+bool is_capturing(at::Device device) {
+  return device.is_cuda() && cuda::is_capturing(cuda::current_queue(device.index()));
+}
 
 constexpr const char* kWrittenBesideScaled =
     "zero_grad: expected the model to be written by the optimizer that initialize returned, got "
@@ -357,10 +362,13 @@ void OptimizerState::tell_once(const std::string& doubt) {
   doubt_ = doubt.empty() || !told_.insert(doubt).second ? "" : doubt;
 }
 
-/// Whether the program has written the model while its grads were scaled for a fused step.
+/// Whether the program has written the model while its grads were scaled for a fused step, also
+/// through `.data()`, as LibTorch's optimizers do. May wait for the device, but no step has come.
 bool OptimizerState::has_written_beside_scaled() const {
   return std::any_of(params_.begin(), params_.end(), [](const auto& param) {
-    return param->grad.state == GradState::kChecked && param->is_model_written();
+    if (param->grad.state != GradState::kChecked || param->is_master_ahead()) return false;
+    return param->is_model_written() ||
+           (!is_capturing(param->model.device()) && !param->is_rounded_master());
   });
 }
 

@@ -102,6 +102,15 @@ std::shared_ptr<M> unowned(M& module) {
 }
 
 template <class M>
+auto handle_of(M& model) {
+  if constexpr (is_module<M>) {
+    return unowned(model);
+  } else {
+    return model;
+  }
+}
+
+template <class M>
 std::shared_ptr<torch::nn::Module> module_of(const M& model) {
   static_assert(has_module<M>,
                 "a model must be a holder (of TORCH_MODULE, torch::nn::Sequential, "
@@ -133,6 +142,9 @@ TORCHAMP_API void load_module(Amp& amp, torch::nn::Module& module,
 template <class... Ms>
 AmpedMany<Ms...> initialize(std::tuple<Ms...> models, const OptimizerRefs& optimizers,
                             const Options& options = {}) {
+  static_assert(sizeof...(Ms) > 0,
+                "initialize takes one model or more; parameters without a module go into one, by "
+                "register_parameter");
   const auto modules_of = [](const Ms&... each) {
     return detail::Modules{detail::module_of(each)...};
   };
@@ -141,6 +153,15 @@ AmpedMany<Ms...> initialize(std::tuple<Ms...> models, const OptimizerRefs& optim
     return std::tuple<Model<Ms>...>(Model<Ms>(each, amp)...);
   };
   return {std::apply(wrap, models), detail::handles(amp)};
+}
+
+/// The same for `std::tie(generator, critic)`: holders, and modules that the program keeps, which
+/// must outlive the result.
+template <class... Ms>
+auto initialize(std::tuple<Ms&...> models, const OptimizerRefs& optimizers,
+                const Options& options = {}) {
+  const auto handles = [](Ms&... each) { return std::make_tuple(detail::handle_of(each)...); };
+  return initialize(std::apply(handles, models), optimizers, options);
 }
 
 /// The same for models of one kind, as of an ensemble. Throws ValueError for none.
@@ -206,6 +227,7 @@ Amped<M> initialize(M model, O&& optimizer, const Options& options = {}) {
 
 /// A model alone.
 template <class M, detail::IfHandle<M> = 0>
+TORCHAMP_NODISCARD(TORCHAMP_DROPPED)
 Model<M> initialize(M model, const Options& options = {}) {
   return initialize(std::move(model), OptimizerRefs(), options).model;
 }

@@ -213,6 +213,23 @@ TEST_P(InitializeManyTest, OneModelHasSeveralOptimizers) {
   EXPECT_EQ(optimizers.size(), 2U);
 }
 
+TEST_P(InitializeManyTest, ATieRefersToModules) {
+  torch::nn::LinearImpl left(4, 3), right(3, 2);
+  left.to(device());
+  right.to(device());
+  torch::optim::SGD sgd({torch::optim::OptimizerParamGroup(left.parameters()),
+                         torch::optim::OptimizerParamGroup(right.parameters())},
+                        torch::optim::SGDOptions(0.1));
+  auto many = initialize(std::tie(left, right), sgd, quiet(OptLevel::O2));
+  const auto& [first, second] = many.models;
+  EXPECT_EQ(right.weight.scalar_type(), at::kHalf);
+  const Tensor before = left.weight.detach().clone();
+  const Batch batch = make_batch(device());
+  scale_loss(loss_of(second(first(batch.data)), batch.target), many.optimizers).backward();
+  EXPECT_TRUE(many.optimizers[0].step());
+  EXPECT_FALSE(same_bits(left.weight.detach(), before));
+}
+
 TEST_P(InitializeManyTest, SeveralModelsNeedNoOptimizer) {
   Net left = make_net(device(), 1), right = make_net(device(), 2);
   auto many = initialize(std::make_tuple(left, right), quiet(OptLevel::O5));

@@ -134,7 +134,7 @@ std::vector<WrongUse> of_initialize() {
        [] {
          Net net;
          net->norm->running_mean.set_data(net->norm->running_mean.to(at::kHalf));
-         initialize(net, "O2");
+         (void)initialize(net, "O2");
        },
        right()},
       {"the_model_again",
@@ -163,13 +163,13 @@ std::vector<WrongUse> of_initialize() {
        [] {
          Run run;
          auto clone = std::dynamic_pointer_cast<torch::nn::LinearImpl>(run.net->clone());
-         initialize(clone, "O2");
+         (void)initialize(clone, "O2");
        },
        error("got parameter \"weight\" in Half.*a clone of one by to\\(torch::kFloat\\)")},
-      {"a_null_model", [] { initialize(std::shared_ptr<torch::nn::LinearImpl>(), "O2"); },
+      {"a_null_model", [] { (void)initialize(std::shared_ptr<torch::nn::LinearImpl>(), "O2"); },
        error<c10::ValueError>(
            R"(^initialize: expected modules, got a null pointer as models\[0\])")},
-      {"an_empty_holder", [] { initialize(Linear(nullptr), "O2"); },
+      {"an_empty_holder", [] { (void)initialize(Linear(nullptr), "O2"); },
        error("Accessing empty ModuleHolder")},
       {"a_null_optimizer",
        [] { (void)initialize(Linear(4, 2), std::shared_ptr<torch::optim::Optimizer>(), "O2"); },

@@ -12,6 +12,7 @@ struct NetImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) { return x; }
 };
 TORCH_MODULE(Net);
+struct OtherImpl : torch::nn::Module {};
 
 // It would be gone, or a copy would be cast and stepped.
 void initialize_a_module_by_value(NetImpl& net, torch::optim::Optimizer& optimizer) {
@@ -24,8 +25,12 @@ void initialize_what_is_no_module(const std::shared_ptr<torch::optim::Optimizer>
 }
 
 // A copy of each would be cast.
-void initialize_a_vector_of_modules(std::vector<NetImpl>& nets) {
+void initialize_a_vector_of_modules(std::vector<OtherImpl>& nets) {
   (void)torchamp::initialize(nets, "O2");  // error: in a tuple or vector a module would be a copy
+}
+
+void initialize_nothing(torch::optim::Adam& adam) {
+  (void)torchamp::initialize(std::make_tuple(), adam, "O2");  // says: takes one model or more
 }
 
 void initialize_by_pointers(Net& net, NetImpl* module, torch::optim::Adam* adam,
