@@ -157,10 +157,10 @@ AmpedMany<Ms...> initialize(std::tuple<Ms...> models, const OptimizerRefs& optim
 
 /// The same for `std::tie(generator, critic)`: holders, and modules that the program keeps, which
 /// must outlive the result.
-template <class... Ms>
-auto initialize(std::tuple<Ms&...> models, const OptimizerRefs& optimizers,
+template <class M, class... Ms>
+auto initialize(std::tuple<M&, Ms&...> models, const OptimizerRefs& optimizers,
                 const Options& options = {}) {
-  const auto handles = [](Ms&... each) { return std::make_tuple(detail::handle_of(each)...); };
+  const auto handles = [](auto&... each) { return std::make_tuple(detail::handle_of(each)...); };
   return initialize(std::apply(handles, models), optimizers, options);
 }
 

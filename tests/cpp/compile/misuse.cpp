@@ -1,6 +1,6 @@
 // Must not compile with -Werror: each mistake, and the expected compiler message.
-#include <torch/optim/adam.h>
 #include <torch/csrc/jit/api/module.h>
+#include <torch/optim/adam.h>
 #include <torch/optim/schedulers/step_lr.h>
 #include <torch/serialize.h>
 #include <torchamp/autocast.h>
@@ -51,10 +51,10 @@ void initialize_out_of_order(Net& net, torch::optim::Adam& adam) {
 
 // Nothing would scale the losses, or step the masters.
 void drop_what_initialize_returns(Net& net, torch::optim::Adam& adam) {
-  torchamp::initialize(net, adam, "O1");                              // error: nodiscard
-  torchamp::initialize(net, "O1");                                    // error: nodiscard
-  torchamp::initialize(std::make_tuple(net, net), "O2");              // error: nodiscard
-  torchamp::initialize(net, torchamp::OptimizerRefs{adam, adam}, "O2");  // error: nodiscard
+  torchamp::initialize(net, adam, "O1");                  // error: nodiscard
+  torchamp::initialize(net, "O1");                        // error: nodiscard
+  torchamp::initialize(std::make_tuple(net, net), "O2");  // error: nodiscard
+  torchamp::initialize(net, {adam, adam}, "O2");          // error: nodiscard
 }
 
 // Its groups already contain masters.
@@ -88,9 +88,9 @@ struct DecoderImpl : torch::nn::Module {
 void call_the_modules_functions(const torchamp::Model<Net>& model, const at::Tensor& x,
                                 const torchamp::Model<std::shared_ptr<DecoderImpl>>& decoder,
                                 const torchamp::Model<std::shared_ptr<torch::nn::Module>>& any) {
-  model.train();                         // error: model->train()
+  model.train();                          // error: model->train()
   decoder.call(&DecoderImpl::decode, x);  // says: a pointer to it knows no default arguments
-  any(x);                                // says: torch::nn::Module has no forward
+  any(x);                                 // says: torch::nn::Module has no forward
 }
 
 // LibTorch's files have no masters and loss scales.
