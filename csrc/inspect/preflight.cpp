@@ -161,7 +161,7 @@ Verdict judge(OptLevel level, const Outcome& outcome, const SeenFailure& seen, i
 
 /// Of one iteration, or of some with ever smaller loss scales.
 Verdict verdict_of_trial(OptLevel level, torch::nn::Module& module, const Initialize& initialize,
-              const Reference& reference) {
+                         const Reference& reference) {
   const bool is_scaled = &format_of(level) == &kFloat16;
   int scale = is_scaled ? reference.largest_scale : 0;
   while (true) {

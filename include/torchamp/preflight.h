@@ -113,9 +113,10 @@ TORCHAMP_API Preflight preflight(torch::nn::Module& module,
 ///
 /// A level fits if its loss is within 2 % of float32's, the grads of parameters within 50 % of
 /// their norm, no parameter loses all its grads, and buffers and inputs, rounded alone, leave what
-/// each op of the forward returns within 10 %. One iteration does not show what later ones do. Throws ValueError for a model that is not in float32 or has no parameter that requires grad,
-/// and where the loss or the grads in float32 are not finite; RuntimeError while casts are open in
-/// this thread; and what the float32 iteration throws.
+/// each op of the forward returns within 10 %. One iteration does not show what later ones do.
+/// Throws ValueError for a model that is not in float32 or has no parameter that requires grad, and
+/// where the loss or the grads in float32 are not finite; RuntimeError while casts are open in this
+/// thread; and what the float32 iteration throws.
 template <class M, class LossOf>
 Preflight preflight(const M& model, const LossOf& loss_of) {
   const auto module = detail::module_of(model);

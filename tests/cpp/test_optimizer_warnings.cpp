@@ -64,9 +64,8 @@ TEST_P(WarningsTest, OfASecondOptimizerOfTheModel) {
     const Batch batch = make_batch(device());
     optim::FusedSGD first(net->parameters(), 0.1);
     torch::optim::SGD second(net->parameters(), 0.1);
-    auto [model, optimizer] =
-        initialize(net, first,
-                   Options(level()).loss_scale(128.0).materialize_master_grads(materializes));
+    auto [model, optimizer] = initialize(
+        net, first, Options(level()).loss_scale(128.0).materialize_master_grads(materializes));
     const auto backward = [&, &model = model, &optimizer = optimizer] {
       optimizer.zero_grad();
       scale_loss(loss_of(model(batch.data), batch.target), optimizer).backward();

@@ -36,8 +36,8 @@ def test_backward_in_one_call(level, enabled):
         else:
             with amp.scale_loss(loss, optimizer) as scaled_loss:
                 scaled_loss.backward(retain_graph=True)
+        assert torch.autograd.grad(loss, list(model.parameters()))[0].isfinite().all()
         optimizer.step()
-        loss.backward()  # the graph is there
         after.append(everything(model, optimizer))
     assert not changed(*after)
 

@@ -215,7 +215,8 @@ int main(int argc, char** argv) try {
   const std::string path = argc > 1 ? argv[1] : "ten_minutes.pt";
   std::cout << "plain       " << train_plainly(device) << '\n';
   std::cout << "GradScaler  " << train_with_grad_scaler(device) << '\n';
-  std::cout << "O2          " << train_at_o2(device) << '\n';
+  const double at_o2 = train_at_o2(device);
+  std::cout << "O2          " << at_o2 << '\n';
   const auto [uninterrupted, resumed] = train_and_resume(device, path);
   std::cout << "fused       " << uninterrupted << "\nresumed     " << resumed << '\n';
   std::cout << "average     " << train_with_average(device) << '\n';
