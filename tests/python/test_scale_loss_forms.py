@@ -29,6 +29,7 @@ def test_no_backward_at_all(level):
 def test_backward_in_one_call(level, enabled):
     after = []
     for in_one_call in (True, False):
+        torch.manual_seed(0)
         model, optimizer = initialized(level, linear_net(), enabled=enabled)
         loss = loss_of(model)
         if in_one_call:

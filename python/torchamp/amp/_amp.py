@@ -319,8 +319,9 @@ def scale_loss(
     delay_overflow_check: bool = False,
 ) -> _scale_loss.LossContext:
     """A context that gives the scaled loss, float32 and of the loss's sizes; call its backward in
-    it, or in one call: `amp.scale_loss(loss, optimizer).backward()`. At the end the grads that `optimizers` step by are unscaled and checked, and the loss scale
-    is updated. After an overflow the next step of each is skipped.
+    it, or in one call: `amp.scale_loss(loss, optimizer).backward()`. At the end the grads that
+    `optimizers` step by are unscaled and checked, and the loss scale is updated. After an overflow
+    the next step of each is skipped.
 
     Args:
         loss: a floating tensor.
