@@ -33,8 +33,9 @@ struct WithLife : Options, Life {
 
 template <class Options>
 bool give_life(Defaults& defaults) {
-  if (typeid(*defaults) != typeid(Options)) return false;
-  defaults = std::make_unique<WithLife<Options>>(static_cast<const Options&>(*defaults));
+  const torch::optim::OptimizerOptions& given = *defaults;
+  if (typeid(given) != typeid(Options)) return false;
+  defaults = std::make_unique<WithLife<Options>>(static_cast<const Options&>(given));
   return true;
 }
 
