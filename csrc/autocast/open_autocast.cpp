@@ -1,4 +1,5 @@
 #include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
 #include <pthread.h>
 #include <torchamp/detail/open_autocast.h>
 
@@ -41,6 +42,7 @@ struct ThreadState {
   std::map<c10::DeviceType, Before> before;
   bool cache_before = true;
   int shields = 0;
+  at::CallbackHandle node_shield = at::INVALID_CALLBACK_HANDLE;
 };
 
 thread_local ThreadState state;
@@ -59,8 +61,21 @@ bool inside_user_context() {
   return depth > 1;
 }
 
+std::unique_ptr<at::ObserverContext> shield_node(const at::RecordFunction& node);
+
+/// Each node of a backward is uncast, whichever call of autograd's engine runs it, in this thread
+/// or in those that work for it.
+void shield_nodes() {
+  auto callback = at::RecordFunctionCallback(shield_node);
+  callback.scopes({at::RecordScope::BACKWARD_FUNCTION});
+  state.node_shield = at::addThreadLocalCallback(callback);
+}
+
 void turn_on(c10::DeviceType device_type, c10::ScalarType dtype) {
-  if (state.before.empty()) state.cache_before = is_autocast_cache_enabled();
+  if (state.before.empty()) {
+    state.cache_before = is_autocast_cache_enabled();
+    shield_nodes();
+  }
   const Before before{is_autocast_enabled(device_type), get_autocast_dtype(device_type)};
   state.before.emplace(device_type, before);
   set_autocast_enabled(device_type, true);
@@ -73,7 +88,9 @@ void turn_off(c10::DeviceType device_type) {
   set_autocast_enabled(device_type, before.enabled);
   set_autocast_dtype(device_type, before.dtype);
   state.before.erase(device_type);
-  if (state.before.empty()) set_autocast_cache_enabled(state.cache_before);
+  if (!state.before.empty()) return;
+  set_autocast_cache_enabled(state.cache_before);
+  at::removeCallback(state.node_shield);
 }
 
 /// A forked worker inherits the thread's state, but must not cast.
@@ -227,6 +244,36 @@ ShieldFromAutocast::~ShieldFromAutocast() {
     if (is_open(device_type)) set_autocast_enabled(device_type, true);
   }
 }
+
+namespace {
+
+/// One node of a backward.
+class ShieldedNode : public at::ObserverContext {
+ public:
+  ShieldedNode() {
+    if (!entries_here().empty()) return;
+    for (const auto device_type : {c10::kCPU, c10::kCUDA}) {
+      if (!is_autocast_enabled(device_type)) continue;
+      of_another_thread_.push_back(device_type);
+      set_autocast_enabled(device_type, false);
+    }
+  }
+  ~ShieldedNode() override {
+    for (const auto device_type : of_another_thread_) set_autocast_enabled(device_type, true);
+  }
+  ShieldedNode(const ShieldedNode&) = delete;
+  ShieldedNode& operator=(const ShieldedNode&) = delete;
+
+ private:
+  ShieldFromAutocast shield_;
+  std::vector<c10::DeviceType> of_another_thread_;  ///< that called the engine
+};
+
+std::unique_ptr<at::ObserverContext> shield_node(const at::RecordFunction&) {
+  return std::make_unique<ShieldedNode>();
+}
+
+}  // namespace
 
 ShieldBackward::ShieldBackward() {
   if (state.entries.empty()) return;

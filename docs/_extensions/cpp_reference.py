@@ -16,7 +16,14 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
-NAMESPACES = ("torchamp", "torchamp::ops", "torchamp::optim", "torch::cuda::amp")
+NAMESPACES = (
+    "torchamp",
+    "torchamp::ops",
+    "torchamp::optim",
+    "torch",
+    "torch::amp",
+    "torch::cuda::amp",
+)
 #: By doxygen's kind of what a name is.
 DIRECTIVES = {
     "class": "doxygenclass",

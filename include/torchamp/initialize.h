@@ -238,6 +238,13 @@ auto initialize(M& module TORCHAMP_LIFETIMEBOUND, Args&&... args) {
   return initialize(detail::unowned(module), std::forward<Args>(args)...);
 }
 
+/// The same for several optimizers, `{adam, sgd}`.
+template <class M, detail::IfModule<M> = 0>
+auto initialize(M& module TORCHAMP_LIFETIMEBOUND, const OptimizerRefs& optimizers,
+                const Options& options = {}) {
+  return initialize(detail::unowned(module), optimizers, options);
+}
+
 namespace detail {
 
 template <class M>

@@ -1,5 +1,7 @@
 #include <ATen/ThreadLocalState.h>
+#include <torch/autograd.h>
 
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -77,16 +79,73 @@ TEST_P(AutocastThreadsTest, AnUncastForwardIsAppliedUncast) {
   EXPECT_EQ(mm_type(), at::kFloat);
 }
 
-TEST_P(AutocastThreadsTest, ABackwardUnderDisableCastsRunsInFloat32AsItsIsland) {
+/// Runs `backward`, of a matrix product in float32, and expects its grad in all 24 bits.
+template <class Backward>
+void expect_island_in_float32(at::Device device, const Backward& backward) {
+  const auto x = at::ones({2, 2}, device).requires_grad_();
+  const auto y = [&] {
+    const disable_casts island;
+    return x.mm(at::full({2, 2}, 1.0 + 0x1p-20, device));
+  }();
+  EXPECT_EQ(backward(x, y)[0][0].template item<float>(), 2.0f + 0x1p-19f);
+}
+
+at::Tensor grad_of(const at::Tensor& x, const at::Tensor& y) {
+  return torch::autograd::grad({y}, {x}, {at::ones_like(y)}).front();
+}
+
+/// Whose backward calls the engine.
+struct Nested : torch::autograd::Function<Nested> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const std::function<at::Tensor()>* inner) {
+    context->saved_data["inner"] = reinterpret_cast<int64_t>(inner);
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list&) {
+    const auto* inner =
+        reinterpret_cast<const std::function<at::Tensor()>*>(context->saved_data["inner"].toInt());
+    return {(*inner)(), {}};
+  }
+};
+
+TEST_P(AutocastThreadsTest, ABackwardRunsInFloat32AsItsIsland) {
+  const OpenAutocast opened = open();
+  expect_island_in_float32(device(), [](const at::Tensor& x, const at::Tensor& y) {
+    y.backward(at::ones_like(y));
+    return x.grad();
+  });
+  expect_island_in_float32(device(), grad_of);
+  EXPECT_EQ(mm_type(), at::kHalf);
+}
+
+TEST_P(AutocastThreadsTest, ANestedBackwardRunsInFloat32AsItsIsland) {
+  const OpenAutocast opened = open();
+  expect_island_in_float32(device(), [&](const at::Tensor& x, const at::Tensor& y) {
+    const std::function<at::Tensor()> inner = [&] { return grad_of(x, y); };
+    const auto outer = at::ones({2, 2}, device()).requires_grad_();
+    return grad_of(outer, Nested::apply(outer, &inner));
+  });
+}
+
+TEST_P(AutocastThreadsTest, ABackwardInAThreadThatWorksForItRunsInFloat32AsItsIsland) {
+  const OpenAutocast opened = open();
+  const at::ThreadLocalState handed_over;
+  expect_island_in_float32(device(), [&](const at::Tensor& x, const at::Tensor& y) {
+    at::Tensor grad;
+    std::thread([&] {
+      const at::ThreadLocalStateGuard guard(handed_over);
+      grad = grad_of(x, y);
+    }).join();
+    return grad;
+  });
+}
+
+TEST_P(AutocastThreadsTest, ABackwardInAScopeOfTheProgramIsCastByIt) {
   const OpenAutocast opened = open();
   const auto x = at::ones({2, 2}, device()).requires_grad_();
-  const auto y = [&] {
-    const autocast off(type(), {}, /*enabled=*/false);
-    return x.mm(at::full({2, 2}, 1.0 + 0x1p-20, device()));
-  }();
-  const disable_casts off;
-  y.backward(at::ones_like(y));
-  EXPECT_EQ(x.grad()[0][0].item<float>(), 2.0f + 0x1p-19f);
+  const auto y = x.mm(at::full({2, 2}, 1.0 + 0x1p-20, device()));
+  EXPECT_EQ(grad_of(x, y)[0][0].item<float>(), 2.0f);
 }
 
 /// Autograd passes this state to its threads for CUDA devices.

@@ -213,6 +213,15 @@ TEST_P(InitializeManyTest, OneModelHasSeveralOptimizers) {
   EXPECT_EQ(optimizers.size(), 2U);
 }
 
+TEST_P(InitializeManyTest, AModuleByReferenceHasSeveralOptimizers) {
+  torch::nn::LinearImpl net(4, 2);
+  net.to(device());
+  torch::optim::SGD of_weight({net.weight}, 0.1), of_bias({net.bias}, 0.1);
+  const auto [model, optimizers] = initialize(net, {of_weight, of_bias}, quiet(OptLevel::O2));
+  EXPECT_EQ(optimizers.size(), 2U);
+  EXPECT_EQ(model(make_batch(device()).data).scalar_type(), at::kFloat);
+}
+
 TEST_P(InitializeManyTest, ATieRefersToModules) {
   torch::nn::LinearImpl left(4, 3), right(3, 2);
   left.to(device());

@@ -1,3 +1,5 @@
+#include <torch/csrc/jit/serialization/import.h>
+
 #include <functional>
 #include <sstream>
 
@@ -117,6 +119,17 @@ TEST_P(SerializeTest, SeveralModelsOptimizersAndLossesResume) {
   EXPECT_TRUE(same_bits(resumed.right->parameters(), whole.right->parameters()));
   EXPECT_EQ(resumed.amp().loss_scaler(0).loss_scale(), 65536);
   EXPECT_EQ(resumed.amp().loss_scaler(1).loss_scale(), 512);
+}
+
+TEST_P(SerializeTest, AProgramsOwnScriptModuleIsSavedAsItIs) {
+  Training training(device(), quiet(OptLevel::O2));
+  const Tensor& weight = training.net->first->weight;
+  torch::jit::Module script("Script");
+  script.register_parameter("weight", weight, /*is_buffer=*/false);
+  std::stringstream file;
+  script.save(file);
+  EXPECT_TRUE(script.attr("weight").toTensor().is_same(weight));
+  EXPECT_EQ(torch::jit::load(file).attr("weight").toTensor().scalar_type(), at::kHalf);
 }
 
 TEST_P(SerializeTest, AModelAndAnOptimizerNameTheirInitialize) {
