@@ -270,7 +270,8 @@ class ShieldedNode : public at::ObserverContext {
 };
 
 std::unique_ptr<at::ObserverContext> shield_node(const at::RecordFunction&) {
-  return std::make_unique<ShieldedNode>();
+  const bool is_cast = is_autocast_enabled(c10::kCPU) || is_autocast_enabled(c10::kCUDA);
+  return is_cast ? std::make_unique<ShieldedNode>() : nullptr;
 }
 
 }  // namespace
