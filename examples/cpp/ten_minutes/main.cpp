@@ -88,10 +88,8 @@ double train_at_o2(torch::Device device) {
   const auto [first_points, first_labels] = next_batch(device);
   const torch::Tensor points = first_points, labels = first_labels;
   // [preflight]
-  const auto found = amp::preflight(net, [&](const auto& model) {  //
-    return F::cross_entropy(model(points), labels);
-  });
-  std::cout << found << '\n';
+  const auto loss_of = [&](const auto& model) { return F::cross_entropy(model(points), labels); };
+  std::cout << amp::preflight(net, loss_of) << '\n';
   // [preflight]
   // [o2]
   auto amped = amp::initialize(net, torch::optim::AdamW(net->parameters(), 1e-2), "O2");
