@@ -9,7 +9,7 @@
 #include <stdexcept>
 
 #include "aten/fallback.h"
-#include "cuda/stream.h"
+#include "core/outside_capture.h"
 #include "math/report.h"
 
 namespace torchamp {
@@ -127,7 +127,7 @@ std::shared_ptr<const BackwardReport> report_scale(const Tensor& loss_scale) {
 }
 
 bool may_be_captured(at::Device device) try {
-  return device.is_cuda() && cuda::is_capturing(cuda::current_queue(device.index()));
+  return is_capturing(device);
 } catch (const std::runtime_error&) {
   return true;
 }

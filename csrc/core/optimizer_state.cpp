@@ -12,16 +12,12 @@
 #include <utility>
 
 #include "core/autograd_meta.h"
-#include "cuda/stream.h"
+#include "core/outside_capture.h"
 
 namespace torchamp::core {
 namespace {
 
 using at::Tensor;
-
-bool is_capturing(at::Device device) {
-  return device.is_cuda() && cuda::is_capturing(cuda::current_queue(device.index()));
-}
 
 constexpr const char* kWrittenBesideScaled =
     "zero_grad: expected the model to be written by the optimizer that initialize returned, got "

@@ -6,8 +6,12 @@
 
 namespace torchamp {
 
+bool is_capturing(at::Device device) {
+  return device.is_cuda() && cuda::is_capturing(cuda::current_queue(device.index()));
+}
+
 OutsideCapture::OutsideCapture(at::Device device) {
-  if (!device.is_cuda() || !cuda::is_capturing(cuda::current_queue(device.index()))) return;
+  if (!is_capturing(device)) return;
   relaxed_.emplace(cuda::driver());
   other_stream_.emplace(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
 }

@@ -9,6 +9,10 @@
 
 namespace torchamp {
 
+/// Whether torch's current stream on the device is being captured into a graph. Throws
+/// std::runtime_error if the driver cannot report it.
+bool is_capturing(at::Device device);
+
 /// For tensors that are first used in a graph's capture, but must keep their values between
 /// replays: while this lives, the thread's work on `device` goes to a stream that is not captured,
 /// and is complete when it ends. Does nothing without a capture.

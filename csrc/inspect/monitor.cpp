@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/stream.h"
+#include "core/outside_capture.h"
 #include "frontend/wrapped.h"
 
 namespace torchamp {
@@ -117,7 +117,7 @@ struct Monitor::Observer : StepObserver {
     const int64_t step = count++;
     const WrappedOptimizer& wrapped = wrapped_of(optimizer);
     const at::Tensor scale = optimizer.amp()->loss_scaler().loss_scale_tensor();
-    if (step % every == 0 && !is_captured(scale.device())) {
+    if (step % every == 0 && !is_capturing(scale.device())) {
       const auto grads = grads_of(*wrapped.state);
       pending.push_back(send(step, measure(scale, grads)));
     }
@@ -133,10 +133,6 @@ struct Monitor::Observer : StepObserver {
       write({arrived.step, values[0], values[1], values[2], values[3], known.steps,
              known.skipped_steps});
     }
-  }
-
-  static bool is_captured(c10::Device device) {
-    return device.is_cuda() && cuda::is_capturing(cuda::current_queue(device.index()));
   }
 
   Optimizer optimizer;
