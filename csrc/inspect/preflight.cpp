@@ -160,8 +160,8 @@ Verdict judge(OptLevel level, const Outcome& outcome, const SeenFailure& seen, i
 }
 
 /// Of one iteration, or of some with ever smaller loss scales.
-Verdict verdict_of_trial(OptLevel level, torch::nn::Module& module, const Initialize& initialize,
-                         const Reference& reference) {
+Verdict trial(OptLevel level, torch::nn::Module& module, const Initialize& initialize,
+              const Reference& reference) {
   const bool is_scaled = &format_of(level) == &kFloat16;
   int scale = is_scaled ? reference.largest_scale : 0;
   while (true) {
@@ -178,18 +178,12 @@ Verdict verdict_of_trial(OptLevel level, torch::nn::Module& module, const Initia
   }
 }
 
-Verdict trial(OptLevel level, torch::nn::Module& module, const Initialize& initialize,
-              const Reference& reference) {
-  Verdict verdict = verdict_of_trial(level, module, initialize, reference);
-  const Properties properties = default_properties(level);
-  if (!verdict.fits || !properties.cast_model_type) return verdict;
-  const Rounding rounding(module, initialize, *properties.cast_model_type,
-                          *properties.keep_batchnorm_fp32);
-  const std::string reason = rounding.imprecision();
-  if (reason.empty()) return verdict;
+/// A level that fits must not round what ops of the forward depend on.
+void check_rounding(Verdict& verdict, Rounding& rounding) {
+  const std::string reason = verdict.fits ? rounding.imprecision(verdict.level) : "";
+  if (reason.empty()) return;
   verdict.fits = false;
   verdict.reason = reason;
-  return verdict;
 }
 
 // The iteration in float32.
@@ -333,8 +327,10 @@ Preflight preflight(torch::nn::Module& module, const inspect::Initialize& initia
   inspect::check_model(module);
   Preflight found;
   const auto reference = inspect::run_in_float32(module, initialize, found.tensors);
+  inspect::Rounding rounding(module, initialize);
   for (const auto level : {OptLevel::O1, OptLevel::O2, OptLevel::O3, OptLevel::O4, OptLevel::O5}) {
     found.verdicts.push_back(inspect::trial(level, module, initialize, reference));
+    inspect::check_rounding(found.verdicts.back(), rounding);
   }
   for (const auto level : {OptLevel::O5, OptLevel::O2, OptLevel::O4, OptLevel::O1}) {
     if (found.verdict(level).fits) found.recommended = level;

@@ -59,50 +59,47 @@ class Rounding::SeenOutputs : public CountedOps {
   std::vector<Output> outputs_;
 };
 
-Rounding::Rounding(torch::nn::Module& module, const Initialize& initialize, at::ScalarType dtype,
-                   bool keep_batchnorm_fp32)
-    : module_(module),
-      initialize_(initialize),
-      dtype_(dtype),
-      buffers_(buffers_to_cast(module, dtype, keep_batchnorm_fp32)) {}
-
-std::string Rounding::imprecision() const {
-  const auto expected = outputs({}, false);
-  if (first_imprecise(expected, buffers_, true).empty()) return "";
-  for (const auto& buffer : buffers_) {
-    const std::string op = first_imprecise(expected, {buffer}, false);
+std::string Rounding::imprecision(OptLevel level) {
+  const Properties properties = default_properties(level);
+  if (!properties.cast_model_type) return "";
+  const at::ScalarType dtype = *properties.cast_model_type;
+  const auto buffers = buffers_to_cast(module_, dtype, *properties.keep_batchnorm_fp32);
+  if (expected_.empty()) expected_ = outputs(dtype, {}, false);
+  if (first_imprecise(dtype, buffers, true).empty()) return "";
+  for (const auto& buffer : buffers) {
+    const std::string op = first_imprecise(dtype, {buffer}, false);
     if (op.empty()) continue;
     return "precision: buffer '" + buffer.first + "' in 16 bits: " + op +
            " is off float32; Options::keep_fp32({\"" + buffer.first + "\"}) avoids it";
   }
-  const std::string op = first_imprecise(expected, {}, true);
+  const std::string op = first_imprecise(dtype, {}, true);
   if (op.empty()) return "";
   return "precision: the inputs in 16 bits: " + op +
          " is off float32; integers, and members of a struct without amp_members, are not cast";
 }
 
-std::string Rounding::first_imprecise(const std::vector<Output>& expected,
-                                      const NamedBuffers& rounded, bool rounds_inputs) const {
-  const auto found = outputs(rounded, rounds_inputs);
-  for (size_t i = 0; i < std::min(found.size(), expected.size()); ++i) {
+std::string Rounding::first_imprecise(at::ScalarType dtype, const NamedBuffers& rounded,
+                                      bool rounds_inputs) const {
+  const auto found = outputs(dtype, rounded, rounds_inputs);
+  for (size_t i = 0; i < std::min(found.size(), expected_.size()); ++i) {
     const auto& [op, value] = found[i];
-    if (op != expected[i].first) return "";  // a branch by values
-    if (is_off(value, expected[i].second)) return op;
+    if (op != expected_[i].first) return "";  // a branch by values
+    if (is_off(value, expected_[i].second)) return op;
   }
   return "";
 }
 
-std::vector<Rounding::Output> Rounding::outputs(const NamedBuffers& rounded,
+std::vector<Rounding::Output> Rounding::outputs(at::ScalarType dtype, const NamedBuffers& rounded,
                                                 bool rounds_inputs) const {
   const Unchanged guard(module_);
   const at::NoTF32Guard no_tf32;
   const auto model = initialize_(Options(OptLevel::O0).verbosity(0));
   {
     const at::NoGradGuard no_grad;
-    for (const auto& buffer : rounded) buffer.second.copy_(buffer.second.to(dtype_));
+    for (const auto& buffer : rounded) buffer.second.copy_(buffer.second.to(dtype));
   }
   std::optional<RoundArguments> arguments;
-  if (rounds_inputs) arguments.emplace(dtype_);
+  if (rounds_inputs) arguments.emplace(dtype);
   const auto seen = std::make_shared<SeenOutputs>();
   run_iteration(module_, model, 1, seen);
   return seen->outputs();

@@ -12,16 +12,16 @@ namespace torchamp::inspect {
 
 using Initialize = std::function<detail::ModelAtLevel(const Options&)>;
 
-/// Iterations of a model in float32 whose buffers, those that a cast to `dtype` would change, or
-/// inputs are rounded to `dtype`. They leave the module as it was.
+/// Iterations of a model in float32 whose buffers, those that a level casts, or inputs are rounded.
+/// They leave the module as it was.
 class Rounding {
  public:
-  Rounding(torch::nn::Module& module, const Initialize& initialize, at::ScalarType dtype,
-           bool keep_batchnorm_fp32);
+  Rounding(torch::nn::Module& module, const Initialize& initialize)
+      : module_(module), initialize_(initialize) {}
 
-  /// The first buffer, or the inputs, that must not be rounded, and what keeps it in float32; "" if
-  /// what ops of the forward return stays within 10 % of its norm.
-  std::string imprecision() const;
+  /// The first buffer, or the inputs, that must not be rounded as `level` does, and what keeps it
+  /// in float32; "" if what ops of the forward return stays within 10 % of its norm.
+  std::string imprecision(OptLevel level);
 
  private:
   using NamedBuffers = std::vector<std::pair<std::string, at::Tensor>>;
@@ -29,14 +29,14 @@ class Rounding {
   using Output = std::pair<std::string, at::Tensor>;
   class SeenOutputs;
 
-  std::vector<Output> outputs(const NamedBuffers& rounded, bool rounds_inputs) const;
-  std::string first_imprecise(const std::vector<Output>& expected, const NamedBuffers& rounded,
+  std::vector<Output> outputs(at::ScalarType dtype, const NamedBuffers& rounded,
+                              bool rounds_inputs) const;
+  std::string first_imprecise(at::ScalarType dtype, const NamedBuffers& rounded,
                               bool rounds_inputs) const;
 
   torch::nn::Module& module_;
   const Initialize& initialize_;
-  at::ScalarType dtype_;
-  NamedBuffers buffers_;
+  std::vector<Output> expected_;  ///< where nothing is rounded; empty until it is needed
 };
 
 }  // namespace torchamp::inspect
