@@ -1,11 +1,19 @@
 #include <ATen/autocast_mode.h>
 #include <torchamp/autocast.h>
 
+#include "autocast/open_autocast.h"
+
 namespace torchamp {
 namespace {
 
 using at::autocast::clear_cache;
-using detail::DeviceAutocast;
+
+/// The autocast state of one device type in a thread.
+struct DeviceAutocast {
+  c10::DeviceType type;
+  bool enabled;
+  c10::ScalarType dtype;
+};
 
 bool is_inside_scope() {
   at::autocast::increment_nesting();
@@ -39,55 +47,78 @@ void check_dtype(c10::ScalarType dtype) {
 
 }  // namespace
 
+struct autocast::Before {
+  DeviceAutocast device;
+  bool cache_enabled;
+};
+
 autocast::autocast(c10::DeviceType device_type, std::optional<c10::ScalarType> dtype, bool enabled,
-                   bool cache_enabled)
-    : cache_before_(at::autocast::is_autocast_cache_enabled()) {
+                   bool cache_enabled) {
   check_device_type(device_type);
   if (enabled && dtype) check_dtype(*dtype);
-  before_ = get(device_type);
-  set({device_type, enabled, dtype.value_or(before_.dtype)});
+  before_ =
+      std::make_unique<Before>(Before{get(device_type), at::autocast::is_autocast_cache_enabled()});
+  set({device_type, enabled, dtype.value_or(before_->device.dtype)});
   at::autocast::set_autocast_cache_enabled(cache_enabled);
   at::autocast::increment_nesting();
 }
 
 autocast::~autocast() {
   leave_scope();
-  set(before_);
-  at::autocast::set_autocast_cache_enabled(cache_before_);
+  set(before_->device);
+  at::autocast::set_autocast_cache_enabled(before_->cache_enabled);
 }
 
 AutocastState autocast::capture_state() {
   return AutocastState();
 }
 
-AutocastState::AutocastState()
-    : open_(OpenAutocast::open_in_this_thread()),
-      cache_enabled_(at::autocast::is_autocast_cache_enabled()),
-      inside_scope_(is_inside_scope()) {
-  for (int number = 0; number < at::COMPILE_TIME_MAX_DEVICE_TYPES; ++number) {
-    const auto type = static_cast<c10::DeviceType>(number);
-    if (at::autocast::is_autocast_available(type)) devices_.push_back(get(type));
-  }
-}
+struct AutocastState::Captured {
+  OpenAutocast::Entries open = OpenAutocast::open_in_this_thread();
+  std::vector<DeviceAutocast> devices = {};
+  bool cache_enabled = at::autocast::is_autocast_cache_enabled();
+  bool inside_scope = is_inside_scope();
 
-void AutocastState::restore() const {
-  for (const DeviceAutocast& device : devices_) set(device);
-  at::autocast::set_autocast_cache_enabled(cache_enabled_);
-}
+  Captured() {
+    for (int number = 0; number < at::COMPILE_TIME_MAX_DEVICE_TYPES; ++number) {
+      const auto type = static_cast<c10::DeviceType>(number);
+      if (at::autocast::is_autocast_available(type)) devices.push_back(get(type));
+    }
+  }
+
+  void restore() const {
+    for (const DeviceAutocast& device : devices) set(device);
+    at::autocast::set_autocast_cache_enabled(cache_enabled);
+  }
+};
+
+AutocastState::AutocastState() : captured_(std::make_shared<Captured>()) {}
 
 AppliedAutocast AutocastState::apply() const {
   return AppliedAutocast(*this);
 }
 
-AppliedAutocast::AppliedAutocast(const AutocastState& state)
-    : joined_(state.open_), inside_scope_(state.inside_scope_) {
-  state.restore();
-  if (inside_scope_) at::autocast::increment_nesting();
-}
+struct AppliedAutocast::Scope {
+  explicit Scope(const AutocastState::Captured& applied)
+      : joined(applied.open), inside_scope(applied.inside_scope) {
+    applied.restore();
+    if (inside_scope) at::autocast::increment_nesting();
+  }
+  ~Scope() {
+    if (inside_scope) leave_scope();
+    before.restore();
+  }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
 
-AppliedAutocast::~AppliedAutocast() {
-  if (inside_scope_) leave_scope();
-  before_.restore();
-}
+  AutocastState::Captured before;
+  JoinAutocast joined;
+  bool inside_scope;
+};
+
+AppliedAutocast::AppliedAutocast(const AutocastState& state)
+    : scope_(std::make_unique<Scope>(*state.captured_)) {}
+
+AppliedAutocast::~AppliedAutocast() = default;
 
 }  // namespace torchamp

@@ -1,7 +1,8 @@
+#include "autocast/open_autocast.h"
+
 #include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
 #include <pthread.h>
-#include <torchamp/detail/open_autocast.h>
 
 #include <algorithm>
 #include <atomic>
@@ -226,7 +227,7 @@ std::optional<c10::ScalarType> casting_to(c10::DeviceType device_type) {
   return get_autocast_dtype(device_type);
 }
 
-ShieldFromAutocast::ShieldFromAutocast() {
+disable_casts::disable_casts() {
   OpenAutocast::settle();
   ++state.shields;
   for (const auto& entry : entries_here()) {
@@ -238,7 +239,7 @@ ShieldFromAutocast::ShieldFromAutocast() {
   }
 }
 
-ShieldFromAutocast::~ShieldFromAutocast() {
+disable_casts::~disable_casts() {
   --state.shields;
   for (const auto device_type : disabled_) {
     if (is_open(device_type)) set_autocast_enabled(device_type, true);
@@ -265,7 +266,7 @@ class ShieldedNode : public at::ObserverContext {
   ShieldedNode& operator=(const ShieldedNode&) = delete;
 
  private:
-  ShieldFromAutocast shield_;
+  disable_casts shield_;
   std::vector<c10::DeviceType> of_another_thread_;  ///< that called the engine
 };
 

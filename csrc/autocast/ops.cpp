@@ -2,7 +2,6 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
-#include <torchamp/detail/open_autocast.h>
 
 #include <map>
 #include <memory>
@@ -10,6 +9,7 @@
 #include <string>
 
 #include "autocast/lists.h"
+#include "autocast/open_autocast.h"
 #include "autocast/rules.h"
 #include "autocast/unboxed_ops.h"
 

@@ -27,11 +27,11 @@
 #include <ATen/ops/softmax_ops.h>
 #include <ATen/ops/sub_ops.h>
 #include <ATen/ops/sum_ops.h>
-#include <torchamp/detail/open_autocast.h>
 
 #include <optional>
 #include <string>
 
+#include "autocast/open_autocast.h"
 #include "autocast/rules.h"
 
 namespace torchamp {

@@ -2,13 +2,14 @@
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/jit/serialization/export.h>
-#include <torchamp/detail/param.h>
 
 #include <algorithm>
 #include <iterator>
 #include <mutex>
 #include <string>
 #include <unordered_map>
+
+#include "core/param.h"
 
 namespace torchamp::checkpoint {
 namespace {

@@ -6,8 +6,9 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
-#include <torchamp/detail/option_specs.h>
-#include <torchamp/optim/fused_optimizer.h>
+
+#include "frontend/optim/fused_steppers.h"
+#include "frontend/optim/option_specs.h"
 
 namespace torchamp::checkpoint {
 
@@ -195,7 +196,7 @@ class FusedKind : public Kind {
   }
 
   void states_were_set(Optimizer& optimizer) const override {
-    static_cast<FusedOptimizer&>(optimizer).forget_steppers();
+    static_cast<FusedOptimizer&>(optimizer).steppers()->clear();
   }
 };
 

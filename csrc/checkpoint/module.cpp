@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "frontend/session.h"
+
 namespace torchamp {
 
 using at::Tensor;
@@ -29,7 +31,7 @@ namespace {
 /// LibTorch to read a file into.
 class ReadIntoCopies {
  public:
-  ReadIntoCopies(Amp& amp, const Module& module) : amp_(amp) {
+  ReadIntoCopies(Session& session, const Module& module) : session_(session) {
     for (const auto& named : checkpoint::tensors_of(module)) {
       const Tensor& tensor = named.value();
       if (!tensor.defined()) continue;
@@ -48,7 +50,7 @@ class ReadIntoCopies {
     for (const Param& each : params_) {
       each.tensor.set_data(each.memory);
       if (each.grad.defined()) each.tensor.mutable_grad() = each.grad;
-      amp_.mark_synced(each.tensor);
+      session_.mark_synced(each.tensor);
     }
   }
   ReadIntoCopies(const ReadIntoCopies&) = delete;
@@ -71,13 +73,13 @@ class ReadIntoCopies {
     std::string name;
     Tensor tensor, memory, grad, copy;
   };
-  Amp& amp_;
+  Session& session_;
   std::vector<Param> params_;
 };
 
-std::vector<std::pair<Tensor, Tensor>> read(Amp& amp, Module& module,
+std::vector<std::pair<Tensor, Tensor>> read(Session& session, Module& module,
                                             torch::serialize::InputArchive& archive) {
-  const ReadIntoCopies copies(amp, module);
+  const ReadIntoCopies copies(session, module);
   module.load(archive);
   return copies.values();
 }
@@ -85,14 +87,16 @@ std::vector<std::pair<Tensor, Tensor>> read(Amp& amp, Module& module,
 }  // namespace
 
 void detail::save_module(Amp& amp, const Module& module, torch::serialize::OutputArchive& archive) {
-  amp.refresh();
+  amp.session().refresh();
   module.save(archive);
 }
 
 void detail::load_module(Amp& amp, Module& module, torch::serialize::InputArchive& archive) {
   const torch::NoGradGuard no_grad;
-  amp.refresh();
-  for (const auto& [tensor, value] : read(amp, module, archive)) amp.set_value(tensor, value);
+  amp.session().refresh();
+  for (const auto& [tensor, value] : read(amp.session(), module, archive)) {
+    amp.session().set_value(tensor, value);
+  }
 }
 
 }  // namespace torchamp

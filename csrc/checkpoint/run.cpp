@@ -9,6 +9,7 @@
 #include "checkpoint/module.h"
 #include "checkpoint/optimizer.h"
 #include "checkpoint/replace_file.h"
+#include "frontend/session.h"
 
 namespace torchamp {
 namespace {
@@ -27,10 +28,10 @@ std::string numbered(const char* list, size_t i) {
   return std::string(list) + "[" + std::to_string(i) + "]";
 }
 
-Tree saved_model(Amp& amp, const torch::nn::Module& model) {
+Tree saved_model(const torch::nn::Module& model) {
   Tree tree = checkpoint::new_tree();
   for (const auto& tensor : checkpoint::tensors_of(model)) {
-    if (tensor->defined()) tree.insert(tensor.key(), amp.value(tensor.value()));
+    if (tensor->defined()) tree.insert(tensor.key(), core::float32_of(tensor.value()));
   }
   return tree;
 }
@@ -44,36 +45,37 @@ Tree saved_scaler(const LossScaler& scaler) {
   return tree;
 }
 
-const char* level_of(const Amp& amp) {
-  return amp.enabled() ? name(amp.properties().opt_level) : "disabled";
+const char* level_of(const Session& session) {
+  return session.enabled() ? name(session.properties().opt_level) : "disabled";
 }
 
-Tree saved(Amp& amp) {
+Tree saved(Session& session) {
   torch::NoGradGuard no_grad;
-  amp.refresh();
+  session.refresh();
   std::vector<IValue> models, optimizers, scalers;
-  for (const auto& model : amp.models()) models.emplace_back(saved_model(amp, *model));
-  for (size_t i = 0; i < amp.optimizers().size(); ++i) {
+  for (const auto& model : session.models()) models.emplace_back(saved_model(*model));
+  for (size_t i = 0; i < session.optimizers().size(); ++i) {
     const std::string name = numbered("optimizers", i);
-    optimizers.emplace_back(checkpoint::saved_optimizer(*amp.optimizer(i).wrapped, name));
+    optimizers.emplace_back(checkpoint::saved_optimizer(*session.optimizer(i).wrapped, name));
   }
-  for (const LossScaler& scaler : amp.loss_scalers()) scalers.emplace_back(saved_scaler(scaler));
+  for (const LossScaler& scaler : session.loss_scalers())
+    scalers.emplace_back(saved_scaler(scaler));
   Tree tree = checkpoint::new_tree();
   tree.insert(kMark, kFormat);
-  tree.insert("opt_level", level_of(amp));
+  tree.insert("opt_level", level_of(session));
   tree.insert("models", checkpoint::list_of(models));
   tree.insert("optimizers", checkpoint::list_of(optimizers));
   tree.insert("loss_scalers", checkpoint::list_of(scalers));
   return tree;
 }
 
-void check_header(const Amp& amp, const Tree& tree) {
+void check_header(const Session& session, const Tree& tree) {
   const int64_t format = checkpoint::as_int(checkpoint::take(tree, kMark), kMark);
   TORCH_CHECK(format == kFormat, "amp::load: expected a checkpoint of format ", kFormat, ", got ",
               format, ", written by another version of torchamp");
   const auto level = checkpoint::as_text(checkpoint::take(tree, "opt_level"), "opt_level");
-  TORCH_CHECK(level == level_of(amp), "amp::load: expected a checkpoint of opt_level ",
-              level_of(amp), ", got one of ", level, "; initialize at ", level, " to load it");
+  TORCH_CHECK(level == level_of(session), "amp::load: expected a checkpoint of opt_level ",
+              level_of(session), ", got one of ", level, "; initialize at ", level, " to load it");
 }
 
 /// The trees of a list that must have `expected` entries.
@@ -165,34 +167,36 @@ ScaleState read_scaler(const Tree& saved, const std::string& name) {
   return state;
 }
 
-void load(Amp& amp, const Tree& tree) {
+void load(Session& session, const Tree& tree) {
   torch::NoGradGuard no_grad;
-  amp.check_not_released();
-  check_header(amp, tree);
+  session.check_not_released();
+  check_header(session, tree);
   std::vector<Loaded> loaded;
-  const auto models = take_trees(tree, "models", "models", amp.models().size());
+  const auto models = take_trees(tree, "models", "models", session.models().size());
   for (size_t i = 0; i < models.size(); ++i) {
-    read_model(*amp.models()[i], models[i], numbered("models", i), loaded);
+    read_model(*session.models()[i], models[i], numbered("models", i), loaded);
   }
   std::vector<ScaleState> scalers;
-  for (const Tree& saved : take_trees(tree, "loss_scalers", "losses", amp.loss_scalers().size())) {
+  for (const Tree& saved :
+       take_trees(tree, "loss_scalers", "losses", session.loss_scalers().size())) {
     scalers.push_back(read_scaler(saved, numbered("loss_scalers", scalers.size())));
   }
   std::vector<checkpoint::LoadedOptimizer> optimizers;
-  for (const Tree& saved : take_trees(tree, "optimizers", "optimizers", amp.optimizers().size())) {
+  for (const Tree& saved :
+       take_trees(tree, "optimizers", "optimizers", session.optimizers().size())) {
     const size_t i = optimizers.size();
-    optimizers.emplace_back(*amp.optimizer(i).wrapped, saved, numbered("optimizers", i));
+    optimizers.emplace_back(*session.optimizer(i).wrapped, saved, numbered("optimizers", i));
   }
-  for (const auto& each : loaded) amp.set_value(each.target, each.value);
+  for (const auto& each : loaded) session.set_value(each.target, each.value);
   for (auto& optimizer : optimizers) optimizer.apply();
-  for (size_t i = 0; i < scalers.size(); ++i) amp.loss_scalers()[i].load_state(scalers[i]);
+  for (size_t i = 0; i < scalers.size(); ++i) session.loss_scalers()[i].load_state(scalers[i]);
 }
 
 }  // namespace
 
 void save(Amp& amp, OutputArchive& archive) {
   std::ostringstream file;
-  checkpoint::write_file(saved(amp), file);
+  checkpoint::write_file(saved(amp.session()), file);
   std::string bytes = file.str();
   const auto size = static_cast<int64_t>(bytes.size());
   archive.write(kMark, at::from_blob(bytes.data(), {size}, at::kByte).clone());
@@ -206,11 +210,11 @@ void load(Amp& amp, InputArchive& archive) {
   bytes = bytes.cpu().contiguous();
   std::istringstream file(std::string(static_cast<const char*>(bytes.const_data_ptr()),
                                       static_cast<size_t>(bytes.numel())));
-  load(amp, checkpoint::read_file(file, kMark));
+  load(amp.session(), checkpoint::read_file(file, kMark));
 }
 
 void save(Amp& amp, const std::string& path) {
-  const Tree tree = saved(amp);
+  const Tree tree = saved(amp.session());
   checkpoint::replace_file(path, [&](const std::string& temporary) {
     std::ofstream file(temporary, std::ios::binary);
     TORCH_CHECK(file, "amp::save: expected \"", path,
@@ -224,7 +228,7 @@ void load(Amp& amp, const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   TORCH_CHECK(file, "amp::load: expected \"", path,
               "\" to be a file that amp::save wrote, got one that cannot be opened");
-  load(amp, checkpoint::read_file(file, path));
+  load(amp.session(), checkpoint::read_file(file, path));
 }
 
 }  // namespace torchamp

@@ -1,9 +1,10 @@
+#include "core/backward.h"
+
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/zeros_like.h>
-#include <torchamp/detail/backward.h>
 
 #include <algorithm>
 #include <map>
@@ -45,7 +46,7 @@ bool Backward::is_needed(const States& states, const LossScaler& scaler) {
 
 Tensor Backward::scale(const Tensor& loss) {
   if (scaled_by_ == nullptr) scaled_by_ = scaler_.snapshot();
-  const Tensor scaled_loss = scaler_.scale(loss, scaled_by_.get());
+  const Tensor scaled_loss = scaler_.scale(loss, *scaled_by_);
   const bool is_plain = !scaled_loss.key_set().has(c10::DispatchKey::Python);
   const bool is_scalar = scaled_loss.numel() == 1 && scaled_loss.device() == scaler_.device();
   if (is_plain && is_scalar) loss_ = scaled_loss.detach();

@@ -1,8 +1,9 @@
+#include "core/clip.h"
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/zeros.h>
-#include <torchamp/detail/clip.h>
 
 #include <algorithm>
 #include <cmath>

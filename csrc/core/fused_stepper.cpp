@@ -1,3 +1,5 @@
+#include "core/fused_stepper.h"
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -6,7 +8,6 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-#include <torchamp/detail/fused_stepper.h>
 #include <torchamp/ops.h>
 
 #include <algorithm>

@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
-#include <torchamp/detail/optimizer_state.h>
 #include <torchamp/ops.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 
 #include "core/autograd_meta.h"
 #include "core/backward_report.h"
+#include "core/optimizer_state.h"
 #include "core/outside_capture.h"
 #include "core/unscale_pass.h"
 

@@ -8,10 +8,13 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "core/backward_report.h"
 #include "core/ranks.h"
+#include "core/scale_snapshot.h"
 #include "cuda/module.h"
+#include "ops/finish_backward.h"
 #include "ops/memory.h"
 
 namespace torchamp {
@@ -41,6 +44,16 @@ bool has_32_bits(int64_t value) {
   return value == static_cast<int32_t>(value);
 }
 
+at::Tensor scaled(const at::Tensor& loss, const LossScaler& scaler, const at::Tensor& factor) {
+  TORCH_CHECK_TYPE(loss.defined() && loss.is_floating_point(),
+                   "scale_loss: expected loss to be a floating-point tensor, got ",
+                   loss.defined() ? loss.toString() : "none");
+  check_memory("scale_loss", "loss", loss, /*takes_meta=*/false);
+  const at::Tensor wide = loss.to(at::kFloat);
+  if (scaler.is_identity()) return wide;
+  return wide.mul(factor.to(wide.device(), /*non_blocking=*/true));
+}
+
 }  // namespace
 
 bool ScaleState::is_valid() const {
@@ -58,95 +71,156 @@ void ScaleSnapshot::keep() {
   loss_scale_.set_data(loss_scale_.clone());
 }
 
-LossScaler::LossScaler(LossScalerOptions options, at::Device device) : kind_(options.loss_scale) {
+void DeferredOverflow::add(const at::Tensor& found_inf) {
+  found_inf_ = found_inf_.defined() ? at::maximum(found_inf_, found_inf) : found_inf;
+}
+
+/// A scaler's state.
+struct LossScaler::Impl {
+  LossScale kind;  ///< dynamic, or the fixed factor
+  DynamicScale scale;
+  at::Tensor found_inf;
+  std::shared_ptr<DeferredOverflow> deferred = std::make_shared<DeferredOverflow>();
+  std::shared_ptr<const BackwardReport> last_report = nullptr;
+  ReportedScale reported_scale = {};
+  std::vector<std::weak_ptr<ScaleSnapshot>> snapshots = {};
+  Agreement agreement = {};
+  bool is_compared = false;  ///< compare_ranks() has nothing to do
+};
+
+LossScaler::Impl& LossScaler::impl() const {
+  TORCH_CHECK(impl_ != nullptr,
+              "LossScaler: expected a scaler that holds its scale, got one that was moved from");
+  return *impl_;
+}
+
+LossScaler::~LossScaler() = default;
+LossScaler::LossScaler(LossScaler&&) noexcept = default;
+LossScaler& LossScaler::operator=(LossScaler&&) noexcept = default;
+
+LossScaler::LossScaler(LossScalerOptions options, at::Device device) {
   check_positive(initial_scale(options), "LossScaler", "the initial scale");
   check_rule(options.rule);
   const auto floats = at::TensorOptions().device(device).dtype(at::kFloat);
   const auto ints = floats.dtype(at::kInt);
-  scale_ = {at::full({}, initial_scale(options), floats), at::zeros({}, ints),
-            at::full({}, options.rule.hysteresis, ints), options.rule};
-  found_inf_ = at::zeros({}, floats);
-  reported_scale_.value = static_cast<float>(initial_scale(options));
-  if (device.is_cuda()) cuda::load(scale_.loss_scale.get_device());
+  const DynamicScale scale = {at::full({}, initial_scale(options), floats), at::zeros({}, ints),
+                              at::full({}, options.rule.hysteresis, ints), options.rule};
+  impl_ = std::make_unique<Impl>(Impl{options.loss_scale, scale, at::zeros({}, floats)});
+  impl().reported_scale.value = static_cast<float>(initial_scale(options));
+  if (device.is_cuda()) cuda::load(impl().scale.loss_scale.get_device());
 }
 
-at::Tensor LossScaler::scale(const at::Tensor& loss, const ScaleSnapshot* by) const {
-  TORCH_CHECK_TYPE(loss.defined() && loss.is_floating_point(),
-                   "scale_loss: expected loss to be a floating-point tensor, got ",
-                   loss.defined() ? loss.toString() : "none");
-  check_memory("scale_loss", "loss", loss, /*takes_meta=*/false);
-  const at::Tensor wide = loss.to(at::kFloat);
-  if (is_identity()) return wide;
-  const at::Tensor& factor = by != nullptr ? by->loss_scale() : scale_.loss_scale;
-  return wide.mul(factor.to(wide.device(), /*non_blocking=*/true));
+bool LossScaler::dynamic() const {
+  return impl().kind.dynamic();
+}
+
+bool LossScaler::is_identity() const {
+  return impl().kind.fixed == 1.0;
+}
+
+at::Tensor LossScaler::scale(const at::Tensor& loss) const {
+  return scaled(loss, *this, impl().scale.loss_scale);
+}
+
+at::Tensor LossScaler::scale(const at::Tensor& loss, const ScaleSnapshot& by) const {
+  return scaled(loss, *this, by.loss_scale());
 }
 
 at::Tensor LossScaler::inv_scale() const {
-  return scale_.loss_scale.reciprocal();
+  return impl().scale.loss_scale.reciprocal();
 }
 
 std::shared_ptr<const ScaleSnapshot> LossScaler::snapshot() {
   const auto is_gone = [](const std::weak_ptr<ScaleSnapshot>& snapshot) {
     return snapshot.expired();
   };
-  snapshots_.erase(std::remove_if(snapshots_.begin(), snapshots_.end(), is_gone), snapshots_.end());
-  auto snapshot = std::make_shared<ScaleSnapshot>(scale_.loss_scale);
-  snapshots_.push_back(snapshot);
+  impl().snapshots.erase(std::remove_if(impl().snapshots.begin(), impl().snapshots.end(), is_gone),
+                         impl().snapshots.end());
+  auto snapshot = std::make_shared<ScaleSnapshot>(impl().scale.loss_scale);
+  impl().snapshots.push_back(snapshot);
   return snapshot;
 }
 
 const DynamicScale& LossScaler::about_to_move(const ScaleSnapshot* but) {
-  for (const auto& each : std::exchange(snapshots_, {})) {
+  for (const auto& each : std::exchange(impl().snapshots, {})) {
     const auto snapshot = each.lock();
     if (snapshot == nullptr || (snapshot.get() == but && !snapshot->is_in_graph())) continue;
     snapshot->keep();
   }
-  return scale_;
+  return impl().scale;
+}
+
+const at::Tensor& LossScaler::found_inf() const {
+  return impl().found_inf;
 }
 
 void LossScaler::clear_found_inf() {
-  found_inf_ = at::zeros_like(found_inf_);
-}
-
-void DeferredOverflow::add(const at::Tensor& found_inf) {
-  found_inf_ = found_inf_.defined() ? at::maximum(found_inf_, found_inf) : found_inf;
+  impl().found_inf = at::zeros_like(impl().found_inf);
 }
 
 void LossScaler::end_backward(const at::Tensor& found_inf, bool moved,
                               std::shared_ptr<const BackwardReport> report) {
-  found_inf_ = found_inf;
-  last_report_ = std::move(report);
-  if (moved) reported_scale_ = {std::nullopt, last_report_};
+  impl().found_inf = found_inf;
+  impl().last_report = std::move(report);
+  if (moved) impl().reported_scale = {std::nullopt, impl().last_report};
+}
+
+const std::shared_ptr<DeferredOverflow>& LossScaler::deferred() const {
+  return impl().deferred;
+}
+
+const std::shared_ptr<const BackwardReport>& LossScaler::last_report() const {
+  return impl().last_report;
+}
+
+const ReportedScale& LossScaler::reported_scale() const {
+  return impl().reported_scale;
 }
 
 void LossScaler::update() {
-  update(found_inf_);
+  update(impl().found_inf);
   clear_found_inf();
 }
 
 void LossScaler::update(const at::Tensor& found_inf) {
   if (!dynamic()) return;
-  reported_scale_ = {};
+  impl().reported_scale = {};
   about_to_move();
-  ops::update_scale(scale_.loss_scale, scale_.growth_tracker, scale_.hysteresis_tracker, found_inf,
-                    scale_.rule);
+  ops::update_scale(impl().scale.loss_scale, impl().scale.growth_tracker,
+                    impl().scale.hysteresis_tracker, found_inf, impl().scale.rule);
+}
+
+const at::Tensor& LossScaler::loss_scale_tensor() const {
+  return impl().scale.loss_scale;
 }
 
 double LossScaler::loss_scale() const {
-  return scale_.loss_scale.item<float>();
+  return impl().scale.loss_scale.item<float>();
 }
 
 void LossScaler::set_loss_scale(double value) {
   check_positive(value, "set_loss_scale", "value");
   about_to_move();
-  scale_.loss_scale.fill_(value);
-  reported_scale_ = {static_cast<float>(value), nullptr};
-  if (!dynamic()) kind_ = LossScale(value);
+  impl().scale.loss_scale.fill_(value);
+  impl().reported_scale = {static_cast<float>(value), nullptr};
+  if (!dynamic()) impl().kind = LossScale(value);
+}
+
+const ops::ScaleRule& LossScaler::rule() const {
+  return impl().scale.rule;
+}
+
+void LossScaler::set_rule(const ops::ScaleRule& rule) {
+  impl().scale.rule = rule;
+}
+
+at::Device LossScaler::device() const {
+  return impl().scale.loss_scale.device();
 }
 
 ScaleState LossScaler::state() const {
-  return {loss_scale(), scale_.growth_tracker.item<int32_t>(),
-          scale_.hysteresis_tracker.item<int32_t>()};
+  return {loss_scale(), impl().scale.growth_tracker.item<int32_t>(),
+          impl().scale.hysteresis_tracker.item<int32_t>()};
 }
 
 void LossScaler::load_state(const ScaleState& state) {
@@ -156,20 +230,32 @@ void LossScaler::load_state(const ScaleState& state) {
                     state.loss_scale, ", ", state.growth_tracker, " and ",
                     state.hysteresis_tracker);
   set_loss_scale(state.loss_scale);
-  scale_.growth_tracker.fill_(state.growth_tracker);
-  scale_.hysteresis_tracker.fill_(state.hysteresis_tracker);
-  is_compared_ = false;
+  impl().scale.growth_tracker.fill_(state.growth_tracker);
+  impl().scale.hysteresis_tracker.fill_(state.hysteresis_tracker);
+  impl().is_compared = false;
 }
 
 void LossScaler::set_agreement(Agreement agreement) {
-  agreement_ = std::move(agreement);
-  is_compared_ = false;
+  impl().agreement = std::move(agreement);
+  impl().is_compared = false;
+}
+
+const Agreement& LossScaler::agreement() const {
+  return impl().agreement;
+}
+
+bool LossScaler::agrees() const {
+  return dynamic() && impl().agreement.all_reduce_max != nullptr;
+}
+
+void LossScaler::agree(const at::Tensor& found_inf) const {
+  impl().agreement.all_reduce_max(found_inf);
 }
 
 void LossScaler::compare_ranks() {
-  if (is_compared_ || !agrees() || may_be_captured(device())) return;
-  check_same_on_all_ranks(agreement_, state(), device());
-  is_compared_ = true;
+  if (impl().is_compared || !agrees() || may_be_captured(device())) return;
+  check_same_on_all_ranks(impl().agreement, state(), device());
+  impl().is_compared = true;
 }
 
 }  // namespace torchamp

@@ -1,9 +1,10 @@
+#include "core/optimizer_state.h"
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/tensor.h>
-#include <torchamp/detail/optimizer_state.h>
 
 #include <algorithm>
 #include <iterator>

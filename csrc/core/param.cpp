@@ -1,8 +1,9 @@
+#include "core/param.h"
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
-#include <torchamp/detail/param.h>
 #include <torchamp/ops.h>
 
 #include <array>

@@ -1,4 +1,5 @@
-#include <torchamp/detail/step.h>
+
+#include "core/step.h"
 
 #include <utility>
 

@@ -1,6 +1,7 @@
 #include <torchamp/averaged_model.h>
 #include <torchamp/cast.h>
-#include <torchamp/detail/param.h>
+
+#include "core/param.h"
 
 namespace torchamp::detail {
 namespace {

@@ -1,11 +1,12 @@
+#include "core/clip.h"
+
 #include <torchamp/clip.h>
-#include <torchamp/detail/clip.h>
 
 #include <algorithm>
 #include <deque>
 #include <memory>
 
-#include "frontend/wrapped.h"
+#include "frontend/session.h"
 
 namespace torchamp {
 namespace {

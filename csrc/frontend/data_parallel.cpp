@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torchamp/data_parallel.h>
 
+#include "frontend/session.h"
+
 namespace torchamp::detail {
 namespace {
 
@@ -59,8 +61,9 @@ void lead_grads_to(const Module& module, const std::vector<std::shared_ptr<Modul
 
 }  // namespace
 
-std::vector<std::shared_ptr<Module>> replicate(const Module& module,
+std::vector<std::shared_ptr<Module>> replicate(const Amp& amp, const Module& module,
                                                const std::vector<at::Device>& devices) {
+  amp.session().refresh();
   std::vector<std::shared_ptr<Module>> replicas;
   for (const at::Device device : devices) replicas.push_back(module.clone(device));
   if (at::GradMode::is_enabled()) lead_grads_to(module, replicas);

@@ -3,7 +3,6 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/serialize/archive.h>
 #include <torchamp/grad_scaler.h>
-#include <torchamp/optim/fused_optimizer.h>
 
 #include <cmath>
 #include <set>
@@ -11,6 +10,7 @@
 
 #include "core/ranks.h"
 #include "frontend/device_grads.h"
+#include "frontend/optim/fused_steppers.h"
 
 namespace torchamp {
 namespace {
@@ -104,7 +104,7 @@ std::vector<Tensor> GradScaler::scale(const std::vector<Tensor>& outputs) {
 }
 
 void GradScaler::check_not_moved(const char* method) const {
-  TORCH_CHECK(scaler_.loss_scale_tensor().defined(), "GradScaler::", method,
+  TORCH_CHECK(!scaler_.was_moved_from(), "GradScaler::", method,
               ": expected a GradScaler that holds its scale, got one that was moved from");
 }
 
@@ -184,7 +184,7 @@ bool GradScaler::step_fused(optim::FusedOptimizer& optimizer, Checks& checks) {
     step.grad_factor = scaler_.inv_scale();
   }
   if (checks.found_inf.defined()) step.skip = checks.found_inf;
-  optimizer.step_with(step);
+  optimizer.steppers()->step(optimizer, step);
   const bool is_known = checks.found_inf.defined() && checks.found_inf.is_cpu();
   return !(is_known && is_set(checks.found_inf));
 }

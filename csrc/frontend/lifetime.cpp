@@ -48,7 +48,8 @@ void give_life_to_one_of(Defaults& defaults) {
 
 std::weak_ptr<const void> lifetime_of(torch::optim::Optimizer& optimizer) {
   static const Life endless;
-  if (const auto* fused = dynamic_cast<optim::FusedOptimizer*>(&optimizer)) return fused->life();
+  if (const auto* fused = dynamic_cast<optim::FusedOptimizer*>(&optimizer))
+    return fused->steppers();
   Defaults& defaults = OfOptimizer::defaults_of(optimizer);
   if (defaults == nullptr) return endless.token;
   namespace libtorch = torch::optim;

@@ -1,4 +1,3 @@
-#include <torchamp/detail/step.h>
 #include <torchamp/initialize.h>
 #include <torchamp/optim/fused_optimizer.h>
 #include <torchamp/optimizer.h>
@@ -7,9 +6,10 @@
 #include <utility>
 
 #include "checkpoint/kinds.h"
+#include "core/step.h"
 #include "frontend/device_grads.h"
+#include "frontend/session.h"
 #include "frontend/skip_messages.h"
-#include "frontend/wrapped.h"
 
 namespace torchamp {
 namespace {
@@ -36,7 +36,7 @@ bool Optimizer::step_unless_overflowed() {
   const bool waits = !is_fused || state.found_inf().is_cpu();
   const bool skips = waits && state.may_have_overflowed() && state.has_overflowed();
   if (is_fused) {
-    optimizer.fused->step_masters(state);
+    optimizer.fused->steppers()->step_masters(*optimizer.fused, state);
   } else if (!skips) {
     optimizer.wrapped->step();
   }
@@ -45,7 +45,7 @@ bool Optimizer::step_unless_overflowed() {
 
 bool Optimizer::step() {
   WrappedOptimizer& optimizer = wrapped_of(*this);
-  ShieldFromAutocast shield;
+  disable_casts shield;
   if (!amp_->enabled()) {
     optimizer.wrapped->step();
     return true;
@@ -53,13 +53,13 @@ bool Optimizer::step() {
   for (size_t i = 0; i < optimizer.observers.size(); ++i) {
     if (const auto observer = optimizer.observers[i].lock()) observer->before_step();
   }
-  core::Step step(optimizer.state, amp_->scalers(), optimizer.fused != nullptr);
+  core::Step step(optimizer.state, amp_->session().scalers(), optimizer.fused != nullptr);
   step.begin("Optimizer::step");
-  if (!optimizer.state->doubt().empty()) amp_->warn_once(optimizer.state->doubt());
+  if (!optimizer.state->doubt().empty()) amp_->session().warn_once(optimizer.state->doubt());
   const bool stepped = step_unless_overflowed();
   step.finish();
   optimizer.backwards = 0;
-  check_skipped_steps(*amp_, optimizer);
+  check_skipped_steps(amp_->session(), optimizer);
   return stepped;
 }
 
@@ -87,7 +87,7 @@ at::Tensor Optimizer::step_by_closures(const torch::optim::Optimizer::LossClosur
                 "needs the grads once, run the backward in scale_loss, then call step()");
   }
   show_grads(state);
-  std::optional<ShieldFromAutocast> shield(std::in_place);
+  std::optional<disable_casts> shield(std::in_place);
   const at::Tensor loss = optimizer.wrapped->step([&] {
     shield.reset();
     const at::Tensor found = closure();
@@ -96,7 +96,7 @@ at::Tensor Optimizer::step_by_closures(const torch::optim::Optimizer::LossClosur
     return found;
   });
   state.refresh();
-  state.end_step(amp_->scalers());
+  state.end_step(amp_->session().scalers());
   return loss;
 }
 
@@ -104,7 +104,7 @@ void Optimizer::zero_grad(bool set_to_none) {
   WrappedOptimizer& optimizer = wrapped_of(*this);
   optimizer.wrapped->zero_grad(set_to_none);
   optimizer.state->zero_grad(set_to_none);
-  if (!optimizer.state->doubt().empty()) amp_->warn_once(optimizer.state->doubt());
+  if (!optimizer.state->doubt().empty()) amp_->session().warn_once(optimizer.state->doubt());
 }
 
 void Optimizer::add_param_group(torch::optim::OptimizerParamGroup group) {
@@ -127,13 +127,29 @@ std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() {
 }
 
 torch::optim::Optimizer& Optimizer::wrapped() const {
-  if (amp_->is_released()) return *amp_->living_optimizer(index_).wrapped;
+  Session& session = amp_->session();
+  if (session.is_released()) return *session.living_optimizer(index_).wrapped;
   return *wrapped_of(*this).wrapped;
 }
 
 std::vector<at::Tensor> Optimizer::master_params() const {
   show_grads(*wrapped_of(*this).state);
   return params_of(wrapped());
+}
+
+std::vector<Optimizer> detail::handles(const std::shared_ptr<Amp>& amp) {
+  std::vector<Optimizer> optimizers;
+  const size_t count = amp->session().optimizers().size();
+  for (size_t i = 0; i < count; ++i) optimizers.emplace_back(amp, i);
+  return optimizers;
+}
+
+void detail::own(const Amp& amp, std::shared_ptr<torch::optim::Optimizer> optimizer) {
+  amp.session().own(std::move(optimizer));
+}
+
+void detail::release(const Amp& amp) {
+  amp.session().release();
 }
 
 Amp& detail::common_amp(const char* function, const std::shared_ptr<Amp>& of_model,

@@ -7,7 +7,7 @@
 
 #include "core/backward_report.h"
 #include "frontend/facts.h"
-#include "frontend/wrapped.h"
+#include "frontend/session.h"
 
 namespace torchamp {
 namespace {
@@ -85,7 +85,8 @@ std::ostream& operator<<(std::ostream& stream, const GradScaler& scaler) {
 std::ostream& operator<<(std::ostream& stream, const Amp& amp) {
   if (!amp.enabled()) return stream << "Amp(enabled=false)";
   const auto class_of = [](const auto& model) { return model->name(); };
-  return stream << "Amp(" << amp.properties() << ", models: " << joined_text(amp.models(), class_of)
+  return stream << "Amp(" << amp.properties()
+                << ", models: " << joined_text(amp.session().models(), class_of)
                 << ", loss scales: " << joined_text(amp.loss_scalers(), shown_scale) << ')';
 }
 

@@ -1,12 +1,12 @@
-#include <torchamp/detail/backward.h>
 #include <torchamp/scale_loss.h>
 
 #include <algorithm>
 #include <exception>
 #include <utility>
 
+#include "core/backward.h"
+#include "frontend/session.h"
 #include "frontend/skip_messages.h"
-#include "frontend/wrapped.h"
 
 namespace torchamp {
 namespace {
@@ -14,9 +14,9 @@ namespace {
 /// After so many backwards without a step of Optimizer, the program probably steps the wrapped one.
 constexpr int64_t kManyBackwards = 100;
 
-void count_backward(Amp& amp, WrappedOptimizer& optimizer) {
+void count_backward(Session& session, WrappedOptimizer& optimizer) {
   if (++optimizer.backwards != kManyBackwards) return;
-  amp.warn_once(c10::str(
+  session.warn_once(c10::str(
       "scale_loss: expected step() of the optimizer that initialize returned, got ", kManyBackwards,
       " backwards without one; the wrapped optimizer's step() finds no grads of masters, "
       "and does not skip after an overflow"));
@@ -42,8 +42,8 @@ scale_loss::scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers
                               options.delay_overflow_check});
   scaled_loss_ = backward->scale(loss);
   for (const Optimizer& optimizer : optimizers_) {
-    count_backward(*amp_, wrapped_of(optimizer));
-    check_skipped_steps(*amp_, wrapped_of(optimizer));
+    count_backward(amp_->session(), wrapped_of(optimizer));
+    check_skipped_steps(amp_->session(), wrapped_of(optimizer));
   }
   backward->prepare();
   backward_ = std::move(backward);

@@ -8,11 +8,11 @@ namespace torchamp {
 namespace {
 
 /// Of the parameters in step.first.
-std::vector<std::string> names_of(const Amp& amp, const WrappedOptimizer& optimizer,
+std::vector<std::string> names_of(const Session& session, const WrappedOptimizer& optimizer,
                                   const SkippedStep& step) {
   std::vector<std::string> names;
   for (const int64_t i : step.first) {
-    const std::string name = amp.name_of(optimizer.state->params()[i]->model);
+    const std::string name = session.name_of(optimizer.state->params()[i]->model);
     names.push_back(name.empty() ? c10::str("parameter ", i) : name);
   }
   return names;
@@ -20,20 +20,21 @@ std::vector<std::string> names_of(const Amp& amp, const WrappedOptimizer& optimi
 
 }  // namespace
 
-std::vector<SkippedStep> report_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer) {
+std::vector<SkippedStep> report_skipped_steps(const Session& session,
+                                              const WrappedOptimizer& optimizer) {
   std::vector<SkippedStep> skipped = optimizer.report->flush();
-  if (amp.options().verbosity() <= 0) return skipped;
+  if (session.options().verbosity() <= 0) return skipped;
   for (const SkippedStep& step : skipped) {
-    for (const LogMessage& message : messages_of(step, names_of(amp, optimizer, step))) {
+    for (const LogMessage& message : messages_of(step, names_of(session, optimizer, step))) {
       log_message(message.level, message.text);
     }
   }
   return skipped;
 }
 
-void check_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer) {
-  const auto max_in_a_row = amp.options().max_consecutive_skips();
-  for (const SkippedStep& step : report_skipped_steps(amp, optimizer)) {
+void check_skipped_steps(const Session& session, const WrappedOptimizer& optimizer) {
+  const auto max_in_a_row = session.options().max_consecutive_skips();
+  for (const SkippedStep& step : report_skipped_steps(session, optimizer)) {
     if (max_in_a_row) check_in_a_row(step, *max_in_a_row);
   }
 }

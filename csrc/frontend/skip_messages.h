@@ -1,18 +1,18 @@
 // Messages about skipped steps.
 #pragma once
 
-#include <torchamp/amp_state.h>
-
 #include <vector>
 
+#include "frontend/session.h"
 #include "report/late_report.h"
 
 namespace torchamp {
 
 /// Logs, unless verbosity is 0, the optimizer's steps that are by now known to be skipped. Returns
 /// them.
-std::vector<SkippedStep> report_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer);
+std::vector<SkippedStep> report_skipped_steps(const Session& session,
+                                              const WrappedOptimizer& optimizer);
 /// The same. Throws RuntimeError after max_consecutive_skips of them in a row.
-void check_skipped_steps(const Amp& amp, const WrappedOptimizer& optimizer);
+void check_skipped_steps(const Session& session, const WrappedOptimizer& optimizer);
 
 }  // namespace torchamp

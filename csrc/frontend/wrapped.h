@@ -1,14 +1,54 @@
+// One optimizer of a session.
 #pragma once
 
-#include <torchamp/amp_state.h>
-#include <torchamp/optimizer.h>
+#include <torch/optim/optimizer.h>
+#include <torchamp/optim/fused_optimizer.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/optimizer_state.h"
 
 namespace torchamp {
 
-/// An Amp's entry for an optimizer.
-inline WrappedOptimizer& wrapped_of(const Optimizer& optimizer) {
-  return optimizer.amp()->optimizer(optimizer.index());
-}
+class LateReport;
+
+/// What is told of an optimizer's steps: see Monitor.
+struct StepObserver {
+  StepObserver() = default;
+  virtual ~StepObserver() = default;
+  StepObserver(const StepObserver&) = delete;
+  StepObserver& operator=(const StepObserver&) = delete;
+
+  /// Called by Optimizer::step() before anything is changed.
+  virtual void before_step() = 0;
+};
+
+/// One optimizer of a session.
+struct WrappedOptimizer {
+  /// The optimizer must outlive it.
+  explicit WrappedOptimizer(torch::optim::Optimizer& optimizer);
+
+  /// Whether its groups hold what `state` steps.
+  bool is_current() const;
+  /// False once it is known to be destroyed, moved or emptied.
+  bool is_alive() const;
+
+  /// As the user created it; null once that is known to be destroyed.
+  torch::optim::Optimizer* wrapped;
+  /// Expires with it.
+  std::weak_ptr<const void> life;
+  /// The same, if it is a fused optimizer: it skips on the device.
+  optim::FusedOptimizer* fused;
+  /// What it steps, and the state that its next step depends on.
+  std::shared_ptr<core::OptimizerState> state;
+  /// What the device did in its steps.
+  std::shared_ptr<LateReport> report;
+  /// Called in this order; owned by their Monitors.
+  std::vector<std::weak_ptr<StepObserver>> observers = {};
+  int64_t backwards = 0;  ///< since the last step of Optimizer
+};
 
 /// Moves the state of the parameter `from` to `to`, which replaces it.
 void move_state(torch::optim::Optimizer& optimizer, const at::Tensor& from, const at::Tensor& to);

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "core/outside_capture.h"
-#include "frontend/wrapped.h"
+#include "frontend/session.h"
 
 namespace torchamp {
 namespace inspect {
@@ -165,7 +165,7 @@ Monitor::~Monitor() {
 void Monitor::close() {
   if (observer_ == nullptr) return;
   const auto observer = std::exchange(observer_, nullptr);
-  if (observer->optimizer.amp()->is_released()) return;
+  if (observer->optimizer.amp()->session().is_released()) return;
   for (const Pending& each : observer->pending) {
     if (each.arrived != nullptr) each.arrived->synchronize();
   }

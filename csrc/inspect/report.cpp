@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "checkpoint/kinds.h"
-#include "frontend/wrapped.h"
+#include "frontend/session.h"
 #include "inspect/op_watch.h"
 
 namespace torchamp {

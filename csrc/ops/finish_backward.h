@@ -3,9 +3,17 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torchamp/loss_scaler.h>
+#include <torchamp/ops.h>
 
 namespace torchamp {
+
+/// A loss scale in device memory, one element each, and its update rule.
+struct DynamicScale {
+  at::Tensor loss_scale;          ///< float32
+  at::Tensor growth_tracker;      ///< int32: clean backwards since it grew or overflowed
+  at::Tensor hysteresis_tracker;  ///< int32: overflows until it backs off
+  ops::ScaleRule rule;            ///< how it is updated
+};
 
 /// The inputs and outputs of the last pass. Float32 scalars on the grads' device, unless noted
 /// otherwise.

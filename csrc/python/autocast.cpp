@@ -1,5 +1,6 @@
 #include <torchamp/autocast.h>
 
+#include "autocast/open_autocast.h"
 #include "python/bindings.h"
 #include "python/context.h"
 
@@ -34,7 +35,7 @@ std::unique_ptr<AppliedState> captured_autocast() {
 
 std::vector<std::string> shielded_device_types() {
   std::vector<std::string> types;
-  const ShieldFromAutocast shield;
+  const disable_casts shield;
   for (const auto type : shield.disabled()) types.push_back(c10::Device(type).str());
   return types;
 }
@@ -51,8 +52,8 @@ void bind_autocast(py::module_& module) {
   bind_context<Context<JoinAutocast, const OpenAutocast&>>(
       module, "JoinAutocast", "A context in which another thread casts as an OpenAutocast does.")
       .def(py::init<const OpenAutocast&>(), py::arg("opened"), py::keep_alive<1, 2>());
-  bind_context<Context<ShieldFromAutocast>>(module, "ShieldFromAutocast",
-                                            "A context that suspends OpenAutocast in this thread.")
+  bind_context<Context<disable_casts>>(module, "ShieldFromAutocast",
+                                       "A context that suspends OpenAutocast in this thread.")
       .def(py::init<>());
   module.def("shielded_device_types", &shielded_device_types,
              "The device types whose autocast a ShieldFromAutocast would now switch off.");

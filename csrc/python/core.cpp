@@ -1,12 +1,12 @@
 #include <pybind11/functional.h>
 #include <torch/csrc/autograd/python_variable.h>
-#include <torchamp/detail/backward.h>
-#include <torchamp/detail/clip.h>
-#include <torchamp/detail/open_autocast.h>
-#include <torchamp/detail/step.h>
 
 #include <utility>
 
+#include "autocast/open_autocast.h"
+#include "core/backward.h"
+#include "core/clip.h"
+#include "core/step.h"
 #include "python/bindings.h"
 #include "python/context.h"
 #include "python/suppressions.h"
@@ -78,7 +78,7 @@ class Step {
   struct Scope {
     explicit Scope(const Step& of)
         : suppressed(*of.suppressions_), step(of.state_, of.scalers_, of.writes_model_) {}
-    ShieldFromAutocast shield;
+    disable_casts shield;
     Suppressed suppressed;
     core::Step step;
   };

@@ -1,5 +1,5 @@
-#include <torchamp/detail/optimizer_state.h>
 
+#include "core/optimizer_state.h"
 #include "python/bindings.h"
 #include "python/tensor_list.h"
 

@@ -1,11 +1,11 @@
 // Converts a group's options from a dict to fused_step's columns.
 #include <torch/csrc/autograd/python_variable.h>
-#include <torchamp/detail/fused_stepper.h>
-#include <torchamp/detail/option_specs.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "core/fused_stepper.h"
+#include "frontend/optim/option_specs.h"
 #include "python/bindings.h"
 
 namespace torchamp::python {

@@ -1,10 +1,10 @@
-#include <torchamp/detail/param.h>
 
 #include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "core/param.h"
 #include "python/bindings.h"
 #include "python/context.h"
 #include "python/suppressions.h"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <torchamp/detail/export.h>
-#include <torchamp/detail/observer.h>
 #include <torchamp/loss_scaler.h>
 #include <torchamp/telemetry.h>
 
@@ -12,6 +11,8 @@
 #include <optional>
 #include <utility>
 #include <vector>
+
+#include "core/observer.h"
 
 namespace torchamp {
 

@@ -1,174 +1,71 @@
 // What one call of initialize makes, shared by the handles that it returns.
 #pragma once
 
-#include <torch/nn/module.h>
-#include <torch/optim/optimizer.h>
-#include <torchamp/autocast.h>
 #include <torchamp/detail/export.h>
-#include <torchamp/detail/optimizer_state.h>
 #include <torchamp/loss_scaler.h>
 #include <torchamp/opt_level.h>
-#include <torchamp/optim/fused_optimizer.h>
 
 #include <cstdint>
 #include <functional>
 #include <iosfwd>
 #include <memory>
-#include <optional>
-#include <string>
-#include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
+namespace torch {
+namespace nn {
+class Module;
+}
+namespace optim {
+class Optimizer;
+}
+}  // namespace torch
+
 namespace torchamp {
+
+class Session;
+
 /// @addtogroup choose
 /// @{
 
-class LateReport;
+/// `{adam, sgd}`: optimizers that the program owns.
+using OptimizerRefs = std::vector<std::reference_wrapper<torch::optim::Optimizer>>;
 
-/// What is told of an optimizer's steps: see Monitor.
-struct StepObserver {
-  StepObserver() = default;
-  virtual ~StepObserver() = default;
-  StepObserver(const StepObserver&) = delete;
-  StepObserver& operator=(const StepObserver&) = delete;
-
-  /// Called by Optimizer::step() before anything is changed.
-  virtual void before_step() = 0;
-};
-
-/// One optimizer of an Amp.
-struct WrappedOptimizer {
-  /// The optimizer must outlive it.
-  explicit WrappedOptimizer(torch::optim::Optimizer& optimizer);
-
-  /// Whether its groups hold what `state` steps.
-  bool is_current() const;
-  /// False once it is known to be destroyed, moved or emptied.
-  bool is_alive() const;
-
-  /// As the user created it; null once that is known to be destroyed.
-  torch::optim::Optimizer* wrapped;
-  /// Expires with it.
-  std::weak_ptr<const void> life;
-  /// The same, if it is a fused optimizer: it skips on the device.
-  optim::FusedOptimizer* fused;
-  /// What it steps, and the state that its next step depends on.
-  std::shared_ptr<core::OptimizerState> state;
-  /// What the device did in its steps.
-  std::shared_ptr<LateReport> report;
-  /// Called in this order; owned by their Monitors.
-  std::vector<std::weak_ptr<StepObserver>> observers = {};
-  int64_t backwards = 0;  ///< since the last step of Optimizer
-};
-
-/// The scalers, masters and casts of the models and optimizers given to one initialize. Independent
-/// of any other.
+/// The loss scales, masters and casts of the models and optimizers given to one initialize.
+/// Independent of any other.
 class TORCHAMP_API Amp {
  public:
-  /// Checks everything first, then casts the models and gives the optimizers their masters.
-  Amp(std::vector<std::shared_ptr<torch::nn::Module>> models,
-      const std::vector<std::reference_wrapper<torch::optim::Optimizer>>& optimizers,
+  /// Called by initialize, not by programs. Checks everything first, then casts the models and
+  /// gives the optimizers their masters.
+  Amp(std::vector<std::shared_ptr<torch::nn::Module>> models, const OptimizerRefs& optimizers,
       const Options& options);
+  ~Amp();
+  Amp(const Amp&) = delete;
+  Amp& operator=(const Amp&) = delete;
 
   /// What initialize was given.
-  const Options& options() const { return options_; }
+  const Options& options() const;
   /// The level's properties with the options applied.
-  const Properties& properties() const { return properties_; }
+  const Properties& properties() const;
   /// False: models and optimizers are unchanged, and nothing here has an effect.
-  bool enabled() const { return options_.enabled(); }
+  bool enabled() const;
 
-  /// The dtype that forward casts its inputs to; empty if the level does not cast them.
-  std::optional<at::ScalarType> input_type() const;
-  /// The same of its outputs.
-  std::optional<at::ScalarType> output_type() const;
-  /// Whether ops are cast, as at O1 and O4, until close().
-  bool uses_autocast() const { return open_autocast_.has_value(); }
-  /// O1's, open in the thread that called initialize. Not for other levels.
-  const OpenAutocast& open_autocast() const { return *open_autocast_; }
-
-  /// In the order in which initialize was given them.
-  std::vector<WrappedOptimizer>& optimizers() { return optimizers_; }
-  /// One of them, stepping what its groups hold now, with masters for what is new. Throws
-  /// RuntimeError if it is known to be moved or destroyed, and ValueError for a parameter whose
-  /// master another one steps.
-  WrappedOptimizer& optimizer(size_t index);
-  /// One of them as it is, also after release(). Throws RuntimeError if it is known to be moved or
-  /// destroyed.
-  WrappedOptimizer& living_optimizer(size_t index);
-  /// Keeps an optimizer alive as long as this.
-  void own(std::shared_ptr<torch::optim::Optimizer> optimizer) { owned_ = std::move(optimizer); }
   /// The scaler of one of num_losses losses. Throws IndexError for another id.
-  LossScaler& loss_scaler(int64_t loss_id = 0);
+  LossScaler& loss_scaler(int64_t loss_id = 0) const;
   /// One per loss; empty if not enabled.
-  std::vector<LossScaler>& loss_scalers() { return loss_scalers_; }
-  /// The same.
-  const std::vector<LossScaler>& loss_scalers() const { return loss_scalers_; }
-  /// In the order in which initialize was given them.
-  const std::vector<std::shared_ptr<torch::nn::Module>>& models() const { return models_; }
-  /// The same, by address.
-  std::vector<LossScaler*> scalers();
-  /// A parameter's name, with the model's number if there are several; empty if no model has it.
-  std::string name_of(const at::Tensor& param) const;
-
-  /// Synchronizes model parameters and masters if one was written from outside; before a
-  /// forward or a backward.
-  void refresh();
+  std::vector<LossScaler>& loss_scalers() const;
   /// The value of a model's parameter or buffer: if it has 16 bits a float32 copy, of its master if
   /// it has one; else the tensor itself.
-  at::Tensor value(const at::Tensor& tensor);
-  /// Sets a model's parameter or buffer, and its master if it has one.
-  void set_value(const at::Tensor& tensor, const at::Tensor& value);
-  /// Records that a model's parameter agrees with its master, if it has one.
-  void mark_synced(const at::Tensor& tensor);
-
-  /// Adds cause and remedy to an error of a forward where it is one about dtypes.
-  void explain(c10::Error& error) const;
-
-  /// Logs a warning, unless it was logged before or verbosity is 0.
-  void warn_once(const std::string& text);
+  at::Tensor value(const at::Tensor& tensor) const;
 
   /// Ends O1's autocast in the thread that called initialize. Nothing else needs closing.
-  void close() { open_autocast_.reset(); }
+  void close() const;
 
-  /// What torchamp::release does.
-  void release();
-  /// Whether release() was called; then models and optimizers are plain.
-  bool is_released() const { return is_released_; }
-  /// Throws RuntimeError if it was.
-  void check_not_released() const;
+  /// @cond
+  Session& session() const { return *session_; }
+  /// @endcond
 
  private:
-  using Masters = std::unordered_map<const c10::TensorImpl*, at::Tensor>;
-
-  void check_owners() const;
-  void check_real() const;
-  void check_shares();
-  std::unordered_set<const c10::TensorImpl*> stepped() const;
-  bool keeps_masters() const;
-  bool is_cast(const at::Tensor& param) const;
-  std::vector<at::Tensor> params_to_cast(torch::nn::Module& model) const;
-  Masters make_masters() const;
-  void cast_models();
-  void announce_frozen(const Masters& masters) const;
-  void announce_buffers() const;
-  void warn_of_averages();
-  void warn_of_float64();
-  void follow_groups(WrappedOptimizer& optimizer, const Masters& masters = {});
-  at::Tensor adopt(WrappedOptimizer& optimizer, const at::Tensor& param, const Masters& masters);
-  std::vector<WrappedOptimizer*> living_optimizers();
-  void give_back();
-  std::vector<at::Tensor> cast_without_master();
-
-  Options options_;
-  Properties properties_;
-  std::vector<std::shared_ptr<torch::nn::Module>> models_;
-  std::shared_ptr<torch::optim::Optimizer> owned_;
-  std::vector<WrappedOptimizer> optimizers_;
-  std::vector<LossScaler> loss_scalers_;
-  bool is_released_ = false;
-  std::unordered_set<std::string> warned_;
-  std::optional<OpenAutocast> open_autocast_;
+  std::unique_ptr<Session> session_;
 };
 
 /// One line: the properties, the models' classes, the current loss scales. Waits for the device,

@@ -1,24 +1,15 @@
 // Scoped autocast, and how other threads adopt it.
 #pragma once
 
+#include <c10/core/DeviceType.h>
+#include <c10/core/ScalarType.h>
 #include <torchamp/detail/export.h>
-#include <torchamp/detail/open_autocast.h>
 
+#include <memory>
 #include <optional>
 #include <vector>
 
 namespace torchamp {
-namespace detail {
-
-/// The autocast state of one device type in a thread.
-struct DeviceAutocast {
-  c10::DeviceType type;
-  bool enabled;
-  c10::ScalarType dtype;
-};
-
-}  // namespace detail
-
 /// @addtogroup autocast_ops
 /// @{
 
@@ -35,14 +26,11 @@ class TORCHAMP_API AutocastState {
  private:
   friend class autocast;
   friend class AppliedAutocast;
+  struct Captured;
 
   AutocastState();
-  void restore() const;
 
-  OpenAutocast::Entries open_;
-  std::vector<detail::DeviceAutocast> devices_;
-  bool cache_enabled_;
-  bool inside_scope_;
+  std::shared_ptr<const Captured> captured_;
 };
 
 /// Scoped autocast for one device type in this thread, like torch.autocast: the end restores
@@ -71,8 +59,8 @@ class TORCHAMP_API autocast {
   static AutocastState capture_state();
 
  private:
-  detail::DeviceAutocast before_;
-  bool cache_before_;
+  struct Before;
+  std::unique_ptr<Before> before_;
 };
 
 /// The scope that AutocastState::apply() begins.
@@ -85,14 +73,26 @@ class TORCHAMP_API AppliedAutocast {
   AppliedAutocast& operator=(const AppliedAutocast&) = delete;
 
  private:
-  AutocastState before_;
-  JoinAutocast joined_;
-  bool inside_scope_;
+  struct Scope;
+  std::unique_ptr<Scope> scope_;
 };
 
-/// A scope in which O1 and O4 cast nothing in this thread: Python's amp.disable_casts(). A scoped
-/// autocast of the program stays active.
-using disable_casts = ShieldFromAutocast;
+/// A scope in which O1 and O4 cast nothing in this thread: backwards, optimizer steps and models of
+/// other levels run in one. Python's amp.disable_casts(). A scoped autocast of the program stays
+/// active, but for those that checkpoints open in a backward to cast as the forward did.
+class TORCHAMP_API disable_casts {
+ public:
+  [[nodiscard]] disable_casts();
+  ~disable_casts();
+  disable_casts(const disable_casts&) = delete;
+  disable_casts& operator=(const disable_casts&) = delete;
+
+  /// The device types whose autocast it switched off.
+  const std::vector<c10::DeviceType>& disabled() const { return disabled_; }
+
+ private:
+  std::vector<c10::DeviceType> disabled_;
+};
 
 /// @}
 

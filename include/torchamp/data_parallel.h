@@ -11,9 +11,9 @@
 namespace torchamp {
 namespace detail {
 
-/// Copies of a module, one on each device, whose grads reach the module's parameters.
+/// Copies of a module of `amp`, one on each device, whose grads reach the module's parameters.
 TORCHAMP_API std::vector<std::shared_ptr<torch::nn::Module>> replicate(
-    const torch::nn::Module& module, const std::vector<at::Device>& devices);
+    const Amp& amp, const torch::nn::Module& module, const std::vector<at::Device>& devices);
 
 /// What data_parallel does with one chunk: `forward(i, chunk)` of replica i.
 using ForwardOfReplica = std::function<at::Tensor(size_t, const at::Tensor&)>;
@@ -63,8 +63,7 @@ at::Tensor data_parallel(Model<M>& model, const at::Tensor& input,
   const std::vector<at::Device> used(devices.begin(),
                                      devices.begin() + static_cast<std::ptrdiff_t>(inputs.size()));
   const auto& module = detail::pointer_to(model.module());
-  model.amp()->refresh();
-  const auto replicas = detail::replicate(*module, used);
+  const auto replicas = detail::replicate(*model.amp(), *module, used);
   const auto forward = [&](size_t i, const at::Tensor& chunk) {
     return at::Tensor(detail::as_model(replicas[i], module, model.amp())(chunk));
   };

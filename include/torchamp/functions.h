@@ -53,7 +53,7 @@ decltype(auto) cast_argument(const ArgumentCast& cast, T&& argument) {
 
 template <class F, class... Args>
 decltype(auto) call_uncast(F& function, Args&&... args) {
-  const ShieldFromAutocast shield;
+  const disable_casts shield;
   return std::invoke(function, std::forward<Args>(args)...);
 }
 

@@ -51,9 +51,6 @@ using AmpedMany = AmpedModels<std::tuple<Model<Ms>...>>;
 template <class M>
 using AmpedVector = AmpedModels<std::vector<Model<M>>>;
 
-/// `{adam, sgd}`: optimizers that the program owns.
-using OptimizerRefs = std::vector<std::reference_wrapper<torch::optim::Optimizer>>;
-
 namespace detail {
 
 /// A model of any kind, in braces.
@@ -89,11 +86,11 @@ using IfHandle = std::enable_if_t<!is_module<M> && !is_several<M>, int>;
 using Modules = std::vector<std::shared_ptr<torch::nn::Module>>;
 
 /// Of all optimizers of an Amp.
-inline std::vector<Optimizer> handles(const std::shared_ptr<Amp>& amp) {
-  std::vector<Optimizer> optimizers;
-  for (size_t i = 0; i < amp->optimizers().size(); ++i) optimizers.emplace_back(amp, i);
-  return optimizers;
-}
+TORCHAMP_API std::vector<Optimizer> handles(const std::shared_ptr<Amp>& amp);
+/// Keeps an optimizer alive as long as `amp`.
+TORCHAMP_API void own(const Amp& amp, std::shared_ptr<torch::optim::Optimizer> optimizer);
+/// Makes models and optimizers plain again.
+TORCHAMP_API void release(const Amp& amp);
 
 /// A pointer that does not own, by which LibTorch's functions find the module itself.
 template <class M>
@@ -212,7 +209,7 @@ Amped<M> initialize(M model, std::shared_ptr<torch::optim::Optimizer> optimizer,
                     const Options& options = {}) {
   TORCH_CHECK_VALUE(optimizer != nullptr, "initialize: expected an optimizer, got a null pointer");
   auto amped = initialize(std::move(model), *optimizer, options);
-  amped.model.amp()->own(std::move(optimizer));
+  detail::own(*amped.model.amp(), std::move(optimizer));
   return amped;
 }
 
@@ -290,7 +287,7 @@ TORCHAMP_API Amp& common_amp(const char* function, const std::shared_ptr<Amp>& o
 /// amped: what initialize returned, or a Model of it.
 template <class T, detail::IfAmped<T> = 0>
 void release(const T& amped) {
-  detail::amp_of(amped)->release();
+  detail::release(*detail::amp_of(amped));
 }
 
 /// @cond

@@ -4,15 +4,20 @@
 #include <ATen/core/Tensor.h>
 #include <torchamp/agreement.h>
 #include <torchamp/detail/export.h>
-#include <torchamp/detail/scale_snapshot.h>
 #include <torchamp/ops.h>
 #include <torchamp/opt_level.h>
 
+#include <cstdint>
 #include <iosfwd>
 #include <memory>
-#include <vector>
 
 namespace torchamp {
+
+class BackwardReport;
+class DeferredOverflow;
+class ScaleSnapshot;
+struct DynamicScale;
+struct ReportedScale;
 
 /// @addtogroup scale
 /// @{
@@ -49,67 +54,50 @@ class TORCHAMP_API LossScaler {
   /// The scale lives on `device`. Throws ValueError unless it starts positive and finite, and
   /// min_scale is between 0 and max_scale.
   explicit LossScaler(LossScalerOptions options = {}, at::Device device = at::kCPU);
+  ~LossScaler();
+  /// The functions of one that was moved from throw RuntimeError.
+  LossScaler(LossScaler&&) noexcept;
+  /// The same.
+  LossScaler& operator=(LossScaler&&) noexcept;
 
+  /// Whether its scale is another one's now.
+  bool was_moved_from() const { return impl_ == nullptr; }
   /// Whether update() changes the scale.
-  bool dynamic() const { return kind_.dynamic(); }
+  bool dynamic() const;
   /// Whether scaling has no effect: fixed at 1.
-  bool is_identity() const { return kind_.fixed == 1.0; }
+  bool is_identity() const;
 
-  /// loss · loss_scale in float32, of any shape, on the autograd graph. With `by`, a
-  /// snapshot(), the scale may be updated before the backward; without, autograd then raises an
-  /// error. Throws TypeError unless `loss` is a floating-point tensor.
-  at::Tensor scale(const at::Tensor& loss, const ScaleSnapshot* by = nullptr) const;
+  /// loss · loss_scale in float32, of any shape, on the autograd graph. Autograd raises an error if
+  /// the scale is updated before the backward. Throws TypeError unless `loss` is a floating-point
+  /// tensor.
+  at::Tensor scale(const at::Tensor& loss) const;
   /// The current 1 / loss_scale: a new float32 scalar that later updates do not change.
   at::Tensor inv_scale() const;
-  /// The current scale, for the end of a backward: copied only if it is updated meanwhile.
-  std::shared_ptr<const ScaleSnapshot> snapshot();
 
   /// float32 scalar that ops set when they meet a non-finite value: of the last finished
   /// backward, or since update().
-  const at::Tensor& found_inf() const { return found_inf_; }
+  const at::Tensor& found_inf() const;
   /// Replaces it with a new 0.
   void clear_found_inf();
-  /// Replaces it with `found_inf`, a float32 scalar on the device, after a backward that may have
-  /// updated the scale. `report`: of that backward, or null.
-  void end_backward(const at::Tensor& found_inf, bool moved,
-                    std::shared_ptr<const BackwardReport> report);
-  /// The overflows that the next update of the scale must take into account.
-  const std::shared_ptr<DeferredOverflow>& deferred() const { return deferred_; }
-  /// Of the last finished backward; null if that was captured into a graph.
-  const std::shared_ptr<const BackwardReport>& last_report() const { return last_report_; }
-  /// The scale as the host knows it, or will; neither after update() or a graph has changed it.
-  const ReportedScale& reported_scale() const { return reported_scale_; }
   /// Takes found_inf into account, and clears it. A fixed scale stays.
   void update();
   /// Takes another one into account: a float32 scalar on the device.
   void update(const at::Tensor& found_inf);
-  /// The scale for an op to update. Snapshots keep their value, except `but`, whose backward ends
-  /// with the update, if no graph holds it any more.
-  const DynamicScale& about_to_move(const ScaleSnapshot* but = nullptr);
 
   /// The scale as a float32 scalar on the device.
-  const at::Tensor& loss_scale_tensor() const { return scale_.loss_scale; }
+  const at::Tensor& loss_scale_tensor() const;
   /// Reads the scale. Waits for the device.
   double loss_scale() const;
   /// Throws ValueError unless `value` is positive and finite.
   void set_loss_scale(double value);
 
   /// How a dynamic scale is updated, from the next update() on.
-  const ops::ScaleRule& rule() const { return scale_.rule; }
+  const ops::ScaleRule& rule() const;
   /// From the next update() on.
-  void set_rule(const ops::ScaleRule& rule) { scale_.rule = rule; }
+  void set_rule(const ops::ScaleRule& rule);
 
   /// From the next backward on, overflows are those of all ranks.
   void set_agreement(Agreement agreement);
-  /// What set_agreement() was given.
-  const Agreement& agreement() const { return agreement_; }
-  /// Whether overflows are those of several ranks: not at a fixed scale, where none skips a step.
-  bool agrees() const { return dynamic() && agreement_.all_reduce_max != nullptr; }
-  /// Makes `found_inf`, a float32 scalar on the device, that of all ranks, in place.
-  void agree(const at::Tensor& found_inf) const { agreement_.all_reduce_max(found_inf); }
-  /// Before the first backward, and after each load_state(), which all ranks must call: checks that
-  /// they have the same state, and waits for the device. Throws RuntimeError on all ranks if not.
-  void compare_ranks();
 
   /// The state for a checkpoint. Waits for the device.
   ScaleState state() const;
@@ -117,18 +105,44 @@ class TORCHAMP_API LossScaler {
   void load_state(const ScaleState& state);
 
   /// The device of scale and trackers.
-  at::Device device() const { return scale_.loss_scale.device(); }
+  at::Device device() const;
+
+  /// @cond
+  // Called by torchamp's backwards, not by programs.
+
+  /// The current scale, for the end of a backward: copied only if it is updated meanwhile.
+  std::shared_ptr<const ScaleSnapshot> snapshot();
+  /// scale() by a snapshot(): the scale may be updated before the backward.
+  at::Tensor scale(const at::Tensor& loss, const ScaleSnapshot& by) const;
+  /// Replaces found_inf() with that of a backward that may have updated the scale. `report`: of
+  /// that backward, or null.
+  void end_backward(const at::Tensor& found_inf, bool moved,
+                    std::shared_ptr<const BackwardReport> report);
+  /// The overflows that the next update of the scale must take into account.
+  const std::shared_ptr<DeferredOverflow>& deferred() const;
+  /// Of the last finished backward; null if that was captured into a graph.
+  const std::shared_ptr<const BackwardReport>& last_report() const;
+  /// The scale as the host knows it, or will; neither after update() or a graph has changed it.
+  const ReportedScale& reported_scale() const;
+  /// The scale for an op to update. Snapshots keep their value, except `but`, whose backward ends
+  /// with the update, if no graph holds it any more.
+  const DynamicScale& about_to_move(const ScaleSnapshot* but = nullptr);
+  /// What set_agreement() was given.
+  const Agreement& agreement() const;
+  /// Whether overflows are those of several ranks: not at a fixed scale, where none skips a step.
+  bool agrees() const;
+  /// Makes `found_inf`, a float32 scalar on the device, that of all ranks, in place.
+  void agree(const at::Tensor& found_inf) const;
+  /// Before the first backward, and after each load_state(), which all ranks must call: checks that
+  /// they have the same state, and waits for the device. Throws RuntimeError on all ranks if not.
+  void compare_ranks();
+  /// @endcond
 
  private:
-  LossScale kind_;  ///< dynamic, or the fixed factor
-  DynamicScale scale_;
-  at::Tensor found_inf_;
-  std::shared_ptr<DeferredOverflow> deferred_ = std::make_shared<DeferredOverflow>();
-  std::shared_ptr<const BackwardReport> last_report_;
-  ReportedScale reported_scale_;
-  std::vector<std::weak_ptr<ScaleSnapshot>> snapshots_;
-  Agreement agreement_;
-  bool is_compared_ = false;  ///< compare_ranks() has nothing to do
+  struct Impl;
+  Impl& impl() const;
+
+  std::unique_ptr<Impl> impl_;
 };
 
 /// One line: the scale and its rule. Waits for the device, but not while a graph is captured: then

@@ -20,6 +20,30 @@ constexpr bool is_holder = false;  // of a module that `*` gives
 template <class M>
 constexpr bool is_holder<M, std::void_t<decltype(*std::declval<M&>())>> = true;
 
+/// A scope around a forward: masters and model are synchronized, and this thread's ops are cast as
+/// `amp` says.
+class TORCHAMP_API Forward {
+ public:
+  /// Throws RuntimeError if the model was released.
+  explicit Forward(const Amp& amp);
+  ~Forward();
+  Forward(const Forward&) = delete;
+  Forward& operator=(const Forward&) = delete;
+
+  /// Adds cause and remedy to an error of the forward where it is one about dtypes.
+  void explain(c10::Error& error) const;
+
+ private:
+  struct Casts;
+  Session& session_;
+  std::unique_ptr<Casts> casts_;
+};
+
+/// The dtype that a forward's inputs are cast to; empty if the level does not cast them.
+TORCHAMP_API std::optional<at::ScalarType> input_type(const Amp& amp);
+/// The same of its outputs.
+TORCHAMP_API std::optional<at::ScalarType> output_type(const Amp& amp);
+
 }  // namespace detail
 
 /// @addtogroup cast
@@ -80,23 +104,16 @@ class Model {
                   "the function does not take these arguments; a pointer to it knows no default "
                   "arguments: give all, or call it by model->function(model.cast(x))");
     if (!amp_->enabled()) return std::invoke(function, **this, std::forward<Args>(args)...);
-    amp_->refresh();
-    std::optional<ShieldFromAutocast> shield;
-    std::optional<JoinAutocast> joined;
-    if (amp_->uses_autocast()) {
-      joined.emplace(amp_->open_autocast());
-    } else {
-      shield.emplace();
-    }
-    return call_cast(function,
-                     detail::Argument<Args>(std::forward<Args>(args), amp_->input_type())...);
+    const detail::Forward forward(*amp_);
+    const auto dtype = detail::input_type(*amp_);
+    return call_cast(forward, function, detail::Argument<Args>(std::forward<Args>(args), dtype)...);
   }
 
   /// `value` as call() would pass it, with its floating tensors in the dtype of the model's inputs:
   /// `net->act(model.cast(x), epsilon)`. What such a call returns is not cast.
   template <class T>
   T cast(T value) const {
-    const auto dtype = amp_->input_type();
+    const auto dtype = detail::input_type(*amp_);
     return dtype ? cast_floating(std::move(value), *dtype) : std::move(value);
   }
 
@@ -156,8 +173,9 @@ class Model {
   }
 
   template <class Function, class... Arguments>
-  auto call_cast(const Function& function, Arguments... arguments) const {
-    const auto give_back = [&] { (arguments.give_back(amp_->output_type()), ...); };
+  auto call_cast(const detail::Forward& forward, const Function& function,
+                 Arguments... arguments) const {
+    const auto give_back = [&] { (arguments.give_back(detail::output_type(*amp_)), ...); };
     try {
       using Result = std::invoke_result_t<Function, decltype(**this), decltype(arguments.get())...>;
       if constexpr (std::is_void_v<Result>) {
@@ -169,7 +187,7 @@ class Model {
         return result;
       }
     } catch (c10::Error& error) {
-      amp_->explain(error);
+      forward.explain(error);
       throw;
     }
   }
@@ -181,7 +199,7 @@ class Model {
                   "declare `inline auto amp_members(Output& output) { return "
                   "std::tie(output.a, output.b); }` beside the type, with its members that hold "
                   "tensors (see <torchamp/parts.h>)");
-    const auto dtype = amp_->output_type();
+    const auto dtype = detail::output_type(*amp_);
     return dtype ? cast_floating(std::move(value), *dtype) : std::move(value);
   }
 

@@ -5,6 +5,7 @@
 #include <ATen/ops/mm.h>
 #include <torchamp/autocast.h>
 
+#include "autocast/open_autocast.h"
 #include "device.h"
 #include "tensors.h"
 

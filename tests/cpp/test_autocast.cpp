@@ -160,9 +160,9 @@ TEST_P(AutocastTest, AnInnerScopeOverridesOpen) {
 TEST_P(AutocastTest, AShieldUndoesOpen) {
   const OpenAutocast opened = open();
   {
-    const ShieldFromAutocast shield;
+    const disable_casts shield;
     EXPECT_EQ(mm_type(), at::kFloat);
-    const ShieldFromAutocast inner;
+    const disable_casts inner;
     EXPECT_EQ(mm_type(), at::kFloat);
   }
   EXPECT_EQ(mm_type(), at::kHalf);
@@ -171,21 +171,21 @@ TEST_P(AutocastTest, AShieldUndoesOpen) {
 TEST_P(AutocastTest, AShieldLeavesTheUsersScopesAlone) {
   const OpenAutocast opened = open();
   const autocast guard(type(), at::kBFloat16);
-  const ShieldFromAutocast shield;
+  const disable_casts shield;
   EXPECT_EQ(mm_type(), at::kBFloat16);
 }
 
 TEST_P(AutocastTest, AShieldDetectsAnAutocastClosedByAnotherThread) {
   OpenAutocast opened = open();
   std::thread([&] { opened.close(); }).join();
-  { const ShieldFromAutocast shield; }
+  { const disable_casts shield; }
   EXPECT_EQ(mm_type(), at::kFloat);
 }
 
 TEST_P(AutocastTest, WhatIsClosedUnderAShieldStaysClosed) {
   OpenAutocast opened = open();
   {
-    const ShieldFromAutocast shield;
+    const disable_casts shield;
     opened.close();
   }
   EXPECT_EQ(mm_type(), at::kFloat);

@@ -10,6 +10,7 @@
 
 #include <thread>
 
+#include "autocast/open_autocast.h"
 #include "device.h"
 #include "errors.h"
 #include "tensors.h"
@@ -87,7 +88,7 @@ TEST_P(AutocastOpsTest, RefuseToWriteFloat32InPlace) {
 
 TEST_P(AutocastOpsTest, AreSilentUnderAShield) {
   const OpenAutocast opened = open();
-  const ShieldFromAutocast shield;
+  const disable_casts shield;
   EXPECT_EQ(at::exp(matrix(at::kHalf)).scalar_type(), at::kHalf);
   EXPECT_FALSE(casting_to(device().type()));
 }

@@ -88,7 +88,7 @@ TEST_P(AutocastStateTest, O1ComesAlongWithItsLists) {
     {
       const auto scope = casts.apply();
       in_thread = {mm_type(), sum_type()};
-      const ShieldFromAutocast shield;
+      const disable_casts shield;
       in_thread.push_back(mm_type());
     }
     in_thread.push_back(mm_type());

@@ -38,7 +38,7 @@ TEST_P(AutocastThreadsTest, JoinRespectsWhatTheThreadSwitchedOff) {
       const JoinAutocast joined(opened);
       in_thread.push_back(mm_type());
     }
-    const ShieldFromAutocast shield;
+    const disable_casts shield;
     const JoinAutocast joined(opened);
     in_thread.push_back(mm_type());
   }).join();

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <vector>
 
+#include "core/param.h"
 #include "errors.h"
 #include "net.h"
 

@@ -1,11 +1,11 @@
 // core::Backward and core::Step on several parameters, and by sparse grads.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/sparse_coo_tensor.h>
-#include <torchamp/detail/backward.h>
-#include <torchamp/detail/step.h>
 
 #include <cmath>
 
+#include "core/backward.h"
+#include "core/step.h"
 #include "device.h"
 #include "errors.h"
 #include "tensors.h"

@@ -1,7 +1,7 @@
 // core::Param: the values of a model's tensor and of its master.
 #include <ATen/core/grad_mode.h>
-#include <torchamp/detail/param.h>
 
+#include "core/param.h"
 #include "device.h"
 #include "errors.h"
 #include "tensors.h"

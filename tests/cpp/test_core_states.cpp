@@ -4,9 +4,6 @@
 // between.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full_like.h>
-#include <torchamp/detail/backward.h>
-#include <torchamp/detail/fused_stepper.h>
-#include <torchamp/detail/step.h>
 
 #include <cmath>
 #include <filesystem>
@@ -17,6 +14,9 @@
 #include <set>
 #include <sstream>
 
+#include "core/backward.h"
+#include "core/fused_stepper.h"
+#include "core/step.h"
 #include "errors.h"
 #include "tensors.h"
 

@@ -2,6 +2,7 @@
 #include <ATen/ops/mm.h>
 #include <torchamp/functions.h>
 
+#include "autocast/open_autocast.h"
 #include "device.h"
 #include "tensors.h"
 
@@ -52,7 +53,7 @@ TEST_P(FunctionsTest, DoNothingWhereItIsOff) {
   auto wrapped = float_function(types_of);
   EXPECT_EQ(through(wrapped), as_given);
   const OpenAutocast opened = open();
-  const ShieldFromAutocast shield;
+  const disable_casts shield;
   EXPECT_EQ(through(wrapped), as_given);
 }
 

@@ -4,6 +4,7 @@
 #include <torchamp/optim/sgd.h>
 
 #include "errors.h"
+#include "frontend/optim/fused_steppers.h"
 #include "fused_cases.h"
 
 namespace torchamp {
@@ -95,10 +96,10 @@ TEST_P(FusedOptimizersTest, ASkippedStepLeavesEveryByte) {
   const auto before = everything(*optimizer, params);
   set_grads(params, 2);
   params[1].mutable_grad().fill_(NAN);
-  optimizer->step_with(skipping(true));
+  optimizer->steppers()->step(*optimizer, skipping(true));
   EXPECT_TRUE(same_bits(everything(*optimizer, params), before));
   set_grads(params, 2);
-  optimizer->step_with(skipping(false));
+  optimizer->steppers()->step(*optimizer, skipping(false));
   EXPECT_FALSE(same_bits(params[1], before[1]));
 }
 
@@ -106,7 +107,7 @@ TEST_P(FusedOptimizersTest, TheFirstStepMayBeSkipped) {
   const auto params = make_params(device()), others = copies_of(params);
   const auto optimizer = ours(params), plain = ours(others);
   set_grads(params, 0);
-  optimizer->step_with(skipping(true));
+  optimizer->steppers()->step(*optimizer, skipping(true));
   train(*optimizer, params, 2);
   train(*plain, others, 2);
   EXPECT_TRUE(same_bits(everything(*optimizer, params), everything(*plain, others)));
@@ -118,7 +119,7 @@ TEST_P(FusedOptimizersTest, GradsAreMultipliedWithTheFactor) {
   for (int step = 0; step < 3; ++step) {
     set_grads(params, step);
     for (const Tensor& param : params) param.mutable_grad().mul_(1024);
-    optimizer->step_with({scalar_of(1.0 / 1024, at::kFloat, device()), {}});
+    optimizer->steppers()->step(*optimizer, {scalar_of(1.0 / 1024, at::kFloat, device()), {}});
     train(*plain, others, 1, step);
   }
   EXPECT_TRUE(same_bits(everything(*optimizer, params), everything(*plain, others)));

@@ -6,6 +6,7 @@
 
 #include <functional>
 
+#include "core/fused_stepper.h"
 #include "errors.h"
 #include "fused_cases.h"
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/param.h"
 #include "errors.h"
 #include "net.h"
 

@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "core/param.h"
 #include "errors.h"
 #include "net.h"
 #include "tensors.h"

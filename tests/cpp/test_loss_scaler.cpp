@@ -1,5 +1,6 @@
 #include <torchamp/loss_scaler.h>
 
+#include "core/scale_snapshot.h"
 #include "device.h"
 #include "errors.h"
 #include "oracle.h"
@@ -117,6 +118,15 @@ TEST_P(LossScalerTest, InvScaleIsASnapshot) {
   EXPECT_EQ(inv_scale.device(), scaler.device());
 }
 
+TEST_P(LossScalerTest, OneThatWasMovedFromSaysSo) {
+  LossScaler scaler = make();
+  const LossScaler taker = std::move(scaler);
+  EXPECT_EQ(taker.loss_scale(), 65536);
+  EXPECT_TRUE(scaler.was_moved_from());
+  EXPECT_EQ(message_of([&] { scaler.update(); }),
+            "LossScaler: expected a scaler that holds its scale, got one that was moved from");
+}
+
 TEST_P(LossScalerTest, AScaleSnapshotIsCopiedOnceTheScaleMoves) {
   LossScaler scaler = make();
   const auto snapshot = scaler.snapshot(), mine = scaler.snapshot();
@@ -136,8 +146,8 @@ TEST_P(LossScalerTest, AGraphKeepsTheScaleThatItWasScaledBy) {
   LossScaler scaler = make();
   const Tensor x = tensor_of({2}, at::kFloat, device()).set_requires_grad(true);
   const auto snapshot = scaler.snapshot();
-  const Tensor before = scaler.scale(x.sum(), snapshot.get());
-  const Tensor ended = scaler.scale(x.sum(), scaler.snapshot().get());
+  const Tensor before = scaler.scale(x.sum(), *snapshot);
+  const Tensor ended = scaler.scale(x.sum(), *scaler.snapshot());
   scaler.about_to_move(snapshot.get());
   update(scaler, true);
   for (const Tensor& scaled : {before, ended}) {

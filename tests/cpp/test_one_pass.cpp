@@ -4,7 +4,9 @@
 
 #include <cmath>
 
+#include "core/param.h"
 #include "errors.h"
+#include "frontend/session.h"
 #include "net.h"
 
 namespace torchamp {
@@ -21,7 +23,7 @@ struct FusedTraining {
         amped(initialize(net, adamw, options)) {}
 
   Tensor loss() { return loss_of(amped.model(batch.data), batch.target); }
-  core::OptimizerState& state() { return *amped.optimizer.amp()->optimizers()[0].state; }
+  core::OptimizerState& state() { return *amped.optimizer.amp()->session().optimizers()[0].state; }
   void backward() { scale_loss(loss(), amped.optimizer).backward(); }
   void overflow() {
     scale_loss scaled_loss(loss(), amped.optimizer);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 
+#include "core/param.h"
 #include "errors.h"
 #include "training.h"
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "core/param.h"
 #include "errors.h"
 #include "net.h"
 

@@ -11,6 +11,7 @@
 #include <memory>
 #include <sstream>
 
+#include "autocast/open_autocast.h"
 #include "device.h"
 #include "errors.h"
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <sstream>
 
+#include "autocast/open_autocast.h"
 #include "checkpoints.h"
 #include "errors.h"
 

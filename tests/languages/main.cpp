@@ -37,6 +37,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/param.h"
+
 namespace {
 
 using at::Tensor;

@@ -42,8 +42,8 @@ void check_value(const Where& where, const Betas& betas) {
 
 }  // namespace
 
-FusedStepper::Row FusedOptions::hyper() const {
-  FusedStepper::Row row{};
+std::array<double, kHyperparameters> FusedOptions::hyper() const {
+  std::array<double, kHyperparameters> row{};
   double* column = row.data();
   for (const OptionField& field : fields()) {
     std::visit([&](auto* option) { column = put(option->value, column); }, field.option);

@@ -6,6 +6,8 @@
 
 #include <string>
 
+#include "frontend/optim/fused_steppers.h"
+
 namespace torchamp::optim {
 namespace {
 
@@ -96,7 +98,7 @@ void FusedOptimizer::load(InputArchive& archive) {
     loaded.push_back(read_group(name(), param_groups_[g], std::move(group), states));
   }
   state_.clear();
-  forget_steppers();
+  steppers_->clear();
   for (size_t g = 0; g < loaded.size(); ++g) {
     param_groups_[g].set_options(std::move(loaded[g].options));
     const auto& params = param_groups_[g].params();

@@ -1,4 +1,5 @@
-#include <torchamp/detail/option_specs.h>
+#include "frontend/optim/option_specs.h"
+
 #include <torchamp/optim/adagrad.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/optim/lamb.h>

@@ -1,7 +1,6 @@
 // Stage 7: step. The base class of the fused optimizers.
 #pragma once
 
-#include <torchamp/detail/optimizer_state.h>
 #include <torchamp/optim/fused_options.h>
 #include <torchamp/optim/fused_param_state.h>
 
@@ -21,6 +20,8 @@ class StorageOptions {
   /// Of bfloat16 parameters.
   TORCH_ARG(bool, stochastic_rounding) = false;
 };
+
+class FusedSteppers;
 
 /// A LibTorch optimizer whose step is one pass over all parameters of a device.
 ///
@@ -44,22 +45,12 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   /// Steps every parameter that has a grad; returns what the closure returned.
   /// Throws TypeError for sparse grads, before anything is written.
   at::Tensor step(LossClosure closure = nullptr) override;
-  /// The same without a closure: grads are multiplied by step.grad_factor. Unless step.skip is 0
-  /// nothing changes, which only the device knows.
-  void step_with(const FusedStepper::Step& step);
-  /// Steps what `state` does, all parameters of the groups, and writes the model's in the same
-  /// pass. After an overflow nothing changes, which only the device knows.
-  void step_masters(core::OptimizerState& state);
 
   /// How states, and parameters without a master, are stored from the next step on. Existing states
   /// are converted. The next step throws ValueError as FusedStepper does.
   void set_storage(StorageOptions storage);
   /// What set_storage() was given last.
   const StorageOptions& storage() const { return storage_; }
-  /// Makes the next step read `state()` again, which has been changed.
-  void forget_steppers();
-  /// Expires when it, or what it is moved to, is destroyed.
-  std::weak_ptr<const void> life() const { return life_; }
 
   /// Writes groups, options and states. Waits for the device.
   void save(torch::serialize::OutputArchive& archive) const override;
@@ -68,42 +59,19 @@ class TORCHAMP_API FusedOptimizer : public torch::optim::Optimizer {
   /// optimizer differ.
   void load(torch::serialize::InputArchive& archive) override;
 
+  /// @cond
+  /// Null once it is moved.
+  const std::shared_ptr<FusedSteppers>& steppers() const { return steppers_; }
+  /// @endcond
+
  private:
-  /// A parameter's place, compared to detect changed groups.
-  struct Place {
-    at::Tensor param;
-    at::Device device;
-    at::ScalarType dtype;
-    StepAlgorithm algorithm;
-    int64_t group;
-
-    bool operator==(const Place& other) const;
-  };
-  struct Stepper {
-    StepAlgorithm algorithm;
-    FusedStepper core;
-  };
-
   const char* name() const;
-  FusedOptions& checked_kind(torch::optim::OptimizerOptions& options) const;
   void check_new_params(const std::vector<at::Tensor>& params) const;
-  void check_grads() const;
   /// The options of a new group.
   std::unique_ptr<torch::optim::OptimizerOptions> complete(const Group& group) const;
 
-  std::vector<Place> places();
-  void make_steppers(const std::vector<Place>& places);
-  void update_steppers();
-  /// Passes `state()` of parameter i to its stepper.
-  void adopt(Stepper& stepper, size_t i);
-  /// Puts its states in `state()`.
-  void publish(const Stepper& stepper, size_t i);
-  void publish_new(Stepper& stepper);
-
-  std::vector<Place> places_;
-  std::vector<Stepper> steppers_;
   StorageOptions storage_;
-  std::shared_ptr<const void> life_ = std::make_shared<char>();
+  std::shared_ptr<FusedSteppers> steppers_;
 };
 
 /// The constructors, like LibTorch's.

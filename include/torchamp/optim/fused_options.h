@@ -2,8 +2,9 @@
 #pragma once
 
 #include <torch/optim/optimizer.h>
-#include <torchamp/detail/fused_stepper.h>
+#include <torchamp/fused_step.h>
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -46,8 +47,8 @@ class TORCHAMP_API FusedOptions : public torch::optim::OptimizerOptions {
   virtual const char* optimizer_name() const = 0;
   /// The algorithm; some options select another one, such as amsgrad.
   virtual StepAlgorithm algorithm() const = 0;
-  /// The group's row for fused_step.
-  FusedStepper::Row hyper() const;
+  /// The group's row for fused_step: its columns, the rest zeros.
+  std::array<double, kHyperparameters> hyper() const;
   /// Throws ValueError for values out of their range.
   virtual void check() const;
   /// Copies unset options from `defaults`, which is of the same class.

@@ -1,11 +1,11 @@
 // Between stages 6 and 7: clipping the grads of the next step.
 #pragma once
 
-#include <torchamp/detail/optimizer_state.h>
-
 #include <functional>
 #include <unordered_set>
 #include <vector>
+
+#include "core/optimizer_state.h"
 
 namespace torchamp::core {
 

@@ -1,6 +1,5 @@
-// The part of Amp that checks what initialize is given, and says what it is about to do.
+// The part of Session that checks what initialize is given, and says what it is about to do.
 #include <c10/util/StringUtil.h>
-#include <torchamp/amp_state.h>
 #include <torchamp/cast.h>
 #include <torchamp/logging.h>
 
@@ -11,7 +10,7 @@
 #include <utility>
 
 #include "frontend/device_grads.h"
-#include "frontend/wrapped.h"
+#include "frontend/session.h"
 
 namespace torchamp {
 namespace {
@@ -47,7 +46,7 @@ std::string shown(const std::vector<std::string>& names) {
 }  // namespace
 
 /// Of parameters whose grads are to be unscaled.
-void Amp::check_real() const {
+void Session::check_real() const {
   if (!keeps_masters() && properties_.loss_scale.fixed == 1.0) return;
   const auto stepped = this->stepped();
   for (size_t i = 0; i < models_.size(); ++i) {
@@ -63,7 +62,7 @@ void Amp::check_real() const {
 }
 
 /// A clone, or a model that was made after the optimizer, looks like the model that it steps.
-void Amp::check_shares() {
+void Session::check_shares() {
   std::unordered_set<const c10::TensorImpl*> of_models;
   bool is_trained = false;
   for (const auto& model : models_) {
@@ -94,7 +93,7 @@ void Amp::check_shares() {
 }
 
 /// As a teacher in self-distillation, which is written by averages of the student.
-void Amp::warn_of_averages() {
+void Session::warn_of_averages() {
   if (!c10::isReducedFloatingType(properties_.cast_model_type.value_or(at::kFloat))) return;
   const auto stepped = this->stepped();
   for (size_t i = 0; i < models_.size(); ++i) {
@@ -113,7 +112,7 @@ void Amp::warn_of_averages() {
   }
 }
 
-void Amp::warn_of_float64() {
+void Session::warn_of_float64() {
   const auto dtype = properties_.cast_model_type;
   if (!dtype || *dtype == at::kDouble) return;
   for (size_t i = 0; i < models_.size(); ++i) {
@@ -128,7 +127,7 @@ void Amp::warn_of_float64() {
 }
 
 /// What masters of frozen parameters take.
-void Amp::announce_frozen(const Masters& masters) const {
+void Session::announce_frozen(const Masters& masters) const {
   if (!keeps_masters() || options_.verbosity() <= 0) return;
   int64_t params = 0, elements = 0;
   for (const auto& optimizer : optimizers_) {
@@ -151,7 +150,7 @@ void Amp::announce_frozen(const Masters& masters) const {
 }
 
 /// Those that are about to be rounded.
-void Amp::announce_buffers() const {
+void Session::announce_buffers() const {
   const at::ScalarType dtype = properties_.cast_model_type.value_or(at::kFloat);
   if (!c10::isReducedFloatingType(dtype) || options_.verbosity() <= 0) return;
   std::vector<std::string> names;

@@ -1,9 +1,6 @@
 // What one optimizer steps, with the grads of its next step: both languages' optimizers have one.
 #pragma once
 
-#include <torchamp/detail/fused_stepper.h>
-#include <torchamp/detail/observer.h>
-#include <torchamp/detail/param.h>
 #include <torchamp/loss_scaler.h>
 
 #include <cstdint>
@@ -14,6 +11,10 @@
 #include <unordered_set>
 #include <utility>
 #include <vector>
+
+#include "core/fused_stepper.h"
+#include "core/observer.h"
+#include "core/param.h"
 
 namespace torchamp {
 

@@ -1,10 +1,13 @@
-#include <torchamp/amp_state.h>
+// What a Model's call does around the module's forward.
+#include <torchamp/model.h>
 
 #include <algorithm>
 #include <string_view>
 #include <vector>
 
-namespace torchamp {
+#include "frontend/session.h"
+
+namespace torchamp::detail {
 namespace {
 
 /// Parts of LibTorch's messages.
@@ -30,15 +33,40 @@ bool has_one_of(const c10::Error& error, const std::vector<std::string_view>& pa
 
 }  // namespace
 
-void Amp::explain(c10::Error& error) const {
-  const auto low = uses_autocast() ? properties_.autocast_type : input_type();
+struct Forward::Casts {
+  std::optional<disable_casts> shield;
+  std::optional<JoinAutocast> joined;
+};
+
+Forward::Forward(const Amp& amp) : session_(amp.session()), casts_(std::make_unique<Casts>()) {
+  session_.refresh();
+  if (session_.uses_autocast()) {
+    casts_->joined.emplace(session_.open_autocast());
+  } else {
+    casts_->shield.emplace();
+  }
+}
+
+Forward::~Forward() = default;
+
+std::optional<at::ScalarType> input_type(const Amp& amp) {
+  return amp.session().input_type();
+}
+
+std::optional<at::ScalarType> output_type(const Amp& amp) {
+  return amp.session().output_type();
+}
+
+void Forward::explain(c10::Error& error) const {
+  const bool uses_autocast = session_.uses_autocast();
+  const auto low = uses_autocast ? session_.properties().autocast_type : session_.input_type();
   if (!low || !c10::isReducedFloatingType(*low)) return;
   if (has_one_of(error, kNoKernel)) {
     error.add_context(c10::str(
         "forward: LibTorch has no kernel in ", *low, " here; run this part in float32: in forward ",
         "`{ const amp::disable_casts off; y = part(x.to(torch::kFloat)); }`",
-        uses_autocast() ? "" : ", and name its modules in Options::keep_fp32"));
-  } else if (has_one_of(error, kMixed) && uses_autocast()) {
+        uses_autocast ? "" : ", and name its modules in Options::keep_fp32"));
+  } else if (has_one_of(error, kMixed) && uses_autocast) {
     error.add_context(c10::str("forward: autocast has no rule for this op, which got ", *low,
                                " and float32; cast one of them, or wrap the call in "
                                "amp::float_function or amp::promote_function"));
@@ -50,4 +78,4 @@ void Amp::explain(c10::Error& error) const {
   }
 }
 
-}  // namespace torchamp
+}  // namespace torchamp::detail

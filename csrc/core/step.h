@@ -1,10 +1,10 @@
 // Stage 7, around one step: both languages' optimizers hold one.
 #pragma once
 
-#include <torchamp/detail/optimizer_state.h>
-
 #include <memory>
 #include <vector>
+
+#include "core/optimizer_state.h"
 
 namespace torchamp::core {
 

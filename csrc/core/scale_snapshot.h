@@ -1,9 +1,8 @@
-// A loss scale on its device, and the snapshots that backwards keep of it.
+// The snapshots that backwards keep of a loss scale.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <torchamp/detail/export.h>
-#include <torchamp/ops.h>
 
 #include <memory>
 #include <optional>
@@ -12,14 +11,6 @@
 namespace torchamp {
 
 class BackwardReport;
-
-/// A loss scale in device memory, one element each, and its update rule.
-struct DynamicScale {
-  at::Tensor loss_scale;          ///< float32
-  at::Tensor growth_tracker;      ///< int32: clean backwards since it grew or overflowed
-  at::Tensor hysteresis_tracker;  ///< int32: overflows until it backs off
-  ops::ScaleRule rule;            ///< how it is updated
-};
 
 /// The loss scale of one backward's loss and grads: in the scaler's memory, and copied to its own
 /// when the scaler's scale is updated, or when this is destroyed before the graph that it scaled.

@@ -1,12 +1,11 @@
-// The part of Amp that makes its models and optimizers plain again.
-#include <torchamp/amp_state.h>
+// The part of Session that makes its models and optimizers plain again.
 #include <torchamp/cast.h>
 
 #include <utility>
 
 #include "checkpoint/kinds.h"
+#include "frontend/session.h"
 #include "frontend/skip_messages.h"
-#include "frontend/wrapped.h"
 
 namespace torchamp {
 namespace {
@@ -62,13 +61,13 @@ void restore_groups(const WrappedOptimizer& optimizer) {
 
 }  // namespace
 
-void Amp::check_not_released() const {
+void Session::check_not_released() const {
   TORCH_CHECK(!is_released_,
               "amp: expected a model and optimizers in training, got those of an initialize that "
               "was released; use what initialize was given, or initialize it again");
 }
 
-std::vector<WrappedOptimizer*> Amp::living_optimizers() {
+std::vector<WrappedOptimizer*> Session::living_optimizers() {
   std::vector<WrappedOptimizer*> living;
   for (size_t i = 0; i < optimizers_.size(); ++i) {
     if (optimizers_[i].is_alive()) living.push_back(&optimizer(i));
@@ -77,7 +76,7 @@ std::vector<WrappedOptimizer*> Amp::living_optimizers() {
 }
 
 /// Each once.
-std::vector<Tensor> Amp::cast_without_master() {
+std::vector<Tensor> Session::cast_without_master() {
   std::vector<Tensor> cast;
   std::unordered_set<const c10::TensorImpl*> seen;
   const auto add = [&](const Tensor& tensor) {
@@ -96,7 +95,7 @@ std::vector<Tensor> Amp::cast_without_master() {
   return cast;
 }
 
-void Amp::release() {
+void Session::release() {
   TORCH_CHECK(!models_.empty(),
               "release: expected a model that initialize returned, got one of cast_for_inference");
   if (!enabled() || is_released_) return;
@@ -106,7 +105,7 @@ void Amp::release() {
 }
 
 /// Not close(), which the end of the InferenceMode would undo.
-void Amp::give_back() {
+void Session::give_back() {
   const torch::NoGradGuard no_grad;
   const c10::InferenceMode off(false);
   const auto optimizers = living_optimizers();

@@ -3,11 +3,12 @@
 
 #include <ATen/core/Tensor.h>
 #include <torchamp/detail/export.h>
-#include <torchamp/detail/scale_snapshot.h>
 
 #include <cstdint>
 #include <memory>
 #include <vector>
+
+#include "core/scale_snapshot.h"
 
 namespace torchamp::core {
 

@@ -1,12 +1,12 @@
 // Stages 4 to 6, around one backward: both languages' scale_loss holds one.
 #pragma once
 
-#include <torchamp/detail/optimizer_state.h>
-
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
+
+#include "core/optimizer_state.h"
 
 namespace torchamp::core {
 

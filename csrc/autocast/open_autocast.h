@@ -1,18 +1,15 @@
 // O1's and O4's autocast: initialize opens it in a thread; others join it or are shielded from it.
 #pragma once
 
-#include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
-#include <torchamp/detail/export.h>
+#include <torchamp/autocast.h>
 
 #include <memory>
 #include <optional>
 #include <vector>
 
 namespace torchamp {
-/// @addtogroup autocast_ops
-/// @{
 
 /// Autocast from now until closed, in the thread that opened it: the casts of O1. Several can be
 /// open, for the same dtype. Losses, criteria and methods other than forward are covered, as in
@@ -66,34 +63,15 @@ class TORCHAMP_API JoinAutocast {
 /// none is open, or if it is switched off.
 TORCHAMP_API std::optional<c10::ScalarType> casting_to(c10::DeviceType device_type);
 
-/// A scope that suspends OpenAutocast in this thread: backwards, optimizer steps and models of
-/// other levels run in it. A torch.autocast context of the user stays active, but for those that
-/// checkpoints open in a backward to cast as the forward did.
-class TORCHAMP_API ShieldFromAutocast {
- public:
-  [[nodiscard]] ShieldFromAutocast();
-  ~ShieldFromAutocast();
-  ShieldFromAutocast(const ShieldFromAutocast&) = delete;
-  ShieldFromAutocast& operator=(const ShieldFromAutocast&) = delete;
-
-  /// The device types whose autocast it switched off.
-  const std::vector<c10::DeviceType>& disabled() const { return disabled_; }
-
- private:
-  std::vector<c10::DeviceType> disabled_;
-};
-
-/// A ShieldFromAutocast around a backward. What is open in this thread is known in the threads that
+/// A disable_casts around a backward. What is open in this thread is known in the threads that
 /// work for the backward.
 class TORCHAMP_API ShieldBackward {
  public:
   [[nodiscard]] ShieldBackward();
 
  private:
-  ShieldFromAutocast shield_;
+  disable_casts shield_;
   std::optional<c10::DebugInfoGuard> info_;
 };
-
-/// @}
 
 }  // namespace torchamp

@@ -1,5 +1,4 @@
-// The part of Amp that creates the optimizers' masters and synchronizes them with the models.
-#include <torchamp/amp_state.h>
+// The part of Session that creates the optimizers' masters and synchronizes them with the models.
 #include <torchamp/cast.h>
 
 #include <algorithm>
@@ -10,7 +9,7 @@
 #include "checkpoint/float32_saves.h"
 #include "frontend/device_grads.h"
 #include "frontend/lifetime.h"
-#include "frontend/wrapped.h"
+#include "frontend/session.h"
 #include "report/late_report.h"
 
 namespace torchamp {
@@ -23,7 +22,7 @@ void move_state(torch::optim::Optimizer& optimizer, const at::Tensor& from, cons
   state[to.unsafeGetTensorImpl()] = std::move(moved);
 }
 
-void Amp::check_owners() const {
+void Session::check_owners() const {
   if (!keeps_masters()) return;
   std::unordered_map<const c10::TensorImpl*, size_t> owners;
   for (size_t i = 0; i < optimizers_.size(); ++i) {
@@ -41,7 +40,7 @@ void Amp::check_owners() const {
   }
 }
 
-std::unordered_set<const c10::TensorImpl*> Amp::stepped() const {
+std::unordered_set<const c10::TensorImpl*> Session::stepped() const {
   std::unordered_set<const c10::TensorImpl*> stepped;
   for (const auto& optimizer : optimizers_) {
     for (const auto& param : params_of(*optimizer.wrapped)) {
@@ -51,18 +50,18 @@ std::unordered_set<const c10::TensorImpl*> Amp::stepped() const {
   return stepped;
 }
 
-bool Amp::keeps_masters() const {
+bool Session::keeps_masters() const {
   return properties_.master_weights.value_or(false);
 }
 
-std::vector<at::Tensor> Amp::params_to_cast(torch::nn::Module& model) const {
+std::vector<at::Tensor> Session::params_to_cast(torch::nn::Module& model) const {
   if (!properties_.cast_model_type) return {};
   return torchamp::params_to_cast(model, *properties_.cast_model_type,
                                   properties_.keep_batchnorm_fp32.value_or(false),
                                   options_.keep_fp32());
 }
 
-bool Amp::is_cast(const at::Tensor& param) const {
+bool Session::is_cast(const at::Tensor& param) const {
   return std::any_of(models_.begin(), models_.end(), [&](const auto& model) {
     const auto cast = params_to_cast(*model);
     return std::any_of(cast.begin(), cast.end(),
@@ -70,7 +69,7 @@ bool Amp::is_cast(const at::Tensor& param) const {
   });
 }
 
-Amp::Masters Amp::make_masters() const {
+Session::Masters Session::make_masters() const {
   Masters masters;
   if (!keeps_masters()) return masters;
   const auto stepped = this->stepped();
@@ -83,14 +82,14 @@ Amp::Masters Amp::make_masters() const {
   return masters;
 }
 
-WrappedOptimizer& Amp::optimizer(size_t index) {
+WrappedOptimizer& Session::optimizer(size_t index) {
   if (enabled()) check_not_released();
   WrappedOptimizer& optimizer = living_optimizer(index);
   if (enabled() && !optimizer.is_current()) follow_groups(optimizer);
   return optimizer;
 }
 
-WrappedOptimizer& Amp::living_optimizer(size_t index) {
+WrappedOptimizer& Session::living_optimizer(size_t index) {
   WrappedOptimizer& optimizer = optimizers_[index];
   if (!optimizer.is_alive()) {  // its masters must not bind the next optimizer
     optimizer.wrapped = nullptr;
@@ -128,7 +127,7 @@ bool WrappedOptimizer::is_current() const {
 
 /// Puts masters in the groups, in the place of the model's parameters. `masters`: of those that
 /// were just cast.
-void Amp::follow_groups(WrappedOptimizer& optimizer, const Masters& masters) {
+void Session::follow_groups(WrappedOptimizer& optimizer, const Masters& masters) {
   for (const auto& other : optimizers_) {
     const bool may_let_go = &other != &optimizer && other.is_alive();
     if (may_let_go) other.state->let_go(params_of(*other.wrapped));
@@ -140,8 +139,8 @@ void Amp::follow_groups(WrappedOptimizer& optimizer, const Masters& masters) {
   checkpoint::save_in_float32(optimizer.state->model_params());
 }
 
-at::Tensor Amp::adopt(WrappedOptimizer& optimizer, const at::Tensor& param,
-                      const Masters& masters) {
+at::Tensor Session::adopt(WrappedOptimizer& optimizer, const at::Tensor& param,
+                          const Masters& masters) {
   const auto found = masters.find(param.unsafeGetTensorImpl());
   at::Tensor master = found == masters.end() ? at::Tensor() : found->second;
   const bool is_low_precision = c10::isReducedFloatingType(param.scalar_type());
@@ -153,21 +152,17 @@ at::Tensor Amp::adopt(WrappedOptimizer& optimizer, const at::Tensor& param,
   return stepped;
 }
 
-at::Tensor Amp::value(const at::Tensor& tensor) {
-  return core::float32_of(tensor);
-}
-
-void Amp::set_value(const at::Tensor& tensor, const at::Tensor& value) {
+void Session::set_value(const at::Tensor& tensor, const at::Tensor& value) {
   if (const auto param = core::param_of(tensor)) param->set_master(value);
   at::Tensor(tensor).copy_(value);
   mark_synced(tensor);
 }
 
-void Amp::mark_synced(const at::Tensor& tensor) {
+void Session::mark_synced(const at::Tensor& tensor) {
   if (const auto param = core::param_of(tensor)) param->mark_synced();
 }
 
-void Amp::refresh() {
+void Session::refresh() {
   check_not_released();
   for (auto& optimizer : optimizers_) optimizer.state->refresh();
 }

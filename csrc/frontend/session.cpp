@@ -1,0 +1,197 @@
+#include "frontend/session.h"
+
+#include <torchamp/cast.h>
+#include <torchamp/logging.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "checkpoint/float32_saves.h"
+#include "frontend/device_grads.h"
+#include "ops/memory.h"
+
+namespace torchamp {
+namespace {
+
+using torch::nn::Module;
+
+void check_model(const Module& model) {
+  for (const auto& param : model.named_parameters()) {
+    const std::string name = "parameter \"" + param.key() + "\"";
+    check_memory("initialize", name.c_str(), *param, /*takes_meta=*/false);
+    const bool is_in_training = core::param_of(*param) != nullptr;
+    const bool is_refused = param->scalar_type() == at::kHalf ||
+                            (param->scalar_type() == at::kBFloat16 && is_in_training);
+    TORCH_CHECK(!is_refused || !param->requires_grad(),
+                "initialize: expected a float32 model, got ", name, " in ", param->scalar_type(),
+                ". initialize casts the model itself: remove the call of to(torch::kHalf), or "
+                "freeze what does not train by set_requires_grad(false); a model that was "
+                "initialized becomes float32 by torchamp::release, a clone of one by "
+                "to(torch::kFloat)");
+  }
+}
+
+void check_kept(const std::vector<std::string>& names,
+                const std::vector<std::shared_ptr<Module>>& models) {
+  for (const auto& name : names) {
+    const auto has_it = [&name](const std::shared_ptr<Module>& model) {
+      const bool is_module = !name.empty() && model->named_modules().contains(name);
+      return is_module || model->named_buffers().contains(name);
+    };
+    TORCH_CHECK_VALUE(
+        std::any_of(models.begin(), models.end(), has_it),
+        "initialize: expected keep_fp32 to name modules or buffers in the model, got \"", name,
+        "\"");
+  }
+}
+
+void check_each_once(const OptimizerRefs& optimizers) {
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      TORCH_CHECK_VALUE(&optimizers[i].get() != &optimizers[j].get(),
+                        "initialize: expected each optimizer once, got optimizers[", j,
+                        "] again as optimizers[", i, "]");
+    }
+  }
+}
+
+void check_params_once(const OptimizerRefs& optimizers) {
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    std::unordered_set<const c10::TensorImpl*> seen;
+    for (const at::Tensor& param : params_of(optimizers[i])) {
+      TORCH_CHECK_VALUE(seen.insert(param.unsafeGetTensorImpl()).second,
+                        "initialize: expected each parameter of optimizers[", i,
+                        "] once, got one of sizes ", param.sizes(), " twice");
+    }
+  }
+}
+
+/// The device of the optimizers' parameters; without any, of the first model parameter.
+at::Device device_of(const OptimizerRefs& optimizers,
+                     const std::vector<std::shared_ptr<Module>>& models) {
+  std::optional<at::Device> found;
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    for (const auto& param : params_of(optimizers[i])) {
+      TORCH_CHECK(!found || param.device() == *found,
+                  "initialize: expected the parameters of all optimizers to be on one device, ",
+                  *found, ", got one on ", param.device(), " in optimizers[", i, "]");
+      found = param.device();
+    }
+  }
+  for (const auto& model : models) {
+    if (!found && !model->parameters().empty()) found = model->parameters().front().device();
+  }
+  return found.value_or(at::kCPU);
+}
+
+std::vector<at::DeviceType> device_types_of(const std::vector<std::shared_ptr<Module>>& models) {
+  std::vector<at::DeviceType> types;
+  for (const auto& model : models) {
+    for (const auto& param : model->parameters()) {
+      const auto type = param.device().type();
+      if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
+    }
+  }
+  return types;
+}
+
+LossScalerOptions scaler_options(const Options& options, const Properties& properties) {
+  LossScalerOptions scaler;
+  scaler.loss_scale = properties.loss_scale;
+  scaler.rule.min_scale = options.min_loss_scale().value_or(scaler.rule.min_scale);
+  scaler.rule.max_scale = options.max_loss_scale();
+  return scaler;
+}
+
+}  // namespace
+
+Session::Session(std::vector<std::shared_ptr<Module>> models, const OptimizerRefs& optimizers,
+                 const Options& options)
+    : options_(options), properties_(options.resolve()), models_(std::move(models)) {
+  for (size_t i = 0; i < models_.size(); ++i) {
+    TORCH_CHECK_VALUE(models_[i] != nullptr,
+                      "initialize: expected modules, got a null pointer as "
+                      "models[",
+                      i, "]");
+  }
+  check_each_once(optimizers);
+  for (torch::optim::Optimizer& optimizer : optimizers) optimizers_.emplace_back(optimizer);
+  if (!enabled()) return;
+  for (const auto& model : models_) check_model(*model);
+  check_kept(options.keep_fp32(), models_);
+  check_params_once(optimizers);
+  check_owners();
+  check_real();
+  check_shares();
+  warn_of_averages();
+  warn_of_float64();
+  const at::Device device = device_of(optimizers, models_);
+  if (properties_.autocast_type) {
+    open_autocast_.emplace(device_types_of(models_), *properties_.autocast_type);
+  }
+  for (int64_t i = 0; i < options.num_losses(); ++i) {
+    loss_scalers_.emplace_back(scaler_options(options_, properties_), device);
+    loss_scalers_.back().set_agreement(options_.process_group());
+  }
+  const Masters masters = make_masters();
+  announce_frozen(masters);
+  cast_models();
+  for (auto& optimizer : optimizers_) {
+    follow_groups(optimizer, masters);
+    if (options.adopt_data_writes()) optimizer.state->adopt_data_writes();
+    optimizer.state->set_lazy(optimizer.fused != nullptr && !options.materialize_master_grads());
+  }
+}
+
+std::optional<at::ScalarType> Session::input_type() const {
+  return enabled() ? properties_.cast_model_type : std::nullopt;
+}
+
+std::optional<at::ScalarType> Session::output_type() const {
+  if (!enabled()) return std::nullopt;
+  if (options_.cast_model_outputs()) return options_.cast_model_outputs();
+  const bool casts = properties_.cast_model_type || properties_.autocast_type;
+  return casts ? std::optional(at::kFloat) : std::nullopt;
+}
+
+LossScaler& Session::loss_scaler(int64_t loss_id) {
+  TORCH_CHECK_INDEX(loss_id >= 0 && loss_id < static_cast<int64_t>(loss_scalers_.size()),
+                    "scale_loss: expected loss_id to be below num_losses, ", loss_scalers_.size(),
+                    ", got ", loss_id);
+  return loss_scalers_[loss_id];
+}
+
+std::vector<LossScaler*> Session::scalers() {
+  std::vector<LossScaler*> scalers;
+  for (LossScaler& scaler : loss_scalers_) scalers.push_back(&scaler);
+  return scalers;
+}
+
+std::string Session::name_of(const at::Tensor& param) const {
+  for (size_t i = 0; i < models_.size(); ++i) {
+    const std::string prefix = models_.size() > 1 ? c10::str("models[", i, "].") : "";
+    for (const auto& named : models_[i]->named_parameters()) {
+      if (named.value().is_same(param)) return prefix + named.key();
+    }
+  }
+  return "";
+}
+
+void Session::warn_once(const std::string& text) {
+  if (options_.verbosity() > 0 && warned_.insert(text).second) {
+    log_message(LogLevel::kWarning, text);
+  }
+}
+
+void Session::cast_models() {
+  if (!properties_.cast_model_type) return;
+  announce_buffers();
+  for (const auto& model : models_) {
+    cast_module(*model, *properties_.cast_model_type,
+                properties_.keep_batchnorm_fp32.value_or(false), options_.keep_fp32());
+    checkpoint::save_in_float32(model->parameters());
+    checkpoint::save_in_float32(model->buffers());
+  }
+}
+
+}  // namespace torchamp

@@ -1,0 +1,128 @@
+// What one initialize keeps, behind Amp.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torchamp/amp_state.h>
+#include <torchamp/optimizer.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "autocast/open_autocast.h"
+#include "frontend/wrapped.h"
+
+namespace torchamp {
+
+/// The scalers, masters and casts of the models and optimizers given to one initialize. Independent
+/// of any other.
+class Session {
+ public:
+  /// Checks everything first, then casts the models and gives the optimizers their masters.
+  Session(std::vector<std::shared_ptr<torch::nn::Module>> models, const OptimizerRefs& optimizers,
+          const Options& options);
+
+  /// What initialize was given.
+  const Options& options() const { return options_; }
+  /// The level's properties with the options applied.
+  const Properties& properties() const { return properties_; }
+  /// False: models and optimizers are unchanged, and nothing here has an effect.
+  bool enabled() const { return options_.enabled(); }
+
+  /// The dtype that forward casts its inputs to; empty if the level does not cast them.
+  std::optional<at::ScalarType> input_type() const;
+  /// The same of its outputs.
+  std::optional<at::ScalarType> output_type() const;
+  /// Whether ops are cast, as at O1 and O4, until close().
+  bool uses_autocast() const { return open_autocast_.has_value(); }
+  /// O1's, open in the thread that called initialize. Not for other levels.
+  const OpenAutocast& open_autocast() const { return *open_autocast_; }
+
+  /// In the order in which initialize was given them.
+  std::vector<WrappedOptimizer>& optimizers() { return optimizers_; }
+  /// One of them, stepping what its groups hold now, with masters for what is new. Throws
+  /// RuntimeError if it is known to be moved or destroyed, and ValueError for a parameter whose
+  /// master another one steps.
+  WrappedOptimizer& optimizer(size_t index);
+  /// One of them as it is, also after release(). Throws RuntimeError if it is known to be moved or
+  /// destroyed.
+  WrappedOptimizer& living_optimizer(size_t index);
+  /// Keeps an optimizer alive as long as this.
+  void own(std::shared_ptr<torch::optim::Optimizer> optimizer) { owned_ = std::move(optimizer); }
+  /// The scaler of one of num_losses losses. Throws IndexError for another id.
+  LossScaler& loss_scaler(int64_t loss_id = 0);
+  /// One per loss; empty if not enabled.
+  std::vector<LossScaler>& loss_scalers() { return loss_scalers_; }
+  /// The same.
+  const std::vector<LossScaler>& loss_scalers() const { return loss_scalers_; }
+  /// In the order in which initialize was given them.
+  const std::vector<std::shared_ptr<torch::nn::Module>>& models() const { return models_; }
+  /// The same, by address.
+  std::vector<LossScaler*> scalers();
+  /// A parameter's name, with the model's number if there are several; empty if no model has it.
+  std::string name_of(const at::Tensor& param) const;
+
+  /// Synchronizes model parameters and masters if one was written from outside; before a
+  /// forward or a backward.
+  void refresh();
+  /// Sets a model's parameter or buffer, and its master if it has one.
+  void set_value(const at::Tensor& tensor, const at::Tensor& value);
+  /// Records that a model's parameter agrees with its master, if it has one.
+  void mark_synced(const at::Tensor& tensor);
+
+  /// Logs a warning, unless it was logged before or verbosity is 0.
+  void warn_once(const std::string& text);
+
+  /// Ends O1's autocast in the thread that called initialize. Nothing else needs closing.
+  void close() { open_autocast_.reset(); }
+
+  /// What torchamp::release does.
+  void release();
+  /// Whether release() was called; then models and optimizers are plain.
+  bool is_released() const { return is_released_; }
+  /// Throws RuntimeError if it was.
+  void check_not_released() const;
+
+ private:
+  using Masters = std::unordered_map<const c10::TensorImpl*, at::Tensor>;
+
+  void check_owners() const;
+  void check_real() const;
+  void check_shares();
+  std::unordered_set<const c10::TensorImpl*> stepped() const;
+  bool keeps_masters() const;
+  bool is_cast(const at::Tensor& param) const;
+  std::vector<at::Tensor> params_to_cast(torch::nn::Module& model) const;
+  Masters make_masters() const;
+  void cast_models();
+  void announce_frozen(const Masters& masters) const;
+  void announce_buffers() const;
+  void warn_of_averages();
+  void warn_of_float64();
+  void follow_groups(WrappedOptimizer& optimizer, const Masters& masters = {});
+  at::Tensor adopt(WrappedOptimizer& optimizer, const at::Tensor& param, const Masters& masters);
+  std::vector<WrappedOptimizer*> living_optimizers();
+  void give_back();
+  std::vector<at::Tensor> cast_without_master();
+
+  Options options_;
+  Properties properties_;
+  std::vector<std::shared_ptr<torch::nn::Module>> models_;
+  std::shared_ptr<torch::optim::Optimizer> owned_;
+  std::vector<WrappedOptimizer> optimizers_;
+  std::vector<LossScaler> loss_scalers_;
+  bool is_released_ = false;
+  std::unordered_set<std::string> warned_;
+  std::optional<OpenAutocast> open_autocast_;
+};
+
+/// A session's entry for an optimizer.
+inline WrappedOptimizer& wrapped_of(const Optimizer& optimizer) {
+  return optimizer.amp()->session().optimizer(optimizer.index());
+}
+
+}  // namespace torchamp
