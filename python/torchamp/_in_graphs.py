@@ -28,6 +28,13 @@ def traceable(op: Function) -> Function:
     return call  # type: ignore[return-value]
 
 
+def constant_in_graphs(function: Function) -> Function:
+    """`function`, whose result a graph takes for constant: torch.compiler.assume_constant_result,
+    which imports torch._dynamo, and this does not."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
 def _l2norm(tensors: Any, per_tensor: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
     norm, norms = torch.ops.torchamp.l2norm(tensors, per_tensor)
     return norm, norms if per_tensor else None

@@ -1,10 +1,13 @@
-"""No module of the package imports itself by way of others, for types or in a function either."""
+"""No module of the package imports itself by way of others, for types or in a function either; and
+what an import of the package brings with it."""
 
 from __future__ import annotations
 
 import ast
 import graphlib
 import pathlib
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -77,3 +80,13 @@ def test_a_circle_is_found(tmp_path: pathlib.Path, way_back: str) -> None:
     (package / "second.py").write_text(way_back)
     with pytest.raises(graphlib.CycleError, match="first.*second|second.*first"):
         sort(package)
+
+
+def test_an_import_does_not_bring_the_compiler_of_graphs() -> None:
+    program = "import sys, torch; before = set(sys.modules); import torchamp; "
+    program += "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
+    program += "; print('torch._dynamo' in sys.modules, 'torch._inductor' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    packages, compilers = done.stdout.splitlines()
+    assert "sympy" not in packages.split()
+    assert compilers == "False False"

@@ -16,6 +16,7 @@ from typing import Any, Optional
 
 import torch
 
+from torchamp._in_graphs import constant_in_graphs
 from torchamp._load import _C
 
 _SIXTEEN_BIT = (torch.float16, torch.bfloat16)
@@ -325,7 +326,7 @@ def _both(
         yield
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_graphs
 def _shielded_device_types() -> list[str]:
     """While a graph is captured. Under another state of autocast, Dynamo captures another graph."""
     return _C.shielded_device_types()

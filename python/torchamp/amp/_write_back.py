@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from torchamp._in_graphs import constant_in_graphs
+
 #: Kinds in which the caller sees what forward sets, as in attributes.
 MAPPINGS = (dict, collections.UserDict)
 SEQUENCES = (list, collections.deque)
@@ -19,7 +21,7 @@ Copy = tuple[Any, Any, Any]
 _CALLER = 8
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_graphs
 def _slot_names(kind: type) -> list[str]:
     return copyreg._slotnames(kind)  # type: ignore[attr-defined]
 
