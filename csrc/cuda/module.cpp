@@ -109,6 +109,10 @@ Backend backend(int device) {
   return module_of(device).backend;
 }
 
+int compute_capability(int device) {
+  return module_of(device).capability;
+}
+
 std::string backend_reason(int device) {
   return module_of(device).reason;
 }

@@ -29,4 +29,7 @@ Backend backend(int device);
 /// highest.
 std::string backend_reason(int device);
 
+/// The device's compute capability as 10 · major + minor; 0 where TORCHAMP_KERNELS=aten.
+int compute_capability(int device);
+
 }  // namespace torchamp::cuda

@@ -12,8 +12,19 @@ namespace {
 
 constexpr const char* kNames[] = {"O0", "O1", "O2", "O3", "O4", "O5"};
 
-/// A suggestion for a mistyped `text`: O1 for "01" and "o1".
+bool contains(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// A suggestion for a `text` that is none: O1 for "01" and "o1", and levels of the precisions that
+/// other libraries name, such as "bf16-mixed" and "16".
 std::string suggestion(const std::string& text) {
+  if (contains(text, "bf16") || contains(text, "bfloat16")) {
+    return "; did you mean \"O4\" (ops in bfloat16) or \"O5\" (a bfloat16 model)?";
+  }
+  if (contains(text, "16") || contains(text, "half")) {
+    return "; did you mean \"O1\" (ops in float16) or \"O2\" (a float16 model)?";
+  }
   const bool near_miss =
       text.size() == 2 && (text[0] == '0' || text[0] == 'o') && text[1] >= '0' && text[1] <= '5';
   return near_miss ? std::string("; did you mean \"O") + text[1] + "\" (letter O, digit)?" : "";

@@ -2,8 +2,10 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <unordered_set>
 
@@ -11,6 +13,27 @@
 
 namespace torchamp::inspect {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::duration<double, std::milli>;
+
+/// The fastest of so many iterations is timed, or of as many as this time allows.
+constexpr int kTimed = 3;
+constexpr Milliseconds kEnough{1000};
+
+/// When the device has nothing left to do.
+Clock::time_point synchronized(const at::Tensor& on_device) {
+  const at::Device device = on_device.device();
+  if (!device.is_cpu()) {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    guard.synchronizeStream(guard.getStream(device));
+  }
+  return Clock::now();
+}
+
+void drop_grads(const torch::nn::Module& module) {
+  for (const auto& param : module.parameters()) param.mutable_grad().reset();
+}
 
 at::Tensor value_of(const at::Tensor& loss) {
   TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1 && loss.requires_grad(),
@@ -79,7 +102,7 @@ bool Outcome::is_finite() const {
 Outcome run_iteration(torch::nn::Module& module, const detail::ModelAtLevel& model, double scale,
                       const std::shared_ptr<OpObserver>& observer) {
   Outcome outcome;
-  for (const auto& param : module.parameters()) param.mutable_grad().reset();
+  drop_grads(module);
   try {
     const at::AutoGradMode grad_mode(true);
     const OpWatch watch(observer, "preflight");
@@ -99,6 +122,28 @@ Outcome run_iteration(torch::nn::Module& module, const detail::ModelAtLevel& mod
     if (grad.defined()) outcome.grads[param.key()] = grad.to(at::kFloat) / scale;
   }
   return outcome;
+}
+
+std::optional<double> time_iteration(torch::nn::Module& module, const detail::ModelAtLevel& model,
+                                     double scale) {
+  const at::AutoGradMode grad_mode(true);
+  const at::Tensor param = module.parameters().front();
+  Milliseconds fastest = Milliseconds::max(), all{0};
+  try {
+    for (int i = 0; i < kTimed && all < kEnough; ++i) {
+      drop_grads(module);
+      const auto start = synchronized(param);
+      const at::Tensor loss = value_of(model.loss());
+      const ShieldBackward shield;
+      (loss.to(at::kFloat) * scale).backward();
+      const Milliseconds taken = synchronized(param) - start;
+      fastest = std::min(fastest, taken);
+      all += taken;
+    }
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+  return fastest.count();
 }
 
 void SeenRanges::see(const WatchedOp& op, std::optional<at::ScalarType>) {

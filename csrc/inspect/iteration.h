@@ -61,6 +61,11 @@ struct Outcome {
 Outcome run_iteration(torch::nn::Module& module, const detail::ModelAtLevel& model, double scale,
                       const std::shared_ptr<OpObserver>& observer);
 
+/// Milliseconds of the fastest of some iterations that nothing watches; empty if one throws. Waits
+/// for the device.
+std::optional<double> time_iteration(torch::nn::Module& module, const detail::ModelAtLevel& model,
+                                     double scale);
+
 /// "mul", or "mul of "head"".
 std::string named(const WatchedOp& op);
 

@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "cuda/module.h"
 #include "inspect/exponents.h"
 #include "inspect/iteration.h"
 #include "inspect/rounding.h"
@@ -35,6 +36,7 @@ struct Reference {
   Outcome outcome;
   int largest_scale = kFirstScale;  ///< the exponent of the first loss scale to try in float16
   std::vector<std::string> written_buffers;  ///< of those that O2 and O5 cast
+  std::optional<double> milliseconds;
 };
 
 bool is_grad(Kind kind) {
@@ -138,7 +140,7 @@ std::string closeness(const Verdict& verdict) {
 
 Verdict judge(OptLevel level, const Outcome& outcome, const SeenFailure& seen, int scale,
               const Reference& reference) {
-  Verdict verdict{level, false, "", {}, {}, {}};
+  Verdict verdict{level, false, "", {}, {}, {}, {}};
   if (outcome.error) {
     const std::string where = seen.raised().empty() ? "the iteration" : seen.raised();
     verdict.reason = where + " throws: " + first_line(message_of(outcome.error));
@@ -169,11 +171,11 @@ Verdict trial(OptLevel level, torch::nn::Module& module, const Initialize& initi
     const auto model = initialize(Options(level).verbosity(0));
     const auto seen = std::make_shared<SeenFailure>();
     const Outcome outcome = run_iteration(module, model, std::ldexp(1, scale), seen);
+    Verdict verdict = judge(level, outcome, *seen, scale, reference);
+    if (verdict.fits) verdict.milliseconds = time_iteration(module, model, std::ldexp(1, scale));
     model.amp->close();
     const bool retries = is_scaled && !outcome.error && outcome.has_finite_loss();
-    if (outcome.is_finite() || !retries || scale <= kLastScale) {
-      return judge(level, outcome, *seen, scale, reference);
-    }
+    if (outcome.is_finite() || !retries || scale <= kLastScale) return verdict;
     scale = std::max(scale - 2, kLastScale);
   }
 }
@@ -184,6 +186,17 @@ void check_rounding(Verdict& verdict, Rounding& rounding) {
   if (reason.empty()) return;
   verdict.fits = false;
   verdict.reason = reason;
+  verdict.milliseconds.reset();
+}
+
+/// From the last to the first choice: bfloat16, which nothing overflows, comes first, except on
+/// GPUs that have float16 alone.
+std::vector<OptLevel> preferred(at::Device device) {
+  const int capability = device.is_cuda() ? cuda::compute_capability(device.index()) : 0;
+  if (0 < capability && capability < 80) {
+    return {OptLevel::O5, OptLevel::O2, OptLevel::O4, OptLevel::O1};
+  }
+  return {OptLevel::O2, OptLevel::O5, OptLevel::O1, OptLevel::O4};
 }
 
 // The iteration in float32.
@@ -227,6 +240,7 @@ Reference run_in_float32(torch::nn::Module& module, const Initialize& initialize
   for (const auto& [name, buffer] : buffers_to_cast(module, at::kBFloat16, true)) {
     if (guard.is_written(buffer)) reference.written_buffers.push_back(name);
   }
+  reference.milliseconds = time_iteration(module, model, 1);
   tensors = seen->tensors();
   const double largest = std::max(sum_of_grads(tensors).max_abs, 1e-300);
   const int room = kFloat16.top - static_cast<int>(std::floor(std::log2(largest)));
@@ -332,7 +346,8 @@ Preflight preflight(torch::nn::Module& module, const inspect::Initialize& initia
     found.verdicts.push_back(inspect::trial(level, module, initialize, reference));
     inspect::check_rounding(found.verdicts.back(), rounding);
   }
-  for (const auto level : {OptLevel::O5, OptLevel::O2, OptLevel::O4, OptLevel::O1}) {
+  found.milliseconds = reference.milliseconds;
+  for (const auto level : inspect::preferred(module.parameters().front().device())) {
     if (found.verdict(level).fits) found.recommended = level;
   }
   inspect::add_findings(found, inspect::kFloat16);
@@ -357,20 +372,32 @@ double Preflight::share_lost(double loss_scale) const {
 }
 
 std::ostream& operator<<(std::ostream& stream, const Preflight& found) {
-  stream << "level  fits  loss scale  why\n";
+  const auto digits = [](const std::optional<double>& milliseconds) {
+    std::ostringstream text;
+    if (milliseconds) text << std::setprecision(3) << *milliseconds;
+    return text.str();
+  };
+  stream << "level  fits  ms      loss scale  why\n";
   for (const auto& verdict : found.verdicts) {
     const std::string scale =
         verdict.loss_scale ? "2**" + std::to_string(std::ilogb(*verdict.loss_scale)) : "";
     std::string row = std::string(name(verdict.level)) + "     " + (verdict.fits ? "yes" : "no");
     row.resize(13, ' ');
+    row += digits(verdict.milliseconds);
+    row.resize(21, ' ');
     row += scale;
-    row.resize(25, ' ');
+    row.resize(33, ' ');
     stream << row << verdict.reason << '\n';
   }
   if (found.recommended == OptLevel::O0) {
     stream << "\nNo level fits that keeps float32 weights: take O0, which is float32.";
   } else {
     stream << "\nTake " << name(found.recommended) << '.';
+    const auto taken = digits(found.verdict(found.recommended).milliseconds);
+    const auto in_float32 = digits(found.milliseconds);
+    if (!taken.empty() && !in_float32.empty()) {
+      stream << " An iteration takes " << taken << " ms, in float32 " << in_float32 << " ms.";
+    }
   }
   for (const auto& each : found.findings) stream << '\n' << each.text;
   for (const auto& note : found.notes) stream << '\n' << note;

@@ -48,6 +48,8 @@ struct TORCHAMP_API Preflight {
     std::optional<double> loss_error;
     std::optional<double> grad_error;  ///< the same of the norm of all parameters' grads
     std::optional<double> loss_scale;  ///< at which no grad overflows; empty without loss scaling
+    /// The time of the fastest of some iterations; empty where the level does not fit.
+    std::optional<double> milliseconds;
   };
 
   /// What a tensor is.
@@ -69,11 +71,15 @@ struct TORCHAMP_API Preflight {
     std::string text;       ///< one line
   };
 
-  OptLevel recommended = OptLevel::O0;  ///< the first of O1, O4, O2 and O5 that fits, else O0
-  std::vector<Verdict> verdicts;        ///< of O1 to O5
-  std::vector<Finding> findings;        ///< of float16, then of bfloat16
-  std::vector<Tensor> tensors;          ///< ops in the order of their first calls, then parameters
-  std::vector<std::string> notes;       ///< what to write otherwise, whatever the level
+  /// The first of O4, O1, O5 and O2 that fits, else O0; on GPUs before sm_80, which have no
+  /// bfloat16, of O1, O4, O2 and O5.
+  OptLevel recommended = OptLevel::O0;
+  /// The time of the fastest of some iterations in float32; empty if the model takes one alone.
+  std::optional<double> milliseconds;
+  std::vector<Verdict> verdicts;   ///< of O1 to O5
+  std::vector<Finding> findings;   ///< of float16, then of bfloat16
+  std::vector<Tensor> tensors;     ///< ops in the order of their first calls, then parameters
+  std::vector<std::string> notes;  ///< what to write otherwise, whatever the level
 
   /// Of one level. Throws ValueError for O0.
   const Verdict& verdict(OptLevel level) const;

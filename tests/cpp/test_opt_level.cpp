@@ -55,8 +55,18 @@ TEST(OptLevel, OtherNamesAreRefusedAndANearMissIsNamed) {
   };
   EXPECT_EQ(error_of("01"), expected + "\"01\"; did you mean \"O1\" (letter O, digit)?");
   EXPECT_EQ(error_of("o2"), expected + "\"o2\"; did you mean \"O2\" (letter O, digit)?");
-  for (const char* text : {"", "O6", "O", "O11", "09", "fp16"}) {
+  for (const char* text : {"", "O6", "O", "O11", "09", "32"}) {
     EXPECT_EQ(error_of(text), expected + "\"" + text + "\"");
+  }
+  for (const char* text : {"bf16", "bf16-mixed", "bf16-true", "torch.bfloat16"}) {
+    EXPECT_EQ(error_of(text), expected + "\"" + text +
+                                  "\"; did you mean \"O4\" (ops in bfloat16) or \"O5\" (a "
+                                  "bfloat16 model)?");
+  }
+  for (const char* text : {"16", "16-mixed", "fp16", "half", "torch.float16"}) {
+    EXPECT_EQ(error_of(text), expected + "\"" + text +
+                                  "\"; did you mean \"O1\" (ops in float16) or \"O2\" (a float16 "
+                                  "model)?");
   }
 }
 

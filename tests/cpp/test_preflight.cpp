@@ -7,9 +7,12 @@
 #include <torch/nn/modules/linear.h>
 #include <torchamp/preflight.h>
 
+#include <chrono>
 #include <cmath>
 #include <memory>
+#include <regex>
 #include <sstream>
+#include <thread>
 
 #include "autocast/open_autocast.h"
 #include "device.h"
@@ -119,7 +122,7 @@ TEST_P(PreflightTest, AHealthyModelFitsEveryLevel) {
     EXPECT_LT(*verdict.loss_error, 0.02);
     EXPECT_EQ(verdict.loss_scale.has_value(), verdict.level < OptLevel::O4);
   }
-  EXPECT_EQ(found.recommended, OptLevel::O1);
+  EXPECT_EQ(found.recommended, OptLevel::O4);
   for (const auto& each : found.findings) ADD_FAILURE() << each.text;
 }
 
@@ -299,13 +302,38 @@ TEST_P(PreflightTest, RefusesWhatItCannotJudge) {
 }
 
 TEST_P(PreflightTest, Prints) {
-  std::ostringstream text;
-  text << preflight_of([](const Tensor& y) { return y * 60000.0; });
-  EXPECT_NE(text.str().find("\nO4     yes               off float32: loss "), std::string::npos)
-      << text.str();
-  EXPECT_NE(text.str().find("\n\nTake O4.\nactivation mul of \"op\" reaches 9e+04: float16 ends"),
-            std::string::npos)
-      << text.str();
+  std::ostringstream stream;
+  stream << preflight_of([](const Tensor& y) { return y * 60000.0; });
+  const std::string text = stream.str();
+  EXPECT_TRUE(std::regex_search(text, std::regex("\nO4     yes   [0-9.e+]+ +off float32: loss ")))
+      << text;
+  const std::regex advice(
+      "\n\nTake O4\\. An iteration takes [0-9.e+]+ ms, in float32 [0-9.e+]+ ms\\.\nactivation mul "
+      "of \"op\" reaches 9e\\+04: float16 ends");
+  EXPECT_TRUE(std::regex_search(text, advice)) << text;
+}
+
+TEST_P(PreflightTest, TimesIterations) {
+  using namespace std::chrono_literals;
+  const Preflight found = preflight_of([](const Tensor& y) {
+    if (y.scalar_type() == at::kBFloat16) std::this_thread::sleep_for(20ms);
+    return y * 2;
+  });
+  EXPECT_GE(found.verdict(OptLevel::O5).milliseconds.value(), 20);
+  EXPECT_LT(found.milliseconds.value(), *found.verdict(OptLevel::O5).milliseconds);
+}
+
+TEST_P(PreflightTest, DoesNotTimeWhatThrowsInASecondIteration) {
+  int calls = 0;
+  std::ostringstream stream;
+  const Preflight found = preflight_of([&calls](const Tensor& y) {
+    TORCH_CHECK(++calls != 2, "the graph was freed");
+    return y * 2;
+  });
+  EXPECT_FALSE(found.milliseconds);
+  stream << found;
+  EXPECT_NE(stream.str().find("\n\nTake O4."), std::string::npos) << stream.str();
+  EXPECT_EQ(stream.str().find("An iteration"), std::string::npos) << stream.str();
 }
 
 TORCHAMP_ON_EACH_DEVICE(PreflightTest);

@@ -64,6 +64,21 @@ def test_o1_without_autocast():
         ({"opt_level": "o2"}, RuntimeError, 'got "o2"; did you mean "O2"'),
         ({"opt_level": "O6"}, RuntimeError, 'opt_level to be one of "O0", "O1", "O2"'),
         ({"opt_level": 2}, RuntimeError, 'got "2"'),
+        (
+            {"opt_level": "bf16-mixed"},
+            RuntimeError,
+            '"bf16-mixed"; did you mean "O4" (ops in bfloat16) or "O5" (a bfloat16 model)?',
+        ),
+        (
+            {"opt_level": BF16},
+            RuntimeError,
+            '"torch.bfloat16"; did you mean "O4" (ops in bfloat16) or "O5" (a bfloat16 model)?',
+        ),
+        (
+            {"opt_level": "16-mixed"},
+            RuntimeError,
+            '"16-mixed"; did you mean "O1" (ops in float16) or "O2" (a float16 model)?',
+        ),
         ({"loss_scale": "abc"}, ValueError, 'to be "dynamic" or a number, got "abc"'),
         ({"loss_scale": []}, TypeError, "expected loss_scale to be 'dynamic' or a number, got []"),
         ({"loss_scale": 0}, ValueError, "loss_scale to be positive and finite, got 0"),

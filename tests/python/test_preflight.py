@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from torchamp import amp
+from torchamp._inspect import preflight
 from torchamp._inspect.ranges import BFLOAT16, FLOAT16, range_of
 
 FLOAT16_LEVELS = ("O1", "O2", "O3")
@@ -67,6 +69,11 @@ def inputs(device: torch.device) -> torch.Tensor:
     return torch.randn(4, 5, 6, device=device)
 
 
+def first_choice(device: torch.device) -> str:
+    has_float16_alone = device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0)
+    return "O1" if has_float16_alone else "O4"
+
+
 def fitting(report: amp.Preflight) -> list[str]:
     return [verdict.level for verdict in report.verdicts if verdict.fits]
 
@@ -77,7 +84,7 @@ def test_a_healthy_network_is_clean(device: torch.device):
     x = torch.randn(4, 3, 8, 8, device=device)
     report = amp.preflight(model, x, lambda outputs: F.cross_entropy(outputs, target))
     assert {*FLOAT16_LEVELS, *BFLOAT16_LEVELS} <= set(fitting(report))
-    assert report.findings == [] and report.recommended == "O1"
+    assert report.findings == [] and report.recommended == first_choice(device)
     for verdict in report.verdicts:
         bound = 0.05 if verdict.level in BFLOAT16_LEVELS else 0.01
         assert max(verdict.loss_error, verdict.output_error, verdict.grad_error) < bound
@@ -167,7 +174,7 @@ def test_masks_of_minus_infinity_are_meant(device: torch.device):
         return (x @ x.transpose(-1, -2)).masked_fill(mask, -torch.inf).softmax(-1) @ x
 
     report = amp.preflight(Inner(softmax).to(device), inputs(device))
-    assert report.findings == [] and report.recommended == "O1"
+    assert report.findings == [] and report.recommended == first_choice(device)
 
 
 def test_linear_algebra(device: torch.device):
@@ -284,8 +291,47 @@ def test_losses_that_models_return(device: torch.device):
             return Result(super().forward(x).pow(2).mean() * scale)
 
     model = Returns(6, 6).to(device)
-    assert amp.preflight(model, (inputs(device),)).recommended == "O1"
-    assert amp.preflight(model, {"x": inputs(device), "scale": 2.0}).recommended == "O1"
+    assert amp.preflight(model, (inputs(device),)).recommended == first_choice(device)
+    assert amp.preflight(model, {"x": inputs(device), "scale": 2.0}).verdict("O1").fits
+
+
+@pytest.mark.parametrize(
+    ("capability", "preferred"),
+    [((7, 5), ("O1", "O4", "O2", "O5")), ((8, 0), ("O4", "O1", "O5", "O2"))],
+)
+def test_gpus_without_bfloat16_prefer_float16(capability, preferred, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert preflight._preferred(torch.device("cuda")) == preferred
+    assert preflight._preferred(torch.device("cpu")) == ("O4", "O1", "O5", "O2")
+
+
+def test_iterations_are_timed(device: torch.device):
+    class Slow(nn.Linear):
+        def forward(self, x):
+            if self.weight.dtype == torch.bfloat16:
+                time.sleep(0.02)
+            return super().forward(x)
+
+    report = amp.preflight(Slow(6, 6).to(device), inputs(device), lambda y: y.pow(2).mean())
+    assert 20 <= report.verdict("O5").milliseconds < 20_000
+    assert 0 < report.milliseconds < report.verdict("O5").milliseconds
+    taken = report.verdict(report.recommended).milliseconds
+    assert str(report).endswith(
+        f" An iteration takes {taken:.3g} ms, in float32 {report.milliseconds:.3g} ms."
+    )
+
+
+def test_models_that_take_one_iteration_alone_are_not_timed(device: torch.device):
+    class Remembers(nn.Linear):
+        state = 0.0
+
+        def forward(self, x):
+            self.state = super().forward(x) + self.state
+            return self.state.pow(2).mean()
+
+    report = amp.preflight(Remembers(6, 6).to(device), inputs(device))
+    assert report.recommended == first_choice(device)
+    assert report.milliseconds is None and str(report).endswith("would fit, too.")
 
 
 def test_long_ones_log_their_progress(heard, monkeypatch, device: torch.device):

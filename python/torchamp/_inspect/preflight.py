@@ -10,7 +10,13 @@ from typing import Any
 
 import torch
 
-from torchamp._inspect.iteration import LossFunction, Outcome, copied, run_iteration
+from torchamp._inspect.iteration import (
+    LossFunction,
+    Outcome,
+    copied,
+    run_iteration,
+    time_iteration,
+)
 from torchamp._inspect.range_plot import save_plots
 from torchamp._inspect.ranges import FLOAT16, FORMATS, Format, Range, no_range, range_of, sum_of
 from torchamp._inspect.trial import OpKey, Reference, Verdict, levels_for, named, tf32, trial
@@ -22,8 +28,6 @@ from torchamp.amp._cast import buffers_to_cast
 from torchamp.amp._checks import module_of
 from torchamp.amp._kept import NONE
 
-#: In this order, the first that fits is recommended.
-_PREFERRED = ("O1", "O4", "O2", "O5")
 #: From this share of a tensor's nonzero elements on, its underflow is a finding.
 _MANY = 0.5
 #: From so many seconds of the float32 iteration on, progress is logged.
@@ -79,6 +83,8 @@ class Preflight:
     findings: list[Finding]
     tensors: list[TensorRange]
     notes: list[str]  #: what to write otherwise, whatever the level
+    #: The time of the fastest of some iterations in float32; None if the model takes one alone.
+    milliseconds: float | None
 
     def verdict(self, level: str) -> Verdict:
         """Raises KeyError for a level that was not tried."""
@@ -110,6 +116,7 @@ class Preflight:
             "model": self.model,
             "device": str(self.device),
             "recommended": self.recommended,
+            "milliseconds": self.milliseconds,
             "verdicts": [dataclasses.asdict(each) for each in self.verdicts],
             "findings": [
                 {**vars(each), "tensor": _tensor_dict(each.tensor)} for each in self.findings
@@ -130,7 +137,7 @@ class Preflight:
         return f"preflight of {self.model} on {self.device}"
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
-        header = ["level", "fits", "loss scale", "why"]
+        header = ["level", "fits", "ms", "loss scale", "why"]
         return header, [_cells(each) for each in self.verdicts]
 
     def _summary(self) -> str:
@@ -142,7 +149,13 @@ class Preflight:
             return "No level fits that keeps float32 weights: take O0, which is float32."
         others = [v.level for v in self.verdicts if v.fits and v.level != self.recommended]
         also = f"; {', '.join(others)} would fit, too" if others else ""
-        return f"Take {self.recommended}{also}."
+        return f"Take {self.recommended}{also}.{self._times()}"
+
+    def _times(self) -> str:
+        taken = self.verdict(self.recommended).milliseconds
+        if taken is None or self.milliseconds is None:
+            return ""
+        return f" An iteration takes {taken:.3g} ms, in float32 {self.milliseconds:.3g} ms."
 
 
 def _exponent(scale: float) -> int:
@@ -151,7 +164,15 @@ def _exponent(scale: float) -> int:
 
 def _cells(verdict: Verdict) -> list[str]:
     scale = "" if verdict.loss_scale is None else f"2**{_exponent(verdict.loss_scale)}"
-    return [verdict.level, "yes" if verdict.fits else "no", scale, verdict.reason]
+    time = "" if verdict.milliseconds is None else f"{verdict.milliseconds:.3g}"
+    return [verdict.level, "yes" if verdict.fits else "no", time, scale, verdict.reason]
+
+
+def _preferred(device: torch.device) -> tuple[str, ...]:
+    """In this order, the first that fits is recommended: in bfloat16, which nothing overflows,
+    except on GPUs that have float16 alone."""
+    has_bfloat16 = device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)
+    return ("O4", "O1", "O5", "O2") if has_bfloat16 else ("O1", "O4", "O2", "O5")
 
 
 def _tensor_dict(tensor: TensorRange) -> dict[str, Any]:
@@ -171,7 +192,7 @@ def _tensor_dict(tensor: TensorRange) -> dict[str, Any]:
 def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None = None) -> Preflight:
     """Finds out which opt level fits a model: runs one forward and backward in float32 and looks at
     every activation, weight and grad, then one of a copy at each of O1 to O5. Needs memory for a
-    copy of the model, and takes about ten iterations' time or more.
+    copy of the model, and takes about thirty iterations' time or more.
 
     model: in float32, before initialize; it is not changed.
     batch: what the model is called with: a tensor, a tuple of positional arguments or a dict of
@@ -190,7 +211,7 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
     _check(model)
     device = next(model.parameters()).device
     start = time.monotonic()
-    reference, tensors = _in_float32(model, batch, loss_fn)
+    reference, tensors, milliseconds = _in_float32(model, batch, loss_fn)
     is_slow = time.monotonic() - start > _SLOW
     verdicts = []
     for level in levels_for(device):
@@ -198,11 +219,13 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
             log(logging.INFO, f"preflight: trying {level}")
         verdicts.append(trial(level, model, batch, loss_fn, reference))
     fitting = [each.level for each in verdicts if each.fits]
-    recommended = next((level for level in _PREFERRED if level in fitting), "O0")
+    recommended = next((level for level in _preferred(device) if level in fitting), "O0")
     findings = [found for format in FORMATS for found in _findings(tensors, format)]
     name = type(model).__name__
     notes = [*_notes(tensors), *_notes_on_buffers(model, reference.outcome)]
-    return Preflight(name, device, recommended, verdicts, findings, tensors, notes)
+    return Preflight(
+        name, device, recommended, verdicts, findings, tensors, notes, milliseconds
+    )
 
 
 def _check(model: Any) -> None:
@@ -253,11 +276,12 @@ class _Seen:
 
 def _in_float32(
     model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None
-) -> tuple[Reference, list[TensorRange]]:
-    """Raises what the iteration does."""
+) -> tuple[Reference, list[TensorRange], float | None]:
+    """With the time of one. Raises what the iteration does."""
     seen, twin = _Seen(), copied(model)
     with tf32(False):
         outcome = run_iteration(twin, batch, loss_fn, seen.see)
+        milliseconds = time_iteration(twin, batch, loss_fn) if outcome.is_finite else None
     if outcome.error is not None:
         raise outcome.error
     _check_finite(outcome, seen)
@@ -268,7 +292,7 @@ def _in_float32(
         if name in outcome.grads:
             found = range_of(outcome.grads[name])
             tensors.append(TensorRange("weight grad", module, own, found))
-    return Reference(outcome, seen.ops), tensors
+    return Reference(outcome, seen.ops), tensors, milliseconds
 
 
 def _check_finite(outcome: Outcome, seen: _Seen) -> None:

@@ -9,7 +9,14 @@ from typing import Any
 
 import torch
 
-from torchamp._inspect.iteration import LOSS, LossFunction, Outcome, copied, run_iteration
+from torchamp._inspect.iteration import (
+    LOSS,
+    LossFunction,
+    Outcome,
+    copied,
+    run_iteration,
+    time_iteration,
+)
 from torchamp._inspect.ranges import BFLOAT16, FLOAT16, TF32, Range
 from torchamp._inspect.rounding import Rounding
 from torchamp._inspect.watch import Op
@@ -54,6 +61,8 @@ class Verdict:
     loss_scale: float | None = None  #: at which no grad overflows; None without loss scaling
     module: str = ""  #: where it fails first; "(loss)" is the loss function
     op: str = ""
+    #: The time of the fastest of some iterations; None where the level does not fit.
+    milliseconds: float | None = None
 
 
 @dataclasses.dataclass
@@ -109,9 +118,14 @@ def trial(
             if outcome.is_finite or not retries or exponent <= _LAST_SCALE:
                 break
             exponent = max(exponent - 2, _LAST_SCALE)
+        is_finite = outcome.is_finite
+        time = time_iteration(twin, batch, loss_fn, 2.0**exponent) if is_finite else None
     scale = 2.0**exponent if is_scaled else None
     verdict = _judged(level, outcome, bad.op, scale, reference)
-    if not verdict.fits or level not in _CASTING:
+    if not verdict.fits:
+        return verdict
+    verdict = dataclasses.replace(verdict, milliseconds=time)
+    if level not in _CASTING:
         return verdict
     dtype = getattr(torch, FORMATS[level].name)
     rounding = Rounding(model, batch, loss_fn, dtype, keeps_norms=level != "O3")
@@ -128,7 +142,9 @@ def _rounded(verdict: Verdict, rounding: Rounding, reference: Outcome) -> Verdic
             if module is not None:
                 off = f"{what} in 16 bits: outputs of {named(module)} are off float32"
                 reason = f"precision: {off}; {remedy} avoids it"
-                return dataclasses.replace(verdict, fits=False, reason=reason, module=module)
+                return dataclasses.replace(
+                    verdict, fits=False, reason=reason, module=module, milliseconds=None
+                )
     return verdict
 
 

@@ -22,11 +22,13 @@ _DESCRIPTIONS = {
     "O5": "bfloat16 model, float32 batch norm and master weights",
 }
 
+#: By levels of float16, those that do the same in bfloat16.
+_IN_BFLOAT16 = {"O1": "O4", "O2": "O5", "O3": "O5"}
 #: So many names of buffers are said.
 _FEW = 4
 
 
-def announce(settings: Settings) -> None:
+def announce(settings: Settings, device: torch.device) -> None:
     """Says what initialize is about to do, unless verbosity is 0."""
     if settings.options["verbosity"] <= 0:
         return
@@ -36,6 +38,10 @@ def announce(settings: Settings) -> None:
         lines.append(_line(name, getattr(properties, name), settings.options.get(name) is not None))
     casts_ops = settings.options["patch_torch_functions"]
     lines.append(_line("autocast_type", properties.autocast_type, casts_ops is not None))
+    is_float16 = torch.float16 in (properties.cast_model_type, properties.autocast_type)
+    if is_float16 and device.type == "cpu":
+        other = _IN_BFLOAT16[properties.opt_level]
+        lines.append(f"float16 is slow on most CPUs; {other} computes in bfloat16")
     log(logging.INFO, "\n".join(lines))
 
 

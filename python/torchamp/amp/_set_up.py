@@ -49,7 +49,7 @@ def set_up(
     snapshot = Snapshot(models, optimizers)
     session = Session(models, _checks.one_device(models, optimizers), settings)
     try:
-        announce(settings)
+        announce(settings, session.device)
         announce_frozen(settings, optimizers, rounded)
         announce_buffers(settings, _to_cast(buffers_to_cast, models, settings, kept))
         masters = make_masters(rounded, optimizers)
