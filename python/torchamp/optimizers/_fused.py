@@ -1,8 +1,7 @@
-"""The base of the fused optimizers: steppers for the groups, states, skipping on the device."""
+"""The base of the fused optimizers: arguments, steps, state dicts, skipping on the device."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,8 @@ from torch.optim.optimizer import (
 )
 
 from torchamp._load import _C
-from torchamp._shards import Shards, is_dtensor, is_flattened, local_state, shard_of, sharded_like
+from torchamp._shards import Shards, is_dtensor, is_flattened
+from torchamp.optimizers._layout import Layout, Stepper
 
 
 class FusedOptimizer(torch.optim.Optimizer):
@@ -57,7 +57,7 @@ class FusedOptimizer(torch.optim.Optimizer):
     amp_state: _C.OptimizerState | None = None
 
     #: None if it must be made anew.
-    _layout: _Layout | None
+    _layout: Layout | None
 
     #: Whether a step can do with a shard of each parameter, as of DTensors.
     _takes_shards = True
@@ -190,7 +190,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     _watched_step = torch.optim.Optimizer.profile_hook_step(_step)
 
-    def _current_layout(self) -> _Layout:
+    def _current_layout(self) -> Layout:
         """The layout for the groups, hyperparameters and states as they are now."""
         layout = self._known_layout()
         if layout is None:
@@ -199,7 +199,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             stepper.update(self.options, self.param_groups)
         return layout
 
-    def _known_layout(self) -> _Layout | None:
+    def _known_layout(self) -> Layout | None:
         """None where the program has changed groups, parameters or states since."""
         layout = self._layout
         if layout is None:
@@ -215,7 +215,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         )
         return layout if is_current else None
 
-    def _make_layout(self) -> _Layout:
+    def _make_layout(self) -> Layout:
         groups = [
             (self.algorithm_of(group), _C.SeenParams(group["params"]))
             for group in self.param_groups
@@ -229,10 +229,10 @@ class FusedOptimizer(torch.optim.Optimizer):
             for param in params:
                 members.setdefault((algorithm, param.device), []).append((param, index))
         steppers = [
-            _Stepper(algorithm, placed, self.state_dtype, self.stochastic_rounding, self.state)
+            Stepper(algorithm, placed, self.state_dtype, self.stochastic_rounding, self.state)
             for (algorithm, _), placed in members.items()
         ]
-        return _Layout(steppers, groups, _C.SeenState(self.state), shards)
+        return Layout(steppers, groups, _C.SeenState(self.state), shards)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("state_dtype", "stochastic_rounding")
@@ -272,103 +272,6 @@ class FusedOptimizer(torch.optim.Optimizer):
             if isinstance(saved.get(name), torch.Tensor):
                 state[name] = saved[name].to(param.device, dtype, copy=True)
         return state
-
-
-@dataclasses.dataclass
-class _Layout:
-    """The steppers of an optimizer, and what they were made for."""
-
-    steppers: list[_Stepper]
-    #: Of each group.
-    groups: list[tuple[_C.StepAlgorithm, _C.SeenParams]]
-    seen_state: _C.SeenState
-    #: Of the parameters that are DTensors.
-    shards: Shards
-
-    def publish_new_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
-        """Puts the states that steps have made in `state`."""
-        if any([stepper.publish_new_states(state) for stepper in self.steppers]):
-            self.seen_state = _C.SeenState(state)
-
-    def republish_scalars(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
-        """Puts the counts in `state` again, which a program may have moved by `.data`."""
-        for stepper in self.steppers:
-            stepper.republish_scalars(state)
-        self.seen_state = _C.SeenState(state)
-
-
-class _Stepper:
-    """That of one device and algorithm: a FusedStepper, and the optimizer's `state` of its
-    parameters."""
-
-    def __init__(
-        self,
-        algorithm: _C.StepAlgorithm,
-        placed: list[tuple[torch.Tensor, int]],
-        state_dtype: torch.dtype,
-        stochastic_rounding: bool,
-        state: dict[torch.Tensor, dict[str, Any]],
-    ) -> None:
-        """placed: parameters of one device, each with the number of its group; of DTensors the
-        shards are stepped. Goes on from what `state` has of them."""
-        self._params = [param for param, _ in placed]
-        groups = [group for _, group in placed]
-        shards = [shard_of(param) for param in self._params]
-        self.core = _C.FusedStepper(algorithm, shards, groups, state_dtype, stochastic_rounding)
-        self._names = _C.state_names(algorithm)
-        for i, param in enumerate(self._params):
-            if param in state:
-                self._adopt(i, state[param])
-
-    def _adopt(self, i: int, state: dict[str, Any]) -> None:
-        """Missing states start as zeros: the maxima if amsgrad was switched on later."""
-        param = self._params[i]
-        states = [local_state(param, name, state.get(name)) for name in self._names]
-        if not state or (self._names and all(value is None for value in states)):
-            return
-        done = torch.as_tensor(float(state.get("step", 1.0)))
-        norm = state.get("norm_average")
-        norm_average = None if norm is None else torch.as_tensor(float(norm))
-        self.core.set_state(i, states, done, norm_average)
-        state.update(self._scalars(i))
-        state.update(self._states(i))
-
-    def _states(self, i: int) -> dict[str, torch.Tensor]:
-        param = self._params[i]
-        return {
-            name: sharded_like(param, state)
-            for name, state in zip(self._names, self.core.states(i))
-        }
-
-    def _scalars(self, i: int) -> dict[str, torch.Tensor]:
-        scalars = {"step": self.core.step_count(i)}
-        norm = self.core.norm_average(i)
-        if norm is not None:
-            scalars["norm_average"] = norm
-        return scalars
-
-    def update(self, options: _C.OptionTable, groups: list[dict[str, Any]]) -> None:
-        """Takes the groups' hyperparameters over."""
-        options.set_hyper(self.core, groups)
-        for index, group in enumerate(groups):
-            if isinstance(group["lr"], torch.Tensor):
-                self.core.set_lr(index, group["lr"])
-
-    def publish_new_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> bool:
-        """Puts the states that steps have made in `state`; returns whether there were any."""
-        made = self.core.new_states()
-        if not made:
-            return False
-        for i in made:
-            state[self._params[i]] = {**self._scalars(i), **self._states(i)}
-        self.core.clear_new_states()
-        return True
-
-    def republish_scalars(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
-        """Puts the counts in `state` again."""
-        for i, param in enumerate(self._params):
-            if param in state:
-                state[param].update(self._scalars(i))
 
 
 def _scalar(value: torch.Tensor | float | None) -> torch.Tensor | None:
