@@ -22,6 +22,16 @@ class Layout:
     #: Of the parameters that are DTensors.
     shards: Shards
 
+    def counts_of(self, group: int) -> list[torch.Tensor]:
+        """The steps of the group's parameters: a float32 tensor a device, which steps write."""
+        return [each.counts_of(group) for each in self.steppers if each.has(group)]
+
+    def set_counts(self, group: int, count: int, with_fresh: bool) -> None:
+        """Writes all of them. with_fresh: also of the parameters that have no states yet."""
+        for stepper in self.steppers:
+            if stepper.has(group):
+                stepper.set_counts(group, count, with_fresh)
+
     def publish_new_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
         """Puts the states that steps have made in `state`."""
         if any([stepper.publish_new_states(state) for stepper in self.steppers]):
@@ -49,9 +59,11 @@ class Stepper:
         """placed: parameters of one device, each with the number of its group; of DTensors the
         shards are stepped. Goes on from what `state` has of them."""
         self._params = [param for param, _ in placed]
-        groups = [group for _, group in placed]
+        self._groups = [group for _, group in placed]
         shards = [shard_of(param) for param in self._params]
-        self.core = _C.FusedStepper(algorithm, shards, groups, state_dtype, stochastic_rounding)
+        self.core = _C.FusedStepper(
+            algorithm, shards, self._groups, state_dtype, stochastic_rounding
+        )
         self._names = _C.state_names(algorithm)
         for i, param in enumerate(self._params):
             if param in state:
@@ -83,6 +95,22 @@ class Stepper:
         if norm is not None:
             scalars["norm_average"] = norm
         return scalars
+
+    def has(self, group: int) -> bool:
+        """Whether any of the group's parameters is here."""
+        return group in self._groups
+
+    def counts_of(self, group: int) -> torch.Tensor:
+        """The steps of the group's parameters, which are neighbours in one tensor of counts."""
+        first = self.core.step_count(self._groups.index(group))
+        return first.as_strided((self._groups.count(group),), (1,))
+
+    def set_counts(self, group: int, count: int, with_fresh: bool) -> None:
+        """Writes all of them, or those of parameters that have states."""
+        first = self._groups.index(group)
+        for i, each in enumerate(self.counts_of(group), first):
+            if with_fresh or self.core.states(i):
+                each.fill_(count)
 
     def update(self, options: _C.OptionTable, groups: list[dict[str, Any]]) -> None:
         """Takes the groups' hyperparameters over."""

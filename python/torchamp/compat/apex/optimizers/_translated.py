@@ -53,7 +53,7 @@ class Translated(FusedOptimizer):
         super().add_param_group(param_group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's; from apex's too, which counts steps by group and not by parameter."""
+        """As torch's; from apex's too."""
         groups = [
             self._translated(group, current)
             for group, current in zip(state_dict["param_groups"], self.param_groups)
@@ -68,7 +68,7 @@ class Translated(FusedOptimizer):
         """The group in torchamp's names, and with the options that apex does not keep in it."""
         result = dict(group)
         _rename(result, self.group_names)
-        return {**current, **result}
+        return {**{name: current[name] for name in current if name != "step"}, **result}
 
     def _translate_state(
         self,
@@ -76,10 +76,7 @@ class Translated(FusedOptimizer):
         params: list[torch.Tensor],
         state: dict[int, dict[str, Any]],
     ) -> None:
-        steps = group.pop("step", None)
-        for index in group["params"] if steps is not None else []:
-            if index in state:
-                state[index].setdefault("step", torch.tensor(float(steps)))
+        """What apex keeps in the group, torchamp in `state`."""
 
 
 def _rename(group: dict[str, Any], names: dict[str, str]) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from torchamp import optimizers
-from torchamp.compat.apex.optimizers._translated import Translated, refuse_amsgrad
+from torchamp.compat.apex.optimizers._counts import CountsByGroup
+from torchamp.compat.apex.optimizers._translated import refuse_amsgrad
 
 __all__ = ["FusedLAMB"]
 
 
-class FusedLAMB(Translated, optimizers.FusedLAMB):
+class FusedLAMB(CountsByGroup, optimizers.FusedLAMB):
     """torchamp.optimizers.FusedLAMB with apex's arguments.
 
     adam_w_mode, grad_averaging, use_nvlamb: its decoupled_weight_decay, averages_grads and

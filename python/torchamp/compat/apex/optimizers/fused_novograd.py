@@ -7,12 +7,13 @@ from typing import Any
 import torch
 
 from torchamp import optimizers
-from torchamp.compat.apex.optimizers._translated import Translated, refuse_amsgrad
+from torchamp.compat.apex.optimizers._counts import CountsByGroup
+from torchamp.compat.apex.optimizers._translated import refuse_amsgrad
 
 __all__ = ["FusedNovoGrad"]
 
 
-class FusedNovoGrad(Translated, optimizers.FusedNovoGrad):
+class FusedNovoGrad(CountsByGroup, optimizers.FusedNovoGrad):
     """torchamp.optimizers.FusedNovoGrad with apex's arguments.
 
     reg_inside_moment, grad_averaging, init_zero: its decay_in_moment, averages_grads and
@@ -22,6 +23,8 @@ class FusedNovoGrad(Translated, optimizers.FusedNovoGrad):
     """
 
     group_names: dict[str, str] = {"grad_averaging": "averages_grads"}
+
+    counts_fresh = False  # their running norms start with the first step
 
     def __init__(
         self,
