@@ -39,6 +39,9 @@ class FusedOptimizer(torch.optim.Optimizer):
     load into optimizers with other such choices. Raises ValueError for values outside of their
     range, for other dtypes, and for stochastic_rounding of float16.
 
+    A subclass with a `step` of its own gets unscaled grads, and the host, which waits for the
+    device, does not call it after an overflow, as with any other optimizer.
+
     Of DTensors (fully_shard, tensor parallelism) each rank steps its shard, and states are DTensors
     with the parameter's placements. Raises TypeError for those where steps need norms of whole
     tensors: FusedLAMB, FusedLARS, FusedNovoGrad.
@@ -65,9 +68,16 @@ class FusedOptimizer(torch.optim.Optimizer):
     #: Whether a subclass has its own step, which torch hooks.
     _has_outer_step = False
 
+    #: Whether step unscales and skips on the device: not that of a program's subclass, which may
+    #: step by itself.
+    _steps_fused = True
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls._has_outer_step = cls.step is not FusedOptimizer.step
+        if _overrides_step(cls):
+            cls._steps_fused = False
+            cls._step_supports_amp_scaling = vars(cls).get("_step_supports_amp_scaling", False)
 
     def __init__(
         self,
@@ -272,6 +282,17 @@ class FusedOptimizer(torch.optim.Optimizer):
             if isinstance(saved.get(name), torch.Tensor):
                 state[name] = saved[name].to(param.device, dtype, copy=True)
         return state
+
+
+def _overrides_step(subclass: type[FusedOptimizer]) -> bool:
+    """Whether the class, or a mixin before its first fused base, has a step of its own, and does
+    not say that this is fused."""
+    for base in subclass.__mro__:
+        if base is not subclass and issubclass(base, FusedOptimizer):
+            return False
+        if "step" in vars(base):
+            return "_steps_fused" not in vars(base)
+    return False
 
 
 def _scalar(value: torch.Tensor | float | None) -> torch.Tensor | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from torchamp.compat import amp_C
 from torchamp.compat.apex.optimizers._own_masters import OwnMasters
 from torchamp.compat.apex.optimizers.fused_lamb import FusedLAMB
 
@@ -20,6 +21,9 @@ class FusedMixedPrecisionLamb(OwnMasters, FusedLAMB):
 
     Raises RuntimeError for amsgrad.
     """
+
+    multi_tensor_l2norm = staticmethod(amp_C.multi_tensor_l2norm_mp)
+    multi_tensor_lamb = staticmethod(amp_C.multi_tensor_lamb_mp)
 
     def __init__(
         self,
@@ -55,3 +59,7 @@ class FusedMixedPrecisionLamb(OwnMasters, FusedLAMB):
         if step != 0:
             for group in self.param_groups:
                 group["step"] = step
+
+    @property
+    def reduced_precision_dtype(self) -> torch.dtype | None:
+        return self.mastered_dtypes[0] if self.mastered_dtypes else None

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from torchamp import optimizers
+from torchamp.compat import amp_C
+from torchamp.compat.apex.optimizers._attributes import OptionAttribute
 from torchamp.compat.apex.optimizers._counts import CountsByGroup
 from torchamp.compat.apex.optimizers._translated import refuse_amsgrad
 
@@ -25,6 +27,9 @@ class FusedNovoGrad(CountsByGroup, optimizers.FusedNovoGrad):
     group_names: dict[str, str] = {"grad_averaging": "averages_grads"}
 
     counts_fresh = False  # their running norms start with the first step
+
+    multi_tensor_novograd = staticmethod(amp_C.multi_tensor_novograd)
+    moment_mode = OptionAttribute("decay_in_moment", negated=True)
 
     def __init__(
         self,
