@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from torchamp.optimizers import FusedOptimizer
+from torchamp.optimizers._layout import Layout
 
 
 class Translated(FusedOptimizer):
     """A fused optimizer of torchamp's that answers to apex's names.
 
     `zero_grad()` follows `set_grad_none`, unless given an argument. Sparse grads raise
-    RuntimeError. Param groups and state dicts may use apex's names.
+    RuntimeError. Param groups and state dicts have apex's names, which count, beside torchamp's.
     """
 
     #: apex's names of a group's options, and torchamp's.
@@ -59,8 +60,22 @@ class Translated(FusedOptimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's."""
         if isinstance(param_group, dict):
-            _rename(param_group, self.group_names)
+            _name(param_group, self.group_names)
         super().add_param_group(param_group)
+        _name(self.param_groups[-1], self.group_names)
+
+    def _current_layout(self) -> Layout:
+        self._name_groups()
+        return super()._current_layout()
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's."""
+        self._name_groups()
+        return super().state_dict()
+
+    def _name_groups(self) -> None:
+        for group in self.param_groups:
+            _name(group, self.group_names)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's; from apex's too."""
@@ -75,9 +90,9 @@ class Translated(FusedOptimizer):
         super().load_state_dict({**state_dict, "param_groups": groups, "state": state})
 
     def _translated(self, group: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
-        """The group in torchamp's names, and with the options that apex does not keep in it."""
+        """The group with both names, and with the options that apex does not keep in it."""
         result = dict(group)
-        _rename(result, self.group_names)
+        _name(result, self.group_names)
         return {**{name: current[name] for name in current if name != "step"}, **result}
 
     def _translate_state(
@@ -89,10 +104,13 @@ class Translated(FusedOptimizer):
         """What apex keeps in the group, torchamp in `state`."""
 
 
-def _rename(group: dict[str, Any], names: dict[str, str]) -> None:
+def _name(group: dict[str, Any], names: dict[str, str]) -> None:
+    """Gives the group's options apex's names too; where both are there, apex's counts."""
     for theirs, ours in names.items():
         if theirs in group:
-            group[ours] = group.pop(theirs)
+            group[ours] = bool(group[theirs])
+        elif ours in group:
+            group[theirs] = group[ours]
 
 
 def refuse_amsgrad(optimizer: FusedOptimizer, amsgrad: bool) -> None:

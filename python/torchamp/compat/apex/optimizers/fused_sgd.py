@@ -27,8 +27,6 @@ class FusedSGD(Translated, optimizers.FusedSGD):
     Raises ValueError for values outside of their range, and for a group without lr.
     """
 
-    group_names: dict[str, str] = {"wd_after_momentum": "decay_after_momentum"}
-
     multi_tensor_sgd = staticmethod(amp_C.multi_tensor_sgd)
     wd_after_momentum = OptionAttribute("decay_after_momentum", bool)
     materialize_master_grads = True
