@@ -68,12 +68,15 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
         state.follow(self, "add_param_group")
         state.session.let_go(but=self)
         before = dict(param_group) if isinstance(param_group, dict) else None
+        stepped = set(self.state)
         with state.accesses.suppress():
             super().add_param_group(param_group)
         try:
             _check_new(state, param_group["params"])
         except ValueError:
             self.param_groups.pop()
+            for param in set(self.state) - stepped:
+                del self.state[param]
             param_group.clear()
             param_group.update(before)
             raise

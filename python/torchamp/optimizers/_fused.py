@@ -16,6 +16,7 @@ from torch.optim.optimizer import (
 from torchamp._load import _C
 from torchamp._shards import Shards, is_dtensor, is_flattened
 from torchamp.optimizers._layout import Layout, Stepper
+from torchamp.optimizers._options import check_option
 
 
 class FusedOptimizer(torch.optim.Optimizer):
@@ -144,7 +145,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _check_options(self, values: dict[str, Any]) -> None:
         for option in self.options.specs:
-            _check_option(type(self).__name__, option, values.get(option.name))
+            check_option(type(self).__name__, option, values)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps every parameter that has a grad; returns what the closure returned.
@@ -277,11 +278,14 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _loaded_state(self, saved: dict[str, Any], param: torch.Tensor) -> dict[str, Any]:
         state = dict(saved)
-        dtype = torch.float64 if param.dtype == torch.float64 else self.state_dtype
+        dtype = self._dtype_of_states(param)
         for name in self.state_names:
             if isinstance(saved.get(name), torch.Tensor):
                 state[name] = saved[name].to(param.device, dtype, copy=True)
         return state
+
+    def _dtype_of_states(self, param: torch.Tensor) -> torch.dtype:
+        return torch.float64 if param.dtype == torch.float64 else self.state_dtype
 
 
 def _overrides_step(subclass: type[FusedOptimizer]) -> bool:
@@ -298,13 +302,3 @@ def _overrides_step(subclass: type[FusedOptimizer]) -> bool:
 def _scalar(value: torch.Tensor | float | None) -> torch.Tensor | None:
     """torch's GradScaler leaves a number where no parameter has a grad."""
     return None if value is None else torch.as_tensor(value)
-
-
-def _check_option(where: str, option: _C.OptionSpec, value: Any) -> None:
-    for i, beta in enumerate(value if option.is_betas else ()):
-        if not 0.0 <= beta < 1.0:
-            raise ValueError(f"{where}: expected {option.name}[{i}] to be in [0, 1), got {beta}")
-    if isinstance(value, (int, float)) and not value >= option.minimum:
-        raise ValueError(
-            f"{where}: expected {option.name} to be at least {option.minimum}, got {value}"
-        )
