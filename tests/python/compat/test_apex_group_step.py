@@ -253,6 +253,15 @@ def test_copies_count_on(kind, device):
     assert shown(twin) == [3] and shown(optimizer) == [2]
 
 
+@pytest.mark.parametrize("done", [0, 10])
+def test_mixed_precision_lamb_shows_the_steps_done_from_the_start(done, device):
+    params = make_params(device)
+    optimizer = FusedMixedPrecisionLamb(params, step=done)
+    assert shown(optimizer) == [done]
+    train(optimizer, params, 1)
+    assert shown(optimizer) == [done + 1] and counts_of(optimizer) == [done + 1] * len(params)
+
+
 def test_an_empty_group_has_no_count(device):
     optimizer = FusedAdam([{"params": make_params(device)}, {"params": []}])
     train(optimizer, optimizer.param_groups[0]["params"], 1)

@@ -41,7 +41,8 @@ class CountsByGroup(Translated):
             step, counts = group.get("step"), layout.counts_of(index)
             if not counts or step is None or step is self._shown.get(index):
                 continue
-            if int(step) != int(_largest(counts)):
+            largest = int(_largest(counts)) if self.state else 0
+            if int(step) != largest:
                 layout.set_counts(index, int(step), self.counts_fresh)
 
     def _current_layout(self) -> Layout:

@@ -56,9 +56,8 @@ class FusedMixedPrecisionLamb(OwnMasters, FusedLAMB):
         )
         if reduced_precision_dtype is not None:
             self.mastered_dtypes: tuple[torch.dtype, ...] = (reduced_precision_dtype,)
-        if step != 0:
-            for group in self.param_groups:
-                group["step"] = step
+        for group in self.param_groups:
+            group["step"] = step
 
     @property
     def reduced_precision_dtype(self) -> torch.dtype | None:
