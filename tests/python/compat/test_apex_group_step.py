@@ -8,27 +8,22 @@ from apex import amp
 from apex.optimizers import (
     FusedAdagrad,
     FusedAdam,
-    FusedLAMB,
     FusedMixedPrecisionLamb,
     FusedNovoGrad,
     FusedSGD,
 )
-from apex_optimizers import ALL, assert_equal, make_params, set_grads, train
+from apex_optimizers import (
+    ALL,
+    assert_equal,
+    counting,
+    counts_of,
+    make_params,
+    set_grads,
+    shown,
+    train,
+)
 from nets import linear_net, loss_of, overflow_at
 from torch import nn
-
-import torchamp
-
-COUNTING = [FusedAdam, FusedLAMB, FusedNovoGrad, FusedMixedPrecisionLamb]
-counting = pytest.mark.parametrize("kind", COUNTING, ids=lambda kind: kind.__name__)
-
-
-def counts_of(optimizer):
-    return [int(optimizer.state[p]["step"]) for p in optimizer.param_groups[0]["params"]]
-
-
-def shown(optimizer):
-    return [int(group["step"]) for group in optimizer.param_groups]
 
 
 @counting
@@ -67,51 +62,6 @@ def test_a_warm_up_that_reads_the_group(kind, device):
     done = [(step + 1) / total for step in range(50)]
     expected = [base * x / warm if x < warm else base * (1 - x) ** 0.5 for x in done]
     torch.testing.assert_close(lrs, expected, rtol=1e-6, atol=0)
-
-
-def moments_of(optimizer, params):
-    return [
-        {name: value.clone() for name, value in optimizer.state[param].items() if name != "step"}
-        for param in params
-    ]
-
-
-def load_with_moments(optimizer, group, moments):
-    state = {i: copy.deepcopy(each) for i, each in enumerate(moments)}
-    optimizer.load_state_dict({"state": state, "param_groups": [group]})
-
-
-def copy_moments_afterwards(optimizer, group, moments):
-    empty = [{name: torch.zeros_like(value) for name, value in each.items()} for each in moments]
-    load_with_moments(optimizer, group, empty)
-    for param, each in zip(optimizer.param_groups[0]["params"], moments):
-        for name, value in each.items():
-            optimizer.state[param][name].copy_(value)
-
-
-def assign_moments_afterwards(optimizer, group, moments):
-    optimizer.load_state_dict({"state": {}, "param_groups": [group]})
-    for param, each in zip(optimizer.param_groups[0]["params"], moments):
-        for name, value in each.items():
-            optimizer.state[param][name] = value
-
-
-@counting
-@pytest.mark.parametrize(
-    "restore", [load_with_moments, copy_moments_afterwards, assign_moments_afterwards]
-)
-def test_a_resume_that_takes_moments_apart_from_the_count(kind, restore, device):
-    """As Megatron-LM's distributed optimizer saves and loads."""
-    params, again = make_params(device), make_params(device)
-    optimizer, resumed = kind(params, **ALL[kind]), kind(again, **ALL[kind])
-    train(optimizer, params, 5)
-    group, moments = optimizer.state_dict()["param_groups"][0], moments_of(optimizer, params)
-    for param, value in zip(again, params):
-        param.data.copy_(value)
-    restore(resumed, group, moments)
-    assert shown(resumed) == [5]
-    assert_equal(train(resumed, again, 3, first=5), train(optimizer, params, 3, first=5))
-    assert shown(resumed) == [8] and counts_of(resumed) == [8] * len(params)
 
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3", "O5"])
@@ -199,39 +149,6 @@ def test_a_running_norm_starts_with_its_first_step(device):
     assert_equal(train(optimizer, params, 1), train(FusedNovoGrad(again), again, 1))
 
 
-@counting
-def test_a_dict_without_the_groups_count_does_not_keep_the_old_one(kind, device):
-    params = make_params(device)
-    optimizer = kind(params, **ALL[kind])
-    train(optimizer, params, 2)
-    saved = copy.deepcopy(optimizer.state_dict())
-    del saved["param_groups"][0]["step"]
-    train(optimizer, params, 5, first=2)
-    optimizer.load_state_dict(saved)
-    assert shown(optimizer) == [2]
-    train(optimizer, params, 1)
-    assert shown(optimizer) == [3] and counts_of(optimizer) == [3] * len(params)
-
-
-@pytest.mark.parametrize("kind", [FusedAdam, torchamp.optimizers.FusedAdam])
-def test_files_of_amp_save_have_their_own_count(kind, tmp_path):
-    def trained(kind, steps):
-        model = linear_net()
-        optimizer = kind(model.parameters())
-        amp.initialize(model, optimizer, opt_level="O2", loss_scale=1.0, verbosity=0)
-        for _ in range(steps):
-            optimizer.zero_grad()
-            with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
-        return model, optimizer
-
-    torchamp.amp.save(*trained(kind, 2), tmp_path / "file")
-    model, optimizer = trained(FusedAdam, 5)
-    torchamp.amp.load(model, optimizer, tmp_path / "file")
-    assert shown(optimizer) == [2] and counts_of(optimizer) == [2] * 4
-
-
 def test_counts_moved_by_data_are_saved_alike(device):
     params = make_params(device)
     optimizer = FusedAdam(params)
@@ -262,25 +179,21 @@ def test_mixed_precision_lamb_shows_the_steps_done_from_the_start(done, device):
     assert shown(optimizer) == [done + 1] and counts_of(optimizer) == [done + 1] * len(params)
 
 
+@counting
+def test_nothing_waits_for_the_count(kind):
+    """A meta tensor has no value that could be read."""
+    params = [nn.Parameter(torch.ones(3, device="meta")) for _ in range(2)]
+    optimizer = kind([{"params": params[:1]}, {"params": params[1:]}], **ALL[kind])
+    for _ in range(3):
+        for param in params:
+            param.grad = torch.ones_like(param)
+        optimizer.step()
+    for group in optimizer.param_groups:
+        step = group["step"]
+        assert step.device.type == "meta" and step.dtype == torch.int32 and step.shape == ()
+
+
 def test_an_empty_group_has_no_count(device):
     optimizer = FusedAdam([{"params": make_params(device)}, {"params": []}])
     train(optimizer, optimizer.param_groups[0]["params"], 1)
     assert "step" not in optimizer.param_groups[1]
-
-
-class OwnCount(FusedAdam):
-    """Counts in the group, as apex's own step does, and knows nothing else."""
-
-    def step(self, closure=None):
-        for group in self.param_groups:
-            group["step"] = group.get("step", 0) + 1
-
-
-def test_the_count_of_a_subclass_is_saved_and_loaded(device):
-    params = [nn.Parameter(torch.ones(3, device=device))]
-    optimizer, resumed = OwnCount(params), OwnCount(params)
-    for _ in range(3):
-        optimizer.step()
-    resumed.load_state_dict(optimizer.state_dict())
-    resumed.step()
-    assert resumed.state_dict()["param_groups"][0]["step"] == 4

@@ -118,18 +118,24 @@ def test_what_a_program_writes_under_apexs_name_counts(kind, theirs, ours, value
     params, twins, again = (make_params(device) for _ in range(3))
     optimizer, expected = kind(params, **{theirs: not value}), kind(twins, **{theirs: value})
     optimizer.param_groups[0][theirs] = value
-    plain = getattr(torchamp.optimizers, kind.__name__)(again)
-    plain.load_state_dict(optimizer.state_dict())
+    assert_equal(train(optimizer, params, 3), train(expected, twins, 3))
+    other = kind(again, **{theirs: not value})
+    other.param_groups[0][theirs] = value
+    plain = getattr(torchamp.optimizers, kind.__name__)(make_params(device))
+    plain.load_state_dict(other.state_dict())
     assert plain.param_groups[0][ours] == value
-    trained = train(optimizer, params, 3)
-    assert_equal(trained, train(expected, twins, 3))
-    resumed = kind(again, **{theirs: not value})
-    resumed.load_state_dict(optimizer.state_dict())
-    assert resumed.param_groups[0][theirs] == resumed.param_groups[0][ours] == value
-    other = kind(make_params(device), **{theirs: not value})
-    plain.param_groups[0].pop(theirs)
-    other.load_state_dict(plain.state_dict())
-    assert other.param_groups[0][theirs] == value
+
+
+@named
+@pytest.mark.parametrize("kept", ["both", "theirs", "ours"])
+def test_state_dicts_with_either_name_load(kind, theirs, ours, kept, device):
+    saved = kind(make_params(device), **{theirs: False}).state_dict()
+    (group,) = saved["param_groups"]
+    for name in {"both": (), "theirs": (ours,), "ours": (theirs,)}[kept]:
+        del group[name]
+    optimizer = kind(make_params(device), **{theirs: True})
+    optimizer.load_state_dict(saved)
+    assert not optimizer.param_groups[0][theirs] and not optimizer.param_groups[0][ours]
 
 
 def test_other_norms_are_refused_wherever_they_come_from(device):
