@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import torch
@@ -22,15 +23,19 @@ class Layout:
     #: Of the parameters that are DTensors.
     shards: Shards
 
-    def counts_of(self, group: int) -> list[torch.Tensor]:
-        """The steps of the group's parameters: a float32 tensor a device, which steps write."""
-        return [each.counts_of(group) for each in self.steppers if each.has(group)]
+    @functools.cached_property
+    def counts(self) -> dict[int, list[torch.Tensor]]:
+        """By group, the steps of its parameters: a float32 tensor a device, which steps write."""
+        counts: dict[int, list[torch.Tensor]] = {}
+        for stepper in self.steppers:
+            for group, each in stepper.counts().items():
+                counts.setdefault(group, []).append(each)
+        return counts
 
     def set_counts(self, group: int, count: int, with_fresh: bool) -> None:
         """Writes all of them. with_fresh: also of the parameters that have no states yet."""
         for stepper in self.steppers:
-            if stepper.has(group):
-                stepper.set_counts(group, count, with_fresh)
+            stepper.set_counts(group, count, with_fresh)
 
     def publish_new_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
         """Puts the states that steps have made in `state`."""
@@ -96,21 +101,19 @@ class Stepper:
             scalars["norm_average"] = norm
         return scalars
 
-    def has(self, group: int) -> bool:
-        """Whether any of the group's parameters is here."""
-        return group in self._groups
-
-    def counts_of(self, group: int) -> torch.Tensor:
-        """The steps of the group's parameters, which are neighbours in one tensor of counts."""
-        first = self.core.step_count(self._groups.index(group))
-        return first.as_strided((self._groups.count(group),), (1,))
+    def counts(self) -> dict[int, torch.Tensor]:
+        """By group, the steps of its parameters, which are neighbours in one tensor of counts."""
+        return {
+            group: self.core.step_count(i).as_strided((self._groups.count(group),), (1,))
+            for i, group in enumerate(self._groups)
+            if i == 0 or group != self._groups[i - 1]
+        }
 
     def set_counts(self, group: int, count: int, with_fresh: bool) -> None:
-        """Writes all of them, or those of parameters that have states."""
-        first = self._groups.index(group)
-        for i, each in enumerate(self.counts_of(group), first):
-            if with_fresh or self.core.states(i):
-                each.fill_(count)
+        """Writes those of the group, or those of parameters that have states."""
+        for i, each in enumerate(self._groups):
+            if each == group and (with_fresh or self.core.states(i)):
+                self.core.step_count(i).fill_(count)
 
     def update(self, options: _C.OptionTable, groups: list[dict[str, Any]]) -> None:
         """Takes the groups' hyperparameters over."""

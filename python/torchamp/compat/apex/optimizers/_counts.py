@@ -30,18 +30,16 @@ class CountsByGroup(Translated):
 
     def _show_counts(self, layout: Layout) -> None:
         self._shown = {}
-        for index, group in enumerate(self.param_groups):
-            counts = layout.counts_of(index)
-            if counts:
-                group["step"] = self._shown[index] = _largest(counts)
+        for index, counts in layout.counts.items():
+            self.param_groups[index]["step"] = self._shown[index] = _largest(counts)
 
     def _take_counts(self, layout: Layout) -> None:
         """Makes what programs wrote to groups the counts of their parameters."""
         for index, group in enumerate(self.param_groups):
-            step, counts = group.get("step"), layout.counts_of(index)
-            if not counts or step is None or step is self._shown.get(index):
+            step = group.get("step")
+            if step is None or step is self._shown.get(index) or index not in layout.counts:
                 continue
-            largest = int(_largest(counts)) if self.state else 0
+            largest = int(_largest(layout.counts[index])) if self.state else 0
             if int(step) != largest:
                 layout.set_counts(index, int(step), self.counts_fresh)
 
