@@ -185,3 +185,22 @@ def test_a_refused_group_leaves_no_sums():
     with pytest.raises(ValueError, match="to be in one optimizer, since it has a float32 master"):
         pair[0].add_param_group({"params": [other, model[2].weight]})
     assert len(pair[0].state) == len(pair[0].state_dict()["state"]) == 2
+
+
+@pytest.mark.parametrize(
+    "kind", [optimizers.FusedAdam, optimizers.FusedAdamW, optimizers.FusedLAMB]
+)
+def test_a_count_that_only_the_group_has_is_that_of_its_parameters(kind, device):
+    """As in a state dict of apex's; a parameter's own count goes before."""
+    params, again = make_params(device), make_params(device)
+    optimizer, resumed = kind(params, lr=0.1), kind(again, lr=0.1)
+    train(optimizer, params, 5)
+    saved = copy.deepcopy(optimizer.state_dict())
+    saved["param_groups"][0]["step"] = int(saved["state"][0].pop("step"))
+    resumed.load_state_dict(saved)
+    for param, value in zip(again, params):
+        param.data.copy_(value)
+    train(optimizer, params, 2, first=5)
+    train(resumed, again, 2, first=5)
+    assert all(map(torch.equal, again, params))
+    assert [int(resumed.state[param]["step"]) for param in again] == [7, 7]

@@ -236,6 +236,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         for index, (algorithm, _) in enumerate(groups):
             params = self.param_groups[index]["params"]
             self._check_shards(params)
+            self._spread_count(self.param_groups[index])
             shards.add(params)
             for param in params:
                 members.setdefault((algorithm, param.device), []).append((param, index))
@@ -244,6 +245,13 @@ class FusedOptimizer(torch.optim.Optimizer):
             for (algorithm, _), placed in members.items()
         ]
         return Layout(steppers, groups, _C.SeenState(self.state), shards)
+
+    def _spread_count(self, group: dict[str, Any]) -> None:
+        """Gives states without a count that of their group, where apex keeps it."""
+        for param in group["params"] if "step" in group else []:
+            state = self.state.get(param)
+            if state and "step" not in state:
+                state["step"] = torch.tensor(float(group["step"]))
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("state_dtype", "stochastic_rounding")
@@ -266,7 +274,8 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Like torch's, from this optimizer or from torch's of the same algorithm; states keep
-        their precision, whatever the parameters' dtype."""
+        their precision, whatever the parameters' dtype. States without a count of steps have their
+        group's, where apex keeps it."""
         super().load_state_dict(state_dict)
         saved_ids = [i for group in state_dict["param_groups"] for i in group["params"]]
         params = [param for group in self.param_groups for param in group["params"]]

@@ -59,11 +59,6 @@ class CountsByGroup(Translated):
 
     def _make_layout(self) -> Layout:
         self._shown = {}
-        for group in self.param_groups:
-            for param in group["params"] if "step" in group else []:
-                state = self.state.get(param)
-                if state and "step" not in state:
-                    state["step"] = torch.tensor(float(group["step"]))
         return super()._make_layout()
 
     def state_dict(self) -> dict[str, Any]:
