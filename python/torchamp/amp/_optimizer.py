@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 
@@ -20,6 +20,9 @@ from torchamp.amp._report import announce_savings
 from torchamp.amp._session import Session
 from torchamp.amp._swap_class import Swapped, remade, restore_class, swap_class
 from torchamp.optimizers import FusedOptimizer
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeGuard
 
 
 class AmpOptimizer(Swapped, torch.optim.Optimizer):
@@ -65,12 +68,15 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
         state.follow(self, "add_param_group")
         state.session.let_go(but=self)
         before = dict(param_group) if isinstance(param_group, dict) else None
+        stepped = set(self.state)
         with state.accesses.suppress():
             super().add_param_group(param_group)
         try:
             _check_new(state, param_group["params"])
         except ValueError:
             self.param_groups.pop()
+            for param in set(self.state) - stepped:
+                del self.state[param]
             param_group.clear()
             param_group.update(before)
             raise
@@ -163,7 +169,7 @@ def _step(
             state.core,
             session.scalers,
             state.accesses.suppressions,
-            isinstance(optimizer, FusedOptimizer),
+            steps_fused(optimizer),
         ),
     ):
         session.shards.publish()
@@ -177,7 +183,7 @@ def _step(
 def _step_unless_overflowed(
     optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callable
 ) -> Any:
-    found_inf = None if isinstance(optimizer, FusedOptimizer) else state.core.found_inf()
+    found_inf = None if steps_fused(optimizer) else state.core.found_inf()
     if found_inf is None:
         return inner()
     if not can_skip_on_device(optimizer):
@@ -194,12 +200,12 @@ def adopt_optimizer(
     """Makes `optimizer` an AmpOptimizer of `session` and puts masters in its groups: those of
     `masters`, by parameter, and new ones for other parameters of low precision."""
     state = OptimizerState(session, optimizer.__dict__.pop("step", None))
-    if isinstance(optimizer, FusedOptimizer):
+    if steps_fused(optimizer):
         optimizer.amp_state = state.core
         state.core.lazy = not session.settings.options["materialize_master_grads"]
     for group in optimizer.param_groups:
         state.adopt_group(optimizer, group, masters, "initialize")
-    if isinstance(optimizer, FusedOptimizer) and session.settings.options["verbosity"] > 0:
+    if steps_fused(optimizer) and session.settings.options["verbosity"] > 0:
         with state.accesses.suppress():
             announce_savings(optimizer, state.core)
     optimizer.__dict__["_torchamp"] = state
@@ -307,6 +313,12 @@ class Telemetry:
     loss_scales: tuple[float, ...] = ()  #: one a loss, as they were at that step
 
 
+def steps_fused(optimizer: torch.optim.Optimizer) -> TypeGuard[FusedOptimizer]:
+    """Whether it unscales and skips within its step: a program's subclass with a step of its own
+    may not, and is treated as any other optimizer."""
+    return isinstance(optimizer, FusedOptimizer) and optimizer._steps_fused
+
+
 #: torch's optimizers that have a fused step.
 FUSED_IN_TORCH = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 
@@ -315,7 +327,7 @@ def can_skip_on_device(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the next step can be skipped without the host knowing: fused optimizers, torch's and
     ours, leave everything as it is where they find their attribute `found_inf` set. Seeds momentum
     buffers, which torch leaves uninitialised if the step that makes them is skipped."""
-    if isinstance(optimizer, FusedOptimizer):
+    if steps_fused(optimizer):
         return True
     if not isinstance(optimizer, FUSED_IN_TORCH):
         return False

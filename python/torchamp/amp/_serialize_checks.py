@@ -54,8 +54,11 @@ def _suppressed(optimizer: torch.optim.Optimizer) -> _C.Suppressed:
 
 
 def completed(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-    """A state dict whose groups keep the options unknown to C++, such as `foreach`, of this run."""
+    """A state dict whose groups keep the options unknown to C++, such as `foreach`, of this run.
+    "step" is no option: apex's optimizers show their count there."""
     here = optimizer.state_dict()["param_groups"]
+    for own in here:
+        own.pop("step", None)
     groups = [{**own, **group} for own, group in zip(here, saved["param_groups"])]
     return {"state": saved["state"], "param_groups": groups}
 

@@ -1,8 +1,7 @@
-"""The base of the fused optimizers: steppers for the groups, states, skipping on the device."""
+"""The base of the fused optimizers: arguments, steps, state dicts, skipping on the device."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,9 @@ from torch.optim.optimizer import (
 )
 
 from torchamp._load import _C
-from torchamp._shards import Shards, is_dtensor, is_flattened, local_state, shard_of, sharded_like
+from torchamp._shards import Shards, is_dtensor, is_flattened
+from torchamp.optimizers._layout import Layout, Stepper
+from torchamp.optimizers._options import check_option
 
 
 class FusedOptimizer(torch.optim.Optimizer):
@@ -39,6 +40,9 @@ class FusedOptimizer(torch.optim.Optimizer):
     load into optimizers with other such choices. Raises ValueError for values outside of their
     range, for other dtypes, and for stochastic_rounding of float16.
 
+    A subclass with a `step` of its own gets unscaled grads, and the host, which waits for the
+    device, does not call it after an overflow, as with any other optimizer.
+
     Of DTensors (fully_shard, tensor parallelism) each rank steps its shard, and states are DTensors
     with the parameter's placements. Raises TypeError for those where steps need norms of whole
     tensors: FusedLAMB, FusedLARS, FusedNovoGrad.
@@ -57,7 +61,7 @@ class FusedOptimizer(torch.optim.Optimizer):
     amp_state: _C.OptimizerState | None = None
 
     #: None if it must be made anew.
-    _layout: _Layout | None
+    _layout: Layout | None
 
     #: Whether a step can do with a shard of each parameter, as of DTensors.
     _takes_shards = True
@@ -65,9 +69,16 @@ class FusedOptimizer(torch.optim.Optimizer):
     #: Whether a subclass has its own step, which torch hooks.
     _has_outer_step = False
 
+    #: Whether step unscales and skips on the device: not that of a program's subclass, which may
+    #: step by itself.
+    _steps_fused = True
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls._has_outer_step = cls.step is not FusedOptimizer.step
+        if _overrides_step(cls):
+            cls._steps_fused = False
+            cls._step_supports_amp_scaling = vars(cls).get("_step_supports_amp_scaling", False)
 
     def __init__(
         self,
@@ -134,7 +145,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _check_options(self, values: dict[str, Any]) -> None:
         for option in self.options.specs:
-            _check_option(type(self).__name__, option, values.get(option.name))
+            check_option(type(self).__name__, option, values)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps every parameter that has a grad; returns what the closure returned.
@@ -190,7 +201,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     _watched_step = torch.optim.Optimizer.profile_hook_step(_step)
 
-    def _current_layout(self) -> _Layout:
+    def _current_layout(self) -> Layout:
         """The layout for the groups, hyperparameters and states as they are now."""
         layout = self._known_layout()
         if layout is None:
@@ -199,7 +210,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             stepper.update(self.options, self.param_groups)
         return layout
 
-    def _known_layout(self) -> _Layout | None:
+    def _known_layout(self) -> Layout | None:
         """None where the program has changed groups, parameters or states since."""
         layout = self._layout
         if layout is None:
@@ -215,7 +226,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         )
         return layout if is_current else None
 
-    def _make_layout(self) -> _Layout:
+    def _make_layout(self) -> Layout:
         groups = [
             (self.algorithm_of(group), _C.SeenParams(group["params"]))
             for group in self.param_groups
@@ -225,14 +236,22 @@ class FusedOptimizer(torch.optim.Optimizer):
         for index, (algorithm, _) in enumerate(groups):
             params = self.param_groups[index]["params"]
             self._check_shards(params)
+            self._spread_count(self.param_groups[index])
             shards.add(params)
             for param in params:
                 members.setdefault((algorithm, param.device), []).append((param, index))
         steppers = [
-            _Stepper(algorithm, placed, self.state_dtype, self.stochastic_rounding, self.state)
+            Stepper(algorithm, placed, self.state_dtype, self.stochastic_rounding, self.state)
             for (algorithm, _), placed in members.items()
         ]
-        return _Layout(steppers, groups, _C.SeenState(self.state), shards)
+        return Layout(steppers, groups, _C.SeenState(self.state), shards)
+
+    def _spread_count(self, group: dict[str, Any]) -> None:
+        """Gives states without a count that of their group, where apex keeps it."""
+        for param in group["params"] if "step" in group else []:
+            state = self.state.get(param)
+            if state and "step" not in state:
+                state["step"] = torch.tensor(float(group["step"]))
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("state_dtype", "stochastic_rounding")
@@ -255,7 +274,8 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Like torch's, from this optimizer or from torch's of the same algorithm; states keep
-        their precision, whatever the parameters' dtype."""
+        their precision, whatever the parameters' dtype. States without a count of steps have their
+        group's, where apex keeps it."""
         super().load_state_dict(state_dict)
         saved_ids = [i for group in state_dict["param_groups"] for i in group["params"]]
         params = [param for group in self.param_groups for param in group["params"]]
@@ -267,120 +287,27 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _loaded_state(self, saved: dict[str, Any], param: torch.Tensor) -> dict[str, Any]:
         state = dict(saved)
-        dtype = torch.float64 if param.dtype == torch.float64 else self.state_dtype
+        dtype = self._dtype_of_states(param)
         for name in self.state_names:
             if isinstance(saved.get(name), torch.Tensor):
                 state[name] = saved[name].to(param.device, dtype, copy=True)
         return state
 
-
-@dataclasses.dataclass
-class _Layout:
-    """The steppers of an optimizer, and what they were made for."""
-
-    steppers: list[_Stepper]
-    #: Of each group.
-    groups: list[tuple[_C.StepAlgorithm, _C.SeenParams]]
-    seen_state: _C.SeenState
-    #: Of the parameters that are DTensors.
-    shards: Shards
-
-    def publish_new_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
-        """Puts the states that steps have made in `state`."""
-        if any([stepper.publish_new_states(state) for stepper in self.steppers]):
-            self.seen_state = _C.SeenState(state)
-
-    def republish_scalars(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
-        """Puts the counts in `state` again, which a program may have moved by `.data`."""
-        for stepper in self.steppers:
-            stepper.republish_scalars(state)
-        self.seen_state = _C.SeenState(state)
+    def _dtype_of_states(self, param: torch.Tensor) -> torch.dtype:
+        return torch.float64 if param.dtype == torch.float64 else self.state_dtype
 
 
-class _Stepper:
-    """That of one device and algorithm: a FusedStepper, and the optimizer's `state` of its
-    parameters."""
-
-    def __init__(
-        self,
-        algorithm: _C.StepAlgorithm,
-        placed: list[tuple[torch.Tensor, int]],
-        state_dtype: torch.dtype,
-        stochastic_rounding: bool,
-        state: dict[torch.Tensor, dict[str, Any]],
-    ) -> None:
-        """placed: parameters of one device, each with the number of its group; of DTensors the
-        shards are stepped. Goes on from what `state` has of them."""
-        self._params = [param for param, _ in placed]
-        groups = [group for _, group in placed]
-        shards = [shard_of(param) for param in self._params]
-        self.core = _C.FusedStepper(algorithm, shards, groups, state_dtype, stochastic_rounding)
-        self._names = _C.state_names(algorithm)
-        for i, param in enumerate(self._params):
-            if param in state:
-                self._adopt(i, state[param])
-
-    def _adopt(self, i: int, state: dict[str, Any]) -> None:
-        """Missing states start as zeros: the maxima if amsgrad was switched on later."""
-        param = self._params[i]
-        states = [local_state(param, name, state.get(name)) for name in self._names]
-        if not state or (self._names and all(value is None for value in states)):
-            return
-        done = torch.as_tensor(float(state.get("step", 1.0)))
-        norm = state.get("norm_average")
-        norm_average = None if norm is None else torch.as_tensor(float(norm))
-        self.core.set_state(i, states, done, norm_average)
-        state.update(self._scalars(i))
-        state.update(self._states(i))
-
-    def _states(self, i: int) -> dict[str, torch.Tensor]:
-        param = self._params[i]
-        return {
-            name: sharded_like(param, state)
-            for name, state in zip(self._names, self.core.states(i))
-        }
-
-    def _scalars(self, i: int) -> dict[str, torch.Tensor]:
-        scalars = {"step": self.core.step_count(i)}
-        norm = self.core.norm_average(i)
-        if norm is not None:
-            scalars["norm_average"] = norm
-        return scalars
-
-    def update(self, options: _C.OptionTable, groups: list[dict[str, Any]]) -> None:
-        """Takes the groups' hyperparameters over."""
-        options.set_hyper(self.core, groups)
-        for index, group in enumerate(groups):
-            if isinstance(group["lr"], torch.Tensor):
-                self.core.set_lr(index, group["lr"])
-
-    def publish_new_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> bool:
-        """Puts the states that steps have made in `state`; returns whether there were any."""
-        made = self.core.new_states()
-        if not made:
+def _overrides_step(subclass: type[FusedOptimizer]) -> bool:
+    """Whether the class, or a mixin before its first fused base, has a step of its own, and does
+    not say that this is fused."""
+    for base in subclass.__mro__:
+        if base is not subclass and issubclass(base, FusedOptimizer):
             return False
-        for i in made:
-            state[self._params[i]] = {**self._scalars(i), **self._states(i)}
-        self.core.clear_new_states()
-        return True
-
-    def republish_scalars(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
-        """Puts the counts in `state` again."""
-        for i, param in enumerate(self._params):
-            if param in state:
-                state[param].update(self._scalars(i))
+        if "step" in vars(base):
+            return "_steps_fused" not in vars(base)
+    return False
 
 
 def _scalar(value: torch.Tensor | float | None) -> torch.Tensor | None:
     """torch's GradScaler leaves a number where no parameter has a grad."""
     return None if value is None else torch.as_tensor(value)
-
-
-def _check_option(where: str, option: _C.OptionSpec, value: Any) -> None:
-    for i, beta in enumerate(value if option.is_betas else ()):
-        if not 0.0 <= beta < 1.0:
-            raise ValueError(f"{where}: expected {option.name}[{i}] to be in [0, 1), got {beta}")
-    if isinstance(value, (int, float)) and not value >= option.minimum:
-        raise ValueError(
-            f"{where}: expected {option.name} to be at least {option.minimum}, got {value}"
-        )

@@ -23,6 +23,20 @@ ALL = {
 SIZES = [(3,), (17, 5), (), (4, 3, 2, 2)]
 every = pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 
+#: Those that keep their count in the group.
+COUNTING = [FusedAdam, FusedLAMB, FusedNovoGrad, FusedMixedPrecisionLamb]
+counting = pytest.mark.parametrize("kind", COUNTING, ids=lambda kind: kind.__name__)
+
+
+def counts_of(optimizer):
+    """Those of the first group's parameters."""
+    return [int(optimizer.state[p]["step"]) for p in optimizer.param_groups[0]["params"]]
+
+
+def shown(optimizer):
+    """The groups' counts."""
+    return [int(group["step"]) for group in optimizer.param_groups]
+
 
 def make_params(device, dtype=torch.float32):
     generator = torch.Generator().manual_seed(5)

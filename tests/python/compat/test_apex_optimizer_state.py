@@ -8,6 +8,8 @@ import torch
 from apex.optimizers import FusedAdam, FusedLAMB, FusedNovoGrad
 from apex_optimizers import ALL, assert_equal, every, make_params, train
 
+import torchamp
+
 
 @every
 def test_state_dicts_resume_bit_for_bit(kind, device):
@@ -91,12 +93,60 @@ def test_a_novograd_dict_of_apexs_resumes(device):
     assert_equal(train(resumed, again, 2, first=3), train(optimizer, params, 2, first=3))
 
 
-def test_apexs_names_in_groups_are_understood(device):
+NAMES = {
+    FusedLAMB: {"grad_averaging": "averages_grads"},
+    FusedNovoGrad: {"grad_averaging": "averages_grads", "init_zero": "starts_at_zero"},
+}
+named = pytest.mark.parametrize(
+    ("kind", "theirs", "ours"),
+    [(kind, *pair) for kind, names in NAMES.items() for pair in names.items()],
+)
+
+
+@named
+def test_groups_have_apexs_names(kind, theirs, ours, device):
     params = make_params(device)
-    groups = [
-        {"params": params[:2], "grad_averaging": False},
-        {"params": params[2:], "weight_decay": 0.0},
-    ]
-    optimizer = FusedLAMB(groups)
-    plain = [group["averages_grads"] for group in optimizer.param_groups]
-    assert plain == [False, True]
+    groups = [{"params": params[:1], theirs: True}, {"params": params[1:2], theirs: False}]
+    optimizer = kind([*groups, {"params": params[2:]}], **{theirs: False})
+    assert [group[theirs] for group in optimizer.param_groups] == [True, False, False]
+    assert [group[ours] for group in optimizer.param_groups] == [True, False, False]
+
+
+@named
+@pytest.mark.parametrize("value", [0, 1])
+def test_what_a_program_writes_under_apexs_name_counts(kind, theirs, ours, value, device):
+    params, twins, again = (make_params(device) for _ in range(3))
+    optimizer, expected = kind(params, **{theirs: not value}), kind(twins, **{theirs: value})
+    optimizer.param_groups[0][theirs] = value
+    assert_equal(train(optimizer, params, 3), train(expected, twins, 3))
+    other = kind(again, **{theirs: not value})
+    other.param_groups[0][theirs] = value
+    plain = getattr(torchamp.optimizers, kind.__name__)(make_params(device))
+    plain.load_state_dict(other.state_dict())
+    assert plain.param_groups[0][ours] == value
+
+
+@named
+@pytest.mark.parametrize("kept", ["both", "theirs", "ours"])
+def test_state_dicts_with_either_name_load(kind, theirs, ours, kept, device):
+    saved = kind(make_params(device), **{theirs: False}).state_dict()
+    (group,) = saved["param_groups"]
+    for name in {"both": (), "theirs": (ours,), "ours": (theirs,)}[kept]:
+        del group[name]
+    optimizer = kind(make_params(device), **{theirs: True})
+    optimizer.load_state_dict(saved)
+    assert not optimizer.param_groups[0][theirs] and not optimizer.param_groups[0][ours]
+
+
+def test_other_norms_are_refused_wherever_they_come_from(device):
+    params = make_params(device)
+    optimizer = FusedNovoGrad(params[:2])
+    assert optimizer.param_groups[0]["norm_type"] == 2
+    refused = "FusedNovoGrad: expected norm_type to be 2, the only norm it has, got 0"
+    with pytest.raises(RuntimeError, match=refused):
+        optimizer.add_param_group({"params": params[2:], "norm_type": 0})
+    saved = optimizer.state_dict()
+    saved["param_groups"][0]["norm_type"] = 0
+    with pytest.raises(RuntimeError, match=refused):
+        optimizer.load_state_dict(saved)
+    assert len(optimizer.param_groups) == 1 and optimizer.param_groups[0]["norm_type"] == 2

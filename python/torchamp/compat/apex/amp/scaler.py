@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from torchamp import ops
 from torchamp._load import _C
 from torchamp.amp._session import Session
+from torchamp.compat.apex.amp._numbers import to_count, to_number, to_scale
 
 __all__ = ["LossScaler"]
 
 _WINDOW = 2000
 #: Without a min_loss_scale.
 _FLOOR = ops.ScaleRule().min_scale
+_LARGEST = 2.0**127
 
 
 class LossScaler:
@@ -23,9 +27,16 @@ class LossScaler:
 
     scale_factor is accepted as in apex, whose scales always double and halve. Without a
     min_loss_scale the scale stops at 2**-10, where apex's goes on to 0.
+
+    Arguments and attributes are numbers of any type, and tensors of one element. Raises TypeError
+    for what is no number, ValueError for scales that are not positive and for counts that are not
+    whole.
     """
 
     has_fused_kernel = True
+
+    #: Accepted, as the argument.
+    _scale_factor = 2.0
 
     #: The program's buffer, used instead of the scaler's own.
     _their_buffer: torch.Tensor | None = None
@@ -40,10 +51,12 @@ class LossScaler:
         max_loss_scale: float = 2.0**24,
     ) -> None:
         rule = ops.ScaleRule(
-            growth_interval=scale_window,
-            min_scale=min_loss_scale or _FLOOR,
-            max_scale=max_loss_scale,
+            growth_interval=to_count("scale_window", scale_window, 1),
+            min_scale=_floor("min_loss_scale", min_loss_scale),
+            max_scale=_ceiling("max_loss_scale", max_loss_scale),
         )
+        init_scale = to_scale("init_scale", init_scale)
+        loss_scale = loss_scale if loss_scale == "dynamic" else to_scale("loss_scale", loss_scale)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._core = _C.LossScaler(loss_scale, init_scale=init_scale, rule=rule, device=device)
 
@@ -60,25 +73,25 @@ class LossScaler:
         return self._core.loss_scale()
 
     @_loss_scale.setter
-    def _loss_scale(self, value: float) -> None:
-        self._core.set_loss_scale(float(value))
+    def _loss_scale(self, value: Any) -> None:
+        self._core.set_loss_scale(to_scale("_loss_scale", value))
 
     @property
     def _unskipped(self) -> int:
         return self._core.state()[1]
 
     @_unskipped.setter
-    def _unskipped(self, value: int) -> None:
+    def _unskipped(self, value: Any) -> None:
         loss_scale, _, hysteresis = self._core.state()
-        self._core.load_state(loss_scale, value, hysteresis)
+        self._core.load_state(loss_scale, to_count("_unskipped", value, 0), hysteresis)
 
     @property
     def _scale_seq_len(self) -> int:
         return self._core.rule.growth_interval
 
     @_scale_seq_len.setter
-    def _scale_seq_len(self, value: int) -> None:
-        self._change_rule(growth_interval=value)
+    def _scale_seq_len(self, value: Any) -> None:
+        self._change_rule(growth_interval=to_count("_scale_seq_len", value, 1))
 
     @property
     def _min_loss_scale(self) -> float | None:
@@ -86,16 +99,16 @@ class LossScaler:
         return None if floor == _FLOOR else floor
 
     @_min_loss_scale.setter
-    def _min_loss_scale(self, value: float | None) -> None:
-        self._change_rule(min_scale=value or _FLOOR)
+    def _min_loss_scale(self, value: Any) -> None:
+        self._change_rule(min_scale=_floor("_min_loss_scale", value))
 
     @property
     def _max_loss_scale(self) -> float:
         return self._core.rule.max_scale
 
     @_max_loss_scale.setter
-    def _max_loss_scale(self, value: float) -> None:
-        self._change_rule(max_scale=value)
+    def _max_loss_scale(self, value: Any) -> None:
+        self._change_rule(max_scale=_ceiling("_max_loss_scale", value))
 
     def _change_rule(self, **changes: float) -> None:
         rule = self._core.rule
@@ -167,6 +180,18 @@ class LossScaler:
             found_inf.copy_(self._their_buffer.view(()).ne(0))
         self._core.update(found_inf)
         return self._has_overflow
+
+
+def _floor(name: str, value: Any) -> float:
+    """None and what is not positive are no floor of the program's."""
+    if value is None or to_number(name, value) <= 0:
+        return _FLOOR
+    return to_scale(name, value)
+
+
+def _ceiling(name: str, value: Any) -> float:
+    """Infinity is the largest power of two in float32."""
+    return to_scale(name, _LARGEST if to_number(name, value) == math.inf else value)
 
 
 class SessionScaler(LossScaler):

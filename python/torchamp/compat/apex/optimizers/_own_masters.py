@@ -10,12 +10,12 @@ import torch
 
 from torchamp._load import _C
 from torchamp.amp._masters import params_of
-from torchamp.compat.apex.optimizers._translated import Translated
+from torchamp.compat.apex.optimizers._counts import CountsByGroup
 
 _NAME = "step"
 
 
-class OwnMasters(Translated):
+class OwnMasters(CountsByGroup):
     """Steps float32 copies of the parameters of some dtypes, and writes the parameters from them.
 
     The copies are made by the first step, and follow when a parameter is written from outside.
@@ -26,7 +26,7 @@ class OwnMasters(Translated):
     #: The parameters of these dtypes have masters.
     mastered_dtypes: tuple[torch.dtype, ...] = ()
 
-    kept_attributes: tuple[str, ...] = (*Translated.kept_attributes, "mastered_dtypes")
+    kept_attributes: tuple[str, ...] = (*CountsByGroup.kept_attributes, "mastered_dtypes")
 
     _stepped: _C.OptimizerState | None = None
 

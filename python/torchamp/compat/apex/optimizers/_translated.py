@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torchamp.optimizers import FusedOptimizer
+from torchamp.optimizers._layout import Layout
 
 
 class Translated(FusedOptimizer):
     """A fused optimizer of torchamp's that answers to apex's names.
 
     `zero_grad()` follows `set_grad_none`, unless given an argument. Sparse grads raise
-    RuntimeError. Param groups and state dicts may use apex's names.
+    RuntimeError. Param groups and state dicts have apex's names, which count, beside torchamp's.
     """
 
     #: apex's names of a group's options, and torchamp's.
@@ -23,12 +25,21 @@ class Translated(FusedOptimizer):
     #: The default of zero_grad()'s argument.
     set_grad_none = True
 
+    #: Its step is FusedOptimizer's.
+    _steps_fused = True
+
     #: Attributes that copies and pickles keep, in addition to torch's.
     kept_attributes: tuple[str, ...] = ("set_grad_none",)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: getattr(self, name) for name in self.kept_attributes}
         return {**super().__getstate__(), **kept}
+
+    @functools.cached_property
+    def _dummy_overflow_buf(self) -> torch.Tensor:
+        """What apex's own steps hand to amp_C: int32 of one element, 0."""
+        device = self.param_groups[0]["params"][0].device
+        return torch.zeros(1, dtype=torch.int32, device=device)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps every parameter that has a grad; returns what the closure returned."""
@@ -49,11 +60,25 @@ class Translated(FusedOptimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's."""
         if isinstance(param_group, dict):
-            _rename(param_group, self.group_names)
+            _name(param_group, self.group_names)
         super().add_param_group(param_group)
+        _name(self.param_groups[-1], self.group_names)
+
+    def _current_layout(self) -> Layout:
+        self._name_groups()
+        return super()._current_layout()
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's."""
+        self._name_groups()
+        return super().state_dict()
+
+    def _name_groups(self) -> None:
+        for group in self.param_groups:
+            _name(group, self.group_names)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's; from apex's too, which counts steps by group and not by parameter."""
+        """As torch's; from apex's too."""
         groups = [
             self._translated(group, current)
             for group, current in zip(state_dict["param_groups"], self.param_groups)
@@ -65,10 +90,10 @@ class Translated(FusedOptimizer):
         super().load_state_dict({**state_dict, "param_groups": groups, "state": state})
 
     def _translated(self, group: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
-        """The group in torchamp's names, and with the options that apex does not keep in it."""
+        """The group with both names, and with the options that apex does not keep in it."""
         result = dict(group)
-        _rename(result, self.group_names)
-        return {**current, **result}
+        _name(result, self.group_names)
+        return {**{name: current[name] for name in current if name != "step"}, **result}
 
     def _translate_state(
         self,
@@ -76,16 +101,16 @@ class Translated(FusedOptimizer):
         params: list[torch.Tensor],
         state: dict[int, dict[str, Any]],
     ) -> None:
-        steps = group.pop("step", None)
-        for index in group["params"] if steps is not None else []:
-            if index in state:
-                state[index].setdefault("step", torch.tensor(float(steps)))
+        """What apex keeps in the group, torchamp in `state`."""
 
 
-def _rename(group: dict[str, Any], names: dict[str, str]) -> None:
+def _name(group: dict[str, Any], names: dict[str, str]) -> None:
+    """Gives the group's options apex's names too; where both are there, apex's counts."""
     for theirs, ours in names.items():
         if theirs in group:
-            group[ours] = group.pop(theirs)
+            group[ours] = bool(group[theirs])
+        elif ours in group:
+            group[theirs] = group[ours]
 
 
 def refuse_amsgrad(optimizer: FusedOptimizer, amsgrad: bool) -> None:

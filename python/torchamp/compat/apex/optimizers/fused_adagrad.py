@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from torchamp import optimizers
+from torchamp.compat import amp_C
+from torchamp.compat.apex.optimizers._attributes import OptionAttribute
 from torchamp.compat.apex.optimizers._translated import Translated
 
 __all__ = ["FusedAdagrad"]
@@ -15,6 +17,9 @@ class FusedAdagrad(Translated, optimizers.FusedAdagrad):
 
     adagrad_w_mode: weight decay shrinks the parameters. set_grad_none: what zero_grad() does.
     """
+
+    multi_tensor_adagrad = staticmethod(amp_C.multi_tensor_adagrad)
+    adagrad_w_mode = OptionAttribute("decoupled_weight_decay")
 
     def __init__(
         self,

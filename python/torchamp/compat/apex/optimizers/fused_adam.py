@@ -9,6 +9,8 @@ import torch
 
 from torchamp import optimizers
 from torchamp.amp._masters import LOW_PRECISION
+from torchamp.compat import amp_C
+from torchamp.compat.apex.optimizers._attributes import OptionAttribute
 from torchamp.compat.apex.optimizers._own_masters import OwnMasters
 from torchamp.compat.apex.optimizers._translated import refuse_amsgrad
 
@@ -24,6 +26,17 @@ class FusedAdam(OwnMasters, optimizers.FusedAdam):
 
     Raises RuntimeError for amsgrad, and for master_weights without capturable.
     """
+
+    multi_tensor_adam = staticmethod(amp_C.multi_tensor_adam)
+    multi_tensor_adam_capturable = staticmethod(amp_C.multi_tensor_adam_capturable)
+    multi_tensor_adam_capturable_master = staticmethod(amp_C.multi_tensor_adam_capturable_master)
+    adam_w_mode = OptionAttribute("decoupled_weight_decay")
+    capturable = False
+
+    kept_attributes: tuple[str, ...] = (*OwnMasters.kept_attributes, "capturable")
+
+    #: Its step is FusedOptimizer's.
+    _steps_fused = True
 
     def __init__(
         self,
@@ -54,8 +67,13 @@ class FusedAdam(OwnMasters, optimizers.FusedAdam):
             bias_correction=bool(bias_correction),
         )
         self.set_grad_none = set_grad_none
+        self.capturable = capturable
         if master_weights:
             self.mastered_dtypes: tuple[torch.dtype, ...] = LOW_PRECISION
+
+    @property
+    def master_weights(self) -> bool:
+        return bool(self.mastered_dtypes)
 
     def step(
         self,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torchamp import optimizers
-from torchamp.compat.apex.optimizers._translated import Translated, refuse_amsgrad
+from torchamp.compat import amp_C
+from torchamp.compat.apex.optimizers._attributes import OptionAttribute
+from torchamp.compat.apex.optimizers._counts import CountsByGroup
+from torchamp.compat.apex.optimizers._translated import refuse_amsgrad
 
 __all__ = ["FusedLAMB"]
 
 
-class FusedLAMB(Translated, optimizers.FusedLAMB):
+class FusedLAMB(CountsByGroup, optimizers.FusedLAMB):
     """torchamp.optimizers.FusedLAMB with apex's arguments.
 
     adam_w_mode, grad_averaging, use_nvlamb: its decoupled_weight_decay, averages_grads and
@@ -20,6 +24,11 @@ class FusedLAMB(Translated, optimizers.FusedLAMB):
     """
 
     group_names: dict[str, str] = {"grad_averaging": "averages_grads"}
+
+    multi_tensor_l2norm = staticmethod(amp_C.multi_tensor_l2norm)
+    multi_tensor_lamb: Callable[..., None] = staticmethod(amp_C.multi_tensor_lamb)
+    adam_w_mode = OptionAttribute("decoupled_weight_decay")
+    use_nvlamb = OptionAttribute("always_adapts", bool)
 
     def __init__(
         self,

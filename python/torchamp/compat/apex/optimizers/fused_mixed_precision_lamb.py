@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from torchamp.amp._masters import params_of
+from torchamp.compat import amp_C
 from torchamp.compat.apex.optimizers._own_masters import OwnMasters
 from torchamp.compat.apex.optimizers.fused_lamb import FusedLAMB
 
@@ -22,7 +22,8 @@ class FusedMixedPrecisionLamb(OwnMasters, FusedLAMB):
     Raises RuntimeError for amsgrad.
     """
 
-    kept_attributes: tuple[str, ...] = (*OwnMasters.kept_attributes, "_steps_done")
+    multi_tensor_l2norm = staticmethod(amp_C.multi_tensor_l2norm_mp)
+    multi_tensor_lamb = staticmethod(amp_C.multi_tensor_lamb_mp)
 
     def __init__(
         self,
@@ -55,17 +56,9 @@ class FusedMixedPrecisionLamb(OwnMasters, FusedLAMB):
         )
         if reduced_precision_dtype is not None:
             self.mastered_dtypes: tuple[torch.dtype, ...] = (reduced_precision_dtype,)
-        self._steps_done = step
+        for group in self.param_groups:
+            group["step"] = step
 
-    def _step_params(self) -> None:
-        if self._steps_done:
-            self._count_as_done()
-        super()._step_params()
-
-    def _count_as_done(self) -> None:
-        with self._masters_in_groups():
-            for param in params_of([self]):
-                zeros = [torch.zeros_like(param, dtype=torch.float32) for _ in self.state_names]
-                state = {"step": self._steps_done, **dict(zip(self.state_names, zeros))}
-                self.state[param] = self.state.get(param) or state
-        self._steps_done = 0
+    @property
+    def reduced_precision_dtype(self) -> torch.dtype | None:
+        return self.mastered_dtypes[0] if self.mastered_dtypes else None

@@ -7,12 +7,15 @@ from typing import Any
 import torch
 
 from torchamp import optimizers
-from torchamp.compat.apex.optimizers._translated import Translated, refuse_amsgrad
+from torchamp.compat import amp_C
+from torchamp.compat.apex.optimizers._attributes import OptionAttribute
+from torchamp.compat.apex.optimizers._counts import CountsByGroup
+from torchamp.compat.apex.optimizers._translated import refuse_amsgrad
 
 __all__ = ["FusedNovoGrad"]
 
 
-class FusedNovoGrad(Translated, optimizers.FusedNovoGrad):
+class FusedNovoGrad(CountsByGroup, optimizers.FusedNovoGrad):
     """torchamp.optimizers.FusedNovoGrad with apex's arguments.
 
     reg_inside_moment, grad_averaging, init_zero: its decay_in_moment, averages_grads and
@@ -21,7 +24,15 @@ class FusedNovoGrad(Translated, optimizers.FusedNovoGrad):
     Raises RuntimeError for amsgrad and for other norms.
     """
 
-    group_names: dict[str, str] = {"grad_averaging": "averages_grads"}
+    group_names: dict[str, str] = {
+        "grad_averaging": "averages_grads",
+        "init_zero": "starts_at_zero",
+    }
+
+    counts_fresh = False  # their running norms start with the first step
+
+    multi_tensor_novograd = staticmethod(amp_C.multi_tensor_novograd)
+    moment_mode = OptionAttribute("decay_in_moment", negated=True)
 
     def __init__(
         self,
@@ -39,10 +50,7 @@ class FusedNovoGrad(Translated, optimizers.FusedNovoGrad):
         set_grad_none: bool = True,
     ) -> None:
         refuse_amsgrad(self, amsgrad)
-        if norm_type != 2:
-            raise RuntimeError(
-                f"FusedNovoGrad: expected norm_type to be 2, the only norm it has, got {norm_type}"
-            )
+        _check_norm(norm_type)
         super().__init__(
             params,
             lr,
@@ -55,6 +63,16 @@ class FusedNovoGrad(Translated, optimizers.FusedNovoGrad):
             starts_at_zero=bool(init_zero),
         )
         self.set_grad_none = set_grad_none
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's. Raises RuntimeError for other norms."""
+        if isinstance(param_group, dict):
+            _check_norm(param_group.setdefault("norm_type", 2))
+        super().add_param_group(param_group)
+
+    def _translated(self, group: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
+        _check_norm(group.get("norm_type", 2))
+        return super()._translated(group, current)
 
     def _translate_state(
         self,
@@ -71,3 +89,10 @@ class FusedNovoGrad(Translated, optimizers.FusedNovoGrad):
             if index in state:
                 of_dtype = float16 if param.dtype == torch.float16 else float32
                 state[index]["norm_average"] = next(of_dtype)
+
+
+def _check_norm(norm_type: int) -> None:
+    if norm_type != 2:
+        raise RuntimeError(
+            f"FusedNovoGrad: expected norm_type to be 2, the only norm it has, got {norm_type}"
+        )
