@@ -97,16 +97,16 @@ class OncePerText(logging.Filter):
 
 
 @pytest.fixture
-def root_handler():
+def root_handler(caplog):
     """Adds a handler to the root logger; gives it and what it writes."""
     root, written = logging.getLogger(), io.StringIO()
-    handler, level = logging.StreamHandler(written), root.level
+    handler = logging.StreamHandler(written)
     handler.setFormatter(logging.Formatter("%(rank)s: %(message)s"))
     root.addHandler(handler)
-    root.setLevel(logging.INFO)
+    for name in (None, "torchamp"):
+        caplog.set_level(logging.INFO, name)
     yield handler, written
     root.removeHandler(handler)
-    root.setLevel(level)
 
 
 def test_a_handler_that_needs_more_gets_the_program_s_records_alone(root_handler, capsys, caplog):
