@@ -1,8 +1,17 @@
-"""Messages go to the logger "torchamp", or to stderr where the program has set up no logging."""
+"""Messages go to the logger "torchamp", or to stderr where no logging can write them."""
 
 from __future__ import annotations
 
+import io
+import logging
+import warnings
+
 import pytest
+import torch
+from nets import linear_net, overflow_at, sgd, train_step
+
+from torchamp import amp
+from torchamp._logging import log
 
 TRAIN = """
 import torch
@@ -65,3 +74,153 @@ def test_levels_choose(run):
 def test_verbosity_0_logs_nothing(run):
     assert run(verbosity=0) == ("", "")
     assert run(TO_STDOUT.format(level="DEBUG"), verbosity=0) == ("", "")
+
+
+# Handlers that need what only the program's own records have.
+
+
+class AddsRank(logging.Filter):
+    def filter(self, record):
+        record.rank = 3
+        return True
+
+
+class OncePerText(logging.Filter):
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def filter(self, record):
+        is_new = record.getMessage() not in self.seen
+        self.seen.add(record.getMessage())
+        return is_new
+
+
+@pytest.fixture
+def root_handler(caplog):
+    """Adds a handler to the root logger; gives it and what it writes."""
+    root, written = logging.getLogger(), io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(logging.Formatter("%(rank)s: %(message)s"))
+    root.addHandler(handler)
+    for name in (None, "torchamp"):
+        caplog.set_level(logging.INFO, name)
+    yield handler, written
+    root.removeHandler(handler)
+
+
+def test_a_handler_that_needs_more_gets_the_program_s_records_alone(root_handler, capsys, caplog):
+    """As NVIDIA's GNMT: a filter of the root logger adds to the records of that logger only."""
+    root, added = logging.getLogger(), AddsRank()
+    root.addFilter(added)
+    try:
+        root.info("of the program")
+        log(logging.INFO, "of torchamp")
+    finally:
+        root.removeFilter(added)
+    assert root_handler[1].getvalue() == "3: of the program\n"
+    assert capsys.readouterr().err == "torchamp: of torchamp\n"
+    assert caplog.messages == ["of the program"]
+
+
+@pytest.mark.parametrize("style", ["%", "{", "$"])
+def test_any_style_of_format_may_need_more(root_handler, capsys, style):
+    handler, written = root_handler
+    formats = {"%": "%(rank)d %(message)s", "{": "{rank} {message}", "$": "$rank $message"}
+    handler.setFormatter(logging.Formatter(formats[style], style=style))
+    log(logging.INFO, "of torchamp")
+    assert written.getvalue() == ""
+    assert capsys.readouterr().err == "torchamp: of torchamp\n"
+
+
+@pytest.mark.parametrize("where", ["handler", "logger"])
+def test_filters_that_add_what_it_needs_are_asked(root_handler, capsys, where):
+    handler, written = root_handler
+    filtered = handler if where == "handler" else logging.getLogger("torchamp")
+    added = AddsRank()
+    filtered.addFilter(added)
+    try:
+        log(logging.INFO, "of torchamp")
+    finally:
+        filtered.removeFilter(added)
+    assert written.getvalue() == "3: of torchamp\n" and capsys.readouterr().err == ""
+
+
+def test_a_filter_that_drops_repeats_sees_each_message_once(root_handler, caplog):
+    handler, written = root_handler
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.addFilter(OncePerText())
+    for _ in range(2):
+        log(logging.INFO, "of torchamp")
+    assert written.getvalue() == "of torchamp\n" and caplog.messages == ["of torchamp"] * 2
+
+
+def test_a_handler_of_a_higher_level_is_not_asked(root_handler, caplog, capsys):
+    root_handler[0].setLevel(logging.ERROR)
+    log(logging.INFO, "of torchamp")
+    assert caplog.messages == ["of torchamp"] and capsys.readouterr().err == ""
+
+
+def test_a_record_of_the_logger_itself_is_filtered_once(root_handler, caplog):
+    root_handler[0].setLevel(logging.ERROR)
+    logger, once = logging.getLogger("torchamp"), OncePerText()
+    logger.addFilter(once)
+    try:
+        for _ in range(2):
+            log(logging.INFO, "of torchamp")
+    finally:
+        logger.removeFilter(once)
+    assert caplog.messages == ["of torchamp"]
+
+
+# The line of the program.
+
+
+@pytest.fixture(params=["amp", "apex"])
+def initialize(request):
+    """torchamp.amp's, and the one that apex.amp has."""
+    if request.param == "amp":
+        return amp.initialize
+    from apex import amp as apex_amp
+
+    return apex_amp.initialize
+
+
+def test_records_have_the_line_of_the_program(initialize, caplog):
+    caplog.set_level(logging.INFO, "torchamp")
+    model = linear_net()
+    optimizer = sgd(model)
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)  # which wraps step
+    model, optimizer = initialize(model, optimizer, opt_level="O2")
+    with overflow_at(model[0].weight):
+        train_step(model, optimizer)
+    amp.telemetry(optimizer)
+    assert len(caplog.records) == 2
+    first, skipped = caplog.records
+    assert (first.pathname, first.funcName) == (
+        __file__,
+        "test_records_have_the_line_of_the_program",
+    )
+    assert skipped.filename in ("nets.py", "test_logging.py")
+
+
+def test_warnings_have_the_line_of_the_program(initialize):
+    model = linear_net()
+    optimizers = [sgd(model), sgd(linear_net())]
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        initialize(model.double(), optimizers, opt_level="O2", verbosity=0)
+        optimizers[0].step()
+    assert len(seen) == 3 and {each.filename for each in seen} == {__file__}
+    assert [each.lineno - seen[0].lineno for each in seen] == [0, 0, 1]
+
+
+def test_a_warning_is_given_once_a_line():
+    model = linear_net().double()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            amp.initialize(model, opt_level="O2", verbosity=0)
+            amp.release(model)
+            model.double()
+    assert len(seen) == 1

@@ -25,6 +25,7 @@ LEARNS = {
     "multi_optimizer": 0.3,
     "pretrain_lamb": 0.7,
     "speech_ctc": 0.4,
+    "translation": 0.6,
     "wgan_clip": 0.9,
     "wgan_gp": 0.6,
     "word_lm": 0.3,
@@ -61,6 +62,7 @@ def test_every_program_is_in_the_table():
 @pytest.mark.parametrize("program", LEARNS)
 def test_it_trains(program, level, tmp_path):
     said = run_program([path_of(program), "--opt-level", level], tmp_path / "log")
+    assert "Logging error" not in said, said
     losses = losses_of(said)
     assert losses[-1] < LEARNS[program] * losses[0], said
     weights = "float16" if level in ("O2", "O3") else "float32"

@@ -10,7 +10,6 @@ import gc
 import inspect
 import threading
 import types
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
@@ -18,6 +17,7 @@ import torch
 
 from torchamp._in_graphs import constant_in_graphs
 from torchamp._load import _C
+from torchamp._logging import warn
 
 _SIXTEEN_BIT = (torch.float16, torch.bfloat16)
 _CASTABLE = (torch.float32, *_SIXTEEN_BIT)
@@ -367,10 +367,9 @@ class OpenCasts:
 
     def close(self) -> None:
         if self._is_open and self._outlive_close():
-            warnings.warn(
+            warn(
                 f"close: the casts go on in {self._thread.name}, which opened them, until it next "
                 "uses torchamp; close there",
-                stacklevel=3,
             )
         self._end()
 

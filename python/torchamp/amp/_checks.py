@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchamp._load import _C
+from torchamp._logging import warn
 from torchamp._shards import shard_of
 from torchamp.amp._autocast import lasting_casts
 from torchamp.amp._kept import Kept
@@ -17,9 +17,6 @@ from torchamp.amp._model import AmpModel
 from torchamp.amp._optimizer import ONE_OWNER, AmpOptimizer
 from torchamp.amp._session import names_of
 from torchamp.amp._settings import Settings
-
-#: warnings' stacklevel of the caller of amp.initialize.
-_CALLER = 5
 
 
 def as_list(argument: str, value: Any, kind: type) -> list:
@@ -215,10 +212,9 @@ def check_shares(models: list[torch.nn.Module], optimizers: list[torch.optim.Opt
             "make the optimizer after everything that replaces the model's parameters"
         )
     for i in strangers:
-        warnings.warn(
+        warn(
             f"initialize: expected optimizers[{i}] to have parameters of models, got one that has "
             "none; pass all models that it trains",
-            stacklevel=_CALLER,
         )
 
 
@@ -286,10 +282,9 @@ def warn_of_float64(models: list[torch.nn.Module], settings: Settings) -> None:
     for i, model in enumerate(models):
         name = next((n for n, p in model.named_parameters() if p.dtype == torch.float64), None)
         if name is not None:
-            warnings.warn(
+            warn(
                 f"initialize: expected models[{i}] to be in float32, got parameter {name!r} in "
                 f"float64; it is rounded to {dtype}, and a master of it to float32",
-                stacklevel=_CALLER,
             )
 
 
@@ -306,12 +301,11 @@ def warn_of_averages(
     for i, own in enumerate(sizes):
         student = next((k for k in students if i not in students and sizes[k] == own), None)
         if student is not None:
-            warnings.warn(
+            warn(
                 f"initialize: expected an optimizer to step models[{i}], got a model like "
                 f"models[{student}] that none steps; if it averages models[{student}], its "
                 "averages stall in 16 bits: leave it out and use amp.AveragedModel; if its weights "
                 "stay as they are, leave it out and use amp.cast_for_inference",
-                stacklevel=_CALLER,
             )
 
 

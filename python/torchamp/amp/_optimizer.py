@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 
 from torchamp._load import _C
+from torchamp._logging import warn
 from torchamp._shards import shard_of
 from torchamp.amp._copies import PlainState
 from torchamp.amp._describe import describe_optimizer
@@ -59,7 +59,7 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
         with state.session.shards.mirrored():
             state.core.zero_grad(set_to_none)
         if state.core.doubt:
-            warnings.warn(state.core.doubt, stacklevel=2)
+            warn(state.core.doubt)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the original; masters take the place of the group's low-precision parameters, in
@@ -174,7 +174,7 @@ def _step(
     ):
         session.shards.publish()
         if state.core.doubt and not has_closure:  # whose grads are yet to come
-            warnings.warn(state.core.doubt, stacklevel=3)
+            warn(state.core.doubt)
         result = _step_unless_overflowed(optimizer, state, inner)
     state.check_skips()
     return result

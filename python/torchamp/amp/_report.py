@@ -13,7 +13,7 @@ from torchamp.amp._masters import LOW_PRECISION, params_of
 from torchamp.amp._settings import Settings
 from torchamp.optimizers import FusedOptimizer
 
-_DESCRIPTIONS = {
+DESCRIPTIONS = {
     "O0": "everything in float32",
     "O1": "float32 weights, ops in float16 where that is safe",
     "O2": "float16 model, float32 batch norm and master weights",
@@ -33,7 +33,7 @@ def announce(settings: Settings, device: torch.device) -> None:
     if settings.options["verbosity"] <= 0:
         return
     properties = settings.properties
-    lines = [f"opt_level {properties.opt_level}: {_DESCRIPTIONS[properties.opt_level]}"]
+    lines = [f"opt_level {properties.opt_level}: {DESCRIPTIONS[properties.opt_level]}"]
     for name in ("cast_model_type", "keep_batchnorm_fp32", "master_weights", "loss_scale"):
         lines.append(_line(name, getattr(properties, name), settings.options.get(name) is not None))
     casts_ops = settings.options["patch_torch_functions"]
@@ -107,13 +107,13 @@ class Reporter:
     """Reports skipped steps."""
 
     def __init__(self, settings: Settings, names: dict[int, str]) -> None:
-        self._verbosity = settings.options["verbosity"]
+        self.verbosity: int = settings.options["verbosity"]
         self._max_consecutive_skips = settings.options["max_consecutive_skips"]
         self._names = names
 
     def report_skip(self, skipped: _C.SkippedStep, core: _C.OptimizerState) -> None:
         """`core`: of the optimizer whose step it was."""
-        if self._verbosity > 0:
+        if self.verbosity > 0:
             for level, message in skipped.messages(self._names_of(skipped, core)):
                 log(level, message)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import warnings
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from torchamp._load import _C
+from torchamp._logging import warn
 from torchamp._shards import Shards, mesh_groups_of, shard_of
 from torchamp.amp._autocast import OpenCasts, lasting_casts
 from torchamp.amp._loss_scalers import LossScalers
@@ -177,11 +177,10 @@ class Session:
 
 def _warn_of_casts() -> None:
     for dtype in lasting_casts():
-        warnings.warn(
+        warn(
             "scale_loss: expected no casts in this thread, got a model of an earlier initialize "
             f"that casts to {dtype} outside of forwards, in loss functions too; end them by "
             "amp.release(model) of that model, or suspend them by amp.disable_casts()",
-            stacklevel=5,
         )
 
 

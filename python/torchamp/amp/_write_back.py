@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import collections
 import copyreg
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torchamp._in_graphs import constant_in_graphs
+from torchamp._logging import warn
 
 #: Kinds in which the caller sees what forward sets, as in attributes.
 MAPPINGS = (dict, collections.UserDict)
 SEQUENCES = (list, collections.deque)
 #: An argument or what is in it, what was made of it, and the state of that before forward.
 Copy = tuple[Any, Any, Any]
-#: warnings' stacklevel of the caller of the model.
-_CALLER = 8
 
 
 @constant_in_graphs
@@ -74,11 +72,10 @@ def _write_tensor(given: torch.Tensor, made: torch.Tensor, name_of: Callable[[An
     try:
         given.copy_(_merged(given, made))
     except RuntimeError as error:
-        warnings.warn(
+        warn(
             f"forward: expected to write its argument {name_of(given)!r} back to the caller's "
             f"tensor, got one that cannot be written and stays as it was: {error}; return the new "
             "value from forward instead",
-            stacklevel=_CALLER,
         )
 
 

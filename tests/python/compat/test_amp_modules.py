@@ -1,39 +1,191 @@
 """apex.amp's submodules, for programs that import names from them."""
 
-import importlib
+import types
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
+from apex import amp
+from apex.amp import compat, utils, wrap
+from apex.amp._amp_state import _amp_state, maybe_print, warn_or_err
+from apex.amp._initialize import applier, to_type
+from apex.amp._list_edits import follow_list_edits
+from apex.amp._process_optimizer import AmpOptimizerState
+from apex.amp.frontend import O1, O2, Properties, opt_levels
+from apex.amp.lists import functional_overrides, tensor_overrides, torch_overrides
+from nets import linear_net, loss_of, overflow_at, sgd
 
 
-@pytest.mark.parametrize(
-    ("module", "names"),
-    [
-        ("frontend", ["initialize", "Properties", "opt_levels", "state_dict", "load_state_dict"]),
-        ("amp", ["init", "half_function", "register_float_function"]),
-        ("handle", ["AmpHandle", "NoOpHandle"]),
-        ("opt", ["OptimWrapper"]),
-        ("scaler", ["LossScaler"]),
-        ("_initialize", ["applier", "to_type"]),
-    ],
-)
-def test_names_of_submodules(module, names):
-    assert set(names) <= set(vars(importlib.import_module(f"apex.amp.{module}")))
+def initialized(level="O2", verbosity=0):
+    model = linear_net()
+    return amp.initialize(model, sgd(model), opt_level=level, verbosity=verbosity)
 
 
 def test_small_submodules():
     from apex.amp.__version__ import VERSION
-    from apex.amp.frontend import opt_levels
-    from apex.amp.rnn_compat import has_old_rnns
+    from apex.amp.rnn_compat import RNN_NAMES, has_old_rnns
 
-    assert VERSION == (0, 1, 0) and not has_old_rnns()
-    assert opt_levels["O2"]().options["cast_model_type"] == torch.float16
+    assert VERSION == (0, 1, 0) and not has_old_rnns() and "lstm" in RNN_NAMES
 
 
 def test_applier_goes_into_what_forward_takes():
-    from apex.amp._initialize import applier, to_type
-
     one, count = torch.ones(1), torch.ones(1, dtype=torch.int64)
     half = applier({"a": [one, "s", None], "b": (count,)}, lambda t: to_type(torch.half, t))
     assert half["a"][0].dtype == torch.half and half["a"][1:] == ["s", None]
     assert half["b"][0] is count and type(half["b"]) is tuple
+
+
+def test_the_stash_has_apex_s_class():
+    model, optimizer = initialized()
+    assert isinstance(optimizer._amp_stash, AmpOptimizerState)
+    del model
+
+
+# Properties and levels.
+
+
+@pytest.mark.parametrize("name", opt_levels)
+def test_a_level_sets_properties_and_returns_them(name):
+    properties = Properties()
+    assert not properties.enabled and properties.opt_level is None and properties.loss_scale == 1.0
+    assert opt_levels[name](properties) is properties
+    assert properties.enabled and properties.opt_level == name
+    assert properties.patch_torch_functions == (name in ("O1", "O4"))
+    assert name in opt_levels[name].brief
+
+
+def test_properties_are_checked_as_they_are_set():
+    properties = O2()(Properties())
+    properties.keep_batchnorm_fp32, properties.loss_scale = "False", "128.0"
+    assert properties.keep_batchnorm_fp32 is False and properties.options["loss_scale"] == 128.0
+    properties.cast_model_type = torch.bfloat16
+    with pytest.raises(RuntimeError, match="patch_torch_functions"):
+        properties.patch_torch_functions = True
+    with pytest.raises(RuntimeError, match="master_weights"):
+        O1()(Properties()).master_weights = True
+    with pytest.raises(ValueError, match="^Properties: expected one of enabled, .*, got 'typo'$"):
+        properties._update_options_dict({"typo": 1})
+    properties.of_the_program = 3
+    assert properties.of_the_program == 3 and "of_the_program" not in properties.options
+
+
+def test_chosen_properties_cannot_be_changed_in_silence():
+    model, optimizer = initialized()
+    with pytest.raises(
+        AttributeError,
+        match="^opt_properties: expected 'enabled' to stay as initialize chose it, got False; pass "
+        "it to initialize$",
+    ):
+        _amp_state.opt_properties.enabled = False
+    del model, optimizer
+
+
+# The state's functions.
+
+
+def test_verbosity_is_initialize_s_and_can_be_changed(caplog):
+    caplog.set_level("INFO", "torchamp")
+    model, optimizer = initialized(verbosity=1)
+    assert _amp_state.verbosity == 1
+    maybe_print("said")
+    _amp_state.verbosity = 0
+    maybe_print("not said")
+    caplog_before = len(caplog.messages)
+    with overflow_at(model[0].weight), amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+    assert "said" in caplog.messages and len(caplog.messages) == caplog_before
+
+
+def test_warn_or_err(monkeypatch):
+    with pytest.raises(RuntimeError, match="^wrong$"):
+        warn_or_err("wrong")
+    monkeypatch.setattr(_amp_state, "hard_override", True)
+    with pytest.warns(UserWarning, match="^wrong$"):
+        warn_or_err("wrong")
+
+
+# Lists.
+
+
+@pytest.fixture
+def lists():
+    """The lists, which the test may edit."""
+    edited = [
+        value
+        for module in (functional_overrides, tensor_overrides, torch_overrides)
+        for name, value in vars(module).items()
+        if name.isupper() and isinstance(value, list)
+    ]
+    before = [list(each) for each in edited]
+    yield
+    for each, entries in zip(edited, before):
+        each[:] = entries
+    follow_list_edits()
+
+
+def test_o1_follows_edited_lists(lists):
+    x = torch.randn(4, 4)
+    functional_overrides.FP32_FUNCS.remove("softmax")
+    functional_overrides.FP16_FUNCS.append("relu")
+    torch_overrides.FP16_FUNCS.remove("mm")
+    torch_overrides.FP32_FUNCS.append("mm")
+    tensor_overrides.FP32_FUNCS.append("sigmoid")
+    model, optimizer = initialized("O1")
+    assert F.softmax(x.half(), -1).dtype == torch.float16 and F.relu(x).dtype == torch.float16
+    assert torch.mm(x, x).dtype == torch.float32 and x.mm(x).dtype == torch.float16
+    assert x.half().sigmoid().dtype == torch.float32
+    assert torch.sigmoid(x.half()).dtype == torch.float16
+    del model, optimizer
+    assert F.relu(x).dtype == torch.float32
+
+
+def test_edits_taken_back_are_followed_too(lists):
+    x = torch.randn(4, 4)
+    functional_overrides.FP16_FUNCS.append("relu")
+    model, optimizer = initialized("O1")
+    functional_overrides.FP16_FUNCS.remove("relu")
+    model, optimizer = initialized("O1")
+    assert F.relu(x).dtype == torch.float32
+    del model, optimizer
+
+
+def test_a_ban_may_be_removed_from_its_list(lists):
+    p = torch.tensor([0.5]).half()
+    functional_overrides.BANNED_FUNCS.clear()
+    handle = amp.init()
+    assert F.binary_cross_entropy(p, p).dtype == torch.float32
+    handle._deactivate()
+    _amp_state.legacy_handle = None
+
+
+# Functions that a program wraps itself.
+
+
+def test_casts_of_arguments():
+    x, n = torch.ones(2), torch.ones(2, dtype=torch.int64)
+    kwargs = {"a": [x, x], "b": n}
+    got = utils.casted_args(utils.maybe_half, (x, 3, n), kwargs)
+    assert got[0].dtype == torch.half and got[1:] == [3, n]
+    assert [each.dtype for each in kwargs["a"]] == [torch.half] * 2 and kwargs["b"] is n
+    types_of = utils.collect_fp_tensor_types((x, [x.half(), x]), {"k": x.double(), "n": n})
+    assert types_of == ["FloatTensor", "HalfTensor", "DoubleTensor"]
+    assert utils.maybe_float(x.half()).dtype == torch.float32
+    assert compat.is_tensor_like(x) and compat.scalar_python_val(x[:1]) == 1.0
+    assert compat.filter_attrs(torch, ["mm", "no_such_function"]) == ["mm"]
+
+
+def test_wrappers_are_there_until_the_handle_is_deactivated():
+    mine = types.SimpleNamespace(dtype_of=lambda x: x.dtype, add=lambda x, y: (x.dtype, y.dtype))
+    before = dict(vars(mine))
+    handle = amp.init()
+    wrap.cached_cast(mine, "dtype_of", utils.maybe_half, handle)
+    wrap.cached_cast(mine, "no_such_function", utils.maybe_half, handle)
+    wrap.promote(mine, "add", handle)
+    x = torch.ones(2)
+    assert mine.dtype_of(x) == torch.half and mine.add(x, x.half()) == (torch.float32,) * 2
+    with handle._disable_casts():
+        assert torch.mm(x[None], x[:, None]).dtype == torch.float32
+    handle._deactivate()
+    _amp_state.legacy_handle = None
+    assert vars(mine) == before

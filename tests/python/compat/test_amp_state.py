@@ -9,9 +9,16 @@ from apex import amp
 from apex.amp._amp_state import _amp_state, master_params
 from apex.amp.scaler import LossScaler
 from apex.fp16_utils import FP16_Optimizer
+from apex.optimizers import FusedAdam, FusedSGD
 from nets import adam, batch, linear_net, loss_of, overflow_at, sgd
 
 import torchamp
+
+MAKERS = {
+    "sgd": sgd,
+    "FusedAdam": lambda model: FusedAdam(model.parameters(), lr=0.1),
+    "FusedSGD": lambda model: FusedSGD(model.parameters(), lr=0.125, momentum=0.5),
+}
 
 
 def initialized(level="O2", make=sgd, **options):
@@ -217,7 +224,11 @@ def test_the_stash_pairs_masters_with_parameters(level):
     stash = optimizer._amp_stash
     assert stash.lazy_init_called and not stash.params_have_scaled_gradients
     if level != "O2":
-        assert stash.all_fp16_params == [] and stash.fp32_from_fp16_groups == [[]]
+        of_its_dtype = stash.all_fp16_params if level == "O3" else stash.all_fp32_params
+        assert all(a is b for a, b in zip(of_its_dtype, model.parameters()))
+        assert len(stash.all_fp16_params) == (4 if level == "O3" else 0)
+        assert len(stash.all_fp32_params) == (0 if level == "O3" else 4)
+        assert stash.fp16_groups == stash.fp32_from_fp16_groups == [[]]
         assert all(map(torch.equal, stash.all_fp32_from_fp32_params, model.parameters()))
         return
     assert [p.dtype for p in stash.all_fp16_params] == [torch.float16] * 4
@@ -255,6 +266,30 @@ def test_writes_through_data_are_adopted_unless_refused(options, adopted):
     model[0].weight.data.fill_(0.5)
     optimizer.step()
     assert bool((model[0].weight == 0.5).all()) == adopted
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("clamped", ["model", "masters", "both"])
+def test_critics_clamped_through_data_stay_clamped(clamped, make):
+    """As in a WGAN, by the parameters of the model, by the masters, or by both."""
+    model, optimizer = initialized(make=MAKERS[make])
+    for _ in range(4):
+        optimizer.zero_grad()
+        backward(model, optimizer)
+        optimizer.step()
+        written = [
+            *(model.parameters() if clamped != "masters" else ()),
+            *(amp.master_params(optimizer) if clamped != "model" else ()),
+        ]
+        for param in written:
+            param.data.clamp_(-0.0625, 0.0625)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    backward(model, optimizer)
+    optimizer.step()
+    masters = list(amp.master_params(optimizer))
+    assert max(param.abs().max().item() for param in masters) == 0.0625
+    assert all(torch.equal(master.half(), p) for master, p in zip(masters, model.parameters()))
 
 
 def test_initialize_has_torchamp_s_signature_and_its_own_place():

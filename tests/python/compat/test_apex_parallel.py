@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import warnings
 import weakref
 
 import pytest
@@ -146,6 +147,32 @@ def _switched_off(rank):
     assert net.weight.grad[0, 0] == 6.0
 
 
+def _switched_off_too_late(rank):
+    """apex stopped at once; here the pending backward is reduced, and a warning says so."""
+    parallel = DistributedDataParallel(nn.Linear(3, 2))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        parallel.disable_allreduce()
+        parallel.enable_allreduce()
+        out = parallel(torch.full((4, 3), float(rank + 1))).sum()
+        parallel.disable_allreduce()
+    out.backward()
+    assert parallel.module.weight.grad[0, 0] == 6.0
+    assert [str(each.message) for each in seen] == [
+        "disable_allreduce: expected no forward that waits for its backward, got one, whose grads "
+        "are reduced; call it before the forward"
+    ]
+    assert seen[0].filename == __file__
+
+
+def _options_can_be_read(rank):
+    parallel = DistributedDataParallel(nn.Linear(3, 2), message_size=7, gradient_average=False)
+    assert (parallel.message_size, parallel.world_size, parallel.delay_allreduce) == (7, 2, False)
+    assert not parallel.gradient_average and parallel.gradient_predivide_factor == 1.0
+    with pytest.raises(AttributeError):
+        parallel.gradient_average = True
+
+
 def _low_precision_sums_in_float32(rank):
     net = nn.Linear(1, 1, bias=False).half()
     parallel = DistributedDataParallel(net, allreduce_always_fp32=True)
@@ -181,6 +208,8 @@ def test_two_ranks():
         _the_wrapper_goes_with_its_last_reference,
         _copies_reduce_too,
         _switched_off,
+        _switched_off_too_late,
+        _options_can_be_read,
         _low_precision_sums_in_float32,
     )
 

@@ -3,7 +3,19 @@ of apex's that programs reach for."""
 
 from torchamp.amp import *  # noqa: F403
 from torchamp.amp import __all__ as _public
-from torchamp.compat.apex.amp import _amp_state, amp, frontend, handle, opt, rnn_compat, scaler
+from torchamp.compat.apex.amp import (
+    _amp_state,
+    amp,
+    compat,
+    frontend,
+    handle,
+    lists,
+    opt,
+    rnn_compat,
+    scaler,
+    utils,
+    wrap,
+)
 from torchamp.compat.apex.amp.amp import init
 from torchamp.compat.apex.amp.frontend import initialize  # type: ignore[no-redef]  # noqa: F401  in _public
 
@@ -11,10 +23,14 @@ __all__ = [
     *_public,
     "_amp_state",
     "amp",
+    "compat",
     "frontend",
     "handle",
     "init",
+    "lists",
     "opt",
     "rnn_compat",
     "scaler",
+    "utils",
+    "wrap",
 ]

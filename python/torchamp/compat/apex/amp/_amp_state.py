@@ -9,60 +9,43 @@ import weakref
 from types import ModuleType
 from typing import Any
 
-from torchamp._logging import log
+from torchamp._logging import log, warn
 from torchamp.amp import master_params
 from torchamp.amp._amp import Last
 from torchamp.amp._checks import Float16Models
 from torchamp.amp._session import Session
-from torchamp.amp._settings import Settings
+from torchamp.compat.apex.amp._properties import ChosenProperties
 from torchamp.compat.apex.amp.handle import AmpHandle
 from torchamp.compat.apex.amp.scaler import LossScaler, SessionScaler
 
-__all__ = ["AmpState", "master_params", "maybe_print"]
+__all__ = ["AmpState", "master_params", "maybe_print", "warn_or_err"]
 
 #: By session: apex's view of its loss scalers, and of its casts.
 _scalers: weakref.WeakKeyDictionary[Session, list[LossScaler]] = weakref.WeakKeyDictionary()
 _handles: weakref.WeakKeyDictionary[Session, AmpHandle] = weakref.WeakKeyDictionary()
 
 
-class Properties:
-    """A level's properties, as attributes and in the dict `options`."""
-
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.options: dict[str, Any] = _options_of(settings)
-
-    def __getattr__(self, name: str) -> Any:
-        options = self.__dict__.get("options", {})
-        if name not in options:
-            raise AttributeError(f"Properties: expected one of {', '.join(options)}, got {name!r}")
-        return options[name]
-
-
-def _options_of(settings: Settings | None) -> dict[str, Any]:
-    properties = None if settings is None else settings.properties
-    casts_ops = properties is not None and properties.autocast_type is not None
-    return {
-        "enabled": settings is not None,
-        "opt_level": properties and properties.opt_level,
-        "cast_model_type": properties and properties.cast_model_type,
-        "patch_torch_functions": casts_ops,
-        "keep_batchnorm_fp32": properties and properties.keep_batchnorm_fp32,
-        "master_weights": properties and properties.master_weights,
-        "loss_scale": properties.loss_scale if properties else 1.0,
-    }
-
-
 class AmpState(ModuleType):
     """The state. Attributes that initialize sets raise AttributeError before the first call, and
     once the models and optimizers of the last one are gone."""
 
-    #: Accepted, and without effect: contradicting properties are always errors.
+    #: Whether what warn_or_err is given is a warning. Contradicting properties are errors always.
     hard_override = False
-
-    verbosity = 1
 
     #: amp.init's handle.
     legacy_handle: AmpHandle | None = None
+
+    @property
+    def verbosity(self) -> int:
+        """That of the last initialize; 1 without one. At 0 nothing is logged."""
+        session = Last.session()
+        return 1 if session is None else session.reporter.verbosity
+
+    @verbosity.setter
+    def verbosity(self, value: int) -> None:
+        session = Last.session()
+        if session is not None:
+            session.reporter.verbosity = value
 
     @property
     def allow_incoming_model_not_fp32(self) -> bool:
@@ -75,8 +58,8 @@ class AmpState(ModuleType):
         Float16Models.are_allowed = bool(value)
 
     @property
-    def opt_properties(self) -> Properties:
-        return Properties() if Last.is_disabled else Properties(_last_session().settings)
+    def opt_properties(self) -> ChosenProperties:
+        return ChosenProperties(None if Last.is_disabled else _last_session().settings)
 
     @property
     def min_loss_scale(self) -> float | None:
@@ -122,8 +105,16 @@ def _last_session() -> Session:
 
 
 def maybe_print(msg: str, rank0: bool = False) -> None:
-    """Logs on the first rank."""
-    log(logging.INFO, msg)
+    """Logs on the first rank, unless verbosity is 0."""
+    if _amp_state.verbosity > 0:
+        log(logging.INFO, msg)
+
+
+def warn_or_err(msg: str) -> None:
+    """Raises RuntimeError; with hard_override it warns."""
+    if not _amp_state.hard_override:
+        raise RuntimeError(msg)
+    warn(msg)
 
 
 _amp_state: Any = sys.modules[__name__]

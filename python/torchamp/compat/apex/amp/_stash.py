@@ -1,4 +1,5 @@
-"""`optimizer._amp_stash` and the methods beside it that programs call when they restore masters."""
+"""`optimizer._amp_stash` and the methods beside it that programs call: when they restore masters,
+and in a scale_loss of their own."""
 
 from __future__ import annotations
 
@@ -8,7 +9,10 @@ from typing import Any
 
 import torch
 
+from torchamp._load import _C
+from torchamp.amp._masters import LOW_PRECISION, params_of
 from torchamp.amp._optimizer import AmpOptimizer
+from torchamp.compat.apex.amp.scaler import LossScaler
 
 
 class Stash:
@@ -20,16 +24,56 @@ class Stash:
 
     def __init__(self, optimizer: AmpOptimizer) -> None:
         self._optimizer = weakref.ref(optimizer)
+        self._backward: _C.Backward | None = None
+        self._is_patched_by_program = False
 
     @property
     def already_patched(self) -> bool:
-        """Whether the next step will be skipped. Waits for the device."""
-        return self._state.core.has_overflowed()
+        """Whether the next step will be skipped: by amp, which waits for the device, or by a
+        program that sets this."""
+        return self._is_patched_by_program or self._state.core.has_overflowed()
+
+    @already_patched.setter
+    def already_patched(self, value: bool) -> None:
+        self._is_patched_by_program = value
 
     @property
     def params_have_scaled_gradients(self) -> bool:
-        """Whether a scale_loss left its grads scaled."""
-        return self._state.core.grads_are_scaled
+        """Whether a scale_loss, or a backward that is yet to be ended, left its grads scaled. What
+        a program sets changes nothing."""
+        return self._backward is not None or self._state.core.grads_are_scaled
+
+    @params_have_scaled_gradients.setter
+    def params_have_scaled_gradients(self, value: bool) -> None: ...
+
+    def begin_backward(self) -> None:
+        """Sets the grads of earlier backwards aside, until end_backward()."""
+        self._backward = None  # of a backward that failed: its grads are dropped
+        scaler = self._state.session.scalers[0]
+        backward = _C.Backward([self._state.core], scaler, delay_overflow_check=True)
+        with self._state.session.shards.mirrored():
+            backward.__enter__()
+        self._backward = backward
+
+    def end_backward(self, loss_scaler: LossScaler) -> None:
+        """Unscales the grads since begin_backward() and adds those that it has set aside. The scale
+        stays as it is until `loss_scaler.update_scale()`, whose result says whether to step.
+
+        Raises RuntimeError without begin_backward(), and for another scaler than the first one of
+        the optimizer's initialize.
+        """
+        backward, self._backward = self._backward, None
+        if backward is None:
+            raise RuntimeError(
+                "_post_amp_backward: expected _prepare_amp_backward() before the backward, got none"
+            )
+        if loss_scaler._core is not self._state.session.scalers[0]:
+            raise RuntimeError(
+                "_post_amp_backward: expected loss_scaler to be the first of those that initialize "
+                "made, loss_scalers[0], got another; use amp.scale_loss, which takes a loss_id"
+            )
+        with self._state.session.shards.mirrored():
+            backward.__exit__(None)
 
     @property
     def fp16_groups(self) -> list[list[torch.Tensor]]:
@@ -45,7 +89,13 @@ class Stash:
 
     @property
     def all_fp16_params(self) -> list[torch.Tensor]:
-        return sum(self.fp16_groups, [])
+        """The model's 16-bit parameters, also where they have no masters."""
+        return [p for p in self._model_params() if p.dtype in LOW_PRECISION]
+
+    @property
+    def all_fp32_params(self) -> list[torch.Tensor]:
+        """The model's others."""
+        return [p for p in self._model_params() if p.dtype not in LOW_PRECISION]
 
     @property
     def all_fp32_from_fp16_params(self) -> list[torch.Tensor]:
@@ -58,6 +108,10 @@ class Stash:
     @property
     def _state(self) -> Any:
         return self._optimizer()._torchamp
+
+    def _model_params(self) -> list[torch.Tensor]:
+        models = {id(each.master): each.model for each in self._state.core.params()}
+        return [models[id(param)] for param in params_of([self._optimizer()])]
 
     def _groups(self, choose: Callable) -> list[list[torch.Tensor]]:
         self._state.accesses.record()
@@ -73,8 +127,11 @@ def attach_stash(optimizer: Any) -> None:
     """Gives an optimizer that initialize returned apex's attributes; leaves others alone."""
     if not isinstance(optimizer, AmpOptimizer):
         return
+    stash = Stash(optimizer)
     vars(optimizer).update(
-        _amp_stash=Stash(optimizer),
+        _amp_stash=stash,
+        _prepare_amp_backward=stash.begin_backward,
+        _post_amp_backward=stash.end_backward,
         _lazy_init_maybe_master_weights=_masters_are_there,
         _amp_lazy_init=_masters_are_there,
         _master_params_to_model_params=optimizer._torchamp.core.copy_to_model,

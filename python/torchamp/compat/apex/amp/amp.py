@@ -14,6 +14,7 @@ from torchamp.amp import (
 )
 from torchamp.amp._autocast import Ban
 from torchamp.compat.apex.amp._amp_state import _amp_state
+from torchamp.compat.apex.amp._list_edits import follow_list_edits
 from torchamp.compat.apex.amp.handle import AmpHandle, NoOpHandle
 
 __all__ = [
@@ -42,5 +43,6 @@ def init(
     if not enabled:
         return NoOpHandle()
     Ban.is_lifted = allow_banned
+    follow_list_edits()
     _amp_state.legacy_handle = AmpHandle(loss_scale, enable_caching, verbose, dtype=patch_type)
     return _amp_state.legacy_handle

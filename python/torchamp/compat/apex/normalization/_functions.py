@@ -79,7 +79,7 @@ def fused_rms_norm(
     input: torch.Tensor, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
 ) -> torch.Tensor:
     """RMS norm over the last dimensions, of sizes `normalized_shape`."""
-    return _rms_norm(input, None, normalized_shape, eps, input.dtype)
+    return rms_norm(input, None, normalized_shape, eps, input.dtype)
 
 
 @_cast_by_autocast
@@ -91,7 +91,7 @@ def fused_rms_norm_affine(
     memory_efficient: bool = False,
 ) -> torch.Tensor:
     """RMS norm, times `weight`, of sizes `normalized_shape`."""
-    return _rms_norm(input, weight, normalized_shape, eps, input.dtype)
+    return rms_norm(input, weight, normalized_shape, eps, input.dtype)
 
 
 @_cast_by_autocast
@@ -103,14 +103,14 @@ def mixed_dtype_fused_rms_norm_affine(
     memory_efficient: bool = False,
 ) -> torch.Tensor:
     """fused_rms_norm_affine whose result has the weight's dtype."""
-    return _rms_norm(input, weight, normalized_shape, eps, weight.dtype)
+    return rms_norm(input, weight, normalized_shape, eps, weight.dtype)
 
 
 def manual_rms_norm(
     input: torch.Tensor, normalized_shape: Shape, weight: torch.Tensor | None, eps: float
 ) -> torch.Tensor:
     """fused_rms_norm_affine, or fused_rms_norm without a weight."""
-    return _rms_norm(input, weight, normalized_shape, eps, input.dtype)
+    return rms_norm(input, weight, normalized_shape, eps, input.dtype)
 
 
 def _layer_norm(
@@ -121,24 +121,25 @@ def _layer_norm(
     eps: float,
     result_dtype: torch.dtype,
 ) -> torch.Tensor:
-    x, factor, shift = _in_one_dtype(input, weight, bias)
+    x, factor, shift = in_one_dtype(input, weight, bias)
     with torch.autocast(input.device.type, enabled=False):
         return F.layer_norm(x, shape, factor, shift, eps).to(result_dtype)
 
 
-def _rms_norm(
+def rms_norm(
     input: torch.Tensor,
     weight: torch.Tensor | None,
     shape: Shape,
     eps: float,
     result_dtype: torch.dtype,
 ) -> torch.Tensor:
-    x, factor = _in_one_dtype(input, weight)
+    """RMS norm, times `weight` if there is one."""
+    x, factor = in_one_dtype(input, weight)
     with torch.autocast(input.device.type, enabled=False):
         return F.rms_norm(x, shape, factor, eps).to(result_dtype)
 
 
-def _in_one_dtype(*tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
+def in_one_dtype(*tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
     """As given if all are of one dtype, whose statistics torch computes in float32; else in the
     widest of theirs, at least float32."""
     dtypes = {tensor.dtype for tensor in tensors if tensor is not None}

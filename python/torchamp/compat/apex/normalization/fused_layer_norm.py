@@ -8,6 +8,14 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
+from torchamp.compat.apex.normalization._autograd import (
+    FusedLayerNormAffineFunction,
+    FusedLayerNormAffineMixedDtypesFunction,
+    FusedLayerNormFunction,
+    FusedRMSNormAffineFunction,
+    FusedRMSNormAffineMixedDtypesFunction,
+    FusedRMSNormFunction,
+)
 from torchamp.compat.apex.normalization._functions import (
     fused_layer_norm,
     fused_layer_norm_affine,
@@ -37,31 +45,6 @@ __all__ = [
     "mixed_dtype_fused_layer_norm_affine",
     "mixed_dtype_fused_rms_norm_affine",
 ]
-
-
-# apex's autograd functions, of which programs call `apply`.
-class FusedLayerNormFunction:
-    apply: staticmethod[..., torch.Tensor] = staticmethod(fused_layer_norm)
-
-
-class FusedLayerNormAffineFunction:
-    apply: staticmethod[..., torch.Tensor] = staticmethod(fused_layer_norm_affine)
-
-
-class FusedLayerNormAffineMixedDtypesFunction:
-    apply: staticmethod[..., torch.Tensor] = staticmethod(mixed_dtype_fused_layer_norm_affine)
-
-
-class FusedRMSNormFunction:
-    apply: staticmethod[..., torch.Tensor] = staticmethod(fused_rms_norm)
-
-
-class FusedRMSNormAffineFunction:
-    apply: staticmethod[..., torch.Tensor] = staticmethod(fused_rms_norm_affine)
-
-
-class FusedRMSNormAffineMixedDtypesFunction:
-    apply: staticmethod[..., torch.Tensor] = staticmethod(mixed_dtype_fused_rms_norm_affine)
 
 
 class _Norm(nn.Module):

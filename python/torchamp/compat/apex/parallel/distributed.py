@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import distributed, nn
 
+from torchamp._logging import warn
 from torchamp.compat.apex.parallel._reduction import LateBackwards, Reduction, reduce_bucket
 from torchamp.compat.apex_C import flatten, unflatten
 
@@ -113,7 +114,8 @@ class DistributedDataParallel(nn.parallel.DistributedDataParallel):
     instead of sum. gradient_predivide_factor: grads are divided by it before the sum, and by the
     rest of the world size after. allreduce_communicators: ([process groups], [streams]), of which
     the first group is used. allreduce_trigger_params, num_allreduce_streams, prof: checked or
-    accepted; torch decides what they did.
+    accepted; torch decides what they did. What is chosen can be read under the arguments' names,
+    and not be changed.
 
     Raises ValueError for shared_param and retain_allreduce_buffers, and for delay_allreduce with
     trigger params or several streams; AssertionError for communicators of other lengths than
@@ -157,7 +159,15 @@ class DistributedDataParallel(nn.parallel.DistributedDataParallel):
             gradient_average,
             gradient_predivide_factor,
         )
+        self._bucketing = message_size, delay_allreduce
         self._connect()
+
+    world_size = property(lambda self: distributed.get_world_size(self.process_group))
+    message_size = property(lambda self: self._bucketing[0])
+    delay_allreduce = property(lambda self: self._bucketing[1])
+    allreduce_always_fp32 = property(lambda self: self._options[0])
+    gradient_average = property(lambda self: self._options[1])
+    gradient_predivide_factor = property(lambda self: self._options[2])
 
     def _connect(self) -> None:
         self.reduction: Reduction = Reduction(self.process_group, *self._options)
@@ -184,7 +194,13 @@ class DistributedDataParallel(nn.parallel.DistributedDataParallel):
         return outputs
 
     def disable_allreduce(self) -> None:
-        """From the next forward on, grads are not reduced."""
+        """From the next forward on, grads are not reduced. Warns if a forward waits for its
+        backward, whose grads are reduced all the same."""
+        if self._late_backwards.torch_waits:
+            warn(
+                "disable_allreduce: expected no forward that waits for its backward, got one, "
+                "whose grads are reduced; call it before the forward"
+            )
         self.require_backward_grad_sync = False
 
     def enable_allreduce(self) -> None:

@@ -1,0 +1,294 @@
+"""What apex has, as far as programs import, call, subclass and read it: names, signatures, bases
+and instance attributes. apex.optimizers is in tables of its own."""
+
+#: By module: functions.
+FUNCTIONS = {
+    "apex": ["deprecated_warning(msg)"],
+    "apex.amp": [
+        "initialize(models, optimizers=None, enabled=True, opt_level='O1', cast_model_type=None, "
+        "patch_torch_functions=None, keep_batchnorm_fp32=None, master_weights=None, "
+        "loss_scale=None, cast_model_outputs=None, num_losses=1, verbosity=1, "
+        "min_loss_scale=None, max_loss_scale=2.0**24)",
+        "scale_loss(loss, optimizers, loss_id=0, model=None, delay_unscale=False, "
+        "delay_overflow_check=False)",
+        "disable_casts()",
+        "master_params(optimizer)",
+        "state_dict(destination=None)",
+        "load_state_dict(state_dict)",
+        "init(enabled=True, loss_scale='dynamic', enable_caching=True, verbose=False, "
+        "allow_banned=False)",
+        "half_function(fn)",
+        "float_function(fn)",
+        "promote_function(fn)",
+        "register_half_function(module, name)",
+        "register_float_function(module, name)",
+        "register_promote_function(module, name)",
+    ],
+    "apex.amp._amp_state": [
+        "maybe_print(msg, rank0=False)",
+        "warn_or_err(msg)",
+        "master_params(optimizer)",
+    ],
+    "apex.amp._initialize": ["to_type(dtype, t)", "applier(value, fn)"],
+    "apex.amp.compat": [
+        "variable_is_tensor()",
+        "tensor_is_variable()",
+        "tensor_is_float_tensor()",
+        "is_tensor_like(x)",
+        "is_floating_point(x)",
+        "scalar_python_val(x)",
+        "filter_attrs(module, attrs)",
+    ],
+    "apex.amp.frontend": ["state_dict(destination=None)", "load_state_dict(state_dict)"],
+    "apex.amp.handle": [
+        "scale_loss(loss, optimizers, loss_id=0, model=None, delay_unscale=False, "
+        "delay_overflow_check=False)",
+        "disable_casts()",
+    ],
+    "apex.amp.rnn_compat": ["has_old_rnns()"],
+    "apex.amp.utils": [
+        "is_cuda_enabled()",
+        "get_cuda_version()",
+        "is_fp_tensor(x)",
+        "is_nested(x)",
+        "type_string(x)",
+        "collect_fp_tensor_types(args, kwargs)",
+        "maybe_half(x, name='', verbose=False)",
+        "maybe_float(x, name='', verbose=False)",
+        "casted_args(cast_fn, args, kwargs)",
+        "has_func(mod, fn)",
+        "get_func(mod, fn)",
+        "set_func(mod, fn, new_fn)",
+        "set_func_save(handle, mod, fn, new_fn)",
+    ],
+    "apex.amp.wrap": [
+        "make_cast_wrapper(orig_fn, cast_fn, handle, try_caching=False)",
+        "cached_cast(mod, fn, cast_fn, handle, try_caching=False, verbose=False)",
+        "make_promote_wrapper(orig_fn, cast_fn, handle=None)",
+        "promote(mod, fn, handle, verbose=False)",
+    ],
+    "apex.contrib.clip_grad": [
+        "clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False)"
+    ],
+    "apex.fp16_utils": [
+        "BN_convert_float(module)",
+        "network_to_half(network)",
+        "prep_param_lists(model, flat_master=False)",
+        "model_grads_to_master_grads(model_params, master_params, flat_master=False)",
+        "master_params_to_model_params(model_params, master_params, flat_master=False)",
+        "to_python_float(t)",
+        "convert_module(module, dtype)",
+        "convert_network(network, dtype)",
+    ],
+    "apex.fused_dense": [
+        "fused_dense_function(input, weight, bias)",
+        "dense_no_bias_function(input, weight)",
+        "fused_dense_gelu_dense_function(input, weight1, bias1, weight2, bias2)",
+    ],
+    "apex.mlp": ["mlp_function(bias, activation, *args)"],
+    "apex.normalization.fused_layer_norm": [
+        "manual_rms_norm(input, normalized_shape, weight, eps)",
+        "fused_layer_norm(input, normalized_shape, eps=1e-6, memory_efficient=False)",
+        "fused_layer_norm_affine(input, weight, bias, normalized_shape, eps=1e-6, "
+        "memory_efficient=False)",
+        "mixed_dtype_fused_layer_norm_affine(input, weight, bias, normalized_shape, eps=1e-6, "
+        "memory_efficient=False)",
+        "fused_rms_norm(input, normalized_shape, eps=1e-6, memory_efficient=False)",
+        "fused_rms_norm_affine(input, weight, normalized_shape, eps=1e-6, memory_efficient=False)",
+        "mixed_dtype_fused_rms_norm_affine(input, weight, normalized_shape, eps=1e-6, "
+        "memory_efficient=False)",
+    ],
+    "apex.parallel": [
+        "convert_syncbn_model(module, process_group=None, channel_last=False)",
+        "create_syncbn_process_group(group_size)",
+    ],
+    "apex.parallel.distributed": [
+        "apply_flat_dist_call(bucket, call, extra_args=None)",
+        "extract_tensors(maybe_tensor, tensor_list)",
+        "flat_dist_call(tensors, call, extra_args=None)",
+        "split_by_type(tensors)",
+        "split_half_float_double(tensors)",
+    ],
+}
+
+_NORM = "normalized_shape eps elementwise_affine memory_efficient weight reset_parameters"
+_SCALER = "loss_scale update_scale backward scale_gradient has_overflow cur_scale"
+_LEVEL = ("builtins.object", "()", "brief more __call__")
+
+#: By class: a base class, the signature of its constructor, and attributes of its instances.
+CLASSES = {
+    "apex.DeprecatedFeatureWarning": ("builtins.FutureWarning", None, ""),
+    "apex.amp.frontend.Properties": ("builtins.object", "()", "options _update_options_dict"),
+    **{f"apex.amp.frontend.O{i}": _LEVEL for i in range(4)},
+    "apex.amp.handle.AmpHandle": (
+        "builtins.object",
+        "(loss_scale='dynamic', enable_caching=True, verbose=False)",
+        "is_active _disable_casts wrap_optimizer scale_loss _clear_cache _save_func _deactivate "
+        "has_cache cache remove_cache verbose _is_active _all_wrappers _default_scaler",
+    ),
+    "apex.amp.handle.NoOpHandle": (
+        "builtins.object",
+        "()",
+        "is_active _disable_casts wrap_optimizer scale_loss _clear_cache _deactivate has_cache "
+        "verbose",
+    ),
+    "apex.amp.opt.OptimWrapper": (
+        "builtins.object",
+        "(optimizer, amp_handle, num_loss)",
+        "scale_loss step state param_groups state_dict load_state_dict zero_grad add_param_group "
+        "_optimizer _num_loss _loss_idx _loss_scaler",
+    ),
+    "apex.amp.scaler.LossScaler": (
+        "builtins.object",
+        "(loss_scale, init_scale=2.0**16, scale_factor=2.0, scale_window=2000, "
+        "min_loss_scale=None, max_loss_scale=2.0**24)",
+        "dynamic loss_scale unscale unscale_with_stashed clear_overflow_state update_scale "
+        "has_fused_kernel _loss_scale _unskipped _has_overflow _overflow_buf _scale_seq_len "
+        "_min_loss_scale _max_loss_scale",
+    ),
+    "apex.fp16_utils.FP16Model": ("torch.nn.Module", "(network)", "network forward"),
+    "apex.fp16_utils.tofp16": ("torch.nn.Module", None, "forward"),
+    "apex.fp16_utils.LossScaler": ("builtins.object", "(scale=1)", _SCALER),
+    "apex.fp16_utils.DynamicLossScaler": (
+        "builtins.object",
+        "(init_scale=2**32, scale_factor=2.0, scale_window=1000)",
+        f"{_SCALER} cur_iter last_overflow_iter scale_factor scale_window",
+    ),
+    "apex.fp16_utils.FP16_Optimizer": (
+        "builtins.object",
+        "(init_optimizer, static_loss_scale=1.0, dynamic_loss_scale=False, "
+        "dynamic_loss_args=None, verbose=True)",
+        "zero_grad step backward update_master_grads inspect_master_grad_data clip_master_grads "
+        "state_dict load_state_dict loss_scale state param_groups optimizer overflow loss_scaler "
+        "fp16_groups fp32_from_fp16_groups fp32_from_fp32_groups first_closure_call_this_step",
+    ),
+    "apex.fused_dense.FusedDense": (
+        "torch.nn.Module",
+        "(in_features, out_features, bias=True)",
+        "in_features out_features weight bias forward",
+    ),
+    "apex.fused_dense.FusedDenseGeluDense": (
+        "torch.nn.Module",
+        "(in_features, intermediate_features, out_features, bias=True)",
+        "in_features intermediate_features out_features weight1 bias1 weight2 bias2 forward",
+    ),
+    "apex.mlp.MLP": (
+        "torch.nn.Module",
+        "(mlp_sizes, bias=True, activation='relu')",
+        "num_layers mlp_sizes bias activation weights biases weight_0 bias_0 reset_parameters "
+        "forward extra_repr",
+    ),
+    "apex.multi_tensor_apply.MultiTensorApply": (
+        "builtins.object",
+        "(chunk_size)",
+        "available warned chunk_size check_avail __call__",
+    ),
+    "apex.normalization.FusedLayerNorm": (
+        "torch.nn.Module",
+        "(normalized_shape, eps=1e-5, elementwise_affine=True, memory_efficient=False)",
+        f"{_NORM} bias forward extra_repr",
+    ),
+    "apex.normalization.FusedRMSNorm": (
+        "torch.nn.Module",
+        "(normalized_shape, eps=1e-5, elementwise_affine=True, memory_efficient=False)",
+        f"{_NORM} forward extra_repr",
+    ),
+    "apex.normalization.MixedFusedLayerNorm": (
+        "apex.normalization.FusedLayerNorm",
+        "(normalized_shape, eps=1e-5, *, memory_efficient=False, **kwargs)",
+        f"{_NORM} bias forward extra_repr",
+    ),
+    "apex.normalization.MixedFusedRMSNorm": (
+        "apex.normalization.FusedRMSNorm",
+        "(normalized_shape, eps=1e-5, *, memory_efficient=False, **kwargs)",
+        f"{_NORM} forward extra_repr",
+    ),
+    "apex.parallel.DistributedDataParallel": (
+        "torch.nn.Module",
+        "(module, message_size=10000000, delay_allreduce=False, shared_param=None, "
+        "allreduce_trigger_params=None, retain_allreduce_buffers=False, "
+        "allreduce_always_fp32=False, num_allreduce_streams=1, allreduce_communicators=None, "
+        "gradient_average=True, gradient_predivide_factor=1.0, "
+        "gradient_average_split_factor=None, prof=False)",
+        "module forward disable_allreduce enable_allreduce world_size message_size "
+        "delay_allreduce allreduce_always_fp32 gradient_average gradient_predivide_factor",
+    ),
+    "apex.parallel.Reducer": ("builtins.object", "(module_or_grads_list)", "module grads reduce"),
+    "apex.parallel.SyncBatchNorm": (
+        "torch.nn.modules.batchnorm._BatchNorm",
+        "(num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True, "
+        "process_group=None, channel_last=False, fuse_relu=False)",
+        "process_group channel_last fuse_relu num_features eps momentum affine weight bias "
+        "running_mean running_var track_running_stats forward",
+    ),
+    "apex.parallel.LARC.LARC": (
+        "builtins.object",
+        "(optimizer, trust_coefficient=0.02, clip=True, eps=1e-8)",
+        "optim trust_coefficient eps clip state param_groups state_dict load_state_dict zero_grad "
+        "add_param_group step",
+    ),
+}
+
+_LAYER_NORM = "apex.normalization.fused_layer_norm"
+_NORM_ARGS = "normalized_shape, eps, memory_efficient=False"
+
+#: By autograd function: the signature of its forward.
+AUTOGRAD_FUNCTIONS = {
+    f"{_LAYER_NORM}.FusedLayerNormFunction": f"(ctx, input, {_NORM_ARGS})",
+    f"{_LAYER_NORM}.FusedLayerNormAffineFunction": f"(ctx, input, weight, bias, {_NORM_ARGS})",
+    f"{_LAYER_NORM}.FusedLayerNormAffineMixedDtypesFunction": (
+        f"(ctx, input, weight, bias, {_NORM_ARGS})"
+    ),
+    f"{_LAYER_NORM}.FusedRMSNormFunction": f"(ctx, input, {_NORM_ARGS})",
+    f"{_LAYER_NORM}.FusedRMSNormAffineFunction": f"(ctx, input, weight, {_NORM_ARGS})",
+    f"{_LAYER_NORM}.FusedRMSNormAffineMixedDtypesFunction": f"(ctx, input, weight, {_NORM_ARGS})",
+    "apex.contrib.xentropy.SoftmaxCrossEntropyLoss": (
+        "(ctx, logits, labels, smoothing=0.0, padding_idx=0, half_to_float=False)"
+    ),
+}
+
+#: By module: other names.
+NAMES = {
+    "apex": "amp fp16_utils multi_tensor_apply normalization optimizers parallel",
+    "apex.amp": "_amp_state amp compat frontend handle lists opt rnn_compat scaler utils wrap",
+    "apex.amp.__version__": "VERSION __version__",
+    "apex.amp._amp_state": "AmpState _amp_state",
+    "apex.amp._process_optimizer": "AmpOptimizerState",
+    "apex.amp.frontend": "initialize opt_levels",
+    "apex.amp.lists": "functional_overrides tensor_overrides torch_overrides",
+    "apex.amp.lists.functional_overrides": "MODULE FP16_FUNCS FP32_FUNCS BANNED_FUNCS",
+    "apex.amp.lists.tensor_overrides": "MODULE FP16_FUNCS FP32_FUNCS CASTS",
+    "apex.amp.lists.torch_overrides": "MODULE FP16_FUNCS FP32_FUNCS CASTS SEQUENCE_CASTS",
+    "apex.amp.rnn_compat": "RNN_NAMES",
+    "apex.fp16_utils": "clip_grad_norm",
+    "apex.multi_tensor_apply": "multi_tensor_applier",
+    "apex.parallel": "ReduceOp LARC distributed",
+    "apex.parallel.distributed": "flatten unflatten",
+}
+
+#: Of an optimizer after initialize, and of its stash.
+OPTIMIZER = (
+    "_amp_stash _lazy_init_maybe_master_weights _amp_lazy_init _prepare_amp_backward "
+    "_post_amp_backward _master_params_to_model_params"
+)
+STASH = (
+    "lazy_init_called already_patched params_have_scaled_gradients fp16_groups "
+    "fp32_from_fp16_groups fp32_from_fp32_groups all_fp16_params all_fp32_from_fp16_params "
+    "all_fp32_from_fp32_params all_fp32_params"
+)
+
+_PATCHING = "of the functions that apex's init has replaced, which O1 does not replace"
+
+#: What torchamp has otherwise, with the reason.
+OTHERWISE = {
+    "apex.amp.initialize": "opt_level None is that of set_global_policy, by default O1",
+    "apex.amp.scale_loss": "delay_unscale None delays where DistributedDataParallel does not sync",
+    "apex.amp.handle.scale_loss": "as apex.amp.scale_loss",
+    "apex.amp.handle.AmpHandle._all_wrappers": _PATCHING,
+    "apex.amp.handle.AmpHandle._default_scaler": "each wrapped optimizer has scalers of its own",
+    "apex.amp.opt.OptimWrapper._loss_idx": "the index is the wrapper's own",
+    "apex.amp.opt.OptimWrapper._loss_scaler": "the scalers are those of Amp",
+    "apex.fused_dense.FusedDense": "it is a torch.nn.Linear, which also takes device and dtype",
+    "apex.normalization.MixedFusedLayerNorm": "the one further keyword is elementwise_affine",
+    "apex.normalization.MixedFusedRMSNorm": "the one further keyword is elementwise_affine",
+}

@@ -1,0 +1,135 @@
+"""apex's names, signatures, bases and attributes, against a table of apex's."""
+
+import importlib
+import inspect
+from functools import partial
+
+import apex_table
+import pytest
+import torch
+from apex import amp
+from apex.amp.handle import AmpHandle
+from nets import linear_net, sgd
+from torch import distributed, nn
+
+
+def found(path):
+    """What the dotted `path` names."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def parameters_of(signature):
+    """Of positional ones: names, kinds and defaults; of others those without a default."""
+    P = inspect.Parameter  # noqa: N806
+    return [
+        (each.name, each.kind, each.default)
+        for each in signature.parameters.values()
+        if each.kind is not P.KEYWORD_ONLY
+    ]
+
+
+def is_as_told(function, told):
+    written = eval(f"lambda {told.partition('(')[2][:-1]}: None")
+    return parameters_of(inspect.signature(function)) == parameters_of(inspect.signature(written))
+
+
+def check(name, is_right):
+    """Right, or with a reason in the list of those that are otherwise, and not both."""
+    assert is_right != (name in apex_table.OTHERWISE), name
+
+
+FUNCTIONS = [(m, each) for m, functions in apex_table.FUNCTIONS.items() for each in functions]
+
+
+@pytest.mark.parametrize(("module", "told"), FUNCTIONS, ids=lambda each: each.partition("(")[0])
+def test_functions(module, told):
+    name = f"{module}.{told.partition('(')[0]}"
+    check(name, is_as_told(found(name), told))
+
+
+@pytest.mark.parametrize("name", apex_table.AUTOGRAD_FUNCTIONS)
+def test_autograd_functions(name):
+    function = found(name)
+    assert issubclass(function, torch.autograd.Function)
+    told = apex_table.AUTOGRAD_FUNCTIONS[name]
+    assert inspect.isfunction(function.forward) and is_as_told(function.forward, told)
+    assert inspect.getfullargspec(function.backward).args[0] == "ctx"
+
+
+@pytest.mark.parametrize("module", apex_table.NAMES)
+def test_names(module):
+    there = vars(importlib.import_module(module))
+    assert set(apex_table.NAMES[module].split()) <= set(there)
+
+
+@pytest.mark.parametrize("name", apex_table.CLASSES)
+def test_bases_and_constructors(name):
+    base, told, _ = apex_table.CLASSES[name]
+    kind = found(name)
+    assert issubclass(kind, found(base))
+    if told is not None:
+        check(name, is_as_told(kind, told))
+
+
+ARGUMENTS = {
+    "apex.amp.handle.AmpHandle": partial(dict, dtype=torch.bfloat16),
+    "apex.amp.opt.OptimWrapper": lambda: {
+        "optimizer": sgd(linear_net()),
+        "amp_handle": amp.init(enabled=False),
+        "num_loss": 1,
+    },
+    "apex.amp.scaler.LossScaler": partial(dict, loss_scale="dynamic"),
+    "apex.fp16_utils.FP16Model": lambda: {"network": linear_net()},
+    "apex.fp16_utils.FP16_Optimizer": lambda: {"init_optimizer": sgd(linear_net())},
+    "apex.fused_dense.FusedDense": partial(dict, in_features=2, out_features=3),
+    "apex.fused_dense.FusedDenseGeluDense": partial(
+        dict, in_features=2, intermediate_features=4, out_features=3
+    ),
+    "apex.mlp.MLP": partial(dict, mlp_sizes=[2, 3]),
+    "apex.multi_tensor_apply.MultiTensorApply": partial(dict, chunk_size=16),
+    "apex.parallel.DistributedDataParallel": lambda: {"module": nn.Linear(2, 2)},
+    "apex.parallel.Reducer": lambda: {"module_or_grads_list": [torch.ones(1)]},
+    "apex.parallel.SyncBatchNorm": partial(dict, num_features=2),
+    "apex.parallel.LARC.LARC": lambda: {"optimizer": sgd(linear_net())},
+}
+
+
+@pytest.fixture
+def one_rank(tmp_path):
+    store = distributed.FileStore(str(tmp_path / "store"), 1)
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", [name for name, row in apex_table.CLASSES.items() if row[2]])
+def test_attributes(name, one_rank):
+    arguments = ARGUMENTS.get(name, dict)()
+    if "normalization" in name:
+        arguments = {"normalized_shape": 4}
+    made = found(name)(**arguments)
+    try:
+        for attribute in apex_table.CLASSES[name][2].split():
+            check(f"{name}.{attribute}", hasattr(made, attribute))
+    finally:
+        if isinstance(made, AmpHandle):
+            made._deactivate()
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+def test_optimizers_after_initialize(level):
+    model = linear_net()
+    model, optimizer = amp.initialize(model, sgd(model), opt_level=level, verbosity=0)
+    assert all(hasattr(optimizer, name) for name in apex_table.OPTIMIZER.split())
+    assert all(hasattr(optimizer._amp_stash, name) for name in apex_table.STASH.split())
+
+
+def test_every_reason_is_of_an_entry():
+    entries = {f"{module}.{told.partition('(')[0]}" for module, told in FUNCTIONS}
+    entries |= {
+        f"{name}.{attribute}"
+        for name, row in apex_table.CLASSES.items()
+        for attribute in row[2].split()
+    }
+    assert set(apex_table.OTHERWISE) <= entries | set(apex_table.CLASSES)
