@@ -23,7 +23,8 @@ optimizer: "FusedAdam", "FusedAdamW", "FusedSGD", "FusedLARS", "FusedAdagrad", "
 /// The options of one optimizer, and the rows of its groups.
 class OptionTable {
  public:
-  explicit OptionTable(const std::string& optimizer) : specs_(optim::option_specs(optimizer)) {
+  explicit OptionTable(const std::string& optimizer)
+      : optimizer_(optimizer), specs_(optim::option_specs(optimizer)) {
     for (const OptionSpec& spec : specs_) names_.push_back(interned(spec.name));
   }
 
@@ -50,24 +51,44 @@ class OptionTable {
       if (value == nullptr) {
         column = std::copy(specs_[i].defaults.begin(), specs_[i].defaults.end(), column);
       } else if (specs_[i].is_betas()) {
-        const auto [beta1, beta2] = py::handle(value).cast<std::pair<double, double>>();
+        const auto [beta1, beta2] = betas_of(specs_[i], value);
         *column++ = beta1;
         *column++ = beta2;
       } else {
-        *column++ = column_of(value);
+        *column++ = column_of(specs_[i], value);
       }
     }
     return row;
   }
 
-  /// 0 for a learning rate that is a tensor, which is read on the device, and for None.
-  static double column_of(PyObject* value) {
+  /// 0 for a learning rate that is a tensor, which is read on the device, and for a limit of None.
+  double column_of(const OptionSpec& spec, PyObject* value) const {
     if (PyFloat_CheckExact(value)) return PyFloat_AS_DOUBLE(value);
-    if (value == Py_None || THPVariable_Check(value)) return 0.0;
-    const double column = PyFloat_AsDouble(value);
-    if (column == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+    const bool is_lr = spec.name == "lr";
+    if (is_lr ? THPVariable_Check(value) : value == Py_None) return 0.0;
+    const double column = THPVariable_Check(value) ? -1.0 : PyFloat_AsDouble(value);
+    if (column == -1.0 && (PyErr_Occurred() != nullptr || THPVariable_Check(value))) {
+      refuse(spec, "a number", value);
+    }
     return column;
   }
+
+  std::pair<double, double> betas_of(const OptionSpec& spec, PyObject* value) const {
+    try {
+      return py::handle(value).cast<std::pair<double, double>>();
+    } catch (const py::cast_error&) {
+      refuse(spec, "two numbers", value);
+    }
+  }
+
+  [[noreturn]] void refuse(const OptionSpec& spec, const char* expected, PyObject* value) const {
+    PyErr_Clear();
+    const auto got = py::repr(value).cast<std::string>();
+    throw py::value_error(optimizer_ + ": expected " + spec.name + " to be " + expected + ", got " +
+                          got);
+  }
+
+  std::string optimizer_;
 
   std::vector<OptionSpec> specs_;
   std::vector<py::str> names_;

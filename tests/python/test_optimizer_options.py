@@ -66,6 +66,38 @@ def test_other_options_are_no_tensors(kind):
     assert refusal(kind, make_params("cpu"), lr=0.1, **wrong) == expected
 
 
+@every
+@pytest.mark.parametrize("wrong", ["0.1", None, [0.1]])
+def test_a_learning_rate_is_a_number(kind, wrong):
+    expected = f"{kind.__name__}: expected lr to be a number, got {wrong!r}"
+    assert refusal(kind, make_params("cpu"), lr=wrong) == expected
+    params = make_params("cpu")
+    optimizer = kind(params, lr=0.1)
+    optimizer.param_groups[0]["lr"] = wrong
+    before = [param.detach().clone() for param in params]
+    assert refusal(train, optimizer, params, 1) == expected
+    assert all(torch.equal(param, value) for param, value in zip(params, before))
+
+
+@pytest.mark.parametrize("wrong", [0.9, "0.9", (0.9,), (0.9, "0.99"), None])
+def test_betas_are_two_numbers(wrong):
+    expected = f"FusedAdam: expected betas to be two numbers, got {wrong!r}"
+    assert refusal(optimizers.FusedAdam, make_params("cpu"), betas=wrong) == expected
+    params = make_params("cpu")
+    optimizer = optimizers.FusedAdam(params)
+    optimizer.param_groups[0]["betas"] = wrong
+    assert refusal(train, optimizer, params, 1) == expected
+
+
+@every
+def test_tensors_written_to_groups_are_learning_rates_alone(kind):
+    params = make_params("cpu")
+    optimizer = kind(params, lr=0.1)
+    optimizer.param_groups[0]["weight_decay"] = torch.tensor(0.5)
+    expected = f"{kind.__name__}: expected weight_decay to be a number, got tensor(0.5000)"
+    assert refusal(train, optimizer, params, 1) == expected
+
+
 def adagrads(params, twins, **options):
     options = {"lr": 0.1, "initial_accumulator_value": 0.5, **options}
     return optimizers.FusedAdagrad(params, **options), torch.optim.Adagrad(twins, **options)

@@ -223,9 +223,7 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
     findings = [found for format in FORMATS for found in _findings(tensors, format)]
     name = type(model).__name__
     notes = [*_notes(tensors), *_notes_on_buffers(model, reference.outcome)]
-    return Preflight(
-        name, device, recommended, verdicts, findings, tensors, notes, milliseconds
-    )
+    return Preflight(name, device, recommended, verdicts, findings, tensors, notes, milliseconds)
 
 
 def _check(model: Any) -> None:
