@@ -4,9 +4,6 @@
 #include "autocast/open_autocast.h"
 
 namespace torchamp {
-namespace {
-
-using at::autocast::clear_cache;
 
 /// The autocast state of one device type in a thread.
 struct DeviceAutocast {
@@ -14,6 +11,10 @@ struct DeviceAutocast {
   bool enabled;
   c10::ScalarType dtype;
 };
+
+namespace {
+
+using at::autocast::clear_cache;
 
 bool is_inside_scope() {
   at::autocast::increment_nesting();
