@@ -202,14 +202,26 @@ def scale_in_scale():
             pass
 
 
-def a_number_for_a_loss():
-    with amp.scale_loss(1.0, made()[1]):
-        pass
+def loss(value: object) -> Callable:
+    def program():
+        with amp.scale_loss(value, made()[1]):
+            pass
+
+    return program
 
 
-def an_integer_loss():
-    with amp.scale_loss(torch.ones((), dtype=torch.int64), made()[1]):
-        pass
+def the_loss_and_the_optimizer_swapped():
+    net, optimizer = made()
+    amp.scale_loss(optimizer, loss_of(net))
+
+
+def a_policy_for_a_part():
+    net, optimizer = made()
+    amp.set_policy(net[0], "float32")
+
+
+def scale_for_a_number():
+    amp.clip_grad_norm_(1.0, 1.0)
 
 
 def the_unscaled_loss(level: str):
@@ -612,6 +624,11 @@ def nesterov_without_momentum():
     optimizers.FusedSGD(linear_net().parameters(), 0.1, nesterov=True)
 
 
+A_LOSS = "^scale_loss: expected loss to be a floating-point tensor, got "
+A_POLICY = (
+    "^set_policy: expected a module before initialize, got one of a model that initialize "
+    r"returned; call set_policy first, or amp.release\(model\)$"
+)
 ERRORS = (
     (lambda: backward_after_the_block("O1"), RuntimeError, "before the end of its scale_loss"),
     (lambda: backward_after_the_block("O2"), RuntimeError, "before the end of its scale_loss"),
@@ -682,8 +699,42 @@ ERRORS = (
     (loss_id_too_large, IndexError, "loss_id to be below num_losses"),
     (negative_loss_id, IndexError, "loss_id to be below num_losses"),
     (scale_in_scale, RuntimeError, "not to be inside an open scale_loss"),
-    (a_number_for_a_loss, TypeError, "Tensor"),
-    (an_integer_loss, (TypeError, RuntimeError), "floating"),
+    (loss(1.0), TypeError, A_LOSS + "a float$"),
+    (loss(None), TypeError, A_LOSS + "a NoneType$"),
+    (loss([torch.ones(())]), TypeError, A_LOSS + "a list$"),
+    (
+        loss(torch.ones((), dtype=torch.int64)),
+        TypeError,
+        "^scale_loss: expected loss to be a floating-point tensor, got CPULongType$",
+    ),
+    (
+        the_loss_and_the_optimizer_swapped,
+        TypeError,
+        "^scale_loss: expected optimizers to be one of them or a list, got a Tensor$",
+    ),
+    (
+        scale_for_a_number,
+        TypeError,
+        "^clip_grad_norm_: expected optimizers to be one of them or a list, got a float$",
+    ),
+    (
+        option("loss_scale", True),
+        TypeError,
+        "^initialize: expected loss_scale to be 'dynamic' or a number, got True$",
+    ),
+    (
+        lambda: initialize(linear_net(), enabled=None),
+        TypeError,
+        "^initialize: expected enabled, the third argument, to be True or False, got None$",
+    ),
+    (
+        lambda: made("O2", lambda net: torch.optim.LBFGS(net.parameters())),
+        ValueError,
+        r"^initialize: expected optimizers\[0\] to step without a closure at opt_level O2, got "
+        "LBFGS, which needs one; take O0 or O4$",
+    ),
+    (lambda: amp.set_policy(made()[0], "float32"), RuntimeError, A_POLICY),
+    (a_policy_for_a_part, RuntimeError, A_POLICY),
     (lambda: the_unscaled_loss("O1"), RuntimeError, "call scaled_loss.backward"),
     (lambda: the_unscaled_loss("O2"), RuntimeError, "call scaled_loss.backward"),
     (lambda: step_in_the_block("O1"), RuntimeError, "not to be inside an open scale_loss"),

@@ -193,7 +193,7 @@ def report(
     model's forward raises.
     """
     model = module_of("report", model)
-    optimizers = [] if optimizer is None else listed(optimizer)
+    optimizers = [] if optimizer is None else listed("report", "optimizer", optimizer)
     _check_optimizers(optimizers)
     rows = {name: ModuleRow(name, type(module).__name__) for name, module in model.named_modules()}
     sizes, plain = bytes_of_params(model, optimizers), float32_bytes_of(model, optimizers)

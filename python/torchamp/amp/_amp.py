@@ -103,6 +103,7 @@ class Amp:
         """See amp.scale_loss."""
         if self._session is None:
             return _scale_loss.PlainLoss(loss)
+        _scale_loss.check_loss("scale_loss", loss)
         states = self._states("scale_loss", optimizers, self._session)
         self._session.check_order()
         kind = _scale_loss.DTensorLoss if self._session.shards else _scale_loss.ScaledLoss
@@ -270,16 +271,17 @@ def initialize(
     `(model, optimizer)`, each a list where a list was given. Raises TypeError, ValueError or
     RuntimeError, and changes nothing, where an argument is wrong.
     """
-    if isinstance(enabled, str):
+    if enabled not in (True, False):
+        meant = f"; write opt_level={enabled!r}" if isinstance(enabled, str) else ""
         raise TypeError(
             "initialize: expected enabled, the third argument, to be True or False, got "
-            f"{enabled!r}; write opt_level={enabled!r}"
+            f"{enabled!r}{meant}"
         )
     overrides = named(*apex_s, **overrides)
     returned = models if optimizers is None else (models, optimizers)
     Last.is_disabled = not enabled
     if not enabled:
-        Last.disabled_optimizers.update(listed(optimizers or []))
+        Last.disabled_optimizers.update(listed("initialize", "optimizers", optimizers or []))
         return returned
     session = Amp(models, optimizers, opt_level, process_group=process_group, **overrides)._session
     assert session is not None
@@ -305,7 +307,7 @@ def release(models: torch.nn.Module | Iterable[torch.nn.Module]) -> None:
     initialize returned, and where the program has given one of them another class or dtype since;
     ValueError where the groups of two optimizers hold one master.
     """
-    session = _release.session_of(map(uncompiled, listed(models)))
+    session = _release.session_of(map(uncompiled, listed("release", "models", models)))
     if session is not None:
         _release.release(session)
 
@@ -417,7 +419,7 @@ def clip_grad_norm_(
     and for a norm_type other than 2 with DTensors, RuntimeError where grads are still scaled and
     for optimizers that initialize did not return.
     """
-    chosen = listed(optimizers)
+    chosen = listed("clip_grad_norm_", "optimizers", optimizers)
     if _is_disabled(chosen):
         return torch.nn.utils.clip_grad_norm_(params_of(chosen), max_norm, norm_type)
     states = states_of(chosen, "clip_grad_norm_")
@@ -438,7 +440,7 @@ def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
     NaN, RuntimeError where grads are still scaled and for optimizers that initialize did not
     return.
     """
-    chosen = listed(optimizers)
+    chosen = listed("clip_grad_value_", "optimizers", optimizers)
     if _is_disabled(chosen):
         return torch.nn.utils.clip_grad_value_(params_of(chosen), clip_value)
     states = states_of(chosen, "clip_grad_value_")
@@ -538,17 +540,27 @@ def load(
 
 def _of(optimizers: Optimizers | None, function: str, models: Any = ()) -> Amp:
     """That of `optimizers`; where there are none, of the last initialize."""
-    chosen, models = listed(optimizers or []), list(map(uncompiled, listed(models)))
+    if optimizers is None:
+        optimizers = []
+    chosen = listed(function, "optimizers", optimizers)
+    models = [uncompiled(model) for model in listed(function, "models", models)]
     if _is_disabled(chosen):
         return Amp._of(None, models, chosen)
     states = _known_states(chosen, function)
     return Amp._of(states[0].session if states else _last_session(function), models, chosen)
 
 
-def listed(values: Any) -> list:
-    """Models or optimizers, or one, as a list."""
-    is_one = isinstance(values, (torch.nn.Module, torch.optim.Optimizer))
-    return [values] if is_one else list(values)
+def listed(function: str, name: str, values: Any) -> list:
+    """Models or optimizers, or one, as a list. Raises TypeError, which names the function and the
+    argument, for a tensor and for what cannot be iterated over."""
+    if isinstance(values, (torch.nn.Module, torch.optim.Optimizer)):
+        return [values]
+    if isinstance(values, (torch.Tensor, str)) or not isinstance(values, Iterable):
+        raise TypeError(
+            f"{function}: expected {name} to be one of them or a list, got a "
+            f"{type(values).__name__}"
+        )
+    return list(values)
 
 
 def _is_disabled(optimizers: list[torch.optim.Optimizer]) -> bool:
@@ -585,7 +597,7 @@ def _known_states(optimizers: list[torch.optim.Optimizer], function: str) -> lis
 def states_of(optimizers: Optimizers, function: str, session: Session | None = None) -> list:
     """The state of each of `optimizers`. Raises RuntimeError, which names `function`, unless
     initialize returned them all, in one call: the first one's, or `session`'s."""
-    optimizers = listed(optimizers)
+    optimizers = listed(function, "optimizers", optimizers)
     states = _known_states(optimizers, function)
     for i, state in enumerate(states):
         if state.session is not (session or states[0].session):

@@ -148,6 +148,17 @@ def _check_memory(what: str, param: torch.Tensor) -> None:
         )
 
 
+def check_closures(optimizers: list[torch.optim.Optimizer], settings: Settings) -> None:
+    """Raises ValueError for LBFGS where step takes no closure."""
+    takes_closures = not settings.keeps_masters and settings.properties.loss_scale == 1.0
+    for i, optimizer in enumerate(optimizers):
+        if isinstance(optimizer, torch.optim.LBFGS) and not takes_closures:
+            raise ValueError(
+                f"initialize: expected optimizers[{i}] to step without a closure at opt_level "
+                f"{settings.properties.opt_level}, got LBFGS, which needs one; take O0 or O4"
+            )
+
+
 def check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
     """Raises TypeError, ValueError or RuntimeError for an optimizer that initialize cannot take."""
     for i, optimizer in enumerate(optimizers):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torchamp.amp._grad_scaler import GradScaler
+from torchamp.amp._masters import mastered
 
 _LEVELS: dict[str, tuple[str, dict[str, Any]]] = {
     "float32": ("O0", {}),
@@ -82,12 +83,18 @@ def level_and_overrides(opt_level: Any, overrides: Mapping[str, Any]) -> tuple[A
 def set_policy(module: torch.nn.Module, policy: Policy | str) -> torch.nn.Module:
     """Marks `module`, in a model that initialize gets later: with "float32" it computes in float32
     at every level, like one of keep_fp32. Returns it. Raises ValueError for other policies, which
-    are a whole model's."""
+    are a whole model's, and RuntimeError for a model that initialize returned and for a module
+    whose parameters have masters."""
     policy = Policy(policy) if isinstance(policy, str) else policy
     if policy.name != "float32":
         raise ValueError(
             f"set_policy: expected the policy of a module to be 'float32', got {policy.name!r}, "
             "which is a whole model's; call initialize with it"
+        )
+    if hasattr(module, "_torchamp") or any(map(mastered, module.parameters())):
+        raise RuntimeError(
+            "set_policy: expected a module before initialize, got one of a model that initialize "
+            "returned; call set_policy first, or amp.release(model)"
         )
     vars(module)["dtype_policy"] = policy
     return module

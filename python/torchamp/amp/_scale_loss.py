@@ -85,8 +85,17 @@ class DTensorLoss(ScaledLoss):
             super().__exit__(*exception)
 
 
+def check_loss(function: str, loss: Any) -> None:
+    """Raises TypeError unless it is a tensor."""
+    if not isinstance(loss, torch.Tensor):
+        raise TypeError(
+            f"{function}: expected loss to be a floating-point tensor, got a {type(loss).__name__}"
+        )
+
+
 def scale(session: Session, loss: torch.Tensor, loss_id: int) -> torch.Tensor:
     """`loss` times its current scale, float32, for a backward that finish() ends."""
+    check_loss("scale", loss)
     session.check_order()
     return session.scaler(loss_id, "scale").scale(loss)
 

@@ -34,6 +34,7 @@ def set_up(
     _checks.check_models(models)
     _checks.check_casts(settings)
     _checks.check_optimizers(optimizers)
+    _checks.check_closures(optimizers, settings)
     _checks.check_in_backward(models, settings)
     _checks.check_shares(models, optimizers)
     _checks.check_real(models, optimizers, settings)

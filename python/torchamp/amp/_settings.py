@@ -79,7 +79,7 @@ def _tell_cast(options: _C.Options, value: Any) -> None:
 
 
 def _text_or_number(name: str, value: Any) -> Union[str, float]:
-    is_right = isinstance(value, (str, SupportsFloat))
+    is_right = isinstance(value, (str, SupportsFloat)) and not isinstance(value, bool)
     _expect(is_right, name, "'dynamic' or a number", value)
     return value if isinstance(value, str) else float(value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torchamp import optimizers
@@ -18,8 +19,8 @@ class FusedAdagrad(Translated, optimizers.FusedAdagrad):
     adagrad_w_mode: weight decay shrinks the parameters. set_grad_none: what zero_grad() does.
     """
 
-    multi_tensor_adagrad = staticmethod(amp_C.multi_tensor_adagrad)
-    adagrad_w_mode = OptionAttribute("decoupled_weight_decay")
+    multi_tensor_adagrad: Callable[..., Any] = staticmethod(amp_C.multi_tensor_adagrad)
+    adagrad_w_mode: OptionAttribute = OptionAttribute("decoupled_weight_decay")
 
     def __init__(
         self,

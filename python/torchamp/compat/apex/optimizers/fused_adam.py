@@ -27,11 +27,15 @@ class FusedAdam(OwnMasters, optimizers.FusedAdam):
     Raises RuntimeError for amsgrad, and for master_weights without capturable.
     """
 
-    multi_tensor_adam = staticmethod(amp_C.multi_tensor_adam)
-    multi_tensor_adam_capturable = staticmethod(amp_C.multi_tensor_adam_capturable)
-    multi_tensor_adam_capturable_master = staticmethod(amp_C.multi_tensor_adam_capturable_master)
-    adam_w_mode = OptionAttribute("decoupled_weight_decay")
-    capturable = False
+    multi_tensor_adam: Callable[..., Any] = staticmethod(amp_C.multi_tensor_adam)
+    multi_tensor_adam_capturable: Callable[..., Any] = staticmethod(
+        amp_C.multi_tensor_adam_capturable
+    )
+    multi_tensor_adam_capturable_master: Callable[..., Any] = staticmethod(
+        amp_C.multi_tensor_adam_capturable_master
+    )
+    adam_w_mode: OptionAttribute = OptionAttribute("decoupled_weight_decay")
+    capturable: bool = False
 
     kept_attributes: tuple[str, ...] = (*OwnMasters.kept_attributes, "capturable")
 

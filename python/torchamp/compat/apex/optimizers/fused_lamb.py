@@ -25,10 +25,10 @@ class FusedLAMB(CountsByGroup, optimizers.FusedLAMB):
 
     group_names: dict[str, str] = {"grad_averaging": "averages_grads"}
 
-    multi_tensor_l2norm = staticmethod(amp_C.multi_tensor_l2norm)
+    multi_tensor_l2norm: Callable[..., Any] = staticmethod(amp_C.multi_tensor_l2norm)
     multi_tensor_lamb: Callable[..., None] = staticmethod(amp_C.multi_tensor_lamb)
-    adam_w_mode = OptionAttribute("decoupled_weight_decay")
-    use_nvlamb = OptionAttribute("always_adapts", bool)
+    adam_w_mode: OptionAttribute = OptionAttribute("decoupled_weight_decay")
+    use_nvlamb: OptionAttribute = OptionAttribute("always_adapts", bool)
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,8 +23,8 @@ class FusedMixedPrecisionLamb(OwnMasters, FusedLAMB):
     Raises RuntimeError for amsgrad.
     """
 
-    multi_tensor_l2norm = staticmethod(amp_C.multi_tensor_l2norm_mp)
-    multi_tensor_lamb = staticmethod(amp_C.multi_tensor_lamb_mp)
+    multi_tensor_l2norm: Callable[..., Any] = staticmethod(amp_C.multi_tensor_l2norm_mp)
+    multi_tensor_lamb: Callable[..., Any] = staticmethod(amp_C.multi_tensor_lamb_mp)
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,8 +32,8 @@ class FusedNovoGrad(CountsByGroup, optimizers.FusedNovoGrad):
 
     counts_fresh = False  # their running norms start with the first step
 
-    multi_tensor_novograd = staticmethod(amp_C.multi_tensor_novograd)
-    moment_mode = OptionAttribute("decay_in_moment", negated=True)
+    multi_tensor_novograd: Callable[..., Any] = staticmethod(amp_C.multi_tensor_novograd)
+    moment_mode: OptionAttribute = OptionAttribute("decay_in_moment", negated=True)
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,12 +27,12 @@ class FusedSGD(Translated, optimizers.FusedSGD):
     Raises ValueError for values outside of their range, and for a group without lr.
     """
 
-    multi_tensor_sgd = staticmethod(amp_C.multi_tensor_sgd)
-    wd_after_momentum = OptionAttribute("decay_after_momentum", bool)
-    materialize_master_grads = True
+    multi_tensor_sgd: Callable[..., Any] = staticmethod(amp_C.multi_tensor_sgd)
+    wd_after_momentum: OptionAttribute = OptionAttribute("decay_after_momentum", bool)
+    materialize_master_grads: bool = True
 
     #: What a step of a program's own divides grads by: they come unscaled.
-    most_recent_scale = 1.0
+    most_recent_scale: float = 1.0
     scale_set_by_backward = False
 
     kept_attributes: tuple[str, ...] = (*Translated.kept_attributes, "materialize_master_grads")

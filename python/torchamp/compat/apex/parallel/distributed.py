@@ -162,12 +162,12 @@ class DistributedDataParallel(nn.parallel.DistributedDataParallel):
         self._bucketing = message_size, delay_allreduce
         self._connect()
 
-    world_size = property(lambda self: distributed.get_world_size(self.process_group))
-    message_size = property(lambda self: self._bucketing[0])
-    delay_allreduce = property(lambda self: self._bucketing[1])
-    allreduce_always_fp32 = property(lambda self: self._options[0])
-    gradient_average = property(lambda self: self._options[1])
-    gradient_predivide_factor = property(lambda self: self._options[2])
+    world_size: property = property(lambda self: distributed.get_world_size(self.process_group))
+    message_size: property = property(lambda self: self._bucketing[0])
+    delay_allreduce: property = property(lambda self: self._bucketing[1])
+    allreduce_always_fp32: property = property(lambda self: self._options[0])
+    gradient_average: property = property(lambda self: self._options[1])
+    gradient_predivide_factor: property = property(lambda self: self._options[2])
 
     def _connect(self) -> None:
         self.reduction: Reduction = Reduction(self.process_group, *self._options)
