@@ -140,3 +140,15 @@ def test_the_settings_are_logged(heard):
     assert re.search(r"master_weights +: True\n", said)
     initialized("O2", verbosity=0)
     assert heard.take() == ""
+
+
+@pytest.mark.parametrize(
+    ("level", "other"),
+    [("O1", "O4"), ("O2", "O5"), ("O3", "O5"), ("O0", ""), ("O4", ""), ("O5", "")],
+)
+def test_float16_on_a_cpu_is_said_to_be_slow(level, other, heard, device):
+    amp.initialize(torch.nn.Linear(2, 2).to(device), opt_level=level)
+    is_slow = bool(other) and device.type == "cpu"
+    line = f"\n  float16 is slow on most CPUs; {other} computes in bfloat16\n"
+    said = heard.take()
+    assert (line in said) == is_slow == ("slow" in said)

@@ -555,7 +555,7 @@ def listed(function: str, name: str, values: Any) -> list:
     argument, for a tensor and for what cannot be iterated over."""
     if isinstance(values, (torch.nn.Module, torch.optim.Optimizer)):
         return [values]
-    if isinstance(values, (torch.Tensor, str)) or not isinstance(values, Iterable):
+    if isinstance(values, torch.Tensor) or not isinstance(values, Iterable):
         raise TypeError(
             f"{function}: expected {name} to be one of them or a list, got a "
             f"{type(values).__name__}"

@@ -41,7 +41,7 @@ def announce(settings: Settings, device: torch.device) -> None:
     is_float16 = torch.float16 in (properties.cast_model_type, properties.autocast_type)
     if is_float16 and device.type == "cpu":
         other = _IN_BFLOAT16[properties.opt_level]
-        lines.append(f"float16 is slow on most CPUs; {other} computes in bfloat16")
+        lines.append(f"  float16 is slow on most CPUs; {other} computes in bfloat16")
     log(logging.INFO, "\n".join(lines))
 
 
