@@ -64,12 +64,11 @@ class OptionTable {
   /// 0 for a learning rate that is a tensor, which is read on the device, and for a limit of None.
   double column_of(const OptionSpec& spec, PyObject* value) const {
     if (PyFloat_CheckExact(value)) return PyFloat_AS_DOUBLE(value);
-    const bool is_lr = spec.name == "lr";
-    if (is_lr ? THPVariable_Check(value) : value == Py_None) return 0.0;
-    const double column = THPVariable_Check(value) ? -1.0 : PyFloat_AsDouble(value);
-    if (column == -1.0 && (PyErr_Occurred() != nullptr || THPVariable_Check(value))) {
-      refuse(spec, "a number", value);
-    }
+    const bool is_lr = spec.name == "lr", is_tensor = THPVariable_Check(value);
+    if (is_lr ? is_tensor : value == Py_None) return 0.0;
+    if (is_tensor) refuse(spec, "a number", value);
+    const double column = PyFloat_AsDouble(value);
+    if (column == -1.0 && PyErr_Occurred() != nullptr) refuse(spec, "a number", value);
     return column;
   }
 

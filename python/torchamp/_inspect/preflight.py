@@ -279,10 +279,10 @@ def _in_float32(
     seen, twin = _Seen(), copied(model)
     with tf32(False):
         outcome = run_iteration(twin, batch, loss_fn, seen.see)
-        milliseconds = time_iteration(twin, batch, loss_fn) if outcome.is_finite else None
-    if outcome.error is not None:
-        raise outcome.error
-    _check_finite(outcome, seen)
+        if outcome.error is not None:
+            raise outcome.error
+        _check_finite(outcome, seen)
+        milliseconds = time_iteration(twin, batch, loss_fn)
     tensors = seen.tensors()
     for name, param in twin.named_parameters():
         module, _, own = name.rpartition(".")

@@ -118,14 +118,12 @@ def trial(
             if outcome.is_finite or not retries or exponent <= _LAST_SCALE:
                 break
             exponent = max(exponent - 2, _LAST_SCALE)
-        is_finite = outcome.is_finite
-        time = time_iteration(twin, batch, loss_fn, 2.0**exponent) if is_finite else None
-    scale = 2.0**exponent if is_scaled else None
-    verdict = _judged(level, outcome, bad.op, scale, reference)
-    if not verdict.fits:
-        return verdict
-    verdict = dataclasses.replace(verdict, milliseconds=time)
-    if level not in _CASTING:
+        scale = 2.0**exponent if is_scaled else None
+        verdict = _judged(level, outcome, bad.op, scale, reference)
+        if verdict.fits:
+            time = time_iteration(twin, batch, loss_fn, 2.0**exponent)
+            verdict = dataclasses.replace(verdict, milliseconds=time)
+    if not verdict.fits or level not in _CASTING:
         return verdict
     dtype = getattr(torch, FORMATS[level].name)
     rounding = Rounding(model, batch, loss_fn, dtype, keeps_norms=level != "O3")
