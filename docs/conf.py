@@ -22,6 +22,7 @@ extensions = [
     "pages",
     "python_reference",
     "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
     "sphinx_design",
 ]
 exclude_patterns = ["_*"]
@@ -47,6 +48,9 @@ autodoc_member_order = "bysource"
 autodoc_mock_imports = ["lightning", "pytorch_lightning"]  # of AmpPrecision
 autodoc_typehints = "signature"
 autodoc_default_options = {"members": True}
+napoleon_numpy_docstring = False
+napoleon_use_param = False  # "betas, eps: as in torch.optim.Adam" is one entry
+napoleon_custom_sections = [("Members", "params_style")]  # of pybind11's enumerations
 default_role = "code"  # docstrings write `code`
 python_maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
