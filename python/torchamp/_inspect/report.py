@@ -304,7 +304,7 @@ def _count(op: Op, row: ModuleRow) -> None:
 
 
 def _cast_of(op: Op) -> int:
-    """The bytes an element that a cast adds; 0 if it is none."""
+    """The bytes per element that a cast adds; 0 if it is none."""
     if op.name not in ("_to_copy", "copy_") or not op.inputs:
         return 0
     source, result = op.inputs[-1], op.outputs[0]
