@@ -15,7 +15,8 @@ WORDS = {
     "typing.SupportsInt | typing.SupportsIndex": "int",
     "torchamp._C.ops.": "",
     "torchamp._C.": "",
-    "torch.Tensor": "Tensor",
+    "torch.nn.modules.module.Module": "torch.nn.Module",  # as torch's documentation has them
+    "torch.optim.optimizer.Optimizer": "torch.optim.Optimizer",
     "collections.abc.": "",
     "_serialize.File": "str | os.PathLike | BinaryIO",
     "opt_level: Level": "opt_level: str | Policy | None",
@@ -24,7 +25,7 @@ WORDS = {
     "<Check.BOTH: 3>": "Check.BOTH",
 }
 #: In the ops, which take lists as pybind11 objects.
-LISTS = ": object", ": Sequence[Tensor | None]"
+LISTS = ": object", ": Sequence[torch.Tensor | None]"
 #: Methods' own argument, and a default whose text is an address.
 SELF = re.compile(r"(?<=\()self: \w+(, )?")
 DEFAULT = re.compile(r"<(?:\w+\.)*(\w+) object at 0x\w+>")
