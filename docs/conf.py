@@ -59,6 +59,7 @@ autodoc_default_options = {"members": True}
 napoleon_numpy_docstring = False
 napoleon_use_param = False  # "betas, eps: as in torch.optim.Adam" is one entry
 napoleon_custom_sections = [("Members", "params_style")]  # of pybind11's enumerations
+highlight_language = "none"  # of output and commands
 default_role = "code"  # docstrings write `code`
 python_maximum_signature_line_length = 88
 python_use_unqualified_type_names = True

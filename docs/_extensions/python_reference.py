@@ -6,6 +6,8 @@ import dataclasses
 import re
 from typing import Any
 
+from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 
@@ -29,12 +31,14 @@ LISTS = ": object", ": Sequence[torch.Tensor | None]"
 #: Methods' own argument, and a default whose text is an address.
 SELF = re.compile(r"(?<=\()self: \w+(, )?")
 DEFAULT = re.compile(r"<(?:\w+\.)*(\w+) object at 0x\w+>")
+#: A class of torch, of which only the last part is to be shown.
+TORCH = re.compile(r"(?<![~\w.])(?=torch\.(?:\w+\.)*[A-Z])")
 
 
 def _plain(text: str) -> str:
     for long, short in WORDS.items():
         text = text.replace(long, short)
-    return DEFAULT.sub(r"\1()", SELF.sub("", text))
+    return TORCH.sub("~", DEFAULT.sub(r"\1()", SELF.sub("", text)))
 
 
 def plain(
@@ -63,8 +67,17 @@ def drop_overloads(app: Sphinx) -> None:
     del analyzer.overloads["initialize"]
 
 
+def highlight(app: Sphinx, doctree: nodes.document) -> None:
+    """Examples in docstrings are Python."""
+    for description in doctree.findall(addnodes.desc):
+        if description["domain"] == "py":
+            for block in description.findall(nodes.literal_block):
+                block["language"] = "python"
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.setup_extension("sphinx.ext.autodoc")
     app.connect("builder-inited", drop_overloads)
     app.connect("autodoc-process-signature", plain)
+    app.connect("doctree-read", highlight)
     return {"parallel_read_safe": False}
