@@ -51,8 +51,8 @@ inline std::vector<Run> runs_of(const std::vector<Run>& runs, const std::string&
 /// A line per arm: means over the repeats, and the median step with its quartiles.
 inline std::string table(const std::vector<Run>& runs, const std::vector<std::string>& arms,
                          torch::Device device) {
-  Table table(
-      {"arm", "loss", "test accuracy", "ms per step" + on_cpu(device), "quartiles", "skipped steps"});
+  Table table({"arm", "loss", "test accuracy", "ms per step" + on_cpu(device), "quartiles",
+               "skipped steps"});
   for (const std::string& arm : arms) {
     std::vector<double> losses, accuracies, times;
     int64_t skipped_steps = 0;
