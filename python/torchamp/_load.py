@@ -62,4 +62,5 @@ def _devices() -> list[str]:
     return ["cpu"] + [f"cuda:{index}" for index in range(torch.cuda.device_count())]
 
 
+#: The version of torchamp.
 __version__: str = _C.build_info()["version"]
