@@ -49,8 +49,9 @@ void use_driver(const Driver& fake) {
 void require(const Driver& driver, int code, const std::string& action) {
   if (code == 0) return;
   if (code == kOutOfMemory) {
-    throw OutOfMemory("CUDA out of memory. " + action +
-                      " failed; torch.cuda.empty_cache() returns what torch keeps unused");
+    throw OutOfMemory(action +
+                      " failed: CUDA out of memory. torch.cuda.empty_cache() frees what "
+                      "torch keeps unused");
   }
   const char* name = nullptr;
   if (driver.error_name(code, &name) != 0 || name == nullptr) name = "unknown error";

@@ -148,8 +148,8 @@ TEST_F(Loader, AFullMemoryIsNoReasonForAten) {
       message = error.what();
     }
     EXPECT_EQ(message,
-              "CUDA out of memory. loading the kernels failed; torch.cuda.empty_cache() returns "
-              "what torch keeps unused");
+              "loading the kernels failed: CUDA out of memory. torch.cuda.empty_cache() frees what "
+              "torch keeps unused");
   }
   EXPECT_EQ(machine.images_tried, 2) << "NVRTC's need memory too";
 }
