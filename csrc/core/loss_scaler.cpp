@@ -107,7 +107,7 @@ LossScaler::LossScaler(LossScalerOptions options, at::Device device) {
                               at::full({}, options.rule.hysteresis, ints), options.rule};
   impl_ = std::make_unique<Impl>(Impl{options.loss_scale, scale, at::zeros({}, floats)});
   impl().reported_scale.value = static_cast<float>(initial_scale(options));
-  has_kernels(impl().scale.loss_scale.device());  // loads them
+  has_kernels(impl().scale.loss_scale.device());  // chosen before the first backward
 }
 
 bool LossScaler::dynamic() const {
