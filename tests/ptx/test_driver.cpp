@@ -89,10 +89,27 @@ TEST(Loader, TakesPtxOfTheCardsGenerationOrAnOlderOne) {
 }
 
 TEST(Loader, TellsWhyADeviceHasNoKernels) {
-  EXPECT_EQ(backend_with({{"TORCHAMP_PTX_DRIVER", "12000"}}),
-            "aten: device 0: the driver supports CUDA 12.0, the kernels need 12.1");
+  EXPECT_EQ(
+      backend_with({{"TORCHAMP_PTX_DRIVER", "12000"}}),
+      "aten: device 0: the driver supports CUDA 12.0, the kernels need 12.1; update the driver");
   EXPECT_EQ(backend_with({{"TORCHAMP_PTX_CAPABILITY", "60"}}),
             "aten: device 0: the device has compute capability 6.0, the kernels need 7.0");
+}
+
+TEST(Loader, TriesAgainWhereTheMemoryIsFull) {
+  EXPECT_EQ(in_process({{"TORCHAMP_PTX_OUT_OF_MEMORY", "1"}},
+                       [] {
+                         std::string first;
+                         try {
+                           load_module(driver(), 0, Choice::kAuto);
+                         } catch (const OutOfMemory& error) {
+                           first = error.what();
+                         }
+                         return first + "; " +
+                                name(load_module(driver(), 0, Choice::kAuto).backend);
+                       }),
+            "loading the kernels failed: CUDA out of memory. torch.cuda.empty_cache() frees what "
+            "torch keeps unused; fatbin");
 }
 
 /// A function of the loaded kernel, for a stream that is being captured or not.
@@ -101,7 +118,7 @@ struct Loaded {
   void* function = load_kernel(driver(), module, Kernel::kCheck);
 
   int launch(void* stream, unsigned threads, const void* address) const {
-    const ContextScope current(driver(), module.context);
+    const ContextScope current(driver(), module.context->handle());
     void* parameters[] = {&address};
     return driver().launch_kernel(function, 1, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr);
   }
@@ -163,7 +180,7 @@ TEST(Capture, IsInvalidatedByLoadsThatAreNotRelaxedAndByTheNullStream) {
   EXPECT_EQ(in_process({},
                        [] {
                          const Loaded loaded;
-                         const ContextScope current(driver(), loaded.module.context);
+                         const ContextScope current(driver(), loaded.module.context->handle());
                          void* module = nullptr;
                          int written = 0;
                          ptxBeginCapture(&stream);
