@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, overload
 
 import torch
 
+from torchamp._arguments import expect, is_boolean
 from torchamp._load import _C
 from torchamp.amp import _release, _scale_loss, _serialize
 from torchamp.amp._checks import as_list, uncompiled
 from torchamp.amp._describe import describe, describe_as_html
 from torchamp.amp._loss_scalers import LossScalers
-from torchamp.amp._masters import params_of
+from torchamp.amp._masters import check_optimizer, params_of
 from torchamp.amp._optimizer import Telemetry, state_of, suppress_accesses
 from torchamp.amp._policy import Policy, level_and_overrides
 from torchamp.amp._ranks.agreement import ProcessGroups, groups_of
@@ -61,6 +62,7 @@ class Amp:
         process_group: ProcessGroups | None = None,
         **overrides: Unpack[Overrides],
     ) -> None:
+        _check_enabled("enabled", enabled)
         self.models: list[torch.nn.Module] = as_list("models", models, torch.nn.Module)
         self.optimizers: list[torch.optim.Optimizer] = (
             [] if optimizers is None else as_list("optimizers", optimizers, torch.optim.Optimizer)
@@ -104,6 +106,7 @@ class Amp:
         if self._session is None:
             return _scale_loss.PlainLoss(loss)
         _scale_loss.check_loss("scale_loss", loss)
+        self._session.check_trains("scale_loss")
         states = self._states("scale_loss", optimizers, self._session)
         self._session.check_order()
         kind = _scale_loss.DTensorLoss if self._session.shards else _scale_loss.ScaledLoss
@@ -129,7 +132,10 @@ class Amp:
 
     def refresh_masters(self) -> None:
         """See amp.refresh_masters."""
-        for state in self._session.states if self._session else []:
+        if self._session is None:
+            return
+        self._session.check_not_released("refresh_masters")
+        for state in self._session.states:
             state.overwrite_masters()
 
     def state_dict(self) -> MutableMapping[str, Any]:
@@ -139,17 +145,20 @@ class Amp:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """See amp.load_state_dict."""
         if self._session is not None:
+            self._session.check_not_released("load_state_dict")
             self._session.scalers.load_state_dict(state_dict)
 
     def save(self, file: _serialize.File) -> None:
         """See amp.save."""
-        _serialize.save(self._run(), file)
+        _serialize.save(self._run("save"), file)
 
     def load(self, file: _serialize.File) -> None:
         """See amp.load."""
-        _serialize.load(self._run(), file)
+        _serialize.load(self._run("load"), file)
 
-    def _run(self) -> _serialize.Run:
+    def _run(self, function: str) -> _serialize.Run:
+        if self._session is not None:
+            self._session.check_not_released(function)
         return _serialize.run_of(self.models, self.optimizers, self._session)
 
     def release(self) -> None:
@@ -158,7 +167,8 @@ class Amp:
             _release.release(self._session)
 
     def close(self) -> None:
-        """Ends O1's autocast. Models and optimizers stay as they are."""
+        """Ends O1's autocast. Models and optimizers stay as they are: at O1 and O4 the models
+        compute in float32 from now on, and scale_loss raises RuntimeError."""
         if self._session is not None:
             self._session.close()
 
@@ -271,12 +281,7 @@ def initialize(
     `(model, optimizer)`, each a list where a list was given. Raises TypeError, ValueError or
     RuntimeError, and changes nothing, where an argument is wrong.
     """
-    if enabled not in (True, False):
-        meant = f"; write opt_level={enabled!r}" if isinstance(enabled, str) else ""
-        raise TypeError(
-            "initialize: expected enabled, the third argument, to be True or False, got "
-            f"{enabled!r}{meant}"
-        )
+    _check_enabled("enabled, the third argument,", enabled)
     overrides = named(*apex_s, **overrides)
     returned = models if optimizers is None else (models, optimizers)
     Last.is_disabled = not enabled
@@ -290,6 +295,14 @@ def initialize(
 
 
 show_options(initialize)
+
+
+def _check_enabled(argument: str, enabled: Any) -> None:
+    if not is_boolean(enabled):
+        meant = f"; write opt_level={enabled!r}" if isinstance(enabled, str) else ""
+        raise TypeError(
+            f"initialize: expected {argument} to be True or False, got {enabled!r}{meant}"
+        )
 
 
 def release(models: torch.nn.Module | Iterable[torch.nn.Module]) -> None:
@@ -391,6 +404,11 @@ def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     """The tensors that `optimizer` steps, group by group: float32 masters of the model's 16-bit
     parameters at O2 and O5, the parameters themselves elsewhere. After scale_loss their grads are
     unscaled; amp.clip_grad_norm_ clips them without making those of fused optimizers."""
+    check_optimizer("master_params", optimizer)
+    return _master_params(optimizer)
+
+
+def _master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     state = getattr(optimizer, "_torchamp", None)
     if state is not None:
         state.accesses.show()
@@ -544,6 +562,9 @@ def _of(optimizers: Optimizers | None, function: str, models: Any = ()) -> Amp:
         optimizers = []
     chosen = listed(function, "optimizers", optimizers)
     models = [uncompiled(model) for model in listed(function, "models", models)]
+    for i, model in enumerate(models):
+        is_right = isinstance(model, torch.nn.Module)
+        expect(is_right, function, f"models[{i}]", "a torch.nn.Module", model)
     if _is_disabled(chosen):
         return Amp._of(None, models, chosen)
     states = _known_states(chosen, function)
@@ -555,11 +576,8 @@ def listed(function: str, name: str, values: Any) -> list:
     argument, for a tensor and for what cannot be iterated over."""
     if isinstance(values, (torch.nn.Module, torch.optim.Optimizer)):
         return [values]
-    if isinstance(values, torch.Tensor) or not isinstance(values, Iterable):
-        raise TypeError(
-            f"{function}: expected {name} to be one of them or a list, got a "
-            f"{type(values).__name__}"
-        )
+    is_right = isinstance(values, Iterable) and not isinstance(values, torch.Tensor)
+    expect(is_right, function, name, "one of them or a list", values)
     return list(values)
 
 

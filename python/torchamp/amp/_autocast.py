@@ -15,6 +15,7 @@ from typing import Any, Optional
 
 import torch
 
+from torchamp._arguments import expect
 from torchamp._in_graphs import constant_in_graphs
 from torchamp._load import _C
 from torchamp._logging import warn
@@ -202,6 +203,7 @@ class Patches:
 
 
 def _register(function: str, wrap: Callable, module: Any, name: str) -> None:
+    expect(isinstance(name, str), function, "name", "text", name)
     if not hasattr(module, name):
         raise ValueError(f"{function}: expected the name of a function in {module!r}, got {name!r}")
     OPEN.add(Patch(module, name, wrap))
@@ -355,6 +357,7 @@ class OpenCasts:
         self._thread = threading.current_thread()
         self._autocast = _C.OpenAutocast(device_types, dtype)
         self._is_open = True
+        self._is_known_closed = False
         OPEN.hold()
 
     @property
@@ -362,7 +365,14 @@ class OpenCasts:
         return self._is_open
 
     def join(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which any thread casts as the one that made this."""
+        """A context in which any thread casts as the one that made this. Warns once where it is
+        entered to train after close()."""
+        if not (self._is_open or self._is_known_closed) and torch.is_grad_enabled():
+            self._is_known_closed = True
+            warn(
+                "forward: expected an open Amp, got one that close() has ended: its models compute "
+                "in float32 from now on; close it after training, and call them in torch.no_grad()"
+            )
         return _C.JoinAutocast(self._autocast)
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from typing import IO, Any, NamedTuple, Union
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from torchamp._arguments import expect
 from torchamp._load import _C
 from torchamp.amp import _serialize_checks as checks
 from torchamp.amp._checks import uncompiled
@@ -54,6 +55,11 @@ def run_of(
     return Run(bare, optimizers, session.settings.properties.opt_level, session.scalers)
 
 
+def _check_file(function: str, file: Any, method: str) -> None:
+    is_right = isinstance(file, (str, os.PathLike)) or hasattr(file, method)
+    expect(is_right, function, "file", "a path or a binary file", file)
+
+
 def _check_not_sharded(function: str, run: Run) -> None:
     if are_sharded(run.models):
         raise TypeError(
@@ -64,6 +70,7 @@ def _check_not_sharded(function: str, run: Run) -> None:
 
 def save(run: Run, file: File) -> None:
     """See amp.save. A TypeError names what in a state dict cannot be saved."""
+    _check_file("save", file, "write")
     _check_not_sharded("save", run)
     checkpoint = {
         checks.MARK: checks.FORMAT,
@@ -95,6 +102,7 @@ def _write(checkpoint: dict[str, Any], file: File) -> None:
 
 def load(run: Run, file: File) -> None:
     """See amp.load. Checks everything before it changes anything."""
+    _check_file("load", file, "read")
     _check_not_sharded("load", run)
     checkpoint = _read(file)
     checks.check_header(run.opt_level, checkpoint)
