@@ -42,6 +42,7 @@ from torchamp.amp._grad_scaler import GradScaler
 from torchamp.amp._inference import cast_for_inference
 from torchamp.amp._policy import LossScaleOptimizer, Policy, set_policy
 from torchamp.amp._ranks.dtensor import fsdp_policy
+from torchamp.amp._rng_state import get_rng_state, set_rng_state
 from torchamp.amp._torch_autocast import autocast
 from torchamp.amp._weight_grads import accumulate_weight_grads
 
@@ -63,6 +64,7 @@ __all__ = [
     "finish",
     "float_function",
     "fsdp_policy",
+    "get_rng_state",
     "half_function",
     "initialize",
     "load",
@@ -81,6 +83,7 @@ __all__ = [
     "scale",
     "scale_loss",
     "set_policy",
+    "set_rng_state",
     "state_dict",
     "telemetry",
     "trace_overflow",

@@ -148,13 +148,13 @@ class Amp:
             self._session.check_not_released("load_state_dict")
             self._session.scalers.load_state_dict(state_dict)
 
-    def save(self, file: _serialize.File) -> None:
+    def save(self, file: _serialize.File, extra: Mapping[str, Any] | None = None) -> None:
         """See amp.save."""
-        _serialize.save(self._run("save"), file)
+        _serialize.save(self._run("save"), file, extra)
 
-    def load(self, file: _serialize.File) -> None:
+    def load(self, file: _serialize.File) -> dict[str, Any]:
         """See amp.load."""
-        _serialize.load(self._run("load"), file)
+        return _serialize.load(self._run("load"), file)
 
     def _run(self, function: str) -> _serialize.Run:
         if self._session is not None:
@@ -519,9 +519,13 @@ def save(
     models: torch.nn.Module | Iterable[torch.nn.Module],
     optimizers: Optimizers | None,
     file: _serialize.File,
+    extra: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes everything that training resumes from, which C++ reads too: models in float32,
-    optimizers, loss scalers, level. Waits for the device.
+    """Writes models in float32, the optimizers' options and states, loss scalers, level and
+    `extra`, which C++ reads too. Waits for the device.
+
+        extra = {"scheduler": scheduler.state_dict(), "epoch": epoch, "rng": amp.get_rng_state()}
+        amp.save(model, optimizer, "run.pt", extra)
 
     Args:
         models: the model that initialize returned, or the list; each may be in DataParallel or
@@ -529,31 +533,40 @@ def save(
         optimizers: the optimizer, or the list; None where there is none.
         file: a path, where an existing file is replaced at once, or a binary file that is open for
             writing.
+        extra: what load returns: tensors, numbers, text and None by name, and lists, tuples and
+            dicts of these.
 
-    Raises TypeError for state that is not a tensor, number or text and for DTensors, RuntimeError
-    where the file cannot be written and for optimizers that initialize did not return.
+    Raises TypeError for state that is not a tensor, number or text, for integers in `extra` of more
+    than 32 bits, which C++ would not read, and for DTensors, RuntimeError where the file cannot be
+    written and for optimizers that initialize did not return.
     """
-    _of(optimizers, "save", models).save(file)
+    _of(optimizers, "save", models).save(file, extra)
 
 
 def load(
     models: torch.nn.Module | Iterable[torch.nn.Module],
     optimizers: Optimizers | None,
     file: _serialize.File,
-) -> None:
+) -> dict[str, Any]:
     """Gives models and optimizers that initialize returned what save, here or in C++, wrote of
     others of the same level. Nothing in the file is run.
+
+        extra = amp.load(model, optimizer, "run.pt")
+        scheduler.load_state_dict(extra["scheduler"])
+        amp.set_rng_state(extra["rng"])
 
     Args:
         models: as for save.
         optimizers: as for save.
         file: a path, or a binary file that is open for reading and can seek.
 
+    Returns what save was given as `extra`, tensors on the CPU; {} where there was none.
+
     Raises RuntimeError where the file is damaged or does not fit and for optimizers that initialize
     did not return, TypeError for DTensors, OSError where the path cannot be read. Then nothing is
     changed.
     """
-    _of(optimizers, "load", models).load(file)
+    return _of(optimizers, "load", models).load(file)
 
 
 def _of(optimizers: Optimizers | None, function: str, models: Any = ()) -> Amp:

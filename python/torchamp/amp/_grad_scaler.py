@@ -14,6 +14,7 @@ from torchamp._shards import grad_of, is_flattened, mesh_groups_of
 from torchamp.amp._masters import LOW_PRECISION, check_optimizer, params_of
 from torchamp.amp._optimizer import FUSED_IN_TORCH, can_skip_on_device
 from torchamp.amp._ranks.agreement import ProcessGroups, agreement_over, groups_of
+from torchamp.amp._torch_autocast import is_missing
 
 #: Where growth ends: the largest power of two in float32.
 _MAX_SCALE = 2.0**127
@@ -62,6 +63,7 @@ class GradScaler(torch.amp.GradScaler):
         skip_on_device: bool = True,
     ) -> None:
         groups = groups_of("GradScaler", process_group)
+        enabled = enabled and not is_missing("GradScaler", device)
         super().__init__(
             device, init_scale, growth_factor, backoff_factor, growth_interval, enabled
         )
