@@ -11,6 +11,7 @@ from torchamp._inspect.overflow_trace import trace_overflow
 from torchamp._inspect.preflight import Preflight, preflight
 from torchamp._inspect.report import Report, report
 from torchamp.amp._amp import (
+    Level,
     clip_grad_norm_,
     clip_grad_value_,
     disable_casts,
@@ -49,6 +50,7 @@ from torchamp.amp._weight_grads import accumulate_weight_grads
 __all__ = [
     "AveragedModel",
     "GradScaler",
+    "Level",
     "LossScaleOptimizer",
     "Monitor",
     "Policy",

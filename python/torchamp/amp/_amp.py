@@ -28,7 +28,8 @@ from torchamp.amp._settings import Overrides, named, settings_for, show_options
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-Level = Union[Literal["O0", "O1", "O2", "O3", "O4", "O5"], Policy, None]
+#: The opt levels that initialize takes.
+Level = Literal["O0", "O1", "O2", "O3", "O4", "O5"]
 Optimizers = Union[torch.optim.Optimizer, Iterable[torch.optim.Optimizer]]
 ModelsT = TypeVar("ModelsT", bound=Union[torch.nn.Module, Sequence[torch.nn.Module]])
 OptimizersT = TypeVar("OptimizersT", bound=Union[torch.optim.Optimizer, Sequence])
@@ -56,7 +57,7 @@ class Amp:
         self,
         models: torch.nn.Module | list[torch.nn.Module],
         optimizers: torch.optim.Optimizer | list[torch.optim.Optimizer] | None = None,
-        opt_level: Level = None,
+        opt_level: Level | Policy | None = None,
         *,
         enabled: bool = True,
         process_group: ProcessGroups | None = None,
@@ -205,7 +206,7 @@ def initialize(
     models: ModelsT,
     optimizers: None = None,
     enabled: bool = True,
-    opt_level: Level = None,
+    opt_level: Level | Policy | None = None,
     *,
     process_group: ProcessGroups | None = None,
     **overrides: Unpack[Overrides],
@@ -217,7 +218,7 @@ def initialize(
     models: ModelsT,
     optimizers: OptimizersT,
     enabled: bool = True,
-    opt_level: Level = None,
+    opt_level: Level | Policy | None = None,
     *,
     process_group: ProcessGroups | None = None,
     **overrides: Unpack[Overrides],
@@ -228,7 +229,7 @@ def initialize(
     models: Any,
     optimizers: Any = None,
     enabled: bool = True,
-    opt_level: Level = None,
+    opt_level: Level | Policy | None = None,
     *apex_s: Any,
     process_group: ProcessGroups | None = None,
     **overrides: Any,
