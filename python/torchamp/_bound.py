@@ -25,7 +25,8 @@ _SPELLED = (
     (r"Union\[([\w.]+), ([\w.]+)\]", r"\1 | \2"),
     (r"<(\w+)\.(\w+): \d+>", r"\1.\2"),
     (r"<([\w.]+) object at 0x\w+>", r"\1()"),
-    (r"typing\.|torchamp\._C\.(ops\.)?|torchamp::", ""),
+    (r"typing\.|torchamp\._C\.(ops\.)?", ""),
+    (r"::", "."),
 )
 _NAMES = {**vars(_C.ops), "LossScaler": _C.LossScaler, "device": torch.device}
 
