@@ -42,7 +42,7 @@ def functions() -> Iterator[tuple[str, Callable]]:
     for module in (amp, ops, torchamp):
         for name in module.__all__:
             function = getattr(module, name)
-            if callable(function) and name not in (*TORCH_S, "install_as_apex"):
+            if callable(function) and name not in (*TORCH_S, "install_as_apex", "Level"):
                 yield f"{module.__name__}.{name}", function
     for name, _ in inspect.getmembers(torchamp.LossScaler, inspect.isroutine):
         if not name.startswith("_"):

@@ -146,7 +146,6 @@ class Amp:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """See amp.load_state_dict."""
         if self._session is not None:
-            self._session.check_not_released("load_state_dict")
             self._session.scalers.load_state_dict(state_dict)
 
     def save(self, file: _serialize.File, extra: Mapping[str, Any] | None = None) -> None:
