@@ -18,7 +18,6 @@ WORDS = {
     "torch.Tensor": "Tensor",
     "collections.abc.": "",
     "_serialize.File": "str | os.PathLike | BinaryIO",
-    "opt_level: Level": "opt_level: str | Policy | None",
     "ProcessGroups": "ProcessGroup | Sequence[ProcessGroup]",
     "Rule | Iterable[Rule]": "str | type | Callable | Iterable[str | type | Callable]",
     "<Check.BOTH: 3>": "Check.BOTH",

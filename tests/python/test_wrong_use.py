@@ -759,9 +759,8 @@ ERRORS = (
     (
         save_into_a_missing_folder,
         RuntimeError,
-        "amp.save: expected '/missing/run.pt' to be written, got the error 'amp::save: "
-        'expected "/missing/run.pt" to be a path that can be written, got the error '
-        '"No such file or directory"\'',
+        'amp.save: expected "/missing/run.pt" to be a path that can be written, got the '
+        'error "No such file or directory"',
     ),
     (
         load_no_archive,

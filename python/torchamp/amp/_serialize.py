@@ -83,6 +83,8 @@ def save(run: Run, file: File, extra: Mapping[str, Any] | None = None) -> None:
     try:
         _write(checkpoint, file)
     except (OSError, RuntimeError) as error:
+        if str(error).startswith("amp::save: "):  # of replace_file
+            raise RuntimeError(str(error).replace("::", ".", 1)) from None
         raise RuntimeError(
             f"amp.save: expected {str(file)!r} to be written, got the error {str(error)!r}"
         ) from error
