@@ -53,7 +53,7 @@ def readme() -> str:
     """Returns README.md with absolute links, which a package index needs."""
     metadata = (ROOT / "pyproject.toml").read_text()
     source = re.search(r'^Source = "(.+)"$', metadata, re.MULTILINE).group(1)
-    to = f"]({source}/blob/v{public_version()}/"
+    to = f"]({source}/blob/main/"
     return re.sub(r"\]\((?!https?:|#)", to, (ROOT / "README.md").read_text())
 
 

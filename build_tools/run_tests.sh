@@ -17,7 +17,15 @@ results=out/tests/python.xml
 times=
 failed=
 
+# Optional: the soak tests execute what NVRTC compiles.
+lay_nvrtc() {
+  [ -d build/nvrtc ] ||
+    python -m pip install --quiet --no-deps --target build/nvrtc 'nvidia-cuda-nvrtc==13.*' ||
+    say "no nvidia-cuda-nvrtc: what NVRTC compiles is not executed"
+}
+
 build() {
+  [ "$soak" = OFF ] || lay_nvrtc
   googletest=$(build_tools/find_googletest.sh "${GTEST_SOURCE:-}")
   cmake -S . -B build -DTORCHAMP_BUILD_TESTS=ON -DTORCHAMP_SOAK_TESTS=$soak \
     -DTORCHAMP_BUILD_EXAMPLES=OFF \

@@ -81,7 +81,9 @@ def draw(pairs: list[list[Run]], path: Path) -> None:
     draw_loss_scales(scale_axes, pairs)
     draw_accuracy(accuracy_axes, pairs)
     draw_bars(time_axes, pairs, lambda run: run.ms_per_step)
-    time_axes.set_title(f"ms a step on {pairs[0][0].device} (dashed: O0)", fontsize=10, loc="left")
+    time_axes.set_title(
+        f"ms per step on {pairs[0][0].device} (dashed: O0)", fontsize=10, loc="left"
+    )
     draw_memory(memory_axes, pairs)
     add_legend(above, losses[0], scale_axes)
     above.suptitle("Handwritten digits at every opt level", x=0.01, ha="left", fontweight="bold")

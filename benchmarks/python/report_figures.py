@@ -92,7 +92,7 @@ def training_panels(rows: list[dict]) -> list[Panel]:
     return [
         Panel(
             row["network"],
-            f"{row['network']}, {row['items']:,} {row['unit']} an iteration",
+            f"{row['network']}, {row['items']:,} {row['unit']} per iteration",
             row["base"],
             [
                 bar_of(name, ms, row["quartiles"][name], row["milliseconds"][row["base"]])

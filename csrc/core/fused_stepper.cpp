@@ -63,10 +63,12 @@ FusedStepper::FusedStepper(StepAlgorithm algorithm, std::vector<Tensor> params,
   check_storage(storage_, params_);
   const auto length = static_cast<int64_t>(params_.size());
   const OutsideCapture outside(options(at::kFloat).device());
-  steps_ = at::zeros({length}, options(at::kFloat));
+  steps_ = outside.kept(at::zeros({length}, options(at::kFloat)));
   groups_ = at::tensor(groups, at::TensorOptions(at::kInt));
-  ticket_ = at::zeros({}, options(at::kInt));
-  if (algorithm == StepAlgorithm::kNovoGrad) norm_averages_ = at::zeros_like(steps_);
+  ticket_ = outside.kept(at::zeros({}, options(at::kInt)));
+  if (algorithm == StepAlgorithm::kNovoGrad) {
+    norm_averages_ = outside.kept(at::zeros_like(steps_));
+  }
 }
 
 at::TensorOptions FusedStepper::options(at::ScalarType dtype) const {
@@ -159,16 +161,14 @@ void FusedStepper::make_states(const Lists& lists) {
                      params_[i].scalar_type());
   }
   const OutsideCapture outside(steps_.device());
-  for (const size_t i : fresh) make_state(i);
-}
-
-void FusedStepper::make_state(size_t i) {
-  const auto dtype = state_type(params_[i]);
-  for (int64_t s = 0; s < kept_states_; ++s) {
-    states_[s * params_.size() + i] = at::zeros_like(params_[i], dtype);
+  for (const size_t i : fresh) {
+    const auto dtype = state_type(params_[i]);
+    for (int64_t s = 0; s < kept_states_; ++s) {
+      states_[s * params_.size() + i] = outside.kept(at::zeros_like(params_[i], dtype));
+    }
+    has_states_[i] = true;
+    new_states_.push_back(static_cast<int64_t>(i));
   }
-  has_states_[i] = true;
-  new_states_.push_back(static_cast<int64_t>(i));
 }
 
 StepScalars FusedStepper::scalars(const Step& step) const {

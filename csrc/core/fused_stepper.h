@@ -78,7 +78,6 @@ class TORCHAMP_API FusedStepper {
   at::TensorOptions options(at::ScalarType dtype) const;
   std::vector<size_t> without_states(const Lists& lists) const;
   void make_states(const Lists& lists);
-  void make_state(size_t i);
   StepScalars scalars(const Step& step) const;
   at::ScalarType state_type(const at::Tensor& param) const;
   StepLists step_lists(const Lists& lists) const;

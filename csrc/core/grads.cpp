@@ -421,7 +421,7 @@ Tensor OptimizerState::take_overflow_flags(at::Device device) {
   const Tensor kept = std::exchange(overflow_flags_, {});
   if (kept.defined() && kept.size(0) == kFlagsHeader + count) return kept;
   const OutsideCapture outside(device);
-  return make_overflow_flags(count, device);
+  return outside.kept(make_overflow_flags(count, device));
 }
 
 // ---- grads that are kChecked, and steps that use them

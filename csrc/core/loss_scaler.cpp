@@ -13,7 +13,7 @@
 #include "core/backward_report.h"
 #include "core/ranks.h"
 #include "core/scale_snapshot.h"
-#include "cuda/module.h"
+#include "ops/device_kernels.h"
 #include "ops/finish_backward.h"
 #include "ops/memory.h"
 
@@ -107,7 +107,7 @@ LossScaler::LossScaler(LossScalerOptions options, at::Device device) {
                               at::full({}, options.rule.hysteresis, ints), options.rule};
   impl_ = std::make_unique<Impl>(Impl{options.loss_scale, scale, at::zeros({}, floats)});
   impl().reported_scale.value = static_cast<float>(initial_scale(options));
-  if (device.is_cuda()) cuda::load(impl().scale.loss_scale.get_device());
+  has_kernels(impl().scale.loss_scale.device());  // chosen before the first backward
 }
 
 bool LossScaler::dynamic() const {

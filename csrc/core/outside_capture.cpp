@@ -16,6 +16,14 @@ OutsideCapture::OutsideCapture(at::Device device) {
   other_stream_.emplace(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
 }
 
+at::Tensor OutsideCapture::kept(at::Tensor made) const {
+  if (!other_stream_) return made;
+  const c10::impl::VirtualGuardImpl streams(made.device().type());
+  made.record_stream(other_stream_->original_stream());
+  made.record_stream(streams.getDefaultStream(made.device()));
+  return made;
+}
+
 OutsideCapture::~OutsideCapture() noexcept(false) {
   if (other_stream_) other_stream_->current_stream().synchronize();
 }

@@ -23,6 +23,10 @@ class OutsideCapture {
   OutsideCapture(const OutsideCapture&) = delete;
   OutsideCapture& operator=(const OutsideCapture&) = delete;
 
+  /// A tensor that was made while this lives: its memory is not reused before the work on it is
+  /// done, of the captured stream and of the default one, which may replay the graph.
+  at::Tensor kept(at::Tensor made) const;
+
  private:
   std::optional<cuda::RelaxedCaptureScope> relaxed_;
   std::optional<c10::StreamGuard> other_stream_;

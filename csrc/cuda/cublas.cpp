@@ -17,8 +17,14 @@ constexpr int kDefaultAlgorithm = -1;
 
 const Cublas* fake_cublas = nullptr;
 
-std::optional<Cublas> open_cublas() {
+/// LibTorch's archives have it as libcublas-<hash>.so.<version>.
+std::string loaded_cublas() {
   const std::string path = loaded_library("libcublas.so");
+  return path.empty() ? loaded_library("libcublas-") : path;
+}
+
+std::optional<Cublas> open_cublas() {
+  const std::string path = loaded_cublas();
   if (path.empty()) return std::nullopt;
   const Library library(path);
   Cublas cublas{};

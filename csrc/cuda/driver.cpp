@@ -5,7 +5,8 @@
 namespace torchamp::cuda {
 namespace {
 
-constexpr int kRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
+constexpr int kRelaxed = 2;      // CU_STREAM_CAPTURE_MODE_RELAXED
+constexpr int kOutOfMemory = 2;  // CUDA_ERROR_OUT_OF_MEMORY
 
 const Driver* fake_driver = nullptr;
 
@@ -47,6 +48,11 @@ void use_driver(const Driver& fake) {
 
 void require(const Driver& driver, int code, const std::string& action) {
   if (code == 0) return;
+  if (code == kOutOfMemory) {
+    throw OutOfMemory(action +
+                      " failed: CUDA out of memory. torch.cuda.empty_cache() frees what "
+                      "torch keeps unused");
+  }
   const char* name = nullptr;
   if (driver.error_name(code, &name) != 0 || name == nullptr) name = "unknown error";
   throw std::runtime_error(action + " failed: " + name + " (" + std::to_string(code) + ")");

@@ -2,6 +2,7 @@
 // of CUDA is linked or included, so one binary serves machines with and without it.
 #pragma once
 
+#include <stdexcept>
 #include <string>
 
 namespace torchamp::cuda {
@@ -57,7 +58,14 @@ const Driver& driver();
 /// Makes driver() return `fake`, which must outlive its use. For tests, before the first load.
 void use_driver(const Driver& fake);
 
-/// Throws std::runtime_error that names `action` and the error, unless `code` is 0.
+/// A device's memory is full, which may be otherwise at the next attempt.
+class OutOfMemory : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Throws std::runtime_error that names `action` and the error, unless `code` is 0; OutOfMemory
+/// where that is the error.
 void require(const Driver& driver, int code, const std::string& action);
 
 /// A device's primary context, which torch's streams belong to, kept from being destroyed.

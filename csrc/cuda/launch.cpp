@@ -40,7 +40,7 @@ void launch(Queue queue, Kernel kernel, uint32 blocks, int threads, const void* 
   }
   void* const function = function_of(device, kernel);
   const Driver& cuda = driver();
-  const ContextScope current(cuda, module.context);
+  const ContextScope current(cuda, module.context->handle());
   void* parameters[] = {const_cast<void*>(parameter)};  // which the driver only reads
   const Start started{function, blocks, static_cast<unsigned>(threads), queue.stream};
   require(cuda, start(cuda, module, started, parameters), std::string("launching ") + name(kernel));

@@ -25,31 +25,33 @@ void require_driver(const Driver& driver) {
   require(driver, driver.driver_version(&version), "reading the driver's version");
   if (version >= kOldestDriver) return;
   throw std::runtime_error("the driver supports CUDA " +
-                           dotted(version / 1000, version % 1000 / 10) + ", the kernels need 12.1");
+                           dotted(version / 1000, version % 1000 / 10) +
+                           ", the kernels need 12.1; update the driver");
 }
 
-int capability_of(const Driver& driver, int handle) {
-  int major = 0, minor = 0;
+int capability_of(const Driver& driver, int ordinal) {
+  int handle = 0, major = 0, minor = 0;
+  require(driver, driver.device_get(&handle, ordinal), "opening the device");
   require(driver, driver.device_attribute(&major, kCapabilityMajor, handle), "reading the device");
   require(driver, driver.device_attribute(&minor, kCapabilityMinor, handle), "reading the device");
-  const int capability = 10 * major + minor;
-  if (capability >= kOldestCapability) return capability;
-  throw std::runtime_error("the device has compute capability " + dotted(major, minor) +
-                           ", the kernels need 7.0");
+  return 10 * major + minor;
 }
 
 void open_device(const Driver& driver, int ordinal, Module& module) {
+  module.capability = capability_of(driver, ordinal);
+  if (module.capability < kOldestCapability) {
+    throw std::runtime_error("the device has compute capability " +
+                             dotted(module.capability / 10, module.capability % 10) +
+                             ", the kernels need 7.0");
+  }
   require_driver(driver);
-  int handle = 0;
-  require(driver, driver.device_get(&handle, ordinal), "opening the device");
-  module.capability = capability_of(driver, handle);
-  require(driver, driver.primary_context_retain(&module.context, handle), "retaining the context");
+  module.context = std::make_unique<const PrimaryContext>(driver, ordinal);
 }
 
 /// The state in which the calling thread can load kernels.
 struct LoadingScope {
   LoadingScope(const Driver& driver, const Module& module)
-      : current(driver, module.context), relaxed(driver) {}
+      : current(driver, module.context->handle()), relaxed(driver) {}
   const ContextScope current;
   const RelaxedCaptureScope relaxed;
 };
@@ -92,27 +94,30 @@ bool allows(Choice choice, Backend backend) {
          (choice == Choice::kNvrtc && backend == Backend::kNvrtc);
 }
 
-void append_reason(Module& module, const std::string& subject, const std::exception& error) {
-  if (!module.reason.empty()) module.reason += "\n";
-  module.reason += subject + ": " + error.what();
+/// Whether `attempt` succeeds. A full memory is no reason to do without kernels.
+template <class Attempt>
+bool succeeds(Module& module, const std::string& subject, Attempt attempt) {
+  try {
+    attempt();
+    return true;
+  } catch (const OutOfMemory&) {
+    throw;
+  } catch (const std::runtime_error& error) {
+    if (!module.reason.empty()) module.reason += "\n";
+    module.reason += subject + ": " + error.what();
+    return false;
+  }
 }
 
 Module choose_backend(const Driver& driver, int ordinal, Choice choice) {
   Module module;
-  try {
-    open_device(driver, ordinal, module);
-    for (const Backend backend : {Backend::kFatbin, Backend::kNvrtc}) {
-      if (!allows(choice, backend)) continue;
-      try {
-        load_backend(driver, module, backend);
-        return module;
-      } catch (const std::runtime_error& error) {
-        append_reason(module, name(backend), error);
-      }
-    }
-  } catch (const std::runtime_error& error) {
-    append_reason(module, "device " + std::to_string(ordinal), error);
+  const auto open = [&] { open_device(driver, ordinal, module); };
+  if (!succeeds(module, "device " + std::to_string(ordinal), open)) return module;
+  for (const Backend backend : {Backend::kFatbin, Backend::kNvrtc}) {
+    const auto load = [&] { load_backend(driver, module, backend); };
+    if (allows(choice, backend) && succeeds(module, name(backend), load)) return module;
   }
+  module.context.reset();
   return module;
 }
 

@@ -1,6 +1,7 @@
 // Chooses one device's backend: fatbin, else NVRTC, else ATen.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "cuda/driver.h"
@@ -23,13 +24,13 @@ Choice choice();
 struct Module {
   Backend backend = Backend::kAten;
   std::string reason;
-  void* context = nullptr;
-  int capability = 0;      ///< 10 · major + minor
+  std::unique_ptr<const PrimaryContext> context;  ///< null with Backend::kAten
+  int capability = 0;      ///< 10 · major + minor; 0 where the driver has no such device
   void* fatbin = nullptr;  ///< all kernels, with that backend
 };
 
-/// Chooses the device's backend. Never throws for Choice::kAuto and kAten; for the others,
-/// std::runtime_error if the backend is unavailable.
+/// Chooses the device's backend. Throws OutOfMemory where its memory is full, and
+/// std::runtime_error if a backend other than ATen is requested and unavailable.
 Module load_module(const Driver& driver, int device, Choice choice);
 
 /// The function of one of the module's kernels, which with NVRTC is compiled for it. Throws

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <atomic>
-#include <cstdio>
 #include <mutex>
 #include <stdexcept>
 
@@ -25,10 +24,6 @@ void watch_forks() {
   if (failure != 0) throw std::runtime_error("pthread_atfork failed");
 }
 
-std::string device_name(int device) {
-  return "CUDA device " + std::to_string(device);
-}
-
 void require_usable(int device) {
   if (device < 0 || device >= kMaxDevices) {
     throw std::runtime_error("expected a CUDA device from 0 to 63, got " + std::to_string(device));
@@ -38,12 +33,6 @@ void require_usable(int device) {
         "torchamp's CUDA kernels were loaded before this process was forked and cannot be used in "
         "it: use the 'spawn' start method");
   }
-}
-
-void announce(int device, const Module& module) {
-  if (module.backend != Backend::kAten || module.context == nullptr) return;
-  std::fprintf(stderr, "torchamp: no kernels for %s, falling back to ATen (%s)\n",
-               device_name(device).c_str(), module.reason.c_str());
 }
 
 Module load_on(int device) {
@@ -69,7 +58,6 @@ Device& find_or_load(int device, Load load) {
   if (Device* known = devices[device]) return *known;
   watch_forks();
   auto* loaded = new Device(load(device));  // for the life of the process
-  announce(device, loaded->module);
   devices[device] = loaded;
   return *loaded;
 }
@@ -99,10 +87,6 @@ const char* name(Backend backend) {
 
 bool forced_aten() {
   return choice() == Choice::kAten;
-}
-
-void load(int device) {
-  module_of(device);
 }
 
 Backend backend(int device) {

@@ -15,21 +15,19 @@ const char* name(Backend backend);
 /// the variable has an invalid value.
 bool forced_aten();
 
-/// Chooses the backend of a device now rather than at its first launch. Each kernel is
-/// loaded, and with NVRTC compiled, when it is first launched: from any thread, also during a
-/// graph's capture. Throws std::runtime_error in a process forked after the first load, and when
-/// the backend that TORCHAMP_KERNELS requests is unavailable; without a request the device falls
-/// back to ATen.
-void load(int device);
-
-/// The backend of the device's kernels; chosen if need be, as load() does.
+/// The backend of the device's kernels, chosen at the first call. Each kernel is loaded, and with
+/// NVRTC compiled, when it is first launched: from any thread, also during a graph's capture.
+/// Throws std::runtime_error in a process forked after the first call, and when the backend that
+/// TORCHAMP_KERNELS requests is unavailable; without a request the device falls back to ATen.
+/// Throws OutOfMemory, and chooses at the next call, where the device's memory is full.
 Backend backend(int device);
 
 /// Why the device does not use a better backend: one line per backend tried. Empty for the
 /// highest.
 std::string backend_reason(int device);
 
-/// The device's compute capability as 10 · major + minor; 0 where TORCHAMP_KERNELS=aten.
+/// The device's compute capability as 10 · major + minor; 0 where TORCHAMP_KERNELS=aten, or torch
+/// or the driver has no such device.
 int compute_capability(int device);
 
 }  // namespace torchamp::cuda

@@ -17,7 +17,7 @@ struct Device {
   explicit Device(Module module) : module(std::move(module)) {}
 };
 
-/// The queue's device, its backend chosen if need be. Throws std::runtime_error as load() does.
+/// The queue's device, its backend chosen if need be. Throws std::runtime_error as backend() does.
 Device& device_of(Queue queue);
 
 /// The kernel's function on a device that does not use ATen, loaded if need be. Waits

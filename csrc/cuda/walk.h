@@ -83,9 +83,14 @@ TORCHAMP_DEVICE void load_batch(DType dtype, const char* list, bool is_misaligne
   }
 }
 
+/// Groups that a thread has in flight. A single list has too few elements outside its vectors for a
+/// second one.
 template <int n, class Element, int kLists>
+constexpr int kBatchOf = n == 1 && kLists == 1 ? 1 : Element::kBatch;
+
+template <int n, class Element, int kLists, int count>
 TORCHAMP_DEVICE void apply(const Slice<kLists>& slice, Element& element, int i,
-                           const Batch<n, Element::kBatch> (&batches)[Element::kReads], int k) {
+                           const Batch<n, count> (&batches)[Element::kReads], int k) {
   float values[Element::kReads][n];
   TORCHAMP_UNROLL
   for (int list = 0; list < Element::kReads; ++list) {
@@ -107,15 +112,16 @@ TORCHAMP_DEVICE void apply(const Slice<kLists>& slice, Element& element, int i,
 template <int n, class Element, int kLists>
 TORCHAMP_DEVICE void take_turn(const Slice<kLists>& slice, Element& element,
                                const Groups<n>& groups, Turn turn) {
-  Batch<n, Element::kBatch> batches[Element::kReads];
+  constexpr int kBatch = kBatchOf<n, Element, kLists>;
+  Batch<n, kBatch> batches[Element::kReads];
   TORCHAMP_UNROLL
   for (int list = 0; list < Element::kReads; ++list) {
     if (!element.reads(list)) continue;
-    load_batch(slice.dtype[list], slice.address[list], list == 0 && groups.mixed, groups, turn,
-               batches[list]);
+    const bool is_misaligned = kLists > 1 && list == 0 && groups.mixed;
+    load_batch(slice.dtype[list], slice.address[list], is_misaligned, groups, turn, batches[list]);
   }
   TORCHAMP_UNROLL
-  for (int k = 0; k < Element::kBatch; ++k) {
+  for (int k = 0; k < kBatch; ++k) {
     const int group = turn.first + k * turn.stride;
     if (group < groups.count) apply<n>(slice, element, groups[group], batches, k);
   }
@@ -125,7 +131,8 @@ template <int n, class Element, int kLists>
 TORCHAMP_DEVICE void walk_groups(const Slice<kLists>& slice, Element& element,
                                  const Groups<n>& groups, Team team) {
   TORCHAMP_ROLLED
-  for (int first = team.rank; first < groups.count; first += Element::kBatch * team.size) {
+  for (int first = team.rank; first < groups.count;
+       first += kBatchOf<n, Element, kLists> * team.size) {
     take_turn(slice, element, groups, {first, team.size});
   }
 }
@@ -152,12 +159,12 @@ TORCHAMP_DEVICE int aligned_head(const Slice<kLists>& slice, int from) {
   return head;
 }
 
-/// The vectors of n elements that are aligned in all lists, or in all but the first.
+/// The vectors of n elements that are aligned in all lists, or in all but the first of several.
 template <int n, int kLists>
 TORCHAMP_DEVICE Groups<n> aligned_vectors(const Slice<kLists>& slice) {
   const int head = aligned_head<n>(slice, 0);
   if (head < n) return {head, (slice.count - head) / n};
-  if (!slice.mixed_vectors) return {0, 0};
+  if (kLists == 1 || !slice.mixed_vectors) return {0, 0};
   const int mixed_head = aligned_head<n>(slice, 1);
   if (mixed_head == n) return {0, 0};
   return {mixed_head, (slice.count - mixed_head) / n, 0, 0, /*mixed=*/true};

@@ -7,17 +7,21 @@
 
 #include <utility>
 
-#include "cuda/module.h"
 #include "cuda/stream.h"
 #include "ops/kernels.h"
 #include "ops/resident_tables.h"
 
 namespace torchamp {
 
+/// Whether this process may run kernels on the device, whose backend is chosen if need be. Warns
+/// once of a CUDA device that has none although TORCHAMP_KERNELS does not ask for that. Throws
+/// std::runtime_error as cuda::backend() does.
+bool has_kernels(at::Device device);
+
 /// The kernels for one device: the CPU's, CUDA's, or none: then ATen does everything.
 class DeviceKernels {
  public:
-  explicit DeviceKernels(at::Device device) : DeviceKernels(device, are_usable(device)) {}
+  explicit DeviceKernels(at::Device device) : DeviceKernels(device, has_kernels(device)) {}
   DeviceKernels(at::Device device, bool usable) : device_(device), usable_(usable) {}
 
   at::Device device() const { return device_; }
@@ -37,11 +41,6 @@ class DeviceKernels {
   }
 
  private:
-  static bool are_usable(at::Device device) {
-    if (device.is_cuda()) return cuda::backend(device.index()) != cuda::Backend::kAten;
-    return device.is_cpu() && !cuda::forced_aten();
-  }
-
   at::Device device_;
   bool usable_;
 };

@@ -5,7 +5,11 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torchamp/linear.h>
 
 #include "cuda/cublas.h"
@@ -60,6 +64,24 @@ void add_product(Tensor& sum, const Tensor& grads, const Tensor& inputs, bool on
   onto ? at::addmm_out(sum, sum, left, right) : at::mm_out(sum, left, right);
 }
 
+c10::Stream current_stream(at::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
+
+/// Lets the stream that is current where the backward was called wait for the one that is current
+/// now, at the end of the backward: so autograd does for grads that it accumulates itself.
+void join_streams_at_end(at::Device device) {
+  if (torch::autograd::get_current_graph_task_id() < 0) return;  // the program called the node
+  const c10::Stream writing = current_stream(device);
+  torch::autograd::Engine::get_default_engine().queue_callback([writing] {
+    const c10::Stream callers = current_stream(writing.device());
+    if (callers == writing) return;
+    c10::Event written(writing.device_type());
+    written.record(writing);
+    written.block(callers);
+  });
+}
+
 void add_weight_grad(const Tensor& weight, const Tensor& grads, const Tensor& inputs) {
   Tensor& sum = weight.mutable_grad();
   const bool onto = sum.defined();
@@ -69,6 +91,7 @@ void add_weight_grad(const Tensor& weight, const Tensor& grads, const Tensor& in
     sum = at::empty(weight.sizes(), weight.options().dtype(sum_type(weight)).requires_grad(false));
   }
   add_product(sum, grads, inputs, onto);
+  join_streams_at_end(sum.device());
 }
 
 at::ScalarType compute_type(const Tensor& input) {

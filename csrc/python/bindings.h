@@ -21,4 +21,7 @@ void bind_seen_state(pybind11::module_& module);
 void bind_report(pybind11::module_& module);
 void bind_tuning(pybind11::module_& module);
 
+/// Makes torchamp's messages those of torchamp._logging, unless the program has set a sink.
+void send_messages_to_python();
+
 }  // namespace torchamp::python

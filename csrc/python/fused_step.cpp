@@ -12,19 +12,20 @@ using OptionalTensor = std::optional<Tensor>;
 
 constexpr const char* kFusedStep = R"(An optimizer's step on lists of tensors, in one pass.
 
-algorithm: StepAlgorithm.
-grads: list of floating tensors, scaled or not; positions of None are skipped.
-params: list; float32 masters, or the model's own.
-states: list: the first state of each position, then the second of each, ...
-steps: float32 [positions], the steps done so far; incremented.
-hyper: float64 [groups, 12], on the CPU or on the device of steps, where it is read when the step
-    runs: the columns of the algorithm's hyperparameters, the rest ignored.
-groups: int32 [positions], on the CPU: each one's row of hyper.
-model_params: list, written: params, rounded; None, or empty, if there is none.
-grad_factor: float32 of one element that grads are multiplied by, or None.
-skip: float32 of one element, or None; unless 0 nothing is written.
-param_norms, update_norms, norm_averages: float32 [positions], if the algorithm reads them.
-stochastic_rounding: of bfloat16 params; bfloat16 states always are rounded stochastically.
+Args:
+    algorithm: StepAlgorithm.
+    grads: list of floating tensors, scaled or not; positions of None are skipped.
+    params: list; float32 masters, or the model's own.
+    states: list: the first state of each position, then the second of each, ...
+    steps: float32 [positions], the steps done so far; incremented.
+    hyper: float64 [groups, 12], on the CPU or on the device of steps, where it is read when the
+        step runs: the columns of the algorithm's hyperparameters, the rest ignored.
+    groups: int32 [positions], on the CPU: each one's row of hyper.
+    model_params: list, written: params, rounded; None, or empty, if there is none.
+    grad_factor: float32 of one element that grads are multiplied by, or None.
+    skip: float32 of one element, or None; unless 0 nothing is written.
+    param_norms, update_norms, norm_averages: float32 [positions], if the algorithm reads them.
+    stochastic_rounding: of bfloat16 params; bfloat16 states always are rounded stochastically.
 
 The columns of hyper:
 
@@ -37,8 +38,12 @@ The columns of hyper:
 * LAMB, LAMB_APPLY: lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction,
   averages_grads, always_adapts, max_grad_norm
 
-All other tensors are on one device, which nothing waits for. Raises, before anything is written,
-TypeError (dtype, layout, no tensor), RuntimeError (lengths, sizes, devices).)";
+All other tensors are on one device, which nothing waits for. Errors are raised before anything is
+written.
+
+Raises:
+    TypeError: for another dtype or layout, and for what is not a tensor.
+    RuntimeError: where lengths, sizes or devices differ.)";
 
 void step_lists(StepAlgorithm algorithm, const py::object& grads, const py::object& params,
                 const py::object& states, const Tensor& steps, const Tensor& hyper,

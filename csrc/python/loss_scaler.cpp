@@ -15,11 +15,15 @@ using Unlocked = py::call_guard<py::gil_scoped_release>;
 constexpr const char* kLossScaler =
     R"(A loss scale, fixed or dynamic, whose state lives on the device.
 
-loss_scale: "dynamic" or a positive number. init_scale: where a dynamic scale starts, unless
-rule.max_scale is lower. rule: torchamp.ops.ScaleRule. device: torch.device.
+Args:
+    loss_scale: "dynamic" or a positive number.
+    init_scale: where a dynamic scale starts, unless rule.max_scale is lower.
+    rule: how a dynamic scale is updated.
+    device: where the state lives.
 
-Raises ValueError for a scale that is not positive and finite, and for a rule whose min_scale is
-not between 0 and max_scale.)";
+Raises:
+    ValueError: for a scale that is not positive and finite, and for a rule whose min_scale is not
+        between 0 and max_scale.)";
 
 LossScaler make_scaler(const LossScaleArgument& loss_scale, double init_scale,
                        const ops::ScaleRule& rule, at::Device device) {
@@ -70,13 +74,13 @@ void bind_scaling(py::class_<LossScaler>& scaler) {
           "How a dynamic scale is updated; a copy.")
       .def_property_readonly("dynamic", &LossScaler::dynamic, "Whether update() changes the scale.")
       .def_property_readonly("is_identity", &LossScaler::is_identity,
-                             "Whether scaling has no effect: fixed at 1.")
+                             "Whether the scale is fixed at 1.")
       .def_property_readonly("device", &LossScaler::device, "The device of scale and trackers.")
       .def(
           "scale", [](const LossScaler& self, const at::Tensor& loss) { return self.scale(loss); },
           Unlocked(), py::arg("loss"),
-          "loss * loss_scale in float32, of any shape, on the autograd graph. Autograd raises "
-          "RuntimeError if the scale is updated before the backward.")
+          "loss * loss_scale in float32, of any shape, on the autograd graph. The scale must "
+          "not be updated before the backward.")
       .def("inv_scale", &LossScaler::inv_scale, Unlocked(),
            "The current 1 / loss_scale: a new float32 scalar that later updates do not change.")
       .def(
@@ -102,7 +106,10 @@ void bind_state(py::class_<LossScaler>& scaler) {
       .def("loss_scale", &LossScaler::loss_scale, Unlocked(),
            "The scale as a float. Waits for the device.")
       .def("set_loss_scale", &LossScaler::set_loss_scale, Unlocked(), py::arg("value"),
-           "Raises ValueError unless value is positive and finite.")
+           R"(Makes the scale value.
+
+Raises:
+    ValueError: unless value is positive and finite.)")
       .def("state", &state_of, Unlocked(),
            "(loss_scale, growth_tracker, hysteresis_tracker). Waits for the device.")
       .def(
@@ -110,8 +117,10 @@ void bind_state(py::class_<LossScaler>& scaler) {
           "One line: the scale and its rule. Waits for the device.")
       .def("load_state", &load_state, Unlocked(), py::arg("loss_scale"), py::arg("growth_tracker"),
            py::arg("hysteresis_tracker"),
-           "Resumes from a state(). Raises ValueError unless loss_scale is positive and "
-           "finite.");
+           R"(Resumes from a state().
+
+Raises:
+    ValueError: unless loss_scale is positive and finite.)");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 PYBIND11_MODULE(_C, module) {
   namespace py = torchamp::python;
   py::translate_errors();
+  py::send_messages_to_python();
   py::bind_build_info(module);
   py::bind_lists(module);
   py::bind_seen_state(module);

@@ -13,78 +13,106 @@ using GilReleased = py::gil_scoped_release;
 
 constexpr const char* kScale = R"(outputs = inputs * scale.
 
-inputs, outputs: lists of floating tensors, None skipped; equal sizes at equal positions, any
-    dtypes and strides. They may be the same tensors.
-scale: float.
-found_inf: float32 of one element, set to 1 by a non-finite input and by a 16-bit output that
-    overflows; never cleared.
-found_inf_per_tensor: uint8, one element per position, or None.
+Args:
+    inputs, outputs: lists of floating tensors, None skipped; equal sizes at equal positions, any
+        dtypes and strides. They may be the same tensors.
+    scale: float.
+    found_inf: float32 of one element, set to 1 by a non-finite input and by a 16-bit output that
+        overflows; never cleared.
+    found_inf_per_tensor: uint8, one element per position, or None.
 
-Raises TypeError (dtype, layout, not a tensor), RuntimeError (lengths, sizes, devices).)";
+Raises:
+    TypeError: for another dtype or layout, and for what is not a tensor.
+    RuntimeError: where lengths, sizes or devices differ.)";
 
 constexpr const char* kUnscale = R"(master_grads = scaled_grads * inv_scale, or += with accumulate.
 
-scaled_grads, master_grads: lists of floating tensors, None skipped; equal sizes at equal
-    positions, any dtypes and strides. They may be the same tensors.
-inv_scale: float32 of one element, on the tensors' device.
-found_inf: float32 of one element, set to 1 by a non-finite scaled grad and by a 16-bit master grad
-    that overflows; never cleared. What master_grads held before is not checked.
-found_inf_per_tensor: uint8, one element per position, or None.
+Args:
+    scaled_grads, master_grads: lists of floating tensors, None skipped; equal sizes at equal
+        positions, any dtypes and strides. They may be the same tensors.
+    inv_scale: float32 of one element, on the tensors' device.
+    found_inf: float32 of one element, set to 1 by a non-finite scaled grad and by a 16-bit master
+        grad that overflows; never cleared. What master_grads held before is not checked.
+    found_inf_per_tensor: uint8, one element per position, or None.
 
-Raises TypeError (dtype, layout, not a tensor), RuntimeError (lengths, sizes, devices).)";
+Raises:
+    TypeError: for another dtype or layout, and for what is not a tensor.
+    RuntimeError: where lengths, sizes or devices differ.)";
 
 constexpr const char* kAxpby = R"(outputs = a * x + b * y.
 
-x, y, outputs: lists of floating tensors, None skipped; equal sizes at equal positions, any
-    dtypes and strides. outputs may be x or y.
-a, b: floats.
-found_inf: float32 of one element, set to 1 by a non-finite value in what `checked` names, and by a
-    16-bit output that overflows; never cleared.
-checked: Check.X, Check.Y or Check.BOTH.
-found_inf_per_tensor: uint8, one element per position, or None.
+Args:
+    x, y, outputs: lists of floating tensors, None skipped; equal sizes at equal positions, any
+        dtypes and strides. outputs may be x or y.
+    a, b: floats.
+    found_inf: float32 of one element, set to 1 by a non-finite value in what `checked` names, and
+        by a 16-bit output that overflows; never cleared.
+    checked: Check.X, Check.Y or Check.BOTH.
+    found_inf_per_tensor: uint8, one element per position, or None.
 
-Raises TypeError (dtype, layout, not a tensor), RuntimeError (lengths, sizes, devices).)";
+Raises:
+    TypeError: for another dtype or layout, and for what is not a tensor.
+    RuntimeError: where lengths, sizes or devices differ.)";
 
 constexpr const char* kCheck = R"(Sets found_inf to 1 if any element of `tensors` is not finite.
 
-tensors: list of floating tensors, None skipped.
-found_inf: float32 of one element, never cleared.
-found_inf_per_tensor: uint8, one element per position, or None.
+Args:
+    tensors: list of floating tensors, None skipped.
+    found_inf: float32 of one element, never cleared.
+    found_inf_per_tensor: uint8, one element per position, or None.
 
-Raises TypeError (dtype, layout, not a tensor), RuntimeError (devices).)";
+Raises:
+    TypeError: for another dtype or layout, and for what is not a tensor.
+    RuntimeError: where devices differ.)";
 
 constexpr const char* kCheckL2norm = R"(check() and the norm of l2norm() in one pass.
 
-Returns a float32 scalar on the device. Arguments and errors are check()'s.)";
+Arguments and errors are those of check().
+
+Returns:
+    A float32 scalar on the device.)";
 
 constexpr const char* kL2norm = R"(The Euclidean norm of all elements.
 
-tensors: list of floating tensors, None skipped.
-per_tensor: whether to compute each position's norm too.
+Squares are formed in float32. The result does not depend on the number of threads.
 
-Returns (norm, norms): a float32 scalar, and float32 of the list's length (0 for None and empty
-tensors) or None without per_tensor. Squares are formed in float32; the result does not depend on
-the number of threads. Raises TypeError (dtype, layout, not a tensor), RuntimeError (devices).)";
+Args:
+    tensors: list of floating tensors, None skipped.
+    per_tensor: whether to compute each position's norm too.
+
+Returns:
+    (norm, norms): a float32 scalar, and float32 of the list's length (0 for None and empty
+    tensors) or None without per_tensor.
+
+Raises:
+    TypeError: for another dtype or layout, and for what is not a tensor.
+    RuntimeError: where devices differ.)";
 
 constexpr const char* kCopyCast = R"(model_params = master_params, rounded to each one's dtype.
 
-master_params, model_params: lists of floating tensors, None skipped; equal sizes at equal
-    positions, any dtypes and strides.
+Args:
+    master_params, model_params: lists of floating tensors, None skipped; equal sizes at equal
+        positions, any dtypes and strides.
 
-Raises TypeError (dtype, layout, not a tensor), RuntimeError (lengths, sizes, devices).)";
+Raises:
+    TypeError: for another dtype or layout, and for what is not a tensor.
+    RuntimeError: where lengths, sizes or devices differ.)";
 
 constexpr const char* kUpdateScale = R"(One move of dynamic loss scaling, after a backward.
 
 Backs loss_scale off if found_inf is not 0, else counts a clean backward and grows the scale after
 rule.growth_interval of them.
 
-loss_scale: float32 of one element.
-growth_tracker, hysteresis_tracker: int32 of one element.
-found_inf: float32 of one element.
-rule: ScaleRule, by default apex.amp's with a floor of 2**-10: after an overflow at the floor the
-    scale grows with every clean backward, until the third overflow or max_scale.
+Args:
+    loss_scale: float32 of one element.
+    growth_tracker, hysteresis_tracker: int32 of one element.
+    found_inf: float32 of one element.
+    rule: ScaleRule, by default apex.amp's with a floor of 2**-10: after an overflow at the floor
+        the scale grows with every clean backward, until the third overflow or max_scale.
 
-Raises TypeError (dtype), RuntimeError (number of elements, devices).)";
+Raises:
+    TypeError: for another dtype.
+    RuntimeError: for another number of elements, and where devices differ.)";
 
 void scale(const py::object& inputs, const py::object& outputs, double factor,
            const Tensor& found_inf, const OptionalTensor& per_tensor) {

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pathlib
+import posixpath
+import re
 from typing import Any
 
 from docutils import nodes
@@ -9,12 +12,38 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 
 INDEX = "reference/index"
+#: A link to a file, or a picture: its text's end, path and fragment.
+LINK = re.compile(r"(!\[[^]]*|)\]\(([\w./-]+)(#[\w-]+)?\)")
 
 
-def link_repository(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Of the guides: `../` is the repository's top."""
-    if "/" not in docname:
-        source[0] = source[0].replace("](../", f"]({app.config.repository}/")
+def _linked(app: Sphinx, text: str, folder: str, page: str) -> str:
+    """Text of the repository's `folder` in a page of the repository's folder `page`: pictures and
+    pages stay relative, other files are the repository's on the web."""
+    top = pathlib.Path(app.srcdir).parent
+
+    def link(match: re.Match[str]) -> str:
+        before, path, fragment = match[1], match[2], match[3] or ""
+        file = posixpath.normpath(posixpath.join(folder, path))
+        if not (top / file).exists():
+            return match[0]
+        is_page = file.startswith("docs/") and file.endswith(".md")
+        if before or is_page:
+            return f"{before}]({posixpath.relpath(file, page)}{fragment})"
+        return f"]({app.config.repository}/{file}{fragment})"
+
+    return LINK.sub(link, text)
+
+
+def link_page(app: Sphinx, docname: str, source: list[str]) -> None:
+    folder = posixpath.join("docs", posixpath.dirname(docname))
+    source[0] = _linked(app, source[0], folder, folder)
+
+
+def link_included(app: Sphinx, path: pathlib.Path, docname: str, content: list[str]) -> None:
+    """Of a file elsewhere in the repository that a page includes."""
+    folder = posixpath.dirname(posixpath.normpath(posixpath.join("docs", path.as_posix())))
+    page = posixpath.join("docs", posixpath.dirname(docname))
+    content[0] = _linked(app, content[0], folder, page)
 
 
 def _entry(app: Sphinx, page: str, docname: str) -> nodes.list_item:
@@ -50,7 +79,8 @@ def shorten_contents(app: Sphinx, doctree: nodes.document) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("repository", "", "env", str)
-    app.connect("source-read", link_repository)
+    app.connect("source-read", link_page)
+    app.connect("include-read", link_included)
     app.connect("doctree-read", shorten_contents, priority=900)  # after they are made
     app.connect("doctree-resolved", describe_pages)
     return {"parallel_read_safe": False}

@@ -165,9 +165,9 @@ def color_of(arm: str) -> str:
 
 
 def table(by_arm: dict[str, list[Run]]) -> str:
-    """A line an arm: means over the repeats, with the range of accuracies, and the median step."""
-    header = ["arm", "loss", "test accuracy", "least to most", "ms a step", "quartiles"]
-    header += ["bytes a parameter", "skipped steps"]
+    """A line per arm: means over the repeats, with the range of accuracies, and the median step."""
+    header = ["arm", "loss", "test accuracy", "least to most", "ms per step", "quartiles"]
+    header += ["bytes per parameter", "skipped steps"]
     rows = []
     for arm, runs in by_arm.items():
         lasts = [run.epochs[-1] for run in runs]
@@ -200,7 +200,7 @@ def draw_curves(axes: Axes, by_arm: dict[str, list[Run]], field: str, title: str
 
 
 def draw_times(axes: Axes, by_arm: dict[str, list[Run]], on_cpu: bool) -> None:
-    """A box an arm: quartiles of all steps, whiskers to the 5th and 95th percentile."""
+    """A box per arm: quartiles of all steps, whiskers to the 5th and 95th percentile."""
     times = [[ms for run in runs for ms in run.milliseconds] for runs in by_arm.values()]
     boxes = axes.boxplot(times, whis=(5, 95), showfliers=False, patch_artist=True, widths=0.6)
     for box, median, arm in zip(boxes["boxes"], boxes["medians"], by_arm):
@@ -209,16 +209,16 @@ def draw_times(axes: Axes, by_arm: dict[str, list[Run]], on_cpu: bool) -> None:
     axes.axhline(statistics.median(times[0]), color=color_of(next(iter(by_arm))), linestyle="--")
     axes.set_yscale("log")
     figures.set_log_ticks(axes.yaxis)
-    axes.set_ylabel("ms a step" + (", on a CPU" if on_cpu else "") + " (log scale)")
+    axes.set_ylabel("ms per step" + (", on a CPU" if on_cpu else "") + " (log scale)")
     axes.set_xticks(range(1, len(by_arm) + 1), [title_of(arm) for arm in by_arm], fontsize=9)
     title = "Time of a step: median, quartiles, 5th and 95th percentile"
     axes.set_title(title, fontsize=10, loc="left")
 
 
 def draw_bytes(axes: Axes, by_arm: dict[str, list[Run]]) -> None:
-    """Bytes a parameter, stacked by what they hold."""
+    """Bytes per parameter, stacked by what they hold."""
     rows = [runs[0].bytes_per_parameter for runs in by_arm.values()]
-    figures.draw_memory(axes, rows, f"bytes a parameter, counted, for a batch of {BATCH_SIZE}")
+    figures.draw_memory(axes, rows, f"bytes per parameter, counted, for a batch of {BATCH_SIZE}")
     axes.set_yticklabels([title_of(arm) for arm in by_arm])
     totals = [sum(row.values()) for row in rows]
     axes.axvline(totals[0], color=figures.FLOAT32, linestyle="--", linewidth=1)

@@ -129,7 +129,7 @@ def train_epoch(
 
 
 def train(level: str, arguments: argparse.Namespace) -> Run:
-    """Trains from the same weights at every level, and prints a line an epoch."""
+    """Trains from the same weights at every level, and prints a line per epoch."""
     device = arguments.device
     images, labels = random_data(arguments)
     batches = list(zip(images.split(arguments.batch), labels.split(arguments.batch)))
@@ -212,7 +212,7 @@ def bytes_table(runs: Sequence[Run]) -> str:
 
 
 def draw(runs: Sequence[Run], arguments: argparse.Namespace) -> None:
-    """Two bars a level: seconds an epoch, with a dot for each epoch, and memory."""
+    """Two bars per level: seconds per epoch, with a dot for each epoch, and memory."""
     base, on_cpu = runs[0], arguments.device.type == "cpu"
     figure, axes = figures.new_figure(1, 2, (11, 0.5 * len(runs) + 2))
     time_axes, memory_axes = axes[0]
@@ -227,7 +227,7 @@ def draw(runs: Sequence[Run], arguments: argparse.Namespace) -> None:
     time_axes.set_yticklabels([figures.level_name(run.level) for run in runs])
     time_axes.set_xscale("log")
     figures.set_log_ticks(time_axes.xaxis)
-    time_axes.set_xlabel("seconds an epoch" + (", on a CPU" if on_cpu else "") + " (log scale)")
+    time_axes.set_xlabel("seconds per epoch" + (", on a CPU" if on_cpu else "") + " (log scale)")
 
     figures.draw_bars(memory_axes, [[run.memory.used_mib] for run in runs], colors)
     figures.mark_float32(memory_axes, base.memory.used_mib)

@@ -147,7 +147,7 @@ def caption(device: torch.device) -> str:
 
 
 def write_csv(rows: Sequence[NamedTuple], path: Path) -> None:
-    """One line a row, after a line with the names of its fields."""
+    """One line per row, after a line with the names of its fields."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(rows[0]._fields)

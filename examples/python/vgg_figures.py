@@ -59,7 +59,7 @@ def best_accuracies(rows: Sequence[Row]) -> list[float]:
 def draw_lines(
     axes: Axes, rows: Sequence[Row], values: Callable[[Sequence[Row]], list[float]]
 ) -> None:
-    """The median of the values against the batch, a line a level, with a band from least to
+    """The median of the values against the batch, a line per level, with a band from least to
     most."""
     sizes = by_size(rows)
     batches = sorted({row.batch for row in rows})
@@ -94,10 +94,13 @@ def panels(arguments: argparse.Namespace) -> list[Panel]:
     epochs = f"{arguments.epochs} epochs"
     if arguments.repeats > 1:
         epochs += f", {arguments.repeats} runs"
-    few = "" if arguments.epochs >= ENOUGH_EPOCHS else " (too few to learn)"
+    few = "" if arguments.epochs >= ENOUGH_EPOCHS else ", too few to compare levels"
     return [
         Panel(
-            "time", f"Median, least and most of {epochs}", f"ms an image{on_cpu} (log scale)", times
+            "time",
+            f"Median, least and most of {epochs}",
+            f"ms per image{on_cpu} (log scale)",
+            times,
         ),
         Panel("memory", memory_label(arguments.device), "MiB", lambda rows: [rows[0].peak_mib]),
         Panel("accuracy", f"Best of {epochs}{few}", "fraction of test images", best_accuracies),
@@ -105,7 +108,7 @@ def panels(arguments: argparse.Namespace) -> list[Panel]:
 
 
 def times(rows: Sequence[Row]) -> list[float]:
-    """Milliseconds an image."""
+    """Milliseconds per image."""
     return [1e3 / row.images_per_second for row in rows]
 
 

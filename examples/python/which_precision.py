@@ -137,7 +137,7 @@ def problems(rows: Sequence[Row], expected: frozenset[str] | None) -> list[str]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    header = ["arm", "fits", "last loss", "% off float32", "ms a step", "least to most", "MiB"]
+    header = ["arm", "fits", "last loss", "% off float32", "ms per step", "least to most", "MiB"]
     return markdown_table(header, [_cells(row) for row in rows])
 
 
@@ -152,18 +152,21 @@ def _cells(row: Row) -> list[str]:
 def draw(rows: Sequence[Row], name: str, arguments: argparse.Namespace) -> None:
     """Time of a step and last loss, a bar for each arm that was trained."""
     trained = [row for row in rows if row.ms == row.ms]
-    figure, axes = figures.new_figure(1, 2, (10, 0.45 * len(trained) + 1.8))
+    figure, axes = figures.new_figure(1, 2, (11, 0.45 * len(trained) + 1.8))
     places = range(len(trained))
     colors = [figures.COLORS.get(row.level, figures.FLOAT32) for row in trained]
-    spread = [[row.ms - row.least_ms for row in trained], [row.most_ms - row.ms for row in trained]]
-    axes[0, 0].barh(places, [row.ms for row in trained], color=colors, xerr=spread)
-    axes[0, 0].set_xlabel("ms a step: median, least and most")
+    axes[0, 0].barh(places, [row.ms for row in trained], color=colors)
+    figures.label_rows(
+        axes[0, 0], [f"{row.ms:.3g} ms, × {row.ms / trained[0].ms:.2f}" for row in trained]
+    )
+    figures.mark_float32(axes[0, 0], trained[0].ms)
+    axes[0, 0].set_xlabel("ms per step, median")
     errors = [100 * row.loss_error for row in trained]
     axes[0, 1].barh(places, errors, color=colors)
     axes[0, 1].axvline(100 * LOSS_TOLERANCE, linestyle="--", color=figures.FLOAT32)
     axes[0, 1].set_xscale("log")
     axes[0, 1].set_xlim(1e-5, 1e2)
-    axes[0, 1].set_xlabel("last loss, % off float32's (log scale; dashed: the most that fits)")
+    axes[0, 1].set_xlabel("last loss, % off float32's (dashed: the most that fits)")
     for each in axes[0]:
         each.set_yticks(places, [row.level for row in trained])
         each.invert_yaxis()

@@ -30,8 +30,8 @@ struct Backend {
 };
 
 /// Chooses a CUDA device's backend if it is not chosen yet; kernels are loaded when they are first
-/// launched. Throws std::runtime_error where
-/// TORCHAMP_KERNELS requests kernels that are unavailable.
+/// launched. Throws std::runtime_error where TORCHAMP_KERNELS requests kernels that are
+/// unavailable, or the device's memory is full.
 TORCHAMP_API Backend backend(c10::Device device);
 
 /// The folder in which kernels compiled by NVRTC are cached for other processes: TORCHAMP_CACHE, or

@@ -36,7 +36,7 @@ struct TORCHAMP_API ExponentCounts {
   double share_below(int exponent) const;
 };
 
-/// What preflight() found. `std::cout << found` prints a row a level, and the findings.
+/// What preflight() found. `std::cout << found` prints a row per level, and the findings.
 struct TORCHAMP_API Preflight {
   /// What a level does to one iteration.
   struct Verdict {

@@ -16,8 +16,6 @@ from torchamp.amp._settings import settings_for
 class PrecisionMethods:
     """Trains at an opt level: `Trainer(plugins=[AmpPrecision("O2")])`.
 
-    opt_level, overrides: as for amp.initialize.
-
     Each submodule with parameters is a model of torchamp.Amp: its calls cast what goes in and what
     comes out. So `self(x)` and `self.net(x)` both work, and losses and metrics are float32. At the
     end of a fit the weights are float32 again, the masters' values.
@@ -27,6 +25,9 @@ class PrecisionMethods:
     those in global_step, and steps schedulers, too.
 
     A fit raises RuntimeError with DistributedDataParallel at a level that casts the model.
+
+    Args:
+        opt_level, overrides: as for amp.initialize.
     """
 
     #: A callback with the methods of ReleaseMethods.

@@ -53,7 +53,8 @@ def build_info() -> dict[str, Any]:
 def backend(device: str) -> tuple[str, str]:
     """Returns which kernels a device's ops run, and why not better ones, which may be empty.
 
-    Raises RuntimeError where TORCHAMP_KERNELS requests kernels that are unavailable.
+    Raises RuntimeError where TORCHAMP_KERNELS requests kernels that are unavailable, or the
+    device's memory is full.
     """
     return _C.backend(device)
 
@@ -62,4 +63,5 @@ def _devices() -> list[str]:
     return ["cpu"] + [f"cuda:{index}" for index in range(torch.cuda.device_count())]
 
 
+#: The version of torchamp.
 __version__: str = _C.build_info()["version"]

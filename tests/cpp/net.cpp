@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/relu.h>
+#include <torchamp/optim/fused_optimizer.h>
 
 namespace torchamp {
 
@@ -29,6 +30,11 @@ Batch make_batch(at::Device device, unsigned seed) {
 
 at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) {
   return at::cross_entropy_loss(output, target);
+}
+
+bool result_of_skipped(const torch::optim::Optimizer& optimizer, at::Device device) {
+  const bool is_fused = dynamic_cast<const optim::FusedOptimizer*>(&optimizer) != nullptr;
+  return is_fused && !device.is_cpu();
 }
 
 std::vector<at::Tensor> params_of(const torch::nn::Module& module) {

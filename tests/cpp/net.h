@@ -46,6 +46,9 @@ inline Options quiet(OptLevel level) {
   return Options(level).verbosity(0);
 }
 
+/// What a step on `device` returns that is skipped: false, or true where only a GPU knows.
+bool result_of_skipped(const torch::optim::Optimizer& optimizer, at::Device device);
+
 std::vector<at::Tensor> params_of(const torch::nn::Module& module);
 /// The dtypes of `tensors`, "Half Float …".
 std::string dtypes_of(const std::vector<at::Tensor>& tensors);

@@ -1,5 +1,7 @@
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <stdexcept>
 #include <type_traits>
 #include <vector>
@@ -136,6 +138,17 @@ std::string message_of_a_product() {
     return error.what();
   }
   return "nothing was thrown";
+}
+
+/// cuBLAS is looked for once per process.
+[[noreturn]] void exit_by_whether_cublas_is_found() {
+  dlopen(TORCHAMP_TEST_CUBLAS, RTLD_NOW | RTLD_LOCAL);
+  std::exit(cublas_takes(1, 1, 1) ? 10 : 11);
+}
+
+TEST(CublasDeathTest, IsFoundByTheNameThatItHasInArchivesOfLibTorch) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(exit_by_whether_cublas_is_found(), testing::ExitedWithCode(10), "");
 }
 
 TEST_F(CublasTest, FailuresAreNamed) {

@@ -18,6 +18,7 @@ struct Machine {
   int load_error = 0;
   const char* missing_kernel = "";
 
+  int retained = 0;
   int contexts = 0;
   int capture_mode = 0;
   int modules = 0;
@@ -60,7 +61,10 @@ Driver make_driver() {
     *value = attribute == 75 ? machine.capability / 10 : machine.capability % 10;
     return 0;
   };
-  driver.primary_context_retain = [](void** context, int) { return *context = &machine, 0; };
+  driver.primary_context_retain = [](void** context, int) {
+    return ++machine.retained, *context = &machine, 0;
+  };
+  driver.primary_context_release = [](int) { return --machine.retained, 0; };
   driver.context_push = [](void*) { return ++machine.contexts, 0; };
   driver.context_pop = [](void**) { return --machine.contexts, 0; };
   driver.module_load = module_load;
@@ -80,6 +84,7 @@ class Loader : public testing::Test {
   void SetUp() override { machine = Machine{}; }
   void TearDown() override {
     EXPECT_EQ(machine.contexts, 0) << "a context stayed current";
+    EXPECT_EQ(machine.retained, 0) << "a context stayed retained";
     EXPECT_EQ(machine.capture_mode, 0) << "the capture mode was not restored";
   }
 
@@ -108,7 +113,8 @@ TEST_F(Loader, TakesTheFatbinFirst) {
   const Module module = load_module(driver_, 0, Choice::kAuto);
   EXPECT_EQ(module.backend, Backend::kFatbin);
   EXPECT_EQ(module.reason, "");
-  EXPECT_EQ(module.context, &machine);
+  EXPECT_EQ(module.context->handle(), &machine);
+  EXPECT_EQ(machine.retained, 1);
   EXPECT_EQ(machine.images_tried, 1);
   EXPECT_EQ(machine.functions, 0) << "kernels are loaded by need";
   for (int i = 0; i < kKernels; ++i) {
@@ -128,6 +134,24 @@ TEST_F(Loader, LeavesTheDeviceToAtenWhenNoImageLoads) {
   if (has_fatbin()) {
     EXPECT_TRUE(contains(module.reason, "CUDA_ERROR_NO_BINARY_FOR_GPU (209)")) << module.reason;
   }
+  EXPECT_EQ(machine.retained, 0) << "the context of a device without kernels";
+}
+
+TEST_F(Loader, AFullMemoryIsNoReasonForAten) {
+  if (!has_fatbin()) GTEST_SKIP() << "built without nvcc";
+  machine.load_error = 2;
+  for (const Choice choice : {Choice::kAuto, Choice::kAot}) {
+    std::string message = "nothing was thrown";
+    try {
+      load_module(driver_, 0, choice);
+    } catch (const OutOfMemory& error) {
+      message = error.what();
+    }
+    EXPECT_EQ(message,
+              "loading the kernels failed: CUDA out of memory. torch.cuda.empty_cache() frees what "
+              "torch keeps unused");
+  }
+  EXPECT_EQ(machine.images_tried, 2) << "NVRTC's need memory too";
 }
 
 TEST_F(Loader, NamesAKernelThatTheImageLacks) {
@@ -160,7 +184,8 @@ TEST_F(Loader, NamesADriverThatIsTooOld) {
   machine.driver_version = 12000;
   const Module module = load_module(driver_, 1, Choice::kAuto);
   EXPECT_EQ(module.backend, Backend::kAten);
-  EXPECT_EQ(module.reason, "device 1: the driver supports CUDA 12.0, the kernels need 12.1");
+  EXPECT_EQ(module.reason,
+            "device 1: the driver supports CUDA 12.0, the kernels need 12.1; update the driver");
 }
 
 TEST_F(Loader, NamesACardThatIsTooOld) {

@@ -20,6 +20,7 @@ constexpr int kInvalidContext = 201;
 constexpr int kUnsupportedInCapture = 900;
 
 int driver_version = 13000;
+int load_error = 0;
 thread_local int capture_mode = 0;
 thread_local void* current_context = nullptr;
 int context = 0;
@@ -49,11 +50,12 @@ Driver make_driver() {
   driver.device_get = [](int* device, int ordinal) { return *device = ordinal, 0; };
   driver.device_attribute = [](int* value, int, int) { return *value = 9, 0; };
   driver.primary_context_retain = [](void** found, int) { return *found = &context, 0; };
+  driver.primary_context_release = [](int) { return 0; };
   driver.context_push = [](void* pushed) { return current_context = pushed, 0; };
   driver.context_pop = [](void**) { return current_context = nullptr, 0; };
   driver.exchange_capture_mode = [](int* mode) { return std::swap(*mode, capture_mode), 0; };
   driver.module_load = [](void** module, const void*) {
-    return *module = &context, in_relaxed_mode();
+    return *module = &context, load_error != 0 ? load_error : in_relaxed_mode();
   };
   driver.module_unload = [](void*) { return in_relaxed_mode(); };
   driver.module_function = module_function;
@@ -97,6 +99,15 @@ std::string message_of(Action action) {
 TEST_F(ModuleTest, ADeviceIsLoadedOnce) {
   Device& first = device_of(Queue{2, nullptr});
   EXPECT_EQ(&device_of(Queue{2, nullptr}), &first);
+}
+
+TEST_F(KernelsTest, AFullMemoryIsForgotten) {
+  const auto load = [] { device_of(Queue{9, nullptr}); };
+  load_error = 2;
+  EXPECT_THROW(load(), OutOfMemory);
+  load_error = 0;
+  load();
+  EXPECT_EQ(backend(9), Backend::kFatbin);
 }
 
 TEST_F(KernelsTest, AKernelIsLoadedAtItsFirstLaunch) {
@@ -146,7 +157,7 @@ TEST_F(ModuleTest, ALaunchNamesTheKernelAndTheReasonWhereThereAreNone) {
         launch(Queue{3, nullptr}, Kernel::kUnscale, 1, kThreads, nullptr);
       }),
       "torchamp_unscale: CUDA device 3 has no kernels: device 3: the driver supports CUDA 11.8, "
-      "the kernels need 12.1");
+      "the kernels need 12.1; update the driver");
 }
 
 TEST(Backend, IsAtenWithAReasonWhereTorchHasNoCuda) {

@@ -1,7 +1,10 @@
 #include <ATen/ops/linear.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torchamp/linear.h>
 
 #include <array>
+#include <optional>
+#include <vector>
 
 #include "device.h"
 #include "net.h"
@@ -71,6 +74,65 @@ TEST_P(LinearTest, WrongArguments) {
 }
 
 TORCHAMP_ON_EACH_DEVICE(LinearTest);
+
+/// The CPU with streams: which one is current, and who waited for which.
+struct CpuStreams final : c10::impl::DeviceGuardImplInterface {
+  using Device = c10::Device;
+  using Stream = c10::Stream;
+  using Index = c10::DeviceIndex;
+
+  at::DeviceType type() const override { return at::kCPU; }
+  Device exchangeDevice(Device) const override { return at::kCPU; }
+  Device getDevice() const override { return at::kCPU; }
+  void setDevice(Device) const override {}
+  void uncheckedSetDevice(Device) const noexcept override {}
+  Stream getStream(Device device) const noexcept override {
+    return Stream(Stream::UNSAFE, device, current);
+  }
+  Stream exchangeStream(Stream stream) const noexcept override { return stream; }
+  Index deviceCount() const noexcept override { return 1; }
+  void destroyEvent(void*, Index) const noexcept override {}
+  void record(void**, const Stream& stream, Index, c10::EventFlag) const override {
+    recorded = stream.id();
+  }
+  void block(void*, const Stream& stream) const override {
+    waits.push_back({stream.id(), *recorded});
+  }
+
+  mutable c10::StreamId current = 0;
+  mutable std::optional<c10::StreamId> recorded = {};
+  mutable std::vector<std::array<c10::StreamId, 2>> waits = {};
+};
+
+/// The waits after a backward from stream 0 in which the layer's runs on `stream`.
+std::vector<std::array<c10::StreamId, 2>> waits_after_a_backward_on(c10::StreamId stream) {
+  static const CpuStreams streams;
+  streams.waits.clear();
+  const auto* const before = c10::impl::getDeviceGuardImpl(at::kCPU);
+  c10::impl::DeviceGuardImplRegistrar(at::kCPU, &streams);
+  const Tensor input = torch::ones({2, 3}, at::requires_grad());
+  const Tensor weight = torch::ones({5, 3}, at::requires_grad());
+  const Tensor output = torchamp::linear(input, weight);
+  output.register_hook([=](const Tensor& grad) { return streams.current = stream, grad; });
+  input.register_hook([](const Tensor& grad) { return streams.current = 0, grad; });
+  output.sum().backward();
+  c10::impl::DeviceGuardImplRegistrar(at::kCPU, before);
+  return streams.waits;
+}
+
+TEST(LinearStreamsTest, ABackwardFromAnotherStreamEndsWithTheWeightsGrad) {
+  using Waits = std::vector<std::array<c10::StreamId, 2>>;
+  EXPECT_EQ(waits_after_a_backward_on(7), (Waits{{0, 7}}));
+  EXPECT_EQ(waits_after_a_backward_on(0), Waits{});
+}
+
+TEST(LinearStreamsTest, ItsNodeMayBeCalledByItself) {
+  const Tensor weight = torch::ones({5, 3}, at::requires_grad());
+  const Tensor output = torchamp::linear(torch::ones({2, 3}), weight);
+  const torch::NoGradGuard no_grad;
+  (*output.grad_fn())({torch::ones_like(output)});
+  EXPECT_TRUE(torch::equal(weight.grad(), torch::full({5, 3}, 2.0)));
+}
 
 }  // namespace
 }  // namespace torchamp

@@ -82,7 +82,7 @@ TEST_P(OnePassTest, AnOverflowSkips) {
     const auto before = training.everything();
     training.amped.optimizer.zero_grad();
     training.overflow();
-    EXPECT_EQ(training.amped.optimizer.step(), !device().is_cpu());
+    EXPECT_EQ(training.amped.optimizer.step(), result_of_skipped(training.adamw, device()));
     EXPECT_TRUE(same_bits(training.everything(), before));
     EXPECT_EQ(training.amped.model.amp()->loss_scaler().loss_scale(), 32768);
     training.amped.optimizer.zero_grad();

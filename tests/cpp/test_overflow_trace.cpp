@@ -118,7 +118,7 @@ TEST_P(OverflowTraceTest, ATrainingStep) {
     const Tensor loss = amped.model(ones(at::kFloat)).mean() * factor;
     scale_loss(loss, amped.optimizer).backward();
     EXPECT_EQ(trace.origin().has_value(), factor > 1);
-    EXPECT_EQ(amped.optimizer.step(), factor == 1.0 || device().is_cuda());
+    EXPECT_EQ(amped.optimizer.step(), factor == 1.0);
   }
   EXPECT_TRUE(trace.origin()->is_backward);
 }

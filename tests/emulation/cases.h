@@ -2,6 +2,8 @@
 // and addresses that can and cannot be aligned together.
 #pragma once
 
+#include <algorithm>
+
 #include "tensors.h"
 
 namespace emulation {
@@ -47,6 +49,25 @@ inline std::vector<TensorList> tiny_cases(int lists) {
   }
   for (int list = 0; list < lists; ++list) randomise(cases[list], 11 + list);
   return cases;
+}
+
+/// Appends the second lists' tensors to the first's.
+inline void append(std::vector<TensorList>& lists, std::vector<TensorList> more) {
+  for (std::size_t list = 0; list < lists.size(); ++list) {
+    std::move(more[list].begin(), more[list].end(), std::back_inserter(lists[list]));
+  }
+}
+
+/// Removes the first tensors of each list, and returns them.
+inline std::vector<TensorList> take(std::vector<TensorList>& lists, std::size_t tensors) {
+  std::vector<TensorList> taken(lists.size());
+  for (std::size_t list = 0; list < lists.size(); ++list) {
+    const auto begin = lists[list].begin();
+    const auto end = begin + std::min(tensors, lists[list].size());
+    std::move(begin, end, std::back_inserter(taken[list]));
+    lists[list].erase(begin, end);
+  }
+  return taken;
 }
 
 inline const float kInfinity = INFINITY;

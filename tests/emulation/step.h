@@ -6,7 +6,7 @@
 #include "cuda/arguments.h"
 #include "cuda/launch_table.h"
 #include "driver.h"
-#include "ops/kernels.h"
+#include "queues.h"
 
 namespace emulation {
 
@@ -15,12 +15,22 @@ using torchamp::StepInputs;
 using torchamp::uint32;
 namespace cuda = torchamp::cuda;
 
-inline const cuda::Queue kQueue{0, nullptr};
-
 /// Hyperparameters of two groups that are valid for every algorithm: fractions first, then
 /// switches.
 inline const std::vector<torchamp::HyperRow> kHyper = {{{0.1, 0.9, 0.99, 0.01, 0.3, 0, 0, 1, 1}},
                                                        {{0.05, 0.8, 0.9, 0.1, 0.2, 1, 1, 0, 0, 1}}};
+
+/// The same groups, whose hyperparameters or learning rates are read from the device.
+inline std::vector<torchamp::HyperRow> rows_on_device() {
+  static const double lr = 0.2;
+  static const float narrow_lr = 0.15f;
+  std::vector<torchamp::HyperRow> rows = kHyper;
+  rows[0].on_device = kHyper[1].values;
+  rows[0].lr = &lr;
+  rows[0].lr_is_double = true;
+  rows[1].lr = &narrow_lr;
+  return rows;
+}
 
 /// A step's scalars, with room for the positions of plan_of().
 struct Scalars {
@@ -48,6 +58,8 @@ struct Scalars {
   }
 
   std::vector<float> steps, param_norms, update_norms, norm_averages;
+  std::vector<torchamp::HyperRow> rows = kHyper;
+  int stride = 2;  ///< from one tensor's position to the next's
   float grad_factor = 1.0f / 3.0f;
   float skip = 0.0f;
   bool has_factor = true;
@@ -181,16 +193,20 @@ class Step : public testing::Test {
     Scalars expected_scalars = scalars;
     const StepInputs inputs = expected_scalars.inputs();
     for (std::size_t t = 0; t < lists[0].size(); ++t) {
-      const torchamp::Stepped stepped{static_cast<int32>(2 * t), &kHyper[group_of(t)],
-                                      is_unscaled(t)};
+      const torchamp::Stepped stepped{static_cast<int32>(scalars.stride * t),
+                                      &scalars.rows[group_of(t)], is_unscaled(t)};
       step_tensor(expected, t,
                   {torchamp::coefficients<Rule>(inputs, stepped),
                    torchamp::noise_key<Rule>(inputs, stepped.position), models && has_model(t),
                    scalars.stochastic_rounding});
       torchamp::finish_step<Rule>(inputs, stepped);
     }
+    Plan plan = plan_for(lists, models);
+    for (std::size_t t = 0; t < lists[0].size(); ++t) {
+      plan.positions[t] = static_cast<int32>(scalars.stride * t);
+    }
     uint32 ticket = 0;
-    cuda::step(queue, kAlgorithm<Rule>, plan_for(lists, models), scalars.inputs(), kHyper, &ticket);
+    cuda::step(queue, kAlgorithm<Rule>, plan, scalars.inputs(), scalars.rows, &ticket);
     EXPECT_EQ(ticket, 0u);
     for (std::size_t list = 0; list < lists.size(); ++list) {
       expect_same(lists[list], expected[list]);

@@ -1,4 +1,6 @@
 // The last pass over a backward's grads, which finalizes it, from plan to kernel.
+#include <chrono>
+#include <future>
 #include <thread>
 
 #include "cases.h"
@@ -6,7 +8,7 @@
 #include "cuda/arguments.h"
 #include "cuda/launch_table.h"
 #include "driver.h"
-#include "ops/kernels.h"
+#include "queues.h"
 
 namespace emulation {
 namespace {
@@ -16,7 +18,6 @@ using torchamp::ScaleUpdate;
 using torchamp::uint32;
 namespace cuda = torchamp::cuda;
 
-const cuda::Queue kQueue{0, nullptr};
 const torchamp::ScaleUpdate::Rule kRule{2.0f, 0.5f, 3, 1.0f, 64.0f, 1};
 constexpr float kLossScale = 8.0f;
 
@@ -61,9 +62,9 @@ class Backward {
             &ticket_};
   }
 
-  void run() {
+  void run(const cuda::Queue& queue = kQueue) {
     std::vector<char> workspace(cuda::finish_backward_workspace(plan_));
-    cuda::finish_backward(kQueue, plan_, {&scale_.loss_scale, /*is_loss_scale=*/true}, false,
+    cuda::finish_backward(queue, plan_, {&scale_.loss_scale, /*is_loss_scale=*/true}, false,
                           flags(), end(), reinterpret_cast<float*>(workspace.data()));
   }
 
@@ -174,17 +175,26 @@ TEST_P(EndOfBackward, BacksOffWhereOneIsNotFinite) {
 }
 
 TEST_P(EndOfBackward, IsThatOfACheckWhereNoneHasAMasterGrad) {
-  for (const bool is_spoilt : {false, true}) {
-    Backward backward(make(), /*has_masters=*/false);
+  const auto expect_check = [](std::vector<TensorList> lists, bool is_spoilt,
+                               const cuda::Queue& queue, const char* kernel) {
+    if (is_spoilt) spoil(lists[0]);
+    Backward backward(std::move(lists), /*has_masters=*/false);
     const auto untouched = copy_of(backward.lists_[1]);
-    if (is_spoilt) spoil(backward.lists_[0]);
     backward.wants_norm_ = !is_spoilt;
     const double norm = is_spoilt ? 5.0 : backward.norm_of_checked();
-    backward.run();
+    backward.run(queue);
     backward.expect(is_spoilt);
-    EXPECT_EQ(last_launched().rfind("torchamp_check", 0), 0u) << last_launched();
+    EXPECT_EQ(last_launched(), kernel);
     EXPECT_NEAR(backward.norm_, norm, 1e-5 * norm);
     expect_same(backward.lists_[1], untouched);
+  };
+  for (const bool is_spoilt : {false, true}) {
+    auto lists = make();
+    expect_check(take(lists, 100), is_spoilt, kQueue, "torchamp_check_small");
+    expect_check(make(), is_spoilt, kQueue, "torchamp_check");
+    append(lists, tiny_cases(2));
+    Tables tables;
+    expect_check(std::move(lists), is_spoilt, {0, nullptr, &tables}, "torchamp_check_resident");
   }
 }
 
@@ -203,12 +213,15 @@ TEST_P(EndOfBackward, AddsToWhatWasFoundBefore) {
 TEST_P(EndOfBackward, TheHostSeesNamesOnceItSeesAnOverflow) {
   Backward backward(make());
   spoil(backward.lists_[0]);
-  std::thread device([&] { backward.run(); });
-  while (__atomic_load_n(&backward.report_.outcome, __ATOMIC_ACQUIRE) == 0) {
+  auto device = std::async(std::launch::async, [&] { backward.run(); });
+  const auto has_ended = [&] {
+    return device.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  };
+  while (__atomic_load_n(&backward.report_.outcome, __ATOMIC_ACQUIRE) == 0 && !has_ended()) {
     std::this_thread::yield();
   }
   EXPECT_EQ(backward.report_.first[1], 10);
-  device.join();
+  device.get();
 }
 
 TEST_P(EndOfBackward, WritesNoReportWithoutMemoryForIt) {
@@ -240,6 +253,33 @@ TEST(EndOfBackwardByItself, IsTheSame) {
   backward.expect(true);
   EXPECT_EQ(backward.per_tensor_[6], 1);
   EXPECT_EQ(backward.per_tensor_[8], 0);
+}
+
+/// Flags are moved sixteen at a time where they are aligned to as many, and several times by a
+/// thread.
+TEST(EndOfBackwardByItself, MovesTheFlagsOfEveryPosition) {
+  cuda::use_driver(driver());
+  for (const bool adds : {false, true}) {
+    for (const int misaligned : {0, 1}) {
+      constexpr int kPositions = 70'005;
+      std::vector<uint8> found(kPositions + misaligned), kept(kPositions + misaligned);
+      std::vector<uint8> expected(kPositions);
+      for (int i = 0; i < kPositions; ++i) {
+        found[misaligned + i] = i % 7 == 3;
+        kept[misaligned + i] = i % 11 == 5;
+        expected[i] = i % 7 == 3 || (adds && i % 11 == 5);
+      }
+      Backward backward(all_cases(2));
+      torchamp::Finalization end = backward.end();
+      end.flags.per_tensor = found.data() + misaligned;
+      end.per_tensor = kept.data() + misaligned;
+      end.positions = kPositions;
+      end.adds_per_tensor = adds;
+      cuda::finalize(kQueue, end);
+      EXPECT_EQ(std::vector<uint8>(kept.begin() + misaligned, kept.end()), expected);
+      EXPECT_EQ(found, std::vector<uint8>(found.size(), 0));
+    }
+  }
 }
 
 TEST(EndOfBackwardByItself, IsCleanWithoutGrads) {

@@ -1,10 +1,13 @@
 // The elementwise ops, from plan to kernel, compared with plain loops over the same arithmetic.
 #include "cases.h"
 #include "checks.h"
+#include "cuda/arguments.h"
+#include "cuda/launch_table.h"
+#include "cuda/tuning.h"
 #include "driver.h"
 #include "math/axpby.h"
 #include "math/unscale.h"
-#include "ops/kernels.h"
+#include "queues.h"
 
 namespace emulation {
 namespace {
@@ -12,16 +15,18 @@ namespace {
 using torchamp::Checked;
 namespace cuda = torchamp::cuda;
 
-const cuda::Queue kQueue{0, nullptr};
-
-/// Lists for every op in four forms: all cases and tiny ones, each clean and with non-finite
-/// values.
-class Elementwise : public testing::TestWithParam<std::tuple<bool, bool>> {
+/// Lists for every op in eight forms: all cases and tiny ones, each clean and with non-finite
+/// values, with and without vectors where the first list is misaligned to the rest.
+class Elementwise : public testing::TestWithParam<std::tuple<bool, bool, bool>> {
  protected:
-  void SetUp() override { cuda::use_driver(driver()); }
+  void SetUp() override {
+    cuda::use_driver(driver());
+    cuda::tuning().mixed_vectors = std::get<2>(GetParam());
+  }
+  void TearDown() override { cuda::tuning() = cuda::Tuning(); }
 
   std::vector<TensorList> make(int lists) const {
-    const auto [tiny, spoiled] = GetParam();
+    const auto [tiny, spoiled, mixed_vectors] = GetParam();
     auto cases = tiny ? tiny_cases(lists) : all_cases(lists);
     if (spoiled) spoil(cases[0]);
     return cases;
@@ -132,6 +137,33 @@ TEST_P(Elementwise, Check) {
   expect_same(report, expected);
 }
 
+bool expected_found(const TensorList& list) {
+  for (const Tensor& tensor : list) {
+    for (int64 i = 0; i < tensor.count(); ++i) {
+      if (torchamp::is_nonfinite(tensor[i])) return true;
+    }
+  }
+  return false;
+}
+
+/// Each kind of table has kernels of its own.
+TEST_P(Elementwise, CheckFromEveryTable) {
+  auto lists = make(1);
+  append(lists, tiny_cases(1));
+  Tables tables;
+  Report all(lists[0].size());
+  cuda::check({0, nullptr, &tables}, plan_of({&lists[0]}), all.flags());
+  EXPECT_EQ(all.found_inf, expected_found(lists[0]));
+  EXPECT_EQ(last_launched(), "torchamp_check_resident");
+  while (!lists[0].empty()) {
+    const auto few = take(lists, 40);
+    Report report(few[0].size());
+    cuda::check(kQueue, plan_of({&few[0]}), report.flags());
+    EXPECT_EQ(report.found_inf, expected_found(few[0]));
+    EXPECT_EQ(last_launched(), "torchamp_check_small");
+  }
+}
+
 TEST_P(Elementwise, CopyCast) {
   auto lists = make(2);
   auto expected = copy_of(lists[1]);
@@ -142,12 +174,14 @@ TEST_P(Elementwise, CopyCast) {
   expect_same(lists[1], expected);
 }
 
-std::string form_of(const testing::TestParamInfo<std::tuple<bool, bool>>& info) {
-  const auto [tiny, spoiled] = info.param;
-  return std::string(tiny ? "Tiny" : "Mixed") + (spoiled ? "Spoiled" : "Clean");
+std::string form_of(const testing::TestParamInfo<std::tuple<bool, bool, bool>>& info) {
+  const auto [tiny, spoiled, mixed_vectors] = info.param;
+  return std::string(tiny ? "Tiny" : "Mixed") + (spoiled ? "Spoiled" : "Clean") +
+         (mixed_vectors ? "InVectors" : "OneByOne");
 }
 
-INSTANTIATE_TEST_SUITE_P(Lists, Elementwise, testing::Combine(testing::Bool(), testing::Bool()),
+INSTANTIATE_TEST_SUITE_P(Lists, Elementwise,
+                         testing::Combine(testing::Bool(), testing::Bool(), testing::Bool()),
                          form_of);
 
 TEST(Flags, MayBeAbsent) {

@@ -1,15 +1,20 @@
 // The norms and the step of the loss scale, from plan to kernel.
 #include "cases.h"
 #include "checks.h"
+#include "cuda/arguments.h"
 #include "driver.h"
-#include "ops/kernels.h"
+#include "queues.h"
 
 namespace emulation {
 namespace {
 
 namespace cuda = torchamp::cuda;
 
-const cuda::Queue kQueue{0, nullptr};
+#if defined(TORCHAMP_SLOW_EMULATION)
+constexpr int kManyTensors = 2500;
+#else
+constexpr int kManyTensors = 19600;
+#endif
 
 double sum_of_squares(const Tensor& tensor) {
   double sum = 0.0;
@@ -111,6 +116,29 @@ TEST(Clip, ShrinksFactorsByTheNormOfAllParts) {
   }
 }
 
+TEST(Clip, TakesAnyNumberOfParts) {
+  cuda::use_driver(driver());
+  for (const int parts : {1, 3, 4, 11, torchamp::kClipParts}) {
+    std::vector<float> norms(parts, 3.0f), clipped(parts, -1.0f);
+    float norm = -1, coefficient = -1;
+    const float factor = 0.5f;
+    auto clipping = std::make_unique<torchamp::Clipping>();
+    *clipping = {1.0f, &norm, &coefficient, parts, {}};
+    double squares = 0.0;
+    for (int i = 0; i < parts; ++i) {
+      clipping->parts[i] = {&norms[i], i % 2 == 0 ? nullptr : &factor,
+                            i % 3 == 0 ? nullptr : &clipped[i]};
+      squares += i % 2 == 0 ? 9.0 : 2.25;
+    }
+    cuda::clip(kQueue, *clipping);
+    EXPECT_EQ(norm, static_cast<float>(std::sqrt(squares)));
+    for (int i = 0; i < parts; ++i) {
+      const float expected = i % 2 == 0 ? coefficient : factor * coefficient;
+      EXPECT_EQ(clipped[i], i % 3 == 0 ? -1.0f : expected) << "part " << i << " of " << parts;
+    }
+  }
+}
+
 TEST(Clip, LeavesNothingOfInfiniteNorms) {
   cuda::use_driver(driver());
   float norm = -1, coefficient = -1;
@@ -119,6 +147,27 @@ TEST(Clip, LeavesNothingOfInfiniteNorms) {
   cuda::clip(kQueue, clipping);
   EXPECT_EQ(norm, kInfinity);
   EXPECT_EQ(coefficient, 0.0f);
+}
+
+TEST(L2normOfManyTensors, AddsSeveralSumsPerThread) {
+  cuda::use_driver(driver());
+  TensorList list;
+  for (int t = 0; t < kManyTensors; ++t) list.emplace_back(DType::kFloat32, 1);
+  for (Tensor& tensor : list) tensor.set(0, 2.0f);
+  Report report(list.size());
+  EXPECT_EQ(norms_of(list, report).all, 2.0f * std::sqrt(static_cast<float>(kManyTensors)));
+}
+
+TEST(L2normOfALargeTensor, AddsTheSumsOfItsUnits) {
+  cuda::use_driver(driver());
+  TensorList list;
+  list.emplace_back(DType::kFloat32, 40 * cuda::kBlockUnit + 1);
+  list[0].set(3, 3.0f);
+  list[0].set(40 * cuda::kBlockUnit, 4.0f);
+  Report report(1);
+  const Norms norms = norms_of(list, report);
+  EXPECT_EQ(norms.all, 5.0f);
+  EXPECT_EQ(norms.each[0], 5.0f);
 }
 
 TEST(UpdateScale, FollowsTheRule) {

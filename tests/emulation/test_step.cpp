@@ -23,21 +23,51 @@ TYPED_TEST_SUITE(Step, Rules, RuleNames);
 TYPED_TEST(Step, FollowsTheRuleBitForBit) {
   for (const bool tiny : {false, true}) {
     for (const bool compact : {false, true}) {
-      auto lists = this->make(tiny, compact);
-      Scalars scalars(lists[0].size());
-      this->expect_step(lists, /*models=*/true, scalars);
-      const bool is_compact = compact && TypeParam::kStates > 0;
-      const bool took_compact = last_launched().find("_compact") != std::string::npos;
-      EXPECT_EQ(took_compact, is_compact) << last_launched();
+      for (const bool stochastic_rounding : {false, true}) {
+        auto lists = this->make(tiny, compact);
+        if (stochastic_rounding) spoil(lists[0]);
+        Scalars scalars(lists[0].size());
+        scalars.stochastic_rounding = stochastic_rounding;
+        scalars.stride = stochastic_rounding ? 1 : 2;
+        this->expect_step(lists, /*models=*/true, scalars);
+        const bool is_compact = stochastic_rounding || (compact && TypeParam::kStates > 0);
+        const bool took_compact = last_launched().find("_compact") != std::string::npos;
+        EXPECT_EQ(took_compact, is_compact) << last_launched();
+      }
     }
   }
 }
 
-TYPED_TEST(Step, NeedsNeitherModelParamsNorFactors) {
+/// Each kind of table has kernels of its own. Also without factors and model parameters, with
+/// hyperparameters on the device, and with consecutive positions.
+TYPED_TEST(Step, FollowsTheRuleFromEveryTable) {
+  for (const bool is_plain : {true, false}) {
+    auto lists = this->make(/*tiny=*/true, /*compact=*/false);
+    auto mixed = this->make(/*tiny=*/false, /*compact=*/false);
+    Scalars scalars(lists[0].size() + mixed[0].size());
+    scalars.has_factor = is_plain;
+    if (!is_plain) scalars.rows = rows_on_device();
+    scalars.stride = is_plain ? 2 : 1;
+    auto all_mixed = this->make(/*tiny=*/false, /*compact=*/false);
+    this->expect_step(all_mixed, /*models=*/is_plain, scalars);
+    while (!mixed[0].empty()) {
+      auto few = take(mixed, 18);
+      this->expect_step(few, /*models=*/is_plain, scalars);
+      EXPECT_NE(last_launched().find("_small"), std::string::npos) << last_launched();
+      append(lists, std::move(few));
+    }
+    Tables tables;
+    this->expect_step(lists, /*models=*/is_plain, scalars, {0, nullptr, &tables});
+    EXPECT_NE(last_launched().find("_resident"), std::string::npos) << last_launched();
+  }
+}
+
+TYPED_TEST(Step, NeedsNeitherModelParamsNorFactorsNorRowsOnTheHost) {
   auto lists = this->make(/*tiny=*/false);
   Scalars scalars(lists[0].size());
   scalars.has_factor = false;
   scalars.stochastic_rounding = true;
+  scalars.rows = rows_on_device();
   this->expect_step(lists, /*models=*/false, scalars);
 }
 

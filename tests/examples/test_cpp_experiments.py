@@ -74,7 +74,7 @@ def test_compare(tmp_path: Path) -> None:
     assert losses["torchamp-O1"] == pytest.approx(losses["native"], abs=1e-2)
     lines = {
         line.split("|")[1].strip(): line.split("|")[2:-1]
-        for line in summary(tmp_path).split("bytes a parameter")[1].splitlines()
+        for line in summary(tmp_path).split("bytes per parameter")[1].splitlines()
         if "|" in line
     }
     float32, o2 = ([float(cell) for cell in lines[arm]] for arm in ("fp32", "torchamp-O2"))

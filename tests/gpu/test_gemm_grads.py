@@ -77,6 +77,26 @@ def test_on_a_side_stream(dtype):
     grads.assert_right()
 
 
+def test_a_backward_from_another_stream_ends_with_the_grad():
+    grads = WeightGrads(SIZES[3], batches=1)
+    grads.add_up()
+    weight = grads.layer.weight
+    node_of_default_stream = weight.view_as(weight).grad_fn.next_functions[0][0]
+    grads.grad.zero_()
+    ((x, grad),) = grads._pairs
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        output = grads.layer(x)
+        torch.cuda._sleep(50_000_000)
+    output.backward(grad)
+    seen = grads.grad.clone()
+    torch.cuda.synchronize()
+    assert torch.equal(seen, grads.grad) and seen.any()
+    grads.assert_right()
+    del node_of_default_stream
+
+
 def test_twenty_captures_take_no_more_memory_than_three():
     grads = WeightGrads(SIZES[3])
     grads.add_up()

@@ -1,8 +1,13 @@
 """A captured graph of scale, backward, unscale and step matches the same steps run eagerly."""
 
+import gc
+
 import pytest
 import torch
 from mixed_step import MixedStep
+from on_card import captured
+
+from torchamp import optimizers
 
 STEPS = 30
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
@@ -49,3 +54,23 @@ def test_replays_equal_eager_steps():
     got = states_of(step, graph.replay)
     assert torch.equal(got[:, -3:-1], expected[:, -3:-1]), "scales or skips differ"
     assert torch.allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_states_that_a_replay_uses_are_not_given_away():
+    param = torch.ones(2**20, device="cuda", requires_grad=True)
+    param.grad = torch.ones_like(param)
+    optimizer = optimizers.FusedAdam([param])
+    graph = captured(optimizer.step)
+    states = optimizer.state[param]
+    used = {states[name].data_ptr() for name in ("exp_avg", "exp_avg_sq")}
+    torch.cuda._sleep(500_000_000)
+    graph.replay()
+    del optimizer, states
+    gc.collect()
+    given = []
+    for _ in range(64):  # more than there are streams in torch's pool
+        with torch.cuda.stream(torch.cuda.Stream()):
+            given.append(torch.empty_like(param))
+    assert used.isdisjoint(each.data_ptr() for each in given)
+    torch.cuda.synchronize()

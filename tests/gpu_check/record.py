@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import re
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -39,21 +40,40 @@ class Outcome:
 
 class Record:
     """Two files in `folder`: gpu-check-<device>-<date>.json, rewritten at every change, and
-    gpu-check.log, the output of all stages."""
+    gpu-check.log, the output of all stages. One that `resumes` goes on with those of an earlier run
+    of today on the same machine, if there are any."""
 
-    def __init__(self, folder: Path, machine: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, machine: dict[str, Any], resumes: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         device = re.sub(r"[^a-z0-9]+", "-", str(machine["device"]).lower()).strip("-")
         today = str(datetime.date.today())
         self.path = folder / f"gpu-check-{device}-{today}.json"
         self._log = folder / "gpu-check.log"
-        self._log.write_bytes(b"")
         self._facts = {"date": today, "machine": machine}
-        self._outcomes: dict[str, Outcome] = {}
+        self._outcomes = self._passed_before() if resumes else {}
+        if not self._outcomes:
+            self._log.write_bytes(b"")
 
-    def expect(self, names: list[str]) -> None:
-        """Records the stages, in order, as not run."""
-        self._outcomes = {name: Outcome(name, NOT_RUN, "not reached") for name in names}
+    def _passed_before(self) -> dict[str, Outcome]:
+        if not self.path.exists():
+            return {}
+        record = json.loads(self.path.read_text())
+        if record["machine"] != self._facts["machine"]:
+            return {}
+        stages = [Outcome(**stage) for stage in record["stages"]]
+        return {each.name: each for each in stages if each.status == PASSED}
+
+    def passed(self) -> set[str]:
+        """The names of the stages that have passed."""
+        return {each.name for each in self._outcomes.values() if each.status == PASSED}
+
+    def expect(self, names: list[str], chosen: Collection[str]) -> None:
+        """Records the stages, in order, that have not passed as not run."""
+        fresh = {
+            name: Outcome(name, NOT_RUN, "not reached" if name in chosen else "not chosen")
+            for name in names
+        }
+        self._outcomes = {name: self._outcomes.get(name, fresh[name]) for name in names}
         self._write()
 
     def begin(self, name: str, limit: float) -> None:

@@ -1,12 +1,15 @@
 """`make gpu-check`: builds torchamp for this machine's card, measures and tests it there, offline.
 
-    python3 tests/gpu_check/run.py [--budget SECONDS] [--patience FACTOR] [--without-card]
+    python3 tests/gpu_check/run.py [--budget SECONDS] [--resume] [--only STAGE …]
+                                   [--patience FACTOR] [--without-card]
 
-Uses the torch of the Python that runs this. Stages run in order: first the build, then the shortest
-and most informative. A stage that fails or times out skips only the stages that need it. Results go
-to $OUT (out/gpu) immediately: gpu-check.log, gpu-check-<device>-<date>.json with the outcome of
-each stage, to be kept in benchmarks/results, and a file for each benchmark, which
-benchmarks/python/report.py turns into tables. The build goes to build-gpu.
+Uses the torch of the Python that runs this. Stages run in order: the build, a step on each backend,
+the GPU tests, the benchmarks, the C++ tests and the sanitizers. A stage that fails or times out
+skips only the stages that need it. One whose limit exceeds the time left is not begun: three runs
+of the default budget, of which the second and third resume, see all stages. Results go to $OUT
+(out/gpu) immediately: gpu-check.log, gpu-check-<device>-<date>.json with the outcome of each stage,
+to be kept in benchmarks/results, and a file for each benchmark, which benchmarks/python/report.py
+turns into tables. The build goes to build-gpu.
 """
 
 from __future__ import annotations
@@ -22,13 +25,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from record import Record
-from runner import Runner
+from runner import Runner, Stage
 from stages import BENCHMARKS, HERE, ROOT, Setting, stages
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--budget", type=float, default=580, help="seconds for all stages (580)")
+    parser.add_argument("--budget", type=float, default=580, help="seconds for this run (580)")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="leave out what has passed today, by the record in $OUT",
+    )
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="STAGE", help="run these and what they need"
+    )
     parser.add_argument("--patience", type=float, default=1, help="multiplies each stage's limit")
     parser.add_argument(
         "--without-card", action="store_true", help="run on the CPU, to test the stages themselves"
@@ -63,6 +74,22 @@ def forget_earlier_runs(setting: Setting) -> None:
         setting.rows_of(name).unlink(missing_ok=True)
 
 
+def check(options: argparse.Namespace, known: list[Stage]) -> None:
+    """Exits with a message if the options fit no stage."""
+    names = [stage.name for stage in known]
+    for name in options.only:
+        if name not in names:
+            sys.exit(
+                f"gpu-check: expected --only to name stages, got {name!r}; the stages are {names}"
+            )
+    longest = max(known, key=lambda stage: stage.limit)
+    if options.budget < longest.limit:
+        sys.exit(
+            f"gpu-check: expected --budget to be at least {longest.limit:g}, the limit of "
+            f"{longest.name!r}, got {options.budget:g}"
+        )
+
+
 def main() -> int:
     deadline = time.monotonic()
     options = parse()
@@ -70,11 +97,13 @@ def main() -> int:
     device = "cpu" if options.without_card else "cuda"
     machine = describe(device)
     setting = setting_of(machine, device)
-    os.environ.update(setting.environment())
-    forget_earlier_runs(setting)
-    record = Record(setting.out, machine)
     patient = [replace(each, limit=each.limit * options.patience) for each in stages(setting)]
-    Runner(record, deadline, ROOT).run_all(patient)
+    check(options, patient)
+    os.environ.update(setting.environment())
+    record = Record(setting.out, machine, options.resume)
+    if not record.passed():
+        forget_earlier_runs(setting)
+    Runner(record, deadline, ROOT).run_all(patient, options.only)
     print(f"\n== the record is {record.path}\n== gpu-check: {record.summary()}")
     return int(record.failed())
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 
 #: With their time limits. Training iterations have their own limit, slightly lower.
-BENCHMARKS = {"bench_step": 110, "bench_training": 120, "bench_ops": 60, "bench_variants": 60}
+BENCHMARKS = {"bench_step": 100, "bench_training": 120, "bench_ops": 50, "bench_variants": 50}
 OPTIONS = {"bench_step": ["--repeats", "5"], "bench_training": ["--limit", "105"]}
 OPS_TESTS = ("tests/python/test_ops.py", "tests/python/test_ops_random.py")
 #: For each of the parallel tests.
@@ -61,8 +61,8 @@ def stages(setting: Setting) -> list[Stage]:
     return [
         *build(setting),
         *smoke(setting),
-        *benchmarks(setting),
         *python_tests(setting),
+        *benchmarks(setting),
         *captured_example(setting),
         *kernel_tests(setting),
         *sanitizers(setting),
@@ -90,8 +90,14 @@ def build(setting: Setting) -> list[Stage]:
     """The library and the Python module. The C++ tests, which may not build, come later."""
     without = configure(setting, "-DTORCHAMP_BUILD_TESTS=OFF", "-DTORCHAMP_BUILD_EXAMPLES=OFF")
     return [
-        Stage("configure", without, 60),
-        Stage("build", make(setting, "torchamp", "torchamp_python"), 200, needs=("configure",)),
+        Stage("configure", without, 40, builds=True),
+        Stage(
+            "build",
+            make(setting, "torchamp", "torchamp_python"),
+            200,
+            needs=("configure",),
+            builds=True,
+        ),
     ]
 
 
@@ -103,7 +109,7 @@ def smoke(setting: Setting) -> list[Stage]:
         Stage(
             f"smoke {name}",
             command,
-            60,
+            30,
             needs=("build",),
             absent="torchamp was built without nvcc",
             environment={"TORCHAMP_KERNELS": backend},
@@ -131,7 +137,7 @@ def benchmarks(setting: Setting) -> list[Stage]:
     compared = ("bench_step", "bench_ops")
     files = [setting.rows_of(name) for name in compared]
     roofline = [sys.executable, folder / "roofline.py", *files]
-    return [*measured, Stage("roofline", roofline, 30, needs=compared)]
+    return [*measured, Stage("roofline", roofline, 15, needs=compared)]
 
 
 def pytest(setting: Setting, *tests: str) -> list[object]:
@@ -147,7 +153,7 @@ def python_tests(setting: Setting) -> list[Stage]:
         Stage(
             f"GPU tests on {backend}",
             some,
-            60,
+            50,
             needs=(f"smoke {backend}",),
             environment={"TORCHAMP_KERNELS": backend, **FEW_THREADS},
         )
@@ -162,9 +168,9 @@ def captured_example(setting: Setting) -> list[Stage]:
     example = setting.build / "examples" / "cpp" / "cuda_graph" / "cuda_graph"
     names = ["example: configure", "example: build", "example"]
     return [
-        Stage(names[0], configure(setting, *options), 30, needs=("build",)),
-        Stage(names[1], make(setting, "cuda_graph"), 60, needs=(names[0],)),
-        Stage(names[2], [example], 30, needs=(names[1],), absent="NOTHING WAS RUN"),
+        Stage(names[0], configure(setting, *options), 20, needs=("build",), builds=True),
+        Stage(names[1], make(setting, "cuda_graph"), 40, needs=(names[0],), builds=True),
+        Stage(names[2], [example], 20, needs=(names[1],), absent="NOTHING WAS RUN"),
     ]
 
 
@@ -186,13 +192,13 @@ def kernel_tests(setting: Setting) -> list[Stage]:
     setup = configure(setting, *options)
     names = cpp_names(of_kernels=True)
     run = ctest(setting, names)
-    built, on_nvrtc = "C++ kernel tests: build", {**CPP_ON_CARD, "TORCHAMP_KERNELS": "nvrtc"}
-    needs = (built, "smoke nvrtc")
+    set_up, built = "C++ tests: configure", "C++ kernel tests: build"
+    on_nvrtc, needs = {**CPP_ON_CARD, "TORCHAMP_KERNELS": "nvrtc"}, (built, "smoke nvrtc")
     return [
-        Stage("C++ tests: configure", setup, 60, needs=("build",), absent="need GoogleTest"),
-        Stage(built, make(setting, *names), 100, needs=("C++ tests: configure",)),
-        Stage("C++ kernel tests", run, 60, needs=(built,), environment=CPP_ON_CARD),
-        Stage("C++ kernel tests on nvrtc", run, 60, needs=needs, environment=on_nvrtc),
+        Stage(set_up, setup, 30, needs=("build",), absent="need GoogleTest", builds=True),
+        Stage(built, make(setting, *names), 100, needs=(set_up,), builds=True),
+        Stage("C++ kernel tests", run, 40, needs=(built,), environment=CPP_ON_CARD),
+        Stage("C++ kernel tests on nvrtc", run, 40, needs=needs, environment=on_nvrtc),
     ]
 
 
@@ -201,8 +207,8 @@ def other_cpp_tests(setting: Setting) -> list[Stage]:
     built, names = "other C++ tests: build", cpp_names(of_kernels=False)
     run = ctest(setting, names)
     return [
-        Stage(built, make(setting, *names), 150, needs=("C++ tests: configure",)),
-        Stage("other C++ tests", run, 60, needs=(built,), environment=CPP_ON_CARD),
+        Stage(built, make(setting, *names), 130, needs=("C++ tests: configure",), builds=True),
+        Stage("other C++ tests", run, 40, needs=(built,), environment=CPP_ON_CARD),
     ]
 
 
@@ -218,7 +224,7 @@ def sanitizers(setting: Setting) -> list[Stage]:
                 program, "--tool", tool, "--error-exitcode", "1", *options,
                 sys.executable, HERE / "sanitized.py", setting.device,
             ],
-            60,
+            45,
             needs=("build",),
             program=program,
             absent="Device not supported",

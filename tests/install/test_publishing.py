@@ -84,13 +84,12 @@ def unpack(folder: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def repository(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A git repository with the source archive's files and the tag of its version."""
+    """A git repository with the source archive's files, on the branch main."""
     sources = unpack(tmp_path)
-    run("git", "init", "--quiet", folder=sources)
+    run("git", "init", "--quiet", "--initial-branch=main", folder=sources)
     run("git", "add", "--all", folder=sources)
     author = ("-c", "user.name=test", "-c", "user.email=test")
     run("git", *author, "commit", "--quiet", "--message", "Add torchamp", folder=sources)
-    run("git", "tag", f"v{VERSION}", folder=sources)
     return sources
 
 
@@ -127,7 +126,7 @@ def test_the_links_of_the_description_are_absolute_and_lead_to_files() -> None:
     metadata = metadata_of(archive())
     assert metadata["Description-Content-Type"] == "text/markdown"
     (source,) = (u for u in metadata.get_all("Project-URL") if u.startswith("Source, "))
-    below = f"{source.partition(', ')[2]}/blob/v{VERSION}/"
+    below = f"{source.partition(', ')[2]}/blob/main/"
     links = re.findall(r"\]\(([^)#]+)", metadata.get_payload())
     own = [link[len(below) :] for link in links if link.startswith(below)]
     assert len(own) > 10

@@ -26,6 +26,7 @@ Driver make_driver() {
     return *value = attribute == 75 ? capability / 10 : capability % 10, 0;
   };
   driver.primary_context_retain = [](void** context, int) { return *context = &handle, 0; };
+  driver.primary_context_release = [](int) { return 0; };
   driver.context_push = [](void*) { return 0; };
   driver.context_pop = [](void**) { return 0; };
   driver.module_load = [](void** module, const void*) { return *module = &handle, 0; };

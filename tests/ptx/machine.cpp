@@ -143,7 +143,7 @@ void Warp::run(std::uint64_t turn) {
     const Group& group = ready_.back();
     const Instruction& instruction = kernel_.code[group.at];
     const Mask lanes = guarded(instruction, group.lanes);
-    if (lanes != 0) kernel_.executed[group.at] = 1;
+    kernel_.executed[group.at] = 1;
     switch (instruction.kind) {
       case Kind::kEachLane:
         if (lanes != 0) instruction.execute(*this, instruction, lanes);
@@ -228,7 +228,7 @@ void Block::release_barrier() {
     left += count(warp.left());
     waiting += count(warp.at_barrier());
   }
-  if (waiting == 0) return fence();
+  if (waiting == 0) return;
   if (left != 0) {
     throw Fault(FaultKind::kOther, grid_.kernel.name + ", block " + std::to_string(number_) + ": " +
                                        std::to_string(left) +
@@ -271,10 +271,21 @@ void Grid::run() {
       running.back()->start(next++);
     }
     const unsigned chosen = schedule.is_random ? draw(static_cast<unsigned>(running.size())) : 0;
+    publish_some();
     if (running[chosen]->advance()) continue;
+    lingering_.push_back(running[chosen]->take_stores());
     rested.push_back(std::move(running[chosen]));
     running.erase(running.begin() + chosen);
   }
+  for (DelayedStores& stores : lingering_) stores.publish();
+}
+
+/// Now and then, those of a block that has ended.
+void Grid::publish_some() {
+  if (!schedule.is_random || lingering_.empty() || draw(64) != 0) return;
+  const auto chosen = lingering_.begin() + draw(static_cast<unsigned>(lingering_.size()));
+  chosen->publish();
+  lingering_.erase(chosen);
 }
 
 }  // namespace ptx

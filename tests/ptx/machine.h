@@ -4,6 +4,7 @@
 
 #include <random>
 #include <unordered_map>
+#include <utility>
 
 #include "program.h"
 
@@ -13,7 +14,7 @@ namespace ptx {
 struct Schedule {
   unsigned resident_blocks = 1;  ///< blocks that take turns
   unsigned turn = 1u << 30;      ///< the most instructions that a warp executes in one turn
-  bool delays_stores = false;    ///< until a fence, or until a random moment
+  bool delays_stores = false;    ///< until a fence, a random moment or the grid's end
   bool is_random = false;        ///< which warp is next, and how long its turn is
   std::uint32_t seed = 0;
 };
@@ -124,8 +125,11 @@ class Grid {
   void count_store(std::size_t bytes) { traffic_.stored += bytes; }
 
  private:
+  void publish_some();
+
   std::unique_ptr<char[]> parameter_;
   std::mt19937 random_;
+  std::vector<DelayedStores> lingering_;  ///< of blocks that have ended
   Traffic traffic_;
 };
 
@@ -162,6 +166,9 @@ class Block {
 
   /// Publishes the stores so far.
   void fence();
+
+  /// Those that are not published when the block has ended.
+  DelayedStores take_stores() { return std::exchange(delayed_, {}); }
 
  private:
   void release_barrier();

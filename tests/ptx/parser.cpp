@@ -44,9 +44,10 @@ class Parser {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what) const {
-    throw std::runtime_error("PTX, line " + std::to_string(line_) + ": " + what);
+  [[noreturn]] void fail_at(int line, const std::string& what) const {
+    throw std::runtime_error("PTX, line " + std::to_string(line) + ": " + what);
   }
+  [[noreturn]] void fail(const std::string& what) const { fail_at(line_, what); }
 
   bool matches(const std::string& statement, const std::regex& form) {
     return std::regex_match(statement, match_, form);
@@ -141,10 +142,10 @@ class Parser {
 
   void end_kernel() {
     for (const auto& [instruction, label] : branches_) {
+      Instruction& branch = kernel_->code[instruction];
       const auto target = labels_.find(label);
-      line_ = kernel_->code[instruction].line;
-      if (target == labels_.end()) fail("unknown label: " + label);
-      kernel_->code[instruction].offset = target->second;
+      if (target == labels_.end()) fail_at(branch.line, "unknown label: " + label);
+      branch.offset = target->second;
     }
     kernel_->shared_bytes = shared_bytes_;
     kernel_->executed.assign(kernel_->code.size(), 0);

@@ -60,7 +60,7 @@ struct Kernel {
   int registers = kNone + 1;
   std::vector<Instruction> code;
   std::vector<Lanes> constants;
-  std::vector<char> executed;  ///< per instruction, whether any lane ever did
+  std::vector<char> executed;  ///< per instruction, whether any lane came to it
 };
 
 struct Program {

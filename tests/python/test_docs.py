@@ -1,5 +1,5 @@
 """The Python blocks of README and docs run, and the reference has every public name. The blocks of
-docs/libraries.md have tests of their own."""
+docs/libraries.md and of docs/tutorial.md have tests of their own."""
 
 import ast
 import pathlib
@@ -22,7 +22,7 @@ def blocks() -> list:
     """Each with its document and line."""
     found = []
     for path in DOCUMENTS:
-        if path.name == "libraries.md":
+        if path.name in ("libraries.md", "tutorial.md"):
             continue
         text = path.read_text()
         for match in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
@@ -183,3 +183,9 @@ def test_index_has_every_page():
         re.findall(r"```{toctree}.*?```", (REFERENCE / "index.md").read_text(), re.DOTALL)
     )
     assert set(trees.split()) >= {path.stem for path in REFERENCE.glob("*.md")} - {"index"}
+
+
+def test_the_site_has_all_results() -> None:
+    page = (ROOT / "docs" / "results.md").read_text()
+    included = re.findall(r"^```{include} \.\./benchmarks/results/(\S+)$", page, re.MULTILINE)
+    assert included == sorted(path.name for path in (ROOT / "benchmarks/results").glob("*.md"))

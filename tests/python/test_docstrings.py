@@ -52,8 +52,19 @@ ITEMS = dict(public_names())
 
 
 def test_initialize_describes_each_argument() -> None:
-    described = re.findall(r"^    (\w+): ", inspect.getdoc(amp.initialize) or "", re.MULTILINE)
+    arguments = (inspect.getdoc(amp.initialize) or "").split("Args:\n")[1].split("\n\n")[0]
+    described = re.findall(r"^    (\w+): ", arguments, re.MULTILINE)
     assert described == list(inspect.signature(amp.initialize).parameters)
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_is_in_google_style(name: str) -> None:
+    """Arguments and errors are in sections."""
+    text = words(ITEMS[name])
+    assert not re.search(r"(?:^|[.;] )Raises \w*(?:Error|Interrupt)", text, re.MULTILINE)
+    assert not re.search(r"(?:\A|\n\n)\w+(?:, \w+)*: \S", text)
+    if isinstance(ITEMS[name], property):  # else the page has it for a type
+        assert not re.match(r"[^`\n]*:", text)
 
 
 @pytest.mark.parametrize("name", ITEMS)

@@ -19,9 +19,10 @@ FOLDER = ROOT / "tests" / "gpu_check"
 sys.path.insert(0, str(FOLDER))
 
 import run as command  # noqa: E402
+import runner as runner_module  # noqa: E402
 import stages as gpu_check  # noqa: E402
 from record import Record  # noqa: E402
-from runner import Runner, Stage  # noqa: E402
+from runner import Runner, Stage, to_run  # noqa: E402
 
 MACHINE = {"device": "NVIDIA Fake 80GB", "arch": "90", "torch": torch.__version__}
 
@@ -54,10 +55,10 @@ def faked(setting, commands=None, **changes):
     return fakes
 
 
-def run(stages, folder, budget=60.0):
+def run(stages, folder, budget=1000.0, resumes=False, only=()):
     """Runs them; returns the record and its entries by name."""
-    record = Record(folder, MACHINE)
-    Runner(record, time.monotonic() + budget, ROOT).run_all(stages)
+    record = Record(folder, MACHINE, resumes)
+    Runner(record, time.monotonic() + budget, ROOT).run_all(stages, only)
     return record, outcomes(record.path)
 
 
@@ -75,7 +76,7 @@ def names_of(stages):
 
 def test_short_informative_stages_come_first(setting):
     names = names_of(gpu_check.stages(setting))
-    kinds = ["configure", "build", "smoke", "bench_step", "GPU tests", "C++ kernel", "memcheck"]
+    kinds = ["configure", "build", "smoke", "GPU tests", "bench_step", "C++ kernel", "memcheck"]
     first = [next(i for i, name in enumerate(names) if name.startswith(kind)) for kind in kinds]
     assert first == sorted(first)
 
@@ -133,12 +134,88 @@ def test_a_failed_build_leaves_nothing_to_run(setting):
     assert {stage["status"] for stage in known.values()} == {"not run"}
 
 
-def test_the_budget_ends_a_stage_and_those_after_it(tmp_path):
-    stages = [Stage("long", ["sleep", "60"], 50), Stage("after", ["true"], 9)]
-    _, known = run(stages, tmp_path, budget=4)
-    assert known["long"]["reason"] == "at the end of the budget"
-    assert 3 < known["long"]["seconds"] < 6
-    assert (known["after"]["status"], known["after"]["reason"]) == ("not run", "no time left")
+def test_a_stage_begins_only_if_it_can_end(tmp_path):
+    stages = [Stage("long", ["true"], 50), Stage("short", ["true"], 9)]
+    record, known = run(stages, tmp_path, budget=20)
+    assert (known["long"]["status"], known["long"]["reason"]) == ("not run", "no time left")
+    assert known["short"]["status"] == "passed" and not record.failed()
+
+
+def begun(folder, stages, **options):
+    """The names of the stages that a run begins."""
+    log = folder / "gpu-check.log"
+    log.unlink(missing_ok=True)
+    run(stages, folder, **options)
+    return re.findall(r"^== (.*), for at most", log.read_text() if log.exists() else "", re.M)
+
+
+def test_a_run_that_resumes_leaves_out_what_has_passed(setting):
+    broken = faked(setting, {"bench_ops": ["false"]})
+    run(broken, setting.out)
+    assert begun(setting.out, faked(setting), resumes=True) == [
+        "configure",  # what it built may be gone
+        "build",
+        "bench_ops",
+        "roofline",
+    ]
+    record, known = run(faked(setting), setting.out, resumes=True)
+    assert {stage["status"] for stage in known.values()} == {"passed"}
+    assert not begun(setting.out, faked(setting), resumes=True)
+    assert len(begun(setting.out, faked(setting))) == len(known)
+
+
+def test_another_machines_record_is_not_resumed(setting, monkeypatch):
+    run(faked(setting), setting.out)
+    monkeypatch.setitem(MACHINE, "torch", "9.9")
+    assert len(begun(setting.out, faked(setting), resumes=True)) == len(faked(setting))
+
+
+def test_only_what_was_named_and_what_it_needs(setting):
+    only = ["GPU tests on nvrtc"]
+    names = ["configure", "build", "smoke nvrtc", *only]
+    assert begun(setting.out, faked(setting), only=only) == names
+    known = outcomes(next(setting.out.glob("*.json")))
+    assert known["bench_step"]["reason"] == "not chosen"
+    assert to_run(faked(setting), only, passed=names[:-1]) == {*only, "build", "configure"}
+
+
+def test_three_runs_see_all_stages_at_their_limits(setting, monkeypatch):
+    """Builds that are repeated take ten seconds."""
+    now, built = [0.0], set()
+
+    def wait(self, stage):
+        now[0] += 10 if stage.name in built else stage.limit
+        built.update([stage.name] if stage.builds else [])
+        return 0
+
+    monkeypatch.setattr(runner_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(Runner, "_wait", wait)
+    for _ in range(3):
+        record, known = run(faked(setting), setting.out, budget=580, resumes=True)
+    assert {stage["status"] for stage in known.values()} == {"passed"}
+    assert now[0] < 3 * 580
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--budget", "9"], "expected --budget to be at least 200, the limit of 'build', got 9"),
+        (
+            ["--patience", "3"],
+            "expected --budget to be at least 600, the limit of 'build', got 580",
+        ),
+        (["--only", "racks"], "expected --only to name stages, got 'racks'; the stages are ['con"),
+    ],
+)
+def test_options_that_fit_no_stage(options, words, tmp_path):
+    done = subprocess.run(
+        [sys.executable, FOLDER / "run.py", "--without-card", *options],
+        env={**os.environ, "OUT": str(tmp_path / "out")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and done.stderr.startswith(f"gpu-check: {words}")
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_googletest_only_the_cpp_tests_are_left_out(setting):
@@ -185,7 +262,7 @@ from record import Record
 from runner import Runner, Stage
 
 record = Record(Path({str(folder)!r}), {MACHINE!r})
-Runner(record, time.monotonic() + 60, Path.cwd()).run_all({stages})
+Runner(record, time.monotonic() + 90, Path.cwd()).run_all({stages})
 print(record.summary())
 sys.exit(record.failed())
 """

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import logging
+import pathlib
+import re
 import threading
 import time
 import warnings
@@ -175,6 +178,37 @@ def test_a_record_of_the_logger_itself_is_filtered_once(root_handler, caplog):
     finally:
         logger.removeFilter(once)
     assert caplog.messages == ["of torchamp"]
+
+
+# Messages of the library, which speaks C++.
+
+LOG_MESSAGE = (
+    "_ZN8torchamp11log_messageENS_8LogLevelERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+)
+
+
+class _String(ctypes.Structure):
+    """A std::string of libstdc++ that is only read."""
+
+    _fields_ = (("text", ctypes.c_char_p), ("size", ctypes.c_size_t), ("rest", ctypes.c_char * 16))
+
+
+def log_in_cpp(level: int, text: str) -> None:
+    """torchamp::log_message."""
+    maps = pathlib.Path("/proc/self/maps").read_text()
+    path = re.search(r"/\S*/libtorchamp\.so", maps)[0]
+    data = text.encode()
+    ctypes.CDLL(path)[LOG_MESSAGE](level, ctypes.byref(_String(data, len(data))))
+
+
+@pytest.mark.skipif(not torch._C._GLIBCXX_USE_CXX11_ABI, reason="needs the newer std::string")
+def test_messages_of_the_library_are_of_the_logger_and_warnings(caplog):
+    caplog.set_level(logging.INFO, "torchamp")
+    log_in_cpp(logging.INFO, "a fact")
+    assert caplog.messages == ["a fact"]
+    with pytest.warns(UserWarning, match="^a mistake$") as seen:
+        log_in_cpp(logging.WARNING, "a mistake")
+    assert seen[0].filename == __file__
 
 
 # The line of the program.

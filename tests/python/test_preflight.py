@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from torchamp import amp
-from torchamp._inspect import preflight
+from torchamp._inspect import preflight, range_plot
 from torchamp._inspect.ranges import BFLOAT16, FLOAT16, range_of
 
 FLOAT16_LEVELS = ("O1", "O2", "O3")
@@ -388,6 +388,19 @@ def test_as_dict_html_and_plots(tmp_path):
     paths = report.save_plots(tmp_path / "plots")
     assert [path.rpartition("/")[2] for path in paths] == ["range.png", "grads.png"]
     assert all((tmp_path / "plots" / path).stat().st_size > 10_000 for path in paths)
+
+
+def test_nothing_covers_anything_in_the_plot_of_grads():
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: no plots")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = range_plot._grads(Figure, range_of(torch.exp2(torch.arange(-30.0, 10.0))), "title")
+    FigureCanvasAgg(figure).draw()
+    left, right = figure.axes
+    assert left.get_tightbbox().x1 <= right.get_tightbbox().x0
+    for axes in figure.axes:
+        assert axes.get_legend().get_window_extent().y0 >= axes.get_window_extent().y1 - 1
 
 
 @pytest.mark.parametrize("format", [FLOAT16, BFLOAT16], ids=lambda format: format.name)

@@ -98,7 +98,7 @@ def test_the_first_lines_say_the_same(iterations):
 def test_iterations_are_the_committed_results(iterations):
     row = iterations["gpt2_small_512"]
     float32 = row["milliseconds"]["float32"]
-    rows = table_in(README, "Speed")
+    rows = table_in(PERFORMANCE, "Iterations")
     assert [cells[0] for cells in rows] == list(row["milliseconds"])
     for name, ms, quartiles, times in rows:
         first, third = row["quartiles"][name]

@@ -60,6 +60,7 @@ def main() -> None:
     x = torch.randn(3, 4)
     fit = amp.preflight(Net(), x, lambda output: output.pow(2).mean())
     level: str = fit.recommended
+    verdict: amp.Verdict = fit.verdict(level)
     net = Net()
     adam = optimizers.FusedAdamW(net.parameters(), lr=1e-3, state_dtype=torch.bfloat16)
     both = amp.initialize(net, adam, opt_level="O5", keep_fp32="head", verbosity=0)
@@ -75,11 +76,14 @@ def main() -> None:
         assert_type(several, list[Net])
     with amp.Monitor(optimizer, "steps.csv"):
         norm = step(model, optimizer, x)
-    steps: int = amp.telemetry(optimizer).steps
+    trace: amp.OverflowTrace = amp.trace_overflow(model)
+    counts: amp.Telemetry = amp.telemetry(optimizer)
+    steps: int = counts.steps
     saved: int = amp.report(model, optimizer, x).saved_bytes
     amp.save(model, optimizer, "run.pt", {"steps": steps, "rng": amp.get_rng_state()})
     loaded: int = amp.load(model, optimizer, "run.pt")["steps"]
     print(level, norm > 0, loaded, saved != 0, step_without_initialize(x).get_scale())
+    print(verdict.fits, len(trace.origins))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ inline torch::Tensor autocast_loss(torch::nn::Sequential& net, const torch::Tens
   return torch::nn::functional::mse_loss(net->forward(inputs), targets);
 }
 
-/// Trains, writes a line a step, and returns the last loss.
+/// Trains, writes a line per step, and returns the last loss.
 inline float train_after(torch::nn::Sequential net, const torch::Tensor& inputs,
                          const torch::Tensor& targets, int64_t steps, std::ostream& csv) {
   torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(1e-2));

@@ -59,19 +59,27 @@ class Monitor:
     * `amp/steps`, `amp/skipped_steps`: since the first call of amp.telemetry, which the monitor
       makes if the program has not; as the host knows them by then
 
+    The destination is a file, a writer or a function::
+
         monitor = amp.Monitor(optimizer, "steps.csv")
         monitor = amp.Monitor(optimizer, SummaryWriter())  # torch.utils.tensorboard's
         monitor = amp.Monitor(optimizer, wandb.log)
         ...                                                # train
         monitor.close()
 
-    to: a path of a CSV file, an object with TensorBoard's add_scalar, or a function that is called
-        with a dict and the keyword argument step.
-    every: how many steps from one that is observed to the next.
-
     Nothing waits for the device: values are written when they have arrived, at a later step or in
-    close(). Of DTensors, grads are those of this rank's shards. Raises RuntimeError for other
-    optimizers, TypeError and ValueError for other arguments.
+    close(). Of DTensors, grads are those of this rank's shards.
+
+    Args:
+        optimizer: one that initialize returned.
+        to: a path of a CSV file, an object with TensorBoard's add_scalar, or a function that is
+            called with a dict and the keyword argument step.
+        every: how many steps from one that is observed to the next.
+
+    Raises:
+        RuntimeError: for an optimizer that initialize did not return.
+        TypeError: for another destination.
+        ValueError: unless every is a positive integer.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ class OverflowOrigin:
     dtype: torch.dtype  #: of what it made
     is_nan: bool  #: else inf
     magnitude: float  #: the largest of its inputs
-    loss_scale: float | None  #: in that iteration; None: the model is not of initialize
+    loss_scale: float | None  #: in that iteration; None unless initialize returned the model
     #: The names of the parameters whose grads were not finite.
     params: list[str] = dataclasses.field(default_factory=list)
 
@@ -133,15 +133,19 @@ def _magnitude(tensor: torch.Tensor) -> float:
 
 def trace_overflow(model: torch.nn.Module) -> OverflowTrace:
     """A context that finds where overflows of `model` come from, op by op. It waits for the device
-    at each of them, so use it for the iterations in question alone.
+    at each of them, so use it for the iterations in question alone::
 
         with amp.trace_overflow(model) as trace:
             ...                                        # iterations as usual
         print(trace)
 
-    model: the one that initialize returned, or a plain one.
-
     An iteration begins with each forward of the model. An op that is told to write inf, such as
-    masked_fill(mask, -inf), does not count as an overflow. Raises TypeError for another model.
+    masked_fill(mask, -inf), does not count as an overflow.
+
+    Args:
+        model: the one that initialize returned, or a plain one.
+
+    Raises:
+        TypeError: for what is not a module.
     """
     return OverflowTrace(model)

@@ -87,7 +87,11 @@ class Preflight:
     milliseconds: float | None
 
     def verdict(self, level: str) -> Verdict:
-        """Raises KeyError for a level that was not tried."""
+        """That of one level.
+
+        Raises:
+            KeyError: for a level that was not tried.
+        """
         return {each.level: each for each in self.verdicts}[level]
 
     def grads(self) -> Range:
@@ -102,7 +106,14 @@ class Preflight:
     def save_plots(self, folder: str | os.PathLike[str]) -> list[str]:
         """Writes range.png, the exponents of each module's tensors against the formats', and
         grads.png, those of grads and the share that each loss scale loses, to a folder, which is
-        made. Returns the paths. Raises RuntimeError without matplotlib."""
+        made.
+
+        Returns:
+            The paths.
+
+        Raises:
+            RuntimeError: without matplotlib.
+        """
         groups: dict[tuple[str, str], Range] = {}
         for each in self.tensors:
             key = each.kind, named(each.module)
@@ -194,18 +205,21 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
     every activation, weight and grad, then one of a copy at each of O1 to O5. Needs memory for a
     copy of the model, and takes about thirty iterations' time or more.
 
-    model: in float32, before initialize; it is not changed.
-    batch: what the model is called with: a tensor, a tuple of positional arguments or a dict of
-        keyword arguments.
-    loss_fn: makes a loss of one element of what the model returns; None: the model returns the
-        loss, or an object that has it as `.loss`.
-
     A level fits if its loss is within 2 % of float32's, what the model returns within 10 % of the
     norm and the grads of parameters within 50 %, no parameter loses all its grads, and buffers and
     inputs, rounded alone, leave what each module returns within 10 %. One iteration does not show
-    what later ones do. Raises TypeError and ValueError for other arguments,
-    RuntimeError for a model that cannot be copied or that casts are open for, and what the float32
-    iteration raises.
+    what later ones do. An error of the float32 iteration is the call's own.
+
+    Args:
+        model: in float32, before initialize; it is not changed.
+        batch: what the model is called with: a tensor, a tuple of positional arguments or a dict of
+            keyword arguments.
+        loss_fn: makes a loss of one element of what the model returns; None: the model returns the
+            loss, or an object that has it as `.loss`.
+
+    Raises:
+        TypeError, ValueError: for other arguments.
+        RuntimeError: for a model that cannot be copied, or that casts are open for.
     """
     model = module_of("preflight", model)
     _check(model)

@@ -45,7 +45,7 @@ def save_plots(rows: Sequence[Row], grads: Range, title: str, folder: str) -> li
 
 
 def _ranges(make_figure: Any, rows: Sequence[Row], title: str) -> Any:
-    """A line a row: from its smallest to its largest exponent, and from the 5th to the 95th
+    """A line per row: from its smallest to its largest exponent, and from the 5th to the 95th
     percentile."""
     full = sorted((row for row in rows if row[2].nonzero), key=lambda row: _ORDER.index(row[0]))
     shown = _furthest(full)
@@ -101,7 +101,7 @@ def _furthest(rows: Sequence[Row]) -> Sequence[Row]:
 
 def _grads(make_figure: Any, grads: Range, title: str) -> Any:
     """The exponents of all grads, and which share each loss scale loses."""
-    figure = make_figure(figsize=(10, 3.6))
+    figure = make_figure(figsize=(10, 3.9), layout="constrained")
     left, right = figure.subplots(1, 2)
     exponents = grads.exponents
     shares = [100 * count / grads.nonzero for count in exponents.values()]
@@ -110,7 +110,7 @@ def _grads(make_figure: Any, grads: Range, title: str) -> Any:
     _set_limits(left, [grads])
     left.set_xlabel("binary exponent of grads before loss scaling")
     left.set_ylabel("share of nonzero grads (%)")
-    left.legend(fontsize=7, loc="upper left")
+    _add_legend(left)
     _draw_losses(right, grads)
     figure.suptitle(f"{title}: grads in float16", fontsize=9)
     return figure
@@ -125,4 +125,9 @@ def _draw_losses(axes: Any, grads: Range) -> None:
     axes.set_xlabel("log2 of the loss scale")
     axes.set_ylabel("share of nonzero grads (%)")
     axes.set_ylim(bottom=0)
-    axes.legend(fontsize=7)
+    _add_legend(axes)
+
+
+def _add_legend(axes: Any) -> None:
+    """Above the axes, where it covers nothing."""
+    axes.legend(fontsize=7, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)

@@ -34,7 +34,7 @@ _HIGHEST = 128
 
 @dataclasses.dataclass
 class Range:
-    """How many elements of some tensors have which exponent: floor(log2(|x|))."""
+    """How many elements of some tensors have which exponent: `floor(log2(|x|))`."""
 
     counts: torch.Tensor  #: int64, on the CPU, of _LOWEST to _HIGHEST
     zeros: int = 0

@@ -28,7 +28,7 @@ class ModuleRow:
     type: str
     calls: int = 0
     weight_dtypes: collections.Counter = dataclasses.field(default_factory=collections.Counter)
-    #: By dtype: the ops that computed floating tensors of it, without casts and views.
+    #: The ops that computed floating tensors, by their dtype, without casts and views.
     compute_dtypes: collections.Counter = dataclasses.field(default_factory=collections.Counter)
     casts_down: int = 0  #: to a floating dtype of fewer bits
     casts_up: int = 0  #: to one of more
@@ -54,7 +54,7 @@ class Report:
 
     level: str  #: "" if initialize did not return the model
     device: torch.device
-    #: torch's: "highest", or one that lets matrix products of float32 use TF32 on CUDA.
+    #: That of torch, "highest" or one that lets matrix products of float32 use TF32 on CUDA.
     float32_matmul_precision: str
     rows: list[ModuleRow]  #: as in model.named_modules()
     bytes: Bytes  #: the sums of the rows
@@ -62,7 +62,7 @@ class Report:
 
     @property
     def peak_bytes(self) -> int:
-        """The memory that is needed at the end of a forward and before the step: all of `bytes`. An
+        """The memory that is needed at the end of a forward and before the step, all of `bytes`. An
         op's own workspace and the allocator's rounding come on top."""
         return self.bytes.total
 
@@ -180,17 +180,20 @@ def report(
     calls, and bytes of weights, grads, masters, optimizer state and activations (what autograd
     keeps for the backward).
 
-    model: one that initialize returned, or a plain one for comparison.
-    optimizer: those that step its parameters; None leaves masters and state out. The state of an
-        optimizer that has not stepped yet is what its first step will make.
-    batch: what the model is called with: a tensor, a tuple of positional arguments or a dict of
-        keyword arguments. None: no forward, so no calls, casts and activations.
-
     Buffers and random numbers are afterwards as before, grads and masters are not touched.
     `float32_bytes` is exact for weights, grads, masters and state, and at O1 and O4 for
-    activations, which a second forward without casts counts; elsewhere it counts four bytes an
-    element of a 16-bit activation. Raises TypeError for arguments of other types, and what the
-    model's forward raises.
+    activations, which a second forward without casts counts; elsewhere it counts four bytes per
+    element of a 16-bit activation. An error of the model's forward is the call's own.
+
+    Args:
+        model: one that initialize returned, or a plain one for comparison.
+        optimizer: those that step its parameters; None leaves masters and state out. The state of
+            an optimizer that has not stepped yet is what its first step will make.
+        batch: what the model is called with: a tensor, a tuple of positional arguments or a dict of
+            keyword arguments. None: no forward, so no calls, casts and activations.
+
+    Raises:
+        TypeError: for arguments of other types.
     """
     model = module_of("report", model)
     optimizers = [] if optimizer is None else listed("report", "optimizer", optimizer)
@@ -301,7 +304,7 @@ def _count(op: Op, row: ModuleRow) -> None:
 
 
 def _cast_of(op: Op) -> int:
-    """The bytes an element that a cast adds; 0 if it is none."""
+    """The bytes per element that a cast adds; 0 if it is none."""
     if op.name not in ("_to_copy", "copy_") or not op.inputs:
         return 0
     source, result = op.inputs[-1], op.outputs[0]

@@ -51,7 +51,7 @@ OpKey = tuple[bool, str, str]
 class Verdict:
     """What one level does to one iteration of the model."""
 
-    level: str  #: "O1" to "O5", or "TF32": O0 whose matrix products and convolutions use TF32
+    level: str  #: "O1" to "O5"; "TF32" is O0 with TF32 in matrix products and convolutions
     fits: bool
     reason: str
     #: Relative to float32; None where the iteration did not end with finite numbers.

@@ -7,9 +7,10 @@ optimizer.step()
 """
 
 from torchamp._inspect.monitor import Monitor
-from torchamp._inspect.overflow_trace import trace_overflow
+from torchamp._inspect.overflow_trace import OverflowTrace, trace_overflow
 from torchamp._inspect.preflight import Preflight, preflight
 from torchamp._inspect.report import Report, report
+from torchamp._inspect.trial import Verdict
 from torchamp.amp._amp import (
     Level,
     clip_grad_norm_,
@@ -41,6 +42,7 @@ from torchamp.amp._autocast import (
 from torchamp.amp._averaged_model import AveragedModel
 from torchamp.amp._grad_scaler import GradScaler
 from torchamp.amp._inference import cast_for_inference
+from torchamp.amp._optimizer import Telemetry
 from torchamp.amp._policy import LossScaleOptimizer, Policy, set_policy
 from torchamp.amp._ranks.dtensor import fsdp_policy
 from torchamp.amp._rng_state import get_rng_state, set_rng_state
@@ -53,9 +55,12 @@ __all__ = [
     "Level",
     "LossScaleOptimizer",
     "Monitor",
+    "OverflowTrace",
     "Policy",
     "Preflight",
     "Report",
+    "Telemetry",
+    "Verdict",
     "accumulate_weight_grads",
     "autocast",
     "bfloat16_function",

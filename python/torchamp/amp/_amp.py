@@ -36,7 +36,7 @@ OptimizersT = TypeVar("OptimizersT", bound=Union[torch.optim.Optimizer, Sequence
 
 
 class Amp:
-    """Prepares models and optimizers for training at an opt level, and owns the loss scalers.
+    """Prepares models and optimizers for training at an opt level, and owns the loss scalers::
 
         amp = torchamp.Amp(model, optimizer, opt_level="O2")
         for data, target in batches:
@@ -91,7 +91,7 @@ class Amp:
 
     @property
     def loss_scalers(self) -> list[_C.LossScaler]:
-        """One a loss; empty when not enabled."""
+        """One per loss; empty when not enabled."""
         return self._session.scalers if self._session else []
 
     def scale_loss(
@@ -236,6 +236,12 @@ def initialize(
     """Prepares models and optimizers for training at `opt_level`, or at what the arguments from
     cast_model_type to loss_scale make of it where they are not None.
 
+    A model that is cast, to float32 at O0, casts the floating tensors of its arguments and outputs.
+    It finds them in mappings, sequences, dataclasses and objects that have a method `to`, of which
+    it makes copies. What forward writes to tensors, dicts, lists, deques and attributes of its
+    arguments is written to the caller's after it, but not in graphs of torch.compile, and not
+    writes through `.data`. A call that raises changes nothing.
+
     Args:
         models: a module on its device, or a list of them; changed in place. What trains is float32.
             Of what torch.compile returned, here and in all of amp, it is the module that it was
@@ -271,15 +277,16 @@ def initialize(
             the step of all. DistributedDataParallel does not need it. None: ranks decide by
             themselves.
 
-    A model that is cast, to float32 at O0, casts the floating tensors of its arguments and outputs.
-    It finds them in mappings, sequences, dataclasses and objects that have a method `to`, of which
-    it makes copies. What forward writes to tensors, dicts, lists, deques and attributes of its
-    arguments is written to the caller's after it, but not in graphs of torch.compile, and not
-    writes through `.data`.
+    Returns:
+        Models and optimizers, the very objects, in the shape they were given, which is `model` or
+        `(model, optimizer)`, each a list where a list was given.
 
-    Returns models and optimizers, the very objects, in the shape they were given: `model`, or
-    `(model, optimizer)`, each a list where a list was given. Raises TypeError, ValueError or
-    RuntimeError, and changes nothing, where an argument is wrong.
+    Raises:
+        TypeError: for an argument of another type.
+        ValueError: for an argument whose value no level takes.
+        AssertionError: for another keep_batchnorm_fp32, as in apex.
+        RuntimeError: for an unknown level, options that contradict it, and models and optimizers
+            that do not fit it.
     """
     _check_enabled("enabled, the third argument,", enabled)
     overrides = named(*apex_s, **overrides)
@@ -311,14 +318,15 @@ def release(models: torch.nn.Module | Iterable[torch.nn.Module]) -> None:
     the same objects. Parameters have their masters' values, bit for bit, and optimizers step them
     with the states that they have. Grads are dropped, as by zero_grad(), and scale_loss knows the
     optimizers no longer. Plain models stay as they are: copies, models that are released, and those
-    of initialize(enabled=False).
+    of initialize(enabled=False). A call that raises changes nothing.
 
     Args:
         models: a model that initialize returned, or a list of them.
 
-    Raises RuntimeError, and changes nothing, within scale_loss, for models that contain one that
-    initialize returned, and where the program has given one of them another class or dtype since;
-    ValueError where the groups of two optimizers hold one master.
+    Raises:
+        RuntimeError: within scale_loss, for models that contain one that initialize returned, and
+            where the program has given one of them another class or dtype since.
+        ValueError: where the groups of two optimizers hold one master.
     """
     session = _release.session_of(map(uncompiled, listed("release", "models", models)))
     if session is not None:
@@ -336,7 +344,8 @@ def scale_loss(
     """A context that gives the scaled loss, float32 and of the loss's sizes; call its backward in
     it, or in one call: `amp.scale_loss(loss, optimizer).backward()`. At the end the grads that
     `optimizers` step by are unscaled and checked, and the loss scale is updated. After an overflow
-    the next step of each is skipped.
+    the next step of each is skipped. After an exception in the context, grads and scale are as
+    before.
 
     Args:
         loss: a floating tensor.
@@ -348,8 +357,11 @@ def scale_loss(
             grads later.
         delay_overflow_check: True leaves it to a later scale_loss to update the scale.
 
-    Raises TypeError, IndexError and RuntimeError. After an exception in the context, grads and
-    scale are as before.
+    Raises:
+        TypeError: for a loss that is not a floating tensor, and for optimizers that are none.
+        IndexError: for a loss_id that is not below num_losses.
+        RuntimeError: for optimizers that initialize did not return, or not in one call, and within
+            another scale_loss of them.
     """
     return _of(optimizers, "scale_loss").scale_loss(
         loss,
@@ -368,7 +380,7 @@ def disable_casts() -> contextlib.AbstractContextManager[None]:
 def scale(loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
     """`loss` times its scale of the last initialize, float32 and of the loss's sizes, for backwards
     that finish() ends: where their loss is on another rank, as in a pipeline, or where several
-    micro-batches make up a step. After initialize(enabled=False) it is `loss` itself.
+    micro-batches make up a step. After initialize(enabled=False) it is `loss` itself::
 
         amp.scale(loss).backward()  # on the last stage; the others pass grads on
         amp.finish(optimizer)       # on every stage
@@ -378,7 +390,10 @@ def scale(loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
         loss: a floating tensor.
         loss_id: below initialize's num_losses; chooses the loss scale.
 
-    Raises TypeError, IndexError, and RuntimeError where there was no initialize.
+    Raises:
+        TypeError: for a loss that is not a floating tensor.
+        IndexError: for a loss_id that is not below num_losses.
+        RuntimeError: where there was no initialize.
     """
     return _of([], "scale").scale(loss, loss_id)
 
@@ -386,16 +401,19 @@ def scale(loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
 def finish(optimizers: Optimizers, loss_id: int = 0) -> None:
     """Ends the backwards, one or several, since the optimizers' zero_grad(): their grads, of losses
     that scale() gave here or on another rank, are unscaled and checked, and the loss scale is
-    updated. All stages of a pipeline call it once a step, with the process_group of all stages
-    given to initialize. Does nothing after initialize(enabled=False).
+    updated. All stages of a pipeline call it once per step, with the process_group of all stages
+    given to initialize. Does nothing after initialize(enabled=False). A call that raises changes
+    nothing.
 
     Args:
         optimizers: one or a list: all that step a parameter with a grad in these backwards.
         loss_id: below initialize's num_losses; chooses the loss scale.
 
-    Raises TypeError and IndexError for another loss_id, RuntimeError for grads that an earlier
-    finish() or scale_loss has unscaled, within scale_loss, and for optimizers that initialize did
-    not return, or not in one call. Then nothing is changed.
+    Raises:
+        TypeError: for a loss_id that is not an integer.
+        IndexError: for a loss_id that is not below num_losses.
+        RuntimeError: for grads that an earlier finish() or scale_loss has unscaled, within
+            scale_loss, and for optimizers that initialize did not return, or not in one call.
     """
     _of(optimizers, "finish").finish(loss_id=loss_id)
 
@@ -403,7 +421,11 @@ def finish(optimizers: Optimizers, loss_id: int = 0) -> None:
 def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     """The tensors that `optimizer` steps, group by group: float32 masters of the model's 16-bit
     parameters at O2 and O5, the parameters themselves elsewhere. After scale_loss their grads are
-    unscaled; amp.clip_grad_norm_ clips them without making those of fused optimizers."""
+    unscaled; `amp.clip_grad_norm_` clips them without making those of fused optimizers.
+
+    Raises:
+        TypeError: for what has no parameters in groups.
+    """
     check_optimizer("master_params", optimizer)
     return _master_params(optimizer)
 
@@ -422,7 +444,7 @@ def clip_grad_norm_(
     """Scales the grads that `optimizers` step by so that their total norm is at most `max_norm`.
     Called between the last scale_loss and the step. With a fused optimizer the clipping costs no
     pass. Grads that only skipped steps would use do not count. After initialize(enabled=False) it
-    is torch.nn.utils.clip_grad_norm_.
+    is `torch.nn.utils.clip_grad_norm_`.
 
     Args:
         optimizers: one or a list, of one initialize. The norm is that of all their grads together.
@@ -430,12 +452,16 @@ def clip_grad_norm_(
         norm_type: of the p-norm; inf for the maximum. Others than 2 compute the master grads that
             fused optimizers defer.
 
-    Returns the norm before clipping, a scalar on the device, without waiting. If all steps are to
-    be skipped, it is not finite.
+    Returns:
+        The norm before clipping, a scalar on the device, without waiting. If all steps are to be
+        skipped, it is not finite.
 
-    Raises TypeError for a max_norm that is not a number, ValueError for one that is negative or NaN
-    and for a norm_type other than 2 with DTensors, RuntimeError where grads are still scaled and
-    for optimizers that initialize did not return.
+    Raises:
+        TypeError: for a max_norm that is not a number.
+        ValueError: for a max_norm that is negative or NaN, and for a norm_type other than 2 with
+            DTensors.
+        RuntimeError: where grads are still scaled, and for optimizers that initialize did not
+            return.
     """
     chosen = listed("clip_grad_norm_", "optimizers", optimizers)
     if _is_disabled(chosen):
@@ -448,15 +474,18 @@ def clip_grad_norm_(
 def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
     """Clamps every element of the grads that `optimizers` step by to [-clip_value, clip_value].
     Called between the last scale_loss and the step. Computes the master grads that fused optimizers
-    defer. After initialize(enabled=False) it is torch.nn.utils.clip_grad_value_.
+    defer. After initialize(enabled=False) it is
+    `torch.nn.utils.clip_grad_value_`.
 
     Args:
         optimizers: one or a list, of one initialize.
         clip_value: a number that is at least 0.
 
-    Raises TypeError for a clip_value that is not a number, ValueError for one that is negative or
-    NaN, RuntimeError where grads are still scaled and for optimizers that initialize did not
-    return.
+    Raises:
+        TypeError: for a clip_value that is not a number.
+        ValueError: for a clip_value that is negative or NaN.
+        RuntimeError: where grads are still scaled, and for optimizers that initialize did not
+            return.
     """
     chosen = listed("clip_grad_value_", "optimizers", optimizers)
     if _is_disabled(chosen):
@@ -468,16 +497,19 @@ def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
 
 def telemetry(optimizer: torch.optim.Optimizer) -> Telemetry:
     """How many steps were taken and skipped since the first call of this, whether the last was, and
-    the loss scales, as known to the host without waiting for the device.
+    the loss scales, as known to the host without waiting for the device. The first call starts the
+    counting, and returns zeros. On CUDA the last steps may be missing. Steps captured into a CUDA
+    graph are not counted.
 
     Args:
         optimizer: one that initialize returned.
 
-    Returns a Telemetry. The first call starts the counting, and returns zeros. On CUDA the last
-    steps may be missing. Steps captured into a CUDA graph are not counted.
+    Returns:
+        The counts by now, which later steps do not change.
 
-    Raises RuntimeError for an optimizer that initialize did not return, also after
-    initialize(enabled=False).
+    Raises:
+        RuntimeError: for an optimizer that initialize did not return, also after
+            initialize(enabled=False).
     """
     return state_of(optimizer, "telemetry: expected optimizer").telemetry()
 
@@ -489,8 +521,9 @@ def refresh_masters(optimizers: Optimizers) -> None:
     Args:
         optimizers: one or a list, of one initialize.
 
-    Raises RuntimeError for optimizers that initialize did not return, also after
-    initialize(enabled=False).
+    Raises:
+        RuntimeError: for optimizers that initialize did not return, also after
+            initialize(enabled=False).
     """
     for state in states_of(optimizers, "refresh_masters"):
         state.core.overwrite_masters()
@@ -508,9 +541,12 @@ def state_dict(
 
 
 def load_state_dict(state_dict: Mapping[str, Any]) -> None:
-    """Gives the last initialize's loss scalers the state that state_dict() or apex's gave. Raises
-    RuntimeError, and changes nothing, where that does not fit. Ignored after
-    initialize(enabled=False)."""
+    """Gives the last initialize's loss scalers the state that state_dict() or apex's gave. Ignored
+    after initialize(enabled=False). A call that raises changes nothing.
+
+    Raises:
+        RuntimeError: for a state that does not fit.
+    """
     if not Last.is_disabled:
         _last_scalers("load_state_dict").load_state_dict(state_dict)
 
@@ -522,7 +558,7 @@ def save(
     extra: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes models in float32, the optimizers' options and states, loss scalers, level and
-    `extra`, which C++ reads too. Waits for the device.
+    `extra`, which C++ reads too. Waits for the device::
 
         extra = {"scheduler": scheduler.state_dict(), "epoch": epoch, "rng": amp.get_rng_state()}
         amp.save(model, optimizer, "run.pt", extra)
@@ -536,9 +572,11 @@ def save(
         extra: what load returns: tensors, numbers, text and None by name, and lists, tuples and
             dicts of these.
 
-    Raises TypeError for state that is not a tensor, number or text, for integers in `extra` of more
-    than 32 bits, which C++ would not read, and for DTensors, RuntimeError where the file cannot be
-    written and for optimizers that initialize did not return.
+    Raises:
+        TypeError: for state that is not a tensor, number or text, for integers in `extra` of more
+            than 32 bits, which C++ would not read, and for DTensors.
+        RuntimeError: where the file cannot be written, and for optimizers that initialize did not
+            return.
     """
     _of(optimizers, "save", models).save(file, extra)
 
@@ -549,7 +587,7 @@ def load(
     file: _serialize.File,
 ) -> dict[str, Any]:
     """Gives models and optimizers that initialize returned what save, here or in C++, wrote of
-    others of the same level. Nothing in the file is run.
+    others of the same level. Nothing in the file is run. A call that raises changes nothing::
 
         extra = amp.load(model, optimizer, "run.pt")
         scheduler.load_state_dict(extra["scheduler"])
@@ -560,11 +598,14 @@ def load(
         optimizers: as for save.
         file: a path, or a binary file that is open for reading and can seek.
 
-    Returns what save was given as `extra`, tensors on the CPU; {} where there was none.
+    Returns:
+        What save was given as `extra`, tensors on the CPU; {} where there was none.
 
-    Raises RuntimeError where the file is damaged or does not fit and for optimizers that initialize
-    did not return, TypeError for DTensors, OSError where the path cannot be read. Then nothing is
-    changed.
+    Raises:
+        RuntimeError: where the file is damaged or does not fit, and for optimizers that initialize
+            did not return.
+        TypeError: for DTensors.
+        OSError: where the path cannot be read.
     """
     return _of(optimizers, "load", models).load(file)
 

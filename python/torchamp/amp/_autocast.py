@@ -210,8 +210,15 @@ def _register(function: str, wrap: Callable, module: Any, name: str) -> None:
 
 
 def register_half_function(module: Any, name: str) -> None:
-    """Makes `module.name` a half_function while O1 or O4 is open: a function or method of a
-    module, a class or any other object. Raises ValueError where there is none of that name."""
+    """Makes `module.name` a half_function while O1 or O4 is open.
+
+    Args:
+        module: a module, a class or any other object.
+        name: of a function or method of it.
+
+    Raises:
+        ValueError: where there is none of that name.
+    """
     _register("register_half_function", half_function, module, name)
 
 

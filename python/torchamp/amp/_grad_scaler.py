@@ -23,12 +23,12 @@ _MAX_SCALE = 2.0**127
 class GradScaler(torch.amp.GradScaler):
     """A torch.amp.GradScaler: its arguments, methods, errors and state dicts. What differs:
 
-    * Grads may be float16, and of mixed dtypes. unscale_ rounds a float16 grad to float16 again, so
-      that small ones may be lost; fused optimizers unscale in their step, in float32.
+    * Grads may be float16, and of mixed dtypes. `unscale_` rounds a float16 grad to float16 again,
+      so that small ones may be lost; fused optimizers unscale in their step, in float32.
     * scale goes into mappings and named tuples too, and scales 16-bit outputs in float32.
     * Fused optimizers skip on the device from the first step on: momentum buffers that torch's SGD
       would leave uninitialised are zeros.
-    * skip_on_device=False lets the host skip every optimizer, at the cost of one wait a step: for
+    * skip_on_device=False lets the host skip every optimizer, at the cost of one wait per step: for
       libraries that take a step to be skipped where `optimizer.step` was not called.
     * The scale never falls below the smallest normal float32.
     * overflowed_params returns the parameters with an overflow.
@@ -38,7 +38,8 @@ class GradScaler(torch.amp.GradScaler):
       the first after load_state_dict, compares their scales, and raises RuntimeError on all ranks
       if they differ. The ranks that have shards of the same DTensors always agree.
 
-    unscale_ and step raise RuntimeError for optimizers of amp.initialize, whose losses amp scales.
+    `unscale_` and `step` raise RuntimeError for optimizers of amp.initialize, whose losses amp
+    scales.
     """
 
     #: By id of optimizer, what its checks before the last update found.
@@ -89,7 +90,8 @@ class GradScaler(torch.amp.GradScaler):
         Lists, tuples and named tuples keep their type, mappings become dicts, other iterables map
         objects.
 
-        Raises ValueError for anything else.
+        Raises:
+            ValueError: for anything else.
         """
         if not self._enabled:
             return outputs
@@ -108,7 +110,8 @@ class GradScaler(torch.amp.GradScaler):
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divides the grads of the optimizer's parameters by the scale, in place, and checks them.
 
-        Raises RuntimeError if they are unscaled or stepped since the last update already.
+        Raises:
+            RuntimeError: if they are unscaled or stepped since the last update already.
         """
         if self._enabled:
             _check_is_plain("unscale_", optimizer)
@@ -116,11 +119,14 @@ class GradScaler(torch.amp.GradScaler):
         super().unscale_(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """Unscales if unscale_ did not, and steps unless a grad is not finite. Fused optimizers
-        skip on the device, with skip_on_device; others cost one wait for it. Returns what
-        optimizer.step returns, None if the host skipped it.
+        """Unscales if `unscale_` did not, and steps unless a grad is not finite. Fused optimizers
+        skip on the device, with skip_on_device; others cost one wait for it.
 
-        Raises RuntimeError for a closure, and for a second step since the last update.
+        Returns:
+            What optimizer.step returns; None if the host skipped it.
+
+        Raises:
+            RuntimeError: for a closure, and for a second step since the last update.
         """
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
@@ -138,7 +144,8 @@ class GradScaler(torch.amp.GradScaler):
         """Ends an iteration: backs off if a check since the last update found a grad that is not
         finite, else counts towards growth; or takes `new_scale`. Waits for nothing.
 
-        Raises AssertionError if nothing was checked.
+        Raises:
+            AssertionError: if nothing was checked.
         """
         if not self._enabled:
             return

@@ -21,17 +21,20 @@ def cast_for_inference(
     keep_batchnorm_fp32: bool = True,
     cast_model_outputs: torch.dtype | None = torch.float32,
 ) -> Model:
-    """Casts `model` once, in place, instead of at every call as autocast does, and returns it:
-    floating parameters and buffers become `dtype`, batch norms only with
-    keep_batchnorm_fp32=False. Its calls then cast floating inputs to `dtype` and outputs to
-    `cast_model_outputs`; None leaves them in `dtype`.
+    """Casts `model` once, in place, instead of at every call as autocast does, and returns it. Its
+    calls then cast floating inputs, too. Load its weights first; call eval() as for any inference.
+    A call that raises changes nothing.
 
-    The model may have any floating dtype, be on any device, and be one that was trained at O0, O1
-    or O4; of one that is trained at O2, O3 or O5 take a copy.deepcopy. Load its weights first; call
-    eval() as for any inference.
+    Args:
+        model: of any floating dtype, on any device; also one that was trained at O0, O1 or O4. Of
+            one that is trained at O2, O3 or O5 take a copy.deepcopy.
+        dtype: of floating parameters, buffers and inputs.
+        keep_batchnorm_fp32: False casts batch norms, too.
+        cast_model_outputs: of floating outputs; None leaves them in `dtype`.
 
-    Raises TypeError if it is not a model or the dtype not floating, RuntimeError for a model in
-    training at O2, O3 or O5, and changes nothing then.
+    Raises:
+        TypeError: if it is not a model, or the dtype is not floating.
+        RuntimeError: for a model in training at O2, O3 or O5.
     """
     module = module_of("cast_for_inference", model)
     _check(module, dtype)

@@ -24,8 +24,14 @@ _LEVELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """A dtype policy by Keras's name: "float32", "mixed_float16", "mixed_bfloat16", "float16" or
-    "bfloat16". initialize takes it as opt_level. Raises ValueError for another name."""
+    """A dtype policy by Keras's name. initialize takes it as opt_level.
+
+    Args:
+        name: "float32", "mixed_float16", "mixed_bfloat16", "float16" or "bfloat16".
+
+    Raises:
+        ValueError: for another name.
+    """
 
     name: str
 
@@ -89,10 +95,15 @@ def level_and_overrides(opt_level: Any, overrides: Mapping[str, Any]) -> tuple[A
 
 
 def set_policy(module: torch.nn.Module, policy: Policy | str) -> torch.nn.Module:
-    """Marks `module`, in a model that initialize gets later: with "float32" it computes in float32
-    at every level, like one of keep_fp32. Returns it. Raises ValueError for other policies, which
-    are a whole model's, and RuntimeError for a model that initialize returned and for a module
-    whose parameters have masters."""
+    """Marks `module`, in a model that initialize gets later, and returns it: with "float32" it
+    computes in float32 at every level, like one of keep_fp32.
+
+    Raises:
+        TypeError: for what is no module, and for what is no policy.
+        ValueError: for other policies, which are a whole model's.
+        RuntimeError: for a model that initialize returned, and for a module whose parameters have
+            masters.
+    """
     policy = _policy_of("set_policy", policy)
     module_of("set_policy", module)
     if policy.name != "float32":
@@ -115,18 +126,19 @@ def is_marked(name: str, module: torch.nn.Module) -> bool:
 
 
 class LossScaleOptimizer:
-    """An optimizer whose loss is scaled dynamically, for loops written like Keras's.
+    """An optimizer whose loss is scaled dynamically, for loops written like Keras's::
 
         optimizer = amp.LossScaleOptimizer(torch.optim.Adam(model.parameters()))
         optimizer.zero_grad()
         optimizer.scale_loss(loss).backward()
         optimizer.step()  # unscales the grads, and skips the step after an overflow
 
-    inner_optimizer: not one that initialize returned, whose losses amp.scale_loss scales.
-    initial_scale, dynamic_growth_steps: the first loss scale, and after how many steps without an
-        overflow it doubles.
-
     It is not a torch.optim.Optimizer: give inner_optimizer to schedulers.
+
+    Args:
+        inner_optimizer: not one that initialize returned, whose losses amp.scale_loss scales.
+        initial_scale: the first loss scale.
+        dynamic_growth_steps: after how many steps without an overflow it doubles.
     """
 
     def __init__(
@@ -159,8 +171,11 @@ class LossScaleOptimizer:
         return self.scaler.scale(loss)
 
     def step(self) -> Any:
-        """Unscales the grads and steps, unless one is not finite; then updates the scale. Returns
-        what the inner step does, None if the host skipped it."""
+        """Unscales the grads and steps, unless one is not finite; then updates the scale.
+
+        Returns:
+            What the inner step does; None if the host skipped it.
+        """
         result = self.scaler.step(self.inner_optimizer)
         self.scaler.update()
         return result
@@ -177,7 +192,11 @@ class LossScaleOptimizer:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Raises KeyError for one that state_dict() did not give."""
+        """Loads what state_dict() gave.
+
+        Raises:
+            KeyError: for anything else.
+        """
         inner, scaler = state_dict["inner_optimizer"], state_dict["scaler"]
         self.inner_optimizer.load_state_dict(inner)
         self.scaler.load_state_dict(scaler)

@@ -42,7 +42,9 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
     """Sets them to what get_rng_state(), here or in C++, returned. Generators that are not in it
     stay as they are.
 
-    Raises TypeError for anything else, ValueError for another number of CUDA devices.
+    Raises:
+        TypeError: for anything else.
+        ValueError: for another number of CUDA devices.
     """
     is_right = isinstance(state, Mapping) and isinstance(state.get("torch"), torch.Tensor)
     expect(is_right, "set_rng_state", "state", "what get_rng_state returned", state)

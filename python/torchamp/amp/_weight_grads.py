@@ -35,8 +35,12 @@ def accumulate_weight_grads(model: nn.Module) -> nn.Module:
     torch.autograd.grad does not return them, and DistributedDataParallel does not see them. Layers
     of subclasses of nn.Linear are not changed. Call it before or after initialize.
 
-    Raises TypeError for a model that is not an nn.Module, ValueError for DistributedDataParallel.
-    A forward that one runs later raises RuntimeError.
+    Args:
+        model: changed in place.
+
+    Raises:
+        TypeError: for a model that is not an nn.Module.
+        ValueError: for DistributedDataParallel. A forward in one made later raises RuntimeError.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(

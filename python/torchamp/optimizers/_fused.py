@@ -28,25 +28,30 @@ class FusedOptimizer(torch.optim.Optimizer):
     tensors, and with the attributes `found_inf` and `grad_scale` of torch.amp's contract, or under
     torchamp.amp, an overflowed step changes nothing, without the host knowing.
 
-    Every fused optimizer takes parameters or groups, the learning rate as a float or a scalar
-    tensor, and by name what saves memory:
-
-    state_dtype: torch.bfloat16 keeps states in 16 bits, with stochastic rounding (up or down
-        with the probability that makes the mean right), since to nearest most small changes
-        would be lost.
-    stochastic_rounding: True rounds bfloat16 parameters stochastically: small updates add up
-        without a float32 master, as at opt_level O5 with master_weights=False.
-
-    Chance depends on the parameter's place, step and element alone, so runs repeat. State dicts
-    load into optimizers with other such choices. Raises ValueError for values outside of their
-    range, for other dtypes, and for stochastic_rounding of float16.
+    Stochastic rounding is up or down, with the probability that makes the mean right. Chance
+    depends on the parameter's place, step and element alone, so runs repeat. State dicts load into
+    optimizers with another state_dtype or stochastic_rounding.
 
     A subclass with a `step` of its own gets unscaled grads, and the host, which waits for the
     device, does not call it after an overflow, as with any other optimizer.
 
     Of DTensors (fully_shard, tensor parallelism) each rank steps its shard, and states are DTensors
-    with the parameter's placements. Raises TypeError for those where steps need norms of whole
-    tensors: FusedLAMB, FusedLARS, FusedNovoGrad.
+    with the parameter's placements. FusedLAMB, FusedLARS and FusedNovoGrad need norms of whole
+    tensors, and take none.
+
+    Args:
+        params: parameters, or groups of them.
+        defaults: the options of groups that have no others; a subclass takes them by name, among
+            them lr, a float or a scalar tensor.
+        state_dtype: torch.bfloat16 keeps states in 16 bits, with stochastic rounding, since to
+            nearest most small changes would be lost.
+        stochastic_rounding: True rounds bfloat16 parameters stochastically: small updates add up
+            without a float32 master, as at opt_level O5 with master_weights=False.
+
+    Raises:
+        ValueError: for values outside of their range, for other dtypes, and for
+            stochastic_rounding of float16.
+        TypeError: for DTensors that it cannot step.
     """
 
     #: The attribute that torch.amp.GradScaler checks.
@@ -123,7 +128,11 @@ class FusedOptimizer(torch.optim.Optimizer):
         return _C.state_names(self._largest_algorithm)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's. Raises ValueError for values outside of their range."""
+        """As torch's.
+
+        Raises:
+            ValueError: for values outside of their range.
+        """
         if isinstance(param_group, dict):
             self._check_options({**self.defaults, **param_group})
         super().add_param_group(param_group)
@@ -153,7 +162,8 @@ class FusedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps every parameter that has a grad; returns what the closure returned.
 
-        Raises TypeError for sparse grads, before anything is written.
+        Raises:
+            TypeError: for sparse grads, before anything is written.
         """
         return self._watched_step(closure) if self._is_watched() else self._step(closure)
 

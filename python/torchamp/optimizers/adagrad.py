@@ -14,16 +14,14 @@ from torchamp.optimizers._options import check_minimum
 
 
 class FusedAdagrad(FusedOptimizer):
-    """torch.optim.Adagrad in one pass.
+    """torch.optim.Adagrad in one pass. State dicts go to and from torch.optim.Adagrad's.
 
     Args:
+        params, lr, state_dtype, stochastic_rounding: as FusedOptimizer's.
         lr_decay, weight_decay, eps, maximize: as in torch.optim.Adagrad.
         initial_accumulator_value: where the sums of squares start, which are then made with the
             group instead of by the first step.
         decoupled_weight_decay: weight decay shrinks the parameters; apex's adagrad_w_mode.
-        params, lr, state_dtype, stochastic_rounding: as FusedOptimizer's.
-
-    State dicts go to and from torch.optim.Adagrad's.
     """
 
     options: _C.OptionTable = _C.OptionTable("FusedAdagrad")
@@ -52,7 +50,11 @@ class FusedAdagrad(FusedOptimizer):
         check_minimum(where, name, values[name], 0.0)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's. Raises ValueError for values outside of their range."""
+        """As torch's.
+
+        Raises:
+            ValueError: for values outside of their range.
+        """
         super().add_param_group(param_group)
         self._start_sums()
 

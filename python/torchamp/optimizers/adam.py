@@ -12,15 +12,14 @@ from torchamp.optimizers._fused import FusedOptimizer
 
 
 class FusedAdam(FusedOptimizer):
-    """torch.optim.Adam in one pass: weight decay is added to the grads.
+    """torch.optim.Adam in one pass: weight decay is added to the grads. State dicts go to and from
+    torch.optim.Adam's and AdamW's.
 
     Args:
-        betas, eps, weight_decay, amsgrad, maximize: as in torch.optim.Adam.
-        decoupled_weight_decay: weight decay as in AdamW.
-        bias_correction: False disables bias correction, as in apex.
         params, lr, state_dtype, stochastic_rounding: as FusedOptimizer's.
-
-    State dicts go to and from torch.optim.Adam's and AdamW's.
+        betas, eps, weight_decay, amsgrad, maximize: as in torch.optim.Adam.
+        decoupled_weight_decay: True: weight decay as in AdamW.
+        bias_correction: False disables bias correction, as in apex.
     """
 
     options: _C.OptionTable = _C.OptionTable("FusedAdam")
@@ -48,10 +47,14 @@ class FusedAdam(FusedOptimizer):
 
 
 class FusedAdamW(FusedAdam):
-    """torch.optim.AdamW in one pass: weight decay shrinks the parameters themselves.
+    """torch.optim.AdamW in one pass: weight decay shrinks the parameters themselves. State dicts go
+    to and from torch.optim.Adam's and AdamW's.
 
-    Arguments and state dicts as FusedAdam's; decoupled_weight_decay=False adds weight decay to the
-    grads, as in Adam.
+    Args:
+        params, lr, state_dtype, stochastic_rounding: as FusedOptimizer's.
+        betas, eps, weight_decay, amsgrad, maximize: as in torch.optim.AdamW.
+        decoupled_weight_decay: False adds weight decay to the grads, as in Adam.
+        bias_correction: False disables bias correction, as in apex.
     """
 
     options: _C.OptionTable = _C.OptionTable("FusedAdamW")

@@ -11,16 +11,15 @@ from torchamp.optimizers._fused import FusedOptimizer
 
 class FusedLAMB(FusedOptimizer):
     """LAMB (You et al., arXiv:1904.00962): Adam's update, scaled to each tensor's own length.
+    Grads are left as they are.
 
     Args:
+        params, lr, state_dtype, stochastic_rounding: as FusedOptimizer's.
         betas, eps, weight_decay, bias_correction, maximize: as FusedAdam's.
         decoupled_weight_decay: weight decay belongs to the update rather than to the grads.
         averages_grads: the share of a new grad is 1 - beta1 rather than 1; apex's grad_averaging.
         always_adapts: also groups without weight decay are scaled; apex's use_nvlamb.
         max_grad_norm: the norm to which the grads of all groups together are clipped; None: not.
-        params, lr, state_dtype, stochastic_rounding: as FusedOptimizer's.
-
-    Grads are left as they are.
     """
 
     options: _C.OptionTable = _C.OptionTable("FusedLAMB")

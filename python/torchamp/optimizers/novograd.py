@@ -10,16 +10,16 @@ from torchamp.optimizers._fused import FusedOptimizer
 
 
 class FusedNovoGrad(FusedOptimizer):
-    """NovoGrad (Ginsburg et al., arXiv:1905.11286): the second moment is one number a tensor, the
+    """NovoGrad (Ginsburg et al., arXiv:1905.11286): the second moment is one number per tensor, the
     running norm of its grads.
 
     Args:
+        params, lr, state_dtype, stochastic_rounding: as FusedOptimizer's.
         betas, eps, weight_decay, bias_correction, maximize: as FusedAdam's.
         decay_in_moment: weight decay is averaged with the grads; apex's reg_inside_moment.
         averages_grads: the share of a new grad is 1 - beta1 rather than 1; apex's grad_averaging.
         starts_at_zero: the running norm starts at zero rather than at the first norm; apex's
             init_zero.
-        params, lr, state_dtype, stochastic_rounding: as FusedOptimizer's.
     """
 
     options: _C.OptionTable = _C.OptionTable("FusedNovoGrad")

@@ -12,15 +12,13 @@ from torchamp.optimizers._fused import FusedOptimizer
 
 
 class FusedSGD(FusedOptimizer):
-    """torch.optim.SGD in one pass.
+    """torch.optim.SGD in one pass. State dicts go to and from torch.optim.SGD's.
 
     Args:
+        params, lr, state_dtype, stochastic_rounding: as FusedOptimizer's.
         momentum, dampening, weight_decay, nesterov, maximize: as in torch.optim.SGD.
         decay_after_momentum: weight decay is added to the step instead of the grads; apex's
             wd_after_momentum.
-        params, lr, state_dtype, stochastic_rounding: as FusedOptimizer's.
-
-    State dicts go to and from torch.optim.SGD's.
     """
 
     options: _C.OptionTable = _C.OptionTable("FusedSGD")
@@ -63,10 +61,11 @@ class FusedLARS(FusedSGD):
     the group's.
 
     Args:
+        params, lr, momentum, dampening, weight_decay, nesterov, maximize: as FusedSGD's.
+        decay_after_momentum, state_dtype, stochastic_rounding: as FusedSGD's.
         trust_coefficient: largest update of a tensor relative to its norm.
         eps: for the division.
         clip: LARC instead of LARS.
-        params, lr, momentum, …: as FusedSGD's.
     """
 
     options: _C.OptionTable = _C.OptionTable("FusedLARS")

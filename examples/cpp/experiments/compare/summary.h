@@ -48,11 +48,11 @@ inline std::vector<Run> runs_of(const std::vector<Run>& runs, const std::string&
   return found;
 }
 
-/// A line an arm: means over the repeats, and the median step with its quartiles.
+/// A line per arm: means over the repeats, and the median step with its quartiles.
 inline std::string table(const std::vector<Run>& runs, const std::vector<std::string>& arms,
                          torch::Device device) {
-  Table table(
-      {"arm", "loss", "test accuracy", "ms a step" + on_cpu(device), "quartiles", "skipped steps"});
+  Table table({"arm", "loss", "test accuracy", "ms per step" + on_cpu(device), "quartiles",
+               "skipped steps"});
   for (const std::string& arm : arms) {
     std::vector<double> losses, accuracies, times;
     int64_t skipped_steps = 0;
@@ -70,7 +70,7 @@ inline std::string table(const std::vector<Run>& runs, const std::vector<std::st
 }
 
 inline std::string bytes_table(const std::vector<Run>& runs, const std::vector<std::string>& arms) {
-  Lines header{"bytes a parameter"};
+  Lines header{"bytes per parameter"};
   header.insert(header.end(), kKinds.begin(), kKinds.end());
   Table table(header);
   for (const std::string& arm : arms) {

@@ -54,7 +54,7 @@ Epoch train_epoch(AmpedNet& amped, const std::vector<Batch>& batches, torch::Dev
   return {sum.item<double>() / static_cast<double>(batches.size()), seconds, skipped_steps};
 }
 
-/// Trains from the same weights at every level, and prints a line an epoch.
+/// Trains from the same weights at every level, and prints a line per epoch.
 Run train(const std::string& level, const Arguments& arguments) {
   const torch::Device device = arguments.device();
   const std::vector<Batch> batches = random_batches(arguments);

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def fsdp_policy(opt_level: str) -> MixedPrecisionPolicy:
-    """The mp_policy of torch's fully_shard for a model that is to be initialized at `opt_level`:
+    """The mp_policy of torch's fully_shard for a model that is to be initialized at `opt_level`::
 
         fully_shard(model, mp_policy=amp.fsdp_policy("O2"))
         optimizer = FusedAdamW(model.parameters())
@@ -30,8 +30,9 @@ def fsdp_policy(opt_level: str) -> MixedPrecisionPolicy:
     So are the batch norms that O2 and O5 keep in float32: shard these first, with
     `fsdp_policy("O0")`.
 
-    Raises RuntimeError for an unknown level and a torch without fully_shard, ValueError for O3,
-    which has no masters.
+    Raises:
+        RuntimeError: for an unknown level, and for a torch without fully_shard.
+        ValueError: for O3, which has no masters.
     """
     try:
         from torch.distributed.fsdp import MixedPrecisionPolicy

@@ -1,0 +1,92 @@
+// The bytes that the kernels load and store per parameter.
+#include "../emulation/checks.h"
+#include "../emulation/driver.h"
+#include "../emulation/queues.h"
+#include "../emulation/tensors.h"
+#include "cuda/arguments.h"
+#include "cuda/block.h"
+#include "libcuda.h"
+#include "math/optim/step.h"
+
+namespace emulation {
+namespace {
+
+namespace cuda = torchamp::cuda;
+
+constexpr int64 kTensors = 5, kElements = 100'000;
+
+TensorList tensors_of(DType dtype) {
+  TensorList list;
+  for (int64 t = 0; t < kTensors; ++t) list.emplace_back(dtype, kElements);
+  return list;
+}
+
+struct Bytes {
+  double loaded;
+  double stored;
+};
+
+/// Per element of the lists.
+template <class Launch>
+Bytes traffic_of(Launch launch) {
+  std::uint64_t loaded_before, stored_before, loaded, stored;
+  ptxTraffic(&loaded_before, &stored_before);
+  launch();
+  ptxTraffic(&loaded, &stored);
+  constexpr double kAll = kTensors * kElements;
+  return {static_cast<double>(loaded - loaded_before) / kAll,
+          static_cast<double>(stored - stored_before) / kAll};
+}
+
+void expect_bytes(Bytes got, double loaded, double stored) {
+  EXPECT_NEAR(got.loaded, loaded, 0.01 * loaded + 0.001);
+  EXPECT_NEAR(got.stored, stored, 0.01 * stored + 0.001);
+}
+
+class Traffic : public testing::Test {
+ protected:
+  void SetUp() override { cuda::use_driver(driver()); }
+};
+
+/// Grad, master and two states in; master, states and the model's parameter out.
+TEST_F(Traffic, OfAStepOfAdamIs28BytesPerParameter) {
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    const TensorList grads = tensors_of(dtype), params = tensors_of(DType::kFloat32),
+                     means = tensors_of(DType::kFloat32), squares = tensors_of(DType::kFloat32),
+                     models = tensors_of(dtype);
+    Plan plan = plan_of({&grads, &params, &means, &squares, &models});
+    plan.rows.assign(kTensors, 0);
+    plan.tags.assign(kTensors, 0);
+    std::vector<float> steps(2 * kTensors);
+    torchamp::StepInputs inputs{};
+    inputs.steps = steps.data();
+    torchamp::uint32 ticket = 0;
+    expect_bytes(traffic_of([&] {
+                   cuda::step(kQueue, torchamp::Algorithm::kAdam, plan, inputs,
+                              {{{1e-3, 0.9, 0.999, 1e-8}}}, &ticket);
+                 }),
+                 14.0, 14.0);
+  }
+}
+
+TEST_F(Traffic, OfACheckIs2BytesPerParameter) {
+  const TensorList grads = tensors_of(DType::kFloat16);
+  Report report(kTensors);
+  const Plan plan = plan_of({&grads});
+  expect_bytes(traffic_of([&] { cuda::check(kQueue, plan, report.flags()); }), 2.0, 0.0);
+}
+
+/// And the scale, which each thread loads.
+TEST_F(Traffic, OfAnUnscaleToFloat32Is6BytesPerParameter) {
+  const TensorList grads = tensors_of(DType::kFloat16), masters = tensors_of(DType::kFloat32);
+  Report report(kTensors);
+  const float inv_scale = 0.5f;
+  const Plan plan = plan_of({&grads, &masters});
+  expect_bytes(traffic_of([&] {
+                 cuda::unscale(kQueue, plan, {&inv_scale, false}, false, report.flags());
+               }),
+               2.0 + 4.0 * cuda::kWarp / cuda::kWarpUnit, 4.0);
+}
+
+}  // namespace
+}  // namespace emulation
