@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -36,12 +37,21 @@ class Replacement {
   int file_ = -1;
 };
 
+/// Nobody may read the new file who may not read the old one, from its creation on.
+mode_t mode_for(const fs::path& path) {
+  std::error_code ignored;
+  const fs::file_status old = fs::status(path, ignored);
+  if (!fs::exists(old)) return 0666;
+  return (static_cast<mode_t>(old.permissions()) & 0666) | S_IRUSR | S_IWUSR;
+}
+
 Replacement::Replacement(fs::path path) : path_(std::move(path)) {
   const std::string first = path_.string() + ".tmp-" + std::to_string(getpid());
+  const mode_t mode = mode_for(path_);
   // Another process of that number may have been killed, or run on another machine.
   for (int i = 0; file_ < 0 && (i == 0 || errno == EEXIST); ++i) {
     name_ = i == 0 ? first : first + "-" + std::to_string(i);
-    file_ = open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    file_ = open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
   }
   check(file_ >= 0, path_);
 }

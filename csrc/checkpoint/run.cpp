@@ -49,7 +49,26 @@ const char* level_of(const Session& session) {
   return session.enabled() ? name(session.properties().opt_level) : "disabled";
 }
 
-Tree saved(Session& session) {
+constexpr const char* kExtra = "extra";
+
+Tree saved_extra(const Extra& extra) {
+  Tree tree = checkpoint::new_tree();
+  for (const auto& [name, value] : extra) {
+    tree.insert(name, checkpoint::data_of(value, std::string(kExtra) + "." + name));
+  }
+  return tree;
+}
+
+Extra read_extra(const Tree& tree) {
+  Extra extra;
+  if (!tree.contains(kExtra)) return extra;
+  for (const auto& entry : checkpoint::as_tree(tree.at(kExtra), kExtra)) {
+    extra[checkpoint::as_text(entry.key(), kExtra)] = entry.value();
+  }
+  return extra;
+}
+
+Tree saved(Session& session, const Extra& extra) {
   torch::NoGradGuard no_grad;
   session.refresh();
   std::vector<IValue> models, optimizers, scalers;
@@ -66,6 +85,7 @@ Tree saved(Session& session) {
   tree.insert("models", checkpoint::list_of(models));
   tree.insert("optimizers", checkpoint::list_of(optimizers));
   tree.insert("loss_scalers", checkpoint::list_of(scalers));
+  tree.insert(kExtra, saved_extra(extra));
   return tree;
 }
 
@@ -167,10 +187,11 @@ ScaleState read_scaler(const Tree& saved, const std::string& name) {
   return state;
 }
 
-void load(Session& session, const Tree& tree) {
+Extra load(Session& session, const Tree& tree) {
   torch::NoGradGuard no_grad;
   session.check_not_released();
   check_header(session, tree);
+  Extra extra = read_extra(tree);
   std::vector<Loaded> loaded;
   const auto models = take_trees(tree, "models", "models", session.models().size());
   for (size_t i = 0; i < models.size(); ++i) {
@@ -190,19 +211,20 @@ void load(Session& session, const Tree& tree) {
   for (const auto& each : loaded) session.set_value(each.target, each.value);
   for (auto& optimizer : optimizers) optimizer.apply();
   for (size_t i = 0; i < scalers.size(); ++i) session.loss_scalers()[i].load_state(scalers[i]);
+  return extra;
 }
 
 }  // namespace
 
-void save(Amp& amp, OutputArchive& archive) {
+void save(Amp& amp, OutputArchive& archive, const Extra& extra) {
   std::ostringstream file;
-  checkpoint::write_file(saved(amp.session()), file);
+  checkpoint::write_file(saved(amp.session(), extra), file);
   std::string bytes = file.str();
   const auto size = static_cast<int64_t>(bytes.size());
   archive.write(kMark, at::from_blob(bytes.data(), {size}, at::kByte).clone());
 }
 
-void load(Amp& amp, InputArchive& archive) {
+Extra load(Amp& amp, InputArchive& archive) {
   Tensor bytes;
   TORCH_CHECK(archive.try_read(kMark, bytes) && bytes.scalar_type() == at::kByte,
               "amp::load: expected the archive to contain \"", kMark,
@@ -210,11 +232,11 @@ void load(Amp& amp, InputArchive& archive) {
   bytes = bytes.cpu().contiguous();
   std::istringstream file(std::string(static_cast<const char*>(bytes.const_data_ptr()),
                                       static_cast<size_t>(bytes.numel())));
-  load(amp.session(), checkpoint::read_file(file, kMark));
+  return load(amp.session(), checkpoint::read_file(file, kMark));
 }
 
-void save(Amp& amp, const std::string& path) {
-  const Tree tree = saved(amp.session());
+void save(Amp& amp, const std::string& path, const Extra& extra) {
+  const Tree tree = saved(amp.session(), extra);
   checkpoint::replace_file(path, [&](const std::string& temporary) {
     std::ofstream file(temporary, std::ios::binary);
     TORCH_CHECK(file, "amp::save: expected \"", path,
@@ -224,11 +246,11 @@ void save(Amp& amp, const std::string& path) {
   });
 }
 
-void load(Amp& amp, const std::string& path) {
+Extra load(Amp& amp, const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   TORCH_CHECK(file, "amp::load: expected \"", path,
               "\" to be a file that amp::save wrote, got one that cannot be opened");
-  load(amp.session(), checkpoint::read_file(file, path));
+  return load(amp.session(), checkpoint::read_file(file, path));
 }
 
 }  // namespace torchamp

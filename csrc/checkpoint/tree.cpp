@@ -34,6 +34,32 @@ IValue list_of(const std::vector<IValue>& values) {
   return list;
 }
 
+IValue data_of(const IValue& value, const std::string& name) {
+  if (value.isNone() || value.isBool() || value.isInt() || value.isDouble() || value.isString()) {
+    return value;
+  }
+  if (value.isTensor() && value.toTensor().defined()) return value.toTensor().detach();
+  if (value.isList() || value.isTuple()) {
+    std::vector<IValue> elements = as_list(value, name);
+    for (size_t i = 0; i < elements.size(); ++i) {
+      elements[i] = data_of(elements[i], name + "[" + std::to_string(i) + "]");
+    }
+    return value.isList() ? list_of(elements) : c10::ivalue::Tuple::create(std::move(elements));
+  }
+  TORCH_CHECK_TYPE(value.isGenericDict(), "amp::save: expected ", name,
+                   " to be a tensor, a number, text or a container of these, got ",
+                   value.tagKind());
+  Tree tree = new_tree();
+  for (const auto& entry : value.toGenericDict()) {
+    const IValue& key = entry.key();
+    TORCH_CHECK_TYPE(key.isString() || key.isInt(), "amp::save: expected the keys of ", name,
+                     " to be text or integers, got ", key.tagKind());
+    const std::string last = key.isString() ? key.toStringRef() : std::to_string(key.toInt());
+    tree.insert(key, data_of(entry.value(), name + "." + last));
+  }
+  return tree;
+}
+
 IValue take(const Tree& tree, const std::string& key) {
   const auto found = tree.find(key);
   TORCH_CHECK(found != tree.end(), "amp::load: expected the checkpoint to contain \"", key,

@@ -16,6 +16,10 @@ using Tree = c10::impl::GenericDict;
 Tree new_tree();
 c10::IValue list_of(const std::vector<c10::IValue>& values);
 
+/// A program's value as a file has it: tensors, numbers, text, None, and lists, tuples and
+/// dictionaries of these. Throws TypeError, which names it `name`, for others.
+c10::IValue data_of(const c10::IValue& value, const std::string& name);
+
 /// The entry of that name. Throws if there is none.
 c10::IValue take(const Tree& tree, const std::string& key);
 

@@ -21,7 +21,6 @@ WORDS = {
     "torch.optim.optimizer.Optimizer": "torch.optim.Optimizer",
     "collections.abc.": "",
     "_serialize.File": "str | os.PathLike | BinaryIO",
-    "opt_level: Level": "opt_level: str | Policy | None",
     "ProcessGroups": "ProcessGroup | Sequence[ProcessGroup]",
     "Rule | Iterable[Rule]": "str | type | Callable | Iterable[str | type | Callable]",
     "<Check.BOTH: 3>": "Check.BOTH",

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from torchamp._bound import plain
 from torchamp._load import _C
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -17,12 +18,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def traceable(op: Function) -> Function:
     """`op`, for which a graph has torch.ops.torchamp's."""
     in_graph: Any = _ADAPTED.get(op.__name__) or getattr(torch.ops.torchamp, op.__name__)
+    eager = plain(op)
 
-    @functools.wraps(op)
+    @functools.wraps(eager)
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return in_graph(*args, **kwargs)
-        return op(*args, **kwargs)
+        return eager(*args, **kwargs)
 
     call.__module__, call.__qualname__ = "torchamp.ops", op.__name__
     return call  # type: ignore[return-value]

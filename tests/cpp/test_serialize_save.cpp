@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "checkpoint/replace_file.h"
 #include "checkpoints.h"
 #include "errors.h"
 
@@ -119,6 +120,15 @@ TEST_F(SaveTest, PermissionsAreKept) {
   const auto before = fs::status(path()).permissions();
   save_number(path(), 2);
   EXPECT_EQ(fs::status(path()).permissions(), before);
+}
+
+TEST_F(SaveTest, NobodyElseMayReadTheNewFileAtAnyTime) {
+  save_number(path(), 1);
+  fs::permissions(path(), fs::perms::owner_read | fs::perms::owner_write);
+  checkpoint::replace_file(path(), [&](const std::string& temporary) {
+    EXPECT_NE(temporary, path());
+    EXPECT_EQ(fs::status(temporary).permissions(), fs::status(path()).permissions());
+  });
 }
 
 TEST_F(SaveTest, ALinkIsFollowed) {

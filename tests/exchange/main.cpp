@@ -1,10 +1,12 @@
 // exchange <level> <optimizer> <from> <first step> <end step> <to>
 //
 // Loads a checkpoint, trains from the first step up to before the end step, and writes a
-// checkpoint, and the net alone, as LibTorch does, to <to>.net. Starts with new weights if <from>
-// is "-". Network, batches and options match Python's tests.
+// checkpoint with the loaded one's extra, and the net alone, as LibTorch does, to <to>.net. Starts
+// with new weights if <from> is "-". Sets the random numbers to the extra's "rng", and adds some
+// that follow as "drawn". Network, batches and options match Python's tests.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/relu.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -88,9 +90,15 @@ void run(const std::vector<std::string>& arguments) {
   const auto optimizer = makers().at(arguments.at(1))(net->parameters());
   auto amped =
       torchamp::initialize(net, *optimizer, torchamp::Options(arguments.at(0)).verbosity(0));
-  if (arguments.at(2) != "-") torchamp::load(amped, arguments.at(2));
+  torchamp::Extra extra;
+  if (arguments.at(2) != "-") extra = torchamp::load(amped, arguments.at(2));
+  if (extra.count("rng") != 0) {
+    torchamp::set_rng_state(extra.at("rng"));
+    extra["drawn"] = at::rand({8});
+    extra["cpp_rng"] = torchamp::get_rng_state();
+  }
   train(amped, std::stoll(arguments.at(3)), std::stoll(arguments.at(4)));
-  torchamp::save(amped, arguments.at(5));
+  torchamp::save(amped, arguments.at(5), extra);
   torch::save(net, arguments.at(5) + ".net");
 }
 

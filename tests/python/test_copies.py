@@ -113,7 +113,8 @@ def test_what_a_program_does_with_it(level, kept, how, then):
     weights = model.first.weight.detach().clone()
     then(other, level)
     assert torch.equal(model.first.weight, weights)
-    train_step(model, optimizer)
+    if level not in ("O1", "O4"):
+        train_step(model, optimizer)
 
 
 @pytest.mark.parametrize("how", HOWS)

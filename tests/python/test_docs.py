@@ -117,6 +117,7 @@ def names(device, monkeypatch, tmp_path, code, document, request):
         "wandb": types.SimpleNamespace(log=lambda row: None), "mesh": Mesh(),
         "fully_shard": distributed.fsdp.fully_shard, "stage": model, "batches": [(x, target)],
         "pipeline_group": distributed.group.WORLD, "run_schedule": run_schedule,
+        "epoch": 3, "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1),
     }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import typing
 from collections.abc import Iterator
 
 import pytest
@@ -15,7 +16,8 @@ MODULES = (torchamp, amp, ops, optimizers)
 
 
 def can_have_one(item: object) -> bool:
-    return callable(item) or isinstance(item, property)
+    is_type = typing.get_origin(item) is not None
+    return callable(item) and not is_type or isinstance(item, property)
 
 
 def public_names() -> Iterator[tuple[str, object]]:

@@ -198,3 +198,28 @@ def test_cpp_reads_what_follows_a_scheduler_and_python_s_own_wrappers(tmp_path):
     saved = contents(tmp_path / "twice")
     assert saved["optimizers.0.param_groups.0.lr"] == pytest.approx(0.01)
     assert torch.equal(saved["models.0.first.weight"], next(amp.master_params(optimizer)))
+
+
+def test_extra_passes_through_both_languages(tmp_path):
+    """And the random numbers that follow a state are the same."""
+    model, optimizer = initialized("O2")
+    extra = {
+        "epoch": 3,
+        "seconds": 0.5,
+        "smallest": -(2**31),
+        "name": "run",
+        "none": None,
+        "pair": (True, [1, 2]),
+        "nested": {"deep": {7: "by number"}},
+        "rng": amp.get_rng_state(),
+    }
+    amp.save(model, optimizer, tmp_path / "once", extra)
+    drawn, state = torch.rand(8), torch.get_rng_state()
+    run_cpp("O2", "SGD", tmp_path / "once", 0, 0, tmp_path / "twice")
+    loaded = amp.load(model, optimizer, tmp_path / "twice")
+    assert isinstance(loaded["pair"], tuple) and isinstance(loaded["pair"][1], list)
+    assert torch.equal(loaded["drawn"], drawn)
+    amp.set_rng_state(loaded["cpp_rng"])
+    assert torch.equal(torch.get_rng_state(), state)
+    added = {place.split(".")[1] for place in differences(tmp_path / "once", tmp_path / "twice")}
+    assert added == {"drawn", "cpp_rng"}

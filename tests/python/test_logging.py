@@ -7,17 +7,21 @@ import io
 import logging
 import pathlib
 import re
+import threading
+import time
 import warnings
 
 import pytest
 import torch
 from nets import linear_net, overflow_at, sgd, train_step
 
+import torchamp
 from torchamp import amp
 from torchamp._logging import log
 
 TRAIN = """
 import torch
+import torchamp
 from torchamp import amp
 
 model = torch.nn.Linear(4, 4)
@@ -247,6 +251,63 @@ def test_warnings_have_the_line_of_the_program(initialize):
         optimizers[0].step()
     assert len(seen) == 3 and {each.filename for each in seen} == {__file__}
     assert [each.lineno - seen[0].lineno for each in seen] == [0, 0, 1]
+
+
+def a_record(_: torchamp.Amp):
+    torchamp.Amp(linear_net(), None, "O2")
+
+
+def a_warning(_: torchamp.Amp):
+    torchamp.Amp(linear_net().double(), None, "O2", verbosity=0)
+
+
+def a_closed_one(owner: torchamp.Amp):
+    owner.close()
+    owner.models[0](torch.ones(1, 4))
+
+
+def a_close_elsewhere(_: torchamp.Amp):
+    made, closed = [], threading.Event()
+    thread = threading.Thread(
+        target=lambda: (
+            made.append(torchamp.Amp(linear_net(), None, "O1", verbosity=0)),
+            closed.wait(),
+        )
+    )
+    thread.start()
+    while not made:
+        time.sleep(0.001)
+    made[0].close()
+    closed.set()
+    thread.join()
+
+
+WITHOUT_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+PROGRAMS = [
+    a_record,
+    a_warning,
+    a_closed_one,
+    a_close_elsewhere,
+    pytest.param(lambda _: torchamp.GradScaler(), id="scaler", marks=WITHOUT_CUDA),
+    pytest.param(lambda _: torchamp.autocast("cuda"), id="autocast", marks=WITHOUT_CUDA),
+    pytest.param(lambda _: torchamp.autocast(), id="cuda_autocast", marks=WITHOUT_CUDA),
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_each_has_the_line_of_the_program(program, caplog):
+    """Of what a function of this file does."""
+    caplog.set_level(logging.INFO, "torchamp")
+    owner = torchamp.Amp(linear_net(), None, "O1", verbosity=0)
+    caplog.clear()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        program(owner)
+    first = program.__code__.co_firstlineno
+    lines = [(each.filename, each.lineno) for each in seen]
+    lines += [(each.pathname, each.lineno) for each in caplog.records]
+    ((file, line),) = lines
+    assert file == __file__ and first <= line < first + 12
 
 
 def test_a_warning_is_given_once_a_line():

@@ -158,7 +158,8 @@ def test_a_closed_model_is_not_cast_anywhere():
     with Amp(model, opt_level="O1", verbosity=0):
         pass
     x, _ = batch()
-    assert run_in_thread(lambda: model(x).dtype) == torch.float32
+    evaluate = torch.no_grad()(lambda: model(x).dtype)
+    assert run_in_thread(evaluate) == torch.float32
 
 
 def test_a_thread_with_o4_of_its_own_keeps_it():

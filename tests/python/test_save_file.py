@@ -64,6 +64,22 @@ def test_permissions_are_kept(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o400])
+def test_nobody_else_may_read_the_new_file_at_any_time(tmp_path, monkeypatch, mode):
+    path = tmp_path / "run.pt"
+    amp.save(*initialized("O2"), path)
+    path.chmod(mode)
+    save, modes = torch.save, []
+
+    def watched(state, file):
+        modes.append(stat.S_IMODE(os.stat(file.name).st_mode))
+        save(state, file)
+
+    monkeypatch.setattr(torch, "save", watched)
+    amp.save(*initialized("O2"), path)
+    assert modes == [mode | 0o600] and stat.S_IMODE(path.stat().st_mode) == mode
+
+
 def test_a_new_file_has_the_usual_permissions(tmp_path):
     (tmp_path / "other").touch()
     amp.save(*initialized("O2"), tmp_path / "run.pt")
@@ -93,6 +109,9 @@ def test_what_is_no_file_is_written_directly():
 
 
 def test_a_path_that_cannot_be_written(tmp_path):
-    message = '^amp.*save: expected ".*/no/run.pt" to be a path that can be written, got the error'
+    message = (
+        f'^amp.save: expected "{tmp_path}/no/run.pt" to be a path that can be written, got the '
+        'error "No such file or directory"$'
+    )
     with pytest.raises(RuntimeError, match=message):
         amp.save(*initialized("O2"), tmp_path / "no" / "run.pt")

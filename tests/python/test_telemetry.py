@@ -166,3 +166,18 @@ def test_a_scale_that_was_loaded_is_the_scale():
 def test_of_an_optimizer_that_is_not_amps():
     with pytest.raises(RuntimeError, match="telemetry: expected optimizer to be an optimizer that"):
         amp.telemetry(sgd(Net()))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_scheduler_follows_the_steps_that_were_taken(name):
+    """As in docs/optimizers.md."""
+    model, optimizer = initialized("O2", Net(), MAKERS[name])
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    amp.telemetry(optimizer)
+    for step in range(6):
+        with overflow_at(model.first.weight, float("inf") if step in (1, 2) else 0.0):
+            train_step(model, optimizer, step)
+        known = amp.telemetry(optimizer)
+        while scheduler.last_epoch < known.steps - known.skipped_steps:
+            scheduler.step()
+    assert scheduler.last_epoch == 4

@@ -8,9 +8,10 @@ import re
 import typing
 
 import pytest
+import torch
 
-from torchamp import optimizers
-from torchamp.amp import _amp, _settings, initialize
+from torchamp import amp, optimizers
+from torchamp.amp import _settings, initialize
 
 PROGRAM = pathlib.Path(__file__).with_name("typed_program.py")
 
@@ -24,8 +25,12 @@ def test_the_types_of_overrides_are_those_of_arguments():
     taken = set(inspect.signature(initialize).parameters)
     others = {"models", "optimizers", "enabled", "opt_level", "process_group"}
     assert set(_settings.Overrides.__annotations__) == taken - others
-    levels = typing.get_args(typing.get_args(_amp.Level)[0])
-    assert levels == ("O0", "O1", "O2", "O3", "O4", "O5")
+
+
+def test_levels():
+    assert typing.get_args(amp.Level) == tuple(f"O{i}" for i in range(6))
+    for level in typing.get_args(amp.Level):
+        amp.initialize(torch.nn.Linear(2, 2), opt_level=level, verbosity=0)
 
 
 @pytest.mark.parametrize("name", optimizers.__all__)

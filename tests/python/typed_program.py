@@ -25,6 +25,11 @@ class Net(nn.Module):
         return output
 
 
+@amp.float_function
+def distance(a: torch.Tensor, b: torch.Tensor, power: int = 2) -> torch.Tensor:
+    return (a - b).norm(power)
+
+
 def step(model: Net, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> float:
     optimizer.zero_grad()
     loss: torch.Tensor = model(x).float().pow(2).mean()
@@ -60,12 +65,14 @@ def main() -> None:
     adam = optimizers.FusedAdamW(net.parameters(), lr=1e-3, state_dtype=torch.bfloat16)
     both = amp.initialize(net, adam, opt_level="O5", keep_fp32="head", verbosity=0)
     model, optimizer = both
+    level_of_another: amp.Level = "O3"
     alone = amp.initialize(Net(), opt_level=amp.Policy("mixed_bfloat16"), verbosity=0)
-    several = amp.initialize([Net(), Net()], opt_level="O3", verbosity=0)
+    several = amp.initialize([Net(), Net()], opt_level=level_of_another, verbosity=0)
     if TYPE_CHECKING:
         assert_type(model, Net)
         assert_type(optimizer, optimizers.FusedAdamW)
         assert_type(alone, Net)
+        assert_type(distance(x, x), torch.Tensor)
         assert_type(several, list[Net])
     with amp.Monitor(optimizer, "steps.csv"):
         norm = step(model, optimizer, x)
@@ -73,7 +80,9 @@ def main() -> None:
     counts: amp.Telemetry = amp.telemetry(optimizer)
     steps: int = counts.steps
     saved: int = amp.report(model, optimizer, x).saved_bytes
-    print(level, norm > 0, steps, saved != 0, step_without_initialize(x).get_scale())
+    amp.save(model, optimizer, "run.pt", {"steps": steps, "rng": amp.get_rng_state()})
+    loaded: int = amp.load(model, optimizer, "run.pt")["steps"]
+    print(level, norm > 0, loaded, saved != 0, step_without_initialize(x).get_scale())
     print(verdict.fits, len(trace.origins))
 
 

@@ -12,6 +12,7 @@ from torchamp._inspect.preflight import Preflight, preflight
 from torchamp._inspect.report import Report, report
 from torchamp._inspect.trial import Verdict
 from torchamp.amp._amp import (
+    Level,
     clip_grad_norm_,
     clip_grad_value_,
     disable_casts,
@@ -44,12 +45,14 @@ from torchamp.amp._inference import cast_for_inference
 from torchamp.amp._optimizer import Telemetry
 from torchamp.amp._policy import LossScaleOptimizer, Policy, set_policy
 from torchamp.amp._ranks.dtensor import fsdp_policy
+from torchamp.amp._rng_state import get_rng_state, set_rng_state
 from torchamp.amp._torch_autocast import autocast
 from torchamp.amp._weight_grads import accumulate_weight_grads
 
 __all__ = [
     "AveragedModel",
     "GradScaler",
+    "Level",
     "LossScaleOptimizer",
     "Monitor",
     "OverflowTrace",
@@ -68,6 +71,7 @@ __all__ = [
     "finish",
     "float_function",
     "fsdp_policy",
+    "get_rng_state",
     "half_function",
     "initialize",
     "load",
@@ -86,6 +90,7 @@ __all__ = [
     "scale",
     "scale_loss",
     "set_policy",
+    "set_rng_state",
     "state_dict",
     "telemetry",
     "trace_overflow",

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, overload
 
 import torch
 
+from torchamp._arguments import expect, is_boolean
 from torchamp._load import _C
 from torchamp.amp import _release, _scale_loss, _serialize
 from torchamp.amp._checks import as_list, uncompiled
 from torchamp.amp._describe import describe, describe_as_html
 from torchamp.amp._loss_scalers import LossScalers
-from torchamp.amp._masters import params_of
+from torchamp.amp._masters import check_optimizer, params_of
 from torchamp.amp._optimizer import Telemetry, state_of, suppress_accesses
 from torchamp.amp._policy import Policy, level_and_overrides
 from torchamp.amp._ranks.agreement import ProcessGroups, groups_of
@@ -27,7 +28,8 @@ from torchamp.amp._settings import Overrides, named, settings_for, show_options
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-Level = Union[Literal["O0", "O1", "O2", "O3", "O4", "O5"], Policy, None]
+#: The opt levels that initialize takes.
+Level = Literal["O0", "O1", "O2", "O3", "O4", "O5"]
 Optimizers = Union[torch.optim.Optimizer, Iterable[torch.optim.Optimizer]]
 ModelsT = TypeVar("ModelsT", bound=Union[torch.nn.Module, Sequence[torch.nn.Module]])
 OptimizersT = TypeVar("OptimizersT", bound=Union[torch.optim.Optimizer, Sequence])
@@ -55,12 +57,13 @@ class Amp:
         self,
         models: torch.nn.Module | list[torch.nn.Module],
         optimizers: torch.optim.Optimizer | list[torch.optim.Optimizer] | None = None,
-        opt_level: Level = None,
+        opt_level: Level | Policy | None = None,
         *,
         enabled: bool = True,
         process_group: ProcessGroups | None = None,
         **overrides: Unpack[Overrides],
     ) -> None:
+        _check_enabled("enabled", enabled)
         self.models: list[torch.nn.Module] = as_list("models", models, torch.nn.Module)
         self.optimizers: list[torch.optim.Optimizer] = (
             [] if optimizers is None else as_list("optimizers", optimizers, torch.optim.Optimizer)
@@ -104,6 +107,7 @@ class Amp:
         if self._session is None:
             return _scale_loss.PlainLoss(loss)
         _scale_loss.check_loss("scale_loss", loss)
+        self._session.check_trains("scale_loss")
         states = self._states("scale_loss", optimizers, self._session)
         self._session.check_order()
         kind = _scale_loss.DTensorLoss if self._session.shards else _scale_loss.ScaledLoss
@@ -129,7 +133,10 @@ class Amp:
 
     def refresh_masters(self) -> None:
         """See amp.refresh_masters."""
-        for state in self._session.states if self._session else []:
+        if self._session is None:
+            return
+        self._session.check_not_released("refresh_masters")
+        for state in self._session.states:
             state.overwrite_masters()
 
     def state_dict(self) -> MutableMapping[str, Any]:
@@ -141,15 +148,17 @@ class Amp:
         if self._session is not None:
             self._session.scalers.load_state_dict(state_dict)
 
-    def save(self, file: _serialize.File) -> None:
+    def save(self, file: _serialize.File, extra: Mapping[str, Any] | None = None) -> None:
         """See amp.save."""
-        _serialize.save(self._run(), file)
+        _serialize.save(self._run("save"), file, extra)
 
-    def load(self, file: _serialize.File) -> None:
+    def load(self, file: _serialize.File) -> dict[str, Any]:
         """See amp.load."""
-        _serialize.load(self._run(), file)
+        return _serialize.load(self._run("load"), file)
 
-    def _run(self) -> _serialize.Run:
+    def _run(self, function: str) -> _serialize.Run:
+        if self._session is not None:
+            self._session.check_not_released(function)
         return _serialize.run_of(self.models, self.optimizers, self._session)
 
     def release(self) -> None:
@@ -158,7 +167,8 @@ class Amp:
             _release.release(self._session)
 
     def close(self) -> None:
-        """Ends O1's autocast. Models and optimizers stay as they are."""
+        """Ends O1's autocast. Models and optimizers stay as they are: at O1 and O4 the models
+        compute in float32 from now on, and scale_loss raises RuntimeError."""
         if self._session is not None:
             self._session.close()
 
@@ -195,7 +205,7 @@ def initialize(
     models: ModelsT,
     optimizers: None = None,
     enabled: bool = True,
-    opt_level: Level = None,
+    opt_level: Level | Policy | None = None,
     *,
     process_group: ProcessGroups | None = None,
     **overrides: Unpack[Overrides],
@@ -207,7 +217,7 @@ def initialize(
     models: ModelsT,
     optimizers: OptimizersT,
     enabled: bool = True,
-    opt_level: Level = None,
+    opt_level: Level | Policy | None = None,
     *,
     process_group: ProcessGroups | None = None,
     **overrides: Unpack[Overrides],
@@ -218,7 +228,7 @@ def initialize(
     models: Any,
     optimizers: Any = None,
     enabled: bool = True,
-    opt_level: Level = None,
+    opt_level: Level | Policy | None = None,
     *apex_s: Any,
     process_group: ProcessGroups | None = None,
     **overrides: Any,
@@ -278,12 +288,7 @@ def initialize(
         RuntimeError: for an unknown level, options that contradict it, and models and optimizers
             that do not fit it.
     """
-    if enabled not in (True, False):
-        meant = f"; write opt_level={enabled!r}" if isinstance(enabled, str) else ""
-        raise TypeError(
-            "initialize: expected enabled, the third argument, to be True or False, got "
-            f"{enabled!r}{meant}"
-        )
+    _check_enabled("enabled, the third argument,", enabled)
     overrides = named(*apex_s, **overrides)
     returned = models if optimizers is None else (models, optimizers)
     Last.is_disabled = not enabled
@@ -297,6 +302,14 @@ def initialize(
 
 
 show_options(initialize)
+
+
+def _check_enabled(argument: str, enabled: Any) -> None:
+    if not is_boolean(enabled):
+        meant = f"; write opt_level={enabled!r}" if isinstance(enabled, str) else ""
+        raise TypeError(
+            f"initialize: expected {argument} to be True or False, got {enabled!r}{meant}"
+        )
 
 
 def release(models: torch.nn.Module | Iterable[torch.nn.Module]) -> None:
@@ -408,7 +421,16 @@ def finish(optimizers: Optimizers, loss_id: int = 0) -> None:
 def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     """The tensors that `optimizer` steps, group by group: float32 masters of the model's 16-bit
     parameters at O2 and O5, the parameters themselves elsewhere. After scale_loss their grads are
-    unscaled; `amp.clip_grad_norm_` clips them without making those of fused optimizers."""
+    unscaled; `amp.clip_grad_norm_` clips them without making those of fused optimizers.
+
+    Raises:
+        TypeError: for what has no parameters in groups.
+    """
+    check_optimizer("master_params", optimizer)
+    return _master_params(optimizer)
+
+
+def _master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     state = getattr(optimizer, "_torchamp", None)
     if state is not None:
         state.accesses.show()
@@ -533,9 +555,13 @@ def save(
     models: torch.nn.Module | Iterable[torch.nn.Module],
     optimizers: Optimizers | None,
     file: _serialize.File,
+    extra: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes everything that training resumes from, which C++ reads too: models in float32,
-    optimizers, loss scalers, level. Waits for the device.
+    """Writes models in float32, the optimizers' options and states, loss scalers, level and
+    `extra`, which C++ reads too. Waits for the device::
+
+        extra = {"scheduler": scheduler.state_dict(), "epoch": epoch, "rng": amp.get_rng_state()}
+        amp.save(model, optimizer, "run.pt", extra)
 
     Args:
         models: the model that initialize returned, or the list; each may be in DataParallel or
@@ -543,27 +569,37 @@ def save(
         optimizers: the optimizer, or the list; None where there is none.
         file: a path, where an existing file is replaced at once, or a binary file that is open for
             writing.
+        extra: what load returns: tensors, numbers, text and None by name, and lists, tuples and
+            dicts of these.
 
     Raises:
-        TypeError: for state that is not a tensor, number or text, and for DTensors.
+        TypeError: for state that is not a tensor, number or text, for integers in `extra` of more
+            than 32 bits, which C++ would not read, and for DTensors.
         RuntimeError: where the file cannot be written, and for optimizers that initialize did not
             return.
     """
-    _of(optimizers, "save", models).save(file)
+    _of(optimizers, "save", models).save(file, extra)
 
 
 def load(
     models: torch.nn.Module | Iterable[torch.nn.Module],
     optimizers: Optimizers | None,
     file: _serialize.File,
-) -> None:
+) -> dict[str, Any]:
     """Gives models and optimizers that initialize returned what save, here or in C++, wrote of
-    others of the same level. Nothing in the file is run. A call that raises changes nothing.
+    others of the same level. Nothing in the file is run. A call that raises changes nothing::
+
+        extra = amp.load(model, optimizer, "run.pt")
+        scheduler.load_state_dict(extra["scheduler"])
+        amp.set_rng_state(extra["rng"])
 
     Args:
         models: as for save.
         optimizers: as for save.
         file: a path, or a binary file that is open for reading and can seek.
+
+    Returns:
+        What save was given as `extra`, tensors on the CPU; {} where there was none.
 
     Raises:
         RuntimeError: where the file is damaged or does not fit, and for optimizers that initialize
@@ -571,7 +607,7 @@ def load(
         TypeError: for DTensors.
         OSError: where the path cannot be read.
     """
-    _of(optimizers, "load", models).load(file)
+    return _of(optimizers, "load", models).load(file)
 
 
 def _of(optimizers: Optimizers | None, function: str, models: Any = ()) -> Amp:
@@ -580,6 +616,9 @@ def _of(optimizers: Optimizers | None, function: str, models: Any = ()) -> Amp:
         optimizers = []
     chosen = listed(function, "optimizers", optimizers)
     models = [uncompiled(model) for model in listed(function, "models", models)]
+    for i, model in enumerate(models):
+        is_right = isinstance(model, torch.nn.Module)
+        expect(is_right, function, f"models[{i}]", "a torch.nn.Module", model)
     if _is_disabled(chosen):
         return Amp._of(None, models, chosen)
     states = _known_states(chosen, function)
@@ -591,11 +630,8 @@ def listed(function: str, name: str, values: Any) -> list:
     argument, for a tensor and for what cannot be iterated over."""
     if isinstance(values, (torch.nn.Module, torch.optim.Optimizer)):
         return [values]
-    if isinstance(values, torch.Tensor) or not isinstance(values, Iterable):
-        raise TypeError(
-            f"{function}: expected {name} to be one of them or a list, got a "
-            f"{type(values).__name__}"
-        )
+    is_right = isinstance(values, Iterable) and not isinstance(values, torch.Tensor)
+    expect(is_right, function, name, "one of them or a list", values)
     return list(values)
 
 

@@ -15,7 +15,8 @@ from typing import Any, Optional
 
 import torch
 
-from torchamp._in_graphs import constant_in_graphs
+from torchamp._arguments import expect
+from torchamp._in_graphs import Function, constant_in_graphs
 from torchamp._load import _C
 from torchamp._logging import warn
 
@@ -27,23 +28,23 @@ _APPLY = getattr(torch.autograd.Function.apply, "__func__", None)
 Choice = Callable[[torch.Tensor], Optional[torch.dtype]]
 
 
-def half_function(fn: Callable) -> Callable:
+def half_function(fn: Function) -> Function:
     """`fn` with its floating tensors cast to the 16-bit type of the level wherever that is O1 or
     O4: float16 or bfloat16."""
     return _wrapped(fn, lambda tensors: lambda tensor: _C.casting_to(tensor.device.type))
 
 
-def bfloat16_function(fn: Callable) -> Callable:
+def bfloat16_function(fn: Function) -> Function:
     """`fn` with its floating tensors cast to bfloat16 at O1 and O4."""
     return _wrapped(fn, lambda tensors: lambda tensor: torch.bfloat16)
 
 
-def float_function(fn: Callable) -> Callable:
+def float_function(fn: Function) -> Function:
     """`fn` with its floating tensors cast to float32 at O1 and O4."""
     return _wrapped(fn, lambda tensors: lambda tensor: torch.float32)
 
 
-def promote_function(fn: Callable) -> Callable:
+def promote_function(fn: Function) -> Function:
     """`fn` with its floating tensors cast to float32 at O1 and O4 where one of them is float32."""
     return _wrapped(fn, _widest)
 
@@ -53,7 +54,7 @@ def _widest(tensors: list[torch.Tensor]) -> Choice:
     return lambda tensor: torch.float32 if has_float32 else tensor.dtype
 
 
-def _wrapped(fn: Callable, choose: Callable[[list[torch.Tensor]], Choice]) -> Callable:
+def _wrapped(fn: Any, choose: Callable[[list[torch.Tensor]], Choice]) -> Any:
     """`fn` that casts as `choose` says of its tensors, decided at each call."""
     if isinstance(fn, (staticmethod, classmethod)):
         return type(fn)(_wrapped(fn.__func__, choose))
@@ -202,6 +203,7 @@ class Patches:
 
 
 def _register(function: str, wrap: Callable, module: Any, name: str) -> None:
+    expect(isinstance(name, str), function, "name", "text", name)
     if not hasattr(module, name):
         raise ValueError(f"{function}: expected the name of a function in {module!r}, got {name!r}")
     OPEN.add(Patch(module, name, wrap))
@@ -362,6 +364,7 @@ class OpenCasts:
         self._thread = threading.current_thread()
         self._autocast = _C.OpenAutocast(device_types, dtype)
         self._is_open = True
+        self._is_known_closed = False
         OPEN.hold()
 
     @property
@@ -369,7 +372,14 @@ class OpenCasts:
         return self._is_open
 
     def join(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which any thread casts as the one that made this."""
+        """A context in which any thread casts as the one that made this. Warns once where it is
+        entered to train after close()."""
+        if not (self._is_open or self._is_known_closed) and torch.is_grad_enabled():
+            self._is_known_closed = True
+            warn(
+                "forward: expected an open Amp, got one that close() has ended: its models compute "
+                "in float32 from now on; close it after training, and call them in torch.no_grad()"
+            )
         return _C.JoinAutocast(self._autocast)
 
     def close(self) -> None:

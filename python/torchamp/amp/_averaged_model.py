@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim import swa_utils
 
-from torchamp.amp._checks import uncompiled
+from torchamp.amp._checks import module_of
 from torchamp.amp._inference import cast_for_inference
 from torchamp.amp._masters import LOW_PRECISION
 from torchamp.amp._model import AmpModel
@@ -25,7 +25,7 @@ class AveragedModel(swa_utils.AveragedModel):
     """
 
     def __init__(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-        model = uncompiled(model)
+        model = module_of("AveragedModel", model)
         super().__init__(model, *args, **kwargs)
         for original, copied in zip(model.modules(), self.module.modules()):
             if isinstance(original, AmpModel) and original._torchamp.input_type in LOW_PRECISION:
@@ -34,7 +34,7 @@ class AveragedModel(swa_utils.AveragedModel):
     def update_parameters(self, model: torch.nn.Module) -> None:
         """Averages the values that `model`, of initialize or not, has now; the first call copies
         them. Reads no grads, and waits for nothing that torch's does not wait for."""
-        super().update_parameters(_Float32(model))
+        super().update_parameters(_Float32(module_of("update_parameters", model)))
 
 
 class _Float32(torch.nn.Module):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from torchamp._arguments import expect
 from torchamp._load import _C
 from torchamp._logging import warn
 from torchamp._shards import shard_of
@@ -51,10 +52,7 @@ def _described(value: Any) -> str:
 def module_of(function: str, model: Any) -> torch.nn.Module:
     """`model` without torch.compile. Raises TypeError, which names `function`, unless it is a
     module."""
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(
-            f"{function}: expected model to be a torch.nn.Module, got a {type(model).__name__}"
-        )
+    expect(isinstance(model, torch.nn.Module), function, "model", "a torch.nn.Module", model)
     return uncompiled(model)
 
 

@@ -11,9 +11,10 @@ import torch
 from torchamp import ops
 from torchamp._load import _C
 from torchamp._shards import grad_of, is_flattened, mesh_groups_of
-from torchamp.amp._masters import LOW_PRECISION, params_of
+from torchamp.amp._masters import LOW_PRECISION, check_optimizer, params_of
 from torchamp.amp._optimizer import FUSED_IN_TORCH, can_skip_on_device
 from torchamp.amp._ranks.agreement import ProcessGroups, agreement_over, groups_of
+from torchamp.amp._torch_autocast import is_missing
 
 #: Where growth ends: the largest power of two in float32.
 _MAX_SCALE = 2.0**127
@@ -63,6 +64,7 @@ class GradScaler(torch.amp.GradScaler):
         skip_on_device: bool = True,
     ) -> None:
         groups = groups_of("GradScaler", process_group)
+        enabled = enabled and not is_missing("GradScaler", device)
         super().__init__(
             device, init_scale, growth_factor, backoff_factor, growth_interval, enabled
         )
@@ -180,6 +182,7 @@ class GradScaler(torch.amp.GradScaler):
     def overflowed_params(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
         """The optimizer's parameters in whose grads its last check, in this iteration or the one
         before, found a value that is not finite. Waits for the device."""
+        check_optimizer("overflowed_params", optimizer)
         if not self._enabled:
             return []
         key = id(optimizer)
@@ -284,6 +287,7 @@ def _like(outputs: Iterable, scaled: Iterator) -> Iterable:
 
 
 def _check_is_plain(method: str, optimizer: torch.optim.Optimizer) -> None:
+    check_optimizer(method, optimizer)
     if getattr(optimizer, "_torchamp", None) is not None:
         raise RuntimeError(
             f"{method}: expected an optimizer not returned by amp.initialize, which scales losses "

@@ -24,7 +24,8 @@ def rules_of(name: str, value: Any) -> tuple[Rule, ...]:
     rules = (value,) if is_one else tuple(value)
     for rule in rules:
         is_other_class = isinstance(rule, type) and not issubclass(rule, torch.nn.Module)
-        if is_other_class or not (isinstance(rule, str) or callable(rule)):
+        is_module = isinstance(rule, torch.nn.Module)
+        if is_other_class or is_module or not (isinstance(rule, str) or callable(rule)):
             raise TypeError(
                 f"initialize: expected {name} to be names, classes of modules or functions of "
                 f"name and module, got {rule!r}"

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torchamp import ops
+from torchamp._arguments import expect
 from torchamp._load import _C
 from torchamp.amp._settings import Settings
 
@@ -40,6 +41,8 @@ class LossScalers(list[_C.LossScaler]):
         in its attribute `_metadata`, as torch.nn.Module's state dicts have versions.
         """
         result = OrderedDict() if destination is None else destination
+        is_right = isinstance(result, MutableMapping)
+        expect(is_right, "state_dict", "destination", "a dict or None", result)
         for i, scaler in enumerate(self):
             result[f"{_KEY}{i}"] = _saved(scaler)
         if isinstance(result, OrderedDict):
@@ -52,6 +55,8 @@ class LossScalers(list[_C.LossScaler]):
         Raises RuntimeError, and changes nothing, where the dict is of another number of losses, of
         another level, incomplete or no such dict.
         """
+        is_right = isinstance(state_dict, Mapping)
+        expect(is_right, "load_state_dict", "state_dict", "a dict", state_dict)
         _check_keys(state_dict, len(self))
         _check_level(self._opt_level, state_dict)
         states = [_read(name, entry) for name, entry in state_dict.items()]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from torchamp._arguments import expect
 from torchamp._load import _C
 from torchamp._shards import is_dtensor, shard_of
 
@@ -27,6 +28,12 @@ def make_masters(
     before the cast that rounds them. A shared one may come more than once."""
     stepped = set(params_of(optimizers))
     return {param: _C.make_master(param) for param in dict.fromkeys(params) if param in stepped}
+
+
+def check_optimizer(function: str, optimizer: Any) -> None:
+    """Raises TypeError unless it has parameters in groups, as a torch.optim.Optimizer has."""
+    is_right = hasattr(optimizer, "param_groups")
+    expect(is_right, function, "optimizer", "a torch.optim.Optimizer", optimizer)
 
 
 def params_of(optimizers: list[torch.optim.Optimizer]) -> list[torch.Tensor]:

@@ -57,7 +57,7 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
         with suppress_accesses([state]):
             super().zero_grad(*args, **kwargs)
         with state.session.shards.mirrored():
-            state.core.zero_grad(set_to_none)
+            state.core.zero_grad(bool(set_to_none))
         if state.core.doubt:
             warn(state.core.doubt)
 

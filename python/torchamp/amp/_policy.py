@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from torchamp._arguments import expect
+from torchamp.amp._checks import module_of
 from torchamp.amp._grad_scaler import GradScaler
 from torchamp.amp._masters import mastered
 
@@ -34,6 +36,7 @@ class Policy:
     name: str
 
     def __post_init__(self) -> None:
+        expect(isinstance(self.name, str), "Policy", "name", "text", self.name)
         if self.name not in _LEVELS:
             raise ValueError(
                 f"Policy: expected name to be one of {', '.join(map(repr, _LEVELS))}, got "
@@ -67,12 +70,17 @@ class _Global:
 
 def set_global_policy(policy: Policy | str | None) -> None:
     """From now on initialize uses this policy where it is given no opt_level. None: O1, again."""
-    _Global.policy = Policy(policy) if isinstance(policy, str) else policy
+    _Global.policy = None if policy is None else _policy_of("set_global_policy", policy)
 
 
 def global_policy() -> Policy | None:
     """The one that set_global_policy was given."""
     return _Global.policy
+
+
+def _policy_of(function: str, policy: Any) -> Policy:
+    expect(isinstance(policy, (Policy, str)), function, "policy", "a Policy or its name", policy)
+    return Policy(policy) if isinstance(policy, str) else policy
 
 
 def level_and_overrides(opt_level: Any, overrides: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -91,11 +99,13 @@ def set_policy(module: torch.nn.Module, policy: Policy | str) -> torch.nn.Module
     computes in float32 at every level, like one of keep_fp32.
 
     Raises:
+        TypeError: for what is no module, and for what is no policy.
         ValueError: for other policies, which are a whole model's.
         RuntimeError: for a model that initialize returned, and for a module whose parameters have
             masters.
     """
-    policy = Policy(policy) if isinstance(policy, str) else policy
+    policy = _policy_of("set_policy", policy)
+    module_of("set_policy", module)
     if policy.name != "float32":
         raise ValueError(
             f"set_policy: expected the policy of a module to be 'float32', got {policy.name!r}, "
@@ -137,11 +147,9 @@ class LossScaleOptimizer:
         initial_scale: float = 2.0**15,
         dynamic_growth_steps: int = 2000,
     ) -> None:
-        if not isinstance(inner_optimizer, torch.optim.Optimizer):
-            raise TypeError(
-                "LossScaleOptimizer: expected inner_optimizer to be a torch.optim.Optimizer, got a "
-                f"{type(inner_optimizer).__name__}"
-            )
+        is_right = isinstance(inner_optimizer, torch.optim.Optimizer)
+        what = "a torch.optim.Optimizer"
+        expect(is_right, "LossScaleOptimizer", "inner_optimizer", what, inner_optimizer)
         self.inner_optimizer = inner_optimizer
         device = inner_optimizer.param_groups[0]["params"][0].device.type
         self.scaler: GradScaler = GradScaler(

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, Protocol, SupportsFloat
+from typing import Any, Protocol
 
 import torch
 from torch import distributed
 
+from torchamp._arguments import expect, is_boolean, is_number
 from torchamp._load import _C
 from torchamp._shards import counted_elsewhere, mesh_groups_of, shard_of
 from torchamp.amp._optimizer import OptimizerState
@@ -49,6 +50,12 @@ class ScaledLoss(_C.Backward):
         delay_unscale: bool | None,
         delay_overflow_check: bool,
     ) -> None:
+        is_right = delay_unscale is None or is_boolean(delay_unscale)
+        expect(is_right, "scale_loss", "delay_unscale", "True, False or None", delay_unscale)
+        is_right = is_boolean(delay_overflow_check)
+        expect(
+            is_right, "scale_loss", "delay_overflow_check", "True or False", delay_overflow_check
+        )
         super().__init__(
             [state.core for state in states],
             session.scaler(loss_id, "scale_loss"),
@@ -87,15 +94,14 @@ class DTensorLoss(ScaledLoss):
 
 def check_loss(function: str, loss: Any) -> None:
     """Raises TypeError unless it is a tensor."""
-    if not isinstance(loss, torch.Tensor):
-        raise TypeError(
-            f"{function}: expected loss to be a floating-point tensor, got a {type(loss).__name__}"
-        )
+    is_right = isinstance(loss, torch.Tensor)
+    expect(is_right, function, "loss", "a floating-point tensor", loss)
 
 
 def scale(session: Session, loss: torch.Tensor, loss_id: int) -> torch.Tensor:
     """`loss` times its current scale, float32, for a backward that finish() ends."""
     check_loss("scale", loss)
+    session.check_trains("scale")
     session.check_order()
     return session.scaler(loss_id, "scale").scale(loss)
 
@@ -128,6 +134,7 @@ def clip_grad_norm(
 ) -> torch.Tensor:
     """See amp.clip_grad_norm_. params: what the optimizers step."""
     _check_bound("clip_grad_norm_", "max_norm", max_norm)
+    expect(is_number(norm_type), "clip_grad_norm_", "norm_type", "a number", norm_type)
     if norm_type == 2.0:
         with _mirrored(states):
             return _clip_by_l2norm(states, params, max_norm)
@@ -180,8 +187,7 @@ def clip_grad_value(
 
 
 def _check_bound(function: str, argument: str, bound: Any) -> None:
-    if not isinstance(bound, SupportsFloat):
-        raise TypeError(f"{function}: expected {argument} to be a number, got {bound!r}")
+    expect(is_number(bound), function, argument, "a number", bound)
     if not float(bound) >= 0:
         raise ValueError(f"{function}: expected {argument} to be at least 0, got {bound}")
 

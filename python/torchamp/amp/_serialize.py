@@ -16,6 +16,7 @@ from typing import IO, Any, NamedTuple, Union
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from torchamp._arguments import expect
 from torchamp._load import _C
 from torchamp.amp import _serialize_checks as checks
 from torchamp.amp._checks import uncompiled
@@ -54,6 +55,11 @@ def run_of(
     return Run(bare, optimizers, session.settings.properties.opt_level, session.scalers)
 
 
+def _check_file(function: str, file: Any, method: str) -> None:
+    is_right = isinstance(file, (str, os.PathLike)) or hasattr(file, method)
+    expect(is_right, function, "file", "a path or a binary file", file)
+
+
 def _check_not_sharded(function: str, run: Run) -> None:
     if are_sharded(run.models):
         raise TypeError(
@@ -62,8 +68,9 @@ def _check_not_sharded(function: str, run: Run) -> None:
         )
 
 
-def save(run: Run, file: File) -> None:
-    """See amp.save. A TypeError names what in a state dict cannot be saved."""
+def save(run: Run, file: File, extra: Mapping[str, Any] | None = None) -> None:
+    """See amp.save. A TypeError names what in a state dict or in `extra` cannot be saved."""
+    _check_file("save", file, "write")
     _check_not_sharded("save", run)
     checkpoint = {
         checks.MARK: checks.FORMAT,
@@ -71,10 +78,13 @@ def save(run: Run, file: File) -> None:
         "models": [_plain(m.state_dict(), f"models[{i}]") for i, m in enumerate(run.models)],
         "optimizers": [_saved_optimizer(o, i) for i, o in enumerate(run.optimizers)],
         "loss_scalers": [dict(zip(checks.SCALER_KEYS, scaler.state())) for scaler in run.scalers],
+        "extra": _saved_extra({} if extra is None else extra),
     }
     try:
         _write(checkpoint, file)
     except (OSError, RuntimeError) as error:
+        if str(error).startswith("amp::save: "):  # of replace_file
+            raise RuntimeError(str(error).replace("::", ".", 1)) from None
         raise RuntimeError(
             f"amp.save: expected {str(file)!r} to be written, got the error {str(error)!r}"
         ) from error
@@ -93,8 +103,9 @@ def _write(checkpoint: dict[str, Any], file: File) -> None:
         torch.save(checkpoint, file)
 
 
-def load(run: Run, file: File) -> None:
+def load(run: Run, file: File) -> dict[str, Any]:
     """See amp.load. Checks everything before it changes anything."""
+    _check_file("load", file, "read")
     _check_not_sharded("load", run)
     checkpoint = _read(file)
     checks.check_header(run.opt_level, checkpoint)
@@ -106,6 +117,7 @@ def load(run: Run, file: File) -> None:
             checks.entries_of(checkpoint, "loss_scalers", "losses", len(run.scalers))
         )
     ]
+    extra = checks.extra_of(checkpoint)
     for i, (model, saved) in enumerate(zip(run.models, models)):
         checks.check_model(model, saved, f"models[{i}]")
     for i, (optimizer, saved) in enumerate(zip(run.optimizers, optimizers)):
@@ -116,6 +128,7 @@ def load(run: Run, file: File) -> None:
         optimizer.load_state_dict(checks.completed(optimizer, saved))
     for scaler, state in zip(run.scalers, scalers):
         scaler.load_state(*state)
+    return extra
 
 
 def _plain(value: Any, where: str) -> Any:
@@ -136,6 +149,32 @@ def _plain(value: Any, where: str) -> Any:
         f"amp.save: expected {where} to be a tensor, a number, text or a container of these, "
         f"got {type(value).__name__}"
     )
+
+
+def _saved_extra(extra: Any) -> dict[str, Any]:
+    expect(isinstance(extra, Mapping), "amp.save", "extra", "a dict or None", extra)
+    saved = _plain(extra, "extra")
+    _check_for_cpp(saved, "extra")
+    return saved
+
+
+def _check_for_cpp(value: Any, where: str) -> None:
+    """Raises TypeError for what C++ cannot read of plain values: it reads integers of 32 bits."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            what = "text" if where == "extra" else "text or integers"
+            is_right = isinstance(key, str) or (where != "extra" and isinstance(key, int))
+            expect(is_right, "amp.save", f"the keys of {where}", what, key)
+            _check_for_cpp(key, f"the keys of {where}")
+            _check_for_cpp(each, f"{where}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for i, each in enumerate(value):
+            _check_for_cpp(each, f"{where}[{i}]")
+    elif isinstance(value, int) and not -(2**31) <= value < 2**31:
+        raise TypeError(
+            f"amp.save: expected {where} to be an integer of 32 bits, got {value}; save "
+            "torch.tensor of it"
+        )
 
 
 def _saved_optimizer(optimizer: torch.optim.Optimizer, index: int) -> dict[str, Any]:

@@ -132,6 +132,13 @@ def entries_of(checkpoint: dict[str, Any], key: str, what: str, expected: int) -
     return saved
 
 
+def extra_of(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """What save was given; empty in files that have none."""
+    extra = checkpoint.get("extra", {})
+    _check_type(extra, dict, "extra")
+    return extra
+
+
 def scaler_state(saved: dict[str, Any], name: str) -> tuple[float, int, int]:
     """The arguments of LossScaler.load_state."""
     loss_scale, growth, hysteresis = state = tuple(_take(saved, key) for key in SCALER_KEYS)

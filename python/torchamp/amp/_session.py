@@ -56,6 +56,7 @@ class Session:
         self._may_be_sharded = not are_sharded(models)
         self.reporter: Reporter = Reporter(settings, names_of(models))
         self.casts: OpenCasts | None = _open_casts(models, settings)
+        self._is_released = False
 
     def add_model(self, model: torch.nn.Module) -> DataParallel:
         """Returns what is to be told of its forwards."""
@@ -98,6 +99,25 @@ class Session:
     def optimizers(self) -> list[Any]:
         """Those that are still there."""
         return _existing(self._optimizers)
+
+    def check_not_released(self, function: str) -> None:
+        """Raises RuntimeError, which names `function`, after release()."""
+        if self._is_released:
+            raise RuntimeError(
+                f"{function}: expected models in training, got those of an initialize that was "
+                "released; use what initialize was given, or initialize it again"
+            )
+
+    def check_trains(self, function: str) -> None:
+        """Raises RuntimeError, which names `function`, after release(), and after close() where its
+        models need the casts."""
+        self.check_not_released(function)
+        is_closed = self.casts is not None and not self.casts.is_open
+        if is_closed and any(model._torchamp.session is self for model in self.models()):
+            raise RuntimeError(
+                f"{function}: expected an open Amp, got one that close() has ended, whose models "
+                "compute in float32; close it after training"
+            )
 
     def check_order(self) -> None:
         """At the first call: raises RuntimeError where initialize came before what shards the
@@ -167,6 +187,7 @@ class Session:
 
     def end(self) -> None:
         """Forgets models and optimizers, which are plain again."""
+        self._is_released = True
         self.close()
         for hook in self.hooks:
             hook.remove()

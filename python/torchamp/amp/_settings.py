@@ -7,10 +7,11 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Optional, SupportsFloat, TypedDict, Union
+from typing import Annotated, Any, Optional, TypedDict, Union
 
 import torch
 
+from torchamp._arguments import is_boolean, is_number
 from torchamp._load import _C
 from torchamp.amp._kept import Rule, rules_of
 
@@ -42,18 +43,18 @@ def _integer(name: str, value: Any) -> int:
 
 
 def _number(name: str, value: Any) -> float:
-    _expect(isinstance(value, SupportsFloat), name, "a number", value)
+    _expect(is_number(value), name, "a number", value)
     return float(value)
 
 
 def _boolean(name: str, value: Any) -> bool:
-    _expect(value in (True, False), name, "True or False", value)
+    _expect(is_boolean(value), name, "True or False", value)
     return bool(value)
 
 
 def _text_or_boolean(name: str, value: Any) -> bool:
     """As apex, with its AssertionError."""
-    if value not in (True, False, "True", "False"):
+    if not (is_boolean(value) or value in ("True", "False")):
         raise AssertionError(
             f"initialize: expected {name} to be True, False, 'True' or 'False', got {value!r}"
         )
@@ -79,7 +80,7 @@ def _tell_cast(options: _C.Options, value: Any) -> None:
 
 
 def _text_or_number(name: str, value: Any) -> Union[str, float]:
-    is_right = isinstance(value, (str, SupportsFloat)) and not isinstance(value, bool)
+    is_right = isinstance(value, str) or (is_number(value) and not isinstance(value, bool))
     _expect(is_right, name, "'dynamic' or a number", value)
     return value if isinstance(value, str) else float(value)
 

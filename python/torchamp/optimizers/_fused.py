@@ -13,6 +13,7 @@ from torch.optim.optimizer import (
     _global_optimizer_pre_hooks,
 )
 
+from torchamp._arguments import expect, is_boolean
 from torchamp._load import _C
 from torchamp._shards import Shards, is_dtensor, is_flattened
 from torchamp.optimizers._layout import Layout, Stepper
@@ -98,6 +99,8 @@ class FusedOptimizer(torch.optim.Optimizer):
                 f"{type(self).__name__}: expected state_dtype to be torch.float32 or "
                 f"torch.bfloat16, got {state_dtype}"
             )
+        is_right, name = is_boolean(stochastic_rounding), type(self).__name__
+        expect(is_right, name, "stochastic_rounding", "True or False", stochastic_rounding)
         self.state_dtype = state_dtype
         self.stochastic_rounding = stochastic_rounding
         super().__init__(params, defaults)
@@ -189,6 +192,7 @@ class FusedOptimizer(torch.optim.Optimizer):
     def _step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:
+            expect(callable(closure), "step", "closure", "a function or None", closure)
             with torch.enable_grad():
                 loss = closure()
         layout = self._current_layout()

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import ParamsT
 
+from torchamp._arguments import expect, is_number
 from torchamp._load import _C
 from torchamp.optimizers._fused import FusedOptimizer
 from torchamp.optimizers._options import check_minimum
@@ -44,8 +45,9 @@ class FusedAdagrad(FusedOptimizer):
 
     def _check_options(self, values: dict[str, Any]) -> None:
         super()._check_options(values)
-        name = "initial_accumulator_value"
-        check_minimum(type(self).__name__, name, values[name], 0.0)
+        where, name = type(self).__name__, "initial_accumulator_value"
+        expect(is_number(values[name]), where, name, "a number", values[name])
+        check_minimum(where, name, values[name], 0.0)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's.

@@ -3,6 +3,7 @@ step of an overflow."""
 
 from __future__ import annotations
 
+import copy
 import importlib
 import pathlib
 import warnings
@@ -231,3 +232,25 @@ def test_averages_of_weights(names):
 def assert_one_skip() -> None:
     scales = amp.state_dict()
     assert scales["loss_scaler0"] == {"loss_scale": 2.0**15, "unskipped": BATCHES - 2}
+
+
+def test_torchao():
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 3))
+    model = copy.deepcopy(plain)
+    x = torch.randn(64, 32)
+    loader = [(x, x.sum(1).gt(0).long())] * 60
+    losses = []
+
+    def loss_fn(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        losses.append(cross_entropy(outputs, target))
+        return losses[-1]
+
+    names = {"model": model, "loader": loader, "loss_fn": loss_fn}
+    found = run("torchao: linears in float8", "torchao", **names)
+    assert [type(model[i]).__name__ for i in (0, 2)] == ["Float8Linear", "Linear"]
+    assert model[0].weight.dtype == torch.bfloat16
+    assert all(each.dtype == torch.float32 for each in amp.master_params(found["optimizer"]))
+    assert losses[-1] < 0.5 * losses[0]
+    plain.load_state_dict(model.state_dict())
+    assert cross_entropy(plain(x), loader[0][1]) < 0.5 * losses[0]
