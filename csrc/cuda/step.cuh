@@ -74,10 +74,10 @@ struct StepGroup {
 
   TORCHAMP_DEVICE void store(const Rounding& rounding) const {
     TORCHAMP_UNROLL
-    for (int list = 2; list < kReads; ++list) store_noisily(list, rounding.stream);
-    const bool no_other_is_noisy = Rule::kStates == 0;  // and a compact step rounds some list so
-    if (kCompact && (no_other_is_noisy || rounding.stochastic_rounding)) {
-      store_noisily(kParam, rounding.stream);
+    for (int list = 2; list < kReads; ++list) store_stochastically(list, rounding.stream);
+    // Without states, a compact step is one that rounds its parameters stochastically.
+    if (kCompact && (Rule::kStates == 0 || rounding.stochastic_rounding)) {
+      store_stochastically(kParam, rounding.stream);
     } else {
       store_values<n>(slice.dtype[kParam], address(kParam), values[kParam]);
     }
@@ -85,7 +85,7 @@ struct StepGroup {
     store_values<n>(slice.dtype[kModel], address(kModel), values[kParam]);
   }
 
-  TORCHAMP_DEVICE void store_noisily(int list, const NoiseStream& stream) const {
+  TORCHAMP_DEVICE void store_stochastically(int list, const NoiseStream& stream) const {
     if (slice.dtype[list] != DType::kBFloat16) {
       store_values<n>(slice.dtype[list], address(list), values[list]);
     } else if constexpr (kCompact) {
