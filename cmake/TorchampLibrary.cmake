@@ -19,8 +19,8 @@ endif()
 configure_file(cmake/build_config.h.in "${PROJECT_BINARY_DIR}/generated/build_config.h" @ONLY)
 
 file(GLOB TORCHAMP_SOURCES CONFIGURE_DEPENDS
-  csrc/autocast/*.cpp csrc/checkpoint/*.cpp csrc/core/*.cpp csrc/doctor/*.cpp csrc/frontend/*.cpp
-  csrc/frontend/optim/*.cpp csrc/inspect/*.cpp csrc/ops/*.cpp csrc/report/*.cpp csrc/cpu/*.cpp csrc/aten/*.cpp
+  csrc/autocast/*.cpp csrc/backends/*.cpp csrc/checkpoint/*.cpp csrc/core/*.cpp csrc/doctor/*.cpp
+  csrc/frontend/*.cpp csrc/frontend/checkpoint/*.cpp csrc/frontend/optim/*.cpp csrc/inspect/*.cpp csrc/ops/*.cpp csrc/report/*.cpp csrc/cpu/*.cpp csrc/aten/*.cpp
   csrc/cuda/*.cpp)
 list(FILTER TORCHAMP_SOURCES EXCLUDE REGEX "csrc/doctor/main.cpp$")
 file(GLOB TORCHAMP_CPU_SOURCES CONFIGURE_DEPENDS csrc/cpu/*.cpp)
@@ -29,7 +29,7 @@ set_source_files_properties(${TORCHAMP_CPU_SOURCES} PROPERTIES
 
 # Parsing torch's headers takes ten times as long as compiling the rest of one of these files.
 set(TORCHAMP_CORE_SOURCES ${TORCHAMP_SOURCES})
-list(FILTER TORCHAMP_CORE_SOURCES EXCLUDE REGEX "csrc/(cpu|aten|cuda|checkpoint/checksums)")
+list(FILTER TORCHAMP_CORE_SOURCES EXCLUDE REGEX "csrc/(backends|cpu|aten|cuda|checkpoint/checksums)")
 set_source_files_properties(${TORCHAMP_CORE_SOURCES} PROPERTIES UNITY_GROUP core)
 
 # With g++, compile with OpenMP, because ATen's parallel_for is inline and needs it, but do not link it:

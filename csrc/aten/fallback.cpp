@@ -16,7 +16,7 @@
 
 #include <algorithm>
 
-#include "ops/scale_rule.h"
+#include "backends/scale_rule.h"
 
 namespace torchamp::aten {
 namespace {

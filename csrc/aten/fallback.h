@@ -8,8 +8,8 @@
 #include <tuple>
 #include <vector>
 
-#include "ops/finish_backward.h"
-#include "ops/kernels.h"
+#include "backends/backward_end.h"
+#include "backends/kernels.h"
 
 namespace torchamp::aten {
 

@@ -2,8 +2,8 @@
 // tensor's dtype.
 #pragma once
 
+#include "backends/plan.h"
 #include "math/float16.h"
-#include "ops/plan.h"
 
 namespace torchamp::cpu {
 

@@ -1,5 +1,5 @@
+#include "backends/kernels.h"
 #include "cpu/walk.h"
-#include "ops/kernels.h"
 
 namespace torchamp::cpu {
 

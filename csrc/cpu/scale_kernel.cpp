@@ -1,7 +1,7 @@
+#include "backends/kernels.h"
 #include "cpu/isa.h"
 #include "cpu/prefetch.h"
 #include "cpu/walk.h"
-#include "ops/kernels.h"
 
 namespace torchamp::cpu {
 namespace {

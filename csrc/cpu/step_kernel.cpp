@@ -1,8 +1,8 @@
+#include "backends/kernels.h"
 #include "cpu/isa.h"
 #include "cpu/prefetch.h"
 #include "cpu/rounding.h"
 #include "cpu/walk.h"
-#include "ops/kernels.h"
 
 namespace torchamp::cpu {
 namespace {

@@ -1,4 +1,4 @@
-#include "ops/kernels.h"
+#include "backends/kernels.h"
 
 namespace torchamp::cpu {
 

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "backends/parallel.h"
 #include "cpu/block.h"
-#include "cpu/parallel.h"
 
 namespace torchamp::cpu {
 

@@ -2,7 +2,7 @@
 // version: 16-bit factors, a float32 sum.
 #pragma once
 
-#include "ops/kernels.h"
+#include "backends/kernels.h"
 
 namespace torchamp::cuda {
 

@@ -1,11 +1,11 @@
 // Starting kernels.
 #pragma once
 
+#include "backends/kernels.h"
 #include "cuda/block.h"
 #include "cuda/kernel.h"
 #include "cuda/table_store.h"
 #include "cuda/tables.h"
-#include "ops/kernels.h"
 
 namespace torchamp::cuda {
 

@@ -4,8 +4,8 @@
 #include <array>
 #include <atomic>
 
+#include "backends/kernels.h"
 #include "cuda/loader.h"
-#include "ops/kernels.h"
 
 namespace torchamp::cuda {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ops/kernels.h"
+#include "backends/kernels.h"
 
 namespace torchamp::cuda {
 

@@ -3,10 +3,10 @@
 
 #include <vector>
 
+#include "backends/plan.h"
 #include "cuda/arguments.h"
 #include "cuda/launch_table.h"
 #include "cuda/tuning.h"
-#include "ops/plan.h"
 
 namespace torchamp::cuda {
 

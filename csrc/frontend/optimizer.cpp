@@ -5,8 +5,8 @@
 #include <optional>
 #include <utility>
 
-#include "checkpoint/kinds.h"
 #include "core/step.h"
+#include "frontend/checkpoint/kinds.h"
 #include "frontend/device_grads.h"
 #include "frontend/session.h"
 #include "frontend/skip_messages.h"

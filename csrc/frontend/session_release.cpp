@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "checkpoint/kinds.h"
+#include "frontend/checkpoint/kinds.h"
 #include "frontend/session.h"
 #include "frontend/skip_messages.h"
 

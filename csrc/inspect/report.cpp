@@ -11,7 +11,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "checkpoint/kinds.h"
+#include "frontend/checkpoint/kinds.h"
 #include "frontend/session.h"
 #include "inspect/op_watch.h"
 

@@ -7,8 +7,8 @@
 
 #include <utility>
 
+#include "backends/kernels.h"
 #include "cuda/stream.h"
-#include "ops/kernels.h"
 #include "ops/resident_tables.h"
 
 namespace torchamp {

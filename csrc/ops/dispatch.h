@@ -10,7 +10,7 @@
 #include <string>
 #include <type_traits>
 
-#include "cpu/parallel.h"
+#include "backends/parallel.h"
 
 namespace torchamp {
 
@@ -84,7 +84,7 @@ inline void mark_written(at::TensorList tensors) {
   constexpr int64 kWorthAThread = 1024;
   const auto count = static_cast<int64>(tensors.size());
   const int64 parts = std::max<int64>(1, count / kWorthAThread);
-  cpu::parallel_for(parts, [&](int64 first, int64 last) {
+  parallel_for(parts, [&](int64 first, int64 last) {
     for (int64 i = first * count / parts; i < last * count / parts; ++i) mark_written(tensors[i]);
   });
 }

@@ -4,11 +4,11 @@
 #include <torchamp/ops.h>
 
 #include "aten/fallback.h"
+#include "backends/scale_rule.h"
 #include "ops/checks.h"
 #include "ops/device_kernels.h"
 #include "ops/dispatch.h"
 #include "ops/plan_builder.h"
-#include "ops/scale_rule.h"
 
 namespace torchamp {
 namespace {

@@ -4,8 +4,8 @@
 #include <torchamp/fused_step.h>
 #include <torchamp/ops.h>
 
+#include "backends/scale_rule.h"
 #include "ops/dispatch.h"
-#include "ops/scale_rule.h"
 
 namespace torchamp::ops {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "cpu/parallel.h"
+#include "backends/parallel.h"
 #include "ops/memory.h"
 
 namespace torchamp {
@@ -323,7 +323,7 @@ Work build_plan(const char* op, Lists lists, const DeviceKernels& kernels) {
   Table table(op, lists, kernels.device(), kernels.usable());
   const auto length = static_cast<int64>(lists.begin()->tensors.size());
   const int64 parts = std::max<int64>(1, length / kWorthAThread);
-  cpu::parallel_for(parts, [&](int64 first, int64 last) {
+  parallel_for(parts, [&](int64 first, int64 last) {
     table.fill(first * length / parts, last * length / parts);
   });
   return table.take();

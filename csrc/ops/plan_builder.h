@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
+#include "backends/plan.h"
 #include "ops/device_kernels.h"
 #include "ops/known_tensors.h"
-#include "ops/plan.h"
 
 namespace torchamp {
 

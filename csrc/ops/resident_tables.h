@@ -1,8 +1,8 @@
 // Long tables in torch's memory.
 #pragma once
 
+#include "backends/kernels.h"
 #include "cuda/table_store.h"
-#include "ops/kernels.h"
 
 namespace torchamp {
 

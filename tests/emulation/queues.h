@@ -4,8 +4,8 @@
 #include <map>
 #include <vector>
 
+#include "backends/kernels.h"
 #include "cuda/table_store.h"
-#include "ops/kernels.h"
 
 namespace emulation {
 

@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "backends/plan.h"
 #include "math/float16.h"
-#include "ops/plan.h"
 
 namespace emulation {
 

@@ -1,4 +1,4 @@
-#include "checkpoint/kinds.h"
+#include "frontend/checkpoint/kinds.h"
 
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/optim/adagrad.h>

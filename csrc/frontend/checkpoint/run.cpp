@@ -6,9 +6,9 @@
 #include <sstream>
 
 #include "checkpoint/file.h"
-#include "checkpoint/module.h"
-#include "checkpoint/optimizer.h"
 #include "checkpoint/replace_file.h"
+#include "frontend/checkpoint/module.h"
+#include "frontend/checkpoint/optimizer.h"
 #include "frontend/session.h"
 
 namespace torchamp {

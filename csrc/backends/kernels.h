@@ -5,11 +5,11 @@
 // from (inv_scale, loss_scale, …) are in the memory of the plan's device.
 #pragma once
 
+#include "backends/plan.h"
 #include "math/clip.h"
 #include "math/finalize.h"
 #include "math/optim/step.h"
 #include "math/unscale.h"
-#include "ops/plan.h"
 
 namespace torchamp {
 

@@ -1,4 +1,4 @@
-#include "checkpoint/module.h"
+#include "frontend/checkpoint/module.h"
 
 #include <ATen/ops/empty_like.h>
 #include <torch/serialize/archive.h>

@@ -1,6 +1,6 @@
-#include "checkpoint/optimizer.h"
+#include "frontend/checkpoint/optimizer.h"
 
-#include "checkpoint/kinds.h"
+#include "frontend/checkpoint/kinds.h"
 
 namespace torchamp::checkpoint {
 
