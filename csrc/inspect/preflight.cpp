@@ -132,7 +132,7 @@ std::string imprecision(const Verdict& verdict, const std::vector<std::string>& 
 
 std::string closeness(const Verdict& verdict) {
   std::ostringstream text;
-  text << std::setprecision(1) << "off float32: loss " << *verdict.loss_error << ", grads "
+  text << std::setprecision(1) << "relative error: loss " << *verdict.loss_error << ", grads "
        << *verdict.grad_error;
   if (verdict.level == OptLevel::O3) text << "; without masters small updates are lost";
   return text.str();
@@ -392,7 +392,7 @@ std::ostream& operator<<(std::ostream& stream, const Preflight& found) {
   if (found.recommended == OptLevel::O0) {
     stream << "\nNo level fits that keeps float32 weights: take O0, which is float32.";
   } else {
-    stream << "\nTake " << name(found.recommended) << '.';
+    stream << "\nRecommended: " << name(found.recommended) << '.';
     const auto taken = digits(found.verdict(found.recommended).milliseconds);
     const auto in_float32 = digits(found.milliseconds);
     if (!taken.empty() && !in_float32.empty()) {

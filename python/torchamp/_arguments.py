@@ -12,9 +12,10 @@ def expect(is_right: bool, function: str, argument: str, what: str, value: Any) 
 
 
 def type_of(value: Any) -> str:
-    """With an article: "a float"."""
+    """With an article: "a float", "an SGD"."""
     name = type(value).__name__
-    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+    spelt = name[1:2].isupper()  # letter by letter
+    return f"{'an' if name[0] in ('AEFHILMNORSX' if spelt else 'AEIOUaeiou') else 'a'} {name}"
 
 
 def is_number(value: Any) -> bool:

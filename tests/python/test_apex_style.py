@@ -115,7 +115,7 @@ def test_an_optimizer_that_initialize_did_not_return(level):
     with pytest.raises(
         RuntimeError,
         match=r"^scale_loss: expected optimizers\[0\] to be an optimizer that initialize returned, "
-        "got a SGD that it did not",
+        "got an SGD that it did not",
     ):
         amp.scale_loss(loss_of(model), stranger)
 

@@ -184,7 +184,7 @@ def test_a_copy_is_a_plain_optimizer(level, copied):
     assert type(other) is torch.optim.Adam
     assert other.state_dict()["param_groups"] == optimizer.state_dict()["param_groups"]
     other.step()
-    with pytest.raises(RuntimeError, match="an optimizer that initialize returned, got a Adam"):
+    with pytest.raises(RuntimeError, match="an optimizer that initialize returned, got an Adam"):
         amp.scale_loss(torch.ones(()), other)
 
 

@@ -331,7 +331,7 @@ def test_models_that_take_one_iteration_alone_are_not_timed(device: torch.device
 
     report = amp.preflight(Remembers(6, 6).to(device), inputs(device))
     assert report.recommended == first_choice(device)
-    assert report.milliseconds is None and str(report).endswith("would fit, too.")
+    assert report.milliseconds is None and str(report).endswith(" also fit.")
 
 
 def test_long_ones_log_their_progress(heard, monkeypatch, device: torch.device):

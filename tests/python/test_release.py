@@ -253,7 +253,10 @@ def test_what_has_replaced_a_class_or_step_since_is_named():
         amp.release(model)
     del vars(optimizer)["step"]
     for instance, expected in (
-        (model, r"models\[0\] to be a model that initialize returned, or a plain one, got a Other"),
+        (
+            model,
+            r"models\[0\] to be a model that initialize returned, or a plain one, got an Other",
+        ),
         (optimizer, r"optimizers\[0\] to have the class that initialize gave it, got a Other"),
     ):
         kind = type(instance)

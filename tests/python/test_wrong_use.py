@@ -685,7 +685,7 @@ LATE = (
 )
 A_STRANGER = (
     "scale_loss: expected optimizers[0] to be an optimizer that initialize returned, "
-    "got a SGD that it did not; pass it to initialize with its model"
+    "got an SGD that it did not; pass it to initialize with its model"
 )
 NO_PARAMS = (
     "initialize: expected optimizers to have parameters of models, got none that has "
@@ -753,7 +753,7 @@ ERRORS = (
         clip_for_a_plain_optimizer,
         RuntimeError,
         "clip_grad_norm_: expected optimizers[0] to be an optimizer that initialize "
-        "returned, got a SGD that it did not; pass it to initialize with its model",
+        "returned, got an SGD that it did not; pass it to initialize with its model",
     ),
     (a_word_for_a_loss_id, TypeError, "scale_loss: expected loss_id to be an integer, got '0'"),
     (
@@ -1224,7 +1224,7 @@ ERRORS = (
         telemetry_of_another,
         RuntimeError,
         "telemetry: expected optimizer to be an optimizer that initialize returned, "
-        "got a SGD that it did not; pass it to initialize with its model",
+        "got an SGD that it did not; pass it to initialize with its model",
     ),
     (fused_out_of_range, ValueError, "FusedAdam: expected lr to be at least 0.0, got -1.0"),
     (

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from torchamp._arguments import type_of
 from torchamp._inspect.watch import Op, Watch, call_model, tensors_in, unchanged
 
 #: As Watch names what runs outside of the model.
@@ -137,7 +138,7 @@ def _is(buffer: torch.Tensor, before: torch.Tensor | None) -> bool:
 def _loss_of(outputs: Any, loss_fn: LossFunction | None) -> torch.Tensor:
     loss = getattr(outputs, "loss", outputs) if loss_fn is None else loss_fn(outputs)
     if not isinstance(loss, torch.Tensor):
-        raise TypeError(f"{_EXPECTED_LOSS}, got a {type(loss).__name__}")
+        raise TypeError(f"{_EXPECTED_LOSS}, got {type_of(loss)}")
     if loss.numel() != 1 or not loss.requires_grad:
         grad = "with" if loss.requires_grad else "without"
         raise ValueError(f"{_EXPECTED_LOSS}, got one of sizes {list(loss.shape)} {grad} one")

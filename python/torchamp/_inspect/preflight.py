@@ -159,8 +159,9 @@ class Preflight:
         if self.recommended == "O0":
             return "No level fits that keeps float32 weights: take O0, which is float32."
         others = [v.level for v in self.verdicts if v.fits and v.level != self.recommended]
-        also = f"; {', '.join(others)} would fit, too" if others else ""
-        return f"Take {self.recommended}{also}.{self._times()}"
+        fit = "fit" if len(others) > 1 else "fits"
+        also = f" {', '.join(others)} also {fit}." if others else ""
+        return f"Recommended: {self.recommended}.{also}{self._times()}"
 
     def _times(self) -> str:
         taken = self.verdict(self.recommended).milliseconds

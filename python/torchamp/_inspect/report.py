@@ -124,10 +124,10 @@ class Report:
         here, plain = self.bytes, self.float32_bytes
         parts = ", ".join(f"{name} {_in(size, unit)}" for name, size in here.to_dict().items())
         saved = self.saved_bytes
-        compared = f"{_in(abs(saved), unit)} {'fewer' if saved >= 0 else 'more'}"
+        share = round(100 * abs(saved) / max(plain.total, 1))
         return (
-            f"{_in(here.total, unit)} {unit} at the peak ({parts}); in float32 "
-            f"{_in(plain.total, unit)}: {compared}"
+            f"peak {_in(here.total, unit)} {unit} ({parts}), {share} % "
+            f"{'less' if saved >= 0 else 'more'} than in float32 ({_in(plain.total, unit)})"
         )
 
 

@@ -280,5 +280,5 @@ def _first_imprecise(outcome: Outcome, reference: Outcome) -> str | None:
 
 
 def _closeness(level: str, errors: tuple[float, float, float]) -> str:
-    close = "off float32: loss {:.1g}, outputs {:.1g}, grads {:.1g}".format(*errors)
+    close = "relative error: loss {:.1g}, outputs {:.1g}, grads {:.1g}".format(*errors)
     return f"{close}; without masters small updates are lost" if level == "O3" else close

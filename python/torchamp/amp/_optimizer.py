@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 
+from torchamp._arguments import type_of
 from torchamp._load import _C
 from torchamp._logging import warn
 from torchamp._shards import shard_of
@@ -218,8 +219,8 @@ def state_of(optimizer: Any, where: str) -> OptimizerState:
     initialize did not return it."""
     if not isinstance(optimizer, AmpOptimizer):
         raise RuntimeError(
-            f"{where} to be an optimizer that initialize returned, got a "
-            f"{type(optimizer).__name__} that it did not; pass it to initialize with its model"
+            f"{where} to be an optimizer that initialize returned, got {type_of(optimizer)} "
+            "that it did not; pass it to initialize with its model"
         )
     return optimizer._torchamp
 

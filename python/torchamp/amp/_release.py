@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from torchamp._arguments import type_of
 from torchamp.amp._copies import restore
 from torchamp.amp._masters import LOW_PRECISION, MasterList, mastered
 from torchamp.amp._model import AmpModel
@@ -35,7 +36,7 @@ def _session_of(model: Any, i: int) -> Session | None:
     if session is None and not _is_plain(model):
         raise RuntimeError(
             f"release: expected models[{i}] to be a model that initialize returned, or a plain "
-            f"one, got a {type(model).__name__}"
+            f"one, got {type_of(model)}"
         )
     return session
 
