@@ -305,10 +305,12 @@ TEST_P(PreflightTest, Prints) {
   std::ostringstream stream;
   stream << preflight_of([](const Tensor& y) { return y * 60000.0; });
   const std::string text = stream.str();
-  EXPECT_TRUE(std::regex_search(text, std::regex("\nO4     yes   [0-9.e+]+ +relative error: loss ")))
+  EXPECT_TRUE(
+      std::regex_search(text, std::regex("\nO4     yes   [0-9.e+]+ +relative error: loss ")))
       << text;
   const std::regex advice(
-      "\n\nRecommended: O4\\. An iteration takes [0-9.e+]+ ms, in float32 [0-9.e+]+ ms\\.\nactivation mul "
+      "\n\nRecommended: O4\\. An iteration takes [0-9.e+]+ ms, in float32 [0-9.e+]+ "
+      "ms\\.\nactivation mul "
       "of \"op\" reaches 9e\\+04: float16 ends");
   EXPECT_TRUE(std::regex_search(text, advice)) << text;
 }
