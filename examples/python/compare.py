@@ -195,7 +195,7 @@ def draw_curves(axes: Axes, by_arm: dict[str, list[Run]], field: str, title: str
         axes.errorbar(epochs, mean, spread, label=title_of(arm), **style)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("epoch")
-    what = ": mean, least and most" if len(runs) > 1 else ""
+    what = ": mean and range" if len(runs) > 1 else ""
     axes.set_title(f"{title}{what}", fontsize=10, loc="left")
 
 

@@ -98,7 +98,7 @@ def panels(arguments: argparse.Namespace) -> list[Panel]:
     return [
         Panel(
             "time",
-            f"Median, least and most of {epochs}",
+            f"Median and range of {epochs}",
             f"ms per image{on_cpu} (log scale)",
             times,
         ),
