@@ -1,6 +1,7 @@
 // Arithmetic as in the PTX ISA: rounding to nearest even, no flush to zero, NaN results canonical.
 #include "forms.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>

@@ -69,7 +69,6 @@ class Warp {
   bool is_ready() const { return !ready_.empty(); }
   Mask left() const { return left_; }
   Mask at_barrier() const;
-  Mask lanes() const { return lanes_; }
   /// Continues after the barrier at which all lanes wait.
   void pass_barrier();
   /// Throws the fault of lanes that wait in a warp operation for one that does not come.

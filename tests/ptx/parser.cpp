@@ -1,6 +1,7 @@
 // Reads the text that nvcc and NVRTC write: one statement per line.
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <regex>
 #include <sstream>
