@@ -84,6 +84,7 @@ int driver_version() {
 }
 
 constexpr int kDevices = 2;
+constexpr std::size_t kAlignment = 512;  // of allocations
 constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;
 constexpr std::size_t kSharedBytes = 48 << 10;
 constexpr int kActive = 1, kInvalidated = 2;  // states of a capture
@@ -105,6 +106,18 @@ struct Stream {
   std::uint64_t executed = 0;
 
   std::uint64_t end() const { return executed + queue.size(); }
+
+  /// Does what there is up to that position.
+  int execute_until(std::uint64_t position) {
+    int code = kSuccess;
+    while (executed < position && !queue.empty()) {
+      const Work next = std::move(queue.front());
+      queue.pop_front();
+      ++executed;
+      if (const int failure = next()) code = failure;
+    }
+    return code;
+  }
 };
 
 /// The driver's state, which all threads share.
@@ -126,6 +139,11 @@ struct Driver {
   std::vector<Work> captured;
 
   bool has(int device) const { return device >= 0 && device < kDevices; }
+
+  int give(Stream& stream, Work work) {
+    stream.queue.push_back(std::move(work));
+    return queues_launches ? kSuccess : stream.execute_until(stream.end());
+  }
 };
 
 Driver& driver() {
@@ -191,18 +209,6 @@ int execute(int device, Kernel& kernel, unsigned blocks, unsigned threads, const
   return cuda.failure;
 }
 
-/// Does the work of a stream up to that position.
-int execute_until(Stream& stream, std::uint64_t position) {
-  int code = kSuccess;
-  while (stream.executed < position && !stream.queue.empty()) {
-    const Work next = std::move(stream.queue.front());
-    stream.queue.pop_front();
-    ++stream.executed;
-    if (const int failure = next()) code = failure;
-  }
-  return code;
-}
-
 struct Geometry {
   unsigned grid[3];
   unsigned block[3];
@@ -236,9 +242,7 @@ int launch(Kernel* kernel, const Geometry& geometry, void* stream, void** parame
     cuda.captured.push_back(std::move(work));
     return kSuccess;
   }
-  Stream& queue = cuda.streams[{device, stream}];
-  queue.queue.push_back(std::move(work));
-  return cuda.queues_launches ? kSuccess : execute_until(queue, queue.end());
+  return cuda.give(cuda.streams[{device, stream}], std::move(work));
 }
 
 /// The PTX of an image, or what stands in for an image that only a card can execute.
@@ -462,17 +466,30 @@ std::uint64_t ptxLaunches() {
   return driver().launches;
 }
 
-void ptxAllocated(int device, const void* address, std::uint64_t bytes) {
+void* ptxAllocate(int device, std::uint64_t bytes) {
+  const std::uint64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  auto* const begin = static_cast<char*>(std::aligned_alloc(kAlignment, rounded));
+  std::memset(begin, 0xff, bytes);
   const std::lock_guard<std::mutex> lock(driver().mutex);
-  const auto* const begin = static_cast<const char*>(address);
   for (int each = 0; each < kDevices; ++each) {
     if (device == ptxHost || device == each) driver().memory[each][begin] = begin + bytes;
   }
+  return begin;
 }
 
-void ptxFreed(const void* address) {
-  const std::lock_guard<std::mutex> lock(driver().mutex);
-  for (ptx::Memory& memory : driver().memory) memory.erase(static_cast<const char*>(address));
+void ptxFree(int device, void* stream, void* address) {
+  Driver& cuda = driver();
+  const std::lock_guard<std::mutex> lock(cuda.mutex);
+  Work work = [&cuda, address] {
+    for (ptx::Memory& memory : cuda.memory) memory.erase(static_cast<char*>(address));
+    std::free(address);
+    return kSuccess;
+  };
+  if (device == ptxHost) {
+    work();
+  } else {
+    cuda.give(cuda.streams[{device, stream}], std::move(work));
+  }
 }
 
 void ptxQueueLaunches() {
@@ -489,14 +506,14 @@ void ptxWait(int device, void* stream, int other_device, void* other, std::uint6
   const std::lock_guard<std::mutex> lock(cuda.mutex);
   Stream& awaited = cuda.streams[{other_device, other}];
   cuda.streams[{device, stream}].queue.push_back(
-      [&awaited, position] { return execute_until(awaited, position); });
+      [&awaited, position] { return awaited.execute_until(position); });
 }
 
 int ptxQuery(int device, void* stream, std::uint64_t position) {
   const std::lock_guard<std::mutex> lock(driver().mutex);
   Stream& queried = driver().streams[{device, stream}];
   if (queried.executed >= position) return kSuccess;
-  const int code = execute_until(queried, queried.executed + 1);
+  const int code = queried.execute_until(queried.executed + 1);
   return code == kSuccess ? kNotReady : code;
 }
 
@@ -504,7 +521,7 @@ int ptxSynchronize(int device, void* stream, std::uint64_t position) {
   Driver& cuda = driver();
   const std::lock_guard<std::mutex> lock(cuda.mutex);
   if (cuda.captures.count(stream) != 0) return kCaptureUnsupported;
-  const int code = execute_until(cuda.streams[{device, stream}], position);
+  const int code = cuda.streams[{device, stream}].execute_until(position);
   return code == kSuccess ? cuda.failure : code;
 }
 
@@ -530,8 +547,9 @@ int ptxEndCapture(void* stream) {
 int ptxReplay(int device, void* stream) {
   Driver& cuda = driver();
   const std::lock_guard<std::mutex> lock(cuda.mutex);
-  Stream& replaying = cuda.streams[{device, stream}];
-  replaying.queue.insert(replaying.queue.end(), cuda.captured.begin(), cuda.captured.end());
-  return cuda.queues_launches ? kSuccess : execute_until(replaying, replaying.end());
+  for (const Work& work : cuda.captured) {
+    if (const int code = cuda.give(cuda.streams[{device, stream}], work)) return code;
+  }
+  return kSuccess;
 }
 }

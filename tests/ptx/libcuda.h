@@ -6,7 +6,8 @@
 //   TORCHAMP_PTX_DRIVER         the driver's version; default 13090
 //   TORCHAMP_PTX_OUT_OF_MEMORY  the number of the module load that fails, from 1; default: none
 //   TORCHAMP_PTX_SEED           interleaves blocks and delays their stores, at random
-//   TORCHAMP_PTX                a file of PTX that stands in for images that only a card can execute
+//   TORCHAMP_PTX                a file of PTX that stands in for images that only a card can
+//   execute
 #pragma once
 
 #include <cstdint>
@@ -28,9 +29,12 @@ std::uint64_t ptxLaunches();
 /// As a device: the host, whose pinned memory every device may access.
 constexpr int ptxHost = -1;
 
-/// A device's kernels may access those bytes, and no others but what is allocated likewise.
-void ptxAllocated(int device, const void* address, std::uint64_t bytes);
-void ptxFreed(const void* address);
+/// Bytes that the device's kernels may access, which are NaNs at first. Once there are any, kernels
+/// may access no others.
+void* ptxAllocate(int device, std::uint64_t bytes);
+
+/// Frees them when the stream is there; at once what is the host's.
+void ptxFree(int device, void* stream, void* address);
 
 /// From now on kernels run as late as their stream may: when the host, or another stream, waits.
 void ptxQueueLaunches();

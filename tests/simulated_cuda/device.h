@@ -20,7 +20,8 @@ c10::Stream current_stream(c10::DeviceIndex device);
 /// The driver's: null for the default stream.
 void* handle_of(const c10::Stream& stream);
 
-/// Returns when the stream has done what it has to do. Throws c10::Error with the fault of a kernel.
+/// Returns when the stream has done what it has to do. Throws c10::Error with the fault of a
+/// kernel.
 void synchronize(const c10::Stream& stream);
 
 /// Registers a use of the memory at `data`, which is not freed before the stream has done it.

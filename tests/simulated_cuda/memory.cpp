@@ -1,9 +1,9 @@
 #include <c10/core/Allocator.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "../ptx/libcuda.h"
@@ -12,50 +12,43 @@
 namespace simulated {
 namespace {
 
-constexpr std::size_t kAlignment = 512;
-
-/// An allocation. Its bytes begin as NaNs.
 struct Block {
-  int device;  ///< ptxHost: pinned
   std::size_t bytes;
-  std::vector<c10::Stream> used_by;
+  std::optional<c10::Stream> stream;  ///< for which it was allocated; none: pinned
+  std::vector<c10::Stream> used_by;   ///< others
 };
 
 std::mutex mutex;
 std::map<const void*, Block> blocks;  // by their addresses
 
-void* allocate_block(int device, std::size_t bytes, std::vector<c10::Stream> used_by) {
-  const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  void* const data = std::aligned_alloc(kAlignment, rounded);
-  std::memset(data, 0xff, bytes);
-  ptxAllocated(device, data, bytes);
+/// For LibTorch's profiler.
+void report(void* data, std::int64_t change, c10::Device device) {
+  c10::reportMemoryUsageToProfiler(data, change, 0, 0, device);
+}
+
+void* allocate_block(std::size_t bytes, std::optional<c10::Stream> stream) {
+  void* const data = ptxAllocate(stream ? stream->device_index() : ptxHost, bytes);
+  if (stream) report(data, static_cast<std::int64_t>(bytes), stream->device());
   const std::lock_guard<std::mutex> lock(mutex);
-  blocks.emplace(data, Block{device, bytes, std::move(used_by)});
+  blocks.emplace(data, Block{bytes, stream, {}});
   return data;
 }
 
-/// For LibTorch's profiler.
-void report(void* data, std::int64_t change, int device) {
-  if (device == ptxHost) return;
-  c10::reportMemoryUsageToProfiler(data, change, 0, 0,
-                                   {c10::kCUDA, static_cast<c10::DeviceIndex>(device)});
-}
-
-/// Waits for the streams that are known to use the block. What others have yet to do there faults.
+/// What streams that are not known to use the block have yet to do there faults.
 void free_block(void* data) {
   std::unique_lock<std::mutex> lock(mutex);
   const Block block = std::move(blocks.at(data));
   blocks.erase(data);
   lock.unlock();
-  for (const c10::Stream& stream : block.used_by) {
-    try {
-      synchronize(stream);
-    } catch (const c10::Error&) {  // which the next call reports, too
-    }
+  if (!block.stream) return ptxFree(ptxHost, nullptr, data);
+  const c10::DeviceIndex device = block.stream->device_index();
+  void* const stream = handle_of(*block.stream);
+  report(data, -static_cast<std::int64_t>(block.bytes), block.stream->device());
+  for (const c10::Stream& each : block.used_by) {
+    void* const other = handle_of(each);
+    ptxWait(device, stream, each.device_index(), other, ptxRecord(each.device_index(), other));
   }
-  report(data, -static_cast<std::int64_t>(block.bytes), block.device);
-  ptxFreed(data);
-  std::free(data);
+  ptxFree(device, stream, data);
 }
 
 /// On the current device, for its current stream.
@@ -63,8 +56,7 @@ struct DeviceAllocator final : c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     const c10::Device device(c10::kCUDA, current_device());
     if (bytes == 0) return {nullptr, device};
-    void* const data = allocate_block(device.index(), bytes, {current_stream(device.index())});
-    report(data, static_cast<std::int64_t>(bytes), device.index());
+    void* const data = allocate_block(bytes, current_stream(device.index()));
     return {data, data, &free_block, device};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free_block; }
@@ -77,7 +69,7 @@ struct DeviceAllocator final : c10::Allocator {
 struct PinnedAllocator final : c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     if (bytes == 0) return {nullptr, c10::kCPU};
-    void* const data = allocate_block(ptxHost, bytes, {});
+    void* const data = allocate_block(bytes, std::nullopt);
     return {data, data, &free_block, c10::kCPU};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free_block; }
@@ -100,7 +92,7 @@ void record_use(const void* data, const c10::Stream& stream) {
 bool is_pinned(const void* data) {
   const std::lock_guard<std::mutex> lock(mutex);
   const auto after = blocks.upper_bound(data);
-  return after != blocks.begin() && std::prev(after)->second.device == ptxHost;
+  return after != blocks.begin() && !std::prev(after)->second.stream;
 }
 
 c10::Allocator& device_allocator() {

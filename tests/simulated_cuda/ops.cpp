@@ -29,8 +29,8 @@ Tensor shaped(Tensor made, const Tensor& like) {
 }
 
 Tensor make_tensor(Storage storage, DispatchKey key, const Tensor& like) {
-  return shaped(at::detail::make_tensor<at::TensorImpl>(
-                    std::move(storage), c10::DispatchKeySet(key), like.dtype()),
+  return shaped(at::detail::make_tensor<at::TensorImpl>(std::move(storage),
+                                                        c10::DispatchKeySet(key), like.dtype()),
                 like);
 }
 
@@ -48,8 +48,8 @@ void set_sparse(const Tensor& tensor, const Tensor& indices, const Tensor& value
 
 Tensor make_sparse(DispatchKey key, const Tensor& indices, const Tensor& values,
                    const Tensor& like) {
-  Tensor made = at::detail::make_tensor<at::SparseTensorImpl>(c10::DispatchKeySet(key),
-                                                              like.dtype());
+  Tensor made =
+      at::detail::make_tensor<at::SparseTensorImpl>(c10::DispatchKeySet(key), like.dtype());
   set_sparse(made, indices, values, like);
   return made;
 }

@@ -5,13 +5,17 @@
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torchamp/logging.h>
 #include <torchamp/ops.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/telemetry.h>
 
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "../ptx/libcuda.h"
 #include "device.h"
@@ -32,7 +36,6 @@ c10::Stream stream_of_the_pool() {
 float first_of(const Tensor& tensor) {
   return *static_cast<const float*>(tensor.const_data_ptr());
 }
-
 
 void copy_by_kernel(const Tensor& from, const Tensor& to) {
   ops::copy_cast({from}, {to});
@@ -118,12 +121,13 @@ TEST_F(SimulatedFault, AKernelMayNotReachBeyondATensor) {
       "an access of 4 bytes outside allocated memory");
 }
 
-/// The first step in a graph makes the optimizer's states on another stream than those that use them.
+/// The first step in a graph makes the optimizer's states on another stream than those that use
+/// them.
 TEST_F(SimulatedCuda, StatesThatAReplayUsesAreNotGivenAway) {
   const Tensor param = at::ones({8}, at::TensorOptions(kCard).requires_grad(true));
   param.mutable_grad() = at::ones({8}, kCard);
-  auto adam = std::make_unique<optim::FusedAdam>(std::vector<Tensor>{param},
-                                                 optim::FusedAdamOptions(0.25));
+  auto adam =
+      std::make_unique<optim::FusedAdam>(std::vector<Tensor>{param}, optim::FusedAdamOptions(0.25));
   const c10::Stream capturing = stream_of_the_pool();
   ASSERT_EQ(ptxBeginCapture(simulated::handle_of(capturing)), 0);
   {
@@ -134,6 +138,29 @@ TEST_F(SimulatedCuda, StatesThatAReplayUsesAreNotGivenAway) {
   EXPECT_EQ(ptxReplay(0, nullptr), 0);
   adam.reset();
   EXPECT_EQ(param.detach()[0].item<float>(), 0.75f);
+}
+
+/// What the device tells of a step is read when it is there, and nothing waits for it.
+TEST_F(SimulatedCuda, AnOverflowIsToldOnceTheDeviceHasFoundIt) {
+  std::vector<std::string> heard;
+  const LogSink before =
+      set_log_sink([&](LogLevel, const std::string& text) { heard.push_back(text); });
+  const Net net = make_net(kCard);
+  Batch batch = make_batch(kCard);
+  optim::FusedAdamW adamw(net->parameters(), optim::FusedAdamWOptions(0.01));
+  auto [model, optimizer] = initialize(net, adamw, Options(OptLevel::O2));
+  heard.clear();
+  for (const double factor : {1.0, std::numeric_limits<double>::infinity(), 1.0}) {
+    scale_loss scaled_loss(loss_of(model(batch.data), batch.target) * factor, optimizer);
+    scaled_loss.backward();
+    scaled_loss.finish();
+    optimizer.step();
+    if (factor != 1) EXPECT_EQ(heard, std::vector<std::string>{});
+    optimizer.zero_grad();
+  }
+  set_log_sink(before);
+  EXPECT_EQ(heard,
+            std::vector<std::string>{"loss 0 is not finite: step skipped, loss scale now 32768"});
 }
 
 /// Of the end of a backward and the step.
