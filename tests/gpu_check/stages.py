@@ -176,7 +176,7 @@ def captured_example(setting: Setting) -> list[Stage]:
 
 def cpp_names(of_kernels: bool) -> list[str]:
     """The C++ tests of the kernels, or the others: CMake targets and CTest tests."""
-    stems = sorted(path.stem for path in (ROOT / "tests" / "cpp").glob("test_*.cpp"))
+    stems = sorted(path.stem for path in (ROOT / "tests" / "cpp").rglob("test_*.cpp"))
     return [stem for stem in stems if of_kernels == bool(re.match("test_(ops|fused)", stem))]
 
 
