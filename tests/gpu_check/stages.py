@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 #: With their time limits. Training iterations have their own limit, slightly lower.
 BENCHMARKS = {"bench_step": 100, "bench_training": 120, "bench_ops": 50, "bench_variants": 50}
 OPTIONS = {"bench_step": ["--repeats", "5"], "bench_training": ["--limit", "105"]}
-OPS_TESTS = ("tests/python/test_ops.py", "tests/python/test_ops_random.py")
+OPS_TESTS = ("tests/python/ops/test_ops.py", "tests/python/ops/test_ops_random.py")
 #: For each of the parallel tests.
 FEW_THREADS = {"OMP_NUM_THREADS": "2"}
 CPP_ON_CARD = {"GTEST_FILTER": "*cuda*:*Cuda*", **FEW_THREADS}
