@@ -1,3 +1,4 @@
+#include <ATen/ops/full.h>
 #include <torchamp/loss_scaler.h>
 
 #include "core/scale_snapshot.h"
