@@ -1,4 +1,4 @@
-// Every short sequence of backwards, zeroings and steps, as in tests/python/core/test_grad_states.py: a
+// Every short sequence of backwards, zeroings and steps, as in Python's test_grad_states.py: a
 // step uses the sum of the grads of all backwards since the last zeroing or step, each unscaled by
 // its own scale. Non-finite grads are never applied, and a skipped step discards its grads.
 #include <torchamp/optim/sgd.h>
