@@ -8,9 +8,9 @@ import functools
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from torchamp._arguments import module_of
 from torchamp._inspect.trial import named
 from torchamp._inspect.watch import Op, Watch
-from torchamp.amp._checks import module_of
 
 _MAX_NAMES = 3
 

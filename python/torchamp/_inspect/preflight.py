@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torchamp._arguments import module_of
 from torchamp._inspect.iteration import (
     LossFunction,
     Outcome,
@@ -24,9 +25,7 @@ from torchamp._inspect.watch import Op
 from torchamp._load import _C
 from torchamp._logging import log
 from torchamp._tables import html_table, text_table
-from torchamp.amp._cast import buffers_to_cast
-from torchamp.amp._checks import module_of
-from torchamp.amp._kept import NONE
+from torchamp.amp._cast import NONE, buffers_to_cast
 
 #: From this share of a tensor's nonzero elements on, its underflow is a finding.
 _MANY = 0.5

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
+from torchamp._arguments import module_of
 from torchamp._inspect.bytes import Bytes, bytes_of_params, float32_bytes_of
 from torchamp._inspect.watch import Op, Watch, call_model, unchanged
 from torchamp._tables import html_table, text_table
-from torchamp.amp._amp import listed
 from torchamp.amp._autocast import shield
-from torchamp.amp._checks import module_of
 from torchamp.amp._masters import LOW_PRECISION
+from torchamp.amp._optimizer import listed
 
 
 @dataclasses.dataclass

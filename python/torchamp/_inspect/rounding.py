@@ -9,8 +9,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from torchamp._inspect.iteration import LossFunction, Outcome, copied, run_iteration
-from torchamp.amp._cast import buffers_to_cast
-from torchamp.amp._kept import NONE
+from torchamp.amp._cast import NONE, buffers_to_cast
 
 
 class Rounding:

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from torchamp._arguments import expect
+from torchamp._arguments import uncompiled
 from torchamp._load import _C
 from torchamp._logging import warn
 from torchamp._shards import shard_of
 from torchamp.amp._autocast import lasting_casts
-from torchamp.amp._kept import Kept
+from torchamp.amp._cast import Float32Parts
 from torchamp.amp._masters import LOW_PRECISION, mastered, params_of
 from torchamp.amp._model import AmpModel
 from torchamp.amp._optimizer import ONE_OWNER, AmpOptimizer
@@ -35,11 +35,6 @@ def as_list(argument: str, value: Any, kind: type) -> list:
     return list(map(uncompiled, values))
 
 
-def uncompiled(value: Any) -> Any:
-    """The model that torch.compile was given; anything else itself."""
-    return getattr(value, "_orig_mod", value)
-
-
 def _name(kind: type) -> str:
     return f"torch.{'nn' if issubclass(kind, torch.nn.Module) else 'optim'}.{kind.__name__}"
 
@@ -47,13 +42,6 @@ def _name(kind: type) -> str:
 def _described(value: Any) -> str:
     hint = "; pass a list: list(...)" if isinstance(value, tuple) else ""
     return f"{type(value).__name__}{hint}"
-
-
-def module_of(function: str, model: Any) -> torch.nn.Module:
-    """`model` without torch.compile. Raises TypeError, which names `function`, unless it is a
-    module."""
-    expect(isinstance(model, torch.nn.Module), function, "model", "a torch.nn.Module", model)
-    return uncompiled(model)
 
 
 class Float16Models:
@@ -80,7 +68,7 @@ def check_models(models: list[torch.nn.Module]) -> None:
         _check_tensors(where, model)
 
 
-def check_scripted(models: list[torch.nn.Module], settings: Settings, kept: Kept) -> None:
+def check_scripted(models: list[torch.nn.Module], settings: Settings, kept: Float32Parts) -> None:
     """Raises TypeError for a scripted module that would be cast, or whose calls would."""
     is_cast = settings.properties.cast_model_type in LOW_PRECISION
     for i, model in enumerate(models):

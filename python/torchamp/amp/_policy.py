@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from torchamp._arguments import expect
-from torchamp.amp._checks import module_of
+from torchamp._arguments import expect, module_of
 from torchamp.amp._grad_scaler import GradScaler
 from torchamp.amp._masters import mastered
 

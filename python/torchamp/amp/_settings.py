@@ -13,7 +13,7 @@ import torch
 
 from torchamp._arguments import is_boolean, is_number
 from torchamp._load import _C
-from torchamp.amp._kept import Rule, rules_of
+from torchamp.amp._cast import Rule, rules_of
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,8 @@ import torch
 
 from torchamp._load import _C
 from torchamp.amp import _masters
-from torchamp.amp._optimizer import suppress_accesses
-from torchamp.amp._optimizer_states import check_whole
+from torchamp.amp._optimizer import check_whole
+from torchamp.amp._session import suppress_accesses
 from torchamp.optimizers import FusedOptimizer
 
 #: The entry that identifies a checkpoint, with its format's version.
