@@ -14,7 +14,7 @@ def expect(is_right: bool, function: str, argument: str, what: str, value: Any) 
 
 
 def type_of(value: Any) -> str:
-    """With an article: "a float", "an SGD"."""
+    """The type's name with an article: "a float", "an SGD"."""
     name = type(value).__name__
     spelt = name[1:2].isupper()  # letter by letter
     return f"{'an' if name[0] in ('AEFHILMNORSX' if spelt else 'AEIOUaeiou') else 'a'} {name}"

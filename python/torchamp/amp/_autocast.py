@@ -1,5 +1,5 @@
-"""What O1 and O4 cast: apex.amp's decorators, functions that a program registers, and the scope in
-which they are open."""
+"""What O1 and O4 cast: decorators, functions that a program registers, the scope in which they are
+open; and torch's autocast, for programs that cast by themselves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SIXTEEN_BIT = (torch.float16, torch.bfloat16)
 _CASTABLE = (torch.float32, *_SIXTEEN_BIT)
 #: torch's, that runs the forward a program wrote; since torch 2.15 it has no Python function.
 _APPLY = getattr(torch.autograd.Function.apply, "__func__", None)
-#: Of a tensor: the dtype to cast it to.
+#: Gives the dtype to cast a tensor to.
 Choice = Callable[[torch.Tensor], Optional[torch.dtype]]
 
 
@@ -286,7 +286,8 @@ def _captures_casts(init: Callable) -> Callable:
 
 
 def _cast_as_forward(fn: Callable) -> Callable:
-    """For what autograd calls to run a Python function's backward."""
+    """Runs `fn`, which autograd calls to run a Python function's backward, under the forward's
+    casts."""
 
     @functools.wraps(fn)
     def wrapper(self: Any, *args: Any) -> Any:
@@ -298,7 +299,7 @@ def _cast_as_forward(fn: Callable) -> Callable:
 
 _BackwardCFunction = torch.autograd.function.BackwardCFunction
 
-#: Those of O1 and O4.
+#: The patches of O1 and O4.
 OPEN = Patches(
     [
         Patch(torch.nn.functional, "binary_cross_entropy", _banned),
@@ -337,7 +338,8 @@ def _both(
 
 @constant_in_graphs
 def _shielded_device_types() -> list[str]:
-    """While a graph is captured. Under another state of autocast, Dynamo captures another graph."""
+    """The device types, a constant while a graph is captured: under another state of autocast,
+    Dynamo captures another graph."""
     return _C.shielded_device_types()
 
 

@@ -37,7 +37,7 @@ def kind_of(optimizer: torch.optim.Optimizer) -> str:
 
 
 def _class_of(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer]:
-    """As the program made it, before initialize."""
+    """The class that the program gave it, before initialize."""
     return getattr(type(optimizer), "_torchamp_original", type(optimizer))
 
 
@@ -55,7 +55,7 @@ def _suppressed(optimizer: torch.optim.Optimizer) -> _C.Suppressed:
 
 def completed(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
     """A state dict whose groups keep the options unknown to C++, such as `foreach`, of this run.
-    "step" is no option: apex's optimizers show their count there."""
+    "step" is no option, but a count that some optimizers show there."""
     here = optimizer.state_dict()["param_groups"]
     for own in here:
         own.pop("step", None)
@@ -246,7 +246,7 @@ def _check_group(
 
 
 def _is_like(saved: Any, own: Any) -> bool:
-    """Whether `saved` can take the place of an option's value `own`."""
+    """Whether `saved` can replace an option's value `own`."""
     if isinstance(own, (tuple, list)):
         return (
             isinstance(saved, (tuple, list))
@@ -269,7 +269,7 @@ class _Wanted(NamedTuple):
 def _wanted_states(
     optimizer: torch.optim.Optimizer, group: dict[str, Any], params: list[torch.Tensor]
 ) -> list[_Wanted]:
-    """Those of the parameters of `group`."""
+    """The states of the parameters of `group`."""
     original = _class_of(optimizer)
     if isinstance(optimizer, FusedOptimizer):
         algorithm = optimizer.algorithm_of(group)

@@ -167,7 +167,7 @@ def check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
                 )
             seen.add(param)
             if param.is_meta:
-                continue  # one_device() refuses it
+                continue  # one_device() raises
             _check_memory(f"parameter {k} of optimizers[{i}] ({name})", param)
         if any(base.__name__ == "ZeroRedundancyOptimizer" for base in type(optimizer).__mro__):
             raise TypeError(
@@ -202,13 +202,13 @@ def check_shares(models: list[torch.nn.Module], optimizers: list[torch.optim.Opt
     params = {param for model in models for param in model.parameters()}
     if not any(param.requires_grad for param in params):
         return
-    strangers = [i for i, each in enumerate(optimizers) if params.isdisjoint(params_of([each]))]
-    if strangers and len(strangers) == len(optimizers):
+    unrelated = [i for i, each in enumerate(optimizers) if params.isdisjoint(params_of([each]))]
+    if unrelated and len(unrelated) == len(optimizers):
         raise ValueError(
             "initialize: expected optimizers to have parameters of models, got none that has any; "
             "make the optimizer after everything that replaces the model's parameters"
         )
-    for i in strangers:
+    for i in unrelated:
         warn(
             f"initialize: expected optimizers[{i}] to have parameters of models, got one that has "
             "none; pass all models that it trains",

@@ -47,9 +47,9 @@ DESCRIPTIONS = {
     "O5": "bfloat16 model, float32 batch norm and master weights",
 }
 
-#: By levels of float16, those that do the same in bfloat16.
+#: The levels that do the same in bfloat16.
 _IN_BFLOAT16 = {"O1": "O4", "O2": "O5", "O3": "O5"}
-#: At most so many names of buffers are logged.
+#: The most names of buffers that are logged.
 _FEW = 4
 
 
@@ -173,8 +173,8 @@ def prepare(
     process_group: ProcessGroups | None,
     overrides: Any,
 ) -> tuple[list[torch.nn.Module], list[torch.optim.Optimizer], Session | None]:
-    """What initialize does, of the same arguments. Returns models and optimizers as lists, and
-    their session; None: it is not enabled."""
+    """Does what initialize does. Returns models and optimizers as lists, and their session, which
+    is None where it is not enabled."""
     models = _checks.as_list("models", models, torch.nn.Module)
     if optimizers is None:
         optimizers = []
@@ -194,8 +194,8 @@ def _set_up(
     settings: Settings,
     groups: Sequence[Any],
 ) -> Session:
-    """Checks everything, then changes models and optimizers, or, after an exception, nothing.
-    groups: whose ranks agree."""
+    """Checks everything, then changes models and optimizers, or, after an exception, nothing. The
+    ranks of `groups` agree."""
     _checks.check_models(models)
     _checks.check_casts(settings)
     _checks.check_optimizers(optimizers)

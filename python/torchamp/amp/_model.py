@@ -73,7 +73,7 @@ class Conversion:
         self.dtype = dtype
         #: Collects what may be written; None where nobody asks.
         self.copies = copies
-        #: By id: objects may refer to each other.
+        #: The objects that are converted, by id: they may refer to each other.
         self._objects: dict[int, tuple[Any, bool]] = {}
 
     def convert(self, value: Any) -> tuple[Any, bool]:

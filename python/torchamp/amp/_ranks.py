@@ -63,8 +63,8 @@ def _check_group(function: str, group: Any) -> None:
 
 
 def agreement_over(groups: Sequence[Any]) -> _C.Agreement:
-    """Of the ranks of `groups`, which reduce one after the other: together they are those of a
-    mesh. Empty: of this rank alone."""
+    """An agreement of the ranks of `groups`, which reduce one after the other: together they are
+    those of a mesh. Empty: this rank alone."""
 
     def all_reduce_max(tensor: torch.Tensor) -> None:
         for group in groups:
@@ -81,11 +81,11 @@ class DataParallel:
     def __init__(self, model: torch.nn.Module, scalers: Sequence[_C.LossScaler]) -> None:
         self._model = weakref.ref(model)
         self._scalers = scalers
-        #: That of the last forward for a backward, until share().
+        #: The wrapper of the last forward for a backward, until share().
         self.noted: DistributedDataParallel | None = None
         #: Whether the last forward for a backward ran in no_sync().
         self.is_unsynced: bool = False
-        #: That for which share() has shared.
+        #: The wrapper for which share() has shared.
         self._shared: weakref.ref[DistributedDataParallel] | None = None
 
     def note_forward(self, wrapper: DistributedDataParallel | None) -> None:
@@ -119,7 +119,8 @@ class DataParallel:
             self._broadcast(wrapper, source=0)
 
     def _share_after_join(self, wrapper: DistributedDataParallel) -> None:
-        """Where Join ends, the wrapper gives all ranks the model of one that stepped last."""
+        """Broadcasts where Join ends, too: the wrapper gives all ranks the model of one that
+        stepped last."""
         # A proxy, for no cycle: that would keep O1's casts.
         joined: DistributedDataParallel = weakref.proxy(wrapper)  # type: ignore[assignment]
         sync_model = type(wrapper)._sync_final_model
@@ -145,7 +146,7 @@ class DataParallel:
             scaler.load_state(scale, int(growth), int(hysteresis))
 
 
-#: As a wrapper's log names the dtypes of the parameters that it was given.
+#: The names in a wrapper's log of the dtypes of the parameters that it was given.
 _NAMES = {
     torch.float16: "c10::Half",
     torch.bfloat16: "c10::BFloat16",
@@ -169,7 +170,7 @@ def _check_is_outside(wrapper: DistributedDataParallel) -> None:
 
 
 def _masters_in(wrapper: DistributedDataParallel) -> Iterator[_C.Param]:
-    """Of the parameters that the wrapper synchronizes, those that have a master of their own."""
+    """The Params with a master of their own that the wrapper synchronizes."""
     for name, param in wrapper.module.named_parameters():
         found = mastered(param)
         if found is not None and name not in wrapper.parameters_to_ignore:
@@ -284,7 +285,7 @@ def _check_dtensor(
 
 def _owned(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, Any]]:
     """Every module, its name, and the mp_policy of the fully_shard that its own parameters belong
-    to; None: of none."""
+    to, None where they belong to none."""
     policies: dict[str, Any] = {}
     for name, module in model.named_modules():
         parent = name.rpartition(".")[0] if name else None

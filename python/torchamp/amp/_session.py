@@ -48,7 +48,7 @@ class Session:
         self.shards: Shards = Shards()
         #: The handles of the hooks that the models' state dicts have.
         self.hooks: list[RemovableHandle] = []
-        #: At 0 nothing is logged.
+        #: Nothing is logged at 0.
         self.verbosity: int = settings.options["verbosity"]
         #: The ranks of these agree on overflows.
         self._groups: list[Any] = []
@@ -83,8 +83,8 @@ class Session:
         self.agree_over(mesh_groups_of(params))
 
     def agree_over(self, groups: Sequence[Any]) -> None:
-        """From now on the ranks of `groups`, which are ProcessGroups, and of those of earlier calls
-        agree on overflows. All ranks must name them in the same order."""
+        """Makes the ranks of `groups`, which are ProcessGroups, and of those of earlier calls agree
+        on overflows. All ranks must name them in the same order."""
         new = [group for group in dict.fromkeys(groups) if group not in self._groups]
         if not new:
             return
@@ -106,7 +106,7 @@ class Session:
         return _existing(self._optimizers)
 
     def name_of(self, param: torch.Tensor) -> str:
-        """In quotes; its sizes where no model has it."""
+        """Its name in quotes, or its sizes where no model has it."""
         name = self._names.get(id(param))
         return f"one of sizes {list(param.shape)}" if name is None else repr(name)
 
@@ -130,9 +130,9 @@ class Session:
             )
 
     def check_order(self) -> None:
-        """Before the first loss: raises RuntimeError where initialize came before what shards the
-        parameters, so that the optimizers step others than the model has. Warns where O1 or O4 of
-        another run casts the code around the models."""
+        """Raises RuntimeError where initialize came before what shards the parameters, so that the
+        optimizers step others than the model has. Warns where O1 or O4 of another run casts the
+        code around the models. Does so before the first loss alone."""
         if not self._awaits_loss:
             return
         models = self.models()

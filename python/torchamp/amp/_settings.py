@@ -21,11 +21,11 @@ class Option:
     """What an option's type does not say."""
 
     default: Any
-    #: Of the option's name and a value that is not None, what settings have. Raises TypeError.
+    #: Makes what settings have of the option's name and a value that is not None; or TypeError.
     check: Callable[[str, Any], Any]
     #: Gives that to C++, which raises RuntimeError or ValueError.
     tell: Optional[Callable[[_C.Options, Any], object]] = None
-    #: Those that apex has can be given by their place.
+    #: Some can be given by their place.
     kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
@@ -53,7 +53,7 @@ def _boolean(name: str, value: Any) -> bool:
 
 
 def _text_or_boolean(name: str, value: Any) -> bool:
-    """As apex, with its AssertionError."""
+    """Raises AssertionError, which programs may expect."""
     if not (is_boolean(value) or value in ("True", "False")):
         raise AssertionError(
             f"initialize: expected {name} to be True, False, 'True' or 'False', got {value!r}"
@@ -121,8 +121,8 @@ _PARAMETERS = [
 
 
 def show_options(function: Callable) -> None:
-    """Makes inspect.signature show the options in the place of the function's *args and **kwargs,
-    which is its last."""
+    """Makes inspect.signature show the options instead of the function's *args and **kwargs, which
+    is its last."""
     signature = inspect.signature(function)
     own = list(signature.parameters.values())
     place = [each.kind for each in own].index(inspect.Parameter.VAR_POSITIONAL)
@@ -140,7 +140,7 @@ def named(*by_place: Any, **by_name: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Of one initialize."""
+    """What one initialize has chosen."""
 
     properties: _C.Properties
     #: All of them, checked. None: what the level has.
@@ -162,7 +162,7 @@ def settings_for(opt_level: str = "O1", **given: Any) -> Settings:
     """Settings of `opt_level` with the options that are given.
 
     Raises RuntimeError for an unknown level and for a property that contradicts it, TypeError,
-    ValueError and (keep_batchnorm_fp32, as apex) AssertionError for values that no level takes.
+    ValueError and (keep_batchnorm_fp32) AssertionError for values that no level takes.
     """
     given = named(**given)
     level = _C.Options(opt_level if isinstance(opt_level, str) else repr(opt_level))

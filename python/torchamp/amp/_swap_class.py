@@ -48,7 +48,7 @@ class Swapped:
 
     @staticmethod
     def _torchamp_methods(original: Any) -> dict[str, Any]:
-        """Those of the subclass of `original`, the user's class, that know it."""
+        """The methods of the subclass of `original`, the user's class, that know it."""
         return {}
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple:
@@ -108,7 +108,7 @@ def _type_of(metaclass: type) -> type:
 
 
 def _make_subclass(original: type, mixin: type[Swapped]) -> type:
-    """Bypasses the user's metaclass, which may refuse it or keep a register."""
+    """Bypasses the user's metaclass, which may raise or keep a register."""
     namespace = {
         "__module__": original.__module__,
         "__qualname__": original.__qualname__,
