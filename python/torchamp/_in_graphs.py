@@ -55,7 +55,7 @@ def _axpby(
     torch.ops.torchamp.axpby(a, x, b, y, outputs, found_inf, checked.value, found_inf_per_tensor)
 
 
-_DEFAULT_RULE = _C.ops.ScaleRule()
+_APEX_RULE = _C.ops.ScaleRule()
 
 
 def _update_scale(
@@ -63,7 +63,7 @@ def _update_scale(
     growth_tracker: torch.Tensor,
     hysteresis_tracker: torch.Tensor,
     found_inf: torch.Tensor,
-    rule: _C.ops.ScaleRule = _DEFAULT_RULE,
+    rule: _C.ops.ScaleRule = _APEX_RULE,
 ) -> None:
     packed = [rule.growth_factor, rule.backoff_factor, float(rule.growth_interval)]
     packed += [rule.min_scale, rule.max_scale, float(rule.hysteresis)]
@@ -80,7 +80,7 @@ def _fused_step(
     )
 
 
-#: The functions whose arguments or results have types that no schema has.
+#: Of arguments or results that no schema has a type for.
 _ADAPTED = {
     "axpby": _axpby,
     "fused_step": _fused_step,

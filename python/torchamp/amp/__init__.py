@@ -11,7 +11,6 @@ from torchamp._inspect.overflow_trace import OverflowTrace, trace_overflow
 from torchamp._inspect.preflight import Preflight, preflight
 from torchamp._inspect.report import Report, report
 from torchamp._inspect.trial import Verdict
-from torchamp._weight_grads import accumulate_weight_grads
 from torchamp.amp._amp import (
     disable_casts,
     finish,
@@ -40,11 +39,13 @@ from torchamp.amp._checkpoint import get_rng_state, set_rng_state
 from torchamp.amp._clip import clip_grad_norm_, clip_grad_value_
 from torchamp.amp._grad_scaler import GradScaler
 from torchamp.amp._inference import AveragedModel, cast_for_inference
-from torchamp.amp._initialize import Level, initialize
+from torchamp.amp._initialize import initialize
 from torchamp.amp._policy import LossScaleOptimizer, Policy, set_policy
 from torchamp.amp._ranks import fsdp_policy
 from torchamp.amp._release import release
 from torchamp.amp._session import Telemetry
+from torchamp.amp._settings import Level
+from torchamp.amp._weight_grads import accumulate_weight_grads
 
 __all__ = [
     "AveragedModel",

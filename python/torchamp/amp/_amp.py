@@ -13,7 +13,7 @@ from torchamp._arguments import expect, type_of, uncompiled
 from torchamp._load import _C
 from torchamp._tables import html_table
 from torchamp.amp import _checkpoint
-from torchamp.amp._initialize import Level, check_enabled, prepare
+from torchamp.amp._initialize import check_enabled, prepare
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import check_optimizer
 from torchamp.amp._optimizer import Optimizers, known_states, listed, state_of, states_of
@@ -31,7 +31,7 @@ from torchamp.amp._session import (
     Telemetry,
     is_disabled,
 )
-from torchamp.amp._settings import Overrides
+from torchamp.amp._settings import Level, Overrides
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

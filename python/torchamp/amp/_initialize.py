@@ -7,7 +7,7 @@ import math
 import traceback
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Union, overload
 
 import torch
 
@@ -28,27 +28,23 @@ from torchamp.amp._optimizer import adopt_optimizer, listed, steps_fused
 from torchamp.amp._policy import Policy, is_marked, level_and_overrides
 from torchamp.amp._ranks import ProcessGroups, check_dtensors, check_flattened, groups_of
 from torchamp.amp._session import Last, Session
-from torchamp.amp._settings import Overrides, Settings, named, settings_for, show_options
+from torchamp.amp._settings import (
+    DESCRIPTIONS,
+    IN_BFLOAT16,
+    Level,
+    Overrides,
+    Settings,
+    named,
+    settings_for,
+    show_options,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-#: The opt levels that initialize takes.
-Level = Literal["O0", "O1", "O2", "O3", "O4", "O5"]
 ModelsT = TypeVar("ModelsT", bound=Union[torch.nn.Module, Sequence[torch.nn.Module]])
 OptimizersT = TypeVar("OptimizersT", bound=Union[torch.optim.Optimizer, Sequence])
 
-DESCRIPTIONS = {
-    "O0": "everything in float32",
-    "O1": "float32 weights, ops in float16 where that is safe",
-    "O2": "float16 model, float32 batch norm and master weights",
-    "O3": "everything in float16",
-    "O4": "float32 weights, ops in bfloat16 where that is safe",
-    "O5": "bfloat16 model, float32 batch norm and master weights",
-}
-
-#: The levels that do the same in bfloat16.
-_IN_BFLOAT16 = {"O1": "O4", "O2": "O5", "O3": "O5"}
 #: The most names of buffers that are logged.
 _FEW = 4
 
@@ -259,7 +255,7 @@ def _log_settings(settings: Settings, device: torch.device) -> None:
     add("autocast_type", "patch_torch_functions")
     is_float16 = torch.float16 in (properties.cast_model_type, properties.autocast_type)
     if is_float16 and device.type == "cpu":
-        other = _IN_BFLOAT16[properties.opt_level]
+        other = IN_BFLOAT16[properties.opt_level]
         lines.append(f"  float16 is slow on most CPUs; {other} computes in bfloat16")
     log(logging.INFO, "\n".join(lines))
 

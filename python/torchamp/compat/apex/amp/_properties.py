@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchamp.amp._initialize import DESCRIPTIONS
-from torchamp.amp._settings import Settings, settings_for
+from torchamp.amp._settings import DESCRIPTIONS, Settings, settings_for
 
 _UNSET: dict[str, Any] = {
     "enabled": False,
