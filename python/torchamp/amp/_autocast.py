@@ -361,23 +361,20 @@ class OpenCasts:
     that, they end soon in the main thread, elsewhere when the thread next uses torchamp: close()
     then warns."""
 
+    is_open = False
+    _has_warned = False
+
     def __init__(self, device_types: list[str], dtype: torch.dtype) -> None:
-        self._is_open = False
         self._thread = threading.current_thread()
         self._autocast = _C.OpenAutocast(device_types, dtype)
-        self._is_open = True
-        self._is_known_closed = False
+        self.is_open = True
         OPEN.hold()
-
-    @property
-    def is_open(self) -> bool:
-        return self._is_open
 
     def join(self) -> contextlib.AbstractContextManager[None]:
         """A context in which any thread casts as the one that made this. Warns once where it is
         entered to train after close()."""
-        if not (self._is_open or self._is_known_closed) and torch.is_grad_enabled():
-            self._is_known_closed = True
+        if not (self.is_open or self._has_warned) and torch.is_grad_enabled():
+            self._has_warned = True
             warn(
                 "forward: expected an open Amp, got one that close() has ended: its models compute "
                 "in float32 from now on; close it after training, and call them in torch.no_grad()"
@@ -385,7 +382,7 @@ class OpenCasts:
         return _C.JoinAutocast(self._autocast)
 
     def close(self) -> None:
-        if self._is_open and self._outlive_close():
+        if self.is_open and self._outlive_close():
             warn(
                 f"close: the casts go on in {self._thread.name}, which opened them, until it next "
                 "uses torchamp; close there",
@@ -397,8 +394,8 @@ class OpenCasts:
         return elsewhere and self._thread.is_alive()
 
     def _end(self) -> None:
-        if self._is_open:
-            self._is_open = False
+        if self.is_open:
+            self.is_open = False
             self._autocast.close()
             if threading.current_thread() is not threading.main_thread():
                 _C.settle_in_main_thread()
