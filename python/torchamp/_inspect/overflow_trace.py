@@ -139,7 +139,7 @@ def trace_overflow(model: torch.nn.Module) -> OverflowTrace:
             ...                                        # iterations as usual
         print(trace)
 
-    An iteration begins with each forward of the model. An op that is told to write inf, such as
+    An iteration begins with each forward of the model. An op whose arguments ask for inf, as
     masked_fill(mask, -inf), does not count as an overflow.
 
     Args:

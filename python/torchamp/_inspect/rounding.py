@@ -31,7 +31,8 @@ class Rounding:
         return self._outcome(self._buffers, with_inputs=True)
 
     def of_each(self) -> Iterator[tuple[str, str, Outcome]]:
-        """Of each buffer, and of all inputs: what is rounded, and what keeps it in float32."""
+        """What is rounded, what keeps it in float32, and its outcome, for each buffer and for all
+        inputs."""
         for name in self._buffers:
             yield f"buffer {name!r}", f"keep_fp32={name!r}", self._outcome([name])
         inputs = self._outcome([], with_inputs=True)

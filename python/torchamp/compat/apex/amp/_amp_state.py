@@ -19,7 +19,7 @@ from torchamp.compat.apex.amp.scaler import LossScaler, SessionScaler
 
 __all__ = ["AmpState", "master_params", "maybe_print", "warn_or_err"]
 
-#: By session: apex's view of its loss scalers, and of its casts.
+#: apex's views of a session's loss scalers, and of its casts.
 _scalers: weakref.WeakKeyDictionary[Session, list[LossScaler]] = weakref.WeakKeyDictionary()
 _handles: weakref.WeakKeyDictionary[Session, AmpHandle] = weakref.WeakKeyDictionary()
 

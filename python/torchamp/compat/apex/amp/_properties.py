@@ -57,7 +57,8 @@ class Properties:
 
 
 class ChosenProperties(Properties):
-    """Those of an initialize, which later writes do not change. Raises AttributeError for one."""
+    """The properties of an initialize, which later writes do not change: they raise
+    AttributeError."""
 
     def __init__(self, settings: Settings | None) -> None:
         super().__init__()
@@ -116,5 +117,4 @@ class O4(_Level): ...
 class O5(_Level): ...
 
 
-#: By level.
 opt_levels: dict[str, _Level] = {kind.__name__: kind() for kind in (O0, O1, O2, O3, O4, O5)}
