@@ -361,7 +361,7 @@ class OpenCasts:
     that, they end soon in the main thread, elsewhere when the thread next uses torchamp: close()
     then warns."""
 
-    is_open = False
+    is_open: bool = False
     _has_warned = False
 
     def __init__(self, device_types: list[str], dtype: torch.dtype) -> None:
