@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchamp._load import _C
-from torchamp.amp import _masters
+from torchamp.amp._masters import params_of
 from torchamp.amp._optimizer import check_whole
 from torchamp.amp._session import suppress_accesses
 from torchamp.optimizers import FusedOptimizer
@@ -39,18 +39,6 @@ def kind_of(optimizer: torch.optim.Optimizer) -> str:
 def _class_of(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer]:
     """The class that the program gave it, before initialize."""
     return getattr(type(optimizer), "_torchamp_original", type(optimizer))
-
-
-def params_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The tensors that the optimizer steps, without materializing anything."""
-    with _suppressed(optimizer):
-        return _masters.params_of([optimizer])
-
-
-def _suppressed(optimizer: torch.optim.Optimizer) -> _C.Suppressed:
-    """A context in which accesses to its masters do not count."""
-    state = getattr(optimizer, "_torchamp", None)
-    return suppress_accesses([] if state is None else [state])
 
 
 def completed(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
@@ -210,14 +198,14 @@ def check_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], nam
     for i, saved_group in enumerate(there):
         _check_type(saved_group, dict, f"{name}.param_groups[{i}]")
     check_whole(saved, "amp.load")
-    params = params_of(optimizer)
-    for i, (group, saved_group) in enumerate(zip(here, there)):
-        where = f"{name}.param_groups[{i}]"
-        _check_group(optimizer, group, saved_group, where)
-        wanted = _wanted_states(
-            optimizer, {**group, **saved_group}, [params[own] for own in group["params"]]
-        )
-        with _suppressed(optimizer):
+    state = getattr(optimizer, "_torchamp", None)
+    with suppress_accesses([] if state is None else [state]):
+        params = params_of([optimizer])
+        for i, (group, saved_group) in enumerate(zip(here, there)):
+            where = f"{name}.param_groups[{i}]"
+            _check_group(optimizer, group, saved_group, where)
+            own_params = [params[own] for own in group["params"]]
+            wanted = _wanted_states(optimizer, {**group, **saved_group}, own_params)
             for own, saved_id, of_param in zip(group["params"], saved_group["params"], wanted):
                 _check_state(states.get(saved_id, {}), of_param, f"{where}.params[{own}]")
 

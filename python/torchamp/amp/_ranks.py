@@ -213,9 +213,11 @@ def fsdp_policy(opt_level: str) -> MixedPrecisionPolicy:
 
 def check_dtensors(models: list[torch.nn.Module], settings: Settings) -> None:
     """Raises TypeError or ValueError for DTensors that `settings` cannot be applied to."""
+    dtype = settings.properties.cast_model_type
     for i, model in enumerate(models):
         for name, buffer in model.named_buffers():
-            if is_dtensor(buffer) and _changes(buffer, settings):
+            changes = buffer.is_floating_point() and dtype not in (None, buffer.dtype)
+            if is_dtensor(buffer) and changes:
                 raise TypeError(
                     f"initialize: expected buffer {name!r} of models[{i}] to be a plain tensor, "
                     f"which {settings.properties.opt_level} casts, got a DTensor"
@@ -244,11 +246,6 @@ def check_flattened(
             "initialize: expected process_group with parameters of FullyShardedDataParallel, of "
             "which each rank has another part, got None"
         )
-
-
-def _changes(tensor: torch.Tensor, settings: Settings) -> bool:
-    dtype = settings.properties.cast_model_type
-    return dtype is not None and tensor.is_floating_point() and tensor.dtype != dtype
 
 
 def _check_dtensor(

@@ -32,33 +32,22 @@ def release(models: torch.nn.Module | Iterable[torch.nn.Module]) -> None:
             where the program has given one of them another class or dtype since.
         ValueError: where the groups of two optimizers hold one master.
     """
-    session = _common_session(map(uncompiled, listed("release", "models", models)))
-    if session is not None:
-        give_back(session)
-
-
-def _common_session(models: Any) -> Session | None:
-    """The session of all of `models` that are not plain, or None. Raises RuntimeError."""
-    found: Session | None = None
-    for i, model in enumerate(models):
-        session = _session_of(model, i)
-        if found and session and found is not session:
+    session: Session | None = None
+    for i, model in enumerate(map(uncompiled, listed("release", "models", models))):
+        own = model._torchamp.session if isinstance(model, AmpModel) else None
+        if own is None and not _is_plain(model):
+            raise RuntimeError(
+                f"release: expected models[{i}] to be a model that initialize returned, or a plain "
+                f"one, got {type_of(model)}"
+            )
+        if own and session and own is not session:
             raise RuntimeError(
                 f"release: expected models[{i}] to come from the same initialize as those before "
                 "it, got one from another"
             )
-        found = found or session
-    return found
-
-
-def _session_of(model: Any, i: int) -> Session | None:
-    session = model._torchamp.session if isinstance(model, AmpModel) else None
-    if session is None and not _is_plain(model):
-        raise RuntimeError(
-            f"release: expected models[{i}] to be a model that initialize returned, or a plain "
-            f"one, got {type_of(model)}"
-        )
-    return session
+        session = session or own
+    if session is not None:
+        give_back(session)
 
 
 def _is_plain(model: Any) -> bool:
