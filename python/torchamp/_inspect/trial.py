@@ -32,7 +32,7 @@ FORMATS = {
 }
 
 LEVELS = ("O1", "O2", "O3", "O4", "O5")
-#: The levels that round buffers and inputs.
+#: Those that round buffers and inputs.
 _CASTING = ("O2", "O3", "O5")
 
 #: The largest relative differences from float32 of a level that fits.

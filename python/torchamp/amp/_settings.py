@@ -37,11 +37,11 @@ class Option:
     """What an option's type does not say."""
 
     default: Any
-    #: Makes what settings have of the option's name and a value that is not None; or TypeError.
+    #: Of the option's name and a value that is not None, what settings have. Raises TypeError.
     check: Callable[[str, Any], Any]
     #: Gives that to C++, which raises RuntimeError or ValueError.
     tell: Optional[Callable[[_C.Options, Any], object]] = None
-    #: Some can be given by their place.
+    #: Those that apex has can be given by their place.
     kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
