@@ -1,7 +1,8 @@
 """Checkpoints: models in float32, optimizers, scalers and level, in one file for both languages.
 
 A file is what torch.save makes of dictionaries, lists, tensors, numbers and text; nothing in it is
-run when it is loaded. C++ has the same in serialize.h.
+run when it is loaded. C++ has the same in serialize.h. The states of generators of random numbers,
+for the extra of a checkpoint, are data too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Stage 3: keep masters. Which parameters have one, how others find it, and who accesses it."""
+"""Stage 3: keep masters. Which parameters have one, how others find it, who accesses it, and state
+dicts of the model that come from masters and reach them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The ranks of process groups, which agree on overflows."""
+"""Training on several ranks: process groups, which agree on overflows; DistributedDataParallel
+around a model; fully_shard and tensor parallelism, whose float32 shards are the masters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Adds methods to one object, by a subclass of its class that has the same name.
+"""Adds methods to one object, by a subclass of its class that has the same name, and takes them
+from it and from its copies again.
 
 A method bound to the object itself would make a reference cycle, would not pickle, and under
 DataParallel would run every replica on the original.
