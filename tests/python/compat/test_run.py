@@ -116,7 +116,7 @@ SPAWNS = """
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
 def test_children_of_multiprocessing_are_aliased(python, write, method):
     said = python("-m", "torchamp.apex", write("train.py", SPAWNS.format(method=method)))
-    assert said.strip() == "torchamp.amp._initialize"
+    assert said.strip() == "torchamp.amp._amp"
 
 
 def test_programs_that_the_program_starts_are_aliased(python, write):
