@@ -37,7 +37,7 @@ class PrecisionMethods:
         super().__init__()
         self._settings = settings_for(opt_level, **overrides)
         self._options = {"opt_level": opt_level, **overrides}
-        #: That of the last fit.
+        #: The Amp of the last fit.
         self._amp: Amp | None = None
 
     def connect(
@@ -72,7 +72,7 @@ class PrecisionMethods:
     def backward(
         self, tensor: torch.Tensor, model: Any, optimizer: Any, *args: Any, **kwargs: Any
     ) -> None:
-        """That of the scaled loss. The grads of the optimizers' parameters are unscaled."""
+        """Runs the scaled loss's. The grads of the optimizers' parameters are unscaled."""
         assert self._amp is not None
         with self._amp.scale_loss(tensor) as scaled_loss:
             super().backward(scaled_loss, model, optimizer, *args, **kwargs)  # type: ignore[misc]
@@ -121,12 +121,12 @@ class ReleaseMethods:
         self.amp.release()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """The same."""
+        """Makes them plain again, too."""
         self.amp.release()
 
 
 def _release_at_end(callbacks: list[Any], kind: type, amp: Amp) -> None:
-    """Puts the callback behind those that save checkpoints, in the place of the last fit's."""
+    """Puts the callback behind those that save checkpoints, and drops the last fit's."""
     callbacks[:] = [each for each in callbacks if not isinstance(each, kind)]
     callbacks.append(kind(amp))
 

@@ -52,7 +52,7 @@ def bytes_of_params(
 
 
 def float32_bytes_of(model: torch.nn.Module, optimizers: list[torch.optim.Optimizer]) -> Bytes:
-    """The same training in float32, all parameters and buffers together."""
+    """The bytes of this training in float32, all parameters and buffers together."""
     total = Bytes()
     for tensor in _tensors_of(model):
         total.weights += _float32_size(tensor)
@@ -68,7 +68,7 @@ def _tensors_of(model: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def _size(tensor: torch.Tensor) -> int:
-    """Of this rank's shard of a DTensor."""
+    """The bytes of the tensor, or of this rank's shard of a DTensor."""
     return shard_of(tensor).numel() * tensor.element_size()
 
 

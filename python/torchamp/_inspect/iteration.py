@@ -15,11 +15,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchamp._arguments import type_of
 from torchamp._inspect.watch import Op, Watch, call_model, tensors_in, unchanged
 
-#: As Watch names what runs outside of the model.
+#: Watch's name for what runs outside of the model.
 LOSS = "(loss)"
-#: Of a module's outputs and of grads, at most so many elements are compared.
+#: The most elements of a module's outputs and of grads that are compared.
 _SAMPLES = 4096
-#: The fastest of so many iterations is timed, or of as many as these seconds allow.
+#: How many iterations are timed, of which the fastest counts, and the seconds that they may take.
 _TIMED, _SECONDS = 3, 1.0
 
 _EXPECTED_LOSS = "preflight: expected a loss of one element with a grad_fn"

@@ -148,7 +148,8 @@ class Monitor:
         return torch.stack([scale, torch.stack(norms).norm(), *shares])
 
     def _grads(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
-        """Those that the step uses, each with the factor that unscales it; None: it is unscaled."""
+        """The grads that the step uses, each with the factor that unscales it, which is None where
+        it is unscaled."""
         core = self._state.core
         with self._state.accesses.suppress():
             factor = core.factor()

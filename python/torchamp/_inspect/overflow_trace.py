@@ -8,9 +8,9 @@ import functools
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from torchamp._arguments import module_of
 from torchamp._inspect.trial import named
 from torchamp._inspect.watch import Op, Watch
-from torchamp.amp._checks import module_of
 
 _MAX_NAMES = 3
 
@@ -139,7 +139,7 @@ def trace_overflow(model: torch.nn.Module) -> OverflowTrace:
             ...                                        # iterations as usual
         print(trace)
 
-    An iteration begins with each forward of the model. An op that is told to write inf, such as
+    An iteration begins with each forward of the model. An op whose arguments ask for inf, as
     masked_fill(mask, -inf), does not count as an overflow.
 
     Args:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torchamp._arguments import module_of
 from torchamp._inspect.iteration import (
     LossFunction,
     Outcome,
@@ -24,9 +25,7 @@ from torchamp._inspect.watch import Op
 from torchamp._load import _C
 from torchamp._logging import log
 from torchamp._tables import html_table, text_table
-from torchamp.amp._cast import buffers_to_cast
-from torchamp.amp._checks import module_of
-from torchamp.amp._kept import NONE
+from torchamp.amp._cast import NONE, buffers_to_cast
 
 #: From this share of a tensor's nonzero elements on, its underflow is a finding.
 _MANY = 0.5
@@ -87,7 +86,7 @@ class Preflight:
     milliseconds: float | None
 
     def verdict(self, level: str) -> Verdict:
-        """That of one level.
+        """The verdict on one level.
 
         Raises:
             KeyError: for a level that was not tried.
@@ -95,12 +94,12 @@ class Preflight:
         return {each.level: each for each in self.verdicts}[level]
 
     def grads(self) -> Range:
-        """Of all grads of activations and weights together, before loss scaling."""
+        """The range of all grads of activations and weights together, before loss scaling."""
         return sum_of(each.range for each in self.tensors if each.is_grad)
 
     def share_lost(self, loss_scale: float) -> float:
-        """Of the grads that are not 0, those that float16 rounds to 0 at this loss scale, a power
-        of two."""
+        """The share of the grads that are not 0 that float16 rounds to 0 at this loss scale, a
+        power of two."""
         return self.grads().share_lost(FLOAT16, _exponent(loss_scale))
 
     def save_plots(self, folder: str | os.PathLike[str]) -> list[str]:
@@ -122,7 +121,7 @@ class Preflight:
         return save_plots(rows, self.grads(), self._title(), os.fspath(folder))
 
     def to_dict(self) -> dict[str, Any]:
-        """Of numbers, texts, lists and dicts alone."""
+        """Its contents as numbers, texts, lists and dicts alone."""
         return {
             "model": self.model,
             "device": str(self.device),
@@ -264,7 +263,7 @@ def _check(model: Any) -> None:
         )
 
 
-class _Seen:
+class _Ranges:
     """The magnitudes of the tensors of an iteration in float32."""
 
     def __init__(self) -> None:
@@ -290,8 +289,8 @@ class _Seen:
 def _in_float32(
     model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None
 ) -> tuple[Reference, list[TensorRange], float | None]:
-    """With the time of one. Raises what the iteration does."""
-    seen, twin = _Seen(), copied(model)
+    """Runs iterations, and times one. Raises what the iteration does."""
+    seen, twin = _Ranges(), copied(model)
     with tf32(False):
         outcome = run_iteration(twin, batch, loss_fn, seen.see)
         if outcome.error is not None:
@@ -308,7 +307,7 @@ def _in_float32(
     return Reference(outcome, seen.ops), tensors, milliseconds
 
 
-def _check_finite(outcome: Outcome, seen: _Seen) -> None:
+def _check_finite(outcome: Outcome, seen: _Ranges) -> None:
     if outcome.is_finite:
         return
     what = "grads that are not" if outcome.has_finite_loss else f"a loss of {outcome.loss}"

@@ -70,12 +70,12 @@ class Range:
         return int(reached.to(torch.int8).argmax()) + _LOWEST
 
     def share_below(self, exponent: int) -> float:
-        """Of the nonzero elements."""
+        """The share of the nonzero elements whose exponent is lower."""
         index = min(max(exponent - _LOWEST, 0), len(self.counts))
         return int(self.counts[:index].sum()) / self.nonzero if self.nonzero else 0.0
 
     def share_lost(self, format: Format, scale: int = 0) -> float:
-        """Of the nonzero elements, those that 2**scale times them is rounded to 0 in `format`."""
+        """The share of the nonzero elements that, times 2**scale, are rounded to 0 in `format`."""
         return self.share_below(format.subnormal - 1 - scale)
 
     def overflows(self, format: Format, scale: int = 0) -> bool:
@@ -88,7 +88,7 @@ def no_range() -> Range:
 
 
 def range_of(tensor: torch.Tensor) -> Range:
-    """Of a floating tensor. Waits for the device."""
+    """The range of a floating tensor. Waits for the device."""
     values = tensor.detach().float().abs().flatten()
     finite = values[values.isfinite()]
     nonzero = finite[finite > 0]

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
+from torchamp._arguments import module_of
 from torchamp._inspect.bytes import Bytes, bytes_of_params, float32_bytes_of
 from torchamp._inspect.watch import Op, Watch, call_model, unchanged
 from torchamp._tables import html_table, text_table
-from torchamp.amp._amp import listed
 from torchamp.amp._autocast import shield
-from torchamp.amp._checks import module_of
 from torchamp.amp._masters import LOW_PRECISION
+from torchamp.amp._optimizer import listed
 
 
 @dataclasses.dataclass
@@ -54,7 +54,7 @@ class Report:
 
     level: str  #: "" if initialize did not return the model
     device: torch.device
-    #: That of torch, "highest" or one that lets matrix products of float32 use TF32 on CUDA.
+    #: torch's own: "highest", or one that lets matrix products of float32 use TF32 on CUDA.
     float32_matmul_precision: str
     rows: list[ModuleRow]  #: as in model.named_modules()
     bytes: Bytes  #: the sums of the rows
@@ -72,7 +72,7 @@ class Report:
         return self.float32_bytes.total - self.bytes.total
 
     def fold(self, depth: int) -> Report:
-        """The same with no modules deeper than `depth`: 1 keeps the model's children. Rows that
+        """The report with no modules deeper than `depth`: 1 keeps the model's children. Rows that
         stay have the sums of what is in them."""
         rows: dict[str, ModuleRow] = {}
         for row in self.rows:
@@ -83,7 +83,7 @@ class Report:
         return dataclasses.replace(self, rows=list(rows.values()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Of numbers, texts, lists and dicts alone."""
+        """Its contents as numbers, texts, lists and dicts alone."""
         return {
             "level": self.level,
             "device": str(self.device),

@@ -9,8 +9,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from torchamp._inspect.iteration import LossFunction, Outcome, copied, run_iteration
-from torchamp.amp._cast import buffers_to_cast
-from torchamp.amp._kept import NONE
+from torchamp.amp._cast import NONE, buffers_to_cast
 
 
 class Rounding:
@@ -32,7 +31,8 @@ class Rounding:
         return self._outcome(self._buffers, with_inputs=True)
 
     def of_each(self) -> Iterator[tuple[str, str, Outcome]]:
-        """Of each buffer, and of all inputs: what is rounded, and what keeps it in float32."""
+        """What is rounded, what keeps it in float32, and its outcome, for each buffer and for all
+        inputs."""
         for name in self._buffers:
             yield f"buffer {name!r}", f"keep_fp32={name!r}", self._outcome([name])
         inputs = self._outcome([], with_inputs=True)

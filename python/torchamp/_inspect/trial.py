@@ -158,7 +158,7 @@ def _initialized(model: torch.nn.Module, level: Any) -> Iterator[torch.nn.Module
 
 
 def levels_for(device: torch.device) -> tuple[str, ...]:
-    """Those to try."""
+    """The levels to try."""
     has_tf32 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     return ("TF32", *LEVELS) if has_tf32 else LEVELS
 
@@ -224,14 +224,14 @@ def _has_nan(op: Op) -> bool:
 
 
 def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Of the norms; of nothing but zeros 0 or inf."""
+    """The error relative to the norm; where all are zeros 0 or inf."""
     both = found.isfinite() & expected.isfinite()
     difference = float((found - expected)[both].norm())
     return difference / (float(expected[both].norm()) or 1e-300) if difference else 0.0
 
 
 def _errors(outcome: Outcome, reference: Outcome) -> tuple[float, float, float]:
-    """Of loss, outputs of the model and grads."""
+    """The errors of loss, outputs of the model and grads."""
     loss = abs(outcome.loss - reference.loss) / max(abs(reference.loss), 1e-6)
     outputs = relative_error(_of_model(outcome), _of_model(reference))
     grads = relative_error(_flat(outcome.grads, reference.grads), _flat(reference.grads))

@@ -29,8 +29,8 @@ class Op:
 
 
 class Watch(TorchDispatchMode):
-    """A context in which `see` is told of every op that this thread, or a backward that it starts,
-    runs for `model`. Ops after their autograd formulas and casts: those that compute.
+    """A context in which `see` gets every op that this thread, or a backward that it starts, runs
+    for `model`. Ops after their autograd formulas and casts: those that compute.
 
     see: called after the op. May run ops of its own, which are not seen.
     outside: the name of what runs while no module of `model` does, as a loss function.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchamp.amp._report import DESCRIPTIONS
-from torchamp.amp._settings import Settings, settings_for
+from torchamp.amp._settings import DESCRIPTIONS, Settings, settings_for
 
 _UNSET: dict[str, Any] = {
     "enabled": False,
@@ -58,7 +57,8 @@ class Properties:
 
 
 class ChosenProperties(Properties):
-    """Those of an initialize, which later writes do not change. Raises AttributeError for one."""
+    """The properties of an initialize, which later writes do not change: they raise
+    AttributeError."""
 
     def __init__(self, settings: Settings | None) -> None:
         super().__init__()

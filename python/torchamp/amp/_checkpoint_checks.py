@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 
 from torchamp._load import _C
-from torchamp.amp import _masters
-from torchamp.amp._optimizer import suppress_accesses
-from torchamp.amp._optimizer_states import check_whole
+from torchamp.amp._masters import params_of
+from torchamp.amp._optimizer import check_whole
+from torchamp.amp._session import suppress_accesses
 from torchamp.optimizers import FusedOptimizer
 
 #: The entry that identifies a checkpoint, with its format's version.
@@ -37,25 +37,13 @@ def kind_of(optimizer: torch.optim.Optimizer) -> str:
 
 
 def _class_of(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer]:
-    """As the program made it, before initialize."""
+    """The class that the program gave it, before initialize."""
     return getattr(type(optimizer), "_torchamp_original", type(optimizer))
-
-
-def params_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The tensors that the optimizer steps, without materializing anything."""
-    with _suppressed(optimizer):
-        return _masters.params_of([optimizer])
-
-
-def _suppressed(optimizer: torch.optim.Optimizer) -> _C.Suppressed:
-    """A context in which accesses to its masters do not count."""
-    state = getattr(optimizer, "_torchamp", None)
-    return suppress_accesses([] if state is None else [state])
 
 
 def completed(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
     """A state dict whose groups keep the options unknown to C++, such as `foreach`, of this run.
-    "step" is no option: apex's optimizers show their count there."""
+    "step" is no option, but a count that some optimizers show there."""
     here = optimizer.state_dict()["param_groups"]
     for own in here:
         own.pop("step", None)
@@ -210,14 +198,14 @@ def check_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], nam
     for i, saved_group in enumerate(there):
         _check_type(saved_group, dict, f"{name}.param_groups[{i}]")
     check_whole(saved, "amp.load")
-    params = params_of(optimizer)
-    for i, (group, saved_group) in enumerate(zip(here, there)):
-        where = f"{name}.param_groups[{i}]"
-        _check_group(optimizer, group, saved_group, where)
-        wanted = _wanted_states(
-            optimizer, {**group, **saved_group}, [params[own] for own in group["params"]]
-        )
-        with _suppressed(optimizer):
+    state = getattr(optimizer, "_torchamp", None)
+    with suppress_accesses([] if state is None else [state]):
+        params = params_of([optimizer])
+        for i, (group, saved_group) in enumerate(zip(here, there)):
+            where = f"{name}.param_groups[{i}]"
+            _check_group(optimizer, group, saved_group, where)
+            own_params = [params[own] for own in group["params"]]
+            wanted = _wanted_states(optimizer, {**group, **saved_group}, own_params)
             for own, saved_id, of_param in zip(group["params"], saved_group["params"], wanted):
                 _check_state(states.get(saved_id, {}), of_param, f"{where}.params[{own}]")
 
@@ -246,7 +234,7 @@ def _check_group(
 
 
 def _is_like(saved: Any, own: Any) -> bool:
-    """Whether `saved` can take the place of an option's value `own`."""
+    """Whether `saved` can replace an option's value `own`."""
     if isinstance(own, (tuple, list)):
         return (
             isinstance(saved, (tuple, list))
@@ -269,7 +257,7 @@ class _Wanted(NamedTuple):
 def _wanted_states(
     optimizer: torch.optim.Optimizer, group: dict[str, Any], params: list[torch.Tensor]
 ) -> list[_Wanted]:
-    """Those of the parameters of `group`."""
+    """The states of the parameters of `group`."""
     original = _class_of(optimizer)
     if isinstance(optimizer, FusedOptimizer):
         algorithm = optimizer.algorithm_of(group)
