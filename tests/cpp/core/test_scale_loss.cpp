@@ -253,6 +253,15 @@ bool step_of(Training& training, double factor) {
   return training.optimizer().step();
 }
 
+TEST_P(DynamicTest, GradsThatAreAllZeroAreSteppedInSilence) {
+  Training training(device(), options().verbosity(1));
+  const Heard heard;
+  EXPECT_TRUE(step_of(training, 0.0));
+  EXPECT_EQ(training.scaler().state().growth_tracker, 1);  // waits for the device
+  telemetry(training.optimizer());
+  EXPECT_EQ(heard.text(), "");
+}
+
 TEST_P(DynamicTest, ARunOfNanLossesIsNamedAndItsScaleRecovers) {
   const Heard heard;
   Training training(device(), options().verbosity(1));
