@@ -19,10 +19,9 @@ endif()
 configure_file(cmake/build_config.h.in "${PROJECT_BINARY_DIR}/generated/build_config.h" @ONLY)
 
 file(GLOB TORCHAMP_SOURCES CONFIGURE_DEPENDS
-  csrc/autocast/*.cpp csrc/backends/*.cpp csrc/checkpoint/*.cpp csrc/core/*.cpp csrc/doctor/*.cpp
-  csrc/frontend/*.cpp csrc/frontend/checkpoint/*.cpp csrc/frontend/optim/*.cpp csrc/inspect/*.cpp csrc/ops/*.cpp csrc/report/*.cpp csrc/cpu/*.cpp csrc/aten/*.cpp
-  csrc/cuda/*.cpp)
-list(FILTER TORCHAMP_SOURCES EXCLUDE REGEX "csrc/doctor/main.cpp$")
+  csrc/aten/*.cpp csrc/autocast/*.cpp csrc/backends/*.cpp csrc/checkpoint/*.cpp csrc/core/*.cpp
+  csrc/cpu/*.cpp csrc/cuda/*.cpp csrc/frontend/*.cpp csrc/frontend/checkpoint/*.cpp
+  csrc/frontend/optim/*.cpp csrc/ops/*.cpp csrc/report/*.cpp)
 file(GLOB TORCHAMP_CPU_SOURCES CONFIGURE_DEPENDS csrc/cpu/*.cpp)
 set_source_files_properties(${TORCHAMP_CPU_SOURCES} PROPERTIES
   COMPILE_OPTIONS "-O3;-fno-math-errno;-fno-trapping-math")
@@ -69,19 +68,46 @@ set_target_properties(torchamp_kernel_data PROPERTIES
   POSITION_INDEPENDENT_CODE ON CXX_STANDARD 17 CXX_EXTENSIONS OFF
   CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 
-add_library(torchamp_objects OBJECT ${TORCHAMP_SOURCES})
+# ARGN: sources.
+function(torchamp_add_objects target)
+  add_library(${target} OBJECT ${ARGN})
+  torchamp_public_properties(${target})
+  target_compile_options(${target} PRIVATE -Wall -Wextra -ffp-contract=off)
+  target_link_libraries(${target} PRIVATE torchamp_openmp ${CMAKE_DL_LIBS})
+  set_target_properties(${target} PROPERTIES
+    POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF UNITY_BUILD ${TORCHAMP_UNITY_BUILD}
+    CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+endfunction()
+
+torchamp_add_objects(torchamp_objects ${TORCHAMP_SOURCES})
 target_sources(torchamp_objects INTERFACE $<TARGET_OBJECTS:torchamp_kernel_data>)
-torchamp_public_properties(torchamp_objects)
-target_compile_options(torchamp_objects PRIVATE -Wall -Wextra -ffp-contract=off)
 target_include_directories(torchamp_objects PRIVATE csrc "${PROJECT_BINARY_DIR}/generated")
-target_link_libraries(torchamp_objects PRIVATE torchamp_openmp ${CMAKE_DL_LIBS})
-set_target_properties(torchamp_objects PROPERTIES
-  POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF
-  UNITY_BUILD ${TORCHAMP_UNITY_BUILD} UNITY_BUILD_MODE GROUP
-  CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+set_target_properties(torchamp_objects PROPERTIES UNITY_BUILD_MODE GROUP)
+
+# Each folder of csrc/tools is a target, whose sources find programs' headers, those of csrc/tools and what
+# is in ARGN.
+set(TORCHAMP_TOOL_TARGETS "")
+function(torchamp_add_tool name)
+  set(target torchamp_tool_${name})
+  file(GLOB sources CONFIGURE_DEPENDS csrc/tools/${name}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "/main.cpp$")
+  torchamp_add_objects(${target} ${sources})
+  target_include_directories(${target} PRIVATE csrc/tools ${ARGN})
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
+  set(TORCHAMP_TOOL_TARGETS ${TORCHAMP_TOOL_TARGETS} ${target} PARENT_SCOPE)
+endfunction()
+
+torchamp_add_tool(data_parallel csrc)
+torchamp_add_tool(inspect csrc)
+# These two open the libraries that csrc/cuda opens.
+torchamp_add_tool(doctor csrc)
+torchamp_add_tool(weight_grads csrc)
 
 add_library(torchamp SHARED
   $<TARGET_OBJECTS:torchamp_objects> $<TARGET_OBJECTS:torchamp_kernel_data>)
+foreach(tool IN LISTS TORCHAMP_TOOL_TARGETS)
+  target_sources(torchamp PRIVATE $<TARGET_OBJECTS:${tool}>)
+endforeach()
 add_library(torchamp::torchamp ALIAS torchamp)
 torchamp_public_properties(torchamp)
 target_link_libraries(torchamp PRIVATE $<BUILD_INTERFACE:torchamp_openmp> ${CMAKE_DL_LIBS})

@@ -20,7 +20,7 @@ endforeach()
 file(GLOB _TORCHAMP_PYTHON_SOURCES CONFIGURE_DEPENDS csrc/python/*.cpp)
 add_library(torchamp_python MODULE ${_TORCHAMP_PYTHON_SOURCES})
 target_compile_options(torchamp_python PRIVATE -Wall -Wextra -ffp-contract=off)
-target_include_directories(torchamp_python PRIVATE csrc)
+target_include_directories(torchamp_python PRIVATE csrc csrc/tools)
 target_link_libraries(torchamp_python PRIVATE torchamp::torchamp Python3::Module
   "${TORCHAMP_TORCH_DIR}/lib/libtorch_python.so")
 set_target_properties(torchamp_python PROPERTIES

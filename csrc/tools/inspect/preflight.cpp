@@ -1,4 +1,5 @@
 #include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
 #include <torchamp/preflight.h>
 
 #include <algorithm>

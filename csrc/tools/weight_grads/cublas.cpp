@@ -1,4 +1,4 @@
-#include "cuda/cublas.h"
+#include "weight_grads/cublas.h"
 
 #include <limits>
 #include <optional>

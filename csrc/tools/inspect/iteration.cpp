@@ -9,6 +9,7 @@
 #include <cmath>
 #include <unordered_set>
 
+#include "autocast/open_autocast.h"
 #include "inspect/exponents.h"
 
 namespace torchamp::inspect {

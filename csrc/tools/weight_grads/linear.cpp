@@ -12,10 +12,10 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torchamp/linear.h>
 
-#include "cuda/cublas.h"
 #include "cuda/stream.h"
 #include "ops/dispatch.h"
 #include "ops/memory.h"
+#include "weight_grads/cublas.h"
 
 namespace torchamp {
 namespace {
