@@ -6,11 +6,12 @@ with amp.scale_loss(loss, optimizer) as scaled_loss:
 optimizer.step()
 """
 
-from torchamp._inspect.monitor import Monitor
-from torchamp._inspect.overflow_trace import OverflowTrace, trace_overflow
-from torchamp._inspect.preflight import Preflight, preflight
-from torchamp._inspect.report import Report, report
-from torchamp._inspect.trial import Verdict
+from torchamp._tools.inspect.monitor import Monitor
+from torchamp._tools.inspect.overflow_trace import OverflowTrace, trace_overflow
+from torchamp._tools.inspect.preflight import Preflight, preflight
+from torchamp._tools.inspect.report import Report, report
+from torchamp._tools.inspect.trial import Verdict
+from torchamp._tools.weight_grads import accumulate_weight_grads
 from torchamp.amp._amp import (
     Level,
     clip_grad_norm_,
@@ -47,7 +48,6 @@ from torchamp.amp._policy import LossScaleOptimizer, Policy, set_policy
 from torchamp.amp._ranks.dtensor import fsdp_policy
 from torchamp.amp._rng_state import get_rng_state, set_rng_state
 from torchamp.amp._torch_autocast import autocast
-from torchamp.amp._weight_grads import accumulate_weight_grads
 
 __all__ = [
     "AveragedModel",

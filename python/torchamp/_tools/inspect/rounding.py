@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from torchamp._inspect.iteration import LossFunction, Outcome, copied, run_iteration
+from torchamp._tools.inspect.iteration import LossFunction, Outcome, copied, run_iteration
 from torchamp.amp._cast import buffers_to_cast
 from torchamp.amp._kept import NONE
 

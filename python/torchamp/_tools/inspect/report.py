@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from torchamp._inspect.bytes import Bytes, bytes_of_params, float32_bytes_of
-from torchamp._inspect.watch import Op, Watch, call_model, unchanged
 from torchamp._tables import html_table, text_table
+from torchamp._tools.inspect.bytes import Bytes, bytes_of_params, float32_bytes_of
+from torchamp._tools.inspect.watch import Op, Watch, call_model, unchanged
 from torchamp.amp._amp import listed
 from torchamp.amp._autocast import shield
 from torchamp.amp._checks import module_of

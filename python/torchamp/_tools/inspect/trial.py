@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchamp._inspect.iteration import (
+from torchamp._tools.inspect.iteration import (
     LOSS,
     LossFunction,
     Outcome,
@@ -17,9 +17,9 @@ from torchamp._inspect.iteration import (
     run_iteration,
     time_iteration,
 )
-from torchamp._inspect.ranges import BFLOAT16, FLOAT16, TF32, Range
-from torchamp._inspect.rounding import Rounding
-from torchamp._inspect.watch import Op
+from torchamp._tools.inspect.ranges import BFLOAT16, FLOAT16, TF32, Range
+from torchamp._tools.inspect.rounding import Rounding
+from torchamp._tools.inspect.watch import Op
 from torchamp.amp._amp import Amp
 
 FORMATS = {

@@ -10,20 +10,28 @@ from typing import Any
 
 import torch
 
-from torchamp._inspect.iteration import (
+from torchamp._load import _C
+from torchamp._logging import log
+from torchamp._tables import html_table, text_table
+from torchamp._tools.inspect.iteration import (
     LossFunction,
     Outcome,
     copied,
     run_iteration,
     time_iteration,
 )
-from torchamp._inspect.range_plot import save_plots
-from torchamp._inspect.ranges import FLOAT16, FORMATS, Format, Range, no_range, range_of, sum_of
-from torchamp._inspect.trial import OpKey, Reference, Verdict, levels_for, named, tf32, trial
-from torchamp._inspect.watch import Op
-from torchamp._load import _C
-from torchamp._logging import log
-from torchamp._tables import html_table, text_table
+from torchamp._tools.inspect.range_plot import save_plots
+from torchamp._tools.inspect.ranges import (
+    FLOAT16,
+    FORMATS,
+    Format,
+    Range,
+    no_range,
+    range_of,
+    sum_of,
+)
+from torchamp._tools.inspect.trial import OpKey, Reference, Verdict, levels_for, named, tf32, trial
+from torchamp._tools.inspect.watch import Op
 from torchamp.amp._cast import buffers_to_cast
 from torchamp.amp._checks import module_of
 from torchamp.amp._kept import NONE

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchamp._inspect.ranges import BFLOAT16, FLOAT16, Range
+from torchamp._tools.inspect.ranges import BFLOAT16, FLOAT16, Range
 
 #: Kind, module and the magnitudes of its tensors of that kind.
 Row = tuple[str, str, Range]

@@ -8,8 +8,8 @@ import functools
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from torchamp._inspect.trial import named
-from torchamp._inspect.watch import Op, Watch
+from torchamp._tools.inspect.trial import named
+from torchamp._tools.inspect.watch import Op, Watch
 from torchamp.amp._checks import module_of
 
 _MAX_NAMES = 3

@@ -12,8 +12,8 @@ from typing import Any, Protocol, TextIO, Union
 
 import torch
 
-from torchamp._inspect.ranges import FLOAT16
 from torchamp._shards import grad_of
+from torchamp._tools.inspect.ranges import FLOAT16
 from torchamp.amp._optimizer import state_of
 
 

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchamp._arguments import type_of
-from torchamp._inspect.watch import Op, Watch, call_model, tensors_in, unchanged
+from torchamp._tools.inspect.watch import Op, Watch, call_model, tensors_in, unchanged
 
 #: As Watch names what runs outside of the model.
 LOSS = "(loss)"
