@@ -97,8 +97,8 @@ function(torchamp_add_tool name)
   set(TORCHAMP_TOOL_TARGETS ${TORCHAMP_TOOL_TARGETS} ${target} PARENT_SCOPE)
 endfunction()
 
-torchamp_add_tool(data_parallel csrc)
-torchamp_add_tool(inspect csrc)
+torchamp_add_tool(data_parallel)
+torchamp_add_tool(inspect)
 # These two open the libraries that csrc/cuda opens.
 torchamp_add_tool(doctor csrc)
 torchamp_add_tool(weight_grads csrc)

@@ -34,4 +34,8 @@ std::string kernel_cache() {
   return cuda::image_store().folder();
 }
 
+int detail::compute_capability(c10::Device device) {
+  return cuda::compute_capability(device.index());
+}
+
 }  // namespace torchamp

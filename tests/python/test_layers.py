@@ -14,6 +14,17 @@ TABLE = (ROOT / "HACKING.md").read_text(encoding="utf-8").partition("| may inclu
 MAY_INCLUDE = {room: re.findall(r"`([\w/]+)`", cell) for room, _, cell in ROW.findall(TABLE)}
 WITHOUT_TORCH = [room for room, contains, _ in ROW.findall(TABLE) if "Nothing of torch" in contains]
 
+#: What is public of the tools, and who may include it.
+TOOLS_HEADERS = {
+    "data_parallel.h",
+    "linear.h",
+    "monitor.h",
+    "overflow_trace.h",
+    "preflight.h",
+    "report.h",
+}
+USE_TOOLS = {"python", *(room for room in MAY_INCLUDE if room.startswith("tools/"))}
+
 
 def texts(room):
     for path in sorted((SOURCES / room).rglob("*")):
@@ -50,6 +61,23 @@ def test_a_folder_includes_what_the_table_says(room):
         assert others <= set(MAY_INCLUDE[room]), path
         included |= others
     assert included == set(MAY_INCLUDE[room])
+
+
+@pytest.mark.parametrize("room", sorted(room for room in MAY_INCLUDE if room not in USE_TOOLS))
+def test_the_rest_includes_no_header_of_a_tool(room):
+    for path, text in texts(room):
+        assert not TOOLS_HEADERS & set(re.findall(r"#include <torchamp/(\S+)>", text)), path
+
+
+def test_the_tools_headers_are_the_tools():
+    included = {
+        header
+        for room in MAY_INCLUDE
+        if room.startswith("tools/")
+        for _, text in texts(room)
+        for header in re.findall(r"#include <torchamp/(\S+)>", text)
+    }
+    assert TOOLS_HEADERS <= included
 
 
 @pytest.mark.parametrize("room", WITHOUT_TORCH)

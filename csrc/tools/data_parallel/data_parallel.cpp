@@ -3,8 +3,7 @@
 #include <ATen/ops/cat.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torchamp/data_parallel.h>
-
-#include "frontend/session.h"
+#include <torchamp/detail/tools.h>
 
 namespace torchamp::detail {
 namespace {
@@ -63,7 +62,7 @@ void lead_grads_to(const Module& module, const std::vector<std::shared_ptr<Modul
 
 std::vector<std::shared_ptr<Module>> replicate(const Amp& amp, const Module& module,
                                                const std::vector<at::Device>& devices) {
-  amp.session().refresh();
+  refresh(amp);
   std::vector<std::shared_ptr<Module>> replicas;
   for (const at::Device device : devices) replicas.push_back(module.clone(device));
   if (at::GradMode::is_enabled()) lead_grads_to(module, replicas);

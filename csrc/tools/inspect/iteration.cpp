@@ -3,13 +3,13 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torchamp/detail/tools.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <unordered_set>
 
-#include "autocast/open_autocast.h"
 #include "inspect/exponents.h"
 
 namespace torchamp::inspect {
@@ -108,12 +108,11 @@ Outcome run_iteration(torch::nn::Module& module, const detail::ModelAtLevel& mod
     const at::AutoGradMode grad_mode(true);
     const OpWatch watch(observer, "preflight");
     const at::Tensor loss = value_of(model.loss());
-    const ShieldBackward shield;
     {
       const Unobserved guard;
       outcome.loss = loss.detach().to(at::kDouble).item<double>();
     }
-    (loss.to(at::kFloat) * scale).backward();
+    detail::backward_without_casts(loss.to(at::kFloat) * scale);
   } catch (...) {
     outcome.error = std::current_exception();
   }
@@ -135,8 +134,7 @@ std::optional<double> time_iteration(torch::nn::Module& module, const detail::Mo
       drop_grads(module);
       const auto start = synchronized(param);
       const at::Tensor loss = value_of(model.loss());
-      const ShieldBackward shield;
-      (loss.to(at::kFloat) * scale).backward();
+      detail::backward_without_casts(loss.to(at::kFloat) * scale);
       const Milliseconds taken = synchronized(param) - start;
       fastest = std::min(fastest, taken);
       all += taken;

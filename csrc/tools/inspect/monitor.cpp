@@ -4,6 +4,8 @@
 #include <ATen/ops/stack.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torchamp/detail/tools.h>
+#include <torchamp/initialize.h>
 #include <torchamp/monitor.h>
 #include <torchamp/telemetry.h>
 
@@ -15,9 +17,6 @@
 #include <optional>
 #include <utility>
 #include <vector>
-
-#include "core/outside_capture.h"
-#include "frontend/session.h"
 
 namespace torchamp {
 namespace inspect {
@@ -46,14 +45,12 @@ struct Grad {
   at::Tensor factor;
 };
 
-std::vector<Grad> grads_of(const core::OptimizerState& state) {
+std::vector<Grad> grads_of(const Optimizer& optimizer) {
   std::vector<Grad> grads;
-  for (const auto& param : state.params()) {
-    const bool is_checked = param->grad.state == core::GradState::kChecked;
-    const bool is_in_model = is_checked || !param->has_master();
-    const at::Tensor& grad = is_in_model ? param->model.grad() : param->grad.unscaled;
+  for (const auto& param : detail::stepped_params(optimizer)) {
+    const at::Tensor& grad = param.grad;
     if (!grad.defined() || grad.is_sparse() || grad.numel() == 0) continue;
-    grads.push_back({grad, is_checked ? state.factor() : at::Tensor()});
+    grads.push_back({grad, param.factor});
   }
   return grads;
 }
@@ -108,18 +105,16 @@ Monitor::Write csv_writer(const std::string& path) {
 
 }  // namespace
 
-struct Monitor::Observer : StepObserver {
+struct Monitor::Observer : detail::StepObserver {
   Observer(const Optimizer& of, Write to, int64_t each)
       : optimizer(of), write(std::move(to)), every(each) {}
 
-  void before_step() override {
+  void before_step(bool is_captured) override {
     const at::NoGradGuard no_grad;
     const int64_t step = count++;
-    const WrappedOptimizer& wrapped = wrapped_of(optimizer);
-    const at::Tensor scale = optimizer.amp()->loss_scaler().loss_scale_tensor();
-    if (step % every == 0 && !is_capturing(scale.device())) {
-      const auto grads = grads_of(*wrapped.state);
-      pending.push_back(send(step, measure(scale, grads)));
+    if (step % every == 0 && !is_captured) {
+      const at::Tensor scale = optimizer.amp()->loss_scaler().loss_scale_tensor();
+      pending.push_back(send(step, measure(scale, grads_of(optimizer))));
     }
     write_arrived();
   }
@@ -146,10 +141,7 @@ Monitor::Monitor(const Optimizer& optimizer, Write write, int64_t every) {
   TORCH_CHECK_VALUE(every >= 1, "Monitor: expected every to be at least 1, got ", every);
   telemetry(optimizer);  // counts from now on
   observer_ = std::make_shared<Observer>(optimizer, std::move(write), every);
-  auto& observers = wrapped_of(optimizer).observers;
-  const auto is_closed = [](const auto& observer) { return observer.expired(); };
-  observers.erase(std::remove_if(observers.begin(), observers.end(), is_closed), observers.end());
-  observers.push_back(observer_);
+  detail::observe(optimizer, observer_);
 }
 
 Monitor::Monitor(const Optimizer& optimizer, const std::string& path, int64_t every)
@@ -165,7 +157,7 @@ Monitor::~Monitor() {
 void Monitor::close() {
   if (observer_ == nullptr) return;
   const auto observer = std::exchange(observer_, nullptr);
-  if (observer->optimizer.amp()->session().is_released()) return;
+  if (detail::is_released(*observer->optimizer.amp())) return;
   for (const Pending& each : observer->pending) {
     if (each.arrived != nullptr) each.arrived->synchronize();
   }

@@ -1,5 +1,6 @@
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
+#include <torchamp/build_info.h>
 #include <torchamp/preflight.h>
 
 #include <algorithm>
@@ -9,7 +10,6 @@
 #include <set>
 #include <sstream>
 
-#include "cuda/module.h"
 #include "inspect/exponents.h"
 #include "inspect/iteration.h"
 #include "inspect/rounding.h"
@@ -193,7 +193,7 @@ void check_rounding(Verdict& verdict, Rounding& rounding) {
 /// From the last to the first choice: bfloat16, which nothing overflows, comes first, except on
 /// GPUs that have float16 alone.
 std::vector<OptLevel> preferred(at::Device device) {
-  const int capability = device.is_cuda() ? cuda::compute_capability(device.index()) : 0;
+  const int capability = device.is_cuda() ? detail::compute_capability(device) : 0;
   if (0 < capability && capability < 80) {
     return {OptLevel::O5, OptLevel::O2, OptLevel::O4, OptLevel::O1};
   }
@@ -216,7 +216,7 @@ void check_model(const torch::nn::Module& module) {
   TORCH_CHECK_VALUE(is_trained,
                     "preflight: expected a model with a parameter that requires grad, got none");
   const auto device = params.front().value().device().type();
-  TORCH_CHECK(!casting_to(device) && !at::autocast::is_autocast_enabled(device),
+  TORCH_CHECK(!at::autocast::is_autocast_enabled(device),
               "preflight: expected no casts in this thread, got those of an autocast scope or of "
               "an initialize at O1 or O4; call it before them");
 }

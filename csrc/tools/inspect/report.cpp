@@ -1,5 +1,6 @@
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <torchamp/detail/tools.h>
 #include <torchamp/report.h>
 
 #include <algorithm>
@@ -11,8 +12,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include "frontend/checkpoint/kinds.h"
-#include "frontend/session.h"
 #include "inspect/op_watch.h"
 
 namespace torchamp {
@@ -32,41 +31,16 @@ int64_t bytes_in_float32(const at::Tensor& tensor) {
   return bytes_of(tensor) * (is_low_precision(tensor) ? 2 : 1);
 }
 
-/// The tensors of a parameter's state that have its sizes.
-std::vector<at::Tensor> state_of(const torch::optim::Optimizer& optimizer,
-                                 const at::Tensor& stepped) {
-  const auto& states = optimizer.state();
-  const auto found = states.find(stepped.unsafeGetTensorImpl());
-  if (found == states.end()) return {};
-  const checkpoint::Kind* kind = checkpoint::kind_of(optimizer);
-  TORCH_CHECK(
-      kind != nullptr,
-      "report: expected an optimizer of torch::optim or torchamp::optim, got one of another "
-      "class, whose state is unknown");
-  std::vector<at::Tensor> tensors;
-  for (const auto& entry : kind->saved(*found->second)) {
-    const auto& value = entry.value();
-    if (value.isTensor() && value.toTensor().sizes() == stepped.sizes()) {
-      tensors.push_back(value.toTensor());
-    }
-  }
-  return tensors;
-}
-
-/// Of what the optimizer keeps for each of the model's parameters; adds what the same state takes
-/// in float32.
+/// What the optimizer keeps for each of the model's parameters. Adds what the same state takes in
+/// float32.
 ByTensor bytes_of_optimizer(const Optimizer& optimizer, int64_t& float32_state) {
   ByTensor found;
-  const WrappedOptimizer& wrapped = wrapped_of(optimizer);
-  const bool has_grads = !wrapped.state->lazy();
-  for (const auto& param : wrapped.state->params()) {
-    const at::Tensor& master = param->master;
-    Bytes& bytes = found[param->model.unsafeGetTensorImpl()];
-    if (param->has_master()) {
-      bytes.masters = master.numel() * 4;
-      bytes.grads = has_grads ? 4 * master.numel() : 0;
-    }
-    for (const at::Tensor& tensor : state_of(*wrapped.wrapped, master)) {
+  const torch::optim::Optimizer& wrapped = optimizer.wrapped();
+  for (const auto& param : detail::stepped_params(optimizer)) {
+    Bytes& bytes = found[param.model.unsafeGetTensorImpl()];
+    if (!param.stepped.is_same(param.model)) bytes.masters = bytes_of(param.stepped);
+    if (param.materializes_grad) bytes.grads = bytes_of(param.stepped);
+    for (const at::Tensor& tensor : detail::state_tensors("report", wrapped, param.stepped)) {
       bytes.state += bytes_of(tensor);
       float32_state += bytes_in_float32(tensor);
     }

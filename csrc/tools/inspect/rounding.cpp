@@ -1,13 +1,13 @@
 #include "inspect/rounding.h"
 
 #include <ATen/Context.h>
+#include <torchamp/detail/tools.h>
 
 #include <algorithm>
 #include <memory>
 #include <mutex>
 #include <optional>
 
-#include "frontend/round_arguments.h"
 #include "inspect/iteration.h"
 
 namespace torchamp::inspect {
@@ -98,7 +98,7 @@ std::vector<Rounding::Output> Rounding::outputs(at::ScalarType dtype, const Name
     const at::NoGradGuard no_grad;
     for (const auto& buffer : rounded) buffer.second.copy_(buffer.second.to(dtype));
   }
-  std::optional<RoundArguments> arguments;
+  std::optional<detail::RoundArguments> arguments;
   if (rounds_inputs) arguments.emplace(dtype);
   const auto seen = std::make_shared<SeenOutputs>();
   run_iteration(module_, model, 1, seen);
