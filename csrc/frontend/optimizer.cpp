@@ -62,7 +62,7 @@ bool Optimizer::step() {
   call_observers(optimizer, *amp_);
   core::Step step(optimizer.state, amp_->session().scalers(), optimizer.fused != nullptr);
   step.begin("Optimizer::step");
-  if (!optimizer.state->doubt().empty()) amp_->session().warn_once(optimizer.state->doubt());
+  if (!optimizer.state->warning().empty()) amp_->session().warn_once(optimizer.state->warning());
   const bool stepped = step_unless_overflowed();
   step.finish();
   optimizer.backwards = 0;
@@ -111,7 +111,7 @@ void Optimizer::zero_grad(bool set_to_none) {
   WrappedOptimizer& optimizer = wrapped_of(*this);
   optimizer.wrapped->zero_grad(set_to_none);
   optimizer.state->zero_grad(set_to_none);
-  if (!optimizer.state->doubt().empty()) amp_->session().warn_once(optimizer.state->doubt());
+  if (!optimizer.state->warning().empty()) amp_->session().warn_once(optimizer.state->warning());
 }
 
 void Optimizer::add_param_group(torch::optim::OptimizerParamGroup group) {

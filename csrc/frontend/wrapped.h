@@ -29,11 +29,11 @@ struct WrappedOptimizer {
   torch::optim::Optimizer* wrapped;
   /// Expires with it.
   std::weak_ptr<const void> life;
-  /// The same, if it is a fused optimizer: it skips on the device.
+  /// `wrapped`, if it is a fused optimizer, which skips on the device; else null.
   optim::FusedOptimizer* fused;
-  /// What it steps, and the state that its next step depends on.
+  /// The parameters that it steps, and the state that its next step depends on.
   std::shared_ptr<core::OptimizerState> state;
-  /// What the device did in its steps.
+  /// Counts what the device did in its steps.
   std::shared_ptr<LateReport> report;
   /// Called in this order.
   std::vector<std::weak_ptr<detail::StepObserver>> observers = {};

@@ -13,7 +13,7 @@
 #include "cuda/driver.h"
 #include "cuda/library.h"
 #include "cuda/nvrtc.h"
-#include "doctor/findings.h"
+#include "doctor/diagnostics.h"
 
 namespace torchamp {
 namespace {
@@ -40,7 +40,7 @@ std::string version_in(const fs::path& torch) {
   return "";
 }
 
-Finding find_torch() {
+Diagnostic find_torch() {
   const std::string library = cuda::loaded_library("libtorch_cpu.so");
   const fs::path torch = fs::path(library).parent_path().parent_path();
   const std::string version = version_in(torch), built_for = build_info().torch_version;
@@ -53,7 +53,7 @@ Finding find_torch() {
               " first on LD_LIBRARY_PATH"};
 }
 
-Finding find_build() {
+Diagnostic find_build() {
   const BuildInfo& info = build_info();
   return {"torchamp", info.version + " in " +
                           fs::path(cuda::loaded_library("libtorchamp.so"))
@@ -64,18 +64,18 @@ Finding find_build() {
                           " in C++" + std::to_string(info.cxx_standard) + "; nvcc: " + info.nvcc};
 }
 
-Finding find_abi() {
+Diagnostic find_abi() {
   return {"C++ ABI", "_GLIBCXX_USE_CXX11_ABI=" + std::to_string(_GLIBCXX_USE_CXX11_ABI) +
                          ": your compiler must use the same; the CMake package and "
                          "pkg-config set it"};
 }
 
-Finding find_processor() {
+Diagnostic find_processor() {
   return {"processor",
           at::get_cpu_capability() + ", " + std::to_string(at::get_num_threads()) + " threads"};
 }
 
-Finding find_driver() {
+Diagnostic find_driver() {
   try {
     int version = 0;
     const cuda::Driver& driver = cuda::driver();
@@ -99,9 +99,9 @@ bool needs_nvrtc() {
   return device_count() > 0 && build_info().fatbin.empty();
 }
 
-Finding find_nvrtc() {
+Diagnostic find_nvrtc() {
   try {
-    return nvrtc_finding(cuda::Nvrtc::instance());
+    return nvrtc_diagnostic(cuda::Nvrtc::instance());
   } catch (const std::exception& error) {
     const bool is_missed = needs_nvrtc();
     return {"NVRTC", std::string("none: ") + error.what(), is_missed ? 1 : 0,
@@ -111,28 +111,28 @@ Finding find_nvrtc() {
   }
 }
 
-Finding find_kernels(c10::Device device) {
+Diagnostic find_kernels(c10::Device device) {
   try {
-    return kernels_finding(device.str(), backend(device));
+    return kernels_diagnostic(device.str(), backend(device));
   } catch (const std::exception& error) {
     return {"kernels on " + device.str(), std::string("unavailable: ") + error.what(), 2,
             "TORCHAMP_KERNELS=auto selects the best available"};
   }
 }
 
-Finding find_variable() {
+Diagnostic find_variable() {
   const char* value = std::getenv("TORCHAMP_KERNELS");
   return {"TORCHAMP_KERNELS", value == nullptr ? "not set: auto" : value};
 }
 
 }  // namespace
 
-Finding kernels_finding(const std::string& device, const Backend& backend) {
+Diagnostic kernels_diagnostic(const std::string& device, const Backend& backend) {
   const std::string note = backend.reason.empty() ? "" : " (" + backend.reason + ")";
   return {"kernels on " + device, backend.name + note, backend.name == "aten" ? 1 : 0};
 }
 
-Finding nvrtc_finding(const cuda::Nvrtc& nvrtc) {
+Diagnostic nvrtc_diagnostic(const cuda::Nvrtc& nvrtc) {
   const std::string name = nvrtc.version() + " in " + nvrtc.path();
   const std::vector<int> architectures = nvrtc.architectures();
   std::string targets;
@@ -153,7 +153,7 @@ Finding nvrtc_finding(const cuda::Nvrtc& nvrtc) {
   }
 }
 
-Finding store_finding(const cuda::ImageStore& store, bool is_missed) {
+Diagnostic store_diagnostic(const cuda::ImageStore& store, bool is_missed) {
   const std::string refusal = store.refusal();
   if (refusal.empty()) return {"kernel cache", store.folder()};
   if (store.folder().empty()) return {"kernel cache", "none"};
@@ -161,15 +161,15 @@ Finding store_finding(const cuda::ImageStore& store, bool is_missed) {
           "set TORCHAMP_CACHE to a folder that you own, with mode 700"};
 }
 
-std::vector<Finding> examine() {
-  std::vector<Finding> findings{find_build(),
-                                find_torch(),
-                                find_abi(),
-                                find_processor(),
-                                find_driver(),
-                                find_nvrtc(),
-                                store_finding(cuda::image_store(), needs_nvrtc()),
-                                find_variable()};
+std::vector<Diagnostic> examine() {
+  std::vector<Diagnostic> findings{find_build(),
+                                   find_torch(),
+                                   find_abi(),
+                                   find_processor(),
+                                   find_driver(),
+                                   find_nvrtc(),
+                                   store_diagnostic(cuda::image_store(), needs_nvrtc()),
+                                   find_variable()};
   findings.push_back(find_kernels(at::kCPU));
   for (int i = 0; i < device_count(); ++i) {
     findings.push_back(find_kernels({at::kCUDA, static_cast<c10::DeviceIndex>(i)}));

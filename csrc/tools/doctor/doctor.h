@@ -1,5 +1,5 @@
-// What torchamp finds on a machine. The program torchamp-doctor prints it, and so does
-// `python -m torchamp`, with Python's part.
+// Examines what torchamp finds on a machine. The program torchamp-doctor prints the result, and so
+// does `python -m torchamp`, with Python's part.
 #pragma once
 
 #include <torchamp/detail/export.h>
@@ -12,7 +12,7 @@ namespace torchamp {
 /// @{
 
 /// One line of a report.
-struct Finding {
+struct Diagnostic {
   std::string subject;      ///< what was checked
   std::string found;        ///< what was found
   int status = 0;           ///< 0: fine, 1: works but could work better, 2: broken
@@ -21,7 +21,7 @@ struct Finding {
 
 /// Checks torch, its ABI, the processor, the CUDA driver, NVRTC and the kernels of every device,
 /// which it loads.
-TORCHAMP_API std::vector<Finding> examine();
+TORCHAMP_API std::vector<Diagnostic> examine();
 
 /// @}
 

@@ -12,24 +12,24 @@
 
 namespace {
 
-using Findings = std::vector<torchamp::Finding>;
+using Diagnostics = std::vector<torchamp::Diagnostic>;
 
 const char kUsage[] =
     "usage: torchamp-doctor [--help | --json | --version]\n\n"
     "Reports what torchamp finds on this machine, what is missing, and how to fix it.\n"
     "Exit status: 0 if all is well, 1 if something works but could work better, 2 if broken.\n";
 
-// By status.
+// The words for each status.
 const char* const kPrintedWords[] = {"    ok", "  note", "BROKEN"};
 const char* const kJsonWords[] = {"ok", "note", "broken"};
 
-int worst(const Findings& findings) {
+int worst(const Diagnostics& findings) {
   int status = 0;
   for (const auto& finding : findings) status = std::max(status, finding.status);
   return status;
 }
 
-void print(const Findings& findings) {
+void print(const Diagnostics& findings) {
   for (const auto& finding : findings) {
     std::cout << kPrintedWords[finding.status] << "  " << finding.subject << ": " << finding.found
               << '\n';
@@ -54,7 +54,7 @@ std::string quoted(const std::string& text) {
 }
 
 /// In the form that `python -m torchamp doctor --json` has.
-void print_json(const Findings& findings) {
+void print_json(const Diagnostics& findings) {
   std::cout << "{\n  \"status\": " << quoted(kJsonWords[worst(findings)]) << ",\n  \"findings\": [";
   const char* separator = "\n";
   for (const auto& finding : findings) {
@@ -67,8 +67,8 @@ void print_json(const Findings& findings) {
   std::cout << "\n  ]\n}\n";
 }
 
-int report(void (*print_findings)(const Findings&)) {
-  const Findings findings = torchamp::examine();
+int report(void (*print_findings)(const Diagnostics&)) {
+  const Diagnostics findings = torchamp::examine();
   print_findings(findings);
   return worst(findings);
 }

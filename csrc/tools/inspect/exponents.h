@@ -20,11 +20,11 @@ struct Format {
 constexpr Format kFloat16 = {at::kHalf, "float16", -24, 15, -10};
 constexpr Format kBFloat16 = {at::kBFloat16, "bfloat16", -133, 127, -7};
 
-/// Of a floating tensor. Waits for the device.
+/// Counts the exponents of a floating tensor. Waits for the device.
 ExponentCounts exponents_of(const at::Tensor& tensor);
 
-/// Of the nonzero elements, the share that is rounded to 0 in `format` after a multiplication by
-/// 2**scale.
+/// The share of the nonzero elements that a multiplication by 2**scale and a cast to `format`
+/// leave 0.
 double share_lost(const ExponentCounts& values, const Format& format, int scale);
 
 /// Whether 2**scale times an element is beyond the largest of `format`.

@@ -11,7 +11,7 @@
 
 namespace torchamp::inspect {
 
-/// An op that is told to write inf, such as masked_fill, is none that overflows.
+/// An op whose arguments have inf, such as masked_fill's, is none that overflows.
 class FirstOverflow : public OpObserver {
  public:
   std::unique_ptr<at::ObserverContext> before(const WatchedOp& op) override;

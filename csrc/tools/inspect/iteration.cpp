@@ -56,7 +56,7 @@ Unchanged::Unchanged(torch::nn::Module& module) {
   std::unordered_set<c10::Device> devices;
   const auto keep = [&](const at::Tensor& tensor) {
     if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) return;
-    kept_.push_back({tensor, tensor.variable_data(), tensor.clone(), tensor.grad()});
+    saved_.push_back({tensor, tensor.variable_data(), tensor.clone(), tensor.grad()});
     devices.insert(tensor.device());
   };
   for (const auto& param : module.parameters()) keep(param);
@@ -72,11 +72,11 @@ Unchanged::Unchanged(torch::nn::Module& module) {
 
 Unchanged::~Unchanged() {
   const at::NoGradGuard no_grad;
-  for (auto& kept : kept_) {
-    kept.tensor.mutable_grad().reset();
-    kept.tensor.set_data(kept.data);
-    kept.data.copy_(kept.value);
-    kept.tensor.mutable_grad() = kept.grad;
+  for (auto& saved : saved_) {
+    saved.tensor.mutable_grad().reset();
+    saved.tensor.set_data(saved.data);
+    saved.data.copy_(saved.value);
+    saved.tensor.mutable_grad() = saved.grad;
   }
   for (auto& random : random_) {
     const std::lock_guard<std::mutex> lock(random.generator.mutex());
@@ -85,8 +85,8 @@ Unchanged::~Unchanged() {
 }
 
 bool Unchanged::is_written(const at::Tensor& tensor) const {
-  return std::any_of(kept_.begin(), kept_.end(), [&tensor](const Kept& kept) {
-    return kept.tensor.is_same(tensor) && !at::equal(tensor, kept.value);
+  return std::any_of(saved_.begin(), saved_.end(), [&tensor](const SavedTensor& saved) {
+    return saved.tensor.is_same(tensor) && !at::equal(tensor, saved.value);
   });
 }
 
@@ -145,7 +145,7 @@ std::optional<double> time_iteration(torch::nn::Module& module, const detail::Mo
   return fastest.count();
 }
 
-void SeenRanges::see(const WatchedOp& op, std::optional<at::ScalarType>) {
+void RangeCollector::see(const WatchedOp& op, std::optional<at::ScalarType>) {
   const Unobserved guard;
   ExponentCounts values;
   for (const auto& output : op.record.outputs()) {
@@ -167,7 +167,7 @@ void SeenRanges::see(const WatchedOp& op, std::optional<at::ScalarType>) {
   }
 }
 
-void SeenFailure::after(const WatchedOp& op, const at::ObserverContext* begun) {
+void FailureFinder::after(const WatchedOp& op, const at::ObserverContext* begun) {
   if (std::uncaught_exceptions() > 0) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (raised_.empty()) raised_ = named(op);

@@ -30,7 +30,7 @@ class Unchanged {
   bool is_written(const at::Tensor& tensor) const;
 
  private:
-  struct Kept {
+  struct SavedTensor {
     at::Tensor tensor;
     at::Tensor data;   ///< with the tensor's memory and dtype
     at::Tensor value;  ///< a copy
@@ -40,11 +40,11 @@ class Unchanged {
     at::Generator generator;
     at::Tensor state;
   };
-  std::vector<Kept> kept_;
+  std::vector<SavedTensor> saved_;
   std::vector<RandomState> random_;
 };
 
-/// What one iteration gave.
+/// The results of one iteration.
 struct Outcome {
   double loss = 0;
   /// By parameter, in float32 and not scaled.
@@ -70,7 +70,7 @@ std::optional<double> time_iteration(torch::nn::Module& module, const detail::Mo
 std::string named(const WatchedOp& op);
 
 /// Collects the magnitudes of what ops return.
-class SeenRanges : public CountedOps {
+class RangeCollector : public CountedOps {
  public:
   /// One for each op and scope, in the order of their first calls.
   const std::vector<Preflight::Tensor>& tensors() const { return tensors_; }
@@ -87,7 +87,7 @@ class SeenRanges : public CountedOps {
 };
 
 /// Finds where an iteration overflows, or which op throws.
-class SeenFailure : public FirstOverflow {
+class FailureFinder : public FirstOverflow {
  public:
   void after(const WatchedOp& op, const at::ObserverContext* begun) override;
 

@@ -21,7 +21,7 @@
 namespace torchamp {
 namespace inspect {
 
-/// What the device is still to report of a step.
+/// The values of a step that the device is still to report.
 struct Pending {
   int64_t step;
   at::Tensor values;  ///< float32 [4] on the host: loss scale, norm, shares
@@ -36,17 +36,18 @@ namespace {
 
 using inspect::Pending;
 
-/// Of float16's smallest normal number.
+/// The exponent of float16's smallest normal number.
 constexpr int kNormalExponent = -14;
 
-/// A grad that the step uses, and the factor that unscales it; undefined: it is unscaled.
-struct Grad {
+/// A grad that the step uses, and the factor that unscales it, which is undefined if it is
+/// unscaled.
+struct ObservedGrad {
   at::Tensor values;
   at::Tensor factor;
 };
 
-std::vector<Grad> grads_of(const Optimizer& optimizer) {
-  std::vector<Grad> grads;
+std::vector<ObservedGrad> grads_of(const Optimizer& optimizer) {
+  std::vector<ObservedGrad> grads;
   for (const auto& param : detail::stepped_params(optimizer)) {
     const at::Tensor& grad = param.grad;
     if (!grad.defined() || grad.is_sparse() || grad.numel() == 0) continue;
@@ -56,7 +57,7 @@ std::vector<Grad> grads_of(const Optimizer& optimizer) {
 }
 
 /// On the device: loss scale, norm, share of zeros, share of subnormal grads.
-at::Tensor measure(const at::Tensor& scale, const std::vector<Grad>& grads) {
+at::Tensor measure(const at::Tensor& scale, const std::vector<ObservedGrad>& grads) {
   if (grads.empty()) {
     const at::Tensor nothing = at::full_like(scale, std::numeric_limits<double>::quiet_NaN());
     return at::stack({scale, nothing, nothing, nothing});

@@ -62,7 +62,7 @@ void enter_scope(const at::RecordFunction& record, std::vector<Scope>& open) {
   open.push_back({is_backward ? of_forward : std::string(record.name()), is_backward});
 }
 
-/// What an observer knows of an op that it saw begin. By the op's end another one may be open.
+/// An observer's context of an op that it saw begin. By the op's end another one may be open.
 struct Begun : at::ObserverContext {
   std::shared_ptr<OpObserver> observer;
   std::unique_ptr<at::ObserverContext> context;

@@ -21,12 +21,13 @@ struct WatchedOp {
   const at::RecordFunction& record;
 };
 
-/// What sees the ops. Any thread that runs one calls it; what it runs itself is not watched.
+/// Observes the ops. Any thread that runs one calls it; the ops that it runs itself are not
+/// watched.
 class OpObserver {
  public:
   virtual ~OpObserver() = default;
-  /// What it returns is given to after(), unless the watch ends before the op does. Here the record
-  /// has inputs.
+  /// Its result is given to after(), unless the watch ends before the op does. Here the record has
+  /// inputs.
   virtual std::unique_ptr<at::ObserverContext> before(const WatchedOp& op) = 0;
   /// Here the record has outputs, unless the op threw.
   virtual void after(const WatchedOp& op, const at::ObserverContext* begun) = 0;

@@ -12,7 +12,7 @@ namespace torchamp {
 namespace inspect {
 namespace {
 
-/// What the inputs of an op are.
+/// Whether the inputs of an op are finite, and how large.
 struct Inputs : at::ObserverContext {
   bool are_finite = true;
   double magnitude = 0;

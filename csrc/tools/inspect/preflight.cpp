@@ -29,7 +29,7 @@ constexpr double kMany = 0.5;
 /// Exponents of the loss scales that amp tries: its first one, and the last that it halves to.
 constexpr int kFirstScale = 16;
 constexpr int kLastScale = -10;
-/// Of the largest that amp grows to.
+/// The exponent of the largest loss scale that amp grows to.
 constexpr int kLargestScale = 24;
 
 /// The iteration in float32.
@@ -103,10 +103,10 @@ std::vector<std::string> lost_grads(const Outcome& outcome, const Outcome& expec
   return names;
 }
 
-std::string overflow_text(OptLevel level, const Outcome& outcome, const SeenFailure& seen) {
+std::string overflow_text(OptLevel level, const Outcome& outcome, const FailureFinder& finder) {
   std::ostringstream text;
-  if (seen.origin()) {
-    text << *seen.origin();
+  if (finder.origin()) {
+    text << *finder.origin();
   } else {
     text << "not finite in the " << (outcome.has_finite_loss() ? "backward" : "forward");
   }
@@ -139,16 +139,16 @@ std::string closeness(const Verdict& verdict) {
   return text.str();
 }
 
-Verdict judge(OptLevel level, const Outcome& outcome, const SeenFailure& seen, int scale,
+Verdict judge(OptLevel level, const Outcome& outcome, const FailureFinder& finder, int scale,
               const Reference& reference) {
   Verdict verdict{level, false, "", {}, {}, {}, {}};
   if (outcome.error) {
-    const std::string where = seen.raised().empty() ? "the iteration" : seen.raised();
+    const std::string where = finder.raised().empty() ? "the iteration" : finder.raised();
     verdict.reason = where + " throws: " + first_line(message_of(outcome.error));
     return verdict;
   }
   if (!outcome.is_finite()) {
-    verdict.reason = overflow_text(level, outcome, seen);
+    verdict.reason = overflow_text(level, outcome, finder);
     return verdict;
   }
   const Outcome& expected = reference.outcome;
@@ -162,7 +162,7 @@ Verdict judge(OptLevel level, const Outcome& outcome, const SeenFailure& seen, i
   return verdict;
 }
 
-/// Of one iteration, or of some with ever smaller loss scales.
+/// Judges a level by one iteration, or by some with ever smaller loss scales.
 Verdict trial(OptLevel level, torch::nn::Module& module, const Initialize& initialize,
               const Reference& reference) {
   const bool is_scaled = &format_of(level) == &kFloat16;
@@ -170,9 +170,9 @@ Verdict trial(OptLevel level, torch::nn::Module& module, const Initialize& initi
   while (true) {
     const Unchanged guard(module);
     const auto model = initialize(Options(level).verbosity(0));
-    const auto seen = std::make_shared<SeenFailure>();
-    const Outcome outcome = run_iteration(module, model, std::ldexp(1, scale), seen);
-    Verdict verdict = judge(level, outcome, *seen, scale, reference);
+    const auto finder = std::make_shared<FailureFinder>();
+    const Outcome outcome = run_iteration(module, model, std::ldexp(1, scale), finder);
+    Verdict verdict = judge(level, outcome, *finder, scale, reference);
     if (verdict.fits) verdict.milliseconds = time_iteration(module, model, std::ldexp(1, scale));
     model.amp->close();
     const bool retries = is_scaled && !outcome.error && outcome.has_finite_loss();
@@ -234,15 +234,15 @@ Reference run_in_float32(torch::nn::Module& module, const Initialize& initialize
   const Unchanged guard(module);
   const at::NoTF32Guard no_tf32;
   const auto model = initialize(Options(OptLevel::O0).verbosity(0));
-  const auto seen = std::make_shared<SeenRanges>();
+  const auto collector = std::make_shared<RangeCollector>();
   Reference reference;
-  reference.outcome = run_iteration(module, model, 1, seen);
-  check_is_finite(reference.outcome, seen->first_infinite());
+  reference.outcome = run_iteration(module, model, 1, collector);
+  check_is_finite(reference.outcome, collector->first_infinite());
   for (const auto& [name, buffer] : buffers_to_cast(module, at::kBFloat16, true)) {
     if (guard.is_written(buffer)) reference.written_buffers.push_back(name);
   }
   reference.milliseconds = time_iteration(module, model, 1);
-  tensors = seen->tensors();
+  tensors = collector->tensors();
   const double largest = std::max(sum_of_grads(tensors).max_abs, 1e-300);
   const int room = kFloat16.top - static_cast<int>(std::floor(std::log2(largest)));
   reference.largest_scale = std::clamp(room, kLastScale, kFirstScale);

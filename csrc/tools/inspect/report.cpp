@@ -31,8 +31,8 @@ int64_t bytes_in_float32(const at::Tensor& tensor) {
   return bytes_of(tensor) * (is_low_precision(tensor) ? 2 : 1);
 }
 
-/// What the optimizer keeps for each of the model's parameters. Adds what the same state takes in
-/// float32.
+/// Sums the bytes that the optimizer keeps for each of the model's parameters. Adds what the same
+/// state takes in float32.
 ByTensor bytes_of_optimizer(const Optimizer& optimizer, int64_t& float32_state) {
   ByTensor found;
   const torch::optim::Optimizer& wrapped = optimizer.wrapped();
@@ -106,7 +106,7 @@ class ScopeCounter : public inspect::CountedOps {
   std::vector<ScopeRow> rows_;
 };
 
-/// Told of every allocation on a device.
+/// Counts the bytes that a thread allocates on a device.
 class Allocations : public c10::MemoryReportingInfoBase {
  public:
   explicit Allocations(c10::DeviceType type) : type_(type) {}

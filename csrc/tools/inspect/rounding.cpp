@@ -38,7 +38,7 @@ bool is_off(const at::Tensor& found, const at::Tensor& expected) {
 
 }  // namespace
 
-class Rounding::SeenOutputs : public CountedOps {
+class Rounding::OutputCollector : public CountedOps {
  public:
   const std::vector<Output>& outputs() const { return outputs_; }
 
@@ -100,9 +100,9 @@ std::vector<Rounding::Output> Rounding::outputs(at::ScalarType dtype, const Name
   }
   std::optional<detail::RoundArguments> arguments;
   if (rounds_inputs) arguments.emplace(dtype);
-  const auto seen = std::make_shared<SeenOutputs>();
-  run_iteration(module_, model, 1, seen);
-  return seen->outputs();
+  const auto collector = std::make_shared<OutputCollector>();
+  run_iteration(module_, model, 1, collector);
+  return collector->outputs();
 }
 
 }  // namespace torchamp::inspect

@@ -1,4 +1,4 @@
-// What rounding buffers and inputs does to a model in float32: for preflight.
+// Rounding: measures what rounded buffers and inputs do to a model in float32, for preflight.
 #pragma once
 
 #include <torchamp/preflight.h>
@@ -25,9 +25,9 @@ class Rounding {
 
  private:
   using NamedBuffers = std::vector<std::pair<std::string, at::Tensor>>;
-  /// What an op of the forward returned: its name, and some of the elements.
+  /// An op of the forward: its name, and some of the elements that it returned.
   using Output = std::pair<std::string, at::Tensor>;
-  class SeenOutputs;
+  class OutputCollector;
 
   std::vector<Output> outputs(at::ScalarType dtype, const NamedBuffers& rounded,
                               bool rounds_inputs) const;

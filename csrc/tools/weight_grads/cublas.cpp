@@ -9,7 +9,7 @@
 namespace torchamp::cuda {
 namespace {
 
-// Of cublas_api.h and library_types.h.
+// Constants of cublas_api.h and library_types.h.
 constexpr int kNoTranspose = 0, kTranspose = 1;
 constexpr int kReal32F = 0, kReal16F = 2, kReal16BF = 14;
 constexpr int kCompute32F = 68;

@@ -1,4 +1,4 @@
-// What the tools of csrc/tools ask the library for, and programs do not.
+// Functions of the library that the tools in csrc/tools use, and programs do not.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -9,8 +9,8 @@
 
 namespace torchamp {
 
-/// What is to be known of `properties`, without the level, as pairs of a name and a value.
-TORCHAMP_API std::vector<std::pair<std::string, std::string>> facts_of(
+/// The lines that describe `properties`, without the level: pairs of a name and a value.
+TORCHAMP_API std::vector<std::pair<std::string, std::string>> describe(
     const Properties& properties);
 
 }  // namespace torchamp

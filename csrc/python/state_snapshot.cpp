@@ -11,7 +11,7 @@ namespace py = pybind11;
 
 #if PY_VERSION_HEX < 0x030E0000
 
-/// What a dict holds, by its version (PEP 509): no dict has had that one with other contents.
+/// Identifies a dict's contents by its version (PEP 509): no dict has had that one with others.
 class Contents {
  public:
   explicit Contents(PyObject* dict) : version_(version_of(dict)) {}
@@ -30,7 +30,7 @@ class Contents {
 
 #else  // dicts have no version
 
-/// What a dict holds: its keys and values, in order.
+/// A dict's contents: its keys and values, in order.
 class Contents {
  public:
   explicit Contents(PyObject* dict) {
@@ -64,9 +64,9 @@ class Contents {
 #endif
 
 /// An optimizer's state as it last found it: a dict of dicts.
-class SeenState {
+class StateSnapshot {
  public:
-  explicit SeenState(const py::dict& state) : contents_(state.ptr()) {
+  explicit StateSnapshot(const py::dict& state) : contents_(state.ptr()) {
     for (const auto& [key, value] : state) {
       if (!PyDict_Check(value.ptr())) continue;
       nested_.emplace_back(py::reinterpret_borrow<py::object>(value), Contents(value.ptr()));
@@ -86,10 +86,10 @@ class SeenState {
 
 }  // namespace
 
-void bind_seen_state(py::module_& module) {
-  py::class_<SeenState>(module, "SeenState", "What is in an optimizer's state.")
+void bind_state_snapshot(py::module_& module) {
+  py::class_<StateSnapshot>(module, "StateSnapshot", "What is in an optimizer's state.")
       .def(py::init<const py::dict&>(), py::arg("state"))
-      .def("is_still", &SeenState::is_still, py::arg("state"),
+      .def("is_still", &StateSnapshot::is_still, py::arg("state"),
            "Whether that and its dicts hold the same objects.");
 }
 
