@@ -4,10 +4,9 @@
 set -eu
 
 python=$1
-units=build/CMakeFiles/torchamp_objects.dir/Unity/unity_core_cxx.cxx
-for tool in csrc/tools/*/; do
-  units="$units build/CMakeFiles/torchamp_tool_$(basename "$tool").dir/Unity/unity_0_cxx.cxx"
-done
+units="build/CMakeFiles/torchamp_objects.dir/Unity/unity_core_cxx.cxx
+  build/CMakeFiles/torchamp_tools.dir/Unity/unity_0_cxx.cxx
+  build/CMakeFiles/torchamp_cuda_tools.dir/Unity/unity_0_cxx.cxx"
 
 for unit in $units; do
   [ -f "$unit" ] || { echo "torchamp: expected $unit, which \`make setup\` generates" >&2; exit 1; }

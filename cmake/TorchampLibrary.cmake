@@ -84,30 +84,22 @@ target_sources(torchamp_objects INTERFACE $<TARGET_OBJECTS:torchamp_kernel_data>
 target_include_directories(torchamp_objects PRIVATE csrc "${PROJECT_BINARY_DIR}/generated")
 set_target_properties(torchamp_objects PROPERTIES UNITY_BUILD_MODE GROUP)
 
-# Each folder of csrc/tools is a target, whose sources find programs' headers, those of csrc/tools and what
-# is in ARGN.
-set(TORCHAMP_TOOL_TARGETS "")
-function(torchamp_add_tool name)
-  set(target torchamp_tool_${name})
-  file(GLOB sources CONFIGURE_DEPENDS csrc/tools/${name}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "/main.cpp$")
-  torchamp_add_objects(${target} ${sources})
-  target_include_directories(${target} PRIVATE csrc/tools ${ARGN})
-  set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
-  set(TORCHAMP_TOOL_TARGETS ${TORCHAMP_TOOL_TARGETS} ${target} PARENT_SCOPE)
-endfunction()
-
-torchamp_add_tool(data_parallel)
-torchamp_add_tool(inspect)
-# These two open the libraries that csrc/cuda opens.
-torchamp_add_tool(doctor csrc)
-torchamp_add_tool(weight_grads csrc)
+# csrc/tools, in two translation units. The first target finds no headers of csrc but the tools'. The
+# tools of the second open libraries of CUDA, as csrc/cuda does.
+file(GLOB TORCHAMP_TOOLS_SOURCES CONFIGURE_DEPENDS
+  csrc/tools/data_parallel/*.cpp csrc/tools/inspect/*.cpp)
+file(GLOB TORCHAMP_CUDA_TOOLS_SOURCES CONFIGURE_DEPENDS
+  csrc/tools/doctor/*.cpp csrc/tools/weight_grads/*.cpp)
+list(FILTER TORCHAMP_CUDA_TOOLS_SOURCES EXCLUDE REGEX "/main.cpp$")
+torchamp_add_objects(torchamp_tools ${TORCHAMP_TOOLS_SOURCES})
+torchamp_add_objects(torchamp_cuda_tools ${TORCHAMP_CUDA_TOOLS_SOURCES})
+target_include_directories(torchamp_tools PRIVATE csrc/tools)
+target_include_directories(torchamp_cuda_tools PRIVATE csrc csrc/tools)
+set_target_properties(torchamp_tools torchamp_cuda_tools PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
 
 add_library(torchamp SHARED
-  $<TARGET_OBJECTS:torchamp_objects> $<TARGET_OBJECTS:torchamp_kernel_data>)
-foreach(tool IN LISTS TORCHAMP_TOOL_TARGETS)
-  target_sources(torchamp PRIVATE $<TARGET_OBJECTS:${tool}>)
-endforeach()
+  $<TARGET_OBJECTS:torchamp_objects> $<TARGET_OBJECTS:torchamp_tools>
+  $<TARGET_OBJECTS:torchamp_cuda_tools> $<TARGET_OBJECTS:torchamp_kernel_data>)
 add_library(torchamp::torchamp ALIAS torchamp)
 torchamp_public_properties(torchamp)
 target_link_libraries(torchamp PRIVATE $<BUILD_INTERFACE:torchamp_openmp> ${CMAKE_DL_LIBS})

@@ -4,6 +4,10 @@
 find_package(Python3 COMPONENTS Interpreter Development.Module REQUIRED)
 
 set(TORCHAMP_PYTHON_PACKAGE "${PROJECT_BINARY_DIR}/python/torchamp")
+file(GLOB_RECURSE _TORCHAMP_PYTHON_FILES "${TORCHAMP_PYTHON_PACKAGE}/*.py")
+if(_TORCHAMP_PYTHON_FILES)
+  file(REMOVE ${_TORCHAMP_PYTHON_FILES})  # of modules that have moved since
+endif()
 configure_file(cmake/built_for.py.in "${TORCHAMP_PYTHON_PACKAGE}/_built_for.py" @ONLY)
 
 file(GLOB_RECURSE _TORCHAMP_PYTHON_FILES CONFIGURE_DEPENDS
