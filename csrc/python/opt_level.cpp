@@ -1,7 +1,7 @@
 #include <c10/util/StringUtil.h>
 #include <torchamp/opt_level.h>
 
-#include "frontend/facts.h"
+#include "frontend/describe.h"
 #include "python/bindings.h"
 #include "python/loss_scale.h"
 
@@ -28,7 +28,8 @@ void bind_properties(py::module_& module) {
       .def_readonly("keep_batchnorm_fp32", &Properties::keep_batchnorm_fp32)
       .def_readonly("master_weights", &Properties::master_weights)
       .def_property_readonly("loss_scale", &loss_scale_of)
-      .def("facts", &facts_of, "What is to be known of it, without the level: names and values.")
+      .def("describe", &describe,
+           "The lines that describe it, without the level: names and values.")
       .def("__repr__", [](const Properties& self) { return c10::str(self); });
 }
 

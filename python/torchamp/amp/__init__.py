@@ -6,11 +6,12 @@ with amp.scale_loss(loss, optimizer) as scaled_loss:
 optimizer.step()
 """
 
-from torchamp._inspect.monitor import Monitor
-from torchamp._inspect.overflow_trace import OverflowTrace, trace_overflow
-from torchamp._inspect.preflight import Preflight, preflight
-from torchamp._inspect.report import Report, report
-from torchamp._inspect.trial import Verdict
+from torchamp._tools.inspect.monitor import Monitor
+from torchamp._tools.inspect.overflow_trace import OverflowTrace, trace_overflow
+from torchamp._tools.inspect.preflight import Preflight, preflight
+from torchamp._tools.inspect.report import Report, report
+from torchamp._tools.inspect.trial import Verdict
+from torchamp._tools.weight_grads import accumulate_weight_grads
 from torchamp.amp._amp import (
     disable_casts,
     finish,
@@ -45,7 +46,6 @@ from torchamp.amp._ranks import fsdp_policy
 from torchamp.amp._release import release
 from torchamp.amp._session import Telemetry
 from torchamp.amp._settings import Level
-from torchamp.amp._weight_grads import accumulate_weight_grads
 
 __all__ = [
     "AveragedModel",

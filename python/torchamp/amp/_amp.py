@@ -194,7 +194,7 @@ class Amp:
         properties = session.settings.properties
         return [
             ("opt_level", properties.opt_level),
-            *((name, value) for name, value in properties.facts() if name != "loss scale"),
+            *((name, value) for name, value in properties.describe() if name != "loss scale"),
             ("models", ", ".join(type(model).__name__ for model in session.models())),
             ("optimizers", ", ".join(type(each).__name__ for each in session.optimizers())),
             *((f"loss scaler {i}", repr(scaler)) for i, scaler in enumerate(session.scalers)),

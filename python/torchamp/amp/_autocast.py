@@ -398,7 +398,7 @@ class OpenCasts:
             self.is_open = False
             self._autocast.close()
             if threading.current_thread() is not threading.main_thread():
-                _C.settle_in_main_thread()
+                _C.update_in_main_thread()
             OPEN.release()
 
     __del__ = _end

@@ -68,8 +68,8 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
             super().zero_grad(*args, **kwargs)
         with state.session.shards.mirrored():
             state.core.zero_grad(bool(set_to_none))
-        if state.core.doubt:
-            warn(state.core.doubt)
+        if state.core.warning:
+            warn(state.core.warning)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the original; masters replace the group's low-precision parameters, in `param_group`
@@ -173,8 +173,8 @@ def _step(
         ),
     ):
         session.shards.publish()
-        if state.core.doubt and not has_closure:  # whose grads are yet to come
-            warn(state.core.doubt)
+        if state.core.warning and not has_closure:  # whose grads are yet to come
+            warn(state.core.warning)
         result = _step_unless_overflowed(optimizer, state, inner)
     state.check_skips()
     return result
