@@ -12,7 +12,6 @@ from torchamp._inspect.preflight import Preflight, preflight
 from torchamp._inspect.report import Report, report
 from torchamp._inspect.trial import Verdict
 from torchamp.amp._amp import (
-    Level,
     clip_grad_norm_,
     clip_grad_value_,
     disable_casts,
@@ -46,6 +45,7 @@ from torchamp.amp._optimizer import Telemetry
 from torchamp.amp._policy import LossScaleOptimizer, Policy, set_policy
 from torchamp.amp._ranks.dtensor import fsdp_policy
 from torchamp.amp._rng_state import get_rng_state, set_rng_state
+from torchamp.amp._settings import Level
 from torchamp.amp._torch_autocast import autocast
 from torchamp.amp._weight_grads import accumulate_weight_grads
 

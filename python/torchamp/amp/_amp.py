@@ -7,7 +7,7 @@ import math
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Union, overload
 
 import torch
 
@@ -23,13 +23,11 @@ from torchamp.amp._policy import Policy, level_and_overrides
 from torchamp.amp._ranks.agreement import ProcessGroups, groups_of
 from torchamp.amp._session import Session
 from torchamp.amp._set_up import set_up
-from torchamp.amp._settings import Overrides, named, settings_for, show_options
+from torchamp.amp._settings import Level, Overrides, named, settings_for, show_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-#: The opt levels that initialize takes.
-Level = Literal["O0", "O1", "O2", "O3", "O4", "O5"]
 Optimizers = Union[torch.optim.Optimizer, Iterable[torch.optim.Optimizer]]
 ModelsT = TypeVar("ModelsT", bound=Union[torch.nn.Module, Sequence[torch.nn.Module]])
 OptimizersT = TypeVar("OptimizersT", bound=Union[torch.optim.Optimizer, Sequence])

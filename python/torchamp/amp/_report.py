@@ -10,20 +10,9 @@ import torch
 from torchamp._load import _C
 from torchamp._logging import log
 from torchamp.amp._masters import LOW_PRECISION, params_of
-from torchamp.amp._settings import Settings
+from torchamp.amp._settings import DESCRIPTIONS, IN_BFLOAT16, Settings
 from torchamp.optimizers import FusedOptimizer
 
-DESCRIPTIONS = {
-    "O0": "everything in float32",
-    "O1": "float32 weights, ops in float16 where that is safe",
-    "O2": "float16 model, float32 batch norm and master weights",
-    "O3": "everything in float16",
-    "O4": "float32 weights, ops in bfloat16 where that is safe",
-    "O5": "bfloat16 model, float32 batch norm and master weights",
-}
-
-#: By levels of float16, those that do the same in bfloat16.
-_IN_BFLOAT16 = {"O1": "O4", "O2": "O5", "O3": "O5"}
 #: So many names of buffers are said.
 _FEW = 4
 
@@ -40,7 +29,7 @@ def announce(settings: Settings, device: torch.device) -> None:
     lines.append(_line("autocast_type", properties.autocast_type, casts_ops is not None))
     is_float16 = torch.float16 in (properties.cast_model_type, properties.autocast_type)
     if is_float16 and device.type == "cpu":
-        other = _IN_BFLOAT16[properties.opt_level]
+        other = IN_BFLOAT16[properties.opt_level]
         lines.append(f"  float16 is slow on most CPUs; {other} computes in bfloat16")
     log(logging.INFO, "\n".join(lines))
 

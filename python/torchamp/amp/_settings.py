@@ -7,13 +7,29 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Optional, TypedDict, Union
+from typing import Annotated, Any, Literal, Optional, TypedDict, Union
 
 import torch
 
 from torchamp._arguments import is_boolean, is_number
 from torchamp._load import _C
 from torchamp.amp._kept import Rule, rules_of
+
+#: The opt levels that initialize takes.
+Level = Literal["O0", "O1", "O2", "O3", "O4", "O5"]
+
+#: What each of them does.
+DESCRIPTIONS = {
+    "O0": "everything in float32",
+    "O1": "float32 weights, ops in float16 where that is safe",
+    "O2": "float16 model, float32 batch norm and master weights",
+    "O3": "everything in float16",
+    "O4": "float32 weights, ops in bfloat16 where that is safe",
+    "O5": "bfloat16 model, float32 batch norm and master weights",
+}
+
+#: By levels of float16, those that do the same in bfloat16.
+IN_BFLOAT16 = {"O1": "O4", "O2": "O5", "O3": "O5"}
 
 
 @dataclasses.dataclass(frozen=True)

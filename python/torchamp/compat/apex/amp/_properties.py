@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchamp.amp._report import DESCRIPTIONS
-from torchamp.amp._settings import Settings, settings_for
+from torchamp.amp._settings import DESCRIPTIONS, Settings, settings_for
 
 _UNSET: dict[str, Any] = {
     "enabled": False,
@@ -99,23 +98,5 @@ class _Level:
         return properties
 
 
-class O0(_Level): ...
-
-
-class O1(_Level): ...
-
-
-class O2(_Level): ...
-
-
-class O3(_Level): ...
-
-
-class O4(_Level): ...
-
-
-class O5(_Level): ...
-
-
-#: By level.
-opt_levels: dict[str, _Level] = {kind.__name__: kind() for kind in (O0, O1, O2, O3, O4, O5)}
+#: By level, which is also its class's name.
+opt_levels: dict[str, _Level] = {level: type(level, (_Level,), {})() for level in DESCRIPTIONS}
