@@ -14,7 +14,7 @@ using at::TensorList;
 using OptionalTensor = std::optional<Tensor>;
 
 constexpr const char* kCheckSchema =
-    "_check(Tensor[] tensors, Tensor(a!) found_inf, Tensor(b!)? found_inf_per_tensor) -> ()";
+    "check(Tensor[] tensors, Tensor(a!) found_inf, Tensor(b!)? found_inf_per_tensor=None) -> ()";
 
 void run_check(TensorList tensors, const Tensor& found_inf, const OptionalTensor& per_tensor) {
   const DeviceKernels kernels(found_inf.device());
@@ -26,7 +26,7 @@ void run_check(TensorList tensors, const Tensor& found_inf, const OptionalTensor
 }
 
 TORCH_LIBRARY_FRAGMENT(torchamp, m) {
-  define(m, kCheckSchema, run_check);
+  define(m, kCheckSchema, check);
 }
 
 }  // namespace

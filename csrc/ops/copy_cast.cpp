@@ -13,7 +13,7 @@ using at::Tensor;
 using at::TensorList;
 
 constexpr const char* kCopyCastSchema =
-    "_copy_cast(Tensor[] master_params, Tensor(a!)[] model_params) -> ()";
+    "copy_cast(Tensor[] master_params, Tensor(a!)[] model_params) -> ()";
 
 void run_copy_cast(TensorList master_params, TensorList model_params) {
   const DeviceKernels kernels(first_defined(master_params).device());
@@ -25,7 +25,7 @@ void run_copy_cast(TensorList master_params, TensorList model_params) {
 }
 
 TORCH_LIBRARY_FRAGMENT(torchamp, m) {
-  define(m, kCopyCastSchema, run_copy_cast);
+  define(m, kCopyCastSchema, copy_cast);
 }
 
 }  // namespace

@@ -14,8 +14,8 @@ using at::TensorList;
 using OptionalTensor = std::optional<Tensor>;
 
 constexpr const char* kScaleSchema =
-    "_scale(Tensor[] inputs, Tensor(a!)[] outputs, float scale, Tensor(b!) found_inf, "
-    "Tensor(c!)? found_inf_per_tensor) -> ()";
+    "scale(Tensor[] inputs, Tensor(a!)[] outputs, float scale, Tensor(b!) found_inf, "
+    "Tensor(c!)? found_inf_per_tensor=None) -> ()";
 
 void run_scale(TensorList inputs, TensorList outputs, double factor, const Tensor& found_inf,
                const OptionalTensor& per_tensor) {
@@ -29,7 +29,7 @@ void run_scale(TensorList inputs, TensorList outputs, double factor, const Tenso
 }
 
 TORCH_LIBRARY_FRAGMENT(torchamp, m) {
-  define(m, kScaleSchema, run_scale);
+  define(m, kScaleSchema, scale);
 }
 
 }  // namespace

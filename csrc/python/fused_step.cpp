@@ -78,12 +78,13 @@ void bind_algorithm(py::module_& module) {
 
 void bind_fused_step(py::module_& module) {
   bind_algorithm(module);
-  module.def("fused_step", &step_lists, kFusedStep, py::arg("algorithm"), py::arg("grads"),
-             py::arg("params"), py::arg("states"), py::arg("steps"), py::arg("hyper"),
-             py::arg("groups"), py::kw_only(), py::arg("model_params") = py::tuple(),
-             py::arg("grad_factor") = py::none(), py::arg("skip") = py::none(),
-             py::arg("param_norms") = py::none(), py::arg("update_norms") = py::none(),
-             py::arg("norm_averages") = py::none(), py::arg("stochastic_rounding") = false);
+  auto ops_module = module.attr("ops").cast<py::module_>();
+  ops_module.def("fused_step", &step_lists, kFusedStep, py::arg("algorithm"), py::arg("grads"),
+                 py::arg("params"), py::arg("states"), py::arg("steps"), py::arg("hyper"),
+                 py::arg("groups"), py::kw_only(), py::arg("model_params") = py::tuple(),
+                 py::arg("grad_factor") = py::none(), py::arg("skip") = py::none(),
+                 py::arg("param_norms") = py::none(), py::arg("update_norms") = py::none(),
+                 py::arg("norm_averages") = py::none(), py::arg("stochastic_rounding") = false);
 }
 
 }  // namespace torchamp::python

@@ -257,24 +257,6 @@ class StepAlgorithm(_Enum):
     LAMB_APPLY: ClassVar[StepAlgorithm]
     def __init__(self, value: int) -> None: ...
 
-def fused_step(
-    algorithm: StepAlgorithm,
-    grads: _Tensors,
-    params: _Tensors,
-    states: _Tensors,
-    steps: torch.Tensor,
-    hyper: torch.Tensor,
-    groups: torch.Tensor,
-    *,
-    model_params: _Tensors = (),
-    grad_factor: torch.Tensor | None = None,
-    skip: torch.Tensor | None = None,
-    param_norms: torch.Tensor | None = None,
-    update_norms: torch.Tensor | None = None,
-    norm_averages: torch.Tensor | None = None,
-    stochastic_rounding: bool = False,
-) -> None: ...
-
 class FusedStepper(_Object):
     def __init__(
         self,
