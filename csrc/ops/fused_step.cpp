@@ -4,11 +4,14 @@
 #include <torchamp/fused_step.h>
 
 #include <algorithm>
+#include <iterator>
+#include <sstream>
 
 #include "ops/device_kernels.h"
 #include "ops/dispatch.h"
 #include "ops/fused_step_checks.h"
 #include "ops/plan_builder.h"
+#include "ops/step_rules.h"
 
 namespace torchamp {
 namespace {
@@ -165,14 +168,13 @@ TORCH_LIBRARY_FRAGMENT(torchamp, m) {
 }  // namespace
 
 int64_t states_of(StepAlgorithm algorithm) {
-  switch (static_cast<Algorithm>(algorithm)) {
-#define TORCHAMP_CASE(Name, name) \
-  case Algorithm::k##Name:        \
-    return Name::kStates;
-    TORCHAMP_ALGORITHMS(TORCHAMP_CASE)
-#undef TORCHAMP_CASE
-  }
-  return 0;
+  return rule_of(algorithm).states;
+}
+
+std::vector<std::string> state_names(StepAlgorithm algorithm) {
+  std::istringstream names(rule_of(algorithm).state_names);
+  using Words = std::istream_iterator<std::string>;
+  return {Words(names), Words()};
 }
 
 void fused_step(StepAlgorithm algorithm, const StepLists& lists, const StepScalars& scalars) {

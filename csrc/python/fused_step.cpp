@@ -1,5 +1,9 @@
 #include <torchamp/fused_step.h>
 
+#include <algorithm>
+#include <cctype>
+
+#include "ops/step_rules.h"
 #include "python/bindings.h"
 #include "python/tensor_list.h"
 
@@ -62,16 +66,16 @@ void step_lists(StepAlgorithm algorithm, const py::object& grads, const py::obje
               stochastic_rounding});
 }
 
+std::string capitals(std::string name) {
+  std::transform(name.begin(), name.end(), name.begin(), ::toupper);
+  return name;
+}
+
 void bind_algorithm(py::module_& module) {
   py::enum_<StepAlgorithm>(module, "StepAlgorithm", "What a fused step does to each element.")
-      .value("ADAM", StepAlgorithm::kAdam)
-      .value("AMSGRAD", StepAlgorithm::kAmsGrad)
-      .value("SGD", StepAlgorithm::kSgd)
-      .value("MOMENTUM", StepAlgorithm::kMomentum)
-      .value("ADAGRAD", StepAlgorithm::kAdagrad)
-      .value("NOVOGRAD", StepAlgorithm::kNovoGrad)
-      .value("LAMB", StepAlgorithm::kLambUpdate)
-      .value("LAMB_APPLY", StepAlgorithm::kLambApply);
+#define TORCHAMP_VALUE(Name, name) .value(capitals(#name).c_str(), StepAlgorithm::k##Name)
+      TORCHAMP_ALGORITHMS(TORCHAMP_VALUE);
+#undef TORCHAMP_VALUE
 }
 
 }  // namespace

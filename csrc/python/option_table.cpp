@@ -6,6 +6,7 @@
 
 #include "core/fused_stepper.h"
 #include "frontend/optim/option_specs.h"
+#include "ops/step_rules.h"
 #include "python/bindings.h"
 
 namespace torchamp::python {
@@ -108,7 +109,7 @@ void bind_option_table(py::module_& module) {
           "set_hyper", &OptionTable::set_hyper, py::arg("stepper"), py::arg("groups"),
           "Makes the groups' options the hyperparameters of a FusedStepper; an option that a group "
           "lacks has its default. Discards the learning rates that set_lr() has set.");
-  module.def("state_names", &optim::state_names, py::arg("algorithm"),
+  module.def("state_names", &state_names, py::arg("algorithm"),
              "The names of the states that the algorithm keeps per parameter, in its order.");
   module.def("required_states", &optim::required_states, py::arg("algorithm"),
              "The states without which a checkpoint's state of a parameter is incomplete.");
