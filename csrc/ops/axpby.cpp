@@ -30,7 +30,13 @@ void run_axpby(double a, TensorList x, double b, TensorList y, TensorList output
     kernels.run(cpu::axpby, cuda::axpby, work.plan, static_cast<float>(a), static_cast<float>(b),
                 checked, make_flags(found_inf, per_tensor));
   }
-  aten::axpby(work.rest, a, x, b, y, outputs, checked, {found_inf, per_tensor});
+  const aten::FlagTensors flags{found_inf, per_tensor};
+  for (const int64_t i : work.rest) {
+    if (checked != Checked::kY) flags.check(x[i], i);
+    if (checked != Checked::kX) flags.check(y[i], i);
+    const auto wide = aten::wide_type({x[i], y[i]});
+    flags.write(x[i].to(wide).mul(a).add(y[i].to(wide).mul(b)), outputs[i], i);
+  }
 }
 
 void checked_axpby(double a, TensorList x, double b, TensorList y, TensorList outputs,

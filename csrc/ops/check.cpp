@@ -22,7 +22,8 @@ void run_check(TensorList tensors, const Tensor& found_inf, const OptionalTensor
   if (work.plan.tensors() > 0) {
     kernels.run(cpu::check, cuda::check, work.plan, make_flags(found_inf, per_tensor));
   }
-  aten::check(work.rest, tensors, {found_inf, per_tensor});
+  const aten::FlagTensors flags{found_inf, per_tensor};
+  for (const int64_t i : work.rest) flags.check(tensors[i], i);
 }
 
 TORCH_LIBRARY_FRAGMENT(torchamp, m) {

@@ -69,13 +69,14 @@ void on_cuda(cuda::Queue queue, const Plan& plan, InvScale inv_scale, bool accum
 /// The tensors that no kernel supports.
 void pass_over_rest(const Work& work, TensorList scaled_grads, TensorList master_grads,
                     const Tensor& loss_scale, bool accumulate, const aten::FlagTensors& flags) {
-  aten::Positions checked, written;
+  const Tensor inv_scale = loss_scale.reciprocal();
   for (const int64_t i : work.rest) {
-    const bool has_master_grad = !master_grads.empty() && master_grads[i].defined();
-    (has_master_grad ? written : checked).push_back(i);
+    if (master_grads.empty() || !master_grads[i].defined()) {
+      flags.check(scaled_grads[i], i);
+    } else {
+      aten::unscale(scaled_grads[i], master_grads[i], i, inv_scale, accumulate, flags);
+    }
   }
-  aten::check(checked, scaled_grads, flags);
-  aten::unscale(written, scaled_grads, master_grads, loss_scale.reciprocal(), accumulate, flags);
 }
 
 /// The norm of the grads without a master grad, by a separate pass.

@@ -1,5 +1,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <torchamp/ops.h>
 
@@ -22,6 +23,11 @@ constexpr const char* kL2normSchema =
 constexpr const char* kCheckL2normSchema =
     "check_l2norm(Tensor[] tensors, Tensor(a!) found_inf, "
     "Tensor(b!)? found_inf_per_tensor=None) -> Tensor";
+
+/// ATen's own norms add floats one by one and lose digits; its sum adds them pairwise.
+Tensor norm_in_aten(const Tensor& tensor) {
+  return tensor.to(aten::wide_type({tensor})).square().sum().sqrt().to(at::kFloat);
+}
 
 /// The norm of the kernels' part together with those that ATen computed for the rest.
 Tensor combine(const Tensor& of_plan, const Tensor& of_rest) {
@@ -48,12 +54,14 @@ Norms norms_of(const char* op, TensorList tensors, bool per_tensor, const Tensor
                 make_flags(found_inf, found_inf_per_tensor));
   }
   if (work.rest.empty()) return {norm, norms};
-  const Tensor of_rest = aten::l2norms(work.rest, tensors);
-  for (size_t i = 0; per_tensor && i < work.rest.size(); ++i) {
-    norms.select(0, work.rest[i]).copy_(of_rest.select(0, static_cast<int64_t>(i)));
+  const aten::FlagTensors flags{found_inf, found_inf_per_tensor};
+  std::vector<Tensor> of_rest;
+  for (const int64_t i : work.rest) {
+    of_rest.push_back(norm_in_aten(tensors[i]));
+    if (per_tensor) norms.select(0, i).copy_(of_rest.back());
+    flags.check(tensors[i], i);
   }
-  aten::check(work.rest, tensors, {found_inf, found_inf_per_tensor});
-  return {combine(norm, of_rest), norms};
+  return {combine(norm, at::stack(of_rest)), norms};
 }
 
 Norms run_l2norm(TensorList tensors, bool per_tensor) {

@@ -27,8 +27,10 @@ void run_unscale(TensorList scaled_grads, TensorList master_grads, const Tensor&
     kernels.run(cpu::unscale, cuda::unscale, work.plan, factor, accumulate,
                 make_flags(found_inf, per_tensor));
   }
-  aten::unscale(work.rest, scaled_grads, master_grads, inv_scale, accumulate,
-                {found_inf, per_tensor});
+  for (const int64_t i : work.rest) {
+    aten::unscale(scaled_grads[i], master_grads[i], i, inv_scale, accumulate,
+                  {found_inf, per_tensor});
+  }
 }
 
 TORCH_LIBRARY_FRAGMENT(torchamp, m) {
