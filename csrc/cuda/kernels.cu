@@ -3,13 +3,11 @@
 // included. TORCHAMP_ONLY defines a subset of the kernels: compiling all with NVRTC takes
 // seconds.
 #include "cuda/arguments.h"
-#include "cuda/axpby.cuh"
 #include "cuda/check.cuh"
 #include "cuda/clip.cuh"
-#include "cuda/copy_cast.cuh"
+#include "cuda/elementwise.cuh"
 #include "cuda/finalize.cuh"
 #include "cuda/l2norm.cuh"
-#include "cuda/scale.cuh"
 #include "cuda/step.cuh"
 #include "cuda/unscale.cuh"
 #include "cuda/update_scale.cuh"
