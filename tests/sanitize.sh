@@ -8,7 +8,7 @@ set -eu
 jobs=${1:-2}
 [ $# -gt 0 ] && shift
 flags="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
-tests=${*:-$(cd tests/cpp && ls test_*.cpp | sed 's/\.cpp$//')}
+tests=${*:-$(find tests/cpp -name 'test_*.cpp' -exec basename {} .cpp \; | sort)}
 short=${*:-test_loss_scaler test_ops_scale test_ops_unscale test_scale_loss test_serialize}
 
 cmake -S . -B build-sanitize -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS="$flags" \

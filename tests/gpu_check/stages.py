@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 #: With their time limits. Training iterations have their own limit, slightly lower.
 BENCHMARKS = {"bench_step": 100, "bench_training": 120, "bench_ops": 50, "bench_variants": 50}
 OPTIONS = {"bench_step": ["--repeats", "5"], "bench_training": ["--limit", "105"]}
-OPS_TESTS = ("tests/python/test_ops.py", "tests/python/test_ops_random.py")
+OPS_TESTS = ("tests/python/ops/test_ops.py", "tests/python/ops/test_ops_random.py")
 #: For each of the parallel tests.
 FEW_THREADS = {"OMP_NUM_THREADS": "2"}
 CPP_ON_CARD = {"GTEST_FILTER": "*cuda*:*Cuda*", **FEW_THREADS}
@@ -176,7 +176,7 @@ def captured_example(setting: Setting) -> list[Stage]:
 
 def cpp_names(of_kernels: bool) -> list[str]:
     """The C++ tests of the kernels, or the others: CMake targets and CTest tests."""
-    stems = sorted(path.stem for path in (ROOT / "tests" / "cpp").glob("test_*.cpp"))
+    stems = sorted(path.stem for path in (ROOT / "tests" / "cpp").rglob("test_*.cpp"))
     return [stem for stem in stems if of_kernels == bool(re.match("test_(ops|fused)", stem))]
 
 

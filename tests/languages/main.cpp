@@ -1,5 +1,5 @@
 // Does what scripts of events on stdin say, and prints after every event what a program can see.
-// tests/python/scripted.py does the same in Python; tests/python/test_languages.py compares them.
+// scripted.py of tests/python/support does the same in Python; test_languages.py compares them.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>

@@ -5,9 +5,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <mutex>
+#include <sstream>
 
 #include "machine.h"
 
@@ -27,6 +30,7 @@ enum Error {
   kInvalidPtx = 218,
   kUnsupportedPtx = 222,
   kNotFound = 500,
+  kNotReady = 600,
   kIllegalAddress = 700,
   kOutOfResources = 701,
   kContextDestroyed = 709,
@@ -52,6 +56,7 @@ const char* name_of(int code) {
     CASE(kInvalidPtx, "ERROR_INVALID_PTX");
     CASE(kUnsupportedPtx, "ERROR_UNSUPPORTED_PTX_VERSION");
     CASE(kNotFound, "ERROR_NOT_FOUND");
+    CASE(kNotReady, "ERROR_NOT_READY");
     CASE(kIllegalAddress, "ERROR_ILLEGAL_ADDRESS");
     CASE(kOutOfResources, "ERROR_LAUNCH_OUT_OF_RESOURCES");
     CASE(kContextDestroyed, "ERROR_CONTEXT_IS_DESTROYED");
@@ -78,6 +83,8 @@ int driver_version() {
   return setting("TORCHAMP_PTX_DRIVER", 13090);
 }
 
+constexpr int kDevices = 2;
+constexpr std::size_t kAlignment = 512;  // of allocations
 constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;
 constexpr std::size_t kSharedBytes = 48 << 10;
 constexpr int kActive = 1, kInvalidated = 2;  // states of a capture
@@ -91,19 +98,52 @@ struct Module {
   ptx::Program program;
 };
 
+using Work = std::function<int()>;
+
+/// What a stream has yet to do. Its handle may be null, and is the same on each device then.
+struct Stream {
+  std::deque<Work> queue;
+  std::uint64_t executed = 0;
+
+  std::uint64_t end() const { return executed + queue.size(); }
+
+  /// Does what there is up to that position.
+  int execute_until(std::uint64_t position) {
+    int code = kSuccess;
+    while (executed < position && !queue.empty()) {
+      const Work next = std::move(queue.front());
+      queue.pop_front();
+      ++executed;
+      if (const int failure = next()) code = failure;
+    }
+    return code;
+  }
+};
+
 /// The driver's state, which all threads share.
 struct Driver {
   std::mutex mutex;
   pid_t process = 0;  ///< that called cuInit
-  Context primary;
+  Context primaries[kDevices];
   std::map<void*, std::unique_ptr<Module>> modules;
   std::vector<std::unique_ptr<Module>> unloaded;  ///< kept for their coverage
   int loads = 0;
   int failure = kSuccess;  ///< the fault after which all calls fail
   std::string fault;
   ptx::Traffic traffic;
+  std::uint64_t launches = 0;
+  bool queues_launches = false;
+  std::map<std::pair<int, void*>, Stream> streams;
+  ptx::Memory memory[kDevices];   ///< what each device may access; all if none is known
   std::map<void*, int> captures;  ///< the state of each stream's
-  std::vector<std::function<int()>> captured;
+  std::vector<Work> captured;
+
+  bool has(int device) const { return device >= 0 && device < kDevices; }
+
+  int give(Stream& stream, Work work) {
+    stream.queue.push_back(std::move(work));
+    return queues_launches ? kSuccess : stream.execute_until(stream.end());
+  }
 };
 
 Driver& driver() {
@@ -111,7 +151,7 @@ Driver& driver() {
   return driver;
 }
 
-thread_local std::vector<void*> contexts;
+thread_local std::vector<Context*> contexts;
 thread_local int capture_mode = 0;
 
 /// What forbids any call, for a caller that holds the mutex.
@@ -125,7 +165,7 @@ int refusal() {
 int context_refusal() {
   if (const int code = refusal()) return code;
   if (contexts.empty()) return kInvalidContext;
-  return driver().primary.retained == 0 ? kContextDestroyed : kSuccess;
+  return contexts.back()->retained == 0 ? kContextDestroyed : kSuccess;
 }
 
 /// Calls that a thread may not make while a stream is captured invalidate the capture.
@@ -151,9 +191,12 @@ ptx::Schedule schedule() {
   return schedule;
 }
 
-int execute(Kernel& kernel, unsigned blocks, unsigned threads, const void* parameter) {
+int execute(int device, Kernel& kernel, unsigned blocks, unsigned threads, const void* parameter) {
   Driver& cuda = driver();
-  ptx::Grid grid(kernel, blocks, threads, parameter, schedule());
+  if (cuda.failure != kSuccess) return cuda.failure;
+  const ptx::Memory& memory = cuda.memory[device];
+  ptx::Grid grid(kernel, blocks, threads, parameter, schedule(),
+                 memory.empty() ? nullptr : &memory);
   try {
     grid.run();
   } catch (const ptx::Fault& fault) {
@@ -187,20 +230,34 @@ int launch(Kernel* kernel, const Geometry& geometry, void* stream, void** parame
     if (const int code = forbid_while_capturing(kCaptureImplicit)) return code;
   }
   const auto* const bytes = static_cast<const char*>(parameters[0]);
+  const int device = static_cast<int>(contexts.back() - cuda.primaries);
+  Work work = [=, blocks = grid[0], threads = block[0],
+               kept = std::vector<char>(bytes, bytes + kernel->parameter_bytes)] {
+    return execute(device, *kernel, blocks, threads, kept.data());
+  };
+  ++cuda.launches;
   const auto capture = cuda.captures.find(stream);
-  if (capture == cuda.captures.end()) return execute(*kernel, grid[0], block[0], bytes);
-  if (capture->second == kInvalidated) return kCaptureInvalidated;
-  cuda.captured.push_back([kernel, blocks = grid[0], threads = block[0],
-                           kept = std::vector<char>(bytes, bytes + kernel->parameter_bytes)] {
-    return execute(*kernel, blocks, threads, kept.data());
-  });
-  return kSuccess;
+  if (capture != cuda.captures.end()) {
+    if (capture->second == kInvalidated) return kCaptureInvalidated;
+    cuda.captured.push_back(std::move(work));
+    return kSuccess;
+  }
+  return cuda.give(cuda.streams[{device, stream}], std::move(work));
 }
 
-int load(const char* text, std::unique_ptr<Module>& module) {
+/// The PTX of an image, or what stands in for an image that only a card can execute.
+std::string text_of(const char* image) {
+  const char* const path = std::getenv("TORCHAMP_PTX");
+  if (std::strstr(image, ".version") != nullptr || path == nullptr) return image;
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+int load(const std::string& text, std::unique_ptr<Module>& module) {
   Driver& cuda = driver();
   if (++cuda.loads == setting("TORCHAMP_PTX_OUT_OF_MEMORY", 0)) return kOutOfMemory;
-  if (std::strstr(text, ".version") == nullptr) return kNoBinary;  // an image that is not PTX
+  if (text.find(".version") == std::string::npos) return kNoBinary;
   auto loaded = std::make_unique<Module>();
   try {
     loaded->program = ptx::parse(text);
@@ -238,7 +295,7 @@ int cuDriverGetVersion(int* version) {
 int cuDeviceGet(int* device, int ordinal) {
   const std::lock_guard<std::mutex> lock(driver().mutex);
   if (const int code = refusal()) return code;
-  if (ordinal != 0) return kInvalidDevice;
+  if (!driver().has(ordinal)) return kInvalidDevice;
   *device = ordinal;
   return kSuccess;
 }
@@ -246,7 +303,7 @@ int cuDeviceGet(int* device, int ordinal) {
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
   const std::lock_guard<std::mutex> lock(driver().mutex);
   if (const int code = refusal()) return code;
-  if (device != 0) return kInvalidDevice;
+  if (!driver().has(device)) return kInvalidDevice;
   if (attribute != kCapabilityMajor && attribute != kCapabilityMinor) return kInvalidValue;
   *value = attribute == kCapabilityMajor ? capability() / 10 : capability() % 10;
   return kSuccess;
@@ -255,8 +312,8 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
 int cuDevicePrimaryCtxRetain(void** context, int device) {
   const std::lock_guard<std::mutex> lock(driver().mutex);
   if (const int code = refusal()) return code;
-  if (device != 0) return kInvalidDevice;
-  Context& primary = driver().primary;
+  if (!driver().has(device)) return kInvalidDevice;
+  Context& primary = driver().primaries[device];
   ++primary.retained;
   *context = &primary;
   return kSuccess;
@@ -265,18 +322,21 @@ int cuDevicePrimaryCtxRetain(void** context, int device) {
 int cuDevicePrimaryCtxRelease_v2(int device) {
   const std::lock_guard<std::mutex> lock(driver().mutex);
   if (const int code = refusal()) return code;
-  if (device != 0) return kInvalidDevice;
-  if (driver().primary.retained == 0) return kInvalidContext;
-  --driver().primary.retained;
+  if (!driver().has(device)) return kInvalidDevice;
+  Context& primary = driver().primaries[device];
+  if (primary.retained == 0) return kInvalidContext;
+  --primary.retained;
   return kSuccess;
 }
 
 int cuCtxPushCurrent_v2(void* context) {
   const std::lock_guard<std::mutex> lock(driver().mutex);
   if (const int code = refusal()) return code;
-  if (context != &driver().primary) return kInvalidContext;
-  if (driver().primary.retained == 0) return kContextDestroyed;
-  contexts.push_back(context);
+  Context* const first = driver().primaries;
+  if (context < first || context >= first + kDevices) return kInvalidContext;
+  auto* const primary = static_cast<Context*>(context);
+  if (primary->retained == 0) return kContextDestroyed;
+  contexts.push_back(primary);
   return kSuccess;
 }
 
@@ -293,7 +353,7 @@ int cuModuleLoadData(void** module, const void* image) {
   if (const int code = context_refusal()) return code;
   if (const int code = forbid_while_capturing(kCaptureUnsupported)) return code;
   std::unique_ptr<Module> loaded;
-  if (const int code = load(static_cast<const char*>(image), loaded)) return code;
+  if (const int code = load(text_of(static_cast<const char*>(image)), loaded)) return code;
   *module = loaded.get();
   cuda.modules[*module] = std::move(loaded);
   return kSuccess;
@@ -401,6 +461,70 @@ const char* ptxFault() {
   return driver().fault.c_str();
 }
 
+std::uint64_t ptxLaunches() {
+  const std::lock_guard<std::mutex> lock(driver().mutex);
+  return driver().launches;
+}
+
+void* ptxAllocate(int device, std::uint64_t bytes) {
+  const std::uint64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  auto* const begin = static_cast<char*>(std::aligned_alloc(kAlignment, rounded));
+  std::memset(begin, 0xff, bytes);
+  const std::lock_guard<std::mutex> lock(driver().mutex);
+  for (int each = 0; each < kDevices; ++each) {
+    if (device == ptxHost || device == each) driver().memory[each][begin] = begin + bytes;
+  }
+  return begin;
+}
+
+void ptxFree(int device, void* stream, void* address) {
+  Driver& cuda = driver();
+  const std::lock_guard<std::mutex> lock(cuda.mutex);
+  Work work = [&cuda, address] {
+    for (ptx::Memory& memory : cuda.memory) memory.erase(static_cast<char*>(address));
+    std::free(address);
+    return kSuccess;
+  };
+  if (device == ptxHost) {
+    work();
+  } else {
+    cuda.give(cuda.streams[{device, stream}], std::move(work));
+  }
+}
+
+void ptxQueueLaunches() {
+  driver().queues_launches = true;
+}
+
+std::uint64_t ptxRecord(int device, void* stream) {
+  const std::lock_guard<std::mutex> lock(driver().mutex);
+  return driver().streams[{device, stream}].end();
+}
+
+void ptxWait(int device, void* stream, int other_device, void* other, std::uint64_t position) {
+  Driver& cuda = driver();
+  const std::lock_guard<std::mutex> lock(cuda.mutex);
+  Stream& awaited = cuda.streams[{other_device, other}];
+  cuda.streams[{device, stream}].queue.push_back(
+      [&awaited, position] { return awaited.execute_until(position); });
+}
+
+int ptxQuery(int device, void* stream, std::uint64_t position) {
+  const std::lock_guard<std::mutex> lock(driver().mutex);
+  Stream& queried = driver().streams[{device, stream}];
+  if (queried.executed >= position) return kSuccess;
+  const int code = queried.execute_until(queried.executed + 1);
+  return code == kSuccess ? kNotReady : code;
+}
+
+int ptxSynchronize(int device, void* stream, std::uint64_t position) {
+  Driver& cuda = driver();
+  const std::lock_guard<std::mutex> lock(cuda.mutex);
+  if (cuda.captures.count(stream) != 0) return kCaptureUnsupported;
+  const int code = cuda.streams[{device, stream}].execute_until(position);
+  return code == kSuccess ? cuda.failure : code;
+}
+
 int ptxBeginCapture(void* stream) {
   Driver& cuda = driver();
   const std::lock_guard<std::mutex> lock(cuda.mutex);
@@ -420,11 +544,11 @@ int ptxEndCapture(void* stream) {
   return state == kInvalidated ? kCaptureInvalidated : kSuccess;
 }
 
-int ptxReplay() {
+int ptxReplay(int device, void* stream) {
   Driver& cuda = driver();
   const std::lock_guard<std::mutex> lock(cuda.mutex);
-  for (const auto& launch : cuda.captured) {
-    if (const int code = launch()) return code;
+  for (const Work& work : cuda.captured) {
+    if (const int code = cuda.give(cuda.streams[{device, stream}], work)) return code;
   }
   return kSuccess;
 }

@@ -247,18 +247,25 @@ void Block::fence() {
 }
 
 Grid::Grid(Kernel& kernel, unsigned blocks, unsigned threads, const void* parameter,
-           const Schedule& schedule)
+           const Schedule& schedule, const Memory* memory)
     : kernel(kernel),
       blocks(blocks),
       threads(threads),
       schedule(schedule),
       parameter_(new char[kernel.parameter_bytes]),
+      memory_(memory),
       random_(schedule.seed) {
   std::memcpy(parameter_.get(), parameter, kernel.parameter_bytes);
 }
 
 bool Grid::is_parameter(const char* address) const {
   return address >= parameter_.get() && address < parameter_.get() + kernel.parameter_bytes;
+}
+
+bool Grid::is_memory(const char* address, std::size_t bytes) const {
+  if (memory_ == nullptr) return true;
+  const auto after = memory_->upper_bound(address);
+  return after != memory_->begin() && address + bytes <= std::prev(after)->second;
 }
 
 void Grid::run() {

@@ -2,6 +2,7 @@
 // those at the lowest one go first, so they meet again where their branches do.
 #pragma once
 
+#include <map>
 #include <random>
 #include <unordered_map>
 #include <utility>
@@ -100,12 +101,15 @@ class Warp {
   Mask left_ = 0;
 };
 
+/// The memory that a kernel may access: the ends of each allocation, by its beginning.
+using Memory = std::map<const char*, const char*>;
+
 /// One launch.
 class Grid {
  public:
-  /// `parameter`: kernel.parameter_bytes bytes.
+  /// `parameter`: kernel.parameter_bytes bytes. Without `memory` any address is legal, except null.
   Grid(Kernel& kernel, unsigned blocks, unsigned threads, const void* parameter,
-       const Schedule& schedule);
+       const Schedule& schedule, const Memory* memory = nullptr);
 
   /// Throws Fault.
   void run();
@@ -118,6 +122,7 @@ class Grid {
   const unsigned threads;
   const Schedule schedule;
   bool is_parameter(const char* address) const;
+  bool is_memory(const char* address, std::size_t bytes) const;
   const char* parameter() const { return parameter_.get(); }
   unsigned draw(unsigned below) { return static_cast<unsigned>(random_() % below); }
   void count_load(std::size_t bytes) { traffic_.loaded += bytes; }
@@ -127,6 +132,7 @@ class Grid {
   void publish_some();
 
   std::unique_ptr<char[]> parameter_;
+  const Memory* const memory_;
   std::mt19937 random_;
   std::vector<DelayedStores> lingering_;  ///< of blocks that have ended
   Traffic traffic_;

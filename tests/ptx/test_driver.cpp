@@ -169,7 +169,7 @@ TEST(Capture, KeepsLaunchesAndAllowsTheLoader) {
                          loaded.launch(&stream, 32, &written);
                          const int while_capturing = written;
                          const int ended = ptxEndCapture(&stream);
-                         ptxReplay();
+                         ptxReplay(0, nullptr);
                          return std::to_string(while_capturing) + std::to_string(ended) +
                                 std::to_string(written);
                        }),

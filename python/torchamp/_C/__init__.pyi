@@ -1,4 +1,4 @@
-"""The bindings of csrc/python. make lint compares names, tests/python/test_stub.py arguments."""
+"""The bindings of csrc/python. make lint compares names, and test_stub.py compares arguments."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypedDict

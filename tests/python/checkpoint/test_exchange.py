@@ -1,0 +1,225 @@
+"""A checkpoint passes from one language to the other, and the run continues bit for bit.
+
+The C++ side is the program of tests/exchange: the same network, batches and options.
+"""
+
+import os
+import pathlib
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+import torch
+from nets import Net, initialized, train_step
+
+from torchamp import amp, optimizers
+
+BUILD = pathlib.Path(
+    os.environ.get("TORCHAMP_BUILD_DIR", pathlib.Path(__file__).parents[3] / "build")
+)
+PROGRAM = BUILD / "tests" / "exchange" / "exchange"
+
+#: The optimizers of tests/exchange/main.cpp, by name.
+OPTIONS = {
+    "SGD": {"lr": 0.125, "momentum": 0.5},
+    "Adam": {"lr": 0.01, "amsgrad": True},
+    "AdamW": {"lr": 0.01},
+    "Adagrad": {"lr": 0.01},
+    "RMSprop": {"lr": 0.01, "momentum": 0.5, "centered": True},
+    "FusedSGD": {"lr": 0.125, "momentum": 0.5},
+    "FusedLARS": {"lr": 0.125},
+    "FusedAdam": {"lr": 0.01, "amsgrad": True},
+    "FusedAdamW": {"lr": 0.01},
+    "FusedAdagrad": {"lr": 0.01},
+    "FusedNovoGrad": {"lr": 0.01},
+    "FusedLAMB": {"lr": 0.01},
+}
+FUSED = [name for name in OPTIONS if name.startswith("Fused")]
+
+
+def run_cpp(*arguments: object, expect: int = 0) -> str:
+    """Runs the program and returns its error output."""
+    if not PROGRAM.is_file():
+        pytest.fail(f"expected {PROGRAM} to be there: run `make test`")
+    done = subprocess.run([str(PROGRAM), *map(str, arguments)], stderr=subprocess.PIPE, text=True)
+    assert done.returncode == expect, done.stderr
+    return done.stderr
+
+
+def run_python(level, name, source, first, end, target, **options) -> None:
+    """The same in Python."""
+    model = Net()
+    make = getattr(optimizers, name, None) or getattr(torch.optim, name)
+    optimizer = make(model.parameters(), **OPTIONS[name], **options)
+    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    if source != "-":
+        amp.load(model, optimizer, source)
+    for step in range(first, end):
+        train_step(model, optimizer, step)
+    amp.save(model, optimizer, target)
+
+
+#: Options that only one language's optimizers have. The first select Python's implementation; the
+#: others have the value that makes both compute the same.
+MAY_BE_MISSING = {
+    *("foreach", "capturable", "differentiable", "fused"),
+    *("bias_correction", "decay_after_momentum", "decoupled_weight_decay"),
+    "initial_accumulator_value",
+}
+
+
+def contents(path: pathlib.Path) -> dict[str, object]:
+    """The contents of a file by path, such as "models.0.first.weight"."""
+    return dict(leaves(torch.load(path, weights_only=True), ""))
+
+
+def leaves(tree: object, place: str) -> Iterator[tuple[str, object]]:
+    if not isinstance(tree, (dict, list, tuple)):
+        yield place, tree
+        return
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        yield from leaves(value, f"{place}.{key}".lstrip("."))
+
+
+def places(one: dict[str, object], other: dict[str, object]) -> set[str]:
+    """Where one of the two should be as the other."""
+    lacking = one.keys() ^ other.keys()
+    return (one.keys() & other.keys()) | {
+        place for place in lacking if place.rpartition(".")[2] not in MAY_BE_MISSING
+    }
+
+
+def differences(one: pathlib.Path, other: pathlib.Path) -> dict[str, tuple]:
+    """The paths and values at which two files differ."""
+    left, right = contents(one), contents(other)
+    return {
+        place: (left.get(place), right.get(place))
+        for place in places(left, right)
+        if not equal(left.get(place), right.get(place))
+    }
+
+
+def equal(one: object, other: object) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    return one == other
+
+
+LANGUAGES = [(run_python, run_cpp), (run_cpp, run_python)]
+ORDERS = pytest.mark.parametrize("one, other", LANGUAGES, ids=["from_python", "from_cpp"])
+
+
+@ORDERS
+@pytest.mark.parametrize("name", OPTIONS)
+def test_what_one_saved_the_other_saves_again(tmp_path, name, one, other):
+    one("O2", name, "-", 0, 3, tmp_path / "once")
+    other("O2", name, tmp_path / "once", 3, 3, tmp_path / "twice")
+    one("O2", name, tmp_path / "twice", 3, 3, tmp_path / "thrice")
+    assert differences(tmp_path / "once", tmp_path / "twice") == {}
+    assert differences(tmp_path / "once", tmp_path / "thrice") == {}
+
+
+def whole_and_interrupted(tmp_path, level, name, one, other) -> tuple[pathlib.Path, pathlib.Path]:
+    """A run of six steps, and one whose last three steps ran in the other language."""
+    one(level, name, "-", 0, 0, tmp_path / "start")
+    one(level, name, tmp_path / "start", 0, 6, tmp_path / "whole")
+    one(level, name, tmp_path / "start", 0, 3, tmp_path / "half")
+    other(level, name, tmp_path / "half", 3, 6, tmp_path / "interrupted")
+    return tmp_path / "whole", tmp_path / "interrupted"
+
+
+@ORDERS
+@pytest.mark.parametrize(
+    "level, name",
+    [("O2", "SGD"), ("O2", "FusedAdamW"), ("O5", "FusedAdamW"), ("O1", "SGD"), ("O2", "FusedLAMB")],
+)
+def test_a_run_continues_in_the_other_language(tmp_path, level, name, one, other):
+    assert differences(*whole_and_interrupted(tmp_path, level, name, one, other)) == {}
+
+
+@ORDERS
+def test_torchs_adamw_continues(tmp_path, one, other):
+    """torch rounds its step differently in the two languages, so the runs are only close."""
+    whole, interrupted = map(contents, whole_and_interrupted(tmp_path, "O2", "AdamW", one, other))
+    for place in places(whole, interrupted):
+        if isinstance(whole[place], torch.Tensor):
+            torch.testing.assert_close(interrupted[place], whole[place], rtol=1e-4, atol=1e-6)
+
+
+def test_python_with_narrow_moments(tmp_path):
+    """Files do not depend on how Python stores states."""
+    narrow = {"state_dtype": torch.bfloat16}
+    run_python("O2", "FusedAdamW", "-", 0, 3, tmp_path / "once", **narrow)
+    run_cpp("O2", "FusedAdamW", tmp_path / "once", 3, 3, tmp_path / "twice")
+    run_python("O2", "FusedAdamW", tmp_path / "twice", 3, 3, tmp_path / "thrice", **narrow)
+    assert differences(tmp_path / "once", tmp_path / "thrice") == {}
+
+
+@pytest.mark.parametrize("level", ["O0", "O2", "O5"])
+def test_python_reads_the_net_of_torch_save(tmp_path, level):
+    run_cpp(level, "SGD", "-", 0, 3, tmp_path / "run")
+    saved = torch.jit.load(tmp_path / "run.net").state_dict()
+    expected = torch.load(tmp_path / "run")["models"][0]
+    assert saved.keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in saved.items())
+    Net().load_state_dict(saved)
+    model, optimizer = initialized(level)
+    model.load_state_dict(saved)
+    assert torch.equal(next(amp.master_params(optimizer)), saved["first.weight"])
+
+
+@pytest.mark.parametrize(
+    "level, name, message",
+    [
+        ("O5", "SGD", "amp::load: expected a checkpoint of opt_level O5, got one of O2"),
+        ("O2", "Adam", "amp::load: expected optimizers[0] of the checkpoint to be of kind Adam"),
+    ],
+)
+def test_cpp_refuses_what_does_not_fit(tmp_path, level, name, message):
+    run_python("O2", "SGD", "-", 0, 1, tmp_path / "file")
+    assert message in run_cpp(level, name, tmp_path / "file", 0, 1, tmp_path / "other", expect=1)
+
+
+def test_cpp_refuses_options_of_python_alone(tmp_path):
+    run_python("O2", "AdamW", "-", 0, 1, tmp_path / "file", maximize=True)
+    complaint = run_cpp("O2", "AdamW", tmp_path / "file", 0, 1, tmp_path / "other", expect=1)
+    assert "expected maximize of optimizers[0].param_groups[0] in the checkpoint to be" in complaint
+
+
+def test_cpp_reads_what_follows_a_scheduler_and_python_s_own_wrappers(tmp_path):
+    """Groups then contain initial_lr, learning rates may be tensors, and replicas have prefixes."""
+    model = Net()
+    optimizer = optimizers.FusedAdamW(model.parameters(), lr=torch.tensor(0.01))
+    model, optimizer = amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+    torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    train_step(model, optimizer)
+    amp.save(torch.nn.DataParallel(model), optimizer, tmp_path / "once")
+    run_cpp("O2", "FusedAdamW", tmp_path / "once", 1, 1, tmp_path / "twice")
+    saved = contents(tmp_path / "twice")
+    assert saved["optimizers.0.param_groups.0.lr"] == pytest.approx(0.01)
+    assert torch.equal(saved["models.0.first.weight"], next(amp.master_params(optimizer)))
+
+
+def test_extra_passes_through_both_languages(tmp_path):
+    """And the random numbers that follow a state are the same."""
+    model, optimizer = initialized("O2")
+    extra = {
+        "epoch": 3,
+        "seconds": 0.5,
+        "smallest": -(2**31),
+        "name": "run",
+        "none": None,
+        "pair": (True, [1, 2]),
+        "nested": {"deep": {7: "by number"}},
+        "rng": amp.get_rng_state(),
+    }
+    amp.save(model, optimizer, tmp_path / "once", extra)
+    drawn, state = torch.rand(8), torch.get_rng_state()
+    run_cpp("O2", "SGD", tmp_path / "once", 0, 0, tmp_path / "twice")
+    loaded = amp.load(model, optimizer, tmp_path / "twice")
+    assert isinstance(loaded["pair"], tuple) and isinstance(loaded["pair"][1], list)
+    assert torch.equal(loaded["drawn"], drawn)
+    amp.set_rng_state(loaded["cpp_rng"])
+    assert torch.equal(torch.get_rng_state(), state)
+    added = {place.split(".")[1] for place in differences(tmp_path / "once", tmp_path / "twice")}
+    assert added == {"drawn", "cpp_rng"}

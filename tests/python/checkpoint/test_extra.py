@@ -1,0 +1,146 @@
+"""What a program adds to a checkpoint: schedulers, counts, states of random numbers."""
+
+from __future__ import annotations
+
+import io
+import math
+import pathlib
+import random
+import re
+
+import pytest
+import torch
+from nets import initialized
+
+import torchamp
+from torchamp import amp
+
+TRAINING = str(pathlib.Path(__file__).parents[1] / "support" / "resumed_training.py")
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O5"])
+def test_a_resumed_run_is_bit_for_bit_the_same(python, tmp_path, level):
+    pytest.importorskip("numpy")
+    whole = python(TRAINING, level, str(tmp_path / "whole.pt"), "7")
+    parts = [python(TRAINING, level, str(tmp_path / "parts.pt"), end) for end in ("3", "7")]
+    assert parts[-1] == whole and parts[0] != whole
+
+
+def saved_and_loaded(extra):
+    file = io.BytesIO()
+    amp.save(*initialized("O2"), file, extra)
+    file.seek(0)
+    return amp.load(*initialized("O2"), file)
+
+
+def test_it_is_what_was_saved():
+    extra = {
+        "epoch": 3,
+        "best": -math.inf,
+        "name": "run",
+        "none": None,
+        "flags": (True, False),
+        "nested": {"list": [1, 2.5, {"deep": -(2**31)}], 7: "by number"},
+        "tensor": torch.arange(3),
+        "large": torch.tensor(2**40),
+    }
+    loaded = saved_and_loaded(extra)
+    for name in ("tensor", "large"):
+        assert torch.equal(loaded.pop(name), extra.pop(name))
+    assert loaded == extra
+    assert [type(each) for each in loaded["flags"]] == [bool, bool]
+
+
+def test_files_without_it():
+    assert saved_and_loaded(None) == {}
+    file = io.BytesIO()
+    amp.save(*initialized("O2"), file)
+    file.seek(0)
+    checkpoint = torch.load(file, weights_only=True)
+    del checkpoint["extra"]
+    older = io.BytesIO()
+    torch.save(checkpoint, older)
+    older.seek(0)
+    assert amp.load(*initialized("O2"), older) == {}
+
+
+def test_those_of_an_amp_and_of_a_disabled_one():
+    for enabled in (True, False):
+        owner = torchamp.Amp(torch.nn.Linear(2, 2), None, "O2", enabled=enabled, verbosity=0)
+        file = io.BytesIO()
+        owner.save(file, {"epoch": 3})
+        file.seek(0)
+        assert owner.load(file) == {"epoch": 3}
+
+
+TEXT = "amp.save: expected {} to be a tensor, a number, text or a container of these, got {}"
+REFUSED = [
+    ([1], "amp.save: expected extra to be a dict or None, got a list"),
+    ({"f": len}, TEXT.format("extra.f", "builtin_function_or_method")),
+    ({"a": [{"b": object()}]}, TEXT.format("extra.a[0].b", "object")),
+    ({1: 2}, "amp.save: expected the keys of extra to be text, got an int"),
+    ({"a": {(): 2}}, "amp.save: expected the keys of extra.a to be text or integers, got a tuple"),
+    (
+        {"seed": [2**31]},
+        "amp.save: expected extra.seed[0] to be an integer of 32 bits, got 2147483648; save "
+        "torch.tensor of it",
+    ),
+]
+
+
+@pytest.mark.parametrize("extra, message", REFUSED)
+def test_what_is_refused(tmp_path, extra, message):
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        amp.save(*initialized("O2"), tmp_path / "run.pt", extra)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_whose_extra_is_no_dict():
+    file = io.BytesIO()
+    amp.save(*initialized("O2"), file)
+    file.seek(0)
+    checkpoint = {**torch.load(file, weights_only=True), "extra": [1]}
+    wrong = io.BytesIO()
+    torch.save(checkpoint, wrong)
+    wrong.seek(0)
+    message = "amp.load: expected extra of the checkpoint to be a dict, got [1]"
+    with pytest.raises(RuntimeError, match=f"^{re.escape(message)}$"):
+        amp.load(*initialized("O2"), wrong)
+
+
+def drawn() -> tuple:
+    numpy = pytest.importorskip("numpy")
+    return torch.rand(3).tolist(), random.gauss(0, 1), random.random(), numpy.random.normal()
+
+
+def test_the_state_of_random_numbers():
+    """Python's and NumPy's gauss keep a second number back."""
+    drawn()
+    state = amp.get_rng_state()
+    first = [drawn() for _ in range(3)]
+    amp.set_rng_state(saved_and_loaded({"rng": state})["rng"])
+    assert [drawn() for _ in range(3)] == first
+
+
+def test_other_generators_stay_as_they_are():
+    state = {"torch": torch.get_rng_state()}
+    before = random.getstate()
+    amp.set_rng_state(state)
+    assert random.getstate() == before
+
+
+def test_states_of_other_machines():
+    message = (
+        "set_rng_state: expected state to be what get_rng_state returned, got {}",
+        "set_rng_state: expected the states of {} CUDA devices, got those of {}; remove 'cuda' "
+        "from the state to go on with other random numbers",
+    )
+    for wrong, what in ((None, "a NoneType"), ({}, "a dict"), ({"torch": 1}, "a dict")):
+        with pytest.raises(TypeError, match=f"^{re.escape(message[0].format(what))}$"):
+            amp.set_rng_state(wrong)
+    before = torch.get_rng_state()
+    here = torch.cuda.device_count()
+    state = {"torch": torch.zeros_like(before), "cuda": [before] * (here + 1)}
+    with pytest.raises(ValueError, match=f"^{re.escape(message[1].format(here, here + 1))}$"):
+        amp.set_rng_state(state)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,309 @@
+"""Random training programs do what docs/grads.md says: mirror.py follows them in plain PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+from fuzz_draw import drawn_program
+from fuzz_events import Event, Program, Recipe, Setup
+from fuzz_programs import shrunk
+from fuzz_run import failure
+from fuzz_scaler import scaler_failure
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+FEW, MANY = 25, 500
+
+
+def assert_no_seed_differs(first: int, count: int) -> None:
+    for seed in range(first, first + count):
+        found = failure(drawn_program(seed))
+        assert not found, (
+            f"seed {seed}: {found}\n"
+            f"run `python tests/python/support/fuzz_programs.py --seed {seed} --shrink`"
+        )
+
+
+@pytest.mark.parametrize("first", range(0, 500, FEW))
+def test_programs(first):
+    assert_no_seed_differs(first, FEW)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(500, 5_500, MANY))
+def test_many_programs(first):
+    assert_no_seed_differs(first, MANY)
+
+
+@pytest.mark.parametrize("first", range(0, 100, FEW))
+def test_programs_of_grad_scaler(first):
+    for seed in range(first, first + FEW):
+        assert (seed, scaler_failure(seed)) == (seed, "")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(100, 1_100, MANY))
+def test_many_programs_of_grad_scaler(first):
+    for seed in range(first, first + MANY):
+        assert (seed, scaler_failure(seed)) == (seed, "")
+
+
+def sgd(*params: int, kind: str = "SGD", **options: object) -> Recipe:
+    return Recipe(kind, (params,), {"lr": 0.5, **options})
+
+
+def program(level: str, *optimizers: Recipe, events: list[Event], **overrides: object) -> Program:
+    parts = ("layer_norm", "scalar", "norm", "extra")
+    return Program(Setup(level, parts, optimizers, overrides, frozen=(5,)), tuple(events))
+
+
+def backward(of: list[int], reach: list[int], **flags: object) -> Event:
+    return Event("backward", {"loss": 0, "of": of, "reach": reach, "coefs": 7, **flags})
+
+
+def step(of: int) -> Event:
+    return Event("step", {"of": of})
+
+
+def zero(of: int) -> Event:
+    return Event("zero", {"of": of})
+
+
+ZERO_MODEL = Event("zero_model")
+
+
+def clip(*of: int) -> Event:
+    return Event("clip_norm", {"of": list(of), "max_norm": 0.05})
+
+
+def group(of: int, *params: int, how: str = "in_place") -> Event:
+    return Event(
+        "group", {"of": of, "group": 0, "params": list(params), "how": how, "forgets": True}
+    )
+
+
+def phase(*optimizers: Recipe) -> Event:
+    return Event("phase", {"level": "O2", "optimizers": optimizers, "overrides": {"num_losses": 1}})
+
+
+#: Programs that were wrong once.
+MENDED = {
+    "clipping_after_a_zeroing_of_the_model": program(
+        "O2", sgd(0), events=[backward([0], [0]), ZERO_MODEL, clip(0)]
+    ),
+    "clipping_after_the_zeroing_of_delayed_grads": program(
+        "O1", sgd(0), events=[backward([0], [0], delayed=True), ZERO_MODEL, clip(0)]
+    ),
+    "clipping_after_a_skipped_step": program(
+        "O1", sgd(0), events=[backward([0], [0], inf_in=0), step(0), clip(0)]
+    ),
+    "clipping_two_of_which_the_second_waits": program(
+        "O2",
+        sgd(0, kind="FusedSGD"),
+        sgd(1, kind="FusedSGD"),
+        events=[
+            backward([0], [0]),
+            backward([1], [1], delayed=True),
+            Event("clip_value", {"of": [0, 1], "value": 0.05}),
+            Event("edit_grad", {"param": 0, "how": "negate"}),
+            step(0),
+        ],
+    ),
+    "clipping_one_of_two_that_share": program(
+        "O1", sgd(0, 1), sgd(1, 2), events=[backward([0], [0, 1]), backward([1], [2]), clip(0)]
+    ),
+    "a_delayed_overflow_of_another_optimizer": program(
+        "O1",
+        sgd(0, 1),
+        sgd(1, 2),
+        events=[
+            backward([1], [2], delayed=True, inf_in=2),
+            zero(0),
+            backward([1], [1], loss=1),
+            step(0),
+        ],
+        num_losses=2,
+    ),
+    "zeroing_beside_a_delay": program(
+        "O1",
+        sgd(0, 1),
+        sgd(1, 2),
+        events=[backward([1], [2], delayed=True), zero(0), backward([1], [2]), step(1)],
+    ),
+    "zeroing_beside_a_zeroing": program(
+        "O1",
+        sgd(0, 1),
+        sgd(1, 2),
+        events=[backward([1], [2]), ZERO_MODEL, zero(0), step(1)],
+    ),
+    "zeroing_after_a_zeroing_beside_it": program(
+        "O1",
+        sgd(0, 1),
+        sgd(1, 2),
+        events=[backward([1], [2]), zero(0), ZERO_MODEL, step(1)],
+    ),
+    "zeroing_in_a_block_beside_others": program(
+        "O1",
+        sgd(0, 1),
+        sgd(1, 3),
+        events=[backward([1], [3]), backward([0], [0], zero_inside="optimizer"), step(1)],
+    ),
+    "a_step_beside_a_zeroing_of_the_model": program(
+        "O1",
+        sgd(0, 1),
+        sgd(1, 2),
+        events=[
+            backward([1], [2], inf_in=2),
+            ZERO_MODEL,
+            step(0),
+            backward([1], [2]),
+            step(1),
+        ],
+    ),
+    "a_skip_beside_a_step": program(
+        "O1",
+        sgd(0, 1),
+        sgd(1, 2),
+        events=[backward([0], [0], inf_in=0), backward([1], [1]), step(0), step(1)],
+    ),
+    "an_overflow_before_two_zeroings": program(
+        "O1",
+        sgd(0),
+        sgd(0),
+        events=[
+            backward([1], [0], inf_in=0),
+            ZERO_MODEL,
+            zero(0),
+            backward([0], [0]),
+            step(1),
+        ],
+    ),
+    "clipping_after_a_grad_was_dropped": program(
+        "O2",
+        sgd(0, 1, kind="FusedSGD"),
+        events=[
+            backward([0], [0, 1]),
+            clip(0),
+            step(0),
+            backward([0], [0, 1]),
+            Event("drop_grads", {"params": [1]}),
+            clip(0),
+        ],
+    ),
+    "clipping_of_nothing": program("O2", sgd(0), events=[clip()]),
+    "an_overflow_beside_a_step_of_nothing": program(
+        "O1",
+        sgd(0),
+        sgd(0, 1),
+        sgd(2),
+        events=[backward([1], [0], inf_in=0), step(2), step(0)],
+    ),
+    "an_old_overflow": program(
+        "O3",
+        sgd(0),
+        sgd(1),
+        events=[backward([0], [0], inf_in=0), backward([0, 1], [0, 1]), step(1)],
+        loss_scale="dynamic",
+    ),
+    "zeros_in_a_model_without_masters": program(
+        "O1",
+        sgd(0),
+        events=[
+            backward([0], [0], inf_in=0),
+            Event("zero_model", {"to_none": False}),
+            backward([0], [0]),
+            step(0),
+        ],
+    ),
+    "zeroing_of_the_model_in_a_block": program(
+        "O1",
+        sgd(0),
+        events=[backward([0], [0]), backward([0], [0], zero_inside="model"), step(0)],
+    ),
+    "zeroing_of_the_model_in_a_block_of_one_of_two": program(
+        "O1",
+        sgd(0),
+        sgd(0),
+        events=[
+            backward([0], [0], inf_in=0),
+            backward([1], [0], zero_inside="model"),
+            step(1),
+        ],
+    ),
+    "an_overflow_after_a_zeroing_of_the_model_in_its_block": program(
+        "O2",
+        sgd(0),
+        sgd(1),
+        events=[
+            backward([1], [1]),
+            backward([0, 1], [0], inf_in=0, zero_inside="model"),
+            backward([1], [1]),
+            step(1),
+        ],
+    ),
+    "releasing_a_parameter_without_its_optimizer": program(
+        "O2", sgd(0, 1), events=[group(0, 1), step(0), phase(sgd(0, 1))]
+    ),
+    "releasing_the_states_of_an_assigned_list": program(
+        "O2",
+        sgd(0, 1, momentum=0.5),
+        events=[
+            backward([0], [0, 1]),
+            step(0),
+            group(0, 0, 1, how="assign"),
+            phase(),
+            backward([0], [0, 1]),
+            step(0),
+        ],
+        num_losses=1,
+    ),
+    "moving_a_parameter_to_another_optimizer": program(
+        "O2",
+        sgd(0, 1),
+        sgd(2),
+        events=[
+            group(0, 0),
+            Event("add_group", {"of": 1, "params": [1]}),
+            backward([1], [1]),
+            step(1),
+        ],
+    ),
+    "removing_a_parameter_after_anothers_overflow": program(
+        "O2",
+        sgd(0, 1),
+        sgd(2),
+        events=[backward([0, 1], [0, 1, 2], inf_in=2), group(0, 0), step(0)],
+    ),
+    "removing_a_shared_parameter_with_delayed_grads": program(
+        "O1",
+        sgd(0, 1),
+        sgd(1, 2),
+        events=[
+            backward([1], [1], delayed=True),
+            group(0, 0),
+            Event("save"),
+            backward([1], [2]),
+            step(1),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MENDED)
+def test_mended_programs(name):
+    assert failure(MENDED[name]) == ""
+
+
+def has_skip_and_clip(candidate: Program) -> bool:
+    names = [event.name for event in candidate.events]
+    return "step" in names and any(event.args.get("inf_in") == 2 for event in candidate.events)
+
+
+def test_programs_are_shrunk():
+    long = MENDED["an_old_overflow"]
+    events = (*long.events, backward([0, 1], [1, 2], inf_in=2, delayed=True), step(1), zero(0))
+    small = shrunk(Program(long.setup, events), has_skip_and_clip)
+    assert sorted(map(str, small.events)) == [
+        "backward(loss=0, of=[], reach=[], coefs=7, inf_in=2)",
+        "step(of=1)",
+    ]
+    assert small.setup.overrides == {}

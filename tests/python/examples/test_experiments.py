@@ -1,0 +1,318 @@
+"""The experiments of examples/python: a tiny run of each, and their checks of the results."""
+
+from __future__ import annotations
+
+import csv
+import pickle
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("tqdm")
+
+EXPERIMENTS = Path(__file__).parents[3] / "examples" / "python"
+sys.path.insert(0, str(EXPERIMENTS))
+
+import compare  # noqa: E402
+import conv_noise  # noqa: E402
+import lab  # noqa: E402
+import native_loop  # noqa: E402
+import vgg  # noqa: E402
+import vgg_sweep  # noqa: E402
+import which_precision  # noqa: E402
+
+PNG = b"\x89PNG"
+KINDS = ["weights", "grads", "masters", "state", "activations"]
+
+
+def run(python, folder: Path, name: str, options: str, expect: int = 0) -> str:
+    """Runs an experiment on the CPU, and returns what it printed."""
+    script = str(EXPERIMENTS / f"{name}.py")
+    common = ["--device", "cpu", "--out", str(folder)]
+    return python(script, *options.split(), *common, expect=expect)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def assert_written(folder: Path, *figures: str) -> None:
+    summary = (folder / "summary.md").read_text()
+    assert summary.startswith("# ") and "torch 2." in summary and "| " in summary
+    for figure in figures:
+        assert (folder / figure).read_bytes().startswith(PNG)
+
+
+def test_conv_noise(python, tmp_path):
+    sizes = "--levels O0 O1 O4 --images 8 --size 16 --channels 4 --batch 4 --epochs 2"
+    printed = run(python, tmp_path, "conv_noise", sizes)
+    assert "O4  epoch 2/2" in printed and "Mixed precision" in printed
+    rows = read(tmp_path / "conv_noise.csv")
+    assert list(rows[0]) == list(conv_noise.Epoch._fields)
+    assert [(row["level"], row["epoch"]) for row in rows] == [
+        (level, epoch) for level in ("O0", "O1", "O4") for epoch in ("1", "2")
+    ]
+    assert_written(tmp_path, "conv_noise.png")
+
+
+def noise_runs(loss: float) -> list[conv_noise.Run]:
+    """Two levels, the second with that loss in its first epoch."""
+    memory = conv_noise.Memory(1.0, dict.fromkeys(KINDS, 1))
+    pairs = [("O0", 0.7), ("O1", loss)]
+    return [conv_noise.Run(x, [conv_noise.Epoch(x, 1, y, 0.1, 0)], memory) for x, y in pairs]
+
+
+@pytest.mark.parametrize(("loss", "count"), [(0.71, 0), (0.72, 1), (float("nan"), 1)])
+def test_conv_noise_finds_a_loss_that_differs(loss, count):
+    found = conv_noise.disagreements(noise_runs(loss))
+    assert len(found) == count
+    assert all(each.startswith("O1: expected a loss within 2% of O0's 0.7000") for each in found)
+
+
+def test_compare(python, tmp_path):
+    arms = ["fp32", "native", "apex", "torchamp-O1", "torchamp-O5"]
+    run(python, tmp_path, "compare", f"--arms {' '.join(arms)} --epochs 1 --repeats 1")
+    rows = read(tmp_path / "compare.csv")
+    assert list(rows[0]) == list(compare.Epoch._fields)
+    assert [row["arm"] for row in rows] == arms
+    assert_written(tmp_path, "compare.png", "rounding.png")
+
+
+@pytest.mark.parametrize(("loss", "count"), [(0.509, 0), (0.511, 1), (float("nan"), 1)])
+def test_compare_finds_a_loss_that_differs(loss, count):
+    pairs = [("fp32", 0.1), ("native", 0.5), ("torchamp-O1", loss), ("torchamp-O5", 0.9)]
+    runs = [
+        compare.Run(arm, [compare.Epoch(arm, 0, 1, each, 0.9, 1.0, 1.0, 1.0, 0)], [1.0], {})
+        for arm, each in pairs
+    ]
+    found = compare.disagreements(runs)
+    assert len(found) == count
+    assert all(each.startswith("torchamp-O1: expected a loss within 0.01") for each in found)
+
+
+@pytest.mark.parametrize(("threads", "autocast"), [(0, "float16"), (2, "float32")])
+def test_native_loop(python, tmp_path, threads, autocast):
+    run(python, tmp_path, "native_loop", f"--steps 5 --batch 64 --data-parallel {threads}")
+    rows = read(tmp_path / "native_loop.csv")
+    assert list(rows[0]) == list(native_loop.Row._fields)
+    assert {row["style"]: row["inside"] for row in rows} == {
+        "fp32": "float32",
+        "autocast": autocast,
+        "autocast+scaler": autocast,
+        "torchamp": "float16",
+    }
+    assert_written(tmp_path, "native_loop.png")
+
+
+@pytest.mark.parametrize(
+    ("change", "count"),
+    [
+        ({}, 0),
+        ({"inside": "float32"}, 1),
+        ({"inside": "float16, float32"}, 1),
+        ({"last_loss": 1.03}, 1),
+        ({"last_loss": float("nan")}, 1),
+    ],
+)
+def test_native_loop_finds_a_dtype_or_a_loss_that_differs(change, count):
+    sizes = dict.fromkeys(KINDS, 1)
+    plain = native_loop.Row("fp32", 2, "float32", "float32", 2.3, 1.0, 0, **sizes)
+    other = plain._replace(**{"style": "torchamp", "inside": "float16", **change})
+    found = native_loop.problems([plain, other])
+    assert len(found) == count
+    assert all(each.startswith("torchamp: expected") for each in found)
+
+
+def test_vgg_sweep(python, tmp_path):
+    sizes = "--levels O0 O5 --batch 8 16 --images 16 --epochs 2 --repeats 2 --width 1/32"
+    run(python, tmp_path, "vgg_sweep", f"{sizes} --data synthetic")
+    rows = read(tmp_path / "runs.csv")
+    assert list(rows[0]) == list(vgg_sweep.Row._fields)
+    assert len(rows) == 2 * 2 * 2 * 2
+    assert {(row["method"], row["level"]) for row in rows} == {("fp32", "O0"), ("amp", "O5")}
+    assert_written(tmp_path, "time.png", "memory.png", "accuracy.png")
+
+
+def test_vgg_sweep_takes_no_batch_of_more_than_all_images(python, tmp_path):
+    printed = run(python, tmp_path, "vgg_sweep", "--images 16 --batch 32", expect=1)
+    assert "--batch: expected at most the 16 images, got 32" in printed
+
+
+@pytest.mark.parametrize(
+    ("epochs", "first_loss", "accuracy", "count"),
+    [
+        (2, 2.33, 0.1, 0),
+        (2, 2.36, 0.9, 1),
+        (2, float("nan"), 0.9, 1),
+        (10, 2.33, 0.895, 0),
+        (10, 2.33, 0.885, 1),
+    ],
+)
+def test_vgg_sweep_finds_what_differs(epochs, first_loss, accuracy, count):
+    def row(level: str, loss: float, test: float) -> vgg_sweep.Row:
+        numbers = 0.1, 100.0, 1.0, loss, loss, test, test, 0
+        return vgg_sweep.Row("", level, 32, 0, 1, *numbers)
+
+    rows = [
+        row(level, *numbers)._replace(epoch=epoch)
+        for level, numbers in [("O0", (2.3, 0.9)), ("O1", (first_loss, accuracy))]
+        for epoch in range(1, epochs + 1)
+    ]
+    found = vgg_sweep.problems(rows)
+    assert len(found) == count
+    assert all(each.startswith("O1, batch 32: expected a") for each in found)
+
+
+@pytest.mark.parametrize("form", ["binary", "pickle"])
+def test_cifar10(tmp_path, form):
+    names = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+    for place, name in enumerate(names):
+        pixels = np.full((2, 3 * 32 * 32), 51 * place, dtype=np.uint8)
+        labels = [place, 9]
+        if form == "binary":
+            rows = np.concatenate([np.array(labels, dtype=np.uint8)[:, None], pixels], axis=1)
+            rows.tofile(tmp_path / f"{name}.bin")
+        else:
+            (tmp_path / name).write_bytes(pickle.dumps({b"data": pixels, b"labels": labels}))
+    train, test = vgg.load_images(["cifar10", str(tmp_path)], 8, torch.device("cpu"))
+    assert train.images.shape == (8, 3, 32, 32) and test.images.shape == (2, 3, 32, 32)
+    assert train.labels.tolist() == [0, 9, 1, 9, 2, 9, 3, 9]
+    assert train.images[-1].unique().tolist() == pytest.approx([0.6])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("conv_noise", "--levels O0 O4 --images 4 --size 8 --channels 2 --batch 4 --epochs 1"),
+        ("compare", "--arms native --epochs 1 --repeats 1"),
+        ("native_loop", "--style torchamp --steps 1"),
+        ("vgg_sweep", "--levels O0 --batch 4 --images 4 --epochs 1 --width 1/64"),
+    ],
+)
+def test_arms_that_differ_give_status_1(python, tmp_path, name, options):
+    program = "\n".join(
+        [
+            f"import sys; sys.path.insert(0, {str(EXPERIMENTS)!r})",
+            f"import {name}",
+            f"{name}.LOSS_TOLERANCE = -1",
+            f"sys.exit({name}.main())",
+        ]
+    )
+    arguments = [*options.split(), "--device", "cpu", "--out", str(tmp_path)]
+    printed = python("-c", program, *arguments, expect=1)
+    problem = printed.splitlines()[-1]
+    assert "expected a" in problem and "got" in problem
+    assert (tmp_path / "summary.md").read_text().endswith(f"{problem}\n")
+
+
+def test_tf32_is_an_arm_where_the_device_has_it(monkeypatch):
+    cpu, names = torch.device("cpu"), ["O0", "O1"]
+    assert lab.chosen_arms(None, names, cpu) == names
+    with pytest.raises(SystemExit, match="expected a GPU of compute capability 8.0"):
+        lab.chosen_arms(["O0", "TF32"], names, cpu)
+    monkeypatch.setattr(lab, "has_tf32", lambda device: True)
+    assert lab.chosen_arms(None, names, cpu) == ["O0", "TF32", "O1"]
+    assert lab.chosen_arms(["O1"], names, cpu) == ["O1"]
+
+
+def test_only_the_tf32_arm_has_its_products():
+    def now() -> tuple[str, bool]:
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+
+    before = now()
+    for arm, expected in [("TF32", ("high", True)), ("O0", ("highest", False))]:
+        with pytest.raises(ZeroDivisionError), lab.products_of(arm):
+            assert now() == expected
+            1 / 0  # noqa: B018
+        assert now() == before
+
+
+@pytest.mark.parametrize(
+    ("experiment", "options"),
+    [
+        (conv_noise, "--images 8 --size 16 --channels 4 --batch 4 --epochs 1"),
+        (compare, "--epochs 1 --repeats 1"),
+        (vgg_sweep, "--batch 8 --epochs 1 --images 16 --width 1/32"),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_a_tf32_arm_trains(monkeypatch, tmp_path, experiment, options):
+    """As float32 does on a CPU, which is taken for one that has it."""
+    monkeypatch.setattr(lab, "has_tf32", lambda device: True)
+    arms = ["--arms", "fp32"] if experiment is compare else ["--levels", "O0"]
+    command = [experiment.__name__, *options.split(), *arms, "TF32"]
+    monkeypatch.setattr(sys, "argv", [*command, "--device", "cpu", "--out", str(tmp_path)])
+    assert experiment.main() == 0
+    first, second = (row for row in read(next(tmp_path.glob("*.csv"))) if row["epoch"] == "1")
+    assert second.get("level", second.get("arm")) == "TF32"
+    assert first["loss"] == second["loss"]
+
+
+def test_presets_have_the_same_options():
+    for module in (compare, conv_noise, native_loop, vgg_sweep):
+        assert list(module.PRESETS) == ["small", "original"]
+        assert module.PRESETS["small"].keys() == module.PRESETS["original"].keys()
+
+
+def test_verdict_says_whether_it_pays():
+    base, other = noise_runs(0.7)
+    slow = other._replace(epochs=[other.epochs[0]._replace(seconds=0.2)])
+    cpu = torch.device("cpu")
+    assert "does not pay here" in conv_noise.verdict(slow, base, cpu)
+    assert "Mixed precision pays here" in conv_noise.verdict(other, base, cpu)
+
+
+@pytest.mark.parametrize("model", ["mlp", "conv", "transformer"])
+def test_which_precision_of_healthy_models(python, tmp_path, model):
+    printed = run(python, tmp_path, "which_precision", f"--model {model} --steps 2 --width 16")
+    rows = read(tmp_path / "which_precision.csv")
+    assert list(rows[0]) == list(which_precision.Row._fields)
+    assert [row["level"] for row in rows] == ["fp32", "O1", "O2", "O3", "O4", "O5"]
+    assert {row["fits"] for row in rows} == {"True"}
+    assert re.search(r"Recommended: O[14]\.", printed) and "TF32: n/a on this device" in printed
+    assert_written(tmp_path, "which_precision.png", "range.png", "grads.png")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "fails", "reason"),
+    [
+        ("range", ["O1", "O2", "O3"], "float16 ends at 65504"),
+        ("precision", ["O4", "O5"], "precision: outputs are"),
+        ("linalg", ["O2", "O3", "O5"], "linalg_cholesky_ex of the model raises"),
+    ],
+)
+def test_which_precision_names_what_fails(python, tmp_path, trouble, fails, reason):
+    options = f"--trouble {trouble} --steps 2 --width 16"
+    printed = run(python, tmp_path, "which_precision", options)
+    rows = read(tmp_path / "which_precision.csv")
+    assert [row["level"] for row in rows if row["fits"] == "False"] == fails
+    assert all(reason in row["reason"] for row in rows if row["fits"] == "False")
+    assert f"{fails[0]}: does not fit: " in printed
+
+
+def test_which_precision_of_a_model_of_the_user_s(python, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "def make(device):\n"
+        "    model = torch.nn.Linear(4, 2).to(device)\n"
+        "    return model, torch.ones(3, 4, device=device), lambda y: y.pow(2).mean() * 1e9\n"
+    )
+    place = f"--model {tmp_path / 'mine.py'}:make --steps 2"
+    assert "does not fit" in run(python, tmp_path / "out", "which_precision", place)
+    assert "expected mlp, conv, transformer or FILE:function, got 'vit'" in run(
+        python, tmp_path / "out", "which_precision", "--model vit", expect=1
+    )
+
+
+def test_which_precision_finds_levels_that_are_not_as_expected():
+    rows = [which_precision.Row(level, level != "O2", "why") for level in ("fp32", "O1", "O2")]
+    assert which_precision.problems(rows, frozenset(["O2"])) == []
+    assert which_precision.problems(rows, None) == []
+    found = which_precision.problems(rows, frozenset(["O1"]))
+    assert found == ["O1: expected it to fail, got: why", "O2: expected it to fit, got: why"]

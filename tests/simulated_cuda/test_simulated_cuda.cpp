@@ -1,0 +1,193 @@
+// The simulated device finds what it is for, and what a step asks of a CUDA device.
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torchamp/logging.h>
+#include <torchamp/ops.h>
+#include <torchamp/optim/adam.h>
+#include <torchamp/telemetry.h>
+
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "../ptx/libcuda.h"
+#include "device.h"
+#include "net.h"
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+
+const at::Device kCard(at::kCUDA, 0);
+
+c10::Stream stream_of_the_pool() {
+  return c10::impl::VirtualGuardImpl(at::kCUDA).getStreamFromGlobalPool(kCard);
+}
+
+/// The memory as it is, without waiting.
+float first_of(const Tensor& tensor) {
+  return *static_cast<const float*>(tensor.const_data_ptr());
+}
+
+void copy_by_kernel(const Tensor& from, const Tensor& to) {
+  ops::copy_cast({from}, {to});
+}
+
+class SimulatedCuda : public testing::Test {
+ protected:
+  Tensor ones_ = at::ones({8}, kCard), twos_ = at::full({8}, 2.0f, kCard);
+};
+
+TEST_F(SimulatedCuda, AKernelRunsWhenTheHostWaits) {
+  copy_by_kernel(twos_, ones_);
+  EXPECT_EQ(first_of(ones_), 1);
+  EXPECT_EQ(ones_[0].item<float>(), 2);
+}
+
+TEST_F(SimulatedCuda, AnotherStreamSeesAKernelsStoresAfterAnEvent) {
+  const c10::Stream other = stream_of_the_pool();
+  copy_by_kernel(twos_, ones_);
+  {
+    const c10::StreamGuard guard(other);
+    EXPECT_EQ(ones_[0].item<float>(), 1);
+  }
+  c10::Event event(at::kCUDA);
+  event.record(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(kCard));
+  event.block(other);
+  const c10::StreamGuard guard(other);
+  EXPECT_EQ(ones_[0].item<float>(), 2);
+}
+
+TEST_F(SimulatedCuda, AnEventIsReachedAsItsStreamGetsOn) {
+  copy_by_kernel(twos_, ones_);
+  c10::Event event(at::kCUDA);
+  event.record(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(kCard));
+  EXPECT_FALSE(event.query());
+  EXPECT_TRUE(event.query());
+  EXPECT_EQ(first_of(ones_), 2);
+}
+
+/// A fault ends the device's life, so each has a process of its own.
+class SimulatedFault : public SimulatedCuda {
+ protected:
+  SimulatedFault() { testing::GTEST_FLAG(death_test_style) = "threadsafe"; }
+
+  static void synchronize() { c10::impl::VirtualGuardImpl(at::kCUDA).synchronizeDevice(0); }
+  /// Ends the process at a fault, which the driver has printed.
+  static void expect_a_fault() {
+    EXPECT_THROW(synchronize(), c10::Error);
+    std::_Exit(1);
+  }
+};
+
+void give_away_in_use(bool is_recorded) {
+  const Tensor from = at::ones({8}, kCard);
+  std::optional<Tensor> to = at::zeros({8}, kCard);
+  const c10::Stream other = stream_of_the_pool();
+  {
+    const c10::StreamGuard guard(other);
+    copy_by_kernel(from, *to);
+  }
+  if (is_recorded) to->record_stream(other);
+  to.reset();
+}
+
+TEST_F(SimulatedFault, MemoryThatAnotherStreamUsesMayNotBeFreed) {
+  give_away_in_use(/*is_recorded=*/true);
+  synchronize();
+  EXPECT_DEATH(
+      {
+        give_away_in_use(/*is_recorded=*/false);
+        expect_a_fault();
+      },
+      "an access of 16 bytes outside allocated memory");
+}
+
+TEST_F(SimulatedFault, AKernelMayNotReachBeyondATensor) {
+  EXPECT_DEATH(
+      {
+        ones_.unsafeGetTensorImpl()->set_sizes_contiguous({9});
+        ops::check({ones_}, at::zeros({}, kCard));
+        expect_a_fault();
+      },
+      "an access of 4 bytes outside allocated memory");
+}
+
+/// The first step in a graph makes the optimizer's states on another stream than those that use
+/// them.
+TEST_F(SimulatedCuda, StatesThatAReplayUsesAreNotGivenAway) {
+  const Tensor param = at::ones({8}, at::TensorOptions(kCard).requires_grad(true));
+  param.mutable_grad() = at::ones({8}, kCard);
+  auto adam =
+      std::make_unique<optim::FusedAdam>(std::vector<Tensor>{param}, optim::FusedAdamOptions(0.25));
+  const c10::Stream capturing = stream_of_the_pool();
+  ASSERT_EQ(ptxBeginCapture(simulated::handle_of(capturing)), 0);
+  {
+    const c10::StreamGuard guard(capturing);
+    adam->step();
+  }
+  ASSERT_EQ(ptxEndCapture(simulated::handle_of(capturing)), 0);
+  EXPECT_EQ(ptxReplay(0, nullptr), 0);
+  adam.reset();
+  EXPECT_EQ(param.detach()[0].item<float>(), 0.75f);
+}
+
+/// What the device tells of a step is read when it is there, and nothing waits for it.
+TEST_F(SimulatedCuda, AnOverflowIsToldOnceTheDeviceHasFoundIt) {
+  std::vector<std::string> heard;
+  const LogSink before =
+      set_log_sink([&](LogLevel, const std::string& text) { heard.push_back(text); });
+  const Net net = make_net(kCard);
+  Batch batch = make_batch(kCard);
+  optim::FusedAdamW adamw(net->parameters(), optim::FusedAdamWOptions(0.01));
+  auto [model, optimizer] = initialize(net, adamw, Options(OptLevel::O2));
+  heard.clear();
+  for (const double factor : {1.0, std::numeric_limits<double>::infinity(), 1.0}) {
+    scale_loss scaled_loss(loss_of(model(batch.data), batch.target) * factor, optimizer);
+    scaled_loss.backward();
+    scaled_loss.finish();
+    optimizer.step();
+    if (factor != 1) EXPECT_EQ(heard, std::vector<std::string>{});
+    optimizer.zero_grad();
+  }
+  set_log_sink(before);
+  EXPECT_EQ(heard,
+            std::vector<std::string>{"loss 0 is not finite: step skipped, loss scale now 32768"});
+}
+
+/// Of the end of a backward and the step.
+class CostTest : public testing::TestWithParam<int> {};
+
+TEST_P(CostTest, OfAStepIsTwoLaunches) {
+  const Net net = make_net(kCard);
+  const Batch batch = make_batch(kCard);
+  optim::FusedAdamW adamw(net->parameters(), optim::FusedAdamWOptions(0.01));
+  auto [model, optimizer] = initialize(net, adamw, Options(OptLevel::O2).verbosity(GetParam()));
+  for (int i = 0; i < 4; ++i) {
+    optimizer.zero_grad();
+    scale_loss scaled_loss(loss_of(model(batch.data), batch.target), optimizer);
+    scaled_loss.backward();
+    const simulated::Counts before = simulated::counts();
+    scaled_loss.finish();
+    optimizer.step();
+    const simulated::Counts after = simulated::counts();
+    if (i == 0) continue;  // makes the states
+    EXPECT_EQ(after.launches - before.launches, 2u);
+    EXPECT_EQ(after.ops - before.ops, 0u);
+    EXPECT_EQ(after.waits - before.waits, 0u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AtVerbosity, CostTest, testing::Values(0, 1, 2),
+                         testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace torchamp
