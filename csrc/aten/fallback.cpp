@@ -24,40 +24,6 @@ namespace {
 using at::Tensor;
 using at::TensorList;
 
-/// The dtype that an op on `inputs` computes in: float64 if one of them is, else float32.
-at::ScalarType wide_type(std::initializer_list<Tensor> inputs) {
-  const auto is_double = [](const Tensor& input) { return input.scalar_type() == at::kDouble; };
-  return std::any_of(inputs.begin(), inputs.end(), is_double) ? at::kDouble : at::kFloat;
-}
-
-Tensor widened(const Tensor& tensor) {
-  return tensor.to(wide_type({tensor}));
-}
-
-bool is_low_precision(const Tensor& tensor) {
-  return tensor.element_size() == 2;
-}
-
-void flag_nonfinite(const Tensor& tensor, int64_t position, const FlagTensors& flags) {
-  const Tensor bad = at::isfinite(tensor).all().logical_not();
-  if (flags.found_inf.defined()) {
-    flags.found_inf.copy_(flags.found_inf.logical_or(bad).reshape_as(flags.found_inf));
-  }
-  if (flags.per_tensor.has_value()) {
-    const Tensor flag = flags.per_tensor->view({-1}).select(0, position);
-    flag.copy_(flag.logical_or(bad));
-  }
-}
-
-void write(const Tensor& result, const Tensor& output, int64_t position, const FlagTensors& flags) {
-  output.copy_(result);
-  if (is_low_precision(output)) flag_nonfinite(output, position, flags);
-}
-
-bool covers(Checked checked, Checked list) {
-  return (static_cast<uint8>(checked) & static_cast<uint8>(list)) != 0;
-}
-
 /// kClean, kOverflowed or kLossNotFinite.
 Tensor outcome_of(const BackwardEnd& end) {
   const Tensor found = end.found_inf.ne(0);
@@ -83,58 +49,34 @@ void report(const BackwardEnd& end, const Tensor& loss_scale) {
 
 }  // namespace
 
-void scale(const Positions& positions, TensorList inputs, TensorList outputs, double scale,
-           const FlagTensors& flags) {
-  for (const int64_t i : positions) {
-    flag_nonfinite(inputs[i], i, flags);
-    write(widened(inputs[i]).mul(scale), outputs[i], i, flags);
+at::ScalarType wide_type(std::initializer_list<Tensor> inputs) {
+  const auto is_double = [](const Tensor& input) { return input.scalar_type() == at::kDouble; };
+  return std::any_of(inputs.begin(), inputs.end(), is_double) ? at::kDouble : at::kFloat;
+}
+
+void FlagTensors::check(const Tensor& tensor, int64_t position) const {
+  const Tensor bad = at::isfinite(tensor).all().logical_not();
+  if (found_inf.defined()) {
+    found_inf.copy_(found_inf.logical_or(bad).reshape_as(found_inf));
+  }
+  if (per_tensor.has_value()) {
+    const Tensor flag = per_tensor->view({-1}).select(0, position);
+    flag.copy_(flag.logical_or(bad));
   }
 }
 
-void unscale(const Positions& positions, TensorList scaled_grads, TensorList master_grads,
+void FlagTensors::write(const Tensor& result, const Tensor& output, int64_t position) const {
+  output.copy_(result);
+  if (output.element_size() == 2) check(output, position);
+}
+
+void unscale(const Tensor& scaled_grad, const Tensor& master_grad, int64_t position,
              const Tensor& inv_scale, bool accumulate, const FlagTensors& flags) {
-  for (const int64_t i : positions) {
-    flag_nonfinite(scaled_grads[i], i, flags);
-    const Tensor &scaled = scaled_grads[i], &before = master_grads[i];
-    const auto wide = accumulate ? wide_type({scaled, before}) : wide_type({scaled});
-    Tensor result = scaled.to(wide).mul(inv_scale.squeeze());
-    if (accumulate) result = result.add(before.to(wide));
-    write(result, before, i, flags);
-  }
-}
-
-void axpby(const Positions& positions, double a, TensorList x, double b, TensorList y,
-           TensorList outputs, Checked checked, const FlagTensors& flags) {
-  for (const int64_t i : positions) {
-    if (covers(checked, Checked::kX)) flag_nonfinite(x[i], i, flags);
-    if (covers(checked, Checked::kY)) flag_nonfinite(y[i], i, flags);
-    const auto wide = wide_type({x[i], y[i]});
-    write(x[i].to(wide).mul(a).add(y[i].to(wide).mul(b)), outputs[i], i, flags);
-  }
-}
-
-void check(const Positions& positions, TensorList tensors, const FlagTensors& flags) {
-  for (const int64_t i : positions) flag_nonfinite(tensors[i], i, flags);
-}
-
-/// ATen's own norms add floats one by one and lose digits; its sum adds them pairwise.
-Tensor l2norms(const Positions& positions, TensorList tensors) {
-  std::vector<Tensor> norms;
-  for (const int64_t i : positions) {
-    norms.push_back(widened(tensors[i]).square().sum().sqrt().to(at::kFloat));
-  }
-  return at::stack(norms);
-}
-
-/// One of the same type at the same place is the same tensor, perhaps of other strides, which copy_
-/// refuses.
-void copy_cast(const Positions& positions, TensorList master_params, TensorList model_params) {
-  for (const int64_t i : positions) {
-    const Tensor &master = master_params[i], &model = model_params[i];
-    const bool is_same = model.is_alias_of(master) && model.dtype() == master.dtype() &&
-                         model.storage_offset() == master.storage_offset();
-    if (!is_same) model.copy_(master);
-  }
+  flags.check(scaled_grad, position);
+  const auto wide = accumulate ? wide_type({scaled_grad, master_grad}) : wide_type({scaled_grad});
+  Tensor result = scaled_grad.to(wide).mul(inv_scale.squeeze());
+  if (accumulate) result = result.add(master_grad.to(wide));
+  flags.write(result, master_grad, position);
 }
 
 void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,

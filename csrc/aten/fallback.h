@@ -1,11 +1,11 @@
-// The ops in plain ATen: the backend below the kernels, for devices, dtypes and layouts that they
-// do not take.
+// What ops need to be plain ATen, below the kernels, for devices, dtypes and layouts that they do
+// not take.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <initializer_list>
 #include <optional>
-#include <tuple>
 #include <vector>
 
 #include "backends/backward_end.h"
@@ -16,23 +16,22 @@ namespace torchamp::aten {
 /// Which positions of the lists to work on.
 using Positions = std::vector<int64_t>;
 
-/// Flags: found_inf and, if given, found_inf_per_tensor.
+/// The dtype that an op on `inputs` computes in: float64 if one of them is, else float32.
+at::ScalarType wide_type(std::initializer_list<at::Tensor> inputs);
+
+/// found_inf, undefined if nothing is checked, and, if given, found_inf_per_tensor.
 struct FlagTensors {
   at::Tensor found_inf;
   std::optional<at::Tensor> per_tensor;
+
+  /// Sets them if `tensor`, at `position` of its list, is not finite.
+  void check(const at::Tensor& tensor, int64_t position) const;
+  /// Writes an output, which is checked if it is 16-bit.
+  void write(const at::Tensor& result, const at::Tensor& output, int64_t position) const;
 };
 
-void scale(const Positions& positions, at::TensorList inputs, at::TensorList outputs, double scale,
-           const FlagTensors& flags);
-void unscale(const Positions& positions, at::TensorList scaled_grads, at::TensorList master_grads,
+void unscale(const at::Tensor& scaled_grad, const at::Tensor& master_grad, int64_t position,
              const at::Tensor& inv_scale, bool accumulate, const FlagTensors& flags);
-void axpby(const Positions& positions, double a, at::TensorList x, double b, at::TensorList y,
-           at::TensorList outputs, Checked checked, const FlagTensors& flags);
-void check(const Positions& positions, at::TensorList tensors, const FlagTensors& flags);
-/// The norm of each of `positions`, stacked: float32 of their number.
-at::Tensor l2norms(const Positions& positions, at::TensorList tensors);
-void copy_cast(const Positions& positions, at::TensorList master_params,
-               at::TensorList model_params);
 void update_scale(const at::Tensor& loss_scale, const at::Tensor& growth_tracker,
                   const at::Tensor& hysteresis_tracker, const at::Tensor& found_inf,
                   const ScaleUpdate::Rule& rule);

@@ -11,12 +11,14 @@
 #include <torchamp/ops.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "core/outside_capture.h"
 #include "ops/borrowed.h"
 #include "ops/known_tensors.h"
 #include "ops/memory.h"
+#include "ops/step_rules.h"
 
 namespace torchamp {
 namespace {
@@ -24,8 +26,8 @@ namespace {
 using at::Tensor;
 
 /// Columns of hyperparameters that require norms.
-constexpr size_t kTrustCoefficient = 7;  // of kSgd and kMomentum
-constexpr size_t kMaxGradNorm = 10;      // of kLambUpdate
+constexpr size_t kTrustCoefficient = offsetof(Sgd::Hyper, trust_coefficient) / sizeof(double);
+constexpr size_t kMaxGradNorm = offsetof(LambUpdate::Hyper, max_grad_norm) / sizeof(double);
 
 bool is_sgd(StepAlgorithm algorithm) {
   return algorithm == StepAlgorithm::kSgd || algorithm == StepAlgorithm::kMomentum;
@@ -51,7 +53,7 @@ FusedStepper::FusedStepper(StepAlgorithm algorithm, std::vector<Tensor> params,
                            std::vector<int64_t> groups, Storage storage)
     : algorithm_(algorithm),
       storage_(storage),
-      kept_states_(algorithm == StepAlgorithm::kLambUpdate ? 2 : states_of(algorithm)),
+      kept_states_(static_cast<int64_t>(state_names(algorithm).size())),
       params_(std::move(params)),
       states_(kept_states_ * params_.size()),
       has_states_(params_.size()),
@@ -66,9 +68,7 @@ FusedStepper::FusedStepper(StepAlgorithm algorithm, std::vector<Tensor> params,
   steps_ = outside.kept(at::zeros({length}, options(at::kFloat)));
   groups_ = at::tensor(groups, at::TensorOptions(at::kInt));
   ticket_ = outside.kept(at::zeros({}, options(at::kInt)));
-  if (algorithm == StepAlgorithm::kNovoGrad) {
-    norm_averages_ = outside.kept(at::zeros_like(steps_));
-  }
+  if (rule_of(algorithm).averages) norm_averages_ = outside.kept(at::zeros_like(steps_));
 }
 
 at::TensorOptions FusedStepper::options(at::ScalarType dtype) const {
@@ -204,7 +204,7 @@ void FusedStepper::step(const Lists& lists, const StepInputs& step) {
   make_states(lists);
   count_empty(lists, step);
   if (algorithm_ == StepAlgorithm::kLambUpdate) return step_lamb(lists, step);
-  if (algorithm_ == StepAlgorithm::kNovoGrad || adapts_) return step_by_norms(lists, step);
+  if (norm_averages_.defined() || adapts_) return step_by_norms(lists, step);
   fused_step(algorithm_, step_lists(lists), scalars(step));
 }
 

@@ -1,7 +1,7 @@
 // The host's list of the kernels.
 #pragma once
 
-#include "cuda/kernel_list.h"
+#include "cuda/arguments.h"
 
 namespace torchamp::cuda {
 

@@ -2,14 +2,12 @@
 // and as plain C++ by the tests. Nothing of torch, of CUDA's headers or of the standard library is
 // included. TORCHAMP_ONLY defines a subset of the kernels: compiling all with NVRTC takes
 // seconds.
-#include "cuda/axpby.cuh"
+#include "cuda/arguments.h"
 #include "cuda/check.cuh"
 #include "cuda/clip.cuh"
-#include "cuda/copy_cast.cuh"
+#include "cuda/elementwise.cuh"
 #include "cuda/finalize.cuh"
-#include "cuda/kernel_list.h"
 #include "cuda/l2norm.cuh"
-#include "cuda/scale.cuh"
 #include "cuda/step.cuh"
 #include "cuda/unscale.cuh"
 #include "cuda/update_scale.cuh"

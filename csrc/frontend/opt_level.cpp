@@ -48,6 +48,11 @@ const char* detail::checked_text(const char* option, const char* text) {
   return text;
 }
 
+int64_t detail::at_least_one(const char* option, int64_t value) {
+  TORCH_CHECK_VALUE(value >= 1, "initialize: expected ", option, " to be at least 1, got ", value);
+  return value;
+}
+
 OptLevel parse_opt_level(const std::string& text) {
   for (int level = 0; level < 6; ++level) {
     if (text == kNames[level]) return static_cast<OptLevel>(level);
@@ -107,16 +112,6 @@ Properties default_properties(OptLevel opt_level) {
   return row;
 }
 
-Options& Options::opt_level(OptLevel value) {
-  opt_level_ = value;
-  return *this;
-}
-
-Options& Options::enabled(bool value) {
-  enabled_ = value;
-  return *this;
-}
-
 Options& Options::cast_model_type(c10::ScalarType dtype) {
   TORCH_CHECK_TYPE(c10::isFloatingType(dtype) && c10::elementSize(dtype) >= 2,
                    "initialize: expected cast_model_type to be a floating dtype of 16 bits or "
@@ -126,37 +121,12 @@ Options& Options::cast_model_type(c10::ScalarType dtype) {
   return *this;
 }
 
-Options& Options::dont_cast_model() {
-  cast_model_type_ = std::optional<c10::ScalarType>();
-  return *this;
-}
-
-Options& Options::autocast(bool value) {
-  autocast_ = value;
-  return *this;
-}
-
-Options& Options::keep_batchnorm_fp32(bool value) {
-  keep_batchnorm_fp32_ = value;
-  return *this;
-}
-
 Options& Options::keep_batchnorm_fp32(const std::string& text) {
   TORCH_CHECK_VALUE(
       text == "True" || text == "False",
       "initialize: expected keep_batchnorm_fp32 to be a boolean, \"True\" or \"False\", got \"",
       text, "\"");
   return keep_batchnorm_fp32(text == "True");
-}
-
-Options& Options::keep_fp32(std::vector<std::string> names) {
-  keep_fp32_ = std::move(names);
-  return *this;
-}
-
-Options& Options::master_weights(bool value) {
-  master_weights_ = value;
-  return *this;
 }
 
 Options& Options::loss_scale(LossScale value) {
@@ -174,47 +144,9 @@ Options& Options::cast_model_outputs(c10::ScalarType dtype) {
   return *this;
 }
 
-Options& Options::num_losses(int64_t value) {
-  TORCH_CHECK_VALUE(value >= 1, "initialize: expected num_losses to be at least 1, got ", value);
-  num_losses_ = value;
-  return *this;
-}
-
-Options& Options::min_loss_scale(double value) {
-  min_loss_scale_ = value;
-  return *this;
-}
-
-Options& Options::max_loss_scale(double value) {
-  max_loss_scale_ = value;
-  return *this;
-}
-
-Options& Options::max_consecutive_skips(int64_t value) {
-  TORCH_CHECK_VALUE(value >= 1, "initialize: expected max_consecutive_skips to be at least 1, got ",
-                    value);
-  max_consecutive_skips_ = value;
-  return *this;
-}
-
 Options& Options::process_group(Agreement ranks) {
   check_ranks("initialize", ranks);
   process_group_ = std::move(ranks);
-  return *this;
-}
-
-Options& Options::adopt_data_writes(bool value) {
-  adopt_data_writes_ = value;
-  return *this;
-}
-
-Options& Options::materialize_master_grads(bool value) {
-  materialize_master_grads_ = value;
-  return *this;
-}
-
-Options& Options::verbosity(int value) {
-  verbosity_ = value;
   return *this;
 }
 

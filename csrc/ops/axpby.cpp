@@ -14,8 +14,8 @@ using at::TensorList;
 using OptionalTensor = std::optional<Tensor>;
 
 constexpr const char* kAxpbySchema =
-    "_axpby(float a, Tensor[] x, float b, Tensor[] y, Tensor(a!)[] outputs, Tensor(b!) found_inf, "
-    "int checked, Tensor(c!)? found_inf_per_tensor) -> ()";
+    "axpby(float a, Tensor[] x, float b, Tensor[] y, Tensor(a!)[] outputs, Tensor(b!) found_inf, "
+    "int checked=3, Tensor(c!)? found_inf_per_tensor=None) -> ()";
 
 static_assert(static_cast<int>(Check::kX) == static_cast<int>(Checked::kX));
 static_assert(static_cast<int>(Check::kY) == static_cast<int>(Checked::kY));
@@ -30,11 +30,22 @@ void run_axpby(double a, TensorList x, double b, TensorList y, TensorList output
     kernels.run(cpu::axpby, cuda::axpby, work.plan, static_cast<float>(a), static_cast<float>(b),
                 checked, make_flags(found_inf, per_tensor));
   }
-  aten::axpby(work.rest, a, x, b, y, outputs, checked, {found_inf, per_tensor});
+  const aten::FlagTensors flags{found_inf, per_tensor};
+  for (const int64_t i : work.rest) {
+    if (checked != Checked::kY) flags.check(x[i], i);
+    if (checked != Checked::kX) flags.check(y[i], i);
+    const auto wide = aten::wide_type({x[i], y[i]});
+    flags.write(x[i].to(wide).mul(a).add(y[i].to(wide).mul(b)), outputs[i], i);
+  }
+}
+
+void checked_axpby(double a, TensorList x, double b, TensorList y, TensorList outputs,
+                   const Tensor& found_inf, int64_t which, const OptionalTensor& per_tensor) {
+  axpby(a, x, b, y, outputs, found_inf, static_cast<Check>(which), per_tensor);
 }
 
 TORCH_LIBRARY_FRAGMENT(torchamp, m) {
-  define(m, kAxpbySchema, run_axpby);
+  define(m, kAxpbySchema, checked_axpby);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ using at::TensorList;
 using OptionalTensor = std::optional<Tensor>;
 
 constexpr const char* kCheckSchema =
-    "_check(Tensor[] tensors, Tensor(a!) found_inf, Tensor(b!)? found_inf_per_tensor) -> ()";
+    "check(Tensor[] tensors, Tensor(a!) found_inf, Tensor(b!)? found_inf_per_tensor=None) -> ()";
 
 void run_check(TensorList tensors, const Tensor& found_inf, const OptionalTensor& per_tensor) {
   const DeviceKernels kernels(found_inf.device());
@@ -22,11 +22,12 @@ void run_check(TensorList tensors, const Tensor& found_inf, const OptionalTensor
   if (work.plan.tensors() > 0) {
     kernels.run(cpu::check, cuda::check, work.plan, make_flags(found_inf, per_tensor));
   }
-  aten::check(work.rest, tensors, {found_inf, per_tensor});
+  const aten::FlagTensors flags{found_inf, per_tensor};
+  for (const int64_t i : work.rest) flags.check(tensors[i], i);
 }
 
 TORCH_LIBRARY_FRAGMENT(torchamp, m) {
-  define(m, kCheckSchema, run_check);
+  define(m, kCheckSchema, check);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include <torchamp/ops.h>
 
-#include "aten/fallback.h"
 #include "ops/checks.h"
 #include "ops/device_kernels.h"
 #include "ops/dispatch.h"
@@ -13,7 +12,14 @@ using at::Tensor;
 using at::TensorList;
 
 constexpr const char* kCopyCastSchema =
-    "_copy_cast(Tensor[] master_params, Tensor(a!)[] model_params) -> ()";
+    "copy_cast(Tensor[] master_params, Tensor(a!)[] model_params) -> ()";
+
+/// One of the same type at the same place is the same tensor, perhaps of other strides, which copy_
+/// refuses.
+bool is_same(const Tensor& master, const Tensor& model) {
+  return model.is_alias_of(master) && model.dtype() == master.dtype() &&
+         model.storage_offset() == master.storage_offset();
+}
 
 void run_copy_cast(TensorList master_params, TensorList model_params) {
   const DeviceKernels kernels(first_defined(master_params).device());
@@ -21,11 +27,14 @@ void run_copy_cast(TensorList master_params, TensorList model_params) {
       "copy_cast", {{"master_params", master_params}, written("model_params", model_params)},
       kernels);
   if (work.plan.tensors() > 0) kernels.run(cpu::copy_cast, cuda::copy_cast, work.plan);
-  aten::copy_cast(work.rest, master_params, model_params);
+  for (const int64_t i : work.rest) {
+    const Tensor &master = master_params[i], &model = model_params[i];
+    if (!is_same(master, model)) model.copy_(master);
+  }
 }
 
 TORCH_LIBRARY_FRAGMENT(torchamp, m) {
-  define(m, kCopyCastSchema, run_copy_cast);
+  define(m, kCopyCastSchema, copy_cast);
 }
 
 }  // namespace

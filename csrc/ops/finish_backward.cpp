@@ -16,53 +16,6 @@ namespace {
 using at::Tensor;
 using at::TensorList;
 
-constexpr const char* kFinishBackwardSchema =
-    "_finish_backward(Tensor[] scaled_grads, Tensor(a!)[] master_grads, Tensor loss_scale, "
-    "bool accumulate, Tensor(b!) overflow_flags, Tensor(c!)[] end, bool adds_per_tensor, "
-    "float[] rule) -> ()";
-
-/// The tensors of a BackwardEnd, in the schema's order.
-enum EndTensor {
-  kFoundInf,
-  kInvScale,
-  kPerTensor,
-  kNorm,
-  kMovedScale,
-  kGrowthTracker,
-  kHysteresisTracker,
-  kFoundBefore,  ///< this and the next are only read
-  kLoss,
-  kReport,
-  kEndTensors
-};
-
-std::vector<Tensor> tensors_of(const BackwardEnd& end) {
-  std::vector<Tensor> tensors(kEndTensors);
-  tensors[kFoundInf] = end.found_inf;
-  tensors[kInvScale] = end.inv_scale;
-  tensors[kPerTensor] = end.per_tensor;
-  tensors[kFoundBefore] = end.found_before;
-  tensors[kLoss] = end.loss;
-  tensors[kNorm] = end.norm;
-  tensors[kReport] = end.report;
-  if (end.moved == nullptr) return tensors;
-  tensors[kMovedScale] = end.moved->loss_scale;
-  tensors[kGrowthTracker] = end.moved->growth_tracker;
-  tensors[kHysteresisTracker] = end.moved->hysteresis_tracker;
-  return tensors;
-}
-
-DynamicScale moved_scale(TensorList tensors, at::ArrayRef<double> rule) {
-  return {tensors[kMovedScale], tensors[kGrowthTracker], tensors[kHysteresisTracker],
-          unpacked(rule)};
-}
-
-BackwardEnd end_of(TensorList tensors, bool adds_per_tensor, const DynamicScale& moved) {
-  return {tensors[kFoundInf],    tensors[kInvScale], tensors[kPerTensor],
-          tensors[kFoundBefore], tensors[kLoss],     tensors[kNorm],
-          tensors[kReport],      adds_per_tensor,    moved.loss_scale.defined() ? &moved : nullptr};
-}
-
 const float* read(const Tensor& scalar) {
   return scalar.defined() ? scalar.const_data_ptr<float>() : nullptr;
 }
@@ -116,13 +69,14 @@ void on_cuda(cuda::Queue queue, const Plan& plan, InvScale inv_scale, bool accum
 /// The tensors that no kernel supports.
 void pass_over_rest(const Work& work, TensorList scaled_grads, TensorList master_grads,
                     const Tensor& loss_scale, bool accumulate, const aten::FlagTensors& flags) {
-  aten::Positions checked, written;
+  const Tensor inv_scale = loss_scale.reciprocal();
   for (const int64_t i : work.rest) {
-    const bool has_master_grad = !master_grads.empty() && master_grads[i].defined();
-    (has_master_grad ? written : checked).push_back(i);
+    if (master_grads.empty() || !master_grads[i].defined()) {
+      flags.check(scaled_grads[i], i);
+    } else {
+      aten::unscale(scaled_grads[i], master_grads[i], i, inv_scale, accumulate, flags);
+    }
   }
-  aten::check(checked, scaled_grads, flags);
-  aten::unscale(written, scaled_grads, master_grads, loss_scale.reciprocal(), accumulate, flags);
 }
 
 /// The norm of the grads without a master grad, by a separate pass.
@@ -143,34 +97,36 @@ void finalize(const DeviceKernels& kernels, const BackwardEnd& end, const Tensor
   aten::finalize(flag_tensors(overflow_flags), end, loss_scale);
 }
 
-void run_finish_backward(TensorList scaled_grads, TensorList master_grads, const Tensor& loss_scale,
-                         bool accumulate, const Tensor& overflow_flags, TensorList end_tensors,
-                         bool adds_per_tensor, at::ArrayRef<double> rule) {
-  const bool is_last = !end_tensors.empty();
-  const DynamicScale moved = is_last ? moved_scale(end_tensors, rule) : DynamicScale();
-  const BackwardEnd end = is_last ? end_of(end_tensors, adds_per_tensor, moved) : BackwardEnd();
+void run_pass(TensorList scaled_grads, TensorList master_grads, const Tensor& loss_scale,
+              bool accumulate, const Tensor& overflow_flags, const BackwardEnd* end) {
   const DeviceKernels kernels(overflow_flags.device());
   const NamedList masters{"master_grads", master_grads, /*optional=*/true};
   const Work work = build_plan("scale_loss", {{"scaled_grads", scaled_grads}, masters}, kernels);
   const bool has_planned = work.plan.tensors() > 0, has_rest = !work.rest.empty();
-  const bool ends_with_kernel = is_last && !has_rest && has_planned;
+  const bool ends_with_kernel = end != nullptr && !has_rest && has_planned;
   if (has_planned) {
     const InvScale inv_scale{loss_scale.const_data_ptr<float>(), /*is_loss_scale=*/true};
     kernels.run(cpu::finish_backward, on_cuda, work.plan, inv_scale, accumulate,
                 flags_of(overflow_flags),
-                ends_with_kernel ? on_device(end, loss_scale, overflow_flags) : Finalization());
+                ends_with_kernel ? on_device(*end, loss_scale, overflow_flags) : Finalization());
   }
   if (has_rest) {
     pass_over_rest(work, scaled_grads, master_grads, loss_scale, accumulate,
                    flag_tensors(overflow_flags));
   }
-  if (!is_last || ends_with_kernel) return;
-  if (end.norm.defined()) write_norm(end.norm, scaled_grads, master_grads);
-  finalize(kernels, end, loss_scale, overflow_flags);
+  if (end == nullptr || ends_with_kernel) return;
+  if (end->norm.defined()) write_norm(end->norm, scaled_grads, master_grads);
+  finalize(kernels, *end, loss_scale, overflow_flags);
 }
 
-TORCH_LIBRARY_FRAGMENT(torchamp, m) {
-  define(m, kFinishBackwardSchema, run_finish_backward);
+void mark_outputs(const BackwardEnd& end) {
+  for (const Tensor* output : {&end.found_inf, &end.inv_scale, &end.per_tensor, &end.norm}) {
+    mark_written(*output);
+  }
+  if (end.moved == nullptr) return;
+  mark_written(end.moved->loss_scale);
+  mark_written(end.moved->growth_tracker);
+  mark_written(end.moved->hysteresis_tracker);
 }
 
 }  // namespace
@@ -182,14 +138,11 @@ Tensor make_overflow_flags(int64_t length, at::Device device) {
 void pass_over_grads(TensorList scaled_grads, TensorList master_grads, const Tensor& loss_scale,
                      bool accumulate, const Tensor& overflow_flags, const BackwardEnd* end) {
   check_scalar("scale_loss", "loss_scale", loss_scale, at::kFloat, overflow_flags);
-  const auto tensors = end != nullptr ? tensors_of(*end) : std::vector<Tensor>();
-  const bool moves = end != nullptr && end->moved != nullptr;
-  dispatch<run_finish_backward>(kFinishBackwardSchema, overflow_flags, scaled_grads, master_grads,
-                                loss_scale, accumulate, overflow_flags, tensors,
-                                end != nullptr && end->adds_per_tensor,
-                                moves ? packed(end->moved->rule) : PackedRule());
+  run_below_autograd("finish_backward", overflow_flags, [&] {
+    run_pass(scaled_grads, master_grads, loss_scale, accumulate, overflow_flags, end);
+  });
   mark_written(master_grads);
-  if (end != nullptr) mark_written(TensorList(tensors).slice(0, kFoundBefore));
+  if (end != nullptr) mark_outputs(*end);
 }
 
 }  // namespace torchamp

@@ -4,11 +4,14 @@
 #include <torchamp/fused_step.h>
 
 #include <algorithm>
+#include <iterator>
+#include <sstream>
 
 #include "ops/device_kernels.h"
 #include "ops/dispatch.h"
 #include "ops/fused_step_checks.h"
 #include "ops/plan_builder.h"
+#include "ops/step_rules.h"
 
 namespace torchamp {
 namespace {
@@ -18,28 +21,17 @@ using at::TensorList;
 using OptionalTensor = std::optional<Tensor>;
 
 constexpr const char* kFusedStepSchema =
-    "_fused_step(int algorithm, Tensor[] grads, Tensor(a!)[] params, Tensor(b!)[] states, "
-    "Tensor(c!)[] model_params, Tensor(d!) steps, Tensor hyper, Tensor groups, "
-    "Tensor? grad_factor, Tensor? skip, Tensor? param_norms, Tensor? update_norms, "
-    "Tensor(e!)? norm_averages, bool stochastic_rounding, Tensor(f!)? ticket, Tensor[] lrs, "
-    "int[] lr_groups, int[] unscaled) -> ()";
+    "fused_step(int algorithm, Tensor[] grads, Tensor(a!)[] params, Tensor(b!)[] states, "
+    "Tensor(c!) steps, Tensor hyper, Tensor groups, Tensor(d!)[] model_params, Tensor[] lrs, "
+    "Tensor? grad_factor=None, Tensor? skip=None, Tensor? param_norms=None, "
+    "Tensor? update_norms=None, Tensor(e!)? norm_averages=None, bool stochastic_rounding=False, "
+    "int[] lr_groups=[], int[] unscaled=[]) -> ()";
 
 #define TORCHAMP_ASSERT(Name, name) \
   static_assert(static_cast<int>(StepAlgorithm::k##Name) == static_cast<int>(Algorithm::k##Name));
 TORCHAMP_ALGORITHMS(TORCHAMP_ASSERT)
 #undef TORCHAMP_ASSERT
 static_assert(kHyperparameters == kHyperSize, "rows are of one length");
-
-/// Of this thread's current step: no schema has a type for them.
-thread_local KnownTensors* known_tensors = nullptr;
-
-/// Passes a caller's to the op.
-struct KnownTensorsGuard {
-  explicit KnownTensorsGuard(KnownTensors* of_caller) { known_tensors = of_caller; }
-  ~KnownTensorsGuard() { known_tensors = nullptr; }
-  KnownTensorsGuard(const KnownTensorsGuard&) = delete;
-  KnownTensorsGuard& operator=(const KnownTensorsGuard&) = delete;
-};
 
 template <class T>
 T* pointer(const OptionalTensor& tensor) {
@@ -71,13 +63,6 @@ std::vector<HyperRow> rows_of(const StepScalars& scalars) {
   return rows;
 }
 
-/// One element per group, undefined if the group has none; empty if none has one.
-std::vector<Tensor> by_group(TensorList lrs, at::IntArrayRef lr_groups, int64_t groups) {
-  std::vector<Tensor> all(lrs.empty() ? 0 : groups);
-  for (size_t k = 0; k < lrs.size(); ++k) all[lr_groups[k]] = lrs[k];
-  return all;
-}
-
 /// Each planned tensor's row.
 std::vector<int32> row_numbers(const Plan& plan, const Tensor& groups) {
   const int32* const row_of = groups.const_data_ptr<int32>();
@@ -95,21 +80,6 @@ std::vector<uint8> tags_of(const Plan& plan, at::IntArrayRef unscaled, size_t le
   for (const int32 position : plan.positions) tags.push_back(by_position[position]);
   return tags;
 }
-
-/// A list without undefined tensors, which dispatch modes reject, and the groups of its learning
-/// rates.
-struct LearningRates {
-  explicit LearningRates(TensorList by_group) {
-    for (size_t g = 0; g < by_group.size(); ++g) {
-      if (!by_group[g].defined()) continue;
-      lrs.push_back(by_group[g]);
-      groups.push_back(static_cast<int64_t>(g));
-    }
-  }
-
-  std::vector<Tensor> lrs;
-  std::vector<int64_t> groups;
-};
 
 Work plan_step(int64_t states, const StepLists& lists, const DeviceKernels& kernels) {
   const size_t length = lists.grads.size();
@@ -140,58 +110,82 @@ Work plan_step(int64_t states, const StepLists& lists, const DeviceKernels& kern
   }
 }
 
-void run_fused_step(int64_t which, TensorList grads, TensorList params, TensorList states,
-                    TensorList model_params, const Tensor& steps, const Tensor& hyper,
-                    const Tensor& groups, const OptionalTensor& grad_factor,
-                    const OptionalTensor& skip, const OptionalTensor& param_norms,
-                    const OptionalTensor& update_norms, const OptionalTensor& norm_averages,
-                    bool stochastic_rounding, const OptionalTensor& ticket, TensorList lrs,
-                    at::IntArrayRef lr_groups, at::IntArrayRef unscaled) {
-  const std::vector<Tensor> lr_of_group = by_group(lrs, lr_groups, hyper.size(0));
-  const auto algorithm = static_cast<StepAlgorithm>(which);
-  const StepLists lists{grads, params, states, model_params, known_tensors, unscaled};
-  const StepScalars scalars{steps,       hyper,        groups,        grad_factor,         skip,
-                            param_norms, update_norms, norm_averages, stochastic_rounding, ticket,
-                            lr_of_group};
-  const DeviceKernels kernels(steps.device());
+void run_fused_step(StepAlgorithm algorithm, const StepLists& lists, const StepScalars& scalars) {
+  const DeviceKernels kernels(scalars.steps.device());
   Work work = plan_step(states_of(algorithm), lists, kernels);
   if (work.plan.tensors() > 0) {
-    work.plan.tags = tags_of(work.plan, unscaled, grads.size());
-    work.plan.rows = row_numbers(work.plan, groups);
-    const Tensor own = ticket ? *ticket : at::zeros({}, steps.options().dtype(at::kInt));
-    kernels.run(cpu::step, cuda::step, static_cast<Algorithm>(which), work.plan, inputs_of(scalars),
-                rows_of(scalars), reinterpret_cast<uint32*>(own.mutable_data_ptr<int32>()));
+    work.plan.tags = tags_of(work.plan, lists.unscaled, lists.grads.size());
+    work.plan.rows = row_numbers(work.plan, scalars.groups);
+    const Tensor ticket =
+        scalars.ticket ? *scalars.ticket : at::zeros({}, scalars.steps.options().dtype(at::kInt));
+    kernels.run(cpu::step, cuda::step, static_cast<Algorithm>(algorithm), work.plan,
+                inputs_of(scalars), rows_of(scalars),
+                reinterpret_cast<uint32*>(ticket.mutable_data_ptr<int32>()));
   }
   aten::fused_step(work.rest, algorithm, lists, scalars);
 }
 
+/// The learning rates that are tensors, and their groups: a list without undefined tensors, which
+/// dispatch modes reject.
+struct LearningRates {
+  explicit LearningRates(TensorList by_group) {
+    for (size_t g = 0; g < by_group.size(); ++g) {
+      if (!by_group[g].defined()) continue;
+      lrs.push_back(by_group[g]);
+      groups.push_back(static_cast<int64_t>(g));
+    }
+  }
+
+  std::vector<Tensor> lrs;
+  std::vector<int64_t> groups;
+};
+
+/// One element per row of hyper, undefined if the group has none; empty if none has one.
+std::vector<Tensor> by_group(TensorList lrs, at::IntArrayRef lr_groups, const Tensor& hyper) {
+  std::vector<Tensor> all(lrs.empty() ? 0 : hyper.size(0));
+  for (size_t k = 0; k < lrs.size(); ++k) all.at(lr_groups.at(k)) = lrs[k];
+  return all;
+}
+
+void checked_fused_step(int64_t algorithm, TensorList grads, TensorList params, TensorList states,
+                        const Tensor& steps, const Tensor& hyper, const Tensor& groups,
+                        TensorList model_params, TensorList lrs, const OptionalTensor& grad_factor,
+                        const OptionalTensor& skip, const OptionalTensor& param_norms,
+                        const OptionalTensor& update_norms, const OptionalTensor& norm_averages,
+                        bool stochastic_rounding, at::IntArrayRef lr_groups,
+                        at::IntArrayRef unscaled) {
+  const std::vector<Tensor> lr_of_group = by_group(lrs, lr_groups, hyper);
+  fused_step(static_cast<StepAlgorithm>(algorithm),
+             {grads, params, states, model_params, /*known=*/nullptr, unscaled},
+             {steps, hyper, groups, grad_factor, skip, param_norms, update_norms, norm_averages,
+              stochastic_rounding, /*ticket=*/{}, lr_of_group});
+}
+
 TORCH_LIBRARY_FRAGMENT(torchamp, m) {
-  define(m, kFusedStepSchema, run_fused_step);
+  define(m, kFusedStepSchema, checked_fused_step);
 }
 
 }  // namespace
 
 int64_t states_of(StepAlgorithm algorithm) {
-  switch (static_cast<Algorithm>(algorithm)) {
-#define TORCHAMP_CASE(Name, name) \
-  case Algorithm::k##Name:        \
-    return Name::kStates;
-    TORCHAMP_ALGORITHMS(TORCHAMP_CASE)
-#undef TORCHAMP_CASE
-  }
-  return 0;
+  return rule_of(algorithm).states;
+}
+
+std::vector<std::string> state_names(StepAlgorithm algorithm) {
+  std::istringstream names(rule_of(algorithm).state_names);
+  using Words = std::istream_iterator<std::string>;
+  return {Words(names), Words()};
 }
 
 void fused_step(StepAlgorithm algorithm, const StepLists& lists, const StepScalars& scalars) {
   check_arguments(algorithm, lists, scalars);
   const LearningRates rates(scalars.lrs);
-  const KnownTensorsGuard known(lists.known);
-  dispatch<run_fused_step>(kFusedStepSchema, scalars.steps, static_cast<int64_t>(algorithm),
-                           lists.grads, lists.params, lists.states, lists.model_params,
-                           scalars.steps, scalars.hyper, scalars.groups, scalars.grad_factor,
-                           scalars.skip, scalars.param_norms, scalars.update_norms,
-                           scalars.norm_averages, scalars.stochastic_rounding, scalars.ticket,
-                           rates.lrs, rates.groups, lists.unscaled);
+  dispatch<decltype(checked_fused_step)>(
+      kFusedStepSchema, scalars.steps, [&] { run_fused_step(algorithm, lists, scalars); },
+      static_cast<int64_t>(algorithm), lists.grads, lists.params, lists.states, scalars.steps,
+      scalars.hyper, scalars.groups, lists.model_params, rates.lrs, scalars.grad_factor,
+      scalars.skip, scalars.param_norms, scalars.update_norms, scalars.norm_averages,
+      scalars.stochastic_rounding, rates.groups, lists.unscaled);
   if (algorithm != StepAlgorithm::kLambUpdate) mark_written(lists.params);
   if (lists.known == nullptr) mark_written(lists.states);
   mark_written(lists.model_params);

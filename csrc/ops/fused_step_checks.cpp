@@ -2,6 +2,7 @@
 
 #include "ops/checks.h"
 #include "ops/memory.h"
+#include "ops/step_rules.h"
 
 namespace torchamp {
 namespace {
@@ -65,16 +66,16 @@ void check_scalars(StepAlgorithm algorithm, const StepScalars& scalars, int64_t 
   TORCH_CHECK_TYPE(scalars.steps.defined(), kFusedStep,
                    ": expected steps to be a tensor, got none");
   const at::Device device = scalars.steps.device();
-  const bool adapts = algorithm == StepAlgorithm::kLambApply;
-  const bool averages = algorithm == StepAlgorithm::kNovoGrad;
+  const StepRule rule = rule_of(algorithm);
   check_row("steps", scalars.steps, at::kFloat, length, device);
   check_memory(kFusedStep, "steps", scalars.steps, /*takes_meta=*/true);
   check_hyper(scalars, length);
   check_optional_scalar("grad_factor", scalars.grad_factor, scalars.steps);
   check_optional_scalar("skip", scalars.skip, scalars.steps);
-  check_optional_row("param_norms", scalars.param_norms, adapts, length, device);
-  check_optional_row("update_norms", scalars.update_norms, adapts || averages, length, device);
-  check_optional_row("norm_averages", scalars.norm_averages, averages, length, device);
+  check_optional_row("param_norms", scalars.param_norms, rule.adapts, length, device);
+  check_optional_row("update_norms", scalars.update_norms, rule.adapts || rule.averages, length,
+                     device);
+  check_optional_row("norm_averages", scalars.norm_averages, rule.averages, length, device);
   if (scalars.ticket) check_scalar(kFusedStep, "ticket", *scalars.ticket, at::kInt, scalars.steps);
 }
 

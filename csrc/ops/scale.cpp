@@ -14,8 +14,8 @@ using at::TensorList;
 using OptionalTensor = std::optional<Tensor>;
 
 constexpr const char* kScaleSchema =
-    "_scale(Tensor[] inputs, Tensor(a!)[] outputs, float scale, Tensor(b!) found_inf, "
-    "Tensor(c!)? found_inf_per_tensor) -> ()";
+    "scale(Tensor[] inputs, Tensor(a!)[] outputs, float scale, Tensor(b!) found_inf, "
+    "Tensor(c!)? found_inf_per_tensor=None) -> ()";
 
 void run_scale(TensorList inputs, TensorList outputs, double factor, const Tensor& found_inf,
                const OptionalTensor& per_tensor) {
@@ -25,11 +25,15 @@ void run_scale(TensorList inputs, TensorList outputs, double factor, const Tenso
     kernels.run(cpu::scale, cuda::scale, work.plan, static_cast<float>(factor),
                 make_flags(found_inf, per_tensor));
   }
-  aten::scale(work.rest, inputs, outputs, factor, {found_inf, per_tensor});
+  const aten::FlagTensors flags{found_inf, per_tensor};
+  for (const int64_t i : work.rest) {
+    flags.check(inputs[i], i);
+    flags.write(inputs[i].to(aten::wide_type({inputs[i]})).mul(factor), outputs[i], i);
+  }
 }
 
 TORCH_LIBRARY_FRAGMENT(torchamp, m) {
-  define(m, kScaleSchema, run_scale);
+  define(m, kScaleSchema, scale);
 }
 
 }  // namespace

@@ -14,8 +14,8 @@ using at::TensorList;
 using OptionalTensor = std::optional<Tensor>;
 
 constexpr const char* kUnscaleSchema =
-    "_unscale(Tensor[] scaled_grads, Tensor(a!)[] master_grads, Tensor inv_scale, "
-    "Tensor(b!) found_inf, bool accumulate, Tensor(c!)? found_inf_per_tensor) -> ()";
+    "unscale(Tensor[] scaled_grads, Tensor(a!)[] master_grads, Tensor inv_scale, "
+    "Tensor(b!) found_inf, bool accumulate=False, Tensor(c!)? found_inf_per_tensor=None) -> ()";
 
 void run_unscale(TensorList scaled_grads, TensorList master_grads, const Tensor& inv_scale,
                  const Tensor& found_inf, bool accumulate, const OptionalTensor& per_tensor) {
@@ -27,12 +27,14 @@ void run_unscale(TensorList scaled_grads, TensorList master_grads, const Tensor&
     kernels.run(cpu::unscale, cuda::unscale, work.plan, factor, accumulate,
                 make_flags(found_inf, per_tensor));
   }
-  aten::unscale(work.rest, scaled_grads, master_grads, inv_scale, accumulate,
-                {found_inf, per_tensor});
+  for (const int64_t i : work.rest) {
+    aten::unscale(scaled_grads[i], master_grads[i], i, inv_scale, accumulate,
+                  {found_inf, per_tensor});
+  }
 }
 
 TORCH_LIBRARY_FRAGMENT(torchamp, m) {
-  define(m, kUnscaleSchema, run_unscale);
+  define(m, kUnscaleSchema, unscale);
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ namespace {
 using at::Tensor;
 
 constexpr const char* kUpdateScaleSchema =
-    "_update_scale(Tensor(a!) loss_scale, Tensor(b!) growth_tracker, "
-    "Tensor(c!) hysteresis_tracker, Tensor found_inf, float[] rule) -> ()";
+    "update_scale(Tensor(a!) loss_scale, Tensor(b!) growth_tracker, "
+    "Tensor(c!) hysteresis_tracker, Tensor found_inf, float[] rule=[]) -> ()";
 
 void run_update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
                       const Tensor& hysteresis_tracker, const Tensor& found_inf,
@@ -29,8 +29,18 @@ void run_update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
   kernels.run(cpu::update_scale, cuda::update_scale, scale, found_inf.const_data_ptr<float>());
 }
 
+void checked_update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
+                          const Tensor& hysteresis_tracker, const Tensor& found_inf,
+                          at::ArrayRef<double> rule) {
+  TORCH_CHECK_VALUE(rule.empty() || rule.size() == std::tuple_size_v<PackedRule>,
+                    "update_scale: expected a rule of ", std::tuple_size_v<PackedRule>,
+                    " numbers, got ", rule.size());
+  update_scale(loss_scale, growth_tracker, hysteresis_tracker, found_inf,
+               rule.empty() ? ScaleRule() : unpacked(rule));
+}
+
 TORCH_LIBRARY_FRAGMENT(torchamp, m) {
-  define(m, kUpdateScaleSchema, run_update_scale);
+  define(m, kUpdateScaleSchema, checked_update_scale);
 }
 
 }  // namespace

@@ -1,5 +1,9 @@
 #include <torchamp/fused_step.h>
 
+#include <algorithm>
+#include <cctype>
+
+#include "ops/step_rules.h"
 #include "python/bindings.h"
 #include "python/tensor_list.h"
 
@@ -62,28 +66,29 @@ void step_lists(StepAlgorithm algorithm, const py::object& grads, const py::obje
               stochastic_rounding});
 }
 
+std::string capitals(std::string name) {
+  std::transform(name.begin(), name.end(), name.begin(), ::toupper);
+  return name;
+}
+
 void bind_algorithm(py::module_& module) {
   py::enum_<StepAlgorithm>(module, "StepAlgorithm", "What a fused step does to each element.")
-      .value("ADAM", StepAlgorithm::kAdam)
-      .value("AMSGRAD", StepAlgorithm::kAmsGrad)
-      .value("SGD", StepAlgorithm::kSgd)
-      .value("MOMENTUM", StepAlgorithm::kMomentum)
-      .value("ADAGRAD", StepAlgorithm::kAdagrad)
-      .value("NOVOGRAD", StepAlgorithm::kNovoGrad)
-      .value("LAMB", StepAlgorithm::kLambUpdate)
-      .value("LAMB_APPLY", StepAlgorithm::kLambApply);
+#define TORCHAMP_VALUE(Name, name) .value(capitals(#name).c_str(), StepAlgorithm::k##Name)
+      TORCHAMP_ALGORITHMS(TORCHAMP_VALUE);
+#undef TORCHAMP_VALUE
 }
 
 }  // namespace
 
 void bind_fused_step(py::module_& module) {
   bind_algorithm(module);
-  module.def("fused_step", &step_lists, kFusedStep, py::arg("algorithm"), py::arg("grads"),
-             py::arg("params"), py::arg("states"), py::arg("steps"), py::arg("hyper"),
-             py::arg("groups"), py::kw_only(), py::arg("model_params") = py::tuple(),
-             py::arg("grad_factor") = py::none(), py::arg("skip") = py::none(),
-             py::arg("param_norms") = py::none(), py::arg("update_norms") = py::none(),
-             py::arg("norm_averages") = py::none(), py::arg("stochastic_rounding") = false);
+  auto ops_module = module.attr("ops").cast<py::module_>();
+  ops_module.def("fused_step", &step_lists, kFusedStep, py::arg("algorithm"), py::arg("grads"),
+                 py::arg("params"), py::arg("states"), py::arg("steps"), py::arg("hyper"),
+                 py::arg("groups"), py::kw_only(), py::arg("model_params") = py::tuple(),
+                 py::arg("grad_factor") = py::none(), py::arg("skip") = py::none(),
+                 py::arg("param_norms") = py::none(), py::arg("update_norms") = py::none(),
+                 py::arg("norm_averages") = py::none(), py::arg("stochastic_rounding") = false);
 }
 
 }  // namespace torchamp::python

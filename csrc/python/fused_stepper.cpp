@@ -71,7 +71,7 @@ void bind_fused_stepper(py::module_& module) {
       .def("step_count", &FusedStepper::step_count, py::arg("i"),
            "float32 scalar on the device, incremented by steps.")
       .def("norm_average", &norm_average, py::arg("i"),
-           "float32 scalar on the device; None except for NovoGrad.")
+           "float32 scalar on the device; None where the algorithm keeps none.")
       .def("set_state", &set_state, py::arg("i"), py::arg("states"), py::arg("step_count"),
            py::arg("norm_average") = py::none(), "Adopts states, copies the others.")
       .def("set_lr", &FusedStepper::set_lr, Unlocked(), py::arg("group"), py::arg("lr"),

@@ -1,5 +1,9 @@
 #include <torchamp/ops.h>
 
+#include <array>
+#include <tuple>
+#include <utility>
+
 #include "python/bindings.h"
 #include "python/tensor_list.h"
 
@@ -8,8 +12,8 @@ namespace {
 
 namespace py = pybind11;
 using at::Tensor;
+using at::TensorList;
 using OptionalTensor = std::optional<Tensor>;
-using GilReleased = py::gil_scoped_release;
 
 constexpr const char* kScale = R"(outputs = inputs * scale.
 
@@ -114,64 +118,45 @@ Raises:
     TypeError: for another dtype.
     RuntimeError: for another number of elements, and where devices differ.)";
 
-void scale(const py::object& inputs, const py::object& outputs, double factor,
-           const Tensor& found_inf, const OptionalTensor& per_tensor) {
-  const auto in = tensor_list("scale", "inputs", inputs);
-  const auto out = tensor_list("scale", "outputs", outputs);
-  const GilReleased unlocked;
-  ops::scale(in, out, factor, found_inf, per_tensor);
+/// An op's argument: what Python gives, and how it is taken.
+template <class T>
+struct Argument {
+  using Given = std::decay_t<T>;
+  static const Given& take(const char*, const char*, const Given& given) { return given; }
+};
+
+template <>
+struct Argument<TensorList> {
+  using Given = py::object;
+  static auto take(const char* op, const char* name, const py::object& given) {
+    return tensor_list(op, name, given);
+  }
+};
+
+/// Binds an op, during which other threads run.
+template <class Result, class... Args, size_t... I, class... Names>
+void bind_op(py::module_& m, const char* name, Result (*op)(Args...), const char* doc,
+             std::index_sequence<I...>, const Names&... named) {
+  const std::array<const char*, sizeof...(Args)> names{named.name...};
+  m.def(
+      name,
+      [=](const typename Argument<Args>::Given&... given) {
+        const std::tuple taken{Argument<Args>::take(name, names[I], given)...};
+        const py::gil_scoped_release unlocked;
+        return op(std::get<I>(taken)...);
+      },
+      doc, named...);
 }
 
-void unscale(const py::object& scaled_grads, const py::object& master_grads,
-             const Tensor& inv_scale, const Tensor& found_inf, bool accumulate,
-             const OptionalTensor& per_tensor) {
-  const auto scaled = tensor_list("unscale", "scaled_grads", scaled_grads);
-  const auto master = tensor_list("unscale", "master_grads", master_grads);
-  const GilReleased unlocked;
-  ops::unscale(scaled, master, inv_scale, found_inf, accumulate, per_tensor);
+template <class Result, class... Args, class... Names>
+void bind_op(py::module_& m, const char* name, Result (*op)(Args...), const char* doc,
+             const Names&... named) {
+  bind_op(m, name, op, doc, std::index_sequence_for<Args...>(), named...);
 }
 
-void axpby(double a, const py::object& x, double b, const py::object& y, const py::object& outputs,
-           const Tensor& found_inf, ops::Check checked, const OptionalTensor& per_tensor) {
-  const auto xs = tensor_list("axpby", "x", x);
-  const auto ys = tensor_list("axpby", "y", y);
-  const auto out = tensor_list("axpby", "outputs", outputs);
-  const GilReleased unlocked;
-  ops::axpby(a, xs, b, ys, out, found_inf, checked, per_tensor);
-}
-
-void check(const py::object& tensors, const Tensor& found_inf, const OptionalTensor& per_tensor) {
-  const auto list = tensor_list("check", "tensors", tensors);
-  const GilReleased unlocked;
-  ops::check(list, found_inf, per_tensor);
-}
-
-Tensor check_l2norm(const py::object& tensors, const Tensor& found_inf,
-                    const OptionalTensor& per_tensor) {
-  const auto list = tensor_list("check_l2norm", "tensors", tensors);
-  const GilReleased unlocked;
-  return ops::check_l2norm(list, found_inf, per_tensor);
-}
-
-std::tuple<Tensor, OptionalTensor> l2norm(const py::object& tensors, bool per_tensor) {
-  const auto list = tensor_list("l2norm", "tensors", tensors);
-  const GilReleased unlocked;
-  auto [norm, norms] = ops::l2norm(list, per_tensor);
+std::tuple<Tensor, OptionalTensor> l2norm(TensorList tensors, bool per_tensor) {
+  auto [norm, norms] = ops::l2norm(tensors, per_tensor);
   return {norm, norms.defined() ? OptionalTensor(norms) : std::nullopt};
-}
-
-void copy_cast(const py::object& master_params, const py::object& model_params) {
-  const auto masters = tensor_list("copy_cast", "master_params", master_params);
-  const auto models = tensor_list("copy_cast", "model_params", model_params);
-  const GilReleased unlocked;
-  ops::copy_cast(masters, models);
-}
-
-void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
-                  const Tensor& hysteresis_tracker, const Tensor& found_inf,
-                  const ops::ScaleRule& rule) {
-  const GilReleased unlocked;
-  ops::update_scale(loss_scale, growth_tracker, hysteresis_tracker, found_inf, rule);
 }
 
 ops::ScaleRule make_rule(double growth_factor, double backoff_factor, int64_t growth_interval,
@@ -206,21 +191,22 @@ void bind_types(py::module_& ops_module) {
 
 void bind_functions(py::module_& m) {
   const auto per_tensor = py::arg("found_inf_per_tensor") = py::none();
-  m.def("scale", &scale, kScale, py::arg("inputs"), py::arg("outputs"), py::arg("scale"),
-        py::arg("found_inf"), per_tensor);
-  m.def("unscale", &unscale, kUnscale, py::arg("scaled_grads"), py::arg("master_grads"),
-        py::arg("inv_scale"), py::arg("found_inf"), py::arg("accumulate") = false, per_tensor);
-  m.def("axpby", &axpby, kAxpby, py::arg("a"), py::arg("x"), py::arg("b"), py::arg("y"),
-        py::arg("outputs"), py::arg("found_inf"), py::arg("checked") = ops::Check::kBoth,
-        per_tensor);
-  m.def("check", &check, kCheck, py::arg("tensors"), py::arg("found_inf"), per_tensor);
-  m.def("check_l2norm", &check_l2norm, kCheckL2norm, py::arg("tensors"), py::arg("found_inf"),
-        per_tensor);
-  m.def("l2norm", &l2norm, kL2norm, py::arg("tensors"), py::arg("per_tensor") = false);
-  m.def("copy_cast", &copy_cast, kCopyCast, py::arg("master_params"), py::arg("model_params"));
-  m.def("update_scale", &update_scale, kUpdateScale, py::arg("loss_scale"),
-        py::arg("growth_tracker"), py::arg("hysteresis_tracker"), py::arg("found_inf"),
-        py::arg("rule") = ops::ScaleRule());
+  bind_op(m, "scale", ops::scale, kScale, py::arg("inputs"), py::arg("outputs"), py::arg("scale"),
+          py::arg("found_inf"), per_tensor);
+  bind_op(m, "unscale", ops::unscale, kUnscale, py::arg("scaled_grads"), py::arg("master_grads"),
+          py::arg("inv_scale"), py::arg("found_inf"), py::arg("accumulate") = false, per_tensor);
+  bind_op(m, "axpby", ops::axpby, kAxpby, py::arg("a"), py::arg("x"), py::arg("b"), py::arg("y"),
+          py::arg("outputs"), py::arg("found_inf"), py::arg("checked") = ops::Check::kBoth,
+          per_tensor);
+  bind_op(m, "check", ops::check, kCheck, py::arg("tensors"), py::arg("found_inf"), per_tensor);
+  bind_op(m, "check_l2norm", ops::check_l2norm, kCheckL2norm, py::arg("tensors"),
+          py::arg("found_inf"), per_tensor);
+  bind_op(m, "l2norm", l2norm, kL2norm, py::arg("tensors"), py::arg("per_tensor") = false);
+  bind_op(m, "copy_cast", ops::copy_cast, kCopyCast, py::arg("master_params"),
+          py::arg("model_params"));
+  bind_op(m, "update_scale", ops::update_scale, kUpdateScale, py::arg("loss_scale"),
+          py::arg("growth_tracker"), py::arg("hysteresis_tracker"), py::arg("found_inf"),
+          py::arg("rule") = ops::ScaleRule());
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include <c10/util/StringUtil.h>
 #include <torchamp/opt_level.h>
 
+#include <utility>
+
 #include "frontend/describe.h"
 #include "python/bindings.h"
 #include "python/loss_scale.h"
@@ -16,8 +18,38 @@ py::object loss_scale_of(const Properties& properties) {
   return py::float_(*properties.loss_scale.fixed);
 }
 
-Options& set_loss_scale(Options& options, const LossScaleArgument& value) {
-  return options.loss_scale(to_loss_scale(value));
+void set_loss_scale(Options& options, const py::object& value) {
+  options.loss_scale(to_loss_scale(value.cast<LossScaleArgument>()));
+}
+
+/// False: the model's dtype stays.
+void set_cast_model_type(Options& options, const py::object& value) {
+  if (value.is(py::bool_(false))) {
+    options.dont_cast_model();
+  } else {
+    options.cast_model_type(value.cast<c10::ScalarType>());
+  }
+}
+
+template <class T, Options& (Options::*kSetter)(T)>
+void set(Options& options, const py::object& value) {
+  (options.*kSetter)(value.cast<T>());
+}
+
+/// The options that properties depend on or C++ checks, by initialize's names.
+constexpr std::pair<const char*, void (*)(Options&, const py::object&)> kSetters[] = {
+    {"cast_model_type", set_cast_model_type},
+    {"patch_torch_functions", set<bool, &Options::autocast>},
+    {"keep_batchnorm_fp32", set<bool, &Options::keep_batchnorm_fp32>},
+    {"master_weights", set<bool, &Options::master_weights>},
+    {"loss_scale", set_loss_scale},
+    {"num_losses", set<int64_t, &Options::num_losses>},
+    {"max_consecutive_skips", set<int64_t, &Options::max_consecutive_skips>}};
+
+void set_option(Options& options, const std::string& name, const py::object& value) {
+  for (const auto& [known, setter] : kSetters) {
+    if (name == known) setter(options, value);
+  }
 }
 
 void bind_properties(py::module_& module) {
@@ -33,27 +65,16 @@ void bind_properties(py::module_& module) {
       .def("__repr__", [](const Properties& self) { return c10::str(self); });
 }
 
-void bind_setters(py::class_<Options>& options) {
-  constexpr auto self = py::return_value_policy::reference_internal;
-  options
-      .def("cast_model_type", py::overload_cast<c10::ScalarType>(&Options::cast_model_type), self)
-      .def("dont_cast_model", &Options::dont_cast_model, self)
-      .def("autocast", py::overload_cast<bool>(&Options::autocast), self)
-      .def("keep_batchnorm_fp32", py::overload_cast<bool>(&Options::keep_batchnorm_fp32), self)
-      .def("master_weights", py::overload_cast<bool>(&Options::master_weights), self)
-      .def("loss_scale", &set_loss_scale, self)
-      .def("num_losses", py::overload_cast<int64_t>(&Options::num_losses), self)
-      .def("max_consecutive_skips", py::overload_cast<int64_t>(&Options::max_consecutive_skips),
-           self);
-}
-
 }  // namespace
 
 void bind_opt_level(py::module_& module) {
   bind_properties(module);
-  py::class_<Options> options(module, "Options", "A level and its overrides.");
-  options.def(py::init<const std::string&>()).def("resolve", &Options::resolve);
-  bind_setters(options);
+  py::class_<Options>(module, "Options", "A level and its overrides.")
+      .def(py::init<const std::string&>())
+      .def("set", &set_option, py::arg("name"), py::arg("value"),
+           "Overrides what the level has. Options that C++ has no use for are left out. Raises "
+           "RuntimeError or ValueError for a value that no level takes.")
+      .def("resolve", &Options::resolve);
 }
 
 }  // namespace torchamp::python

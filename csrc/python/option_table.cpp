@@ -1,4 +1,4 @@
-// Converts a group's options from a dict to fused_step's columns.
+// Checks a group's options, and converts them from a dict to fused_step's columns.
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 
 #include "core/fused_stepper.h"
 #include "frontend/optim/option_specs.h"
+#include "ops/step_rules.h"
 #include "python/bindings.h"
 
 namespace torchamp::python {
@@ -14,11 +15,58 @@ namespace {
 namespace py = pybind11;
 using optim::OptionSpec;
 
-constexpr const char* kOptionTable =
-    R"(The options of a fused optimizer, in the order of fused_step's columns.
+/// Raises ValueError, which begins with the optimizer's name.
+[[noreturn]] void refuse(const std::string& optimizer, const std::string& name,
+                         const std::string& expected, const py::handle& got) {
+  throw py::value_error(optimizer + ": expected " + name + " to be " + expected + ", got " +
+                        py::str(got).cast<std::string>());
+}
 
-optimizer: "FusedAdam", "FusedAdamW", "FusedSGD", "FusedLARS", "FusedAdagrad", "FusedNovoGrad" or
-    "FusedLAMB".)";
+bool is_real(py::handle value) {
+  return PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr()) ||
+         py::isinstance(value, py::module_::import("numbers").attr("Real"));
+}
+
+bool are_betas(py::handle value) {
+  if (!PyTuple_Check(value.ptr()) && !PyList_Check(value.ptr())) return false;
+  const auto betas = py::reinterpret_borrow<py::sequence>(value);
+  return betas.size() == 2 && is_real(betas[0]) && is_real(betas[1]);
+}
+
+/// A tensor is checked on the CPU alone, since nothing waits for a device.
+void check_minimum(const std::string& optimizer, const std::string& name, py::object value,
+                   double minimum) {
+  const bool is_tensor =
+      THPVariable_CheckExact(value.ptr()) && THPVariable_Unpack(value.ptr()).is_cpu();
+  if (is_tensor) value = value.attr("item")();
+  if (!PyFloat_Check(value.ptr()) && !PyLong_Check(value.ptr())) return;
+  if (value.cast<double>() >= minimum) return;
+  const auto least = py::str(py::float_(minimum)).cast<std::string>();
+  refuse(optimizer, name, "at least " + least, value);
+}
+
+void check_option(const std::string& optimizer, const OptionSpec& spec, py::object value) {
+  const bool is_tensor = THPVariable_Check(value.ptr()), is_lr = spec.name == "lr";
+  if (spec.is_betas()) {
+    if (!are_betas(value)) refuse(optimizer, spec.name, "two numbers", py::repr(value));
+    for (int i = 0; i < 2; ++i) {
+      const py::object beta = value[py::int_(i)];
+      const auto number = beta.cast<double>();
+      const std::string name = spec.name + "[" + std::to_string(i) + "]";
+      if (!(0.0 <= number && number < 1.0)) refuse(optimizer, name, "in [0, 1)", beta);
+    }
+    return;
+  }
+  if (!is_tensor && !is_real(value) && (is_lr || !value.is_none())) {
+    refuse(optimizer, spec.name, "a number", py::repr(value));
+  }
+  if (is_tensor && !is_lr) refuse(optimizer, spec.name, "a number", py::str("a tensor"));
+  if (is_tensor && THPVariable_Unpack(value.ptr()).numel() != 1) {
+    const auto sizes = py::str(py::list(value.attr("shape"))).cast<std::string>();
+    refuse(optimizer, "lr", "a number or a tensor of one element", py::str("sizes " + sizes));
+  }
+  check_minimum(optimizer, spec.name, value, spec.minimum);
+}
 
 /// The options of one optimizer, and the rows of its groups.
 class OptionTable {
@@ -29,6 +77,12 @@ class OptionTable {
   }
 
   const std::vector<OptionSpec>& specs() const { return specs_; }
+
+  void check(const std::string& optimizer, const py::dict& values) const {
+    for (size_t i = 0; i < specs_.size(); ++i) {
+      check_option(optimizer, specs_[i], values.attr("get")(names_[i]));
+    }
+  }
 
   void set_hyper(FusedStepper& stepper, const py::list& groups) const {
     std::vector<FusedStepper::Row> rows;
@@ -66,9 +120,12 @@ class OptionTable {
     if (PyFloat_CheckExact(value)) return PyFloat_AS_DOUBLE(value);
     const bool is_lr = spec.name == "lr", is_tensor = THPVariable_Check(value);
     if (is_lr ? is_tensor : value == Py_None) return 0.0;
-    if (is_tensor) refuse(spec, "a number", value);
+    if (is_tensor) refuse(optimizer_, spec.name, "a number", py::repr(value));
     const double column = PyFloat_AsDouble(value);
-    if (column == -1.0 && PyErr_Occurred() != nullptr) refuse(spec, "a number", value);
+    if (column == -1.0 && PyErr_Occurred() != nullptr) {
+      PyErr_Clear();
+      refuse(optimizer_, spec.name, "a number", py::repr(value));
+    }
     return column;
   }
 
@@ -76,15 +133,8 @@ class OptionTable {
     try {
       return py::handle(value).cast<std::pair<double, double>>();
     } catch (const py::cast_error&) {
-      refuse(spec, "two numbers", value);
+      refuse(optimizer_, spec.name, "two numbers", py::repr(value));
     }
-  }
-
-  [[noreturn]] void refuse(const OptionSpec& spec, const char* expected, PyObject* value) const {
-    PyErr_Clear();
-    const auto got = py::repr(value).cast<std::string>();
-    throw py::value_error(optimizer_ + ": expected " + spec.name + " to be " + expected + ", got " +
-                          got);
   }
 
   std::string optimizer_;
@@ -99,16 +149,22 @@ void bind_option_table(py::module_& module) {
   py::class_<OptionSpec>(module, "OptionSpec", "An option of a fused optimizer.")
       .def_readonly("name", &OptionSpec::name)
       .def_readonly("defaults", &OptionSpec::defaults)
-      .def_readonly("minimum", &OptionSpec::minimum)
       .def_property_readonly("is_betas", &OptionSpec::is_betas);
-  py::class_<OptionTable>(module, "OptionTable", kOptionTable)
+  py::class_<OptionTable>(module, "OptionTable",
+                          "The options of a fused optimizer, in the order of fused_step's columns.")
       .def(py::init<const std::string&>(), py::arg("optimizer"))
       .def_property_readonly("specs", &OptionTable::specs)
+      .def("check", &OptionTable::check, py::arg("optimizer"), py::arg("values"),
+           "Raises ValueError, which begins with `optimizer`, unless the values are in range.")
       .def(
           "set_hyper", &OptionTable::set_hyper, py::arg("stepper"), py::arg("groups"),
           "Makes the groups' options the hyperparameters of a FusedStepper; an option that a group "
           "lacks has its default. Discards the learning rates that set_lr() has set.");
-  module.def("state_names", &optim::state_names, py::arg("algorithm"),
+  module.def("check_minimum", &check_minimum, py::arg("optimizer"), py::arg("name"),
+             py::arg("value"), py::arg("minimum"),
+             "Raises ValueError, which begins with `optimizer`, for a number that is smaller or "
+             "NaN.");
+  module.def("state_names", &state_names, py::arg("algorithm"),
              "The names of the states that the algorithm keeps per parameter, in its order.");
   module.def("required_states", &optim::required_states, py::arg("algorithm"),
              "The states without which a checkpoint's state of a parameter is incomplete.");

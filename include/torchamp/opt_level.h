@@ -5,9 +5,11 @@
 #include <torchamp/agreement.h>
 #include <torchamp/detail/export.h>
 
+#include <cstdint>
 #include <iosfwd>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace torchamp {
@@ -27,6 +29,8 @@ enum class OptLevel {
 namespace detail {
 /// `text`; throws ValueError for a null pointer, as of getenv, which names `option`.
 TORCHAMP_API const char* checked_text(const char* option, const char* text);
+/// `value`; throws ValueError below 1, which names `option`.
+TORCHAMP_API int64_t at_least_one(const char* option, int64_t value);
 }  // namespace detail
 
 /// Parses "O0" … "O5"; the RuntimeError for a near miss ("01", "o2") suggests the level.
@@ -78,7 +82,10 @@ class TORCHAMP_API Options {
   Options(const char* level) : Options(std::string(detail::checked_text("opt_level", level))) {}
 
   /// Sets another level and keeps the overrides.
-  Options& opt_level(OptLevel value);
+  Options& opt_level(OptLevel value) {
+    opt_level_ = value;
+    return *this;
+  }
   /// Sets the level of that name.
   Options& opt_level(const std::string& value) { return opt_level(parse_opt_level(value)); }
   /// Sets the level of that name, a C string.
@@ -86,21 +93,33 @@ class TORCHAMP_API Options {
     return opt_level(std::string(detail::checked_text("opt_level", value)));
   }
   /// false: initialize changes nothing, so that one program can train with and without it.
-  Options& enabled(bool value);
+  Options& enabled(bool value) {
+    enabled_ = value;
+    return *this;
+  }
   Options& enabled(const char* text) = delete;
   /// The dtype of parameters, buffers and inputs. Throws TypeError for a dtype that is not
   /// floating; resolve() rejects it at O1 and O4.
   Options& cast_model_type(c10::ScalarType dtype);
   /// Keeps the model's dtype at every level.
-  Options& dont_cast_model();
+  Options& dont_cast_model() {
+    cast_model_type_ = std::optional<c10::ScalarType>();
+    return *this;
+  }
   /// Turns O1's and O4's autocast on or off.
-  Options& autocast(bool value);
+  Options& autocast(bool value) {
+    autocast_ = value;
+    return *this;
+  }
   Options& autocast(const char* text) = delete;
   /// autocast(), by its name in apex.
   Options& patch_torch_functions(bool value) { return autocast(value); }
   Options& patch_torch_functions(const char* text) = delete;
   /// Whether batch norms stay in float32. Not for O1 and O4, where they always do.
-  Options& keep_batchnorm_fp32(bool value);
+  Options& keep_batchnorm_fp32(bool value) {
+    keep_batchnorm_fp32_ = value;
+    return *this;
+  }
   /// As given on a command line. Throws ValueError for other than "True" and "False".
   Options& keep_batchnorm_fp32(const std::string& true_or_false);
   /// Takes a C string. Throws as for a std::string.
@@ -112,9 +131,15 @@ class TORCHAMP_API Options {
   /// such modules with, and what they return: `net->head->forward(x.to(torch::kFloat))`. initialize
   /// throws ValueError for a name that no model has, and RuntimeError at O1 and O4, where a
   /// disable_casts around the call has that effect.
-  Options& keep_fp32(std::vector<std::string> names);
+  Options& keep_fp32(std::vector<std::string> names) {
+    keep_fp32_ = std::move(names);
+    return *this;
+  }
   /// Whether optimizers step float32 masters of 16-bit parameters. Not for O1 and O4.
-  Options& master_weights(bool value);
+  Options& master_weights(bool value) {
+    master_weights_ = value;
+    return *this;
+  }
   Options& master_weights(const char* text) = delete;
   /// "dynamic", or a fixed number. Throws ValueError unless it is positive and finite.
   Options& loss_scale(LossScale value);
@@ -123,29 +148,50 @@ class TORCHAMP_API Options {
   Options& cast_model_outputs(c10::ScalarType dtype);
   /// How many losses have a scale of their own, by `ScaleLossOptions::loss_id`. Throws ValueError
   /// below 1.
-  Options& num_losses(int64_t value);
+  Options& num_losses(int64_t value) {
+    num_losses_ = detail::at_least_one("num_losses", value);
+    return *this;
+  }
   /// A dynamic scale never goes below this, by default 2⁻¹⁰.
-  Options& min_loss_scale(double value);
+  Options& min_loss_scale(double value) {
+    min_loss_scale_ = value;
+    return *this;
+  }
   /// A dynamic scale never goes above this, by default 2²⁴.
-  Options& max_loss_scale(double value);
+  Options& max_loss_scale(double value) {
+    max_loss_scale_ = value;
+    return *this;
+  }
   /// The number of skipped steps in a row at which a step, or on CUDA a later call, throws
   /// RuntimeError with the reason. By default training goes on. Throws ValueError below 1.
-  Options& max_consecutive_skips(int64_t value);
+  Options& max_consecutive_skips(int64_t value) {
+    max_consecutive_skips_ = detail::at_least_one("max_consecutive_skips", value);
+    return *this;
+  }
   /// The ranks that have to skip the same steps though their grads differ: an overflow on one of
   /// them skips the step of all. By default ranks decide by themselves, which is enough where all
   /// have the same grads. Throws ValueError unless its rank is below its size.
   Options& process_group(Agreement ranks);
   /// 0: nothing is logged; see logging.h.
-  Options& verbosity(int value);
+  Options& verbosity(int value) {
+    verbosity_ = value;
+    return *this;
+  }
   /// true: every step detects elements of the model that were written bypassing PyTorch's version
   /// counters, for example through `.data()` pointers, and copies them to the masters. Where the
   /// model was not written, such writes to masters are kept.
-  Options& adopt_data_writes(bool value);
+  Options& adopt_data_writes(bool value) {
+    adopt_data_writes_ = value;
+    return *this;
+  }
   Options& adopt_data_writes(const char* text) = delete;
   /// false: with torchamp's fused optimizers, steps use the model's grads, and masters have none
   /// unless the program calls the handle's master_params() or param_groups(). The step must then be
   /// the handle's; the wrapped optimizer's own finds no grads.
-  Options& materialize_master_grads(bool value);
+  Options& materialize_master_grads(bool value) {
+    materialize_master_grads_ = value;
+    return *this;
+  }
   Options& materialize_master_grads(const char* text) = delete;
 
   /// @{

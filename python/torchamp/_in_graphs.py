@@ -23,7 +23,8 @@ def traceable(op: Function) -> Function:
     @functools.wraps(eager)
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return in_graph(*args, **kwargs)
+            named = {name: _in_schema(value) for name, value in kwargs.items()}
+            return in_graph(*map(_in_schema, args), **named)
         return eager(*args, **kwargs)
 
     call.__module__, call.__qualname__ = "torchamp.ops", op.__name__
@@ -37,53 +38,25 @@ def constant_in_graphs(function: Function) -> Function:
     return function
 
 
+def _in_schema(value: Any) -> Any:
+    """`value`, of a type that schemas have."""
+    if isinstance(value, (_C.ops.Check, _C.StepAlgorithm)):
+        return value.value
+    if isinstance(value, _C.ops.ScaleRule):
+        numbers = (value.growth_factor, value.backoff_factor, float(value.growth_interval))
+        return [*numbers, value.min_scale, value.max_scale, float(value.hysteresis)]
+    return value
+
+
 def _l2norm(tensors: Any, per_tensor: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
     norm, norms = torch.ops.torchamp.l2norm(tensors, per_tensor)
     return norm, norms if per_tensor else None
 
 
-def _axpby(
-    a: float,
-    x: Any,
-    b: float,
-    y: Any,
-    outputs: Any,
-    found_inf: torch.Tensor,
-    checked: _C.ops.Check = _C.ops.Check.BOTH,
-    found_inf_per_tensor: torch.Tensor | None = None,
-) -> None:
-    torch.ops.torchamp.axpby(a, x, b, y, outputs, found_inf, checked.value, found_inf_per_tensor)
-
-
-_APEX_RULE = _C.ops.ScaleRule()
-
-
-def _update_scale(
-    loss_scale: torch.Tensor,
-    growth_tracker: torch.Tensor,
-    hysteresis_tracker: torch.Tensor,
-    found_inf: torch.Tensor,
-    rule: _C.ops.ScaleRule = _APEX_RULE,
-) -> None:
-    packed = [rule.growth_factor, rule.backoff_factor, float(rule.growth_interval)]
-    packed += [rule.min_scale, rule.max_scale, float(rule.hysteresis)]
-    torch.ops.torchamp.update_scale(
-        loss_scale, growth_tracker, hysteresis_tracker, found_inf, packed
-    )
-
-
-def _fused_step(
-    algorithm: _C.StepAlgorithm, *args: Any, model_params: Any = (), **kwargs: Any
-) -> None:
-    torch.ops.torchamp.fused_step(
-        algorithm.value, *args, model_params=list(model_params or ()), **kwargs
-    )
+def _fused_step(*args: Any, model_params: Any = (), **kwargs: Any) -> None:
+    models = list(model_params or ())
+    torch.ops.torchamp.fused_step(*args, model_params=models, lrs=[], **kwargs)
 
 
 #: Of arguments or results that no schema has a type for.
-_ADAPTED = {
-    "axpby": _axpby,
-    "fused_step": _fused_step,
-    "l2norm": _l2norm,
-    "update_scale": _update_scale,
-}
+_ADAPTED = {"fused_step": _fused_step, "l2norm": _l2norm}

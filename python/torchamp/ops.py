@@ -15,46 +15,14 @@ Rules common to all of them:
 from typing import TYPE_CHECKING
 
 import torchamp._load  # noqa: F401  before _C, which another torch cannot load
-from torchamp._C import StepAlgorithm
-from torchamp._C.ops import Check, ScaleRule
+from torchamp._C import StepAlgorithm as StepAlgorithm
 
 if TYPE_CHECKING:
-    from torchamp._C import fused_step
-    from torchamp._C.ops import (
-        axpby,
-        check,
-        check_l2norm,
-        copy_cast,
-        l2norm,
-        scale,
-        unscale,
-        update_scale,
-    )
+    from torchamp._C.ops import *  # noqa: F403
 else:
     from torchamp import _C
     from torchamp._in_graphs import traceable
 
-    axpby = traceable(_C.ops.axpby)
-    check = traceable(_C.ops.check)
-    check_l2norm = traceable(_C.ops.check_l2norm)
-    copy_cast = traceable(_C.ops.copy_cast)
-    fused_step = traceable(_C.fused_step)
-    l2norm = traceable(_C.ops.l2norm)
-    scale = traceable(_C.ops.scale)
-    unscale = traceable(_C.ops.unscale)
-    update_scale = traceable(_C.ops.update_scale)
-
-__all__ = [
-    "Check",
-    "ScaleRule",
-    "StepAlgorithm",
-    "axpby",
-    "check",
-    "check_l2norm",
-    "copy_cast",
-    "fused_step",
-    "l2norm",
-    "scale",
-    "unscale",
-    "update_scale",
-]
+    _public = {name: each for name, each in vars(_C.ops).items() if not name.startswith("_")}
+    globals().update({n: x if isinstance(x, type) else traceable(x) for n, x in _public.items()})
+    __all__ = sorted([*_public, "StepAlgorithm"])

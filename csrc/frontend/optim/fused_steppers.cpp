@@ -7,7 +7,7 @@
 #include <typeinfo>
 #include <utility>
 
-#include "frontend/optim/option_specs.h"
+#include "ops/step_rules.h"
 
 namespace torchamp::optim {
 namespace {

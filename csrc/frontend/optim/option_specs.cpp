@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "frontend/optim/columns.h"
+#include "ops/step_rules.h"
 
 namespace torchamp::optim {
 namespace {
@@ -49,26 +50,6 @@ std::vector<OptionSpec> option_specs(const std::string& optimizer) {
   return specs;
 }
 
-std::vector<std::string> state_names(StepAlgorithm algorithm) {
-  switch (algorithm) {
-    case StepAlgorithm::kAdam:
-    case StepAlgorithm::kLambUpdate:
-      return {"exp_avg", "exp_avg_sq"};
-    case StepAlgorithm::kAmsGrad:
-      return {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
-    case StepAlgorithm::kMomentum:
-      return {"momentum_buffer"};
-    case StepAlgorithm::kAdagrad:
-      return {"sum"};
-    case StepAlgorithm::kNovoGrad:
-      return {"exp_avg"};
-    case StepAlgorithm::kSgd:
-    case StepAlgorithm::kLambApply:
-      return {};
-  }
-  return {};
-}
-
 std::vector<std::string> required_states(StepAlgorithm algorithm) {
   auto names = state_names(algorithm);
   const auto may_be_absent = [](const std::string& name) {
@@ -76,7 +57,7 @@ std::vector<std::string> required_states(StepAlgorithm algorithm) {
   };
   names.erase(std::remove_if(names.begin(), names.end(), may_be_absent), names.end());
   if (!names.empty()) names.emplace_back("step");
-  if (algorithm == StepAlgorithm::kNovoGrad) names.emplace_back("norm_average");
+  if (rule_of(algorithm).averages) names.emplace_back("norm_average");
   return names;
 }
 

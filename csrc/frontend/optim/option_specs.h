@@ -19,12 +19,9 @@ struct OptionSpec {
   bool is_betas() const { return defaults.size() == 2; }
 };
 
-/// The options of FusedAdam, FusedAdamW, FusedSGD, FusedLARS, FusedAdagrad, FusedNovoGrad or
-/// FusedLAMB, in the order of fused_step's columns. Throws ValueError for another name.
+/// The options of the optimizer of this name, such as FusedAdam, in the order of fused_step's
+/// columns. Throws ValueError for another name.
 TORCHAMP_API std::vector<OptionSpec> option_specs(const std::string& optimizer);
-
-/// The names of the states that the algorithm keeps per parameter, in its order.
-TORCHAMP_API std::vector<std::string> state_names(StepAlgorithm algorithm);
 
 /// The states, numbers included, without which a file's state of a parameter is incomplete. Those
 /// that an option switched on later adds may be missing.

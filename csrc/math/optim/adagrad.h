@@ -7,11 +7,14 @@
 namespace torchamp {
 
 struct Adagrad : OneStep {
-  static constexpr int kStates = 1;  ///< sum
+  static constexpr int kStates = 1;
+  static constexpr const char* kStateNames = "sum";
 
-  struct Hyper {
-    double lr, lr_decay, eps, weight_decay, decoupled, maximize;
+  template <class T>
+  struct HyperOf {
+    T lr, lr_decay, eps, weight_decay, decoupled, maximize;
   };
+  using Hyper = HyperOf<double>;
 
   struct Coefficients {
     float grad_factor, l2, decay, eps, step_size;

@@ -7,11 +7,14 @@
 namespace torchamp {
 
 struct Adam : OneStep {
-  static constexpr int kStates = 2;  ///< exp_avg, exp_avg_sq
+  static constexpr int kStates = 2;
+  static constexpr const char* kStateNames = "exp_avg exp_avg_sq";
 
-  struct Hyper {
-    double lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction;
+  template <class T>
+  struct HyperOf {
+    T lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction;
   };
+  using Hyper = HyperOf<double>;
 
   struct Coefficients {
     float grad_factor, l2, decay, one_minus_beta1, beta2, one_minus_beta2, root_factor, eps,
@@ -56,7 +59,8 @@ struct Adam : OneStep {
 };
 
 struct AmsGrad : Adam {
-  static constexpr int kStates = 3;  ///< exp_avg, exp_avg_sq, max_exp_avg_sq
+  static constexpr int kStates = 3;
+  static constexpr const char* kStateNames = "exp_avg exp_avg_sq max_exp_avg_sq";
 
   TORCHAMP_MATH static float step(const Coefficients& c, float grad, float param, float* states) {
     update_averages(c, grad, param, states);

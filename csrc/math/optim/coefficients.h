@@ -2,10 +2,14 @@
 // group's hyperparameters and its step count.
 //
 // An algorithm is a struct with
-//   kStates                 how many tensors of state a parameter has
+//   kStates                 how many tensors of state a step takes for a parameter
+//   kStateNames             those that are kept from step to step, separated by spaces
 //   kCounts                 whether this pass counts the steps
 //   kAverages               whether it keeps a running norm of each tensor's grads
-//   Hyper                   a group's hyperparameters: doubles, true and false as 1 and 0
+//   kAdapts                 whether it needs the norms of parameters and updates
+//   HyperOf<T>              a group's hyperparameters, true and false as 1 and 0: the names of
+//                           fused_step's columns, of which lr is the first
+//   Hyper                   those as doubles
 //   Coefficients            floats
 //   coefficients(hyper, tensor)
 //   average_norm(hyper, tensor)               the running norm after this step, if it kAverages
@@ -20,6 +24,7 @@ namespace torchamp {
 struct OneStep {
   static constexpr bool kCounts = true;
   static constexpr bool kAverages = false;
+  static constexpr bool kAdapts = false;
 };
 
 /// One tensor's arguments of a step.

@@ -6,16 +6,17 @@
 
 namespace torchamp {
 
-struct LambHyper {
-  double lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction;
-  double averages_grads, always_adapts, max_grad_norm;
-};
-
 /// First pass. Does not change the parameter.
 struct LambUpdate : OneStep {
-  static constexpr int kStates = 3;  ///< exp_avg, exp_avg_sq, update
+  static constexpr int kStates = 3;  ///< the last is the update
+  static constexpr const char* kStateNames = "exp_avg exp_avg_sq";
 
-  using Hyper = LambHyper;
+  template <class T>
+  struct HyperOf {
+    T lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction;
+    T averages_grads, always_adapts, max_grad_norm;
+  };
+  using Hyper = HyperOf<double>;
 
   struct Coefficients {
     float grad_factor, l2, late_decay, beta1, share, beta2, one_minus_beta2, average_factor,
@@ -41,7 +42,7 @@ struct LambUpdate : OneStep {
   }
 
   /// update_norm is the total norm of all grads.
-  TORCHAMP_MATH static double clipping(const LambHyper& hyper, const StepTensor& tensor) {
+  TORCHAMP_MATH static double clipping(const Hyper& hyper, const StepTensor& tensor) {
     const bool clips = hyper.max_grad_norm > 0.0 && tensor.update_norm > hyper.max_grad_norm;
     return clips ? hyper.max_grad_norm / tensor.update_norm : 1.0;
   }
@@ -59,10 +60,14 @@ struct LambUpdate : OneStep {
 /// Second pass; its grad is the first one's update.
 struct LambApply {
   static constexpr int kStates = 0;
+  static constexpr const char* kStateNames = "";
   static constexpr bool kCounts = false;
   static constexpr bool kAverages = false;
+  static constexpr bool kAdapts = true;
 
-  using Hyper = LambHyper;
+  template <class T>
+  using HyperOf = LambUpdate::HyperOf<T>;
+  using Hyper = HyperOf<double>;
 
   struct Coefficients {
     float step_size;

@@ -7,13 +7,16 @@
 namespace torchamp {
 
 struct NovoGrad : OneStep {
-  static constexpr int kStates = 1;  ///< exp_avg
+  static constexpr int kStates = 1;
+  static constexpr const char* kStateNames = "exp_avg";
   static constexpr bool kAverages = true;
 
-  struct Hyper {
-    double lr, beta1, beta2, eps, weight_decay, maximize, bias_correction;
-    double decay_in_moment, averages_grads, starts_at_zero;
+  template <class T>
+  struct HyperOf {
+    T lr, beta1, beta2, eps, weight_decay, maximize, bias_correction;
+    T decay_in_moment, averages_grads, starts_at_zero;
   };
+  using Hyper = HyperOf<double>;
 
   struct Coefficients {
     float grad_factor, l2, decay, beta1, share, step_size;

@@ -8,11 +8,14 @@ namespace torchamp {
 
 struct Sgd : OneStep {
   static constexpr int kStates = 0;
+  static constexpr const char* kStateNames = "";
 
-  struct Hyper {
-    double lr, momentum, dampening, weight_decay, nesterov, maximize, decay_after_momentum;
-    double trust_coefficient, trust_eps, trust_clip;
+  template <class T>
+  struct HyperOf {
+    T lr, momentum, dampening, weight_decay, nesterov, maximize, decay_after_momentum;
+    T trust_coefficient, trust_eps, trust_clip;
   };
+  using Hyper = HyperOf<double>;
 
   struct Coefficients {
     float grad_factor, l2, momentum, undampened, look_ahead, late_l2, lr;
@@ -51,7 +54,8 @@ struct Sgd : OneStep {
 };
 
 struct Momentum : Sgd {
-  static constexpr int kStates = 1;  ///< momentum_buffer
+  static constexpr int kStates = 1;
+  static constexpr const char* kStateNames = "momentum_buffer";
 
   TORCHAMP_MATH static Coefficients coefficients(const Hyper& hyper, const StepTensor& tensor) {
     Coefficients c = Sgd::coefficients(hyper, tensor);

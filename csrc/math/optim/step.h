@@ -8,16 +8,20 @@
 #include "math/optim/sgd.h"
 #include "math/rounding.h"
 
-/// Every algorithm, once: DO(Name, name).
-#define TORCHAMP_ALGORITHMS(DO) \
-  DO(Adam, adam)                \
-  DO(AmsGrad, ams_grad)         \
-  DO(Sgd, sgd)                  \
-  DO(Momentum, momentum)        \
-  DO(Adagrad, adagrad)          \
-  DO(NovoGrad, novo_grad)       \
-  DO(LambUpdate, lamb_update)   \
-  DO(LambApply, lamb_apply)
+/// Every algorithm, once: AS(DO, Name, name). Its kernels have the name, and Python, in capitals.
+#define TORCHAMP_ALGORITHMS_AS(AS, DO) \
+  AS(DO, Adam, adam)                   \
+  AS(DO, AmsGrad, amsgrad)             \
+  AS(DO, Sgd, sgd)                     \
+  AS(DO, Momentum, momentum)           \
+  AS(DO, Adagrad, adagrad)             \
+  AS(DO, NovoGrad, novograd)           \
+  AS(DO, LambUpdate, lamb)             \
+  AS(DO, LambApply, lamb_apply)
+
+/// The same: DO(Name, name).
+#define TORCHAMP_BY_NAMES(DO, Name, name) DO(Name, name)
+#define TORCHAMP_ALGORITHMS(DO) TORCHAMP_ALGORITHMS_AS(TORCHAMP_BY_NAMES, DO)
 
 namespace torchamp {
 

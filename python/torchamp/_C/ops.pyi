@@ -5,6 +5,8 @@ from typing import Any, ClassVar
 
 import torch
 
+from torchamp._C import StepAlgorithm
+
 _Tensors = Sequence[torch.Tensor | None]
 
 class _Class(type): ...
@@ -92,4 +94,21 @@ def update_scale(
     hysteresis_tracker: torch.Tensor,
     found_inf: torch.Tensor,
     rule: ScaleRule = ...,
+) -> None: ...
+def fused_step(
+    algorithm: StepAlgorithm,
+    grads: _Tensors,
+    params: _Tensors,
+    states: _Tensors,
+    steps: torch.Tensor,
+    hyper: torch.Tensor,
+    groups: torch.Tensor,
+    *,
+    model_params: _Tensors = (),
+    grad_factor: torch.Tensor | None = None,
+    skip: torch.Tensor | None = None,
+    param_norms: torch.Tensor | None = None,
+    update_norms: torch.Tensor | None = None,
+    norm_averages: torch.Tensor | None = None,
+    stochastic_rounding: bool = False,
 ) -> None: ...

@@ -39,8 +39,6 @@ class Option:
     default: Any
     #: Of the option's name and a value that is not None, what settings have. Raises TypeError.
     check: Callable[[str, Any], Any]
-    #: Gives that to C++, which raises RuntimeError or ValueError.
-    tell: Optional[Callable[[_C.Options, Any], object]] = None
     #: Those that apex has can be given by their place.
     kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
@@ -88,13 +86,6 @@ def _dtype_or_false(name: str, value: Any) -> Union[torch.dtype, bool]:
     return value
 
 
-def _tell_cast(options: _C.Options, value: Any) -> None:
-    if value is False:
-        options.dont_cast_model()
-    else:
-        options.cast_model_type(value)
-
-
 def _text_or_number(name: str, value: Any) -> Union[str, float]:
     is_right = isinstance(value, str) or (is_number(value) and not isinstance(value, bool))
     _expect(is_right, name, "'dynamic' or a number", value)
@@ -104,27 +95,19 @@ def _text_or_number(name: str, value: Any) -> Union[str, float]:
 class Overrides(TypedDict, total=False):
     """What initialize changes of a level; its docstring says what each means."""
 
-    cast_model_type: Annotated[
-        Optional[Union[torch.dtype, bool]], Option(None, _dtype_or_false, _tell_cast)
-    ]
-    patch_torch_functions: Annotated[Optional[bool], Option(None, _boolean, _C.Options.autocast)]
-    keep_batchnorm_fp32: Annotated[
-        Optional[Union[bool, str]], Option(None, _text_or_boolean, _C.Options.keep_batchnorm_fp32)
-    ]
-    master_weights: Annotated[Optional[bool], Option(None, _boolean, _C.Options.master_weights)]
-    loss_scale: Annotated[
-        Optional[Union[float, str]], Option(None, _text_or_number, _C.Options.loss_scale)
-    ]
+    cast_model_type: Annotated[Optional[Union[torch.dtype, bool]], Option(None, _dtype_or_false)]
+    patch_torch_functions: Annotated[Optional[bool], Option(None, _boolean)]
+    keep_batchnorm_fp32: Annotated[Optional[Union[bool, str]], Option(None, _text_or_boolean)]
+    master_weights: Annotated[Optional[bool], Option(None, _boolean)]
+    loss_scale: Annotated[Optional[Union[float, str]], Option(None, _text_or_number)]
     cast_model_outputs: Annotated[Optional[torch.dtype], Option(None, _floating_dtype)]
-    num_losses: Annotated[int, Option(1, _integer, _C.Options.num_losses)]
+    num_losses: Annotated[int, Option(1, _integer)]
     verbosity: Annotated[int, Option(1, _integer)]
     min_loss_scale: Annotated[Optional[float], Option(None, _number)]
     max_loss_scale: Annotated[Optional[float], Option(2.0**24, _number)]
     adopt_data_writes: Annotated[bool, Option(False, _boolean, kind=_BY_NAME)]
     materialize_master_grads: Annotated[bool, Option(False, _boolean, kind=_BY_NAME)]
-    max_consecutive_skips: Annotated[
-        Optional[int], Option(None, _integer, _C.Options.max_consecutive_skips, kind=_BY_NAME)
-    ]
+    max_consecutive_skips: Annotated[Optional[int], Option(None, _integer, kind=_BY_NAME)]
     keep_fp32: Annotated[Union[Rule, Iterable[Rule]], Option((), rules_of, kind=_BY_NAME)]
 
 
@@ -186,6 +169,6 @@ def settings_for(opt_level: str = "O1", **given: Any) -> Settings:
     for name, option in _OPTIONS.items():
         value = given.get(name, option.default)
         options[name] = value = None if value is None else option.check(name, value)
-        if option.tell is not None and value is not None:
-            option.tell(level, value)
+        if value is not None:
+            level.set(name, value)
     return Settings(level.resolve(), options)

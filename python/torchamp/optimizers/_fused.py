@@ -17,7 +17,6 @@ from torchamp._arguments import expect, is_boolean
 from torchamp._load import _C
 from torchamp._shards import Shards, is_dtensor, is_flattened
 from torchamp.optimizers._layout import Layout, Stepper
-from torchamp.optimizers._options import check_option
 
 
 class FusedOptimizer(torch.optim.Optimizer):
@@ -156,8 +155,7 @@ class FusedOptimizer(torch.optim.Optimizer):
                 )
 
     def _check_options(self, values: dict[str, Any]) -> None:
-        for option in self.options.specs:
-            check_option(type(self).__name__, option, values)
+        self.options.check(type(self).__name__, values)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps every parameter that has a grad; returns what the closure returned.

@@ -10,7 +10,6 @@ from torch.optim.optimizer import ParamsT
 from torchamp._arguments import expect, is_number
 from torchamp._load import _C
 from torchamp.optimizers._fused import FusedOptimizer
-from torchamp.optimizers._options import check_minimum
 
 
 class FusedAdagrad(FusedOptimizer):
@@ -47,7 +46,7 @@ class FusedAdagrad(FusedOptimizer):
         super()._check_options(values)
         where, name = type(self).__name__, "initial_accumulator_value"
         expect(is_number(values[name]), where, name, "a number", values[name])
-        check_minimum(where, name, values[name], 0.0)
+        _C.check_minimum(where, name, values[name], 0.0)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's.

@@ -1,5 +1,7 @@
 """The ops in graphs of torch.compile: as without, in one graph, with fake kernels."""
 
+import re
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -100,6 +102,11 @@ OPS = [scale, unscale, axpby, check, check_l2norm, l2norm, l2norm_of_all, copy_c
 def test_all_ops_are_here():
     named = {op for op in ops.__all__ if op[0].islower()}
     assert named == {each.__name__ for each in OPS} - {"l2norm_of_all"}
+
+
+def test_each_op_has_one_schema():
+    names = filter(re.compile("torchamp::").match, torch._C._dispatch_get_all_op_names())
+    assert sorted(names) == [f"torchamp::{op}" for op in ops.__all__ if op[0].islower()]
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -21,19 +21,17 @@ from torchamp._tools.inspect.ranges import BFLOAT16, FLOAT16, TF32, Range
 from torchamp._tools.inspect.rounding import Rounding
 from torchamp._tools.inspect.watch import Op
 from torchamp.amp._amp import Amp
+from torchamp.amp._settings import DESCRIPTIONS, settings_for
 
+_PROPERTIES = {level: settings_for(level).properties for level in DESCRIPTIONS if level != "O0"}
+
+#: Of each level, and of TF32.
 FORMATS = {
-    "O1": FLOAT16,
-    "O2": FLOAT16,
-    "O3": FLOAT16,
-    "O4": BFLOAT16,
-    "O5": BFLOAT16,
-    "TF32": TF32,
-}
+    level: BFLOAT16 if torch.bfloat16 in (chosen.cast_model_type, chosen.autocast_type) else FLOAT16
+    for level, chosen in _PROPERTIES.items()
+} | {"TF32": TF32}
 
-LEVELS = ("O1", "O2", "O3", "O4", "O5")
-#: Those that round buffers and inputs.
-_CASTING = ("O2", "O3", "O5")
+LEVELS = tuple(_PROPERTIES)
 
 #: The largest relative differences from float32 of a level that fits.
 MAX_LOSS_ERROR = 0.02
@@ -123,10 +121,11 @@ def trial(
         if verdict.fits:
             time = time_iteration(twin, batch, loss_fn, 2.0**exponent)
             verdict = dataclasses.replace(verdict, milliseconds=time)
-    if not verdict.fits or level not in _CASTING:
+    chosen = _PROPERTIES.get(level)
+    if not verdict.fits or chosen is None or chosen.cast_model_type is None:
         return verdict
-    dtype = getattr(torch, FORMATS[level].name)
-    rounding = Rounding(model, batch, loss_fn, dtype, keeps_norms=level != "O3")
+    keeps_norms = bool(chosen.keep_batchnorm_fp32)
+    rounding = Rounding(model, batch, loss_fn, chosen.cast_model_type, keeps_norms=keeps_norms)
     return _rounded(verdict, rounding, reference.outcome)
 
 

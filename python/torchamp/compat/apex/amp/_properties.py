@@ -99,23 +99,5 @@ class _Level:
         return properties
 
 
-class O0(_Level): ...
-
-
-class O1(_Level): ...
-
-
-class O2(_Level): ...
-
-
-class O3(_Level): ...
-
-
-class O4(_Level): ...
-
-
-class O5(_Level): ...
-
-
-#: By level.
-opt_levels: dict[str, _Level] = {kind.__name__: kind() for kind in (O0, O1, O2, O3, O4, O5)}
+#: By level, which is also its class's name.
+opt_levels: dict[str, _Level] = {level: type(level, (_Level,), {})() for level in DESCRIPTIONS}

@@ -9,23 +9,20 @@ from torchamp import amp
 from torchamp.amp import load_state_dict, state_dict
 from torchamp.compat.apex.amp._amp_state import _amp_state
 from torchamp.compat.apex.amp._list_edits import follow_list_edits
-from torchamp.compat.apex.amp._properties import O0, O1, O2, O3, O4, O5, Properties, opt_levels
+from torchamp.compat.apex.amp._properties import Properties, opt_levels
 from torchamp.compat.apex.amp._stash import attach_stash
 from torchamp.compat.apex.fp16_utils import FP16_Optimizer
 
 __all__ = [
-    "O0",
-    "O1",
-    "O2",
-    "O3",
-    "O4",
-    "O5",
+    *opt_levels,
     "Properties",
     "initialize",
     "load_state_dict",
     "opt_levels",
     "state_dict",
 ]
+
+globals().update({level: type(function) for level, function in opt_levels.items()})
 
 
 @functools.wraps(amp.initialize, assigned=("__doc__",))

@@ -1,11 +1,18 @@
-#include "cuda/arguments.h"
 #include "cuda/launch.h"
 
 namespace torchamp::cuda {
 
+void scale(Queue queue, const Plan& plan, float scale, Flags flags) {
+  launch_warps(queue, Kernel::kScale, plan, ScaleArguments{scale, flags});
+}
+
 void axpby(Queue queue, const Plan& plan, float a, float b, Checked checked, Flags flags) {
   const AxpbyArguments arguments{a, b, checked != Checked::kY, checked != Checked::kX, flags};
   launch_warps(queue, Kernel::kAxpby, plan, arguments);
+}
+
+void copy_cast(Queue queue, const Plan& plan) {
+  launch_warps(queue, Kernel::kCopyCast, plan, CopyCastArguments{});
 }
 
 }  // namespace torchamp::cuda
