@@ -7,8 +7,8 @@ if(NOT TORCHAMP_LOCAL_VERSION)
   list(APPEND _TORCHAMP_DOCTOR_RPATH "${TORCHAMP_TORCH_DIR}/lib")
 endif()
 
-add_executable(torchamp_doctor csrc/doctor/main.cpp)
-target_include_directories(torchamp_doctor PRIVATE csrc)
+add_executable(torchamp_doctor csrc/tools/doctor/main.cpp)
+target_include_directories(torchamp_doctor PRIVATE csrc/tools)
 target_link_libraries(torchamp_doctor PRIVATE torchamp::torchamp)
 set_target_properties(torchamp_doctor PROPERTIES
   OUTPUT_NAME torchamp-doctor CXX_EXTENSIONS OFF

@@ -19,10 +19,9 @@ endif()
 configure_file(cmake/build_config.h.in "${PROJECT_BINARY_DIR}/generated/build_config.h" @ONLY)
 
 file(GLOB TORCHAMP_SOURCES CONFIGURE_DEPENDS
-  csrc/autocast/*.cpp csrc/backends/*.cpp csrc/checkpoint/*.cpp csrc/core/*.cpp csrc/doctor/*.cpp
-  csrc/frontend/*.cpp csrc/frontend/checkpoint/*.cpp csrc/frontend/optim/*.cpp csrc/inspect/*.cpp csrc/ops/*.cpp csrc/report/*.cpp csrc/cpu/*.cpp csrc/aten/*.cpp
-  csrc/cuda/*.cpp)
-list(FILTER TORCHAMP_SOURCES EXCLUDE REGEX "csrc/doctor/main.cpp$")
+  csrc/aten/*.cpp csrc/autocast/*.cpp csrc/backends/*.cpp csrc/checkpoint/*.cpp csrc/core/*.cpp
+  csrc/cpu/*.cpp csrc/cuda/*.cpp csrc/frontend/*.cpp csrc/frontend/checkpoint/*.cpp
+  csrc/frontend/optim/*.cpp csrc/ops/*.cpp csrc/report/*.cpp)
 file(GLOB TORCHAMP_CPU_SOURCES CONFIGURE_DEPENDS csrc/cpu/*.cpp)
 set_source_files_properties(${TORCHAMP_CPU_SOURCES} PROPERTIES
   COMPILE_OPTIONS "-O3;-fno-math-errno;-fno-trapping-math")
@@ -69,19 +68,38 @@ set_target_properties(torchamp_kernel_data PROPERTIES
   POSITION_INDEPENDENT_CODE ON CXX_STANDARD 17 CXX_EXTENSIONS OFF
   CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 
-add_library(torchamp_objects OBJECT ${TORCHAMP_SOURCES})
+# ARGN: sources.
+function(torchamp_add_objects target)
+  add_library(${target} OBJECT ${ARGN})
+  torchamp_public_properties(${target})
+  target_compile_options(${target} PRIVATE -Wall -Wextra -ffp-contract=off)
+  target_link_libraries(${target} PRIVATE torchamp_openmp ${CMAKE_DL_LIBS})
+  set_target_properties(${target} PROPERTIES
+    POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF UNITY_BUILD ${TORCHAMP_UNITY_BUILD}
+    CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+endfunction()
+
+torchamp_add_objects(torchamp_objects ${TORCHAMP_SOURCES})
 target_sources(torchamp_objects INTERFACE $<TARGET_OBJECTS:torchamp_kernel_data>)
-torchamp_public_properties(torchamp_objects)
-target_compile_options(torchamp_objects PRIVATE -Wall -Wextra -ffp-contract=off)
 target_include_directories(torchamp_objects PRIVATE csrc "${PROJECT_BINARY_DIR}/generated")
-target_link_libraries(torchamp_objects PRIVATE torchamp_openmp ${CMAKE_DL_LIBS})
-set_target_properties(torchamp_objects PROPERTIES
-  POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF
-  UNITY_BUILD ${TORCHAMP_UNITY_BUILD} UNITY_BUILD_MODE GROUP
-  CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+set_target_properties(torchamp_objects PROPERTIES UNITY_BUILD_MODE GROUP)
+
+# csrc/tools, in two translation units. The first target finds no headers of csrc but the tools'. The
+# tools of the second open libraries of CUDA, as csrc/cuda does.
+file(GLOB TORCHAMP_TOOLS_SOURCES CONFIGURE_DEPENDS
+  csrc/tools/data_parallel/*.cpp csrc/tools/inspect/*.cpp)
+file(GLOB TORCHAMP_CUDA_TOOLS_SOURCES CONFIGURE_DEPENDS
+  csrc/tools/doctor/*.cpp csrc/tools/weight_grads/*.cpp)
+list(FILTER TORCHAMP_CUDA_TOOLS_SOURCES EXCLUDE REGEX "/main.cpp$")
+torchamp_add_objects(torchamp_tools ${TORCHAMP_TOOLS_SOURCES})
+torchamp_add_objects(torchamp_cuda_tools ${TORCHAMP_CUDA_TOOLS_SOURCES})
+target_include_directories(torchamp_tools PRIVATE csrc/tools)
+target_include_directories(torchamp_cuda_tools PRIVATE csrc csrc/tools)
+set_target_properties(torchamp_tools torchamp_cuda_tools PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
 
 add_library(torchamp SHARED
-  $<TARGET_OBJECTS:torchamp_objects> $<TARGET_OBJECTS:torchamp_kernel_data>)
+  $<TARGET_OBJECTS:torchamp_objects> $<TARGET_OBJECTS:torchamp_tools>
+  $<TARGET_OBJECTS:torchamp_cuda_tools> $<TARGET_OBJECTS:torchamp_kernel_data>)
 add_library(torchamp::torchamp ALIAS torchamp)
 torchamp_public_properties(torchamp)
 target_link_libraries(torchamp PRIVATE $<BUILD_INTERFACE:torchamp_openmp> ${CMAKE_DL_LIBS})

@@ -4,6 +4,10 @@
 find_package(Python3 COMPONENTS Interpreter Development.Module REQUIRED)
 
 set(TORCHAMP_PYTHON_PACKAGE "${PROJECT_BINARY_DIR}/python/torchamp")
+file(GLOB_RECURSE _TORCHAMP_PYTHON_FILES "${TORCHAMP_PYTHON_PACKAGE}/*.py")
+if(_TORCHAMP_PYTHON_FILES)
+  file(REMOVE ${_TORCHAMP_PYTHON_FILES})  # of modules that have moved since
+endif()
 configure_file(cmake/built_for.py.in "${TORCHAMP_PYTHON_PACKAGE}/_built_for.py" @ONLY)
 
 file(GLOB_RECURSE _TORCHAMP_PYTHON_FILES CONFIGURE_DEPENDS
@@ -20,7 +24,7 @@ endforeach()
 file(GLOB _TORCHAMP_PYTHON_SOURCES CONFIGURE_DEPENDS csrc/python/*.cpp)
 add_library(torchamp_python MODULE ${_TORCHAMP_PYTHON_SOURCES})
 target_compile_options(torchamp_python PRIVATE -Wall -Wextra -ffp-contract=off)
-target_include_directories(torchamp_python PRIVATE csrc)
+target_include_directories(torchamp_python PRIVATE csrc csrc/tools)
 target_link_libraries(torchamp_python PRIVATE torchamp::torchamp Python3::Module
   "${TORCHAMP_TORCH_DIR}/lib/libtorch_python.so")
 set_target_properties(torchamp_python PROPERTIES

@@ -48,7 +48,7 @@ struct ThreadState {
 
 thread_local ThreadState state;
 
-/// Of an entry: whether it casts on `device_type`.
+/// A predicate: whether an entry casts on `device_type`.
 auto casts(c10::DeviceType device_type) {
   return [device_type](const std::shared_ptr<OpenAutocast::Entry>& entry) {
     const auto& types = entry->device_types;
@@ -109,7 +109,7 @@ void watch_for_forks() {
 
 OpenAutocast::OpenAutocast(std::vector<c10::DeviceType> device_types, c10::ScalarType dtype) {
   watch_for_forks();
-  settle();
+  update();
   for (const auto& open : state.entries) {
     TORCH_CHECK(open->dtype == dtype, "initialize: autocast to ", open->dtype,
                 " is already active for a model in this thread, cannot also autocast to ", dtype,
@@ -129,10 +129,10 @@ OpenAutocast::~OpenAutocast() {
 
 void OpenAutocast::close() {
   if (entry_->open.exchange(false)) entry_->ops.clear();
-  settle();
+  update();
 }
 
-void OpenAutocast::settle() {
+void OpenAutocast::update() {
   auto& entries = state.entries;
   const auto is_closed = [](const auto& entry) { return !entry->open; };
   entries.erase(std::remove_if(entries.begin(), entries.end(), is_closed), entries.end());
@@ -146,7 +146,7 @@ void OpenAutocast::settle() {
 }
 
 OpenAutocast::Entries OpenAutocast::open_in_this_thread() {
-  settle();
+  update();
   return state.entries;
 }
 
@@ -154,7 +154,7 @@ JoinAutocast::JoinAutocast(const OpenAutocast& opened)
     : JoinAutocast(OpenAutocast::Entries{opened.entry_}) {}
 
 JoinAutocast::JoinAutocast(const OpenAutocast::Entries& opened) {
-  OpenAutocast::settle();
+  OpenAutocast::update();
   if (!state.entries.empty() || state.shields > 0) return;
   for (const auto& entry : opened) {
     if (!entry->open) continue;
@@ -174,12 +174,12 @@ JoinAutocast::~JoinAutocast() {
     const auto found = std::find(entries.begin(), entries.end(), entry);
     if (found != entries.end()) entries.erase(found);
   }
-  OpenAutocast::settle();
+  OpenAutocast::update();
 }
 
 namespace {
 
-/// What the thread that called a backward has open, for all threads that work for it.
+/// Hands the entries of the thread that called a backward to all threads that work for it.
 struct BackwardInfo : c10::DebugInfoBase {
   OpenAutocast::Entries entries;
 };
@@ -201,7 +201,7 @@ const BackwardInfo* backward_info() {
   return static_cast<const BackwardInfo*>(c10::ThreadLocalDebugInfo::get(kind));
 }
 
-/// Of this thread; of the one whose backward it works for, where it has none.
+/// This thread's entries; if it has none, those of the thread whose backward it works for.
 const OpenAutocast::Entries& entries_here() {
   const BackwardInfo* info = backward_info();
   return state.entries.empty() && info != nullptr ? info->entries : state.entries;
@@ -228,7 +228,7 @@ std::optional<c10::ScalarType> casting_to(c10::DeviceType device_type) {
 }
 
 disable_casts::disable_casts() {
-  OpenAutocast::settle();
+  OpenAutocast::update();
   ++state.shields;
   for (const auto& entry : entries_here()) {
     for (const auto device_type : entry->device_types) {

@@ -23,15 +23,15 @@ class TORCHAMP_API OpenAutocast {
   OpenAutocast& operator=(const OpenAutocast&) = delete;
 
   /// May be called from any thread, and more than once. From another thread it takes effect
-  /// in the opening thread at the next call of settle().
+  /// in the opening thread at the next call of update().
   void close();
 
   /// Updates this thread's autocast state to what is still open.
-  static void settle();
+  static void update();
 
-  /// What one OpenAutocast has opened, for all threads that join it.
+  /// The casts that one OpenAutocast has opened, shared with all threads that join it.
   struct Entry;
-  /// What several OpenAutocasts have opened.
+  /// The entries of several OpenAutocasts.
   using Entries = std::vector<std::shared_ptr<Entry>>;
   /// The entries that this thread casts by: its own, and those it has joined.
   static Entries open_in_this_thread();
@@ -49,7 +49,7 @@ class TORCHAMP_API JoinAutocast {
  public:
   /// Saves this thread's state until the end of the scope.
   explicit JoinAutocast(const OpenAutocast& opened);
-  /// The same for all entries of a thread.
+  /// Joins all entries of a thread.
   explicit JoinAutocast(const OpenAutocast::Entries& opened);
   ~JoinAutocast();
   JoinAutocast(const JoinAutocast&) = delete;

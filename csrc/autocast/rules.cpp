@@ -81,7 +81,7 @@ bool is_castable(c10::DeviceType device_type, const at::Tensor& tensor) {
   return tensor.scalar_type() == c10::kFloat || is_16_bit(tensor.scalar_type());
 }
 
-void SeenTypes::see(c10::DeviceType device_type, const at::Tensor& tensor) {
+void ArgumentTypes::add(c10::DeviceType device_type, const at::Tensor& tensor) {
   if (!is_castable(device_type, tensor)) return;
   (is_16_bit(tensor.scalar_type()) ? has_16_bit : has_float) = true;
 }
@@ -104,9 +104,9 @@ void to_float32(const Call& call) {
 }
 
 void to_widest(const Call& call) {
-  SeenTypes seen;
-  for_each_tensor(call, [&](const at::Tensor& tensor) { seen.see(call.device_type, tensor); });
-  if (seen.are_mixed()) cast_all(call, c10::kFloat);
+  ArgumentTypes types;
+  for_each_tensor(call, [&](const at::Tensor& tensor) { types.add(call.device_type, tensor); });
+  if (types.are_mixed()) cast_all(call, c10::kFloat);
 }
 
 void to_type_of_self(const Call& call) {

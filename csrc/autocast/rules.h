@@ -17,8 +17,8 @@ c10::DeviceType device_type_of(c10::DispatchKey key);
 bool is_castable(c10::DeviceType device_type, const at::Tensor& tensor);
 
 /// The floating types among a call's tensors that rules cast.
-struct SeenTypes {
-  void see(c10::DeviceType device_type, const at::Tensor& tensor);
+struct ArgumentTypes {
+  void add(c10::DeviceType device_type, const at::Tensor& tensor);
   bool are_mixed() const { return has_float && has_16_bit; }
 
   bool has_float = false, has_16_bit = false;

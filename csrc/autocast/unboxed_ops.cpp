@@ -43,27 +43,29 @@ using c10::DispatchKeySet;
 namespace rules = autocast_rules;
 
 /// The arguments of a call.
-struct Seen {
+struct Arguments {
   template <class Argument>
-  void see(c10::DeviceType, const Argument&) {}
-  void see(c10::DeviceType device_type, const Tensor& tensor) { types.see(device_type, tensor); }
-  void see(c10::DeviceType device_type, const std::optional<Tensor>& tensor) {
-    if (tensor) types.see(device_type, *tensor);
+  void add(c10::DeviceType, const Argument&) {}
+  void add(c10::DeviceType device_type, const Tensor& tensor) { types.add(device_type, tensor); }
+  void add(c10::DeviceType device_type, const std::optional<Tensor>& tensor) {
+    if (tensor) types.add(device_type, *tensor);
   }
-  void see(c10::DeviceType, const std::optional<c10::ScalarType>& dtype) {
+  void add(c10::DeviceType, const std::optional<c10::ScalarType>& dtype) {
     has_chosen_dtype |= dtype.has_value();
   }
 
-  rules::SeenTypes types;
+  rules::ArgumentTypes types;
   bool has_chosen_dtype = false;
 };
 
 struct ToFloat32 {
-  static bool casts(const Seen& seen) { return seen.types.has_16_bit && !seen.has_chosen_dtype; }
+  static bool casts(const Arguments& arguments) {
+    return arguments.types.has_16_bit && !arguments.has_chosen_dtype;
+  }
 };
 
 struct ToWidest {
-  static bool casts(const Seen& seen) { return seen.types.are_mixed(); }
+  static bool casts(const Arguments& arguments) { return arguments.types.are_mixed(); }
 };
 
 template <class Argument>
@@ -91,11 +93,11 @@ struct Unboxed<Op, Rule, Tensor(Args...)> {
     if (!casting_to(device_type) || rules::is_inside_of_an_op()) {
       return Op::redispatch(below, args...);
     }
-    Seen seen;
-    (seen.see(device_type, args), ...);
+    Arguments arguments;
+    (arguments.add(device_type, args), ...);
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
-    return Rule::casts(seen) ? Op::call(float32_of(device_type, args)...)
-                             : Op::redispatch(below, args...);
+    return Rule::casts(arguments) ? Op::call(float32_of(device_type, args)...)
+                                  : Op::redispatch(below, args...);
   }
 };
 

@@ -56,7 +56,7 @@ class Zip {
 
  private:
   std::string read(uint64_t offset, uint64_t size);
-  /// The same, of a structure that starts with `mark`.
+  /// Reads a structure that starts with `mark`.
   std::string read(uint64_t offset, uint64_t size, uint32_t mark);
   uint64_t data_of(const Record& record);
   uint32_t checksum_of(uint64_t offset, uint64_t size);

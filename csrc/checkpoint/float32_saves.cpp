@@ -55,7 +55,7 @@ class Casts {
   std::unordered_map<const c10::TensorImpl*, WeakTensor> casts_;
 };
 
-/// What torch::save makes of a module, not a program's own, which stays as it is.
+/// Whether torch::save has made `saved` of a module. A program's own stays as it is.
 bool is_archive(const torch::jit::Module& saved) {
   const std::string name = saved.type()->name()->qualifiedName();
   return saved.type()->methods().empty() && name.rfind("__torch__.", 0) == 0 &&

@@ -1,4 +1,4 @@
-// What torch::save writes of tensors that initialize has cast.
+// Lets torch::save write tensors that initialize has cast in float32.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// What autograd knows of a tensor, without the calls into its library.
+// Reads what autograd knows of a tensor without the calls into its library.
 #pragma once
 
 #include <ATen/core/Tensor.h>

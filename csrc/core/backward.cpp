@@ -106,7 +106,7 @@ void Backward::open(void (OptimizerState::*begin)()) {
   for (const auto& state : states_) state->is_open_ = true;
   is_open_ = true;
   try {
-    for (const auto& state : states_) state->settle();
+    for (const auto& state : states_) state->update_grads();
     unscale_others();
     for (const auto& state : states_) (state.get()->*begin)();
   } catch (...) {

@@ -52,7 +52,7 @@ class TORCHAMP_API Backward {
 
  private:
   using Report = std::shared_ptr<const BackwardReport>;
-  /// What became of the scaled loss, for its hook.
+  /// The fate of the scaled loss, which its hook notes.
   struct Use {
     std::atomic<bool> was_used{false};   ///< it had a backward
     std::atomic<bool> has_ended{false};  ///< grads of a later one would stay scaled
@@ -81,7 +81,7 @@ class TORCHAMP_API Backward {
   Options options_;
   bool is_needed_;
   std::shared_ptr<Use> use_;  ///< null if that is not known
-  /// Of this backward: another one may update the scale before finish().
+  /// The scale of this backward: another one may update the scaler's before finish().
   std::shared_ptr<const ScaleSnapshot> scaled_by_;
   at::Tensor loss_;  ///< scaled; undefined unless a scalar on the device
   bool is_open_ = false;

@@ -11,7 +11,7 @@ namespace torchamp::core {
 
 /// The ranks among which parameters are distributed; by default none are.
 struct RanksOfShards {
-  /// What is stepped by grads whose norm another rank counts.
+  /// The stepped tensors for whose grads another rank counts the norm.
   std::unordered_set<const c10::TensorImpl*> counted_elsewhere;
   /// Makes a float64 scalar the sum over all ranks, in place.
   std::function<void(const at::Tensor&)> all_reduce_sum = {};
@@ -25,7 +25,7 @@ struct RanksOfShards {
 TORCHAMP_API at::Tensor clip_grad_norm(const std::vector<OptimizerState*>& states, double max_norm,
                                        const RanksOfShards& ranks = {});
 
-/// The same by value: each element to within ±clip_value. Unscales grads that are kChecked.
+/// Clips each element to within ±clip_value. Unscales grads that are kChecked.
 TORCHAMP_API void clip_grad_value(const std::vector<OptimizerState*>& states, double clip_value);
 
 }  // namespace torchamp::core

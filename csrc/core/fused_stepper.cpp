@@ -171,7 +171,7 @@ void FusedStepper::make_states(const Lists& lists) {
   }
 }
 
-StepScalars FusedStepper::scalars(const Step& step) const {
+StepScalars FusedStepper::scalars(const StepInputs& step) const {
   StepScalars scalars{steps_, hyper_, groups_, step.grad_factor, step.skip};
   if (norm_averages_.defined()) scalars.norm_averages = norm_averages_;
   scalars.stochastic_rounding = storage_.stochastic_rounding;
@@ -184,7 +184,7 @@ StepLists FusedStepper::step_lists(const Lists& lists) const {
   return {lists.grads, params_, states_, lists.model_params, known_.get(), lists.unscaled};
 }
 
-void FusedStepper::step(const Step& step) {
+void FusedStepper::step(const StepInputs& step) {
   Borrowed grads(params_.size());
   for (size_t i = 0; i < params_.size(); ++i) grads.set(i, params_[i].grad());
   this->step({grads}, step);
@@ -192,14 +192,14 @@ void FusedStepper::step(const Step& step) {
 }
 
 /// A step that is skipped leaves them scaled.
-void FusedStepper::leave_unscaled(at::TensorList grads, const Step& step) {
+void FusedStepper::leave_unscaled(at::TensorList grads, const StepInputs& step) {
   at::NoGradGuard no_grad;
   Tensor factor = *step.grad_factor;
   if (step.skip) factor = at::where(step.skip->ne(0), at::ones_like(factor), factor);
   ops::unscale(grads, grads, factor, at::zeros_like(factor));
 }
 
-void FusedStepper::step(const Lists& lists, const Step& step) {
+void FusedStepper::step(const Lists& lists, const StepInputs& step) {
   at::NoGradGuard no_grad;
   make_states(lists);
   count_empty(lists, step);
@@ -209,7 +209,7 @@ void FusedStepper::step(const Lists& lists, const Step& step) {
 }
 
 /// The steps of empty parameters, which kernels do not see: shards of DTensors may be empty.
-void FusedStepper::count_empty(const Lists& lists, const Step& step) {
+void FusedStepper::count_empty(const Lists& lists, const StepInputs& step) {
   for (size_t i = 0; i < params_.size(); ++i) {
     if (params_[i].numel() != 0 || !lists.grads[i].defined()) continue;
     const Tensor count = step_count(i);
@@ -218,21 +218,21 @@ void FusedStepper::count_empty(const Lists& lists, const Step& step) {
 }
 
 /// Each one's, unscaled.
-Tensor FusedStepper::norms_of_grads(const Lists& lists, const Step& step) const {
+Tensor FusedStepper::norms_of_grads(const Lists& lists, const StepInputs& step) const {
   std::vector<Tensor> scaled = lists.grads.vec(), unscaled(scaled.size());
   for (const int64_t i : lists.unscaled) std::swap(scaled[i], unscaled[i]);
   const Tensor norms = multiplied(std::get<1>(ops::l2norm(scaled, true)), step.grad_factor);
   return lists.unscaled.empty() ? norms : norms.add(std::get<1>(ops::l2norm(unscaled, true)));
 }
 
-void FusedStepper::step_by_norms(const Lists& lists, const Step& step) {
+void FusedStepper::step_by_norms(const Lists& lists, const StepInputs& step) {
   StepScalars scalars = this->scalars(step);
   scalars.update_norms = norms_of_grads(lists, step);
   if (adapts_) scalars.param_norms = std::get<1>(ops::l2norm(params_, true));
   fused_step(algorithm_, step_lists(lists), scalars);
 }
 
-void FusedStepper::step_lamb(const Lists& lists, const Step& step) {
+void FusedStepper::step_lamb(const Lists& lists, const StepInputs& step) {
   StepScalars scalars = this->scalars(step);
   if (clips_) {
     const Tensor norm = multiplied(std::get<0>(ops::l2norm(lists.grads)), step.grad_factor);

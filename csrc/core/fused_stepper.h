@@ -20,7 +20,7 @@ class TORCHAMP_API FusedStepper {
   using Row = std::array<double, kHyperparameters>;
 
   /// Arguments of one step.
-  struct Step {
+  struct StepInputs {
     std::optional<at::Tensor> grad_factor = {};  ///< float32 scalar; grads are multiplied by it
     std::optional<at::Tensor> skip = {};         ///< float32 scalar; unless 0 nothing changes
   };
@@ -70,22 +70,22 @@ class TORCHAMP_API FusedStepper {
   /// Whether a parameter's step depends on the total norm of all grads.
   bool joins_norms() const { return clips_; }
   /// Steps the parameters by their own grads, and leaves these multiplied by grad_factor.
-  void step(const Step& step);
+  void step(const StepInputs& step);
   /// Steps the parameters by the grads of `lists`.
-  void step(const Lists& lists, const Step& step);
+  void step(const Lists& lists, const StepInputs& step);
 
  private:
   at::TensorOptions options(at::ScalarType dtype) const;
   std::vector<size_t> without_states(const Lists& lists) const;
   void make_states(const Lists& lists);
-  StepScalars scalars(const Step& step) const;
+  StepScalars scalars(const StepInputs& step) const;
   at::ScalarType state_type(const at::Tensor& param) const;
   StepLists step_lists(const Lists& lists) const;
-  void count_empty(const Lists& lists, const Step& step);
-  at::Tensor norms_of_grads(const Lists& lists, const Step& step) const;
-  void step_by_norms(const Lists& lists, const Step& step);
-  void step_lamb(const Lists& lists, const Step& step);
-  static void leave_unscaled(at::TensorList grads, const Step& step);
+  void count_empty(const Lists& lists, const StepInputs& step);
+  at::Tensor norms_of_grads(const Lists& lists, const StepInputs& step) const;
+  void step_by_norms(const Lists& lists, const StepInputs& step);
+  void step_lamb(const Lists& lists, const StepInputs& step);
+  static void leave_unscaled(at::TensorList grads, const StepInputs& step);
 
   StepAlgorithm algorithm_;
   Storage storage_;

@@ -55,13 +55,13 @@ bool is_set_aside(const Param& param) {
   return param.has_master() && param.grad.state == GradState::kNone;
 }
 
-/// What the open backward has found.
+/// Drops what the open backward has found.
 void forget_before(Param& param) {
   param.before = Grad();
   param.before_grad.reset();
 }
 
-/// Back to that.
+/// Puts back what the open backward has found.
 void restore(Param& param) {
   param.model_grad() = std::exchange(param.before_grad, Tensor());
   param.grad = std::exchange(param.before, Grad());
@@ -71,7 +71,7 @@ void restore(Param& param) {
 
 // ---- what the program has done
 
-void OptimizerState::settle() {
+void OptimizerState::update_grads() {
   for (const auto& param : params_) {
     if (param->refused.defined()) discard_refused(*param);
   }
@@ -124,7 +124,7 @@ void OptimizerState::take_over(Param& param, const Tensor& grad) const {
   param.grad.left = Mark(param.grad.unscaled);
 }
 
-/// What a skipped step has left, unless the program has put another in its place.
+/// Drops the grad that a skipped step has left, unless the program has put another there.
 void OptimizerState::discard_refused(Param& param) const {
   const Tensor refused = std::exchange(param.refused, Tensor());
   Tensor& grad = param.model_grad();
@@ -159,7 +159,7 @@ void OptimizerState::drop(Param& param) {
 // ---- grads of backwards without the optimizer
 
 void OptimizerState::watch_strays() {
-  settle();
+  update_grads();
   for (const auto& param : params_) {
     if (param->grad.state == GradState::kOpen || has_stray(*param)) continue;
     param->is_stray = false;
@@ -288,8 +288,8 @@ void OptimizerState::delay(const std::shared_ptr<const Scaling>& scaling) {
 
 // ---- what unscales
 
-/// Of grads that are kScaled, those that `scaler` does not scale by now: the optimizer's own last
-/// one even if no grad is, so that all ranks find the same number.
+/// The scalings of grads that are kScaled which `scaler` does not scale by now. The optimizer's own
+/// last one is among them even if no grad has it, so that all ranks find the same number.
 std::vector<std::shared_ptr<const Scaling>> OptimizerState::other_scalings(
     const LossScaler& scaler) const {
   std::vector<std::shared_ptr<const Scaling>> found;
@@ -494,7 +494,7 @@ void OptimizerState::step(FusedStepper& stepper, const Tensor& skip) {
     (is_checked ? scaled : unscaled).push_back(static_cast<int64_t>(k));
   }
   if (unscaled.empty() && scaled.empty()) return;
-  FusedStepper::Step step;
+  FusedStepper::StepInputs step;
   if (skip.defined()) step.skip = skip;
   if (scaled.empty()) unscaled.clear();
   if (!scaled.empty()) step.grad_factor = factor_;

@@ -1,4 +1,4 @@
-// What is told of backwards and steps, and is no part of them.
+// Observer: learns of backwards and steps, and is no part of them.
 #pragma once
 
 #include <torchamp/detail/export.h>
@@ -23,7 +23,7 @@ struct EndedBackward {
   std::shared_ptr<const BackwardReport> here = nullptr;  ///< if ranks agree: of this one alone
 };
 
-/// Is told what an OptimizerState does, by the thread that does it.
+/// Observes what an OptimizerState does, in the thread that does it.
 class TORCHAMP_API Observer {
  public:
   virtual ~Observer() = default;

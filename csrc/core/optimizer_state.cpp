@@ -39,7 +39,7 @@ class States {
     states_.erase(std::find(states_.begin(), states_.end(), state));
   }
 
-  /// Those that are not being destroyed.
+  /// The states that are not being destroyed.
   std::vector<std::shared_ptr<OptimizerState>> all() {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::vector<std::shared_ptr<OptimizerState>> all;
@@ -258,7 +258,7 @@ Tensor OptimizerState::overflow_of(const std::vector<int64_t>& indices) const {
 }
 
 void OptimizerState::check_unscaled(const char* function) {
-  if (!is_in_backward()) settle();
+  if (!is_in_backward()) update_grads();
   TORCH_CHECK(!grads_are_scaled(), function,
               ": expected unscaled grads, got grads still scaled by a scale_loss that is open or "
               "has delay_unscale, as in no_sync(); clip after the last scale_loss of the step");
@@ -267,14 +267,14 @@ void OptimizerState::check_unscaled(const char* function) {
 
 void OptimizerState::zero_grad(bool set_to_none) {
   at::NoGradGuard no_grad;
-  tell_once(has_written_beside_scaled() ? kWrittenBesideScaled : "");
+  warn_once(has_written_beside_scaled() ? kWrittenBesideScaled : "");
   for (const auto& param : params_) zero_grad(*param, set_to_none);
   had_drops_ = false;
   forget_backwards();
   clear_sharers();
 }
 
-/// Of those that have nothing left to skip.
+/// Only states that have nothing left to skip are cleared.
 void OptimizerState::clear_sharers() {
   for (const auto& param : params_) {
     for (OptimizerState* user : param->users) {
@@ -355,8 +355,8 @@ void OptimizerState::end_step(const std::vector<LossScaler*>& scalers) {
   forget_backwards();
 }
 
-void OptimizerState::tell_once(const std::string& doubt) {
-  doubt_ = doubt.empty() || !told_.insert(doubt).second ? "" : doubt;
+void OptimizerState::warn_once(const std::string& warning) {
+  warning_ = warning.empty() || !warned_.insert(warning).second ? "" : warning;
 }
 
 /// Whether the program has written the model while its grads were scaled for a fused step, also

@@ -1,4 +1,5 @@
-// What one optimizer steps, with the grads of its next step: both languages' optimizers have one.
+// OptimizerState: the parameters that one optimizer steps, with the grads of its next step. The
+// optimizers of both languages have one.
 #pragma once
 
 #include <torchamp/loss_scaler.h>
@@ -41,7 +42,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   const ParamList& params() const { return params_; }
   /// The model's.
   std::vector<at::Tensor> model_params() const;
-  /// What is stepped for them: masters, and the parameters that have none.
+  /// The tensors that are stepped for them: masters, and the parameters that have none.
   std::vector<at::Tensor> master_params() const;
   /// Whether any parameter has a master.
   bool has_masters() const;
@@ -81,7 +82,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   bool grads_are_scaled() const;
   /// float32 scalar on the device, not 0 if the next step is to be skipped; undefined: it is not.
   const at::Tensor& found_inf() const { return found_inf_; }
-  /// The same for the host, which waits for the device.
+  /// Whether found_inf() is not 0. Waits for the device.
   bool has_overflowed() const;
   /// Whether it may have, as far as the host knows without waiting.
   bool may_have_overflowed() const;
@@ -97,10 +98,11 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   bool adopts_data_writes() const { return adopts_data_writes_; }
   /// Synchronizes masters and model; see core::refresh.
   void refresh() const { core::refresh(params_); }
-  /// Discards what a step has skipped, and takes notice of what the program has done to the grads.
-  void settle();
-  /// The same, for clipping. Throws RuntimeError, which names `function`, while grads are scaled,
-  /// also by a backward that was not given the optimizer.
+  /// Brings the grads' states up to date: drops what a step has skipped, and reads what the program
+  /// has done to the grads.
+  void update_grads();
+  /// Does update_grads(), for clipping. Throws RuntimeError, which names `function`, while grads
+  /// are scaled, also by a backward that was not given the optimizer.
   void check_unscaled(const char* function);
   /// Ends a step, taken or skipped, whose losses are scaled by `scalers`: drops the masters' grads,
   /// and what a skipped step has refused.
@@ -141,9 +143,9 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
 
   /// @}
 
-  /// What the program may not have meant, found by the last step or zero_grad() and by none before;
-  /// empty if there is nothing.
-  const std::string& doubt() const { return doubt_; }
+  /// A warning about what the program may not have meant, found by the last step or zero_grad() and
+  /// by none before; empty if there is none.
+  const std::string& warning() const { return warning_; }
 
  private:
   friend class Backward;
@@ -180,7 +182,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   void note_strays(bool is_scaled);
   void check_no_strays(const char* function, bool set_aside) const;
 
-  // What becomes of a grad.
+  // A grad's states.
   void notice();
   void notice(Param& param);
   void take_over(Param& param, const at::Tensor& grad) const;
@@ -196,7 +198,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   at::Tensor overflow_of(const std::vector<int64_t>& indices) const;
   void lend_grads(bool lends) const;
   bool has_written_beside_scaled() const;
-  void tell_once(const std::string& doubt);
+  void warn_once(const std::string& warning);
   void check_not_written(const Param& param) const;
 
   ParamList params_;
@@ -205,7 +207,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   bool is_open_ = false;
   bool adopts_data_writes_ = false;
   bool had_scaled_loss_ = false;            ///< a backward since it was made
-  bool had_drops_ = false;                  ///< the program has zeroed grads since settle()
+  bool had_drops_ = false;                  ///< the program has zeroed grads since update_grads()
   std::shared_ptr<const Scaling> scaling_;  ///< of the last backward that left grads kScaled
   at::Tensor found_inf_;                    ///< of the backwards since the last step
   bool shares_overflows_ = false;           ///< some may be of grads of other optimizers
@@ -215,8 +217,8 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   at::Tensor found_inf_per_param_;  ///< uint8 [params]: since the last step
   at::Tensor overflow_flags_;       ///< for passes over grads; undefined if one has failed
   std::thread::id thread_;          ///< that used it last
-  std::string doubt_;
-  std::unordered_set<std::string> told_;
+  std::string warning_;
+  std::unordered_set<std::string> warned_;
   std::shared_ptr<Observer> observer_;  ///< may be null
   Report last_report_;
 };

@@ -35,7 +35,7 @@ class Registry {
     params_[param->master.unsafeGetTensorImpl()] = param;
   }
 
-  /// Of a Param that is being destroyed.
+  /// Removes a Param that is being destroyed.
   void remove(const Param& param) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const Tensor& tensor : {param.model, param.master}) {

@@ -18,12 +18,12 @@ class OptimizerState;
 /// (`.data`, numpy) do not change it.
 class TORCHAMP_API Mark {
  public:
-  /// Of no tensor.
+  /// Marks no tensor.
   Mark() = default;
   explicit Mark(const at::Tensor& tensor);
   /// Whether `now` is that tensor, whatever has been written to it; or none, as then.
   bool is_same(const at::Tensor& now) const;
-  /// The same, and nothing has been written to it.
+  /// Whether `now` is that tensor, and nothing has been written to it.
   bool is_unchanged(const at::Tensor& now) const;
 
  private:
@@ -153,7 +153,7 @@ TORCHAMP_API at::Tensor make_master(const at::Tensor& model_param);
 /// The Param of a tensor of the model or of a master, which all of the process share; null if
 /// nobody steps it.
 TORCHAMP_API std::shared_ptr<Param> param_of(const at::Tensor& tensor);
-/// The same, which is made if there is none.
+/// The Param of the two, which is made if there is none.
 std::shared_ptr<Param> make_param(const at::Tensor& model, const at::Tensor& master);
 
 /// Synchronizes models and masters where one was written from outside: follow_model(), else the
@@ -162,8 +162,8 @@ TORCHAMP_API void refresh(const ParamList& params);
 /// For readers of the model: copies the masters that were written from outside, in a way that
 /// PyTorch counts, where the model was not.
 TORCHAMP_API void publish_masters(const ParamList& params);
-/// What a tensor of a model stands for: a float32 copy if it has 16 bits, of its master if it has
-/// one; else the tensor itself.
+/// The value that a tensor of a model stands for: a float32 copy if it has 16 bits, of its master
+/// if it has one; else the tensor itself.
 TORCHAMP_API at::Tensor float32_of(const at::Tensor& tensor);
 /// model = master, rounded; after a step.
 TORCHAMP_API void copy_to_model(const ParamList& params);

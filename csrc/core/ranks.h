@@ -1,4 +1,4 @@
-// What the ranks of a distributed program must have in common.
+// Checks that the ranks of a distributed program have the same state.
 #pragma once
 
 #include <torchamp/agreement.h>

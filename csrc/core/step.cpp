@@ -21,12 +21,12 @@ void Step::begin(const char* function) {
   TORCH_CHECK(!state.is_in_backward(), function,
               ": expected the optimizer not to be inside an open scale_loss, but it is; "
               "step after it, where the grads are unscaled");
-  state.settle();
+  state.update_grads();
   TORCH_CHECK(!state.grads_are_scaled(), function,
               ": expected unscaled grads, got grads still scaled by a scale_loss with "
               "delay_unscale, as in no_sync(); run one without it before the step");
   state.check_no_strays(function, /*set_aside=*/true);
-  state.tell_once(state.lacks_grads() ? std::string(function) + kLacksGrads : "");
+  state.warn_once(state.lacks_grads() ? std::string(function) + kLacksGrads : "");
   state.refresh();
   if (state.adopts_data_writes()) {
     for (const auto& param : state.params()) param->adopt_data_writes();

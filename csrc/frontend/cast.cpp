@@ -1,12 +1,11 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/rnn.h>
 #include <torchamp/cast.h>
+#include <torchamp/detail/tools.h>
 
 #include <algorithm>
 #include <unordered_set>
 #include <utility>
-
-#include "frontend/round_arguments.h"
 
 namespace torchamp {
 namespace {
@@ -63,14 +62,6 @@ at::Tensor counted_copy(const at::Tensor& tensor, at::ScalarType dtype) {
 
 }  // namespace
 
-RoundArguments::RoundArguments(at::ScalarType dtype) {
-  rounded_to = dtype;
-}
-
-RoundArguments::~RoundArguments() {
-  rounded_to.reset();
-}
-
 std::vector<at::Tensor> params_to_cast(torch::nn::Module& module, at::ScalarType dtype,
                                        bool keep_batchnorm_fp32,
                                        const std::vector<std::string>& keep_fp32) {
@@ -111,6 +102,14 @@ void cast_module(torch::nn::Module& module, at::ScalarType dtype, bool keep_batc
 }
 
 namespace detail {
+
+RoundArguments::RoundArguments(at::ScalarType dtype) {
+  rounded_to = dtype;
+}
+
+RoundArguments::~RoundArguments() {
+  rounded_to.reset();
+}
 
 void cast_argument(at::Tensor& tensor, at::ScalarType dtype, std::vector<CastTensor>& casts) {
   const bool rounds = rounded_to && changes(tensor, *rounded_to);

@@ -7,11 +7,11 @@
 
 namespace torchamp {
 
-/// Those of all groups, in their order.
+/// The parameters of all groups, in their order.
 std::vector<at::Tensor> params_of(torch::optim::Optimizer& optimizer);
 
-/// A list as long as `params`: their grads on one device, undefined elsewhere;
-/// of sparse grads the values.
+/// A list as long as `params`: their grads on one device, undefined elsewhere. A sparse grad is
+/// listed by its values.
 struct DeviceGrads {
   at::Device device;
   std::vector<at::Tensor> grads;

@@ -1,4 +1,4 @@
-// What a Model's call does around the module's forward.
+// Forward: the scope that a Model's call opens around the module's forward.
 #include <torchamp/model.h>
 
 #include <algorithm>

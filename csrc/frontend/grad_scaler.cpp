@@ -177,7 +177,7 @@ bool GradScaler::step_or_skip(torch::optim::Optimizer& optimizer, Checks& checks
 }
 
 bool GradScaler::step_fused(optim::FusedOptimizer& optimizer, Checks& checks) {
-  FusedStepper::Step step;
+  FusedStepper::StepInputs step;
   if (checks.stage == Stage::kReady) {
     scaler_.compare_ranks();
     look_at_grads(optimizer, checks, std::nullopt);

@@ -15,7 +15,7 @@ namespace {
 
 using Defaults = std::unique_ptr<torch::optim::OptimizerOptions>;
 
-/// What an optimizer owns and nobody replaces: its default options.
+/// Reaches an optimizer's default options, which it owns and nobody replaces.
 struct OfOptimizer : torch::optim::Optimizer {
   static Defaults& defaults_of(torch::optim::Optimizer& optimizer) {
     return optimizer.*(&OfOptimizer::defaults_);

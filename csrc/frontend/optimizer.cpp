@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/outside_capture.h"
 #include "core/step.h"
 #include "frontend/checkpoint/kinds.h"
 #include "frontend/device_grads.h"
@@ -24,6 +25,14 @@ void add_group(torch::optim::Optimizer& optimizer, const torch::optim::Optimizer
 void show_grads(core::OptimizerState& state) {
   state.set_lazy(false);
   state.show_grads();
+}
+
+void call_observers(const WrappedOptimizer& optimizer, const Amp& amp) {
+  for (size_t i = 0; i < optimizer.observers.size(); ++i) {  // one of them may add another
+    const auto observer = optimizer.observers[i].lock();
+    if (observer == nullptr) continue;
+    observer->before_step(is_capturing(amp.loss_scaler().loss_scale_tensor().device()));
+  }
 }
 
 }  // namespace
@@ -50,12 +59,10 @@ bool Optimizer::step() {
     optimizer.wrapped->step();
     return true;
   }
-  for (size_t i = 0; i < optimizer.observers.size(); ++i) {
-    if (const auto observer = optimizer.observers[i].lock()) observer->before_step();
-  }
+  call_observers(optimizer, *amp_);
   core::Step step(optimizer.state, amp_->session().scalers(), optimizer.fused != nullptr);
   step.begin("Optimizer::step");
-  if (!optimizer.state->doubt().empty()) amp_->session().warn_once(optimizer.state->doubt());
+  if (!optimizer.state->warning().empty()) amp_->session().warn_once(optimizer.state->warning());
   const bool stepped = step_unless_overflowed();
   step.finish();
   optimizer.backwards = 0;
@@ -104,7 +111,7 @@ void Optimizer::zero_grad(bool set_to_none) {
   WrappedOptimizer& optimizer = wrapped_of(*this);
   optimizer.wrapped->zero_grad(set_to_none);
   optimizer.state->zero_grad(set_to_none);
-  if (!optimizer.state->doubt().empty()) amp_->session().warn_once(optimizer.state->doubt());
+  if (!optimizer.state->warning().empty()) amp_->session().warn_once(optimizer.state->warning());
 }
 
 void Optimizer::add_param_group(torch::optim::OptimizerParamGroup group) {

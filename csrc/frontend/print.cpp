@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "core/backward_report.h"
-#include "frontend/facts.h"
+#include "frontend/describe.h"
 #include "frontend/session.h"
 
 namespace torchamp {
@@ -35,27 +35,27 @@ std::string joined_text(const Objects& objects, const Function& text_of) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> facts_of(const Properties& properties) {
-  std::vector<std::pair<std::string, std::string>> facts;
+std::vector<std::pair<std::string, std::string>> describe(const Properties& properties) {
+  std::vector<std::pair<std::string, std::string>> lines;
   if (properties.cast_model_type) {
-    facts.emplace_back("weights", dtype_name(*properties.cast_model_type));
+    lines.emplace_back("weights", dtype_name(*properties.cast_model_type));
   }
   const bool is_low = properties.cast_model_type.value_or(at::kFloat) != at::kFloat;
   if (is_low && properties.keep_batchnorm_fp32.value_or(false)) {
-    facts.emplace_back("batch norms", "float32");
+    lines.emplace_back("batch norms", "float32");
   }
   if (properties.autocast_type) {
-    facts.emplace_back("ops", dtype_name(*properties.autocast_type) + " where that is safe");
+    lines.emplace_back("ops", dtype_name(*properties.autocast_type) + " where that is safe");
   }
-  if (properties.master_weights.value_or(false)) facts.emplace_back("masters", "float32");
+  if (properties.master_weights.value_or(false)) lines.emplace_back("masters", "float32");
   const LossScale& scale = properties.loss_scale;
-  facts.emplace_back("loss scale", scale.dynamic() ? "dynamic" : c10::str(*scale.fixed));
-  return facts;
+  lines.emplace_back("loss scale", scale.dynamic() ? "dynamic" : c10::str(*scale.fixed));
+  return lines;
 }
 
 std::ostream& operator<<(std::ostream& stream, const Properties& properties) {
-  const auto line = [](const auto& fact) { return fact.first + ": " + fact.second; };
-  return stream << name(properties.opt_level) << " (" << joined_text(facts_of(properties), line)
+  const auto text_of = [](const auto& entry) { return entry.first + ": " + entry.second; };
+  return stream << name(properties.opt_level) << " (" << joined_text(describe(properties), text_of)
                 << ')';
 }
 

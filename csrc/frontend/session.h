@@ -1,4 +1,4 @@
-// What one initialize keeps, behind Amp.
+// Session: the state of one initialize, behind Amp.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -26,7 +26,7 @@ class Session {
   Session(std::vector<std::shared_ptr<torch::nn::Module>> models, const OptimizerRefs& optimizers,
           const Options& options);
 
-  /// What initialize was given.
+  /// The options that initialize was given.
   const Options& options() const { return options_; }
   /// The level's properties with the options applied.
   const Properties& properties() const { return properties_; }
@@ -35,7 +35,7 @@ class Session {
 
   /// The dtype that forward casts its inputs to; empty if the level does not cast them.
   std::optional<at::ScalarType> input_type() const;
-  /// The same of its outputs.
+  /// The dtype that forward casts its outputs to; empty if the level does not cast them.
   std::optional<at::ScalarType> output_type() const;
   /// Whether ops are cast, as at O1 and O4, until close().
   bool uses_autocast() const { return open_autocast_.has_value(); }
@@ -57,11 +57,11 @@ class Session {
   LossScaler& loss_scaler(int64_t loss_id = 0);
   /// One per loss; empty if not enabled.
   std::vector<LossScaler>& loss_scalers() { return loss_scalers_; }
-  /// The same.
+  /// The scalers, to read.
   const std::vector<LossScaler>& loss_scalers() const { return loss_scalers_; }
   /// In the order in which initialize was given them.
   const std::vector<std::shared_ptr<torch::nn::Module>>& models() const { return models_; }
-  /// The same, by address.
+  /// The scalers, by address.
   std::vector<LossScaler*> scalers();
   /// A parameter's name, with the model's number if there are several; empty if no model has it.
   std::string name_of(const at::Tensor& param) const;
@@ -80,7 +80,7 @@ class Session {
   /// Ends O1's autocast in the thread that called initialize. Nothing else needs closing.
   void close() { open_autocast_.reset(); }
 
-  /// What torchamp::release does.
+  /// Does what torchamp::release documents.
   void release();
   /// Whether release() was called; then models and optimizers are plain.
   bool is_released() const { return is_released_; }

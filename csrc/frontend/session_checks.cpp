@@ -45,7 +45,7 @@ std::string shown(const std::vector<std::string>& names) {
 
 }  // namespace
 
-/// Of parameters whose grads are to be unscaled.
+/// Only parameters whose grads are to be unscaled must be real.
 void Session::check_real() const {
   if (!keeps_masters() && properties_.loss_scale.fixed == 1.0) return;
   const auto stepped = this->stepped();
@@ -72,20 +72,20 @@ void Session::check_shares() {
     }
   }
   if (!is_trained) return;
-  std::vector<size_t> strangers;
+  std::vector<size_t> unrelated;
   for (size_t i = 0; i < optimizers_.size(); ++i) {
     const auto params = params_of(*optimizers_[i].wrapped);
     const bool is_known =
         std::any_of(params.begin(), params.end(), [&of_models](const at::Tensor& param) {
           return of_models.count(param.unsafeGetTensorImpl()) > 0;
         });
-    if (!is_known) strangers.push_back(i);
+    if (!is_known) unrelated.push_back(i);
   }
-  TORCH_CHECK_VALUE(strangers.empty() || strangers.size() < optimizers_.size(),
+  TORCH_CHECK_VALUE(unrelated.empty() || unrelated.size() < optimizers_.size(),
                     "initialize: expected optimizers to have parameters of models, got none that "
                     "has any; make the optimizer after everything that replaces the model's "
                     "parameters");
-  for (const size_t i : strangers) {
+  for (const size_t i : unrelated) {
     warn_once(c10::str("initialize: expected optimizers[", i,
                        "] to have parameters of models, got one that has none; pass all models "
                        "that it trains"));
@@ -126,7 +126,7 @@ void Session::warn_of_float64() {
   }
 }
 
-/// What masters of frozen parameters take.
+/// Logs how many bytes the masters of frozen parameters take.
 void Session::announce_frozen(const Masters& masters) const {
   if (!keeps_masters() || options_.verbosity() <= 0) return;
   int64_t params = 0, elements = 0;
@@ -149,7 +149,7 @@ void Session::announce_frozen(const Masters& masters) const {
   log_message(LogLevel::kInfo, text.str());
 }
 
-/// Those that are about to be rounded.
+/// Logs which buffers are about to be rounded.
 void Session::announce_buffers() const {
   const at::ScalarType dtype = properties_.cast_model_type.value_or(at::kFloat);
   if (!c10::isReducedFloatingType(dtype) || options_.verbosity() <= 0) return;

@@ -125,8 +125,8 @@ bool WrappedOptimizer::is_current() const {
   return i == state->params().size();
 }
 
-/// Puts masters in the groups, in the place of the model's parameters. `masters`: of those that
-/// were just cast.
+/// Puts masters in the groups instead of the model's parameters. `masters`: the masters of
+/// parameters that were just cast.
 void Session::follow_groups(WrappedOptimizer& optimizer, const Masters& masters) {
   for (const auto& other : optimizers_) {
     const bool may_let_go = &other != &optimizer && other.is_alive();

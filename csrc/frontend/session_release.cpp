@@ -19,7 +19,7 @@ struct Widened {
   Tensor value;  ///< float32
 };
 
-/// What an optimizer keeps of such a parameter, in float32.
+/// An optimizer's state of such a parameter, in float32.
 struct WidenedState {
   torch::optim::Optimizer& optimizer;
   void* key;

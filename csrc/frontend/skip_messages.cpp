@@ -7,7 +7,7 @@
 namespace torchamp {
 namespace {
 
-/// Of the parameters in step.first.
+/// The names of the parameters in step.first.
 std::vector<std::string> names_of(const Session& session, const WrappedOptimizer& optimizer,
                                   const SkippedStep& step) {
   std::vector<std::string> names;

@@ -12,7 +12,7 @@ namespace torchamp {
 /// them.
 std::vector<SkippedStep> report_skipped_steps(const Session& session,
                                               const WrappedOptimizer& optimizer);
-/// The same. Throws RuntimeError after max_consecutive_skips of them in a row.
+/// Does so too, and throws RuntimeError after max_consecutive_skips skipped steps in a row.
 void check_skipped_steps(const Session& session, const WrappedOptimizer& optimizer);
 
 }  // namespace torchamp

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torch/optim/optimizer.h>
+#include <torchamp/detail/tools.h>
 #include <torchamp/optim/fused_optimizer.h>
 
 #include <cstdint>
@@ -13,17 +14,6 @@
 namespace torchamp {
 
 class LateReport;
-
-/// What is told of an optimizer's steps: see Monitor.
-struct StepObserver {
-  StepObserver() = default;
-  virtual ~StepObserver() = default;
-  StepObserver(const StepObserver&) = delete;
-  StepObserver& operator=(const StepObserver&) = delete;
-
-  /// Called by Optimizer::step() before anything is changed.
-  virtual void before_step() = 0;
-};
 
 /// One optimizer of a session.
 struct WrappedOptimizer {
@@ -39,14 +29,14 @@ struct WrappedOptimizer {
   torch::optim::Optimizer* wrapped;
   /// Expires with it.
   std::weak_ptr<const void> life;
-  /// The same, if it is a fused optimizer: it skips on the device.
+  /// `wrapped`, if it is a fused optimizer, which skips on the device; else null.
   optim::FusedOptimizer* fused;
-  /// What it steps, and the state that its next step depends on.
+  /// The parameters that it steps, and the state that its next step depends on.
   std::shared_ptr<core::OptimizerState> state;
-  /// What the device did in its steps.
+  /// Counts what the device did in its steps.
   std::shared_ptr<LateReport> report;
-  /// Called in this order; owned by their Monitors.
-  std::vector<std::weak_ptr<StepObserver>> observers = {};
+  /// Called in this order.
+  std::vector<std::weak_ptr<detail::StepObserver>> observers = {};
   int64_t backwards = 0;  ///< since the last step of Optimizer
 };
 

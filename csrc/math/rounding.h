@@ -12,7 +12,8 @@ TORCHAMP_MATH uint32 mixed(uint32 x) {
   return x ^ (x >> 16);
 }
 
-/// Of a tensor's noise in one step, which so is the same in every run and on every device.
+/// The key of a tensor's noise in one step: with it, noise is the same in every run and on every
+/// device.
 TORCHAMP_MATH uint32 noise_key(int32 position, float step) {
   return mixed(mixed(static_cast<uint32>(position)) ^ float_to_bits(step));
 }

@@ -17,10 +17,10 @@ std::unique_ptr<OpenAutocast> open_autocast(const std::vector<std::string>& devi
 }
 
 /// Python runs pending calls in its main thread only.
-void settle_in_main_thread() {
+void update_in_main_thread() {
   Py_AddPendingCall(
       [](void*) {
-        OpenAutocast::settle();
+        OpenAutocast::update();
         return 0;
       },
       nullptr);
@@ -47,7 +47,7 @@ void bind_autocast(py::module_& module) {
                            "Autocast from now until closed, in this thread: the casts of O1.")
       .def(py::init(&open_autocast), py::arg("device_types"), py::arg("dtype"))
       .def("close", &OpenAutocast::close);
-  module.def("settle_in_main_thread", &settle_in_main_thread,
+  module.def("update_in_main_thread", &update_in_main_thread,
              "Lets autocasts that other threads have closed end in the main thread, soon.");
   bind_context<Context<JoinAutocast, const OpenAutocast&>>(
       module, "JoinAutocast", "A context in which another thread casts as an OpenAutocast does.")

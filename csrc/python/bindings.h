@@ -17,7 +17,7 @@ void bind_option_table(pybind11::module_& module);
 void bind_ops(pybind11::module_& module);
 void bind_opt_level(pybind11::module_& module);
 void bind_params(pybind11::module_& module);
-void bind_seen_state(pybind11::module_& module);
+void bind_state_snapshot(pybind11::module_& module);
 void bind_report(pybind11::module_& module);
 void bind_tuning(pybind11::module_& module);
 

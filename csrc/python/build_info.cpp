@@ -26,7 +26,7 @@ pybind11::tuple backend_tuple(const std::string& device) {
 
 pybind11::list findings() {
   pybind11::list result;
-  for (const Finding& each : examine()) {
+  for (const Diagnostic& each : examine()) {
     result.append(pybind11::make_tuple(each.subject, each.found, each.status, each.remedy));
   }
   return result;

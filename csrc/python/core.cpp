@@ -48,16 +48,16 @@ void zero_grad(OptimizerState& state, bool set_to_none) {
 }
 
 /// core::Step as a context.
-class Step {
+class StepContext {
  public:
-  Step(std::shared_ptr<OptimizerState> state, std::vector<LossScaler*> scalers,
-       std::shared_ptr<Suppressions> suppressions, bool writes_model)
+  StepContext(std::shared_ptr<OptimizerState> state, std::vector<LossScaler*> scalers,
+              std::shared_ptr<Suppressions> suppressions, bool writes_model)
       : state_(std::move(state)),
         scalers_(std::move(scalers)),
         suppressions_(std::move(suppressions)),
         writes_model_(writes_model) {}
 
-  ~Step() { end(); }
+  ~StepContext() { end(); }
 
   void enter() {
     auto scope = std::make_unique<Scope>(*this);
@@ -76,7 +76,7 @@ class Step {
 
  private:
   struct Scope {
-    explicit Scope(const Step& of)
+    explicit Scope(const StepContext& of)
         : suppressed(*of.suppressions_), step(of.state_, of.scalers_, of.writes_model_) {}
     disable_casts shield;
     Suppressed suppressed;
@@ -249,9 +249,10 @@ void bind_optimizer_state(py::module_& module) {
   bind_stepped(state);
   bind_fused(state);
   state
-      .def_property_readonly("doubt", &OptimizerState::doubt,
-                             "What the program may not have meant, found by the last step or "
-                             "zero_grad; \"\": nothing.")
+      .def_property_readonly(
+          "warning", &OptimizerState::warning,
+          "A warning about what the program may not have meant, found by the last step or "
+          "zero_grad; \"\": nothing.")
       .def_property_readonly("grads_are_scaled", &OptimizerState::grads_are_scaled,
                              "Whether a backward is open, or its grads are still scaled.")
       .def(
@@ -285,13 +286,13 @@ void bind_core(py::module_& module) {
       .def("begin", [](py::object self) { return self; })
       .def("__enter__", &enter_backward)
       .def("__exit__", &exit_backward);
-  py::class_<Step>(module, "Step", kStep)
+  py::class_<StepContext>(module, "Step", kStep)
       .def(py::init<std::shared_ptr<OptimizerState>, std::vector<LossScaler*>,
                     std::shared_ptr<Suppressions>, bool>(),
            py::keep_alive<1, 3>(), py::arg("state"), py::arg("scalers"), py::arg("suppressions"),
            py::arg("writes_model"))
-      .def("__enter__", &Step::enter)
-      .def("__exit__", &Step::exit);
+      .def("__enter__", &StepContext::enter)
+      .def("__exit__", &StepContext::exit);
   bind_context<Context<TemporaryItems, py::dict, py::dict>>(
       module, "TemporaryItems", "A context in which a dict has further items.")
       .def(py::init<py::dict, py::dict>(), py::arg("target"), py::arg("items"));

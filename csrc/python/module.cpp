@@ -7,7 +7,7 @@ PYBIND11_MODULE(_C, module) {
   py::send_messages_to_python();
   py::bind_build_info(module);
   py::bind_lists(module);
-  py::bind_seen_state(module);
+  py::bind_state_snapshot(module);
   py::bind_ops(module);
   py::bind_opt_level(module);
   py::bind_linear(module);

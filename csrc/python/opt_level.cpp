@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "frontend/facts.h"
+#include "frontend/describe.h"
 #include "python/bindings.h"
 #include "python/loss_scale.h"
 
@@ -60,7 +60,8 @@ void bind_properties(py::module_& module) {
       .def_readonly("keep_batchnorm_fp32", &Properties::keep_batchnorm_fp32)
       .def_readonly("master_weights", &Properties::master_weights)
       .def_property_readonly("loss_scale", &loss_scale_of)
-      .def("facts", &facts_of, "What is to be known of it, without the level: names and values.")
+      .def("describe", &describe,
+           "The lines that describe it, without the level: names and values.")
       .def("__repr__", [](const Properties& self) { return c10::str(self); });
 }
 

@@ -33,7 +33,7 @@ void bind_report(py::module_& module) {
       .def("check_in_a_row", &check_in_a_row, py::arg("max_in_a_row"),
            "Raises RuntimeError if it is that many in a row.");
   py::class_<core::Observer, std::shared_ptr<core::Observer>>(
-      module, "Observer", "Is told what an OptimizerState does.");
+      module, "Observer", "Observes what an OptimizerState does.");
   py::class_<LateReport, core::Observer, std::shared_ptr<LateReport>>(
       module, "LateReport", "Counts one optimizer's steps as the device reports them.")
       .def(py::init<>())

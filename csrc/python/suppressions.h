@@ -2,7 +2,7 @@
 
 namespace torchamp::python {
 
-/// Of the accesses to an optimizer's masters: how many scopes suppress them.
+/// Counts the scopes that suppress accesses to an optimizer's masters.
 struct Suppressions {
   int open = 0;
 };

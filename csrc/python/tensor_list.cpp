@@ -35,10 +35,10 @@ std::vector<at::Tensor> tensors_of(const char* function, const char* argument,
 }
 
 /// A group's parameters as an optimizer last found them.
-class SeenParams {
+class ParamsSnapshot {
  public:
-  explicit SeenParams(const pybind11::handle& params)
-      : params_(tensors_of("SeenParams", "params", params)) {
+  explicit ParamsSnapshot(const pybind11::handle& params)
+      : params_(tensors_of("ParamsSnapshot", "params", params)) {
     for (const at::Tensor& param : params_) {
       devices_.push_back(param.device());
       dtypes_.push_back(param.scalar_type());
@@ -86,11 +86,12 @@ std::vector<at::Tensor> tensor_list(const char* function, const char* argument,
 }
 
 void bind_lists(pybind11::module_& module) {
-  pybind11::class_<SeenParams>(module, "SeenParams",
-                               "A group's parameters as an optimizer last found them. Reads lists "
-                               "bypassing __iter__.")
+  pybind11::class_<ParamsSnapshot>(
+      module, "ParamsSnapshot",
+      "A group's parameters as an optimizer last found them. Reads lists "
+      "bypassing __iter__.")
       .def(pybind11::init<const pybind11::handle&>(), pybind11::arg("params"))
-      .def("are_still", &SeenParams::are_still, pybind11::arg("params"),
+      .def("are_still", &ParamsSnapshot::are_still, pybind11::arg("params"),
            "Whether those are the same tensors, of the same devices and dtypes.");
   module.def(
       "has_memory",

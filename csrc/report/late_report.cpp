@@ -44,18 +44,18 @@ bool is_in_graph(const EndedBackward& backward) {
 
 }  // namespace
 
-bool LateReport::Step::has_arrived() const {
+bool LateReport::ReportedStep::has_arrived() const {
   return std::all_of(backwards.begin(), backwards.end(), torchamp::has_arrived) &&
          std::all_of(scales.begin(), scales.end(), [](const ReportedScale& scale) {
            return scale.value || scale.report->has_arrived();
          });
 }
 
-bool LateReport::Step::was_skipped() const {
+bool LateReport::ReportedStep::was_skipped() const {
   return std::any_of(backwards.begin(), backwards.end(), has_skipped);
 }
 
-SkippedStep LateReport::Step::skip() const {
+SkippedStep LateReport::ReportedStep::skip() const {
   SkippedStep skipped;
   std::map<int64_t, Overflow> overflows;
   for (const EndedBackward& each : backwards) {
@@ -75,24 +75,24 @@ SkippedStep LateReport::Step::skip() const {
   return skipped;
 }
 
-std::vector<double> LateReport::Step::scale_values() const {
+std::vector<double> LateReport::ReportedStep::scale_values() const {
   std::vector<double> values;
   for (const ReportedScale& scale : scales) values.push_back(value_of(scale));
   return values;
 }
 
-/// Those that are known to skip nothing do not pile up.
+/// Backwards that are known to skip nothing are dropped, so that they do not pile up.
 void LateReport::after_backward(EndedBackward backward) {
-  const auto is_settled = [](const EndedBackward& each) {
+  const auto skips_nothing = [](const EndedBackward& each) {
     return !is_in_graph(each) && has_arrived(each) && !has_skipped(each);
   };
-  backwards_.erase(std::remove_if(backwards_.begin(), backwards_.end(), is_settled),
+  backwards_.erase(std::remove_if(backwards_.begin(), backwards_.end(), skips_nothing),
                    backwards_.end());
   backwards_.push_back(std::move(backward));
 }
 
 void LateReport::after_step(const std::vector<LossScaler*>& scalers) {
-  Step step{std::exchange(backwards_, {}), {}, known_.has_value()};
+  ReportedStep step{std::exchange(backwards_, {}), {}, known_.has_value()};
   if (std::any_of(step.backwards.begin(), step.backwards.end(), is_in_graph)) return;
   if (may_be_captured(scalers.front()->device())) return;
   for (const LossScaler* scaler : scalers) step.scales.push_back(scale_of(*scaler));
@@ -103,7 +103,7 @@ void LateReport::after_step(const std::vector<LossScaler*>& scalers) {
 std::vector<SkippedStep> LateReport::flush() {
   std::vector<SkippedStep> skipped;
   for (; !arriving_.empty() && arriving_.front().has_arrived(); arriving_.pop_front()) {
-    const Step& step = arriving_.front();
+    const ReportedStep& step = arriving_.front();
     if (step.counts) count(step);
     skipped_in_a_row_ = step.was_skipped() ? skipped_in_a_row_ + 1 : 0;
     has_stepped_ |= !step.was_skipped();
@@ -117,7 +117,7 @@ std::vector<SkippedStep> LateReport::flush() {
   return skipped;
 }
 
-void LateReport::count(const Step& step) {
+void LateReport::count(const ReportedStep& step) {
   known_->steps += 1;
   known_->stepped = !step.was_skipped();
   known_->skipped_steps += step.was_skipped();

@@ -1,4 +1,4 @@
-// What the device did in each step, from the reports of its backwards.
+// LateReport: reads what the device did in each step from the reports of its backwards.
 #pragma once
 
 #include <torchamp/detail/export.h>
@@ -49,7 +49,7 @@ class TORCHAMP_API LateReport : public core::Observer {
   const Telemetry& known();
 
  private:
-  struct Step {
+  struct ReportedStep {
     std::vector<core::EndedBackward> backwards;
     std::vector<ReportedScale> scales;  ///< by loss
     bool counts;
@@ -60,10 +60,10 @@ class TORCHAMP_API LateReport : public core::Observer {
     std::vector<double> scale_values() const;
   };
 
-  void count(const Step& step);
+  void count(const ReportedStep& step);
 
   std::vector<core::EndedBackward> backwards_;
-  std::deque<Step> arriving_;
+  std::deque<ReportedStep> arriving_;
   int64_t skipped_in_a_row_ = 0;
   std::vector<double> scales_then_;  ///< after the first of those
   bool has_stepped_ = false;

@@ -1,4 +1,4 @@
-// What programs are told of skipped steps.
+// The messages about skipped steps.
 #pragma once
 
 #include <torchamp/detail/export.h>
@@ -16,8 +16,8 @@ struct LogMessage {
   std::string text;
 };
 
-/// What reports a skipped step. `names`: of the parameters in `step.first`, for whom it knows
-/// them. Long runs of skipped steps are reported ever more rarely.
+/// The messages that report a skipped step. `names`: of the parameters in `step.first`, if known.
+/// Long runs of skipped steps are reported ever more rarely.
 TORCHAMP_API std::vector<LogMessage> messages_of(const SkippedStep& step,
                                                  const std::vector<std::string>& names = {});
 

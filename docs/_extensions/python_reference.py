@@ -61,7 +61,7 @@ def plain(
 
 def drop_overloads(app: Sphinx) -> None:
     """Of initialize, whose own signature has all arguments and defaults."""
-    analyzer = ModuleAnalyzer.for_module("torchamp.amp._amp")
+    analyzer = ModuleAnalyzer.for_module("torchamp.amp._initialize")
     analyzer.analyze()
     del analyzer.overloads["initialize"]
 

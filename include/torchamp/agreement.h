@@ -13,8 +13,8 @@ namespace torchamp {
 /// @addtogroup scale
 /// @{
 
-/// What makes the ranks of a program agree on overflows: one of them on any rank skips the step of
-/// all, and lowers the loss scale of all.
+/// Makes the ranks of a program agree on overflows: one of them on any rank skips the step of all,
+/// and lowers the loss scale of all.
 struct Agreement {
   /// In place, the elementwise maximum over all ranks of a float32 tensor on the models' device.
   /// Null: there is one rank. It need not wait for the device.

@@ -1,4 +1,4 @@
-// What one call of initialize makes, shared by the handles that it returns.
+// Amp: the state that one call of initialize makes, shared by the handles that it returns.
 #pragma once
 
 #include <torchamp/detail/export.h>
@@ -42,7 +42,7 @@ class TORCHAMP_API Amp {
   Amp(const Amp&) = delete;
   Amp& operator=(const Amp&) = delete;
 
-  /// What initialize was given.
+  /// The options that initialize was given.
   const Options& options() const;
   /// The level's properties with the options applied.
   const Properties& properties() const;

@@ -66,7 +66,7 @@ class TORCHAMP_API autocast {
 /// The scope that AutocastState::apply() begins.
 class TORCHAMP_API AppliedAutocast {
  public:
-  /// What `state.apply()` does.
+  /// Applies `state`, as `state.apply()` does.
   explicit AppliedAutocast(const AutocastState& state);
   ~AppliedAutocast();
   AppliedAutocast(const AppliedAutocast&) = delete;

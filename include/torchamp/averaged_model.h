@@ -11,8 +11,7 @@
 namespace torchamp {
 namespace detail {
 
-/// What clone() gives, with the values of `module` in float32. Throws TypeError if it has no
-/// clone().
+/// A clone() of `module`, with its values in float32. Throws TypeError if it has no clone().
 TORCHAMP_API std::shared_ptr<torch::nn::Module> clone_in_float32(const torch::nn::Module& module);
 
 /// Moves parameters of `averaged` towards those of `model`, by `weight` of the way, and copies
@@ -56,7 +55,7 @@ class AveragedModel {
       : decay_(decay), module_(detail::averaged_clone(model)) {
     if (decay) detail::check_decay(*decay);
   }
-  /// Of a model that initialize or cast_for_inference returned.
+  /// Averages a model that initialize or cast_for_inference returned.
   explicit AveragedModel(const Model<M>& model, std::optional<double> decay = std::nullopt)
       : AveragedModel(model.module(), decay) {}
 
@@ -68,7 +67,7 @@ class AveragedModel {
     detail::average(*detail::module_of(model), *detail::module_of(module_), weight);
     ++n_averaged_;
   }
-  /// The same.
+  /// Averages the values of a Model, as those of its module.
   void update_parameters(const Model<M>& model) { update_parameters(model.module()); }
 
   /// The float32 module, which does not cast. torch::save and torch::load take it.

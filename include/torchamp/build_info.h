@@ -40,4 +40,11 @@ TORCHAMP_API std::string kernel_cache();
 
 /// @}
 
+namespace detail {
+
+/// 10 · major + minor of a CUDA device; 0 where torchamp cannot ask the driver.
+TORCHAMP_API int compute_capability(c10::Device device);
+
+}  // namespace detail
+
 }  // namespace torchamp

@@ -62,8 +62,8 @@ struct CastTensor {
 /// adds both to `casts`.
 TORCHAMP_API void cast_argument(at::Tensor& tensor, at::ScalarType dtype,
                                 std::vector<CastTensor>& casts);
-/// What the caller gets of a `tensor` that forward has left in a cast argument: the given one, with
-/// what was written to its copy, and another one in `dtype`.
+/// The tensor that the caller gets for a `tensor` that forward has left in a cast argument: the
+/// given one, with what was written to its copy, and another one in `dtype`.
 TORCHAMP_API at::Tensor given_back(const at::Tensor& tensor, const std::vector<CastTensor>& casts,
                                    std::optional<at::ScalarType> dtype);
 

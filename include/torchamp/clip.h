@@ -18,13 +18,13 @@ namespace torchamp {
 /// Throws ValueError without optimizers or for a max_norm that is negative or NaN, RuntimeError
 /// where grads are still scaled.
 TORCHAMP_API at::Tensor clip_grad_norm_(const std::vector<Optimizer>& optimizers, double max_norm);
-/// The same for one optimizer.
+/// Scales the grads of one optimizer, as those of several.
 TORCHAMP_API at::Tensor clip_grad_norm_(const Optimizer& optimizer, double max_norm);
 
 /// Clamps every element of the grads to [-clip_value, clip_value]. Call it between the last
 /// scale_loss and the step. It materializes master grads. Throws as clip_grad_norm_.
 TORCHAMP_API void clip_grad_value_(const std::vector<Optimizer>& optimizers, double clip_value);
-/// The same for one optimizer.
+/// Clamps the grads of one optimizer, as those of several.
 TORCHAMP_API void clip_grad_value_(const Optimizer& optimizer, double clip_value);
 
 /// @}

@@ -15,7 +15,7 @@ namespace detail {
 TORCHAMP_API std::vector<std::shared_ptr<torch::nn::Module>> replicate(
     const Amp& amp, const torch::nn::Module& module, const std::vector<at::Device>& devices);
 
-/// What data_parallel does with one chunk: `forward(i, chunk)` of replica i.
+/// Runs one chunk: `forward(i, chunk)` of replica i.
 using ForwardOfReplica = std::function<at::Tensor(size_t, const at::Tensor&)>;
 
 /// `forward` of all `inputs`, in parallel if at::parallel_for has the threads.

@@ -72,7 +72,8 @@ class TORCHAMP_API GradScaler {
   void update();
   /// Ends an iteration and sets the scale.
   void update(double new_scale);
-  /// The same with a tensor of one element, which is not read. Throws ValueError for more or none.
+  /// Ends an iteration and sets the scale to that of a tensor of one element, without waiting for
+  /// the device. Throws ValueError for more elements or none.
   void update(const at::Tensor& new_scale);
 
   /// initialize's optimizers have their own scaler: use scale_loss.

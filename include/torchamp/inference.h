@@ -34,7 +34,7 @@ Model<M> cast_for_inference(M model, c10::ScalarType dtype, bool keep_batchnorm_
   return {std::move(model), std::move(amp)};
 }
 
-/// The same for a module that the program keeps, which must outlive the result.
+/// Casts a module that the program keeps, which must outlive the result.
 template <class M, class... Args, detail::IfModule<M> = 0>
 auto cast_for_inference(M& module TORCHAMP_LIFETIMEBOUND, Args&&... args) {
   return cast_for_inference(detail::unowned(module), std::forward<Args>(args)...);

@@ -24,30 +24,30 @@ namespace torchamp {
 /// @addtogroup choose
 /// @{
 
-/// What initialize(model, optimizer) returns; `auto& [model, optimizer] = amped;` if you like.
+/// The result of initialize(model, optimizer); `auto& [model, optimizer] = amped;` if you like.
 template <class M>
 struct TORCHAMP_NODISCARD(TORCHAMP_DROPPED) Amped {
   Model<M> model;       ///< call this instead of the module
   Optimizer optimizer;  ///< step this instead of the given optimizer
 };
 
-/// What initialize returns for one model and several optimizers.
+/// The result of initialize for one model and several optimizers.
 template <class M>
 struct TORCHAMP_NODISCARD(TORCHAMP_DROPPED) AmpedModel {
   Model<M> model;                     ///< call this instead of the module
   std::vector<Optimizer> optimizers;  ///< in the order in which they were given
 };
 
-/// What initialize returns for several models, each in the order in which they were given.
+/// The result of initialize for several models, in the order in which they were given.
 template <class Models>
 struct TORCHAMP_NODISCARD(TORCHAMP_DROPPED) AmpedModels {
   Models models;                      ///< a tuple of Models, or a vector of one kind
   std::vector<Optimizer> optimizers;  ///< none, if none were given
 };
-/// Of a tuple.
+/// The result of initialize for a tuple of models.
 template <class... Ms>
 using AmpedMany = AmpedModels<std::tuple<Model<Ms>...>>;
-/// Of a vector, as of an ensemble.
+/// The result of initialize for a vector of models, as of an ensemble.
 template <class M>
 using AmpedVector = AmpedModels<std::vector<Model<M>>>;
 
@@ -85,7 +85,7 @@ using IfHandle = std::enable_if_t<!is_module<M> && !is_several<M>, int>;
 
 using Modules = std::vector<std::shared_ptr<torch::nn::Module>>;
 
-/// Of all optimizers of an Amp.
+/// The handles of all optimizers of an Amp.
 TORCHAMP_API std::vector<Optimizer> handles(const std::shared_ptr<Amp>& amp);
 /// Keeps an optimizer alive as long as `amp`.
 TORCHAMP_API void own(const Amp& amp, std::shared_ptr<torch::optim::Optimizer> optimizer);
@@ -152,8 +152,8 @@ AmpedMany<Ms...> initialize(std::tuple<Ms...> models, const OptimizerRefs& optim
   return {std::apply(wrap, models), detail::handles(amp)};
 }
 
-/// The same for `std::tie(generator, critic)`: holders, and modules that the program keeps, which
-/// must outlive the result.
+/// Takes `std::tie(generator, critic)`: holders, and modules that the program keeps, which must
+/// outlive the result.
 template <class M, class... Ms>
 auto initialize(std::tuple<M&, Ms&...> models, const OptimizerRefs& optimizers,
                 const Options& options = {}) {
@@ -161,7 +161,7 @@ auto initialize(std::tuple<M&, Ms&...> models, const OptimizerRefs& optimizers,
   return initialize(std::apply(handles, models), optimizers, options);
 }
 
-/// The same for models of one kind, as of an ensemble. Throws ValueError for none.
+/// Takes models of one kind, as of an ensemble. Throws ValueError for none.
 template <class M>
 AmpedVector<M> initialize(const std::vector<M>& models, const OptimizerRefs& optimizers,
                           const Options& options = {}) {
@@ -202,8 +202,8 @@ Amped<M> initialize(M model, torch::optim::Optimizer& optimizer TORCHAMP_LIFETIM
   return {std::move(several.model), std::move(several.optimizers.front())};
 }
 
-/// The same for an optimizer that the result keeps alive; a std::unique_ptr to one becomes a
-/// std::shared_ptr.
+/// Takes an optimizer that the result keeps alive. A std::unique_ptr to one becomes a shared
+/// pointer.
 template <class M, detail::IfHandle<M> = 0>
 Amped<M> initialize(M model, std::shared_ptr<torch::optim::Optimizer> optimizer,
                     const Options& options = {}) {
@@ -213,8 +213,8 @@ Amped<M> initialize(M model, std::shared_ptr<torch::optim::Optimizer> optimizer,
   return amped;
 }
 
-/// The same for one that moves into the result: `initialize(net, torch::optim::Adam(…), "O2")`, or
-/// `std::move(adam)` in a function that returns the result.
+/// Takes an optimizer that moves into the result: `initialize(net, torch::optim::Adam(…), "O2")`,
+/// or `std::move(adam)` in a function that returns the result.
 template <class M, class O, detail::IfHandle<M> = 0,
           class = std::enable_if_t<std::is_base_of_v<torch::optim::Optimizer, O>>>
 Amped<M> initialize(M model, O&& optimizer, const Options& options = {}) {
@@ -235,7 +235,7 @@ auto initialize(M& module TORCHAMP_LIFETIMEBOUND, Args&&... args) {
   return initialize(detail::unowned(module), std::forward<Args>(args)...);
 }
 
-/// The same for several optimizers, `{adam, sgd}`.
+/// Takes a module that the program keeps, and several optimizers, `{adam, sgd}`.
 template <class M, detail::IfModule<M> = 0>
 auto initialize(M& module TORCHAMP_LIFETIMEBOUND, const OptimizerRefs& optimizers,
                 const Options& options = {}) {
@@ -265,11 +265,11 @@ const std::shared_ptr<Amp>& amp_of(const AmpedVector<M>& amped) {
   return amped.models.front().amp();
 }
 
-/// What initialize returns, and a Model of it.
+/// Allows the results of initialize, and a Model of one.
 template <class T>
 using IfAmped = std::enable_if_t<!std::is_void_v<decltype(amp_of(std::declval<const T&>()))>, int>;
 
-/// That of one initialize. `function` names the caller in the ValueError for two.
+/// The Amp of both. `function` names the caller in the ValueError for those of two initializes.
 TORCHAMP_API Amp& common_amp(const char* function, const std::shared_ptr<Amp>& of_model,
                              const Optimizer& optimizer);
 

@@ -57,7 +57,7 @@ class TORCHAMP_API LossScaler {
   ~LossScaler();
   /// The functions of one that was moved from throw RuntimeError.
   LossScaler(LossScaler&&) noexcept;
-  /// The same.
+  /// Moves as the constructor does.
   LossScaler& operator=(LossScaler&&) noexcept;
 
   /// Whether its scale is another one's now.
@@ -120,14 +120,14 @@ class TORCHAMP_API LossScaler {
                     std::shared_ptr<const BackwardReport> report);
   /// The overflows that the next update of the scale must take into account.
   const std::shared_ptr<DeferredOverflow>& deferred() const;
-  /// Of the last finished backward; null if that was captured into a graph.
+  /// The report of the last finished backward; null if that was captured into a graph.
   const std::shared_ptr<const BackwardReport>& last_report() const;
   /// The scale as the host knows it, or will; neither after update() or a graph has changed it.
   const ReportedScale& reported_scale() const;
   /// The scale for an op to update. Snapshots keep their value, except `but`, whose backward ends
   /// with the update, if no graph holds it any more.
   const DynamicScale& about_to_move(const ScaleSnapshot* but = nullptr);
-  /// What set_agreement() was given.
+  /// The argument of set_agreement().
   const Agreement& agreement() const;
   /// Whether overflows are those of several ranks: not at a fixed scale, where none skips a step.
   bool agrees() const;

@@ -41,7 +41,7 @@ class TORCHAMP_API Forward {
 
 /// The dtype that a forward's inputs are cast to; empty if the level does not cast them.
 TORCHAMP_API std::optional<at::ScalarType> input_type(const Amp& amp);
-/// The same of its outputs.
+/// The dtype that a forward's outputs are cast to; empty if the level does not cast them.
 TORCHAMP_API std::optional<at::ScalarType> output_type(const Amp& amp);
 
 }  // namespace detail
@@ -62,7 +62,7 @@ class Model {
   Model(M module, std::shared_ptr<Amp> amp) : module_(std::move(module)), amp_(std::move(amp)) {}
   /// A copy refers to the same module. Moves copy, so that a Model is never empty.
   Model(const Model&) = default;
-  /// The same.
+  /// Copies as the constructor does.
   Model& operator=(const Model&) = default;
   /// Does not compile, like the module's functions below.
   Model() {
@@ -78,8 +78,8 @@ class Model {
     return forward(std::forward<Args>(args)...);
   }
 
-  /// The same. Give `Return` where the module's own forward takes it: Sequential's and AnyModule's,
-  /// whose result is a tensor otherwise.
+  /// Calls the model. Give `Return` where the module's own forward takes it: Sequential's and
+  /// AnyModule's, whose result is a tensor otherwise.
   template <class Return = void, class... Args>
   auto forward(Args&&... args) const {
     static_assert(!std::is_same_v<std::decay_t<decltype(**this)>, torch::nn::Module>,
@@ -95,8 +95,8 @@ class Model {
     return call(call_forward, std::forward<Args>(args)...);
   }
 
-  /// The same for another function of the module, `model.call(&NetImpl::decode, z)`, or a callable
-  /// that takes the module first.
+  /// Calls another function of the module, `model.call(&NetImpl::decode, z)`, or a callable that
+  /// takes the module first, with the casts of forward.
   template <class Function, class... Args>
   auto call(const Function& function, Args&&... args) const {
     static_assert(!std::is_member_function_pointer_v<Function> ||
@@ -119,7 +119,7 @@ class Model {
 
   /// The module itself, for everything except calls.
   auto* operator->() const { return &**this; }
-  /// The same.
+  /// The module itself, as a reference.
   auto& operator*() const { return target(module_); }
 
   /// @cond

@@ -13,7 +13,7 @@ namespace torchamp {
 /// @addtogroup step
 /// @{
 
-/// What a Monitor tells of a step.
+/// The values of a step that a Monitor reports.
 struct StepValues {
   int64_t step = 0;            ///< counted from 0 since the monitor was made
   double loss_scale = 0;       ///< of the first loss, when the step began
@@ -26,7 +26,7 @@ struct StepValues {
 };
 
 /// Observes the steps of an optimizer that initialize returned, until it is destroyed. Nothing
-/// waits for the device: values are told when they have arrived, at a later step or in close().
+/// waits for the device: values are written when they have arrived, at a later step or in close().
 /// Steps that are captured into a graph are not observed.
 ///
 ///     amp::Monitor monitor(optimizer, "steps.csv");
@@ -45,7 +45,7 @@ class TORCHAMP_API Monitor {
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;
 
-  /// Waits for the device, tells the rest, and observes no longer.
+  /// Waits for the device, writes the rest, and observes no longer.
   void close();
 
  private:

@@ -44,7 +44,7 @@ struct LossScale {
   LossScale(double factor) : fixed(factor) {}
   /// Throws unless `text` is "dynamic" or a positive number.
   TORCHAMP_API LossScale(const std::string& text);
-  /// The same.
+  /// Takes a C string. Throws as for a std::string.
   LossScale(const char* text) : LossScale(std::string(detail::checked_text("loss_scale", text))) {}
 
   /// Whether it is dynamic.
@@ -53,7 +53,7 @@ struct LossScale {
   std::optional<double> fixed;  ///< empty: dynamic
 };
 
-/// What initialize does. Properties that the level does not set are empty.
+/// The properties that initialize applies. Those that the level does not set are empty.
 struct Properties {
   OptLevel opt_level = OptLevel::O1;  ///< the level
   std::optional<c10::ScalarType>
@@ -76,9 +76,9 @@ class TORCHAMP_API Options {
  public:
   /// A level with its defaults.
   Options(OptLevel level = OptLevel::O1) : opt_level_(level) {}
-  /// The same by name. Throws RuntimeError as parse_opt_level().
+  /// Takes the level's name. Throws RuntimeError as parse_opt_level().
   Options(const std::string& level) : opt_level_(parse_opt_level(level)) {}
-  /// The same.
+  /// Takes the level's name as a C string.
   Options(const char* level) : Options(std::string(detail::checked_text("opt_level", level))) {}
 
   /// Sets another level and keeps the overrides.
@@ -86,9 +86,9 @@ class TORCHAMP_API Options {
     opt_level_ = value;
     return *this;
   }
-  /// The same by name.
+  /// Sets the level of that name.
   Options& opt_level(const std::string& value) { return opt_level(parse_opt_level(value)); }
-  /// The same.
+  /// Sets the level of that name, a C string.
   Options& opt_level(const char* value) {
     return opt_level(std::string(detail::checked_text("opt_level", value)));
   }
@@ -122,7 +122,7 @@ class TORCHAMP_API Options {
   }
   /// As given on a command line. Throws ValueError for other than "True" and "False".
   Options& keep_batchnorm_fp32(const std::string& true_or_false);
-  /// The same.
+  /// Takes a C string. Throws as for a std::string.
   Options& keep_batchnorm_fp32(const char* text) {
     return keep_batchnorm_fp32(std::string(detail::checked_text("keep_batchnorm_fp32", text)));
   }

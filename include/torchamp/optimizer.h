@@ -30,7 +30,7 @@ class TORCHAMP_API Optimizer {
   Optimizer(std::shared_ptr<Amp> amp, size_t index) : amp_(std::move(amp)), index_(index) {}
   /// A copy refers to the same optimizer. Moves copy, so that a handle is never empty.
   Optimizer(const Optimizer&) = default;
-  /// The same.
+  /// Copies as the constructor does.
   Optimizer& operator=(const Optimizer&) = default;
   /// Does not compile, like the conversion below.
   template <class T = void>
@@ -43,7 +43,7 @@ class TORCHAMP_API Optimizer {
   /// Steps, unless a backward since the last step overflowed; then it only drops the grads.
   /// Returns whether it stepped; true if only a GPU knows, because fused optimizers skip there.
   bool step();
-  /// The same after `closure`, which runs the backward in scale_loss, and returns the loss. An
+  /// Steps after `closure`, which runs the backward in scale_loss, and returns the loss. An
   /// optimizer that calls it several times, LBFGS or one of a program's own class, needs a fixed
   /// loss scale. Returns what it returned first.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure);
@@ -69,7 +69,8 @@ class TORCHAMP_API Optimizer {
   }
   /// @endcond
 
-  /// What the optimizer steps: masters, and parameters that have none. Clip the grads of these.
+  /// The tensors that the optimizer steps: masters, and parameters that have none. Clip the grads
+  /// of these.
   std::vector<at::Tensor> master_params() const;
   /// Its scalers, masters and casts.
   const std::shared_ptr<Amp>& amp() const { return amp_; }

@@ -34,7 +34,7 @@ TORCHAMP_API std::ostream& operator<<(std::ostream& stream, const OverflowOrigin
 ///     amp::scale_loss(loss_of(x), optimizer).backward();
 ///     if (trace.origin()) std::cout << *trace.origin() << '\n';
 ///
-/// An op that is told to write inf, such as masked_fill, does not count as an overflow.
+/// An op whose arguments have inf, such as masked_fill's, does not count as an overflow.
 class TORCHAMP_API OverflowTrace {
  public:
   /// Throws RuntimeError if there is another one, and during a preflight or a report.

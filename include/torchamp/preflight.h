@@ -36,9 +36,9 @@ struct TORCHAMP_API ExponentCounts {
   double share_below(int exponent) const;
 };
 
-/// What preflight() found. `std::cout << found` prints a row per level, and the findings.
+/// The results of preflight(). `std::cout << found` prints a row per level, and the findings.
 struct TORCHAMP_API Preflight {
-  /// What a level does to one iteration.
+  /// The effect of a level on one iteration.
   struct Verdict {
     OptLevel level;      ///< O1 to O5
     bool fits;           ///< by the rule of preflight()
@@ -52,7 +52,7 @@ struct TORCHAMP_API Preflight {
     std::optional<double> milliseconds;
   };
 
-  /// What a tensor is.
+  /// The role of a tensor.
   enum class Kind { kWeight, kActivation, kActivationGrad, kWeightGrad };
 
   /// The magnitudes, in float32, of a parameter or of all that an op returned.
@@ -81,10 +81,10 @@ struct TORCHAMP_API Preflight {
   std::vector<Tensor> tensors;     ///< ops in the order of their first calls, then parameters
   std::vector<std::string> notes;  ///< what to write otherwise, whatever the level
 
-  /// Of one level. Throws ValueError for O0.
+  /// The verdict on one level. Throws ValueError for O0.
   const Verdict& verdict(OptLevel level) const;
-  /// Of the grads that are not 0, the share that float16 rounds to 0 at this loss scale, a power of
-  /// two.
+  /// The share of the grads other than 0 that float16 rounds to 0 at this loss scale, which is a
+  /// power of two.
   double share_lost(double loss_scale) const;
 };
 

@@ -1,4 +1,4 @@
-// What training keeps in memory, and in which dtypes, module by module.
+// report(): the memory that training keeps, and in which dtypes, module by module.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -19,7 +19,7 @@ namespace torchamp {
 /// @addtogroup step
 /// @{
 
-/// What training keeps in memory besides activations, in bytes.
+/// The memory that training keeps besides activations, in bytes.
 struct Bytes {
   int64_t weights = 0;  ///< with buffers
   int64_t grads = 0;    ///< of parameters, and of masters where they are materialized
@@ -40,7 +40,7 @@ struct ModuleRow {
   Bytes bytes;                               ///< of them
 };
 
-/// What a forward did in one RECORD_USER_SCOPE; "" is outside of all.
+/// The ops of a forward in one RECORD_USER_SCOPE; "" is outside of all.
 struct ScopeRow {
   std::string scope;                      ///< its name
   std::map<at::ScalarType, int64_t> ops;  ///< how many, by the dtype of their floating results
@@ -48,13 +48,13 @@ struct ScopeRow {
   int64_t casts_up = 0;                   ///< to dtypes of more bits
 };
 
-/// What report() returns.
+/// The result of report().
 struct MemoryReport {
   Properties properties;        ///< of the model's initialize
   std::vector<ModuleRow> rows;  ///< in the order of named_modules()
   Bytes bytes;                  ///< the sums of the rows
   int64_t float32_total = 0;    ///< of the same training in float32, without activations
-  /// Of the forward, in the order of their first ops; empty if none was given.
+  /// The forward's scopes, in the order of their first ops; empty if no forward was given.
   std::vector<ScopeRow> scopes;
   /// Bytes that the forward has allocated in its thread on the model's device, and not freed.
   std::optional<int64_t> activations;
@@ -68,7 +68,7 @@ struct MemoryReport {
 TORCHAMP_API MemoryReport report(const torch::nn::Module& module, const Optimizer& optimizer,
                                  const std::function<at::Tensor()>& forward = nullptr);
 
-/// The same of a model: `report(model, optimizer, [&] { return loss_of(model(x)); })`.
+/// Reports on a model: `report(model, optimizer, [&] { return loss_of(model(x)); })`.
 template <class M>
 MemoryReport report(const Model<M>& model, const Optimizer& optimizer,
                     const std::function<at::Tensor()>& forward = nullptr) {

@@ -20,7 +20,7 @@ class Backward;
 
 namespace detail {
 
-/// What initialize returns for one optimizer.
+/// Allows the results of initialize that have one optimizer.
 template <class T>
 using IfHasOptimizer =
     std::enable_if_t<std::is_same_v<decltype(std::declval<T>().optimizer), Optimizer>, int>;
@@ -55,13 +55,13 @@ class TORCHAMP_API scale_loss {
   /// initialize.
   [[nodiscard]] scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers,
                            ScaleLossOptions options = {});
-  /// The same for one optimizer.
+  /// Scales the loss of one optimizer.
   [[nodiscard]] scale_loss(const at::Tensor& loss, Optimizer optimizer, ScaleLossOptions options)
       : scale_loss(loss, std::vector<Optimizer>{std::move(optimizer)}, options) {}
   /// With the options' loss_id alone.
   [[nodiscard]] scale_loss(const at::Tensor& loss, Optimizer optimizer, int64_t loss_id)
       : scale_loss(loss, std::move(optimizer), ScaleLossOptions{loss_id}) {}
-  /// The same for several optimizers.
+  /// Scales the loss of several optimizers.
   [[nodiscard]] scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers,
                            int64_t loss_id)
       : scale_loss(loss, std::move(optimizers), ScaleLossOptions{loss_id}) {}
@@ -98,7 +98,7 @@ class TORCHAMP_API scale_loss {
                 bool create_graph = false);
   /// loss · loss_scale, float32.
   const at::Tensor& tensor() const { return scaled_loss_; }
-  /// The same, for functions that take a tensor.
+  /// Converts to the scaled loss, for functions that take a tensor.
   operator const at::Tensor&() const { return scaled_loss_; }
 
   /// Unscales, checks and updates now; the end of the scope then does nothing.

@@ -15,8 +15,8 @@ namespace torchamp {
 /// @addtogroup checkpoints
 /// @{
 
-/// What a program adds to a checkpoint, by name: tensors, numbers, booleans, text and None, and
-/// lists, tuples and dictionaries of these.
+/// A program's own entries of a checkpoint, by name. They are tensors, numbers, booleans, text and
+/// None, and lists, tuples and dictionaries of those.
 using Extra = std::map<std::string, c10::IValue>;
 
 /// Writes models in float32 (the master's value if there is one), the optimizers' options and
@@ -28,8 +28,9 @@ using Extra = std::map<std::string, c10::IValue>;
 /// Throws for optimizers without a counterpart in Python: LBFGS, and your own classes unless they
 /// derive from a supported one. Throws TypeError for an `extra` of other values.
 TORCHAMP_API void save(Amp& amp, torch::serialize::OutputArchive& archive, const Extra& extra = {});
-/// The same into a file, which replaces one of that name at once: if the process is killed or the
-/// disk is full, the old file is still there. Throws RuntimeError where it cannot be written.
+/// Writes a file, as to an archive. It replaces one of that name at once: if the process is killed
+/// or the disk is full, the old file is still there. Throws RuntimeError where it cannot be
+/// written.
 TORCHAMP_API void save(Amp& amp, const std::string& path, const Extra& extra = {});
 
 /// Reads what save(), here or in Python, wrote into models and optimizers that came from the same
@@ -38,29 +39,29 @@ TORCHAMP_API void save(Amp& amp, const std::string& path, const Extra& extra = {
 /// was written at another opt level, with another number of losses or optimizers, for a model with
 /// other names, sizes or types, or for another kind of optimizer, or lacks a value.
 TORCHAMP_API Extra load(Amp& amp, torch::serialize::InputArchive& archive);
-/// The same from a file.
+/// Reads a file, as from an archive.
 TORCHAMP_API Extra load(Amp& amp, const std::string& path);
 
-/// The same of all that initialize returned; `file`: a path or archive.
+/// Writes all that initialize returned; `file`: a path or archive.
 template <class T, class File, detail::IfAmped<T> = 0>
 void save(const T& amped, File&& file, const Extra& extra = {}) {
   save(*detail::amp_of(amped), file, extra);
 }
 
-/// The same into all that initialize returned; `file`: a path or archive.
+/// Reads into all that initialize returned; `file`: a path or archive.
 template <class T, class File, detail::IfAmped<T> = 0>
 Extra load(const T& amped, File&& file) {
   return load(*detail::amp_of(amped), file);
 }
 
-/// The same of a model and an optimizer, and all that was given to their initialize. Throws
-/// ValueError for those of two.
+/// Writes a model and an optimizer, and all that was given to their initialize. Throws ValueError
+/// for those of two.
 template <class M, class File>
 void save(const Model<M>& model, const Optimizer& optimizer, File&& file, const Extra& extra = {}) {
   save(detail::common_amp("save", model.amp(), optimizer), file, extra);
 }
 
-/// The same into a model and an optimizer, and all that was given to their initialize.
+/// Reads into a model and an optimizer, and all that was given to their initialize.
 template <class M, class File>
 Extra load(const Model<M>& model, const Optimizer& optimizer, File&& file) {
   return load(detail::common_amp("load", model.amp(), optimizer), file);

@@ -13,7 +13,7 @@ namespace torchamp {
 
 class Optimizer;
 
-/// What the host knows of an optimizer's steps. On CUDA the last ones may be missing.
+/// An optimizer's steps, as far as the host knows. On CUDA the last ones may be missing.
 struct Telemetry {
   int64_t steps = 0;                ///< since the first call of telemetry(), including skipped ones
   int64_t skipped_steps = 0;        ///< of those

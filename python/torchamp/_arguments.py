@@ -1,8 +1,10 @@
-"""What functions say of arguments of a wrong type."""
+"""Checks of the types of arguments, and what functions say of a wrong one."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import torch
 
 
 def expect(is_right: bool, function: str, argument: str, what: str, value: Any) -> None:
@@ -12,10 +14,22 @@ def expect(is_right: bool, function: str, argument: str, what: str, value: Any) 
 
 
 def type_of(value: Any) -> str:
-    """With an article: "a float", "an SGD"."""
+    """The type's name with an article: "a float", "an SGD"."""
     name = type(value).__name__
     spelt = name[1:2].isupper()  # letter by letter
     return f"{'an' if name[0] in ('AEFHILMNORSX' if spelt else 'AEIOUaeiou') else 'a'} {name}"
+
+
+def uncompiled(value: Any) -> Any:
+    """The model that torch.compile was given; anything else itself."""
+    return getattr(value, "_orig_mod", value)
+
+
+def module_of(function: str, model: Any) -> torch.nn.Module:
+    """`model` without torch.compile. Raises TypeError, which names `function`, unless it is a
+    module."""
+    expect(isinstance(model, torch.nn.Module), function, "model", "a torch.nn.Module", model)
+    return uncompiled(model)
 
 
 def is_number(value: Any) -> bool:

@@ -62,7 +62,7 @@ def plain(function: Any, name: str = "", argument: str = "") -> Any:
 
 
 def make_plain(kind: Any) -> None:
-    """The same of the constructor, the methods and the attributes of a class."""
+    """Makes the constructor, the methods and the attributes of a class plain."""
     of = kind.__name__
     for name, member in list(vars(kind).items()):
         if name == "__init__":
@@ -75,7 +75,7 @@ def make_plain(kind: Any) -> None:
 
 
 def _signature_of(function: Any) -> inspect.Signature:
-    """That of its docstring's first line."""
+    """The signature in its docstring's first line."""
     line = function.__doc__.partition("\n")[0]
     for theirs, ours in _SPELLED:
         line = re.sub(theirs, ours, line)

@@ -57,8 +57,8 @@ def log(level: int, text: str) -> None:
 
 
 def _hand_on(record: logging.LogRecord) -> None:
-    """As Logger.handle, but no handler gets what one of them cannot format: its format may need
-    attributes that only the program's own records have."""
+    """Does what Logger.handle does, but no handler gets what one of them cannot format: its format
+    may need attributes that only the program's own records have."""
     passed = logger.filter(record)
     if isinstance(passed, logging.LogRecord):  # from Python 3.12 on a filter may replace it
         record = passed
@@ -71,7 +71,7 @@ def _hand_on(record: logging.LogRecord) -> None:
 
 
 def _handlers_of(record: logging.LogRecord) -> Iterator[logging.Handler]:
-    """Those that the logger would call."""
+    """The handlers that the logger would call."""
     at: logging.Logger | None = logger
     while at is not None:
         yield from (each for each in at.handlers if record.levelno >= each.level)
@@ -121,7 +121,7 @@ def _frame_of_the_program() -> FrameType:
 
 
 def is_rank_zero() -> bool:
-    """Also without ranks."""
+    """Whether this is the first rank, or there are none."""
     distributed = torch.distributed
     return not (distributed.is_available() and distributed.is_initialized()) or (
         distributed.get_rank() == 0

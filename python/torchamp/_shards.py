@@ -23,7 +23,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 #: Shared: making one costs as much as entering it.
 _NOTHING = contextlib.nullcontext()
 
-#: By DTensor, a plain leaf with the memory of its shard.
+#: Plain leaves with the memory of shards, by DTensor.
 _shards: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
@@ -41,7 +41,7 @@ def is_flattened(param: torch.Tensor) -> bool:
 
 
 def shard_of(param: torch.Tensor) -> torch.Tensor:
-    """Of a DTensor, a plain leaf with the memory of this rank's shard, each time the same object;
+    """A plain leaf with the memory of this rank's shard of a DTensor, each time the same object;
     else `param` itself."""
     if not is_dtensor(param):
         return param
@@ -54,8 +54,8 @@ def shard_of(param: torch.Tensor) -> torch.Tensor:
 
 
 def grad_of(param: torch.Tensor) -> torch.Tensor | None:
-    """Of a DTensor, this rank's shard of its grad, which gets the placements of the parameter
-    first, for all to see; else the grad itself."""
+    """This rank's shard of a DTensor's grad, which gets the placements of the parameter first, for
+    all to see; else the grad itself."""
     grad: Any = param.grad
     if grad is None or not is_dtensor(param):
         return grad
@@ -66,7 +66,8 @@ def grad_of(param: torch.Tensor) -> torch.Tensor | None:
 
 
 def sharded_like(param: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
-    """Of a DTensor, one with its placements whose shard here is `local`; else `local`."""
+    """A DTensor with the placements of the DTensor `param` whose shard here is `local`; else
+    `local`."""
     if not is_dtensor(param):
         return local
     with torch.no_grad():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lightning.pytorch import Callback
 from lightning.pytorch.plugins.precision import Precision
 
-from torchamp._lightning import PrecisionMethods, ReleaseMethods
+from torchamp._tools.lightning import PrecisionMethods, ReleaseMethods
 
 
 class _Release(ReleaseMethods, Callback):

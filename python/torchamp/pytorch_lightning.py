@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytorch_lightning import Callback
 from pytorch_lightning.plugins.precision import Precision
 
-from torchamp._lightning import PrecisionMethods, ReleaseMethods
+from torchamp._tools.lightning import PrecisionMethods, ReleaseMethods
 
 
 class _Release(ReleaseMethods, Callback):

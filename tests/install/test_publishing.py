@@ -277,11 +277,11 @@ def test_an_editable_installation(environment: Environment, sources: pathlib.Pat
     added = environment.call("python", "-c", "import torchamp; print(torchamp.ADDED)")
     assert added.stdout == "seen\n", added.stderr
 
-    with open(sources / "csrc" / "doctor" / "main.cpp", "a") as source:
+    with open(sources / "csrc" / "tools" / "doctor" / "main.cpp", "a") as source:
         source.write("// changed\n")
     assert environment.call("python", "-c", "import torchamp").stderr == (
-        "torchamp: csrc/doctor/main.cpp changed after torchamp was compiled, and this process uses "
-        f"what was compiled before. To compile: pip install -e {sources}\n"
+        "torchamp: csrc/tools/doctor/main.cpp changed after torchamp was compiled, and this "
+        f"process uses what was compiled before. To compile: pip install -e {sources}\n"
     )
     check_that_it_trains(environment, sources)
 

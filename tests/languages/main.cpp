@@ -137,7 +137,7 @@ amp::Options options_of(const Words& words) {
 
 using Maker = std::function<OptimizerPtr(std::vector<Params>)>;
 
-/// Of optimizers with groups, each of which has half the lr of the one before.
+/// Makes optimizers with groups, each of which has half the lr of the one before.
 template <class Optimizer, class Options>
 Maker maker(const Options& options) {
   return [options](std::vector<Params> groups) -> OptimizerPtr {
@@ -193,7 +193,7 @@ States states_of_adam(const AdamState& state) {
           {"max_exp_avg_sq", state.max_exp_avg_sq()}};
 }
 
-/// What an optimizer keeps for a parameter.
+/// The tensors that an optimizer keeps for a parameter.
 States states_of(const torch::optim::OptimizerParamState& state) {
   using namespace torch::optim;
   if (const auto* sgd = dynamic_cast<const SGDParamState*>(&state)) {
@@ -417,7 +417,7 @@ class Run {
     }
   }
 
-  /// What a program does in the scope of a scale_loss.
+  /// Does what the words say in the scope of a scale_loss.
   void use(const Tensor& loss, amp::scale_loss& scaled_loss,
            const std::vector<amp::Optimizer>& given, const Words& words) {
     if (has(words, "raising")) net_->hidden.register_hook(raise);
@@ -451,8 +451,8 @@ class Run {
     return has(words, "nan") ? loss * NAN : loss;
   }
 
-  /// Of a batch, and a parameter that it reaches; an inner one reaches the layers before `hidden`
-  /// alone.
+  /// The loss of a batch, and a parameter that it reaches; an inner loss reaches the layers before
+  /// `hidden` alone.
   std::tuple<Tensor, Tensor> loss_of_output(const Words& words, at::Generator& generator) {
     const Tensor x = at::randn({8, 3}, generator);
     const Tensor target = at::randint(2, {8}, generator, at::kLong);
@@ -465,7 +465,7 @@ class Run {
     return {loss, net_->last->bias};
   }
 
-  /// Those of parts of the net, and those that are named themselves.
+  /// The parameters of parts of the net, and those that are named themselves.
   Params params_of(const Words& parts) const {
     Params params;
     for (const std::string& part : parts) {

@@ -29,7 +29,7 @@ class Kind {
  public:
   virtual ~Kind() = default;
 
-  /// That of torch's optimizer of the algorithm: FusedAdam's is "Adam".
+  /// The name of torch's optimizer of the algorithm: "Adam" for FusedAdam.
   virtual std::string name(const torch::optim::Optimizer& optimizer) const = 0;
   virtual std::vector<Field> fields(torch::optim::OptimizerOptions& options) const = 0;
   virtual std::vector<FixedOption> fixed_options() const { return {}; }

@@ -56,7 +56,7 @@ class ReadIntoCopies {
   ReadIntoCopies(const ReadIntoCopies&) = delete;
   ReadIntoCopies& operator=(const ReadIntoCopies&) = delete;
 
-  /// What was read, with its destination. Throws RuntimeError for other sizes.
+  /// The tensors that were read, with their destinations. Throws RuntimeError for other sizes.
   std::vector<std::pair<Tensor, Tensor>> values() const {
     std::vector<std::pair<Tensor, Tensor>> values;
     for (const Param& each : params_) {

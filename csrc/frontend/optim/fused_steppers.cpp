@@ -52,7 +52,7 @@ bool FusedSteppers::Place::operator==(const Place& other) const {
          algorithm == other.algorithm && group == other.group;
 }
 
-void FusedSteppers::step(FusedOptimizer& optimizer, const FusedStepper::Step& step) {
+void FusedSteppers::step(FusedOptimizer& optimizer, const FusedStepper::StepInputs& step) {
   const at::NoGradGuard no_grad;
   update(optimizer);
   for (Stepper& stepper : steppers_) {

@@ -20,7 +20,7 @@ class FusedSteppers {
   /// Steps every parameter that has a grad, multiplied by step.grad_factor. Unless step.skip is 0
   /// nothing changes, which only the device knows. Throws TypeError for sparse grads, before
   /// anything is written.
-  void step(FusedOptimizer& optimizer, const FusedStepper::Step& step);
+  void step(FusedOptimizer& optimizer, const FusedStepper::StepInputs& step);
   /// Steps what `state` does, all parameters of the groups, and writes the model's in the same
   /// pass. After an overflow nothing changes, which only the device knows.
   void step_masters(FusedOptimizer& optimizer, core::OptimizerState& state);

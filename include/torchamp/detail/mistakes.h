@@ -1,4 +1,4 @@
-// What programs give initialize by mistake, told by the types.
+// Tells by the types what programs give initialize by mistake.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -6,22 +6,19 @@ with amp.scale_loss(loss, optimizer) as scaled_loss:
 optimizer.step()
 """
 
-from torchamp._inspect.monitor import Monitor
-from torchamp._inspect.overflow_trace import OverflowTrace, trace_overflow
-from torchamp._inspect.preflight import Preflight, preflight
-from torchamp._inspect.report import Report, report
-from torchamp._inspect.trial import Verdict
+from torchamp._tools.inspect.monitor import Monitor
+from torchamp._tools.inspect.overflow_trace import OverflowTrace, trace_overflow
+from torchamp._tools.inspect.preflight import Preflight, preflight
+from torchamp._tools.inspect.report import Report, report
+from torchamp._tools.inspect.trial import Verdict
+from torchamp._tools.weight_grads import accumulate_weight_grads
 from torchamp.amp._amp import (
-    clip_grad_norm_,
-    clip_grad_value_,
     disable_casts,
     finish,
-    initialize,
     load,
     load_state_dict,
     master_params,
     refresh_masters,
-    release,
     save,
     scale,
     scale_loss,
@@ -29,6 +26,7 @@ from torchamp.amp._amp import (
     telemetry,
 )
 from torchamp.amp._autocast import (
+    autocast,
     bfloat16_function,
     float_function,
     half_function,
@@ -38,16 +36,16 @@ from torchamp.amp._autocast import (
     register_half_function,
     register_promote_function,
 )
-from torchamp.amp._averaged_model import AveragedModel
+from torchamp.amp._checkpoint import get_rng_state, set_rng_state
+from torchamp.amp._clip import clip_grad_norm_, clip_grad_value_
 from torchamp.amp._grad_scaler import GradScaler
-from torchamp.amp._inference import cast_for_inference
-from torchamp.amp._optimizer import Telemetry
+from torchamp.amp._inference import AveragedModel, cast_for_inference
+from torchamp.amp._initialize import initialize
 from torchamp.amp._policy import LossScaleOptimizer, Policy, set_policy
-from torchamp.amp._ranks.dtensor import fsdp_policy
-from torchamp.amp._rng_state import get_rng_state, set_rng_state
+from torchamp.amp._ranks import fsdp_policy
+from torchamp.amp._release import release
+from torchamp.amp._session import Telemetry
 from torchamp.amp._settings import Level
-from torchamp.amp._torch_autocast import autocast
-from torchamp.amp._weight_grads import accumulate_weight_grads
 
 __all__ = [
     "AveragedModel",

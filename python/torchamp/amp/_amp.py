@@ -1,36 +1,40 @@
-"""The API: Amp, and the functions of apex.amp, which find the Amp that they are about."""
+"""The API of training: Amp, and the functions that find the Amp that they are about."""
 
 from __future__ import annotations
 
 import contextlib
-import math
-import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, Union, overload
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchamp._arguments import expect, is_boolean
+from torchamp._arguments import expect, type_of, uncompiled
 from torchamp._load import _C
-from torchamp.amp import _release, _scale_loss, _serialize
-from torchamp.amp._checks import as_list, uncompiled
-from torchamp.amp._describe import describe, describe_as_html
+from torchamp._tables import html_table
+from torchamp.amp import _checkpoint
+from torchamp.amp._initialize import check_enabled, prepare
 from torchamp.amp._loss_scalers import LossScalers
-from torchamp.amp._masters import check_optimizer, params_of
-from torchamp.amp._optimizer import Telemetry, state_of, suppress_accesses
-from torchamp.amp._policy import Policy, level_and_overrides
-from torchamp.amp._ranks.agreement import ProcessGroups, groups_of
-from torchamp.amp._session import Session
-from torchamp.amp._set_up import set_up
-from torchamp.amp._settings import Level, Overrides, named, settings_for, show_options
+from torchamp.amp._masters import check_optimizer
+from torchamp.amp._optimizer import Optimizers, known_states, listed, state_of, states_of
+from torchamp.amp._policy import Policy
+from torchamp.amp._ranks import ProcessGroups
+from torchamp.amp._release import give_back
+from torchamp.amp._session import (
+    DTensorLoss,
+    Last,
+    LossContext,
+    OptimizerSession,
+    PlainLoss,
+    ScaledLoss,
+    Session,
+    Telemetry,
+    is_disabled,
+)
+from torchamp.amp._settings import Level, Overrides
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-Optimizers = Union[torch.optim.Optimizer, Iterable[torch.optim.Optimizer]]
-ModelsT = TypeVar("ModelsT", bound=Union[torch.nn.Module, Sequence[torch.nn.Module]])
-OptimizersT = TypeVar("OptimizersT", bound=Union[torch.optim.Optimizer, Sequence])
 
 
 class Amp:
@@ -51,6 +55,12 @@ class Amp:
     ends it, it ends soon in the main thread, and elsewhere when the thread next uses torchamp.
     """
 
+    models: list[torch.nn.Module]
+    optimizers: list[torch.optim.Optimizer]
+    #: None where initialize was disabled. It is an object of its own, for models keep it alive,
+    #: and this keeps models alive.
+    _session: Session | None
+
     def __init__(
         self,
         models: torch.nn.Module | list[torch.nn.Module],
@@ -61,31 +71,10 @@ class Amp:
         process_group: ProcessGroups | None = None,
         **overrides: Unpack[Overrides],
     ) -> None:
-        _check_enabled("enabled", enabled)
-        self.models: list[torch.nn.Module] = as_list("models", models, torch.nn.Module)
-        self.optimizers: list[torch.optim.Optimizer] = (
-            [] if optimizers is None else as_list("optimizers", optimizers, torch.optim.Optimizer)
+        check_enabled("enabled", enabled)
+        self.models, self.optimizers, self._session = prepare(
+            models, optimizers, opt_level, enabled, process_group, overrides
         )
-        if overrides.get("max_loss_scale", 0.0) is None:
-            overrides["max_loss_scale"] = math.inf
-        level, chosen = level_and_overrides(opt_level, overrides)
-        settings = settings_for(level, **chosen)
-        groups = groups_of("initialize", process_group)
-        self._session: Session | None = (
-            set_up(self.models, self.optimizers, settings, groups) if enabled else None
-        )
-
-    @classmethod
-    def _of(
-        cls,
-        session: Session | None,
-        models: list[torch.nn.Module],
-        optimizers: list[torch.optim.Optimizer],
-    ) -> Amp:
-        """Of some that an earlier initialize returned; session: None if it was disabled."""
-        amp = cls.__new__(cls)
-        amp._session, amp.models, amp.optimizers = session, models, optimizers
-        return amp
 
     @property
     def loss_scalers(self) -> list[_C.LossScaler]:
@@ -100,29 +89,47 @@ class Amp:
         *,
         delay_unscale: bool | None = None,
         delay_overflow_check: bool = False,
-    ) -> _scale_loss.LossContext:
+    ) -> LossContext:
         """See amp.scale_loss."""
-        if self._session is None:
-            return _scale_loss.PlainLoss(loss)
-        _scale_loss.check_loss("scale_loss", loss)
-        self._session.check_trains("scale_loss")
-        states = self._states("scale_loss", optimizers, self._session)
-        self._session.check_order()
-        kind = _scale_loss.DTensorLoss if self._session.shards else _scale_loss.ScaledLoss
-        return kind(self._session, states, loss, loss_id, delay_unscale, delay_overflow_check)
+        session = self._session
+        if session is None:
+            return PlainLoss(loss)
+        _check_loss("scale_loss", loss)
+        session.check_trains("scale_loss")
+        states = self._states("scale_loss", optimizers, session)
+        session.check_order()
+        kind = DTensorLoss if session.shards else ScaledLoss
+        return kind(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
     def scale(self, loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
         """See amp.scale."""
-        return loss if self._session is None else _scale_loss.scale(self._session, loss, loss_id)
+        session = self._session
+        if session is None:
+            return loss
+        _check_loss("scale", loss)
+        session.check_trains("scale")
+        session.check_order()
+        return session.scaler(loss_id, "scale").scale(loss)
 
     def finish(self, optimizers: Optimizers | None = None, loss_id: int = 0) -> None:
         """See amp.finish."""
-        if self._session is not None:
-            states = self._states("finish", optimizers, self._session)
-            _scale_loss.finish(self._session, states, loss_id)
+        session = self._session
+        if session is None:
+            return
+        states = self._states("finish", optimizers, session)
+        scaler = session.scaler(loss_id, "finish")
+        for state in states:
+            state.check_skips()
+        with session.shards.mirrored():
+            _C.finish([state.core for state in states], scaler, loss_id)
 
-    def _states(self, function: str, optimizers: Optimizers | None, session: Session) -> list:
-        return states_of(self.optimizers if optimizers is None else optimizers, function, session)
+    def _states(
+        self, function: str, optimizers: Optimizers | None, session: Session
+    ) -> list[OptimizerSession]:
+        chosen = self.optimizers
+        if optimizers is not None:
+            chosen = listed(function, "optimizers", optimizers)
+        return states_of(chosen, function, session)
 
     def master_params(self) -> Iterator[torch.Tensor]:
         """See amp.master_params."""
@@ -146,23 +153,23 @@ class Amp:
         if self._session is not None:
             self._session.scalers.load_state_dict(state_dict)
 
-    def save(self, file: _serialize.File, extra: Mapping[str, Any] | None = None) -> None:
+    def save(self, file: _checkpoint.File, extra: Mapping[str, Any] | None = None) -> None:
         """See amp.save."""
-        _serialize.save(self._run("save"), file, extra)
+        _checkpoint.save(self._run("save"), file, extra)
 
-    def load(self, file: _serialize.File) -> dict[str, Any]:
+    def load(self, file: _checkpoint.File) -> dict[str, Any]:
         """See amp.load."""
-        return _serialize.load(self._run("load"), file)
+        return _checkpoint.load(self._run("load"), file)
 
-    def _run(self, function: str) -> _serialize.Run:
+    def _run(self, function: str) -> _checkpoint.Run:
         if self._session is not None:
             self._session.check_not_released(function)
-        return _serialize.run_of(self.models, self.optimizers, self._session)
+        return _checkpoint.run_of(self.models, self.optimizers, self._session)
 
     def release(self) -> None:
         """See amp.release."""
         if self._session is not None:
-            _release.release(self._session)
+            give_back(self._session)
 
     def close(self) -> None:
         """Ends O1's autocast. Models and optimizers stay as they are: at O1 and O4 the models
@@ -171,10 +178,27 @@ class Amp:
             self._session.close()
 
     def __repr__(self) -> str:
-        return describe(self._session)
+        lines = "".join(f"\n  {name}: {value}" for name, value in self._described())
+        return f"Amp({lines}\n)" if lines else "Amp(enabled=False)"
 
     def _repr_html_(self) -> str:
-        return describe_as_html(self._session)
+        rows = self._described()
+        return html_table("Amp", ["", ""], rows) if rows else "<p>Amp(enabled=False)</p>"
+
+    def _described(self) -> list[tuple[str, str]]:
+        """Names and values; none if not enabled. Waits for the device, but not while a graph is
+        captured."""
+        session = self._session
+        if session is None:
+            return []
+        properties = session.settings.properties
+        return [
+            ("opt_level", properties.opt_level),
+            *((name, value) for name, value in properties.describe() if name != "loss scale"),
+            ("models", ", ".join(type(model).__name__ for model in session.models())),
+            ("optimizers", ", ".join(type(each).__name__ for each in session.optimizers())),
+            *((f"loss scaler {i}", repr(scaler)) for i, scaler in enumerate(session.scalers)),
+        ]
 
     def __enter__(self) -> Amp:
         return self
@@ -183,152 +207,11 @@ class Amp:
         self.close()
 
 
-class Last:
-    """The last initialize, which functions without a model or an optimizer refer to."""
-
-    is_disabled = False
-
-    #: Optimizers that initialize was given with enabled=False.
-    disabled_optimizers: weakref.WeakSet = weakref.WeakSet()
-
-    #: Its loss scalers, also once its models and optimizers are gone.
-    scalers: LossScalers | None = None
-
-    #: Gives its session, as long as one of its models or optimizers exists.
-    session: Callable[[], Session | None] = staticmethod(lambda: None)
-
-
-@overload
-def initialize(
-    models: ModelsT,
-    optimizers: None = None,
-    enabled: bool = True,
-    opt_level: Level | Policy | None = None,
-    *,
-    process_group: ProcessGroups | None = None,
-    **overrides: Unpack[Overrides],
-) -> ModelsT: ...
-
-
-@overload
-def initialize(
-    models: ModelsT,
-    optimizers: OptimizersT,
-    enabled: bool = True,
-    opt_level: Level | Policy | None = None,
-    *,
-    process_group: ProcessGroups | None = None,
-    **overrides: Unpack[Overrides],
-) -> tuple[ModelsT, OptimizersT]: ...
-
-
-def initialize(
-    models: Any,
-    optimizers: Any = None,
-    enabled: bool = True,
-    opt_level: Level | Policy | None = None,
-    *apex_s: Any,
-    process_group: ProcessGroups | None = None,
-    **overrides: Any,
-) -> Any:
-    """Prepares models and optimizers for training at `opt_level`, or at what the arguments from
-    cast_model_type to loss_scale make of it where they are not None.
-
-    A model that is cast, to float32 at O0, casts the floating tensors of its arguments and outputs.
-    It finds them in mappings, sequences, dataclasses and objects that have a method `to`, of which
-    it makes copies. What forward writes to tensors, dicts, lists, deques and attributes of its
-    arguments is written to the caller's after it, but not in graphs of torch.compile, and not
-    writes through `.data`. A call that raises changes nothing.
-
-    Args:
-        models: a module on its device, or a list of them; changed in place. What trains is float32.
-            Of what torch.compile returned, here and in all of amp, it is the module that it was
-            given.
-        optimizers: an optimizer of their parameters, or a list of them; changed in place.
-        enabled: False leaves everything alone, and scale_loss gives the loss as it is.
-        opt_level: "O0" float32, "O1" autocast to float16, "O2" float16 with float32 master weights,
-            "O3" float16, "O4" and "O5" as O1 and O2 in bfloat16; or an amp.Policy. None: that of
-            set_global_policy, or O1.
-        cast_model_type: the dtype of the model; False: it is not cast.
-        patch_torch_functions: whether ops are cast, by autocast.
-        keep_batchnorm_fp32: whether batch norms stay float32; also "True" and "False".
-        master_weights: whether optimizers step float32 masters.
-        loss_scale: "dynamic", or a number, which is fixed.
-        cast_model_outputs: the dtype of the model's outputs; by default float32 where the model is
-            cast.
-        num_losses: how many losses have a scale of their own.
-        verbosity: 0 is silent.
-        min_loss_scale: of a dynamic scale; None: 2**-10.
-        max_loss_scale: of a dynamic scale; None: there is none.
-        adopt_data_writes: True: every step detects elements of the model that were written
-            bypassing PyTorch's version counters, e.g. by `param.data`, and copies them to the
-            masters. Where the model was not written, such writes to masters are kept.
-        materialize_master_grads: True: every backward makes the masters' grads; by default those of
-            fused optimizers are deferred until the program accesses the masters.
-        max_consecutive_skips: the number of skipped steps in a row at which a step, or on CUDA a
-            later call, raises RuntimeError with the reason. None: training goes on.
-        keep_fp32: modules that compute in float32 at every level: names, classes, or functions of
-            name and module that return whether to keep it. Names of buffers, which stay in
-            float32, and of forward's arguments, which are cast to float32.
-        process_group: the torch.distributed ProcessGroup, or a list of those of a mesh, whose ranks
-            have to skip the same steps though their grads differ: an overflow on one of them skips
-            the step of all. DistributedDataParallel does not need it. None: ranks decide by
-            themselves.
-
-    Returns:
-        Models and optimizers, the very objects, in the shape they were given, which is `model` or
-        `(model, optimizer)`, each a list where a list was given.
-
-    Raises:
-        TypeError: for an argument of another type.
-        ValueError: for an argument whose value no level takes.
-        AssertionError: for another keep_batchnorm_fp32, as in apex.
-        RuntimeError: for an unknown level, options that contradict it, and models and optimizers
-            that do not fit it.
-    """
-    _check_enabled("enabled, the third argument,", enabled)
-    overrides = named(*apex_s, **overrides)
-    returned = models if optimizers is None else (models, optimizers)
-    Last.is_disabled = not enabled
-    if not enabled:
-        Last.disabled_optimizers.update(listed("initialize", "optimizers", optimizers or []))
-        return returned
-    session = Amp(models, optimizers, opt_level, process_group=process_group, **overrides)._session
-    assert session is not None
-    Last.session, Last.scalers = weakref.ref(session), session.scalers
-    return returned
-
-
-show_options(initialize)
-
-
-def _check_enabled(argument: str, enabled: Any) -> None:
-    if not is_boolean(enabled):
-        meant = f"; write opt_level={enabled!r}" if isinstance(enabled, str) else ""
+def _check_loss(function: str, loss: Any) -> None:
+    if not isinstance(loss, torch.Tensor):
         raise TypeError(
-            f"initialize: expected {argument} to be True or False, got {enabled!r}{meant}"
+            f"{function}: expected loss to be a floating-point tensor, got {type_of(loss)}"
         )
-
-
-def release(models: torch.nn.Module | Iterable[torch.nn.Module]) -> None:
-    """The inverse of initialize, to train, save or initialize the models in another way: all models
-    and optimizers of the initialize that returned `models` are plain float32 ones again. They stay
-    the same objects. Parameters have their masters' values, bit for bit, and optimizers step them
-    with the states that they have. Grads are dropped, as by zero_grad(), and scale_loss knows the
-    optimizers no longer. Plain models stay as they are: copies, models that are released, and those
-    of initialize(enabled=False). A call that raises changes nothing.
-
-    Args:
-        models: a model that initialize returned, or a list of them.
-
-    Raises:
-        RuntimeError: within scale_loss, for models that contain one that initialize returned, and
-            where the program has given one of them another class or dtype since.
-        ValueError: where the groups of two optimizers hold one master.
-    """
-    session = _release.session_of(map(uncompiled, listed("release", "models", models)))
-    if session is not None:
-        _release.release(session)
 
 
 def scale_loss(
@@ -338,7 +221,7 @@ def scale_loss(
     model: torch.nn.Module | None = None,
     delay_unscale: bool | None = None,
     delay_overflow_check: bool = False,
-) -> _scale_loss.LossContext:
+) -> LossContext:
     """A context that gives the scaled loss, float32 and of the loss's sizes; call its backward in
     it, or in one call: `amp.scale_loss(loss, optimizer).backward()`. At the end the grads that
     `optimizers` step by are unscaled and checked, and the loss scale is updated. After an overflow
@@ -436,63 +319,6 @@ def _master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
         yield from group["params"]
 
 
-def clip_grad_norm_(
-    optimizers: Optimizers, max_norm: float, norm_type: float = 2.0
-) -> torch.Tensor:
-    """Scales the grads that `optimizers` step by so that their total norm is at most `max_norm`.
-    Called between the last scale_loss and the step. With a fused optimizer the clipping costs no
-    pass. Grads that only skipped steps would use do not count. After initialize(enabled=False) it
-    is `torch.nn.utils.clip_grad_norm_`.
-
-    Args:
-        optimizers: one or a list, of one initialize. The norm is that of all their grads together.
-        max_norm: a number that is at least 0.
-        norm_type: of the p-norm; inf for the maximum. Others than 2 compute the master grads that
-            fused optimizers defer.
-
-    Returns:
-        The norm before clipping, a scalar on the device, without waiting. If all steps are to be
-        skipped, it is not finite.
-
-    Raises:
-        TypeError: for a max_norm that is not a number.
-        ValueError: for a max_norm that is negative or NaN, and for a norm_type other than 2 with
-            DTensors.
-        RuntimeError: where grads are still scaled, and for optimizers that initialize did not
-            return.
-    """
-    chosen = listed("clip_grad_norm_", "optimizers", optimizers)
-    if _is_disabled(chosen):
-        return torch.nn.utils.clip_grad_norm_(params_of(chosen), max_norm, norm_type)
-    states = states_of(chosen, "clip_grad_norm_")
-    with suppress_accesses(states):
-        return _scale_loss.clip_grad_norm(states, params_of(chosen), max_norm, norm_type)
-
-
-def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
-    """Clamps every element of the grads that `optimizers` step by to [-clip_value, clip_value].
-    Called between the last scale_loss and the step. Computes the master grads that fused optimizers
-    defer. After initialize(enabled=False) it is
-    `torch.nn.utils.clip_grad_value_`.
-
-    Args:
-        optimizers: one or a list, of one initialize.
-        clip_value: a number that is at least 0.
-
-    Raises:
-        TypeError: for a clip_value that is not a number.
-        ValueError: for a clip_value that is negative or NaN.
-        RuntimeError: where grads are still scaled, and for optimizers that initialize did not
-            return.
-    """
-    chosen = listed("clip_grad_value_", "optimizers", optimizers)
-    if _is_disabled(chosen):
-        return torch.nn.utils.clip_grad_value_(params_of(chosen), clip_value)
-    states = states_of(chosen, "clip_grad_value_")
-    with suppress_accesses(states):
-        return _scale_loss.clip_grad_value(states, params_of(chosen), clip_value)
-
-
 def telemetry(optimizer: torch.optim.Optimizer) -> Telemetry:
     """How many steps were taken and skipped since the first call of this, whether the last was, and
     the loss scales, as known to the host without waiting for the device. The first call starts the
@@ -523,7 +349,8 @@ def refresh_masters(optimizers: Optimizers) -> None:
         RuntimeError: for optimizers that initialize did not return, also after
             initialize(enabled=False).
     """
-    for state in states_of(optimizers, "refresh_masters"):
+    chosen = listed("refresh_masters", "optimizers", optimizers)
+    for state in states_of(chosen, "refresh_masters"):
         state.core.overwrite_masters()
 
 
@@ -552,7 +379,7 @@ def load_state_dict(state_dict: Mapping[str, Any]) -> None:
 def save(
     models: torch.nn.Module | Iterable[torch.nn.Module],
     optimizers: Optimizers | None,
-    file: _serialize.File,
+    file: _checkpoint.File,
     extra: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes models in float32, the optimizers' options and states, loss scalers, level and
@@ -576,13 +403,13 @@ def save(
         RuntimeError: where the file cannot be written, and for optimizers that initialize did not
             return.
     """
-    _of(optimizers, "save", models).save(file, extra)
+    _of(optimizers, "save", _modules("save", models)).save(file, extra)
 
 
 def load(
     models: torch.nn.Module | Iterable[torch.nn.Module],
     optimizers: Optimizers | None,
-    file: _serialize.File,
+    file: _checkpoint.File,
 ) -> dict[str, Any]:
     """Gives models and optimizers that initialize returned what save, here or in C++, wrote of
     others of the same level. Nothing in the file is run. A call that raises changes nothing::
@@ -605,76 +432,36 @@ def load(
         TypeError: for DTensors.
         OSError: where the path cannot be read.
     """
-    return _of(optimizers, "load", models).load(file)
+    return _of(optimizers, "load", _modules("load", models)).load(file)
 
 
-def _of(optimizers: Optimizers | None, function: str, models: Any = ()) -> Amp:
-    """That of `optimizers`; where there are none, of the last initialize."""
-    if optimizers is None:
-        optimizers = []
-    chosen = listed(function, "optimizers", optimizers)
-    models = [uncompiled(model) for model in listed(function, "models", models)]
-    for i, model in enumerate(models):
-        is_right = isinstance(model, torch.nn.Module)
-        expect(is_right, function, f"models[{i}]", "a torch.nn.Module", model)
-    if _is_disabled(chosen):
-        return Amp._of(None, models, chosen)
-    states = _known_states(chosen, function)
-    return Amp._of(states[0].session if states else _last_session(function), models, chosen)
+def _modules(function: str, models: Any) -> list[torch.nn.Module]:
+    modules = [uncompiled(model) for model in listed(function, "models", models)]
+    for i, module in enumerate(modules):
+        is_right = isinstance(module, torch.nn.Module)
+        expect(is_right, function, f"models[{i}]", "a torch.nn.Module", module)
+    return modules
 
 
-def listed(function: str, name: str, values: Any) -> list:
-    """Models or optimizers, or one, as a list. Raises TypeError, which names the function and the
-    argument, for a tensor and for what cannot be iterated over."""
-    if isinstance(values, (torch.nn.Module, torch.optim.Optimizer)):
-        return [values]
-    is_right = isinstance(values, Iterable) and not isinstance(values, torch.Tensor)
-    expect(is_right, function, name, "one of them or a list", values)
-    return list(values)
-
-
-def _is_disabled(optimizers: list[torch.optim.Optimizer]) -> bool:
-    if not optimizers:
-        return Last.is_disabled
-    if any(hasattr(optimizer, "_torchamp") for optimizer in optimizers):
-        return False
-    return Last.is_disabled or all(each in Last.disabled_optimizers for each in optimizers)
-
-
-def _last_session(function: str) -> Session:
-    session = Last.session()
-    if session is None:
-        raise RuntimeError(
-            f"{function}: expected initialize to be called first, with models and optimizers that "
-            "still exist"
-        )
-    return session
+def _of(
+    optimizers: Optimizers | None, function: str, models: Sequence[torch.nn.Module] = ()
+) -> Amp:
+    """The Amp of `optimizers`; where there are none, of the last initialize."""
+    chosen = [] if optimizers is None else listed(function, "optimizers", optimizers)
+    amp = Amp.__new__(Amp)
+    amp.models, amp.optimizers, amp._session = list(models), chosen, None
+    if not is_disabled(chosen):
+        states = known_states(chosen, function)
+        amp._session = states[0].session if states else Last.session()
+        if amp._session is None:
+            raise RuntimeError(
+                f"{function}: expected initialize to be called first, with models and optimizers "
+                "that still exist"
+            )
+    return amp
 
 
 def _last_scalers(function: str) -> LossScalers:
     if Last.scalers is None:
         raise RuntimeError(f"{function}: expected initialize to be called first")
     return Last.scalers
-
-
-def _known_states(optimizers: list[torch.optim.Optimizer], function: str) -> list:
-    return [
-        state_of(optimizer, f"{function}: expected optimizers[{i}]")
-        for i, optimizer in enumerate(optimizers)
-    ]
-
-
-def states_of(optimizers: Optimizers, function: str, session: Session | None = None) -> list:
-    """The state of each of `optimizers`. Raises RuntimeError, which names `function`, unless
-    initialize returned them all, in one call: the first one's, or `session`'s."""
-    optimizers = listed(function, "optimizers", optimizers)
-    states = _known_states(optimizers, function)
-    for i, state in enumerate(states):
-        if state.session is not (session or states[0].session):
-            raise RuntimeError(
-                f"{function}: expected optimizers[{i}] to come from the same initialize as the "
-                "others, got one from another"
-            )
-    for optimizer, state in zip(optimizers, states):
-        state.follow(optimizer, function)
-    return states

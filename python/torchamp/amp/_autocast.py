@@ -1,5 +1,5 @@
-"""What O1 and O4 cast: apex.amp's decorators, functions that a program registers, and the scope in
-which they are open."""
+"""What O1 and O4 cast: decorators, functions that a program registers, the scope in which they are
+open; and torch's autocast, for programs that cast by themselves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import inspect
 import threading
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, Optional
+from typing import Any, Optional, overload
 
 import torch
 
@@ -24,7 +24,7 @@ _SIXTEEN_BIT = (torch.float16, torch.bfloat16)
 _CASTABLE = (torch.float32, *_SIXTEEN_BIT)
 #: torch's, that runs the forward a program wrote; since torch 2.15 it has no Python function.
 _APPLY = getattr(torch.autograd.Function.apply, "__func__", None)
-#: Of a tensor: the dtype to cast it to.
+#: Gives the dtype to cast a tensor to.
 Choice = Callable[[torch.Tensor], Optional[torch.dtype]]
 
 
@@ -286,7 +286,8 @@ def _captures_casts(init: Callable) -> Callable:
 
 
 def _cast_as_forward(fn: Callable) -> Callable:
-    """For what autograd calls to run a Python function's backward."""
+    """Runs `fn`, which autograd calls to run a Python function's backward, under the forward's
+    casts."""
 
     @functools.wraps(fn)
     def wrapper(self: Any, *args: Any) -> Any:
@@ -298,7 +299,7 @@ def _cast_as_forward(fn: Callable) -> Callable:
 
 _BackwardCFunction = torch.autograd.function.BackwardCFunction
 
-#: Those of O1 and O4.
+#: The patches of O1 and O4.
 OPEN = Patches(
     [
         Patch(torch.nn.functional, "binary_cross_entropy", _banned),
@@ -337,7 +338,8 @@ def _both(
 
 @constant_in_graphs
 def _shielded_device_types() -> list[str]:
-    """While a graph is captured. Under another state of autocast, Dynamo captures another graph."""
+    """The device types, a constant while a graph is captured: under another state of autocast,
+    Dynamo captures another graph."""
     return _C.shielded_device_types()
 
 
@@ -359,23 +361,20 @@ class OpenCasts:
     that, they end soon in the main thread, elsewhere when the thread next uses torchamp: close()
     then warns."""
 
+    is_open: bool = False
+    _has_warned = False
+
     def __init__(self, device_types: list[str], dtype: torch.dtype) -> None:
-        self._is_open = False
         self._thread = threading.current_thread()
         self._autocast = _C.OpenAutocast(device_types, dtype)
-        self._is_open = True
-        self._is_known_closed = False
+        self.is_open = True
         OPEN.hold()
-
-    @property
-    def is_open(self) -> bool:
-        return self._is_open
 
     def join(self) -> contextlib.AbstractContextManager[None]:
         """A context in which any thread casts as the one that made this. Warns once where it is
         entered to train after close()."""
-        if not (self._is_open or self._is_known_closed) and torch.is_grad_enabled():
-            self._is_known_closed = True
+        if not (self.is_open or self._has_warned) and torch.is_grad_enabled():
+            self._has_warned = True
             warn(
                 "forward: expected an open Amp, got one that close() has ended: its models compute "
                 "in float32 from now on; close it after training, and call them in torch.no_grad()"
@@ -383,7 +382,7 @@ class OpenCasts:
         return _C.JoinAutocast(self._autocast)
 
     def close(self) -> None:
-        if self._is_open and self._outlive_close():
+        if self.is_open and self._outlive_close():
             warn(
                 f"close: the casts go on in {self._thread.name}, which opened them, until it next "
                 "uses torchamp; close there",
@@ -395,11 +394,64 @@ class OpenCasts:
         return elsewhere and self._thread.is_alive()
 
     def _end(self) -> None:
-        if self._is_open:
-            self._is_open = False
+        if self.is_open:
+            self.is_open = False
             self._autocast.close()
             if threading.current_thread() is not threading.main_thread():
-                _C.settle_in_main_thread()
+                _C.update_in_main_thread()
             OPEN.release()
 
     __del__ = _end
+
+
+@overload
+def autocast(
+    device_type: str,
+    dtype: torch.dtype | None = None,
+    enabled: bool = True,
+    cache_enabled: bool | None = None,
+) -> torch.autocast: ...
+
+
+@overload
+def autocast(
+    enabled: bool = True, dtype: torch.dtype = torch.float16, cache_enabled: bool = True
+) -> torch.autocast: ...
+
+
+def autocast(*args: Any, **kwargs: Any) -> torch.autocast:
+    """Returns a torch.autocast, a context and a decorator.
+
+    Takes the arguments of torch.autocast (device_type, dtype=None, enabled=True,
+    cache_enabled=None); without device_type those of torch.cuda.amp.autocast (enabled=True,
+    dtype=torch.float16, cache_enabled=True), for CUDA.
+    """
+    has_device = "device_type" in kwargs or (args and not isinstance(args[0], bool))
+    return _of_device(*args, **kwargs) if has_device else _of_cuda(*args, **kwargs)
+
+
+def _of_device(
+    device_type: str,
+    dtype: torch.dtype | None = None,
+    enabled: bool = True,
+    cache_enabled: bool | None = None,
+) -> torch.autocast:
+    enabled = enabled and not is_missing("autocast", device_type)
+    return torch.autocast(device_type, dtype, enabled, cache_enabled)
+
+
+def _of_cuda(
+    enabled: bool = True, dtype: torch.dtype = torch.float16, cache_enabled: bool = True
+) -> torch.autocast:
+    return _of_device("cuda", dtype, enabled, cache_enabled)
+
+
+def is_missing(what: str, device_type: str) -> bool:
+    """Whether torch disables `what` since there is no CUDA. Warns then, at the program's line:
+    torch's own warning has that of its caller."""
+    if device_type != "cuda" or torch.compiler.is_compiling():
+        return False
+    if not torch.cuda.amp.common.amp_definitely_not_available():
+        return False
+    warn(f"{what}: expected CUDA, got none: CUDA is not available, so it is disabled")
+    return True

@@ -1,18 +1,125 @@
-"""Stage 2: cast. The parameters and buffers of a model, in place."""
+"""Stage 2: cast. A model's parameters and buffers, in place; what keep_fp32 leaves in float32; and
+where errors about dtypes come from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+import itertools
+import re
+import traceback
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+)
+from typing import Any, Union
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchamp._shards import is_dtensor
-from torchamp.amp._kept import NONE, Kept
+from torchamp.amp._masters import LOW_PRECISION
+
+#: The name of a module or buffer in the model, or of an argument of its forward; a module's class,
+#: or a predicate of both name and module.
+Rule = Union[str, type[torch.nn.Module], Callable[[str, torch.nn.Module], bool]]
+
+_BY_PLACE = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+_BY_NAME = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+
+
+def rules_of(name: str, value: Any) -> tuple[Rule, ...]:
+    """The rules in initialize's argument `name`, which has one or several. Raises TypeError."""
+    is_one = isinstance(value, str) or not isinstance(value, Iterable)
+    rules = (value,) if is_one else tuple(value)
+    for rule in rules:
+        is_other_class = isinstance(rule, type) and not issubclass(rule, torch.nn.Module)
+        is_module = isinstance(rule, torch.nn.Module)
+        if is_other_class or is_module or not (isinstance(rule, str) or callable(rule)):
+            raise TypeError(
+                f"initialize: expected {name} to be names, classes of modules or functions of "
+                f"name and module, got {rule!r}"
+            )
+    return rules
+
+
+class Float32Parts:
+    """What a tuple of rules keeps in float32: modules of some models, with all that is in them,
+    buffers, and arguments of forward that have the name of neither.
+
+    is_marked: a further rule, which need not match.
+
+    Raises ValueError for a name or a class that no model has, and for modules of DTensors.
+    """
+
+    def __init__(
+        self,
+        models: list[torch.nn.Module],
+        rules: tuple[Rule, ...] = (),
+        is_marked: Callable[[str, torch.nn.Module], bool] = lambda name, module: False,
+    ) -> None:
+        #: The outermost modules, whose calls cast.
+        self.outermost: list[torch.nn.Module] = []
+        self._all: set[torch.nn.Module | torch.Tensor] = set()
+        unused = {rule for rule in rules if isinstance(rule, (str, type))}
+        for model in models:
+            for name, module in model.named_modules():
+                matching = [rule for rule in (*rules, is_marked) if _matches(rule, name, module)]
+                unused.difference_update(matching)
+                if matching and module not in self._all:
+                    self.outermost.append(module)
+                    self._all.update(module.modules())
+            for name, buffer in model.named_buffers(remove_duplicate=False):
+                if name in rules:
+                    unused.discard(name)
+                    self._all.add(buffer)
+        self._arguments = {name for name in unused if any(_keys(each, name) for each in models)}
+        unused -= self._arguments
+        if unused:
+            raise ValueError(
+                "initialize: expected keep_fp32 to name modules or buffers in the models, or "
+                f"arguments of their forward, got {', '.join(sorted(map(repr, unused)))}"
+            )
+        for module in self.outermost:
+            if any(map(is_dtensor, module.parameters())):
+                raise ValueError(
+                    "initialize: expected keep_fp32 to be modules of plain tensors, got a "
+                    f"{type(module).__name__} of DTensors; give it a MixedPrecisionPolicy of its "
+                    "own in fully_shard"
+                )
+
+    def __contains__(self, module_or_buffer: torch.nn.Module | torch.Tensor) -> bool:
+        return module_or_buffer in self._all
+
+    def __bool__(self) -> bool:
+        return bool(self._all or self._arguments)
+
+    def inputs_of(self, model: torch.nn.Module) -> tuple[int | str, ...]:
+        """The places and names by which calls of the model may give it kept arguments."""
+        return tuple(key for name in self._arguments for key in _keys(model, name))
+
+
+def _keys(model: torch.nn.Module, argument: Any) -> list[int | str]:
+    parameters = inspect.signature(model.forward).parameters
+    kind = parameters[argument].kind if argument in parameters else None
+    keys: list[int | str] = [list(parameters).index(argument)] if kind in _BY_PLACE else []
+    return [*keys, argument] if kind in _BY_NAME else keys
+
+
+def _matches(rule: Rule, name: str, module: torch.nn.Module) -> bool:
+    if isinstance(rule, str):
+        return bool(name) and rule == name
+    if isinstance(rule, type):
+        return isinstance(module, rule)
+    return bool(rule(name, module))
+
+
+#: Keeps nothing.
+NONE = Float32Parts([])
 
 
 def params_to_cast(
-    model: torch.nn.Module, dtype: torch.dtype, keep_batchnorm_fp32: bool, kept: Kept = NONE
+    model: torch.nn.Module, dtype: torch.dtype, keep_batchnorm_fp32: bool, kept: Float32Parts = NONE
 ) -> Iterator[torch.Tensor]:
     """The floating parameters that cast_model would give another dtype; a shared one may come more
     than once."""
@@ -23,7 +130,7 @@ def params_to_cast(
 
 
 def buffers_to_cast(
-    model: torch.nn.Module, dtype: torch.dtype, keep_batchnorm_fp32: bool, kept: Kept
+    model: torch.nn.Module, dtype: torch.dtype, keep_batchnorm_fp32: bool, kept: Float32Parts
 ) -> Iterator[str]:
     """The names of the floating buffers that cast_model would give another dtype."""
     for path, module in _cast_modules(model, keep_batchnorm_fp32, kept):
@@ -33,7 +140,7 @@ def buffers_to_cast(
 
 
 def cast_model(
-    model: torch.nn.Module, dtype: torch.dtype, keep_batchnorm_fp32: bool, kept: Kept = NONE
+    model: torch.nn.Module, dtype: torch.dtype, keep_batchnorm_fp32: bool, kept: Float32Parts = NONE
 ) -> None:
     """Gives floating parameters, their grads and floating buffers `dtype`, in place: tensors keep
     their identity. `keep_batchnorm_fp32` leaves batch norms alone. Recurrent modules get their
@@ -45,7 +152,7 @@ def cast_model(
 
 
 def _cast_modules(
-    model: torch.nn.Module, keep_batchnorm_fp32: bool, kept: Kept
+    model: torch.nn.Module, keep_batchnorm_fp32: bool, kept: Float32Parts
 ) -> Iterator[tuple[str, torch.nn.Module]]:
     for name, module in model.named_modules():
         is_kept_norm = keep_batchnorm_fp32 and isinstance(module, _BatchNorm)
@@ -54,11 +161,14 @@ def _cast_modules(
 
 
 def _changes(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
-    """DTensors stay in float32: fully_shard casts what it gathers."""
+    """Whether a cast to `dtype` changes it. DTensors stay in float32: fully_shard casts what it
+    gathers."""
     return tensor.is_floating_point() and tensor.dtype != dtype and not is_dtensor(tensor)
 
 
-def cast_own_tensors(module: torch.nn.Module, dtype: torch.dtype, kept: Kept = NONE) -> None:
+def cast_own_tensors(
+    module: torch.nn.Module, dtype: torch.dtype, kept: Float32Parts = NONE
+) -> None:
     """Gives the module's own floating parameters, their grads and floating buffers `dtype`."""
     for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
         if tensor in kept or not _changes(tensor, dtype):
@@ -67,3 +177,90 @@ def cast_own_tensors(module: torch.nn.Module, dtype: torch.dtype, kept: Kept = N
         tensor.data = tensor.data.to(dtype)
         if grad is not None:
             tensor.grad = grad.to(dtype)
+
+
+_MISMATCH = re.compile(
+    r"same (dtype|scalar type)|scalar type (\w+ but found|of)|bias type|dtypes? .*(match|equal)"
+    r"|expected dtype|(16|Half)\w*\) and weight type \(torch\.(cuda\.)?Float"
+)
+_OVERFLOW = "without overflow"
+_NO_KERNEL = re.compile("not implemented for '(Half|BFloat16)'")
+
+
+def explain(error: Exception, model: torch.nn.Module, dtype: torch.dtype | None) -> None:
+    """Adds a note with the likely cause and a remedy to an error about dtypes that the forward of
+    `model` has raised, if it is cast to `dtype`, of 16 bits. Python has notes since 3.11."""
+    if dtype not in LOW_PRECISION:
+        return
+    if _OVERFLOW in str(error):
+        _add_note(error, _overflow_note(_running(error), model))
+    elif _NO_KERNEL.search(str(error)):
+        _add_note(error, _kernel_note(_running(error), model))
+    elif _MISMATCH.search(str(error)):
+        _add_note(error, _mismatch_note(_running(error), model))
+
+
+def _add_note(error: Exception, note: str) -> None:
+    if hasattr(error, "add_note"):
+        error.add_note(f"torchamp: {note}")
+
+
+def _overflow_note(running: list[torch.nn.Module], model: torch.nn.Module) -> str:
+    dtype = _dtype_of(running)
+    return (
+        f"{_described(running[-1], model)} computes in {dtype}, whose largest number is "
+        f"{torch.finfo(dtype).max:g}; write torch.finfo(x.dtype).min, of an input x, in the place "
+        "of a number like -1e9"
+    )
+
+
+def _kernel_note(running: list[torch.nn.Module], model: torch.nn.Module) -> str:
+    return (
+        f"{_described(running[-1], model)} computes in {_dtype_of(running)}, in which torch has no "
+        "such kernel for the device; name the module in keep_fp32"
+    )
+
+
+def _mismatch_note(running: list[torch.nn.Module], model: torch.nn.Module) -> str:
+    dtype, module = _dtype_of(running), running[-1]
+    where = _described(module, model)
+    if module not in set(model.modules()):
+        return (
+            f"{_described(running[-2], model)} calls a {type(module).__name__} that initialize "
+            f"has not cast to {dtype}, because it is no submodule; assign it to an attribute or "
+            "put it in a torch.nn.ModuleList, before initialize"
+        )
+    for name, param in _added(module, dtype):
+        return (
+            f"parameter {name!r} of {where} is in {param.dtype}, in a model that initialize has "
+            f"cast to {dtype}; add or replace modules before initialize"
+        )
+    return (
+        f"{where} has got a tensor that is not in {dtype}; make tensors in forward in the dtype "
+        "of an input x, as torch.zeros(3, dtype=x.dtype, device=x.device)"
+    )
+
+
+def _added(module: torch.nn.Module, dtype: torch.dtype) -> list[tuple[str, torch.nn.Parameter]]:
+    """The parameters of `module` that initialize would have cast."""
+    own = module.named_parameters(recurse=False)
+    is_norm = isinstance(module, _BatchNorm)
+    return [] if is_norm else [(name, param) for name, param in own if param.dtype != dtype]
+
+
+def _running(error: Exception) -> list[torch.nn.Module]:
+    """The modules in whose calls `error` was raised, the innermost last."""
+    calls = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = (call for call in calls if isinstance(call, torch.nn.Module))
+    return [module for module, _ in itertools.groupby(modules)]
+
+
+def _dtype_of(running: list[torch.nn.Module]) -> torch.dtype:
+    """The dtype that the innermost of them that casts its inputs computes in."""
+    states = (vars(module).get("_torchamp") for module in reversed(running))
+    return next(state.input_type for state in states if state and state.input_type)
+
+
+def _described(module: torch.nn.Module, model: torch.nn.Module) -> str:
+    name = next((name for name, each in model.named_modules() if each is module), "")
+    return f"{name!r} ({type(module).__name__})" if name else f"the model ({type(model).__name__})"

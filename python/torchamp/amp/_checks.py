@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from torchamp._arguments import expect
+from torchamp._arguments import uncompiled
 from torchamp._load import _C
 from torchamp._logging import warn
 from torchamp._shards import shard_of
 from torchamp.amp._autocast import lasting_casts
-from torchamp.amp._kept import Kept
+from torchamp.amp._cast import Float32Parts
 from torchamp.amp._masters import LOW_PRECISION, mastered, params_of
 from torchamp.amp._model import AmpModel
 from torchamp.amp._optimizer import ONE_OWNER, AmpOptimizer
@@ -35,11 +35,6 @@ def as_list(argument: str, value: Any, kind: type) -> list:
     return list(map(uncompiled, values))
 
 
-def uncompiled(value: Any) -> Any:
-    """The model that torch.compile was given; anything else itself."""
-    return getattr(value, "_orig_mod", value)
-
-
 def _name(kind: type) -> str:
     return f"torch.{'nn' if issubclass(kind, torch.nn.Module) else 'optim'}.{kind.__name__}"
 
@@ -47,13 +42,6 @@ def _name(kind: type) -> str:
 def _described(value: Any) -> str:
     hint = "; pass a list: list(...)" if isinstance(value, tuple) else ""
     return f"{type(value).__name__}{hint}"
-
-
-def module_of(function: str, model: Any) -> torch.nn.Module:
-    """`model` without torch.compile. Raises TypeError, which names `function`, unless it is a
-    module."""
-    expect(isinstance(model, torch.nn.Module), function, "model", "a torch.nn.Module", model)
-    return uncompiled(model)
 
 
 class Float16Models:
@@ -80,7 +68,7 @@ def check_models(models: list[torch.nn.Module]) -> None:
         _check_tensors(where, model)
 
 
-def check_scripted(models: list[torch.nn.Module], settings: Settings, kept: Kept) -> None:
+def check_scripted(models: list[torch.nn.Module], settings: Settings, kept: Float32Parts) -> None:
     """Raises TypeError for a scripted module that would be cast, or whose calls would."""
     is_cast = settings.properties.cast_model_type in LOW_PRECISION
     for i, model in enumerate(models):
@@ -179,7 +167,7 @@ def check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
                 )
             seen.add(param)
             if param.is_meta:
-                continue  # one_device() refuses it
+                continue  # one_device() raises
             _check_memory(f"parameter {k} of optimizers[{i}] ({name})", param)
         if any(base.__name__ == "ZeroRedundancyOptimizer" for base in type(optimizer).__mro__):
             raise TypeError(
@@ -214,13 +202,13 @@ def check_shares(models: list[torch.nn.Module], optimizers: list[torch.optim.Opt
     params = {param for model in models for param in model.parameters()}
     if not any(param.requires_grad for param in params):
         return
-    strangers = [i for i, each in enumerate(optimizers) if params.isdisjoint(params_of([each]))]
-    if strangers and len(strangers) == len(optimizers):
+    unrelated = [i for i, each in enumerate(optimizers) if params.isdisjoint(params_of([each]))]
+    if unrelated and len(unrelated) == len(optimizers):
         raise ValueError(
             "initialize: expected optimizers to have parameters of models, got none that has any; "
             "make the optimizer after everything that replaces the model's parameters"
         )
-    for i in strangers:
+    for i in unrelated:
         warn(
             f"initialize: expected optimizers[{i}] to have parameters of models, got one that has "
             "none; pass all models that it trains",

@@ -11,10 +11,10 @@ import torch
 from torchamp import ops
 from torchamp._load import _C
 from torchamp._shards import grad_of, is_flattened, mesh_groups_of
+from torchamp.amp._autocast import is_missing
 from torchamp.amp._masters import LOW_PRECISION, check_optimizer, params_of
 from torchamp.amp._optimizer import FUSED_IN_TORCH, can_skip_on_device
-from torchamp.amp._ranks.agreement import ProcessGroups, agreement_over, groups_of
-from torchamp.amp._torch_autocast import is_missing
+from torchamp.amp._ranks import ProcessGroups, agreement_over, groups_of
 
 #: Where growth ends: the largest power of two in float32.
 _MAX_SCALE = 2.0**127
@@ -42,12 +42,12 @@ class GradScaler(torch.amp.GradScaler):
     scales.
     """
 
-    #: By id of optimizer, what its checks before the last update found.
+    #: What an optimizer's checks before the last update found, by its id.
     _last_checks: dict[int, dict[torch.device, torch.Tensor]] = {}
 
     #: process_group, and the groups of DTensors.
     _groups: list[Any] = []
-    #: Of their ranks.
+    #: None where ranks decide by themselves.
     _agreement: _C.Agreement | None = None
     _is_compared = False
 
@@ -239,7 +239,7 @@ class GradScaler(torch.amp.GradScaler):
         self._compare_ranks()
 
     def _agree_over(self, groups: list[Any]) -> None:
-        """From now on also the ranks of `groups` agree."""
+        """Makes the ranks of `groups` agree, too, from now on."""
         new = [group for group in groups if group not in self._groups]
         if new:
             self._groups = [*self._groups, *new]
@@ -297,7 +297,7 @@ def _check_is_plain(method: str, optimizer: torch.optim.Optimizer) -> None:
 
 @contextlib.contextmanager
 def _claiming(optimizer: torch.optim.Optimizer, skip_on_device: bool) -> Iterator[None]:
-    """While this is open, torch lets the optimizer skip on the device if it is to and can: all
+    """A context in which torch lets the optimizer skip on the device if it is to and can: all
     groups of torch's own must be fused, and SGD's momentum buffers there."""
     claims = getattr(optimizer, "_step_supports_amp_scaling", False)
     can = can_skip_on_device(optimizer) if isinstance(optimizer, FUSED_IN_TORCH) else claims
@@ -312,8 +312,8 @@ def _claiming(optimizer: torch.optim.Optimizer, skip_on_device: bool) -> Iterato
 
 
 def _grads_by_device(params: list[torch.Tensor]) -> dict[torch.device, list[torch.Tensor | None]]:
-    """For each device a list as long as `params`: its grads, None elsewhere; of sparse grads the
-    values."""
+    """The grads, in a list as long as `params` for each device, which has None for those elsewhere;
+    sparse grads are their values."""
     grads: dict[torch.device, list[torch.Tensor | None]] = {}
     for i, param in enumerate(params):
         grad = grad_of(param)

@@ -1,16 +1,18 @@
-"""Models that are cast once, for inference."""
+"""Models for inference: cast once, and averaged."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import torch
+from torch.optim import swa_utils
 
+from torchamp._arguments import module_of
 from torchamp._shards import is_dtensor
-from torchamp.amp._adopt import set_state
 from torchamp.amp._cast import cast_model
-from torchamp.amp._checks import module_of
-from torchamp.amp._model import AmpModel
+from torchamp.amp._masters import LOW_PRECISION, float32_of
+from torchamp.amp._model import AmpModel, adopt
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 
@@ -41,7 +43,7 @@ def cast_for_inference(
     with torch.inference_mode(False), torch.no_grad():
         cast_model(module, dtype, keep_batchnorm_fp32)
     output_type = dtype if cast_model_outputs is None else cast_model_outputs
-    set_state(module, dtype, output_type, shielded=True, session=None)
+    adopt(module, dtype, output_type, shielded=True)
     return model
 
 
@@ -69,3 +71,43 @@ def _is_cast(module: AmpModel, is_whole: bool) -> bool:
     if is_whole:
         return state.session is not None and state.input_type not in (None, torch.float32)
     return state.changes_forward
+
+
+class AveragedModel(swa_utils.AveragedModel):
+    """A torch.optim.swa_utils.AveragedModel: its arguments, methods and state dicts. What differs:
+
+    * Of a model that initialize has cast, `module` is a float32 copy, whose calls cast floating
+      inputs to float32. Averages are float32, of the masters where there are some, of the widened
+      16-bit values elsewhere.
+    * It may be made before initialize or after it.
+    """
+
+    def __init__(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        model = module_of("AveragedModel", model)
+        super().__init__(model, *args, **kwargs)
+        for original, copied in zip(model.modules(), self.module.modules()):
+            if isinstance(original, AmpModel) and original._torchamp.input_type in LOW_PRECISION:
+                cast_for_inference(copied, torch.float32, keep_batchnorm_fp32=False)
+
+    def update_parameters(self, model: torch.nn.Module) -> None:
+        """Averages the values that `model`, of initialize or not, has now; the first call copies
+        them. Reads no grads, and waits for nothing that torch's does not wait for."""
+        super().update_parameters(_Float32(module_of("update_parameters", model)))
+
+
+class _Float32(torch.nn.Module):
+    """The parameters and buffers of a model, those of low precision in float32."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self._parameters_of, self._buffers_of = model.parameters, model.buffers
+
+    def parameters(self, recurse: bool = True) -> Iterator[Any]:
+        return map(_widened, self._parameters_of(recurse))
+
+    def buffers(self, recurse: bool = True) -> Iterator[torch.Tensor]:
+        return map(_widened, self._buffers_of(recurse))
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return float32_of(tensor, tensor) if tensor.dtype in LOW_PRECISION else tensor

@@ -1,4 +1,4 @@
-"""Stage 2: cast. The models of initialize and cast_for_inference.
+"""Stage 2: cast. The models that initialize and cast_for_inference return.
 
 Each stays the same object, of a subclass of its class, whose forward casts what goes in and what
 comes out.
@@ -9,27 +9,47 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import copyreg
 import dataclasses
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence, Set
+from collections.abc import (
+    Callable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+    Set,
+)
 from typing import Any, NoReturn, SupportsIndex
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from torchamp._in_graphs import constant_in_graphs
 from torchamp._load import _C
+from torchamp._logging import warn
+from torchamp._shards import shard_of
 from torchamp.amp._autocast import shield
-from torchamp.amp._copies import PlainState, make_plain, plain_state
-from torchamp.amp._describe import describe_model
-from torchamp.amp._dtype_errors import explain
-from torchamp.amp._ranks.data_parallel import DataParallel
+from torchamp.amp._cast import Float32Parts, explain
+from torchamp.amp._masters import LOW_PRECISION, hook_state_dict
+from torchamp.amp._ranks import DataParallel
 from torchamp.amp._session import Session
-from torchamp.amp._state_dicts import hook_state_dict
-from torchamp.amp._swap_class import Swapped, remade
-from torchamp.amp._write_back import MAPPINGS, SEQUENCES, Copy, slots_of, write_back
+from torchamp.amp._swap_class import (
+    PlainState,
+    Swapped,
+    make_plain,
+    plain_state,
+    remade,
+    swap_class,
+)
 
+#: Kinds in which the caller sees what forward sets, as in attributes.
+_MAPPINGS = (dict, collections.UserDict)
+_SEQUENCES = (list, collections.deque)
+#: An argument or what is in it, what was made of it, and the state of that before forward.
+Copy = tuple[Any, Any, Any]
 #: Kinds whose elements are not their attributes. Dynamo cannot ask each for a method `to`.
 _BUILT_IN = (dict, list, tuple, set, frozenset)
 _MUTABLE = (dict, collections.OrderedDict, list, collections.deque)
@@ -47,17 +67,18 @@ def convert(value: Any, dtype: torch.dtype) -> Any:
 
 
 class Conversion:
-    """Of what one call of forward takes or returns."""
+    """Converts what one call of forward takes or returns."""
 
     def __init__(self, dtype: torch.dtype, copies: list[Copy] | None = None) -> None:
         self.dtype = dtype
         #: Collects what may be written; None where nobody asks.
         self.copies = copies
-        #: By id: objects may refer to each other.
+        #: The objects that are converted, by id: they may refer to each other.
         self._objects: dict[int, tuple[Any, bool]] = {}
 
     def convert(self, value: Any) -> tuple[Any, bool]:
-        """And whether it is another object: Dynamo cannot compare containers by identity."""
+        """`value` in the dtype, and whether it is another object: Dynamo cannot compare containers
+        by identity."""
         if isinstance(value, torch.Tensor):
             changes = value.is_floating_point() and value.dtype != self.dtype
             return self._noted(value, self._cast(value)) if changes else (value, False)
@@ -81,7 +102,7 @@ class Conversion:
         return self.copies is not None and self.dtype.itemsize < 4 and type(value) in _MUTABLE
 
     def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Inference mode would not count writes to it."""
+        """Outside of inference mode, which would not count writes to what this makes."""
         if self.copies is None or not torch.is_inference_mode_enabled():
             return tensor.to(self.dtype)
         with torch.inference_mode(False), torch.no_grad():
@@ -103,7 +124,7 @@ class Conversion:
 
     def _convert_attributes(self, value: Any, result: Any) -> tuple[Any, bool]:
         own, has_own = self._convert_values(getattr(value, "__dict__", {}))
-        slots, has_slots = self._convert_values(slots_of(value))
+        slots, has_slots = self._convert_values(_slots_of(value))
         if result is None or not (has_own or has_slots):
             return value, False
         if own:
@@ -133,10 +154,10 @@ class Conversion:
         return self._noted(value, _of_kind(type(value), converted))
 
 
-def _name_of(
+def _name_of_argument(
     dtype: torch.dtype, forward: Callable, args: tuple, kwargs: dict, tensor: torch.Tensor
 ) -> str:
-    """That of the argument whose conversion to `dtype` cast `tensor`."""
+    """The name of the argument whose conversion to `dtype` cast `tensor`."""
     bound = inspect.signature(forward).bind(*args, **kwargs)
     for name, value in bound.arguments.items():
         copies: list[Copy] = []
@@ -160,11 +181,11 @@ def _is_written(copy: Copy) -> bool:
 
 def _elements(made: Any) -> list:
     """What forward may replace in it."""
-    if isinstance(made, SEQUENCES):
+    if isinstance(made, _SEQUENCES):
         return list(made)
-    if isinstance(made, MAPPINGS):
+    if isinstance(made, _MAPPINGS):
         return [*made, *made.values()]
-    return [] if isinstance(made, _BUILT_IN) else list(slots_of(made).values())
+    return [] if isinstance(made, _BUILT_IN) else list(_slots_of(made).values())
 
 
 def _is_batch(value: Any) -> bool:
@@ -196,6 +217,68 @@ def _of_kind(kind: Callable, content: dict | list) -> Any:
         return kind(content)
     except TypeError:
         return content
+
+
+@constant_in_graphs
+def _slot_names(kind: type) -> list[str]:
+    return copyreg._slotnames(kind)  # type: ignore[attr-defined]
+
+
+def _slots_of(value: Any) -> dict[str, Any]:
+    """Its attributes that have a slot."""
+    names = _slot_names(type(value))
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+
+def _write_back(
+    copies: list[Copy],
+    convert: Callable[[Any], Any],
+    name_of: Callable[[torch.Tensor], str],
+) -> None:
+    """Gives arguments what forward wrote to the copies that were made of them.
+
+    Args:
+        convert: makes an output of an object that forward left in an argument.
+        name_of: the name of the argument that a tensor is in, for a warning that it is not written.
+    """
+    written = [copy for copy in copies if _is_written(copy)]
+    originals = {id(made): given for given, made, _ in copies} if written else {}
+
+    def callers(element: Any) -> Any:
+        return originals[id(element)] if id(element) in originals else convert(element)
+
+    for given, made, _ in written:
+        if isinstance(made, torch.Tensor):
+            _write_tensor(given, made, name_of)
+        elif isinstance(made, _SEQUENCES):
+            given.clear()
+            given.extend(map(callers, made))
+        elif isinstance(made, _MAPPINGS):
+            for key in given.keys() - made.keys():
+                del given[key]
+            for key, element in made.items():
+                given[key] = callers(element)
+        else:
+            for name, element in _slots_of(made).items():
+                object.__setattr__(given, name, callers(element))
+
+
+def _write_tensor(given: torch.Tensor, made: torch.Tensor, name_of: Callable[[Any], str]) -> None:
+    try:
+        given.copy_(_merged(given, made))
+    except RuntimeError as error:
+        warn(
+            f"forward: expected to write its argument {name_of(given)!r} back to the caller's "
+            f"tensor, got one that cannot be written and stays as it was: {error}; return the new "
+            "value from forward instead",
+        )
+
+
+def _merged(given: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    """What was not written stays unrounded, unless grads flow back through `made`."""
+    if made.requires_grad:
+        return made
+    return torch.where(given.to(made.dtype) == made, given, made.to(given.dtype))
 
 
 @dataclasses.dataclass
@@ -248,10 +331,9 @@ class ModelState:
             tuple([kept.get(i, made).convert(arg)[0] for i, arg in enumerate(args)]),
             {name: kept.get(name, made).convert(arg)[0] for name, arg in kwargs.items()},
         )
-        written = [copy for copy in copies or () if _is_written(copy)]
-        if written and copies:
-            name_of = functools.partial(_name_of, dtype, forward, args, kwargs)
-            write_back(written, copies, self._converted, name_of)
+        if copies:
+            name_of = functools.partial(_name_of_argument, dtype, forward, args, kwargs)
+            _write_back(copies, self._converted, name_of)
         return outputs
 
     def _run(self, forward: Callable, args: tuple, kwargs: dict) -> Any:
@@ -288,7 +370,7 @@ class AmpModel(Swapped, torch.nn.Module):
                 return state.run(inner, args, kwargs)
             except (RuntimeError, ValueError) as error:
                 if state.session is not None and not torch.compiler.is_compiling():
-                    explain(error, self, state.session)
+                    explain(error, self, state.session.settings.properties.cast_model_type)
                 raise
 
         return {"forward": forward}
@@ -296,8 +378,11 @@ class AmpModel(Swapped, torch.nn.Module):
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the original, also for grads that an open scale_loss has set aside."""
         super().zero_grad(*args, **kwargs)
-        if self._torchamp.session is not None:
-            self._torchamp.session.note_zeroed(self)
+        session = self._torchamp.session
+        if session is not None:
+            params = [shard_of(param) for param in self.parameters()]
+            for state in session.states:
+                state.note_zeroed(params)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """As the original's, in float32, also of modules that were added since initialize."""
@@ -317,7 +402,10 @@ class AmpModel(Swapped, torch.nn.Module):
     def extra_repr(self) -> str:
         """As the original, and a line that says what initialize has made of it."""
         state = self._torchamp
-        own = describe_model(state.session, state.input_type)
+        if state.session is not None:
+            own = f"torchamp: {state.session.settings.properties}"
+        else:  # its calls alone are cast
+            own = f"torchamp: called with {str(state.input_type).replace('torch.', '')}"
         return "\n".join(filter(None, [super().extra_repr(), own]))
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple:
@@ -344,3 +432,45 @@ class AmpModel(Swapped, torch.nn.Module):
             "returned, whose forward it cannot read; use torch.compile, torch.export.export or "
             "torch.jit.trace"
         )
+
+
+def adopt_model(model: torch.nn.Module, session: Session, kept: Float32Parts) -> None:
+    """Makes `model` an AmpModel that casts as the session's settings say, whatever an earlier
+    session did. The kept modules in it cast what they are called with to float32, and, where the
+    model itself is cast, those that have 16-bit parameters cast it to their dtype."""
+    settings, properties = session.settings, session.settings.properties
+    low, shielded = properties.cast_model_type, properties.autocast_type is None
+    adopt(model, low, settings.output_type, shielded, session, kept.inputs_of(model))
+    if low not in LOW_PRECISION and session.casts is None:
+        return
+    inside = [module for module in model.modules() if module is not model]
+    for module in inside:
+        own = {param.dtype for param in module.parameters(recurse=False)}
+        if module in kept.outermost:
+            adopt(module, torch.float32, None, shielded=True)
+        elif kept and module not in kept and low in own:
+            adopt(module, low, None, shielded=False)
+        else:
+            continue
+        session.add_part(module)
+
+
+def adopt(
+    model: torch.nn.Module,
+    input_type: torch.dtype | None,
+    output_type: torch.dtype | None,
+    shielded: bool,
+    session: Session | None = None,
+    kept_inputs: tuple[int | str, ...] = (),
+) -> None:
+    """Makes `model` an AmpModel of that state, whatever it was before."""
+    data_parallel = None if session is None else session.add_model(model)
+    earlier = model.__dict__.get("_torchamp")
+    inner_forward = model.__dict__.pop("forward", earlier and earlier.inner_forward)
+    model.__dict__["_torchamp"] = ModelState(
+        input_type, output_type, shielded, inner_forward, session, data_parallel, kept_inputs
+    )
+    if earlier and earlier.session:
+        earlier.session.close_if_left()
+    if not isinstance(model, AmpModel):
+        swap_class(model, AmpModel)

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, SupportsIndex, Union
 
 import torch
 
-from torchamp._arguments import type_of
+from torchamp._arguments import expect, type_of
 from torchamp._load import _C
 from torchamp._logging import warn
 from torchamp._shards import shard_of
-from torchamp.amp._copies import PlainState
-from torchamp.amp._describe import describe_optimizer
-from torchamp.amp._masters import AccessTracker, MasterList, adopt, mastered, params_of
-from torchamp.amp._optimizer_states import check_whole, fitting, load_keeping_dtypes, plain_state_of
-from torchamp.amp._report import announce_savings
-from torchamp.amp._session import Session
-from torchamp.amp._swap_class import Swapped, remade, restore_class, swap_class
+from torchamp.amp._masters import fitting, mastered, params_of
+from torchamp.amp._session import OptimizerSession, Session, suppress_accesses
+from torchamp.amp._swap_class import (
+    PlainState,
+    Swapped,
+    plain_state,
+    remade,
+    restore_class,
+    swap_class,
+)
 from torchamp.optimizers import FusedOptimizer
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
 
+Optimizers = Union[torch.optim.Optimizer, Iterable[torch.optim.Optimizer]]
+
 
 class AmpOptimizer(Swapped, torch.optim.Optimizer):
     """An optimizer that initialize returned."""
 
-    _torchamp: OptimizerState
+    _torchamp: OptimizerSession
 
     def step(self, closure: Callable | None = None) -> Any:
         """Steps, unless a backward since the last step overflowed; then nothing changes but that
@@ -43,7 +47,12 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
         self._opt_called = True
         inner = state.inner_step or super().step
         if closure is not None:
-            _check_closure(state)
+            if state.core.has_masters or not state.session.scalers.are_identity:
+                raise RuntimeError(
+                    "step: expected no closure at opt_level "
+                    f"{state.session.settings.properties.opt_level}, where the loss is scaled or "
+                    "masters are stepped; run the backward in scale_loss, then call step()"
+                )
             inner = functools.partial(inner, closure)
         return _step(self, state, inner, has_closure=closure is not None)
 
@@ -59,12 +68,12 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
             super().zero_grad(*args, **kwargs)
         with state.session.shards.mirrored():
             state.core.zero_grad(bool(set_to_none))
-        if state.core.doubt:
-            warn(state.core.doubt)
+        if state.core.warning:
+            warn(state.core.warning)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As the original; masters take the place of the group's low-precision parameters, in
-        `param_group` itself."""
+        """As the original; masters replace the group's low-precision parameters, in `param_group`
+        itself."""
         state = self._torchamp
         state.follow(self, "add_param_group")
         state.session.let_go(but=self)
@@ -87,8 +96,13 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
         """As the original, and a line that says what it steps."""
         state = self._torchamp
         with state.accesses.suppress():
-            own = describe_optimizer(state.session, state.core)
-            return f"{super().__repr__()}\n{own}"
+            params = state.core.params()
+            masters = sum(param.has_master for param in params)
+            return (
+                f"{super().__repr__()}\n"
+                f"torchamp: {len(params)} tensors, {masters} of them float32 masters, "
+                f"{state.session.settings.properties}"
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """As the original's."""
@@ -117,38 +131,23 @@ class AmpOptimizer(Swapped, torch.optim.Optimizer):
             super().__setstate__(state)
 
 
-def _check_closure(state: OptimizerState) -> None:
-    if state.core.has_masters or not state.session.scalers.are_identity:
-        raise RuntimeError(
-            "step: expected no closure at opt_level "
-            f"{state.session.settings.properties.opt_level}, where the loss is scaled or masters "
-            "are stepped; run the backward in scale_loss, then call step()"
-        )
-
-
-def _check_new(state: OptimizerState, params: list[torch.Tensor]) -> None:
+def _check_new(state: OptimizerSession, params: list[torch.Tensor]) -> None:
     for i, param in enumerate(params):
         if state.core.steps(shard_of(param)):
             raise ValueError(
                 f"add_param_group: expected params[{i}], of sizes {list(param.shape)}, to be in no "
                 "other group, got one that the optimizer steps already"
             )
-        check_owner("add_param_group", f"params[{i}]", param, state)
-
-
-def check_owner(function: str, what: str, param: torch.Tensor, state: OptimizerState) -> None:
-    """Raises ValueError if `param` has a master that another optimizer than that of `state`
-    steps."""
-    found = mastered(param)
-    if found is None or state.core.steps(param):
-        return
-    for other in state.session.optimizers():
-        if other._torchamp.core.steps(param):
-            name = state.session.reporter.name_of(param)
-            raise ValueError(
-                f"{function}: expected {what} to be in one optimizer, since it has a float32 "
-                f"master, got {name}, which {type(other).__name__} steps too; {ONE_OWNER}"
-            )
+        if mastered(param) is None or state.core.steps(param):
+            continue
+        for other in state.session.optimizers():
+            if other._torchamp.core.steps(param):
+                name = state.session.name_of(param)
+                raise ValueError(
+                    f"add_param_group: expected params[{i}] to be in one optimizer, since it has a "
+                    f"float32 master, got {name}, which {type(other).__name__} steps too; "
+                    f"{ONE_OWNER}"
+                )
 
 
 #: What to do where two optimizers are to step one parameter.
@@ -159,7 +158,7 @@ ONE_OWNER = (
 
 
 def _step(
-    optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callable, *, has_closure: bool
+    optimizer: torch.optim.Optimizer, state: OptimizerSession, inner: Callable, *, has_closure: bool
 ) -> Any:
     session = state.session
     for observe in state.observers:
@@ -174,15 +173,15 @@ def _step(
         ),
     ):
         session.shards.publish()
-        if state.core.doubt and not has_closure:  # whose grads are yet to come
-            warn(state.core.doubt)
+        if state.core.warning and not has_closure:  # whose grads are yet to come
+            warn(state.core.warning)
         result = _step_unless_overflowed(optimizer, state, inner)
     state.check_skips()
     return result
 
 
 def _step_unless_overflowed(
-    optimizer: torch.optim.Optimizer, state: OptimizerState, inner: Callable
+    optimizer: torch.optim.Optimizer, state: OptimizerSession, inner: Callable
 ) -> Any:
     found_inf = None if steps_fused(optimizer) else state.core.found_inf()
     if found_inf is None:
@@ -200,21 +199,28 @@ def adopt_optimizer(
 ) -> None:
     """Makes `optimizer` an AmpOptimizer of `session` and puts masters in its groups: those of
     `masters`, by parameter, and new ones for other parameters of low precision."""
-    state = OptimizerState(session, optimizer.__dict__.pop("step", None))
+    state = OptimizerSession(session, optimizer.__dict__.pop("step", None))
     if steps_fused(optimizer):
         optimizer.amp_state = state.core
         state.core.lazy = not session.settings.options["materialize_master_grads"]
     for group in optimizer.param_groups:
         state.adopt_group(optimizer, group, masters, "initialize")
-    if steps_fused(optimizer) and session.settings.options["verbosity"] > 0:
-        with state.accesses.suppress():
-            announce_savings(optimizer, state.core)
     optimizer.__dict__["_torchamp"] = state
     swap_class(optimizer, AmpOptimizer)
     session.add_optimizer(optimizer)
 
 
-def state_of(optimizer: Any, where: str) -> OptimizerState:
+def listed(function: str, name: str, values: Any) -> list:
+    """Models or optimizers, or one, as a list. Raises TypeError, which names the function and the
+    argument, for a tensor and for what cannot be iterated over."""
+    if isinstance(values, (torch.nn.Module, torch.optim.Optimizer)):
+        return [values]
+    is_right = isinstance(values, Iterable) and not isinstance(values, torch.Tensor)
+    expect(is_right, function, name, "one of them or a list", values)
+    return list(values)
+
+
+def state_of(optimizer: Any, where: str) -> OptimizerSession:
     """What torchamp knows of `optimizer`, called `where` in messages. Raises RuntimeError if
     initialize did not return it."""
     if not isinstance(optimizer, AmpOptimizer):
@@ -225,93 +231,30 @@ def state_of(optimizer: Any, where: str) -> OptimizerState:
     return optimizer._torchamp
 
 
-def suppress_accesses(states: Sequence[OptimizerState]) -> _C.Suppressed:
-    """A context in which accesses to the optimizers' masters do not count."""
-    return _C.Suppressed([state.accesses.suppressions for state in states])
+def known_states(optimizers: list[torch.optim.Optimizer], function: str) -> list[OptimizerSession]:
+    """The state of each of `optimizers`. Raises RuntimeError, which names `function`, unless
+    initialize returned them all."""
+    return [
+        state_of(optimizer, f"{function}: expected optimizers[{i}]")
+        for i, optimizer in enumerate(optimizers)
+    ]
 
 
-class OptimizerState:
-    """What one optimizer steps, the accesses to its masters, and what is reported of its steps."""
-
-    def __init__(self, session: Session, inner_step: Callable | None) -> None:
-        self.session = session
-        self.report = _C.LateReport()
-        self.core = _C.OptimizerState(observer=self.report)
-        if session.settings.options["adopt_data_writes"]:
-            self.core.adopt_data_writes()
-        #: A step that was bound to the object before initialize: a profiler's, a scheduler's.
-        self.inner_step = inner_step
-        #: Accesses to the masters, as long as their grads are deferred.
-        self.accesses = AccessTracker(self.core)
-        #: Called before each step.
-        self.observers: list[Callable[[], None]] = []
-        session.states.append(self.core)
-
-    def __reduce__(self) -> tuple:
-        """Copies and pickles of the optimizer belong to no session: None takes this place."""
-        return type(None), ()
-
-    def follow(self, optimizer: torch.optim.Optimizer, function: str) -> None:
-        """Steps what the groups hold now, which the program may have edited. Raises ValueError,
-        which names `function`, for a parameter whose master another optimizer steps."""
-        if self.session.shards or self.core.holds(optimizer.param_groups):
-            return
-        self.session.let_go(but=optimizer)
-        with self.accesses.suppress():
-            for group in optimizer.param_groups:
-                self.adopt_group(optimizer, group, {}, function)
-            self.core.retain(function, params_of([optimizer]))
-
-    def adopt_group(
-        self,
-        optimizer: torch.optim.Optimizer,
-        group: dict[str, Any],
-        masters: dict[torch.Tensor, torch.Tensor],
-        function: str,
-    ) -> None:
-        """Puts masters in the place of parameters, in the group's own list, with their state."""
-        keeps_masters = self.session.settings.keeps_masters
-        params = group["params"]
-        if not isinstance(params, list):
-            params = group["params"] = list(params)
-        self.session.add_shards(params)
-        for i, param in enumerate(params):
-            stepped = adopt(self.core, function, param, masters, keeps_masters)
-            params[i] = stepped
-            if param in optimizer.state:
-                state = optimizer.state.pop(param)
-                optimizer.state[stepped] = fitting(optimizer, group, state, stepped)
-            if stepped is not param and self.core.lazy:
-                self.accesses.cover(stepped)
-        if self.core.lazy and not isinstance(params, MasterList):
-            group["params"] = MasterList(params, self.accesses)
-
-    def report_skips(self) -> list[_C.SkippedStep]:
-        """Reports the steps that are known by now to be skipped. Returns them."""
-        known = self.report.flush()
-        for skipped in known:
-            self.session.reporter.report_skip(skipped, self.core)
-        return known
-
-    def check_skips(self) -> None:
-        """The same. Raises RuntimeError after max_consecutive_skips in a row."""
-        for skipped in self.report_skips():
-            self.session.reporter.check_skip(skipped)
-
-    def telemetry(self) -> Telemetry:
-        """What is known of the steps since the first call."""
-        self.report_skips()
-        return Telemetry(*self.report.known())
-
-
-@dataclasses.dataclass(frozen=True)
-class Telemetry:
-    """What the host knows of an optimizer's steps. On CUDA the last ones may be missing."""
-
-    steps: int = 0  #: since the first call of telemetry, with those that were skipped
-    skipped_steps: int = 0
-    stepped: bool | None = None  #: whether the last one known was a step, and not skipped
-    loss_scales: tuple[float, ...] = ()  #: one a loss, as they were at that step
+def states_of(
+    optimizers: list[torch.optim.Optimizer], function: str, session: Session | None = None
+) -> list[OptimizerSession]:
+    """The states that known_states gives. Raises RuntimeError, too, unless initialize returned the
+    optimizers in one call: the first one's, or `session`'s."""
+    states = known_states(optimizers, function)
+    for i, state in enumerate(states):
+        if state.session is not (session or states[0].session):
+            raise RuntimeError(
+                f"{function}: expected optimizers[{i}] to come from the same initialize as the "
+                "others, got one from another"
+            )
+    for optimizer, state in zip(optimizers, states):
+        state.follow(optimizer, function)
+    return states
 
 
 def steps_fused(optimizer: torch.optim.Optimizer) -> TypeGuard[FusedOptimizer]:
@@ -352,3 +295,69 @@ def _seed_momentum(optimizer: torch.optim.SGD) -> bool:
                 return False
             state["momentum_buffer"] = torch.zeros_like(param.grad)
     return True
+
+
+def check_whole(state_dict: Any, function: str) -> None:
+    """Raises RuntimeError for one rank's part of a state, as the former shard_masters made it."""
+    if any("shard" in group for group in state_dict["param_groups"]):
+        raise RuntimeError(
+            f"{function}: expected the state of a whole optimizer, got one rank's part, which "
+            "shard_masters made; load the model's state alone, which is whole"
+        )
+
+
+def plain_state_of(optimizer: Any, own: dict[str, Any]) -> PlainState:
+    """The state of a copy of an AmpOptimizer. own: as the user's class gives it."""
+    state = optimizer._torchamp
+    state.follow(optimizer, "copy")
+    params = {param.master: param.model for param in state.core.params()}
+    cast_to = state.session.settings.properties.cast_model_type
+    with state.accesses.suppress():
+        stepped = [params.get(each, each) for each in params_of([optimizer])]
+        plain = plain_state(own, stepped, cast_to)
+        return plain._replace(own=_with_params(optimizer, own, params, dict(plain.values)))
+
+
+def _with_params(
+    optimizer: torch.optim.Optimizer,
+    own: dict[str, Any],
+    params: dict[torch.Tensor, torch.Tensor],
+    values: dict[torch.Tensor, torch.Tensor],
+) -> dict[str, Any]:
+    """`own`, of optimizer.__getstate__(), with `params`, by master, instead of masters, and with
+    states that fit `values`, by parameter."""
+    groups, states = [], own["state"].copy()
+    for group in own["param_groups"]:
+        groups.append({**group, "params": [params.get(each, each) for each in group["params"]]})
+        for stepped, param in zip(group["params"], groups[-1]["params"]):
+            if stepped in states:
+                value = values.get(param, param)
+                states[param] = fitting(optimizer, group, states.pop(stepped), value)
+    return {**own, "param_groups": groups, "state": states}
+
+
+def load_keeping_dtypes(
+    optimizer: torch.optim.Optimizer, load: Callable[[dict[str, Any]], Any], state_dict: Any
+) -> None:
+    """Calls `load`, torch's, which gives states the dtype of their parameter, except that states
+    that the optimizer has already, such as Adagrad's float32 sums of float16 parameters, keep
+    theirs."""
+    dtypes = {(i, name): value.dtype for i, name, value in _tensors_of(optimizer)}
+    load(state_dict)
+    if isinstance(optimizer, FusedOptimizer):
+        return
+    saved_ids = [i for group in state_dict["param_groups"] for i in group["params"]]
+    params = params_of([optimizer])
+    for i, name, value in list(_tensors_of(optimizer)):
+        dtype = dtypes.get((i, name), value.dtype)
+        if dtype != value.dtype:
+            saved = state_dict["state"][saved_ids[i]][name]
+            optimizer.state[params[i]][name] = saved.to(value.device, dtype, copy=True)
+
+
+def _tensors_of(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, str, torch.Tensor]]:
+    """The optimizer's states, each with the number of its parameter and its name."""
+    for i, param in enumerate(params_of([optimizer])):
+        for name, value in optimizer.state.get(param, {}).items():
+            if isinstance(value, torch.Tensor):
+                yield i, name, value

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from torchamp._arguments import expect
-from torchamp.amp._checks import module_of
+from torchamp._arguments import expect, module_of
 from torchamp.amp._grad_scaler import GradScaler
 from torchamp.amp._masters import mastered
 
@@ -55,12 +54,13 @@ class Policy:
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """Of the ops that are safe in it, with mixed_float16 and mixed_bfloat16; else of all."""
+        """The dtype of the ops that are safe in it, with mixed_float16 and mixed_bfloat16; else of
+        all."""
         return getattr(torch, self.name.replace("mixed_", ""))
 
     @property
     def variable_dtype(self) -> torch.dtype:
-        """Of the parameters."""
+        """The dtype of the parameters."""
         return torch.float32 if self.name.startswith("mixed_") else self.compute_dtype
 
 
@@ -69,7 +69,7 @@ class _Global:
 
 
 def set_global_policy(policy: Policy | str | None) -> None:
-    """From now on initialize uses this policy where it is given no opt_level. None: O1, again."""
+    """Makes initialize use this policy where it is given no opt_level. None: O1, again."""
     _Global.policy = None if policy is None else _policy_of("set_global_policy", policy)
 
 
@@ -84,7 +84,8 @@ def _policy_of(function: str, policy: Any) -> Policy:
 
 
 def level_and_overrides(opt_level: Any, overrides: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Of initialize's arguments: a policy's, under those that the program gives."""
+    """Makes a level and overrides of initialize's arguments: a policy's, under those that the
+    program gives."""
     policy = global_policy() if opt_level is None else opt_level
     given = {name: value for name, value in overrides.items() if value is not None}
     if policy is None:
@@ -121,7 +122,7 @@ def set_policy(module: torch.nn.Module, policy: Policy | str) -> torch.nn.Module
 
 
 def is_marked(name: str, module: torch.nn.Module) -> bool:
-    """A rule for keep_fp32: whether set_policy was called with the module."""
+    """Whether set_policy was called with the module; a rule for keep_fp32."""
     return isinstance(getattr(module, "dtype_policy", None), Policy)
 
 
@@ -185,7 +186,7 @@ class LossScaleOptimizer:
         self.inner_optimizer.zero_grad(set_to_none=set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """Of the inner optimizer and the scaler."""
+        """The state dicts of the inner optimizer and the scaler."""
         return {
             "inner_optimizer": self.inner_optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),

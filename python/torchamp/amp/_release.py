@@ -2,54 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from torchamp._arguments import type_of
-from torchamp.amp._copies import restore
-from torchamp.amp._masters import LOW_PRECISION, MasterList, mastered
+from torchamp._arguments import type_of, uncompiled
+from torchamp.amp._masters import LOW_PRECISION, MasterList, fitting, mastered
 from torchamp.amp._model import AmpModel
-from torchamp.amp._optimizer import AmpOptimizer
-from torchamp.amp._optimizer_states import fitting
+from torchamp.amp._optimizer import AmpOptimizer, listed
 from torchamp.amp._session import Session
-from torchamp.amp._swap_class import is_as_swapped, restore_class
+from torchamp.amp._swap_class import is_as_swapped, restore, restore_class
 from torchamp.optimizers import FusedOptimizer
 
 
-def session_of(models: Any) -> Session | None:
-    """The one that all of `models` that are not plain belong to, or None. Raises RuntimeError."""
-    found: Session | None = None
-    for i, model in enumerate(models):
-        session = _session_of(model, i)
-        if found and session and found is not session:
+def release(models: torch.nn.Module | Iterable[torch.nn.Module]) -> None:
+    """The inverse of initialize, to train, save or initialize the models in another way: all models
+    and optimizers of the initialize that returned `models` are plain float32 ones again. They stay
+    the same objects. Parameters have their masters' values, bit for bit, and optimizers step them
+    with the states that they have. Grads are dropped, as by zero_grad(), and scale_loss knows the
+    optimizers no longer. Plain models stay as they are: copies, models that are released, and those
+    of initialize(enabled=False). A call that raises changes nothing.
+
+    Args:
+        models: a model that initialize returned, or a list of them.
+
+    Raises:
+        RuntimeError: within scale_loss, for models that contain one that initialize returned, and
+            where the program has given one of them another class or dtype since.
+        ValueError: where the groups of two optimizers hold one master.
+    """
+    session: Session | None = None
+    for i, model in enumerate(map(uncompiled, listed("release", "models", models))):
+        own = model._torchamp.session if isinstance(model, AmpModel) else None
+        if own is None and not _is_plain(model):
+            raise RuntimeError(
+                f"release: expected models[{i}] to be a model that initialize returned, or a plain "
+                f"one, got {type_of(model)}"
+            )
+        if own and session and own is not session:
             raise RuntimeError(
                 f"release: expected models[{i}] to come from the same initialize as those before "
                 "it, got one from another"
             )
-        found = found or session
-    return found
-
-
-def _session_of(model: Any, i: int) -> Session | None:
-    session = model._torchamp.session if isinstance(model, AmpModel) else None
-    if session is None and not _is_plain(model):
-        raise RuntimeError(
-            f"release: expected models[{i}] to be a model that initialize returned, or a plain "
-            f"one, got {type_of(model)}"
-        )
-    return session
+        session = session or own
+    if session is not None:
+        give_back(session)
 
 
 def _is_plain(model: Any) -> bool:
-    """As copies are, and models that are released."""
+    """Whether it is no model of initialize, as copies are not, and models that are released."""
     if not isinstance(model, torch.nn.Module):
         return False
     return not any("_torchamp" in vars(module) for module in model.modules())
 
 
-def release(session: Session) -> None:
-    """Gives all models and optimizers of `session` back; see amp.release."""
+def give_back(session: Session) -> None:
+    """Makes all models and optimizers of `session` plain; see release."""
     models = [model for model in session.models() if model._torchamp.session is session]
     optimizers = session.optimizers()
     parts = session.parts()
@@ -138,7 +147,7 @@ def _restore_optimizer(optimizer: AmpOptimizer) -> None:
 def _restore_group(
     optimizer: AmpOptimizer, group: dict[str, Any], params: dict[torch.Tensor, torch.Tensor]
 ) -> None:
-    """Puts parameters in the place of their masters, in the group's own list, with their state."""
+    """Replaces masters by their parameters, in the group's own list, with their state."""
     stepped = group["params"]
     if isinstance(stepped, MasterList):
         stepped = group["params"] = list(stepped)

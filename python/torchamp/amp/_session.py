@@ -1,25 +1,26 @@
-"""The state of one initialize, shared by the models and optimizers that it returned."""
+"""The state of one initialize, which its models and optimizers share, and that of each optimizer;
+stages 4 to 6, around a backward: scale the loss, unscale and check grads, update the scale."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import operator
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from torchamp._arguments import expect, is_boolean
 from torchamp._load import _C
-from torchamp._logging import warn
+from torchamp._logging import log, warn
 from torchamp._shards import Shards, mesh_groups_of, shard_of
 from torchamp.amp._autocast import OpenCasts, lasting_casts
 from torchamp.amp._loss_scalers import LossScalers
-from torchamp.amp._masters import params_of
-from torchamp.amp._ranks.agreement import agreement_over
-from torchamp.amp._ranks.data_parallel import DataParallel
-from torchamp.amp._ranks.dtensor import are_sharded
-from torchamp.amp._report import Reporter
+from torchamp.amp._masters import AccessTracker, MasterList, adopt, fitting, params_of
+from torchamp.amp._ranks import DataParallel, agreement_over, are_sharded, leave_unsynced
 from torchamp.amp._settings import Settings
 
 
@@ -43,43 +44,47 @@ class Session:
         self.states: list[_C.OptimizerState] = []
         #: One a model.
         self.data_parallel: list[DataParallel] = []
-        #: Of the optimizers' parameters.
+        #: The DTensors that the optimizers step.
         self.shards: Shards = Shards()
-        #: Of the models' state dicts.
+        #: The handles of the hooks that the models' state dicts have.
         self.hooks: list[RemovableHandle] = []
-        #: Whose ranks agree on overflows.
+        #: Nothing is logged at 0.
+        self.verbosity: int = settings.options["verbosity"]
+        #: The ranks of these agree on overflows.
         self._groups: list[Any] = []
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._parts: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
-        #: Whether the models' parameters may still be sharded.
-        self._may_be_sharded = not are_sharded(models)
-        self.reporter: Reporter = Reporter(settings, names_of(models))
-        self.casts: OpenCasts | None = _open_casts(models, settings)
+        self._names = names_of(models)
+        #: Whether the first loss is yet to come, before which plain models may have been sharded.
+        self._awaits_loss = not are_sharded(models)
         self._is_released = False
+        dtype = settings.properties.autocast_type
+        types = {param.device.type for model in models for param in model.parameters()}
+        self.casts: OpenCasts | None = None if dtype is None else OpenCasts(sorted(types), dtype)
 
     def add_model(self, model: torch.nn.Module) -> DataParallel:
-        """Returns what is to be told of its forwards."""
+        """Returns what its forwards report to."""
         self._models.append(weakref.ref(model))
         self.data_parallel.append(DataParallel(model, self.scalers))
         return self.data_parallel[-1]
 
     def add_part(self, module: torch.nn.Module) -> None:
-        """A module in a model whose own calls cast."""
+        """Adds a module in a model whose own calls cast."""
         self._parts.append(weakref.ref(module))
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizers.append(weakref.ref(optimizer))
 
     def add_shards(self, params: Sequence[torch.Tensor]) -> None:
-        """Of DTensors among `params`, which an optimizer of the session steps from now on: ranks
-        agree on their overflows."""
+        """Adds the DTensors among `params`, which an optimizer of the session steps from now on:
+        ranks agree on their overflows."""
         self.shards.add(params)
         self.agree_over(mesh_groups_of(params))
 
     def agree_over(self, groups: Sequence[Any]) -> None:
-        """From now on the ranks of `groups`, which are ProcessGroups, and of those of earlier calls
-        agree on overflows. All ranks must name them in the same order."""
+        """Makes the ranks of `groups`, which are ProcessGroups, and of those of earlier calls agree
+        on overflows. All ranks must name them in the same order."""
         new = [group for group in dict.fromkeys(groups) if group not in self._groups]
         if not new:
             return
@@ -89,16 +94,21 @@ class Session:
             scaler.set_agreement(agreement)
 
     def models(self) -> list[Any]:
-        """Those that are still there."""
+        """The models that still exist."""
         return _existing(self._models)
 
     def parts(self) -> list[Any]:
-        """Those that are still there."""
+        """The modules in models whose own calls cast, as far as they still exist."""
         return _existing(self._parts)
 
     def optimizers(self) -> list[Any]:
-        """Those that are still there."""
+        """The optimizers that still exist."""
         return _existing(self._optimizers)
+
+    def name_of(self, param: torch.Tensor) -> str:
+        """Its name in quotes, or its sizes where no model has it."""
+        name = self._names.get(id(param))
+        return f"one of sizes {list(param.shape)}" if name is None else repr(name)
 
     def check_not_released(self, function: str) -> None:
         """Raises RuntimeError, which names `function`, after release()."""
@@ -120,18 +130,25 @@ class Session:
             )
 
     def check_order(self) -> None:
-        """At the first call: raises RuntimeError where initialize came before what shards the
-        parameters, so that the optimizers step others than the model has. Warns where O1 or O4 of
-        another run casts the code around the models."""
-        if self._may_be_sharded and are_sharded(self.models()):
+        """Raises RuntimeError where initialize came before what shards the parameters, so that the
+        optimizers step others than the model has. Warns where O1 or O4 of another run casts the
+        code around the models. Does so before the first loss alone."""
+        if not self._awaits_loss:
+            return
+        models = self.models()
+        if are_sharded(models):
             raise RuntimeError(
                 "scale_loss: expected fully_shard, parallelize_module and FullyShardedDataParallel "
                 "before initialize, got a model that was sharded after it, whose parameters no "
                 "optimizer steps; shard the model, make the optimizer, then call initialize"
             )
-        if self._may_be_sharded and self.casts is None and self.models():
-            _warn_of_casts()
-        self._may_be_sharded = False
+        for dtype in lasting_casts() if models and self.casts is None else ():
+            warn(
+                "scale_loss: expected no casts in this thread, got a model of an earlier "
+                f"initialize that casts to {dtype} outside of forwards, in loss functions too; end "
+                "them by amp.release(model) of that model, or suspend them by amp.disable_casts()",
+            )
+        self._awaits_loss = False
 
     def scaler(self, loss_id: int, function: str) -> _C.LossScaler:
         """Raises IndexError for a loss_id beyond num_losses, TypeError for another type, both of
@@ -149,14 +166,8 @@ class Session:
             )
         return self.scalers[index]
 
-    def note_zeroed(self, model: torch.nn.Module) -> None:
-        """After the model's grads have been zeroed."""
-        params = [shard_of(param) for param in model.parameters()]
-        for state in self.states:
-            state.note_zeroed(params)
-
     def let_go(self, but: torch.optim.Optimizer) -> None:
-        """Optimizers but that one step no longer what their groups do not hold."""
+        """Makes optimizers except that one stop stepping what their groups no longer hold."""
         for optimizer in self.optimizers() if not self.shards else []:
             state = optimizer._torchamp
             if optimizer is not but and not state.core.holds(optimizer.param_groups):
@@ -168,20 +179,13 @@ class Session:
         for state in self.states:
             state.publish_masters()
 
-    def leave_step_to_the_program(self, loss_id: int) -> None:
-        """Forgets overflows of a loss whose scale the program has updated itself: whether to step
-        is its decision."""
-        self.scalers[loss_id].forget_deferred()
-        for state in self.states:
-            state.clear_overflows()
-
     def close(self) -> None:
         """Ends O1's autocast."""
         if self.casts is not None:
             self.casts.close()
 
     def close_if_left(self) -> None:
-        """Where later calls of initialize have taken all of its models."""
+        """Ends it where later calls of initialize have taken all of its models."""
         if all(model._torchamp.session is not self for model in self.models()):
             self.close()
 
@@ -194,15 +198,6 @@ class Session:
         self.hooks, self.states, self.data_parallel = [], [], []
         self.shards = Shards()
         self._models, self._parts, self._optimizers = [], [], []
-
-
-def _warn_of_casts() -> None:
-    for dtype in lasting_casts():
-        warn(
-            "scale_loss: expected no casts in this thread, got a model of an earlier initialize "
-            f"that casts to {dtype} outside of forwards, in loss functions too; end them by "
-            "amp.release(model) of that model, or suspend them by amp.disable_casts()",
-        )
 
 
 def _existing(references: list[weakref.ref[Any]]) -> list[Any]:
@@ -219,9 +214,208 @@ def names_of(models: list[torch.nn.Module]) -> dict[int, str]:
     return names
 
 
-def _open_casts(models: list[torch.nn.Module], settings: Settings) -> OpenCasts | None:
-    dtype = settings.properties.autocast_type
-    if dtype is None:
-        return None
-    types = {param.device.type for model in models for param in model.parameters()}
-    return OpenCasts(sorted(types), dtype)
+class Last:
+    """The last initialize, which functions without a model or an optimizer refer to."""
+
+    is_disabled = False
+
+    #: Optimizers that initialize was given with enabled=False.
+    disabled_optimizers: weakref.WeakSet = weakref.WeakSet()
+
+    #: Its loss scalers, also once its models and optimizers are gone.
+    scalers: LossScalers | None = None
+
+    #: Gives its session, as long as one of its models or optimizers exists.
+    session: Callable[[], Session | None] = staticmethod(lambda: None)
+
+
+def is_disabled(optimizers: list[torch.optim.Optimizer]) -> bool:
+    """Whether initialize was given them, or where there are none was last called, with
+    enabled=False."""
+    if not optimizers:
+        return Last.is_disabled
+    if any(hasattr(optimizer, "_torchamp") for optimizer in optimizers):
+        return False
+    return Last.is_disabled or all(each in Last.disabled_optimizers for each in optimizers)
+
+
+class OptimizerSession:
+    """What one optimizer steps, the accesses to its masters, and what is reported of its steps."""
+
+    def __init__(self, session: Session, inner_step: Callable | None) -> None:
+        self.session = session
+        self.report = _C.LateReport()
+        self.core = _C.OptimizerState(observer=self.report)
+        if session.settings.options["adopt_data_writes"]:
+            self.core.adopt_data_writes()
+        #: A step that was bound to the object before initialize: a profiler's, a scheduler's.
+        self.inner_step = inner_step
+        #: Accesses to the masters, as long as their grads are deferred.
+        self.accesses = AccessTracker(self.core)
+        #: Called before each step.
+        self.observers: list[Callable[[], None]] = []
+        session.states.append(self.core)
+
+    def __reduce__(self) -> tuple:
+        """Copies and pickles of the optimizer belong to no session, and have None instead."""
+        return type(None), ()
+
+    def follow(self, optimizer: torch.optim.Optimizer, function: str) -> None:
+        """Steps what the groups hold now, which the program may have edited. Raises ValueError,
+        which names `function`, for a parameter whose master another optimizer steps."""
+        if self.session.shards or self.core.holds(optimizer.param_groups):
+            return
+        self.session.let_go(but=optimizer)
+        with self.accesses.suppress():
+            for group in optimizer.param_groups:
+                self.adopt_group(optimizer, group, {}, function)
+            self.core.retain(function, params_of([optimizer]))
+
+    def adopt_group(
+        self,
+        optimizer: torch.optim.Optimizer,
+        group: dict[str, Any],
+        masters: dict[torch.Tensor, torch.Tensor],
+        function: str,
+    ) -> None:
+        """Replaces parameters by their masters, in the group's own list, with their state."""
+        keeps_masters = self.session.settings.keeps_masters
+        params = group["params"]
+        if not isinstance(params, list):
+            params = group["params"] = list(params)
+        self.session.add_shards(params)
+        for i, param in enumerate(params):
+            stepped = adopt(self.core, function, param, masters, keeps_masters)
+            params[i] = stepped
+            if param in optimizer.state:
+                state = optimizer.state.pop(param)
+                optimizer.state[stepped] = fitting(optimizer, group, state, stepped)
+            if stepped is not param and self.core.lazy:
+                self.accesses.cover(stepped)
+        if self.core.lazy and not isinstance(params, MasterList):
+            group["params"] = MasterList(params, self.accesses)
+
+    def report_skips(self) -> list[_C.SkippedStep]:
+        """Reports the steps that are known by now to be skipped. Returns them."""
+        known, names = self.report.flush(), self.session._names
+        for skipped in known if self.session.verbosity > 0 else ():
+            params = self.core.model_params()
+            first = [names.get(id(params[i]), f"parameter {i}") for i in skipped.first]
+            for level, message in skipped.messages(first):
+                log(level, message)
+        return known
+
+    def check_skips(self) -> None:
+        """Reports them too. Raises RuntimeError after max_consecutive_skips in a row."""
+        limit = self.session.settings.options["max_consecutive_skips"]
+        for skipped in self.report_skips():
+            if limit is not None:
+                skipped.check_in_a_row(limit)
+
+    def telemetry(self) -> Telemetry:
+        """What is known of the steps since the first call."""
+        self.report_skips()
+        return Telemetry(*self.report.known())
+
+
+def suppress_accesses(states: Sequence[OptimizerSession]) -> _C.Suppressed:
+    """A context in which accesses to the optimizers' masters do not count."""
+    return _C.Suppressed([state.accesses.suppressions for state in states])
+
+
+@dataclasses.dataclass(frozen=True)
+class Telemetry:
+    """What the host knows of an optimizer's steps. On CUDA the last ones may be missing."""
+
+    steps: int = 0  #: since the first call of telemetry, with those that were skipped
+    skipped_steps: int = 0
+    stepped: bool | None = None  #: whether the last one known was a step, and not skipped
+    loss_scales: tuple[float, ...] = ()  #: one a loss, as they were at that step
+
+
+class LossContext(Protocol):
+    """What amp.scale_loss returns."""
+
+    def __enter__(self) -> torch.Tensor:
+        """The scaled loss."""
+
+    def __exit__(self, kind: object, /, *others: object) -> None:
+        """Unscales and checks the grads, and updates the loss scale."""
+
+    def backward(self, *args: Any, **kwargs: Any) -> None:
+        """All of it: the scaled loss's backward, with these arguments, in the context."""
+        with self as scaled_loss:
+            scaled_loss.backward(*args, **kwargs)
+
+
+class PlainLoss(contextlib.nullcontext, LossContext):
+    """The context after initialize(enabled=False)."""
+
+
+class ScaledLoss(_C.Backward):
+    """The context of amp.scale_loss. Grads and scaler are as before also if an interrupt drops it
+    before it ends."""
+
+    def __init__(
+        self,
+        session: Session,
+        states: Sequence[OptimizerSession],
+        loss: torch.Tensor,
+        loss_id: int,
+        delay_unscale: bool | None,
+        delay_overflow_check: bool,
+    ) -> None:
+        if delay_unscale is None:
+            delay_unscale = _is_unsynced(session, states)
+        else:
+            is_right = is_boolean(delay_unscale)
+            expect(is_right, "scale_loss", "delay_unscale", "True, False or None", delay_unscale)
+        if delay_overflow_check is not False:
+            is_right = is_boolean(delay_overflow_check)
+            what = "True or False"
+            expect(is_right, "scale_loss", "delay_overflow_check", what, delay_overflow_check)
+        super().__init__(
+            [state.core for state in states],
+            session.scaler(loss_id, "scale_loss"),
+            loss_id,
+            delay_unscale,
+            delay_overflow_check,
+        )
+        self._session = session
+        self._states = states
+        self._loss = loss
+
+    backward = LossContext.backward
+
+    def begin(self) -> torch.Tensor:
+        """What the context yields."""
+        for data_parallel in self._session.data_parallel:
+            if data_parallel.noted is not None:
+                data_parallel.share()
+        for state in self._states:
+            state.check_skips()
+        return self.scale(self._loss)
+
+
+class DTensorLoss(ScaledLoss):
+    """The context for parameters some of which are DTensors: their shards have grads while the core
+    looks at them."""
+
+    def __enter__(self) -> torch.Tensor:
+        with self._session.shards.mirrored():
+            return super().__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        with self._session.shards.mirrored():
+            super().__exit__(*exception)
+
+
+def _is_unsynced(session: Session, states: Sequence[OptimizerSession]) -> bool:
+    """Whether DistributedDataParallel or fully_shard leaves grads to this rank, and reduces them
+    with those of a later backward: they wait for it, scaled."""
+    if session.shards and leave_unsynced(session.models()):
+        return True
+    return any(
+        each.is_unsynced and each.reaches([state.core for state in states])
+        for each in session.data_parallel
+    )

@@ -1,4 +1,5 @@
-"""Adds methods to one object, by a subclass of its class that has the same name.
+"""Adds methods to one object, by a subclass of its class that has the same name, and takes them
+from it and from its copies again.
 
 A method bound to the object itself would make a reference cycle, would not pickle, and under
 DataParallel would run every replica on the original.
@@ -11,8 +12,12 @@ import functools
 import types
 import typing
 import weakref
-from collections.abc import Callable
-from typing import Any, SupportsIndex
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, SupportsIndex
+
+import torch
+
+from torchamp.amp._masters import LOW_PRECISION, float32_of, unhook_state_dict
 
 
 class SwappedType(type):
@@ -44,7 +49,7 @@ class Swapped:
 
     @staticmethod
     def _torchamp_methods(original: Any) -> dict[str, Any]:
-        """Those of the subclass of `original`, the user's class, that know it."""
+        """The methods of the subclass of `original`, the user's class, that know it."""
         return {}
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple:
@@ -104,7 +109,7 @@ def _type_of(metaclass: type) -> type:
 
 
 def _make_subclass(original: type, mixin: type[Swapped]) -> type:
-    """Bypasses the user's metaclass, which may refuse it or keep a register."""
+    """Bypasses the user's metaclass, which may raise or keep a register."""
     namespace = {
         "__module__": original.__module__,
         "__qualname__": original.__qualname__,
@@ -114,3 +119,48 @@ def _make_subclass(original: type, mixin: type[Swapped]) -> type:
     }
     bases = (mixin, original)
     return type.__new__(_type_of(type(original)), original.__name__, bases, namespace)
+
+
+class PlainState(NamedTuple):
+    """The state of a model or an optimizer, of which copy and pickle make a plain one."""
+
+    own: Any
+    #: Tensors of the model, and their float32 values.
+    values: list[tuple[torch.Tensor, torch.Tensor]]
+
+    def set(self, set_own: Callable) -> None:
+        if self.own is not None:
+            set_own(self.own)
+        for tensor, value in self.values:
+            tensor.data = value
+
+
+def plain_state(own: Any, tensors: Iterable[torch.Tensor], cast_to: Any) -> PlainState:
+    """own: as the user's class gives it. cast_to: what initialize has made of `tensors`."""
+    return PlainState(own, list(_values(tensors, cast_to)))
+
+
+def _values(
+    tensors: Iterable[torch.Tensor], cast_to: torch.dtype | None
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    for tensor in tensors:
+        if tensor.dtype == cast_to and cast_to in LOW_PRECISION:
+            yield tensor, float32_of(tensor, tensor.detach())
+
+
+def make_plain(model: torch.nn.Module) -> None:
+    """Makes `model`, a copy of one in training, the user's own."""
+    unhook_state_dict(model)
+    restore(module for module in model.modules() if isinstance(module, Swapped))
+
+
+def restore(models: Iterable[Any]) -> None:
+    """Gives each its class and its forward back."""
+    for model in list(models):
+        state = vars(model).pop("_torchamp", None)
+        restore_class(model)
+        if state is not None and state.inner_forward is not None:
+            vars(model)["forward"] = state.inner_forward
+        for module in model.modules():
+            if isinstance(module, torch.nn.RNNBase):
+                module.flatten_parameters()

@@ -240,7 +240,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _make_layout(self) -> Layout:
         groups = [
-            (self.algorithm_of(group), _C.SeenParams(group["params"]))
+            (self.algorithm_of(group), _C.ParamsSnapshot(group["params"]))
             for group in self.param_groups
         ]
         members: dict[tuple, list[tuple[torch.Tensor, int]]] = {}
@@ -256,7 +256,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             Stepper(algorithm, placed, self.state_dtype, self.stochastic_rounding, self.state)
             for (algorithm, _), placed in members.items()
         ]
-        return Layout(steppers, groups, _C.SeenState(self.state), shards)
+        return Layout(steppers, groups, _C.StateSnapshot(self.state), shards)
 
     def _spread_count(self, group: dict[str, Any]) -> None:
         """Gives states without a count that of their group, where apex keeps it."""

@@ -18,8 +18,8 @@ class Layout:
 
     steppers: list[Stepper]
     #: Of each group.
-    groups: list[tuple[_C.StepAlgorithm, _C.SeenParams]]
-    seen_state: _C.SeenState
+    groups: list[tuple[_C.StepAlgorithm, _C.ParamsSnapshot]]
+    seen_state: _C.StateSnapshot
     #: Of the parameters that are DTensors.
     shards: Shards
 
@@ -40,13 +40,13 @@ class Layout:
     def publish_new_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
         """Puts the states that steps have made in `state`."""
         if any([stepper.publish_new_states(state) for stepper in self.steppers]):
-            self.seen_state = _C.SeenState(state)
+            self.seen_state = _C.StateSnapshot(state)
 
     def republish_scalars(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
         """Puts the counts in `state` again, which a program may have moved by `.data`."""
         for stepper in self.steppers:
             stepper.republish_scalars(state)
-        self.seen_state = _C.SeenState(state)
+        self.seen_state = _C.StateSnapshot(state)
 
 
 class Stepper:

@@ -136,7 +136,7 @@ TEST_P(AutocastTest, ClosedInAnotherThreadItEndsAtTheNextSettle) {
   OpenAutocast opened = open();
   std::thread([&] { opened.close(); }).join();
   EXPECT_EQ(mm_type(), at::kHalf);
-  OpenAutocast::settle();
+  OpenAutocast::update();
   EXPECT_EQ(mm_type(), at::kFloat);
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/backward.h"
+#include "core/clip.h"
 #include "core/step.h"
 #include "device.h"
 #include "errors.h"
@@ -50,14 +51,22 @@ struct Rig {
   LossScaler scaler;
 };
 
+/// A scaled grad per parameter.
+std::vector<Tensor> grads(const Rig& rig, double value) {
+  std::vector<Tensor> all;
+  for (const Tensor& model : rig.models) all.push_back(model.new_full({4, 2}, value * kScale));
+  return all;
+}
+
+/// A step that writes nothing.
+void step(Rig& rig) {
+  Step step(rig.state, {&rig.scaler}, /*writes_model=*/false);
+  step.begin("step");
+  step.finish();
+}
+
 class ListsTest : public DeviceTest {
  protected:
-  /// A scaled grad per parameter.
-  static std::vector<Tensor> grads(const Rig& rig, double value) {
-    std::vector<Tensor> all;
-    for (const Tensor& model : rig.models) all.push_back(model.new_full({4, 2}, value * kScale));
-    return all;
-  }
   static Tensor filled(double value) {
     return tensor_of(std::vector<double>(8, value), at::kFloat, device()).view({4, 2});
   }
@@ -125,7 +134,69 @@ TEST_P(ListsTest, AStepThatDoesNotFinishLeavesModelAndMasterAlike) {
   EXPECT_TRUE(same_bits(rig_.grad(0), filled(5)));
 }
 
+TEST_P(ListsTest, AfterAStepMastersHaveNoGradsAndTheNextBackwardStartsAnew) {
+  rig_.backward(grads(rig_, 5));
+  step(rig_);
+  for (const size_t i : {0, 2}) EXPECT_FALSE(rig_.state->params()[i]->master.grad().defined());
+  EXPECT_TRUE(same_bits(rig_.grad(1), filled(5)));
+  rig_.backward(grads(rig_, 1));
+  EXPECT_TRUE(same_bits(rig_.grad(0), filled(1)));
+  EXPECT_TRUE(same_bits(rig_.grad(1), filled(6))) << "not zeroed, as in PyTorch";
+}
+
 TORCHAMP_ON_EACH_DEVICE(ListsTest);
+
+/// Two optimizers of one loss scale.
+class TwoTest : public DeviceTest {
+ protected:
+  /// Of both, by scaled grads; undefined: none.
+  void backward(const std::vector<Tensor>& of_one, const std::vector<Tensor>& of_other) {
+    Backward backward({one_.state, other_.state}, one_.scaler, {});
+    backward.prepare();
+    one_.give(of_one);
+    other_.give(of_other);
+    backward.finish();
+  }
+  double clipped_norm() {
+    return clip_grad_norm({one_.state.get(), other_.state.get()}, 1).item<double>();
+  }
+
+  Rig one_{{true, false}, device()};
+  Rig other_{{true, false}, device()};
+};
+
+TEST_P(TwoTest, AnOverflowOfOneSkipsBoth) {
+  backward(grads(one_, 5), grads(other_, INFINITY));
+  EXPECT_TRUE(one_.state->has_overflowed());
+  EXPECT_TRUE(other_.state->has_overflowed());
+}
+
+TEST_P(TwoTest, AnOverflowWithoutGradsIsClearedByAZeroingAndByAStep) {
+  for (const bool zeroes : {true, false}) {
+    backward({}, grads(other_, INFINITY));
+    EXPECT_TRUE(one_.state->has_overflowed());
+    zeroes ? one_.state->zero_grad(/*set_to_none=*/true) : step(one_);
+    EXPECT_FALSE(one_.state->has_overflowed());
+    EXPECT_TRUE(other_.state->has_overflowed());
+    other_.state->zero_grad(/*set_to_none=*/true);
+  }
+}
+
+TEST_P(TwoTest, ClippingLeavesOutGradsThatOnlySkippedStepsUse) {
+  one_.backward(grads(one_, 5));
+  other_.backward(grads(other_, INFINITY));
+  EXPECT_NEAR(clipped_norm(), 20, 1e-3);
+  EXPECT_NEAR(one_.grad(0).norm().item<double>(), std::sqrt(0.5), 1e-3);
+  one_.backward(grads(one_, INFINITY));
+  EXPECT_FALSE(std::isfinite(clipped_norm())) << "both are to skip";
+}
+
+TEST_P(TwoTest, TheNormOfGradsThatAnotherOnesOverflowSkipsIsNotFinite) {
+  backward(grads(one_, 5), grads(other_, INFINITY));
+  EXPECT_FALSE(std::isfinite(clip_grad_norm({one_.state.get()}, 1).item<double>()));
+}
+
+TORCHAMP_ON_EACH_DEVICE(TwoTest);
 
 class SparseTest : public ::testing::TestWithParam<std::tuple<at::Device, bool>> {
  protected:

@@ -367,8 +367,8 @@ std::vector<std::string> cells_of(const std::string& line) {
 
 /// Of its states, the next ones.
 std::map<std::string, std::set<std::string>> documented_moves() {
-  const auto tests = std::filesystem::path(__FILE__).parent_path();
-  std::ifstream file(tests / "../../docs/grads.md");
+  const auto room = std::filesystem::path(__FILE__).parent_path();
+  std::ifstream file(room / "../../../docs/grads.md");
   std::map<std::string, std::set<std::string>> moves;
   bool is_inside = false;
   for (std::string line; std::getline(file, line);) {

@@ -215,11 +215,11 @@ TEST_P(DynamicTest, AFixedScaleSkipsNothing) {
   EXPECT_EQ(training.scaler().loss_scale(), 128);
 }
 
-/// What is written to std::clog as long as it lives.
-class Heard {
+/// Captures what is written to std::clog while it lives.
+class CapturedLog {
  public:
-  Heard() : before_(std::clog.rdbuf(text_.rdbuf())) {}
-  ~Heard() { std::clog.rdbuf(before_); }
+  CapturedLog() : before_(std::clog.rdbuf(text_.rdbuf())) {}
+  ~CapturedLog() { std::clog.rdbuf(before_); }
   std::string text() const { return text_.str(); }
 
  private:
@@ -230,7 +230,7 @@ class Heard {
 TEST_P(DynamicTest, ASkippedStepIsReportedUnlessQuiet) {
   for (const int verbosity : {0, 1}) {
     Training training(device(), options().verbosity(verbosity));
-    const Heard heard;
+    const CapturedLog log;
     {
       scale_loss scaled_loss(training.loss(), training.optimizer());
       scaled_loss.backward();
@@ -242,7 +242,7 @@ TEST_P(DynamicTest, ASkippedStepIsReportedUnlessQuiet) {
     const std::string skipped =
         "torchamp: gradient overflow in loss 0, at last.bias: step skipped, loss scale now "
         "32768; this is normal before the first step, since the scale starts high\n";
-    EXPECT_EQ(heard.text(), verbosity == 0 ? "" : skipped);
+    EXPECT_EQ(log.text(), verbosity == 0 ? "" : skipped);
   }
 }
 
@@ -253,15 +253,24 @@ bool step_of(Training& training, double factor) {
   return training.optimizer().step();
 }
 
-TEST_P(DynamicTest, ARunOfNanLossesIsNamedAndItsScaleRecovers) {
+TEST_P(DynamicTest, GradsThatAreAllZeroAreSteppedInSilence) {
+  Training training(device(), options().verbosity(1));
   const Heard heard;
+  EXPECT_TRUE(step_of(training, 0.0));
+  EXPECT_EQ(training.scaler().state().growth_tracker, 1);  // waits for the device
+  telemetry(training.optimizer());
+  EXPECT_EQ(heard.text(), "");
+}
+
+TEST_P(DynamicTest, ARunOfNanLossesIsNamedAndItsScaleRecovers) {
+  const CapturedLog log;
   Training training(device(), options().verbosity(1));
   for (int step = 0; step < 100; ++step) EXPECT_FALSE(step_of(training, NAN));
-  EXPECT_TRUE(contains(heard.text(), "loss 0 is not finite: step skipped"));
-  EXPECT_TRUE(contains(heard.text(),
+  EXPECT_TRUE(contains(log.text(), "loss 0 is not finite: step skipped"));
+  EXPECT_TRUE(contains(log.text(),
                        "80 steps skipped in a row, loss scale from 32768 to 0.000976562: the "
                        "loss itself is not finite"));
-  EXPECT_FALSE(contains(heard.text(), "90 steps"));
+  EXPECT_FALSE(contains(log.text(), "90 steps"));
   EXPECT_EQ(training.scaler().loss_scale(), 0x1p-10);
   int taken = 0;
   for (int step = 0; step < 40; ++step) taken += step_of(training, 1.0);

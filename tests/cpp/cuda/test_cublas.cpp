@@ -6,8 +6,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "cuda/cublas.h"
 #include "math/float16.h"
+#include "weight_grads/cublas.h"
 
 namespace torchamp::cuda {
 namespace {

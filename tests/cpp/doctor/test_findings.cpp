@@ -4,19 +4,19 @@
 
 #include <cstdlib>
 
-#include "doctor/findings.h"
+#include "doctor/diagnostics.h"
 
 namespace torchamp {
 namespace {
 
 TEST(KernelsFinding, OnlyAtensAreLessThanCouldBe) {
-  EXPECT_EQ(kernels_finding("cuda:0", {"fatbin", ""}).status, 0);
-  EXPECT_EQ(kernels_finding("cpu", {"portable", ""}).status, 0);
-  EXPECT_EQ(kernels_finding("cuda:0", {"aten", "nvrtc: libnvrtc was not found"}).status, 1);
+  EXPECT_EQ(kernels_diagnostic("cuda:0", {"fatbin", ""}).status, 0);
+  EXPECT_EQ(kernels_diagnostic("cpu", {"portable", ""}).status, 0);
+  EXPECT_EQ(kernels_diagnostic("cuda:0", {"aten", "nvrtc: libnvrtc was not found"}).status, 1);
 }
 
 TEST(KernelsFinding, NvrtcIsHealthyAndSaysWhyThereIsNoFatbin) {
-  const Finding finding = kernels_finding("cuda:1", {"nvrtc", "fatbin: built without nvcc"});
+  const Diagnostic finding = kernels_diagnostic("cuda:1", {"nvrtc", "fatbin: built without nvcc"});
   EXPECT_EQ(finding.subject, "kernels on cuda:1");
   EXPECT_EQ(finding.found, "nvrtc (fatbin: built without nvcc)");
   EXPECT_EQ(finding.status, 0);
@@ -25,15 +25,15 @@ TEST(KernelsFinding, NvrtcIsHealthyAndSaysWhyThereIsNoFatbin) {
 TEST(StoreFinding, NamesTheFolderOrWhatIsWrongWithIt) {
   std::string folder = testing::TempDir() + "torchamp_findings_XXXXXX";
   ASSERT_NE(mkdtemp(&folder[0]), nullptr);
-  EXPECT_EQ(store_finding(cuda::ImageStore(folder), true).found, folder);
-  EXPECT_EQ(store_finding(cuda::ImageStore(""), true).status, 0);
+  EXPECT_EQ(store_diagnostic(cuda::ImageStore(folder), true).found, folder);
+  EXPECT_EQ(store_diagnostic(cuda::ImageStore(""), true).status, 0);
 
   ASSERT_EQ(chmod(folder.c_str(), 0755), 0);
-  const Finding open = store_finding(cuda::ImageStore(folder), true);
+  const Diagnostic open = store_diagnostic(cuda::ImageStore(folder), true);
   EXPECT_EQ(open.found, "none: " + folder + " is accessible to other users");
   EXPECT_EQ(open.status, 1);
   EXPECT_NE(open.remedy, "");
-  EXPECT_EQ(store_finding(cuda::ImageStore(folder), false).status, 0);
+  EXPECT_EQ(store_diagnostic(cuda::ImageStore(folder), false).status, 0);
   rmdir(folder.c_str());
 }
 

@@ -117,6 +117,24 @@ TEST_P(ReleaseTest, AlsoWhatWasRemovedFromTheOptimizer) {
   }
 }
 
+TEST_P(ReleaseTest, DropsGradsAndOverflows) {
+  for (const bool delays : {false, true}) {
+    Training training = trained(quiet(OptLevel::O2));
+    ScaleLossOptions options;
+    options.delay_unscale = delays;
+    {
+      scale_loss scaled_loss(training.loss(), training.optimizer(), options);
+      scaled_loss.backward();
+      training.net->last->bias.grad().fill_(INFINITY);
+    }
+    const auto values = values_of(training);
+    release(training.amped);
+    for (const Tensor& param : training.net->parameters()) EXPECT_FALSE(param.grad().defined());
+    training.sgd.step();
+    EXPECT_TRUE(same_bits(tensors_of(training.net), values));
+  }
+}
+
 TEST_P(ReleaseTest, ItTrainsAsAPlainNet) {
   for (const Options& options : all_options()) {
     SCOPED_TRACE(name(options.resolve().opt_level));

@@ -213,8 +213,8 @@ std::vector<WrongUse> of_initialize() {
       {"one_optimizer_of_another_model",
        [] {
          Linear net(4, 2), other(4, 2);
-         SGD sgd(net->parameters(), 0.1), stranger(other->parameters(), 0.1);
-         (void)initialize(std::make_tuple(net), {sgd, stranger}, "O1");
+         SGD sgd(net->parameters(), 0.1), unrelated(other->parameters(), 0.1);
+         (void)initialize(std::make_tuple(net), {sgd, unrelated}, "O1");
        },
        warning(
            R"(initialize: expected optimizers\[1\] to have parameters of models, got one that has )"

@@ -1,4 +1,4 @@
-// What is told of CUDA devices without kernels. The driver is a fake one.
+// The warnings about CUDA devices without kernels. The driver is a fake one.
 #include <gtest/gtest.h>
 #include <torchamp/logging.h>
 

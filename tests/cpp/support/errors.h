@@ -21,7 +21,7 @@ std::string message_of(Call call) {
   return "no error";
 }
 
-/// What torchamp logs while it lives, a message a line.
+/// Captures what torchamp logs while it lives, a message a line.
 class Logged {
  public:
   Logged() {

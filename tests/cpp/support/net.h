@@ -28,7 +28,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-/// The same weights for the same seed, on any device.
+/// A net whose weights depend on the seed alone, on any device.
 Net make_net(at::Device device, uint64_t seed = 1);
 
 struct Batch {
@@ -46,7 +46,7 @@ inline Options quiet(OptLevel level) {
   return Options(level).verbosity(0);
 }
 
-/// What a step on `device` returns that is skipped: false, or true where only a GPU knows.
+/// The result of a skipped step on `device`: false, or true where only a GPU knows.
 bool result_of_skipped(const torch::optim::Optimizer& optimizer, at::Device device);
 
 std::vector<at::Tensor> params_of(const torch::nn::Module& module);

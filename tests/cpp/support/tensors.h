@@ -47,7 +47,7 @@ double spacing_at_one(at::ScalarType dtype);
 
 /// Same sizes, dtype and bits, in any layout; all NaNs are equal.
 ::testing::AssertionResult same_bits(const at::Tensor& got, const at::Tensor& expected);
-/// The same of each pair.
+/// Whether the tensors of each pair have the same bits.
 ::testing::AssertionResult same_bits(const std::vector<at::Tensor>& got,
                                      const std::vector<at::Tensor>& expected);
 

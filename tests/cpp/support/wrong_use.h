@@ -21,7 +21,7 @@ namespace torchamp::wrong_use {
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// What a program gets for a mistake.
+/// A mistake's outcome for the program.
 struct Outcome {
   const std::type_info* error;  ///< the exception's type; null: there is none
   std::string words;            ///< a regular expression for its message, or for the one warning
@@ -57,11 +57,11 @@ inline std::string name_of(const ::testing::TestParamInfo<WrongUse>& info) {
   return info.param.name;
 }
 
-/// The warnings of torchamp and LibTorch while it lives.
-class Heard : c10::WarningHandler {
+/// Captures the warnings of torchamp and LibTorch while it lives.
+class CapturedWarnings : c10::WarningHandler {
  public:
-  Heard() : before_(std::clog.rdbuf(lines_.rdbuf())) {}
-  ~Heard() override { std::clog.rdbuf(before_); }
+  CapturedWarnings() : before_(std::clog.rdbuf(lines_.rdbuf())) {}
+  ~CapturedWarnings() override { std::clog.rdbuf(before_); }
 
   std::vector<std::string> warnings() const {
     std::vector<std::string> found;
@@ -86,7 +86,7 @@ inline void check(const WrongUse& use) {
   std::string message = "no error";
   std::vector<std::string> warnings;
   {
-    const Heard heard;
+    const CapturedWarnings captured;
     try {
       use.program();
     } catch (const c10::Error& error) {
@@ -96,7 +96,7 @@ inline void check(const WrongUse& use) {
       type = &typeid(error);
       message = error.what();
     }
-    warnings = heard.warnings();
+    warnings = captured.warnings();
   }
   const bool is_refused = use.outcome.error != nullptr;
   EXPECT_EQ(type == nullptr, !is_refused) << message;

@@ -1,4 +1,4 @@
-// What the tables of mistakes train.
+// The nets and optimizers that the tables of mistakes train.
 #pragma once
 
 #include <ATen/ops/ones.h>

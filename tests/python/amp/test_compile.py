@@ -7,7 +7,16 @@ import shutil
 
 import pytest
 import torch
-from nets import LEVELS, batch, everything, initialized, linear_net, train_step
+from nets import (
+    LEVELS,
+    MASTER_LEVELS,
+    batch,
+    everything,
+    initialized,
+    linear_net,
+    loss_of,
+    train_step,
+)
 from torch import nn
 
 from torchamp import Amp, amp
@@ -224,6 +233,20 @@ def test_a_step_under_inductor():
     compiled, expected = results
     for name, tensor in expected.items():
         torch.testing.assert_close(compiled[name], tensor, rtol=0.02, atol=1e-3)
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_a_step_finds_written_masters(level):
+    model, optimizer = initialized(
+        level, linear_net(), lambda m: torch.optim.SGD(m.parameters(), 0.0)
+    )
+    with amp.scale_loss(loss_of(torch.compile(model, backend=Counter())), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    with torch.no_grad():
+        for master in amp.master_params(optimizer):
+            master.fill_(0.5)
+    optimizer.step()
+    assert all((param == 0.5).all() for param in model.parameters())
 
 
 # Autocast around a compiled model.

@@ -37,7 +37,7 @@ class RaisesAt:
         is_generator = code.co_name == "<genexpr>"  # which may be about to be closed
         if is_generator or not code.co_filename.startswith(PACKAGE) or self.left == 0:
             return
-        self.is_on = self.is_on or code.co_name == "announce"
+        self.is_on = self.is_on or code.co_name == "make_masters"
         self.left -= self.is_on
         if self.is_on and self.left == 0:
             raise Planted

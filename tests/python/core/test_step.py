@@ -138,6 +138,32 @@ def test_a_step_without_a_backward():
     assert changed(before, everything(model, optimizer)) == set()
 
 
+@pytest.mark.parametrize("level", DYNAMIC)
+def test_grads_that_are_all_zero_are_stepped_in_silence(level, heard):
+    model, optimizer = initialized(level, linear_net(), **{**DYNAMIC[level], "verbosity": 1})
+    amp.telemetry(optimizer)  # counts from now on
+    heard.take()
+    with amp.scale_loss(loss_of(model) * 0, optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+    taken = amp.telemetry(optimizer)
+    assert (taken.steps, taken.skipped_steps) == (1, 0) and heard.take() == ""
+
+
+@pytest.mark.parametrize("clear", ["zero_grad", "step"])
+def test_an_overflow_without_grads_is_cleared_by_a_zeroing_and_by_a_step(clear):
+    models = [linear_net(), linear_net()]
+    both = [sgd(model) for model in models]
+    amp.initialize(models, both, opt_level="O2", verbosity=0)
+    with overflow_at(models[1][0].weight), amp.scale_loss(loss_of(models[1]), both) as scaled_loss:
+        scaled_loss.backward()
+    getattr(both[0], clear)()
+    before = everything(models[0], both[0])
+    backward(models[0], both[0])
+    both[0].step()
+    assert changed(before, everything(models[0], both[0])) != set()
+
+
 def test_steps_run_outside_autocast():
     seen = []
 

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from torchamp import amp
-from torchamp._inspect import preflight, range_plot
-from torchamp._inspect.ranges import BFLOAT16, FLOAT16, range_of
+from torchamp._tools.inspect import preflight, range_plot
+from torchamp._tools.inspect.ranges import BFLOAT16, FLOAT16, range_of
 
 FLOAT16_LEVELS = ("O1", "O2", "O3")
 BFLOAT16_LEVELS = ("O4", "O5")
@@ -338,7 +338,7 @@ def test_long_ones_log_their_progress(heard, monkeypatch, device: torch.device):
     model, x = nn.Linear(6, 6).to(device), inputs(device)
     amp.preflight(model, x, lambda y: y.pow(2).mean())
     assert heard.take() == ""
-    monkeypatch.setattr("torchamp._inspect.preflight._SLOW", 0.0)
+    monkeypatch.setattr("torchamp._tools.inspect.preflight._SLOW", 0.0)
     amp.preflight(model, x, lambda y: y.pow(2).mean())
     assert "INFO: preflight: trying O1\nINFO: preflight: trying O2\n" in heard.take()
 

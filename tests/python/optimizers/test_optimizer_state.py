@@ -278,20 +278,20 @@ WRITES = {
 @pytest.mark.parametrize("write", WRITES)
 def test_every_write_to_a_state_is_seen(write: str) -> None:
     state = {object(): {"step": object(), "sum": object()} for _ in range(3)}
-    seen = _C.SeenState(state)
+    seen = _C.StateSnapshot(state)
     copy.deepcopy(list(state.values()))  # reads
     assert seen.is_still(state)
     WRITES[write](list(state.values())[1])
     assert not seen.is_still(state)
-    assert _C.SeenState(state).is_still(state)
+    assert _C.StateSnapshot(state).is_still(state)
 
 
 def test_another_entry_is_seen() -> None:
     state = {name: {"step": object()} for name in "ab"}
-    seen = _C.SeenState(state)
+    seen = _C.StateSnapshot(state)
     state["a"] = dict(state["a"])
     assert not seen.is_still(state)
-    assert not _C.SeenState(state).is_still({})
+    assert not _C.StateSnapshot(state).is_still({})
 
 
 @pytest.mark.parametrize("whole_file", [False, True])

@@ -1,5 +1,6 @@
-"""No module of the package imports itself by way of others, for types or in a function either; and
-what an import of the package brings with it."""
+"""No module of the package imports itself by way of others, for types or in a function either; only
+the modules that name what is public import the tools; and what an import of the package brings with
+it."""
 
 from __future__ import annotations
 
@@ -80,6 +81,42 @@ def test_a_circle_is_found(tmp_path: pathlib.Path, way_back: str) -> None:
     (package / "second.py").write_text(way_back)
     with pytest.raises(graphlib.CycleError, match="first.*second|second.*first"):
         sort(package)
+
+
+#: What stands beside the rest of the package, which does without it.
+TOOLS = ("torchamp._tools", "torchamp.compat", "torchamp.doctor")
+#: The modules and programs by whose names users find the tools.
+PUBLIC = {
+    "torchamp",
+    "torchamp.__main__",
+    "torchamp.amp",
+    "torchamp.apex",
+    "torchamp.lightning",
+    "torchamp.pytorch_lightning",
+}
+
+
+def is_tool(module: str) -> bool:
+    return any(module == tool or module.startswith(f"{tool}.") for tool in TOOLS)
+
+
+def users_of_tools(graph: dict[str, set[str]]) -> set[str]:
+    """The modules that are no tools themselves."""
+    users = {importer for importer, targets in graph.items() if any(map(is_tool, targets))}
+    return {importer for importer in users if not is_tool(importer)}
+
+
+def test_only_public_modules_import_the_tools() -> None:
+    assert users_of_tools(graph_of(pathlib.Path(torchamp.__file__).parent)) == PUBLIC
+
+
+def test_another_user_of_the_tools_is_found(tmp_path: pathlib.Path) -> None:
+    package = tmp_path / "torchamp"
+    (package / "_tools").mkdir(parents=True)
+    (package / "_tools" / "watch.py").write_text("")
+    (package / "_tools" / "report.py").write_text("from torchamp._tools import watch")
+    (package / "_core.py").write_text("def f():\n    from torchamp._tools.watch import Op")
+    assert users_of_tools(graph_of(package)) == {"torchamp._core"}
 
 
 def test_an_import_does_not_bring_the_compiler_of_graphs() -> None:

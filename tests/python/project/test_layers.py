@@ -7,12 +7,23 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[3]
 SOURCES = ROOT / "csrc"
-ROW = re.compile(r"^\| `(\w+)` \| (.*) \| ([^|]*) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `([\w/]+)` \| (.*) \| ([^|]*) \|$", re.MULTILINE)
 TABLE = (ROOT / "HACKING.md").read_text(encoding="utf-8").partition("| may include |")[2]
 
 #: Each folder's folders, in the table's order: from below to above.
-MAY_INCLUDE = {room: re.findall(r"`(\w+)`", cell) for room, _, cell in ROW.findall(TABLE)}
+MAY_INCLUDE = {room: re.findall(r"`([\w/]+)`", cell) for room, _, cell in ROW.findall(TABLE)}
 WITHOUT_TORCH = [room for room, contains, _ in ROW.findall(TABLE) if "Nothing of torch" in contains]
+
+#: What is public of the tools, and who may include it.
+TOOLS_HEADERS = {
+    "data_parallel.h",
+    "linear.h",
+    "monitor.h",
+    "overflow_trace.h",
+    "preflight.h",
+    "report.h",
+}
+USE_TOOLS = {"python", *(room for room in MAY_INCLUDE if room.startswith("tools/"))}
 
 
 def texts(room):
@@ -21,8 +32,18 @@ def texts(room):
             yield path.relative_to(SOURCES), path.read_text(encoding="utf-8")
 
 
+def folders_in(folder):
+    return {str(path.relative_to(SOURCES)) for path in folder.iterdir() if path.is_dir()}
+
+
+def room_of(include):
+    """The room of `include`, such as "ops/plan.h": the tools' are found by their own names."""
+    name = include.partition("/")[0]
+    return f"tools/{name}" if f"tools/{name}" in MAY_INCLUDE else name
+
+
 def test_the_table_has_every_folder():
-    assert sorted(MAY_INCLUDE) == sorted(path.name for path in SOURCES.iterdir() if path.is_dir())
+    assert set(MAY_INCLUDE) == folders_in(SOURCES) - {"tools"} | folders_in(SOURCES / "tools")
     assert WITHOUT_TORCH == ["cuda"]
 
 
@@ -36,10 +57,27 @@ def test_the_table_goes_from_below_to_above():
 def test_a_folder_includes_what_the_table_says(room):
     included = set()
     for path, text in texts(room):
-        others = {name for name in re.findall(r'#include "(\w+)/', text) if name != room}
+        others = set(map(room_of, re.findall(r'#include "(\w+/)', text))) - {room}
         assert others <= set(MAY_INCLUDE[room]), path
         included |= others
     assert included == set(MAY_INCLUDE[room])
+
+
+@pytest.mark.parametrize("room", sorted(room for room in MAY_INCLUDE if room not in USE_TOOLS))
+def test_the_rest_includes_no_header_of_a_tool(room):
+    for path, text in texts(room):
+        assert not TOOLS_HEADERS & set(re.findall(r"#include <torchamp/(\S+)>", text)), path
+
+
+def test_the_tools_headers_are_the_tools():
+    included = {
+        header
+        for room in MAY_INCLUDE
+        if room.startswith("tools/")
+        for _, text in texts(room)
+        for header in re.findall(r"#include <torchamp/(\S+)>", text)
+    }
+    assert TOOLS_HEADERS <= included
 
 
 @pytest.mark.parametrize("room", WITHOUT_TORCH)

@@ -20,5 +20,5 @@ if torch.distributed.is_available():
 
     __all__.append("parallel")
 
-#: Of the apex whose names these are.
+#: The version of the apex whose names these are.
 __version__ = "0.1"

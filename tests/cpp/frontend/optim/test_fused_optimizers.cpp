@@ -36,7 +36,7 @@ TORCHAMP_ON_FUSED_CASES(PairedTest, paired_cases());
 
 class FusedOptimizersTest : public FusedCaseTest {
  protected:
-  static FusedStepper::Step skipping(bool skip) {
+  static FusedStepper::StepInputs skipping(bool skip) {
     return {{}, scalar_of(skip ? 1.0 : 0.0, at::kFloat, device())};
   }
 };

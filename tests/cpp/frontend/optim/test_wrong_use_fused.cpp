@@ -396,7 +396,7 @@ std::vector<WrongUse> of_grad_scaler() {
          EXPECT_TRUE(same_bits(run.weight.detach(), tensor_of({0, 1})));
        },
        right()},
-      {"overflowed_params_of_a_stranger",
+      {"overflowed_params_of_an_unrelated_optimizer",
        [] {
          Scaled run, other;
          run.backward();

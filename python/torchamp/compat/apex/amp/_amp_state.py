@@ -11,16 +11,15 @@ from typing import Any
 
 from torchamp._logging import log, warn
 from torchamp.amp import master_params
-from torchamp.amp._amp import Last
 from torchamp.amp._checks import Float16Models
-from torchamp.amp._session import Session
+from torchamp.amp._session import Last, Session
 from torchamp.compat.apex.amp._properties import ChosenProperties
 from torchamp.compat.apex.amp.handle import AmpHandle
 from torchamp.compat.apex.amp.scaler import LossScaler, SessionScaler
 
 __all__ = ["AmpState", "master_params", "maybe_print", "warn_or_err"]
 
-#: By session: apex's view of its loss scalers, and of its casts.
+#: apex's views of a session's loss scalers, and of its casts.
 _scalers: weakref.WeakKeyDictionary[Session, list[LossScaler]] = weakref.WeakKeyDictionary()
 _handles: weakref.WeakKeyDictionary[Session, AmpHandle] = weakref.WeakKeyDictionary()
 
@@ -37,15 +36,15 @@ class AmpState(ModuleType):
 
     @property
     def verbosity(self) -> int:
-        """That of the last initialize; 1 without one. At 0 nothing is logged."""
+        """The last initialize's; 1 without one. At 0 nothing is logged."""
         session = Last.session()
-        return 1 if session is None else session.reporter.verbosity
+        return 1 if session is None else session.verbosity
 
     @verbosity.setter
     def verbosity(self, value: int) -> None:
         session = Last.session()
         if session is not None:
-            session.reporter.verbosity = value
+            session.verbosity = value
 
     @property
     def allow_incoming_model_not_fp32(self) -> bool:
@@ -91,7 +90,7 @@ class AmpState(ModuleType):
         )
 
     def forget_legacy_handle(self) -> None:
-        """Lets the casts of the last initialize, if it has any, take the place of amp.init's."""
+        """Lets the casts of the last initialize, if it has any, replace amp.init's."""
         session = Last.session()
         if session is not None and session.casts is not None:
             self.legacy_handle = None

@@ -23,7 +23,7 @@ def _plain_function(fn: Callable) -> Callable:
     return wrapper
 
 
-#: By list, the first that a name is in.
+#: The wrappers by list. The first list that has a name counts.
 _WRAPPERS = {
     "FP16_FUNCS": half_function,
     "FP32_FUNCS": float_function,
@@ -42,7 +42,7 @@ def _wrappers_of(lists: ModuleType) -> dict[str, Callable]:
     return wrappers
 
 
-#: As they were when they were followed last.
+#: The lists as they were when they were followed last.
 _followed = {lists: _wrappers_of(lists) for lists in _MODULES}
 
 

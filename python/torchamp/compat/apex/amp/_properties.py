@@ -57,7 +57,8 @@ class Properties:
 
 
 class ChosenProperties(Properties):
-    """Those of an initialize, which later writes do not change. Raises AttributeError for one."""
+    """The properties of an initialize, which later writes do not change: they raise
+    AttributeError."""
 
     def __init__(self, settings: Settings | None) -> None:
         super().__init__()

@@ -49,5 +49,5 @@ def scalar_python_val(x: Any) -> Any:
 
 
 def filter_attrs(module: Any, attrs: Iterable[str]) -> list[str]:
-    """Those of `attrs` that `module` has."""
+    """The ones of `attrs` that `module` has."""
     return [name for name in attrs if hasattr(module, name)]

@@ -195,16 +195,18 @@ def _ceiling(name: str, value: Any) -> float:
 
 
 class SessionScaler(LossScaler):
-    """That of one loss of an initialize."""
+    """The scaler of one loss of an initialize."""
 
     def __init__(self, session: Session, loss_id: int) -> None:
         self._core = session.scalers[loss_id]
-        self._session, self._loss_id = weakref.ref(session), loss_id
+        self._session = weakref.ref(session)
 
     def update_scale(self) -> bool:
-        """As LossScaler's; the program decides about the step, which amp leaves to it."""
+        """As LossScaler's. Whether to step is the program's decision: amp forgets the overflow."""
         must_skip = super().update_scale()
         session = self._session()
         if session is not None:
-            session.leave_step_to_the_program(self._loss_id)
+            self._core.forget_deferred()
+            for state in session.states:
+                state.clear_overflows()
         return must_skip

@@ -109,6 +109,6 @@ def set_func(mod: Any, fn: str, new_fn: Callable) -> None:
 
 
 def set_func_save(handle: Any, mod: Any, fn: str, new_fn: Callable) -> None:
-    """The same, until the handle's _deactivate()."""
+    """Replaces it until the handle's _deactivate()."""
     handle._save_func(mod, fn, get_func(mod, fn))
     set_func(mod, fn, new_fn)

@@ -55,12 +55,12 @@ class MLP(nn.Module):
 
     @property
     def weights(self) -> list[nn.Parameter]:
-        """Of all layers, each [features out, features in]."""
+        """The weights of all layers, each [features out, features in]."""
         return [getattr(self, f"weight_{i}") for i in range(self.num_layers)]
 
     @property
     def biases(self) -> list[nn.Parameter]:
-        """Of all layers; none without bias."""
+        """The biases of all layers; none without bias."""
         return [getattr(self, f"bias_{i}") for i in range(self.num_layers) if self.bias]
 
     def reset_parameters(self) -> None:

@@ -139,7 +139,7 @@ def _layer_norm(
 
 
 def _layer_norm_grads(ctx: Any, grad: torch.Tensor) -> list[torch.Tensor | None]:
-    """Those of input, weight and bias, each in its tensor's dtype."""
+    """The grads of input, weight and bias, each in its tensor's dtype."""
     *tensors, mean, rstd = ctx.saved_tensors
     x, factor, shift = in_one_dtype(*tensors)
     wanted = [tensor is not None for tensor in tensors]
@@ -163,8 +163,8 @@ def _rms_norm(
 
 
 def _rms_norm_grads(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Those of input and, if there is one, of weight. torch has no backward of RMS norm to call on
-    every device, so the forward is computed again."""
+    """The grads of input and, if there is one, of weight. torch has no backward of RMS norm to call
+    on every device, so the forward is computed again."""
     input, weight = ctx.saved_tensors
     if weight is None:
         return torch.func.vjp(lambda x: ctx.compute(x, None), input)[1](grad)

@@ -21,7 +21,7 @@ class CountsByGroup(Translated):
     #: Whether that includes parameters that have not been stepped.
     counts_fresh = True
 
-    #: By group, what the last step has put there.
+    #: What the last step has put there, by group.
     _shown: dict[int, Any] = {}
 
     def _step_params(self) -> None:

@@ -19,5 +19,5 @@ cumsum dist norm prod std sum var renorm""".split()
 #: In the widest of their arguments' types.
 CASTS = """addcdiv addcmul atan2 cross bilinear dot add div mul eq equal ge gt le lt ne""".split()
 
-#: The same, for a sequence of tensors.
+#: In the widest type of a sequence of tensors.
 SEQUENCE_CASTS = ["cat", "stack"]

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <torchamp/detail/export.h>
+#include <torchamp/opt_level.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace torchamp {
+
+/// The lines that describe `properties`, without the level: pairs of a name and a value.
+TORCHAMP_API std::vector<std::pair<std::string, std::string>> describe(
+    const Properties& properties);
+
+}  // namespace torchamp

@@ -1,0 +1,106 @@
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/isnan.h>
+#include <torchamp/overflow_trace.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ostream>
+
+#include "inspect/first_overflow.h"
+
+namespace torchamp {
+namespace inspect {
+namespace {
+
+/// Whether the inputs of an op are finite, and how large.
+struct Inputs : at::ObserverContext {
+  bool are_finite = true;
+  double magnitude = 0;
+};
+
+bool is_infinite_number(const c10::IValue& value) {
+  return value.isDouble() && !std::isfinite(value.toDouble());
+}
+
+bool is_finite(const at::Tensor& tensor) {
+  return at::isfinite(tensor).all().item<bool>();
+}
+
+std::optional<at::Tensor> first_infinite(const std::vector<c10::IValue>& outputs) {
+  for (const auto& output : outputs) {
+    for (const auto& tensor : tensors_of(output)) {
+      if (is_examined(tensor) && !is_finite(tensor)) return tensor;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::unique_ptr<at::ObserverContext> FirstOverflow::before(const WatchedOp& op) {
+  if (origin()) return nullptr;
+  const Unobserved guard;
+  const auto inputs = op.record.inputs();
+  auto begun = std::make_unique<Inputs>();
+  begun->are_finite = std::none_of(inputs.begin(), inputs.end(), is_infinite_number);
+  for (const auto& input : inputs) {
+    for (const auto& tensor : tensors_of(input)) {
+      if (!begun->are_finite || !is_examined(tensor)) continue;
+      begun->are_finite = is_finite(tensor);
+      begun->magnitude = std::max(begun->magnitude, tensor.abs().max().item().toDouble());
+    }
+  }
+  return begun;
+}
+
+void FirstOverflow::after(const WatchedOp& op, const at::ObserverContext* begun) {
+  const auto* inputs = static_cast<const Inputs*>(begun);
+  if (inputs == nullptr || !inputs->are_finite || allocates(op.name)) return;
+  const Unobserved guard;
+  const auto tensor = first_infinite(op.record.outputs());
+  if (!tensor) return;
+  const bool is_nan = at::isnan(*tensor).any().item<bool>();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (origin_) return;
+  origin_ = OverflowOrigin{
+      op.name, op.scope, op.is_backward, is_nan, tensor->scalar_type(), inputs->magnitude};
+}
+
+std::optional<OverflowOrigin> FirstOverflow::origin() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return origin_;
+}
+
+void FirstOverflow::reset() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  origin_.reset();
+}
+
+}  // namespace inspect
+
+std::ostream& operator<<(std::ostream& stream, const OverflowOrigin& origin) {
+  stream << (origin.op == "_to_copy" ? "a cast" : origin.op);
+  if (!origin.scope.empty()) stream << " of \"" << origin.scope << '"';
+  return stream << " in the " << (origin.is_backward ? "backward" : "forward") << " makes "
+                << (origin.is_nan ? "nan" : "inf") << " in " << origin.dtype << " of inputs up to "
+                << origin.magnitude;
+}
+
+struct OverflowTrace::Watch {
+  std::shared_ptr<inspect::FirstOverflow> first = std::make_shared<inspect::FirstOverflow>();
+  inspect::OpWatch ops{first, "OverflowTrace"};
+};
+
+OverflowTrace::OverflowTrace() : watch_(std::make_unique<Watch>()) {}
+
+OverflowTrace::~OverflowTrace() = default;
+
+std::optional<OverflowOrigin> OverflowTrace::origin() const {
+  return watch_->first->origin();
+}
+
+void OverflowTrace::reset() {
+  watch_->first->reset();
+}
+
+}  // namespace torchamp

@@ -1,0 +1,1 @@
+"""What looks at training, and what imitates neighbours. Nothing else needs it."""

@@ -1,0 +1,151 @@
+"""How many bytes training keeps for each parameter."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from torchamp._load import _C
+from torchamp._shards import shard_of
+from torchamp.amp._masters import LOW_PRECISION
+from torchamp.optimizers import FusedOptimizer
+
+
+@dataclasses.dataclass
+class Bytes:
+    """What training keeps in memory, in bytes."""
+
+    weights: int = 0  #: with buffers
+    grads: int = 0  #: of the model's parameters and, where they are separate, of masters
+    masters: int = 0  #: those that are not the model's parameters themselves
+    state: int = 0  #: the optimizer's
+    activations: int = 0  #: what autograd keeps for the backward
+
+    @property
+    def total(self) -> int:
+        return sum(self.to_dict().values())
+
+    def to_dict(self) -> dict[str, int]:
+        return dataclasses.asdict(self)
+
+    def __add__(self, other: Bytes) -> Bytes:
+        sums = zip(dataclasses.astuple(self), dataclasses.astuple(other))
+        return Bytes(*(a + b for a, b in sums))
+
+
+def bytes_of_params(
+    model: torch.nn.Module, optimizers: list[torch.optim.Optimizer]
+) -> dict[torch.Tensor, Bytes]:
+    """By parameter and buffer of the model."""
+    sizes = {tensor: Bytes(weights=_size(tensor)) for tensor in _tensors_of(model)}
+    for param in model.parameters():
+        sizes[param].grads = _size(param) if param.requires_grad else 0
+    for optimizer in optimizers:
+        for stepped in _stepped_by(optimizer):
+            if stepped.param in sizes:
+                sizes[stepped.param] += stepped.bytes
+    return sizes
+
+
+def float32_bytes_of(model: torch.nn.Module, optimizers: list[torch.optim.Optimizer]) -> Bytes:
+    """The bytes of this training in float32, all parameters and buffers together."""
+    total = Bytes()
+    for tensor in _tensors_of(model):
+        total.weights += _float32_size(tensor)
+    for param in model.parameters():
+        total.grads += _float32_size(param) if param.requires_grad else 0
+    for optimizer in optimizers:
+        total.state += sum(stepped.float32_state for stepped in _stepped_by(optimizer))
+    return total
+
+
+def _tensors_of(model: torch.nn.Module) -> list[torch.Tensor]:
+    return list(dict.fromkeys([*model.parameters(), *model.buffers()]))
+
+
+def _size(tensor: torch.Tensor) -> int:
+    """The bytes of the tensor, or of this rank's shard of a DTensor."""
+    return shard_of(tensor).numel() * tensor.element_size()
+
+
+def _float32_size(tensor: torch.Tensor) -> int:
+    return _size(tensor) * (2 if tensor.dtype in LOW_PRECISION else 1)
+
+
+@dataclasses.dataclass
+class _Stepped:
+    """What an optimizer keeps for a parameter of the model."""
+
+    param: torch.Tensor
+    bytes: Bytes  #: masters, their grads, state
+    float32_state: int
+
+
+def _stepped_by(optimizer: torch.optim.Optimizer) -> Iterator[_Stepped]:
+    amp_state = getattr(optimizer, "_torchamp", None)
+    if amp_state is None:
+        params = {param: param for group in optimizer.param_groups for param in group["params"]}
+        yield from _stepped_params(optimizer, params, None)
+        return
+    with amp_state.accesses.suppress():
+        core = amp_state.core
+        params = {param.master: param.model for param in core.params()}
+        yield from _stepped_params(optimizer, params, core)
+
+
+def _stepped_params(
+    optimizer: torch.optim.Optimizer,
+    params: dict[torch.Tensor, torch.Tensor],
+    core: _C.OptimizerState | None,
+) -> Iterator[_Stepped]:
+    """params: the model's, by what is stepped."""
+    for group in optimizer.param_groups:
+        for stepped in group["params"]:
+            param = params.get(shard_of(stepped))
+            if param is None:
+                continue
+            sizes = Bytes()
+            if core is not None and param is not stepped and shard_of(param) is not stepped:
+                sizes.masters = stepped.numel() * 4
+                sizes.grads = 0 if core.lazy else 4 * stepped.numel()
+            sizes.state, float32_state = _state_sizes(optimizer, group, stepped)
+            yield _Stepped(param, sizes, float32_state)
+
+
+def _state_sizes(
+    optimizer: torch.optim.Optimizer, group: dict[str, Any], stepped: torch.Tensor
+) -> tuple[int, int]:
+    """The bytes of its state, now or after the first step; and those of the same in float32."""
+    state = optimizer.state.get(stepped) or {}
+    if not state and not stepped.requires_grad:
+        return 0, 0
+    tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
+    if state:
+        return sum(map(_size, tensors)), sum(map(_float32_size, tensors))
+    count = shard_of(stepped).numel()
+    dtypes = _first_states(optimizer, group, stepped)
+    wide = sum(4 if dtype.itemsize == 2 else dtype.itemsize for dtype in dtypes)
+    return sum(dtype.itemsize for dtype in dtypes) * count, wide * count
+
+
+def _first_states(
+    optimizer: torch.optim.Optimizer, group: dict[str, Any], stepped: torch.Tensor
+) -> list[torch.dtype]:
+    """The dtypes of the states, each of the parameter's sizes, that the first step will make."""
+    if isinstance(optimizer, FusedOptimizer):
+        dtype = torch.float64 if stepped.dtype == torch.float64 else optimizer.state_dtype
+        return [dtype] * len(_C.state_names(optimizer.algorithm_of(group)))
+    kind = getattr(type(optimizer), "_torchamp_original", type(optimizer))
+    if not kind.__module__.startswith("torch.optim") or kind is torch.optim.LBFGS:
+        return []
+    options = inspect.signature(kind).parameters.keys() & group.keys() - {"params"}
+    probe = torch.zeros(2, dtype=stepped.dtype, device=stepped.device, requires_grad=True)
+    probe.grad = torch.zeros_like(probe)
+    twin = kind([probe], **{name: group[name] for name in options})
+    twin.step()
+    states = twin.state[probe].values()
+    return [s.dtype for s in states if isinstance(s, torch.Tensor) and s.shape == probe.shape]

@@ -1,0 +1,180 @@
+"""One iteration of a copy of a model, watched: for amp.preflight."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from torchamp._arguments import type_of
+from torchamp._tools.inspect.watch import Op, Watch, call_model, tensors_in, unchanged
+
+#: Watch's name for what runs outside of the model.
+LOSS = "(loss)"
+#: The most elements of a module's outputs and of grads that are compared.
+_SAMPLES = 4096
+#: How many iterations are timed, of which the fastest counts, and the seconds that they may take.
+_TIMED, _SECONDS = 3, 1.0
+
+_EXPECTED_LOSS = "preflight: expected a loss of one element with a grad_fn"
+
+#: Makes a loss of what the model returns.
+LossFunction = Callable[[Any], torch.Tensor]
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What one iteration gave."""
+
+    loss: float = float("nan")
+    #: In the order of the calls: the module's name, and elements of what it returned, in float32.
+    outputs: list[tuple[str, torch.Tensor]] = dataclasses.field(default_factory=list)
+    #: By parameter, in float32 and not scaled.
+    grads: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+    #: The names of buffers that the forward has written.
+    written: list[str] = dataclasses.field(default_factory=list)
+    error: Exception | None = None
+    #: The op that raised `error`, and its module.
+    raised: tuple[str, str] | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        grads = all(bool(grad.isfinite().all()) for grad in self.grads.values())
+        return self.has_finite_loss and grads
+
+    @property
+    def has_finite_loss(self) -> bool:
+        return self.loss - self.loss == 0.0
+
+
+def copied(model: torch.nn.Module) -> torch.nn.Module:
+    """A copy without grads."""
+    try:
+        twin = copy.deepcopy(model)
+    except Exception as error:
+        raise RuntimeError(
+            "preflight: expected a model that copy.deepcopy copies, got a "
+            f"{type(model).__name__}, for which it raises {type(error).__name__}: {error}"
+        ) from error
+    for param in twin.parameters():
+        param.grad = None
+    return twin
+
+
+def run_iteration(
+    model: torch.nn.Module,
+    batch: Any,
+    loss_fn: LossFunction | None,
+    see: Callable[[Op], None],
+    scale: float = 1.0,
+) -> Outcome:
+    """Forward and backward of `model`, whose parameters' grads are changed. torch's random numbers
+    go on as if it had not run.
+
+    scale: what the loss is multiplied with before the backward.
+    """
+    outcome = Outcome()
+    watch = Watch(model, see, outside=LOSS)
+    devices = {param.device for param in model.parameters()}
+    batch = _detached(batch)
+    model.zero_grad(set_to_none=True)
+    with unchanged(model, devices) as before, _sampled_outputs(model, outcome), torch.enable_grad():
+        try:
+            with watch:
+                loss = _loss_of(call_model(model, batch), loss_fn)
+                with _disable_current_modes():
+                    outcome.loss = float(loss.detach())
+                (loss.float() * scale).backward()
+        except Exception as error:
+            outcome.error, outcome.raised = error, watch.raised
+        now = dict(model.named_buffers())
+        outcome.written = [name for name in now if not _is(now[name], before.get(name))]
+    outcome.grads = {
+        name: param.grad.float() / scale
+        for name, param in model.named_parameters()
+        if param.grad is not None
+    }
+    return outcome
+
+
+def time_iteration(
+    model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None, scale: float = 1.0
+) -> float | None:
+    """Milliseconds of the fastest of some iterations that nothing watches, after run_iteration();
+    None if one raises. Waits for the device."""
+    devices = {param.device for param in model.parameters()}
+    batch = _detached(batch)
+    times: list[float] = []
+    with unchanged(model, devices), torch.enable_grad():
+        while len(times) < _TIMED and sum(times) < 1000 * _SECONDS:
+            model.zero_grad(set_to_none=True)
+            start = _synchronized(devices)
+            try:
+                loss = _loss_of(call_model(model, batch), loss_fn)
+                (loss.float() * scale).backward()
+            except Exception:
+                return None
+            times.append(1000 * (_synchronized(devices) - start))
+    return min(times)
+
+
+def _synchronized(devices: set[torch.device]) -> float:
+    """Seconds, by when the devices have nothing left to do."""
+    for device in devices:
+        torch.get_device_module(device).synchronize()
+    return time.perf_counter()
+
+
+def _is(buffer: torch.Tensor, before: torch.Tensor | None) -> bool:
+    return before is not None and torch.equal(buffer, before)
+
+
+def _loss_of(outputs: Any, loss_fn: LossFunction | None) -> torch.Tensor:
+    loss = getattr(outputs, "loss", outputs) if loss_fn is None else loss_fn(outputs)
+    if not isinstance(loss, torch.Tensor):
+        raise TypeError(f"{_EXPECTED_LOSS}, got {type_of(loss)}")
+    if loss.numel() != 1 or not loss.requires_grad:
+        grad = "with" if loss.requires_grad else "without"
+        raise ValueError(f"{_EXPECTED_LOSS}, got one of sizes {list(loss.shape)} {grad} one")
+    return loss
+
+
+def _detached(batch: Any) -> Any:
+    """The batch, of tensors whose grads are those of this iteration alone."""
+    if isinstance(batch, torch.Tensor):
+        return batch.detach().requires_grad_(batch.requires_grad)
+    if isinstance(batch, dict):
+        return {name: _detached(value) for name, value in batch.items()}
+    if isinstance(batch, (tuple, list)) and not hasattr(batch, "_fields"):
+        return type(batch)(_detached(value) for value in batch)
+    return batch
+
+
+@contextlib.contextmanager
+def _sampled_outputs(model: torch.nn.Module, outcome: Outcome) -> Iterator[None]:
+    names = {module: name for name, module in model.named_modules()}
+
+    def keep(module: torch.nn.Module, args: object, outputs: object) -> None:
+        floating = [t for t in tensors_in(outputs) if t.is_floating_point() and t.numel()]
+        with _disable_current_modes():
+            samples = [_sample(tensor) for tensor in floating]
+            outcome.outputs.append((names[module], torch.cat([*samples, torch.zeros(0)])))
+
+    hooks = [module.register_forward_hook(keep) for module in names]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _sample(tensor: torch.Tensor) -> torch.Tensor:
+    flat = tensor.detach().flatten()
+    step = -(-flat.numel() // _SAMPLES) | 1  # odd, to meet every column of a width of 2**n
+    return flat[::step].float().cpu()

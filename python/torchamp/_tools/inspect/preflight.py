@@ -1,0 +1,363 @@
+"""amp.preflight: which level fits a model, by one iteration in float32 and one at each level."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import time
+from typing import Any
+
+import torch
+
+from torchamp._arguments import module_of
+from torchamp._load import _C
+from torchamp._logging import log
+from torchamp._tables import html_table, text_table
+from torchamp._tools.inspect.iteration import (
+    LossFunction,
+    Outcome,
+    copied,
+    run_iteration,
+    time_iteration,
+)
+from torchamp._tools.inspect.range_plot import save_plots
+from torchamp._tools.inspect.ranges import (
+    FLOAT16,
+    FORMATS,
+    Format,
+    Range,
+    no_range,
+    range_of,
+    sum_of,
+)
+from torchamp._tools.inspect.trial import OpKey, Reference, Verdict, levels_for, named, tf32, trial
+from torchamp._tools.inspect.watch import Op
+from torchamp.amp._cast import NONE, buffers_to_cast
+
+#: From this share of a tensor's nonzero elements on, its underflow is a finding.
+_MANY = 0.5
+#: From so many seconds of the float32 iteration on, progress is logged.
+_SLOW = 2.0
+#: How ops begin whose outputs nothing has written yet.
+_UNWRITTEN = ("empty", "new_empty")
+_SIGMOID = (
+    "The loss is the binary cross entropy of a sigmoid, which 16 bits round to 0 or 1: leave out "
+    "the sigmoid and use binary_cross_entropy_with_logits (BCEWithLogitsLoss)."
+)
+#: Exponents of the loss scales that amp may choose.
+_SCALES = range(-10, 25)
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorRange:
+    """The magnitudes of the tensors of one op, or of one parameter, in float32."""
+
+    kind: str  #: "weight", "activation", "activation grad" or "weight grad"
+    module: str  #: the innermost one; "" is the model, "(loss)" the loss function
+    name: str  #: of the op, or of the parameter in the module
+    range: Range
+
+    @property
+    def is_grad(self) -> bool:
+        """Whether the loss scale multiplies it."""
+        return self.kind.endswith("grad")
+
+    def __str__(self) -> str:
+        if self.kind.startswith("activation"):
+            return f"{self.kind} {self.name} of {named(self.module)}"
+        return f"{self.kind} {'.'.join(filter(None, [self.module, self.name]))!r}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """A tensor that a 16-bit format does not hold."""
+
+    format: str  #: "float16" or "bfloat16"
+    kind: str  #: "overflow" or "underflow"
+    tensor: TensorRange
+    text: str
+
+
+@dataclasses.dataclass
+class Preflight:
+    """What amp.preflight returns; print it, or leave it to a notebook."""
+
+    model: str  #: its class
+    device: torch.device
+    recommended: str  #: a level
+    verdicts: list[Verdict]  #: of O1 to O5; before them of TF32, where the device has it
+    findings: list[Finding]
+    tensors: list[TensorRange]
+    notes: list[str]  #: what to write otherwise, whatever the level
+    #: The time of the fastest of some iterations in float32; None if the model takes one alone.
+    milliseconds: float | None
+
+    def verdict(self, level: str) -> Verdict:
+        """The verdict on one level.
+
+        Raises:
+            KeyError: for a level that was not tried.
+        """
+        return {each.level: each for each in self.verdicts}[level]
+
+    def grads(self) -> Range:
+        """The range of all grads of activations and weights together, before loss scaling."""
+        return sum_of(each.range for each in self.tensors if each.is_grad)
+
+    def share_lost(self, loss_scale: float) -> float:
+        """The share of the grads that are not 0 that float16 rounds to 0 at this loss scale, a
+        power of two."""
+        return self.grads().share_lost(FLOAT16, _exponent(loss_scale))
+
+    def save_plots(self, folder: str | os.PathLike[str]) -> list[str]:
+        """Writes range.png, the exponents of each module's tensors against the formats', and
+        grads.png, those of grads and the share that each loss scale loses, to a folder, which is
+        made.
+
+        Returns:
+            The paths.
+
+        Raises:
+            RuntimeError: without matplotlib.
+        """
+        groups: dict[tuple[str, str], Range] = {}
+        for each in self.tensors:
+            key = each.kind, named(each.module)
+            groups[key] = groups.get(key, no_range()) + each.range
+        rows = [(*key, found) for key, found in groups.items()]
+        return save_plots(rows, self.grads(), self._title(), os.fspath(folder))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its contents as numbers, texts, lists and dicts alone."""
+        return {
+            "model": self.model,
+            "device": str(self.device),
+            "recommended": self.recommended,
+            "milliseconds": self.milliseconds,
+            "verdicts": [dataclasses.asdict(each) for each in self.verdicts],
+            "findings": [
+                {**vars(each), "tensor": _tensor_dict(each.tensor)} for each in self.findings
+            ],
+            "tensors": [_tensor_dict(each) for each in self.tensors],
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        return f"{self._title()}\n\n{text_table(*self._table())}\n\n{self._summary()}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html_table(self._title(), *self._table(), self._summary())
+
+    def _title(self) -> str:
+        return f"preflight of {self.model} on {self.device}"
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        header = ["level", "fits", "ms", "loss scale", "why"]
+        return header, [_cells(each) for each in self.verdicts]
+
+    def _summary(self) -> str:
+        texts = (each.text for each in self.findings)
+        return "\n".join([self._recommendation(), *texts, *self.notes])
+
+    def _recommendation(self) -> str:
+        if self.recommended == "O0":
+            return "No level fits that keeps float32 weights: take O0, which is float32."
+        others = [v.level for v in self.verdicts if v.fits and v.level != self.recommended]
+        fit = "fit" if len(others) > 1 else "fits"
+        also = f" {', '.join(others)} also {fit}." if others else ""
+        return f"Recommended: {self.recommended}.{also}{self._times()}"
+
+    def _times(self) -> str:
+        taken = self.verdict(self.recommended).milliseconds
+        if taken is None or self.milliseconds is None:
+            return ""
+        return f" An iteration takes {taken:.3g} ms, in float32 {self.milliseconds:.3g} ms."
+
+
+def _exponent(scale: float) -> int:
+    return int(torch.frexp(torch.tensor(float(scale))).exponent) - 1
+
+
+def _cells(verdict: Verdict) -> list[str]:
+    scale = "" if verdict.loss_scale is None else f"2**{_exponent(verdict.loss_scale)}"
+    time = "" if verdict.milliseconds is None else f"{verdict.milliseconds:.3g}"
+    return [verdict.level, "yes" if verdict.fits else "no", time, scale, verdict.reason]
+
+
+def _preferred(device: torch.device) -> tuple[str, ...]:
+    """In this order, the first that fits is recommended: in bfloat16, which nothing overflows,
+    except on GPUs that have float16 alone."""
+    has_bfloat16 = device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)
+    return ("O4", "O1", "O5", "O2") if has_bfloat16 else ("O1", "O4", "O2", "O5")
+
+
+def _tensor_dict(tensor: TensorRange) -> dict[str, Any]:
+    found = tensor.range
+    return {
+        "kind": tensor.kind,
+        "module": tensor.module,
+        "name": tensor.name,
+        "exponents": found.exponents,
+        "zeros": found.zeros,
+        "infs": found.infs,
+        "nans": found.nans,
+        "max_abs": found.max_abs,
+    }
+
+
+def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None = None) -> Preflight:
+    """Finds out which opt level fits a model: runs one forward and backward in float32 and looks at
+    every activation, weight and grad, then one of a copy at each of O1 to O5. Needs memory for a
+    copy of the model, and takes about thirty iterations' time or more.
+
+    A level fits if its loss is within 2 % of float32's, what the model returns within 10 % of the
+    norm and the grads of parameters within 50 %, no parameter loses all its grads, and buffers and
+    inputs, rounded alone, leave what each module returns within 10 %. One iteration does not show
+    what later ones do. An error of the float32 iteration is the call's own.
+
+    Args:
+        model: in float32, before initialize; it is not changed.
+        batch: what the model is called with: a tensor, a tuple of positional arguments or a dict of
+            keyword arguments.
+        loss_fn: makes a loss of one element of what the model returns; None: the model returns the
+            loss, or an object that has it as `.loss`.
+
+    Raises:
+        TypeError, ValueError: for other arguments.
+        RuntimeError: for a model that cannot be copied, or that casts are open for.
+    """
+    model = module_of("preflight", model)
+    _check(model)
+    device = next(model.parameters()).device
+    start = time.monotonic()
+    reference, tensors, milliseconds = _in_float32(model, batch, loss_fn)
+    is_slow = time.monotonic() - start > _SLOW
+    verdicts = []
+    for level in levels_for(device):
+        if is_slow:
+            log(logging.INFO, f"preflight: trying {level}")
+        verdicts.append(trial(level, model, batch, loss_fn, reference))
+    fitting = [each.level for each in verdicts if each.fits]
+    recommended = next((level for level in _preferred(device) if level in fitting), "O0")
+    findings = [found for format in FORMATS for found in _findings(tensors, format)]
+    name = type(model).__name__
+    notes = [*_notes(tensors), *_notes_on_buffers(model, reference.outcome)]
+    return Preflight(name, device, recommended, verdicts, findings, tensors, notes, milliseconds)
+
+
+def _check(model: Any) -> None:
+    if getattr(model, "_torchamp", None) is not None:
+        raise ValueError(
+            "preflight: expected a model before initialize, got one that it returned; call "
+            "preflight first, or amp.release(model)"
+        )
+    for name, param in model.named_parameters():
+        if param.is_floating_point() and param.dtype not in (torch.float32, torch.float64):
+            raise ValueError(
+                f"preflight: expected float32 parameters, got {name!r} of {param.dtype}; call "
+                "model.float() first"
+            )
+    params = list(model.parameters())
+    if not any(param.requires_grad for param in params):
+        raise ValueError("preflight: expected a model with a parameter that requires grad")
+    device = params[0].device.type
+    if _C.casting_to(device) is not None or torch.is_autocast_enabled(device):
+        raise RuntimeError(
+            "preflight: expected no casts in this thread, got those of a torch.autocast or of an "
+            "initialize at O1 or O4; call it before them"
+        )
+
+
+class _Ranges:
+    """The magnitudes of the tensors of an iteration in float32."""
+
+    def __init__(self) -> None:
+        self.ops: dict[OpKey, Range] = {}
+        #: The first ops that gave nan, and the first that gave inf.
+        self.nans: list[OpKey] = []
+        self.infs: list[OpKey] = []
+
+    def see(self, op: Op) -> None:
+        if op.is_view or op.name.startswith(_UNWRITTEN):
+            return
+        key = op.is_backward, op.module, op.name
+        found = sum_of(range_of(t) for t in op.outputs if t.is_floating_point())
+        self.ops[key] = self.ops.get(key, no_range()) + found
+        self.nans += [key] * bool(found.nans)
+        self.infs += [key] * bool(found.infs)
+
+    def tensors(self) -> list[TensorRange]:
+        kinds = {False: "activation", True: "activation grad"}
+        return [TensorRange(kinds[key[0]], *key[1:], found) for key, found in self.ops.items()]
+
+
+def _in_float32(
+    model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None
+) -> tuple[Reference, list[TensorRange], float | None]:
+    """Runs iterations, and times one. Raises what the iteration does."""
+    seen, twin = _Ranges(), copied(model)
+    with tf32(False):
+        outcome = run_iteration(twin, batch, loss_fn, seen.see)
+        if outcome.error is not None:
+            raise outcome.error
+        _check_finite(outcome, seen)
+        milliseconds = time_iteration(twin, batch, loss_fn)
+    tensors = seen.tensors()
+    for name, param in twin.named_parameters():
+        module, _, own = name.rpartition(".")
+        tensors.append(TensorRange("weight", module, own, range_of(param)))
+        if name in outcome.grads:
+            found = range_of(outcome.grads[name])
+            tensors.append(TensorRange("weight grad", module, own, found))
+    return Reference(outcome, seen.ops), tensors, milliseconds
+
+
+def _check_finite(outcome: Outcome, seen: _Ranges) -> None:
+    if outcome.is_finite:
+        return
+    what = "grads that are not" if outcome.has_finite_loss else f"a loss of {outcome.loss}"
+    first = [*seen.nans, *seen.infs][:1]
+    where = "".join(f"; the first such op is {op} of {named(module)}" for _, module, op in first)
+    raise ValueError(f"preflight: expected a finite iteration in float32, got {what}{where}")
+
+
+def _notes(tensors: list[TensorRange]) -> list[str]:
+    ops = [each.name for each in tensors if each.kind == "activation"]
+    return [_SIGMOID] if ("sigmoid", "binary_cross_entropy") in zip(ops, ops[1:]) else []
+
+
+def _notes_on_buffers(model: torch.nn.Module, outcome: Outcome) -> list[str]:
+    """On those that forward writes, and O2 and O5 round."""
+    cast = buffers_to_cast(model, torch.bfloat16, keep_batchnorm_fp32=True, kept=NONE)
+    return [
+        f"The forward writes buffer {name!r}, which O2, O3 and O5 round: what it adds up there "
+        f"stops early. keep_fp32={name!r} keeps it in float32."
+        for name in cast
+        if name in outcome.written
+    ]
+
+
+def _findings(tensors: list[TensorRange], format: Format) -> list[Finding]:
+    """What `format` does not hold, of grads at the loss scale that suits all of them best."""
+    grads = sum_of(each.range for each in tensors if each.is_grad)
+    is_scaled = format is FLOAT16
+    fitting = [e for e in _SCALES if not grads.overflows(format, e)] if is_scaled else [0]
+    scale = max(fitting, default=_SCALES[0])
+    found = (_finding(each, format, scale if each.is_grad else 0) for each in tensors)
+    return [each for each in found if each is not None]
+
+
+def _finding(tensor: TensorRange, format: Format, scale: int) -> Finding | None:
+    at = f" at a loss scale of 2**{scale}" if tensor.is_grad and format is FLOAT16 else ""
+    if tensor.range.overflows(format, scale):
+        reaches = f"{tensor} reaches {tensor.range.max_abs:.3g}"
+        text = f"{reaches}: {format.name} ends at {format.largest:.5g}{at}"
+        return Finding(format.name, "overflow", tensor, text)
+    lost = tensor.range.share_lost(format, scale)
+    if lost < _MANY:
+        return None
+    text = f"{tensor}: {format.name} rounds {lost:.0%} of its nonzero elements to 0{at}"
+    return Finding(format.name, "underflow", tensor, text)

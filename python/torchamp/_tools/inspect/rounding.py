@@ -1,0 +1,54 @@
+"""What rounding buffers and inputs does to a model in float32: for amp.preflight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from torchamp._tools.inspect.iteration import LossFunction, Outcome, copied, run_iteration
+from torchamp.amp._cast import NONE, buffers_to_cast
+
+
+class Rounding:
+    """Iterations of copies of `model` whose buffers, those that a cast to `dtype` would change, or
+    inputs have been rounded to `dtype`."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        batch: Any,
+        loss_fn: LossFunction | None,
+        dtype: torch.dtype,
+        keeps_norms: bool,
+    ) -> None:
+        self._model, self._batch, self._loss_fn, self._dtype = model, batch, loss_fn, dtype
+        self._buffers = list(buffers_to_cast(model, dtype, keeps_norms, NONE))
+
+    def of_all(self) -> Outcome:
+        return self._outcome(self._buffers, with_inputs=True)
+
+    def of_each(self) -> Iterator[tuple[str, str, Outcome]]:
+        """What is rounded, what keeps it in float32, and its outcome, for each buffer and for all
+        inputs."""
+        for name in self._buffers:
+            yield f"buffer {name!r}", f"keep_fp32={name!r}", self._outcome([name])
+        inputs = self._outcome([], with_inputs=True)
+        yield "the inputs", "keep_fp32 with the names of forward's arguments", inputs
+
+    def _outcome(self, names: list[str], with_inputs: bool = False) -> Outcome:
+        twin = copied(self._model)
+        for name in names:
+            buffer = twin.get_buffer(name)
+            buffer.copy_(self._rounded(buffer))
+        batch = self._batch
+        if with_inputs:
+            batch = tree_map_only(torch.Tensor, self._rounded, batch)
+        return run_iteration(twin, batch, self._loss_fn, lambda op: None)
+
+    def _rounded(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        return tensor.detach().to(self._dtype).to(tensor.dtype).requires_grad_(tensor.requires_grad)

@@ -1,0 +1,283 @@
+"""Trials of the opt levels on copies of a model, against its iteration in float32."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from torchamp._tools.inspect.iteration import (
+    LOSS,
+    LossFunction,
+    Outcome,
+    copied,
+    run_iteration,
+    time_iteration,
+)
+from torchamp._tools.inspect.ranges import BFLOAT16, FLOAT16, TF32, Range
+from torchamp._tools.inspect.rounding import Rounding
+from torchamp._tools.inspect.watch import Op
+from torchamp.amp._amp import Amp
+from torchamp.amp._settings import DESCRIPTIONS, settings_for
+
+_PROPERTIES = {level: settings_for(level).properties for level in DESCRIPTIONS if level != "O0"}
+
+#: Of each level, and of TF32.
+FORMATS = {
+    level: BFLOAT16 if torch.bfloat16 in (chosen.cast_model_type, chosen.autocast_type) else FLOAT16
+    for level, chosen in _PROPERTIES.items()
+} | {"TF32": TF32}
+
+LEVELS = tuple(_PROPERTIES)
+
+#: The largest relative differences from float32 of a level that fits.
+MAX_LOSS_ERROR = 0.02
+MAX_OUTPUT_ERROR = 0.1
+MAX_GRAD_ERROR = 0.5
+
+#: Exponents of loss scales that amp tries: its first one and the last that it halves to.
+_FIRST_SCALE, _LAST_SCALE = 16, -10
+
+#: An op of the iteration: whether it is of the backward, its module and its name.
+OpKey = tuple[bool, str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What one level does to one iteration of the model."""
+
+    level: str  #: "O1" to "O5"; "TF32" is O0 with TF32 in matrix products and convolutions
+    fits: bool
+    reason: str
+    #: Relative to float32; None where the iteration did not end with finite numbers.
+    loss_error: float | None = None
+    output_error: float | None = None  #: of the norms of what the model returns
+    grad_error: float | None = None  #: of the norms of all grads of parameters together
+    loss_scale: float | None = None  #: at which no grad overflows; None without loss scaling
+    module: str = ""  #: where it fails first; "(loss)" is the loss function
+    op: str = ""
+    #: The time of the fastest of some iterations; None where the level does not fit.
+    milliseconds: float | None = None
+
+
+@dataclasses.dataclass
+class Reference:
+    """The iteration in float32."""
+
+    outcome: Outcome
+    ops: Mapping[OpKey, Range]
+
+    @property
+    def largest_scale(self) -> int:
+        """The exponent of the first loss scale to try in float16."""
+        tops = [r.max_abs for (is_backward, *_), r in self.ops.items() if is_backward and r.max_abs]
+        room = FLOAT16.top - int(torch.tensor(max(tops, default=1.0)).log2().floor())
+        return max(min(_FIRST_SCALE, room), _LAST_SCALE)
+
+
+class _FirstBad:
+    """Finds the first op whose outputs are not finite where those in float32 are."""
+
+    def __init__(self, reference: Reference) -> None:
+        self._reference = reference
+        self.op: Op | None = None
+
+    def see(self, op: Op) -> None:
+        if self.op is not None or op.is_view or self._is_bad_in_float32(op):
+            return
+        for output in op.outputs:
+            if output.is_floating_point() and not output.isfinite().all():
+                self.op = op
+                return
+
+    def _is_bad_in_float32(self, op: Op) -> bool:
+        known = self._reference.ops.get((op.is_backward, op.module, op.name))
+        return known is not None and bool(known.infs or known.nans)
+
+
+def trial(
+    level: str,
+    model: torch.nn.Module,
+    batch: Any,
+    loss_fn: LossFunction | None,
+    reference: Reference,
+) -> Verdict:
+    """The verdict on `level`, of one iteration of a copy, or of some with ever smaller scales."""
+    is_scaled = FORMATS[level] is FLOAT16
+    exponent = reference.largest_scale if is_scaled else 0
+    with _initialized(model, level) as twin:
+        while True:
+            bad = _FirstBad(reference)
+            outcome = run_iteration(twin, batch, loss_fn, bad.see, 2.0**exponent)
+            retries = is_scaled and outcome.error is None and outcome.has_finite_loss
+            if outcome.is_finite or not retries or exponent <= _LAST_SCALE:
+                break
+            exponent = max(exponent - 2, _LAST_SCALE)
+        scale = 2.0**exponent if is_scaled else None
+        verdict = _judged(level, outcome, bad.op, scale, reference)
+        if verdict.fits:
+            time = time_iteration(twin, batch, loss_fn, 2.0**exponent)
+            verdict = dataclasses.replace(verdict, milliseconds=time)
+    chosen = _PROPERTIES.get(level)
+    if not verdict.fits or chosen is None or chosen.cast_model_type is None:
+        return verdict
+    keeps_norms = bool(chosen.keep_batchnorm_fp32)
+    rounding = Rounding(model, batch, loss_fn, chosen.cast_model_type, keeps_norms=keeps_norms)
+    return _rounded(verdict, rounding, reference.outcome)
+
+
+def _rounded(verdict: Verdict, rounding: Rounding, reference: Outcome) -> Verdict:
+    """The verdict, or that the level rounds what some module's outputs depend on."""
+    with tf32(False):
+        if _first_imprecise(rounding.of_all(), reference) is None:
+            return verdict
+        for what, remedy, outcome in rounding.of_each():
+            module = _first_imprecise(outcome, reference)
+            if module is not None:
+                off = f"{what} in 16 bits: outputs of {named(module)} are off float32"
+                reason = f"precision: {off}; {remedy} avoids it"
+                return dataclasses.replace(
+                    verdict, fits=False, reason=reason, module=module, milliseconds=None
+                )
+    return verdict
+
+
+@contextlib.contextmanager
+def _initialized(model: torch.nn.Module, level: Any) -> Iterator[torch.nn.Module]:
+    twin = copied(model)
+    if level == "TF32":
+        with tf32(True):
+            yield twin
+        return
+    with Amp(twin, None, level, verbosity=0):
+        yield twin
+
+
+def levels_for(device: torch.device) -> tuple[str, ...]:
+    """The levels to try."""
+    has_tf32 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    return ("TF32", *LEVELS) if has_tf32 else LEVELS
+
+
+@contextlib.contextmanager
+def tf32(is_allowed: bool) -> Iterator[None]:
+    """A context in which float32 matrix products and convolutions on CUDA may use TF32, or not."""
+    products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if is_allowed else "highest")
+    torch.backends.cudnn.allow_tf32 = is_allowed
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        torch.backends.cudnn.allow_tf32 = convolutions
+
+
+def _judged(
+    level: str, outcome: Outcome, bad: Op | None, scale: float | None, reference: Reference
+) -> Verdict:
+    if outcome.error is not None:
+        op, module = outcome.raised or ("", "")
+        where = f"{op} of {named(module)} raises" if op else "the iteration raises"
+        return Verdict(level, False, f"{where}: {_first_line(outcome.error)}", module=module, op=op)
+    if not outcome.is_finite:
+        return _overflow(level, outcome, bad, reference)
+    errors = _errors(outcome, reference.outcome)
+    reason, module = _imprecision(level, outcome, errors, reference.outcome)
+    return Verdict(level, not reason, reason or _closeness(level, errors), *errors, scale, module)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def named(module: str) -> str:
+    """As messages name a module."""
+    if module == LOSS:
+        return "the loss function"
+    return repr(module) if module else "the model"
+
+
+def _overflow(level: str, outcome: Outcome, bad: Op | None, reference: Reference) -> Verdict:
+    backward = outcome.has_finite_loss
+    when = "in the backward, at every loss scale down to 2**-10" if backward else "in the forward"
+    if backward and FORMATS[level] is BFLOAT16:
+        when = "in the backward"
+    if bad is None:
+        return Verdict(level, False, f"not finite {when}")
+    known = reference.ops.get((bad.is_backward, bad.module, bad.name))
+    tops = [float(t.detach().float().abs().max()) for t in bad.inputs if t.is_floating_point()]
+    top = known.max_abs if known else max((t for t in tops if t < float("inf")), default=0.0)
+    largest = FORMATS[level].largest
+    reaches = f" reaches {top:.3g} in float32, and {FORMATS[level].name} ends at {largest:.5g}"
+    what = reaches if top > largest else f" gives {'nan' if _has_nan(bad) else 'inf'}"
+    op = "a cast" if bad.name == "_to_copy" else bad.name
+    reason = f"{op} of {named(bad.module)}{what}: not finite {when}"
+    return Verdict(level, False, reason, module=bad.module, op=bad.name)
+
+
+def _has_nan(op: Op) -> bool:
+    return any(bool(t.isnan().any()) for t in op.outputs if t.is_floating_point())
+
+
+def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """The error relative to the norm; where all are zeros 0 or inf."""
+    both = found.isfinite() & expected.isfinite()
+    difference = float((found - expected)[both].norm())
+    return difference / (float(expected[both].norm()) or 1e-300) if difference else 0.0
+
+
+def _errors(outcome: Outcome, reference: Outcome) -> tuple[float, float, float]:
+    """The errors of loss, outputs of the model and grads."""
+    loss = abs(outcome.loss - reference.loss) / max(abs(reference.loss), 1e-6)
+    outputs = relative_error(_of_model(outcome), _of_model(reference))
+    grads = relative_error(_flat(outcome.grads, reference.grads), _flat(reference.grads))
+    return loss, outputs, grads
+
+
+def _of_model(outcome: Outcome) -> torch.Tensor:
+    samples = [sample for name, sample in outcome.outputs if name == ""]
+    return samples[-1] if samples else torch.zeros(0)
+
+
+def _flat(grads: dict[str, torch.Tensor], names: Any = None) -> torch.Tensor:
+    return torch.cat([grads[name].flatten() for name in names or grads] or [torch.zeros(0)])
+
+
+def _imprecision(
+    level: str, outcome: Outcome, errors: tuple[float, float, float], reference: Outcome
+) -> tuple[str, str]:
+    """Why the level does not fit, and the module; empty if it fits."""
+    loss, outputs, grads = errors
+    if loss > MAX_LOSS_ERROR or outputs > MAX_OUTPUT_ERROR:
+        module = _first_imprecise(outcome, reference)
+        first = f", first those of {named(module)}" if module else ""
+        far = f"outputs are {outputs:.2g} of their norm off float32{first}; the loss {loss:.2g}"
+        return f"precision: {far}", module or ""
+    lost = [name for name, grad in reference.grads.items() if _is_lost(grad, outcome.grads[name])]
+    if lost:
+        others = f", and {len(lost) - 1} others" if len(lost) > 1 else ""
+        reason = f"underflow: all grads of {lost[0]!r} are rounded to 0{others}"
+        return reason, lost[0].rpartition(".")[0]
+    if grads > MAX_GRAD_ERROR:
+        return f"precision: grads are {grads:.2g} of their norm off float32", ""
+    return "", ""
+
+
+def _is_lost(expected: torch.Tensor, found: torch.Tensor) -> bool:
+    return bool(expected.any()) and not bool(found.any())
+
+
+def _first_imprecise(outcome: Outcome, reference: Outcome) -> str | None:
+    for (name, found), (_, expected) in zip(outcome.outputs, reference.outputs):
+        same = found.shape == expected.shape
+        if same and relative_error(found, expected) > MAX_OUTPUT_ERROR:
+            return name
+    return None
+
+
+def _closeness(level: str, errors: tuple[float, float, float]) -> str:
+    close = "relative error: loss {:.1g}, outputs {:.1g}, grads {:.1g}".format(*errors)
+    return f"{close}; without masters small updates are lost" if level == "O3" else close

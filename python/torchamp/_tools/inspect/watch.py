@@ -1,0 +1,195 @@
+"""Watches the ops of a model: each with the module that called it, forward and backward."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._C._autograd import _get_sequence_nr
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.hooks import RemovableHandle
+
+
+@dataclasses.dataclass(frozen=True)
+class Op:
+    """One call of an ATen op."""
+
+    name: str  #: as in "addmm"
+    module: str  #: the innermost module's name in the model; "" is the model
+    is_backward: bool
+    inputs: list[torch.Tensor]
+    outputs: list[torch.Tensor]  #: also what it wrote in place
+    is_view: bool  #: of an input's memory: nothing is computed
+    #: Whether a number among its arguments is inf or nan.
+    writes_infinity: bool
+
+
+class Watch(TorchDispatchMode):
+    """A context in which `see` gets every op that this thread, or a backward that it starts, runs
+    for `model`. Ops after their autograd formulas and casts: those that compute.
+
+    see: called after the op. May run ops of its own, which are not seen.
+    outside: the name of what runs while no module of `model` does, as a loss function.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, see: Callable[[Op], None], outside: str = ""
+    ) -> None:
+        super().__init__()
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._model = model
+        self._see = see
+        self._calls = _Calls(outside)
+        self._hooks: list[RemovableHandle] = []
+        self._is_seeing = False
+        #: The op that raised last, and the module that called it.
+        self.raised: tuple[str, str] | None = None
+        self.call_counts: dict[str, int] = dict.fromkeys(self._names.values(), 0)
+
+    @property
+    def module(self) -> str:
+        """The innermost module whose forward runs, or whose backward."""
+        return self._calls.current()
+
+    def __enter__(self) -> Watch:
+        for module in self._model.modules():
+            self._hooks += [
+                module.register_forward_pre_hook(self._enter_module),
+                module.register_forward_hook(lambda *_: self._calls.leave(), always_call=True),
+            ]
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        for hook in self._hooks:
+            hook.remove()
+
+    def _enter_module(self, module: torch.nn.Module, args: object) -> None:
+        name = self._names[id(module)]
+        self.call_counts[name] += 1
+        self._calls.enter(name)
+
+    def __torch_dispatch__(
+        self,
+        function: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        try:
+            outputs = function(*args, **kwargs)
+        except Exception:
+            self.raised = _name_of(function), self.module
+            raise
+        if not self._is_seeing:
+            self._is_seeing = True
+            try:
+                self._see(self._op(function, args, kwargs, outputs))
+            finally:
+                self._is_seeing = False
+        return outputs
+
+    def _op(self, function: Any, args: tuple, kwargs: dict, outputs: Any) -> Op:
+        return Op(
+            _name_of(function),
+            self.module,
+            torch._C._current_graph_task_id() != -1,
+            list(tensors_in((args, kwargs))),
+            list(tensors_in(outputs)),
+            function.is_view,
+            _holds_infinity((args, kwargs)),
+        )
+
+
+def _name_of(function: Any) -> str:
+    return function._schema.name.split("::")[-1]
+
+
+class _Calls:
+    """Which module made a node of autograd's graph: nodes are numbered in the order in which a
+    thread's forward makes them."""
+
+    def __init__(self, outside: str) -> None:
+        self._open: list[str] = [outside]
+        self._starts: list[int] = []
+        self._modules: list[str] = []
+
+    def enter(self, module: str) -> None:
+        self._open.append(module)
+        self._mark()
+
+    def leave(self) -> None:
+        self._open.pop()
+        self._mark()
+
+    def _mark(self) -> None:
+        """Nodes from the next one on are those of the innermost open module."""
+        number = _get_sequence_nr()
+        if self._starts and number < self._starts[-1]:
+            return  # of another thread
+        self._starts.append(number)
+        self._modules.append(self._open[-1])
+
+    def current(self) -> str:
+        node = torch._C._current_autograd_node()
+        if node is None or len(self._open) > 1:  # a forward, or one that a backward repeats
+            return self._open[-1]
+        return self._made_by(node._sequence_nr())
+
+    def _made_by(self, number: int) -> str:
+        index = bisect.bisect_right(self._starts, number) - 1
+        is_leaf = number >= 2**63  # which accumulates grads
+        return self._open[0] if index < 0 or is_leaf else self._modules[index]
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in nested tuples, lists and mappings."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from tensors_in(list(value.values()))
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            yield from tensors_in(each)
+
+
+def call_model(model: torch.nn.Module, batch: Any) -> Any:
+    """model(batch): a mapping are keyword arguments, a tuple or list positional ones."""
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    if isinstance(batch, (tuple, list)):
+        return model(*batch)
+    return model(batch)
+
+
+def _holds_infinity(arguments: Any) -> bool:
+    """Whether a number among an op's arguments is not finite."""
+    if isinstance(arguments, float):
+        return arguments - arguments != 0.0
+    if isinstance(arguments, (tuple, list)):
+        return any(map(_holds_infinity, arguments))
+    return isinstance(arguments, Mapping) and any(map(_holds_infinity, arguments.values()))
+
+
+@contextlib.contextmanager
+def unchanged(
+    model: torch.nn.Module, devices: Iterable[torch.device]
+) -> Iterator[dict[str, torch.Tensor]]:
+    """A context after which the model's buffers and torch's random numbers are as before. Gives
+    copies of the buffers, by name."""
+    cards = sorted({device.index or 0 for device in devices if device.type == "cuda"})
+    buffers = dict(model.named_buffers())
+    before = {name: buffer.detach().clone() for name, buffer in buffers.items()}
+    try:
+        with torch.random.fork_rng(cards):
+            yield before
+    finally:
+        with torch.no_grad():
+            for name, buffer in buffers.items():
+                buffer.copy_(before[name])

@@ -1,0 +1,130 @@
+"""Clipping, between the last scale_loss and the step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import distributed
+
+from torchamp._arguments import expect, is_number
+from torchamp._load import _C
+from torchamp._shards import counted_elsewhere, mesh_groups_of, shard_of
+from torchamp.amp._masters import params_of
+from torchamp.amp._optimizer import Optimizers, listed, states_of
+from torchamp.amp._session import OptimizerSession, is_disabled, suppress_accesses
+
+
+def clip_grad_norm_(
+    optimizers: Optimizers, max_norm: float, norm_type: float = 2.0
+) -> torch.Tensor:
+    """Scales the grads that `optimizers` step by so that their total norm is at most `max_norm`.
+    Called between the last scale_loss and the step. With a fused optimizer the clipping costs no
+    pass. Grads that only skipped steps would use do not count. After initialize(enabled=False) it
+    is `torch.nn.utils.clip_grad_norm_`.
+
+    Args:
+        optimizers: one or a list, of one initialize. The norm is that of all their grads together.
+        max_norm: a number that is at least 0.
+        norm_type: of the p-norm; inf for the maximum. Others than 2 compute the master grads that
+            fused optimizers defer.
+
+    Returns:
+        The norm before clipping, a scalar on the device, without waiting. If all steps are to be
+        skipped, it is not finite.
+
+    Raises:
+        TypeError: for a max_norm that is not a number.
+        ValueError: for a max_norm that is negative or NaN, and for a norm_type other than 2 with
+            DTensors.
+        RuntimeError: where grads are still scaled, and for optimizers that initialize did not
+            return.
+    """
+    chosen = listed("clip_grad_norm_", "optimizers", optimizers)
+    if is_disabled(chosen):
+        return torch.nn.utils.clip_grad_norm_(params_of(chosen), max_norm, norm_type)
+    states = states_of(chosen, "clip_grad_norm_")
+    _check_bound("clip_grad_norm_", "max_norm", max_norm)
+    expect(is_number(norm_type), "clip_grad_norm_", "norm_type", "a number", norm_type)
+    with suppress_accesses(states):
+        params = params_of(chosen)
+        if norm_type == 2.0:
+            with _mirrored(states):
+                return _clip_by_l2norm(states, params, max_norm)
+        if _are_sharded(states):
+            raise ValueError(
+                "clip_grad_norm_: expected norm_type to be 2 with DTensors, where ranks sum "
+                f"squares, got {norm_type}"
+            )
+        _unscale("clip_grad_norm_", states)
+        norm = torch.nn.utils.clip_grad_norm_(params, max_norm, norm_type)
+    found = [each for state in states if (each := state.core.found_inf()) is not None]
+    if not found or len(found) < len(states):
+        return norm
+    return norm.masked_fill(torch.stack(found).min() > 0, float("inf"))
+
+
+def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
+    """Clamps every element of the grads that `optimizers` step by to [-clip_value, clip_value].
+    Called between the last scale_loss and the step. Computes the master grads that fused optimizers
+    defer. After initialize(enabled=False) it is
+    `torch.nn.utils.clip_grad_value_`.
+
+    Args:
+        optimizers: one or a list, of one initialize.
+        clip_value: a number that is at least 0.
+
+    Raises:
+        TypeError: for a clip_value that is not a number.
+        ValueError: for a clip_value that is negative or NaN.
+        RuntimeError: where grads are still scaled, and for optimizers that initialize did not
+            return.
+    """
+    chosen = listed("clip_grad_value_", "optimizers", optimizers)
+    if is_disabled(chosen):
+        return torch.nn.utils.clip_grad_value_(params_of(chosen), clip_value)
+    states = states_of(chosen, "clip_grad_value_")
+    _check_bound("clip_grad_value_", "clip_value", clip_value)
+    with suppress_accesses(states), _mirrored(states):
+        _unscale("clip_grad_value_", states)
+        clipped = [each for each in map(shard_of, params_of(chosen)) if each.grad is not None]
+        if clipped:  # torch's own raises where there is nothing to clip
+            torch.nn.utils.clip_grad_value_(clipped, clip_value)
+
+
+def _check_bound(function: str, argument: str, bound: Any) -> None:
+    expect(is_number(bound), function, argument, "a number", bound)
+    if not float(bound) >= 0:
+        raise ValueError(f"{function}: expected {argument} to be at least 0, got {bound}")
+
+
+def _are_sharded(states: Sequence[OptimizerSession]) -> bool:
+    return bool(states and states[0].session.shards)
+
+
+def _mirrored(states: Sequence[OptimizerSession]) -> contextlib.AbstractContextManager[None]:
+    return states[0].session.shards.mirrored() if states else contextlib.nullcontext()
+
+
+def _clip_by_l2norm(
+    states: Sequence[OptimizerSession], params: list[torch.Tensor], max_norm: float
+) -> torch.Tensor:
+    cores = list(dict.fromkeys(state.core for state in states))
+    groups = mesh_groups_of(params) if _are_sharded(states) else []
+    if not groups:
+        return _C.clip_grad_norm(cores, max_norm)
+
+    def all_reduce_sum(square: torch.Tensor) -> None:
+        for group in groups:
+            distributed.all_reduce(square, group=group)
+
+    return _C.clip_grad_norm(cores, max_norm, counted_elsewhere(params, groups), all_reduce_sum)
+
+
+def _unscale(function: str, states: Sequence[OptimizerSession]) -> None:
+    for state in states:
+        state.core.check_unscaled(function)
+    for state in states:
+        state.core.unscale()

@@ -1,0 +1,352 @@
+"""Stages 1 to 3: initialize checks everything, casts models and gives optimizers their masters."""
+
+from __future__ import annotations
+
+import logging
+import math
+import traceback
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, Union, overload
+
+import torch
+
+from torchamp._arguments import is_boolean
+from torchamp._load import _C
+from torchamp._logging import log
+from torchamp.amp import _checks
+from torchamp.amp._cast import (
+    Float32Parts,
+    buffers_to_cast,
+    cast_model,
+    params_to_cast,
+    rules_of,
+)
+from torchamp.amp._masters import LOW_PRECISION, hook_state_dict, make_masters, params_of
+from torchamp.amp._model import adopt_model
+from torchamp.amp._optimizer import adopt_optimizer, listed, steps_fused
+from torchamp.amp._policy import Policy, is_marked, level_and_overrides
+from torchamp.amp._ranks import ProcessGroups, check_dtensors, check_flattened, groups_of
+from torchamp.amp._session import Last, Session
+from torchamp.amp._settings import (
+    DESCRIPTIONS,
+    IN_BFLOAT16,
+    Level,
+    Overrides,
+    Settings,
+    named,
+    settings_for,
+    show_options,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+ModelsT = TypeVar("ModelsT", bound=Union[torch.nn.Module, Sequence[torch.nn.Module]])
+OptimizersT = TypeVar("OptimizersT", bound=Union[torch.optim.Optimizer, Sequence])
+
+#: The most names of buffers that are logged.
+_FEW = 4
+
+
+@overload
+def initialize(
+    models: ModelsT,
+    optimizers: None = None,
+    enabled: bool = True,
+    opt_level: Level | Policy | None = None,
+    *,
+    process_group: ProcessGroups | None = None,
+    **overrides: Unpack[Overrides],
+) -> ModelsT: ...
+
+
+@overload
+def initialize(
+    models: ModelsT,
+    optimizers: OptimizersT,
+    enabled: bool = True,
+    opt_level: Level | Policy | None = None,
+    *,
+    process_group: ProcessGroups | None = None,
+    **overrides: Unpack[Overrides],
+) -> tuple[ModelsT, OptimizersT]: ...
+
+
+def initialize(
+    models: Any,
+    optimizers: Any = None,
+    enabled: bool = True,
+    opt_level: Level | Policy | None = None,
+    *by_place: Any,
+    process_group: ProcessGroups | None = None,
+    **overrides: Any,
+) -> Any:
+    """Prepares models and optimizers for training at `opt_level`, or at what the arguments from
+    cast_model_type to loss_scale make of it where they are not None.
+
+    A model that is cast, to float32 at O0, casts the floating tensors of its arguments and outputs.
+    It finds them in mappings, sequences, dataclasses and objects that have a method `to`, of which
+    it makes copies. What forward writes to tensors, dicts, lists, deques and attributes of its
+    arguments is written to the caller's after it, but not in graphs of torch.compile, and not
+    writes through `.data`. A call that raises changes nothing.
+
+    Args:
+        models: a module on its device, or a list of them; changed in place. What trains is float32.
+            Of what torch.compile returned, here and in all of amp, it is the module that it was
+            given.
+        optimizers: an optimizer of their parameters, or a list of them; changed in place.
+        enabled: False leaves everything alone, and scale_loss gives the loss as it is.
+        opt_level: "O0" float32, "O1" autocast to float16, "O2" float16 with float32 master weights,
+            "O3" float16, "O4" and "O5" as O1 and O2 in bfloat16; or an amp.Policy. None: that of
+            set_global_policy, or O1.
+        cast_model_type: the dtype of the model; False: it is not cast.
+        patch_torch_functions: whether ops are cast, by autocast.
+        keep_batchnorm_fp32: whether batch norms stay float32; also "True" and "False".
+        master_weights: whether optimizers step float32 masters.
+        loss_scale: "dynamic", or a number, which is fixed.
+        cast_model_outputs: the dtype of the model's outputs; by default float32 where the model is
+            cast.
+        num_losses: how many losses have a scale of their own.
+        verbosity: 0 is silent.
+        min_loss_scale: of a dynamic scale; None: 2**-10.
+        max_loss_scale: of a dynamic scale; None: there is none.
+        adopt_data_writes: True: every step detects elements of the model that were written
+            bypassing PyTorch's version counters, e.g. by `param.data`, and copies them to the
+            masters. Where the model was not written, such writes to masters are kept.
+        materialize_master_grads: True: every backward makes the masters' grads; by default those of
+            fused optimizers are deferred until the program accesses the masters.
+        max_consecutive_skips: the number of skipped steps in a row at which a step, or on CUDA a
+            later call, raises RuntimeError with the reason. None: training goes on.
+        keep_fp32: modules that compute in float32 at every level: names, classes, or functions of
+            name and module that return whether to keep it. Names of buffers, which stay in
+            float32, and of forward's arguments, which are cast to float32.
+        process_group: the torch.distributed ProcessGroup, or a list of those of a mesh, whose ranks
+            have to skip the same steps though their grads differ: an overflow on one of them skips
+            the step of all. DistributedDataParallel does not need it. None: ranks decide by
+            themselves.
+
+    Returns:
+        Models and optimizers, the very objects, in the shape they were given, which is `model` or
+        `(model, optimizer)`, each a list where a list was given.
+
+    Raises:
+        TypeError: for an argument of another type.
+        ValueError: for an argument whose value no level takes.
+        AssertionError: for another keep_batchnorm_fp32, as in apex.
+        RuntimeError: for an unknown level, options that contradict it, and models and optimizers
+            that do not fit it.
+    """
+    check_enabled("enabled, the third argument,", enabled)
+    overrides = named(*by_place, **overrides)
+    returned = models if optimizers is None else (models, optimizers)
+    Last.is_disabled = not enabled
+    if not enabled:
+        Last.disabled_optimizers.update(listed("initialize", "optimizers", optimizers or []))
+        return returned
+    _, _, session = prepare(models, optimizers, opt_level, enabled, process_group, overrides)
+    assert session is not None
+    Last.session, Last.scalers = weakref.ref(session), session.scalers
+    return returned
+
+
+show_options(initialize)
+
+
+def check_enabled(argument: str, enabled: Any) -> None:
+    if not is_boolean(enabled):
+        meant = f"; write opt_level={enabled!r}" if isinstance(enabled, str) else ""
+        raise TypeError(
+            f"initialize: expected {argument} to be True or False, got {enabled!r}{meant}"
+        )
+
+
+def prepare(
+    models: Any,
+    optimizers: Any,
+    opt_level: Level | Policy | None,
+    enabled: bool,
+    process_group: ProcessGroups | None,
+    overrides: Any,
+) -> tuple[list[torch.nn.Module], list[torch.optim.Optimizer], Session | None]:
+    """Does what initialize does. Returns models and optimizers as lists, and their session, which
+    is None where it is not enabled."""
+    models = _checks.as_list("models", models, torch.nn.Module)
+    if optimizers is None:
+        optimizers = []
+    optimizers = _checks.as_list("optimizers", optimizers, torch.optim.Optimizer)
+    if overrides.get("max_loss_scale", 0.0) is None:
+        overrides["max_loss_scale"] = math.inf
+    level, chosen = level_and_overrides(opt_level, overrides)
+    settings = settings_for(level, **chosen)
+    groups = groups_of("initialize", process_group)
+    session = _set_up(models, optimizers, settings, groups) if enabled else None
+    return models, optimizers, session
+
+
+def _set_up(
+    models: list[torch.nn.Module],
+    optimizers: list[torch.optim.Optimizer],
+    settings: Settings,
+    groups: Sequence[Any],
+) -> Session:
+    """Checks everything, then changes models and optimizers, or, after an exception, nothing. The
+    ranks of `groups` agree."""
+    _checks.check_models(models)
+    _checks.check_casts(settings)
+    _checks.check_optimizers(optimizers)
+    _checks.check_closures(optimizers, settings)
+    _checks.check_in_backward(models, settings)
+    _checks.check_shares(models, optimizers)
+    _checks.check_real(models, optimizers, settings)
+    check_dtensors(models, settings)
+    check_flattened(optimizers, bool(groups), settings)
+    _checks.warn_of_float64(models, settings)
+    _checks.warn_of_averages(models, optimizers, settings)
+    kept = Float32Parts(models, rules_of("keep_fp32", settings.options["keep_fp32"]), is_marked)
+    _checks.check_scripted(models, settings, kept)
+    dtype = settings.properties.cast_model_type
+    keeps_norms = bool(settings.properties.keep_batchnorm_fp32)
+    rounded: list[torch.Tensor] = []
+    buffers: list[str] = []
+    for model in models:
+        if dtype is not None:
+            buffers += buffers_to_cast(model, dtype, keeps_norms, kept)
+            if settings.keeps_masters:
+                rounded += params_to_cast(model, dtype, keeps_norms, kept)
+    _checks.check_owners(models, optimizers, rounded)
+    snapshot = _Snapshot(models, optimizers)
+    session = Session(models, _checks.one_device(models, optimizers), settings)
+    try:
+        if session.verbosity > 0:
+            _log_settings(settings, session.device)
+            _log_frozen(settings, optimizers, rounded)
+            _log_buffers(settings, buffers)
+        masters = make_masters(rounded, optimizers)
+        for model in models:
+            if dtype is not None:
+                cast_model(model, dtype, keeps_norms, kept)
+            if dtype not in (None, torch.float32):
+                session.hooks.extend(hook_state_dict(model))
+            adopt_model(model, session, kept)
+        for optimizer in optimizers:
+            adopt_optimizer(optimizer, session, masters)
+            if steps_fused(optimizer) and session.verbosity > 0:
+                _log_savings(optimizer)
+        session.agree_over(groups)
+    except BaseException as error:
+        session.end()
+        snapshot.restore()
+        traceback.clear_frames(error.__traceback__)  # where variables hold masters
+        raise
+    return session
+
+
+def _log_settings(settings: Settings, device: torch.device) -> None:
+    properties = settings.properties
+    lines = [f"opt_level {properties.opt_level}: {DESCRIPTIONS[properties.opt_level]}"]
+
+    def add(name: str, option: str) -> None:
+        override = "  (override)" if settings.options.get(option) is not None else ""
+        lines.append(f"  {name:<22} : {getattr(properties, name)}{override}")
+
+    for name in ("cast_model_type", "keep_batchnorm_fp32", "master_weights", "loss_scale"):
+        add(name, name)
+    add("autocast_type", "patch_torch_functions")
+    is_float16 = torch.float16 in (properties.cast_model_type, properties.autocast_type)
+    if is_float16 and device.type == "cpu":
+        other = IN_BFLOAT16[properties.opt_level]
+        lines.append(f"  float16 is slow on most CPUs; {other} computes in bfloat16")
+    log(logging.INFO, "\n".join(lines))
+
+
+def _log_buffers(settings: Settings, cast: list[str]) -> None:
+    """Logs which buffers are about to be rounded."""
+    dtype, names = settings.properties.cast_model_type, list(dict.fromkeys(cast))
+    if not names or dtype not in LOW_PRECISION:
+        return
+    first = ", ".join(map(repr, names[:_FEW]))
+    others = f" and {len(names) - _FEW} others" if len(names) > _FEW else ""
+    log(
+        logging.INFO,
+        f"initialize: buffers cast to {dtype}: {first}{others}; keep_fp32 takes the names of those "
+        "that must stay in float32",
+    )
+
+
+def _log_frozen(
+    settings: Settings, optimizers: list[torch.optim.Optimizer], rounded: list[torch.Tensor]
+) -> None:
+    """Logs what masters of frozen parameters take."""
+    if not settings.keeps_masters:
+        return
+    rounded_ones = set(rounded)
+    frozen = {param for param in params_of(optimizers) if not param.requires_grad}
+    mastered = [each for each in frozen if each in rounded_ones or each.dtype in LOW_PRECISION]
+    if mastered:
+        log(
+            logging.INFO,
+            f"initialize: float32 masters of {len(mastered)} frozen parameters take "
+            f"{4 * sum(each.numel() for each in mastered) / 2**20:.1f} MiB; leave them out of the "
+            "optimizer, and pass them to add_param_group when they are to train",
+        )
+
+
+def _log_savings(optimizer: Any) -> None:
+    """Logs how many bytes the options of a fused optimizer save."""
+    state = optimizer._torchamp
+    with state.accesses.suppress():
+        if optimizer.state_dtype is torch.bfloat16:
+            states = sum(
+                len(_C.state_names(optimizer.algorithm_of(group))) * param.numel()
+                for group in optimizer.param_groups
+                for param in group["params"]
+            )
+            log(logging.INFO, f"optimizer state in bfloat16: {2 * states / 2**20:.1f} MiB saved")
+        if optimizer.stochastic_rounding:
+            params = [each.model for each in state.core.params() if not each.has_master]
+            alone = sum(param.numel() for param in params if param.dtype in LOW_PRECISION)
+            log(
+                logging.INFO,
+                f"stochastic rounding in place of masters: {4 * alone / 2**20:.1f} MiB saved",
+            )
+
+
+class _Snapshot:
+    """Models and optimizers before initialize, which come back if it raises."""
+
+    def __init__(
+        self, models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]
+    ) -> None:
+        self._tensors = [
+            (tensor, tensor.data, tensor.grad)
+            for model in models
+            for tensor in (*model.parameters(), *model.buffers())
+        ]
+        modules = [module for model in models for module in model.modules()]
+        self._objects = [(each, type(each), dict(vars(each))) for each in (*modules, *optimizers)]
+        self._groups = [
+            (group, dict(group), list(group["params"]))
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+        ]
+        self._states = [(each.state, dict(each.state)) for each in optimizers]
+
+    def restore(self) -> None:
+        for each, kind, attributes in self._objects:
+            if type(each) is not kind:
+                each.__class__ = kind
+            _refill(vars(each), attributes)
+        for tensor, data, grad in self._tensors:
+            tensor.grad, tensor.data, tensor.grad = None, data, grad
+        for group, items, params in self._groups:
+            _refill(group, items)
+            if isinstance(group["params"], list):
+                group["params"][:] = params
+        for held, states in self._states:
+            _refill(held, states)
+
+
+def _refill(held: dict, items: dict[Any, Any]) -> None:
+    held.clear()
+    held.update(items)

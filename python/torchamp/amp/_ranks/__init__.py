@@ -1,1 +1,0 @@
-"""Training on several ranks: what they agree on, and which of them has which part of what."""
