@@ -249,6 +249,23 @@ def test_a_step_finds_written_masters(level):
     assert all((param == 0.5).all() for param in model.parameters())
 
 
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_a_state_dict_brings_written_masters_to_a_compiled_model(level):
+    model, optimizer = initialized(
+        level, linear_net(), lambda m: torch.optim.SGD(m.parameters(), 0.0)
+    )
+    compiled = torch.compile(model, backend=Counter())
+    train_step(compiled, optimizer)
+    with torch.no_grad():
+        for master in amp.master_params(optimizer):
+            master.fill_(0.5)
+    model.state_dict()
+    x, _ = batch()
+    assert_same(compiled(x), model(x))
+    assert all((param == 0.5).all() for param in model.parameters())
+    train_step(compiled, optimizer)
+
+
 # Autocast around a compiled model.
 
 
