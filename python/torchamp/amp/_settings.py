@@ -53,6 +53,8 @@ def _expect(is_right: bool, name: str, what: str, value: Any) -> None:
 
 def _integer(name: str, value: Any) -> int:
     _expect(isinstance(value, int), name, "an integer", value)
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"initialize: expected {name} to fit into 64 bits, got {value}")
     return value
 
 

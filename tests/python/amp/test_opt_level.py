@@ -95,6 +95,8 @@ def test_o1_without_autocast():
             "patch_torch_functions cannot be set at opt_level O2",
         ),
         ({"num_losses": 0}, ValueError, "num_losses to be at least 1, got 0"),
+        ({"num_losses": 2**70}, ValueError, f"num_losses to fit into 64 bits, got {2**70}"),
+        ({"max_consecutive_skips": -(2**70)}, ValueError, f"to fit into 64 bits, got {-(2**70)}"),
         ({"num_losses": 1.5}, TypeError, "num_losses to be an integer, got 1.5"),
         ({"cast_model_outputs": "half"}, TypeError, "cast_model_outputs to be a torch.dtype"),
     ],
