@@ -255,11 +255,11 @@ bool step_of(Training& training, double factor) {
 
 TEST_P(DynamicTest, GradsThatAreAllZeroAreSteppedInSilence) {
   Training training(device(), options().verbosity(1));
-  const Heard heard;
+  const CapturedLog log;
   EXPECT_TRUE(step_of(training, 0.0));
   EXPECT_EQ(training.scaler().state().growth_tracker, 1);  // waits for the device
   telemetry(training.optimizer());
-  EXPECT_EQ(heard.text(), "");
+  EXPECT_EQ(log.text(), "");
 }
 
 TEST_P(DynamicTest, ARunOfNanLossesIsNamedAndItsScaleRecovers) {
