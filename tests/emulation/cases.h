@@ -72,13 +72,15 @@ inline std::vector<TensorList> take(std::vector<TensorList>& lists, std::size_t 
 
 inline const float kInfinity = INFINITY;
 
-/// Puts non-finite values at the start, the end and the middle of some tensors.
+/// Puts non-finite values at the start, the end or the middle of some tensors, and everywhere in
+/// others.
 inline void spoil(TensorList& list) {
   const float values[] = {kInfinity, -kInfinity, NAN};
   for (std::size_t t = 0; t < list.size(); t += 5) {
     const int64 last = list[t].count() - 1;
     const int64 places[] = {0, last, last / 2};
     list[t].set(places[t / 5 % 3], values[t / 15 % 3]);
+    for (int64 i = 0; t % 10 == 0 && i <= last; ++i) list[t].set(i, values[t / 15 % 3]);
   }
 }
 
