@@ -22,6 +22,14 @@ using optim::OptionSpec;
                         py::str(got).cast<std::string>());
 }
 
+/// The value as a float. Raises ValueError for what is none, as 10**400, which is too large.
+double number_of(const std::string& optimizer, const std::string& name, const py::handle& value) {
+  const double number = PyFloat_AsDouble(value.ptr());
+  if (number != -1.0 || PyErr_Occurred() == nullptr) return number;
+  PyErr_Clear();
+  refuse(optimizer, name, "a number", py::repr(value));
+}
+
 bool is_real(py::handle value) {
   return PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr()) ||
          py::isinstance(value, py::module_::import("numbers").attr("Real"));
@@ -40,7 +48,7 @@ void check_minimum(const std::string& optimizer, const std::string& name, py::ob
       THPVariable_CheckExact(value.ptr()) && THPVariable_Unpack(value.ptr()).is_cpu();
   if (is_tensor) value = value.attr("item")();
   if (!PyFloat_Check(value.ptr()) && !PyLong_Check(value.ptr())) return;
-  if (value.cast<double>() >= minimum) return;
+  if (number_of(optimizer, name, value) >= minimum) return;
   const auto least = py::str(py::float_(minimum)).cast<std::string>();
   refuse(optimizer, name, "at least " + least, value);
 }
@@ -51,8 +59,8 @@ void check_option(const std::string& optimizer, const OptionSpec& spec, py::obje
     if (!are_betas(value)) refuse(optimizer, spec.name, "two numbers", py::repr(value));
     for (int i = 0; i < 2; ++i) {
       const py::object beta = value[py::int_(i)];
-      const auto number = beta.cast<double>();
       const std::string name = spec.name + "[" + std::to_string(i) + "]";
+      const double number = number_of(optimizer, name, beta);
       if (!(0.0 <= number && number < 1.0)) refuse(optimizer, name, "in [0, 1)", beta);
     }
     return;
@@ -121,12 +129,7 @@ class OptionTable {
     const bool is_lr = spec.name == "lr", is_tensor = THPVariable_Check(value);
     if (is_lr ? is_tensor : value == Py_None) return 0.0;
     if (is_tensor) refuse(optimizer_, spec.name, "a number", py::repr(value));
-    const double column = PyFloat_AsDouble(value);
-    if (column == -1.0 && PyErr_Occurred() != nullptr) {
-      PyErr_Clear();
-      refuse(optimizer_, spec.name, "a number", py::repr(value));
-    }
-    return column;
+    return number_of(optimizer_, spec.name, value);
   }
 
   std::pair<double, double> betas_of(const OptionSpec& spec, PyObject* value) const {

@@ -67,7 +67,7 @@ def test_other_options_are_no_tensors(kind):
 
 
 @every
-@pytest.mark.parametrize("wrong", ["0.1", None, [0.1]])
+@pytest.mark.parametrize("wrong", ["0.1", None, [0.1], 10**400])
 def test_a_learning_rate_is_a_number(kind, wrong):
     expected = f"{kind.__name__}: expected lr to be a number, got {wrong!r}"
     assert refusal(kind, make_params("cpu"), lr=wrong) == expected
@@ -77,6 +77,11 @@ def test_a_learning_rate_is_a_number(kind, wrong):
     before = [param.detach().clone() for param in params]
     assert refusal(train, optimizer, params, 1) == expected
     assert all(torch.equal(param, value) for param, value in zip(params, before))
+
+
+def test_a_beta_is_a_number_that_a_float_holds():
+    expected = f"FusedAdam: expected betas[1] to be a number, got {10**400}"
+    assert refusal(optimizers.FusedAdam, make_params("cpu"), betas=(0.9, 10**400)) == expected
 
 
 @pytest.mark.parametrize("wrong", [0.9, "0.9", (0.9,), (0.9, "0.99"), None])
