@@ -202,7 +202,7 @@ TEST_P(EndOfBackward, IsThatOfACheckWhereNoneHasAMasterGrad) {
     EXPECT_NEAR(backward.norm_, norm, 1e-5 * norm);
     expect_same(backward.lists_[1], untouched);
   };
-  for (const auto [is_spoilt, threads] :
+  for (const auto& [is_spoilt, threads] :
        {std::pair(false, 256), {true, 256}, {false, 128}, {false, 512}}) {
     cuda::tuning().pass_threads = threads;
     auto lists = make();

@@ -13,7 +13,6 @@
 #include <cstdlib>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -90,14 +89,14 @@ class SimulatedFault : public SimulatedCuda {
 
 void give_away_in_use(bool is_recorded) {
   const Tensor from = at::ones({8}, kCard);
-  std::optional<Tensor> to = at::zeros({8}, kCard);
+  Tensor to = at::zeros({8}, kCard);
   const c10::Stream other = stream_of_the_pool();
   {
     const c10::StreamGuard guard(other);
-    copy_by_kernel(from, *to);
+    copy_by_kernel(from, to);
   }
-  if (is_recorded) to->record_stream(other);
-  to.reset();
+  if (is_recorded) to.record_stream(other);
+  to = Tensor();
 }
 
 TEST_F(SimulatedFault, MemoryThatAnotherStreamUsesMayNotBeFreed) {
@@ -155,7 +154,9 @@ TEST_F(SimulatedCuda, AnOverflowIsToldOnceTheDeviceHasFoundIt) {
     scaled_loss.backward();
     scaled_loss.finish();
     optimizer.step();
-    if (factor != 1) EXPECT_EQ(heard, std::vector<std::string>{});
+    if (factor != 1) {
+      EXPECT_EQ(heard, std::vector<std::string>{});
+    }
     optimizer.zero_grad();
   }
   set_log_sink(before);
