@@ -12,7 +12,7 @@ import torch
 from torch import distributed, nn
 
 import torchamp
-from torchamp import amp, optimizers
+from torchamp import amp, ops, optimizers
 
 ROOT = pathlib.Path(__file__).parents[3]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -150,7 +150,10 @@ def is_command(module: pathlib.Path) -> bool:
 
 
 def public_names(module: pathlib.Path) -> list[str]:
-    """What `__all__` lists, also of modules whose imports are not installed."""
+    """What `__all__` lists, also of modules whose imports are not installed. The ops are those of
+    the compiled module."""
+    if module.name == "ops.py":
+        return ops.__all__
     for statement in ast.parse(module.read_text()).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__all__":
             return ast.literal_eval(statement.value)
