@@ -5,7 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "core/outside_capture.h"
 #include "core/step.h"
 #include "frontend/checkpoint/kinds.h"
 #include "frontend/device_grads.h"
@@ -25,14 +24,6 @@ void add_group(torch::optim::Optimizer& optimizer, const torch::optim::Optimizer
 void show_grads(core::OptimizerState& state) {
   state.set_lazy(false);
   state.show_grads();
-}
-
-void call_observers(const WrappedOptimizer& optimizer, const Amp& amp) {
-  for (size_t i = 0; i < optimizer.observers.size(); ++i) {  // one of them may add another
-    const auto observer = optimizer.observers[i].lock();
-    if (observer == nullptr) continue;
-    observer->before_step(is_capturing(amp.loss_scaler().loss_scale_tensor().device()));
-  }
 }
 
 }  // namespace
@@ -59,7 +50,9 @@ bool Optimizer::step() {
     optimizer.wrapped->step();
     return true;
   }
-  call_observers(optimizer, *amp_);
+  for (size_t i = 0; i < optimizer.observers.size(); ++i) {  // one of them may add another
+    if (const auto observer = optimizer.observers[i].lock()) observer->before_step();
+  }
   core::Step step(optimizer.state, amp_->session().scalers(), optimizer.fused != nullptr);
   step.begin("Optimizer::step");
   if (!optimizer.state->warning().empty()) amp_->session().warn_once(optimizer.state->warning());

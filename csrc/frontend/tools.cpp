@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "autocast/open_autocast.h"
+#include "core/outside_capture.h"
 #include "frontend/checkpoint/kinds.h"
 #include "frontend/session.h"
 
@@ -46,6 +47,10 @@ void observe(const Optimizer& optimizer, const std::shared_ptr<StepObserver>& ob
   const auto is_gone = [](const auto& each) { return each.expired(); };
   observers.erase(std::remove_if(observers.begin(), observers.end(), is_gone), observers.end());
   observers.push_back(observer);
+}
+
+bool is_capturing(at::Device device) {
+  return torchamp::is_capturing(device);
 }
 
 bool is_released(const Amp& amp) {

@@ -110,11 +110,11 @@ struct Monitor::Observer : detail::StepObserver {
   Observer(const Optimizer& of, Write to, int64_t each)
       : optimizer(of), write(std::move(to)), every(each) {}
 
-  void before_step(bool is_captured) override {
+  void before_step() override {
     const at::NoGradGuard no_grad;
     const int64_t step = count++;
-    if (step % every == 0 && !is_captured) {
-      const at::Tensor scale = optimizer.amp()->loss_scaler().loss_scale_tensor();
+    const at::Tensor scale = optimizer.amp()->loss_scaler().loss_scale_tensor();
+    if (step % every == 0 && !detail::is_capturing(scale.device())) {
       pending.push_back(send(step, measure(scale, grads_of(optimizer))));
     }
     write_arrived();

@@ -41,14 +41,17 @@ struct StepObserver {
   StepObserver(const StepObserver&) = delete;
   StepObserver& operator=(const StepObserver&) = delete;
 
-  /// Called by Optimizer::step() before anything is changed. `is_captured`: the step is being
-  /// captured into a graph.
-  virtual void before_step(bool is_captured) = 0;
+  /// Called by Optimizer::step() before anything is changed.
+  virtual void before_step() = 0;
 };
 
 /// Calls `observer` at every step of `optimizer`, for as long as the program keeps it.
 TORCHAMP_API void observe(const Optimizer& optimizer,
                           const std::shared_ptr<StepObserver>& observer);
+
+/// Whether torch's current stream on the device is being captured into a graph. Throws
+/// std::runtime_error if the driver cannot report it.
+TORCHAMP_API bool is_capturing(at::Device device);
 
 /// Whether torchamp::release() has made the models and optimizers plain.
 TORCHAMP_API bool is_released(const Amp& amp);
