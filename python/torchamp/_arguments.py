@@ -25,10 +25,10 @@ def uncompiled(value: Any) -> Any:
     return getattr(value, "_orig_mod", value)
 
 
-def module_of(function: str, model: Any) -> torch.nn.Module:
-    """`model` without torch.compile. Raises TypeError, which names `function`, unless it is a
-    module."""
-    expect(isinstance(model, torch.nn.Module), function, "model", "a torch.nn.Module", model)
+def module_of(function: str, model: Any, name: str = "model") -> torch.nn.Module:
+    """`model` without torch.compile. Raises TypeError, which names `function` and the argument,
+    unless it is a module."""
+    expect(isinstance(model, torch.nn.Module), function, name, "a torch.nn.Module", model)
     return uncompiled(model)
 
 

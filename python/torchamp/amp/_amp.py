@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchamp._arguments import expect, type_of, uncompiled
+from torchamp._arguments import module_of, type_of
 from torchamp._load import _C
 from torchamp._tables import html_table
 from torchamp.amp import _checkpoint
@@ -436,11 +436,8 @@ def load(
 
 
 def _modules(function: str, models: Any) -> list[torch.nn.Module]:
-    modules = [uncompiled(model) for model in listed(function, "models", models)]
-    for i, module in enumerate(modules):
-        is_right = isinstance(module, torch.nn.Module)
-        expect(is_right, function, f"models[{i}]", "a torch.nn.Module", module)
-    return modules
+    chosen = listed(function, "models", models)
+    return [module_of(function, model, f"models[{i}]") for i, model in enumerate(chosen)]
 
 
 def _of(
