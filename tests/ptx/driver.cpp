@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "cuda/embedded.h"
+#include "libcuda.h"
 
 namespace torchamp::cuda {
 
@@ -31,15 +32,9 @@ using torchamp::cuda::LaunchConfig;
 
 const Driver* real = nullptr;
 std::map<void*, std::string> names;
-int launch_count = 0;
 std::string last_kernel;
 
-void count_launch(void* function) {
-  ++launch_count;
-  last_kernel = names[function];
-}
-
-/// The real one, which also counts launches.
+/// The real one, which also names the last kernel.
 Driver make_driver() {
   real = &torchamp::cuda::driver();
   Driver driver = *real;
@@ -51,13 +46,13 @@ Driver make_driver() {
   driver.launch_kernel = [](void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                             unsigned block_x, unsigned block_y, unsigned block_z,
                             unsigned shared_bytes, void* stream, void** parameters, void** extra) {
-    count_launch(function);
+    last_kernel = names[function];
     return real->launch_kernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
                                shared_bytes, stream, parameters, extra);
   };
   driver.launch_kernel_ex = [](const LaunchConfig* config, void* function, void** parameters,
                                void** extra) {
-    count_launch(function);
+    last_kernel = names[function];
     return real->launch_kernel_ex(config, function, parameters, extra);
   };
   return driver;
@@ -71,7 +66,7 @@ const Driver& driver() {
 }
 
 int launches() {
-  return launch_count;
+  return static_cast<int>(ptxLaunches());
 }
 
 std::string last_launched() {

@@ -505,8 +505,8 @@ void ptxWait(int device, void* stream, int other_device, void* other, std::uint6
   Driver& cuda = driver();
   const std::lock_guard<std::mutex> lock(cuda.mutex);
   Stream& awaited = cuda.streams[{other_device, other}];
-  cuda.streams[{device, stream}].queue.push_back(
-      [&awaited, position] { return awaited.execute_until(position); });
+  cuda.give(cuda.streams[{device, stream}],
+            [&awaited, position] { return awaited.execute_until(position); });
 }
 
 int ptxQuery(int device, void* stream, std::uint64_t position) {

@@ -59,7 +59,7 @@ TEST_F(SimulatedCuda, AnotherStreamSeesAKernelsStoresAfterAnEvent) {
     EXPECT_EQ(ones_[0].item<float>(), 1);
   }
   c10::Event event(at::kCUDA);
-  event.record(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(kCard));
+  event.record(simulated::current_stream(0));
   event.block(other);
   const c10::StreamGuard guard(other);
   EXPECT_EQ(ones_[0].item<float>(), 2);
@@ -68,7 +68,7 @@ TEST_F(SimulatedCuda, AnotherStreamSeesAKernelsStoresAfterAnEvent) {
 TEST_F(SimulatedCuda, AnEventIsReachedAsItsStreamGetsOn) {
   copy_by_kernel(twos_, ones_);
   c10::Event event(at::kCUDA);
-  event.record(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(kCard));
+  event.record(simulated::current_stream(0));
   EXPECT_FALSE(event.query());
   EXPECT_TRUE(event.query());
   EXPECT_EQ(first_of(ones_), 2);
