@@ -339,13 +339,12 @@ char* resolve(Warp& warp, const Instruction& instruction, u64 address, std::size
     warp.fail(instruction, FaultKind::kIllegalAddress, "outside shared memory");
   }
   char* const found = reinterpret_cast<char*>(address);
-  const Grid& grid = block.grid();
+  Grid& grid = block.grid();
   const bool is_parameter = grid.is_parameter(found) && grid.is_parameter(found + bytes - 1);
   if (space == Space::kParameter) {
     if (is_parameter) return found;
     warp.fail(instruction, FaultKind::kIllegalAddress, "outside the kernel's parameter");
   }
-  if (address < 4096) warp.fail(instruction, FaultKind::kIllegalAddress, "a null address");
   const bool is_generic_parameter = space == Space::kGeneric && is_parameter;
   if (!is_generic_parameter && !grid.is_memory(found, bytes)) {
     warp.fail(instruction, FaultKind::kIllegalAddress,

@@ -1,5 +1,8 @@
 #include "machine.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -262,8 +265,19 @@ bool Grid::is_parameter(const char* address) const {
   return address >= parameter_.get() && address < parameter_.get() + kernel.parameter_bytes;
 }
 
-bool Grid::is_memory(const char* address, std::size_t bytes) const {
-  if (memory_ == nullptr) return true;
+bool Grid::is_mapped(const char* address) {
+  static const auto page_bytes = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const std::uintptr_t page = reinterpret_cast<std::uintptr_t>(address) / page_bytes;
+  std::uintptr_t& known = mapped_pages_[page % mapped_pages_.size()];
+  if (known == page && page != 0) return true;
+  unsigned char resident = 0;
+  if (mincore(reinterpret_cast<void*>(page * page_bytes), page_bytes, &resident) != 0) return false;
+  known = page;
+  return true;
+}
+
+bool Grid::is_memory(const char* address, std::size_t bytes) {
+  if (memory_ == nullptr) return is_mapped(address);  // an aligned access lies in one page
   const auto after = memory_->upper_bound(address);
   return after != memory_->begin() && address + bytes <= std::prev(after)->second;
 }

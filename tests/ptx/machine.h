@@ -2,6 +2,8 @@
 // those at the lowest one go first, so they meet again where their branches do.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <map>
 #include <random>
 #include <unordered_map>
@@ -107,7 +109,8 @@ using Memory = std::map<const char*, const char*>;
 /// One launch.
 class Grid {
  public:
-  /// `parameter`: kernel.parameter_bytes bytes. Without `memory` any address is legal, except null.
+  /// `parameter`: kernel.parameter_bytes bytes. Without `memory` a kernel may access whatever is
+  /// mapped in this process.
   Grid(Kernel& kernel, unsigned blocks, unsigned threads, const void* parameter,
        const Schedule& schedule, const Memory* memory = nullptr);
 
@@ -122,7 +125,7 @@ class Grid {
   const unsigned threads;
   const Schedule schedule;
   bool is_parameter(const char* address) const;
-  bool is_memory(const char* address, std::size_t bytes) const;
+  bool is_memory(const char* address, std::size_t bytes);
   const char* parameter() const { return parameter_.get(); }
   unsigned draw(unsigned below) { return static_cast<unsigned>(random_() % below); }
   void count_load(std::size_t bytes) { traffic_.loaded += bytes; }
@@ -130,9 +133,11 @@ class Grid {
 
  private:
   void publish_some();
+  bool is_mapped(const char* address);
 
   std::unique_ptr<char[]> parameter_;
   const Memory* const memory_;
+  std::array<std::uintptr_t, 64> mapped_pages_{};  ///< a cache, by the last bits of their number
   std::mt19937 random_;
   std::vector<DelayedStores> lingering_;  ///< of blocks that have ended
   Traffic traffic_;

@@ -21,9 +21,10 @@ $1 == "bar.sync" {
 
 fault == "fences" && $1 ~ /^membar/ { remove(NR) }
 
-# The first 64-bit field of each kernel that is not at the parameter's beginning.
+# The first 64-bit field of each kernel that is not at the parameter's beginning. Only fields of the
+# parameter itself: after those that are reached by its address may come padding of any value.
 fault == "parameter" && /\.entry/ { shifted = 0 }
-fault == "parameter" && !shifted && /ld\.param\.u64.*\+[0-9]+\]/ {
+fault == "parameter" && !shifted && /ld\.param\.u64.*_param_0\+[0-9]+\]/ {
   match($0, /\+[0-9]+\]/)
   offset = substr($0, RSTART + 1, RLENGTH - 2)
   lines[NR] = substr($0, 1, RSTART) (offset + 8) substr($0, RSTART + RLENGTH - 1)

@@ -299,8 +299,10 @@ TEST(Faults, NameKernelLineBlockAndWarp) {
   const u64 aligned[2] = {};
   EXPECT_EQ(fault_of(load + "	ld.global.v2.u32 	{%r1, %r2}, [%rd1+4];\n", aligned),
             "run, line 15, block 0, warp 0: an access of 8 bytes is misaligned");
-  EXPECT_EQ(fault_of(load + "	st.global.u32 	[%rd1], 0;\n", nullptr),
-            "run, line 15, block 0, warp 0: a null address");
+  for (const u64 unmapped : {u64{0}, u64{4096}, u64{1} << 56}) {
+    EXPECT_EQ(fault_of(load + "	st.global.u32 	[%rd1], 0;\n", reinterpret_cast<void*>(unmapped)),
+              "run, line 15, block 0, warp 0: an access of 4 bytes outside allocated memory");
+  }
   EXPECT_EQ(fault_of("	ld.shared.u32 	%r1, [shared_words+256];\n"),
             "run, line 14, block 0, warp 0: outside shared memory");
   EXPECT_EQ(fault_of("	ld.param.u64 	%rd1, [run_param_0+32];\n"),
