@@ -88,10 +88,10 @@ print(*(name for name in sys.argv[1:] if u.find_spec(name) is None))' $tools)
   "$venv/bin/python" -m pip install --quiet $missing
 }
 
-# Optional: makes the tests faster.
+# Optional: makes the tests faster. pytest-xdist 3.8 does not see its groups with pytest 9.2.
 install_xdist() {
   "$venv/bin/python" -c 'import xdist' 2>/dev/null ||
-    "$venv/bin/python" -m pip install --quiet pytest-xdist ||
+    "$venv/bin/python" -m pip install --quiet pytest-xdist 'pytest<9.2' ||
     say "no pytest-xdist: the Python tests will run sequentially"
 }
 

@@ -1,6 +1,7 @@
 """Installs torchamp from its build tree and builds the C++ examples as user projects, once per test
 run, in the first process that asks."""
 
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -8,7 +9,8 @@ import shutil
 import subprocess
 import sys
 import venv
-from typing import Callable, Optional
+from collections.abc import Iterator
+from typing import Callable, Optional, TextIO
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("TORCHAMP_BUILD_DIR", ROOT / "build"))
@@ -39,12 +41,19 @@ def launcher() -> list[str]:
     return [f"-DCMAKE_CXX_COMPILER_LAUNCHER={ccache}"] if ccache else []
 
 
+@contextlib.contextmanager
+def locked(name: str) -> Iterator[TextIO]:
+    """Gives a file that no other process has locked meanwhile."""
+    FOLDER.mkdir(exist_ok=True)
+    with open(FOLDER / f"{name}.made_in", "a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        yield file
+
+
 def once(name: str, make: Callable[[], None]) -> None:
     """Calls `make` in the first process of this test run that gets here; others wait for it."""
-    FOLDER.mkdir(exist_ok=True)
-    with open(FOLDER / f"{name}.made_in", "a+") as made_in:
-        fcntl.flock(made_in, fcntl.LOCK_EX)
-        made_in.seek(0)
+    with locked(name) as made_in:
         if made_in.read() != TEST_RUN:
             make()
             made_in.truncate(0)

