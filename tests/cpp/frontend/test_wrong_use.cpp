@@ -128,7 +128,7 @@ std::vector<WrongUse> of_initialize() {
            R"(initialize: expected models\[0\] to be in float32, .*float64.* rounded to Float)")},
       {"a_float64_model_at_O2", [] { initialize_half(at::kDouble, "O2"); },
        warning(
-           R"(initialize: expected models\[0\] to be in float32, .*float64.* rounded to Half)")},
+           R"(initialize: expected models\[0\] to be in float32, .*float64.* rounded to float16)")},
       {"a_float64_model_at_O1", [] { initialize_half(at::kDouble, "O1"); }, right()},
       {"a_float16_buffer",
        [] {
