@@ -113,8 +113,12 @@ bool OptimizerState::steps(const Param& param) const {
   return std::find(param.users.begin(), param.users.end(), this) != param.users.end();
 }
 
-Tensor OptimizerState::add(const char* function, const Tensor& tensor, const Tensor& master) {
+Tensor OptimizerState::add(const char* function, const Tensor& tensor, Tensor master,
+                           bool keeps_masters) {
   auto param = param_of(tensor);
+  const bool has_master = master.defined() || (param != nullptr && param->has_master());
+  const bool is_low_precision = at::isReducedFloatingType(tensor.scalar_type());
+  if (keeps_masters && is_low_precision && !has_master) master = make_master(tensor);
   if (param == nullptr || master.defined()) {
     param = make_param(tensor, master.defined() ? master : tensor);
   }
@@ -135,12 +139,14 @@ Tensor OptimizerState::add(const char* function, const Tensor& tensor, const Ten
 }
 
 void OptimizerState::check_free(const char* function, const Param& param) const {
-  TORCH_CHECK_VALUE(!param.has_master() || param.users.empty() || steps(param), function,
+  if (!steps(param)) check_unowned(function, param);
+}
+
+void check_unowned(const char* function, const Param& param) {
+  TORCH_CHECK_VALUE(!param.has_master() || param.users.empty(), function,
                     ": expected a parameter that no other optimizer steps, since it has a float32 "
                     "master, got one of sizes ",
-                    param.model.sizes(),
-                    " that another steps; make one optimizer with two groups, or train in phases: "
-                    "amp.release(model), then initialize with the other optimizer");
+                    param.model.sizes(), " that another steps; ", kOneOwner);
 }
 
 void OptimizerState::retain(const char* function, at::TensorList held) {

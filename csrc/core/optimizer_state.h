@@ -24,6 +24,14 @@ struct BackwardEnd;
 
 namespace core {
 
+/// What to do where two optimizers are to step one parameter.
+constexpr const char* kOneOwner =
+    "make one optimizer with two groups, or train in phases: amp.release(model), then initialize "
+    "with the other optimizer";
+
+/// Throws ValueError, which names `function`, if an optimizer steps the param's master.
+void check_unowned(const char* function, const Param& param);
+
 /// The parameters that one optimizer steps, the grads that its next step uses, and the overflows
 /// that skip it. Those are not a scaler's found_inf, which belongs to one backward and updates the
 /// scale: they accumulate over losses and micro-batches. docs/grads.md is the specification.
@@ -54,9 +62,11 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   }
   /// Steps `param` from now on, a tensor of the model, or a master of one that it has stepped
   /// before. Returns what the groups are to hold for it: the master that it has, `master`, or, if
-  /// that is undefined, the parameter itself. The grad that nothing has unscaled is dropped. Throws
-  /// ValueError, which names `function`, if another optimizer steps the master.
-  at::Tensor add(const char* function, const at::Tensor& param, const at::Tensor& master = {});
+  /// that is undefined, a new one if masters are kept and it has 16 bits, else the parameter
+  /// itself. The grad that nothing has unscaled is dropped. Throws ValueError, which names
+  /// `function`, if another optimizer steps the master.
+  at::Tensor add(const char* function, const at::Tensor& param, at::Tensor master = {},
+                 bool keeps_masters = false);
   /// Throws ValueError, which names `function`, if another optimizer steps the param's master.
   void check_free(const char* function, const Param& param) const;
   /// Steps `held` alone from now on, which it has stepped before, in that order. The overflows of

@@ -1,6 +1,9 @@
 #include "frontend/device_grads.h"
 
-#include <algorithm>
+#include <ATen/ops/zeros.h>
+#include <torchamp/ops.h>
+
+#include <unordered_map>
 
 namespace torchamp {
 
@@ -27,19 +30,30 @@ Tensor dense_grad(const Tensor& param) {
 
 }  // namespace
 
-std::vector<DeviceGrads> grads_by_device(const std::vector<Tensor>& params) {
-  std::vector<DeviceGrads> all;
+std::vector<GradCheck> check_grads(const std::vector<Tensor>& params,
+                                   const std::optional<Tensor>& inv_scale) {
+  std::unordered_map<at::Device, std::vector<Tensor>> grads_by_device;
   for (size_t i = 0; i < params.size(); ++i) {
     if (!params[i].grad().defined()) continue;
-    const at::Device device = params[i].grad().device();
-    auto found = std::find_if(all.begin(), all.end(),
-                              [&](const DeviceGrads& each) { return each.device == device; });
-    if (found == all.end()) {
-      found = all.insert(found, {device, std::vector<Tensor>(params.size())});
-    }
-    found->grads[i] = dense_grad(params[i]);
+    auto& grads = grads_by_device[params[i].grad().device()];
+    grads.resize(params.size());
+    grads[i] = dense_grad(params[i]);
   }
-  return all;
+  std::vector<GradCheck> checks;
+  for (const auto& [device, grads] : grads_by_device) {
+    const auto floats = at::TensorOptions().device(device).dtype(at::kFloat);
+    const Tensor found_inf = at::zeros({}, floats);
+    const Tensor per_param =
+        at::zeros({static_cast<int64_t>(grads.size())}, floats.dtype(at::kByte));
+    if (inv_scale) {
+      const Tensor factor = inv_scale->to(device, /*non_blocking=*/true);
+      ops::unscale(grads, grads, factor, found_inf, /*accumulate=*/false, per_param);
+    } else {
+      ops::check(grads, found_inf, per_param);
+    }
+    checks.emplace_back(device, found_inf, per_param);
+  }
+  return checks;
 }
 
 }  // namespace torchamp

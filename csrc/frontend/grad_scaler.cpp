@@ -1,5 +1,4 @@
 #include <ATen/ops/maximum.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/serialize/archive.h>
 #include <torchamp/grad_scaler.h>
@@ -117,17 +116,7 @@ void GradScaler::look_at_grads(torch::optim::Optimizer& optimizer, Checks& check
                                const std::optional<Tensor>& inv_scale) const {
   checks.found_inf = Tensor();
   checks.found_inf_per_param.clear();
-  for (const auto& [device, grads] : grads_by_device(params_of(optimizer))) {
-    const auto floats = at::TensorOptions().device(device).dtype(at::kFloat);
-    const Tensor found_inf = at::zeros({}, floats);
-    const Tensor per_param =
-        at::zeros({static_cast<int64_t>(grads.size())}, floats.dtype(at::kByte));
-    if (inv_scale) {
-      const Tensor factor = inv_scale->to(device, /*non_blocking=*/true);
-      ops::unscale(grads, grads, factor, found_inf, /*accumulate=*/false, per_param);
-    } else {
-      ops::check(grads, found_inf, per_param);
-    }
+  for (const auto& [device, found_inf, per_param] : check_grads(params_of(optimizer), inv_scale)) {
     const Tensor here = found_inf.to(scaler_.device(), /*non_blocking=*/true);
     checks.found_inf = checks.found_inf.defined() ? at::maximum(checks.found_inf, here) : here;
     checks.found_inf_per_param.push_back(per_param);

@@ -12,12 +12,6 @@
 namespace torchamp {
 namespace {
 
-std::string dtype_name(at::ScalarType dtype) {
-  if (dtype == at::kHalf) return "float16";
-  if (dtype == at::kBFloat16) return "bfloat16";
-  return dtype == at::kFloat ? "float32" : c10::str(dtype);
-}
-
 std::string shown_scale(const LossScaler& scaler) {
   if (may_be_captured(scaler.device())) return "on the device";
   return c10::str(scaler.loss_scale());
@@ -34,6 +28,12 @@ std::string joined_text(const Objects& objects, const Function& text_of) {
 }
 
 }  // namespace
+
+std::string dtype_name(at::ScalarType dtype) {
+  if (dtype == at::kHalf) return "float16";
+  if (dtype == at::kBFloat16) return "bfloat16";
+  return dtype == at::kFloat ? "float32" : c10::str(dtype);
+}
 
 std::vector<std::pair<std::string, std::string>> describe(const Properties& properties) {
   std::vector<std::pair<std::string, std::string>> lines;

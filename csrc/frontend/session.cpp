@@ -8,6 +8,7 @@
 
 #include "checkpoint/float32_saves.h"
 #include "frontend/device_grads.h"
+#include "frontend/session_checks.h"
 #include "ops/memory.h"
 
 namespace torchamp {
@@ -55,33 +56,23 @@ void check_each_once(const OptimizerRefs& optimizers) {
   }
 }
 
-void check_params_once(const OptimizerRefs& optimizers) {
-  for (size_t i = 0; i < optimizers.size(); ++i) {
-    std::unordered_set<const c10::TensorImpl*> seen;
-    for (const at::Tensor& param : params_of(optimizers[i])) {
-      TORCH_CHECK_VALUE(seen.insert(param.unsafeGetTensorImpl()).second,
-                        "initialize: expected each parameter of optimizers[", i,
-                        "] once, got one of sizes ", param.sizes(), " twice");
-    }
-  }
-}
-
-/// The device of the optimizers' parameters; without any, of the first model parameter.
-at::Device device_of(const OptimizerRefs& optimizers,
-                     const std::vector<std::shared_ptr<Module>>& models) {
-  std::optional<at::Device> found;
-  for (size_t i = 0; i < optimizers.size(); ++i) {
-    for (const auto& param : params_of(optimizers[i])) {
-      TORCH_CHECK(!found || param.device() == *found,
-                  "initialize: expected the parameters of all optimizers to be on one device, ",
-                  *found, ", got one on ", param.device(), " in optimizers[", i, "]");
-      found = param.device();
-    }
-  }
+GivenParams given_params(const std::vector<std::shared_ptr<Module>>& models,
+                         const OptimizerRefs& optimizers, const Options& options,
+                         const Properties& properties) {
+  std::vector<GivenParams::Named> named;
+  std::vector<at::Tensor> cast;
   for (const auto& model : models) {
-    if (!found && !model->parameters().empty()) found = model->parameters().front().device();
+    named.emplace_back();
+    for (const auto& param : model->named_parameters()) named.back().push_back(param.pair());
+    if (!properties.cast_model_type) continue;
+    const auto changed =
+        params_to_cast(*model, *properties.cast_model_type,
+                       properties.keep_batchnorm_fp32.value_or(false), options.keep_fp32());
+    cast.insert(cast.end(), changed.begin(), changed.end());
   }
-  return found.value_or(at::kCPU);
+  std::vector<std::vector<at::Tensor>> stepped;
+  for (torch::optim::Optimizer& optimizer : optimizers) stepped.push_back(params_of(optimizer));
+  return {std::move(named), std::move(stepped), std::move(cast), properties};
 }
 
 std::vector<at::DeviceType> device_types_of(const std::vector<std::shared_ptr<Module>>& models) {
@@ -119,13 +110,10 @@ Session::Session(std::vector<std::shared_ptr<Module>> models, const OptimizerRef
   if (!enabled()) return;
   for (const auto& model : models_) check_model(*model);
   check_kept(options.keep_fp32(), models_);
-  check_params_once(optimizers);
-  check_owners();
-  check_real();
-  check_shares();
-  warn_of_averages();
-  warn_of_float64();
-  const at::Device device = device_of(optimizers, models_);
+  const GivenParams given = given_params(models_, optimizers, options, properties_);
+  given.check();
+  for (const std::string& text : given.warnings()) warn_once(text);
+  const at::Device device = given.device();
   if (properties_.autocast_type) {
     open_autocast_.emplace(device_types_of(models_), *properties_.autocast_type);
   }
@@ -133,8 +121,11 @@ Session::Session(std::vector<std::shared_ptr<Module>> models, const OptimizerRef
     loss_scalers_.emplace_back(scaler_options(options_, properties_), device);
     loss_scalers_.back().set_agreement(options_.process_group());
   }
-  const Masters masters = make_masters();
-  announce_frozen(masters);
+  Masters masters;
+  for (const at::Tensor& param : given.mastered()) {
+    masters.emplace(param.unsafeGetTensorImpl(), core::make_master(param));
+  }
+  announce(given.frozen_masters());
   cast_models();
   for (auto& optimizer : optimizers_) {
     follow_groups(optimizer, masters);
@@ -183,12 +174,23 @@ void Session::warn_once(const std::string& text) {
   }
 }
 
+void Session::announce(const std::string& text) const {
+  if (options_.verbosity() > 0 && !text.empty()) log_message(LogLevel::kInfo, text);
+}
+
 void Session::cast_models() {
   if (!properties_.cast_model_type) return;
-  announce_buffers();
+  const at::ScalarType dtype = *properties_.cast_model_type;
+  const bool keeps_norms = properties_.keep_batchnorm_fp32.value_or(false);
+  std::vector<std::string> buffers;
   for (const auto& model : models_) {
-    cast_module(*model, *properties_.cast_model_type,
-                properties_.keep_batchnorm_fp32.value_or(false), options_.keep_fp32());
+    for (const auto& each : buffers_to_cast(*model, dtype, keeps_norms, options_.keep_fp32())) {
+      buffers.push_back(each.first);
+    }
+  }
+  announce(rounded_buffers(buffers, dtype));
+  for (const auto& model : models_) {
+    cast_module(*model, dtype, keeps_norms, options_.keep_fp32());
     checkpoint::save_in_float32(model->parameters());
     checkpoint::save_in_float32(model->buffers());
   }

@@ -90,19 +90,9 @@ class Session {
  private:
   using Masters = std::unordered_map<const c10::TensorImpl*, at::Tensor>;
 
-  void check_owners() const;
-  void check_real() const;
-  void check_shares();
-  std::unordered_set<const c10::TensorImpl*> stepped() const;
-  bool keeps_masters() const;
-  bool is_cast(const at::Tensor& param) const;
-  std::vector<at::Tensor> params_to_cast(torch::nn::Module& model) const;
-  Masters make_masters() const;
   void cast_models();
-  void announce_frozen(const Masters& masters) const;
-  void announce_buffers() const;
-  void warn_of_averages();
-  void warn_of_float64();
+  /// Logs a text that is not empty, unless verbosity is 0.
+  void announce(const std::string& text) const;
   void follow_groups(WrappedOptimizer& optimizer, const Masters& masters = {});
   at::Tensor adopt(WrappedOptimizer& optimizer, const at::Tensor& param, const Masters& masters);
   std::vector<WrappedOptimizer*> living_optimizers();

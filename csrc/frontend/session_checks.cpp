@@ -1,170 +1,241 @@
-// The part of Session that checks what initialize is given, and says what it is about to do.
+#include "frontend/session_checks.h"
+
 #include <c10/util/StringUtil.h>
-#include <torchamp/cast.h>
-#include <torchamp/logging.h>
 
 #include <algorithm>
 #include <cmath>
 #include <iomanip>
+#include <optional>
 #include <sstream>
-#include <utility>
+#include <unordered_map>
+#include <unordered_set>
 
-#include "frontend/device_grads.h"
-#include "frontend/session.h"
+#include "core/optimizer_state.h"
+#include "frontend/describe.h"
 
 namespace torchamp {
 namespace {
 
-using torch::nn::Module;
+using Named = GivenParams::Named;
+using Texts = std::vector<std::string>;
 
-bool has_any(const Module& model, const std::unordered_set<const c10::TensorImpl*>& tensors) {
-  const auto params = model.parameters();
-  return std::any_of(params.begin(), params.end(), [&tensors](const at::Tensor& param) {
-    return tensors.count(param.unsafeGetTensorImpl()) > 0;
-  });
+class Tensors {
+ public:
+  explicit Tensors(const std::vector<at::Tensor>& all = {}) { add(all); }
+  void add(const std::vector<at::Tensor>& all) {
+    for (const at::Tensor& tensor : all) insert(tensor);
+  }
+  bool insert(const at::Tensor& tensor) { return set_.insert(tensor.unsafeGetTensorImpl()).second; }
+  bool has(const at::Tensor& tensor) const { return set_.count(tensor.unsafeGetTensorImpl()) > 0; }
+  bool has_any(const Named& params) const {
+    return std::any_of(params.begin(), params.end(),
+                       [this](const auto& param) { return has(param.second); });
+  }
+
+ private:
+  std::unordered_set<const c10::TensorImpl*> set_;
+};
+
+Tensors stepped(const GivenParams& given) {
+  Tensors all;
+  for (const auto& params : given.optimizers) all.add(params);
+  return all;
+}
+
+bool keeps_masters(const GivenParams& given) {
+  return given.properties.master_weights.value_or(false);
+}
+
+/// With the model's number if there are several.
+std::string name_of(const at::Tensor& param, const std::vector<Named>& models) {
+  for (size_t i = 0; i < models.size(); ++i) {
+    for (const auto& [name, each] : models[i]) {
+      if (!each.is_same(param)) continue;
+      return models.size() > 1 ? c10::str("models[", i, "].", name) : name;
+    }
+  }
+  return "";
+}
+
+void check_owners(const GivenParams& given) {
+  const Tensors cast(given.cast);
+  std::unordered_map<const c10::TensorImpl*, size_t> owners;
+  for (size_t i = 0; i < given.optimizers.size(); ++i) {
+    Tensors own;
+    for (const at::Tensor& param : given.optimizers[i]) {
+      TORCH_CHECK_VALUE(own.insert(param), "initialize: expected each parameter of optimizers[", i,
+                        "] once, got one of sizes ", param.sizes(), " twice");
+      if (const auto known = core::param_of(param)) core::check_unowned("initialize", *known);
+      const auto [owner, is_first] = owners.emplace(param.unsafeGetTensorImpl(), i);
+      TORCH_CHECK_VALUE(is_first || !keeps_masters(given) || !cast.has(param),
+                        "initialize: expected parameter \"", name_of(param, given.models),
+                        "\", which gets a float32 master, in one optimizer, got it in optimizers[",
+                        owner->second, "] and optimizers[", i, "]; ", core::kOneOwner);
+    }
+  }
+}
+
+/// The optimizers that step no parameter of the models, which have one to train. A clone, or a
+/// model that was made after the optimizer, looks like the model that it steps.
+std::vector<size_t> unrelated(const GivenParams& given) {
+  Tensors of_models;
+  bool is_trained = false;
+  for (const Named& params : given.models) {
+    for (const auto& param : params) {
+      of_models.insert(param.second);
+      is_trained |= param.second.requires_grad();
+    }
+  }
+  std::vector<size_t> unrelated;
+  for (size_t i = 0; is_trained && i < given.optimizers.size(); ++i) {
+    const auto& params = given.optimizers[i];
+    const bool is_known = std::any_of(params.begin(), params.end(),
+                                      [&](const auto& param) { return of_models.has(param); });
+    if (!is_known) unrelated.push_back(i);
+  }
+  return unrelated;
+}
+
+/// Only parameters whose grads are to be unscaled must be real.
+void check_real(const GivenParams& given) {
+  if (!keeps_masters(given) && given.properties.loss_scale.fixed == 1.0) return;
+  const Tensors stepped_params = stepped(given);
+  for (size_t i = 0; i < given.models.size(); ++i) {
+    for (const auto& [name, param] : given.models[i]) {
+      const bool is_trained = param.requires_grad() && stepped_params.has(param);
+      TORCH_CHECK_TYPE(!param.is_complex() || !is_trained, "initialize: expected parameter \"",
+                       name, "\" of models[", i,
+                       "] to be real, got a complex one, whose grads cannot be unscaled; make "
+                       "view_as_real of it the parameter, and use view_as_complex in forward");
+    }
+  }
 }
 
 /// Whether parameters have the same names and sizes.
-bool are_alike(const Module& model, const Module& other) {
-  const auto params = model.named_parameters(), others = other.named_parameters();
-  return params.size() == others.size() &&
-         std::equal(params.begin(), params.end(), others.begin(), [](const auto& a, const auto& b) {
-           return a.key() == b.key() && a->sizes() == b->sizes();
-         });
+bool are_alike(const Named& params, const Named& others) {
+  return std::equal(params.begin(), params.end(), others.begin(), others.end(),
+                    [](const auto& a, const auto& b) {
+                      return a.first == b.first && a.second.sizes() == b.second.sizes();
+                    });
 }
 
-/// The first names, and how many more there are.
-std::string shown(const std::vector<std::string>& names) {
-  constexpr size_t kFew = 4;
-  std::string text;
-  for (size_t i = 0; i < std::min(kFew, names.size()); ++i) {
-    text += (i == 0 ? "\"" : ", \"") + names[i] + '"';
+/// As a teacher in self-distillation, which is written by averages of the student.
+void warn_of_averages(const GivenParams& given, Texts& texts) {
+  if (!c10::isReducedFloatingType(given.properties.cast_model_type.value_or(at::kFloat))) return;
+  const Tensors trained = stepped(given);
+  for (const Named& own : given.models) {
+    const auto student = std::find_if(
+        given.models.begin(), given.models.end(),
+        [&](const Named& other) { return trained.has_any(other) && are_alike(own, other); });
+    if (student == given.models.end() || trained.has_any(own)) continue;
+    const auto k = student - given.models.begin();
+    texts.push_back(c10::str("initialize: expected an optimizer to step models[",
+                             &own - given.models.data(), "], got a model like models[", k,
+                             "] that none steps; if it averages models[", k,
+                             "], its averages stall in 16 bits: leave it out and use "
+                             "AveragedModel; if its weights stay as they are, leave it out and use "
+                             "cast_for_inference"));
   }
-  return names.size() > kFew ? c10::str(text, " and ", names.size() - kFew, " others") : text;
+}
+
+void warn_of_float64(const GivenParams& given, Texts& texts) {
+  const auto dtype = given.properties.cast_model_type;
+  if (!dtype || *dtype == at::kDouble) return;
+  for (size_t i = 0; i < given.models.size(); ++i) {
+    const Named& params = given.models[i];
+    const auto found = std::find_if(params.begin(), params.end(), [](const auto& param) {
+      return param.second.scalar_type() == at::kDouble;
+    });
+    if (found == params.end()) continue;
+    texts.push_back(c10::str(
+        "initialize: expected models[", i, "] to be in float32, got parameter \"", found->first,
+        "\" in float64; it is rounded to ", dtype_name(*dtype), ", and a master of it to float32"));
+  }
 }
 
 }  // namespace
 
-/// Only parameters whose grads are to be unscaled must be real.
-void Session::check_real() const {
-  if (!keeps_masters() && properties_.loss_scale.fixed == 1.0) return;
-  const auto stepped = this->stepped();
-  for (size_t i = 0; i < models_.size(); ++i) {
-    for (const auto& param : models_[i]->named_parameters()) {
-      const bool is_trained =
-          param->requires_grad() && stepped.count(param->unsafeGetTensorImpl()) > 0;
-      TORCH_CHECK_TYPE(!param->is_complex() || !is_trained, "initialize: expected parameter \"",
-                       param.key(), "\" of models[", i, "] to be real, got ", param->scalar_type(),
-                       ", whose grads cannot be unscaled; make torch::view_as_real of it the "
-                       "parameter, and use torch::view_as_complex in forward");
-    }
-  }
-}
-
-/// A clone, or a model that was made after the optimizer, looks like the model that it steps.
-void Session::check_shares() {
-  std::unordered_set<const c10::TensorImpl*> of_models;
-  bool is_trained = false;
-  for (const auto& model : models_) {
-    for (const auto& param : model->parameters()) {
-      of_models.insert(param.unsafeGetTensorImpl());
-      is_trained |= param.requires_grad();
-    }
-  }
-  if (!is_trained) return;
-  std::vector<size_t> unrelated;
-  for (size_t i = 0; i < optimizers_.size(); ++i) {
-    const auto params = params_of(*optimizers_[i].wrapped);
-    const bool is_known =
-        std::any_of(params.begin(), params.end(), [&of_models](const at::Tensor& param) {
-          return of_models.count(param.unsafeGetTensorImpl()) > 0;
-        });
-    if (!is_known) unrelated.push_back(i);
-  }
-  TORCH_CHECK_VALUE(unrelated.empty() || unrelated.size() < optimizers_.size(),
+void GivenParams::check() const {
+  check_owners(*this);
+  TORCH_CHECK_VALUE(optimizers.empty() || unrelated(*this).size() < optimizers.size(),
                     "initialize: expected optimizers to have parameters of models, got none that "
                     "has any; make the optimizer after everything that replaces the model's "
                     "parameters");
-  for (const size_t i : unrelated) {
-    warn_once(c10::str("initialize: expected optimizers[", i,
-                       "] to have parameters of models, got one that has none; pass all models "
-                       "that it trains"));
-  }
+  check_real(*this);
 }
 
-/// As a teacher in self-distillation, which is written by averages of the student.
-void Session::warn_of_averages() {
-  if (!c10::isReducedFloatingType(properties_.cast_model_type.value_or(at::kFloat))) return;
-  const auto stepped = this->stepped();
-  for (size_t i = 0; i < models_.size(); ++i) {
-    const auto is_student = [&](const std::shared_ptr<Module>& other) {
-      return has_any(*other, stepped) && are_alike(*models_[i], *other);
-    };
-    const auto student = std::find_if(models_.begin(), models_.end(), is_student);
-    if (student == models_.end() || has_any(*models_[i], stepped)) continue;
-    const auto k = student - models_.begin();
-    warn_once(c10::str("initialize: expected an optimizer to step models[", i,
-                       "], got a model like models[", k,
-                       "] that none steps; if it averages models[", k,
-                       "], its averages stall in 16 bits: leave it out and use "
-                       "AveragedModel; if its weights stay as they are, leave it out and use "
-                       "cast_for_inference"));
+std::vector<std::string> GivenParams::warnings() const {
+  Texts texts;
+  for (const size_t i : unrelated(*this)) {
+    texts.push_back(c10::str("initialize: expected optimizers[", i,
+                             "] to have parameters of models, got one that has none; pass all "
+                             "models that it trains"));
   }
+  warn_of_averages(*this, texts);
+  warn_of_float64(*this, texts);
+  return texts;
 }
 
-void Session::warn_of_float64() {
-  const auto dtype = properties_.cast_model_type;
-  if (!dtype || *dtype == at::kDouble) return;
-  for (size_t i = 0; i < models_.size(); ++i) {
-    const auto params = models_[i]->named_parameters();
-    const auto is_float64 = [](const auto& param) { return param->scalar_type() == at::kDouble; };
-    const auto found = std::find_if(params.begin(), params.end(), is_float64);
-    if (found == params.end()) continue;
-    warn_once(c10::str("initialize: expected models[", i, "] to be in float32, got parameter \"",
-                       found->key(), "\" in float64; it is rounded to ", *dtype,
-                       ", and a master of it to float32"));
+at::Device GivenParams::device() const {
+  std::optional<at::Device> found;
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    for (const at::Tensor& param : optimizers[i]) {
+      TORCH_CHECK(!found || param.device() == *found,
+                  "initialize: expected the parameters of all optimizers to be on one device, ",
+                  *found, ", got one on ", param.device(), " in optimizers[", i, "]");
+      found = param.device();
+    }
   }
+  for (const Named& params : models) {
+    if (!found && !params.empty()) found = params.front().second.device();
+  }
+  return found.value_or(at::kCPU);
 }
 
-/// Logs how many bytes the masters of frozen parameters take.
-void Session::announce_frozen(const Masters& masters) const {
-  if (!keeps_masters() || options_.verbosity() <= 0) return;
+std::vector<at::Tensor> GivenParams::mastered() const {
+  std::vector<at::Tensor> params;
+  const Tensors trained = stepped(*this);
+  Tensors seen;
+  for (const at::Tensor& param : cast) {
+    const bool gets_master = keeps_masters(*this) && trained.has(param);
+    if (gets_master && seen.insert(param)) params.push_back(param);
+  }
+  return params;
+}
+
+std::string GivenParams::frozen_masters() const {
+  const Tensors changed(cast);
   int64_t params = 0, elements = 0;
-  for (const auto& optimizer : optimizers_) {
-    for (const auto& param : params_of(*optimizer.wrapped)) {
-      const bool gets_master = c10::isReducedFloatingType(param.scalar_type()) ||
-                               masters.count(param.unsafeGetTensorImpl()) > 0;
-      if (param.requires_grad() || !gets_master) continue;
+  for (const auto& optimizer : optimizers) {
+    for (const at::Tensor& param : optimizer) {
+      const bool is_low = c10::isReducedFloatingType(param.scalar_type());
+      if (param.requires_grad() || !(is_low || changed.has(param))) continue;
       ++params;
       elements += param.numel();
     }
   }
-  if (params == 0) return;
+  if (params == 0 || !keeps_masters(*this)) return "";
   std::ostringstream text;
-  text
-      << "initialize: float32 masters of " << params << " frozen parameters take " << std::fixed
-      << std::setprecision(1) << std::ldexp(elements, 2 - 20)
-      << " MiB; leave them out of the optimizer, and pass them to add_param_group when they are to "
-         "train";
-  log_message(LogLevel::kInfo, text.str());
+  text << "initialize: float32 masters of " << params << " frozen parameters take " << std::fixed
+       << std::setprecision(1) << std::ldexp(elements, 2 - 20)
+       << " MiB; leave them out of the optimizer, and pass them to add_param_group when they are "
+          "to train";
+  return text.str();
 }
 
-/// Logs which buffers are about to be rounded.
-void Session::announce_buffers() const {
-  const at::ScalarType dtype = properties_.cast_model_type.value_or(at::kFloat);
-  if (!c10::isReducedFloatingType(dtype) || options_.verbosity() <= 0) return;
-  std::vector<std::string> names;
-  for (const auto& model : models_) {
-    const bool keeps_norms = properties_.keep_batchnorm_fp32.value_or(false);
-    for (const auto& each : buffers_to_cast(*model, dtype, keeps_norms, options_.keep_fp32())) {
-      const bool is_new = std::find(names.begin(), names.end(), each.first) == names.end();
-      if (is_new) names.push_back(each.first);
-    }
+std::string rounded_buffers(const std::vector<std::string>& names, at::ScalarType dtype) {
+  constexpr size_t kFew = 4;
+  Texts once;
+  for (const std::string& name : names) {
+    if (std::find(once.begin(), once.end(), name) == once.end()) once.push_back(name);
   }
-  if (names.empty()) return;
-  log_message(LogLevel::kInfo, c10::str("initialize: buffers cast to ", dtype, ": ", shown(names),
-                                        "; keep_fp32 takes the names of those that must stay in "
-                                        "float32"));
+  if (once.empty() || !c10::isReducedFloatingType(dtype)) return "";
+  std::string text = "initialize: buffers cast to " + dtype_name(dtype);
+  for (size_t i = 0; i < std::min(kFew, once.size()); ++i) {
+    text += (i == 0 ? ": \"" : ", \"") + once[i] + '"';
+  }
+  if (once.size() > kFew) text += c10::str(" and ", once.size() - kFew, " others");
+  return text + "; keep_fp32 takes the names of those that must stay in float32";
 }
 
 }  // namespace torchamp

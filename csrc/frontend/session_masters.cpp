@@ -1,9 +1,4 @@
 // The part of Session that creates the optimizers' masters and synchronizes them with the models.
-#include <torchamp/cast.h>
-
-#include <algorithm>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "checkpoint/float32_saves.h"
@@ -20,66 +15,6 @@ void move_state(torch::optim::Optimizer& optimizer, const at::Tensor& from, cons
   auto moved = std::move(found->second);
   state.erase(found);
   state[to.unsafeGetTensorImpl()] = std::move(moved);
-}
-
-void Session::check_owners() const {
-  if (!keeps_masters()) return;
-  std::unordered_map<const c10::TensorImpl*, size_t> owners;
-  for (size_t i = 0; i < optimizers_.size(); ++i) {
-    for (const at::Tensor& param : params_of(*optimizers_[i].wrapped)) {
-      const auto known = core::param_of(param);
-      if (known != nullptr) optimizers_[i].state->check_free("initialize", *known);
-      const auto [owner, is_first] = owners.emplace(param.unsafeGetTensorImpl(), i);
-      TORCH_CHECK_VALUE(is_first || owner->second == i || !is_cast(param), "initialize: expected ",
-                        "parameter \"", name_of(param),
-                        "\", which gets a float32 master, in one optimizer, got it in optimizers[",
-                        owner->second, "] and optimizers[", i,
-                        "]; make one optimizer with two groups, or train in phases: "
-                        "torchamp::release(model), then initialize with the other optimizer");
-    }
-  }
-}
-
-std::unordered_set<const c10::TensorImpl*> Session::stepped() const {
-  std::unordered_set<const c10::TensorImpl*> stepped;
-  for (const auto& optimizer : optimizers_) {
-    for (const auto& param : params_of(*optimizer.wrapped)) {
-      stepped.insert(param.unsafeGetTensorImpl());
-    }
-  }
-  return stepped;
-}
-
-bool Session::keeps_masters() const {
-  return properties_.master_weights.value_or(false);
-}
-
-std::vector<at::Tensor> Session::params_to_cast(torch::nn::Module& model) const {
-  if (!properties_.cast_model_type) return {};
-  return torchamp::params_to_cast(model, *properties_.cast_model_type,
-                                  properties_.keep_batchnorm_fp32.value_or(false),
-                                  options_.keep_fp32());
-}
-
-bool Session::is_cast(const at::Tensor& param) const {
-  return std::any_of(models_.begin(), models_.end(), [&](const auto& model) {
-    const auto cast = params_to_cast(*model);
-    return std::any_of(cast.begin(), cast.end(),
-                       [&](const at::Tensor& each) { return each.is_same(param); });
-  });
-}
-
-Session::Masters Session::make_masters() const {
-  Masters masters;
-  if (!keeps_masters()) return masters;
-  const auto stepped = this->stepped();
-  for (const auto& model : models_) {
-    for (const auto& param : params_to_cast(*model)) {
-      if (stepped.count(param.unsafeGetTensorImpl()) == 0) continue;
-      masters.emplace(param.unsafeGetTensorImpl(), core::make_master(param));
-    }
-  }
-  return masters;
 }
 
 WrappedOptimizer& Session::optimizer(size_t index) {
@@ -142,12 +77,9 @@ void Session::follow_groups(WrappedOptimizer& optimizer, const Masters& masters)
 at::Tensor Session::adopt(WrappedOptimizer& optimizer, const at::Tensor& param,
                           const Masters& masters) {
   const auto found = masters.find(param.unsafeGetTensorImpl());
-  at::Tensor master = found == masters.end() ? at::Tensor() : found->second;
-  const bool is_low_precision = c10::isReducedFloatingType(param.scalar_type());
-  const auto known = core::param_of(param);
-  const bool is_new = !master.defined() && (known == nullptr || !known->has_master());
-  if (is_new && keeps_masters() && is_low_precision) master = core::make_master(param);
-  const at::Tensor stepped = optimizer.state->add("Optimizer", param, master);
+  const at::Tensor master = found == masters.end() ? at::Tensor() : found->second;
+  const bool keeps_masters = properties_.master_weights.value_or(false);
+  const at::Tensor stepped = optimizer.state->add("Optimizer", param, master, keeps_masters);
   if (!stepped.is_same(param)) move_state(*optimizer.wrapped, param, stepped);
   return stepped;
 }

@@ -10,7 +10,10 @@
 namespace torchamp::detail {
 
 std::vector<SteppedParam> stepped_params(const Optimizer& optimizer) {
-  const core::OptimizerState& state = *wrapped_of(optimizer).state;
+  return stepped_params(*wrapped_of(optimizer).state);
+}
+
+std::vector<SteppedParam> stepped_params(const core::OptimizerState& state) {
   std::vector<SteppedParam> params;
   for (const auto& param : state.params()) {
     const bool is_checked = param->grad.state == core::GradState::kChecked;

@@ -180,13 +180,14 @@ void bind_stepped(StateClass& state) {
       .def(
           "add",
           [](OptimizerState& self, const std::string& function, const at::Tensor& param,
-             const OptionalTensor& master) {
-            return self.add(function.c_str(), param, master.value_or(at::Tensor()));
+             const OptionalTensor& master, bool keeps_masters) {
+            return self.add(function.c_str(), param, master.value_or(at::Tensor()), keeps_masters);
           },
           py::arg("function"), py::arg("param"), py::arg("master") = py::none(),
+          py::arg("keeps_masters") = false,
           "Steps a parameter from now on. Returns what the groups are to hold for it: the master "
-          "that it has, master, or itself if None. Raises ValueError, which names function, if "
-          "another optimizer steps the master.")
+          "that it has, master, a new one if masters are kept and it has 16 bits, or itself. "
+          "Raises ValueError, which names function, if another optimizer steps the master.")
       .def(
           "retain",
           [](OptimizerState& self, const std::string& function,
@@ -209,6 +210,14 @@ void bind_stepped(StateClass& state) {
             return param != nullptr && self.steps(*param);
           },
           py::arg("tensor"), "Whether it steps a tensor of the model, or a master.")
+      .def(
+          "check_free",
+          [](const OptimizerState& self, const std::string& function, const at::Tensor& tensor) {
+            const auto param = core::param_of(tensor);
+            if (param != nullptr) self.check_free(function.c_str(), *param);
+          },
+          py::arg("function"), py::arg("tensor"),
+          "Raises ValueError, which names function, if another optimizer steps its master.")
       .def(
           "publish_masters",
           [](const OptimizerState& self) { core::publish_masters(self.params()); }, Unlocked(),

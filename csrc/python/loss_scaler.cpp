@@ -3,6 +3,7 @@
 #include <torchamp/loss_scaler.h>
 
 #include "core/ranks.h"
+#include "frontend/device_grads.h"
 #include "python/bindings.h"
 #include "python/loss_scale.h"
 
@@ -127,6 +128,9 @@ Raises:
 
 void bind_loss_scaler(py::module_& module) {
   bind_agreement(module);
+  module.def("check_grads", &check_grads, Unlocked(), py::arg("params"), py::arg("inv_scale"),
+             "Checks the parameters' grads, and, unless inv_scale is None, multiplies them by it. "
+             "Gives found_inf, and uint8, one element a parameter, for each device with grads.");
   const LossScalerOptions defaults;
   py::class_<LossScaler> scaler(module, "LossScaler", kLossScaler);
   scaler.def(py::init(&make_scaler), py::arg("loss_scale") = "dynamic", py::kw_only(),

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "frontend/describe.h"
+#include "frontend/session_checks.h"
 #include "python/bindings.h"
 #include "python/loss_scale.h"
 
@@ -65,10 +66,33 @@ void bind_properties(py::module_& module) {
       .def("__repr__", [](const Properties& self) { return c10::str(self); });
 }
 
+void bind_given_params(py::module_& module) {
+  py::class_<GivenParams>(module, "GivenParams",
+                          "The parameters that initialize is given, before it changes anything.")
+      .def(py::init([](std::vector<GivenParams::Named> models,
+                       std::vector<std::vector<at::Tensor>> optimizers,
+                       std::vector<at::Tensor> cast, const Properties& properties) {
+             return GivenParams{std::move(models), std::move(optimizers), std::move(cast),
+                                properties};
+           }),
+           py::arg("models"), py::arg("optimizers"), py::arg("cast"), py::arg("properties"),
+           "cast: those of the models, whose parameters come by name, that get another dtype.")
+      .def("check", &GivenParams::check,
+           "Raises TypeError or ValueError for what initialize cannot take.")
+      .def("warnings", &GivenParams::warnings, "What initialize warns of.")
+      .def("device", &GivenParams::device, "The one that all are on; raises RuntimeError.")
+      .def("mastered", &GivenParams::mastered, "Those that get a master, once each.")
+      .def("frozen_masters", &GivenParams::frozen_masters,
+           "A line on the masters of frozen parameters; empty if there are none.");
+  module.def("rounded_buffers", &rounded_buffers, py::arg("names"), py::arg("dtype"),
+             "A line on the buffers that a cast rounds; empty if there are none.");
+}
+
 }  // namespace
 
 void bind_opt_level(py::module_& module) {
   bind_properties(module);
+  bind_given_params(module);
   py::class_<Options>(module, "Options", "A level and its overrides.")
       .def(py::init<const std::string&>())
       .def("set", &set_option, py::arg("name"), py::arg("value"),

@@ -1,3 +1,7 @@
+#include <ATen/core/grad_mode.h>
+
+#include "core/optimizer_state.h"
+#include "inspect/measure.h"
 #include "python/bindings.h"
 #include "report/skip_messages.h"
 
@@ -21,9 +25,18 @@ py::tuple known(LateReport& report) {
                         py::tuple(py::cast(known.loss_scales)));
 }
 
+at::Tensor measure(const at::Tensor& scale, const core::OptimizerState& state) {
+  const at::NoGradGuard no_grad;
+  return inspect::measure(scale, detail::stepped_params(state));
+}
+
 }  // namespace
 
 void bind_report(py::module_& module) {
+  module.def("measure", &measure, py::call_guard<py::gil_scoped_release>(), py::arg("scale"),
+             py::arg("state"),
+             "float32 [4] on the device: loss scale, norm of the unscaled grads, their shares of "
+             "zeros and of elements that are subnormal in float16 when scaled.");
   py::class_<SkippedStep>(module, "SkippedStep", "A step that the device skipped.")
       .def_readonly("first", &SkippedStep::first,
                     "The first parameters whose grad was not finite, as indices into "

@@ -4,13 +4,10 @@
 #include <ATen/ops/stack.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <torchamp/detail/tools.h>
 #include <torchamp/initialize.h>
 #include <torchamp/monitor.h>
 #include <torchamp/telemetry.h>
 
-#include <algorithm>
-#include <cmath>
 #include <deque>
 #include <fstream>
 #include <limits>
@@ -18,8 +15,13 @@
 #include <utility>
 #include <vector>
 
+#include "inspect/measure.h"
+
 namespace torchamp {
 namespace inspect {
+
+/// float16's.
+constexpr double kSmallestNormal = 1.0 / (1 << 14);
 
 /// The values of a step that the device is still to report.
 struct Pending {
@@ -30,55 +32,35 @@ struct Pending {
   bool has_arrived() const { return arrived == nullptr || arrived->query(); }
 };
 
-}  // namespace inspect
-
-namespace {
-
-using inspect::Pending;
-
-/// The exponent of float16's smallest normal number.
-constexpr int kNormalExponent = -14;
-
-/// A grad that the step uses, and the factor that unscales it, which is undefined if it is
-/// unscaled.
-struct ObservedGrad {
-  at::Tensor values;
-  at::Tensor factor;
-};
-
-std::vector<ObservedGrad> grads_of(const Optimizer& optimizer) {
-  std::vector<ObservedGrad> grads;
-  for (const auto& param : detail::stepped_params(optimizer)) {
-    const at::Tensor& grad = param.grad;
-    if (!grad.defined() || grad.is_sparse() || grad.numel() == 0) continue;
-    grads.push_back({grad, param.factor});
-  }
-  return grads;
-}
-
-/// On the device: loss scale, norm, share of zeros, share of subnormal grads.
-at::Tensor measure(const at::Tensor& scale, const std::vector<ObservedGrad>& grads) {
-  if (grads.empty()) {
-    const at::Tensor nothing = at::full_like(scale, std::numeric_limits<double>::quiet_NaN());
-    return at::stack({scale, nothing, nothing, nothing});
-  }
+at::Tensor measure(const at::Tensor& scale, const std::vector<detail::SteppedParam>& params) {
   std::vector<at::Tensor> norms, zeros, small;
   int64_t count = 0;
-  for (const auto& [grad, factor] : grads) {
+  for (const detail::SteppedParam& param : params) {
+    const at::Tensor &grad = param.grad, &factor = param.factor;
+    if (!grad.defined() || grad.is_sparse() || grad.numel() == 0) continue;
     const at::Tensor values = grad.to(at::kFloat);
-    const double bound = std::ldexp(1, kNormalExponent);
     const at::Tensor scaled = factor.defined() ? values.abs() : values.abs() * scale;
     const at::Tensor norm = values.norm();
     norms.push_back(factor.defined() ? norm * factor : norm);
     zeros.push_back(values.eq(0).sum());
-    small.push_back(values.ne(0).logical_and(scaled < bound).sum());
+    small.push_back(values.ne(0).logical_and(scaled < kSmallestNormal).sum());
     count += grad.numel();
+  }
+  if (count == 0) {
+    const at::Tensor nothing = at::full_like(scale, std::numeric_limits<double>::quiet_NaN());
+    return at::stack({scale, nothing, nothing, nothing});
   }
   const auto share = [count](const std::vector<at::Tensor>& counts) {
     return at::stack(counts).sum().to(at::kFloat) / static_cast<double>(count);
   };
   return at::stack({scale, at::stack(norms).norm(), share(zeros), share(small)});
 }
+
+}  // namespace inspect
+
+namespace {
+
+using inspect::Pending;
 
 /// Copies to the host without waiting.
 Pending send(int64_t step, const at::Tensor& values) {
@@ -115,7 +97,7 @@ struct Monitor::Observer : detail::StepObserver {
     const int64_t step = count++;
     const at::Tensor scale = optimizer.amp()->loss_scaler().loss_scale_tensor();
     if (step % every == 0 && !detail::is_capturing(scale.device())) {
-      pending.push_back(send(step, measure(scale, grads_of(optimizer))));
+      pending.push_back(send(step, inspect::measure(scale, detail::stepped_params(optimizer))));
     }
     write_arrived();
   }

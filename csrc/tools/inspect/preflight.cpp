@@ -26,11 +26,10 @@ constexpr double kMaxLossError = 0.02;
 constexpr double kMaxGradError = 0.5;
 /// From this share of a tensor's nonzero elements on, its underflow is a finding.
 constexpr double kMany = 0.5;
-/// Exponents of the loss scales that amp tries: its first one, and the last that it halves to.
-constexpr int kFirstScale = 16;
-constexpr int kLastScale = -10;
-/// The exponent of the largest loss scale that amp grows to.
-constexpr int kLargestScale = 24;
+/// Exponents of amp's loss scales: the first one, and those that it backs off and grows to.
+const int kFirstScale = std::ilogb(LossScalerOptions().init_scale);
+const int kLastScale = std::ilogb(ops::ScaleRule().min_scale);
+const int kLargestScale = std::ilogb(ops::ScaleRule().max_scale);
 
 /// The iteration in float32.
 struct Reference {

@@ -12,6 +12,9 @@ namespace torchamp {
 
 class Amp;
 class Optimizer;
+namespace core {
+class OptimizerState;
+}
 
 namespace detail {
 
@@ -24,6 +27,8 @@ struct SteppedParam {
   bool materializes_grad = false;  ///< whether backwards write a grad of the master
 };
 
+/// The parameters that an optimizer's state steps.
+TORCHAMP_API std::vector<SteppedParam> stepped_params(const core::OptimizerState& state);
 /// The parameters that `optimizer` steps. Throws as Optimizer::step().
 TORCHAMP_API std::vector<SteppedParam> stepped_params(const Optimizer& optimizer);
 

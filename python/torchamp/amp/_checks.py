@@ -9,14 +9,12 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchamp._arguments import uncompiled
 from torchamp._load import _C
-from torchamp._logging import warn
 from torchamp._shards import shard_of
 from torchamp.amp._autocast import lasting_casts
 from torchamp.amp._cast import Float32Parts
-from torchamp.amp._masters import LOW_PRECISION, mastered, params_of
+from torchamp.amp._masters import LOW_PRECISION, params_of
 from torchamp.amp._model import AmpModel
-from torchamp.amp._optimizer import ONE_OWNER, AmpOptimizer
-from torchamp.amp._session import names_of
+from torchamp.amp._optimizer import AmpOptimizer
 from torchamp.amp._settings import Settings
 
 
@@ -158,17 +156,9 @@ def check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
                 f"initialize: expected optimizers[{i}] ({name}) not to be initialized already, "
                 "but it is; amp.release(model), of its model, makes it plain again"
             )
-        seen: set[torch.Tensor] = set()
         for k, param in enumerate(params_of([optimizer])):
-            if param in seen:
-                raise ValueError(
-                    f"initialize: expected each parameter of optimizers[{i}] ({name}) once, got "
-                    f"one of sizes {list(param.shape)} twice"
-                )
-            seen.add(param)
-            if param.is_meta:
-                continue  # one_device() raises
-            _check_memory(f"parameter {k} of optimizers[{i}] ({name})", param)
+            if not param.is_meta:  # GivenParams.device() raises
+                _check_memory(f"parameter {k} of optimizers[{i}] ({name})", param)
         if any(base.__name__ == "ZeroRedundancyOptimizer" for base in type(optimizer).__mro__):
             raise TypeError(
                 f"initialize: expected optimizers[{i}] to step the parameters in its param_groups, "
@@ -196,69 +186,6 @@ def check_in_backward(models: list[torch.nn.Module], settings: Settings) -> None
                 )
 
 
-def check_shares(models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
-    """Raises ValueError where models have parameters to train, and no optimizer has any of them.
-    Warns of one optimizer of several that has none: its parameters may be in no model."""
-    params = {param for model in models for param in model.parameters()}
-    if not any(param.requires_grad for param in params):
-        return
-    unrelated = [i for i, each in enumerate(optimizers) if params.isdisjoint(params_of([each]))]
-    if unrelated and len(unrelated) == len(optimizers):
-        raise ValueError(
-            "initialize: expected optimizers to have parameters of models, got none that has any; "
-            "make the optimizer after everything that replaces the model's parameters"
-        )
-    for i in unrelated:
-        warn(
-            f"initialize: expected optimizers[{i}] to have parameters of models, got one that has "
-            "none; pass all models that it trains",
-        )
-
-
-def check_real(
-    models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer], settings: Settings
-) -> None:
-    """Raises TypeError for complex parameters whose grads would have to be unscaled."""
-    if not settings.keeps_masters and settings.properties.loss_scale == 1.0:
-        return
-    stepped = set(params_of(optimizers))
-    for i, model in enumerate(models):
-        for name, param in model.named_parameters():
-            if param.is_complex() and param.requires_grad and param in stepped:
-                raise TypeError(
-                    f"initialize: expected parameter {name!r} of models[{i}] to be real, got "
-                    f"{param.dtype}, whose grads cannot be unscaled; make torch.view_as_real of it "
-                    "the parameter, and use torch.view_as_complex in forward"
-                )
-
-
-def check_owners(
-    models: list[torch.nn.Module],
-    optimizers: list[torch.optim.Optimizer],
-    rounded: list[torch.Tensor],
-) -> None:
-    """Raises ValueError where two optimizers step one of `rounded`, which get masters."""
-    with_master = set(rounded)
-    owners: dict[torch.Tensor, int] = {}
-    for i, optimizer in enumerate(optimizers):
-        for param in params_of([optimizer]):
-            if mastered(param) is not None:
-                raise ValueError(
-                    f"initialize: expected optimizers[{i}] ({type(optimizer).__name__}) to step "
-                    "parameters that no other optimizer steps, got one of sizes "
-                    f"{list(param.shape)} that has a master of an earlier initialize; {ONE_OWNER}"
-                )
-            first = owners.setdefault(param, i)
-            if first != i and param in with_master:
-                name = names_of(models)[id(param)]
-                raise ValueError(
-                    f"initialize: expected parameter {name!r}, which gets a float32 master, in one "
-                    f"optimizer, got it in optimizers[{first}] "
-                    f"({type(optimizers[first]).__name__}) and optimizers[{i}] "
-                    f"({type(optimizer).__name__}); {ONE_OWNER}"
-                )
-
-
 def check_casts(settings: Settings) -> None:
     """Ends the casts of runs that are gone. Raises RuntimeError for those of another dtype that
     remain."""
@@ -270,55 +197,3 @@ def check_casts(settings: Settings) -> None:
             f"earlier initialize that casts to {others.pop()}; end them by amp.release(model), "
             "also of a model that only a notebook's Out holds, or use another thread"
         )
-
-
-def warn_of_float64(models: list[torch.nn.Module], settings: Settings) -> None:
-    dtype = settings.properties.cast_model_type
-    if dtype in (None, torch.float64):
-        return
-    for i, model in enumerate(models):
-        name = next((n for n, p in model.named_parameters() if p.dtype == torch.float64), None)
-        if name is not None:
-            warn(
-                f"initialize: expected models[{i}] to be in float32, got parameter {name!r} in "
-                f"float64; it is rounded to {dtype}, and a master of it to float32",
-            )
-
-
-def warn_of_averages(
-    models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer], settings: Settings
-) -> None:
-    """Warns of a model that no optimizer steps beside one of the same parameters that is stepped:
-    as a teacher in self-distillation, which is written by averages of the student."""
-    if settings.properties.cast_model_type not in LOW_PRECISION:
-        return
-    stepped = set(params_of(optimizers))
-    sizes = [{name: param.shape for name, param in m.named_parameters()} for m in models]
-    students = [k for k, m in enumerate(models) if not stepped.isdisjoint(m.parameters())]
-    for i, own in enumerate(sizes):
-        student = next((k for k in students if i not in students and sizes[k] == own), None)
-        if student is not None:
-            warn(
-                f"initialize: expected an optimizer to step models[{i}], got a model like "
-                f"models[{student}] that none steps; if it averages models[{student}], its "
-                "averages stall in 16 bits: leave it out and use amp.AveragedModel; if its weights "
-                "stay as they are, leave it out and use amp.cast_for_inference",
-            )
-
-
-def one_device(
-    models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]
-) -> torch.device:
-    """The device of the optimizers' parameters; without any, of the first model parameter, else
-    the CPU. Raises RuntimeError if the optimizers have several."""
-    found = None
-    for i, optimizer in enumerate(optimizers):
-        for param in params_of([optimizer]):
-            if found is not None and param.device != found:
-                raise RuntimeError(
-                    "initialize: expected the parameters of all optimizers to be on one "
-                    f"device, {found}, got one on {param.device} in optimizers[{i}]"
-                )
-            found = param.device
-    params = (param for model in models for param in model.parameters())
-    return found or next((param.device for param in params), torch.device("cpu"))

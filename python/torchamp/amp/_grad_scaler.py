@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from torchamp import ops
 from torchamp._load import _C
-from torchamp._shards import grad_of, is_flattened, mesh_groups_of
+from torchamp._shards import Shards, is_flattened, mesh_groups_of, shard_of
 from torchamp.amp._autocast import is_missing
 from torchamp.amp._masters import LOW_PRECISION, check_optimizer, params_of
 from torchamp.amp._optimizer import FUSED_IN_TORCH, can_skip_on_device
@@ -43,7 +43,7 @@ class GradScaler(torch.amp.GradScaler):
     """
 
     #: What an optimizer's checks before the last update found, by its id.
-    _last_checks: dict[int, dict[torch.device, torch.Tensor]] = {}
+    _last_checks: dict[int, list[torch.Tensor]] = {}
 
     #: process_group, and the groups of DTensors.
     _groups: list[Any] = []
@@ -150,7 +150,7 @@ class GradScaler(torch.amp.GradScaler):
         if not self._enabled:
             return
         checked = self._per_optimizer_states
-        self._last_checks = {key: state.get("found", {}) for key, state in checked.items()}
+        self._last_checks = {key: state.get("found", []) for key, state in checked.items()}
         if new_scale is None:
             self._apply_checks()
         else:
@@ -186,10 +186,10 @@ class GradScaler(torch.amp.GradScaler):
         if not self._enabled:
             return []
         key = id(optimizer)
-        last = self._last_checks.get(key, {})
+        last = self._last_checks.get(key, [])
         found = self._per_optimizer_states.get(key, {}).get("found", last)
         params = params_of([optimizer])
-        indices = {i for flags in found.values() for i in flags.nonzero().flatten().tolist()}
+        indices = {i for flags in found for i in flags.nonzero().flatten().tolist()}
         return [params[i] for i in sorted(indices)]
 
     def _unscale_grads_(
@@ -200,32 +200,23 @@ class GradScaler(torch.amp.GradScaler):
         allow_fp16: bool,
     ) -> dict[torch.device, torch.Tensor]:
         """torch's hook for unscale_. Returns the flags by device."""
-
-        def unscale(grads: list, device: torch.device, *flags: torch.Tensor) -> None:
-            ops.unscale(grads, grads, inv_scale.to(device), flags[0], found_inf_per_tensor=flags[1])
-
-        return self._check(optimizer, unscale)
+        return self._check(optimizer, inv_scale)
 
     def _check_inf_per_device(self, optimizer: torch.optim.Optimizer) -> dict[Any, torch.Tensor]:
         """torch's hook for optimizers that unscale in their step. Returns the flags by device."""
-
-        def check(grads: list, device: torch.device, *flags: torch.Tensor) -> None:
-            ops.check(grads, *flags)
-
-        found_infs = self._check(optimizer, check)
+        found_infs = self._check(optimizer)
         self._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = found_infs
         return found_infs
 
     def _check(
-        self, optimizer: torch.optim.Optimizer, op: Callable[..., None]
+        self, optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor | None = None
     ) -> dict[torch.device, torch.Tensor]:
-        """Calls op(grads, device, found_inf, found_inf_per_tensor) for each device."""
-        found_infs, found = {}, {}
-        for device, grads in _grads_by_device(params_of([optimizer])).items():
-            found_infs[device] = torch.zeros((), device=device)
-            found[device] = torch.zeros(len(grads), dtype=torch.uint8, device=device)
-            op(grads, device, found_infs[device], found[device])
-        self._per_optimizer_states[id(optimizer)]["found"] = found
+        """Checks the grads, and unscales them if given `inv_scale`. Returns the flags by device."""
+        params = params_of([optimizer])
+        with Shards(params).mirrored():
+            checks = _C.check_grads([shard_of(param) for param in params], inv_scale)
+        self._per_optimizer_states[id(optimizer)]["found"] = [flags for *_, flags in checks]
+        found_infs = {device: found_inf for device, found_inf, _ in checks}
         return found_infs if self._agreement is None else self._agreed(self._agreement, found_infs)
 
     def _agree_about(self, method: str, params: list[torch.Tensor]) -> None:
@@ -309,25 +300,3 @@ def _claiming(optimizer: torch.optim.Optimizer, skip_on_device: bool) -> Iterato
         yield
     finally:
         vars(optimizer)["_step_supports_amp_scaling"] = claims
-
-
-def _grads_by_device(params: list[torch.Tensor]) -> dict[torch.device, list[torch.Tensor | None]]:
-    """The grads, in a list as long as `params` for each device, which has None for those elsewhere;
-    sparse grads are their values."""
-    grads: dict[torch.device, list[torch.Tensor | None]] = {}
-    for i, param in enumerate(params):
-        grad = grad_of(param)
-        if grad is not None:
-            of_device = grads.setdefault(grad.device, [None] * len(params))
-            of_device[i] = _dense(param, grad)
-    return grads
-
-
-def _dense(param: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-    """The param's grad, or a sparse grad's values. Adds up what 16-bit grads hold several times,
-    first: sums may overflow."""
-    if not grad.is_sparse:
-        return grad
-    if grad.dtype in LOW_PRECISION:
-        param.grad = grad = grad.coalesce()
-    return grad._values()

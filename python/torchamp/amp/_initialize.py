@@ -13,7 +13,7 @@ import torch
 
 from torchamp._arguments import is_boolean
 from torchamp._load import _C
-from torchamp._logging import log
+from torchamp._logging import log, warn
 from torchamp.amp import _checks
 from torchamp.amp._cast import (
     Float32Parts,
@@ -22,7 +22,7 @@ from torchamp.amp._cast import (
     params_to_cast,
     rules_of,
 )
-from torchamp.amp._masters import LOW_PRECISION, hook_state_dict, make_masters, params_of
+from torchamp.amp._masters import LOW_PRECISION, hook_state_dict, params_of
 from torchamp.amp._model import adopt_model
 from torchamp.amp._optimizer import adopt_optimizer, listed, steps_fused
 from torchamp.amp._policy import Policy, is_marked, level_and_overrides
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 
 ModelsT = TypeVar("ModelsT", bound=Union[torch.nn.Module, Sequence[torch.nn.Module]])
 OptimizersT = TypeVar("OptimizersT", bound=Union[torch.optim.Optimizer, Sequence])
-
-#: The most names of buffers that are logged.
-_FEW = 4
 
 
 @overload
@@ -197,32 +194,36 @@ def _set_up(
     _checks.check_optimizers(optimizers)
     _checks.check_closures(optimizers, settings)
     _checks.check_in_backward(models, settings)
-    _checks.check_shares(models, optimizers)
-    _checks.check_real(models, optimizers, settings)
     check_dtensors(models, settings)
     check_flattened(optimizers, bool(groups), settings)
-    _checks.warn_of_float64(models, settings)
-    _checks.warn_of_averages(models, optimizers, settings)
     kept = Float32Parts(models, rules_of("keep_fp32", settings.options["keep_fp32"]), is_marked)
     _checks.check_scripted(models, settings, kept)
     dtype = settings.properties.cast_model_type
     keeps_norms = bool(settings.properties.keep_batchnorm_fp32)
-    rounded: list[torch.Tensor] = []
+    cast: list[torch.Tensor] = []
     buffers: list[str] = []
     for model in models:
         if dtype is not None:
             buffers += buffers_to_cast(model, dtype, keeps_norms, kept)
-            if settings.keeps_masters:
-                rounded += params_to_cast(model, dtype, keeps_norms, kept)
-    _checks.check_owners(models, optimizers, rounded)
+            cast += params_to_cast(model, dtype, keeps_norms, kept)
+    given = _C.GivenParams(
+        [list(model.named_parameters()) for model in models],
+        [params_of([optimizer]) for optimizer in optimizers],
+        cast,
+        settings.properties,
+    )
+    given.check()
+    for text in given.warnings():
+        warn(text)
     snapshot = _Snapshot(models, optimizers)
-    session = Session(models, _checks.one_device(models, optimizers), settings)
+    session = Session(models, given.device(), settings)
     try:
         if session.verbosity > 0:
             _log_settings(settings, session.device)
-            _log_frozen(settings, optimizers, rounded)
-            _log_buffers(settings, buffers)
-        masters = make_masters(rounded, optimizers)
+            rounded = "" if dtype is None else _C.rounded_buffers(buffers, dtype)
+            for text in filter(None, (given.frozen_masters(), rounded)):
+                log(logging.INFO, text)
+        masters = {param: _C.make_master(param) for param in given.mastered()}
         for model in models:
             if dtype is not None:
                 cast_model(model, dtype, keeps_norms, kept)
@@ -258,38 +259,6 @@ def _log_settings(settings: Settings, device: torch.device) -> None:
         other = IN_BFLOAT16[properties.opt_level]
         lines.append(f"  float16 is slow on most CPUs; {other} computes in bfloat16")
     log(logging.INFO, "\n".join(lines))
-
-
-def _log_buffers(settings: Settings, cast: list[str]) -> None:
-    """Logs which buffers are about to be rounded."""
-    dtype, names = settings.properties.cast_model_type, list(dict.fromkeys(cast))
-    if not names or dtype not in LOW_PRECISION:
-        return
-    first = ", ".join(map(repr, names[:_FEW]))
-    others = f" and {len(names) - _FEW} others" if len(names) > _FEW else ""
-    log(
-        logging.INFO,
-        f"initialize: buffers cast to {dtype}: {first}{others}; keep_fp32 takes the names of those "
-        "that must stay in float32",
-    )
-
-
-def _log_frozen(
-    settings: Settings, optimizers: list[torch.optim.Optimizer], rounded: list[torch.Tensor]
-) -> None:
-    """Logs what masters of frozen parameters take."""
-    if not settings.keeps_masters:
-        return
-    rounded_ones = set(rounded)
-    frozen = {param for param in params_of(optimizers) if not param.requires_grad}
-    mastered = [each for each in frozen if each in rounded_ones or each.dtype in LOW_PRECISION]
-    if mastered:
-        log(
-            logging.INFO,
-            f"initialize: float32 masters of {len(mastered)} frozen parameters take "
-            f"{4 * sum(each.numel() for each in mastered) / 2**20:.1f} MiB; leave them out of the "
-            "optimizer, and pass them to add_param_group when they are to train",
-        )
 
 
 def _log_savings(optimizer: Any) -> None:

@@ -24,15 +24,6 @@ def mastered(model_param: torch.Tensor) -> _C.Param | None:
     return found if found is not None and found.has_master else None
 
 
-def make_masters(
-    params: Iterable[torch.Tensor], optimizers: list[torch.optim.Optimizer]
-) -> dict[torch.Tensor, torch.Tensor]:
-    """float32 masters of those of `params` that the optimizers step, by parameter; to be called
-    before the cast that rounds them. A shared one may come more than once."""
-    stepped = set(params_of(optimizers))
-    return {param: _C.make_master(param) for param in dict.fromkeys(params) if param in stepped}
-
-
 def check_optimizer(function: str, optimizer: Any) -> None:
     """Raises TypeError unless it has parameters in groups, as a torch.optim.Optimizer has."""
     is_right = hasattr(optimizer, "param_groups")
@@ -63,11 +54,7 @@ def adopt(
     if is_dtensor(param):
         core.add(function, shard_of(param))
         return param
-    master = masters.get(param)
-    is_new = master is None and mastered(param) is None
-    if is_new and keeps_masters and param.dtype in LOW_PRECISION:
-        master = _C.make_master(param)
-    stepped = core.add(function, param, master)
+    stepped = core.add(function, param, masters.get(param), keeps_masters)
     if stepped is not param and getattr(param, "grad_dtype", None) == param.dtype:
         # The program may assign float32 grads, as masters have them. Before 2.11, torch takes
         # grads of the parameter's own dtype alone.

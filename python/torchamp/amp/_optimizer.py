@@ -12,7 +12,7 @@ from torchamp._arguments import expect, type_of
 from torchamp._load import _C
 from torchamp._logging import warn
 from torchamp._shards import shard_of
-from torchamp.amp._masters import fitting, mastered, params_of
+from torchamp.amp._masters import fitting, params_of
 from torchamp.amp._session import OptimizerSession, Session, suppress_accesses
 from torchamp.amp._swap_class import (
     PlainState,
@@ -138,23 +138,7 @@ def _check_new(state: OptimizerSession, params: list[torch.Tensor]) -> None:
                 f"add_param_group: expected params[{i}], of sizes {list(param.shape)}, to be in no "
                 "other group, got one that the optimizer steps already"
             )
-        if mastered(param) is None or state.core.steps(param):
-            continue
-        for other in state.session.optimizers():
-            if other._torchamp.core.steps(param):
-                name = state.session.name_of(param)
-                raise ValueError(
-                    f"add_param_group: expected params[{i}] to be in one optimizer, since it has a "
-                    f"float32 master, got {name}, which {type(other).__name__} steps too; "
-                    f"{ONE_OWNER}"
-                )
-
-
-#: What to do where two optimizers are to step one parameter.
-ONE_OWNER = (
-    "make one optimizer with two groups, or train in phases: amp.release(model), then initialize "
-    "with the other optimizer"
-)
+        state.core.check_free("add_param_group", param)
 
 
 def _step(

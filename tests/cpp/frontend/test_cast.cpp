@@ -179,9 +179,10 @@ std::string said(int buffers, const Options& options) {
 
 TEST(CastBuffers, SaysWhichBuffersItCasts) {
   const std::string remedy = "; keep_fp32 takes the names of those that must stay in float32\n";
-  EXPECT_EQ(said(1, "O2"), "initialize: buffers cast to Half: \"cos\", \"inner.sin_0\"" + remedy);
+  EXPECT_EQ(said(1, "O2"),
+            "initialize: buffers cast to float16: \"cos\", \"inner.sin_0\"" + remedy);
   EXPECT_EQ(said(5, "O5"),
-            "initialize: buffers cast to BFloat16: \"cos\", \"inner.sin_0\", \"inner.sin_1\", "
+            "initialize: buffers cast to bfloat16: \"cos\", \"inner.sin_0\", \"inner.sin_1\", "
             "\"inner.sin_2\" and 2 others" +
                 remedy);
   EXPECT_EQ(said(1, Options("O3").keep_fp32({"cos", "inner"})), "");

@@ -320,9 +320,9 @@ TEST_P(InitializeManyTest, RefusesComplexParametersThatAreToBeUnscaled) {
   torch::optim::SGD sgd(net->parameters(), 0.1);
   for (const auto level : {OptLevel::O1, OptLevel::O2, OptLevel::O5}) {
     EXPECT_EQ(message_of([&] { (void)initialize(net, sgd, quiet(level)); }),
-              "initialize: expected parameter \"weight\" of models[0] to be real, got "
-              "ComplexFloat, whose grads cannot be unscaled; make torch::view_as_real of it the "
-              "parameter, and use torch::view_as_complex in forward");
+              "initialize: expected parameter \"weight\" of models[0] to be real, got a complex "
+              "one, whose grads cannot be unscaled; make view_as_real of it the parameter, and use "
+              "view_as_complex in forward");
   }
   (void)initialize(net, sgd, quiet(OptLevel::O0));
   net->weight.set_requires_grad(false);

@@ -62,7 +62,7 @@ TEST_P(OneOwnerTest, InitializeRefusesASecondOneAndChangesNothing) {
   EXPECT_EQ(message_of([&] { (void)initialized(); }),
             std::string("initialize: expected parameter \"last.weight\", which gets a float32 "
                         "master, in one optimizer, got it in optimizers[0] and optimizers[1]; ") +
-                kRemedy + "torchamp::release(model), then initialize with the other optimizer");
+                kRemedy + "amp.release(model), then initialize with the other optimizer");
   EXPECT_EQ(net_->last->weight.scalar_type(), at::kFloat);
   EXPECT_TRUE(one_.param_groups()[0].params()[1].is_same(net_->last->weight));
 }

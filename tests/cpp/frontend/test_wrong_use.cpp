@@ -86,10 +86,10 @@ std::vector<WrongUse> of_initialize() {
       {"a_bfloat16_model_at_O5", [] { initialize_half(at::kBFloat16, "O5"); }, right()},
       {"a_float64_model_at_O0", [] { initialize_half(at::kDouble, "O0"); },
        warning(
-           R"(initialize: expected models\[0\] to be in float32, .*float64.* rounded to Float)")},
+           R"(initialize: expected models\[0\] to be in float32, .*float64.* rounded to float32)")},
       {"a_float64_model_at_O2", [] { initialize_half(at::kDouble, "O2"); },
        warning(
-           R"(initialize: expected models\[0\] to be in float32, .*float64.* rounded to Half)")},
+           R"(initialize: expected models\[0\] to be in float32, .*float64.* rounded to float16)")},
       {"a_float64_model_at_O1", [] { initialize_half(at::kDouble, "O1"); }, right()},
       {"a_float16_buffer",
        [] {

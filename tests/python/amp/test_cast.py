@@ -75,11 +75,11 @@ def said(heard, *args, **options) -> str:
 def test_buffers_that_are_cast_are_said(heard):
     remedy = "; keep_fp32 takes the names of those that must stay in float32\n"
     assert said(heard, Tables(2), opt_level="O2") == (
-        "INFO: initialize: buffers cast to torch.float16: 'rope.cos_0', 'rope.cos_1'" + remedy
+        'INFO: initialize: buffers cast to float16: "rope.cos_0", "rope.cos_1"' + remedy
     )
     assert said(heard, [Tables(6), Tables(3)], opt_level="O5") == (
-        "INFO: initialize: buffers cast to torch.bfloat16: 'rope.cos_0', 'rope.cos_1', "
-        "'rope.cos_2', 'rope.cos_3' and 2 others" + remedy
+        'INFO: initialize: buffers cast to bfloat16: "rope.cos_0", "rope.cos_1", '
+        '"rope.cos_2", "rope.cos_3" and 2 others' + remedy
     )
     assert said(heard, Tables(2), opt_level="O3", keep_batchnorm_fp32=True, keep_fp32="rope") == ""
     names = ["rope.cos_0", "rope.cos_1"]

@@ -120,9 +120,9 @@ def phases() -> torch.Tensor:
 def test_complex_parameters_that_train_are_refused(options):
     model = Spectral(phases())
     message = (
-        "initialize: expected parameter 'weight' of models[0] to be real, got torch.complex64, "
-        "whose grads cannot be unscaled; make torch.view_as_real of it the parameter, and use "
-        "torch.view_as_complex in forward"
+        'initialize: expected parameter "weight" of models[0] to be real, got a complex one, '
+        "whose grads cannot be unscaled; make view_as_real of it the parameter, and use "
+        "view_as_complex in forward"
     )
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         amp.initialize(model, sgd(model), verbosity=0, **options)

@@ -711,8 +711,8 @@ NOT_GIVEN = (
 TEACHER = (
     "initialize: expected an optimizer to step models[1], got a model like models[0] "
     "that none steps; if it averages models[0], its averages stall in 16 bits: leave "
-    "it out and use amp.AveragedModel; if its weights stay as they are, leave it out "
-    "and use amp.cast_for_inference"
+    "it out and use AveragedModel; if its weights stay as they are, leave it out and "
+    "use cast_for_inference"
 )
 NO_GRADS = (
     "step: expected grads, got none, so nothing changes; run the backward, of a loss "
@@ -1500,13 +1500,13 @@ WARNINGS = (
     (lambda: a_teacher("O5"), TEACHER),
     (
         lambda: a_float64_model("O0"),
-        "initialize: expected models[0] to be in float32, got parameter '0.weight' in "
-        "float64; it is rounded to torch.float32, and a master of it to float32",
+        'initialize: expected models[0] to be in float32, got parameter "0.weight" in '
+        "float64; it is rounded to float32, and a master of it to float32",
     ),
     (
         lambda: a_float64_model("O2"),
-        "initialize: expected models[0] to be in float32, got parameter '0.weight' in "
-        "float64; it is rounded to torch.float16, and a master of it to float32",
+        'initialize: expected models[0] to be in float32, got parameter "0.weight" in '
+        "float64; it is rounded to float16, and a master of it to float32",
     ),
     (lambda: step_without_a_backward("O1"), NO_GRADS),
     (lambda: step_without_a_backward("O2"), NO_GRADS),

@@ -325,6 +325,21 @@ def check_training(model: nn.Module, expected: list[torch.Tensor], level: str) -
         assert error <= RELATIVE_TOLERANCE[level] * moved, f"{error / moved} of the update"
 
 
+def monitored() -> None:
+    """The Monitor measures the grads of this rank's shards."""
+    model = net()
+    FSDP.shard(model, "O4")
+    optimizer = sgd(model.parameters())
+    amp.initialize(model, optimizer, opt_level="O4", verbosity=0)
+    logged: list[dict[str, float]] = []
+    with amp.Monitor(optimizer, lambda values, step: logged.append(values)):
+        with amp.scale_loss(loss_of(model, 0, FSDP.own_batch()), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        norms = [param.grad.to_local().norm() for param in model.parameters()]
+        optimizer.step()
+    assert logged[0]["amp/grad_norm"] == pytest.approx(float(torch.stack(norms).norm()))
+
+
 def unsynced(level: str) -> None:
     """fully_shard leaves grads to each rank, and reduces those of two micro-batches together."""
     model = net()
@@ -565,7 +580,7 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     for make_scaler, original in itertools.product((sharded_scaler, own_scaler), (True, False)):
         name = f"flattened-{make_scaler.__name__}-{'original' if original else 'flat'}"
         yield name, functools.partial(flattened, make_scaler, original)
-    for case in (states, refusals, flattened_refusals, batch_norms, policies):
+    for case in (states, refusals, flattened_refusals, batch_norms, policies, monitored):
         yield case.__name__, case
 
 
@@ -606,7 +621,7 @@ def outcomes_of_four(outcomes, folder) -> dict[str, str]:
 
 
 #: Cases that train with fully_shard.
-FULLY_SHARDED = re.compile("FSDP|HSDP|unsynced|resume|save|states|batch_norms")
+FULLY_SHARDED = re.compile("FSDP|HSDP|unsynced|resume|save|states|batch_norms|monitored")
 
 
 def check(case: str, outcome: str) -> None:

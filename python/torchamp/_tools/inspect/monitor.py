@@ -12,8 +12,7 @@ from typing import Any, Protocol, TextIO, Union
 
 import torch
 
-from torchamp._shards import grad_of
-from torchamp._tools.inspect.ranges import FLOAT16
+from torchamp._load import _C
 from torchamp.amp._optimizer import state_of
 
 
@@ -129,39 +128,11 @@ class Monitor:
             values = [*pending.values.tolist(), known.steps, known.skipped_steps]
             self._log(dict(zip(_NAMES, values)), step=pending.step)
 
-    @torch.no_grad()
     def _values(self) -> torch.Tensor:
         """Loss scale, norm, share of zeros, share of subnormal grads, on the device."""
-        scale = self._state.session.scalers[0].loss_scale_tensor()
-        grads = self._grads()
-        if not grads:
-            nothing = scale.new_full((), float("nan"))
-            return torch.stack([scale, nothing, nothing, nothing])
-        norms, zeros, small = [], [], []
-        for grad, factor in grads:
-            bound = 2.0**FLOAT16.normal / (scale if factor is None else 1.0)
-            norms.append(grad.float().norm() * (1.0 if factor is None else factor))
-            zeros.append((grad == 0).sum())
-            small.append(((grad != 0) & (grad.float().abs() < bound)).sum())
-        count = sum(grad.numel() for grad, _ in grads)
-        shares = [torch.stack(each).sum() / count for each in (zeros, small)]
-        return torch.stack([scale, torch.stack(norms).norm(), *shares])
-
-    def _grads(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
-        """The grads that the step uses, each with the factor that unscales it, which is None where
-        it is unscaled."""
-        core = self._state.core
-        with self._state.accesses.suppress():
-            factor = core.factor()
-            found = [
-                (grad_of(param.model if param.is_checked else param.master), param.is_checked)
-                for param in core.params()
-            ]
-        return [
-            (grad, factor if is_scaled else None)
-            for grad, is_scaled in found
-            if grad is not None and not grad.is_sparse and grad.numel()
-        ]
+        session = self._state.session
+        with self._state.accesses.suppress(), session.shards.mirrored():
+            return _C.measure(session.scalers[0].loss_scale_tensor(), self._state.core)
 
 
 def _sent(step: int, values: torch.Tensor) -> _Pending:

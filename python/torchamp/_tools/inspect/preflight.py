@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import os
 import time
 from typing import Any
@@ -25,6 +26,7 @@ from torchamp._tools.inspect.range_plot import save_plots
 from torchamp._tools.inspect.ranges import (
     FLOAT16,
     FORMATS,
+    SCALES,
     Format,
     Range,
     no_range,
@@ -45,8 +47,6 @@ _SIGMOID = (
     "The loss is the binary cross entropy of a sigmoid, which 16 bits round to 0 or 1: leave out "
     "the sigmoid and use binary_cross_entropy_with_logits (BCEWithLogitsLoss)."
 )
-#: Exponents of the loss scales that amp may choose.
-_SCALES = range(-10, 25)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Preflight:
 
 
 def _exponent(scale: float) -> int:
-    return int(torch.frexp(torch.tensor(float(scale))).exponent) - 1
+    return math.frexp(scale)[1] - 1
 
 
 def _cells(verdict: Verdict) -> list[str]:
@@ -344,8 +344,8 @@ def _findings(tensors: list[TensorRange], format: Format) -> list[Finding]:
     """What `format` does not hold, of grads at the loss scale that suits all of them best."""
     grads = sum_of(each.range for each in tensors if each.is_grad)
     is_scaled = format is FLOAT16
-    fitting = [e for e in _SCALES if not grads.overflows(format, e)] if is_scaled else [0]
-    scale = max(fitting, default=_SCALES[0])
+    fitting = [e for e in SCALES if not grads.overflows(format, e)] if is_scaled else [0]
+    scale = max(fitting, default=SCALES[0])
     found = (_finding(each, format, scale if each.is_grad else 0) for each in tensors)
     return [each for each in found if each is not None]
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 
 import torch
+
+from torchamp import ops
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +30,10 @@ FLOAT16 = Format("float16", subnormal=-24, normal=-14, top=15, spacing=-10)
 BFLOAT16 = Format("bfloat16", subnormal=-133, normal=-126, top=127, spacing=-7)
 TF32 = Format("TF32", subnormal=-136, normal=-126, top=127, spacing=-10)
 FORMATS = (FLOAT16, BFLOAT16)
+
+_RULE = ops.ScaleRule()
+#: Exponents of the loss scales that amp may choose.
+SCALES = range(int(math.log2(_RULE.min_scale)), int(math.log2(_RULE.max_scale)) + 1)
 
 _LOWEST = -149  # the exponent of float32's smallest number
 _HIGHEST = 128

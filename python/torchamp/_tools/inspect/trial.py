@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
+from torchamp._load import _C
 from torchamp._tools.inspect.iteration import (
     LOSS,
     LossFunction,
@@ -17,7 +19,7 @@ from torchamp._tools.inspect.iteration import (
     run_iteration,
     time_iteration,
 )
-from torchamp._tools.inspect.ranges import BFLOAT16, FLOAT16, TF32, Range
+from torchamp._tools.inspect.ranges import BFLOAT16, FLOAT16, SCALES, TF32, Range
 from torchamp._tools.inspect.rounding import Rounding
 from torchamp._tools.inspect.watch import Op
 from torchamp.amp._amp import Amp
@@ -38,8 +40,8 @@ MAX_LOSS_ERROR = 0.02
 MAX_OUTPUT_ERROR = 0.1
 MAX_GRAD_ERROR = 0.5
 
-#: Exponents of loss scales that amp tries: its first one and the last that it halves to.
-_FIRST_SCALE, _LAST_SCALE = 16, -10
+#: The exponent of the loss scale that amp tries first.
+_FIRST_SCALE = int(math.log2(_C.LossScaler().loss_scale()))
 
 #: An op of the iteration: whether it is of the backward, its module and its name.
 OpKey = tuple[bool, str, str]
@@ -75,7 +77,7 @@ class Reference:
         """The exponent of the first loss scale to try in float16."""
         tops = [r.max_abs for (is_backward, *_), r in self.ops.items() if is_backward and r.max_abs]
         room = FLOAT16.top - int(torch.tensor(max(tops, default=1.0)).log2().floor())
-        return max(min(_FIRST_SCALE, room), _LAST_SCALE)
+        return max(min(_FIRST_SCALE, room), SCALES[0])
 
 
 class _FirstBad:
@@ -113,9 +115,9 @@ def trial(
             bad = _FirstBad(reference)
             outcome = run_iteration(twin, batch, loss_fn, bad.see, 2.0**exponent)
             retries = is_scaled and outcome.error is None and outcome.has_finite_loss
-            if outcome.is_finite or not retries or exponent <= _LAST_SCALE:
+            if outcome.is_finite or not retries or exponent <= SCALES[0]:
                 break
-            exponent = max(exponent - 2, _LAST_SCALE)
+            exponent = max(exponent - 2, SCALES[0])
         scale = 2.0**exponent if is_scaled else None
         verdict = _judged(level, outcome, bad.op, scale, reference)
         if verdict.fits:
@@ -202,9 +204,9 @@ def named(module: str) -> str:
 
 def _overflow(level: str, outcome: Outcome, bad: Op | None, reference: Reference) -> Verdict:
     backward = outcome.has_finite_loss
-    when = "in the backward, at every loss scale down to 2**-10" if backward else "in the forward"
-    if backward and FORMATS[level] is BFLOAT16:
-        when = "in the backward"
+    when = "in the backward" if backward else "in the forward"
+    if backward and FORMATS[level] is FLOAT16:
+        when += f", at every loss scale down to 2**{SCALES[0]}"
     if bad is None:
         return Verdict(level, False, f"not finite {when}")
     known = reference.ops.get((bad.is_backward, bad.module, bad.name))
