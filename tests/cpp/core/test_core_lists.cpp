@@ -30,8 +30,8 @@ struct Rig {
   }
 
   /// `grads`: scaled; undefined: none.
-  void backward(const std::vector<Tensor>& grads) {
-    Backward backward({state}, scaler, {});
+  void backward(const std::vector<Tensor>& grads, const Backward::Options& options = {}) {
+    Backward backward({state}, scaler, options);
     backward.prepare();
     give(grads);
     backward.finish();
@@ -76,13 +76,16 @@ class ListsTest : public DeviceTest {
 
 TEST_P(ListsTest, AParameterThatGetsNoGradKeepsWhatItHad) {
   for (const bool lazy : {false, true}) {
-    Rig rig({true, false, true}, device());
-    rig.state->set_lazy(lazy);
-    rig.backward(grads(rig, 5));
-    rig.backward({grads(rig, 1)[0], {}, {}});
-    EXPECT_TRUE(same_bits(rig.grad(0), filled(6)));
-    EXPECT_TRUE(same_bits(rig.grad(1), filled(5)));
-    EXPECT_TRUE(same_bits(rig.grad(2), filled(5)));
+    for (const bool delays : {false, true}) {
+      Rig rig({true, false, true}, device());
+      rig.state->set_lazy(lazy);
+      rig.backward(grads(rig, 5));
+      rig.backward({grads(rig, 1)[0], {}, {}}, {0, delays, false});
+      rig.backward({});
+      EXPECT_TRUE(same_bits(rig.grad(0), filled(6)));
+      EXPECT_TRUE(same_bits(rig.grad(1), filled(5)));
+      EXPECT_TRUE(same_bits(rig.grad(2), filled(5)));
+    }
   }
 }
 
@@ -144,6 +147,57 @@ TEST_P(ListsTest, AfterAStepMastersHaveNoGradsAndTheNextBackwardStartsAnew) {
   EXPECT_TRUE(same_bits(rig_.grad(1), filled(6))) << "not zeroed, as in PyTorch";
 }
 
+TEST_P(ListsTest, GradsOfAnotherLossAreRefusedAndLeftOut) {
+  rig_.backward(grads(rig_, 5));
+  Backward backward({rig_.state}, rig_.scaler, {});
+  backward.scale(filled(1).set_requires_grad(true));
+  backward.prepare();
+  rig_.give(grads(rig_, 7));
+  EXPECT_EQ(message_of([&] { backward.finish(); }),
+            "scale_loss: expected the backward of the scaled loss, got grads of another loss, "
+            "which must not be unscaled; call scaled_loss.backward()");
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(rig_.grad(i), filled(5))) << i;
+}
+
+TEST_P(ListsTest, ABackwardMovesTheScale) {
+  rig_.backward(grads(rig_, 5));
+  EXPECT_EQ(rig_.scaler.state().growth_tracker, 1);
+  rig_.backward({{}, {}, grads(rig_, INFINITY)[2]});
+  EXPECT_EQ(rig_.scaler.state().growth_tracker, 0);
+  EXPECT_EQ(rig_.scaler.loss_scale(), kScale / 2);
+}
+
+/// Whether their grads stay scaled, or their overflow alone waits.
+TEST_P(ListsTest, BackwardsThatDelayTheMoveOfTheScaleMoveItOnceInTheNext) {
+  for (const bool delays_unscale : {true, false}) {
+    Rig rig({true, false, true}, device());
+    const Backward::Options delayed{0, delays_unscale, !delays_unscale};
+    rig.backward(grads(rig, INFINITY), delayed);
+    EXPECT_EQ(rig.scaler.loss_scale(), kScale);
+    EXPECT_EQ(rig.state->has_overflowed(), !delays_unscale);
+    rig.scaler.set_loss_scale(kScale * 4);
+    rig.backward(grads(rig, 1));
+    EXPECT_EQ(rig.scaler.loss_scale(), kScale * 2);
+    EXPECT_TRUE(rig.state->has_overflowed());
+    rig.state->zero_grad(/*set_to_none=*/true);
+    rig.backward(grads(rig, 1), delayed);
+    rig.backward(grads(rig, 1));
+    EXPECT_EQ(rig.scaler.loss_scale(), kScale * 2);
+    EXPECT_EQ(rig.scaler.state().growth_tracker, 1);
+    EXPECT_FALSE(rig.state->has_overflowed());
+  }
+}
+
+TEST_P(ListsTest, AParameterTakesItsOverflowAlongAndReturnsToItsMasterWithoutAGrad) {
+  const auto masters = rig_.state->master_params();
+  rig_.backward({grads(rig_, INFINITY)[0], grads(rig_, 5)[1], grads(rig_, 5)[2]});
+  rig_.state->retain("retain", {masters[1], masters[2]});
+  EXPECT_FALSE(rig_.state->has_overflowed());
+  rig_.give({grads(rig_, 7)[0]});
+  EXPECT_TRUE(rig_.state->add("add", rig_.models[0]).is_same(masters[0]));
+  EXPECT_FALSE(rig_.models[0].grad().defined());
+}
+
 TORCHAMP_ON_EACH_DEVICE(ListsTest);
 
 /// Two optimizers of one loss scale.
@@ -194,6 +248,40 @@ TEST_P(TwoTest, ClippingLeavesOutGradsThatOnlySkippedStepsUse) {
 TEST_P(TwoTest, TheNormOfGradsThatAnotherOnesOverflowSkipsIsNotFinite) {
   backward(grads(one_, 5), grads(other_, INFINITY));
   EXPECT_FALSE(std::isfinite(clip_grad_norm({one_.state.get()}, 1).item<double>()));
+}
+
+TEST_P(TwoTest, GradsOfABackwardThatWasNotGivenTheOptimizerAreRefused) {
+  const auto leave_out_the_other = [&] {
+    Backward backward({one_.state}, one_.scaler, {});
+    backward.prepare();
+    one_.give(grads(one_, 5));
+    other_.give(grads(other_, 5));
+    backward.finish();
+  };
+  const std::string refusal =
+      ": expected grads of backwards in scale_loss's that were given this optimizer, got one, of "
+      "sizes [4, 2], of a scale_loss that was not; give it all optimizers whose parameters its "
+      "loss reaches, or zero their grads before their own backward";
+  leave_out_the_other();
+  EXPECT_EQ(message_of([&] { step(other_); }), "step" + refusal);
+  EXPECT_EQ(message_of([&] { clipped_norm(); }), "clip_grad_norm_" + refusal);
+  other_.backward(grads(other_, 1));
+  EXPECT_TRUE(same_bits(other_.grad(0), one_.grad(0).div(5)))
+      << "set aside, as its master has none";
+  EXPECT_EQ(message_of([&] { step(other_); }), "step" + refusal) << "it was added to the other";
+  other_.state->zero_grad(/*set_to_none=*/true);
+  EXPECT_EQ(message_of([&] { step(other_); }), "no error");
+}
+
+/// Without masters.
+TEST_P(TwoTest, OfASharedParameterAnOverflowSkipsBothUntilItIsZeroed) {
+  other_.state->add("add", one_.models[1]);
+  one_.backward(grads(one_, INFINITY));
+  EXPECT_TRUE(other_.state->has_overflowed());
+  one_.state->zero_grad(/*set_to_none=*/true);
+  EXPECT_FALSE(other_.state->has_overflowed());
+  one_.backward({grads(one_, INFINITY)[0], grads(one_, 5)[1]});
+  EXPECT_FALSE(other_.state->has_overflowed()) << "it was not in the shared one";
 }
 
 TORCHAMP_ON_EACH_DEVICE(TwoTest);

@@ -49,17 +49,18 @@ class Run {
     state_->add("Run", model_, master_);
     state_->adopt_data_writes();
     state_->set_lazy(way.is_fused());
-    scaler_.set_loss_scale(256);
+    scalers_[0].set_loss_scale(256);
+    scalers_[1].set_loss_scale(32);
   }
 
   void backward(float grad, const Backward::Options& options, bool is_raising = false) {
-    Backward backward({state_}, scaler_, options);
+    Backward backward({state_}, scaler(), options);
     backward.prepare();
-    add(grad * static_cast<float>(scaler_.loss_scale()));
+    add(grad * static_cast<float>(scaler().loss_scale()));
     if (!is_raising) backward.finish();
   }
   void step() {
-    Step step(state_, {&scaler_}, way_.is_fused());
+    Step step(state_, {&scalers_[0], &scalers_[1]}, way_.is_fused());
     step.begin("step");
     if (way_.is_fused()) {
       step_fused();
@@ -93,8 +94,10 @@ class Run {
     if (way_.has_master()) master_.variable_data().fill_(value);
     is_master_hidden_ = true;
   }
-  void move_scale() { scaler_.set_loss_scale(scaler_.loss_scale() == 256 ? 64 : 256); }
+  void move_scale() { scaler().set_loss_scale(scaler().loss_scale() == 256 ? 64 : 256); }
+  void change_loss() { loss_ = 1 - loss_; }
 
+  bool shows() const { return model_.grad().defined(); }
   float value() const {
     const auto param = param_of(model_);
     refresh({param});
@@ -104,6 +107,7 @@ class Run {
   }
 
  private:
+  LossScaler& scaler() { return scalers_[loss_]; }
   Tensor& grad() const { return model_.mutable_grad(); }
   /// As autograd does.
   void add(float scaled) {
@@ -121,7 +125,8 @@ class Run {
   at::NoGradGuard no_grad_;
   Way way_;
   Tensor model_, master_;
-  LossScaler scaler_;
+  LossScaler scalers_[2];
+  int loss_ = 0;
   std::shared_ptr<OptimizerState> state_ =
       std::make_shared<OptimizerState>(way_.steps == Steps::kShown);
   std::optional<FusedStepper> stepper_;
@@ -139,14 +144,14 @@ class Rule {
 
   void open() {
     look();
-    if (scaled_ && scaled_by_ != scale_) unscale();
+    if (scaled_ && scaled_by_ != scale()) unscale();
     check_not_written();
     is_checked_ = false;
   }
   void backward(float grad, const Backward::Options& options) {
     open();
     scaled_ = scaled_.value_or(0) + grad;
-    scaled_by_ = scale_;
+    scaled_by_ = scale();
     shows_ = true;
     if (options.delay_unscale) return;
     is_checked_ = is_lazy_ && !sum_;
@@ -215,12 +220,16 @@ class Rule {
     if (!has_master_ || is_model_ahead_ || (data_ && !is_master_ahead_)) return;
     value_ = value;
   }
-  void move_scale() { ++scale_; }
+  void move_scale() { ++moves_[loss_]; }
+  void change_loss() { loss_ = 1 - loss_; }
 
+  bool shows() const { return shows_ && !is_none_; }
   /// A counted write to the master alone has overwritten the model.
   float value() const { return is_master_ahead_ ? value_ : data_.value_or(value_); }
 
  private:
+  using Scale = std::pair<int, int>;  ///< the loss, and how often its scale has moved
+  Scale scale() const { return {loss_, moves_[loss_]}; }
   void look() {
     if (is_master_ahead_) data_.reset();
     is_model_ahead_ = is_master_ahead_ = false;
@@ -238,7 +247,8 @@ class Rule {
   bool has_master_, is_lazy_;
   float value_ = kStart;
   std::optional<float> scaled_, sum_;
-  int scale_ = 0, scaled_by_ = 0;
+  int loss_ = 0, moves_[2] = {};
+  Scale scaled_by_;
   bool shows_ = false;            ///< the model's grad is not None
   bool is_bad_ = false;           ///< the next step is to be skipped
   bool is_checked_ = false;       ///< the sum is the model's grad, still scaled
@@ -286,6 +296,8 @@ const std::vector<Event>& events() {
        [](Rule& rule, float grad) { rule.write_master_data(6 + grad + 0x1p-20f); }},
       {"move scale", [](Run& run, float) { run.move_scale(); },
        [](Rule& rule, float) { rule.move_scale(); }},
+      {"change loss", [](Run& run, float) { run.change_loss(); },
+       [](Rule& rule, float) { rule.change_loss(); }},
       {"step", [](Run& run, float) { run.step(); }, [](Rule& rule, float) { rule.step(); }},
   };
   return all;
@@ -313,6 +325,7 @@ void check(const Way& way, std::vector<const Event*> sequence) {
     ASSERT_EQ(throws<c10::Error>([&] { event->on_run(run, grad); }),
               throws<Refused>([&] { event->on_rule(rule, grad); }))
         << so_far;
+    ASSERT_TRUE(!way.has_master() || run.shows() == rule.shows()) << so_far;
     grad *= 2;
   }
   ASSERT_EQ(run.value(), rule.value()) << so_far;

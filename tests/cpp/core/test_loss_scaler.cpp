@@ -223,7 +223,7 @@ TEST_P(LossScalerTest, RefusesWhatCannotScale) {
   EXPECT_EQ(message_of([] { make(fixed(0)); }),
             "LossScaler: expected the initial scale to be positive and finite, got 0");
   LossScaler scaler = make();
-  EXPECT_EQ(message_of([&] { scaler.set_loss_scale(-2); }),
+  EXPECT_EQ(message_of<c10::ValueError>([&] { scaler.set_loss_scale(-2); }),
             "set_loss_scale: expected value to be positive and finite, got -2");
   EXPECT_EQ(message_of([&] { scaler.set_loss_scale(INFINITY); }),
             "set_loss_scale: expected value to be positive and finite, got inf");

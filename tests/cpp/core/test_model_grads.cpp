@@ -210,18 +210,5 @@ TEST(ScaledModelGradsTest, MustNotBeWrittenBeforeAnyClipping) {
   }
 }
 
-TEST(ScaledModelGradsTest, MayBeDropped) {
-  for (const GradEdit& edit : drops()) {
-    SCOPED_TRACE(edit.name);
-    FusedLayer once(lazily()), twice(lazily());
-    once.backward();
-    twice.backward(8);
-    edit.of(twice.net);
-    twice.backward();
-    EXPECT_TRUE(once.step() && twice.step());
-    EXPECT_TRUE(same_bits(twice.values(), once.values()));
-  }
-}
-
 }  // namespace
 }  // namespace torchamp

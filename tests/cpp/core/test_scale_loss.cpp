@@ -1,9 +1,6 @@
 #include <ATen/ops/mm.h>
-#include <torchamp/clip.h>
 #include <torchamp/telemetry.h>
 
-#include <iostream>
-#include <sstream>
 #include <stdexcept>
 
 #include "errors.h"
@@ -77,23 +74,6 @@ TEST_P(DynamicTest, GradsAreDividedByTheScaleTheyWereMultipliedWith) {
   { scale_loss(before_growth.loss(), before_growth.optimizer()).backward(); }
   EXPECT_EQ(before_growth.scaler().loss_scale(), 131072);
   EXPECT_TRUE(same_bits(before_growth.grads(), fresh.grads()));
-}
-
-TEST_P(DynamicTest, OneOverflowAmongMicroBatchesSkipsTheirStep) {
-  for (const int bad : {0, 1, 2}) {
-    Training training(device(), options());
-    const auto params = clones(training.net->parameters());
-    for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
-      scale_loss scaled_loss(training.loss(), training.optimizer());
-      scaled_loss.backward();
-      if (micro_batch == bad) training.net->first->weight.grad().fill_(INFINITY);
-    }
-    EXPECT_FALSE(std::isfinite(clip_grad_norm_(training.optimizer(), 1.0).item<float>())) << bad;
-    EXPECT_FALSE(training.optimizer().step()) << bad;
-    EXPECT_TRUE(same_bits(training.net->parameters(), params)) << bad;
-    EXPECT_EQ(training.scaler().loss_scale(), 32768) << bad;
-    training.step();
-  }
 }
 
 /// A backward does not overwrite what a later one still needs.
@@ -174,6 +154,7 @@ TEST_P(DynamicTest, FinishedEarlyItIsFinishedOnce) {
   EXPECT_EQ(message_of(finish_and_throw), "after it");
   EXPECT_EQ(training.scaler().state().growth_tracker, 1);
   for (const Tensor& grad : training.grads()) EXPECT_TRUE(grad.defined());
+  EXPECT_TRUE(training.optimizer().step());
 }
 
 /// Runs a whole backward during stack unwinding.
@@ -215,22 +196,10 @@ TEST_P(DynamicTest, AFixedScaleSkipsNothing) {
   EXPECT_EQ(training.scaler().loss_scale(), 128);
 }
 
-/// Captures what is written to std::clog while it lives.
-class CapturedLog {
- public:
-  CapturedLog() : before_(std::clog.rdbuf(text_.rdbuf())) {}
-  ~CapturedLog() { std::clog.rdbuf(before_); }
-  std::string text() const { return text_.str(); }
-
- private:
-  std::ostringstream text_;
-  std::streambuf* before_;
-};
-
 TEST_P(DynamicTest, ASkippedStepIsReportedUnlessQuiet) {
   for (const int verbosity : {0, 1}) {
     Training training(device(), options().verbosity(verbosity));
-    const CapturedLog log;
+    const Logged log;
     {
       scale_loss scaled_loss(training.loss(), training.optimizer());
       scaled_loss.backward();
@@ -240,7 +209,7 @@ TEST_P(DynamicTest, ASkippedStepIsReportedUnlessQuiet) {
     training.scaler().loss_scale();  // waits for the device
     telemetry(training.optimizer());
     const std::string skipped =
-        "torchamp: gradient overflow in loss 0, at last.bias: step skipped, loss scale now "
+        "gradient overflow in loss 0, at last.bias: step skipped, loss scale now "
         "32768; this is normal before the first step, since the scale starts high\n";
     EXPECT_EQ(log.text(), verbosity == 0 ? "" : skipped);
   }
@@ -255,7 +224,7 @@ bool step_of(Training& training, double factor) {
 
 TEST_P(DynamicTest, GradsThatAreAllZeroAreSteppedInSilence) {
   Training training(device(), options().verbosity(1));
-  const CapturedLog log;
+  const Logged log;
   EXPECT_TRUE(step_of(training, 0.0));
   EXPECT_EQ(training.scaler().state().growth_tracker, 1);  // waits for the device
   telemetry(training.optimizer());
@@ -263,7 +232,7 @@ TEST_P(DynamicTest, GradsThatAreAllZeroAreSteppedInSilence) {
 }
 
 TEST_P(DynamicTest, ARunOfNanLossesIsNamedAndItsScaleRecovers) {
-  const CapturedLog log;
+  const Logged log;
   Training training(device(), options().verbosity(1));
   for (int step = 0; step < 100; ++step) EXPECT_FALSE(step_of(training, NAN));
   EXPECT_TRUE(contains(log.text(), "loss 0 is not finite: step skipped"));
@@ -293,21 +262,6 @@ TEST_P(DynamicTest, TooManySkipsInARowThrow) {
   EXPECT_THROW(options().max_consecutive_skips(0), c10::ValueError);
 }
 
-TEST_P(DynamicTest, EachLossHasItsScaler) {
-  Training training(device(), options().num_losses(2));
-  auto& scalers = training.amped.model.amp()->loss_scalers();
-  {
-    scale_loss scaled_loss(training.loss(), training.optimizer(), {1, false});
-    scaled_loss.backward();
-    training.net->last->bias.grad().fill_(INFINITY);
-  }
-  { scale_loss(training.loss(), training.optimizer(), {0, false}).backward(); }
-  EXPECT_EQ(scalers[0].loss_scale(), 65536);
-  EXPECT_EQ(scalers[1].loss_scale(), 32768);
-  EXPECT_FALSE(training.optimizer().step())
-      << "the second loss's backward was clean, the first not";
-}
-
 TEST_P(DynamicTest, BackwardRunsOutsideOfAutocast) {
   Training training(device(), options());
   at::ScalarType mm_type = at::kHalf;
@@ -332,34 +286,6 @@ TEST_P(ScaleLossTest, WithoutAScaleOrMastersGradsAreAutograds) {
   const auto grads = training.grads();
   scaled_loss.finish();
   EXPECT_TRUE(same_bits(training.grads(), grads));
-}
-
-TEST_P(ScaleLossTest, OptimizersOfOneInitializeOnly) {
-  Training one(device(), quiet(OptLevel::O2)), other(device(), quiet(OptLevel::O2));
-  EXPECT_EQ(message_of([&] {
-              const std::vector<Optimizer> mixed = {one.optimizer(), other.optimizer()};
-              scale_loss(one.loss(), mixed).backward();
-            }),
-            "scale_loss: expected optimizers[1] to come from the initialize of optimizers[0], got "
-            "one from another initialize");
-  EXPECT_EQ(message_of([&] {
-              const std::vector<Optimizer> twice = {one.optimizer(), one.optimizer()};
-              scale_loss(one.loss(), twice).backward();
-            }),
-            "scale_loss: expected each optimizer once, got optimizers[0] again as optimizers[1]");
-  EXPECT_EQ(message_of([&] { scale_loss(one.loss(), std::vector<Optimizer>()).backward(); }),
-            "scale_loss: expected at least one optimizer, got none");
-}
-
-TEST_P(ScaleLossTest, LossesThatThereAre) {
-  Training training(device(), quiet(OptLevel::O2).num_losses(2));
-  for (const int64_t loss_id : {-1, 2}) {
-    const auto scale = [&] {
-      scale_loss(training.loss(), training.optimizer(), {loss_id, false}).backward();
-    };
-    EXPECT_EQ(message_of(scale), "scale_loss: expected loss_id to be below num_losses, 2, got " +
-                                     std::to_string(loss_id));
-  }
 }
 
 TORCHAMP_ON_EACH_DEVICE(ScaleLossTest);

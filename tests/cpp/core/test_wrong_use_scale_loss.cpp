@@ -3,7 +3,6 @@
 #include <torchamp/clip.h>
 #include <torchamp/grad_scaler.h>
 #include <torchamp/optim/adam.h>
-#include <torchamp/telemetry.h>
 
 #include <stdexcept>
 
@@ -67,16 +66,16 @@ std::vector<WrongUse> of_scale_loss() {
          scale_loss(run.loss(), std::vector<Optimizer>{run.optimizer(), run.optimizer()})
              .backward();
        },
-       error<c10::ValueError>(
-           R"(^scale_loss: expected each optimizer once, got optimizers\[0\] a)")},
+       error<c10::ValueError>("^scale_loss: expected each optimizer once, got optimizers\\[0\\] "
+                              "again as optimizers\\[1\\]$")},
       {"optimizers_of_two_initializes",
        [] {
          Run run, other;
          const std::vector<Optimizer> both{run.optimizer(), other.optimizer()};
          scale_loss(run.loss() + other.loss(), both).backward();
        },
-       error<c10::ValueError>(
-           R"(^scale_loss: expected optimizers\[1\] to come from the initialize)")},
+       error<c10::ValueError>("^scale_loss: expected optimizers\\[1\\] to come from the initialize "
+                              "of optimizers\\[0\\], got one from another initialize$")},
       {"one_inside_another",
        [] {
          Run run;
@@ -85,25 +84,9 @@ std::vector<WrongUse> of_scale_loss() {
        },
        error("^scale_loss: expected the optimizer not to be inside an open scale_loss, but it is; "
              "c")},
-      {"the_unscaled_loss_at_O1",
-       [] {
-         Run run(at_level("O1"));
-         const Tensor loss = run.loss();
-         scale_loss scaled_loss(loss, run.optimizer());
-         loss.backward();
-       },
-       error(another_loss)},
       {"the_unscaled_loss_at_O2",
        [] {
          Run run;
-         const Tensor loss = run.loss();
-         scale_loss scaled_loss(loss, run.optimizer());
-         loss.backward();
-       },
-       error(another_loss)},
-      {"the_unscaled_loss_of_a_fused_optimizer",
-       [] {
-         Run<FusedAdam> run;
          const Tensor loss = run.loss();
          scale_loss scaled_loss(loss, run.optimizer());
          loss.backward();
@@ -117,22 +100,6 @@ std::vector<WrongUse> of_scale_loss() {
          (other * 2).backward();
        },
        error(another_loss)},
-      {"a_backward_after_the_end_at_O1",
-       [] {
-         Run run(at_level("O1"));
-         Tensor scaled;
-         { scaled = scale_loss(run.loss(), run.optimizer()).tensor(); }
-         scaled.backward();
-       },
-       error(end_of_scale_loss)},
-      {"a_backward_after_the_end_at_O2",
-       [] {
-         Run run;
-         Tensor scaled;
-         { scaled = scale_loss(run.loss(), run.optimizer()).tensor(); }
-         scaled.backward();
-       },
-       error(end_of_scale_loss)},
       {"a_backward_after_finish",
        [] {
          Run run;
@@ -182,16 +149,6 @@ std::vector<WrongUse> of_scale_loss() {
          kept.backward();
        },
        error(end_of_scale_loss)},
-      {"finish_twice",
-       [] {
-         Run run;
-         scale_loss scaled_loss(run.loss(), run.optimizer());
-         scaled_loss.backward();
-         scaled_loss.finish();
-         scaled_loss.finish();
-         EXPECT_TRUE(run.step());
-       },
-       right()},
       {"a_part_of_the_scaled_loss",
        [] {
          Run run;
@@ -246,21 +203,6 @@ std::vector<WrongUse> of_scale_loss() {
          clip_grad_norm_(run.optimizer(), 1.0);
        },
        error("^clip_grad_norm_: expected unscaled grads, got grads still scaled")},
-      {"clipping_values_inside",
-       [] {
-         Run run;
-         scale_loss scaled_loss(run.loss(), run.optimizer());
-         scaled_loss.backward();
-         clip_grad_value_(run.optimizer(), 1.0);
-       },
-       error("^clip_grad_value_: expected unscaled grads, got grads still scaled")},
-      {"release_inside",
-       [] {
-         Run run;
-         scale_loss scaled_loss(run.loss(), run.optimizer());
-         release(run.amped);
-       },
-       error("^release: expected no scale_loss to be open, but one is; release after it$")},
       {"a_step_on_delayed_grads",
        [] {
          Run run;
@@ -268,13 +210,6 @@ std::vector<WrongUse> of_scale_loss() {
          run.step();
        },
        error("^Optimizer::step: expected unscaled grads, got grads still scaled .*delay_unscale")},
-      {"clipping_delayed_grads",
-       [] {
-         Run run;
-         run.backward({0, /*delay_unscale=*/true});
-         clip_grad_norm_(run.optimizer(), 1.0);
-       },
-       error("^clip_grad_norm_: expected unscaled grads, got grads still scaled")},
       {"a_loss_of_nan",
        [] {
          Run run(Options("O2"));
@@ -325,15 +260,8 @@ std::vector<WrongUse> of_several() {
       {"clip_for_an_optimizer_not_given_at_O2", [=] { clip_both("O2"); }, right()},
       {"an_optimizer_not_given_at_O1", [=] { step_both("O1"); }, error(not_given)},
       {"an_optimizer_not_given_at_O2", [=] { step_both("O2"); }, error(not_given)},
-      {"grads_added_to_those_of_another", [] { leave_out_the_second(at_level("O1"), [](Two&) {}); },
-       error(not_given)},
-      {"grads_added_to_those_of_another_at_O2",
-       [] { leave_out_the_second(at_level("O2"), [](Two&) {}); }, right()},
       {"grads_of_another_that_the_model_zeroes",
        [] { leave_out_the_second(at_level("O1"), [](Two& two) { two.second->zero_grad(); }); },
-       right()},
-      {"grads_of_another_that_the_optimizer_zeroes",
-       [] { leave_out_the_second(at_level("O1"), [](Two& two) { two.optimizer(1).zero_grad(); }); },
        right()},
       {"grads_of_another_that_no_scale_changes",
        [] { leave_out_the_second(Options("O4"), [](Two&) {}); }, right()},

@@ -212,32 +212,38 @@ TEST_P(GradScalerTest, RefusesCallsOutOfTurn) {
   GradScaler scaler(4);
   const Tensor weight = param();
   SGD sgd({weight}, 1.0);
-  EXPECT_EQ(message_of([&] { scaler.unscale_(sgd); }),
-            "GradScaler::unscale_: expected scale() to be called first");
+  const auto unscale = [&] { scaler.unscale_(sgd); };
+  const std::string one_call =
+      "GradScaler::unscale_: expected one call per optimizer before each update(), and before its "
+      "step(), got a ";
+  EXPECT_EQ(message_of(unscale), "GradScaler::unscale_: expected scale() to be called first");
   backward(scaler, {weight});
   scaler.unscale_(sgd);
-  EXPECT_TRUE(contains(message_of([&] { scaler.unscale_(sgd); }), "got a second call"));
+  EXPECT_EQ(message_of(unscale), one_call + "second call");
   scaler.step(sgd);
-  EXPECT_TRUE(contains(message_of([&] { scaler.unscale_(sgd); }), "got a call after step()"));
-  EXPECT_TRUE(contains(message_of([&] { scaler.step(sgd); }), "got a second step"));
+  EXPECT_EQ(message_of(unscale), one_call + "call after step()");
+  EXPECT_EQ(message_of([&] { scaler.step(sgd); }),
+            "GradScaler::step: expected one step per optimizer before each update(), got a second "
+            "step");
   EXPECT_TRUE(holds(weight, {0, 1}));
   scaler.update();
-  EXPECT_TRUE(contains(message_of([&] { scaler.update(); }),
-                       "GradScaler::update: expected a step() or unscale_()"));
+  EXPECT_EQ(message_of([&] { scaler.update(); }),
+            "GradScaler::update: expected a step() or unscale_() of an optimizer whose parameters "
+            "have grads since the last update(), got none");
   sgd.zero_grad();
-  EXPECT_TRUE(contains(message_of([&] { scaler.step(sgd); }),
-                       "expected the optimizer to have a parameter with a grad, got none"));
+  EXPECT_EQ(message_of([&] { scaler.step(sgd); }),
+            "GradScaler::step: expected the optimizer to have a parameter with a grad, got none");
 }
 
 TEST_P(GradScalerTest, RefusesWhatCannotScale) {
-  EXPECT_EQ(message_of([] { GradScaler(4, 1); }),
+  EXPECT_EQ(message_of<c10::ValueError>([] { GradScaler(4, 1); }),
             "GradScaler: expected growth_factor to be above 1, got 1");
   GradScaler scaler(4);
   EXPECT_EQ(message_of([&] { scaler.set_backoff_factor(1); }),
             "GradScaler: expected backoff_factor to be between 0 and 1, got 1");
-  EXPECT_EQ(message_of([&] { scaler.scale(Tensor()); }),
+  EXPECT_EQ(message_of<c10::TypeError>([&] { scaler.scale(Tensor()); }),
             "GradScaler::scale: expected outputs to be a floating-point tensor, got none");
-  EXPECT_EQ(message_of([&] { scaler.update(param()); }),
+  EXPECT_EQ(message_of<c10::ValueError>([&] { scaler.update(param()); }),
             "GradScaler::update: expected new_scale to have one element, got 2");
   EXPECT_EQ(scaler.get_scale(), 4);
 }

@@ -111,7 +111,7 @@ TEST_P(InferenceTest, TakesSequentials) {
 }
 
 TEST_P(InferenceTest, RefusesATypeThatIsNotFloating) {
-  EXPECT_EQ(message_of([&] { cast_for_inference(net_, at::kInt); }),
+  EXPECT_EQ(message_of<c10::TypeError>([&] { cast_for_inference(net_, at::kInt); }),
             "cast_for_inference: expected dtype to be floating, got Int");
   EXPECT_EQ(net_->last->weight.scalar_type(), at::kFloat);
 }

@@ -140,21 +140,21 @@ TEST(Options, OtherLevelsRefuseAutocast) {
 
 TEST(Options, ValuesThatMakeNoSenseAreRefused) {
   Options options;
-  EXPECT_EQ(message_of([&] { options.loss_scale("abc"); }),
+  EXPECT_EQ(message_of<c10::ValueError>([&] { options.loss_scale("abc"); }),
             "initialize: expected loss_scale to be \"dynamic\" or a number, got \"abc\"");
-  EXPECT_EQ(message_of([&] { options.loss_scale(""); }),
+  EXPECT_EQ(message_of<c10::ValueError>([&] { options.loss_scale(""); }),
             "initialize: expected loss_scale to be \"dynamic\" or a number, got \"\"");
-  EXPECT_EQ(message_of([&] { options.loss_scale("-1"); }),
+  EXPECT_EQ(message_of<c10::ValueError>([&] { options.loss_scale("-1"); }),
             "initialize: expected loss_scale to be positive and finite, got -1");
-  EXPECT_EQ(message_of([&] { options.loss_scale(0.0); }),
+  EXPECT_EQ(message_of<c10::ValueError>([&] { options.loss_scale(0.0); }),
             "initialize: expected loss_scale to be positive and finite, got 0");
-  EXPECT_EQ(message_of([&] { options.keep_batchnorm_fp32("yes"); }),
+  EXPECT_EQ(message_of<c10::ValueError>([&] { options.keep_batchnorm_fp32("yes"); }),
             "initialize: expected keep_batchnorm_fp32 to be a boolean, \"True\" or \"False\", got "
             "\"yes\"");
-  EXPECT_EQ(message_of([&] { options.cast_model_type(c10::kInt); }),
+  EXPECT_EQ(message_of<c10::TypeError>([&] { options.cast_model_type(c10::kInt); }),
             "initialize: expected cast_model_type to be a floating dtype of 16 bits or more, "
             "got Int");
-  EXPECT_EQ(message_of([&] { options.num_losses(0); }),
+  EXPECT_EQ(message_of<c10::ValueError>([&] { options.num_losses(0); }),
             "initialize: expected num_losses to be at least 1, got 0");
   expect_row(options.resolve(), kRows[1]);
 }
@@ -164,12 +164,13 @@ TEST(Options, RefuseNullText) {
   const char* const unset = nullptr;
   const std::string rest =
       " to be text, got a null pointer, which std::getenv returns for a variable that is not set";
-  EXPECT_EQ(message_of([&] { Options{unset}; }), "initialize: expected opt_level" + rest);
-  EXPECT_EQ(message_of([&] { Options().opt_level(unset); }),
+  EXPECT_EQ(message_of<c10::ValueError>([&] { Options{unset}; }),
             "initialize: expected opt_level" + rest);
-  EXPECT_EQ(message_of([&] { Options().loss_scale(unset); }),
+  EXPECT_EQ(message_of<c10::ValueError>([&] { Options().opt_level(unset); }),
+            "initialize: expected opt_level" + rest);
+  EXPECT_EQ(message_of<c10::ValueError>([&] { Options().loss_scale(unset); }),
             "initialize: expected loss_scale" + rest);
-  EXPECT_EQ(message_of([&] { Options().keep_batchnorm_fp32(unset); }),
+  EXPECT_EQ(message_of<c10::ValueError>([&] { Options().keep_batchnorm_fp32(unset); }),
             "initialize: expected keep_batchnorm_fp32" + rest);
 }
 

@@ -72,51 +72,6 @@ TEST_P(OptimizerTest, SteppingTheWrappedOptimizerAlwaysIsTold) {
                       "masters, and does not skip after an overflow"});
 }
 
-TEST_P(OptimizerTest, OnlyTheFirstZeroingAfterAnOverflowMakesZeros) {
-  for (const OptLevel level : {OptLevel::O1, OptLevel::O2}) {
-    for (const bool set_to_none : {true, false}) {
-      Training training = train_at(level);
-      training.overflow();
-      training.optimizer().zero_grad(set_to_none);
-      training.optimizer().zero_grad(/*set_to_none=*/false);
-      for (const Tensor& param : training.optimizer().master_params()) {
-        EXPECT_EQ(param.grad().defined(), !set_to_none) << level;
-      }
-    }
-  }
-}
-
-TEST_P(OptimizerTest, AddsAGroupInTheMiddleOfTraining) {
-  Net net = make_net(device());
-  torch::optim::SGD sgd(net->first->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  auto [model, optimizer] = initialize(net, sgd, quiet(OptLevel::O2));
-  const Batch batch = make_batch(device());
-  const auto step = [&, &model = model, &optimizer = optimizer] {
-    optimizer.zero_grad();
-    { scale_loss(loss_of(model(batch.data), batch.target), optimizer).backward(); }
-    EXPECT_TRUE(optimizer.step());
-  };
-  const auto last = clones(net->last->parameters());
-  step();
-  EXPECT_TRUE(same_bits(net->last->parameters(), last)) << "not stepped yet";
-  optimizer.add_param_group(torch::optim::OptimizerParamGroup(
-      net->last->parameters(), std::make_unique<torch::optim::SGDOptions>(0.2)));
-  EXPECT_EQ(dtypes_of(optimizer.master_params()), "Float Float Float Float");
-  step();
-  EXPECT_FALSE(same_bits(net->last->parameters(), last));
-}
-
-TEST_P(OptimizerTest, RefusesAGroupOfParametersThatItSteps) {
-  Training training = train_at(OptLevel::O2);
-  EXPECT_EQ(message_of([&] {
-              training.optimizer().add_param_group(
-                  torch::optim::OptimizerParamGroup({training.net->first->weight}));
-            }),
-            "Optimizer::add_param_group: expected parameters that are in no group yet, got one of "
-            "sizes [16, 4] that the optimizer steps already");
-  EXPECT_EQ(training.sgd.param_groups().size(), 1U);
-}
-
 TEST_P(OptimizerTest, ZeroGradReachesModelAndMasters) {
   for (const bool set_to_none : {true, false}) {
     Training training = train_at(OptLevel::O2);

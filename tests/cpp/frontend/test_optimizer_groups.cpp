@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "core/param.h"
-#include "errors.h"
 #include "training.h"
 
 namespace torchamp {
@@ -65,17 +64,6 @@ class GroupsTest : public LevelTest {
 TEST_P(GroupsTest, OfTheWrappedOptimizerAreTrainedAlike) {
   expect_both_ways_alike<torch::optim::SGD, torch::optim::SGDOptions>();
   expect_both_ways_alike<optim::FusedSGD, optim::FusedSGDOptions>();
-}
-
-TEST_P(GroupsTest, GradsOfABackwardBeforeAreNotStepped) {
-  Joining<torch::optim::SGD, torch::optim::SGDOptions> joining(device(), options());
-  joining.backward();
-  const auto before = clones(joining.net->last->parameters());
-  joining.amped.optimizer.add_param_group(Group(joining.net->last->parameters()));
-  EXPECT_TRUE(joining.amped.optimizer.step());
-  EXPECT_TRUE(same_bits(joining.net->last->parameters(), before));
-  joining.step();
-  EXPECT_FALSE(same_bits(joining.net->last->parameters(), before));
 }
 
 /// What was done to the groups of both: LibTorch's optimizer in float32, and one under initialize.
@@ -173,28 +161,6 @@ void expect_its_master_on_return(at::Device device, const Options& options) {
 TEST_P(GroupsTest, AParameterThatComesBackHasItsMasterAgain) {
   expect_its_master_on_return<torch::optim::SGD>(device(), options());
   expect_its_master_on_return<optim::FusedSGD>(device(), options());
-}
-
-/// Of one in the layer that the optimizer steps.
-template <class O>
-void expect_no_overflow_of_removed(at::Device device, const Options& options) {
-  Edited<O> edited(device, options);
-  edited.step();
-  edited.optimizer.zero_grad();
-  edited.net->zero_grad();
-  const auto& layer = edited.net->first;
-  const Tensor before = layer->bias.detach().clone();
-  const Tensor loss = layer->weight.to(at::kFloat).sum() * INFINITY;
-  { scale_loss(loss + layer->bias.to(at::kFloat).sum(), edited.amped->optimizer).backward(); }
-  edited.group().erase(edited.group().begin());
-  EXPECT_TRUE(edited.amped->optimizer.step());
-  EXPECT_TRUE(same_bits(layer->bias.detach(), before.sub(0.25)));
-}
-
-TEST_P(GroupsTest, TheOverflowOfARemovedParameterSkipsNobody) {
-  const Options dynamic = options().loss_scale("dynamic");
-  expect_no_overflow_of_removed<torch::optim::SGD>(device(), dynamic);
-  expect_no_overflow_of_removed<optim::FusedSGD>(device(), dynamic);
 }
 
 /// Before the optimizer that it leaves is asked for anything.

@@ -1,10 +1,9 @@
-// Mistakes that may be meant: one line on std::clog each.
+// Mistakes that may be meant: one message each.
 #include <torchamp/optim/sgd.h>
 
 #include <functional>
-#include <iostream>
-#include <sstream>
 
+#include "errors.h"
 #include "training.h"
 
 namespace torchamp {
@@ -14,48 +13,45 @@ using at::Tensor;
 
 class WarningsTest : public LevelTest {
  protected:
-  /// What `call` prints.
-  static std::string printed(const std::function<void()>& call) {
-    std::ostringstream heard;
-    auto* const before = std::clog.rdbuf(heard.rdbuf());
+  static std::string logged(const std::function<void()>& call) {
+    const Logged logged;
     call();
-    std::clog.rdbuf(before);
-    return heard.str();
+    return logged.text();
   }
 };
 
 TEST_P(WarningsTest, OfStepsWithoutABackward) {
   const Options options = Options(level()).loss_scale(1024.0);
   Training training(device(), options);
-  EXPECT_EQ(printed([&] { training.step(); }), "");
+  EXPECT_EQ(logged([&] { training.step(); }), "");
   const auto step = [&] {
     training.optimizer().zero_grad();
     training.optimizer().step();
   };
-  EXPECT_EQ(printed([&] {
+  EXPECT_EQ(logged([&] {
               step();
               step();
             }),
-            "torchamp: Optimizer::step: expected grads, got none, so nothing changes; run the "
+            "Optimizer::step: expected grads, got none, so nothing changes; run the "
             "backward, of a loss that reaches the optimizer's parameters, in scale_loss\n");
   Training silent(device(), Options(options).verbosity(0));
-  EXPECT_EQ(printed([&] { silent.optimizer().step(); }), "");
+  EXPECT_EQ(logged([&] { silent.optimizer().step(); }), "");
 }
 
 TEST_P(WarningsTest, OfAnOptimizerOfAnotherModel) {
   Net net = make_net(device()), other = make_net(device());
   torch::optim::SGD own(net->parameters(), 0.1), sgd(other->parameters(), 0.1);
-  EXPECT_EQ(printed([&] {
+  EXPECT_EQ(logged([&] {
               (void)initialize(net, {own, sgd}, level());
             }),
-            "torchamp: initialize: expected optimizers[1] to have parameters of models, got one "
+            "initialize: expected optimizers[1] to have parameters of models, got one "
             "that has none; pass all models that it trains\n");
 }
 
 TEST_P(WarningsTest, OfASecondOptimizerOfTheModel) {
   if (level() == OptLevel::O1) return;  // grads are unscaled
   const std::string warning =
-      "torchamp: zero_grad: expected the model to be written by the optimizer that initialize "
+      "zero_grad: expected the model to be written by the optimizer that initialize "
       "returned, got writes after a backward whose grads no step has used; these grads are scaled. "
       "If a second optimizer steps the model, make one optimizer of both, with two groups; if the "
       "program uses the grads itself, set materialize_master_grads to true\n";
@@ -70,7 +66,7 @@ TEST_P(WarningsTest, OfASecondOptimizerOfTheModel) {
       optimizer.zero_grad();
       scale_loss(loss_of(model(batch.data), batch.target), optimizer).backward();
     };
-    EXPECT_EQ(printed([&] {
+    EXPECT_EQ(logged([&] {
                 backward();
                 backward();
                 second.step();

@@ -31,27 +31,11 @@ std::vector<WrongUse> of_options() {
   return {
       {"an_unknown_level", [] { refused("O7"); },
        error("^initialize: expected opt_level to be one of \"O0\".*, got \"O7\"")},
-      {"a_lower_case_level", [] { refused("o1"); }, error("got \"o1\".*\"O1\"")},
-      {"a_level_with_a_zero", [] { refused("02"); }, error("got \"02\".*\"O2\"")},
       {"a_level_without_its_letter", [] { refused("2"); }, error("expected opt_level.*got \"2\"")},
-      {"no_level", [] { refused(""); }, error("expected opt_level.*got \"\"")},
-      {"a_level_of_no_variable", [] { refused(Options(static_cast<const char*>(nullptr))); },
-       error<c10::ValueError>(
-           "expected opt_level to be text, got a null pointer, which std::geten")},
-      {"a_scale_of_no_variable", [] { Options().loss_scale(static_cast<const char*>(nullptr)); },
-       error<c10::ValueError>("expected loss_scale to be text, got a null pointer")},
-      {"a_scale_in_words", [] { Options().loss_scale("large"); },
-       error<c10::ValueError>("expected loss_scale to be \"dynamic\" or a number, got \"large\"")},
       {"a_scale_with_a_unit", [] { Options().loss_scale("128x"); },
        error<c10::ValueError>("expected loss_scale to be \"dynamic\" or a number, got \"128x\"")},
-      {"an_empty_scale", [] { Options().loss_scale(""); },
-       error<c10::ValueError>("expected loss_scale to be \"dynamic\" or a number, got \"\"")},
       {"a_negative_scale", [] { Options().loss_scale(-1.0); },
        error<c10::ValueError>("expected loss_scale to be positive and finite, got -1$")},
-      {"a_negative_scale_as_text", [] { Options().loss_scale("-1"); },
-       error<c10::ValueError>("expected loss_scale to be positive and finite, got -1$")},
-      {"a_scale_of_0", [] { Options().loss_scale(0.0); },
-       error<c10::ValueError>("expected loss_scale to be positive and finite, got 0$")},
       {"a_scale_of_nan", [] { Options().loss_scale(kNaN); },
        error<c10::ValueError>("expected loss_scale to be positive and finite, got nan$")},
       {"an_infinite_scale", [] { Options().loss_scale(kInfinity); },
@@ -61,8 +45,6 @@ std::vector<WrongUse> of_options() {
            "expected the initial scale to be positive and finite, got 1e\\+39$")},
       {"a_scale_that_float32_rounds_to_0", [] { refused(Options("O2").loss_scale(1e-50)); },
        error<c10::ValueError>("expected the initial scale to be positive and finite, got 1e-50$")},
-      {"no_losses", [] { Options().num_losses(0); },
-       error<c10::ValueError>("^initialize: expected num_losses to be at least 1, got 0$")},
       {"negative_losses", [] { Options().num_losses(-2); },
        error<c10::ValueError>("^initialize: expected num_losses to be at least 1, got -2$")},
       {"no_skips", [] { Options().max_consecutive_skips(0); },
@@ -77,9 +59,6 @@ std::vector<WrongUse> of_options() {
        error<c10::ValueError>("expected the initial scale to be positive and finite, got 0$")},
       {"a_max_scale_of_nan", [] { refused(Options("O2").max_loss_scale(kNaN)); },
        error<c10::ValueError>("and a max_scale of nan$")},
-      {"an_integer_model", [] { Options().cast_model_type(at::kInt); },
-       error<c10::TypeError>(
-           "expected cast_model_type to be a floating dtype of 16 bits or more, got Int$")},
       {"a_complex_model", [] { Options().cast_model_type(at::kComplexFloat); },
        error<c10::TypeError>(
            "expected cast_model_type to be a floating dtype of 16 bits or more, got ComplexF")},
@@ -88,20 +67,8 @@ std::vector<WrongUse> of_options() {
            "expected cast_model_type to be a floating dtype of 16 bits or more, got Float8_e4m3f")},
       {"integer_outputs", [] { Options().cast_model_outputs(at::kLong); },
        error<c10::TypeError>("expected cast_model_outputs to be a floating dtype, got Long$")},
-      {"batch_norms_in_words", [] { Options().keep_batchnorm_fp32("yes"); },
-       error<c10::ValueError>("expected keep_batchnorm_fp32 to be a boolean.*, got \"yes\"$")},
       {"batch_norms_in_lower_case", [] { Options().keep_batchnorm_fp32("true"); },
        error<c10::ValueError>("expected keep_batchnorm_fp32 to be a boolean.*, got \"true\"$")},
-      {"batch_norms_of_no_variable",
-       [] { Options().keep_batchnorm_fp32(static_cast<const char*>(nullptr)); },
-       error<c10::ValueError>("expected keep_batchnorm_fp32 to be text, got a null pointer")},
-      {"a_float16_model_at_O1", [] { refused(Options("O1").cast_model_type(at::kHalf)); },
-       error("^initialize: cast_model_type cannot be set at opt_level O1: its weights stay")},
-      {"batch_norms_at_O4", [] { refused(Options("O4").keep_batchnorm_fp32(true)); },
-       error(
-           "^initialize: keep_batchnorm_fp32 cannot be set at opt_level O4: batch norm is alway")},
-      {"masters_at_O1", [] { refused(Options("O1").master_weights(true)); },
-       error("^initialize: master_weights cannot be set at opt_level O1: the model's own weights")},
       {"autocast_at_O2", [] { refused(Options("O2").autocast(true)); },
        error("^initialize: patch_torch_functions cannot be set at opt_level O2: only O1 and O4")},
   };
@@ -116,12 +83,6 @@ void initialize_half(at::ScalarType dtype, const char* level) {
 
 std::vector<WrongUse> of_initialize() {
   return {
-      {"a_float16_model_at_O0", [] { initialize_half(at::kHalf, "O0"); },
-       error(
-           "^initialize: expected a float32 model, got parameter \"weight\" in Half.*remove the")},
-      {"a_float16_model_at_O2", [] { initialize_half(at::kHalf, "O2"); },
-       error(
-           "^initialize: expected a float32 model, got parameter \"weight\" in Half.*remove the")},
       {"a_bfloat16_model_at_O5", [] { initialize_half(at::kBFloat16, "O5"); }, right()},
       {"a_float64_model_at_O0", [] { initialize_half(at::kDouble, "O0"); },
        warning(
@@ -152,13 +113,6 @@ std::vector<WrongUse> of_initialize() {
        },
        error(
            "got parameter \"weight\" in BFloat16.*a model that was initialized becomes .*release")},
-      {"the_model_again_after_its_release",
-       [] {
-         Run run;
-         release(run.amped);
-         (void)initialize(run.net, run.optimizer_given, "O5");
-       },
-       right()},
       {"a_clone_of_the_model",
        [] {
          Run run;
@@ -168,7 +122,7 @@ std::vector<WrongUse> of_initialize() {
        error("got parameter \"weight\" in Half.*a clone of one by to\\(torch::kFloat\\)")},
       {"a_null_model", [] { (void)initialize(std::shared_ptr<torch::nn::LinearImpl>(), "O2"); },
        error<c10::ValueError>(
-           R"(^initialize: expected modules, got a null pointer as models\[0\])")},
+           R"(^initialize: expected modules, got a null pointer as models\[0\]$)")},
       {"an_empty_holder", [] { (void)initialize(Linear(nullptr), "O2"); },
        error("Accessing empty ModuleHolder")},
       {"a_null_optimizer",
@@ -210,15 +164,6 @@ std::vector<WrongUse> of_initialize() {
        error<c10::ValueError>("^initialize: expected optimizers to have parameters of models, got "
                               "none that has any; make the optimizer after everything that "
                               "replaces the model's parameters$")},
-      {"one_optimizer_of_another_model",
-       [] {
-         Linear net(4, 2), other(4, 2);
-         SGD sgd(net->parameters(), 0.1), unrelated(other->parameters(), 0.1);
-         (void)initialize(std::make_tuple(net), {sgd, unrelated}, "O1");
-       },
-       warning(
-           R"(initialize: expected optimizers\[1\] to have parameters of models, got one that has )"
-           "none; pass all models that it trains")},
       {"an_optimizer_of_nothing",
        [] {
          SGD sgd(std::vector<Tensor>(), 0.1);
@@ -295,8 +240,6 @@ std::vector<WrongUse> of_changed_models() {
          run.loss();
        },
        error(std::string(retyped) + "BFloat16")},
-      {"cast_for_inference_to_integers", [] { cast_for_inference(Linear(4, 2), at::kInt); },
-       error<c10::TypeError>("^cast_for_inference: expected dtype to be floating, got Int$")},
       {"cast_for_inference_with_integer_outputs",
        [] { cast_for_inference(Linear(4, 2), at::kHalf, true, at::kLong); },
        error<c10::TypeError>("expected cast_model_outputs to be .*floating.*, got Long$")},
@@ -338,8 +281,6 @@ std::vector<WrongUse> of_changed_models() {
        [] { release(cast_for_inference(Linear(4, 2), at::kHalf)); },
        error(
            "^release: expected a model that initialize returned, got one of cast_for_inference$")},
-      {"a_scale_below_0", [] { Run().amp().loss_scaler().set_loss_scale(-1); },
-       error<c10::ValueError>("expected .* to be positive and finite, got -1$")},
       {"a_scale_of_nan", [] { Run().amp().loss_scaler().set_loss_scale(kNaN); },
        error<c10::ValueError>("expected .* to be positive and finite, got nan$")},
       {"a_state_without_a_scale",
@@ -403,14 +344,6 @@ std::vector<WrongUse> of_released() {
          release(run.amped);
          release(run.amped);
          EXPECT_EQ(run.net->weight.scalar_type(), at::kFloat);
-       },
-       right()},
-      {"training_by_what_initialize_was_given",
-       [] {
-         Run run;
-         release(run.amped);
-         run.net->forward(at::ones({2, 4})).sum().backward();
-         run.amped.optimizer.wrapped().step();
        },
        right()},
   };

@@ -29,13 +29,14 @@ class ChecksTest : public DeviceTest {
   Tensor scale_ = scalar(), growth_ = scalar(at::kInt), hysteresis_ = scalar(at::kInt);
 };
 
-/// `call` throws `message` and changes no bit and no version of `watched`.
+/// `call` throws `message`, in an Error, and changes no bit and no version of `watched`.
+template <class Error = c10::Error>
 void expect_refused(const std::string& message, const List& watched,
                     const std::function<void()>& call) {
   const List before = clones(watched);
   std::vector<int64_t> versions;
   for (const Tensor& tensor : watched) versions.push_back(tensor._version());
-  EXPECT_EQ(message_of(call), message);
+  EXPECT_EQ(message_of<Error>(call), message);
   for (size_t i = 0; i < watched.size(); ++i) {
     EXPECT_TRUE(same_bits(watched[i], before[i])) << message;
     EXPECT_EQ(watched[i]._version(), versions[i]) << message;
@@ -73,21 +74,24 @@ TEST_P(ChecksTest, TensorsOfDifferentSizes) {
 
 TEST_P(ChecksTest, TensorsThatAreNotFloating) {
   second_[1] = scalar_of(0, at::kLong, device()).expand({4}).contiguous();
-  expect_refused("scale: expected outputs[1] to be float16, bfloat16, float32 or float64, got Long",
-                 second_, [&] { ops::scale(first_, second_, 2, found_inf_); });
-  expect_refused("check: expected tensors[1] to be float16, bfloat16, float32 or float64, got Long",
-                 {found_inf_}, [&] { ops::check(second_, found_inf_); });
-  expect_refused(
+  expect_refused<c10::TypeError>(
+      "scale: expected outputs[1] to be float16, bfloat16, float32 or float64, got Long", second_,
+      [&] { ops::scale(first_, second_, 2, found_inf_); });
+  expect_refused<c10::TypeError>(
+      "check: expected tensors[1] to be float16, bfloat16, float32 or float64, got Long",
+      {found_inf_}, [&] { ops::check(second_, found_inf_); });
+  expect_refused<c10::TypeError>(
       "l2norm: expected tensors[1] to be float16, bfloat16, float32 or float64, got Long", {},
       [&] { ops::l2norm(second_); });
 }
 
 TEST_P(ChecksTest, SparseTensors) {
   first_[0] = first_[0].to_sparse();
-  expect_refused("unscale: expected scaled_grads[0] to be dense, got layout Sparse", second_,
-                 [&] { ops::unscale(first_, second_, scalar(), found_inf_); });
-  expect_refused("check_l2norm: expected tensors[0] to be dense, got layout Sparse", {found_inf_},
-                 [&] { ops::check_l2norm(first_, found_inf_); });
+  expect_refused<c10::TypeError>("unscale: expected scaled_grads[0] to be dense, got layout Sparse",
+                                 second_,
+                                 [&] { ops::unscale(first_, second_, scalar(), found_inf_); });
+  expect_refused<c10::TypeError>("check_l2norm: expected tensors[0] to be dense, got layout Sparse",
+                                 {found_inf_}, [&] { ops::check_l2norm(first_, found_inf_); });
 }
 
 TEST_P(ChecksTest, OutputsThatOverlapInputsInPart) {
@@ -141,10 +145,10 @@ TEST_P(ChecksTest, TensorsOnAnotherDevice) {
 }
 
 TEST_P(ChecksTest, FoundInfThatIsNoFloatScalar) {
-  expect_refused("check: expected found_inf to be a tensor, got none", {},
-                 [&] { ops::check(first_, Tensor()); });
-  expect_refused("check: expected found_inf to be Float, got Double", {},
-                 [&] { ops::check(first_, scalar(at::kDouble)); });
+  expect_refused<c10::TypeError>("check: expected found_inf to be a tensor, got none", {},
+                                 [&] { ops::check(first_, Tensor()); });
+  expect_refused<c10::TypeError>("check: expected found_inf to be Float, got Double", {},
+                                 [&] { ops::check(first_, scalar(at::kDouble)); });
   expect_refused("check: expected found_inf to have one element, got sizes [2]", {}, [&] {
     ops::check(first_, tensor_of({0, 0}, at::kFloat, device()));
   });
@@ -155,17 +159,17 @@ TEST_P(ChecksTest, InvScaleThatIsNoFloatScalarHere) {
     return [&, inv_scale] { ops::unscale(first_, second_, inv_scale, found_inf_); };
   };
   const std::string here = found_inf_.device().str();
-  expect_refused("unscale: expected inv_scale to be Float, got Half", second_,
-                 unscale_by(scalar(at::kHalf)));
+  expect_refused<c10::TypeError>("unscale: expected inv_scale to be Float, got Half", second_,
+                                 unscale_by(scalar(at::kHalf)));
   expect_refused("unscale: expected inv_scale to be on " + here + ", got meta", second_,
                  unscale_by(scalar().to(at::kMeta)));
 }
 
 TEST_P(ChecksTest, FoundInfPerTensorOfTheWrongKind) {
-  expect_refused("check: expected found_inf_per_tensor to be contiguous Byte, got Float",
-                 {found_inf_}, [&] {
-                   ops::check(first_, found_inf_, tensor_of({0, 0}));
-                 });
+  expect_refused<c10::TypeError>(
+      "check: expected found_inf_per_tensor to be contiguous Byte, got Float", {found_inf_}, [&] {
+        ops::check(first_, found_inf_, tensor_of({0, 0}));
+      });
   expect_refused("check: expected found_inf_per_tensor to have one element per tensor, 2, got 3",
                  {found_inf_}, [&] { ops::check(first_, found_inf_, clear_flags(3, device())); });
   expect_refused(
@@ -174,13 +178,15 @@ TEST_P(ChecksTest, FoundInfPerTensorOfTheWrongKind) {
 }
 
 TEST_P(ChecksTest, StateOfAScaleThatIsOfTheWrongKind) {
-  expect_refused("update_scale: expected loss_scale to be Float, got Half", {},
-                 [&] { ops::update_scale(scalar(at::kHalf), growth_, hysteresis_, found_inf_); });
-  expect_refused("update_scale: expected growth_tracker to be Int, got Long", {scale_},
-                 [&] { ops::update_scale(scale_, scalar(at::kLong), hysteresis_, found_inf_); });
-  expect_refused("update_scale: expected hysteresis_tracker to be Int, got Float",
-                 {scale_, growth_},
-                 [&] { ops::update_scale(scale_, growth_, scalar(), found_inf_); });
+  expect_refused<c10::TypeError>(
+      "update_scale: expected loss_scale to be Float, got Half", {},
+      [&] { ops::update_scale(scalar(at::kHalf), growth_, hysteresis_, found_inf_); });
+  expect_refused<c10::TypeError>(
+      "update_scale: expected growth_tracker to be Int, got Long", {scale_},
+      [&] { ops::update_scale(scale_, scalar(at::kLong), hysteresis_, found_inf_); });
+  expect_refused<c10::TypeError>("update_scale: expected hysteresis_tracker to be Int, got Float",
+                                 {scale_, growth_},
+                                 [&] { ops::update_scale(scale_, growth_, scalar(), found_inf_); });
 }
 
 TEST_P(ChecksTest, TensorsWithoutMemory) {

@@ -8,15 +8,14 @@
 
 namespace torchamp {
 
-/// The message of the exception that `call` throws, without a backtrace; "no error" if it returns.
-template <class Call>
+/// The message of the Error that `call` throws, without a backtrace; "no error" if it returns.
+template <class Error = std::exception, class Call>
 std::string message_of(Call call) {
   try {
     call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
+  } catch (const Error& error) {
+    const auto* torchs = dynamic_cast<const c10::Error*>(&error);
+    return torchs != nullptr ? torchs->what_without_backtrace() : error.what();
   }
   return "no error";
 }

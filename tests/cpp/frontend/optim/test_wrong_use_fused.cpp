@@ -1,6 +1,5 @@
 // Wrong uses of the fused optimizers and of GradScaler.
 #include <torch/optim/sgd.h>
-#include <torch/serialize.h>
 #include <torchamp/grad_scaler.h>
 #include <torchamp/optim/adagrad.h>
 #include <torchamp/optim/adam.h>
@@ -9,7 +8,6 @@
 #include <torchamp/optim/sgd.h>
 
 #include <memory>
-#include <sstream>
 
 #include "tensors.h"
 #include "wrong_use.h"
@@ -56,6 +54,8 @@ std::vector<WrongUse> of_fused_options() {
                      R"(^FusedAdam: expected betas\[1\] to be in \[0, 1\), got 1$)"),
       bad<FusedAdam>("adam_beta2_in_percent", Adam().betas({0.9, 99.9}),
                      R"(^FusedAdam: expected betas\[1\] to be in \[0, 1\), got 99.9$)"),
+      bad<FusedAdamW>("adamw_beta2", AdamW().betas({0.9, 1}),
+                      R"(^FusedAdamW: expected betas\[1\] to be in \[0, 1\), got 1$)"),
       bad<FusedAdam>("adam_eps", Adam().eps(-1e-8), "^FusedAdam: expected eps to be at least 0"),
       bad<FusedAdam>("adam_weight_decay", Adam().weight_decay(-0.1),
                      "^FusedAdam: expected weight_decay to be at least 0, got -0.1$"),
@@ -72,9 +72,12 @@ std::vector<WrongUse> of_fused_options() {
       bad<FusedSGD>("sgd_weight_decay", Sgd(0.1).weight_decay(-1),
                     "^FusedSGD: expected weight_decay to be at least 0, got -1$"),
       bad<FusedSGD>("sgd_nesterov_alone", Sgd(0.1).nesterov(true),
-                    "^FusedSGD: expected a positive momentum and no dampening with nesterov"),
+                    "^FusedSGD: expected a positive momentum and no dampening with nesterov, got "
+                    "momentum 0 and dampening 0$"),
       bad<FusedSGD>("sgd_nesterov_dampened", Sgd(0.1).nesterov(true).momentum(0.9).dampening(0.5),
                     "with nesterov, got momentum 0.9 and dampening 0.5$"),
+      {"sgd_a_negative_dampening",
+       [] { FusedSGD(params(), Sgd(0.1).momentum(0.9).dampening(-0.5)); }, right()},
       bad<FusedLARS>("lars_lr", Lars(-1), "^FusedLARS: expected lr to be at least 0, got -1$"),
       bad<FusedLARS>("lars_trust_coefficient", Lars(0.1).trust_coefficient(-1),
                      "^FusedLARS: expected trust_coefficient to be at least 0, got -1$"),
@@ -96,7 +99,8 @@ std::vector<WrongUse> of_fused_options() {
       bad<FusedLAMB>("lamb_lr", Lamb(-1), "^FusedLAMB: expected lr to be at least 0, got -1$"),
       bad<FusedLAMB>("lamb_betas", Lamb().betas({0.9, -1}),
                      R"(^FusedLAMB: expected betas\[1\] to be in \[0, 1\), got -1$)"),
-      bad<FusedLAMB>("lamb_eps", Lamb().eps(-1), "^FusedLAMB: expected eps to be at least 0, got"),
+      bad<FusedLAMB>("lamb_eps", Lamb().eps(kNaN),
+                     "^FusedLAMB: expected eps to be at least 0, got nan$"),
       bad<FusedLAMB>("lamb_weight_decay", Lamb().weight_decay(-1),
                      "^FusedLAMB: expected weight_decay to be at least 0, got -1$"),
       bad<FusedLAMB>("lamb_max_grad_norm", Lamb().max_grad_norm(-1),
@@ -119,13 +123,6 @@ void step(Optimizer& optimizer) {
   optimizer.step();
 }
 
-template <class Optimizer>
-std::stringstream saved(const Optimizer& optimizer) {
-  std::stringstream file;
-  torch::save(optimizer, file);
-  return file;
-}
-
 std::vector<WrongUse> of_fused() {
   using optim::FusedAdam;
   using optim::FusedAdamOptions;
@@ -144,12 +141,6 @@ std::vector<WrongUse> of_fused() {
          step(adam);
        },
        error<c10::ValueError>("expected state_dtype to be float32 or bfloat16, got Double")},
-      {"stochastic_rounding_of_float16",
-       [] {
-         FusedAdam adam(params(at::kHalf), 0.1, StorageOptions().stochastic_rounding(true));
-         step(adam);
-       },
-       error<c10::ValueError>("to be bfloat16 or wider for stochastic rounding, got Half")},
       {"a_parameter_twice",
        [] {
          const Tensor one = param();
@@ -179,14 +170,6 @@ std::vector<WrongUse> of_fused() {
          adam.step();
        },
        error<c10::TypeError>("to be float16, bfloat16, float32 or float64, got Long")},
-      {"options_of_another_optimizer",
-       [] {
-         std::vector<OptimizerParamGroup> groups;
-         groups.emplace_back(params(), std::make_unique<optim::FusedSGDOptions>(0.1));
-         FusedAdam adam(groups);
-       },
-       error<c10::ValueError>(
-           "^FusedAdam: expected the options of its groups to be FusedAdamOpti")},
       {"options_of_libtorchs",
        [] {
          std::vector<OptimizerParamGroup> groups;
@@ -195,21 +178,6 @@ std::vector<WrongUse> of_fused() {
        },
        error<c10::ValueError>(
            "^FusedSGD: expected the options of its groups to be FusedSGDOption")},
-      {"an_added_group_out_of_range",
-       [] {
-         FusedAdam adam(params(), 0.1);
-         adam.add_param_group({params(), std::make_unique<FusedAdamOptions>(-0.1)});
-       },
-       error<c10::ValueError>("^FusedAdam: expected lr to be at least 0, got -0.1")},
-      {"a_sparse_grad",
-       [] {
-         const Tensor one = param();
-         FusedSGD sgd({one}, 0.1);
-         one.mutable_grad() = at::ones({2}).to_sparse();
-         sgd.step();
-       },
-       error<c10::TypeError>(
-           R"(^FusedSGD: expected the grad of param_groups\[0\].params\(\)\[0\] to be dense, got)")},
       {"a_step_without_grads",
        [] {
          const Tensor one = param();
@@ -238,38 +206,6 @@ std::vector<WrongUse> of_fused() {
          step(adam);
        },
        error(R"(to have the sizes of .*, \[3\], got \[2\])")},
-      {"a_file_of_another_optimizer",
-       [] {
-         auto file = saved(FusedSGD(params(), 0.1));
-         FusedAdam adam(params(), 0.1);
-         torch::load(adam, file);
-       },
-       error<c10::ValueError>("^FusedAdam: expected the file's options to contain \"")},
-      {"a_file_of_other_groups",
-       [] {
-         auto file = saved(FusedAdam({param(), param()}, 0.1));
-         FusedAdam adam(params(), 0.1);
-         torch::load(adam, file);
-       },
-       error<c10::ValueError>("^FusedAdam: expected a file of 1 .*, got 2")},
-      {"a_file_of_another_size",
-       [] {
-         FusedAdam other({at::ones({3}).set_requires_grad(true)}, 0.1);
-         step(other);
-         auto file = saved(other);
-         FusedAdam adam(params(), 0.1);
-         torch::load(adam, file);
-       },
-       error<c10::ValueError>(
-           R"(^FusedAdam: expected the file's ".*" to have the sizes of its pa)")},
-      {"a_file_of_a_tensor",
-       [] {
-         auto file = saved(at::ones({2}));
-         FusedAdam adam(params(), 0.1);
-         torch::load(adam, file);
-       },
-       error<c10::ValueError>(
-           "^FusedAdam: expected the file to contain \".*\", but it is missing")},
   };
 }
 
@@ -284,8 +220,6 @@ struct Scaled {
 
 std::vector<WrongUse> of_grad_scaler() {
   return {
-      {"a_growth_factor_of_1", [] { GradScaler(4, 1); },
-       error<c10::ValueError>("^GradScaler: expected growth_factor to be above 1, got 1$")},
       {"a_growth_factor_of_nan", [] { GradScaler(4, kNaN); },
        error<c10::ValueError>("^GradScaler: expected growth_factor to be above 1, got nan$")},
       {"a_backoff_factor_of_0", [] { GradScaler(4, 2, 0); },
@@ -302,12 +236,6 @@ std::vector<WrongUse> of_grad_scaler() {
        error<c10::ValueError>("expected the initial scale to be positive and finite, got -4$")},
       {"an_initial_scale_of_nan", [] { GradScaler scaler(kNaN); },
        error<c10::ValueError>("expected the initial scale to be positive and finite, got nan$")},
-      {"unscale_before_scale",
-       [] {
-         Scaled run;
-         run.scaler.unscale_(run.sgd);
-       },
-       error("^GradScaler::unscale_: expected scale\\(\\) to be called first$")},
       {"step_before_scale",
        [] {
          Scaled run;
@@ -316,49 +244,6 @@ std::vector<WrongUse> of_grad_scaler() {
        error("^GradScaler::step: expected scale\\(\\) to be called first$")},
       {"update_before_scale", [] { Scaled().scaler.update(); },
        error("^GradScaler::update: expected scale\\(\\) to be called first$")},
-      {"update_without_a_step",
-       [] {
-         Scaled run;
-         run.backward();
-         run.scaler.update();
-       },
-       error(
-           "^GradScaler::update: expected a step\\(\\) or unscale_\\(\\) of an optimizer.*got n")},
-      {"unscale_twice",
-       [] {
-         Scaled run;
-         run.backward();
-         run.scaler.unscale_(run.sgd);
-         run.scaler.unscale_(run.sgd);
-       },
-       error("^GradScaler::unscale_: expected one call per optimizer.*, got a second call$")},
-      {"unscale_after_the_step",
-       [] {
-         Scaled run;
-         run.backward();
-         run.scaler.step(run.sgd);
-         run.scaler.unscale_(run.sgd);
-       },
-       error("^GradScaler::unscale_: expected one call per optimizer.*, got a call after step")},
-      {"step_twice",
-       [] {
-         Scaled run;
-         run.backward();
-         run.scaler.step(run.sgd);
-         run.scaler.step(run.sgd);
-       },
-       error("^GradScaler::step: expected one step per optimizer.*, got a second step$")},
-      {"step_without_grads",
-       [] {
-         Scaled run;
-         run.scaler.scale(run.weight.sum());
-         run.scaler.step(run.sgd);
-       },
-       error(
-           "^GradScaler::step: expected the optimizer to have a parameter with a grad, got none")},
-      {"scale_of_no_tensor", [] { GradScaler().scale(Tensor()); },
-       error<c10::TypeError>(
-           "^GradScaler::scale: expected outputs to be a floating-.*, got none$")},
       {"scale_of_an_integer_tensor", [] { GradScaler().scale(at::ones({}, at::kLong)); },
        error<c10::TypeError>(
            "^GradScaler::scale: expected outputs to be a floating-.*, got .*Long")},
@@ -374,19 +259,9 @@ std::vector<WrongUse> of_grad_scaler() {
        error<c10::ValueError>("to be positive and finite, got nan$")},
       {"update_to_infinity", [] { GradScaler().update(kInfinity); },
        error<c10::ValueError>("to be positive and finite, got inf$")},
-      {"update_to_two_scales", [] { GradScaler().update(at::ones({2})); },
-       error<c10::ValueError>(
-           "^GradScaler::update: expected new_scale to have one element, got 2$")},
       {"update_to_no_scale", [] { GradScaler().update(Tensor()); },
        error<c10::ValueError>(
            "^GradScaler::update: expected new_scale to have one element, got no")},
-      {"a_file_without_a_scale",
-       [] {
-         auto file = saved(at::ones({2}));
-         GradScaler scaler;
-         torch::load(scaler, file);
-       },
-       error("^GradScaler::load: expected the archive to contain \"scale\", but it is missing")},
       {"the_unscaled_loss",
        [] {
          Scaled run;
