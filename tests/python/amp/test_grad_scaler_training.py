@@ -133,47 +133,6 @@ def test_loops(loop, make, device):
     assert scaler.overflowed_params(optimizer) == []
 
 
-@pytest.mark.parametrize("enabled", [True, False])
-def test_a_loop_without_overflow(enabled, device):
-    scaler = GradScaler(device.type, init_scale=128.0, enabled=enabled)
-    make = OPTIMIZERS["momentum"]
-    net, _ = run(lambda *args: plain(*args[:4], lambda net: None), scaler, make, device, True)
-    expected, _ = run(lambda *args: plain(*args[:4], lambda net: None), Plain(), make, device, True)
-    assert_same_training(net.parameters(), expected.parameters())
-
-
-@pytest.mark.parametrize("overflowed", [None, 0, 1])
-@pytest.mark.parametrize("unscales", [(), (0,), (0, 1)])
-def test_two_models_losses_and_optimizers(overflowed, unscales, device):
-    """Both losses reach both models; an overflow in one does not skip the other's step."""
-    scaler = GradScaler(device.type, init_scale=128.0, growth_interval=1)
-    nets, expected = ([make_net(device, seed) for seed in (0, 1)] for _ in range(2))
-    kinds = [OPTIMIZERS["momentum"], OPTIMIZERS["adamw"]]
-    steppers = [make(net.parameters()) for make, net in zip(kinds, nets)]
-    controls = [make(net.parameters()) for make, net in zip(kinds, expected)]
-    for batch in batches(device):
-        for models, by, each in ((nets, steppers, scaler), (expected, controls, Plain())):
-            for optimizer in by:
-                optimizer.zero_grad()
-            one, two = (mse(model, batch) for model in models)
-            each.scale(one + 2 * two).backward(retain_graph=True)
-            each.scale(3 * one - two).backward()
-        if overflowed is not None:
-            nets[overflowed][0].bias.grad[3] = math.nan
-        for i in unscales:
-            scaler.unscale_(steppers[i])
-        for i in range(2):
-            scaler.step(steppers[i])
-            if i != overflowed:
-                controls[i].step()
-        scaler.update()
-    for i in range(2):
-        assert_same_training(nets[i].parameters(), expected[i].parameters())
-        found = [nets[i][0].bias] if i == overflowed else []
-        assert list(map(id, scaler.overflowed_params(steppers[i]))) == list(map(id, found))
-    assert scaler.get_scale() == 128.0 * 2.0 ** (STEPS if overflowed is None else -STEPS)
-
-
 @pytest.mark.parametrize("make", ["momentum", "torch_adam", "ours"])
 @pytest.mark.parametrize("half", [False, True])
 def test_training_in_float16_learns(make, half, device):

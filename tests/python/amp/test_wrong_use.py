@@ -670,7 +670,7 @@ LATE = (
     "scaled_loss.backward() inside"
 )
 A_STRANGER = (
-    "scale_loss: expected optimizers[0] to be an optimizer that initialize returned, "
+    "expected optimizers[0] to be an optimizer that initialize returned, "
     "got an SGD that it did not; pass it to initialize with its model"
 )
 NO_PARAMS = (
@@ -690,9 +690,21 @@ STEP_INSIDE = (
     "after it, where the grads are unscaled"
 )
 NOT_GIVEN = (
-    "step: expected grads of backwards in scale_loss's that were given this optimizer, "
+    "expected grads of backwards in scale_loss's that were given this optimizer, "
     "got one, of sizes [8, 4], of a scale_loss that was not; give it all optimizers "
     "whose parameters its loss reaches, or zero their grads before their own backward"
+)
+RELEASED = (
+    "expected models in training, got those of an initialize that was released; use what "
+    "initialize was given, or initialize it again"
+)
+CLOSED = (
+    "expected an open Amp, got one that close() has ended, whose models compute in float32; close "
+    "it after training"
+)
+SCALED = (
+    "expected unscaled grads, got grads still scaled by a scale_loss that is open or has "
+    "delay_unscale, as in no_sync(); clip after the last scale_loss of the step"
 )
 TEACHER = (
     "initialize: expected an optimizer to step models[1], got a model like models[0] "
@@ -754,12 +766,8 @@ RUNTIME_ERRORS = (
         release_in_the_block,
         "release: expected no scale_loss to be open, but one is; release after it",
     ),
-    (scale_after_the_release, A_STRANGER),
-    (
-        clip_for_a_plain_optimizer,
-        "clip_grad_norm_: expected optimizers[0] to be an optimizer that initialize returned, got "
-        "an SGD that it did not; pass it to initialize with its model",
-    ),
+    (scale_after_the_release, f"scale_loss: {A_STRANGER}"),
+    (clip_for_a_plain_optimizer, f"clip_grad_norm_: {A_STRANGER}"),
     (
         save_into_a_missing_folder,
         'amp.save: expected "/missing/run.pt" to be a path that can be written, got the error "No '
@@ -835,7 +843,7 @@ RUNTIME_ERRORS = (
         a_number_for_a_level,
         'initialize: expected opt_level to be one of "O0", "O1", "O2", "O3", "O4", "O5", got "2"',
     ),
-    (scale_of_a_foreign_optimizer, A_STRANGER),
+    (scale_of_a_foreign_optimizer, f"scale_loss: {A_STRANGER}"),
     (
         scale_for_two_sessions,
         "scale_loss: expected optimizers[1] to come from the same initialize as the others, got "
@@ -852,16 +860,8 @@ RUNTIME_ERRORS = (
     (lambda: the_unscaled_loss("O2"), UNSCALED_LOSS),
     (lambda: step_in_the_block("O1"), STEP_INSIDE),
     (lambda: step_in_the_block("O2"), STEP_INSIDE),
-    (
-        clip_in_the_block,
-        "clip_grad_norm_: expected unscaled grads, got grads still scaled by a scale_loss that is "
-        "open or has delay_unscale, as in no_sync(); clip after the last scale_loss of the step",
-    ),
-    (
-        clip_values_in_the_block,
-        "clip_grad_value_: expected unscaled grads, got grads still scaled by a scale_loss that is "
-        "open or has delay_unscale, as in no_sync(); clip after the last scale_loss of the step",
-    ),
+    (clip_in_the_block, f"clip_grad_norm_: {SCALED}"),
+    (clip_values_in_the_block, f"clip_grad_value_: {SCALED}"),
     (
         step_on_delayed_grads,
         "step: expected unscaled grads, got grads still scaled by a scale_loss with delay_unscale, "
@@ -878,23 +878,19 @@ RUNTIME_ERRORS = (
         "scale_loss, got a modified one; clip with amp.clip_grad_norm_, or modify the grads of "
         "amp.master_params",
     ),
-    (the_optimizer_of_another_initialize, NOT_GIVEN),
-    (lambda: an_optimizer_not_given("O1"), NOT_GIVEN),
-    (lambda: an_optimizer_not_given("O2"), NOT_GIVEN),
-    (lambda: an_optimizer_not_given("O1", make=fused_adam), NOT_GIVEN),
-    (lambda: grads_added_to_those_of_another("O1"), NOT_GIVEN),
-    (grads_added_to_delayed_ones, NOT_GIVEN),
+    (the_optimizer_of_another_initialize, f"step: {NOT_GIVEN}"),
+    (lambda: an_optimizer_not_given("O1"), f"step: {NOT_GIVEN}"),
+    (lambda: an_optimizer_not_given("O2"), f"step: {NOT_GIVEN}"),
+    (lambda: an_optimizer_not_given("O1", make=fused_adam), f"step: {NOT_GIVEN}"),
+    (lambda: grads_added_to_those_of_another("O1"), f"step: {NOT_GIVEN}"),
+    (grads_added_to_delayed_ones, f"step: {NOT_GIVEN}"),
     (
         lambda: clip_for_an_optimizer_not_given("O1", amp.clip_grad_norm_),
-        "clip_grad_norm_: expected grads of backwards in scale_loss's that were given this "
-        "optimizer, got one, of sizes [8, 4], of a scale_loss that was not; give it all optimizers "
-        "whose parameters its loss reaches, or zero their grads before their own backward",
+        f"clip_grad_norm_: {NOT_GIVEN}",
     ),
     (
         lambda: clip_for_an_optimizer_not_given("O1", amp.clip_grad_value_),
-        "clip_grad_value_: expected grads of backwards in scale_loss's that were given this "
-        "optimizer, got one, of sizes [8, 4], of a scale_loss that was not; give it all optimizers "
-        "whose parameters its loss reaches, or zero their grads before their own backward",
+        f"clip_grad_value_: {NOT_GIVEN}",
     ),
     (
         model_half_after_initialize,
@@ -938,41 +934,13 @@ RUNTIME_ERRORS = (
         "telemetry: expected optimizer to be an optimizer that initialize returned, got an SGD "
         "that it did not; pass it to initialize with its model",
     ),
-    (
-        closed(train_with),
-        "scale_loss: expected an open Amp, got one that close() has ended, whose models compute in "
-        "float32; close it after training",
-    ),
-    (
-        closed(lambda owner: owner.scale(torch.ones(()))),
-        "scale: expected an open Amp, got one that close() has ended, whose models compute in "
-        "float32; close it after training",
-    ),
-    (
-        released(train_with),
-        "scale_loss: expected models in training, got those of an initialize that was released; "
-        "use what initialize was given, or initialize it again",
-    ),
-    (
-        released(lambda owner: owner.scale(torch.ones(()))),
-        "scale: expected models in training, got those of an initialize that was released; use "
-        "what initialize was given, or initialize it again",
-    ),
-    (
-        released(lambda owner: owner.save("net.pt")),
-        "save: expected models in training, got those of an initialize that was released; use what "
-        "initialize was given, or initialize it again",
-    ),
-    (
-        released(lambda owner: owner.load("net.pt")),
-        "load: expected models in training, got those of an initialize that was released; use what "
-        "initialize was given, or initialize it again",
-    ),
-    (
-        released(lambda owner: owner.refresh_masters()),
-        "refresh_masters: expected models in training, got those of an initialize that was "
-        "released; use what initialize was given, or initialize it again",
-    ),
+    (closed(train_with), f"scale_loss: {CLOSED}"),
+    (closed(lambda owner: owner.scale(torch.ones(()))), f"scale: {CLOSED}"),
+    (released(train_with), f"scale_loss: {RELEASED}"),
+    (released(lambda owner: owner.scale(torch.ones(()))), f"scale: {RELEASED}"),
+    (released(lambda owner: owner.save("net.pt")), f"save: {RELEASED}"),
+    (released(lambda owner: owner.load("net.pt")), f"load: {RELEASED}"),
+    (released(lambda owner: owner.refresh_masters()), f"refresh_masters: {RELEASED}"),
 )
 VALUE_ERRORS = (
     (clip(-1.0), "clip_grad_norm_: expected max_norm to be at least 0, got -1.0"),
