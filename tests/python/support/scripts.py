@@ -163,47 +163,6 @@ OF_ONE = {
         backward 0 8
         step 0
     """,
-    "overflow_goes_on": """
-        scale 0 1024 0
-        backward 0 1 overflow
-        backward 0 2
-        backward 0 3
-        step 0
-        backward 0 4
-        step 0
-    """,
-    "zeroed_overflow": """
-        backward 0 1 overflow
-        zero 0 none
-        backward 0 2
-        step 0
-        zero 0 none
-        backward 0 3 delayed overflow
-        zero 0 none
-        backward 0 4
-        step 0
-    """,
-    "clipping": """
-        clip_norm 1
-        clip_value 1
-        backward 0 1
-        clip_norm 0.1
-        step 0
-        zero 0 none
-        backward 0 2
-        backward 1 3
-        clip_norm 0.1
-        step 0
-        zero 0 none
-        backward 0 4
-        clip_value 0.01
-        step 0
-        zero 0 none
-        backward 0 5
-        clip_norm 0.1
-        clip_value 0.01
-        step 0
-    """,
     "two_losses": """
         scale 0 1024 1999
         scale 1 64 1998
@@ -229,67 +188,6 @@ OF_ONE = {
         backward 0 5 raising # refused
         backward 0 6 overflow raising # refused
         backward 0 7
-        step 0
-    """,
-    "zeroing": """
-        backward 0 1
-        step 0
-        backward 0 2
-        zero 0 zeros
-        step 0
-        backward 0 3
-        zero_model none
-        step 0
-        backward 0 4
-        zero_model none
-        backward 0 5
-        step 0
-        zero 0 zeros
-        backward 0 6
-        step 0
-        backward 0 7
-        step 0
-    """,
-    "new_group": """
-        backward 0 1
-        step 0
-        set 0 lr 0.01
-        zero 0 none
-        backward 0 2
-        step 0
-        add_group 0
-        add_group 0 # refused
-        zero 0 none
-        backward 0 3
-        step 0
-        zero 0 none
-        write first.weight
-        backward 0 4
-        look
-        step 0
-    """,
-    "writes_by_data": """
-        backward 0 1
-        step 0
-        write_data first.weight
-        refresh
-        zero 0 none
-        backward 0 2
-        step 0
-    """,
-    "back_to_a_file": """
-        backward 0 1
-        step 0
-        save run.pt
-        zero 0 none
-        backward 0 2 overflow
-        step 0
-        zero 0 none
-        backward 0 3
-        step 0
-        load run.pt
-        zero 0 none
-        backward 0 2
         step 0
     """,
 }
