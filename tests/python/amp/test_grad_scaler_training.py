@@ -58,12 +58,6 @@ def mse(net, batch) -> torch.Tensor:
     return nn.functional.mse_loss(net(batch[0]), batch[1])
 
 
-def plain(scaler, net, optimizer, batch, overflow):
-    scaler.scale(mse(net, batch)).backward()
-    overflow(net)
-    scaler.step(optimizer)
-
-
 def clipping(scaler, net, optimizer, batch, overflow):
     scaler.scale(mse(net, batch)).backward()
     overflow(net)
@@ -85,13 +79,6 @@ def penalty(scaler, net, optimizer, batch, overflow):
     grads = [grad / scaler.get_scale() for grad in scaled]
     norm = sum(grad.pow(2).sum() for grad in grads).sqrt()
     scaler.scale(loss + norm).backward()
-    overflow(net)
-    scaler.step(optimizer)
-
-
-def accumulation(scaler, net, optimizer, batch, overflow):
-    for half in zip(batch[0].chunk(2), batch[1].chunk(2)):
-        scaler.scale(mse(net, half) / 2).backward()
     overflow(net)
     scaler.step(optimizer)
 
@@ -119,7 +106,7 @@ def assert_same_training(got: list, expected: list) -> None:
         torch.testing.assert_close(a.detach(), b.detach(), rtol=1e-6, atol=1e-7)
 
 
-LOOPS = [plain, clipping, clipping_what_is_scaled, penalty, accumulation]
+LOOPS = [clipping, clipping_what_is_scaled, penalty]
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)

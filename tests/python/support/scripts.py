@@ -177,41 +177,25 @@ OF_ONE = {
         backward 0 5
         step 0
     """,
-    "exceptions": """
-        backward 0 1 raising # refused
+    "back_to_a_file": """
+        backward 0 1
         step 0
-        backward 0 2
-        backward 1 3 raising # refused
+        save run.pt
+        zero 0 none
+        backward 0 2 overflow
         step 0
         zero 0 none
-        backward 0 4 delayed
-        backward 0 5 raising # refused
-        backward 0 6 overflow raising # refused
-        backward 0 7
+        backward 0 3
+        step 0
+        load run.pt
+        zero 0 none
+        backward 0 2
         step 0
     """,
 }
 
 #: What two optimizers go through that share the last part, where it has no master.
 OF_TWO_THAT_SHARE = {
-    "shared": """
-        backward 0 1 of=0
-        step 0
-        zero 0 none
-        zero 1 none
-        backward 1 3 reach=last of=1
-        step 1
-        zero 0 none
-        backward 0 4 overflow of=0
-        step 1
-        step 0
-        zero 0 none
-        zero 1 none
-        backward 0 5 delayed of=0
-        backward 0 6 of=0
-        clip_norm 0.1 0
-        step 0
-    """,
     "shared_in_one": """
         backward 0 1 # refused
         step 0
@@ -251,6 +235,7 @@ OF_TWO = {
     """,
 }
 
+
 #: An option that chooses an optimizer's algorithm, and its values in turn.
 CHANGES = {
     "FusedAdam": ("amsgrad", [0, 1, 0, 1]),
@@ -267,13 +252,6 @@ def changed_algorithm(level: str, kind: str) -> Script:
         events += [f"set 0 {option} {value}", "zero 0 none", f"backward 0 {i}", "step 0"]
         events += ["zero 0 none", f"backward 0 {i} overflow", "step 0"]
     return events
-
-
-def second_phase(level: str, kind: str) -> Script:
-    """Two initializes at one level."""
-    first = start(level, f"{kind} first norm last", loss_scale="128")
-    steps = ["backward 0 1", "step 0", "zero 0 none", "backward 0 2", "step 0"]
-    return [*first, *steps, "release", first[-1], *steps]
 
 
 def released_after_nan(level: str) -> Script:
@@ -315,8 +293,6 @@ def by_hand() -> Iterator[tuple[str, Script]]:
     for level in LEVELS:
         for kind in ("SGD", *FUSED):
             yield f"simple_loop-{level}-{kind}", simple_loop(level, kind)
-        for kind in FUSED:
-            yield f"second_phase-{level}-{kind}", second_phase(level, kind)
         for kind in CHANGES:
             yield f"changed_algorithm-{level}-{kind}", changed_algorithm(level, kind)
         for kind in ("SGD", "FusedSGD"):
