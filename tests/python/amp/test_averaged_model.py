@@ -1,10 +1,8 @@
 """amp.AveragedModel: torch's, in float32, of the masters."""
 
-import io
-
 import pytest
 import torch
-from nets import LEVELS, MASTER_LEVELS, Net, batch, initialized, sgd, train_step
+from nets import LEVELS, MASTER_LEVELS, Net, batch, file_by, initialized, sgd, train_step
 from torch import nn
 from torch.optim import swa_utils
 
@@ -133,9 +131,7 @@ def test_a_saved_one_goes_on(level):
     averaged = amp.AveragedModel(model, **MEANS["ema"]())
     train_step(model, optimizer, 0)
     averaged.update_parameters(model)
-    file = io.BytesIO()
-    torch.save(averaged.state_dict(), file)
-    file.seek(0)
+    file = file_by(lambda file: torch.save(averaged.state_dict(), file))
     resumed = amp.AveragedModel(model, **MEANS["ema"]())
     resumed.load_state_dict(torch.load(file))
     train_step(model, optimizer, 1)

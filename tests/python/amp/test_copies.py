@@ -1,12 +1,11 @@
 """Copies and whole-model files of a model in training: plain float32 models of the masters."""
 
 import copy
-import io
 import pickle
 
 import pytest
 import torch
-from nets import LEVELS, Net, adam, batch, initialized, loss_of, sgd, train_step
+from nets import LEVELS, Net, adam, batch, file_by, initialized, loss_of, sgd, train_step
 from torch import nn
 
 from torchamp import amp, optimizers
@@ -17,9 +16,7 @@ def through_pickle(model: nn.Module) -> nn.Module:
 
 
 def through_torch_save(model: nn.Module) -> nn.Module:
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
+    file = file_by(lambda file: torch.save(model, file))
     return torch.load(file, weights_only=False)
 
 

@@ -58,12 +58,6 @@ def mse(net, batch) -> torch.Tensor:
     return nn.functional.mse_loss(net(batch[0]), batch[1])
 
 
-def plain(scaler, net, optimizer, batch, overflow):
-    scaler.scale(mse(net, batch)).backward()
-    overflow(net)
-    scaler.step(optimizer)
-
-
 def clipping(scaler, net, optimizer, batch, overflow):
     scaler.scale(mse(net, batch)).backward()
     overflow(net)
@@ -85,13 +79,6 @@ def penalty(scaler, net, optimizer, batch, overflow):
     grads = [grad / scaler.get_scale() for grad in scaled]
     norm = sum(grad.pow(2).sum() for grad in grads).sqrt()
     scaler.scale(loss + norm).backward()
-    overflow(net)
-    scaler.step(optimizer)
-
-
-def accumulation(scaler, net, optimizer, batch, overflow):
-    for half in zip(batch[0].chunk(2), batch[1].chunk(2)):
-        scaler.scale(mse(net, half) / 2).backward()
     overflow(net)
     scaler.step(optimizer)
 
@@ -119,7 +106,7 @@ def assert_same_training(got: list, expected: list) -> None:
         torch.testing.assert_close(a.detach(), b.detach(), rtol=1e-6, atol=1e-7)
 
 
-LOOPS = [plain, clipping, clipping_what_is_scaled, penalty, accumulation]
+LOOPS = [clipping, clipping_what_is_scaled, penalty]
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
@@ -131,47 +118,6 @@ def test_loops(loop, make, device):
     assert_same_training(net.parameters(), expected.parameters())
     assert scaler.get_scale() == 256.0
     assert scaler.overflowed_params(optimizer) == []
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_a_loop_without_overflow(enabled, device):
-    scaler = GradScaler(device.type, init_scale=128.0, enabled=enabled)
-    make = OPTIMIZERS["momentum"]
-    net, _ = run(lambda *args: plain(*args[:4], lambda net: None), scaler, make, device, True)
-    expected, _ = run(lambda *args: plain(*args[:4], lambda net: None), Plain(), make, device, True)
-    assert_same_training(net.parameters(), expected.parameters())
-
-
-@pytest.mark.parametrize("overflowed", [None, 0, 1])
-@pytest.mark.parametrize("unscales", [(), (0,), (0, 1)])
-def test_two_models_losses_and_optimizers(overflowed, unscales, device):
-    """Both losses reach both models; an overflow in one does not skip the other's step."""
-    scaler = GradScaler(device.type, init_scale=128.0, growth_interval=1)
-    nets, expected = ([make_net(device, seed) for seed in (0, 1)] for _ in range(2))
-    kinds = [OPTIMIZERS["momentum"], OPTIMIZERS["adamw"]]
-    steppers = [make(net.parameters()) for make, net in zip(kinds, nets)]
-    controls = [make(net.parameters()) for make, net in zip(kinds, expected)]
-    for batch in batches(device):
-        for models, by, each in ((nets, steppers, scaler), (expected, controls, Plain())):
-            for optimizer in by:
-                optimizer.zero_grad()
-            one, two = (mse(model, batch) for model in models)
-            each.scale(one + 2 * two).backward(retain_graph=True)
-            each.scale(3 * one - two).backward()
-        if overflowed is not None:
-            nets[overflowed][0].bias.grad[3] = math.nan
-        for i in unscales:
-            scaler.unscale_(steppers[i])
-        for i in range(2):
-            scaler.step(steppers[i])
-            if i != overflowed:
-                controls[i].step()
-        scaler.update()
-    for i in range(2):
-        assert_same_training(nets[i].parameters(), expected[i].parameters())
-        found = [nets[i][0].bias] if i == overflowed else []
-        assert list(map(id, scaler.overflowed_params(steppers[i]))) == list(map(id, found))
-    assert scaler.get_scale() == 128.0 * 2.0 ** (STEPS if overflowed is None else -STEPS)
 
 
 @pytest.mark.parametrize("make", ["momentum", "torch_adam", "ours"])

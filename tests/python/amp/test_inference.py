@@ -104,12 +104,6 @@ def test_refuses_a_part_whose_own_forward_casts():
         amp.cast_for_inference(whole, torch.float16)
 
 
-def test_is_not_trained_by_initialize_afterwards():
-    model = amp.cast_for_inference(net(), torch.float16)
-    with pytest.raises(RuntimeError, match="expected models"):
-        amp.initialize(model, opt_level="O2", verbosity=0)
-
-
 @pytest.mark.parametrize("dtype", [torch.int32, "float16", None])
 def test_refuses_other_types(dtype):
     model = net()

@@ -61,9 +61,6 @@ def test_o1_without_autocast():
     "arguments, error, message",
     [
         ({"opt_level": "01"}, RuntimeError, 'got "01"; did you mean "O1" (letter O, digit)?'),
-        ({"opt_level": "o2"}, RuntimeError, 'got "o2"; did you mean "O2"'),
-        ({"opt_level": "O6"}, RuntimeError, 'opt_level to be one of "O0", "O1", "O2"'),
-        ({"opt_level": 2}, RuntimeError, 'got "2"'),
         (
             {"opt_level": "bf16-mixed"},
             RuntimeError,
@@ -79,26 +76,19 @@ def test_o1_without_autocast():
             RuntimeError,
             '"16-mixed"; did you mean "O1" (ops in float16) or "O2" (a float16 model)?',
         ),
-        ({"loss_scale": "abc"}, ValueError, 'to be "dynamic" or a number, got "abc"'),
-        ({"loss_scale": []}, TypeError, "expected loss_scale to be 'dynamic' or a number, got []"),
         ({"loss_scale": 0}, ValueError, "loss_scale to be positive and finite, got 0"),
         ({"loss_scale": float("inf")}, ValueError, "loss_scale to be positive and finite"),
         ({"cast_model_type": F16}, RuntimeError, "cast_model_type cannot be set at opt_level O1"),
-        ({"cast_model_type": "half"}, TypeError, "cast_model_type to be a torch.dtype, got 'half'"),
-        ({"cast_model_type": torch.int8}, TypeError, "cast_model_type to be a floating dtype"),
         ({"keep_batchnorm_fp32": True}, RuntimeError, "keep_batchnorm_fp32 cannot be set at"),
-        ({"keep_batchnorm_fp32": "yes"}, AssertionError, "got 'yes'"),
         ({"master_weights": True}, RuntimeError, "master_weights cannot be set at opt_level O1"),
         (
             {"opt_level": "O2", "patch_torch_functions": True},
             RuntimeError,
             "patch_torch_functions cannot be set at opt_level O2",
         ),
-        ({"num_losses": 0}, ValueError, "num_losses to be at least 1, got 0"),
         ({"num_losses": 2**70}, ValueError, f"num_losses to fit into 64 bits, got {2**70}"),
         ({"max_consecutive_skips": -(2**70)}, ValueError, f"to fit into 64 bits, got {-(2**70)}"),
         ({"num_losses": 1.5}, TypeError, "num_losses to be an integer, got 1.5"),
-        ({"cast_model_outputs": "half"}, TypeError, "cast_model_outputs to be a torch.dtype"),
     ],
 )
 def test_refused(arguments, error, message):

@@ -13,6 +13,7 @@ from nets import (
     batch,
     changed,
     everything,
+    fused_adam,
     initialized,
     linear_net,
     loss_of,
@@ -23,7 +24,7 @@ from nets import (
 from torch import nn
 
 import torchamp
-from torchamp import amp, optimizers
+from torchamp import amp
 
 SETTINGS = [
     *[(level, {}) for level in LEVELS],
@@ -33,10 +34,6 @@ SETTINGS = [
     ("O5", {"master_weights": False}),
 ]
 ALL_SETTINGS = pytest.mark.parametrize(("level", "overrides"), SETTINGS)
-
-
-def fused_adam(model):
-    return optimizers.FusedAdam(model.parameters(), lr=0.01)
 
 
 def foreach_sgd(model):
@@ -115,21 +112,6 @@ def test_nothing_of_initialize_is_left(level, overrides):
     assert model.state_dict()["first.weight"].data_ptr() == model.first.weight.data_ptr()
     with pytest.raises(RuntimeError, match="scale_loss: expected optimizers"):
         backward(model, optimizer)
-
-
-@pytest.mark.parametrize("make", [sgd, adam, torch_fused, fused_adam])
-@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O4", "O5"])
-def test_the_run_goes_on_where_it_was(level, make):
-    straight = trained(level, make)
-    model, optimizer = trained(level, make)
-    scales = amp.state_dict()
-    amp.release(model)
-    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
-    amp.load_state_dict(scales)
-    for seed in range(3, 6):
-        train_step(*straight, seed)
-        train_step(model, optimizer, seed)
-    assert not changed(everything(*straight), everything(model, optimizer))
 
 
 @pytest.mark.parametrize("after", LEVELS)
@@ -294,11 +276,3 @@ def test_disabled_and_twice():
     handle.release()
     assert type(model) is Net and model.first.weight.dtype == torch.float32
     torchamp.Amp(model, None, "O2", enabled=False).release()
-
-
-@pytest.mark.parametrize("what", ["model", "optimizer"])
-def test_a_second_initialize_names_it(what):
-    model, optimizer = trained("O2")
-    given = (model, sgd(model)) if what == "model" else (Net(), optimizer)
-    with pytest.raises(RuntimeError, match=r"amp.release\(model\)"):
-        amp.initialize(*given, opt_level="O2", verbosity=0)

@@ -167,11 +167,6 @@ def test_subclasses_stay():
     assert type(model[0]) is Own
 
 
-def test_what_is_no_model():
-    with pytest.raises(TypeError, match="accumulate_weight_grads: expected model to be an nn.Mod"):
-        amp.accumulate_weight_grads([nn.Linear(2, 2)])
-
-
 @pytest.mark.parametrize(
     "call, error, message",
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import pathlib
 import random
@@ -10,7 +9,7 @@ import re
 
 import pytest
 import torch
-from nets import initialized
+from nets import file_by, initialized
 
 import torchamp
 from torchamp import amp
@@ -27,9 +26,7 @@ def test_a_resumed_run_is_bit_for_bit_the_same(python, tmp_path, level):
 
 
 def saved_and_loaded(extra):
-    file = io.BytesIO()
-    amp.save(*initialized("O2"), file, extra)
-    file.seek(0)
+    file = file_by(lambda file: amp.save(*initialized("O2"), file, extra))
     return amp.load(*initialized("O2"), file)
 
 
@@ -53,23 +50,17 @@ def test_it_is_what_was_saved():
 
 def test_files_without_it():
     assert saved_and_loaded(None) == {}
-    file = io.BytesIO()
-    amp.save(*initialized("O2"), file)
-    file.seek(0)
+    file = file_by(lambda file: amp.save(*initialized("O2"), file))
     checkpoint = torch.load(file, weights_only=True)
     del checkpoint["extra"]
-    older = io.BytesIO()
-    torch.save(checkpoint, older)
-    older.seek(0)
+    older = file_by(lambda file: torch.save(checkpoint, file))
     assert amp.load(*initialized("O2"), older) == {}
 
 
 def test_those_of_an_amp_and_of_a_disabled_one():
     for enabled in (True, False):
         owner = torchamp.Amp(torch.nn.Linear(2, 2), None, "O2", enabled=enabled, verbosity=0)
-        file = io.BytesIO()
-        owner.save(file, {"epoch": 3})
-        file.seek(0)
+        file = file_by(lambda file, owner=owner: owner.save(file, {"epoch": 3}))
         assert owner.load(file) == {"epoch": 3}
 
 
@@ -96,13 +87,9 @@ def test_what_is_refused(tmp_path, extra, message):
 
 
 def test_a_file_whose_extra_is_no_dict():
-    file = io.BytesIO()
-    amp.save(*initialized("O2"), file)
-    file.seek(0)
+    file = file_by(lambda file: amp.save(*initialized("O2"), file))
     checkpoint = {**torch.load(file, weights_only=True), "extra": [1]}
-    wrong = io.BytesIO()
-    torch.save(checkpoint, wrong)
-    wrong.seek(0)
+    wrong = file_by(lambda file: torch.save(checkpoint, file))
     message = "amp.load: expected extra of the checkpoint to be a dict, got [1]"
     with pytest.raises(RuntimeError, match=f"^{re.escape(message)}$"):
         amp.load(*initialized("O2"), wrong)

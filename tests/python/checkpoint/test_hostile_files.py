@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from nets import changed, everything, initialized, train_step
+from nets import changed, everything, file_by, initialized, train_step
 
 from torchamp import amp, optimizers
 
@@ -63,10 +63,7 @@ def with_value(tree, path: tuple, value):
 
 
 def file_of(checkpoint) -> io.BytesIO:
-    file = io.BytesIO()
-    torch.save(checkpoint, file)
-    file.seek(0)
-    return file
+    return file_by(lambda file: torch.save(checkpoint, file))
 
 
 def trained(make):

@@ -106,12 +106,3 @@ def test_a_file_that_a_killed_process_left(tmp_path):
 def test_what_is_no_file_is_written_directly():
     amp.save(*initialized("O2"), os.devnull)
     assert not os.path.isfile(os.devnull)
-
-
-def test_a_path_that_cannot_be_written(tmp_path):
-    message = (
-        f'^amp.save: expected "{tmp_path}/no/run.pt" to be a path that can be written, got the '
-        'error "No such file or directory"$'
-    )
-    with pytest.raises(RuntimeError, match=message):
-        amp.save(*initialized("O2"), tmp_path / "no" / "run.pt")

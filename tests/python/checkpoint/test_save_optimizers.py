@@ -1,11 +1,9 @@
 """Every optimizer of torch.optim that amp.save writes, amp.load reads, and the run goes on as it
 would have."""
 
-import io
-
 import pytest
 import torch
-from nets import changed, everything, initialized, train_step
+from nets import changed, everything, file_by, initialized, train_step
 
 from torchamp import amp
 
@@ -30,9 +28,7 @@ def make(name: str, level: str):
 
 
 def reloaded(pair, name: str, level: str):
-    file = io.BytesIO()
-    amp.save(*pair, file)
-    file.seek(0)
+    file = file_by(lambda file: amp.save(*pair, file))
     other = make(name, level)
     train_step(*other, 9)
     amp.load(*other, file)
@@ -79,9 +75,7 @@ def test_lbfgs():
         return model, lbfgs
 
     one, other = trained(1), trained(2)
-    file = io.BytesIO()
-    amp.save(*one, file)
-    file.seek(0)
+    file = file_by(lambda file: amp.save(*one, file))
     amp.load(*other, file)
     torch.testing.assert_close(other[1].state_dict(), one[1].state_dict(), rtol=0, atol=0)
 
@@ -98,8 +92,6 @@ def test_sparse_adam():
         return model, adam
 
     one, other = trained(1), trained(2)
-    file = io.BytesIO()
-    amp.save(*one, file)
-    file.seek(0)
+    file = file_by(lambda file: amp.save(*one, file))
     amp.load(*other, file)
     assert changed(everything(*one), everything(*other)) == set()

@@ -7,7 +7,7 @@ import re
 
 import pytest
 import torch
-from nets import LEVELS, Net, adam, changed, everything, initialized, sgd, train_step
+from nets import LEVELS, Net, adam, changed, everything, file_by, initialized, sgd, train_step
 from torch import nn
 
 from torchamp import Amp, amp
@@ -18,10 +18,7 @@ def file_of(level: str, make=sgd, steps: int = 2, **options) -> io.BytesIO:
     model, optimizer = initialized(level, optimizer=make, **options)
     for step in range(steps):
         train_step(model, optimizer, step)
-    file = io.BytesIO()
-    amp.save(model, optimizer, file)
-    file.seek(0)
-    return file
+    return file_by(lambda file: amp.save(model, optimizer, file))
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -181,9 +178,7 @@ def test_files_that_do_not_fit(make_file, message):
 def test_files_in_which_something_is_wrong(change, message):
     checkpoint = torch.load(file_of("O2"), weights_only=True)
     change(checkpoint)
-    file = io.BytesIO()
-    torch.save(checkpoint, file)
-    file.seek(0)
+    file = file_by(lambda file: torch.save(checkpoint, file))
     refused_by(*initialized("O2"), file, message)
 
 

@@ -1,11 +1,10 @@
 """model.state_dict() and load_state_dict() read and write the masters."""
 
 import copy
-from collections import OrderedDict
 
 import pytest
 import torch
-from nets import MASTER_LEVELS, Net, initialized, linear_net, train_step
+from nets import MASTER_LEVELS, Net, initialized, train_step
 from torch import nn
 
 from torchamp import amp
@@ -151,14 +150,3 @@ def test_masters_outlive_the_optimizer():
     kept = masters(optimizer)[0].clone()
     del optimizer
     assert torch.equal(model.state_dict()["first.weight"], kept)
-
-
-def test_an_average_of_weights_by_state_dict():
-    model, optimizer = trained("O2", linear_net())
-    average = OrderedDict((n, t.clone()) for n, t in model.state_dict().items())
-    for seed in range(3):
-        train_step(model, optimizer, seed)
-        for name, tensor in model.state_dict().items():
-            average[name].lerp_(tensor, 0.5)
-    model.load_state_dict(average)
-    assert torch.equal(masters(optimizer)[0], average["0.weight"])

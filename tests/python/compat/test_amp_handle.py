@@ -28,6 +28,13 @@ def test_init_casts_what_o1_casts(handle):
     assert not handle.is_active() and model(x).dtype == torch.float32
 
 
+def test_init_takes_the_16_bit_type(handle):
+    handle._deactivate()
+    other = amp.init(patch_type=torch.bfloat16)
+    assert linear_net()(batch()[0]).dtype == torch.bfloat16
+    other._deactivate()
+
+
 def test_programs_switch_the_handle_off_and_on(handle):
     model, (x, _) = linear_net(), batch()
     handle._is_active = False
@@ -76,6 +83,7 @@ def test_banned_functions_may_be_allowed():
     handle._deactivate()
     _amp_state.legacy_handle = None
     assert allowed.dtype == torch.float32
+    assert allowed == torch.nn.functional.binary_cross_entropy(p.float(), p.float())
 
 
 def test_what_was_allowed_ends_with_the_handle():

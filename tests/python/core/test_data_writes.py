@@ -3,16 +3,7 @@ reach the masters element by element."""
 
 import pytest
 import torch
-from nets import (
-    MASTER_LEVELS,
-    adam,
-    initialized,
-    linear_net,
-    master_values,
-    overflow_at,
-    sgd,
-    train_step,
-)
+from nets import MASTER_LEVELS, adam, initialized, linear_net, master_values, sgd, train_step
 
 from torchamp import Amp, amp
 from torchamp.optimizers import FusedSGD
@@ -114,18 +105,6 @@ def test_resuming_a_clamped_run_is_exact(make, resume_at):
         assert torch.equal(resumed.state_dict()[name], value)
 
 
-def test_without_writes_nothing_changes():
-    def run(**options):
-        torch.manual_seed(3)
-        model, optimizer = initialized("O2", optimizer=adam, **options)
-        for i in range(6):
-            with overflow_at(model.first.weight, float("inf") if i == 2 else 0.0):
-                train_step(model, optimizer, seed=i)
-        return model.state_dict()
-
-    assert all(map(torch.equal, run().values(), run(adopt_data_writes=True).values()))
-
-
 LAYOUTS = {
     "plain": torch.zeros(4, 4),
     "odd": torch.zeros(3, 5),
@@ -150,15 +129,6 @@ def test_writes_are_seen_in_any_layout(layout):
     model.weight.data[last] = 0.5
     optimizer.step()
     assert master[last] == 0.5 and (master != before).sum() == 1
-
-
-def test_a_write_before_a_skipped_step_is_not_lost():
-    model, optimizer = initialized("O2", linear_net(), adopt_data_writes=True)
-    model[0].weight.data.fill_(0.5)
-    with overflow_at(model[0].weight):
-        train_step(model, optimizer)
-    assert (model[0].weight == 0.5).all()
-    assert (next(amp.master_params(optimizer)) == 0.5).all()
 
 
 def test_averages_swapped_in_and_out_leave_no_trace():

@@ -277,23 +277,6 @@ def test_written_masters_reach_every_reader(level, make):
     amp.release(program.model)
 
 
-@pytest.mark.parametrize("level", MASTER_LEVELS)
-def test_modules_added_later_are_in_state_dicts(level):
-    program = Program(level)
-    dtype = program.params[0].dtype
-    program.model.layers.append(nn.Linear(2, 2).to(dtype))
-    program.optimizer.add_param_group({"params": list(program.model.layers[-1].parameters())})
-    master = program.optimizer.param_groups[1]["params"][0]
-    with torch.no_grad():
-        master.fill_(1 + 2.0**-15)
-    saved = program.model.state_dict()["layers.3.weight"]
-    assert saved.dtype == torch.float32 and torch.equal(saved, master)
-    program.model.load_state_dict(
-        {name: value * 2 for name, value in program.model.state_dict().items()}
-    )
-    assert (master == 2 * (1 + 2.0**-15)).all()
-
-
 def test_stochastic_rounding_without_momentum_resumes():
     def trained(program, steps):
         for _ in range(steps):

@@ -56,6 +56,11 @@ def program(level: str, *optimizers: Recipe, events: list[Event], **overrides: o
     return Program(Setup(level, parts, optimizers, overrides, frozen=(5,)), tuple(events))
 
 
+def sharing(*events: Event, **overrides: object) -> Program:
+    """Of two optimizers that share the second parameter."""
+    return program("O1", sgd(0, 1), sgd(1, 2), events=list(events), **overrides)
+
+
 def backward(of: list[int], reach: list[int], **flags: object) -> Event:
     return Event("backward", {"loss": 0, "of": of, "reach": reach, "coefs": 7, **flags})
 
@@ -108,74 +113,36 @@ MENDED = {
             step(0),
         ],
     ),
-    "clipping_one_of_two_that_share": program(
-        "O1", sgd(0, 1), sgd(1, 2), events=[backward([0], [0, 1]), backward([1], [2]), clip(0)]
-    ),
-    "a_delayed_overflow_of_another_optimizer": program(
-        "O1",
-        sgd(0, 1),
-        sgd(1, 2),
-        events=[
-            backward([1], [2], delayed=True, inf_in=2),
-            zero(0),
-            backward([1], [1], loss=1),
-            step(0),
-        ],
+    "clipping_one_of_two_that_share": sharing(backward([0], [0, 1]), backward([1], [2]), clip(0)),
+    "a_delayed_overflow_of_another_optimizer": sharing(
+        backward([1], [2], delayed=True, inf_in=2),
+        zero(0),
+        backward([1], [1], loss=1),
+        step(0),
         num_losses=2,
     ),
-    "zeroing_beside_a_delay": program(
-        "O1",
-        sgd(0, 1),
-        sgd(1, 2),
-        events=[backward([1], [2], delayed=True), zero(0), backward([1], [2]), step(1)],
+    "zeroing_beside_a_delay": sharing(
+        backward([1], [2], delayed=True), zero(0), backward([1], [2]), step(1)
     ),
-    "zeroing_beside_a_zeroing": program(
-        "O1",
-        sgd(0, 1),
-        sgd(1, 2),
-        events=[backward([1], [2]), ZERO_MODEL, zero(0), step(1)],
-    ),
-    "zeroing_after_a_zeroing_beside_it": program(
-        "O1",
-        sgd(0, 1),
-        sgd(1, 2),
-        events=[backward([1], [2]), zero(0), ZERO_MODEL, step(1)],
-    ),
+    "zeroing_beside_a_zeroing": sharing(backward([1], [2]), ZERO_MODEL, zero(0), step(1)),
+    "zeroing_after_a_zeroing_beside_it": sharing(backward([1], [2]), zero(0), ZERO_MODEL, step(1)),
     "zeroing_in_a_block_beside_others": program(
         "O1",
         sgd(0, 1),
         sgd(1, 3),
         events=[backward([1], [3]), backward([0], [0], zero_inside="optimizer"), step(1)],
     ),
-    "a_step_beside_a_zeroing_of_the_model": program(
-        "O1",
-        sgd(0, 1),
-        sgd(1, 2),
-        events=[
-            backward([1], [2], inf_in=2),
-            ZERO_MODEL,
-            step(0),
-            backward([1], [2]),
-            step(1),
-        ],
+    "a_step_beside_a_zeroing_of_the_model": sharing(
+        backward([1], [2], inf_in=2), ZERO_MODEL, step(0), backward([1], [2]), step(1)
     ),
-    "a_skip_beside_a_step": program(
-        "O1",
-        sgd(0, 1),
-        sgd(1, 2),
-        events=[backward([0], [0], inf_in=0), backward([1], [1]), step(0), step(1)],
+    "a_skip_beside_a_step": sharing(
+        backward([0], [0], inf_in=0), backward([1], [1]), step(0), step(1)
     ),
     "an_overflow_before_two_zeroings": program(
         "O1",
         sgd(0),
         sgd(0),
-        events=[
-            backward([1], [0], inf_in=0),
-            ZERO_MODEL,
-            zero(0),
-            backward([0], [0]),
-            step(1),
-        ],
+        events=[backward([1], [0], inf_in=0), ZERO_MODEL, zero(0), backward([0], [0]), step(1)],
     ),
     "clipping_after_a_grad_was_dropped": program(
         "O2",
@@ -191,11 +158,7 @@ MENDED = {
     ),
     "clipping_of_nothing": program("O2", sgd(0), events=[clip()]),
     "an_overflow_beside_a_step_of_nothing": program(
-        "O1",
-        sgd(0),
-        sgd(0, 1),
-        sgd(2),
-        events=[backward([1], [0], inf_in=0), step(2), step(0)],
+        "O1", sgd(0), sgd(0, 1), sgd(2), events=[backward([1], [0], inf_in=0), step(2), step(0)]
     ),
     "an_old_overflow": program(
         "O3",
@@ -215,19 +178,13 @@ MENDED = {
         ],
     ),
     "zeroing_of_the_model_in_a_block": program(
-        "O1",
-        sgd(0),
-        events=[backward([0], [0]), backward([0], [0], zero_inside="model"), step(0)],
+        "O1", sgd(0), events=[backward([0], [0]), backward([0], [0], zero_inside="model"), step(0)]
     ),
     "zeroing_of_the_model_in_a_block_of_one_of_two": program(
         "O1",
         sgd(0),
         sgd(0),
-        events=[
-            backward([0], [0], inf_in=0),
-            backward([1], [0], zero_inside="model"),
-            step(1),
-        ],
+        events=[backward([0], [0], inf_in=0), backward([1], [0], zero_inside="model"), step(1)],
     ),
     "an_overflow_after_a_zeroing_of_the_model_in_its_block": program(
         "O2",
@@ -273,17 +230,8 @@ MENDED = {
         sgd(2),
         events=[backward([0, 1], [0, 1, 2], inf_in=2), group(0, 0), step(0)],
     ),
-    "removing_a_shared_parameter_with_delayed_grads": program(
-        "O1",
-        sgd(0, 1),
-        sgd(1, 2),
-        events=[
-            backward([1], [1], delayed=True),
-            group(0, 0),
-            Event("save"),
-            backward([1], [2]),
-            step(1),
-        ],
+    "removing_a_shared_parameter_with_delayed_grads": sharing(
+        backward([1], [1], delayed=True), group(0, 0), Event("save"), backward([1], [2]), step(1)
     ),
 }
 

@@ -101,19 +101,6 @@ def test_an_overflow_skips(level, name):
 
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)
-def test_micro_batches_add_up(level):
-    lazy, eager = pair(level)
-    for step in range(2):
-        for model, optimizer in (lazy, eager):
-            optimizer.zero_grad()
-            for micro_batch in range(3):
-                backward(model, optimizer, 3 * step + micro_batch)
-            optimizer.step()
-        assert_same(lazy, eager)
-    assert lazy[1]._torchamp.core.lazy
-
-
-@pytest.mark.parametrize("level", MASTER_LEVELS)
 def test_a_step_uses_grads_up(level):
     lazy, eager = pair(level)
     for step in range(3):
@@ -122,16 +109,6 @@ def test_a_step_uses_grads_up(level):
             optimizer.step()
         assert not has_master_grads(lazy[1])
         assert_same(lazy, eager)
-
-
-@pytest.mark.parametrize("level", MASTER_LEVELS)
-def test_delayed_unscaling(level):
-    lazy, eager = pair(level)
-    for model, optimizer in (lazy, eager):
-        backward(model, optimizer, 0, delay_unscale=True)
-        backward(model, optimizer, 1)
-        optimizer.step()
-    assert_same(lazy, eager)
 
 
 @pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="torch has no grad_dtype")
@@ -286,22 +263,6 @@ def test_sparse_grads_are_materialized_and_refused():
         optimizer.step()
 
 
-@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3", "O5"])
-@pytest.mark.parametrize("make", [MAKERS["adamw"], lambda m: torch.optim.SGD(m.parameters(), 0.1)])
-@pytest.mark.parametrize("max_norm", [1e-3, 1e3])
-def test_clipping_by_norm(level, make, max_norm):
-    model, optimizer = initialized(level, Net(), make, loss_scale=64.0)
-    for step in range(2):
-        backward(model, optimizer, step)
-        norm = amp.clip_grad_norm_(optimizer, max_norm)
-        grads = [p.grad.double() for p in amp.master_params(optimizer)]
-        exact = torch.linalg.vector_norm(torch.stack([grad.norm() for grad in grads]))
-        clipped = min(1.0, max_norm / norm.item()) * norm.item()
-        torch.testing.assert_close(exact.item(), clipped, rtol=2e-3, atol=1e-6)
-        optimizer.step()
-        optimizer.zero_grad()
-
-
 @pytest.mark.parametrize("level", MASTER_LEVELS)
 @pytest.mark.parametrize("name", MAKERS)
 def test_clipping_without_master_grads(level, name):
@@ -316,18 +277,6 @@ def test_clipping_without_master_grads(level, name):
         torch.testing.assert_close(*norms)
         assert_close(lazy, eager)
     assert lazy[1]._torchamp.core.lazy
-
-
-def test_clipping_over_accumulated_grads():
-    lazy, eager = pair("O2", model=linear_net)
-    for model, optimizer in (lazy, eager):
-        for step in range(3):
-            backward(model, optimizer, step)
-    total = torch.nn.utils.clip_grad_norm_(amp.master_params(eager[1]), 0.05)
-    torch.testing.assert_close(amp.clip_grad_norm_(lazy[1], 0.05), total)
-    for _, optimizer in (lazy, eager):
-        optimizer.step()
-    assert_close(lazy, eager)
 
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)
@@ -386,17 +335,6 @@ def test_clipping_by_value():
     assert optimizer._torchamp.core.lazy
     for master in amp.master_params(optimizer):
         assert master.grad.abs().max() <= 0.001
-
-
-@pytest.mark.parametrize("clip", [amp.clip_grad_norm_, amp.clip_grad_value_])
-def test_scaled_grads_are_not_clipped(clip):
-    model, optimizer = initialized("O2", Net(), MAKERS["adamw"])
-    with amp.scale_loss(loss_of(model), optimizer, delay_unscale=True) as scaled_loss:
-        with pytest.raises(RuntimeError, match="expected unscaled grads"):
-            clip(optimizer, 1.0)
-        scaled_loss.backward()
-    with pytest.raises(RuntimeError, match="expected unscaled grads"):
-        clip(optimizer, 1.0)
 
 
 def test_clipping_when_disabled():

@@ -11,19 +11,6 @@ from torchamp import amp
 SCALED = {"loss_scale": 256.0}
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_no_backward_at_all(level):
-    model, optimizer = initialized(level, linear_net())
-    before = everything(model, optimizer)
-    with amp.scale_loss(loss_of(model), optimizer):
-        pass
-    optimizer.step()
-    assert not changed(before, everything(model, optimizer))
-    backward(model, optimizer)
-    optimizer.step()
-    assert changed(before, everything(model, optimizer))
-
-
 @pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.parametrize("level", LEVELS)
 def test_backward_in_one_call(level, enabled):
@@ -107,12 +94,3 @@ def test_backward_with_the_arguments_of_torch_s(level):
     backward(model, optimizer)
     for grad, param in zip(twice, amp.master_params(optimizer)):
         torch.testing.assert_close(grad, 2 * param.grad, rtol=1e-2, atol=1e-4)
-
-
-@pytest.mark.parametrize("level", ["O0", "O1"])
-def test_a_backward_without_scale_loss(level):
-    model, optimizer = initialized(level, linear_net())
-    before = everything(model, optimizer)
-    loss_of(model).backward()
-    optimizer.step()
-    assert changed(before, everything(model, optimizer))

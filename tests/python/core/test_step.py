@@ -216,20 +216,3 @@ def test_the_overflow_message(heard):
     assert "norm.bias, last.weight" in said and "loss scale now 32768" in said
     train_step(model, optimizer)
     assert heard.take() == ""
-
-
-def test_the_message_when_the_device_skips(heard):
-    model, optimizer = initialized("O2", Net(), OPTIMIZERS["Adam fused"], verbosity=1)
-    heard.take()
-    with overflow_at(model.last.bias):
-        backward(model, optimizer)
-    optimizer.step()
-    assert "overflow in loss 0, at last.bias: step skipped" in heard.take()
-
-
-def test_many_parameters_are_named_in_short(heard):
-    model, optimizer = initialized("O2", Net(), verbosity=1)
-    with amp.scale_loss(loss_of(model) * 1e30, optimizer) as scaled_loss:
-        scaled_loss.backward()
-    optimizer.step()
-    assert "first.weight, first.bias, norm.weight and 3 more" in heard.take()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from fuzz_calls import FINE, coefs_in, product_in, remember
+from fuzz_calls import FINE, coefs_in, is_fine, product_in, remember
 from torch import nn
 
 UNIT = 2.0**-6
@@ -65,6 +65,27 @@ class Event:
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.args.items())})"
+
+
+@dataclass(frozen=True)
+class Backward:
+    """What a backward is told. ends: "empty" without one; "raise", "scale_loss", "step": by that
+    exception."""
+
+    loss: int
+    of: list[int]
+    reach: list[int]
+    coefs: int
+    delayed: bool = False
+    deferred: bool = False
+    inf_in: int | None = None
+    is_nan: bool = False
+    twice: bool = False
+    zero_inside: str | None = None
+    ends: str | None = None
+    batch: str | None = None
+    island: str | None = None
+    writes: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,19 +168,13 @@ def drawn(shape: torch.Size, seed: int) -> torch.Tensor:
     return torch.randint(-LARGEST, LARGEST + 1, shape, generator=generator) * UNIT
 
 
-def drawn_coefs(
-    shapes: Sequence[torch.Size],
-    reached: Sequence[int],
-    coefs: int,
-    inf_in: int | None,
-    is_fine: bool = False,
-) -> list[torch.Tensor]:
-    """The grads of a loss, by the seed `coefs`; one element of `inf_in`'s is infinite. is_fine:
-    such that 16 bits do not hold them."""
-    factor = FINE if is_fine else 1.0
-    grads = [drawn(shapes[i], coefs * 100 + i) * factor for i in reached]
-    for i, grad in zip(reached, grads):
-        if i == inf_in and grad.numel():
+def drawn_coefs(shapes: Sequence[torch.Size], call: Backward, level: str) -> list[torch.Tensor]:
+    """The grads of a loss, by the seed `coefs`; one element of `inf_in`'s is infinite. Where casts
+    are off, 16 bits do not hold them."""
+    factor = FINE if is_fine(call.island, level) else 1.0
+    grads = [drawn(shapes[i], call.coefs * 100 + i) * factor for i in call.reach]
+    for i, grad in zip(call.reach, grads):
+        if i == call.inf_in and grad.numel():
             grad.view(-1)[-1] = INF
     return grads
 

@@ -6,8 +6,8 @@ import contextlib
 from typing import Any
 
 import torch
-from fuzz_calls import BATCHES, LABELS, check_memory, coefs_in, is_fine
-from fuzz_events import Event, Program, Setup, drawn_coefs, drawn_value
+from fuzz_calls import BATCHES, LABELS, check_memory, coefs_in
+from fuzz_events import Backward, Event, Program, Setup, drawn_coefs, drawn_value
 from mirror import Mirror
 from mirror_state import Param, Refused
 from run_structure import StructureRun
@@ -34,53 +34,28 @@ class Run(StructureRun):
     def given(self, of: list[int]) -> list[torch.optim.Optimizer]:
         return [self.optimizers[i] for i in of]
 
-    def loss(
-        self,
-        reach: list[int],
-        coefs: list[torch.Tensor],
-        batch: str | None,
-        island: str | None,
-        writes: bool,
-    ) -> torch.Tensor:
-        names = self.names()
-        given = coefs if batch is None else BATCHES[batch](coefs, LABELS.clone())
-        memory = {"calls": torch.zeros(1)} if writes else None
-        loss = self.model(given, [names[i] for i in reach], island, memory)
+    def loss(self, call: Backward) -> torch.Tensor:
+        names, coefs = self.names(), drawn_coefs(self.shapes, call, self.level)
+        given = coefs if call.batch is None else BATCHES[call.batch](coefs, LABELS.clone())
+        memory = {"calls": torch.zeros(1)} if call.writes and call.reach else None
+        loss = self.model(given, [names[i] for i in call.reach], call.island, memory)
         expect(all(a is b for a, b in zip(coefs_in(given), coefs)), "the batch was changed")
         if memory is not None:
             check_memory(memory, coefs)
-        return loss
+        return loss * float("nan") if call.is_nan else loss
 
-    def backward(
-        self,
-        loss: int,
-        of: list[int],
-        reach: list[int],
-        coefs: int,
-        delayed: bool = False,
-        deferred: bool = False,
-        inf_in: int | None = None,
-        is_nan: bool = False,
-        twice: bool = False,
-        zero_inside: str | None = None,
-        ends: str | None = None,
-        batch: str | None = None,
-        island: str | None = None,
-        writes: bool = False,
-    ) -> None:
-        flags = {"delay_unscale": delayed, "delay_overflow_check": deferred}
-        grads = drawn_coefs(self.shapes, reach, coefs, inf_in, is_fine(island, self.level))
-        value = self.loss(reach, grads, batch, island, writes and bool(reach))
-        if is_nan:
-            value = value * float("nan")
-        with self.must_end(ends):
-            with self.amp.scale_loss(value, self.given(of), loss, **flags) as scaled_loss:
-                self.zero_in_block(zero_inside, of)
-                if ends != "empty":
+    def backward(self, **args: Any) -> None:
+        call = Backward(**args)
+        flags = {"delay_unscale": call.delayed, "delay_overflow_check": call.deferred}
+        value, of = self.loss(call), call.of
+        with self.must_end(call.ends):
+            with self.amp.scale_loss(value, self.given(of), call.loss, **flags) as scaled_loss:
+                self.zero_in_block(call.zero_inside, of)
+                if call.ends != "empty":
                     scaled_loss.backward(retain_graph=True)
-                if twice and ends != "empty":
+                if call.twice and call.ends != "empty":
                     scaled_loss.backward()
-                self.end_block(ends, value, of)
+                self.end_block(call.ends, value, of)
 
     @contextlib.contextmanager
     def must_end(self, ends: str | None) -> Any:

@@ -6,7 +6,7 @@ import random
 
 import torch
 from fuzz_draw import Draw
-from fuzz_events import INF, Net, Recipe, drawn_coefs
+from fuzz_events import INF, Backward, Net, Recipe, drawn_coefs
 from fuzz_run import TOLERANCE
 from mirror_state import counterpart
 
@@ -66,7 +66,8 @@ class Loop:
         is_first = all(param.grad is None for param in self.params)
         reach = [i for i in range(count) if is_first or self.chance.random() < 0.5]
         inf_in = self.chance.randrange(count) if self.chance.random() < 0.1 else None
-        grads = drawn_coefs(self.shapes, reach, self.chance.randrange(100), inf_in)
+        call = Backward(0, [], reach, self.chance.randrange(100), inf_in=inf_in)
+        grads = drawn_coefs(self.shapes, call, "O0")
         if reach:
             names = [self.names[i] for i in reach]
             self.scaler.scale(self.nets[0](grads, names)).backward()

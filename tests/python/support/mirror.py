@@ -28,8 +28,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from fuzz_calls import is_fine
-from fuzz_events import EXACT, LARGEST, UNIT, Event, drawn_coefs, drawn_value
+from fuzz_events import EXACT, LARGEST, UNIT, Backward, Event, drawn_coefs, drawn_value
 from mirror_state import Param, Refused, Stepped, Undetermined, distinct, require
 from mirror_structure import Structure
 
@@ -69,92 +68,72 @@ class Mirror(Structure):
 
     # ---- events
 
-    def backward(
-        self,
-        loss: int,
-        of: list[int],
-        reach: list[int],
-        coefs: int,
-        delayed: bool = False,
-        deferred: bool = False,
-        inf_in: int | None = None,
-        is_nan: bool = False,
-        twice: bool = False,
-        zero_inside: str | None = None,
-        ends: str | None = None,
-        island: str | None = None,
-        **call: Any,
-    ) -> None:
-        """ends: "empty" without a backward; "raise", "scale_loss", "step": by that exception. call:
-        what does not change the grads."""
-        given = [self.optimizers[i] for i in of]
-        fine = is_fine(island, self.setup.level)
-        grads = dict(zip(reach, drawn_coefs(self.shapes, reach, coefs, inf_in, fine)))
+    def backward(self, **args: Any) -> None:
+        call = Backward(**args)
+        given = [self.optimizers[i] for i in call.of]
+        grads = dict(zip(call.reach, drawn_coefs(self.shapes, call, self.setup.level)))
         reached = {self.params[i]: grad for i, grad in grads.items() if self.params[i].is_trainable}
-        require(all(self.params[i].is_in_model for i in reach), "what is not in the model")
-        is_bad = is_nan or inf_in is not None
-        is_cut = ends in ("raise", "scale_loss", "step")
-        require(not is_cut or (of and zero_inside is None), "zeroing in a block that raises")
-        require(loss < self.setup.overrides.get("num_losses", 1), "no such loss")
-        self.check_backward(given, reached, is_bad, is_nan or inf_in in grads, delayed, ends)
+        require(all(self.params[i].is_in_model for i in grads), "what is not in the model")
+        is_cut = call.ends in ("raise", "scale_loss", "step")
+        is_plain = call.of and call.zero_inside is None
+        require(not is_cut or is_plain, "zeroing in a block that raises")
+        require(call.loss < self.setup.overrides.get("num_losses", 1), "no such loss")
+        self.check_backward(given, reached, call)
         self.notice(given)
         self.notice_writes(given)
-        self.note_checks(given, reached, delayed, ends)
+        self.note_checks(given, reached, call)
         if is_cut:
             return self.cancel(given, reached)
-        if zero_inside == "optimizer":
-            for i in of:
+        if call.zero_inside == "optimizer":
+            for i in call.of:
                 self.zero(i)
-        elif zero_inside == "model":
+        elif call.zero_inside == "model":
             self.zero_model()
-        if ends == "empty":
+        if call.ends == "empty":
             reached = {}
         for param in self.missed(given, reached):
             del reached[param]
             param.is_stray = True
-        grads_of = {p: grad * float("nan") if is_nan else grad for p, grad in reached.items()}
+        factor = float("nan") if call.is_nan else 1.0
+        grads_of = {param: grad * factor for param, grad in reached.items()}
         for param, grad in grads_of.items():
-            for _ in range(1 + twice):
+            for _ in range(1 + call.twice):
                 param.add(grad)
-        self.note_overflow(given, grads_of, delayed)
-        self.note_delay(given, reached, delayed)
+        self.note_overflow(given, grads_of, call.delayed)
+        self.note_delay(given, reached, call.delayed)
 
     def check_backward(
-        self,
-        given: list[Stepped],
-        reached: dict[Param, torch.Tensor],
-        is_bad: bool,
-        shows: bool,
-        delayed: bool,
-        ends: str | None,
+        self, given: list[Stepped], reached: dict[Param, torch.Tensor], call: Backward
     ) -> None:
+        is_bad = call.is_nan or call.inf_in is not None
+        shows = call.is_nan or call.inf_in in call.reach
         require(reached, "a loss that needs no grad")
         if any(len(set(param.users) & set(given)) > 1 for param in self.params):
             raise Refused
         require(not any(p.is_stray or p.is_spoilt for e in given for p in e.params), "such grads")
         if self.missed(given, reached):
-            require(not (is_bad or delayed or ends or self.loss_scale == 1.0), "odd strays")
+            is_odd = is_bad or call.delayed or call.ends or self.loss_scale == 1.0
+            require(not is_odd, "odd strays")
             require(not any(user.is_edited for p in reached for user in p.users), "new strays")
         for param in reached:
             total = 2 * LARGEST * UNIT if param.sum is None else 2 * LARGEST * UNIT + _size(param)
             require(total <= EXACT, "sums that 16 bits do not hold")
         require(not is_bad or (self.is_dynamic and shows), "an overflow of nothing")
         if self.is_identity(given):
-            require(not delayed and ends in (None, "empty"), "nothing is scaled")
+            require(not call.delayed and call.ends in (None, "empty"), "nothing is scaled")
 
     def missed(self, given: list[Stepped], reached: Iterable[Param]) -> list[Param]:
         """Those that optimizers step which were not given."""
         return [p for p in reached if p.users and not set(p.users) & set(given)]
 
-    def note_checks(
-        self, given: list[Stepped], reached: Iterable[Param], delayed: bool, ends: str | None
-    ) -> None:
+    def note_checks(self, given: list[Stepped], reached: Iterable[Param], call: Backward) -> None:
         """Which grads a fused step is to unscale: those of the first backward."""
         for stepped in given:
             mastered = [param for param in stepped.params if param.has_master]
             is_first = stepped.is_lazy and not any(param.has_grad for param in mastered)
+            is_first = is_first and not call.delayed and not call.ends
             for param in mastered:
-                param.is_checked = is_first and not delayed and not ends and param in reached
+                param.is_checked = is_first and param in reached
 
     def cancel(self, given: list[Stepped], reached: Iterable[Param]) -> None:
         for param in reached:

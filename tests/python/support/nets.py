@@ -1,12 +1,14 @@
 """Small models, data and training steps for the tests of the front end."""
 
 import contextlib
+import io
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
-from torchamp import amp
+from torchamp import amp, optimizers
 
 LEVELS = ["O0", "O1", "O2", "O3", "O4", "O5"]
 MASTER_LEVELS = ["O2", "O5"]
@@ -36,6 +38,10 @@ def sgd(model: nn.Module, **options) -> torch.optim.Optimizer:
 
 def adam(model: nn.Module, **options) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.parameters(), **{"lr": 0.01, "eps": 1e-4, **options})
+
+
+def fused_adam(model: nn.Module) -> torch.optim.Optimizer:
+    return optimizers.FusedAdam(model.parameters(), lr=0.01)
 
 
 def initialized(opt_level: str, model=None, optimizer=sgd, device="cpu", **options):
@@ -115,3 +121,11 @@ def own_masters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 def master_values(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """Copies of what an optimizer steps. Does not count as an access."""
     return [param.value().clone() for param in optimizer._torchamp.core.params()]
+
+
+def file_by(save: Callable[[io.BytesIO], None]) -> io.BytesIO:
+    """What it writes, to be read."""
+    file = io.BytesIO()
+    save(file)
+    file.seek(0)
+    return file

@@ -163,47 +163,6 @@ OF_ONE = {
         backward 0 8
         step 0
     """,
-    "overflow_goes_on": """
-        scale 0 1024 0
-        backward 0 1 overflow
-        backward 0 2
-        backward 0 3
-        step 0
-        backward 0 4
-        step 0
-    """,
-    "zeroed_overflow": """
-        backward 0 1 overflow
-        zero 0 none
-        backward 0 2
-        step 0
-        zero 0 none
-        backward 0 3 delayed overflow
-        zero 0 none
-        backward 0 4
-        step 0
-    """,
-    "clipping": """
-        clip_norm 1
-        clip_value 1
-        backward 0 1
-        clip_norm 0.1
-        step 0
-        zero 0 none
-        backward 0 2
-        backward 1 3
-        clip_norm 0.1
-        step 0
-        zero 0 none
-        backward 0 4
-        clip_value 0.01
-        step 0
-        zero 0 none
-        backward 0 5
-        clip_norm 0.1
-        clip_value 0.01
-        step 0
-    """,
     "two_losses": """
         scale 0 1024 1999
         scale 1 64 1998
@@ -216,65 +175,6 @@ OF_ONE = {
         zero 0 none
         backward 1 4
         backward 0 5
-        step 0
-    """,
-    "exceptions": """
-        backward 0 1 raising # refused
-        step 0
-        backward 0 2
-        backward 1 3 raising # refused
-        step 0
-        zero 0 none
-        backward 0 4 delayed
-        backward 0 5 raising # refused
-        backward 0 6 overflow raising # refused
-        backward 0 7
-        step 0
-    """,
-    "zeroing": """
-        backward 0 1
-        step 0
-        backward 0 2
-        zero 0 zeros
-        step 0
-        backward 0 3
-        zero_model none
-        step 0
-        backward 0 4
-        zero_model none
-        backward 0 5
-        step 0
-        zero 0 zeros
-        backward 0 6
-        step 0
-        backward 0 7
-        step 0
-    """,
-    "new_group": """
-        backward 0 1
-        step 0
-        set 0 lr 0.01
-        zero 0 none
-        backward 0 2
-        step 0
-        add_group 0
-        add_group 0 # refused
-        zero 0 none
-        backward 0 3
-        step 0
-        zero 0 none
-        write first.weight
-        backward 0 4
-        look
-        step 0
-    """,
-    "writes_by_data": """
-        backward 0 1
-        step 0
-        write_data first.weight
-        refresh
-        zero 0 none
-        backward 0 2
         step 0
     """,
     "back_to_a_file": """
@@ -296,24 +196,6 @@ OF_ONE = {
 
 #: What two optimizers go through that share the last part, where it has no master.
 OF_TWO_THAT_SHARE = {
-    "shared": """
-        backward 0 1 of=0
-        step 0
-        zero 0 none
-        zero 1 none
-        backward 1 3 reach=last of=1
-        step 1
-        zero 0 none
-        backward 0 4 overflow of=0
-        step 1
-        step 0
-        zero 0 none
-        zero 1 none
-        backward 0 5 delayed of=0
-        backward 0 6 of=0
-        clip_norm 0.1 0
-        step 0
-    """,
     "shared_in_one": """
         backward 0 1 # refused
         step 0
@@ -353,6 +235,7 @@ OF_TWO = {
     """,
 }
 
+
 #: An option that chooses an optimizer's algorithm, and its values in turn.
 CHANGES = {
     "FusedAdam": ("amsgrad", [0, 1, 0, 1]),
@@ -369,13 +252,6 @@ def changed_algorithm(level: str, kind: str) -> Script:
         events += [f"set 0 {option} {value}", "zero 0 none", f"backward 0 {i}", "step 0"]
         events += ["zero 0 none", f"backward 0 {i} overflow", "step 0"]
     return events
-
-
-def second_phase(level: str, kind: str) -> Script:
-    """Two initializes at one level."""
-    first = start(level, f"{kind} first norm last", loss_scale="128")
-    steps = ["backward 0 1", "step 0", "zero 0 none", "backward 0 2", "step 0"]
-    return [*first, *steps, "release", first[-1], *steps]
 
 
 def released_after_nan(level: str) -> Script:
@@ -417,8 +293,6 @@ def by_hand() -> Iterator[tuple[str, Script]]:
     for level in LEVELS:
         for kind in ("SGD", *FUSED):
             yield f"simple_loop-{level}-{kind}", simple_loop(level, kind)
-        for kind in FUSED:
-            yield f"second_phase-{level}-{kind}", second_phase(level, kind)
         for kind in CHANGES:
             yield f"changed_algorithm-{level}-{kind}", changed_algorithm(level, kind)
         for kind in ("SGD", "FusedSGD"):
