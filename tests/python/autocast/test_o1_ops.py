@@ -124,7 +124,14 @@ def test_cudas_lists_without_a_card(name, level):
 
 
 #: Kernels of cuDNN and CUDA, and what convolutions call, which are cast before.
-ONLY_CUDAS = {"cudnn", "_cudnn", "_thnn", "_scaled_dot_product_flash", "convolution", "_convolution"}
+ONLY_CUDAS = {
+    "cudnn",
+    "_cudnn",
+    "_thnn",
+    "_scaled_dot_product_flash",
+    "convolution",
+    "_convolution",
+}
 
 
 def test_the_cpu_has_a_rule_for_each_op_that_cuda_has_one_for():

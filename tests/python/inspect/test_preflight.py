@@ -132,6 +132,8 @@ def test_grads_that_vanish(device: torch.device):
     named = {(f.tensor.kind, f.tensor.module, f.tensor.name) for f in report.findings}
     assert ("weight grad", "before", "weight") in named
     assert ("activation", "middle", "mul") in named
+    text = "activation mul of 'middle': float16 rounds 100 % of its nonzero elements to 0"
+    assert text in {finding.text for finding in report.findings}
     assert {finding.format for finding in report.findings} == {"float16"}
 
 

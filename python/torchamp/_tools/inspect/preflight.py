@@ -359,5 +359,5 @@ def _finding(tensor: TensorRange, format: Format, scale: int) -> Finding | None:
     lost = tensor.range.share_lost(format, scale)
     if lost < _MANY:
         return None
-    text = f"{tensor}: {format.name} rounds {lost:.0%} of its nonzero elements to 0{at}"
+    text = f"{tensor}: {format.name} rounds {100 * lost:.0f} % of its nonzero elements to 0{at}"
     return Finding(format.name, "underflow", tensor, text)
