@@ -219,8 +219,13 @@ def test_a_refused_group_leaves_no_sums():
     pair = [adagrads(params, make_params("cpu"))[0] for params in halves]
     amp.initialize(model, pair, opt_level="O2", loss_scale=1.0, verbosity=0)
     other = nn.Parameter(torch.ones(2))
-    with pytest.raises(ValueError, match="to be in one optimizer, since it has a float32 master"):
+    with pytest.raises(ValueError) as refused:
         pair[0].add_param_group({"params": [other, model[2].weight]})
+    assert str(refused.value) == (
+        "add_param_group: expected a parameter that no other optimizer steps, since it has a "
+        "float32 master, got one of sizes [3, 8] that another steps; make one optimizer with two "
+        "groups, or train in phases: amp.release(model), then initialize with the other optimizer"
+    )
     assert len(pair[0].state) == len(pair[0].state_dict()["state"]) == 2
 
 

@@ -40,9 +40,6 @@ MAX_LOSS_ERROR = 0.02
 MAX_OUTPUT_ERROR = 0.1
 MAX_GRAD_ERROR = 0.5
 
-#: The exponent of the loss scale that amp tries first.
-_FIRST_SCALE = int(math.log2(_C.LossScaler().loss_scale()))
-
 #: An op of the iteration: whether it is of the backward, its module and its name.
 OpKey = tuple[bool, str, str]
 
@@ -74,10 +71,11 @@ class Reference:
 
     @property
     def largest_scale(self) -> int:
-        """The exponent of the first loss scale to try in float16."""
+        """The exponent of the first loss scale to try in float16: amp's first, or a smaller one."""
+        amps = int(math.log2(_C.LossScaler().loss_scale()))
         tops = [r.max_abs for (is_backward, *_), r in self.ops.items() if is_backward and r.max_abs]
         room = FLOAT16.top - int(torch.tensor(max(tops, default=1.0)).log2().floor())
-        return max(min(_FIRST_SCALE, room), SCALES[0])
+        return max(min(amps, room), SCALES[0])
 
 
 class _FirstBad:
