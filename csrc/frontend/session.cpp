@@ -56,14 +56,20 @@ void check_each_once(const OptimizerRefs& optimizers) {
   }
 }
 
-GivenParams given_params(const std::vector<std::shared_ptr<Module>>& models,
-                         const OptimizerRefs& optimizers, const Options& options,
-                         const Properties& properties) {
+std::vector<GivenParams::Named> named_params(const std::vector<std::shared_ptr<Module>>& models) {
   std::vector<GivenParams::Named> named;
-  std::vector<at::Tensor> cast;
   for (const auto& model : models) {
     named.emplace_back();
     for (const auto& param : model->named_parameters()) named.back().push_back(param.pair());
+  }
+  return named;
+}
+
+GivenParams given_params(const std::vector<std::shared_ptr<Module>>& models,
+                         const OptimizerRefs& optimizers, const Options& options,
+                         const Properties& properties) {
+  std::vector<at::Tensor> cast;
+  for (const auto& model : models) {
     if (!properties.cast_model_type) continue;
     const auto changed =
         params_to_cast(*model, *properties.cast_model_type,
@@ -72,7 +78,7 @@ GivenParams given_params(const std::vector<std::shared_ptr<Module>>& models,
   }
   std::vector<std::vector<at::Tensor>> stepped;
   for (torch::optim::Optimizer& optimizer : optimizers) stepped.push_back(params_of(optimizer));
-  return {std::move(named), std::move(stepped), std::move(cast), properties};
+  return {named_params(models), std::move(stepped), std::move(cast), properties};
 }
 
 std::vector<at::DeviceType> device_types_of(const std::vector<std::shared_ptr<Module>>& models) {
@@ -159,13 +165,7 @@ std::vector<LossScaler*> Session::scalers() {
 }
 
 std::string Session::name_of(const at::Tensor& param) const {
-  for (size_t i = 0; i < models_.size(); ++i) {
-    const std::string prefix = models_.size() > 1 ? c10::str("models[", i, "].") : "";
-    for (const auto& named : models_[i]->named_parameters()) {
-      if (named.value().is_same(param)) return prefix + named.key();
-    }
-  }
-  return "";
+  return torchamp::name_of(param, named_params(models_));
 }
 
 void Session::warn_once(const std::string& text) {

@@ -46,17 +46,6 @@ bool keeps_masters(const GivenParams& given) {
   return given.properties.master_weights.value_or(false);
 }
 
-/// With the model's number if there are several.
-std::string name_of(const at::Tensor& param, const std::vector<Named>& models) {
-  for (size_t i = 0; i < models.size(); ++i) {
-    for (const auto& [name, each] : models[i]) {
-      if (!each.is_same(param)) continue;
-      return models.size() > 1 ? c10::str("models[", i, "].", name) : name;
-    }
-  }
-  return "";
-}
-
 void check_owners(const GivenParams& given) {
   const Tensors cast(given.cast);
   std::unordered_map<const c10::TensorImpl*, size_t> owners;
@@ -154,6 +143,16 @@ void warn_of_float64(const GivenParams& given, Texts& texts) {
 }
 
 }  // namespace
+
+std::string name_of(const at::Tensor& param, const std::vector<Named>& models) {
+  for (size_t i = 0; i < models.size(); ++i) {
+    for (const auto& [name, each] : models[i]) {
+      if (!each.is_same(param)) continue;
+      return models.size() > 1 ? c10::str("models[", i, "].", name) : name;
+    }
+  }
+  return "";
+}
 
 void GivenParams::check() const {
   check_owners(*this);

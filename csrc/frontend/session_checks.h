@@ -35,6 +35,9 @@ struct TORCHAMP_API GivenParams {
   std::string frozen_masters() const;
 };
 
+/// A parameter's name, with the model's number if there are several; empty if no model has it.
+std::string name_of(const at::Tensor& param, const std::vector<GivenParams::Named>& models);
+
 /// A line on the buffers, by name, that a cast to `dtype` rounds; "" if there are none.
 TORCHAMP_API std::string rounded_buffers(const std::vector<std::string>& names,
                                          at::ScalarType dtype);
