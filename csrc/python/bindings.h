@@ -4,6 +4,9 @@
 
 namespace torchamp::python {
 
+/// Lets other threads run Python during the call.
+using Unlocked = pybind11::call_guard<pybind11::gil_scoped_release>;
+
 void bind_autocast(pybind11::module_& module);
 void bind_build_info(pybind11::module_& module);
 void bind_checkpoint(pybind11::module_& module);

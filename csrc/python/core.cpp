@@ -20,7 +20,6 @@ using core::Backward;
 using core::OptimizerState;
 using OptionalTensor = std::optional<at::Tensor>;
 using StateClass = py::class_<OptimizerState, std::shared_ptr<OptimizerState>>;
-using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 constexpr const char* kBackward = R"(One backward of one loss, for some optimizers, as a context.
 

@@ -9,7 +9,6 @@ namespace {
 namespace py = pybind11;
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
-using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 constexpr const char* kFusedStepper =
     R"(Parameters on one device that are stepped by one algorithm, with their states.

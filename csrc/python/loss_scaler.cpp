@@ -11,7 +11,6 @@ namespace torchamp::python {
 namespace {
 
 namespace py = pybind11;
-using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 constexpr const char* kLossScaler =
     R"(A loss scale, fixed or dynamic, whose state lives on the device.

@@ -14,7 +14,6 @@ namespace {
 
 namespace py = pybind11;
 using core::Param;
-using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 void publish_master(const std::shared_ptr<Param>& param) {
   core::publish_masters({param});

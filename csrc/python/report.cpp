@@ -33,8 +33,7 @@ at::Tensor measure(const at::Tensor& scale, const core::OptimizerState& state) {
 }  // namespace
 
 void bind_report(py::module_& module) {
-  module.def("measure", &measure, py::call_guard<py::gil_scoped_release>(), py::arg("scale"),
-             py::arg("state"),
+  module.def("measure", &measure, Unlocked(), py::arg("scale"), py::arg("state"),
              "float32 [4] on the device: loss scale, norm of the unscaled grads, their shares of "
              "zeros and of elements that are subnormal in float16 when scaled.");
   py::class_<SkippedStep>(module, "SkippedStep", "A step that the device skipped.")

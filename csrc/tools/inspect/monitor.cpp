@@ -20,7 +20,7 @@
 namespace torchamp {
 namespace inspect {
 
-/// float16's.
+/// The smallest normal number of float16.
 constexpr double kSmallestNormal = 1.0 / (1 << 14);
 
 /// The values of a step that the device is still to report.

@@ -235,7 +235,6 @@ OF_TWO = {
     """,
 }
 
-
 #: An option that chooses an optimizer's algorithm, and its values in turn.
 CHANGES = {
     "FusedAdam": ("amsgrad", [0, 1, 0, 1]),
