@@ -10,8 +10,8 @@
 #include <map>
 #include <utility>
 
-#include "core/backward_report.h"
-#include "core/unscale_pass.h"
+#include "ops/backward_report.h"
+#include "ops/unscale_pass.h"
 
 namespace torchamp::core {
 
@@ -190,7 +190,8 @@ Backward::End Backward::end_all(bool moves_scale) {
   End end;
   for (const auto& state : states_) {
     const bool is_last = state == states_.back() && !agrees;
-    end.found_inf = state->finish(scaled_by_->loss_scale(), end.found_inf, moved(is_last), loss_);
+    end.found_inf = state->finish(scaled_by_->loss_scale(), scaler_.is_identity(), end.found_inf,
+                                  moved(is_last), loss_);
     end.of_all = end.here = state->last_report_;
   }
   if (!end.found_inf.defined()) end.found_inf = at::zeros_like(scaler_.found_inf());
@@ -222,7 +223,8 @@ Backward::End Backward::agree(const Tensor& found_inf, const ScaleSnapshot& by,
 }
 
 void Backward::report(OptimizerState& state, const End& end, bool skips) const {
-  if (state.observer_ == nullptr) return;
+  const bool checked_nothing = scaler_.is_identity() && state.last_report_ == nullptr;
+  if (state.observer_ == nullptr || checked_nothing) return;
   state.observer_->after_backward({options_.loss_id, end.of_all, state.last_report_, skips,
                                    scaler_.agrees() ? end.here : nullptr});
 }
@@ -236,7 +238,7 @@ void Backward::tell_sharers(const OptimizerState& state, const End& end) const {
     }
   }
   for (const auto& [user, indices] : shared) {
-    const Tensor theirs = state.overflow_of(indices);
+    const Tensor theirs = state.overflows_.of(indices);
     user->accumulate(scaler_.agrees() ? end.found_inf : at::minimum(end.found_inf, theirs), true);
   }
 }

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "core/autograd_meta.h"
-#include "core/unscale_pass.h"
+#include "ops/unscale_pass.h"
 #include "ops/clip_factors.h"
 
 namespace torchamp::core {
@@ -51,8 +51,8 @@ bool is_of(const OptimizerState& state, const ClippedStates& states, const Param
 Part unscaled_part(OptimizerState& state, const ClippedStates& states, const RanksOfShards& ranks) {
   Part part{&state, false, {}, {}};
   for (const auto& param : state.params()) {
-    const Tensor& grad = param->has_master() ? param->grad.unscaled : grad_of(param->model);
-    if (!grad.defined() || !is_of(state, states, *param)) continue;
+    const Tensor& grad = grad_of(param->model);
+    if (!param->grad.is_usable() || param->grad.state() == GradState::kChecked || !is_of(state, states, *param)) continue;
     part.unscaled.push_back(values_of(grad));
     const bool is_counted = ranks.counted_elsewhere.count(param->master.unsafeGetTensorImpl()) == 0;
     if (is_counted) part.counted.push_back(part.unscaled.back());
@@ -75,7 +75,7 @@ std::vector<Part> parts_of(const ClippedStates& states, const RanksOfShards& ran
 Tensor found_by_all(const ClippedStates& states) {
   Tensor all;
   for (const OptimizerState* state : states) {
-    const Tensor& found_inf = state->found_inf();
+    const Tensor& found_inf = state->overflows().found_inf();
     if (!found_inf.defined()) return {};
     all = all.defined() ? at::minimum(all, found_inf) : found_inf;
   }
@@ -86,7 +86,7 @@ Tensor found_by_all(const ClippedStates& states) {
 /// others' zero.
 Tensor norm_if_stepped(const Part& part, const ClippedStates& states) {
   const Tensor norm = part.norm();
-  const Tensor skipped = states.size() < 2 ? Tensor() : part.state->found_inf();
+  const Tensor skipped = states.size() < 2 ? Tensor() : part.state->overflows().found_inf();
   if (!skipped.defined()) return norm;
   const Tensor all_skip = found_by_all(states);
   const Tensor is_left_out = all_skip.defined() ? skipped.gt(all_skip) : skipped.gt(0);
@@ -119,7 +119,7 @@ ClipFactors factors_by(const Tensor& norm, const std::vector<NormPart>& parts, d
 /// Whether overflows that skip the step can only be among grads that are kChecked, whose norm
 /// shows them.
 bool shows_overflows(const ClippedStates& states) {
-  return states.size() == 1 && states.front()->is_checked() && !states.front()->shares_overflows();
+  return states.size() == 1 && states.front()->is_checked() && !states.front()->overflows().are_shared();
 }
 
 /// Not finite where all of `states` are to skip, also by the grads of others.

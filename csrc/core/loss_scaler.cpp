@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/backward_report.h"
+#include "ops/backward_report.h"
 #include "core/ranks.h"
 #include "core/scale_snapshot.h"
 #include "ops/device_kernels.h"

@@ -6,7 +6,6 @@
 #include <ATen/ops/where.h>
 #include <torchamp/ops.h>
 
-#include <array>
 #include <functional>
 #include <mutex>
 #include <string_view>
@@ -84,15 +83,6 @@ Tensor hash_of(const Tensor& tensor) {
   return bits.cumsum(0, at::kLong).sum().mul(31).add(bits.sum(at::kLong));
 }
 
-/// docs/grads.md has the reasons. Rows: from; columns: to, both in GradState's order.
-constexpr std::array<std::array<bool, kGradStates>, kGradStates> kMoves = {{
-    /* none      */ {true, true, false, false, true},
-    /* open      */ {true, false, true, true, true},
-    /* scaled    */ {true, true, true, false, true},
-    /* checked   */ {true, false, false, true, true},
-    /* unscaled  */ {true, true, false, false, true},
-}};
-
 void copy_masters(const std::vector<Param*>& params) {
   std::vector<Tensor> masters, models;
   for (const Param* param : params) {
@@ -106,35 +96,10 @@ void copy_masters(const std::vector<Param*>& params) {
 
 }  // namespace
 
-Mark::Mark(const Tensor& tensor)
-    : tensor_(tensor.getIntrusivePtr()), version_(tensor.defined() ? version_of(tensor) : 0) {}
-
-bool Mark::is_same(const Tensor& now) const {
-  return tensor_._unsafe_get_target() == now.unsafeGetTensorImpl();
-}
-
-bool Mark::is_unchanged(const Tensor& now) const {
-  return is_same(now) && (!now.defined() || version_ == version_of(now));
-}
-
-bool can_move(GradState from, GradState to) {
-  return kMoves[static_cast<size_t>(from)][static_cast<size_t>(to)];
-}
-
-const char* name_of(GradState state) {
-  constexpr std::array<const char*, kGradStates> names = {"none", "open", "scaled", "checked",
-                                                          "unscaled"};
-  return names[static_cast<size_t>(state)];
-}
-
-void Grad::move(GradState to) {
-  TORCH_INTERNAL_ASSERT(can_move(state, to), name_of(state), " to ", name_of(to));
-  state = to;
-}
-
 Param::Param(Tensor model, Tensor master)
     : model(std::move(model)),
       master(std::move(master)),
+      grad(this->model, this->master),
       dtype_(this->model.scalar_type()),
       agreed_(look()) {}
 
@@ -162,6 +127,11 @@ Tensor make_master(const Tensor& model_param) {
   const bool reusable = data.scalar_type() == at::kFloat && data.is_non_overlapping_and_dense();
   Tensor master = reusable ? data : data.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
   return master.set_requires_grad(model_param.requires_grad());
+}
+
+bool Param::is_gone() const {
+  constexpr size_t held_here = 2;  // by the grad, too
+  return model.use_count() == held_here;
 }
 
 Param::Agreed Param::look() const {
@@ -194,6 +164,7 @@ void Param::check_dtype() const {
 }
 
 void Param::follow_model() {
+  if (is_borrowed) return;
   if (!has_master()) {  // free to change its dtype, but not to be misread
     const bool was_moved = model.element_size() == 2 && address_of(model) != agreed_.model_data;
     if (was_moved && is_misread_float(model)) check_dtype();
@@ -211,7 +182,8 @@ bool Param::is_as_agreed() const {
 }
 
 bool Param::is_master_ahead() const {
-  return has_master() && version_of(master) != agreed_.master_version && is_as_agreed();
+  return has_master() && !is_borrowed && version_of(master) != agreed_.master_version &&
+         is_as_agreed();
 }
 
 Tensor Param::value() const {
@@ -292,12 +264,9 @@ void copy_to_model(const ParamList& params) {
   copy_masters(separate);
 }
 
-void give_masters_back(const ParamList& params) {
-  for (const auto& param : params) {
-    if (!param->has_master()) continue;
-    param->model_grad().reset();
-    param->model.set_data(param->master.variable_data());
-  }
+Tensor stepped_for(const Tensor& param) {
+  const auto known = param_of(param);
+  return known == nullptr ? param : known->master;
 }
 
 }  // namespace torchamp::core

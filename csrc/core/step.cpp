@@ -12,10 +12,6 @@ constexpr const char* kLacksGrads =
 
 }  // namespace
 
-Step::~Step() {
-  if (is_open_) leave();
-}
-
 void Step::begin(const char* function) {
   OptimizerState& state = *state_;
   TORCH_CHECK(!state.is_in_backward(), function,
@@ -27,23 +23,20 @@ void Step::begin(const char* function) {
               "delay_unscale, as in no_sync(); run one without it before the step");
   state.check_no_strays(function, /*set_aside=*/true);
   state.warn_once(state.lacks_grads() ? std::string(function) + kLacksGrads : "");
-  state.refresh();
-  if (state.adopts_data_writes()) {
-    for (const auto& param : state.params()) param->adopt_data_writes();
-  }
-  if (!state.shows_grads()) state.lend_grads(true);
-  is_open_ = true;
+  state.bring_together();
+  if (writes_model_) return;
+  state.unscale();
+  borrow_ = std::make_unique<Borrow>(state.params());
+  borrow_->enter();
+}
+
+void Step::pause() {
+  if (const auto borrow = std::exchange(borrow_, nullptr)) borrow->leave();
 }
 
 void Step::finish() {
-  leave();
+  pause();
   state_->end_step(scalers_);
-}
-
-void Step::leave() {
-  is_open_ = false;
-  if (!writes_model_) copy_to_model(state_->params());
-  if (!state_->shows_grads()) state_->lend_grads(false);
 }
 
 }  // namespace torchamp::core

@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 
+#include "frontend/device_grads.h"
 #include "frontend/session.h"
 
 namespace torchamp {
@@ -36,7 +37,7 @@ class Clipped {
  private:
   core::OptimizerState& track(const Optimizer& optimizer) {
     core::OptimizerState& own = own_.emplace_back();
-    for (const Tensor& param : optimizer.master_params()) own.add("clip", param);
+    for (const Tensor& param : params_of(optimizer.wrapped())) own.add("clip", param);
     return own;
   }
 

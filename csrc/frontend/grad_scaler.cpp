@@ -55,6 +55,15 @@ c10::IValue read(InputArchive& archive, const std::string& key) {
   return value;
 }
 
+/// They would not follow its 16-bit step.
+void check_has_no_masters(const char* method, torch::optim::Optimizer& optimizer) {
+  for (const Tensor& param : params_of(optimizer)) {
+    TORCH_CHECK(core::stepped_for(param).is_same(param), "GradScaler::", method,
+                ": expected an optimizer of parameters without float32 masters, got one that "
+                "initialize was given; use scale_loss, and step() of the one that it returned");
+  }
+}
+
 }  // namespace
 
 GradScaler::GradScaler(double init_scale, double growth_factor, double backoff_factor,
@@ -129,6 +138,7 @@ void GradScaler::look_at_grads(torch::optim::Optimizer& optimizer, Checks& check
 void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   if (!enabled_) return;
   check_scaled("unscale_");
+  check_has_no_masters("unscale_", optimizer);
   Checks& checks = checks_[&optimizer];
   TORCH_CHECK(checks.stage == Stage::kReady,
               "GradScaler::unscale_: expected one call per optimizer before each update(), and "
@@ -145,6 +155,7 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
     return true;
   }
   check_scaled("step");
+  check_has_no_masters("step", optimizer);
   Checks& checks = checks_[&optimizer];
   TORCH_CHECK(checks.stage != Stage::kStepped,
               "GradScaler::step: expected one step per optimizer before each update(), got a "

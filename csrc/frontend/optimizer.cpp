@@ -20,10 +20,14 @@ void add_group(torch::optim::Optimizer& optimizer, const torch::optim::Optimizer
   fused != nullptr ? fused->add_param_group(group) : optimizer.add_param_group(group);
 }
 
-/// As they are now. The program may keep references to the masters.
-void show_grads(core::OptimizerState& state) {
-  state.set_lazy(false);
-  state.show_grads();
+/// Makes states of masters float32, as far as their class is known.
+void prepare_states(Session& session, const WrappedOptimizer& optimizer) {
+  optimizer.widen_states();
+  if (optimizer.own_steps.has_stepped || !optimizer.has_unknown_states()) return;
+  session.warn_once(
+      "Optimizer::step: expected states of parameters with masters to be float32, got states from "
+      "before the first step of a class of optimizers that torchamp does not know, which stay as "
+      "they are; initialize before they are made");
 }
 
 }  // namespace
@@ -33,8 +37,9 @@ bool Optimizer::step_unless_overflowed() {
   const WrappedOptimizer& optimizer = wrapped_of(*this);
   core::OptimizerState& state = *optimizer.state;
   const bool is_fused = optimizer.fused != nullptr;
-  const bool waits = !is_fused || state.found_inf().is_cpu();
-  const bool skips = waits && state.may_have_overflowed() && state.has_overflowed();
+  const core::Overflows& overflows = state.overflows();
+  const bool waits = !is_fused || overflows.found_inf().is_cpu();
+  const bool skips = waits && overflows.may_be_any() && overflows.any();
   if (is_fused) {
     optimizer.fused->steppers()->step_masters(*optimizer.fused, state);
   } else if (!skips) {
@@ -53,12 +58,14 @@ bool Optimizer::step() {
   for (size_t i = 0; i < optimizer.observers.size(); ++i) {  // one of them may add another
     if (const auto observer = optimizer.observers[i].lock()) observer->before_step();
   }
+  prepare_states(amp_->session(), optimizer);
   core::Step step(optimizer.state, amp_->session().scalers(), optimizer.fused != nullptr);
   step.begin("Optimizer::step");
   if (!optimizer.state->warning().empty()) amp_->session().warn_once(optimizer.state->warning());
   const bool stepped = step_unless_overflowed();
   step.finish();
-  optimizer.backwards = 0;
+  optimizer.own_steps.has_stepped = true;
+  optimizer.note_count();
   check_skipped_steps(amp_->session(), optimizer);
   return stepped;
 }
@@ -77,8 +84,7 @@ at::Tensor Optimizer::step(const torch::optim::Optimizer::LossClosure& closure) 
 
 /// By an optimizer that may call it several times, at points that it chooses.
 at::Tensor Optimizer::step_by_closures(const torch::optim::Optimizer::LossClosure& closure) {
-  const WrappedOptimizer& optimizer = wrapped_of(*this);
-  core::OptimizerState& state = *optimizer.state;
+  WrappedOptimizer& optimizer = wrapped_of(*this);
   for (const LossScaler& scaler : amp_->loss_scalers()) {
     TORCH_CHECK(!scaler.dynamic(),
                 "Optimizer::step: expected a fixed loss scale for an optimizer that calls its "
@@ -86,25 +92,28 @@ at::Tensor Optimizer::step_by_closures(const torch::optim::Optimizer::LossClosur
                 "Options::loss_scale, or take O4 or O5, which need none. With an optimizer that "
                 "needs the grads once, run the backward in scale_loss, then call step()");
   }
-  show_grads(state);
+  prepare_states(amp_->session(), optimizer);
+  core::Step step(optimizer.state, amp_->session().scalers(), /*writes_model=*/false);
   std::optional<disable_casts> shield(std::in_place);
+  step.begin("Optimizer::step");
   const at::Tensor loss = optimizer.wrapped->step([&] {
+    step.pause();
     shield.reset();
     const at::Tensor found = closure();
     shield.emplace();
-    state.check_unscaled("Optimizer::step");
+    step.begin("Optimizer::step");
     return found;
   });
-  state.refresh();
-  state.end_step(amp_->session().scalers());
+  step.finish();
+  optimizer.own_steps.has_stepped = true;
+  optimizer.note_count();
   return loss;
 }
 
 void Optimizer::zero_grad(bool set_to_none) {
   WrappedOptimizer& optimizer = wrapped_of(*this);
   optimizer.wrapped->zero_grad(set_to_none);
-  optimizer.state->zero_grad(set_to_none);
-  if (!optimizer.state->warning().empty()) amp_->session().warn_once(optimizer.state->warning());
+  optimizer.state->note_zeroed();
 }
 
 void Optimizer::add_param_group(torch::optim::OptimizerParamGroup group) {
@@ -115,15 +124,14 @@ void Optimizer::add_param_group(torch::optim::OptimizerParamGroup group) {
                 "Optimizer::add_param_group: expected parameters that are in no group yet, got one "
                 "of sizes ",
                 param.sizes(), " that the optimizer steps already");
-    if (known != nullptr) optimizer.state->check_free("Optimizer::add_param_group", *known);
+    if (known != nullptr) core::check_unowned("Optimizer::add_param_group", *known);
   }
   add_group(*optimizer.wrapped, group);
   wrapped_of(*this);
 }
 
 std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() {
-  show_grads(*wrapped_of(*this).state);
-  return wrapped().param_groups();
+  return wrapped_of(*this).wrapped->param_groups();
 }
 
 torch::optim::Optimizer& Optimizer::wrapped() const {
@@ -133,8 +141,10 @@ torch::optim::Optimizer& Optimizer::wrapped() const {
 }
 
 std::vector<at::Tensor> Optimizer::master_params() const {
-  show_grads(*wrapped_of(*this).state);
-  return params_of(wrapped());
+  core::OptimizerState& state = *wrapped_of(*this).state;
+  state.bring_together();
+  state.show_grads();
+  return state.master_params();
 }
 
 std::vector<Optimizer> detail::handles(const std::shared_ptr<Amp>& amp) {

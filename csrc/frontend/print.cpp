@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "core/backward_report.h"
 #include "frontend/describe.h"
 #include "frontend/session.h"
+#include "ops/backward_report.h"
 
 namespace torchamp {
 namespace {

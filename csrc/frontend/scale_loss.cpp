@@ -11,15 +11,22 @@
 namespace torchamp {
 namespace {
 
-/// After so many backwards without a step of Optimizer, the program probably steps the wrapped one.
-constexpr int64_t kManyBackwards = 100;
-
+/// Looks for what the states of the wrapped optimizer cannot tell: LibTorch's SGD counts no steps.
+/// Waits for the device, in the second backward of a program that has not stepped yet.
 void count_backward(Session& session, WrappedOptimizer& optimizer) {
-  if (++optimizer.backwards != kManyBackwards) return;
-  session.warn_once(c10::str(
-      "scale_loss: expected step() of the optimizer that initialize returned, got ", kManyBackwards,
-      " backwards without one; the wrapped optimizer's step() finds no grads of masters, "
-      "and does not skip after an overflow"));
+  optimizer.note_writes();
+  OwnSteps& own = optimizer.own_steps;
+  if (own.has_stepped || ++own.backwards != 2) return;
+  const auto& params = optimizer.state->params();
+  const bool has_data_writes = std::any_of(params.begin(), params.end(), [](const auto& param) {
+    return param->has_master() && !param->is_rounded_master();
+  });
+  if (!own.has_writes && !has_data_writes) return;
+  session.warn_once(
+      "scale_loss: expected step() of the optimizer that initialize returned, got a second "
+      "backward "
+      "without one, and parameters that the program has written; the wrapped optimizer's step() "
+      "steps 16-bit parameters, and does not skip after an overflow");
 }
 
 }  // namespace

@@ -112,7 +112,9 @@ Session::Session(std::vector<std::shared_ptr<Module>> models, const OptimizerRef
                       i, "]");
   }
   check_each_once(optimizers);
-  for (torch::optim::Optimizer& optimizer : optimizers) optimizers_.emplace_back(optimizer);
+  for (torch::optim::Optimizer& optimizer : optimizers) {
+    optimizers_.emplace_back(optimizer, masters_);
+  }
   if (!enabled()) return;
   for (const auto& model : models_) check_model(*model);
   check_kept(options.keep_fp32(), models_);
@@ -127,15 +129,22 @@ Session::Session(std::vector<std::shared_ptr<Module>> models, const OptimizerRef
     loss_scalers_.emplace_back(scaler_options(options_, properties_), device);
     loss_scalers_.back().set_agreement(options_.process_group());
   }
-  Masters masters;
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> masters;
   for (const at::Tensor& param : given.mastered()) {
     masters.emplace(param.unsafeGetTensorImpl(), core::make_master(param));
   }
   announce(given.frozen_masters());
   cast_models();
+  if (options.adopt_data_writes()) masters_->adopt_data_writes();
   for (auto& optimizer : optimizers_) {
-    follow_groups(optimizer, masters);
-    if (options.adopt_data_writes()) optimizer.state->adopt_data_writes();
+    for (const at::Tensor& param : params_of(*optimizer.wrapped)) {
+      const auto master = masters.find(param.unsafeGetTensorImpl());
+      optimizer.state->add("initialize", param,
+                           master == masters.end() ? at::Tensor() : master->second,
+                           properties_.master_weights.value_or(false));
+    }
+    follow_groups(optimizer);
+    optimizer.note_count();
     optimizer.state->set_lazy(optimizer.fused != nullptr && !options.materialize_master_grads());
   }
 }

@@ -88,13 +88,10 @@ class Session {
   void check_not_released() const;
 
  private:
-  using Masters = std::unordered_map<const c10::TensorImpl*, at::Tensor>;
-
   void cast_models();
   /// Logs a text that is not empty, unless verbosity is 0.
   void announce(const std::string& text) const;
-  void follow_groups(WrappedOptimizer& optimizer, const Masters& masters = {});
-  at::Tensor adopt(WrappedOptimizer& optimizer, const at::Tensor& param, const Masters& masters);
+  void follow_groups(WrappedOptimizer& optimizer);
   std::vector<WrappedOptimizer*> living_optimizers();
   void give_back();
   std::vector<at::Tensor> cast_without_master();
@@ -103,6 +100,7 @@ class Session {
   Properties properties_;
   std::vector<std::shared_ptr<torch::nn::Module>> models_;
   std::shared_ptr<torch::optim::Optimizer> owned_;
+  std::shared_ptr<core::Masters> masters_ = std::make_shared<core::Masters>();
   std::vector<WrappedOptimizer> optimizers_;
   std::vector<LossScaler> loss_scalers_;
   bool is_released_ = false;

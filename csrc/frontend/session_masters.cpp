@@ -1,26 +1,32 @@
 // The part of Session that creates the optimizers' masters and synchronizes them with the models.
+#include <algorithm>
 #include <utility>
 
 #include "checkpoint/float32_saves.h"
+#include "frontend/checkpoint/kinds.h"
 #include "frontend/device_grads.h"
 #include "frontend/lifetime.h"
 #include "frontend/session.h"
 #include "report/late_report.h"
 
 namespace torchamp {
-void move_state(torch::optim::Optimizer& optimizer, const at::Tensor& from, const at::Tensor& to) {
-  auto& state = optimizer.state();
-  const auto found = state.find(from.unsafeGetTensorImpl());
-  if (found == state.end()) return;
-  auto moved = std::move(found->second);
-  state.erase(found);
-  state[to.unsafeGetTensorImpl()] = std::move(moved);
+namespace {
+
+/// Whether the program has written parameters since their masters last followed.
+bool are_written(const core::OptimizerState& state) {
+  const auto& params = state.params();
+  return std::any_of(params.begin(), params.end(),
+                     [](const auto& param) { return param->is_model_written(); });
 }
+
+}  // namespace
 
 WrappedOptimizer& Session::optimizer(size_t index) {
   if (enabled()) check_not_released();
   WrappedOptimizer& optimizer = living_optimizer(index);
-  if (enabled() && !optimizer.is_current()) follow_groups(optimizer);
+  if (!enabled()) return optimizer;
+  optimizer.check_own_steps();
+  if (!optimizer.is_current()) follow_groups(optimizer);
   return optimizer;
 }
 
@@ -28,7 +34,7 @@ WrappedOptimizer& Session::living_optimizer(size_t index) {
   WrappedOptimizer& optimizer = optimizers_[index];
   if (!optimizer.is_alive()) {  // its masters must not bind the next optimizer
     optimizer.wrapped = nullptr;
-    optimizer.state = std::make_shared<core::OptimizerState>(/*shows_grads=*/false);
+    optimizer.state = std::make_shared<core::OptimizerState>(masters_);
   }
   TORCH_CHECK(optimizer.wrapped != nullptr,
               "Optimizer: expected the optimizer that initialize was given to hold its parameters, "
@@ -42,12 +48,13 @@ bool WrappedOptimizer::is_alive() const {
   return state->params().empty() || !wrapped->param_groups().empty();
 }
 
-WrappedOptimizer::WrappedOptimizer(torch::optim::Optimizer& optimizer)
+WrappedOptimizer::WrappedOptimizer(torch::optim::Optimizer& optimizer,
+                                   std::shared_ptr<core::Masters> masters)
     : wrapped(&optimizer),
       life(lifetime_of(optimizer)),
       fused(dynamic_cast<optim::FusedOptimizer*>(&optimizer)),
       report(std::make_shared<LateReport>()) {
-  state = std::make_shared<core::OptimizerState>(/*shows_grads=*/false, report);
+  state = std::make_shared<core::OptimizerState>(std::move(masters), report);
 }
 
 bool WrappedOptimizer::is_current() const {
@@ -60,28 +67,65 @@ bool WrappedOptimizer::is_current() const {
   return i == state->params().size();
 }
 
-/// Puts masters in the groups instead of the model's parameters. `masters`: the masters of
-/// parameters that were just cast.
-void Session::follow_groups(WrappedOptimizer& optimizer, const Masters& masters) {
+void WrappedOptimizer::note_count() {
+  const checkpoint::Kind* const kind = checkpoint::kind_of(*wrapped);
+  own_steps.count = kind == nullptr ? std::nullopt : kind->count_of_steps(*wrapped);
+  const auto& states = wrapped->state();
+  const bool has_some = own_steps.count && !states.empty();
+  own_steps.param = has_some ? states.begin()->first : nullptr;
+  own_steps.state = has_some ? states.begin()->second.get() : nullptr;
+}
+
+bool WrappedOptimizer::has_other_states() const {
+  if (own_steps.param == nullptr) return own_steps.backwards == 0;
+  const auto found = wrapped->state().find(own_steps.param);
+  return found == wrapped->state().end() || found->second.get() != own_steps.state;
+}
+
+void WrappedOptimizer::check_own_steps() {
+  const checkpoint::Kind* const kind = checkpoint::kind_of(*wrapped);
+  if (kind == nullptr || !own_steps.count || fused != nullptr) return;
+  if (kind->count_of_steps(*wrapped) == own_steps.count) return;
+  if (has_other_states()) return note_count();
+  TORCH_CHECK(
+      !are_written(*state),
+      "amp: expected steps of the torchamp::Optimizer that initialize returned, got one of "
+      "the torch::optim::Optimizer that it was given, which has stepped the 16-bit "
+      "parameters; call step() of the one that initialize returned. The float32 masters are "
+      "as they were before that step");
+}
+
+void WrappedOptimizer::note_writes() {
+  const bool is_between = !own_steps.has_stepped && own_steps.backwards > 0;
+  if (is_between && are_written(*state)) own_steps.has_writes = true;
+}
+
+void WrappedOptimizer::widen_states() const {
+  const checkpoint::Kind* const kind = checkpoint::kind_of(*wrapped);
+  if (kind == nullptr || fused != nullptr) return;
+  for (const auto& param : state->params()) {
+    if (!param->has_master()) continue;
+    const auto found = wrapped->state().find(param->model.unsafeGetTensorImpl());
+    if (found != wrapped->state().end()) kind->widen(*found->second);
+  }
+}
+
+bool WrappedOptimizer::has_unknown_states() const {
+  const bool has_some = checkpoint::kind_of(*wrapped) == nullptr && !wrapped->state().empty();
+  return has_some && state->has_masters();
+}
+
+/// Steps what the groups hold now, with masters for what is new.
+void Session::follow_groups(WrappedOptimizer& optimizer) {
   for (const auto& other : optimizers_) {
     const bool may_let_go = &other != &optimizer && other.is_alive();
     if (may_let_go) other.state->let_go(params_of(*other.wrapped));
   }
-  for (auto& group : optimizer.wrapped->param_groups()) {
-    for (at::Tensor& param : group.params()) param = adopt(optimizer, param, masters);
-  }
-  optimizer.state->retain("Optimizer", params_of(*optimizer.wrapped));
-  checkpoint::save_in_float32(optimizer.state->model_params());
-}
-
-at::Tensor Session::adopt(WrappedOptimizer& optimizer, const at::Tensor& param,
-                          const Masters& masters) {
-  const auto found = masters.find(param.unsafeGetTensorImpl());
-  const at::Tensor master = found == masters.end() ? at::Tensor() : found->second;
-  const bool keeps_masters = properties_.master_weights.value_or(false);
-  const at::Tensor stepped = optimizer.state->add("Optimizer", param, master, keeps_masters);
-  if (!stepped.is_same(param)) move_state(*optimizer.wrapped, param, stepped);
-  return stepped;
+  core::OptimizerState& state = *optimizer.state;
+  state.follow("Optimizer", params_of(*optimizer.wrapped),
+               properties_.master_weights.value_or(false));
+  if (!state.warning().empty()) warn_once(state.warning());
+  checkpoint::save_in_float32(state.model_params());
 }
 
 void Session::set_value(const at::Tensor& tensor, const at::Tensor& value) {
@@ -96,7 +140,11 @@ void Session::mark_synced(const at::Tensor& tensor) {
 
 void Session::refresh() {
   check_not_released();
-  for (auto& optimizer : optimizers_) optimizer.state->refresh();
+  for (auto& optimizer : optimizers_) {
+    if (optimizer.is_alive()) optimizer.check_own_steps();
+    optimizer.note_writes();
+    optimizer.state->refresh();
+  }
 }
 
 }  // namespace torchamp

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "frontend/checkpoint/kinds.h"
+#include "frontend/optim/fused_steppers.h"
 #include "frontend/session.h"
 #include "frontend/skip_messages.h"
 
@@ -46,17 +47,6 @@ std::vector<WidenedState> widened_state(torch::optim::Optimizer& optimizer, cons
 
 void drop_grads(torch::nn::Module& model) {
   for (const Tensor& param : model.parameters()) param.mutable_grad().reset();
-}
-
-/// Replaces masters by the parameters that they are of.
-void restore_groups(const WrappedOptimizer& optimizer) {
-  for (auto& group : optimizer.wrapped->param_groups()) {
-    for (Tensor& stepped : group.params()) {
-      const Tensor model = core::param_of(stepped)->model;
-      const Tensor master = std::exchange(stepped, model);
-      if (!master.is_same(model)) move_state(*optimizer.wrapped, master, model);
-    }
-  }
 }
 
 }  // namespace
@@ -109,7 +99,8 @@ void Session::give_back() {
   const torch::NoGradGuard no_grad;
   const c10::InferenceMode off(false);
   const auto optimizers = living_optimizers();
-  for (const auto& optimizer : optimizers_) optimizer.state->prepare_release();
+  for (const auto& optimizer : optimizers_) optimizer.state->check_releasable();
+  masters_->prepare_release();
   std::vector<Widened> widened;
   std::vector<WidenedState> states;
   for (const Tensor& tensor : cast_without_master()) {
@@ -123,13 +114,15 @@ void Session::give_back() {
   for (const WrappedOptimizer* optimizer : optimizers) {
     report_skipped_steps(*this, *optimizer);
     optimizer->wrapped->zero_grad();
-    optimizer->state->zero_grad(/*set_to_none=*/true);
+    optimizer->state->note_zeroed();
   }
   for (const auto& model : models_) drop_grads(*model);
-  for (const auto& optimizer : optimizers_) optimizer.state->give_masters_back();
+  masters_->give_back();
   for (const auto& [tensor, value] : widened) tensor.set_data(value);
   for (auto& [optimizer, key, state] : states) optimizer.state()[key] = std::move(state);
-  for (const WrappedOptimizer* optimizer : optimizers) restore_groups(*optimizer);
+  for (const WrappedOptimizer* optimizer : optimizers) {
+    if (optimizer->fused != nullptr) optimizer->fused->steppers()->clear();
+  }
   for (auto& optimizer : optimizers_) optimizer.state = std::make_shared<core::OptimizerState>();
   for (const auto& model : models_) flatten_recurrent(*model);
 }

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "autocast/open_autocast.h"
-#include "core/outside_capture.h"
 #include "frontend/checkpoint/kinds.h"
 #include "frontend/session.h"
+#include "ops/outside_capture.h"
 
 namespace torchamp::detail {
 
@@ -16,19 +16,18 @@ std::vector<SteppedParam> stepped_params(const Optimizer& optimizer) {
 std::vector<SteppedParam> stepped_params(const core::OptimizerState& state) {
   std::vector<SteppedParam> params;
   for (const auto& param : state.params()) {
-    const bool is_checked = param->grad.state == core::GradState::kChecked;
-    const bool is_in_model = is_checked || !param->has_master();
-    params.push_back(
-        {param->model, param->master, is_in_model ? param->model.grad() : param->grad.unscaled,
-         is_checked ? state.factor() : at::Tensor(), param->has_master() && !state.lazy()});
+    const bool is_checked = param->grad.state() == core::GradState::kChecked;
+    params.push_back({param->model, param->master,
+                      param->grad.is_usable() ? param->model.grad() : at::Tensor(),
+                      is_checked ? state.factor() : at::Tensor(), state.lazy()});
   }
   return params;
 }
 
 std::vector<at::Tensor> state_tensors(const char* function,
                                       const torch::optim::Optimizer& optimizer,
-                                      const at::Tensor& stepped) {
-  const auto found = optimizer.state().find(stepped.unsafeGetTensorImpl());
+                                      const at::Tensor& param) {
+  const auto found = optimizer.state().find(param.unsafeGetTensorImpl());
   if (found == optimizer.state().end()) return {};
   const checkpoint::Kind* kind = checkpoint::kind_of(optimizer);
   TORCH_CHECK(
@@ -38,7 +37,7 @@ std::vector<at::Tensor> state_tensors(const char* function,
   std::vector<at::Tensor> tensors;
   for (const auto& entry : kind->saved(*found->second)) {
     const auto& value = entry.value();
-    if (value.isTensor() && value.toTensor().sizes() == stepped.sizes()) {
+    if (value.isTensor() && value.toTensor().sizes() == param.sizes()) {
       tensors.push_back(value.toTensor());
     }
   }

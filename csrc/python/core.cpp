@@ -1,6 +1,7 @@
 #include <pybind11/functional.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "autocast/open_autocast.h"
@@ -9,7 +10,6 @@
 #include "core/step.h"
 #include "python/bindings.h"
 #include "python/context.h"
-#include "python/suppressions.h"
 #include "python/tensor_list.h"
 
 namespace torchamp::python {
@@ -29,32 +29,22 @@ begin() returns: itself, or what a subclass makes it.)";
 
 constexpr const char* kStep = R"(One step of an optimizer, as a context.
 
-Within it O1 casts nothing, and accesses to the masters do not count. It begins by synchronizing
-masters and model. It ends by copying the masters to the model, also after an exception, which may
-have come after some were stepped, unless the optimizer has written the model itself
-(writes_model). Raises RuntimeError while grads are scaled.)";
+Within it O1 casts nothing, and parameters with a master are that master, unless the optimizer
+steps masters and writes the model itself (writes_model). It begins by synchronizing masters and
+model. At its end the model has what was stepped, also after an exception, which may have come
+after some were. pause() and resume() are for closures, in which all is as outside of it. Raises
+RuntimeError while grads are scaled.)";
 
 OptionalTensor optional(const at::Tensor& tensor) {
   return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
-}
-
-/// Grads that have an object of Python's are freed under the GIL, which costs more to take for
-/// each.
-void zero_grad(OptimizerState& state, bool set_to_none) {
-  std::optional<py::gil_scoped_release> unlocked;
-  if (!set_to_none) unlocked.emplace();
-  state.zero_grad(set_to_none);
 }
 
 /// core::Step as a context.
 class StepContext {
  public:
   StepContext(std::shared_ptr<OptimizerState> state, std::vector<LossScaler*> scalers,
-              std::shared_ptr<Suppressions> suppressions, bool writes_model)
-      : state_(std::move(state)),
-        scalers_(std::move(scalers)),
-        suppressions_(std::move(suppressions)),
-        writes_model_(writes_model) {}
+              bool writes_model)
+      : state_(std::move(state)), scalers_(std::move(scalers)), writes_model_(writes_model) {}
 
   ~StepContext() { end(); }
 
@@ -65,20 +55,37 @@ class StepContext {
     scope_ = std::move(scope);
   }
 
+  /// Around a closure.
+  void pause() {
+    const py::gil_scoped_release unlocked;
+    scope_->shield.reset();
+    scope_->step.pause();
+  }
+
+  void resume() {
+    const py::gil_scoped_release unlocked;
+    scope_->step.begin("step");
+    scope_->shield.emplace();
+  }
+
   void exit(const py::object& exception, const py::args&) {
-    if (exception.is_none()) {
+    if (exception.is_none() && uses_grads) {
       const py::gil_scoped_release unlocked;
       scope_->step.finish();
     }
     end();
   }
 
+  bool is_open() const { return scope_ != nullptr; }
+
+  bool uses_grads = true;
+
  private:
   struct Scope {
-    explicit Scope(const StepContext& of)
-        : suppressed(*of.suppressions_), step(of.state_, of.scalers_, of.writes_model_) {}
-    disable_casts shield;
-    Suppressed suppressed;
+    explicit Scope(const StepContext& of) : step(of.state_, of.scalers_, of.writes_model_) {
+      shield.emplace();
+    }
+    std::optional<disable_casts> shield;
     core::Step step;
   };
 
@@ -89,7 +96,6 @@ class StepContext {
 
   std::shared_ptr<OptimizerState> state_;
   std::vector<LossScaler*> scalers_;
-  std::shared_ptr<Suppressions> suppressions_;
   bool writes_model_;
   std::unique_ptr<Scope> scope_;  ///< while it is open
 };
@@ -153,23 +159,83 @@ std::unique_ptr<Backward> make_backward(Backward::States states, LossScaler& sca
       std::move(states), scaler, Backward::Options{loss_id, delay_unscale, delay_overflow_check});
 }
 
-/// Whether an optimizer's groups, a list of dicts, hold what the state steps. Reads lists bypassing
-/// __iter__.
-bool holds(const OptimizerState& state, const py::list& groups) {
-  size_t i = 0;
+/// Calls `visit` with each tensor of an optimizer's groups, a list of dicts, until one is not right.
+template <class Visit>
+bool all_of_groups(const py::list& groups, const Visit& visit) {
   for (const py::handle group : groups) {
     PyObject* const params = PyDict_GetItemString(group.ptr(), "params");
     if (params == nullptr || !PyList_Check(params)) return false;
     for (Py_ssize_t k = 0; k < PyList_GET_SIZE(params); ++k) {
       PyObject* const param = PyList_GET_ITEM(params, k);
-      if (!is_tensor(param) || !state.steps_at(i++, THPVariable_Unpack(param))) return false;
+      if (!is_tensor(param) || !visit(THPVariable_Unpack(param))) return false;
     }
   }
-  return i == state.params().size();
+  return true;
+}
+
+bool holds(const OptimizerState& state, const py::list& groups) {
+  size_t i = 0;
+  const auto is_it = [&](const at::Tensor& param) { return state.steps_at(i++, param); };
+  return all_of_groups(groups, is_it) && i == state.params().size();
+}
+
+/// Those that step a master of the groups' parameters.
+std::vector<std::shared_ptr<OptimizerState>> owners(const py::list& groups) {
+  std::vector<std::shared_ptr<OptimizerState>> found;
+  all_of_groups(groups, [&](const at::Tensor& tensor) {
+    const auto param = core::param_of(tensor);
+    const bool is_owned = param != nullptr && param->has_master() && !param->users.empty();
+    if (!is_owned) return true;
+    auto owner = param->users.front()->shared_from_this();
+    if (std::find(found.begin(), found.end(), owner) == found.end()) found.push_back(owner);
+    return true;
+  });
+  return found;
+}
+
+/// Makes the 16-bit tensors among the states of parameters with masters float32: those that were
+/// made before initialize, loaded, or put there by the program.
+void widen_states(const py::dict& states) {
+  for (const auto& [key, state] : states) {
+    if (!is_tensor(key.ptr()) || !PyDict_Check(state.ptr())) continue;
+    for (const auto& [name, value] : py::reinterpret_borrow<py::dict>(state)) {
+      if (!is_tensor(value.ptr())) continue;
+      const at::Tensor& tensor = THPVariable_Unpack(value.ptr());
+      if (!at::isReducedFloatingType(tensor.scalar_type())) continue;
+      const auto param = core::param_of(THPVariable_Unpack(key.ptr()));
+      if (param == nullptr || !param->has_master()) continue;
+      const at::NoGradGuard no_grad;
+      py::reinterpret_borrow<py::dict>(state)[name] = py::cast(tensor.to(at::kFloat));
+    }
+  }
 }
 
 void overwrite_masters(const OptimizerState& state) {
   for (const auto& param : state.params()) param->overwrite_master();
+}
+
+std::vector<at::Tensor> params_with_grads(const OptimizerState& state) {
+  std::vector<at::Tensor> params;
+  for (const auto& param : state.params()) {
+    if (param->grad.is_usable()) params.push_back(param->model);
+  }
+  return params;
+}
+
+void bind_masters(py::module_& module) {
+  py::class_<core::Masters, std::shared_ptr<core::Masters>>(
+      module, "Masters", "The parameters with masters of one initialize.")
+      .def(py::init<>())
+      .def("adopt_data_writes", &core::Masters::adopt_data_writes, Unlocked(),
+           "From now on, steps adopt what was written to the model, or to masters, through .data.")
+      .def("prepare_release", &core::Masters::prepare_release, Unlocked(),
+           "Makes the masters what the model holds, in float32.")
+      .def("give_back", &core::Masters::give_back, Unlocked(),
+           "Gives the model's parameters their masters' memory: they become float32.");
+  module.def("owners", &owners, py::arg("param_groups"),
+             "The OptimizerStates that step a master of the groups' parameters.");
+  module.def("widen_states", &widen_states, py::arg("state"),
+             "Makes the 16-bit states of parameters with masters float32.");
 }
 
 void bind_stepped(StateClass& state) {
@@ -179,22 +245,20 @@ void bind_stepped(StateClass& state) {
       .def(
           "add",
           [](OptimizerState& self, const std::string& function, const at::Tensor& param,
-             const OptionalTensor& master, bool keeps_masters) {
-            return self.add(function.c_str(), param, master.value_or(at::Tensor()), keeps_masters);
+             const OptionalTensor& master, bool makes_masters) {
+            self.add(function.c_str(), param, master.value_or(at::Tensor()), makes_masters);
           },
           py::arg("function"), py::arg("param"), py::arg("master") = py::none(),
-          py::arg("keeps_masters") = false,
-          "Steps a parameter from now on. Returns what the groups are to hold for it: the master "
-          "that it has, master, a new one if masters are kept and it has 16 bits, or itself. "
-          "Raises ValueError, which names function, if another optimizer steps the master.")
+          py::arg("makes_masters") = false,
+          "Steps a parameter from now on. Raises ValueError, which names function, if another "
+          "optimizer steps its master.")
       .def(
-          "retain",
-          [](OptimizerState& self, const std::string& function,
-             const std::vector<at::Tensor>& held) { self.retain(function.c_str(), held); },
-          py::arg("function"), py::arg("held"),
-          "Steps only those from now on, of what it steps. Raises ValueError, which names "
-          "function, "
-          "for a tensor that comes twice.")
+          "follow",
+          [](OptimizerState& self, const std::string& function, const std::vector<at::Tensor>& held,
+             bool makes_masters) { self.follow(function.c_str(), held, makes_masters); },
+          py::arg("function"), py::arg("held"), py::arg("makes_masters"),
+          "Steps those from now on, the groups' parameters. Raises ValueError, which names "
+          "function, for one that comes twice, or whose master another optimizer steps.")
       .def(
           "let_go",
           [](OptimizerState& self, const std::vector<at::Tensor>& held) { self.let_go(held); },
@@ -202,21 +266,14 @@ void bind_stepped(StateClass& state) {
       .def("params", &OptimizerState::params, "In the order of the groups.")
       .def("model_params", &OptimizerState::model_params, "The model's tensors.")
       .def("master_params", &OptimizerState::master_params, "What it steps for them.")
+      .def("params_with_grads", &params_with_grads, "The model's whose grads the next step uses.")
       .def(
           "steps",
           [](const OptimizerState& self, const at::Tensor& tensor) {
             const auto param = core::param_of(tensor);
             return param != nullptr && self.steps(*param);
           },
-          py::arg("tensor"), "Whether it steps a tensor of the model, or a master.")
-      .def(
-          "check_free",
-          [](const OptimizerState& self, const std::string& function, const at::Tensor& tensor) {
-            const auto param = core::param_of(tensor);
-            if (param != nullptr) self.check_free(function.c_str(), *param);
-          },
-          py::arg("function"), py::arg("tensor"),
-          "Raises ValueError, which names function, if another optimizer steps its master.")
+          py::arg("tensor"), "Whether it steps a tensor of the model.")
       .def(
           "publish_masters",
           [](const OptimizerState& self) { core::publish_masters(self.params()); }, Unlocked(),
@@ -224,17 +281,15 @@ void bind_stepped(StateClass& state) {
       .def_property_readonly("has_masters", &OptimizerState::has_masters)
       .def("refresh", &OptimizerState::refresh, Unlocked(),
            "Synchronizes model and masters where one was written from outside; the model wins.")
+      .def("bring_together", &OptimizerState::bring_together, Unlocked(),
+           "Does that, also of what was written through .data if steps adopt that.")
       .def("overwrite_masters", &overwrite_masters, Unlocked(),
            "master = float(model), regardless of the version counters.")
       .def(
           "copy_to_model", [](const OptimizerState& self) { core::copy_to_model(self.params()); },
           Unlocked(), "model = master, rounded.")
-      .def("adopt_data_writes", &OptimizerState::adopt_data_writes, Unlocked(),
-           "From now on, steps adopt what was written to the model, or to masters, through .data.")
-      .def("prepare_release", &OptimizerState::prepare_release, Unlocked(),
-           "Makes the masters what the model holds, in float32. Raises RuntimeError in a backward.")
-      .def("give_masters_back", &OptimizerState::give_masters_back, Unlocked(),
-           "Gives the model's parameters their masters' memory: they become float32.");
+      .def("check_releasable", &OptimizerState::check_releasable,
+           "Raises RuntimeError in a backward.");
 }
 
 void bind_fused(StateClass& state) {
@@ -252,21 +307,24 @@ void bind_fused(StateClass& state) {
 void bind_optimizer_state(py::module_& module) {
   StateClass state(module, "OptimizerState",
                    "What one optimizer steps, and the state that its next step depends on.");
-  state.def(py::init<bool, std::shared_ptr<core::Observer>>(), py::arg("shows_grads") = true,
-            py::arg("observer") = nullptr);
+  state.def(py::init<std::shared_ptr<core::Masters>, std::shared_ptr<core::Observer>>(),
+            py::arg("masters") = nullptr, py::arg("observer") = nullptr);
   bind_stepped(state);
   bind_fused(state);
   state
       .def_property_readonly(
           "warning", &OptimizerState::warning,
-          "A warning about what the program may not have meant, found by the last step or "
-          "zero_grad; \"\": nothing.")
+          "A warning about what the program may not have meant, found by the last step or look at "
+          "the groups; \"\": nothing.")
       .def_property_readonly("grads_are_scaled", &OptimizerState::grads_are_scaled,
                              "Whether a backward is open, or its grads are still scaled.")
       .def(
-          "found_inf", [](const OptimizerState& self) { return optional(self.found_inf()); },
+          "found_inf",
+          [](const OptimizerState& self) { return optional(self.overflows().found_inf()); },
           "float32 scalar, not 0 if the next step is to be skipped; None: it is not.")
-      .def("has_overflowed", &OptimizerState::has_overflowed, Unlocked(),
+      .def(
+          "has_overflowed", [](const OptimizerState& self) { return self.overflows().any(); },
+          Unlocked(),
            "Whether the next step is to be skipped. Waits for the device.")
       .def("clear_overflows", &OptimizerState::clear_overflows)
       .def("check_unscaled", &OptimizerState::check_unscaled, Unlocked(), py::arg("function"),
@@ -274,16 +332,23 @@ void bind_optimizer_state(py::module_& module) {
            "scaled.")
       .def("end_step", &OptimizerState::end_step, Unlocked(), py::arg("scalers"),
            "Ends a step, taken or skipped: drops the masters' grads.")
-      .def("zero_grad", &zero_grad, py::arg("set_to_none"),
-           "Like zero_grad, for grads that the optimizer's own does not reach.")
-      .def("note_zeroed", &OptimizerState::note_zeroed, py::arg("model_params"),
-           "After the model's zero_grad has zeroed the grads of those, which does not reach those "
-           "that an open backward has set aside.");
+      .def(
+          "note_zeroed",
+          [](OptimizerState& self, const std::optional<std::vector<at::Tensor>>& model_params) {
+            model_params ? self.note_zeroed(*model_params) : self.note_zeroed();
+          },
+          py::arg("model_params") = py::none(),
+          "After the optimizer's zero_grad has zeroed all grads, or the model's those of "
+          "model_params, which does not reach those that are set aside, nor overflows.")
+      .def_property_readonly("shows_grads", &OptimizerState::shows_grads)
+      .def("show_grads", &OptimizerState::show_grads, Unlocked(),
+           "Unscales grads, now and from now on in every backward; masters show theirs.");
 }
 
 }  // namespace
 
 void bind_core(py::module_& module) {
+  bind_masters(module);
   bind_optimizer_state(module);
   py::class_<Backward>(module, "Backward", kBackward)
       .def(py::init(&make_backward), py::keep_alive<1, 3>(), py::arg("states"), py::arg("scaler"),
@@ -295,10 +360,13 @@ void bind_core(py::module_& module) {
       .def("__enter__", &enter_backward)
       .def("__exit__", &exit_backward);
   py::class_<StepContext>(module, "Step", kStep)
-      .def(py::init<std::shared_ptr<OptimizerState>, std::vector<LossScaler*>,
-                    std::shared_ptr<Suppressions>, bool>(),
-           py::keep_alive<1, 3>(), py::arg("state"), py::arg("scalers"), py::arg("suppressions"),
-           py::arg("writes_model"))
+      .def(py::init<std::shared_ptr<OptimizerState>, std::vector<LossScaler*>, bool>(),
+           py::keep_alive<1, 3>(), py::arg("state"), py::arg("scalers"), py::arg("writes_model"))
+      .def_property_readonly("is_open", &StepContext::is_open)
+      .def_readwrite("uses_grads", &StepContext::uses_grads,
+                     "Whether the grads have been used at its end.")
+      .def("pause", &StepContext::pause, "Before a closure.")
+      .def("resume", &StepContext::resume, "After it.")
       .def("__enter__", &StepContext::enter)
       .def("__exit__", &StepContext::exit);
   bind_context<Context<TemporaryItems, py::dict, py::dict>>(

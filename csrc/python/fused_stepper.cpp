@@ -46,7 +46,7 @@ void step_all(const std::vector<FusedStepper*>& steppers, const OptionalTensor& 
 
 void step_masters(const std::vector<FusedStepper*>& steppers, core::OptimizerState& state,
                   const OptionalTensor& skip) {
-  const Tensor& found_inf = state.found_inf();
+  const Tensor& found_inf = state.overflows().found_inf();
   const OptionalTensor any_skip = found_inf.defined() ? OptionalTensor(found_inf) : skip;
   for (FusedStepper* stepper : steppers) {
     const at::Device device = stepper->params().front().device();

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/fused_stepper.h"
+#include "optim/fused_stepper.h"
 #include "frontend/optim/option_specs.h"
 #include "ops/step_rules.h"
 #include "python/bindings.h"

@@ -1,13 +1,10 @@
 
-#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "core/param.h"
 #include "python/bindings.h"
-#include "python/context.h"
-#include "python/suppressions.h"
 
 namespace torchamp::python {
 namespace {
@@ -28,7 +25,7 @@ void bind_param(py::module_& module) {
                              "Whether that is another tensor than the model's.")
       .def_property_readonly(
           "is_checked",
-          [](const Param& self) { return self.grad.state == core::GradState::kChecked; },
+          [](const Param& self) { return self.grad.state() == core::GradState::kChecked; },
           "Whether its grad is in the model, checked, and the step unscales it.")
       .def("publish_master", &publish_master, Unlocked(),
            "Copies the master to the model if it was written from outside, and the model was not.")
@@ -45,39 +42,16 @@ void bind_param(py::module_& module) {
   module.def("make_master", &core::make_master, py::arg("model_param"),
              "The float32 master of a parameter that is about to be cast; adopts its float32 "
              "memory.");
+  module.def("stepped_for", &core::stepped_for, py::arg("param"),
+             "What an optimizer steps for a parameter: its master, or itself.");
   module.def("param_of", &core::param_of, py::arg("tensor"),
              "The Param of a tensor of a model, or of a master; None: nobody steps it.");
-}
-
-using SuppressionsList = std::vector<std::shared_ptr<Suppressions>>;
-
-/// A scope in which accesses to several optimizers' masters do not count.
-class AllSuppressed {
- public:
-  explicit AllSuppressed(SuppressionsList all) : all_(std::move(all)) {
-    for (const auto& each : all_) scopes_.emplace_back(*each);
-  }
-
- private:
-  SuppressionsList all_;
-  std::deque<Suppressed> scopes_;
-};
-
-void bind_suppressions(py::module_& module) {
-  py::class_<Suppressions, std::shared_ptr<Suppressions>>(
-      module, "Suppressions", "The contexts that suppress accesses to an optimizer's masters.")
-      .def(py::init<>())
-      .def_property_readonly("are_open", [](const Suppressions& self) { return self.open > 0; });
-  bind_context<Context<AllSuppressed, SuppressionsList>>(module, "Suppressed",
-                                                         "One of those contexts, for a list.")
-      .def(py::init<SuppressionsList>(), py::arg("suppressions"));
 }
 
 }  // namespace
 
 void bind_params(py::module_& module) {
   bind_param(module);
-  bind_suppressions(module);
 }
 
 }  // namespace torchamp::python

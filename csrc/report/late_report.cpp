@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "core/backward_report.h"
+#include "ops/backward_report.h"
 
 namespace torchamp {
 namespace {

@@ -131,8 +131,8 @@ TORCHAMP_API void load_module(Amp& amp, torch::nn::Module& module,
 
 /// Prepares models and optimizers for training at `options`' level. The models must be on their
 /// device and already passed to the optimizers; what trains must be float32. They are cast in
-/// place; parameters keep their identity. The optimizers' groups get float32 masters if the level
-/// uses them.
+/// place; parameters keep their identity, and the optimizers' groups and states are of them. They
+/// get float32 masters if the level uses them.
 ///
 /// Throws if an option contradicts the level or a model that trains is not float32, before anything
 /// is changed.
@@ -327,7 +327,7 @@ void initialize(M&&, Args&&...) {
                 "std::move");
   static_assert(kMistake != Mistake::kInitialized,
                 "initialize takes the optimizer that another initialize was given, not the one "
-                "that it returned: its groups already contain masters");
+                "that it returned: its parameters have masters already");
   static_assert(kMistake != Mistake::kNumber,
                 "an opt level is a text such as \"O2\", or OptLevel::O2, not a number");
 }

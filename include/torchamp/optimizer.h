@@ -22,8 +22,10 @@ class Amp;
 /// It is not a `torch::optim::Optimizer`: code that takes one runs the backward without scale_loss.
 /// LibTorch's schedulers take wrapped().
 ///
-/// Step and zero this, not the wrapped optimizer: its masters have gradients only within step(),
-/// and after master_params() or param_groups() have asked for them.
+/// In a step, the parameters that the wrapped optimizer holds have the contents of their masters,
+/// and float32 grads. Step this, not the wrapped optimizer, whose own step() finds 16 bits: the
+/// next use of the model or of this throws RuntimeError, or warns where the optimizer's states
+/// count no steps.
 class TORCHAMP_API Optimizer {
  public:
   /// Called by initialize, not by programs.
@@ -53,7 +55,8 @@ class TORCHAMP_API Optimizer {
   /// Adds a group and gives its low-precision parameters masters. Throws RuntimeError if one of
   /// them is in a group already.
   void add_param_group(torch::optim::OptimizerParamGroup group);
-  /// The wrapped optimizer's groups, which hold the masters.
+  /// The wrapped optimizer's groups. They hold the model's parameters, and its state() is keyed by
+  /// these.
   std::vector<torch::optim::OptimizerParamGroup>& param_groups();
 
   /// The optimizer that initialize was given: for LibTorch's schedulers.
@@ -69,8 +72,8 @@ class TORCHAMP_API Optimizer {
   }
   /// @endcond
 
-  /// The tensors that the optimizer steps: masters, and parameters that have none. Clip the grads
-  /// of these.
+  /// The tensors that the optimizer steps: masters, and parameters that have none. From the first
+  /// call on, masters show the grads of the next step, float32, like the model's parameters.
   std::vector<at::Tensor> master_params() const;
   /// Its scalers, masters and casts.
   const std::shared_ptr<Amp>& amp() const { return amp_; }

@@ -22,7 +22,7 @@ namespace torchamp {
 /// The memory that training keeps besides activations, in bytes.
 struct Bytes {
   int64_t weights = 0;  ///< with buffers
-  int64_t grads = 0;    ///< of parameters, and of masters where they are materialized
+  int64_t grads = 0;    ///< of parameters, float32 or as autograd makes them
   int64_t masters = 0;  ///< those that are not the model's parameters themselves
   int64_t state = 0;    ///< the optimizer's, as it is now: none before the first step
 

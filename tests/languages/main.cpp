@@ -326,7 +326,6 @@ class Run {
     }
   }
 
-  /// Not by the handle's param_groups(), which counts as a look at the masters.
   void set(const Words& words) {
     for (auto& group : wrapped_.at(std::stoul(words[0]))->param_groups()) {
       set_option(group.options(), words[1], std::stod(words[2]));

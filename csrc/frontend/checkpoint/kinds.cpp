@@ -103,6 +103,11 @@ Fields fields_of(torch::optim::RMSpropParamState& state) {
 
 template <class Options, class State>
 class LibTorchKind : public Kind {
+  template <class S, class = void>
+  struct Counts : std::false_type {};
+  template <class S>
+  struct Counts<S, std::void_t<decltype(std::declval<S&>().step())>> : std::true_type {};
+
  public:
   LibTorchKind(const char* name, std::vector<FixedOption> fixed)
       : name_(name), fixed_(std::move(fixed)) {}
@@ -140,6 +145,27 @@ class LibTorchKind : public Kind {
       }
     }
     return state;
+  }
+
+  std::optional<int64_t> count_of_steps(Optimizer& optimizer) const override {
+    if constexpr (Counts<State>::value) {
+      int64_t count = 0;
+      for (const auto& [key, state] : optimizer.state()) {
+        count += static_cast<const State&>(*state).step();
+      }
+      return count;
+    } else {
+      return std::nullopt;
+    }
+  }
+
+  void widen(OptimizerParamState& state) const override {
+    for (const Field& field : fields_of(static_cast<State&>(state))) {
+      auto* const* tensor = std::get_if<Tensor*>(&field.value);
+      const bool is_narrow = tensor != nullptr && (*tensor)->defined() &&
+                             at::isReducedFloatingType((*tensor)->scalar_type());
+      if (is_narrow) **tensor = (*tensor)->to(at::kFloat);
+    }
   }
 
  private:

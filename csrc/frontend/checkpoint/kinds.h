@@ -4,6 +4,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,8 @@ struct FixedOption {
 
 /// A parameter whose state is loaded.
 struct StateOwner {
-  const at::Tensor& param;
-  const torch::optim::OptimizerOptions& options;       ///< of its group, as loaded
+  const at::Tensor& param;                        ///< or its master, which has the state's dtype
+  const torch::optim::OptimizerOptions& options;  ///< of its group, as loaded
   const torch::optim::OptimizerParamState* old_state;  ///< before loading; may be null
 };
 
@@ -40,6 +41,10 @@ class Kind {
   /// The state of the owner that `saved` holds; `what` is its name. Throws if it does not fit.
   virtual std::unique_ptr<torch::optim::OptimizerParamState> read_state(
       const Tree& saved, const StateOwner& owner, const std::string& what) const = 0;
+  /// The sum of the counts of steps in the optimizer's states; empty if they have none.
+  virtual std::optional<int64_t> count_of_steps(torch::optim::Optimizer&) const { return {}; }
+  /// Makes the state's 16-bit tensors float32.
+  virtual void widen(torch::optim::OptimizerParamState&) const {}
   /// Makes the next step read the changed `optimizer.state()`.
   virtual void states_were_set(torch::optim::Optimizer&) const {}
 };

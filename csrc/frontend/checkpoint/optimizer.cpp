@@ -1,5 +1,6 @@
 #include "frontend/checkpoint/optimizer.h"
 
+#include "core/param.h"
 #include "frontend/checkpoint/kinds.h"
 
 namespace torchamp::checkpoint {
@@ -121,7 +122,8 @@ void LoadedOptimizer::read_group(const Tree& saved, const OptimizerParamGroup& g
     const Tree state =
         found == states.end() ? new_tree() : without_none(as_tree(found->value(), param));
     const auto old = optimizer_.state().find(group.params()[i].unsafeGetTensorImpl());
-    const StateOwner owner{group.params()[i], *options_.back(),
+    const Tensor stepped = core::stepped_for(group.params()[i]);
+    const StateOwner owner{stepped, *options_.back(),
                            old == optimizer_.state().end() ? nullptr : old->second.get()};
     states_.push_back(state.empty() ? nullptr : kind.read_state(state, owner, param));
   }

@@ -210,6 +210,7 @@ Extra load(Session& session, const Tree& tree) {
   }
   for (const auto& each : loaded) session.set_value(each.target, each.value);
   for (auto& optimizer : optimizers) optimizer.apply();
+  for (WrappedOptimizer& optimizer : session.optimizers()) optimizer.note_count();
   for (size_t i = 0; i < scalers.size(); ++i) session.loss_scalers()[i].load_state(scalers[i]);
   return extra;
 }

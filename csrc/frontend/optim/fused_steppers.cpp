@@ -37,6 +37,17 @@ void check_grads(FusedOptimizer& optimizer) {
   }
 }
 
+void check_no_masters(FusedOptimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const Tensor& param : group.params()) {
+      TORCH_CHECK(
+          core::stepped_for(param).is_same(param), name_of(optimizer.defaults()),
+          ": expected steps of the torchamp::Optimizer that initialize returned, got one of "
+          "the optimizer that it was given; call step() of the one that initialize returned");
+    }
+  }
+}
+
 }  // namespace
 
 FusedOptions& checked_kind(const OptimizerOptions& defaults, OptimizerOptions& options) {
@@ -48,13 +59,14 @@ FusedOptions& checked_kind(const OptimizerOptions& defaults, OptimizerOptions& o
 }
 
 bool FusedSteppers::Place::operator==(const Place& other) const {
-  return param.is_same(other.param) && device == other.device && dtype == other.dtype &&
-         algorithm == other.algorithm && group == other.group;
+  return param.is_same(other.param) && stepped.is_same(other.stepped) && device == other.device &&
+         dtype == other.dtype && algorithm == other.algorithm && group == other.group;
 }
 
 void FusedSteppers::step(FusedOptimizer& optimizer, const FusedStepper::StepInputs& step) {
   const at::NoGradGuard no_grad;
   update(optimizer);
+  check_no_masters(optimizer);
   for (Stepper& stepper : steppers_) {
     const at::Device device = stepper.core.params().front().device();
     stepper.core.step({on(device, step.grad_factor), on(device, step.skip)});
@@ -65,7 +77,7 @@ void FusedSteppers::step(FusedOptimizer& optimizer, const FusedStepper::StepInpu
 void FusedSteppers::step_masters(FusedOptimizer& optimizer, core::OptimizerState& state) {
   update(optimizer);
   for (Stepper& stepper : steppers_) {
-    state.step(stepper.core, state.found_inf());
+    state.step(stepper.core, state.overflows().found_inf());
     publish_new(optimizer, stepper);
   }
 }
@@ -81,7 +93,8 @@ std::vector<FusedSteppers::Place> FusedSteppers::places_of(FusedOptimizer& optim
   for (auto& each : optimizer.param_groups()) {
     const StepAlgorithm algorithm = checked_kind(optimizer.defaults(), each.options()).algorithm();
     for (const Tensor& param : each.params()) {
-      places.push_back({param, param.device(), param.scalar_type(), algorithm, group});
+      const Tensor stepped = core::stepped_for(param);
+      places.push_back({param, stepped, param.device(), stepped.scalar_type(), algorithm, group});
     }
     ++group;
   }
@@ -95,16 +108,18 @@ void FusedSteppers::make(std::vector<Place> rest, const StorageOptions& storage)
     const auto end = std::stable_partition(rest.begin(), rest.end(), [&](const Place& place) {
       return place.algorithm != first.algorithm || place.device != first.device;
     });
-    std::vector<Tensor> params;
+    std::vector<Tensor> params, stepped;
     std::vector<int64_t> groups;
     for (auto place = end; place != rest.end(); ++place) {
       params.push_back(place->param);
+      stepped.push_back(place->stepped);
       groups.push_back(place->group);
     }
     rest.erase(end, rest.end());
     steppers_.push_back({first.algorithm,
+                         std::move(params),
                          {first.algorithm,
-                          std::move(params),
+                          std::move(stepped),
                           groups,
                           {storage.state_dtype(), storage.stochastic_rounding()}}});
   }
@@ -129,7 +144,7 @@ void FusedSteppers::update(FusedOptimizer& optimizer) {
 }
 
 void FusedSteppers::adopt(FusedOptimizer& optimizer, Stepper& stepper, size_t i) {
-  const auto found = optimizer.state().find(stepper.core.params()[i].unsafeGetTensorImpl());
+  const auto found = optimizer.state().find(stepper.params[i].unsafeGetTensorImpl());
   if (found == optimizer.state().end()) return;
   const auto& kept = static_cast<const FusedParamState&>(*found->second);
   std::vector<Tensor> states;
@@ -143,7 +158,7 @@ void FusedSteppers::adopt(FusedOptimizer& optimizer, Stepper& stepper, size_t i)
 }
 
 void FusedSteppers::publish(FusedOptimizer& optimizer, const Stepper& stepper, size_t i) {
-  auto& place = optimizer.state()[stepper.core.params()[i].unsafeGetTensorImpl()];
+  auto& place = optimizer.state()[stepper.params[i].unsafeGetTensorImpl()];
   if (place == nullptr) place = std::make_unique<FusedParamState>();
   auto& state = static_cast<FusedParamState&>(*place);
   state.set("step", stepper.core.step_count(i));

@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "core/fused_stepper.h"
 #include "core/optimizer_state.h"
+#include "optim/fused_stepper.h"
 
 namespace torchamp::optim {
 
@@ -31,6 +31,7 @@ class FusedSteppers {
   /// A parameter's place, compared to detect changed groups.
   struct Place {
     at::Tensor param;
+    at::Tensor stepped;  ///< its master, or itself
     at::Device device;
     at::ScalarType dtype;
     StepAlgorithm algorithm;
@@ -40,6 +41,7 @@ class FusedSteppers {
   };
   struct Stepper {
     StepAlgorithm algorithm;
+    std::vector<at::Tensor> params;  ///< the groups'
     FusedStepper core;
   };
 

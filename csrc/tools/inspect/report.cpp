@@ -31,16 +31,29 @@ int64_t bytes_in_float32(const at::Tensor& tensor) {
   return bytes_of(tensor) * (is_low_precision(tensor) ? 2 : 1);
 }
 
-/// Sums the bytes that the optimizer keeps for each of the model's parameters. Adds what the same
-/// state takes in float32.
+/// The bytes of its grad, now or after the first plain backward.
+int64_t bytes_of_grad(const at::Tensor& param) {
+  if (!param.requires_grad()) return 0;
+  const at::Tensor& grad = param.grad();
+  return param.numel() * static_cast<int64_t>((grad.defined() ? grad : param).element_size());
+}
+
+/// Sums the bytes that the optimizer keeps for each of the model's parameters, and what its float32
+/// grads will take more than 16-bit ones. Adds what the same state takes in float32.
 ByTensor bytes_of_optimizer(const Optimizer& optimizer, int64_t& float32_state) {
   ByTensor found;
+  const LossScale scale = optimizer.amp()->properties().loss_scale;
   const torch::optim::Optimizer& wrapped = optimizer.wrapped();
   for (const auto& param : detail::stepped_params(optimizer)) {
     Bytes& bytes = found[param.model.unsafeGetTensorImpl()];
-    if (!param.stepped.is_same(param.model)) bytes.masters = bytes_of(param.stepped);
-    if (param.materializes_grad) bytes.grads = bytes_of(param.stepped);
-    for (const at::Tensor& tensor : detail::state_tensors("report", wrapped, param.stepped)) {
+    if (!param.stepped.is_same(param.model)) {
+      bytes.masters = bytes_of(param.stepped);
+      const bool is_to_come = param.model.requires_grad() && !param.model.grad().defined();
+      if (is_to_come && scale.fixed != 1.0 && !param.keeps_scaled) {
+        bytes.grads = bytes_of(param.stepped) - bytes_of(param.model);
+      }
+    }
+    for (const at::Tensor& tensor : detail::state_tensors("report", wrapped, param.model)) {
       bytes.state += bytes_of(tensor);
       float32_state += bytes_in_float32(tensor);
     }
@@ -158,7 +171,7 @@ MemoryReport report_of_tensors(const torch::nn::Module& module, const Optimizer&
     for (const auto& param : named.value()->parameters(/*recurse=*/false)) {
       if (!param.defined() || !seen.insert(param.unsafeGetTensorImpl()).second) continue;
       add_tensor(row, param);
-      row.bytes.grads += param.requires_grad() ? bytes_of(param) : 0;
+      row.bytes.grads += bytes_of_grad(param);
       row.bytes += kept[param.unsafeGetTensorImpl()];
       result.float32_total += bytes_in_float32(param) * (param.requires_grad() ? 2 : 1);
     }

@@ -20,11 +20,11 @@ namespace detail {
 
 /// A parameter that an optimizer of initialize steps, as it is now.
 struct SteppedParam {
-  at::Tensor model;    ///< the model's
-  at::Tensor stepped;  ///< its float32 master, or `model` if it has none
-  at::Tensor grad;     ///< what the next step uses; undefined if it has none
-  at::Tensor factor;   ///< a float32 scalar that unscales `grad`; undefined: it is unscaled
-  bool materializes_grad = false;  ///< whether backwards write a grad of the master
+  at::Tensor model;           ///< the model's
+  at::Tensor stepped;         ///< its float32 master, or `model` if it has none
+  at::Tensor grad;            ///< what the next step uses; undefined if it has none
+  at::Tensor factor;          ///< a float32 scalar that unscales `grad`; undefined: it is unscaled
+  bool keeps_scaled = false;  ///< whether backwards leave grads as autograd makes them
 };
 
 /// The parameters that an optimizer's state steps.
@@ -32,12 +32,12 @@ TORCHAMP_API std::vector<SteppedParam> stepped_params(const core::OptimizerState
 /// The parameters that `optimizer` steps. Throws as Optimizer::step().
 TORCHAMP_API std::vector<SteppedParam> stepped_params(const Optimizer& optimizer);
 
-/// The tensors of sizes like `stepped` that a LibTorch optimizer keeps for it; none before its
-/// first step. `function` names the caller in the RuntimeError for a class that torchamp does not
+/// The tensors of sizes like the model's `param` that a LibTorch optimizer keeps for it; none before
+/// its first step. `function` names the caller in the RuntimeError for a class that torchamp does not
 /// know.
 TORCHAMP_API std::vector<at::Tensor> state_tensors(const char* function,
                                                    const torch::optim::Optimizer& optimizer,
-                                                   const at::Tensor& stepped);
+                                                   const at::Tensor& param);
 
 /// Observes the steps of an optimizer.
 struct StepObserver {

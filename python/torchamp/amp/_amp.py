@@ -15,8 +15,15 @@ from torchamp._tables import html_table
 from torchamp.amp import _checkpoint
 from torchamp.amp._initialize import check_enabled, prepare
 from torchamp.amp._loss_scalers import LossScalers
-from torchamp.amp._masters import check_optimizer
-from torchamp.amp._optimizer import Optimizers, known_states, listed, state_of, states_of
+from torchamp.amp._masters import check_optimizer, params_of
+from torchamp.amp._optimizer import (
+    Optimizers,
+    in_training,
+    known_states,
+    listed,
+    state_of,
+    states_of,
+)
 from torchamp.amp._policy import Policy
 from torchamp.amp._ranks import ProcessGroups
 from torchamp.amp._release import give_back
@@ -301,8 +308,9 @@ def finish(optimizers: Optimizers, loss_id: int = 0) -> None:
 
 def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     """The tensors that `optimizer` steps, group by group: float32 masters of the model's 16-bit
-    parameters at O2 and O5, the parameters themselves elsewhere. After scale_loss their grads are
-    unscaled; `amp.clip_grad_norm_` clips them without making those of fused optimizers.
+    parameters at O2 and O5, the parameters themselves elsewhere. Masters are what the model holds
+    now. From the first call on, they show the model's grads, unscaled and in float32, after each
+    scale_loss.
 
     Raises:
         TypeError: for what has no parameters in groups.
@@ -312,11 +320,14 @@ def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    state = getattr(optimizer, "_torchamp", None)
+    state = in_training(optimizer)
     if state is not None:
-        state.accesses.show()
-    for group in optimizer.param_groups:
-        yield from group["params"]
+        state.follow(optimizer, "master_params")
+        state.core.bring_together()
+        with state.session.shards.mirrored():
+            state.core.show_grads()
+    for param in params_of([optimizer]):
+        yield _C.stepped_for(param)
 
 
 def telemetry(optimizer: torch.optim.Optimizer) -> Telemetry:

@@ -13,7 +13,6 @@ import torch
 from torchamp._load import _C
 from torchamp.amp._masters import params_of
 from torchamp.amp._optimizer import check_whole
-from torchamp.amp._session import suppress_accesses
 from torchamp.optimizers import FusedOptimizer
 
 #: The entry that identifies a checkpoint, with its format's version.
@@ -31,14 +30,8 @@ _MAY_BE_MISSING = {
 
 def kind_of(optimizer: torch.optim.Optimizer) -> str:
     """The name of torch's optimizer of the same algorithm: "Adam" for FusedAdam."""
-    original = _class_of(optimizer)
-    name = original.__name__
-    return name.removeprefix("Fused") if issubclass(original, FusedOptimizer) else name
-
-
-def _class_of(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer]:
-    """The class that the program gave it, before initialize."""
-    return getattr(type(optimizer), "_torchamp_original", type(optimizer))
+    name = type(optimizer).__name__
+    return name.removeprefix("Fused") if isinstance(optimizer, FusedOptimizer) else name
 
 
 def completed(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
@@ -198,16 +191,14 @@ def check_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], nam
     for i, saved_group in enumerate(there):
         _check_type(saved_group, dict, f"{name}.param_groups[{i}]")
     check_whole(saved, "amp.load")
-    state = getattr(optimizer, "_torchamp", None)
-    with suppress_accesses([] if state is None else [state]):
-        params = params_of([optimizer])
-        for i, (group, saved_group) in enumerate(zip(here, there)):
-            where = f"{name}.param_groups[{i}]"
-            _check_group(optimizer, group, saved_group, where)
-            own_params = [params[own] for own in group["params"]]
-            wanted = _wanted_states(optimizer, {**group, **saved_group}, own_params)
-            for own, saved_id, of_param in zip(group["params"], saved_group["params"], wanted):
-                _check_state(states.get(saved_id, {}), of_param, f"{where}.params[{own}]")
+    params = list(map(_C.stepped_for, params_of([optimizer])))
+    for i, (group, saved_group) in enumerate(zip(here, there)):
+        where = f"{name}.param_groups[{i}]"
+        _check_group(optimizer, group, saved_group, where)
+        own_params = [params[own] for own in group["params"]]
+        wanted = _wanted_states(optimizer, {**group, **saved_group}, own_params)
+        for own, saved_id, of_param in zip(group["params"], saved_group["params"], wanted):
+            _check_state(states.get(saved_id, {}), of_param, f"{where}.params[{own}]")
 
 
 def _check_count(name: str, what: str, here: list, there: list) -> None:
@@ -258,7 +249,7 @@ def _wanted_states(
     optimizer: torch.optim.Optimizer, group: dict[str, Any], params: list[torch.Tensor]
 ) -> list[_Wanted]:
     """The states of the parameters of `group`."""
-    original = _class_of(optimizer)
+    original = type(optimizer)
     if isinstance(optimizer, FusedOptimizer):
         algorithm = optimizer.algorithm_of(group)
         return [_wanted_by_fused(algorithm, param) for param in params]

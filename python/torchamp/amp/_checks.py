@@ -14,7 +14,7 @@ from torchamp.amp._autocast import lasting_casts
 from torchamp.amp._cast import Float32Parts
 from torchamp.amp._masters import LOW_PRECISION, params_of
 from torchamp.amp._model import AmpModel
-from torchamp.amp._optimizer import AmpOptimizer
+from torchamp.amp._optimizer import in_training
 from torchamp.amp._settings import Settings
 
 
@@ -133,13 +133,14 @@ def _check_memory(what: str, param: torch.Tensor) -> None:
 
 
 def check_closures(optimizers: list[torch.optim.Optimizer], settings: Settings) -> None:
-    """Raises ValueError for LBFGS where step takes no closure."""
-    takes_closures = not settings.keeps_masters and settings.properties.loss_scale == 1.0
+    """Raises ValueError for LBFGS where steps may be skipped."""
+    takes_closures = settings.properties.loss_scale != "dynamic"
     for i, optimizer in enumerate(optimizers):
         if isinstance(optimizer, torch.optim.LBFGS) and not takes_closures:
             raise ValueError(
-                f"initialize: expected optimizers[{i}] to step without a closure at opt_level "
-                f"{settings.properties.opt_level}, got LBFGS, which needs one; take O0 or O4"
+                f"initialize: expected optimizers[{i}] to call its closure once at a dynamic loss "
+                "scale, which skips steps, got LBFGS; give initialize a loss_scale, or take O0, O4 "
+                "or O5"
             )
 
 
@@ -151,7 +152,7 @@ def check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
             raise ValueError(
                 f"initialize: expected each optimizer once, got optimizers[{i}] ({name}) twice"
             )
-        if isinstance(optimizer, AmpOptimizer):
+        if in_training(optimizer) is not None:
             raise RuntimeError(
                 f"initialize: expected optimizers[{i}] ({name}) not to be initialized already, "
                 "but it is; amp.release(model), of its model, makes it plain again"

@@ -11,25 +11,25 @@ from torch import distributed
 
 from torchamp._arguments import expect, is_number
 from torchamp._load import _C
-from torchamp._shards import counted_elsewhere, mesh_groups_of, shard_of
+from torchamp._shards import counted_elsewhere, mesh_groups_of
 from torchamp.amp._masters import params_of
 from torchamp.amp._optimizer import Optimizers, listed, states_of
-from torchamp.amp._session import OptimizerSession, is_disabled, suppress_accesses
+from torchamp.amp._session import OptimizerSession, is_disabled
 
 
 def clip_grad_norm_(
     optimizers: Optimizers, max_norm: float, norm_type: float = 2.0
 ) -> torch.Tensor:
     """Scales the grads that `optimizers` step by so that their total norm is at most `max_norm`.
-    Called between the last scale_loss and the step. With a fused optimizer the clipping costs no
-    pass. Grads that only skipped steps would use do not count. After initialize(enabled=False) it
-    is `torch.nn.utils.clip_grad_norm_`.
+    Called between the last scale_loss and the step. The norm is computed in float32, also of 16-bit
+    grads. With a fused optimizer and materialize_master_grads=False the clipping costs no pass.
+    Grads that only skipped steps would use do not count. After initialize(enabled=False) it is
+    `torch.nn.utils.clip_grad_norm_`.
 
     Args:
         optimizers: one or a list, of one initialize. The norm is that of all their grads together.
         max_norm: a number that is at least 0.
-        norm_type: of the p-norm; inf for the maximum. Others than 2 compute the master grads that
-            fused optimizers defer.
+        norm_type: of the p-norm; inf for the maximum.
 
     Returns:
         The norm before clipping, a scalar on the device, without waiting. If all steps are to be
@@ -48,18 +48,16 @@ def clip_grad_norm_(
     states = states_of(chosen, "clip_grad_norm_")
     _check_bound("clip_grad_norm_", "max_norm", max_norm)
     expect(is_number(norm_type), "clip_grad_norm_", "norm_type", "a number", norm_type)
-    with suppress_accesses(states):
-        params = params_of(chosen)
-        if norm_type == 2.0:
-            with _mirrored(states):
-                return _clip_by_l2norm(states, params, max_norm)
-        if _are_sharded(states):
-            raise ValueError(
-                "clip_grad_norm_: expected norm_type to be 2 with DTensors, where ranks sum "
-                f"squares, got {norm_type}"
-            )
-        _unscale("clip_grad_norm_", states)
-        norm = torch.nn.utils.clip_grad_norm_(params, max_norm, norm_type)
+    if norm_type == 2.0:
+        with _mirrored(states):
+            return _clip_by_l2norm(states, params_of(chosen), max_norm)
+    if _are_sharded(states):
+        raise ValueError(
+            "clip_grad_norm_: expected norm_type to be 2 with DTensors, where ranks sum squares, "
+            f"got {norm_type}"
+        )
+    clipped = _unscaled("clip_grad_norm_", states)
+    norm = torch.nn.utils.clip_grad_norm_(clipped, max_norm, norm_type)
     found = [each for state in states if (each := state.core.found_inf()) is not None]
     if not found or len(found) < len(states):
         return norm
@@ -68,8 +66,7 @@ def clip_grad_norm_(
 
 def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
     """Clamps every element of the grads that `optimizers` step by to [-clip_value, clip_value].
-    Called between the last scale_loss and the step. Computes the master grads that fused optimizers
-    defer. After initialize(enabled=False) it is
+    Called between the last scale_loss and the step. After initialize(enabled=False) it is
     `torch.nn.utils.clip_grad_value_`.
 
     Args:
@@ -87,9 +84,8 @@ def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
         return torch.nn.utils.clip_grad_value_(params_of(chosen), clip_value)
     states = states_of(chosen, "clip_grad_value_")
     _check_bound("clip_grad_value_", "clip_value", clip_value)
-    with suppress_accesses(states), _mirrored(states):
-        _unscale("clip_grad_value_", states)
-        clipped = [each for each in map(shard_of, params_of(chosen)) if each.grad is not None]
+    with _mirrored(states):
+        clipped = _unscaled("clip_grad_value_", states)
         if clipped:  # torch's own raises where there is nothing to clip
             torch.nn.utils.clip_grad_value_(clipped, clip_value)
 
@@ -123,8 +119,11 @@ def _clip_by_l2norm(
     return _C.clip_grad_norm(cores, max_norm, counted_elsewhere(params, groups), all_reduce_sum)
 
 
-def _unscale(function: str, states: Sequence[OptimizerSession]) -> None:
+def _unscaled(function: str, states: Sequence[OptimizerSession]) -> list[torch.Tensor]:
+    """The parameters, of DTensors the shards, whose grads the next steps use, unscaled now."""
     for state in states:
         state.core.check_unscaled(function)
     for state in states:
         state.core.unscale()
+    params = [param for state in states for param in state.core.params_with_grads()]
+    return list(dict.fromkeys(params))

@@ -26,9 +26,9 @@ class LossScalers(list[_C.LossScaler]):
         self._opt_level = settings.properties.opt_level
 
     @property
-    def are_identity(self) -> bool:
-        """Whether no loss is scaled."""
-        return all(scaler.is_identity for scaler in self)
+    def are_dynamic(self) -> bool:
+        """Whether overflows skip steps."""
+        return any(scaler.dynamic for scaler in self)
 
     def state_dict(
         self, destination: MutableMapping[str, Any] | None = None

@@ -1,10 +1,9 @@
-"""Stage 3: keep masters. Which parameters have one, how others find it, who accesses it, and state
-dicts of the model that come from masters and reach them."""
+"""Stage 3: keep masters. Which parameters have one, how others find it, and state dicts of the
+model that come from masters and reach them."""
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ from torch.utils.hooks import RemovableHandle
 
 from torchamp._arguments import expect
 from torchamp._load import _C
-from torchamp._shards import is_dtensor, shard_of
 from torchamp.optimizers import FusedOptimizer
 
 LOW_PRECISION = (torch.float16, torch.bfloat16)
@@ -40,111 +38,49 @@ def params_of(optimizers: list[torch.optim.Optimizer]) -> list[torch.Tensor]:
     ]
 
 
-def adopt(
-    core: _C.OptimizerState,
-    function: str,
-    param: torch.Tensor,
-    masters: dict[torch.Tensor, torch.Tensor],
-    keeps_masters: bool,
-) -> torch.Tensor:
-    """Makes `core` step `param` and returns what the optimizer is to hold for it: the master it has
-    already, the one in `masters`, a new one if it is of low precision and masters are kept, or
-    itself. Of a DTensor the shard is stepped, as its own master. Raises ValueError, which names
-    `function`, where another optimizer steps the master."""
-    if is_dtensor(param):
-        core.add(function, shard_of(param))
-        return param
-    stepped = core.add(function, param, masters.get(param), keeps_masters)
-    if stepped is not param and getattr(param, "grad_dtype", None) == param.dtype:
-        # The program may assign float32 grads, as masters have them. Before 2.11, torch takes
-        # grads of the parameter's own dtype alone.
-        param.grad_dtype = None
-    return stepped
+def fit_states(optimizer: torch.optim.Optimizer, params: Iterable[torch.Tensor]) -> None:
+    """Gives the states of those of `params` that were cast, and have no master, the dtype that the
+    optimizer's load_state_dict() gives them; torch's Adagrad, unless it is fused, keeps wider
+    sums."""
+    is_adagrad = isinstance(optimizer, torch.optim.Adagrad)
+    keeps_wide = is_adagrad and not any(group.get("fused") for group in optimizer.param_groups)
+    for param in params:
+        fitted = {
+            name: value.to(param.dtype)
+            for name, value in _fitting_states(optimizer, param)
+            if value.dtype != param.dtype
+            and (not keeps_wide or value.element_size() < param.element_size())
+        }
+        if fitted:
+            optimizer.state[param] = {**optimizer.state[param], **fitted}
 
 
-class AccessTracker:
-    """Whether anyone but torchamp has accessed an optimizer's masters."""
-
-    def __init__(self, core: _C.OptimizerState) -> None:
-        self._core = core
-        self.suppressions = _C.Suppressions()
-        self._covered = type("CoveredMaster", (CoveredMaster,), {"_tracker": weakref.ref(self)})
-
-    def cover(self, master: torch.Tensor) -> None:
-        """Makes every use of the master by torch's functions count as an access."""
-        master.__class__ = self._covered
-
-    def record(self) -> None:
-        """Records an access: from now on masters have grads, also those of the last backward.
-        References may have been kept, so this is permanent."""
-        if self._core.lazy:
-            self.show()
-
-    def show(self) -> None:
-        """Records an access, whose masters' grads must be what a step would use now."""
-        if self.suppressions.are_open:
-            return
-        self._core.lazy = False
-        for master in self._core.master_params():
-            if type(master) is self._covered:
-                master.__class__ = torch.Tensor
-
-    def suppress(self) -> _C.Suppressed:
-        """A context for torchamp's own accesses, which do not count."""
-        return _C.Suppressed([self.suppressions])
+def narrow_states(
+    optimizers: Iterable[torch.optim.Optimizer], params: Iterable[torch.Tensor]
+) -> list[torch.Tensor]:
+    """The 16-bit states of those of `params` that have no master."""
+    every = list(params)
+    return [
+        value
+        for optimizer in optimizers
+        for param in every
+        for _, value in _fitting_states(optimizer, param)
+        if value.dtype in LOW_PRECISION
+    ]
 
 
-class CoveredMaster(torch.Tensor):
-    """A master that records an access when one of torch's functions is about to use it, alone or
-    in a list, which C reads bypassing a MasterList's methods."""
-
-    #: Weakly, because the masters' owner, which the tracker has, owns this class by its masters.
-    _tracker: weakref.ref[AccessTracker]
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Callable, types: Iterable[type], args: tuple = (), kwargs: dict | None = None
-    ) -> Any:
-        for kind in types:
-            tracker = kind._tracker() if issubclass(kind, CoveredMaster) else None
-            if tracker is not None:
-                tracker.record()
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
-
-
-class MasterList(list):
-    """`group["params"]`, which records an access when its elements are read: for libraries that
-    use no function of torch's."""
-
-    def __init__(self, params: list[torch.Tensor], tracker: AccessTracker) -> None:
-        super().__init__(params)
-        self._tracker = tracker
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        self._tracker.record()
-        return super().__iter__()
-
-    def __reversed__(self) -> Iterator[torch.Tensor]:
-        self._tracker.record()
-        return super().__reversed__()
-
-    def __getitem__(self, index: Any) -> Any:
-        self._tracker.record()
-        return super().__getitem__(index)
-
-    def __add__(self, other: list) -> list:
-        return list(self) + other
-
-    def __radd__(self, other: list) -> list:
-        return other + list(self)
-
-    def copy(self) -> list:
-        return list(self)
-
-    def __reduce_ex__(self, protocol: Any) -> tuple:
-        """Copies and pickles are plain lists."""
-        return list, (list(self),)
+def _fitting_states(
+    optimizer: torch.optim.Optimizer, param: torch.Tensor
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The states, by name, that are to have their parameter's dtype."""
+    state = optimizer.state.get(param)
+    is_plain = isinstance(state, dict) and mastered(param) is None
+    if not is_plain or isinstance(optimizer, FusedOptimizer):
+        return
+    for name, value in state.items():
+        is_tensor = isinstance(value, torch.Tensor) and name != "step"
+        if is_tensor and value.dtype in (*LOW_PRECISION, torch.float32):
+            yield name, value
 
 
 def hook_state_dict(model: torch.nn.Module) -> Iterator[RemovableHandle]:
@@ -235,24 +171,3 @@ def _mark_synced(module: torch.nn.Module, incompatible_keys: Any) -> None:
         found = mastered(param)
         if found is not None and found.is_rounded_master():
             found.mark_synced()
-
-
-def fitting(
-    optimizer: torch.optim.Optimizer,
-    group: dict[str, Any],
-    state: dict[str, Any],
-    stepped: torch.Tensor,
-) -> dict[str, Any]:
-    """`state`, which the optimizer made before initialize, in the dtype of what it steps now, as
-    its load_state_dict() gives it; torch's Adagrad, unless it is fused, keeps wider sums."""
-    if isinstance(optimizer, FusedOptimizer):
-        return state
-    keeps_wide = isinstance(optimizer, torch.optim.Adagrad) and not group.get("fused")
-
-    def fit(name: str, value: Any) -> Any:
-        if name == "step" or not isinstance(value, torch.Tensor) or not value.is_floating_point():
-            return value
-        is_wide = value.element_size() > stepped.element_size()
-        return value if keeps_wide and is_wide else value.to(stepped.dtype)
-
-    return {name: fit(name, value) for name, value in state.items()}

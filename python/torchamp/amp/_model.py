@@ -33,7 +33,7 @@ from torchamp._logging import warn
 from torchamp._shards import shard_of
 from torchamp.amp._autocast import shield
 from torchamp.amp._cast import Float32Parts, explain
-from torchamp.amp._masters import LOW_PRECISION, hook_state_dict
+from torchamp.amp._masters import LOW_PRECISION, hook_state_dict, narrow_states
 from torchamp.amp._ranks import DataParallel
 from torchamp.amp._session import Session
 from torchamp.amp._swap_class import (
@@ -414,7 +414,8 @@ class AmpModel(Swapped, torch.nn.Module):
         function, args, *rest = super().__reduce_ex__(protocol)
         own, *items = rest or [None]
         if (session := self._torchamp.session) is not None:
-            tensors = (*self.parameters(), *self.buffers())
+            states = narrow_states(session.optimizers(), self.parameters())
+            tensors = (*self.parameters(), *self.buffers(), *states)
             own = plain_state(own, tensors, session.settings.properties.cast_model_type)
         return remade, (AmpModel, function, args), own, *items
 

@@ -1,10 +1,12 @@
-"""Stage 7: step. The optimizer that initialize returns: the same object, stepping masters."""
+"""Stage 7: step. What the optimizers that initialize returns do: the same objects, of the same
+class, stepping masters."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, SupportsIndex, Union
+import weakref
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Union
 
 import torch
 
@@ -12,16 +14,9 @@ from torchamp._arguments import expect, type_of
 from torchamp._load import _C
 from torchamp._logging import warn
 from torchamp._shards import shard_of
-from torchamp.amp._masters import fitting, params_of
-from torchamp.amp._session import OptimizerSession, Session, suppress_accesses
-from torchamp.amp._swap_class import (
-    PlainState,
-    Swapped,
-    plain_state,
-    remade,
-    restore_class,
-    swap_class,
-)
+from torchamp.amp._masters import LOW_PRECISION, fit_states, mastered, params_of
+from torchamp.amp._place import Place
+from torchamp.amp._session import OptimizerSession, Session
 from torchamp.optimizers import FusedOptimizer
 
 if TYPE_CHECKING:
@@ -30,150 +25,221 @@ if TYPE_CHECKING:
 Optimizers = Union[torch.optim.Optimizer, Iterable[torch.optim.Optimizer]]
 
 
-class AmpOptimizer(Swapped, torch.optim.Optimizer):
-    """An optimizer that initialize returned."""
-
-    _torchamp: OptimizerSession
-
-    def step(self, closure: Callable | None = None) -> Any:
-        """Steps, unless a backward since the last step overflowed; then nothing changes but that
-        the masters' grads are dropped, and None is returned.
-
-        Raises RuntimeError for a closure where the loss is scaled or masters are stepped, and
-        where grads are still scaled.
-        """
-        state = self._torchamp
-        state.follow(self, "step")
-        self._opt_called = True
-        inner = state.inner_step or super().step
-        if closure is not None:
-            if state.core.has_masters or not state.session.scalers.are_identity:
-                raise RuntimeError(
-                    "step: expected no closure at opt_level "
-                    f"{state.session.settings.properties.opt_level}, where the loss is scaled or "
-                    "masters are stepped; run the backward in scale_loss, then call step()"
-                )
-            inner = functools.partial(inner, closure)
-        return _step(self, state, inner, has_closure=closure is not None)
-
-    #: Tells torch's Optimizer that the original class's profiler hook is enough, and torch's
-    #: schedulers that this counts the call: step sets _opt_called.
-    vars(step).update(hooked=True, _wrapped_by_lr_sched=True)
-
-    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """As the original, for the grads of the model's parameters and of the masters."""
-        state = self._torchamp
-        set_to_none = args[0] if args else kwargs.get("set_to_none", True)
-        with suppress_accesses([state]):
-            super().zero_grad(*args, **kwargs)
-        with state.session.shards.mirrored():
-            state.core.zero_grad(bool(set_to_none))
-        if state.core.warning:
-            warn(state.core.warning)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As the original; masters replace the group's low-precision parameters, in `param_group`
-        itself."""
-        state = self._torchamp
-        state.follow(self, "add_param_group")
-        state.session.let_go(but=self)
-        before = dict(param_group) if isinstance(param_group, dict) else None
-        stepped = set(self.state)
-        with state.accesses.suppress():
-            super().add_param_group(param_group)
-        try:
-            _check_new(state, param_group["params"])
-        except ValueError:
-            self.param_groups.pop()
-            for param in set(self.state) - stepped:
-                del self.state[param]
-            param_group.clear()
-            param_group.update(before)
-            raise
-        state.adopt_group(self, param_group, {}, "add_param_group")
-
-    def __repr__(self) -> str:
-        """As the original, and a line that says what it steps."""
-        state = self._torchamp
-        with state.accesses.suppress():
-            params = state.core.params()
-            masters = sum(param.has_master for param in params)
-            return (
-                f"{super().__repr__()}\n"
-                f"torchamp: {len(params)} tensors, {masters} of them float32 masters, "
-                f"{state.session.settings.properties}"
-            )
-
-    def state_dict(self) -> dict[str, Any]:
-        """As the original's."""
-        self._torchamp.follow(self, "state_dict")
-        with self._torchamp.accesses.suppress():
-            return super().state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As the original's; states that it has already, such as Adagrad's float32 sums of float16
-        parameters, keep their dtype."""
-        check_whole(state_dict, "load_state_dict")
-        self._torchamp.follow(self, "load_state_dict")
-        with self._torchamp.accesses.suppress():
-            load_keeping_dtypes(self, super().load_state_dict, state_dict)
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple:
-        """Copies and pickles are plain optimizers of the model's parameters in float32."""
-        function, args, own, *items = super().__reduce_ex__(protocol)
-        return remade, (AmpOptimizer, function, args), plain_state_of(self, own), *items
-
-    def __setstate__(self, state: Any) -> None:
-        if isinstance(state, PlainState):
-            state.set(super().__setstate__)
-            restore_class(self)
-        else:
-            super().__setstate__(state)
+def in_training(optimizer: Any) -> OptimizerSession | None:
+    """What torchamp knows of an optimizer that initialize returned; None of others."""
+    return getattr(optimizer, "__dict__", {}).get("_torchamp")
 
 
-def _check_new(state: OptimizerSession, params: list[torch.Tensor]) -> None:
-    for i, param in enumerate(params):
-        if state.core.steps(shard_of(param)):
-            raise ValueError(
-                f"add_param_group: expected params[{i}], of sizes {list(param.shape)}, to be in no "
-                "other group, got one that the optimizer steps already"
-            )
-        state.core.check_free("add_param_group", param)
+def _states_of_params(optimizer: torch.optim.Optimizer) -> list[OptimizerSession]:
+    """Of the optimizers whose masters belong to parameters in the groups of `optimizer`: its own,
+    or those of one that it wraps, or that wraps it."""
+    own = in_training(optimizer)
+    if own is not None:
+        return [own]
+    owners = _C.owners(optimizer.param_groups)
+    return [state for state in OptimizerSession.known if state.core in owners] if owners else []
 
 
-def _step(
-    optimizer: torch.optim.Optimizer, state: OptimizerSession, inner: Callable, *, has_closure: bool
+def _around_step(
+    optimizer: torch.optim.Optimizer, step: Callable, args: tuple, kwargs: dict[str, Any]
 ) -> Any:
-    session = state.session
-    for observe in state.observers:
-        observe()
-    with (
-        session.shards.mirrored(),
-        _C.Step(
-            state.core,
-            session.scalers,
-            state.accesses.suppressions,
-            steps_fused(optimizer),
-        ),
-    ):
-        session.shards.publish()
-        if state.core.warning and not has_closure:  # whose grads are yet to come
-            warn(state.core.warning)
-        result = _step_unless_overflowed(optimizer, state, inner)
-    state.check_skips()
+    """Steps masters, unless a backward since the last step overflowed: then nothing changes but
+    that the grads are given up, and None is returned."""
+    states = _states_of_params(optimizer)
+    if not states:
+        _tell_copies(optimizer)
+        return step(optimizer, *args, **kwargs)
+    if any(state.open_step is not None for state in states):
+        return _step_within(optimizer, states, functools.partial(step, optimizer, *args, **kwargs))
+    closure = args[0] if args else kwargs.get("closure")
+    if closure is None:
+        return _step(optimizer, states, functools.partial(step, optimizer, *args, **kwargs))
+    if not callable(closure):
+        return step(optimizer, *args, **kwargs)  # raises
+    if any(state.session.scalers.are_dynamic for state in states):
+        return _step_after(optimizer, states, step, closure)
+    around = functools.partial(_outside_of_step, states, closure)
+    return _step(optimizer, states, functools.partial(step, optimizer, around), has_closure=True)
+
+
+def _step_after(
+    optimizer: torch.optim.Optimizer, states: list[OptimizerSession], step: Callable, closure: Any
+) -> Any:
+    """A step whose closure is called before it, which shows whether the step is to be skipped."""
+    if not _calls_closure_first(optimizer):
+        raise RuntimeError(
+            "step: expected a fixed loss scale for an optimizer that may call its closure several "
+            "times, got a dynamic one, which skips steps; give initialize a loss_scale, or take O4 "
+            "or O5, which need none. With an optimizer that needs the grads once, run the backward "
+            "in scale_loss, then call step()"
+        )
+    with torch.enable_grad():
+        loss = closure()
+    _step(optimizer, states, functools.partial(step, optimizer))
+    return loss
+
+
+def _calls_closure_first(optimizer: torch.optim.Optimizer) -> bool:
+    if steps_fused(optimizer):
+        return True
+    kind = type(optimizer)
+    return kind.__module__.startswith("torch.optim.") and kind is not torch.optim.LBFGS
+
+
+def _outside_of_step(states: list[OptimizerSession], closure: Callable, *args: Any) -> Any:
+    """Calls a closure where parameters and grads are the model's."""
+    steps = [state.open_step for state in states]
+    for step in steps:
+        step.pause()
+    result = closure(*args)
+    for step in steps:
+        step.resume()
     return result
 
 
-def _step_unless_overflowed(
-    optimizer: torch.optim.Optimizer, state: OptimizerSession, inner: Callable
+def _step(
+    optimizer: torch.optim.Optimizer,
+    states: list[OptimizerSession],
+    inner: Callable,
+    *,
+    has_closure: bool = False,
 ) -> Any:
-    found_inf = None if steps_fused(optimizer) else state.core.found_inf()
-    if found_inf is None:
+    for state in states:
+        for observe in state.observers:
+            observe()
+    def step() -> Any:
+        for state in states:
+            if state.core.warning and not has_closure:  # whose grads are yet to come
+                warn(state.core.warning)
+        return _step_unless_overflowed(optimizer, states, inner)
+
+    result = _lent(optimizer, states, step)
+    for state in states:
+        state.check_skips()
+    return result
+
+
+def _lent(
+    optimizer: torch.optim.Optimizer,
+    states: list[OptimizerSession],
+    call: Callable[[], Any],
+    uses_grads: bool = True,
+) -> Any:
+    """`call()` where `optimizer` finds masters in its parameters; fused steps find them anyway."""
+    if not states:
+        return call()
+    state, *others = states
+    is_fused = steps_fused(optimizer)
+    state.follow(optimizer, "step")
+    if not is_fused:
+        _C.widen_states(optimizer.state)
+    lent = _C.Step(state.core, state.session.scalers, uses_grads and is_fused)
+    lent.uses_grads = uses_grads
+    state.note_step(lent)
+    with state.session.shards.mirrored(), lent:
+        state.session.shards.publish()
+        return _lent(optimizer, others, call, uses_grads)
+
+
+def _step_unless_overflowed(
+    optimizer: torch.optim.Optimizer, states: list[OptimizerSession], inner: Callable
+) -> Any:
+    if steps_fused(optimizer):
+        with _C.TemporaryItems(vars(optimizer), {"amp_state": states[0].core}):
+            return inner()
+    found = [each for state in states if (each := state.core.found_inf()) is not None]
+    if not found:
         return inner()
-    if not can_skip_on_device(optimizer):
-        return None if found_inf.item() else inner()
-    with _C.TemporaryItems(vars(optimizer), {"found_inf": found_inf, "grad_scale": None}):
+    if len(states) > 1 or not can_skip_on_device(optimizer):
+        return None if any(each.item() for each in found) else inner()
+    with _C.TemporaryItems(vars(optimizer), {"found_inf": found[0], "grad_scale": None}):
         return inner()
+
+
+def _step_within(
+    optimizer: torch.optim.Optimizer, states: list[OptimizerSession], inner: Callable
+) -> Any:
+    """A step within another method that has lent the masters: a base's, or a wrapped optimizer's.
+    If that method is no step, this decides whether to skip, and uses the grads."""
+    decides = [state for state in states if (step := state.open_step) and not step.uses_grads]
+    for state in decides:
+        state.open_step.uses_grads = True
+    if any(state.core.has_overflowed() for state in decides):
+        return None
+    if not isinstance(optimizer, FusedOptimizer):
+        return inner()
+    with _C.TemporaryItems(vars(optimizer), {"amp_state": states[0].core}):
+        return inner()
+
+
+def _around_others(
+    optimizer: torch.optim.Optimizer, method: Callable, args: tuple, kwargs: dict[str, Any]
+) -> Any:
+    """Calls a method of the optimizer's class that torch's Optimizer lacks."""
+    states = _states_of_params(optimizer)
+    if not states or any(state.open_step is not None for state in states):
+        return method(optimizer, *args, **kwargs)
+    call = functools.partial(method, optimizer, *args, **kwargs)
+    return _lent(optimizer, states, call, uses_grads=False)
+
+
+def _around_zero_grad(
+    optimizer: torch.optim.Optimizer, zero_grad: Callable, args: tuple, kwargs: dict[str, Any]
+) -> Any:
+    """Zeroes what scale_loss has set aside, too, and forgets overflows."""
+    result = zero_grad(optimizer, *args, **kwargs)
+    state = in_training(optimizer)
+    if state is not None and state.open_step is None:
+        with state.session.shards.mirrored():
+            state.core.note_zeroed()
+    return result
+
+
+def _around_add_param_group(
+    optimizer: torch.optim.Optimizer, add: Callable, args: tuple, kwargs: dict[str, Any]
+) -> None:
+    """Raises ValueError, and adds nothing, for a parameter whose master another optimizer steps."""
+    group = args[0] if args else kwargs.get("param_group")
+    before = dict(group) if isinstance(group, dict) else {}
+    add(optimizer, *args, **kwargs)
+    state = in_training(optimizer)
+    if state is not None:
+        try:
+            state.follow(optimizer, "add_param_group")
+        except ValueError:
+            optimizer.param_groups.pop()
+            group.clear()
+            group.update(before)
+            raise
+
+
+place = Place(
+    _around_step,
+    _around_others,
+    {"zero_grad": _around_zero_grad, "add_param_group": _around_add_param_group},
+)
+
+_told: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+
+
+def _tell_copies(optimizer: torch.optim.Optimizer) -> None:
+    """Warns of one whose parameters have 16 bits, and their states 32: a copy, without its model,
+    of one that initialize returned."""
+    if optimizer in _told:
+        return
+    _told.add(optimizer)
+    for param, state in optimizer.state.items():
+        is_narrow = isinstance(param, torch.Tensor) and param.dtype in LOW_PRECISION
+        states = state.values() if is_narrow and isinstance(state, dict) else ()
+        if any(isinstance(v, torch.Tensor) and v.shape == param.shape for v in states) and all(
+            v.dtype == torch.float32 for v in states if isinstance(v, torch.Tensor)
+        ):
+            warn(
+                "step: expected an optimizer that initialize returned, got one that steps "
+                "parameters of 16 bits by states of 32, as a copy without its model does; copy "
+                "both: copy.deepcopy((model, optimizer)) gives them in float32"
+            )
+            return
 
 
 def adopt_optimizer(
@@ -181,17 +247,30 @@ def adopt_optimizer(
     session: Session,
     masters: dict[torch.Tensor, torch.Tensor],
 ) -> None:
-    """Makes `optimizer` an AmpOptimizer of `session` and puts masters in its groups: those of
-    `masters`, by parameter, and new ones for other parameters of low precision."""
-    state = OptimizerSession(session, optimizer.__dict__.pop("step", None))
+    """Makes `optimizer` one of `session`, which steps the masters of its parameters: those of
+    `masters`, by parameter, and new ones for others of 16 bits."""
+    state = OptimizerSession(session)
     if steps_fused(optimizer):
-        optimizer.amp_state = state.core
+        optimizer.forget_layout()
         state.core.lazy = not session.settings.options["materialize_master_grads"]
-    for group in optimizer.param_groups:
-        state.adopt_group(optimizer, group, masters, "initialize")
-    optimizer.__dict__["_torchamp"] = state
-    swap_class(optimizer, AmpOptimizer)
+    params = params_of([optimizer])
+    session.add_shards(params)
+    for param in params:
+        makes_masters = session.settings.keeps_masters
+        state.core.add("initialize", shard_of(param), masters.get(param), makes_masters)
+    fit_states(optimizer, params)
+    vars(optimizer)["_torchamp"] = state
+    for each in (optimizer, *_wrapped_by(optimizer)):
+        place.install(type(each))
+        has_hooks = hasattr(each, "_optimizer_load_state_dict_pre_hooks")
+        if has_hooks and not isinstance(each, FusedOptimizer):
+            session.hooks.append(each.register_load_state_dict_pre_hook(_note_loaded))
+            session.hooks.append(each.register_load_state_dict_post_hook(_keep_float32))
     session.add_optimizer(optimizer)
+
+
+def _wrapped_by(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+    return [each for each in vars(optimizer).values() if isinstance(each, torch.optim.Optimizer)]
 
 
 def listed(function: str, name: str, values: Any) -> list:
@@ -207,12 +286,13 @@ def listed(function: str, name: str, values: Any) -> list:
 def state_of(optimizer: Any, where: str) -> OptimizerSession:
     """What torchamp knows of `optimizer`, called `where` in messages. Raises RuntimeError if
     initialize did not return it."""
-    if not isinstance(optimizer, AmpOptimizer):
+    state = in_training(optimizer)
+    if state is None:
         raise RuntimeError(
             f"{where} to be an optimizer that initialize returned, got {type_of(optimizer)} "
             "that it did not; pass it to initialize with its model"
         )
-    return optimizer._torchamp
+    return state
 
 
 def known_states(optimizers: list[torch.optim.Optimizer], function: str) -> list[OptimizerSession]:
@@ -290,58 +370,27 @@ def check_whole(state_dict: Any, function: str) -> None:
         )
 
 
-def plain_state_of(optimizer: Any, own: dict[str, Any]) -> PlainState:
-    """The state of a copy of an AmpOptimizer. own: as the user's class gives it."""
-    state = optimizer._torchamp
-    state.follow(optimizer, "copy")
-    params = {param.master: param.model for param in state.core.params()}
-    cast_to = state.session.settings.properties.cast_model_type
-    with state.accesses.suppress():
-        stepped = [params.get(each, each) for each in params_of([optimizer])]
-        plain = plain_state(own, stepped, cast_to)
-        return plain._replace(own=_with_params(optimizer, own, params, dict(plain.values)))
+def _note_loaded(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+    """Before torch's load_state_dict()."""
+    check_whole(state_dict, "load_state_dict")
+    for state in _states_of_params(optimizer):
+        state.loaded = state_dict
 
 
-def _with_params(
-    optimizer: torch.optim.Optimizer,
-    own: dict[str, Any],
-    params: dict[torch.Tensor, torch.Tensor],
-    values: dict[torch.Tensor, torch.Tensor],
-) -> dict[str, Any]:
-    """`own`, of optimizer.__getstate__(), with `params`, by master, instead of masters, and with
-    states that fit `values`, by parameter."""
-    groups, states = [], own["state"].copy()
-    for group in own["param_groups"]:
-        groups.append({**group, "params": [params.get(each, each) for each in group["params"]]})
-        for stepped, param in zip(group["params"], groups[-1]["params"]):
-            if stepped in states:
-                value = values.get(param, param)
-                states[param] = fitting(optimizer, group, states.pop(stepped), value)
-    return {**own, "param_groups": groups, "state": states}
-
-
-def load_keeping_dtypes(
-    optimizer: torch.optim.Optimizer, load: Callable[[dict[str, Any]], Any], state_dict: Any
-) -> None:
-    """Calls `load`, torch's, which gives states the dtype of their parameter, except that states
-    that the optimizer has already, such as Adagrad's float32 sums of float16 parameters, keep
-    theirs."""
-    dtypes = {(i, name): value.dtype for i, name, value in _tensors_of(optimizer)}
-    load(state_dict)
-    if isinstance(optimizer, FusedOptimizer):
+def _keep_float32(optimizer: torch.optim.Optimizer) -> None:
+    """After torch's load_state_dict(), which casts states to their parameter's dtype: those of
+    parameters with masters are float32."""
+    saved: Any = None
+    for state in _states_of_params(optimizer):
+        saved, state.loaded = state.loaded, None
+    if saved is None:
         return
-    saved_ids = [i for group in state_dict["param_groups"] for i in group["params"]]
-    params = params_of([optimizer])
-    for i, name, value in list(_tensors_of(optimizer)):
-        dtype = dtypes.get((i, name), value.dtype)
-        if dtype != value.dtype:
-            saved = state_dict["state"][saved_ids[i]][name]
-            optimizer.state[params[i]][name] = saved.to(value.device, dtype, copy=True)
-
-
-def _tensors_of(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, str, torch.Tensor]]:
-    """The optimizer's states, each with the number of its parameter and its name."""
-    for i, param in enumerate(params_of([optimizer])):
-        for name, value in optimizer.state.get(param, {}).items():
-            if isinstance(value, torch.Tensor):
-                yield i, name, value
+    saved_ids = [i for group in saved["param_groups"] for i in group["params"]]
+    for saved_id, param in zip(saved_ids, params_of([optimizer])):
+        states = optimizer.state.get(param)
+        if not isinstance(states, dict) or mastered(param) is None:
+            continue
+        for name, value in states.items():
+            if isinstance(value, torch.Tensor) and value.dtype in LOW_PRECISION:
+                given = saved["state"][saved_id][name]
+                states[name] = given.to(value.device, torch.float32, copy=True)

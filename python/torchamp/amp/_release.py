@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from torchamp._arguments import type_of, uncompiled
-from torchamp.amp._masters import LOW_PRECISION, MasterList, fitting, mastered
+from torchamp.amp._masters import LOW_PRECISION, fit_states, mastered
 from torchamp.amp._model import AmpModel
-from torchamp.amp._optimizer import AmpOptimizer, listed
+from torchamp.amp._optimizer import listed
 from torchamp.amp._session import Session
-from torchamp.amp._swap_class import is_as_swapped, restore, restore_class
+from torchamp.amp._swap_class import is_as_swapped, restore
 from torchamp.optimizers import FusedOptimizer
 
 
@@ -64,22 +64,22 @@ def give_back(session: Session) -> None:
     parts = session.parts()
     _check_classes("models", models)
     _check_classes("parts of models", parts)
-    _check_classes("optimizers", optimizers)
-    _check_steps(optimizers)
     for optimizer in optimizers:
         optimizer._torchamp.follow(optimizer, "release")
     for state in session.states:
-        state.prepare_release()
+        state.check_releasable()
+    session.masters.prepare_release()
     widened = _widened(models, session)
     _drop_grads(models, optimizers)
     for optimizer in optimizers:
         _publish_states(optimizer)
-    for state in session.states:
-        state.give_masters_back()
+    session.masters.give_back()
     for tensor, data in widened.items():
         tensor.data = data
     for optimizer in optimizers:
-        _restore_optimizer(optimizer)
+        fit_states(optimizer, widened)
+    for optimizer in optimizers:
+        del vars(optimizer)["_torchamp"]
     restore([*models, *parts])
     session.end()
 
@@ -90,15 +90,6 @@ def _check_classes(argument: str, instances: list) -> None:
             raise RuntimeError(
                 f"release: expected {argument}[{i}] to have the class that initialize gave it, got "
                 f"a {type(instance).__name__}; undo what has changed its class since"
-            )
-
-
-def _check_steps(optimizers: list[AmpOptimizer]) -> None:
-    for i, optimizer in enumerate(optimizers):
-        if "step" in vars(optimizer):
-            raise RuntimeError(
-                f"release: expected optimizers[{i}].step to be as initialize left it, got another; "
-                "undo what has replaced it since"
             )
 
 
@@ -116,7 +107,7 @@ def _widened(models: list[AmpModel], session: Session) -> dict[torch.Tensor, tor
         }
 
 
-def _drop_grads(models: list[AmpModel], optimizers: list[AmpOptimizer]) -> None:
+def _drop_grads(models: list[AmpModel], optimizers: list[torch.optim.Optimizer]) -> None:
     for optimizer in optimizers:
         optimizer.zero_grad()
     for model in models:
@@ -124,35 +115,8 @@ def _drop_grads(models: list[AmpModel], optimizers: list[AmpOptimizer]) -> None:
             param.grad = None
 
 
-def _publish_states(optimizer: AmpOptimizer) -> None:
-    state = optimizer._torchamp
-    state.report_skips()
+def _publish_states(optimizer: Any) -> None:
+    optimizer._torchamp.report_skips()
     if isinstance(optimizer, FusedOptimizer):
-        with state.accesses.suppress():
-            optimizer.publish_states()
-        optimizer.amp_state = None
-
-
-def _restore_optimizer(optimizer: AmpOptimizer) -> None:
-    state = vars(optimizer).pop("_torchamp")
-    params = {param.master: param.model for param in state.core.params()}
-    with state.accesses.suppress():
-        for group in optimizer.param_groups:
-            _restore_group(optimizer, group, params)
-    restore_class(optimizer)
-    if state.inner_step is not None:
-        vars(optimizer)["step"] = state.inner_step
-
-
-def _restore_group(
-    optimizer: AmpOptimizer, group: dict[str, Any], params: dict[torch.Tensor, torch.Tensor]
-) -> None:
-    """Replaces masters by their parameters, in the group's own list, with their state."""
-    stepped = group["params"]
-    if isinstance(stepped, MasterList):
-        stepped = group["params"] = list(stepped)
-    for i, master in enumerate(stepped):
-        stepped[i] = param = params.get(master, master)
-        if master in optimizer.state:
-            state = optimizer.state.pop(master)
-            optimizer.state[param] = fitting(optimizer, group, state, param)
+        optimizer.publish_states()
+        optimizer.forget_layout()

@@ -16,10 +16,10 @@ from torch.utils.hooks import RemovableHandle
 from torchamp._arguments import expect, is_boolean
 from torchamp._load import _C
 from torchamp._logging import log, warn
-from torchamp._shards import Shards, mesh_groups_of, shard_of
+from torchamp._shards import Shards, is_dtensor, mesh_groups_of, shard_of
 from torchamp.amp._autocast import OpenCasts, lasting_casts
 from torchamp.amp._loss_scalers import LossScalers
-from torchamp.amp._masters import AccessTracker, MasterList, adopt, fitting, params_of
+from torchamp.amp._masters import params_of
 from torchamp.amp._ranks import DataParallel, agreement_over, are_sharded, leave_unsynced
 from torchamp.amp._settings import Settings
 
@@ -39,6 +39,9 @@ class Session:
         self.settings = settings
         self.device = device
         self.scalers: LossScalers = LossScalers(settings, device)
+        self.masters = _C.Masters()
+        if settings.options["adopt_data_writes"]:
+            self.masters.adopt_data_writes()
         #: One an optimizer. Kept alive here, for as long as a model or an optimizer of the session
         #: lives.
         self.states: list[_C.OptimizerState] = []
@@ -46,7 +49,7 @@ class Session:
         self.data_parallel: list[DataParallel] = []
         #: The DTensors that the optimizers step.
         self.shards: Shards = Shards()
-        #: The handles of the hooks that the models' state dicts have.
+        #: The handles of the hooks that the models' and optimizers' state dicts have.
         self.hooks: list[RemovableHandle] = []
         #: Nothing is logged at 0.
         self.verbosity: int = settings.options["verbosity"]
@@ -171,8 +174,7 @@ class Session:
         for optimizer in self.optimizers() if not self.shards else []:
             state = optimizer._torchamp
             if optimizer is not but and not state.core.holds(optimizer.param_groups):
-                with state.accesses.suppress():
-                    state.core.let_go(params_of([optimizer]))
+                state.core.let_go(params_of([optimizer]))
 
     def publish_masters(self) -> None:
         """Copies masters that the program has written to the models, for a reader of them."""
@@ -240,21 +242,23 @@ def is_disabled(optimizers: list[torch.optim.Optimizer]) -> bool:
 
 
 class OptimizerSession:
-    """What one optimizer steps, the accesses to its masters, and what is reported of its steps."""
+    """What one optimizer steps, and what is reported of its steps."""
 
-    def __init__(self, session: Session, inner_step: Callable | None) -> None:
+    #: Those of all sessions.
+    known: weakref.WeakSet[OptimizerSession] = weakref.WeakSet()
+
+    def __init__(self, session: Session) -> None:
         self.session = session
         self.report = _C.LateReport()
-        self.core = _C.OptimizerState(observer=self.report)
-        if session.settings.options["adopt_data_writes"]:
-            self.core.adopt_data_writes()
-        #: A step that was bound to the object before initialize: a profiler's, a scheduler's.
-        self.inner_step = inner_step
-        #: Accesses to the masters, as long as their grads are deferred.
-        self.accesses = AccessTracker(self.core)
+        self.core = _C.OptimizerState(session.masters, self.report)
+        #: The last step, or other method, that has lent the optimizer its masters.
+        self._last_step: Callable[[], _C.Step | None] = lambda: None
+        #: The state dict that is being loaded.
+        self.loaded: dict[str, Any] | None = None
         #: Called before each step.
         self.observers: list[Callable[[], None]] = []
         session.states.append(self.core)
+        self.known.add(self)
 
     def __reduce__(self) -> tuple:
         """Copies and pickles of the optimizer belong to no session, and have None instead."""
@@ -263,37 +267,31 @@ class OptimizerSession:
     def follow(self, optimizer: torch.optim.Optimizer, function: str) -> None:
         """Steps what the groups hold now, which the program may have edited. Raises ValueError,
         which names `function`, for a parameter whose master another optimizer steps."""
-        if self.session.shards or self.core.holds(optimizer.param_groups):
+        is_own = vars(optimizer).get("_torchamp") is self
+        if not is_own or self.core.holds(optimizer.param_groups):
+            return
+        params = params_of([optimizer])
+        shards = [shard_of(param) for param in params]
+        if self.session.shards and list(map(id, shards)) == list(map(id, self.core.model_params())):
             return
         self.session.let_go(but=optimizer)
-        with self.accesses.suppress():
-            for group in optimizer.param_groups:
-                self.adopt_group(optimizer, group, {}, function)
-            self.core.retain(function, params_of([optimizer]))
+        self.session.add_shards([param for param in params if not self.core.steps(shard_of(param))])
+        for param, shard in zip(params, shards):
+            if is_dtensor(param):
+                self.core.add(function, shard)
+        self.core.follow(function, shards, self.session.settings.keeps_masters)
+        if self.core.warning:
+            warn(self.core.warning)
 
-    def adopt_group(
-        self,
-        optimizer: torch.optim.Optimizer,
-        group: dict[str, Any],
-        masters: dict[torch.Tensor, torch.Tensor],
-        function: str,
-    ) -> None:
-        """Replaces parameters by their masters, in the group's own list, with their state."""
-        keeps_masters = self.session.settings.keeps_masters
-        params = group["params"]
-        if not isinstance(params, list):
-            params = group["params"] = list(params)
-        self.session.add_shards(params)
-        for i, param in enumerate(params):
-            stepped = adopt(self.core, function, param, masters, keeps_masters)
-            params[i] = stepped
-            if param in optimizer.state:
-                state = optimizer.state.pop(param)
-                optimizer.state[stepped] = fitting(optimizer, group, state, stepped)
-            if stepped is not param and self.core.lazy:
-                self.accesses.cover(stepped)
-        if self.core.lazy and not isinstance(params, MasterList):
-            group["params"] = MasterList(params, self.accesses)
+    @property
+    def open_step(self) -> _C.Step | None:
+        """The step, or other method, that has lent the optimizer its masters."""
+        step = self._last_step()
+        return step if step is not None and step.is_open else None
+
+    def note_step(self, step: _C.Step) -> None:
+        """`step` is about to be opened. An interrupt that drops it ends it."""
+        self._last_step = weakref.ref(step)
 
     def report_skips(self) -> list[_C.SkippedStep]:
         """Reports the steps that are known by now to be skipped. Returns them."""
@@ -316,11 +314,6 @@ class OptimizerSession:
         """What is known of the steps since the first call."""
         self.report_skips()
         return Telemetry(*self.report.known())
-
-
-def suppress_accesses(states: Sequence[OptimizerSession]) -> _C.Suppressed:
-    """A context in which accesses to the optimizers' masters do not count."""
-    return _C.Suppressed([state.accesses.suppressions for state in states])
 
 
 @dataclasses.dataclass(frozen=True)

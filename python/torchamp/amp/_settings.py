@@ -108,7 +108,7 @@ class Overrides(TypedDict, total=False):
     min_loss_scale: Annotated[Optional[float], Option(None, _number)]
     max_loss_scale: Annotated[Optional[float], Option(2.0**24, _number)]
     adopt_data_writes: Annotated[bool, Option(False, _boolean, kind=_BY_NAME)]
-    materialize_master_grads: Annotated[bool, Option(False, _boolean, kind=_BY_NAME)]
+    materialize_master_grads: Annotated[bool, Option(True, _boolean, kind=_BY_NAME)]
     max_consecutive_skips: Annotated[Optional[int], Option(None, _integer, kind=_BY_NAME)]
     keep_fp32: Annotated[Union[Rule, Iterable[Rule]], Option((), rules_of, kind=_BY_NAME)]
 

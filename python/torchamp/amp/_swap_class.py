@@ -31,6 +31,15 @@ class SwappedType(type):
         bases = tuple(vars(base).get("_torchamp_original", base) for base in bases)
         return types.new_class(name, bases, options, lambda own: own.update(namespace))
 
+    def mro(cls) -> list[type]:
+        """The mixin first. It is the last of the bases, because Python takes the layout of objects
+        from the first: that of the user's class, which it compares when a class is assigned."""
+        if "_torchamp_original" not in vars(cls):
+            return super().mro()
+        original, mixin = cls.__bases__
+        own = [base for base in mixin.__mro__ if base not in original.__mro__]
+        return [cls, *own, *original.__mro__]
+
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         return cls._torchamp_original(*args, **kwargs)
 
@@ -117,7 +126,7 @@ def _make_subclass(original: type, mixin: type[Swapped]) -> type:
         "_torchamp_original": original,
         **mixin._torchamp_methods(original),
     }
-    bases = (mixin, original)
+    bases = (original, mixin)
     return type.__new__(_type_of(type(original)), original.__name__, bases, namespace)
 
 

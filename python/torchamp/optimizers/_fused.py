@@ -62,8 +62,11 @@ class FusedOptimizer(torch.optim.Optimizer):
     #: The algorithm that keeps the most states.
     _largest_algorithm: _C.StepAlgorithm
 
-    #: Whose masters it steps, and whose overflows skip the step: torchamp.amp's.
+    #: Whose masters it steps, and whose overflows skip the step: torchamp.amp's, during a step.
     amp_state: _C.OptimizerState | None = None
+
+    #: torchamp.amp's: what is called instead of a step, with the optimizer, the step, its arguments.
+    around_step: Callable[[Any, Callable, tuple, dict[str, Any]], Any] | None = None
 
     #: None if it must be made anew.
     _layout: Layout | None
@@ -175,8 +178,8 @@ class FusedOptimizer(torch.optim.Optimizer):
             _profiler_enabled()
             or self._optimizer_step_pre_hooks
             or self._optimizer_step_post_hooks
-            or _global_optimizer_pre_hooks
             or _global_optimizer_post_hooks
+            or not all(map(_is_torchamps, _global_optimizer_pre_hooks.values()))
         )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -188,6 +191,10 @@ class FusedOptimizer(torch.optim.Optimizer):
             _C.drop_grads(group["params"])
 
     def _step(self, closure: Callable[[], Any] | None = None) -> Any:
+        around, step = FusedOptimizer.around_step, FusedOptimizer._step_all
+        return step(self, closure) if around is None else around(self, step, (closure,), {})
+
+    def _step_all(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:
             expect(callable(closure), "step", "closure", "a function or None", closure)
@@ -273,6 +280,10 @@ class FusedOptimizer(torch.optim.Optimizer):
         super().__setstate__(state)
         self._layout = None
 
+    def forget_layout(self) -> None:
+        """Makes the next step find anew what it steps."""
+        self._layout = None
+
     def publish_states(self) -> None:
         """Makes `state` what steps have made of it, and of counts that were moved by `.data`."""
         layout = self._known_layout()
@@ -318,6 +329,11 @@ def _overrides_step(subclass: type[FusedOptimizer]) -> bool:
         if "step" in vars(base):
             return "_steps_fused" not in vars(base)
     return False
+
+
+def _is_torchamps(hook: Any) -> bool:
+    """Whether torchamp.amp has registered it, for others than fused optimizers."""
+    return getattr(hook, "is_torchamps", False)
 
 
 def _scalar(value: torch.Tensor | float | None) -> torch.Tensor | None:

@@ -62,12 +62,13 @@ class Stepper:
         state: dict[torch.Tensor, dict[str, Any]],
     ) -> None:
         """placed: parameters of one device, each with the number of its group; of DTensors the
-        shards are stepped. Goes on from what `state` has of them."""
+        shards are stepped, and masters of those that have one. Goes on from what `state` has of
+        them."""
         self._params = [param for param, _ in placed]
         self._groups = [group for _, group in placed]
-        shards = [shard_of(param) for param in self._params]
+        stepped = [_C.stepped_for(shard_of(param)) for param in self._params]
         self.core = _C.FusedStepper(
-            algorithm, shards, self._groups, state_dtype, stochastic_rounding
+            algorithm, stepped, self._groups, state_dtype, stochastic_rounding
         )
         self._names = _C.state_names(algorithm)
         for i, param in enumerate(self._params):

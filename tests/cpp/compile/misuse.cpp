@@ -57,7 +57,7 @@ void drop_what_initialize_returns(Net& net, torch::optim::Adam& adam) {
   torchamp::initialize(net, {adam, adam}, "O2");          // error: nodiscard
 }
 
-// Its groups already contain masters.
+// Its parameters have masters already.
 void initialize_an_optimizer_again(const Net& net, torchamp::Optimizer& optimizer) {
   torchamp::initialize(net, optimizer, "O2");  // error: that another initialize was given
 }

@@ -43,7 +43,7 @@ struct Rig {
   }
   Tensor grad(size_t i) const {
     const Param& param = *state->params()[i];
-    return param.has_master() ? param.grad.unscaled : param.model_grad();
+    return param.grad.is_usable() ? param.model.grad() : Tensor();
   }
 
   std::vector<Tensor> models;
@@ -104,10 +104,15 @@ TEST_P(ListsTest, CancelPutsTheVeryTensorsBack) {
   }
 }
 
-TEST_P(ListsTest, TheModelsGradIsTheMasters) {
+TEST_P(ListsTest, MastersShowTheModelsGradsOnceAsked) {
   rig_.backward(grads(rig_, 5));
-  for (const auto& param : rig_.state->params()) {
-    EXPECT_TRUE(param->model.grad().is_same(param->master.grad()));
+  for (const bool asked : {false, true}) {
+    if (asked) rig_.state->show_grads();
+    for (const auto& param : rig_.state->params()) {
+      const bool shows = asked || !param->has_master();
+      EXPECT_EQ(param->model.grad().is_same(param->master.grad()), shows);
+      EXPECT_EQ(param->model.grad().scalar_type(), at::kFloat);
+    }
   }
 }
 
@@ -128,11 +133,13 @@ TEST_P(ListsTest, AStepThatDoesNotFinishLeavesModelAndMasterAlike) {
   const at::NoGradGuard no_grad;
   rig_.backward(grads(rig_, 5));
   const Param& param = *rig_.state->params()[0];
+  const Tensor expected = param.master.sub(5);
   {
     Step step(rig_.state, {&rig_.scaler}, /*writes_model=*/false);
     step.begin("step");
-    Tensor(param.master).sub_(param.master.grad());
+    Tensor(param.model).sub_(param.model.grad());
   }
+  EXPECT_TRUE(same_bits(param.master, expected));
   EXPECT_TRUE(param.is_rounded_master());
   EXPECT_TRUE(same_bits(rig_.grad(0), filled(5)));
 }
@@ -174,27 +181,28 @@ TEST_P(ListsTest, BackwardsThatDelayTheMoveOfTheScaleMoveItOnceInTheNext) {
     const Backward::Options delayed{0, delays_unscale, !delays_unscale};
     rig.backward(grads(rig, INFINITY), delayed);
     EXPECT_EQ(rig.scaler.loss_scale(), kScale);
-    EXPECT_EQ(rig.state->has_overflowed(), !delays_unscale);
+    EXPECT_EQ(rig.state->overflows().any(), !delays_unscale);
     rig.scaler.set_loss_scale(kScale * 4);
     rig.backward(grads(rig, 1));
     EXPECT_EQ(rig.scaler.loss_scale(), kScale * 2);
-    EXPECT_TRUE(rig.state->has_overflowed());
-    rig.state->zero_grad(/*set_to_none=*/true);
+    EXPECT_TRUE(rig.state->overflows().any());
+    rig.state->note_zeroed();
     rig.backward(grads(rig, 1), delayed);
     rig.backward(grads(rig, 1));
     EXPECT_EQ(rig.scaler.loss_scale(), kScale * 2);
     EXPECT_EQ(rig.scaler.state().growth_tracker, 1);
-    EXPECT_FALSE(rig.state->has_overflowed());
+    EXPECT_FALSE(rig.state->overflows().any());
   }
 }
 
 TEST_P(ListsTest, AParameterTakesItsOverflowAlongAndReturnsToItsMasterWithoutAGrad) {
-  const auto masters = rig_.state->master_params();
+  const Tensor master = rig_.state->params()[0]->master;
   rig_.backward({grads(rig_, INFINITY)[0], grads(rig_, 5)[1], grads(rig_, 5)[2]});
-  rig_.state->retain("retain", {masters[1], masters[2]});
-  EXPECT_FALSE(rig_.state->has_overflowed());
+  rig_.state->let_go({rig_.models[1], rig_.models[2]});
+  EXPECT_FALSE(rig_.state->overflows().any());
   rig_.give({grads(rig_, 7)[0]});
-  EXPECT_TRUE(rig_.state->add("add", rig_.models[0]).is_same(masters[0]));
+  rig_.state->add("add", rig_.models[0]);
+  EXPECT_TRUE(rig_.state->params()[2]->master.is_same(master));
   EXPECT_FALSE(rig_.models[0].grad().defined());
 }
 
@@ -221,18 +229,18 @@ class TwoTest : public DeviceTest {
 
 TEST_P(TwoTest, AnOverflowOfOneSkipsBoth) {
   backward(grads(one_, 5), grads(other_, INFINITY));
-  EXPECT_TRUE(one_.state->has_overflowed());
-  EXPECT_TRUE(other_.state->has_overflowed());
+  EXPECT_TRUE(one_.state->overflows().any());
+  EXPECT_TRUE(other_.state->overflows().any());
 }
 
 TEST_P(TwoTest, AnOverflowWithoutGradsIsClearedByAZeroingAndByAStep) {
   for (const bool zeroes : {true, false}) {
     backward({}, grads(other_, INFINITY));
-    EXPECT_TRUE(one_.state->has_overflowed());
-    zeroes ? one_.state->zero_grad(/*set_to_none=*/true) : step(one_);
-    EXPECT_FALSE(one_.state->has_overflowed());
-    EXPECT_TRUE(other_.state->has_overflowed());
-    other_.state->zero_grad(/*set_to_none=*/true);
+    EXPECT_TRUE(one_.state->overflows().any());
+    zeroes ? one_.state->note_zeroed() : step(one_);
+    EXPECT_FALSE(one_.state->overflows().any());
+    EXPECT_TRUE(other_.state->overflows().any());
+    other_.state->note_zeroed();
   }
 }
 
@@ -269,7 +277,7 @@ TEST_P(TwoTest, GradsOfABackwardThatWasNotGivenTheOptimizerAreRefused) {
   EXPECT_TRUE(same_bits(other_.grad(0), one_.grad(0).div(5)))
       << "set aside, as its master has none";
   EXPECT_EQ(message_of([&] { step(other_); }), "step" + refusal) << "it was added to the other";
-  other_.state->zero_grad(/*set_to_none=*/true);
+  other_.state->note_zeroed();
   EXPECT_EQ(message_of([&] { step(other_); }), "no error");
 }
 
@@ -277,11 +285,11 @@ TEST_P(TwoTest, GradsOfABackwardThatWasNotGivenTheOptimizerAreRefused) {
 TEST_P(TwoTest, OfASharedParameterAnOverflowSkipsBothUntilItIsZeroed) {
   other_.state->add("add", one_.models[1]);
   one_.backward(grads(one_, INFINITY));
-  EXPECT_TRUE(other_.state->has_overflowed());
-  one_.state->zero_grad(/*set_to_none=*/true);
-  EXPECT_FALSE(other_.state->has_overflowed());
+  EXPECT_TRUE(other_.state->overflows().any());
+  one_.state->note_zeroed();
+  EXPECT_FALSE(other_.state->overflows().any());
   one_.backward({grads(one_, INFINITY)[0], grads(one_, 5)[1]});
-  EXPECT_FALSE(other_.state->has_overflowed()) << "it was not in the shared one";
+  EXPECT_FALSE(other_.state->overflows().any()) << "it was not in the shared one";
 }
 
 TORCHAMP_ON_EACH_DEVICE(TwoTest);
@@ -313,7 +321,7 @@ TEST_P(SparseTest, StaysSparse) {
   EXPECT_TRUE(rig_.grad(0).is_sparse());
   EXPECT_EQ(rig_.grad(0).scalar_type(), at::kFloat);
   EXPECT_TRUE(same_bits(rig_.grad(0).to_dense(), expected(3)));
-  EXPECT_FALSE(rig_.state->has_overflowed());
+  EXPECT_FALSE(rig_.state->overflows().any());
 }
 
 TEST_P(SparseTest, AddsUpWithSparseAndDense) {
@@ -328,7 +336,7 @@ TEST_P(SparseTest, AddsUpWithSparseAndDense) {
 
 TEST_P(SparseTest, IsChecked) {
   backward(sparse(INFINITY));
-  EXPECT_TRUE(rig_.state->has_overflowed());
+  EXPECT_TRUE(rig_.state->overflows().any());
 }
 
 std::string case_name(const ::testing::TestParamInfo<std::tuple<at::Device, bool>>& info) {

@@ -1,6 +1,8 @@
 // core::Param: the values of a model's tensor and of its master.
 #include <ATen/core/grad_mode.h>
 
+#include "core/borrow.h"
+#include "core/masters.h"
 #include "core/param.h"
 #include "device.h"
 #include "errors.h"
@@ -190,11 +192,15 @@ TEST_P(ParamTest, SetMasterWhereHeldTakesWhatTheModelHoldsRounded) {
 }
 
 TEST_P(ParamTest, GivesItsMasterBack) {
-  model().mutable_grad() = values(1, at::kHalf);
-  give_masters_back(both_);
-  EXPECT_TRUE(same_bits(model(), values(kFine)));
-  EXPECT_EQ(model().data_ptr(), master().data_ptr());
-  EXPECT_FALSE(model().grad().defined());
+  Masters masters;
+  const Tensor model = values(1, at::kHalf), master = values(kFine);
+  const auto param = masters.param_of(model, master, /*makes_master=*/true);
+  model.mutable_grad() = values(1, at::kHalf);
+  masters.prepare_release();
+  masters.give_back();
+  EXPECT_TRUE(same_bits(model, values(kFine)));
+  EXPECT_EQ(model.data_ptr(), master.data_ptr());
+  EXPECT_FALSE(model.grad().defined());
 }
 
 /// By any function that looks at the model.

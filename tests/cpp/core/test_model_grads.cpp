@@ -146,7 +146,7 @@ class ModelGradsTest : public ::testing::TestWithParam<OptLevel> {
 TEST_P(ModelGradsTest, AreWhatTheStepUses) {
   const Options options = quiet(GetParam()).loss_scale(1024.0);
   expect_as_in_float32<torch::optim::SGD>(options);
-  expect_as_in_float32<optim::FusedSGD>(Options(options).materialize_master_grads(true));
+  expect_as_in_float32<optim::FusedSGD>(options);
 }
 
 TEST_P(ModelGradsTest, ShowAnOverflowThatNothingButAZeroingClears) {
@@ -174,7 +174,7 @@ INSTANTIATE_TEST_SUITE_P(At, ModelGradsTest,
 using FusedLayer = OneLayer<optim::FusedSGD>;
 
 Options lazily() {
-  return quiet(OptLevel::O2).loss_scale(1024.0);
+  return quiet(OptLevel::O2).loss_scale(1024.0).materialize_master_grads(false);
 }
 
 TEST(ScaledModelGradsTest, MustNotBeWritten) {
@@ -186,8 +186,8 @@ TEST(ScaledModelGradsTest, MustNotBeWritten) {
     edit.of(run.net);
     const std::string expected =
         "expected the grad of a model's parameter, of sizes [2, 4], to be unmodified since "
-        "scale_loss, got a modified one; clip with amp.clip_grad_norm_, or modify the grads of "
-        "amp.master_params";
+        "scale_loss, which with materialize_master_grads=False leaves it scaled, got a modified "
+        "one; clip with amp.clip_grad_norm_, or modify the grads of amp.master_params";
     EXPECT_EQ(message_of([&] { run.step(); }), expected);
     EXPECT_EQ(message_of([&] { run.backward(); }), expected);
     EXPECT_TRUE(same_bits(run.values(), before));
@@ -204,8 +204,9 @@ TEST(ScaledModelGradsTest, MustNotBeWrittenBeforeAnyClipping) {
     grad.mul_(0.5);
     EXPECT_EQ(message_of([&] { clip_grad_norm_(run.amped.optimizer, 1.0); }),
               "expected the grad of a model's parameter, of sizes [2, 4], to be unmodified since "
-              "scale_loss, got a modified one; clip with amp.clip_grad_norm_, or modify the grads "
-              "of amp.master_params");
+              "scale_loss, which with materialize_master_grads=False leaves it scaled, got a "
+              "modified one; clip with amp.clip_grad_norm_, or modify the grads of "
+              "amp.master_params");
     run.amped.optimizer.zero_grad();
   }
 }

@@ -33,9 +33,9 @@ struct FusedTraining {
   /// The model, the masters and the optimizer state.
   std::vector<Tensor> everything() {
     std::vector<Tensor> found = net->parameters();
-    for (const Tensor& master : state().master_params()) {
-      found.push_back(master);
-      const auto state = adamw.state().find(master.unsafeGetTensorImpl());
+    for (const auto& param : state().params()) {
+      found.push_back(param->master);
+      const auto state = adamw.state().find(param->model.unsafeGetTensorImpl());
       if (state == adamw.state().end()) continue;
       const auto& kept = static_cast<const optim::FusedParamState&>(*state->second);
       for (const char* name : {"exp_avg", "exp_avg_sq", "step"}) found.push_back(kept.get(name));
@@ -51,8 +51,8 @@ struct FusedTraining {
 
 class OnePassTest : public LevelTest {
  protected:
-  static Options lazy() { return quiet(level()).loss_scale("dynamic"); }
-  static Options eager() { return lazy().materialize_master_grads(true); }
+  static Options eager() { return quiet(level()).loss_scale("dynamic"); }
+  static Options lazy() { return eager().materialize_master_grads(false); }
 
   static void step(FusedTraining& training) {
     training.amped.optimizer.zero_grad();

@@ -294,8 +294,7 @@ std::vector<WrongUse> of_several() {
          scaler.scale(run.loss()).backward();
          scaler.step(run.optimizer_given);
        },
-       error(
-           "^GradScaler::step: expected the optimizer to have a parameter with a grad, got none")},
+       error("^GradScaler::step: expected an optimizer of parameters without float32 masters")},
       {"a_grad_scaler_beside_initialize_at_O1",
        [] {
          Run run(at_level("O1"));

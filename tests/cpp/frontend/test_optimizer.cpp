@@ -1,7 +1,11 @@
 #include <torch/nn/utils/clip_grad.h>
-#include <torchamp/logging.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/serialize.h>
+#include <torchamp/optim/adam.h>
 
 #include <cmath>
+#include <functional>
+#include <sstream>
 
 #include "core/param.h"
 #include "errors.h"
@@ -45,31 +49,108 @@ TEST_P(OptimizerTest, AStepAtO2IsWhatOneWouldWriteByHand) {
   }
 }
 
-TEST_P(OptimizerTest, SteppingTheWrappedOptimizerFindsNoGradsOfMasters) {
-  Training training = train_at(OptLevel::O2);
-  const Tensor& master = core::param_of(training.net->first->weight)->master;
-  const Tensor before = master.detach().clone();
-  training.overflow();
-  training.sgd.step();
-  EXPECT_TRUE(same_bits(master.detach(), before));
+/// A net, and an optimizer that the program steps itself after each backward.
+template <class O>
+struct SteppedByTheProgram {
+  explicit SteppedByTheProgram(at::Device device, OptLevel level)
+      : net(make_net(device)),
+        batch(make_batch(device)),
+        optimizer(net->parameters(), 0.1),
+        amped(initialize(net, optimizer, Options(level))) {}
+
+  void backward() {
+    scale_loss(loss_of(amped.model(batch.data), batch.target), amped.optimizer).backward();
+  }
+  std::vector<Tensor> masters() const {
+    std::vector<Tensor> all;
+    for (const Tensor& param : net->parameters()) {
+      const auto known = core::param_of(param);
+      if (known->has_master()) all.push_back(known->master);
+    }
+    return clones(all);
+  }
+
+  Net net;
+  Batch batch;
+  O optimizer;
+  Amped<Net> amped;
+};
+
+template <class O>
+void expect_own_steps_are_told(at::Device device) {
+  for (const OptLevel level : {OptLevel::O2, OptLevel::O5}) {
+    SteppedByTheProgram<O> run(device, level);
+    run.backward();
+    run.amped.optimizer.step();
+    const auto before = run.masters();
+    run.backward();
+    run.optimizer.step();
+    for (const std::function<void()>& look : std::vector<std::function<void()>>{
+             [&] { run.amped.model(run.batch.data); },
+             [&] { scale_loss(at::ones({}), run.amped.optimizer).finish(); },
+             [&] { run.amped.optimizer.step(); },
+             [&] { run.amped.optimizer.zero_grad(); },
+             [&] { run.amped.optimizer.master_params(); },
+         }) {
+      const std::string message = message_of(look);
+      EXPECT_TRUE(contains(message, "call step() of the one that initialize returned")) << message;
+    }
+    EXPECT_TRUE(same_bits(run.masters(), before));
+  }
 }
 
-TEST_P(OptimizerTest, SteppingTheWrappedOptimizerAlwaysIsTold) {
-  std::vector<std::string> told;
-  Training training(device(), Options("O1"));
-  const LogSink before = set_log_sink([&](LogLevel, const std::string& text) {
-    if (contains(text, "backwards without one")) told.push_back(text);
-  });
-  for (int step = 0; step < 102; ++step) {
-    { scale_loss(training.loss(), training.optimizer()).backward(); }
-    training.sgd.step();
-    training.sgd.zero_grad();
+TEST_P(OptimizerTest, StepsOfTheWrappedOptimizerAreToldAndMastersAreIntact) {
+  expect_own_steps_are_told<torch::optim::Adam>(device());
+  expect_own_steps_are_told<torch::optim::RMSprop>(device());
+}
+
+TEST_P(OptimizerTest, ALoadOfTheWrappedOptimizerAndTheNetIsNoStep) {
+  using Run = SteppedByTheProgram<torch::optim::Adam>;
+  Run saved(device(), OptLevel::O2), fresh(device(), OptLevel::O2);
+  saved.backward();
+  saved.amped.optimizer.step();
+  std::stringstream file;
+  torch::save(saved.optimizer, file);
+  for (Run* run : {&saved, &fresh}) {
+    for (int times = 0; times < 2; ++times) {
+      file.seekg(0);
+      torch::load(run->optimizer, file);
+      for (const Tensor& param : run->net->parameters()) param.detach().mul_(0.5);
+      EXPECT_EQ(message_of([&] { run->backward(); }), "no error");
+      EXPECT_TRUE(run->amped.optimizer.step());
+    }
   }
-  set_log_sink(before);
-  EXPECT_EQ(told, std::vector<std::string>{
-                      "scale_loss: expected step() of the optimizer that initialize returned, got "
-                      "100 backwards without one; the wrapped optimizer's step() finds no grads of "
-                      "masters, and does not skip after an overflow"});
+}
+
+TEST_P(OptimizerTest, AStepOfAWrappedFusedOptimizerThrowsAndChangesNothing) {
+  SteppedByTheProgram<optim::FusedAdam> run(device(), OptLevel::O2);
+  run.backward();
+  const auto masters = run.masters(), params = clones(run.net->parameters());
+  EXPECT_TRUE(contains(message_of([&] { run.optimizer.step(); }),
+                       "FusedAdam: expected steps of the torchamp::Optimizer that initialize "
+                       "returned, got one of the optimizer that it was given"));
+  EXPECT_TRUE(same_bits(run.masters(), masters));
+  EXPECT_TRUE(same_bits(run.net->parameters(), params));
+  EXPECT_TRUE(run.amped.optimizer.step());
+}
+
+/// LibTorch's SGD counts no steps.
+TEST_P(OptimizerTest, StepsOfAWrappedSGDAreWarnedOf) {
+  for (const bool steps_ours : {false, true}) {
+    SteppedByTheProgram<torch::optim::SGD> run(device(), OptLevel::O2);
+    const Logged logged;
+    for (int step = 0; step < 4; ++step) {
+      run.backward();
+      steps_ours ? static_cast<void>(run.amped.optimizer.step())
+                 : static_cast<void>(run.optimizer.step());
+    }
+    EXPECT_EQ(logged.text(),
+              steps_ours ? ""
+                         : "scale_loss: expected step() of the optimizer that initialize returned, "
+                           "got a second backward without one, and parameters that the program has "
+                           "written; the wrapped optimizer's step() steps 16-bit parameters, and "
+                           "does not skip after an overflow\n");
+  }
 }
 
 TEST_P(OptimizerTest, ZeroGradReachesModelAndMasters) {

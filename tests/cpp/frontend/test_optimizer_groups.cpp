@@ -154,7 +154,6 @@ void expect_its_master_on_return(at::Device device, const Options& options) {
   EXPECT_TRUE(same_bits(stepped.detach(), value)) << "nobody steps it";
   edited.optimizer.add_param_group(Group(edited.net->first->parameters()));
   edited.step();
-  EXPECT_TRUE(groups.back().params()[0].is_same(stepped));
   EXPECT_TRUE(same_bits(stepped.detach(), value.sub(0.25)));
 }
 

@@ -5,10 +5,10 @@
 
 #include <cmath>
 
-#include "core/backward_report.h"
 #include "device.h"
 #include "lists.h"
 #include "math/report.h"
+#include "ops/backward_report.h"
 #include "ops/finish_backward.h"
 
 namespace torchamp {

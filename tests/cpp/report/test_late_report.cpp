@@ -4,9 +4,9 @@
 #include <set>
 #include <thread>
 
-#include "core/backward_report.h"
 #include "errors.h"
 #include "math/report.h"
+#include "ops/backward_report.h"
 #include "report/late_report.h"
 #include "report/skip_messages.h"
 

@@ -32,12 +32,12 @@ struct Training {
   }
   std::vector<at::Tensor> grads() const {
     std::vector<at::Tensor> found;
-    for (const at::Tensor& param : amped.optimizer.master_params()) found.push_back(param.grad());
+    for (const at::Tensor& param : net->parameters()) found.push_back(param.grad());
     return clones(found);
   }
   std::vector<at::Tensor> momenta() {
     std::vector<at::Tensor> found;
-    for (const at::Tensor& param : optimizer().master_params()) {
+    for (const at::Tensor& param : net->parameters()) {
       auto& state = *sgd.state().at(param.unsafeGetTensorImpl());
       found.push_back(static_cast<torch::optim::SGDParamState&>(state).momentum_buffer());
     }

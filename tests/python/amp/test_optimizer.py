@@ -13,6 +13,7 @@ from nets import (
     backward,
     changed,
     everything,
+    fused_adam,
     initialized,
     linear_net,
     loss_of,
@@ -101,16 +102,17 @@ def test_a_step_that_someone_wrapped_is_called(when):
     assert calls == ["step"] and changed(before, everything(model, optimizer))
 
 
-def test_step_hooks_run_once_and_not_when_skipped():
+@pytest.mark.parametrize("make", [sgd, fused_adam])
+def test_step_hooks_run_once_also_when_skipped(make):
     calls = []
-    model, optimizer = initialized("O2")
+    model, optimizer = initialized("O2", optimizer=make)
     optimizer.register_step_pre_hook(lambda *args: calls.append("pre"))
     optimizer.register_step_post_hook(lambda *args: calls.append("post"))
     train_step(model, optimizer)
     assert calls == ["pre", "post"]
     with overflow_at(model.last.bias):
         train_step(model, optimizer)
-    assert calls == ["pre", "post"]
+    assert calls == ["pre", "post"] * 2
 
 
 @pytest.mark.parametrize("level, dtype", [("O0", F32), ("O1", F32), ("O2", torch.float16)])
@@ -123,7 +125,7 @@ def test_add_param_group_after_some_steps(level, dtype):
     group = {"params": model[2].parameters(), "lr": 0.25}
     optimizer.add_param_group(group)
     assert optimizer.param_groups[1] is group and group["lr"] == 0.25
-    assert model[2].weight.dtype == dtype and group["params"][0].dtype == F32
+    assert model[2].weight.dtype == dtype and group["params"][0] is model[2].weight
     before = everything(model, optimizer)
     train_step(model, optimizer)
     now = everything(model, optimizer)
@@ -137,7 +139,7 @@ def test_add_param_group_after_some_steps(level, dtype):
         (lambda m: [m[2].weight], TypeError, "param_group must be a dict"),
         (lambda m: {"params": {m[2].weight}}, TypeError, "ordered collections"),
         (lambda m: {"params": ["text"]}, TypeError, "can only optimize Tensors"),
-        (lambda m: {"params": [m[2].weight, m[0].weight]}, ValueError, "in no other group"),
+        (lambda m: {"params": [m[2].weight, m[0].weight]}, ValueError, "more than one"),
     ],
 )
 def test_add_param_group_refuses(make, error, message):
@@ -148,7 +150,6 @@ def test_add_param_group_refuses(make, error, message):
     with pytest.raises(error, match=message):
         optimizer.add_param_group(group)
     assert len(optimizer.param_groups) == 1
-    assert not isinstance(group, dict) or list(group) == ["params"]
     train_step(model, optimizer)
 
 
@@ -187,11 +188,6 @@ def test_optimizers_that_keep_a_register_of_their_subclasses():
 
     initialized("O2", optimizer=lambda m: Registered(m.parameters(), lr=0.1))
     assert registered == []
-
-
-def test_two_optimizers_of_one_class_share_the_class():
-    one, other = initialized("O2")[1], initialized("O0")[1]
-    assert type(one) is type(other) is not torch.optim.SGD
 
 
 class ZeroRedundancyOptimizer(torch.optim.SGD):

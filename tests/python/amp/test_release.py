@@ -228,24 +228,13 @@ def test_a_refusal_changes_nothing(make):
     train_step(first, one)
 
 
-def test_what_has_replaced_a_class_or_step_since_is_named():
-    model, optimizer = trained("O2")
-    vars(optimizer)["step"] = optimizer.step
-    with pytest.raises(RuntimeError, match=r"release: expected optimizers\[0\].step to be as"):
+def test_what_has_replaced_a_class_since_is_named():
+    model, _ = trained("O2")
+    kind = type(model)
+    model.__class__ = type("Other", (kind,), {})
+    with pytest.raises(RuntimeError, match=r"release: expected models\[0\] to be a .* an Other"):
         amp.release(model)
-    del vars(optimizer)["step"]
-    for instance, expected in (
-        (
-            model,
-            r"models\[0\] to be a model that initialize returned, or a plain one, got an Other",
-        ),
-        (optimizer, r"optimizers\[0\] to have the class that initialize gave it, got a Other"),
-    ):
-        kind = type(instance)
-        instance.__class__ = type("Other", (kind,), {})
-        with pytest.raises(RuntimeError, match=f"release: expected {expected}"):
-            amp.release(model)
-        instance.__class__ = kind
+    model.__class__ = kind
     amp.release(model)
 
 

@@ -147,7 +147,7 @@ def test_zero_grad_fills_or_drops(device):
     optimizer.backward(loss_of(model))
     optimizer.zero_grad()
     assert all(not param.grad.any() for param in model.parameters())
-    assert not optimizer.fp32_from_fp16_groups[0][0].grad.any()
+    assert optimizer.fp32_from_fp16_groups[0][0].grad is None
     optimizer.backward(loss_of(model))
     optimizer.zero_grad(set_grads_to_None=True)
     assert all(param.grad is None for param in model.parameters())

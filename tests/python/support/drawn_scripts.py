@@ -147,7 +147,7 @@ class Draw:
     def overrides(self, level: str, may_be_narrow: bool) -> list[str]:
         shares = {
             "adopt_data_writes=1": 0.1,
-            "materialize_master_grads=1": 0.15,
+            "materialize_master_grads=0": 0.15,
             "max_consecutive_skips=2": 1.0 if self.storms else 0.1,
             "min_loss_scale=64": 0.1,
             "max_loss_scale=2048": 0.1,

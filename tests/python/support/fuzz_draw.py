@@ -161,7 +161,7 @@ class Draw(StructureDraw):
         if self.chance.random() < 0.2:
             chosen["adopt_data_writes"] = True
         if self.chance.random() < 0.2:
-            chosen["materialize_master_grads"] = True
+            chosen["materialize_master_grads"] = False
         return chosen
 
     def recipes(self, params: list[int], may_share: bool = True) -> tuple[Recipe, ...]:

@@ -233,20 +233,20 @@ class Pair:
         for i, param in enumerate(self.mirror.params):
             is_clipped = any(user in given for user in param.users)
             is_discarded = param.was_discarded or any(user.overflow for user in param.users)
-            if param.is_narrow and param.sum is not None and is_clipped and not is_discarded:
-                grad = self.run.params[i].grad
-                check_close(f"grad {i}", grad, param.sum.to(param.dtype), self.mirror)
+            grad = self.run.params[i].grad
+            is_narrow = not (param.is_checked or grad is None or grad.dtype == torch.float32)
+            if is_narrow and param.sum is not None and is_clipped and not is_discarded:
+                check_close(f"grad {i}", grad, param.sum.to(grad.dtype), self.mirror)
                 param.sum = grad.to(param.sum.dtype, copy=True)
 
     def compare_masters(self, of: int) -> None:
         """Those of the optimizer that has stepped."""
         stepped = self.mirror.optimizers[of].params
-        with self.run.optimizers[of]._torchamp.accesses.suppress():
-            for i, param in enumerate(self.mirror.params):
-                if param in stepped:
-                    master = _C.param_of(self.run.params[i]).master
-                    value = param.value if param.has_master else param.in_model
-                    check_close(f"master {i}", master, value, self.mirror)
+        for i, param in enumerate(self.mirror.params):
+            if param in stepped:
+                master = _C.stepped_for(self.run.params[i])
+                value = param.value if param.has_master else param.in_model
+                check_close(f"master {i}", master, value, self.mirror)
 
     def close(self) -> None:
         self.run.amp.close()

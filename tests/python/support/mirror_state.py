@@ -21,6 +21,7 @@ COUNTERPARTS = {
     "FusedLAMB": LAMB,
 }
 #: What the levels are, unless overridden.
+LOSS_SCALES = {"O1": "dynamic", "O2": "dynamic"}
 CASTS = {"O2": torch.float16, "O3": torch.float16, "O5": torch.bfloat16}
 
 
@@ -258,7 +259,12 @@ def made_optimizer(setup: Setup, recipe: Recipe, params: list[Param]) -> Stepped
 
 
 def is_lazy(setup: Setup, recipe: Recipe) -> bool:
-    return recipe.is_fused and not setup.overrides.get("materialize_master_grads")
+    is_asked_for = setup.overrides.get("materialize_master_grads") is False
+    return recipe.is_fused and is_asked_for and loss_scale_of(setup) != 1.0
+
+
+def loss_scale_of(setup: Setup) -> Any:
+    return setup.overrides.get("loss_scale", LOSS_SCALES.get(setup.level, 1.0))
 
 
 def counterpart(recipe: Recipe, params: list[torch.Tensor]) -> torch.optim.Optimizer:

@@ -18,13 +18,11 @@ from mirror_state import (
     initialize,
     is_lazy,
     keeps_masters,
+    loss_scale_of,
     made_optimizers,
     made_params,
     require,
 )
-
-#: Of the levels, unless overridden.
-LOSS_SCALES = {"O1": "dynamic", "O2": "dynamic"}
 
 
 class Structure:
@@ -42,7 +40,7 @@ class Structure:
     def begin(self, setup: Setup) -> None:
         self.setup = setup
         self.keeps_masters = keeps_masters(setup)
-        self.loss_scale = setup.overrides.get("loss_scale", LOSS_SCALES.get(setup.level, 1.0))
+        self.loss_scale = loss_scale_of(setup)
         self.is_dynamic = self.loss_scale == "dynamic"
         #: Whether numbers may differ in their last bits.
         self.is_approximate |= any(

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from torchamp import amp, optimizers
+from torchamp._load import _C
 
 LEVELS = ["O0", "O1", "O2", "O3", "O4", "O5"]
 MASTER_LEVELS = ["O2", "O5"]
@@ -92,8 +93,8 @@ def overflow_at(param: torch.Tensor, value: float = math.inf):
 def everything(model, optimizer) -> dict[str, torch.Tensor]:
     """A copy of every tensor that a step may write: of the model, the masters, their state."""
     tensors = {f"model.{name}": t for name, t in model.named_parameters()}
-    for i, param in enumerate(amp.master_params(optimizer)):
-        tensors[f"master.{i}"] = param
+    for i, param in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+        tensors[f"master.{i}"] = _C.stepped_for(param)
         for name, value in optimizer.state.get(param, {}).items():
             if isinstance(value, torch.Tensor):
                 tensors[f"state.{i}.{name}"] = value

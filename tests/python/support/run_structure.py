@@ -12,7 +12,6 @@ from mirror_state import CASTS
 
 import torchamp
 from torchamp import amp, optimizers
-from torchamp._load import _C
 
 #: Loss scales before the events.
 SCALES = (512.0, 64.0, 128.0)
@@ -54,8 +53,10 @@ class StructureRun:
     # ---- grads
 
     def assign(self, param: int, seed: int, wide: bool = False) -> None:
+        """wide: in the dtype of the grad that is shown, where torch takes none but that."""
         found = self.params[param]
-        grad = torch.empty_like(found, dtype=torch.float32 if wide else None)
+        shown = found.dtype if found.grad is None else found.grad.dtype
+        grad = torch.empty_like(found, dtype=shown if wide else None)
         found.grad = grad.detach().copy_(drawn(self.shapes[param], seed))
 
     def edit_grad(self, param: int, how: str) -> None:
@@ -72,19 +73,19 @@ class StructureRun:
     ) -> None:
         edited = self.optimizers[of].param_groups[group]
         wanted = [self.params[i] for i in dict.fromkeys(params)]
-        held = [(stepped, _model_of(stepped)) for stepped in list.__iter__(edited["params"])]
-        new = [param for param in wanted if not _is_in(param, [model for _, model in held])]
+        held = list(edited["params"])
+        new = [param for param in wanted if not _is_in(param, held)]
         self.drop_free(new)
-        for stepped, model in held if forgets else []:
-            if not _is_in(model, wanted):
-                self.optimizers[of].state.pop(stepped, None)
+        for param in held if forgets else []:
+            if not _is_in(param, wanted):
+                self.optimizers[of].state.pop(param, None)
         if how == "assign":
             edited["params"] = wanted
         elif how == "filter":
-            edited["params"] = [p for p, model in held if _is_in(model, wanted)] + new
+            edited["params"] = [param for param in held if _is_in(param, wanted)] + new
         else:
             for i in reversed(range(len(held))):
-                if not _is_in(held[i][1], wanted):
+                if not _is_in(held[i], wanted):
                     edited["params"].pop(i)
             edited["params"].extend(new)
 
@@ -92,7 +93,7 @@ class StructureRun:
         group = self.optimizers[of].param_groups[-1]
         group["params"].append(self.params[param])
         try:
-            self.optimizers[of].state_dict()
+            self.optimizers[of]._torchamp.follow(self.optimizers[of], "steal")
         finally:
             group["params"].pop()
 
@@ -111,11 +112,9 @@ class StructureRun:
 
     def drop_free(self, params: list[torch.Tensor]) -> None:
         """Drops the grads of those that nothing steps."""
-        stepped = [
-            p for o in self.optimizers for g in o.param_groups for p in list.__iter__(g["params"])
-        ]
+        stepped = [p for o in self.optimizers for g in o.param_groups for p in g["params"]]
         for param in params:
-            if not _is_in(param, [_model_of(each) for each in stepped]):
+            if not _is_in(param, stepped):
                 param.grad = None
 
     def pop_group(self, of: int, group: int) -> None:
@@ -123,7 +122,7 @@ class StructureRun:
 
     def push_group(self, of: int) -> None:
         group = self.popped[of]
-        self.drop_free([_model_of(each) for each in list.__iter__(group["params"])])
+        self.drop_free(group["params"])
         self.optimizers[of].add_param_group(group)
 
     # ---- masters, and what programs keep of the model
@@ -180,11 +179,6 @@ class StructureRun:
         if optimizers:
             self.optimizers = self.made(optimizers)
         self.initialize(level, overrides)
-
-
-def _model_of(stepped: torch.Tensor) -> torch.Tensor:
-    param = _C.param_of(stepped)
-    return stepped if param is None else param.model
 
 
 def _is_in(tensor: torch.Tensor, tensors: list[Any]) -> bool:

@@ -20,7 +20,7 @@ class Bytes:
     """What training keeps in memory, in bytes."""
 
     weights: int = 0  #: with buffers
-    grads: int = 0  #: of the model's parameters and, where they are separate, of masters
+    grads: int = 0  #: what the next step uses
     masters: int = 0  #: those that are not the model's parameters themselves
     state: int = 0  #: the optimizer's
     activations: int = 0  #: what autograd keeps for the backward
@@ -43,7 +43,7 @@ def bytes_of_params(
     """By parameter and buffer of the model."""
     sizes = {tensor: Bytes(weights=_size(tensor)) for tensor in _tensors_of(model)}
     for param in model.parameters():
-        sizes[param].grads = _size(param) if param.requires_grad else 0
+        sizes[param].grads = _grad_size(param) if param.requires_grad else 0
     for optimizer in optimizers:
         for stepped in _stepped_by(optimizer):
             if stepped.param in sizes:
@@ -72,6 +72,12 @@ def _size(tensor: torch.Tensor) -> int:
     return shard_of(tensor).numel() * tensor.element_size()
 
 
+def _grad_size(param: torch.Tensor) -> int:
+    """The bytes of its grad, now or after the first plain backward."""
+    made = param if param.grad is None else param.grad
+    return shard_of(param).numel() * made.element_size()
+
+
 def _float32_size(tensor: torch.Tensor) -> int:
     return _size(tensor) * (2 if tensor.dtype in LOW_PRECISION else 1)
 
@@ -81,52 +87,45 @@ class _Stepped:
     """What an optimizer keeps for a parameter of the model."""
 
     param: torch.Tensor
-    bytes: Bytes  #: masters, their grads, state
+    bytes: Bytes  #: masters, what their grads take more than 16-bit ones, state
     float32_state: int
 
 
 def _stepped_by(optimizer: torch.optim.Optimizer) -> Iterator[_Stepped]:
     amp_state = getattr(optimizer, "_torchamp", None)
-    if amp_state is None:
-        params = {param: param for group in optimizer.param_groups for param in group["params"]}
-        yield from _stepped_params(optimizer, params, None)
-        return
-    with amp_state.accesses.suppress():
-        core = amp_state.core
-        params = {param.master: param.model for param in core.params()}
-        yield from _stepped_params(optimizer, params, core)
-
-
-def _stepped_params(
-    optimizer: torch.optim.Optimizer,
-    params: dict[torch.Tensor, torch.Tensor],
-    core: _C.OptimizerState | None,
-) -> Iterator[_Stepped]:
-    """params: the model's, by what is stepped."""
     for group in optimizer.param_groups:
-        for stepped in group["params"]:
-            param = params.get(shard_of(stepped))
-            if param is None:
-                continue
+        for param in group["params"]:
+            own = shard_of(param)
+            stepped = own if amp_state is None else _C.stepped_for(own)
             sizes = Bytes()
-            if core is not None and param is not stepped and shard_of(param) is not stepped:
-                sizes.masters = stepped.numel() * 4
-                sizes.grads = 0 if core.lazy else 4 * stepped.numel()
-            sizes.state, float32_state = _state_sizes(optimizer, group, stepped)
+            if stepped is not own:
+                sizes.masters = _size(stepped)
+                if param.requires_grad and param.grad is None and _widens_grads(amp_state):
+                    sizes.grads = _size(stepped) - _size(own)
+            sizes.state, float32_state = _state_sizes(optimizer, group, param, stepped)
             yield _Stepped(param, sizes, float32_state)
 
 
+def _widens_grads(amp_state: Any) -> bool:
+    """Whether the grads of masters will be float32, and not the 16-bit ones of autograd."""
+    is_scaled = amp_state.session.settings.properties.loss_scale != 1.0
+    return is_scaled and not amp_state.core.lazy
+
+
 def _state_sizes(
-    optimizer: torch.optim.Optimizer, group: dict[str, Any], stepped: torch.Tensor
+    optimizer: torch.optim.Optimizer,
+    group: dict[str, Any],
+    param: torch.Tensor,
+    stepped: torch.Tensor,
 ) -> tuple[int, int]:
     """The bytes of its state, now or after the first step; and those of the same in float32."""
-    state = optimizer.state.get(stepped) or {}
-    if not state and not stepped.requires_grad:
+    state = optimizer.state.get(param) or {}
+    if not state and not param.requires_grad:
         return 0, 0
     tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
     if state:
         return sum(map(_size, tensors)), sum(map(_float32_size, tensors))
-    count = shard_of(stepped).numel()
+    count = stepped.numel()
     dtypes = _first_states(optimizer, group, stepped)
     wide = sum(4 if dtype.itemsize == 2 else dtype.itemsize for dtype in dtypes)
     return sum(dtype.itemsize for dtype in dtypes) * count, wide * count
@@ -139,7 +138,7 @@ def _first_states(
     if isinstance(optimizer, FusedOptimizer):
         dtype = torch.float64 if stepped.dtype == torch.float64 else optimizer.state_dtype
         return [dtype] * len(_C.state_names(optimizer.algorithm_of(group)))
-    kind = getattr(type(optimizer), "_torchamp_original", type(optimizer))
+    kind = type(optimizer)
     if not kind.__module__.startswith("torch.optim") or kind is torch.optim.LBFGS:
         return []
     options = inspect.signature(kind).parameters.keys() & group.keys() - {"params"}

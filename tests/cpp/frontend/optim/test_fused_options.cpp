@@ -4,9 +4,9 @@
 #include <torchamp/optim/novograd.h>
 #include <torchamp/optim/sgd.h>
 
-#include "core/fused_stepper.h"
 #include "errors.h"
 #include "fused_cases.h"
+#include "optim/fused_stepper.h"
 
 namespace torchamp::optim {
 namespace {

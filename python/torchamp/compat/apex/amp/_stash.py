@@ -11,18 +11,18 @@ import torch
 
 from torchamp._load import _C
 from torchamp.amp._masters import LOW_PRECISION, params_of
-from torchamp.amp._optimizer import AmpOptimizer
+from torchamp.amp._optimizer import in_training
 from torchamp.compat.apex.amp.scaler import LossScaler
 
 
 class Stash:
     """An optimizer's masters and the parameters they belong to, in apex's lists: by group, or all
-    of them. Looking at a list makes master grads for good, as amp.master_params does."""
+    of them. From the first look at a list on, masters show grads, as by amp.master_params."""
 
     #: apex makes masters with the first backward; here they are made by initialize.
     lazy_init_called = True
 
-    def __init__(self, optimizer: AmpOptimizer) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = weakref.ref(optimizer)
         self._backward: _C.Backward | None = None
         self._is_patched_by_program = False
@@ -110,22 +110,21 @@ class Stash:
         return self._optimizer()._torchamp
 
     def _model_params(self) -> list[torch.Tensor]:
-        models = {id(each.master): each.model for each in self._state.core.params()}
-        return [models[id(param)] for param in params_of([self._optimizer()])]
+        return params_of([self._optimizer()])
 
     def _groups(self, choose: Callable) -> list[list[torch.Tensor]]:
-        self._state.accesses.record()
-        params = self._state.core.params()
-        chosen = {id(each.master): choose(each.model, each.master) for each in params}
+        self._state.core.show_grads()
         groups = [
-            [chosen[id(p)] for p in group["params"]] for group in self._optimizer().param_groups
+            [choose(param, _C.stepped_for(param)) for param in group["params"]]
+            for group in self._optimizer().param_groups
         ]
         return [[param for param in group if param is not None] for group in groups]
 
 
 def attach_stash(optimizer: Any) -> None:
     """Gives an optimizer that initialize returned apex's attributes; leaves others alone."""
-    if not isinstance(optimizer, AmpOptimizer):
+    state = in_training(optimizer)
+    if state is None:
         return
     stash = Stash(optimizer)
     vars(optimizer).update(
@@ -134,7 +133,7 @@ def attach_stash(optimizer: Any) -> None:
         _post_amp_backward=stash.end_backward,
         _lazy_init_maybe_master_weights=_masters_are_there,
         _amp_lazy_init=_masters_are_there,
-        _master_params_to_model_params=optimizer._torchamp.core.copy_to_model,
+        _master_params_to_model_params=state.core.copy_to_model,
     )
 
 

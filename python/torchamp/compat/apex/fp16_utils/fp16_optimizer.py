@@ -41,6 +41,7 @@ class FP16_Optimizer:  # noqa: N801  apex's name
         self.overflow: bool = False
         self.first_closure_call_this_step: bool = True
         self._state = _C.OptimizerState()
+        self._state.show_grads()
         self._adopt_groups()
         device = self.all_params[0].device if self.all_params else torch.device("cpu")
         if dynamic_loss_scale:
@@ -65,7 +66,8 @@ class FP16_Optimizer:  # noqa: N801  apex's name
                 self._state.add("FP16_Optimizer", param)
                 wide.append(param)
                 continue
-            master = self._state.add("FP16_Optimizer", param, _C.make_master(param))
+            master = _C.make_master(param)
+            self._state.add("FP16_Optimizer", param, master)
             group["params"][i] = master
             if param in self.optimizer.state:
                 self.optimizer.state[master] = self.optimizer.state.pop(param)
@@ -83,7 +85,12 @@ class FP16_Optimizer:  # noqa: N801  apex's name
     def zero_grad(self, set_grads_to_None: bool = False) -> None:  # noqa: N803  apex's name
         """Fills the model's grads with zeros, or drops them; drops the masters'."""
         self.optimizer.zero_grad(set_to_none=set_grads_to_None)
-        self._state.zero_grad(set_grads_to_None)
+        for param in self._state.model_params():
+            if set_grads_to_None:
+                param.grad = None
+            elif param.grad is not None:
+                param.grad.zero_()
+        self._state.note_zeroed()
         self.overflow = False
 
     def backward(

@@ -91,8 +91,10 @@ class OwnMasters(CountsByGroup):
                 group["params"] = params
 
     def _master_of(self, param: torch.Tensor) -> torch.Tensor:
-        is_new = param.dtype in self.mastered_dtypes and not self._stepped.steps(param)
-        return self._stepped.add(_NAME, param, _C.make_master(param) if is_new else None)
+        if not self._stepped.steps(param):
+            is_mastered = param.dtype in self.mastered_dtypes
+            self._stepped.add(_NAME, param, _C.make_master(param) if is_mastered else None)
+        return _C.stepped_for(param)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-#include "core/unscale_pass.h"
+#include "ops/unscale_pass.h"
 
 namespace torchamp {
 

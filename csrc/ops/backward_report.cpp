@@ -1,4 +1,4 @@
-#include "core/backward_report.h"
+#include "ops/backward_report.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
@@ -9,7 +9,7 @@
 #include <stdexcept>
 
 #include "aten/fallback.h"
-#include "core/outside_capture.h"
+#include "ops/outside_capture.h"
 #include "math/report.h"
 
 namespace torchamp {

@@ -1,4 +1,4 @@
-#include "core/outside_capture.h"
+#include "ops/outside_capture.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 

@@ -1,4 +1,4 @@
-#include "core/fused_stepper.h"
+#include "optim/fused_stepper.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "core/outside_capture.h"
+#include "ops/outside_capture.h"
 #include "ops/borrowed.h"
 #include "ops/known_tensors.h"
 #include "ops/memory.h"

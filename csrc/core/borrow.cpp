@@ -1,0 +1,88 @@
+#include "core/borrow.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <torchamp/ops.h>
+
+#include <utility>
+
+#include "core/autograd_meta.h"
+
+namespace torchamp::core {
+namespace {
+
+using at::Tensor;
+
+void take_contents(const Tensor& tensor, const Tensor& of) {
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(of.getIntrusivePtr());
+}
+
+}  // namespace
+
+/// Of the params, those that are 16-bit cast in one launch; undefined where a step uses none.
+std::vector<Tensor> Borrow::float32_grads() const {
+  std::vector<Tensor> grads, narrow, wide;
+  for (const auto& param : params_) {
+    const bool is_lent = param->has_master() && !param->is_borrowed;
+    Tensor& grad = grads.emplace_back();
+    if (!is_lent || !param->grad.is_usable()) continue;
+    grad = grad_of(param->model);
+    if (grad.scalar_type() == at::kFloat) continue;
+    if (grad.layout() != at::kStrided) {
+      grad = grad.to(at::kFloat);
+      continue;
+    }
+    narrow.push_back(grad);
+    grad = wide.emplace_back(at::empty_like(grad, grad.options().dtype(at::kFloat)));
+  }
+  if (!narrow.empty()) ops::copy_cast(narrow, wide);
+  return grads;
+}
+
+void Borrow::enter() {
+  const at::NoGradGuard no_grad;
+  const std::vector<Tensor> grads = float32_grads();
+  lent_.reserve(params_.size());
+  for (size_t i = 0; i < params_.size(); ++i) {
+    const auto& param = params_[i];
+    if (!param->has_master() || param->is_borrowed) continue;
+    Tensor& grad = param->model.mutable_grad();
+    lent_.push_back({param, param->model.variable_data(), std::exchange(grad, grads[i]), grads[i]});
+    take_contents(param->model, param->master);
+    param->is_borrowed = true;
+    set_grad_dtype(param->model);
+  }
+}
+
+Borrow::~Borrow() {
+  try {
+    leave();
+  } catch (const std::exception&) {  // of a copy: the contents are back
+  }
+}
+
+void Borrow::leave() {
+  if (lent_.empty()) return;
+  const at::NoGradGuard no_grad;
+  const std::vector<Lent> lent = std::exchange(lent_, {});
+  std::vector<Tensor> stepped, masters, models;
+  for (const Lent& each : lent) {
+    const Param& param = *each.param;
+    stepped.push_back(param.model.variable_data());
+    take_contents(param.model, each.contents);
+    Tensor& grad = param.model.mutable_grad();
+    if (grad.is_same(each.lent)) grad = each.grad;
+    set_grad_dtype(param.model);
+    each.param->is_borrowed = false;
+    masters.push_back(param.master);
+    models.push_back(each.contents);
+  }
+  for (size_t i = 0; i < lent.size(); ++i) {
+    if (!stepped[i].is_alias_of(masters[i])) masters[i].copy_(stepped[i]);
+  }
+  // Not counted as a write: what has written the parameter has counted it, or chosen not to.
+  ops::copy_cast(masters, models);
+  for (const Lent& each : lent) each.param->mark_synced();
+}
+
+}  // namespace torchamp::core

@@ -1,0 +1,327 @@
+#include "core/grad.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/isfinite.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/version.h>
+
+#include <array>
+#include <utility>
+
+#include "core/autograd_meta.h"
+#include "ops/unscale_pass.h"
+
+namespace torchamp::core {
+namespace {
+
+using at::Tensor;
+
+/// docs/grads.md has the reasons. Rows: from; columns: to, both in GradState's order.
+constexpr std::array<std::array<bool, kGradStates>, kGradStates> kMoves = {{
+    /* none      */ {true, true, false, false, true},
+    /* open      */ {true, false, true, true, true},
+    /* scaled    */ {true, true, true, false, true},
+    /* checked   */ {true, false, false, true, true},
+    /* unscaled  */ {true, true, false, false, true},
+}};
+
+/// Whether it is a view of memory that a reducer writes, as with gradient_as_bucket_view.
+bool is_part_of_a_bucket(const Tensor& grad) {
+  return grad.has_storage() && grad.storage().nbytes() > grad.nbytes();
+}
+
+}  // namespace
+
+Mark::Mark(const Tensor& tensor)
+    : tensor_(tensor.getIntrusivePtr()), version_(tensor.defined() ? version_of(tensor) : 0) {}
+
+bool Mark::is_same(const Tensor& now) const {
+  return tensor_._unsafe_get_target() == now.unsafeGetTensorImpl();
+}
+
+bool Mark::is_unchanged(const Tensor& now) const {
+  return is_same(now) && (!now.defined() || version_ == version_of(now));
+}
+
+bool can_move(GradState from, GradState to) {
+  return kMoves[static_cast<size_t>(from)][static_cast<size_t>(to)];
+}
+
+const char* name_of(GradState state) {
+  constexpr std::array<const char*, kGradStates> names = {"none", "open", "scaled", "checked",
+                                                          "unscaled"};
+  return names[static_cast<size_t>(state)];
+}
+
+void set_grad_dtype(const Tensor& model) {
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 11
+  const Tensor& grad = grad_of(model);
+  auto* const meta = torch::autograd::impl::get_autograd_meta(model);
+  if (meta == nullptr) return;
+  meta->allow_grad_dtype_mismatch_ =
+      grad.defined() && grad.scalar_type() != model.scalar_type();
+#else
+  static_cast<void>(model);
+#endif
+}
+
+Grad::Grad(Tensor model, Tensor master) : model_(std::move(model)), master_(std::move(master)) {}
+
+void Grad::move(GradState to) {
+  TORCH_INTERNAL_ASSERT(can_move(state_, to), name_of(state_), " to ", name_of(to));
+  state_ = to;
+}
+
+bool Grad::is_usable() const {
+  if (!has_master()) return grad_of(model_).defined();
+  return state_ == GradState::kUnscaled || state_ == GradState::kChecked;
+}
+
+bool Grad::has_contributed() const {
+  return (is_open() ? before_.state : state_) != GradState::kNone;
+}
+
+bool Grad::is_new() const {
+  const Tensor& grad = grad_of(model_);
+  const bool is_masters = has_master() && is_open() && grad_of(master_).defined();
+  return is_masters || (grad.defined() && !held_.left.is_unchanged(grad));
+}
+
+bool Grad::is_left() const {
+  const Tensor& grad = grad_of(model_);
+  return grad.defined() && held_.left.is_same(grad);
+}
+
+// ---- a backward
+
+void Grad::set_aside() {
+  before_ = {state_, std::exchange(held_, {}), {}, {}};
+  move(GradState::kOpen);
+}
+
+void Grad::open() {
+  Tensor& grad = model_grad();
+  if (!has_stray()) {
+    is_stray_ = false;
+  } else if (is_set_aside()) {
+    grad.reset();
+  } else {
+    stray_ = Mark();
+  }
+  const bool stays = state_ == GradState::kScaled;
+  set_aside();
+  if (has_master()) {
+    Tensor& own = master_.mutable_grad();
+    before_.master_grad = stays && own.defined() ? own.clone() : own;
+    if (!stays) own.reset();
+  }
+  if (grad.defined()) {
+    const bool is_copied = stays || is_part_of_a_bucket(grad);
+    const bool was_left = before_.held.left.is_same(grad);
+    before_.model_grad = is_copied ? grad.detach().clone() : grad;
+    if (is_copied && was_left) before_.held.left = Mark(before_.model_grad);
+    if (stays) {
+      held_.left = Mark(grad);
+    } else {
+      grad.reset();
+    }
+  }
+  set_grad_dtype(model_);
+}
+
+void Grad::take() {
+  set_aside();
+  before_ = {};
+}
+
+void Grad::reopen() {
+  if (has_stray()) stray_ = Mark();
+  set_aside();
+}
+
+void Grad::cancel() {
+  Before before = std::exchange(before_, {});
+  model_grad() = std::move(before.model_grad);
+  if (has_master()) master_.mutable_grad() = std::move(before.master_grad);
+  held_ = std::move(before.held);
+  move(before.state);
+  set_grad_dtype(model_);
+}
+
+Tensor Grad::scaled() const {
+  const Tensor& grad = grad_of(model_);
+  if (!has_master()) return grad;
+  const Tensor& own = grad_of(master_);
+  if (!own.defined() || !grad.defined()) return own.defined() ? own : grad;
+  return own.add(grad);
+}
+
+const Tensor& Grad::sum_before() const {
+  static const Tensor none;
+  if (before_.state == GradState::kScaled) return before_.held.earlier;
+  if (has_master() && before_.state != GradState::kUnscaled) return none;
+  return before_.model_grad;
+}
+
+bool Grad::can_stay() const {
+  const Tensor& grad = grad_of(model_);
+  if (has_master() && grad_of(master_).defined()) return false;
+  return !grad.defined() || !(grad.is_sparse() || is_part_of_a_bucket(grad));
+}
+
+void Grad::delay(const std::shared_ptr<const Scaling>& scaling) {
+  const Tensor& grad = grad_of(model_);
+  if (!scaled().defined()) return cancel();
+  const bool was_new = is_new();
+  held_ = {Mark(grad), sum_before(), was_new ? scaling : before_.held.scaling, false};
+  before_ = {};
+  move(GradState::kScaled);
+}
+
+void Grad::check() {
+  before_ = {};
+  held_.left = Mark(grad_of(model_));
+  move(GradState::kChecked);
+}
+
+void Grad::finish(const Tensor& sum, bool shows) {
+  before_ = {};
+  take_over(sum, shows);
+}
+
+/// `grad`, unscaled, becomes what the model shows, and the master where it `shows` its grad.
+void Grad::take_over(Tensor grad, bool shows) {
+  move(GradState::kUnscaled);
+  if (grad.requires_grad()) grad = grad.detach();
+  if (has_master()) {
+    if (shows) grad = grad.to(master_.scalar_type());
+    master_.mutable_grad() = shows ? grad : Tensor();
+  }
+  held_ = {Mark(grad), {}, nullptr, shows && has_master()};
+  model_grad() = std::move(grad);
+  set_grad_dtype(model_);
+}
+
+// ---- the program and its steps
+
+bool Grad::notice(bool shows) {
+  if (is_open()) return false;
+  const bool is_scaled = state_ == GradState::kScaled || state_ == GradState::kChecked;
+  return has_master() && !is_scaled ? notice_both(shows) : notice_model();
+}
+
+/// Of parameters without master, and of grads that are still scaled.
+bool Grad::notice_model() {
+  const Tensor& grad = grad_of(model_);
+  const bool is_masters_alone = has_master() && grad_of(master_).defined() && held_.left.is_same(grad);
+  const bool is_zeroed = state_ != GradState::kNone && !grad.defined() && !is_masters_alone;
+  if (is_zeroed) zero();
+  const bool is_replaced = grad.defined() && !is_left() && !is_part_of_a_bucket(grad);
+  TORCH_CHECK(state_ != GradState::kScaled || !is_replaced,
+              "expected grads that delay_unscale has left scaled to be modified in place, or zeroed "
+              "by zero_grad(), got another grad of a parameter of sizes ",
+              model_.sizes(), ", which may not be scaled; call the optimizer's zero_grad()");
+  return is_zeroed;
+}
+
+/// The model's rules. What the program, or autograd outside of scale_loss, has put on the master
+/// counts: in place of what the master showed, else in addition.
+bool Grad::notice_both(bool shows) {
+  const Tensor& grad = grad_of(model_);
+  const Tensor own = grad_of(master_);
+  const bool counts = state_ == GradState::kUnscaled;
+  const bool is_foreign = (is_stray_ && stray_.is_same(grad)) || (held_.is_scaled && is_left());
+  const bool is_current = counts ? grad.defined() : is_new() && !is_foreign;
+  if (own.defined() && !held_.left.is_same(own)) {
+    const bool is_replaced = held_.is_shown && is_left();
+    take_over(is_current && !is_replaced ? own.add(grad) : own, shows);
+  } else if (counts && (!grad.defined() || (held_.is_shown && !own.defined() && is_left()))) {
+    zero();
+    return true;
+  } else if (is_current && (!counts || !is_left() || shows != held_.is_shown)) {
+    take_over(grad, shows);
+  }
+  return false;
+}
+
+void Grad::zero() {
+  if (is_open()) {
+    before_ = {};
+  } else {
+    if (has_master() && is_left()) model_grad().reset();
+    move(GradState::kNone);
+    held_ = {};
+  }
+  if (has_master()) {
+    master_.mutable_grad().reset();
+    set_grad_dtype(model_);
+  }
+  refused_.reset();
+  is_stray_ = false;
+}
+
+void Grad::use(const Tensor& refused) {
+  const Tensor& grad = grad_of(model_);
+  const bool is_scaled = state_ == GradState::kChecked || (is_left() && held_.is_scaled);
+  refused_ = refused;
+  if (has_master()) {
+    master_.mutable_grad().reset();
+    move(GradState::kNone);
+    held_ = {Mark(grad), {}, nullptr, false, is_scaled};
+  } else if (refused.defined()) {
+    held_.left = Mark(grad);
+  }
+}
+
+void Grad::discard_refused() {
+  if (!refused_.defined() || is_open()) return;
+  const Tensor refused = std::exchange(refused_, Tensor());
+  Tensor& grad = model_grad();
+  if (!is_left() || held_.is_scaled) return;
+  at::NoGradGuard no_grad;
+  const Tensor values = values_of(grad);
+  if (refused.is_cpu()) {
+    if (refused.item<float>() == 0) return;
+    const bool is_added_to = is_new() && !values.isfinite().all().item<bool>();
+    if (is_added_to) refused_ = refused;  // told again until it is zeroed
+    TORCH_CHECK(!is_added_to, "expected the grads that a skipped step has left to be zeroed before a "
+                "backward outside of scale_loss, got one, of sizes ", model_.sizes(),
+                ", that was added to grads that are not finite; call the optimizer's zero_grad()");
+    if (is_new() || has_master()) return;
+    grad.reset();
+    move(GradState::kNone);
+    held_ = {};
+  } else if (!has_master()) {
+    values.masked_fill_(refused.to(grad.device(), at::kBool), 0);
+  }
+}
+
+// ---- grads of backwards that were not given the optimizer
+
+void Grad::watch_stray() {
+  if (is_open() || has_stray()) return;
+  is_stray_ = false;
+  stray_ = Mark(grad_of(model_));
+}
+
+void Grad::note_stray() {
+  const Tensor& grad = grad_of(model_);
+  const bool is_own = held_.left.is_unchanged(grad);  // of a scale_loss that was open, too
+  if (is_open() || is_own || !grad.defined() || stray_.is_unchanged(grad)) return;
+  const bool is_kept = is_stray_ && stray_.is_same(Tensor());
+  is_stray_ = true;
+  if (!is_kept) stray_ = Mark(grad);
+}
+
+/// Once more have been added to those, `stray_` is of no tensor.
+bool Grad::has_stray() const {
+  const Tensor& grad = grad_of(model_);
+  if (!is_stray_ || !grad.defined()) return false;
+  return stray_.is_same(Tensor()) || stray_.is_unchanged(grad);
+}
+
+bool Grad::is_set_aside() const {
+  return has_master() && state_ == GradState::kNone;
+}
+
+}  // namespace torchamp::core

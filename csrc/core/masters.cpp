@@ -1,0 +1,46 @@
+#include "core/masters.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace torchamp::core {
+
+using at::Tensor;
+
+void Masters::adopt_data_writes() {
+  adopts_data_writes_ = true;
+  for (const auto& param : params_) param->watch_data_writes();
+}
+
+std::shared_ptr<Param> Masters::param_of(const Tensor& tensor, Tensor master, bool makes_master) {
+  auto param = core::param_of(tensor);
+  const bool has_master = master.defined() || (param != nullptr && param->has_master());
+  const bool is_narrow = at::isReducedFloatingType(tensor.scalar_type());
+  if (makes_master && is_narrow && !has_master) master = make_master(tensor);
+  if (param != nullptr && !master.defined()) return param;
+  param = make_param(tensor, master.defined() ? master : tensor);
+  if (!param->has_master()) return param;
+  params_.push_back(param);
+  if (adopts_data_writes_) param->watch_data_writes();
+  return param;
+}
+
+void Masters::forget_gone() {
+  const auto is_gone = [](const auto& param) { return param->is_gone(); };
+  params_.erase(std::remove_if(params_.begin(), params_.end(), is_gone), params_.end());
+}
+
+void Masters::prepare_release() const {
+  core::refresh(params_);
+  for (const auto& param : params_) param->adopt_data_writes();
+}
+
+void Masters::give_back() {
+  for (const auto& param : std::exchange(params_, {})) {
+    param->model.mutable_grad().reset();
+    param->model.set_data(param->master.variable_data());
+    set_grad_dtype(param->model);
+  }
+}
+
+}  // namespace torchamp::core

@@ -1,0 +1,252 @@
+"""A program sees one parameter, the model's: in groups, in `state`, in a step, in its own lists.
+Masters are compared with a float32 model that torch's optimizer steps by the same grads."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import copy
+import pickle
+import typing
+import warnings
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from nets import LEVELS, MASTER_LEVELS, adam, backward, fused_adam, initialized, linear_net, sgd
+from torch import nn
+
+from torchamp import amp
+
+T = typing.TypeVar("T")
+
+
+class Parametric(torch.optim.SGD, typing.Generic[T]):
+    pass
+
+
+def kind_of(name: str, metaclass: type, *bases: type, **namespace: typing.Any) -> typing.Any:
+    namespace = {"__module__": __name__, **namespace}
+    return metaclass(name, (*bases, torch.optim.SGD), namespace)
+
+
+Abstract = kind_of("Abstract", abc.ABCMeta)
+WithMetaclass = kind_of("WithMetaclass", type("Marked", (type,), {}))
+Slots = type("Slots", (), {"__slots__": ()})
+WithSlots = kind_of("WithSlots", type, Slots, __slots__=("note",))
+KINDS = [Abstract, Parametric, WithMetaclass, WithSlots]
+
+
+class ByHand(torch.optim.Optimizer):
+    """Steps what `_own` holds, by attributes of the parameters, with states by their id."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model.parameters(), {})
+        self._own = [param for group in self.param_groups for param in group["params"]]
+        self._steps: dict[int, int] = {}
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for param in self._own:
+            self._steps[id(param)] = self._steps.get(id(param), 0) + 1
+            assert param.dtype == param.grad.dtype == torch.float32
+            rate = 0.05 if getattr(param, "is_slow", False) else 0.1
+            param -= rate * param.grad / self._steps[id(param)]
+
+
+class SAM(torch.optim.Optimizer):
+    """As written by its users: perturbs weights, and puts them back."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model.parameters(), {"rho": 0.05})
+        self.base = torch.optim.SGD(self.param_groups, lr=0.1, momentum=0.5)
+        self.param_groups = self.base.param_groups
+
+    @torch.no_grad()
+    def first_step(self) -> None:
+        for param in self.param_groups[0]["params"]:
+            self.state[param]["old"] = param.data.clone()
+            param.add_(param.grad, alpha=self.param_groups[0]["rho"])
+
+    @torch.no_grad()
+    def second_step(self) -> None:
+        for param in self.param_groups[0]["params"]:
+            param.data = self.state[param]["old"]
+        self.base.step()
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Around another optimizer, whose groups and states are its own."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner, self.slow = inner, {}
+        self.param_groups, self.state = inner.param_groups, inner.state
+
+    @torch.no_grad()
+    def step(self) -> None:
+        params = self.param_groups[0]["params"]
+        if not self.slow:
+            self.slow = {param: param.clone() for param in params}
+        self.inner.step()
+        for param in params:
+            param.copy_(self.slow[param].lerp_(param, 0.5))
+
+
+def pair(level: str, make: Callable) -> tuple:
+    """A model and its optimizer at `level`, and the same in float32."""
+    torch.manual_seed(0)
+    plain = linear_net()
+    model = copy.deepcopy(plain)
+    return *initialized(level, model, make, loss_scale=64.0), plain, make(plain)
+
+
+def give_grads(model: nn.Module, plain: nn.Module) -> None:
+    for param, other in zip(model.parameters(), plain.parameters()):
+        other.grad = param.grad.float()
+
+
+def assert_masters(model: nn.Module, plain: nn.Module) -> None:
+    values = model.state_dict()
+    for name, expected in plain.state_dict().items():
+        torch.testing.assert_close(values[name], expected, rtol=1e-5, atol=1e-6)
+
+
+def grads_of(model: nn.Module, optimizer: typing.Any, plain: nn.Module) -> Iterator[int]:
+    """Yields where both models have the same grads, which are to be stepped."""
+    for seed in range(3):
+        optimizer.zero_grad()
+        backward(model, optimizer, seed)
+        give_grads(model, plain)
+        yield seed
+        assert_masters(model, plain)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_classes_are_the_users(level, kind):
+    make = lambda m: kind(m.parameters(), lr=0.1, momentum=0.5)  # noqa: E731
+    model, optimizer, plain, other = pair(level, make)
+    for _ in grads_of(model, optimizer, plain):
+        optimizer.step()
+        other.step()
+    assert type(optimizer) is kind and repr(optimizer) == repr(other)
+    assert b"torchamp" not in pickle.dumps(optimizer)
+
+
+@pytest.mark.parametrize("make", [adam, fused_adam])
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_groups_and_states_have_the_model_s_parameters(level, make):
+    model, optimizer = initialized(level, linear_net(), make)
+    weights = list(model.parameters())
+    for seed in range(2):
+        backward(model, optimizer, seed)
+        optimizer.step()
+        held = optimizer.param_groups[0]["params"]
+        assert all(a is b for a, b in zip(held, weights)) and list(optimizer.state) == weights
+    assert optimizer.state[weights[0]]["exp_avg"].dtype == torch.float32
+    assert weights[0] in set(held) and optimizer.state_dict()["state"].keys() == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_its_own_list_ids_and_attributes(level):
+    model, optimizer, plain, other = pair(level, ByHand)
+    for each in (model, plain):
+        each[0].weight.is_slow = True
+    for _ in grads_of(model, optimizer, plain):
+        optimizer.step()
+        other.step()
+        assert model[0].weight.dtype != torch.float32
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_methods_beside_step(level):
+    model, optimizer, plain, other = pair(level, SAM)
+    for _ in grads_of(model, optimizer, plain):
+        optimizer.first_step()
+        other.first_step()
+        optimizer.zero_grad()
+        backward(model, optimizer)
+        give_grads(model, plain)
+        optimizer.second_step()
+        other.second_step()
+
+
+@pytest.mark.parametrize("given", ["inner", "outer"])
+@pytest.mark.parametrize("make", [sgd, adam, fused_adam])
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_one_around_another(level, make, given):
+    torch.manual_seed(0)
+    model = linear_net()
+    plain = copy.deepcopy(model)
+    other, optimizer = Lookahead(make(plain)), Lookahead(make(model))
+    chosen = optimizer if given == "outer" else optimizer.inner
+    amp.initialize(model, chosen, opt_level=level, verbosity=0, loss_scale=64.0)
+    for _ in grads_of(model, chosen, plain):
+        optimizer.step()
+        other.step()
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_states_made_in_16_bits(level):
+    """They are float32 from the first step on, and those of a float32 optimizer stay exact."""
+    model, optimizer = initialized(level, linear_net(), adam)
+    backward(model, optimizer)
+    weight = model[0].weight
+    narrow = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
+    optimizer.state[weight] = {"step": torch.zeros(()), **narrow}
+    optimizer.step()
+    assert optimizer.state[weight]["exp_avg"].dtype == torch.float32
+    saved = copy.deepcopy(optimizer.state_dict())
+    saved["state"][0]["exp_avg"] += 1e-6
+    optimizer.load_state_dict(saved)
+    assert torch.equal(optimizer.state[weight]["exp_avg"], saved["state"][0]["exp_avg"])
+
+
+@pytest.mark.parametrize("make", [adam, fused_adam])
+def test_a_copy_without_its_model_tells_so_once(make):
+    model, optimizer = initialized("O5", linear_net(), make)
+    backward(model, optimizer)
+    optimizer.step()
+    twin = copy.deepcopy(optimizer)
+    for param in twin.param_groups[0]["params"]:
+        param.grad = torch.zeros_like(param)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            with contextlib.suppress(RuntimeError):  # torch's Adam does not mix dtypes
+                twin.step()
+    assert ["as a copy without its model does" in str(each.message) for each in caught] == [True]
+
+
+def lbfgs(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+
+
+@pytest.mark.parametrize("make", [sgd, adam, lbfgs, fused_adam])
+@pytest.mark.parametrize("level", LEVELS)
+def test_closures(level, make):
+    """They see the model's weights and true grads; the steps are those of float32."""
+    model, optimizer, plain, other = pair(level, make)
+    dtype, seen = model[0].weight.dtype, []
+
+    def closure() -> torch.Tensor:
+        assert model[0].weight.dtype == dtype
+        optimizer.zero_grad()
+        backward(model, optimizer)
+        grads = [param.grad.float().clone() for param in model.parameters()]
+        seen.append((sum(grad.square().sum() for grad in grads), grads))  # as loss
+        return seen[-1][0]
+
+    def replayed() -> torch.Tensor:
+        loss, grads = next(replay)
+        for param, grad in zip(plain.parameters(), grads):
+            param.grad = grad
+        return loss
+
+    optimizer.step(closure)
+    replay = iter(seen)
+    other.step(replayed)
+    assert (len(seen) > 1) == (make is lbfgs) and next(replay, None) is None
+    if level != "O3":  # which has no masters
+        assert_masters(model, plain)
