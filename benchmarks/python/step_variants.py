@@ -77,15 +77,15 @@ def states_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def amp_step(
-    shared: Grads, make: MakeOptimizer, looks: bool = False, clips: bool = False
+    shared: Grads, make: MakeOptimizer, materializes: bool = False, clips: bool = False
 ) -> Variant:
-    """A step at O2. looks: accesses the masters, so that their grads are materialized. clips: clips
-    by norm."""
+    """A step at O2. materializes: grads are unscaled before the step, as by default. clips: by
+    norm."""
     model = Weights(random_tensors(shared.shapes, torch.float32, shared.device))
     optimizer = make(list(model.parameters()))
-    model, optimizer = amp.initialize(model, optimizer, opt_level="O2")
-    if looks:
-        list(amp.master_params(optimizer))
+    model, optimizer = amp.initialize(
+        model, optimizer, opt_level="O2", materialize_master_grads=materializes
+    )
     params = list(model.parameters())
     loss = torch.zeros((), device=shared.device)
 
@@ -104,8 +104,7 @@ def amp_step(
     def tensors() -> Iterator[torch.Tensor | None]:
         masters = optimizer._torchamp.core.master_params()  # distinct from the parameters
         backward()
-        with optimizer._torchamp.accesses.suppress():  # as they are between steps
-            yield from (*params, *shared.half, *masters, *(master.grad for master in masters))
+        yield from (*params, *shared.half, *masters, *(param.grad for param in params))
         yield from states_of(optimizer)
 
     return Variant(step, tensors)
@@ -207,7 +206,7 @@ VARIANTS: dict[str, Callable[[Grads], Variant]] = {
     "one pass, bfloat16 moments": lambda shared: amp_step(
         shared, _ours(state_dtype=torch.bfloat16)
     ),
-    "master grads materialized": lambda shared: amp_step(shared, _ours(), looks=True),
+    "master grads materialized": lambda shared: amp_step(shared, _ours(), materializes=True),
     "three passes, as apex": three_passes,
     "O2, torch AdamW(fused)": lambda shared: amp_step(shared, _torchs(fused=True)),
     "O2, torch AdamW(foreach)": lambda shared: amp_step(shared, _torchs(foreach=True)),

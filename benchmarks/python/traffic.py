@@ -124,7 +124,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 def kept_by(optimizer: torch.optim.Optimizer) -> int:
     """Bytes of masters and moments of this rank."""
-    kept = [local(param) for group in optimizer.param_groups for param in group["params"]]
+    kept = list(map(local, amp.master_params(optimizer)))
     for state in optimizer.state.values():
         kept += [local(state[name]) for name in ("exp_avg", "exp_avg_sq")]
     return sum(tensor.nbytes for tensor in kept)

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "core/autograd_meta.h"
-#include "ops/unscale_pass.h"
 #include "ops/clip_factors.h"
+#include "ops/unscale_pass.h"
 
 namespace torchamp::core {
 namespace {
@@ -52,7 +52,9 @@ Part unscaled_part(OptimizerState& state, const ClippedStates& states, const Ran
   Part part{&state, false, {}, {}};
   for (const auto& param : state.params()) {
     const Tensor& grad = grad_of(param->model);
-    if (!param->grad.is_usable() || param->grad.state() == GradState::kChecked || !is_of(state, states, *param)) continue;
+    if (!param->grad.is_usable() || param->grad.state() == GradState::kChecked ||
+        !is_of(state, states, *param))
+      continue;
     part.unscaled.push_back(values_of(grad));
     const bool is_counted = ranks.counted_elsewhere.count(param->master.unsafeGetTensorImpl()) == 0;
     if (is_counted) part.counted.push_back(part.unscaled.back());
@@ -119,7 +121,8 @@ ClipFactors factors_by(const Tensor& norm, const std::vector<NormPart>& parts, d
 /// Whether overflows that skip the step can only be among grads that are kChecked, whose norm
 /// shows them.
 bool shows_overflows(const ClippedStates& states) {
-  return states.size() == 1 && states.front()->is_checked() && !states.front()->overflows().are_shared();
+  return states.size() == 1 && states.front()->is_checked() &&
+         !states.front()->overflows().are_shared();
 }
 
 /// Not finite where all of `states` are to skip, also by the grads of others.

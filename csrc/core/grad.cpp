@@ -58,8 +58,7 @@ void set_grad_dtype(const Tensor& model) {
   const Tensor& grad = grad_of(model);
   auto* const meta = torch::autograd::impl::get_autograd_meta(model);
   if (meta == nullptr) return;
-  meta->allow_grad_dtype_mismatch_ =
-      grad.defined() && grad.scalar_type() != model.scalar_type();
+  meta->allow_grad_dtype_mismatch_ = grad.defined() && grad.scalar_type() != model.scalar_type();
 #else
   static_cast<void>(model);
 #endif
@@ -213,14 +212,16 @@ bool Grad::notice(bool shows) {
 /// Of parameters without master, and of grads that are still scaled.
 bool Grad::notice_model() {
   const Tensor& grad = grad_of(model_);
-  const bool is_masters_alone = has_master() && grad_of(master_).defined() && held_.left.is_same(grad);
+  const bool is_masters_alone =
+      has_master() && grad_of(master_).defined() && held_.left.is_same(grad);
   const bool is_zeroed = state_ != GradState::kNone && !grad.defined() && !is_masters_alone;
   if (is_zeroed) zero();
   const bool is_replaced = grad.defined() && !is_left() && !is_part_of_a_bucket(grad);
-  TORCH_CHECK(state_ != GradState::kScaled || !is_replaced,
-              "expected grads that delay_unscale has left scaled to be modified in place, or zeroed "
-              "by zero_grad(), got another grad of a parameter of sizes ",
-              model_.sizes(), ", which may not be scaled; call the optimizer's zero_grad()");
+  TORCH_CHECK(
+      state_ != GradState::kScaled || !is_replaced,
+      "expected grads that delay_unscale has left scaled to be modified in place, or zeroed "
+      "by zero_grad(), got another grad of a parameter of sizes ",
+      model_.sizes(), ", which may not be scaled; call the optimizer's zero_grad()");
   return is_zeroed;
 }
 
@@ -284,14 +285,16 @@ void Grad::discard_refused() {
     if (refused.item<float>() == 0) return;
     const bool is_added_to = is_new() && !values.isfinite().all().item<bool>();
     if (is_added_to) refused_ = refused;  // told again until it is zeroed
-    TORCH_CHECK(!is_added_to, "expected the grads that a skipped step has left to be zeroed before a "
-                "backward outside of scale_loss, got one, of sizes ", model_.sizes(),
+    TORCH_CHECK(!is_added_to,
+                "expected the grads that a skipped step has left to be zeroed before a "
+                "backward outside of scale_loss, got one, of sizes ",
+                model_.sizes(),
                 ", that was added to grads that are not finite; call the optimizer's zero_grad()");
     if (is_new() || has_master()) return;
     grad.reset();
     move(GradState::kNone);
     held_ = {};
-  } else if (!has_master()) {
+  } else if (!has_master() || is_new()) {
     values.masked_fill_(refused.to(grad.device(), at::kBool), 0);
   }
 }

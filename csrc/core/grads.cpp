@@ -202,7 +202,8 @@ bool OptimizerState::can_leave_unscaled() const {
   return !shows_grads_ && std::all_of(params_.begin(), params_.end(), [](const auto& param) {
     const Grad& grad = param->grad;
     if (!grad.is_open()) return grad.state() != GradState::kUnscaled || !param->has_master();
-    return !grad.sum_before().defined() && !(param->has_master() && grad_of(param->master).defined());
+    return !grad.sum_before().defined() &&
+           !(param->has_master() && grad_of(param->master).defined());
   });
 }
 
@@ -224,13 +225,13 @@ void OptimizerState::widen_grads() {
   }
 }
 
-/// Unscales the grads that are kOpen, adding to those of earlier backwards, or only checks them, or,
-/// where nothing has scaled them and nothing is to be added, leaves them as they are.
-/// `loss_scale`: float32 scalar on the device; `is_identity`: it is 1. `found_before`: float32 scalar
-/// on the device, counts as an overflow unless 0 or undefined. `moved`: the scale to update; may hold
-/// the loss_scale. `loss`: the scaled one, a float32 scalar on the device, for the report; may be
-/// undefined. Returns a new float32 scalar on the device: 1 if any is not finite or found_before is
-/// not 0; undefined if nothing was checked.
+/// Unscales the grads that are kOpen, adding to those of earlier backwards, or only checks them,
+/// or, where nothing has scaled them and nothing is to be added, leaves them as they are.
+/// `loss_scale`: float32 scalar on the device; `is_identity`: it is 1. `found_before`: float32
+/// scalar on the device, counts as an overflow unless 0 or undefined. `moved`: the scale to update;
+/// may hold the loss_scale. `loss`: the scaled one, a float32 scalar on the device, for the report;
+/// may be undefined. Returns a new float32 scalar on the device: 1 if any is not finite or
+/// found_before is not 0; undefined if nothing was checked.
 Tensor OptimizerState::finish(const Tensor& loss_scale, bool is_identity,
                               const Tensor& found_before, const DynamicScale* moved,
                               const Tensor& loss) {

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "ops/backward_report.h"
 #include "core/ranks.h"
 #include "core/scale_snapshot.h"
+#include "ops/backward_report.h"
 #include "ops/device_kernels.h"
 #include "ops/finish_backward.h"
 #include "ops/memory.h"

@@ -15,7 +15,8 @@ namespace {
 using at::Tensor;
 
 constexpr const char* kDroppedUnknown =
-    ": expected a parameter to be in a group when its backward runs in scale_loss, got one that was "
+    ": expected a parameter to be in a group when its backward runs in scale_loss, got one that "
+    "was "
     "added with a grad, which may be scaled, and is dropped; add parameters before their backward";
 
 /// All OptimizerStates, for all threads.

@@ -37,7 +37,8 @@ class TORCHAMP_API Overflows {
   at::Tensor of(const std::vector<int64_t>& params) const;
   /// The optimizer steps one more parameter from now on.
   void append_param();
-  /// It steps those alone, in that order. What others have found skips nothing, unless it is shared.
+  /// It steps those alone, in that order. What others have found skips nothing, unless it is
+  /// shared.
   void keep(const std::vector<int64_t>& params, bool drops_others);
 
   /// Gives the end of a pass over `count` grads what it writes, and returns the pass's flags.

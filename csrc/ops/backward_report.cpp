@@ -9,8 +9,8 @@
 #include <stdexcept>
 
 #include "aten/fallback.h"
-#include "ops/outside_capture.h"
 #include "math/report.h"
+#include "ops/outside_capture.h"
 
 namespace torchamp {
 namespace {

@@ -14,10 +14,10 @@
 #include <cstddef>
 #include <utility>
 
-#include "ops/outside_capture.h"
 #include "ops/borrowed.h"
 #include "ops/known_tensors.h"
 #include "ops/memory.h"
+#include "ops/outside_capture.h"
 #include "ops/step_rules.h"
 
 namespace torchamp {

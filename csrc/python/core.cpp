@@ -159,7 +159,8 @@ std::unique_ptr<Backward> make_backward(Backward::States states, LossScaler& sca
       std::move(states), scaler, Backward::Options{loss_id, delay_unscale, delay_overflow_check});
 }
 
-/// Calls `visit` with each tensor of an optimizer's groups, a list of dicts, until one is not right.
+/// Calls `visit` with each tensor of an optimizer's groups, a list of dicts, until one is not
+/// right.
 template <class Visit>
 bool all_of_groups(const py::list& groups, const Visit& visit) {
   for (const py::handle group : groups) {
@@ -324,8 +325,7 @@ void bind_optimizer_state(py::module_& module) {
           "float32 scalar, not 0 if the next step is to be skipped; None: it is not.")
       .def(
           "has_overflowed", [](const OptimizerState& self) { return self.overflows().any(); },
-          Unlocked(),
-           "Whether the next step is to be skipped. Waits for the device.")
+          Unlocked(), "Whether the next step is to be skipped. Waits for the device.")
       .def("clear_overflows", &OptimizerState::clear_overflows)
       .def("check_unscaled", &OptimizerState::check_unscaled, Unlocked(), py::arg("function"),
            "Discards grads that were zeroed or skipped. Raises RuntimeError while others are "

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "optim/fused_stepper.h"
 #include "frontend/optim/option_specs.h"
 #include "ops/step_rules.h"
+#include "optim/fused_stepper.h"
 #include "python/bindings.h"
 
 namespace torchamp::python {

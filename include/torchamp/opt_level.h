@@ -185,8 +185,8 @@ class TORCHAMP_API Options {
     return *this;
   }
   Options& adopt_data_writes(const char* text) = delete;
-  /// false: with torchamp's fused optimizers, where losses are scaled, the model's grads stay scaled
-  /// until the step, which moves 30 bytes a parameter instead of 36. Clip with
+  /// false: with torchamp's fused optimizers, where losses are scaled, the model's grads stay
+  /// scaled until the step, which moves 30 bytes a parameter instead of 36. Clip with
   /// torchamp::clip_grad_norm_: LibTorch's own clips the scaled grads, which nothing notices.
   /// Optimizer::master_params() unscales them, at once and from then on.
   Options& materialize_master_grads(bool value) {

@@ -122,7 +122,7 @@ amp::optim::StorageOptions storage_of(const Words& words) {
 
 amp::Options options_of(const Words& words) {
   amp::Options options(words[0]);
-  options.loss_scale(words[1]).num_losses(kLosses).materialize_master_grads(false).verbosity(0);
+  options.loss_scale(words[1]).num_losses(kLosses).verbosity(0);
   for (const auto& [name, value] : options_in(words)) {
     if (name == "keep_batchnorm_fp32") options.keep_batchnorm_fp32(value == "1");
     if (name == "master_weights") options.master_weights(value == "1");

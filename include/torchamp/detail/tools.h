@@ -32,9 +32,9 @@ TORCHAMP_API std::vector<SteppedParam> stepped_params(const core::OptimizerState
 /// The parameters that `optimizer` steps. Throws as Optimizer::step().
 TORCHAMP_API std::vector<SteppedParam> stepped_params(const Optimizer& optimizer);
 
-/// The tensors of sizes like the model's `param` that a LibTorch optimizer keeps for it; none before
-/// its first step. `function` names the caller in the RuntimeError for a class that torchamp does not
-/// know.
+/// The tensors of sizes like the model's `param` that a LibTorch optimizer keeps for it; none
+/// before its first step. `function` names the caller in the RuntimeError for a class that torchamp
+/// does not know.
 TORCHAMP_API std::vector<at::Tensor> state_tensors(const char* function,
                                                    const torch::optim::Optimizer& optimizer,
                                                    const at::Tensor& param);

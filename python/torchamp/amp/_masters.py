@@ -40,10 +40,8 @@ def params_of(optimizers: list[torch.optim.Optimizer]) -> list[torch.Tensor]:
 
 def fit_states(optimizer: torch.optim.Optimizer, params: Iterable[torch.Tensor]) -> None:
     """Gives the states of those of `params` that were cast, and have no master, the dtype that the
-    optimizer's load_state_dict() gives them; torch's Adagrad, unless it is fused, keeps wider
-    sums."""
-    is_adagrad = isinstance(optimizer, torch.optim.Adagrad)
-    keeps_wide = is_adagrad and not any(group.get("fused") for group in optimizer.param_groups)
+    optimizer's load_state_dict() gives them, except for wide sums."""
+    keeps_wide = keeps_wide_sums(optimizer)
     for param in params:
         fitted = {
             name: value.to(param.dtype)
@@ -53,6 +51,12 @@ def fit_states(optimizer: torch.optim.Optimizer, params: Iterable[torch.Tensor])
         }
         if fitted:
             optimizer.state[param] = {**optimizer.state[param], **fitted}
+
+
+def keeps_wide_sums(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it is torch's Adagrad, which, unless fused, has float32 sums of 16-bit parameters."""
+    is_adagrad = isinstance(optimizer, torch.optim.Adagrad)
+    return is_adagrad and not any(group.get("fused") for group in optimizer.param_groups)
 
 
 def narrow_states(
@@ -73,7 +77,7 @@ def _fitting_states(
     optimizer: torch.optim.Optimizer, param: torch.Tensor
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The states, by name, that are to have their parameter's dtype."""
-    state = optimizer.state.get(param)
+    state: Any = optimizer.state.get(param)
     is_plain = isinstance(state, dict) and mastered(param) is None
     if not is_plain or isinstance(optimizer, FusedOptimizer):
         return

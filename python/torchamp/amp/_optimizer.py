@@ -14,7 +14,13 @@ from torchamp._arguments import expect, type_of
 from torchamp._load import _C
 from torchamp._logging import warn
 from torchamp._shards import shard_of
-from torchamp.amp._masters import LOW_PRECISION, fit_states, mastered, params_of
+from torchamp.amp._masters import (
+    LOW_PRECISION,
+    fit_states,
+    keeps_wide_sums,
+    mastered,
+    params_of,
+)
 from torchamp.amp._place import Place
 from torchamp.amp._session import OptimizerSession, Session
 from torchamp.optimizers import FusedOptimizer
@@ -88,7 +94,7 @@ def _calls_closure_first(optimizer: torch.optim.Optimizer) -> bool:
 
 def _outside_of_step(states: list[OptimizerSession], closure: Callable, *args: Any) -> Any:
     """Calls a closure where parameters and grads are the model's."""
-    steps = [state.open_step for state in states]
+    steps = [step for state in states if (step := state.open_step)]
     for step in steps:
         step.pause()
     result = closure(*args)
@@ -107,6 +113,7 @@ def _step(
     for state in states:
         for observe in state.observers:
             observe()
+
     def step() -> Any:
         for state in states:
             if state.core.warning and not has_closure:  # whose grads are yet to come
@@ -161,10 +168,13 @@ def _step_within(
 ) -> Any:
     """A step within another method that has lent the masters: a base's, or a wrapped optimizer's.
     If that method is no step, this decides whether to skip, and uses the grads."""
-    decides = [state for state in states if (step := state.open_step) and not step.uses_grads]
-    for state in decides:
-        state.open_step.uses_grads = True
-    if any(state.core.has_overflowed() for state in decides):
+    is_skipped = False
+    for state in states:
+        opened = state.open_step
+        if opened is not None and not opened.uses_grads:
+            opened.uses_grads = True
+            is_skipped |= state.core.has_overflowed()
+    if is_skipped:
         return None
     if not isinstance(optimizer, FusedOptimizer):
         return inner()
@@ -199,7 +209,7 @@ def _around_add_param_group(
     optimizer: torch.optim.Optimizer, add: Callable, args: tuple, kwargs: dict[str, Any]
 ) -> None:
     """Raises ValueError, and adds nothing, for a parameter whose master another optimizer steps."""
-    group = args[0] if args else kwargs.get("param_group")
+    group: Any = args[0] if args else kwargs.get("param_group")
     before = dict(group) if isinstance(group, dict) else {}
     add(optimizer, *args, **kwargs)
     state = in_training(optimizer)
@@ -207,7 +217,8 @@ def _around_add_param_group(
         try:
             state.follow(optimizer, "add_param_group")
         except ValueError:
-            optimizer.param_groups.pop()
+            for param in optimizer.param_groups.pop()["params"]:
+                optimizer.state.pop(param, None)  # FusedAdagrad has started its sums
             group.clear()
             group.update(before)
             raise
@@ -260,6 +271,7 @@ def adopt_optimizer(
         state.core.add("initialize", shard_of(param), masters.get(param), makes_masters)
     fit_states(optimizer, params)
     vars(optimizer)["_torchamp"] = state
+    place.install_unhooked()
     for each in (optimizer, *_wrapped_by(optimizer)):
         place.install(type(each))
         has_hooks = hasattr(each, "_optimizer_load_state_dict_pre_hooks")
@@ -379,7 +391,7 @@ def _note_loaded(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -
 
 def _keep_float32(optimizer: torch.optim.Optimizer) -> None:
     """After torch's load_state_dict(), which casts states to their parameter's dtype: those of
-    parameters with masters are float32."""
+    parameters with masters, and Adagrad's sums, are float32."""
     saved: Any = None
     for state in _states_of_params(optimizer):
         saved, state.loaded = state.loaded, None
@@ -388,7 +400,8 @@ def _keep_float32(optimizer: torch.optim.Optimizer) -> None:
     saved_ids = [i for group in saved["param_groups"] for i in group["params"]]
     for saved_id, param in zip(saved_ids, params_of([optimizer])):
         states = optimizer.state.get(param)
-        if not isinstance(states, dict) or mastered(param) is None:
+        is_wide = mastered(param) is not None or keeps_wide_sums(optimizer)
+        if not isinstance(states, dict) or not is_wide:
             continue
         for name, value in states.items():
             if isinstance(value, torch.Tensor) and value.dtype in LOW_PRECISION:

@@ -12,23 +12,16 @@ from __future__ import annotations
 import functools
 import types
 import weakref
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from torchamp._load import _C
 from torchamp.optimizers import FusedOptimizer
 
-
-class Around(Protocol):
-    """What is called instead of a method, with the optimizer, the method and its arguments."""
-
-    def __call__(
-        self, optimizer: Any, method: Callable, args: tuple, kwargs: dict[str, Any]
-    ) -> Any: ...
-
+#: What is called instead of a method, with the optimizer, the method and its arguments.
+Around = Callable[[Any, Callable, tuple, dict[str, Any]], Any]
 
 #: The code of torch's wrapper.
 _WRAPPER = Optimizer.profile_hook_step(lambda self: None).__code__
@@ -65,6 +58,14 @@ class Place:
             if not base.__module__.startswith(("torchamp.", "torch.")):
                 self._replace_others(base)
 
+    def install_unhooked(self) -> None:
+        """Replaces `step` of the classes that torch's hooks do not reach: wrappers of an optimizer
+        that do not call Optimizer's __init__."""
+        for kind in _subclasses(Optimizer):
+            is_reached = kind.__module__.startswith(("torch.", "torchamp."))
+            if not is_reached and _cell_of(vars(kind).get("step")) is None:
+                self._replace_step(kind)
+
     def _discover(self, optimizer: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         """A hook of all optimizers' steps: reaches those that step another's parameters, such as
         one inside a wrapper, before they do."""
@@ -76,7 +77,7 @@ class Place:
 
     def _replace_step(self, base: type) -> None:
         step = vars(base).get("step")
-        if step is None:
+        if step is None or hasattr(step, "is_torchamps"):
             return
         cell = _cell_of(step)
         if cell is not None:
@@ -89,6 +90,12 @@ class Place:
             is_own = isinstance(method, types.FunctionType) and not hasattr(Optimizer, name)
             if is_own and not name.startswith("_"):
                 setattr(base, name, _around(method, self._around_others))
+
+
+def _subclasses(kind: type[Optimizer]) -> Iterator[type[Optimizer]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)
 
 
 def _around(method: Callable, around: Around) -> Callable:

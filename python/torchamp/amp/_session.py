@@ -39,7 +39,7 @@ class Session:
         self.settings = settings
         self.device = device
         self.scalers: LossScalers = LossScalers(settings, device)
-        self.masters = _C.Masters()
+        self.masters: _C.Masters = _C.Masters()
         if settings.options["adopt_data_writes"]:
             self.masters.adopt_data_writes()
         #: One an optimizer. Kept alive here, for as long as a model or an optimizer of the session

@@ -65,7 +65,7 @@ class FusedOptimizer(torch.optim.Optimizer):
     #: Whose masters it steps, and whose overflows skip the step: torchamp.amp's, during a step.
     amp_state: _C.OptimizerState | None = None
 
-    #: torchamp.amp's: what is called instead of a step, with the optimizer, the step, its arguments.
+    #: torchamp.amp's: what is called instead of a step, with the optimizer, the step, arguments.
     around_step: Callable[[Any, Callable, tuple, dict[str, Any]], Any] | None = None
 
     #: None if it must be made anew.

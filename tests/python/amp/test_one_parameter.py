@@ -83,14 +83,29 @@ class Lookahead(torch.optim.Optimizer):
         self.inner, self.slow = inner, {}
         self.param_groups, self.state = inner.param_groups, inner.state
 
-    @torch.no_grad()
     def step(self) -> None:
-        params = self.param_groups[0]["params"]
-        if not self.slow:
-            self.slow = {param: param.clone() for param in params}
-        self.inner.step()
-        for param in params:
-            param.copy_(self.slow[param].lerp_(param, 0.5))
+        step_and_average(self)
+
+
+class BareLookahead(torch.optim.Optimizer):
+    """One that leaves out Optimizer's __init__, and so torch's wrapper of step."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner, self.slow, self.defaults = inner, {}, inner.defaults
+        self.param_groups, self.state = inner.param_groups, inner.state
+
+    def step(self) -> None:
+        step_and_average(self)
+
+
+@torch.no_grad()
+def step_and_average(optimizer: Lookahead | BareLookahead) -> None:
+    params = optimizer.param_groups[0]["params"]
+    if not optimizer.slow:
+        optimizer.slow = {param: param.clone() for param in params}
+    optimizer.inner.step()
+    for param in params:
+        param.copy_(optimizer.slow[param].lerp_(param, 0.5))
 
 
 def pair(level: str, make: Callable) -> tuple:
@@ -172,14 +187,16 @@ def test_methods_beside_step(level):
         other.second_step()
 
 
-@pytest.mark.parametrize("given", ["inner", "outer"])
+@pytest.mark.parametrize(
+    "kind, given", [(Lookahead, "inner"), (Lookahead, "outer"), (BareLookahead, "inner")]
+)
 @pytest.mark.parametrize("make", [sgd, adam, fused_adam])
 @pytest.mark.parametrize("level", MASTER_LEVELS)
-def test_one_around_another(level, make, given):
+def test_one_around_another(level, make, kind, given):
     torch.manual_seed(0)
     model = linear_net()
     plain = copy.deepcopy(model)
-    other, optimizer = Lookahead(make(plain)), Lookahead(make(model))
+    other, optimizer = kind(make(plain)), kind(make(model))
     chosen = optimizer if given == "outer" else optimizer.inner
     amp.initialize(model, chosen, opt_level=level, verbosity=0, loss_scale=64.0)
     for _ in grads_of(model, chosen, plain):

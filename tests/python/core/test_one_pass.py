@@ -17,11 +17,10 @@ from nets import (
     linear_net,
     loss_of,
     overflow_at,
-    own_masters,
     train_step,
 )
 
-from torchamp import amp, ops, optimizers
+from torchamp import amp, optimizers
 
 MAKERS = {
     "adamw": lambda model: optimizers.FusedAdamW(model.parameters(), 0.01, eps=1e-4),
@@ -122,12 +121,13 @@ def test_grads_that_add_up_in_float32(level):
 
 def test_a_look_at_the_masters_unscales_from_then_on():
     model, optimizer = lazy_training(loss_scale=64.0)
+    masters: list[torch.Tensor] = []
     for step in range(2):
         optimizer.zero_grad()
         backward(model, optimizer, step)
         grads = [param.grad for param in model.parameters()]
         expected = [g.float() / 64 if g.dtype == torch.float16 else g for g in grads]
-        masters = list(amp.master_params(optimizer)) if step == 0 else masters
+        masters = masters or list(amp.master_params(optimizer))
         for master, param, grad in zip(masters, model.parameters(), expected):
             assert master.grad is param.grad and torch.equal(master.grad, grad)
         optimizer.step()

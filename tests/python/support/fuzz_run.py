@@ -182,6 +182,7 @@ class Pair:
             self.compare_read(event.args["reach"], held)
         if event.name != "write_masters":  # the next event must find them
             self.compare()
+        self.compare_grads()
         if event.name == "step" and not is_refused:
             self.compare_masters(event.args["of"])
 
@@ -215,6 +216,21 @@ class Pair:
                 self.resynchronize(param, found)
             self.compare_in_model(name, self.run.params[i].detach(), param)
 
+    def compare_grads(self) -> None:
+        """Those that the model shows are what the next step uses."""
+        for i, param in enumerate(self.mirror.params):
+            is_clear = all(
+                user.delayed is False
+                and not (user.overflow or user.is_unclear or param in user.unnoticed)
+                for user in param.users
+            )
+            is_lazy = param.has_master and any(user.is_lazy for user in param.users)
+            is_left = param.is_left or param.is_spoilt or is_lazy
+            if param.users and is_clear and not is_left and param.sum is not None:
+                grad = self.run.params[i].grad
+                expect(grad is not None, f"grad {i} is None for {param.sum.tolist()}")
+                check_close(f"grad {i}", grad, param.sum.to(grad.dtype), self.mirror)
+
     def compare_in_model(self, name: str, found: torch.Tensor, param: Param) -> None:
         expect(found.dtype == param.dtype, f"{name} is of {found.dtype}")
         expect(
@@ -234,7 +250,8 @@ class Pair:
             is_clipped = any(user in given for user in param.users)
             is_discarded = param.was_discarded or any(user.overflow for user in param.users)
             grad = self.run.params[i].grad
-            is_narrow = not (param.is_checked or grad is None or grad.dtype == torch.float32)
+            is_lazy = param.has_master and any(user.is_lazy for user in param.users)
+            is_narrow = not (is_lazy or grad is None or grad.dtype == torch.float32)
             if is_narrow and param.sum is not None and is_clipped and not is_discarded:
                 check_close(f"grad {i}", grad, param.sum.to(grad.dtype), self.mirror)
                 param.sum = grad.to(param.sum.dtype, copy=True)

@@ -278,7 +278,9 @@ def deferral_after_a_load(level: str) -> Script:
         halve_grads first.weight
         step 0 # refused
     """
-    return start(level, "FusedSGD first norm last") + events_in(events)
+    first = start(level, "FusedSGD first norm last")
+    first[-1] += " materialize_master_grads=0"
+    return first + events_in(events)
 
 
 def by_hand() -> Iterator[tuple[str, Script]]:

@@ -107,7 +107,7 @@ class Stash:
 
     @property
     def _state(self) -> Any:
-        return self._optimizer()._torchamp
+        return in_training(self._optimizer())
 
     def _model_params(self) -> list[torch.Tensor]:
         return params_of([self._optimizer()])
