@@ -126,7 +126,7 @@ void Backward::unscale_others() {
       if (scaler_.agrees()) end = agree(found_inf, *scaling->by, nullptr, scaling->loss, end.here);
       const bool skips = scaling->overflow != nullptr;
       if (skips) scaling->overflow->add(end.found_inf);
-      if (skips) state->accumulate(end.found_inf, /*shares=*/true);
+      if (skips) state->accumulate(end.found_inf, /*is_shared=*/true);
       if (skips) tell_sharers(*state, end);
       report(*state, end, skips);
     }

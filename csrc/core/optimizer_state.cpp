@@ -289,7 +289,7 @@ void OptimizerState::end_step(const std::vector<LossScaler*>& scalers) {
 }
 
 void OptimizerState::warn_once(const std::string& warning) {
-  warning_ = warning.empty() || !warned_.insert(warning).second ? "" : warning;
+  if (warned_.insert(warning).second) warning_ = warning;
 }
 
 bool OptimizerState::have_contributed() const {

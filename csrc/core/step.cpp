@@ -22,7 +22,8 @@ void Step::begin(const char* function) {
               ": expected unscaled grads, got grads still scaled by a scale_loss with "
               "delay_unscale, as in no_sync(); run one without it before the step");
   state.check_no_strays(function, /*set_aside=*/true);
-  state.warn_once(state.lacks_grads() ? std::string(function) + kLacksGrads : "");
+  state.warning_.clear();
+  if (state.lacks_grads()) state.warn_once(std::string(function) + kLacksGrads);
   state.bring_together();
   if (writes_model_) return;
   state.unscale();

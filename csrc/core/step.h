@@ -10,8 +10,9 @@
 namespace torchamp::core {
 
 /// One step of one optimizer: begin(), the step unless it is to be skipped, finish(). From begin()
-/// on the parameters are their masters. Without finish(), as after an exception, its destructor
-/// gives the model what was stepped, and the grads stay.
+/// on the parameters are their masters, except for an optimizer that writes the model itself.
+/// Without finish(), as after an exception, its destructor gives the model what was stepped, and
+/// the grads stay.
 class TORCHAMP_API Step {
  public:
   /// `scalers` scale its losses and must outlive it. writes_model: the optimizer steps the masters

@@ -340,7 +340,6 @@ void bind_optimizer_state(py::module_& module) {
           py::arg("model_params") = py::none(),
           "After the optimizer's zero_grad has zeroed all grads, or the model's those of "
           "model_params, which does not reach those that are set aside, nor overflows.")
-      .def_property_readonly("shows_grads", &OptimizerState::shows_grads)
       .def("show_grads", &OptimizerState::show_grads, Unlocked(),
            "Unscales grads, now and from now on in every backward; masters show theirs.");
 }

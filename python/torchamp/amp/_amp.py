@@ -140,8 +140,7 @@ class Amp:
 
     def master_params(self) -> Iterator[torch.Tensor]:
         """See amp.master_params."""
-        for optimizer in self.optimizers:
-            yield from master_params(optimizer)
+        return iter([each for optimizer in self.optimizers for each in master_params(optimizer)])
 
     def refresh_masters(self) -> None:
         """See amp.refresh_masters."""
@@ -316,18 +315,13 @@ def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
         TypeError: for what has no parameters in groups.
     """
     check_optimizer("master_params", optimizer)
-    return _master_params(optimizer)
-
-
-def _master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     state = in_training(optimizer)
     if state is not None:
         state.follow(optimizer, "master_params")
         state.core.bring_together()
         with state.session.shards.mirrored():
             state.core.show_grads()
-    for param in params_of([optimizer]):
-        yield _C.stepped_for(param)
+    return iter([_C.stepped_for(param) for param in params_of([optimizer])])
 
 
 def telemetry(optimizer: torch.optim.Optimizer) -> Telemetry:

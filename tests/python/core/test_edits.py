@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from nets import LEVELS, MASTER_LEVELS
+from nets import LEVELS, MASTER_LEVELS, overflow_at
 from torch import nn
 
 from torchamp import amp, optimizers
@@ -47,11 +47,12 @@ class Program:
     def group(self) -> dict:
         return self.optimizer.param_groups[0]
 
-    def backward(self, factor: float = 0.25) -> None:
+    def backward(self, factor: float = 0.25, loss: torch.Tensor | None = None) -> None:
+        loss = self.model(factor) if loss is None else loss
         if self.level is None:
-            self.model(factor).backward()
+            loss.backward()
             return
-        with amp.scale_loss(self.model(factor), self.optimizer) as scaled_loss:
+        with amp.scale_loss(loss, self.optimizer) as scaled_loss:
             scaled_loss.backward()
 
     def step(self, edit=lambda program: None) -> None:
@@ -239,6 +240,74 @@ def test_a_backward_outside_of_scale_loss_counts_unscaled(level, make):
         program.model(0.5).backward()
 
     expect_alike(level, make, outside)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("level", [level for level in LEVELS if level != "O3"])  # inf in 16 bits
+def test_losses_of_masters_count(level, make):
+    ours, plain = Program(level, make), Program(None, make)
+    for is_alone in (False, True):
+        for program in (ours, plain):
+            program.optimizer.zero_grad()
+            program.model.zero_grad()
+            loss = 0.5 * sum(each.sum() for each in amp.master_params(program.optimizer))
+            program.backward(0.25, loss if is_alone else loss + program.model(0.25))
+            program.optimizer.step()
+        for value, expected in zip(ours.values(), plain.values()):
+            torch.testing.assert_close(value, expected, rtol=0, atol=2e-3)
+    amp.release(ours.model)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_another_grad_in_place_of_a_delayed_one_is_told(level, make):
+    program = Program(level, make)
+    with amp.scale_loss(program.model(0.25), program.optimizer, delay_unscale=True) as scaled_loss:
+        scaled_loss.backward()
+    program.params[0].grad = program.params[0].grad.clone()
+    with pytest.raises(RuntimeError) as told:
+        program.backward()
+    assert str(told.value) == (
+        "expected grads that delay_unscale has left scaled to be modified in place, or zeroed by "
+        "zero_grad(), got another grad of a parameter of sizes [2, 2], which may not be scaled; "
+        "call the optimizer's zero_grad()"
+    )
+    program.step()  # which begins with it
+    amp.release(program.model)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_backward_onto_grads_of_a_skipped_step_is_told(level, make):
+    program = Program(level, make)
+    with overflow_at(program.params[0]):
+        program.backward()
+    program.optimizer.step()
+    program.model(0.25).backward()
+    with pytest.raises(RuntimeError) as told:
+        program.optimizer.step()
+    assert str(told.value) == (
+        "expected the grads that a skipped step has left to be zeroed before a backward outside of "
+        "scale_loss, got one, of sizes [2, 2], that was added to grads that are not finite; call "
+        "the optimizer's zero_grad()"
+    )
+    program.step()  # which begins with it
+    amp.release(program.model)
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_a_grad_from_before_its_group_is_told(level):
+    program = Program(level)
+    program.step()
+    program.model(0.25).backward()
+    with pytest.warns(UserWarning) as told:
+        program.optimizer.add_param_group({"params": program.params[4:]})
+    assert str(told[0].message) == (
+        "add_param_group: expected a parameter to be in a group when its backward runs in "
+        "scale_loss, got one that was added with a grad, which may be scaled, and is dropped; add "
+        "parameters before their backward"
+    )
+    amp.release(program.model)
 
 
 @pytest.mark.parametrize("level", LEVELS)
