@@ -49,24 +49,33 @@ class Traffic : public testing::Test {
 };
 
 /// Grad, master and two states in; master, states and the model's parameter out.
+void expect_step_of_adam(DType grad, DType model, double loaded) {
+  const TensorList grads = tensors_of(grad), params = tensors_of(DType::kFloat32),
+                   means = tensors_of(DType::kFloat32), squares = tensors_of(DType::kFloat32),
+                   models = tensors_of(model);
+  Plan plan = plan_of({&grads, &params, &means, &squares, &models});
+  plan.rows.assign(kTensors, 0);
+  plan.tags.assign(kTensors, 0);
+  std::vector<float> steps(2 * kTensors);
+  torchamp::StepInputs inputs{};
+  inputs.steps = steps.data();
+  torchamp::uint32 ticket = 0;
+  expect_bytes(traffic_of([&] {
+                 cuda::step(kQueue, torchamp::Algorithm::kAdam, plan, inputs,
+                            {{{1e-3, 0.9, 0.999, 1e-8}}}, &ticket);
+               }),
+               loaded, 14.0);
+}
+
+/// As at O5, where autograd's grads are used as they are.
 TEST_F(Traffic, OfAStepOfAdamIs28BytesPerParameter) {
-  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
-    const TensorList grads = tensors_of(dtype), params = tensors_of(DType::kFloat32),
-                     means = tensors_of(DType::kFloat32), squares = tensors_of(DType::kFloat32),
-                     models = tensors_of(dtype);
-    Plan plan = plan_of({&grads, &params, &means, &squares, &models});
-    plan.rows.assign(kTensors, 0);
-    plan.tags.assign(kTensors, 0);
-    std::vector<float> steps(2 * kTensors);
-    torchamp::StepInputs inputs{};
-    inputs.steps = steps.data();
-    torchamp::uint32 ticket = 0;
-    expect_bytes(traffic_of([&] {
-                   cuda::step(kQueue, torchamp::Algorithm::kAdam, plan, inputs,
-                              {{{1e-3, 0.9, 0.999, 1e-8}}}, &ticket);
-                 }),
-                 14.0, 14.0);
-  }
+  expect_step_of_adam(DType::kFloat16, DType::kFloat16, 14.0);
+  expect_step_of_adam(DType::kBFloat16, DType::kBFloat16, 14.0);
+}
+
+/// With the 6 of the unscaling, O2's 36.
+TEST_F(Traffic, OfAStepOfAdamByFloat32GradsIs30BytesPerParameter) {
+  expect_step_of_adam(DType::kFloat32, DType::kFloat16, 16.0);
 }
 
 TEST_F(Traffic, OfACheckIs2BytesPerParameter) {

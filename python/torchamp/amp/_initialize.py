@@ -113,7 +113,7 @@ def initialize(
             masters. Where the model was not written, such writes to masters are kept.
         materialize_master_grads: False: with a fused optimizer, where losses are scaled, grads of
             the model stay scaled until the step, which moves 30 bytes a parameter instead of 36.
-            Clip with amp.clip_grad_norm_; amp.master_params unscales them, from then on. A grad
+            Clip by `amp.clip_grad_norm_`; `amp.master_params` unscales them, from then on. A grad
             that the program writes raises RuntimeError at the step, unless it does so by `.data`.
         max_consecutive_skips: the number of skipped steps in a row at which a step, or on CUDA a
             later call, raises RuntimeError with the reason. None: training goes on.

@@ -216,6 +216,22 @@ def test_the_models_grads_are_what_is_stepped(level, edit, make):
     expect_alike(level, make, edit, edit)
 
 
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_step_pre_hooks_write_what_is_stepped(level, make):
+    def halve(optimizer, args, kwargs):
+        for param in optimizer.param_groups[0]["params"]:
+            param.grad.mul_(0.5)
+
+    ours, plain = Program(level, make), Program(None, make)
+    for program in (ours, plain):
+        program.optimizer.register_step_pre_hook(halve)
+        program.step()
+    for value, expected in zip(ours.values(), plain.values()):
+        torch.testing.assert_close(value, expected, rtol=0, atol=2e-3)
+    amp.release(ours.model)
+
+
 @pytest.mark.parametrize("level", MASTER_LEVELS)
 @pytest.mark.parametrize("edit", [clip, mask, assign_half, negate])
 def test_what_a_fused_step_would_scale_is_told(level, edit):

@@ -180,6 +180,7 @@ class Pair:
             self.resynchronize_clipped(event.args["of"])
         if event.name == "backward":
             self.compare_read(event.args["reach"], held)
+        self.check_keys()
         if event.name != "write_masters":  # the next event must find them
             self.compare()
         self.compare_grads()
@@ -215,6 +216,14 @@ class Pair:
             if self.mirror.is_approximate:
                 self.resynchronize(param, found)
             self.compare_in_model(name, self.run.params[i].detach(), param)
+
+    def check_keys(self) -> None:
+        """Groups and states are of the model's parameters."""
+        for optimizer in self.run.optimizers:
+            held = [param for group in optimizer.param_groups for param in group["params"]]
+            for param in (*held, *optimizer.state):
+                is_models = any(param is each for each in self.run.params)
+                expect(is_models, f"{list(param.shape)} in groups or state is not the model's")
 
     def compare_grads(self) -> None:
         """Those that the model shows are what the next step uses."""
