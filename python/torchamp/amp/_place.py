@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from torchamp._load import _C
@@ -43,6 +44,8 @@ class Place:
     def install(self, kind: type) -> None:
         """Replaces the methods of an optimizer's class and its bases."""
         if FusedOptimizer.around_step is None:
+            # Contents that are exchanged are no business of a graph's.
+            self._around_step = torch.compiler.disable(self._around_step)
             FusedOptimizer.around_step = staticmethod(self._around_step)
             register_optimizer_step_pre_hook(self._discover)
         for name, around in self._around_inherited.items():

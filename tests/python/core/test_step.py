@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -20,7 +21,7 @@ from nets import (
     train_step,
 )
 
-from torchamp import amp
+from torchamp import amp, optimizers
 
 DYNAMIC = {"O0": {"loss_scale": "dynamic"}, "O1": {}, "O2": {}, "O5": {"loss_scale": "dynamic"}}
 OPTIMIZERS = {
@@ -162,6 +163,21 @@ def test_an_overflow_without_grads_is_cleared_by_a_zeroing_and_by_a_step(clear):
     backward(models[0], both[0])
     both[0].step()
     assert changed(before, everything(models[0], both[0])) != set()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, optimizers.FusedAdamW])
+@pytest.mark.parametrize("level", ["O2", "O5"])
+def test_a_compiled_step_steps_masters(level, kind):
+    net = linear_net()
+    plain, expected = initialized(level, copy.deepcopy(net), lambda m: kind(m.parameters()))
+    model, optimizer = initialized(level, net, lambda m: kind(m.parameters()))
+    step = torch.compile(optimizer.step, backend="eager")
+    for seed in range(2):
+        train_step(plain, expected, seed)
+        optimizer.zero_grad()
+        backward(model, optimizer, seed)
+        step()
+    assert not changed(everything(plain, expected), everything(model, optimizer))
 
 
 def test_steps_run_outside_autocast():
