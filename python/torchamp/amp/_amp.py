@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -140,7 +141,7 @@ class Amp:
 
     def master_params(self) -> Iterator[torch.Tensor]:
         """See amp.master_params."""
-        return iter([each for optimizer in self.optimizers for each in master_params(optimizer)])
+        return itertools.chain.from_iterable([*map(master_params, self.optimizers)])
 
     def refresh_masters(self) -> None:
         """See amp.refresh_masters."""
@@ -321,7 +322,7 @@ def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
         state.core.bring_together()
         with state.session.shards.mirrored():
             state.core.show_grads()
-    return iter([_C.stepped_for(param) for param in params_of([optimizer])])
+    return (_C.stepped_for(param) for param in params_of([optimizer]))
 
 
 def telemetry(optimizer: torch.optim.Optimizer) -> Telemetry:
