@@ -13,10 +13,22 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from nets import LEVELS, MASTER_LEVELS, adam, backward, fused_adam, initialized, linear_net, sgd
+from nets import (
+    LEVELS,
+    MASTER_LEVELS,
+    adam,
+    backward,
+    changed,
+    everything,
+    fused_adam,
+    initialized,
+    linear_net,
+    sgd,
+    train_step,
+)
 from torch import nn
 
-from torchamp import amp
+from torchamp import amp, optimizers
 
 T = typing.TypeVar("T")
 
@@ -267,3 +279,18 @@ def test_closures(level, make):
     assert (len(seen) > 1) == (make is lbfgs) and next(replay, None) is None
     if level != "O3":  # which has no masters
         assert_masters(model, plain)
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_a_fused_optimizer_with_a_step_of_its_own(level):
+    class Own(optimizers.FusedAdam):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    net, found = linear_net(), []
+    for kind in (optimizers.FusedAdam, Own):
+        made = initialized(level, copy.deepcopy(net), lambda m, kind=kind: kind(m.parameters()))
+        for seed in range(2):
+            train_step(*made, seed)
+        found.append(everything(*made))
+    assert not changed(*found)
