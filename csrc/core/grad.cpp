@@ -170,7 +170,7 @@ bool Grad::can_stay() const {
 
 void Grad::delay(const std::shared_ptr<const Scaling>& scaling) {
   const Tensor& grad = grad_of(model_);
-  if (!scaled().defined()) return cancel();
+  if (!grad.defined() && !grad_of(master_).defined()) return cancel();
   const bool was_new = is_new();
   held_ = {Mark(grad), sum_before(), was_new ? scaling : before_.held.scaling, false};
   before_ = {};

@@ -38,8 +38,7 @@ struct Result {
 
 /// To a grad written fresh, or added to in place. Where one of the two is sparse, the sum of both
 /// is left to ATen.
-Result route(Param& param, size_t i, UnscalePass& pass) {
-  Tensor scaled = param.grad.scaled();
+Result route(Param& param, size_t i, Tensor scaled, UnscalePass& pass) {
   if (scaled.is_sparse()) scaled = scaled.coalesce();
   const Tensor& before = param.grad.sum_before();
   if (before.defined() && !before.is_sparse() && !scaled.is_sparse()) {
@@ -247,13 +246,14 @@ Tensor OptimizerState::finish(const Tensor& loss_scale, bool is_identity,
   for (size_t i = 0; i < params_.size(); ++i) {
     Param& param = *params_[i];
     if (!param.grad.is_open()) continue;
-    if (!param.grad.scaled().defined()) {
+    Tensor scaled = param.grad.scaled();
+    if (!scaled.defined()) {
       param.grad.cancel();
     } else if (checks_only && param.has_master()) {
       pass.check(i, grad_of(param.model));
       param.grad.check();
     } else {
-      results.push_back(route(param, i, pass));
+      results.push_back(route(param, i, std::move(scaled), pass));
     }
   }
   BackwardEnd end;
