@@ -40,7 +40,7 @@ Backward::~Backward() {
 
 bool Backward::is_needed(const States& states, const LossScaler& scaler) {
   return !scaler.is_identity() || std::any_of(states.begin(), states.end(), [](const auto& state) {
-    return state->has_masters() || state->grads_are_scaled();
+    return has_masters(state->params()) || state->grads().are_scaled();
   });
 }
 
@@ -66,16 +66,16 @@ void Backward::note_use(Use& use) {
 }
 
 void Backward::prepare() {
-  open(&OptimizerState::open_grads);
+  open(&Grads::open);
 }
 
 void Backward::take_grads() {
   for (const auto& state : states_) {
-    TORCH_CHECK(!state->has_finished_grads(),
+    TORCH_CHECK(!state->grads().are_finished(),
                 "finish: expected grads of backwards since the last finish, got some that it has "
                 "unscaled; call the optimizer's zero_grad() before the backwards of a step");
   }
-  open(&OptimizerState::take_grads);
+  open(&Grads::take);
 }
 
 void Backward::check_apart() const {
@@ -93,44 +93,47 @@ void Backward::check_apart() const {
   }
 }
 
-void Backward::open(void (OptimizerState::*begin)()) {
+void Backward::open(void (Grads::*begin)()) {
   if (!is_needed_) return;
   for (const auto& state : states_) {
-    TORCH_CHECK(!state->grads_are_open(),
+    TORCH_CHECK(!state->is_in_backward() && !state->grads().are_open(),
                 "scale_loss: expected the optimizer not to be inside an open scale_loss, but it "
                 "is; close that scale_loss first, or scale the sum of the losses");
   }
   if (!options_.delay_unscale) scaler_.compare_ranks();
-  for (const auto& state : states_) state->refresh();
+  for (const auto& state : states_) refresh(state->params());
   if (scaled_by_ == nullptr) scaled_by_ = scaler_.snapshot();
   for (const auto& state : states_) state->is_open_ = true;
   is_open_ = true;
   try {
     for (const auto& state : states_) state->update_grads();
     unscale_others();
-    for (const auto& state : states_) (state.get()->*begin)();
+    for (const auto& state : states_) (state->grads().*begin)();
   } catch (...) {
     cancel();
     throw;
   }
   others_ = OptimizerState::others_than(states_);
-  for (const auto& other : others_) other->watch_strays();
+  for (const auto& other : others_) {
+    other->update_grads();
+    other->grads().watch_strays();
+  }
 }
 
 /// Grads that are kScaled by another scale than this backward's.
 void Backward::unscale_others() {
   for (const auto& state : states_) {
-    for (const auto& scaling : state->other_scalings(scaler_)) {
-      const Tensor found_inf = state->unscale(*scaling);
-      End end{found_inf, state->last_report_, state->last_report_};
+    Grads& grads = state->grads();
+    for (const auto& scaling : grads.other_scalings(scaler_)) {
+      const Tensor found_inf = grads.finish(*scaling);
+      End end{found_inf, grads.last_report(), grads.last_report()};
       if (scaler_.agrees()) end = agree(found_inf, *scaling->by, nullptr, scaling->loss, end.here);
       const bool skips = scaling->overflow != nullptr;
       if (skips) scaling->overflow->add(end.found_inf);
-      if (skips) state->accumulate(end.found_inf, /*is_shared=*/true);
+      if (skips) state->overflows_.add(end.found_inf, /*is_shared=*/true);
       if (skips) tell_sharers(*state, end);
       report(*state, end, skips);
     }
-    state->scaling_.reset();
   }
 }
 
@@ -138,21 +141,23 @@ void Backward::close() {
   is_open_ = false;
   if (use_ != nullptr) use_->has_ended = true;
   for (const auto& state : states_) state->is_open_ = false;
-  for (const auto& other : others_) other->note_strays(!scaler_.is_identity());
+  for (const auto& other : others_) {
+    if (!scaler_.is_identity()) other->grads().note_strays();
+  }
   others_.clear();
 }
 
 void Backward::cancel() {
   if (!is_open_) return;
   close();
-  for (const auto& state : states_) state->restore_grads();
+  for (const auto& state : states_) state->grads().cancel();
 }
 
 void Backward::finish() {
   if (!is_open_) return;
   const bool is_unused = use_ != nullptr && !use_->was_used;
   if (is_unused && std::any_of(states_.begin(), states_.end(),
-                               [](const auto& state) { return state->has_new_grads(); })) {
+                               [](const auto& state) { return state->grads().are_new(); })) {
     cancel();
     TORCH_CHECK(false,
                 "scale_loss: expected the backward of the scaled loss, got grads of another loss, "
@@ -163,15 +168,14 @@ void Backward::finish() {
   if (options_.delay_unscale) {
     const auto overflow = scaler_.dynamic() ? scaler_.deferred() : nullptr;
     const auto scaling = std::make_shared<const Scaling>(Scaling{scaled_by_, overflow, loss_});
-    for (const auto& state : states_) state->delay(scaling);
+    for (const auto& state : states_) state->grads().delay(scaling);
     return;
   }
   const End end = end_all(!options_.delay_overflow_check);
   const bool skips = scaler_.dynamic();
   const bool shares = states_.size() > 1 || scaler_.agrees();
   for (const auto& state : states_) {
-    state->scaling_.reset();
-    if (skips) state->accumulate(end.found_inf, shares);
+    if (skips) state->overflows_.add(end.found_inf, shares);
     if (skips) tell_sharers(*state, end);
     report(*state, end, skips);
   }
@@ -189,10 +193,12 @@ Backward::End Backward::end_all(bool moves_scale) {
   };
   End end;
   for (const auto& state : states_) {
-    const bool is_last = state == states_.back() && !agrees;
-    end.found_inf = state->finish(scaled_by_->loss_scale(), scaler_.is_identity(), end.found_inf,
-                                  moved(is_last), loss_);
-    end.of_all = end.here = state->last_report_;
+    BackwardEnd pass;
+    pass.found_before = end.found_inf;
+    pass.moved = moved(state == states_.back() && !agrees);
+    pass.loss = loss_;
+    end.found_inf = state->grads().finish(scaled_by_->loss_scale(), scaler_.is_identity(), pass);
+    end.of_all = end.here = state->grads().last_report();
   }
   if (!end.found_inf.defined()) end.found_inf = at::zeros_like(scaler_.found_inf());
   if (agrees) end = agree(end.found_inf, *scaled_by_, moved(true), loss_, end.here);
@@ -207,7 +213,7 @@ Backward::End Backward::end_all(bool moves_scale) {
 /// in one launch, as that pass does without other ranks.
 Backward::End Backward::agree(const Tensor& found_inf, const ScaleSnapshot& by,
                               const DynamicScale* moved, const Tensor& loss,
-                              const Report& here) const {
+                              const Grads::Report& here) const {
   scaler_.agree(found_inf);
   const auto report = acquire_report(scaler_.device());
   BackwardEnd end;
@@ -223,10 +229,11 @@ Backward::End Backward::agree(const Tensor& found_inf, const ScaleSnapshot& by,
 }
 
 void Backward::report(OptimizerState& state, const End& end, bool skips) const {
-  const bool checked_nothing = scaler_.is_identity() && state.last_report_ == nullptr;
+  const Grads::Report& weights = state.grads().last_report();
+  const bool checked_nothing = scaler_.is_identity() && weights == nullptr;
   if (state.observer_ == nullptr || checked_nothing) return;
-  state.observer_->after_backward({options_.loss_id, end.of_all, state.last_report_, skips,
-                                   scaler_.agrees() ? end.here : nullptr});
+  state.observer_->after_backward(
+      {options_.loss_id, end.of_all, weights, skips, scaler_.agrees() ? end.here : nullptr});
 }
 
 /// Optimizers that were not given to this backward step parameters that it has reached.
@@ -239,7 +246,8 @@ void Backward::tell_sharers(const OptimizerState& state, const End& end) const {
   }
   for (const auto& [user, indices] : shared) {
     const Tensor theirs = state.overflows_.of(indices);
-    user->accumulate(scaler_.agrees() ? end.found_inf : at::minimum(end.found_inf, theirs), true);
+    const Tensor found_inf = scaler_.agrees() ? end.found_inf : at::minimum(end.found_inf, theirs);
+    user->overflows_.add(found_inf, /*is_shared=*/true);
   }
 }
 

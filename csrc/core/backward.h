@@ -51,7 +51,6 @@ class TORCHAMP_API Backward {
   void finish();
 
  private:
-  using Report = std::shared_ptr<const BackwardReport>;
   /// The fate of the scaled loss, which its hook notes.
   struct Use {
     std::atomic<bool> was_used{false};   ///< it had a backward
@@ -60,17 +59,17 @@ class TORCHAMP_API Backward {
   /// The end of a backward that may be one of all ranks.
   struct End {
     at::Tensor found_inf;
-    Report of_all;  ///< ranks
-    Report here;    ///< of this rank alone
+    Grads::Report of_all;  ///< ranks
+    Grads::Report here;    ///< of this rank alone
   };
 
   static void note_use(Use& use);
   void check_apart() const;
-  void open(void (OptimizerState::*begin)());
+  void open(void (Grads::*begin)());
   void unscale_others();
   End end_all(bool moves_scale);
   End agree(const at::Tensor& found_inf, const ScaleSnapshot& by, const DynamicScale* moved,
-            const at::Tensor& loss, const Report& here) const;
+            const at::Tensor& loss, const Grads::Report& here) const;
   void report(OptimizerState& state, const End& end, bool skips) const;
   void tell_sharers(const OptimizerState& state, const End& end) const;
   void close();

@@ -65,10 +65,13 @@ void Borrow::leave() {
   if (lent_.empty()) return;
   const at::NoGradGuard no_grad;
   const std::vector<Lent> lent = std::exchange(lent_, {});
-  std::vector<Tensor> stepped, masters, models;
+  std::vector<Tensor> replaced, replaced_masters, masters, models;
   for (const Lent& each : lent) {
     const Param& param = *each.param;
-    stepped.push_back(param.model.variable_data());
+    if (!param.model.is_alias_of(param.master)) {  // by `.data`
+      replaced.push_back(param.model.variable_data());
+      replaced_masters.push_back(param.master);
+    }
     take_contents(param.model, each.contents);
     Tensor& grad = param.model.mutable_grad();
     if (grad.is_same(each.lent)) grad = each.grad;
@@ -77,9 +80,7 @@ void Borrow::leave() {
     masters.push_back(param.master);
     models.push_back(each.contents);
   }
-  for (size_t i = 0; i < lent.size(); ++i) {
-    if (!stepped[i].is_alias_of(masters[i])) masters[i].copy_(stepped[i]);
-  }
+  for (size_t i = 0; i < replaced.size(); ++i) replaced_masters[i].copy_(replaced[i]);
   // Not counted as a write: what has written the parameter has counted it, or chosen not to.
   ops::copy_cast(masters, models);
   for (const Lent& each : lent) each.param->mark_synced();

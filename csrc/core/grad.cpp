@@ -83,7 +83,8 @@ bool Grad::has_contributed() const {
 bool Grad::is_new() const {
   const Tensor& grad = grad_of(model_);
   const bool is_masters = has_master() && is_open() && grad_of(master_).defined();
-  return is_masters || (grad.defined() && !held_.left.is_unchanged(grad));
+  const Mark& known = is_open() ? before_.stays : held_.left;
+  return is_masters || (grad.defined() && !known.is_unchanged(grad));
 }
 
 bool Grad::is_left() const {
@@ -93,56 +94,42 @@ bool Grad::is_left() const {
 
 // ---- a backward
 
-void Grad::set_aside() {
-  before_ = {state_, std::exchange(held_, {}), {}, {}};
-  move(GradState::kOpen);
-}
-
 void Grad::open() {
   Tensor& grad = model_grad();
   if (!has_stray()) {
     is_stray_ = false;
-  } else if (is_set_aside()) {
-    grad.reset();
+  } else if (has_master() && state_ == GradState::kNone) {
+    grad.reset();  // set aside for good
   } else {
     stray_ = Mark();
   }
   const bool stays = state_ == GradState::kScaled;
-  set_aside();
-  if (has_master()) {
+  before_.state = state_;
+  move(GradState::kOpen);
+  if (has_master() && grad_of(master_).defined()) {
     Tensor& own = master_.mutable_grad();
-    before_.master_grad = stays && own.defined() ? own.clone() : own;
-    if (!stays) own.reset();
+    before_.master_grad = stays ? own.clone() : std::exchange(own, {});
   }
-  if (grad.defined()) {
-    const bool is_copied = stays || is_part_of_a_bucket(grad);
-    const bool was_left = before_.held.left.is_same(grad);
-    before_.model_grad = is_copied ? grad.detach().clone() : grad;
-    if (is_copied && was_left) before_.held.left = Mark(before_.model_grad);
-    if (stays) {
-      held_.left = Mark(grad);
-    } else {
-      grad.reset();
-    }
-  }
+  if (!grad.defined()) return set_grad_dtype(model_);
+  const bool is_copied = stays || is_part_of_a_bucket(grad);
+  const bool was_left = held_.left.is_same(grad);
+  before_.model_grad = is_copied ? grad.detach().clone() : grad;
+  if (is_copied && was_left) held_.left = Mark(before_.model_grad);
+  if (stays) return void(before_.stays = Mark(grad));
+  grad.reset();
   set_grad_dtype(model_);
 }
 
 void Grad::take() {
-  set_aside();
-  before_ = {};
-}
-
-void Grad::reopen() {
   if (has_stray()) stray_ = Mark();
-  set_aside();
+  before_.state = state_;
+  move(GradState::kOpen);
 }
 
 void Grad::cancel() {
   Before before = std::exchange(before_, {});
   model_grad() = std::move(before.model_grad);
   if (has_master()) master_.mutable_grad() = std::move(before.master_grad);
-  held_ = std::move(before.held);
   move(before.state);
   set_grad_dtype(model_);
 }
@@ -157,7 +144,7 @@ Tensor Grad::scaled() const {
 
 const Tensor& Grad::sum_before() const {
   static const Tensor none;
-  if (before_.state == GradState::kScaled) return before_.held.earlier;
+  if (before_.state == GradState::kScaled) return held_.earlier;
   if (has_master() && before_.state != GradState::kUnscaled) return none;
   return before_.model_grad;
 }
@@ -171,26 +158,20 @@ bool Grad::can_stay() const {
 void Grad::delay(const std::shared_ptr<const Scaling>& scaling) {
   const Tensor& grad = grad_of(model_);
   if (!grad.defined() && !grad_of(master_).defined()) return cancel();
-  const bool was_new = is_new();
-  held_ = {Mark(grad), sum_before(), was_new ? scaling : before_.held.scaling, false};
+  held_ = {Mark(grad), sum_before(), is_new() ? scaling : held_.scaling, false, false};
   before_ = {};
   move(GradState::kScaled);
 }
 
 void Grad::check() {
   before_ = {};
-  held_.left = Mark(grad_of(model_));
+  held_ = {Mark(grad_of(model_)), {}, nullptr, false, false};
   move(GradState::kChecked);
 }
 
-void Grad::finish(const Tensor& sum, bool shows) {
-  before_ = {};
-  take_over(sum, shows);
-}
-
-/// `grad`, unscaled, becomes what the model shows, and the master where it `shows` its grad.
-void Grad::take_over(Tensor grad, bool shows) {
+void Grad::finish(Tensor grad, bool shows) {
   move(GradState::kUnscaled);
+  before_ = {};
   if (grad.requires_grad()) grad = grad.detach();
   if (has_master()) {
     if (shows) grad = grad.to(master_.scalar_type());
@@ -212,17 +193,19 @@ bool Grad::notice(bool shows) {
 /// Of parameters without master, and of grads that are still scaled.
 bool Grad::notice_model() {
   const Tensor& grad = grad_of(model_);
-  const bool is_masters_alone =
-      has_master() && grad_of(master_).defined() && held_.left.is_same(grad);
-  const bool is_zeroed = state_ != GradState::kNone && !grad.defined() && !is_masters_alone;
-  if (is_zeroed) zero();
-  const bool is_replaced = grad.defined() && !is_left() && !is_part_of_a_bucket(grad);
+  if (!grad.defined()) {
+    const bool is_masters_alone =
+        has_master() && grad_of(master_).defined() && held_.left.is_same(grad);
+    const bool is_zeroed = state_ != GradState::kNone && !is_masters_alone;
+    if (is_zeroed) zero();
+    return is_zeroed;
+  }
   TORCH_CHECK(
-      state_ != GradState::kScaled || !is_replaced,
+      state_ != GradState::kScaled || is_left() || is_part_of_a_bucket(grad),
       "expected grads that delay_unscale has left scaled to be modified in place, or zeroed "
       "by zero_grad(), got another grad of a parameter of sizes ",
       model_.sizes(), ", which may not be scaled; call the optimizer's zero_grad()");
-  return is_zeroed;
+  return false;
 }
 
 /// The model's rules. What the program, or autograd outside of scale_loss, has put on the master
@@ -231,28 +214,29 @@ bool Grad::notice_both(bool shows) {
   const Tensor& grad = grad_of(model_);
   const Tensor own = grad_of(master_);
   const bool counts = state_ == GradState::kUnscaled;
+  if (!counts && !grad.defined() && !own.defined()) return false;
   const bool is_foreign = (is_stray_ && stray_.is_same(grad)) || (held_.is_scaled && is_left());
   const bool is_current = counts ? grad.defined() : is_new() && !is_foreign;
   if (own.defined() && !held_.left.is_same(own)) {
     const bool is_replaced = held_.is_shown && is_left();
-    take_over(is_current && !is_replaced ? own.add(grad) : own, shows);
+    finish(is_current && !is_replaced ? own.add(grad) : own, shows);
   } else if (counts && (!grad.defined() || (held_.is_shown && !own.defined() && is_left()))) {
     zero();
     return true;
   } else if (is_current && (!counts || !is_left() || shows != held_.is_shown)) {
-    take_over(grad, shows);
+    finish(grad, shows);
   }
   return false;
 }
 
 void Grad::zero() {
   if (is_open()) {
-    before_ = {};
+    before_ = {GradState::kNone, {}, {}, before_.stays};
   } else {
     if (has_master() && is_left()) model_grad().reset();
     move(GradState::kNone);
-    held_ = {};
   }
+  held_ = {};
   if (has_master()) {
     master_.mutable_grad().reset();
     set_grad_dtype(model_);
@@ -318,13 +302,9 @@ void Grad::note_stray() {
 
 /// Once more have been added to those, `stray_` is of no tensor.
 bool Grad::has_stray() const {
+  if (!is_stray_) return false;
   const Tensor& grad = grad_of(model_);
-  if (!is_stray_ || !grad.defined()) return false;
-  return stray_.is_same(Tensor()) || stray_.is_unchanged(grad);
-}
-
-bool Grad::is_set_aside() const {
-  return has_master() && state_ == GradState::kNone;
+  return grad.defined() && (stray_.is_same(Tensor()) || stray_.is_unchanged(grad));
 }
 
 }  // namespace torchamp::core

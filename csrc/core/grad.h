@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "core/scale_snapshot.h"
+#include "scaler/scale_snapshot.h"
 
 namespace torchamp::core {
 
@@ -79,10 +79,8 @@ class TORCHAMP_API Grad {
   /// Sets the grads of earlier backwards aside. Those that are kScaled stay where they are: the
   /// backward adds to them, and DistributedDataParallel reduces the sum.
   void open();
-  /// Opens it with the grads that there are as those of the open backward.
+  /// Opens it with the grads that there are as those of the open backward; kScaled: of its own.
   void take();
-  /// kScaled: opens it with its own grads, for unscaling.
-  void reopen();
   /// Puts back what opening has found.
   void cancel();
   /// The sum of what the open backward has left the model and the master, still scaled.
@@ -95,8 +93,9 @@ class TORCHAMP_API Grad {
   void delay(const std::shared_ptr<const Scaling>& scaling);
   /// Ends it: the step unscales them.
   void check();
-  /// Ends it, or kChecked: `sum` is what the step uses. `shows`: the master shows it too.
-  void finish(const at::Tensor& sum, bool shows);
+  /// Ends it, or kChecked, or takes over what the program has put there: `sum` is what the step
+  /// uses. `shows`: the master shows it too.
+  void finish(at::Tensor sum, bool shows);
 
   /// @}
   /// @name The program and its steps
@@ -123,13 +122,11 @@ class TORCHAMP_API Grad {
   void note_stray();
   /// Whether the grad has contributions of one.
   bool has_stray() const;
-  /// Whether the optimizer's next backward sets the model's grad aside for good.
-  bool is_set_aside() const;
 
   /// @}
 
  private:
-  /// What counts of the backwards so far.
+  /// What counts of the backwards before the open one.
   struct Held {
     /// The model's grad as torchamp left it, also the one that the last step has used.
     Mark left;
@@ -138,25 +135,23 @@ class TORCHAMP_API Grad {
     bool is_shown = false;                   ///< kUnscaled: the master shows it too
     bool is_scaled = false;                  ///< kNone: a step has used `left`, still scaled
   };
-  /// What opening has found.
+  /// kOpen: what opening has found, and where it has left the model a grad, that one.
   struct Before {
     GradState state = GradState::kNone;
-    Held held;
     at::Tensor model_grad, master_grad;
+    Mark stays;
   };
 
   void move(GradState to);
-  void set_aside();
   bool notice_model();
   bool notice_both(bool shows);
-  void take_over(at::Tensor grad, bool shows);
   bool has_master() const { return !model_.is_same(master_); }
   at::Tensor& model_grad() const { return model_.mutable_grad(); }
 
   const at::Tensor model_, master_;
   GradState state_ = GradState::kNone;
   Held held_;
-  Before before_;          ///< kOpen
+  Before before_;
   Mark stray_;             ///< the model's grad as a backward without the optimizer left it
   bool is_stray_ = false;  ///< `stray_` is of a grad that is still to be zeroed
   at::Tensor refused_;     ///< not 0: a step has skipped the grad, which no later one may use

@@ -16,8 +16,8 @@ using at::Tensor;
 
 constexpr const char* kDroppedUnknown =
     ": expected a parameter to be in a group when its backward runs in scale_loss, got one that "
-    "was "
-    "added with a grad, which may be scaled, and is dropped; add parameters before their backward";
+    "was added with a grad, which may be scaled, and is dropped; add parameters before their "
+    "backward";
 
 /// All OptimizerStates, for all threads.
 class States {
@@ -53,6 +53,28 @@ States& states() {
   return instance;
 }
 
+/// Zeros that are in its place count.
+void note_dropped(Param& param) {
+  Grad& grad = param.grad;
+  const Tensor zeros = grad.is_open() ? Tensor() : grad_of(param.model);
+  if (grad.has_contributed()) {
+    for (OptimizerState* user : param.users) user->grads().note_drop();
+  }
+  grad.zero();
+  if (!zeros.defined()) return;
+  param.model.mutable_grad() = zeros;
+  set_grad_dtype(param.model);
+}
+
+/// After its grads have been zeroed. Only states that have nothing left to skip are cleared.
+void clear_sharers(const OptimizerState& state) {
+  for (const auto& param : state.params()) {
+    for (OptimizerState* user : param->users) {
+      if (user != &state && !user->grads().have_contributed()) user->clear_overflows();
+    }
+  }
+}
+
 }  // namespace
 
 OptimizerState::OptimizerState(std::shared_ptr<Masters> masters, std::shared_ptr<Observer> observer)
@@ -79,23 +101,6 @@ std::vector<std::shared_ptr<OptimizerState>> OptimizerState::others_than(
   };
   others.erase(std::remove_if(others.begin(), others.end(), is_left_out), others.end());
   return others;
-}
-
-std::vector<Tensor> OptimizerState::model_params() const {
-  std::vector<Tensor> models;
-  for (const auto& param : params_) models.push_back(param->model);
-  return models;
-}
-
-std::vector<Tensor> OptimizerState::master_params() const {
-  std::vector<Tensor> masters;
-  for (const auto& param : params_) masters.push_back(param->master);
-  return masters;
-}
-
-bool OptimizerState::has_masters() const {
-  return std::any_of(params_.begin(), params_.end(),
-                     [](const auto& param) { return param->has_master(); });
 }
 
 bool OptimizerState::steps(const Param& param) const {
@@ -125,7 +130,7 @@ void OptimizerState::begin_using(const char* function, const std::shared_ptr<Par
   if (!had_scaled_loss_) return;
   if (grad_of(param->model).defined()) warn_once(std::string(function) + kDroppedUnknown);
   param->model.mutable_grad().reset();
-  param->grad.notice(shows_grads_);
+  param->grad.notice(/*shows=*/false);
 }
 
 void OptimizerState::follow(const char* function, at::TensorList held, bool makes_masters) {
@@ -172,7 +177,7 @@ void OptimizerState::keep(const std::vector<int64_t>& kept) {
 /// A grad that others step by stays.
 void OptimizerState::retire(const std::shared_ptr<Param>& param) {
   auto& users = param->users;
-  had_drops_ |= param->grad.has_contributed();
+  if (param->grad.has_contributed()) grads_.note_drop();
   if (users.size() == 1) {
     const GradState state = param->grad.state();
     const bool is_scaled = state == GradState::kScaled || state == GradState::kChecked;
@@ -188,20 +193,9 @@ void OptimizerState::check_releasable() const {
 }
 
 void OptimizerState::bring_together() const {
-  refresh();
+  refresh(params_);
   if (!masters_->adopts_data_writes()) return;
   for (const auto& param : params_) param->adopt_data_writes();
-}
-
-bool OptimizerState::grads_are_scaled() const {
-  return std::any_of(params_.begin(), params_.end(), [](const auto& param) {
-    return param->grad.is_open() || param->grad.state() == GradState::kScaled;
-  });
-}
-
-bool OptimizerState::grads_are_open() const {
-  return is_open_ || std::any_of(params_.begin(), params_.end(),
-                                 [](const auto& param) { return param->grad.is_open(); });
 }
 
 void OptimizerState::clear_overflows() {
@@ -209,53 +203,29 @@ void OptimizerState::clear_overflows() {
   if (observer_ != nullptr) observer_->forget_backwards();
 }
 
+void OptimizerState::update_grads() {
+  thread_ = std::this_thread::get_id();
+  if (grads_.update()) forget_backwards();
+}
+
 void OptimizerState::check_unscaled(const char* function) {
   if (!is_in_backward()) update_grads();
-  TORCH_CHECK(!grads_are_scaled(), function,
+  TORCH_CHECK(!grads_.are_scaled(), function,
               ": expected unscaled grads, got grads still scaled by a scale_loss that is open or "
               "has delay_unscale, as in no_sync(); clip after the last scale_loss of the step");
-  check_no_strays(function, /*set_aside=*/false);
+  grads_.check_no_strays(function, /*set_aside=*/false);
 }
 
 void OptimizerState::note_zeroed() {
-  at::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   for (const auto& param : params_) note_dropped(*param);
-  had_drops_ = false;
   forget_backwards();
-  clear_sharers();
+  clear_sharers(*this);
 }
 
-/// Zeros that are in its place count.
-void OptimizerState::note_dropped(Param& param) {
-  Grad& grad = param.grad;
-  const Tensor zeros = grad.is_open() ? Tensor() : grad_of(param.model);
-  for (OptimizerState* user : param.users) user->had_drops_ |= grad.has_contributed();
-  grad.zero();
-  if (!zeros.defined()) return;
-  param.model.mutable_grad() = zeros;
-  set_grad_dtype(param.model);
-}
-
-/// Only states that have nothing left to skip are cleared.
-void OptimizerState::clear_sharers() {
-  for (const auto& param : params_) {
-    for (OptimizerState* user : param->users) {
-      if (user != this && !user->have_contributed()) user->clear_overflows();
-    }
-  }
-}
-
-/// After the grads of all have been zeroed.
-void OptimizerState::forget_backwards() {
-  scaling_.reset();
-  factor_.reset();
-  norm_.reset();
-  overflows_.clear_flags();
-  clear_overflows();
-}
-
+/// Where not all are zeroed, the overflows of those stay until the rest is.
 void OptimizerState::note_zeroed(const std::vector<Tensor>& model_params) {
-  at::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   const auto contributed = std::count_if(params_.begin(), params_.end(), [](const auto& param) {
     return param->grad.has_contributed();
   });
@@ -266,18 +236,21 @@ void OptimizerState::note_zeroed(const std::vector<Tensor>& model_params) {
     zeroed += param->grad.has_contributed();
     note_dropped(*param);
   }
-  if (zeroed > 0 && zeroed == contributed) {
-    had_drops_ = false;  // or the overflow of an open backward would be forgotten with them
-    forget_backwards();
-  }
-  if (zeroed > 0) clear_sharers();
+  if (zeroed == 0) return;
+  if (zeroed == contributed) forget_backwards();
+  clear_sharers(*this);
+}
+
+/// After the grads of all have been zeroed or used.
+void OptimizerState::forget_backwards() {
+  grads_.forget();
+  clear_overflows();
 }
 
 void OptimizerState::show_grads() {
-  if (is_open_) return void(shows_grads_ = true);
-  set_lazy(false);
-  shows_grads_ = true;
-  update_grads();
+  if (!is_open_) update_grads();
+  grads_.show();
+  if (!is_open_) update_grads();
 }
 
 /// Parameters without a master keep their grads, as in PyTorch.
@@ -290,17 +263,6 @@ void OptimizerState::end_step(const std::vector<LossScaler*>& scalers) {
 
 void OptimizerState::warn_once(const std::string& warning) {
   if (warned_.insert(warning).second) warning_ = warning;
-}
-
-bool OptimizerState::have_contributed() const {
-  return std::any_of(params_.begin(), params_.end(),
-                     [](const auto& param) { return param->grad.has_contributed(); });
-}
-
-bool OptimizerState::lacks_grads() const {
-  return !params_.empty() && std::none_of(params_.begin(), params_.end(), [](const auto& param) {
-    return param->grad.is_usable();
-  });
 }
 
 }  // namespace torchamp::core

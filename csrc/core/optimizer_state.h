@@ -1,4 +1,4 @@
-// OptimizerState: the parameters that one optimizer steps, with the grads of its next step. The
+// OptimizerState: the parameters that one optimizer steps, and what its next step needs. The
 // optimizers of both languages have one.
 #pragma once
 
@@ -6,25 +6,16 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_set>
-#include <utility>
 #include <vector>
 
+#include "core/grads.h"
 #include "core/masters.h"
 #include "core/observer.h"
-#include "core/overflows.h"
-#include "core/param.h"
-#include "optim/fused_stepper.h"
 
-namespace torchamp {
-
-class UnscalePass;
-struct BackwardEnd;
-
-namespace core {
+namespace torchamp::core {
 
 /// What to do where two optimizers are to step one parameter.
 constexpr const char* kOneOwner =
@@ -50,14 +41,8 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
 
   /// In the order of the optimizer's groups.
   const ParamList& params() const { return params_; }
-  /// The model's.
-  std::vector<at::Tensor> model_params() const;
-  /// The tensors that are stepped for them: masters, and the parameters that have none.
-  std::vector<at::Tensor> master_params() const;
   /// The masters of its initialize.
   Masters& masters() const { return *masters_; }
-  /// Whether any parameter has a master.
-  bool has_masters() const;
   /// Whether it is one of the param's users.
   bool steps(const Param& param) const;
   /// Whether `held` is params()[i].
@@ -85,16 +70,15 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
 
   /// Whether a Backward that was given it is open.
   bool is_in_backward() const { return is_open_; }
-  /// Whether some of its grads cannot be used yet: in an open backward, or scaled.
-  bool grads_are_scaled() const;
+  /// The grads that it uses.
+  Grads& grads() { return grads_; }
+  const Grads& grads() const { return grads_; }
   /// What skips it.
   const Overflows& overflows() const { return overflows_; }
   /// Clears overflows.
   void clear_overflows();
 
-  /// Synchronizes masters and model; see core::refresh.
-  void refresh() const { core::refresh(params_); }
-  /// Does that, also of what was written through `.data` if steps adopt that.
+  /// Synchronizes masters and model, also of what was written through `.data` if steps adopt that.
   void bring_together() const;
   /// Brings the grads' states up to date: drops what a step has skipped, and reads what the program
   /// has done to the grads.
@@ -113,32 +97,6 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   /// Unscales grads now, and from now on in every backward; masters show theirs, float32, from now
   /// on.
   void show_grads();
-  /// Whether masters show their grads between backward and step.
-  bool shows_grads() const { return shows_grads_; }
-
-  /// @}
-  /// @name Fused steps
-  /// @{
-
-  /// Whether a backward may leave grads kChecked, if a fused step does not need more. Off by
-  /// default; turning it off unscales them.
-  void set_lazy(bool lazy);
-  /// The last argument of set_lazy().
-  bool lazy() const { return lazy_; }
-  /// Whether grads are kChecked.
-  bool is_checked() const { return factor_.defined(); }
-  /// Makes grads that are kChecked kUnscaled. Throws RuntimeError if the program has written them.
-  void unscale();
-  /// The factor of grads that are kChecked: the float32 inverse of their scale, clipped.
-  const at::Tensor& factor() const { return factor_; }
-  /// Replaces it.
-  void set_factor(const at::Tensor& factor) { factor_ = factor; }
-  /// The norm of the grads that are kChecked, still scaled, a float32 scalar on the device;
-  /// undefined if there are none. After the first call, backwards compute it in their pass.
-  at::Tensor norm_of_checked();
-  /// Steps by `stepper`, whose parameters are among the masters, and writes the model's, in one
-  /// pass. `skip`: float32 scalar on the device, unless 0 nothing changes; undefined: 0.
-  void step(FusedStepper& stepper, const at::Tensor& skip);
 
   /// @}
 
@@ -149,70 +107,27 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
  private:
   friend class Backward;
   friend class Step;
-  using Report = std::shared_ptr<const BackwardReport>;
 
   /// The others of this thread that are not among `given`.
   static std::vector<std::shared_ptr<OptimizerState>> others_than(
       const std::vector<std::shared_ptr<OptimizerState>>& given);
 
-  // A backward.
-  void open_grads();
-  void take_grads();
-  void restore_grads();
-  bool has_new_grads() const;
-  bool has_finished_grads() const;
-  void delay(const std::shared_ptr<const Scaling>& scaling);
-  at::Tensor finish(const at::Tensor& loss_scale, bool is_identity, const at::Tensor& found_before,
-                    const DynamicScale* moved, const at::Tensor& loss);
-  std::vector<std::shared_ptr<const Scaling>> other_scalings(const LossScaler& scaler) const;
-  at::Tensor unscale(const Scaling& scaling);
-  void accumulate(const at::Tensor& found_inf, bool is_shared) {
-    overflows_.add(found_inf, is_shared);
-  }
-
-  // Its pass.
-  bool can_check_only() const;
-  bool can_leave_unscaled() const;
-  void leave_unscaled();
-  void widen_grads();
-  at::Tensor run(const UnscalePass& pass, const at::Tensor& loss_scale, BackwardEnd end,
-                 bool checks_only);
-
-  // Strays: grads that a backward without this optimizer leaves its parameters.
-  void watch_strays();
-  void note_strays(bool is_scaled);
-  void check_no_strays(const char* function, bool set_aside) const;
-
   void begin_using(const char* function, const std::shared_ptr<Param>& param);
   void retire(const std::shared_ptr<Param>& param);
   void keep(const std::vector<int64_t>& kept);
-  void notice();
   void forget_backwards();
-  void clear_sharers();
-  static void note_dropped(Param& param);
-  bool have_contributed() const;
-  bool grads_are_open() const;
-  bool lacks_grads() const;
   void warn_once(const std::string& warning);
-  void check_not_written(const Param& param) const;
 
   ParamList params_;
   std::shared_ptr<Masters> masters_;
   Overflows overflows_;
-  bool shows_grads_ = false;
+  Grads grads_{params_, overflows_};
   bool is_open_ = false;
-  bool had_scaled_loss_ = false;            ///< a backward since it was made
-  bool had_drops_ = false;                  ///< the program has zeroed grads since update_grads()
-  std::shared_ptr<const Scaling> scaling_;  ///< of the last backward that left grads kScaled
-  at::Tensor factor_, norm_;                ///< of grads that are kChecked
-  bool lazy_ = false;
-  bool wants_norm_ = false;
-  std::thread::id thread_;  ///< that used it last
+  bool had_scaled_loss_ = false;  ///< a backward since it was made
+  std::thread::id thread_;        ///< that used it last
   std::string warning_;
   std::unordered_set<std::string> warned_;
   std::shared_ptr<Observer> observer_;  ///< may be null
-  Report last_report_;
 };
 
-}  // namespace core
-}  // namespace torchamp
+}  // namespace torchamp::core

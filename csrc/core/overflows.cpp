@@ -38,6 +38,7 @@ void Overflows::add(const Tensor& found_inf, bool is_shared) {
 
 void Overflows::clear() {
   found_inf_.reset();
+  per_param_.reset();
   are_shared_ = false;
 }
 

@@ -28,10 +28,8 @@ class TORCHAMP_API Overflows {
 
   /// Adds those of a backward: a float32 scalar.
   void add(const at::Tensor& found_inf, bool is_shared);
-  /// Forgets those of backwards, not whose they were.
+  /// Forgets them.
   void clear();
-  /// Forgets whose they were.
-  void clear_flags() { per_param_.reset(); }
 
   /// A float32 scalar, 1 if a grad of one of those parameters was not finite; undefined: none was.
   at::Tensor of(const std::vector<int64_t>& params) const;

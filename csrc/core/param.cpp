@@ -6,6 +6,7 @@
 #include <ATen/ops/where.h>
 #include <torchamp/ops.h>
 
+#include <algorithm>
 #include <functional>
 #include <mutex>
 #include <string_view>
@@ -84,6 +85,7 @@ Tensor hash_of(const Tensor& tensor) {
 }
 
 void copy_masters(const std::vector<Param*>& params) {
+  const at::NoGradGuard no_grad;
   std::vector<Tensor> masters, models;
   for (const Param* param : params) {
     masters.push_back(param->master);
@@ -232,13 +234,33 @@ void Param::overwrite_master() {
   mark_synced();
 }
 
+std::vector<Tensor> models_of(const ParamList& params) {
+  std::vector<Tensor> models;
+  for (const auto& param : params) models.push_back(param->model);
+  return models;
+}
+
+std::vector<Tensor> masters_of(const ParamList& params) {
+  std::vector<Tensor> masters;
+  for (const auto& param : params) masters.push_back(param->master);
+  return masters;
+}
+
+bool has_masters(const ParamList& params) {
+  return std::any_of(params.begin(), params.end(),
+                     [](const auto& param) { return param->has_master(); });
+}
+
 void refresh(const ParamList& params) {
-  for (const auto& param : params) param->follow_model();
-  publish_masters(params);
+  std::vector<Param*> ahead;
+  for (const auto& param : params) {
+    param->follow_model();
+    if (param->is_master_ahead()) ahead.push_back(param.get());
+  }
+  copy_masters(ahead);
 }
 
 void publish_masters(const ParamList& params) {
-  at::NoGradGuard no_grad;
   std::vector<Param*> ahead;
   for (const auto& param : params) {
     if (param->is_master_ahead()) ahead.push_back(param.get());
@@ -256,7 +278,6 @@ Tensor float32_of(const Tensor& tensor) {
 }
 
 void copy_to_model(const ParamList& params) {
-  at::NoGradGuard no_grad;
   std::vector<Param*> separate;
   for (const auto& param : params) {
     if (param->has_master()) separate.push_back(param.get());

@@ -94,6 +94,13 @@ TORCHAMP_API std::shared_ptr<Param> param_of(const at::Tensor& tensor);
 /// The Param of the two, which is made if there is none.
 std::shared_ptr<Param> make_param(const at::Tensor& model, const at::Tensor& master);
 
+/// The model's tensors.
+TORCHAMP_API std::vector<at::Tensor> models_of(const ParamList& params);
+/// The tensors that are stepped for them: masters, and the parameters that have none.
+TORCHAMP_API std::vector<at::Tensor> masters_of(const ParamList& params);
+/// Whether any has a master.
+TORCHAMP_API bool has_masters(const ParamList& params);
+
 /// Synchronizes models and masters where one was written from outside: follow_model(), else the
 /// masters that were written are copied to the models, in one launch.
 TORCHAMP_API void refresh(const ParamList& params);

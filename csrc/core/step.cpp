@@ -1,10 +1,17 @@
 
 #include "core/step.h"
 
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
 #include <utility>
+
+#include "core/autograd_meta.h"
 
 namespace torchamp::core {
 namespace {
+
+using at::Tensor;
 
 constexpr const char* kLacksGrads =
     ": expected grads, got none, so nothing changes; run the backward, of a loss that reaches the "
@@ -18,15 +25,16 @@ void Step::begin(const char* function) {
               ": expected the optimizer not to be inside an open scale_loss, but it is; "
               "step after it, where the grads are unscaled");
   state.update_grads();
-  TORCH_CHECK(!state.grads_are_scaled(), function,
+  Grads& grads = state.grads();
+  TORCH_CHECK(!grads.are_scaled(), function,
               ": expected unscaled grads, got grads still scaled by a scale_loss with "
               "delay_unscale, as in no_sync(); run one without it before the step");
-  state.check_no_strays(function, /*set_aside=*/true);
+  grads.check_no_strays(function, /*set_aside=*/true);
   state.warning_.clear();
-  if (state.lacks_grads()) state.warn_once(std::string(function) + kLacksGrads);
+  if (grads.are_missing()) state.warn_once(std::string(function) + kLacksGrads);
   state.bring_together();
   if (writes_model_) return;
-  state.unscale();
+  grads.unscale_checked();
   borrow_ = std::make_unique<Borrow>(state.params());
   borrow_->enter();
 }
@@ -38,6 +46,38 @@ void Step::pause() {
 void Step::finish() {
   pause();
   state_->end_step(scalers_);
+}
+
+void step_by(OptimizerState& state, FusedStepper& stepper, const Tensor& skip) {
+  const at::NoGradGuard no_grad;
+  if (stepper.joins_norms()) state.grads().unscale_checked();
+  const ParamList& params = state.params();
+  const std::vector<Tensor>& stepped = stepper.params();
+  Borrowed grads(stepped.size()), models(stepped.size());
+  std::vector<int64_t> unscaled, scaled;
+  size_t next = 0;
+  for (size_t k = 0; k < stepped.size(); ++k) {
+    const auto is_it = [&](const auto& param) { return param->master.is_same(stepped[k]); };
+    if (next >= params.size() || !is_it(params[next])) {
+      next = std::find_if(params.begin(), params.end(), is_it) - params.begin();
+    }
+    const Param& param = *params.at(next++);
+    const bool is_checked = param.grad.state() == GradState::kChecked;
+    if (is_checked) OnePass::check_not_written(param);
+    if (!param.grad.is_usable()) continue;
+    grads.set(k, grad_of(param.model));
+    if (param.has_master() && !param.is_borrowed) models.set(k, param.model);
+    (is_checked ? scaled : unscaled).push_back(static_cast<int64_t>(k));
+  }
+  if (unscaled.empty() && scaled.empty()) return;
+  FusedStepper::StepInputs inputs;
+  if (skip.defined()) inputs.skip = skip;
+  if (scaled.empty()) unscaled.clear();
+  if (!scaled.empty()) inputs.grad_factor = state.grads().one_pass().factor();
+  stepper.step({grads, models, unscaled}, inputs);
+  for (const auto& param : params) {
+    if (param->has_master()) param->mark_synced();
+  }
 }
 
 }  // namespace torchamp::core

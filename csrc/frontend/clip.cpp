@@ -1,4 +1,4 @@
-#include "core/clip.h"
+#include "clip/clip.h"
 
 #include <torchamp/clip.h>
 

@@ -7,9 +7,9 @@
 #include <set>
 #include <utility>
 
-#include "core/ranks.h"
 #include "frontend/device_grads.h"
 #include "frontend/optim/fused_steppers.h"
+#include "scaler/ranks.h"
 
 namespace torchamp {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "core/ranks.h"
+#include "scaler/ranks.h"
 
 namespace torchamp {
 namespace {

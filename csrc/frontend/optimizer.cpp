@@ -144,7 +144,7 @@ std::vector<at::Tensor> Optimizer::master_params() const {
   core::OptimizerState& state = *wrapped_of(*this).state;
   state.bring_together();
   state.show_grads();
-  return state.master_params();
+  return core::masters_of(state.params());
 }
 
 std::vector<Optimizer> detail::handles(const std::shared_ptr<Amp>& amp) {

@@ -145,7 +145,8 @@ Session::Session(std::vector<std::shared_ptr<Module>> models, const OptimizerRef
     }
     follow_groups(optimizer);
     optimizer.note_count();
-    optimizer.state->set_lazy(optimizer.fused != nullptr && !options.materialize_master_grads());
+    const bool is_one_pass = optimizer.fused != nullptr && !options.materialize_master_grads();
+    optimizer.state->grads().one_pass().switch_to(is_one_pass);
   }
 }
 

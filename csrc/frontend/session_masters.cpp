@@ -112,7 +112,7 @@ void WrappedOptimizer::widen_states() const {
 
 bool WrappedOptimizer::has_unknown_states() const {
   const bool has_some = checkpoint::kind_of(*wrapped) == nullptr && !wrapped->state().empty();
-  return has_some && state->has_masters();
+  return has_some && core::has_masters(state->params());
 }
 
 /// Steps what the groups hold now, with masters for what is new.
@@ -125,7 +125,7 @@ void Session::follow_groups(WrappedOptimizer& optimizer) {
   state.follow("Optimizer", params_of(*optimizer.wrapped),
                properties_.master_weights.value_or(false));
   if (!state.warning().empty()) warn_once(state.warning());
-  checkpoint::save_in_float32(state.model_params());
+  checkpoint::save_in_float32(core::models_of(state.params()));
 }
 
 void Session::set_value(const at::Tensor& tensor, const at::Tensor& value) {
@@ -143,7 +143,7 @@ void Session::refresh() {
   for (auto& optimizer : optimizers_) {
     if (optimizer.is_alive()) optimizer.check_own_steps();
     optimizer.note_writes();
-    optimizer.state->refresh();
+    core::refresh(optimizer.state->params());
   }
 }
 

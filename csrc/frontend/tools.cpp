@@ -15,11 +15,12 @@ std::vector<SteppedParam> stepped_params(const Optimizer& optimizer) {
 
 std::vector<SteppedParam> stepped_params(const core::OptimizerState& state) {
   std::vector<SteppedParam> params;
+  const core::OnePass& one_pass = state.grads().one_pass();
   for (const auto& param : state.params()) {
     const bool is_checked = param->grad.state() == core::GradState::kChecked;
     params.push_back({param->model, param->master,
                       param->grad.is_usable() ? param->model.grad() : at::Tensor(),
-                      is_checked ? state.factor() : at::Tensor(), state.lazy()});
+                      is_checked ? one_pass.factor() : at::Tensor(), one_pass.is_on()});
   }
   return params;
 }

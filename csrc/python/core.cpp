@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "autocast/open_autocast.h"
+#include "clip/clip.h"
 #include "core/backward.h"
-#include "core/clip.h"
 #include "core/step.h"
 #include "python/bindings.h"
 #include "python/context.h"
@@ -265,8 +265,13 @@ void bind_stepped(StateClass& state) {
           [](OptimizerState& self, const std::vector<at::Tensor>& held) { self.let_go(held); },
           py::arg("held"), "Steps no longer what is not among those, which the groups hold.")
       .def("params", &OptimizerState::params, "In the order of the groups.")
-      .def("model_params", &OptimizerState::model_params, "The model's tensors.")
-      .def("master_params", &OptimizerState::master_params, "What it steps for them.")
+      .def(
+          "model_params", [](const OptimizerState& self) { return core::models_of(self.params()); },
+          "The model's tensors.")
+      .def(
+          "master_params",
+          [](const OptimizerState& self) { return core::masters_of(self.params()); },
+          "What it steps for them.")
       .def("params_with_grads", &params_with_grads, "The model's whose grads the next step uses.")
       .def(
           "steps",
@@ -279,9 +284,12 @@ void bind_stepped(StateClass& state) {
           "publish_masters",
           [](const OptimizerState& self) { core::publish_masters(self.params()); }, Unlocked(),
           "Copies masters that were written from outside to the model, where that was not written.")
-      .def_property_readonly("has_masters", &OptimizerState::has_masters)
-      .def("refresh", &OptimizerState::refresh, Unlocked(),
-           "Synchronizes model and masters where one was written from outside; the model wins.")
+      .def_property_readonly(
+          "has_masters",
+          [](const OptimizerState& self) { return core::has_masters(self.params()); })
+      .def(
+          "refresh", [](const OptimizerState& self) { core::refresh(self.params()); }, Unlocked(),
+          "Synchronizes model and masters where one was written from outside; the model wins.")
       .def("bring_together", &OptimizerState::bring_together, Unlocked(),
            "Does that, also of what was written through .data if steps adopt that.")
       .def("overwrite_masters", &overwrite_masters, Unlocked(),
@@ -295,14 +303,18 @@ void bind_stepped(StateClass& state) {
 
 void bind_fused(StateClass& state) {
   state
-      .def_property("lazy", &OptimizerState::lazy, &OptimizerState::set_lazy,
-                    "Whether backwards may only check grads, which a fused step then unscales.")
+      .def_property(
+          "lazy", [](const OptimizerState& self) { return self.grads().one_pass().is_on(); },
+          [](OptimizerState& self, bool is_on) { self.grads().one_pass().switch_to(is_on); },
+          "Whether backwards may only check grads, which a fused step then unscales.")
       .def(
-          "factor", [](const OptimizerState& self) { return optional(self.factor()); },
+          "factor",
+          [](const OptimizerState& self) { return optional(self.grads().one_pass().factor()); },
           "What a fused step multiplies grads by that are only checked, a float32 scalar on the "
           "device; None: there are none.")
-      .def("unscale", py::overload_cast<>(&OptimizerState::unscale), Unlocked(),
-           "Unscales grads that are only checked.");
+      .def(
+          "unscale", [](OptimizerState& self) { self.grads().unscale_checked(); }, Unlocked(),
+          "Unscales grads that are only checked.");
 }
 
 void bind_optimizer_state(py::module_& module) {
@@ -317,8 +329,9 @@ void bind_optimizer_state(py::module_& module) {
           "warning", &OptimizerState::warning,
           "A warning about what the program may not have meant, found by the last step or look at "
           "the groups; \"\": nothing.")
-      .def_property_readonly("grads_are_scaled", &OptimizerState::grads_are_scaled,
-                             "Whether a backward is open, or its grads are still scaled.")
+      .def_property_readonly(
+          "grads_are_scaled", [](const OptimizerState& self) { return self.grads().are_scaled(); },
+          "Whether a backward is open, or its grads are still scaled.")
       .def(
           "found_inf",
           [](const OptimizerState& self) { return optional(self.overflows().found_inf()); },

@@ -1,5 +1,5 @@
 
-#include "core/optimizer_state.h"
+#include "core/step.h"
 #include "python/bindings.h"
 #include "python/tensor_list.h"
 
@@ -50,7 +50,7 @@ void step_masters(const std::vector<FusedStepper*>& steppers, core::OptimizerSta
   const OptionalTensor any_skip = found_inf.defined() ? OptionalTensor(found_inf) : skip;
   for (FusedStepper* stepper : steppers) {
     const at::Device device = stepper->params().front().device();
-    state.step(*stepper, on(device, any_skip).value_or(Tensor()));
+    core::step_by(state, *stepper, on(device, any_skip).value_or(Tensor()));
   }
 }
 

@@ -2,10 +2,10 @@
 #include <pybind11/functional.h>
 #include <torchamp/loss_scaler.h>
 
-#include "core/ranks.h"
 #include "frontend/device_grads.h"
 #include "python/bindings.h"
 #include "python/loss_scale.h"
+#include "scaler/ranks.h"
 
 namespace torchamp::python {
 namespace {

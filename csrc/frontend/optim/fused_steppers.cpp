@@ -77,7 +77,7 @@ void FusedSteppers::step(FusedOptimizer& optimizer, const FusedStepper::StepInpu
 void FusedSteppers::step_masters(FusedOptimizer& optimizer, core::OptimizerState& state) {
   update(optimizer);
   for (Stepper& stepper : steppers_) {
-    state.step(stepper.core, state.overflows().found_inf());
+    core::step_by(state, stepper.core, state.overflows().found_inf());
     publish_new(optimizer, stepper);
   }
 }

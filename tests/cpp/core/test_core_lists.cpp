@@ -4,8 +4,8 @@
 
 #include <cmath>
 
+#include "clip/clip.h"
 #include "core/backward.h"
-#include "core/clip.h"
 #include "core/step.h"
 #include "device.h"
 #include "errors.h"
@@ -78,7 +78,7 @@ TEST_P(ListsTest, AParameterThatGetsNoGradKeepsWhatItHad) {
   for (const bool lazy : {false, true}) {
     for (const bool delays : {false, true}) {
       Rig rig({true, false, true}, device());
-      rig.state->set_lazy(lazy);
+      rig.state->grads().one_pass().switch_to(lazy);
       rig.backward(grads(rig, 5));
       rig.backward({grads(rig, 1)[0], {}, {}}, {0, delays, false});
       rig.backward({});
@@ -316,7 +316,7 @@ class SparseTest : public ::testing::TestWithParam<std::tuple<at::Device, bool>>
 };
 
 TEST_P(SparseTest, StaysSparse) {
-  rig_.state->set_lazy(true);
+  rig_.state->grads().one_pass().switch_to(true);
   backward(sparse(3));
   EXPECT_TRUE(rig_.grad(0).is_sparse());
   EXPECT_EQ(rig_.grad(0).scalar_type(), at::kFloat);

@@ -49,7 +49,7 @@ class Run {
         master_(way.has_master() ? model_.to(at::kFloat) : model_) {
     state_->masters().adopt_data_writes();
     state_->add("Run", model_, master_);
-    state_->set_lazy(way.is_lazy());
+    state_->grads().one_pass().switch_to(way.is_lazy());
     if (way.steps == Steps::kShown) state_->show_grads();
     scalers_[0].set_loss_scale(256);
     scalers_[1].set_loss_scale(32);
@@ -119,7 +119,7 @@ class Run {
       stepper_.emplace(StepAlgorithm::kSgd, std::vector{master_}, std::vector<int64_t>{0});
       stepper_->set_hyper({{/*lr=*/1.0}});
     }
-    state_->step(*stepper_, state_->overflows().found_inf());
+    step_by(*state_, *stepper_, state_->overflows().found_inf());
   }
 
   at::NoGradGuard no_grad_;

@@ -67,7 +67,7 @@ TEST_P(OnePassTest, WithoutMasterGradsTheNumbersAreTheSame) {
     for (FusedTraining* each : {&made, &training}) {
       each->amped.optimizer.zero_grad();
       each->backward();
-      EXPECT_EQ(each->state().is_checked(), each == &training);
+      EXPECT_EQ(each->state().grads().one_pass().has_grads(), each == &training);
       EXPECT_TRUE(each->amped.optimizer.step());
     }
     EXPECT_TRUE(same_bits(training.everything(), made.everything())) << step;
@@ -98,7 +98,7 @@ TEST_P(OnePassTest, EveryAccessFindsGrads) {
   for (const Tensor& master : training.amped.optimizer.master_params()) {
     EXPECT_TRUE(master.grad().defined());
   }
-  EXPECT_FALSE(training.state().lazy());
+  EXPECT_FALSE(training.state().grads().one_pass().is_on());
 }
 
 TEST_P(OnePassTest, ClippingByNorm) {
@@ -130,14 +130,14 @@ TEST_P(OnePassTest, ClippingLeavesOutGradsThatWereDropped) {
     norms.push_back(clip_grad_norm_(each->amped.optimizer, 1.0));
   }
   EXPECT_TRUE(at::allclose(norms[0], norms[1], 1e-4));
-  EXPECT_TRUE(training.state().is_checked());
+  EXPECT_TRUE(training.state().grads().one_pass().has_grads());
 }
 
 TEST_P(OnePassTest, ClippingByValue) {
   FusedTraining training(device(), lazy());
   training.backward();
   clip_grad_value_(training.amped.optimizer, 1e-3);
-  EXPECT_TRUE(training.state().lazy());
+  EXPECT_TRUE(training.state().grads().one_pass().is_on());
   for (const Tensor& param : training.net->parameters()) {
     EXPECT_LE(param.grad().abs().max().item<float>(), 1e-3f);
   }
@@ -152,7 +152,7 @@ TEST_P(OnePassTest, ClippingTwoOfWhichTheSecondWaitsChangesNothing) {
   const std::vector<Optimizer> both{first.amped.optimizer, second.amped.optimizer};
   EXPECT_TRUE(contains(message_of([&] { clip_grad_value_(both, 1e-3); }),
                        "clip_grad_value_: expected unscaled grads, got grads still scaled"));
-  EXPECT_TRUE(first.state().is_checked());
+  EXPECT_TRUE(first.state().grads().one_pass().has_grads());
 }
 
 TORCHAMP_AT_LEVELS(OnePassTest, OptLevel::O2, OptLevel::O5);

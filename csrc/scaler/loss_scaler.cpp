@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "core/ranks.h"
-#include "core/scale_snapshot.h"
 #include "ops/backward_report.h"
 #include "ops/device_kernels.h"
 #include "ops/finish_backward.h"
 #include "ops/memory.h"
+#include "scaler/ranks.h"
+#include "scaler/scale_snapshot.h"
 
 namespace torchamp {
 namespace {

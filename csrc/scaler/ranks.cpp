@@ -1,4 +1,4 @@
-#include "core/ranks.h"
+#include "scaler/ranks.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>

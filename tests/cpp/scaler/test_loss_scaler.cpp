@@ -1,10 +1,10 @@
 #include <ATen/ops/full.h>
 #include <torchamp/loss_scaler.h>
 
-#include "core/scale_snapshot.h"
 #include "device.h"
 #include "errors.h"
 #include "oracle.h"
+#include "scaler/scale_snapshot.h"
 #include "tensors.h"
 
 namespace torchamp {

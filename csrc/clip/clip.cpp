@@ -1,4 +1,4 @@
-#include "core/clip.h"
+#include "clip/clip.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
@@ -28,13 +28,13 @@ struct Part {
   std::vector<Tensor> counted;  ///< of those, the ones that this rank counts
 
   Tensor norm() const {
-    if (is_checked) return state->norm_of_checked();
+    if (is_checked) return state->grads().one_pass().norm();
     if (!counted.empty() || unscaled.empty()) return std::get<0>(ops::l2norm(counted));
     return at::zeros({}, unscaled.front().options().dtype(at::kFloat));
   }
-  Tensor factor() const { return is_checked ? state->factor() : Tensor(); }
+  Tensor factor() const { return is_checked ? state->grads().one_pass().factor() : Tensor(); }
   void clip(const Tensor& factor, const Tensor& coefficient) const {
-    if (is_checked) return state->set_factor(factor);
+    if (is_checked) return state->grads().one_pass().set_factor(factor);
     if (!unscaled.empty()) at::_foreach_mul_(unscaled, coefficient);
   }
 };
@@ -65,7 +65,7 @@ Part unscaled_part(OptimizerState& state, const ClippedStates& states, const Ran
 std::vector<Part> parts_of(const ClippedStates& states, const RanksOfShards& ranks) {
   std::vector<Part> parts;
   for (OptimizerState* state : states) {
-    if (state->norm_of_checked().defined()) parts.push_back({state, true, {}, {}});
+    if (state->grads().one_pass().norm().defined()) parts.push_back({state, true, {}, {}});
     Part unscaled = unscaled_part(*state, states, ranks);
     if (!unscaled.unscaled.empty()) parts.push_back(std::move(unscaled));
   }
@@ -121,7 +121,7 @@ ClipFactors factors_by(const Tensor& norm, const std::vector<NormPart>& parts, d
 /// Whether overflows that skip the step can only be among grads that are kChecked, whose norm
 /// shows them.
 bool shows_overflows(const ClippedStates& states) {
-  return states.size() == 1 && states.front()->is_checked() &&
+  return states.size() == 1 && states.front()->grads().one_pass().has_grads() &&
          !states.front()->overflows().are_shared();
 }
 
@@ -152,7 +152,7 @@ void clip_grad_value(const ClippedStates& states, double clip_value) {
   at::NoGradGuard no_grad;
   check_bound("clip_grad_value_", "clip_value", clip_value);
   for (OptimizerState* state : states) state->check_unscaled("clip_grad_value_");
-  for (OptimizerState* state : states) state->unscale();
+  for (OptimizerState* state : states) state->grads().unscale_checked();
   for (OptimizerState* state : states) {
     for (const Tensor& grad : unscaled_part(*state, states, {}).unscaled) {
       grad.clamp_(-clip_value, clip_value);
