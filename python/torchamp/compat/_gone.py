@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NoReturn
+
+Getattr = Callable[[str], NoReturn]
+
+_LAMB = "apex.optimizers.FusedLAMB with amp.initialize at O2 or O5"
+
 #: By apex's name.
 INSTEAD = {
     "apex.fused_dense": "torch.nn.Linear and torch.nn.GELU",
+    "apex.optimizers.FusedMixedPrecisionLamb": _LAMB,
+    "apex.optimizers.fused_mixed_precision_lamb": _LAMB,
 }
 
 
@@ -12,3 +21,13 @@ def message_of(name: str) -> str | None:
     """What to say of apex's `name`, or None of one that is not in the table."""
     instead = INSTEAD.get(name)
     return instead and f"torchamp has no {name}: use {instead}, or install apex, which ships it"
+
+
+def attributes_of(module: str) -> Getattr:
+    """The `__getattr__` of what replaces apex's `module`."""
+
+    def get(name: str) -> NoReturn:
+        message = message_of(f"{module}.{name}")
+        raise AttributeError(message or f"module {module!r} has no attribute {name!r}")
+
+    return get

@@ -12,7 +12,6 @@ from apex.optimizers import (
     FusedAdagrad,
     FusedAdam,
     FusedLAMB,
-    FusedMixedPrecisionLamb,
     FusedNovoGrad,
     FusedSGD,
 )
@@ -195,7 +194,6 @@ ATTRIBUTES = {
         "adam_w_mode": ("adam_w_mode", [True, False], [1, 0]),
         "use_nvlamb": ("use_nvlamb", [True, False], [True, False]),
     },
-    FusedMixedPrecisionLamb: {"use_nvlamb": ("use_nvlamb", [True, False], [True, False])},
     FusedNovoGrad: {"moment_mode": ("reg_inside_moment", [True, False], [0, 1])},
     FusedAdagrad: {"adagrad_w_mode": ("adagrad_w_mode", [True, False], [1, 0])},
     FusedSGD: {"wd_after_momentum": ("wd_after_momentum", [True, False], [True, False])},

@@ -4,22 +4,38 @@ import importlib
 
 import pytest
 
-SHIPPED = "or install apex, which ships it"
+LAMB = "apex.optimizers.FusedLAMB with amp.initialize at O2 or O5"
 
 #: By apex's name: what to use instead.
 INSTEAD = {
     "apex.fused_dense": "torch.nn.Linear and torch.nn.GELU",
+    "apex.optimizers.FusedMixedPrecisionLamb": LAMB,
+    "apex.optimizers.fused_mixed_precision_lamb": LAMB,
 }
+ATTRIBUTES = ["apex.optimizers.FusedMixedPrecisionLamb"]
+
+
+def message_of(name):
+    return f"torchamp has no {name}: use {INSTEAD[name]}, or install apex, which ships it"
 
 
 @pytest.mark.parametrize("name", INSTEAD)
 def test_imports_say_what_to_use_instead(name):
     module, _, last = name.rpartition(".")
-    message = f"torchamp has no {name}: use {INSTEAD[name]}, {SHIPPED}"
     for statement in (f"import {name}", f"from {name} import x", f"from {module} import {last}"):
         with pytest.raises(ImportError) as raised:
             exec(statement, {})
-        assert str(raised.value) == message
+        assert str(raised.value) == message_of(name)
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module(name)
     assert not hasattr(importlib.import_module(module), last)
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_attributes_say_what_to_use_instead(name):
+    module, _, last = name.rpartition(".")
+    with pytest.raises(AttributeError) as raised:
+        getattr(importlib.import_module(module), last)
+    assert str(raised.value) == message_of(name)
+    with pytest.raises(AttributeError, match=f"^module '{module}' has no attribute 'nothing'$"):
+        _ = importlib.import_module(module).nothing

@@ -1,21 +1,17 @@
-"""Masters that FusedAdam and FusedMixedPrecisionLamb keep."""
+"""Masters that FusedAdam keeps."""
 
 import copy
 import pickle
 
 import pytest
 import torch
-from apex.optimizers import FusedAdam, FusedLAMB, FusedMixedPrecisionLamb
+from apex.optimizers import FusedAdam
 from torch import nn
 
 CASES = {
     "adam": (
         lambda p: FusedAdam(p, 1e-3, capturable=True, master_weights=True),
         lambda p: FusedAdam(p, 1e-3),
-    ),
-    "lamb": (
-        lambda p: FusedMixedPrecisionLamb(p, 1e-3, reduced_precision_dtype=torch.float16),
-        lambda p: FusedLAMB(p, 1e-3),
     ),
 }
 both = pytest.mark.parametrize("case", CASES)
@@ -106,25 +102,6 @@ def test_torchs_grad_scaler_skips_and_unscales(case, device):
         param.grad = torch.ones_like(param)
     other.step()
     assert all(torch.equal(a, b) for a, b in zip(params, twins))
-
-
-def test_only_the_reduced_dtype_has_masters(device):
-    """apex's FusedMixedPrecisionLamb failed on other dtypes."""
-    params = make_params(device)
-    optimizer = FusedMixedPrecisionLamb(params, reduced_precision_dtype=torch.bfloat16)
-    train(optimizer, params, 2)
-    state = optimizer.state_dict()["state"]
-    assert all("master_param" not in entry for entry in state.values())
-
-
-def test_lamb_counts_steps_as_done(device):
-    params, twins = make_params(device), make_params(device)
-    optimizer = FusedMixedPrecisionLamb(params, step=10, betas=(0.5, 0.5))
-    train(optimizer, params, 1)
-    (first, *_) = optimizer.state_dict()["state"].values()
-    assert float(first["step"]) == 11
-    train(FusedMixedPrecisionLamb(twins, betas=(0.5, 0.5)), twins, 1)
-    assert not torch.equal(params[1], twins[1])
 
 
 @both
