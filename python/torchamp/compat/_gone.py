@@ -12,6 +12,7 @@ _LAMB = "apex.optimizers.FusedLAMB with amp.initialize at O2 or O5"
 #: By apex's name.
 INSTEAD = {
     "apex.fused_dense": "torch.nn.Linear and torch.nn.GELU",
+    "apex.mlp.mlp_function": "apex.mlp.MLP",
     "apex.optimizers.FusedMixedPrecisionLamb": _LAMB,
     "apex.optimizers.fused_mixed_precision_lamb": _LAMB,
 }

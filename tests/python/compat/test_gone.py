@@ -9,10 +9,11 @@ LAMB = "apex.optimizers.FusedLAMB with amp.initialize at O2 or O5"
 #: By apex's name: what to use instead.
 INSTEAD = {
     "apex.fused_dense": "torch.nn.Linear and torch.nn.GELU",
+    "apex.mlp.mlp_function": "apex.mlp.MLP",
     "apex.optimizers.FusedMixedPrecisionLamb": LAMB,
     "apex.optimizers.fused_mixed_precision_lamb": LAMB,
 }
-ATTRIBUTES = ["apex.optimizers.FusedMixedPrecisionLamb"]
+ATTRIBUTES = ["apex.mlp.mlp_function", "apex.optimizers.FusedMixedPrecisionLamb"]
 
 
 def message_of(name):

@@ -31,9 +31,13 @@ def test_an_mlps_parameters_have_apexs_names_and_spread():
     assert mlp.weight_0.std().item() == pytest.approx((2 / 2004) ** 0.5, rel=0.1)
     assert mlp.bias_0.std().item() == pytest.approx((1 / 2000) ** 0.5, rel=0.1)
     assert list(MLP([4, 3], bias=False).state_dict()) == ["weight_0"]
-    assert "MLP sizes: [4, 2000, 3], Bias=True, activation=1" in repr(mlp)
-    with pytest.raises(TypeError, match="expected activation to be one of .* got 'gelu'"):
+    assert mlp.weights == [mlp.weight_0, mlp.weight_1] and mlp.biases == [mlp.bias_0, mlp.bias_1]
+
+
+def test_an_mlp_has_three_activations():
+    with pytest.raises(TypeError) as raised:
         MLP([4, 3], activation="gelu")
+    assert str(raised.value) == "MLP: expected activation to be none, relu or sigmoid, got 'gelu'"
 
 
 def test_a_copied_mlp_has_weights_of_its_own(device):

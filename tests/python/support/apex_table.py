@@ -80,7 +80,6 @@ FUNCTIONS = {
         "convert_module(module, dtype)",
         "convert_network(network, dtype)",
     ],
-    "apex.mlp": ["mlp_function(bias, activation, *args)"],
     "apex.normalization.fused_layer_norm": [
         "manual_rms_norm(input, normalized_shape, weight, eps)",
         "fused_layer_norm(input, normalized_shape, eps=1e-6, memory_efficient=False)",
@@ -160,8 +159,7 @@ CLASSES = {
     "apex.mlp.MLP": (
         "torch.nn.Module",
         "(mlp_sizes, bias=True, activation='relu')",
-        "num_layers mlp_sizes bias activation weights biases weight_0 bias_0 reset_parameters "
-        "forward extra_repr",
+        "num_layers bias weights biases weight_0 bias_0 forward",
     ),
     "apex.multi_tensor_apply.MultiTensorApply": (
         "builtins.object",
