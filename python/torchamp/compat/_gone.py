@@ -7,10 +7,16 @@ from typing import NoReturn
 
 Getattr = Callable[[str], NoReturn]
 
+_ADAM = "apex.optimizers.FusedAdam"
 _LAMB = "apex.optimizers.FusedLAMB with amp.initialize at O2 or O5"
 
 #: By apex's name.
 INSTEAD = {
+    "amp_C.multi_tensor_adam_capturable": _ADAM,
+    "amp_C.multi_tensor_adam_capturable_master": f"{_ADAM} with amp.initialize at O2 or O5",
+    "amp_C.multi_tensor_l2norm_mp": "amp_C.multi_tensor_l2norm",
+    "amp_C.multi_tensor_l2norm_scale": "amp_C.multi_tensor_l2norm and amp_C.multi_tensor_scale",
+    "amp_C.multi_tensor_lamb_mp": _LAMB,
     "apex.fused_dense": "torch.nn.Linear and torch.nn.GELU",
     "apex.mlp.mlp_function": "apex.mlp.MLP",
     "apex.optimizers.FusedMixedPrecisionLamb": _LAMB,

@@ -28,12 +28,6 @@ class FusedAdam(OwnMasters, optimizers.FusedAdam):
     """
 
     multi_tensor_adam: Callable[..., Any] = staticmethod(amp_C.multi_tensor_adam)
-    multi_tensor_adam_capturable: Callable[..., Any] = staticmethod(
-        amp_C.multi_tensor_adam_capturable
-    )
-    multi_tensor_adam_capturable_master: Callable[..., Any] = staticmethod(
-        amp_C.multi_tensor_adam_capturable_master
-    )
     adam_w_mode: OptionAttribute = OptionAttribute("decoupled_weight_decay")
     capturable: bool = False
 
