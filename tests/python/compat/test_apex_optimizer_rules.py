@@ -124,13 +124,21 @@ def test_wrong_arguments_are_refused_as_in_apex(device):
     for kind in (FusedAdam, FusedLAMB, FusedNovoGrad):
         with pytest.raises(RuntimeError, match=f"{kind.__name__}: expected amsgrad to be False"):
             kind(params, amsgrad=True)
-    with pytest.raises(RuntimeError, match="expected capturable to be True with master_weights"):
-        FusedAdam(params, master_weights=True)
     with pytest.raises(RuntimeError, match="expected norm_type to be 2.*got 0"):
         FusedNovoGrad(params, norm_type=0)
     for wrong in ({"lr": -1.0}, {"momentum": -1.0}, {"weight_decay": -1.0}, {"nesterov": True}):
         with pytest.raises(ValueError, match="FusedSGD: expected"):
             FusedSGD(params, **{"lr": 0.1, **wrong})
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+def test_masters_are_amps_alone(capturable, device):
+    with pytest.raises(RuntimeError) as raised:
+        FusedAdam(make_params(device), capturable=capturable, master_weights=True)
+    assert str(raised.value) == (
+        "FusedAdam: expected master_weights to be False, got True; use amp.initialize at O2 or O5, "
+        "whose optimizers have float32 masters"
+    )
 
 
 @pytest.mark.parametrize("name", ["grads", "output_params", "scale", "grad_norms"])

@@ -136,7 +136,7 @@ LACKING = {
     ("FusedAdam", "attribute", "multi_tensor_adam_capturable"): "amp_C has not that function",
     ("FusedAdam", "attribute", "multi_tensor_adam_capturable_master"): "as the one above",
     ("FusedAdam", "step", "grad_scaler"): "GradScalers hand over by attributes; TypeError",
-    ("FusedAdam", "attribute", "param_groups_master"): "masters are in state dicts",
+    ("FusedAdam", "attribute", "param_groups_master"): "masters are those of amp.initialize",
     ("FusedNovoGrad", "group", "exp_avg_sq"): "the norms are in state, by parameter",
 }
 
