@@ -17,6 +17,8 @@ from collections.abc import Iterable, Sequence
 from types import CodeType, ModuleType
 from typing import Any
 
+from torchamp.compat import _gone
+
 #: The replacement of each top-level name; submodules replace submodules of the same name.
 ROOTS = {
     "apex": "torchamp.compat.apex",
@@ -48,10 +50,9 @@ class ApexFinder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name.partition(".")[0] not in ROOTS:
-            return None
-        real = self._find_real(name, path)
+        real = self._find_real(name, path) if name.partition(".")[0] in ROOTS else None
         if real is None:
+            _refuse_gone(name)
             return _alias_spec(name)
         if _find_target(name) is not None:
             real.loader = CompletingLoader(real.loader)
@@ -141,6 +142,17 @@ def complete(real: ModuleType, ours: ModuleType) -> None:
 def is_ours(module: ModuleType) -> bool:
     """Whether the module replaces one of apex's."""
     return module.__name__.startswith(tuple(ROOTS.values()))
+
+
+def _refuse_gone(name: str) -> None:
+    """Raises ModuleNotFoundError for what there is no replacement of. `name` is also that of a
+    replacement: `from apex import fused_dense` asks for that, whose __name__ apex's module has."""
+    for root, target in ROOTS.items():
+        if name.startswith(f"{target}."):
+            name = root + name[len(target) :]
+    message = _gone.message_of(name)
+    if message is not None:
+        raise ModuleNotFoundError(message, name=name)
 
 
 def _alias_spec(name: str) -> importlib.machinery.ModuleSpec | None:

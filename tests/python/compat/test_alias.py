@@ -33,7 +33,6 @@ MODULES = [
     "apex.contrib.clip_grad",
     "apex.contrib.xentropy",
     "apex.fp16_utils",
-    "apex.fused_dense",
     "apex.mlp",
     "apex.multi_tensor_apply",
     "apex.normalization",

@@ -86,17 +86,15 @@ def test_axpby(checked, bad_x, bad_y, flagged, flag, device):
         torch.testing.assert_close(got, 2.0 * a - 0.5 * b.float())
 
 
-@pytest.mark.parametrize("name", ["multi_tensor_l2norm", "multi_tensor_l2norm_mp"])
 @pytest.mark.parametrize("dtype", LOW_AND_FLOAT)
-def test_l2norm(name, dtype, flag, device):
+def test_l2norm(dtype, flag, device):
     lists = [tensors(device, dtype)]
     wanted = [t.double().norm().item() for t in lists[0]]
-    flag.fill_(1 if name.endswith("mp") else 0)  # where apex returned uninitialised memory
-    norm, norms = multi_tensor_applier(getattr(amp_C, name), flag, lists, True)
+    norm, norms = multi_tensor_applier(amp_C.multi_tensor_l2norm, flag, lists, True)
     assert norm.shape == (1,) and norm.dtype == torch.float32 and norms.shape == (3,)
     assert norms.tolist() == pytest.approx(wanted, rel=1e-5)
     assert norm.item() == pytest.approx(math.hypot(*wanted), rel=1e-5)
-    norm, norms = multi_tensor_applier(getattr(amp_C, name), flag, lists, False)
+    norm, norms = multi_tensor_applier(amp_C.multi_tensor_l2norm, flag, lists, False)
     assert norms.numel() == 0
 
 
@@ -108,12 +106,9 @@ def test_l2norm_flags_inputs_alone(flag, device):
     assert flag.item() == 1
 
 
-def test_l2norm_scale_and_unscale_l2norm(flag, device):
-    x, out = tensors(device), tensors(device)
+def test_unscale_l2norm(flag, device):
+    x = tensors(device)
     wanted = torch.stack([t.norm() for t in x])
-    norm, norms = amp_C.multi_tensor_l2norm_scale(65536, flag, [x, out], 0.25, True)
-    torch.testing.assert_close(norms, wanted)
-    assert torch.equal(out[1], x[1] * 0.25)
     inv_scale = torch.tensor([0.5], device=device)
     norm, norms = amp_C.multi_tensor_unscale_l2norm(65536, flag, [x], inv_scale, True)
     torch.testing.assert_close(norms, wanted * 0.5)

@@ -57,41 +57,6 @@ def test_lamb(weight_decay, nvlamb, flag, device):
     assert_equal(params, expected)
 
 
-def lamb_mp(flag, lists, step, norm, scale, device, found_inf=0.0):
-    scalar = {"device": device}
-    amp_C.multi_tensor_lamb_mp(
-        *(65536, flag, lists, torch.tensor([0.1], **scalar), 0.9, 0.999, 1e-6),
-        *(torch.tensor([step], dtype=torch.int32, **scalar), 1, 0.1, 1, 1, norm),
-        *(torch.tensor([scale], **scalar), False, torch.tensor([found_inf], **scalar)),
-        torch.tensor([1.0 / scale], **scalar),
-    )
-
-
-def test_lamb_mp_unscales_writes_copies_and_skips(flag, device):
-    params = draw(device)
-    grads = [draw(device, seed=s) for s in GRADS]
-    expected = lamb(params, grads, weight_decay=0.1)
-    states, models = states_of(params), [param.half() for param in params]
-    for step, each in enumerate(grads, 1):
-        scaled = [grad * 8 for grad in each]
-        lists = [scaled, params, *states, models]
-        before = [param.clone() for param in params]
-        for skipping in ({"flag": flag + 1}, {"flag": flag, "found_inf": 1.0}):
-            lamb_mp(
-                lists=lists,
-                step=step,
-                norm=ops.l2norm(scaled)[0].reshape(1),
-                scale=8.0,
-                device=device,
-                **skipping,
-            )
-            assert_equal(params, before)
-        lamb_mp(flag, lists, step, ops.l2norm(scaled)[0].reshape(1), 8.0, device)
-    for got, wanted in zip(params, expected):
-        torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-6)
-    assert_equal(models, [param.half() for param in params])
-
-
 def test_lamb_in_two_stages(flag, device):
     params, grads = draw(device), draw(device, seed=1)
     expected = lamb(params, [grads], weight_decay=0.1)

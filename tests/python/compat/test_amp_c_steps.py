@@ -41,34 +41,6 @@ def test_adam_of_any_dtype(dtype, flag, device):
         torch.testing.assert_close(param, (old - 1e-2 * grad.sign()).to(dtype))
 
 
-@pytest.mark.parametrize("masters", [False, True])
-def test_adam_capturable_unscales_and_skips(masters, flag, device):
-    dtype = torch.float16 if masters else torch.float32
-    params, m, v = draw(device), zeros(draw(device)), zeros(draw(device))
-    models = [param.to(dtype) for param in params] if masters else params
-    grads = [grad.to(dtype) * 4 for grad in draw(device, seed=1)]
-    expected = stepped_by(
-        lambda p: optimizers.FusedAdamW(p, 1e-2, weight_decay=0.1),
-        params,
-        [[grad.float() / 4 for grad in grads]],
-    )
-    op = "multi_tensor_adam_capturable" + ("_master" if masters else "")
-    lists = [grads, models, m, v] + ([params] if masters else [])
-    lr = torch.tensor(1e-2, dtype=torch.float32, device=device)
-    inv_scale = torch.tensor([0.25], device=device)
-    step = torch.ones(1, dtype=torch.int32, device=device)
-    arguments = (lists, lr, 0.9, 0.999, 1e-8, step, 1, 1, 0.1, inv_scale)
-    before = [tensor.clone() for tensors in lists for tensor in tensors]
-    getattr(amp_C, op)(65536, torch.ones_like(flag), *arguments)
-    assert_equal([tensor for tensors in lists for tensor in tensors], before)
-    unscaled = [grad / 4 for grad in grads]
-    getattr(amp_C, op)(65536, flag, *arguments)
-    assert_equal(grads, unscaled)
-    for got, wanted in zip(params, expected):
-        torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-7)
-    assert_equal(models, [param.to(dtype) for param in params])
-
-
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("copies", [False, True])
 def test_sgd(nesterov, copies, flag, device):

@@ -8,7 +8,6 @@ from apex import amp
 from apex.optimizers import (
     FusedAdagrad,
     FusedAdam,
-    FusedMixedPrecisionLamb,
     FusedNovoGrad,
     FusedSGD,
 )
@@ -168,15 +167,6 @@ def test_copies_count_on(kind, device):
     twin = copy.deepcopy(optimizer)
     train(twin, twin.param_groups[0]["params"], 1)
     assert shown(twin) == [3] and shown(optimizer) == [2]
-
-
-@pytest.mark.parametrize("done", [0, 10])
-def test_mixed_precision_lamb_shows_the_steps_done_from_the_start(done, device):
-    params = make_params(device)
-    optimizer = FusedMixedPrecisionLamb(params, step=done)
-    assert shown(optimizer) == [done]
-    train(optimizer, params, 1)
-    assert shown(optimizer) == [done + 1] and counts_of(optimizer) == [done + 1] * len(params)
 
 
 @counting

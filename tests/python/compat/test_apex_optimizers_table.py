@@ -54,20 +54,6 @@ ARGUMENTS = {
         materialize_master_grads=True,
         set_grad_none=False,
     ),
-    "FusedMixedPrecisionLamb": dict(
-        lr=1e-3,
-        step=0,
-        bias_correction=True,
-        betas=(0.9, 0.999),
-        eps=1e-6,
-        weight_decay=0.01,
-        amsgrad=False,
-        adam_w_mode=True,
-        grad_averaging=True,
-        max_grad_norm=1.0,
-        use_nvlamb=False,
-        reduced_precision_dtype=None,
-    ),
 }
 
 #: The arguments of step.
@@ -77,7 +63,6 @@ STEPS = {
     "FusedNovoGrad": ["closure"],
     "FusedAdagrad": ["closure"],
     "FusedSGD": ["closure"],
-    "FusedMixedPrecisionLamb": ["closure", "grad_scaler"],
 }
 
 #: An attribute's value where that is any function.
@@ -121,16 +106,6 @@ ATTRIBUTES = {
         scale_set_by_backward=False,
         set_grad_none=False,
     ),
-    "FusedMixedPrecisionLamb": dict(
-        **BUFFER,
-        multi_tensor_l2norm=FUNCTION,
-        multi_tensor_lamb=FUNCTION,
-        adam_w_mode=1,
-        use_nvlamb=False,
-        reduced_precision_dtype=None,
-        param_groups_full_precision=[],
-        _step_supports_amp_scaling=True,
-    ),
 }
 
 COMMON = ["params", "lr", "eps", "weight_decay"]
@@ -145,9 +120,6 @@ GROUPS = {
     ],
     "FusedAdagrad": COMMON,
     "FusedSGD": ["params", "lr", "momentum", "dampening", "weight_decay", "nesterov"],
-    "FusedMixedPrecisionLamb": [
-        *(*COMMON, "betas", "bias_correction", "grad_averaging", "max_grad_norm", "step")
-    ],
 }
 
 #: The keys of a parameter's state after a step.
@@ -157,20 +129,16 @@ STATES = {
     "FusedNovoGrad": ["exp_avg"],
     "FusedAdagrad": ["sum"],
     "FusedSGD": ["momentum_buffer"],
-    "FusedMixedPrecisionLamb": ["exp_avg", "exp_avg_sq"],
 }
 
 #: What ours lack, and why.
 LACKING = {
+    ("FusedAdam", "attribute", "multi_tensor_adam_capturable"): "amp_C has not that function",
+    ("FusedAdam", "attribute", "multi_tensor_adam_capturable_master"): "as the one above",
     ("FusedAdam", "step", "grad_scaler"): "GradScalers hand over by attributes; TypeError",
-    ("FusedMixedPrecisionLamb", "step", "grad_scaler"): "as FusedAdam's",
-    ("FusedAdam", "attribute", "param_groups_master"): "masters are in state dicts",
-    ("FusedMixedPrecisionLamb", "attribute", "param_groups_full_precision"): "as FusedAdam's",
+    ("FusedAdam", "attribute", "param_groups_master"): "masters are those of amp.initialize",
     ("FusedNovoGrad", "group", "exp_avg_sq"): "the norms are in state, by parameter",
 }
-
-#: Other bases than torch's Optimizer among apex's classes, and why.
-BASES = {("FusedMixedPrecisionLamb", "FusedLAMB"): "it takes and shows the same options"}
 
 every = pytest.mark.parametrize("name", ARGUMENTS)
 
@@ -215,8 +183,7 @@ def test_arguments_of_step(name):
 @every
 def test_bases(name):
     kind = kind_of(name)
-    own = {other for other in ARGUMENTS if other != name and issubclass(kind, kind_of(other))}
-    assert own == {other for each, other in BASES if each == name}
+    assert not any(issubclass(kind, kind_of(other)) for other in ARGUMENTS if other != name)
     assert issubclass(kind, torch.optim.Optimizer)
     theirs = [kind for kind in vars(torch.optim).values() if isinstance(kind, type)]
     assert not any(issubclass(kind, each) for each in theirs if each is not torch.optim.Optimizer)

@@ -12,7 +12,6 @@ from apex.optimizers import (
     FusedAdagrad,
     FusedAdam,
     FusedLAMB,
-    FusedMixedPrecisionLamb,
     FusedNovoGrad,
     FusedSGD,
 )
@@ -195,7 +194,6 @@ ATTRIBUTES = {
         "adam_w_mode": ("adam_w_mode", [True, False], [1, 0]),
         "use_nvlamb": ("use_nvlamb", [True, False], [True, False]),
     },
-    FusedMixedPrecisionLamb: {"use_nvlamb": ("use_nvlamb", [True, False], [True, False])},
     FusedNovoGrad: {"moment_mode": ("reg_inside_moment", [True, False], [0, 1])},
     FusedAdagrad: {"adagrad_w_mode": ("adagrad_w_mode", [True, False], [1, 0])},
     FusedSGD: {"wd_after_momentum": ("wd_after_momentum", [True, False], [True, False])},
@@ -221,11 +219,11 @@ def test_attributes_tell_the_choice_and_make_it(kind, device):
 
 
 def test_copies_keep_what_was_chosen(device):
-    adam = FusedAdam(make_params(device), capturable=True, master_weights=True)
+    adam = FusedAdam(make_params(device), capturable=True)
     sgd = FusedSGD(make_params(device), 0.1, materialize_master_grads=False)
-    assert adam.capturable and adam.master_weights and not sgd.materialize_master_grads
+    assert adam.capturable and not sgd.materialize_master_grads
     for copied in (copy.deepcopy, lambda optimizer: pickle.loads(pickle.dumps(optimizer))):
-        assert copied(adam).capturable and copied(adam).master_weights
+        assert copied(adam).capturable
         assert not copied(sgd).materialize_master_grads
     assert not FusedAdam(make_params(device)).capturable
 

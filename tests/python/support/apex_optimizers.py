@@ -6,7 +6,6 @@ from apex.optimizers import (
     FusedAdagrad,
     FusedAdam,
     FusedLAMB,
-    FusedMixedPrecisionLamb,
     FusedNovoGrad,
     FusedSGD,
 )
@@ -18,13 +17,12 @@ ALL = {
     FusedLAMB: {},
     FusedNovoGrad: {},
     FusedAdagrad: {},
-    FusedMixedPrecisionLamb: {},
 }
 SIZES = [(3,), (17, 5), (), (4, 3, 2, 2)]
 every = pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 
 #: Those that keep their count in the group.
-COUNTING = [FusedAdam, FusedLAMB, FusedNovoGrad, FusedMixedPrecisionLamb]
+COUNTING = [FusedAdam, FusedLAMB, FusedNovoGrad]
 counting = pytest.mark.parametrize("kind", COUNTING, ids=lambda kind: kind.__name__)
 
 

@@ -80,12 +80,6 @@ FUNCTIONS = {
         "convert_module(module, dtype)",
         "convert_network(network, dtype)",
     ],
-    "apex.fused_dense": [
-        "fused_dense_function(input, weight, bias)",
-        "dense_no_bias_function(input, weight)",
-        "fused_dense_gelu_dense_function(input, weight1, bias1, weight2, bias2)",
-    ],
-    "apex.mlp": ["mlp_function(bias, activation, *args)"],
     "apex.normalization.fused_layer_norm": [
         "manual_rms_norm(input, normalized_shape, weight, eps)",
         "fused_layer_norm(input, normalized_shape, eps=1e-6, memory_efficient=False)",
@@ -162,21 +156,10 @@ CLASSES = {
         "state_dict load_state_dict loss_scale state param_groups optimizer overflow loss_scaler "
         "fp16_groups fp32_from_fp16_groups fp32_from_fp32_groups first_closure_call_this_step",
     ),
-    "apex.fused_dense.FusedDense": (
-        "torch.nn.Module",
-        "(in_features, out_features, bias=True)",
-        "in_features out_features weight bias forward",
-    ),
-    "apex.fused_dense.FusedDenseGeluDense": (
-        "torch.nn.Module",
-        "(in_features, intermediate_features, out_features, bias=True)",
-        "in_features intermediate_features out_features weight1 bias1 weight2 bias2 forward",
-    ),
     "apex.mlp.MLP": (
         "torch.nn.Module",
         "(mlp_sizes, bias=True, activation='relu')",
-        "num_layers mlp_sizes bias activation weights biases weight_0 bias_0 reset_parameters "
-        "forward extra_repr",
+        "num_layers bias weights biases weight_0 bias_0 forward",
     ),
     "apex.multi_tensor_apply.MultiTensorApply": (
         "builtins.object",
@@ -288,7 +271,6 @@ OTHERWISE = {
     "apex.amp.handle.AmpHandle._default_scaler": "each wrapped optimizer has scalers of its own",
     "apex.amp.opt.OptimWrapper._loss_idx": "the index is the wrapper's own",
     "apex.amp.opt.OptimWrapper._loss_scaler": "the scalers are those of Amp",
-    "apex.fused_dense.FusedDense": "it is a torch.nn.Linear, which also takes device and dtype",
     "apex.normalization.MixedFusedLayerNorm": "the one further keyword is elementwise_affine",
     "apex.normalization.MixedFusedRMSNorm": "the one further keyword is elementwise_affine",
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from torchamp import ops
@@ -76,57 +74,14 @@ def multi_tensor_lamb(
     check_lists("multi_tensor_lamb", tensor_lists, 4)
     hyper: list[Number] = [lr, beta1, beta2, epsilon, weight_decay, mode, 0.0, bias_correction]
     hyper += [grad_averaging, bool(use_nvlamb), max_grad_norm]
-    _lamb(tensor_lists, hyper, step, global_grad_norm)
-
-
-def multi_tensor_lamb_mp(
-    chunk_size: int,
-    noop_flag: torch.Tensor,
-    tensor_lists: Lists,
-    lr: torch.Tensor,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    step: torch.Tensor,
-    bias_correction: int,
-    weight_decay: float,
-    grad_averaging: int,
-    mode: int,
-    global_grad_norm: torch.Tensor,
-    max_grad_norm: torch.Tensor,
-    use_nvlamb: bool,
-    found_inf: torch.Tensor,
-    inv_scale: torch.Tensor,
-) -> None:
-    """multi_tensor_lamb of grads that are multiplied with `inv_scale`, and nothing where noop_flag
-    or found_inf is set. A fifth list is written as the params, rounded. global_grad_norm and
-    max_grad_norm are those of the grads as they come."""
-    check_lists("multi_tensor_lamb_mp", tensor_lists, 4, 5)
-    hyper: list[Number] = [lr, beta1, beta2, epsilon, weight_decay, mode, 0.0, bias_correction]
-    inv_scale = inv_scale.reshape(())
-    hyper += [grad_averaging, bool(use_nvlamb), max_grad_norm.reshape(()) * inv_scale]
-    skip = torch.maximum(noop_flag.float(), found_inf.float().to(noop_flag.device))
-    norm = global_grad_norm.reshape(()) * inv_scale
-    _lamb(tensor_lists, hyper, step, norm, grad_factor=inv_scale, skip=skip)
-
-
-def _lamb(
-    tensor_lists: Lists,
-    hyper: list[Number],
-    step: Number,
-    global_grad_norm: Number,
-    **scaling: Any,
-) -> None:
-    grads, params, *states = tensor_lists[:4]
-    updates = _updates(grads, params, states, hyper, step, global_grad_norm, **scaling)
+    grads, params, *states = tensor_lists
+    updates = _updates(grads, params, states, hyper, step, global_grad_norm)
     fused_step(
         StepAlgorithm.LAMB_APPLY,
         updates,
         params,
         [],
         hyper,
-        model_params=tensor_lists[4] if len(tensor_lists) > 4 else (),
-        skip=scaling.get("skip"),
         param_norms=ops.l2norm(params, True)[1],
         update_norms=ops.l2norm(updates, True)[1],
     )
@@ -139,7 +94,6 @@ def _updates(
     hyper: list[Number],
     step: Number,
     global_grad_norm: Number,
-    **scaling: Any,
 ) -> list[torch.Tensor]:
     updates = [torch.zeros_like(state) for state in states[0]]
     norm = torch.as_tensor(global_grad_norm, dtype=torch.float32, device=params[0].device)
@@ -151,7 +105,6 @@ def _updates(
         hyper,
         step,
         update_norms=norm.reshape(()).expand(len(params)).contiguous(),
-        **scaling,
     )
     return updates
 

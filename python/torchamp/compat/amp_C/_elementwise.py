@@ -48,25 +48,6 @@ def multi_tensor_l2norm(
     return norm.reshape(1), norm.new_empty(0) if norms is None else norms
 
 
-#: Also if noop_flag is set: the norm is always computed.
-multi_tensor_l2norm_mp = multi_tensor_l2norm
-
-
-def multi_tensor_l2norm_scale(
-    chunk_size: int,
-    noop_flag: torch.Tensor,
-    tensor_lists: Lists,
-    scale: float,
-    per_tensor: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """tensor_lists: inputs, outputs. outputs = inputs * scale; returns the inputs' norms as
-    multi_tensor_l2norm does."""
-    check_lists("multi_tensor_l2norm_scale", tensor_lists, 2)
-    norms = multi_tensor_l2norm(chunk_size, noop_flag, tensor_lists[:1], per_tensor)
-    multi_tensor_scale(chunk_size, noop_flag, tensor_lists, scale)
-    return norms
-
-
 def multi_tensor_unscale_l2norm(
     chunk_size: int,
     noop_flag: torch.Tensor,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from torchamp import ops
 from torchamp.compat.amp_C._fused_step import Number, fused_step
 from torchamp.compat.amp_C._lists import Lists, check_lists
 from torchamp.ops import StepAlgorithm
@@ -61,54 +60,6 @@ def multi_tensor_adam(
     fused_step(StepAlgorithm.ADAM, grads, params, states, hyper, step)
 
 
-def multi_tensor_adam_capturable(
-    chunk_size: int,
-    noop_flag: torch.Tensor,
-    tensor_lists: Lists,
-    lr: torch.Tensor,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    step: torch.Tensor,
-    mode: int,
-    bias_correction: int,
-    weight_decay: float,
-    inv_scale: torch.Tensor,
-) -> None:
-    """multi_tensor_adam that multiplies the grads with `inv_scale` and writes them back, and leaves
-    everything alone where noop_flag is set."""
-    check_lists("multi_tensor_adam_capturable", tensor_lists, 4)
-    grads, params, *states = tensor_lists
-    hyper: list[Number] = [lr, beta1, beta2, epsilon, weight_decay, mode, 0.0, bias_correction]
-    _unscale(noop_flag, grads, inv_scale)
-    fused_step(StepAlgorithm.ADAM, grads, params, states, hyper, step, skip=noop_flag)
-
-
-def multi_tensor_adam_capturable_master(
-    chunk_size: int,
-    noop_flag: torch.Tensor,
-    tensor_lists: Lists,
-    lr: torch.Tensor,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    step: torch.Tensor,
-    mode: int,
-    bias_correction: int,
-    weight_decay: float,
-    inv_scale: torch.Tensor,
-) -> None:
-    """multi_tensor_adam_capturable with a fifth list, the float32 masters: these are stepped, and
-    the params are written as they are, rounded."""
-    check_lists("multi_tensor_adam_capturable_master", tensor_lists, 5)
-    grads, params, *states, masters = tensor_lists
-    hyper: list[Number] = [lr, beta1, beta2, epsilon, weight_decay, mode, 0.0, bias_correction]
-    _unscale(noop_flag, grads, inv_scale)
-    fused_step(
-        StepAlgorithm.ADAM, grads, masters, states, hyper, step, model_params=params, skip=noop_flag
-    )
-
-
 def multi_tensor_adagrad(
     chunk_size: int,
     noop_flag: torch.Tensor,
@@ -124,11 +75,3 @@ def multi_tensor_adagrad(
     grads, params, sums = tensor_lists
     hyper: list[Number] = [lr, 0.0, epsilon, weight_decay, mode, 0.0]
     fused_step(StepAlgorithm.ADAGRAD, grads, params, [sums], hyper)
-
-
-def _unscale(noop_flag: torch.Tensor, grads: list[torch.Tensor], inv_scale: torch.Tensor) -> None:
-    """grads *= inv_scale, unless the flag is set."""
-    device = grads[0].device
-    inv_scale = inv_scale.to(device, torch.float32).reshape(())
-    factor = torch.where(noop_flag.to(device).reshape(()) != 0, 1.0, inv_scale)
-    ops.unscale(grads, grads, factor, torch.zeros((), device=device))

@@ -2,6 +2,7 @@
 
 import torch
 
+from torchamp.compat import _gone
 from torchamp.compat.apex import amp, fp16_utils, multi_tensor_apply, normalization, optimizers
 from torchamp.compat.apex._deprecation import DeprecatedFeatureWarning, deprecated_warning
 
@@ -19,6 +20,8 @@ if torch.distributed.is_available():
     from torchamp.compat.apex import parallel  # noqa: F401  as in apex, only then
 
     __all__.append("parallel")
+
+__getattr__: _gone.Getattr = _gone.attributes_of("apex")
 
 #: The version of the apex whose names these are.
 __version__ = "0.1"

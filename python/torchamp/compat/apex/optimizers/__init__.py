@@ -1,9 +1,9 @@
 """apex.optimizers: torchamp's fused optimizers with apex's arguments."""
 
+from torchamp.compat import _gone
 from torchamp.compat.apex.optimizers.fused_adagrad import FusedAdagrad
 from torchamp.compat.apex.optimizers.fused_adam import FusedAdam
 from torchamp.compat.apex.optimizers.fused_lamb import FusedLAMB
-from torchamp.compat.apex.optimizers.fused_mixed_precision_lamb import FusedMixedPrecisionLamb
 from torchamp.compat.apex.optimizers.fused_novograd import FusedNovoGrad
 from torchamp.compat.apex.optimizers.fused_sgd import FusedSGD
 
@@ -11,7 +11,8 @@ __all__ = [
     "FusedAdagrad",
     "FusedAdam",
     "FusedLAMB",
-    "FusedMixedPrecisionLamb",
     "FusedNovoGrad",
     "FusedSGD",
 ]
+
+__getattr__: _gone.Getattr = _gone.attributes_of("apex.optimizers")

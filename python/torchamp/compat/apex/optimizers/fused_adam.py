@@ -5,39 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from torchamp import optimizers
-from torchamp.amp._masters import LOW_PRECISION
 from torchamp.compat import amp_C
 from torchamp.compat.apex.optimizers._attributes import OptionAttribute
-from torchamp.compat.apex.optimizers._own_masters import OwnMasters
+from torchamp.compat.apex.optimizers._counts import CountsByGroup
 from torchamp.compat.apex.optimizers._translated import refuse_amsgrad
 
 __all__ = ["FusedAdam"]
 
 
-class FusedAdam(OwnMasters, optimizers.FusedAdam):
+class FusedAdam(CountsByGroup, optimizers.FusedAdam):
     """torchamp.optimizers.FusedAdam with apex's arguments: AdamW by default.
 
     adam_w_mode: weight decay shrinks the parameters. set_grad_none: what zero_grad() does.
-    capturable: accepted; every step may be captured. master_weights: parameters of low precision
-    are stepped in float32 copies that the optimizer keeps; needs capturable, as in apex.
+    capturable: accepted; every step may be captured.
 
-    Raises RuntimeError for amsgrad, and for master_weights without capturable.
+    Raises RuntimeError for amsgrad and for master_weights: amp.initialize gives masters.
     """
 
     multi_tensor_adam: Callable[..., Any] = staticmethod(amp_C.multi_tensor_adam)
-    multi_tensor_adam_capturable: Callable[..., Any] = staticmethod(
-        amp_C.multi_tensor_adam_capturable
-    )
-    multi_tensor_adam_capturable_master: Callable[..., Any] = staticmethod(
-        amp_C.multi_tensor_adam_capturable_master
-    )
     adam_w_mode: OptionAttribute = OptionAttribute("decoupled_weight_decay")
     capturable: bool = False
+    master_weights: bool = False
 
-    kept_attributes: tuple[str, ...] = (*OwnMasters.kept_attributes, "capturable")
+    kept_attributes: tuple[str, ...] = (*CountsByGroup.kept_attributes, "capturable")
 
     #: Its step is FusedOptimizer's.
     _steps_fused = True
@@ -57,9 +48,10 @@ class FusedAdam(OwnMasters, optimizers.FusedAdam):
         master_weights: bool = False,
     ) -> None:
         refuse_amsgrad(self, amsgrad)
-        if master_weights and not capturable:
+        if master_weights:
             raise RuntimeError(
-                "FusedAdam: expected capturable to be True with master_weights, got False"
+                f"FusedAdam: expected master_weights to be False, got {master_weights!r}; use "
+                "amp.initialize at O2 or O5, whose optimizers have float32 masters"
             )
         super().__init__(
             params,
@@ -72,12 +64,6 @@ class FusedAdam(OwnMasters, optimizers.FusedAdam):
         )
         self.set_grad_none = set_grad_none
         self.capturable = capturable
-        if master_weights:
-            self.mastered_dtypes: tuple[torch.dtype, ...] = LOW_PRECISION
-
-    @property
-    def master_weights(self) -> bool:
-        return bool(self.mastered_dtypes)
 
     def step(
         self,

@@ -1,0 +1,40 @@
+"""What apex has and its replacement has not, and what to use instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+Getattr = Callable[[str], NoReturn]
+
+_ADAM = "apex.optimizers.FusedAdam"
+_LAMB = "apex.optimizers.FusedLAMB with amp.initialize at O2 or O5"
+
+#: By apex's name.
+INSTEAD = {
+    "amp_C.multi_tensor_adam_capturable": _ADAM,
+    "amp_C.multi_tensor_adam_capturable_master": f"{_ADAM} with amp.initialize at O2 or O5",
+    "amp_C.multi_tensor_l2norm_mp": "amp_C.multi_tensor_l2norm",
+    "amp_C.multi_tensor_l2norm_scale": "amp_C.multi_tensor_l2norm and amp_C.multi_tensor_scale",
+    "amp_C.multi_tensor_lamb_mp": _LAMB,
+    "apex.fused_dense": "torch.nn.Linear and torch.nn.GELU",
+    "apex.mlp.mlp_function": "apex.mlp.MLP",
+    "apex.optimizers.FusedMixedPrecisionLamb": _LAMB,
+    "apex.optimizers.fused_mixed_precision_lamb": _LAMB,
+}
+
+
+def message_of(name: str) -> str | None:
+    """What to say of apex's `name`, or None of one that is not in the table."""
+    instead = INSTEAD.get(name)
+    return instead and f"torchamp has no {name}: use {instead}, or install apex, which ships it"
+
+
+def attributes_of(module: str) -> Getattr:
+    """The `__getattr__` of what replaces apex's `module`."""
+
+    def get(name: str) -> NoReturn:
+        message = message_of(f"{module}.{name}")
+        raise AttributeError(message or f"module {module!r} has no attribute {name!r}")
+
+    return get
