@@ -1,12 +1,12 @@
 #include "core/borrow.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
 #include <torchamp/ops.h>
 
 #include <utility>
 
 #include "core/autograd_meta.h"
+#include "ops/unscale_pass.h"
 
 namespace torchamp::core {
 namespace {
@@ -33,7 +33,7 @@ std::vector<Tensor> Borrow::float32_grads() const {
       continue;
     }
     narrow.push_back(grad);
-    grad = wide.emplace_back(at::empty_like(grad, grad.options().dtype(at::kFloat)));
+    grad = wide.emplace_back(empty_like(grad, at::kFloat));
   }
   if (!narrow.empty()) ops::copy_cast(narrow, wide);
   return grads;

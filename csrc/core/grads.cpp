@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 #include <utility>
@@ -18,13 +17,13 @@ namespace {
 
 using at::Tensor;
 
-/// A float32 grad shaped (and if sparse, indexed) like `scaled_grad`.
+/// A grad of the master's dtype shaped (and if sparse, indexed) like `scaled_grad`.
 Tensor empty_master_grad(const Tensor& scaled_grad, const Tensor& master) {
-  const auto options = scaled_grad.options().dtype(master.scalar_type());
-  if (!scaled_grad.is_sparse()) return at::empty_like(scaled_grad, options.layout(at::kStrided));
-  const Tensor values = at::empty_like(scaled_grad._values(), options.layout(at::kStrided));
-  return at::_sparse_coo_tensor_unsafe(scaled_grad._indices(), values, scaled_grad.sizes(),
-                                       options.layout(at::kSparse))
+  const at::ScalarType dtype = master.scalar_type();
+  if (!scaled_grad.is_sparse()) return empty_like(scaled_grad, dtype);
+  return at::_sparse_coo_tensor_unsafe(scaled_grad._indices(),
+                                       empty_like(scaled_grad._values(), dtype),
+                                       scaled_grad.sizes(), scaled_grad.options().dtype(dtype))
       ._coalesced_(true);
 }
 

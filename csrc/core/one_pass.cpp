@@ -2,14 +2,14 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <torchamp/ops.h>
 
 #include <algorithm>
 
-#include "ops/finish_backward.h"
 #include "core/autograd_meta.h"
+#include "ops/finish_backward.h"
+#include "ops/unscale_pass.h"
 
 namespace torchamp::core {
 
@@ -49,7 +49,7 @@ void OnePass::unscale(bool shows) {
     check_not_written(*param);
     const Tensor& grad = grad_of(param->model);
     scaled.push_back(grad);
-    made.push_back(at::empty_like(grad, grad.options().dtype(param->master.scalar_type())));
+    made.push_back(empty_like(grad, param->master.scalar_type()));
     params.push_back(param.get());
   }
   ops::unscale(scaled, made, factor_, at::zeros_like(factor_));

@@ -285,6 +285,11 @@ void copy_to_model(const ParamList& params) {
   copy_masters(separate);
 }
 
+bool have_masters(at::TensorList tensors) {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const Tensor& tensor) { return !stepped_for(tensor).is_same(tensor); });
+}
+
 Tensor stepped_for(const Tensor& param) {
   const auto known = param_of(param);
   return known == nullptr ? param : known->master;

@@ -57,11 +57,9 @@ c10::IValue read(InputArchive& archive, const std::string& key) {
 
 /// They would not follow its 16-bit step.
 void check_has_no_masters(const char* method, torch::optim::Optimizer& optimizer) {
-  for (const Tensor& param : params_of(optimizer)) {
-    TORCH_CHECK(core::stepped_for(param).is_same(param), "GradScaler::", method,
-                ": expected an optimizer of parameters without float32 masters, got one that "
-                "initialize was given; use scale_loss, and step() of the one that it returned");
-  }
+  TORCH_CHECK(!core::have_masters(params_of(optimizer)), "GradScaler::", method,
+              ": expected an optimizer of parameters without float32 masters, got one that "
+              "initialize was given; use scale_loss, and step() of the one that it returned");
 }
 
 }  // namespace

@@ -24,8 +24,8 @@ void count_backward(Session& session, WrappedOptimizer& optimizer) {
   if (!own.has_writes && !has_data_writes) return;
   session.warn_once(
       "scale_loss: expected step() of the optimizer that initialize returned, got a second "
-      "backward "
-      "without one, and parameters that the program has written; the wrapped optimizer's step() "
+      "backward without one, and parameters that the program has written; the wrapped optimizer's "
+      "step() "
       "steps 16-bit parameters, and does not skip after an overflow");
 }
 

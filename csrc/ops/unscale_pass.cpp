@@ -1,11 +1,20 @@
 #include "ops/unscale_pass.h"
 
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
+
 namespace torchamp {
 
 using at::Tensor;
 
 Tensor values_of(const Tensor& grad) {
   return grad.is_sparse() ? grad._values() : grad;
+}
+
+Tensor empty_like(const Tensor& tensor, at::ScalarType dtype) {
+  const auto options = tensor.options().dtype(dtype);
+  if (!tensor.is_non_overlapping_and_dense()) return at::empty_like(tensor, options);
+  return at::empty_strided(tensor.sizes(), tensor.strides(), options);
 }
 
 void UnscalePass::check(size_t i, const Tensor& scaled) {

@@ -7,6 +7,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "frontend/device_grads.h"
 #include "ops/step_rules.h"
 
 namespace torchamp::optim {
@@ -37,17 +38,6 @@ void check_grads(FusedOptimizer& optimizer) {
   }
 }
 
-void check_no_masters(FusedOptimizer& optimizer) {
-  for (const auto& group : optimizer.param_groups()) {
-    for (const Tensor& param : group.params()) {
-      TORCH_CHECK(
-          core::stepped_for(param).is_same(param), name_of(optimizer.defaults()),
-          ": expected steps of the torchamp::Optimizer that initialize returned, got one of "
-          "the optimizer that it was given; call step() of the one that initialize returned");
-    }
-  }
-}
-
 }  // namespace
 
 FusedOptions& checked_kind(const OptimizerOptions& defaults, OptimizerOptions& options) {
@@ -66,7 +56,10 @@ bool FusedSteppers::Place::operator==(const Place& other) const {
 void FusedSteppers::step(FusedOptimizer& optimizer, const FusedStepper::StepInputs& step) {
   const at::NoGradGuard no_grad;
   update(optimizer);
-  check_no_masters(optimizer);
+  TORCH_CHECK(
+      !core::have_masters(params_of(optimizer)), name_of(optimizer.defaults()),
+      ": expected steps of the torchamp::Optimizer that initialize returned, got one of the "
+      "optimizer that it was given; call step() of the one that initialize returned");
   for (Stepper& stepper : steppers_) {
     const at::Device device = stepper.core.params().front().device();
     stepper.core.step({on(device, step.grad_factor), on(device, step.skip)});
