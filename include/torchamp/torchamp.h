@@ -11,7 +11,6 @@
 // 3 keep masters
 // 4 scale, 5 unscale and check, 6 update
 #include <torchamp/grad_scaler.h>
-#include <torchamp/linear.h>
 #include <torchamp/loss_scaler.h>
 #include <torchamp/ops.h>
 #include <torchamp/scale_loss.h>
