@@ -86,8 +86,7 @@ set_target_properties(torchamp_objects PROPERTIES UNITY_BUILD_MODE GROUP)
 
 # csrc/tools, in two translation units. The first target finds no headers of csrc but the tools'. The
 # doctor, in the second, opens libraries of CUDA, as csrc/cuda does.
-file(GLOB TORCHAMP_TOOLS_SOURCES CONFIGURE_DEPENDS
-  csrc/tools/data_parallel/*.cpp csrc/tools/inspect/*.cpp)
+file(GLOB TORCHAMP_TOOLS_SOURCES CONFIGURE_DEPENDS csrc/tools/inspect/*.cpp)
 file(GLOB TORCHAMP_CUDA_TOOLS_SOURCES CONFIGURE_DEPENDS csrc/tools/doctor/*.cpp)
 list(FILTER TORCHAMP_CUDA_TOOLS_SOURCES EXCLUDE REGEX "/main.cpp$")
 torchamp_add_objects(torchamp_tools ${TORCHAMP_TOOLS_SOURCES})

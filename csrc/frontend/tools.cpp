@@ -59,10 +59,6 @@ bool is_released(const Amp& amp) {
   return amp.session().is_released();
 }
 
-void refresh(const Amp& amp) {
-  amp.session().refresh();
-}
-
 void backward_without_casts(const at::Tensor& loss) {
   const ShieldBackward shield;
   loss.backward();

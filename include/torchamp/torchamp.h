@@ -28,7 +28,6 @@
 #include <torchamp/telemetry.h>
 // all of it
 #include <torchamp/averaged_model.h>
-#include <torchamp/data_parallel.h>
 #include <torchamp/inference.h>
 #include <torchamp/initialize.h>
 #include <torchamp/logging.h>

@@ -61,9 +61,6 @@ TORCHAMP_API bool is_capturing(at::Device device);
 /// Whether torchamp::release() has made the models and optimizers plain.
 TORCHAMP_API bool is_released(const Amp& amp);
 
-/// Synchronizes models and masters where one was written from outside, as a forward does.
-TORCHAMP_API void refresh(const Amp& amp);
-
 /// loss.backward(), in which no thread casts.
 TORCHAMP_API void backward_without_casts(const at::Tensor& loss);
 

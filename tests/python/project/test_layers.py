@@ -16,7 +16,6 @@ WITHOUT_TORCH = [room for room, contains, _ in ROW.findall(TABLE) if "Nothing of
 
 #: What is public of the tools, and who may include it.
 TOOLS_HEADERS = {
-    "data_parallel.h",
     "monitor.h",
     "overflow_trace.h",
     "preflight.h",
