@@ -16,7 +16,6 @@
 #include <torchamp/scale_loss.h>
 // 7 step
 #include <torchamp/clip.h>
-#include <torchamp/monitor.h>
 #include <torchamp/optim/adagrad.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/optim/lamb.h>
@@ -24,7 +23,6 @@
 #include <torchamp/optim/sgd.h>
 #include <torchamp/optimizer.h>
 #include <torchamp/overflow_trace.h>
-#include <torchamp/report.h>
 #include <torchamp/telemetry.h>
 // all of it
 #include <torchamp/averaged_model.h>
