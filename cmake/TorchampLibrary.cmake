@@ -85,11 +85,9 @@ target_include_directories(torchamp_objects PRIVATE csrc "${PROJECT_BINARY_DIR}/
 set_target_properties(torchamp_objects PROPERTIES UNITY_BUILD_MODE GROUP)
 
 # csrc/tools, in two translation units. The first target finds no headers of csrc but the tools'. The
-# tools of the second open libraries of CUDA, as csrc/cuda does.
-file(GLOB TORCHAMP_TOOLS_SOURCES CONFIGURE_DEPENDS
-  csrc/tools/data_parallel/*.cpp csrc/tools/inspect/*.cpp)
-file(GLOB TORCHAMP_CUDA_TOOLS_SOURCES CONFIGURE_DEPENDS
-  csrc/tools/doctor/*.cpp csrc/tools/weight_grads/*.cpp)
+# doctor, in the second, opens libraries of CUDA, as csrc/cuda does.
+file(GLOB TORCHAMP_TOOLS_SOURCES CONFIGURE_DEPENDS csrc/tools/inspect/*.cpp)
+file(GLOB TORCHAMP_CUDA_TOOLS_SOURCES CONFIGURE_DEPENDS csrc/tools/doctor/*.cpp)
 list(FILTER TORCHAMP_CUDA_TOOLS_SOURCES EXCLUDE REGEX "/main.cpp$")
 torchamp_add_objects(torchamp_tools ${TORCHAMP_TOOLS_SOURCES})
 torchamp_add_objects(torchamp_cuda_tools ${TORCHAMP_CUDA_TOOLS_SOURCES})

@@ -55,9 +55,6 @@ bool Optimizer::step() {
     optimizer.wrapped->step();
     return true;
   }
-  for (size_t i = 0; i < optimizer.observers.size(); ++i) {  // one of them may add another
-    if (const auto observer = optimizer.observers[i].lock()) observer->before_step();
-  }
   prepare_states(amp_->session(), optimizer);
   core::Step step(optimizer.state, amp_->session().scalers(), optimizer.fused != nullptr);
   step.begin("Optimizer::step");

@@ -2,13 +2,11 @@
 #pragma once
 
 #include <torch/optim/optimizer.h>
-#include <torchamp/detail/tools.h>
 #include <torchamp/optim/fused_optimizer.h>
 
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "core/optimizer_state.h"
 
@@ -58,8 +56,6 @@ struct WrappedOptimizer {
   std::shared_ptr<core::OptimizerState> state;
   /// Counts what the device did in its steps.
   std::shared_ptr<LateReport> report;
-  /// Called in this order.
-  std::vector<std::weak_ptr<detail::StepObserver>> observers = {};
   OwnSteps own_steps = {};
 
  private:

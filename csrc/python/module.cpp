@@ -10,7 +10,6 @@ PYBIND11_MODULE(_C, module) {
   py::bind_state_snapshot(module);
   py::bind_ops(module);
   py::bind_opt_level(module);
-  py::bind_linear(module);
   py::bind_loss_scaler(module);
   py::bind_params(module);
   py::bind_report(module);

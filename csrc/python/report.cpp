@@ -1,8 +1,6 @@
-#include <ATen/core/grad_mode.h>
-
 #include "core/optimizer_state.h"
-#include "inspect/measure.h"
 #include "python/bindings.h"
+#include "report/measure.h"
 #include "report/skip_messages.h"
 
 namespace torchamp::python {
@@ -23,11 +21,6 @@ py::tuple known(LateReport& report) {
   const Telemetry& known = report.known();
   return py::make_tuple(known.steps, known.skipped_steps, known.stepped,
                         py::tuple(py::cast(known.loss_scales)));
-}
-
-at::Tensor measure(const at::Tensor& scale, const core::OptimizerState& state) {
-  const at::NoGradGuard no_grad;
-  return inspect::measure(scale, detail::stepped_params(state));
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ TORCHAMP_API std::ostream& operator<<(std::ostream& stream, const OverflowOrigin
 /// An op whose arguments have inf, such as masked_fill's, does not count as an overflow.
 class TORCHAMP_API OverflowTrace {
  public:
-  /// Throws RuntimeError if there is another one, and during a preflight or a report.
+  /// Throws RuntimeError if there is another one, and during a preflight.
   OverflowTrace();
   ~OverflowTrace();
   OverflowTrace(const OverflowTrace&) = delete;

@@ -11,13 +11,11 @@
 // 3 keep masters
 // 4 scale, 5 unscale and check, 6 update
 #include <torchamp/grad_scaler.h>
-#include <torchamp/linear.h>
 #include <torchamp/loss_scaler.h>
 #include <torchamp/ops.h>
 #include <torchamp/scale_loss.h>
 // 7 step
 #include <torchamp/clip.h>
-#include <torchamp/monitor.h>
 #include <torchamp/optim/adagrad.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/optim/lamb.h>
@@ -25,11 +23,9 @@
 #include <torchamp/optim/sgd.h>
 #include <torchamp/optimizer.h>
 #include <torchamp/overflow_trace.h>
-#include <torchamp/report.h>
 #include <torchamp/telemetry.h>
 // all of it
 #include <torchamp/averaged_model.h>
-#include <torchamp/data_parallel.h>
 #include <torchamp/inference.h>
 #include <torchamp/initialize.h>
 #include <torchamp/logging.h>

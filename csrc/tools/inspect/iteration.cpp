@@ -145,7 +145,7 @@ std::optional<double> time_iteration(torch::nn::Module& module, const detail::Mo
   return fastest.count();
 }
 
-void RangeCollector::see(const WatchedOp& op, std::optional<at::ScalarType>) {
+void RangeCollector::see(const WatchedOp& op) {
   const Unobserved guard;
   ExponentCounts values;
   for (const auto& output : op.record.outputs()) {

@@ -78,7 +78,7 @@ class RangeCollector : public CountedOps {
   const std::string& first_infinite() const { return first_infinite_; }
 
  protected:
-  void see(const WatchedOp& op, std::optional<at::ScalarType> input) override;
+  void see(const WatchedOp& op) override;
 
  private:
   std::mutex mutex_;

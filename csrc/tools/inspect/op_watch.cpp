@@ -114,8 +114,6 @@ struct Counted : at::ObserverContext {
   ~Counted() override { --open_counted(); }
   Counted(const Counted&) = delete;
   Counted& operator=(const Counted&) = delete;
-
-  std::optional<at::ScalarType> input;
 };
 
 /// Whether an op is made of others that autograd differentiates, as linear is of addmm.
@@ -138,13 +136,7 @@ bool is_view(const at::RecordFunction& record) {
 
 std::unique_ptr<at::ObserverContext> CountedOps::before(const WatchedOp& op) {
   if (is_composite(op.record)) return nullptr;
-  auto begun = std::make_unique<Counted>();
-  for (const auto& input : op.record.inputs()) {
-    const auto tensors = tensors_of(input);
-    if (begun->input || tensors.empty() || !tensors.front().defined()) continue;
-    begun->input = tensors.front().scalar_type();
-  }
-  return begun;
+  return std::make_unique<Counted>();
 }
 
 void CountedOps::after(const WatchedOp& op, const at::ObserverContext* begun) {
@@ -153,14 +145,14 @@ void CountedOps::after(const WatchedOp& op, const at::ObserverContext* begun) {
   const bool is_autocasts = outer == 1 && op.name == "_to_copy";  // of an op's argument, inside it
   if (outer > 0 && !is_autocasts) return;
   if (is_view(op.record) || allocates(op.name) || std::uncaught_exceptions() > 0) return;
-  see(op, static_cast<const Counted*>(begun)->input);
+  see(op);
 }
 
 OpWatch::OpWatch(std::shared_ptr<OpObserver> observer, const char* who) {
   OpenWatch& watch = open_watch();
   const std::lock_guard<std::mutex> lock(watch.mutex);
   TORCH_CHECK(watch.observer == nullptr, who,
-              ": expected one OverflowTrace, preflight or report at a time, got a second");
+              ": expected one OverflowTrace or preflight at a time, got a second");
   watch.observer = std::move(observer);
   ++watch.generation;
   watch.scopes.clear();

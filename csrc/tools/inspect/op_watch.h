@@ -7,7 +7,6 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,8 +40,8 @@ class CountedOps : public OpObserver {
   void after(const WatchedOp& op, const at::ObserverContext* begun) final;
 
  protected:
-  /// `op` has returned, here with outputs. `input`: the dtype of its first tensor, if it has one.
-  virtual void see(const WatchedOp& op, std::optional<at::ScalarType> input) = 0;
+  /// `op` has returned, here with outputs.
+  virtual void see(const WatchedOp& op) = 0;
 };
 
 /// Shows `observer` all ops while it lives.

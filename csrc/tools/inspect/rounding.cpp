@@ -43,7 +43,7 @@ class Rounding::OutputCollector : public CountedOps {
   const std::vector<Output>& outputs() const { return outputs_; }
 
  protected:
-  void see(const WatchedOp& op, std::optional<at::ScalarType>) override {
+  void see(const WatchedOp& op) override {
     if (op.is_backward || is_cast(op.name)) return;
     const Unobserved guard;
     const std::lock_guard<std::mutex> lock(mutex_);

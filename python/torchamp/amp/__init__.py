@@ -11,7 +11,6 @@ from torchamp._tools.inspect.overflow_trace import OverflowTrace, trace_overflow
 from torchamp._tools.inspect.preflight import Preflight, preflight
 from torchamp._tools.inspect.report import Report, report
 from torchamp._tools.inspect.trial import Verdict
-from torchamp._tools.weight_grads import accumulate_weight_grads
 from torchamp.amp._amp import (
     disable_casts,
     finish,
@@ -59,7 +58,6 @@ __all__ = [
     "Report",
     "Telemetry",
     "Verdict",
-    "accumulate_weight_grads",
     "autocast",
     "bfloat16_function",
     "cast_for_inference",

@@ -1,7 +1,6 @@
 // Wrong uses of initialize, and of the models and handles that it returns.
 #include <torch/nn/modules/container/sequential.h>
 #include <torchamp/clip.h>
-#include <torchamp/data_parallel.h>
 #include <torchamp/inference.h>
 #include <torchamp/serialize.h>
 #include <torchamp/telemetry.h>
@@ -258,25 +257,6 @@ std::vector<WrongUse> of_changed_models() {
          initialize(torch::nn::Sequential(), "O2").forward(at::ones({2, 4}));
        },
        error("Cannot call forward\\(\\) on an empty Sequential")},
-      {"data_parallel_on_no_device",
-       [] {
-         Run run;
-         data_parallel(run.amped.model, at::ones({2, 4}), std::vector<at::Device>());
-       },
-       error<c10::ValueError>("^data_parallel: expected at least one device, got none$")},
-      {"data_parallel_along_no_dimension",
-       [] {
-         Run run;
-         data_parallel(run.amped.model, at::ones({2, 4}), {at::kCPU, at::kCPU}, {}, 5);
-       },
-       error<c10::IndexError>("Dimension out of range")},
-      {"data_parallel_of_a_module_without_clone",
-       [] {
-         Net net;
-         auto model = initialize(net, "O1");
-         data_parallel(model, at::ones({2, 4}), {at::kCPU, at::kCPU});
-       },
-       error("clone\\(\\) has not been implemented for torchamp::NetImpl")},
       {"release_of_a_model_for_inference",
        [] { release(cast_for_inference(Linear(4, 2), at::kHalf)); },
        error(

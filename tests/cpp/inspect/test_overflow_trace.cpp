@@ -91,9 +91,8 @@ TEST_P(OverflowTraceTest, SeesNothingOnceItIsGone) {
   const OverflowTrace trace;
   EXPECT_FALSE(trace.origin());
   const std::string error = message_of([] { OverflowTrace second; });
-  EXPECT_EQ(
-      error,
-      "OverflowTrace: expected one OverflowTrace, preflight or report at a time, got a second");
+  EXPECT_EQ(error,
+            "OverflowTrace: expected one OverflowTrace or preflight at a time, got a second");
 }
 
 TEST_P(OverflowTraceTest, ForgetsTheScopesOfAnotherTrace) {

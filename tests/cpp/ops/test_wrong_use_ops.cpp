@@ -1,11 +1,9 @@
 // Wrong uses of the ops, of autocast and of functions that it casts.
 #include <ATen/ops/binary_cross_entropy.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <torchamp/autocast.h>
 #include <torchamp/functions.h>
-#include <torchamp/linear.h>
 #include <torchamp/ops.h>
 
 #include "net.h"
@@ -126,42 +124,6 @@ std::vector<WrongUse> of_ops() {
       {"update_without_found_inf",
        [] { ops::update_scale(flag(), flag(at::kInt), flag(at::kInt), Tensor()); },
        error<c10::TypeError>("^update_scale: expected found_inf to be a tensor, got none")},
-      {"linear_of_no_input",
-       [] {
-         torchamp::linear(Tensor(), at::ones({2, 4}));
-       },
-       error<c10::TypeError>("^linear: expected input to be a floating-point tensor, got none")},
-      {"linear_of_integers",
-       [] {
-         torchamp::linear(at::ones({2, 4}, at::kLong), at::ones({2, 4}));
-       },
-       error<c10::TypeError>("^linear: expected input to be a floating-point tensor, got .*Long")},
-      {"linear_of_a_transposed_weight",
-       [] {
-         torchamp::linear(at::ones({1, 4}), at::ones({4, 2}));
-       },
-       error(R"(^linear: expected weight to have sizes \[out_features, 4\], got \[4, 2\])")},
-      {"linear_of_no_weight",
-       [] {
-         torchamp::linear(at::ones({1, 4}), Tensor());
-       },
-       error<c10::TypeError>("^linear: expected weight to be a floating-point tensor, got none")},
-      {"linear_by_integers",
-       [] {
-         torchamp::linear(at::ones({1, 4}), at::ones({2, 4}, at::kInt));
-       },
-       error<c10::TypeError>("^linear: expected weight to be a floating-point tensor, got .*Int")},
-      {"linear_of_another_dtype",
-       [] {
-         const Tensor output = torchamp::linear(at::ones({1, 4}, at::kHalf), at::ones({2, 4}));
-         EXPECT_TRUE(same_bits(output, at::full({1, 2}, 4, at::kHalf)));
-       },
-       right()},
-      {"linear_of_another_bias",
-       [] {
-         torchamp::linear(at::ones({1, 4}), at::ones({2, 4}), at::ones({3}));
-       },
-       error(R"(^linear: expected bias to have sizes \[2\], got \[3\])")},
   };
 }
 

@@ -482,10 +482,6 @@ def cast_to_an_integer():
     amp.cast_for_inference(linear_net(), torch.int32)
 
 
-def accumulate_in_a_number():
-    amp.accumulate_weight_grads(3)
-
-
 def register_no_function():
     amp.register_half_function(Net, "no_such_function")
 
@@ -1051,7 +1047,6 @@ TYPE_ERRORS = (
         "initialize: expected enabled, the third argument, to be True or False, got None",
     ),
     (cast_to_an_integer, "cast_for_inference: expected dtype to be floating, got torch.int32"),
-    (accumulate_in_a_number, "accumulate_weight_grads: expected model to be an nn.Module, got int"),
     (
         lambda: amp.master_params(linear_net()),
         "master_params: expected optimizer to be a torch.optim.Optimizer, got a Sequential",

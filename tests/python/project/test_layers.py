@@ -15,14 +15,7 @@ MAY_INCLUDE = {room: re.findall(r"`([\w/]+)`", cell) for room, _, cell in ROW.fi
 WITHOUT_TORCH = [room for room, contains, _ in ROW.findall(TABLE) if "Nothing of torch" in contains]
 
 #: What is public of the tools, and who may include it.
-TOOLS_HEADERS = {
-    "data_parallel.h",
-    "linear.h",
-    "monitor.h",
-    "overflow_trace.h",
-    "preflight.h",
-    "report.h",
-}
+TOOLS_HEADERS = {"overflow_trace.h", "preflight.h"}
 USE_TOOLS = {"python", *(room for room in MAY_INCLUDE if room.startswith("tools/"))}
 
 

@@ -271,14 +271,6 @@ def compiled(level: str) -> None:
     torch._dynamo.reset()  # which else keeps the model
 
 
-def accumulating_weight_grads() -> None:
-    """The reducer would not see the grads."""
-    model, _ = Training("O2").start()
-    parallel = DistributedDataParallel(amp.accumulate_weight_grads(model))
-    with pytest.raises(RuntimeError, match="expected no DistributedDataParallel around the model"):
-        loss_of(parallel)
-
-
 def wrapped_before(level: str) -> None:
     """initialize after the wrapper, of the module in it: a level that casts the parameters takes
     them from the reducer."""
@@ -372,7 +364,6 @@ def other_cases() -> Iterator[tuple[str, Callable[[], None]]]:
     for level, make, view in itertools.product(DTYPES, (sgd, fused_adamw), (False, True)):
         name = f"wide_grads-{level}-{make.__name__}-{view}"
         yield name, functools.partial(wide_grads, level, make, view)
-    yield "accumulating_weight_grads", accumulating_weight_grads
     for level in LEVELS:
         yield f"apex-{level}", functools.partial(under_apex, level)
         yield f"compiled-{level}", functools.partial(compiled, level)

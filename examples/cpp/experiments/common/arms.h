@@ -19,12 +19,18 @@ struct Arm {
   std::shared_ptr<torch::nn::Module> module;
   std::function<torch::Tensor(const torch::Tensor&)> model;  ///< images → logits
   std::function<bool(const torch::Tensor&)> update;  ///< by a loss; returns whether it stepped
-  std::function<amp::MemoryReport(const std::function<torch::Tensor()>& forward)> report;
+  OptimizerPtr optimizer;
+  bool has_masters = false;
   bool autocast = false;  ///< to float16, while the model is called
 
   /// Enters autocast in this thread, if the arm has it.
   void enter(std::optional<amp::autocast>& casts, torch::Device device) const {
     if (autocast) casts.emplace(device.type(), torch::kHalf);
+  }
+
+  /// The memory of training on batches like this one, after a step. Calls the model in this thread.
+  Sizes sizes(const torch::Tensor& images) const {
+    return count_sizes(*module, *optimizer, has_masters, [&] { return model(images.clone()); });
   }
 };
 
@@ -38,16 +44,13 @@ template <class Net>
 Arm float32_arm(Net net, OptimizerPtr optimizer) {
   Arm arm;
   arm.module = net.ptr();
+  arm.optimizer = optimizer;
   arm.model = [net](const torch::Tensor& images) mutable { return net->forward(images); };
   arm.update = [optimizer](const torch::Tensor& loss) {
     optimizer->zero_grad();
     loss.backward();
     optimizer->step();
     return true;
-  };
-  arm.report = [net, optimizer](const auto& forward) {
-    const auto plain = amp::initialize(net, *optimizer, amp::Options("O0").verbosity(0));
-    return amp::report(*net, plain.optimizer, forward);
   };
   return arm;
 }
@@ -81,14 +84,13 @@ Arm amp_arm(Net net, OptimizerPtr optimizer, const std::string& level) {
   const auto amped = amp::initialize(net, optimizer, amp::Options(level).verbosity(0));
   Arm arm;
   arm.module = net.ptr();
+  arm.optimizer = optimizer;
+  arm.has_masters = amped.optimizer.amp()->properties().master_weights.value_or(false);
   arm.model = [model = amped.model](const torch::Tensor& images) { return model(images); };
   arm.update = [optimizer = amped.optimizer](const torch::Tensor& loss) mutable {
     optimizer.zero_grad();
     amp::scale_loss(loss, optimizer).backward();
     return optimizer.step();
-  };
-  arm.report = [net, optimizer = amped.optimizer](const auto& forward) {
-    return amp::report(*net, optimizer, forward);
   };
   return arm;
 }
@@ -135,5 +137,5 @@ inline double accuracy(const Arm& arm, const Digits& images, int64_t batch) {
 inline Sizes count_sizes(const Arm& arm, const torch::Tensor& images) {
   std::optional<amp::autocast> casts;
   arm.enter(casts, images.device());
-  return sizes_of(arm.report([&] { return arm.model(images.clone()); }));
+  return arm.sizes(images);
 }

@@ -73,7 +73,8 @@ Run train(const std::string& level, const Arguments& arguments) {
               << fixed(run.epochs.back().loss, 4) << std::endl;
   }
   const auto forward = [&] { return amped.model(batches[0].images.clone()); };
-  run.sizes = sizes_of(amp::report(*net, amped.optimizer, forward));
+  const bool has_masters = amped.optimizer.amp()->properties().master_weights.value_or(false);
+  run.sizes = count_sizes(*net, adam, has_masters, forward);
   run.used_mib = peak.mib(run.sizes);
   return run;
 }

@@ -30,8 +30,7 @@ Arm make_arm(const std::string& style, const Net& net) {
 Sizes count_sizes_in(const Arm& arm, const Threads& threads, const torch::Tensor& images) {
   std::optional<amp::autocast> casts;
   arm.enter(casts, images.device());
-  const auto forward = [&] { return arm.model(images.clone()); };
-  return threads.run([&] { return sizes_of(arm.report(forward)); });
+  return threads.run([&] { return arm.sizes(images); });
 }
 
 /// Trains a style from the same weights, on the same batches.
