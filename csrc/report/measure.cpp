@@ -22,11 +22,12 @@ at::Tensor measure(const at::Tensor& scale, const core::OptimizerState& state) {
   for (const auto& param : state.params()) {
     const at::Tensor grad = param->grad.is_usable() ? param->model.grad() : at::Tensor();
     if (!grad.defined() || grad.is_sparse() || grad.numel() == 0) continue;
-    const bool is_scaled = state.is_checked() && param->grad.state() == core::GradState::kChecked;
+    const bool is_scaled =
+        state.grads().one_pass().has_grads() && param->grad.state() == core::GradState::kChecked;
     const at::Tensor values = grad.to(at::kFloat);
     const at::Tensor scaled = is_scaled ? values.abs() : values.abs() * scale;
     const at::Tensor norm = values.norm();
-    norms.push_back(is_scaled ? norm * state.factor() : norm);
+    norms.push_back(is_scaled ? norm * state.grads().one_pass().factor() : norm);
     zeros.push_back(values.eq(0).sum());
     small.push_back(values.ne(0).logical_and(scaled < kSmallestNormal).sum());
     count += grad.numel();
