@@ -82,9 +82,10 @@ bool Grad::has_contributed() const {
 
 bool Grad::is_new() const {
   const Tensor& grad = grad_of(model_);
-  const bool is_masters = has_master() && is_open() && grad_of(master_).defined();
-  const Mark& known = is_open() ? before_.stays : held_.left;
-  return is_masters || (grad.defined() && !known.is_unchanged(grad));
+  const Mark& known = is_open() ? before_.model_left : held_.left;
+  if (grad.defined() && !known.is_unchanged(grad)) return true;
+  return is_open() && has_master() && grad_of(master_).defined() &&
+         !before_.master_left.is_unchanged(grad_of(master_));
 }
 
 bool Grad::is_left() const {
@@ -109,13 +110,14 @@ void Grad::open() {
   if (has_master() && grad_of(master_).defined()) {
     Tensor& own = master_.mutable_grad();
     before_.master_grad = stays ? own.clone() : std::exchange(own, {});
+    before_.master_left = Mark(own);
   }
   if (!grad.defined()) return set_grad_dtype(model_);
   const bool is_copied = stays || is_part_of_a_bucket(grad);
   const bool was_left = held_.left.is_same(grad);
   before_.model_grad = is_copied ? grad.detach().clone() : grad;
   if (is_copied && was_left) held_.left = Mark(before_.model_grad);
-  if (stays) return void(before_.stays = Mark(grad));
+  if (stays) return void(before_.model_left = Mark(grad));
   grad.reset();
   set_grad_dtype(model_);
 }
@@ -231,7 +233,7 @@ bool Grad::notice_both(bool shows) {
 
 void Grad::zero() {
   if (is_open()) {
-    before_ = {GradState::kNone, {}, {}, before_.stays};
+    before_ = {GradState::kNone, {}, {}, before_.model_left, before_.master_left};
   } else {
     if (has_master() && is_left()) model_grad().reset();
     move(GradState::kNone);
@@ -291,10 +293,20 @@ void Grad::watch_stray() {
   stray_ = Mark(grad_of(model_));
 }
 
+/// What the backward has left the master is in the model's place then, where it is not used.
 void Grad::note_stray() {
-  const Tensor& grad = grad_of(model_);
+  if (is_open()) return;
+  Tensor& grad = model_grad();
+  const bool is_masters =
+      has_master() && grad_of(master_).defined() && !held_.left.is_same(grad_of(master_));
+  if (is_masters) {
+    Tensor own = std::exchange(master_.mutable_grad(), {});
+    if (!grad.defined()) grad = std::move(own);
+    set_grad_dtype(model_);
+  }
   const bool is_own = held_.left.is_unchanged(grad);  // of a scale_loss that was open, too
-  if (is_open() || is_own || !grad.defined() || stray_.is_unchanged(grad)) return;
+  const bool is_known = is_own || !grad.defined() || stray_.is_unchanged(grad);
+  if (is_known && !is_masters) return;
   const bool is_kept = is_stray_ && stray_.is_same(Tensor());
   is_stray_ = true;
   if (!is_kept) stray_ = Mark(grad);

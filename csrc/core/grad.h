@@ -135,11 +135,11 @@ class TORCHAMP_API Grad {
     bool is_shown = false;                   ///< kUnscaled: the master shows it too
     bool is_scaled = false;                  ///< kNone: a step has used `left`, still scaled
   };
-  /// kOpen: what opening has found, and where it has left the model a grad, that one.
+  /// kOpen: what opening has found, and where it has left model and master grads, those.
   struct Before {
     GradState state = GradState::kNone;
     at::Tensor model_grad, master_grad;
-    Mark stays;
+    Mark model_left, master_left;
   };
 
   void move(GradState to);

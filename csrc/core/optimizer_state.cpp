@@ -248,6 +248,9 @@ void OptimizerState::forget_backwards() {
 }
 
 void OptimizerState::show_grads() {
+  for (const auto& param : params_) {
+    param->master.set_requires_grad(param->model.requires_grad());
+  }
   if (!is_open_) update_grads();
   grads_.show();
   if (!is_open_) update_grads();

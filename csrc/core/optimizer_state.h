@@ -95,7 +95,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   /// The same after the model's, for the grads of some parameters, each once.
   void note_zeroed(const std::vector<at::Tensor>& model_params);
   /// Unscales grads now, and from now on in every backward; masters show theirs, float32, from now
-  /// on.
+  /// on. Masters require grads where the model's parameters do.
   void show_grads();
 
   /// @}

@@ -1,5 +1,7 @@
 // core::Backward and core::Step on several parameters, and by sparse grads.
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 
 #include <cmath>
@@ -279,6 +281,34 @@ TEST_P(TwoTest, GradsOfABackwardThatWasNotGivenTheOptimizerAreRefused) {
   EXPECT_EQ(message_of([&] { step(other_); }), "step" + refusal) << "it was added to the other";
   other_.state->note_zeroed();
   EXPECT_EQ(message_of([&] { step(other_); }), "no error");
+}
+
+TEST_P(TwoTest, GradsOfMastersInABackwardThatWasNotGivenTheOptimizerAreRefusedToo) {
+  for (const bool shows : {false, true}) {
+    if (shows) other_.state->show_grads();
+    Backward backward({one_.state}, one_.scaler, {});
+    backward.prepare();
+    const Tensor master = other_.state->params()[0]->master;
+    master.mutable_grad() = at::full_like(master, 5 * kScale);
+    backward.finish();
+    EXPECT_NE(message_of([&] { step(other_); }), "no error");
+    other_.state->note_zeroed();
+    EXPECT_FALSE(master.grad().defined());
+    EXPECT_EQ(message_of([&] { step(other_); }), "no error");
+  }
+}
+
+TEST_P(TwoTest, DelayedGradsOfMastersAreNoGradsOfTheNextLoss) {
+  const Tensor master = one_.state->params()[0]->master;
+  Backward first({one_.state}, one_.scaler, {0, /*delay_unscale=*/true, false});
+  first.prepare();
+  master.mutable_grad() = at::full_like(master, 5 * kScale);
+  first.finish();
+  Backward second({one_.state}, one_.scaler, {});
+  second.scale(at::ones({}, one_.scaler.loss_scale_tensor().options()).set_requires_grad(true));
+  second.prepare();
+  EXPECT_EQ(message_of([&] { second.finish(); }), "no error");
+  EXPECT_TRUE(same_bits(one_.grad(0), at::full_like(master, 5)));
 }
 
 /// Without masters.

@@ -294,3 +294,13 @@ def test_a_fused_optimizer_with_a_step_of_its_own(level):
             train_step(*made, seed)
         found.append(everything(*made))
     assert not changed(*found)
+
+
+def test_masters_require_grads_where_the_model_s_parameters_do():
+    model, optimizer = initialized("O2", linear_net())
+    frozen, *others = model.parameters()
+    frozen.requires_grad_(False)
+    masters = list(amp.master_params(optimizer))
+    assert [master.requires_grad for master in masters] == [False] + [True] * len(others)
+    frozen.requires_grad_(True)
+    assert all(master.requires_grad for master in amp.master_params(optimizer))
