@@ -136,5 +136,5 @@ class Stepper:
     def republish_scalars(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
         """Puts the counts in `state` again."""
         for i, param in enumerate(self._params):
-            if param in state:
+            if state.get(param):
                 state[param].update(self._scalars(i))

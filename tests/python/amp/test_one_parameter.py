@@ -304,3 +304,14 @@ def test_masters_require_grads_where_the_model_s_parameters_do():
     assert [master.requires_grad for master in masters] == [False] + [True] * len(others)
     frozen.requires_grad_(True)
     assert all(master.requires_grad for master in amp.master_params(optimizer))
+
+
+@pytest.mark.parametrize("make", [adam, fused_adam])
+def test_a_look_up_makes_an_empty_state(make):
+    model, optimizer = initialized("O5", linear_net(), make)
+    param = next(model.parameters())
+    assert optimizer.state[param] == {}
+    optimizer.zero_grad()
+    with pytest.warns(UserWarning, match="expected grads, got none"):
+        optimizer.step()
+    assert list(optimizer.state_dict()["state"].values()) == [{}]
