@@ -1,3 +1,4 @@
+#include <ATen/core/grad_mode.h>
 #include <pybind11/functional.h>
 #include <torch/csrc/autograd/python_variable.h>
 

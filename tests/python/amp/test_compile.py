@@ -158,7 +158,7 @@ class TakesSamples(nn.Module):
         return Sample(self.layer(sample.x), sample.target)
 
 
-@pytest.mark.skipif(torch.__version__ < (2, 8), reason="Dynamo asks no object for its attributes")
+@pytest.mark.skipif(torch.__version__ < (2, 12), reason="Dynamo asks no object for its attributes")
 @pytest.mark.parametrize("kind", [Sample, Slotted])
 @pytest.mark.parametrize("level", LEVELS)
 def test_batch_objects_are_cast_in_the_graph(level, kind):
