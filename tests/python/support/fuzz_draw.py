@@ -30,6 +30,7 @@ IN_TORCH: dict[str, dict[str, list]] = {
     "RAdam": {**COMMON, **BETAS, **EPS, **LOOP},
     "RMSprop": {**COMMON, **MOMENTUM, **EPS, "centered": [False, True]},
     "ASGD": {**COMMON},
+    "OwnList": {},
     "Rprop": {"maximize": [False, True]},
 }
 

@@ -13,7 +13,10 @@ from typing import Any
 
 import torch
 from fuzz_calls import FINE, coefs_in, is_fine, product_in, remember
+from own_list import OwnList
 from torch import nn
+
+from torchamp import optimizers
 
 UNIT = 2.0**-6
 LARGEST = 7
@@ -24,8 +27,9 @@ INF = float("inf")
 
 @dataclass(frozen=True)
 class Recipe:
-    """An optimizer: one of torch.optim or, if its name starts with Fused, of torchamp.optimizers.
-    Its groups are given by the parameters' numbers; each has half the lr of the one before."""
+    """An optimizer: one of torch.optim, OwnList or, if its name starts with Fused, of
+    torchamp.optimizers. Its groups are given by the parameters' numbers; each has half the lr of
+    the one before."""
 
     kind: str
     groups: tuple[tuple[int, ...], ...]
@@ -35,8 +39,14 @@ class Recipe:
     def is_fused(self) -> bool:
         return self.kind.startswith("Fused")
 
-    def make(self, kind: Callable, params: Sequence[torch.Tensor], **others: Any) -> Any:
-        options = {**self.options, **others}
+    @property
+    def type(self) -> Any:
+        if self.kind == "OwnList":
+            return OwnList
+        return getattr(optimizers if self.is_fused else torch.optim, self.kind)
+
+    def make(self, kind: Callable, params: Sequence[torch.Tensor]) -> Any:
+        options = dict(self.options)
         lr = options.pop("lr")
         as_number: Callable = torch.tensor if options.pop("tensor_lr", False) else float
         groups = [

@@ -270,5 +270,5 @@ def loss_scale_of(setup: Setup) -> Any:
 def counterpart(recipe: Recipe, params: list[torch.Tensor]) -> torch.optim.Optimizer:
     """torch's optimizer of the same algorithm."""
     options = {name: value for name, value in recipe.options.items() if name != "fused"}
-    kind = COUNTERPARTS.get(recipe.kind) or getattr(torch.optim, recipe.kind)
+    kind = COUNTERPARTS.get(recipe.kind) or recipe.type
     return Recipe(recipe.kind, recipe.groups, options).make(kind, params)

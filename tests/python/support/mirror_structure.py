@@ -106,6 +106,7 @@ class Structure:
         model's, "filter" a new one with what the group has, "in_place". forgets: with the
         optimizer's states of what goes."""
         stepped = self.optimizers[of]
+        require(stepped.recipe.kind != "OwnList", "another list than its own")
         before, after = stepped.groups[group], distinct(self.params[i] for i in params)
         new = [param for param in after if param not in before]
         if how != "assign":
@@ -211,7 +212,8 @@ class Structure:
 
     def pop_group(self, of: int, group: int) -> None:
         stepped = self.optimizers[of]
-        require(len(stepped.groups) > 1, "the last group")
+        is_followed = len(stepped.groups) > 1 and stepped.recipe.kind != "OwnList"
+        require(is_followed, "the last group, or one of its own")
         options = stepped.optimizer.param_groups.pop(group)
         stepped.popped = {**options}, stepped.groups.pop(group)
         self.leave(stepped, stepped.popped[1])

@@ -11,7 +11,7 @@ from fuzz_events import PARTS, Net, Recipe, Setup, drawn, drawn_value
 from mirror_state import CASTS
 
 import torchamp
-from torchamp import amp, optimizers
+from torchamp import amp
 
 #: Loss scales before the events.
 SCALES = (512.0, 64.0, 128.0)
@@ -30,12 +30,7 @@ class StructureRun:
         self.initialize(setup.level, setup.overrides)
 
     def made(self, recipes: tuple[Recipe, ...]) -> list[torch.optim.Optimizer]:
-        return [
-            recipe.make(
-                getattr(optimizers if recipe.is_fused else torch.optim, recipe.kind), self.params
-            )
-            for recipe in recipes
-        ]
+        return [recipe.make(recipe.type, self.params) for recipe in recipes]
 
     def initialize(self, level: str, overrides: dict) -> None:
         self.level, self.popped = level, {}
