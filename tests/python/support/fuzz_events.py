@@ -80,7 +80,8 @@ class Event:
 @dataclass(frozen=True)
 class Backward:
     """What a backward is told. ends: "empty" without one; "raise", "scale_loss", "step": by that
-    exception."""
+    exception. masters_of: the optimizer whose masters, all that train, its loss reaches too.
+    closure_of: the optimizer that calls it in a step."""
 
     loss: int
     of: list[int]
@@ -96,6 +97,12 @@ class Backward:
     batch: str | None = None
     island: str | None = None
     writes: bool = False
+    masters_of: int | None = None
+    closure_of: int | None = None
+
+    def of_masters(self, params: list[int]) -> Backward:
+        """One that reaches these alone, with other coefficients."""
+        return dataclasses.replace(self, reach=params, coefs=self.coefs + 100, island=None)
 
 
 @dataclass(frozen=True)
@@ -136,7 +143,7 @@ class Net(nn.Module):
     def __init__(self, parts: Sequence[str]) -> None:
         super().__init__()
         self.parts = nn.ModuleList(PARTS[part]() for part in parts)
-        self.tied = self.parts[0]
+        self.tied, self.read = self.parts[0], []
         generator = torch.Generator().manual_seed(len(parts))
         with torch.no_grad():
             for param in self.parameters():
@@ -187,6 +194,23 @@ def drawn_coefs(shapes: Sequence[torch.Size], call: Backward, level: str) -> lis
         if i == call.inf_in and grad.numel():
             grad.view(-1)[-1] = INF
     return grads
+
+
+def use_state(states: Any, param: torch.Tensor, how: str) -> torch.Tensor:
+    """What a program does to an optimizer's states of a parameter; how: "look", "halve", "delete"
+    them, "clear" all. Returns what it has found, but for counts."""
+    state = states[param]
+    names = [name for name in sorted(state) if name != "step" and state[name] is not None]
+    tensors = [torch.as_tensor(state[name]) for name in names]
+    found = torch.cat([torch.zeros(0), *(each.detach().float().flatten() for each in tensors)])
+    if how == "halve":
+        for name in names:
+            state[name] *= 0.5
+    elif how == "delete":
+        del states[param]
+    elif how == "clear":
+        states.clear()
+    return found
 
 
 def drawn_value(shape: torch.Size, seed: int) -> torch.Tensor:
