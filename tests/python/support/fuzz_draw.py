@@ -241,11 +241,11 @@ class Draw(StructureDraw):
             args["island"] = self.chance.choice(list(ISLANDS))
         if self.chance.random() < 0.12:
             args["ends"] = self.chance.choice(["empty", "raise", "scale_loss", "step"])
-        for name in ("masters_of", "closure_of"):
-            if self.chance.random() < 0.08:
-                args[name] = self.chance.choice(of)
-        if "masters_of" in args and self.chance.random() < 0.3:
-            args["reach"] = []
+        if self.chance.random() < 0.08:
+            args["closure_of"] = self.chance.choice(of)
+        if self.chance.random() < 0.08:
+            args["masters_of"] = self.chance.choice([*of, self.of()])
+            args["reach"] = reach if self.chance.random() < 0.7 else []
         return args
 
     def loss(self) -> int:

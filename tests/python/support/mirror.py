@@ -117,7 +117,6 @@ class Mirror(Structure):
         """The grads of its loss, in the model and in masters."""
         level, reached = self.setup.level, {}
         stepped = [] if call.masters_of is None else self.optimizers[call.masters_of].params
-        require(call.masters_of in (None, *call.of), "masters of another optimizer")
         masters = call.of_masters([self.params.index(param) for param in stepped])
         for part in (call, masters):
             for i, grad in zip(part.reach, drawn_coefs(self.shapes, part, level)):
