@@ -89,6 +89,8 @@ class Mirror(Structure):
         require(call.loss < self.setup.overrides.get("num_losses", 1), "no such loss")
         self.check_backward(given, reached, call)
         if call.masters_of is not None:
+            require(call.masters_of in call.of, "masters whose strays are stepped by")
+            require(not call.delayed, "a masters' grad that is taken for another loss's")
             self.access(self.optimizers[call.masters_of])
         self.notice(given)
         self.notice_writes(given)
@@ -133,6 +135,8 @@ class Mirror(Structure):
         require(is_clear, "a closure that may be refused")
         if self.is_dynamic and stepped.recipe.kind == "OwnList":
             raise Refused
+        keeps_grads = self.is_dynamic or call.zero_inside != "optimizer"
+        require(keeps_grads, "zeroing in a block in a closure in a step")
         for mirror in (copy.deepcopy(self), self):  # whether it is determined; then really
             mirror.backward(**args)
             mirror.step(call.closure_of)
@@ -186,6 +190,9 @@ class Mirror(Structure):
     def note_overflow(
         self, given: list[Stepped], grads: dict[Param, torch.Tensor], delayed: bool
     ) -> None:
+        for stepped in given:  # 16-bit grads of before are zeroed
+            is_narrow = any(param.is_narrow for param in stepped.params)
+            stepped.shares_overflow |= is_narrow and bool(stepped.overflow)
         bad = [param for param, grad in grads.items() if param.users and not grad.isfinite().all()]
         for param in bad:
             for stepped in param.users:
