@@ -12,6 +12,7 @@
 #include <ATen/ops/stack.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -35,6 +36,7 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "core/param.h"
@@ -292,7 +294,17 @@ class Run {
   void clip_value(const Words& words) {
     amp::clip_grad_value_(some_from(words, 1), std::stod(words[0]));
   }
+  void clip_model(const Words& words) {
+    torch::nn::utils::clip_grad_value_(net_->parameters(), std::stod(words[0]));
+  }
   void step(const Words& words) { optimizer_at(words[0]).step(); }
+  void closure(const Words& words) {
+    optimizer_at(words[0]).step([&] {
+      optimizer_at(words[0]).zero_grad();
+      backward(Words(words.begin() + 1, words.end()));
+      return at::scalar_tensor(0);
+    });
+  }
   void zero(const Words& words) { optimizer_at(words[0]).zero_grad(words[1] == "none"); }
   /// Which Python notices at once, and C++ at the next look.
   void zero_model(const Words& words) {
@@ -356,6 +368,27 @@ class Run {
     const torch::NoGradGuard no_grad;
     for (const Tensor& param : params_of(words)) param.mul_(0.5);
   }
+  void swap(const Words& words) {
+    swapped_.clear();
+    for (const Tensor& param : params_of(words)) {
+      swapped_.emplace_back(param, param.detach().clone());
+    }
+    write(words);
+  }
+  void swap_back(const Words&) {
+    const torch::NoGradGuard no_grad;
+    for (auto& [param, held] : swapped_) param.copy_(held);
+  }
+
+  void halve_states(const Words& words) {
+    for (const auto& state : wrapped_.at(std::stoul(words[0]))->state()) {
+      for (auto& [name, tensor] : states_of(*state.second)) {
+        if (name != "step" && tensor.defined()) tensor.mul_(0.5);
+      }
+    }
+  }
+  void clear_states(const Words& words) { wrapped_.at(std::stoul(words[0]))->state().clear(); }
+
   void write_data(const Words& words) {
     for (const Tensor& param : params_of(words)) param.variable_data().mul_(0.5);
   }
@@ -445,6 +478,11 @@ class Run {
       loss = loss_of_params(params, generator);
       overflowing = params.back();
     }
+    const auto masters = options.find("masters");
+    if (masters != options.end()) {
+      look({masters->second});
+      loss = loss + loss_of_params(optimizer_at(masters->second).master_params(), generator);
+    }
     if (has(words, "overflow")) loss = loss + overflowing.to(at::kFloat).sum() * INFINITY;
     if (has(words, "tiny")) loss = loss * std::ldexp(1.0, -40);
     return has(words, "nan") ? loss * NAN : loss;
@@ -511,6 +549,7 @@ class Run {
   Net net_;
   std::vector<OptimizerPtr> wrapped_;
   std::optional<amp::AmpedMany<Net>> amped_;
+  std::vector<std::pair<Tensor, Tensor>> swapped_;
   std::set<size_t> looked_at_;  ///< optimizers whose masters' grads are shown
 };
 
@@ -521,7 +560,9 @@ const std::map<std::string, void (Run::*)(const Words&)> kEvents = {
     {"backward", &Run::backward},
     {"clip_norm", &Run::clip_norm},
     {"clip_value", &Run::clip_value},
+    {"clip_model", &Run::clip_model},
     {"step", &Run::step},
+    {"closure", &Run::closure},
     {"zero", &Run::zero},
     {"zero_model", &Run::zero_model},
     {"drop", &Run::drop},
@@ -535,6 +576,10 @@ const std::map<std::string, void (Run::*)(const Words&)> kEvents = {
     {"thaw", &Run::thaw},
     {"write", &Run::write},
     {"write_data", &Run::write_data},
+    {"swap", &Run::swap},
+    {"swap_back", &Run::swap_back},
+    {"halve_states", &Run::halve_states},
+    {"clear_states", &Run::clear_states},
     {"refresh", &Run::refresh},
     {"look", &Run::look},
     {"save", &Run::save},

@@ -26,6 +26,7 @@ from nets import (
     sgd,
     train_step,
 )
+from own_list import OwnList
 from torch import nn
 
 from torchamp import amp, optimizers
@@ -47,23 +48,6 @@ WithMetaclass = kind_of("WithMetaclass", type("Marked", (type,), {}))
 Slots = type("Slots", (), {"__slots__": ()})
 WithSlots = kind_of("WithSlots", type, Slots, __slots__=("note",))
 KINDS = [Abstract, Parametric, WithMetaclass, WithSlots]
-
-
-class ByHand(torch.optim.Optimizer):
-    """Steps what `_own` holds, by attributes of the parameters, with states by their id."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model.parameters(), {})
-        self._own = [param for group in self.param_groups for param in group["params"]]
-        self._steps: dict[int, int] = {}
-
-    @torch.no_grad()
-    def step(self) -> None:
-        for param in self._own:
-            self._steps[id(param)] = self._steps.get(id(param), 0) + 1
-            assert param.dtype == param.grad.dtype == torch.float32
-            rate = 0.05 if getattr(param, "is_slow", False) else 0.1
-            param -= rate * param.grad / self._steps[id(param)]
 
 
 class SAM(torch.optim.Optimizer):
@@ -177,9 +161,8 @@ def test_groups_and_states_have_the_model_s_parameters(level, make):
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)
 def test_its_own_list_ids_and_attributes(level):
-    model, optimizer, plain, other = pair(level, ByHand)
-    for each in (model, plain):
-        each[0].weight.is_slow = True
+    make = lambda m: OwnList(m.parameters(), lr=0.1)  # noqa: E731
+    model, optimizer, plain, other = pair(level, make)
     for _ in grads_of(model, optimizer, plain):
         optimizer.step()
         other.step()

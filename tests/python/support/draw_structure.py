@@ -29,6 +29,12 @@ class StructureDraw:
     def edit_grad(self) -> dict[str, Any]:
         return {"param": self.param(), "how": self.chance.choice(["negate", "fill", "data"])}
 
+    def state(self) -> dict[str, Any]:
+        of = self.of()
+        param = self.chance.choice(self.numbers(self.mirror.optimizers[of].params) or [0])
+        how = self.chance.choice(["look", "halve", "halve", "delete", "clear"])
+        return {"of": of, "param": param, "how": how}
+
     def some_group(self, of: int) -> int:
         return self.chance.randrange(len(self.mirror.optimizers[of].groups))
 
@@ -72,7 +78,7 @@ class StructureDraw:
     def save(self) -> dict[str, Any]:
         return {}
 
-    load = snapshot = restore = copy = save
+    load = snapshot = restore = copy = swap_back = save
 
     def module(self) -> dict[str, Any]:
         part = self.chance.choice([part for part in PARTS if part != "sliced"])

@@ -14,6 +14,8 @@ WEIGHTS = {
     "zero_model": 1,
     "clip_norm": 1.5,
     "clip_value": 0.7,
+    "clip_model": 1,
+    "closure": 1,
     "drop": 0.3,
     "replace": 0.3,
     "halve_grads": 0.2,
@@ -24,6 +26,10 @@ WEIGHTS = {
     "thaw": 0.5,
     "write": 0.5,
     "write_data": 0.3,
+    "swap": 0.5,
+    "swap_back": 0.5,
+    "halve_states": 0.4,
+    "clear_states": 0.3,
     "add_group": 0.4,
     "look": 0.3,
     "save": 0.3,
@@ -38,7 +44,7 @@ STORM = {**FLAGS, "overflow": 0.6}
 IN_SCOPE = {"twice": 0.05, "zeroing": 0.04, "unused": 0.03, "unscaled": 0.02}
 #: How often it ends so.
 ENDS = {"raising": 0.06, "stepping": 0.02, "nested": 0.02, "late": 0.02}
-LENGTH = 30
+LENGTH = 34
 
 PARAMS = (
     "first.weight",
@@ -139,6 +145,7 @@ class Draw:
         self.is_dynamic = loss_scale == "dynamic"
         overrides = self.overrides(level, may_be_narrow)
         self.adopts = "adopt_data_writes=1" in overrides
+        self.is_lazy = "materialize_master_grads=0" in overrides
         event = " ".join(["initialize", level, loss_scale, *overrides])
         scales = ["scale 0 1024 0", "scale 1 256 0"] * (loss_scale == "dynamic")
         looks = [f"look {i}" for i, kind in enumerate(self.kinds) if kind in LIBTORCH]
@@ -189,6 +196,8 @@ class Draw:
         flags = [*reach, *self.flags(), *self.some(IN_SCOPE), *self.end(reach)]
         if of:
             flags.append("of=" + ",".join(map(str, of)))
+        if self.happens(0.08) and "delayed" not in flags:
+            flags.append(f"masters={self.chance.choice(of or range(len(self.kinds)))}")
         return [" ".join(["backward", self.loss_id(), str(self.chance.randrange(100)), *flags])]
 
     def reach(self, of: list[int]) -> list[str]:
@@ -226,6 +235,15 @@ class Draw:
     def clip_value(self) -> Script:
         return [" ".join(["clip_value", "0.01", *self.clipped()])]
 
+    def clip_model(self) -> Script:
+        """Not where it would clip scaled grads."""
+        return ["clip_model 0.01"] * (not self.is_lazy)
+
+    def closure(self) -> Script:
+        index, (backward,) = self.index(), self.backward()
+        backward = backward.replace(" stepping", "")
+        return [f"zero {index} none", f"closure {index} {backward.partition(' ')[2]}"]
+
     def clipped(self) -> list[str]:
         return list(map(str, self.indices()))
 
@@ -262,6 +280,20 @@ class Draw:
 
     def write(self) -> Script:
         return [f"write {self.part()}"]
+
+    def swap(self) -> Script:
+        return [f"swap {self.part()}", "swap_back"]  # a forward in C++ takes them over
+
+    def swap_back(self) -> Script:
+        return ["swap_back"]
+
+    def halve_states(self) -> Script:
+        return [f"halve_states {self.index()}"]
+
+    def clear_states(self) -> Script:
+        """Adagrad makes them before the first step."""
+        index = self.index()
+        return [f"clear_states {index}"] * (self.kinds[index] not in ("Adagrad", *FUSED))
 
     def write_data(self) -> Script:
         refresh = ["refresh"] * (not self.adopts)

@@ -30,6 +30,7 @@ IN_TORCH: dict[str, dict[str, list]] = {
     "RAdam": {**COMMON, **BETAS, **EPS, **LOOP},
     "RMSprop": {**COMMON, **MOMENTUM, **EPS, "centered": [False, True]},
     "ASGD": {**COMMON},
+    "OwnList": {},
     "Rprop": {"maximize": [False, True]},
 }
 
@@ -67,10 +68,13 @@ WEIGHTS = {
     "drop_grads": 0.3,
     "clip_norm": 0.7,
     "clip_value": 0.7,
+    "clip_model": 1.0,
     "edit": 0.7,
     "look": 0.4,
     "write": 0.4,
     "halve": 0.3,
+    "swap": 0.6,
+    "swap_back": 0.5,
     "write_data": 0.3,
     "freeze": 0.4,
     "thaw": 0.5,
@@ -78,6 +82,7 @@ WEIGHTS = {
     "scale": 0.6,
     "assign": 0.6,
     "edit_grad": 0.9,
+    "state": 1.0,
     "group": 1.0,
     "steal": 0.2,
     "add_group": 0.5,
@@ -93,7 +98,7 @@ WEIGHTS = {
     "phase": 0.2,
 }
 FLAGS = {"delayed": 0.15, "deferred": 0.1, "is_nan": 0.02, "twice": 0.05, "writes": 0.1}
-LENGTH = 28
+LENGTH = 30
 
 
 def drawn_program(seed: int) -> Program:
@@ -112,7 +117,8 @@ class Draw(StructureDraw):
         return Program(self.setup, tuple(event for name in names for event in self.events(name)))
 
     def events(self, name: str) -> list[Event]:
-        """One that the rule determines; none where three are not."""
+        """One that the rule determines; none where three are not. Swapped weights are often swapped
+        back at once."""
         for _ in range(3):
             event = Event(name, getattr(self, name)())
             try:
@@ -121,7 +127,8 @@ class Draw(StructureDraw):
                 continue
             except Refused:
                 pass
-            return [event]
+            ends = name == "swap" and self.chance.random() < 0.6
+            return [event, *(self.events("swap_back") if ends else [])]
         return []
 
     # ---- the setup
@@ -234,6 +241,11 @@ class Draw(StructureDraw):
             args["island"] = self.chance.choice(list(ISLANDS))
         if self.chance.random() < 0.12:
             args["ends"] = self.chance.choice(["empty", "raise", "scale_loss", "step"])
+        if self.chance.random() < 0.08:
+            args["closure_of"] = self.chance.choice(of)
+        if self.chance.random() < 0.08:
+            args["masters_of"] = self.chance.choice([*of, self.of()])
+            args["reach"] = reach if self.chance.random() < 0.7 else []
         return args
 
     def loss(self) -> int:
@@ -243,7 +255,14 @@ class Draw(StructureDraw):
         return self.chance.randrange(100)
 
     def step(self) -> dict[str, Any]:
-        return {"of": self.of()}
+        of = self.of()
+        if self.chance.random() < 0.8:
+            return {"of": of}
+        params = self.numbers(self.mirror.optimizers[of].params)
+        return {"of": of, "halves": self.some(self.shown(params), 0.5)}
+
+    def shown(self, params: list[int]) -> list[int]:
+        return [i for i in params if self.mirror.params[i].is_shown]
 
     def zero(self) -> dict[str, Any]:
         return {"of": self.of(), "to_none": self.chance.random() < 0.7}
@@ -260,6 +279,12 @@ class Draw(StructureDraw):
     def clip_value(self) -> dict[str, Any]:
         return {"of": self.some_of(), "value": self.chance.choice([2, 4]) / 64}
 
+    def clip_model(self) -> dict[str, Any]:
+        params = self.numbers(self.mirror.in_model())
+        chosen = params if self.chance.random() < 0.5 else self.shown(params)
+        by, limit = self.chance.choice([("norm", 0.05), ("norm", 100.0), ("value", 2 / 64)])
+        return {"params": chosen, "by": by, "limit": limit}
+
     def edit(self) -> dict[str, Any]:
         return {"of": self.of(), "how": self.chance.choice(["negate", "fill"])}
 
@@ -271,6 +296,9 @@ class Draw(StructureDraw):
 
     def write_data(self) -> dict[str, Any]:
         return {"param": self.param(), "seed": self.seed()}
+
+    def swap(self) -> dict[str, Any]:
+        return {"params": self.some(list(range(len(self.mirror.params))), 0.7), "seed": self.seed()}
 
     def halve(self) -> dict[str, Any]:
         return {"param": self.param()}

@@ -13,7 +13,10 @@ from typing import Any
 
 import torch
 from fuzz_calls import FINE, coefs_in, is_fine, product_in, remember
+from own_list import OwnList
 from torch import nn
+
+from torchamp import optimizers
 
 UNIT = 2.0**-6
 LARGEST = 7
@@ -24,8 +27,9 @@ INF = float("inf")
 
 @dataclass(frozen=True)
 class Recipe:
-    """An optimizer: one of torch.optim or, if its name starts with Fused, of torchamp.optimizers.
-    Its groups are given by the parameters' numbers; each has half the lr of the one before."""
+    """An optimizer: one of torch.optim, OwnList or, if its name starts with Fused, of
+    torchamp.optimizers. Its groups are given by the parameters' numbers; each has half the lr of
+    the one before."""
 
     kind: str
     groups: tuple[tuple[int, ...], ...]
@@ -35,8 +39,14 @@ class Recipe:
     def is_fused(self) -> bool:
         return self.kind.startswith("Fused")
 
-    def make(self, kind: Callable, params: Sequence[torch.Tensor], **others: Any) -> Any:
-        options = {**self.options, **others}
+    @property
+    def type(self) -> Any:
+        if self.kind == "OwnList":
+            return OwnList
+        return getattr(optimizers if self.is_fused else torch.optim, self.kind)
+
+    def make(self, kind: Callable, params: Sequence[torch.Tensor]) -> Any:
+        options = dict(self.options)
         lr = options.pop("lr")
         as_number: Callable = torch.tensor if options.pop("tensor_lr", False) else float
         groups = [
@@ -70,7 +80,8 @@ class Event:
 @dataclass(frozen=True)
 class Backward:
     """What a backward is told. ends: "empty" without one; "raise", "scale_loss", "step": by that
-    exception."""
+    exception. masters_of: the optimizer whose masters, all that train, its loss reaches too.
+    closure_of: the optimizer that calls it in a step."""
 
     loss: int
     of: list[int]
@@ -86,6 +97,12 @@ class Backward:
     batch: str | None = None
     island: str | None = None
     writes: bool = False
+    masters_of: int | None = None
+    closure_of: int | None = None
+
+    def of_masters(self, params: list[int]) -> Backward:
+        """One that reaches these alone, with other coefficients."""
+        return dataclasses.replace(self, reach=params, coefs=self.coefs + 100, island=None)
 
 
 @dataclass(frozen=True)
@@ -126,7 +143,7 @@ class Net(nn.Module):
     def __init__(self, parts: Sequence[str]) -> None:
         super().__init__()
         self.parts = nn.ModuleList(PARTS[part]() for part in parts)
-        self.tied = self.parts[0]
+        self.tied, self.read = self.parts[0], []
         generator = torch.Generator().manual_seed(len(parts))
         with torch.no_grad():
             for param in self.parameters():
@@ -177,6 +194,23 @@ def drawn_coefs(shapes: Sequence[torch.Size], call: Backward, level: str) -> lis
         if i == call.inf_in and grad.numel():
             grad.view(-1)[-1] = INF
     return grads
+
+
+def use_state(states: Any, param: torch.Tensor, how: str) -> torch.Tensor:
+    """What a program does to an optimizer's states of a parameter; how: "look", "halve", "delete"
+    them, "clear" all. Returns what it has found, but for counts."""
+    state = states.get(param, {})  # FusedOptimizer gives an empty one, once made, a count alone
+    names = [name for name in sorted(state) if name != "step" and state[name] is not None]
+    tensors = [torch.as_tensor(state[name]) for name in names]
+    found = torch.cat([torch.zeros(0), *(each.detach().float().flatten() for each in tensors)])
+    if how == "halve":
+        for name in names:
+            state[name] *= 0.5
+    elif how == "delete":
+        states.pop(param, None)
+    elif how == "clear":
+        states.clear()
+    return found
 
 
 def drawn_value(shape: torch.Size, seed: int) -> torch.Tensor:

@@ -31,6 +31,7 @@ class OverflowingDraw(Draw):
     """Draws scripts with a dynamic scale, which skips whatever is not finite."""
 
     weights = {**WEIGHTS, "clip_norm": 5, "step": 9, "negate": 0, "halve_grads": 0, "replace": 0}
+    weights["clip_model"] = 0
 
     def draw_kinds(self) -> list[str]:
         kinds = self.chance.choice([LIBTORCH, LIBTORCH + FUSED])

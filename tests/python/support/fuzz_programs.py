@@ -50,7 +50,7 @@ def with_simpler_events(program: Program) -> Iterator[Program]:
 def simpler_args(args: dict) -> Iterator[dict]:
     """Without an option, or with a shorter list."""
     for name, value in args.items():
-        if isinstance(value, (bool, str)) or name == "inf_in":
+        if isinstance(value, (bool, str)) or name in ("inf_in", "masters_of", "closure_of"):
             yield {key: other for key, other in args.items() if key != name}
         for i in range(len(value) if isinstance(value, list) else 0):
             yield {**args, name: value[:i] + value[i + 1 :]}

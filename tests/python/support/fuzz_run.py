@@ -7,10 +7,22 @@ from typing import Any
 
 import torch
 from fuzz_calls import BATCHES, LABELS, check_memory, coefs_in
-from fuzz_events import Backward, Event, Program, Setup, drawn_coefs, drawn_value
+from fuzz_events import (
+    Backward,
+    Event,
+    Program,
+    Setup,
+    drawn_coefs,
+    drawn_value,
+    use_state,
+)
 from mirror import Mirror
 from mirror_state import Param, Refused
 from run_structure import StructureRun
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from torchamp import amp
 from torchamp._load import _C
@@ -38,14 +50,43 @@ class Run(StructureRun):
         names, coefs = self.names(), drawn_coefs(self.shapes, call, self.level)
         given = coefs if call.batch is None else BATCHES[call.batch](coefs, LABELS.clone())
         memory = {"calls": torch.zeros(1)} if call.writes and call.reach else None
-        loss = self.model(given, [names[i] for i in call.reach], call.island, memory)
+        reached = [names[i] for i in call.reach]
+        loss = self.model(given, reached, call.island, memory) if reached else 0.0
+        if call.masters_of is not None:
+            loss = loss + self.loss_of_masters(call)
         expect(all(a is b for a, b in zip(coefs_in(given), coefs)), "the batch was changed")
         if memory is not None:
             check_memory(memory, coefs)
         return loss * float("nan") if call.is_nan else loss
 
+    def loss_of_masters(self, call: Backward) -> torch.Tensor:
+        masters = list(amp.master_params(self.optimizers[call.masters_of]))
+        params = self.stepped_by(call.masters_of)
+        coefs = drawn_coefs(self.shapes, call.of_masters(params), self.level)
+        for i, master in zip(params, masters):
+            master.requires_grad_(self.params[i].requires_grad)  # which stays as it was made
+        return sum((master.float() * coef).sum() for master, coef in zip(masters, coefs))
+
+    def stepped_by(self, of: int) -> list[int]:
+        numbers = {id(param): i for i, param in enumerate(self.params)}
+        groups = self.optimizers[of].param_groups
+        return [numbers[id(param)] for group in groups for param in group["params"]]
+
     def backward(self, **args: Any) -> None:
         call = Backward(**args)
+        if call.closure_of is None:
+            self.use(call)
+            return
+        losses = []
+
+        def closure() -> torch.Tensor:
+            losses.append(self.use(call))
+            return losses[-1]
+
+        returned = self.optimizers[call.closure_of].step(closure)
+        expect(len(losses) == 1 and returned is losses[0], "the closure was not called once")
+
+    def use(self, call: Backward) -> torch.Tensor:
         flags = {"delay_unscale": call.delayed, "delay_overflow_check": call.deferred}
         value, of = self.loss(call), call.of
         with self.must_end(call.ends):
@@ -56,6 +97,7 @@ class Run(StructureRun):
                 if call.twice and call.ends != "empty":
                     scaled_loss.backward()
                 self.end_block(call.ends, value, of)
+        return value
 
     @contextlib.contextmanager
     def must_end(self, ends: str | None) -> Any:
@@ -84,8 +126,36 @@ class Run(StructureRun):
         for i in of if zero_inside == "optimizer" else []:
             self.optimizers[i].zero_grad()
 
-    def step(self, of: int) -> None:
-        self.optimizers[of].step()
+    def step(self, of: int, halves: list[int] | None = None) -> Any:
+        if halves is None:
+            return self.optimizers[of].step()
+        optimizer, dtypes = self.optimizers[of], [param.dtype for param in self.params]
+        found: list[dict] = []
+
+        def look(*_: Any) -> None:
+            same = [param.dtype for param in self.params] == dtypes
+            expect(same, "hooks see parameters of another dtype")
+            for i in self.stepped_by(of):
+                use_state(optimizer.state, self.params[i], "look")
+            grads = enumerate(param.grad for param in self.params)
+            found.append({i: None if grad is None else grad.clone() for i, grad in grads})
+
+        def halve(*_: Any) -> None:
+            look()
+            for i in halves:
+                self.params[i].grad.mul_(0.5)
+
+        if of == 0:
+            hooks = optimizer.register_step_pre_hook(halve), optimizer.register_step_post_hook(look)
+        else:
+            hooks = register_optimizer_step_pre_hook(halve), register_optimizer_step_post_hook(look)
+        try:
+            optimizer.step()
+        finally:
+            for hook in hooks:
+                hook.remove()
+        expect(len(found) == 2, "the hooks did not run")
+        return found[0]
 
     def zero(self, of: int, to_none: bool = True) -> None:
         self.optimizers[of].zero_grad(set_to_none=to_none)
@@ -103,6 +173,10 @@ class Run(StructureRun):
     def clip_value(self, of: list[int], value: float) -> None:
         amp.clip_grad_value_(self.given(of), value)
 
+    def clip_model(self, params: list[int], by: str, limit: float) -> torch.Tensor | None:
+        clip = getattr(torch.nn.utils, f"clip_grad_{by}_")
+        return clip([self.params[i] for i in params], limit)
+
     def edit(self, of: int, how: str) -> None:
         for param in amp.master_params(self.optimizers[of]):
             if param.grad is not None:
@@ -118,6 +192,17 @@ class Run(StructureRun):
     def write(self, param: int, seed: int) -> None:
         with torch.no_grad():
             self.params[param].copy_(drawn_value(self.shapes[param], seed))
+
+    def swap(self, params: list[int], seed: int) -> None:
+        self.swapped = {i: self.params[i].detach().clone() for i in params}
+        for i in params:
+            self.write(i, seed)
+
+    def swap_back(self) -> None:
+        with torch.no_grad():
+            for i, held in self.swapped.items():
+                self.params[i].copy_(held)
+        self.swapped = {}
 
     def halve(self, param: int) -> None:
         with torch.no_grad():
@@ -150,9 +235,12 @@ def compare_found(what: str, found: dict, expected: dict, mirror: Mirror) -> Non
 
 
 def check_close(name: str, found: torch.Tensor, expected: torch.Tensor, mirror: Mirror) -> None:
-    found, expected = found.detach(), expected.detach()
+    found, expected = found.detach().to(expected.dtype), expected.detach()
+    expect(found.shape == expected.shape, f"{name} is of {found.shape}, not {expected.shape}")
+    if torch.equal(found, expected):
+        return
     tolerance = TOLERANCE[expected.dtype] if mirror.is_approximate else 0.0
-    is_close = torch.isclose(found.to(expected.dtype), expected, tolerance, tolerance, True)
+    is_close = torch.isclose(found, expected, tolerance, tolerance, True)
     expect(is_close.all(), f"{name} is {found.tolist()} for {expected.tolist()}")
 
 
@@ -166,6 +254,8 @@ class Pair:
     def follow(self, event: Event) -> None:
         """Raises Different, or Undetermined before anything is done."""
         held = [param.in_model.clone() for param in self.mirror.params]
+        grads = enumerate(param.grad for param in self.run.params)
+        self.mirror.dtypes = {i: grad.dtype for i, grad in grads if grad is not None}
         try:
             expected, is_refused = self.mirror.follow(event), False
         except Refused:
@@ -177,17 +267,19 @@ class Pair:
             is_narrow = any(param.is_narrow for param in self.mirror.params)
             dtype = torch.bfloat16 if is_narrow else torch.float32
             check_close("the norm", found.to(dtype), expected.to(dtype), self.mirror)
-            self.resynchronize_clipped(event.args["of"])
+            self.resynchronize_clipped(event.args.get("of", []))
         if event.name == "backward":
             self.compare_read(event.args["reach"], held)
         self.check_keys()
         if event.name != "write_masters":  # the next event must find them
             self.compare()
         self.compare_grads()
-        if event.name == "step" and not is_refused:
-            self.compare_masters(event.args["of"])
+        of = event.args["of"] if event.name == "step" else event.args.get("closure_of")
+        if of is not None and not is_refused:
+            self.compare_masters(of)
 
     def found(self, event: Event, is_refused: bool) -> Any:
+        self.run.model.read = []
         try:
             found = getattr(self.run, event.name)(**event.args)
         except Exception as error:
@@ -228,14 +320,7 @@ class Pair:
     def compare_grads(self) -> None:
         """Those that the model shows are what the next step uses."""
         for i, param in enumerate(self.mirror.params):
-            is_clear = all(
-                user.delayed is False
-                and not (user.overflow or user.is_unclear or param in user.unnoticed)
-                for user in param.users
-            )
-            is_lazy = param.has_master and any(user.is_lazy for user in param.users)
-            is_left = param.is_left or param.is_spoilt or is_lazy
-            if param.users and is_clear and not is_left and param.sum is not None:
+            if param.is_shown:
                 grad = self.run.params[i].grad
                 expect(grad is not None, f"grad {i} is None for {param.sum.tolist()}")
                 check_close(f"grad {i}", grad, param.sum.to(grad.dtype), self.mirror)

@@ -6,11 +6,11 @@ import random
 
 import torch
 from fuzz_draw import Draw
-from fuzz_events import INF, Backward, Net, Recipe, drawn_coefs
+from fuzz_events import INF, Backward, Net, drawn_coefs
 from fuzz_run import TOLERANCE
 from mirror_state import counterpart
 
-from torchamp import amp, optimizers
+from torchamp import amp
 
 START, ITERATIONS = 1024.0, 8
 
@@ -27,14 +27,10 @@ class Loop:
         self.names = [name for name, _ in self.nets[0].named_parameters()]
         self.shapes = [param.shape for param in self.params]
         recipes = draw.recipes(list(range(len(self.params))), may_share=False)
-        self.optimizers = [self.made(recipe) for recipe in recipes]
+        self.optimizers = [recipe.make(recipe.type, self.params) for recipe in recipes]
         self.plain = [counterpart(recipe, self.plain_params) for recipe in recipes]
         self.scaler = amp.GradScaler("cpu", init_scale=START, growth_interval=3)
         self.scale, self.clean = START, 0
-
-    def made(self, recipe: Recipe) -> torch.optim.Optimizer:
-        kind = getattr(optimizers if recipe.is_fused else torch.optim, recipe.kind)
-        return recipe.make(kind, self.params)
 
     def follow(self) -> str:
         """What is different after which iteration; empty if nothing is."""

@@ -18,13 +18,17 @@ Where the rule says nothing, or leaves a choice, events raise Undetermined and c
 - grads that the program writes: infinite ones, delayed ones, those of strays, and for a fused
   optimizer, unless the last backward has left them to its step
 - masters and model both written
-- the low bits of masters after a write of what the model holds
+- the low bits of masters after a write of what the model holds, or after weights were swapped back
+  when masters had taken others over
+- closures that may be refused, or delay; torch's clipping of grads that are scaled, and of others
 - sums that 16 bits do not hold
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -35,6 +39,9 @@ from mirror_structure import Structure
 
 class Mirror(Structure):
     """Follows a program. Its methods are the events."""
+
+    #: Of the grads that the model shows, where this is known.
+    dtypes: dict[int, torch.dtype] = {}
 
     def follow(self, event: Event) -> Any:
         """Raises Undetermined, after which nothing has changed, and Refused."""
@@ -70,15 +77,21 @@ class Mirror(Structure):
 
     def backward(self, **args: Any) -> None:
         call = Backward(**args)
+        if call.closure_of is not None:
+            return self.step_by_closure(call, {**args, "closure_of": None})
         given = [self.optimizers[i] for i in call.of]
-        grads = dict(zip(call.reach, drawn_coefs(self.shapes, call, self.setup.level)))
-        reached = {self.params[i]: grad for i, grad in grads.items() if self.params[i].is_trainable}
-        require(all(self.params[i].is_in_model for i in grads), "what is not in the model")
+        reached = self.reached(call)
+        is_there = all(self.params[i].is_in_model for i in call.reach)
+        require(is_there, "what is not in the model")
         is_cut = call.ends in ("raise", "scale_loss", "step")
         is_plain = call.of and call.zero_inside is None
         require(not is_cut or is_plain, "zeroing in a block that raises")
         require(call.loss < self.setup.overrides.get("num_losses", 1), "no such loss")
         self.check_backward(given, reached, call)
+        if call.masters_of is not None:
+            require(call.masters_of in call.of, "masters whose strays are stepped by")
+            require(not call.delayed, "a masters' grad that is taken for another loss's")
+            self.access(self.optimizers[call.masters_of])
         self.notice(given)
         self.notice_writes(given)
         self.note_checks(given, reached, call)
@@ -102,11 +115,37 @@ class Mirror(Structure):
         self.note_overflow(given, grads_of, call.delayed)
         self.note_delay(given, reached, call.delayed)
 
+    def reached(self, call: Backward) -> dict[Param, torch.Tensor]:
+        """The grads of its loss, in the model and in masters."""
+        level, reached = self.setup.level, {}
+        stepped = [] if call.masters_of is None else self.optimizers[call.masters_of].params
+        masters = call.of_masters([self.params.index(param) for param in stepped])
+        for part in (call, masters):
+            for i, grad in zip(part.reach, drawn_coefs(self.shapes, part, level)):
+                if self.params[i].is_trainable:
+                    reached[self.params[i]] = reached.get(self.params[i], 0.0) + grad
+        return reached
+
+    def step_by_closure(self, call: Backward, args: dict[str, Any]) -> None:
+        """A backward and a step, of an optimizer that has nothing to refuse before them."""
+        stepped = self.optimizers[call.closure_of]
+        is_clear = stepped.delayed is False and not (stepped.is_unclear or stepped.overflow)
+        is_clear &= not any(param.is_stray or param.is_spoilt for param in stepped.params)
+        is_clear &= call.closure_of in call.of and not (call.ends or call.delayed)
+        require(is_clear, "a closure that may be refused")
+        if self.is_dynamic and stepped.recipe.kind == "OwnList":
+            raise Refused
+        keeps_grads = self.is_dynamic or call.zero_inside != "optimizer"
+        require(keeps_grads, "zeroing in a block in a closure in a step")
+        for mirror in (copy.deepcopy(self), self):  # whether it is determined; then really
+            mirror.backward(**args)
+            mirror.step(call.closure_of)
+
     def check_backward(
         self, given: list[Stepped], reached: dict[Param, torch.Tensor], call: Backward
     ) -> None:
         is_bad = call.is_nan or call.inf_in is not None
-        shows = call.is_nan or call.inf_in in call.reach
+        shows = call.is_nan or any(not grad.isfinite().all() for grad in reached.values())
         require(reached, "a loss that needs no grad")
         if any(len(set(param.users) & set(given)) > 1 for param in self.params):
             raise Refused
@@ -116,7 +155,8 @@ class Mirror(Structure):
             require(not is_odd, "odd strays")
             require(not any(user.is_edited for p in reached for user in p.users), "new strays")
         for param in reached:
-            total = 2 * LARGEST * UNIT if param.sum is None else 2 * LARGEST * UNIT + _size(param)
+            new = 2 * LARGEST * UNIT * (1 + (call.masters_of is not None))
+            total = new if param.sum is None else new + _size(param)
             require(total <= EXACT, "sums that 16 bits do not hold")
         require(not is_bad or (self.is_dynamic and shows), "an overflow of nothing")
         if self.is_identity(given):
@@ -150,6 +190,9 @@ class Mirror(Structure):
     def note_overflow(
         self, given: list[Stepped], grads: dict[Param, torch.Tensor], delayed: bool
     ) -> None:
+        for stepped in given:  # 16-bit grads of before are zeroed
+            is_narrow = any(param.is_narrow for param in stepped.params)
+            stepped.shares_overflow |= is_narrow and bool(stepped.overflow)
         bad = [param for param, grad in grads.items() if param.users and not grad.isfinite().all()]
         for param in bad:
             for stepped in param.users:
@@ -178,10 +221,13 @@ class Mirror(Structure):
             elif not delayed and stepped.delayed:
                 stepped.delayed = None
 
-    def step(self, of: int) -> None:
+    def step(self, of: int, halves: list[int] | None = None) -> dict[int, torch.Tensor] | None:
+        """halves: hooks read grads and states before and after it, and first halve these grads."""
         stepped = self.optimizers[of]
         require(stepped.delayed is not None and not stepped.is_unclear, "delayed or not")
         params = distinct(stepped.params)
+        self.check_taking(stepped, params)
+        shown = self.halve_grads(stepped, halves or [])
         if stepped.delayed or any(param.is_stray or param.is_spoilt for param in params):
             self.notice([stepped])
             raise Refused
@@ -194,6 +240,19 @@ class Mirror(Structure):
         stepped.clear_overflow()
         for param in params:
             param.is_data_written = False
+        return None if halves is None else shown
+
+    def halve_grads(self, stepped: Stepped, halves: list[int]) -> dict[int, torch.Tensor]:
+        """Returns what was shown before."""
+        found = [self.params[i] for i in halves]
+        for param in found:
+            self.check_edit(param)
+        params = enumerate(self.params)
+        shown = {i: p.sum for i, p in params if stepped in p.users and p.is_shown}
+        for param in found:
+            param.sum = param.sum * 0.5
+            param.is_spoilt = param.is_checked
+        return shown
 
     def skip(self, stepped: Stepped, params: list[Param]) -> None:
         for param in params:
@@ -201,11 +260,13 @@ class Mirror(Structure):
             for other in param.users:
                 other.is_unclear |= other is not stepped and bool(other.overflow)
 
-    def take(self, stepped: Stepped, params: list[Param]) -> None:
-        for param in params:
+    def check_taking(self, stepped: Stepped, params: list[Param]) -> None:
+        for param in [] if stepped.overflow or stepped.delayed else params:
             require(not param.may_be_zeros or stepped.is_insensitive(), "zeros or none")
             is_finite = param.sum is None or bool(param.sum.isfinite().all())
             require(is_finite, "another's overflow")
+
+    def take(self, stepped: Stepped, params: list[Param]) -> None:
         for param in params:
             param.value.grad = None if param.sum is None else _laid_out(param)
         stepped.optimizer.step()
@@ -272,6 +333,23 @@ class Mirror(Structure):
                 param.sum = param.sum.clamp(-value, value)
             param.is_checked = False
 
+    def clip_model(self, params: list[int], by: str, limit: float) -> torch.Tensor | None:
+        """By torch's functions, which compute in the grads' dtypes."""
+        found = {i: self.params[i] for i in params if self.params[i].has_grad}
+        require(all(self.params[i].is_in_model for i in params), "what is not in the model")
+        for param in found.values():
+            self.check_edit(param)
+        are_checked = {param.is_checked for param in found.values()}
+        require(len(are_checked) == 1, "scaled grads among others, or none")
+        grads = {i: _laid_out(p).to(self.dtypes.get(i, p.dtype)) for i, p in found.items()}
+        clip = getattr(torch.nn.utils, f"clip_grad_{by}_")
+        norm = clip([SimpleNamespace(grad=grad) for grad in grads.values()], limit)
+        self.is_approximate |= by == "norm"
+        for i, param in found.items():
+            param.sum = grads[i].to(param.sum.dtype)
+            param.is_spoilt = param.is_checked
+        return None if True in are_checked else norm
+
     def clipped(self, of: list[int]) -> list[Param] | None:
         """Whose grads are clipped; None: they are discarded by the next step."""
         given = [self.optimizers[i] for i in of]
@@ -336,9 +414,32 @@ class Mirror(Structure):
         found = self.params[param]
         self.overwrite(found, found.in_model * 0.5)
 
-    def overwrite(self, param: Param, value: torch.Tensor) -> None:
+    def swap(self, params: list[int], seed: int) -> None:
+        """The program keeps what the model holds, and writes others."""
+        values = {self.params[i]: drawn_value(self.shapes[i], seed) for i in params}
+        for param, value in values.items():
+            self.check_write(param, value)
+        for param, value in values.items():
+            self.overwrite(param, value)
+        self.swapped = {param: param.before_writes[-1] for param in values}
+
+    def swap_back(self) -> None:
+        require(self.swapped, "nothing swapped")
+        for param, held in self.swapped.items():
+            is_seen = not any(held is each for each in param.before_writes)
+            require(not (param.has_master and is_seen), "low bits of what was taken over")
+            require(not param.is_ahead, "masters and model both written")
+        for param, held in self.swapped.items():
+            with torch.no_grad():
+                param.value.copy_(held)
+        self.swapped = {}
+
+    def check_write(self, param: Param, value: torch.Tensor) -> None:
         require(not param.holds_part_of(value), "a write of what the model holds")
         require(not param.is_ahead, "masters and model both written")
+
+    def overwrite(self, param: Param, value: torch.Tensor) -> None:
+        self.check_write(param, value)
         param.before_writes.append(param.value.detach().clone())
         param.write(value)
 
@@ -354,6 +455,7 @@ class Mirror(Structure):
         if not adopts:
             for each in distinct(p for stepped in self.optimizers for p in stepped.params):
                 each.write(each.in_model)
+                each.before_writes.clear()
 
     def freeze(self, param: int) -> None:
         self.params[param].is_trainable = False

@@ -104,6 +104,18 @@ class Param:
         return self.may_be_zeros or is_old or self.is_stray
 
     @property
+    def is_shown(self) -> bool:
+        """Whether the model shows the sum, which the next step uses."""
+        is_clear = all(
+            user.delayed is False
+            and not (user.overflow or user.is_unclear or self in user.unnoticed)
+            for user in self.users
+        )
+        is_lazy = self.has_master and any(user.is_lazy for user in self.users)
+        is_left = self.is_left or self.is_spoilt or is_lazy
+        return bool(self.users) and is_clear and not is_left and self.sum is not None
+
+    @property
     def has_grad(self) -> bool:
         return self.sum is not None or self.is_left
 
@@ -270,5 +282,5 @@ def loss_scale_of(setup: Setup) -> Any:
 def counterpart(recipe: Recipe, params: list[torch.Tensor]) -> torch.optim.Optimizer:
     """torch's optimizer of the same algorithm."""
     options = {name: value for name, value in recipe.options.items() if name != "fused"}
-    kind = COUNTERPARTS.get(recipe.kind) or getattr(torch.optim, recipe.kind)
+    kind = COUNTERPARTS.get(recipe.kind) or recipe.type
     return Recipe(recipe.kind, recipe.groups, options).make(kind, params)

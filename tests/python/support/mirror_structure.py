@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from fuzz_events import PARTS, Recipe, Setup, drawn, drawn_value
+from fuzz_events import PARTS, Recipe, Setup, drawn, drawn_value, use_state
 from mirror_state import (
     CASTS,
     Param,
@@ -23,6 +23,7 @@ from mirror_state import (
     made_params,
     require,
 )
+from reference.optimizers import Reference
 
 
 class Structure:
@@ -49,6 +50,8 @@ class Structure:
         self.is_approximate |= any(param.is_narrow and param.users for param in self.params)
         self.saved: Any = None
         self.copied: Any = None
+        #: What swap() has kept.
+        self.swapped: dict[Param, torch.Tensor] = {}
 
     def notice_groups(self, given: Sequence[Stepped]) -> None:
         for stepped in given:
@@ -67,6 +70,7 @@ class Structure:
         stepped.is_lazy = False
         for param in stepped.params:
             param.is_checked = False
+            param.before_writes.clear()
 
     # ---- grads
 
@@ -82,12 +86,15 @@ class Structure:
     def edit_grad(self, param: int, how: str) -> None:
         """It writes the grad of the model's parameter in place, if by `.data`, uncounted."""
         found = self.params[param]
-        self.check_surgery(found)
-        is_whole = found.sum is not None and not (found.may_be_zeros or found.was_discarded)
-        require(is_whole and not any(user.overflow for user in found.users), "edits of no grad")
+        self.check_edit(found)
         require(how != "data" or not found.is_checked, "what cannot be noticed")
         found.sum = torch.full_like(found.sum, 3 / 64) if how == "fill" else -found.sum
         found.is_spoilt = found.is_checked
+
+    def check_edit(self, param: Param) -> None:
+        self.check_surgery(param)
+        is_whole = param.sum is not None and not (param.may_be_zeros or param.was_discarded)
+        require(is_whole and not any(user.overflow for user in param.users), "edits of no grad")
 
     def check_surgery(self, param: Param) -> None:
         users = param.users
@@ -97,7 +104,19 @@ class Structure:
         is_lazy = param.has_master and users[0].is_lazy
         require(not is_lazy or param.is_checked, "scaled or not")
 
-    # ---- groups
+    # ---- states and groups
+
+    def state(self, of: int, param: int, how: str) -> dict[int, torch.Tensor]:
+        stepped, found = self.optimizers[of], self.params[param]
+        is_its = found in stepped.params and (how == "clear" or not stepped.left)
+        require(is_its, "others' states")
+        makes_anew = how in ("look", "halve") or "Adagrad" not in stepped.recipe.kind
+        require(makes_anew, "a state that only add_param_group makes")
+        held = use_state(stepped.optimizer.state, found.value, how)
+        if how == "clear":
+            stepped.left.clear()
+        is_torchs = not isinstance(stepped.optimizer, Reference)
+        return {param: held} if is_torchs and held.any() else {}
 
     def group(
         self, of: int, group: int, params: list[int], how: str, forgets: bool = False
@@ -106,6 +125,7 @@ class Structure:
         model's, "filter" a new one with what the group has, "in_place". forgets: with the
         optimizer's states of what goes."""
         stepped = self.optimizers[of]
+        require(stepped.recipe.kind != "OwnList", "another list than its own")
         before, after = stepped.groups[group], distinct(self.params[i] for i in params)
         new = [param for param in after if param not in before]
         if how != "assign":
@@ -211,7 +231,8 @@ class Structure:
 
     def pop_group(self, of: int, group: int) -> None:
         stepped = self.optimizers[of]
-        require(len(stepped.groups) > 1, "the last group")
+        is_followed = len(stepped.groups) > 1 and stepped.recipe.kind != "OwnList"
+        require(is_followed, "the last group, or one of its own")
         options = stepped.optimizer.param_groups.pop(group)
         stepped.popped = {**options}, stepped.groups.pop(group)
         self.leave(stepped, stepped.popped[1])
@@ -270,6 +291,7 @@ class Structure:
                 held = value.to(param.dtype) if param.is_narrow else value
                 with torch.no_grad():
                     param.value.copy_(held)
+                param.before_writes.clear()
 
     def snapshot(self) -> None:
         """The program keeps a copy of the model's state dict, for restore()."""

@@ -7,11 +7,11 @@ import io
 from typing import Any
 
 import torch
-from fuzz_events import PARTS, Net, Recipe, Setup, drawn, drawn_value
+from fuzz_events import PARTS, Net, Recipe, Setup, drawn, drawn_value, use_state
 from mirror_state import CASTS
 
 import torchamp
-from torchamp import amp, optimizers
+from torchamp import amp
 
 #: Loss scales before the events.
 SCALES = (512.0, 64.0, 128.0)
@@ -30,15 +30,10 @@ class StructureRun:
         self.initialize(setup.level, setup.overrides)
 
     def made(self, recipes: tuple[Recipe, ...]) -> list[torch.optim.Optimizer]:
-        return [
-            recipe.make(
-                getattr(optimizers if recipe.is_fused else torch.optim, recipe.kind), self.params
-            )
-            for recipe in recipes
-        ]
+        return [recipe.make(recipe.type, self.params) for recipe in recipes]
 
     def initialize(self, level: str, overrides: dict) -> None:
-        self.level, self.popped = level, {}
+        self.level, self.popped, self.swapped = level, {}, {}
         self.adopts = bool(overrides.get("adopt_data_writes"))
         self.amp = torchamp.Amp(self.model, self.optimizers, level, verbosity=0, **overrides)
         if self.amp.loss_scalers[0].dynamic:
@@ -66,7 +61,12 @@ class StructureRun:
         else:
             (grad.data if how == "data" else grad).neg_()
 
-    # ---- groups
+    # ---- states and groups
+
+    def state(self, of: int, param: int, how: str) -> dict[int, torch.Tensor]:
+        found = use_state(self.optimizers[of].state, self.params[param], how)
+        self.optimizers[of].state_dict()
+        return {param: found}
 
     def group(
         self, of: int, group: int, params: list[int], how: str, forgets: bool = False

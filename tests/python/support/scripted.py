@@ -109,6 +109,7 @@ class Run:
         self.amp: torchamp.Amp | None = None
         #: The optimizers whose masters' grads are shown.
         self.looked_at: set[int] = set()
+        self.swapped: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.seen: Seen = {}
 
     def params(self, *parts: str) -> list[nn.Parameter]:
@@ -195,8 +196,24 @@ class Run:
     def clip_value(self, value: str, *indices: str) -> None:
         amp.clip_grad_value_(self.some(indices), float(value))
 
+    def clip_model(self, value: str) -> None:
+        """As LibTorch's function, whose writes PyTorch does not count."""
+        for param in self.net.parameters():
+            if param.grad is not None:
+                param.grad.data.clamp_(-float(value), float(value))
+
     def step(self, index: str) -> None:
         self.optimizers[int(index)].step()
+
+    def closure(self, index: str, *words: str) -> None:
+        optimizer = self.optimizers[int(index)]
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            self.backward(*words)
+            return torch.zeros(())
+
+        optimizer.step(closure)
 
     def zero(self, index: str, to: str) -> None:
         self.optimizers[int(index)].zero_grad(set_to_none=to == "none")
@@ -249,6 +266,24 @@ class Run:
             for param in self.params(*parts):
                 param.mul_(0.5)
 
+    def swap(self, *parts: str) -> None:
+        self.swapped = [(param, param.detach().clone()) for param in self.params(*parts)]
+        self.write(*parts)
+
+    def swap_back(self) -> None:
+        with torch.no_grad():
+            for param, held in self.swapped:
+                param.copy_(held)
+
+    def halve_states(self, index: str) -> None:
+        for state in self.optimizers[int(index)].state.values():
+            for name, value in state.items():
+                if name != "step":
+                    value.mul_(0.5)
+
+    def clear_states(self, index: str) -> None:
+        self.optimizers[int(index)].state.clear()
+
     def write_data(self, *parts: str) -> None:
         for param in self.params(*parts):
             param.data.mul_(0.5)
@@ -278,6 +313,10 @@ class Run:
         else:
             params = self.params(*reach.split(","))
             loss, overflowing = self.loss_of_params(params, generator), params[-1]
+        if masters := options_in(flags).get("masters"):
+            self.look(masters)
+            params = list(amp.master_params(self.optimizers[int(masters)]))
+            loss = loss + self.loss_of_params(params, generator)
         if "overflow" in flags:
             loss = loss + overflowing.float().sum() * math.inf
         if "tiny" in flags:

@@ -17,6 +17,8 @@ A script is text, an event a line: its name and what it is told.
                                   inner       reaches first and norm, and is given optimizer 0
                                   reach=PARTS of these parts' parameters alone, without a batch
                                   of=LIST     given these optimizers, by default all
+                                  masters=OPTIMIZER
+                                              reaches its masters too
                               and of what happens in the scope of the scale_loss:
                                   twice       two backwards
                                   unused      none
@@ -27,7 +29,10 @@ A script is text, an event a line: its name and what it is told.
                                   raising     raises once the grads of last are there
                                   late        another backward, after the scope
     clip_norm MAX OPTIMIZER…, clip_value MAX OPTIMIZER…
+    clip_model MAX                the values of all grads by LibTorch's function
     step OPTIMIZER
+    closure OPTIMIZER LOSS SEED FLAG…
+                                  a step whose closure zeroes its grads and does that backward
     zero OPTIMIZER TO             none or zeros
     zero_model TO
     drop PART…                    sets the model's grads to none
@@ -39,6 +44,9 @@ A script is text, an event a line: its name and what it is told.
     scale LOSS VALUE CLEAN        sets a loss scale and how many clean backwards it has seen
     freeze PART…, thaw PART…      whether they need grads
     write PART…                   halves parameters of the model
+    swap PART…                    the same, until swap_back writes what was there
+    swap_back
+    halve_states OPTIMIZER, clear_states OPTIMIZER
     write_data PART…              the same past PyTorch's version counters
     refresh                       makes the masters what the model holds
     look OPTIMIZER…               from now on the masters' grads are compared, and therefore made
