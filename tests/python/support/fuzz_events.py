@@ -199,7 +199,7 @@ def drawn_coefs(shapes: Sequence[torch.Size], call: Backward, level: str) -> lis
 def use_state(states: Any, param: torch.Tensor, how: str) -> torch.Tensor:
     """What a program does to an optimizer's states of a parameter; how: "look", "halve", "delete"
     them, "clear" all. Returns what it has found, but for counts."""
-    state = states.get(param, {})  # FusedOptimizer gives an empty one, once made, a count alone
+    state = states[param]
     names = [name for name in sorted(state) if name != "step" and state[name] is not None]
     tensors = [torch.as_tensor(state[name]) for name in names]
     found = torch.cat([torch.zeros(0), *(each.detach().float().flatten() for each in tensors)])
@@ -207,7 +207,7 @@ def use_state(states: Any, param: torch.Tensor, how: str) -> torch.Tensor:
         for name in names:
             state[name] *= 0.5
     elif how == "delete":
-        states.pop(param, None)
+        del states[param]
     elif how == "clear":
         states.clear()
     return found

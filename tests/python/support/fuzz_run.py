@@ -63,8 +63,6 @@ class Run(StructureRun):
         masters = list(amp.master_params(self.optimizers[call.masters_of]))
         params = self.stepped_by(call.masters_of)
         coefs = drawn_coefs(self.shapes, call.of_masters(params), self.level)
-        for i, master in zip(params, masters):
-            master.requires_grad_(self.params[i].requires_grad)  # which stays as it was made
         return sum((master.float() * coef).sum() for master, coef in zip(masters, coefs))
 
     def stepped_by(self, of: int) -> list[int]:

@@ -89,8 +89,6 @@ class Mirror(Structure):
         require(call.loss < self.setup.overrides.get("num_losses", 1), "no such loss")
         self.check_backward(given, reached, call)
         if call.masters_of is not None:
-            require(call.masters_of in call.of, "masters whose strays are stepped by")
-            require(not call.delayed, "a masters' grad that is taken for another loss's")
             self.access(self.optimizers[call.masters_of])
         self.notice(given)
         self.notice_writes(given)
@@ -135,8 +133,6 @@ class Mirror(Structure):
         require(is_clear, "a closure that may be refused")
         if self.is_dynamic and stepped.recipe.kind == "OwnList":
             raise Refused
-        keeps_grads = self.is_dynamic or call.zero_inside != "optimizer"
-        require(keeps_grads, "zeroing in a block in a closure in a step")
         for mirror in (copy.deepcopy(self), self):  # whether it is determined; then really
             mirror.backward(**args)
             mirror.step(call.closure_of)
