@@ -165,15 +165,19 @@ void Param::check_dtype() const {
               "amp::load, or with torch::load into the model that initialize returned");
 }
 
-void Param::follow_model() {
+void Param::check_model() const {
   if (is_borrowed) return;
   if (!has_master()) {  // free to change its dtype, but not to be misread
     const bool was_moved = model.element_size() == 2 && address_of(model) != agreed_.model_data;
     if (was_moved && is_misread_float(model)) check_dtype();
-    return;
+  } else if (!is_as_agreed()) {
+    check_unchanged();
   }
-  if (is_as_agreed()) return;
-  check_unchanged();
+}
+
+void Param::follow_model() {
+  check_model();
+  if (is_borrowed || !is_model_written()) return;
   at::NoGradGuard no_grad;
   master.copy_(value());
   mark_synced();

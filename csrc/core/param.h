@@ -29,8 +29,11 @@ struct TORCHAMP_API Param {
   bool is_gone() const;
 
   /// Copies the model's to the master if it was written from outside (a broadcast, a load), in a
-  /// way that PyTorch counts. Throws RuntimeError if it changed its dtype or device.
+  /// way that PyTorch counts, after check_model().
   void follow_model();
+  /// Throws RuntimeError if the model's was written from outside and has changed its dtype or
+  /// device.
+  void check_model() const;
   /// Whether the model was written from outside since it agreed with the master.
   bool is_model_written() const { return has_master() && !is_as_agreed(); }
   /// Whether the master was written from outside, and the model was not.

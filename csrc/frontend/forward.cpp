@@ -39,7 +39,7 @@ struct Forward::Casts {
 };
 
 Forward::Forward(const Amp& amp) : session_(amp.session()), casts_(std::make_unique<Casts>()) {
-  session_.refresh();
+  session_.publish();
   if (session_.uses_autocast()) {
     casts_->joined.emplace(session_.open_autocast());
   } else {

@@ -66,9 +66,12 @@ class Session {
   /// A parameter's name, with the model's number if there are several; empty if no model has it.
   std::string name_of(const at::Tensor& param) const;
 
-  /// Synchronizes model parameters and masters if one was written from outside; before a
-  /// forward or a backward.
+  /// Synchronizes model parameters and masters if one was written from outside; before they are
+  /// saved.
   void refresh();
+  /// Copies masters that were written from outside to the model; before a forward, which takes
+  /// nothing over, so that weights may be swapped and swapped back.
+  void publish();
   /// Sets a model's parameter or buffer, and its master if it has one.
   void set_value(const at::Tensor& tensor, const at::Tensor& value);
   /// Records that a model's parameter agrees with its master, if it has one.
@@ -92,6 +95,7 @@ class Session {
   /// Logs a text that is not empty, unless verbosity is 0.
   void announce(const std::string& text) const;
   void follow_groups(WrappedOptimizer& optimizer);
+  void look_at_steps();
   std::vector<WrappedOptimizer*> living_optimizers();
   void give_back();
   std::vector<at::Tensor> cast_without_master();

@@ -139,11 +139,24 @@ void Session::mark_synced(const at::Tensor& tensor) {
 }
 
 void Session::refresh() {
+  look_at_steps();
+  for (const auto& optimizer : optimizers_) core::refresh(optimizer.state->params());
+}
+
+void Session::publish() {
+  look_at_steps();
+  for (const auto& optimizer : optimizers_) {
+    for (const auto& param : optimizer.state->params()) param->check_model();
+    core::publish_masters(optimizer.state->params());
+  }
+}
+
+/// Those of the wrapped optimizers, which masters must not follow.
+void Session::look_at_steps() {
   check_not_released();
   for (auto& optimizer : optimizers_) {
     if (optimizer.is_alive()) optimizer.check_own_steps();
     optimizer.note_writes();
-    core::refresh(optimizer.state->params());
   }
 }
 

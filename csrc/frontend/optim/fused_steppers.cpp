@@ -122,12 +122,14 @@ void FusedSteppers::make(std::vector<Place> rest, const StorageOptions& storage)
 void FusedSteppers::update(FusedOptimizer& optimizer) {
   check_grads(optimizer);
   auto now = places_of(optimizer);
-  if (now != places_) {
+  const bool were_cleared = optimizer.state().size() < state_count_;
+  if (now != places_ || were_cleared) {
     make(now, optimizer.storage());
     places_ = std::move(now);
     for (Stepper& stepper : steppers_) {
       for (size_t i = 0; i < stepper.core.params().size(); ++i) adopt(optimizer, stepper, i);
     }
+    state_count_ = optimizer.state().size();
   }
   std::vector<FusedStepper::Row> rows;
   for (const auto& group : optimizer.param_groups()) {
@@ -168,6 +170,7 @@ void FusedSteppers::publish_new(FusedOptimizer& optimizer, Stepper& stepper) {
     publish(optimizer, stepper, static_cast<size_t>(i));
   }
   stepper.core.clear_new_states();
+  state_count_ = optimizer.state().size();
 }
 
 }  // namespace torchamp::optim

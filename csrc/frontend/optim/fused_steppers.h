@@ -52,9 +52,10 @@ class FusedSteppers {
   static void adopt(FusedOptimizer& optimizer, Stepper& stepper, size_t i);
   /// Puts its states in `state()`.
   static void publish(FusedOptimizer& optimizer, const Stepper& stepper, size_t i);
-  static void publish_new(FusedOptimizer& optimizer, Stepper& stepper);
+  void publish_new(FusedOptimizer& optimizer, Stepper& stepper);
 
   std::vector<Place> places_;
+  size_t state_count_ = 0;  ///< of the optimizer's, when they were last published
   std::vector<Stepper> steppers_;
 };
 

@@ -196,7 +196,7 @@ class Draw:
         flags = [*reach, *self.flags(), *self.some(IN_SCOPE), *self.end(reach)]
         if of:
             flags.append("of=" + ",".join(map(str, of)))
-        if self.happens(0.08):
+        if self.happens(0.08) and "delayed" not in flags:
             flags.append(f"masters={self.index()}")
         return [" ".join(["backward", self.loss_id(), str(self.chance.randrange(100)), *flags])]
 

@@ -89,9 +89,11 @@ class Mirror(Structure):
         require(call.loss < self.setup.overrides.get("num_losses", 1), "no such loss")
         self.check_backward(given, reached, call)
         if call.masters_of is not None:
+            require(not call.delayed, "delayed grads of masters, beside other backwards")
             self.access(self.optimizers[call.masters_of])
         self.notice(given)
-        self.notice_writes(given)
+        for param in (param for stepped in given for param in stepped.params):
+            param.is_ahead = False
         self.note_checks(given, reached, call)
         if is_cut:
             return self.cancel(given, reached)
