@@ -83,6 +83,30 @@ def test_grads_that_a_later_backward_does_not_reach_get_its_dtype(level):
     assert all(map(torch.equal, before, [param.grad for param in model[1:].parameters()]))
 
 
+class Widened(torch.autograd.Function):
+    """Gives a parameter a float32 grad, whatever its dtype."""
+
+    @staticmethod
+    def forward(ctx, param):
+        return param.float()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_grads_have_the_dtype_of_their_parameters_in_a_backward(level):
+    model, optimizer = initialized(level, linear_net())
+    bias = model[0].bias
+    for _ in range(2):
+        optimizer.zero_grad()
+        with amp.scale_loss(Widened.apply(bias).sum(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+            assert bias.grad.dtype == bias.dtype
+        del scaled_loss  # with its graph, which has noted the dtype
+
+
 def test_delayed_unscaling_leaves_scaler_and_masters_alone():
     model, optimizer = initialized("O2", linear_net())
     with overflow_at(model[0].weight):
