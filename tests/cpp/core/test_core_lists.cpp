@@ -156,6 +156,27 @@ TEST_P(ListsTest, AfterAStepMastersHaveNoGradsAndTheNextBackwardStartsAnew) {
   EXPECT_TRUE(same_bits(rig_.grad(1), filled(6))) << "not zeroed, as in PyTorch";
 }
 
+TEST_P(ListsTest, ABackwardFindsScaledGradsInPlace) {
+  rig_.backward(grads(rig_, 3), {0, /*delay_unscale=*/true});
+  const Tensor before = rig_.models[0].grad();
+  Backward backward({rig_.state}, rig_.scaler, {});
+  backward.prepare();
+  EXPECT_TRUE(rig_.models[0].grad().is_same(before)) << "a reducer reduces the sum";
+}
+
+/// As those of DistributedDataParallel with gradient_as_bucket_view.
+TEST_P(ListsTest, GradsInAReducersMemoryAreCopiedBeforeItWritesMore) {
+  const Tensor bucket = filled(0).repeat({2, 1}), grad = bucket.narrow(0, 0, 4);
+  for (const double value : {3.0, 4.0}) {
+    Backward backward({rig_.state}, rig_.scaler, {});
+    backward.prepare();
+    bucket.fill_(value * kScale);
+    rig_.give({Tensor(), grad});
+    backward.finish();
+  }
+  EXPECT_TRUE(same_bits(rig_.grad(1), filled(7)));
+}
+
 TEST_P(ListsTest, GradsOfAnotherLossAreRefusedAndLeftOut) {
   rig_.backward(grads(rig_, 5));
   Backward backward({rig_.state}, rig_.scaler, {});

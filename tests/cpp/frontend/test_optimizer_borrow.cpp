@@ -1,4 +1,5 @@
 // A program sees one parameter, the model's: what optimizers find in it, and what it shows.
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adagrad.h>
 #include <torchamp/optim/adam.h>
@@ -234,6 +235,28 @@ TEST_P(BorrowTest, LossesOfMastersCount) {
                                                   options().materialize_master_grads(false));
 }
 
+/// By a rate of 1: in place of what masters show, and where they show none.
+template <class O>
+void expect_grads_of_masters_count(at::Device device, const Options& options) {
+  Trained<O> run(device, options, 1.0);
+  for (const bool is_alone : {true, false}) {
+    run.amped.optimizer.zero_grad();
+    if (!is_alone) run.backward();
+    for (const Tensor& master : run.amped.optimizer.master_params()) {
+      master.mutable_grad() = master.detach() - 0.75;
+    }
+    run.amped.optimizer.step();
+    for (const Tensor& master : run.masters()) {
+      EXPECT_TRUE(at::allclose(master, at::full_like(master, 0.75), 1e-3, 1e-3));
+    }
+  }
+}
+
+TEST_P(BorrowTest, GradsThatTheProgramPutsOnMastersCount) {
+  expect_grads_of_masters_count<torch::optim::SGD>(device(), options());
+  expect_grads_of_masters_count<optim::FusedSGD>(device(), options());
+}
+
 /// Of an optimizer, those of all parameters with masters or of none.
 template <class O>
 void expect_true_grads(at::Device device, const Options& options) {
@@ -259,6 +282,52 @@ void expect_true_grads(at::Device device, const Options& options) {
 TEST_P(BorrowTest, GradsAreUnscaledAndOfOneDtype) {
   expect_true_grads<torch::optim::SGD>(device(), options());
   expect_true_grads<optim::FusedSGD>(device(), options());
+}
+
+TEST_P(BorrowTest, TheLaterWriteOfModelAndMastersWins) {
+  const at::NoGradGuard no_grad;
+  Trained<torch::optim::SGD> run(device(), options());
+  const Tensor bias = run.net->last->bias;
+  bias.fill_(1);
+  run.amped.optimizer.master_params();
+  const Tensor master = core::param_of(bias)->master;
+  EXPECT_TRUE(master.eq(1).all().item<bool>());
+  master.fill_(2);
+  run.loss();
+  EXPECT_TRUE(bias.eq(2).all().item<bool>());
+}
+
+/// That writes are counted: those of LibTorch's optimizers, through data(), are not.
+TEST_P(BorrowTest, StepsOfAWrappedOptimizerOfTheProgramsOwnAreWarnedOf) {
+  Trained<OwnList> run(device(), options().verbosity(1));
+  const Logged logged;
+  for (int step = 0; step < 2; ++step) {
+    run.backward();
+    run.optimizer.step();
+  }
+  EXPECT_TRUE(contains(logged.text(), "expected step() of the optimizer that initialize returned"));
+}
+
+/// Gives a parameter a float32 grad, whatever its dtype.
+struct Widened : torch::autograd::Function<Widened> {
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& param) {
+    return param.to(at::kFloat);
+  }
+  static std::vector<Tensor> backward(torch::autograd::AutogradContext*,
+                                      const std::vector<Tensor>& grads) {
+    return grads;
+  }
+};
+
+TEST_P(BorrowTest, GradsHaveTheDtypeOfTheirParametersInABackward) {
+  Trained<torch::optim::SGD> run(device(), options());
+  const Tensor bias = run.net->last->bias;
+  for (int step = 0; step < 2; ++step) {
+    run.amped.optimizer.zero_grad();
+    scale_loss scaled_loss(Widened::apply(bias).sum(), run.amped.optimizer);
+    scaled_loss.backward();
+    EXPECT_EQ(bias.grad().scalar_type(), bias.scalar_type());
+  }
 }
 
 TORCHAMP_AT_LEVELS(BorrowTest, OptLevel::O2, OptLevel::O5);

@@ -274,6 +274,22 @@ def test_losses_of_masters_count(level, make):
     amp.release(ours.model)
 
 
+def put_on_masters(program):
+    for master in amp.master_params(program.optimizer):
+        master.grad = torch.full_like(master, 0.5)
+
+
+def put_where_none_are(program):
+    program.optimizer.zero_grad()
+    put_on_masters(program)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_grads_that_a_program_puts_on_masters_count(level, make):
+    expect_alike(level, make, put_on_masters, put_where_none_are)
+
+
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_another_grad_in_place_of_a_delayed_one_is_told(level, make):
@@ -360,6 +376,19 @@ def test_written_masters_reach_every_reader(level, make):
     write(7.0)
     program.backward()
     assert (program.params[0] == 7).all()
+    amp.release(program.model)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_later_write_of_model_and_masters_wins(level):
+    program = Program(level)
+    with torch.no_grad():
+        program.params[0].fill_(3.0)
+        master = next(iter(amp.master_params(program.optimizer)))
+        assert (master == 3).all()
+        master.fill_(5.0)
+    program.model(1.0)
+    assert (program.params[0] == 5).all()
     amp.release(program.model)
 
 

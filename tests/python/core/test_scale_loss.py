@@ -5,7 +5,17 @@ import math
 
 import pytest
 import torch
-from nets import LEVELS, Net, backward, initialized, linear_net, loss_of, overflow_at, sgd
+from nets import (
+    LEVELS,
+    MASTER_LEVELS,
+    Net,
+    backward,
+    initialized,
+    linear_net,
+    loss_of,
+    overflow_at,
+    sgd,
+)
 
 from torchamp import amp
 
@@ -60,6 +70,41 @@ def test_the_models_grads_are_the_masters():
     backward(model, optimizer)
     for param, master in zip(model.parameters(), amp.master_params(optimizer)):
         assert param.grad.dtype == torch.float32 and param.grad is master.grad
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_grads_that_a_later_backward_does_not_reach_get_its_dtype(level):
+    model, optimizer = initialized(level, linear_net())
+    backward(model, optimizer)
+    before = [param.grad.float() for param in model[1:].parameters()]
+    with amp.scale_loss(model[0].weight.float().sum(), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    assert {param.grad.dtype for param in model.parameters()} == {torch.float32}
+    assert all(map(torch.equal, before, [param.grad for param in model[1:].parameters()]))
+
+
+class Widened(torch.autograd.Function):
+    """Gives a parameter a float32 grad, whatever its dtype."""
+
+    @staticmethod
+    def forward(ctx, param):
+        return param.float()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_grads_have_the_dtype_of_their_parameters_in_a_backward(level):
+    model, optimizer = initialized(level, linear_net())
+    bias = model[0].bias
+    for _ in range(2):
+        optimizer.zero_grad()
+        with amp.scale_loss(Widened.apply(bias).sum(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+            assert bias.grad.dtype == bias.dtype
+        del scaled_loss  # with its graph, which has noted the dtype
 
 
 def test_delayed_unscaling_leaves_scaler_and_masters_alone():
