@@ -16,8 +16,10 @@ namespace {
 void count_backward(Session& session, WrappedOptimizer& optimizer) {
   optimizer.note_writes();
   OwnSteps& own = optimizer.own_steps;
-  if (own.has_stepped || ++own.backwards != 2) return;
+  if (own.has_stepped) return;
   const auto& params = optimizer.state->params();
+  if (++own.backwards == 1) core::refresh(params);  // with what was written before
+  if (own.backwards != 2) return;
   const bool has_data_writes = std::any_of(params.begin(), params.end(), [](const auto& param) {
     return param->has_master() && !param->is_rounded_master();
   });
@@ -25,8 +27,7 @@ void count_backward(Session& session, WrappedOptimizer& optimizer) {
   session.warn_once(
       "scale_loss: expected step() of the optimizer that initialize returned, got a second "
       "backward without one, and parameters that the program has written; the wrapped optimizer's "
-      "step() "
-      "steps 16-bit parameters, and does not skip after an overflow");
+      "step() steps 16-bit parameters, and does not skip after an overflow");
 }
 
 }  // namespace

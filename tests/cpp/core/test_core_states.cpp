@@ -144,7 +144,9 @@ class Rule {
         is_lazy_(way.has_master() && way.is_lazy()) {}
 
   void open() {
+    const bool is_model_ahead = is_model_ahead_;
     look();
+    is_model_ahead_ = is_model_ahead;  // until a step takes it over
     if (is_scaled() && scaled_by_ != scale()) unscale();
     check_not_written();
     is_checked_ = false;
