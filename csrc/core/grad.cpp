@@ -77,15 +77,15 @@ bool Grad::is_usable() const {
 }
 
 bool Grad::has_contributed() const {
-  return (is_open() ? before_.state : state_) != GradState::kNone;
+  return (is_open() ? before_->state : state_) != GradState::kNone;
 }
 
 bool Grad::is_new() const {
   const Tensor& grad = grad_of(model_);
-  const Mark& known = is_open() ? before_.model_left : held_.left;
+  const Mark& known = is_open() ? before_->model_left : held_.left;
   if (grad.defined() && !known.is_unchanged(grad)) return true;
   return is_open() && has_master() && grad_of(master_).defined() &&
-         !before_.master_left.is_unchanged(grad_of(master_));
+         !before_->master_left.is_unchanged(grad_of(master_));
 }
 
 bool Grad::is_left() const {
@@ -105,31 +105,31 @@ void Grad::open() {
     stray_ = Mark();
   }
   const bool stays = state_ == GradState::kScaled;
-  before_.state = state_;
+  before_ = Before{state_, {}, {}, {}, {}};
   move(GradState::kOpen);
   if (has_master() && grad_of(master_).defined()) {
     Tensor& own = master_.mutable_grad();
-    before_.master_grad = stays ? own.clone() : std::exchange(own, {});
-    before_.master_left = Mark(own);
+    before_->master_grad = stays ? own.clone() : std::exchange(own, {});
+    before_->master_left = Mark(own);
   }
   if (!grad.defined()) return set_grad_dtype(model_);
   const bool is_copied = stays || is_part_of_a_bucket(grad);
   const bool was_left = held_.left.is_same(grad);
-  before_.model_grad = is_copied ? grad.detach().clone() : grad;
-  if (is_copied && was_left) held_.left = Mark(before_.model_grad);
-  if (stays) return void(before_.model_left = Mark(grad));
+  before_->model_grad = is_copied ? grad.detach().clone() : grad;
+  if (is_copied && was_left) held_.left = Mark(before_->model_grad);
+  if (stays) return void(before_->model_left = Mark(grad));
   grad.reset();
   set_grad_dtype(model_);
 }
 
 void Grad::take() {
   if (has_stray()) stray_ = Mark();
-  before_.state = state_;
+  before_ = Before{state_, {}, {}, {}, {}};
   move(GradState::kOpen);
 }
 
 void Grad::cancel() {
-  Before before = std::exchange(before_, {});
+  Before before = *std::exchange(before_, std::nullopt);
   model_grad() = std::move(before.model_grad);
   if (has_master()) master_.mutable_grad() = std::move(before.master_grad);
   move(before.state);
@@ -146,9 +146,10 @@ Tensor Grad::scaled() const {
 
 const Tensor& Grad::sum_before() const {
   static const Tensor none;
-  if (before_.state == GradState::kScaled) return held_.earlier;
-  if (has_master() && before_.state != GradState::kUnscaled) return none;
-  return before_.model_grad;
+  if (!is_open()) return none;
+  if (before_->state == GradState::kScaled) return held_.earlier;
+  if (has_master() && before_->state != GradState::kUnscaled) return none;
+  return before_->model_grad;
 }
 
 bool Grad::can_stay() const {
@@ -161,19 +162,19 @@ void Grad::delay(const std::shared_ptr<const Scaling>& scaling) {
   const Tensor& grad = grad_of(model_);
   if (!grad.defined() && !grad_of(master_).defined()) return cancel();
   held_ = {Mark(grad), sum_before(), is_new() ? scaling : held_.scaling, false, false};
-  before_ = {};
+  before_.reset();
   move(GradState::kScaled);
 }
 
 void Grad::check() {
-  before_ = {};
+  before_.reset();
   held_ = {Mark(grad_of(model_)), {}, nullptr, false, false};
   move(GradState::kChecked);
 }
 
 void Grad::finish(Tensor grad, bool shows) {
   move(GradState::kUnscaled);
-  before_ = {};
+  before_.reset();
   if (grad.requires_grad()) grad = grad.detach();
   if (has_master()) {
     if (shows) grad = grad.to(master_.scalar_type());
@@ -233,7 +234,7 @@ bool Grad::notice_both(bool shows) {
 
 void Grad::zero() {
   if (is_open()) {
-    before_ = {GradState::kNone, {}, {}, before_.model_left, before_.master_left};
+    before_ = Before{GradState::kNone, {}, {}, before_->model_left, before_->master_left};
   } else {
     if (has_master() && is_left()) model_grad().reset();
     move(GradState::kNone);

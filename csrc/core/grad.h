@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "scaler/scale_snapshot.h"
 
@@ -151,7 +152,7 @@ class TORCHAMP_API Grad {
   const at::Tensor model_, master_;
   GradState state_ = GradState::kNone;
   Held held_;
-  Before before_;
+  std::optional<Before> before_;
   Mark stray_;             ///< the model's grad as a backward without the optimizer left it
   bool is_stray_ = false;  ///< `stray_` is of a grad that is still to be zeroed
   at::Tensor refused_;     ///< not 0: a step has skipped the grad, which no later one may use

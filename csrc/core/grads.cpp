@@ -235,15 +235,14 @@ Tensor Grads::finish(const Tensor& loss_scale, bool is_identity, BackwardEnd end
   for (size_t i = 0; i < params_.size(); ++i) {
     Param& param = *params_[i];
     if (!param.grad.is_open()) continue;
-    Tensor scaled = param.grad.scaled();
-    if (!scaled.defined()) {
-      param.grad.cancel();
-      widen(param, shows_);
-    } else if (checks_only && param.has_master()) {
+    if (checks_only && param.has_master() && grad_of(param.model).defined()) {
       pass.check(i, grad_of(param.model));
       param.grad.check();
-    } else {
+    } else if (Tensor scaled = param.grad.scaled(); scaled.defined()) {
       results.push_back(route(param, i, std::move(scaled), pass));
+    } else {
+      param.grad.cancel();
+      widen(param, shows_);
     }
   }
   const Tensor found_inf = run(pass, loss_scale, std::move(end), checks_only);
