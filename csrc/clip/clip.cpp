@@ -9,7 +9,7 @@
 #include <cmath>
 #include <utility>
 
-#include "core/autograd_meta.h"
+#include "ops/autograd_meta.h"
 #include "ops/clip_factors.h"
 #include "ops/unscale_pass.h"
 

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "core/autograd_meta.h"
+#include "ops/autograd_meta.h"
 #include "ops/unscale_pass.h"
 
 namespace torchamp::core {

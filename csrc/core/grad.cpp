@@ -8,7 +8,7 @@
 #include <array>
 #include <utility>
 
-#include "core/autograd_meta.h"
+#include "ops/autograd_meta.h"
 #include "ops/unscale_pass.h"
 
 namespace torchamp::core {

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/autograd_meta.h"
 #include "core/optimizer_state.h"
+#include "ops/autograd_meta.h"
 #include "ops/backward_report.h"
 #include "ops/unscale_pass.h"
 

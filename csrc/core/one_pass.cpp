@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "core/autograd_meta.h"
+#include "ops/autograd_meta.h"
 #include "ops/finish_backward.h"
 #include "ops/unscale_pass.h"
 

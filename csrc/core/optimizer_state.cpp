@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "core/autograd_meta.h"
+#include "ops/autograd_meta.h"
 
 namespace torchamp::core {
 namespace {

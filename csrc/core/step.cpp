@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/autograd_meta.h"
+#include "ops/autograd_meta.h"
 
 namespace torchamp::core {
 namespace {
