@@ -197,7 +197,7 @@ class Draw:
         if of:
             flags.append("of=" + ",".join(map(str, of)))
         if self.happens(0.08) and "delayed" not in flags:
-            flags.append(f"masters={self.index()}")
+            flags.append(f"masters={self.chance.choice(of or range(len(self.kinds)))}")
         return [" ".join(["backward", self.loss_id(), str(self.chance.randrange(100)), *flags])]
 
     def reach(self, of: list[int]) -> list[str]:
@@ -241,6 +241,7 @@ class Draw:
 
     def closure(self) -> Script:
         index, (backward,) = self.index(), self.backward()
+        backward = backward.replace(" stepping", "")
         return [f"zero {index} none", f"closure {index} {backward.partition(' ')[2]}"]
 
     def clipped(self) -> list[str]:
@@ -281,7 +282,7 @@ class Draw:
         return [f"write {self.part()}"]
 
     def swap(self) -> Script:
-        return [f"swap {self.part()}"]
+        return [f"swap {self.part()}", "swap_back"]  # a forward in C++ takes them over
 
     def swap_back(self) -> Script:
         return ["swap_back"]
@@ -292,7 +293,7 @@ class Draw:
     def clear_states(self) -> Script:
         """Adagrad makes them before the first step."""
         index = self.index()
-        return [f"clear_states {index}"] * (self.kinds[index] != "Adagrad")
+        return [f"clear_states {index}"] * (self.kinds[index] not in ("Adagrad", *FUSED))
 
     def write_data(self) -> Script:
         refresh = ["refresh"] * (not self.adopts)
