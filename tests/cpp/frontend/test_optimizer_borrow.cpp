@@ -137,6 +137,34 @@ TEST_P(BorrowTest, GroupsAndStatesAreOfTheModelsParameters) {
   expect_states_of_parameters<optim::FusedAdam>(device(), options());
 }
 
+TEST_P(BorrowTest, WeightsThatAreSwappedOutAndBackKeepTheirMasters) {
+  Trained<torch::optim::SGD> run(device(), options());
+  run.step();
+  const auto before = run.masters();
+  const std::vector<Tensor> held = clones(run.net->parameters());
+  const torch::NoGradGuard no_grad;
+  for (Tensor& param : run.net->parameters()) param.mul_(1.25);
+  {
+    const at::AutoGradMode grad_mode(true);
+    run.backward();  // a forward and a backward take nothing over
+  }
+  const auto params = run.net->parameters();
+  for (size_t i = 0; i < params.size(); ++i) Tensor(params[i]).copy_(held[i]);
+  run.amped.optimizer.zero_grad();
+  EXPECT_TRUE(same_bits(clones(run.amped.optimizer.master_params()), before));
+}
+
+TEST_P(BorrowTest, FusedStatesThatTheProgramHasClearedStartAnew) {
+  Trained<optim::FusedAdam> run(device(), options());
+  run.step();
+  run.optimizer.state().clear();
+  run.step();
+  for (const Tensor& param : run.net->parameters()) {
+    const auto& state = run.optimizer.state().at(param.unsafeGetTensorImpl());
+    EXPECT_EQ(static_cast<optim::FusedParamState&>(*state).get("step").item<double>(), 1);
+  }
+}
+
 TEST_P(BorrowTest, AnExceptionInAStepLeavesModelAndMastersAlike) {
   Trained<OwnList> run(device(), options());
   run.backward();
