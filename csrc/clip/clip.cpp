@@ -26,6 +26,7 @@ struct Part {
   bool is_checked;
   std::vector<Tensor> unscaled;
   std::vector<Tensor> counted;  ///< of those, the ones that this rank counts
+  bool is_shared = false;       ///< another optimizer, too, steps some of those
 
   Tensor norm() const {
     if (is_checked) return state->grads().one_pass().norm();
@@ -35,7 +36,12 @@ struct Part {
   Tensor factor() const { return is_checked ? state->grads().one_pass().factor() : Tensor(); }
   void clip(const Tensor& factor, const Tensor& coefficient) const {
     if (is_checked) return state->grads().one_pass().set_factor(factor);
-    if (!unscaled.empty()) at::_foreach_mul_(unscaled, coefficient);
+    if (!unscaled.empty()) at::_foreach_mul_(unscaled, if_stepped(coefficient));
+  }
+  /// 1 where the optimizer is to skip, but another that shares grads may step.
+  Tensor if_stepped(const Tensor& coefficient) const {
+    const Tensor skipped = is_shared ? state->overflows().found_inf() : Tensor();
+    return skipped.defined() ? coefficient.masked_fill(skipped.gt(0), 1) : coefficient;
   }
 };
 
@@ -49,13 +55,14 @@ bool is_of(const OptimizerState& state, const ClippedStates& states, const Param
 
 /// A grad of several optimizers is in the part of the first.
 Part unscaled_part(OptimizerState& state, const ClippedStates& states, const RanksOfShards& ranks) {
-  Part part{&state, false, {}, {}};
+  Part part{&state, false, {}, {}, false};
   for (const auto& param : state.params()) {
     const Tensor& grad = grad_of(param->model);
     if (!param->grad.is_usable() || param->grad.state() == GradState::kChecked ||
         !is_of(state, states, *param))
       continue;
     part.unscaled.push_back(values_of(grad));
+    part.is_shared |= param->users.size() > 1;
     const bool is_counted = ranks.counted_elsewhere.count(param->master.unsafeGetTensorImpl()) == 0;
     if (is_counted) part.counted.push_back(part.unscaled.back());
   }
@@ -65,11 +72,12 @@ Part unscaled_part(OptimizerState& state, const ClippedStates& states, const Ran
 std::vector<Part> parts_of(const ClippedStates& states, const RanksOfShards& ranks) {
   std::vector<Part> parts;
   for (OptimizerState* state : states) {
-    if (state->grads().one_pass().norm().defined()) parts.push_back({state, true, {}, {}});
+    if (state->grads().one_pass().norm().defined()) parts.push_back({state, true, {}, {}, false});
     Part unscaled = unscaled_part(*state, states, ranks);
     if (!unscaled.unscaled.empty()) parts.push_back(std::move(unscaled));
   }
-  if (parts.empty()) parts.push_back({states.empty() ? nullptr : states.front(), false, {}, {}});
+  if (parts.empty())
+    parts.push_back({states.empty() ? nullptr : states.front(), false, {}, {}, false});
   return parts;
 }
 

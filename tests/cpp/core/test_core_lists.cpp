@@ -333,6 +333,15 @@ TEST_P(TwoTest, DelayedGradsOfMastersAreNoGradsOfTheNextLoss) {
 }
 
 /// Without masters.
+TEST_P(TwoTest, ClippingOfOneThatIsToSkipLeavesWhatItShares) {
+  other_.state->add("add", one_.models[1]);
+  one_.backward({grads(one_, INFINITY)[0], grads(one_, 5)[1]});
+  EXPECT_FALSE(other_.state->overflows().any());
+  EXPECT_FALSE(std::isfinite(clip_grad_norm({one_.state.get()}, 1).item<double>()));
+  EXPECT_TRUE(one_.grad(1).eq(5).all().item<bool>());
+}
+
+/// Without masters.
 TEST_P(TwoTest, OfASharedParameterAnOverflowSkipsBothUntilItIsZeroed) {
   other_.state->add("add", one_.models[1]);
   one_.backward(grads(one_, INFINITY));

@@ -23,7 +23,7 @@ def test_drawn_scripts(first):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("first", range(500, 3_000, MANY))
+@pytest.mark.parametrize("first", range(500, 20_500, MANY))
 def test_many_drawn_scripts(first):
     assert_all_are_finite(first, MANY)
 
@@ -109,6 +109,15 @@ MENDED = {
         clip_norm 0
         clip_norm 0
         step 0
+        step 0
+    """,
+    "clipping_of_what_a_refused_optimizer_shares": """
+        optimizer RMSprop norm scalar strided
+        optimizer SGD first last scalar
+        initialize O4 dynamic
+        backward 1 84 reach=last.bias nan late of=1
+        backward 1 26 reach=first.weight,empty,scalar,last.weight of=1
+        clip_norm 10 1
         step 0
     """,
 }
