@@ -101,10 +101,7 @@ void Backward::open(void (Grads::*begin)()) {
                 "is; close that scale_loss first, or scale the sum of the losses");
   }
   if (!options_.delay_unscale) scaler_.compare_ranks();
-  for (const auto& state : states_) {
-    for (const auto& param : state->params()) param->check_model();
-    publish_masters(state->params());
-  }
+  for (const auto& state : states_) check_and_publish(state->params());
   if (scaled_by_ == nullptr) scaled_by_ = scaler_.snapshot();
   for (const auto& state : states_) state->is_open_ = true;
   is_open_ = true;

@@ -272,6 +272,11 @@ void publish_masters(const ParamList& params) {
   copy_masters(ahead);
 }
 
+void check_and_publish(const ParamList& params) {
+  for (const auto& param : params) param->check_model();
+  publish_masters(params);
+}
+
 Tensor float32_of(const Tensor& tensor) {
   if (const auto param = param_of(tensor); param != nullptr && param->has_master()) {
     refresh({param});

@@ -145,10 +145,7 @@ void Session::refresh() {
 
 void Session::publish() {
   look_at_steps();
-  for (const auto& optimizer : optimizers_) {
-    for (const auto& param : optimizer.state->params()) param->check_model();
-    core::publish_masters(optimizer.state->params());
-  }
+  for (const auto& optimizer : optimizers_) core::check_and_publish(optimizer.state->params());
 }
 
 /// Those of the wrapped optimizers, which masters must not follow.

@@ -61,14 +61,12 @@ class StepContext {
     const py::gil_scoped_release unlocked;
     scope_->shield.reset();
     scope_->step.pause();
-    is_paused_ = true;
   }
 
   void resume() {
     const py::gil_scoped_release unlocked;
     scope_->step.begin("step");
     scope_->shield.emplace();
-    is_paused_ = false;
   }
 
   void exit(const py::object& exception, const py::args&) {
@@ -79,7 +77,7 @@ class StepContext {
     end();
   }
 
-  bool is_open() const { return scope_ != nullptr && !is_paused_; }
+  bool is_open() const { return scope_ != nullptr && scope_->shield.has_value(); }
 
   bool uses_grads = true;
 
@@ -101,7 +99,6 @@ class StepContext {
   std::vector<LossScaler*> scalers_;
   bool writes_model_;
   std::unique_ptr<Scope> scope_;  ///< while it is open
-  bool is_paused_ = false;
 };
 
 /// Items that a dict has for the time of a scope.
