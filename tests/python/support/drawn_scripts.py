@@ -27,7 +27,6 @@ WEIGHTS = {
     "write": 0.5,
     "write_data": 0.3,
     "swap": 0.5,
-    "swap_back": 0.5,
     "halve_states": 0.4,
     "clear_states": 0.3,
     "add_group": 0.4,
@@ -282,10 +281,8 @@ class Draw:
         return [f"write {self.part()}"]
 
     def swap(self) -> Script:
-        return [f"swap {self.part()}", "swap_back"]  # a forward in C++ takes them over
-
-    def swap_back(self) -> Script:
-        return ["swap_back"]
+        """And back at once: the first backward in C++ takes over what was written before."""
+        return [f"swap {self.part()}", "swap_back"]
 
     def halve_states(self) -> Script:
         return [f"halve_states {self.index()}"]
