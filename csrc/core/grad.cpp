@@ -71,6 +71,14 @@ void Grad::move(GradState to) {
   state_ = to;
 }
 
+/// In the model, no longer scaled by a Scaling.
+void Grad::note_left(const Tensor& grad) {
+  if (!held_.left.is_unchanged(grad)) held_.left = Mark(grad);
+  held_.earlier.reset();
+  held_.scaling.reset();
+  held_.is_shown = held_.is_scaled = false;
+}
+
 bool Grad::is_usable() const {
   if (!has_master()) return grad_of(model_).defined();
   return state_ == GradState::kUnscaled || state_ == GradState::kChecked;
@@ -105,7 +113,7 @@ void Grad::open() {
     stray_ = Mark();
   }
   const bool stays = state_ == GradState::kScaled;
-  before_ = Before{state_, {}, {}, {}, {}};
+  before_.emplace().state = state_;
   move(GradState::kOpen);
   if (has_master() && grad_of(master_).defined()) {
     Tensor& own = master_.mutable_grad();
@@ -124,7 +132,7 @@ void Grad::open() {
 
 void Grad::take() {
   if (has_stray()) stray_ = Mark();
-  before_ = Before{state_, {}, {}, {}, {}};
+  before_.emplace().state = state_;
   move(GradState::kOpen);
 }
 
@@ -168,7 +176,7 @@ void Grad::delay(const std::shared_ptr<const Scaling>& scaling) {
 
 void Grad::check() {
   before_.reset();
-  held_ = {Mark(grad_of(model_)), {}, nullptr, false, false};
+  note_left(grad_of(model_));
   move(GradState::kChecked);
 }
 
@@ -180,7 +188,8 @@ void Grad::finish(Tensor grad, bool shows) {
     if (shows) grad = grad.to(master_.scalar_type());
     master_.mutable_grad() = shows ? grad : Tensor();
   }
-  held_ = {Mark(grad), {}, nullptr, shows && has_master()};
+  note_left(grad);
+  held_.is_shown = shows && has_master();
   model_grad() = std::move(grad);
   set_grad_dtype(model_);
 }
@@ -255,9 +264,10 @@ void Grad::use(const Tensor& refused) {
   if (has_master()) {
     master_.mutable_grad().reset();
     move(GradState::kNone);
-    held_ = {Mark(grad), {}, nullptr, false, is_scaled};
+    note_left(grad);
+    held_.is_scaled = is_scaled;
   } else if (refused.defined()) {
-    held_.left = Mark(grad);
+    note_left(grad);
   }
 }
 

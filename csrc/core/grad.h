@@ -144,6 +144,7 @@ class TORCHAMP_API Grad {
   };
 
   void move(GradState to);
+  void note_left(const at::Tensor& grad);
   bool notice_model();
   bool notice_both(bool shows);
   bool has_master() const { return !model_.is_same(master_); }
@@ -151,10 +152,10 @@ class TORCHAMP_API Grad {
 
   const at::Tensor model_, master_;
   GradState state_ = GradState::kNone;
-  Held held_;
-  std::optional<Before> before_;
-  Mark stray_;             ///< the model's grad as a backward without the optimizer left it
   bool is_stray_ = false;  ///< `stray_` is of a grad that is still to be zeroed
+  Held held_;
+  Mark stray_;  ///< the model's grad as a backward without the optimizer left it
+  std::optional<Before> before_;
   at::Tensor refused_;     ///< not 0: a step has skipped the grad, which no later one may use
 };
 

@@ -125,8 +125,7 @@ bool Grads::update() {
   const at::NoGradGuard no_grad;
   for (const auto& param : params_) {
     param->grad.discard_refused();
-    const bool had_contributed = param->grad.has_contributed();
-    if (!param->grad.notice(shows_) || !had_contributed) continue;
+    if (!param->grad.notice(shows_)) continue;
     for (OptimizerState* user : param->users) user->grads().note_drop();
   }
   if (!std::exchange(had_drops_, false)) return false;

@@ -176,6 +176,7 @@ void Param::check_model() const {
 }
 
 void Param::follow_model() {
+  if (has_master() && is_as_agreed()) return;
   check_model();
   if (is_borrowed || !is_model_written()) return;
   at::NoGradGuard no_grad;
@@ -273,8 +274,12 @@ void publish_masters(const ParamList& params) {
 }
 
 void check_and_publish(const ParamList& params) {
-  for (const auto& param : params) param->check_model();
-  publish_masters(params);
+  std::vector<Param*> ahead;
+  for (const auto& param : params) {
+    param->check_model();
+    if (param->is_master_ahead()) ahead.push_back(param.get());
+  }
+  copy_masters(ahead);
 }
 
 Tensor float32_of(const Tensor& tensor) {
