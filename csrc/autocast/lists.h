@@ -94,7 +94,6 @@ constexpr std::array kFloat32{
     "softplus",
     "softmax.int",
     "log_softmax.int",
-    "gelu",
     "layer_norm",
     "native_layer_norm",
     "rms_norm",
@@ -131,6 +130,8 @@ constexpr std::array kFloat32{
     "upsample_bicubic2d",
     "_upsample_bilinear2d_aa",
     "_upsample_bicubic2d_aa",
+    // used by torch.nn.functional.local_response_norm
+    "avg_pool3d",
 };
 
 /// Run in float32 if one of the tensors, including 0-dim ones, is float32.

@@ -9,7 +9,6 @@
 #include <ATen/ops/eq_ops.h>
 #include <ATen/ops/exp_ops.h>
 #include <ATen/ops/ge_ops.h>
-#include <ATen/ops/gelu_ops.h>
 #include <ATen/ops/gt_ops.h>
 #include <ATen/ops/layer_norm_ops.h>
 #include <ATen/ops/le_ops.h>
@@ -138,7 +137,6 @@ void add_unboxed(torch::Library& library, DispatchKey key) {
   add<at::_ops::linalg_vector_norm, ToFloat32>(library, key);
   add<at::_ops::softmax_int, ToFloat32>(library, key);
   add<at::_ops::log_softmax_int, ToFloat32>(library, key);
-  add<at::_ops::gelu, ToFloat32>(library, key);
   add<at::_ops::layer_norm, ToFloat32>(library, key);
 }
 

@@ -303,6 +303,7 @@ _BackwardCFunction = torch.autograd.function.BackwardCFunction
 OPEN = Patches(
     [
         Patch(torch.nn.functional, "binary_cross_entropy", _banned),
+        Patch(torch.nn.functional, "local_response_norm", float_function),
         Patch(torch.autograd, "_engine_run_backward", _shielded_engine),
         Patch(_BackwardCFunction, "__init__", _captures_casts),
         Patch(_BackwardCFunction, "apply", _cast_as_forward),

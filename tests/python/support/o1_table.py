@@ -137,7 +137,7 @@ FLOAT32 = {
         (1, 2, 4, 4),
     ),
     "F.grid_sample": (lambda x, g: F.grid_sample(x, g, align_corners=False), IMAGE, (2, 4, 4, 2)),
-    **_named(F, "F", softplus=(MATRIX,), gelu=(MATRIX,), normalize=(MATRIX,)),
+    **_named(F, "F", softplus=(MATRIX,), normalize=(MATRIX,)),
     **{
         f"F.{name}": (functools.partial(getattr(F, name), dim=1), MATRIX)
         for name in ("softmin", "log_softmax", "softmax")
