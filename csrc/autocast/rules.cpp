@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <algorithm>
 #include <string>
 
 namespace torchamp::autocast_rules {
@@ -83,7 +84,10 @@ bool is_castable(c10::DeviceType device_type, const at::Tensor& tensor) {
 
 void ArgumentTypes::add(c10::DeviceType device_type, const at::Tensor& tensor) {
   if (!is_castable(device_type, tensor)) return;
-  (is_16_bit(tensor.scalar_type()) ? has_16_bit : has_float) = true;
+  const bool is_narrow = is_16_bit(tensor.scalar_type());
+  (is_narrow ? has_16_bit : has_float) = true;
+  int64_t& dim = is_narrow ? dim_of_16_bit : dim_of_float;
+  dim = std::max(dim, tensor.dim());
 }
 
 bool is_inside_of_an_op() {

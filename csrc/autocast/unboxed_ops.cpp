@@ -4,6 +4,7 @@
 #include <ATen/ops/add_ops.h>
 #include <ATen/ops/addcdiv_ops.h>
 #include <ATen/ops/addcmul_ops.h>
+#include <ATen/ops/cross_entropy_loss_ops.h>
 #include <ATen/ops/cumsum_ops.h>
 #include <ATen/ops/div_ops.h>
 #include <ATen/ops/eq_ops.h>
@@ -14,10 +15,12 @@
 #include <ATen/ops/le_ops.h>
 #include <ATen/ops/linalg_vector_norm_ops.h>
 #include <ATen/ops/log_ops.h>
+#include <ATen/ops/log_softmax.h>
 #include <ATen/ops/log_softmax_ops.h>
 #include <ATen/ops/lt_ops.h>
 #include <ATen/ops/mul_ops.h>
 #include <ATen/ops/ne_ops.h>
+#include <ATen/ops/nll_loss_nd.h>
 #include <ATen/ops/norm_ops.h>
 #include <ATen/ops/pow_ops.h>
 #include <ATen/ops/reciprocal_ops.h>
@@ -29,6 +32,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "autocast/open_autocast.h"
 #include "autocast/rules.h"
@@ -67,6 +71,13 @@ struct ToWidest {
   static bool casts(const Arguments& arguments) { return arguments.types.are_mixed(); }
 };
 
+/// Of ops that promote their arguments, and whose derivatives do: on CUDA without copies.
+struct PromotesToWidest {
+  static bool casts(const Arguments& arguments) {
+    return arguments.types.are_promoted_to_16_bit();
+  }
+};
+
 template <class Argument>
 const Argument& float32_of(c10::DeviceType, const Argument& argument) {
   return argument;
@@ -100,6 +111,24 @@ struct Unboxed<Op, Rule, Tensor(Args...)> {
   }
 };
 
+/// Casts to float32 inside log_softmax, which CUDA does without a copy of the scores.
+Tensor cross_entropy(DispatchKeySet keys, const Tensor& scores, const Tensor& target,
+                     const std::optional<Tensor>& weight, int64_t reduction,
+                     c10::SymInt ignore_index, double label_smoothing) {
+  using Plain = Unboxed<at::_ops::cross_entropy_loss, ToFloat32, at::_ops::cross_entropy_loss::schema>;
+  const bool has_classes = !target.is_floating_point() && target.sym_sizes() != scores.sym_sizes();
+  const bool is_cast = casting_to(c10::kCUDA) && !rules::is_inside_of_an_op() &&
+                       rules::is_castable(c10::kCUDA, scores);
+  if (!is_cast || !has_classes || label_smoothing != 0) {
+    return Plain::kernel(keys, scores, target, weight, reduction, std::move(ignore_index),
+                         label_smoothing);
+  }
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(keys.highestPriorityTypeId());
+  const Tensor log_probs = at::log_softmax(scores, scores.dim() == 1 ? 0 : 1, c10::kFloat);
+  return at::nll_loss_nd_symint(log_probs, target, float32_of(c10::kCUDA, weight), reduction,
+                                std::move(ignore_index));
+}
+
 template <class Op, class Rule>
 void add(torch::Library& library, DispatchKey key) {
   const auto op = c10::Dispatcher::singleton().findSchema({Op::name, Op::overload_name});
@@ -112,17 +141,17 @@ void add(torch::Library& library, DispatchKey key) {
 }  // namespace
 
 void add_unboxed(torch::Library& library, DispatchKey key) {
-  add<at::_ops::add_Tensor, ToWidest>(library, key);
-  add<at::_ops::sub_Tensor, ToWidest>(library, key);
-  add<at::_ops::rsub_Tensor, ToWidest>(library, key);
-  add<at::_ops::mul_Tensor, ToWidest>(library, key);
-  add<at::_ops::div_Tensor, ToWidest>(library, key);
-  add<at::_ops::eq_Tensor, ToWidest>(library, key);
-  add<at::_ops::ne_Tensor, ToWidest>(library, key);
-  add<at::_ops::ge_Tensor, ToWidest>(library, key);
-  add<at::_ops::gt_Tensor, ToWidest>(library, key);
-  add<at::_ops::le_Tensor, ToWidest>(library, key);
-  add<at::_ops::lt_Tensor, ToWidest>(library, key);
+  add<at::_ops::add_Tensor, PromotesToWidest>(library, key);
+  add<at::_ops::sub_Tensor, PromotesToWidest>(library, key);
+  add<at::_ops::rsub_Tensor, PromotesToWidest>(library, key);
+  add<at::_ops::mul_Tensor, PromotesToWidest>(library, key);
+  add<at::_ops::div_Tensor, PromotesToWidest>(library, key);
+  add<at::_ops::eq_Tensor, PromotesToWidest>(library, key);
+  add<at::_ops::ne_Tensor, PromotesToWidest>(library, key);
+  add<at::_ops::ge_Tensor, PromotesToWidest>(library, key);
+  add<at::_ops::gt_Tensor, PromotesToWidest>(library, key);
+  add<at::_ops::le_Tensor, PromotesToWidest>(library, key);
+  add<at::_ops::lt_Tensor, PromotesToWidest>(library, key);
   add<at::_ops::addcmul, ToWidest>(library, key);
   add<at::_ops::addcdiv, ToWidest>(library, key);
   add<at::_ops::exp, ToFloat32>(library, key);
@@ -138,6 +167,7 @@ void add_unboxed(torch::Library& library, DispatchKey key) {
   add<at::_ops::softmax_int, ToFloat32>(library, key);
   add<at::_ops::log_softmax_int, ToFloat32>(library, key);
   add<at::_ops::layer_norm, ToFloat32>(library, key);
+  if (key == DispatchKey::AutocastCUDA) library.impl("cross_entropy_loss", &cross_entropy);
 }
 
 }  // namespace torchamp

@@ -109,9 +109,9 @@ class Bert(nn.Module):
         kinds = torch.zeros_like(tokens)
         x = self.words(tokens) + self.positions(positions) + self.kinds(kinds)
         x = self.layers(self.norm(x))
-        hidden = self.transform(x[:, masked])
+        hidden = self.transform(x.index_select(1, masked))
         words = functional.linear(hidden, self.words.weight, self.word_bias)
-        return words, self.pair(torch.tanh(self.pooler(x[:, 0])))
+        return words, self.pair(torch.tanh(self.pooler(x.select(1, 0))))
 
 
 def start_small(module: nn.Module) -> None:

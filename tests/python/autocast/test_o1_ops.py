@@ -8,6 +8,8 @@ import torch
 from nets import linear_net
 from o1_table import COMPARISONS, FLOAT32, LOW_PRECISION, WIDEST
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from torchamp import Amp, amp
 from torchamp._load import _C
@@ -121,6 +123,38 @@ def test_cudas_lists_without_a_card(name, level):
             with FakeTensorMode(allow_non_fake_inputs=True), skipped_without_a_driver():
                 result = function(*arguments(sizes, dtypes, torch.device("cuda", 0)))
             assert result.dtype == expected_type(name, dtypes, low), dtypes
+
+
+class RoundedTo16Bit(TorchDispatchMode):
+    """The ops that give 16-bit tensors, but for the one that rounds nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        result = op(*args, **(kwargs or {}))
+        is_16_bit = any(getattr(x, "dtype", None) in LEVELS.values() for x in tree_leaves(result))
+        if is_16_bit and op is not torch.ops.aten.neg.default:
+            self.found.append(op)
+        return result
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("placed_on", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("name", FLOAT32)
+def test_functions_in_float32_are_so_inside(name, placed_on, level):
+    if name in NOT_FAKED:
+        pytest.skip("cannot be faked")
+    function, *sizes = FLOAT32[name]
+    with casts_of(level, torch.device("cpu")) as low:
+        with contextlib.closing(_C.OpenAutocast(["cuda"], low)):
+            for dtypes in mixtures(low, len(sizes)):
+                with FakeTensorMode(allow_non_fake_inputs=True), skipped_without_a_driver():
+                    given = arguments(sizes, dtypes, torch.device(placed_on))
+                    with RoundedTo16Bit() as ops:
+                        function(*given)
+                assert ops.found == [], dtypes
 
 
 #: Kernels of cuDNN and CUDA, and what convolutions call, which are cast before.
