@@ -3,6 +3,8 @@ but later steps are counted correctly."""
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from on_card import CARD, assert_same_bits, needs_card
@@ -40,7 +42,7 @@ def copied_to_the_cpu(optimizer: optimizers.FusedAdam) -> optimizers.FusedAdam:
         params.append(nn.Parameter(param.detach().cpu()))
         params[-1].grad = param.grad.cpu()
     copied = optimizers.FusedAdam(params)
-    copied.load_state_dict(optimizer.state_dict())
+    copied.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     return copied
 
 

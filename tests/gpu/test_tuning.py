@@ -63,7 +63,7 @@ def iterations_on(device: torch.device, plan: str) -> list[torch.Tensor]:
     for step in range(6):
         grads[-1][0] = torch.inf if step == 2 else 1.0
         run.step(grads)
-    scale = torch.tensor(amp.state_dict()["loss_scaler0"]["loss_scale"])
+    scale = torch.tensor(amp.state_dict()["loss_scaler0"]["loss_scale"], device=device)
     return [*run.written(), scale]
 
 

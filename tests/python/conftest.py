@@ -1,7 +1,6 @@
 """Fixtures for all Python tests: every available device, one seed, no autocast left on."""
 
 import gc
-import logging
 import os
 import pathlib
 import subprocess
@@ -54,34 +53,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-class Heard(logging.Handler):
-    """What torchamp logs, as text."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._text = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._text += f"{record.levelname}: {record.getMessage()}\n"
-
-    def take(self) -> str:
-        """What was logged since the last call."""
-        text, self._text = self._text, ""
-        return text
-
-
-@pytest.fixture
-def heard():
-    """Heard, of messages of every level."""
-    logger = logging.getLogger("torchamp")
-    handler, level = Heard(), logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    yield handler
-    logger.setLevel(level)
-    logger.removeHandler(handler)
 
 
 @pytest.fixture

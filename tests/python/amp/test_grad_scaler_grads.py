@@ -152,7 +152,7 @@ FUSED = {
     "torch_adam": lambda p: torch.optim.Adam(p, fused=True),
     "torch_adamw": lambda p: torch.optim.AdamW(p, fused=True),
     "torch_sgd": lambda p: torch.optim.SGD(p, 0.5, 0.9, nesterov=True, fused=True),
-    "torch_adagrad": lambda p: torch.optim.Adagrad(p, fused=True),
+    "torch_adagrad": lambda p: torch.optim.Adagrad(p, fused=p[0].is_cpu),  # CUDA has none
     "adamw": lambda p: optimizers.FusedAdamW(p),
     "sgd": lambda p: optimizers.FusedSGD(p, 0.5, 0.9),
     "lamb": lambda p: optimizers.FusedLAMB(p),

@@ -48,8 +48,9 @@ def test_apexs_others_have_none(kind, device):
 
 @counting
 def test_a_warm_up_that_reads_the_group(kind, device):
-    """BERT's polynomial schedule: the next step's number is the group's, plus one."""
-    params, base, total, warm = make_params(device), 1e-2, 100, 0.1
+    """BERT's polynomial schedule: the next step's number is the group's, plus one. Every device
+    divides by powers of two exactly."""
+    params, base, total, warm = make_params(device), 1e-2, 128, 0.125
     optimizer = kind(params, **{**ALL[kind], "lr": base})
     (group,) = optimizer.param_groups
     lrs = []

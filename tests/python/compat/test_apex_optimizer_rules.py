@@ -15,7 +15,7 @@ def test_amp_takes_them_at_every_level(kind, device):
     for level in ("O0", "O1", "O2", "O3"):
         torch.manual_seed(0)
         model = nn.Linear(4, 3).to(device)
-        optimizer = kind(model.parameters(), **ALL[kind])
+        optimizer = kind(model.parameters(), **{**ALL[kind], "lr": 0.1})
         amp.initialize(model, optimizer, opt_level=level, verbosity=0)
         assert isinstance(optimizer, kind) and type(optimizer).__name__ == kind.__name__
         before = model.weight.detach().clone()

@@ -32,7 +32,9 @@ OPTIMIZERS = {
     "Adam": adam,
     "Adam fused": lambda m: adam(m, fused=True),
     "AdamW fused": lambda m: torch.optim.AdamW(m.parameters(), lr=0.01, fused=True),
-    "Adagrad fused": lambda m: torch.optim.Adagrad(m.parameters(), lr=0.01, fused=True),
+    "Adagrad fused": lambda m: torch.optim.Adagrad(  # which torch has fused on the CPU alone
+        m.parameters(), lr=0.01, fused=next(m.parameters()).is_cpu
+    ),
     "RMSprop": lambda m: torch.optim.RMSprop(m.parameters(), lr=0.01),
 }
 

@@ -110,7 +110,8 @@ def names(device, monkeypatch, tmp_path, code, document, request):
         model = Net().to(device)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     return {
-        "x": x, "torch": torch, "nn": nn, "amp": amp, "torchamp": torchamp, "Net": Net,
+        "x": x, "torch": torch, "nn": nn, "amp": amp, "torchamp": torchamp,
+        "Net": lambda: Net().to(device),
         "model": model, "optimizer": optimizer, "loader": [(x, target)] * 2, "data": x, "batch": x,
         "target": target, "loss": loss, "loss_fn": loss_fn, "criterion": loss_fn,
         "train_some_iterations": train_some_iterations, "FusedAdamW": optimizers.FusedAdamW,
@@ -125,7 +126,7 @@ def runnable(code: str, device: torch.device) -> str:
     """The block on this device."""
     if device.type == "cpu":
         code = code.replace(".cuda()", "").replace('"nccl"', '"gloo"')
-    return code.replace('"cuda"', f'"{device.type}"')
+    return re.sub('"(cpu|cuda)"', f'"{device.type}"', code)
 
 
 @pytest.mark.parametrize("code, document", blocks())

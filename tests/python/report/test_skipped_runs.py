@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from nets import Net, initialized, loss_of, sgd, train_step
+from nets import Net, finished, initialized, loss_of, sgd, train_step
 
 from torchamp import amp, optimizers
 
@@ -31,7 +31,7 @@ def test_a_loss_that_is_not_finite_is_named(level, make, factor, heard, device):
     model, optimizer = initialized(level, Net(), make, device, verbosity=1)
     heard.take()
     bad_step(model, optimizer, factor)
-    amp.telemetry(optimizer)
+    finished(optimizer)
     assert heard.take() == ("INFO: loss 0 is not finite: step skipped, loss scale now 32768\n")
 
 

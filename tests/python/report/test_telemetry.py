@@ -4,7 +4,17 @@ import contextlib
 
 import pytest
 import torch
-from nets import Net, adam, backward, initialized, loss_of, overflow_at, sgd, train_step
+from nets import (
+    Net,
+    adam,
+    backward,
+    finished,
+    initialized,
+    loss_of,
+    overflow_at,
+    sgd,
+    train_step,
+)
 
 from torchamp import amp, optimizers
 
@@ -35,12 +45,6 @@ def test_steps_and_scales(level, name, verbosity, heard, device):
     assert finished(optimizer).stepped
     said = heard.take().count("gradient overflow in loss 0, at first.weight")
     assert said == min(verbosity, 1)
-
-
-def finished(optimizer):
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return amp.telemetry(optimizer)
 
 
 def test_a_fixed_scale_skips_nothing():

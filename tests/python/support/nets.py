@@ -74,6 +74,13 @@ def train_step(model, optimizer, seed: int = 0) -> None:
     optimizer.step()
 
 
+def finished(optimizer: torch.optim.Optimizer) -> amp.Telemetry:
+    """The optimizer's telemetry, after all work of the device. Messages have been logged too."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return amp.telemetry(optimizer)
+
+
 @contextlib.contextmanager
 def overflow_at(param: torch.Tensor, value: float = math.inf):
     """A context in which the first element of the parameter's gradient is not finite."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torchamp.compat.apex._cast import as_dtype
 from torchamp.compat.apex.normalization._functions import in_one_dtype, rms_norm
 
 
@@ -135,7 +136,7 @@ def _layer_norm(
     with torch.autocast(input.device.type, enabled=False):
         result, mean, rstd = torch.native_layer_norm(x, shape, factor, shift, eps)
     ctx.save_for_backward(input, weight, bias, mean, rstd)
-    return result.to(result_dtype)
+    return as_dtype(result, result_dtype)
 
 
 def _layer_norm_grads(ctx: Any, grad: torch.Tensor) -> list[torch.Tensor | None]:

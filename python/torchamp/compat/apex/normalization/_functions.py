@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from torchamp._load import _C
+from torchamp.compat.apex._cast import as_dtype
 
 Shape = Sequence[int]
 
@@ -123,7 +124,7 @@ def _layer_norm(
 ) -> torch.Tensor:
     x, factor, shift = in_one_dtype(input, weight, bias)
     with torch.autocast(input.device.type, enabled=False):
-        return F.layer_norm(x, shape, factor, shift, eps).to(result_dtype)
+        return as_dtype(F.layer_norm(x, shape, factor, shift, eps), result_dtype)
 
 
 def rms_norm(
@@ -136,7 +137,7 @@ def rms_norm(
     """RMS norm, times `weight` if there is one."""
     x, factor = in_one_dtype(input, weight)
     with torch.autocast(input.device.type, enabled=False):
-        return F.rms_norm(x, shape, factor, eps).to(result_dtype)
+        return as_dtype(F.rms_norm(x, shape, factor, eps), result_dtype)
 
 
 def in_one_dtype(*tensors: torch.Tensor | None) -> list[torch.Tensor | None]:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from torchamp.compat.apex._cast import as_dtype
+
 __all__ = ["SoftmaxCrossEntropyLoss"]
 
 
@@ -24,7 +26,7 @@ def _losses(
         reduction="none",
         label_smoothing=smoothing,
     )
-    return losses if half_to_float else losses.to(logits.dtype)
+    return losses if half_to_float else as_dtype(losses, logits.dtype)
 
 
 class SoftmaxCrossEntropyLoss(torch.autograd.Function):
