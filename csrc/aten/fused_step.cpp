@@ -197,8 +197,11 @@ class Step {
     step(e);
     if (Rule::kCounts) write(e.step, scalars_.steps.select(0, i));
     if (scalars_.norm_averages) write(e.norm_average, scalars_.norm_averages->select(0, i));
-    for (size_t s = 0; s < e.states.size(); ++s) write_stochastically(e.states[s], state(i, s));
-    write_param(e.param, i);
+    for (size_t s = 0; s < e.states.size(); ++s) {
+      const int list = static_cast<int>(s) + 2;
+      write_stochastically(e.states[s], state(i, s), {i, e.step, list});
+    }
+    write_param(e, i);
     if (lists_.model_params.empty() || !lists_.model_params[i].defined()) return;
     write(e.param, lists_.model_params[i]);
   }
@@ -208,17 +211,17 @@ class Step {
     target.copy_(at::where(runs_, result.to(target.scalar_type()), target));
   }
 
-  void write_stochastically(const Tensor& result, const Tensor& target) const {
+  void write_stochastically(const Tensor& result, const Tensor& target, const NoiseOf& of) const {
     const bool stochastic = target.scalar_type() == at::kBFloat16;
-    write(stochastic ? round_stochastically(result.to(at::kFloat)) : result, target);
+    write(stochastic ? round_stochastically(result.to(at::kFloat), target, of) : result, target);
   }
 
-  void write_param(const Tensor& result, int64_t i) const {
+  void write_param(const Element<Rule>& e, int64_t i) const {
     const Tensor& param = lists_.params[i];
     if (scalars_.stochastic_rounding) {
-      write_stochastically(result, param);
+      write_stochastically(e.param, param, {i, e.step, /*list=*/1});
     } else {
-      write(result, param);
+      write(e.param, param);
     }
   }
 

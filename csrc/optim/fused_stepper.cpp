@@ -200,6 +200,9 @@ void FusedStepper::leave_unscaled(at::TensorList grads, const StepInputs& step) 
 }
 
 void FusedStepper::step(const Lists& lists, const StepInputs& step) {
+  const bool has_grads = std::any_of(lists.grads.begin(), lists.grads.end(),
+                                     [](const Tensor& grad) { return grad.defined(); });
+  if (!has_grads) return;
   at::NoGradGuard no_grad;
   make_states(lists);
   count_empty(lists, step);

@@ -1,5 +1,7 @@
 // Stochastic rounding: math/rounding.h and its ATen counterpart.
 #include <ATen/ops/full.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -59,9 +61,20 @@ TEST(RoundStochasticallyTest, ABlocksStreamIsTheNoiseOfEachElement) {
   }
 }
 
-TEST(RoundingTest, AtenRoundsStochasticallyWithoutBias) {
-  const Tensor rounded = aten::round_stochastically(at::full({1 << 16}, 1.0f + 0.3f / 128));
-  EXPECT_NEAR(rounded.to(at::kDouble).mean().item<double>(), 1.0 + 0.3 / 128, 1e-4);
+TEST(RoundingTest, AtenRoundsByTheSameNoise) {
+  const Tensor values = at::full({300, 7}, 1.0f + 0.3f / 128);
+  const Tensor across = values.t().contiguous().t();
+  for (const Tensor& target : {values, across, at::zeros({300, 14}).slice(1, 0, 14, 2)}) {
+    const aten::NoiseOf of{5, at::scalar_tensor(7), 2};
+    const Tensor rounded = aten::round_stochastically(values, target, of).to(at::kFloat);
+    for (int64_t row = 0; row < 300; ++row) {
+      for (int64_t column = 0; column < 7; ++column) {
+        const int64_t number = target.is_same(across) ? column * 300 + row : row * 7 + column;
+        const auto one = round_stochastically(1.0f + 0.3f / 128, noise(noise_key(5, 7.0f), number, 2));
+        ASSERT_EQ(rounded[row][column].item<float>(), to_float(one)) << row << ", " << column;
+      }
+    }
+  }
 }
 
 }  // namespace

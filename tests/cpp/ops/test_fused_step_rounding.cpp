@@ -69,9 +69,9 @@ TEST_P(FusedStepRoundingTest, BFloat16MomentsDoNotStall) {
 }
 
 TEST_P(FusedStepRoundingTest, RoundingIsReproducible) {
-  if (kernels_are_off()) GTEST_SKIP() << "ATen draws from torch's generator";
-  const List grads = {normal(1, {100000}), normal(1, {33})};
-  const List params = {normal(2, {100000}, at::kBFloat16), normal(2, {33}, at::kBFloat16)};
+  const List grads = {normal(1, {100000}), normal(1, {33}), normal(1, {30, 20})};
+  const List params = {normal(2, {100000}, at::kBFloat16), normal(2, {33}, at::kBFloat16),
+                       normal(2, {20, 30}, at::kBFloat16).t()};
   const auto stepped = [&] {
     StepCase call = case_of(StepAlgorithm::kMomentum, grads, clones(params), {}, at::kBFloat16);
     call.scalars.stochastic_rounding = true;

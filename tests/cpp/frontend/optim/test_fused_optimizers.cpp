@@ -142,6 +142,14 @@ TEST_P(FusedOptimizersTest, ParamsWithoutGradsAreSkipped) {
   EXPECT_EQ(state_of(*optimizer, params[1])->get("step").item<int64_t>(), 1);
 }
 
+TEST_P(FusedOptimizersTest, AStepOfNoGradsIsNone) {
+  const auto params = make_params(device());
+  const auto optimizer = ours(params);
+  const auto before = everything(*optimizer, params);
+  optimizer->step();
+  EXPECT_TRUE(same_bits(everything(*optimizer, params), before));
+}
+
 TEST_P(FusedOptimizersTest, GroupsMayBeAdded) {
   const auto params = make_params(device()), others = copies_of(params);
   const auto at_once = each().ours(our_groups(each(), others));
