@@ -9,7 +9,8 @@
 #   make test       runs the C++ tests, then the Python tests, MAX_JOBS at a time
 #   make soak       runs the long tests: more compilers, sanitizers, architectures, projects
 #   make bench      measures and predicts ops, steps and full iterations, and compares with torch
-#   make gpu-check  builds, measures and tests on the machine's GPU, offline, with the torch of PYTHON
+#   make gpu-check  tests on the machine's GPU, offline, with the torch of PYTHON; GPU_CHECK=timings measures;
+#                   BUILD=<a tree built with tests and examples> builds nothing
 #   make sanitize   runs the C++ tests under sanitizers, some under valgrind; slow
 #   make docs       writes the guides and the reference of C++ and Python to out/docs
 #   make lint       checks formatting and runs static checks
@@ -24,6 +25,7 @@ TORCH ?=
 MAX_JOBS ?= $(shell nproc)
 GTEST_SOURCE ?= $(wildcard $(CURDIR)/.gtest)
 GPU_CHECK ?=
+BUILD ?=
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -79,7 +81,8 @@ bench: setup
 	$(IN_VENV) $(BIN)/python benchmarks/run.py
 
 gpu-check:
-	GTEST_SOURCE="$(GTEST_SOURCE)" MAX_JOBS=$(MAX_JOBS) $(PYTHON) tests/gpu_check/run.py $(GPU_CHECK)
+	GTEST_SOURCE="$(GTEST_SOURCE)" MAX_JOBS=$(MAX_JOBS) $(PYTHON) tests/gpu_check/run.py \
+	  $(if $(BUILD),--build "$(BUILD)") $(GPU_CHECK)
 
 sanitize: setup
 	$(IN_VENV) sh tests/sanitize.sh $(MAX_JOBS)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import json
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -42,16 +44,29 @@ def instructions() -> str:
     return " ".join(name for name in INSTRUCTIONS if name in words)
 
 
+def printed(*command: str) -> str:
+    """A command's output, if it is here and succeeds."""
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    return "unknown"
+
+
+def driver() -> str:
+    return printed("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+
+
 def machine(device: str) -> dict[str, object]:
     on_card = device == "cuda"
     return {
         "device": torch.cuda.get_device_name() if on_card else processor(),
-        **({} if on_card else {"instructions": instructions()}),
+        **({"driver": driver()} if on_card else {"instructions": instructions()}),
         "threads": torch.get_num_threads(),
         "load": f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores at the start",
         "torch": torch.__version__,
         "torchamp": torchamp.__version__,
         "kernels": torchamp.build_info()["kernels"],
+        "commit": printed("git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"),
+        "date": str(datetime.date.today()),
     }
 
 

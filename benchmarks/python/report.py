@@ -1,5 +1,6 @@
 """Writes benchmarks/results/<benchmark>-<device>-<date>.{json,md} from a benchmark's JSON. For
-steps and training iterations also draws pictures, if matplotlib is installed.
+steps and training iterations also draws pictures, if matplotlib is installed. The date is that of
+the measurement.
 
 python benchmarks/python/report.py out/bench/step_python.json [RESULTS_FOLDER]
 """
@@ -7,7 +8,6 @@ python benchmarks/python/report.py out/bench/step_python.json [RESULTS_FOLDER]
 from __future__ import annotations
 
 import argparse
-import datetime
 import importlib.util
 import json
 import pathlib
@@ -15,8 +15,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from report_figures import Panel, draw, step_panels, training_panels
-from report_tables import ops_table, step_tables, training_tables, variants_table
+from report_figures import Panel, apex_panels, draw, step_panels, training_panels
+from report_tables import apex_tables, ops_table, step_tables, training_tables, variants_table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -36,6 +36,7 @@ KINDS = (
     Kind("ops", "torchamp_ms", "The ops", ops_table),
     Kind("step", "times_one_pass", "Optimizer steps", step_tables, step_panels),
     Kind("training", "network", "Training iterations", training_tables, training_panels),
+    Kind("apex", "times_torchamp", "Steps beside NVIDIA apex", apex_tables, apex_panels),
     Kind("variants", "setting", "Tuning parameters of the CUDA kernels", variants_table),
 )
 
@@ -62,7 +63,7 @@ def write(result: dict, folder: pathlib.Path) -> pathlib.Path:
     machine, kind = result["machine"], kind_of(result)
     device = re.sub(r"[^a-z0-9]+", "-", str(machine["device"]).lower()).strip("-")
     folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / f"{kind.name}-{device}-{datetime.date.today()}"
+    stem = folder / f"{kind.name}-{device}-{machine['date']}"
     stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
     title = f"{kind.title} on {machine['device']}"
     facts = "\n".join(f"- {key}: {value}" for key, value in machine.items())

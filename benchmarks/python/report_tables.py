@@ -5,6 +5,8 @@ from __future__ import annotations
 from markdown import table
 from workloads import STEP_WORKLOADS, WORKLOADS, count_elements
 
+#: Steps of a workload have a third decimal if one pass takes less.
+FAST_MS = 5.0
 NOT_QUEUED_AHEAD = "\\*: includes host time, because the work could not all be queued ahead."
 
 
@@ -56,17 +58,38 @@ def step_table(row: dict) -> str:
 
 
 def step_numbers(row: dict) -> str:
+    form = ".3f" if min(row["one_pass_ms"].values()) < FAST_MS else ".2f"
     cells = []
     for name, milliseconds in row["milliseconds"].items():
         cells.append([
-            name, f"{milliseconds:.2f}{mark(row, name)}", spread(row["quartiles"][name], ".2f"),
-            f"{row['one_pass_ms'][name]:.2f}", f"{row['times_one_pass'][name]:.2f}",
+            name, f"{milliseconds:{form}}{mark(row, name)}", spread(row["quartiles"][name], form),
+            f"{row['one_pass_ms'][name]:{form}}", f"{row['times_one_pass'][name]:.2f}",
             number(row["host_ms"][name], ".3f"),
             number(row["bytes_per_parameter"].get(name), ".0f"),
         ])  # fmt: skip
     head = ["step", "ms", "quartiles", "one pass in the same rounds, ms", "× one pass", "host, ms",
             "bytes/parameter"]  # fmt: skip
     return table(head, cells)
+
+
+def apex_tables(rows: list[dict]) -> str:
+    """Steps as a program calls them, and the device's part of each."""
+    return "\n\n".join(map(apex_table, rows))
+
+
+def apex_table(row: dict) -> str:
+    cells = []
+    for name, milliseconds in row["milliseconds"].items():
+        cells.append([
+            name, f"{milliseconds:.3f}", spread(row["quartiles"][name], ".3f"),
+            f"{row['times_torchamp'][name]:.2f}", number(row["device_ms"][name], ".3f"),
+            number(row["host_ms"][name], ".3f"),
+            number(row["peak_bytes_per_parameter"][name], ".1f"),
+        ])  # fmt: skip
+    head = ["step", "ms", "quartiles", "× torchamp", "device, ms", "host, ms",
+            "peak, bytes/parameter"]  # fmt: skip
+    title = f"## {row['workload']}, {row['parameters']:,} parameters in {row['tensors']:,} tensors"
+    return f"{title}\n\n{row['rounds']} rounds.\n\n{table(head, cells)}"
 
 
 def training_tables(rows: list[dict]) -> str:

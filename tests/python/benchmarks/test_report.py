@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "python"))
 import report  # noqa: E402
 
 OPS = {
-    "machine": {"device": "NVIDIA H200", "torch": "2.11.0"},
+    "machine": {"device": "NVIDIA H200", "torch": "2.11.0", "date": "2026-11-26"},
     "rows": [
         {
             "op": "check, float16",
@@ -27,7 +27,7 @@ OPS = {
     ],
 }
 STEPS = {
-    "machine": {"device": "AMD EPYC", "torch": "2.13.0"},
+    "machine": {"device": "AMD EPYC", "torch": "2.13.0", "date": "2026-11-26"},
     "rows": [
         {
             "workload": "gpt2_124m",
@@ -52,7 +52,7 @@ STEPS = {
     ],
 }
 TRAININGS = {
-    "machine": {"device": "NVIDIA H100", "torch": "2.11.0"},
+    "machine": {"device": "NVIDIA H100", "torch": "2.11.0", "date": "2026-11-26"},
     "rows": [
         {
             "network": "gpt2_124m_2k",
@@ -82,8 +82,25 @@ TRAININGS = {
         },
     ],
 }
+APEX = {
+    "machine": {"device": "NVIDIA H200", "date": "2026-11-26"},
+    "rows": [
+        {
+            "workload": "gpt2_124m",
+            "parameters": 124_439_808,
+            "tensors": 148,
+            "rounds": 15,
+            "milliseconds": {"O2, FusedAdam": 1.0, "apex O2, FusedAdam": 2.5},
+            "quartiles": {"O2, FusedAdam": [0.9, 1.1], "apex O2, FusedAdam": [2.2, 2.8]},
+            "times_torchamp": {"O2, FusedAdam": 1.0, "apex O2, FusedAdam": 2.5},
+            "device_ms": {"O2, FusedAdam": 0.9, "apex O2, FusedAdam": None},
+            "host_ms": {"O2, FusedAdam": 0.4, "apex O2, FusedAdam": 2.3},
+            "peak_bytes_per_parameter": {"O2, FusedAdam": 16.1, "apex O2, FusedAdam": None},
+        }
+    ],
+}
 VARIANTS = {
-    "machine": {"device": "NVIDIA H100"},
+    "machine": {"device": "NVIDIA H100", "date": "2026-11-26"},
     "rows": [
         {
             "op": "check",
@@ -108,7 +125,7 @@ def lines(path: Path) -> list[list[str]]:
 
 def test_ops_have_bandwidth_ratios_and_the_hosts_time(tmp_path):
     path = report.write(OPS, tmp_path)
-    assert path.name.startswith("ops-nvidia-h200-20") and path.suffix == ".md"
+    assert path.name == "ops-nvidia-h200-2026-11-26.md"
     text = path.read_text()
     assert "# The ops on NVIDIA H200" in text and "- torch: 2.11.0" in text
     assert ["check, float16", "tiny_10000x64", "0.020", "0.019–0.021", "0.004", "64",
@@ -138,6 +155,21 @@ def test_trainings_have_both_ratios_and_what_was_left_out(tmp_path):
     assert ["Not run: the time limit of 100 s was reached."] in lines(path)
 
 
+def test_fast_steps_have_a_third_decimal(tmp_path):
+    row = {**STEPS["rows"][0], "one_pass_ms": {"one pass": 0.98, "bare copy": 0.98}}
+    path = report.write({**STEPS, "rows": [row]}, tmp_path)
+    assert ["bare copy", "95.000", "94.000–96.000", "0.980", "0.97", "–", "–"] in lines(path)
+
+
+def test_steps_beside_apex_have_the_device_s_time(tmp_path):
+    path = report.write(APEX, tmp_path)
+    assert path.name == "apex-nvidia-h200-2026-11-26.md"
+    assert ["O2, FusedAdam", "1.000", "0.900–1.100", "1.00", "0.900", "0.400", "16.1"] in lines(
+        path
+    )
+    assert ["apex O2, FusedAdam", "2.500", "2.200–2.800", "2.50", "–", "2.300", "–"] in lines(path)
+
+
 def test_settings_have_a_verdict(tmp_path):
     path = report.write(VARIANTS, tmp_path)
     assert path.name.startswith("variants-nvidia-h100-20")
@@ -145,7 +177,7 @@ def test_settings_have_a_verdict(tmp_path):
             "0.0200", "0.0199–0.0201"] in lines(path)  # fmt: skip
 
 
-@pytest.mark.parametrize("result", [STEPS, TRAININGS], ids=["steps", "trainings"])
+@pytest.mark.parametrize("result", [STEPS, TRAININGS, APEX], ids=["steps", "trainings", "apex"])
 def test_each_workload_has_a_picture(tmp_path, result):
     pytest.importorskip("matplotlib")
     path = report.write(result, tmp_path)

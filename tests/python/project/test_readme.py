@@ -33,7 +33,8 @@ NAMES = {
 
 #: The committed results that they show a picture of.
 (STEPS,) = re.findall(r"benchmarks/results/(step-[\w-]+)-gpt2_124m\.png", PERFORMANCE)
-(ITERATIONS,) = re.findall(r"benchmarks/results/(training-[\w-]+)-gpt2_small_512\.png", README)
+(ITERATIONS,) = re.findall(r"benchmarks/results/(training-[\w-]+)-gpt2_small_512\.png", PERFORMANCE)
+(CARD,) = re.findall(r"benchmarks/results/training-([\w-]+)-gpt2_350m_8k\.png", README)
 
 
 def results(name: str, key: str) -> dict[str, dict]:
@@ -62,7 +63,7 @@ def table_in(text: str, section: str) -> list[list[str]]:
 
 
 def rows_of_steps() -> list[list[str]]:
-    return table_in(PERFORMANCE, "On the CPU")
+    return table_in(PERFORMANCE, "Steps on a CPU")
 
 
 def numbers_in(path: pathlib.Path, sentence: str) -> list[float]:
@@ -98,13 +99,59 @@ def test_the_first_lines_say_the_same(iterations):
 def test_iterations_are_the_committed_results(iterations):
     row = iterations["gpt2_small_512"]
     float32 = row["milliseconds"]["float32"]
-    rows = table_in(PERFORMANCE, "Iterations")
+    rows = table_in(PERFORMANCE, "Iterations on a CPU")
     assert [cells[0] for cells in rows] == list(row["milliseconds"])
     for name, ms, quartiles, times in rows:
         first, third = row["quartiles"][name]
         assert ms == f"{row['milliseconds'][name]:.1f}"
         assert quartiles == f"{first:.1f}–{third:.1f}"
         assert times == f"{row['milliseconds'][name] / float32:.2f}"
+
+
+def on_card(kind: str, key: str) -> dict[str, dict]:
+    return results(f"{kind}-{CARD}", key)
+
+
+def test_the_card_s_iterations_are_the_committed_results():
+    rows = on_card("training", "network")
+    for network, *cells in table_in(PERFORMANCE, "Iterations on the H200"):
+        times, peaks = rows[network]["milliseconds"], rows[network]["peak_bytes"]
+        assert cells == [f"{times[name]:.1f} ({peaks[name] / 1e9:.1f})" for name in times]
+
+
+def test_the_card_s_steps_are_the_committed_results():
+    section = PERFORMANCE.split("## Steps on the H200\n")[1]
+    names = [
+        name.strip() for name in re.search(r"^\| workload \|(.*)\|$", section, re.M)[1].split("|")
+    ]
+    for workload, *cells in table_in(PERFORMANCE, "Steps on the H200"):
+        times = on_card("step", "workload")[workload]["milliseconds"]
+        assert [cell.removesuffix(" \\*") for cell in cells] == [f"{times[n]:.3f}" for n in names]
+
+
+def test_steps_beside_apex_are_the_committed_results():
+    row = on_card("apex", "workload")["gpt2_124m"]
+    for name, ms, quartiles, ratio, device in table_in(PERFORMANCE, "Beside apex"):
+        first, third = row["quartiles"][name]
+        assert (ms, quartiles) == (f"{row['milliseconds'][name]:.3f}", f"{first:.3f}–{third:.3f}")
+        quotient = row["milliseconds"][name] / row["milliseconds"]["O2, FusedAdam"]
+        assert ratio == f"{quotient:.2f}" == f"{row['times_torchamp'][name]:.2f}"
+        expected = row["device_ms"][name]
+        assert device == ("–" if expected is None else f"{expected:.3f}")
+
+
+def test_sentences_quote_the_card_s_results():
+    networks = {name: row["milliseconds"] for name, row in on_card("training", "network").items()}
+    times = networks["gpt2_350m_8k"]
+    variants = ("O2", "torch.amp, float16", "TF32", "float32")
+    sentence = "took # ms at O2, # with torch.amp in float16, # in TF32 and # in float32"
+    expected = [round(times[name], 1) for name in variants]
+    assert numbers_in(ROOT / "README.md", sentence) == expected
+    sentence = "O1 took # and O4 #, by"
+    expected = [round(times[name], 1) for name in ("O1", "O4")]
+    assert numbers_in(ROOT / "README.md", sentence) == expected
+    bert = networks["bert_large"]
+    assert bert["TF32"] < min(bert["O1"], bert["O4"])
 
 
 def test_sentences_quote_the_committed_results(measured, iterations):
@@ -162,7 +209,7 @@ def test_results_are_quotients(path):
             assert ratio == pytest.approx(quotient, rel=1e-9)
         table = path.with_suffix(".md").read_text()
         for name, ms in row["milliseconds"].items():
-            assert re.search(rf"\| {re.escape(name)} +\| +{ms:.2f} \|", table)
+            assert re.search(rf"\| {re.escape(name)} +\| +({ms:.2f}|{ms:.3f})( \\\*)? \|", table)
 
 
 def test_the_table_of_versions_is_what_the_script_writes():
