@@ -32,6 +32,12 @@ std::optional<c10::ScalarType> type_under_o1(c10::DeviceType device_type) {
   return casting_to(device_type).value_or(c10::kFloat);
 }
 
+/// O4's type; at O1 none.
+std::optional<c10::ScalarType> bfloat16_alone(c10::DeviceType device_type) {
+  const auto dtype = casting_to(device_type);
+  return dtype == c10::kBFloat16 ? dtype : std::nullopt;
+}
+
 /// The kernels of one device type, registered for as long as this lives.
 class Registration {
  public:
@@ -41,7 +47,11 @@ class Registration {
     namespace lists = autocast_lists;
     add_unboxed(library_, key_);
     add<rules::to_low_precision>(lists::kLowPrecision);
-    if (device_type == c10::kCPU) add<rules::to_low_precision>(lists::kLowPrecisionOnCpu);
+    if (device_type == c10::kCPU) {
+      add<rules::to_low_precision>(lists::kRecurrent);
+    } else {
+      add<rules::to_bfloat16_in_one_piece, &bfloat16_alone>(lists::kRecurrent);
+    }
     add<rules::to_float32>(lists::kFloat32);
     add<rules::to_widest>(lists::kWidest);
     add<rules::to_type_of_self>(lists::kTypeOfSelf);
@@ -50,13 +60,13 @@ class Registration {
   }
 
  private:
-  template <rules::Rule rule, typename Names>
+  template <rules::Rule rule, rules::LowPrecision low_precision = &casting_to, typename Names>
   void add(const Names& names) {
     for (const char* name : names) {
       const auto op = c10::Dispatcher::singleton().findSchema(operator_name(name));
       if (!op || op->hasKernelForDispatchKey(key_)) continue;
       library_.impl(name,
-                    torch::CppFunction::makeFromBoxedFunction<&rules::kernel<rule, &casting_to>>());
+                    torch::CppFunction::makeFromBoxedFunction<&rules::kernel<rule, low_precision>>());
     }
   }
 

@@ -1,6 +1,9 @@
 #include "autocast/rules.h"
 
 #include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_cudnn_rnn_flatten_weight.h>
+#include <ATen/ops/cudnn_is_acceptable.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/function.h>
 
@@ -56,6 +59,17 @@ void cast_all_but_self(const Call& call, c10::ScalarType dtype) {
   }
 }
 
+/// The number of gates of a recurrent layer, and cuDNN's of its kind.
+struct RecurrentLayer {
+  int64_t gates, mode;
+};
+
+RecurrentLayer layer_of(const std::string& op) {
+  if (op == "aten::lstm") return {4, 2};
+  if (op == "aten::gru") return {3, 3};
+  return {1, op == "aten::rnn_tanh" ? 1 : 0};
+}
+
 /// Whether the program passed the dtype of the result.
 bool has_chosen_dtype(const Call& call) {
   const auto index = call.op.schema().argumentIndexWithName("dtype");
@@ -101,6 +115,25 @@ void to_low_precision(const Call& call) {
 
 void to_bfloat16(const Call& call) {
   cast_all(call, c10::kBFloat16);
+}
+
+void to_bfloat16_in_one_piece(const Call& call) {
+  const auto argument = [&](const char* name) -> const c10::IValue& {
+    return call.first[call.op.schema().argumentIndexWithName(name).value()];
+  };
+  const at::Tensor given = argument("params").toTensorVector().front();
+  cast_all(call, c10::kBFloat16);
+  const auto weights = argument("params").toTensorVector();
+  const at::Tensor &of_input = weights[0], &of_hidden = weights[1];
+  if (of_input.is_same(given) || !at::cudnn_is_acceptable(of_input)) return;
+  const auto layer = layer_of(call.op.operator_name().name);
+  const int64_t hidden_size = of_input.size(0) / layer.gates;
+  const int64_t projected = of_hidden.size(1) == hidden_size ? 0 : of_hidden.size(1);
+  const int64_t of_a_layer = (argument("has_biases").toBool() ? 4 : 2) + (projected > 0 ? 1 : 0);
+  const at::NoGradGuard no_grad;
+  at::_cudnn_rnn_flatten_weight(weights, of_a_layer, of_input.size(1), layer.mode, hidden_size,
+                                projected, argument("num_layers").toInt(), /*batch_first=*/false,
+                                argument("bidirectional").toBool());
 }
 
 void to_float32(const Call& call) {

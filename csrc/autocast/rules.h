@@ -51,6 +51,8 @@ std::optional<c10::ScalarType> scope_type(c10::DeviceType device_type);
 
 void to_low_precision(const Call& call);
 void to_bfloat16(const Call& call);
+/// Of lstm, gru, rnn_tanh and rnn_relu: weights that are cast get memory as cuDNN wants it.
+void to_bfloat16_in_one_piece(const Call& call);
 void to_float32(const Call& call);
 void to_widest(const Call& call);
 void to_type_of_self(const Call& call);

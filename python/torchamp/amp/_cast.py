@@ -148,7 +148,34 @@ def cast_model(
     for _, module in _cast_modules(model, keep_batchnorm_fp32, kept):
         cast_own_tensors(module, dtype, kept)
         if isinstance(module, torch.nn.RNNBase):
-            module.flatten_parameters()
+            _flatten(module)
+
+
+def _flatten(module: torch.nn.RNNBase) -> None:
+    """`module.flatten_parameters()`, which passes bfloat16 over: cuDNN would copy the weights in
+    every forward."""
+    module.flatten_parameters()
+    weights = module._flat_weights
+    are_passed_over = all(
+        isinstance(weight, torch.Tensor)
+        and weight.dtype == torch.bfloat16
+        and torch.cudnn_is_acceptable(weight)
+        for weight in weights
+    )
+    if not are_passed_over or len({w.data_ptr() for w in weights}) < len(weights):
+        return
+    with torch.no_grad():
+        torch._cudnn_rnn_flatten_weight(
+            weights,
+            len(module._all_weights[0]),
+            module.input_size,
+            torch.backends.cudnn.rnn.get_cudnn_mode(module.mode),
+            module.hidden_size,
+            module.proj_size,
+            module.num_layers,
+            module.batch_first,
+            module.bidirectional,
+        )
 
 
 def _cast_modules(

@@ -1,13 +1,18 @@
 """Recurrent modules under O1 and O4: 16 bit inside, float32 weights and gradients."""
 
+import contextlib
+
 import pytest
 import torch
 from nets import initialized, sgd
 from test_o1_ops import LEVELS
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchamp import Amp, amp
+from torchamp._load import _C
 
 MODULES = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 OPTIONS = {
@@ -94,3 +99,45 @@ def test_weight_norm(device):
         out, _ = model(torch.randn(5, 2, 4, device=device))
         assert out.dtype == torch.float16
         assert_trains(model, optimizer, out.pow(2).mean())
+
+
+class Casts(TorchDispatchMode):
+    """Which of the ops cast."""
+
+    def __init__(self):
+        super().__init__()
+        self.ops = []
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        if op.namespace == "aten":
+            self.ops.append(op is torch.ops.aten._to_copy.default)
+        return op(*args, **(kwargs or {}))
+
+
+#: A GRU cannot be faked.
+@pytest.mark.parametrize("name, gates", [("lstm", 4), ("rnn_tanh", 1), ("rnn_relu", 1)])
+def test_those_of_cuda_are_cast_as_a_whole_at_o4(name, gates):
+    """torch's own rules cast inside of them, and before cuDNN to float16."""
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        x, hidden = (torch.empty(size, device="cuda") for size in [(5, 3, 4), (1, 3, 6)])
+        sizes = [(6 * gates, 4), (6 * gates, 6), (6 * gates,), (6 * gates,)]
+        weights = [torch.empty(size, device="cuda") for size in sizes]
+        states = [hidden, hidden] if name == "lstm" else hidden
+        with contextlib.closing(_C.OpenAutocast(["cuda"], torch.bfloat16)), Casts() as casts:
+            getattr(torch, name)(x, states, weights, True, 1, 0.0, True, False, False)
+    count = sum(casts.ops)
+    assert count > len(weights) and all(casts.ops[:count])
+
+
+def test_bfloat16_weights_are_flattened_where_cudnn_takes_them(monkeypatch):
+    given = []
+    monkeypatch.setattr(torch, "cudnn_is_acceptable", lambda weight: True)
+    monkeypatch.setattr(torch, "_cudnn_rnn_flatten_weight", lambda *args: given.append(args))
+    monkeypatch.setattr(torch.backends.cudnn.rnn, "get_cudnn_mode", lambda mode: mode)
+    layer = nn.LSTM(4, 6, num_layers=2, bidirectional=True, proj_size=3)
+    model, _ = initialized("O5", layer)
+    weights, *sizes = given.pop()
+    assert all(weight is param for weight, param in zip(weights, model.parameters()))
+    assert sizes == [5, 4, "LSTM", 6, 3, 2, False, True] and given == []
+    initialized("O2", nn.LSTM(4, 6))
+    assert given == []
