@@ -13,6 +13,7 @@ void bind_checkpoint(pybind11::module_& module);
 void bind_core(pybind11::module_& module);
 void bind_fused_step(pybind11::module_& module);
 void bind_fused_stepper(pybind11::module_& module);
+void bind_inspect(pybind11::module_& module);
 void bind_lists(pybind11::module_& module);
 void bind_loss_scaler(pybind11::module_& module);
 void bind_option_table(pybind11::module_& module);

@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "inspect/exponents.h"
+#include "inspect/same_dropout.h"
 
 namespace torchamp::inspect {
 namespace {
@@ -107,6 +108,7 @@ Outcome run_iteration(torch::nn::Module& module, const detail::ModelAtLevel& mod
   try {
     const at::AutoGradMode grad_mode(true);
     const OpWatch watch(observer, "preflight");
+    const SameDropout same_dropout;
     const at::Tensor loss = value_of(model.loss());
     {
       const Unobserved guard;
@@ -116,6 +118,7 @@ Outcome run_iteration(torch::nn::Module& module, const detail::ModelAtLevel& mod
   } catch (...) {
     outcome.error = std::current_exception();
   }
+  outcome.note = SameDropout::note();
   const at::NoGradGuard no_grad;
   for (const auto& param : module.named_parameters()) {
     const at::Tensor& grad = param.value().grad();

@@ -50,14 +50,15 @@ struct Outcome {
   /// By parameter, in float32 and not scaled.
   std::map<std::string, at::Tensor> grads;
   std::exception_ptr error;
+  std::string note;  ///< of SameDropout
 
   bool has_finite_loss() const;
   /// Whether loss and grads are.
   bool is_finite() const;
 };
 
-/// Runs one, of which the loss is multiplied by `scale` before the backward. What the model or the
-/// loss throws becomes its error.
+/// Runs one with SameDropout, of which the loss is multiplied by `scale` before the backward. What
+/// the model or the loss throws becomes its error.
 Outcome run_iteration(torch::nn::Module& module, const detail::ModelAtLevel& model, double scale,
                       const std::shared_ptr<OpObserver>& observer);
 

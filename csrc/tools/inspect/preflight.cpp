@@ -313,7 +313,7 @@ bool is_view(const Preflight::Tensor& op) {
   return views.count(op.name) > 0;
 }
 
-void add_notes(Preflight& found, const std::vector<std::string>& written_buffers) {
+void add_notes(Preflight& found, const Reference& reference) {
   std::string before;
   for (const Preflight::Tensor& op : found.tensors) {
     if (op.kind != Kind::kActivation || is_view(op)) continue;
@@ -324,12 +324,13 @@ void add_notes(Preflight& found, const std::vector<std::string>& written_buffers
     }
     before = op.name;
   }
-  for (const auto& name : written_buffers) {
+  for (const auto& name : reference.written_buffers) {
     found.notes.push_back("The forward writes buffer '" + name +
                           "', which O2, O3 and O5 round: what it adds up there stops early. "
                           "Options::keep_fp32({\"" +
                           name + "\"}) keeps it in float32.");
   }
+  if (!reference.outcome.note.empty()) found.notes.push_back(reference.outcome.note);
 }
 
 }  // namespace
@@ -352,7 +353,7 @@ Preflight preflight(torch::nn::Module& module, const inspect::Initialize& initia
   }
   inspect::add_findings(found, inspect::kFloat16);
   inspect::add_findings(found, inspect::kBFloat16);
-  inspect::add_notes(found, reference.written_buffers);
+  inspect::add_notes(found, reference);
   return found;
 }
 

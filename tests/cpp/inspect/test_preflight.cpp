@@ -1,4 +1,6 @@
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/record_function.h>
+#include <torch/library.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -80,6 +82,29 @@ struct Counting : torch::nn::Module {
   Tensor count;
 };
 
+using Dropout = std::tuple<Tensor, Tensor>(const Tensor&, double, std::optional<bool>);
+
+/// Draws another mask for 16-bit tensors, as CUDA's dropout does.
+std::tuple<Tensor, Tensor> dropout_by_dtype(const Tensor& x, double p, std::optional<bool>) {
+  const Tensor drawn = at::rand(x.sizes()).ge(p);
+  const Tensor mask = x.element_size() == 2 ? drawn.logical_not() : drawn;
+  return {x * mask / (1 - p), mask};
+}
+
+/// Never draws the same mask again, as CUDA's fused attention.
+std::tuple<Tensor, Tensor> dropout_of_its_own(const Tensor& x, double p, std::optional<bool>) {
+  static const at::Generator generator = at::detail::createCPUGenerator();
+  const Tensor mask = at::rand(x.sizes(), generator).ge(p);
+  return {x * mask / (1 - p), mask};
+}
+
+/// Makes `dropout` the CPU's, which is the simulated card's too.
+torch::Library with_dropout(Dropout* dropout) {
+  torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
+  library.impl("native_dropout", dropout);
+  return library;
+}
+
 class PreflightTest : public DeviceTest {
  protected:
   static Tensor ones() { return at::ones({4, 8}, at::TensorOptions(device())); }
@@ -95,6 +120,12 @@ class PreflightTest : public DeviceTest {
 
   static Preflight preflight_of(const Function& op) {
     return preflight(net_with(op), [](const auto& model) { return model(ones()).mean(); });
+  }
+
+  static void expect_every_level_fits(const Preflight& found) {
+    for (const auto& verdict : found.verdicts) {
+      EXPECT_TRUE(verdict.fits) << name(verdict.level) << ": " << verdict.reason;
+    }
   }
 
   static bool names(const Preflight& found, at::ScalarType format, bool is_overflow,
@@ -117,13 +148,44 @@ TEST_P(PreflightTest, AHealthyModelFitsEveryLevel) {
   const Preflight found =
       preflight(net, [&x](const auto& model) { return model(x).square().mean(); });
   ASSERT_EQ(found.verdicts.size(), 5U);
+  expect_every_level_fits(found);
   for (const auto& verdict : found.verdicts) {
-    EXPECT_TRUE(verdict.fits) << name(verdict.level) << ": " << verdict.reason;
     EXPECT_LT(*verdict.loss_error, 0.02);
     EXPECT_EQ(verdict.loss_scale.has_value(), verdict.level < OptLevel::O4);
   }
   EXPECT_EQ(found.recommended, OptLevel::O4);
   for (const auto& each : found.findings) ADD_FAILURE() << each.text;
+}
+
+TEST_P(PreflightTest, DrawsOneMaskWhereItDependsOnTheDtype) {
+  const torch::Library library = with_dropout(&dropout_by_dtype);
+  const Preflight found = preflight_of(
+      [](const Tensor& y) { return std::get<0>(at::native_dropout(y, 0.5, true)).square(); });
+  expect_every_level_fits(found);
+  EXPECT_TRUE(found.notes.empty());
+}
+
+TEST_P(PreflightTest, LeavesOutDropoutThatDrawsAMaskOfItsOwn) {
+  if (!device().is_cuda()) GTEST_SKIP() << "the CPU has no such kernel";
+  const torch::Library library = with_dropout(&dropout_of_its_own);
+  const Function attention = [](const Tensor& y) {
+    const Tensor x = y.view({1, 1, 4, 8});
+    return at::scaled_dot_product_attention(x, x, x, {}, 0.5);
+  };
+  const Function recurrent = [](const Tensor& y) {
+    const Tensor weight = at::eye(8, y.options());
+    return std::get<0>(at::rnn_tanh(y.unsqueeze(0), at::zeros({2, 4, 8}, y.options()),
+                                    {weight, weight, weight, weight}, /*has_biases=*/false,
+                                    /*num_layers=*/2, /*dropout=*/0.5, /*train=*/true,
+                                    /*bidirectional=*/false, /*batch_first=*/false));
+  };
+  for (const Function& op : {attention, recurrent}) {
+    const Preflight found = preflight_of(op);
+    expect_every_level_fits(found);
+    ASSERT_EQ(found.notes.size(), 1U);
+    EXPECT_EQ(found.notes[0].rfind("The dropout of scaled_dot_product_attention and of recu", 0),
+              0U);
+  }
 }
 
 TEST_P(PreflightTest, NamesAnOverflowOfTheForward) {

@@ -98,6 +98,29 @@ def test_a_healthy_transformer_is_clean(device: torch.device):
     loss_fn = lambda y: F.cross_entropy(y.flatten(0, 1), tokens.flatten())  # noqa: E731
     report = amp.preflight(model, tokens, loss_fn)
     assert report.findings == [] and {*FLOAT16_LEVELS, *BFLOAT16_LEVELS} <= set(fitting(report))
+    notes = "\n".join(report.notes)
+    assert ("dropout of scaled_dot_product_attention" in notes) == (device.type == "cuda")
+
+
+@pytest.mark.filterwarnings("ignore:.*Overriding a previously registered kernel")
+def test_a_dropout_whose_mask_depends_on_the_dtype(device: torch.device):
+    """As that of CUDA does; the CPU gets one."""
+
+    def dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+        mask = torch.rand(x.shape) >= p
+        if x.itemsize == 2:
+            mask = ~mask
+        return x * mask / (1 - p), mask
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("native_dropout", dropout, "CPU")
+    try:
+        report = amp.preflight(
+            Inner(lambda x: torch.native_dropout(x, 0.5, True)[0]).to(device), inputs(device)
+        )
+    finally:
+        library._destroy()
+    assert {*FLOAT16_LEVELS, *BFLOAT16_LEVELS} <= set(fitting(report)) and report.notes == []
 
 
 def test_an_overflow_of_an_activation(device: torch.device):

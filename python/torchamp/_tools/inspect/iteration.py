@@ -13,6 +13,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchamp._arguments import type_of
+from torchamp._load import _C
 from torchamp._tools.inspect.watch import Op, Watch, call_model, tensors_in, unchanged
 
 #: Watch's name for what runs outside of the model.
@@ -39,6 +40,7 @@ class Outcome:
     grads: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
     #: The names of buffers that the forward has written.
     written: list[str] = dataclasses.field(default_factory=list)
+    note: str = ""  #: of SameDropout
     error: Exception | None = None
     #: The op that raised `error`, and its module.
     raised: tuple[str, str] | None = None
@@ -74,8 +76,8 @@ def run_iteration(
     see: Callable[[Op], None],
     scale: float = 1.0,
 ) -> Outcome:
-    """Forward and backward of `model`, whose parameters' grads are changed. torch's random numbers
-    go on as if it had not run.
+    """Forward and backward of `model` in SameDropout, whose parameters' grads are changed. torch's
+    random numbers go on as if it had not run.
 
     scale: what the loss is multiplied with before the backward.
     """
@@ -86,13 +88,14 @@ def run_iteration(
     model.zero_grad(set_to_none=True)
     with unchanged(model, devices) as before, _sampled_outputs(model, outcome), torch.enable_grad():
         try:
-            with watch:
+            with watch, _C.SameDropout():
                 loss = _loss_of(call_model(model, batch), loss_fn)
                 with _disable_current_modes():
                     outcome.loss = float(loss.detach())
                 (loss.float() * scale).backward()
         except Exception as error:
             outcome.error, outcome.raised = error, watch.raised
+        outcome.note = _C.SameDropout.note()
         now = dict(model.named_buffers())
         outcome.written = [name for name in now if not _is(now[name], before.get(name))]
     outcome.grads = {

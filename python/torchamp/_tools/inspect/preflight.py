@@ -89,7 +89,7 @@ class Preflight:
     verdicts: list[Verdict]  #: of O1 to O5; before them of TF32, where the device has it
     findings: list[Finding]
     tensors: list[TensorRange]
-    notes: list[str]  #: what to write otherwise, whatever the level
+    notes: list[str]  #: what to write otherwise, whatever the level, and what was left out
     #: The time of the fastest of some iterations in float32; None if the model takes one alone.
     milliseconds: float | None
 
@@ -215,8 +215,9 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
 
     A level fits if its loss is within 2 % of float32's, what the model returns within 10 % of the
     norm and the grads of parameters within 50 %, no parameter loses all its grads, and buffers and
-    inputs, rounded alone, leave what each module returns within 10 %. One iteration does not show
-    what later ones do. An error of the float32 iteration is the call's own.
+    inputs, rounded alone, leave what each module returns within 10 %. Dropout draws the same masks
+    at each level; on CUDA attention and recurrent layers run without it. One iteration does not
+    show what later ones do. An error of the float32 iteration is the call's own.
 
     Args:
         model: in float32, before initialize; it is not changed.
@@ -245,6 +246,7 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
     findings = [found for format in FORMATS for found in _findings(tensors, format)]
     name = type(model).__name__
     notes = [*_notes(tensors), *_notes_on_buffers(model, reference.outcome)]
+    notes += [reference.outcome.note] * bool(reference.outcome.note)
     return Preflight(name, device, recommended, verdicts, findings, tensors, notes, milliseconds)
 
 
