@@ -15,8 +15,8 @@ struct NoiseOf {
   int list;
 };
 
-/// float32 `values` in bfloat16, rounded stochastically for `target`, whose elements are numbered in
-/// the order of memory if they are dense, else in that of the sizes.
+/// float32 `values` in bfloat16, rounded stochastically for `target`, whose elements are numbered
+/// in the order of memory if they are dense, else in that of the sizes.
 at::Tensor round_stochastically(const at::Tensor& values, const at::Tensor& target,
                                 const NoiseOf& of);
 

@@ -37,8 +37,8 @@ constexpr std::array kLowPrecision{
     "rnn_relu_cell",
 };
 
-/// Like kLowPrecision on the CPU. On CUDA torch casts the weights inside these ops, in one piece, as
-/// cuDNN requires, but to float16 alone.
+/// Like kLowPrecision on the CPU. On CUDA torch casts the weights inside these ops, in one piece,
+/// as cuDNN requires, but to float16 alone.
 constexpr std::array kRecurrent{
     "lstm.input",     "lstm.data",     "gru.input",      "gru.data",
     "rnn_tanh.input", "rnn_tanh.data", "rnn_relu.input", "rnn_relu.data",

@@ -65,8 +65,8 @@ class Registration {
     for (const char* name : names) {
       const auto op = c10::Dispatcher::singleton().findSchema(operator_name(name));
       if (!op || op->hasKernelForDispatchKey(key_)) continue;
-      library_.impl(name,
-                    torch::CppFunction::makeFromBoxedFunction<&rules::kernel<rule, low_precision>>());
+      library_.impl(
+          name, torch::CppFunction::makeFromBoxedFunction<&rules::kernel<rule, low_precision>>());
     }
   }
 

@@ -73,9 +73,7 @@ struct ToWidest {
 
 /// Of ops that promote their arguments, and whose derivatives do: on CUDA without copies.
 struct PromotesToWidest {
-  static bool casts(const Arguments& arguments) {
-    return arguments.types.are_promoted_to_16_bit();
-  }
+  static bool casts(const Arguments& arguments) { return arguments.types.are_promoted_to_16_bit(); }
 };
 
 template <class Argument>
@@ -115,7 +113,8 @@ struct Unboxed<Op, Rule, Tensor(Args...)> {
 Tensor cross_entropy(DispatchKeySet keys, const Tensor& scores, const Tensor& target,
                      const std::optional<Tensor>& weight, int64_t reduction,
                      c10::SymInt ignore_index, double label_smoothing) {
-  using Plain = Unboxed<at::_ops::cross_entropy_loss, ToFloat32, at::_ops::cross_entropy_loss::schema>;
+  using Plain =
+      Unboxed<at::_ops::cross_entropy_loss, ToFloat32, at::_ops::cross_entropy_loss::schema>;
   const bool has_classes = !target.is_floating_point() && target.sym_sizes() != scores.sym_sizes();
   const bool is_cast = casting_to(c10::kCUDA) && !rules::is_inside_of_an_op() &&
                        rules::is_castable(c10::kCUDA, scores);

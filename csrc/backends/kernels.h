@@ -27,8 +27,9 @@ void axpby(const Plan& plan, float a, float b, Checked checked, Flags flags);
 /// lists: tensors
 void check(const Plan& plan, Flags flags);
 /// lists: tensors. Writes the norm of everything, and of each caller's position if per_tensor is
-/// not null (entries of positions that the plan omits are not written). found_inf may be null.
-void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags);
+/// not null (entries of positions that the plan omits are not written). found_inf may be null. If
+/// skip is neither null nor 0, reads no tensor and writes zeros.
+void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags, const float* skip);
 /// lists: source, destination
 void copy_cast(const Plan& plan);
 /// lists: grads, params, states …, model_params. Tag 1: grad_factor does not apply to this grad.
@@ -68,7 +69,7 @@ void axpby(Queue queue, const Plan& plan, float a, float b, Checked checked, Fla
 void check(Queue queue, const Plan& plan, Flags flags);
 /// workspace: at least l2norm_workspace(plan) bytes on the device, 16-byte aligned.
 void l2norm(Queue queue, const Plan& plan, float* norm, float* per_tensor, Flags flags,
-            void* workspace);
+            const float* skip, void* workspace);
 int64 l2norm_workspace(const Plan& plan);
 void copy_cast(Queue queue, const Plan& plan);
 /// ticket: a 0 on the device, and again afterwards; not shared.

@@ -47,7 +47,7 @@ void finish_backward(const Plan& plan, InvScale inv_scale, bool accumulate, Flag
   const Parts parts(plan);
   if (parts.written.tensors() > 0) unscale(parts.written, inv_scale, accumulate, flags);
   if (end.norm != nullptr) {
-    l2norm(parts.checked, end.norm, nullptr, flags);
+    l2norm(parts.checked, end.norm, nullptr, flags, nullptr);
   } else if (parts.checked.tensors() > 0) {
     check(parts.checked, flags);
   }

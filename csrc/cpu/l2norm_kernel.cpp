@@ -33,9 +33,11 @@ double sum_of_squares(const Plan& plan, const Piece& piece) {
 /// Each step from one piece to the next goes to the next unit, the next tensor or both, so unit +
 /// tensor numbers the pieces: every sum has its own slot, and the slots are added in the same order
 /// on any number of threads.
-void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags) {
+void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags, const float* skip) {
   std::vector<double> slots(units_of(plan) + plan.tensors(), 0.0);
+  const bool skips = is_set(skip);
   for_each_piece_in_parallel(plan, [&](const Piece& piece) {
+    if (skips) return;
     const double sum = sum_of_squares(plan, piece);
     slots[piece.unit + piece.tensor] = sum;
     if (!std::isfinite(sum) && any_nonfinite(plan, whole(piece), 0)) {

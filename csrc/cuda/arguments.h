@@ -61,6 +61,7 @@ struct L2normArguments {
   float* partials;
   float* per_tensor;
   Flags flags;
+  const float* skip;  ///< may be null
 };
 
 struct L2normTotalArguments {

@@ -29,7 +29,7 @@ TORCHAMP_DEVICE void end_pass(const Pass& pass, float squares) {
   if (end.ticket == nullptr || !is_last_block</*sees_writes=*/true>(end.ticket)) return;
   finalize(end);
   if (end.norm == nullptr) return;
-  const float norm = norm_of(pass.partials, 0, int64{pass.first_block} + gridDim.x);
+  const float norm = norm_of<1>(pass.partials, 0, int64{pass.first_block} + gridDim.x);
   if (threadIdx.x == 0) *end.norm = norm;
 }
 

@@ -7,10 +7,10 @@ int64 l2norm_workspace(const Plan& plan) {
 }
 
 void l2norm(Queue queue, const Plan& plan, float* norm, float* per_tensor, Flags flags,
-            void* workspace) {
+            const float* skip, void* workspace) {
   using Parameter = Launch<L2normArguments>;
   L2normTotalArguments total{static_cast<float*>(workspace), 0, norm};
-  const L2normArguments arguments{nullptr, per_tensor, flags};
+  const L2normArguments arguments{nullptr, per_tensor, flags, skip};
   for_each_table<Parameter>(plan, arguments, kBlockUnit, {}, [&](Parameter& table) {
     table.arguments.partials = static_cast<float*>(workspace) + total.count;
     launch(queue, Kernel::kL2norm, table.units, kThreads, &table);
@@ -19,7 +19,7 @@ void l2norm(Queue queue, const Plan& plan, float* norm, float* per_tensor, Flags
     }
     total.count += table.units;
   });
-  launch(queue, Kernel::kL2normTotal, 1, kThreads, &total);
+  launch(queue, Kernel::kL2normTotal, 1, kMaxThreads, &total);
 }
 
 }  // namespace torchamp::cuda

@@ -253,7 +253,7 @@ void FusedStepper::step_lamb(const Lists& lists, const StepInputs& step) {
   fused_step(algorithm_, {lists.grads, params_, states, {}, nullptr, lists.unscaled}, scalars);
   scalars.grad_factor.reset();
   scalars.param_norms = std::get<1>(ops::l2norm(params_, true));
-  scalars.update_norms = std::get<1>(ops::l2norm(updates, true));
+  scalars.update_norms = std::get<1>(ops::l2norm(updates, true, step.skip));
   fused_step(StepAlgorithm::kLambApply, {updates, params_, {}, lists.model_params}, scalars);
 }
 

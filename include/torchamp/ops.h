@@ -61,9 +61,10 @@ TORCHAMP_API at::Tensor check_l2norm(at::TensorList tensors, const at::Tensor& f
 /// The Euclidean norm of all elements, a float32 scalar; with `per_tensor` also that of
 /// each position, float32 of the list's length (0 for undefined and empty tensors), else an
 /// undefined tensor. Squares are computed in float32. The result does not depend on the number of
-/// threads.
+/// threads. `skip`: a float32 scalar; unless 0 the norms are 0, whatever the elements are.
 TORCHAMP_API std::tuple<at::Tensor, at::Tensor> l2norm(at::TensorList tensors,
-                                                       bool per_tensor = false);
+                                                       bool per_tensor = false,
+                                                       const std::optional<at::Tensor>& skip = {});
 
 /// model_params = master_params, rounded to each model parameter's dtype.
 TORCHAMP_API void copy_cast(at::TensorList master_params, at::TensorList model_params);

@@ -34,7 +34,8 @@ Norms norms_of(const TensorList& list, Report& report) {
   const Plan plan = plan_of({&list});
   Norms norms(list.size());
   std::vector<char> workspace(cuda::l2norm_workspace(plan));
-  cuda::l2norm(kQueue, plan, &norms.all, norms.each.data(), report.flags(), workspace.data());
+  cuda::l2norm(kQueue, plan, &norms.all, norms.each.data(), report.flags(), nullptr,
+               workspace.data());
   return norms;
 }
 
@@ -90,6 +91,32 @@ INSTANTIATE_TEST_SUITE_P(Lists, L2norm, testing::Bool(), [](const auto& info) {
   return std::string(info.param ? "Tiny" : "Mixed");
 });
 
+TEST(L2normOfManyUnits, HasEach) {
+  cuda::use_driver(driver());
+  constexpr int kTensors = 2000;
+  TensorList list;
+  for (int t = 0; t < kTensors; ++t) {
+    list.emplace_back(DType::kFloat32, 1);
+    list.back().set(0, 3.0f);
+  }
+  Report report(kTensors);
+  EXPECT_EQ(norms_of(list, report).all, 3.0f * std::sqrt(static_cast<float>(kTensors)));
+}
+
+TEST(L2normThatIsSkipped, ReadsNothing) {
+  cuda::use_driver(driver());
+  TensorList list;
+  list.emplace_back(DType::kFloat32, 1);
+  list[0].set(0, kInfinity);
+  const Plan plan = plan_of({&list});
+  std::vector<char> workspace(cuda::l2norm_workspace(plan));
+  for (const float skip : {1.0f, 0.0f}) {
+    float norm = -1.0f;
+    cuda::l2norm(kQueue, plan, &norm, nullptr, {}, &skip, workspace.data());
+    EXPECT_EQ(norm, skip == 0.0f ? kInfinity : 0.0f);
+  }
+}
+
 TEST(L2normOfLargeValues, OverflowsWithoutReportingIt) {
   cuda::use_driver(driver());
   TensorList list;
@@ -108,7 +135,7 @@ TEST(L2normPerTensor, MayBeLeftOut) {
   const Plan plan = plan_of({&list});
   std::vector<char> workspace(cuda::l2norm_workspace(plan));
   float norm = 0.0f;
-  cuda::l2norm(kQueue, plan, &norm, nullptr, {}, workspace.data());
+  cuda::l2norm(kQueue, plan, &norm, nullptr, {}, nullptr, workspace.data());
   EXPECT_EQ(norm, 3.0f);
 }
 

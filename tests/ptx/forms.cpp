@@ -614,6 +614,7 @@ Forms make_forms() {
   forms["bfi.b64"] = each_lane<insert_bits<u64>>();
   forms["and.pred"] = each_lane<both<bool>>();
   forms["or.pred"] = each_lane<either<bool>>();
+  forms["xor.pred"] = each_lane<differing<bool>>();
   forms["not.pred"] = each_lane<opposite>();
   for (const char* type : {"u16", "b16"}) add_comparisons<u16>(forms, type);
   add_comparisons<s16>(forms, "s16");

@@ -70,7 +70,8 @@ TEST(RoundingTest, AtenRoundsByTheSameNoise) {
     for (int64_t row = 0; row < 300; ++row) {
       for (int64_t column = 0; column < 7; ++column) {
         const int64_t number = target.is_same(across) ? column * 300 + row : row * 7 + column;
-        const auto one = round_stochastically(1.0f + 0.3f / 128, noise(noise_key(5, 7.0f), number, 2));
+        const auto one =
+            round_stochastically(1.0f + 0.3f / 128, noise(noise_key(5, 7.0f), number, 2));
         ASSERT_EQ(rounded[row][column].item<float>(), to_float(one)) << row << ", " << column;
       }
     }

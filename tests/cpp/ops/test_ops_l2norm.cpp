@@ -40,6 +40,16 @@ TEST_P(L2NormTest, WithoutPerTensorGivesTheSameNormAlone) {
   EXPECT_TRUE(same_bits(alone, std::get<0>(ops::l2norm(all.lists[0], true))));
 }
 
+TEST_P(L2NormTest, IsZeroIfSkipped) {
+  const std::vector<Tensor> tensors = {tensor_of({3, NAN}).to(device())};
+  for (const float skip : {1.0f, 0.0f}) {
+    const auto [norm, norms] =
+        ops::l2norm(tensors, /*per_tensor=*/true, scalar_of(skip, at::kFloat, device()));
+    EXPECT_EQ(norm.isnan().item<bool>(), skip == 0);
+    EXPECT_EQ(norms[0].item<float>() == 0, skip != 0);
+  }
+}
+
 TEST_P(L2NormTest, OfNothingIsZero) {
   const auto [norm, norms] = ops::l2norm(std::vector<Tensor>{Tensor(), Tensor()}, true);
   EXPECT_EQ(norm.item<float>(), 0.0f);
