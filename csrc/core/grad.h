@@ -156,7 +156,7 @@ class TORCHAMP_API Grad {
   Held held_;
   Mark stray_;  ///< the model's grad as a backward without the optimizer left it
   std::optional<Before> before_;
-  at::Tensor refused_;     ///< not 0: a step has skipped the grad, which no later one may use
+  at::Tensor refused_;  ///< not 0: a step has skipped the grad, which no later one may use
 };
 
 /// Lets programs assign the model's `.grad` in the dtype that it has, where that differs from the
