@@ -155,14 +155,12 @@ def _flatten(module: torch.nn.RNNBase) -> None:
     """`module.flatten_parameters()`, which passes bfloat16 over: cuDNN would copy the weights in
     every forward."""
     module.flatten_parameters()
-    weights = module._flat_weights
+    weights = [weight for weight in module._flat_weights if isinstance(weight, torch.Tensor)]
     are_passed_over = all(
-        isinstance(weight, torch.Tensor)
-        and weight.dtype == torch.bfloat16
-        and torch.cudnn_is_acceptable(weight)
-        for weight in weights
+        weight.dtype == torch.bfloat16 and torch.cudnn_is_acceptable(weight) for weight in weights
     )
-    if not are_passed_over or len({w.data_ptr() for w in weights}) < len(weights):
+    pointers = {weight.data_ptr() for weight in weights}
+    if not are_passed_over or len(pointers) < len(module._flat_weights):
         return
     with torch.no_grad():
         torch._cudnn_rnn_flatten_weight(
