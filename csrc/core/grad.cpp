@@ -113,7 +113,7 @@ void Grad::open() {
     stray_ = Mark();
   }
   const bool stays = state_ == GradState::kScaled;
-  before_.emplace().state = state_;
+  before_ = Before{state_, {}, {}, {}, {}};
   move(GradState::kOpen);
   if (has_master() && grad_of(master_).defined()) {
     Tensor& own = master_.mutable_grad();
@@ -132,7 +132,7 @@ void Grad::open() {
 
 void Grad::take() {
   if (has_stray()) stray_ = Mark();
-  before_.emplace().state = state_;
+  before_ = Before{state_, {}, {}, {}, {}};
   move(GradState::kOpen);
 }
 
