@@ -71,7 +71,6 @@ void Grad::move(GradState to) {
   state_ = to;
 }
 
-/// In the model, no longer scaled by a Scaling.
 void Grad::note_left(const Tensor& grad) {
   if (!held_.left.is_unchanged(grad)) held_.left = Mark(grad);
   held_.earlier.reset();
@@ -261,14 +260,11 @@ void Grad::use(const Tensor& refused) {
   const Tensor& grad = grad_of(model_);
   const bool is_scaled = state_ == GradState::kChecked || (is_left() && held_.is_scaled);
   refused_ = refused;
-  if (has_master()) {
-    master_.mutable_grad().reset();
-    move(GradState::kNone);
-    note_left(grad);
-    held_.is_scaled = is_scaled;
-  } else if (refused.defined()) {
-    note_left(grad);
-  }
+  if (has_master() || refused.defined()) note_left(grad);
+  if (!has_master()) return;
+  master_.mutable_grad().reset();
+  move(GradState::kNone);
+  held_.is_scaled = is_scaled;
 }
 
 void Grad::discard_refused() {

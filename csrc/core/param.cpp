@@ -274,12 +274,8 @@ void publish_masters(const ParamList& params) {
 }
 
 void check_and_publish(const ParamList& params) {
-  std::vector<Param*> ahead;
-  for (const auto& param : params) {
-    param->check_model();
-    if (param->is_master_ahead()) ahead.push_back(param.get());
-  }
-  copy_masters(ahead);
+  for (const auto& param : params) param->check_model();
+  publish_masters(params);
 }
 
 Tensor float32_of(const Tensor& tensor) {

@@ -58,9 +58,8 @@ void step_by(OptimizerState& state, FusedStepper& stepper, const Tensor& skip) {
   size_t next = 0;
   for (size_t k = 0; k < stepped.size(); ++k) {
     const auto is_it = [&](const auto& param) { return param->master.is_same(stepped[k]); };
-    if (next >= params.size() || !is_it(params[next])) {
+    if (next >= params.size() || !is_it(params[next]))
       next = std::find_if(params.begin(), params.end(), is_it) - params.begin();
-    }
     const Param& param = *params.at(next++);
     const bool is_checked = param.grad.state() == GradState::kChecked;
     if (is_checked) OnePass::check_not_written(param);
