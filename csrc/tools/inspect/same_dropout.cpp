@@ -73,8 +73,7 @@ SameDropout::SameDropout()
 std::string SameDropout::note() {
   if (!has_left_out) return "";
   return "The dropout of scaled_dot_product_attention and of recurrent layers was left out: on "
-         "CUDA "
-         "each iteration draws another mask.";
+         "CUDA each iteration draws another mask.";
 }
 
 }  // namespace torchamp::inspect
