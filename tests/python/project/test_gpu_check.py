@@ -31,6 +31,7 @@ def checks(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_check, "OUT", tmp_path)
     monkeypatch.setattr(gpu_check, "FAILURES", tmp_path / "failures.txt")
     monkeypatch.setattr(gpu_check, "CACHE", tmp_path / "kernel_cache")
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     return Check(tmp_path / "build")
 
 
