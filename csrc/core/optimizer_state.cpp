@@ -257,9 +257,11 @@ void OptimizerState::show_grads() {
 }
 
 /// Parameters without a master keep their grads, as in PyTorch.
-void OptimizerState::end_step(const std::vector<LossScaler*>& scalers) {
+void OptimizerState::end_step(const std::vector<LossScaler*>& scalers,
+                              std::optional<bool> overflowed) {
   if (observer_ != nullptr) observer_->after_step(scalers);
-  const Tensor refused = overflows_.may_be_any() ? overflows_.found_inf() : Tensor();
+  Tensor refused = overflows_.may_be_any() ? overflows_.found_inf() : Tensor();
+  if (overflowed) refused = *overflowed ? refused.cpu() : Tensor();
   for (const auto& param : params_) param->grad.use(refused);
   forget_backwards();
 }

@@ -88,7 +88,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   void check_unscaled(const char* function);
   /// Ends a step, taken or skipped, whose losses are scaled by `scalers`: the grads are used, and
   /// what a skipped step has refused is given up.
-  void end_step(const std::vector<LossScaler*>& scalers);
+  void end_step(const std::vector<LossScaler*>& scalers, std::optional<bool> overflowed = {});
   /// After the optimizer's zero_grad() has zeroed all grads, which does not reach those that are
   /// set aside, nor overflows. Zeros that it has left in grads stay.
   void note_zeroed();

@@ -110,7 +110,6 @@ TORCHAMP_API void refresh(const ParamList& params);
 /// For readers of the model: copies the masters that were written from outside, in a way that
 /// PyTorch counts, where the model was not.
 TORCHAMP_API void publish_masters(const ParamList& params);
-/// Does that after check_model() of each.
 void check_and_publish(const ParamList& params);
 /// The value that a tensor of a model stands for: a float32 copy if it has 16 bits, of its master
 /// if it has one; else the tensor itself.

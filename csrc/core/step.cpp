@@ -43,9 +43,9 @@ void Step::pause() {
   if (const auto borrow = std::exchange(borrow_, nullptr)) borrow->leave();
 }
 
-void Step::finish() {
+void Step::finish(std::optional<bool> overflowed) {
   pause();
-  state_->end_step(scalers_);
+  state_->end_step(scalers_, overflowed);
 }
 
 void step_by(OptimizerState& state, FusedStepper& stepper, const Tensor& skip) {

@@ -30,7 +30,8 @@ class TORCHAMP_API Step {
   /// what steps nothing.
   void pause();
   /// Ends it, taken or skipped: the model gets what was stepped, and the grads are used.
-  void finish();
+  /// `overflowed`: whether they are to be skipped, where the host knows.
+  void finish(std::optional<bool> overflowed = {});
 
  private:
   std::shared_ptr<OptimizerState> state_;

@@ -60,7 +60,8 @@ bool Optimizer::step() {
   step.begin("Optimizer::step");
   if (!optimizer.state->warning().empty()) amp_->session().warn_once(optimizer.state->warning());
   const bool stepped = step_unless_overflowed();
-  step.finish();
+  const bool is_known = optimizer.fused == nullptr;
+  step.finish(is_known ? std::optional<bool>(!stepped) : std::nullopt);
   optimizer.own_steps.has_stepped = true;
   optimizer.note_count();
   check_skipped_steps(amp_->session(), optimizer);

@@ -72,7 +72,7 @@ class StepContext {
   void exit(const py::object& exception, const py::args&) {
     if (exception.is_none() && uses_grads) {
       const py::gil_scoped_release unlocked;
-      scope_->step.finish();
+      scope_->step.finish(overflowed);
     }
     end();
   }
@@ -80,6 +80,7 @@ class StepContext {
   bool is_open() const { return scope_ != nullptr && scope_->shield.has_value(); }
 
   bool uses_grads = true;
+  std::optional<bool> overflowed;
 
  private:
   struct Scope {
@@ -345,6 +346,7 @@ void bind_optimizer_state(py::module_& module) {
            "Discards grads that were zeroed or skipped. Raises RuntimeError while others are "
            "scaled.")
       .def("end_step", &OptimizerState::end_step, Unlocked(), py::arg("scalers"),
+           py::arg("overflowed") = py::none(),
            "Ends a step, taken or skipped: drops the masters' grads.")
       .def(
           "note_zeroed",
@@ -378,6 +380,8 @@ void bind_core(py::module_& module) {
       .def_property_readonly("is_open", &StepContext::is_open)
       .def_readwrite("uses_grads", &StepContext::uses_grads,
                      "Whether the grads have been used at its end.")
+      .def_readwrite("overflowed", &StepContext::overflowed,
+                     "Whether it is skipped, if the host knows.")
       .def("pause", &StepContext::pause, "Before a closure.")
       .def("resume", &StepContext::resume, "After it.")
       .def("__enter__", &StepContext::enter)

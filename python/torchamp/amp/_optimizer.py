@@ -158,7 +158,8 @@ def _step_unless_overflowed(
     if not found:
         return inner()
     if len(states) > 1 or not can_skip_on_device(optimizer):
-        return None if any(each.item() for each in found) else inner()
+        overflowed = [state.note_overflow() for state in states]
+        return None if any(overflowed) else inner()
     with _C.TemporaryItems(vars(optimizer), {"found_inf": found[0], "grad_scale": None}):
         return inner()
 

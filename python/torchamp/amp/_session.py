@@ -289,6 +289,13 @@ class OptimizerSession:
         step = self._last_step()
         return step if step is not None and step.is_open else None
 
+    def note_overflow(self) -> bool:
+        """Whether the open step is to be skipped. Waits for the device."""
+        overflowed = self.core.has_overflowed()
+        if self.open_step is not None:
+            self.open_step.overflowed = overflowed
+        return overflowed
+
     def note_step(self, step: _C.Step) -> None:
         """`step` is about to be opened. An interrupt that drops it ends it."""
         self._last_step = weakref.ref(step)

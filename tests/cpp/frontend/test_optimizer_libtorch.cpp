@@ -1,5 +1,6 @@
 // LibTorch's own code with the optimizer that initialize returns.
 #include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 #include <torch/optim/schedulers/step_lr.h>
 
@@ -130,6 +131,22 @@ TEST_P(LibTorchTest, LBFGSFitsAsItDoesAlone) {
                               [&m = model](const Tensor& data) { return m(data); });
   EXPECT_EQ(got, expected);
   EXPECT_LT(got, 0.2f);
+}
+
+/// The host has asked whether to skip, so it may drop them on every device.
+TEST_P(LibTorchTest, GradsThatASkippedStepHasLeftAreNoneOfTheNext) {
+  Net net = make_net(device());
+  const auto params = net->parameters();
+  torch::optim::RMSprop rmsprop(params, 0.01);
+  auto [model, optimizer] = initialize(net, rmsprop, quiet(OptLevel::O1));
+  const auto step_after = [&o = optimizer](const Tensor& loss) {
+    scale_loss(loss, o).backward();
+    return o.step();
+  };
+  EXPECT_FALSE(step_after(params[0].sum() + params[1].sum() * INFINITY));
+  EXPECT_TRUE(step_after(params[0].sum()));
+  EXPECT_EQ(rmsprop.state().count(params[0].unsafeGetTensorImpl()), 1u);
+  EXPECT_EQ(rmsprop.state().count(params[1].unsafeGetTensorImpl()), 0u);
 }
 
 TEST_P(LibTorchTest, LBFGSFitsAtEveryLevelByAFixedScale) {
