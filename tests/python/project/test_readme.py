@@ -147,7 +147,7 @@ def test_sentences_quote_the_card_s_results():
     sentence = "took # ms at O2, # with torch.amp in float16, # in TF32 and # in float32"
     expected = [round(times[name], 1) for name in variants]
     assert numbers_in(ROOT / "README.md", sentence) == expected
-    sentence = "O1 took # and O4 #, by"
+    sentence = "O1 took # and O4 #, when gelu"
     expected = [round(times[name], 1) for name in ("O1", "O4")]
     assert numbers_in(ROOT / "README.md", sentence) == expected
     bert = networks["bert_large"]
