@@ -46,8 +46,7 @@ TORCHAMP_MATH void report_to_host(const Finalization& end, bool found, float los
 
 /// Everything except the positions, after those. loss_scale may be the scale that is updated.
 TORCHAMP_MATH void finalize_scalars(const Finalization& end) {
-  const bool found =
-      *end.flags.found_inf != 0.0f || (end.found_before != nullptr && *end.found_before != 0.0f);
+  const bool found = *end.flags.found_inf != 0.0f || is_set(end.found_before);
   *end.flags.found_inf = 0.0f;
   *end.found_inf = found ? 1.0f : 0.0f;
   const float scaled_by = *end.loss_scale;

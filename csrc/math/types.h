@@ -12,6 +12,11 @@ TORCHAMP_MATH int size_of(DType dtype) {
   return dtype == DType::kFloat32 ? 4 : 2;
 }
 
+/// Of a flag that may be null.
+TORCHAMP_MATH bool is_set(const float* flag) {
+  return flag != nullptr && *flag != 0.0f;
+}
+
 /// Where an op reports what it finds in its tensors. All are only ever set to 1; the caller clears
 /// them.
 struct Flags {

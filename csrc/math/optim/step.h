@@ -7,6 +7,7 @@
 #include "math/optim/novograd.h"
 #include "math/optim/sgd.h"
 #include "math/rounding.h"
+#include "math/types.h"
 
 /// Every algorithm, once: AS(DO, Name, name). Its kernels have the name, and Python, in capitals.
 #define TORCHAMP_ALGORITHMS_AS(AS, DO) \
@@ -57,7 +58,7 @@ struct StepInputs {
 };
 
 TORCHAMP_MATH bool skips(const StepInputs& inputs) {
-  return inputs.skip != nullptr && *inputs.skip != 0.0f;
+  return is_set(inputs.skip);
 }
 
 /// A tensor that is stepped: its index in the caller's arrays, its group's hyperparameters,
