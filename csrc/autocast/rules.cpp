@@ -98,9 +98,7 @@ bool is_castable(c10::DeviceType device_type, const at::Tensor& tensor) {
 
 void ArgumentTypes::add(c10::DeviceType device_type, const at::Tensor& tensor) {
   if (!is_castable(device_type, tensor)) return;
-  const bool is_narrow = is_16_bit(tensor.scalar_type());
-  (is_narrow ? has_16_bit : has_float) = true;
-  int64_t& dim = is_narrow ? dim_of_16_bit : dim_of_float;
+  int64_t& dim = is_16_bit(tensor.scalar_type()) ? dim_of_16_bit : dim_of_float;
   dim = std::max(dim, tensor.dim());
 }
 

@@ -19,15 +19,15 @@ bool is_castable(c10::DeviceType device_type, const at::Tensor& tensor);
 /// The floating types among a call's tensors that rules cast.
 struct ArgumentTypes {
   void add(c10::DeviceType device_type, const at::Tensor& tensor);
-  bool are_mixed() const { return has_float && has_16_bit; }
+  bool has_16_bit() const { return dim_of_16_bit >= 0; }
+  bool are_mixed() const { return dim_of_float >= 0 && has_16_bit(); }
   /// Whether they are mixed, and torch's own promotion, to which a 0-dim tensor does not count
   /// beside others, gives 16 bits.
   bool are_promoted_to_16_bit() const {
     return are_mixed() && dim_of_float == 0 && dim_of_16_bit > 0;
   }
 
-  bool has_float = false, has_16_bit = false;
-  int64_t dim_of_float = 0, dim_of_16_bit = 0;  ///< the largest
+  int64_t dim_of_float = -1, dim_of_16_bit = -1;  ///< the largest; -1: there is none
 };
 
 /// Whether this is a call inside another op's kernel, not by the program.

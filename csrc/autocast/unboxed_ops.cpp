@@ -63,7 +63,7 @@ struct Arguments {
 
 struct ToFloat32 {
   static bool casts(const Arguments& arguments) {
-    return arguments.types.has_16_bit && !arguments.has_chosen_dtype;
+    return arguments.types.has_16_bit() && !arguments.has_chosen_dtype;
   }
 };
 
@@ -128,13 +128,17 @@ Tensor cross_entropy(DispatchKeySet keys, const Tensor& scores, const Tensor& ta
                                 std::move(ignore_index));
 }
 
-template <class Op, class Rule>
-void add(torch::Library& library, DispatchKey key) {
+template <class Op, class Kernel>
+void add_kernel(torch::Library& library, DispatchKey key, Kernel* kernel) {
   const auto op = c10::Dispatcher::singleton().findSchema({Op::name, Op::overload_name});
   if (!op || op->hasKernelForDispatchKey(key)) return;
   const std::string name = std::string(Op::name) + '.' + Op::overload_name;
-  library.impl(name.substr(0, name.find_last_not_of('.') + 1).c_str(),
-               &Unboxed<Op, Rule, typename Op::schema>::kernel);
+  library.impl(name.substr(0, name.find_last_not_of('.') + 1).c_str(), kernel);
+}
+
+template <class Op, class Rule>
+void add(torch::Library& library, DispatchKey key) {
+  add_kernel<Op>(library, key, &Unboxed<Op, Rule, typename Op::schema>::kernel);
 }
 
 }  // namespace
@@ -166,7 +170,9 @@ void add_unboxed(torch::Library& library, DispatchKey key) {
   add<at::_ops::softmax_int, ToFloat32>(library, key);
   add<at::_ops::log_softmax_int, ToFloat32>(library, key);
   add<at::_ops::layer_norm, ToFloat32>(library, key);
-  if (key == DispatchKey::AutocastCUDA) library.impl("cross_entropy_loss", &cross_entropy);
+  if (key == DispatchKey::AutocastCUDA) {
+    add_kernel<at::_ops::cross_entropy_loss>(library, key, &cross_entropy);
+  }
 }
 
 }  // namespace torchamp
