@@ -345,9 +345,13 @@ void bind_optimizer_state(py::module_& module) {
       .def("check_unscaled", &OptimizerState::check_unscaled, Unlocked(), py::arg("function"),
            "Discards grads that were zeroed or skipped. Raises RuntimeError while others are "
            "scaled.")
-      .def("end_step", &OptimizerState::end_step, Unlocked(), py::arg("scalers"),
-           py::arg("overflowed") = py::none(),
-           "Ends a step, taken or skipped: drops the masters' grads.")
+      .def(
+          "end_step",
+          [](OptimizerState& self, const std::vector<LossScaler*>& scalers) {
+            self.end_step(scalers);
+          },
+          Unlocked(), py::arg("scalers"),
+          "Ends a step, taken or skipped: drops the masters' grads.")
       .def(
           "note_zeroed",
           [](OptimizerState& self, const std::optional<std::vector<at::Tensor>>& model_params) {

@@ -174,7 +174,7 @@ def _step_within(
         opened = state.open_step
         if opened is not None and not opened.uses_grads:
             opened.uses_grads = True
-            is_skipped |= state.core.has_overflowed()
+            is_skipped |= state.note_overflow()
     if is_skipped:
         return None
     if not isinstance(optimizer, FusedOptimizer):

@@ -292,8 +292,8 @@ class OptimizerSession:
     def note_overflow(self) -> bool:
         """Whether the open step is to be skipped. Waits for the device."""
         overflowed = self.core.has_overflowed()
-        if self.open_step is not None:
-            self.open_step.overflowed = overflowed
+        if (step := self.open_step) is not None:
+            step.overflowed = overflowed
         return overflowed
 
     def note_step(self, step: _C.Step) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 
@@ -22,6 +23,7 @@ from nets import (
 )
 
 from torchamp import amp, optimizers
+from torchamp.amp._session import OptimizerSession
 
 DYNAMIC = {"O0": {"loss_scale": "dynamic"}, "O1": {}, "O2": {}, "O5": {"loss_scale": "dynamic"}}
 OPTIMIZERS = {
@@ -52,6 +54,24 @@ def test_a_skipped_step_changes_nothing(device, level, name):
     assert changed(before, everything(model, optimizer)) == set()
     train_step(model, optimizer)
     assert changed(before, everything(model, optimizer)) != set(), "the next one is not skipped"
+
+
+@pytest.mark.parametrize("overflows", [False, True])
+def test_a_step_that_the_host_decides_on_knows_of_the_overflow(overflows, device, monkeypatch):
+    """So that its end drops the grads on every device."""
+    steps, note_step = [], OptimizerSession.note_step
+
+    def remember(self, step):
+        steps.append(step)
+        note_step(self, step)
+
+    monkeypatch.setattr(OptimizerSession, "note_step", remember)
+    for make in (OPTIMIZERS["RMSprop"], lambda m: optimizers.FusedSGD(m.parameters(), lr=0.01)):
+        model, optimizer = initialized("O1", Net(), make, device)
+        with overflow_at(model.norm.bias) if overflows else contextlib.nullcontext():
+            backward(model, optimizer)
+        optimizer.step()
+    assert [step.overflowed for step in steps] == [overflows, None]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
