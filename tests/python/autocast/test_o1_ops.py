@@ -7,9 +7,8 @@ import pytest
 import torch
 from nets import linear_net
 from o1_table import COMPARISONS, FLOAT32, LOW_PRECISION, WIDEST
+from op_log import OpLog
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from torchamp import Amp, amp
 from torchamp._load import _C
@@ -125,19 +124,14 @@ def test_cudas_lists_without_a_card(name, level):
             assert result.dtype == expected_type(name, dtypes, low), dtypes
 
 
-class RoundedTo16Bit(TorchDispatchMode):
+def rounding_to_16_bit(log: OpLog) -> list:
     """The ops that give 16-bit tensors, but for the one that rounds nothing."""
-
-    def __init__(self):
-        super().__init__()
-        self.found = []
-
-    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        result = op(*args, **(kwargs or {}))
-        is_16_bit = any(getattr(x, "dtype", None) in LEVELS.values() for x in tree_leaves(result))
-        if is_16_bit and op is not torch.ops.aten.neg.default:
-            self.found.append(op)
-        return result
+    return [
+        op
+        for op, tensors in log.results
+        if op is not torch.ops.aten.neg.default
+        and any(tensor.dtype in LEVELS.values() for tensor in tensors)
+    ]
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -152,9 +146,9 @@ def test_functions_in_float32_are_so_inside(name, placed_on, level):
             for dtypes in mixtures(low, len(sizes)):
                 with FakeTensorMode(allow_non_fake_inputs=True), skipped_without_a_driver():
                     given = arguments(sizes, dtypes, torch.device(placed_on))
-                    with RoundedTo16Bit() as ops:
+                    with OpLog() as log:
                         function(*given)
-                assert ops.found == [], dtypes
+                assert rounding_to_16_bit(log) == [], dtypes
 
 
 #: Kernels of cuDNN and CUDA, and what convolutions call, which are cast before.

@@ -5,11 +5,11 @@ import contextlib
 import pytest
 import torch
 from nets import initialized, sgd
+from op_log import OpLog
 from test_o1_ops import LEVELS
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchamp import Amp, amp
 from torchamp._load import _C
@@ -101,19 +101,6 @@ def test_weight_norm(device):
         assert_trains(model, optimizer, out.pow(2).mean())
 
 
-class Casts(TorchDispatchMode):
-    """Which of the ops cast."""
-
-    def __init__(self):
-        super().__init__()
-        self.ops = []
-
-    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        if op.namespace == "aten":
-            self.ops.append(op is torch.ops.aten._to_copy.default)
-        return op(*args, **(kwargs or {}))
-
-
 #: A GRU cannot be faked.
 @pytest.mark.parametrize("name, gates", [("lstm", 4), ("rnn_tanh", 1), ("rnn_relu", 1)])
 def test_those_of_cuda_are_cast_as_a_whole_at_o4(name, gates):
@@ -123,10 +110,11 @@ def test_those_of_cuda_are_cast_as_a_whole_at_o4(name, gates):
         sizes = [(6 * gates, 4), (6 * gates, 6), (6 * gates,), (6 * gates,)]
         weights = [torch.empty(size, device="cuda") for size in sizes]
         states = [hidden, hidden] if name == "lstm" else hidden
-        with contextlib.closing(_C.OpenAutocast(["cuda"], torch.bfloat16)), Casts() as casts:
+        with contextlib.closing(_C.OpenAutocast(["cuda"], torch.bfloat16)), OpLog() as log:
             getattr(torch, name)(x, states, weights, True, 1, 0.0, True, False, False)
-    count = sum(casts.ops)
-    assert count > len(weights) and all(casts.ops[:count])
+    are_casts = [op is torch.ops.aten._to_copy.default for op, _ in log.results]
+    count = sum(are_casts)
+    assert count > len(weights) and all(are_casts[:count])
 
 
 def test_bfloat16_weights_are_flattened_where_cudnn_takes_them(monkeypatch):

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from op_log import OpLog
 from test_o1_ops import LEVELS, skipped_without_a_driver
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from torchamp._load import _C
 
@@ -20,24 +19,15 @@ from networks import FULL, Batch, Task, loss_of  # noqa: E402
 CUDA = torch.device("cuda", 0)
 
 
-class Watch(TorchDispatchMode):
-    """The ops that give floating tensors, with their dtypes, but for casts; and the bytes of all
-    that they allocate."""
+def dtypes_of(log: OpLog) -> list[tuple]:
+    """Of what each op but casts has given."""
+    cast = torch.ops.aten._to_copy.default
+    return [(op, tensor.dtype) for op, given in log.results for tensor in given if op is not cast]
 
-    def __init__(self):
-        super().__init__()
-        self.ops, self.bytes = [], 0
 
-    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        result = op(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
-                continue
-            if op is not torch.ops.aten._to_copy.default:
-                self.ops.append((op, tensor.dtype))
-            if not op.is_view:
-                self.bytes += tensor.nbytes
-        return result
+def bytes_of(log: OpLog) -> int:
+    """That all ops have allocated."""
+    return sum(tensor.nbytes for op, given in log.results for tensor in given if not op.is_view)
 
 
 @contextlib.contextmanager
@@ -65,12 +55,12 @@ def fake(task: Task) -> tuple[torch.nn.Module, Batch]:
     return network, Batch(tuple(map(fake_of, batch.inputs)), tuple(map(fake_of, batch.targets)))
 
 
-def watched(name: str, casts) -> Watch:
+def logged(name: str, casts) -> OpLog:
     with FakeTensorMode(), skipped_without_a_driver():
         network, batch = fake(FULL[name])
-        with casts, Watch() as watch:
+        with casts, OpLog() as log:
             loss_of(network, batch)
-    return watch
+    return log
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -78,11 +68,10 @@ def watched(name: str, casts) -> Watch:
 def test_only_the_loss_is_wider_than_under_torchs_autocast(name, level):
     """torch's autocast rounds the logarithms of probabilities to 16 bits."""
     dtype, loss_op = LEVELS[level], torch.ops.aten._log_softmax.default
-    theirs = watched(name, torchs_autocast(dtype))
-    ours = watched(name, contextlib.closing(_C.OpenAutocast(["cuda"], dtype)))
-    assert (loss_op, torch.float32) in ours.ops
-    assert [op for op in ours.ops if op[0] is not loss_op] == [
-        op for op in theirs.ops if op[0] is not loss_op
-    ]
+    theirs = logged(name, torchs_autocast(dtype))
+    ours = logged(name, contextlib.closing(_C.OpenAutocast(["cuda"], dtype)))
+    assert (loss_op, torch.float32) in dtypes_of(ours)
+    others = [[each for each in dtypes_of(log) if each[0] is not loss_op] for log in (ours, theirs)]
+    assert others[0] == others[1]
     copies_the_scores = level == "O4"  # CUDA's log_softmax widens float16 alone by itself
-    assert ours.bytes <= theirs.bytes * (1.05 if copies_the_scores else 1)
+    assert bytes_of(ours) <= bytes_of(theirs) * (1.05 if copies_the_scores else 1)
