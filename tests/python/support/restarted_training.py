@@ -5,6 +5,7 @@ Each start goes on from the last checkpoint in the folder. Every rank leaves its
 """
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -78,4 +79,5 @@ if __name__ == "__main__":
     join_ranks()
     train(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else -1)
     distributed.barrier()
+    gc.collect()  # reference cycles of DDP keep the group, whose threads must end before exit
     distributed.destroy_process_group()
