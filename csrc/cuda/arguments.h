@@ -97,19 +97,19 @@ struct UpdateScaleArguments {
 /// An algorithm's kernel, and its variant for lists that are rounded stochastically.
 #define TORCHAMP_STEP_KERNELS(DO, Name, name)                                  \
   TORCHAMP_ITERATION_KERNELS(DO, Step##Name, step_##name, StepArguments<Name>) \
-  DO(Step##Name##Compact, step_##name##_compact, step_##name##_compact, Launch<StepArguments<Name>>)
+  TORCHAMP_ITERATION_KERNELS(DO, Step##Name##Compact, step_##name##_compact, StepArguments<Name>)
 
 /// DO(Name, name, function, Parameter): the kernel torchamp_<name> calls function(parameter).
-#define TORCHAMP_KERNELS(DO)                                                         \
-  TORCHAMP_ITERATION_KERNELS(DO, Check, check, CheckArguments)                       \
-  TORCHAMP_ALGORITHMS_AS(TORCHAMP_STEP_KERNELS, DO)                                  \
-  DO(Unscale, unscale, unscale, Launch<UnscaleArguments>)                            \
-  DO(Scale, scale, scale, Launch<ScaleArguments>)                                    \
-  DO(Axpby, axpby, axpby, Launch<AxpbyArguments>)                                    \
-  DO(CopyCast, copy_cast, copy_cast, Launch<CopyCastArguments>)                      \
-  DO(L2norm, l2norm, l2norm, Launch<L2normArguments>)                                \
-  DO(L2normPerTensor, l2norm_per_tensor, l2norm_per_tensor, Launch<L2normArguments>) \
-  DO(L2normTotal, l2norm_total, l2norm_total, L2normTotalArguments)                  \
-  DO(Clip, clip, clip, Clipping)                                                     \
-  DO(Finalize, finalize, finalize, Finalization)                                     \
+#define TORCHAMP_KERNELS(DO)                                                          \
+  TORCHAMP_ITERATION_KERNELS(DO, Check, check, CheckArguments)                        \
+  TORCHAMP_ITERATION_KERNELS(DO, Unscale, unscale, UnscaleArguments)                  \
+  TORCHAMP_ITERATION_KERNELS(DO, L2norm, l2norm, L2normArguments)                     \
+  TORCHAMP_ITERATION_KERNELS(DO, L2normPerTensor, l2norm_per_tensor, L2normArguments) \
+  TORCHAMP_ALGORITHMS_AS(TORCHAMP_STEP_KERNELS, DO)                                   \
+  DO(Scale, scale, scale, Launch<ScaleArguments>)                                     \
+  DO(Axpby, axpby, axpby, Launch<AxpbyArguments>)                                     \
+  DO(CopyCast, copy_cast, copy_cast, Launch<CopyCastArguments>)                       \
+  DO(L2normTotal, l2norm_total, l2norm_total, L2normTotalArguments)                   \
+  DO(Clip, clip, clip, Clipping)                                                      \
+  DO(Finalize, finalize, finalize, Finalization)                                      \
   DO(UpdateScale, update_scale, update_scale, UpdateScaleArguments)

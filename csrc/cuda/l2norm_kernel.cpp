@@ -8,17 +8,19 @@ int64 l2norm_workspace(const Plan& plan) {
 
 void l2norm(Queue queue, const Plan& plan, float* norm, float* per_tensor, Flags flags,
             const float* skip, void* workspace) {
-  using Parameter = Launch<L2normArguments>;
-  L2normTotalArguments total{static_cast<float*>(workspace), 0, norm};
-  const L2normArguments arguments{nullptr, per_tensor, flags, skip};
-  for_each_table<Parameter>(plan, arguments, kBlockUnit, {}, [&](Parameter& table) {
-    table.arguments.partials = static_cast<float*>(workspace) + total.count;
-    launch(queue, Kernel::kL2norm, table.units, kThreads, &table);
-    if (per_tensor != nullptr) {
-      launch(queue, Kernel::kL2normPerTensor, static_cast<uint32>(table.entries), kThreads, &table);
-    }
-    total.count += table.units;
-  });
+  float* const partials = static_cast<float*>(workspace);
+  const L2normArguments arguments{partials, per_tensor, flags, skip};
+  const auto launch_all = [&](Kernel kernel, BlockOf block) {
+    int64 units = 0;
+    launch_iteration(queue, {kernel, kThreads, /*backwards=*/false, block}, plan, arguments, {},
+                     [&](auto& launched, uint32) {
+                       launched.arguments.partials = partials + units;
+                       units += launched.units;
+                     });
+    return units;
+  };
+  const L2normTotalArguments total{partials, launch_all(Kernel::kL2norm, BlockOf::kUnit), norm};
+  if (per_tensor != nullptr) launch_all(Kernel::kL2normPerTensor, BlockOf::kTensor);
   launch(queue, Kernel::kL2normTotal, 1, kMaxThreads, &total);
 }
 

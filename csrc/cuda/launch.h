@@ -13,12 +13,6 @@ namespace torchamp::cuda {
 /// copied. Throws std::runtime_error if the device has no kernels or the driver fails.
 void launch(Queue queue, Kernel kernel, uint32 blocks, int threads, const void* parameter);
 
-/// Blocks that walk a table, one unit per warp.
-inline uint32 blocks_for(uint32 units, int threads) {
-  const auto warps = static_cast<uint32>(threads / kWarp);
-  return (units + warps - 1) / warps;
-}
-
 /// Elements of a warp's unit.
 inline int64 warp_unit_for(const Plan& plan) {
   constexpr int64 kLarge = int64{1} << 26;  // elements that fill any card with large units
@@ -26,17 +20,34 @@ inline int64 warp_unit_for(const Plan& plan) {
   return plan.elements() < kLarge ? kWarpUnit : kLargeWarpUnit;
 }
 
+/// What a block works on.
+enum class BlockOf { kUnits /* one per warp */, kUnit, kTensor };
+
 /// How a per-iteration kernel is started.
 struct Iteration {
   Kernel kernel;
   int threads;
-  bool backwards;
+  bool backwards = false;
+  BlockOf block = BlockOf::kUnits;
 };
+
+template <class Parameter>
+uint32 blocks_for(const Iteration& iteration, const Parameter& launched) {
+  if (iteration.block == BlockOf::kTensor) return static_cast<uint32>(launched.entries);
+  if (iteration.block == BlockOf::kUnit) return launched.units;
+  const auto warps = static_cast<uint32>(iteration.threads / kWarp);
+  return (launched.units + warps - 1) / warps;
+}
+
+/// Elements of a unit.
+inline int64 unit_for(const Iteration& iteration, const Plan& plan) {
+  return iteration.block == BlockOf::kUnits ? warp_unit_for(plan) : kBlockUnit;
+}
 
 /// Starts the kernel for one table, after prepare(parameter, blocks), which may count the tables.
 template <class Parameter, class Prepare>
 void launch_table(Queue queue, const Iteration& iteration, Parameter& launched, Prepare& prepare) {
-  const uint32 blocks = blocks_for(launched.units, iteration.threads);
+  const uint32 blocks = blocks_for(iteration, launched);
   launched.backwards = iteration.backwards;
   prepare(launched, blocks);
   launch(queue, iteration.kernel, blocks, iteration.threads, &launched);
@@ -46,15 +57,15 @@ void launch_table(Queue queue, const Iteration& iteration, Parameter& launched, 
 template <class Parameter, class Arguments, class Prepare>
 void launch_parameters(Queue queue, const Iteration& iteration, const Plan& plan,
                        const Arguments& arguments, const Rows& rows, Prepare prepare) {
-  for_each_table<Parameter>(plan, arguments, warp_unit_for(plan), rows, [&](Parameter& launched) {
-    launch_table(queue, iteration, launched, prepare);
-  });
+  for_each_table<Parameter>(
+      plan, arguments, unit_for(iteration, plan), rows,
+      [&](Parameter& launched) { launch_table(queue, iteration, launched, prepare); });
 }
 
 /// Starts a kernel that walks the plan, one unit per warp.
 template <class Arguments>
 void launch_warps(Queue queue, Kernel kernel, const Plan& plan, const Arguments& arguments) {
-  launch_parameters<Launch<Arguments>>(queue, {kernel, kThreads, false}, plan, arguments, {},
+  launch_parameters<Launch<Arguments>>(queue, {kernel, kThreads}, plan, arguments, {},
                                        [](auto&, uint32) {});
 }
 
@@ -63,11 +74,11 @@ template <class Arguments, class Prepare>
 bool launch_resident(Queue queue, const Iteration& iteration, const Plan& plan,
                      const Arguments& arguments, const Rows& rows, Prepare prepare) {
   ResidentLaunch<Arguments> launched;
-  begin(launched, arguments, warp_unit_for(plan));
+  begin(launched, arguments, unit_for(iteration, plan));
   std::vector<unsigned char> table(table_bytes<Arguments>(plan, rows));
   TableWriter<Arguments> writer(launched, table.data(), table.data() + table.size(), rows);
   for (int64 tensor = 0; tensor < plan.tensors(); ++tensor) writer.add(plan, tensor);
-  const unsigned char* const placed = queue.tables->put(static_cast<int>(iteration.kernel), table);
+  const unsigned char* const placed = queue.tables->put(table);
   if (placed == nullptr) return false;
   launched.begin = placed;
   launched.end = placed + table.size();

@@ -19,13 +19,9 @@ template <class Rule>
 void step(Queue queue, Kernel plain, Kernel compact, const Plan& plan, const StepInputs& inputs,
           const Rows& rows, uint32* ticket) {
   const StepArguments<Rule> arguments{inputs, ticket};
-  const auto prepare = [](auto&, uint32) {};
-  Iteration iteration{plain, tuning().step_threads, tuning().walks_backwards != 0};
-  if (!is_compact<Rule>(plan, inputs)) {
-    return launch_iteration(queue, iteration, plan, arguments, rows, prepare);
-  }
-  iteration.kernel = compact;
-  launch_parameters<Launch<StepArguments<Rule>>>(queue, iteration, plan, arguments, rows, prepare);
+  const Kernel kernel = is_compact<Rule>(plan, inputs) ? compact : plain;
+  launch_iteration(queue, {kernel, tuning().step_threads, tuning().walks_backwards != 0}, plan,
+                   arguments, rows, [](auto&, uint32) {});
 }
 
 }  // namespace

@@ -9,9 +9,9 @@ class TableStore {
  public:
   virtual ~TableStore() = default;
 
-  /// The address of `table` for the work queued next; until the next call with the same `kernel`.
-  /// Null if it cannot be put there: a captured graph would read it again after it has changed.
-  virtual const unsigned char* put(int kernel, const std::vector<unsigned char>& table) = 0;
+  /// The address of `table` for the work queued next. Null if it cannot be put there: a captured
+  /// graph would read it again after it has changed.
+  virtual const unsigned char* put(const std::vector<unsigned char>& table) = 0;
 };
 
 }  // namespace torchamp::cuda

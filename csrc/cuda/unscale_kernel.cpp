@@ -30,10 +30,6 @@ bool has_master_grads(const Plan& plan) {
   return false;
 }
 
-Iteration iteration(Kernel kernel) {
-  return {kernel, tuning().pass_threads, /*backwards=*/false};
-}
-
 }  // namespace
 
 int64 finish_backward_workspace(const Plan& plan) {
@@ -46,13 +42,14 @@ int64 finish_backward_workspace(const Plan& plan) {
 void finish_backward(Queue queue, const Plan& plan, InvScale inv_scale, bool accumulate,
                      Flags flags, const Finalization& end, float* partials) {
   const Pass pass{flags, end, partials};
-  if (!has_master_grads(plan)) {
-    return launch_iteration(queue, iteration(Kernel::kCheck), plan, CheckArguments{pass}, {},
-                            Passes(plan, end));
+  const int threads = tuning().pass_threads;
+  if (has_master_grads(plan)) {
+    const UnscaleArguments arguments{pass, inv_scale, accumulate};
+    launch_iteration(queue, {Kernel::kUnscale, threads}, plan, arguments, {}, Passes(plan, end));
+  } else {
+    const CheckArguments arguments{pass};
+    launch_iteration(queue, {Kernel::kCheck, threads}, plan, arguments, {}, Passes(plan, end));
   }
-  launch_parameters<Launch<UnscaleArguments>>(queue, iteration(Kernel::kUnscale), plan,
-                                              UnscaleArguments{pass, inv_scale, accumulate}, {},
-                                              Passes(plan, end));
 }
 
 void unscale(Queue queue, const Plan& plan, InvScale inv_scale, bool accumulate, Flags flags) {

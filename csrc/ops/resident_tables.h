@@ -6,11 +6,11 @@
 
 namespace torchamp {
 
-/// The calling thread's tables on a stream. They are copied only after a change.
+/// The calling thread's tables on a stream. What is there already is not copied again.
 class ResidentTables : public cuda::TableStore {
  public:
   explicit ResidentTables(const cuda::Queue& queue) : queue_(queue) {}
-  const unsigned char* put(int kernel, const std::vector<unsigned char>& table) override;
+  const unsigned char* put(const std::vector<unsigned char>& table) override;
 
  private:
   const cuda::Queue& queue_;

@@ -1,7 +1,7 @@
 // Where the tests launch kernels.
 #pragma once
 
-#include <map>
+#include <deque>
 #include <vector>
 
 #include "backends/kernels.h"
@@ -14,17 +14,16 @@ inline const torchamp::cuda::Queue kQueue{0, nullptr};
 /// Keeps tables as on a device, except during a capture.
 class Tables : public torchamp::cuda::TableStore {
  public:
-  const unsigned char* put(int kernel, const std::vector<unsigned char>& table) override {
+  const unsigned char* put(const std::vector<unsigned char>& table) override {
     ++puts;
-    if (is_capturing) return nullptr;
-    return (kept_[kernel] = table).data();
+    return is_capturing ? nullptr : kept_.emplace_back(table).data();
   }
 
   int puts = 0;
   bool is_capturing = false;
 
  private:
-  std::map<int, std::vector<unsigned char>> kept_;
+  std::deque<std::vector<unsigned char>> kept_;
 };
 
 }  // namespace emulation

@@ -111,8 +111,8 @@ class EndOfBackward : public testing::TestWithParam<bool> {
   static std::vector<TensorList> make() { return GetParam() ? tiny_cases(2) : all_cases(2); }
 };
 
-TEST_P(EndOfBackward, UnscalesWhatHasAMasterGradAndChecksTheRest) {
-  Backward backward(make());
+void expect_unscaled(std::vector<TensorList> lists, const cuda::Queue& queue, const char* kernel) {
+  Backward backward(std::move(lists));
   for (Tensor& master : backward.lists_[1]) master.set(0, -7.0f);
   auto expected = copy_of(backward.lists_[1]);
   for (std::size_t t = 1; t < expected.size(); t += 2) {
@@ -121,12 +121,24 @@ TEST_P(EndOfBackward, UnscalesWhatHasAMasterGradAndChecksTheRest) {
     }
   }
   backward.wants_norm_ = true;
-  backward.run();
+  backward.run(queue);
   backward.expect(false);
+  EXPECT_EQ(last_launched(), kernel);
   expect_same(backward.lists_[1], expected);
   const double norm = backward.norm_of_checked();
   EXPECT_NEAR(backward.norm_, norm, 1e-5 * norm);
   EXPECT_EQ(backward.per_tensor_, std::vector<uint8>(backward.per_tensor_.size(), 0));
+}
+
+/// Each kind of table has kernels of its own.
+TEST_P(EndOfBackward, UnscalesWhatHasAMasterGradAndChecksTheRest) {
+  expect_unscaled(make(), kQueue, "torchamp_unscale");
+  auto lists = make();
+  while (!lists[0].empty()) expect_unscaled(take(lists, 100), kQueue, "torchamp_unscale_small");
+  lists = make();
+  append(lists, tiny_cases(2));
+  Tables tables;
+  expect_unscaled(std::move(lists), {0, nullptr, &tables}, "torchamp_unscale_resident");
 }
 
 TEST_P(EndOfBackward, IsTheSameForAnyBlock) {
@@ -171,11 +183,12 @@ TEST_P(EndOfBackward, OneThatIsNotFiniteIsAnOverflow) {
 }
 
 TEST_P(EndOfBackward, BacksOffWhereOneIsNotFinite) {
-  for (const bool wants_norm : {false, true}) {
-    Backward backward(make());
+  Tables tables;
+  const auto expect_backoff = [&](std::vector<TensorList> lists, bool wants_norm) {
+    Backward backward(std::move(lists));
     spoil(backward.lists_[0]);
     backward.wants_norm_ = wants_norm;
-    backward.run();
+    backward.run({0, nullptr, &tables});
     backward.expect(true);
     for (std::size_t t = 0; t < backward.lists_[0].size(); ++t) {
       EXPECT_EQ(backward.per_tensor_[2 * t], t % 5 == 0 ? 1 : 0) << "tensor " << t;
@@ -185,6 +198,13 @@ TEST_P(EndOfBackward, BacksOffWhereOneIsNotFinite) {
     for (int i = 0; i < torchamp::kNamedPositions; ++i) {
       EXPECT_EQ(backward.report_.first[i], 10 * i);
     }
+  };
+  for (const bool wants_norm : {false, true}) {
+    auto lists = make();
+    expect_backoff(take(lists, 100), wants_norm);
+    expect_backoff(make(), wants_norm);
+    append(lists, tiny_cases(2));
+    expect_backoff(std::move(lists), wants_norm);
   }
 }
 

@@ -79,17 +79,29 @@ Report expected_unscale(const TensorList& grads, TensorList& masters, float inv_
   return report;
 }
 
-TEST_P(Elementwise, Unscale) {
+void expect_unscale(std::vector<TensorList> lists, bool accumulate,
+                    const cuda::Queue& queue = kQueue) {
   const float inv_scale = 1.0f / 3.0f;
+  auto expected = copy_of(lists[1]);
+  const Report expected_report = expected_unscale(lists[0], expected, inv_scale, accumulate);
+  Report report(lists[0].size());
+  const Plan plan = plan_of({&lists[0], &lists[1]});
+  cuda::unscale(queue, plan, {&inv_scale, /*is_loss_scale=*/false}, accumulate, report.flags());
+  expect_same(lists[1], expected);
+  expect_same(report, expected_report);
+}
+
+TEST_P(Elementwise, Unscale) {
   for (const bool accumulate : {false, true}) {
+    expect_unscale(make(2), accumulate);
     auto lists = make(2);
-    auto expected = copy_of(lists[1]);
-    const Report expected_report = expected_unscale(lists[0], expected, inv_scale, accumulate);
-    Report report(lists[0].size());
-    const Plan plan = plan_of({&lists[0], &lists[1]});
-    cuda::unscale(kQueue, plan, {&inv_scale, /*is_loss_scale=*/false}, accumulate, report.flags());
-    expect_same(lists[1], expected);
-    expect_same(report, expected_report);
+    spoil(lists[0]);
+    while (!lists[0].empty()) expect_unscale(take(lists, 100), accumulate);
+    lists = make(2);
+    append(lists, tiny_cases(2));
+    spoil(lists[0]);
+    Tables tables;
+    expect_unscale(std::move(lists), accumulate, {0, nullptr, &tables});
   }
 }
 

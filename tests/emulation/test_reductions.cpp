@@ -30,11 +30,11 @@ struct Norms {
   std::vector<float> each;
 };
 
-Norms norms_of(const TensorList& list, Report& report) {
+Norms norms_of(const TensorList& list, Report& report, const cuda::Queue& queue = kQueue) {
   const Plan plan = plan_of({&list});
   Norms norms(list.size());
   std::vector<char> workspace(cuda::l2norm_workspace(plan));
-  cuda::l2norm(kQueue, plan, &norms.all, norms.each.data(), report.flags(), nullptr,
+  cuda::l2norm(queue, plan, &norms.all, norms.each.data(), report.flags(), nullptr,
                workspace.data());
   return norms;
 }
@@ -52,18 +52,32 @@ class L2norm : public testing::TestWithParam<bool> {
   TensorList list_;
 };
 
-TEST_P(L2norm, IsTheNormOfAllAndOfEach) {
-  Report report(list_.size());
-  const Norms norms = norms_of(list_, report);
+void expect_norms(const TensorList& list, const cuda::Queue& queue = kQueue) {
+  Report report(list.size());
+  const Norms norms = norms_of(list, report, queue);
   double total = 0.0;
-  for (std::size_t t = 0; t < list_.size(); ++t) {
-    const double sum = sum_of_squares(list_[t]);
+  for (std::size_t t = 0; t < list.size(); ++t) {
+    const double sum = sum_of_squares(list[t]);
     EXPECT_NEAR(norms.each[2 * t], std::sqrt(sum), 1e-5 * std::sqrt(sum)) << "tensor " << t;
     EXPECT_EQ(norms.each[2 * t + 1], -1.0f) << "written at a position that the plan leaves out";
     total += sum;
   }
   EXPECT_NEAR(norms.all, std::sqrt(total), 1e-5 * std::sqrt(total));
   EXPECT_EQ(report.found_inf, 0.0f);
+}
+
+/// Each kind of table has kernels of its own.
+TEST_P(L2norm, IsTheNormOfAllAndOfEach) {
+  expect_norms(list_);
+  std::vector<TensorList> lists(1);
+  lists[0] = std::move(list_);
+  append(lists, tiny_cases(1));
+  Tables tables;
+  const int before = launches();
+  expect_norms(lists[0], {0, nullptr, &tables});
+  EXPECT_EQ(launches() - before, 3) << "the sums of units, of tensors, and of all";
+  EXPECT_EQ(tables.puts, 2);
+  while (!lists[0].empty()) expect_norms(take(lists, 100)[0]);
 }
 
 TEST_P(L2norm, IsTheNormForAnyBlock) {

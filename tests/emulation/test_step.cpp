@@ -41,24 +41,28 @@ TYPED_TEST(Step, FollowsTheRuleBitForBit) {
 /// Each kind of table has kernels of its own. Also without factors and model parameters, with
 /// hyperparameters on the device, and with consecutive positions.
 TYPED_TEST(Step, FollowsTheRuleFromEveryTable) {
-  for (const bool is_plain : {true, false}) {
-    auto lists = this->make(/*tiny=*/true, /*compact=*/false);
-    auto mixed = this->make(/*tiny=*/false, /*compact=*/false);
+  for (const auto& [is_plain, is_compact] :
+       {std::pair(true, false), {false, false}, {true, true}, {false, TypeParam::kStates > 0}}) {
+    const std::string kernel = is_compact ? "_compact" : "";
+    auto lists = this->make(/*tiny=*/true, is_compact);
+    auto mixed = this->make(/*tiny=*/false, is_compact);
+    if (is_compact) spoil(mixed[0]);
     Scalars scalars(lists[0].size() + mixed[0].size());
     scalars.has_factor = is_plain;
+    scalars.stochastic_rounding = is_compact && is_plain;
     if (!is_plain) scalars.rows = rows_on_device();
     scalars.stride = is_plain ? 2 : 1;
-    auto all_mixed = this->make(/*tiny=*/false, /*compact=*/false);
+    auto all_mixed = this->make(/*tiny=*/false, is_compact);
     this->expect_step(all_mixed, /*models=*/is_plain, scalars);
     while (!mixed[0].empty()) {
       auto few = take(mixed, 18);
       this->expect_step(few, /*models=*/is_plain, scalars);
-      EXPECT_NE(last_launched().find("_small"), std::string::npos) << last_launched();
+      EXPECT_NE(last_launched().find(kernel + "_small"), std::string::npos) << last_launched();
       append(lists, std::move(few));
     }
     Tables tables;
     this->expect_step(lists, /*models=*/is_plain, scalars, {0, nullptr, &tables});
-    EXPECT_NE(last_launched().find("_resident"), std::string::npos) << last_launched();
+    EXPECT_NE(last_launched().find(kernel + "_resident"), std::string::npos) << last_launched();
   }
 }
 
