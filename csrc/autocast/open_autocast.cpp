@@ -10,6 +10,7 @@
 #include <map>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "autocast/ops.h"
 
@@ -27,6 +28,11 @@ struct OpenAutocast::Entry {
   c10::ScalarType dtype;
   std::list<AutocastOps> ops;
   std::atomic<bool> open{true};
+  at::CallbackHandle end_of_casts = at::INVALID_CALLBACK_HANDLE;
+
+  ~Entry() {
+    if (end_of_casts != at::INVALID_CALLBACK_HANDLE) at::removeCallback(end_of_casts);
+  }
 };
 
 namespace {
@@ -46,7 +52,24 @@ struct ThreadState {
   at::CallbackHandle node_shield = at::INVALID_CALLBACK_HANDLE;
 };
 
-thread_local ThreadState state;
+void end_casts();
+
+/// The calling thread's. Statics whose destructors run after those of the main thread's variables
+/// get a new one.
+ThreadState& state() {
+  thread_local ThreadState* current = nullptr;
+  if (current != nullptr) return *current;
+  at::hasThreadLocalCallbacks();  // makes torch's variables, which are to be destroyed later
+  current = new ThreadState;
+  struct End {
+    ~End() {
+      end_casts();
+      delete std::exchange(current, nullptr);
+    }
+  };
+  thread_local const End end;
+  return *current;
+}
 
 /// A predicate: whether an entry casts on `device_type`.
 auto casts(c10::DeviceType device_type) {
@@ -69,39 +92,39 @@ std::unique_ptr<at::ObserverContext> shield_node(const at::RecordFunction& node)
 void shield_nodes() {
   auto callback = at::RecordFunctionCallback(shield_node);
   callback.scopes({at::RecordScope::BACKWARD_FUNCTION});
-  state.node_shield = at::addThreadLocalCallback(callback);
+  state().node_shield = at::addThreadLocalCallback(callback);
 }
 
 void turn_on(c10::DeviceType device_type, c10::ScalarType dtype) {
-  if (state.before.empty()) {
-    state.cache_before = is_autocast_cache_enabled();
+  if (state().before.empty()) {
+    state().cache_before = is_autocast_cache_enabled();
     shield_nodes();
   }
   const Before before{is_autocast_enabled(device_type), get_autocast_dtype(device_type)};
-  state.before.emplace(device_type, before);
+  state().before.emplace(device_type, before);
   set_autocast_enabled(device_type, true);
   set_autocast_dtype(device_type, dtype);
   set_autocast_cache_enabled(false);
 }
 
 void turn_off(c10::DeviceType device_type) {
-  const Before before = state.before.at(device_type);
+  const Before before = state().before.at(device_type);
   set_autocast_enabled(device_type, before.enabled);
   set_autocast_dtype(device_type, before.dtype);
-  state.before.erase(device_type);
-  if (!state.before.empty()) return;
-  set_autocast_cache_enabled(state.cache_before);
-  at::removeCallback(state.node_shield);
+  state().before.erase(device_type);
+  if (!state().before.empty()) return;
+  set_autocast_cache_enabled(state().cache_before);
+  at::removeCallback(state().node_shield);
+}
+
+void end_casts() {
+  state().entries.clear();
+  while (!state().before.empty()) turn_off(state().before.begin()->first);
 }
 
 /// A forked worker inherits the thread's state, but must not cast.
-void leave_in_child() {
-  state.entries.clear();
-  while (!state.before.empty()) turn_off(state.before.begin()->first);
-}
-
 void watch_for_forks() {
-  static const int registered = pthread_atfork(nullptr, nullptr, leave_in_child);
+  static const int registered = pthread_atfork(nullptr, nullptr, end_casts);
   (void)registered;
 }
 
@@ -110,7 +133,7 @@ void watch_for_forks() {
 OpenAutocast::OpenAutocast(std::vector<c10::DeviceType> device_types, c10::ScalarType dtype) {
   watch_for_forks();
   update();
-  for (const auto& open : state.entries) {
+  for (const auto& open : state().entries) {
     TORCH_CHECK(open->dtype == dtype, "initialize: autocast to ", open->dtype,
                 " is already active for a model in this thread, cannot also autocast to ", dtype,
                 "; close that model first, or use it in another thread");
@@ -119,25 +142,67 @@ OpenAutocast::OpenAutocast(std::vector<c10::DeviceType> device_types, c10::Scala
   entry_->device_types = std::move(device_types);
   entry_->dtype = dtype;
   for (const auto device_type : entry_->device_types) entry_->ops.emplace_back(device_type);
-  state.entries.push_back(entry_);
+  state().entries.push_back(entry_);
   for (const auto device_type : entry_->device_types) turn_on(device_type, dtype);
 }
+
+namespace {
+
+/// The op that a thread runs first after another thread has closed what casts here. Its autocast
+/// kernel is chosen already, and casts to float32.
+class FirstOpAfterClose : public at::ObserverContext {
+ public:
+  FirstOpAfterClose() {
+    std::vector<c10::DeviceType> cast;
+    for (const auto& [device_type, before] : state().before) cast.push_back(device_type);
+    OpenAutocast::update();
+    for (const auto device_type : cast) {
+      if (state().before.count(device_type) > 0) continue;
+      dtypes_.emplace_back(device_type, get_autocast_dtype(device_type));
+      set_autocast_dtype(device_type, c10::kFloat);
+    }
+  }
+  ~FirstOpAfterClose() override {
+    for (const auto& [device_type, dtype] : dtypes_) set_autocast_dtype(device_type, dtype);
+  }
+  FirstOpAfterClose(const FirstOpAfterClose&) = delete;
+  FirstOpAfterClose& operator=(const FirstOpAfterClose&) = delete;
+
+ private:
+  std::vector<std::pair<c10::DeviceType, c10::ScalarType>> dtypes_;
+};
+
+at::RecordFunctionCallback first_op_after_close() {
+  at::RecordFunctionCallback callback(
+      [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
+        return state().before.empty() ? nullptr : std::make_unique<FirstOpAfterClose>();
+      });
+  return callback.scopes({at::RecordScope::FUNCTION});
+}
+
+}  // namespace
 
 OpenAutocast::~OpenAutocast() {
   close();
 }
 
 void OpenAutocast::close() {
-  if (entry_->open.exchange(false)) entry_->ops.clear();
+  if (entry_->open.exchange(false)) {
+    entry_->ops.clear();
+    const auto& here = state().entries;
+    const bool is_open_elsewhere =
+        std::find(here.begin(), here.end(), entry_) == here.end() && entry_.use_count() > 1;
+    if (is_open_elsewhere) entry_->end_of_casts = at::addGlobalCallback(first_op_after_close());
+  }
   update();
 }
 
 void OpenAutocast::update() {
-  auto& entries = state.entries;
+  auto& entries = state().entries;
   const auto is_closed = [](const auto& entry) { return !entry->open; };
   entries.erase(std::remove_if(entries.begin(), entries.end(), is_closed), entries.end());
   std::vector<c10::DeviceType> unwanted;
-  for (const auto& [device_type, before] : state.before) {
+  for (const auto& [device_type, before] : state().before) {
     if (std::none_of(entries.begin(), entries.end(), casts(device_type))) {
       unwanted.push_back(device_type);
     }
@@ -147,7 +212,7 @@ void OpenAutocast::update() {
 
 OpenAutocast::Entries OpenAutocast::open_in_this_thread() {
   update();
-  return state.entries;
+  return state().entries;
 }
 
 JoinAutocast::JoinAutocast(const OpenAutocast& opened)
@@ -155,11 +220,11 @@ JoinAutocast::JoinAutocast(const OpenAutocast& opened)
 
 JoinAutocast::JoinAutocast(const OpenAutocast::Entries& opened) {
   OpenAutocast::update();
-  if (!state.entries.empty() || state.shields > 0) return;
+  if (!state().entries.empty() || state().shields > 0) return;
   for (const auto& entry : opened) {
     if (!entry->open) continue;
     joined_.push_back(entry);
-    state.entries.push_back(entry);
+    state().entries.push_back(entry);
     for (const auto device_type : entry->device_types) {
       const bool is_refused = inside_user_context() && !is_autocast_enabled(device_type);
       if (!is_refused) turn_on(device_type, entry->dtype);
@@ -169,7 +234,7 @@ JoinAutocast::JoinAutocast(const OpenAutocast::Entries& opened) {
 
 JoinAutocast::~JoinAutocast() {
   if (joined_.empty()) return;
-  auto& entries = state.entries;
+  auto& entries = state().entries;
   for (const auto& entry : joined_) {
     const auto found = std::find(entries.begin(), entries.end(), entry);
     if (found != entries.end()) entries.erase(found);
@@ -204,7 +269,7 @@ const BackwardInfo* backward_info() {
 /// This thread's entries; if it has none, those of the thread whose backward it works for.
 const OpenAutocast::Entries& entries_here() {
   const BackwardInfo* info = backward_info();
-  return state.entries.empty() && info != nullptr ? info->entries : state.entries;
+  return state().entries.empty() && info != nullptr ? info->entries : state().entries;
 }
 
 bool is_open(c10::DeviceType device_type) {
@@ -229,7 +294,7 @@ std::optional<c10::ScalarType> casting_to(c10::DeviceType device_type) {
 
 disable_casts::disable_casts() {
   OpenAutocast::update();
-  ++state.shields;
+  ++state().shields;
   for (const auto& entry : entries_here()) {
     for (const auto device_type : entry->device_types) {
       if (!is_autocast_enabled(device_type) || is_programs_own(device_type)) continue;
@@ -240,7 +305,7 @@ disable_casts::disable_casts() {
 }
 
 disable_casts::~disable_casts() {
-  --state.shields;
+  --state().shields;
   for (const auto device_type : disabled_) {
     if (is_open(device_type)) set_autocast_enabled(device_type, true);
   }
@@ -278,9 +343,9 @@ std::unique_ptr<at::ObserverContext> shield_node(const at::RecordFunction&) {
 }  // namespace
 
 ShieldBackward::ShieldBackward() {
-  if (state.entries.empty()) return;
+  if (state().entries.empty()) return;
   auto info = std::make_shared<BackwardInfo>();
-  info->entries = state.entries;
+  info->entries = state().entries;
   info_.emplace(backward_info_kind<c10::DebugInfoKind>(), std::move(info));
 }
 

@@ -22,8 +22,8 @@ class TORCHAMP_API OpenAutocast {
   OpenAutocast(const OpenAutocast&) = delete;
   OpenAutocast& operator=(const OpenAutocast&) = delete;
 
-  /// May be called from any thread, and more than once. From another thread it takes effect
-  /// in the opening thread at the next call of update().
+  /// May be called from any thread, and more than once. The opening thread casts no op that it
+  /// begins afterwards.
   void close();
 
   /// Updates this thread's autocast state to what is still open.

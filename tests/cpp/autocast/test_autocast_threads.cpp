@@ -2,6 +2,7 @@
 #include <torch/autograd.h>
 
 #include <functional>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -52,6 +53,33 @@ TEST_P(AutocastThreadsTest, AClosedAutocastCannotBeJoined) {
     const JoinAutocast joined(opened);
     EXPECT_EQ(mm_type(), at::kFloat);
   }).join();
+}
+
+/// Whichever op comes first, of one kernel or of several.
+TEST_P(AutocastThreadsTest, NothingIsCastAfterAnotherThreadHasClosed) {
+  const at::Tensor matrix = Random(51).normal({2, 2}, at::kFloat, device());
+  const std::function<at::Tensor()> ops[] = {[&] { return at::mm(matrix, matrix); },
+                                             [&] { return at::linear(matrix, matrix); },
+                                             [&] { return at::matmul(matrix, matrix); },
+                                             [&] { return at::softmax(matrix.to(at::kHalf), 0); },
+                                             [&] { return at::addmm(matrix, matrix, matrix); }};
+  for (const auto& op : ops) {
+    const State before = state_of(type());
+    const at::ScalarType uncast = op().scalar_type();
+    std::optional<OpenAutocast> opened(std::in_place, std::vector{type()}, at::kHalf);
+    EXPECT_EQ(mm_type(), at::kHalf);
+    std::thread([&] { opened.reset(); }).join();
+    EXPECT_EQ(op().scalar_type(), uncast);
+    EXPECT_TRUE(state_of(type()) == before);
+    EXPECT_EQ(op().scalar_type(), uncast);
+  }
+}
+
+TEST_P(AutocastThreadsTest, WhatIsStillOpenCastsAfterAnotherThreadHasClosed) {
+  const OpenAutocast stays = open();
+  std::optional<OpenAutocast> opened(std::in_place, std::vector{type()}, at::kHalf);
+  std::thread([&] { opened.reset(); }).join();
+  EXPECT_EQ(mm_type(), at::kHalf);
 }
 
 TEST_P(AutocastThreadsTest, ABackwardIsUncastButWhereAForwardsStateIsApplied) {

@@ -7,6 +7,12 @@
 #include <torchamp/optim/sgd.h>
 #include <torchamp/serialize.h>
 
+#include <functional>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
 #include "errors.h"
 #include "training.h"
 
@@ -134,6 +140,40 @@ TEST_P(LifetimesTest, AnOptimizersDefaultsStayWhatTheyAre) {
   const Tensor added = at::ones({2}, device()).requires_grad_();
   adam.add_param_group(torch::optim::OptimizerParamGroup({added}));
   EXPECT_EQ(static_cast<torch::optim::AdamOptions&>(adam.param_groups()[1].options()).eps(), 0.25);
+}
+
+/// Three models that live in statics, in variables of a thread, on the heap for ever or in a scope,
+/// made in this thread or another, and the last of them destroyed in another.
+[[noreturn]] void end_process(unsigned seed, const std::function<Amped<Net>()>& make) {
+  using Models = std::vector<std::unique_ptr<Amped<Net>>>;
+  static Models statics;
+  thread_local Models locals;
+  std::mt19937 random(seed);
+  int casting = 0;  // here
+  const auto put = [&](bool here) {
+    auto amped = std::make_unique<Amped<Net>>(make());
+    const auto place = random() % 5;
+    if (place == 0) statics.push_back(std::move(amped));
+    if (place == 1) locals.push_back(std::move(amped));
+    if (place == 2) amped.release();
+    if (place == 3) std::thread([handed = std::move(amped)] {}).join();
+    casting += here && place < 3 ? 1 : 0;
+  };
+  for (int i = 0; i < 3; ++i) {
+    random() % 2 == 0 ? put(true) : std::thread(put, false).join();
+    const bool casts = casting > 0;
+    const Tensor matrix = at::ones({2, 2});
+    if (!casts && at::mm(matrix, matrix).scalar_type() != at::kFloat) std::_Exit(1);
+  }
+  std::exit(0);
+}
+
+TEST_P(LifetimesTest, AProcessEndsWellWhereverAModelLives) {
+  if (!device().is_cpu()) GTEST_SKIP() << "a forked process has no CUDA device";
+  for (unsigned seed = 0; seed < 16; ++seed) {
+    EXPECT_EXIT(end_process(seed, [this] { return make_amped(); }), testing::ExitedWithCode(0), "")
+        << "seed " << seed;
+  }
 }
 
 TORCHAMP_AT_LEVELS(LifetimesTest, OptLevel::O0, OptLevel::O1, OptLevel::O2, OptLevel::O5);
