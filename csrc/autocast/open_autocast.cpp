@@ -2,6 +2,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -148,34 +149,53 @@ OpenAutocast::OpenAutocast(std::vector<c10::DeviceType> device_types, c10::Scala
 
 namespace {
 
-/// The op that a thread runs first after another thread has closed what casts here. Its autocast
-/// kernel is chosen already, and casts to float32.
-class FirstOpAfterClose : public at::ObserverContext {
+bool has_closed_entries() {
+  const auto& entries = state().entries;
+  return std::any_of(entries.begin(), entries.end(),
+                     [](const auto& entry) { return !entry->open; });
+}
+
+/// Whether a guard, of an op that calls another or of the program, will restore autocast's state.
+bool is_state_guarded() {
+  const auto excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
+  const auto& before = state().before;
+  return excluded.has_any(c10::autograd_dispatch_keyset_with_ADInplaceOrView) ||
+         std::any_of(before.begin(), before.end(),
+                     [](const auto& type) { return !is_autocast_enabled(type.first); });
+}
+
+/// An op that a thread runs after another thread has closed what casts here. Its autocast kernel is
+/// chosen already, and casts to float32.
+class OpAfterClose : public at::ObserverContext {
  public:
-  FirstOpAfterClose() {
+  OpAfterClose() {
     std::vector<c10::DeviceType> cast;
     for (const auto& [device_type, before] : state().before) cast.push_back(device_type);
-    OpenAutocast::update();
+    if (!is_state_guarded()) OpenAutocast::update();
     for (const auto device_type : cast) {
-      if (state().before.count(device_type) > 0) continue;
+      const auto& entries = state().entries;
+      const bool is_cast = std::any_of(entries.begin(), entries.end(), [&](const auto& entry) {
+        return entry->open && casts(device_type)(entry);
+      });
+      if (is_cast) continue;
       dtypes_.emplace_back(device_type, get_autocast_dtype(device_type));
       set_autocast_dtype(device_type, c10::kFloat);
     }
   }
-  ~FirstOpAfterClose() override {
+  ~OpAfterClose() override {
     for (const auto& [device_type, dtype] : dtypes_) set_autocast_dtype(device_type, dtype);
   }
-  FirstOpAfterClose(const FirstOpAfterClose&) = delete;
-  FirstOpAfterClose& operator=(const FirstOpAfterClose&) = delete;
+  OpAfterClose(const OpAfterClose&) = delete;
+  OpAfterClose& operator=(const OpAfterClose&) = delete;
 
  private:
   std::vector<std::pair<c10::DeviceType, c10::ScalarType>> dtypes_;
 };
 
-at::RecordFunctionCallback first_op_after_close() {
+at::RecordFunctionCallback ops_after_close() {
   at::RecordFunctionCallback callback(
       [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
-        return state().before.empty() ? nullptr : std::make_unique<FirstOpAfterClose>();
+        return has_closed_entries() ? std::make_unique<OpAfterClose>() : nullptr;
       });
   return callback.scopes({at::RecordScope::FUNCTION});
 }
@@ -192,7 +212,7 @@ void OpenAutocast::close() {
     const auto& here = state().entries;
     const bool is_open_elsewhere =
         std::find(here.begin(), here.end(), entry_) == here.end() && entry_.use_count() > 1;
-    if (is_open_elsewhere) entry_->end_of_casts = at::addGlobalCallback(first_op_after_close());
+    if (is_open_elsewhere) entry_->end_of_casts = at::addGlobalCallback(ops_after_close());
   }
   update();
 }

@@ -2,7 +2,9 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/minimum.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -19,6 +21,18 @@ namespace {
 using at::Tensor;
 using ClippedStates = std::vector<OptimizerState*>;
 
+/// A float32 scalar.
+Tensor norm_of(const std::vector<Tensor>& tensors, double type) {
+  if (type == 2 || tensors.empty()) return std::get<0>(ops::l2norm(tensors));
+  std::vector<Tensor> norms;
+  for (const Tensor& tensor : tensors) {
+    const bool is_low = c10::isReducedFloatingType(tensor.scalar_type());
+    const at::ScalarType dtype = is_low ? at::kFloat : tensor.scalar_type();
+    norms.push_back(at::linalg_vector_norm(tensor, type, {}, false, dtype).to(at::kFloat));
+  }
+  return at::linalg_vector_norm(at::stack(norms), type);
+}
+
 /// Grads of one optimizer that are clipped by one factor: those that are kChecked, or unscaled
 /// ones, of sparse ones the values.
 struct Part {
@@ -28,9 +42,9 @@ struct Part {
   std::vector<Tensor> counted;  ///< of those, the ones that this rank counts
   bool is_shared = false;       ///< another optimizer, too, steps some of those
 
-  Tensor norm() const {
+  Tensor norm(double type) const {
     if (is_checked) return state->grads().one_pass().norm();
-    if (!counted.empty() || unscaled.empty()) return std::get<0>(ops::l2norm(counted));
+    if (!counted.empty() || unscaled.empty()) return norm_of(counted, type);
     return at::zeros({}, unscaled.front().options().dtype(at::kFloat));
   }
   Tensor factor() const { return is_checked ? state->grads().one_pass().factor() : Tensor(); }
@@ -94,8 +108,8 @@ Tensor found_by_all(const ClippedStates& states) {
 
 /// 0 where the optimizer is to skip, but not all of `states`: infinite grads must not make the
 /// others' zero.
-Tensor norm_if_stepped(const Part& part, const ClippedStates& states) {
-  const Tensor norm = part.norm();
+Tensor norm_if_stepped(const Part& part, double type, const ClippedStates& states) {
+  const Tensor norm = part.norm(type);
   const Tensor skipped = states.size() < 2 ? Tensor() : part.state->overflows().found_inf();
   if (!skipped.defined()) return norm;
   const Tensor all_skip = found_by_all(states);
@@ -103,9 +117,10 @@ Tensor norm_if_stepped(const Part& part, const ClippedStates& states) {
   return norm.masked_fill(is_left_out, 0);
 }
 
-void check_bound(const char* function, const char* argument, double bound) {
-  TORCH_CHECK_VALUE(bound >= 0, function, ": expected ", argument, " to be at least 0, got ",
-                    bound);
+Tensor norm_of_parts(const std::vector<NormPart>& parts, double type) {
+  std::vector<Tensor> norms;
+  for (const NormPart& part : parts) norms.push_back(part.norm);
+  return norm_of(norms, type);
 }
 
 /// In float64: a large float32 norm has no square.
@@ -141,15 +156,29 @@ Tensor norm_if_any_steps(const Tensor& norm, const ClippedStates& states) {
 
 }  // namespace
 
-Tensor clip_grad_norm(const ClippedStates& states, double max_norm, const RanksOfShards& ranks) {
+void check_clip(const char* function, const char* argument, double bound,
+                const ClippedStates& states) {
+  TORCH_CHECK_VALUE(bound >= 0, function, ": expected ", argument, " to be at least 0, got ",
+                    bound);
+  for (OptimizerState* state : states) state->check_unscaled(function);
+}
+
+Tensor clip_grad_norm(const ClippedStates& states, double max_norm, double norm_type,
+                      const RanksOfShards& ranks) {
   at::NoGradGuard no_grad;
-  check_bound("clip_grad_norm_", "max_norm", max_norm);
-  for (OptimizerState* state : states) state->check_unscaled("clip_grad_norm_");
+  check_clip("clip_grad_norm_", "max_norm", max_norm, states);
+  if (norm_type != 2) {
+    for (OptimizerState* state : states) state->grads().unscale_checked();
+  }
   const std::vector<Part> parts = parts_of(states, ranks);
   std::vector<NormPart> norms;
-  for (const Part& part : parts) norms.push_back({norm_if_stepped(part, states), part.factor()});
+  for (const Part& part : parts) {
+    norms.push_back({norm_if_stepped(part, norm_type, states), part.factor()});
+  }
   ClipFactors factors = clip_factors(norms, max_norm);
-  if (ranks.all_reduce_sum) {
+  if (norm_type != 2) {
+    factors = factors_by(norm_of_parts(norms, norm_type), norms, max_norm);
+  } else if (ranks.all_reduce_sum) {
     factors = factors_by(norm_of_all(factors.norm, ranks), norms, max_norm);
   }
   for (size_t i = 0; i < parts.size(); ++i) parts[i].clip(factors.clipped[i], factors.coefficient);
@@ -158,8 +187,7 @@ Tensor clip_grad_norm(const ClippedStates& states, double max_norm, const RanksO
 
 void clip_grad_value(const ClippedStates& states, double clip_value) {
   at::NoGradGuard no_grad;
-  check_bound("clip_grad_value_", "clip_value", clip_value);
-  for (OptimizerState* state : states) state->check_unscaled("clip_grad_value_");
+  check_clip("clip_grad_value_", "clip_value", clip_value, states);
   for (OptimizerState* state : states) state->grads().unscale_checked();
   for (OptimizerState* state : states) {
     for (const Tensor& grad : unscaled_part(*state, states, {}).unscaled) {

@@ -13,7 +13,9 @@ std::shared_ptr<torch::nn::Module> clone_of(const torch::nn::Module& module) {
     return module.clone();
   } catch (const c10::Error& error) {
     TORCH_CHECK_TYPE(false, "AveragedModel: expected a module that clone() copies, got a ",
-                     module.name(), ", for which it throws: ", error.what_without_backtrace());
+                     module.name(), ", for which it throws: ", error.what_without_backtrace(),
+                     "; give AveragedModel a second module of the class: AveragedModel(model, "
+                     "copy, decay)");
   }
 }
 
@@ -23,15 +25,36 @@ void set_values(const Tensors& tensors, const Tensors& originals) {
   }
 }
 
+void check_alike(const char* kind, const Tensors& originals, const Tensors& copies) {
+  TORCH_CHECK_VALUE(copies.size() == originals.size(),
+                    "AveragedModel: expected a copy with the model's ", originals.size(), " ", kind,
+                    "s, got one with ", copies.size());
+  for (size_t i = 0; i < originals.size(); ++i) {
+    TORCH_CHECK_VALUE(copies[i].sizes() == originals[i].sizes(), "AveragedModel: expected ", kind,
+                      " ", i, " of the copy to have the model's sizes, ", originals[i].sizes(),
+                      ", got ", copies[i].sizes());
+    TORCH_CHECK_VALUE(!copies[i].is_same(originals[i]),
+                      "AveragedModel: expected a copy with tensors of its own, got ", kind, " ", i,
+                      " of the model itself; construct a second module");
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<torch::nn::Module> clone_in_float32(const torch::nn::Module& module) {
   const torch::NoGradGuard no_grad;
   const auto clone = clone_of(module);
-  set_values(clone->parameters(), module.parameters());
-  set_values(clone->buffers(), module.buffers());
-  flatten_recurrent(*clone);
+  copy_in_float32(module, *clone);
   return clone;
+}
+
+void copy_in_float32(const torch::nn::Module& module, torch::nn::Module& copy) {
+  const torch::NoGradGuard no_grad;
+  check_alike("parameter", module.parameters(), copy.parameters());
+  check_alike("buffer", module.buffers(), copy.buffers());
+  set_values(copy.parameters(), module.parameters());
+  set_values(copy.buffers(), module.buffers());
+  flatten_recurrent(copy);
 }
 
 void average(const torch::nn::Module& model, const torch::nn::Module& averaged, double weight) {

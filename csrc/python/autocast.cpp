@@ -16,16 +16,6 @@ std::unique_ptr<OpenAutocast> open_autocast(const std::vector<std::string>& devi
   return std::make_unique<OpenAutocast>(std::move(types), dtype);
 }
 
-/// Python runs pending calls in its main thread only.
-void update_in_main_thread() {
-  Py_AddPendingCall(
-      [](void*) {
-        OpenAutocast::update();
-        return 0;
-      },
-      nullptr);
-}
-
 using AppliedState = Context<AppliedAutocast, AutocastState>;
 
 std::unique_ptr<AppliedState> captured_autocast() {
@@ -47,8 +37,6 @@ void bind_autocast(py::module_& module) {
                            "Autocast from now until closed, in this thread: the casts of O1.")
       .def(py::init(&open_autocast), py::arg("device_types"), py::arg("dtype"))
       .def("close", &OpenAutocast::close);
-  module.def("update_in_main_thread", &update_in_main_thread,
-             "Lets autocasts that other threads have closed end in the main thread, soon.");
   bind_context<Context<JoinAutocast, const OpenAutocast&>>(
       module, "JoinAutocast", "A context in which another thread casts as an OpenAutocast does.")
       .def(py::init<const OpenAutocast&>(), py::arg("opened"), py::keep_alive<1, 2>());

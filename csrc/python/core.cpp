@@ -143,7 +143,7 @@ void exit_backward(Backward& backward, const py::object& exception, const py::ar
 }
 
 at::Tensor clip_norm(const std::vector<std::shared_ptr<OptimizerState>>& states, double max_norm,
-                     const std::vector<at::Tensor>& counted_elsewhere,
+                     double norm_type, const std::vector<at::Tensor>& counted_elsewhere,
                      std::function<void(const at::Tensor&)> all_reduce_sum) {
   std::vector<OptimizerState*> clipped;
   for (const auto& state : states) clipped.push_back(state.get());
@@ -151,7 +151,7 @@ at::Tensor clip_norm(const std::vector<std::shared_ptr<OptimizerState>>& states,
   for (const at::Tensor& param : counted_elsewhere) {
     ranks.counted_elsewhere.insert(param.unsafeGetTensorImpl());
   }
-  return core::clip_grad_norm(clipped, max_norm, ranks);
+  return core::clip_grad_norm(clipped, max_norm, norm_type, ranks);
 }
 
 std::unique_ptr<Backward> make_backward(Backward::States states, LossScaler& scaler,
@@ -398,9 +398,9 @@ void bind_core(py::module_& module) {
              "Ends backwards that ran without a Backward, of a loss that the scaler's scale has "
              "scaled: unscales, checks and updates. Raises RuntimeError where grads are unscaled.");
   module.def("clip_grad_norm", &clip_norm, Unlocked(), py::arg("states"), py::arg("max_norm"),
-             py::arg("counted_elsewhere") = std::vector<at::Tensor>(),
+             py::arg("norm_type") = 2.0, py::arg("counted_elsewhere") = std::vector<at::Tensor>(),
              py::arg("all_reduce_sum") = nullptr,
-             "Scales the grads that some OptimizerStates step by so that their total norm is at "
+             "Scales the grads that some OptimizerStates step by so that their total p-norm is at "
              "most max_norm; returns the norm before clipping, a float32 scalar on the device. "
              "counted_elsewhere: parameters of whose grads another rank counts the norm; "
              "all_reduce_sum makes a float64 scalar the sum over all ranks.");

@@ -7,12 +7,17 @@
 #include <memory>
 #include <optional>
 #include <type_traits>
+#include <utility>
 
 namespace torchamp {
 namespace detail {
 
 /// A clone() of `module`, with its values in float32. Throws TypeError if it has no clone().
 TORCHAMP_API std::shared_ptr<torch::nn::Module> clone_in_float32(const torch::nn::Module& module);
+
+/// Gives `copy` the values of `module` in float32. Throws ValueError unless it has the same
+/// parameters and buffers.
+TORCHAMP_API void copy_in_float32(const torch::nn::Module& module, torch::nn::Module& copy);
 
 /// Moves parameters of `averaged` towards those of `model`, by `weight` of the way, and copies
 /// buffers.
@@ -46,7 +51,9 @@ std::shared_ptr<T> averaged_clone(const std::shared_ptr<T>& model) {
 ///     auto values = target->forward(x);
 ///
 /// The module must have clone(), for example by deriving from torch::nn::Cloneable; else it throws
-/// TypeError.
+/// TypeError. Give it a second module of the class instead:
+///
+///     amp::AveragedModel target(model, Net(), /*decay=*/0.995);
 template <class M>
 class AveragedModel {
  public:
@@ -55,9 +62,19 @@ class AveragedModel {
       : decay_(decay), module_(detail::averaged_clone(model)) {
     if (decay) detail::check_decay(*decay);
   }
+  /// `copy`: a module like `model`, which it becomes a copy of. Throws ValueError unless it has the
+  /// same parameters and buffers.
+  AveragedModel(const M& model, M copy, std::optional<double> decay = std::nullopt)
+      : decay_(decay), module_(std::move(copy)) {
+    if (decay) detail::check_decay(*decay);
+    detail::copy_in_float32(*detail::module_of(model), *detail::module_of(module_));
+  }
   /// Averages a model that initialize or cast_for_inference returned.
   explicit AveragedModel(const Model<M>& model, std::optional<double> decay = std::nullopt)
       : AveragedModel(model.module(), decay) {}
+  /// Averages such a model in `copy`.
+  AveragedModel(const Model<M>& model, M copy, std::optional<double> decay = std::nullopt)
+      : AveragedModel(model.module(), std::move(copy), decay) {}
 
   /// Averages the values that `model` has now; the first call copies them. Throws ValueError for a
   /// model with other parameters.

@@ -9,17 +9,20 @@ namespace torchamp {
 /// @addtogroup step
 /// @{
 
-/// Scales the grads that `optimizers` step by so that their total 2-norm, of all together, is at
-/// most `max_norm`. Returns the norm before clipping, a float32 scalar on the device, without
-/// waiting for it. Call it between the last scale_loss and the step. If master grads are not
-/// materialized, clipping costs no pass. Grads that only skipped steps would use do not count; if
-/// all steps are to be skipped, the norm is not finite.
+/// Scales the grads that `optimizers` step by so that their total norm_type-norm, of all together,
+/// is at most `max_norm`. Returns the norm before clipping, a float32 scalar on the device, without
+/// waiting for it. At O0 it is torch::nn::utils::clip_grad_norm_, which waits. Call it between the
+/// last scale_loss and the step. If master grads are not materialized, clipping by the 2-norm costs
+/// no pass. Grads that only skipped steps would use do not count; if all steps are to be skipped,
+/// the norm is not finite.
 ///
 /// Throws ValueError without optimizers or for a max_norm that is negative or NaN, RuntimeError
 /// where grads are still scaled.
-TORCHAMP_API at::Tensor clip_grad_norm_(const std::vector<Optimizer>& optimizers, double max_norm);
+TORCHAMP_API at::Tensor clip_grad_norm_(const std::vector<Optimizer>& optimizers, double max_norm,
+                                        double norm_type = 2.0);
 /// Scales the grads of one optimizer, as those of several.
-TORCHAMP_API at::Tensor clip_grad_norm_(const Optimizer& optimizer, double max_norm);
+TORCHAMP_API at::Tensor clip_grad_norm_(const Optimizer& optimizer, double max_norm,
+                                        double norm_type = 2.0);
 
 /// Clamps every element of the grads to [-clip_value, clip_value]. Call it between the last
 /// scale_loss and the step. It materializes master grads. Throws as clip_grad_norm_.

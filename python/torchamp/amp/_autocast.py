@@ -358,15 +358,12 @@ def _open_casts() -> set[torch.dtype]:
 
 
 class OpenCasts:
-    """O1's casts in the thread that made this, until closed or dropped. Where another thread does
-    that, they end soon in the main thread, elsewhere when the thread next uses torchamp: close()
-    then warns."""
+    """O1's casts in the thread that made this, until closed or dropped, by any thread."""
 
     is_open: bool = False
     _has_warned = False
 
     def __init__(self, device_types: list[str], dtype: torch.dtype) -> None:
-        self._thread = threading.current_thread()
         self._autocast = _C.OpenAutocast(device_types, dtype)
         self.is_open = True
         OPEN.hold()
@@ -383,26 +380,12 @@ class OpenCasts:
         return _C.JoinAutocast(self._autocast)
 
     def close(self) -> None:
-        if self.is_open and self._outlive_close():
-            warn(
-                f"close: the casts go on in {self._thread.name}, which opened them, until it next "
-                "uses torchamp; close there",
-            )
-        self._end()
-
-    def _outlive_close(self) -> bool:
-        elsewhere = self._thread not in (threading.current_thread(), threading.main_thread())
-        return elsewhere and self._thread.is_alive()
-
-    def _end(self) -> None:
         if self.is_open:
             self.is_open = False
             self._autocast.close()
-            if threading.current_thread() is not threading.main_thread():
-                _C.update_in_main_thread()
             OPEN.release()
 
-    __del__ = _end
+    __del__ = close
 
 
 @overload

@@ -48,20 +48,13 @@ def clip_grad_norm_(
     states = states_of(chosen, "clip_grad_norm_")
     _check_bound("clip_grad_norm_", "max_norm", max_norm)
     expect(is_number(norm_type), "clip_grad_norm_", "norm_type", "a number", norm_type)
-    if norm_type == 2.0:
-        with _mirrored(states):
-            return _clip_by_l2norm(states, params_of(chosen), max_norm)
-    if _are_sharded(states):
+    if norm_type != 2.0 and _are_sharded(states):
         raise ValueError(
             "clip_grad_norm_: expected norm_type to be 2 with DTensors, where ranks sum squares, "
             f"got {norm_type}"
         )
-    clipped = _unscaled("clip_grad_norm_", states)
-    norm = torch.nn.utils.clip_grad_norm_(clipped, max_norm, norm_type)
-    found = [each for state in states if (each := state.core.found_inf()) is not None]
-    if not found or len(found) < len(states):
-        return norm
-    return norm.masked_fill(torch.stack(found).min() > 0, float("inf"))
+    with _mirrored(states):
+        return _clip_by_norm(states, params_of(chosen), max_norm, norm_type)
 
 
 def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
@@ -104,19 +97,23 @@ def _mirrored(states: Sequence[OptimizerSession]) -> contextlib.AbstractContextM
     return states[0].session.shards.mirrored() if states else contextlib.nullcontext()
 
 
-def _clip_by_l2norm(
-    states: Sequence[OptimizerSession], params: list[torch.Tensor], max_norm: float
+def _clip_by_norm(
+    states: Sequence[OptimizerSession],
+    params: list[torch.Tensor],
+    max_norm: float,
+    norm_type: float,
 ) -> torch.Tensor:
     cores = list(dict.fromkeys(state.core for state in states))
     groups = mesh_groups_of(params) if _are_sharded(states) else []
     if not groups:
-        return _C.clip_grad_norm(cores, max_norm)
+        return _C.clip_grad_norm(cores, max_norm, norm_type)
 
     def all_reduce_sum(square: torch.Tensor) -> None:
         for group in groups:
             distributed.all_reduce(square, group=group)
 
-    return _C.clip_grad_norm(cores, max_norm, counted_elsewhere(params, groups), all_reduce_sum)
+    counted = counted_elsewhere(params, groups)
+    return _C.clip_grad_norm(cores, max_norm, norm_type, counted, all_reduce_sum)
 
 
 def _unscaled(function: str, states: Sequence[OptimizerSession]) -> list[torch.Tensor]:

@@ -132,14 +132,6 @@ TEST_P(AutocastTest, TwoDtypesInTwoThreadsAreFine) {
   EXPECT_EQ(mm_type(), at::kHalf);
 }
 
-TEST_P(AutocastTest, ClosedInAnotherThreadItEndsAtTheNextSettle) {
-  OpenAutocast opened = open();
-  std::thread([&] { opened.close(); }).join();
-  EXPECT_EQ(mm_type(), at::kHalf);
-  OpenAutocast::update();
-  EXPECT_EQ(mm_type(), at::kFloat);
-}
-
 TEST_P(AutocastTest, OpenGoesBackToTheScopeItWasOpenedIn) {
   const autocast guard(type(), at::kBFloat16);
   OpenAutocast opened = open();

@@ -1,5 +1,6 @@
 #include <ATen/ThreadLocalState.h>
 #include <torch/autograd.h>
+#include <torch/types.h>
 
 #include <functional>
 #include <optional>
@@ -55,14 +56,22 @@ TEST_P(AutocastThreadsTest, AClosedAutocastCannotBeJoined) {
   }).join();
 }
 
-/// Whichever op comes first, of one kernel or of several.
+/// Whichever op comes first, of one kernel or of several, and whatever guards it.
 TEST_P(AutocastThreadsTest, NothingIsCastAfterAnotherThreadHasClosed) {
   const at::Tensor matrix = Random(51).normal({2, 2}, at::kFloat, device());
   const std::function<at::Tensor()> ops[] = {[&] { return at::mm(matrix, matrix); },
                                              [&] { return at::linear(matrix, matrix); },
                                              [&] { return at::matmul(matrix, matrix); },
                                              [&] { return at::softmax(matrix.to(at::kHalf), 0); },
-                                             [&] { return at::addmm(matrix, matrix, matrix); }};
+                                             [&] { return at::addmm(matrix, matrix, matrix); },
+                                             [] {
+                                               return torch::ones({2, 2}, device());
+                                             },
+                                             [&] {
+                                               const c10::InferenceMode guard;
+                                               at::relu(matrix);
+                                               return at::mm(matrix, matrix);
+                                             }};
   for (const auto& op : ops) {
     const State before = state_of(type());
     const at::ScalarType uncast = op().scalar_type();
@@ -70,8 +79,8 @@ TEST_P(AutocastThreadsTest, NothingIsCastAfterAnotherThreadHasClosed) {
     EXPECT_EQ(mm_type(), at::kHalf);
     std::thread([&] { opened.reset(); }).join();
     EXPECT_EQ(op().scalar_type(), uncast);
+    EXPECT_EQ(mm_type(), at::kFloat);
     EXPECT_TRUE(state_of(type()) == before);
-    EXPECT_EQ(op().scalar_type(), uncast);
   }
 }
 

@@ -89,6 +89,21 @@ TEST_P(AveragedModelTest, OfTheModuleItselfIsTheSame) {
   }
 }
 
+TEST_P(AveragedModelTest, AveragesInASecondModuleAsInAClone) {
+  AveragedModel cloned(amped_.model, 0.5), given(amped_.model, CloneableNet(), 0.5);
+  for (int i = 0; i < 3; ++i) {
+    step();
+    cloned.update_parameters(amped_.model);
+    given.update_parameters(amped_.model);
+  }
+  for (size_t i = 0; i < net_->parameters().size(); ++i) {
+    EXPECT_TRUE(same_bits(cloned->parameters()[i], given->parameters()[i]));
+  }
+  const Net without_clone = make_net(device());
+  AveragedModel averaged(without_clone, make_net(device()));
+  EXPECT_TRUE(same_bits(averaged->parameters()[0], without_clone->parameters()[0]));
+}
+
 TEST_P(AveragedModelTest, AThousandSoftUpdatesLeaveNoRounding) {
   AveragedModel averaged(amped_.model, /*decay=*/0.995);
   averaged.update_parameters(amped_.model);
@@ -161,12 +176,22 @@ TEST_P(AveragedModelTest, RefusesWhatItCannotAverage) {
             "AveragedModel: expected a module that clone() copies, got a torchamp::NetImpl, for "
             "which it throws: clone() has not been implemented for torchamp::NetImpl. Subclass "
             "torch::nn::Cloneable<torchamp::NetImpl> instead of torch::nn::Module to inherit the "
-            "ability to clone.");
+            "ability to clone.; give AveragedModel a second module of the class: "
+            "AveragedModel(model, copy, decay)");
+  EXPECT_EQ(message_of([&] { AveragedModel averaged(net, net); }),
+            "AveragedModel: expected a copy with tensors of its own, got parameter 0 of the model "
+            "itself; construct a second module");
   EXPECT_EQ(message_of([&] { AveragedModel averaged(net_, 1.5); }),
             "AveragedModel: expected decay to be from 0 to 1, got 1.5");
   torch::nn::Sequential one(torch::nn::Linear(4, 2)), two(torch::nn::Linear(4, 2));
   AveragedModel averaged(one);
   two->push_back(torch::nn::Linear(2, 2));
+  EXPECT_EQ(message_of([&] { AveragedModel into(one, two); }),
+            "AveragedModel: expected a copy with the model's 2 parameters, got one with 4");
+  EXPECT_EQ(
+      message_of([&] { AveragedModel into(one, torch::nn::Sequential(torch::nn::Linear(4, 3))); }),
+      "AveragedModel: expected parameter 0 of the copy to have the model's sizes, [2, 4], "
+      "got [3, 4]");
   EXPECT_EQ(message_of([&] { averaged.update_parameters(two); }),
             "update_parameters: expected a model with the 2 parameters of the AveragedModel, got "
             "one with 4");

@@ -1,7 +1,11 @@
+#include <ATen/ops/cat.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/serialize.h>
+#include <torchamp/clip.h>
 #include <torchamp/optim/adam.h>
+#include <torchamp/optim/sgd.h>
 
 #include <cmath>
 #include <functional>
@@ -180,6 +184,47 @@ TEST_P(OptimizerTest, GradsOfMasterParamsCanBeClipped) {
     moved += (after[i] - before[i]).square().sum().item<double>();
   }
   EXPECT_NEAR(std::sqrt(moved), 0.1 * 1e-3, 1e-6);
+}
+
+TEST_P(OptimizerTest, AtO0ClippingIsLibTorchsToTheLastBit) {
+  for (const double norm_type : {2.0, 1.0, HUGE_VAL}) {
+    Training training = train_at(OptLevel::O0), plain = train_at(OptLevel::O0);
+    for (Training* each : {&training, &plain}) {
+      scale_loss(each->loss(), each->optimizer()).backward();
+    }
+    const Tensor norm = clip_grad_norm_(training.optimizer(), 1e-3, norm_type);
+    const double expected =
+        torch::nn::utils::clip_grad_norm_(plain.net->parameters(), 1e-3, norm_type);
+    EXPECT_EQ(norm.item<double>(), expected);
+    for (size_t i = 0; i < plain.net->parameters().size(); ++i) {
+      EXPECT_TRUE(
+          same_bits(training.net->parameters()[i].grad(), plain.net->parameters()[i].grad()));
+    }
+  }
+}
+
+/// Also by grads that are still to be unscaled.
+TEST_P(OptimizerTest, ClippingTakesEveryNorm) {
+  for (const bool materializes : {true, false}) {
+    for (const double norm_type : {2.0, 1.0, 3.0, HUGE_VAL}) {
+      Net net = make_net(device());
+      optim::FusedSGD sgd(net->parameters(), 0.1);
+      const auto options = quiet(OptLevel::O2).materialize_master_grads(materializes);
+      auto amped = initialize(net, sgd, options);
+      const Batch batch = make_batch(device());
+      const auto norm_of_grads = [&] {
+        std::vector<Tensor> flat;
+        for (const Tensor& master : master_params(amped.optimizer)) {
+          flat.push_back(master.grad().flatten().to(at::kDouble));
+        }
+        return at::linalg_vector_norm(at::cat(flat), norm_type).item<double>();
+      };
+      scale_loss(loss_of(amped.model(batch.data), batch.target), amped.optimizer).backward();
+      const double norm = clip_grad_norm_(amped.optimizer, 1e-3, norm_type).item<double>();
+      EXPECT_NEAR(norm_of_grads(), 1e-3, 1e-6) << norm_type;
+      EXPECT_GT(norm, 1e-3);
+    }
+  }
 }
 
 TEST_P(OptimizerTest, IsAHandle) {
