@@ -1,6 +1,5 @@
 """`make bench`: runs the benchmarks of ops, optimizer steps, training iterations and, on CUDA, the
-kernels' tuning parameters. Each writes JSON to out/bench/. Then prints predictions beside
-results."""
+kernels' tuning parameters. Each writes JSON to out/bench/."""
 
 from __future__ import annotations
 
@@ -33,8 +32,6 @@ def main() -> None:
     for name, title in BENCHMARKS.items():
         script, result = scripts / f"bench_{name}.py", OUT / f"{name}_python.json"
         run(title, sys.executable, script, "--json", result)
-    predicted = [OUT / f"{name}_python.json" for name in ("ops", "step")]
-    run("predicted and measured", sys.executable, scripts / "roofline.py", *predicted)
     binary = ROOT / "build" / "benchmarks" / "bench_ops"
     if not binary.exists():
         print("\n== ops, from C++: not built (Google Benchmark is missing: libbenchmark-dev)")

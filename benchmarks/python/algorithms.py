@@ -39,7 +39,6 @@ _MOMENTUM = (1e-3, 0.9, *_SGD[2:])
 _NOVOGRAD = (1e-3, 0.95, 0.98, 1e-8, 0, 0, 0, 0, 0, 0)
 _LAMB = (1e-3, 0.9, 0.999, 1e-6, 0.01, 1, 0, 1, 1, 0, 0)
 
-#: By the names in kernel_costs.py.
 ALGORITHMS = {
     "step, Adam": Algorithm(Which.ADAM, 2, _ADAM),
     "step, AMSGrad": Algorithm(Which.AMSGRAD, 3, _ADAM),
