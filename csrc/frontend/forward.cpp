@@ -40,6 +40,7 @@ struct Forward::Casts {
 
 Forward::Forward(const Amp& amp) : session_(amp.session()), casts_(std::make_unique<Casts>()) {
   session_.publish();
+  session_.is_called = true;
   if (session_.uses_autocast()) {
     casts_->joined.emplace(session_.open_autocast());
   } else {

@@ -72,6 +72,9 @@ class Session {
   /// Copies masters that were written from outside to the model; before a forward, which takes
   /// nothing over, so that weights may be swapped and swapped back.
   void publish();
+  /// Whether the program has called a model.
+  bool is_called = false;
+
   /// Sets a model's parameter or buffer, and its master if it has one.
   void set_value(const at::Tensor& tensor, const at::Tensor& value);
   /// Records that a model's parameter agrees with its master, if it has one.

@@ -1,12 +1,17 @@
 #include <torchamp/detail/tools.h>
 
 #include "autocast/open_autocast.h"
+#include "frontend/session.h"
 
 namespace torchamp::detail {
 
 void backward_without_casts(const at::Tensor& loss) {
   const ShieldBackward shield;
   loss.backward();
+}
+
+bool is_called(const Amp& amp) {
+  return amp.session().is_called;
 }
 
 }  // namespace torchamp::detail

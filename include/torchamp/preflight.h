@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace torchamp {
@@ -125,7 +126,7 @@ TORCHAMP_API Preflight preflight(torch::nn::Module& module,
 /// Throws ValueError for a model that is not in float32 or has no parameter that requires grad, and
 /// where the loss or the grads in float32 are not finite; RuntimeError while casts are open in this
 /// thread; and what the float32 iteration throws.
-template <class M, class LossOf>
+template <class M, class LossOf, class = std::enable_if_t<!detail::is_module<M>>>
 Preflight preflight(const M& model, const LossOf& loss_of) {
   const auto module = detail::module_of(model);
   TORCH_CHECK_VALUE(module != nullptr, "preflight: expected a model, got a null pointer");
@@ -134,6 +135,12 @@ Preflight preflight(const M& model, const LossOf& loss_of) {
     const auto loss = [at_level, &loss_of] { return at::Tensor(loss_of(*at_level)); };
     return detail::ModelAtLevel{at_level->amp(), loss};
   });
+}
+
+/// Takes a module itself.
+template <class M, class LossOf, detail::IfModule<M> = 0>
+Preflight preflight(M& module, const LossOf& loss_of) {
+  return preflight(detail::unowned(module), loss_of);
 }
 
 /// @}

@@ -37,6 +37,7 @@ struct Reference {
   int largest_scale = kFirstScale;  ///< the exponent of the first loss scale to try in float16
   std::vector<std::string> written_buffers;  ///< of those that O2 and O5 cast
   std::optional<double> milliseconds;
+  bool is_model_called = false;
 };
 
 bool is_grad(Kind kind) {
@@ -237,6 +238,7 @@ Reference run_in_float32(torch::nn::Module& module, const Initialize& initialize
   Reference reference;
   reference.outcome = run_iteration(module, model, 1, collector);
   check_is_finite(reference.outcome, collector->first_infinite());
+  reference.is_model_called = detail::is_called(*model.amp);
   for (const auto& [name, buffer] : buffers_to_cast(module, at::kBFloat16, true)) {
     if (guard.is_written(buffer)) reference.written_buffers.push_back(name);
   }
@@ -329,6 +331,11 @@ void add_notes(Preflight& found, const Reference& reference) {
                           "', which O2, O3 and O5 round: what it adds up there stops early. "
                           "Options::keep_fp32({\"" +
                           name + "\"}) keeps it in float32.");
+  }
+  if (!reference.is_model_called) {
+    found.notes.emplace_back(
+        "loss_of did not call the model that it was given. A net that it captures gets its inputs "
+        "uncast: call the argument.");
   }
   if (!reference.outcome.note.empty()) found.notes.push_back(reference.outcome.note);
 }

@@ -4,10 +4,17 @@
 #include <ATen/core/Tensor.h>
 #include <torchamp/detail/export.h>
 
+namespace torchamp {
+class Amp;
+}
+
 namespace torchamp::detail {
 
 /// loss.backward(), in which no thread casts.
 TORCHAMP_API void backward_without_casts(const at::Tensor& loss);
+
+/// Whether the program has called a model of `amp`.
+TORCHAMP_API bool is_called(const Amp& amp);
 
 /// While it lives, models called in this thread get floating arguments in their own dtype, with
 /// the values that a cast to `dtype` leaves.

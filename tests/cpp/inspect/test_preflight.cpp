@@ -363,6 +363,18 @@ TEST_P(PreflightTest, RefusesWhatItCannotJudge) {
   EXPECT_NE(message_of([&] { preflight(net, loss_of); }).find("requires grad"), std::string::npos);
 }
 
+TEST_P(PreflightTest, TakesAModuleByReferenceAndTellsACapturedOne) {
+  auto net = *net_with([](const Tensor& y) { return y; });
+  const Preflight called = preflight(net, [](const auto& model) { return model(ones()).mean(); });
+  EXPECT_TRUE(called.notes.empty());
+  const Preflight captured =
+      preflight(net, [&](const auto&) { return net.forward(ones()).mean(); });
+  EXPECT_EQ(captured.notes,
+            std::vector<std::string>{
+                "loss_of did not call the model that it was given. A net that it captures gets its "
+                "inputs uncast: call the argument."});
+}
+
 TEST_P(PreflightTest, Prints) {
   std::ostringstream stream;
   stream << preflight_of([](const Tensor& y) { return y * 60000.0; });
