@@ -171,10 +171,6 @@ Properties Options::resolve() const {
       refuse("keep_batchnorm_fp32", opt_level_, "batch norm is always float32 at this level");
     result.keep_batchnorm_fp32 = keep_batchnorm_fp32_;
   }
-  if (casts_ops && !keep_fp32_.empty()) {
-    refuse("keep_fp32", opt_level_,
-           "weights are float32 already; call the module in an amp::disable_casts scope");
-  }
   if (master_weights_) {
     if (casts_ops)
       refuse("master_weights", opt_level_, "the model's own weights are float32 already");

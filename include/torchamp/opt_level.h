@@ -128,9 +128,9 @@ class TORCHAMP_API Options {
   }
   /// Names of modules, as in named_modules(), that stay in float32 with all that is in them, and of
   /// buffers, as in named_buffers(), at levels that cast the model. The program casts what it calls
-  /// such modules with, and what they return: `net->head->forward(x.to(torch::kFloat))`. initialize
-  /// throws ValueError for a name that no model has, and RuntimeError at O1 and O4, where a
-  /// disable_casts around the call has that effect.
+  /// such modules with, and what they return: `net->head->forward(x.to(torch::kFloat))`. Where it
+  /// does so in a disable_casts scope, they compute in float32 at O1 and O4 too, where all weights
+  /// are float32. initialize throws ValueError for a name that no model has.
   Options& keep_fp32(std::vector<std::string> names) {
     keep_fp32_ = std::move(names);
     return *this;
