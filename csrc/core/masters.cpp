@@ -12,13 +12,12 @@ void Masters::adopt_data_writes() {
   for (const auto& param : params_) param->watch_data_writes();
 }
 
-std::shared_ptr<Param> Masters::param_of(const Tensor& tensor, Tensor master, bool makes_master) {
-  auto param = core::param_of(tensor);
-  const bool has_master = master.defined() || (param != nullptr && param->has_master());
-  const bool is_narrow = at::isReducedFloatingType(tensor.scalar_type());
-  if (makes_master && is_narrow && !has_master) master = make_master(tensor);
-  if (param != nullptr && !master.defined()) return param;
-  param = make_param(tensor, master.defined() ? master : tensor);
+std::shared_ptr<Param> Masters::param_of(const Tensor& tensor, Tensor master) {
+  const auto known = core::param_of(tensor);
+  const bool makes_master = makes_master_of(tensor) && (known == nullptr || !known->has_master());
+  if (known != nullptr && !master.defined() && !makes_master) return known;
+  if (!master.defined()) master = makes_master ? make_master(tensor) : tensor;
+  const auto param = make_param(tensor, master);
   if (!param->has_master()) return param;
   params_.push_back(param);
   if (adopts_data_writes_) param->watch_data_writes();

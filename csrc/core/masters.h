@@ -9,15 +9,21 @@ namespace torchamp::core {
 /// steps at the moment.
 class TORCHAMP_API Masters {
  public:
-  /// From now on, steps adopt what was written to the model, or to masters, bypassing PyTorch's
-  /// version counters, as through `.data`.
+  /// `makes_masters`: for 16-bit parameters that have none.
+  explicit Masters(bool makes_masters = false) : makes_masters_(makes_masters) {}
+
+  /// From now on, steps adopt writes that PyTorch does not count, as through `.data`.
   void adopt_data_writes();
   /// Whether they do.
   bool adopts_data_writes() const { return adopts_data_writes_; }
 
   /// The Param of a tensor, which is made if there is none. `master`: the one that it gets;
-  /// undefined: a new one, if `makes_master` and it has 16 bits, or none.
-  std::shared_ptr<Param> param_of(const at::Tensor& tensor, at::Tensor master, bool makes_master);
+  /// undefined: a new one, if masters are made and it has 16 bits, or none.
+  std::shared_ptr<Param> param_of(const at::Tensor& tensor, at::Tensor master);
+  /// Whether a parameter without a master gets one, perhaps since it was cast.
+  bool makes_master_of(const at::Tensor& tensor) const {
+    return makes_masters_ && c10::isReducedFloatingType(tensor.scalar_type());
+  }
 
   /// Drops those of tensors that the program has dropped.
   void forget_gone();
@@ -29,6 +35,7 @@ class TORCHAMP_API Masters {
 
  private:
   ParamList params_;
+  bool makes_masters_;
   bool adopts_data_writes_ = false;
 };
 

@@ -107,12 +107,11 @@ bool OptimizerState::steps(const Param& param) const {
   return std::find(param.users.begin(), param.users.end(), this) != param.users.end();
 }
 
-void OptimizerState::add(const char* function, const Tensor& tensor, const Tensor& master,
-                         bool makes_masters) {
+void OptimizerState::add(const char* function, const Tensor& tensor, const Tensor& master) {
   const auto known = param_of(tensor);
-  if (known != nullptr && steps(*known)) return;
+  if (known != nullptr && steps(*known) && has_its_master(*known)) return;
   if (known != nullptr) check_unowned(function, *known);
-  begin_using(function, masters_->param_of(tensor, master, makes_masters));
+  begin_using(function, masters_->param_of(tensor, master));
   overflows_.append_param();
 }
 
@@ -133,7 +132,7 @@ void OptimizerState::begin_using(const char* function, const std::shared_ptr<Par
   param->grad.notice(/*shows=*/false);
 }
 
-void OptimizerState::follow(const char* function, at::TensorList held, bool makes_masters) {
+void OptimizerState::follow(const char* function, at::TensorList held) {
   std::unordered_set<const c10::TensorImpl*> distinct;
   for (const Tensor& tensor : held) {
     TORCH_CHECK_VALUE(distinct.insert(tensor.unsafeGetTensorImpl()).second, function,
@@ -143,11 +142,9 @@ void OptimizerState::follow(const char* function, at::TensorList held, bool make
     if (known != nullptr && !steps(*known)) check_unowned(function, *known);
   }
   warning_.clear();
-  for (const Tensor& tensor : held) add(function, tensor, {}, makes_masters);
+  for (const Tensor& tensor : held) add(function, tensor);
   std::unordered_map<const c10::TensorImpl*, int64_t> places;
-  for (size_t i = 0; i < params_.size(); ++i) {
-    places.emplace(params_[i]->model.unsafeGetTensorImpl(), static_cast<int64_t>(i));
-  }
+  for (size_t i = 0; i < params_.size(); ++i) places[params_[i]->model.unsafeGetTensorImpl()] = i;
   std::vector<int64_t> kept;
   for (const Tensor& tensor : held) kept.push_back(places.at(tensor.unsafeGetTensorImpl()));
   keep(kept);

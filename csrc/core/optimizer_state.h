@@ -45,20 +45,19 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   Masters& masters() const { return *masters_; }
   /// Whether it is one of the param's users.
   bool steps(const Param& param) const;
-  /// Whether `held` is params()[i].
+  /// Whether `held` is params()[i], with the master that it is to have.
   bool steps_at(size_t i, const at::Tensor& held) const {
-    return i < params_.size() && params_[i]->model.is_same(held);
+    return i < params_.size() && params_[i]->model.is_same(held) && has_its_master(*params_[i]);
   }
   /// Steps `param`, a tensor of the model, from now on, unless it does. `master`: the one that it
   /// gets; undefined: the one that it has, or a new one if masters are made and it has 16 bits, or
   /// none. Throws ValueError, which names `function`, if another optimizer steps the master.
-  void add(const char* function, const at::Tensor& param, const at::Tensor& master = {},
-           bool makes_masters = false);
+  void add(const char* function, const at::Tensor& param, const at::Tensor& master = {});
   /// Steps `held`, the groups' tensors, from now on, in that order. The overflows of others skip
   /// nothing, unless other optimizers or ranks count on the skip. Throws ValueError, which names
   /// `function`, and changes nothing, for a tensor that comes twice, or whose master another
   /// optimizer steps.
-  void follow(const char* function, at::TensorList held, bool makes_masters);
+  void follow(const char* function, at::TensorList held);
   /// Steps no longer what is not in `held`, the groups' tensors, so that others may.
   void let_go(at::TensorList held);
   /// Throws RuntimeError in a backward.
@@ -112,6 +111,9 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   static std::vector<std::shared_ptr<OptimizerState>> others_than(
       const std::vector<std::shared_ptr<OptimizerState>>& given);
 
+  bool has_its_master(const Param& param) const {
+    return param.has_master() || !masters_->makes_master_of(param.model);
+  }
   void begin_using(const char* function, const std::shared_ptr<Param>& param);
   void retire(const std::shared_ptr<Param>& param);
   void keep(const std::vector<int64_t>& kept);

@@ -132,8 +132,7 @@ Tensor make_master(const Tensor& model_param) {
 }
 
 bool Param::is_gone() const {
-  constexpr size_t held_here = 2;  // by the grad, too
-  return model.use_count() == held_here;
+  return model.use_count() == 2;  // by the grad, too
 }
 
 Param::Agreed Param::look() const {
@@ -257,12 +256,8 @@ bool has_masters(const ParamList& params) {
 }
 
 void refresh(const ParamList& params) {
-  std::vector<Param*> ahead;
-  for (const auto& param : params) {
-    param->follow_model();
-    if (param->is_master_ahead()) ahead.push_back(param.get());
-  }
-  copy_masters(ahead);
+  for (const auto& param : params) param->follow_model();
+  publish_masters(params);
 }
 
 void publish_masters(const ParamList& params) {

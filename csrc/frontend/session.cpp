@@ -140,8 +140,7 @@ Session::Session(std::vector<std::shared_ptr<Module>> models, const OptimizerRef
     for (const at::Tensor& param : params_of(*optimizer.wrapped)) {
       const auto master = masters.find(param.unsafeGetTensorImpl());
       optimizer.state->add("initialize", param,
-                           master == masters.end() ? at::Tensor() : master->second,
-                           properties_.master_weights.value_or(false));
+                           master == masters.end() ? at::Tensor() : master->second);
     }
     follow_groups(optimizer);
     optimizer.note_count();

@@ -107,7 +107,8 @@ class Session {
   Properties properties_;
   std::vector<std::shared_ptr<torch::nn::Module>> models_;
   std::shared_ptr<torch::optim::Optimizer> owned_;
-  std::shared_ptr<core::Masters> masters_ = std::make_shared<core::Masters>();
+  std::shared_ptr<core::Masters> masters_ =
+      std::make_shared<core::Masters>(properties_.master_weights.value_or(false));
   std::vector<WrappedOptimizer> optimizers_;
   std::vector<LossScaler> loss_scalers_;
   bool is_released_ = false;

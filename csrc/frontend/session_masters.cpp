@@ -122,8 +122,7 @@ void Session::follow_groups(WrappedOptimizer& optimizer) {
     if (may_let_go) other.state->let_go(params_of(*other.wrapped));
   }
   core::OptimizerState& state = *optimizer.state;
-  state.follow("Optimizer", params_of(*optimizer.wrapped),
-               properties_.master_weights.value_or(false));
+  state.follow("Optimizer", params_of(*optimizer.wrapped));
   if (!state.warning().empty()) warn_once(state.warning());
   checkpoint::save_in_float32(core::models_of(state.params()));
 }

@@ -228,7 +228,7 @@ std::vector<at::Tensor> params_with_grads(const OptimizerState& state) {
 void bind_masters(py::module_& module) {
   py::class_<core::Masters, std::shared_ptr<core::Masters>>(
       module, "Masters", "The parameters with masters of one initialize.")
-      .def(py::init<>())
+      .def(py::init<bool>(), py::arg("makes_masters"))
       .def("adopt_data_writes", &core::Masters::adopt_data_writes, Unlocked(),
            "From now on, steps adopt what was written to the model, or to masters, through .data.")
       .def("prepare_release", &core::Masters::prepare_release, Unlocked(),
@@ -248,18 +248,17 @@ void bind_stepped(StateClass& state) {
       .def(
           "add",
           [](OptimizerState& self, const std::string& function, const at::Tensor& param,
-             const OptionalTensor& master, bool makes_masters) {
-            self.add(function.c_str(), param, master.value_or(at::Tensor()), makes_masters);
+             const OptionalTensor& master) {
+            self.add(function.c_str(), param, master.value_or(at::Tensor()));
           },
           py::arg("function"), py::arg("param"), py::arg("master") = py::none(),
-          py::arg("makes_masters") = false,
           "Steps a parameter from now on. Raises ValueError, which names function, if another "
           "optimizer steps its master.")
       .def(
           "follow",
-          [](OptimizerState& self, const std::string& function, const std::vector<at::Tensor>& held,
-             bool makes_masters) { self.follow(function.c_str(), held, makes_masters); },
-          py::arg("function"), py::arg("held"), py::arg("makes_masters"),
+          [](OptimizerState& self, const std::string& function,
+             const std::vector<at::Tensor>& held) { self.follow(function.c_str(), held); },
+          py::arg("function"), py::arg("held"),
           "Steps those from now on, the groups' parameters. Raises ValueError, which names "
           "function, for one that comes twice, or whose master another optimizer steps.")
       .def(

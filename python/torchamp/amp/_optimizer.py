@@ -268,8 +268,7 @@ def adopt_optimizer(
     params = params_of([optimizer])
     session.add_shards(params)
     for param in params:
-        makes_masters = session.settings.keeps_masters
-        state.core.add("initialize", shard_of(param), masters.get(param), makes_masters)
+        state.core.add("initialize", shard_of(param), masters.get(param))
     fit_states(optimizer, params)
     vars(optimizer)["_torchamp"] = state
     place.install_unhooked()

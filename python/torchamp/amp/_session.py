@@ -39,7 +39,7 @@ class Session:
         self.settings = settings
         self.device = device
         self.scalers: LossScalers = LossScalers(settings, device)
-        self.masters: _C.Masters = _C.Masters()
+        self.masters: _C.Masters = _C.Masters(settings.keeps_masters)
         if settings.options["adopt_data_writes"]:
             self.masters.adopt_data_writes()
         #: One an optimizer. Kept alive here, for as long as a model or an optimizer of the session
@@ -279,7 +279,7 @@ class OptimizerSession:
         for param, shard in zip(params, shards):
             if is_dtensor(param):
                 self.core.add(function, shard)
-        self.core.follow(function, shards, self.session.settings.keeps_masters)
+        self.core.follow(function, shards)
         if self.core.warning:
             warn(self.core.warning)
 

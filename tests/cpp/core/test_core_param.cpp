@@ -194,7 +194,7 @@ TEST_P(ParamTest, SetMasterWhereHeldTakesWhatTheModelHoldsRounded) {
 TEST_P(ParamTest, GivesItsMasterBack) {
   Masters masters;
   const Tensor model = values(1, at::kHalf), master = values(kFine);
-  const auto param = masters.param_of(model, master, /*makes_master=*/true);
+  const auto param = masters.param_of(model, master);
   model.mutable_grad() = values(1, at::kHalf);
   masters.prepare_release();
   masters.give_back();

@@ -162,6 +162,28 @@ TEST_P(GroupsTest, AParameterThatComesBackHasItsMasterAgain) {
   expect_its_master_on_return<optim::FusedSGD>(device(), options());
 }
 
+/// As a module that joins in float32, and is cast afterwards.
+TEST_P(GroupsTest, AParameterThatIsCastInTheOptimizerGetsAMaster) {
+  if (level() != OptLevel::O2) GTEST_SKIP() << "no masters";
+  Net net = make_net(device());
+  torch::nn::Linear added(2, 2);
+  added->to(device());
+  torch::optim::SGD sgd(net->parameters(), 0.25);
+  auto [model, optimizer] = initialize(net, sgd, options());
+  optimizer.add_param_group(Group(added->parameters()));
+  const auto step = [&] {
+    optimizer.zero_grad();
+    scale_loss(added->weight.to(at::kFloat).sum() * 0.0001, optimizer).backward();
+    EXPECT_TRUE(optimizer.step());
+  };
+  step();
+  added->to(at::kHalf);
+  const Tensor before = added->weight.detach().to(at::kFloat);
+  for (int i = 0; i < 40; ++i) step();
+  const Tensor value = core::float32_of(added->weight);
+  EXPECT_LT((value - (before - 0.001)).abs().max().item<double>(), 1e-5) << "not rounded away";
+}
+
 /// Before the optimizer that it leaves is asked for anything.
 TEST_P(GroupsTest, AParameterMovesToAnotherOptimizer) {
   Net net = make_net(device());
