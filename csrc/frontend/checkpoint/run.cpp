@@ -4,6 +4,7 @@
 
 #include <fstream>
 #include <sstream>
+#include <unordered_map>
 
 #include "checkpoint/file.h"
 #include "checkpoint/replace_file.h"
@@ -30,8 +31,12 @@ std::string numbered(const char* list, size_t i) {
 
 Tree saved_model(const torch::nn::Module& model) {
   Tree tree = checkpoint::new_tree();
+  std::unordered_map<const c10::TensorImpl*, Tensor> values;  // a shared tensor is written once
   for (const auto& tensor : checkpoint::tensors_of(model)) {
-    if (tensor->defined()) tree.insert(tensor.key(), core::float32_of(tensor.value()));
+    if (!tensor->defined()) continue;
+    Tensor& value = values[tensor->unsafeGetTensorImpl()];
+    if (!value.defined()) value = core::float32_of(tensor.value());
+    tree.insert(tensor.key(), value);
   }
   return tree;
 }

@@ -18,7 +18,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchamp._shards import is_dtensor
-from torchamp.amp._masters import LOW_PRECISION
+from torchamp.amp._masters import LOW_PRECISION, mastered
 
 #: The name of a module or buffer in the model, or of an argument of its forward; a module's class,
 #: or a predicate of both name and module.
@@ -223,6 +223,19 @@ def explain(error: Exception, model: torch.nn.Module, dtype: torch.dtype | None)
         _add_note(error, _kernel_note(_running(error), model))
     elif _MISMATCH.search(str(error)):
         _add_note(error, _mismatch_note(_running(error), model))
+
+
+def explain_change(
+    error: Exception, models: Iterable[torch.nn.Module], dtype: torch.dtype | None
+) -> None:
+    """Adds a note that names a parameter with a master that `models`, cast to `dtype`, have in
+    another dtype by now, and a remedy."""
+    for name, param in (named for model in models for named in model.named_parameters()):
+        if param.dtype != dtype and mastered(param) is not None:
+            note = f"parameter {name!r} is in {param.dtype}"
+            if module := name.rpartition(".")[0]:
+                note += f"; if a forward has cast it, initialize with keep_fp32={module!r}"
+            return _add_note(error, note)
 
 
 def _add_note(error: Exception, note: str) -> None:

@@ -3,11 +3,13 @@ model that come from masters and reach them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakIdRef
 
 from torchamp._arguments import expect
 from torchamp._load import _C
@@ -87,6 +89,10 @@ def _fitting_states(
             yield name, value
 
 
+#: What a state dict last got of a tensor, which the tensor's other names there get too.
+_latest: MutableMapping[WeakIdRef, torch.Tensor] = weakref.WeakValueDictionary()
+
+
 def hook_state_dict(model: torch.nn.Module) -> Iterator[RemovableHandle]:
     """Lets model.state_dict() give float32, and model.load_state_dict() reach the masters, until
     the handles are removed.
@@ -133,8 +139,13 @@ def _give_float32(
         given = state_dict.get(prefix + name)
         if not isinstance(given, torch.Tensor) or given.dtype not in LOW_PRECISION:
             continue
-        if given is not tensor:  # as with keep_vars
-            state_dict[prefix + name] = float32_of(tensor, given)
+        if given is tensor:  # as with keep_vars
+            continue
+        key = WeakIdRef(tensor)
+        wide = _latest.get(key)
+        if wide is None or all(each is not wide for each in state_dict.values()):
+            wide = float32_of(tensor, given)
+        state_dict[prefix + name] = _latest[key] = wide
 
 
 def float32_of(tensor: torch.Tensor, given: torch.Tensor) -> torch.Tensor:

@@ -430,8 +430,8 @@ class AmpModel(Swapped, torch.nn.Module):
         """torch.jit.script calls it."""
         raise RuntimeError(
             "torch.jit.script: expected a model that is not of amp, got one that initialize "
-            "returned, whose forward it cannot read; use torch.compile, torch.export.export or "
-            "torch.jit.trace"
+            "returned, whose forward it cannot read; use torch.compile, torch.jit.trace, or "
+            "torch.export.export after model.zero_grad()"
         )
 
 

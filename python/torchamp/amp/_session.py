@@ -18,6 +18,7 @@ from torchamp._load import _C
 from torchamp._logging import log, warn
 from torchamp._shards import Shards, is_dtensor, mesh_groups_of, shard_of
 from torchamp.amp._autocast import OpenCasts, lasting_casts
+from torchamp.amp._cast import explain_change
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import params_of
 from torchamp.amp._ranks import DataParallel, agreement_over, are_sharded, leave_unsynced
@@ -386,6 +387,14 @@ class ScaledLoss(_C.Backward):
         self._loss = loss
 
     backward = LossContext.backward
+
+    def __enter__(self) -> torch.Tensor:
+        try:
+            return super().__enter__()
+        except RuntimeError as error:
+            session = self._session
+            explain_change(error, session.models(), session.settings.properties.cast_model_type)
+            raise
 
     def begin(self) -> torch.Tensor:
         """What the context yields."""

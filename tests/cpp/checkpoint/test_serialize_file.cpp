@@ -1,3 +1,4 @@
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/lbfgs.h>
 
 #include <functional>
@@ -97,6 +98,16 @@ TEST_P(CheckpointFileTest, AModelWithOtherNamesIsRefused) {
   expect_refused(file_.path(),
                  "missing key \"norm.num_batches_tracked\", unexpected key \"weight\", "
                  "unexpected key \"bias\"");
+}
+
+TEST_P(CheckpointFileTest, ATensorOfTwoNamesIsWrittenOnce) {
+  torch::nn::Linear shared(100, 100);
+  torch::nn::Sequential net(shared, shared);
+  net->to(device());
+  torch::optim::SGD sgd(shared->parameters(), 0.1);
+  auto amped = initialize(net, sgd, quiet(OptLevel::O2));
+  save(amped, file_.path());
+  EXPECT_LT(std::filesystem::file_size(file_.path()), 2 * shared->weight.numel() * sizeof(float));
 }
 
 TEST_P(CheckpointFileTest, AFileThatIsCutOffAnywhereIsRefused) {

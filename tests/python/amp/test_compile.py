@@ -186,8 +186,10 @@ def test_a_forward_bound_to_the_object_is_captured():
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("level", LEVELS)
-def test_exported(level, strict):
-    model, _ = initialized(level, net())
+def test_exported_after_a_step_and_zero_grad(level, strict):
+    model, optimizer = initialized(level, net())
+    train_step(model, optimizer)
+    model.zero_grad()
     model.eval()
     x, _ = batch()
     program = torch.export.export(model, (x,), strict=strict)

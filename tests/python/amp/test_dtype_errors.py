@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import torch
-from nets import batch, initialized
+from nets import backward, batch, initialized, train_step
 from torch import nn
 
 from torchamp import amp
@@ -239,3 +239,22 @@ def test_no_note_on_other_errors():
     with pytest.raises(RuntimeError) as raised:
         model(batch()[0])
     assert not hasattr(raised.value, "__notes__")
+
+
+@pytest.mark.parametrize("level", ["O2", "O5"])
+def test_a_parameter_that_a_forward_casts_is_named(level):
+    def router(block, x):
+        return block.layer.float()(x.float())
+
+    model, optimizer = initialized(level, Net(router))
+    with pytest.raises(RuntimeError, match="as initialize left it, got Float") as raised:
+        backward(model, optimizer)
+    assert raised.value.__notes__ == [
+        "torchamp: parameter 'block.layer.weight' is in torch.float32; if a forward has cast it, "
+        "initialize with keep_fp32='block.layer'"
+    ]
+    model, optimizer = initialized(level, Net(router), keep_fp32="block.layer")
+    before = model.block.layer.weight.clone()
+    train_step(model, optimizer)
+    assert not torch.equal(model.block.layer.weight, before)
+    amp.release(model)

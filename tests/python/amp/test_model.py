@@ -133,7 +133,12 @@ def test_traced_after_initialize():
 @pytest.mark.parametrize("level", LEVELS)
 def test_scripted_after_initialize(level):
     model, _ = initialized(level, linear_net())
-    with pytest.raises(RuntimeError, match="torch.jit.script: expected a model that is not of amp"):
+    message = (
+        "torch.jit.script: expected a model that is not of amp, got one that initialize returned, "
+        "whose forward it cannot read; use torch.compile, torch.jit.trace, or "
+        "torch.export.export after model.zero_grad()"
+    )
+    with pytest.raises(RuntimeError, match=f"^{re.escape(message)}$"):
         torch.jit.script(model)
 
 

@@ -1,6 +1,7 @@
 """model.state_dict() and load_state_dict() read and write the masters."""
 
 import copy
+import io
 
 import pytest
 import torch
@@ -45,6 +46,47 @@ def test_it_gives_float32_without_masters():
     state = model.state_dict()
     assert state["first.weight"].dtype == state["norm.running_mean"].dtype == F32
     assert torch.equal(state["first.weight"], model.first.weight.float())
+
+
+class Tied(nn.Module):
+    """A weight, and a buffer, under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(20, 8), nn.Linear(8, 20, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("table", torch.ones(20))
+        self.register_buffer("same", self.table)
+
+    def forward(self, x):
+        return self.head(self.embedding(x)) * self.table
+
+
+@pytest.mark.parametrize("level", ["O2", "O3", "O5"])
+def test_names_of_one_tensor_share_memory(level):
+    model, optimizer = initialized(level, Tied())
+    earlier, file = model.state_dict(), io.BytesIO()
+    amp.save(model, optimizer, file)
+    file.seek(0)
+    (saved,) = torch.load(file)["models"]
+    for state in (nn.ModuleDict({"net": model}).state_dict(), saved):
+        weight, head, table, same = (tensor.data_ptr() for tensor in state.values())
+        assert weight == head and table == same
+        assert not {weight, table} & {tensor.data_ptr() for tensor in earlier.values()}
+
+
+def test_safetensors_exchanges_files_with_plain_models(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    model, optimizer = initialized("O2", Tied())
+    plain, path = Tied(), str(tmp_path / "model.safetensors")
+    safetensors.save_model(plain, path)
+    safetensors.load_model(model, path)
+    assert torch.equal(masters(optimizer)[0], plain.head.weight)
+    with torch.no_grad():
+        masters(optimizer)[0].add_(1)
+    safetensors.save_model(model, path)
+    safetensors.load_model(plain, path)
+    assert torch.equal(masters(optimizer)[0], plain.head.weight)
 
 
 def test_submodules_and_prefixes():
