@@ -210,6 +210,7 @@ _MISMATCH = re.compile(
 )
 _OVERFLOW = "without overflow"
 _NO_KERNEL = re.compile("not implemented for '(Half|BFloat16)'")
+_HOOK = re.compile("hook '.*' has changed the type of value")
 
 
 def explain(error: Exception, model: torch.nn.Module, dtype: torch.dtype | None) -> None:
@@ -223,6 +224,16 @@ def explain(error: Exception, model: torch.nn.Module, dtype: torch.dtype | None)
         _add_note(error, _kernel_note(_running(error), model))
     elif _MISMATCH.search(str(error)):
         _add_note(error, _mismatch_note(_running(error), model))
+
+
+def explain_hook(error: object) -> None:
+    """Adds a note to the error that a backward raises for a hook that returns another dtype."""
+    if isinstance(error, RuntimeError) and _HOOK.search(str(error)):
+        _add_note(
+            error,
+            "a hook of a tensor has to return its grad in the dtype that it came in, which is that "
+            "of the tensor, and a mask or factor in float32 widens it; write mask.to(grad.dtype)",
+        )
 
 
 def _add_note(error: Exception, note: str) -> None:

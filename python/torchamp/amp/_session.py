@@ -18,6 +18,7 @@ from torchamp._load import _C
 from torchamp._logging import log, warn
 from torchamp._shards import Shards, is_dtensor, mesh_groups_of, shard_of
 from torchamp.amp._autocast import OpenCasts, lasting_casts
+from torchamp.amp._cast import explain_hook
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import params_of
 from torchamp.amp._ranks import DataParallel, agreement_over, are_sharded, leave_unsynced
@@ -387,6 +388,11 @@ class ScaledLoss(_C.Backward):
 
     backward = LossContext.backward
 
+    def __exit__(self, kind: object, *others: object) -> None:
+        for error in others:
+            explain_hook(error)
+        super().__exit__(kind, *others)
+
     def begin(self) -> torch.Tensor:
         """What the context yields."""
         for data_parallel in self._session.data_parallel:
@@ -405,9 +411,9 @@ class DTensorLoss(ScaledLoss):
         with self._session.shards.mirrored():
             return super().__enter__()
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: object, *others: object) -> None:
         with self._session.shards.mirrored():
-            super().__exit__(*exception)
+            super().__exit__(kind, *others)
 
 
 def _is_unsynced(session: Session, states: Sequence[OptimizerSession]) -> bool:
