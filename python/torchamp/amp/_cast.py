@@ -244,7 +244,7 @@ def _add_note(error: Exception, note: str) -> None:
 def _overflow_note(running: list[torch.nn.Module], model: torch.nn.Module) -> str:
     dtype = _dtype_of(running)
     return (
-        f"{_described(running[-1], model)} computes in {dtype}, whose largest number is "
+        f"{described(running[-1], model)} computes in {dtype}, whose largest number is "
         f"{torch.finfo(dtype).max:g}; write torch.finfo(x.dtype).min, of an input x, in the place "
         "of a number like -1e9"
     )
@@ -252,17 +252,17 @@ def _overflow_note(running: list[torch.nn.Module], model: torch.nn.Module) -> st
 
 def _kernel_note(running: list[torch.nn.Module], model: torch.nn.Module) -> str:
     return (
-        f"{_described(running[-1], model)} computes in {_dtype_of(running)}, in which torch has no "
+        f"{described(running[-1], model)} computes in {_dtype_of(running)}, in which torch has no "
         "such kernel for the device; name the module in keep_fp32"
     )
 
 
 def _mismatch_note(running: list[torch.nn.Module], model: torch.nn.Module) -> str:
     dtype, module = _dtype_of(running), running[-1]
-    where = _described(module, model)
+    where = described(module, model)
     if module not in set(model.modules()):
         return (
-            f"{_described(running[-2], model)} calls a {type(module).__name__} that initialize "
+            f"{described(running[-2], model)} calls a {type(module).__name__} that initialize "
             f"has not cast to {dtype}, because it is no submodule; assign it to an attribute or "
             "put it in a torch.nn.ModuleList, before initialize"
         )
@@ -297,6 +297,7 @@ def _dtype_of(running: list[torch.nn.Module]) -> torch.dtype:
     return next(state.input_type for state in states if state and state.input_type)
 
 
-def _described(module: torch.nn.Module, model: torch.nn.Module) -> str:
+def described(module: torch.nn.Module, model: torch.nn.Module) -> str:
+    """Its name in the model, and its class."""
     name = next((name for name, each in model.named_modules() if each is module), "")
     return f"{name!r} ({type(module).__name__})" if name else f"the model ({type(model).__name__})"

@@ -21,6 +21,7 @@ from torchamp.amp._autocast import OpenCasts, lasting_casts
 from torchamp.amp._cast import explain_hook
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import params_of
+from torchamp.amp._nonfinite import FirstNonfinite
 from torchamp.amp._ranks import DataParallel, agreement_over, are_sharded, leave_unsynced
 from torchamp.amp._settings import Settings
 
@@ -54,6 +55,8 @@ class Session:
         self.hooks: list[RemovableHandle] = []
         #: Nothing is logged at 0.
         self.verbosity: int = settings.options["verbosity"]
+        #: What looks at one forward, once, after two losses in a row that were not finite.
+        self.nonfinite: FirstNonfinite | None = None
         #: The ranks of these agree on overflows.
         self._groups: list[Any] = []
         self._models: list[weakref.ref[torch.nn.Module]] = []
@@ -177,6 +180,17 @@ class Session:
             if optimizer is not but and not state.core.holds(optimizer.param_groups):
                 state.core.let_go(params_of([optimizer]))
 
+    def look_for_nonfinite(self, skipped: _C.SkippedStep) -> None:
+        """After the second skipped step in a row whose loss was not finite, looks at the forward
+        of the next one, and tells what it has found once that is known."""
+        if skipped.is_loss_finite or skipped.in_a_row < 2:
+            return
+        if self.nonfinite is None:
+            dtype = self.settings.properties.cast_model_type
+            self.nonfinite = FirstNonfinite(self.models(), dtype)
+        else:
+            self.nonfinite.tell()
+
     def publish_masters(self) -> None:
         """Copies masters that the program has written to the models, for a reader of them."""
         for state in self.states:
@@ -196,6 +210,8 @@ class Session:
         """Forgets models and optimizers, which are plain again."""
         self._is_released = True
         self.close()
+        if self.nonfinite is not None:
+            self.nonfinite.end()
         for hook in self.hooks:
             hook.remove()
         self.hooks, self.states, self.data_parallel = [], [], []
@@ -309,6 +325,7 @@ class OptimizerSession:
             first = [names.get(id(params[i]), f"parameter {i}") for i in skipped.first]
             for level, message in skipped.messages(first):
                 log(level, message)
+            self.session.look_for_nonfinite(skipped)
         return known
 
     def check_skips(self) -> None:
@@ -395,6 +412,8 @@ class ScaledLoss(_C.Backward):
 
     def begin(self) -> torch.Tensor:
         """What the context yields."""
+        if self._session.nonfinite is not None:
+            self._session.nonfinite.end()
         for data_parallel in self._session.data_parallel:
             if data_parallel.noted is not None:
                 data_parallel.share()
