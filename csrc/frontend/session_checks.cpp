@@ -7,6 +7,7 @@
 #include <iomanip>
 #include <optional>
 #include <sstream>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -127,6 +128,53 @@ void warn_of_averages(const GivenParams& given, Texts& texts) {
   }
 }
 
+/// Whether two parameters are equal, and not because of one number that fills both, as in norms.
+/// Waits for the device.
+bool are_copies(const at::Tensor& param, const at::Tensor& other) {
+  const bool are_comparable = param.sizes() == other.sizes() && param.device() == other.device() &&
+                              param.scalar_type() == other.scalar_type() && !param.is_meta();
+  if (!are_comparable || param.dim() < 2 || param.numel() == 0) return false;
+  const at::Tensor own = param.detach(), others = other.detach();
+  return at::equal(own[0], others[0]) && at::equal(own, others) &&
+         own.ne(own.min()).any().item<bool>();
+}
+
+/// Cuts the components that both names end in: "key.0.weight" and "query.0.weight" become "key" and
+/// "query".
+void cut_common_end(std::string& name, std::string& other) {
+  for (size_t dot = name.rfind('.'); dot != std::string::npos; dot = name.rfind('.')) {
+    const size_t others = other.rfind('.');
+    if (others == std::string::npos || name.substr(dot) != other.substr(others)) return;
+    name.resize(dot);
+    other.resize(others);
+  }
+}
+
+/// As of a momentum encoder, which is a copy of another part of its model.
+void warn_of_averaged_parts(const GivenParams& given, Texts& texts) {
+  if (!c10::isReducedFloatingType(given.properties.cast_model_type.value_or(at::kFloat))) return;
+  const Tensors trained = stepped(given), cast(given.cast);
+  for (const Named& params : given.models) {
+    for (const auto& [name, param] : params) {
+      if (trained.has(param) || !cast.has(param)) continue;
+      std::string copy = name, original;
+      for (const auto& [other_name, other] : params) {
+        if (!trained.has(other) || !are_copies(param, other)) continue;
+        std::string part = name, others = other_name;
+        cut_common_end(part, others);
+        if (part.size() < copy.size()) std::tie(copy, original) = std::tie(part, others);
+      }
+      if (original.empty()) continue;
+      const std::string text =
+          c10::str("initialize: expected an optimizer to step \"", copy, "\" of models[",
+                   &params - given.models.data(), "], got a copy of \"", original,
+                   "\" that none steps; if it averages \"", original,
+                   "\", its averages stall in 16 bits: name \"", copy, "\" in keep_fp32");
+      if (texts.empty() || texts.back() != text) texts.push_back(text);
+    }
+  }
+}
+
 void warn_of_float64(const GivenParams& given, Texts& texts) {
   const auto dtype = given.properties.cast_model_type;
   if (!dtype || *dtype == at::kDouble) return;
@@ -171,6 +219,7 @@ std::vector<std::string> GivenParams::warnings() const {
                              "models that it trains"));
   }
   warn_of_averages(*this, texts);
+  warn_of_averaged_parts(*this, texts);
   warn_of_float64(*this, texts);
   return texts;
 }

@@ -33,6 +33,10 @@ void bind_report(py::module_& module) {
       .def_readonly("first", &SkippedStep::first,
                     "The first parameters whose grad was not finite, as indices into "
                     "model_params().")
+      .def_readonly("in_a_row", &SkippedStep::in_a_row,
+                    "The skipped steps since the last one that was taken.")
+      .def_property_readonly("is_loss_finite", &is_loss_finite,
+                             "Whether its losses are finite, so that a loss scale may help.")
       .def("messages", &levels_and_texts, py::arg("names"),
            "What reports it, as logging's levels and texts; names: of the parameters in first.")
       .def("check_in_a_row", &check_in_a_row, py::arg("max_in_a_row"),

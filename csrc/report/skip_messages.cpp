@@ -6,6 +6,12 @@
 #include <algorithm>
 
 namespace torchamp {
+
+bool is_loss_finite(const SkippedStep& step) {
+  return std::all_of(step.overflows.begin(), step.overflows.end(),
+                     [](const Overflow& overflow) { return overflow.is_loss_finite; });
+}
+
 namespace {
 
 /// From this many skipped steps in a row on, they have a reason that no lower scale removes.
@@ -15,11 +21,6 @@ constexpr int64_t kManyInARow = 10;
 bool is_reported(int64_t in_a_row) {
   const int64_t tens = in_a_row / kManyInARow;
   return in_a_row < kManyInARow || (in_a_row % kManyInARow == 0 && (tens & (tens - 1)) == 0);
-}
-
-bool is_loss_finite(const SkippedStep& step) {
-  return std::all_of(step.overflows.begin(), step.overflows.end(),
-                     [](const Overflow& overflow) { return overflow.is_loss_finite; });
 }
 
 bool has_finite_loss(const SkippedStep& step) {

@@ -16,6 +16,9 @@ struct LogMessage {
   std::string text;
 };
 
+/// Whether its losses are finite, so that a lower loss scale may help.
+TORCHAMP_API bool is_loss_finite(const SkippedStep& step);
+
 /// The messages that report a skipped step. `names`: of the parameters in `step.first`, if known.
 /// Long runs of skipped steps are reported ever more rarely.
 TORCHAMP_API std::vector<LogMessage> messages_of(const SkippedStep& step,

@@ -210,6 +210,7 @@ _MISMATCH = re.compile(
 )
 _OVERFLOW = "without overflow"
 _NO_KERNEL = re.compile("not implemented for '(Half|BFloat16)'")
+_HOOK = re.compile("hook '.*' has changed the type of value")
 
 
 def explain(error: Exception, model: torch.nn.Module, dtype: torch.dtype | None) -> None:
@@ -225,6 +226,7 @@ def explain(error: Exception, model: torch.nn.Module, dtype: torch.dtype | None)
         _add_note(error, _mismatch_note(_running(error), model))
 
 
+<<<<<<< HEAD
 def explain_change(
     error: Exception, models: Iterable[torch.nn.Module], dtype: torch.dtype | None
 ) -> None:
@@ -236,6 +238,16 @@ def explain_change(
             if module := name.rpartition(".")[0]:
                 note += f"; if a forward has cast it, initialize with keep_fp32={module!r}"
             return _add_note(error, note)
+=======
+def explain_hook(error: object) -> None:
+    """Adds a note to the error that a backward raises for a hook that returns another dtype."""
+    if isinstance(error, RuntimeError) and _HOOK.search(str(error)):
+        _add_note(
+            error,
+            "a hook of a tensor has to return its grad in the dtype that it came in, which is that "
+            "of the tensor, and a mask or factor in float32 widens it; write mask.to(grad.dtype)",
+        )
+>>>>>>> 358ecb2e185e81854a3da26fb42bfc5353b53fdd
 
 
 def _add_note(error: Exception, note: str) -> None:
@@ -246,7 +258,7 @@ def _add_note(error: Exception, note: str) -> None:
 def _overflow_note(running: list[torch.nn.Module], model: torch.nn.Module) -> str:
     dtype = _dtype_of(running)
     return (
-        f"{_described(running[-1], model)} computes in {dtype}, whose largest number is "
+        f"{described(running[-1], model)} computes in {dtype}, whose largest number is "
         f"{torch.finfo(dtype).max:g}; write torch.finfo(x.dtype).min, of an input x, in the place "
         "of a number like -1e9"
     )
@@ -254,17 +266,17 @@ def _overflow_note(running: list[torch.nn.Module], model: torch.nn.Module) -> st
 
 def _kernel_note(running: list[torch.nn.Module], model: torch.nn.Module) -> str:
     return (
-        f"{_described(running[-1], model)} computes in {_dtype_of(running)}, in which torch has no "
+        f"{described(running[-1], model)} computes in {_dtype_of(running)}, in which torch has no "
         "such kernel for the device; name the module in keep_fp32"
     )
 
 
 def _mismatch_note(running: list[torch.nn.Module], model: torch.nn.Module) -> str:
     dtype, module = _dtype_of(running), running[-1]
-    where = _described(module, model)
+    where = described(module, model)
     if module not in set(model.modules()):
         return (
-            f"{_described(running[-2], model)} calls a {type(module).__name__} that initialize "
+            f"{described(running[-2], model)} calls a {type(module).__name__} that initialize "
             f"has not cast to {dtype}, because it is no submodule; assign it to an attribute or "
             "put it in a torch.nn.ModuleList, before initialize"
         )
@@ -299,6 +311,7 @@ def _dtype_of(running: list[torch.nn.Module]) -> torch.dtype:
     return next(state.input_type for state in states if state and state.input_type)
 
 
-def _described(module: torch.nn.Module, model: torch.nn.Module) -> str:
+def described(module: torch.nn.Module, model: torch.nn.Module) -> str:
+    """Its name in the model, and its class."""
     name = next((name for name, each in model.named_modules() if each is module), "")
     return f"{name!r} ({type(module).__name__})" if name else f"the model ({type(model).__name__})"

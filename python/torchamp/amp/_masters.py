@@ -4,7 +4,11 @@ model that come from masters and reach them."""
 from __future__ import annotations
 
 import weakref
+<<<<<<< HEAD
 from collections.abc import Iterable, Iterator, MutableMapping
+=======
+from collections.abc import Iterable, Iterator
+>>>>>>> 358ecb2e185e81854a3da26fb42bfc5353b53fdd
 from typing import Any
 
 import torch
@@ -94,16 +98,15 @@ _latest: MutableMapping[WeakIdRef, torch.Tensor] = weakref.WeakValueDictionary()
 
 
 def hook_state_dict(model: torch.nn.Module) -> Iterator[RemovableHandle]:
-    """Lets model.state_dict() give float32, and model.load_state_dict() reach the masters, until
-    the handles are removed.
+    """Lets model.state_dict() and deep copies of its modules give float32, and
+    model.load_state_dict() reach the masters, until the handles are removed.
 
-    The hooks, on every module for its own tensors, are functions that find masters by the
-    parameter.
+    The hooks, on every module for its own tensors, find masters by the parameter.
     """
     for module in model.modules():
-        if _give_float32 in module._state_dict_hooks.values():
+        if any(map(_is_ours, module._state_dict_hooks.values())):
             continue
-        yield module.register_state_dict_post_hook(_give_float32)
+        yield module.register_state_dict_post_hook(_Float32Values(module))
         yield module.register_load_state_dict_pre_hook(_load_masters)
         yield module.register_load_state_dict_post_hook(_mark_synced)
 
@@ -122,7 +125,8 @@ def unhook_state_dict(model: torch.nn.Module) -> None:
 
 def _is_ours(hook: Any) -> bool:
     """torch wraps some hooks."""
-    return getattr(hook, "hook", hook) in (_give_float32, _load_masters, _mark_synced)
+    is_function = getattr(hook, "hook", hook) in (_load_masters, _mark_synced)
+    return is_function or isinstance(hook, _Float32Values)
 
 
 def _own_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -132,6 +136,7 @@ def _own_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
                 yield name, tensor
 
 
+<<<<<<< HEAD
 def _give_float32(
     module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: dict
 ) -> None:
@@ -146,6 +151,35 @@ def _give_float32(
         if wide is None or all(each is not wide for each in state_dict.values()):
             wide = float32_of(tensor, given)
         state_dict[prefix + name] = _latest[key] = wide
+=======
+class _Float32Values:
+    """The hook by which a module gives float32 values, to state dicts and to its deep copies. A
+    copy has one without a module, which does nothing."""
+
+    def __init__(self, module: torch.nn.Module | None = None) -> None:
+        self.module = weakref.ref(module) if module is not None else None
+
+    def __call__(
+        self, module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, metadata: dict
+    ) -> None:
+        for name, tensor in _own_tensors(module) if self.module else ():
+            given = state_dict.get(prefix + name)
+            if not isinstance(given, torch.Tensor) or given.dtype not in LOW_PRECISION:
+                continue
+            if given is not tensor:  # as with keep_vars
+                state_dict[prefix + name] = float32_of(tensor, given)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Float32Values:
+        """Called after the module's tensors were copied, which come before its hooks."""
+        module = self.module() if self.module is not None else None
+        for _, tensor in _own_tensors(module) if module is not None else ():
+            if id(tensor) in memo and tensor.dtype in LOW_PRECISION:
+                memo[id(tensor)].data = float32_of(tensor, tensor.detach())
+        return _Float32Values()
+
+    def __reduce__(self) -> tuple:
+        return _Float32Values, ()
+>>>>>>> 358ecb2e185e81854a3da26fb42bfc5353b53fdd
 
 
 def float32_of(tensor: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
@@ -168,6 +202,9 @@ def _load_masters(
     unexpected_keys: list[str],
     error_msgs: list[str],
 ) -> None:
+    hooks = (hook for hook in module._state_dict_hooks.values() if isinstance(hook, _Float32Values))
+    if not any(hook.module for hook in hooks):  # a copy
+        return
     if local_metadata.get("assign_to_params_buffers", False):
         raise RuntimeError(
             "load_state_dict: expected assign=False for a model that initialize has cast, got "

@@ -306,8 +306,9 @@ class ModelState:
         return self.session is None and self.output_type is not None
 
     def __getstate__(self) -> dict:
-        """Copies and pickles belong to no session."""
-        return {**self.__dict__, "session": None, "data_parallel": None}
+        """Copies and pickles belong to no session, and only those for inference cast."""
+        own = {**self.__dict__, "session": None, "data_parallel": None}
+        return own if self.is_for_inference else {**own, "input_type": None, "shielded": False}
 
     def run(self, forward: Callable, args: tuple, kwargs: dict) -> Any:
         if self.input_type is None:

@@ -18,9 +18,14 @@ from torchamp._load import _C
 from torchamp._logging import log, warn
 from torchamp._shards import Shards, is_dtensor, mesh_groups_of, shard_of
 from torchamp.amp._autocast import OpenCasts, lasting_casts
+<<<<<<< HEAD
 from torchamp.amp._cast import explain_change
+=======
+from torchamp.amp._cast import explain_hook
+>>>>>>> 358ecb2e185e81854a3da26fb42bfc5353b53fdd
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import params_of
+from torchamp.amp._nonfinite import FirstNonfinite
 from torchamp.amp._ranks import DataParallel, agreement_over, are_sharded, leave_unsynced
 from torchamp.amp._settings import Settings
 
@@ -54,6 +59,8 @@ class Session:
         self.hooks: list[RemovableHandle] = []
         #: Nothing is logged at 0.
         self.verbosity: int = settings.options["verbosity"]
+        #: What looks at one forward, once, after two losses in a row that were not finite.
+        self.nonfinite: FirstNonfinite | None = None
         #: The ranks of these agree on overflows.
         self._groups: list[Any] = []
         self._models: list[weakref.ref[torch.nn.Module]] = []
@@ -177,6 +184,17 @@ class Session:
             if optimizer is not but and not state.core.holds(optimizer.param_groups):
                 state.core.let_go(params_of([optimizer]))
 
+    def look_for_nonfinite(self, skipped: _C.SkippedStep) -> None:
+        """After the second skipped step in a row whose loss was not finite, looks at the forward
+        of the next one, and tells what it has found once that is known."""
+        if skipped.is_loss_finite or skipped.in_a_row < 2:
+            return
+        if self.nonfinite is None:
+            dtype = self.settings.properties.cast_model_type
+            self.nonfinite = FirstNonfinite(self.models(), dtype)
+        else:
+            self.nonfinite.tell()
+
     def publish_masters(self) -> None:
         """Copies masters that the program has written to the models, for a reader of them."""
         for state in self.states:
@@ -196,6 +214,8 @@ class Session:
         """Forgets models and optimizers, which are plain again."""
         self._is_released = True
         self.close()
+        if self.nonfinite is not None:
+            self.nonfinite.end()
         for hook in self.hooks:
             hook.remove()
         self.hooks, self.states, self.data_parallel = [], [], []
@@ -309,6 +329,7 @@ class OptimizerSession:
             first = [names.get(id(params[i]), f"parameter {i}") for i in skipped.first]
             for level, message in skipped.messages(first):
                 log(level, message)
+            self.session.look_for_nonfinite(skipped)
         return known
 
     def check_skips(self) -> None:
@@ -388,6 +409,7 @@ class ScaledLoss(_C.Backward):
 
     backward = LossContext.backward
 
+<<<<<<< HEAD
     def __enter__(self) -> torch.Tensor:
         try:
             return super().__enter__()
@@ -395,9 +417,17 @@ class ScaledLoss(_C.Backward):
             session = self._session
             explain_change(error, session.models(), session.settings.properties.cast_model_type)
             raise
+=======
+    def __exit__(self, kind: object, *others: object) -> None:
+        for error in others:
+            explain_hook(error)
+        super().__exit__(kind, *others)
+>>>>>>> 358ecb2e185e81854a3da26fb42bfc5353b53fdd
 
     def begin(self) -> torch.Tensor:
         """What the context yields."""
+        if self._session.nonfinite is not None:
+            self._session.nonfinite.end()
         for data_parallel in self._session.data_parallel:
             if data_parallel.noted is not None:
                 data_parallel.share()
@@ -414,9 +444,9 @@ class DTensorLoss(ScaledLoss):
         with self._session.shards.mirrored():
             return super().__enter__()
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: object, *others: object) -> None:
         with self._session.shards.mirrored():
-            super().__exit__(*exception)
+            super().__exit__(kind, *others)
 
 
 def _is_unsynced(session: Session, states: Sequence[OptimizerSession]) -> bool:

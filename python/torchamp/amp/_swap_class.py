@@ -7,6 +7,7 @@ DataParallel would run every replica on the original.
 
 from __future__ import annotations
 
+import copy
 import copyreg
 import functools
 import types
@@ -136,6 +137,11 @@ class PlainState(NamedTuple):
     own: Any
     #: Tensors of the model, and their float32 values.
     values: list[tuple[torch.Tensor, torch.Tensor]]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PlainState:
+        """Takes the values, which nobody else has."""
+        own = copy.deepcopy(self.own, memo)
+        return PlainState(own, [(copy.deepcopy(t, memo), value) for t, value in self.values])
 
     def set(self, set_own: Callable) -> None:
         if self.own is not None:

@@ -1,4 +1,7 @@
-"""amp.AveragedModel: torch's, in float32, of the masters."""
+"""amp.AveragedModel: torch's, in float32, of the masters. Averages that live within the model."""
+
+import copy
+import warnings
 
 import pytest
 import torch
@@ -185,3 +188,67 @@ def assert_equal(states: dict, others: dict) -> None:
     assert states.keys() == others.keys()
     for name, value in states.items():
         assert value.dtype == others[name].dtype and torch.equal(value, others[name]), name
+
+
+class Momentum(nn.Module):
+    """A model that has an average of a part of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.online = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.target = copy.deepcopy(self.online).requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.online(x) - self.target(x).detach()
+
+    def average(self, decay: float) -> None:
+        for mean, param in zip(self.target.parameters(), self.online.parameters()):
+            mean.data.mul_(decay).add_(param.data, alpha=1 - decay)
+
+
+def warned_of(model: nn.Module, **options) -> list[str]:
+    trained = sgd(nn.ParameterList(p for p in model.parameters() if p.requires_grad))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        amp.initialize(model, trained, verbosity=0, **options)
+    return [str(each.message) for each in caught]
+
+
+@pytest.mark.parametrize("level", ["O2", "O3", "O5"])
+def test_an_average_within_the_model_is_told_by_name(level):
+    assert warned_of(Momentum(), opt_level=level) == [
+        'initialize: expected an optimizer to step "target" of models[0], got a copy of "online" '
+        'that none steps; if it averages "online", its averages stall in 16 bits: name "target" in '
+        "keep_fp32"
+    ]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_average_is_told_of_other_parts_that_do_not_train(level):
+    frozen = Momentum()
+    for layer in frozen.target.layers:  # norms and biases stay equal, as of any two layers
+        nn.init.normal_(layer.self_attn.in_proj_weight)
+        nn.init.normal_(layer.linear1.weight)
+    for layer in (*frozen.target.layers, *frozen.online.layers):
+        nn.init.zeros_(layer.self_attn.out_proj.weight)
+        nn.init.zeros_(layer.linear2.weight)
+    assert warned_of(frozen, opt_level=level) == []
+    assert warned_of(Momentum(), opt_level=level, keep_fp32="target") == []
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_an_average_that_is_kept_in_float32_does_not_stall(level):
+    model = Momentum()
+    optimizer = sgd(model.online)
+    model, optimizer = amp.initialize(
+        model, optimizer, opt_level=level, keep_fp32="target", verbosity=0
+    )
+    with torch.no_grad():
+        for param in amp.master_params(optimizer):
+            param.add_(1.0)
+    assert model(torch.ones(2, 3, 8)).isfinite().all()  # which also writes the masters to the model
+    for _ in range(1000):
+        model.average(0.995)
+    for mean, param in zip(model.target.parameters(), model.online.parameters()):
+        torch.testing.assert_close(mean, param.float(), rtol=0, atol=0.0068)

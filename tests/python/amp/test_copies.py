@@ -244,3 +244,18 @@ def test_copying_leaves_grads_scaled(level, maker):
     was_lazy = optimizer._torchamp.core.lazy
     copy.deepcopy(optimizer)
     assert optimizer._torchamp.core.lazy == was_lazy
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_deep_copy_of_a_part_is_a_plain_float32_one(level):
+    model, _ = initialized(level, nn.Sequential(Net(), nn.Softplus()), keep_fp32="0.last")
+    with torch.no_grad():
+        model[0].first.weight.add_(0.01)
+    part = copy.deepcopy(model[0])
+    assert {param.dtype for param in part.parameters()} == {torch.float32}
+    for name, value in model[0].state_dict().items():
+        assert torch.equal(part.state_dict()[name], value), name
+    with amp.disable_casts():
+        assert torch.equal(part(batch()[0]), copy.deepcopy(model)[0](batch()[0]))
+    part.load_state_dict(model[0].state_dict(), assign=True)
+    assert {value.dtype for value in part.half().state_dict().values()} <= {torch.half, torch.long}

@@ -258,3 +258,27 @@ def test_a_parameter_that_a_forward_casts_is_named(level):
     train_step(model, optimizer)
     assert not torch.equal(model.block.layer.weight, before)
     amp.release(model)
+
+
+@pytest.mark.parametrize("level", DTYPES)
+def test_hooks_that_change_the_dtype_of_a_grad(level):
+    model, optimizer = initialized(level, loss_scale=1.0)
+    mask = torch.eye(*model.first.weight.shape)
+
+    def scaled_backward():
+        with amp.scale_loss(model(batch()[0]).sum(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+
+    hook = model.first.weight.register_hook(lambda grad: grad * mask)
+    with pytest.raises(RuntimeError, match="has changed the type of value") as caught:
+        scaled_backward()
+    assert caught.value.__notes__ == [
+        "torchamp: a hook of a tensor has to return its grad in the dtype that it came in, which "
+        "is that of the tensor, and a mask or factor in float32 widens it; write "
+        "mask.to(grad.dtype)"
+    ]
+    hook.remove()
+    model.first.weight.register_hook(lambda grad: grad * mask.to(grad.dtype))
+    scaled_backward()
+    grad = model.first.weight.grad
+    assert torch.equal(grad * mask, grad) and grad.any()

@@ -274,6 +274,25 @@ def test_losses_of_masters_count(level, make):
     amp.release(ours.model)
 
 
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("level", ["O2", "O5"])
+def test_penalties_on_the_way_that_masters_have_gone_count(level, make):
+    """As of L2-SP, EWC and FedProx, here of a way that 16 bits round away."""
+    ours, plain = Program(level, make), Program(None, make)
+    for program in (ours, plain):
+        params = list(amp.master_params(program.optimizer))
+        start = [param.detach().clone() for param in params]
+        with torch.no_grad():
+            for param in params:
+                param.mul_(1 + 2**-14)
+        away = [param - old for param, old in zip(params, start)]
+        program.backward(0.25, 2**12 * sum(each.square().sum() for each in away))
+        program.optimizer.step()
+    for value, expected in zip(ours.values(), plain.values()):
+        torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)
+    amp.release(ours.model)
+
+
 def put_on_masters(program):
     for master in amp.master_params(program.optimizer):
         master.grad = torch.full_like(master, 0.5)

@@ -2,10 +2,12 @@
 them."""
 
 import math
+import pickle
 
 import pytest
 import torch
-from nets import Net, finished, initialized, loss_of, sgd, train_step
+from nets import Net, batch, finished, initialized, loss_of, sgd, train_step
+from torch import nn
 
 from torchamp import amp, optimizers
 
@@ -47,8 +49,8 @@ def test_a_long_run_is_reported_rarely_and_training_recovers(make, heard, device
         "WARNING: 640 steps skipped in a row, loss scale from 32768 to 0.000976562: the loss "
     )
     assert all(map(torch.equal, before, model.parameters()))
-    for batch in range(40):
-        train_step(model, optimizer, batch)
+    for seed in range(40):
+        train_step(model, optimizer, seed)
     assert amp.state_dict()["loss_scaler0"]["loss_scale"] >= 2.0**12
     assert not torch.equal(before[0], next(model.parameters()))
 
@@ -73,6 +75,65 @@ def test_too_many_in_a_row_end_the_run(make):
     assert all(map(torch.equal, before, model.parameters()))
     train_step(model, optimizer)
     assert not torch.equal(before[0], next(model.parameters()))
+
+
+class Square(nn.Module):
+    def forward(self, x):
+        return x * x
+
+
+PLACES = {
+    "an output": (300.0, 1.0, "the output of '1' (Square), in torch.float16"),
+    "an input": (1e5, 1.0, "argument 'input' of the model, cast to torch.float16"),
+    "the loss": (1.0, math.inf, ""),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_makes_a_loss_infinite_is_told_at_the_third_step_in_a_row(place, heard, device):
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), Square()).to(device)
+    nn.init.eye_(model[0].weight)
+    model, optimizer = initialized("O2", model, sgd, device, verbosity=1)
+    size, factor, where = PLACES[place]
+    heard.take()
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = model(torch.full((2, 4), size, device=device)).mean() * factor
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        finished(optimizer)
+    first = f"the first tensor that is not is {where}; amp.preflight, before initialize, shows what"
+    told = (
+        f"INFO: loss not finite: {first} a format does not hold"
+        if where
+        else "INFO: loss not finite: every output of the model's modules is; look at the loss "
+        "function"
+    )
+    lines = heard.take().splitlines()
+    assert [i for i, line in enumerate(lines) if line == told] == [3] and len(lines) == 6
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_nothing_looks_at_copies_and_released_models():
+    model, optimizer = initialized("O2", Net(), sgd, verbosity=1)
+    for _ in range(2):
+        bad_step(model, optimizer)
+    twin = pickle.loads(pickle.dumps(model))
+    seen = next(iter(twin._forward_hooks.values())).func.__self__
+    twin(batch()[0])
+    assert not seen._what and twin.first._forward_hooks
+    amp.release(model)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_nothing_is_told_of_a_forward_that_a_graph_hides(heard):
+    model, optimizer = initialized("O2", Net(), sgd, verbosity=1)
+    compiled = torch.compile(model, backend="eager")
+    heard.take()
+    for _ in range(4):
+        bad_step(compiled, optimizer)
+    assert "loss not finite" not in heard.take()
 
 
 @pytest.mark.parametrize("value, error", [(0, ValueError), (2.5, TypeError)])
