@@ -226,7 +226,6 @@ def explain(error: Exception, model: torch.nn.Module, dtype: torch.dtype | None)
         _add_note(error, _mismatch_note(_running(error), model))
 
 
-<<<<<<< HEAD
 def explain_change(
     error: Exception, models: Iterable[torch.nn.Module], dtype: torch.dtype | None
 ) -> None:
@@ -238,7 +237,8 @@ def explain_change(
             if module := name.rpartition(".")[0]:
                 note += f"; if a forward has cast it, initialize with keep_fp32={module!r}"
             return _add_note(error, note)
-=======
+
+
 def explain_hook(error: object) -> None:
     """Adds a note to the error that a backward raises for a hook that returns another dtype."""
     if isinstance(error, RuntimeError) and _HOOK.search(str(error)):
@@ -247,7 +247,6 @@ def explain_hook(error: object) -> None:
             "a hook of a tensor has to return its grad in the dtype that it came in, which is that "
             "of the tensor, and a mask or factor in float32 widens it; write mask.to(grad.dtype)",
         )
->>>>>>> 358ecb2e185e81854a3da26fb42bfc5353b53fdd
 
 
 def _add_note(error: Exception, note: str) -> None:

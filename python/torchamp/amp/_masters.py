@@ -4,16 +4,12 @@ model that come from masters and reach them."""
 from __future__ import annotations
 
 import weakref
-<<<<<<< HEAD
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, MutableMapping
-=======
-from collections.abc import Iterable, Iterator
->>>>>>> 358ecb2e185e81854a3da26fb42bfc5353b53fdd
 from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
-from torch.utils.weak import WeakIdRef
 
 from torchamp._arguments import expect
 from torchamp._load import _C
@@ -93,8 +89,21 @@ def _fitting_states(
             yield name, value
 
 
-#: What a state dict last got of a tensor, which the tensor's other names there get too.
-_latest: MutableMapping[WeakIdRef, torch.Tensor] = weakref.WeakValueDictionary()
+class _Given:
+    """What the state dict that was made last got of each tensor, which the tensor's other names
+    there get too."""
+
+    state_dict: weakref.ref[Any] | None = None
+    values: MutableMapping[int, torch.Tensor]
+
+    @staticmethod
+    def to(state_dict: dict[str, Any]) -> MutableMapping[int, torch.Tensor]:
+        if not isinstance(state_dict, OrderedDict):  # torch's own is one
+            return {}
+        if _Given.state_dict is None or _Given.state_dict() is not state_dict:
+            _Given.state_dict = weakref.ref(state_dict)
+            _Given.values = weakref.WeakValueDictionary()
+        return _Given.values
 
 
 def hook_state_dict(model: torch.nn.Module) -> Iterator[RemovableHandle]:
@@ -136,22 +145,6 @@ def _own_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
                 yield name, tensor
 
 
-<<<<<<< HEAD
-def _give_float32(
-    module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: dict
-) -> None:
-    for name, tensor in _own_tensors(module):
-        given = state_dict.get(prefix + name)
-        if not isinstance(given, torch.Tensor) or given.dtype not in LOW_PRECISION:
-            continue
-        if given is tensor:  # as with keep_vars
-            continue
-        key = WeakIdRef(tensor)
-        wide = _latest.get(key)
-        if wide is None or all(each is not wide for each in state_dict.values()):
-            wide = float32_of(tensor, given)
-        state_dict[prefix + name] = _latest[key] = wide
-=======
 class _Float32Values:
     """The hook by which a module gives float32 values, to state dicts and to its deep copies. A
     copy has one without a module, which does nothing."""
@@ -162,12 +155,17 @@ class _Float32Values:
     def __call__(
         self, module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, metadata: dict
     ) -> None:
+        values = _Given.to(state_dict)
         for name, tensor in _own_tensors(module) if self.module else ():
             given = state_dict.get(prefix + name)
             if not isinstance(given, torch.Tensor) or given.dtype not in LOW_PRECISION:
                 continue
-            if given is not tensor:  # as with keep_vars
-                state_dict[prefix + name] = float32_of(tensor, given)
+            if given is tensor:  # as with keep_vars
+                continue
+            wide = values.get(id(tensor))
+            if wide is None:
+                wide = values[id(tensor)] = float32_of(tensor, given)
+            state_dict[prefix + name] = wide
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Float32Values:
         """Called after the module's tensors were copied, which come before its hooks."""
@@ -179,7 +177,6 @@ class _Float32Values:
 
     def __reduce__(self) -> tuple:
         return _Float32Values, ()
->>>>>>> 358ecb2e185e81854a3da26fb42bfc5353b53fdd
 
 
 def float32_of(tensor: torch.Tensor, given: torch.Tensor) -> torch.Tensor:

@@ -18,11 +18,7 @@ from torchamp._load import _C
 from torchamp._logging import log, warn
 from torchamp._shards import Shards, is_dtensor, mesh_groups_of, shard_of
 from torchamp.amp._autocast import OpenCasts, lasting_casts
-<<<<<<< HEAD
-from torchamp.amp._cast import explain_change
-=======
-from torchamp.amp._cast import explain_hook
->>>>>>> 358ecb2e185e81854a3da26fb42bfc5353b53fdd
+from torchamp.amp._cast import explain_change, explain_hook
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import params_of
 from torchamp.amp._nonfinite import FirstNonfinite
@@ -409,7 +405,6 @@ class ScaledLoss(_C.Backward):
 
     backward = LossContext.backward
 
-<<<<<<< HEAD
     def __enter__(self) -> torch.Tensor:
         try:
             return super().__enter__()
@@ -417,12 +412,11 @@ class ScaledLoss(_C.Backward):
             session = self._session
             explain_change(error, session.models(), session.settings.properties.cast_model_type)
             raise
-=======
+
     def __exit__(self, kind: object, *others: object) -> None:
         for error in others:
             explain_hook(error)
         super().__exit__(kind, *others)
->>>>>>> 358ecb2e185e81854a3da26fb42bfc5353b53fdd
 
     def begin(self) -> torch.Tensor:
         """What the context yields."""
