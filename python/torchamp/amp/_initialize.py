@@ -22,7 +22,7 @@ from torchamp.amp._cast import (
     params_to_cast,
     rules_of,
 )
-from torchamp.amp._masters import LOW_PRECISION, hook_state_dict, params_of
+from torchamp.amp._masters import LOW_PRECISION, hook_state_dict, let_models_be_exported, params_of
 from torchamp.amp._model import adopt_model
 from torchamp.amp._optimizer import adopt_optimizer, listed, steps_fused
 from torchamp.amp._policy import Policy, is_marked, level_and_overrides
@@ -231,6 +231,7 @@ def _set_up(
                 cast_model(model, dtype, keeps_norms, kept)
             if dtype not in (None, torch.float32):
                 session.hooks.extend(hook_state_dict(model))
+                let_models_be_exported()
             adopt_model(model, session, kept)
         for optimizer in optimizers:
             adopt_optimizer(optimizer, session, masters)

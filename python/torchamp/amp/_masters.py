@@ -3,12 +3,14 @@ model that come from masters and reach them."""
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any
 
 import torch
+from torch._subclasses.meta_utils import MetaTensorDesc, MetaTensorDescriber
 from torch.utils.hooks import RemovableHandle
 
 from torchamp._arguments import expect
@@ -118,6 +120,30 @@ def hook_state_dict(model: torch.nn.Module) -> Iterator[RemovableHandle]:
         yield module.register_state_dict_post_hook(_Float32Values(module))
         yield module.register_load_state_dict_pre_hook(_load_masters)
         yield module.register_load_state_dict_post_hook(_mark_synced)
+
+
+def let_models_be_exported() -> None:
+    """torch.export makes fake twins of parameters, which take no grad of another dtype than their
+    own. From now on it makes those of parameters that have such grads without them."""
+    describe = MetaTensorDescriber.describe_tensor
+    if hasattr(describe, "is_torchamps"):
+        return
+
+    @functools.wraps(describe)
+    def without_wide_grad(
+        self: MetaTensorDescriber, t: torch.Tensor, **options: Any
+    ) -> MetaTensorDesc:
+        is_narrow = t.dtype in LOW_PRECISION and t.is_leaf
+        if not is_narrow or t.grad is None or t.grad.dtype == t.dtype:
+            return describe(self, t, **options)
+        grad, t.grad = t.grad, None
+        try:
+            return describe(self, t, **options)
+        finally:
+            t.grad = grad
+
+    without_wide_grad.is_torchamps = True  # type: ignore[attr-defined]
+    MetaTensorDescriber.describe_tensor = without_wide_grad  # type: ignore[method-assign]
 
 
 def unhook_state_dict(model: torch.nn.Module) -> None:

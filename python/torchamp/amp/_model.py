@@ -432,7 +432,7 @@ class AmpModel(Swapped, torch.nn.Module):
         raise RuntimeError(
             "torch.jit.script: expected a model that is not of amp, got one that initialize "
             "returned, whose forward it cannot read; use torch.compile, torch.jit.trace, or "
-            "torch.export.export after model.zero_grad()"
+            "torch.export.export"
         )
 
 
