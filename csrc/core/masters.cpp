@@ -30,7 +30,10 @@ void Masters::forget_gone() {
 }
 
 void Masters::prepare_release() const {
-  core::refresh(params_);
+  for (const auto& param : params_) {
+    if (param->model.element_size() == 2) param->check_model();  // else the program has widened it
+  }
+  publish_masters(params_);
   for (const auto& param : params_) param->adopt_data_writes();
 }
 

@@ -11,7 +11,6 @@ class TORCHAMP_API Masters {
  public:
   /// `makes_masters`: for 16-bit parameters that have none.
   explicit Masters(bool makes_masters = false) : makes_masters_(makes_masters) {}
-
   /// From now on, steps adopt writes that PyTorch does not count, as through `.data`.
   void adopt_data_writes();
   /// Whether they do.
@@ -24,10 +23,8 @@ class TORCHAMP_API Masters {
   bool makes_master_of(const at::Tensor& tensor) const {
     return makes_masters_ && c10::isReducedFloatingType(tensor.scalar_type());
   }
-
   /// Drops those of tensors that the program has dropped.
   void forget_gone();
-
   /// Makes the masters what the model holds, in float32.
   void prepare_release() const;
   /// Gives their memory to the model's parameters, which become float32, without grads.

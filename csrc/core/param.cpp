@@ -196,7 +196,7 @@ Tensor Param::value() const {
   at::NoGradGuard no_grad;
   const Tensor held = model.detach(), wide = master.detach();
   if (!has_master()) return held.to(at::kFloat);
-  Tensor is_masters = wide.to(held.scalar_type()).eq(held);
+  Tensor is_masters = wide.to(dtype_).eq(held);
   if (agreed_hash_.defined()) is_masters = is_masters.logical_or(is_hash_as_agreed());
   return at::where(is_masters, wide, held.to(at::kFloat));
 }

@@ -29,7 +29,8 @@ def release(models: torch.nn.Module | Iterable[torch.nn.Module]) -> None:
 
     Raises:
         RuntimeError: within scale_loss, for models that contain one that initialize returned, and
-            where the program has given one of them another class or dtype since.
+            where the program has given one of them another class, or another dtype than float32,
+            since.
         ValueError: where the groups of two optimizers hold one master.
     """
     session: Session | None = None

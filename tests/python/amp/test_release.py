@@ -220,12 +220,22 @@ def test_a_refusal_changes_nothing(make):
     first, second = Net(), linear_net()
     one, two = make(first), make(second)
     amp.initialize([first, second], [one, two], opt_level="O2", verbosity=0)
-    second.float()
+    second.bfloat16()
     before = everything(first, one)
     with pytest.raises(RuntimeError, match="to hold Half as initialize left it, got"):
         amp.release(first)
     assert not changed(before, everything(first, one))
     train_step(first, one)
+
+
+@pytest.mark.parametrize("level", ["O2", "O5"])
+def test_a_model_that_the_program_has_made_float32_has_its_masters_values(level):
+    model, optimizer = trained(level)
+    expected = [master.clone() for master in amp.master_params(optimizer)]
+    model.float()
+    amp.release(model)
+    assert all(map(torch.equal, model.parameters(), expected))
+    plain_step(model, optimizer)
 
 
 def test_what_has_replaced_a_class_since_is_named():
