@@ -37,13 +37,17 @@ def in_training(optimizer: Any) -> OptimizerSession | None:
 
 
 def _states_of_params(optimizer: torch.optim.Optimizer) -> list[OptimizerSession]:
-    """Of the optimizers whose masters belong to parameters in the groups of `optimizer`: its own,
-    or those of one that it wraps, or that wraps it."""
+    """Its own, or those of the optimizers whose masters belong to parameters in its groups, or that
+    wrap it."""
     own = in_training(optimizer)
     if own is not None:
         return [own]
-    owners = _C.owners(optimizer.param_groups)
-    return [state for state in OptimizerSession.known if state.core in owners] if owners else []
+    if owners := _C.owners(optimizer.param_groups):
+        return [state for state in OptimizerSession.known if state.core in owners]
+    sessions = {state.session for state in OptimizerSession.known}
+    given = [each for session in sessions for each in session.optimizers()]
+    wrappers = [each for each in given if any(base is optimizer for base in _wrapped_by(each))]
+    return [state for each in wrappers if (state := in_training(each)) is not None]
 
 
 def _around_step(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import copy
+import math
 import pickle
 import typing
 import warnings
@@ -23,6 +24,7 @@ from nets import (
     fused_adam,
     initialized,
     linear_net,
+    loss_of,
     sgd,
     train_step,
 )
@@ -180,6 +182,22 @@ def test_methods_beside_step(level):
         give_grads(model, plain)
         optimizer.second_step()
         other.second_step()
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_an_overflow_within_a_wrapper_changes_nothing(level):
+    model = linear_net()
+    optimizer = SAM(model)
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    for factor in (1.0, math.inf):
+        before = [master.clone() for master in amp.master_params(optimizer)]
+        for step in (optimizer.first_step, optimizer.second_step):
+            with amp.scale_loss(factor * loss_of(model), optimizer) as scaled_loss:
+                scaled_loss.backward()
+            step()
+            optimizer.zero_grad()
+        after = list(amp.master_params(optimizer))
+        assert all(map(torch.equal, before, after)) == (factor == math.inf)
 
 
 @pytest.mark.parametrize(
