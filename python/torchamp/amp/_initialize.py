@@ -83,10 +83,10 @@ def initialize(
     cast_model_type to loss_scale make of it where they are not None.
 
     A model that is cast, to float32 at O0, casts the floating tensors of its arguments and outputs.
-    It finds them in mappings, sequences, dataclasses and objects that have a method `to`, of which
-    it makes copies. What forward writes to tensors, dicts, lists, deques and attributes of its
-    arguments is written to the caller's after it, but not in graphs of torch.compile, and not
-    writes through `.data`. A call that raises changes nothing.
+    It finds them in mappings, sequences, dataclasses, SimpleNamespaces and objects that have a
+    method `to`, of which it makes copies. What forward writes to tensors, dicts, lists, deques and
+    attributes of its arguments is written to the caller's after it, but not in graphs of
+    torch.compile, and not writes through `.data`. A call that raises changes nothing.
 
     Args:
         models: a module on its device, or a list of them; changed in place. What trains is float32.

@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import inspect
 import operator
+import types
 from collections.abc import (
     Callable,
     Iterator,
@@ -59,7 +60,8 @@ def convert(value: Any, dtype: torch.dtype) -> Any:
     """`value` with its floating tensors in `dtype`; the caller's objects stay as they are.
 
     Traverses mappings (keys stay), lists, tuples, named tuples, sets and iterators, and the
-    attributes of dataclasses and of other objects that have a method `to`, which is not called.
+    attributes of dataclasses, of SimpleNamespaces and of other objects that have a method `to`,
+    which is not called.
     Keeps their types, without calling __init__ of such objects, and returns the very object where
     nothing changes. Strings, arrays, modules and all else stay as they are.
     """
@@ -189,13 +191,15 @@ def _elements(made: Any) -> list:
 
 
 def _is_batch(value: Any) -> bool:
-    return callable(getattr(value, "to", None)) or dataclasses.is_dataclass(value)
+    has_to = callable(getattr(value, "to", None))
+    return has_to or dataclasses.is_dataclass(value) or isinstance(value, types.SimpleNamespace)
 
 
 def _empty(kind: type) -> Any:
     """An object of `kind` that lacks its attributes; None for kinds that C makes."""
     try:
-        return object.__new__(kind)
+        base = types.SimpleNamespace if issubclass(kind, types.SimpleNamespace) else object
+        return base.__new__(kind)
     except TypeError:
         return None
 

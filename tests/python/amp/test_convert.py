@@ -290,6 +290,15 @@ def test_batches_that_refer_to_each_other():
     assert convert(lonely, F16) is lonely
 
 
+def test_the_attributes_of_namespaces():
+    given = types.SimpleNamespace(logits=X, inner=types.SimpleNamespace(hidden=[X], count=N))
+    result = convert(given, F16)
+    assert result.logits.dtype == result.inner.hidden[0].dtype == F16 and result.inner.count is N
+    assert given.logits.dtype == X.dtype
+    unchanged = types.SimpleNamespace(count=N)
+    assert convert(unchanged, F16) is unchanged
+
+
 def test_attributes_beside_items_are_kept():
     result = convert(Encoding({"x": X}, name="encoding"), F16)
     assert result["x"].dtype == F16 and result.name == "encoding"
