@@ -335,6 +335,7 @@ def set_tuning(**kwargs: int) -> None: ...
 def clip_grad_norm(
     states: Sequence[OptimizerState],
     max_norm: float,
+    norm_type: float = 2.0,
     counted_elsewhere: Sequence[torch.Tensor] = ...,
     all_reduce_sum: Callable[[torch.Tensor], object] | None = ...,
 ) -> torch.Tensor: ...
