@@ -4,6 +4,9 @@
 #include <torchamp/logging.h>
 
 #include <algorithm>
+#include <iterator>
+#include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "checkpoint/float32_saves.h"
@@ -16,11 +19,44 @@ namespace {
 
 using torch::nn::Module;
 
+/// The parameters that sessions have left in 16 bits, without their masters.
+class Rounded {
+ public:
+  void add(const std::vector<std::shared_ptr<Module>>& models, at::ScalarType dtype) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto each = params_.begin(); each != params_.end();) {
+      each = each->second.expired() ? params_.erase(each) : std::next(each);
+    }
+    for (const auto& model : models) {
+      for (const at::Tensor& param : model->parameters()) {
+        if (param.scalar_type() != dtype) continue;
+        params_.emplace(param.unsafeGetTensorImpl(), Known(param.getIntrusivePtr()));
+      }
+    }
+  }
+  bool has(const at::Tensor& param) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return params_.count(param.unsafeGetTensorImpl()) > 0;
+  }
+
+ private:
+  using Known = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+  std::mutex mutex_;
+  std::unordered_map<const c10::TensorImpl*, Known> params_;  ///< whose memory is not reused
+};
+
+/// Never destroyed: sessions may outlive other statics.
+Rounded& rounded() {
+  static auto& instance = *new Rounded;
+  return instance;
+}
+
 void check_model(const Module& model) {
   for (const auto& param : model.named_parameters()) {
     const std::string name = "parameter \"" + param.key() + "\"";
     check_memory("initialize", name.c_str(), *param, /*takes_meta=*/false);
-    const bool is_in_training = core::param_of(*param) != nullptr;
+    const bool is_in_training = core::param_of(*param) != nullptr || rounded().has(*param);
     const bool is_refused = param->scalar_type() == at::kHalf ||
                             (param->scalar_type() == at::kBFloat16 && is_in_training);
     TORCH_CHECK(!is_refused || !param->requires_grad(),
@@ -147,6 +183,12 @@ Session::Session(std::vector<std::shared_ptr<Module>> models, const OptimizerRef
     const bool is_one_pass = optimizer.fused != nullptr && !options.materialize_master_grads();
     optimizer.state->grads().one_pass().switch_to(is_one_pass);
   }
+}
+
+Session::~Session() {
+  const auto dtype = input_type();
+  const bool leaves_rounded = dtype && c10::isReducedFloatingType(*dtype) && !is_released_;
+  if (leaves_rounded && !optimizers_.empty()) rounded().add(models_, *dtype);
 }
 
 std::optional<at::ScalarType> Session::input_type() const {

@@ -25,6 +25,9 @@ class Session {
   /// Checks everything first, then casts the models and gives the optimizers their masters.
   Session(std::vector<std::shared_ptr<torch::nn::Module>> models, const OptimizerRefs& optimizers,
           const Options& options);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
 
   /// The options that initialize was given.
   const Options& options() const { return options_; }

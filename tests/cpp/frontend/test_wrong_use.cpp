@@ -112,6 +112,29 @@ std::vector<WrongUse> of_initialize() {
        },
        error(
            "got parameter \"weight\" in BFloat16.*a model that was initialized becomes .*release")},
+      {"the_model_again_without_its_masters",
+       [] {
+         Net net;
+         {
+           SGD sgd(net->parameters(), 0.1);
+           (void)initialize(net, sgd, "O5");
+         }
+         SGD sgd(net->parameters(), 0.1);
+         (void)initialize(net, sgd, "O5");
+       },
+       error("got parameter .* in BFloat16.*a model that was initialized becomes .*release")},
+      {"the_model_again_in_float32_without_its_masters",
+       [] {
+         Net net;
+         {
+           SGD sgd(net->parameters(), 0.1);
+           (void)initialize(net, sgd, "O5");
+         }
+         net->to(at::kFloat);
+         SGD sgd(net->parameters(), 0.1);
+         (void)initialize(net, sgd, "O5");
+       },
+       right()},
       {"a_clone_of_the_model",
        [] {
          Run run;
