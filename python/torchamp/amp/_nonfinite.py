@@ -43,7 +43,7 @@ class FirstNonfinite:
                 see_output = functools.partial(self._see_output, described(module, model))
                 self._hooks.append(module.register_forward_hook(see_output))
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         """That of a model's copies and pickles does not look."""
         return FirstNonfinite, ((), None)
 
