@@ -105,7 +105,8 @@ def test_weight_norm(device):
 @pytest.mark.parametrize("name, gates", [("lstm", 4), ("rnn_tanh", 1), ("rnn_relu", 1)])
 def test_those_of_cuda_are_cast_as_a_whole_at_o4(name, gates):
     """torch's own rules cast inside of them, and before cuDNN to float16."""
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    without_cudnn = torch.backends.cudnn.flags(enabled=False)  # whose ops cannot be faked
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), without_cudnn:
         x, hidden = (torch.empty(size, device="cuda") for size in [(5, 3, 4), (1, 3, 6)])
         sizes = [(6 * gates, 4), (6 * gates, 6), (6 * gates,), (6 * gates,)]
         weights = [torch.empty(size, device="cuda") for size in sizes]
