@@ -41,6 +41,12 @@ class TORCHAMP_API GradScaler {
   explicit GradScaler(at::Device device, double init_scale = 65536.0, double growth_factor = 2.0,
                       double backoff_factor = 0.5, int64_t growth_interval = 2000,
                       bool enabled = true);
+  /// The scale lives on the device of that name.
+  explicit GradScaler(const char* device, double init_scale = 65536.0, double growth_factor = 2.0,
+                      double backoff_factor = 0.5, int64_t growth_interval = 2000,
+                      bool enabled = true)
+      : GradScaler(at::Device(device), init_scale, growth_factor, backoff_factor, growth_interval,
+                   enabled) {}
   /// Moves scale and checks. Not copyable: there is one scale.
   GradScaler(GradScaler&&) = default;
   /// Like the constructor.

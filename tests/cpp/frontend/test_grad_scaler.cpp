@@ -83,7 +83,7 @@ TEST_P(GradScalerTest, Scales16BitOutputsInFloat32) {
 }
 
 TEST_P(GradScalerTest, UnscalesForTheProgramToRead) {
-  GradScaler scaler(device(), 4);
+  GradScaler scaler(device().str().c_str(), 4);
   const Tensor weight = param();
   SGD sgd({weight}, 1.0);
   backward(scaler, {weight}, 3);
