@@ -94,19 +94,17 @@ TEST_P(ExplainTest, AFloat32TensorOfForwardIsToldHowToBeMade) {
 
 TEST_P(ExplainTest, AnOpWithoutARuleIsToldWhatToCast) {
   if (!casts_ops()) return;  // there nothing is mixed but by the program
-  const auto mixed = [](AroundImpl& net, const at::Tensor& x) {
-    return at::masked_scatter(x, x > 0, net.linear(x));
+  const auto add = [](const at::Tensor& self, const at::Tensor& values) {
+    const at::Tensor rows = at::arange(3, self.options().dtype(at::kLong));
+    return at::_unsafe_masked_index_put_accumulate(self, self > 0, {rows}, values);
   };
+  const auto mixed = [add](AroundImpl& net, const at::Tensor& x) { return add(x, net.linear(x)); };
   EXPECT_EQ(context_of(mixed),
             c10::str("forward: autocast has no rule for this op, which got ", low(level()),
                      " and float32; cast one of them, or wrap the call in amp::float_function or "
                      "amp::promote_function"));
-  EXPECT_NO_THROW(call([](AroundImpl& net, const at::Tensor& x) {
-    auto scatter = promote_function(
-        [](const at::Tensor& self, const at::Tensor& mask, const at::Tensor& source) {
-          return at::masked_scatter(self, mask, source);
-        });
-    return scatter(x, x > 0, net.linear(x));
+  EXPECT_NO_THROW(call([add](AroundImpl& net, const at::Tensor& x) {
+    return promote_function(add)(x, net.linear(x));
   }));
 }
 

@@ -2,12 +2,13 @@
 
 import contextlib
 import itertools
+import pathlib
 import re
 
 import pytest
 import torch
 from nets import linear_net
-from o1_table import COMPARISONS, FLOAT32, LOW_PRECISION, WIDEST
+from o1_table import COMPARISONS, FLOAT32, FLOAT32_ALONE, LOW_PRECISION, WIDEST
 from op_log import OpLog
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -16,13 +17,20 @@ from torchamp._load import _C
 
 LEVELS = {"O1": torch.float16, "O4": torch.bfloat16}
 
+DOCUMENT = pathlib.Path(__file__).parents[3] / "docs" / "o1.md"
+#: Of the functions that docs/o1.md lists, those that consist of others, or are in the tables as
+#: variants.
+ELSEWHERE = {"interpolate"}
+
 #: torch has its own autocast rules for these on CUDA.
 UNLIKE_APEX_ON_CUDA = ("F.grid_sample", "torch.norm(nuc)")
-#: Their meta functions need a card.
+#: Their meta functions need a card, or there is none.
 NOT_FAKED = (
     *UNLIKE_APEX_ON_CUDA,
     "torch.gru_cell",
-    "torch.scatter_add",
+    *(f"torch.scatter{kind}" for kind in ("", "(add)", "_add", "_reduce")),
+    *("torch.geqrf", "torch.linalg.lstsq"),
+    *(f"torch.sparse.{name}" for name in ("mm", "mm(reduce)", "addmm", "sampled_addmm")),
     "F.ctc_loss",
     "F.ctc_loss(lists)",
 )
@@ -59,11 +67,11 @@ def test_low_precision_list(name, level, device):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", FLOAT32)
+@pytest.mark.parametrize("name", [*FLOAT32, *FLOAT32_ALONE])
 def test_float32_list(name, level, device):
     if device.type == "cuda" and name in UNLIKE_APEX_ON_CUDA:
         pytest.skip("a documented difference")
-    function, *sizes = FLOAT32[name]
+    function, *sizes = {**FLOAT32, **FLOAT32_ALONE}[name]
     with casts_of(level, device) as low:
         for dtypes in mixtures(low, len(sizes)):
             given = arguments(sizes, dtypes, device)
@@ -111,12 +119,12 @@ def skipped_without_a_driver():
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", [*LOW_PRECISION, *FLOAT32, *WIDEST])
+@pytest.mark.parametrize("name", [*LOW_PRECISION, *FLOAT32, *FLOAT32_ALONE, *WIDEST])
 def test_cudas_lists_without_a_card(name, level):
     """Every torch has CUDA's dispatcher entries, which fake tensors can reach."""
     if name in NOT_FAKED:
         pytest.skip("cannot be faked")
-    function, *sizes = {**LOW_PRECISION, **FLOAT32, **WIDEST}[name]
+    function, *sizes = {**LOW_PRECISION, **FLOAT32, **FLOAT32_ALONE, **WIDEST}[name]
     low = LEVELS[level]
     with contextlib.closing(_C.OpenAutocast(["cuda"], low)):
         for dtypes in mixtures(low, len(sizes)):
@@ -171,6 +179,46 @@ def test_the_cpu_has_a_rule_for_each_op_that_cuda_has_one_for():
     unnamed = {op for op in missing if not re.search("(?i)dimname|[.]names", op)}
     names = {name.removeprefix("aten::") for name in unnamed if name.startswith("aten::")}
     assert not {name for name in names if not name.startswith(tuple(ONLY_CUDAS))}
+
+
+#: Of the ops that torch casts to float32 on the CPU alone: CUDA has kernels in 16 bits for these,
+#: or torch casts what they call.
+IN_16_BITS_ON_CUDA = (
+    *("_addmm_activation", "_grid_sampler_2d_cpu_fallback", "_native_multi_head_attention"),
+    *("adaptive_", "cat", "fake_quantize", "fractional_max_pool", "grid_sampler", "max_pool3d"),
+    *("max_unpool", "mkldnn_rnn_layer", "multilabel_margin_loss_forward", "reflection_pad"),
+    *("replication_pad", "stack", "trace"),
+)
+
+
+def test_cuda_has_a_rule_for_each_op_that_it_does_not_have_in_16_bits():
+    registrations = torch._C._dispatch_get_registrations_for_dispatch_key
+    with contextlib.closing(_C.OpenAutocast(["cpu", "cuda"], torch.float16)):
+        missing = set(registrations("AutocastCPU")) - set(registrations("AutocastCUDA"))
+    names = {name.removeprefix("aten::") for name in missing if name.startswith("aten::")}
+    assert not {name for name in names if not name.startswith(IN_16_BITS_ON_CUDA)}
+
+
+def promised(rule: str) -> set[str]:
+    """The functions that docs/o1.md lists for it, but for operators and modules."""
+    (row,) = (line for line in DOCUMENT.read_text().splitlines() if line.startswith(f"| {rule} |"))
+    return set(re.findall(r"`([a-z_][a-z_0-9.]*)`", row)) - {"torch.fft"}
+
+
+def names_in(table: dict[str, tuple]) -> set[str]:
+    return {re.sub(r"^(torch|F|Tensor)\.|\(.*", "", name) for name in table}
+
+
+@pytest.mark.parametrize(
+    ("rule", "table"),
+    [
+        ("16 bit", LOW_PRECISION),
+        ("float32", {**FLOAT32, **FLOAT32_ALONE}),
+        ("the widest argument type", {**WIDEST, **COMPARISONS}),
+    ],
+)
+def test_the_document_promises_what_is_tested_here(rule, table):
+    assert promised(rule) - ELSEWHERE <= names_in(table)
 
 
 def expected_type(name: str, dtypes: list[torch.dtype], low: torch.dtype) -> torch.dtype:

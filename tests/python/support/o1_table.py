@@ -6,6 +6,7 @@ A table is {name: (function, size, ...)}.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 
 import torch
@@ -38,6 +39,31 @@ def _ints(x: torch.Tensor, *values: int) -> torch.Tensor:
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
     return _ints(x, 3, 2, 1, 0)
+
+
+def _regular(x: torch.Tensor) -> torch.Tensor:
+    """Symmetric and positive definite, of a matrix in (0, 1): exact in 16 bits."""
+    quarters = torch.floor(4 * x) / 4
+    return quarters + quarters.transpose(0, 1) + 8 * torch.eye(4, dtype=x.dtype, device=x.device)
+
+
+def _of_regular(names: str) -> dict[str, tuple]:
+    """Functions of one such matrix: of several results, the first."""
+
+    def first(function: Callable) -> Callable:
+        def call(x):
+            result = function(_regular(x))
+            return result if isinstance(result, torch.Tensor) else result[0]
+
+        return call
+
+    functions = {name: operator.attrgetter(name)(torch) for name in names.split()}
+    return {f"torch.{name}": (first(function), MATRIX) for name, function in functions.items()}
+
+
+def _parts(function: Callable) -> Callable:
+    """`function` with the real and imaginary parts of its result in one tensor."""
+    return lambda *args: torch.view_as_real(function(*args).resolve_conj())
 
 
 def _with_classes(loss: Callable) -> Callable:
@@ -151,6 +177,7 @@ FLOAT32 = {
         cosine_similarity=(MATRIX, MATRIX),
         poisson_nll_loss=(MATRIX, MATRIX),
         hinge_embedding_loss=(MATRIX, MATRIX),
+        huber_loss=(MATRIX, MATRIX),
         kl_div=(MATRIX, MATRIX),
         l1_loss=(MATRIX, MATRIX),
         mse_loss=(MATRIX, MATRIX),
@@ -184,6 +211,83 @@ FLOAT32 = {
     ),
 }
 
+#: Run in float32, since torch has not all of them in 16 bits.
+FLOAT32_ALONE = {
+    **_of_regular(
+        "cholesky cholesky_inverse det geqrf inverse logdet matrix_exp pinverse qr slogdet svd "
+        "linalg.cholesky linalg.cond linalg.det linalg.eigh linalg.eigvalsh linalg.inv "
+        "linalg.ldl_factor linalg.lu linalg.lu_factor linalg.matrix_exp linalg.pinv linalg.qr "
+        "linalg.slogdet linalg.svd linalg.svdvals"
+    ),
+    "torch.linalg.pinv(rtol)": (lambda x: torch.linalg.pinv(_regular(x), rtol=1e-3), MATRIX),
+    "torch.linalg.eig": (lambda x: torch.linalg.eig(_regular(x))[0].real, MATRIX),
+    "torch.linalg.eigvals": (lambda x: torch.linalg.eigvals(_regular(x)).real, MATRIX),
+    **{
+        f"torch.{name}": (
+            lambda a, b, name=name: operator.attrgetter(name)(torch)(_regular(a), b),
+            *(MATRIX, VECTOR),
+        )
+        for name in ("linalg.solve", "linalg.tensorsolve")
+    },
+    "torch.linalg.lstsq": (lambda a, b: torch.linalg.lstsq(_regular(a), b)[0], MATRIX, MATRIX),
+    "torch.linalg.solve_triangular": (
+        lambda a, b: torch.linalg.solve_triangular(_regular(a), b, upper=True),
+        *(MATRIX, MATRIX),
+    ),
+    "torch.linalg.lu_solve": (
+        lambda a, b: torch.linalg.lu_solve(*torch.linalg.lu_factor(_regular(a)), b),
+        *(MATRIX, MATRIX),
+    ),
+    "torch.linalg.ldl_solve": (
+        lambda a, b: torch.linalg.ldl_solve(*torch.linalg.ldl_factor(_regular(a)), b),
+        *(MATRIX, MATRIX),
+    ),
+    "torch.linalg.solve_ex": (
+        lambda a, b: torch.linalg.solve_ex(_regular(a), b)[0],
+        *(MATRIX, MATRIX),
+    ),
+    "torch.linalg.tensorinv": (lambda x: torch.linalg.tensorinv(_regular(x), ind=1), MATRIX),
+    "torch.cholesky_solve": (lambda a, b: torch.cholesky_solve(b, _regular(a)), MATRIX, MATRIX),
+    "torch.triangular_solve": (
+        lambda a, b: torch.triangular_solve(b, _regular(a))[0],
+        *(MATRIX, MATRIX),
+    ),
+    "torch.linalg.householder_product": (torch.linalg.householder_product, MATRIX, VECTOR),
+    "torch.orgqr": (torch.orgqr, MATRIX, VECTOR),
+    "torch.ormqr": (torch.ormqr, MATRIX, VECTOR, MATRIX),
+    **{
+        f"torch.fft.{name}": (_parts(getattr(torch.fft, name)), (3, 5))
+        for name in "fft fft2 fftn ifft ifft2 ifftn ihfft ihfft2 ihfftn rfft rfft2 rfftn".split()
+    },
+    **{
+        f"torch.fft.{name}": (getattr(torch.fft, name), (3, 5))
+        for name in "hfft hfft2 hfftn irfft irfft2 irfftn".split()
+    },
+    "torch.stft": (
+        lambda x, w: torch.view_as_real(torch.stft(x, 5, window=w, return_complex=True)),
+        *((16,), (5,)),
+    ),
+    "torch.complex": (_parts(torch.complex), MATRIX, MATRIX),
+    "torch.polar": (_parts(torch.polar), MATRIX, MATRIX),
+    "torch.view_as_complex": (_parts(torch.view_as_complex), (4, 2)),
+    "torch.quantile": (lambda x: torch.quantile(x, 0.3), MATRIX),
+    "torch.quantile(tensor)": (torch.quantile, MATRIX, VECTOR),
+    "torch.nanquantile": (lambda x: torch.nanquantile(x, 0.3), MATRIX),
+    "torch.sparse.mm": (lambda a, b: torch.sparse.mm(a.to_sparse(), b), MATRIX, MATRIX),
+    "torch.sparse.mm(reduce)": (
+        lambda a, b: torch.sparse.mm(a.to_sparse_csr(), b, "sum"),
+        *(MATRIX, MATRIX),
+    ),
+    "torch.sparse.sampled_addmm": (
+        lambda c, a, b: torch.sparse.sampled_addmm(c.to_sparse_csr(), a, b).to_dense(),
+        *(MATRIX, MATRIX, MATRIX),
+    ),
+    "torch.sparse.addmm": (
+        lambda c, a, b: torch.sparse.addmm(c, a.to_sparse(), b),
+        *(MATRIX, MATRIX, MATRIX),
+    ),
+}
+
 _COMPARISONS = "eq ge gt le lt ne"
 WIDEST = {
     **_also_methods(
@@ -201,6 +305,32 @@ WIDEST = {
         )
     ),
     "torch.cross": (lambda a, b: torch.cross(a, b, dim=1), (4, 3), (4, 3)),
+    "torch.linalg.cross": (torch.linalg.cross, (4, 3), (4, 3)),
+    "torch.lerp": (lambda a, b: torch.lerp(a, b, 0.5), MATRIX, MATRIX),
+    "torch.lerp(tensor)": (torch.lerp, MATRIX, MATRIX, MATRIX),
+    "torch.heaviside": (torch.heaviside, MATRIX, MATRIX),
+    "torch.meshgrid": (lambda a, b: torch.meshgrid(a, b, indexing="ij")[1], VECTOR, VECTOR),
+    "torch.masked_scatter": (lambda a, b: torch.masked_scatter(a, a > 0, b), MATRIX, MATRIX),
+    "torch.put": (lambda a, b: torch.put(a, _rows(a), b), MATRIX, VECTOR),
+    "torch.index_reduce": (
+        lambda a, b: torch.index_reduce(a, 0, _rows(a), b, "mean"),
+        *(MATRIX, MATRIX),
+    ),
+    "torch.scatter": (lambda a, b: torch.scatter(a, 0, _rows(a)[None], b), MATRIX, MATRIX),
+    "torch.scatter(add)": (
+        lambda a, b: torch.scatter(a, 0, _rows(a)[None], b, reduce="add"),
+        *(MATRIX, MATRIX),
+    ),
+    "torch.scatter_reduce": (
+        lambda a, b: torch.scatter_reduce(a, 0, _rows(a)[None], b, "amax"),
+        *(MATRIX, MATRIX),
+    ),
+    "F.embedding_bag": (
+        lambda w, each: F.embedding_bag(
+            _rows(w).view(1, 4), w, mode="sum", per_sample_weights=each
+        ),
+        *(MATRIX, (1, 4)),
+    ),
     "torch.bilinear": (
         lambda x, y, w: torch.bilinear(x, y, w, None),
         *((2, 3), (2, 4), (5, 3, 4)),
@@ -221,4 +351,8 @@ COMPARISONS = {
     ),
     **_operators(_COMPARISONS, MATRIX, MATRIX),
     "torch.equal": (torch.equal, MATRIX, MATRIX),
+    "torch.isclose": (torch.isclose, MATRIX, MATRIX),
+    "torch.allclose": (torch.allclose, MATRIX, MATRIX),
+    "torch.searchsorted": (torch.searchsorted, VECTOR, MATRIX),
+    "torch.bucketize": (lambda a, b: torch.bucketize(a, b[0]), MATRIX, MATRIX),
 }
