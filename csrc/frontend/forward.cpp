@@ -1,37 +1,15 @@
 // Forward: the scope that a Model's call opens around the module's forward.
 #include <torchamp/model.h>
 
-#include <algorithm>
-#include <string_view>
-#include <vector>
+#include <exception>
+#include <stdexcept>
+#include <typeinfo>
+#include <utility>
 
+#include "frontend/dtype_errors.h"
 #include "frontend/session.h"
 
 namespace torchamp::detail {
-namespace {
-
-/// Parts of LibTorch's messages.
-const std::vector<std::string_view> kMixed{
-    "must have the same dtype",
-    "to have the same dtype",
-    "to have same dtypes",
-    "should have same dtype",
-    "source and destination dtypes match",
-    "should be the same",
-    "expected scalar type",
-    "must have the same scalar type",
-    "self.dtype to be equal to src.dtype",
-};
-const std::vector<std::string_view> kNoKernel{"not implemented for 'Half'",
-                                              "not implemented for 'BFloat16'"};
-
-bool has_one_of(const c10::Error& error, const std::vector<std::string_view>& parts) {
-  return std::any_of(parts.begin(), parts.end(), [&error](std::string_view part) {
-    return error.msg().find(part) != std::string::npos;
-  });
-}
-
-}  // namespace
 
 struct Forward::Casts {
   std::optional<disable_casts> shield;
@@ -58,24 +36,47 @@ std::optional<at::ScalarType> output_type(const Amp& amp) {
   return amp.session().output_type();
 }
 
-void Forward::explain(c10::Error& error) const {
+std::string Forward::explanation(const char* message) const {
   const bool uses_autocast = session_.uses_autocast();
   const auto low = uses_autocast ? session_.properties().autocast_type : session_.input_type();
-  if (!low || !c10::isReducedFloatingType(*low)) return;
-  if (has_one_of(error, kNoKernel)) {
-    error.add_context(c10::str(
-        "forward: LibTorch has no kernel in ", *low, " here; run this part in float32: in forward ",
-        "`{ const amp::disable_casts off; y = part(x.to(torch::kFloat)); }`",
-        uses_autocast ? "" : ", and name its modules in Options::keep_fp32"));
-  } else if (has_one_of(error, kMixed) && uses_autocast) {
-    error.add_context(c10::str("forward: autocast has no rule for this op, which got ", *low,
-                               " and float32; cast one of them, or wrap the call in "
-                               "amp::float_function or amp::promote_function"));
-  } else if (has_one_of(error, kMixed)) {
-    error.add_context(
-        c10::str("forward: the model is in ", *low,
-                 "; make tensors in forward by x.options(), register every module, "
-                 "add modules before initialize, and call the model, not the module"));
+  if (!low || !c10::isReducedFloatingType(*low)) return "";
+  switch (dtype_error(message)) {
+    case DtypeError::kNone:
+      return "";
+    case DtypeError::kOverflow:
+      return c10::str("forward: ", *low,
+                      " does not hold a number of this size; write -INFINITY in "
+                      "the place of a mask's number like -1e9");
+    case DtypeError::kNoKernel:
+      return c10::str("forward: LibTorch has no kernel in ", *low,
+                      " here; run this part in float32: in forward ",
+                      "`{ const amp::disable_casts off; y = part(x.to(torch::kFloat)); }`",
+                      uses_autocast ? "" : ", and name its modules in Options::keep_fp32");
+    case DtypeError::kMixed:
+      break;
+  }
+  return uses_autocast ? c10::str("forward: autocast has no rule for this op, which got ", *low,
+                                  " and float32; cast one of them, or wrap the call in "
+                                  "amp::float_function or amp::promote_function")
+                       : c10::str("forward: the model is in ", *low,
+                                  "; make tensors in forward by x.options(), register every "
+                                  "module, add modules before initialize, and call the model, not "
+                                  "the module");
+}
+
+void Forward::rethrow_explained() const {
+  try {
+    throw;
+  } catch (c10::Error& error) {
+    std::string text = explanation(error.what_without_backtrace());
+    if (!text.empty()) error.add_context(std::move(text));
+    throw;
+  } catch (const std::exception& error) {
+    const std::string text = explanation(error.what());
+    if (text.empty()) throw;
+    const std::string all = error.what() + ("\n" + text);
+    if (typeid(error) == typeid(std::runtime_error)) throw std::runtime_error(all);
+    std::throw_with_nested(std::runtime_error(all));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "frontend/describe.h"
+#include "frontend/dtype_errors.h"
 #include "frontend/session_checks.h"
 #include "python/bindings.h"
 #include "python/loss_scale.h"
@@ -84,6 +85,22 @@ void bind_given_params(py::module_& module) {
       .def("mastered", &GivenParams::mastered, "Those that get a master, once each.")
       .def("frozen_masters", &GivenParams::frozen_masters,
            "A line on the masters of frozen parameters; empty if there are none.");
+  module.def(
+      "dtype_error",
+      [](const std::string& message) -> const char* {
+        switch (dtype_error(message)) {
+          case DtypeError::kOverflow:
+            return "overflow";
+          case DtypeError::kNoKernel:
+            return "no kernel";
+          case DtypeError::kMixed:
+            return "mixed";
+          case DtypeError::kNone:
+            break;
+        }
+        return "";
+      },
+      py::arg("message"), "What an error of torch says about dtypes; \"\" where it does not.");
   module.def("rounded_buffers", &rounded_buffers, py::arg("names"), py::arg("dtype"),
              "A line on the buffers that a cast rounds; empty if there are none.");
 }

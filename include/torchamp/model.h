@@ -5,10 +5,12 @@
 #include <torchamp/cast.h>
 #include <torchamp/detail/misuse.h>
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <ostream>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -30,10 +32,14 @@ class TORCHAMP_API Forward {
   Forward(const Forward&) = delete;
   Forward& operator=(const Forward&) = delete;
 
-  /// Adds cause and remedy to an error of the forward where it is one about dtypes.
-  void explain(c10::Error& error) const;
+  /// Throws the exception of the forward that is being handled, with cause and remedy where it is
+  /// about dtypes: a c10::Error or std::runtime_error with more text, of another type nested in
+  /// one.
+  [[noreturn]] void rethrow_explained() const;
 
  private:
+  std::string explanation(const char* message) const;
+
   struct Casts;
   Session& session_;
   std::unique_ptr<Casts> casts_;
@@ -186,9 +192,8 @@ class Model {
         give_back();
         return result;
       }
-    } catch (c10::Error& error) {
-      forward.explain(error);
-      throw;
+    } catch (const std::exception&) {
+      forward.rethrow_explained();
     }
   }
 

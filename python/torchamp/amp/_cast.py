@@ -17,6 +17,7 @@ from typing import Any, Union
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from torchamp._load import _C
 from torchamp._shards import is_dtensor
 from torchamp.amp._masters import LOW_PRECISION, mastered
 
@@ -204,26 +205,35 @@ def cast_own_tensors(
             tensor.grad = grad.to(dtype)
 
 
-_MISMATCH = re.compile(
-    r"same (dtype|scalar type)|scalar type (\w+ but found|of)|bias type|dtypes? .*(match|equal)"
-    r"|expected dtype|(16|Half)\w*\) and weight type \(torch\.(cuda\.)?Float"
-)
-_OVERFLOW = "without overflow"
-_NO_KERNEL = re.compile("not implemented for '(Half|BFloat16)'")
 _HOOK = re.compile("hook '.*' has changed the type of value")
 
 
-def explain(error: Exception, model: torch.nn.Module, dtype: torch.dtype | None) -> None:
+def explain(
+    error: Exception,
+    model: torch.nn.Module,
+    dtype: torch.dtype | None,
+    autocast_type: torch.dtype | None = None,
+) -> None:
     """Adds a note with the likely cause and a remedy to an error about dtypes that the forward of
-    `model` has raised, if it is cast to `dtype`, of 16 bits. Python has notes since 3.11."""
-    if dtype not in LOW_PRECISION:
+    `model` has raised, if it is cast to `dtype`, or its ops to `autocast_type`, of 16 bits. Python
+    has notes since 3.11."""
+    kind = _C.dtype_error(str(error))
+    if not kind:
         return
-    if _OVERFLOW in str(error):
-        _add_note(error, _overflow_note(_running(error), model))
-    elif _NO_KERNEL.search(str(error)):
-        _add_note(error, _kernel_note(_running(error), model))
-    elif _MISMATCH.search(str(error)):
-        _add_note(error, _mismatch_note(_running(error), model))
+    if autocast_type is not None:
+        _add_note(error, _AUTOCAST[kind].format(autocast_type))
+    elif dtype in LOW_PRECISION:
+        notes = {"overflow": _overflow_note, "no kernel": _kernel_note, "mixed": _mismatch_note}
+        _add_note(error, notes[kind](_running(error), model))
+
+
+_AUTOCAST = {
+    "overflow": "the op computes in {0}, which does not hold a number of this size; write "
+    "torch.finfo(x.dtype).min, of the tensor x, in the place of a number like -1e9",
+    "no kernel": "torch has no kernel in {0} for this op on this device; write op(x.float())",
+    "mixed": "the op has got tensors of two dtypes, for which autocast to {0} has no rule; cast "
+    "one of them, as x.float()",
+}
 
 
 def explain_change(
@@ -264,10 +274,12 @@ def _overflow_note(running: list[torch.nn.Module], model: torch.nn.Module) -> st
 
 
 def _kernel_note(running: list[torch.nn.Module], model: torch.nn.Module) -> str:
-    return (
-        f"{described(running[-1], model)} computes in {_dtype_of(running)}, in which torch has no "
-        "such kernel for the device; name the module in keep_fp32"
+    dtype = _dtype_of(running)
+    note = (
+        f"{described(running[-1], model)} computes in {dtype}, in which torch has no such kernel "
+        "for the device; write op(x.float()).to(x.dtype) in its forward"
     )
+    return note if running[-1] is model else note + ", or name it in keep_fp32"
 
 
 def _mismatch_note(running: list[torch.nn.Module], model: torch.nn.Module) -> str:

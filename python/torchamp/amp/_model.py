@@ -375,7 +375,8 @@ class AmpModel(Swapped, torch.nn.Module):
                 return state.run(inner, args, kwargs)
             except (RuntimeError, ValueError) as error:
                 if state.session is not None and not torch.compiler.is_compiling():
-                    explain(error, self, state.session.settings.properties.cast_model_type)
+                    properties = state.session.settings.properties
+                    explain(error, self, properties.cast_model_type, properties.autocast_type)
                 raise
 
         return {"forward": forward}

@@ -2,6 +2,11 @@
 #include <torch/nn/modules/activation.h>
 #include <torchamp/functions.h>
 
+#include <cmath>
+#include <exception>
+#include <stdexcept>
+#include <typeinfo>
+
 #include "net.h"
 #include "tensors.h"
 
@@ -94,6 +99,7 @@ TEST_P(ExplainTest, AFloat32TensorOfForwardIsToldHowToBeMade) {
 
 TEST_P(ExplainTest, AnOpWithoutARuleIsToldWhatToCast) {
   if (!casts_ops()) return;  // there nothing is mixed but by the program
+  if (!device().is_cpu()) GTEST_SKIP() << "CUDA's rules have what this op calls";
   const auto add = [](const at::Tensor& self, const at::Tensor& values) {
     const at::Tensor rows = at::arange(3, self.options().dtype(at::kLong));
     return at::_unsafe_masked_index_put_accumulate(self, self > 0, {rows}, values);
@@ -106,6 +112,40 @@ TEST_P(ExplainTest, AnOpWithoutARuleIsToldWhatToCast) {
   EXPECT_NO_THROW(call([add](AroundImpl& net, const at::Tensor& x) {
     return promote_function(add)(x, net.linear(x));
   }));
+}
+
+TEST_P(ExplainTest, ANumberThatIsTooLargeIsToldWhatToWrite) {
+  const auto masked = [](double number) {
+    return [number](AroundImpl& net, const at::Tensor& x) {
+      return net.linear(x).masked_fill(x > 0, number);
+    };
+  };
+  try {
+    call(masked(-1e39));
+    ADD_FAILURE() << "no error";
+  } catch (const std::exception& error) {
+    EXPECT_TRUE(typeid(error) == typeid(std::runtime_error));
+    EXPECT_NE(std::string(error.what())
+                  .find(c10::str("\nforward: ", low(level()),
+                                 " does not hold a number of this size; write -INFINITY in the "
+                                 "place of a mask's number like -1e9")),
+              std::string::npos)
+        << error.what();
+  }
+  EXPECT_NO_THROW(call(masked(-INFINITY)));
+}
+
+TEST_P(ExplainTest, AnExceptionOfAnotherClassIsNested) {
+  struct Strange : std::exception {
+    const char* what() const noexcept override { return "could not create a primitive"; }
+  };
+  try {
+    call([](AroundImpl&, const at::Tensor&) -> at::Tensor { throw Strange(); });
+    ADD_FAILURE() << "no error";
+  } catch (const std::runtime_error& error) {
+    EXPECT_EQ(std::string(error.what()).rfind("could not create a primitive\nforward: ", 0), 0U);
+    EXPECT_THROW(std::rethrow_if_nested(error), Strange);
+  }
 }
 
 TEST_P(ExplainTest, OtherErrorsAreAsTheyWere) {

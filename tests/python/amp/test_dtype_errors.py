@@ -7,7 +7,7 @@ import torch
 from nets import backward, batch, initialized, train_step
 from torch import nn
 
-from torchamp import amp
+from torchamp import _C, amp
 
 DTYPES = {"O2": torch.float16, "O3": torch.float16, "O5": torch.bfloat16}
 
@@ -140,9 +140,101 @@ def test_a_module_without_a_kernel(level):
 
     assert note_of(pooled()) == (
         f"torchamp: '2' (AvgPool3d) computes in {DTYPES[level]}, in which torch has no such kernel "
-        "for the device; name the module in keep_fp32"
+        "for the device; write op(x.float()).to(x.dtype) in its forward, or name it in keep_fp32"
     )
     assert pooled(keep_fp32="2")(batch()[0]).shape == (16, 1, 2, 1, 1)
+
+
+@pytest.mark.parametrize("level", DTYPES)
+def test_an_op_without_a_kernel_in_the_models_own_forward(level):
+    class Decomposes(nn.Linear):
+        def forward(self, x):
+            return torch.linalg.qr(super().forward(self.before(x)))[1].to(x.dtype)
+
+        def before(self, x):
+            return x
+
+        def widened(self, x):
+            return torch.linalg.qr(super().forward(x).float())[1].to(x.dtype)
+
+    model, _ = initialized(level, Decomposes(4, 4))
+    assert note_of(model) == (
+        f"torchamp: the model (Decomposes) computes in {DTYPES[level]}, in which torch has no such "
+        "kernel for the device; write op(x.float()).to(x.dtype) in its forward"
+    )
+    Decomposes.forward = Decomposes.widened
+    assert initialized(level, Decomposes(4, 4))[0](batch()[0]).isfinite().all()
+
+
+@pytest.mark.parametrize("level", ["O1", "O4"])
+def test_under_autocast(level):
+    dtype = {"O1": torch.float16, "O4": torch.bfloat16}[level]
+    bodies = {
+        "the op has got tensors of two dtypes, for which autocast to {} has no rule; cast one of "
+        "them, as x.float()": (
+            lambda block, x: torch.histogram(block.layer(x), torch.ones(3))[0],
+            lambda block, x: torch.histogram(block.layer(x).float(), torch.arange(3.0))[0],
+        ),
+        "torch has no kernel in {} for this op on this device; write op(x.float())": (
+            lambda block, x: torch.special.bessel_j0(block.layer(x)),
+            lambda block, x: torch.special.bessel_j0(block.layer(x).float()),
+        ),
+        "the op computes in {}, which does not hold a number of this size; write "
+        "torch.finfo(x.dtype).min, of the tensor x, in the place of a number like -1e9": (
+            lambda block, x: block.layer(x).masked_fill(x > 0, -1e39),
+            lambda block, x: (y := block.layer(x)).masked_fill(x > 0, torch.finfo(y.dtype).min),
+        ),
+    }
+    for note, (raises, remedied) in bodies.items():
+        model, _ = initialized(level, Net(raises))
+        assert note_of(model) == "torchamp: " + note.format(dtype)
+        model.block.body = remedied
+        model(batch()[0])
+        amp.release(model)
+
+
+HALF, SINGLE = torch.ones(4, 4, dtype=torch.float16), torch.ones(4, 4)
+BFLOAT = SINGLE.bfloat16()
+#: One op for each of torch's wordings that it still has.
+WORDINGS = {
+    "no kernel": [
+        lambda: torch.linalg.qr(HALF),
+        lambda: torch.linalg.qr(BFLOAT),
+        lambda: torch.linalg.inv(HALF),
+        lambda: torch.fft.fft(BFLOAT),
+        lambda: torch.linalg.pinv(HALF),
+        lambda: HALF.quantile(0.5),
+        lambda: torch.linalg.lstsq(HALF, HALF),
+        lambda: torch.complex(BFLOAT, BFLOAT),
+        lambda: torch.view_as_complex(BFLOAT[:, :2]),
+        lambda: torch.linalg.vander(HALF[0]),
+    ],
+    "mixed": [
+        lambda: torch.linalg.solve(HALF, SINGLE),
+        lambda: SINGLE.index_add(0, torch.arange(4), HALF),
+        lambda: torch.complex(HALF, SINGLE),
+        lambda: torch.isclose(HALF, SINGLE),
+        lambda: nn.functional.binary_cross_entropy(SINGLE, HALF),
+        lambda: SINGLE.clone().index_put_((torch.arange(4),), HALF),
+        lambda: SINGLE.scatter(0, torch.zeros(4, 4, dtype=torch.long), HALF),
+        lambda: nn.functional.conv1d(HALF[None], SINGLE[:, :, None], SINGLE[0]),
+        lambda: nn.functional.conv1d(HALF[None], SINGLE[:, :, None]),
+        lambda: torch.linalg.householder_product(HALF, SINGLE[0]),
+        lambda: nn.functional.prelu(HALF, SINGLE[0]),
+        lambda: torch.heaviside(HALF, SINGLE),
+        lambda: torch.baddbmm(HALF[None], SINGLE[None], SINGLE[None]),
+        lambda: torch.lerp(HALF, SINGLE, 0.5),
+        lambda: nn.LSTM(4, 4)(HALF),
+    ],
+    "overflow": [lambda: HALF.masked_fill(HALF > 0, -1e9)],
+}
+
+
+@pytest.mark.parametrize("kind, op", [(kind, op) for kind, ops in WORDINGS.items() for op in ops])
+def test_torchs_wordings_are_known(kind, op):
+    with pytest.raises((RuntimeError, ValueError, NotImplementedError)) as raised:
+        op()
+    assert _C.dtype_error(str(raised.value)) == kind
 
 
 @pytest.mark.parametrize("level", DTYPES)
@@ -225,13 +317,11 @@ def test_kept_modules_are_not_called_added():
     assert note_of(model) == MADE.format("'block.layer' (Linear)", dtype="torch.float32")
 
 
-@pytest.mark.parametrize("level", ["O0", "O1", "O4"])
-def test_no_note_at_other_levels(level):
-    model, _ = initialized(level, Net(lambda block, x: x.double() @ torch.ones(4, 4)))
+def test_no_note_at_o0():
+    model, _ = initialized("O0", Net(lambda block, x: x.double() @ torch.ones(4, 4)))
     with pytest.raises(RuntimeError) as raised:
         model(batch()[0])
     assert not hasattr(raised.value, "__notes__")
-    amp.release(model)  # which the traceback holds
 
 
 def test_no_note_on_other_errors():
