@@ -154,14 +154,14 @@ Tensor norm_if_any_steps(const Tensor& norm, const ClippedStates& states) {
   return all_skip.defined() ? norm.masked_fill(all_skip.gt(0), INFINITY) : norm;
 }
 
-}  // namespace
-
 void check_clip(const char* function, const char* argument, double bound,
                 const ClippedStates& states) {
   TORCH_CHECK_VALUE(bound >= 0, function, ": expected ", argument, " to be at least 0, got ",
                     bound);
   for (OptimizerState* state : states) state->check_unscaled(function);
 }
+
+}  // namespace
 
 Tensor clip_grad_norm(const ClippedStates& states, double max_norm, double norm_type,
                       const RanksOfShards& ranks) {

@@ -17,15 +17,11 @@ struct RanksOfShards {
   std::function<void(const at::Tensor&)> all_reduce_sum = {};
 };
 
-/// Throws ValueError for a bound that is negative or NaN, RuntimeError while grads are scaled.
-TORCHAMP_API void check_clip(const char* function, const char* argument, double bound,
-                             const std::vector<OptimizerState*>& states);
-
 /// Scales the grads that `states`, each once, step by, so that their total norm_type-norm is at
 /// most `max_norm`. Returns the norm before clipping, a float32 scalar on the device, without
 /// waiting. The 2-norm of grads that are distributed is that of all `ranks`, which all have to call
 /// this. Optimizers that are to skip do not count, unless all are: then the norm is not finite.
-/// Throws as check_clip().
+/// Throws RuntimeError while grads are scaled.
 TORCHAMP_API at::Tensor clip_grad_norm(const std::vector<OptimizerState*>& states, double max_norm,
                                        double norm_type = 2, const RanksOfShards& ranks = {});
 

@@ -11,10 +11,9 @@ namespace torchamp {
 
 /// Scales the grads that `optimizers` step by so that their total norm_type-norm, of all together,
 /// is at most `max_norm`. Returns the norm before clipping, a float32 scalar on the device, without
-/// waiting for it. At O0 it is torch::nn::utils::clip_grad_norm_, which waits. Call it between the
-/// last scale_loss and the step. If master grads are not materialized, clipping by the 2-norm costs
-/// no pass. Grads that only skipped steps would use do not count; if all steps are to be skipped,
-/// the norm is not finite.
+/// waiting for it. Call it between the last scale_loss and the step. If master grads are not
+/// materialized, clipping by the 2-norm costs no pass. Grads that only skipped steps would use do
+/// not count; if all steps are to be skipped, the norm is not finite.
 ///
 /// Throws ValueError without optimizers or for a max_norm that is negative or NaN, RuntimeError
 /// where grads are still scaled.

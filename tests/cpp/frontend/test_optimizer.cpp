@@ -186,23 +186,6 @@ TEST_P(OptimizerTest, GradsOfMasterParamsCanBeClipped) {
   EXPECT_NEAR(std::sqrt(moved), 0.1 * 1e-3, 1e-6);
 }
 
-TEST_P(OptimizerTest, AtO0ClippingIsLibTorchsToTheLastBit) {
-  for (const double norm_type : {2.0, 1.0, HUGE_VAL}) {
-    Training training = train_at(OptLevel::O0), plain = train_at(OptLevel::O0);
-    for (Training* each : {&training, &plain}) {
-      scale_loss(each->loss(), each->optimizer()).backward();
-    }
-    const Tensor norm = clip_grad_norm_(training.optimizer(), 1e-3, norm_type);
-    const double expected =
-        torch::nn::utils::clip_grad_norm_(plain.net->parameters(), 1e-3, norm_type);
-    EXPECT_EQ(norm.item<double>(), expected);
-    for (size_t i = 0; i < plain.net->parameters().size(); ++i) {
-      EXPECT_TRUE(
-          same_bits(training.net->parameters()[i].grad(), plain.net->parameters()[i].grad()));
-    }
-  }
-}
-
 /// Also by grads that are still to be unscaled.
 TEST_P(OptimizerTest, ClippingTakesEveryNorm) {
   for (const bool materializes : {true, false}) {
