@@ -7,8 +7,6 @@ import io
 import logging
 import pathlib
 import re
-import threading
-import time
 import warnings
 
 import pytest
@@ -266,28 +264,11 @@ def a_closed_one(owner: torchamp.Amp):
     owner.models[0](torch.ones(1, 4))
 
 
-def a_close_elsewhere(_: torchamp.Amp):
-    made, closed = [], threading.Event()
-    thread = threading.Thread(
-        target=lambda: (
-            made.append(torchamp.Amp(linear_net(), None, "O1", verbosity=0)),
-            closed.wait(),
-        )
-    )
-    thread.start()
-    while not made:
-        time.sleep(0.001)
-    made[0].close()
-    closed.set()
-    thread.join()
-
-
 WITHOUT_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
 PROGRAMS = [
     a_record,
     a_warning,
     a_closed_one,
-    a_close_elsewhere,
     pytest.param(lambda _: torchamp.GradScaler(), id="scaler", marks=WITHOUT_CUDA),
     pytest.param(lambda _: torchamp.autocast("cuda"), id="autocast", marks=WITHOUT_CUDA),
     pytest.param(lambda _: torchamp.autocast(), id="cuda_autocast", marks=WITHOUT_CUDA),
