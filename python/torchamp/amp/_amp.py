@@ -59,8 +59,7 @@ class Amp:
     amp's functions of the same names, by default for all optimizers of this object.
 
     Objects of this class are independent, except for O1's autocast, which belongs to the thread: it
-    lasts until close(), or until the models and optimizers are gone. If another thread than its own
-    ends it, it ends soon in the main thread, and elsewhere when the thread next uses torchamp.
+    lasts until close(), in any thread, or until the models and optimizers are gone.
     """
 
     models: list[torch.nn.Module]
