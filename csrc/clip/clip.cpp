@@ -175,10 +175,10 @@ Tensor clip_grad_norm(const ClippedStates& states, double max_norm, double norm_
   for (const Part& part : parts) {
     norms.push_back({norm_if_stepped(part, norm_type, states), part.factor()});
   }
-  ClipFactors factors = clip_factors(norms, max_norm);
-  if (norm_type != 2) {
-    factors = factors_by(norm_of_parts(norms, norm_type), norms, max_norm);
-  } else if (ranks.all_reduce_sum) {
+  ClipFactors factors = norm_type == 2
+                            ? clip_factors(norms, max_norm)
+                            : factors_by(norm_of_parts(norms, norm_type), norms, max_norm);
+  if (ranks.all_reduce_sum) {
     factors = factors_by(norm_of_all(factors.norm, ranks), norms, max_norm);
   }
   for (size_t i = 0; i < parts.size(); ++i) parts[i].clip(factors.clipped[i], factors.coefficient);

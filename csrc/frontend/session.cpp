@@ -19,20 +19,21 @@ namespace {
 
 using torch::nn::Module;
 
-/// The parameters that sessions have left in 16 bits, without their masters.
+/// The parameters that sessions have cast to 16 bits, and no release has made float32 since.
 class Rounded {
  public:
-  void add(const std::vector<std::shared_ptr<Module>>& models, at::ScalarType dtype) {
+  void add(const std::vector<at::Tensor>& params) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (auto each = params_.begin(); each != params_.end();) {
       each = each->second.expired() ? params_.erase(each) : std::next(each);
     }
-    for (const auto& model : models) {
-      for (const at::Tensor& param : model->parameters()) {
-        if (param.scalar_type() != dtype) continue;
-        params_.emplace(param.unsafeGetTensorImpl(), Known(param.getIntrusivePtr()));
-      }
+    for (const at::Tensor& param : params) {
+      params_.emplace(param.unsafeGetTensorImpl(), Known(param.getIntrusivePtr()));
     }
+  }
+  void remove(const at::Tensor& param) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    params_.erase(param.unsafeGetTensorImpl());
   }
   bool has(const at::Tensor& param) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -183,12 +184,14 @@ Session::Session(std::vector<std::shared_ptr<Module>> models, const OptimizerRef
     const bool is_one_pass = optimizer.fused != nullptr && !options.materialize_master_grads();
     optimizer.state->grads().one_pass().switch_to(is_one_pass);
   }
+  const bool rounds = c10::isReducedFloatingType(input_type().value_or(at::kFloat));
+  if (rounds && !optimizers_.empty()) rounded().add(given.cast);
 }
 
-Session::~Session() {
-  const auto dtype = input_type();
-  const bool leaves_rounded = dtype && c10::isReducedFloatingType(*dtype) && !is_released_;
-  if (leaves_rounded && !optimizers_.empty()) rounded().add(models_, *dtype);
+void Session::forget_rounded() const {
+  for (const auto& model : models_) {
+    for (const at::Tensor& param : model->parameters()) rounded().remove(param);
+  }
 }
 
 std::optional<at::ScalarType> Session::input_type() const {

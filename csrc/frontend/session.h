@@ -5,6 +5,7 @@
 #include <torchamp/amp_state.h>
 #include <torchamp/optimizer.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -25,9 +26,6 @@ class Session {
   /// Checks everything first, then casts the models and gives the optimizers their masters.
   Session(std::vector<std::shared_ptr<torch::nn::Module>> models, const OptimizerRefs& optimizers,
           const Options& options);
-  ~Session();
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
 
   /// The options that initialize was given.
   const Options& options() const { return options_; }
@@ -76,7 +74,7 @@ class Session {
   /// nothing over, so that weights may be swapped and swapped back.
   void publish();
   /// Whether the program has called a model.
-  bool is_called = false;
+  std::atomic<bool> is_called = false;
 
   /// Sets a model's parameter or buffer, and its master if it has one.
   void set_value(const at::Tensor& tensor, const at::Tensor& value);
@@ -104,6 +102,7 @@ class Session {
   void look_at_steps();
   std::vector<WrappedOptimizer*> living_optimizers();
   void give_back();
+  void forget_rounded() const;
   std::vector<at::Tensor> cast_without_master();
 
   Options options_;

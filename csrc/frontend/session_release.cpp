@@ -90,6 +90,7 @@ void Session::release() {
               "release: expected a model that initialize returned, got one of cast_for_inference");
   if (!enabled() || is_released_) return;
   give_back();
+  forget_rounded();
   close();
   is_released_ = true;
 }

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any
 
 import torch
-from torch._subclasses.meta_utils import MetaTensorDesc, MetaTensorDescriber
+from torch._subclasses import meta_utils
 from torch.utils.hooks import RemovableHandle
 
 from torchamp._arguments import expect
@@ -124,15 +124,15 @@ def hook_state_dict(model: torch.nn.Module) -> Iterator[RemovableHandle]:
 
 def let_models_be_exported() -> None:
     """torch.export makes fake twins of parameters, which take no grad of another dtype than their
-    own. From now on it makes those of parameters that have such grads without them."""
-    describe = MetaTensorDescriber.describe_tensor
-    if hasattr(describe, "is_torchamps"):
+    own. From now on it makes those of parameters that have such grads without them, if this torch
+    has the class that does it."""
+    describer: Any = getattr(meta_utils, "MetaTensorDescriber", None)
+    describe = getattr(describer, "describe_tensor", None)
+    if describe is None or hasattr(describe, "is_torchamps"):
         return
 
     @functools.wraps(describe)
-    def without_wide_grad(
-        self: MetaTensorDescriber, t: torch.Tensor, **options: Any
-    ) -> MetaTensorDesc:
+    def without_wide_grad(self: Any, t: torch.Tensor, **options: Any) -> Any:
         is_narrow = t.dtype in LOW_PRECISION and t.is_leaf
         if not is_narrow or t.grad is None or t.grad.dtype == t.dtype:
             return describe(self, t, **options)
@@ -143,7 +143,7 @@ def let_models_be_exported() -> None:
             t.grad = grad
 
     without_wide_grad.is_torchamps = True  # type: ignore[attr-defined]
-    MetaTensorDescriber.describe_tensor = without_wide_grad  # type: ignore[method-assign]
+    describer.describe_tensor = without_wide_grad
 
 
 def unhook_state_dict(model: torch.nn.Module) -> None:

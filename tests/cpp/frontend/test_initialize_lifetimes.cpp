@@ -7,6 +7,7 @@
 #include <torchamp/optim/sgd.h>
 #include <torchamp/serialize.h>
 
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <random>
@@ -140,6 +141,18 @@ TEST_P(LifetimesTest, AnOptimizersDefaultsStayWhatTheyAre) {
   const Tensor added = at::ones({2}, device()).requires_grad_();
   adam.add_param_group(torch::optim::OptimizerParamGroup({added}));
   EXPECT_EQ(static_cast<torch::optim::AdamOptions&>(adam.param_groups()[1].options()).eps(), 0.25);
+}
+
+TEST_P(LifetimesTest, AModuleByReferenceMayBeDestroyedFirst) {
+  alignas(NetImpl) unsigned char memory[sizeof(NetImpl)];
+  auto* const net = new (memory) NetImpl;
+  net->to(device());
+  {
+    auto amped = initialize(*net, std::make_unique<torch::optim::SGD>(net->parameters(), 0.1),
+                            quiet(level()));
+    net->~NetImpl();
+    std::memset(memory, 0xff, sizeof(memory));
+  }
 }
 
 /// Three models that live in statics, in variables of a thread, on the heap for ever or in a scope,
