@@ -7,9 +7,9 @@
 #include <torchamp/optim/sgd.h>
 #include <torchamp/serialize.h>
 
-#include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
@@ -151,7 +151,7 @@ TEST_P(LifetimesTest, AModuleByReferenceMayBeDestroyedFirst) {
     auto amped = initialize(*net, std::make_unique<torch::optim::SGD>(net->parameters(), 0.1),
                             quiet(level()));
     net->~NetImpl();
-    std::memset(memory, 0xff, sizeof(memory));
+    std::iota(memory, memory + sizeof(memory), 1);
   }
 }
 
