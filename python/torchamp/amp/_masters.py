@@ -63,6 +63,12 @@ def keeps_wide_sums(optimizer: torch.optim.Optimizer) -> bool:
     return is_adagrad and not any(group.get("fused") for group in optimizer.param_groups)
 
 
+def is_scalar_state(value: torch.Tensor, param: torch.Tensor) -> bool:
+    """Whether it is one number for the whole parameter, as NAdam's product of momenta is, which
+    torch computes in float32."""
+    return value.dim() == 0 < param.dim()
+
+
 def narrow_states(
     optimizers: Iterable[torch.optim.Optimizer], params: Iterable[torch.Tensor]
 ) -> list[torch.Tensor]:
@@ -87,7 +93,9 @@ def _fitting_states(
         return
     for name, value in state.items():
         is_tensor = isinstance(value, torch.Tensor) and name != "step"
-        if is_tensor and value.dtype in (*LOW_PRECISION, torch.float32):
+        if not is_tensor or is_scalar_state(value, param):
+            continue
+        if value.dtype in (*LOW_PRECISION, torch.float32):
             yield name, value
 
 

@@ -17,6 +17,7 @@ from torchamp._shards import shard_of
 from torchamp.amp._masters import (
     LOW_PRECISION,
     fit_states,
+    is_scalar_state,
     keeps_wide_sums,
     mastered,
     params_of,
@@ -395,7 +396,7 @@ def _note_loaded(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -
 
 def _keep_float32(optimizer: torch.optim.Optimizer) -> None:
     """After torch's load_state_dict(), which casts states to their parameter's dtype: those of
-    parameters with masters, and Adagrad's sums, are float32."""
+    parameters with masters, Adagrad's sums, and single numbers are float32."""
     saved: Any = None
     for state in _states_of_params(optimizer):
         saved, state.loaded = state.loaded, None
@@ -405,9 +406,8 @@ def _keep_float32(optimizer: torch.optim.Optimizer) -> None:
     for saved_id, param in zip(saved_ids, params_of([optimizer])):
         states = optimizer.state.get(param)
         is_wide = mastered(param) is not None or keeps_wide_sums(optimizer)
-        if not isinstance(states, dict) or not is_wide:
-            continue
-        for name, value in states.items():
-            if isinstance(value, torch.Tensor) and value.dtype in LOW_PRECISION:
+        for name, value in states.items() if isinstance(states, dict) else ():
+            is_narrow = isinstance(value, torch.Tensor) and value.dtype in LOW_PRECISION
+            if is_narrow and (is_wide or is_scalar_state(value, param)):
                 given = saved["state"][saved_id][name]
                 states[name] = given.to(value.device, torch.float32, copy=True)

@@ -19,12 +19,16 @@ NAMES = sorted(
 OPTIONS = {"SGD": {"momentum": 0.5}, "RMSprop": {"momentum": 0.5, "centered": True}}
 
 
+WITHOUT_MASTERS = "O5, master_weights=False"
+
+
 def make(name: str, level: str):
     def optimizer(model):
         return getattr(torch.optim, name)(model.parameters(), lr=0.01, **OPTIONS.get(name, {}))
 
     bias = name != "Muon"  # which steps matrices alone
-    return initialized(level, torch.nn.Linear(4, 3, bias=bias), optimizer)
+    options = {"master_weights": False} if level == WITHOUT_MASTERS else {}
+    return initialized(level[:2], torch.nn.Linear(4, 3, bias=bias), optimizer, **options)
 
 
 def reloaded(pair, name: str, level: str):
@@ -35,7 +39,7 @@ def reloaded(pair, name: str, level: str):
     return other
 
 
-@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O5"])
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O5", WITHOUT_MASTERS])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_goes_on(name, level):
     whole = make(name, level)
