@@ -1,7 +1,13 @@
 #include "frontend/dtype_errors.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <array>
+#include <exception>
+#include <stdexcept>
+#include <typeinfo>
+#include <utility>
 
 namespace torchamp {
 namespace {
@@ -64,9 +70,26 @@ bool has_weights_of_another_dtype(std::string_view message) {
 
 DtypeError dtype_error(std::string_view message) {
   if (has(message, "without overflow")) return DtypeError::kOverflow;
+  if (has(message, "has changed the type of value")) return DtypeError::kHook;
   if (has_one_of(message, kNoKernel)) return DtypeError::kNoKernel;
   const bool is_mixed = has_one_of(message, kMixed) || has_weights_of_another_dtype(message);
   return is_mixed ? DtypeError::kMixed : DtypeError::kNone;
+}
+
+void rethrow_explained(const std::function<std::string(const char*)>& explain) {
+  try {
+    throw;
+  } catch (c10::Error& error) {
+    std::string text = explain(error.what_without_backtrace());
+    if (!text.empty()) error.add_context(std::move(text));
+    throw;
+  } catch (const std::exception& error) {
+    const std::string text = explain(error.what());
+    if (text.empty()) throw;
+    const std::string all = error.what() + ("\n" + text);
+    if (typeid(error) == typeid(std::runtime_error)) throw std::runtime_error(all);
+    std::throw_with_nested(std::runtime_error(all));
+  }
 }
 
 }  // namespace torchamp

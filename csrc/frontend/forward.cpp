@@ -1,9 +1,6 @@
 // Forward: the scope that a Model's call opens around the module's forward.
 #include <torchamp/model.h>
 
-#include <exception>
-#include <stdexcept>
-#include <typeinfo>
 #include <utility>
 
 #include "frontend/dtype_errors.h"
@@ -42,6 +39,7 @@ std::string Forward::explanation(const char* message) const {
   if (!low || !c10::isReducedFloatingType(*low)) return "";
   switch (dtype_error(message)) {
     case DtypeError::kNone:
+    case DtypeError::kHook:
       return "";
     case DtypeError::kOverflow:
       return c10::str("forward: ", *low,
@@ -65,19 +63,7 @@ std::string Forward::explanation(const char* message) const {
 }
 
 void Forward::rethrow_explained() const {
-  try {
-    throw;
-  } catch (c10::Error& error) {
-    std::string text = explanation(error.what_without_backtrace());
-    if (!text.empty()) error.add_context(std::move(text));
-    throw;
-  } catch (const std::exception& error) {
-    const std::string text = explanation(error.what());
-    if (text.empty()) throw;
-    const std::string all = error.what() + ("\n" + text);
-    if (typeid(error) == typeid(std::runtime_error)) throw std::runtime_error(all);
-    std::throw_with_nested(std::runtime_error(all));
-  }
+  torchamp::rethrow_explained([this](const char* message) { return explanation(message); });
 }
 
 }  // namespace torchamp::detail

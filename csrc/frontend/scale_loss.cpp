@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/backward.h"
+#include "frontend/dtype_errors.h"
 #include "frontend/session.h"
 #include "frontend/skip_messages.h"
 
@@ -28,6 +29,21 @@ void count_backward(Session& session, WrappedOptimizer& optimizer) {
       "scale_loss: expected step() of the optimizer that initialize returned, got a second "
       "backward without one, and parameters that the program has written; the wrapped optimizer's "
       "step() steps 16-bit parameters, and does not skip after an overflow");
+}
+
+std::string explanation(const char* message) {
+  switch (dtype_error(message)) {
+    case DtypeError::kHook:
+      return "backward: a hook of a tensor has to return its grad in the dtype that it came in, "
+             "which is that of the tensor, and a mask or factor in float32 widens it; write "
+             "mask.to(grad.dtype())";
+    case DtypeError::kMixed:
+      return "backward: an op of the forward has got tensors of two dtypes; cast one of them, as "
+             "target.to(output.dtype()), or at O1 and O4 call a torch::autograd::Function by "
+             "amp::half_function or amp::float_function";
+    default:
+      return "";
+  }
 }
 
 }  // namespace
@@ -82,7 +98,11 @@ void scale_loss::check_optimizers() const {
 void scale_loss::backward(const at::Tensor& gradient, std::optional<bool> retain_graph,
                           bool create_graph) {
   const ShieldBackward shield;
-  scaled_loss_.backward(gradient, retain_graph, create_graph);
+  try {
+    scaled_loss_.backward(gradient, retain_graph, create_graph);
+  } catch (...) {
+    rethrow_explained(explanation);
+  }
 }
 
 void scale_loss::cancel() {

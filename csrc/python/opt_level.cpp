@@ -95,6 +95,8 @@ void bind_given_params(py::module_& module) {
             return "no kernel";
           case DtypeError::kMixed:
             return "mixed";
+          case DtypeError::kHook:
+            return "hook";
           case DtypeError::kNone:
             break;
         }

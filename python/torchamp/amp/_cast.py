@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import re
 import traceback
 from collections.abc import (
     Callable,
@@ -205,9 +204,6 @@ def cast_own_tensors(
             tensor.grad = grad.to(dtype)
 
 
-_HOOK = re.compile("hook '.*' has changed the type of value")
-
-
 def explain(
     error: Exception,
     model: torch.nn.Module,
@@ -249,14 +245,18 @@ def explain_change(
             return _add_note(error, note)
 
 
-def explain_hook(error: object) -> None:
-    """Adds a note to the error that a backward raises for a hook that returns another dtype."""
-    if isinstance(error, RuntimeError) and _HOOK.search(str(error)):
-        _add_note(
-            error,
-            "a hook of a tensor has to return its grad in the dtype that it came in, which is that "
-            "of the tensor, and a mask or factor in float32 widens it; write mask.to(grad.dtype)",
-        )
+def explain_backward(error: object) -> None:
+    """Adds a note with the cause and a remedy to an error about dtypes of a backward."""
+    if isinstance(error, RuntimeError) and (note := _BACKWARD.get(_C.dtype_error(str(error)))):
+        _add_note(error, note)
+
+
+_BACKWARD = {
+    "hook": "a hook of a tensor has to return its grad in the dtype that it came in, which is that "
+    "of the tensor, and a mask or factor in float32 widens it; write mask.to(grad.dtype)",
+    "mixed": "an op of the forward has got tensors of two dtypes; cast one of them, as "
+    "target.to(output.dtype)",
+}
 
 
 def _add_note(error: Exception, note: str) -> None:

@@ -18,7 +18,7 @@ from torchamp._load import _C
 from torchamp._logging import log, warn
 from torchamp._shards import Shards, is_dtensor, mesh_groups_of, shard_of
 from torchamp.amp._autocast import OpenCasts, lasting_casts
-from torchamp.amp._cast import explain_change, explain_hook
+from torchamp.amp._cast import explain_backward, explain_change
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import params_of
 from torchamp.amp._nonfinite import FirstNonfinite
@@ -415,7 +415,7 @@ class ScaledLoss(_C.Backward):
 
     def __exit__(self, kind: object, *others: object) -> None:
         for error in others:
-            explain_hook(error)
+            explain_backward(error)
         super().__exit__(kind, *others)
 
     def begin(self) -> torch.Tensor:

@@ -1,4 +1,5 @@
 // What a Model adds to errors about dtypes, and the remedies that it names.
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/activation.h>
 #include <torchamp/functions.h>
 
@@ -148,11 +149,96 @@ TEST_P(ExplainTest, AnExceptionOfAnotherClassIsNested) {
   }
 }
 
+/// A matrix product that saves what it is given, and multiplies in what a level makes of it.
+struct Product : torch::autograd::Function<Product> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const at::Tensor& y) {
+    context->save_for_backward({x, y});
+    return x.mm(y);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& grads) {
+    const auto saved = context->get_saved_variables();
+    return {grads[0].mm(saved[1].t()), saved[0].t().mm(grads[0])};
+  }
+};
+
+class ExplainBackwardTest : public ExplainTest {
+ protected:
+  /// The last line of the error that a backward raises; the loss is what `part` gives.
+  static std::string error_of(const Part& part) {
+    Around net;
+    net->part = part;
+    net->to(device());
+    torch::optim::SGD sgd(net->parameters(), 0.5);
+    auto [model, optimizer] = initialize(net, sgd, quiet(level()));
+    const at::Tensor loss = model(Random(1).normal({3, 1, 4}, at::kFloat, device())).sum();
+    try {
+      scale_loss(loss, optimizer).backward();
+    } catch (const c10::Error& error) {
+      return c10::Join("\n", error.context());
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      return text.substr(text.rfind('\n') + 1);
+    }
+    return "no error";
+  }
+
+  static Part hooked(const std::function<at::Tensor(const at::Tensor&)>& hook) {
+    return [hook](AroundImpl& net, const at::Tensor& x) {
+      const at::Tensor y = net.linear(x);
+      y.register_hook(hook);
+      return y * 2;
+    };
+  }
+};
+
+TEST_P(ExplainBackwardTest, AHookThatChangesTheDtypeIsToldWhatToReturn) {
+  EXPECT_EQ(error_of(hooked([](const at::Tensor& grad) { return grad * at::ones({4}); })),
+            "backward: a hook of a tensor has to return its grad in the dtype that it came in, "
+            "which is that of the tensor, and a mask or factor in float32 widens it; write "
+            "mask.to(grad.dtype())");
+  EXPECT_EQ(
+      error_of(hooked([](const at::Tensor& grad) { return grad * at::ones({4}, grad.options()); })),
+      "no error");
+}
+
+TEST_P(ExplainBackwardTest, AFunctionOfTwoDtypesIsToldHowToBeCalled) {
+  if (!casts_ops()) return;  // there it gets one dtype
+  const auto by = [](auto product) {
+    return [product](AroundImpl& net, const at::Tensor& x) mutable {
+      return product(net.linear(x)[0], net.linear->weight);
+    };
+  };
+  const auto product = [](const at::Tensor& x, const at::Tensor& y) {
+    return Product::apply(x, y);
+  };
+  EXPECT_EQ(error_of(by(product)),
+            "backward: an op of the forward has got tensors of two dtypes; cast one of them, as "
+            "target.to(output.dtype()), or at O1 and O4 call a torch::autograd::Function by "
+            "amp::half_function or amp::float_function");
+  EXPECT_EQ(error_of(by(half_function(product))), "no error");
+  EXPECT_EQ(error_of(by(float_function(product))), "no error");
+}
+
+TEST_P(ExplainBackwardTest, ATargetOfAnotherDtypeIsToldToBeCast) {
+  if (casts_ops()) return;  // there the loss is in float32
+  const auto loss_of = [](at::ScalarType dtype) {
+    return [dtype](AroundImpl& net, const at::Tensor& x) {
+      const at::Tensor output = net.linear(x);
+      return at::huber_loss(output, at::zeros_like(output, dtype));
+    };
+  };
+  EXPECT_EQ(error_of(loss_of(at::kFloat)).rfind("backward: an op of the forward has got", 0), 0U);
+  EXPECT_EQ(error_of(loss_of(low(level()))), "no error");
+}
+
 TEST_P(ExplainTest, OtherErrorsAreAsTheyWere) {
   EXPECT_EQ(context_of([](AroundImpl&, const at::Tensor& x) { return at::mm(x, x); }), "");
 }
 
 TORCHAMP_AT_LEVELS(ExplainTest, OptLevel::O1, OptLevel::O2, OptLevel::O4, OptLevel::O5);
+TORCHAMP_AT_LEVELS(ExplainBackwardTest, OptLevel::O1, OptLevel::O2, OptLevel::O4, OptLevel::O5);
 
 }  // namespace
 }  // namespace torchamp

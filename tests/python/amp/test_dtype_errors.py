@@ -92,6 +92,11 @@ CASES = {
         lambda block, x: x.index_fill(0, torch.tensor([0]), 1.0),
         MADE.format("'block' (Block)", dtype="{dtype}"),
     ),
+    "sparse products": (
+        lambda block, x: torch.sparse.mm(torch.eye(16).to_sparse(), x),
+        lambda block, x: torch.sparse.mm(torch.eye(16, dtype=x.dtype).to_sparse(), x),
+        MADE.format("'block' (Block)", dtype="{dtype}"),
+    ),
     "unregistered": (
         lambda block, x: block.hidden[0](x),
         lambda block, x: block.layer(x),
@@ -372,3 +377,22 @@ def test_hooks_that_change_the_dtype_of_a_grad(level):
     scaled_backward()
     grad = model.first.weight.grad
     assert torch.equal(grad * mask, grad) and grad.any()
+
+
+@pytest.mark.parametrize("level", DTYPES)
+def test_losses_whose_backward_takes_one_dtype(level):
+    model, optimizer = initialized(level, cast_model_outputs=DTYPES[level])
+
+    def scaled_backward(dtype):
+        output = model(batch()[0])
+        target = torch.zeros_like(output, dtype=dtype)
+        with amp.scale_loss(nn.functional.huber_loss(output, target), optimizer) as scaled_loss:
+            scaled_loss.backward()
+
+    with pytest.raises(RuntimeError, match="Found dtype Float but expected") as caught:
+        scaled_backward(torch.float32)
+    assert caught.value.__notes__ == [
+        "torchamp: an op of the forward has got tensors of two dtypes; cast one of them, as "
+        "target.to(output.dtype)"
+    ]
+    scaled_backward(DTYPES[level])
