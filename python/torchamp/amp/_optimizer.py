@@ -406,7 +406,9 @@ def _keep_float32(optimizer: torch.optim.Optimizer) -> None:
     for saved_id, param in zip(saved_ids, params_of([optimizer])):
         states = optimizer.state.get(param)
         is_wide = mastered(param) is not None or keeps_wide_sums(optimizer)
-        for name, value in states.items() if isinstance(states, dict) else ():
+        if not isinstance(states, dict):
+            continue
+        for name, value in states.items():
             is_narrow = isinstance(value, torch.Tensor) and value.dtype in LOW_PRECISION
             if is_narrow and (is_wide or is_scalar_state(value, param)):
                 given = saved["state"][saved_id][name]
