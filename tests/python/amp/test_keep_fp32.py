@@ -8,8 +8,9 @@ import re
 
 import pytest
 import torch
-from nets import LEVELS, Net, adam, initialized
+from nets import LEVELS, Net, adam, initialized, train_step
 from torch import nn
+from torch.ao import quantization
 
 from torchamp import amp
 
@@ -260,3 +261,21 @@ def test_a_forward_of_the_object_has_its_own_arguments(device):
     amp.initialize(model, opt_level="O2", keep_fp32="mask", verbosity=0)
     model(torch.ones(1, device=device), torch.ones(1, device=device))
     assert seen == [torch.float16, torch.float32]
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated")
+@pytest.mark.filterwarnings("ignore:Please use quant_min and quant_max")
+@pytest.mark.parametrize("opt_level", LOW)
+def test_fake_quantization(opt_level):
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    model.qconfig = quantization.get_default_qat_qconfig("fbgemm")
+    keep = [quantization.FusedMovingAvgObsFakeQuantize]
+    if opt_level in CAST_LEVELS:
+        keep.append(torch.ao.nn.qat.Linear)
+    model, optimizer = initialized(
+        opt_level, quantization.prepare_qat(model), keep_fp32=keep, loss_scale=1.0
+    )
+    before = model[0].weight.clone()
+    train_step(model, optimizer)
+    assert not torch.equal(before, model[0].weight)
+    amp.release(model)
