@@ -17,6 +17,9 @@ INSTEAD = {
     "amp_C.multi_tensor_l2norm_mp": "amp_C.multi_tensor_l2norm",
     "amp_C.multi_tensor_l2norm_scale": "amp_C.multi_tensor_l2norm and amp_C.multi_tensor_scale",
     "amp_C.multi_tensor_lamb_mp": _LAMB,
+    "apex.amp.compat": "torch.is_tensor and torch.is_floating_point",
+    "apex.amp.utils": "torch.is_floating_point and torch.Tensor.to",
+    "apex.amp.wrap": "apex.amp.half_function, float_function and promote_function",
     "apex.fused_dense": "torch.nn.Linear and torch.nn.GELU",
     "apex.mlp.mlp_function": "apex.mlp.MLP",
     "apex.optimizers.FusedMixedPrecisionLamb": _LAMB,
@@ -27,7 +30,7 @@ INSTEAD = {
 def message_of(name: str) -> str | None:
     """What to say of apex's `name`, or None of one that is not in the table."""
     instead = INSTEAD.get(name)
-    return instead and f"torchamp has no {name}: use {instead}, or install apex, which ships it"
+    return instead and f"torchamp has no {name}: use {instead}"
 
 
 def attributes_of(module: str) -> Getattr:

@@ -30,15 +30,6 @@ FUNCTIONS = {
         "master_params(optimizer)",
     ],
     "apex.amp._initialize": ["to_type(dtype, t)", "applier(value, fn)"],
-    "apex.amp.compat": [
-        "variable_is_tensor()",
-        "tensor_is_variable()",
-        "tensor_is_float_tensor()",
-        "is_tensor_like(x)",
-        "is_floating_point(x)",
-        "scalar_python_val(x)",
-        "filter_attrs(module, attrs)",
-    ],
     "apex.amp.frontend": ["state_dict(destination=None)", "load_state_dict(state_dict)"],
     "apex.amp.handle": [
         "scale_loss(loss, optimizers, loss_id=0, model=None, delay_unscale=False, "
@@ -46,27 +37,6 @@ FUNCTIONS = {
         "disable_casts()",
     ],
     "apex.amp.rnn_compat": ["has_old_rnns()"],
-    "apex.amp.utils": [
-        "is_cuda_enabled()",
-        "get_cuda_version()",
-        "is_fp_tensor(x)",
-        "is_nested(x)",
-        "type_string(x)",
-        "collect_fp_tensor_types(args, kwargs)",
-        "maybe_half(x, name='', verbose=False)",
-        "maybe_float(x, name='', verbose=False)",
-        "casted_args(cast_fn, args, kwargs)",
-        "has_func(mod, fn)",
-        "get_func(mod, fn)",
-        "set_func(mod, fn, new_fn)",
-        "set_func_save(handle, mod, fn, new_fn)",
-    ],
-    "apex.amp.wrap": [
-        "make_cast_wrapper(orig_fn, cast_fn, handle, try_caching=False)",
-        "cached_cast(mod, fn, cast_fn, handle, try_caching=False, verbose=False)",
-        "make_promote_wrapper(orig_fn, cast_fn, handle=None)",
-        "promote(mod, fn, handle, verbose=False)",
-    ],
     "apex.contrib.clip_grad": [
         "clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False)"
     ],
@@ -117,7 +87,7 @@ CLASSES = {
     "apex.amp.handle.AmpHandle": (
         "builtins.object",
         "(loss_scale='dynamic', enable_caching=True, verbose=False)",
-        "is_active _disable_casts wrap_optimizer scale_loss _clear_cache _save_func _deactivate "
+        "is_active _disable_casts wrap_optimizer scale_loss _clear_cache _deactivate "
         "has_cache cache remove_cache verbose _is_active _all_wrappers _default_scaler",
     ),
     "apex.amp.handle.NoOpHandle": (
@@ -233,7 +203,7 @@ AUTOGRAD_FUNCTIONS = {
 #: By module: other names.
 NAMES = {
     "apex": "amp fp16_utils multi_tensor_apply normalization optimizers parallel",
-    "apex.amp": "_amp_state amp compat frontend handle lists opt rnn_compat scaler utils wrap",
+    "apex.amp": "_amp_state amp frontend handle lists opt rnn_compat scaler",
     "apex.amp.__version__": "VERSION __version__",
     "apex.amp._amp_state": "AmpState _amp_state",
     "apex.amp._process_optimizer": "AmpOptimizerState",
