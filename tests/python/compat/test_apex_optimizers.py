@@ -2,13 +2,7 @@
 
 import pytest
 import torch
-from apex.optimizers import (
-    FusedAdagrad,
-    FusedAdam,
-    FusedLAMB,
-    FusedNovoGrad,
-    FusedSGD,
-)
+from apex.optimizers import FusedAdam, FusedLAMB, FusedNovoGrad, FusedSGD
 from apex_optimizers import ALL, assert_equal, every, make_params, set_grads, train
 from torch import nn
 
@@ -33,10 +27,6 @@ PAIRS = {
     "sgd_dampening": (
         lambda p: FusedSGD(p, lr=0.1, momentum=0.9, dampening=0.3),
         lambda p: torch.optim.SGD(p, 0.1, 0.9, 0.3),
-    ),
-    "adagrad": (
-        lambda p: FusedAdagrad(p, 0.1, 1e-3, 0.1),
-        lambda p: torch.optim.Adagrad(p, 0.1, weight_decay=0.1, eps=1e-3),
     ),
 }
 
