@@ -28,6 +28,8 @@ INSTEAD = {
     "apex.amp.wrap": "apex.amp.half_function, float_function and promote_function",
     "apex.fused_dense": "torch.nn.Linear and torch.nn.GELU",
     "apex.mlp.mlp_function": "apex.mlp.MLP",
+    "apex.normalization.MixedFusedLayerNorm": "apex.normalization.FusedLayerNorm",
+    "apex.normalization.MixedFusedRMSNorm": "apex.normalization.FusedRMSNorm",
     "apex.optimizers.FusedAdagrad": _ADAGRAD,
     "apex.optimizers.fused_adagrad": _ADAGRAD,
     "apex.optimizers.FusedMixedPrecisionLamb": _LAMB,

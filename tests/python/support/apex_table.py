@@ -51,16 +51,11 @@ FUNCTIONS = {
         "convert_network(network, dtype)",
     ],
     "apex.normalization.fused_layer_norm": [
-        "manual_rms_norm(input, normalized_shape, weight, eps)",
         "fused_layer_norm(input, normalized_shape, eps=1e-6, memory_efficient=False)",
         "fused_layer_norm_affine(input, weight, bias, normalized_shape, eps=1e-6, "
         "memory_efficient=False)",
-        "mixed_dtype_fused_layer_norm_affine(input, weight, bias, normalized_shape, eps=1e-6, "
-        "memory_efficient=False)",
         "fused_rms_norm(input, normalized_shape, eps=1e-6, memory_efficient=False)",
         "fused_rms_norm_affine(input, weight, normalized_shape, eps=1e-6, memory_efficient=False)",
-        "mixed_dtype_fused_rms_norm_affine(input, weight, normalized_shape, eps=1e-6, "
-        "memory_efficient=False)",
     ],
     "apex.parallel": [
         "convert_syncbn_model(module, process_group=None, channel_last=False)",
@@ -146,16 +141,6 @@ CLASSES = {
         "(normalized_shape, eps=1e-5, elementwise_affine=True, memory_efficient=False)",
         f"{_NORM} forward extra_repr",
     ),
-    "apex.normalization.MixedFusedLayerNorm": (
-        "apex.normalization.FusedLayerNorm",
-        "(normalized_shape, eps=1e-5, *, memory_efficient=False, **kwargs)",
-        f"{_NORM} bias forward extra_repr",
-    ),
-    "apex.normalization.MixedFusedRMSNorm": (
-        "apex.normalization.FusedRMSNorm",
-        "(normalized_shape, eps=1e-5, *, memory_efficient=False, **kwargs)",
-        f"{_NORM} forward extra_repr",
-    ),
     "apex.parallel.DistributedDataParallel": (
         "torch.nn.Module",
         "(module, message_size=10000000, delay_allreduce=False, shared_param=None, "
@@ -182,19 +167,11 @@ CLASSES = {
     ),
 }
 
-_LAYER_NORM = "apex.normalization.fused_layer_norm"
-_NORM_ARGS = "normalized_shape, eps, memory_efficient=False"
-
-#: By autograd function: the signature of its forward.
-AUTOGRAD_FUNCTIONS = {
-    f"{_LAYER_NORM}.FusedLayerNormFunction": f"(ctx, input, {_NORM_ARGS})",
-    f"{_LAYER_NORM}.FusedLayerNormAffineFunction": f"(ctx, input, weight, bias, {_NORM_ARGS})",
-    f"{_LAYER_NORM}.FusedLayerNormAffineMixedDtypesFunction": (
-        f"(ctx, input, weight, bias, {_NORM_ARGS})"
+#: By function that programs apply: the signature of its forward.
+APPLIED = {
+    "apex.normalization.fused_layer_norm.FusedLayerNormAffineFunction": (
+        "(ctx, input, weight, bias, normalized_shape, eps, memory_efficient=False)"
     ),
-    f"{_LAYER_NORM}.FusedRMSNormFunction": f"(ctx, input, {_NORM_ARGS})",
-    f"{_LAYER_NORM}.FusedRMSNormAffineFunction": f"(ctx, input, weight, {_NORM_ARGS})",
-    f"{_LAYER_NORM}.FusedRMSNormAffineMixedDtypesFunction": f"(ctx, input, weight, {_NORM_ARGS})",
     "apex.contrib.xentropy.SoftmaxCrossEntropyLoss": (
         "(ctx, logits, labels, smoothing=0.0, padding_idx=0, half_to_float=False)"
     ),
@@ -241,6 +218,4 @@ OTHERWISE = {
     "apex.amp.handle.AmpHandle._default_scaler": "each wrapped optimizer has scalers of its own",
     "apex.amp.opt.OptimWrapper._loss_idx": "the index is the wrapper's own",
     "apex.amp.opt.OptimWrapper._loss_scaler": "the scalers are those of Amp",
-    "apex.normalization.MixedFusedLayerNorm": "the one further keyword is elementwise_affine",
-    "apex.normalization.MixedFusedRMSNorm": "the one further keyword is elementwise_affine",
 }
