@@ -34,6 +34,8 @@ INSTEAD = {
     "apex.optimizers.fused_adagrad": _ADAGRAD,
     "apex.optimizers.FusedMixedPrecisionLamb": _LAMB,
     "apex.optimizers.fused_mixed_precision_lamb": _LAMB,
+    "apex.parallel.Reducer": "apex.parallel.DistributedDataParallel",
+    "apex.parallel.multiproc": "torchrun, which is torch.distributed.run",
 }
 
 

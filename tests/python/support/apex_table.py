@@ -61,13 +61,6 @@ FUNCTIONS = {
         "convert_syncbn_model(module, process_group=None, channel_last=False)",
         "create_syncbn_process_group(group_size)",
     ],
-    "apex.parallel.distributed": [
-        "apply_flat_dist_call(bucket, call, extra_args=None)",
-        "extract_tensors(maybe_tensor, tensor_list)",
-        "flat_dist_call(tensors, call, extra_args=None)",
-        "split_by_type(tensors)",
-        "split_half_float_double(tensors)",
-    ],
 }
 
 _NORM = "normalized_shape eps elementwise_affine memory_efficient weight reset_parameters"
@@ -148,15 +141,13 @@ CLASSES = {
         "allreduce_always_fp32=False, num_allreduce_streams=1, allreduce_communicators=None, "
         "gradient_average=True, gradient_predivide_factor=1.0, "
         "gradient_average_split_factor=None, prof=False)",
-        "module forward disable_allreduce enable_allreduce world_size message_size "
-        "delay_allreduce allreduce_always_fp32 gradient_average gradient_predivide_factor",
+        "module forward",
     ),
-    "apex.parallel.Reducer": ("builtins.object", "(module_or_grads_list)", "module grads reduce"),
     "apex.parallel.SyncBatchNorm": (
         "torch.nn.modules.batchnorm._BatchNorm",
         "(num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True, "
         "process_group=None, channel_last=False, fuse_relu=False)",
-        "process_group channel_last fuse_relu num_features eps momentum affine weight bias "
+        "process_group num_features eps momentum affine weight bias "
         "running_mean running_var track_running_stats forward",
     ),
     "apex.parallel.LARC.LARC": (
@@ -193,7 +184,6 @@ NAMES = {
     "apex.fp16_utils": "clip_grad_norm",
     "apex.multi_tensor_apply": "multi_tensor_applier",
     "apex.parallel": "ReduceOp LARC distributed",
-    "apex.parallel.distributed": "flatten unflatten",
 }
 
 #: Of an optimizer after initialize, and of its stash.
