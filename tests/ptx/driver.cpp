@@ -1,5 +1,5 @@
-// The driver of the emulation's tests: the loader's, on libcuda.so.1 of this folder.
-#include "../emulation/driver.h"
+// The driver of the kernels' tests: the loader's, on libcuda.so.1 of this folder.
+#include "driver.h"
 
 #include <cstdlib>
 #include <fstream>
@@ -24,7 +24,7 @@ EmbeddedImage embedded_fatbin() {
 
 }  // namespace torchamp::cuda
 
-namespace emulation {
+namespace kernel_tests {
 namespace {
 
 using torchamp::cuda::Driver;
@@ -73,4 +73,4 @@ std::string last_launched() {
   return last_kernel;
 }
 
-}  // namespace emulation
+}  // namespace kernel_tests
