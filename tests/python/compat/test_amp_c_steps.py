@@ -89,6 +89,23 @@ def test_steps_tell_autograd_that_they_wrote(flag, device):
         loss.backward()
 
 
+@pytest.mark.parametrize("nvlamb", [False, True])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_lamb(weight_decay, nvlamb, flag, device):
+    params = draw(device)
+    grads = [draw(device, seed=s) for s in GRADS]
+    options = {"weight_decay": weight_decay, "always_adapts": nvlamb}
+    expected = stepped_by(lambda p: optimizers.FusedLAMB(p, 0.1, **options), params, grads)
+    states = zeros(params), zeros(params)
+    for step, each in enumerate(grads, 1):
+        norm = ops.l2norm(each)[0]
+        arguments = (0.1, 0.9, 0.999, 1e-6, step, 1, weight_decay, 1, 1, norm, 1.0, nvlamb)
+        kept = [grad.clone() for grad in each]
+        amp_C.multi_tensor_lamb(65536, flag, [each, params, *states], *arguments)
+        assert_equal(each, kept)
+    assert_equal(params, expected)
+
+
 def test_lamb_in_two_stages(flag, device):
     params, grads = draw(device), draw(device, seed=1)
     expected = stepped_by(lambda p: optimizers.FusedLAMB(p, 0.1, weight_decay=0.1), params, [grads])

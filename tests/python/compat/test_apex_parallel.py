@@ -3,13 +3,15 @@
 import copy
 import gc
 import pickle
+import warnings
 import weakref
 
 import pytest
 import torch
 from apex import amp
 from apex.optimizers import FusedAdam
-from apex.parallel import DistributedDataParallel, convert_syncbn_model
+from apex.parallel import DistributedDataParallel, Reducer, convert_syncbn_model
+from apex.parallel.distributed import flat_dist_call
 from ranks import assert_same_on_both, gathered, run_on_two_ranks
 from torch import distributed, nn
 
@@ -129,6 +131,61 @@ def _copies_reduce_too(rank):
         assert twin.module.weight is not parallel.module.weight
 
 
+def _switched_off(rank):
+    net = nn.Linear(3, 2)
+    parallel = DistributedDataParallel(net)
+    x = torch.full((4, 3), float(rank + 1))
+    parallel.disable_allreduce()
+    parallel(x).sum().backward()
+    assert net.weight.grad[0, 0] == 4.0 * (rank + 1)
+    net.zero_grad()
+    out = parallel(x).sum()
+    parallel.enable_allreduce()
+    out.backward()
+    assert net.weight.grad[0, 0] == 6.0
+    net.zero_grad()
+    parallel(x).sum().backward()
+    assert net.weight.grad[0, 0] == 6.0
+
+
+def _switched_off_too_late(rank):
+    """apex stopped at once; here the pending backward is reduced, and a warning says so."""
+    parallel = DistributedDataParallel(nn.Linear(3, 2))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        parallel.disable_allreduce()
+        parallel.enable_allreduce()
+        out = parallel(torch.full((4, 3), float(rank + 1))).sum()
+        parallel.disable_allreduce()
+    out.backward()
+    assert parallel.module.weight.grad[0, 0] == 6.0
+    assert [str(each.message) for each in seen] == [
+        "disable_allreduce: expected no forward that waits for its backward, got one, whose grads "
+        "are reduced; call it before the forward"
+    ]
+    assert seen[0].filename == __file__
+
+
+def _reducer(rank):
+    torch.manual_seed(rank)
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
+    reducer = Reducer(net)
+    assert_same_on_both(*net.parameters())
+    net[0].weight.grad = torch.full((2, 2), float(rank))
+    net[1].weight.grad = torch.full((2, 2), float(rank), dtype=torch.float64)
+    reducer.reduce()
+    assert net[0].weight.grad[0, 0] == 0.5 and net[1].weight.grad[0, 0] == 0.5
+    tensors = [torch.ones(2) * rank, torch.ones(3) * rank]
+    Reducer(tensors).reduce()
+    assert tensors[1].tolist() == [0.5] * 3
+
+
+def _flat_calls(rank):
+    tensors = [torch.ones(2) * rank, torch.ones(2).half() * rank, torch.ones(1) * rank]
+    flat_dist_call(tensors, distributed.broadcast, (1,))
+    assert all(bool((tensor == 1).all()) for tensor in tensors)
+
+
 def _low_precision_sums_in_float32(rank):
     net = nn.Linear(1, 1, bias=False).half()
     parallel = DistributedDataParallel(net, allreduce_always_fp32=True)
@@ -163,6 +220,10 @@ def test_two_ranks():
         _every_backward_is_reduced,
         _the_wrapper_goes_with_its_last_reference,
         _copies_reduce_too,
+        _switched_off,
+        _switched_off_too_late,
+        _reducer,
+        _flat_calls,
         _low_precision_sums_in_float32,
     )
 

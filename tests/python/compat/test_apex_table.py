@@ -84,6 +84,7 @@ ARGUMENTS = {
     "apex.mlp.MLP": partial(dict, mlp_sizes=[2, 3]),
     "apex.multi_tensor_apply.MultiTensorApply": partial(dict, chunk_size=16),
     "apex.parallel.DistributedDataParallel": lambda: {"module": nn.Linear(2, 2)},
+    "apex.parallel.Reducer": lambda: {"module_or_grads_list": [torch.ones(1)]},
     "apex.parallel.SyncBatchNorm": partial(dict, num_features=2),
     "apex.parallel.LARC.LARC": lambda: {"optimizer": sgd(linear_net())},
 }

@@ -3,7 +3,6 @@ and instance attributes. apex.optimizers is in tables of its own."""
 
 #: By module: functions.
 FUNCTIONS = {
-    "apex": ["deprecated_warning(msg)"],
     "apex.amp": [
         "initialize(models, optimizers=None, enabled=True, opt_level='O1', cast_model_type=None, "
         "patch_torch_functions=None, keep_batchnorm_fp32=None, master_weights=None, "
@@ -61,6 +60,7 @@ FUNCTIONS = {
         "convert_syncbn_model(module, process_group=None, channel_last=False)",
         "create_syncbn_process_group(group_size)",
     ],
+    "apex.parallel.distributed": ["flat_dist_call(tensors, call, extra_args=None)"],
 }
 
 _NORM = "normalized_shape eps elementwise_affine memory_efficient weight reset_parameters"
@@ -69,7 +69,6 @@ _LEVEL = ("builtins.object", "()", "brief more __call__")
 
 #: By class: a base class, the signature of its constructor, and attributes of its instances.
 CLASSES = {
-    "apex.DeprecatedFeatureWarning": ("builtins.FutureWarning", None, ""),
     "apex.amp.frontend.Properties": ("builtins.object", "()", "options _update_options_dict"),
     **{f"apex.amp.frontend.O{i}": _LEVEL for i in range(4)},
     "apex.amp.handle.AmpHandle": (
@@ -141,8 +140,9 @@ CLASSES = {
         "allreduce_always_fp32=False, num_allreduce_streams=1, allreduce_communicators=None, "
         "gradient_average=True, gradient_predivide_factor=1.0, "
         "gradient_average_split_factor=None, prof=False)",
-        "module forward",
+        "module forward disable_allreduce enable_allreduce",
     ),
+    "apex.parallel.Reducer": ("builtins.object", "(module_or_grads_list)", "module grads reduce"),
     "apex.parallel.SyncBatchNorm": (
         "torch.nn.modules.batchnorm._BatchNorm",
         "(num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True, "
@@ -184,6 +184,7 @@ NAMES = {
     "apex.fp16_utils": "clip_grad_norm",
     "apex.multi_tensor_apply": "multi_tensor_applier",
     "apex.parallel": "ReduceOp LARC distributed",
+    "apex.parallel.distributed": "flatten unflatten",
 }
 
 #: Of an optimizer after initialize, and of its stash.

@@ -1,4 +1,4 @@
-"""amp_C's steps: SGD, Adam, and LAMB in two passes. Arguments as apex's."""
+"""amp_C's steps: SGD, Adam, and LAMB at once and in two passes. Arguments as apex's."""
 
 from __future__ import annotations
 
@@ -61,6 +61,43 @@ def multi_tensor_adam(
     fused_step(StepAlgorithm.ADAM, grads, params, states, hyper, step)
 
 
+def multi_tensor_lamb(
+    chunk_size: int,
+    noop_flag: torch.Tensor,
+    tensor_lists: Lists,
+    lr: Number,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    step: Number,
+    bias_correction: int,
+    weight_decay: float,
+    grad_averaging: int,
+    mode: int,
+    global_grad_norm: Number,
+    max_grad_norm: Number,
+    use_nvlamb: bool = False,
+) -> None:
+    """tensor_lists: grads, params, exp_avg, exp_avg_sq. Unlike in apex, grads are left as they are.
+    mode: 0 adds weight decay to the grads, 1 to the update. global_grad_norm: of all grads of the
+    step; above max_grad_norm (0: none) they are clipped. use_nvlamb: adapts without weight decay
+    too."""
+    check_lists("multi_tensor_lamb", tensor_lists, 4)
+    grads, params, *states = tensor_lists
+    hyper: list[Number] = [lr, beta1, beta2, epsilon, weight_decay, mode, 0.0, bias_correction]
+    hyper += [grad_averaging, bool(use_nvlamb), max_grad_norm]
+    updates = _updates(grads, params, states, hyper, step, global_grad_norm)
+    fused_step(
+        StepAlgorithm.LAMB_APPLY,
+        updates,
+        params,
+        [],
+        hyper,
+        param_norms=ops.l2norm(params, True)[1],
+        update_norms=ops.l2norm(updates, True)[1],
+    )
+
+
 def multi_tensor_lamb_stage1_cuda(
     chunk_size: int,
     noop_flag: torch.Tensor,
@@ -80,18 +117,29 @@ def multi_tensor_lamb_stage1_cuda(
     grads, params, *states, updates = tensor_lists
     hyper: list[Number] = [0.0, beta1, beta2, epsilon, per_tensor_decay, 1.0, 0.0, 1.0, 1.0, 0.0]
     hyper += [max_global_grad_norm]
-    made = [torch.zeros_like(state) for state in states[0]]
+    ops.copy_cast(_updates(grads, params, states, hyper, step + 1, global_grad_norm), updates)
+
+
+def _updates(
+    grads: list[torch.Tensor],
+    params: list[torch.Tensor],
+    states: Lists,
+    hyper: list[Number],
+    step: Number,
+    global_grad_norm: Number,
+) -> list[torch.Tensor]:
+    updates = [torch.zeros_like(state) for state in states[0]]
     norm = torch.as_tensor(global_grad_norm, dtype=torch.float32, device=params[0].device)
     fused_step(
         StepAlgorithm.LAMB,
         grads,
         params,
-        [*states, made],
+        [*states, updates],
         hyper,
-        step + 1,
+        step,
         update_norms=norm.reshape(()).expand(len(params)).contiguous(),
     )
-    ops.copy_cast(made, updates)
+    return updates
 
 
 def multi_tensor_lamb_stage2_cuda(
