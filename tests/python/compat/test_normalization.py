@@ -136,6 +136,7 @@ def functions_of(device, dtype=torch.float64, param_dtype=None):
         "fused_layer_norm_affine": (fused_layer_norm.fused_layer_norm_affine, [x, weight, bias]),
         "fused_rms_norm": (fused_layer_norm.fused_rms_norm, [x]),
         "fused_rms_norm_affine": (fused_layer_norm.fused_rms_norm_affine, [x, weight]),
+        "FusedLayerNormFunction": (fused_layer_norm.FusedLayerNormFunction.apply, [x]),
         "FusedLayerNormAffineFunction": (
             fused_layer_norm.FusedLayerNormAffineFunction.apply,
             [x, weight, bias],
@@ -173,8 +174,9 @@ def test_a_compiled_graph_has_them_whole(name, device):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_apply_is_the_function(dtype, param_dtype, device):
     functions = functions_of(device, dtype, param_dtype)
-    called, tensors = functions["fused_layer_norm_affine"]
-    applied, _ = functions["FusedLayerNormAffineFunction"]
-    assert torch.equal(applied(*tensors, (8,), 1e-5, True), called(*tensors, (8,), 1e-5))
-    with torch.autocast(device.type, torch.bfloat16):
-        assert applied(*tensors, (8,), 1e-5).dtype == dtype
+    for form, name in (("", "fused_layer_norm"), ("Affine", "fused_layer_norm_affine")):
+        called, tensors = functions[name]
+        applied, _ = functions[f"FusedLayerNorm{form}Function"]
+        assert torch.equal(applied(*tensors, (8,), 1e-5, True), called(*tensors, (8,), 1e-5))
+        with torch.autocast(device.type, torch.bfloat16):
+            assert applied(*tensors, (8,), 1e-5).dtype == dtype

@@ -160,6 +160,9 @@ CLASSES = {
 
 #: By function that programs apply: the signature of its forward.
 APPLIED = {
+    "apex.normalization.fused_layer_norm.FusedLayerNormFunction": (
+        "(ctx, input, normalized_shape, eps, memory_efficient=False)"
+    ),
     "apex.normalization.fused_layer_norm.FusedLayerNormAffineFunction": (
         "(ctx, input, weight, bias, normalized_shape, eps, memory_efficient=False)"
     ),

@@ -19,6 +19,7 @@ from torchamp._load import _C
 __all__ = [
     "FusedLayerNorm",
     "FusedLayerNormAffineFunction",
+    "FusedLayerNormFunction",
     "FusedRMSNorm",
     "fused_layer_norm",
     "fused_layer_norm_affine",
@@ -66,9 +67,32 @@ def fused_rms_norm_affine(
     return _norm(F.rms_norm, normalized_shape, eps, *_cast_by_autocast(input, weight))
 
 
-class FusedLayerNormAffineFunction:
-    """fused_layer_norm_affine without the casts of torch.autocast. Programs inspect the arguments
-    of `forward` and call `apply`, as of an autograd function."""
+class _Applied:
+    """What programs apply as an autograd function, and whose `forward` they inspect."""
+
+    forward: Callable[..., torch.Tensor]
+
+    @classmethod
+    def apply(cls, *args: Any) -> torch.Tensor:
+        return cls.forward(None, *args)
+
+
+class FusedLayerNormFunction(_Applied):
+    """fused_layer_norm without the casts of torch.autocast."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        normalized_shape: Shape,
+        eps: float,
+        memory_efficient: bool = False,
+    ) -> torch.Tensor:
+        return _norm(F.layer_norm, normalized_shape, eps, input)
+
+
+class FusedLayerNormAffineFunction(_Applied):
+    """fused_layer_norm_affine without the casts of torch.autocast."""
 
     @staticmethod
     def forward(
@@ -81,10 +105,6 @@ class FusedLayerNormAffineFunction:
         memory_efficient: bool = False,
     ) -> torch.Tensor:
         return _norm(F.layer_norm, normalized_shape, eps, input, weight, bias)
-
-    @classmethod
-    def apply(cls, *args: Any) -> torch.Tensor:
-        return cls.forward(None, *args)
 
 
 def _cast_by_autocast(*tensors: torch.Tensor) -> Sequence[torch.Tensor]:
