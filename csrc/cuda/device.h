@@ -14,15 +14,6 @@ namespace torchamp::cuda {
 
 constexpr uint32 kFullWarp = 0xffffffffu;
 
-/// With dependent launch, a kernel is set up while the previous one on the stream still runs: its
-/// writes are visible from here on, and the next kernel may be set up.
-TORCHAMP_DEVICE void wait_for_previous_kernel() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 /// Sets *flag to 1. Threads that race here all write the same.
 template <class T>
 TORCHAMP_DEVICE void raise(T* flag) {

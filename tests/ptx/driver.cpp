@@ -28,7 +28,6 @@ namespace kernel_tests {
 namespace {
 
 using torchamp::cuda::Driver;
-using torchamp::cuda::LaunchConfig;
 
 const Driver* real = nullptr;
 std::map<void*, std::string> names;
@@ -49,11 +48,6 @@ Driver make_driver() {
     last_kernel = names[function];
     return real->launch_kernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
                                shared_bytes, stream, parameters, extra);
-  };
-  driver.launch_kernel_ex = [](const LaunchConfig* config, void* function, void** parameters,
-                               void** extra) {
-    last_kernel = names[function];
-    return real->launch_kernel_ex(config, function, parameters, extra);
   };
   return driver;
 }

@@ -61,7 +61,7 @@ def test_a_benchmark_measures_and_its_result_becomes_a_page(name, monkeypatch, t
 
 
 def test_tuning_parameters_are_timed_one_at_a_time(monkeypatch):
-    now, history = {"unit": 2048, "dependent_launch": False}, set()
+    now, history = {"unit": 2048, "mixed_vectors": False}, set()
 
     def set_tuning(**choices):
         now.update(choices)
@@ -69,7 +69,7 @@ def test_tuning_parameters_are_timed_one_at_a_time(monkeypatch):
 
     module = SimpleNamespace(
         tuning=lambda: dict(now),
-        tuning_choices=lambda: {"unit": [2048, 8192], "dependent_launch": [False, True]},
+        tuning_choices=lambda: {"unit": [2048, 8192], "mixed_vectors": [False, True]},
         set_tuning=set_tuning,
     )
     odd = bench_variants.Workload(SHAPES, odd_offsets=True)
@@ -78,7 +78,7 @@ def test_tuning_parameters_are_timed_one_at_a_time(monkeypatch):
     assert {(row.op, row.setting) for row in rows} == {
         (op, setting)
         for op in ("check", "unscale", "step")
-        for setting in ("unit=8192", "dependent_launch=True")
+        for setting in ("unit=8192", "mixed_vectors=True")
     }
     assert history == {(2048, False), (8192, False), (2048, True)}
     bench_variants.print_table(rows)
