@@ -17,7 +17,7 @@ results=out/tests/python.xml
 times=
 failed=
 
-# Optional: the soak tests execute what NVRTC compiles.
+# Optional: the soak tests, and all where there is no nvcc, execute what NVRTC compiles.
 lay_nvrtc() {
   [ -d build/nvrtc ] ||
     python -m pip install --quiet --no-deps --target build/nvrtc 'nvidia-cuda-nvrtc==13.*' ||
@@ -25,7 +25,7 @@ lay_nvrtc() {
 }
 
 build() {
-  [ "$soak" = OFF ] || lay_nvrtc
+  if [ "$soak" = ON ] || ! command -v nvcc >/dev/null; then lay_nvrtc; fi
   googletest=$(build_tools/find_googletest.sh "${GTEST_SOURCE:-}")
   cmake -S . -B build -DTORCHAMP_BUILD_TESTS=ON -DTORCHAMP_SOAK_TESTS=$soak \
     -DTORCHAMP_BUILD_EXAMPLES=OFF \

@@ -17,7 +17,7 @@ TORCHAMP_DEVICE T warp_sum(T value) {
 /// The block's sum. All threads of the block call it, once in a kernel.
 template <class T>
 TORCHAMP_DEVICE T block_sum(T value) {
-  TORCHAMP_SHARED(T, sums, kMaxWarps);
+  __shared__ T sums[kMaxWarps];
   const T of_warp = warp_sum(value);
   if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = of_warp;
   __syncthreads();

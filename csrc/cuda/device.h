@@ -1,5 +1,4 @@
-// The dialect of the kernels: CUDA, or plain C++ where tests/emulation has defined CUDA's
-// keywords before.
+// What the kernels share.
 #pragma once
 
 #include "cuda/block.h"
@@ -8,37 +7,17 @@
 
 #define TORCHAMP_DEVICE __device__ __forceinline__
 
-#if defined(__CUDACC__)
 #define TORCHAMP_UNROLL _Pragma("unroll")
 #define TORCHAMP_ROLLED _Pragma("unroll 1")
-#define TORCHAMP_SHARED(type, name, count) __shared__ type name[count]
-#else
-#define TORCHAMP_UNROLL
-#define TORCHAMP_ROLLED
-#endif
 
 namespace torchamp::cuda {
 
 constexpr uint32 kFullWarp = 0xffffffffu;
 
-/// With dependent launch, a kernel is set up while the previous one on the stream still runs: its
-/// writes are visible from here on, and the next kernel may be set up.
-TORCHAMP_DEVICE void wait_for_previous_kernel() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 /// Sets *flag to 1. Threads that race here all write the same.
 template <class T>
 TORCHAMP_DEVICE void raise(T* flag) {
-  T one = 1;
-#if defined(__CUDACC__)
-  *flag = one;
-#else
-  __atomic_store(flag, &one, __ATOMIC_RELAXED);
-#endif
+  *flag = 1;
 }
 
 /// Called by whole warps: reports a non-finite value that any lane found in the tensor at

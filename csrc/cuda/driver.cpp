@@ -26,7 +26,6 @@ Driver open_driver() {
   cuda.find("cuModuleGetFunction", driver.module_function);
   cuda.find_optional("cuFuncLoad", driver.function_load);
   cuda.find("cuLaunchKernel", driver.launch_kernel);
-  cuda.find_optional("cuLaunchKernelEx", driver.launch_kernel_ex);
   cuda.find("cuStreamIsCapturing", driver.stream_is_capturing);
   cuda.find("cuThreadExchangeStreamCaptureMode", driver.exchange_capture_mode);
   cuda.find("cuGetErrorName", driver.error_name);

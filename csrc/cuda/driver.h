@@ -7,24 +7,6 @@
 
 namespace torchamp::cuda {
 
-/// The driver's CUlaunchAttribute.
-struct LaunchAttribute {
-  static constexpr int kProgrammaticStreamSerialization = 6;
-  int id;
-  alignas(8) int value;
-  char rest[60];
-};
-
-/// The driver's CUlaunchConfig.
-struct LaunchConfig {
-  unsigned grid_x, grid_y, grid_z;
-  unsigned block_x, block_y, block_z;
-  unsigned shared_bytes;
-  void* stream;
-  LaunchAttribute* attributes;
-  unsigned attribute_count;
-};
-
 /// The driver's functions under shortened names, with its handles as void*. Each returns 0 or an
 /// error code.
 struct Driver {
@@ -43,9 +25,6 @@ struct Driver {
   int (*launch_kernel)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                        void* stream, void** parameters, void** extra);
-  /// CUDA 11.8 on; else null
-  int (*launch_kernel_ex)(const LaunchConfig* config, void* function, void** parameters,
-                          void** extra);
   int (*stream_is_capturing)(void* stream, int* status);
   int (*exchange_capture_mode)(int* mode);
   int (*error_name)(int code, const char** name);

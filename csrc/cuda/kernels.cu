@@ -1,7 +1,6 @@
-// The kernel program: compiled by nvcc into a fatbin if available, by NVRTC when it is used,
-// and as plain C++ by the tests. Nothing of torch, of CUDA's headers or of the standard library is
-// included. TORCHAMP_ONLY defines a subset of the kernels: compiling all with NVRTC takes
-// seconds.
+// The kernel program: compiled by nvcc into a fatbin if available, or by NVRTC when it is used.
+// Nothing of torch, of CUDA's headers or of the standard library is included. TORCHAMP_ONLY defines
+// a subset of the kernels: compiling all with NVRTC takes seconds.
 #include "cuda/arguments.h"
 #include "cuda/check.cuh"
 #include "cuda/clip.cuh"
@@ -31,7 +30,6 @@ TORCHAMP_ALGORITHMS(TORCHAMP_DEFINE_STEP)
 #define TORCHAMP_DEFINE(Name, name, function, Parameter)             \
   extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)       \
       torchamp_##name(const Parameter __grid_constant__ parameter) { \
-    wait_for_previous_kernel();                                      \
     function(parameter);                                             \
   }
 

@@ -11,14 +11,14 @@ namespace torchamp::cuda {
 /// last block sees what the others wrote until then, for which they have to wait for their writes.
 template <bool sees_writes>
 TORCHAMP_DEVICE bool is_last_block(uint32* ticket) {
-  TORCHAMP_SHARED(uint32, drawn, 1);
+  __shared__ uint32 drawn;
   __syncthreads();
   if (threadIdx.x == 0) {
     if (sees_writes) __threadfence();
-    drawn[0] = atomicAdd(ticket, 1u);
+    drawn = atomicAdd(ticket, 1u);
   }
   __syncthreads();
-  if (drawn[0] + 1 != gridDim.x) return false;
+  if (drawn + 1 != gridDim.x) return false;
   if (sees_writes) __threadfence();
   if (threadIdx.x == 0) *ticket = 0;
   return true;

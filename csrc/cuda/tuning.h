@@ -14,7 +14,6 @@ struct Tuning {
   int32 resident_tables = 1;   ///< long tables are kept on the device
   int32 walks_backwards = 1;   ///< a step begins with what the previous pass read last
   int32 mixed_vectors = 1;     ///< vectors where grads are misaligned to the rest
-  int32 dependent_launch = 0;  ///< kernels are set up while the previous one ends (sm_90 on)
 };
 
 /// One of the fields: DO(name, values that a measurement compares).
@@ -25,8 +24,7 @@ struct Tuning {
   DO(small_parameters, 0, 1)       \
   DO(resident_tables, 0, 1)        \
   DO(walks_backwards, 0, 1)        \
-  DO(mixed_vectors, 0, 1)          \
-  DO(dependent_launch, 0, 1)
+  DO(mixed_vectors, 0, 1)
 
 /// The process's. Not to be changed while other threads launch.
 Tuning& tuning();

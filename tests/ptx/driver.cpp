@@ -1,5 +1,5 @@
-// The driver of the emulation's tests: the loader's, on libcuda.so.1 of this folder.
-#include "../emulation/driver.h"
+// The driver of the kernels' tests: the loader's, on libcuda.so.1 of this folder.
+#include "driver.h"
 
 #include <cstdlib>
 #include <fstream>
@@ -24,11 +24,10 @@ EmbeddedImage embedded_fatbin() {
 
 }  // namespace torchamp::cuda
 
-namespace emulation {
+namespace kernel_tests {
 namespace {
 
 using torchamp::cuda::Driver;
-using torchamp::cuda::LaunchConfig;
 
 const Driver* real = nullptr;
 std::map<void*, std::string> names;
@@ -50,11 +49,6 @@ Driver make_driver() {
     return real->launch_kernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
                                shared_bytes, stream, parameters, extra);
   };
-  driver.launch_kernel_ex = [](const LaunchConfig* config, void* function, void** parameters,
-                               void** extra) {
-    last_kernel = names[function];
-    return real->launch_kernel_ex(config, function, parameters, extra);
-  };
   return driver;
 }
 
@@ -73,4 +67,4 @@ std::string last_launched() {
   return last_kernel;
 }
 
-}  // namespace emulation
+}  // namespace kernel_tests

@@ -406,8 +406,6 @@ void fence(Warp& warp, const Instruction&, Mask) {
   warp.block().fence();
 }
 
-void nothing(Warp&, const Instruction&, Mask) {}
-
 // Halves of registers.
 
 /// mov.b32 to, {low, high} and its like.
@@ -582,10 +580,6 @@ void add_control(Forms& forms) {
   forms["vote.sync.any.pred"] = {Kind::kWarp, vote_any, 3, false};
   for (const char* form : {"membar.gl", "membar.sys"}) {
     forms[form] = {Kind::kEachLane, fence, 0, false};
-  }
-  // Grids run one after the other.
-  for (const char* form : {"griddepcontrol.launch_dependents", "griddepcontrol.wait"}) {
-    forms[form] = {Kind::kEachLane, nothing, 0, false};
   }
 }
 

@@ -394,24 +394,6 @@ int cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned gr
                 parameters, extra);
 }
 
-/// As in the driver's header.
-struct CUlaunchConfig {
-  unsigned grid[3];
-  unsigned block[3];
-  unsigned shared_bytes;
-  void* stream;
-  void* attributes;
-  unsigned attribute_count;
-};
-
-int cuLaunchKernelEx(const CUlaunchConfig* config, void* function, void** parameters,
-                     void** extra) {
-  Geometry geometry{{}, {}, config->shared_bytes};
-  std::copy(config->grid, config->grid + 3, geometry.grid);
-  std::copy(config->block, config->block + 3, geometry.block);
-  return launch(static_cast<Kernel*>(function), geometry, config->stream, parameters, extra);
-}
-
 int cuStreamIsCapturing(void* stream, int* status) {
   Driver& cuda = driver();
   const std::lock_guard<std::mutex> lock(cuda.mutex);

@@ -1,14 +1,14 @@
 // The bytes that the kernels load and store per parameter.
-#include "../emulation/checks.h"
-#include "../emulation/driver.h"
-#include "../emulation/queues.h"
-#include "../emulation/tensors.h"
+#include "checks.h"
 #include "cuda/arguments.h"
 #include "cuda/block.h"
+#include "driver.h"
 #include "libcuda.h"
 #include "math/optim/step.h"
+#include "queues.h"
+#include "tensors.h"
 
-namespace emulation {
+namespace kernel_tests {
 namespace {
 
 namespace cuda = torchamp::cuda;
@@ -98,4 +98,4 @@ TEST_F(Traffic, OfAnUnscaleToFloat32Is6BytesPerParameter) {
 }
 
 }  // namespace
-}  // namespace emulation
+}  // namespace kernel_tests

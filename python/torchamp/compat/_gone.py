@@ -7,27 +7,42 @@ from typing import NoReturn
 
 Getattr = Callable[[str], NoReturn]
 
+_ADAGRAD = "torchamp.optimizers.FusedAdagrad"
 _ADAM = "apex.optimizers.FusedAdam"
 _LAMB = "apex.optimizers.FusedLAMB with amp.initialize at O2 or O5"
 
 #: By apex's name.
 INSTEAD = {
+    "amp_C.multi_tensor_adagrad": _ADAGRAD,
     "amp_C.multi_tensor_adam_capturable": _ADAM,
     "amp_C.multi_tensor_adam_capturable_master": f"{_ADAM} with amp.initialize at O2 or O5",
     "amp_C.multi_tensor_l2norm_mp": "amp_C.multi_tensor_l2norm",
     "amp_C.multi_tensor_l2norm_scale": "amp_C.multi_tensor_l2norm and amp_C.multi_tensor_scale",
     "amp_C.multi_tensor_lamb_mp": _LAMB,
+    "amp_C.multi_tensor_novograd": "apex.optimizers.FusedNovoGrad",
+    "amp_C.multi_tensor_unscale_l2norm": "amp_C.multi_tensor_l2norm and amp_C.multi_tensor_scale",
+    "amp_C.update_scale_hysteresis": "torchamp.ops.update_scale",
+    "apex.DeprecatedFeatureWarning": "builtins.FutureWarning",
+    "apex.amp.compat": "torch.is_tensor and torch.is_floating_point",
+    "apex.amp.utils": "torch.is_floating_point and torch.Tensor.to",
+    "apex.amp.wrap": "apex.amp.half_function, float_function and promote_function",
+    "apex.deprecated_warning": "warnings.warn",
     "apex.fused_dense": "torch.nn.Linear and torch.nn.GELU",
     "apex.mlp.mlp_function": "apex.mlp.MLP",
+    "apex.normalization.MixedFusedLayerNorm": "apex.normalization.FusedLayerNorm",
+    "apex.normalization.MixedFusedRMSNorm": "apex.normalization.FusedRMSNorm",
+    "apex.optimizers.FusedAdagrad": _ADAGRAD,
+    "apex.optimizers.fused_adagrad": _ADAGRAD,
     "apex.optimizers.FusedMixedPrecisionLamb": _LAMB,
     "apex.optimizers.fused_mixed_precision_lamb": _LAMB,
+    "apex.parallel.multiproc": "torchrun, which is torch.distributed.run",
 }
 
 
 def message_of(name: str) -> str | None:
     """What to say of apex's `name`, or None of one that is not in the table."""
     instead = INSTEAD.get(name)
-    return instead and f"torchamp has no {name}: use {instead}, or install apex, which ships it"
+    return instead and f"torchamp has no {name}: use {instead}"
 
 
 def attributes_of(module: str) -> Getattr:

@@ -41,7 +41,6 @@ MODULES = [
     "apex.parallel",
     "apex.parallel.LARC",
     "apex.parallel.distributed",
-    "apex.parallel.multiproc",
     "amp_C",
     "apex_C",
 ]

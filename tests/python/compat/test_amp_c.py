@@ -1,4 +1,4 @@
-"""amp_C's scaling, sums, norms and scale update, called as in programs."""
+"""amp_C's scaling, sums and norms, called as in programs."""
 
 import math
 
@@ -106,15 +106,6 @@ def test_l2norm_flags_inputs_alone(flag, device):
     assert flag.item() == 1
 
 
-def test_unscale_l2norm(flag, device):
-    x = tensors(device)
-    wanted = torch.stack([t.norm() for t in x])
-    inv_scale = torch.tensor([0.5], device=device)
-    norm, norms = amp_C.multi_tensor_unscale_l2norm(65536, flag, [x], inv_scale, True)
-    torch.testing.assert_close(norms, wanted * 0.5)
-    torch.testing.assert_close(norm, wanted.norm().reshape(1) * 0.5)
-
-
 @pytest.mark.parametrize(
     ("lists", "message"),
     [
@@ -133,34 +124,3 @@ def test_sizes_are_checked(flag, device):
     lists = [[torch.zeros(2, device=device)], [torch.zeros(3, device=device)]]
     with pytest.raises(RuntimeError, match="to have the sizes of"):
         amp_C.multi_tensor_scale(65536, flag, lists, 1.0)
-
-
-def test_hysteresis(device):
-    scale = torch.tensor([1024.0], device=device)
-    growth, budget = (torch.tensor([n], dtype=torch.int32, device=device) for n in (0, 2))
-    trajectory = []
-    for inf in [1, 1, 1, 0, 0, 1, 0]:
-        found_inf = torch.tensor([float(inf)], device=device)
-        same = amp_C.update_scale_hysteresis(scale, growth, budget, found_inf, 2.0, 0.5, 2, 2)
-        assert same is scale
-        trajectory.append(scale.item())
-    assert trajectory == [1024, 512, 256, 256, 512, 512, 512]
-
-
-def test_hysteresis_ends_above_zero_and_recovers(device):
-    scale = torch.tensor([2.0**-125], device=device)
-    growth, budget = (torch.tensor([n], dtype=torch.int32, device=device) for n in (0, 1))
-    scales = []
-    for inf in [1, 1, 0, 0]:
-        found_inf = torch.tensor([float(inf)], device=device)
-        amp_C.update_scale_hysteresis(scale, growth, budget, found_inf, 2.0, 0.5, 2000, 1)
-        scales.append(scale.item())
-    assert scales == [2.0**-126, 2.0**-126, 2.0**-125, 2.0**-124]
-
-
-def test_hysteresis_takes_nan_for_an_overflow(device):
-    scale = torch.tensor([8.0], device=device)
-    trackers = [torch.ones(1, dtype=torch.int32, device=device) for _ in range(2)]
-    found_inf = torch.tensor([math.nan], device=device)
-    amp_C.update_scale_hysteresis(scale, *trackers, found_inf, 2.0, 0.5, 2, 1)
-    assert scale.item() == 4.0 and trackers[0].item() == 0

@@ -1,11 +1,11 @@
-"""amp_C's SGD, Adam and Adagrad against torchamp's."""
+"""amp_C's steps against torchamp's."""
 
 import amp_C
 import pytest
 import torch
 from amp_c_lists import GRADS, assert_equal, draw, stepped_by, zeros
 
-from torchamp import optimizers
+from torchamp import ops, optimizers
 
 
 @pytest.fixture
@@ -80,26 +80,53 @@ def test_sgd_without_momentum_leaves_buffers_alone(flag, device):
     assert all(not buffer.any() for buffer in m)
 
 
-@pytest.mark.parametrize("mode", [0, 1])
-def test_adagrad(mode, flag, device):
-    params, sums = draw(device), zeros(draw(device))
-    expected = stepped_by(
-        lambda p: optimizers.FusedAdagrad(
-            p, 0.1, weight_decay=0.1, eps=1e-5, decoupled_weight_decay=bool(mode)
-        ),
-        params,
-        [draw(device, seed=s) for s in GRADS],
-    )
-    for step in GRADS:
-        lists = [draw(device, seed=step), params, sums]
-        amp_C.multi_tensor_adagrad(65536, flag, lists, 0.1, 1e-5, mode, 0.1)
-    assert_equal(params, expected)
-
-
 def test_steps_tell_autograd_that_they_wrote(flag, device):
     (param,) = params = [torch.ones(2, device=device, requires_grad=True)]
     loss = (param * param).sum()
     lists = [[torch.ones_like(param)], params, zeros(params)]
-    amp_C.multi_tensor_adagrad(65536, flag, lists, 0.1, 1e-5, 0, 0.0)
+    amp_C.multi_tensor_sgd(65536, flag, lists, 0.0, 0.0, 0.0, 0.1, False, True, False, 1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.parametrize("nvlamb", [False, True])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_lamb(weight_decay, nvlamb, flag, device):
+    params = draw(device)
+    grads = [draw(device, seed=s) for s in GRADS]
+    options = {"weight_decay": weight_decay, "always_adapts": nvlamb}
+    expected = stepped_by(lambda p: optimizers.FusedLAMB(p, 0.1, **options), params, grads)
+    states = zeros(params), zeros(params)
+    for step, each in enumerate(grads, 1):
+        norm = ops.l2norm(each)[0]
+        arguments = (0.1, 0.9, 0.999, 1e-6, step, 1, weight_decay, 1, 1, norm, 1.0, nvlamb)
+        kept = [grad.clone() for grad in each]
+        amp_C.multi_tensor_lamb(65536, flag, [each, params, *states], *arguments)
+        assert_equal(each, kept)
+    assert_equal(params, expected)
+
+
+def test_lamb_in_two_stages(flag, device):
+    params, grads = draw(device), draw(device, seed=1)
+    expected = stepped_by(lambda p: optimizers.FusedLAMB(p, 0.1, weight_decay=0.1), params, [grads])
+    updates, kept = zeros(params), [grad.clone() for grad in grads]
+    decay = torch.full((len(params),), 0.1, device=device)
+    norm = ops.l2norm(grads)[0]
+    first = [grads, params, zeros(params), zeros(params), updates]
+    amp_C.multi_tensor_lamb_stage1_cuda(65536, flag, first, decay, 0, 0.9, 0.999, 1e-6, norm, 1.0)
+    assert_equal(grads, kept)
+    param_norms, update_norms = ops.l2norm(params, True)[1], ops.l2norm(updates, True)[1]
+    amp_C.multi_tensor_lamb_stage2_cuda(
+        65536, flag, [params, updates], param_norms, update_norms, 0.1, 0.1, False
+    )
+    for got, wanted in zip(params, expected):
+        torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_the_decay_of_stage1_is_each_tensors_own(flag, device):
+    params, grads = draw(device)[:2], [torch.zeros_like(t) for t in draw(device)[:2]]
+    updates = zeros(params)
+    decay = torch.tensor([0.5, 0.0], device=device)
+    lists = [grads, params, zeros(params), zeros(params), updates]
+    amp_C.multi_tensor_lamb_stage1_cuda(65536, flag, lists, decay, 0, 0.9, 0.99, 1e-6, 1.0, 0.0)
+    assert torch.equal(updates[0], params[0] * 0.5) and not updates[1].any()

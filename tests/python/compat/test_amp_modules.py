@@ -1,12 +1,9 @@
 """apex.amp's submodules, for programs that import names from them."""
 
-import types
-
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from apex import amp
-from apex.amp import compat, utils, wrap
 from apex.amp._amp_state import _amp_state, maybe_print, warn_or_err
 from apex.amp._initialize import applier, to_type
 from apex.amp._list_edits import follow_list_edits
@@ -157,35 +154,3 @@ def test_a_ban_may_be_removed_from_its_list(lists):
     assert F.binary_cross_entropy(p, p).dtype == torch.float32
     handle._deactivate()
     _amp_state.legacy_handle = None
-
-
-# Functions that a program wraps itself.
-
-
-def test_casts_of_arguments():
-    x, n = torch.ones(2), torch.ones(2, dtype=torch.int64)
-    kwargs = {"a": [x, x], "b": n}
-    got = utils.casted_args(utils.maybe_half, (x, 3, n), kwargs)
-    assert got[0].dtype == torch.half and got[1:] == [3, n]
-    assert [each.dtype for each in kwargs["a"]] == [torch.half] * 2 and kwargs["b"] is n
-    types_of = utils.collect_fp_tensor_types((x, [x.half(), x]), {"k": x.double(), "n": n})
-    assert types_of == ["FloatTensor", "HalfTensor", "DoubleTensor"]
-    assert utils.maybe_float(x.half()).dtype == torch.float32
-    assert compat.is_tensor_like(x) and compat.scalar_python_val(x[:1]) == 1.0
-    assert compat.filter_attrs(torch, ["mm", "no_such_function"]) == ["mm"]
-
-
-def test_wrappers_are_there_until_the_handle_is_deactivated():
-    mine = types.SimpleNamespace(dtype_of=lambda x: x.dtype, add=lambda x, y: (x.dtype, y.dtype))
-    before = dict(vars(mine))
-    handle = amp.init()
-    wrap.cached_cast(mine, "dtype_of", utils.maybe_half, handle)
-    wrap.cached_cast(mine, "no_such_function", utils.maybe_half, handle)
-    wrap.promote(mine, "add", handle)
-    x = torch.ones(2)
-    assert mine.dtype_of(x) == torch.half and mine.add(x, x.half()) == (torch.float32,) * 2
-    with handle._disable_casts():
-        assert torch.mm(x[None], x[:, None]).dtype == torch.float32
-    handle._deactivate()
-    _amp_state.legacy_handle = None
-    assert vars(mine) == before

@@ -5,12 +5,7 @@ import copy
 import pytest
 import torch
 from apex import amp
-from apex.optimizers import (
-    FusedAdagrad,
-    FusedAdam,
-    FusedNovoGrad,
-    FusedSGD,
-)
+from apex.optimizers import FusedAdam, FusedNovoGrad, FusedSGD
 from apex_optimizers import (
     ALL,
     assert_equal,
@@ -38,10 +33,9 @@ def test_the_count_is_there_after_each_step(kind, device):
     assert on_host == (device.type == "cpu")
 
 
-@pytest.mark.parametrize("kind", [FusedSGD, FusedAdagrad], ids=lambda kind: kind.__name__)
-def test_apexs_others_have_none(kind, device):
+def test_sgd_has_none(device):
     params = make_params(device)
-    optimizer = kind(params, **ALL[kind])
+    optimizer = FusedSGD(params, 0.1)
     train(optimizer, params, 1)
     assert "step" not in optimizer.param_groups[0]
 

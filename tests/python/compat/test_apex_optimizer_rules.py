@@ -29,29 +29,6 @@ def test_amp_takes_them_at_every_level(kind, device):
 
 
 @every
-def test_a_scheduler_takes_them(kind, device):
-    params = make_params(device)
-    optimizer = kind(params, **ALL[kind])
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
-    before = optimizer.param_groups[0]["lr"]
-    train(optimizer, params, 1)
-    scheduler.step()
-    assert optimizer.param_groups[0]["lr"] == before / 2
-
-
-@every
-def test_a_group_added_later_is_stepped(kind, device):
-    """apex's FusedAdam ignored such groups."""
-    first, second = make_params(device)[:1], make_params(device)[1:]
-    optimizer = kind(first, **ALL[kind])
-    train(optimizer, first, 1)
-    optimizer.add_param_group({"params": second})
-    before = [param.detach().clone() for param in second]
-    train(optimizer, first + second, 1, first=1)
-    assert all(not torch.equal(a, b) for a, b in zip(before, second))
-
-
-@every
 def test_zero_grad_follows_its_arguments(kind, device):
     params = make_params(device)
     optimizer = kind(params, **ALL[kind])
@@ -139,13 +116,6 @@ def test_masters_are_amps_alone(capturable, device):
         "FusedAdam: expected master_weights to be False, got True; use amp.initialize at O2 or O5, "
         "whose optimizers have float32 masters"
     )
-
-
-@pytest.mark.parametrize("name", ["grads", "output_params", "scale", "grad_norms"])
-def test_what_apex_gave_up_is_refused(name, device):
-    optimizer = FusedAdam(make_params(device))
-    with pytest.raises(RuntimeError, match=f"FusedAdam.step: expected {name} to be left out"):
-        optimizer.step(**{name: []})
 
 
 def test_sgd_needs_an_lr_somewhere(device):

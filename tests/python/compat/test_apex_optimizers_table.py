@@ -41,9 +41,6 @@ ARGUMENTS = {
         init_zero=False,
         set_grad_none=True,
     ),
-    "FusedAdagrad": dict(
-        lr=1e-2, eps=1e-10, weight_decay=0.0, set_grad_none=True, adagrad_w_mode=False
-    ),
     "FusedSGD": dict(
         lr=required,
         momentum=0.0,
@@ -61,51 +58,7 @@ STEPS = {
     "FusedAdam": ["closure", "grads", "output_params", "scale", "grad_norms", "grad_scaler"],
     "FusedLAMB": ["closure"],
     "FusedNovoGrad": ["closure"],
-    "FusedAdagrad": ["closure"],
     "FusedSGD": ["closure"],
-}
-
-#: An attribute's value where that is any function.
-FUNCTION = object()
-BUFFER = {"_dummy_overflow_buf": [0]}
-
-#: The attributes of an instance made with the defaults.
-ATTRIBUTES = {
-    "FusedAdam": dict(
-        **BUFFER,
-        multi_tensor_adam=FUNCTION,
-        multi_tensor_adam_capturable=FUNCTION,
-        multi_tensor_adam_capturable_master=FUNCTION,
-        adam_w_mode=1,
-        set_grad_none=True,
-        capturable=False,
-        master_weights=False,
-        param_groups_master=None,
-    ),
-    "FusedLAMB": dict(
-        **BUFFER,
-        multi_tensor_l2norm=FUNCTION,
-        multi_tensor_lamb=FUNCTION,
-        adam_w_mode=1,
-        set_grad_none=True,
-        use_nvlamb=False,
-    ),
-    "FusedNovoGrad": dict(
-        **BUFFER, multi_tensor_novograd=FUNCTION, moment_mode=1, set_grad_none=True
-    ),
-    "FusedAdagrad": dict(
-        **BUFFER, multi_tensor_adagrad=FUNCTION, adagrad_w_mode=0, set_grad_none=True
-    ),
-    "FusedSGD": dict(
-        **BUFFER,
-        multi_tensor_sgd=FUNCTION,
-        get_momentums=FUNCTION,
-        wd_after_momentum=False,
-        materialize_master_grads=True,
-        most_recent_scale=1.0,
-        scale_set_by_backward=False,
-        set_grad_none=False,
-    ),
 }
 
 COMMON = ["params", "lr", "eps", "weight_decay"]
@@ -118,7 +71,6 @@ GROUPS = {
         *(*COMMON, "betas", "bias_correction", "grad_averaging", "step"),
         *("norm_type", "init_zero", "exp_avg_sq"),
     ],
-    "FusedAdagrad": COMMON,
     "FusedSGD": ["params", "lr", "momentum", "dampening", "weight_decay", "nesterov"],
 }
 
@@ -127,16 +79,18 @@ STATES = {
     "FusedAdam": ["exp_avg", "exp_avg_sq"],
     "FusedLAMB": ["exp_avg", "exp_avg_sq"],
     "FusedNovoGrad": ["exp_avg"],
-    "FusedAdagrad": ["sum"],
     "FusedSGD": ["momentum_buffer"],
 }
 
 #: What ours lack, and why.
 LACKING = {
-    ("FusedAdam", "attribute", "multi_tensor_adam_capturable"): "amp_C has not that function",
-    ("FusedAdam", "attribute", "multi_tensor_adam_capturable_master"): "as the one above",
-    ("FusedAdam", "step", "grad_scaler"): "GradScalers hand over by attributes; TypeError",
-    ("FusedAdam", "attribute", "param_groups_master"): "masters are those of amp.initialize",
+    **dict.fromkeys(
+        [
+            ("FusedAdam", "step", name)
+            for name in ("grads", "output_params", "scale", "grad_norms", "grad_scaler")
+        ],
+        "given up by apex, or handed over as attributes; TypeError",
+    ),
     ("FusedNovoGrad", "group", "exp_avg_sq"): "the norms are in state, by parameter",
 }
 
@@ -161,7 +115,7 @@ def assert_has(name, what, expected, got):
 
 
 def test_the_table_has_every_optimizer():
-    tables = (STEPS, ATTRIBUTES, GROUPS, STATES)
+    tables = (STEPS, GROUPS, STATES)
     assert set(ARGUMENTS) == set(apex.optimizers.__all__)
     assert all(set(table) == set(ARGUMENTS) for table in tables)
 
@@ -187,21 +141,6 @@ def test_bases(name):
     assert issubclass(kind, torch.optim.Optimizer)
     theirs = [kind for kind in vars(torch.optim).values() if isinstance(kind, type)]
     assert not any(issubclass(kind, each) for each in theirs if each is not torch.optim.Optimizer)
-
-
-@every
-def test_attributes(name, device):
-    optimizer = kind_of(name)(make_params(device), **{**ALL[kind_of(name)], "lr": 0.1})
-    expected = ATTRIBUTES[name]
-    got = {key: getattr(optimizer, key) for key in expected if hasattr(optimizer, key)}
-    assert_has(name, "attribute", expected, got)
-    for key, value in got.items():
-        if expected[key] is FUNCTION:
-            assert callable(value)
-        elif isinstance(value, torch.Tensor):
-            assert value.dtype == torch.int32 and value.tolist() == expected[key]
-        else:
-            assert value == expected[key] and type(value) is type(expected[key])
 
 
 @every

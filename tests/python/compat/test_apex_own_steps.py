@@ -1,20 +1,13 @@
-"""Subclasses of apex's optimizers with a step of their own over amp_C, as fairseq has one."""
+"""Subclasses of apex's FusedAdam with a step of their own over amp_C, as fairseq has one."""
 
 import copy
-import pickle
 
 import amp_C
 import pytest
 import torch
 from apex import amp
 from apex.multi_tensor_apply import multi_tensor_applier
-from apex.optimizers import (
-    FusedAdagrad,
-    FusedAdam,
-    FusedLAMB,
-    FusedNovoGrad,
-    FusedSGD,
-)
+from apex.optimizers import FusedAdam
 from apex_optimizers import ALL, assert_equal, every, make_params, set_grads, train
 from nets import linear_net, loss_of, overflow_at
 
@@ -57,26 +50,6 @@ class OwnAdam(FusedAdam):
             )
 
 
-class OwnSGD(FusedSGD):
-    def step(self, closure=None):
-        for group in self.param_groups:
-            params = [param for param in group["params"] if param.grad is not None]
-            buffers, first_run = self.get_momentums(params)
-            multi_tensor_applier(
-                self.multi_tensor_sgd,
-                self._dummy_overflow_buf,
-                [[param.grad for param in params], params, buffers],
-                group["weight_decay"],
-                group["momentum"],
-                group["dampening"],
-                group["lr"],
-                group["nesterov"],
-                first_run,
-                self.wd_after_momentum,
-                1.0 / self.most_recent_scale,
-            )
-
-
 class Around(FusedAdam):
     """Does something beside the step that it inherits."""
 
@@ -99,7 +72,6 @@ class Mixed(Mixin, FusedAdam):
 OWN = {
     OwnAdam: (FusedAdam, {"lr": 0.01, "weight_decay": 0.1}),
     Mixed: (FusedAdam, {"lr": 0.01, "adam_w_mode": False, "weight_decay": 0.1}),
-    OwnSGD: (FusedSGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.5, "weight_decay": 0.1}),
     Around: (FusedAdam, {"lr": 0.01}),
 }
 own = pytest.mark.parametrize("kind", OWN, ids=lambda kind: kind.__name__)
@@ -188,46 +160,6 @@ def test_the_classes_themselves_skip_on_the_device(kind, device):
         assert optimizer._step_supports_amp_scaling
 
 
-ATTRIBUTES = {
-    FusedAdam: {"adam_w_mode": ("adam_w_mode", [True, False], [1, 0])},
-    FusedLAMB: {
-        "adam_w_mode": ("adam_w_mode", [True, False], [1, 0]),
-        "use_nvlamb": ("use_nvlamb", [True, False], [True, False]),
-    },
-    FusedNovoGrad: {"moment_mode": ("reg_inside_moment", [True, False], [0, 1])},
-    FusedAdagrad: {"adagrad_w_mode": ("adagrad_w_mode", [True, False], [1, 0])},
-    FusedSGD: {"wd_after_momentum": ("wd_after_momentum", [True, False], [True, False])},
-}
-
-
-@every
-def test_attributes_tell_the_choice_and_make_it(kind, device):
-    for name, (argument, choices, values) in ATTRIBUTES[kind].items():
-        ends = []
-        for choice, value in zip(choices, values):
-            options = {**ALL[kind], "weight_decay": 0.1, "lr": 0.1}
-            params, again = make_params(device), make_params(device)
-            optimizer = kind(params, **options, **{argument: choice})
-            assert getattr(optimizer, name) == value
-            other = kind(again, **options, **{argument: not choice})
-            setattr(other, name, value)
-            assert getattr(other, name) == value
-            assert_equal(train(optimizer, params, 3), train(other, again, 3))
-            ends.append([param.detach().clone() for param in params])
-        if name != "use_nvlamb":  # which acts without weight decay
-            assert not all(torch.equal(a, b) for a, b in zip(*ends))
-
-
-def test_copies_keep_what_was_chosen(device):
-    adam = FusedAdam(make_params(device), capturable=True)
-    sgd = FusedSGD(make_params(device), 0.1, materialize_master_grads=False)
-    assert adam.capturable and not sgd.materialize_master_grads
-    for copied in (copy.deepcopy, lambda optimizer: pickle.loads(pickle.dumps(optimizer))):
-        assert copied(adam).capturable
-        assert not copied(sgd).materialize_master_grads
-    assert not FusedAdam(make_params(device)).capturable
-
-
 def test_the_flag_is_kept(device):
     optimizer = FusedAdam(make_params(device))
     flag = optimizer._dummy_overflow_buf
@@ -235,12 +167,3 @@ def test_the_flag_is_kept(device):
     grads = [torch.full((2,), float("inf"), device=device)]
     amp_C.multi_tensor_scale(1, flag, [grads, grads], 1.0)
     assert optimizer._dummy_overflow_buf is flag and flag.item() == 1
-
-
-def test_momentum_buffers_are_made_in_float32(device):
-    params = make_params(device, torch.float16)
-    optimizer = FusedSGD(params, 0.1, momentum=0.9)
-    buffers, is_first = optimizer.get_momentums(params[:2])
-    assert is_first and {each.dtype for each in buffers} == {torch.float32}
-    again, is_first = optimizer.get_momentums(params)
-    assert not is_first and again[0] is buffers[0] and len(again) == len(params)

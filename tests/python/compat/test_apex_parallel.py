@@ -10,7 +10,8 @@ import pytest
 import torch
 from apex import amp
 from apex.optimizers import FusedAdam
-from apex.parallel import DistributedDataParallel, convert_syncbn_model
+from apex.parallel import DistributedDataParallel, Reducer, convert_syncbn_model
+from apex.parallel.distributed import flat_dist_call
 from ranks import assert_same_on_both, gathered, run_on_two_ranks
 from torch import distributed, nn
 
@@ -165,12 +166,24 @@ def _switched_off_too_late(rank):
     assert seen[0].filename == __file__
 
 
-def _options_can_be_read(rank):
-    parallel = DistributedDataParallel(nn.Linear(3, 2), message_size=7, gradient_average=False)
-    assert (parallel.message_size, parallel.world_size, parallel.delay_allreduce) == (7, 2, False)
-    assert not parallel.gradient_average and parallel.gradient_predivide_factor == 1.0
-    with pytest.raises(AttributeError):
-        parallel.gradient_average = True
+def _reducer(rank):
+    torch.manual_seed(rank)
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
+    reducer = Reducer(net)
+    assert_same_on_both(*net.parameters())
+    net[0].weight.grad = torch.full((2, 2), float(rank))
+    net[1].weight.grad = torch.full((2, 2), float(rank), dtype=torch.float64)
+    reducer.reduce()
+    assert net[0].weight.grad[0, 0] == 0.5 and net[1].weight.grad[0, 0] == 0.5
+    tensors = [torch.ones(2) * rank, torch.ones(3) * rank]
+    Reducer(tensors).reduce()
+    assert tensors[1].tolist() == [0.5] * 3
+
+
+def _flat_calls(rank):
+    tensors = [torch.ones(2) * rank, torch.ones(2).half() * rank, torch.ones(1) * rank]
+    flat_dist_call(tensors, distributed.broadcast, (1,))
+    assert all(bool((tensor == 1).all()) for tensor in tensors)
 
 
 def _low_precision_sums_in_float32(rank):
@@ -209,7 +222,8 @@ def test_two_ranks():
         _copies_reduce_too,
         _switched_off,
         _switched_off_too_late,
-        _options_can_be_read,
+        _reducer,
+        _flat_calls,
         _low_precision_sums_in_float32,
     )
 
@@ -228,26 +242,18 @@ def one_rank(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("name", "value"),
     [
-        ({"shared_param": True}, ValueError, "expected shared_param to be None"),
-        ({"retain_allreduce_buffers": True}, ValueError, "retain_allreduce_buffers to be False"),
-        (
-            {"delay_allreduce": True, "num_allreduce_streams": 2},
-            ValueError,
-            "expected num_allreduce_streams to be 1 with delay_allreduce, got 2",
-        ),
-        (
-            {"delay_allreduce": True, "allreduce_trigger_params": [1]},
-            ValueError,
-            "expected no allreduce_trigger_params with delay_allreduce",
-        ),
-        ({"allreduce_communicators": ([], [])}, AssertionError, "1, groups and streams, got 0"),
+        ("shared_param", True),
+        ("retain_allreduce_buffers", True),
+        ("allreduce_communicators", ([None], [None])),
     ],
 )
-def test_arguments_that_exclude_each_other(options, error, message, one_rank):
-    with pytest.raises(error, match=message):
-        DistributedDataParallel(nn.Linear(2, 2), **options)
+def test_arguments_without_a_meaning_are_refused(name, value, one_rank):
+    with pytest.raises(ValueError) as raised:
+        DistributedDataParallel(nn.Linear(2, 2), **{name: value})
+    expected = f"DistributedDataParallel: expected {name} to be left out, got {value!r}"
+    assert str(raised.value) == expected
 
 
 def test_amp_refuses_a_wrapped_model(one_rank):

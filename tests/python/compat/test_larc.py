@@ -152,3 +152,28 @@ def test_amp_takes_it(level, inner, device):
                 model.weight, next(amp.master_params(optimizer)).to(model.weight.dtype)
             )
     scheduler.step()
+
+
+@pytest.mark.parametrize("inner", [torch.optim.SGD, FusedSGD])
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O5"])
+def test_larc_adapts_true_grads(level, inner, device):
+    lr, trust, momentum = 0.25, 0.02, 0.125
+    model = nn.Linear(4, 1, bias=False).to(device)
+    exact, buffer = model.weight.detach().double(), None
+    optimizer = LARC(inner([{"params": model.parameters(), "lr": lr}], momentum=momentum), trust)
+    model, optimizer = amp.initialize(
+        model, optimizer, opt_level=level, loss_scale=64.0, verbosity=0
+    )
+    grad = torch.tensor([[0.5, -1.0, 2.0, 4.0]], device=device)
+    for _ in range(4):
+        optimizer.zero_grad()
+        with amp.scale_loss(model(grad).sum(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        rate = trust * exact.norm() / grad.double().norm()
+        adapted = grad.double() * min(rate / lr, 1.0)
+        buffer = adapted if buffer is None else momentum * buffer + adapted
+        exact = exact - lr * buffer
+    (master,) = amp.master_params(optimizer)
+    torch.testing.assert_close(master.double(), exact, rtol=1e-5, atol=1e-6)
+    assert torch.equal(model.weight, master.to(model.weight.dtype))

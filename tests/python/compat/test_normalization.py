@@ -9,8 +9,6 @@ import torch.nn.functional as F
 from apex.normalization import (
     FusedLayerNorm,
     FusedRMSNorm,
-    MixedFusedLayerNorm,
-    MixedFusedRMSNorm,
     fused_layer_norm,
 )
 from torch import nn
@@ -18,8 +16,7 @@ from torch import nn
 from torchamp import Amp
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
-LAYERS = [FusedLayerNorm, MixedFusedLayerNorm]
-RMS = [FusedRMSNorm, MixedFusedRMSNorm]
+KINDS = [FusedLayerNorm, FusedRMSNorm]
 by_name = {"ids": lambda kind: getattr(kind, "__name__", str(kind))}
 
 
@@ -40,20 +37,19 @@ def randomize(module):
 
 @pytest.mark.parametrize("x_dtype", DTYPES)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", LAYERS + RMS, **by_name)
+@pytest.mark.parametrize("kind", KINDS, **by_name)
 def test_any_dtypes_meet(kind, dtype, x_dtype, device):
     module = randomize(kind((3, 8))).to(device, dtype)
     x = torch.randn(5, 3, 8, device=device).to(x_dtype).requires_grad_()
     result = module(x)
-    mixed = kind in (MixedFusedLayerNorm, MixedFusedRMSNorm)
-    assert result.dtype == (dtype if mixed else x_dtype)
+    assert result.dtype == x_dtype
     tolerance = 4 * max(torch.finfo(result.dtype).eps, torch.finfo(torch.float32).eps)
     torch.testing.assert_close(result.double(), exact(module, x), rtol=tolerance, atol=tolerance)
     result.float().sum().backward()
     assert x.grad.dtype == x_dtype and module.weight.grad.dtype == dtype
 
 
-@pytest.mark.parametrize("kind", [FusedLayerNorm, FusedRMSNorm], **by_name)
+@pytest.mark.parametrize("kind", KINDS, **by_name)
 def test_grads_are_those_of_float64(kind, device):
     module = randomize(kind(8)).to(device)
     x = torch.randn(5, 8, device=device, requires_grad=True)
@@ -64,7 +60,7 @@ def test_grads_are_those_of_float64(kind, device):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [FusedLayerNorm, FusedRMSNorm], **by_name)
+@pytest.mark.parametrize("kind", KINDS, **by_name)
 def test_without_parameters(kind, device):
     module = kind(8, elementwise_affine=False)
     x = torch.randn(5, 8, device=device)
@@ -73,7 +69,7 @@ def test_without_parameters(kind, device):
     module.reset_parameters()
 
 
-@pytest.mark.parametrize("kind", LAYERS + RMS, **by_name)
+@pytest.mark.parametrize("kind", KINDS, **by_name)
 def test_statistics_of_float16_do_not_overflow(kind, device):
     x = torch.full((2, 512), 300.0, device=device).half()
     x[:, ::2] = -300.0
@@ -82,7 +78,7 @@ def test_statistics_of_float16_do_not_overflow(kind, device):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("kind", [FusedLayerNorm, FusedRMSNorm], **by_name)
+@pytest.mark.parametrize("kind", KINDS, **by_name)
 def test_o1_leaves_them_alone(kind, dtype, device):
     """As in apex, whose functions are in no list: float32 stays float32."""
     module = kind(8).to(device)
@@ -94,7 +90,7 @@ def test_o1_leaves_them_alone(kind, dtype, device):
         assert torch.equal(result, module(x))
 
 
-@pytest.mark.parametrize("kind", LAYERS + RMS, **by_name)
+@pytest.mark.parametrize("kind", KINDS, **by_name)
 def test_autocast_of_the_program_casts_their_arguments(kind, device):
     module = randomize(kind(8)).to(device)
     x = torch.randn(5, 8, device=device, requires_grad=True)
@@ -110,11 +106,9 @@ def test_autocast_of_the_program_casts_their_arguments(kind, device):
         assert module(x).dtype == torch.float32
 
 
-@pytest.mark.parametrize("kind", LAYERS + RMS, **by_name)
-def test_it_is_no_torch_layer_norm(kind):
-    assert not issubclass(kind, nn.LayerNorm)
-    assert issubclass(MixedFusedLayerNorm, FusedLayerNorm)
-    assert not issubclass(FusedLayerNorm, FusedRMSNorm)
+def test_they_are_no_kind_of_torch_s_or_of_each_other():
+    assert not issubclass(FusedLayerNorm, (nn.LayerNorm, FusedRMSNorm))
+    assert not issubclass(FusedRMSNorm, (nn.RMSNorm, FusedLayerNorm))
 
 
 def test_parameters_have_apexs_names():
@@ -128,29 +122,61 @@ def test_parameters_have_apexs_names():
     assert type(pickle.loads(pickle.dumps(module))) is FusedLayerNorm
 
 
-@pytest.mark.parametrize("kind", [MixedFusedLayerNorm, MixedFusedRMSNorm], **by_name)
-def test_the_mixed_forms_need_parameters(kind):
-    with pytest.raises(RuntimeError, match=f"{kind.__name__}: expected elementwise_affine"):
-        kind(8, elementwise_affine=False)
+# The functions.
 
 
-FUNCTIONS = {
-    "FusedLayerNormFunction": "fused_layer_norm",
-    "FusedLayerNormAffineFunction": "fused_layer_norm_affine",
-    "FusedLayerNormAffineMixedDtypesFunction": "mixed_dtype_fused_layer_norm_affine",
-    "FusedRMSNormFunction": "fused_rms_norm",
-    "FusedRMSNormAffineFunction": "fused_rms_norm_affine",
-    "FusedRMSNormAffineMixedDtypesFunction": "mixed_dtype_fused_rms_norm_affine",
-}
+def functions_of(device, dtype=torch.float64, param_dtype=None):
+    """By name: a function without its last arguments, and tensors for it."""
+    x, weight, bias = (
+        torch.randn(size, device=device).to(kind).requires_grad_()
+        for size, kind in [((5, 8), dtype), (8, param_dtype or dtype), (8, param_dtype or dtype)]
+    )
+    return {
+        "fused_layer_norm": (fused_layer_norm.fused_layer_norm, [x]),
+        "fused_layer_norm_affine": (fused_layer_norm.fused_layer_norm_affine, [x, weight, bias]),
+        "fused_rms_norm": (fused_layer_norm.fused_rms_norm, [x]),
+        "fused_rms_norm_affine": (fused_layer_norm.fused_rms_norm_affine, [x, weight]),
+        "FusedLayerNormFunction": (fused_layer_norm.FusedLayerNormFunction.apply, [x]),
+        "FusedLayerNormAffineFunction": (
+            fused_layer_norm.FusedLayerNormAffineFunction.apply,
+            [x, weight, bias],
+        ),
+    }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_and_their_apply_agree(name, device):
-    x, weight, bias = torch.randn(3, 5, 8, device=device)
-    affine = [weight[0], bias[0]][: 2 if "Layer" in name else 1] if "Affine" in name else []
-    by_apply = getattr(fused_layer_norm, name).apply(x, *affine, (8,), 1e-5)
-    direct = getattr(fused_layer_norm, FUNCTIONS[name])(x, *affine, (8,), 1e-5, True)
-    assert torch.equal(by_apply, direct)
-    if "RMS" in name:
-        manual = fused_layer_norm.manual_rms_norm(x, (8,), affine[0] if affine else None, 1e-5)
-        assert torch.equal(manual, direct)
+NAMES = list(functions_of("cpu"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_grads_are_those_of_finite_differences_twice(name, device):
+    function, tensors = functions_of(device)[name]
+    assert torch.autograd.gradcheck(lambda *each: function(*each, (8,), 1e-5), tensors)
+    assert torch.autograd.gradgradcheck(lambda *each: function(*each, (8,), 1e-5), tensors)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_compiled_graph_has_them_whole(name, device):
+    function, tensors = functions_of(device)[name]
+
+    def sines(*tensors):
+        return function(*tensors, (8,), 1e-5).sin()
+
+    torch._dynamo.reset()
+    whole = torch.compile(sines, backend="aot_eager", fullgraph=True)
+    upstream = torch.randn(5, 8, device=device, dtype=torch.float64)
+    got = torch.autograd.grad(whole(*tensors), tensors, upstream)
+    wanted = torch.autograd.grad(sines(*tensors), tensors, upstream)
+    for a, b in zip(got, wanted):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("param_dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_apply_is_the_function(dtype, param_dtype, device):
+    functions = functions_of(device, dtype, param_dtype)
+    for form, name in (("", "fused_layer_norm"), ("Affine", "fused_layer_norm_affine")):
+        called, tensors = functions[name]
+        applied, _ = functions[f"FusedLayerNorm{form}Function"]
+        assert torch.equal(applied(*tensors, (8,), 1e-5, True), called(*tensors, (8,), 1e-5))
+        with torch.autocast(device.type, torch.bfloat16):
+            assert applied(*tensors, (8,), 1e-5).dtype == dtype

@@ -134,20 +134,3 @@ def test_a_sitecustomize_of_the_users_runs_in_children_too(python, write, tmp_pa
     path = f"{tmp_path}/site:{pathlib.Path(torchamp.__file__).parents[1]}"
     said = python("-m", "torchamp.apex", script, PYTHONPATH=path)
     assert said.split() == ["mine", "mine"]
-
-
-def test_multiproc_runs_the_script_once_a_rank(python, write, tmp_path):
-    write("train.py", "import sys, apex; print(sys.argv[1:])")
-    said = python(
-        *("-m", "torchamp.apex", "-m", "apex.parallel.multiproc"),
-        *("train.py", "--lr", "1", "--world-size", "2"),
-    )
-    assert said.strip() == "['--lr', '1', '--world-size', '2', '--rank', '0']"
-    log = (tmp_path / "GPU_1.log").read_text()
-    assert log.strip() == "['--lr', '1', '--world-size', '2', '--rank', '1']"
-
-
-def test_multiproc_gives_a_ranks_failure_back(python, write):
-    write("train.py", "import sys; sys.exit(3 if sys.argv[-1] == '1' else 0)")
-    arguments = ["-m", "apex.parallel.multiproc", "train.py", "--world-size", "2"]
-    python("-m", "torchamp.apex", *arguments, expect=3)

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from apex.parallel import SyncBatchNorm, convert_syncbn_model
+from apex.parallel import SyncBatchNorm, convert_syncbn_model, create_syncbn_process_group
 from ranks import gathered, run_on_two_ranks
-from torch import nn
+from torch import distributed, nn
 
 SIZES = [(5, 3), (5, 3, 4), (5, 3, 4, 2), (5, 3, 2, 2, 2)]
 
@@ -44,15 +44,8 @@ def _compare(rank, size, momentum, dtype, offset=0.0):
 
 def _forms(rank):
     torch.manual_seed(0)
-    x, z = torch.randn(2, 4, 3, 5, 5)
-    last = SyncBatchNorm(3, channel_last=True, fuse_relu=True)
+    x = torch.randn(4, 3, 5, 5)
     plain = SyncBatchNorm(3)
-    got = last(x.movedim(1, -1), z.movedim(1, -1))
-    assert got.shape == (4, 5, 5, 3)
-    torch.testing.assert_close(got.movedim(-1, 1), torch.relu(plain(x) + z))
-    last.eval()
-    plain.eval()
-    torch.testing.assert_close(last(x.movedim(1, -1)).movedim(-1, 1), torch.relu(plain(x)))
     half = SyncBatchNorm(3)(x.half())
     assert half.dtype == torch.float16
     untracked = SyncBatchNorm(3, track_running_stats=False)
@@ -87,6 +80,32 @@ def test_converting_keeps_what_was_there():
 
 
 def test_a_root_is_converted_too():
-    root = convert_syncbn_model(nn.BatchNorm2d(4), channel_last=True)
-    assert type(root) is SyncBatchNorm and root.channel_last
+    root = convert_syncbn_model(nn.BatchNorm2d(4))
+    assert type(root) is SyncBatchNorm
     assert isinstance(root, nn.modules.batchnorm._BatchNorm)
+
+
+@pytest.mark.parametrize("options", [{"channel_last": True}, {"fuse_relu": True}])
+def test_other_layouts_and_a_relu_are_torch_s(options):
+    told = {"channel_last": False, "fuse_relu": False, **options}
+    with pytest.raises(ValueError) as raised:
+        SyncBatchNorm(3, **options)
+    assert str(raised.value) == (
+        f"SyncBatchNorm: expected channel_last and fuse_relu to be False, got "
+        f"{told['channel_last']} and {told['fuse_relu']}; use torch.channels_last and torch.nn.ReLU"
+    )
+    if "channel_last" in options:
+        with pytest.raises(ValueError, match="^SyncBatchNorm: expected channel_last"):
+            convert_syncbn_model(nn.BatchNorm2d(4), channel_last=True)
+
+
+def _groups(rank):
+    assert create_syncbn_process_group(0) is None
+    assert distributed.get_world_size(create_syncbn_process_group(1)) == 1
+    assert distributed.get_world_size(create_syncbn_process_group(2)) == 2
+    with pytest.raises(AssertionError, match="expected group_size to divide"):
+        create_syncbn_process_group(3)
+
+
+def test_groups_of_neighbours():
+    run_on_two_ranks(_groups)

@@ -2,13 +2,7 @@
 
 import pytest
 import torch
-from apex.optimizers import (
-    FusedAdagrad,
-    FusedAdam,
-    FusedLAMB,
-    FusedNovoGrad,
-    FusedSGD,
-)
+from apex.optimizers import FusedAdam, FusedLAMB, FusedNovoGrad, FusedSGD
 from torch import nn
 
 ALL = {
@@ -16,7 +10,6 @@ ALL = {
     FusedSGD: {"lr": 0.1, "momentum": 0.9},
     FusedLAMB: {},
     FusedNovoGrad: {},
-    FusedAdagrad: {},
 }
 SIZES = [(3,), (17, 5), (), (4, 3, 2, 2)]
 every = pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)

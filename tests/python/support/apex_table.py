@@ -3,7 +3,6 @@ and instance attributes. apex.optimizers is in tables of its own."""
 
 #: By module: functions.
 FUNCTIONS = {
-    "apex": ["deprecated_warning(msg)"],
     "apex.amp": [
         "initialize(models, optimizers=None, enabled=True, opt_level='O1', cast_model_type=None, "
         "patch_torch_functions=None, keep_batchnorm_fp32=None, master_weights=None, "
@@ -30,15 +29,6 @@ FUNCTIONS = {
         "master_params(optimizer)",
     ],
     "apex.amp._initialize": ["to_type(dtype, t)", "applier(value, fn)"],
-    "apex.amp.compat": [
-        "variable_is_tensor()",
-        "tensor_is_variable()",
-        "tensor_is_float_tensor()",
-        "is_tensor_like(x)",
-        "is_floating_point(x)",
-        "scalar_python_val(x)",
-        "filter_attrs(module, attrs)",
-    ],
     "apex.amp.frontend": ["state_dict(destination=None)", "load_state_dict(state_dict)"],
     "apex.amp.handle": [
         "scale_loss(loss, optimizers, loss_id=0, model=None, delay_unscale=False, "
@@ -46,27 +36,6 @@ FUNCTIONS = {
         "disable_casts()",
     ],
     "apex.amp.rnn_compat": ["has_old_rnns()"],
-    "apex.amp.utils": [
-        "is_cuda_enabled()",
-        "get_cuda_version()",
-        "is_fp_tensor(x)",
-        "is_nested(x)",
-        "type_string(x)",
-        "collect_fp_tensor_types(args, kwargs)",
-        "maybe_half(x, name='', verbose=False)",
-        "maybe_float(x, name='', verbose=False)",
-        "casted_args(cast_fn, args, kwargs)",
-        "has_func(mod, fn)",
-        "get_func(mod, fn)",
-        "set_func(mod, fn, new_fn)",
-        "set_func_save(handle, mod, fn, new_fn)",
-    ],
-    "apex.amp.wrap": [
-        "make_cast_wrapper(orig_fn, cast_fn, handle, try_caching=False)",
-        "cached_cast(mod, fn, cast_fn, handle, try_caching=False, verbose=False)",
-        "make_promote_wrapper(orig_fn, cast_fn, handle=None)",
-        "promote(mod, fn, handle, verbose=False)",
-    ],
     "apex.contrib.clip_grad": [
         "clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False)"
     ],
@@ -81,28 +50,17 @@ FUNCTIONS = {
         "convert_network(network, dtype)",
     ],
     "apex.normalization.fused_layer_norm": [
-        "manual_rms_norm(input, normalized_shape, weight, eps)",
         "fused_layer_norm(input, normalized_shape, eps=1e-6, memory_efficient=False)",
         "fused_layer_norm_affine(input, weight, bias, normalized_shape, eps=1e-6, "
         "memory_efficient=False)",
-        "mixed_dtype_fused_layer_norm_affine(input, weight, bias, normalized_shape, eps=1e-6, "
-        "memory_efficient=False)",
         "fused_rms_norm(input, normalized_shape, eps=1e-6, memory_efficient=False)",
         "fused_rms_norm_affine(input, weight, normalized_shape, eps=1e-6, memory_efficient=False)",
-        "mixed_dtype_fused_rms_norm_affine(input, weight, normalized_shape, eps=1e-6, "
-        "memory_efficient=False)",
     ],
     "apex.parallel": [
         "convert_syncbn_model(module, process_group=None, channel_last=False)",
         "create_syncbn_process_group(group_size)",
     ],
-    "apex.parallel.distributed": [
-        "apply_flat_dist_call(bucket, call, extra_args=None)",
-        "extract_tensors(maybe_tensor, tensor_list)",
-        "flat_dist_call(tensors, call, extra_args=None)",
-        "split_by_type(tensors)",
-        "split_half_float_double(tensors)",
-    ],
+    "apex.parallel.distributed": ["flat_dist_call(tensors, call, extra_args=None)"],
 }
 
 _NORM = "normalized_shape eps elementwise_affine memory_efficient weight reset_parameters"
@@ -111,13 +69,12 @@ _LEVEL = ("builtins.object", "()", "brief more __call__")
 
 #: By class: a base class, the signature of its constructor, and attributes of its instances.
 CLASSES = {
-    "apex.DeprecatedFeatureWarning": ("builtins.FutureWarning", None, ""),
     "apex.amp.frontend.Properties": ("builtins.object", "()", "options _update_options_dict"),
     **{f"apex.amp.frontend.O{i}": _LEVEL for i in range(4)},
     "apex.amp.handle.AmpHandle": (
         "builtins.object",
         "(loss_scale='dynamic', enable_caching=True, verbose=False)",
-        "is_active _disable_casts wrap_optimizer scale_loss _clear_cache _save_func _deactivate "
+        "is_active _disable_casts wrap_optimizer scale_loss _clear_cache _deactivate "
         "has_cache cache remove_cache verbose _is_active _all_wrappers _default_scaler",
     ),
     "apex.amp.handle.NoOpHandle": (
@@ -176,16 +133,6 @@ CLASSES = {
         "(normalized_shape, eps=1e-5, elementwise_affine=True, memory_efficient=False)",
         f"{_NORM} forward extra_repr",
     ),
-    "apex.normalization.MixedFusedLayerNorm": (
-        "apex.normalization.FusedLayerNorm",
-        "(normalized_shape, eps=1e-5, *, memory_efficient=False, **kwargs)",
-        f"{_NORM} bias forward extra_repr",
-    ),
-    "apex.normalization.MixedFusedRMSNorm": (
-        "apex.normalization.FusedRMSNorm",
-        "(normalized_shape, eps=1e-5, *, memory_efficient=False, **kwargs)",
-        f"{_NORM} forward extra_repr",
-    ),
     "apex.parallel.DistributedDataParallel": (
         "torch.nn.Module",
         "(module, message_size=10000000, delay_allreduce=False, shared_param=None, "
@@ -193,15 +140,14 @@ CLASSES = {
         "allreduce_always_fp32=False, num_allreduce_streams=1, allreduce_communicators=None, "
         "gradient_average=True, gradient_predivide_factor=1.0, "
         "gradient_average_split_factor=None, prof=False)",
-        "module forward disable_allreduce enable_allreduce world_size message_size "
-        "delay_allreduce allreduce_always_fp32 gradient_average gradient_predivide_factor",
+        "module forward disable_allreduce enable_allreduce",
     ),
     "apex.parallel.Reducer": ("builtins.object", "(module_or_grads_list)", "module grads reduce"),
     "apex.parallel.SyncBatchNorm": (
         "torch.nn.modules.batchnorm._BatchNorm",
         "(num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True, "
         "process_group=None, channel_last=False, fuse_relu=False)",
-        "process_group channel_last fuse_relu num_features eps momentum affine weight bias "
+        "process_group num_features eps momentum affine weight bias "
         "running_mean running_var track_running_stats forward",
     ),
     "apex.parallel.LARC.LARC": (
@@ -212,19 +158,14 @@ CLASSES = {
     ),
 }
 
-_LAYER_NORM = "apex.normalization.fused_layer_norm"
-_NORM_ARGS = "normalized_shape, eps, memory_efficient=False"
-
-#: By autograd function: the signature of its forward.
-AUTOGRAD_FUNCTIONS = {
-    f"{_LAYER_NORM}.FusedLayerNormFunction": f"(ctx, input, {_NORM_ARGS})",
-    f"{_LAYER_NORM}.FusedLayerNormAffineFunction": f"(ctx, input, weight, bias, {_NORM_ARGS})",
-    f"{_LAYER_NORM}.FusedLayerNormAffineMixedDtypesFunction": (
-        f"(ctx, input, weight, bias, {_NORM_ARGS})"
+#: By function that programs apply: the signature of its forward.
+APPLIED = {
+    "apex.normalization.fused_layer_norm.FusedLayerNormFunction": (
+        "(ctx, input, normalized_shape, eps, memory_efficient=False)"
     ),
-    f"{_LAYER_NORM}.FusedRMSNormFunction": f"(ctx, input, {_NORM_ARGS})",
-    f"{_LAYER_NORM}.FusedRMSNormAffineFunction": f"(ctx, input, weight, {_NORM_ARGS})",
-    f"{_LAYER_NORM}.FusedRMSNormAffineMixedDtypesFunction": f"(ctx, input, weight, {_NORM_ARGS})",
+    "apex.normalization.fused_layer_norm.FusedLayerNormAffineFunction": (
+        "(ctx, input, weight, bias, normalized_shape, eps, memory_efficient=False)"
+    ),
     "apex.contrib.xentropy.SoftmaxCrossEntropyLoss": (
         "(ctx, logits, labels, smoothing=0.0, padding_idx=0, half_to_float=False)"
     ),
@@ -233,7 +174,7 @@ AUTOGRAD_FUNCTIONS = {
 #: By module: other names.
 NAMES = {
     "apex": "amp fp16_utils multi_tensor_apply normalization optimizers parallel",
-    "apex.amp": "_amp_state amp compat frontend handle lists opt rnn_compat scaler utils wrap",
+    "apex.amp": "_amp_state amp frontend handle lists opt rnn_compat scaler",
     "apex.amp.__version__": "VERSION __version__",
     "apex.amp._amp_state": "AmpState _amp_state",
     "apex.amp._process_optimizer": "AmpOptimizerState",
@@ -271,6 +212,4 @@ OTHERWISE = {
     "apex.amp.handle.AmpHandle._default_scaler": "each wrapped optimizer has scalers of its own",
     "apex.amp.opt.OptimWrapper._loss_idx": "the index is the wrapper's own",
     "apex.amp.opt.OptimWrapper._loss_scaler": "the scalers are those of Amp",
-    "apex.normalization.MixedFusedLayerNorm": "the one further keyword is elementwise_affine",
-    "apex.normalization.MixedFusedRMSNorm": "the one further keyword is elementwise_affine",
 }

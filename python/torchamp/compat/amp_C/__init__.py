@@ -6,38 +6,28 @@ set to 1 by what was not finite, and by a 16-bit output that overflowed.
 """
 
 from torchamp.compat import _gone
-from torchamp.compat.amp_C._adaptive import (
-    multi_tensor_lamb,
-    multi_tensor_lamb_stage1_cuda,
-    multi_tensor_lamb_stage2_cuda,
-    multi_tensor_novograd,
-)
 from torchamp.compat.amp_C._elementwise import (
     multi_tensor_axpby,
     multi_tensor_l2norm,
     multi_tensor_scale,
-    multi_tensor_unscale_l2norm,
 )
-from torchamp.compat.amp_C._hysteresis import update_scale_hysteresis
 from torchamp.compat.amp_C._steps import (
-    multi_tensor_adagrad,
     multi_tensor_adam,
+    multi_tensor_lamb,
+    multi_tensor_lamb_stage1_cuda,
+    multi_tensor_lamb_stage2_cuda,
     multi_tensor_sgd,
 )
 
 __all__ = [
-    "multi_tensor_adagrad",
     "multi_tensor_adam",
     "multi_tensor_axpby",
     "multi_tensor_l2norm",
     "multi_tensor_lamb",
     "multi_tensor_lamb_stage1_cuda",
     "multi_tensor_lamb_stage2_cuda",
-    "multi_tensor_novograd",
     "multi_tensor_scale",
     "multi_tensor_sgd",
-    "multi_tensor_unscale_l2norm",
-    "update_scale_hysteresis",
 ]
 
 __getattr__: _gone.Getattr = _gone.attributes_of("amp_C")

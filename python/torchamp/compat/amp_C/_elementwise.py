@@ -46,17 +46,3 @@ def multi_tensor_l2norm(
         ops.check(tensors, found_inf)
     norm, norms = ops.l2norm(tensors, bool(per_tensor))
     return norm.reshape(1), norm.new_empty(0) if norms is None else norms
-
-
-def multi_tensor_unscale_l2norm(
-    chunk_size: int,
-    noop_flag: torch.Tensor,
-    tensor_lists: Lists,
-    inv_scale: torch.Tensor,
-    per_tensor: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """tensor_lists: x, left as they are. inv_scale: float32 of one element. Returns the norms of
-    x * inv_scale as multi_tensor_l2norm does."""
-    norm, norms = multi_tensor_l2norm(chunk_size, noop_flag, tensor_lists, per_tensor)
-    factor = inv_scale.abs().reshape(1).to(norm.device)
-    return norm * factor, norms * factor

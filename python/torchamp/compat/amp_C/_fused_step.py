@@ -33,8 +33,7 @@ def fused_step(
 
     states: the lists of the algorithm's states. hyper: its hyperparameters; a tensor may have one
     element per parameter. model_params: written as params, rounded. skip: a tensor of one element;
-    unless 0, nothing is written. norms: param_norms, update_norms, norm_averages, float32 of the
-    lists' length.
+    unless 0, nothing is written. norms: param_norms, update_norms, float32 of the lists' length.
     """
     device = params[0].device
     table = _table(hyper, device)

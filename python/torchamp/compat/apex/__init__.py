@@ -4,12 +4,9 @@ import torch
 
 from torchamp.compat import _gone
 from torchamp.compat.apex import amp, fp16_utils, multi_tensor_apply, normalization, optimizers
-from torchamp.compat.apex._deprecation import DeprecatedFeatureWarning, deprecated_warning
 
 __all__ = [
-    "DeprecatedFeatureWarning",
     "amp",
-    "deprecated_warning",
     "fp16_utils",
     "multi_tensor_apply",
     "normalization",

@@ -3,18 +3,16 @@ of apex's that programs reach for."""
 
 from torchamp.amp import *  # noqa: F403
 from torchamp.amp import __all__ as _public
+from torchamp.compat import _gone
 from torchamp.compat.apex.amp import (
     _amp_state,
     amp,
-    compat,
     frontend,
     handle,
     lists,
     opt,
     rnn_compat,
     scaler,
-    utils,
-    wrap,
 )
 from torchamp.compat.apex.amp.amp import init
 from torchamp.compat.apex.amp.frontend import initialize  # type: ignore[no-redef]  # noqa: F401  in _public
@@ -23,7 +21,6 @@ __all__ = [
     *_public,
     "_amp_state",
     "amp",
-    "compat",
     "frontend",
     "handle",
     "init",
@@ -31,6 +28,6 @@ __all__ = [
     "opt",
     "rnn_compat",
     "scaler",
-    "utils",
-    "wrap",
 ]
+
+__getattr__: _gone.Getattr = _gone.attributes_of("apex.amp")

@@ -4,7 +4,6 @@ amp.initialize."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from torchamp._load import _C
 from torchamp.amp import disable_casts, scale_loss
 from torchamp.amp._autocast import Ban, OpenCasts
 from torchamp.compat.apex.amp.opt import OptimWrapper
-from torchamp.compat.apex.amp.utils import set_func
 
 __all__ = ["AmpHandle", "NoOpHandle", "disable_casts", "scale_loss"]
 
@@ -42,8 +40,6 @@ class AmpHandle:
         self._casts = OpenCasts(types, dtype) if casts is None else casts
         self._shield: Any = None
         self._wrappers: dict[torch.optim.Optimizer, OptimWrapper] = {}
-        #: Functions that wrap.py has replaced.
-        self._saved: list[tuple[Any, str, Callable]] = []
 
     def is_active(self) -> bool:
         return self._is_active
@@ -66,12 +62,6 @@ class AmpHandle:
         self._is_active = True
         self._casts.close()
         Ban.is_lifted = False
-        while self._saved:
-            set_func(*self._saved.pop())
-
-    def _save_func(self, mod: Any, fn: str, func: Callable) -> None:
-        """Notes that `mod.fn` is to be `func` again at _deactivate()."""
-        self._saved.append((mod, fn, func))
 
     def _disable_casts(self) -> contextlib.AbstractContextManager[None]:
         """As amp.disable_casts()."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -28,18 +27,8 @@ class Translated(FusedOptimizer):
     #: Its step is FusedOptimizer's.
     _steps_fused = True
 
-    #: Attributes that copies and pickles keep, in addition to torch's.
-    kept_attributes: tuple[str, ...] = ("set_grad_none",)
-
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: getattr(self, name) for name in self.kept_attributes}
-        return {**super().__getstate__(), **kept}
-
-    @functools.cached_property
-    def _dummy_overflow_buf(self) -> torch.Tensor:
-        """What apex's own steps hand to amp_C: int32 of one element, 0."""
-        device = self.param_groups[0]["params"][0].device
-        return torch.zeros(1, dtype=torch.int32, device=device)
+        return {**super().__getstate__(), "set_grad_none": self.set_grad_none}
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps every parameter that has a grad; returns what the closure returned."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from torchamp import optimizers
 from torchamp.compat import amp_C
-from torchamp.compat.apex.optimizers._attributes import OptionAttribute
 from torchamp.compat.apex.optimizers._counts import CountsByGroup
 from torchamp.compat.apex.optimizers._translated import refuse_amsgrad
 
@@ -24,14 +26,6 @@ class FusedAdam(CountsByGroup, optimizers.FusedAdam):
     """
 
     multi_tensor_adam: Callable[..., Any] = staticmethod(amp_C.multi_tensor_adam)
-    adam_w_mode: OptionAttribute = OptionAttribute("decoupled_weight_decay")
-    capturable: bool = False
-    master_weights: bool = False
-
-    kept_attributes: tuple[str, ...] = (*CountsByGroup.kept_attributes, "capturable")
-
-    #: Its step is FusedOptimizer's.
-    _steps_fused = True
 
     def __init__(
         self,
@@ -63,23 +57,14 @@ class FusedAdam(CountsByGroup, optimizers.FusedAdam):
             bias_correction=bool(bias_correction),
         )
         self.set_grad_none = set_grad_none
-        self.capturable = capturable
 
-    def step(
-        self,
-        closure: Callable[[], Any] | None = None,
-        grads: None = None,
-        output_params: None = None,
-        scale: None = None,
-        grad_norms: None = None,
-    ) -> Any:
-        """Steps every parameter that has a grad; returns what the closure returned. Raises
-        RuntimeError for the other arguments, which apex had given up."""
-        refused = dict(grads=grads, output_params=output_params, scale=scale, grad_norms=grad_norms)
-        for name, value in refused.items():
-            if value is not None:
-                raise RuntimeError(
-                    f"FusedAdam.step: expected {name} to be left out, got a "
-                    f"{type(value).__name__}; torchamp.amp replaces it"
-                )
-        return super().step(closure)
+    @property
+    def adam_w_mode(self) -> int:
+        """1 or 0, as multi_tensor_adam takes it."""
+        return int(self.defaults["decoupled_weight_decay"])
+
+    @functools.cached_property
+    def _dummy_overflow_buf(self) -> torch.Tensor:
+        """multi_tensor_adam's flag, for subclasses with a step of their own."""
+        device = self.param_groups[0]["params"][0].device
+        return torch.zeros(1, dtype=torch.int32, device=device)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torchamp import optimizers
-from torchamp.compat import amp_C
-from torchamp.compat.apex.optimizers._attributes import OptionAttribute
 from torchamp.compat.apex.optimizers._counts import CountsByGroup
 from torchamp.compat.apex.optimizers._translated import refuse_amsgrad
 
@@ -24,11 +21,6 @@ class FusedLAMB(CountsByGroup, optimizers.FusedLAMB):
     """
 
     group_names: dict[str, str] = {"grad_averaging": "averages_grads"}
-
-    multi_tensor_l2norm: Callable[..., Any] = staticmethod(amp_C.multi_tensor_l2norm)
-    multi_tensor_lamb: Callable[..., None] = staticmethod(amp_C.multi_tensor_lamb)
-    adam_w_mode: OptionAttribute = OptionAttribute("decoupled_weight_decay")
-    use_nvlamb: OptionAttribute = OptionAttribute("always_adapts", bool)
 
     def __init__(
         self,

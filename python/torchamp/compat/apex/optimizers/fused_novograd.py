@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torchamp import optimizers
-from torchamp.compat import amp_C
-from torchamp.compat.apex.optimizers._attributes import OptionAttribute
 from torchamp.compat.apex.optimizers._counts import CountsByGroup
 from torchamp.compat.apex.optimizers._translated import refuse_amsgrad
 
@@ -31,9 +28,6 @@ class FusedNovoGrad(CountsByGroup, optimizers.FusedNovoGrad):
     }
 
     counts_fresh = False  # their running norms start with the first step
-
-    multi_tensor_novograd: Callable[..., Any] = staticmethod(amp_C.multi_tensor_novograd)
-    moment_mode: OptionAttribute = OptionAttribute("decay_in_moment", negated=True)
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch.distributed import ReduceOp
 
+from torchamp.compat import _gone
 from torchamp.compat.apex.parallel import LARC, distributed
 from torchamp.compat.apex.parallel.distributed import DistributedDataParallel, Reducer
 from torchamp.compat.apex.parallel.sync_batchnorm import (
@@ -22,3 +23,5 @@ __all__ = [
     "create_syncbn_process_group",
     "distributed",
 ]
+
+__getattr__: _gone.Getattr = _gone.attributes_of("apex.parallel")

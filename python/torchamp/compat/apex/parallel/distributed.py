@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -13,69 +13,27 @@ from torchamp._logging import warn
 from torchamp.compat.apex.parallel._reduction import LateBackwards, Reduction, reduce_bucket
 from torchamp.compat.apex_C import flatten, unflatten
 
-__all__ = [
-    "DistributedDataParallel",
-    "Reducer",
-    "apply_flat_dist_call",
-    "extract_tensors",
-    "flat_dist_call",
-    "flatten",
-    "split_by_type",
-    "split_half_float_double",
-    "unflatten",
-]
+__all__ = ["DistributedDataParallel", "Reducer", "flat_dist_call", "flatten", "unflatten"]
 
 _MIB = 2**20
-
-
-def split_by_type(tensors: Iterable[torch.Tensor]) -> dict[str, list[torch.Tensor]]:
-    """The tensors by their type()."""
-    buckets: dict[str, list[torch.Tensor]] = {}
-    for tensor in tensors:
-        buckets.setdefault(tensor.type(), []).append(tensor)
-    return buckets
-
-
-def split_half_float_double(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """The tensors by dtype, dtypes that none has left out."""
-    dtypes = dict.fromkeys(tensor.dtype for tensor in tensors)
-    return [[tensor for tensor in tensors if tensor.dtype == dtype] for dtype in dtypes]
-
-
-def apply_flat_dist_call(
-    bucket: list[torch.Tensor], call: Callable, extra_args: tuple[Any, ...] | None = None
-) -> None:
-    """Has `call`, one of torch.distributed's functions, work on the tensors as one; all_reduce's
-    sums become averages."""
-    flat = flatten(bucket)
-    call(flat, *(extra_args or ()))
-    if call is distributed.all_reduce:
-        flat /= distributed.get_world_size()
-    for tensor, result in zip(bucket, unflatten(flat, bucket)):
-        tensor.copy_(result)
 
 
 @torch.no_grad()
 def flat_dist_call(
     tensors: Iterable[torch.Tensor], call: Callable, extra_args: tuple[Any, ...] | None = None
 ) -> None:
-    """apply_flat_dist_call for tensors of several types."""
-    for bucket in split_by_type(tensors).values():
-        apply_flat_dist_call(bucket, call, extra_args)
-
-
-def extract_tensors(maybe_tensor: Any, tensor_list: list[torch.Tensor]) -> None:
-    """Appends the tensors in `maybe_tensor`, which may be nested, to `tensor_list`."""
-    if isinstance(maybe_tensor, torch.Tensor):
-        tensor_list.append(maybe_tensor)
-    elif isinstance(maybe_tensor, Iterable) and not isinstance(maybe_tensor, str):
-        for element in maybe_tensor:
-            extract_tensors(element, tensor_list)
-
-
-def _broadcast(module: nn.Module) -> None:
-    tensors = itertools.chain(module.parameters(), module.buffers())
-    flat_dist_call([tensor.detach() for tensor in tensors], distributed.broadcast, (0,))
+    """Has `call`, one of torch.distributed's functions, work on the tensors of a type as one;
+    all_reduce's sums become averages."""
+    by_type: dict[str, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        by_type.setdefault(tensor.type(), []).append(tensor)
+    for bucket in by_type.values():
+        flat = flatten(bucket)
+        call(flat, *(extra_args or ()))
+        if call is distributed.all_reduce:
+            flat /= distributed.get_world_size()
+        for tensor, result in zip(bucket, unflatten(flat, bucket)):
+            tensor.copy_(result)
 
 
 class Reducer:
@@ -89,10 +47,11 @@ class Reducer:
         self.module: nn.Module | None = None
         self.grads: list[torch.Tensor] = []
         if isinstance(module_or_grads_list, nn.Module):
-            self.module = module_or_grads_list
-            _broadcast(self.module)
+            self.module = module = module_or_grads_list
+            own = itertools.chain(module.parameters(), module.buffers())
+            flat_dist_call([each.detach() for each in own], distributed.broadcast, (0,))
         else:
-            extract_tensors(module_or_grads_list, self.grads)
+            self.grads = list(module_or_grads_list)
 
     def reduce(self) -> None:
         """Averages the grads that there are, the same ones on every rank."""
@@ -112,14 +71,10 @@ class DistributedDataParallel(nn.parallel.DistributedDataParallel):
     message_size: elements that are reduced together; delay_allreduce: all at once, at the end.
     allreduce_always_fp32: low-precision grads are reduced in float32. gradient_average: average
     instead of sum. gradient_predivide_factor: grads are divided by it before the sum, and by the
-    rest of the world size after. allreduce_communicators: ([process groups], [streams]), of which
-    the first group is used. allreduce_trigger_params, num_allreduce_streams, prof: checked or
-    accepted; torch decides what they did. What is chosen can be read under the arguments' names,
-    and not be changed.
+    rest of the world size after. allreduce_trigger_params, num_allreduce_streams,
+    gradient_average_split_factor, prof: accepted; torch decides what they did.
 
-    Raises ValueError for shared_param and retain_allreduce_buffers, and for delay_allreduce with
-    trigger params or several streams; AssertionError for communicators of other lengths than
-    num_allreduce_streams.
+    Raises ValueError for shared_param, retain_allreduce_buffers and allreduce_communicators.
     """
 
     require_backward_grad_sync: bool
@@ -140,34 +95,24 @@ class DistributedDataParallel(nn.parallel.DistributedDataParallel):
         gradient_average_split_factor: float | None = None,
         prof: bool = False,
     ) -> None:
-        _refuse(shared_param is not None, "shared_param to be None", shared_param)
-        _refuse(retain_allreduce_buffers, "retain_allreduce_buffers to be False", True)
-        if delay_allreduce:
-            streams, triggers = num_allreduce_streams, allreduce_trigger_params
-            _refuse(streams > 1, "num_allreduce_streams to be 1 with delay_allreduce", streams)
-            _refuse(triggers, "no allreduce_trigger_params with delay_allreduce", triggers)
-        group = _group_of(allreduce_communicators, num_allreduce_streams)
+        refused = dict(
+            shared_param=shared_param,
+            retain_allreduce_buffers=retain_allreduce_buffers,
+            allreduce_communicators=allreduce_communicators,
+        )
+        for name, value in refused.items():
+            if value:
+                raise ValueError(
+                    f"DistributedDataParallel: expected {name} to be left out, got {value!r}"
+                )
         super().__init__(
             module,
             find_unused_parameters=True,
-            process_group=group,
             bucket_cap_mb=_bucket_mib(module, None if delay_allreduce else message_size),
         )
         self.broadcast_buffers = False  # from here on
-        self._options = (
-            allreduce_always_fp32,
-            gradient_average,
-            gradient_predivide_factor,
-        )
-        self._bucketing = message_size, delay_allreduce
+        self._options = allreduce_always_fp32, gradient_average, gradient_predivide_factor
         self._connect()
-
-    world_size: property = property(lambda self: distributed.get_world_size(self.process_group))
-    message_size: property = property(lambda self: self._bucketing[0])
-    delay_allreduce: property = property(lambda self: self._bucketing[1])
-    allreduce_always_fp32: property = property(lambda self: self._options[0])
-    gradient_average: property = property(lambda self: self._options[1])
-    gradient_predivide_factor: property = property(lambda self: self._options[2])
 
     def _connect(self) -> None:
         self.reduction: Reduction = Reduction(self.process_group, *self._options)
@@ -206,23 +151,6 @@ class DistributedDataParallel(nn.parallel.DistributedDataParallel):
     def enable_allreduce(self) -> None:
         """From the next backward on, grads are reduced again."""
         self.require_backward_grad_sync = True
-
-
-def _refuse(wrong: Any, expected: str, got: Any) -> None:
-    if wrong:
-        raise ValueError(f"DistributedDataParallel: expected {expected}, got {got!r}")
-
-
-def _group_of(communicators: tuple[list[Any], list[Any]] | None, streams: int) -> Any:
-    if communicators is None:
-        return None
-    groups, their_streams = communicators
-    if len(groups) != streams or len(their_streams) != streams:
-        raise AssertionError(
-            "DistributedDataParallel: expected allreduce_communicators to have num_allreduce_"
-            f"streams, {streams}, groups and streams, got {len(groups)} and {len(their_streams)}"
-        )
-    return groups[0]
 
 
 def _bucket_mib(module: nn.Module, elements: int | None) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
@@ -17,12 +16,10 @@ class SyncBatchNorm(_BatchNorm):
     """Batch norm whose statistics are those of all ranks together.
 
     num_features, eps, momentum, affine, track_running_stats, process_group: as
-    torch.nn.SyncBatchNorm's. channel_last: the input's last dimension has the channels, instead of
-    its second. fuse_relu: ReLU at the end.
+    torch.nn.SyncBatchNorm's.
 
-    input: [batch, channels, *], z: None, or what to add before the ReLU, of the input's sizes;
-    output: of the input's sizes and dtype. Runs on the CPU too, where torch's does not, and is
-    therefore no subclass of it.
+    input: [batch, channels, *], output: of its sizes and dtype. Runs on the CPU too, where torch's
+    does not, and is therefore no subclass of it. Raises ValueError for channel_last and fuse_relu.
     """
 
     #: torch's, which take any batch norm.
@@ -41,19 +38,15 @@ class SyncBatchNorm(_BatchNorm):
         channel_last: bool = False,
         fuse_relu: bool = False,
     ) -> None:
+        if channel_last or fuse_relu:
+            raise ValueError(
+                "SyncBatchNorm: expected channel_last and fuse_relu to be False, got "
+                f"{channel_last} and {fuse_relu}; use torch.channels_last and torch.nn.ReLU"
+            )
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
         self.process_group = process_group
-        self.channel_last = channel_last
-        self.fuse_relu = fuse_relu
 
-    def forward(self, input: torch.Tensor, z: torch.Tensor | None = None) -> torch.Tensor:
-        moves = self.channel_last and input.dim() > 2
-        result = self._normalized(input.movedim(-1, 1) if moves else input)
-        result = result.movedim(1, -1) if moves else result
-        result = result if z is None else result + z
-        return F.relu(result) if self.fuse_relu else result
-
-    def _normalized(self, input: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         if input.device.type == "cpu" and self._uses_ranks():
             self._check_input_dim(input)
             return _normalize_over_ranks(self, input)

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from torchamp.compat.apex._cast import as_dtype
-
 __all__ = ["SoftmaxCrossEntropyLoss"]
 
 
@@ -26,7 +24,10 @@ def _losses(
         reduction="none",
         label_smoothing=smoothing,
     )
-    return losses if half_to_float else as_dtype(losses, logits.dtype)
+    # In compiled graphs of torch 2.11 an autograd function whose forward ends in a cast to the same
+    # dtype has grads of zero.
+    is_result = half_to_float or losses.dtype == logits.dtype
+    return losses if is_result else losses.to(logits.dtype)
 
 
 class SoftmaxCrossEntropyLoss(torch.autograd.Function):

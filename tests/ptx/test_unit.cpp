@@ -1,7 +1,15 @@
-// The mapping of a unit's number to its elements.
+// The mapping of a unit's number to its elements, on the host.
 #include <gtest/gtest.h>
 
 #include <memory>
+
+// CUDA's words in the headers below.
+#define __device__
+#define __forceinline__ inline
+static const struct { unsigned x; } threadIdx{0}, blockIdx{0}, blockDim{32};
+static bool __any_sync(unsigned, bool found) {
+  return found;
+}
 
 #include "cuda/arguments.h"
 #include "cuda/tables.h"

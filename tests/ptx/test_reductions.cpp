@@ -6,16 +6,12 @@
 #include "driver.h"
 #include "queues.h"
 
-namespace emulation {
+namespace kernel_tests {
 namespace {
 
 namespace cuda = torchamp::cuda;
 
-#if defined(TORCHAMP_SLOW_EMULATION)
-constexpr int kManyTensors = 2500;
-#else
 constexpr int kManyTensors = 19600;
-#endif
 
 double sum_of_squares(const Tensor& tensor) {
   double sum = 0.0;
@@ -241,4 +237,4 @@ TEST(UpdateScale, FollowsTheRule) {
 }
 
 }  // namespace
-}  // namespace emulation
+}  // namespace kernel_tests

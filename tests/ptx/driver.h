@@ -1,4 +1,4 @@
-// A CUDA driver that runs kernels in the emulation. From plan to kernel, the launchers run the same
+// A CUDA driver that executes the kernels' PTX. From plan to kernel, the launchers run the same
 // code as on a card.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 #include "cuda/driver.h"
 
-namespace emulation {
+namespace kernel_tests {
 
 /// One device of compute capability 9.0. A launch outside the device's context fails.
 const torchamp::cuda::Driver& driver();
@@ -17,4 +17,4 @@ int launches();
 /// The kernel of the last launch.
 std::string last_launched();
 
-}  // namespace emulation
+}  // namespace kernel_tests

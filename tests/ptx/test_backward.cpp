@@ -11,7 +11,7 @@
 #include "driver.h"
 #include "queues.h"
 
-namespace emulation {
+namespace kernel_tests {
 namespace {
 
 using torchamp::InvScale;
@@ -326,4 +326,4 @@ TEST(EndOfBackwardByItself, IsCleanWithoutGrads) {
 }
 
 }  // namespace
-}  // namespace emulation
+}  // namespace kernel_tests

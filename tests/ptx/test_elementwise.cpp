@@ -9,7 +9,7 @@
 #include "math/unscale.h"
 #include "queues.h"
 
-namespace emulation {
+namespace kernel_tests {
 namespace {
 
 using torchamp::Checked;
@@ -224,4 +224,4 @@ TEST(Launches, OneServesAThousandTensorsOfTwoLists) {
 }
 
 }  // namespace
-}  // namespace emulation
+}  // namespace kernel_tests

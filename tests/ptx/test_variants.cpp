@@ -2,7 +2,7 @@
 #include "cuda/tuning.h"
 #include "step.h"
 
-namespace emulation {
+namespace kernel_tests {
 namespace {
 
 using cuda::Tuning;
@@ -167,8 +167,6 @@ TEST_F(PlainSgd, KeepsOnTheDeviceNoMoreGroupsThanAnEntryCanIndex) {
   }
 }
 
-#if !defined(TORCHAMP_SLOW_EMULATION)
-// The thread sanitizer would correctly report a race.
 /// Simulates a write by another stream: the step of one block makes later blocks skip.
 TEST_F(PlainSgd, LeavesTheTicketAtZeroWhereSkipChangesMeanwhile) {
   make(100);
@@ -178,7 +176,6 @@ TEST_F(PlainSgd, LeavesTheTicketAtZeroWhereSkipChangesMeanwhile) {
   for (const Tensor& param : params_) skipped += param[0] == 0.0f;
   EXPECT_GT(skipped, 0);
 }
-#endif
 
 }  // namespace
-}  // namespace emulation
+}  // namespace kernel_tests

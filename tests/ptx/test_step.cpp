@@ -1,7 +1,7 @@
 // The optimizers' step, from plan to kernel.
 #include "step.h"
 
-namespace emulation {
+namespace kernel_tests {
 namespace {
 
 using Rules = testing::Types<torchamp::Adam, torchamp::AmsGrad, torchamp::Sgd, torchamp::Momentum,
@@ -109,4 +109,4 @@ TEST_F(SgdStep, TakesALaunchForAsManyTensorsAsFitATable) {
 }
 
 }  // namespace
-}  // namespace emulation
+}  // namespace kernel_tests

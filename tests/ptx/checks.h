@@ -7,7 +7,7 @@
 
 #include "tensors.h"
 
-namespace emulation {
+namespace kernel_tests {
 
 /// The overflow flags of an op, with room for the positions of plan_of().
 struct Report {
@@ -53,4 +53,4 @@ inline bool store(Tensor& tensor, int64 i, float value) {
   return is_low(tensor.dtype()) && torchamp::is_nonfinite(tensor[i]);
 }
 
-}  // namespace emulation
+}  // namespace kernel_tests

@@ -1,5 +1,4 @@
-// Lists of tensors for the tests. Each tensor's memory ends with the tensor, so that a sanitizer
-// detects accesses past its end.
+// Lists of tensors for the tests.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +10,7 @@
 #include "backends/plan.h"
 #include "math/float16.h"
 
-namespace emulation {
+namespace kernel_tests {
 
 using torchamp::bfloat16;
 using torchamp::DType;
@@ -126,4 +125,4 @@ inline void randomise(TensorList& list, unsigned seed) {
   }
 }
 
-}  // namespace emulation
+}  // namespace kernel_tests

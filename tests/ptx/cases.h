@@ -6,15 +6,10 @@
 
 #include "tensors.h"
 
-namespace emulation {
+namespace kernel_tests {
 
-#if defined(TORCHAMP_SLOW_EMULATION)
-inline const std::vector<int64> kSizes = {1, 9, 2049};
-inline const int kTinyTensors = 1200;
-#else
 inline const std::vector<int64> kSizes = {1, 7, 8, 9, 31, 257, 2047, 2048, 2049};
 inline const int kTinyTensors = 2500;
-#endif
 
 /// Misalignments of an op's lists.
 inline const std::vector<std::vector<int64>> kMisalignments = {
@@ -84,4 +79,4 @@ inline void spoil(TensorList& list) {
   }
 }
 
-}  // namespace emulation
+}  // namespace kernel_tests

@@ -7,7 +7,7 @@
 #include "backends/kernels.h"
 #include "cuda/table_store.h"
 
-namespace emulation {
+namespace kernel_tests {
 
 inline const torchamp::cuda::Queue kQueue{0, nullptr};
 
@@ -26,4 +26,4 @@ class Tables : public torchamp::cuda::TableStore {
   std::deque<std::vector<unsigned char>> kept_;
 };
 
-}  // namespace emulation
+}  // namespace kernel_tests

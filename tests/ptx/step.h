@@ -8,7 +8,7 @@
 #include "driver.h"
 #include "queues.h"
 
-namespace emulation {
+namespace kernel_tests {
 
 using torchamp::Algorithm;
 using torchamp::StepInputs;
@@ -66,11 +66,7 @@ struct Scalars {
   bool stochastic_rounding = false;
 };
 
-#if defined(TORCHAMP_SLOW_EMULATION)
-inline const int kMixes = 1;
-#else
 inline const int kMixes = 4;
-#endif
 
 /// Mixes of dtypes, cycling through all sizes: tensors that are aligned in all lists, that can be
 /// aligned together, with only a misaligned grad, and with random alignment.
@@ -216,4 +212,4 @@ class Step : public testing::Test {
   }
 };
 
-}  // namespace emulation
+}  // namespace kernel_tests

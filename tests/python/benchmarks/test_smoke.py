@@ -1,0 +1,84 @@
+"""Each benchmark runs, on small workloads, and its result becomes a page."""
+
+import importlib.util
+import json
+import runpy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks" / "python"
+sys.path.insert(0, str(BENCHMARKS))
+
+import bench_variants  # noqa: E402
+import networks  # noqa: E402
+import report  # noqa: E402
+import workloads  # noqa: E402
+from networks import Batch, Task  # noqa: E402
+
+SHAPES = [(3,), (40, 5)]
+
+
+def tiny_task() -> Task:
+    def batch() -> Batch:
+        return Batch((torch.randn(16, 8),), (torch.randint(4, (16,)),))
+
+    def make() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+
+    return Task(make, batch, 16, "images")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    tables = {"WORKLOADS": SHAPES, "STEP_WORKLOADS": SHAPES, "SMALL": tiny_task()}
+    for name, one in tables.items():
+        table = vars(networks if name == "SMALL" else workloads)[name]
+        for each in list(table):
+            monkeypatch.delitem(table, each)
+        monkeypatch.setitem(table, "tiny", one)
+
+
+@pytest.mark.parametrize("name", ["ops", "step", "training"])
+def test_a_benchmark_measures_and_its_result_becomes_a_page(name, monkeypatch, tmp_path):
+    file = tmp_path / "result.json"
+    arguments = ["--device", "cpu", "--repeats", "3", "--json", str(file)]
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    runpy.run_path(str(BENCHMARKS / f"bench_{name}.py"), run_name="__main__")
+    result = json.loads(file.read_text())
+    assert result["rows"]
+    for row in result["rows"]:
+        times = row["milliseconds"].values() if name != "ops" else [row["torchamp_ms"]]
+        assert times and min(times) > 0
+        assert not row.get("not_run")
+    page = report.write(result, tmp_path)
+    assert page.read_text().startswith("# ")
+    pictures = name != "ops" and importlib.util.find_spec("matplotlib") is not None
+    assert len(list(tmp_path.glob("*.png"))) == pictures
+
+
+def test_tuning_parameters_are_timed_one_at_a_time(monkeypatch):
+    now, history = {"unit": 2048, "mixed_vectors": False}, set()
+
+    def set_tuning(**choices):
+        now.update(choices)
+        history.add(tuple(now.values()))
+
+    module = SimpleNamespace(
+        tuning=lambda: dict(now),
+        tuning_choices=lambda: {"unit": [2048, 8192], "mixed_vectors": [False, True]},
+        set_tuning=set_tuning,
+    )
+    odd = bench_variants.Workload(SHAPES, odd_offsets=True)
+    monkeypatch.setattr(bench_variants, "WORKLOADS", {"odd": odd})
+    rows = list(bench_variants.measure(module, "cpu", 1))
+    assert {(row.op, row.setting) for row in rows} == {
+        (op, setting)
+        for op in ("check", "unscale", "step")
+        for setting in ("unit=8192", "mixed_vectors=True")
+    }
+    assert history == {(2048, False), (8192, False), (2048, True)}
+    bench_variants.print_table(rows)
