@@ -182,6 +182,22 @@ def test_files_in_which_something_is_wrong(change, message):
     refused_by(*initialized("O2"), file, message)
 
 
+def test_no_numbers_are_formatted(monkeypatch):
+    """Which takes longer than all else, and which torch refuses of some tensors at O1."""
+    file, pair = file_of("O1", adam), initialized("O1", optimizer=adam)
+    checkpoint = torch.load(file, weights_only=True)
+    file.seek(0)
+    monkeypatch.setattr(torch.Tensor, "__repr__", lambda *_, **__: pytest.fail("formatted"))
+    amp.load(*pair, file)
+    checkpoint["optimizers"][0]["state"] = [torch.ones(3)]
+    refused_by(
+        *pair,
+        file_by(lambda file: torch.save(checkpoint, file)),
+        "amp.load: expected optimizers[0].state of the checkpoint to be a dict, got [a "
+        "torch.float32 tensor of sizes [3] on cpu]",
+    )
+
+
 def test_state_that_is_no_data_is_not_saved(tmp_path):
     model, optimizer = initialized("O2")
     optimizer.param_groups[0]["schedule"] = lambda step: 1.0
