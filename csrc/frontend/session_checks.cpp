@@ -55,6 +55,9 @@ void check_owners(const GivenParams& given) {
     for (const at::Tensor& param : given.optimizers[i]) {
       TORCH_CHECK_VALUE(own.insert(param), "initialize: expected each parameter of optimizers[", i,
                         "] once, got one of sizes ", param.sizes(), " twice");
+      TORCH_CHECK(!param.is_inference(), "initialize: expected the parameters of optimizers[", i,
+                  "] to be trainable, got one, of sizes ", param.sizes(),
+                  ", of the inference mode; make the model outside of it");
       if (const auto known = core::param_of(param)) core::check_unowned("initialize", *known);
       const auto [owner, is_first] = owners.emplace(param.unsafeGetTensorImpl(), i);
       TORCH_CHECK_VALUE(is_first || !keeps_masters(given) || !cast.has(param),

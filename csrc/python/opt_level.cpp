@@ -46,7 +46,9 @@ constexpr std::pair<const char*, void (*)(Options&, const py::object&)> kSetters
     {"master_weights", set<bool, &Options::master_weights>},
     {"loss_scale", set_loss_scale},
     {"num_losses", set<int64_t, &Options::num_losses>},
-    {"max_consecutive_skips", set<int64_t, &Options::max_consecutive_skips>}};
+    {"max_consecutive_skips", set<int64_t, &Options::max_consecutive_skips>},
+    {"min_loss_scale", set<double, &Options::min_loss_scale>},
+    {"max_loss_scale", set<double, &Options::max_loss_scale>}};
 
 void set_option(Options& options, const std::string& name, const py::object& value) {
   for (const auto& [known, setter] : kSetters) {

@@ -24,7 +24,7 @@ from torchamp.amp._cast import (
 )
 from torchamp.amp._masters import LOW_PRECISION, hook_state_dict, let_models_be_exported, params_of
 from torchamp.amp._model import adopt_model
-from torchamp.amp._optimizer import adopt_optimizer, listed, steps_fused
+from torchamp.amp._optimizer import adopt_optimizer, listed_optimizers, steps_fused
 from torchamp.amp._policy import Policy, is_marked, level_and_overrides
 from torchamp.amp._ranks import ProcessGroups, check_dtensors, check_flattened, groups_of
 from torchamp.amp._session import Last, Session
@@ -141,7 +141,7 @@ def initialize(
     returned = models if optimizers is None else (models, optimizers)
     Last.is_disabled = not enabled
     if not enabled:
-        Last.disabled_optimizers.update(listed("initialize", "optimizers", optimizers or []))
+        Last.disabled_optimizers.update(listed_optimizers("initialize", optimizers or []))
         return returned
     _, _, session = prepare(models, optimizers, opt_level, enabled, process_group, overrides)
     assert session is not None

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TextIO, Union
 
 import torch
 
+from torchamp._arguments import expect, takes
 from torchamp._load import _C
 from torchamp.amp._optimizer import state_of
 
@@ -86,7 +87,7 @@ class Monitor:
     ) -> None:
         if not isinstance(every, int) or every < 1:
             raise ValueError(f"Monitor: expected every to be an integer from 1 on, got {every!r}")
-        self._state = state_of(optimizer, "Monitor: expected optimizer")
+        self._state = state_of("Monitor", optimizer)
         self._log = _log_to(to)
         self._every = every
         self._count = 0
@@ -165,12 +166,10 @@ def _log_to(to: Any) -> Log:
         return _CsvLog(to)
     if callable(getattr(to, "add_scalar", None)):
         return functools.partial(_add_scalars, to)
-    if callable(to):
-        return to
-    raise TypeError(
-        "Monitor: expected to to be a path, a SummaryWriter or a function, got a "
-        f"{type(to).__name__}"
-    )
+    what = "a path, a SummaryWriter or a function of values and the keyword argument step"
+    remedy = "write lambda values, step: print(step, values)" if callable(to) else ""
+    expect(callable(to) and takes(to, {}, step=0), "Monitor", "to", what, to, remedy)
+    return to
 
 
 def _add_scalars(writer: Any, values: Mapping[str, float], step: int) -> None:
