@@ -193,6 +193,16 @@ void warn_of_float64(const GivenParams& given, Texts& texts) {
   }
 }
 
+void warn_of_rounding(const GivenParams& given, Texts& texts) {
+  for (const size_t i : given.rounding) {
+    if (!keeps_masters(given)) return;
+    texts.push_back(c10::str("initialize: expected optimizers[", i,
+                             "] without stochastic_rounding, which is of bfloat16 parameters that "
+                             "have no masters, got one with it, which changes nothing; set "
+                             "master_weights to false, or leave it out"));
+  }
+}
+
 }  // namespace
 
 std::string name_of(const at::Tensor& param, const std::vector<Named>& models) {
@@ -224,6 +234,7 @@ std::vector<std::string> GivenParams::warnings() const {
   warn_of_averages(*this, texts);
   warn_of_averaged_parts(*this, texts);
   warn_of_float64(*this, texts);
+  warn_of_rounding(*this, texts);
   return texts;
 }
 

@@ -326,10 +326,9 @@ def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def telemetry(optimizer: torch.optim.Optimizer) -> Telemetry:
-    """How many steps were taken and skipped since the first call of this, whether the last was, and
-    the loss scales, as known to the host without waiting for the device. The first call starts the
-    counting, and returns zeros. On CUDA the last steps may be missing. Steps captured into a CUDA
-    graph are not counted.
+    """How many steps were taken and skipped since initialize, whether the last was, and the loss
+    scales, as known to the host without waiting for the device. On CUDA the last steps may be
+    missing. Steps captured into a CUDA graph are not counted.
 
     Args:
         optimizer: one that initialize returned.

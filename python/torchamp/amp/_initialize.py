@@ -213,6 +213,7 @@ def _set_up(
         [params_of([optimizer]) for optimizer in optimizers],
         cast,
         settings.properties,
+        [i for i, each in enumerate(optimizers) if steps_fused(each) and each.stochastic_rounding],
     )
     given.check()
     for text in given.warnings():
@@ -276,10 +277,11 @@ def _log_savings(optimizer: Any) -> None:
     if optimizer.stochastic_rounding:
         params = [each.model for each in optimizer._torchamp.core.params() if not each.has_master]
         alone = sum(param.numel() for param in params if param.dtype in LOW_PRECISION)
-        log(
-            logging.INFO,
-            f"stochastic rounding in place of masters: {4 * alone / 2**20:.1f} MiB saved",
-        )
+        if alone:
+            log(
+                logging.INFO,
+                f"stochastic rounding in place of masters: {4 * alone / 2**20:.1f} MiB saved",
+            )
 
 
 class _Snapshot:

@@ -162,6 +162,12 @@ def a_model_of_inference_mode():
     initialize(net, sgd(net))
 
 
+def stochastic_rounding(level: str = "O5", **options):
+    net = linear_net()
+    sgd = optimizers.FusedSGD(net.parameters(), 0.1, stochastic_rounding=True)
+    initialize(net, sgd, opt_level=level, **options)
+
+
 def an_unknown_level():
     initialize(linear_net(), opt_level="O7")
 
@@ -1404,6 +1410,12 @@ WARNINGS = (
         'initialize: expected models[0] to be in float32, got parameter "0.weight" in '
         "float64; it is rounded to float16, and a master of it to float32",
     ),
+    (
+        stochastic_rounding,
+        "initialize: expected optimizers[0] without stochastic_rounding, which is of bfloat16 "
+        "parameters that have no masters, got one with it, which changes nothing; set "
+        "master_weights to false, or leave it out",
+    ),
     (lambda: step_without_a_backward("O1"), NO_GRADS),
     (lambda: step_without_a_backward("O2"), NO_GRADS),
     (two_steps_after_one_backward, NO_GRADS),
@@ -1425,6 +1437,8 @@ RIGHT = (
     lambda: an_average_of_the_student("O5"),
     models_that_no_optimizer_steps,
     lambda: a_float64_model("O1"),
+    lambda: stochastic_rounding(master_weights=False),
+    lambda: stochastic_rounding("O4"),
     option("keep_batchnorm_fp32", "True"),
     a_part_of_the_scaled_loss,
     grad_of_the_scaled_loss,

@@ -215,9 +215,15 @@ def test_an_optimizer_that_initialize_did_not_return(tmp_path):
 
 def test_files_of_plain_programs_are_named(tmp_path):
     torch.save(Net().state_dict(), tmp_path / "state_dict")
+    torch.save(Net(), tmp_path / "model")
     torch.jit.save(torch.jit.script(Net()), tmp_path / "archive")
     for file, message in (
         ("state_dict", r"got a state dict; model.load_state_dict takes it"),
+        (
+            "model",
+            r"it is damaged, or contains non-data objects, as of torch.save\(model, file\); "
+            r"amp.save\(model, optimizer, file\) writes data alone$",
+        ),
         ("archive", r"torch::save; model.load_state_dict\(torch.jit.load\(file\).state_dict\(\)\)"),
     ):
         with pytest.raises(RuntimeError, match=message):

@@ -171,10 +171,17 @@ class Preflight:
         return f"Recommended: {self.recommended}.{also}{self._times()}"
 
     def _times(self) -> str:
-        taken = self.verdict(self.recommended).milliseconds
-        if taken is None or self.milliseconds is None:
+        taken, plain = self.verdict(self.recommended).milliseconds, self.milliseconds
+        if taken is None or plain is None:
             return ""
-        return f" An iteration takes {taken:.3g} ms, in float32 {self.milliseconds:.3g} ms."
+        text = f" An iteration takes {taken:.3g} ms, in float32 {plain:.3g} ms"
+        if taken < plain:
+            return f"{text}."
+        timed = {v.milliseconds: v.level for v in self.verdicts if v.fits and v.milliseconds}
+        if min(timed) < plain:
+            return f"{text}, at {timed[min(timed)]} {min(timed):.3g} ms."
+        saves = f"{self.recommended} saves memory of activations alone"
+        return f"{text}; no level is faster here, and {saves}."
 
 
 def _exponent(scale: float) -> int:
