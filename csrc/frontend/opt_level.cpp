@@ -1,4 +1,5 @@
 #include <c10/util/Exception.h>
+#include <torchamp/ops.h>
 #include <torchamp/opt_level.h>
 
 #include <cmath>
@@ -177,6 +178,10 @@ Properties Options::resolve() const {
     result.master_weights = master_weights_;
   }
   if (loss_scale_) result.loss_scale = *loss_scale_;
+  const double low = min_loss_scale_.value_or(ops::ScaleRule().min_scale);
+  TORCH_CHECK_VALUE(0 <= low && low <= max_loss_scale_,
+                    "initialize: expected min_loss_scale to be between 0 and max_loss_scale, got ",
+                    low, " and ", max_loss_scale_);
   return result;
 }
 

@@ -2,6 +2,7 @@
 
 #include <torchamp/cast.h>
 #include <torchamp/logging.h>
+#include <torchamp/optim/fused_optimizer.h>
 
 #include <algorithm>
 #include <iterator>
@@ -114,8 +115,16 @@ GivenParams given_params(const std::vector<std::shared_ptr<Module>>& models,
     cast.insert(cast.end(), changed.begin(), changed.end());
   }
   std::vector<std::vector<at::Tensor>> stepped;
-  for (torch::optim::Optimizer& optimizer : optimizers) stepped.push_back(params_of(optimizer));
-  return {named_params(models), std::move(stepped), std::move(cast), properties};
+  std::vector<size_t> rounding;
+  for (torch::optim::Optimizer& optimizer : optimizers) {
+    const auto* const fused = dynamic_cast<const optim::FusedOptimizer*>(&optimizer);
+    if (fused != nullptr && fused->storage().stochastic_rounding()) {
+      rounding.push_back(stepped.size());
+    }
+    stepped.push_back(params_of(optimizer));
+  }
+  return {named_params(models), std::move(stepped), std::move(cast), properties,
+          std::move(rounding)};
 }
 
 std::vector<at::DeviceType> device_types_of(const std::vector<std::shared_ptr<Module>>& models) {

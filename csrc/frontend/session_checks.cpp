@@ -55,6 +55,9 @@ void check_owners(const GivenParams& given) {
     for (const at::Tensor& param : given.optimizers[i]) {
       TORCH_CHECK_VALUE(own.insert(param), "initialize: expected each parameter of optimizers[", i,
                         "] once, got one of sizes ", param.sizes(), " twice");
+      TORCH_CHECK(!param.is_inference(), "initialize: expected the parameters of optimizers[", i,
+                  "] to be trainable, got one, of sizes ", param.sizes(),
+                  ", of the inference mode; make the model outside of it");
       if (const auto known = core::param_of(param)) core::check_unowned("initialize", *known);
       const auto [owner, is_first] = owners.emplace(param.unsafeGetTensorImpl(), i);
       TORCH_CHECK_VALUE(is_first || !keeps_masters(given) || !cast.has(param),
@@ -190,6 +193,16 @@ void warn_of_float64(const GivenParams& given, Texts& texts) {
   }
 }
 
+void warn_of_rounding(const GivenParams& given, Texts& texts) {
+  for (const size_t i : given.rounding) {
+    if (!keeps_masters(given)) return;
+    texts.push_back(c10::str("initialize: expected optimizers[", i,
+                             "] without stochastic_rounding, which is of bfloat16 parameters that "
+                             "have no masters, got one with it, which changes nothing; set "
+                             "master_weights to false, or leave it out"));
+  }
+}
+
 }  // namespace
 
 std::string name_of(const at::Tensor& param, const std::vector<Named>& models) {
@@ -221,6 +234,7 @@ std::vector<std::string> GivenParams::warnings() const {
   warn_of_averages(*this, texts);
   warn_of_averaged_parts(*this, texts);
   warn_of_float64(*this, texts);
+  warn_of_rounding(*this, texts);
   return texts;
 }
 

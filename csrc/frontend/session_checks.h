@@ -19,6 +19,7 @@ struct TORCHAMP_API GivenParams {
   std::vector<std::vector<at::Tensor>> optimizers;
   std::vector<at::Tensor> cast;  ///< those of models that get another dtype
   Properties properties;
+  std::vector<size_t> rounding;  ///< the optimizers with stochastic rounding
 
   /// Throws ValueError where an optimizer has a parameter twice, where two have one that gets a
   /// master, and where no optimizer has a parameter of a model; TypeError for a complex parameter

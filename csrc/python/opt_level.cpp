@@ -46,7 +46,9 @@ constexpr std::pair<const char*, void (*)(Options&, const py::object&)> kSetters
     {"master_weights", set<bool, &Options::master_weights>},
     {"loss_scale", set_loss_scale},
     {"num_losses", set<int64_t, &Options::num_losses>},
-    {"max_consecutive_skips", set<int64_t, &Options::max_consecutive_skips>}};
+    {"max_consecutive_skips", set<int64_t, &Options::max_consecutive_skips>},
+    {"min_loss_scale", set<double, &Options::min_loss_scale>},
+    {"max_loss_scale", set<double, &Options::max_loss_scale>}};
 
 void set_option(Options& options, const std::string& name, const py::object& value) {
   for (const auto& [known, setter] : kSetters) {
@@ -70,14 +72,17 @@ void bind_properties(py::module_& module) {
 void bind_given_params(py::module_& module) {
   py::class_<GivenParams>(module, "GivenParams",
                           "The parameters that initialize is given, before it changes anything.")
-      .def(py::init([](std::vector<GivenParams::Named> models,
-                       std::vector<std::vector<at::Tensor>> optimizers,
-                       std::vector<at::Tensor> cast, const Properties& properties) {
-             return GivenParams{std::move(models), std::move(optimizers), std::move(cast),
-                                properties};
-           }),
-           py::arg("models"), py::arg("optimizers"), py::arg("cast"), py::arg("properties"),
-           "cast: those of the models, whose parameters come by name, that get another dtype.")
+      .def(
+          py::init([](std::vector<GivenParams::Named> models,
+                      std::vector<std::vector<at::Tensor>> optimizers, std::vector<at::Tensor> cast,
+                      const Properties& properties, std::vector<size_t> rounding) {
+            return GivenParams{std::move(models), std::move(optimizers), std::move(cast),
+                               properties, std::move(rounding)};
+          }),
+          py::arg("models"), py::arg("optimizers"), py::arg("cast"), py::arg("properties"),
+          py::arg("rounding"),
+          "cast: those of the models, whose parameters come by name, that get another dtype. "
+          "rounding: the indices of the optimizers with stochastic rounding.")
       .def("check", &GivenParams::check,
            "Raises TypeError or ValueError for what initialize cannot take.")
       .def("warnings", &GivenParams::warnings, "What initialize warns of.")

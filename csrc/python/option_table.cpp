@@ -110,6 +110,9 @@ class OptionTable {
     for (size_t i = 0; i < specs_.size(); ++i) {
       PyObject* const value = PyDict_GetItemWithError(group.ptr(), names_[i].ptr());
       if (value == nullptr && PyErr_Occurred() != nullptr) throw py::error_already_set();
+      if (value == nullptr && !specs_[i].ours_alone) {
+        refuse(optimizer_, specs_[i].name, "in each group", py::str("one without it"));
+      }
       if (value == nullptr) {
         column = std::copy(specs_[i].defaults.begin(), specs_[i].defaults.end(), column);
       } else if (specs_[i].is_betas()) {
@@ -159,10 +162,10 @@ void bind_option_table(py::module_& module) {
       .def_property_readonly("specs", &OptionTable::specs)
       .def("check", &OptionTable::check, py::arg("optimizer"), py::arg("values"),
            "Raises ValueError, which begins with `optimizer`, unless the values are in range.")
-      .def(
-          "set_hyper", &OptionTable::set_hyper, py::arg("stepper"), py::arg("groups"),
-          "Makes the groups' options the hyperparameters of a FusedStepper; an option that a group "
-          "lacks has its default. Discards the learning rates that set_lr() has set.");
+      .def("set_hyper", &OptionTable::set_hyper, py::arg("stepper"), py::arg("groups"),
+           "Makes the groups' options the hyperparameters of a FusedStepper. Options that torch's "
+           "optimizer and its files lack may be missing, and have their defaults. Discards the "
+           "learning rates that set_lr() has set.");
   module.def("check_minimum", &check_minimum, py::arg("optimizer"), py::arg("name"),
              py::arg("value"), py::arg("minimum"),
              "Raises ValueError, which begins with `optimizer`, for a number that is smaller or "

@@ -17,7 +17,7 @@ std::vector<std::pair<int, std::string>> levels_and_texts(const SkippedStep& ste
   return result;
 }
 
-py::tuple known(LateReport& report) {
+py::tuple known(const LateReport& report) {
   const Telemetry& known = report.known();
   return py::make_tuple(known.steps, known.skipped_steps, known.stepped,
                         py::tuple(py::cast(known.loss_scales)));
@@ -48,7 +48,8 @@ void bind_report(py::module_& module) {
       .def(py::init<>())
       .def("flush", &LateReport::flush,
            "Counts the steps that the device has reported. Returns the skipped ones.")
-      .def("known", &known, "(steps, skipped_steps, stepped, loss_scales) since the first call.");
+      .def("known", &known,
+           "(steps, skipped_steps, stepped, loss_scales), as flush() has counted.");
 }
 
 }  // namespace torchamp::python

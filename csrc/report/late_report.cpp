@@ -92,7 +92,7 @@ void LateReport::after_backward(EndedBackward backward) {
 }
 
 void LateReport::after_step(const std::vector<LossScaler*>& scalers) {
-  ReportedStep step{std::exchange(backwards_, {}), {}, known_.has_value()};
+  ReportedStep step{std::exchange(backwards_, {}), {}};
   if (std::any_of(step.backwards.begin(), step.backwards.end(), is_in_graph)) return;
   if (may_be_captured(scalers.front()->device())) return;
   for (const LossScaler* scaler : scalers) step.scales.push_back(scale_of(*scaler));
@@ -104,29 +104,23 @@ std::vector<SkippedStep> LateReport::flush() {
   std::vector<SkippedStep> skipped;
   for (; !arriving_.empty() && arriving_.front().has_arrived(); arriving_.pop_front()) {
     const ReportedStep& step = arriving_.front();
-    if (step.counts) count(step);
+    count(step);
     skipped_in_a_row_ = step.was_skipped() ? skipped_in_a_row_ + 1 : 0;
-    has_stepped_ |= !step.was_skipped();
     if (!step.was_skipped()) continue;
     if (skipped_in_a_row_ == 1) scales_then_ = step.scale_values();
     skipped.push_back(step.skip());
     skipped.back().in_a_row = skipped_in_a_row_;
-    skipped.back().is_at_start = !has_stepped_;
+    skipped.back().is_at_start = known_.steps == known_.skipped_steps;
     skipped.back().scales_then = scales_then_;
   }
   return skipped;
 }
 
 void LateReport::count(const ReportedStep& step) {
-  known_->steps += 1;
-  known_->stepped = !step.was_skipped();
-  known_->skipped_steps += step.was_skipped();
-  known_->loss_scales = step.scale_values();
-}
-
-const Telemetry& LateReport::known() {
-  if (!known_) known_.emplace();
-  return *known_;
+  known_.steps += 1;
+  known_.stepped = !step.was_skipped();
+  known_.skipped_steps += step.was_skipped();
+  known_.loss_scales = step.scale_values();
 }
 
 }  // namespace torchamp

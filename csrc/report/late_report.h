@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -45,14 +44,13 @@ class TORCHAMP_API LateReport : public core::Observer {
 
   /// Counts the reports that have arrived, and returns the skipped steps among them.
   std::vector<SkippedStep> flush();
-  /// The counts since the first call.
-  const Telemetry& known();
+  /// What flush() has counted.
+  const Telemetry& known() const { return known_; }
 
  private:
   struct ReportedStep {
     std::vector<core::EndedBackward> backwards;
     std::vector<ReportedScale> scales;  ///< by loss
-    bool counts;
 
     bool has_arrived() const;
     bool was_skipped() const;
@@ -66,8 +64,7 @@ class TORCHAMP_API LateReport : public core::Observer {
   std::deque<ReportedStep> arriving_;
   int64_t skipped_in_a_row_ = 0;
   std::vector<double> scales_then_;  ///< after the first of those
-  bool has_stepped_ = false;
-  std::optional<Telemetry> known_;
+  Telemetry known_;
 };
 
 }  // namespace torchamp

@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 
-def expect(is_right: bool, function: str, argument: str, what: str, value: Any) -> None:
+def expect(
+    is_right: bool, function: str, argument: str, what: str, value: Any, remedy: str = ""
+) -> None:
     """Raises TypeError, which names all of them, unless `is_right`."""
     if not is_right:
-        raise TypeError(f"{function}: expected {argument} to be {what}, got {type_of(value)}")
+        got = f"{type_of(value)}{'; ' if remedy else ''}{remedy}"
+        raise TypeError(f"{function}: expected {argument} to be {what}, got {got}")
+
+
+def takes(function: Any, *args: Any, **kwargs: Any) -> bool:
+    """Whether `function`, or a module, can be called with these; True where it does not show it."""
+    called = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        signature = inspect.signature(called)
+    except (TypeError, ValueError):  # of some functions of C
+        return True
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """What a message ends with: the one of `known` that is most alike; empty if none is."""
+    alike = difflib.get_close_matches(name, list(filter(None, known)), 1)
+    return f"; did you mean {alike[0]!r}?" if alike else ""
 
 
 def type_of(value: Any) -> str:

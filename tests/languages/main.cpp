@@ -263,7 +263,6 @@ class Run {
   void initialize(const Words& words) {
     const amp::OptimizerRefs refs = optimizer_refs();
     amped_ = amp::initialize(std::make_tuple(net_), refs, options_of(words));
-    for (const amp::Optimizer& optimizer : optimizers()) amp::telemetry(optimizer);
   }
 
   void release(const Words&) {

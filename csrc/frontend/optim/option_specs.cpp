@@ -43,7 +43,7 @@ std::vector<OptionSpec> option_specs(const std::string& optimizer) {
   for (const auto& options : all_options()) {
     if (options->optimizer_name() != optimizer) continue;
     for (const OptionField& field : options->fields()) {
-      specs.push_back({field.name, columns_of(field), field.minimum});
+      specs.push_back({field.name, columns_of(field), field.minimum, field.ours_alone});
     }
   }
   TORCH_CHECK_VALUE(!specs.empty(), "option_specs: expected a fused optimizer, got ", optimizer);

@@ -14,6 +14,7 @@ struct OptionSpec {
   std::string name;              ///< in groups and files
   std::vector<double> defaults;  ///< of its columns in fused_step: two for betas, else one
   double minimum = 0.0;          ///< smallest value allowed
+  bool ours_alone = false;  ///< torch's optimizer of the same algorithm, and its files, lack it
 
   /// Whether it is a pair of decay rates, each in [0, 1).
   bool is_betas() const { return defaults.size() == 2; }

@@ -340,6 +340,31 @@ void add_notes(Preflight& found, const Reference& reference) {
   if (!reference.outcome.note.empty()) found.notes.push_back(reference.outcome.note);
 }
 
+std::string digits(const std::optional<double>& milliseconds) {
+  std::ostringstream text;
+  if (milliseconds) text << std::setprecision(3) << *milliseconds;
+  return text.str();
+}
+
+/// A sentence on the recommended level; "" if it was not timed.
+std::string times(const Preflight& found) {
+  const auto& taken = found.verdict(found.recommended).milliseconds;
+  if (!taken || !found.milliseconds) return "";
+  const std::string text = " An iteration takes " + digits(taken) + " ms, in float32 " +
+                           digits(found.milliseconds) + " ms";
+  if (*taken < *found.milliseconds) return text + '.';
+  const Verdict* fastest = nullptr;
+  for (const Verdict& each : found.verdicts) {
+    const bool is_timed = each.fits && each.milliseconds;
+    if (is_timed && (!fastest || each.milliseconds < fastest->milliseconds)) fastest = &each;
+  }
+  if (fastest->milliseconds < found.milliseconds) {
+    return text + ", at " + name(fastest->level) + ' ' + digits(fastest->milliseconds) + " ms.";
+  }
+  return text + "; no level is faster here, and " + name(found.recommended) +
+         " saves memory of activations alone.";
+}
+
 }  // namespace
 }  // namespace inspect
 
@@ -380,11 +405,7 @@ double Preflight::share_lost(double loss_scale) const {
 }
 
 std::ostream& operator<<(std::ostream& stream, const Preflight& found) {
-  const auto digits = [](const std::optional<double>& milliseconds) {
-    std::ostringstream text;
-    if (milliseconds) text << std::setprecision(3) << *milliseconds;
-    return text.str();
-  };
+  using inspect::digits;
   stream << "level  fits  ms      loss scale  why\n";
   for (const auto& verdict : found.verdicts) {
     const std::string scale =
@@ -401,11 +422,7 @@ std::ostream& operator<<(std::ostream& stream, const Preflight& found) {
     stream << "\nNo level fits that keeps float32 weights: take O0, which is float32.";
   } else {
     stream << "\nRecommended: " << name(found.recommended) << '.';
-    const auto taken = digits(found.verdict(found.recommended).milliseconds);
-    const auto in_float32 = digits(found.milliseconds);
-    if (!taken.empty() && !in_float32.empty()) {
-      stream << " An iteration takes " << taken << " ms, in float32 " << in_float32 << " ms.";
-    }
+    stream << inspect::times(found);
   }
   for (const auto& each : found.findings) stream << '\n' << each.text;
   for (const auto& note : found.notes) stream << '\n' << note;

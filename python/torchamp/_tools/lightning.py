@@ -53,8 +53,6 @@ class PrecisionMethods:
             self._amp = Amp(list(_called(module)), optimizers, **self._options)
             if scales:
                 self._amp.load_state_dict(scales)
-            for optimizer in optimizers:
-                amp.telemetry(optimizer)  # counts from the first step on
             _release_at_end(module.trainer.callbacks, self._release_callback, self._amp)
         return model, optimizers, lr_schedulers
 

@@ -22,6 +22,7 @@ from torchamp.amp._optimizer import (
     in_training,
     known_states,
     listed,
+    listed_optimizers,
     state_of,
     states_of,
 )
@@ -135,7 +136,7 @@ class Amp:
     ) -> list[OptimizerSession]:
         chosen = self.optimizers
         if optimizers is not None:
-            chosen = listed(function, "optimizers", optimizers)
+            chosen = listed_optimizers(function, optimizers)
         return states_of(chosen, function, session)
 
     def master_params(self) -> Iterator[torch.Tensor]:
@@ -325,10 +326,9 @@ def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def telemetry(optimizer: torch.optim.Optimizer) -> Telemetry:
-    """How many steps were taken and skipped since the first call of this, whether the last was, and
-    the loss scales, as known to the host without waiting for the device. The first call starts the
-    counting, and returns zeros. On CUDA the last steps may be missing. Steps captured into a CUDA
-    graph are not counted.
+    """How many steps were taken and skipped since initialize, whether the last was, and the loss
+    scales, as known to the host without waiting for the device. On CUDA the last steps may be
+    missing. Steps captured into a CUDA graph are not counted.
 
     Args:
         optimizer: one that initialize returned.
@@ -340,7 +340,7 @@ def telemetry(optimizer: torch.optim.Optimizer) -> Telemetry:
         RuntimeError: for an optimizer that initialize did not return, also after
             initialize(enabled=False).
     """
-    return state_of(optimizer, "telemetry: expected optimizer").telemetry()
+    return state_of("telemetry", optimizer).telemetry()
 
 
 def refresh_masters(optimizers: Optimizers) -> None:
@@ -354,7 +354,7 @@ def refresh_masters(optimizers: Optimizers) -> None:
         RuntimeError: for optimizers that initialize did not return, also after
             initialize(enabled=False).
     """
-    chosen = listed("refresh_masters", "optimizers", optimizers)
+    chosen = listed_optimizers("refresh_masters", optimizers)
     for state in states_of(chosen, "refresh_masters"):
         state.core.overwrite_masters()
 
@@ -449,7 +449,7 @@ def _of(
     optimizers: Optimizers | None, function: str, models: Sequence[torch.nn.Module] = ()
 ) -> Amp:
     """The Amp of `optimizers`; where there are none, of the last initialize."""
-    chosen = [] if optimizers is None else listed(function, "optimizers", optimizers)
+    chosen = [] if optimizers is None else listed_optimizers(function, optimizers)
     amp = Amp.__new__(Amp)
     amp.models, amp.optimizers, amp._session = list(models), chosen, None
     if not is_disabled(chosen):

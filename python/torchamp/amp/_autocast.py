@@ -31,22 +31,24 @@ Choice = Callable[[torch.Tensor], Optional[torch.dtype]]
 def half_function(fn: Function) -> Function:
     """`fn` with its floating tensors cast to the 16-bit type of the level wherever that is O1 or
     O4: float16 or bfloat16."""
-    return _wrapped(fn, lambda tensors: lambda tensor: _C.casting_to(tensor.device.type))
+    return _wrapped(
+        "half_function", fn, lambda tensors: lambda tensor: _C.casting_to(tensor.device.type)
+    )
 
 
 def bfloat16_function(fn: Function) -> Function:
     """`fn` with its floating tensors cast to bfloat16 at O1 and O4."""
-    return _wrapped(fn, lambda tensors: lambda tensor: torch.bfloat16)
+    return _wrapped("bfloat16_function", fn, lambda tensors: lambda tensor: torch.bfloat16)
 
 
 def float_function(fn: Function) -> Function:
     """`fn` with its floating tensors cast to float32 at O1 and O4."""
-    return _wrapped(fn, lambda tensors: lambda tensor: torch.float32)
+    return _wrapped("float_function", fn, lambda tensors: lambda tensor: torch.float32)
 
 
 def promote_function(fn: Function) -> Function:
     """`fn` with its floating tensors cast to float32 at O1 and O4 where one of them is float32."""
-    return _wrapped(fn, _widest)
+    return _wrapped("promote_function", fn, _widest)
 
 
 def _widest(tensors: list[torch.Tensor]) -> Choice:
@@ -54,10 +56,12 @@ def _widest(tensors: list[torch.Tensor]) -> Choice:
     return lambda tensor: torch.float32 if has_float32 else tensor.dtype
 
 
-def _wrapped(fn: Any, choose: Callable[[list[torch.Tensor]], Choice]) -> Any:
-    """`fn` that casts as `choose` says of its tensors, decided at each call."""
+def _wrapped(name: str, fn: Any, choose: Callable[[list[torch.Tensor]], Choice]) -> Any:
+    """`fn` that casts as `choose` says of its tensors, decided at each call. `name` is the
+    decorator's, for errors."""
     if isinstance(fn, (staticmethod, classmethod)):
-        return type(fn)(_wrapped(fn.__func__, choose))
+        return type(fn)(_wrapped(name, fn.__func__, choose))
+    expect(callable(fn), name, "fn", "a function", fn)
     context = _C.ShieldFromAutocast if _calls_no_python(fn) else contextlib.nullcontext
 
     @functools.wraps(fn)

@@ -16,6 +16,7 @@ from typing import Any, Union
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from torchamp._arguments import did_you_mean, takes
 from torchamp._load import _C
 from torchamp._shards import is_dtensor
 from torchamp.amp._masters import LOW_PRECISION, mastered
@@ -33,9 +34,11 @@ def rules_of(name: str, value: Any) -> tuple[Rule, ...]:
     is_one = isinstance(value, str) or not isinstance(value, Iterable)
     rules = (value,) if is_one else tuple(value)
     for rule in rules:
-        is_other_class = isinstance(rule, type) and not issubclass(rule, torch.nn.Module)
-        is_module = isinstance(rule, torch.nn.Module)
-        if is_other_class or is_module or not (isinstance(rule, str) or callable(rule)):
+        if isinstance(rule, (type, torch.nn.Module)):
+            is_right = isinstance(rule, type) and issubclass(rule, torch.nn.Module)
+        else:
+            is_right = isinstance(rule, str) or (callable(rule) and takes(rule, "", None))
+        if not is_right:
             raise TypeError(
                 f"initialize: expected {name} to be names, classes of modules or functions of "
                 f"name and module, got {rule!r}"
@@ -76,9 +79,13 @@ class Float32Parts:
         self._arguments = {name for name in unused if any(_keys(each, name) for each in models)}
         unused -= self._arguments
         if unused:
+            wrong = min((rule for rule in unused if isinstance(rule, str)), default="")
+            names = [name for model in models for name, _ in model.named_modules()]
+            names += [name for model in models for name, _ in model.named_buffers()]
             raise ValueError(
                 "initialize: expected keep_fp32 to name modules or buffers in the models, or "
                 f"arguments of their forward, got {', '.join(sorted(map(repr, unused)))}"
+                f"{did_you_mean(wrong, names)}"
             )
         for module in self.outermost:
             if any(map(is_dtensor, module.parameters())):

@@ -31,6 +31,11 @@ File = Union[str, "os.PathLike[str]", IO[bytes]]
 #: A zip's attribute of folders: torch's reader leaves such a record's memory uninitialized.
 _FOLDER = 0x10
 
+_OBJECTS = (
+    "it is damaged, or contains non-data objects, as of torch.save(model, file); amp.save(model, "
+    "optimizer, file) writes data alone"
+)
+
 _PLAIN = (bool, int, float, str)
 
 
@@ -193,7 +198,7 @@ def _read(file: File) -> Any:
         raise
     except pickle.UnpicklingError as error:
         # torch's own message advises to load the file with weights_only=False.
-        raise _unreadable(file, "it is damaged, or contains non-data objects") from error
+        raise _unreadable(file, _OBJECTS) from error
     except Exception as error:  # of which kind depends on where the damage is
         raise _unreadable(file, str(error)) from error
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import reprlib
 from typing import Any, NamedTuple
 
 import torch
@@ -44,23 +45,32 @@ def completed(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[s
     return {"state": saved["state"], "param_groups": groups}
 
 
+class _Brief(reprlib.Repr):
+    """The first entries of a value, and no numbers of tensors, which take long to format, and which
+    torch cannot format in all casts of O1."""
+
+    def repr1(self, x: Any, level: int) -> str:
+        if not isinstance(x, torch.Tensor):
+            return super().repr1(x, level)
+        return f"a {x.dtype} tensor of sizes {list(x.shape)} on {x.device}"
+
+
+_described = _Brief().repr
+
+
 def _check(fits: bool, expected: str, got: Any) -> None:
     if not fits:
         raise RuntimeError(f"amp.load: expected {expected}, got {got}")
 
 
+def _check_value(fits: bool, expected: str, value: Any) -> None:
+    """As _check, of a value of the file, described only where it does not fit."""
+    _check(fits, expected, "" if fits else _described(value))
+
+
 def _check_type(value: Any, expected: type, name: str) -> None:
-    _check(
-        isinstance(value, expected),
-        f"{name} of the checkpoint to be a {expected.__name__}",
-        _described(value),
-    )
-
-
-def _described(value: Any) -> str:
-    if not isinstance(value, torch.Tensor):
-        return repr(value)
-    return f"a {value.dtype} tensor of sizes {list(value.shape)} on {value.device}"
+    is_one = isinstance(value, expected)
+    _check_value(is_one, f"{name} of the checkpoint to be a {expected.__name__}", value)
 
 
 def _take(tree: Any, key: str) -> Any:
@@ -217,10 +227,10 @@ def _check_group(
         _check_type(saved_id, int, f"{name}.params")
     for option in optimizer.defaults.keys() & group.keys():
         if option in saved or option not in _MAY_BE_MISSING:
-            _check(
+            _check_value(
                 _is_like(_take(saved, option), group[option]),
-                f"{name}.{option} of the checkpoint to be a value like {group[option]!r}",
-                _described(saved[option]),
+                f"{name}.{option} of the checkpoint to be a value like {_described(group[option])}",
+                saved[option],
             )
 
 
@@ -301,13 +311,13 @@ def _check_state(saved: Any, wanted: _Wanted, name: str) -> None:
 def _check_entry(value: Any, wanted: Any, name: str) -> None:
     if wanted is None:
         fits = not isinstance(value, torch.Tensor) or _is_data(value)
-        _check(fits, f"{name} to have data", _described(value))
+        _check_value(fits, f"{name} to have data", value)
     elif not isinstance(wanted, torch.Tensor) or wanted.dim() == 0:
         may_be_nan = isinstance(wanted, torch.Tensor)  # as states of larger sizes
         is_number = _is_number(value, may_be_nan=may_be_nan)
-        _check(is_number, f"{name} to be a number", _described(value))
+        _check_value(is_number, f"{name} to be a number", value)
     else:
         fits = _is_data(value) and _number_kind(value) == _number_kind(wanted)
-        _check(fits, f"{name} to be a {wanted.dtype} tensor", _described(value))
+        _check_value(fits, f"{name} to be a {wanted.dtype} tensor", value)
         sizes = list(wanted.shape)
         _check(list(value.shape) == sizes, f"{name} to have sizes {sizes}", list(value.shape))

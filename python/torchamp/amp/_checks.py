@@ -163,7 +163,8 @@ def check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
         if any(base.__name__ == "ZeroRedundancyOptimizer" for base in type(optimizer).__mro__):
             raise TypeError(
                 f"initialize: expected optimizers[{i}] to step the parameters in its param_groups, "
-                f"got a {name}, which does not"
+                f"got a {name}, which steps some of them on each rank; shard the model by "
+                "fully_shard, and pass a plain optimizer"
             )
         if any(base.__name__ == "PostLocalSGDOptimizer" for base in type(optimizer).__mro__):
             raise TypeError(

@@ -13,7 +13,7 @@ from torchamp._arguments import expect, is_number
 from torchamp._load import _C
 from torchamp._shards import counted_elsewhere, mesh_groups_of
 from torchamp.amp._masters import params_of
-from torchamp.amp._optimizer import Optimizers, listed, states_of
+from torchamp.amp._optimizer import Optimizers, listed_optimizers, states_of
 from torchamp.amp._session import OptimizerSession, is_disabled
 
 
@@ -42,7 +42,7 @@ def clip_grad_norm_(
         RuntimeError: where grads are still scaled, and for optimizers that initialize did not
             return.
     """
-    chosen = listed("clip_grad_norm_", "optimizers", optimizers)
+    chosen = listed_optimizers("clip_grad_norm_", optimizers)
     if is_disabled(chosen):
         return torch.nn.utils.clip_grad_norm_(params_of(chosen), max_norm, norm_type)
     states = states_of(chosen, "clip_grad_norm_")
@@ -72,7 +72,7 @@ def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
         RuntimeError: where grads are still scaled, and for optimizers that initialize did not
             return.
     """
-    chosen = listed("clip_grad_value_", "optimizers", optimizers)
+    chosen = listed_optimizers("clip_grad_value_", optimizers)
     if is_disabled(chosen):
         return torch.nn.utils.clip_grad_value_(params_of(chosen), clip_value)
     states = states_of(chosen, "clip_grad_value_")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from torchamp import ops
+from torchamp._arguments import expect, is_number
 from torchamp._load import _C
 from torchamp._shards import Shards, is_flattened, mesh_groups_of, shard_of
 from torchamp.amp._autocast import is_missing
@@ -65,6 +67,8 @@ class GradScaler(torch.amp.GradScaler):
     ) -> None:
         groups = groups_of("GradScaler", process_group)
         enabled = enabled and not is_missing("GradScaler", device)
+        if enabled:
+            _check_arguments(device, init_scale)
         super().__init__(
             device, init_scale, growth_factor, backoff_factor, growth_interval, enabled
         )
@@ -275,6 +279,20 @@ def _like(outputs: Iterable, scaled: Iterator) -> Iterable:
     if hasattr(outputs, "_fields"):
         return type(outputs)(*scaled)
     return type(outputs)(scaled) if isinstance(outputs, (list, tuple)) else scaled
+
+
+def _check_arguments(device: Any, init_scale: Any) -> None:
+    try:
+        torch.device(device)
+    except (RuntimeError, TypeError):
+        raise ValueError(
+            f"GradScaler: expected device to be a type of devices, as 'cuda', got {device!r}"
+        ) from None
+    expect(is_number(init_scale), "GradScaler", "init_scale", "a number", init_scale)
+    if not 0 < float(init_scale) < math.inf:
+        raise ValueError(
+            f"GradScaler: expected init_scale to be positive and finite, got {init_scale}"
+        )
 
 
 def _check_is_plain(method: str, optimizer: torch.optim.Optimizer) -> None:

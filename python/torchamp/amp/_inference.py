@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch.optim import swa_utils
 
-from torchamp._arguments import module_of
+from torchamp._arguments import expect, module_of
 from torchamp._shards import is_dtensor
 from torchamp.amp._cast import cast_model
 from torchamp.amp._masters import LOW_PRECISION, float32_of
@@ -49,7 +49,9 @@ def cast_for_inference(
 
 def _check(model: torch.nn.Module, dtype: torch.dtype) -> None:
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise TypeError(f"cast_for_inference: expected dtype to be floating, got {dtype!r}")
+        raise TypeError(
+            f"cast_for_inference: expected dtype to be a floating torch.dtype, got {dtype!r}"
+        )
     for name, param in model.named_parameters():
         if is_dtensor(param):
             raise TypeError(
@@ -84,6 +86,15 @@ class AveragedModel(swa_utils.AveragedModel):
 
     def __init__(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
         model = module_of("AveragedModel", model)
+        decay = args[0] if args else None
+        expect(
+            not isinstance(decay, float),
+            "AveragedModel",
+            "device",
+            "a torch.device or None",
+            decay,
+            f"a decay is multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn({decay})",
+        )
         super().__init__(model, *args, **kwargs)
         for original, copied in zip(model.modules(), self.module.modules()):
             if isinstance(original, AmpModel) and original._torchamp.input_type in LOW_PRECISION:

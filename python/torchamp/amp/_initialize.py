@@ -24,7 +24,7 @@ from torchamp.amp._cast import (
 )
 from torchamp.amp._masters import LOW_PRECISION, hook_state_dict, let_models_be_exported, params_of
 from torchamp.amp._model import adopt_model
-from torchamp.amp._optimizer import adopt_optimizer, listed, steps_fused
+from torchamp.amp._optimizer import adopt_optimizer, listed_optimizers, steps_fused
 from torchamp.amp._policy import Policy, is_marked, level_and_overrides
 from torchamp.amp._ranks import ProcessGroups, check_dtensors, check_flattened, groups_of
 from torchamp.amp._session import Last, Session
@@ -141,7 +141,7 @@ def initialize(
     returned = models if optimizers is None else (models, optimizers)
     Last.is_disabled = not enabled
     if not enabled:
-        Last.disabled_optimizers.update(listed("initialize", "optimizers", optimizers or []))
+        Last.disabled_optimizers.update(listed_optimizers("initialize", optimizers or []))
         return returned
     _, _, session = prepare(models, optimizers, opt_level, enabled, process_group, overrides)
     assert session is not None
@@ -213,6 +213,7 @@ def _set_up(
         [params_of([optimizer]) for optimizer in optimizers],
         cast,
         settings.properties,
+        [i for i, each in enumerate(optimizers) if steps_fused(each) and each.stochastic_rounding],
     )
     given.check()
     for text in given.warnings():
@@ -276,10 +277,11 @@ def _log_savings(optimizer: Any) -> None:
     if optimizer.stochastic_rounding:
         params = [each.model for each in optimizer._torchamp.core.params() if not each.has_master]
         alone = sum(param.numel() for param in params if param.dtype in LOW_PRECISION)
-        log(
-            logging.INFO,
-            f"stochastic rounding in place of masters: {4 * alone / 2**20:.1f} MiB saved",
-        )
+        if alone:
+            log(
+                logging.INFO,
+                f"stochastic rounding in place of masters: {4 * alone / 2**20:.1f} MiB saved",
+            )
 
 
 class _Snapshot:

@@ -26,10 +26,13 @@ def mastered(model_param: torch.Tensor) -> _C.Param | None:
     return found if found is not None and found.has_master else None
 
 
-def check_optimizer(function: str, optimizer: Any) -> None:
-    """Raises TypeError unless it has parameters in groups, as a torch.optim.Optimizer has."""
+def check_optimizer(function: str, optimizer: Any, name: str = "optimizer") -> None:
+    """Raises TypeError, which names the function and the argument, unless it has parameters in
+    groups, as a torch.optim.Optimizer has."""
+    has_params = isinstance(optimizer, (torch.nn.Module, torch.Tensor))
+    remedy = "pass the optimizer that trains it" if has_params else ""
     is_right = hasattr(optimizer, "param_groups")
-    expect(is_right, function, "optimizer", "a torch.optim.Optimizer", optimizer)
+    expect(is_right, function, name, "a torch.optim.Optimizer", optimizer, remedy)
 
 
 def params_of(optimizers: list[torch.optim.Optimizer]) -> list[torch.Tensor]:

@@ -16,6 +16,7 @@ from torchamp._logging import warn
 from torchamp._shards import shard_of
 from torchamp.amp._masters import (
     LOW_PRECISION,
+    check_optimizer,
     fit_states,
     is_scalar_state,
     keeps_wide_sums,
@@ -300,14 +301,24 @@ def listed(function: str, name: str, values: Any) -> list:
     return list(values)
 
 
-def state_of(optimizer: Any, where: str) -> OptimizerSession:
-    """What torchamp knows of `optimizer`, called `where` in messages. Raises RuntimeError if
-    initialize did not return it."""
+def listed_optimizers(function: str, values: Any, name: str = "optimizers") -> list:
+    """Optimizers, or one, as a list. Raises TypeError, which names the function and the argument,
+    for anything else."""
+    chosen = listed(function, name, values)
+    for i, optimizer in enumerate(chosen):
+        check_optimizer(function, optimizer, f"{name}[{i}]")
+    return chosen
+
+
+def state_of(function: str, optimizer: Any, name: str = "optimizer") -> OptimizerSession:
+    """What torchamp knows of `optimizer`. Raises TypeError if it is none, and RuntimeError if
+    initialize did not return it, which name the function and the argument."""
+    check_optimizer(function, optimizer, name)
     state = in_training(optimizer)
     if state is None:
         raise RuntimeError(
-            f"{where} to be an optimizer that initialize returned, got {type_of(optimizer)} "
-            "that it did not; pass it to initialize with its model"
+            f"{function}: expected {name} to be an optimizer that initialize returned, got "
+            f"{type_of(optimizer)} that it did not; pass it to initialize with its model"
         )
     return state
 
@@ -316,8 +327,7 @@ def known_states(optimizers: list[torch.optim.Optimizer], function: str) -> list
     """The state of each of `optimizers`. Raises RuntimeError, which names `function`, unless
     initialize returned them all."""
     return [
-        state_of(optimizer, f"{function}: expected optimizers[{i}]")
-        for i, optimizer in enumerate(optimizers)
+        state_of(function, optimizer, f"optimizers[{i}]") for i, optimizer in enumerate(optimizers)
     ]
 
 

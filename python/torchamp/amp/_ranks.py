@@ -201,7 +201,10 @@ def fsdp_policy(opt_level: str) -> MixedPrecisionPolicy:
             "fsdp_policy: expected a torch with torch.distributed.fsdp.fully_shard, 2.6 or later, "
             f"got {torch.__version__}"
         ) from None
-    properties = settings_for(opt_level).properties
+    try:
+        properties = settings_for(opt_level).properties
+    except RuntimeError as error:
+        raise RuntimeError(str(error).replace("initialize", "fsdp_policy", 1)) from None
     if properties.cast_model_type not in LOW_PRECISION:
         return MixedPrecisionPolicy()
     if not properties.master_weights:

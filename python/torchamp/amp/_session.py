@@ -336,7 +336,7 @@ class OptimizerSession:
                 skipped.check_in_a_row(limit)
 
     def telemetry(self) -> Telemetry:
-        """What is known of the steps since the first call."""
+        """What is known of the steps by now."""
         self.report_skips()
         return Telemetry(*self.report.known())
 
@@ -345,7 +345,7 @@ class OptimizerSession:
 class Telemetry:
     """What the host knows of an optimizer's steps. On CUDA the last ones may be missing."""
 
-    steps: int = 0  #: since the first call of telemetry, with those that were skipped
+    steps: int = 0  #: since initialize, with those that were skipped
     skipped_steps: int = 0
     stepped: bool | None = None  #: whether the last one known was a step, and not skipped
     loss_scales: tuple[float, ...] = ()  #: one a loss, as they were at that step
@@ -402,6 +402,10 @@ class ScaledLoss(_C.Backward):
         self._session = session
         self._states = states
         self._loss = loss
+        self._loss_id = loss_id
+
+    def __repr__(self) -> str:
+        return f"ScaledLoss(loss_id={self._loss_id}, optimizers={len(self._states)})"
 
     backward = LossContext.backward
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Optional, TypedDict, Union
 
 import torch
 
-from torchamp._arguments import is_boolean, is_number
+from torchamp._arguments import did_you_mean, is_boolean, is_number
 from torchamp._load import _C
 from torchamp.amp._cast import Rule, rules_of
 
@@ -30,6 +30,10 @@ DESCRIPTIONS = {
 
 #: By levels of float16, those that do the same in bfloat16.
 IN_BFLOAT16 = {"O1": "O4", "O2": "O5", "O3": "O5"}
+
+
+#: By other libraries' names of arguments, initialize's.
+_OTHERS_NAMES = dict.fromkeys(("precision", "dtype", "mixed_precision"), "opt_level")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +140,9 @@ def named(*by_place: Any, **by_name: Any) -> dict[str, Any]:
     try:
         return inspect.Signature(_PARAMETERS).bind(*by_place, **by_name).arguments
     except TypeError as error:
-        raise TypeError(f"initialize() {error}") from None
+        wrong = next((name for name in by_name if name not in _OPTIONS), "")
+        meant = did_you_mean(_OTHERS_NAMES.get(wrong, wrong), ("opt_level", *_OPTIONS))
+        raise TypeError(f"initialize() {error}{meant}") from None
 
 
 @dataclasses.dataclass(frozen=True)

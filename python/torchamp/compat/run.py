@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.machinery
+import importlib.util
 import io
 import os
 import runpy
@@ -44,10 +45,20 @@ def main(arguments: list[str]) -> int:
 
 
 def _run_module(argv: list[str]) -> int:
+    if not _is_found(argv[0]):
+        print(f"python -m torchamp.apex: no module named {argv[0]!r}", file=sys.stderr)
+        return 2
     _alias_in_children()
     sys.argv = argv
     runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
     return 0
+
+
+def _is_found(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package that it would be in
+        return False
 
 
 def _run_script(argv: list[str]) -> int:

@@ -43,7 +43,7 @@ class FusedAdam(FusedOptimizer):
         self._init_with(locals())
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
-        return _C.StepAlgorithm.AMSGRAD if group["amsgrad"] else _C.StepAlgorithm.ADAM
+        return _C.StepAlgorithm.AMSGRAD if group.get("amsgrad") else _C.StepAlgorithm.ADAM
 
 
 class FusedAdamW(FusedAdam):

@@ -50,7 +50,7 @@ class FusedSGD(FusedOptimizer):
             )
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
-        return _C.StepAlgorithm.MOMENTUM if group["momentum"] != 0 else _C.StepAlgorithm.SGD
+        return _C.StepAlgorithm.MOMENTUM if group.get("momentum", 0) != 0 else _C.StepAlgorithm.SGD
 
 
 class FusedLARS(FusedSGD):

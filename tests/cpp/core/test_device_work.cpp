@@ -27,9 +27,7 @@ class DeviceWorkTest : public LevelTest {
         adamw_(net_->parameters(), optim::FusedAdamWOptions(0.01)),
         amped_(initialize(
             net_, adamw_,
-            Options(level()).loss_scale("dynamic").materialize_master_grads(materializes))) {
-    telemetry(amped_.optimizer);
-  }
+            Options(level()).loss_scale("dynamic").materialize_master_grads(materializes))) {}
 
   /// LibTorch's ops in `run`, except those that run no kernel or, like item() on the CPU, only
   /// read.

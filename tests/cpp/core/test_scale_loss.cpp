@@ -20,7 +20,6 @@ class DynamicTest : public LevelTest {
 TEST_P(DynamicTest, AnOverflowAnywhereSkipsTheStepAndLeavesNoTrace) {
   Training training(device(), options());
   training.step();
-  telemetry(training.optimizer());
   for (size_t bad = 0; bad < training.net->parameters().size(); ++bad) {
     const auto masters = clones(training.optimizer().master_params());
     const auto params = clones(training.net->parameters());

@@ -88,7 +88,6 @@ TEST(AgreementTest, AnOverflowOnOneRankSkipsTheStepOfBoth) {
     const auto made =
         in_turn([&] { return std::make_unique<Training>(at::kCPU, options_of(meeting, rank)); });
     Training& training = *made;
-    telemetry(training.optimizer());
     for (int64_t step = 0; step < 4; ++step) {
       training.optimizer().zero_grad();
       const bool overflows = step == 2 && rank == 1;

@@ -1,4 +1,6 @@
 // Mistakes that may be meant: one message each.
+#include <torchamp/optim/sgd.h>
+
 #include <functional>
 
 #include "errors.h"
@@ -44,6 +46,21 @@ TEST_P(WarningsTest, OfAnOptimizerOfAnotherModel) {
             }),
             "initialize: expected optimizers[1] to have parameters of models, got one "
             "that has none; pass all models that it trains\n");
+}
+
+TEST_P(WarningsTest, OfStochasticRoundingBesideMasters) {
+  Net net = make_net(device());
+  torch::optim::SGD plain(net->first->parameters(), 0.1);
+  optim::FusedSGD sgd(net->last->parameters(), optim::FusedSGDOptions(0.1),
+                      optim::StorageOptions().stochastic_rounding(true));
+  const std::string text =
+      "initialize: expected optimizers[1] without stochastic_rounding, which is of bfloat16 "
+      "parameters that have no masters, got one with it, which changes nothing; set "
+      "master_weights to false, or leave it out\n";
+  EXPECT_EQ(logged([&] {
+              (void)initialize(net, {plain, sgd}, level());
+            }),
+            level() == OptLevel::O2 ? text : "");
 }
 
 TORCHAMP_AT_LEVELS(WarningsTest, OptLevel::O1, OptLevel::O2);

@@ -49,15 +49,20 @@ std::vector<WrongUse> of_options() {
       {"no_skips", [] { Options().max_consecutive_skips(0); },
        error<c10::ValueError>("expected max_consecutive_skips to be at least 1, got 0$")},
       {"a_min_scale_of_nan", [] { refused(Options("O2").min_loss_scale(kNaN)); },
-       error<c10::ValueError>("expected min_scale to be between 0 and max_scale, got nan")},
+       error<c10::ValueError>("^initialize: expected min_loss_scale to be between 0 and "
+                              "max_loss_scale, got nan and 1.67772e\\+07$")},
       {"a_negative_min_scale", [] { refused(Options("O2").min_loss_scale(-1)); },
-       error<c10::ValueError>("expected min_scale to be between 0 and max_scale, got -1")},
+       error<c10::ValueError>("expected min_loss_scale to be between 0 and max_loss_scale, got -1 "
+                              "and 1.67772e\\+07$")},
       {"a_min_scale_above_the_max", [] { refused(Options("O2").min_loss_scale(0x1p25)); },
-       error<c10::ValueError>("expected min_scale to be between 0 and max_scale, got 3.35")},
+       error<c10::ValueError>("expected min_loss_scale to be between 0 and max_loss_scale, got "
+                              "3.35544e\\+07 and 1.67772e\\+07$")},
       {"a_max_scale_of_0", [] { refused(Options("O2").max_loss_scale(0)); },
-       error<c10::ValueError>("expected the initial scale to be positive and finite, got 0$")},
+       error<c10::ValueError>(
+           "expected min_loss_scale to be between 0 and max_loss_scale, got 0.000976562 and 0$")},
       {"a_max_scale_of_nan", [] { refused(Options("O2").max_loss_scale(kNaN)); },
-       error<c10::ValueError>("and a max_scale of nan$")},
+       error<c10::ValueError>(
+           "expected min_loss_scale to be between 0 and max_loss_scale, got 0.000976562 and nan$")},
       {"a_complex_model", [] { Options().cast_model_type(at::kComplexFloat); },
        error<c10::TypeError>(
            "expected cast_model_type to be a floating dtype of 16 bits or more, got ComplexF")},

@@ -39,7 +39,6 @@ class Steps {
  public:
   explicit Steps(int64_t losses = 1) {
     for (int64_t i = 0; i < losses; ++i) scalers_.push_back(&owned_.emplace_back());
-    report_.known();
   }
 
   /// A backward that the device has not finished.

@@ -50,12 +50,10 @@ TEST_P(TelemetryTest, CountsStepsOfFusedOptimizers) {
   expect_steps_and_scales(net, adam, make_batch(device()));
 }
 
-TEST_P(TelemetryTest, CountsFromTheFirstCallOn) {
+TEST_P(TelemetryTest, CountsWhatCameBeforeTheFirstCall) {
   Training training(device(), Options("O2").verbosity(0));
-  training.step();
-  EXPECT_EQ(arrived(training.optimizer()).steps, 0);
-  training.step();
-  EXPECT_EQ(arrived(training.optimizer()).steps, 1);
+  for (int step = 0; step < 3; ++step) training.step();
+  EXPECT_EQ(arrived(training.optimizer()).steps, 3);
 }
 
 TORCHAMP_ON_EACH_DEVICE(TelemetryTest);

@@ -107,7 +107,9 @@ def test_refuses_a_part_whose_own_forward_casts():
 @pytest.mark.parametrize("dtype", [torch.int32, "float16", None])
 def test_refuses_other_types(dtype):
     model = net()
-    with pytest.raises(TypeError, match="cast_for_inference: expected dtype to be floating, got"):
+    with pytest.raises(
+        TypeError, match="cast_for_inference: expected dtype to be a floating torch.dtype, got"
+    ):
         amp.cast_for_inference(model, dtype)
     assert model.last.weight.dtype == torch.float32
 

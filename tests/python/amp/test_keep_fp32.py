@@ -180,7 +180,12 @@ def test_what_nothing_matches_is_an_error(device):
         )
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             amp.initialize(model, opt_level="O2", keep_fp32=wrong, verbosity=0)
-    for wrong, shown in ((3, "3"), ([nn.Linear, 3], "3"), (int, "<class 'int'>")):
+    for wrong, shown in (
+        (3, "3"),
+        ([nn.Linear, 3], "3"),
+        (int, "<class 'int'>"),
+        (len, "<built-in function len>"),
+    ):
         message = (
             "initialize: expected keep_fp32 to be names, classes of modules or functions of name "
             f"and module, got {shown}"

@@ -79,3 +79,13 @@ def test_parts_that_keep_float32(device):
     model, _ = initialized("O2", device=device, keep_fp32="last")
     assert "torchamp: called with float32" in repr(model.last)
     assert "torchamp: called with float16" in repr(model.first)
+
+
+def test_scale_loss_and_monitors(device, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model, optimizer = initialized("O2", device=device)
+    loss = amp.scale_loss(torch.ones((), device=device), optimizer)
+    assert repr(loss) == "ScaledLoss(loss_id=0, optimizers=1)"
+    with amp.Monitor(optimizer, "steps.csv", every=2) as monitor:
+        train_step(model, optimizer)
+        assert repr(monitor) == "Monitor(to='steps.csv', every=2, steps=1)"

@@ -14,6 +14,7 @@ import pytest
 import torch
 from nets import Net, adam, backward, file_by, fused_adam, initialized, linear_net, loss_of, sgd
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import torchamp
 from torchamp import amp, ops, optimizers
@@ -147,6 +148,26 @@ def a_float64_model(level: str):
     initialize(net, sgd(net), opt_level=level)
 
 
+def a_zero_redundancy_optimizer():
+    class ZeroRedundancyOptimizer(torch.optim.SGD):
+        pass
+
+    net = linear_net()
+    initialize(net, ZeroRedundancyOptimizer(net.parameters(), 0.1))
+
+
+def a_model_of_inference_mode():
+    with torch.inference_mode():
+        net = linear_net()
+    initialize(net, sgd(net))
+
+
+def stochastic_rounding(level: str = "O5", **options):
+    net = linear_net()
+    sgd = optimizers.FusedSGD(net.parameters(), 0.1, stochastic_rounding=True)
+    initialize(net, sgd, opt_level=level, **options)
+
+
 def an_unknown_level():
     initialize(linear_net(), opt_level="O7")
 
@@ -275,6 +296,16 @@ def step_on_delayed_grads():
     net, optimizer = made()
     backward(net, optimizer, delay_unscale=True)
     optimizer.step()
+
+
+def clip_the_parameters(clip: Callable = amp.clip_grad_norm_, **options):
+    net, optimizer = made(**options)
+    backward(net, optimizer)
+    clip(net.parameters(), 1.0)
+
+
+def the_model_for_the_optimizer(use: Callable, *arguments: object) -> Callable:
+    return lambda: use(made()[0], *arguments)
 
 
 # The step.
@@ -627,6 +658,13 @@ def a_second_initialize_of_the_model(level: str = "O1"):
         owner.optimizers[0].zero_grad()
 
 
+# Tools.
+
+
+def given_a_batch(tool: Callable, batch: object) -> Callable:
+    return lambda: tool(linear_net(), batch=batch)
+
+
 # GradScaler and ops.
 
 
@@ -718,6 +756,23 @@ NO_GRADS = (
     "step: expected grads, got none, so nothing changes; run the backward, of a loss "
     "that reaches the optimizer's parameters, in scale_loss"
 )
+UNEXPECTED = "initialize() got an unexpected keyword argument"
+A_MODEL = (
+    "expected optimizers[0] to be a torch.optim.Optimizer, got a Sequential; pass the optimizer "
+    "that trains it"
+)
+THE_MODEL = A_MODEL.replace("optimizers[0]", "optimizer")
+A_PARAMETER = A_MODEL.replace("Sequential", "Parameter")
+A_DESTINATION = (
+    "expected to to be a path, a SummaryWriter or a function of values and the keyword argument "
+    "step"
+)
+A_LOSS = "preflight: expected loss_fn to be a function of the model's output alone"
+OF_THE_OUTPUT = "write lambda output: loss_fn(output, target)"
+A_BATCH = "expected batch to be what the model is called with"
+WITHOUT_THE_TARGET = "leave out what its forward does not take, such as the target"
+LIMITS = "initialize: expected min_loss_scale to be between 0 and max_loss_scale, got"
+LOADER = DataLoader(TensorDataset(torch.ones(4, 4), torch.zeros(4)), batch_size=2)
 #: Of initialize: an option, its value, the error, and its words after the name.
 OPTIONS = (
     ("adopt_data_writes", "yes", TypeError, "to be True or False, got 'yes'"),
@@ -760,6 +815,16 @@ OPTIONS = (
     ("verbosity", "loud", TypeError, "to be an integer, got 'loud'"),
 )
 RUNTIME_ERRORS = (
+    (
+        a_model_of_inference_mode,
+        "initialize: expected the parameters of optimizers[0] to be trainable, got one, of sizes "
+        "[8, 4], of the inference mode; make the model outside of it",
+    ),
+    (
+        lambda: amp.fsdp_policy("fp32"),
+        'fsdp_policy: expected opt_level to be one of "O0", "O1", "O2", "O3", "O4", "O5", got '
+        '"fp32"',
+    ),
     (lambda: backward_after_the_block("O1"), LATE),
     (lambda: backward_after_the_block("O2"), LATE),
     (backward_in_the_block_and_after_it, LATE),
@@ -962,19 +1027,28 @@ VALUE_ERRORS = (
         "FusedSGD: expected a positive momentum and no dampening with nesterov, got momentum 0.0 "
         "and dampening 0.0",
     ),
+    (option("min_loss_scale", math.nan), f"{LIMITS} nan and 1.67772e+07"),
+    (option("min_loss_scale", 2.0**25), f"{LIMITS} 3.35544e+07 and 1.67772e+07"),
+    (option("max_loss_scale", 0.0), f"{LIMITS} 0.000976562 and 0"),
     (
-        option("min_loss_scale", math.nan),
-        "LossScaler: expected min_scale to be between 0 and max_scale, got nan and a max_scale of "
-        "1.67772e+07",
+        lambda: amp.GradScaler("gpu"),
+        "GradScaler: expected device to be a type of devices, as 'cuda', got 'gpu'",
     ),
     (
-        option("min_loss_scale", 2.0**25),
-        "LossScaler: expected min_scale to be between 0 and max_scale, got 3.35544e+07 and a "
-        "max_scale of 1.67772e+07",
+        lambda: amp.GradScaler("cpu", init_scale=-1),
+        "GradScaler: expected init_scale to be positive and finite, got -1",
     ),
     (
-        option("max_loss_scale", 0.0),
-        "LossScaler: expected the initial scale to be positive and finite, got 0",
+        lambda: amp.report(linear_net()).fold(-1),
+        "fold: expected depth to be an integer from 0 on, got -1",
+    ),
+    *(
+        (
+            option("keep_fp32", name),
+            "initialize: expected keep_fp32 to name modules or buffers in the models, or arguments "
+            f"of their forward, got {name!r}{meant}",
+        )
+        for name, meant in (("0.", "; did you mean '0'?"), ("head", ""))
     ),
     (
         one_optimizer_in_two_places,
@@ -1026,7 +1100,83 @@ TYPE_ERRORS = (
         "initialize: expected models[0] to be a Python model, got a TopLevelTracedModule; "
         "initialize first, then trace",
     ),
-    (unknown_option, "initialize() got an unexpected keyword argument 'loss_scales'"),
+    (
+        unknown_option,
+        "initialize() got an unexpected keyword argument 'loss_scales'; did you mean 'loss_scale'?",
+    ),
+    *(
+        (option(name, "bf16"), f"{UNEXPECTED} {name!r}; did you mean 'opt_level'?")
+        for name in ("precision", "level", "dtype", "mixed_precision")
+    ),
+    (option("colour", "red"), f"{UNEXPECTED} 'colour'"),
+    (
+        a_zero_redundancy_optimizer,
+        "initialize: expected optimizers[0] to step the parameters in its param_groups, got a "
+        "ZeroRedundancyOptimizer, which steps some of them on each rank; shard the model by "
+        "fully_shard, and pass a plain optimizer",
+    ),
+    (clip_the_parameters, f"clip_grad_norm_: {A_PARAMETER}"),
+    (lambda: clip_the_parameters(amp.clip_grad_value_), f"clip_grad_value_: {A_PARAMETER}"),
+    (lambda: clip_the_parameters(enabled=False), f"clip_grad_norm_: {A_PARAMETER}"),
+    (the_model_for_the_optimizer(amp.clip_grad_norm_, 1.0), f"clip_grad_norm_: {A_MODEL}"),
+    (the_model_for_the_optimizer(amp.refresh_masters), f"refresh_masters: {A_MODEL}"),
+    (the_model_for_the_optimizer(amp.finish), f"finish: {A_MODEL}"),
+    (
+        the_model_for_the_optimizer(lambda model: amp.scale_loss(torch.ones(()), model)),
+        f"scale_loss: {A_MODEL}",
+    ),
+    (
+        the_model_for_the_optimizer(lambda model: amp.report(model, model)),
+        f"report: {A_MODEL}".replace("optimizers", "optimizer"),
+    ),
+    (the_model_for_the_optimizer(amp.telemetry), f"telemetry: {THE_MODEL}"),
+    (the_model_for_the_optimizer(amp.Monitor, "steps.csv"), f"Monitor: {THE_MODEL}"),
+    (
+        lambda: amp.Monitor(made()[1], 3),
+        f"Monitor: {A_DESTINATION}, got an int",
+    ),
+    (
+        lambda: amp.Monitor(made()[1], lambda values: None),
+        f"Monitor: {A_DESTINATION}, got a function; write lambda values, step: print(step, values)",
+    ),
+    (
+        lambda: amp.preflight(linear_net(), torch.ones(2, 4), nn.functional.cross_entropy),
+        f"{A_LOSS}, got a function; {OF_THE_OUTPUT}",
+    ),
+    (
+        lambda: amp.preflight(linear_net(), torch.ones(2, 4), nn.CrossEntropyLoss()),
+        f"{A_LOSS}, got a CrossEntropyLoss; {OF_THE_OUTPUT}",
+    ),
+    (
+        lambda: amp.preflight(linear_net(), torch.ones(2, 4), torch.zeros(2)),
+        f"{A_LOSS}, got a Tensor; {OF_THE_OUTPUT}",
+    ),
+    *(
+        (given_a_batch(tool, batch), f"{tool.__name__}: {A_BATCH}, got {words}")
+        for tool in (amp.preflight, amp.report)
+        for batch, words in (
+            (LOADER, "a DataLoader; pass the input in one batch of it"),
+            (LOADER.dataset, "a TensorDataset; pass the input in one batch of it"),
+            (LOADER.dataset[:2], f"a tuple; {WITHOUT_THE_TARGET}"),
+            ({"x": torch.ones(2, 4)}, f"a dict; {WITHOUT_THE_TARGET}"),
+        )
+    ),
+    (
+        lambda: amp.AveragedModel(linear_net(), 0.99),
+        "AveragedModel: expected device to be a torch.device or None, got a float; a decay is "
+        "multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.99)",
+    ),
+    (
+        lambda: amp.GradScaler("cpu", init_scale="big"),
+        "GradScaler: expected init_scale to be a number, got a str",
+    ),
+    *(
+        (lambda wrap=wrap: wrap(3), f"{wrap.__name__}: expected fn to be a function, got an int")
+        for wrap in (
+            *(amp.half_function, amp.bfloat16_function, amp.float_function),
+            amp.promote_function,
+        )
+    ),
     (loss(1.0), "scale_loss: expected loss to be a floating-point tensor, got a float"),
     (loss(None), "scale_loss: expected loss to be a floating-point tensor, got a NoneType"),
     (loss([torch.ones(())]), "scale_loss: expected loss to be a floating-point tensor, got a list"),
@@ -1046,10 +1196,17 @@ TYPE_ERRORS = (
         lambda: initialize(linear_net(), enabled=None),
         "initialize: expected enabled, the third argument, to be True or False, got None",
     ),
-    (cast_to_an_integer, "cast_for_inference: expected dtype to be floating, got torch.int32"),
+    (
+        cast_to_an_integer,
+        "cast_for_inference: expected dtype to be a floating torch.dtype, got torch.int32",
+    ),
+    (
+        lambda: amp.cast_for_inference(linear_net(), "float16"),
+        "cast_for_inference: expected dtype to be a floating torch.dtype, got 'float16'",
+    ),
     (
         lambda: amp.master_params(linear_net()),
-        "master_params: expected optimizer to be a torch.optim.Optimizer, got a Sequential",
+        f"master_params: {THE_MODEL}",
     ),
     (
         lambda: torchamp.LossScaler(None),
@@ -1172,7 +1329,7 @@ TYPE_ERRORS = (
     ),
     (
         lambda: amp.GradScaler("cpu").step(linear_net()),
-        "step: expected optimizer to be a torch.optim.Optimizer, got a Sequential",
+        f"step: {THE_MODEL}",
     ),
     (
         lambda: amp.GradScaler("cpu").unscale_(None),
@@ -1253,6 +1410,12 @@ WARNINGS = (
         'initialize: expected models[0] to be in float32, got parameter "0.weight" in '
         "float64; it is rounded to float16, and a master of it to float32",
     ),
+    (
+        stochastic_rounding,
+        "initialize: expected optimizers[0] without stochastic_rounding, which is of bfloat16 "
+        "parameters that have no masters, got one with it, which changes nothing; set "
+        "master_weights to false, or leave it out",
+    ),
     (lambda: step_without_a_backward("O1"), NO_GRADS),
     (lambda: step_without_a_backward("O2"), NO_GRADS),
     (two_steps_after_one_backward, NO_GRADS),
@@ -1274,6 +1437,8 @@ RIGHT = (
     lambda: an_average_of_the_student("O5"),
     models_that_no_optimizer_steps,
     lambda: a_float64_model("O1"),
+    lambda: stochastic_rounding(master_weights=False),
+    lambda: stochastic_rounding("O4"),
     option("keep_batchnorm_fp32", "True"),
     a_part_of_the_scaled_loss,
     grad_of_the_scaled_loss,

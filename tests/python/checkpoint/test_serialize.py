@@ -182,6 +182,22 @@ def test_files_in_which_something_is_wrong(change, message):
     refused_by(*initialized("O2"), file, message)
 
 
+def test_no_numbers_are_formatted(monkeypatch):
+    """Which takes longer than all else, and which torch refuses of some tensors at O1."""
+    file, pair = file_of("O1", adam), initialized("O1", optimizer=adam)
+    checkpoint = torch.load(file, weights_only=True)
+    file.seek(0)
+    monkeypatch.setattr(torch.Tensor, "__repr__", lambda *_, **__: pytest.fail("formatted"))
+    amp.load(*pair, file)
+    checkpoint["optimizers"][0]["state"] = [torch.ones(3)]
+    refused_by(
+        *pair,
+        file_by(lambda file: torch.save(checkpoint, file)),
+        "amp.load: expected optimizers[0].state of the checkpoint to be a dict, got [a "
+        "torch.float32 tensor of sizes [3] on cpu]",
+    )
+
+
 def test_state_that_is_no_data_is_not_saved(tmp_path):
     model, optimizer = initialized("O2")
     optimizer.param_groups[0]["schedule"] = lambda step: 1.0
@@ -199,9 +215,15 @@ def test_an_optimizer_that_initialize_did_not_return(tmp_path):
 
 def test_files_of_plain_programs_are_named(tmp_path):
     torch.save(Net().state_dict(), tmp_path / "state_dict")
+    torch.save(Net(), tmp_path / "model")
     torch.jit.save(torch.jit.script(Net()), tmp_path / "archive")
     for file, message in (
         ("state_dict", r"got a state dict; model.load_state_dict takes it"),
+        (
+            "model",
+            r"it is damaged, or contains non-data objects, as of torch.save\(model, file\); "
+            r"amp.save\(model, optimizer, file\) writes data alone$",
+        ),
         ("archive", r"torch::save; model.load_state_dict\(torch.jit.load\(file\).state_dict\(\)\)"),
     ):
         with pytest.raises(RuntimeError, match=message):

@@ -82,6 +82,8 @@ def test_future_imports_of_the_runner_do_not_leak(python, write):
         (["--help"], 0, "usage:"),
         ([], 2, "usage:"),
         (["missing.py"], 2, "cannot open 'missing.py'"),
+        (["-m", "missing"], 2, "python -m torchamp.apex: no module named 'missing'\n"),
+        (["-m", "missing.part"], 2, "python -m torchamp.apex: no module named 'missing.part'\n"),
         (["--opt-level", "O2"], 2, "unknown option --opt-level"),
         (["-m"], 2, "unknown option -m"),
     ],

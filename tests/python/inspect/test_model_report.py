@@ -285,5 +285,3 @@ def test_tf32_is_named():
 def test_wrong_arguments():
     with pytest.raises(TypeError, match="^report: expected model to be a torch.nn.Module, got a "):
         amp.report([Net()])
-    with pytest.raises(TypeError, match=r"^report: expected optimizer\[0\] to be a torch.optim"):
-        amp.report(Net(), [Net()])

@@ -44,6 +44,9 @@ class Middle(nn.Module):
         return self.function(x)
 
 
+NOTHING = "no iteration was watched: run some inside of `with amp.trace_overflow(model) as trace:`"
+
+
 def trained(function, opt_level, device, steps=1, **options):
     options = {"loss_scale": "dynamic", **options}
     model, optimizer = initialized(opt_level, Planted(function), device=device, **options)
@@ -137,3 +140,13 @@ def test_a_plain_model(device):
 def test_wrong_models():
     with pytest.raises(TypeError, match="trace_overflow: expected model to be a torch.nn.Module"):
         amp.trace_overflow(torch.zeros(2))
+
+
+def test_a_trace_that_has_watched_nothing_says_so():
+    model = Net()
+    trace = amp.trace_overflow(model)
+    model(torch.full((2, 4), float("inf"))).sum().backward()
+    assert str(trace) == NOTHING
+    with amp.trace_overflow(model) as trace:
+        pass
+    assert repr(trace) == NOTHING

@@ -340,10 +340,29 @@ def test_iterations_are_timed(device: torch.device):
     report = amp.preflight(Slow(6, 6).to(device), inputs(device), lambda y: y.pow(2).mean())
     assert 20 <= report.verdict("O5").milliseconds < 20_000
     assert 0 < report.milliseconds < report.verdict("O5").milliseconds
-    taken = report.verdict(report.recommended).milliseconds
-    assert str(report).endswith(
-        f" An iteration takes {taken:.3g} ms, in float32 {report.milliseconds:.3g} ms."
+
+
+@pytest.mark.parametrize(
+    ("float32", "others", "words"),
+    [
+        (9.0, {"O1": 12.0, "O4": 4.25, "O5": 3.0}, "4.25 ms, in float32 9 ms."),
+        (4.25, {"O1": 12.0, "O4": 9.0, "O5": 3.0}, "9 ms, in float32 4.25 ms, at O5 3 ms."),
+        (
+            3.0,
+            {"O1": 12.0, "O4": 9.0, "O5": 3.0},
+            "9 ms, in float32 3 ms; no level is faster here, and O4 saves memory of activations "
+            "alone.",
+        ),
+    ],
+)
+def test_a_level_that_is_slower_than_float32_is_told(float32, others, words):
+    verdicts = [preflight.Verdict(level, True, "", milliseconds=ms) for level, ms in others.items()]
+    verdicts.append(preflight.Verdict("O3", False, "", milliseconds=None))
+    found = preflight.Preflight(
+        *("Net", torch.device("cpu"), "O4", verdicts), [], [], [], milliseconds=float32
     )
+    advice = str(found).splitlines()[-1]
+    assert advice == f"Recommended: O4. O1, O5 also fit. An iteration takes {words}"
 
 
 def test_models_that_take_one_iteration_alone_are_not_timed(device: torch.device):

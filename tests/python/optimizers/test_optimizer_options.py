@@ -10,6 +10,14 @@ from torch import nn
 from torchamp import amp, optimizers
 
 KINDS = [getattr(optimizers, name) for name in optimizers.__all__ if name != "FusedOptimizer"]
+#: Options that LibTorch's optimizers, and files of them, lack.
+OURS_ALONE = {kind.__name__: set() for kind in KINDS} | {
+    "FusedAdam": {"decoupled_weight_decay", "maximize", "bias_correction"},
+    "FusedAdamW": {"decoupled_weight_decay", "maximize", "bias_correction"},
+    "FusedSGD": {"maximize", "decay_after_momentum"},
+    "FusedLARS": {"maximize", "decay_after_momentum"},
+    "FusedAdagrad": {"decoupled_weight_decay", "maximize"},
+}
 every = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
 
@@ -246,3 +254,27 @@ def test_a_count_that_only_the_group_has_is_that_of_its_parameters(kind, device)
     train(resumed, again, 2, first=5)
     assert all(map(torch.equal, again, params))
     assert [int(resumed.state[param]["step"]) for param in again] == [7, 7]
+
+
+@every
+@pytest.mark.parametrize("uses_amp", [False, True])
+def test_an_option_that_a_program_has_deleted_is_an_error(kind, uses_amp):
+    """As of torch's. Those that its files lack have their defaults."""
+    model = linear_net()
+    optimizer = kind(model.parameters(), lr=0.1)
+    if uses_amp:
+        amp.initialize(model, optimizer, opt_level="O5", verbosity=0)
+    loss_of(model).backward()
+    optimizer.step()
+    before = copy.deepcopy([model.state_dict(), optimizer.state_dict()["state"]])
+    names = {spec.name for spec in kind.options.specs}
+    for name in names - OURS_ALONE[kind.__name__]:
+        value = optimizer.param_groups[0].pop(name)
+        expected = f"{kind.__name__}: expected {name} to be in each group, got one without it"
+        assert refusal(optimizer.step) == expected
+        optimizer.param_groups[0][name] = value
+    after = [model.state_dict(), optimizer.state_dict()["state"]]
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+    for name in OURS_ALONE[kind.__name__]:
+        del optimizer.param_groups[0][name]
+    optimizer.step()

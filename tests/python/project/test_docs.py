@@ -115,7 +115,7 @@ def names(device, monkeypatch, tmp_path, code, document, request):
         "model": model, "optimizer": optimizer, "loader": [(x, target)] * 2, "data": x, "batch": x,
         "target": target, "loss": loss, "loss_fn": loss_fn, "criterion": loss_fn,
         "train_some_iterations": train_some_iterations, "FusedAdamW": optimizers.FusedAdamW,
-        "wandb": types.SimpleNamespace(log=lambda row: None), "mesh": Mesh(),
+        "wandb": types.SimpleNamespace(log=lambda row, step=None: None), "mesh": Mesh(),
         "fully_shard": distributed.fsdp.fully_shard, "stage": model, "batches": [(x, target)],
         "pipeline_group": distributed.group.WORLD, "run_schedule": run_schedule,
         "epoch": 3, "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1),

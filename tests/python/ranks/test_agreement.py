@@ -164,7 +164,6 @@ class Training:
         assert all(map(torch.equal, found, expected)), "another training than due"
 
     def train(self, model, optimizer, ranks: str) -> list[torch.Tensor]:
-        amp.telemetry(optimizer)
         for step in range(STEPS):
             optimizer.zero_grad()
             self.backwards(model, optimizer, step, ranks)

@@ -76,6 +76,13 @@ def test_levels_choose(run):
     assert run("import logging; logging.getLogger('torchamp').disabled = True\n") == ("", "")
 
 
+def test_basic_config_hides_info_until_the_logger_has_its_level(run):
+    """As docs/diagnosis.md says."""
+    shown = "logging.getLogger('torchamp').setLevel(logging.INFO)\n"
+    out, err = run("import logging, sys; logging.basicConfig(stream=sys.stdout)\n" + shown)
+    assert err == "" and "INFO:torchamp:gradient overflow in loss 0" in out
+
+
 def test_verbosity_0_logs_nothing(run):
     assert run(verbosity=0) == ("", "")
     assert run(TO_STDOUT.format(level="DEBUG"), verbosity=0) == ("", "")

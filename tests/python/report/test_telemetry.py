@@ -31,7 +31,6 @@ MAKERS = {
 def test_steps_and_scales(level, name, verbosity, heard, device):
     options = {"loss_scale": "dynamic", "verbosity": verbosity}
     model, optimizer = initialized(level, Net(), MAKERS[name], device, **options)
-    assert amp.telemetry(optimizer) == type(amp.telemetry(optimizer))()
     train_step(model, optimizer)
     known = finished(optimizer)
     assert (known.steps, known.skipped_steps, known.stepped) == (1, 0, True)
@@ -47,16 +46,19 @@ def test_steps_and_scales(level, name, verbosity, heard, device):
     assert said == min(verbosity, 1)
 
 
+def test_nothing_is_known_before_the_first_step():
+    _, optimizer = initialized("O2")
+    assert amp.telemetry(optimizer) == amp.Telemetry(0, 0, None, ())
+
+
 def test_a_fixed_scale_skips_nothing():
     model, optimizer = initialized("O2", Net(), sgd, loss_scale=128.0)
-    amp.telemetry(optimizer)
     train_step(model, optimizer)
     assert amp.telemetry(optimizer) == type(amp.telemetry(optimizer))(1, 0, True, (128.0,))
 
 
 def test_several_losses():
     model, optimizer = initialized("O2", Net(), sgd, loss_scale="dynamic", num_losses=2)
-    amp.telemetry(optimizer)
     with amp.scale_loss(model(torch.randn(5, 4)).float().sum(), optimizer, loss_id=1) as scaled:
         (scaled * float("inf")).backward()
     optimizer.step()
@@ -69,7 +71,6 @@ def test_several_losses():
 def test_every_step_of_a_mix_is_counted(name, verbosity, heard, device):
     options = {"loss_scale": "dynamic", "verbosity": verbosity}
     model, optimizer = initialized("O2", Net(), MAKERS[name], device, **options)
-    amp.telemetry(optimizer)
     skipped = 0
     for step in range(100):
         overflows = step % 9 in (2, 3)
@@ -89,7 +90,6 @@ def test_every_step_of_a_mix_is_counted(name, verbosity, heard, device):
 def test_micro_batches_are_one_step(name, overflowing, heard, device):
     options = {"loss_scale": "dynamic", "verbosity": 1}
     model, optimizer = initialized("O2", Net(), MAKERS[name], device, **options)
-    amp.telemetry(optimizer)
     for micro_batch in range(3):
         overflows = micro_batch == overflowing
         with overflow_at(model.first.bias) if overflows else contextlib.nullcontext():
@@ -122,7 +122,6 @@ def test_a_skipped_step_is_reported_once(name, heard, device):
 
 def test_grads_that_are_dropped_are_no_step(heard):
     model, optimizer = initialized("O2", Net(), sgd, verbosity=1)
-    amp.telemetry(optimizer)
     with overflow_at(model.first.bias):
         backward(model, optimizer)
     train_step(model, optimizer)
@@ -144,8 +143,6 @@ def test_optimizers_of_one_loss_skip_together(heard):
     models = [Net(), Net()]
     made = [MAKERS["ours"](models[0]), sgd(models[1])]
     amp.initialize(models, made, opt_level="O2", verbosity=1)
-    for optimizer in made:
-        amp.telemetry(optimizer)
     with overflow_at(models[1].first.bias):
         with amp.scale_loss(loss_of(models[0]) + loss_of(models[1]), made) as scaled_loss:
             scaled_loss.backward()
@@ -162,7 +159,6 @@ def test_a_scale_that_was_loaded_is_the_scale():
     state = amp.state_dict()
     state["loss_scaler1"]["loss_scale"] = 1024.0
     amp.load_state_dict(state)
-    amp.telemetry(optimizer)
     train_step(model, optimizer)
     assert amp.telemetry(optimizer).loss_scales == (65536.0, 1024.0)
 
@@ -172,7 +168,6 @@ def test_a_scheduler_follows_the_steps_that_were_taken(name):
     """As in docs/optimizers.md."""
     model, optimizer = initialized("O2", Net(), MAKERS[name])
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
-    amp.telemetry(optimizer)
     for step in range(6):
         with overflow_at(model.first.weight, float("inf") if step in (1, 2) else 0.0):
             train_step(model, optimizer, step)

@@ -143,8 +143,6 @@ class Run:
             verbosity=0,
             **overrides,
         )
-        for optimizer in self.optimizers:
-            amp.telemetry(optimizer)
 
     def release(self) -> None:
         self.amp.release()

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TextIO, Union
 
 import torch
 
+from torchamp._arguments import expect, takes
 from torchamp._load import _C
 from torchamp.amp._optimizer import state_of
 
@@ -55,8 +56,7 @@ class Monitor:
     * `amp/grad_norm`: the L2 norm of all grads, unscaled; inf or nan after an overflow
     * `amp/zero_grads`, `amp/subnormal_grads`: the shares of elements of grads that are 0, and that,
       times the loss scale, are below float16's smallest normal number, so that precision is lost
-    * `amp/steps`, `amp/skipped_steps`: since the first call of amp.telemetry, which the monitor
-      makes if the program has not; as the host knows them by then
+    * `amp/steps`, `amp/skipped_steps`: since initialize, as the host knows them by then
 
     The destination is a file, a writer or a function::
 
@@ -86,12 +86,12 @@ class Monitor:
     ) -> None:
         if not isinstance(every, int) or every < 1:
             raise ValueError(f"Monitor: expected every to be an integer from 1 on, got {every!r}")
-        self._state = state_of(optimizer, "Monitor: expected optimizer")
+        self._state = state_of("Monitor", optimizer)
         self._log = _log_to(to)
+        self._to = to
         self._every = every
         self._count = 0
         self._pending: collections.deque[_Pending] = collections.deque()
-        self._state.telemetry()  # counts from now on
         self._state.observers.append(self._observe)
 
     def close(self) -> None:
@@ -105,6 +105,9 @@ class Monitor:
         self._write_arrived()
         if isinstance(self._log, _CsvLog):
             self._log.close()
+
+    def __repr__(self) -> str:
+        return f"Monitor(to={self._to!r}, every={self._every}, steps={self._count})"
 
     def __enter__(self) -> Monitor:
         return self
@@ -165,12 +168,10 @@ def _log_to(to: Any) -> Log:
         return _CsvLog(to)
     if callable(getattr(to, "add_scalar", None)):
         return functools.partial(_add_scalars, to)
-    if callable(to):
-        return to
-    raise TypeError(
-        "Monitor: expected to to be a path, a SummaryWriter or a function, got a "
-        f"{type(to).__name__}"
-    )
+    what = "a path, a SummaryWriter or a function of values and the keyword argument step"
+    remedy = "write lambda values, step: print(step, values)" if callable(to) else ""
+    expect(callable(to) and takes(to, {}, step=0), "Monitor", "to", what, to, remedy)
+    return to
 
 
 def _add_scalars(writer: Any, values: Mapping[str, float], step: int) -> None:

@@ -76,6 +76,11 @@ class OverflowTrace:
         self._watch, self._hooks = None, []
 
     def __str__(self) -> str:
+        if self._iteration < 0 and not self.origins:
+            return (
+                "no iteration was watched: run some inside of "
+                "`with amp.trace_overflow(model) as trace:`"
+            )
         lines = [str(origin) for origin in self.origins]
         scales = ", ".join(f"{scale:g}" for scale in self.loss_scales)
         if scales:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchamp._arguments import module_of
+from torchamp._arguments import expect, module_of, takes
 from torchamp._load import _C
 from torchamp._logging import log
 from torchamp._tables import html_table, text_table
@@ -34,7 +34,7 @@ from torchamp._tools.inspect.ranges import (
     sum_of,
 )
 from torchamp._tools.inspect.trial import OpKey, Reference, Verdict, levels_for, named, tf32, trial
-from torchamp._tools.inspect.watch import Op
+from torchamp._tools.inspect.watch import Op, check_batch
 from torchamp.amp._cast import NONE, buffers_to_cast
 
 #: From this share of a tensor's nonzero elements on, its underflow is a finding.
@@ -171,10 +171,17 @@ class Preflight:
         return f"Recommended: {self.recommended}.{also}{self._times()}"
 
     def _times(self) -> str:
-        taken = self.verdict(self.recommended).milliseconds
-        if taken is None or self.milliseconds is None:
+        taken, plain = self.verdict(self.recommended).milliseconds, self.milliseconds
+        if taken is None or plain is None:
             return ""
-        return f" An iteration takes {taken:.3g} ms, in float32 {self.milliseconds:.3g} ms."
+        text = f" An iteration takes {taken:.3g} ms, in float32 {plain:.3g} ms"
+        if taken < plain:
+            return f"{text}."
+        timed = {v.milliseconds: v.level for v in self.verdicts if v.fits and v.milliseconds}
+        if min(timed) < plain:
+            return f"{text}, at {timed[min(timed)]} {min(timed):.3g} ms."
+        saves = f"{self.recommended} saves memory of activations alone"
+        return f"{text}; no level is faster here, and {saves}."
 
 
 def _exponent(scale: float) -> int:
@@ -232,6 +239,13 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
     """
     model = module_of("preflight", model)
     _check(model)
+    check_batch("preflight", model, batch)
+    is_right = loss_fn is None or (callable(loss_fn) and takes(loss_fn, None))
+    what, remedy = (
+        "a function of the model's output alone",
+        "write lambda output: loss_fn(output, target)",
+    )
+    expect(is_right, "preflight", "loss_fn", what, loss_fn, remedy)
     device = next(model.parameters()).device
     start = time.monotonic()
     reference, tensors, milliseconds = _in_float32(model, batch, loss_fn)

@@ -14,10 +14,10 @@ import torch
 from torchamp._arguments import module_of
 from torchamp._tables import html_table, text_table
 from torchamp._tools.inspect.bytes import Bytes, bytes_of_params, float32_bytes_of
-from torchamp._tools.inspect.watch import Op, Watch, call_model, unchanged
+from torchamp._tools.inspect.watch import Op, Watch, call_model, check_batch, unchanged
 from torchamp.amp._autocast import shield
 from torchamp.amp._masters import LOW_PRECISION
-from torchamp.amp._optimizer import listed
+from torchamp.amp._optimizer import listed_optimizers
 
 
 @dataclasses.dataclass
@@ -73,7 +73,13 @@ class Report:
 
     def fold(self, depth: int) -> Report:
         """The report with no modules deeper than `depth`: 1 keeps the model's children. Rows that
-        stay have the sums of what is in them."""
+        stay have the sums of what is in them.
+
+        Raises:
+            ValueError: unless depth is an integer from 0 on.
+        """
+        if not isinstance(depth, int) or depth < 0:
+            raise ValueError(f"fold: expected depth to be an integer from 0 on, got {depth!r}")
         rows: dict[str, ModuleRow] = {}
         for row in self.rows:
             if row.depth <= depth:
@@ -196,8 +202,8 @@ def report(
         TypeError: for arguments of other types.
     """
     model = module_of("report", model)
-    optimizers = [] if optimizer is None else listed("report", "optimizer", optimizer)
-    _check_optimizers(optimizers)
+    optimizers = [] if optimizer is None else listed_optimizers("report", optimizer, "optimizer")
+    check_batch("report", model, batch)
     rows = {name: ModuleRow(name, type(module).__name__) for name, module in model.named_modules()}
     sizes, plain = bytes_of_params(model, optimizers), float32_bytes_of(model, optimizers)
     for name, module in model.named_modules():
@@ -215,15 +221,6 @@ def report(
         sum((row.bytes for row in rows.values()), Bytes()),
         plain,
     )
-
-
-def _check_optimizers(optimizers: list[Any]) -> None:
-    for i, optimizer in enumerate(optimizers):
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TypeError(
-                f"report: expected optimizer[{i}] to be a torch.optim.Optimizer, got a "
-                f"{type(optimizer).__name__}"
-            )
 
 
 def _session_of(model: torch.nn.Module) -> Any:

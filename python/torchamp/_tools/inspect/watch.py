@@ -11,7 +11,10 @@ from typing import Any
 import torch
 from torch._C._autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader, Dataset
 from torch.utils.hooks import RemovableHandle
+
+from torchamp._arguments import expect, takes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,11 +164,23 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 def call_model(model: torch.nn.Module, batch: Any) -> Any:
     """model(batch): a mapping are keyword arguments, a tuple or list positional ones."""
+    args, kwargs = _arguments(batch)
+    return model(*args, **kwargs)
+
+
+def _arguments(batch: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
     if isinstance(batch, Mapping):
-        return model(**batch)
-    if isinstance(batch, (tuple, list)):
-        return model(*batch)
-    return model(batch)
+        return (), batch
+    return (batch if isinstance(batch, (tuple, list)) else (batch,)), {}
+
+
+def check_batch(function: str, model: torch.nn.Module, batch: Any) -> None:
+    """Raises TypeError, which names `function`, unless call_model may call the model."""
+    what, is_source = "what the model is called with", isinstance(batch, (DataLoader, Dataset))
+    expect(not is_source, function, "batch", what, batch, "pass the input in one batch of it")
+    args, kwargs = _arguments(batch)
+    remedy = "leave out what its forward does not take, such as the target"
+    expect(takes(model, *args, **kwargs), function, "batch", what, batch, remedy)
 
 
 def _holds_infinity(arguments: Any) -> bool:
