@@ -23,13 +23,14 @@
 PYTHON ?= python3
 TORCH ?=
 MAX_JOBS ?= $(shell nproc)
-GTEST_SOURCE ?= $(wildcard $(CURDIR)/.gtest)
+GTEST_SOURCE ?= $(if $(wildcard .gtest),$(CURDIR)/.gtest)
 GPU_CHECK ?=
 BUILD ?=
 
 VENV := .venv
-BIN := $(CURDIR)/$(VENV)/bin
-IN_VENV := PATH="$(BIN):$$PATH"
+# In quotes: the path may have spaces.
+BIN := "$(CURDIR)/$(VENV)/bin"
+IN_VENV := PATH=$(BIN):"$$PATH"
 SOURCES := CMakeLists.txt setup.py pyproject.toml \
   $(shell find cmake csrc include python/torchamp -type f -not -name '*.pyc' -not -name '*.so')
 
@@ -44,10 +45,11 @@ $(VENV)/.environment: FORCE
 
 # The wheel and the tests share build/, so that nothing is compiled twice.
 $(VENV)/.torchamp: $(VENV)/.environment $(SOURCES)
-	@echo "torchamp: building and installing it into $(VENV)"
-	@$(IN_VENV) TORCHAMP_BUILD_DIR=$(CURDIR)/build MAX_JOBS=$(MAX_JOBS) \
-	  $(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --force-reinstall .
+	@echo "torchamp: compiling it, a minute or two on two cores; [n/m] counts the files"
+	@$(IN_VENV) TORCHAMP_BUILD_DIR="$(CURDIR)/build" MAX_JOBS=$(MAX_JOBS) $(BIN)/python -m pip install \
+	  --verbose --config-settings=quiet=1 --no-build-isolation --no-deps --force-reinstall .
 	@touch $@
+	@echo "torchamp: installed into $(VENV): make demo trains a network, docs/tutorial.md explains one"
 
 demo: setup
 	$(IN_VENV) $(BIN)/python examples/demo.py
@@ -58,7 +60,7 @@ CPP_EXPERIMENTS := conv_noise compare native_loop vgg_sweep
 # All run, even if one fails.
 experiments: setup
 	@$(IN_VENV) cmake -S . -B build -DTORCHAMP_BUILD_EXAMPLES=ON >/dev/null
-	@$(IN_VENV) cmake --build build --parallel $(MAX_JOBS) --target $(CPP_EXPERIMENTS) >/dev/null
+	@$(IN_VENV) cmake --build build --parallel $(MAX_JOBS) --target $(CPP_EXPERIMENTS)
 	@failed=; for each in $(EXPERIMENTS); do \
 	  $(IN_VENV) $(BIN)/python examples/python/$$each.py || failed="$$failed $$each"; \
 	done; \

@@ -85,6 +85,12 @@ class CMakeBuild(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         begin = time.time()
+        if not torch_minor() and not {"CMAKE_ARGS", "CMAKE_PREFIX_PATH"} & os.environ.keys():
+            raise SystemExit(
+                f"torchamp: expected torch in {sys.prefix}, got none: install torch first, then "
+                "torchamp, in two commands; uv needs --no-build-isolation-package torchamp for the "
+                "second"
+            )
         cmake = tool("cmake")
         if not cmake:
             raise SystemExit("torchamp: cmake was not found: pip install cmake")
@@ -118,6 +124,7 @@ class CMakeBuild(build_ext):
             f"-DPython3_EXECUTABLE={sys.executable}",
             "-DTORCHAMP_BUILD_PYTHON=ON",
             "-DTORCHAMP_BUILD_TESTS=OFF",
+            "-DCMAKE_INSTALL_MESSAGE=NEVER",
             f"-DTORCHAMP_LOCAL_VERSION={LOCAL_VERSION}",
         ]
         if tool("ninja") and "CMAKE_GENERATOR" not in os.environ:

@@ -63,10 +63,12 @@ create_venv() {
 install_torch() {
   if [ -n "$requirement" ]; then
     # pip keeps a torch that satisfies the requirement.
-    "$venv/bin/python" -m pip install --quiet "$requirement"
+    say "installing $requirement"
+    "$venv/bin/python" -m pip install "$requirement"
   elif [ -z "$(torch_of "$venv/bin/python")" ]; then
-    say "installing the newest torch; TORCH='torch==2.13.0' selects another"
-    "$venv/bin/python" -m pip install --quiet torch
+    say "installing the newest torch; TORCH='torch==2.13.0' selects another. With CUDA it takes 5.5 GB of disk;"
+    say "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu selects the CPU's, of less than 1 GB"
+    "$venv/bin/python" -m pip install torch
   fi
 }
 
@@ -77,7 +79,7 @@ print(*b.get_requires_for_build_wheel())')
   command -v ninja >/dev/null || [ -x "$venv/bin/ninja" ] || missing="$missing ninja"
   [ -z "$missing" ] && return
   say "installing $missing"
-  "$venv/bin/python" -m pip install --quiet --no-deps --ignore-installed $missing
+  "$venv/bin/python" -m pip install --no-deps --ignore-installed $missing
 }
 
 install_tools() {
@@ -85,7 +87,7 @@ install_tools() {
 print(*(name for name in sys.argv[1:] if u.find_spec(name) is None))' $tools)
   [ -z "$missing" ] && return
   say "installing $missing"
-  "$venv/bin/python" -m pip install --quiet $missing
+  "$venv/bin/python" -m pip install $missing
 }
 
 # Optional: makes the tests faster. pytest-xdist 3.8 does not see its groups with pytest 9.2.

@@ -1,4 +1,4 @@
-"""Writes README's table of the torch versions that the tests passed with.
+"""Writes the table of docs/testing.md of the torch versions that the tests passed with.
 
 tested_with.py record          what just passed, to out/tests/tested.json; run_tests.sh calls it
 tested_with.py write FILE...   adds such files to docs/tested.json, and rewrites the table
@@ -19,7 +19,7 @@ PYTHON_TESTS = ROOT / "out" / "tests" / "python.xml"
 CPP_TESTS = ROOT / "build" / "Testing" / "Temporary" / "LastTest.log"
 RECORD = ROOT / "out" / "tests" / "tested.json"
 RECORDS = ROOT / "docs" / "tested.json"
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "testing.md"
 BEGIN, END = "<!-- tested_with.py writes this table -->\n", "<!-- end of the table -->\n"
 
 
@@ -91,12 +91,12 @@ def write(files: list[pathlib.Path]) -> None:
         row = json.loads(file.read_text())
         rows[key(row)] = row
     RECORDS.write_text(json.dumps(sorted(rows.values(), key=version), indent=1) + "\n")
-    text = README.read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     if BEGIN not in text or END not in text:
-        raise SystemExit(f"tested_with: expected {BEGIN!r} and {END!r} in README.md")
+        raise SystemExit(f"tested_with: expected {BEGIN!r} and {END!r} in {PAGE}")
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    README.write_text(before + BEGIN + table(list(rows.values())) + END + after, encoding="utf-8")
+    PAGE.write_text(before + BEGIN + table(list(rows.values())) + END + after, encoding="utf-8")
 
 
 def main() -> None:

@@ -5,10 +5,16 @@ environment's torch anyway, so the backend also looks there for setuptools and C
 download only what is missing. So builds work offline, with and without isolation.
 """
 
+import atexit
 import importlib.metadata
+import os
 import pathlib
+import platform
 import shutil
+import subprocess
 import sys
+import tempfile
+from types import ModuleType
 from typing import Any, Optional
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -38,8 +44,29 @@ def _missing_build_tools() -> list[str]:
     return _missing_tools() + ([] if cmake else ["cmake>=3.18"])
 
 
+def _setuptools() -> ModuleType:
+    """Returns setuptools' backend. uv, which pyproject.toml tells to build without isolation,
+    installs nothing for that: here it puts what is missing into a folder of this build."""
+    missing = _missing_build_tools()
+    if missing and "UV" in os.environ:
+        folder = tempfile.mkdtemp(prefix="torchamp-build-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        install = [os.environ["UV"], "pip", "install", "--quiet", "--target", folder, *missing]
+        subprocess.run(install, check=True)
+        sys.path.insert(0, folder)
+        for name, entry in {"PYTHONPATH": folder, "PATH": f"{folder}/bin"}.items():
+            os.environ[name] = os.pathsep.join(filter(None, [entry, os.environ.get(name)]))
+    from setuptools import build_meta
+
+    return build_meta
+
+
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
-    """Returns what pip must install first: nothing if setuptools and CMake are installed."""
+    """Returns what pip must install first: nothing if setuptools and CMake are installed. Ends a
+    build for a platform that there are no kernels for."""
+    system, machine = platform.system(), platform.machine()
+    if (system, machine) != ("Linux", "x86_64"):
+        raise SystemExit(f"torchamp: expected Linux on x86-64, got {system} on {machine}")
     return _missing_build_tools()
 
 
@@ -53,31 +80,23 @@ def get_requires_for_build_sdist(config_settings: Settings = None) -> list[str]:
 
 def prepare_metadata_for_build_wheel(directory: str, config_settings: Settings = None) -> str:
     """Writes the wheel's metadata without compiling anything."""
-    from setuptools import build_meta
-
-    return build_meta.prepare_metadata_for_build_wheel(directory, config_settings)
+    return _setuptools().prepare_metadata_for_build_wheel(directory, config_settings)
 
 
 def build_wheel(
     directory: str, config_settings: Settings = None, metadata_directory: Optional[str] = None
 ) -> str:
     """Builds the wheel into a directory and returns its file name."""
-    from setuptools import build_meta
-
-    return build_meta.build_wheel(directory, config_settings, metadata_directory)
+    return _setuptools().build_wheel(directory, config_settings, metadata_directory)
 
 
 def build_editable(
     directory: str, config_settings: Settings = None, metadata_directory: Optional[str] = None
 ) -> str:
     """Builds an editable wheel: the compiled files go to python/torchamp."""
-    from setuptools import build_meta
-
-    return build_meta.build_editable(directory, config_settings, metadata_directory)
+    return _setuptools().build_editable(directory, config_settings, metadata_directory)
 
 
 def build_sdist(directory: str, config_settings: Settings = None) -> str:
     """Packs the sources into a directory and returns the archive's file name."""
-    from setuptools import build_meta
-
-    return build_meta.build_sdist(directory, config_settings)
+    return _setuptools().build_sdist(directory, config_settings)

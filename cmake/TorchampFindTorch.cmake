@@ -138,7 +138,8 @@ endfunction()
 # All three libraries stay NEEDED even if a program does not refer to them. libtorch.so depends on
 # libtorch_cuda.so in a CUDA build, so a program linked against a CPU build finds CUDA there.
 # libtorchamp.so needs the other two, and only the program knows their folder. The flags are one item, so
-# that CMake does not split them; the item after it makes CMake set the program's run path.
+# that CMake does not split them, and CMake does not quote it; the item after it makes CMake set the
+# program's run path.
 function(torchamp_define_torch)
   if(TARGET torchamp::torch)
     return()
@@ -148,7 +149,8 @@ function(torchamp_define_torch)
   target_compile_definitions(torchamp::torch INTERFACE
     "_GLIBCXX_USE_CXX11_ABI=${TORCHAMP_TORCH_CXX11_ABI}")
   if(EXISTS "${root}/lib/libtorch_cpu.so")
-    set(libraries "${root}/lib/libtorch.so,${root}/lib/libtorch_cpu.so,${root}/lib/libc10.so")
+    set(lib "${root}/lib")
+    set(libraries "\"${lib}/libtorch.so\",\"${lib}/libtorch_cpu.so\",\"${lib}/libc10.so\"")
     target_include_directories(torchamp::torch SYSTEM INTERFACE
       "${root}/include" "${root}/include/torch/csrc/api/include")
     target_link_libraries(torchamp::torch INTERFACE

@@ -41,6 +41,7 @@ def main() -> int:
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
 
+    print("compiling examples/cpp/digits, in about a minute", file=sys.stderr)
     build_cpp_example()
     passed_on = ["--epochs", arguments.epochs, "--device", arguments.device]
     pairs = [train_both(level, arguments.out, passed_on) for level in LEVELS]

@@ -51,6 +51,7 @@ import torchamp
 
 PRESETS = {"small": {"epochs": 5, "repeats": 3}, "original": {"epochs": 30, "repeats": 5}}
 ARMS = ["fp32", "native", "apex", "torchamp-O1", "torchamp-O2", "torchamp-O5"]
+MORE_ARMS = ["torchamp-O3", "torchamp-O4"]
 SAME = ["native", "apex", "torchamp-O1"]  # the same casts and the same loss scale
 LOSS_TOLERANCE = 1e-2
 TITLES = {"fp32": "float32", "native": "torch.amp", "apex": "apex (alias)"}
@@ -210,7 +211,8 @@ def draw_times(axes: Axes, by_arm: dict[str, list[Run]], on_cpu: bool) -> None:
     axes.set_yscale("log")
     figures.set_log_ticks(axes.yaxis)
     axes.set_ylabel("ms per step" + (", on a CPU" if on_cpu else "") + " (log scale)")
-    axes.set_xticks(range(1, len(by_arm) + 1), [title_of(arm) for arm in by_arm], fontsize=9)
+    names = [title_of(arm).replace(" ", "\n") for arm in by_arm]
+    axes.set_xticks(range(1, len(by_arm) + 1), names, fontsize=9)
     title = "Time of a step: median, quartiles, 5th and 95th percentile"
     axes.set_title(title, fontsize=10, loc="left")
 
@@ -255,7 +257,7 @@ def rounding_figure(arguments: argparse.Namespace) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--arms", nargs="+", choices=[*ARMS, TF32])
+    parser.add_argument("--arms", nargs="+", choices=[*ARMS, *MORE_ARMS, TF32])
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--repeats", type=int)
     arguments = parse_command_line(parser, "compare", PRESETS)

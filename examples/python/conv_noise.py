@@ -167,7 +167,7 @@ def reason(device: torch.device, level: str) -> str:
     if device.type == "cpu":
         if level in ("O1", "O2"):
             return "torch has no fast backward of float16 convolutions for CPUs"
-        return "only CPUs with bfloat16 units compute faster in bfloat16"
+        return "bfloat16 gains only with avx512_bf16 or AMX, where products outweigh casts"
     if torch.cuda.get_device_capability(device) < (7, 0):
         return "this GPU has no tensor cores"
     return "layers of this size do not fill this GPU"
@@ -222,7 +222,7 @@ def draw(runs: Sequence[Run], arguments: argparse.Namespace) -> None:
     figures.mark_float32(time_axes, base.typical_seconds)
     ratios = [run.typical_seconds / base.typical_seconds for run in runs]
     figures.label_rows(
-        time_axes, [f"{run.typical_seconds:.3g} s, × {r:.2g}" for run, r in zip(runs, ratios)]
+        time_axes, [f"{run.typical_seconds:.3g} s, × {r:.2f}" for run, r in zip(runs, ratios)]
     )
     time_axes.set_yticklabels([figures.level_name(run.level) for run in runs])
     time_axes.set_xscale("log")
@@ -233,7 +233,7 @@ def draw(runs: Sequence[Run], arguments: argparse.Namespace) -> None:
     figures.mark_float32(memory_axes, base.memory.used_mib)
     ratios = [run.memory.used_mib / base.memory.used_mib for run in runs]
     figures.label_rows(
-        memory_axes, [f"{run.memory.used_mib:.3g} MiB, × {r:.2g}" for run, r in zip(runs, ratios)]
+        memory_axes, [f"{run.memory.used_mib:.3g} MiB, × {r:.2f}" for run, r in zip(runs, ratios)]
     )
     memory_axes.set_xlabel(memory_label(arguments.device))
 

@@ -68,7 +68,7 @@ def draw_updates(axes: Axes, lost: Sequence[float]) -> None:
     network's updates."""
     for row, dtype in enumerate(FORMATS):
         kept, name = smallest_kept(dtype), format_name(dtype)
-        color = figures.COLORS.get(name, figures.COLORS["native"])
+        color = figures.COLORS[{"float16": "O2", "bfloat16": "O5"}.get(name, name)]
         axes.barh(row, kept - SMALLEST_UPDATE, left=SMALLEST_UPDATE, color=color, height=0.5)
         exponent = round(torch.tensor(kept).log2().item())
         axes.text(kept * 1.3, row, f"$2^{{{exponent}}}$ is kept", va="center", fontsize=9)
@@ -87,8 +87,8 @@ def draw_grads(axes: Axes, model: nn.Module, batch: Digits) -> None:
     """Shares of lost grads against the loss scale."""
     zero, infinite = shares_of_lost_grads(model, batch)
     for label, shares, color in [
-        ("rounded to 0", zero, figures.COLORS["native"]),
-        ("infinite or NaN", infinite, figures.COLORS["O4"]),
+        ("rounded to 0", zero, figures.COLORS["O2"]),
+        ("infinite or NaN", infinite, figures.COLORS["O1"]),
     ]:
         percents = [100 * share for share in shares]
         axes.plot(LOSS_SCALES, percents, label=label, color=color, linewidth=2)

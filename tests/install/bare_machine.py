@@ -60,8 +60,8 @@ class BareMachine:
         )
 
     def checkout(self) -> pathlib.Path:
-        """A copy of the files that set up a checkout."""
-        copy = self.folder / "checkout"
+        """A copy of the files that set up a checkout, in a folder whose name has a space."""
+        copy = self.folder / "my checkout"
         if not copy.is_dir():
             for name in ("build_tools", "cmake"):
                 shutil.copytree(ROOT / name, copy / name)

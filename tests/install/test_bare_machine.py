@@ -76,6 +76,24 @@ def test_both_commands_set_up_first(tmp_path: pathlib.Path, command: str) -> Non
     assert "torchamp: making .venv" not in planned
 
 
+def test_make_takes_the_python_of_venv_wherever_the_checkout_is(tmp_path: pathlib.Path) -> None:
+    machine = BareMachine(tmp_path)
+    checkout = machine.checkout()
+    assert " " in checkout.name
+    python = checkout / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "$TORCHAMP_BUILD_DIR: $*"\n')
+    python.chmod(0o755)
+    (checkout / ".venv" / ".environment").touch()
+    for target, said in {
+        "doctor": ": python/torchamp/doctor.py\n",
+        "setup": f"\n{checkout}/build: -m pip install ",
+    }.items():
+        done = machine.run("make", target, "PYTHON=false")
+        assert done.returncode == 0, done.stderr
+        assert said in done.stdout
+
+
 @pytest.mark.parametrize(
     ("user", "apt_status", "found"), [(0, 0, True), (0, 100, False), (1000, 0, False)]
 )

@@ -20,6 +20,15 @@ def test_find_package_in_a_moved_prefix(prefix: pathlib.Path, build_consumer: Ca
     assert build_consumer(f"-DCMAKE_PREFIX_PATH={prefix}") == EXPECTED
 
 
+def test_a_torch_in_a_folder_with_a_space(
+    prefix: pathlib.Path, build_consumer: Callable, tmp_path: pathlib.Path
+) -> None:
+    there = tmp_path / "my torch"
+    there.symlink_to(pathlib.Path(torch.__file__).parent)
+    options = (f"-DCMAKE_PREFIX_PATH={prefix}", f"-DTORCHAMP_TORCH_ROOT={there}")
+    assert build_consumer(*options) == EXPECTED
+
+
 def test_find_package_in_the_wheel(wheel_site: pathlib.Path, build_consumer: Callable) -> None:
     found = wheel_site / "torchamp" / "share" / "cmake"
     assert build_consumer(f"-DCMAKE_PREFIX_PATH={found}") == EXPECTED

@@ -1,5 +1,5 @@
-"""The C++ blocks of README and docs compile and run. Those of docs/libtorch.md have a test of their
-own."""
+"""The C++ blocks of README and docs compile and run: README's as it stands, the others in one
+program. Those of docs/libtorch.md have a test of their own."""
 
 import pathlib
 import re
@@ -12,8 +12,10 @@ PROJECT = """
 cmake_minimum_required(VERSION 3.18...4.0)
 project(documents LANGUAGES CXX)
 find_package(torchamp REQUIRED)
-add_executable(documents main.cpp)
-target_link_libraries(documents PRIVATE torchamp::torchamp)
+foreach(program readme documents)
+  add_executable(${program} ${program}.cpp)
+  target_link_libraries(${program} PRIVATE torchamp::torchamp)
+endforeach()
 """
 
 
@@ -47,7 +49,7 @@ def function_of(block: str) -> str:
 
 def program() -> str:
     guides = [path for path in sorted(DOCS.glob("*.md")) if path.name != "libtorch.md"]
-    named = blocks(ROOT / "README.md", *guides)
+    named = blocks(*guides)
     text, includes = (PROGRAM / "main.cpp.in").read_text(), []
     names = re.findall(r"@([\w.]+:\d+)@", text)
     assert sorted(names) == sorted(named), "main.cpp.in has each block once"
@@ -61,10 +63,12 @@ def program() -> str:
 
 
 def test_blocks_compile_and_run(prefix: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    (tmp_path / "main.cpp").write_text(program())
+    (readme,) = blocks(ROOT / "README.md").values()
+    (tmp_path / "readme.cpp").write_text(readme)
+    (tmp_path / "documents.cpp").write_text(program())
     (tmp_path / "CMakeLists.txt").write_text(PROJECT)
     where = f"-DCMAKE_PREFIX_PATH={prefix};{pathlib.Path(torch.__file__).parent}"
     run("cmake", "-S", tmp_path, "-B", tmp_path / "build", where, *launcher())
     run("cmake", "--build", tmp_path / "build")
-    ran = run("sh", "-ec", f"cd '{tmp_path}' && build/documents")
+    ran = run("sh", "-ec", f"cd '{tmp_path}' && build/readme && build/documents")
     assert ran.splitlines()[-1] == "all blocks ran"

@@ -9,10 +9,12 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import venv
 import zipfile
 from collections.abc import Iterator
 
 import pytest
+import setuptools
 import torch
 from installed import (
     CONSUMER,
@@ -127,13 +129,16 @@ def test_the_archive_takes_any_torch_and_the_wheel_the_one_it_was_built_for() ->
 def test_the_links_of_the_description_are_absolute_and_lead_to_files() -> None:
     metadata = metadata_of(archive())
     assert metadata["Description-Content-Type"] == "text/markdown"
-    (source,) = (u for u in metadata.get_all("Project-URL") if u.startswith("Source, "))
-    below = f"{source.partition(', ')[2]}/blob/main/"
+    urls = dict(url.split(", ") for url in metadata.get_all("Project-URL"))
+    below = f"{urls['Source']}/blob/main/"
     links = re.findall(r"\]\(([^)#]+)", metadata.get_payload())
     own = [link[len(below) :] for link in links if link.startswith(below)]
     assert len(own) > 10
     assert [link for link in links if not link.startswith("https://")] == []
     assert [path for path in own if not (ROOT / path).exists()] == []
+    site = f"{urls['Documentation']}/"
+    pages = [link[len(site) : -len(".html")] for link in links if link.startswith(site)]
+    assert pages and [page for page in pages if not (ROOT / f"docs/{page}.md").exists()] == []
 
 
 def test_every_version_is_cmakes(wheel_site: pathlib.Path) -> None:
@@ -245,6 +250,75 @@ def test_the_backend_asks_for_a_setuptools_that_is_new_enough(
     code = "import torchamp_build; print(torchamp_build.get_requires_for_build_sdist())"
     path = os.pathsep.join([str(tmp_path), str(ROOT / "build_tools")])
     assert run(sys.executable, "-c", code, PYTHONPATH=path).strip() == str(asked_for)
+
+
+#: What uv runs for a build without isolation: it installs an empty setuptools, and writes down how.
+FAKE_UV = """#!/bin/sh
+mkdir "$5/setuptools"
+touch "$5/setuptools/__init__.py"
+echo "build_sdist = lambda *arguments: arguments" > "$5/setuptools/build_meta.py"
+echo "$@" > "$0.asked"
+"""
+
+
+@pytest.fixture
+def bare_python(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Of an environment without any packages."""
+    venv.create(tmp_path / "bare", symlinks=True)
+    return tmp_path / "bare" / "bin" / "python"
+
+
+def test_uv_gets_what_the_build_needs(bare_python: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    uv = tmp_path / "uv"
+    uv.write_text(FAKE_UV)
+    uv.chmod(0o755)
+    code = "import torchamp_build; print(torchamp_build.build_sdist('here'))"
+    said = run(bare_python, "-c", code, UV=uv, PYTHONPATH=ROOT / "build_tools")
+    assert said == "('here', None)\n"
+    asked = (tmp_path / "uv.asked").read_text()
+    assert re.match(r"pip install --quiet --target \S+ setuptools>=77.0.3\b", asked)
+
+
+def test_a_build_without_torch_says_in_one_sentence_to_install_it_first(
+    bare_python: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "packages").mkdir()
+    site = pathlib.Path(setuptools.__file__).parents[1]
+    for path in [*site.glob("setuptools*"), site / "_distutils_hack"]:
+        (tmp_path / "packages" / path.name).symlink_to(path)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("CMAKE_")}
+    done = subprocess.run(
+        [bare_python, "setup.py", "--quiet", "build_ext"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**environment, "PYTHONPATH": str(tmp_path / "packages")},
+    )
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[-1] == (
+        f"torchamp: expected torch in {tmp_path / 'bare'}, got none: install torch first, then "
+        "torchamp, in two commands; uv needs --no-build-isolation-package torchamp for the second"
+    )
+
+
+@pytest.mark.parametrize("system, machine", [("Darwin", "arm64"), ("Linux", "aarch64")])
+def test_another_platform_is_told_first(system: str, machine: str, tmp_path: pathlib.Path) -> None:
+    expected = f"torchamp: expected Linux on x86-64, got {system} on {machine}"
+    code = "import platform, torchamp_build; platform.{} = lambda: {!r}; platform.{} = lambda: {!r}"
+    hook = "; torchamp_build.get_requires_for_build_wheel()"
+    of_python = subprocess.run(
+        [sys.executable, "-c", code.format("system", system, "machine", machine) + hook],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "build_tools")},
+    )
+    assert of_python.returncode != 0 and of_python.stderr == f"{expected}\n"
+    if system == "Linux":  # elsewhere CMake wants a compiler for that system first
+        options = [f"-DCMAKE_SYSTEM_NAME={system}", f"-DCMAKE_SYSTEM_PROCESSOR={machine}"]
+        configure = ["cmake", "-S", ROOT, "-B", tmp_path, *options, "-DTORCHAMP_TORCH_ROOT=/none"]
+        of_cmake = subprocess.run(configure, capture_output=True, text=True)
+        assert of_cmake.returncode != 0 and expected in " ".join(of_cmake.stderr.split())
+        assert "/none" not in of_cmake.stderr
 
 
 @pytest.mark.soak

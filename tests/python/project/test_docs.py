@@ -137,6 +137,7 @@ def test_block_runs(code, document, names, device):
         names["my_module"] = types.SimpleNamespace(mix=torch.add)
         names["MyFunction"] = MyFunction
     exec(compile(runnable(code, device), document, "exec"), names)
+    names.clear()  # the casts of O1 and O4 end with their models
 
 
 REFERENCE = ROOT / "docs" / "reference"

@@ -1,12 +1,19 @@
-"""The figures of README and of docs/performance.md are those of the committed results, and their
-ratios the quotients beside them."""
+"""The figures of README and docs are those of the committed results, their ratios the quotients
+beside them, and their bytes what amp.report counts."""
 
+from __future__ import annotations
+
+import csv
 import json
 import pathlib
 import re
+import statistics
 import sys
 
 import pytest
+import torch
+
+from torchamp import amp, optimizers
 
 ROOT = pathlib.Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "build_tools"))
@@ -15,6 +22,7 @@ import tested_with  # noqa: E402
 
 README = (ROOT / "README.md").read_text()
 PERFORMANCE = (ROOT / "docs" / "performance.md").read_text()
+OPTIMIZERS = (ROOT / "docs" / "optimizers.md").read_text()
 RESULTS = ROOT / "benchmarks" / "results"
 #: As docs/performance.md names the variants.
 NAMES = {
@@ -98,23 +106,29 @@ def test_the_first_lines_say_the_same(iterations):
 
 def test_iterations_are_the_committed_results(iterations):
     row = iterations["gpt2_small_512"]
-    float32 = row["milliseconds"]["float32"]
+    base = row["milliseconds"][row["base"]]
+    assert f"| × {row['base']} |" in PERFORMANCE  # the picture's, too
     rows = table_in(PERFORMANCE, "Iterations on a CPU")
     assert [cells[0] for cells in rows] == list(row["milliseconds"])
     for name, ms, quartiles, times in rows:
         first, third = row["quartiles"][name]
         assert ms == f"{row['milliseconds'][name]:.1f}"
         assert quartiles == f"{first:.1f}–{third:.1f}"
-        assert times == f"{row['milliseconds'][name] / float32:.2f}"
+        assert times == f"{row['milliseconds'][name] / base:.2f}"
 
 
 def on_card(kind: str, key: str) -> dict[str, dict]:
     return results(f"{kind}-{CARD}", key)
 
 
-def test_the_card_s_iterations_are_the_committed_results():
+@pytest.mark.parametrize(
+    ("page", "section"),
+    [(PERFORMANCE, "Iterations on the H200"), (README, "Figures")],
+    ids=["performance", "readme"],
+)
+def test_the_card_s_iterations_are_the_committed_results(page, section):
     rows = on_card("training", "network")
-    for network, *cells in table_in(PERFORMANCE, "Iterations on the H200"):
+    for network, *cells in table_in(page, section):
         times, peaks = rows[network]["milliseconds"], rows[network]["peak_bytes"]
         assert cells == [f"{times[name]:.1f} ({peaks[name] / 1e9:.1f})" for name in times]
 
@@ -141,17 +155,102 @@ def test_steps_beside_apex_are_the_committed_results():
 
 
 def test_sentences_quote_the_card_s_results():
+    """README's of steps beside apex, and of what is not faster."""
+    readme = ROOT / "README.md"
+    steps = on_card("apex", "workload")["gpt2_124m"]
+    ms, device = steps["milliseconds"], steps["device_ms"]
+    base, apex, torchs = "O2, FusedAdam", "apex O2, FusedAdam", "torch.amp, AdamW(fused)"
+    sentence = "FusedAdam takes # times as long as a program calls it, and # times on the device"
+    expected = [round(times[apex] / times[base], 1) for times in (ms, device)]
+    assert numbers_in(readme, sentence) == expected
+    sentence = "torch.amp with torch's fused AdamW takes # and # times, without its casts"
+    expected = [round(times[torchs] / times[base], 1) for times in (ms, device)]
+    assert numbers_in(readme, sentence) == expected
+    step = on_card("step", "workload")["gpt2_124m"]["milliseconds"]
+    sentence = "the default, apex's takes # times as long on the device"
+    ratio = device[apex] / step["master grads materialized"]
+    assert numbers_in(readme, sentence) == [round(ratio, 1)]
+    sentence = "A step takes # ms in one pass, and # in float32 by `FusedAdamW`"
+    expected = [round(step[name], 2) for name in ("one pass", "float32, FusedAdamW")]
+    assert numbers_in(readme, sentence) == expected
+
     networks = {name: row["milliseconds"] for name, row in on_card("training", "network").items()}
-    times = networks["gpt2_350m_8k"]
-    variants = ("O2", "torch.amp, float16", "TF32", "float32")
-    sentence = "took # ms at O2, # with torch.amp in float16, # in TF32 and # in float32"
-    expected = [round(times[name], 1) for name in variants]
-    assert numbers_in(ROOT / "README.md", sentence) == expected
-    sentence = "O1 took # and O4 #, when gelu"
-    expected = [round(times[name], 1) for name in ("O1", "O4")]
-    assert numbers_in(ROOT / "README.md", sentence) == expected
     bert = networks["bert_large"]
-    assert bert["TF32"] < min(bert["O1"], bert["O4"])
+    others = ("O1", "O4", "torch.amp, float16", "torch.amp, bfloat16")
+    assert bert["TF32"] < min(bert[name] for name in others)
+
+
+#: The rows of docs/optimizers.md: the level, what initialize gets, and what FusedAdamW gets.
+MEMORY = {
+    "O0, float32": ("O0", {}, None),
+    "O1, O4": ("O4", {}, None),
+    "O2": ("O2", {}, None),
+    "O5": ("O5", {}, None),
+    "O2, `FusedAdamW`, `materialize_master_grads=False`": (
+        "O2",
+        {"materialize_master_grads": False},
+        {},
+    ),
+    "O0, `FusedAdamW(state_dtype=torch.bfloat16)`": ("O0", {}, {"state_dtype": torch.bfloat16}),
+    "O5, `FusedAdamW(state_dtype=torch.bfloat16)`": ("O5", {}, {"state_dtype": torch.bfloat16}),
+    "O5, `master_weights=False`, "
+    "`FusedAdamW(state_dtype=torch.bfloat16, stochastic_rounding=True)`": (
+        "O5",
+        {"master_weights": False},
+        {"state_dtype": torch.bfloat16, "stochastic_rounding": True},
+    ),
+}
+
+
+def bytes_per_parameter(level: str, options: dict, fused: dict | None) -> list[str]:
+    """As a cell each: weights, grads, masters and moments, after a step, and their sum."""
+    model = torch.nn.Linear(64, 64, bias=False)
+    kind = torch.optim.AdamW if fused is None else optimizers.FusedAdamW
+    optimizer = kind(model.parameters(), **fused or {})
+    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0, **options)
+    with amp.scale_loss(model(torch.rand(1, 64)).mean(), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+    counted = amp.report(model, optimizer, torch.rand(1, 64)).bytes
+    amp.release(model)
+    kinds = [counted.weights, counted.grads, counted.masters, counted.state]
+    each = [round(size / 64**2) for size in [*kinds, sum(kinds)]]
+    return [str(size) if size else "–" for size in each]
+
+
+@pytest.mark.parametrize(
+    ("title", "cells"),
+    [(row[0], row[1:]) for row in table_in(OPTIMIZERS, "Memory")],
+)
+def test_bytes_per_parameter_are_what_report_counts(title, cells):
+    level, options, fused = MEMORY[title]
+    assert cells == bytes_per_parameter(level, options, fused)
+
+
+def test_readme_has_the_table_s_bytes():
+    sentence = "they take # bytes in float32 and at O4 and O5, # at O2, and # or # with"
+    float32, by_op, o2, o5, *_, with_masters, without = (
+        float(row[-1]) for row in table_in(OPTIMIZERS, "Memory")
+    )
+    assert numbers_in(ROOT / "README.md", sentence) == [float32, o2, with_masters, without]
+    assert float32 == by_op == o5
+
+
+def test_accuracies_are_the_committed_results():
+    choosing = (ROOT / "docs" / "choosing.md").read_text()
+    (name,) = re.findall(r"benchmarks/results/(compare-[\w-]+)\.png", choosing)
+    with (RESULTS / f"{name}.csv").open(newline="") as file:
+        epochs = list(csv.DictReader(file))
+    last = [epoch for epoch in epochs if epoch["epoch"] == "10"]
+    rows = table_in(choosing, "Does it train as well as float32?")
+    arms = dict.fromkeys(epoch["arm"] for epoch in epochs)
+    assert len(rows) == len(arms) and len(last) == 5 * len(arms)
+    for arm, (title, *cells) in zip(arms, rows):
+        assert arm in ("fp32", "native", "apex", f"torchamp-{title}")
+        losses = [float(epoch["loss"]) for epoch in last if epoch["arm"] == arm]
+        found = [float(epoch["test_accuracy"]) for epoch in last if epoch["arm"] == arm]
+        means = [f"{statistics.fmean(values):.4f}" for values in (losses, found)]
+        assert cells == [*means, f"{min(found):.4f}–{max(found):.4f}"]
 
 
 def test_sentences_quote_the_committed_results(measured, iterations):
@@ -213,7 +312,7 @@ def test_results_are_quotients(path):
 
 
 def test_the_table_of_versions_is_what_the_script_writes():
-    written = README.split(tested_with.BEGIN)[1].split(tested_with.END)[0]
+    written = tested_with.PAGE.read_text().split(tested_with.BEGIN)[1].split(tested_with.END)[0]
     rows = json.loads(tested_with.RECORDS.read_text())
     assert rows and written == tested_with.table(rows)
 

@@ -75,7 +75,7 @@ inline std::string reason(torch::Device device, const std::string& level) {
     return "layers of this size do not fill this GPU, or it has no tensor cores";
   return level == "O1" || level == "O2"
              ? "torch has no fast backward of float16 convolutions for CPUs"
-             : "only CPUs with bfloat16 units compute faster in bfloat16";
+             : "bfloat16 gains only with avx512_bf16 or AMX, where products outweigh casts";
 }
 
 /// Whether mixed precision pays here, in a sentence. A GPU must gain what tensor cores allow; a CPU
