@@ -24,7 +24,16 @@ lay_nvrtc() {
     say "no nvidia-cuda-nvrtc: what NVRTC compiles is not executed"
 }
 
+# Optional: the soak tests train architectures of these, in a folder where no other test finds them.
+lay_architectures() {
+  [ -d build/architectures ] ||
+    python -m pip install --quiet --target build/architectures 'transformers==5.24.*' \
+      'diffusers==0.42.*' ||
+    say "no transformers and diffusers: none of their architectures is trained"
+}
+
 build() {
+  [ "$soak" = OFF ] || lay_architectures
   if [ "$soak" = ON ] || ! command -v nvcc >/dev/null; then lay_nvrtc; fi
   googletest=$(build_tools/find_googletest.sh "${GTEST_SOURCE:-}")
   cmake -S . -B build -DTORCHAMP_BUILD_TESTS=ON -DTORCHAMP_SOAK_TESTS=$soak \
