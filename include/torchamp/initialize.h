@@ -325,11 +325,21 @@ void initialize(M&&, Args&&...) {
   static_assert(kMistake != Mistake::kUniqueOptimizer,
                 "initialize takes the optimizer itself, *optimizer, or the std::unique_ptr by "
                 "std::move");
+  static_assert(kMistake != Mistake::kConstOptimizer,
+                "initialize takes an optimizer that can be stepped, not a const one");
+  static_assert(kMistake != Mistake::kOptimizers,
+                "several optimizers are given by reference, {adam, sgd}, or in a "
+                "torchamp::OptimizerRefs, to which push_back(*optimizer) adds one");
+  static_assert(kMistake != Mistake::kOptimizerOptions,
+                "initialize takes the optimizer that is made of the model's parameters and these "
+                "options");
   static_assert(kMistake != Mistake::kInitialized,
                 "initialize takes the optimizer that another initialize was given, not the one "
                 "that it returned: its parameters have masters already");
   static_assert(kMistake != Mistake::kNumber,
                 "an opt level is a text such as \"O2\", or OptLevel::O2, not a number");
+  static_assert(kMistake != Mistake::kOptionAfterLevel,
+                "options beside the level are setters: torchamp::Options(\"O2\").loss_scale(128)");
 }
 
 namespace detail {

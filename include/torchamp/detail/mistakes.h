@@ -5,7 +5,9 @@
 #include <torch/optim/optimizer.h>
 
 #include <memory>
+#include <string>
 #include <type_traits>
+#include <vector>
 
 namespace torch::jit {
 struct Module;
@@ -14,6 +16,7 @@ struct Module;
 namespace torchamp {
 
 class Optimizer;
+class Options;
 
 namespace detail {
 
@@ -25,8 +28,12 @@ enum class Mistake {
   kSwapped,
   kOptimizerPointer,
   kUniqueOptimizer,
+  kConstOptimizer,
+  kOptimizers,
+  kOptimizerOptions,
   kInitialized,
-  kNumber
+  kNumber,
+  kOptionAfterLevel
 };
 
 template <class T, class Base>
@@ -36,9 +43,24 @@ template <class T, class Base>
 constexpr bool is_unique = false;
 template <class T, class Deleter, class Base>
 constexpr bool is_unique<std::unique_ptr<T, Deleter>, Base> = std::is_base_of_v<Base, T>;
+template <class T, class Base>
+constexpr bool is_shared = false;
+template <class T, class Base>
+constexpr bool is_shared<std::shared_ptr<T>, Base> = std::is_base_of_v<Base, T>;
 template <class T>
 constexpr bool is_optimizer = std::is_base_of_v<torch::optim::Optimizer, std::decay_t<T>> ||
                               std::is_same_v<Optimizer, std::decay_t<T>>;
+
+template <class T>
+constexpr bool is_optimizers = false;
+template <class T>
+constexpr bool is_optimizers<std::vector<T>> =
+    is_optimizer<T> || is_pointer_to<T, torch::optim::Optimizer> ||
+    is_unique<T, torch::optim::Optimizer> || is_shared<T, torch::optim::Optimizer>;
+template <class T>
+constexpr bool is_level =
+    std::is_convertible_v<T, std::string> || std::is_enum_v<std::decay_t<T>> ||
+    std::is_same_v<std::decay_t<T>, Options>;
 
 template <class M>
 constexpr Mistake mistaken_model() {
@@ -51,13 +73,18 @@ constexpr Mistake mistaken_model() {
 
 template <class T>
 constexpr Mistake mistaken_argument() {
+  using Given = std::decay_t<T>;
   if (is_pointer_to<T, torch::optim::Optimizer>) return Mistake::kOptimizerPointer;
-  const bool is_kept = std::is_lvalue_reference_v<T>;  // by the program: it was not moved
-  if (is_kept && is_unique<std::decay_t<T>, torch::optim::Optimizer>) {
-    return Mistake::kUniqueOptimizer;
+  if (is_optimizers<Given>) return Mistake::kOptimizers;
+  if (std::is_base_of_v<torch::optim::OptimizerOptions, Given>) return Mistake::kOptimizerOptions;
+  if (std::is_base_of_v<torch::optim::Optimizer, Given> &&
+      std::is_const_v<std::remove_reference_t<T>>) {
+    return Mistake::kConstOptimizer;
   }
-  if (std::is_same_v<std::decay_t<T>, Optimizer>) return Mistake::kInitialized;
-  return std::is_arithmetic_v<std::decay_t<T>> ? Mistake::kNumber : Mistake::kNone;
+  const bool is_kept = std::is_lvalue_reference_v<T>;  // by the program: it was not moved
+  if (is_kept && is_unique<Given, torch::optim::Optimizer>) return Mistake::kUniqueOptimizer;
+  if (std::is_same_v<Given, Optimizer>) return Mistake::kInitialized;
+  return std::is_arithmetic_v<Given> ? Mistake::kNumber : Mistake::kNone;
 }
 
 /// The first, in initialize's arguments: a model, and others.
@@ -65,7 +92,8 @@ template <class M, class... Args>
 constexpr Mistake mistake() {
   Mistake found = mistaken_model<M>();
   ((found = found == Mistake::kNone ? mistaken_argument<Args>() : found), ...);
-  return found;
+  const bool has_level = (is_level<Args> || ...);
+  return found == Mistake::kNumber && has_level ? Mistake::kOptionAfterLevel : found;
 }
 
 template <class M, class... Args>

@@ -40,13 +40,25 @@ void initialize_by_pointers(Net& net, NetImpl* module, torch::optim::Adam* adam,
   torchamp::initialize(net, owned, "O2");     // error: or the std::unique_ptr by std::move
 }
 
+void initialize_with_no_reference_to_an_optimizer(
+    Net& net, const torch::optim::Adam& fixed, std::vector<torch::optim::Adam>& copies,
+    std::vector<std::unique_ptr<torch::optim::Optimizer>>& owned,
+    const std::vector<torch::optim::Optimizer*>& pointers) {
+  torchamp::initialize(net, fixed, "O2");     // error: can be stepped, not a const one
+  torchamp::initialize(net, copies, "O2");    // error: several optimizers are given by reference
+  torchamp::initialize(net, owned, "O2");     // error: several optimizers are given by reference
+  torchamp::initialize(net, pointers, "O2");  // error: several optimizers are given by reference
+  torchamp::initialize(net, torch::optim::AdamOptions(1e-3), "O2");  // error: parameters and these
+}
+
 void initialize_a_script(torch::jit::Module& script, torch::optim::Adam& adam) {
   torchamp::initialize(script, adam, "O2");  // error: initialize takes modules of torch::nn
 }
 
 void initialize_out_of_order(Net& net, torch::optim::Adam& adam) {
-  torchamp::initialize(adam, net, "O2");  // error: the model comes first
-  torchamp::initialize(net, adam, 2);     // error: an opt level is a text such as "O2"
+  torchamp::initialize(adam, net, "O2");         // error: the model comes first
+  torchamp::initialize(net, adam, 2);            // error: an opt level is a text such as "O2"
+  torchamp::initialize(net, adam, "O2", 128.0);  // error: options beside the level are setters
 }
 
 // Nothing would scale the losses, or step the masters.
