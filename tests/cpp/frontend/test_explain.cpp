@@ -194,7 +194,7 @@ class ExplainBackwardTest : public ExplainTest {
 };
 
 TEST_P(ExplainBackwardTest, AHookThatChangesTheDtypeIsToldWhatToReturn) {
-  EXPECT_EQ(error_of(hooked([](const at::Tensor& grad) { return grad * at::ones({4}); })),
+  EXPECT_EQ(error_of(hooked([](const at::Tensor& grad) { return grad * at::ones({4}, device()); })),
             "backward: a hook of a tensor has to return its grad in the dtype that it came in, "
             "which is that of the tensor, and a mask or factor in float32 widens it; write "
             "mask.to(grad.dtype())");
