@@ -39,7 +39,7 @@ std::string explanation(const char* message) {
              "mask.to(grad.dtype())";
     case DtypeError::kMixed:
       return "backward: an op of the forward has got tensors of two dtypes; cast one of them, as "
-             "target.to(output.dtype()), or at O1 and O4 call a torch::autograd::Function by "
+             "target.to(output.dtype()), or under autocast call a torch::autograd::Function by "
              "amp::half_function or amp::float_function";
     default:
       return "";

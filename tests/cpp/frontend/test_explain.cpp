@@ -215,7 +215,7 @@ TEST_P(ExplainBackwardTest, AFunctionOfTwoDtypesIsToldHowToBeCalled) {
   };
   EXPECT_EQ(error_of(by(product)),
             "backward: an op of the forward has got tensors of two dtypes; cast one of them, as "
-            "target.to(output.dtype()), or at O1 and O4 call a torch::autograd::Function by "
+            "target.to(output.dtype()), or under autocast call a torch::autograd::Function by "
             "amp::half_function or amp::float_function");
   EXPECT_EQ(error_of(by(half_function(product))), "no error");
   EXPECT_EQ(error_of(by(float_function(product))), "no error");
