@@ -194,8 +194,8 @@ void warn_of_float64(const GivenParams& given, Texts& texts) {
 }
 
 void warn_of_rounding(const GivenParams& given, Texts& texts) {
+  if (!keeps_masters(given)) return;
   for (const size_t i : given.rounding) {
-    if (!keeps_masters(given)) return;
     texts.push_back(c10::str("initialize: expected optimizers[", i,
                              "] without stochastic_rounding, which is of bfloat16 parameters that "
                              "have no masters, got one with it, which changes nothing; set "

@@ -55,7 +55,7 @@ template <class T>
 constexpr bool is_optimizers = false;
 template <class T>
 constexpr bool is_optimizers<std::vector<T>> =
-    is_optimizer<T> || is_pointer_to<T, torch::optim::Optimizer> ||
+    std::is_base_of_v<torch::optim::Optimizer, T> || is_pointer_to<T, torch::optim::Optimizer> ||
     is_unique<T, torch::optim::Optimizer> || is_shared<T, torch::optim::Optimizer>;
 template <class T>
 constexpr bool is_level =
@@ -83,7 +83,9 @@ constexpr Mistake mistaken_argument() {
   }
   const bool is_kept = std::is_lvalue_reference_v<T>;  // by the program: it was not moved
   if (is_kept && is_unique<Given, torch::optim::Optimizer>) return Mistake::kUniqueOptimizer;
-  if (std::is_same_v<Given, Optimizer>) return Mistake::kInitialized;
+  if (std::is_same_v<Given, Optimizer> || std::is_same_v<Given, std::vector<Optimizer>>) {
+    return Mistake::kInitialized;
+  }
   return std::is_arithmetic_v<Given> ? Mistake::kNumber : Mistake::kNone;
 }
 

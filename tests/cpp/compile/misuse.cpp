@@ -70,8 +70,10 @@ void drop_what_initialize_returns(Net& net, torch::optim::Adam& adam) {
 }
 
 // Its parameters have masters already.
-void initialize_an_optimizer_again(const Net& net, torchamp::Optimizer& optimizer) {
-  torchamp::initialize(net, optimizer, "O2");  // error: that another initialize was given
+void initialize_an_optimizer_again(const Net& net, torchamp::Optimizer& optimizer,
+                                   std::vector<torchamp::Optimizer>& optimizers) {
+  torchamp::initialize(net, optimizer, "O2");   // error: that another initialize was given
+  torchamp::initialize(net, optimizers, "O2");  // error: that another initialize was given
 }
 
 void initialize_models_in_braces(const Net& a, const Net& b, torch::optim::Adam& adam) {

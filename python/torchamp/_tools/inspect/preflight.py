@@ -241,10 +241,8 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
     _check(model)
     check_batch("preflight", model, batch)
     is_right = loss_fn is None or (callable(loss_fn) and takes(loss_fn, None))
-    what, remedy = (
-        "a function of the model's output alone",
-        "write lambda output: loss_fn(output, target)",
-    )
+    what = "a function of the model's output alone"
+    remedy = "write lambda output: loss_fn(output, target)"
     expect(is_right, "preflight", "loss_fn", what, loss_fn, remedy)
     device = next(model.parameters()).device
     start = time.monotonic()
