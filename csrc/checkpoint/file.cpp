@@ -1,28 +1,48 @@
 #include "checkpoint/file.h"
 
 #include <ATen/EmptyTensor.h>
+#include <caffe2/serialize/crc_alt.h>
 #include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/serialization/export.h>
 #include <torch/csrc/jit/serialization/pickler.h>
 #include <torch/csrc/jit/serialization/unpickler.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <cstring>
 #include <istream>
 #include <ostream>
+#include <tuple>
 #include <unordered_map>
-
-#include "checkpoint/checksums.h"
 
 namespace torchamp::checkpoint {
 
 using at::Tensor;
 using c10::IValue;
+using Reader = caffe2::serialize::PyTorchStreamReader;
 
 namespace {
 
 /// torch's names of the zip's records: data.pkl, data/0, data/1, …
 constexpr const char* kData = "data";
+
+/// The bytes of a record. torch's reader ignores the checksum that its writer appends to them, in
+/// APPNOTE.TXT's data descriptor; it is 0 in files that were written without checksums.
+std::tuple<at::DataPtr, size_t> read_record(Reader& zip, std::istream& file,
+                                            const std::string& name) {
+  constexpr uint32_t kDescriptorMark = 0x08074b50;
+  auto [data, size] = zip.getRecord(name);
+  if (size == 0) return {std::move(data), size};
+  std::array<uint32_t, 2> descriptor{};  // the mark and the checksum
+  file.seekg(static_cast<std::streamoff>(zip.getRecordOffset(name) + size));
+  file.read(reinterpret_cast<char*>(descriptor.data()), sizeof(descriptor));
+  const auto [mark, checksum] = descriptor;
+  TORCH_CHECK(file && mark == kDescriptorMark &&
+                  (checksum == 0 || checksum == crc32_fast(data.get(), size)),
+              "its record \"", name, "\" is damaged: the checksum differs");
+  return {std::move(data), size};
+}
 
 /// Where each record was read to, and how many bytes it had.
 using Records = std::unordered_map<const void*, size_t>;
@@ -50,8 +70,8 @@ void check_bounds(const IValue& value, const Records& records) {
   }
 }
 
-IValue unpickle(caffe2::serialize::PyTorchStreamReader& zip) {
-  const auto [pickle, size] = zip.getRecord(std::string(kData) + ".pkl");
+IValue unpickle(Reader& zip, std::istream& file) {
+  const auto [pickle, size] = read_record(zip, file, std::string(kData) + ".pkl");
   size_t position = 0;
   const auto read = [&, data = static_cast<const char*>(pickle.get()), end = size](char* buffer,
                                                                                    size_t wanted) {
@@ -61,13 +81,13 @@ IValue unpickle(caffe2::serialize::PyTorchStreamReader& zip) {
     return given;
   };
   Records records;
-  const auto read_record = [&](const std::string& name) {
-    auto [data, bytes] = zip.getRecord(std::string(kData) + "/" + name);
+  const auto read_tensor = [&](const std::string& name) {
+    auto [data, bytes] = read_record(zip, file, std::string(kData) + "/" + name);
     records[data.get()] = bytes;
     return std::move(data);
   };
   torch::jit::Unpickler unpickler(read, /*type_resolver=*/nullptr, /*obj_loader=*/nullptr,
-                                  read_record, at::Device(at::kCPU));
+                                  read_tensor, at::Device(at::kCPU));
   unpickler.set_version(zip.version());
   IValue value = unpickler.parse_ivalue();
   check_bounds(value, records);
@@ -97,9 +117,10 @@ void write_file(const Tree& tree, std::ostream& file) {
 Tree read_file(std::istream& file, const std::string& name) {
   const char* problem = "\" to be a file that amp::save wrote, got one that cannot be read: ";
   try {
-    check_checksums(file);
-    caffe2::serialize::PyTorchStreamReader zip(&file);
-    return as_tree(unpickle(zip), "the file");
+    Reader zip(&file);
+    TORCH_CHECK(!zip.hasRecord("constants.pkl"),
+                "it is one of LibTorch's own archives, which torch::load reads");
+    return as_tree(unpickle(zip, file), "the file");
   } catch (const c10::Error& error) {
     TORCH_CHECK(false, "amp::load: expected \"", name, problem, error.what_without_backtrace());
   } catch (const std::exception& error) {
