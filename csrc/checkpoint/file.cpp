@@ -8,7 +8,6 @@
 #include <torch/csrc/jit/serialization/unpickler.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <cstring>
 #include <istream>
@@ -27,19 +26,47 @@ namespace {
 /// torch's names of the zip's records: data.pkl, data/0, data/1, …
 constexpr const char* kData = "data";
 
+uint16_t number_at(const std::string& bytes, size_t offset) {
+  uint16_t number = 0;
+  if (offset + sizeof(number) <= bytes.size()) {
+    std::memcpy(&number, bytes.data() + offset, sizeof(number));
+  }
+  return number;
+}
+
+/// Whether the bytes before a record's are its header, in APPNOTE.TXT's terms a local file header:
+/// a damaged offset or length may lead to another record.
+bool is_header_of(const std::string& name, const std::string& header) {
+  constexpr size_t kFixed = 30, kNameLength = 26;
+  const size_t name_end = kFixed + number_at(header, kNameLength);
+  const std::string ending = "/" + name;
+  size_t end = name_end;
+  while (end < header.size()) end += 4 + number_at(header, end + 2);  // the extra fields
+  return end == header.size() && name_end >= kFixed + ending.size() &&
+         header.compare(name_end - ending.size(), ending.size(), ending) == 0;
+}
+
+std::string read_bytes(std::istream& file, size_t offset, size_t size) {
+  std::string bytes(size, '\0');
+  file.seekg(static_cast<std::streamoff>(offset));
+  file.read(bytes.data(), static_cast<std::streamsize>(size));
+  return bytes;
+}
+
 /// The bytes of a record. torch's reader ignores the checksum that its writer appends to them, in
-/// APPNOTE.TXT's data descriptor; it is 0 in files that were written without checksums.
+/// a data descriptor; it is 0 in files that were written without checksums.
 std::tuple<at::DataPtr, size_t> read_record(Reader& zip, std::istream& file,
                                             const std::string& name) {
-  constexpr uint32_t kDescriptorMark = 0x08074b50;
+  const size_t header = zip.getRecordHeaderOffset(name), start = zip.getRecordOffset(name);
+  const std::string descriptor = read_bytes(file, start + zip.getRecordSize(name), 8);
+  uint32_t checksum = 0;
+  std::memcpy(&checksum, descriptor.data() + 4, sizeof(checksum));
+  // First, since a damaged size may be one of terabytes.
+  TORCH_CHECK(is_header_of(name, read_bytes(file, header, start - header)) &&
+                  (descriptor.substr(0, 4) == "PK\x07\x08" || zip.getRecordSize(name) == 0),
+              "its record \"", name, "\" is damaged: its size differs");
   auto [data, size] = zip.getRecord(name);
-  if (size == 0) return {std::move(data), size};
-  std::array<uint32_t, 2> descriptor{};  // the mark and the checksum
-  file.seekg(static_cast<std::streamoff>(zip.getRecordOffset(name) + size));
-  file.read(reinterpret_cast<char*>(descriptor.data()), sizeof(descriptor));
-  const auto [mark, checksum] = descriptor;
-  TORCH_CHECK(file && mark == kDescriptorMark &&
-                  (checksum == 0 || checksum == crc32_fast(data.get(), size)),
+  TORCH_CHECK(size == 0 || checksum == 0 || checksum == crc32_fast(data.get(), size),
               "its record \"", name, "\" is damaged: the checksum differs");
   return {std::move(data), size};
 }
