@@ -45,15 +45,14 @@ class Registration {
       : key_(rules::key_of(device_type)),
         library_(torch::Library::IMPL, "aten", key_, __FILE__, __LINE__) {
     namespace lists = autocast_lists;
-    add_unboxed(library_, key_);
     add<rules::to_low_precision>(lists::kLowPrecision);
     if (device_type == c10::kCPU) {
       add<rules::to_low_precision>(lists::kRecurrent);
     } else {
       add<rules::to_bfloat16_in_one_piece, &bfloat16_alone>(lists::kRecurrent);
     }
-    add<rules::to_float32>(lists::kFloat32);
-    add<rules::to_widest>(lists::kWidest);
+    add<rules::to_float32>(lists::kFloat32, &add_unboxed_to_float32);
+    add<rules::to_widest>(lists::kWidest, &add_unboxed_to_widest);
     add<rules::to_type_of_self>(lists::kTypeOfSelf);
     add<rules::refuse_16_bit_self>(lists::kFloat32InPlace);
     if (device_type == c10::kCPU) replace_cross_entropy();
@@ -61,10 +60,11 @@ class Registration {
 
  private:
   template <rules::Rule rule, rules::LowPrecision low_precision = &casting_to, typename Names>
-  void add(const Names& names) {
+  void add(const Names& names, decltype(&add_unboxed_to_widest) add_unboxed = nullptr) {
     for (const char* name : names) {
       const auto op = c10::Dispatcher::singleton().findSchema(operator_name(name));
       if (!op || op->hasKernelForDispatchKey(key_)) continue;
+      if (add_unboxed != nullptr && add_unboxed(library_, key_, name)) continue;
       library_.impl(
           name, torch::CppFunction::makeFromBoxedFunction<&rules::kernel<rule, low_precision>>());
     }

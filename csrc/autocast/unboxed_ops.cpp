@@ -1,6 +1,5 @@
 #include "autocast/unboxed_ops.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/add_ops.h>
 #include <ATen/ops/addcdiv_ops.h>
 #include <ATen/ops/addcmul_ops.h>
@@ -44,6 +43,7 @@ using at::Tensor;
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 namespace rules = autocast_rules;
+namespace op = at::_ops;
 
 /// The arguments of a call.
 struct Arguments {
@@ -128,51 +128,37 @@ Tensor cross_entropy(DispatchKeySet keys, const Tensor& scores, const Tensor& ta
                                 std::move(ignore_index));
 }
 
-template <class Op, class Kernel>
-void add_kernel(torch::Library& library, DispatchKey key, Kernel* kernel) {
-  const auto op = c10::Dispatcher::singleton().findSchema({Op::name, Op::overload_name});
-  if (!op || op->hasKernelForDispatchKey(key)) return;
-  const std::string name = std::string(Op::name) + '.' + Op::overload_name;
-  library.impl(name.substr(0, name.find_last_not_of('.') + 1).c_str(), kernel);
-}
-
-template <class Op, class Rule>
-void add(torch::Library& library, DispatchKey key) {
-  add_kernel<Op>(library, key, &Unboxed<Op, Rule, typename Op::schema>::kernel);
+template <class Rule, class... Ops>
+bool add_one_of(torch::Library& library, const std::string& name) {
+  const auto add = [&](const char* op, const std::string& overload, auto* kernel) {
+    const bool is_it = name == (overload.empty() ? op : op + ('.' + overload));
+    if (is_it) library.impl(name.c_str(), kernel);
+    return is_it;
+  };
+  constexpr size_t kNamespace = sizeof("aten::") - 1;
+  return (add(Ops::name + kNamespace, Ops::overload_name,
+              &Unboxed<Ops, Rule, typename Ops::schema>::kernel) ||
+          ...);
 }
 
 }  // namespace
 
-void add_unboxed(torch::Library& library, DispatchKey key) {
-  add<at::_ops::add_Tensor, PromotesToWidest>(library, key);
-  add<at::_ops::sub_Tensor, PromotesToWidest>(library, key);
-  add<at::_ops::rsub_Tensor, PromotesToWidest>(library, key);
-  add<at::_ops::mul_Tensor, PromotesToWidest>(library, key);
-  add<at::_ops::div_Tensor, PromotesToWidest>(library, key);
-  add<at::_ops::eq_Tensor, PromotesToWidest>(library, key);
-  add<at::_ops::ne_Tensor, PromotesToWidest>(library, key);
-  add<at::_ops::ge_Tensor, PromotesToWidest>(library, key);
-  add<at::_ops::gt_Tensor, PromotesToWidest>(library, key);
-  add<at::_ops::le_Tensor, PromotesToWidest>(library, key);
-  add<at::_ops::lt_Tensor, PromotesToWidest>(library, key);
-  add<at::_ops::addcmul, ToWidest>(library, key);
-  add<at::_ops::addcdiv, ToWidest>(library, key);
-  add<at::_ops::exp, ToFloat32>(library, key);
-  add<at::_ops::log, ToFloat32>(library, key);
-  add<at::_ops::reciprocal, ToFloat32>(library, key);
-  add<at::_ops::rsqrt, ToFloat32>(library, key);
-  add<at::_ops::pow_Tensor_Scalar, ToFloat32>(library, key);
-  add<at::_ops::cumsum, ToFloat32>(library, key);
-  add<at::_ops::sum, ToFloat32>(library, key);
-  add<at::_ops::sum_dim_IntList, ToFloat32>(library, key);
-  add<at::_ops::norm_ScalarOpt_dim, ToFloat32>(library, key);
-  add<at::_ops::linalg_vector_norm, ToFloat32>(library, key);
-  add<at::_ops::softmax_int, ToFloat32>(library, key);
-  add<at::_ops::log_softmax_int, ToFloat32>(library, key);
-  add<at::_ops::layer_norm, ToFloat32>(library, key);
-  if (key == DispatchKey::AutocastCUDA) {
-    add_kernel<at::_ops::cross_entropy_loss>(library, key, &cross_entropy);
+bool add_unboxed_to_float32(torch::Library& library, DispatchKey key, const std::string& name) {
+  if (name == "cross_entropy_loss" && key == DispatchKey::AutocastCUDA) {
+    library.impl(name.c_str(), &cross_entropy);
+    return true;
   }
+  return add_one_of<ToFloat32, op::exp, op::log, op::reciprocal, op::rsqrt, op::pow_Tensor_Scalar,
+                    op::cumsum, op::sum, op::sum_dim_IntList, op::norm_ScalarOpt_dim,
+                    op::linalg_vector_norm, op::softmax_int, op::log_softmax_int, op::layer_norm>(
+      library, name);
+}
+
+bool add_unboxed_to_widest(torch::Library& library, DispatchKey, const std::string& name) {
+  return add_one_of<PromotesToWidest, op::add_Tensor, op::sub_Tensor, op::rsub_Tensor,
+                    op::mul_Tensor, op::div_Tensor, op::eq_Tensor, op::ne_Tensor, op::ge_Tensor,
+                    op::gt_Tensor, op::le_Tensor, op::lt_Tensor>(library, name) ||
+         add_one_of<ToWidest, op::addcmul, op::addcdiv>(library, name);
 }
 
 }  // namespace torchamp

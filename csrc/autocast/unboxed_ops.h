@@ -5,9 +5,12 @@
 #include <c10/core/DispatchKey.h>
 #include <torch/library.h>
 
+#include <string>
+
 namespace torchamp {
 
-/// Registers those for which torch has no kernel at `key`.
-void add_unboxed(torch::Library& library, c10::DispatchKey key);
+/// Registers the kernel of an op of kFloat32 or of kWidest; returns false for those that have none.
+bool add_unboxed_to_float32(torch::Library& library, c10::DispatchKey key, const std::string& name);
+bool add_unboxed_to_widest(torch::Library& library, c10::DispatchKey key, const std::string& name);
 
 }  // namespace torchamp

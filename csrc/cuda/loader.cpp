@@ -123,6 +123,11 @@ Module choose_backend(const Driver& driver, int ordinal, Choice choice) {
 
 }  // namespace
 
+const char* name(Backend backend) {
+  if (backend == Backend::kFatbin) return "fatbin";
+  return backend == Backend::kNvrtc ? "nvrtc" : "aten";
+}
+
 Choice parse_choice(const char* value) {
   const std::string text = value == nullptr ? "" : value;
   if (text.empty() || text == "auto") return Choice::kAuto;

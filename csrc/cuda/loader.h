@@ -6,9 +6,13 @@
 
 #include "cuda/driver.h"
 #include "cuda/kernel.h"
-#include "cuda/module.h"
 
 namespace torchamp::cuda {
+
+enum class Backend { kFatbin, kNvrtc, kAten };
+
+/// "fatbin", "nvrtc" or "aten".
+const char* name(Backend backend);
 
 /// The values of TORCHAMP_KERNELS.
 enum class Choice { kAuto, kAot, kNvrtc, kAten };

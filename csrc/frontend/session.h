@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "autocast/open_autocast.h"
-#include "frontend/wrapped.h"
+#include "frontend/wrapped_optimizer.h"
 
 namespace torchamp {
 

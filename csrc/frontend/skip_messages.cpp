@@ -2,7 +2,7 @@
 
 #include <torchamp/logging.h>
 
-#include "report/skip_messages.h"
+#include "telemetry/skip_messages.h"
 
 namespace torchamp {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "frontend/session.h"
-#include "report/late_report.h"
+#include "telemetry/late_report.h"
 
 namespace torchamp {
 

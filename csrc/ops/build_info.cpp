@@ -3,7 +3,7 @@
 #include "build_config.h"
 #include "cpu/isa.h"
 #include "cuda/image_store.h"
-#include "cuda/module.h"
+#include "cuda/registry.h"
 
 namespace torchamp {
 namespace {

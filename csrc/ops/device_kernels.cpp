@@ -6,7 +6,7 @@
 #include <string>
 #include <unordered_set>
 
-#include "cuda/module.h"
+#include "cuda/registry.h"
 
 namespace torchamp {
 namespace {

@@ -1,6 +1,7 @@
 #include "aten/fused_step.h"
 
 #include <ATen/ops/zeros.h>
+#include <c10/util/SmallVector.h>
 #include <torchamp/fused_step.h>
 
 #include <algorithm>
@@ -83,31 +84,20 @@ std::vector<uint8> tags_of(const Plan& plan, at::IntArrayRef unscaled, size_t le
 
 Work plan_step(int64_t states, const StepLists& lists, const DeviceKernels& kernels) {
   const size_t length = lists.grads.size();
-  const NamedList grads{"grads", lists.grads};
-  NamedList params{"params", lists.params};
-  params.known = lists.known;
-  params.first_known = states * length;
-  NamedList models{"model_params", lists.model_params, /*optional=*/true};
-  models.known = lists.known;
-  models.first_known = params.first_known + length;
-  const auto state = [&](size_t s) {
-    const size_t first = s * length;
-    NamedList list{"states", lists.states.slice(first, length), /*optional=*/false, first};
+  const auto known = [&](NamedList list, size_t first) {
     list.known = lists.known;
     list.first_known = first;
     return list;
   };
-  switch (states) {
-    case 0:
-      return build_plan("fused_step", {grads, params, models}, kernels);
-    case 1:
-      return build_plan("fused_step", {grads, params, state(0), models}, kernels);
-    case 2:
-      return build_plan("fused_step", {grads, params, state(0), state(1), models}, kernels);
-    default:
-      return build_plan("fused_step", {grads, params, state(0), state(1), state(2), models},
-                        kernels);
+  c10::SmallVector<NamedList, 6> all{{"grads", lists.grads}};
+  all.push_back(known({"params", lists.params}, states * length));
+  for (size_t first = 0; first < states * length; first += length) {
+    const NamedList list{"states", lists.states.slice(first, length), /*optional=*/false, first};
+    all.push_back(known(list, first));
   }
+  const NamedList models{"model_params", lists.model_params, /*optional=*/true};
+  all.push_back(known(models, (states + 1) * length));
+  return build_plan("fused_step", all, kernels);
 }
 
 void run_fused_step(StepAlgorithm algorithm, const StepLists& lists, const StepScalars& scalars) {

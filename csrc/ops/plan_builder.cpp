@@ -14,7 +14,7 @@ namespace {
 
 using at::Tensor;
 using at::TensorList;
-using Lists = std::initializer_list<NamedList>;
+using Lists = c10::ArrayRef<NamedList>;
 
 std::optional<DType> kernel_dtype(const Tensor& tensor) {
   switch (tensor.scalar_type()) {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
 
-#include <initializer_list>
 #include <optional>
 #include <vector>
 
@@ -47,8 +47,7 @@ struct Work {
 /// plan's address of a missing optional tensor is null. The kernels get float32,
 /// float16 and bfloat16 tensors that are dense and of the same strides; float64, other layouts, and
 /// everything if the kernels are not usable, is the rest.
-Work build_plan(const char* op, std::initializer_list<NamedList> lists,
-                const DeviceKernels& kernels);
+Work build_plan(const char* op, c10::ArrayRef<NamedList> lists, const DeviceKernels& kernels);
 
 /// The first tensor that is defined; if none is, one without elements on the CPU.
 const at::Tensor& first_defined(at::TensorList tensors);

@@ -11,7 +11,7 @@ ROOMS = pathlib.Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
-    "names", [("ops/test_ops.py", "ops/test_ops_random.py"), ("report/test_telemetry.py",)]
+    "names", [("ops/test_ops.py", "ops/test_ops_random.py"), ("telemetry/test_telemetry.py",)]
 )
 def test_without_kernels(names):
     files = [str(ROOMS / name) for name in names]

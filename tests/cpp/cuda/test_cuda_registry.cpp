@@ -10,7 +10,6 @@
 
 #include "cuda/embedded.h"
 #include "cuda/launch.h"
-#include "cuda/module.h"
 #include "cuda/registry.h"
 
 namespace torchamp::cuda {

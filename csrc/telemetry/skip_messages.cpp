@@ -1,4 +1,4 @@
-#include "report/skip_messages.h"
+#include "telemetry/skip_messages.h"
 
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>

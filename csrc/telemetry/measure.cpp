@@ -1,4 +1,4 @@
-#include "report/measure.h"
+#include "telemetry/measure.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full_like.h>

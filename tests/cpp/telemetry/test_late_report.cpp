@@ -7,8 +7,8 @@
 #include "errors.h"
 #include "math/report.h"
 #include "ops/backward_report.h"
-#include "report/late_report.h"
-#include "report/skip_messages.h"
+#include "telemetry/late_report.h"
+#include "telemetry/skip_messages.h"
 
 namespace torchamp {
 namespace {

@@ -1,4 +1,4 @@
-#include "cuda/module.h"
+#include "cuda/registry.h"
 
 #include <pthread.h>
 
@@ -6,8 +6,8 @@
 #include <atomic>
 #include <mutex>
 #include <stdexcept>
+#include <string>
 
-#include "cuda/registry.h"
 #include "cuda/stream.h"
 
 namespace torchamp::cuda {
@@ -78,11 +78,6 @@ void* function_of(Device& device, Kernel kernel) {
   const std::lock_guard<std::mutex> lock(loading);
   if (function == nullptr) function = load_kernel(driver(), device.module, kernel);
   return function;
-}
-
-const char* name(Backend backend) {
-  if (backend == Backend::kFatbin) return "fatbin";
-  return backend == Backend::kNvrtc ? "nvrtc" : "aten";
 }
 
 bool forced_aten() {

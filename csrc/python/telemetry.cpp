@@ -1,7 +1,7 @@
 #include "core/optimizer_state.h"
 #include "python/bindings.h"
-#include "report/measure.h"
-#include "report/skip_messages.h"
+#include "telemetry/measure.h"
+#include "telemetry/skip_messages.h"
 
 namespace torchamp::python {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "report/late_report.h"
+#include "telemetry/late_report.h"
 
 namespace torchamp {
 

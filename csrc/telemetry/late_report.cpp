@@ -1,4 +1,4 @@
-#include "report/late_report.h"
+#include "telemetry/late_report.h"
 
 #include <algorithm>
 #include <map>
