@@ -55,10 +55,11 @@ struct ThreadState {
 
 void end_casts();
 
-/// The calling thread's. Statics whose destructors run after those of the main thread's variables
-/// get a new one.
+/// The calling thread's. Null before its first use, and at the thread's end, when the thread's
+/// variables and the program's statics may still be destroyed.
+thread_local ThreadState* current = nullptr;
+
 ThreadState& state() {
-  thread_local ThreadState* current = nullptr;
   if (current != nullptr) return *current;
   at::hasThreadLocalCallbacks();  // makes torch's variables, which are to be destroyed later
   current = new ThreadState;
@@ -209,15 +210,16 @@ OpenAutocast::~OpenAutocast() {
 void OpenAutocast::close() {
   if (entry_->open.exchange(false)) {
     entry_->ops.clear();
-    const auto& here = state().entries;
-    const bool is_open_elsewhere =
-        std::find(here.begin(), here.end(), entry_) == here.end() && entry_.use_count() > 1;
+    const bool is_open_here =
+        current != nullptr && std::count(current->entries.begin(), current->entries.end(), entry_);
+    const bool is_open_elsewhere = !is_open_here && entry_.use_count() > 1;
     if (is_open_elsewhere) entry_->end_of_casts = at::addGlobalCallback(ops_after_close());
   }
   update();
 }
 
 void OpenAutocast::update() {
+  if (current == nullptr) return;
   auto& entries = state().entries;
   const auto is_closed = [](const auto& entry) { return !entry->open; };
   entries.erase(std::remove_if(entries.begin(), entries.end(), is_closed), entries.end());

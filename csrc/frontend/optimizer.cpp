@@ -160,11 +160,15 @@ void detail::release(const Amp& amp) {
   amp.session().release();
 }
 
-Amp& detail::common_amp(const char* function, const std::shared_ptr<Amp>& of_model,
-                        const Optimizer& optimizer) {
-  TORCH_CHECK_VALUE(of_model == optimizer.amp(), function,
-                    ": expected a model and an optimizer of one initialize, got those of two");
-  return *of_model;
+Amp& detail::common_amp(const char* function, const Amps& of_models, const Amps& of_optimizers) {
+  TORCH_CHECK_VALUE(!of_models.empty(), function, ": expected at least one model, got none");
+  for (const Amps& amps : {of_models, of_optimizers}) {
+    for (const auto& amp : amps) {
+      TORCH_CHECK_VALUE(amp == of_models.front(), function,
+                        ": expected models and optimizers of one initialize, got those of two");
+    }
+  }
+  return *of_models.front();
 }
 
 void refresh_masters(const Optimizer& optimizer) {

@@ -53,7 +53,7 @@ using AmpedVector = AmpedModels<std::vector<Model<M>>>;
 
 namespace detail {
 
-/// A model of any kind, in braces.
+/// A model of any kind, in braces, or what no other function takes.
 struct AnyValue {
   template <class T>
   AnyValue(const T&) {}
@@ -269,9 +269,31 @@ const std::shared_ptr<Amp>& amp_of(const AmpedVector<M>& amped) {
 template <class T>
 using IfAmped = std::enable_if_t<!std::is_void_v<decltype(amp_of(std::declval<const T&>()))>, int>;
 
-/// The Amp of both. `function` names the caller in the ValueError for those of two initializes.
-TORCHAMP_API Amp& common_amp(const char* function, const std::shared_ptr<Amp>& of_model,
-                             const Optimizer& optimizer);
+using Amps = std::vector<std::shared_ptr<Amp>>;
+
+/// Of a Model or an Optimizer, a vector of one of both, or a tuple of Models.
+template <class Handle>
+auto amps_of(const Handle& handle) -> decltype(Amps{handle.amp()}) {
+  return {handle.amp()};
+}
+template <class Handle>
+auto amps_of(const std::vector<Handle>& handles) -> decltype(amps_of(handles.front())) {
+  Amps amps;
+  for (const Handle& handle : handles) amps.push_back(handle.amp());
+  return amps;
+}
+template <class... Ms>
+Amps amps_of(const std::tuple<Model<Ms>...>& models) {
+  return std::apply([](const auto&... each) { return Amps{each.amp()...}; }, models);
+}
+
+template <class... Handles>
+using IfHandles = std::void_t<decltype(amps_of(std::declval<const Handles&>()))...>;
+
+/// The Amp of all. `function` names the caller in the ValueError for no model, and for models and
+/// optimizers of two initializes.
+TORCHAMP_API Amp& common_amp(const char* function, const Amps& of_models,
+                             const Amps& of_optimizers);
 
 }  // namespace detail
 
@@ -291,6 +313,11 @@ void release(const T& amped) {
 }
 
 /// @cond
+template <class T = void>
+void release(const detail::AnyValue&) {
+  static_assert(detail::never<T>, "release takes what initialize returned: amped, or amped.model");
+}
+
 template <class T = void>
 void initialize(std::initializer_list<detail::AnyValue>, const OptimizerRefs&,
                 const Options& = {}) {
@@ -318,6 +345,9 @@ void initialize(M&&, Args&&...) {
   static_assert(kMistake != Mistake::kScriptModule,
                 "initialize takes modules of torch::nn; a torch::jit::Module trains by "
                 "torchamp::autocast and torchamp::GradScaler");
+  static_assert(kMistake != Mistake::kModelAgain,
+                "initialize takes the net itself, and a second time after "
+                "torchamp::release(model)");
   static_assert(kMistake != Mistake::kSwapped,
                 "the model comes first: initialize(model, optimizer, opt_level)");
   static_assert(kMistake != Mistake::kOptimizerPointer,
@@ -340,6 +370,9 @@ void initialize(M&&, Args&&...) {
                 "an opt level is a text such as \"O2\", or OptLevel::O2, not a number");
   static_assert(kMistake != Mistake::kOptionAfterLevel,
                 "options beside the level are setters: torchamp::Options(\"O2\").loss_scale(128)");
+  static_assert(kMistake != Mistake::kArguments,
+                "initialize takes a model, an optimizer and a level such as \"O2\", in this order; "
+                "several models go into std::tie(a, b), several optimizers into {adam, sgd}");
 }
 
 namespace detail {

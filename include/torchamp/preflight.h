@@ -128,6 +128,9 @@ TORCHAMP_API Preflight preflight(torch::nn::Module& module,
 /// thread; and what the float32 iteration throws.
 template <class M, class LossOf, class = std::enable_if_t<!detail::is_module<M>>>
 Preflight preflight(const M& model, const LossOf& loss_of) {
+  static_assert(std::is_invocable_v<const LossOf&, const Model<M>&>,
+                "preflight takes a function of a model, [&](const auto& model), that returns a "
+                "loss");
   const auto module = detail::module_of(model);
   TORCH_CHECK_VALUE(module != nullptr, "preflight: expected a model, got a null pointer");
   return detail::preflight(*module, [&](const Options& options) {

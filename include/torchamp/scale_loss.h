@@ -20,10 +20,12 @@ class Backward;
 
 namespace detail {
 
-/// Allows the results of initialize that have one optimizer.
-template <class T>
-using IfHasOptimizer =
-    std::enable_if_t<std::is_same_v<decltype(std::declval<T>().optimizer), Optimizer>, int>;
+/// Allows what is not a loss and what initialize returned.
+template <class Loss, class T>
+using IfNotScaled = std::enable_if_t<!std::is_convertible_v<Loss, const at::Tensor&> ||
+                                         (!std::is_convertible_v<T, Optimizer> &&
+                                          !std::is_convertible_v<T, std::vector<Optimizer>>),
+                                     int>;
 
 }  // namespace detail
 
@@ -75,17 +77,16 @@ class TORCHAMP_API scale_loss {
   }
 
   /// @cond
-  template <class O, class... Args,
-            class = std::enable_if_t<std::is_base_of_v<torch::optim::Optimizer, O>>>
-  scale_loss(const at::Tensor& loss, O&, Args&&...) : scale_loss(loss, std::vector<Optimizer>()) {
-    static_assert(detail::never<O>,
-                  "scale_loss takes the optimizer that initialize returned, not the one that "
-                  "initialize was given");
+  template <class Loss, class T, class... Args, detail::IfNotScaled<Loss, T> = 0>
+  scale_loss(Loss&&, T&&, Args&&...) : scale_loss(at::Tensor(), std::vector<Optimizer>()) {
+    static_assert(detail::never<T>,
+                  "scale_loss takes a loss and the optimizer that initialize returned, "
+                  "scale_loss(loss, amped.optimizer), not the one that initialize was given");
   }
-  template <class T, class... Args, detail::IfHasOptimizer<T> = 0>
-  scale_loss(const at::Tensor& loss, const T&, Args&&...)
-      : scale_loss(loss, std::vector<Optimizer>()) {
-    static_assert(detail::never<T>, "scale_loss takes an optimizer: amped.optimizer");
+  template <class T = void>
+  explicit scale_loss(const at::Tensor& loss) : scale_loss(loss, std::vector<Optimizer>()) {
+    static_assert(detail::never<T>,
+                  "scale_loss takes the optimizer too: scale_loss(loss, amped.optimizer)");
   }
   /// @endcond
 

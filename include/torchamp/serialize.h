@@ -54,18 +54,41 @@ Extra load(const T& amped, File&& file) {
   return load(*detail::amp_of(amped), file);
 }
 
-/// Writes a model and an optimizer, and all that was given to their initialize. Throws ValueError
-/// for those of two.
-template <class M, class File>
-void save(const Model<M>& model, const Optimizer& optimizer, File&& file, const Extra& extra = {}) {
-  save(detail::common_amp("save", model.amp(), optimizer), file, extra);
+/// Writes a model and an optimizer, or several of each, and all that was given to their initialize.
+/// Throws ValueError for those of two, and without a model.
+///
+/// models: a Model, or a vector or tuple of Models.
+/// optimizers: an Optimizer, or a vector of Optimizers.
+template <class Models, class Optimizers, class File, class = detail::IfHandles<Models, Optimizers>>
+void save(const Models& models, const Optimizers& optimizers, File&& file,
+          const Extra& extra = {}) {
+  save(detail::common_amp("save", detail::amps_of(models), detail::amps_of(optimizers)), file,
+       extra);
 }
 
-/// Reads into a model and an optimizer, and all that was given to their initialize.
-template <class M, class File>
-Extra load(const Model<M>& model, const Optimizer& optimizer, File&& file) {
-  return load(detail::common_amp("load", model.amp(), optimizer), file);
+/// Reads into a model and an optimizer, or several of each, and all that was given to their
+/// initialize.
+template <class Models, class Optimizers, class File, class = detail::IfHandles<Models, Optimizers>>
+Extra load(const Models& models, const Optimizers& optimizers, File&& file) {
+  return load(detail::common_amp("load", detail::amps_of(models), detail::amps_of(optimizers)),
+              file);
 }
+
+/// @cond
+/// Any other call that finds no other function.
+template <class T = void>
+void save(const detail::AnyValue&, const detail::AnyValue& = 0, const detail::AnyValue& = 0,
+          const detail::AnyValue& = 0) {
+  static_assert(detail::never<T>,
+                "save takes what initialize returned, and then the file: save(amped, path)");
+}
+template <class T = void>
+void load(const detail::AnyValue&, const detail::AnyValue& = 0, const detail::AnyValue& = 0,
+          const detail::AnyValue& = 0) {
+  static_assert(detail::never<T>,
+                "load takes what initialize returned, and then the file: load(amped, path)");
+}
+/// @endcond
 
 /// The states of torch's default generators, from which dropout and torch::randn draw: a dictionary
 /// of "torch", the CPU's, and "cuda", a list of the CUDA devices'. For `extra`.

@@ -22,7 +22,7 @@ OVERFLOW_AT = 8
 TOLERANCE = 0.04
 
 #: Backwards of an iteration, all of one loss scale, where there are several.
-BACKWARDS = {"ddpg": 2, "ppo": 4}
+BACKWARDS = {"ddpg": 2, "ppo": 4, "self_play": 2}
 
 NAMES = [
     pytest.param(path.stem, marks=pytest.mark.xdist_group(path.stem))

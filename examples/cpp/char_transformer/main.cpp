@@ -97,7 +97,7 @@ void train(AmpedTransformer& amped, torch::optim::LRScheduler& schedule, const t
     const torch::Tensor loss =
         torch::nn::functional::cross_entropy(logits, text.index({places + 1}).flatten());
     amp::scale_loss(loss, optimizer).backward();
-    amp::clip_grad_norm_(optimizer, 1.0);
+    torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0);
     const bool stepped = optimizer.step();
     if (stepped) schedule.step();
     csv << i << ',' << loss.item<float>() << ',' << loss_scale << ',' << !stepped << '\n';

@@ -118,7 +118,7 @@ void train_step(AmpedNet& amped, torch::Device device) {
     amp::scale_loss scaled_loss(loss, optimizer);
     scaled_loss.backward();
   }
-  amp::clip_grad_norm_(optimizer, 1.0);
+  torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0);
   optimizer.step();
   // [step]
 }

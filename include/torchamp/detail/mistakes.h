@@ -4,8 +4,8 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <functional>
 #include <memory>
-#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -17,6 +17,8 @@ namespace torchamp {
 
 class Optimizer;
 class Options;
+template <class M>
+class Model;
 
 namespace detail {
 
@@ -25,6 +27,7 @@ enum class Mistake {
   kUniqueModel,
   kModelPointer,
   kScriptModule,
+  kModelAgain,
   kSwapped,
   kOptimizerPointer,
   kUniqueOptimizer,
@@ -33,7 +36,8 @@ enum class Mistake {
   kOptimizerOptions,
   kInitialized,
   kNumber,
-  kOptionAfterLevel
+  kOptionAfterLevel,
+  kArguments
 };
 
 template <class T, class Base>
@@ -57,10 +61,26 @@ template <class T>
 constexpr bool is_optimizers<std::vector<T>> =
     std::is_base_of_v<torch::optim::Optimizer, T> || is_pointer_to<T, torch::optim::Optimizer> ||
     is_unique<T, torch::optim::Optimizer> || is_shared<T, torch::optim::Optimizer>;
+
 template <class T>
-constexpr bool is_level =
-    std::is_convertible_v<T, std::string> || std::is_enum_v<std::decay_t<T>> ||
-    std::is_same_v<std::decay_t<T>, Options>;
+constexpr bool is_model = false;
+template <class M>
+constexpr bool is_model<Model<M>> = true;
+
+/// What initialize takes behind the model.
+template <class T>
+constexpr bool is_level = std::is_convertible_v<T, Options>;
+template <class T>
+constexpr bool is_taken_optimizer =
+    is_optimizer<T> || std::is_convertible_v<T, torch::optim::Optimizer&> ||
+    std::is_convertible_v<T, std::shared_ptr<torch::optim::Optimizer>> ||
+    std::is_convertible_v<T, std::vector<std::reference_wrapper<torch::optim::Optimizer>>>;
+template <class... Args>
+constexpr bool are_taken = sizeof...(Args) == 0;
+template <class T>
+constexpr bool are_taken<T> = is_level<T> || is_taken_optimizer<T>;
+template <class O, class Level>
+constexpr bool are_taken<O, Level> = is_taken_optimizer<O>&& is_level<Level>;
 
 template <class M>
 constexpr Mistake mistaken_model() {
@@ -68,7 +88,8 @@ constexpr Mistake mistaken_model() {
   if (is_unique<std::decay_t<M>, Module>) return Mistake::kUniqueModel;
   if (is_pointer_to<M, Module>) return Mistake::kModelPointer;
   if (std::is_same_v<std::decay_t<M>, torch::jit::Module>) return Mistake::kScriptModule;
-  return is_optimizer<M> ? Mistake::kSwapped : Mistake::kNone;
+  if (is_model<std::decay_t<M>>) return Mistake::kModelAgain;
+  return is_optimizer<M> || is_level<M> ? Mistake::kSwapped : Mistake::kNone;
 }
 
 template <class T>
@@ -86,7 +107,17 @@ constexpr Mistake mistaken_argument() {
   if (std::is_same_v<Given, Optimizer> || std::is_same_v<Given, std::vector<Optimizer>>) {
     return Mistake::kInitialized;
   }
-  return std::is_arithmetic_v<Given> ? Mistake::kNumber : Mistake::kNone;
+  return Mistake::kNone;
+}
+
+/// Of arguments that initialize does not take in this number or order.
+template <class... Args>
+constexpr Mistake mistaken_order() {
+  bool has_level = false, has_option = false;
+  ((has_option |= has_level && !is_taken_optimizer<Args>, has_level |= is_level<Args>), ...);
+  if (has_option) return Mistake::kOptionAfterLevel;
+  const bool has_number = (std::is_arithmetic_v<std::decay_t<Args>> || ...);
+  return has_number && !has_level ? Mistake::kNumber : Mistake::kArguments;
 }
 
 /// The first, in initialize's arguments: a model, and others.
@@ -94,8 +125,7 @@ template <class M, class... Args>
 constexpr Mistake mistake() {
   Mistake found = mistaken_model<M>();
   ((found = found == Mistake::kNone ? mistaken_argument<Args>() : found), ...);
-  const bool has_level = (is_level<Args> || ...);
-  return found == Mistake::kNumber && has_level ? Mistake::kOptionAfterLevel : found;
+  return found != Mistake::kNone || are_taken<Args...> ? found : mistaken_order<Args...>();
 }
 
 template <class M, class... Args>

@@ -139,9 +139,23 @@ TEST_P(SerializeTest, AModelAndAnOptimizerNameTheirInitialize) {
   load(other.amped.model, other.optimizer(), file_.path());
   EXPECT_TRUE(same_bits(other.net->parameters(), one.net->parameters()));
   EXPECT_EQ(message_of([&] { save(one.amped.model, other.optimizer(), file_.path()); }),
-            "save: expected a model and an optimizer of one initialize, got those of two");
+            "save: expected models and optimizers of one initialize, got those of two");
   EXPECT_EQ(message_of([&] { load(one.amped.model, other.optimizer(), file_.path()); }),
-            "load: expected a model and an optimizer of one initialize, got those of two");
+            "load: expected models and optimizers of one initialize, got those of two");
+}
+
+TEST_P(SerializeTest, ListsOfModelsAndOptimizersNameTheirInitialize) {
+  Pair one(device(), 1), other(device(), 3);
+  one.step(make_batch(device()));
+  save(one.many.models, one.many.optimizers, file_.path());
+  load(other.many.models, other.many.optimizers, file_.path());
+  EXPECT_TRUE(same_bits(other.right->parameters(), one.right->parameters()));
+  using Models = std::vector<Model<Net>>;
+  const Models of_both{std::get<0>(one.many.models), std::get<0>(other.many.models)};
+  EXPECT_EQ(message_of([&] { save(of_both, one.many.optimizers, file_.path()); }),
+            "save: expected models and optimizers of one initialize, got those of two");
+  EXPECT_EQ(message_of([&] { load(Models(), one.many.optimizers, file_.path()); }),
+            "load: expected at least one model, got none");
 }
 
 TEST_P(SerializeTest, WhereTheSecondOptimizerIsRefusedTheFirstIsPutBack) {

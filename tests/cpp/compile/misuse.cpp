@@ -6,7 +6,9 @@
 #include <torchamp/autocast.h>
 #include <torchamp/grad_scaler.h>
 #include <torchamp/initialize.h>
+#include <torchamp/preflight.h>
 #include <torchamp/scale_loss.h>
+#include <torchamp/serialize.h>
 
 struct NetImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) { return x; }
@@ -55,10 +57,28 @@ void initialize_a_script(torch::jit::Module& script, torch::optim::Adam& adam) {
   torchamp::initialize(script, adam, "O2");  // error: initialize takes modules of torch::nn
 }
 
-void initialize_out_of_order(Net& net, torch::optim::Adam& adam) {
-  torchamp::initialize(adam, net, "O2");         // error: the model comes first
-  torchamp::initialize(net, adam, 2);            // error: an opt level is a text such as "O2"
-  torchamp::initialize(net, adam, "O2", 128.0);  // error: options beside the level are setters
+void initialize_out_of_order(Net& net, torch::optim::Adam& adam, torchamp::Options options) {
+  torchamp::initialize(adam, net, "O2");             // error: the model comes first
+  torchamp::initialize("O2", net, adam);             // error: the model comes first
+  torchamp::initialize(net, "O2", adam);             // error: a level such as "O2", in this order
+  torchamp::initialize(net, 1e-3, "O2");             // error: a level such as "O2", in this order
+  torchamp::initialize(net, adam, 2);                // error: an opt level is a text such as "O2"
+  torchamp::initialize(net, adam, '2');              // error: an opt level is a text such as "O2"
+  torchamp::initialize(net, adam, at::kHalf);        // error: a level such as "O2", in this order
+  torchamp::initialize(net, adam, "O2", 128.0);      // error: options beside the level are setters
+  torchamp::initialize(net, adam, "O2", "dynamic");  // error: options beside the level are setters
+  torchamp::initialize(net, adam, "O2", options);    // error: options beside the level are setters
+}
+
+void initialize_several_in_a_row(Net& net, Net& other, torch::optim::Adam& adam) {
+  torchamp::initialize(net, other, adam, "O2");           // error: go into std::tie(a, b)
+  torchamp::initialize(net, adam, adam, "O2");            // error: optimizers into {adam, sgd}
+  torchamp::initialize(net, std::tie(adam, adam), "O2");  // error: optimizers into {adam, sgd}
+  torchamp::initialize(net, other->parameters(), "O2");   // error: an optimizer and a level
+}
+
+void initialize_a_model_again(torchamp::Model<Net>& model, torch::optim::Adam& adam) {
+  torchamp::initialize(model, adam, "O2");  // error: a second time after torchamp::release(model)
 }
 
 // Nothing would scale the losses, or step the masters.
@@ -114,6 +134,20 @@ void save_by_torch(torchamp::Amped<Net>& amped) {
   torch::load(amped, "net.pt");            // error: torchamp::load(amped, path)
 }
 
+void save_what_initialize_was_given(Net& net, torch::optim::Adam& adam,
+                                    torchamp::Amped<Net>& amped) {
+  torchamp::save(net, adam, "net.pt");  // error: and then the file: save(amped, path)
+  torchamp::load("net.pt", amped);      // error: and then the file: load(amped, path)
+  torchamp::release(net);               // error: release takes what initialize returned: amped
+}
+
+// A batch alone, or the net in the place of the model that calls it at a level.
+void try_without_a_function(Net& net, const at::Tensor& x) {
+  torchamp::preflight(net, x);  // error: takes a function of a model
+  const auto loss_of_net = [&](Net& own) { return own->forward(x).sum(); };
+  torchamp::preflight(net, loss_of_net);  // error: takes a function of a model
+}
+
 // Its backward would run without scale_loss.
 void train(torch::optim::Optimizer& optimizer);
 void train_by_what_knows_no_amp(torchamp::Optimizer& optimizer) {
@@ -126,7 +160,15 @@ void scale_for_what_initialize_was_given(const at::Tensor& loss, torch::optim::A
 }
 
 void scale_for_all_that_initialize_returned(const at::Tensor& loss, torchamp::Amped<Net>& amped) {
-  torchamp::scale_loss(loss, amped).backward();  // error: takes an optimizer: amped.optimizer
+  torchamp::scale_loss(loss, amped).backward();  // error: scale_loss(loss, amped.optimizer)
+}
+
+void scale_for_what_is_no_optimizer(const at::Tensor& loss, torchamp::Amped<Net>& amped) {
+  torchamp::scale_loss(loss, amped.model).backward();       // error: a loss and the optimizer
+  torchamp::scale_loss(loss, &amped.optimizer).backward();  // error: a loss and the optimizer
+  torchamp::scale_loss(amped.optimizer, loss).backward();   // error: a loss and the optimizer
+  torchamp::scale_loss(1.0, amped.optimizer).backward();    // error: a loss and the optimizer
+  torchamp::scale_loss(loss).backward();                    // error: takes the optimizer too
 }
 
 struct Output {

@@ -160,15 +160,16 @@ TEST_P(LifetimesTest, AModuleByReferenceMayBeDestroyedFirst) {
 [[noreturn]] void end_process(unsigned seed, const std::function<Amped<Net>()>& make) {
   using Models = std::vector<std::unique_ptr<Amped<Net>>>;
   static Models statics;
-  thread_local Models locals;
+  static Models& forever = *new Models;  // a static, by which LeakSanitizer finds it
   std::mt19937 random(seed);
   int casting = 0;  // here
   const auto put = [&](bool here) {
+    thread_local Models locals;
     auto amped = std::make_unique<Amped<Net>>(make());
     const auto place = random() % 5;
     if (place == 0) statics.push_back(std::move(amped));
     if (place == 1) locals.push_back(std::move(amped));
-    if (place == 2) amped.release();
+    if (place == 2) forever.push_back(std::move(amped));
     if (place == 3) std::thread([handed = std::move(amped)] {}).join();
     casting += here && place < 3 ? 1 : 0;
   };

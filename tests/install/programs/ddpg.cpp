@@ -116,11 +116,10 @@ void Agent::learn(int64_t episode) {
   critic_optimizer.zero_grad();
 #ifdef WITH_TORCHAMP
   amp::scale_loss(critic_loss, critic_optimizer).backward();
-  torch::nn::utils::clip_grad_norm_(amp::master_params(critic_optimizer), 1.0);
 #else
   critic_loss.backward();
-  torch::nn::utils::clip_grad_norm_(critic_local_->parameters(), 1.0);
 #endif
+  torch::nn::utils::clip_grad_norm_(critic_local_->parameters(), 1.0);
   critic_optimizer.step();
 
   const torch::Tensor actor_loss =

@@ -1,8 +1,10 @@
-// PINN: a network by value that solves u'' = -π² sin(πx) from its own derivatives.
+// PINN: a network by value that solves u'' = -π² sin(πx) from its own derivatives, by Adam first
+// and then by LBFGS.
 #include <torch/autograd.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/serialize.h>
 
 #include <cmath>
@@ -41,10 +43,31 @@ std::vector<torch::Tensor> residuals(Model& model, const torch::Tensor& points) 
   return {curvature / (M_PI * M_PI) + torch::sin(M_PI * x), model.forward(ends)};
 }
 
-int main(int argc, char** argv) {
-  const Run run(argc, argv);
-  torch::manual_seed(0);
-  Net net;
+/// One iteration of an optimizer that takes a closure, which LBFGS calls several times.
+template <class Model, class Optimizer>
+void iterate(int64_t i, const Run& run, const Net& net, Model& model, Optimizer& optimizer) {
+  torch::manual_seed(i);
+  const torch::Tensor points = 2 * torch::rand({32, 1}) - 1;
+  std::vector<torch::Tensor> losses;
+  optimizer.step([&] {
+    const auto left = residuals(model, points);
+    const torch::Tensor equation = left[0].square().mean(), boundary = left[1].square().mean();
+    if (losses.empty()) losses = {equation, boundary};
+    const torch::Tensor loss = run.loss(i, equation + boundary);
+    optimizer.zero_grad();
+#ifdef WITH_TORCHAMP
+    amp::scale_loss(loss, optimizer).backward();
+#else
+    loss.backward();
+#endif
+    return loss;
+  });
+  print(i, losses, net.parameters(), optimizer);
+}
+
+constexpr int64_t kOfAdam = 10;
+
+void train_by_adam(const Run& run, Net& net) {
   torch::optim::Adam adam(net.parameters(), 1e-2);
 #ifdef WITH_TORCHAMP
   auto amped = amp::initialize(net, adam, run.options());
@@ -61,7 +84,7 @@ int main(int argc, char** argv) {
   }
 #endif
 
-  for (int64_t i = run.first(); i < Run::kIterations; ++i) {
+  for (int64_t i = run.first(); i < kOfAdam; ++i) {
     if (run.saves_before(i)) {
 #ifdef WITH_TORCHAMP
       amp::save(amped, run.file("amp"));
@@ -72,17 +95,32 @@ int main(int argc, char** argv) {
       torch::save(adam, run.file("adam"));
 #endif
     }
-    torch::manual_seed(i);
-    const auto left = residuals(model, 2 * torch::rand({32, 1}) - 1);
-    const torch::Tensor equation = left[0].square().mean(), boundary = left[1].square().mean();
-    const torch::Tensor loss = run.loss(i, equation + boundary);
-    optimizer.zero_grad();
-#ifdef WITH_TORCHAMP
-    amp::scale_loss(loss, optimizer).backward();
-#else
-    loss.backward();
-#endif
-    optimizer.step();
-    print(i, {equation, boundary}, net.parameters(), optimizer);
+    iterate(i, run, net, model, optimizer);
   }
+#ifdef WITH_TORCHAMP
+  amp::release(amped);
+#endif
+}
+
+void train_by_lbfgs(const Run& run, Net& net) {
+  torch::optim::LBFGS lbfgs(
+      net.parameters(), torch::optim::LBFGSOptions(1).max_iter(3).line_search_fn("strong_wolfe"));
+#ifdef WITH_TORCHAMP
+  amp::Options options = run.options();
+  if (run.level() != "O0") options.loss_scale(128);  // LBFGS needs a fixed one
+  auto amped = amp::initialize(net, lbfgs, options);
+  auto& [model, optimizer] = amped;
+#else
+  auto& model = net;
+  auto& optimizer = lbfgs;
+#endif
+  for (int64_t i = kOfAdam; i < Run::kIterations; ++i) iterate(i, run, net, model, optimizer);
+}
+
+int main(int argc, char** argv) {
+  const Run run(argc, argv);
+  torch::manual_seed(0);
+  Net net;
+  train_by_adam(run, net);
+  train_by_lbfgs(run, net);
 }

@@ -90,11 +90,10 @@ torch::Tensor update(Policy& policy, Optimizer& optimizer, const Rollout& rollou
       optimizer.zero_grad();
 #ifdef WITH_TORCHAMP
       amp::scale_loss(loss, optimizer).backward();
-      torch::nn::utils::clip_grad_norm_(amp::master_params(optimizer), 0.5);
 #else
       loss.backward();
-      torch::nn::utils::clip_grad_norm_(policy->parameters(), 0.5);
 #endif
+      torch::nn::utils::clip_grad_norm_(policy->parameters(), 0.5);
       optimizer.step();
     }
   }
