@@ -1263,6 +1263,10 @@ TYPE_ERRORS = (
         "axpby: expected checked to be a Check, got a str",
     ),
     (
+        lambda: ops.scale(3, [], 2.0, torch.zeros(1)),
+        "scale: expected inputs to be a list or a tuple of tensors, got int",
+    ),
+    (
         lambda: ops.scale([1.0], [], 2.0, torch.zeros(1)),
         "scale: expected inputs[0] to be a tensor or None, got float",
     ),
