@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from nets import LEVELS, MASTER_LEVELS, Net, batch, file_by, initialized, sgd, train_step
+from nets import LEVELS, MASTER_LEVELS, Net, batch, initialized, sgd, train_step
 from torch import nn
 from torch.optim import swa_utils
 
@@ -128,21 +128,6 @@ def test_update_bn_takes_it(level):
     torch.testing.assert_close(averaged.module.norm.running_mean, first.mean(0))
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_a_saved_one_goes_on(level):
-    model, optimizer = initialized(level)
-    averaged = amp.AveragedModel(model, **MEANS["ema"]())
-    train_step(model, optimizer, 0)
-    averaged.update_parameters(model)
-    file = file_by(lambda file: torch.save(averaged.state_dict(), file))
-    resumed = amp.AveragedModel(model, **MEANS["ema"]())
-    resumed.load_state_dict(torch.load(file))
-    train_step(model, optimizer, 1)
-    averaged.update_parameters(model)
-    resumed.update_parameters(model)
-    assert_equal(resumed.state_dict(), averaged.state_dict())
-
-
 def test_float64_and_integers_keep_their_dtype():
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8)).double()
     averaged = amp.AveragedModel(model)
@@ -168,13 +153,6 @@ def test_recurrent_modules_average():
     plain = Recurrent()
     plain.load_state_dict(model.state_dict())
     assert torch.equal(averaged(x), plain(x))
-
-
-def test_the_model_stays_in_16_bits():
-    model, _ = initialized("O2")
-    amp.AveragedModel(model)
-    assert model.first.weight.dtype == torch.float16
-    assert model(batch()[0]).dtype == torch.float32
 
 
 def test_one_of_a_model_for_inference():

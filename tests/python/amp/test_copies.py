@@ -116,18 +116,6 @@ def test_what_a_program_does_with_it(level, kept, how, then):
 
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("level", LEVELS)
-def test_it_is_released_already(level, how):
-    model, _ = make(level, ())
-    other = HOWS[how](model)
-    amp.release(model)
-    weights = other.first.weight.detach().clone()
-    for plain in (other, model):
-        amp.release(plain)
-    assert torch.equal(other.first.weight, weights)
-
-
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("level", LEVELS)
 def test_a_forward_bound_to_the_object_is_its_own(level, how):
     model = Tripled()
     model.forward = model.tripled
