@@ -29,34 +29,16 @@ def initialize(*arguments, **options):
     return amp.initialize(*arguments, **{"opt_level": "O2", "verbosity": 0, **options})
 
 
+def of_a_net(use: Callable) -> Callable:
+    return lambda: use(linear_net())
+
+
+def in_training(use: Callable) -> Callable:
+    """Of a net and its optimizer."""
+    return lambda: use(*made())
+
+
 # What initialize is given.
-
-
-def a_tuple_of_models():
-    initialize((linear_net(),))
-
-
-def no_model():
-    initialize("model")
-
-
-def optimizer_for_a_model():
-    initialize(sgd(linear_net()), linear_net())
-
-
-def a_generator_of_optimizers():
-    net = linear_net()
-    initialize(net, (each for each in [sgd(net)]))
-
-
-def a_half_model():
-    net = linear_net().half()
-    initialize(net, sgd(net))
-
-
-def a_wrapped_model():
-    net = nn.DataParallel(linear_net())
-    initialize(net, sgd(net))
 
 
 def a_scripted_model():
@@ -66,21 +48,6 @@ def a_scripted_model():
     initialize(net, sgd(net))
 
 
-def a_lazy_model():
-    net = nn.Sequential(nn.LazyLinear(3))
-    initialize(net)
-
-
-def the_model_twice():
-    net, optimizer = made()
-    initialize(net, sgd(net))
-
-
-def the_optimizer_twice():
-    net, optimizer = made()
-    initialize(linear_net(), optimizer)
-
-
 def one_optimizer_in_two_places():
     net = linear_net()
     optimizer = sgd(net)
@@ -88,20 +55,6 @@ def one_optimizer_in_two_places():
         initialize(net, [optimizer, optimizer])
     finally:
         assert net[0].weight.dtype == torch.float32
-
-
-def an_optimizer_of_another_model():
-    initialize(linear_net(), sgd(linear_net()))
-
-
-def an_optimizer_of_a_copy():
-    net = linear_net()
-    initialize(copy.deepcopy(net), sgd(net))
-
-
-def one_optimizer_of_another_model():
-    net = linear_net()
-    initialize(net, [sgd(net), sgd(linear_net())])
 
 
 def a_teacher(level: str = "O2"):
@@ -135,15 +88,6 @@ def models_that_no_optimizer_steps():
     initialize([linear_net(), linear_net()])
 
 
-def an_optimizer_of_a_head_on_a_frozen_model():
-    initialize(linear_net().requires_grad_(False), sgd(linear_net()), opt_level="O1")
-
-
-def a_float64_model(level: str):
-    net = linear_net().double()
-    initialize(net, sgd(net), opt_level=level)
-
-
 def a_zero_redundancy_optimizer():
     class ZeroRedundancyOptimizer(torch.optim.SGD):
         pass
@@ -164,14 +108,6 @@ def stochastic_rounding(level: str = "O5", **options):
     initialize(net, sgd, opt_level=level, **options)
 
 
-def an_unknown_level():
-    initialize(linear_net(), opt_level="O7")
-
-
-def a_lower_case_level():
-    initialize(linear_net(), opt_level="o1")
-
-
 def option(name: str, value: object, level: str = "O2") -> Callable:
     def program():
         net = linear_net()
@@ -180,28 +116,7 @@ def option(name: str, value: object, level: str = "O2") -> Callable:
     return program
 
 
-def unknown_option():
-    torchamp.Amp(linear_net(), None, "O2", loss_scales=1.0)
-
-
 # scale_loss.
-
-
-def scale_of_a_foreign_optimizer():
-    made()
-    amp.scale_loss(torch.ones(()), sgd(linear_net()))
-
-
-def scale_for_two_sessions():
-    amp.scale_loss(torch.ones(()), [made()[1], made()[1]])
-
-
-def loss_id_too_large():
-    amp.scale_loss(torch.ones(()), made()[1], loss_id=1)
-
-
-def negative_loss_id():
-    amp.scale_loss(torch.ones(()), made()[1], loss_id=-1)
 
 
 def scale_in_scale():
@@ -217,20 +132,6 @@ def loss(value: object) -> Callable:
             pass
 
     return program
-
-
-def the_loss_and_the_optimizer_swapped():
-    net, optimizer = made()
-    amp.scale_loss(optimizer, loss_of(net))
-
-
-def a_policy_for_a_part():
-    net, optimizer = made()
-    amp.set_policy(net[0], "float32")
-
-
-def scale_for_a_number():
-    amp.clip_grad_norm_(1.0, 1.0)
 
 
 def the_unscaled_loss(level: str):
@@ -257,18 +158,14 @@ def step_in_the_block(level: str):
         optimizer.step()
 
 
-def clip_in_the_block():
-    net, optimizer = made()
-    with amp.scale_loss(loss_of(net), optimizer) as scaled_loss:
-        scaled_loss.backward()
-        amp.clip_grad_norm_(optimizer, 1.0)
+def clip_in_the_block(clip: Callable) -> Callable:
+    def program():
+        net, optimizer = made()
+        with amp.scale_loss(loss_of(net), optimizer) as scaled_loss:
+            scaled_loss.backward()
+            clip(optimizer, 1.0)
 
-
-def clip_values_in_the_block():
-    net, optimizer = made()
-    with amp.scale_loss(loss_of(net), optimizer) as scaled_loss:
-        scaled_loss.backward()
-        amp.clip_grad_value_(optimizer, 1.0)
+    return program
 
 
 def step_on_delayed_grads():
@@ -288,10 +185,6 @@ def the_model_for_the_optimizer(use: Callable, *arguments: object) -> Callable:
 
 
 # The step.
-
-
-def step_without_a_backward(level: str):
-    made(level)[1].step()
 
 
 def two_steps_after_one_backward():
@@ -413,26 +306,11 @@ def model_half_after_initialize():
     optimizer.step()
 
 
-def load_with_assign():
-    net, _ = made()
-    net.load_state_dict(linear_net().state_dict(), assign=True)
-
-
 def load_another_level():
     net, optimizer = made("O1")
     saved = amp.state_dict()
     net, optimizer = made("O2")
     amp.load_state_dict(saved)
-
-
-def load_something_else():
-    net, optimizer = made()
-    amp.load_state_dict({"model": 1})
-
-
-def load_a_truncated_dict():
-    net, optimizer = made()
-    amp.load_state_dict({"loss_scaler0": {"unskipped": 1}})
 
 
 def load_two_losses():
@@ -442,30 +320,10 @@ def load_two_losses():
     amp.load_state_dict(saved)
 
 
-def cast_a_model_in_training():
-    amp.cast_for_inference(made()[0], torch.float16)
-
-
-def cast_to_an_integer():
-    amp.cast_for_inference(linear_net(), torch.int32)
-
-
-def register_no_function():
-    amp.register_half_function(Net, "no_such_function")
-
-
 def sigmoid_and_bce():
     net, optimizer = made("O1")
     probabilities = torch.sigmoid(net(torch.ones(2, 4))).half()
     nn.functional.binary_cross_entropy(probabilities, torch.zeros(2, 3).half())
-
-
-def telemetry_of_another():
-    amp.telemetry(sgd(linear_net()))
-
-
-def fused_state_in_half():
-    optimizers.FusedAdam(linear_net().parameters(), state_dtype=torch.float16)
 
 
 # The end of a scale_loss, and of training.
@@ -513,23 +371,6 @@ def clip(bound: object, function: Callable = amp.clip_grad_norm_):
         function(optimizer, bound)
 
     return program
-
-
-def a_word_for_a_loss_id():
-    net, optimizer = made()
-    amp.scale_loss(loss_of(net), optimizer, loss_id="0")
-
-
-def clip_for_a_plain_optimizer():
-    amp.clip_grad_norm_(sgd(linear_net()), 1.0)
-
-
-def save_into_a_missing_folder():
-    torchamp.Amp(linear_net(), opt_level="O2", verbosity=0).save("/missing/run.pt")
-
-
-def load_no_archive():
-    torchamp.Amp(linear_net(), opt_level="O2", verbosity=0).load("/dev/null")
 
 
 def load_a_plain_state_dict():
@@ -606,19 +447,6 @@ def torchs_scaler_for_a_fused_optimizer_of_amp():
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(loss_of(net)).backward()
     scaler.step(optimizer)
-
-
-def scaler_for_an_optimizer_of_amp():
-    net, optimizer = made()
-    amp.GradScaler("cpu").step(optimizer)
-
-
-def a_closure_for_a_scaler():
-    amp.GradScaler("cpu").step(sgd(linear_net()), lambda: None)
-
-
-def scale_a_word():
-    amp.GradScaler("cpu").scale("loss")
 
 
 LATE = (
@@ -751,14 +579,14 @@ RUNTIME_ERRORS = (
         "release: expected no scale_loss to be open, but one is; release after it",
     ),
     (scale_after_the_release, f"scale_loss: {A_STRANGER}"),
-    (clip_for_a_plain_optimizer, f"clip_grad_norm_: {A_STRANGER}"),
+    (lambda: amp.clip_grad_norm_(sgd(linear_net()), 1.0), f"clip_grad_norm_: {A_STRANGER}"),
     (
-        save_into_a_missing_folder,
+        lambda: torchamp.Amp(linear_net(), opt_level="O2", verbosity=0).save("/missing/run.pt"),
         'amp.save: expected "/missing/run.pt" to be a path that can be written, got the error "No '
         'such file or directory"',
     ),
     (
-        load_no_archive,
+        lambda: torchamp.Amp(linear_net(), opt_level="O2", verbosity=0).load("/dev/null"),
         "amp.load: expected '/dev/null' to be a file that amp.save wrote, got one that cannot be "
         "read: File is not a zip file",
     ),
@@ -768,7 +596,7 @@ RUNTIME_ERRORS = (
         "takes it",
     ),
     (
-        scaler_for_an_optimizer_of_amp,
+        lambda: amp.GradScaler("cpu").step(made()[1]),
         "step: expected an optimizer not returned by amp.initialize, which scales losses by "
         "amp.scale_loss, got one that is; use scale_loss, or do not call initialize",
     ),
@@ -778,49 +606,52 @@ RUNTIME_ERRORS = (
         "those of a GradScaler; use scale_loss, or do not call initialize",
     ),
     (
-        a_closure_for_a_scaler,
+        lambda: amp.GradScaler("cpu").step(sgd(linear_net()), lambda: None),
         "step: expected no closure, whose backward would not be scaled, got one; scale the loss "
         "and run its backward, then call step(optimizer)",
     ),
     (
-        a_half_model,
+        lambda: made(model=linear_net().half()),
         "initialize: expected models[0] to be a float32 model, got parameter '0.weight' in "
         "float16; initialize casts the model itself: remove the call of half(), or freeze what "
         "does not train by requires_grad_(False)",
     ),
     (
-        a_wrapped_model,
+        lambda: made(model=nn.DataParallel(linear_net())),
         "initialize: expected models[0] to be an unwrapped model, got one wrapped in DataParallel; "
         "initialize first, then wrap",
     ),
     (
-        a_lazy_model,
+        lambda: initialize(nn.Sequential(nn.LazyLinear(3))),
         "initialize: expected parameter '0.weight' of models[0] to be materialized, got a lazy "
         "one; run a forward first",
     ),
     (
-        the_model_twice,
+        in_training(lambda net, _: initialize(net, sgd(net))),
         "initialize: expected models[0] (Sequential) not to be initialized already, but it is; "
         "pass all models and optimizers that belong together to one call, or end the earlier "
         "training by amp.release(model)",
     ),
     (
-        the_optimizer_twice,
+        in_training(lambda _, optimizer: initialize(linear_net(), optimizer)),
         "initialize: expected optimizers[0] (SGD) not to be initialized already, but it is; "
         "amp.release(model), of its model, makes it plain again",
     ),
     (
-        an_unknown_level,
+        lambda: initialize(linear_net(), opt_level="O7"),
         'initialize: expected opt_level to be one of "O0", "O1", "O2", "O3", "O4", "O5", got "O7"',
     ),
     (
-        a_lower_case_level,
+        lambda: initialize(linear_net(), opt_level="o1"),
         'initialize: expected opt_level to be one of "O0", "O1", "O2", "O3", "O4", "O5", got "o1"; '
         'did you mean "O1" (letter O, digit)?',
     ),
-    (scale_of_a_foreign_optimizer, f"scale_loss: {A_STRANGER}"),
     (
-        scale_for_two_sessions,
+        in_training(lambda *_: amp.scale_loss(torch.ones(()), sgd(linear_net()))),
+        f"scale_loss: {A_STRANGER}",
+    ),
+    (
+        lambda: amp.scale_loss(torch.ones(()), [made()[1], made()[1]]),
         "scale_loss: expected optimizers[1] to come from the same initialize as the others, got "
         "one from another",
     ),
@@ -830,13 +661,13 @@ RUNTIME_ERRORS = (
         "that scale_loss first, or scale the sum of the losses",
     ),
     (lambda: amp.set_policy(made()[0], "float32"), A_POLICY),
-    (a_policy_for_a_part, A_POLICY),
+    (in_training(lambda net, _: amp.set_policy(net[0], "float32")), A_POLICY),
     (lambda: the_unscaled_loss("O1"), UNSCALED_LOSS),
     (lambda: the_unscaled_loss("O2"), UNSCALED_LOSS),
     (lambda: step_in_the_block("O1"), STEP_INSIDE),
     (lambda: step_in_the_block("O2"), STEP_INSIDE),
-    (clip_in_the_block, f"clip_grad_norm_: {SCALED}"),
-    (clip_values_in_the_block, f"clip_grad_value_: {SCALED}"),
+    (clip_in_the_block(amp.clip_grad_norm_), f"clip_grad_norm_: {SCALED}"),
+    (clip_in_the_block(amp.clip_grad_value_), f"clip_grad_value_: {SCALED}"),
     (
         step_on_delayed_grads,
         "step: expected unscaled grads, got grads still scaled by a scale_loss with delay_unscale, "
@@ -877,7 +708,7 @@ RUNTIME_ERRORS = (
         "amp::load, or with torch::load into the model that initialize returned",
     ),
     (
-        load_with_assign,
+        in_training(lambda net, _: net.load_state_dict(net.state_dict(), assign=True)),
         "load_state_dict: expected assign=False for a model that initialize has cast, got True, "
         "which would replace the optimizer's parameters; load without assign, or before initialize",
     ),
@@ -887,12 +718,12 @@ RUNTIME_ERRORS = (
         "optimizers load across levels, omit this dict to reset the loss scale",
     ),
     (
-        load_something_else,
+        in_training(lambda *_: amp.load_state_dict({"model": 1})),
         "load_state_dict: expected keys loss_scaler0, loss_scaler1, …, as amp.state_dict() gives "
         "them, got 'model'",
     ),
     (
-        load_a_truncated_dict,
+        in_training(lambda *_: amp.load_state_dict({"loss_scaler0": {"unskipped": 1}})),
         "load_state_dict: expected 'loss_scale' and 'unskipped' in loss_scaler0, found no "
         "'loss_scale': it is truncated",
     ),
@@ -902,12 +733,12 @@ RUNTIME_ERRORS = (
         "one of 2",
     ),
     (
-        cast_a_model_in_training,
+        lambda: amp.cast_for_inference(made()[0], torch.float16),
         "cast_for_inference: expected model (Sequential) to be in float32, got one that initialize "
         "has cast for training; cast a copy.deepcopy of it",
     ),
     (
-        telemetry_of_another,
+        lambda: amp.telemetry(sgd(linear_net())),
         "telemetry: expected optimizer to be an optimizer that initialize returned, got an SGD "
         "that it did not; pass it to initialize with its model",
     ),
@@ -926,7 +757,7 @@ VALUE_ERRORS = (
         "clip_grad_value_: expected clip_value to be at least 0, got -1.0",
     ),
     (
-        scale_a_word,
+        lambda: amp.GradScaler("cpu").scale("loss"),
         "scale: expected outputs to be a tensor or a nested structure of tensors, got str",
     ),
     (option("min_loss_scale", 2.0**25), f"{LIMITS} 3.35544e+07 and 1.67772e+07"),
@@ -954,38 +785,44 @@ VALUE_ERRORS = (
         one_optimizer_in_two_places,
         "initialize: expected each optimizer once, got optimizers[1] (SGD) twice",
     ),
-    (an_optimizer_of_another_model, NO_PARAMS),
-    (an_optimizer_of_a_copy, NO_PARAMS),
+    (lambda: initialize(linear_net(), sgd(linear_net())), NO_PARAMS),
+    (of_a_net(lambda net: initialize(copy.deepcopy(net), sgd(net))), NO_PARAMS),
     (
         lambda: made("O2", lambda net: torch.optim.LBFGS(net.parameters()), loss_scale="dynamic"),
         "initialize: expected optimizers[0] to call its closure once at a dynamic loss scale, "
         "which skips steps, got LBFGS; give initialize a loss_scale, or take O0, O4 or O5",
     ),
     (
-        register_no_function,
+        lambda: amp.register_half_function(Net, "no_such_function"),
         "register_half_function: expected the name of a function in <class 'nets.Net'>, got "
         "'no_such_function'",
     ),
     (
-        fused_state_in_half,
+        lambda: optimizers.FusedAdam(linear_net().parameters(), state_dtype=torch.float16),
         "FusedAdam: expected state_dtype to be torch.float32 or torch.bfloat16, got torch.float16",
     ),
 )
 TYPE_ERRORS = (
     (clip("1"), "clip_grad_norm_: expected max_norm to be a number, got a str"),
-    (a_word_for_a_loss_id, "scale_loss: expected loss_id to be an integer, got '0'"),
     (
-        a_tuple_of_models,
+        in_training(lambda net, optimizer: amp.scale_loss(loss_of(net), optimizer, loss_id="0")),
+        "scale_loss: expected loss_id to be an integer, got '0'",
+    ),
+    (
+        lambda: initialize((linear_net(),)),
         "initialize: expected models to be a torch.nn.Module or a list of them, got tuple; pass a "
         "list: list(...)",
     ),
-    (no_model, "initialize: expected models to be a torch.nn.Module or a list of them, got str"),
     (
-        optimizer_for_a_model,
+        lambda: initialize("model"),
+        "initialize: expected models to be a torch.nn.Module or a list of them, got str",
+    ),
+    (
+        lambda: initialize(sgd(linear_net()), linear_net()),
         "initialize: expected models to be a torch.nn.Module or a list of them, got SGD",
     ),
     (
-        a_generator_of_optimizers,
+        of_a_net(lambda net: initialize(net, (each for each in [sgd(net)]))),
         "initialize: expected optimizers to be a torch.optim.Optimizer or a list of them, got "
         "generator",
     ),
@@ -995,7 +832,7 @@ TYPE_ERRORS = (
         "initialize first, then trace",
     ),
     (
-        unknown_option,
+        lambda: torchamp.Amp(linear_net(), None, "O2", loss_scales=1.0),
         "initialize() got an unexpected keyword argument 'loss_scales'; did you mean 'loss_scale'?",
     ),
     *(
@@ -1079,11 +916,11 @@ TYPE_ERRORS = (
         "scale_loss: expected loss to be a floating-point tensor, got CPULongType",
     ),
     (
-        the_loss_and_the_optimizer_swapped,
+        in_training(lambda net, optimizer: amp.scale_loss(optimizer, loss_of(net))),
         "scale_loss: expected optimizers to be one of them or a list, got a Tensor",
     ),
     (
-        scale_for_a_number,
+        lambda: amp.clip_grad_norm_(1.0, 1.0),
         "clip_grad_norm_: expected optimizers to be one of them or a list, got a float",
     ),
     (
@@ -1091,7 +928,7 @@ TYPE_ERRORS = (
         "initialize: expected enabled, the third argument, to be True or False, got None",
     ),
     (
-        cast_to_an_integer,
+        lambda: amp.cast_for_inference(linear_net(), torch.int32),
         "cast_for_inference: expected dtype to be a floating torch.dtype, got torch.int32",
     ),
     (
@@ -1193,11 +1030,11 @@ TYPE_ERRORS = (
         "load: expected file to be a path or a binary file, got a NoneType",
     ),
     (
-        lambda: (made(), amp.load_state_dict(None)),
+        in_training(lambda *_: amp.load_state_dict(None)),
         "load_state_dict: expected state_dict to be a dict, got a NoneType",
     ),
     (
-        lambda: (made(), amp.state_dict([])),
+        in_training(lambda *_: amp.state_dict([])),
         "state_dict: expected destination to be a dict or None, got a list",
     ),
     (
@@ -1267,12 +1104,12 @@ ERRORS = (
         for name, value, error, words in OPTIONS
     ),
     (
-        loss_id_too_large,
+        lambda: amp.scale_loss(torch.ones(()), made()[1], loss_id=1),
         IndexError,
         "scale_loss: expected loss_id to be below num_losses, 1, got 1",
     ),
     (
-        negative_loss_id,
+        lambda: amp.scale_loss(torch.ones(()), made()[1], loss_id=-1),
         IndexError,
         "scale_loss: expected loss_id to be below num_losses, 1, got -1",
     ),
@@ -1291,7 +1128,7 @@ WARNINGS = (
         "float32 from now on; close it after training, and call them in torch.no_grad()",
     ),
     (
-        one_optimizer_of_another_model,
+        of_a_net(lambda net: initialize(net, [sgd(net), sgd(linear_net())])),
         "initialize: expected optimizers[1] to have parameters of models, got one that "
         "has none; pass all models that it trains",
     ),
@@ -1299,12 +1136,12 @@ WARNINGS = (
     (lambda: a_teacher("O3"), TEACHER),
     (lambda: a_teacher("O5"), TEACHER),
     (
-        lambda: a_float64_model("O0"),
+        lambda: made("O0", model=linear_net().double()),
         'initialize: expected models[0] to be in float32, got parameter "0.weight" in '
         "float64; it is rounded to float32, and a master of it to float32",
     ),
     (
-        lambda: a_float64_model("O2"),
+        lambda: made("O2", model=linear_net().double()),
         'initialize: expected models[0] to be in float32, got parameter "0.weight" in '
         "float64; it is rounded to float16, and a master of it to float32",
     ),
@@ -1314,8 +1151,8 @@ WARNINGS = (
         "parameters that have no masters, got one with it, which changes nothing; set "
         "master_weights to false, or leave it out",
     ),
-    (lambda: step_without_a_backward("O1"), NO_GRADS),
-    (lambda: step_without_a_backward("O2"), NO_GRADS),
+    (lambda: made("O1")[1].step(), NO_GRADS),
+    (lambda: made("O2")[1].step(), NO_GRADS),
     (two_steps_after_one_backward, NO_GRADS),
     (many_steps_without_a_backward, NO_GRADS),
 )
@@ -1327,14 +1164,14 @@ RIGHT = (
     released(lambda owner: owner.load_state_dict(owner.state_dict())),
     a_second_initialize_of_the_model,
     lambda: clip_for_an_optimizer_not_given("O2", amp.clip_grad_norm_),
-    an_optimizer_of_a_head_on_a_frozen_model,
+    lambda: initialize(linear_net().requires_grad_(False), sgd(linear_net()), opt_level="O1"),
     lambda: a_teacher("O0"),
     lambda: a_teacher("O1"),
     a_teacher_that_stays_as_it_is,
     lambda: an_average_of_the_student("O2"),
     lambda: an_average_of_the_student("O5"),
     models_that_no_optimizer_steps,
-    lambda: a_float64_model("O1"),
+    lambda: made("O1", model=linear_net().double()),
     lambda: stochastic_rounding(master_weights=False),
     lambda: stochastic_rounding("O4"),
     option("keep_batchnorm_fp32", "True"),
