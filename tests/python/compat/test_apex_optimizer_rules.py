@@ -74,6 +74,15 @@ def test_step_hooks_run_once(kind, device):
     assert seen == ["before", "after"]
 
 
+@every
+def test_sparse_grads_are_refused(kind, device):
+    embedding = nn.Embedding(5, 3, sparse=True).to(device)
+    optimizer = kind(embedding.parameters(), **ALL[kind])
+    embedding(torch.tensor([1], device=device)).sum().backward()
+    with pytest.raises(RuntimeError, match="dense"):
+        optimizer.step()
+
+
 def test_wrong_arguments_are_refused_as_in_apex(device):
     params = make_params(device)
     for kind in (FusedAdam, FusedLAMB, FusedNovoGrad):
