@@ -977,23 +977,6 @@ TYPE_ERRORS = (
     ),
     (lambda: ops.Check("X"), "Check: expected value to be an integer, got a str"),
     (
-        lambda: ops.scale([], [], torch.ones(2), torch.zeros(1)),
-        "scale: expected scale to be a number, got a Tensor",
-    ),
-    (
-        lambda: ops.scale([], [], 2.0, 0.0),
-        "scale: expected found_inf to be a torch.Tensor, got a float",
-    ),
-    (lambda: ops.scale([], [], 2.0), "scale() missing a required argument: 'found_inf'"),
-    (
-        lambda: ops.l2norm([], per_tensor="yes"),
-        "l2norm: expected per_tensor to be True or False, got a str",
-    ),
-    (
-        lambda: ops.axpby(1.0, [], 1.0, [], [], torch.zeros(1), "X"),
-        "axpby: expected checked to be a Check, got a str",
-    ),
-    (
         lambda: ops.scale(3, [], 2.0, torch.zeros(1)),
         "scale: expected inputs to be a list or a tuple of tensors, got int",
     ),

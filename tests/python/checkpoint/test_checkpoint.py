@@ -10,7 +10,7 @@ import pytest
 import torch
 from nets import Net, adam, file_by, initialized, overflow_at, sgd, train_step
 
-from torchamp import Amp, amp, ops
+from torchamp import amp
 
 LEVELS = ["O0", "O1", "O2", "O3", "O5"]
 PARTS = ["initialize", "model", "optimizer"]
@@ -112,21 +112,6 @@ def resumed_after_steps(level: str, load, steps_before: int, total: int):
 def test_loading_after_steps_of_another_run(level, load, steps_before):
     resumed_state = resumed_after_steps(level, load, steps_before, 8)
     assert_equal(resumed_state, dict(run(level, sgd, 8)[0]))
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_loading_submodules_before_initialize(level):
-    torch.manual_seed(7)
-    model, optimizer = initialized(level, Net(), sgd)
-    step_with_overflows(model, optimizer, 0)
-    checkpoint = checkpoint_of(model, optimizer)
-    other = Net()
-    load_by_submodule(other, checkpoint["model"])
-    other, other_optimizer = initialized(level, other, sgd)
-    other_optimizer.load_state_dict(checkpoint["optimizer"])
-    for pair in ((model, optimizer), (other, other_optimizer)):
-        train_step(*pair, seed=1)
-    assert_equal(dict(other.state_dict()), dict(model.state_dict()))
 
 
 def test_the_layout_is_apex_s():
@@ -251,12 +236,3 @@ def test_dicts_that_do_not_fit(make, message):
         amp.load_state_dict(state)
     assert amp.state_dict() == before
     del pair
-
-
-def test_hysteresis_and_objects_of_their_own():
-    one = Amp(Net(), opt_level="O2", verbosity=0)
-    other = Amp(Net(), opt_level="O2", verbosity=0)
-    one.loss_scalers[0].rule = ops.ScaleRule(hysteresis=3)
-    one.loss_scalers[0].load_state(256.0, 7, 2)
-    other.load_state_dict(one.state_dict())
-    assert other.loss_scalers[0].state() == (256.0, 7, 2)

@@ -9,7 +9,7 @@ from apex import amp
 from apex.amp._amp_state import _amp_state, master_params
 from apex.amp.scaler import LossScaler
 from apex.fp16_utils import FP16_Optimizer
-from nets import adam, batch, linear_net, loss_of, overflow_at, sgd
+from nets import adam, backward, batch, linear_net, loss_of, overflow_at, sgd
 
 import torchamp
 
@@ -17,11 +17,6 @@ import torchamp
 def initialized(level="O2", make=sgd, **options):
     model = linear_net()
     return amp.initialize(model, make(model), opt_level=level, verbosity=0, **options)
-
-
-def backward(model, optimizer, **options):
-    with amp.scale_loss(loss_of(model), optimizer, **options) as scaled_loss:
-        scaled_loss.backward()
 
 
 # The state.
