@@ -9,7 +9,7 @@ from nets import LEVELS, MASTER_LEVELS, Net, batch, initialized, sgd, train_step
 from torch import nn
 from torch.optim import swa_utils
 
-from torchamp import amp, optimizers
+from torchamp import amp
 
 DECAY = 0.75
 STEPS = 8
@@ -24,10 +24,6 @@ MEANS = {
 def weight_of(mean: str, step: int) -> float:
     """That of the step's values."""
     return 1 / (step + 1) if mean == "equal" else 1 if step == 0 else 1 - DECAY
-
-
-def fused_adamw(model):
-    return optimizers.FusedAdamW(model.parameters(), lr=0.01)
 
 
 def masters_of(model) -> list[torch.Tensor]:
@@ -48,19 +44,6 @@ def test_averages_are_those_of_float32_masters_by_hand(level, mean):
     for average, wanted in zip(averaged.parameters(), expected):
         assert average.dtype == torch.float32
         torch.testing.assert_close(average.double(), wanted, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("make", [sgd, fused_adamw])
-@pytest.mark.parametrize("level", MASTER_LEVELS)
-def test_grads_stay_scaled_and_averages_exact(level, make):
-    model, optimizer = initialized(level, optimizer=make, materialize_master_grads=False)
-    was_lazy = optimizer._torchamp.core.lazy
-    averaged = amp.AveragedModel(model)
-    train_step(model, optimizer)
-    averaged.update_parameters(model)
-    assert optimizer._torchamp.core.lazy == was_lazy
-    for average, master in zip(averaged.parameters(), masters_of(model)):
-        assert torch.equal(average, master)
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -225,15 +225,6 @@ def test_both_are_what_release_makes_of_them(level, how, maker, order):
     initialized(level, twins[0], lambda model: twins[1])
 
 
-@pytest.mark.parametrize("maker", MAKERS)
-@pytest.mark.parametrize("level", ["O2", "O5"])
-def test_copying_leaves_grads_scaled(level, maker):
-    _, optimizer = make(level, (), optimizer=MAKERS[maker], materialize_master_grads=False)
-    was_lazy = optimizer._torchamp.core.lazy
-    copy.deepcopy(optimizer)
-    assert optimizer._torchamp.core.lazy == was_lazy
-
-
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_deep_copy_of_a_part_is_a_plain_float32_one(level):
     model, _ = initialized(level, nn.Sequential(Net(), nn.Softplus()), keep_fp32="0.last")
