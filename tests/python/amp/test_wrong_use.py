@@ -68,19 +68,6 @@ def a_teacher_that_stays_as_it_is():
     assert teacher(torch.ones(1, 4)).dtype == student(torch.ones(1, 4)).dtype
 
 
-def an_average_of_the_student(level: str):
-    student, optimizer = made(level, lambda net: sgd(net, lr=1e-3, momentum=0.0))
-    teacher = amp.AveragedModel(
-        student, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.999)
-    )
-    before = teacher.module[0].weight.clone()
-    for seed in range(5):
-        backward(student, optimizer, seed)
-        optimizer.step()
-        teacher.update_parameters(student)
-    assert not torch.equal(teacher.module[0].weight, before)
-
-
 def models_that_no_optimizer_steps():
     """Features of a loss, and inference."""
     student = linear_net()
@@ -225,16 +212,6 @@ def clip_the_model_s_grads(make: Callable, **options):
     backward(net, optimizer)
     torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
     optimizer.step()
-
-
-def write_data_of_the_masters_grads():
-    net, optimizer = made()
-    backward(net, optimizer)
-    before = [param.detach().clone() for param in amp.master_params(optimizer)]
-    for param in amp.master_params(optimizer):
-        param.grad.data.zero_()
-    optimizer.step()
-    assert all(map(torch.equal, before, amp.master_params(optimizer)))
 
 
 def an_optimizer_not_given(level: str, zeroes: Callable | None = None, make=sgd, loss_scale=1024.0):
@@ -418,18 +395,6 @@ def use_what_is_closed(owner: torchamp.Amp):
     owner.save(io.BytesIO())
     owner.load_state_dict(owner.state_dict())
     assert len(list(owner.master_params())) == 4
-
-
-def a_second_initialize_of_the_model(level: str = "O1"):
-    """Which ends the first one's casts."""
-    net = linear_net()
-    first = torchamp.Amp(net, sgd(net), level, verbosity=0)
-    second = torchamp.Amp(net, sgd(net), level, verbosity=0)
-    for owner in (first, second):
-        with owner.scale_loss(loss_of(net)) as scaled_loss:
-            scaled_loss.backward()
-        owner.optimizers[0].step()
-        owner.optimizers[0].zero_grad()
 
 
 # Tools.
@@ -1145,21 +1110,17 @@ RIGHT = (
     closed(train_with, "O2"),
     released(lambda owner: loss_of(owner.models[0]).backward()),
     released(lambda owner: owner.load_state_dict(owner.state_dict())),
-    a_second_initialize_of_the_model,
     lambda: clip_for_an_optimizer_not_given("O2", amp.clip_grad_norm_),
     lambda: initialize(linear_net().requires_grad_(False), sgd(linear_net()), opt_level="O1"),
     lambda: a_teacher("O0"),
     lambda: a_teacher("O1"),
     a_teacher_that_stays_as_it_is,
-    lambda: an_average_of_the_student("O2"),
-    lambda: an_average_of_the_student("O5"),
     models_that_no_optimizer_steps,
     lambda: made("O1", model=linear_net().double()),
     lambda: stochastic_rounding(master_weights=False),
     lambda: stochastic_rounding("O4"),
     option("keep_batchnorm_fp32", "True"),
     grad_of_the_scaled_loss,
-    write_data_of_the_masters_grads,
     lambda: an_optimizer_not_given("O1", loss_scale=1.0),
     lambda: an_optimizer_not_given("O1", lambda net, optimizer: optimizer.zero_grad()),
     lambda: an_optimizer_not_given("O2", lambda net, optimizer: None),

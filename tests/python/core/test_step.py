@@ -74,27 +74,6 @@ def test_a_skipped_first_step_leaves_no_trace(name):
     assert changed(run(False), run(True)) == set()
 
 
-@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if "fused" in name])
-def test_fused_optimizers_step_as_they_do_alone(name):
-    def run(level: str | None) -> list[torch.Tensor]:
-        torch.manual_seed(5)
-        model = linear_net()
-        optimizer = OPTIMIZERS[name](model)
-        if level:
-            amp.initialize(model, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
-        for seed in range(4):
-            optimizer.zero_grad()
-            if level:
-                backward(model, optimizer, seed)
-            else:
-                loss_of(model, seed).backward()
-            optimizer.step()
-        return [p.detach().clone() for p in model.parameters()]
-
-    for alone, ours in zip(run(None), run("O0")):
-        torch.testing.assert_close(ours, alone, rtol=1e-5, atol=1e-6)
-
-
 def test_a_fixed_scale_never_skips():
     model, optimizer = initialized("O2", linear_net(), loss_scale=128.0)
     with overflow_at(model[0].weight):

@@ -226,32 +226,6 @@ def test_dispatch_modes_see_steps_of_mixed_learning_rates(device):
         torch.testing.assert_close(before[i] - param, (0.1 if i < 2 else 0.3) * param.grad)
 
 
-def test_schedulers_take_them(device):
-    params = make_params(device)
-    optimizer = optimizers.FusedSGD(params, 1.0)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
-    for lr in (1.0, 0.5, 0.25):
-        before = params[0].detach().clone()
-        train(optimizer, params, 1)
-        torch.testing.assert_close(before - params[0], lr * params[0].grad)
-        scheduler.step()
-
-
-def test_a_closure_is_called_once_with_grads(device):
-    params = make_params(device)
-    optimizer = optimizers.FusedAdam(params)
-    calls = []
-
-    def closure():
-        optimizer.zero_grad()
-        loss = sum(param.square().sum() for param in params)
-        loss.backward()
-        calls.append(loss)
-        return loss
-
-    assert optimizer.step(closure) is calls[0] and len(calls) == 1
-
-
 class OwnStep(optimizers.FusedAdamW):
     def step(self, closure=None):
         return super().step(closure)

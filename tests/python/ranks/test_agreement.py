@@ -230,15 +230,6 @@ def counted(level: str) -> None:
     assert counts == [[compared, 4], [4], [4]]
 
 
-def fixed_scale() -> None:
-    """Skips nothing, so there is nothing to agree on."""
-    model, optimizer = together("O2", loss_scale=128.0)
-    with Counter() as counter:
-        plain(model, optimizer, 0, "last")
-        optimizer.step()
-    assert counter == []
-
-
 def skipped_elsewhere() -> None:
     """What the ranks say of it: logged in the first, so not a parameter of its own."""
     model, optimizer = together("O2", verbosity=1)
@@ -517,7 +508,6 @@ def cases_of_two() -> Iterator[tuple[str, Callable[[], None]]]:
     for case in (
         alone,
         of_two_losses,
-        fixed_scale,
         skipped_elsewhere,
         skipped_too_often,
         with_ignored_params,
