@@ -10,7 +10,7 @@ import pytest
 import torch
 from nets import Net, adam, file_by, initialized, overflow_at, sgd, train_step
 
-from torchamp import amp
+from torchamp import Amp, amp, ops
 
 LEVELS = ["O0", "O1", "O2", "O3", "O5"]
 PARTS = ["initialize", "model", "optimizer"]
@@ -236,3 +236,12 @@ def test_dicts_that_do_not_fit(make, message):
         amp.load_state_dict(state)
     assert amp.state_dict() == before
     del pair
+
+
+def test_hysteresis_and_objects_of_their_own():
+    one = Amp(Net(), opt_level="O2", verbosity=0)
+    other = Amp(Net(), opt_level="O2", verbosity=0)
+    one.loss_scalers[0].rule = ops.ScaleRule(hysteresis=3)
+    one.loss_scalers[0].load_state(256.0, 7, 2)
+    other.load_state_dict(one.state_dict())
+    assert other.loss_scalers[0].state() == (256.0, 7, 2)
