@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -165,6 +166,25 @@ def test_graphs_stay_right_beside_other_steps():
         graph.replay()
     assert_same_bits(run.written(), expected_of(1))
     assert_same_bits(other.written(), expected_of(2, STEPS - 1))
+
+
+def test_states_that_a_replay_uses_are_not_given_away():
+    param = torch.ones(2**20, device=CARD, requires_grad=True)
+    param.grad = torch.ones_like(param)
+    optimizer = optimizers.FusedAdam([param])
+    graph = captured(optimizer.step)
+    states = optimizer.state[param]
+    used = {states[name].data_ptr() for name in ("exp_avg", "exp_avg_sq")}
+    torch.cuda._sleep(LONG)
+    graph.replay()
+    del optimizer, states
+    gc.collect()
+    given = []
+    for _ in range(64):  # more than there are streams in torch's pool
+        with torch.cuda.stream(torch.cuda.Stream()):
+            given.append(torch.empty_like(param))
+    assert used.isdisjoint(each.data_ptr() for each in given)
+    torch.cuda.synchronize()
 
 
 def test_a_first_step_of_many_can_be_captured():

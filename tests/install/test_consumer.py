@@ -2,16 +2,14 @@
 
 import os
 import pathlib
-import re
 import shlex
 import shutil
 import subprocess
-import sys
 from typing import Callable
 
 import pytest
 import torch
-from installed import CONSUMER, ROOT, launcher, run
+from installed import CONSUMER, ROOT, run
 
 EXPECTED = f"torch {torch.__version__}\nmaster_grad 2\nfound_inf 0\n"
 
@@ -38,24 +36,6 @@ def test_find_package_in_the_wheel(wheel_site: pathlib.Path, build_consumer: Cal
 def test_add_subdirectory(build_consumer: Callable) -> None:
     options = (f"-DTORCHAMP_SOURCE={ROOT}", "-DTORCHAMP_CUDA_ARCHS=90")
     assert build_consumer(*options) == EXPECTED
-
-
-@pytest.mark.soak
-def test_fetch_content_as_documented(tmp_path: pathlib.Path) -> None:
-    """docs/installing.md's recipe, of this repository's last commit."""
-    text = (ROOT / "docs" / "installing.md").read_text()
-    blocks = re.findall(r"```cmake\n(.*?)```", text, re.DOTALL)
-    (recipe,) = (block for block in blocks if "FetchContent_Declare" in block)
-    commit = run("git", "rev-parse", "HEAD", folder=ROOT).strip()
-    recipe = re.sub(r"GIT_REPOSITORY \S+", f"GIT_REPOSITORY {ROOT.as_uri()}", recipe)
-    recipe = re.sub(r"GIT_TAG \S+\s+GIT_SHALLOW ON", f"GIT_TAG {commit}", recipe)
-    (tmp_path / "CMakeLists.txt").write_text(recipe)
-    shutil.copy(CONSUMER / "main.cpp", tmp_path)
-    build = tmp_path / "build"
-    python = f"-DPython3_EXECUTABLE={sys.executable}"
-    run("cmake", "-S", tmp_path, "-B", build, *launcher(), python)
-    run("cmake", "--build", build, "--parallel", "2")
-    assert run(build / "app") == EXPECTED
 
 
 def test_add_subdirectory_uses_nvcc_only_if_asked_to(tmp_path: pathlib.Path) -> None:

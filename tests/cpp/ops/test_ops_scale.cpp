@@ -1,4 +1,9 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <torchamp/ops.h>
+
+#include <cmath>
+#include <utility>
 
 #include "device.h"
 #include "lists.h"
@@ -67,6 +72,24 @@ TEST_P(ScaleTest, FlagsA16BitOutputThatOverflowsButNoWiderOne) {
   EXPECT_TRUE(same_bits(flags, tensor_of({0, 1, 1, 0}, at::kByte, device())));
 }
 
+TEST_P(ScaleTest, A16BitOutputOverflowsFromHalfAUnitAboveItsLargestOn) {
+  const std::pair<at::ScalarType, float> least[] = {{at::kHalf, 65520.0f},
+                                                    {at::kBFloat16, 0x1.ffp127f}};
+  for (const auto& [dtype, overflow] : least) {
+    for (const int64_t length : {1, 37, 5000}) {
+      for (const float value : {overflow, -overflow, std::nextafter(overflow, 0.0f)}) {
+        const Tensor input = at::zeros({length}, device());
+        input[length / 2] = value;
+        const std::vector<Tensor> outputs = {at::empty({length}, input.options().dtype(dtype))};
+        found_inf_.zero_();
+        ops::scale({input}, outputs, 1, found_inf_);
+        EXPECT_EQ(found(), std::abs(value) == overflow) << dtype << ", " << length << ", " << value;
+        EXPECT_EQ(found(), outputs[0].isinf().any().item<bool>());
+      }
+    }
+  }
+}
+
 TEST_P(ScaleTest, NeverClearsFoundInf) {
   const std::vector<Tensor> clean = {tensor_of({1}, at::kFloat, device())};
   found_inf_.fill_(1);
@@ -78,9 +101,11 @@ TEST_P(ScaleTest, BumpsTheVersionsOfItsOutputs) {
   const std::vector<Tensor> inputs = {tensor_of({1}, at::kFloat, device())};
   const auto outputs = clones(inputs);
   const auto input_version = inputs[0]._version(), output_version = outputs[0]._version();
+  const auto found_version = found_inf_._version();
   ops::scale(inputs, outputs, 2.0, found_inf_);
   EXPECT_EQ(inputs[0]._version(), input_version);
   EXPECT_GT(outputs[0]._version(), output_version);
+  EXPECT_GT(found_inf_._version(), found_version);
 }
 
 /// 9 M elements are written with non-temporal stores in every dtype; the first is misaligned.

@@ -100,14 +100,6 @@ def test_disabled_and_enabled_side_by_side():
         assert scaled_loss > 1000
 
 
-def test_a_model_alone_disabled():
-    model = linear_net()
-    amp.initialize(model, enabled=False)
-    loss = loss_of(model)
-    with amp.scale_loss(loss, sgd(model)) as scaled_loss:
-        assert scaled_loss is loss
-
-
 @pytest.mark.parametrize(
     "call",
     [

@@ -5,11 +5,11 @@ import warnings
 
 import pytest
 import torch
-from nets import LEVELS, MASTER_LEVELS, Net, batch, file_by, initialized, sgd, train_step
+from nets import LEVELS, MASTER_LEVELS, Net, batch, initialized, sgd, train_step
 from torch import nn
 from torch.optim import swa_utils
 
-from torchamp import amp, optimizers
+from torchamp import amp
 
 DECAY = 0.75
 STEPS = 8
@@ -24,10 +24,6 @@ MEANS = {
 def weight_of(mean: str, step: int) -> float:
     """That of the step's values."""
     return 1 / (step + 1) if mean == "equal" else 1 if step == 0 else 1 - DECAY
-
-
-def fused_adamw(model):
-    return optimizers.FusedAdamW(model.parameters(), lr=0.01)
 
 
 def masters_of(model) -> list[torch.Tensor]:
@@ -48,19 +44,6 @@ def test_averages_are_those_of_float32_masters_by_hand(level, mean):
     for average, wanted in zip(averaged.parameters(), expected):
         assert average.dtype == torch.float32
         torch.testing.assert_close(average.double(), wanted, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("make", [sgd, fused_adamw])
-@pytest.mark.parametrize("level", MASTER_LEVELS)
-def test_grads_stay_scaled_and_averages_exact(level, make):
-    model, optimizer = initialized(level, optimizer=make, materialize_master_grads=False)
-    was_lazy = optimizer._torchamp.core.lazy
-    averaged = amp.AveragedModel(model)
-    train_step(model, optimizer)
-    averaged.update_parameters(model)
-    assert optimizer._torchamp.core.lazy == was_lazy
-    for average, master in zip(averaged.parameters(), masters_of(model)):
-        assert torch.equal(average, master)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -128,21 +111,6 @@ def test_update_bn_takes_it(level):
     torch.testing.assert_close(averaged.module.norm.running_mean, first.mean(0))
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_a_saved_one_goes_on(level):
-    model, optimizer = initialized(level)
-    averaged = amp.AveragedModel(model, **MEANS["ema"]())
-    train_step(model, optimizer, 0)
-    averaged.update_parameters(model)
-    file = file_by(lambda file: torch.save(averaged.state_dict(), file))
-    resumed = amp.AveragedModel(model, **MEANS["ema"]())
-    resumed.load_state_dict(torch.load(file))
-    train_step(model, optimizer, 1)
-    averaged.update_parameters(model)
-    resumed.update_parameters(model)
-    assert_equal(resumed.state_dict(), averaged.state_dict())
-
-
 def test_float64_and_integers_keep_their_dtype():
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8)).double()
     averaged = amp.AveragedModel(model)
@@ -168,13 +136,6 @@ def test_recurrent_modules_average():
     plain = Recurrent()
     plain.load_state_dict(model.state_dict())
     assert torch.equal(averaged(x), plain(x))
-
-
-def test_the_model_stays_in_16_bits():
-    model, _ = initialized("O2")
-    amp.AveragedModel(model)
-    assert model.first.weight.dtype == torch.float16
-    assert model(batch()[0]).dtype == torch.float32
 
 
 def test_one_of_a_model_for_inference():

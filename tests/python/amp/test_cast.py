@@ -148,16 +148,6 @@ def test_forward_takes_any_floating_type(level):
     assert torch.equal(model(x.double()), model(x))
 
 
-def test_forward_sees_low_precision_inside():
-    seen = []
-    model = nn.Linear(2, 2)
-    model.register_forward_pre_hook(lambda module, args: seen.append(args[0].dtype))
-    inner = nn.Sequential(model)
-    amp.initialize(inner, opt_level="O2", verbosity=0)
-    inner(torch.ones(1, 2))
-    assert seen == [F16]
-
-
 @pytest.mark.parametrize("dtype", [F16, BF16, torch.float64])
 @pytest.mark.parametrize("level", ["O0", "O1", "O2"])
 def test_cast_model_outputs(level, dtype):
@@ -170,15 +160,3 @@ def test_bfloat16_and_float64_models_are_taken():
         model, optimizer = initialized("O2", Net().to(dtype))
         masters = list(amp.master_params(optimizer))
         assert model.first.weight.dtype == F16 and masters[0].dtype == F32
-
-
-def test_models_without_optimizers():
-    model = Net()
-    assert amp.initialize(model, opt_level="O3", verbosity=0) is model
-    assert model(batch()[0]).dtype == F32
-
-
-def test_several_models():
-    models, optimizers = [Net(), Net()], []
-    assert amp.initialize(models, optimizers, opt_level="O2", verbosity=0) == (models, optimizers)
-    assert all(model.last.weight.dtype == F16 for model in models)

@@ -89,13 +89,6 @@ def test_one_graph_has_the_whole_forward(level, dynamic):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_no_break_is_left_to_explain(level):
-    model, _ = initialized(level, net())
-    explanation = torch._dynamo.explain(model)(batch()[0])
-    assert (explanation.graph_count, explanation.graph_break_count) == (1, 0)
-
-
-@pytest.mark.parametrize("level", LEVELS)
 def test_batches_of_other_sizes_compile_once_more_at_most(level):
     model, _ = initialized(level, linear_net())
     counter = Counter()

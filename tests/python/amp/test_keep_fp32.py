@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 import re
 
 import pytest
@@ -119,15 +118,6 @@ def test_kept_parameters_need_no_masters(opt_level, device):
     head = model.last.weight
     amp.initialize(model, optimizer, opt_level=opt_level, keep_fp32="last", verbosity=0)
     assert any(param is head for param in amp.master_params(optimizer))
-
-
-@pytest.mark.parametrize("opt_level", LOW)
-@pytest.mark.parametrize("twin_of", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
-def test_copies_compute_alike(opt_level, twin_of, device):
-    model = trained(opt_level, "middle", device)
-    twin, x = twin_of(model), torch.randn(5, 4, device=device)
-    twin(x)
-    assert twin.middle[0].dtypes[1] == torch.float32
 
 
 @pytest.mark.parametrize("opt_level", LOW)

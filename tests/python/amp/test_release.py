@@ -17,7 +17,6 @@ from nets import (
     initialized,
     linear_net,
     loss_of,
-    own_masters,
     sgd,
     train_step,
 )
@@ -179,16 +178,6 @@ def test_user_hooks_forwards_and_steps_come_back():
     assert calls == ["forward", "step"]
 
 
-def test_a_scheduler_goes_on():
-    model, optimizer = trained("O2")
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    scheduler.step()
-    amp.release(model)
-    plain_step(model, optimizer)
-    scheduler.step()
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.00125)
-
-
 def test_a_recurrent_model():
     class Recurrent(nn.Module):
         def __init__(self):
@@ -203,16 +192,6 @@ def test_a_recurrent_model():
     amp.release(model)
     assert not changed(saved, dict(model.state_dict()))
     plain_step(model, optimizer)
-
-
-def test_within_scale_loss_it_is_refused():
-    model, optimizer = trained("O2")
-    with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
-        with pytest.raises(RuntimeError, match="release: expected no scale_loss to be open"):
-            amp.release(model)
-        scaled_loss.backward()
-    assert own_masters(optimizer)
-    optimizer.step()
 
 
 @pytest.mark.parametrize("make", [sgd, fused_adam])

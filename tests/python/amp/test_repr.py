@@ -8,7 +8,7 @@ from nets import LEVELS, Net, initialized, sgd, train_step
 from torch import nn
 
 import torchamp
-from torchamp import amp, optimizers
+from torchamp import amp
 
 LINES = {
     "O0": "O0 (weights: float32, loss scale: 1)",
@@ -27,17 +27,6 @@ def test_models_and_optimizers(opt_level, device):
     assert repr(model).splitlines()[:2] == ["Net(", f"  torchamp: {LINES[opt_level]}"]
     assert repr(model).splitlines()[2:] == repr(plain).splitlines()[1:]
     assert repr(optimizer) == repr(sgd(plain))
-
-
-def test_reading_defers_what_was_deferred(device):
-    """A repr must not make grads of masters."""
-    fused = lambda model: optimizers.FusedSGD(model.parameters(), lr=0.1)  # noqa: E731
-    model, optimizer = initialized(
-        "O2", optimizer=fused, device=device, materialize_master_grads=False
-    )
-    train_step(model, optimizer)
-    repr(optimizer), repr(model)
-    assert optimizer._torchamp.core.lazy
 
 
 def test_amp(device):

@@ -1,8 +1,5 @@
 """O1 and O4: casts op by op, in this thread, from initialize until closed."""
 
-import os
-import threading
-
 import pytest
 import torch
 from nets import LEVELS, Net, batch, initialized, linear_net, loss_of, train_step
@@ -25,14 +22,6 @@ def test_it_is_on_outside_of_forward_too(level):
     low = weight.to(DTYPES[level])
     assert nn.functional.mse_loss(low, low).dtype == torch.float32
     assert not torch.is_autocast_cache_enabled()
-
-
-def test_it_ends_with_the_last_model():
-    one, other = initialized("O1"), initialized("O1")
-    del one
-    assert is_on()
-    del other
-    assert not is_on() and torch.is_autocast_cache_enabled()
 
 
 def test_close():
@@ -70,16 +59,6 @@ def test_backward_runs_without_it(level):
     del keeper
 
 
-def test_a_users_own_context_keeps_its_effect():
-    model, _ = initialized("O0", linear_net())
-    keeper = initialized("O1")
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        weight = torch.randn(3, 3)
-        assert (weight @ weight).dtype == torch.bfloat16
-    assert (weight @ weight).dtype == torch.float16
-    del keeper, model
-
-
 def test_disable_casts():
     model, _ = initialized("O1")
     weight = torch.randn(3, 3)
@@ -92,41 +71,6 @@ def test_disable_casts():
     with pytest.raises(KeyError), amp.disable_casts():
         raise KeyError
     assert is_on()
-
-
-def test_disable_casts_without_o1_does_nothing():
-    with amp.disable_casts():
-        assert not is_on()
-
-
-def test_threads_do_not_see_each_other():
-    seen = []
-
-    def work():
-        seen.append(is_on())
-        model, optimizer = initialized("O4", linear_net())
-        seen.append(torch.get_autocast_dtype("cpu"))
-        train_step(model, optimizer)
-
-    model, _ = initialized("O1")
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [False, torch.bfloat16]
-    assert torch.get_autocast_dtype("cpu") == torch.float16
-
-
-def test_forked_workers_switch_it_off():
-    model, _ = initialized("O1")
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(writer, b"on" if is_on() else b"off")
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(reader, 8) == b"off" and is_on()
-    os.close(reader)
-    os.close(writer)
 
 
 def test_weights_edited_in_place_are_not_served_from_a_cache():

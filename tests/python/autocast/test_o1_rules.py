@@ -1,11 +1,8 @@
 """Edge cases of O1's casts: 0-dim tensors, in-place ops, explicit dtypes, and O1 off."""
 
-import threading
-
 import pytest
 import torch
-from nets import initialized, linear_net
-from o1_table import FLOAT32, LOW_PRECISION
+from nets import linear_net
 from torch import nn
 
 from torchamp import Amp, amp
@@ -153,42 +150,3 @@ def test_gradients_have_their_leafs_type(o1, device):
     x = half(2, 3, device=device).requires_grad_()
     torch.exp(x @ weight).std().backward()
     assert weight.grad.dtype == torch.float32 and x.grad.dtype == torch.float16
-
-
-@pytest.mark.parametrize("table", [LOW_PRECISION, FLOAT32])
-def test_torchs_own_autocast_in_another_thread_does_not_change(table):
-    """In other threads, O1's dispatcher kernels behave like the ones they replace."""
-
-    def types() -> dict:
-        torch.manual_seed(0)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return {name: attempt(*entry) for name, entry in table.items()}
-
-    def attempt(function, *sizes) -> torch.dtype:
-        try:
-            return function(*[torch.rand(size).bfloat16() for size in sizes]).dtype
-        except RuntimeError:
-            return None
-
-    before, during = types(), []
-    keeper = initialized("O1", linear_net())
-    thread = threading.Thread(target=lambda: during.append(types()))
-    thread.start()
-    thread.join()
-    del keeper
-    assert during == [before] and types() == before
-
-
-def test_nothing_stays_registered():
-    def kernels() -> list[bool]:
-        return [
-            torch._C._dispatch_has_kernel_for_dispatch_key(op, "AutocastCPU")
-            for op in ("aten::exp", "aten::std.correction", "aten::lstm.input", "aten::mm")
-        ]
-
-    assert kernels() == [False, False, False, True]
-    one, other = initialized("O1"), initialized("O1")
-    del one
-    assert kernels() == [True] * 4
-    del other
-    assert kernels() == [False, False, False, True]

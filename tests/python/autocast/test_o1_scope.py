@@ -7,41 +7,13 @@ import threading
 
 import pytest
 import torch
-from nets import backward, batch, initialized, linear_net, train_step
+from nets import batch, initialized, linear_net
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from torchamp import Amp, amp
 
 LEVELS = {"O1": torch.float16, "O4": torch.bfloat16}
-
-
-class Product(torch.autograd.Function):
-    """x @ weight, with forward and backward that ignore dtypes."""
-
-    dtypes: list = []
-
-    @staticmethod
-    def forward(ctx, x, weight):
-        ctx.save_for_backward(x, weight)
-        return x.mm(weight)
-
-    @staticmethod
-    def backward(ctx, grad):
-        x, weight = ctx.saved_tensors
-        x_grad, weight_grad = grad.mm(weight.t()), x.t().mm(grad)
-        Product.dtypes = [x_grad.dtype, weight_grad.dtype, torch.exp(grad).dtype]
-        return x_grad, weight_grad
-
-
-class Layer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(4, 4)
-        self.weight = nn.Parameter(torch.randn(4, 3))
-
-    def forward(self, x):
-        return Product.apply(self.first(x), self.weight)
 
 
 def run_in_thread(function):
@@ -54,43 +26,6 @@ def run_in_thread(function):
 
 
 # Backwards.
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_functions_of_a_program_are_cast_in_both_directions(level, device):
-    model, optimizer = initialized(level, Layer(), device=device, loss_scale=128.0)
-    low = LEVELS[level]
-    assert model(batch(device=device)[0]).dtype == low
-    before = [p.detach().clone() for p in model.parameters()]
-    train_step(model, optimizer)
-    assert Product.dtypes == [low, low, torch.float32]
-    assert all(p.grad.dtype == torch.float32 for p in model.parameters())
-    assert not any(torch.equal(p, b) for p, b in zip(model.parameters(), before))
-
-
-def test_they_are_not_cast_by_disable_casts(device):
-    model, optimizer = initialized("O1", Layer(), device=device)
-    with amp.disable_casts():
-        train_step(model, optimizer)
-    assert Product.dtypes == [torch.float32] * 3
-
-
-def test_nor_at_other_levels():
-    keeper = initialized("O1")
-    model, optimizer = initialized("O0", Layer())
-    train_step(model, optimizer)
-    assert Product.dtypes == [torch.float32] * 3
-    del keeper
-
-
-def test_backward_leaves_things_as_they_were():
-    function = torch.autograd.function.BackwardCFunction
-    before = function.apply, function.__init__, torch.autograd._engine_run_backward
-    model, optimizer = initialized("O1", Layer())
-    backward(model, optimizer)
-    assert torch.is_autocast_enabled("cpu") and not torch.is_autocast_cache_enabled()
-    del model, optimizer
-    assert (function.apply, function.__init__, torch.autograd._engine_run_backward) == before
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])

@@ -207,12 +207,6 @@ def test_state_that_is_no_data_is_not_saved(tmp_path):
     assert not (tmp_path / "run.pt").exists()
 
 
-def test_an_optimizer_that_initialize_did_not_return(tmp_path):
-    pair = initialized("O2")
-    with pytest.raises(RuntimeError, match=r"^save: expected optimizers\[0\]"):
-        amp.save(pair[0], sgd(Net()), tmp_path / "run.pt")
-
-
 def test_files_of_plain_programs_are_named(tmp_path):
     torch.save(Net().state_dict(), tmp_path / "state_dict")
     torch.save(Net(), tmp_path / "model")

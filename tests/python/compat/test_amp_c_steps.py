@@ -29,18 +29,6 @@ def test_adam(mode, flag, device):
     assert_equal(params, expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_adam_of_any_dtype(dtype, flag, device):
-    params = draw(device, dtype)
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    states = zeros(params, wide), zeros(params, wide)
-    before = [param.clone() for param in params]
-    lists = [draw(device, dtype, seed=1), params, *states]
-    amp_C.multi_tensor_adam(65536, flag, lists, 1e-2, 0.9, 0.99, 1e-8, 1, 1, 1, 0.0)
-    for param, old, grad in zip(params, before, lists[0]):
-        torch.testing.assert_close(param, (old - 1e-2 * grad.sign()).to(dtype))
-
-
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("copies", [False, True])
 def test_sgd(nesterov, copies, flag, device):
@@ -68,25 +56,6 @@ def test_sgd_skips_where_the_flag_is_set(flag, device):
     amp_C.multi_tensor_sgd(65536, flag + 7, lists, 0, 0.9, 0, 0.1, False, True, False, 1.0)
     assert_equal(params, before)
     assert all(not buffer.any() for buffer in m)
-
-
-def test_sgd_without_momentum_leaves_buffers_alone(flag, device):
-    params, m = draw(device), zeros(draw(device))
-    lists = [draw(device, seed=1), params, m]
-    expected = [param - 0.1 * grad for param, grad in zip(params, lists[0])]
-    amp_C.multi_tensor_sgd(65536, flag, lists, 0.0, 0.0, 0.0, 0.1, False, True, False, 1.0)
-    for got, wanted in zip(params, expected):
-        torch.testing.assert_close(got, wanted)
-    assert all(not buffer.any() for buffer in m)
-
-
-def test_steps_tell_autograd_that_they_wrote(flag, device):
-    (param,) = params = [torch.ones(2, device=device, requires_grad=True)]
-    loss = (param * param).sum()
-    lists = [[torch.ones_like(param)], params, zeros(params)]
-    amp_C.multi_tensor_sgd(65536, flag, lists, 0.0, 0.0, 0.0, 0.1, False, True, False, 1.0)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        loss.backward()
 
 
 @pytest.mark.parametrize("nvlamb", [False, True])

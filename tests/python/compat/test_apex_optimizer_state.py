@@ -36,19 +36,6 @@ def test_copies_and_pickles_step_alike(kind, device):
         assert_equal(train(each, each.param_groups[0]["params"], 2, first=2), expected)
 
 
-def test_loading_keeps_moments_in_float32(device):
-    """apex's FusedAdam cast them to the parameters' dtype."""
-    params, again = make_params(device, torch.float16), make_params(device, torch.float16)
-    optimizer = FusedAdam(params)
-    train(optimizer, params, 2)
-    resumed = FusedAdam(again)
-    resumed.load_state_dict(optimizer.state_dict())
-    for param, other in zip(params, again):
-        for name in ("exp_avg", "exp_avg_sq"):
-            assert resumed.state[other][name].dtype == torch.float32
-            assert torch.equal(resumed.state[other][name], optimizer.state[param][name])
-
-
 def apexs_state_dict(optimizer, **more):
     """`optimizer`'s state in apex's layout: steps by group, apex's names."""
     state_dict = copy.deepcopy(optimizer.state_dict())

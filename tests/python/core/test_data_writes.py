@@ -66,45 +66,6 @@ def test_clamped_masters_stay_clamped(device, make, level):
     assert all(map(torch.equal, model.parameters(), rounded))
 
 
-@pytest.mark.parametrize("make", MAKERS)
-def test_where_both_are_written_the_model_wins(device, make):
-    model, optimizer = initialized("O2", linear_net(), make, device=device, adopt_data_writes=True)
-    train_step(model, optimizer)
-    weight, bias = list(amp.master_params(optimizer))[:2]
-    model[0].weight.data.fill_(0.5)
-    weight.data.fill_(0.25)
-    bias.data.fill_(0.125)
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    train_step(model, optimizer)
-    assert torch.all(weight == 0.5) and torch.all(bias == 0.125)
-
-
-@pytest.mark.parametrize("make", MAKERS)
-def test_unwritten_elements_keep_their_precision(device, make):
-    model, optimizer = initialized("O2", linear_net(), make, device=device, adopt_data_writes=True)
-    train_step(model, optimizer)
-    weight = model[0].weight
-    before = master_values(optimizer)[0]
-    weight.data[0, 0] = 0.25
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    train_step(model, optimizer)
-    after = master_values(optimizer)[0]
-    assert after[0, 0].half() == 0.25
-    assert torch.equal(after.flatten()[1:], before.flatten()[1:])
-    assert not torch.equal(before, before.half().float()), "nothing to lose"
-
-
-@pytest.mark.parametrize("make", MAKERS)
-@pytest.mark.parametrize("resume_at", [1, 4])
-def test_resuming_a_clamped_run_is_exact(make, resume_at):
-    resumed, _ = clamped_run(make, resume_at=resume_at)
-    whole, _ = clamped_run(make)
-    for name, value in whole.state_dict().items():
-        assert torch.equal(resumed.state_dict()[name], value)
-
-
 LAYOUTS = {
     "plain": torch.zeros(4, 4),
     "odd": torch.zeros(3, 5),

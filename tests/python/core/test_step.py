@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 
@@ -23,7 +22,6 @@ from nets import (
 )
 
 from torchamp import amp, optimizers
-from torchamp.amp._session import OptimizerSession
 
 DYNAMIC = {"O0": {"loss_scale": "dynamic"}, "O1": {}, "O2": {}, "O5": {"loss_scale": "dynamic"}}
 OPTIMIZERS = {
@@ -56,24 +54,6 @@ def test_a_skipped_step_changes_nothing(device, level, name):
     assert changed(before, everything(model, optimizer)) != set(), "the next one is not skipped"
 
 
-@pytest.mark.parametrize("overflows", [False, True])
-def test_a_step_that_the_host_decides_on_knows_of_the_overflow(overflows, device, monkeypatch):
-    """So that its end drops the grads on every device."""
-    steps, note_step = [], OptimizerSession.note_step
-
-    def remember(self, step):
-        steps.append(step)
-        note_step(self, step)
-
-    monkeypatch.setattr(OptimizerSession, "note_step", remember)
-    for make in (OPTIMIZERS["RMSprop"], lambda m: optimizers.FusedSGD(m.parameters(), lr=0.01)):
-        model, optimizer = initialized("O1", Net(), make, device)
-        with overflow_at(model.norm.bias) if overflows else contextlib.nullcontext():
-            backward(model, optimizer)
-        optimizer.step()
-    assert [step.overflowed for step in steps] == [overflows, None]
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_skipped_first_step_leaves_no_trace(name):
     """torch's fused SGD leaves its momentum uninitialised there."""
@@ -94,47 +74,6 @@ def test_a_skipped_first_step_leaves_no_trace(name):
     assert changed(run(False), run(True)) == set()
 
 
-@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if "fused" in name])
-def test_fused_optimizers_step_as_they_do_alone(name):
-    def run(level: str | None) -> list[torch.Tensor]:
-        torch.manual_seed(5)
-        model = linear_net()
-        optimizer = OPTIMIZERS[name](model)
-        if level:
-            amp.initialize(model, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
-        for seed in range(4):
-            optimizer.zero_grad()
-            if level:
-                backward(model, optimizer, seed)
-            else:
-                loss_of(model, seed).backward()
-            optimizer.step()
-        return [p.detach().clone() for p in model.parameters()]
-
-    for alone, ours in zip(run(None), run("O0")):
-        torch.testing.assert_close(ours, alone, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("first, second", [(True, False), (False, True)])
-def test_one_bad_micro_batch_of_two_skips_the_step(first, second):
-    model, optimizer = initialized("O2", linear_net())
-    before = everything(model, optimizer)
-    for seed, bad in enumerate((first, second)):
-        with overflow_at(model[0].weight, math.nan if bad else 0.0):
-            backward(model, optimizer, seed)
-    optimizer.step()
-    assert changed(before, everything(model, optimizer)) == set()
-
-
-def test_zero_grad_forgets_an_overflow():
-    model, optimizer = initialized("O2", linear_net())
-    with overflow_at(model[0].weight):
-        backward(model, optimizer)
-    before = everything(model, optimizer)
-    train_step(model, optimizer)
-    assert changed(before, everything(model, optimizer)) != set()
-
-
 def test_a_fixed_scale_never_skips():
     model, optimizer = initialized("O2", linear_net(), loss_scale=128.0)
     with overflow_at(model[0].weight):
@@ -152,13 +91,6 @@ def test_master_grads_are_gone_after_the_step(level, overflow):
     optimizer.step()
     for master, param in zip(amp.master_params(optimizer), model.parameters()):
         assert (master.grad is None) == (overflow or master is not param)
-
-
-def test_a_step_without_a_backward():
-    model, optimizer = initialized("O2", linear_net())
-    before = everything(model, optimizer)
-    optimizer.step()
-    assert changed(before, everything(model, optimizer)) == set()
 
 
 @pytest.mark.parametrize("level", DYNAMIC)
@@ -213,55 +145,3 @@ def test_steps_run_outside_autocast():
     assert torch.is_autocast_enabled("cpu")
     train_step(model, optimizer)
     assert seen == [False] and torch.is_autocast_enabled("cpu")
-
-
-@pytest.mark.parametrize("level", ["O1", "O2"])
-def test_a_closure_is_refused_where_steps_are_skipped(level):
-    class Own(torch.optim.SGD):
-        pass
-
-    model, optimizer = initialized(level, optimizer=lambda m: Own(m.parameters(), lr=0.1))
-    with pytest.raises(RuntimeError) as refused:
-        optimizer.step(lambda: torch.zeros(()))
-    assert str(refused.value) == (
-        "step: expected a fixed loss scale for an optimizer that may call its closure several "
-        "times, got a dynamic one, which skips steps; give initialize a loss_scale, or take O4 or "
-        "O5, which need none. With an optimizer that needs the grads once, run the backward in "
-        "scale_loss, then call step()"
-    )
-    amp.release(model)
-
-
-@pytest.mark.parametrize("level, loss_scale", [("O0", 1.0), ("O2", 8.0), ("O4", 1.0), ("O5", 1.0)])
-def test_a_closure_is_taken_elsewhere(level, loss_scale):
-    model, optimizer = initialized(
-        level,
-        linear_net(),
-        lambda m: torch.optim.LBFGS(m.parameters(), max_iter=2),
-        loss_scale=loss_scale,
-    )
-
-    def closure():
-        optimizer.zero_grad()
-        loss = loss_of(model)
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
-        return loss
-
-    first = optimizer.step(closure)
-    assert optimizer.step(closure) < first
-
-
-def test_the_overflow_message(heard):
-    model, optimizer = initialized("O2", Net(), num_losses=2, verbosity=1)
-    heard.take()
-    with overflow_at(model.last.weight), overflow_at(model.norm.bias):
-        backward(model, optimizer, loss_id=1)
-    backward(model, optimizer, loss_id=0)
-    assert heard.take() == ""
-    optimizer.step()
-    said = heard.take()
-    assert "gradient overflow in loss 1" in said and "loss 0" not in said
-    assert "norm.bias, last.weight" in said and "loss scale now 32768" in said
-    train_step(model, optimizer)
-    assert heard.take() == ""

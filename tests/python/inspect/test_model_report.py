@@ -75,18 +75,6 @@ def test_casts_are_those_that_torch_dispatches(level, net, device):
     assert (counted.down > 0) == (level != "O0" or net is Blocks)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_casts_are_those_of_debug_mode(level, device):
-    module = pytest.importorskip("torch.utils._debug_mode")
-    model, optimizer = initialized(level, Net(), device=device)
-    x, _ = batch(device=device)
-    with module.DebugMode() as debug:
-        model(x)
-    casts = [call for call in debug.operators if str(getattr(call, "op", "")).count("_to_copy")]
-    report = amp.report(model, optimizer, x)
-    assert sum(each.casts_down + each.casts_up for each in report.rows) == len(casts)
-
-
 @pytest.mark.parametrize(
     ("level", "linear", "norm"),
     [

@@ -41,31 +41,6 @@ def test_it_is_the_optimizers_step(device):
     assert given["steps"].eq(3).all()
 
 
-def test_model_params_scale_and_skip(device):
-    plain, scaled = arguments(device), arguments(device)
-    scaled["grads"] = [grad * 1024 for grad in scaled["grads"]]
-    models = [param.half() for param in plain["params"]]
-    factor, skip = torch.tensor(1 / 1024, device=device), torch.ones((), device=device)
-    untouched = [param.clone() for param in scaled["params"]]
-    ops.fused_step(ALGORITHM, **scaled, model_params=models, grad_factor=factor, skip=skip)
-    assert all(map(torch.equal, scaled["params"], untouched)) and not scaled["steps"].any()
-    ops.fused_step(ALGORITHM, **plain)
-    ops.fused_step(ALGORITHM, **scaled, model_params=models, grad_factor=factor, skip=skip * 0)
-    for left, right, model in zip(plain["params"], scaled["params"], models):
-        assert torch.equal(left, right) and torch.equal(model, right.half())
-
-
-def test_errors_name_the_argument(device):
-    given = arguments(device)
-    given["states"].pop()
-    with pytest.raises(
-        RuntimeError, match="fused_step: expected states to have 2 tensors per position"
-    ):
-        ops.fused_step(ALGORITHM, **given)
-    with pytest.raises(TypeError, match="fused_step: expected grads to be a list or a tuple"):
-        ops.fused_step(ALGORITHM, **{**arguments(device), "grads": torch.ones(3)})
-
-
 def test_ten_thousand_steps_end_no_further_off_than_torchs():
     torch.manual_seed(1)
     start, target = torch.randn(64, dtype=torch.float64), torch.randn(64, dtype=torch.float64)

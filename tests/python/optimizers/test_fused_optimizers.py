@@ -139,49 +139,6 @@ def test_steps_as_torch(case, device):
         torch.testing.assert_close(param.double(), exact, rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize("case", PAIRS)
-def test_float64_is_stepped_in_float64(case, device):
-    ours, theirs, options = PAIRS[case]
-    params, reference = make_params(device, torch.float64), make_params(device, torch.float64)
-    train(ours(params, **options), params, 5)
-    train(theirs(reference, **options), reference, 5)
-    for param, exact in zip(params, reference):
-        torch.testing.assert_close(param, exact, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", OURS)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_low_precision_params_are_rounded_once(name, dtype, device):
-    params, exact = make_params(device, dtype), make_params(device, dtype)
-    wide = [nn.Parameter(param.detach().float()) for param in exact]
-    optimizer, oracle = OURS[name](params), OURS[name](wide)
-    set_grads(params, 0)
-    for param, reference in zip(params, wide):
-        reference.grad = param.grad.float()
-    optimizer.step()
-    oracle.step()
-    for param, reference in zip(params, wide):
-        assert torch.equal(param, reference.to(dtype))
-        for state in optimizer.state[param].values():
-            assert state.dtype == torch.float32
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_a_skipped_step_leaves_every_byte(name, device):
-    params = make_params(device)
-    optimizer = OURS[name](params)
-    train(optimizer, params, 2)
-    before = everything(optimizer, params)
-    set_grads(params, 2)
-    params[1].grad.fill_(float("nan"))
-    optimizer.found_inf = torch.ones((), device=device)
-    optimizer.step()
-    assert_same_bytes(before, everything(optimizer, params))
-    optimizer.found_inf = torch.zeros((), device=device)
-    train(optimizer, params, 1, first=2)
-    assert not torch.equal(before[0], params[0])
-
-
 @pytest.mark.parametrize("name", OURS)
 def test_the_first_step_may_be_skipped(name, device):
     params, others = make_params(device), make_params(device)
@@ -192,21 +149,6 @@ def test_the_first_step_may_be_skipped(name, device):
     del optimizer.found_inf
     train(optimizer, params, 2)
     train(plain, others, 2)
-    assert_same_bytes(everything(plain, others), everything(optimizer, params))
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_grad_scale_divides_the_grads(name, device):
-    params, others = make_params(device), make_params(device)
-    optimizer, plain = OURS[name](params), OURS[name](others)
-    for step in range(3):
-        set_grads(params, step)
-        set_grads(others, step)
-        for param in params:
-            param.grad.mul_(1024)
-        optimizer.grad_scale = torch.full((), 1024.0, device=device)
-        optimizer.step()
-        plain.step()
     assert_same_bytes(everything(plain, others), everything(optimizer, params))
 
 
@@ -264,31 +206,6 @@ def test_a_resumed_run_is_the_run_that_never_stopped(name, how, device):
     assert_same_bytes(everything(optimizer, params), everything(resumed, copies))
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_learning_rates_may_be_tensors(name, device):
-    params, others = make_params(device), make_params(device)
-    optimizer, plain = OURS[name](params), OURS[name](others)
-    for step in range(3):
-        lr = 0.1 / (step + 1)
-        optimizer.param_groups[0]["lr"] = torch.tensor(lr, device=device, dtype=torch.float64)
-        plain.param_groups[0]["lr"] = lr
-        train(optimizer, params, 1, first=step)
-        train(plain, others, 1, first=step)
-    assert_same_bytes(everything(plain, others), everything(optimizer, params))
-
-
-@pytest.mark.parametrize("after", [0.0, 0.1])
-def test_a_number_takes_the_place_of_a_tensor(after, device):
-    params = make_params(device)
-    optimizer = optimizers.FusedSGD(params, 0.1)
-    optimizer.param_groups[0]["lr"] = torch.tensor(0.3, device=device)
-    train(optimizer, params, 1)
-    optimizer.param_groups[0]["lr"] = after
-    before = params[0].detach().clone()
-    train(optimizer, params, 1)
-    torch.testing.assert_close(before - params[0], after * params[0].grad)
-
-
 def test_dispatch_modes_see_steps_of_mixed_learning_rates(device):
     class Names(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -307,61 +224,6 @@ def test_dispatch_modes_see_steps_of_mixed_learning_rates(device):
     assert names == [*count_of_the_empty_one, "torchamp::fused_step"]
     for i, param in enumerate(params):
         torch.testing.assert_close(before[i] - param, (0.1 if i < 2 else 0.3) * param.grad)
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_groups_may_be_added(name, device):
-    params, others = make_params(device), make_params(device)
-    optimizer, plain = OURS[name](params[:2]), OURS[name](others)
-    optimizer.add_param_group({"params": params[2:]})
-    train(optimizer, params, 2)
-    train(plain, others, 2)
-    assert_same_bytes(everything(plain, others), everything(optimizer, params))
-
-
-def test_schedulers_take_them(device):
-    params = make_params(device)
-    optimizer = optimizers.FusedSGD(params, 1.0)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
-    for lr in (1.0, 0.5, 0.25):
-        before = params[0].detach().clone()
-        train(optimizer, params, 1)
-        torch.testing.assert_close(before - params[0], lr * params[0].grad)
-        scheduler.step()
-
-
-def test_a_closure_is_called_once_with_grads(device):
-    params = make_params(device)
-    optimizer = optimizers.FusedAdam(params)
-    calls = []
-
-    def closure():
-        optimizer.zero_grad()
-        loss = sum(param.square().sum() for param in params)
-        loss.backward()
-        calls.append(loss)
-        return loss
-
-    assert optimizer.step(closure) is calls[0] and len(calls) == 1
-
-
-@pytest.mark.parametrize("name", ["adam", "momentum", "novograd"])
-def test_states_that_programs_move_are_stepped_where_they_are(name, device):
-    params = make_params(device)
-    expected_params = [nn.Parameter(param.detach().clone()) for param in params]
-    moved, expected = OURS[name](params), OURS[name](expected_params)
-    for step in range(4):
-        for optimizer, its in ((moved, params), (expected, expected_params)):
-            set_grads(its, step)
-            optimizer.step()
-        for state in moved.state.values():
-            for value in state.values():
-                value.data = value.data.clone()
-    for param, other in zip(params, expected_params):
-        assert torch.equal(param, other)
-    for i, state in expected.state_dict()["state"].items():
-        for key, value in state.items():
-            assert torch.equal(moved.state_dict()["state"][i][key], value), key
 
 
 class OwnStep(optimizers.FusedAdamW):
@@ -409,30 +271,6 @@ def test_zero_grad_is_torchs(set_to_none):
         assert param.grad is None if set_to_none else not param.grad.any()
 
 
-def test_sparse_grads_are_refused(device):
-    embedding = nn.Embedding(4, 3, sparse=True, device=device)
-    optimizer = optimizers.FusedAdam(embedding.parameters())
-    embedding(torch.tensor([1], device=device)).sum().backward()
-    before = embedding.weight.detach().clone()
-    with pytest.raises(TypeError, match=r"expected grads\[0\] to be dense"):
-        optimizer.step()
-    assert torch.equal(embedding.weight, before)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda p: optimizers.FusedAdam(p, lr=-1), "FusedAdam: expected lr to be at least 0.0"),
-        (lambda p: optimizers.FusedAdamW(p, betas=(0.9, 1.0)), r"expected betas\[1\] to be in"),
-        (lambda p: optimizers.FusedSGD(p, 0.1, nesterov=True), "expected a positive momentum"),
-        (lambda p: optimizers.FusedLAMB(p, eps=float("nan")), "expected eps to be at least 0.0"),
-    ],
-)
-def test_values_out_of_range(make, message):
-    with pytest.raises(ValueError, match=message):
-        make([nn.Parameter(torch.zeros(1))])
-
-
 def test_torch_grad_scaler_takes_them():
     params, others = make_params("cpu"), make_params("cpu")
     optimizer, plain = optimizers.FusedAdam(params), optimizers.FusedAdam(others)
@@ -459,27 +297,3 @@ def test_torch_grad_scaler_takes_them_without_grads():
     scaler.scale(torch.ones(()))
     scaler.step(optimizers.FusedAdam(params))
     assert all(torch.equal(*pair) for pair in zip(params, before))
-
-
-def step_with_ones(optimizer, param) -> None:
-    param.grad = torch.ones_like(param)
-    optimizer.step()
-
-
-def test_amsgrad_may_be_switched_on_later():
-    ours, torchs = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3))
-    optimizer, expected = optimizers.FusedAdam([ours]), torch.optim.Adam([torchs])
-    for _ in range(3):
-        step_with_ones(optimizer, ours)
-        step_with_ones(expected, torchs)
-    optimizer.param_groups[0]["amsgrad"] = expected.param_groups[0]["amsgrad"] = True
-    expected.state[torchs]["max_exp_avg_sq"] = torch.zeros(3)
-    for _ in range(3):
-        step_with_ones(optimizer, ours)
-        step_with_ones(expected, torchs)
-    torch.testing.assert_close(ours, torchs)
-    state = optimizer.state[ours]
-    assert state["step"] == 6
-    torch.testing.assert_close(
-        state["max_exp_avg_sq"], expected.state[torchs]["max_exp_avg_sq"], rtol=1e-6, atol=0
-    )

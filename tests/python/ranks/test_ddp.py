@@ -15,7 +15,7 @@ import gloo
 import pytest
 import torch
 import torch._dynamo
-from nets import linear_net, loss_of, overflow_at
+from nets import linear_net, loss_of, master_values, overflow_at
 from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -61,15 +61,17 @@ class Training:
 
     def __call__(self) -> None:
         model, optimizer = self.start()
-        start = [tensor.detach().clone() for tensor in masters_of(optimizer)]
+        start = [tensor.detach().clone() for tensor in master_values(optimizer)]
         parallel = DistributedDataParallel(model, **self.wrapped)
         for step in range(STEPS):
             self.step(parallel, model, optimizer, step)
-            assert gloo.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
+            assert gloo.are_same(master_values(optimizer)), (
+                f"the ranks' masters part in step {step}"
+            )
             assert gloo.are_same(list(model.parameters()))
             assert gloo.are_same([torch.tensor(scale_of())])
         if self.make is not fused_adamw:
-            self.check(start, masters_of(optimizer))
+            self.check(start, master_values(optimizer))
 
     def start(self) -> tuple[nn.Module, torch.optim.Optimizer]:
         """Another start on each rank."""
@@ -79,6 +81,12 @@ class Training:
         amp.initialize(model, optimizer, opt_level=self.level, loss_scale="dynamic", verbosity=0)
         amp.load_state_dict({"loss_scaler0": {"loss_scale": 1024.0, "unskipped": 0}})
         return model, optimizer
+
+    def run(self, parallel, model, optimizer) -> None:
+        for step in range(STEPS):
+            self.step(parallel, model, optimizer, step)
+            same = gloo.are_same([*master_values(optimizer), torch.tensor(scale_of())])
+            assert same, f"the ranks' masters or scales part in step {step}"
 
     def step(self, parallel, model, optimizer, step: int) -> None:
         optimizer.zero_grad()
@@ -141,11 +149,6 @@ def scaled_backward(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> Non
         scaled_loss.backward()
 
 
-def masters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Copies; not an access, which would end deferred grads."""
-    return [param.value().clone() for param in optimizer._torchamp.core.params()]
-
-
 def scale_of() -> float:
     return amp.state_dict()["loss_scaler0"]["loss_scale"]
 
@@ -176,7 +179,7 @@ def resume(level: str, make: Callable, order: str) -> None:
     file = io.BytesIO()
     amp.save(model, optimizer, file)
     training.step(parallel, model, optimizer, 1)
-    expected = masters_of(optimizer)
+    expected = master_values(optimizer)
 
     model, optimizer = training.start()
     if order == "wrap, load":
@@ -186,7 +189,7 @@ def resume(level: str, make: Callable, order: str) -> None:
     if order == "load, wrap":
         parallel = DistributedDataParallel(model)
     training.step(parallel, model, optimizer, 1)
-    assert all(map(torch.equal, masters_of(optimizer), expected))
+    assert all(map(torch.equal, master_values(optimizer), expected))
 
 
 def resume_cases() -> Iterator[tuple[str, Callable[[], None]]]:
@@ -209,7 +212,7 @@ def join(level: str, make: Callable) -> None:
                     scaled_backward(loss_of(parallel, seed_of(step, epoch, 0)), optimizer)
                 optimizer.step()
         assert gloo.are_same(list(model.parameters()))
-        assert gloo.are_same(masters_of(optimizer)), "the ranks' masters part"
+        assert gloo.are_same(master_values(optimizer)), "the ranks' masters part"
         assert gloo.are_same([torch.tensor(scale_of())]), "the ranks' loss scales part"
 
 
@@ -219,9 +222,7 @@ def hooked(level: str, register: Callable) -> None:
     model, optimizer = training.start()
     parallel = DistributedDataParallel(model)
     register(parallel)
-    for step in range(STEPS):
-        training.step(parallel, model, optimizer, step)
-        assert gloo.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
+    training.run(parallel, model, optimizer)
 
 
 def in_float16(parallel: DistributedDataParallel) -> None:
@@ -250,9 +251,7 @@ def under_apex(level: str) -> None:
     training = Training(level, fused_sgd)
     model, optimizer = training.start()
     parallel = ApexDistributedDataParallel(model)
-    for step in range(STEPS):
-        training.step(parallel, model, optimizer, step)
-        assert gloo.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
+    training.run(parallel, model, optimizer)
 
 
 def compiled(level: str) -> None:
@@ -263,9 +262,7 @@ def compiled(level: str) -> None:
     torch._dynamo.utils.counters.clear()
     model.compile(backend="eager")
     parallel = DistributedDataParallel(model)
-    for step in range(STEPS):
-        training.step(parallel, model, optimizer, step)
-        assert gloo.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
+    training.run(parallel, model, optimizer)
     assert not torch._dynamo.utils.counters["graph_break"]
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
     torch._dynamo.reset()  # which else keeps the model
@@ -281,15 +278,13 @@ def wrapped_before(level: str) -> None:
     optimizer = fused_sgd(model.parameters())
     amp.initialize(parallel.module, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
     if level in DTYPES:
-        before = masters_of(optimizer)
+        before = master_values(optimizer)
         for _ in range(2):
             with pytest.raises(RuntimeError, match="wrap the model after initialize"):
                 training.step(parallel, model, optimizer, 0)
-        assert all(map(torch.equal, before, masters_of(optimizer)))
+        assert all(map(torch.equal, before, master_values(optimizer)))
         return
-    for step in range(STEPS):
-        training.step(parallel, model, optimizer, step)
-        assert gloo.are_same(masters_of(optimizer)), f"the ranks' masters part in step {step}"
+    training.run(parallel, model, optimizer)
 
 
 def step_by_unsynced_grads(level: str) -> None:
@@ -298,14 +293,14 @@ def step_by_unsynced_grads(level: str) -> None:
     parallel = DistributedDataParallel(model)
     with parallel.no_sync():
         scaled_backward(loss_of(parallel), optimizer)
-    before = masters_of(optimizer)
+    before = master_values(optimizer)
     with pytest.raises(RuntimeError, match="step: expected"):
         optimizer.step()
-    assert all(map(torch.equal, before, masters_of(optimizer)))
+    assert all(map(torch.equal, before, master_values(optimizer)))
     scaled_backward(loss_of(parallel), optimizer)
     optimizer.step()
-    assert gloo.are_same(masters_of(optimizer))
-    assert not all(map(torch.equal, before, masters_of(optimizer)))
+    assert gloo.are_same(master_values(optimizer))
+    assert not all(map(torch.equal, before, master_values(optimizer)))
 
 
 class WideGrads(nn.Module):
@@ -352,7 +347,7 @@ def wide_grads(level: str, make: Callable, view: bool) -> None:
                 loss = parallel(torch.randn(3, 4, generator=batches)).pow(2).mean()
                 scaled_backward(loss, optimizer)
         optimizer.step()
-        assert gloo.are_same(masters_of(optimizer)), step
+        assert gloo.are_same(master_values(optimizer)), step
     amp.release(model)
     for param in model.parameters():
         assert getattr(param, "grad_dtype", torch.float32) is torch.float32

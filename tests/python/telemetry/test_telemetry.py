@@ -7,7 +7,6 @@ import torch
 from nets import (
     Net,
     adam,
-    backward,
     finished,
     initialized,
     loss_of,
@@ -51,21 +50,6 @@ def test_nothing_is_known_before_the_first_step():
     assert amp.telemetry(optimizer) == amp.Telemetry(0, 0, None, ())
 
 
-def test_a_fixed_scale_skips_nothing():
-    model, optimizer = initialized("O2", Net(), sgd, loss_scale=128.0)
-    train_step(model, optimizer)
-    assert amp.telemetry(optimizer) == type(amp.telemetry(optimizer))(1, 0, True, (128.0,))
-
-
-def test_several_losses():
-    model, optimizer = initialized("O2", Net(), sgd, loss_scale="dynamic", num_losses=2)
-    with amp.scale_loss(model(torch.randn(5, 4)).float().sum(), optimizer, loss_id=1) as scaled:
-        (scaled * float("inf")).backward()
-    optimizer.step()
-    assert amp.telemetry(optimizer).loss_scales == (65536.0, 32768.0)
-    assert amp.telemetry(optimizer).skipped_steps == 1
-
-
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("verbosity", [0, 1])
 def test_every_step_of_a_mix_is_counted(name, verbosity, heard, device):
@@ -83,50 +67,6 @@ def test_every_step_of_a_mix_is_counted(name, verbosity, heard, device):
     lines = [line for line in heard.take().splitlines() if "overflow" in line]
     scales = [f"loss scale now {65536 * 0.5**i:g}" for i in range(1, skipped + 1)]
     assert [line.split("step skipped, ")[1] for line in lines] == scales * verbosity
-
-
-@pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("overflowing", [0, 1, 2])
-def test_micro_batches_are_one_step(name, overflowing, heard, device):
-    options = {"loss_scale": "dynamic", "verbosity": 1}
-    model, optimizer = initialized("O2", Net(), MAKERS[name], device, **options)
-    for micro_batch in range(3):
-        overflows = micro_batch == overflowing
-        with overflow_at(model.first.bias) if overflows else contextlib.nullcontext():
-            backward(model, optimizer, micro_batch, delay_overflow_check=micro_batch < 2)
-    optimizer.step()
-    assert finished(optimizer) == type(finished(optimizer))(1, 1, False, (32768.0,))
-    expected = "gradient overflow in loss 0, at first.bias: step skipped, loss scale now 32768"
-    assert expected in heard.take().splitlines()[-1]
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_a_skipped_step_is_reported_once(name, heard, device):
-    options = {"loss_scale": "dynamic", "verbosity": 1, "num_losses": 2}
-    model, optimizer = initialized("O2", Net(), MAKERS[name], device, **options)
-    heard.take()
-    for _ in range(3):
-        optimizer.zero_grad()
-        for loss_id in (0, 0, 1):
-            with overflow_at(model.first.bias):
-                backward(model, optimizer, loss_id=loss_id)
-        optimizer.step()
-    finished(optimizer)
-    assert heard.take().splitlines() == [
-        "INFO: gradient overflow in loss 0 and gradient overflow in loss 1, at first.bias: "
-        f"step skipped, loss scales now {scales}; this is normal before the first step, since the "
-        "scale starts high"
-        for scales in ("16384 and 32768", "4096 and 16384", "1024 and 8192")
-    ]
-
-
-def test_grads_that_are_dropped_are_no_step(heard):
-    model, optimizer = initialized("O2", Net(), sgd, verbosity=1)
-    with overflow_at(model.first.bias):
-        backward(model, optimizer)
-    train_step(model, optimizer)
-    assert amp.telemetry(optimizer).skipped_steps == 0
-    assert "overflow" not in heard.take()
 
 
 def test_three_parameters_are_named_and_the_rest_counted(heard):

@@ -33,11 +33,3 @@ class LossScaler:
 
     def _grow(self) -> None:
         self.loss_scale = min(self.max_loss_scale, self.loss_scale * 2)
-
-
-class OfApex(LossScaler):
-    """To the letter: without a floor, and without recovery."""
-
-    def _back_off(self) -> None:
-        self.unskipped = 0
-        self.loss_scale /= 2
